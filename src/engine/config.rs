@@ -1,0 +1,140 @@
+//! `EngineConfig`: plain values, one object passed by reference to every part of the engine.
+
+use std::path::PathBuf;
+
+/// Element type of weights and KV cache. Activations between operations are always f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DType {
+    /// 32-bit IEEE float.
+    Float32,
+    /// bfloat16: the upper half of a 32-bit float.
+    BFloat16,
+    /// 16-bit IEEE float.
+    Float16,
+}
+
+impl DType {
+    /// Bytes of one element.
+    pub fn size_bytes(self) -> usize {
+        match self {
+            DType::Float32 => 4,
+            DType::BFloat16 | DType::Float16 => 2,
+        }
+    }
+
+    /// vLLM's spelling of the type.
+    pub fn name(self) -> &'static str {
+        match self {
+            DType::Float32 => "float32",
+            DType::BFloat16 => "bfloat16",
+            DType::Float16 => "float16",
+        }
+    }
+}
+
+/// Where weights come from (`--load-format`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoadFormat {
+    /// safetensors files of the model folder.
+    #[default]
+    Auto,
+    /// Seeded random weights from config.json alone, as vLLM's `dummy`.
+    Dummy,
+}
+
+/// Which model, in which precision.
+#[derive(Clone, Debug, Default)]
+pub struct ModelConfig {
+    /// Folder with config.json, tokenizer.json and weights.
+    pub model_dir: PathBuf,
+    /// Folder of the tokenizer files, when they are not in `model_dir`.
+    pub tokenizer_dir: Option<PathBuf>,
+    /// Jinja text that replaces the model's chat template.
+    pub chat_template: Option<String>,
+    /// None: the checkpoint's own type.
+    pub dtype: Option<DType>,
+    /// None: what config.json gives.
+    pub max_model_len: Option<usize>,
+    /// Where weights come from.
+    pub load_format: LoadFormat,
+    /// Engine seed (vLLM's `seed`): keys sampling of rows without their own seed, and dummy weights.
+    pub seed: u64,
+    /// Whether, and from where, generation_config.json gives sampling defaults.
+    pub generation_config: GenerationConfigSource,
+}
+
+/// vLLM's `--generation-config auto|vllm|DIR`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum GenerationConfigSource {
+    /// The model folder's generation_config.json.
+    #[default]
+    Auto,
+    /// No sampling defaults from files (EOS ids are still merged, as vLLM does).
+    Vllm,
+    /// generation_config.json of another folder.
+    Dir(PathBuf),
+}
+
+/// The paged KV cache.
+#[derive(Clone, Debug)]
+pub struct CacheConfig {
+    /// Tokens of one block.
+    pub block_size: usize,
+    /// Reuse blocks of equal prefixes.
+    pub enable_prefix_caching: bool,
+    /// Blocks of the pool; None: sized from `kv_cache_memory_bytes`, or from free memory.
+    pub num_blocks: Option<usize>,
+    /// Bytes of the KV pool; None: `memory_share` of the memory that is free after loading.
+    pub kv_cache_memory_bytes: Option<u64>,
+    /// Share of free memory that the KV pool may take when no size is given.
+    pub memory_share: f64,
+}
+
+impl Default for CacheConfig {
+    fn default() -> Self {
+        Self {
+            block_size: 32,
+            enable_prefix_caching: true,
+            num_blocks: None,
+            kv_cache_memory_bytes: None,
+            memory_share: 0.4,
+        }
+    }
+}
+
+/// Limits of one step.
+#[derive(Clone, Debug)]
+pub struct SchedulerConfig {
+    /// Most sequences that run at once.
+    pub max_num_seqs: usize,
+    /// Most tokens computed in one step.
+    pub max_num_batched_tokens: usize,
+    /// Most logits rows of prompt tokens (prompt_logprobs) in one step; bounds the logits buffer.
+    pub max_num_prompt_logits: usize,
+}
+
+impl Default for SchedulerConfig {
+    fn default() -> Self {
+        Self { max_num_seqs: 256, max_num_batched_tokens: 4096, max_num_prompt_logits: 256 }
+    }
+}
+
+/// Threads of the CPU device.
+#[derive(Clone, Debug, Default)]
+pub struct ParallelConfig {
+    /// None: one thread per physical core.
+    pub num_threads: Option<usize>,
+}
+
+/// Everything the engine needs to know, resolved; passed by reference everywhere.
+#[derive(Clone, Debug, Default)]
+pub struct EngineConfig {
+    /// Which model.
+    pub model: ModelConfig,
+    /// The KV cache.
+    pub cache: CacheConfig,
+    /// Limits of a step.
+    pub scheduler: SchedulerConfig,
+    /// Threads.
+    pub parallel: ParallelConfig,
+}

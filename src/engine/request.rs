@@ -1,0 +1,157 @@
+//! What goes into the engine and what comes out: vLLM's `SamplingParams`, `RequestOutput`, `CompletionOutput`.
+
+use std::sync::Arc;
+
+pub use super::sampling_params::{NumLogprobs, SamplingParams};
+
+/// Key of a row's random numbers: 64 bits of a hash of the row's id, of its index where it has none,
+/// or of its own seed. Never a slot, a time or a thread (DESIGN section 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RowKey(pub u64);
+
+/// A prompt with its parameters, ready to run: tokenized, validated, keyed.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Caller's number of the request; outputs carry it back.
+    pub request_id: u64,
+    /// Never empty, all in the vocabulary.
+    pub prompt_token_ids: Vec<u32>,
+    /// Validated parameters.
+    pub params: Arc<SamplingParams>,
+    /// Ids that end generation with reason stop: (EOS unless ignored) then the others. Derived from
+    /// `params`, tokenizer and generation_config.json as vLLM does; all are masked by `min_tokens`.
+    pub stop_ids: StopIds,
+    /// `params.bad_words` as token ids.
+    pub bad_words_token_ids: Vec<Vec<u32>>,
+    /// Key of its random numbers.
+    pub row_key: RowKey,
+}
+
+/// The stop token ids of one request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StopIds {
+    /// The tokenizer's EOS unless `ignore_eos`; stop_reason is null.
+    pub eos_token_id: Option<u32>,
+    /// User's ids and secondary EOS ids (the latter unless `ignore_eos`); stop_reason is the id.
+    pub stop_token_ids: Vec<u32>,
+}
+
+/// Where a request is in its life (vLLM's `RequestStatus`, without its remote and grammar states).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestStatus {
+    /// In the queue.
+    Waiting,
+    /// Has blocks, takes part in steps.
+    Running,
+    /// Lost its blocks, waits to be recomputed.
+    Preempted,
+    /// Done.
+    Finished(FinishReason),
+}
+
+/// Why a completion ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// EOS, a stop token or a stop string.
+    Stop,
+    /// `max_tokens` or the context limit.
+    Length,
+    /// Aborted by the caller.
+    Abort,
+    /// The row cannot be answered: see `CompletionOutput::error`.
+    Error,
+}
+
+impl FinishReason {
+    /// vLLM's spelling.
+    pub fn name(self) -> &'static str {
+        match self {
+            FinishReason::Stop => "stop",
+            FinishReason::Length => "length",
+            FinishReason::Abort => "abort",
+            FinishReason::Error => "error",
+        }
+    }
+}
+
+/// What stopped a completion, when it was not the primary EOS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// A stop token id or a secondary EOS.
+    TokenId(u32),
+    /// A stop string.
+    Text(String),
+}
+
+/// Log-probability of one token at one position.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprob {
+    /// The token.
+    pub token_id: u32,
+    /// Natural logarithm, from the raw logits (vLLM's `raw_logprobs`).
+    pub logprob: f32,
+    /// 1 + number of tokens whose logit is strictly greater, plus ties before it as vLLM counts:
+    /// the number of logits >= its own.
+    pub rank: u32,
+}
+
+/// Logprobs of one position: the token that is there, and the most likely ones.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PositionLogprobs {
+    /// The sampled (or prompt) token.
+    pub token: TokenLogprob,
+    /// The top ones, most likely first; ties by lower id.
+    pub top: Vec<TokenLogprob>,
+}
+
+/// One completion of a prompt.
+#[derive(Clone, Debug)]
+pub struct CompletionOutput {
+    /// 0..n
+    pub index: u32,
+    /// Generated text, stop text removed unless asked for.
+    pub text: String,
+    /// Generated ids, the stop token included.
+    pub token_ids: Vec<u32>,
+    /// Sum of the sampled tokens' logprobs, when asked for.
+    pub cumulative_logprob: Option<f64>,
+    /// Per generated token, when asked for.
+    pub logprobs: Option<Vec<PositionLogprobs>>,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
+    /// What stopped it.
+    pub stop_reason: Option<StopReason>,
+    /// Set when `finish_reason` is `Error`.
+    pub error: Option<RequestError>,
+}
+
+/// A finished request: what `step` returns.
+#[derive(Clone, Debug)]
+pub struct RequestOutput {
+    /// The caller's number.
+    pub request_id: u64,
+    /// The prompt as it was run.
+    pub prompt_token_ids: Vec<u32>,
+    /// Entry 0 is None (nothing precedes the first token).
+    pub prompt_logprobs: Option<Vec<Option<PositionLogprobs>>>,
+    /// `n` completions by index.
+    pub outputs: Vec<CompletionOutput>,
+    /// Prompt tokens found in the prefix cache. Depends on scheduling: statistics only.
+    pub num_cached_tokens: usize,
+}
+
+/// A row that cannot be answered: data, not a failure of the run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestError {
+    /// Stable word, e.g. `context_length`, `invalid_parameter`.
+    pub code: &'static str,
+    /// For the user: what is wrong and what to do.
+    pub message: String,
+}
+
+impl RequestError {
+    /// A new error of a code.
+    pub fn new(code: &'static str, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}

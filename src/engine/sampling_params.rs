@@ -1,0 +1,89 @@
+//! vLLM's `SamplingParams`: names, defaults and ranges.
+
+/// Sampling parameters of one request: vLLM's names, defaults and ranges
+/// (`SamplingParams`, except that `max_tokens: None` means the rest of the context).
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplingParams {
+    /// Number of completions of the prompt.
+    pub n: u32,
+    /// Added once per token that occurs in the output, [-2, 2].
+    pub presence_penalty: f32,
+    /// Added per occurrence in the output, [-2, 2].
+    pub frequency_penalty: f32,
+    /// Over prompt and output tokens, > 0.
+    pub repetition_penalty: f32,
+    /// 0 is greedy; [0, 2].
+    pub temperature: f32,
+    /// Nucleus mass, (0, 1].
+    pub top_p: f32,
+    /// 0 is off.
+    pub top_k: u32,
+    /// Minimum probability relative to the most likely token, [0, 1].
+    pub min_p: f32,
+    /// A row with its own seed is keyed by that seed alone.
+    pub seed: Option<u64>,
+    /// Stop strings, none empty.
+    pub stop: Vec<String>,
+    /// Token ids that stop generation, besides EOS.
+    pub stop_token_ids: Vec<u32>,
+    /// EOS does not stop.
+    pub ignore_eos: bool,
+    /// Most generated tokens; None: up to the context limit.
+    pub max_tokens: Option<u32>,
+    /// All stop ids are masked until this many tokens are out.
+    pub min_tokens: u32,
+    /// Number of top logprobs per generated token; 0: the sampled one only; None: none.
+    pub logprobs: Option<NumLogprobs>,
+    /// The same per prompt token.
+    pub prompt_logprobs: Option<NumLogprobs>,
+    /// Leave special tokens out of the text.
+    pub skip_special_tokens: bool,
+    /// Keep the stop string (or stop token's text) in the text.
+    pub include_stop_str_in_output: bool,
+    /// (token id, value added to its logit).
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Only these ids may be sampled.
+    pub allowed_token_ids: Option<Vec<u32>>,
+    /// Words that must not be generated.
+    pub bad_words: Vec<String>,
+    /// Keep this many prompt tokens (the last ones); -1: the context limit. None: no truncation.
+    pub truncate_prompt_tokens: Option<i64>,
+}
+
+/// How many top logprobs were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NumLogprobs {
+    /// This many besides the sampled one.
+    Top(u32),
+    /// -1: the whole vocabulary.
+    All,
+}
+
+impl Default for SamplingParams {
+    fn default() -> Self {
+        Self {
+            n: 1,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            repetition_penalty: 1.0,
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            seed: None,
+            stop: Vec::new(),
+            stop_token_ids: Vec::new(),
+            ignore_eos: false,
+            max_tokens: Some(16),
+            min_tokens: 0,
+            logprobs: None,
+            prompt_logprobs: None,
+            skip_special_tokens: true,
+            include_stop_str_in_output: false,
+            logit_bias: Vec::new(),
+            allowed_token_ids: None,
+            bad_words: Vec::new(),
+            truncate_prompt_tokens: None,
+        }
+    }
+}

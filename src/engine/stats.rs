@@ -1,0 +1,28 @@
+//! Counters of the engine: what progress lines and summaries show.
+
+/// Counters since load, and the present queue lengths.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EngineStats {
+    /// Model steps run.
+    pub num_steps: u64,
+    /// Sequences running now.
+    pub num_running: usize,
+    /// Sequences waiting now.
+    pub num_waiting: usize,
+    /// Blocks of the KV pool.
+    pub num_blocks: usize,
+    /// Blocks in use by running sequences now.
+    pub num_used_blocks: usize,
+    /// Tokens of a block.
+    pub block_size: usize,
+    /// Tokens computed by the model so far (prompt and generated, recomputation included).
+    pub num_computed_tokens: u64,
+    /// Prompt tokens of requests added so far.
+    pub num_prompt_tokens: u64,
+    /// Tokens generated so far.
+    pub num_generation_tokens: u64,
+    /// Prompt tokens found in the prefix cache so far.
+    pub num_cached_tokens: u64,
+    /// Preemptions so far.
+    pub num_preemptions: u64,
+}

@@ -1,0 +1,3 @@
+//! `vllm-batch`: run a language model over a dataset. The engine follows vLLM's offline `LLM` class.
+
+pub mod engine;
