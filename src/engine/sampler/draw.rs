@@ -1,8 +1,8 @@
 //! One token from the survivors: a uniform number from the row's key, and the inverse of the
 //! cumulative distribution.
 //!
-//! vLLM draws a number per token (Gumbel, or probability over an exponential). The inverse needs one
-//! number per position instead of a vocabulary of them, so a row costs one Philox block, and the
+//! vLLM draws a number per token (Gumbel, or probability over an exponential). The inverse needs
+//! one number per position instead of a vocabulary of them: a row costs one Philox block, and the
 //! same uniform number gives the same token whatever the vocabulary is padded to. The price, a sum
 //! in a fixed order, is paid anyway: survivors are summed by ascending token id, in f64.
 

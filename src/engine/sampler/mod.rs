@@ -1,6 +1,7 @@
 //! Sampling: pure functions of one row of logits, in vLLM V1's order of application:
-//! raw logprobs, `allowed_token_ids`, `bad_words`, `min_tokens`, `logit_bias`, penalties (repetition,
-//! frequency, presence), then greedy argmax, or temperature, `min_p`, `top_k`, `top_p` and a draw.
+//! raw logprobs, `allowed_token_ids`, `bad_words`, `min_tokens`, `logit_bias`, penalties
+//! (repetition, frequency, presence), then greedy argmax, or temperature, `min_p`,
+//! `top_k`, `top_p` and a draw.
 
 pub mod draw;
 mod logprobs;

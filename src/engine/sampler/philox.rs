@@ -1,5 +1,5 @@
-//! Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as
-//! 1, 2, 3" (SC11). It has no state: a random block is a function of its key and counter alone.
+//! Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy
+//! as 1, 2, 3" (SC11). It has no state: a random block is a function of its key and counter alone.
 
 /// Multipliers of the two halves of a round.
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];

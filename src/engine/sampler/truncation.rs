@@ -167,7 +167,7 @@ fn retain(cut: Cut, values: &mut Vec<f32>, ids: &mut Vec<u32>) {
 
 /// Where top-p cuts. vLLM sorts ascending and drops while the cumulative probability is <= 1 - p,
 /// never the last. Seen from above, a token stays when the mass of all before it is < p. Masses of
-/// narrow ranges of logits tell in which range that happens; only its tokens are sorted. Among equal
+/// narrow ranges of logits tell in which range that happens; only its tokens are sorted. Of equal
 /// logits the higher index goes first (vLLM leaves their order to an unstable sort).
 fn top_p_cut(
     values: &[f32],
