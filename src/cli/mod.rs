@@ -1,0 +1,3 @@
+//! Everything that touches users and files; knows no tensors.
+
+pub mod hub;
