@@ -5,6 +5,7 @@ pub mod config;
 pub mod device;
 pub mod executor;
 pub mod input_processor;
+pub mod model;
 pub mod ops;
 pub mod request;
 pub mod sampler;
