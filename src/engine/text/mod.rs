@@ -1,0 +1,5 @@
+//! Strings to token ids and back.
+
+pub mod detokenizer;
+pub mod stop;
+pub mod tokenizer;
