@@ -12,7 +12,7 @@ impl std::fmt::Display for TextError {
 
 /// A `tokenizer.json`.
 #[derive(Debug)]
-pub struct Tokenizer(Vec<String>);
+pub struct Tokenizer(Vec<String>, Vec<u32>);
 
 impl Tokenizer {
     /// Reads a `tokenizer.json`.
@@ -27,14 +27,17 @@ impl Tokenizer {
         for (piece, id) in vocab {
             pieces[id.as_u64().unwrap_or(0) as usize] = piece.clone();
         }
-        Ok(Self(pieces))
+        let added = json["added_tokens"].as_array().into_iter().flatten();
+        let special = added.filter_map(|t| t["id"].as_u64()).map(|id| id as u32).collect();
+        Ok(Self(pieces, special))
     }
 
     /// Ids to text.
     ///
     /// # Errors
     /// The decoder failed.
-    pub fn decode(&self, token_ids: &[u32], _skip_special: bool) -> Result<String, TextError> {
-        Ok(token_ids.iter().map(|&id| self.0[id as usize].as_str()).collect())
+    pub fn decode(&self, token_ids: &[u32], skip_special: bool) -> Result<String, TextError> {
+        let shown = |id: &&u32| !(skip_special && self.1.contains(id));
+        Ok(token_ids.iter().filter(shown).map(|&id| self.0[id as usize].as_str()).collect())
     }
 }
