@@ -109,12 +109,12 @@ impl Oracle<'_> {
         if is_stop && !params.include_stop_str_in_output {
             output.text = text_before.clone();
         }
-        if output.token_ids.len() > params.min_tokens as usize {
-            if let Some((stop, start)) = first_stop(&output.text, text_before.len(), &params.stop) {
-                let kept = if params.include_stop_str_in_output { stop.len() } else { 0 };
-                output.text.truncate(start + kept);
-                return Some((FinishReason::Stop, Some(StopReason::Text(stop.clone()))));
-            }
+        let past_min_tokens = output.token_ids.len() > params.min_tokens as usize;
+        let stop = first_stop(&output.text, text_before.len(), &params.stop);
+        if let Some((stop, start)) = stop.filter(|_| past_min_tokens) {
+            let kept = if params.include_stop_str_in_output { stop.len() } else { 0 };
+            output.text.truncate(start + kept);
+            return Some((FinishReason::Stop, Some(StopReason::Text(stop.clone()))));
         }
         if is_stop {
             return Some((FinishReason::Stop, (!is_eos).then_some(StopReason::TokenId(last))));
