@@ -4,9 +4,7 @@ use super::request::{
     CompletionOutput, FinishReason, PositionLogprobs, Request, RequestError, SamplingParams,
     StopReason,
 };
-use super::text::detokenizer::Detokenizer;
-use super::text::stop;
-use super::text::tokenizer::{TextError, Tokenizer};
+use super::text::{Detokenizer, StopChecker, TextError, Tokenizer};
 
 /// Why a sequence ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,7 +128,7 @@ impl Completion {
             return Ok(None);
         }
         let include = params.include_stop_str_in_output;
-        let found = stop::check(detokenizer.text(), num_new_bytes, &params.stop, include);
+        let found = StopChecker::check(detokenizer.text(), num_new_bytes, &params.stop, include);
         Ok(found
             .map(|m| Finish::StopString { stop_index: m.stop_index, truncate_to: m.truncate_to }))
     }

@@ -25,7 +25,7 @@ use super::request::{
 use super::sampler::{RowResult, RowTask, SampleTask};
 use super::sequence::Sequence;
 use super::stats::EngineStats;
-use super::text::tokenizer::Tokenizer;
+use super::text::Tokenizer;
 
 /// One sequence's part of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -292,7 +292,7 @@ impl Scheduler {
             match rows.next().expect("one result per row task") {
                 RowResult::PromptLogprobs(row) => seq.completion.push_prompt_logprobs(row),
                 RowResult::NonFinite => finish = Some(non_finite_logits(seq)),
-                RowResult::Sampled { .. } => panic!("a sampled token where a prompt token was"),
+                other => panic!("{other:?} for a prompt token"),
             }
         }
         if finish.is_some() || !entry.samples {
@@ -307,7 +307,8 @@ impl Scheduler {
                 appended.unwrap_or_else(|error| Some(Finish::Error(error)))
             }
             RowResult::NonFinite => Some(non_finite_logits(seq)),
-            RowResult::PromptLogprobs(_) => panic!("prompt logprobs where a token was due"),
+            RowResult::NoTokenAllowed => Some(no_token_allowed(seq)),
+            other @ RowResult::PromptLogprobs(_) => panic!("{other:?} for a sampled token"),
         }
     }
 
@@ -356,6 +357,17 @@ fn non_finite_logits(seq: &Sequence) -> Finish {
             "the model gave no finite logits after {} tokens; its weights may be damaged, or \
              overflow in this dtype (try --dtype float32)",
             seq.num_computed_tokens
+        ),
+    ))
+}
+
+fn no_token_allowed(seq: &Sequence) -> Finish {
+    Finish::Error(RequestError::new(
+        "no_token_allowed",
+        format!(
+            "allowed_token_ids, bad_words and min_tokens together forbid every token after {} \
+             generated ones; relax one of them",
+            seq.output_token_ids().len()
         ),
     ))
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::completion::{Completion, Finish};
 use super::prefix_cache::ROOT_SERIAL;
 use super::request::{Request, RequestError, RequestStatus};
-use super::text::tokenizer::Tokenizer;
+use super::text::Tokenizer;
 
 /// One of the `n` completions of a request: its state in the scheduler.
 #[derive(Debug)]

@@ -24,7 +24,7 @@ use vllm_batch::engine::request::{
 use vllm_batch::engine::sampler::{SamplerScratch, run_row};
 use vllm_batch::engine::scheduler::Scheduler;
 use vllm_batch::engine::simulated_executor::SimulatedExecutor;
-use vllm_batch::engine::text::tokenizer::Tokenizer;
+use vllm_batch::engine::text::Tokenizer;
 use workload::{Rng, VOCAB_SIZE, Workload};
 
 const NUM_SEEDS: u64 = 10_000;
@@ -42,7 +42,21 @@ struct Coverage {
     lengths: u64,
     aborts: u64,
     too_small: u64,
+    nothing_allowed: u64,
     prompt_logprobs: u64,
+}
+
+impl Coverage {
+    fn assert_rich(&self) {
+        let Self { preemptions, cached_tokens, siblings, stop_strings, stop_tokens, .. } = *self;
+        let Self { lengths, aborts, too_small, nothing_allowed, prompt_logprobs, .. } = *self;
+        let events = [preemptions, siblings, stop_strings, stop_tokens, lengths, aborts];
+        let rarer = [too_small, nothing_allowed];
+        let tokens = [cached_tokens, prompt_logprobs];
+        assert!(events.iter().all(|&count| count > 2000), "{self:?}");
+        assert!(rarer.iter().all(|&count| count > 200), "{self:?}");
+        assert!(tokens.iter().all(|&count| count > 50_000), "{self:?}");
+    }
 }
 
 impl AddAssign for Coverage {
@@ -56,6 +70,7 @@ impl AddAssign for Coverage {
         self.lengths += other.lengths;
         self.aborts += other.aborts;
         self.too_small += other.too_small;
+        self.nothing_allowed += other.nothing_allowed;
         self.prompt_logprobs += other.prompt_logprobs;
     }
 }
@@ -186,13 +201,13 @@ fn check_request(
         assert_eq!(actual.logprobs, expected.logprobs);
         assert_eq!(actual.cumulative_logprob, expected.cumulative_logprob);
         let error = actual.error.as_ref().map(|e| e.code);
-        let failed = actual.finish_reason == FinishReason::Error;
-        assert_eq!(error, failed.then_some("kv_cache_too_small"));
+        assert_eq!(error, expected.error.as_ref().map(|e| e.code));
         match (actual.finish_reason, &actual.stop_reason) {
             (FinishReason::Stop, Some(StopReason::Text(_))) => coverage.stop_strings += 1,
             (FinishReason::Stop, _) => coverage.stop_tokens += 1,
             (FinishReason::Length, _) => coverage.lengths += 1,
-            _ => coverage.too_small += 1,
+            _ if error == Some("kv_cache_too_small") => coverage.too_small += 1,
+            _ => coverage.nothing_allowed += 1,
         }
     }
     check_prompt_logprobs(oracle, request, output, coverage);
@@ -205,9 +220,9 @@ fn check_aborted(
     actual: &CompletionOutput,
     expected: &CompletionOutput,
 ) {
-    // A sequence that is too large is found out in the step after its last token.
-    let too_small = expected.finish_reason == FinishReason::Error;
-    assert!(too_small || actual.token_ids.len() < expected.token_ids.len());
+    // An error is found out in the step after the last token.
+    let fails = expected.finish_reason == FinishReason::Error;
+    assert!(fails || actual.token_ids.len() < expected.token_ids.len());
     assert!(expected.token_ids.starts_with(&actual.token_ids));
     assert_eq!(actual.text, oracle.text(request, &actual.token_ids));
     let num_logprobs = actual.logprobs.as_ref().map(Vec::len);
@@ -277,11 +292,6 @@ fn every_request_is_answered_as_the_oracle_says() {
     });
     println!("{num_seeds} seeds: {coverage:?}");
     if num_seeds >= NUM_SEEDS {
-        let Coverage { preemptions, cached_tokens, siblings, stop_strings, .. } = coverage;
-        let Coverage { stop_tokens, lengths, aborts, too_small, prompt_logprobs, .. } = coverage;
-        let counts = [preemptions, cached_tokens, siblings, stop_strings, stop_tokens];
-        assert!(counts.iter().all(|&count| count > 1000), "{coverage:?}");
-        let counts = [lengths, aborts, too_small, prompt_logprobs];
-        assert!(counts.iter().all(|&count| count > 1000), "{coverage:?}");
+        coverage.assert_rich();
     }
 }

@@ -1,7 +1,7 @@
 //! What a request must give, from plain token lists: no blocks, no batches, no chunks.
 
 use vllm_batch::engine::request::{
-    CompletionOutput, FinishReason, PositionLogprobs, Request, StopReason,
+    CompletionOutput, FinishReason, PositionLogprobs, Request, RequestError, StopReason,
 };
 use vllm_batch::engine::sampler::{RowResult, RowTask, SampleTask, SamplerScratch, run_row};
 use vllm_batch::engine::simulated_executor::simulated_logits;
@@ -43,8 +43,13 @@ impl Oracle<'_> {
         };
         let capacity = self.workload.num_blocks * self.workload.cache.block_size;
         let mut token_ids = request.prompt_token_ids.clone();
-        while token_ids.len() <= capacity {
-            let (token_id, logprobs) = self.sample(request, index, &token_ids);
+        loop {
+            if token_ids.len() > capacity {
+                return failed(output, "kv_cache_too_small");
+            }
+            let Some((token_id, logprobs)) = self.sample(request, index, &token_ids) else {
+                return failed(output, "no_token_allowed");
+            };
             if let (Some(all), Some(sum), Some(entry)) =
                 (&mut output.logprobs, &mut output.cumulative_logprob, logprobs)
             {
@@ -57,10 +62,9 @@ impl Oracle<'_> {
             {
                 output.finish_reason = reason;
                 output.stop_reason = stop_reason;
-                break;
+                return output;
             }
         }
-        output
     }
 
     /// Text of some tokens of a request.
@@ -69,12 +73,13 @@ impl Oracle<'_> {
         token_ids.iter().filter(shown).map(|&id| self.pieces[id as usize].as_str()).collect()
     }
 
+    /// The token after `token_ids`; None: no token may be sampled.
     fn sample(
         &self,
         request: &Request,
         index: u32,
         token_ids: &[u32],
-    ) -> (u32, Option<PositionLogprobs>) {
+    ) -> Option<(u32, Option<PositionLogprobs>)> {
         let (prompt_token_ids, output_token_ids) =
             token_ids.split_at(request.prompt_token_ids.len());
         let task = RowTask::Sample(SampleTask {
@@ -82,13 +87,14 @@ impl Oracle<'_> {
             prompt_token_ids,
             output_token_ids,
             stop_ids: &request.stop_ids,
-            bad_words_token_ids: &[],
+            bad_words_token_ids: &request.bad_words_token_ids,
             row_key: request.row_key,
             engine_seed: self.workload.engine_seed,
             sample_index: index,
         });
         match run_on(token_ids, &task) {
-            RowResult::Sampled { token_id, logprobs } => (token_id, logprobs),
+            RowResult::Sampled { token_id, logprobs } => Some((token_id, logprobs)),
+            RowResult::NoTokenAllowed => None,
             other => panic!("{other:?}"),
         }
     }
@@ -123,6 +129,10 @@ impl Oracle<'_> {
         let full = num_tokens >= self.workload.max_model_len;
         (full || output.token_ids.len() >= max_tokens).then_some((FinishReason::Length, None))
     }
+}
+
+fn failed(output: CompletionOutput, code: &'static str) -> CompletionOutput {
+    CompletionOutput { error: Some(RequestError::new(code, "")), ..output }
 }
 
 /// The stop string whose end comes first past `old_len` bytes of an ASCII text, and its start.

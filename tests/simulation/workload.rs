@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use vllm_batch::engine::config::{CacheConfig, SchedulerConfig};
 use vllm_batch::engine::request::{NumLogprobs, Request, RowKey, SamplingParams, StopIds};
-use vllm_batch::engine::text::tokenizer::Tokenizer;
+use vllm_batch::engine::text::Tokenizer;
 
 /// SplitMix64.
 pub struct Rng(pub u64);
@@ -114,13 +114,21 @@ fn request(rng: &mut Rng, id: u64, prefixes: &[Vec<u32>], max_model_len: usize) 
     if prompt_token_ids.is_empty() {
         prompt_token_ids.push(0);
     }
-    let params = Arc::new(sampling_params(rng));
+    let mut params = sampling_params(rng);
+    if rng.once_in(16) {
+        // Together with `min_tokens` this may leave nothing to sample.
+        params.allowed_token_ids =
+            Some([EOS].into_iter().chain(params.stop_token_ids.clone()).collect());
+    }
+    let params = Arc::new(params);
     let stop_ids = StopIds {
         eos_token_id: (!params.ignore_eos).then_some(EOS),
         stop_token_ids: params.stop_token_ids.clone(),
     };
     let row_key = RowKey(rng.up_to(5) as u64);
-    let bad_words_token_ids = Vec::new();
+    let num_bad_words = if rng.once_in(4) { 1 + rng.up_to(2) } else { 0 };
+    let mut word = || (0..=rng.up_to(1)).map(|_| rng.up_to(EOS as usize) as u32).collect();
+    let bad_words_token_ids = (0..num_bad_words).map(|_| word()).collect();
     let request_id = 1000 - id;
     Request { request_id, prompt_token_ids, params, stop_ids, bad_words_token_ids, row_key }
 }

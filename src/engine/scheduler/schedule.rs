@@ -82,9 +82,9 @@ impl Scheduler {
         }
     }
 
-    /// Gives a waiting sequence the blocks of all its known tokens, those of a cached prefix shared,
-    /// if that many are free. Chunks to come are covered too, so a prompt that has begun never
-    /// preempts or is caught half-way by a younger one.
+    /// Gives a waiting sequence the blocks of all its known tokens, those of a cached prefix
+    /// shared, if that many are free. The chunks to come are covered too, so that a prompt once
+    /// begun preempts nobody, and no younger one takes the blocks that it still needs.
     fn admit(&mut self, slot: usize) -> bool {
         let num_needed = self.num_blocks_needed(slot);
         let seq = self.seqs[slot].as_mut().expect("the slot is taken");

@@ -276,6 +276,18 @@ fn non_finite_logits_fail_their_row_only() {
 }
 
 #[test]
+fn parameters_that_forbid_every_token_fail_their_row_only() {
+    let mut s = scheduler(4, 64, 16);
+    add(&mut s, 1, 3, 4);
+    add(&mut s, 2, 3, 4);
+    let step = s.schedule();
+    let sampled = RowResult::Sampled { token_id: 5, logprobs: None };
+    let outputs = s.update(&step, vec![RowResult::NoTokenAllowed, sampled]);
+    assert_eq!(outputs[0].outputs[0].error.as_ref().map(|e| e.code), Some("no_token_allowed"));
+    assert_eq!(run(&mut s, 5)[0].request_id, 2);
+}
+
+#[test]
 fn abort_returns_what_there_is_and_frees_the_blocks() {
     let mut s = scheduler(1, 64, 16);
     add(&mut s, 1, 4, 10);

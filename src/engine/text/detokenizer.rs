@@ -1,6 +1,6 @@
 //! Ids to text, one at a time (placeholder until branch `text` is merged).
 
-use super::tokenizer::{TextError, Tokenizer};
+use super::{TextError, Tokenizer};
 
 /// The text of a growing list of tokens.
 #[derive(Debug)]

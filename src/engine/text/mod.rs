@@ -1,5 +1,9 @@
-//! Strings to token ids and back.
+//! Strings to token ids and back (placeholder until branch `text` is merged).
 
-pub mod detokenizer;
-pub mod stop;
-pub mod tokenizer;
+mod detokenizer;
+mod stop;
+mod tokenizer;
+
+pub use detokenizer::Detokenizer;
+pub use stop::{StopChecker, StopMatch};
+pub use tokenizer::{TextError, Tokenizer};
