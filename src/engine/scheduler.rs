@@ -66,7 +66,6 @@ struct RequestState {
 }
 
 /// Queues, KV blocks and the state of every unfinished request.
-#[derive(Debug)]
 pub struct Scheduler {
     config: SchedulerConfig,
     max_model_len: usize,

@@ -39,19 +39,17 @@ pub fn pieces() -> Vec<String> {
     singles.into_iter().chain(pairs).chain(letters).chain(["</s>".into()]).collect()
 }
 
-/// A tokenizer of these pieces: byte-level, so that texts are plain concatenations.
+/// A tokenizer of these pieces; its texts are plain concatenations.
 pub fn tokenizer() -> Tokenizer {
     let mut vocab = String::new();
     for (id, piece) in pieces().iter().enumerate() {
         write!(vocab, "{}\"{piece}\":{id}", if id == 0 { "" } else { "," }).expect("a string");
     }
-    let byte_level =
-        r#"{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false}"#;
     let json = format!(
         r#"{{"version":"1.0","truncation":null,"padding":null,"added_tokens":[{{"id":{EOS},
         "content":"</s>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,
-        "special":true}}],"normalizer":null,"pre_tokenizer":{byte_level},"post_processor":null,
-        "decoder":{byte_level},"model":{{"type":"BPE","dropout":null,"unk_token":null,
+        "special":true}}],"normalizer":null,"pre_tokenizer":null,"post_processor":null,
+        "decoder":{{"type":"Fuse"}},"model":{{"type":"BPE","dropout":null,"unk_token":null,
         "continuing_subword_prefix":null,"end_of_word_suffix":null,"fuse_unk":false,
         "byte_fallback":false,"ignore_merges":false,"vocab":{{{vocab}}},"merges":[]}}}}"#
     );
