@@ -1,0 +1,9 @@
+//! Everything that touches users and files. Knows no tensors; uses only the engine's public API.
+
+pub mod fields;
+pub mod output;
+pub mod overrides;
+pub mod reader;
+pub mod row;
+pub mod row_error;
+pub mod writer;
