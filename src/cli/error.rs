@@ -3,11 +3,11 @@
 use std::fmt::Write;
 
 use super::exit::Exit;
+use super::reader::InputError;
+use super::row_error::{Excerpt, RowError};
 use super::style::Style;
+use super::writer::OutputError;
 use crate::engine::EngineError;
-
-/// Widest excerpt of an input line, in characters.
-const EXCERPT_WIDTH: usize = 76;
 
 /// Why the run ends early. Bad rows are not errors of this kind: they are rows of the output.
 #[derive(Debug)]
@@ -33,8 +33,8 @@ pub struct Location {
     pub line: u64,
     /// Byte in the line, from 1.
     pub column: Option<u64>,
-    /// The line's text.
-    pub excerpt: Option<String>,
+    /// The place in the line.
+    pub excerpt: Option<Excerpt>,
 }
 
 impl std::fmt::Display for Location {
@@ -70,8 +70,8 @@ impl CliError {
             let _ = write!(text, "{}: ", sanitized(&location.to_string()));
         }
         text += &sanitized_lines(&self.message);
-        if let Some(location) = &self.location {
-            text += &excerpt(location);
+        if let Some(Location { line, excerpt: Some(excerpt), .. }) = &self.location {
+            text += &render_excerpt(*line, excerpt);
         }
         if let Some(help) = &self.help {
             let _ = write!(text, "\n{} {}", style.help("help:"), sanitized_lines(help));
@@ -90,27 +90,63 @@ impl From<EngineError> for CliError {
     }
 }
 
-/// The line with a caret under the column; of a long line the part around it.
-fn excerpt(location: &Location) -> String {
-    let Some(line) = &location.excerpt else { return String::new() };
-    let column = location.column.unwrap_or(1).max(1) as usize - 1;
-    // The column counts bytes, the caret stands under a character.
-    let caret = line.char_indices().take_while(|(at, _)| *at < column).count();
-    let length = line.chars().count();
-    let start = match length > EXCERPT_WIDTH {
-        true => caret.saturating_sub(EXCERPT_WIDTH / 2).min(length - EXCERPT_WIDTH),
-        false => 0,
-    };
-    let part: String = line.chars().skip(start).take(EXCERPT_WIDTH).map(printable).collect();
-    let before = if start > 0 { "..." } else { "" };
-    let after = if start + EXCERPT_WIDTH < length { "..." } else { "" };
-    let number = location.line.to_string();
-    let margin = " ".repeat(number.len());
-    let mut text = format!("\n{number} | {before}{part}{after}");
-    if location.column.is_some() {
-        let _ = write!(text, "\n{margin} | {}^", " ".repeat(before.len() + caret - start));
+impl CliError {
+    /// A bad row that ends the run (`--on-bad-row fail`).
+    pub fn from_row(error: &RowError, file: &str) -> Self {
+        let location = Location::of(error, file);
+        let help = error.help.clone();
+        Self { help, ..Self::new(Exit::Refused, error.code, error.message.as_str()) }.at(location)
     }
-    text
+
+    /// An input that cannot be used.
+    pub fn from_input(error: InputError, file: &str) -> Self {
+        match error {
+            InputError::Refused { message, help } => {
+                Self::new(Exit::Refused, "input", format!("{file}: {message}")).help(help)
+            }
+            InputError::Io(error) => {
+                Self::new(Exit::Refused, "input", format!("cannot read {file}: {error}"))
+            }
+        }
+    }
+
+    /// Output that cannot be written, at the start of a run.
+    pub fn from_output(error: OutputError) -> Self {
+        match error {
+            OutputError::Exists(path) => {
+                let message = format!("{} exists already", path.display());
+                Self::new(Exit::OutputExists, "output_exists", message)
+                    .help("choose another --out, or replace it with --overwrite")
+            }
+            OutputError::SameAsInput(path) => {
+                let message = format!("{} is the input", path.display());
+                Self::new(Exit::Refused, "output", message).help("choose another --out")
+            }
+            OutputError::BrokenPipe => Self::new(Exit::BrokenPipe, "broken_pipe", "broken pipe"),
+            OutputError::Full(error) => {
+                Self::new(Exit::Stopped, "disk_full", format!("cannot write the output: {error}"))
+                    .help("free some space, then run the same command again")
+            }
+            OutputError::Io { action, source } => {
+                Self::new(Exit::Refused, "output", format!("cannot {action}: {source}"))
+            }
+        }
+    }
+}
+
+impl Location {
+    /// Where a bad row is.
+    pub fn of(error: &RowError, file: &str) -> Self {
+        let (line, column, excerpt) = (error.line, error.column, error.excerpt.clone());
+        Self { file: file.to_owned(), line, column, excerpt }
+    }
+}
+
+/// The piece of the line with a caret under the offending character.
+fn render_excerpt(line: u64, excerpt: &Excerpt) -> String {
+    let margin = " ".repeat(line.to_string().len());
+    let indent = " ".repeat(excerpt.caret);
+    format!("\n{line} | {}\n{margin} | {indent}^", excerpt.text)
 }
 
 /// Text of the user's files without anything a terminal would obey, each character in one column.
@@ -138,22 +174,13 @@ fn printable(c: char) -> char {
 mod tests {
     use super::*;
 
-    fn bad_json(line: &str, column: u64) -> CliError {
-        CliError::new(Exit::Refused, "bad_json", "expected ',' or '}'")
-            .at(Location {
-                file: "prompts.jsonl".into(),
-                line: 26,
-                column: Some(column),
-                excerpt: Some(line.into()),
-            })
-            .help("check the file")
-    }
-
     #[test]
     fn place_excerpt_caret_and_help() {
-        let text = bad_json(r#"{"id":26,"prompt":"a" 1}"#, 23).render(Style::plain());
+        let line = r#"{"id":26,"prompt":"a" 1}"#;
+        let row = RowError::new("bad_json", 26, "expected ',' or '}'").at(line, 22);
+        let error = CliError::from_row(&row, "prompts.jsonl").help("check the file");
         assert_eq!(
-            text,
+            error.render(Style::plain()),
             "error[bad_json]: prompts.jsonl:26:23: expected ',' or '}'\n\
              26 | {\"id\":26,\"prompt\":\"a\" 1}\n   |                       ^\n\
              help: check the file"
@@ -161,25 +188,12 @@ mod tests {
     }
 
     #[test]
-    fn the_caret_counts_characters_though_the_column_counts_bytes() {
-        let text = bad_json("é€x", 6).render(Style::plain());
-        assert!(text.contains("26 | é€x\n   |   ^"), "{text}");
-    }
-
-    #[test]
-    fn long_lines_are_cut_around_the_column() {
-        let line = format!("{}!{}", "a".repeat(500), "b".repeat(500));
-        let text = bad_json(&line, 501).render(Style::plain());
-        let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[1].len() < 100 && lines[1].starts_with("26 | ...a") && lines[1].ends_with("b..."));
-        assert_eq!(lines[1].find('!'), lines[2].find('^'));
-    }
-
-    #[test]
     fn nothing_in_a_file_reaches_the_terminal_as_a_command() {
-        let text = bad_json("a\x1b[2J\u{9b}31m\r\u{202e}", 2).render(Style::plain());
-        assert!(text.contains("26 | a␛[2J\u{fffd}31m␍\u{fffd}\n"), "{text}");
-        let error = CliError::new(Exit::Refused, "input", "no file \x1b[31m").render(Style::plain());
+        let row = RowError::new("bad_json", 1, "bad \u{202e}").at("a\x1b[2J\u{9b}31m\r", 2);
+        let text = CliError::from_row(&row, "a\x1b]0;b").render(Style::plain());
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+        let error =
+            CliError::new(Exit::Refused, "input", "no file \x1b[31m").render(Style::plain());
         assert_eq!(error, "error[input]: no file ␛[31m");
     }
 

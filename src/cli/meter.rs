@@ -143,7 +143,9 @@ mod tests {
 
     #[test]
     fn bars_have_eighths() {
-        for (percent, bar) in [(0, "          "), (7, "▋         "), (35, "███▌      "), (98, "█████████▊")] {
+        for (percent, bar) in
+            [(0, "          "), (7, "▋         "), (35, "███▌      "), (98, "█████████▊")]
+        {
             assert_eq!(format_bar(f64::from(percent) / 100.0, 10), bar, "{percent}");
         }
     }

@@ -61,6 +61,22 @@ pub struct ModelConfig {
     pub seed: u64,
     /// Whether, and from where, generation_config.json gives sampling defaults.
     pub generation_config: GenerationConfigSource,
+    /// What becomes of a prompt that the context does not hold.
+    pub overflow: Overflow,
+    /// Text of chat messages may produce control tokens (`--allow-special`).
+    pub allow_special: bool,
+}
+
+/// What becomes of a prompt that the context does not hold (`--overflow`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overflow {
+    /// The row is an error row.
+    #[default]
+    Error,
+    /// The end of the prompt is kept.
+    TruncateLeft,
+    /// The beginning of the prompt is kept.
+    TruncateRight,
 }
 
 /// vLLM's `--generation-config auto|vllm|DIR`.

@@ -96,7 +96,9 @@ impl std::str::FromStr for DeviceArg {
         match text {
             "auto" => Ok(DeviceArg::Auto),
             "cpu" => Ok(DeviceArg::Cpu),
-            _ if text == "cuda" || text.starts_with("cuda:") => Ok(DeviceArg::Other(text.to_owned())),
+            _ if text == "cuda" || text.starts_with("cuda:") => {
+                Ok(DeviceArg::Other(text.to_owned()))
+            }
             _ => Err("expected auto or cpu".to_owned()),
         }
     }

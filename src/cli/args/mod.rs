@@ -148,7 +148,7 @@ mod tests {
              --stop-token-ids 1,2 --kv-cache-memory-bytes 1.5GiB --presence-penalty -0.5 -qq --logprobs -1",
         )
         .unwrap();
-        assert_eq!(args.engine.max_model_len, Some(8000));
+        assert_eq!(args.model.max_model_len, Some(8000));
         assert_eq!(args.sampling.stop, ["END", "##"]);
         assert_eq!(args.sampling.stop_token_ids, Some(vec![1, 2]));
         assert_eq!(args.engine.kv_cache_memory_bytes, Some(3 << 29));

@@ -172,7 +172,8 @@ mod tests {
         {
             assert_eq!(count(text), Ok(value), "{text}");
         }
-        for text in ["", "k", "-1", "1.0001k", "8x", "1e3", "nan", "infk", "99999999999999999999k"] {
+        for text in ["", "k", "-1", "1.0001k", "8x", "1e3", "nan", "infk", "99999999999999999999k"]
+        {
             assert!(count(text).is_err(), "{text}");
         }
     }

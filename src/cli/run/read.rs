@@ -1,0 +1,231 @@
+//! The thread that reads: records to rows to requests. It starts before the model is loaded, so that an input
+//! that cannot be run is refused at once, and waits for the tokenizer with the first row in hand.
+
+use std::fs::File;
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use super::write::{Message, Waiting};
+
+use crate::cli::config::{InputConfig, RunConfig};
+use crate::cli::console::Console;
+use crate::cli::error::{CliError, sanitized};
+use crate::cli::exit::Exit;
+use crate::cli::fields::Passthrough;
+use crate::cli::output;
+use crate::cli::progress::Counters;
+use crate::cli::reader::{Content, DEFAULT_MAX_LINE, InputError, InputFormat, Record, Records};
+use crate::cli::row::{BadRow, Row, RowParser};
+use crate::cli::row_error::RowError;
+use crate::cli::row_key::{RowName, row_key};
+use crate::cli::window::Window;
+use crate::engine::input_processor::InputProcessor;
+use crate::engine::request::{Request, SamplingParams};
+
+/// What is known of the input once it is open and its first row is read.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// Never `Auto`.
+    pub format: InputFormat,
+    /// Column names of a CSV.
+    pub headers: Option<Arc<[String]>>,
+    /// Lines end with CRLF.
+    pub crlf: bool,
+}
+
+/// Where rows go, once the model is loaded. Both channels are bounded by the window: a row in them has entered it.
+pub struct Feed {
+    /// Tokenizes and checks.
+    pub processor: Arc<InputProcessor>,
+    /// What rows override.
+    pub base: SamplingParams,
+    /// Bounds what is read ahead.
+    pub window: Arc<Window>,
+    /// Every row, to the thread that writes.
+    pub rows: Sender<Message>,
+    /// Rows that can be asked, to the engine; an error ends the run.
+    pub requests: Sender<Result<Request, CliError>>,
+}
+
+/// The two ends of the reading thread. It is not joined: it may be blocked on standard input for ever.
+pub struct ReadThread {
+    /// Says once what the input is, or why it is refused.
+    pub shape: Receiver<Result<Shape, CliError>>,
+    /// Takes where rows go.
+    pub feed: Sender<Feed>,
+}
+
+/// Opens the input.
+///
+/// # Errors
+/// There is no such file.
+pub fn open(config: &InputConfig) -> Result<Box<dyn Read + Send>, CliError> {
+    let Some(path) = &config.path else { return Ok(Box::new(std::io::stdin())) };
+    let refuse = |text: String| {
+        let message = format!("cannot read {}: {text}", path.display());
+        CliError::new(Exit::Refused, "input", message).help("check --input")
+    };
+    let file = File::open(path).map_err(|error| refuse(error.to_string()))?;
+    match file.metadata() {
+        Ok(metadata) if metadata.is_dir() => Err(refuse("it is a folder".to_owned())),
+        _ => Ok(Box::new(file)),
+    }
+}
+
+/// Starts the thread.
+pub fn start(
+    config: Arc<RunConfig>,
+    input: Box<dyn Read + Send>,
+    console: Console,
+    counters: Arc<Counters>,
+) -> ReadThread {
+    let (shape_sender, shape) = channel();
+    let (feed, feed_receiver) = channel::<Feed>();
+    std::thread::spawn(move || {
+        let mut input = match Input::open(&config.input, input) {
+            Ok(input) => input,
+            Err(error) => return drop(shape_sender.send(Err(error))),
+        };
+        let _ = shape_sender.send(Ok(input.shape()));
+        // Without a feed the run has ended.
+        let Ok(feed) = feed_receiver.recv() else { return };
+        match feed_all(&mut input, &config, &feed, &console) {
+            Ok(Some(rows)) => counters.set_total(rows),
+            Ok(None) => {}
+            Err(error) => drop(feed.requests.send(Err(error))),
+        }
+    });
+    ReadThread { shape, feed }
+}
+
+/// Records with their parser, and the first record.
+struct Input {
+    records: Records,
+    parser: RowParser,
+    first: Option<Record>,
+}
+
+impl Input {
+    fn open(config: &InputConfig, input: Box<dyn Read + Send>) -> Result<Self, CliError> {
+        let refused = |error| CliError::from_input(error, &config.name);
+        let mut records = Records::open(input, config.format, DEFAULT_MAX_LINE).map_err(refused)?;
+        let parser = RowParser::new(&records, &config.rows).map_err(refused)?;
+        let first = next(&mut records, config)?;
+        if first.is_none() {
+            let message = format!("{} has no rows", config.name);
+            return Err(CliError::new(Exit::NoRows, "no_rows", message));
+        }
+        Ok(Self { records, parser, first })
+    }
+
+    fn shape(&self) -> Shape {
+        let records = &self.records;
+        Shape { format: records.format(), headers: records.headers(), crlf: records.crlf() }
+    }
+}
+
+fn next(records: &mut Records, config: &InputConfig) -> Result<Option<Record>, CliError> {
+    let failed = |error| CliError::from_input(InputError::Io(error), &config.name);
+    records.next().transpose().map_err(failed)
+}
+
+/// Sends every row on its way. Returns how many there were; None if the run ended before.
+fn feed_all(
+    input: &mut Input,
+    run: &RunConfig,
+    feed: &Feed,
+    console: &Console,
+) -> Result<Option<u64>, CliError> {
+    let config = &run.input;
+    let mut rows = 0;
+    let mut warned = false;
+    while config.limit.is_none_or(|limit| rows < limit) {
+        let record = match input.first.take() {
+            Some(first) => first,
+            None => match next(&mut input.records, config)? {
+                Some(record) => record,
+                None => break,
+            },
+        };
+        let bytes = size(&record);
+        let parsed = input.parser.parse(record);
+        let parsed = parsed.map_err(|error| CliError::from_input(error, &config.name))?;
+        if let Some(note) = input.parser.take_note() {
+            console.note(&format!("{}: {note}", config.name));
+        }
+        if !warned && let Ok(row) = &parsed {
+            warned = warn_of_collisions(&row.passthrough, &run.output.field, console);
+        }
+        if !feed.window.enter(bytes) || !feed_row(parsed, bytes, config, feed)? {
+            return Ok(None);
+        }
+        rows += 1;
+    }
+    Ok(Some(rows))
+}
+
+fn size(record: &Record) -> usize {
+    match &record.content {
+        Content::Line(line) => line.len(),
+        Content::Cells(cells) => cells.iter().map(String::len).sum(),
+    }
+}
+
+/// Says which fields of the input are renamed because ours have their names. True if there are any.
+fn warn_of_collisions(passthrough: &Passthrough, field: &str, console: &Console) -> bool {
+    let names = output::collisions(passthrough, field);
+    if let Some(first) = names.first() {
+        let list = sanitized(&names.join(", "));
+        let renamed = sanitized(&format!("input_{first}"));
+        console.warn(&format!(
+            "the input has fields named like ours: {list}; written as {renamed} ..."
+        ));
+    }
+    !names.is_empty()
+}
+
+/// Sends a row to who writes it, and its request to the engine. False: nobody listens any more.
+fn feed_row(
+    parsed: Result<Row, BadRow>,
+    bytes: usize,
+    config: &InputConfig,
+    feed: &Feed,
+) -> Result<bool, CliError> {
+    let (index, line, passthrough, request) = match parsed {
+        Ok(row) => {
+            let (index, line) = (row.index, row.line);
+            let (passthrough, request) = request(row, feed);
+            (index, line, passthrough, request)
+        }
+        Err(BadRow { index, passthrough, error }) => (index, error.line, passthrough, Err(error)),
+    };
+    if let Err(error) = &request
+        && config.fail_on_bad_row
+    {
+        return Err(CliError::from_row(error, &config.name));
+    }
+    // The row goes first, so that whoever writes knows it before its answer comes.
+    if feed.rows.send(Message::Row(Waiting { index, line, bytes, passthrough })).is_err() {
+        return Ok(false);
+    }
+    Ok(match request {
+        Ok(request) => feed.requests.send(Ok(request)).is_ok(),
+        Err(error) => feed.rows.send(Message::Failed { index, error }).is_ok(),
+    })
+}
+
+/// The engine's request, or why there is none.
+fn request(row: Row, feed: &Feed) -> (Passthrough, Result<Request, RowError>) {
+    let Row { index, line, prompt, overrides, id, passthrough } = row;
+    let name = match (overrides.seed(), &id) {
+        (Some(seed), _) => RowName::Seed(seed),
+        (None, Some(id)) => RowName::Id(id),
+        (None, None) => RowName::Index(index),
+    };
+    let request = overrides
+        .apply(&feed.base)
+        .and_then(|params| feed.processor.process(index, prompt, params, row_key(name)))
+        .map_err(|error| RowError::from_request(&error, line));
+    (passthrough, request)
+}

@@ -1,0 +1,262 @@
+//! The thread that writes: answers and errors, in any order, to rows in input order.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+
+use super::read::Shape;
+use crate::cli::args::values::MaxErrors;
+use crate::cli::config::RunConfig;
+use crate::cli::error::CliError;
+use crate::cli::exit::Exit;
+use crate::cli::fields::Passthrough;
+use crate::cli::output::{CsvFormat, OutputOptions, format_row};
+use crate::cli::progress::Counters;
+use crate::cli::reader::InputFormat;
+use crate::cli::report::Tally;
+use crate::cli::row_error::RowError;
+use crate::cli::window::Window;
+use crate::cli::writer::{OrderedWriter, OutputError, Sink};
+use crate::engine::input_processor::InputProcessor;
+use crate::engine::request::RequestOutput;
+
+/// A share of error rows says little before so many rows.
+const MIN_ROWS_FOR_SHARE: u64 = 100;
+
+/// What the writing thread is told.
+pub enum Message {
+    /// A row was read.
+    Row(Waiting),
+    /// The engine answered it.
+    Done(RequestOutput),
+    /// It cannot be asked.
+    Failed {
+        /// Of the row.
+        index: u64,
+        /// Why.
+        error: RowError,
+    },
+    /// The run ends early: write what is in order, and no more.
+    Stop,
+}
+
+/// A row that waits for its answer.
+pub struct Waiting {
+    /// 0, 1, 2, ...
+    pub index: u64,
+    /// Physical line, from 1.
+    pub line: u64,
+    /// What it takes of the window.
+    pub bytes: usize,
+    /// What appears again.
+    pub passthrough: Passthrough,
+}
+
+/// How rows are written.
+pub enum RowFormat {
+    /// JSON lines.
+    Json,
+    /// CSV or TSV.
+    Csv(CsvFormat),
+}
+
+impl RowFormat {
+    /// Follows the output's extension, else the input.
+    ///
+    /// # Errors
+    /// CSV is asked for and the input has no columns.
+    pub fn new(config: &RunConfig, shape: &Shape) -> Result<Self, CliError> {
+        let named = config.output.path.as_deref().map_or(InputFormat::Auto, InputFormat::from_path);
+        let format = match (named, shape.format) {
+            (InputFormat::Csv | InputFormat::Tsv, _) if shape.headers.is_none() => {
+                let message = "CSV output needs CSV input: other rows have no fixed columns";
+                let error = CliError::new(Exit::Refused, "output", message);
+                return Err(error.help("name the output FILE.jsonl"));
+            }
+            (InputFormat::Csv | InputFormat::Tsv, _) => named,
+            (InputFormat::Jsonl, _) => InputFormat::Jsonl,
+            (_, format) => format,
+        };
+        let delimiter = match format {
+            InputFormat::Csv => b',',
+            InputFormat::Tsv => b'\t',
+            _ => return Ok(RowFormat::Json),
+        };
+        let out_field = config.output.field.clone();
+        Ok(RowFormat::Csv(CsvFormat { delimiter, crlf: shape.crlf, out_field }))
+    }
+}
+
+/// How writing ended.
+pub struct Written {
+    /// Counts over all rows that were answered.
+    pub tally: Tally,
+    /// Rows that are in the output.
+    pub emitted: u64,
+    /// Why it ended early.
+    pub result: Result<(), CliError>,
+}
+
+/// State of the thread.
+pub struct WriteThread {
+    config: Arc<RunConfig>,
+    format: RowFormat,
+    processor: Arc<InputProcessor>,
+    window: Arc<Window>,
+    counters: Arc<Counters>,
+    tally: Tally,
+    waiting: HashMap<u64, Waiting>,
+    /// Window bytes of the rows that are not yet in the output, in input order.
+    bytes: VecDeque<usize>,
+}
+
+impl WriteThread {
+    /// A thread that has not begun.
+    pub fn new(
+        config: Arc<RunConfig>,
+        format: RowFormat,
+        processor: Arc<InputProcessor>,
+        window: Arc<Window>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        Self {
+            config,
+            format,
+            processor,
+            window,
+            counters,
+            tally: Tally::default(),
+            waiting: HashMap::new(),
+            bytes: VecDeque::new(),
+        }
+    }
+
+    /// Writes until all senders are gone (the output is then complete), or until `Stop`.
+    pub fn run(mut self, sink: Sink, shape: &Shape, messages: &Receiver<Message>) -> Written {
+        let mut writer = OrderedWriter::new(sink);
+        let result =
+            self.header(&mut writer, shape).and_then(|()| self.write(&mut writer, messages));
+        let emitted = writer.emitted();
+        let result = result.and_then(|complete| match complete {
+            true => writer.into_inner().and_then(Sink::finish).map_err(failed),
+            false => writer.flush().map_err(failed),
+        });
+        // No row will leave the window any more.
+        self.window.close();
+        Written { tally: self.tally, emitted, result }
+    }
+
+    fn header(&self, writer: &mut OrderedWriter<Sink>, shape: &Shape) -> Result<(), CliError> {
+        let (RowFormat::Csv(csv), Some(names)) = (&self.format, &shape.headers) else {
+            return Ok(());
+        };
+        let mut line = Vec::new();
+        csv.format_header(names, &mut line);
+        writer.write_header(&line).map_err(failed)
+    }
+
+    /// Returns whether all rows are written.
+    fn write(
+        &mut self,
+        writer: &mut OrderedWriter<Sink>,
+        messages: &Receiver<Message>,
+    ) -> Result<bool, CliError> {
+        loop {
+            let message = match messages.try_recv() {
+                Ok(message) => message,
+                Err(TryRecvError::Disconnected) => return Ok(true),
+                Err(TryRecvError::Empty) => {
+                    // Nothing is ready: readers of the output see what there is.
+                    writer.flush().map_err(failed)?;
+                    match messages.recv() {
+                        Ok(message) => message,
+                        Err(_) => return Ok(true),
+                    }
+                }
+            };
+            let (index, line) = match message {
+                Message::Stop => return Ok(false),
+                Message::Row(row) => {
+                    self.bytes.push_back(row.bytes);
+                    self.waiting.insert(row.index, row);
+                    continue;
+                }
+                Message::Done(output) => (output.request_id, self.answer(&output)),
+                Message::Failed { index, error } => (index, self.failure(index, &error)),
+            };
+            self.counters.row_done();
+            let before = writer.emitted();
+            writer.push(index, line).map_err(failed)?;
+            for bytes in self.bytes.drain(..(writer.emitted() - before) as usize) {
+                self.window.leave(bytes);
+            }
+            self.check_errors()?;
+        }
+    }
+
+    fn answer(&mut self, output: &RequestOutput) -> Vec<u8> {
+        let row = self.take(output.request_id);
+        match RowError::from_output(output, row.line) {
+            None => self.tally.answered(output),
+            Some(error) => self.tally.failed(&error, &self.config.input.name),
+        }
+        self.format(&row.passthrough, Ok(output))
+    }
+
+    fn failure(&mut self, index: u64, error: &RowError) -> Vec<u8> {
+        let row = self.take(index);
+        self.tally.failed(error, &self.config.input.name);
+        self.format(&row.passthrough, Err(error))
+    }
+
+    fn take(&mut self, index: u64) -> Waiting {
+        self.waiting.remove(&index).expect("a row is read before it is answered, and answered once")
+    }
+
+    fn format(
+        &self,
+        passthrough: &Passthrough,
+        result: Result<&RequestOutput, &RowError>,
+    ) -> Vec<u8> {
+        let mut line = Vec::new();
+        match &self.format {
+            RowFormat::Csv(csv) => csv.format_row(passthrough, result, &mut line),
+            RowFormat::Json => {
+                let options = OutputOptions {
+                    out_field: &self.config.output.field,
+                    full: self.config.output.full,
+                    usage_cached: false,
+                    token_text: &|id| self.processor.token_text(id),
+                };
+                format_row(passthrough, result, &options, &mut line);
+            }
+        }
+        line
+    }
+
+    fn check_errors(&self) -> Result<(), CliError> {
+        let (rows, failed) = (self.tally.rows(), self.tally.num_failed());
+        let (limit, reached) = match self.config.output.max_errors {
+            None => return Ok(()),
+            Some(MaxErrors::Rows(limit)) => (limit.to_string(), failed > limit),
+            Some(MaxErrors::Share(share)) => {
+                let over = failed as f64 > share * rows as f64;
+                (format!("{}%", share * 100.0), rows >= MIN_ROWS_FOR_SHARE && over)
+            }
+        };
+        if !reached {
+            return Ok(());
+        }
+        let message = format!("{failed} of {rows} rows failed, more than --max-errors {limit}");
+        let error = CliError::new(Exit::Stopped, "max_errors", message);
+        Err(error.help("mend the rows listed above, or raise --max-errors"))
+    }
+}
+
+/// An output that fails in the middle of a run.
+fn failed(error: OutputError) -> CliError {
+    let error = CliError::from_output(error);
+    // What was written stays, so this is no refusal.
+    let exit = if error.exit == Exit::Refused { Exit::Stopped } else { error.exit };
+    CliError { exit, ..error }
+}
