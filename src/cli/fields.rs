@@ -115,7 +115,7 @@ pub fn json_string(text: &str) -> String {
 /// # Errors
 /// It does; the column is that of the bracket.
 pub fn check_depth(text: &str, line: u64) -> Result<(), RowError> {
-    let (mut depth, mut in_string, mut escaped) = (0, false, false);
+    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     for (index, byte) in text.bytes().enumerate() {
         match byte {
             _ if escaped => escaped = false,

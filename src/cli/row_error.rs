@@ -40,7 +40,8 @@ pub struct Excerpt {
 impl Excerpt {
     /// The surroundings of a byte of a line.
     pub fn around(line: &str, byte: usize) -> Self {
-        let at = line.floor_char_boundary(byte);
+        let byte = byte.min(line.len());
+        let at = (0..=byte).rev().find(|&i| line.is_char_boundary(i)).unwrap_or(0);
         let before = line[..at].char_indices().rev().take(EXCERPT_REACH).last();
         let start = before.map_or(at, |(index, _)| index);
         let mut text = String::from(if start > 0 { "..." } else { "" });
