@@ -112,25 +112,25 @@ impl CliError {
 
     /// Output that cannot be written, at the start of a run.
     pub fn from_output(error: OutputError) -> Self {
-        match error {
-            OutputError::Exists(path) => {
-                let message = format!("{} exists already", path.display());
-                Self::new(Exit::OutputExists, "output_exists", message)
-                    .help("choose another --out, or replace it with --overwrite")
+        let (exit, code, help) = match &error {
+            OutputError::Exists(_) => {
+                let help = "choose another --out, or replace it with --overwrite";
+                (Exit::OutputExists, "output_exists", Some(help))
             }
-            OutputError::SameAsInput(path) => {
-                let message = format!("{} is the input", path.display());
-                Self::new(Exit::Refused, "output", message).help("choose another --out")
-            }
-            OutputError::BrokenPipe => Self::new(Exit::BrokenPipe, "broken_pipe", "broken pipe"),
-            OutputError::Full(error) => {
-                Self::new(Exit::Stopped, "disk_full", format!("cannot write the output: {error}"))
-                    .help("free some space, then run the same command again")
-            }
-            OutputError::Io { action, source } => {
-                Self::new(Exit::Refused, "output", format!("cannot {action}: {source}"))
-            }
-        }
+            OutputError::SameAsInput(_) => (Exit::Refused, "output", Some("choose another --out")),
+            OutputError::BrokenPipe => (Exit::BrokenPipe, "broken_pipe", None),
+            OutputError::Full(_) => (Exit::Stopped, "disk_full", Some("free some space")),
+            OutputError::Io { .. } => (Exit::Refused, "output", None),
+        };
+        let help = help.map(str::to_owned);
+        Self { help, ..Self::new(exit, code, error.to_string()) }
+    }
+
+    /// Output that cannot be written in the middle of a run: what was written stays, so it is no refusal.
+    pub fn from_output_midway(error: OutputError) -> Self {
+        let error = Self::from_output(error);
+        let exit = if error.exit == Exit::Refused { Exit::Stopped } else { error.exit };
+        Self { exit, ..error }
     }
 }
 

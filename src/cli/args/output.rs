@@ -14,7 +14,8 @@ pub struct OutputArgs {
     /// Name of the field that holds the answer [default: response]
     #[arg(long, value_name = "NAME")]
     pub out_field: Option<String>,
-    /// Answer only (simple), or every output with token ids (full) [default: auto, full where needed]
+    /// Answer and usage, with every output and its token ids where -n or --logprobs ask for them
+    /// (auto), or always (full) [default: auto]
     #[arg(long, value_name = "FORMAT")]
     pub output_format: Option<OutputFormatArg>,
     /// Write the summary of the run as JSON
@@ -31,11 +32,9 @@ pub struct OutputArgs {
 /// `--output-format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum OutputFormatArg {
-    /// Full where -n, --logprobs or token ids are asked for
+    /// Every output where -n or --logprobs ask for them
     Auto,
-    /// The answer, the finish reason and the usage
-    Simple,
-    /// Also every output, with token ids
+    /// Every output, with token ids
     Full,
 }
 

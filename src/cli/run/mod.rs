@@ -147,14 +147,22 @@ impl Job<'_> {
         let (requests, incoming) = channel();
         let writing = WriteThread::new(
             config.clone(),
-            format,
+            format.clone(),
             processor.clone(),
             window.clone(),
             self.counters.clone(),
         );
         let writing = std::thread::spawn(move || writing.run(sink, &shape, &messages));
         let base = config.sampling_params(processor.default_sampling_params());
-        let feed = Feed { processor, base, window: window.clone(), rows: rows.clone(), requests };
+        let (window_of_reader, rows_of_reader) = (window.clone(), rows.clone());
+        let feed = Feed {
+            processor,
+            format,
+            base,
+            window: window_of_reader,
+            rows: rows_of_reader,
+            requests,
+        };
         let _ = reading.feed.send(feed);
 
         let ended = self.drive(engine, &incoming, &rows, &window);
@@ -238,11 +246,12 @@ impl Job<'_> {
     }
 
     /// Says what of an unfinished run can be used.
-    fn what_is_left(&self, error: CliError, emitted: u64) -> CliError {
+    fn what_is_left(&self, error: CliError, emitted: Option<u64>) -> CliError {
+        let rows = emitted.map_or("rows".to_owned(), |rows| format!("the first {rows} rows"));
         let kept = match self.part() {
             _ if matches!(error.exit, Exit::Refused | Exit::NoRows) => return error,
-            Some(part) => format!("the first {emitted} rows are in {}", part.display()),
-            None => format!("the first {emitted} rows were written"),
+            Some(part) => format!("{rows} are in {}", part.display()),
+            None => format!("{rows} were written"),
         };
         let again = "the same command starts from the first row again";
         let help = error.help.as_ref().map(|help| format!("{help}; ")).unwrap_or_default();

@@ -6,14 +6,13 @@ use std::io::Read;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use super::write::{Message, Waiting};
+use super::write::{Message, RowFormat, Waiting};
 
 use crate::cli::config::{InputConfig, RunConfig};
 use crate::cli::console::Console;
 use crate::cli::error::{CliError, sanitized};
 use crate::cli::exit::Exit;
 use crate::cli::fields::Passthrough;
-use crate::cli::output;
 use crate::cli::progress::Counters;
 use crate::cli::reader::{Content, DEFAULT_MAX_LINE, InputError, InputFormat, Record, Records};
 use crate::cli::row::{BadRow, Row, RowParser};
@@ -38,6 +37,8 @@ pub struct Shape {
 pub struct Feed {
     /// Tokenizes and checks.
     pub processor: Arc<InputProcessor>,
+    /// How rows are written.
+    pub format: RowFormat,
     /// What rows override.
     pub base: SamplingParams,
     /// Bounds what is read ahead.
@@ -87,6 +88,7 @@ pub fn start(
             Ok(input) => input,
             Err(error) => return drop(shape_sender.send(Err(error))),
         };
+        input.say_shape(&config.input, &console);
         let _ = shape_sender.send(Ok(input.shape()));
         // Without a feed the run has ended.
         let Ok(feed) = feed_receiver.recv() else { return };
@@ -99,35 +101,50 @@ pub fn start(
     ReadThread { shape, feed }
 }
 
-/// Records with their parser, and the first record.
+/// A row, or why it is none, with the bytes that it takes of the window.
+type Parsed = (usize, Result<Row, BadRow>);
+
+/// Records with their parser, and the first row.
 struct Input {
     records: Records,
     parser: RowParser,
-    first: Option<Record>,
+    first: Option<Parsed>,
 }
 
 impl Input {
+    /// Reads the first row: an input of the wrong shape is refused before the model is loaded.
     fn open(config: &InputConfig, input: Box<dyn Read + Send>) -> Result<Self, CliError> {
         let refused = |error| CliError::from_input(error, &config.name);
-        let mut records = Records::open(input, config.format, DEFAULT_MAX_LINE).map_err(refused)?;
+        let records = Records::open(input, config.format, DEFAULT_MAX_LINE).map_err(refused)?;
         let parser = RowParser::new(&records, &config.rows).map_err(refused)?;
-        let first = next(&mut records, config)?;
-        if first.is_none() {
+        let mut input = Self { records, parser, first: None };
+        input.first = input.next().map_err(refused)?;
+        if input.first.is_none() {
             let message = format!("{} has no rows", config.name);
             return Err(CliError::new(Exit::NoRows, "no_rows", message));
         }
-        Ok(Self { records, parser, first })
+        Ok(input)
     }
 
     fn shape(&self) -> Shape {
         let records = &self.records;
         Shape { format: records.format(), headers: records.headers(), crlf: records.crlf() }
     }
-}
 
-fn next(records: &mut Records, config: &InputConfig) -> Result<Option<Record>, CliError> {
-    let failed = |error| CliError::from_input(InputError::Io(error), &config.name);
-    records.next().transpose().map_err(failed)
+    /// Says what the first readable row decided, once it has.
+    fn say_shape(&mut self, config: &InputConfig, console: &Console) {
+        if let Some(note) = self.parser.take_note() {
+            console.note(&format!("{}: {note}", config.name));
+        }
+    }
+
+    fn next(&mut self) -> Result<Option<Parsed>, InputError> {
+        if let Some(first) = self.first.take() {
+            return Ok(Some(first));
+        }
+        let Some(record) = self.records.next().transpose()? else { return Ok(None) };
+        Ok(Some((size(&record), self.parser.parse(record)?)))
+    }
 }
 
 /// Sends every row on its way. Returns how many there were; None if the run ended before.
@@ -141,21 +158,11 @@ fn feed_all(
     let mut rows = 0;
     let mut warned = false;
     while config.limit.is_none_or(|limit| rows < limit) {
-        let record = match input.first.take() {
-            Some(first) => first,
-            None => match next(&mut input.records, config)? {
-                Some(record) => record,
-                None => break,
-            },
-        };
-        let bytes = size(&record);
-        let parsed = input.parser.parse(record);
-        let parsed = parsed.map_err(|error| CliError::from_input(error, &config.name))?;
-        if let Some(note) = input.parser.take_note() {
-            console.note(&format!("{}: {note}", config.name));
-        }
+        let next = input.next().map_err(|error| CliError::from_input(error, &config.name))?;
+        let Some((bytes, parsed)) = next else { break };
+        input.say_shape(config, console);
         if !warned && let Ok(row) = &parsed {
-            warned = warn_of_collisions(&row.passthrough, &run.output.field, console);
+            warned = warn_of_collisions(&feed.format.collisions(&row.passthrough, run), console);
         }
         if !feed.window.enter(bytes) || !feed_row(parsed, bytes, config, feed)? {
             return Ok(None);
@@ -173,8 +180,7 @@ fn size(record: &Record) -> usize {
 }
 
 /// Says which fields of the input are renamed because ours have their names. True if there are any.
-fn warn_of_collisions(passthrough: &Passthrough, field: &str, console: &Console) -> bool {
-    let names = output::collisions(passthrough, field);
+fn warn_of_collisions(names: &[String], console: &Console) -> bool {
     if let Some(first) = names.first() {
         let list = sanitized(&names.join(", "));
         let renamed = sanitized(&format!("input_{first}"));

@@ -10,7 +10,7 @@ use crate::cli::config::RunConfig;
 use crate::cli::error::CliError;
 use crate::cli::exit::Exit;
 use crate::cli::fields::Passthrough;
-use crate::cli::output::{CsvFormat, OutputOptions, format_row};
+use crate::cli::output::{CsvFormat, OutputOptions, collisions, format_row};
 use crate::cli::progress::Counters;
 use crate::cli::reader::InputFormat;
 use crate::cli::report::Tally;
@@ -53,6 +53,7 @@ pub struct Waiting {
 }
 
 /// How rows are written.
+#[derive(Clone)]
 pub enum RowFormat {
     /// JSON lines.
     Json,
@@ -77,13 +78,17 @@ impl RowFormat {
             (InputFormat::Jsonl, _) => InputFormat::Jsonl,
             (_, format) => format,
         };
-        let delimiter = match format {
-            InputFormat::Csv => b',',
-            InputFormat::Tsv => b'\t',
-            _ => return Ok(RowFormat::Json),
-        };
+        let Some(delimiter) = format.delimiter() else { return Ok(RowFormat::Json) };
         let out_field = config.output.field.clone();
         Ok(RowFormat::Csv(CsvFormat { delimiter, crlf: shape.crlf, out_field }))
+    }
+
+    /// Names of a row's fields that are also ours.
+    pub fn collisions(&self, passthrough: &Passthrough, config: &RunConfig) -> Vec<String> {
+        match (self, passthrough) {
+            (RowFormat::Csv(csv), Passthrough::Cells { names, .. }) => csv.collisions(names),
+            _ => collisions(passthrough, &config.output.field),
+        }
     }
 }
 
@@ -91,10 +96,20 @@ impl RowFormat {
 pub struct Written {
     /// Counts over all rows that were answered.
     pub tally: Tally,
-    /// Rows that are in the output.
-    pub emitted: u64,
+    /// Rows that are in the output; None if writing them failed.
+    pub emitted: Option<u64>,
     /// Why it ended early.
     pub result: Result<(), CliError>,
+}
+
+/// Why the thread ends.
+enum End {
+    /// Every row is written.
+    Complete,
+    /// It was told to.
+    Told,
+    /// `--max-errors`.
+    TooManyErrors(CliError),
 }
 
 /// State of the thread.
@@ -131,51 +146,54 @@ impl WriteThread {
         }
     }
 
-    /// Writes until all senders are gone (the output is then complete), or until `Stop`.
+    /// Writes until all senders are gone (the output is then complete), or until it must stop.
     pub fn run(mut self, sink: Sink, shape: &Shape, messages: &Receiver<Message>) -> Written {
         let mut writer = OrderedWriter::new(sink);
-        let result =
-            self.header(&mut writer, shape).and_then(|()| self.write(&mut writer, messages));
+        let end = self.header(&mut writer, shape).and_then(|()| self.write(&mut writer, messages));
         let emitted = writer.emitted();
-        let result = result.and_then(|complete| match complete {
-            true => writer.into_inner().and_then(Sink::finish).map_err(failed),
-            false => writer.flush().map_err(failed),
+        let end = end.and_then(|end| match end {
+            End::Complete => writer.into_inner().and_then(Sink::finish).map(|()| end),
+            _ => writer.flush().map(|()| end),
         });
         // No row will leave the window any more.
         self.window.close();
+        let (emitted, result) = match end {
+            Ok(End::Complete | End::Told) => (Some(emitted), Ok(())),
+            Ok(End::TooManyErrors(error)) => (Some(emitted), Err(error)),
+            Err(error) => (None, Err(CliError::from_output_midway(error))),
+        };
         Written { tally: self.tally, emitted, result }
     }
 
-    fn header(&self, writer: &mut OrderedWriter<Sink>, shape: &Shape) -> Result<(), CliError> {
+    fn header(&self, writer: &mut OrderedWriter<Sink>, shape: &Shape) -> Result<(), OutputError> {
         let (RowFormat::Csv(csv), Some(names)) = (&self.format, &shape.headers) else {
             return Ok(());
         };
         let mut line = Vec::new();
         csv.format_header(names, &mut line);
-        writer.write_header(&line).map_err(failed)
+        writer.write_header(&line)
     }
 
-    /// Returns whether all rows are written.
     fn write(
         &mut self,
         writer: &mut OrderedWriter<Sink>,
         messages: &Receiver<Message>,
-    ) -> Result<bool, CliError> {
+    ) -> Result<End, OutputError> {
         loop {
             let message = match messages.try_recv() {
                 Ok(message) => message,
-                Err(TryRecvError::Disconnected) => return Ok(true),
+                Err(TryRecvError::Disconnected) => return Ok(End::Complete),
                 Err(TryRecvError::Empty) => {
                     // Nothing is ready: readers of the output see what there is.
-                    writer.flush().map_err(failed)?;
+                    writer.flush()?;
                     match messages.recv() {
                         Ok(message) => message,
-                        Err(_) => return Ok(true),
+                        Err(_) => return Ok(End::Complete),
                     }
                 }
             };
             let (index, line) = match message {
-                Message::Stop => return Ok(false),
+                Message::Stop => return Ok(End::Told),
                 Message::Row(row) => {
                     self.bytes.push_back(row.bytes);
                     self.waiting.insert(row.index, row);
@@ -186,11 +204,13 @@ impl WriteThread {
             };
             self.counters.row_done();
             let before = writer.emitted();
-            writer.push(index, line).map_err(failed)?;
+            writer.push(index, line)?;
             for bytes in self.bytes.drain(..(writer.emitted() - before) as usize) {
                 self.window.leave(bytes);
             }
-            self.check_errors()?;
+            if let Some(error) = self.too_many_errors() {
+                return Ok(End::TooManyErrors(error));
+            }
         }
     }
 
@@ -234,29 +254,20 @@ impl WriteThread {
         line
     }
 
-    fn check_errors(&self) -> Result<(), CliError> {
+    fn too_many_errors(&self) -> Option<CliError> {
         let (rows, failed) = (self.tally.rows(), self.tally.num_failed());
-        let (limit, reached) = match self.config.output.max_errors {
-            None => return Ok(()),
-            Some(MaxErrors::Rows(limit)) => (limit.to_string(), failed > limit),
-            Some(MaxErrors::Share(share)) => {
+        let (limit, reached) = match self.config.output.max_errors? {
+            MaxErrors::Rows(limit) => (limit.to_string(), failed > limit),
+            MaxErrors::Share(share) => {
                 let over = failed as f64 > share * rows as f64;
                 (format!("{}%", share * 100.0), rows >= MIN_ROWS_FOR_SHARE && over)
             }
         };
         if !reached {
-            return Ok(());
+            return None;
         }
         let message = format!("{failed} of {rows} rows failed, more than --max-errors {limit}");
         let error = CliError::new(Exit::Stopped, "max_errors", message);
-        Err(error.help("mend the rows listed above, or raise --max-errors"))
+        Some(error.help("mend the rows listed above, or raise --max-errors"))
     }
-}
-
-/// An output that fails in the middle of a run.
-fn failed(error: OutputError) -> CliError {
-    let error = CliError::from_output(error);
-    // What was written stays, so this is no refusal.
-    let exit = if error.exit == Exit::Refused { Exit::Stopped } else { error.exit };
-    CliError { exit, ..error }
 }
