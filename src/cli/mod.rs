@@ -7,6 +7,7 @@ pub mod console;
 pub mod error;
 pub mod exit;
 pub mod fields;
+pub mod hub;
 pub mod meter;
 pub mod model;
 pub mod output;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::args::RunArgs;
 use super::config::RunConfig;
-use super::console::Console;
-use super::error::CliError;
+use super::console::{Console, ProgressMode};
+use super::error::{CliError, sanitized};
 use super::exit::Exit;
 use super::model;
 use super::progress::{Counters, Progress};
@@ -46,16 +46,9 @@ pub fn run(args: RunArgs, console: &Console) -> Result<Exit, CliError> {
         None => None,
     };
     let sink = open_sink(&config)?;
-    let job = Job { config, console, signals, counters };
-    let result = job.run(reading, shape, sink);
-    if let Err(error) = &result
-        && matches!(error.exit, Exit::Refused | Exit::NoRows | Exit::Model)
-        && let Some(part) = job.part()
-    {
-        // Nothing worth keeping was written. It may be no file of ours (a pipe): then there is none.
-        let _ = std::fs::remove_file(part);
-    }
-    result
+    let part = sink.part().map(Path::to_owned);
+    let job = Job { config, console, signals, counters, part };
+    job.run(reading, shape, sink)
 }
 
 fn shape(reading: &ReadThread) -> Result<Shape, CliError> {
@@ -74,6 +67,16 @@ struct Job<'a> {
     console: &'a Console,
     signals: Signals,
     counters: Arc<Counters>,
+    /// The unfinished output, where it is a file.
+    part: Option<PathBuf>,
+}
+
+/// What there is once the model is loaded.
+struct Loaded {
+    engine: Engine,
+    seconds: Duration,
+    shape: Shape,
+    format: RowFormat,
 }
 
 /// Why the engine has nothing more to do.
@@ -88,19 +91,8 @@ enum Ended {
 
 impl Job<'_> {
     fn run(&self, reading: ReadThread, known: Option<Shape>, sink: Sink) -> Result<Exit, CliError> {
-        if let Some(shape) = &known {
-            RowFormat::new(&self.config, shape)?;
-        }
-        let loading = Instant::now();
-        let mut engine = self.load()?;
-        let load = loading.elapsed();
-        self.console.note(&format!(
-            "Loaded {} in {:.1} s",
-            self.config.model.name,
-            load.as_secs_f64()
-        ));
-        let shape = known.map_or_else(|| shape(&reading), Ok)?;
-        let format = RowFormat::new(&self.config, &shape)?;
+        let loaded = self.load(&reading, known).inspect_err(|_| self.discard_part())?;
+        let Loaded { mut engine, seconds, shape, format } = loaded;
         self.signals.begin();
 
         let started = Instant::now();
@@ -113,7 +105,7 @@ impl Job<'_> {
             tally: written.tally.clone(),
             engine: engine.stats(),
             elapsed: started.elapsed(),
-            load,
+            load: seconds,
             model: self.config.model.name.clone(),
             input: self.config.input.name.clone(),
             output: self.output_name(),
@@ -123,13 +115,32 @@ impl Job<'_> {
         self.conclude(ended, written, &report)
     }
 
-    fn load(&self) -> Result<Engine, CliError> {
+    fn load(&self, reading: &ReadThread, known: Option<Shape>) -> Result<Loaded, CliError> {
+        if let Some(shape) = &known {
+            // Before the model is loaded, where that is possible.
+            RowFormat::new(&self.config, shape)?;
+        }
         let mut config = self.config.engine.clone();
-        let folders = model::resolve(&self.config.model, config.model.load_format)?;
+        let shows_progress = self.console.mode() != ProgressMode::None;
+        let folders = model::resolve(&self.config.model, config.model.load_format, shows_progress)?;
         config.model.model_dir = folders.model;
         config.model.tokenizer_dir = folders.tokenizer;
         self.console.detail(&format!("{config:#?}"));
-        Ok(Engine::load(&config)?)
+        let loading = Instant::now();
+        let engine = Engine::load(&config)?;
+        let seconds = loading.elapsed();
+        let name = sanitized(&self.config.model.name);
+        self.console.note(&format!("Loaded {name} in {:.1} s", seconds.as_secs_f64()));
+        let shape = known.map_or_else(|| shape(reading), Ok)?;
+        let format = RowFormat::new(&self.config, &shape)?;
+        Ok(Loaded { engine, seconds, shape, format })
+    }
+
+    /// A refused run leaves nothing behind.
+    fn discard_part(&self) {
+        if let Some(part) = &self.part {
+            let _ = std::fs::remove_file(part);
+        }
     }
 
     /// Lets rows flow through the three threads until none is left, or one of them cannot go on.
@@ -248,22 +259,17 @@ impl Job<'_> {
     /// Says what of an unfinished run can be used.
     fn what_is_left(&self, error: CliError, emitted: Option<u64>) -> CliError {
         let rows = emitted.map_or("rows".to_owned(), |rows| format!("the first {rows} rows"));
-        let kept = match self.part() {
-            _ if matches!(error.exit, Exit::Refused | Exit::NoRows) => return error,
+        if error.exit == Exit::Refused {
+            self.discard_part();
+            return error;
+        }
+        let kept = match &self.part {
             Some(part) => format!("{rows} are in {}", part.display()),
             None => format!("{rows} were written"),
         };
         let again = "the same command starts from the first row again";
         let help = error.help.as_ref().map(|help| format!("{help}; ")).unwrap_or_default();
         error.help(format!("{help}{kept}; {again}"))
-    }
-
-    /// The unfinished output.
-    fn part(&self) -> Option<PathBuf> {
-        let path = self.config.output.path.as_ref()?;
-        let mut name = path.clone().into_os_string();
-        name.push(".part");
-        Some(name.into())
     }
 
     fn output_name(&self) -> String {

@@ -116,6 +116,14 @@ impl Sink {
         Ok(Sink::File(PartFile { file, part, path }))
     }
 
+    /// The file that holds the rows of an unfinished run.
+    pub fn part(&self) -> Option<&Path> {
+        match self {
+            Sink::Stream(_) => None,
+            Sink::File(file) => Some(&file.part),
+        }
+    }
+
     /// Makes the output durable and gives it its name.
     ///
     /// # Errors
