@@ -146,6 +146,14 @@ mod without_a_model {
     }
 
     #[test]
+    fn an_empty_standard_input_exits_4() {
+        let folder = temporary();
+        let output = finish(&mut vllm_batch(folder.path(), &["run", "--model", "./none"]), "");
+        assert_exit(&output, 4);
+        assert!(text(&output.stderr).contains("error[no_rows]: <stdin> has no rows"));
+    }
+
+    #[test]
     fn an_input_of_the_wrong_shape_is_refused_before_the_model() {
         let folder = temporary();
         fs::write(folder.path().join("in.jsonl"), "{\"colour\":\"red\"}\n").unwrap();
@@ -265,7 +273,7 @@ fn a_bad_row_is_an_error_row_and_changes_no_other() {
     assert_eq!((&bad["response"], &bad["error"]["code"]), (&Value::Null, &"bad_json".into()));
     let summary = text(&output.stderr);
     assert!(summary.contains("3 rows: 2 ok, 1 failed"), "{summary}");
-    assert!(summary.contains("  bad_json  1\n    <stdin>:2:23: "), "{summary}");
+    assert!(summary.contains("  bad_json  1\n    <stdin>:2:22: "), "{summary}");
 }
 
 #[test]

@@ -24,6 +24,7 @@ pub fn man() -> io::Result<()> {
     let mut page = Vec::new();
     clap_mangen::Man::new(command.clone()).render(&mut page)?;
     for subcommand in command.get_subcommands().filter(|c| c.get_name() == "run") {
+        writeln!(page, ".SH \"THE RUN COMMAND\"")?;
         let man = clap_mangen::Man::new(subcommand.clone().name("vllm-batch run"));
         man.render_options_section(&mut page)?;
     }

@@ -9,6 +9,9 @@ use super::args::{DisplayArgs, ProgressArg};
 use super::error::CliError;
 use super::style::{Environment, Style};
 
+/// Columns of a terminal that does not say how many it has.
+const DEFAULT_COLUMNS: usize = 80;
+
 /// How progress is shown, resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgressMode {
@@ -68,10 +71,11 @@ impl Console {
         self.style
     }
 
-    /// Columns of the terminal; None when it is none.
-    pub fn columns(&self) -> Option<usize> {
-        let (width, _) = terminal_size::terminal_size_of(std::io::stderr())?;
-        Some(usize::from(width.0)).filter(|columns| *columns > 0)
+    /// Columns of the terminal. One that does not say gets what indicatif gives it.
+    pub fn columns(&self) -> usize {
+        let size = terminal_size::terminal_size_of(std::io::stderr());
+        let columns = size.map_or(0, |(width, _)| usize::from(width.0));
+        if columns == 0 { DEFAULT_COLUMNS } else { columns }
     }
 
     /// Redraws the bar.
@@ -79,9 +83,10 @@ impl Console {
         self.bar.set_message(line);
     }
 
-    /// Leaves the bar as it is and goes on below it.
-    pub fn finish_bar(&self, line: String) {
-        self.bar.finish_with_message(line);
+    /// Leaves a last line where the bar was.
+    pub fn finish_bar(&self, line: &str) {
+        self.bar.finish_and_clear();
+        self.print(line);
     }
 
     /// A line of progress or summary.

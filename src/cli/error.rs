@@ -21,7 +21,7 @@ pub struct CliError {
     /// What to do about it.
     pub help: Option<String>,
     /// Where in the input.
-    pub location: Option<Location>,
+    pub location: Option<Box<Location>>,
 }
 
 /// A place in an input file.
@@ -58,7 +58,7 @@ impl CliError {
 
     /// Adds where in the input.
     pub fn at(mut self, location: Location) -> Self {
-        self.location = Some(location);
+        self.location = Some(Box::new(location));
         self
     }
 
@@ -70,8 +70,10 @@ impl CliError {
             let _ = write!(text, "{}: ", sanitized(&location.to_string()));
         }
         text += &sanitized_lines(&self.message);
-        if let Some(Location { line, excerpt: Some(excerpt), .. }) = &self.location {
-            text += &render_excerpt(*line, excerpt);
+        if let Some(location) = &self.location
+            && let Some(excerpt) = &location.excerpt
+        {
+            text += &render_excerpt(location.line, excerpt);
         }
         if let Some(help) = &self.help {
             let _ = write!(text, "\n{} {}", style.help("help:"), sanitized_lines(help));

@@ -81,7 +81,9 @@ fn install_panic_hook(verbose: bool) {
 
 fn bug_report(info: &PanicHookInfo<'_>) -> String {
     let place = info.location().map(|place| format!(" ({place})")).unwrap_or_default();
-    let message = sanitized(info.payload_as_str().unwrap_or("no message"));
+    let text = info.payload().downcast_ref::<&str>().copied();
+    let text = text.or_else(|| info.payload().downcast_ref::<String>().map(String::as_str));
+    let message = sanitized(text.unwrap_or("no message"));
     format!(
         "error[internal]: internal error, a bug in vllm-batch: {message}{place}\n\
          help: please report it with the command and the output of a run with -v"

@@ -126,7 +126,7 @@ impl Progress {
                 show(&console, &counters, started.elapsed());
             }
             if console.mode() == ProgressMode::Bar {
-                console.finish_bar(counters.line(started.elapsed(), console.columns()));
+                console.finish_bar(&counters.line(started.elapsed(), Some(console.columns())));
             } else if console.mode() == ProgressMode::Json {
                 show_json(&console, &counters, started.elapsed());
             }
@@ -152,7 +152,7 @@ fn interval(mode: ProgressMode) -> Option<Duration> {
 
 fn show(console: &Console, counters: &Counters, elapsed: Duration) {
     match console.mode() {
-        ProgressMode::Bar => console.draw_bar(counters.line(elapsed, console.columns())),
+        ProgressMode::Bar => console.draw_bar(counters.line(elapsed, Some(console.columns()))),
         ProgressMode::Plain => console.print(&counters.line(elapsed, None)),
         ProgressMode::Json => show_json(console, counters, elapsed),
         ProgressMode::None => {}

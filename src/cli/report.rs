@@ -103,7 +103,7 @@ impl Report {
         let head = format!("{} ok, {} failed", grouped(tally.ok), grouped(tally.failed));
         let mut text = format!(
             "{}  in {seconds:.1} s ({rate:.2} rows/s), model loaded in {:.1} s",
-            style.strong(&format!("{} rows: {head}", grouped(rows))),
+            style.strong(&format!("{}: {head}", num_rows(rows))),
             self.load.as_secs_f64(),
         );
         for (code, failures) in &tally.by_code {
@@ -175,6 +175,10 @@ impl Report {
     }
 }
 
+fn num_rows(number: u64) -> String {
+    format!("{} row{}", grouped(number), if number == 1 { "" } else { "s" })
+}
+
 /// 1234567 as `1,234,567`.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -243,7 +247,7 @@ mod tests {
     rows.jsonl:4: expected ␛
     rows.jsonl:5: expected ␛
 Tokens: 2,000 in (32 of them cached), 1,000 out; 1000.00 in/s, 500.00 out/s
-Cut at the length limit: 1 rows; raise --max-tokens (now 512)
+Cut at the length limit: 1 row; raise --max-tokens (now 512)
 Preemptions: 2; a larger --kv-cache-memory-bytes or fewer --max-num-seqs avoid them
 Output: out.jsonl";
         assert_eq!(report().summary(Style::plain()), expected);

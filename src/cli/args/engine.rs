@@ -31,9 +31,9 @@ pub struct ModelArgs {
     pub max_model_len: Option<usize>,
 }
 
-/// How the engine runs. None of these changes the output.
+/// How the engine runs. On one device none of these changes a row's answer.
 #[derive(Debug, Default, clap::Args)]
-#[command(next_help_heading = "Engine (none of these changes a row's answer)")]
+#[command(next_help_heading = "Engine")]
 pub struct EngineArgs {
     /// Where to compute [default: auto]
     #[arg(long, value_name = "auto|cpu")]

@@ -27,6 +27,9 @@ use write::{Message, RowFormat, WriteThread, Written};
 /// How often an engine without work looks for signals.
 const IDLE: Duration = Duration::from_millis(50);
 
+/// How long loading waits for the first row of standard input: what is there already can be refused at once.
+const FIRST_ROW: Duration = Duration::from_millis(50);
+
 /// Runs a dataset through a model.
 ///
 /// # Errors
@@ -43,7 +46,7 @@ pub fn run(args: RunArgs, console: &Console) -> Result<Exit, CliError> {
     // its time: the model is loaded meanwhile.
     let shape = match config.input.path {
         Some(_) => Some(shape(&reading)?),
-        None => None,
+        None => reading.shape.recv_timeout(FIRST_ROW).ok().transpose()?,
     };
     let sink = open_sink(&config)?;
     let part = sink.part().map(Path::to_owned);

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use super::write::{Message, RowFormat, Waiting};
 
 use crate::cli::config::{InputConfig, RunConfig};
-use crate::cli::console::Console;
+use crate::cli::console::{Console, ProgressMode};
 use crate::cli::error::{CliError, sanitized};
 use crate::cli::exit::Exit;
 use crate::cli::fields::Passthrough;
@@ -83,6 +83,9 @@ pub fn start(
 ) -> ReadThread {
     let (shape_sender, shape) = channel();
     let (feed, feed_receiver) = channel::<Feed>();
+    if console.mode() != ProgressMode::None {
+        count(config.clone(), counters.clone());
+    }
     std::thread::spawn(move || {
         let mut input = match Input::open(&config.input, input) {
             Ok(input) => input,
@@ -99,6 +102,28 @@ pub fn start(
         }
     });
     ReadThread { shape, feed }
+}
+
+/// Counts the rows of a file, so that progress has a total before the file is read to its end. Nothing
+/// depends on it: what cannot be counted (a pipe can be read once only) has no total for a while.
+fn count(config: Arc<RunConfig>, counters: Arc<Counters>) {
+    std::thread::spawn(move || {
+        let input = &config.input;
+        let file = input.path.as_ref().filter(|path| path.is_file()).map(File::open);
+        let Some(Ok(file)) = file else { return };
+        let records = Records::open(Box::new(file), input.format, DEFAULT_MAX_LINE);
+        let Ok(mut records) = records else { return };
+        let limit = input.limit.unwrap_or(u64::MAX);
+        let mut rows = 0;
+        while rows < limit {
+            match records.next() {
+                Some(Ok(_)) => rows += 1,
+                Some(Err(_)) => return,
+                None => break,
+            }
+        }
+        counters.set_total(rows);
+    });
 }
 
 /// A row, or why it is none, with the bytes that it takes of the window.
@@ -181,11 +206,11 @@ fn size(record: &Record) -> usize {
 
 /// Says which fields of the input are renamed because ours have their names. True if there are any.
 fn warn_of_collisions(names: &[String], console: &Console) -> bool {
-    if let Some(first) = names.first() {
-        let list = sanitized(&names.join(", "));
-        let renamed = sanitized(&format!("input_{first}"));
+    if !names.is_empty() {
+        let renamed: Vec<String> = names.iter().map(|name| format!("input_{name}")).collect();
+        let (names, renamed) = (sanitized(&names.join(", ")), sanitized(&renamed.join(", ")));
         console.warn(&format!(
-            "the input has fields named like ours: {list}; written as {renamed} ..."
+            "fields of the input are named like ours: {names}; written as {renamed}"
         ));
     }
     !names.is_empty()
