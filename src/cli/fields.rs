@@ -1,4 +1,5 @@
-//! `JsonFields`: the fields of a JSON row, byte for byte, so that what is not ours passes through untouched.
+//! `JsonFields`: the fields of a JSON row, byte for byte, so that what is not ours passes through
+//! untouched.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,8 +11,8 @@ use serde_json::value::RawValue;
 
 use super::row_error::{RowError, code};
 
-/// Deepest nesting of a row. serde_json skips values without recursion and would accept any depth, but
-/// readers of our output may not.
+/// Deepest nesting of a row. serde_json skips values without recursion and would accept any depth,
+/// but readers of our output may not.
 pub const MAX_DEPTH: usize = 128;
 
 /// One field: where its key (quotes included) and its value are in the line.
@@ -21,7 +22,8 @@ struct Span {
     value: Range<usize>,
 }
 
-/// A JSON object: its text, and where its fields are. Duplicate keys are all kept; the last one counts.
+/// A JSON object: its text, and where its fields are. Duplicate keys are all kept; the last one
+/// counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonFields {
     text: String,
@@ -44,7 +46,7 @@ impl JsonFields {
     ///
     /// # Errors
     /// The line is not JSON, not an object, or nested too deeply.
-    pub fn parse(text: String, line: u64) -> Result<Self, (String, RowError)> {
+    pub fn parse(text: String, line: u64) -> Result<Self, Box<(String, RowError)>> {
         let spans = check_depth(&text, line).and_then(|()| {
             let entries: Entries<'_> = serde_json::from_str(&text)
                 .map_err(|error| RowError::bad_json(&error, &text, line))?;
@@ -57,7 +59,7 @@ impl JsonFields {
         });
         match spans {
             Ok(spans) => Ok(Self { text, spans }),
-            Err(error) => Err((text, error)),
+            Err(error) => Err(Box::new((text, error))),
         }
     }
 
@@ -89,14 +91,16 @@ impl JsonFields {
         })
     }
 
-    /// The JSON text of a field's value. Of duplicates the last counts, as in vLLM and most readers.
+    /// The JSON text of a field's value. Of duplicates the last counts, as in vLLM and most
+    /// readers.
     pub fn get(&self, name: &str) -> Option<&str> {
         let span = self.spans.iter().rev().find(|s| unescape(&self.text[s.key.clone()]) == name)?;
         Some(&self.text[span.value.clone()])
     }
 }
 
-/// A name without quotes and escapes. One that is no valid text (a lone surrogate) stays as written.
+/// A name without quotes and escapes. One that is no valid text (a lone surrogate) stays as
+/// written.
 fn unescape(raw_name: &str) -> Cow<'_, str> {
     let inner = &raw_name[1..raw_name.len() - 1];
     match inner.contains('\\') {

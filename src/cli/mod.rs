@@ -10,6 +10,8 @@ pub mod fields;
 pub mod hub;
 pub mod meter;
 pub mod model;
+#[cfg(test)]
+mod odd_inputs;
 pub mod output;
 pub mod overrides;
 pub mod progress;

@@ -15,9 +15,9 @@ use crate::engine::request::{
     CompletionOutput, PositionLogprobs, RequestOutput, StopReason, TokenLogprob,
 };
 
-/// Fields that every row may get, besides the one with the text. An input's own field of such a name
-/// is kept as `input_<name>`. `prompt_token_ids` is not among them: where the input has it, it says the
-/// same, and ours is left out.
+/// Fields that every row may get, besides the one with the text. An input's own field of such a
+/// name is kept as `input_<name>`. `prompt_token_ids` is not among them: where the input has it, it
+/// says the same, and ours is left out.
 const RESERVED: &[&str] = &["finish_reason", "usage", "error", "outputs", "prompt_logprobs"];
 
 /// What an output row shows.
@@ -26,14 +26,15 @@ pub struct OutputOptions<'a> {
     pub out_field: &'a str,
     /// Write `outputs` and `prompt_token_ids` for every row (`--output-format full`).
     pub full: bool,
-    /// Write `usage.cached_tokens` (`--usage-cached`). It depends on scheduling, and a run must give the
-    /// same bytes every time, so it is not written by default.
+    /// Write `usage.cached_tokens` (`--usage-cached`). It depends on scheduling, and a run must
+    /// give the same bytes every time, so it is not written by default.
     pub usage_cached: bool,
     /// Text of a token, for logprobs.
     pub token_text: &'a dyn Fn(u32) -> String,
 }
 
-/// Appends one JSON row, newline included. A request whose completions carry an error is an error row.
+/// Appends one JSON row, newline included. A request whose completions carry an error is an error
+/// row.
 pub fn format_row(
     passthrough: &Passthrough,
     result: Result<&RequestOutput, &RowError>,
@@ -189,7 +190,8 @@ impl RowWriter<'_> {
         self.out.push(b'}');
     }
 
-    /// Numbers are the shortest that give the same f32 again; minus infinity has no JSON and is null.
+    /// Numbers are the shortest that give the same f32 again; minus infinity has no JSON and is
+    /// null.
     fn token(&mut self, token: &TokenLogprob) {
         self.field("token_id", &token.token_id);
         self.field("token", &(self.options.token_text)(token.token_id));

@@ -46,7 +46,8 @@ const PARAMETERS: &[(&str, Setter)] = &[
 ];
 
 impl Overrides {
-    /// The sampling fields among a row's fields. `null` is "not given"; of duplicates the last counts.
+    /// The sampling fields among a row's fields. `null` is "not given"; of duplicates the last
+    /// counts.
     pub fn collect(fields: &JsonFields) -> Self {
         let entries = PARAMETERS.iter().filter_map(|(name, _)| {
             let value = fields.get(name)?;
@@ -88,7 +89,8 @@ impl Overrides {
 }
 
 /// A CSV cell as the JSON value of the parameter its column names: `None` if the column names none.
-/// An empty cell is "not given"; a cell that is no JSON is text, so that mistakes are reported as such.
+/// An empty cell is "not given"; a cell that is no JSON is text, so that mistakes are reported as
+/// such.
 pub fn parameter_cell(column: &str, cell: &str) -> Option<String> {
     PARAMETERS.iter().find(|(name, _)| *name == column)?;
     let text = cell.trim();
@@ -260,8 +262,8 @@ mod tests {
     fn every_field_reaches_its_parameter() {
         let row = r####"{"n":2,"presence_penalty":0.5,"frequency_penalty":-1,
             "repetition_penalty":1.25,"temperature":0,"top_p":0.5,"top_k":7,"min_p":0.25,"seed":42,
-            "stop":["a","###"],"stop_token_ids":[5,6],"ignore_eos":true,"max_tokens":9,"min_tokens":3,
-            "logprobs":5,"prompt_logprobs":-1,"skip_special_tokens":false,
+            "stop":["a","###"],"stop_token_ids":[5,6],"ignore_eos":true,"max_tokens":9,
+            "min_tokens":3,"logprobs":5,"prompt_logprobs":-1,"skip_special_tokens":false,
             "include_stop_str_in_output":true,"logit_bias":{"17":-100,"3":1.5},
             "allowed_token_ids":[1],"bad_words":"x","truncate_prompt_tokens":-1,"other":1}"####;
         let expected = SamplingParams {
@@ -294,7 +296,8 @@ mod tests {
     #[test]
     fn the_conventions_of_vllm() {
         let base = SamplingParams::default();
-        let cases: &[(&str, fn(&SamplingParams) -> bool)] = &[
+        type Holds = fn(&SamplingParams) -> bool;
+        let cases: &[(&str, Holds)] = &[
             (r#"{"top_k":-1}"#, |p| p.top_k == 0),
             (r#"{"seed":-1}"#, |p| p.seed.is_none()),
             (r#"{"seed":18446744073709551615}"#, |p| p.seed == Some(u64::MAX)),
@@ -341,7 +344,8 @@ mod tests {
             ),
             (
                 r#"{"logit_bias":{"x":1}}"#,
-                r#"logit_bias: expected an object of token ids and numbers, found the object {"x":1}"#,
+                "logit_bias: expected an object of token ids and numbers, \
+                 found the object {\"x\":1}",
             ),
             (
                 r#"{"truncate_prompt_tokens":-2}"#,

@@ -1,4 +1,5 @@
-//! `Records`: the lines or CSV records of an input, each with its physical line number, in bounded memory.
+//! `Records`: the lines or CSV records of an input, each with its physical line number, in bounded
+//! memory.
 
 mod csv;
 mod lines;

@@ -1,4 +1,5 @@
-//! `RowParser`: from what was read to what the engine is asked, by the shape that the first row decided.
+//! `RowParser`: from what was read to what the engine is asked, by the shape that the first row
+//! decided.
 
 mod messages;
 mod prompt;
@@ -143,7 +144,8 @@ impl RowParser {
         }
     }
 
-    /// What the first row decided, for a line on standard error. `None` before it, and then only once.
+    /// What the first row decided, for a line on standard error. `None` before it, and then only
+    /// once.
     pub fn take_note(&mut self) -> Option<String> {
         self.note.take()
     }
@@ -189,13 +191,16 @@ impl RowParser {
         }
         Ok(match parse_json(text, line) {
             Ok(named) => Ok((named, None)),
-            Err((text, error)) => Err((unreadable(&text, line), error)),
+            Err(bad) => {
+                let (text, error) = *bad;
+                Err((unreadable(&text, line), error))
+            }
         })
     }
 }
 
 /// A JSON line: an object, or a bare string or list, which becomes the field `prompt`.
-fn parse_json(text: String, line: u64) -> Result<NamedRow, (String, RowError)> {
+fn parse_json(text: String, line: u64) -> Result<NamedRow, Box<(String, RowError)>> {
     let first = text.bytes().find(|b| !b.is_ascii_whitespace());
     if first == Some(b'{') {
         let fields = JsonFields::parse(text, line)?;
@@ -211,9 +216,9 @@ fn parse_json(text: String, line: u64) -> Result<NamedRow, (String, RowError)> {
         Ok(_) => {
             let message = "a row must be an object, a string or a list of token ids";
             let error = RowError::new(code::ROW_SHAPE, line, message).at(&text, 0);
-            Err((text, error))
+            Err(Box::new((text, error)))
         }
-        Err(error) => Err((text, error)),
+        Err(error) => Err(Box::new((text, error))),
     }
 }
 
@@ -227,8 +232,8 @@ fn unreadable(text: &str, line: u64) -> Passthrough {
     Passthrough::Json(JsonFields::from_pairs(&[("line", &line.to_string()), ("input", &input)]))
 }
 
-/// A CSV row's cells as JSON fields. Cells are strings, except where the column's name asks for a list
-/// of messages or a sampling parameter.
+/// A CSV row's cells as JSON fields. Cells are strings, except where the column's name asks for a
+/// list of messages or a sampling parameter.
 fn fields_of_cells(names: &[String], cells: &[String]) -> JsonFields {
     let value = |(name, cell): (&String, &String)| match name.as_str() {
         "messages" | "conversations" if is_json_list(cell) => cell.trim().to_owned(),

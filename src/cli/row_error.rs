@@ -1,4 +1,5 @@
-//! `RowError`: why one row cannot be answered. Data, not a failure of the run: it becomes the row's output.
+//! `RowError`: why one row cannot be answered. Data, not a failure of the run: it becomes the row's
+//! output.
 
 use crate::engine::request::{FinishReason, RequestError, RequestOutput};
 
@@ -103,11 +104,19 @@ impl RowError {
 
     /// What serde_json found wrong with a line.
     pub fn bad_json(error: &serde_json::Error, text: &str, line: u64) -> Self {
-        // serde_json's column is the number of bytes up to and including the offending one, or the
-        // length of the line when that ended too early.
-        let ended = error.is_eof();
-        let byte = if ended { text.len() } else { error.column().saturating_sub(1) };
-        Self::new(code::BAD_JSON, line, json_message(error)).at(text, byte)
+        let message = json_message(error);
+        // serde_json's column is the number of bytes up to and including the offending one; but in
+        // front of a control character, and of the end.
+        let column = error.column().saturating_sub(1);
+        let byte = match () {
+            () if error.is_eof() => text.len(),
+            () if message.starts_with("control character") => {
+                let rest = text.bytes().skip(column);
+                column + rest.take_while(|byte| !byte.is_ascii_control()).count()
+            }
+            () => column,
+        };
+        Self::new(code::BAD_JSON, line, message).at(text, byte)
     }
 
     /// What the engine's input processor says about the row at `line`.
@@ -115,8 +124,8 @@ impl RowError {
         Self::new(error.code, line, error.message.clone())
     }
 
-    /// The error of a finished request, if any of its completions has one: a row with a part missing
-    /// is not an answer.
+    /// The error of a finished request, if any of its completions has one: a row with a part
+    /// missing is not an answer.
     pub fn from_output(output: &RequestOutput, line: u64) -> Option<Self> {
         let failed = output.outputs.iter().find(|completion| {
             completion.error.is_some() || completion.finish_reason == FinishReason::Error

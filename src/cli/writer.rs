@@ -37,7 +37,8 @@ impl<W: Write> OrderedWriter<W> {
         self.emit(bytes)
     }
 
-    /// Takes a row, newline included; emits it and those that waited for it, when its turn has come.
+    /// Takes a row, newline included; emits it and those that waited for it, when its turn has
+    /// come.
     ///
     /// # Errors
     /// The sink's.

@@ -32,7 +32,8 @@ impl CsvFormat {
         self.write(input.chain(ours), out);
     }
 
-    /// Names of input columns that are also ours; they appear as `input_<name>`. Warn once about them.
+    /// Names of input columns that are also ours; they appear as `input_<name>`. Warn once about
+    /// them.
     pub fn collisions(&self, names: &[String]) -> Vec<String> {
         names.iter().filter(|name| self.is_ours(name)).cloned().collect()
     }

@@ -1,12 +1,13 @@
 //! CSV and TSV: a header, quotes, embedded newlines, with physical line numbers.
 //!
-//! The csv crate parses the cells. Where a record ends is found here, because the crate's line numbers
-//! are off after blank and CRLF lines, and it would read a file with one open quote into memory whole.
+//! The csv crate parses the cells. Where a record ends is found here, because the crate's line
+//! numbers are off after blank and CRLF lines, and it would read a file with one open quote into
+//! memory whole.
 
 use std::io;
 use std::sync::Arc;
 
-use super::lines::{Lines, strip_line_end};
+use super::lines::Lines;
 use super::{Content, InputError, Record, decode, too_long};
 use crate::cli::row_error::{RowError, code};
 
@@ -21,8 +22,8 @@ pub(super) struct CsvRecords {
     pub(super) blank_before_header: u64,
 }
 
-/// Where in a record a byte is, as the csv crate sees it: a quote opens a cell only at its start, and
-/// after the closing quote the rest of the cell is plain.
+/// Where in a record a byte is, as the csv crate sees it: a quote opens a cell only at its start,
+/// and after the closing quote the rest of the cell is plain.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     CellStart,
@@ -124,7 +125,8 @@ impl CsvRecords {
     }
 }
 
-/// Reads one record, skipping blank lines before it. Over the limit it is read to its end but not kept.
+/// Reads one record, skipping blank lines before it. Over the limit it is read to its end but not
+/// kept.
 fn read_record(
     lines: &mut Lines,
     delimiter: u8,
@@ -152,21 +154,25 @@ fn read_record(
             continue;
         }
         for &byte in &piece {
-            let before = place;
-            place = place.after(byte, delimiter);
-            if byte == b'\n' && before != Place::Quoted {
+            if byte == b'\n' && place != Place::Quoted {
                 record.crlf = previous == b'\r';
             }
+            place = place.after(byte, delimiter);
             previous = byte;
         }
         let room = lines.max_line.saturating_add(2).saturating_sub(record.bytes.len());
         record.bytes.extend_from_slice(&piece[..count.min(room)]);
         record.length += count as u64;
-        if count == 0 || is_line && place != Place::Quoted {
-            record.open_quote = place == Place::Quoted;
-            let kept = record.bytes.len() as u64;
-            strip_line_end(&mut record.bytes);
-            record.length -= kept - record.bytes.len() as u64;
+        record.open_quote = place == Place::Quoted;
+        if count == 0 || is_line && !record.open_quote {
+            record.length -= match previous {
+                _ if record.open_quote => 0,
+                b'\n' => 1 + u64::from(record.crlf),
+                b'\r' => 1,
+                _ => 0,
+            };
+            // A record over the limit was cut before its end.
+            record.bytes.truncate(usize::try_from(record.length).unwrap_or(usize::MAX));
             return Ok(Some(record));
         }
     }

@@ -7,8 +7,8 @@ use super::{Content, Record, decode, too_long};
 /// Read at once: large enough that system calls do not count.
 const BUFFER: usize = 256 << 10;
 
-/// Reads pieces of lines and counts lines. `str::lines` and Python's `splitlines` would also split on
-/// `\r` or U+2028, which are data here.
+/// Reads pieces of lines and counts lines. `str::lines` and Python's `splitlines` would also split
+/// on `\r` or U+2028, which are data here.
 pub(super) struct Lines {
     input: BufReader<Box<dyn Read + Send>>,
     /// Number of the line that the next byte belongs to, from 1.
@@ -68,7 +68,7 @@ impl Lines {
 }
 
 /// Removes `\n` or `\r\n`, and a lone `\r` at the end of the input. Tells whether there was a `\n`.
-pub(super) fn strip_line_end(bytes: &mut Vec<u8>) -> bool {
+fn strip_line_end(bytes: &mut Vec<u8>) -> bool {
     let ended = bytes.pop_if(|b| *b == b'\n').is_some();
     bytes.pop_if(|b| *b == b'\r');
     ended

@@ -9,8 +9,8 @@ pub(super) const UTF8_BOM: &[u8] = b"\xef\xbb\xbf";
 /// Looks no further than this for a byte that is not blank.
 const PEEK_LIMIT: usize = 64 << 10;
 
-/// Reads until there are four bytes and one that is not blank, so that a slow pipe is not waited for
-/// longer than the first line takes.
+/// Reads until there are four bytes and one that is not blank, so that a slow pipe is not waited
+/// for longer than the first line takes.
 pub(super) fn peek(input: &mut dyn Read) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     let mut buffer = [0; 4096];

@@ -101,8 +101,8 @@ fn finish(
     Ok(Value::Array(messages))
 }
 
-/// A message has a role and a content: text, or parts that are text. An assistant that calls tools may
-/// have none.
+/// A message has a role and a content: text, or parts that are text. An assistant that calls tools
+/// may have none.
 fn check(message: &Value) -> Result<(), String> {
     if message.get("role").and_then(Value::as_str).is_none() {
         return Err("has no `role` that is a string".to_owned());

@@ -15,8 +15,8 @@ pub(super) struct PromptBuilder {
     prompt_column: Option<String>,
 }
 
-const NO_PROMPT_HELP: &str = "name the field with --prompt-column, or make a prompt of several with \
-                              --template '... {{field}} ...'";
+const NO_PROMPT_HELP: &str = "name the field with --prompt-column, or make a prompt of several \
+                              with --template '... {{field}} ...'";
 
 impl PromptBuilder {
     pub(super) fn new(options: &RowOptions) -> Result<Self, InputError> {
@@ -225,8 +225,9 @@ impl PromptBuilder {
             (true, true) => instruction,
             (true, false) => format!("{instruction}\n{input}"),
             (false, true) => format!(
-                "Below is an instruction that describes a task. Write a response that appropriately \
-                 completes the request.\n\n### Instruction:\n{instruction}\n\n### Response:"
+                "Below is an instruction that describes a task. Write a response that \
+                 appropriately completes the request.\n\n### Instruction:\n{instruction}\n\n\
+                 ### Response:"
             ),
             (false, false) => format!(
                 "Below is an instruction that describes a task, paired with an input that provides \

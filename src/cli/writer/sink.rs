@@ -78,6 +78,10 @@ impl Sink {
     /// # Errors
     /// It exists, is the input, or cannot be created.
     pub fn create(path: &Path, input: Option<&Path>, overwrite: bool) -> Result<Self, OutputError> {
+        if path == Path::new("/dev/stdout") {
+            // Redirected to a file it would look like one that exists.
+            return Ok(Sink::stdout());
+        }
         let act = |verb: &str, path: &Path| format!("{verb} {}", path.display());
         let input = input.and_then(|input| fs::metadata(input).ok());
         let is_input = |found: &Metadata| {
@@ -136,7 +140,8 @@ impl Sink {
             Sink::File(file) => file,
         };
         let act = |verb: &str| format!("{verb} {}", part.display());
-        // A name must never stand for bytes that a power cut can take back, so: data, name, directory.
+        // A name must never stand for bytes that a power cut can take back, so: data, name,
+        // directory.
         file.sync_all().map_err(|error| OutputError::of(act("sync"), error))?;
         fs::rename(&part, &path).map_err(|error| OutputError::of(act("rename"), error))?;
         let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
@@ -231,6 +236,8 @@ mod tests {
         write(null, false).expect("takes everything");
         assert!(!fs::metadata(null).expect("still there").is_file());
         assert!(!Path::new("/dev/null.part").exists());
+        let stdout = Sink::create(Path::new("/dev/stdout"), None, false);
+        assert!(matches!(stdout, Ok(Sink::Stream(_))));
     }
 
     #[test]
