@@ -2,8 +2,10 @@
 
 pub mod batch;
 pub mod config;
+pub mod device;
 pub mod executor;
 pub mod input_processor;
+pub mod ops;
 pub mod request;
 pub mod sampler;
 pub mod sampling_params;

@@ -1,4 +1,8 @@
-//! vLLM's `SamplingParams`: names, defaults and ranges.
+//! vLLM's `SamplingParams`: names, defaults, ranges. `verify.rs` checks them.
+
+mod verify;
+
+pub use verify::{DEFAULT_MAX_LOGPROBS, MAX_N, UNLIMITED_LOGPROBS};
 
 /// Sampling parameters of one request: vLLM's names, defaults and ranges
 /// (`SamplingParams`, except that `max_tokens: None` means the rest of the context).
