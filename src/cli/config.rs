@@ -113,6 +113,20 @@ impl RunConfig {
         Ok(Self { engine, model, input, output, sampling, window_rows, window_bytes })
     }
 
+    /// Refuses flags that would make an error row of every row without its own values. Token ids and the number
+    /// of logprobs are checked with each row, where the vocabulary is known.
+    ///
+    /// # Errors
+    /// The flags do not fit each other or the model's defaults.
+    pub fn check_sampling(&self, model_defaults: SamplingParams) -> Result<(), CliError> {
+        let params = self.sampling_params(model_defaults);
+        params.verify(u32::MAX as usize, u32::MAX).map_err(|error| {
+            let help =
+                "change the flag; the model's generation_config.json gives what no flag does";
+            refuse(error.code, error.message).help(help)
+        })
+    }
+
     /// What rows start from: the model's defaults with the flags over them.
     pub fn sampling_params(&self, model_defaults: SamplingParams) -> SamplingParams {
         overlay(&self.sampling, model_defaults)
@@ -315,6 +329,18 @@ mod tests {
         assert_eq!(config("").unwrap().sampling_params(given.clone()).max_tokens, Some(99));
         let params = config("--max-tokens 3 --logprobs -1").unwrap().sampling_params(given);
         assert_eq!((params.max_tokens, params.logprobs), (Some(3), Some(NumLogprobs::All)));
+    }
+
+    #[test]
+    fn flags_that_no_row_can_meet_are_refused() {
+        let greedy = || SamplingParams { temperature: 0.0, ..SamplingParams::default() };
+        let check = |flags: &str| config(flags).unwrap().check_sampling(greedy());
+        let error = check("--n 2").unwrap_err();
+        assert_eq!(error.message, "n must be 1 when using greedy sampling, got 2.");
+        assert!(check("--min-tokens 9 --max-tokens 8").is_err());
+        for flags in ["", "--n 2 --temperature 1", "--logprobs -1 --logit-bias 99999=1"] {
+            assert!(check(flags).is_ok(), "{flags}");
+        }
     }
 
     #[test]

@@ -131,9 +131,8 @@ impl Report {
         let mut text = String::new();
         if self.tally.length_limited > 0 {
             let limit = self.max_tokens.map(|n| format!(" (now {n})")).unwrap_or_default();
-            let rows = grouped(self.tally.length_limited);
-            let _ =
-                write!(text, "\nCut at the length limit: {rows} rows; raise --max-tokens{limit}");
+            let rows = num_rows(self.tally.length_limited);
+            let _ = write!(text, "\nCut at the length limit: {rows}; raise --max-tokens{limit}");
         }
         if self.engine.num_preemptions > 0 {
             let number = grouped(self.engine.num_preemptions);

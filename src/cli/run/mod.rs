@@ -132,6 +132,7 @@ impl Job<'_> {
         let loading = Instant::now();
         let engine = Engine::load(&config)?;
         let seconds = loading.elapsed();
+        self.config.check_sampling(engine.input_processor().default_sampling_params())?;
         let name = sanitized(&self.config.model.name);
         self.console.note(&format!("Loaded {name} in {:.1} s", seconds.as_secs_f64()));
         let shape = known.map_or_else(|| shape(reading), Ok)?;
