@@ -1,5 +1,5 @@
-//! The command line as users and scripts meet it: exit codes, streams, files. Numbers in these tests are an
-//! interface (CLI.md); change them only by adding.
+//! The command line as users and scripts meet it: exit codes, streams, files. Numbers in these
+//! tests are an interface (CLI.md); change them only by adding.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -113,8 +113,8 @@ impl RunConfig {
         Ok(Self { engine, model, input, output, sampling, window_rows, window_bytes })
     }
 
-    /// Refuses flags that would make an error row of every row without its own values. Token ids and the number
-    /// of logprobs are checked with each row, where the vocabulary is known.
+    /// Refuses flags that would make an error row of every row without its own values. Token ids
+    /// and the number of logprobs are checked with each row, where the vocabulary is known.
     ///
     /// # Errors
     /// The flags do not fit each other or the model's defaults.

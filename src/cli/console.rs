@@ -1,5 +1,5 @@
-//! Standard error: the one place that prints there. Messages go above the progress bar, and never fail:
-//! a closed standard error must not end a run.
+//! Standard error: the one place that prints there. Messages go above the progress bar, and never
+//! fail: a closed standard error must not end a run.
 
 use std::io::Write;
 

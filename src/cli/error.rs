@@ -1,4 +1,5 @@
-//! What ends a run, and how it is shown: `error[code]: file:line:column: message`, an excerpt, one `help:` line.
+//! What ends a run, and how it is shown: `error[code]: file:line:column: message`, an excerpt, one
+//! `help:` line.
 
 use std::fmt::Write;
 
@@ -128,7 +129,8 @@ impl CliError {
         Self { help, ..Self::new(exit, code, error.to_string()) }
     }
 
-    /// Output that cannot be written in the middle of a run: what was written stays, so it is no refusal.
+    /// Output that cannot be written in the middle of a run: what was written stays, so it is no
+    /// refusal.
     pub fn from_output_midway(error: OutputError) -> Self {
         let error = Self::from_output(error);
         let exit = if error.exit == Exit::Refused { Exit::Stopped } else { error.exit };

@@ -27,7 +27,8 @@ impl Meter {
         Some(self.done as f64 / self.elapsed).filter(|rate| rate.is_finite() && *rate > 0.0)
     }
 
-    /// The line, as wide as the terminal (`columns`), with `suffix` at its end where there is room for it.
+    /// The line, as wide as the terminal (`columns`), with `suffix` at its end where there is room
+    /// for it.
     pub fn line(&self, columns: Option<usize>, suffix: &str) -> String {
         let room = columns.map(|columns| columns.saturating_sub(suffix.chars().count()));
         let text = self.tqdm(room);

@@ -1,4 +1,5 @@
-//! Progress on standard error: counters that the threads of a run raise, and a thread that shows them.
+//! Progress on standard error: counters that the threads of a run raise, and a thread that shows
+//! them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -58,8 +59,8 @@ impl Counters {
 
     /// The engine after a step.
     pub fn set_engine(&self, stats: &EngineStats) {
-        // Prompt tokens that are done: computed or found in the cache. Recomputation after a preemption
-        // counts again; the summary has the exact number.
+        // Prompt tokens that are done: computed or found in the cache. Recomputation after a
+        // preemption counts again; the summary has the exact number.
         let prompt = stats.num_computed_tokens.saturating_sub(stats.num_generation_tokens);
         self.input_tokens.store(prompt + stats.num_cached_tokens, Relaxed);
         self.output_tokens.store(stats.num_generation_tokens, Relaxed);

@@ -1,4 +1,5 @@
-//! What a run did: counted while rows are written, shown at its end, and written as JSON (`--stats`).
+//! What a run did: counted while rows are written, shown at its end, and written as JSON
+//! (`--stats`).
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

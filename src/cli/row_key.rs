@@ -2,7 +2,8 @@
 
 use crate::engine::request::RowKey;
 
-/// What a row is known by. The kinds never collide by spelling: id "7" and row 7 have different keys.
+/// What a row is known by. The kinds never collide by spelling: id "7" and row 7 have different
+/// keys.
 #[derive(Clone, Copy, Debug)]
 pub enum RowName<'a> {
     /// Its own `seed`: nothing else matters.
@@ -13,8 +14,8 @@ pub enum RowName<'a> {
     Index(u64),
 }
 
-/// FNV-1a over a kind byte and the name, then murmur3's finalizer, since FNV alone leaves the upper bits of
-/// short texts alike. Changing this changes every sampled answer.
+/// FNV-1a over a kind byte and the name, then murmur3's finalizer, since FNV alone leaves the upper
+/// bits of short texts alike. Changing this changes every sampled answer.
 pub fn row_key(name: RowName<'_>) -> RowKey {
     let hash = match name {
         RowName::Seed(seed) => fnv1a(b's', &seed.to_le_bytes()),

@@ -17,7 +17,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Installs the handlers. Until `begin`, a signal ends the process at once: there is nothing to save.
+    /// Installs the handlers. Until `begin`, a signal ends the process at once: there is nothing to
+    /// save.
     ///
     /// # Errors
     /// The system refuses.

@@ -1,4 +1,5 @@
-//! Colour: who may decide it, and the few places that have it. The environment is read here and nowhere else.
+//! Colour: who may decide it, and the few places that have it. The environment is read here and
+//! nowhere else.
 
 use std::io::IsTerminal;
 

@@ -1,4 +1,5 @@
-//! `Window`: how far reading may be ahead of writing. It bounds the memory of a run, whatever the input's size.
+//! `Window`: how far reading may be ahead of writing. It bounds the memory of a run, whatever the
+//! input's size.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -24,7 +25,8 @@ impl Window {
         Self { state: Mutex::default(), changed: Condvar::new(), max_rows, max_bytes }
     }
 
-    /// Waits for room for a row. A single row may be larger than the window. False: the run is ending.
+    /// Waits for room for a row. A single row may be larger than the window. False: the run is
+    /// ending.
     pub fn enter(&self, bytes: usize) -> bool {
         let full = |state: &mut State| {
             let over = state.rows >= self.max_rows || state.bytes + bytes > self.max_bytes;

@@ -56,7 +56,8 @@ pub struct EngineArgs {
     /// Size of the KV cache in blocks
     #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
     pub num_gpu_blocks_override: Option<usize>,
-    /// Share of free memory that the KV cache takes when no size is given, on the CPU too [default: 0.4]
+    /// Share of free memory that the KV cache takes when no size is given, on the CPU too [default:
+    /// 0.4]
     #[arg(long, value_name = "SHARE", value_parser = share, hide_short_help = true)]
     pub gpu_memory_utilization: Option<f32>,
     /// Compute equal beginnings of prompts once (the default)

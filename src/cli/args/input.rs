@@ -14,7 +14,8 @@ pub struct InputArgs {
     /// What the input is [default: auto, from its name and first row]
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<FormatArg>,
-    /// Column or field that holds the prompt [default: the first of prompt, messages, text, question, ...]
+    /// Column or field that holds the prompt [default: the first of prompt, messages, text,
+    /// question, ...]
     #[arg(long, value_name = "COLUMN")]
     pub prompt_column: Option<String>,
     /// Prompt made from a row's fields, e.g. 'Summarise: {{text}}'

@@ -1,6 +1,7 @@
 //! What the user typed: the flag table, with vLLM's spellings. `config` says what it means.
 //!
-//! Every flag that has a default elsewhere (model files, rows) is an `Option`, so that "typed" is known.
+//! Every flag that has a default elsewhere (model files, rows) is an `Option`, so that "typed" is
+//! known.
 
 mod engine;
 mod input;
@@ -30,7 +31,7 @@ Exit codes:
   2 refused, nothing written   4 no rows in the input         6 the output exists already
   1 a bug in vllm-batch        7 model files rejected         130/143/141 SIGINT/SIGTERM/SIGPIPE
 
-`vllm-batch run --help` shows the flags, `vllm-batch run --help -v` and `vllm-batch man` explain all of them.";
+`vllm-batch run --help` shows the flags; `run --help -v` and `man` explain all of them.";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -39,8 +40,9 @@ Examples:
   vllm-batch run --model ./model -i reviews.csv --template 'Summarise: {{text}}' -o out.csv
   vllm-batch run --model ./model -i chats.jsonl -o out.jsonl --temperature 0 --max-tokens 256
 
-A row is a JSON object with `prompt`, `messages`, `question`, `text` ..., a JSON string, a line of text or a CSV record.
-Its fields pass through to the output; fields named like a sampling flag (`max_tokens`, `seed`, ...) override it.
+A row is a JSON object with `prompt`, `messages`, `question`, `text` ..., a JSON string, a line of
+text or a CSV record. Its fields pass through to the output. A field named like a sampling flag
+(`max_tokens`, `seed`, ...) overrides the flag.
 
 Exit codes:
   0 every row answered         3 at least one error row       5 stopped before the end
@@ -100,7 +102,8 @@ pub struct RunArgs {
     pub help: Option<bool>,
 }
 
-/// Parses a command line. `--help -v` is the long help, so it is looked for first: clap stops at `--help`.
+/// Parses a command line. `--help -v` is the long help, so it is looked for first: clap stops at
+/// `--help`.
 ///
 /// # Errors
 /// Help, version or a usage error, to be printed by `clap::Error::print`.
@@ -144,8 +147,9 @@ mod tests {
     #[test]
     fn numbers_stops_and_short_flags() {
         let args = parse_run(
-            "vllm-batch run --model m -i a.jsonl -o b.jsonl --max-model-len 8k --stop END --stop ## \
-             --stop-token-ids 1,2 --kv-cache-memory-bytes 1.5GiB --presence-penalty -0.5 -qq --logprobs -1",
+            "vllm-batch run --model m -i a.jsonl -o b.jsonl --max-model-len 8k --stop END \
+             --stop ## --stop-token-ids 1,2 --kv-cache-memory-bytes 1.5GiB -qq --logprobs -1 \
+             --presence-penalty -0.5",
         )
         .unwrap();
         assert_eq!(args.model.max_model_len, Some(8000));

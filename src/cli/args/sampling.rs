@@ -1,7 +1,10 @@
 //! Flags of vLLM's `SamplingParams`. A row's own fields win over them.
 
+use clap::builder::NonEmptyStringValueParser as NonEmpty;
+
 use super::values::{
-    count, logit_bias, min_p, penalty, positive_u32, repetition_penalty, temperature, top_p,
+    count, logit_bias, min_p, or_minus_one, penalty, positive_u32, repetition_penalty, temperature,
+    top_p,
 };
 
 /// How tokens are chosen.
@@ -11,11 +14,12 @@ pub struct SamplingArgs {
     /// Randomness; 0 always takes the likeliest token [default: the model's, else 1]
     #[arg(long, value_name = "T", value_parser = temperature, allow_negative_numbers = true)]
     pub temperature: Option<f32>,
-    /// Sample from the smallest set of tokens with this probability mass [default: the model's, else 1]
+    /// Sample from the smallest set of tokens with this probability mass [default: the model's,
+    /// else 1]
     #[arg(long, value_name = "P", value_parser = top_p, allow_negative_numbers = true)]
     pub top_p: Option<f32>,
     /// Sample from the K likeliest tokens; 0 or -1: all [default: the model's, else 0]
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(i64).range(-1..=u32::MAX as i64))]
+    #[arg(long, value_name = "K", value_parser = or_minus_one)]
     #[arg(allow_negative_numbers = true)]
     pub top_k: Option<i64>,
     /// Drop tokens less likely than this share of the likeliest [default: the model's, else 0]
@@ -28,7 +32,7 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "N", value_parser = count, hide_short_help = true)]
     pub min_tokens: Option<usize>,
     /// Stop at this text; repeat for more. A newline is written $'\n' in most shells
-    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmpty::new())]
     pub stop: Vec<String>,
     /// Stop at these token ids, comma separated
     #[arg(long, value_name = "IDS", value_delimiter = ',', hide_short_help = true)]
@@ -41,11 +45,11 @@ pub struct SamplingArgs {
     pub n: Option<u32>,
     /// Log-probabilities of the N likeliest tokens at each position; 0: of the chosen token only,
     /// -1: of the whole vocabulary
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(-1..=u32::MAX as i64))]
+    #[arg(long, value_name = "N", value_parser = or_minus_one)]
     #[arg(allow_negative_numbers = true)]
     pub logprobs: Option<i64>,
     /// The same for the tokens of the prompt
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(-1..=u32::MAX as i64))]
+    #[arg(long, value_name = "N", value_parser = or_minus_one)]
     #[arg(allow_negative_numbers = true, hide_short_help = true)]
     pub prompt_logprobs: Option<i64>,
     /// Lower the logit of tokens that occur in the output, once [default: 0]
@@ -80,14 +84,15 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "IDS", value_delimiter = ',', hide_short_help = true)]
     pub allowed_token_ids: Option<Vec<u32>>,
     /// Never generate this word; repeat for more
-    #[arg(long, value_name = "WORD", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "WORD", value_parser = NonEmpty::new())]
     #[arg(hide_short_help = true)]
     pub bad_words: Vec<String>,
     /// Keep only the last N tokens of a prompt; -1: as many as the context holds
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(-1..))]
+    #[arg(long, value_name = "N", value_parser = or_minus_one)]
     #[arg(allow_negative_numbers = true, hide_short_help = true)]
     pub truncate_prompt_tokens: Option<i64>,
-    /// Sampling defaults: the model's generation_config.json (auto), none (vllm), or that of a folder
+    /// Sampling defaults: the model's generation_config.json (auto), none (vllm), or that of a
+    /// folder
     #[arg(long, value_name = "auto|vllm|DIR", hide_short_help = true)]
     pub generation_config: Option<std::path::PathBuf>,
 }

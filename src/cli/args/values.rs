@@ -28,6 +28,20 @@ pub fn positive_u32(text: &str) -> Result<u32, String> {
     u32::try_from(positive(text)?).map_err(|_| "too large".to_owned())
 }
 
+/// Parses a count, or vLLM's -1 for "all".
+///
+/// # Errors
+/// Neither of them.
+pub fn or_minus_one(text: &str) -> Result<i64, String> {
+    match text {
+        "-1" => Ok(-1),
+        _ => match u32::try_from(count(text)?) {
+            Ok(value) => Ok(value.into()),
+            Err(_) => Err("too large".to_owned()),
+        },
+    }
+}
+
 /// Parses a number of bytes: `4GiB`, `512M` (binary), `4g` or `4GB` (decimal), plain bytes.
 ///
 /// # Errors
@@ -176,6 +190,12 @@ mod tests {
         {
             assert!(count(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn minus_one_stands_for_all() {
+        assert_eq!([or_minus_one("-1"), or_minus_one("5")], [Ok(-1), Ok(5)]);
+        assert!(or_minus_one("-2").is_err() && or_minus_one("5g").is_err());
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! `run`: three threads (read, engine, write) and one that shows progress. This thread owns the engine.
+//! `run`: three threads (read, engine, write) and one that shows progress. This thread owns the
+//! engine.
 
 mod read;
 mod write;
@@ -27,7 +28,8 @@ use write::{Message, RowFormat, WriteThread, Written};
 /// How often an engine without work looks for signals.
 const IDLE: Duration = Duration::from_millis(50);
 
-/// How long loading waits for the first row of standard input: what is there already can be refused at once.
+/// How long loading waits for the first row of standard input: what is there already can be refused
+/// at once.
 const FIRST_ROW: Duration = Duration::from_millis(50);
 
 /// Runs a dataset through a model.
@@ -42,8 +44,8 @@ pub fn run(args: RunArgs, console: &Console) -> Result<Exit, CliError> {
     let counters = Arc::new(Counters::default());
     let input = read::open(&config.input)?;
     let reading = read::start(config.clone(), input, console.clone(), counters.clone());
-    // A file shows its first row at once, and is refused before anything else happens. Standard input may take
-    // its time: the model is loaded meanwhile.
+    // A file shows its first row at once, and is refused before anything else happens. Standard
+    // input may take its time: the model is loaded meanwhile.
     let shape = match config.input.path {
         Some(_) => Some(shape(&reading)?),
         None => reading.shape.recv_timeout(FIRST_ROW).ok().transpose()?,

@@ -1,5 +1,6 @@
-//! The thread that reads: records to rows to requests. It starts before the model is loaded, so that an input
-//! that cannot be run is refused at once, and waits for the tokenizer with the first row in hand.
+//! The thread that reads: records to rows to requests. It starts before the model is loaded, so
+//! that an input that cannot be run is refused at once, and waits for the tokenizer with the first
+//! row in hand.
 
 use std::fs::File;
 use std::io::Read;
@@ -33,7 +34,8 @@ pub struct Shape {
     pub crlf: bool,
 }
 
-/// Where rows go, once the model is loaded. Both channels are bounded by the window: a row in them has entered it.
+/// Where rows go, once the model is loaded. Both channels are bounded by the window: a row in them
+/// has entered it.
 pub struct Feed {
     /// Tokenizes and checks.
     pub processor: Arc<InputProcessor>,
@@ -49,7 +51,8 @@ pub struct Feed {
     pub requests: Sender<Result<Request, CliError>>,
 }
 
-/// The two ends of the reading thread. It is not joined: it may be blocked on standard input for ever.
+/// The two ends of the reading thread. It is not joined: it may be blocked on standard input for
+/// ever.
 pub struct ReadThread {
     /// Says once what the input is, or why it is refused.
     pub shape: Receiver<Result<Shape, CliError>>,
@@ -104,8 +107,9 @@ pub fn start(
     ReadThread { shape, feed }
 }
 
-/// Counts the rows of a file, so that progress has a total before the file is read to its end. Nothing
-/// depends on it: what cannot be counted (a pipe can be read once only) has no total for a while.
+/// Counts the rows of a file, so that progress has a total before the file is read to its end.
+/// Nothing depends on it: what cannot be counted (a pipe can be read once only) has no total for a
+/// while.
 fn count(config: Arc<RunConfig>, counters: Arc<Counters>) {
     std::thread::spawn(move || {
         let input = &config.input;
