@@ -1,15 +1,23 @@
 //! The in-process continuous-batching engine, with vLLM's verbs: `add_request`, `step`, `has_unfinished_requests`.
 
 pub mod batch;
+pub mod block_pool;
+pub mod completion;
 pub mod config;
 pub mod device;
 pub mod executor;
 pub mod input_processor;
+pub mod model;
 pub mod ops;
+pub mod prefix_cache;
 pub mod request;
 pub mod sampler;
 pub mod sampling_params;
+pub mod scheduler;
+pub mod sequence;
+pub mod simulated_executor;
 pub mod stats;
+pub mod text;
 
 use std::sync::Arc;
 

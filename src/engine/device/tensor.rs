@@ -61,6 +61,22 @@ impl Tensor {
         &mut self.data[..self.num_rows * self.width]
     }
 
+    /// Uses `num_rows` rows, copied from row `start` of `source`, into this tensor from its row 0.
+    pub fn take_rows(&mut self, source: &Tensor, start: usize, num_rows: usize) {
+        assert_eq!(self.width, source.width);
+        self.set_num_rows(num_rows);
+        let from = start * self.width;
+        let values = &source.values()[from..from + num_rows * self.width];
+        self.values_mut().copy_from_slice(values);
+    }
+
+    /// Overwrites the rows from `start` with the rows of `source`.
+    pub fn paste_rows(&mut self, start: usize, source: &Tensor) {
+        assert_eq!(self.width, source.width);
+        let (from, len) = (start * self.width, source.values().len());
+        self.values_mut()[from..from + len].copy_from_slice(source.values());
+    }
+
     /// One row.
     pub fn row(&self, row: usize) -> &[f32] {
         &self.values()[row * self.width..(row + 1) * self.width]

@@ -13,16 +13,14 @@ use super::{Heads, for_row_chunks};
 pub struct RotaryTable {
     /// (head_dim / 2) angle per position step.
     inv_freq: Vec<f32>,
-    /// Factor of cos and sin (1 but for some scalings).
-    factor: f32,
     /// (num_positions, head_dim / 2) of (cos, sin).
     table: Vec<(f32, f32)>,
 }
 
 impl RotaryTable {
     /// A table of these frequencies, empty so far.
-    pub fn new(inv_freq: Vec<f32>, factor: f32) -> Self {
-        Self { inv_freq, factor, table: Vec::new() }
+    pub fn new(inv_freq: Vec<f32>) -> Self {
+        Self { inv_freq, table: Vec::new() }
     }
 
     /// Makes positions below `num_positions` known.
@@ -37,8 +35,7 @@ impl RotaryTable {
         for position in known..target {
             // f32 throughout, as transformers computes it.
             let angles = self.inv_freq.iter().map(|inv_freq| position as f32 * inv_freq);
-            let factor = self.factor;
-            self.table.extend(angles.map(|angle| (angle.cos() * factor, angle.sin() * factor)));
+            self.table.extend(angles.map(|angle| (angle.cos(), angle.sin())));
         }
     }
 
@@ -90,7 +87,7 @@ mod tests {
     #[test]
     fn rotates_only_its_heads_by_the_angle_of_each_position() {
         let inv_freq = vec![1.0, 0.25, 0.01];
-        let mut table = RotaryTable::new(inv_freq.clone(), 1.0);
+        let mut table = RotaryTable::new(inv_freq.clone());
         table.extend_to(10);
         table.extend_to(1000);
         let device = Device::cpu(Some(2));
