@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -11,7 +12,7 @@ use minijinja::{Environment, Error, ErrorKind, Output, State, Value as Jinja};
 use serde_json::{Map, Value};
 
 use super::control_tokens::{ControlTokens, RenderedChat};
-use super::{RunDate, TextError, Tokenizer, dialect, python, python_methods};
+use super::{RunDate, TextError, Tokenizer, dialect, filters, python, python_methods};
 
 /// Instructions a render may take: a conversation of ten thousand messages takes about a million.
 const FUEL: u64 = 5_000_000;
@@ -19,8 +20,10 @@ const FUEL: u64 = 5_000_000;
 const RECURSION_LIMIT: usize = 200;
 /// Longest rendered text, in bytes.
 const MAX_OUTPUT: usize = 16 << 20;
-/// The only template of the environment.
-const NAME: &str = "chat_template";
+/// The template of a model; of several, the one for conversations without tools.
+const DEFAULT: &str = "default";
+/// The one for conversations with tools, where a model has both.
+const TOOL_USE: &str = "tool_use";
 
 /// What a template sees besides the messages.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,21 +71,19 @@ impl ChatTemplate {
     pub fn from_dir(dir: &Path, tokenizer: &Tokenizer) -> Result<Option<Self>, TextError> {
         for name in ["chat_template.jinja", "chat_template.json", "tokenizer_config.json"] {
             let path = dir.join(name);
-            let text = match std::fs::read_to_string(&path) {
-                Ok(text) => text,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(TextError::file(&path, error)),
-            };
-            let source = if name.ends_with(".jinja") {
-                Some(text)
+            let Some(text) = read(&path)? else { continue };
+            let sources = if name.ends_with(".jinja") {
+                let tool_use = read(&dir.join("additional_chat_templates/tool_use.jinja"))?;
+                let tool_use = tool_use.map(|source| (TOOL_USE, source));
+                [(DEFAULT, text)].into_iter().chain(tool_use).collect()
             } else {
                 let json: Value =
                     serde_json::from_str(&text).map_err(|error| TextError::file(&path, error))?;
-                default_template(&json["chat_template"])
+                named_templates(&json["chat_template"])
             };
-            if let Some(source) = source {
+            if !sources.is_empty() {
                 let tokens = tokenizer.special_tokens().clone();
-                return Self::compile(source, tokens)
+                return Self::compile(sources, tokens)
                     .map(Some)
                     .map_err(|error| TextError::file(&path, error));
             }
@@ -101,16 +102,27 @@ impl ChatTemplate {
     ) -> Result<Self, TextError> {
         let tokens = [("bos_token", bos_token), ("eos_token", eos_token)];
         let tokens = tokens.into_iter().filter_map(|(k, v)| Some((k.to_string(), v?.to_string())));
-        Self::compile(source.to_string(), tokens.collect())
+        Self::compile(vec![(DEFAULT, source.to_string())], tokens.collect())
             .map_err(|error| TextError::Model(format!("chat template: {error}")))
     }
 
-    fn compile(source: String, special_tokens: BTreeMap<String, String>) -> Result<Self, String> {
+    fn compile(
+        sources: Vec<(&'static str, String)>,
+        special_tokens: BTreeMap<String, String>,
+    ) -> Result<Self, String> {
         let mut environment = environment().map_err(|error| describe(&error))?;
-        environment
-            .add_template_owned(NAME, dialect::translate(&source))
-            .map_err(|error| describe(&error))?;
-        Ok(Self { environment, source, special_tokens, control_tokens: OnceLock::new() })
+        let mut all = String::new();
+        for (name, source) in sources {
+            let translated = dialect::translate(&source);
+            let added = environment.add_template_owned(name, translated);
+            added.map_err(|error| describe(&error))?;
+            all.push_str(&source);
+        }
+        if environment.get_template(DEFAULT).is_err() {
+            return Err("several chat templates, and none is called `default`".to_string());
+        }
+        let control_tokens = OnceLock::new();
+        Ok(Self { environment, source: all, special_tokens, control_tokens })
     }
 
     /// Renders a JSON array of messages.
@@ -120,12 +132,19 @@ impl ChatTemplate {
     /// much.
     pub fn render(&self, messages: &Value, options: &ChatOptions) -> Result<String, TextError> {
         let context = self.context(messages, options)?;
-        let mut output = LimitedOutput { bytes: Vec::new() };
-        self.environment
-            .get_template(NAME)
-            .and_then(|template| template.render_captured_to(context, &mut output).map(|_| ()))
-            .map_err(|error| TextError::template(describe(&error)))?;
-        String::from_utf8(output.bytes)
+        let tool_use = options.tools.as_ref().and(self.environment.get_template(TOOL_USE).ok());
+        let render = || {
+            let mut output = LimitedOutput { bytes: Vec::new() };
+            let template = tool_use.map_or_else(|| self.environment.get_template(DEFAULT), Ok)?;
+            template.render_captured_to(context, &mut output)?;
+            Ok(output.bytes)
+        };
+        // minijinja 3.0.5 panicked on some expressions; that must cost one row, not the run.
+        let rendered = std::panic::catch_unwind(AssertUnwindSafe(render));
+        let bytes = rendered
+            .map_err(|_| TextError::template("the chat template engine failed on this row"))?
+            .map_err(|error: Error| TextError::template(describe(&error)))?;
+        String::from_utf8(bytes)
             .map_err(|_| TextError::template("the chat template wrote invalid UTF-8"))
     }
 
@@ -164,6 +183,9 @@ impl ChatTemplate {
         let Some(messages) = messages.as_array() else {
             return Err(TextError::template("messages is not a JSON array"));
         };
+        if messages.is_empty() {
+            return Err(TextError::template("messages is empty: a conversation needs a message"));
+        }
         if let Some(message) = messages.iter().find(|message| !message.is_object()) {
             let message =
                 format!("a message is a JSON object with role and content, not {message}");
@@ -180,7 +202,7 @@ impl ChatTemplate {
         for (name, value) in &options.kwargs {
             context.insert(name, Jinja::from(Serde(value)));
         }
-        let messages: Vec<Jinja> = messages.iter().map(with_reasoning_names).collect();
+        let messages: Vec<Jinja> = messages.iter().map(message_variable).collect();
         context.insert("messages", Jinja::from(messages));
         let now = options.now;
         let strftime_now = Jinja::from_function(move |format: &str| now.strftime(format));
@@ -189,27 +211,43 @@ impl ChatTemplate {
     }
 }
 
-/// A template, or the one called `default` of a list of named ones.
-fn default_template(value: &Value) -> Option<String> {
-    if let Some(source) = value.as_str() {
-        return Some(source.to_string());
+/// A file's text; None if there is no such file.
+fn read(path: &Path) -> Result<Option<String>, TextError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(TextError::file(path, error)),
     }
-    let named = |template: &&Value| template["name"] == "default";
-    value.as_array()?.iter().find(named)?["template"].as_str().map(str::to_string)
 }
 
-/// Reasoning goes by three names; transformers gives templates `reasoning_content` and `thinking`.
-fn with_reasoning_names(message: &Value) -> Jinja {
+/// A template, or a list of named ones; others than these two are never chosen by themselves.
+fn named_templates(value: &Value) -> Vec<(&'static str, String)> {
+    if let Some(source) = value.as_str() {
+        return vec![(DEFAULT, source.to_string())];
+    }
+    let list = value.as_array().map_or(&[][..], Vec::as_slice);
+    let named = |name: &'static str| {
+        let template = list.iter().find(|template| template["name"] == name)?;
+        Some((name, template["template"].as_str()?.to_string()))
+    };
+    [DEFAULT, TOOL_USE].into_iter().filter_map(named).collect()
+}
+
+/// A message as transformers passes it on: keys whose value is null are left out, and reasoning, which
+/// goes by three names, is given as `reasoning_content` and `thinking`.
+fn message_variable(message: &Value) -> Jinja {
+    let mut fields = Map::new();
+    let given = message.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
     let names = ["reasoning_content", "thinking", "reasoning"];
     let reasoning = names.iter().filter_map(|name| message.get(*name)).find(|text| !text.is_null());
-    let (Some(reasoning), Some(fields)) = (reasoning, message.as_object()) else {
-        return Jinja::from(Serde(message));
-    };
-    let mut aliased = Map::new();
-    aliased.insert("thinking".to_string(), reasoning.clone());
-    aliased.extend(fields.iter().map(|(key, value)| (key.clone(), value.clone())));
-    aliased.insert("reasoning_content".to_string(), reasoning.clone());
-    Jinja::from(Serde(aliased))
+    if let Some(reasoning) = reasoning {
+        fields.insert("thinking".to_string(), reasoning.clone());
+    }
+    fields.extend(given.map(|(key, value)| (key.clone(), value.clone())));
+    if let Some(reasoning) = reasoning {
+        fields.insert("reasoning_content".to_string(), reasoning.clone());
+    }
+    Jinja::from(Serde(fields))
 }
 
 /// transformers' sandbox: its whitespace rules, filters and globals, no loader, and limits.
@@ -221,21 +259,7 @@ fn environment() -> Result<Environment<'static>, Error> {
     environment.set_recursion_limit(RECURSION_LIMIT);
     environment.set_unknown_method_callback(python_methods::unknown_method);
     environment.set_formatter(print);
-    environment.add_filter("tojson", python::tojson);
-    environment.add_filter("trim", trim);
-    environment.add_filter("length", length);
-    environment.add_filter("count", length);
-    environment.add_filter("items", items);
-    environment.add_function("raise_exception", raise_exception);
-    // jinja2 also counts strings and mappings as sequences, and None as nothing.
-    environment.add_test("sequence", |value: &Jinja| {
-        use ValueKind::{Map, Seq, String, Undefined};
-        matches!(value.kind(), Map | Seq | String | Undefined)
-    });
-    environment.add_test("iterable", |value: &Jinja| !value.is_none() && value.try_iter().is_ok());
-    environment.add_test("callable", |value: &Jinja| {
-        value.kind() == ValueKind::Plain && value.as_object().is_some()
-    });
+    filters::add_to(&mut environment);
     Ok(environment)
 }
 
@@ -247,34 +271,6 @@ fn print(output: &mut Output, _state: &mut State, value: &Jinja) -> Result<(), E
         _ => output.write_str(&python::to_str(value)?),
     }
     .map_err(|_| Error::new(ErrorKind::WriteFailure, "the output is full"))
-}
-
-fn raise_exception(message: &Jinja) -> Result<Jinja, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, message.to_string()))
-}
-
-fn trim(value: &Jinja, chars: Option<&str>) -> Result<Jinja, Error> {
-    let text = value.as_str().map_or_else(|| python::to_str(value), |text| Ok(text.to_string()))?;
-    Ok(Jinja::from(python_methods::strip(&text, chars, true, true)))
-}
-
-/// An undefined value has length 0.
-fn length(value: &Jinja) -> Result<usize, Error> {
-    if value.is_undefined() {
-        return Ok(0);
-    }
-    value.len().ok_or_else(|| {
-        let message = format!("object of type {} has no len()", value.kind());
-        Error::new(ErrorKind::InvalidOperation, message)
-    })
-}
-
-/// An undefined value has no items.
-fn items(value: &Jinja) -> Result<Jinja, Error> {
-    if value.is_undefined() {
-        return Ok(Jinja::from(Vec::<Jinja>::new()));
-    }
-    minijinja::filters::items(value)
 }
 
 /// An error with its causes and the line of the template.

@@ -69,13 +69,21 @@ impl Detokenizer {
         if decoded.ends_with('\u{FFFD}') || decoded.len() < self.context_text.len() {
             return Ok(());
         }
-        match decoded.strip_prefix(self.context_text.as_str()) {
+        // A prompt that ends with broken characters: the output may turn the last into another one.
+        let context = self.context_text.as_str();
+        let new = decoded
+            .strip_prefix(context)
+            .or_else(|| decoded.strip_prefix(context.trim_end_matches('\u{FFFD}')));
+        match new {
             Some(new) => self.text.push_str(new),
             // The new tokens changed the text of the context: bytes that were a character have become
             // part of an invalid run. What is out stays out (vLLM resets its stream).
             None => {
                 let pending = &self.window[self.context..];
                 let new = tokenizer.decode(pending, self.skip_special_tokens)?;
+                if new.ends_with('\u{FFFD}') {
+                    return Ok(());
+                }
                 self.text.push_str(&new);
             }
         }

@@ -4,6 +4,8 @@
 //!   training; it prints its body in a scope of its own, and so does `{% with %}..{% endwith %}`.
 //! - Slices: minijinja 3.0.5 panics on `""[::-1]`, includes the end of `x[2:0:-1]`, and its slices of
 //!   lists are not lists. `x[a:b:c]` becomes `x.__slice__(a,b,c)`, see `python_methods::slice`.
+//! - `'%s' % x` formats strings; minijinja has the same as a filter, `'%s'|format(x)`. Only for a literal
+//!   on the left and a name or a parenthesis on the right.
 //! - Newlines are `\n`, as jinja2 reads its sources.
 //!
 //! Text, comments, string literals and raw blocks are not touched.
@@ -89,6 +91,7 @@ fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> &'a str {
         match c {
             '\'' | '"' => {
                 rest = copy(rest, end_of_string(rest, c), out);
+                rest = percent_format(rest, out);
                 continue;
             }
             '(' | '[' | '{' => open.push((out.len(), Vec::new())),
@@ -116,6 +119,26 @@ fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> &'a str {
         rest = copy(rest, Some(c.len_utf8()), out);
     }
     rest
+}
+
+/// `'..' % (a, b)` or `'..' % name` after its literal, as a call of the `format` filter.
+fn percent_format<'a>(rest: &'a str, out: &mut String) -> &'a str {
+    let Some(operand) = rest.trim_start().strip_prefix('%').filter(|text| !text.starts_with('}'))
+    else {
+        return rest;
+    };
+    let operand = operand.trim_start();
+    if operand.starts_with('(') {
+        out.push_str("|format");
+        return operand;
+    }
+    let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+    let (path, after) = operand.split_at(operand.find(|c| !is_path(c)).unwrap_or(operand.len()));
+    if path.is_empty() || after.starts_with(['(', '[']) {
+        return rest;
+    }
+    out.push_str(&format!("|format({path})"));
+    after
 }
 
 /// Where a string literal ends, its quotes included.
@@ -160,6 +183,8 @@ mod tests {
             ("{{ m[a[1:2]|length : -1][0] }}", "{{ m.__slice__(a.__slice__(1,2)|length,-1)[0] }}"),
             ("{{ {'a': [1, 2]}['a'] }}", "{{ {'a': [1, 2]}['a'] }}"),
             ("{{ f({'a': {'b': 1}}) }}x[:]", "{{ f({'a': {'b': 1}}) }}x[:]"),
+            ("{{ 'a' ~ '%s=%d' % ('n', 3) }}", "{{ 'a' ~ '%s=%d'|format('n', 3) }}"),
+            ("{% if x == '%s' % y.z %}", "{% if x == '%s'|format(y.z) %}"),
             ("{{ '[1:2] \\' }}' ~ m[:2] }}", "{{ '[1:2] \\' }}' ~ m.__slice__(none,2) }}"),
         ];
         for (source, expected) in cases {

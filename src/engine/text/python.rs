@@ -247,12 +247,11 @@ impl Dumps {
                 '\t' => self.out.push_str("\\t"),
                 '\u{8}' => self.out.push_str("\\b"),
                 '\u{c}' => self.out.push_str("\\f"),
-                c if c < ' ' || (self.ensure_ascii && !c.is_ascii()) => {
+                c if c < ' ' || (self.ensure_ascii && c > '~') => {
                     for unit in c.encode_utf16(&mut [0; 2]) {
                         let _ = write!(self.out, "\\u{unit:04x}");
                     }
                 }
-                // json.dumps escapes DEL only with ensure_ascii, and not even then.
                 c => self.out.push(c),
             }
         }

@@ -80,6 +80,10 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Valu
             let () = from_args(args)?;
             title(text).into()
         }
+        "capitalize" => {
+            let () = from_args(args)?;
+            capitalize(text).into()
+        }
         "casefold" => {
             let () = from_args(args)?;
             text.to_lowercase().into()
@@ -258,7 +262,7 @@ fn split_lines(text: &str, keep_ends: bool) -> Vec<&str> {
 /// Widest padding: a template that asks for more is broken or hostile.
 const MAX_WIDTH: usize = 1 << 16;
 
-fn pad(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+pub(super) fn pad(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let (width, fill): (usize, Option<char>) = from_args(args)?;
     if width > MAX_WIDTH {
         return Err(Error::new(ErrorKind::InvalidOperation, format!("{method}: width too large")));
@@ -280,7 +284,7 @@ fn pad(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     }))
 }
 
-/// `str.title`: a letter after a non-letter is upper case, others lower case.
+/// `str.title`: a letter after a non-letter is in title case, others lower case.
 fn title(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut in_word = false;
@@ -288,11 +292,49 @@ fn title(text: &str) -> String {
         if in_word {
             out.extend(c.to_lowercase());
         } else {
-            out.extend(c.to_uppercase());
+            title_case(c, &mut out);
         }
-        in_word = c.is_alphabetic();
+        in_word = c.is_alphabetic() && (c.is_lowercase() || c.is_uppercase() || is_title_case(c));
     }
     out
+}
+
+/// `str.capitalize`: the first character in title case, the rest lower case.
+fn capitalize(text: &str) -> String {
+    let mut chars = text.chars();
+    let mut out = String::with_capacity(text.len());
+    if let Some(first) = chars.next() {
+        title_case(first, &mut out);
+    }
+    out.push_str(&chars.as_str().to_lowercase());
+    out
+}
+
+/// The digraphs that have a title case of their own: Dž, Lj, Nj, Dz.
+fn is_title_case(c: char) -> bool {
+    matches!(c, '\u{1c5}' | '\u{1c8}' | '\u{1cb}' | '\u{1f2}')
+}
+
+/// Upper case, but "SS" for ß is "Ss".
+fn title_case(c: char, out: &mut String) {
+    match c {
+        '\u{1c4}'..='\u{1c6}' => out.push('\u{1c5}'),
+        '\u{1c7}'..='\u{1c9}' => out.push('\u{1c8}'),
+        '\u{1ca}'..='\u{1cc}' => out.push('\u{1cb}'),
+        '\u{1f1}'..='\u{1f3}' => out.push('\u{1f2}'),
+        _ => {
+            let mut upper = c.to_uppercase();
+            let first = upper.next().unwrap_or(c);
+            out.push(first);
+            for rest in upper {
+                if first.is_uppercase() {
+                    out.extend(rest.to_lowercase());
+                } else {
+                    out.push(rest);
+                }
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@ use std::path::Path;
 use serde_json::Value;
 use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineTokenizer};
 
-use super::TextError;
 use super::control_tokens::{self, RenderedChat};
 use super::tokenizer_files::{TokenizerFiles, id_of_token};
+use super::{TextError, split_regex};
 
 /// A model's tokenizer. Immutable; share it by `Arc`.
 pub struct Tokenizer {
@@ -74,13 +74,18 @@ impl Tokenizer {
             token["special"] = Value::Bool(true);
         }
         tokenizers::canonicalize_value(&mut tokenizer).map_err(|error| error.to_string())?;
-        let inner =
-            tokenizers::from_json(&tokenizer.to_string()).map_err(|error| error.to_string())?;
-        for (text, &id) in &added_tokens {
-            let given = inner.get_added_vocabulary().token_to_id(text);
-            if given.is_some_and(|given| given != id) {
-                return Err(format!("added token {text:?} has id {id}, not its place {given:?}"));
+        let mut inner = split_regex::load(&tokenizer)?;
+        if misnumbered(&inner, &added_tokens).is_some() {
+            // The crate numbers added tokens that the model does not know by their place.
+            for (text, &id) in &added_tokens {
+                if let Some(vocab) = tokenizer["model"]["vocab"].as_object_mut() {
+                    vocab.entry(text.as_str()).or_insert(id.into());
+                }
             }
+            inner = split_regex::load(&tokenizer)?;
+        }
+        if let Some(text) = misnumbered(&inner, &added_tokens) {
+            return Err(format!("added token {text:?} cannot have the id the file gives it"));
         }
         let mut tokenizer = Self {
             inner,
@@ -224,6 +229,17 @@ impl Tokenizer {
     pub(super) fn newline_ids(&self) -> &[u32] {
         &self.newline_ids
     }
+}
+
+/// An added token that got another id than its own.
+fn misnumbered<'a>(
+    inner: &PipelineTokenizer,
+    added_tokens: &'a BTreeMap<String, u32>,
+) -> Option<&'a str> {
+    let vocabulary = inner.get_added_vocabulary();
+    let wrong =
+        |(text, id): &(&String, &u32)| vocabulary.token_to_id(text).is_some_and(|g| g != **id);
+    added_tokens.iter().find(wrong).map(|(text, _)| text.as_str())
 }
 
 fn vocab_size(tokenizer: &Value) -> usize {
