@@ -8,6 +8,7 @@ pub mod request;
 pub mod sampler;
 pub mod sampling_params;
 pub mod stats;
+pub mod text;
 
 use std::sync::Arc;
 

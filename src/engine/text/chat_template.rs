@@ -1,0 +1,315 @@
+//! `ChatTemplate`: messages to prompt text, byte for byte as transformers' `apply_chat_template`.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::panic::AssertUnwindSafe;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Serde, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, Output, State, Value as Jinja};
+use serde_json::{Map, Value};
+
+use super::control_tokens::{ControlTokens, RenderedChat};
+use super::{RunDate, TextError, Tokenizer, dialect, filters, python, python_methods};
+
+/// Instructions a render may take: a conversation of ten thousand messages takes about a million.
+const FUEL: u64 = 5_000_000;
+/// Nesting of blocks and macro calls (a macro counts four).
+const RECURSION_LIMIT: usize = 200;
+/// Longest rendered text, in bytes.
+const MAX_OUTPUT: usize = 16 << 20;
+/// The template of a model; of several, the one for conversations without tools.
+const DEFAULT: &str = "default";
+/// The one for conversations with tools, where a model has both.
+const TOOL_USE: &str = "tool_use";
+
+/// What a template sees besides the messages.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChatOptions {
+    /// Ends the prompt with the beginning of the assistant's turn.
+    pub add_generation_prompt: bool,
+    /// JSON array of tool schemas.
+    pub tools: Option<Value>,
+    /// JSON array of documents.
+    pub documents: Option<Value>,
+    /// Further variables (`enable_thinking`, ...), vLLM's `chat_template_kwargs`.
+    pub kwargs: Map<String, Value>,
+    /// What `strftime_now` formats.
+    pub now: RunDate,
+}
+
+impl Default for ChatOptions {
+    /// As vLLM's `LLM.chat`.
+    fn default() -> Self {
+        Self {
+            add_generation_prompt: true,
+            tools: None,
+            documents: None,
+            kwargs: Map::new(),
+            now: RunDate::default(),
+        }
+    }
+}
+
+/// A compiled chat template. Rendering shares nothing between threads.
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    source: String,
+    /// `bos_token`, `eos_token`, ... as variables.
+    special_tokens: BTreeMap<String, String>,
+    control_tokens: OnceLock<ControlTokens>,
+}
+
+impl ChatTemplate {
+    /// The template of a model folder: chat_template.jinja, else chat_template.json, else
+    /// tokenizer_config.json; None if it has none.
+    ///
+    /// # Errors
+    /// A file is corrupt, or the template does not compile.
+    pub fn from_dir(dir: &Path, tokenizer: &Tokenizer) -> Result<Option<Self>, TextError> {
+        for name in ["chat_template.jinja", "chat_template.json", "tokenizer_config.json"] {
+            let path = dir.join(name);
+            let Some(text) = read(&path)? else { continue };
+            let sources = if name.ends_with(".jinja") {
+                let tool_use = read(&dir.join("additional_chat_templates/tool_use.jinja"))?;
+                let tool_use = tool_use.map(|source| (TOOL_USE, source));
+                [(DEFAULT, text)].into_iter().chain(tool_use).collect()
+            } else {
+                let json: Value =
+                    serde_json::from_str(&text).map_err(|error| TextError::file(&path, error))?;
+                named_templates(&json["chat_template"])
+            };
+            if !sources.is_empty() {
+                let tokens = tokenizer.special_tokens().clone();
+                return Self::compile(sources, tokens)
+                    .map(Some)
+                    .map_err(|error| TextError::file(&path, error));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Compiles a template (`--chat-template`).
+    ///
+    /// # Errors
+    /// It does not compile.
+    pub fn new(
+        source: &str,
+        bos_token: Option<&str>,
+        eos_token: Option<&str>,
+    ) -> Result<Self, TextError> {
+        let tokens = [("bos_token", bos_token), ("eos_token", eos_token)];
+        let tokens = tokens.into_iter().filter_map(|(k, v)| Some((k.to_string(), v?.to_string())));
+        Self::compile(vec![(DEFAULT, source.to_string())], tokens.collect())
+            .map_err(|error| TextError::Model(format!("chat template: {error}")))
+    }
+
+    fn compile(
+        sources: Vec<(&'static str, String)>,
+        special_tokens: BTreeMap<String, String>,
+    ) -> Result<Self, String> {
+        let mut environment = environment().map_err(|error| describe(&error))?;
+        let mut all = String::new();
+        for (name, source) in sources {
+            let translated = dialect::translate(&source);
+            let added = environment.add_template_owned(name, translated);
+            added.map_err(|error| describe(&error))?;
+            all.push_str(&source);
+        }
+        if environment.get_template(DEFAULT).is_err() {
+            return Err("several chat templates, and none is called `default`".to_string());
+        }
+        let control_tokens = OnceLock::new();
+        Ok(Self { environment, source: all, special_tokens, control_tokens })
+    }
+
+    /// Renders a JSON array of messages.
+    ///
+    /// # Errors
+    /// The template rejects the messages (its text is in the error), or takes too long or writes too
+    /// much.
+    pub fn render(&self, messages: &Value, options: &ChatOptions) -> Result<String, TextError> {
+        let context = self.context(messages, options)?;
+        let tool_use = options.tools.as_ref().and(self.environment.get_template(TOOL_USE).ok());
+        let render = || {
+            let mut output = LimitedOutput { bytes: Vec::new() };
+            let template = tool_use.map_or_else(|| self.environment.get_template(DEFAULT), Ok)?;
+            template.render_captured_to(context, &mut output)?;
+            Ok(output.bytes)
+        };
+        // minijinja 3.0.5 panicked on some expressions; that must cost one row, not the run.
+        let rendered = std::panic::catch_unwind(AssertUnwindSafe(render));
+        let bytes = rendered
+            .map_err(|_| TextError::template("the chat template engine failed on this row"))?
+            .map_err(|error: Error| TextError::template(describe(&error)))?;
+        String::from_utf8(bytes)
+            .map_err(|_| TextError::template("the chat template wrote invalid UTF-8"))
+    }
+
+    /// Renders messages for `Tokenizer::encode_chat`. Control tokens in what users wrote are text,
+    /// unless `allow_special`. A template belongs to one tokenizer.
+    ///
+    /// # Errors
+    /// As `render`.
+    pub fn render_messages(
+        &self,
+        tokenizer: &Tokenizer,
+        messages: &Value,
+        options: &ChatOptions,
+        allow_special: bool,
+    ) -> Result<RenderedChat, TextError> {
+        let control =
+            self.control_tokens.get_or_init(|| ControlTokens::new(tokenizer, &self.source));
+        let values =
+            || options.tools.iter().chain(&options.documents).chain(options.kwargs.values());
+        let typed = control.occur_in_value(messages) || values().any(|v| control.occur_in_value(v));
+        if allow_special || !typed {
+            return Ok(RenderedChat::new(self.render(messages, options)?, false));
+        }
+        let mark = |value: &Option<Value>| value.as_ref().map(|value| control.mark(value));
+        let marked = ChatOptions {
+            tools: mark(&options.tools),
+            documents: mark(&options.documents),
+            kwargs: options.kwargs.iter().map(|(k, v)| (k.clone(), control.mark(v))).collect(),
+            ..*options
+        };
+        Ok(RenderedChat::new(self.render(&control.mark(messages), &marked)?, true))
+    }
+
+    /// The variables of a render. transformers passes `tools` and `documents` even when they are None.
+    fn context(&self, messages: &Value, options: &ChatOptions) -> Result<Jinja, TextError> {
+        let Some(messages) = messages.as_array() else {
+            return Err(TextError::template("messages is not a JSON array"));
+        };
+        if messages.is_empty() {
+            return Err(TextError::template("messages is empty: a conversation needs a message"));
+        }
+        if let Some(message) = messages.iter().find(|message| !message.is_object()) {
+            let message =
+                format!("a message is a JSON object with role and content, not {message}");
+            return Err(TextError::template(message));
+        }
+        let mut context: BTreeMap<&str, Jinja> = BTreeMap::new();
+        for (name, token) in &self.special_tokens {
+            context.insert(name, Jinja::from(token.as_str()));
+        }
+        let optional = |value: &Option<Value>| Jinja::from(Serde(value));
+        context.insert("tools", optional(&options.tools));
+        context.insert("documents", optional(&options.documents));
+        context.insert("add_generation_prompt", Jinja::from(options.add_generation_prompt));
+        for (name, value) in &options.kwargs {
+            context.insert(name, Jinja::from(Serde(value)));
+        }
+        let messages: Vec<Jinja> = messages.iter().map(message_variable).collect();
+        context.insert("messages", Jinja::from(messages));
+        let now = options.now;
+        let strftime_now = Jinja::from_function(move |format: &str| now.strftime(format));
+        context.insert("strftime_now", strftime_now);
+        Ok(Jinja::from(context))
+    }
+}
+
+/// A file's text; None if there is no such file.
+fn read(path: &Path) -> Result<Option<String>, TextError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(TextError::file(path, error)),
+    }
+}
+
+/// A template, or a list of named ones; others than these two are never chosen by themselves.
+fn named_templates(value: &Value) -> Vec<(&'static str, String)> {
+    if let Some(source) = value.as_str() {
+        return vec![(DEFAULT, source.to_string())];
+    }
+    let list = value.as_array().map_or(&[][..], Vec::as_slice);
+    let named = |name: &'static str| {
+        let template = list.iter().find(|template| template["name"] == name)?;
+        Some((name, template["template"].as_str()?.to_string()))
+    };
+    [DEFAULT, TOOL_USE].into_iter().filter_map(named).collect()
+}
+
+/// A message as transformers passes it on: keys whose value is null are left out, and reasoning, which
+/// goes by three names, is given as `reasoning_content` and `thinking`.
+fn message_variable(message: &Value) -> Jinja {
+    let mut fields = Map::new();
+    let given = message.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+    let names = ["reasoning_content", "thinking", "reasoning"];
+    let reasoning = names.iter().filter_map(|name| message.get(*name)).find(|text| !text.is_null());
+    if let Some(reasoning) = reasoning {
+        fields.insert("thinking".to_string(), reasoning.clone());
+    }
+    fields.extend(given.map(|(key, value)| (key.clone(), value.clone())));
+    if let Some(reasoning) = reasoning {
+        fields.insert("reasoning_content".to_string(), reasoning.clone());
+    }
+    Jinja::from(Serde(fields))
+}
+
+/// transformers' sandbox: its whitespace rules, filters and globals, no loader, and limits.
+fn environment() -> Result<Environment<'static>, Error> {
+    let mut environment = Environment::new();
+    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment.set_fuel(Some(FUEL));
+    environment.set_recursion_limit(RECURSION_LIMIT);
+    environment.set_unknown_method_callback(python_methods::unknown_method);
+    environment.set_formatter(print);
+    filters::add_to(&mut environment);
+    Ok(environment)
+}
+
+/// `{{ value }}` as Python's `str(value)`.
+fn print(output: &mut Output, _state: &mut State, value: &Jinja) -> Result<(), Error> {
+    match value.kind() {
+        ValueKind::Undefined => Ok(()),
+        ValueKind::String => output.write_str(value.as_str().unwrap_or_default()),
+        _ => output.write_str(&python::to_str(value)?),
+    }
+    .map_err(|_| Error::new(ErrorKind::WriteFailure, "the output is full"))
+}
+
+/// An error with its causes and the line of the template.
+fn describe(error: &Error) -> String {
+    let mut text = match error.kind() {
+        ErrorKind::OutOfFuel => {
+            "the chat template takes too many steps (endless loop?)".to_string()
+        }
+        _ => error.detail().map_or_else(|| error.kind().to_string(), str::to_string),
+    };
+    if let Some(line) = error.line() {
+        text.push_str(&format!(" (line {line} of the template)"));
+    }
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}
+
+/// Takes what a template writes, up to `MAX_OUTPUT`.
+struct LimitedOutput {
+    bytes: Vec<u8>,
+}
+
+impl io::Write for LimitedOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > MAX_OUTPUT {
+            return Err(io::Error::other("the chat template writes more than 16 MiB"));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

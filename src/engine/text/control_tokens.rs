@@ -1,0 +1,204 @@
+//! Control tokens that users type are text, those that the chat template writes are control tokens.
+//!
+//! As transformers' `apply_chat_template(sanitize_control_tokens=True)`: before rendering, control
+//! tokens inside the values of messages, tools and documents are put between two private-use
+//! characters; after rendering, what is between them is encoded without added tokens. Templates can
+//! still look at the content (`'</think>' in content`), since only the markers are new.
+
+use serde_json::Value;
+
+use super::{TextError, Tokenizer};
+
+const START: char = '\u{F0000}';
+const END: char = '\u{F0001}';
+
+/// A rendered conversation, which remembers what users typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RenderedChat {
+    text: String,
+    marked: bool,
+}
+
+impl RenderedChat {
+    pub(super) fn new(text: String, marked: bool) -> Self {
+        Self { text, marked }
+    }
+
+    /// The text, as it would be without the distinction.
+    pub fn text(&self) -> String {
+        if self.marked { self.text.replace([START, END], "") } else { self.text.clone() }
+    }
+}
+
+/// The tokens that users cannot write: all special tokens, and those added tokens that occur in the
+/// source of the template (turn markers of Gemma 2 and DeepSeek are not declared special), unless
+/// they are white space.
+pub(super) struct ControlTokens {
+    /// Longest first, so that a token wins over those it contains.
+    tokens: Vec<String>,
+    /// Bytes that begin one, for a quick look at text that has none.
+    first_bytes: [bool; 256],
+}
+
+impl ControlTokens {
+    pub fn new(tokenizer: &Tokenizer, template_source: &str) -> Self {
+        let is_control = |text: &str, id: u32| {
+            tokenizer.is_special(id)
+                || (template_source.contains(text) && !text.chars().all(char::is_whitespace))
+        };
+        let mut tokens: Vec<String> = tokenizer
+            .added_tokens()
+            .iter()
+            .filter(|&(text, &id)| !text.is_empty() && is_control(text, id))
+            .map(|(text, _)| text.clone())
+            .collect();
+        tokens.sort_by_key(|token| std::cmp::Reverse(token.len()));
+        let mut first_bytes = [false; 256];
+        for token in &tokens {
+            first_bytes[usize::from(token.as_bytes()[0])] = true;
+        }
+        Self { tokens, first_bytes }
+    }
+
+    /// The control token at the beginning of a text.
+    fn at(&self, text: &str) -> Option<&str> {
+        let first = *text.as_bytes().first()?;
+        let tokens = self.first_bytes[usize::from(first)].then_some(&self.tokens)?;
+        tokens.iter().map(String::as_str).find(|token| text.starts_with(token))
+    }
+
+    fn occur_in(&self, text: &str) -> bool {
+        let mut places = text.char_indices().map(|(at, _)| at);
+        places.any(|at| self.at(&text[at..]).is_some())
+    }
+
+    /// Whether a string anywhere in a value (keys of objects aside) has a control token.
+    pub fn occur_in_value(&self, value: &Value) -> bool {
+        match value {
+            Value::String(text) => self.occur_in(text),
+            Value::Array(items) => items.iter().any(|item| self.occur_in_value(item)),
+            Value::Object(items) => items.values().any(|item| self.occur_in_value(item)),
+            _ => false,
+        }
+    }
+
+    /// The value with its control tokens between markers.
+    pub fn mark(&self, value: &Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.mark_text(text)),
+            Value::Array(items) => items.iter().map(|item| self.mark(item)).collect(),
+            Value::Object(items) => {
+                items.iter().map(|(key, item)| (key.clone(), self.mark(item))).collect()
+            }
+            other => other.clone(),
+        }
+    }
+
+    fn mark_text(&self, text: &str) -> String {
+        // Markers that users typed could forge a marked token.
+        let text = text.replace([START, END], "");
+        let mut out = String::with_capacity(text.len() + 8);
+        let mut rest = text.as_str();
+        while let Some(c) = rest.chars().next() {
+            let len = match self.at(rest) {
+                Some(token) => {
+                    out.extend([START]);
+                    out.push_str(token);
+                    out.extend([END]);
+                    token.len()
+                }
+                None => {
+                    out.push(c);
+                    c.len_utf8()
+                }
+            };
+            rest = &rest[len..];
+        }
+        out
+    }
+}
+
+/// A part of a marked text.
+#[derive(Debug, PartialEq, Eq)]
+enum Piece<'a> {
+    /// Encoded as usual.
+    Template(&'a str),
+    /// A control token that a user typed.
+    Typed(&'a str),
+}
+
+/// Cuts at markers. String methods of templates can separate a pair: a lone marker disappears but
+/// still cuts, so that the text around it cannot join into a control token.
+fn pieces<'a>(text: &'a str, tokenizer: &Tokenizer) -> Vec<Piece<'a>> {
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find([START, END]) {
+        pieces.push(Piece::Template(&rest[..at]));
+        let marker = if rest[at..].starts_with(START) { START } else { END };
+        rest = &rest[at + marker.len_utf8()..];
+        if marker == START
+            && let Some(end) = rest.find([START, END])
+            && rest[end..].starts_with(END)
+            && tokenizer.added_token_id(&rest[..end]).is_some()
+        {
+            pieces.push(Piece::Typed(&rest[..end]));
+            rest = &rest[end + END.len_utf8()..];
+        }
+    }
+    pieces.push(Piece::Template(rest));
+    pieces.retain(|piece| !matches!(piece, Piece::Template("")));
+    pieces
+}
+
+pub(super) fn encode_chat(
+    tokenizer: &Tokenizer,
+    chat: &RenderedChat,
+) -> Result<Vec<u32>, TextError> {
+    if !chat.marked {
+        return tokenizer.encode(&chat.text, false);
+    }
+    let mut ids = Vec::new();
+    for (index, piece) in pieces(&chat.text, tokenizer).into_iter().enumerate() {
+        match piece {
+            Piece::Template(text) if index == 0 => ids.extend(tokenizer.encode(text, false)?),
+            Piece::Template(text) => ids.extend(encode_inside(tokenizer, text, false)?),
+            Piece::Typed(token) => ids.extend(encode_typed(tokenizer, token)?),
+        }
+    }
+    Ok(ids)
+}
+
+/// Encodes a piece from the middle of a text. SentencePiece tokenizers put a space before whatever
+/// they encode: a newline in front takes it, and its ids are removed.
+fn encode_inside(tokenizer: &Tokenizer, text: &str, typed: bool) -> Result<Vec<u32>, TextError> {
+    let encode = |text: &str| match typed {
+        true => tokenizer.encode_as_text(text),
+        false => tokenizer.encode(text, false),
+    };
+    let mut ids = encode(&format!("\n{text}"))?;
+    let newline = tokenizer.newline_ids();
+    if !ids.starts_with(newline) {
+        return encode(text);
+    }
+    ids.drain(..newline.len());
+    Ok(ids)
+}
+
+fn encode_typed(tokenizer: &Tokenizer, token: &str) -> Result<Vec<u32>, TextError> {
+    let id = tokenizer.added_token_id(token);
+    let is_text = |ids: &[u32]| ids.iter().all(|part| Some(*part) != id);
+    let ids = encode_inside(tokenizer, token, true)?;
+    if is_text(&ids) {
+        return Ok(ids);
+    }
+    // The model of the tokenizer itself knows the token (Unigram vocabularies list `<s>`): cut it.
+    let cut = token.chars().next().map_or(0, char::len_utf8);
+    let mut ids = encode_inside(tokenizer, &token[..cut], true)?;
+    ids.extend(encode_inside(tokenizer, &token[cut..], true)?);
+    if is_text(&ids) {
+        return Ok(ids);
+    }
+    Err(TextError::tokenize(format!(
+        "{token:?} cannot be encoded as text, only as a control token (--allow-special accepts it)"
+    )))
+}

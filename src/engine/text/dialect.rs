@@ -1,0 +1,203 @@
+//! What minijinja does not read as jinja2 does, rewritten token by token before it compiles.
+//!
+//! - `{% generation %}..{% endgeneration %}` of transformers marks what an assistant wrote, for
+//!   training; it prints its body in a scope of its own, and so does `{% with %}..{% endwith %}`.
+//! - Slices: minijinja 3.0.5 panics on `""[::-1]`, includes the end of `x[2:0:-1]`, and its slices of
+//!   lists are not lists. `x[a:b:c]` becomes `x.__slice__(a,b,c)`, see `python_methods::slice`.
+//! - `'%s' % x` formats strings; minijinja has the same as a filter, `'%s'|format(x)`. Only for a literal
+//!   on the left and a name or a parenthesis on the right.
+//! - Newlines are `\n`, as jinja2 reads its sources.
+//!
+//! Text, comments, string literals and raw blocks are not touched.
+
+/// The method that slices become. Templates cannot call it themselves: jinja2's sandbox refuses
+/// names that begin with an underscore.
+pub(super) const SLICE_METHOD: &str = "__slice__";
+
+/// A template that minijinja renders as jinja2 renders `source`.
+pub(super) fn translate(source: &str) -> String {
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source.as_str();
+    while let Some(at) = find_tag(rest) {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        rest = match &rest[..2] {
+            "{#" => copy(rest, rest.find("#}").map(|end| end + 2), &mut out),
+            "{%" => {
+                let after = block_name(rest, &mut out);
+                let is_raw = out.ends_with("raw") && !out.ends_with("endraw");
+                let body = expression(after, "%}", &mut out);
+                if is_raw { copy(body, end_of_raw(body), &mut out) } else { body }
+            }
+            _ => {
+                out.push_str("{{");
+                expression(&rest[2..], "}}", &mut out)
+            }
+        };
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Where the next `{{`, `{%` or `{#` is.
+fn find_tag(text: &str) -> Option<usize> {
+    text.match_indices('{')
+        .map(|(at, _)| at)
+        .find(|&at| matches!(text.as_bytes().get(at + 1), Some(b'{' | b'%' | b'#')))
+}
+
+/// Copies up to `end` (or all of it) and returns the rest.
+fn copy<'a>(text: &'a str, end: Option<usize>, out: &mut String) -> &'a str {
+    let end = end.unwrap_or(text.len());
+    out.push_str(&text[..end]);
+    &text[end..]
+}
+
+/// Copies `{%-  name`, the name translated.
+fn block_name<'a>(tag: &'a str, out: &mut String) -> &'a str {
+    let is_head = |c: char| c.is_whitespace() || matches!(c, '-' | '+');
+    let inside = &tag[2..];
+    let name = inside.trim_start_matches(is_head);
+    let len = name.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(name.len());
+    out.push_str(&tag[..tag.len() - name.len()]);
+    out.push_str(match &name[..len] {
+        "generation" => "with",
+        "endgeneration" => "endwith",
+        other => other,
+    });
+    &name[len..]
+}
+
+/// Where the tag that ends a raw block begins.
+fn end_of_raw(text: &str) -> Option<usize> {
+    let is_end = |at: &usize| {
+        let name = text[at + 2..].trim_start_matches(|c: char| c.is_whitespace() || c == '-');
+        name.starts_with("endraw")
+    };
+    text.match_indices("{%").map(|(at, _)| at).find(is_end)
+}
+
+/// Copies an expression and the `end` that closes its tag, slices translated. Returns the rest.
+fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> &'a str {
+    // Open brackets: where each is in `out`, and where its own colons are.
+    let mut open: Vec<(usize, Vec<usize>)> = Vec::new();
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        if open.is_empty() && rest.starts_with(end) {
+            out.push_str(end);
+            return &rest[end.len()..];
+        }
+        match c {
+            '\'' | '"' => {
+                rest = copy(rest, end_of_string(rest, c), out);
+                rest = percent_format(rest, out);
+                continue;
+            }
+            '(' | '[' | '{' => open.push((out.len(), Vec::new())),
+            ':' => {
+                if let Some((at, colons)) = open.last_mut()
+                    && out[*at..].starts_with('[')
+                {
+                    colons.push(out.len());
+                }
+            }
+            ')' | ']' | '}' => {
+                if let Some((at, colons)) = open.pop()
+                    && c == ']'
+                    && !colons.is_empty()
+                {
+                    let call = slice_call(&out[at..], at, &colons);
+                    out.truncate(at);
+                    out.push_str(&call);
+                    rest = &rest[1..];
+                    continue;
+                }
+            }
+            _ => {}
+        }
+        rest = copy(rest, Some(c.len_utf8()), out);
+    }
+    rest
+}
+
+/// `'..' % (a, b)` or `'..' % name` after its literal, as a call of the `format` filter.
+fn percent_format<'a>(rest: &'a str, out: &mut String) -> &'a str {
+    let Some(operand) = rest.trim_start().strip_prefix('%').filter(|text| !text.starts_with('}'))
+    else {
+        return rest;
+    };
+    let operand = operand.trim_start();
+    if operand.starts_with('(') {
+        out.push_str("|format");
+        return operand;
+    }
+    let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+    let (path, after) = operand.split_at(operand.find(|c| !is_path(c)).unwrap_or(operand.len()));
+    if path.is_empty() || after.starts_with(['(', '[']) {
+        return rest;
+    }
+    out.push_str(&format!("|format({path})"));
+    after
+}
+
+/// Where a string literal ends, its quotes included.
+fn end_of_string(text: &str, quote: char) -> Option<usize> {
+    let mut escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        if c == quote && !escaped {
+            return Some(at + 1);
+        }
+        escaped = c == '\\' && !escaped;
+    }
+    None
+}
+
+/// `[a:b` with its colons to `.__slice__(a,b)`; what is left out is none.
+fn slice_call(slice: &str, at: usize, colons: &[usize]) -> String {
+    let mut parts = Vec::new();
+    let mut start = 1;
+    for colon in colons.iter().map(|colon| colon - at).chain([slice.len()]) {
+        let part = slice[start..colon].trim();
+        parts.push(if part.is_empty() { "none" } else { part });
+        start = colon + 1;
+    }
+    format!(".{SLICE_METHOD}({})", parts.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::translate;
+
+    #[test]
+    fn generation_blocks_become_scopes() {
+        let source = "{%- generation -%}a{%+ endgeneration %}{% generation_x %}";
+        assert_eq!(translate(source), "{%- with -%}a{%+ endwith %}{% generation_x %}");
+    }
+
+    #[test]
+    fn slices_become_calls() {
+        let cases = [
+            ("{{ m[::-1] }}", "{{ m.__slice__(none,none,-1) }}"),
+            ("{% for x in m[1:] %}", "{% for x in m.__slice__(1,none) %}"),
+            ("{{ m[a[1:2]|length : -1][0] }}", "{{ m.__slice__(a.__slice__(1,2)|length,-1)[0] }}"),
+            ("{{ {'a': [1, 2]}['a'] }}", "{{ {'a': [1, 2]}['a'] }}"),
+            ("{{ f({'a': {'b': 1}}) }}x[:]", "{{ f({'a': {'b': 1}}) }}x[:]"),
+            ("{{ 'a' ~ '%s=%d' % ('n', 3) }}", "{{ 'a' ~ '%s=%d'|format('n', 3) }}"),
+            ("{% if x == '%s' % y.z %}", "{% if x == '%s'|format(y.z) %}"),
+            ("{{ '[1:2] \\' }}' ~ m[:2] }}", "{{ '[1:2] \\' }}' ~ m.__slice__(none,2) }}"),
+        ];
+        for (source, expected) in cases {
+            assert_eq!(translate(source), expected);
+        }
+    }
+
+    #[test]
+    fn comments_raw_blocks_and_text_stay() {
+        let source = "{# {% generation %} x[1:] #}{%- raw -%}{% generation %}{{ x[1:] }}{%- endraw %}\
+                      x[1:] {% generation";
+        let expected = source.replace("x[1:] {% generation", "x[1:] {% with");
+        assert_eq!(translate(source), expected);
+        assert_eq!(translate("a\r\nb\rc"), "a\nb\nc");
+    }
+}

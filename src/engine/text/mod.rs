@@ -1,0 +1,65 @@
+//! Strings to token ids and back: tokenizer, chat template, detokenizer, stop strings. Knows no tensors.
+
+mod chat_template;
+mod control_tokens;
+mod detokenizer;
+mod dialect;
+mod filters;
+mod python;
+mod python_methods;
+mod run_date;
+mod split_regex;
+mod stop;
+mod tokenizer;
+mod tokenizer_files;
+
+pub use chat_template::{ChatOptions, ChatTemplate};
+pub use control_tokens::RenderedChat;
+pub use detokenizer::Detokenizer;
+pub use run_date::RunDate;
+pub use stop::{StopChecker, StopMatch};
+pub use tokenizer::Tokenizer;
+
+use std::fmt;
+use std::path::Path;
+
+/// Why text could not be handled: a fault of the model's files, or of one row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TextError {
+    /// Tokenizer or chat template files are missing, corrupt or unsupported: no row can run.
+    Model(String),
+    /// One row cannot be rendered or encoded: it becomes an error row.
+    Row {
+        /// Stable word: `chat_template` or `tokenize`.
+        code: &'static str,
+        /// What is wrong and what to do.
+        message: String,
+    },
+}
+
+impl TextError {
+    fn file(path: &Path, message: impl fmt::Display) -> Self {
+        TextError::Model(format!("{}: {message}", path.display()))
+    }
+
+    fn template(message: impl Into<String>) -> Self {
+        TextError::Row { code: "chat_template", message: message.into() }
+    }
+
+    fn tokenize(message: impl fmt::Display) -> Self {
+        TextError::Row {
+            code: "tokenize",
+            message: format!("the text cannot be tokenized: {message}"),
+        }
+    }
+}
+
+impl fmt::Display for TextError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TextError::Model(message) | TextError::Row { message, .. } => f.write_str(message),
+        }
+    }
+}
+
+impl std::error::Error for TextError {}

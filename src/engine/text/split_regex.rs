@@ -1,0 +1,131 @@
+//! Loads a tokenizer whose pre-tokenizer splits on a regex that tokenizers 1.0.0-rc.3 has no
+//! hand-written splitter for (BLOOM, Falcon, DeepSeek-Coder, Qwen 3.5 ...).
+//!
+//! rc.3 can run such a `Split` on fancy-regex, but its JSON reader never compiles the pattern, and the
+//! tokenizer then refuses every text. So the pre-tokenizer is compiled here and the tokenizer put
+//! together again from its parts. GPT-2, Llama 3, Qwen 2/3, o200k, Tekken and DeepSeek 3 do not need it.
+
+use serde_json::Value;
+use tokenizers::models::bpe::PipelineBPE;
+use tokenizers::normalizers::replace::ReplacePattern;
+use tokenizers::normalizers::{
+    Lowercase, NFC, NFD, NFKC, NFKD, Nmt, Prepend, Replace, Strip, StripAccents,
+};
+use tokenizers::pipeline::{
+    PipelineModel, PipelineNormalizer, PipelinePostProcessor, PipelinePreTokenizer,
+    PipelineTokenizer,
+};
+use tokenizers::pre_tokenizers::sequence::PipelineSequence;
+use tokenizers::pre_tokenizers::split::{Search, Split};
+use tokenizers::tokenizer::SplitDelimiterBehavior;
+
+/// A tokenizer from a canonical `tokenizer.json`.
+pub(super) fn load(json: &Value) -> Result<PipelineTokenizer, String> {
+    let tokenizer = tokenizers::from_json(&json.to_string()).map_err(|error| error.to_string())?;
+    match compile(tokenizer.get_pre_tokenizer())? {
+        None => Ok(tokenizer),
+        Some(pre_tokenizer) => rebuild(&tokenizer, pre_tokenizer, &json["normalizer"]),
+    }
+}
+
+/// The pre-tokenizer with its regexes compiled; None if it needs none.
+fn compile(pre_tokenizer: &PipelinePreTokenizer) -> Result<Option<PipelinePreTokenizer>, String> {
+    match pre_tokenizer {
+        PipelinePreTokenizer::Split(split) if needs_regex(split) => {
+            Split::new(split.pattern.clone(), split.behavior, split.invert)
+                .map(|split| Some(PipelinePreTokenizer::Split(split)))
+                .map_err(|error| format!("pattern {:?}: {error}", split.pattern))
+        }
+        PipelinePreTokenizer::Sequence(sequence) if !sequence.is_deepseek() => {
+            let mut compiled = false;
+            let mut members = Vec::new();
+            for member in sequence.pre_tokenizers() {
+                // Cloning a Split compiles its pattern, and panics where that fails: ask first.
+                let new = compile(member)?;
+                compiled |= new.is_some();
+                members.push(new.unwrap_or_else(|| member.clone()));
+            }
+            Ok(compiled.then(|| PipelinePreTokenizer::Sequence(PipelineSequence::new(members))))
+        }
+        _ => Ok(None),
+    }
+}
+
+fn needs_regex(split: &Split) -> bool {
+    let native = split.grammar().is_some()
+        && split.behavior == SplitDelimiterBehavior::Isolated
+        && !split.invert;
+    matches!(split.search, Search::Unavailable) && !native
+}
+
+fn rebuild(
+    tokenizer: &PipelineTokenizer,
+    pre_tokenizer: PipelinePreTokenizer,
+    normalizer: &Value,
+) -> Result<PipelineTokenizer, String> {
+    let model = match tokenizer.get_model() {
+        PipelineModel::BPE(bpe) => bpe
+            .to_config()
+            .and_then(PipelineBPE::from_config)
+            .map(PipelineModel::BPE)
+            .map_err(|error| error.to_string())?,
+        PipelineModel::Unigram(unigram) => PipelineModel::Unigram(unigram.clone()),
+        PipelineModel::WordLevel(words) => PipelineModel::WordLevel(words.clone()),
+        PipelineModel::WordPiece(_) => {
+            return Err("a WordPiece model behind a regex Split is not supported".to_string());
+        }
+    };
+    let mut normalizers = Vec::new();
+    read_normalizer(normalizer, &mut normalizers)?;
+    let post_processor = tokenizer.get_post_processor();
+    Ok(PipelineTokenizer::from_parts(
+        tokenizer.get_added_vocabulary().clone(),
+        normalizers,
+        pre_tokenizer,
+        model,
+        PipelinePostProcessor {
+            single: post_processor.single.clone(),
+            pair: post_processor.pair.clone(),
+        },
+        tokenizer.get_decoder().cloned(),
+        tokenizer.get_role_to_token().clone(),
+        None,
+        None,
+    ))
+}
+
+/// The normalizers that come with byte-level BPE. rc.3 has them, but gives nobody its own.
+fn read_normalizer(json: &Value, out: &mut Vec<PipelineNormalizer>) -> Result<(), String> {
+    if json.is_null() {
+        return Ok(());
+    }
+    let text = |name: &str| json[name].as_str().unwrap_or_default().to_string();
+    let flag = |name: &str| json[name].as_bool().unwrap_or(false);
+    out.push(match json["type"].as_str().unwrap_or_default() {
+        "Sequence" => {
+            let members = json["normalizers"].as_array().into_iter().flatten();
+            return members.into_iter().try_for_each(|member| read_normalizer(member, out));
+        }
+        "NFC" => PipelineNormalizer::NFC(NFC),
+        "NFD" => PipelineNormalizer::NFD(NFD),
+        "NFKC" => PipelineNormalizer::NFKC(NFKC),
+        "NFKD" => PipelineNormalizer::NFKD(NFKD),
+        "Nmt" => PipelineNormalizer::Nmt(Nmt),
+        "Lowercase" => PipelineNormalizer::Lowercase(Lowercase),
+        "StripAccents" => PipelineNormalizer::StripAccents(StripAccents::new()),
+        "Prepend" => PipelineNormalizer::Prepend(Prepend::new(text("prepend"))),
+        "Strip" => PipelineNormalizer::Strip(Strip::new(flag("strip_left"), flag("strip_right"))),
+        "Replace" => {
+            let pattern = match (json["pattern"]["String"].as_str(), &json["pattern"]["Regex"]) {
+                (Some(text), _) => ReplacePattern::String(text.to_string()),
+                (None, regex) => ReplacePattern::Regex(
+                    regex.as_str().ok_or("a Replace normalizer has no pattern")?.to_string(),
+                ),
+            };
+            let replace = Replace::new(pattern, text("content"));
+            PipelineNormalizer::Replace(replace.map_err(|error| error.to_string())?)
+        }
+        other => return Err(format!("normalizer {other:?} before a regex Split is not supported")),
+    });
+    Ok(())
+}

@@ -1,0 +1,257 @@
+//! `Tokenizer`: text to ids and ids to text, over the tokenizers crate.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde_json::Value;
+use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineTokenizer};
+
+use super::control_tokens::{self, RenderedChat};
+use super::tokenizer_files::{TokenizerFiles, id_of_token};
+use super::{TextError, split_regex};
+
+/// A model's tokenizer. Immutable; share it by `Arc`.
+pub struct Tokenizer {
+    inner: PipelineTokenizer,
+    /// Contents of all added tokens, special or not.
+    added_tokens: BTreeMap<String, u32>,
+    /// Special ones among them: left out by `skip_special_tokens`.
+    special_ids: BTreeSet<u32>,
+    /// `bos_token` -> `<s>` ...
+    special_tokens: BTreeMap<String, String>,
+    bos_token_id: Option<u32>,
+    eos_token_id: Option<u32>,
+    vocab_size: usize,
+    /// Ids of `<0x80>`..`<0xBF>`: the inside of a character, where no window may start.
+    continuation_byte_ids: BTreeSet<u32>,
+    /// Ids of "\n", which shields a piece of text from the space that some put before a text.
+    newline_ids: Vec<u32>,
+}
+
+impl Tokenizer {
+    /// Reads `tokenizer.json`, `tokenizer_config.json` and the files that complete them.
+    ///
+    /// # Errors
+    /// A file is missing, corrupt, or describes a tokenizer that is not supported.
+    pub fn from_dir(dir: &Path) -> Result<Self, TextError> {
+        Self::build(TokenizerFiles::read(dir)?)
+            .map_err(|message| TextError::file(&dir.join("tokenizer.json"), message))
+    }
+
+    /// A tokenizer from the bytes of a `tokenizer.json` and a parsed `tokenizer_config.json`.
+    ///
+    /// # Errors
+    /// As `from_dir`.
+    pub fn from_bytes(json: &[u8], config: Option<&Value>) -> Result<Self, TextError> {
+        let error = |text: String| TextError::Model(format!("tokenizer.json: {text}"));
+        let tokenizer = serde_json::from_slice(json).map_err(|e| error(e.to_string()))?;
+        let empty = Value::Object(serde_json::Map::new());
+        let files = TokenizerFiles::complete(tokenizer, config.unwrap_or(&empty)).map_err(error)?;
+        Self::build(files).map_err(error)
+    }
+
+    fn build(files: TokenizerFiles) -> Result<Self, String> {
+        let TokenizerFiles { mut tokenizer, special_tokens } = files;
+        let id_of = |token: &str| id_of_token(&tokenizer, token);
+        let named = |name: &str| special_tokens.get(name).and_then(|token| id_of(token));
+        let (bos_token_id, eos_token_id) = (named("bos_token"), named("eos_token"));
+        let continuation_byte_ids =
+            (0x80..=0xBF).filter_map(|byte: u8| id_of(&format!("<0x{byte:02X}>"))).collect();
+        let vocab_size = vocab_size(&tokenizer);
+        let mut added_tokens = BTreeMap::new();
+        let mut special_ids = BTreeSet::new();
+        for token in tokenizer["added_tokens"].as_array_mut().into_iter().flatten() {
+            let (Some(text), Some(id)) = (token["content"].as_str(), token["id"].as_u64()) else {
+                return Err("an added token has no content or no id".to_string());
+            };
+            let id = u32::try_from(id).map_err(|_| format!("added token id {id} is too large"))?;
+            added_tokens.insert(text.to_string(), id);
+            if token["special"] == true {
+                special_ids.insert(id);
+            }
+            // `encode_special_tokens` must switch off all of them, to encode what users typed as
+            // plain text; `decode` leaves out the special ones by `special_ids`.
+            token["special"] = Value::Bool(true);
+        }
+        tokenizers::canonicalize_value(&mut tokenizer).map_err(|error| error.to_string())?;
+        let mut inner = split_regex::load(&tokenizer)?;
+        if misnumbered(&inner, &added_tokens).is_some() {
+            // The crate numbers added tokens that the model does not know by their place.
+            for (text, &id) in &added_tokens {
+                if let Some(vocab) = tokenizer["model"]["vocab"].as_object_mut() {
+                    vocab.entry(text.as_str()).or_insert(id.into());
+                }
+            }
+            inner = split_regex::load(&tokenizer)?;
+        }
+        if let Some(text) = misnumbered(&inner, &added_tokens) {
+            return Err(format!("added token {text:?} cannot have the id the file gives it"));
+        }
+        let mut tokenizer = Self {
+            inner,
+            added_tokens,
+            special_ids,
+            special_tokens,
+            bos_token_id,
+            eos_token_id,
+            vocab_size,
+            continuation_byte_ids,
+            newline_ids: Vec::new(),
+        };
+        tokenizer.newline_ids = tokenizer.encode("\n", false).map_err(|e| e.to_string())?;
+        Ok(tokenizer)
+    }
+
+    /// Token ids of a text. With `add_special_tokens` the model's BOS/EOS/CLS are put around it.
+    /// Text that spells an added token becomes that token.
+    ///
+    /// # Errors
+    /// The tokenizer cannot represent the text.
+    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TextError> {
+        self.encode_with(text, add_special_tokens, false)
+    }
+
+    /// Ids of a text in which nothing is an added token.
+    pub(super) fn encode_as_text(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        self.encode_with(text, false, true)
+    }
+
+    fn encode_with(&self, text: &str, around: bool, as_text: bool) -> Result<Vec<u32>, TextError> {
+        // Truncation and padding stored in tokenizer.json are switched off, as transformers does.
+        let options = EncodeOptions {
+            add_special_tokens: around,
+            encode_special_tokens: as_text,
+            padding: Override::Off,
+            truncation: Override::Off,
+        };
+        let mut tokens: Vec<PipelineToken> = Vec::with_capacity(text.len() / 4 + 2);
+        self.inner.encode_into(text, &options, &mut tokens).map_err(TextError::tokenize)?;
+        Ok(tokens.into_iter().map(PipelineToken::id).collect())
+    }
+
+    /// Ids of a rendered chat: control tokens that the template wrote are control tokens, those that
+    /// users typed are text. No special tokens are added; the template wrote them.
+    ///
+    /// # Errors
+    /// The tokenizer cannot represent the text, or cannot represent a control token as text.
+    pub fn encode_chat(&self, chat: &RenderedChat) -> Result<Vec<u32>, TextError> {
+        control_tokens::encode_chat(self, chat)
+    }
+
+    /// Text of ids. Unknown ids are left out; incomplete characters become U+FFFD.
+    ///
+    /// # Errors
+    /// The decoder refuses the tokens.
+    pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String, TextError> {
+        let error = |error| TextError::tokenize(format!("decoding: {error}"));
+        if !skip_special_tokens || !ids.iter().any(|&id| self.is_special(id)) {
+            return self.inner.decode(ids, false).map_err(error);
+        }
+        let kept: Vec<u32> = ids.iter().copied().filter(|&id| !self.is_special(id)).collect();
+        self.inner.decode(&kept, false).map_err(error)
+    }
+
+    /// vLLM's `decoded_token`: the text of one token, its SentencePiece space included.
+    pub fn token_text(&self, id: u32) -> String {
+        let text = self.decode(&[id], false).unwrap_or_default();
+        let model = self.inner.get_model();
+        let spaced = || model.id_to_token(id).is_some_and(|token| token.starts_with('▁'));
+        if text.starts_with([' ', '▁']) || !spaced() { text } else { format!(" {text}") }
+    }
+
+    /// `token_text` of a token after others: bytes that only now make a character give that
+    /// character, bytes that do not yet make one give "" (vLLM looks back four tokens).
+    pub fn token_text_after(&self, previous: &[u32], id: u32) -> String {
+        let text = self.token_text(id);
+        if !text.ends_with('\u{FFFD}') {
+            return text;
+        }
+        for back in 1..=previous.len().min(4) {
+            let mut ids = previous[previous.len() - back..].to_vec();
+            let before = self.decode(&ids, false).unwrap_or_default();
+            ids.push(id);
+            let after = self.decode(&ids, false).unwrap_or_default();
+            if !after.ends_with('\u{FFFD}') {
+                let known = before.trim_end_matches('\u{FFFD}');
+                return after.strip_prefix(known).unwrap_or(&after).to_string();
+            }
+        }
+        String::new()
+    }
+
+    /// Id of the beginning-of-sequence token.
+    pub fn bos_token_id(&self) -> Option<u32> {
+        self.bos_token_id
+    }
+
+    /// Id of the end-of-sequence token.
+    pub fn eos_token_id(&self) -> Option<u32> {
+        self.eos_token_id
+    }
+
+    /// Text of the beginning-of-sequence token.
+    pub fn bos_token(&self) -> Option<&str> {
+        self.special_tokens.get("bos_token").map(String::as_str)
+    }
+
+    /// Text of the end-of-sequence token.
+    pub fn eos_token(&self) -> Option<&str> {
+        self.special_tokens.get("eos_token").map(String::as_str)
+    }
+
+    /// Largest id + 1, added tokens included.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// Whether `skip_special_tokens` leaves this token out.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.special_ids.contains(&id)
+    }
+
+    /// Id of an added token (`<|im_end|>`, `<think>`).
+    pub fn added_token_id(&self, token: &str) -> Option<u32> {
+        self.added_tokens.get(token).copied()
+    }
+
+    pub(super) fn added_tokens(&self) -> &BTreeMap<String, u32> {
+        &self.added_tokens
+    }
+
+    pub(super) fn special_tokens(&self) -> &BTreeMap<String, String> {
+        &self.special_tokens
+    }
+
+    pub(super) fn is_continuation_byte(&self, id: u32) -> bool {
+        self.continuation_byte_ids.contains(&id)
+    }
+
+    pub(super) fn newline_ids(&self) -> &[u32] {
+        &self.newline_ids
+    }
+}
+
+/// An added token that got another id than its own.
+fn misnumbered<'a>(
+    inner: &PipelineTokenizer,
+    added_tokens: &'a BTreeMap<String, u32>,
+) -> Option<&'a str> {
+    let vocabulary = inner.get_added_vocabulary();
+    let wrong =
+        |(text, id): &(&String, &u32)| vocabulary.token_to_id(text).is_some_and(|g| g != **id);
+    added_tokens.iter().find(wrong).map(|(text, _)| text.as_str())
+}
+
+fn vocab_size(tokenizer: &Value) -> usize {
+    let model = match &tokenizer["model"]["vocab"] {
+        Value::Object(vocab) => vocab.values().filter_map(Value::as_u64).max(),
+        Value::Array(pieces) => (pieces.len() as u64).checked_sub(1),
+        _ => None,
+    };
+    let added = tokenizer["added_tokens"].as_array().into_iter().flatten();
+    let added = added.filter_map(|token| token["id"].as_u64()).max();
+    model.max(added).map_or(0, |id| usize::try_from(id).map_or(usize::MAX, |id| id + 1))
+}
+
+#[cfg(test)]
+pub(super) mod tests;
