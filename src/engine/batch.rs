@@ -1,5 +1,7 @@
 //! `Batch`: one step flattened, the whole interface between scheduler and executor.
 
+use super::scheduler::{Scheduled, Scheduler};
+
 /// One step's tokens, sequence after sequence. Names and meaning are vLLM's attention metadata.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
@@ -22,6 +24,62 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// Flattens a step.
+    pub fn new(scheduled: &Scheduled, scheduler: &Scheduler) -> Self {
+        let mut batch = Self::default();
+        batch.refill(scheduled, scheduler);
+        batch
+    }
+
+    /// Replaces the contents by another step; allocates only where a buffer was never that long.
+    pub fn refill(&mut self, scheduled: &Scheduled, scheduler: &Scheduler) {
+        self.clear();
+        let block_size = scheduler.block_size();
+        let seq_len =
+            |slot: usize, num_tokens: usize| scheduler.seq(slot).num_computed_tokens + num_tokens;
+        let lens = scheduled.seqs.iter().map(|s| seq_len(s.slot, s.num_tokens));
+        self.max_blocks_per_seq = lens.max().unwrap_or(0).div_ceil(block_size);
+        self.query_start_loc.push(0);
+        for entry in &scheduled.seqs {
+            let seq = scheduler.seq(entry.slot);
+            // Flat index minus position is the same for all tokens of the sequence.
+            let (start, first) = (seq.num_computed_tokens, self.input_ids.len());
+            let end = start + entry.num_tokens;
+            self.input_ids.extend_from_slice(&seq.token_ids[start..end]);
+            for position in start..end {
+                let block = seq.block_table[position / block_size] as usize;
+                self.positions.push(position as u32);
+                self.slot_mapping.push((block * block_size + position % block_size) as u32);
+            }
+            let wanted = seq.prompt_logits_in(entry.num_tokens);
+            self.logits_indices.extend(wanted.map(|position| (first + position - start) as u32));
+            if entry.samples {
+                self.logits_indices.push((first + entry.num_tokens - 1) as u32);
+            }
+            self.query_start_loc.push(self.input_ids.len() as u32);
+            self.seq_lens.push(end as u32);
+            // The table may hold blocks of chunks to come: the step needs none of those.
+            let num_blocks = end.div_ceil(block_size);
+            self.block_tables.extend_from_slice(&seq.block_table[..num_blocks]);
+            let row_end = self.seq_lens.len() * self.max_blocks_per_seq;
+            self.block_tables.resize(row_end, 0);
+        }
+    }
+
+    fn clear(&mut self) {
+        for buffer in [
+            &mut self.input_ids,
+            &mut self.positions,
+            &mut self.slot_mapping,
+            &mut self.query_start_loc,
+            &mut self.seq_lens,
+            &mut self.block_tables,
+            &mut self.logits_indices,
+        ] {
+            buffer.clear();
+        }
+    }
+
     /// Tokens of the step.
     pub fn num_tokens(&self) -> usize {
         self.input_ids.len()

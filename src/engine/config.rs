@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use super::text::RunDate;
+
 /// Element type of weights and KV cache. Activations between operations are always f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DType {
@@ -61,6 +63,24 @@ pub struct ModelConfig {
     pub seed: u64,
     /// Whether, and from where, generation_config.json gives sampling defaults.
     pub generation_config: GenerationConfigSource,
+    /// What becomes of a prompt that the context does not hold.
+    pub overflow: Overflow,
+    /// Text of chat messages may produce control tokens (`--allow-special`).
+    pub allow_special: bool,
+    /// The date that chat templates see, fixed for a run so that reruns give the same bytes.
+    pub chat_date: RunDate,
+}
+
+/// What becomes of a prompt that the context does not hold (`--overflow`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overflow {
+    /// The row is an error row.
+    #[default]
+    Error,
+    /// The end of the prompt is kept.
+    TruncateLeft,
+    /// The beginning of the prompt is kept.
+    TruncateRight,
 }
 
 /// vLLM's `--generation-config auto|vllm|DIR`.

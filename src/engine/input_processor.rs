@@ -1,6 +1,13 @@
-//! `InputProcessor`: prompt and parameters of a row to a validated, tokenized `Request` (vLLM's input processor).
+//! `InputProcessor`: prompt and parameters of a row to a validated, tokenized `Request` (vLLM's input
+//! processor).
 
-use super::request::{Request, RequestError, RowKey, SamplingParams};
+use std::sync::Arc;
+
+use super::config::{ModelConfig, Overflow};
+use super::model::hf_config::GenerationConfig;
+use super::request::{Request, RequestError, RowKey, SamplingParams, StopIds};
+use super::sampling_params::UNLIMITED_LOGPROBS;
+use super::text::{ChatOptions, ChatTemplate, TextError, Tokenizer};
 
 /// What a row asks to complete.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,42 +20,220 @@ pub enum Prompt {
     Messages(serde_json::Value),
 }
 
+/// What the model can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelLimits {
+    /// Token ids are below this.
+    pub vocab_size: usize,
+    /// Longest prompt plus output, in tokens.
+    pub max_model_len: usize,
+}
+
 /// Turns prompts into requests. Immutable, shared between threads.
-pub struct InputProcessor {}
+pub struct InputProcessor {
+    limits: ModelLimits,
+    tokenizer: Arc<Tokenizer>,
+    chat_template: Option<ChatTemplate>,
+    chat_options: ChatOptions,
+    allow_special: bool,
+    overflow: Overflow,
+    generation_config: GenerationConfig,
+}
 
 impl InputProcessor {
+    /// Puts together what `Engine::load` has read. `generation_config` holds sampling defaults and all
+    /// EOS ids.
+    pub fn new(
+        config: &ModelConfig,
+        limits: ModelLimits,
+        tokenizer: Tokenizer,
+        chat_template: Option<ChatTemplate>,
+        generation_config: GenerationConfig,
+    ) -> Self {
+        Self {
+            limits,
+            tokenizer: Arc::new(tokenizer),
+            chat_template,
+            chat_options: ChatOptions { now: config.chat_date, ..ChatOptions::default() },
+            allow_special: config.allow_special,
+            overflow: config.overflow,
+            generation_config,
+        }
+    }
+
     /// Tokenizes, checks against the model's limits, resolves stop ids.
     ///
     /// # Errors
     /// The row cannot be answered: the error says why, and becomes its output row.
     pub fn process(
         &self,
-        _request_id: u64,
-        _prompt: Prompt,
-        _params: SamplingParams,
-        _row_key: RowKey,
+        request_id: u64,
+        prompt: Prompt,
+        params: SamplingParams,
+        row_key: RowKey,
     ) -> Result<Request, RequestError> {
-        unimplemented!()
+        // The caller owns the machine, so vLLM's server-side cap of 20 logprobs does not apply.
+        params.verify(self.limits.vocab_size, UNLIMITED_LOGPROBS)?;
+        let params = params.normalized();
+        let prompt_token_ids = self.fit(self.tokenize(prompt)?, &params)?;
+        Ok(Request {
+            request_id,
+            prompt_token_ids,
+            stop_ids: self.stop_ids(&params),
+            bad_words_token_ids: self.bad_words_token_ids(&params)?,
+            params: Arc::new(params),
+            row_key,
+        })
     }
 
     /// Sampling defaults: neutral values overlaid with generation_config.json (unless `vllm`);
     /// `max_tokens` is its `max_new_tokens`, else None.
     pub fn default_sampling_params(&self) -> SamplingParams {
-        unimplemented!()
+        let neutral = SamplingParams::default();
+        let config = &self.generation_config;
+        SamplingParams {
+            temperature: config.temperature.unwrap_or(neutral.temperature),
+            top_k: config.top_k.unwrap_or(neutral.top_k),
+            top_p: config.top_p.unwrap_or(neutral.top_p),
+            min_p: config.min_p.unwrap_or(neutral.min_p),
+            repetition_penalty: config.repetition_penalty.unwrap_or(neutral.repetition_penalty),
+            presence_penalty: config.presence_penalty.unwrap_or(neutral.presence_penalty),
+            frequency_penalty: config.frequency_penalty.unwrap_or(neutral.frequency_penalty),
+            max_tokens: config.max_new_tokens,
+            ..neutral
+        }
     }
 
     /// Whether the model has a chat template.
     pub fn has_chat_template(&self) -> bool {
-        unimplemented!()
+        self.chat_template.is_some()
     }
 
     /// Longest prompt plus output, in tokens.
     pub fn max_model_len(&self) -> usize {
-        unimplemented!()
+        self.limits.max_model_len
     }
 
     /// The text of a single token, for logprobs.
-    pub fn token_text(&self, _token_id: u32) -> String {
-        unimplemented!()
+    pub fn token_text(&self, token_id: u32) -> String {
+        self.tokenizer.token_text(token_id)
+    }
+
+    /// Whether a tokenized prompt begins with two BOS: its text had one already.
+    pub fn begins_with_two_bos(&self, prompt_token_ids: &[u32]) -> bool {
+        let bos = self.tokenizer.bos_token_id();
+        bos.is_some_and(|bos| prompt_token_ids.starts_with(&[bos, bos]))
+    }
+
+    /// The tokenizer, which the scheduler needs to detokenize.
+    pub fn tokenizer(&self) -> Arc<Tokenizer> {
+        Arc::clone(&self.tokenizer)
+    }
+
+    fn tokenize(&self, prompt: Prompt) -> Result<Vec<u32>, RequestError> {
+        let ids = match prompt {
+            Prompt::Text(text) => self.tokenizer.encode(&text, true).map_err(row_error)?,
+            Prompt::TokenIds(ids) => ids,
+            Prompt::Messages(messages) => self.tokenize_chat(&messages)?,
+        };
+        let vocab_size = self.limits.vocab_size;
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
+            return Err(RequestError::new(
+                "invalid_prompt",
+                format!("Token id {id} is out of vocabulary; the model has {vocab_size} tokens"),
+            ));
+        }
+        if ids.is_empty() {
+            return Err(RequestError::new("empty_prompt", "The decoder prompt cannot be empty"));
+        }
+        Ok(ids)
+    }
+
+    fn tokenize_chat(&self, messages: &serde_json::Value) -> Result<Vec<u32>, RequestError> {
+        let Some(template) = &self.chat_template else {
+            return Err(RequestError::new(
+                "no_chat_template",
+                "the model has no chat template; give one with --chat-template FILE, or rows with a \
+                 `prompt` text",
+            ));
+        };
+        let options = &self.chat_options;
+        let rendered =
+            template.render_messages(&self.tokenizer, messages, options, self.allow_special);
+        self.tokenizer.encode_chat(&rendered.map_err(row_error)?).map_err(row_error)
+    }
+
+    /// Applies `truncate_prompt_tokens`, then the context limit: one token of output must fit.
+    fn fit(&self, mut ids: Vec<u32>, params: &SamplingParams) -> Result<Vec<u32>, RequestError> {
+        let max_model_len = self.limits.max_model_len;
+        match params.truncate_prompt_tokens {
+            None => {}
+            Some(-1) => ids.truncate(max_model_len - 1),
+            // vLLM truncates on the tokenizer's side, which is the right one by default.
+            Some(keep) => ids.truncate(usize::try_from(keep).unwrap_or(0).max(1)),
+        }
+        if ids.len() < max_model_len {
+            return Ok(ids);
+        }
+        // Room for the answer that was asked for, but at least half of the context for the prompt.
+        let answer = params.max_tokens.map_or(1, |max_tokens| max_tokens as usize);
+        let room = max_model_len - answer.clamp(1, max_model_len / 2);
+        match self.overflow {
+            Overflow::Error => Err(RequestError::new(
+                "context_length",
+                format!(
+                    "prompt has {} tokens, the limit is {} ({max_model_len} with at least one token of \
+                     output); shorten it, or give --overflow truncate-left or truncate-right",
+                    ids.len(),
+                    max_model_len - 1
+                ),
+            )),
+            Overflow::TruncateLeft => Ok(ids.split_off(ids.len() - room)),
+            Overflow::TruncateRight => {
+                ids.truncate(room);
+                Ok(ids)
+            }
+        }
+    }
+
+    /// vLLM's EOS rules: the tokenizer's EOS is the primary one; the other EOS ids of
+    /// generation_config.json stop like the user's stop ids; `ignore_eos` leaves the user's only.
+    fn stop_ids(&self, params: &SamplingParams) -> StopIds {
+        let mut stop_token_ids = params.stop_token_ids.clone();
+        if params.ignore_eos {
+            return StopIds { eos_token_id: None, stop_token_ids };
+        }
+        let all = &self.generation_config.eos_token_ids;
+        let primary = self.tokenizer.eos_token_id().or_else(|| all.first().copied());
+        for &id in all {
+            if Some(id) != primary && !stop_token_ids.contains(&id) {
+                stop_token_ids.push(id);
+            }
+        }
+        StopIds { eos_token_id: primary, stop_token_ids }
+    }
+
+    /// Each word as it is tokenized at the start of a text and after a space, as vLLM does it.
+    fn bad_words_token_ids(&self, params: &SamplingParams) -> Result<Vec<Vec<u32>>, RequestError> {
+        let mut all: Vec<Vec<u32>> = Vec::new();
+        for word in &params.bad_words {
+            let bare = word.trim_start();
+            let plain = self.tokenizer.encode(bare, false).map_err(row_error)?;
+            let spaced = self.tokenizer.encode(&format!(" {bare}"), false).map_err(row_error)?;
+            let differs = spaced.len() == plain.len() && spaced.first() != plain.first();
+            all.push(plain);
+            if differs {
+                all.push(spaced);
+            }
+        }
+        all.retain(|ids| !ids.is_empty());
+        Ok(all)
+    }
+}
+
+fn row_error(error: TextError) -> RequestError {
+    match error {
+        TextError::Row { code, message } => RequestError::new(code, message),
+        TextError::Model(message) => RequestError::new("tokenize", message),
     }
 }

@@ -1,4 +1,8 @@
-//! vLLM's `SamplingParams`: names, defaults and ranges.
+//! vLLM's `SamplingParams`: names, defaults, ranges. `verify.rs` checks them.
+
+mod verify;
+
+pub use verify::{DEFAULT_MAX_LOGPROBS, MAX_N, UNLIMITED_LOGPROBS};
 
 /// Sampling parameters of one request: vLLM's names, defaults and ranges
 /// (`SamplingParams`, except that `max_tokens: None` means the rest of the context).
@@ -46,7 +50,8 @@ pub struct SamplingParams {
     pub allowed_token_ids: Option<Vec<u32>>,
     /// Words that must not be generated.
     pub bad_words: Vec<String>,
-    /// Keep this many prompt tokens (the last ones); -1: the context limit. None: no truncation.
+    /// Keep the first this many prompt tokens, as vLLM with its default truncation side; -1: the context
+    /// limit. None: no truncation.
     pub truncate_prompt_tokens: Option<i64>,
 }
 

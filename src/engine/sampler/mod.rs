@@ -1,1 +1,203 @@
-//! Sampling: pure functions of one row of logits. Order of application as vLLM's V1 runner.
+//! Sampling: pure functions of one row of logits, in vLLM V1's order of application:
+//! raw logprobs, `allowed_token_ids`, `bad_words`, `min_tokens`, `logit_bias`, penalties
+//! (repetition, frequency, presence), then greedy argmax, or temperature, `min_p`,
+//! `top_k`, `top_p` and a draw.
+
+pub mod draw;
+mod logprobs;
+mod masks;
+mod penalties;
+pub mod philox;
+mod reduce;
+mod truncation;
+
+use super::request::{PositionLogprobs, RowKey, StopIds};
+use super::sampling_params::{NumLogprobs, SamplingParams};
+use penalties::Occurrences;
+use reduce::{RowMax, row_max};
+pub use truncation::Survivors;
+use truncation::{TruncationScratch, truncate};
+
+/// What to do with one row of logits.
+#[derive(Clone, Copy, Debug)]
+pub enum RowTask<'a> {
+    /// The position before a prompt token: what did the model think of that token?
+    PromptLogprobs {
+        /// The prompt token that follows the position, in the vocabulary.
+        target: u32,
+        /// How many of the most likely tokens are wanted besides it.
+        num_logprobs: NumLogprobs,
+    },
+    /// The end of a sequence: sample its next token.
+    Sample(SampleTask<'a>),
+}
+
+/// Everything that decides a sampled token, besides the logits.
+#[derive(Clone, Copy, Debug)]
+pub struct SampleTask<'a> {
+    /// Verified and normalized parameters.
+    pub params: &'a SamplingParams,
+    /// The prompt; counts for the repetition penalty.
+    pub prompt_token_ids: &'a [u32],
+    /// The output so far; its length is the position in the random stream.
+    pub output_token_ids: &'a [u32],
+    /// Masked until `min_tokens` are out.
+    pub stop_ids: &'a StopIds,
+    /// `params.bad_words` as token ids.
+    pub bad_words_token_ids: &'a [Vec<u32>],
+    /// Key of the row's random numbers; ignored when the row has its own `params.seed`.
+    pub row_key: RowKey,
+    /// The engine's seed; ignored when the row has its own `params.seed`.
+    pub engine_seed: u64,
+    /// Which of the `n` completions, 0..n.
+    pub sample_index: u32,
+}
+
+/// What became of a row.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RowResult {
+    /// Logprobs of a prompt position.
+    PromptLogprobs(PositionLogprobs),
+    /// The next token.
+    Sampled {
+        /// Its id.
+        token_id: u32,
+        /// When `params.logprobs` asks for them: from the untouched logits.
+        logprobs: Option<PositionLogprobs>,
+    },
+    /// The model gave a NaN, +inf or nothing but -inf, or penalties and temperature took the
+    /// logits out of the range of f32: no token would mean anything.
+    NonFinite,
+    /// The parameters contradict each other: `allowed_token_ids`, `bad_words` and `min_tokens`
+    /// together forbid every token. vLLM samples garbage here.
+    NoTokenAllowed,
+}
+
+/// Buffers that are reused from row to row: in the steady state a row allocates only its result.
+/// Holds nothing that could carry over from one row to the next.
+#[derive(Debug, Default)]
+pub struct SamplerScratch {
+    /// Untouched logits, when logprobs are wanted.
+    raw: Vec<f32>,
+    /// Logits of the allowed tokens while the row is masked.
+    saved: Vec<f32>,
+    occurrences: Occurrences,
+    truncation: TruncationScratch,
+    block_sums: Vec<f64>,
+}
+
+/// Runs one row. `logits` (vocab_size), not empty, are scratch space afterwards.
+/// The result is a function of logits and task: not of the scratch, nor of any other row.
+pub fn run_row(logits: &mut [f32], task: &RowTask, scratch: &mut SamplerScratch) -> RowResult {
+    let Some(raw_max) = usable_max(logits) else {
+        return RowResult::NonFinite;
+    };
+    match task {
+        &RowTask::PromptLogprobs { target, num_logprobs } => {
+            RowResult::PromptLogprobs(logprobs::position_logprobs(
+                logits,
+                raw_max.value,
+                target,
+                num_logprobs,
+                &mut scratch.truncation,
+            ))
+        }
+        RowTask::Sample(task) => sample(logits, raw_max, task, scratch),
+    }
+}
+
+/// The tokens that a sampling row may draw from: one for a greedy row.
+///
+/// # Errors
+/// `NonFinite` or `NoTokenAllowed`, as `run_row`.
+pub fn surviving_token_ids(
+    logits: &mut [f32],
+    task: &SampleTask,
+    scratch: &mut SamplerScratch,
+) -> Result<Vec<u32>, RowResult> {
+    let raw_max = usable_max(logits).ok_or(RowResult::NonFinite)?;
+    let max = process(logits, raw_max, task, scratch)?;
+    if task.params.is_greedy() {
+        return Ok(vec![max.index as u32]);
+    }
+    Ok(survivors(logits, max, task.params, &mut scratch.truncation)?.token_ids())
+}
+
+fn usable_max(logits: &[f32]) -> Option<RowMax> {
+    row_max(logits).filter(|max| max.value > f32::NEG_INFINITY)
+}
+
+fn sample(
+    logits: &mut [f32],
+    raw_max: RowMax,
+    task: &SampleTask,
+    scratch: &mut SamplerScratch,
+) -> RowResult {
+    if task.params.logprobs.is_some() {
+        scratch.raw.clear();
+        scratch.raw.extend_from_slice(logits);
+    }
+    let token_id = match choose(logits, raw_max, task, scratch) {
+        Ok(token_id) => token_id,
+        Err(result) => return result,
+    };
+    let (raw, truncation) = (&scratch.raw, &mut scratch.truncation);
+    let logprobs = task
+        .params
+        .logprobs
+        .map(|count| logprobs::position_logprobs(raw, raw_max.value, token_id, count, truncation));
+    RowResult::Sampled { token_id, logprobs }
+}
+
+/// The next token, or why there is none.
+fn choose(
+    logits: &mut [f32],
+    raw_max: RowMax,
+    task: &SampleTask,
+    scratch: &mut SamplerScratch,
+) -> Result<u32, RowResult> {
+    let max = process(logits, raw_max, task, scratch)?;
+    if task.params.is_greedy() {
+        return Ok(max.index as u32);
+    }
+    let survivors = survivors(logits, max, task.params, &mut scratch.truncation)?;
+    Ok(draw::draw(&survivors, draw::uniform(task), &mut scratch.block_sums))
+}
+
+/// Masks, bias and penalties; returns the new maximum.
+fn process(
+    logits: &mut [f32],
+    raw_max: RowMax,
+    task: &SampleTask,
+    scratch: &mut SamplerScratch,
+) -> Result<RowMax, RowResult> {
+    let is_masked = masks::apply_masks(logits, task, &mut scratch.saved);
+    let is_penalized = penalties::apply_penalties(logits, task, &mut scratch.occurrences);
+    if !is_masked && !is_penalized {
+        return Ok(raw_max);
+    }
+    let max = row_max(logits).ok_or(RowResult::NonFinite)?;
+    if max.value == f32::NEG_INFINITY {
+        return Err(RowResult::NoTokenAllowed);
+    }
+    Ok(max)
+}
+
+/// Temperature, then truncation.
+fn survivors<'a>(
+    logits: &'a mut [f32],
+    max: RowMax,
+    params: &SamplingParams,
+    scratch: &'a mut TruncationScratch,
+) -> Result<Survivors<'a>, RowResult> {
+    let temperature = params.temperature;
+    if temperature != 1.0 {
+        logits.iter_mut().for_each(|logit| *logit /= temperature);
+    }
+    // Division rounds monotonically: the maximum stays the maximum.
+    let max = max.value / temperature;
+    if !max.is_finite() {
+        return Err(RowResult::NonFinite);
+    }
+    Ok(truncate(logits, max, params, scratch))
+}

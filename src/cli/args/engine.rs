@@ -1,0 +1,132 @@
+//! Flags of the model and the engine: vLLM's `EngineArgs` names.
+
+use std::path::PathBuf;
+
+use super::values::{bytes, positive, share};
+
+/// Which model.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Model")]
+pub struct ModelArgs {
+    /// Folder with config.json, tokenizer.json and *.safetensors, or a Hugging Face id
+    #[arg(short = 'm', long, value_name = "DIR|HF_ID")]
+    pub model: PathBuf,
+    /// Folder of the tokenizer files [default: the model's]
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
+    pub tokenizer: Option<PathBuf>,
+    /// Branch, tag or commit of a Hugging Face model [default: main]
+    #[arg(long, value_name = "REV", hide_short_help = true)]
+    pub revision: Option<String>,
+    /// Where downloads are kept [default: the Hugging Face cache]
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
+    pub download_dir: Option<PathBuf>,
+    /// Read the weights, or make up random ones from config.json alone (dummy)
+    #[arg(long, value_name = "FORMAT", hide_short_help = true)]
+    pub load_format: Option<LoadFormatArg>,
+    /// Type of weights and KV cache [default: auto, the checkpoint's own]
+    #[arg(long, value_name = "TYPE")]
+    pub dtype: Option<DTypeArg>,
+    /// Longest prompt plus output, in tokens [default: the model's]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub max_model_len: Option<usize>,
+}
+
+/// How the engine runs. On one device none of these changes a row's answer.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Engine")]
+pub struct EngineArgs {
+    /// Where to compute [default: auto]
+    #[arg(long, value_name = "auto|cpu")]
+    pub device: Option<DeviceArg>,
+    /// Threads that compute [default: one per physical core]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub threads: Option<usize>,
+    /// Most rows computed at once [default: 256]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub max_num_seqs: Option<usize>,
+    /// Most tokens computed in one step [default: 4096]
+    #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
+    pub max_num_batched_tokens: Option<usize>,
+    /// Tokens of a KV cache block [default: 32]
+    #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
+    pub block_size: Option<usize>,
+    /// Size of the KV cache, e.g. 4GiB [default: a share of free memory]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub kv_cache_memory_bytes: Option<u64>,
+    /// Size of the KV cache in blocks
+    #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
+    pub num_gpu_blocks_override: Option<usize>,
+    /// Share of free memory that the KV cache takes when no size is given, on the CPU too [default:
+    /// 0.4]
+    #[arg(long, value_name = "SHARE", value_parser = share, hide_short_help = true)]
+    pub gpu_memory_utilization: Option<f32>,
+    /// Compute equal beginnings of prompts once (the default)
+    #[arg(long, overrides_with = "no_enable_prefix_caching", hide_short_help = true)]
+    pub enable_prefix_caching: bool,
+    /// Compute every prompt from its first token
+    #[arg(long, overrides_with = "enable_prefix_caching", hide_short_help = true)]
+    pub no_enable_prefix_caching: bool,
+}
+
+impl EngineArgs {
+    /// What was typed about prefix caching.
+    pub fn prefix_caching(&self) -> Option<bool> {
+        match (self.enable_prefix_caching, self.no_enable_prefix_caching) {
+            (true, _) => Some(true),
+            (_, true) => Some(false),
+            _ => None,
+        }
+    }
+}
+
+/// `--device`. A name of a device that this build lacks is taken, to refuse it in clear words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceArg {
+    /// The best there is.
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// Another device, by name.
+    Other(String),
+}
+
+impl std::str::FromStr for DeviceArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(DeviceArg::Auto),
+            "cpu" => Ok(DeviceArg::Cpu),
+            _ if text == "cuda" || text.starts_with("cuda:") => {
+                Ok(DeviceArg::Other(text.to_owned()))
+            }
+            _ => Err("expected auto or cpu".to_owned()),
+        }
+    }
+}
+
+/// `--dtype`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum DTypeArg {
+    /// The checkpoint's own type
+    Auto,
+    /// 32-bit float
+    #[value(alias = "float", alias = "f32")]
+    Float32,
+    /// bfloat16
+    #[value(name = "bfloat16", alias = "bf16")]
+    BFloat16,
+    /// 16-bit float
+    #[value(alias = "half", alias = "f16", alias = "fp16")]
+    Float16,
+}
+
+/// `--load-format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LoadFormatArg {
+    /// The files of the model
+    #[value(alias = "safetensors")]
+    Auto,
+    /// Seeded random weights
+    Dummy,
+}

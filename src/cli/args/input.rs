@@ -1,0 +1,91 @@
+//! Flags of the input: which file, which shape, which prompt.
+
+use std::path::PathBuf;
+
+use super::values::positive;
+
+/// Rows in.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Input")]
+pub struct InputArgs {
+    /// Rows to complete; - or nothing: standard input
+    #[arg(short = 'i', long, value_name = "FILE")]
+    pub input: Option<PathBuf>,
+    /// What the input is [default: auto, from its name and first row]
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<FormatArg>,
+    /// Column or field that holds the prompt [default: the first of prompt, messages, text,
+    /// question, ...]
+    #[arg(long, value_name = "COLUMN")]
+    pub prompt_column: Option<String>,
+    /// Prompt made from a row's fields, e.g. 'Summarise: {{text}}'
+    #[arg(long, value_name = "TEXT", conflicts_with = "prompt_column")]
+    pub template: Option<String>,
+    /// Send prompts as a user message through the chat template
+    #[arg(long, overrides_with = "no_chat")]
+    pub chat: bool,
+    /// Send prompts as plain text (the default for rows without messages)
+    #[arg(long, overrides_with = "chat", hide_short_help = true)]
+    pub no_chat: bool,
+    /// Jinja file that replaces the model's chat template
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub chat_template: Option<PathBuf>,
+    /// Let text of chat messages produce control tokens (unsafe with text you do not trust)
+    #[arg(long, hide_short_help = true)]
+    pub allow_special: bool,
+    /// Complete only the first N rows
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub limit: Option<usize>,
+    /// A bad row becomes an error row (row), or ends the run (fail) [default: row]
+    #[arg(long, value_name = "WHAT")]
+    pub on_bad_row: Option<BadRowArg>,
+    /// A prompt longer than the context is an error row, or is cut [default: error]
+    #[arg(long, value_name = "WHAT", hide_short_help = true)]
+    pub overflow: Option<OverflowArg>,
+}
+
+impl InputArgs {
+    /// What was typed about chat templating.
+    pub fn chat(&self) -> Option<bool> {
+        match (self.chat, self.no_chat) {
+            (true, _) => Some(true),
+            (_, true) => Some(false),
+            _ => None,
+        }
+    }
+}
+
+/// `--format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum FormatArg {
+    /// From the file's name and its first row
+    Auto,
+    /// One JSON value per line
+    Jsonl,
+    /// Comma separated, with a header
+    Csv,
+    /// Tab separated, with a header
+    Tsv,
+    /// One prompt per line
+    Txt,
+}
+
+/// `--on-bad-row`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum BadRowArg {
+    /// An error row in its place
+    Row,
+    /// End the run, exit 2
+    Fail,
+}
+
+/// `--overflow`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum OverflowArg {
+    /// An error row
+    Error,
+    /// Keep the end of the prompt
+    TruncateLeft,
+    /// Keep the beginning of the prompt
+    TruncateRight,
+}

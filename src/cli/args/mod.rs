@@ -1,0 +1,208 @@
+//! What the user typed: the flag table, with vLLM's spellings. `config` says what it means.
+//!
+//! Every flag that has a default elsewhere (model files, rows) is an `Option`, so that "typed" is
+//! known.
+
+mod engine;
+mod input;
+mod output;
+mod sampling;
+pub mod values;
+
+pub use engine::{DTypeArg, DeviceArg, EngineArgs, LoadFormatArg, ModelArgs};
+pub use input::{BadRowArg, FormatArg, InputArgs, OverflowArg};
+pub use output::{ColorArg, DisplayArgs, OutputArgs, OutputFormatArg, ProgressArg};
+pub use sampling::SamplingArgs;
+
+use std::ffi::OsString;
+
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+const ABOUT: &str = "Run a language model over a dataset: prompts in, ordered completions out";
+
+const EXAMPLES: &str = "\
+Examples:
+  vllm-batch run --model ./model -i prompts.jsonl -o out.jsonl
+  cat prompts.jsonl | vllm-batch run --model ./model | jq -r .response
+  vllm-batch run --model ./model -i reviews.csv --template 'Summarise: {{text}}' -o out.csv
+
+Exit codes:
+  0 every row answered         3 at least one error row       5 stopped before the end
+  2 refused, nothing written   4 no rows in the input         6 the output exists already
+  1 a bug in vllm-batch        7 model files rejected         130/143/141 SIGINT/SIGTERM/SIGPIPE
+
+`vllm-batch run --help` shows the flags; `run --help -v` and `man` explain all of them.";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  vllm-batch run --model ./model -i prompts.jsonl -o out.jsonl
+  cat prompts.jsonl | vllm-batch run --model ./model | jq -r .response
+  vllm-batch run --model ./model -i reviews.csv --template 'Summarise: {{text}}' -o out.csv
+  vllm-batch run --model ./model -i chats.jsonl -o out.jsonl --temperature 0 --max-tokens 256
+
+A row is a JSON object with `prompt`, `messages`, `question`, `text` ..., a JSON string, a line of
+text or a CSV record. Its fields pass through to the output. A field named like a sampling flag
+(`max_tokens`, `seed`, ...) overrides the flag.
+
+Exit codes:
+  0 every row answered         3 at least one error row       5 stopped before the end
+  2 refused, nothing written   4 no rows in the input         6 the output exists already
+  1 a bug in vllm-batch        7 model files rejected         130/143/141 SIGINT/SIGTERM/SIGPIPE
+
+`--help -v` adds the rarer flags and the details.";
+
+/// The command line.
+#[derive(Debug, Parser)]
+#[command(name = "vllm-batch", version, about = ABOUT, after_help = EXAMPLES, max_term_width = 110)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Complete every row of a dataset, in order
+    Run(Box<RunArgs>),
+    /// Print a completion script for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page (roff), for `man -l -`
+    Man,
+}
+
+/// Flags of `run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = RUN_EXAMPLES, disable_help_flag = true, args_override_self = true)]
+pub struct RunArgs {
+    /// Which model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Rows in.
+    #[command(flatten)]
+    pub input: InputArgs,
+    /// Rows out.
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// How tokens are chosen.
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    /// How the engine runs.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// What is shown.
+    #[command(flatten)]
+    pub display: DisplayArgs,
+    /// Show help (with -v: every flag)
+    #[arg(short = 'h', long, action = ArgAction::HelpShort, help_heading = "Display")]
+    pub help: Option<bool>,
+}
+
+/// Parses a command line. `--help -v` is the long help, so it is looked for first: clap stops at
+/// `--help`.
+///
+/// # Errors
+/// Help, version or a usage error, to be printed by `clap::Error::print`.
+pub fn parse(argv: &[OsString]) -> Result<Cli, clap::Error> {
+    let matches = command(wants_long_help(argv)).try_get_matches_from(argv)?;
+    Cli::from_arg_matches(&matches)
+}
+
+/// The flag table: what parsing, help, completions and the manual page are made from.
+pub fn command(long_help: bool) -> clap::Command {
+    let command = Cli::command();
+    if !long_help {
+        return command;
+    }
+    command.mut_subcommand("run", |run| run.mut_arg("help", |arg| arg.action(ArgAction::HelpLong)))
+}
+
+fn wants_long_help(argv: &[OsString]) -> bool {
+    let flags = argv.iter().take_while(|arg| *arg != "--");
+    flags.into_iter().any(|arg| arg == "-v" || arg == "--verbose")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_run(line: &str) -> Result<Box<RunArgs>, clap::Error> {
+        let argv: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        match parse(&argv)?.command {
+            Command::Run(args) => Ok(args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_flag_table_is_consistent() {
+        command(false).debug_assert();
+        command(true).debug_assert();
+    }
+
+    #[test]
+    fn numbers_stops_and_short_flags() {
+        let args = parse_run(
+            "vllm-batch run --model m -i a.jsonl -o b.jsonl --max-model-len 8k --stop END \
+             --stop ## --stop-token-ids 1,2 --kv-cache-memory-bytes 1.5GiB -qq --logprobs -1 \
+             --presence-penalty -0.5",
+        )
+        .unwrap();
+        assert_eq!(args.model.max_model_len, Some(8000));
+        assert_eq!(args.sampling.stop, ["END", "##"]);
+        assert_eq!(args.sampling.stop_token_ids, Some(vec![1, 2]));
+        assert_eq!(args.engine.kv_cache_memory_bytes, Some(3 << 29));
+        assert_eq!(args.sampling.presence_penalty, Some(-0.5));
+        assert_eq!(args.sampling.logprobs, Some(-1));
+        assert_eq!(args.display.quiet, 2);
+        assert_eq!(args.sampling.temperature, None, "not typed stays unknown");
+    }
+
+    #[test]
+    fn a_flag_and_its_opposite_override_each_other() {
+        let last = |line: &str| parse_run(line).unwrap().engine.prefix_caching();
+        assert_eq!(last("vllm-batch run --model m"), None);
+        assert_eq!(last("vllm-batch run --model m --no-enable-prefix-caching"), Some(false));
+        assert_eq!(
+            last("vllm-batch run --model m --no-enable-prefix-caching --enable-prefix-caching"),
+            Some(true)
+        );
+    }
+
+    #[test]
+    fn out_of_range_values_are_refused_in_vllms_words() {
+        for (flag, text) in [
+            ("--temperature 3", "temperature must be in [0, 2]"),
+            ("--top-p 0", "top_p must be in (0, 1]"),
+            ("--min-p 1.5", "min_p must be in [0, 1]"),
+            ("--repetition-penalty 0", "repetition_penalty must be greater than zero"),
+            ("--max-tokens 0", "must be at least 1"),
+            ("--n 0", "must be at least 1"),
+            ("--gpu-memory-utilization 1.5", "must be in (0, 1]"),
+        ] {
+            let error = parse_run(&format!("vllm-batch run --model m {flag}")).unwrap_err();
+            assert!(error.to_string().contains(text), "{flag}: {error}");
+            assert_eq!(error.exit_code(), 2);
+        }
+    }
+
+    #[test]
+    fn short_help_teaches_and_long_help_is_complete() {
+        let help = |line: &str| parse_run(line).unwrap_err().to_string();
+        let short = help("vllm-batch run --help");
+        let long = help("vllm-batch run --help -v");
+        for wanted in ["--model", "--temperature", "Exit codes:", "Examples:", "Sampling:"] {
+            assert!(short.contains(wanted), "{wanted}");
+        }
+        assert!(!short.contains("--logit-bias") && long.contains("--logit-bias"));
+        assert!(short.lines().count() < 90, "{} lines", short.lines().count());
+        for arg in command(true).find_subcommand("run").unwrap().get_arguments() {
+            let flag = format!("--{}", arg.get_long().unwrap());
+            assert!(long.contains(&flag), "{flag} is not in the long help");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Flags of the output and of what is shown on standard error.
+
+use std::path::PathBuf;
+
+use super::values::{MaxErrors, max_errors};
+
+/// Rows out.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Output")]
+pub struct OutputArgs {
+    /// Where rows go, in input order; - or nothing: standard output
+    #[arg(short = 'o', long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Name of the field that holds the answer [default: response]
+    #[arg(long, value_name = "NAME")]
+    pub out_field: Option<String>,
+    /// Answer and usage, with every output and its token ids where -n or --logprobs ask for them
+    /// (auto), or always (full) [default: auto]
+    #[arg(long, value_name = "FORMAT")]
+    pub output_format: Option<OutputFormatArg>,
+    /// Write the summary of the run as JSON
+    #[arg(long, value_name = "FILE")]
+    pub stats: Option<PathBuf>,
+    /// Replace an output that exists
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Stop after more than N error rows, or more than P% of the rows (of at least 100)
+    #[arg(long, value_name = "N|P%", value_parser = max_errors)]
+    pub max_errors: Option<MaxErrors>,
+}
+
+/// `--output-format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum OutputFormatArg {
+    /// Every output where -n or --logprobs ask for them
+    Auto,
+    /// Every output, with token ids
+    Full,
+}
+
+/// What is shown on standard error.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Display")]
+pub struct DisplayArgs {
+    /// No progress; twice: errors only
+    #[arg(short = 'q', long, action = clap::ArgAction::Count)]
+    pub quiet: u8,
+    /// Say more
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
+    /// How progress is shown [default: auto, a bar on a terminal, else a line each 30 s]
+    #[arg(long, value_name = "HOW")]
+    pub progress: Option<ProgressArg>,
+    /// Colours [default: auto, on a terminal; NO_COLOR and FORCE_COLOR are heeded]
+    #[arg(long, value_name = "WHEN")]
+    pub color: Option<ColorArg>,
+}
+
+/// `--progress`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum ProgressArg {
+    /// A bar on a terminal, else plain
+    #[default]
+    Auto,
+    /// A bar that is redrawn
+    Bar,
+    /// A line each 30 seconds
+    Plain,
+    /// A JSON object each second
+    Json,
+    /// Nothing
+    None,
+}
+
+/// `--color`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum ColorArg {
+    /// On a terminal
+    #[default]
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}

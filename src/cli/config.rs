@@ -1,0 +1,415 @@
+//! What the command line means: `RunConfig`, every question answered that needs no model.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::args::values::MaxErrors;
+use super::args::{
+    BadRowArg, DTypeArg, DeviceArg, EngineArgs, FormatArg, InputArgs, LoadFormatArg,
+    OutputFormatArg, OverflowArg, RunArgs, SamplingArgs,
+};
+use super::error::CliError;
+use super::exit::Exit;
+use super::reader::InputFormat;
+use super::row::{ChatMode, RowOptions};
+use crate::engine::config::{
+    CacheConfig, DType, EngineConfig, GenerationConfigSource, LoadFormat, ModelConfig, Overflow,
+    ParallelConfig, SchedulerConfig,
+};
+use crate::engine::request::{NumLogprobs, SamplingParams};
+use crate::engine::text::RunDate;
+
+/// `max_tokens` where neither row, flag nor generation_config.json says it.
+const DEFAULT_MAX_TOKENS: u32 = 512;
+/// Rows read ahead of what is written: enough for the scheduler to choose from.
+const MIN_WINDOW_ROWS: usize = 4096;
+const WINDOW_BYTES: usize = 256 << 20;
+
+/// A run, resolved.
+#[derive(Debug)]
+pub struct RunConfig {
+    /// For the engine; the model's folder is filled in once the model is found.
+    pub engine: EngineConfig,
+    /// Which model, as typed.
+    pub model: ModelSource,
+    /// Where rows come from.
+    pub input: InputConfig,
+    /// Where rows go.
+    pub output: OutputConfig,
+    /// Sampling flags as typed.
+    pub sampling: SamplingArgs,
+    /// Rows that may be read and not yet written.
+    pub window_rows: usize,
+    /// Bytes of such rows.
+    pub window_bytes: usize,
+}
+
+/// Which model, before it is found.
+#[derive(Debug)]
+pub struct ModelSource {
+    /// Folder or Hugging Face id.
+    pub name: String,
+    /// The same for the tokenizer.
+    pub tokenizer: Option<String>,
+    /// Branch, tag or commit.
+    pub revision: Option<String>,
+    /// Where downloads are kept.
+    pub download_dir: Option<PathBuf>,
+}
+
+/// Where rows come from.
+#[derive(Debug)]
+pub struct InputConfig {
+    /// None: standard input.
+    pub path: Option<PathBuf>,
+    /// As messages name it.
+    pub name: String,
+    /// How it is divided into rows.
+    pub format: InputFormat,
+    /// How rows become prompts.
+    pub rows: RowOptions,
+    /// Rows to complete.
+    pub limit: Option<u64>,
+    /// A bad row ends the run.
+    pub fail_on_bad_row: bool,
+}
+
+/// Where rows go.
+#[derive(Debug)]
+pub struct OutputConfig {
+    /// None: standard output.
+    pub path: Option<PathBuf>,
+    /// Field of the answer.
+    pub field: String,
+    /// Every output with token ids.
+    pub full: bool,
+    /// Replace what exists.
+    pub overwrite: bool,
+    /// JSON summary.
+    pub stats: Option<PathBuf>,
+    /// When to give up.
+    pub max_errors: Option<MaxErrors>,
+}
+
+impl RunConfig {
+    /// Resolves the flags, and reads the chat template file.
+    ///
+    /// # Errors
+    /// Flags that cannot be honoured, or files that they name and that are not there.
+    pub fn new(args: RunArgs) -> Result<Self, CliError> {
+        refuse_missing_device(args.engine.device.as_ref())?;
+        let engine = engine_config(&args)?;
+        let window_rows = MIN_WINDOW_ROWS.max(16 * engine.scheduler.max_num_seqs);
+        let output = output_config(&args)?;
+        let text = |path: PathBuf| path.to_string_lossy().into_owned();
+        let model = ModelSource {
+            name: text(args.model.model),
+            tokenizer: args.model.tokenizer.map(text),
+            revision: args.model.revision,
+            download_dir: args.model.download_dir,
+        };
+        let input = input_config(args.input, std::io::stdin().is_terminal())?;
+        let sampling = args.sampling;
+        let window_bytes = WINDOW_BYTES;
+        Ok(Self { engine, model, input, output, sampling, window_rows, window_bytes })
+    }
+
+    /// Refuses flags that would make an error row of every row without its own values. Token ids
+    /// and the number of logprobs are checked with each row, where the vocabulary is known.
+    ///
+    /// # Errors
+    /// The flags do not fit each other or the model's defaults.
+    pub fn check_sampling(&self, model_defaults: SamplingParams) -> Result<(), CliError> {
+        let params = self.sampling_params(model_defaults);
+        params.verify(u32::MAX as usize, u32::MAX).map_err(|error| {
+            let help =
+                "change the flag; the model's generation_config.json gives what no flag does";
+            refuse(error.code, error.message).help(help)
+        })
+    }
+
+    /// What rows start from: the model's defaults with the flags over them.
+    pub fn sampling_params(&self, model_defaults: SamplingParams) -> SamplingParams {
+        overlay(&self.sampling, model_defaults)
+    }
+}
+
+fn refuse(code: &'static str, message: impl Into<String>) -> CliError {
+    CliError::new(Exit::Refused, code, message)
+}
+
+fn refuse_missing_device(device: Option<&DeviceArg>) -> Result<(), CliError> {
+    match device {
+        None | Some(DeviceArg::Auto | DeviceArg::Cpu) => Ok(()),
+        Some(DeviceArg::Other(name)) => {
+            let message = format!("--device {name}: this build has no CUDA device");
+            Err(refuse("device", message).help("use --device cpu"))
+        }
+    }
+}
+
+fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
+    let EngineArgs { max_num_seqs, max_num_batched_tokens, threads, .. } = args.engine;
+    let defaults = SchedulerConfig::default();
+    let scheduler = SchedulerConfig {
+        max_num_seqs: max_num_seqs.unwrap_or(defaults.max_num_seqs),
+        max_num_batched_tokens: max_num_batched_tokens.unwrap_or(defaults.max_num_batched_tokens),
+        ..defaults
+    };
+    let defaults = CacheConfig::default();
+    let cache = CacheConfig {
+        block_size: args.engine.block_size.unwrap_or(defaults.block_size),
+        enable_prefix_caching: args
+            .engine
+            .prefix_caching()
+            .unwrap_or(defaults.enable_prefix_caching),
+        num_blocks: args.engine.num_gpu_blocks_override,
+        kv_cache_memory_bytes: args.engine.kv_cache_memory_bytes,
+        memory_share: args.engine.gpu_memory_utilization.map_or(defaults.memory_share, f64::from),
+    };
+    let model = model_config(args)?;
+    Ok(EngineConfig { model, cache, scheduler, parallel: ParallelConfig { num_threads: threads } })
+}
+
+fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
+    let generation_config = match args.sampling.generation_config.as_deref() {
+        None => GenerationConfigSource::Auto,
+        Some(path) if path == Path::new("auto") => GenerationConfigSource::Auto,
+        Some(path) if path == Path::new("vllm") => GenerationConfigSource::Vllm,
+        Some(path) => GenerationConfigSource::Dir(path.to_owned()),
+    };
+    let chat_template = match &args.input.chat_template {
+        None => None,
+        Some(path) => Some(std::fs::read_to_string(path).map_err(|error| {
+            refuse("chat_template", format!("--chat-template {}: {error}", path.display()))
+        })?),
+    };
+    Ok(ModelConfig {
+        model_dir: PathBuf::new(),
+        tokenizer_dir: None,
+        chat_template,
+        dtype: match args.model.dtype {
+            None | Some(DTypeArg::Auto) => None,
+            Some(DTypeArg::Float32) => Some(DType::Float32),
+            Some(DTypeArg::BFloat16) => Some(DType::BFloat16),
+            Some(DTypeArg::Float16) => Some(DType::Float16),
+        },
+        max_model_len: args.model.max_model_len,
+        load_format: match args.model.load_format {
+            None | Some(LoadFormatArg::Auto) => LoadFormat::Auto,
+            Some(LoadFormatArg::Dummy) => LoadFormat::Dummy,
+        },
+        seed: args.sampling.seed.unwrap_or(0),
+        generation_config,
+        overflow: match args.input.overflow {
+            None | Some(OverflowArg::Error) => Overflow::Error,
+            Some(OverflowArg::TruncateLeft) => Overflow::TruncateLeft,
+            Some(OverflowArg::TruncateRight) => Overflow::TruncateRight,
+        },
+        allow_special: args.input.allow_special,
+        chat_date: chat_date()?,
+    })
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the variable is a convention of reproducible builds"
+)]
+fn source_date_epoch() -> Option<String> {
+    std::env::var("SOURCE_DATE_EPOCH").ok()
+}
+
+/// The date that chat templates see: SOURCE_DATE_EPOCH where it is set, else now, in UTC. It is read once,
+/// so that all rows of a run see the same.
+fn chat_date() -> Result<RunDate, CliError> {
+    let seconds = match source_date_epoch() {
+        Some(text) => text.parse().map_err(|_| {
+            refuse("environment", format!("SOURCE_DATE_EPOCH={text} is no number of seconds"))
+        })?,
+        None => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            now.as_secs() as i64
+        }
+    };
+    Ok(RunDate::from_unix(seconds))
+}
+
+fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig, CliError> {
+    let chat = match args.chat() {
+        None => ChatMode::Auto,
+        Some(true) => ChatMode::Always,
+        Some(false) => ChatMode::Never,
+    };
+    if args.input.is_none() && stdin_is_terminal {
+        return Err(refuse("no_input", "no --input, and standard input is a terminal")
+            .help("give --input FILE, pipe rows in, or type them after --input -"));
+    }
+    let path = args.input.filter(|path| path != Path::new("-"));
+    let format = match args.format {
+        None | Some(FormatArg::Auto) => {
+            path.as_deref().map_or(InputFormat::Auto, InputFormat::from_path)
+        }
+        Some(FormatArg::Jsonl) => InputFormat::Jsonl,
+        Some(FormatArg::Csv) => InputFormat::Csv,
+        Some(FormatArg::Tsv) => InputFormat::Tsv,
+        Some(FormatArg::Txt) => InputFormat::Txt,
+    };
+    Ok(InputConfig {
+        name: path.as_ref().map_or("<stdin>".to_owned(), |path| path.display().to_string()),
+        path,
+        format,
+        rows: RowOptions { chat, template: args.template, prompt_column: args.prompt_column },
+        limit: args.limit.map(|limit| limit as u64),
+        fail_on_bad_row: args.on_bad_row == Some(BadRowArg::Fail),
+    })
+}
+
+fn output_config(args: &RunArgs) -> Result<OutputConfig, CliError> {
+    let output = &args.output;
+    if let Some(stats) = &output.stats {
+        // Found out now, not after hours of work.
+        let folder = stats.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if folder.is_some_and(|folder| !folder.is_dir()) || stats.is_dir() {
+            let message = format!("--stats {}: no such folder", stats.display());
+            return Err(refuse("stats", message));
+        }
+    }
+    Ok(OutputConfig {
+        path: output.out.clone().filter(|path| path != Path::new("-")),
+        field: output.out_field.clone().unwrap_or_else(|| "response".to_owned()),
+        full: output.output_format == Some(OutputFormatArg::Full),
+        overwrite: output.overwrite,
+        stats: output.stats.clone(),
+        max_errors: output.max_errors,
+    })
+}
+
+/// The flags over the model's defaults.
+fn overlay(args: &SamplingArgs, base: SamplingParams) -> SamplingParams {
+    let top = |number: i64| match number {
+        ..0 => NumLogprobs::All,
+        _ => NumLogprobs::Top(number as u32),
+    };
+    let text = |flag: &Vec<String>, base: Vec<String>| match flag.is_empty() {
+        true => base,
+        false => flag.clone(),
+    };
+    SamplingParams {
+        n: args.n.unwrap_or(base.n),
+        presence_penalty: args.presence_penalty.unwrap_or(base.presence_penalty),
+        frequency_penalty: args.frequency_penalty.unwrap_or(base.frequency_penalty),
+        repetition_penalty: args.repetition_penalty.unwrap_or(base.repetition_penalty),
+        temperature: args.temperature.unwrap_or(base.temperature),
+        top_p: args.top_p.unwrap_or(base.top_p),
+        top_k: args.top_k.map_or(base.top_k, |k| k.max(0) as u32),
+        min_p: args.min_p.unwrap_or(base.min_p),
+        // `--seed` is the engine's: one seed for all rows would give equal prompts equal answers.
+        seed: base.seed,
+        stop: text(&args.stop, base.stop),
+        stop_token_ids: args.stop_token_ids.clone().unwrap_or(base.stop_token_ids),
+        ignore_eos: args.ignore_eos || base.ignore_eos,
+        max_tokens: args.max_tokens.or(base.max_tokens).or(Some(DEFAULT_MAX_TOKENS)),
+        min_tokens: args.min_tokens.map_or(base.min_tokens, |n| n.min(u32::MAX as usize) as u32),
+        logprobs: args.logprobs.map(top).or(base.logprobs),
+        prompt_logprobs: args.prompt_logprobs.map(top).or(base.prompt_logprobs),
+        skip_special_tokens: !args.no_skip_special_tokens && base.skip_special_tokens,
+        include_stop_str_in_output: args.include_stop_str_in_output
+            || base.include_stop_str_in_output,
+        logit_bias: match args.logit_bias.is_empty() {
+            true => base.logit_bias,
+            false => args.logit_bias.clone(),
+        },
+        allowed_token_ids: args.allowed_token_ids.clone().or(base.allowed_token_ids),
+        bad_words: text(&args.bad_words, base.bad_words),
+        truncate_prompt_tokens: args.truncate_prompt_tokens.or(base.truncate_prompt_tokens),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::args::{Command, parse};
+
+    fn config(flags: &str) -> Result<RunConfig, CliError> {
+        let line = format!("vllm-batch run --model m --input rows.csv {flags}");
+        let argv: Vec<_> = line.split_whitespace().map(Into::into).collect();
+        match parse(&argv).unwrap().command {
+            Command::Run(args) => RunConfig::new(*args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn flags_over_generation_config_over_defaults() {
+        let model = || SamplingParams {
+            temperature: 0.6,
+            top_k: 20,
+            max_tokens: None,
+            ..SamplingParams::default()
+        };
+        let params = config("--top-k -1 --seed 7").unwrap().sampling_params(model());
+        assert_eq!((params.temperature, params.top_k, params.seed), (0.6, 0, None));
+        assert_eq!(params.max_tokens, Some(512));
+        let given = SamplingParams { max_tokens: Some(99), ..model() };
+        assert_eq!(config("").unwrap().sampling_params(given.clone()).max_tokens, Some(99));
+        let params = config("--max-tokens 3 --logprobs -1").unwrap().sampling_params(given);
+        assert_eq!((params.max_tokens, params.logprobs), (Some(3), Some(NumLogprobs::All)));
+    }
+
+    #[test]
+    fn flags_that_no_row_can_meet_are_refused() {
+        let greedy = || SamplingParams { temperature: 0.0, ..SamplingParams::default() };
+        let check = |flags: &str| config(flags).unwrap().check_sampling(greedy());
+        let error = check("--n 2").unwrap_err();
+        assert_eq!(error.message, "n must be 1 when using greedy sampling, got 2.");
+        assert!(check("--min-tokens 9 --max-tokens 8").is_err());
+        for flags in ["", "--n 2 --temperature 1", "--logprobs -1 --logit-bias 99999=1"] {
+            assert!(check(flags).is_ok(), "{flags}");
+        }
+    }
+
+    #[test]
+    fn no_flags_give_the_engines_defaults() {
+        let (got, default) = (config("").unwrap().engine, EngineConfig::default());
+        assert_eq!(format!("{got:?}"), format!("{default:?}"));
+    }
+
+    #[test]
+    fn flags_reach_the_engine() {
+        let flags = "--max-num-seqs 1000 --no-enable-prefix-caching --num-gpu-blocks-override 9 \
+                     --dtype bfloat16 --seed 7 --overflow truncate-left --generation-config vllm \
+                     --gpu-memory-utilization 0.5 --threads 3";
+        let config = config(flags).unwrap();
+        let EngineConfig { model, cache, scheduler, parallel } = &config.engine;
+        assert_eq!((scheduler.max_num_seqs, config.window_rows), (1000, 16000));
+        assert_eq!((cache.num_blocks, cache.enable_prefix_caching), (Some(9), false));
+        assert_eq!((cache.memory_share, parallel.num_threads), (0.5, Some(3)));
+        assert_eq!((model.dtype, model.seed), (Some(DType::BFloat16), 7));
+        assert_eq!(model.overflow, Overflow::TruncateLeft);
+        assert_eq!(model.generation_config, GenerationConfigSource::Vllm);
+    }
+
+    #[test]
+    fn the_files_name_decides_the_format_unless_a_flag_does() {
+        assert_eq!(config("").unwrap().input.format, InputFormat::Csv);
+        assert_eq!(config("--format txt").unwrap().input.format, InputFormat::Txt);
+        let standard_input = config("--input -").unwrap().input;
+        assert_eq!((standard_input.path, standard_input.format), (None, InputFormat::Auto));
+    }
+
+    #[test]
+    fn what_cannot_be_honoured_is_refused() {
+        for (flags, code) in [
+            ("--device cuda", "device"),
+            ("--device cuda:1", "device"),
+            ("--chat-template /nowhere/t.jinja", "chat_template"),
+            ("--stats /nowhere/stats.json", "stats"),
+        ] {
+            let error = config(flags).unwrap_err();
+            assert_eq!((error.code, error.exit), (code, Exit::Refused), "{flags}");
+        }
+        let error = input_config(InputArgs::default(), true).unwrap_err();
+        assert_eq!(error.code, "no_input");
+    }
+}

@@ -1,0 +1,164 @@
+//! Standard error: the one place that prints there. Messages go above the progress bar, and never
+//! fail: a closed standard error must not end a run.
+
+use std::io::Write;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::args::{DisplayArgs, ProgressArg};
+use super::error::CliError;
+use super::style::{Environment, Style};
+
+/// Columns of a terminal that does not say how many it has.
+const DEFAULT_COLUMNS: usize = 80;
+
+/// How progress is shown, resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProgressMode {
+    /// Redrawn in place on a terminal.
+    Bar,
+    /// A line every 30 seconds.
+    Plain,
+    /// A JSON object every second.
+    Json,
+    /// Nothing.
+    None,
+}
+
+/// What is shown, and how.
+#[derive(Clone, Debug)]
+pub struct Console {
+    quiet: u8,
+    verbose: bool,
+    style: Style,
+    mode: ProgressMode,
+    bar: ProgressBar,
+}
+
+impl Console {
+    /// Resolves the display flags.
+    pub fn new(args: &DisplayArgs, environment: &Environment) -> Self {
+        let mode = progress_mode(args, environment);
+        let bar = match mode {
+            ProgressMode::Bar => {
+                let target = ProgressDrawTarget::stderr_with_hz(10);
+                let style = ProgressStyle::with_template("{msg}").expect("a fixed template");
+                ProgressBar::with_draw_target(None, target).with_style(style)
+            }
+            _ => ProgressBar::hidden(),
+        };
+        let style = Style::new(args.color.unwrap_or_default(), environment);
+        Self { quiet: args.quiet, verbose: args.verbose, style, mode, bar }
+    }
+
+    /// How progress is shown.
+    pub fn mode(&self) -> ProgressMode {
+        self.mode
+    }
+
+    /// Whether `-v` was given.
+    pub fn verbose(&self) -> bool {
+        self.verbose
+    }
+
+    /// Whether the end summary is shown.
+    pub fn shows_summary(&self) -> bool {
+        self.quiet < 2
+    }
+
+    /// Colours of this standard error.
+    pub fn style(&self) -> Style {
+        self.style
+    }
+
+    /// Columns of the terminal. One that does not say gets what indicatif gives it.
+    pub fn columns(&self) -> usize {
+        let size = terminal_size::terminal_size_of(std::io::stderr());
+        let columns = size.map_or(0, |(width, _)| usize::from(width.0));
+        if columns == 0 { DEFAULT_COLUMNS } else { columns }
+    }
+
+    /// Redraws the bar.
+    pub fn draw_bar(&self, line: String) {
+        self.bar.set_message(line);
+    }
+
+    /// Leaves a last line where the bar was.
+    pub fn finish_bar(&self, line: &str) {
+        self.bar.finish_and_clear();
+        self.print(line);
+    }
+
+    /// A line of progress or summary.
+    pub fn print(&self, text: &str) {
+        self.bar.suspend(|| {
+            let _ = writeln!(std::io::stderr(), "{text}");
+        });
+    }
+
+    /// What the run does, for a person who watches.
+    pub fn note(&self, text: &str) {
+        if self.quiet == 0 {
+            self.print(text);
+        }
+    }
+
+    /// What the run does in detail.
+    pub fn detail(&self, text: &str) {
+        if self.verbose {
+            self.print(text);
+        }
+    }
+
+    /// Something that may surprise.
+    pub fn warn(&self, text: &str) {
+        if self.quiet < 2 {
+            self.print(&format!("{} {text}", self.style.warning("warning:")));
+        }
+    }
+
+    /// What ends the run. Shown however quiet it is.
+    pub fn error(&self, error: &CliError) {
+        self.print(&error.render(self.style));
+    }
+}
+
+fn progress_mode(args: &DisplayArgs, environment: &Environment) -> ProgressMode {
+    let wanted = args.progress.unwrap_or_default();
+    match wanted {
+        ProgressArg::None => ProgressMode::None,
+        // A machine that asked for JSON gets it however quiet the rest is.
+        ProgressArg::Json => ProgressMode::Json,
+        _ if args.quiet > 0 => ProgressMode::None,
+        ProgressArg::Plain => ProgressMode::Plain,
+        // A bar cannot be redrawn in a file: there it is a line now and then.
+        ProgressArg::Auto | ProgressArg::Bar => {
+            match environment.stderr_is_terminal && !environment.dumb {
+                true => ProgressMode::Bar,
+                false => ProgressMode::Plain,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(progress: Option<ProgressArg>, quiet: u8, terminal: bool) -> ProgressMode {
+        let args = DisplayArgs { progress, quiet, ..DisplayArgs::default() };
+        let environment = Environment { stderr_is_terminal: terminal, ..Environment::default() };
+        Console::new(&args, &environment).mode()
+    }
+
+    #[test]
+    fn progress_fits_where_standard_error_goes() {
+        assert_eq!(mode(None, 0, true), ProgressMode::Bar);
+        assert_eq!(mode(None, 0, false), ProgressMode::Plain);
+        assert_eq!(mode(Some(ProgressArg::Bar), 0, false), ProgressMode::Plain);
+        assert_eq!(mode(Some(ProgressArg::Plain), 0, true), ProgressMode::Plain);
+        assert_eq!(mode(None, 1, true), ProgressMode::None);
+        assert_eq!(mode(Some(ProgressArg::Json), 2, false), ProgressMode::Json);
+        assert_eq!(mode(Some(ProgressArg::None), 0, true), ProgressMode::None);
+    }
+}

@@ -1,0 +1,135 @@
+//! One repository and revision in the cache, in the layout that huggingface_hub writes:
+//! `models--org--name/{refs/<revision>, snapshots/<commit>/<file> -> ../../blobs/<etag>, blobs/<etag>}`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::model_files::missing_files;
+use super::names::{RepoId, Revision, is_commit};
+use super::{HubError, HubErrorKind, Need};
+
+/// What the cache has of a repository.
+pub(super) enum Lookup {
+    /// A snapshot with all needed files.
+    Complete(PathBuf),
+    /// What is missing, in words.
+    Incomplete(String),
+}
+
+/// A repository at a revision, and the cache that holds or will hold it.
+pub(super) struct RepoCache {
+    root: PathBuf,
+    repo: RepoId,
+    revision: Revision,
+}
+
+impl RepoCache {
+    pub fn new(cache_dir: &Path, repo: RepoId, revision: Revision) -> Result<Self, HubError> {
+        let root = std::path::absolute(cache_dir).map_err(|error| {
+            HubError::new(
+                HubErrorKind::Storage,
+                format!("the cache folder {} is not usable: {error}", cache_dir.display()),
+                "set HF_HUB_CACHE or --download-dir",
+            )
+        })?;
+        Ok(Self { root, repo, revision })
+    }
+
+    /// The cache folder, with all its repositories.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The repository.
+    pub fn repo(&self) -> &RepoId {
+        &self.repo
+    }
+
+    /// The revision that was asked for.
+    pub fn revision(&self) -> &Revision {
+        &self.revision
+    }
+
+    /// For messages.
+    pub fn what(&self) -> String {
+        format!("{} (revision {})", self.repo, self.revision.as_str())
+    }
+
+    /// The folder of this repository.
+    pub fn repo_folder(&self) -> PathBuf {
+        self.root.join(self.repo.folder_name())
+    }
+
+    /// The folder of one commit's files.
+    pub fn snapshot(&self, commit: &str) -> PathBuf {
+        self.repo_folder().join("snapshots").join(commit)
+    }
+
+    /// Looks for the revision without any request.
+    pub fn find(&self, need: Need) -> Result<Lookup, HubError> {
+        if !self.repo_folder().is_dir() {
+            return Ok(Lookup::Incomplete("it was never downloaded there".into()));
+        }
+        match self.commit() {
+            Some(commit) if self.snapshot(&commit).is_dir() => self.check(&commit, need),
+            _ => Ok(Lookup::Incomplete(self.other_revisions())),
+        }
+    }
+
+    /// Whether the snapshot has all needed files, and no link out of the repository's folder.
+    pub fn check(&self, commit: &str, need: Need) -> Result<Lookup, HubError> {
+        let snapshot = self.snapshot(commit);
+        self.check_links(&snapshot)?;
+        let missing = missing_files(&snapshot, need)?;
+        if missing.is_empty() {
+            return Ok(Lookup::Complete(snapshot));
+        }
+        Ok(Lookup::Incomplete(format!("it lacks {}", missing.join(", "))))
+    }
+
+    /// A revision is a commit itself, or the name of a file that holds one.
+    fn commit(&self) -> Option<String> {
+        let revision = self.revision.as_str();
+        if is_commit(revision) {
+            return Some(revision.to_string());
+        }
+        let text = fs::read_to_string(self.repo_folder().join("refs").join(revision)).ok()?;
+        Some(text.trim().to_string()).filter(|commit| is_commit(commit))
+    }
+
+    fn other_revisions(&self) -> String {
+        let refs = fs::read_dir(self.repo_folder().join("refs")).into_iter().flatten().flatten();
+        let mut names: Vec<String> =
+            refs.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort();
+        match names.as_slice() {
+            [] => "it has no finished download there".into(),
+            names => format!("this revision is not there (there are: {})", names.join(", ")),
+        }
+    }
+
+    /// Every link of a snapshot must end within the repository's folder: a cache may be shared, or come
+    /// out of an archive, and a link to `/etc` or to another user's key must not be read as a model file.
+    /// A dangling link is a missing file, not an attack.
+    fn check_links(&self, snapshot: &Path) -> Result<(), HubError> {
+        let unreadable = |error: std::io::Error| {
+            HubError::new(
+                HubErrorKind::Storage,
+                format!("cannot read the cache {}: {error}", snapshot.display()),
+                "check the permissions of the folder, or set HF_HUB_CACHE",
+            )
+        };
+        let inside = fs::canonicalize(self.repo_folder()).map_err(unreadable)?;
+        for entry in fs::read_dir(snapshot).map_err(unreadable)? {
+            let path = entry.map_err(unreadable)?.path();
+            if fs::canonicalize(&path).is_ok_and(|target| !target.starts_with(&inside)) {
+                return Err(HubError::new(
+                    HubErrorKind::Unsafe,
+                    format!("{} is a link that leads out of the cache", path.display()),
+                    format!("delete {} and fetch the model again", inside.display()),
+                ));
+            }
+        }
+        Ok(())
+    }
+}

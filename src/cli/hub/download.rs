@@ -1,0 +1,196 @@
+//! Fetching a repository into the cache with hf-hub, which brings the layout, the resuming and TLS.
+//!
+//! What hf-hub 0.5 leaves to us: one commit for all files (a branch may move while shards are fetched),
+//! the index before the shards it names, blobs that another revision already has, stalls (it knows no
+//! timeout), retries (its own append at a wrong offset), sizes, and names that a server sends.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use hf_hub::api::sync::{Api, ApiBuilder};
+use hf_hub::{Cache, Repo, RepoType};
+use serde::Deserialize;
+
+use super::cache::{Lookup, RepoCache};
+use super::environment::{NetworkLimits, Token};
+use super::failure::Failure;
+use super::model_files::{INDEX, check_repository, first_files, weight_files};
+use super::names::is_commit;
+use super::transfer::{Transfer, attempt, is_there};
+use super::{DownloadProgress, HubEnvironment, HubError, HubErrorKind, Need};
+
+/// Fetches what is needed and not there yet; returns the snapshot's folder.
+pub(super) fn download(
+    cache: &RepoCache,
+    need: Need,
+    environment: &HubEnvironment,
+    progress: &mut dyn DownloadProgress,
+) -> Result<PathBuf, HubError> {
+    let words = |failure: Failure| failure.into_error(cache, environment);
+    let _lock = lock(cache, progress).map_err(words)?;
+    // Whoever held the lock may have fetched it all.
+    if let Lookup::Complete(folder) = cache.find(need)? {
+        return Ok(folder);
+    }
+
+    let api = ApiBuilder::from_cache(Cache::new(cache.root().to_path_buf()))
+        .with_endpoint(environment.endpoint.clone())
+        .with_token(environment.token.as_ref().map(Token::secret).map(str::to_string))
+        .with_progress(false)
+        .build()
+        .map_err(|error| words(error.into()))?;
+    let limits = environment.limits;
+    let listing = with_retries(limits, progress, |_| (list(&api, cache, limits), false));
+    let listing = listing.map_err(words)?;
+    check_repository(&listing.files, need, &cache.what())?;
+
+    let snapshot = cache.snapshot(&listing.commit);
+    let mut fetch = |file: &str| {
+        let size = listing.files.get(file).copied().flatten();
+        let transfer = Transfer {
+            api: api.clone(),
+            repo: model_at(cache, &listing.commit),
+            root: cache.root().to_path_buf(),
+            commit: listing.commit.clone(),
+            file: file.to_string(),
+            pointer: snapshot.join(file),
+        };
+        if is_there(&transfer.pointer, size) {
+            return Ok(());
+        }
+        with_retries(limits, progress, |progress| attempt(&transfer, limits, progress))
+            .map_err(words)
+    };
+    let mut files = first_files(&listing.files, need);
+    // Small files first: what is wrong with them is known before the long part begins.
+    files.iter().try_for_each(|file| fetch(file))?;
+    if need.weights && listing.files.contains_key(INDEX) {
+        files = weight_files(&snapshot)?.into_iter().collect();
+        if let Some(absent) = files.iter().find(|file| !listing.files.contains_key(*file)) {
+            return Err(HubError::new(
+                HubErrorKind::Incomplete,
+                format!("{} has no {absent}, which its {INDEX} names", cache.what()),
+                "the repository is incomplete: choose another --revision or model",
+            ));
+        }
+        files.iter().try_for_each(|file| fetch(file))?;
+    }
+    finish(cache, &listing.commit, need, environment)
+}
+
+/// Points the revision at the commit, only now that all its files are there.
+fn finish(
+    cache: &RepoCache,
+    commit: &str,
+    need: Need,
+    environment: &HubEnvironment,
+) -> Result<PathBuf, HubError> {
+    let hub_cache = Cache::new(cache.root().to_path_buf());
+    let revision = cache.revision().as_str();
+    // hf-hub leaves a ref named after the commit; huggingface_hub has none, and would list it as a branch.
+    let _ = fs::remove_file(cache.repo_folder().join("refs").join(commit));
+    if revision != commit {
+        hub_cache
+            .repo(model_at(cache, revision))
+            .create_ref(commit)
+            .map_err(|error| Failure::from(error).into_error(cache, environment))?;
+    }
+    match cache.check(commit, need)? {
+        Lookup::Complete(folder) => Ok(folder),
+        Lookup::Incomplete(what) => Err(HubError::new(
+            HubErrorKind::Incomplete,
+            format!("{} is incomplete after the download: {what}", cache.what()),
+            "run again; if it stays, delete the model's folder in the cache",
+        )),
+    }
+}
+
+fn model_at(cache: &RepoCache, revision: &str) -> Repo {
+    Repo::with_revision(cache.repo().to_string(), RepoType::Model, revision.to_string())
+}
+
+/// One download per repository and cache at a time: job arrays start many processes at once, and each
+/// would fetch all files. Held until dropped; a file system without locks is used without them.
+fn lock(cache: &RepoCache, progress: &mut dyn DownloadProgress) -> Result<fs::File, Failure> {
+    let folder = cache.root().join(".locks").join(cache.repo().folder_name());
+    fs::create_dir_all(&folder)?;
+    let path = folder.join("vllm-batch.lock");
+    let file = fs::OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+    if let Err(fs::TryLockError::WouldBlock) = file.try_lock() {
+        progress.note(&format!("waiting for another process that downloads {}", cache.repo()));
+        let _ = file.lock();
+    }
+    Ok(file)
+}
+
+/// The commit behind a revision, and its files with their sizes where the server tells them.
+struct Listing {
+    commit: String,
+    files: BTreeMap<String, Option<u64>>,
+}
+
+#[derive(Deserialize)]
+struct ModelInfo {
+    sha: String,
+    siblings: Vec<Sibling>,
+}
+
+#[derive(Deserialize)]
+struct Sibling {
+    rfilename: String,
+    size: Option<u64>,
+}
+
+fn list(api: &Api, cache: &RepoCache, limits: NetworkLimits) -> Result<Listing, Failure> {
+    let request = api.repo(model_at(cache, cache.revision().as_str())).info_request();
+    let mut response = request
+        .query("blobs", "true")
+        .config()
+        .timeout_global(Some(limits.stall))
+        .http_status_as_error(false)
+        .build()
+        .call()?;
+    if !response.status().is_success() {
+        // The hub's word for it: GatedRepo, RepoNotFound, RevisionNotFound.
+        let code = response.headers().get("x-error-code").and_then(|code| code.to_str().ok());
+        return Err(Failure::Status(response.status().as_u16(), code.map(str::to_string)));
+    }
+    let text = response.body_mut().read_to_string()?;
+    let info: ModelInfo = serde_json::from_str(&text)
+        .map_err(|_| Failure::Protocol("the list of files is not as expected".into()))?;
+    if !is_commit(&info.sha) {
+        return Err(Failure::Protocol("the list of files names no commit".into()));
+    }
+    let files = info.siblings.into_iter().map(|file| (file.rfilename, file.size)).collect();
+    Ok(Listing { commit: info.sha, files })
+}
+
+/// Repeats while the failure is of the kind that passes. A connection that brought bytes before it broke
+/// starts the count anew: a long download may survive many of them, but not a server that never ends.
+fn with_retries<T>(
+    limits: NetworkLimits,
+    progress: &mut dyn DownloadProgress,
+    mut attempt: impl FnMut(&mut dyn DownloadProgress) -> (Result<T, Failure>, bool),
+) -> Result<T, Failure> {
+    let mut failed = 0;
+    let mut total = 0;
+    loop {
+        let (result, brought_bytes) = attempt(progress);
+        let failure = match result {
+            Ok(value) => return Ok(value),
+            Err(failure) => failure,
+        };
+        total += 1;
+        let continued = brought_bytes && matches!(failure, Failure::Broken(_));
+        failed = if continued { 1 } else { failed + 1 };
+        if !failure.is_transient()
+            || failed >= limits.attempts
+            || total >= limits.attempts.saturating_mul(20)
+        {
+            return Err(failure);
+        }
+        progress.note(&format!("download interrupted ({}), trying again", failure.cause()));
+        std::thread::sleep(limits.wait.saturating_mul(1 << (failed - 1).min(6)));
+    }
+}

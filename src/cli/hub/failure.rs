@@ -1,0 +1,217 @@
+//! What can go wrong on the wire, sorted by what it means for the user.
+
+use std::io;
+
+use hf_hub::api::sync::ApiError;
+
+use super::cache::RepoCache;
+use super::{HubEnvironment, HubError, HubErrorKind};
+
+/// A failed request or file, before it is put into words.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The server answered with an error status, and perhaps the hub's own word for it.
+    Status(u16, Option<String>),
+    /// No connection; the cause in words.
+    Unreachable(String),
+    /// A connection that broke; trying again continues it.
+    Broken(String),
+    /// A file that arrived, but not as announced; what came is removed.
+    Damaged(String),
+    /// No bytes for too long; the thread that waits for them is lost.
+    Stalled,
+    /// The answer is not what the hub sends.
+    Protocol(String),
+    /// The cache cannot be written.
+    Storage(String),
+    /// Another program downloads the same file.
+    Locked,
+}
+
+impl Failure {
+    /// Whether trying again soon may help.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Failure::Broken(_) | Failure::Damaged(_) => true,
+            Failure::Status(status, _) => *status == 429 || *status >= 500,
+            _ => false,
+        }
+    }
+
+    /// The cause alone, without remedy.
+    pub fn cause(&self) -> String {
+        match self {
+            Failure::Status(status, _) => format!("it answered with HTTP status {status}"),
+            Failure::Unreachable(cause)
+            | Failure::Broken(cause)
+            | Failure::Damaged(cause)
+            | Failure::Storage(cause) => cause.clone(),
+            Failure::Stalled => "it sent nothing for too long".into(),
+            Failure::Protocol(cause) => format!("unexpected answer: {cause}"),
+            Failure::Locked => "another program is downloading the same file".into(),
+        }
+    }
+
+    /// With repository, revision, host and remedy; never with a URL, which may be signed.
+    pub fn into_error(self, cache: &RepoCache, environment: &HubEnvironment) -> HubError {
+        let what = cache.what();
+        let host = host(&environment.endpoint);
+        let cause = self.cause();
+        let continues = "run again: the download continues where it stopped";
+        match self {
+            Failure::Status(status @ (401 | 403), code) => {
+                refused(&what, status, code, environment)
+            }
+            Failure::Status(404, code) => not_found(cache, code, host),
+            Failure::Status(..) => HubError::new(
+                HubErrorKind::Network,
+                format!("cannot download {what} from {host}: {cause}"),
+                format!("wait and {continues}"),
+            ),
+            Failure::Unreachable(_) => HubError::new(
+                HubErrorKind::Network,
+                format!("cannot reach {host} for {what}: {cause}"),
+                "check the network, HF_ENDPOINT and HTTPS_PROXY, or give a folder that has the model",
+            ),
+            Failure::Broken(_) | Failure::Stalled => HubError::new(
+                HubErrorKind::Network,
+                format!("the connection to {host} broke while downloading {what}: {cause}"),
+                continues,
+            ),
+            Failure::Protocol(_) | Failure::Damaged(_) => HubError::new(
+                HubErrorKind::Network,
+                format!("{host} does not answer as the Hugging Face hub does for {what}: {cause}"),
+                "check HF_ENDPOINT and HTTPS_PROXY",
+            ),
+            Failure::Storage(_) => HubError::new(
+                HubErrorKind::Storage,
+                format!("cannot write {what} to the cache {}: {cause}", cache.root().display()),
+                format!("free space, or set HF_HUB_CACHE or --download-dir; then {continues}"),
+            ),
+            Failure::Locked => HubError::new(
+                HubErrorKind::Storage,
+                format!("cannot download {what}: {cause}"),
+                "wait for it to finish, then run again",
+            ),
+        }
+    }
+}
+
+fn refused(
+    what: &str,
+    status: u16,
+    code: Option<String>,
+    environment: &HubEnvironment,
+) -> HubError {
+    let host = host(&environment.endpoint);
+    let reason = match code.as_deref() {
+        Some("GatedRepo") => "it is gated",
+        _ => "it does not exist, is private, or is gated",
+    };
+    let help = match &environment.token {
+        None => {
+            "check the name and that no folder was meant; for a gated or private model accept its \
+                 terms on its page and set HF_TOKEN"
+                .to_string()
+        }
+        Some(token) => format!(
+            "the token from {} has no access: accept the terms on the model's page, or set HF_TOKEN \
+             to a token of an account that has",
+            token.source()
+        ),
+    };
+    let message = format!("{host} refuses {what} with HTTP status {status}: {reason}");
+    HubError::new(HubErrorKind::Access, message, help)
+}
+
+fn not_found(cache: &RepoCache, code: Option<String>, host: &str) -> HubError {
+    let (message, help) = match code.as_deref() {
+        Some("RevisionNotFound") => (
+            format!("{} has no revision {} on {host}", cache.repo(), cache.revision().as_str()),
+            "check --revision: a branch, a tag or a 40-digit commit",
+        ),
+        _ => (
+            format!(
+                "there is no {} on {host} (HTTP status 404), nor a folder of that name",
+                cache.what()
+            ),
+            "check the name and --revision; a folder is given as ./folder",
+        ),
+    };
+    HubError::new(HubErrorKind::NotFound, message, help)
+}
+
+/// The host of an endpoint: without scheme, path, and any user and password.
+pub(super) fn host(endpoint: &str) -> &str {
+    let rest = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
+    authority.rsplit('@').next().unwrap_or(authority)
+}
+
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Self {
+        match error {
+            ApiError::RequestError(error) => Failure::from(*error),
+            ApiError::IoError(error) => match ureq::Error::from(error) {
+                ureq::Error::Io(error) if !is_network(&error) => Failure::from(error),
+                error => Failure::from(error),
+            },
+            ApiError::MissingHeader(name) => Failure::Protocol(format!("no {name} header")),
+            ApiError::InvalidHeader(name) => Failure::Protocol(format!("bad {name} header")),
+            ApiError::ParseIntError(_) => Failure::Protocol("bad Content-Range header".into()),
+            ApiError::TooManyRetries(inner) => Failure::from(*inner),
+            ApiError::InvalidResume => {
+                Failure::Broken("the part that was there is too long".into())
+            }
+            ApiError::LockAcquisition(_) => Failure::Locked,
+        }
+    }
+}
+
+impl From<ureq::Error> for Failure {
+    fn from(error: ureq::Error) -> Self {
+        use ureq::Error as E;
+        match error {
+            E::StatusCode(status) => Failure::Status(status, None),
+            E::Io(error) => match error.kind() {
+                io::ErrorKind::ConnectionRefused
+                | io::ErrorKind::HostUnreachable
+                | io::ErrorKind::NetworkUnreachable
+                | io::ErrorKind::AddrNotAvailable => Failure::Unreachable(error.kind().to_string()),
+                io::ErrorKind::UnexpectedEof => Failure::Broken("connection closed early".into()),
+                kind => Failure::Broken(kind.to_string()),
+            },
+            E::Timeout(_) => Failure::Broken("timed out".into()),
+            E::HostNotFound => Failure::Unreachable("host not found".into()),
+            E::ConnectionFailed => Failure::Unreachable("connection failed".into()),
+            E::InvalidProxyUrl => Failure::Unreachable("the proxy variable is not a URL".into()),
+            E::ConnectProxyFailed(_) => Failure::Unreachable("the proxy refuses".into()),
+            E::Tls(cause) => Failure::Unreachable(format!("TLS: {cause}")),
+            E::Rustls(cause) => Failure::Unreachable(format!("TLS: {cause}")),
+            // Their own text would show the URL or the headers.
+            E::BadUri(_) | E::RequireHttpsOnly(_) => Failure::Protocol("not a usable URL".into()),
+            E::Http(_) => Failure::Protocol("not a usable URL or token".into()),
+            E::TooManyRedirects => Failure::Protocol("too many redirects".into()),
+            _ => Failure::Protocol("not readable as HTTP".into()),
+        }
+    }
+}
+
+/// Of files and folders: what the network can give is sorted out before.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Failure::Storage(error.to_string())
+    }
+}
+
+fn is_network(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::TimedOut
+            | io::ErrorKind::WouldBlock
+    )
+}

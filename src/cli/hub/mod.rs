@@ -1,0 +1,140 @@
+//! From what the user typed after `--model` to a folder of model files: a local folder, a snapshot of the
+//! Hugging Face cache, or a download into that cache.
+//!
+//! The cache is asked first and a complete snapshot is used as it is, without a request: a run that is
+//! resumed a week later sees the same bytes, and a machine without network works as one with it.
+
+mod cache;
+mod download;
+pub mod environment;
+mod error;
+mod failure;
+mod model_files;
+mod names;
+pub mod progress;
+mod transfer;
+
+use std::path::{Path, PathBuf};
+
+use cache::{Lookup, RepoCache};
+pub use environment::HubEnvironment;
+pub use error::{HubError, HubErrorKind};
+use model_files::{CONFIG, weight_files};
+use names::{RepoId, Revision};
+pub use progress::DownloadProgress;
+
+/// Which files the caller cannot do without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// `config.json`.
+    pub config: bool,
+    /// `tokenizer.json`.
+    pub tokenizer: bool,
+    /// The safetensors files; false for `--load-format dummy`.
+    pub weights: bool,
+}
+
+impl Need {
+    /// A model to run.
+    pub const MODEL: Need = Need { config: true, tokenizer: true, weights: true };
+    /// The folder of `--tokenizer`.
+    pub const TOKENIZER: Need = Need { config: false, tokenizer: true, weights: false };
+}
+
+/// What is looked for, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelRequest<'a> {
+    /// A folder, or `org/name` on the hub.
+    pub name: &'a str,
+    /// Branch, tag or commit; None: `main`.
+    pub revision: Option<&'a str>,
+    /// Replaces the cache folder of the environment (`--download-dir`).
+    pub download_dir: Option<&'a Path>,
+    /// Files that must be there.
+    pub need: Need,
+}
+
+/// The folder with everything a model needs to run.
+///
+/// # Errors
+/// See [`resolve`].
+pub fn resolve_model(
+    name: &str,
+    revision: Option<&str>,
+    download_dir: Option<&Path>,
+    environment: &HubEnvironment,
+    progress: &mut dyn DownloadProgress,
+) -> Result<PathBuf, HubError> {
+    let request = ModelRequest { name, revision, download_dir, need: Need::MODEL };
+    resolve(&request, environment, progress)
+}
+
+/// The folder with the needed files: the local folder itself, or a complete snapshot in the cache.
+///
+/// # Errors
+/// The name is neither a folder nor a repository, the hub cannot be reached or refuses, or the files are
+/// incomplete, unsafe or in a format that is not read.
+pub fn resolve(
+    request: &ModelRequest<'_>,
+    environment: &HubEnvironment,
+    progress: &mut dyn DownloadProgress,
+) -> Result<PathBuf, HubError> {
+    let path = Path::new(request.name);
+    if path.is_dir() {
+        return local_folder(path, request.need);
+    }
+    if path.exists() {
+        return Err(HubError::new(
+            HubErrorKind::BadName,
+            format!("{} is a file", path.display()),
+            "give the folder that holds config.json, tokenizer.json and *.safetensors",
+        ));
+    }
+    if names::looks_like_path(request.name) {
+        return Err(HubError::new(
+            HubErrorKind::NotFound,
+            format!("no such folder: {}", request.name.escape_debug()),
+            "give a folder that exists, or a Hugging Face model id such as org/name",
+        ));
+    }
+
+    let repo = RepoId::parse(request.name)?;
+    let revision = Revision::parse(request.revision.unwrap_or("main"))?;
+    let cache_dir = request.download_dir.unwrap_or(&environment.cache_dir);
+    let cache = RepoCache::new(cache_dir, repo, revision)?;
+    match (cache.find(request.need)?, &environment.offline) {
+        (Lookup::Complete(folder), _) => Ok(folder),
+        (Lookup::Incomplete(what), Some(variable)) => Err(offline(&cache, &what, variable)),
+        (Lookup::Incomplete(_), None) => {
+            download::download(&cache, request.need, environment, progress)
+        }
+    }
+}
+
+/// A user's own folder is taken as it is; the engine reports missing weights with more detail.
+fn local_folder(folder: &Path, need: Need) -> Result<PathBuf, HubError> {
+    if need.config && !folder.join(CONFIG).is_file() {
+        return Err(HubError::new(
+            HubErrorKind::Incomplete,
+            format!("the folder {} has no {CONFIG}", folder.display()),
+            "give the folder of a Hugging Face checkpoint (config.json, tokenizer.json, *.safetensors)",
+        ));
+    }
+    if need.weights {
+        // Refuses an index that points outside of the folder before anything opens its files.
+        weight_files(folder)?;
+    }
+    Ok(folder.to_path_buf())
+}
+
+fn offline(cache: &RepoCache, what: &str, variable: &str) -> HubError {
+    HubError::new(
+        HubErrorKind::Offline,
+        format!(
+            "{} is not usable from the cache {}: {what}; {variable} is set, which forbids downloading",
+            cache.what(),
+            cache.root().display(),
+        ),
+        format!("unset {variable} and run once with network, or give a folder"),
+    )
+}

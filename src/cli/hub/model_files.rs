@@ -1,0 +1,174 @@
+//! Which files a model folder must have, and which of a repository's files are worth fetching.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::names::{is_plain_file_name, quoted};
+use super::{HubError, HubErrorKind, Need};
+
+pub(super) const CONFIG: &str = "config.json";
+pub(super) const TOKENIZER: &str = "tokenizer.json";
+pub(super) const INDEX: &str = "model.safetensors.index.json";
+const SINGLE: &str = "model.safetensors";
+
+/// Small files that the engine reads when they exist.
+pub(super) const SMALL: [&str; 7] = [
+    CONFIG,
+    TOKENIZER,
+    "generation_config.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "chat_template.json",
+];
+
+/// Published indexes stay below 20 MB; a hostile one must not fill memory.
+const MAX_INDEX_BYTES: u64 = 256 << 20;
+
+/// Formats that hold weights but are not read: most of them are pickles, which run code when opened.
+const FOREIGN: [&str; 8] = [".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack", ".gguf"];
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+/// The weight files of a folder, by its index or by what lies there; empty when there are none.
+/// A file that the index names need not exist.
+pub(super) fn weight_files(folder: &Path) -> Result<BTreeSet<String>, HubError> {
+    let index = folder.join(INDEX);
+    if index.is_file() {
+        return shards(&index);
+    }
+    let entries = fs::read_dir(folder).map_err(|error| unreadable(folder, &error.to_string()))?;
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let present: BTreeSet<String> = names.filter(|name| folder.join(name).is_file()).collect();
+    Ok(without_index(present.iter().map(String::as_str)))
+}
+
+/// The shards that an index names, each a plain file name.
+fn shards(index: &Path) -> Result<BTreeSet<String>, HubError> {
+    let mut text = Vec::new();
+    fs::File::open(index)
+        .and_then(|file| file.take(MAX_INDEX_BYTES).read_to_end(&mut text))
+        .map_err(|error| unreadable(index, &error.to_string()))?;
+    let parsed: Index =
+        serde_json::from_slice(&text).map_err(|error| unreadable(index, &error.to_string()))?;
+    let shards: BTreeSet<String> = parsed.weight_map.into_values().collect();
+    for shard in &shards {
+        if !is_plain_file_name(shard) {
+            return Err(HubError::new(
+                HubErrorKind::Unsafe,
+                format!("{} names {}, not a file of its folder", index.display(), quoted(shard)),
+                "do not use this model: its index is damaged or made to read other files",
+            ));
+        }
+        if !shard.ends_with(".safetensors") {
+            return Err(HubError::new(
+                HubErrorKind::Unsafe,
+                format!("{} names {}, not a safetensors file", index.display(), quoted(shard)),
+                CONVERT_HINT,
+            ));
+        }
+    }
+    if shards.is_empty() {
+        return Err(unreadable(index, "its weight_map is empty"));
+    }
+    Ok(shards)
+}
+
+/// Without an index: `model.safetensors`, else every safetensors file but adapters.
+fn without_index<'a>(names: impl Iterator<Item = &'a str> + Clone) -> BTreeSet<String> {
+    if names.clone().any(|name| name == SINGLE) {
+        return BTreeSet::from([SINGLE.to_string()]);
+    }
+    names
+        .filter(|name| name.ends_with(".safetensors") && !name.starts_with("adapter"))
+        .filter(|name| is_plain_file_name(name))
+        .map(str::to_string)
+        .collect()
+}
+
+/// The needed files that a folder lacks.
+pub(super) fn missing_files(folder: &Path, need: Need) -> Result<Vec<String>, HubError> {
+    let mut wanted = BTreeSet::new();
+    if need.config {
+        wanted.insert(CONFIG.to_string());
+    }
+    if need.tokenizer {
+        wanted.insert(TOKENIZER.to_string());
+    }
+    if need.weights {
+        let weights = weight_files(folder)?;
+        let none = weights.is_empty();
+        wanted.extend(weights);
+        if none {
+            wanted.insert(SINGLE.to_string());
+        }
+    }
+    wanted.retain(|name| !folder.join(name).is_file());
+    Ok(wanted.into_iter().collect())
+}
+
+/// Of a repository's files, those to fetch first. With an index the shards follow from its content.
+pub(super) fn first_files(files: &BTreeMap<String, Option<u64>>, need: Need) -> Vec<String> {
+    let small = SMALL.iter().filter(|name| files.contains_key(**name)).map(|name| name.to_string());
+    let mut chosen: Vec<String> = small.collect();
+    if need.weights && files.contains_key(INDEX) {
+        chosen.push(INDEX.to_string());
+    } else if need.weights {
+        chosen.extend(without_index(files.keys().map(String::as_str)));
+    }
+    chosen
+}
+
+/// Whether a repository has what is needed at all: said before anything large is fetched.
+pub(super) fn check_repository(
+    files: &BTreeMap<String, Option<u64>>,
+    need: Need,
+    what: &str,
+) -> Result<(), HubError> {
+    let has = |name: &str| files.contains_key(name);
+    let foreign = |name: &&String| FOREIGN.iter().any(|end| name.ends_with(end));
+    let no_weights =
+        need.weights && !has(INDEX) && without_index(files.keys().map(String::as_str)).is_empty();
+    if no_weights && let Some(file) = files.keys().find(foreign) {
+        return Err(HubError::new(
+            HubErrorKind::Unsupported,
+            format!("{what} has no safetensors weights, only files such as {}", quoted(file)),
+            CONVERT_HINT,
+        ));
+    }
+    if no_weights || (need.config && !has(CONFIG)) {
+        let absent = if no_weights { "*.safetensors" } else { CONFIG };
+        return Err(HubError::new(
+            HubErrorKind::Incomplete,
+            format!("{what} has no {absent}"),
+            "this is not the repository of a transformers model; check the name",
+        ));
+    }
+    if need.tokenizer && !has(TOKENIZER) {
+        return Err(HubError::new(
+            HubErrorKind::Incomplete,
+            format!("{what} has no {TOKENIZER}"),
+            "give another repository or folder with --tokenizer, or convert it with transformers: \
+             AutoTokenizer.from_pretrained(name).save_pretrained(folder)",
+        ));
+    }
+    Ok(())
+}
+
+const CONVERT_HINT: &str = "convert it with transformers: \
+    AutoModelForCausalLM.from_pretrained(name).save_pretrained(folder, safe_serialization=True)";
+
+fn unreadable(path: &Path, why: &str) -> HubError {
+    HubError::new(
+        HubErrorKind::Incomplete,
+        format!("{} cannot be used: {why}", path.display()),
+        "delete the file or the folder and fetch the model again",
+    )
+}

@@ -1,0 +1,106 @@
+//! Everything that touches users and files. Knows no tensors; uses only the engine's public API.
+
+pub mod args;
+pub mod completions;
+pub mod config;
+pub mod console;
+pub mod error;
+pub mod exit;
+pub mod fields;
+pub mod hub;
+pub mod meter;
+pub mod model;
+#[cfg(test)]
+mod odd_inputs;
+pub mod output;
+pub mod overrides;
+pub mod progress;
+pub mod reader;
+pub mod report;
+pub mod row;
+pub mod row_error;
+pub mod row_key;
+pub mod run;
+pub mod signals;
+pub mod style;
+pub mod window;
+pub mod writer;
+
+use std::backtrace::Backtrace;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::panic::PanicHookInfo;
+
+use args::{Command, RunArgs};
+use console::Console;
+use error::{CliError, sanitized};
+use exit::Exit;
+use style::Environment;
+
+/// The whole program: from the command line to the exit code.
+pub fn main() -> Exit {
+    let argv: Vec<OsString> = std::env::args_os().collect();
+    let command = match args::parse(&argv) {
+        Ok(cli) => cli.command,
+        Err(error) => {
+            // Nobody listening is no reason to fail: `--help | head`.
+            let _ = error.print();
+            return if error.exit_code() == 0 { Exit::Success } else { Exit::Refused };
+        }
+    };
+    match command {
+        Command::Run(args) => run_command(*args),
+        Command::Completions { shell } => printed(completions::completions(shell)),
+        Command::Man => printed(completions::man()),
+    }
+}
+
+fn run_command(args: RunArgs) -> Exit {
+    let console = Console::new(&args.display, &Environment::read());
+    install_panic_hook(console.verbose());
+    match run::run(args, &console) {
+        Ok(exit) => exit,
+        // The reader of our output has seen enough: nothing to say.
+        Err(error) if error.exit == Exit::BrokenPipe => Exit::BrokenPipe,
+        Err(error) => {
+            console.error(&error);
+            error.exit
+        }
+    }
+}
+
+/// A panic in any thread is a bug and ends the process: the other threads would wait for ever.
+fn install_panic_hook(verbose: bool) {
+    std::panic::set_hook(Box::new(move |info| {
+        let mut text = bug_report(info);
+        if verbose {
+            text += &format!("\n{}", Backtrace::force_capture());
+        }
+        let _ = writeln!(io::stderr(), "{text}");
+        std::process::exit(Exit::Internal.code().into());
+    }));
+}
+
+fn bug_report(info: &PanicHookInfo<'_>) -> String {
+    let place = info.location().map(|place| format!(" ({place})")).unwrap_or_default();
+    let text = info.payload().downcast_ref::<&str>().copied();
+    let text = text.or_else(|| info.payload().downcast_ref::<String>().map(String::as_str));
+    let message = sanitized(text.unwrap_or("no message"));
+    format!(
+        "error[internal]: internal error, a bug in vllm-batch: {message}{place}\n\
+         help: please report it with the command and the output of a run with -v"
+    )
+}
+
+fn printed(result: io::Result<()>) -> Exit {
+    match result {
+        Ok(()) => Exit::Success,
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::BrokenPipe,
+        Err(error) => {
+            let message = format!("cannot write to standard output: {error}");
+            let error = CliError::new(Exit::Stopped, "output", message);
+            let _ = writeln!(io::stderr(), "{}", error.render(style::Style::plain()));
+            error.exit
+        }
+    }
+}

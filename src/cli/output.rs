@@ -1,0 +1,248 @@
+//! Rows out: the input's fields in their order, then the answer or the error.
+
+mod csv;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+
+pub use self::csv::CsvFormat;
+use super::fields::Passthrough;
+use super::row_error::RowError;
+use crate::engine::request::{
+    CompletionOutput, PositionLogprobs, RequestOutput, StopReason, TokenLogprob,
+};
+
+/// Fields that every row may get, besides the one with the text. An input's own field of such a
+/// name is kept as `input_<name>`. `prompt_token_ids` is not among them: where the input has it, it
+/// says the same, and ours is left out.
+const RESERVED: &[&str] = &["finish_reason", "usage", "error", "outputs", "prompt_logprobs"];
+
+/// What an output row shows.
+pub struct OutputOptions<'a> {
+    /// Name of the field with the text (`--out-field`).
+    pub out_field: &'a str,
+    /// Write `outputs` and `prompt_token_ids` for every row (`--output-format full`).
+    pub full: bool,
+    /// Write `usage.cached_tokens` (`--usage-cached`). It depends on scheduling, and a run must
+    /// give the same bytes every time, so it is not written by default.
+    pub usage_cached: bool,
+    /// Text of a token, for logprobs.
+    pub token_text: &'a dyn Fn(u32) -> String,
+}
+
+/// Appends one JSON row, newline included. A request whose completions carry an error is an error
+/// row.
+pub fn format_row(
+    passthrough: &Passthrough,
+    result: Result<&RequestOutput, &RowError>,
+    options: &OutputOptions<'_>,
+    out: &mut Vec<u8>,
+) {
+    let mut row = RowWriter { out, options };
+    row.out.push(b'{');
+    row.input(passthrough);
+    match resolve(result) {
+        Ok(output) => row.answer(output, passthrough),
+        Err(error) => row.error(&error),
+    }
+    row.out.extend_from_slice(b"}\n");
+}
+
+/// The answer, or the error of the row or of its request.
+fn resolve<'a>(
+    result: Result<&'a RequestOutput, &'a RowError>,
+) -> Result<&'a RequestOutput, Cow<'a, RowError>> {
+    let output = result.map_err(Cow::Borrowed)?;
+    // Where the row is does not appear in its output.
+    RowError::from_output(output, 0).map_or(Ok(output), |error| Err(Cow::Owned(error)))
+}
+
+/// Names of input fields that are also ours; they appear as `input_<name>`. Warn once about them.
+pub fn collisions(passthrough: &Passthrough, out_field: &str) -> Vec<String> {
+    let is_ours = |name: &str| name == out_field || RESERVED.contains(&name);
+    match passthrough {
+        Passthrough::Json(fields) => {
+            fields.iter().map(|f| f.name.into_owned()).filter(|name| is_ours(name)).collect()
+        }
+        Passthrough::Cells { names, .. } => {
+            names.iter().filter(|name| is_ours(name)).cloned().collect()
+        }
+    }
+}
+
+/// A name for an input field whose own is taken: `input_` before it, until no other field has it.
+fn kept_name(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
+    let mut kept = format!("input_{name}");
+    while is_taken(&kept) {
+        kept.insert_str(0, "input_");
+    }
+    kept
+}
+
+/// Appends the parts of one row.
+struct RowWriter<'a> {
+    out: &'a mut Vec<u8>,
+    options: &'a OutputOptions<'a>,
+}
+
+impl RowWriter<'_> {
+    fn input(&mut self, passthrough: &Passthrough) {
+        let is_ours = |name: &str| name == self.options.out_field || RESERVED.contains(&name);
+        match passthrough {
+            Passthrough::Json(fields) => {
+                for field in fields.iter() {
+                    match is_ours(&field.name) {
+                        true => self.key(&kept_name(&field.name, |n| fields.get(n).is_some())),
+                        false => self.raw_key(field.raw_name),
+                    }
+                    self.out.extend_from_slice(field.value.as_bytes());
+                }
+            }
+            Passthrough::Cells { names, cells } => {
+                let is_taken = |wanted: &str| names.iter().any(|name| name == wanted);
+                for (name, cell) in names.iter().zip(cells) {
+                    match is_ours(name) {
+                        true => self.key(&kept_name(name, is_taken)),
+                        false => self.key(name),
+                    }
+                    self.value(cell);
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, output: &RequestOutput, passthrough: &Passthrough) {
+        let first = output.outputs.first();
+        self.field(self.options.out_field, &first.map(|completion| &completion.text));
+        self.field("finish_reason", &first.map(|completion| completion.finish_reason.name()));
+        self.usage(output);
+        let has_logprobs = output.outputs.iter().any(|completion| completion.logprobs.is_some());
+        let has_detail = self.options.full
+            || output.outputs.len() > 1
+            || has_logprobs
+            || output.prompt_logprobs.is_some();
+        if !has_detail {
+            return;
+        }
+        self.key("outputs");
+        self.list(&output.outputs, |row, completion| row.completion(completion));
+        let input_has_ids = match passthrough {
+            Passthrough::Json(fields) => fields.get("prompt_token_ids").is_some(),
+            Passthrough::Cells { names, .. } => names.iter().any(|n| n == "prompt_token_ids"),
+        };
+        if !input_has_ids {
+            self.field("prompt_token_ids", &output.prompt_token_ids);
+        }
+        if let Some(positions) = &output.prompt_logprobs {
+            self.key("prompt_logprobs");
+            self.list(positions, |row, position| match position {
+                Some(position) => row.position(position),
+                None => row.value(&()),
+            });
+        }
+    }
+
+    fn usage(&mut self, output: &RequestOutput) {
+        let generated: usize = output.outputs.iter().map(|c| c.token_ids.len()).sum();
+        self.key("usage");
+        self.out.push(b'{');
+        self.field("prompt_tokens", &output.prompt_token_ids.len());
+        self.field("completion_tokens", &generated);
+        if self.options.usage_cached {
+            self.field("cached_tokens", &output.num_cached_tokens);
+        }
+        self.out.push(b'}');
+    }
+
+    fn completion(&mut self, completion: &CompletionOutput) {
+        self.out.push(b'{');
+        self.field("index", &completion.index);
+        self.field("text", &completion.text);
+        self.field("token_ids", &completion.token_ids);
+        self.field("finish_reason", completion.finish_reason.name());
+        match &completion.stop_reason {
+            None => self.field("stop_reason", &()),
+            Some(StopReason::TokenId(id)) => self.field("stop_reason", id),
+            Some(StopReason::Text(text)) => self.field("stop_reason", text),
+        }
+        self.field("cumulative_logprob", &completion.cumulative_logprob);
+        self.key("logprobs");
+        match &completion.logprobs {
+            None => self.value(&()),
+            Some(positions) => self.list(positions, |row, position| row.position(position)),
+        }
+        self.out.push(b'}');
+    }
+
+    fn position(&mut self, position: &PositionLogprobs) {
+        self.out.push(b'{');
+        self.token(&position.token);
+        self.field("rank", &position.token.rank);
+        self.key("top_logprobs");
+        self.list(&position.top, |row, token| {
+            row.out.push(b'{');
+            row.token(token);
+            row.out.push(b'}');
+        });
+        self.out.push(b'}');
+    }
+
+    /// Numbers are the shortest that give the same f32 again; minus infinity has no JSON and is
+    /// null.
+    fn token(&mut self, token: &TokenLogprob) {
+        self.field("token_id", &token.token_id);
+        self.field("token", &(self.options.token_text)(token.token_id));
+        self.field("logprob", &token.logprob);
+    }
+
+    fn error(&mut self, error: &RowError) {
+        self.field(self.options.out_field, &());
+        self.field("finish_reason", "error");
+        self.key("error");
+        self.out.push(b'{');
+        self.field("code", error.code);
+        self.field("message", &error.message);
+        self.out.push(b'}');
+    }
+
+    fn list<T>(&mut self, items: &[T], mut item: impl FnMut(&mut Self, &T)) {
+        self.out.push(b'[');
+        for (index, value) in items.iter().enumerate() {
+            if index > 0 {
+                self.out.push(b',');
+            }
+            item(self, value);
+        }
+        self.out.push(b']');
+    }
+
+    fn field<T: Serialize + ?Sized>(&mut self, name: &str, value: &T) {
+        self.key(name);
+        self.value(value);
+    }
+
+    fn key(&mut self, name: &str) {
+        self.separate();
+        self.value(name);
+        self.out.push(b':');
+    }
+
+    fn raw_key(&mut self, raw_name: &str) {
+        self.separate();
+        self.out.extend_from_slice(raw_name.as_bytes());
+        self.out.push(b':');
+    }
+
+    fn separate(&mut self) {
+        if self.out.last() != Some(&b'{') {
+            self.out.push(b',');
+        }
+    }
+
+    fn value<T: Serialize + ?Sized>(&mut self, value: &T) {
+        serde_json::to_writer(&mut *self.out, value).expect("plain values into memory");
+    }
+}

@@ -1,0 +1,88 @@
+//! `CsvFormat`: rows out for CSV in.
+
+use super::{kept_name, resolve};
+use crate::cli::fields::Passthrough;
+use crate::cli::row_error::RowError;
+use crate::engine::request::RequestOutput;
+
+/// Columns that follow the text.
+const COLUMNS: [&str; 4] = ["finish_reason", "prompt_tokens", "completion_tokens", "error"];
+
+/// Rows out for CSV in: all input columns, then the text, finish_reason, prompt_tokens,
+/// completion_tokens, error.
+#[derive(Clone, Debug)]
+pub struct CsvFormat {
+    /// `,` or tab.
+    pub delimiter: u8,
+    /// End lines with CRLF, because the input does.
+    pub crlf: bool,
+    /// Name of the column with the text.
+    pub out_field: String,
+}
+
+impl CsvFormat {
+    /// Appends the header line.
+    pub fn format_header(&self, names: &[String], out: &mut Vec<u8>) {
+        let is_taken = |wanted: &str| names.iter().any(|name| name == wanted);
+        let input = names.iter().map(|name| match self.is_ours(name) {
+            true => kept_name(name, is_taken),
+            false => name.clone(),
+        });
+        let ours = std::iter::once(self.out_field.as_str()).chain(COLUMNS).map(str::to_owned);
+        self.write(input.chain(ours), out);
+    }
+
+    /// Names of input columns that are also ours; they appear as `input_<name>`. Warn once about
+    /// them.
+    pub fn collisions(&self, names: &[String]) -> Vec<String> {
+        names.iter().filter(|name| self.is_ours(name)).cloned().collect()
+    }
+
+    /// Appends one row: its first completion. `passthrough` is that of a CSV row.
+    pub fn format_row(
+        &self,
+        passthrough: &Passthrough,
+        result: Result<&RequestOutput, &RowError>,
+        out: &mut Vec<u8>,
+    ) {
+        let Passthrough::Cells { cells, .. } = passthrough else {
+            unreachable!("only CSV rows are written as CSV");
+        };
+        let ours = match resolve(result) {
+            Ok(output) => {
+                let first = output.outputs.first();
+                let generated: usize = output.outputs.iter().map(|c| c.token_ids.len()).sum();
+                [
+                    first.map(|c| c.text.clone()).unwrap_or_default(),
+                    first.map(|c| c.finish_reason.name().to_owned()).unwrap_or_default(),
+                    output.prompt_token_ids.len().to_string(),
+                    generated.to_string(),
+                    String::new(),
+                ]
+            }
+            Err(error) => {
+                let message = format!("{}: {}", error.code, error.message);
+                [String::new(), "error".to_owned(), String::new(), String::new(), message]
+            }
+        };
+        self.write(cells.iter().cloned().chain(ours), out);
+    }
+
+    fn is_ours(&self, name: &str) -> bool {
+        name == self.out_field || COLUMNS.contains(&name)
+    }
+
+    fn write(&self, cells: impl Iterator<Item = String>, out: &mut Vec<u8>) {
+        let terminator = match self.crlf {
+            true => csv::Terminator::CRLF,
+            false => csv::Terminator::Any(b'\n'),
+        };
+        let mut writer = csv::WriterBuilder::new()
+            .delimiter(self.delimiter)
+            .terminator(terminator)
+            .flexible(true)
+            .from_writer(out);
+        writer.write_record(cells.map(String::into_bytes)).expect("writing into memory");
+        writer.flush().expect("writing into memory");
+    }
+}

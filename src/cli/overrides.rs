@@ -1,0 +1,391 @@
+//! `Overrides`: the sampling parameters that a row brings, by vLLM's field names and conventions.
+
+use serde_json::Value;
+
+use super::fields::{JsonFields, json_string};
+use super::row_error::code;
+use crate::engine::request::{NumLogprobs, RequestError, SamplingParams};
+
+/// Sampling fields of one row as JSON text, converted by [`Overrides::apply`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    entries: Vec<(&'static str, String)>,
+}
+
+/// Puts a value, never null, into its parameter.
+type Setter = fn(&mut SamplingParams, &Value) -> Result<(), Problem>;
+
+/// Every field that overrides a parameter. `max_completion_tokens` is OpenAI's later name of
+/// `max_tokens` and wins over it, as in vLLM: the table's order is the order of application.
+const PARAMETERS: &[(&str, Setter)] = &[
+    ("n", |p, v| set(&mut p.n, unsigned(v, 1))),
+    ("presence_penalty", |p, v| set(&mut p.presence_penalty, number(v))),
+    ("frequency_penalty", |p, v| set(&mut p.frequency_penalty, number(v))),
+    ("repetition_penalty", |p, v| set(&mut p.repetition_penalty, number(v))),
+    ("temperature", |p, v| set(&mut p.temperature, number(v))),
+    ("top_p", |p, v| set(&mut p.top_p, number(v))),
+    ("top_k", |p, v| set(&mut p.top_k, top_k(v))),
+    ("min_p", |p, v| set(&mut p.min_p, number(v))),
+    ("seed", |p, v| set(&mut p.seed, seed(v))),
+    ("stop", |p, v| set(&mut p.stop, strings(v))),
+    ("stop_token_ids", |p, v| set(&mut p.stop_token_ids, token_ids(v))),
+    ("ignore_eos", |p, v| set(&mut p.ignore_eos, boolean(v))),
+    ("max_tokens", |p, v| set(&mut p.max_tokens, unsigned(v, 1).map(Some))),
+    ("max_completion_tokens", |p, v| set(&mut p.max_tokens, unsigned(v, 1).map(Some))),
+    ("min_tokens", |p, v| set(&mut p.min_tokens, unsigned(v, 0))),
+    ("logprobs", |p, v| set(&mut p.logprobs, logprobs(v))),
+    ("prompt_logprobs", |p, v| set(&mut p.prompt_logprobs, logprobs(v))),
+    ("skip_special_tokens", |p, v| set(&mut p.skip_special_tokens, boolean(v))),
+    ("include_stop_str_in_output", |p, v| set(&mut p.include_stop_str_in_output, boolean(v))),
+    ("logit_bias", |p, v| set(&mut p.logit_bias, logit_bias(v))),
+    ("allowed_token_ids", |p, v| set(&mut p.allowed_token_ids, token_ids(v).map(Some))),
+    ("bad_words", |p, v| set(&mut p.bad_words, strings(v))),
+    ("truncate_prompt_tokens", |p, v| {
+        set(&mut p.truncate_prompt_tokens, integer(v, -1, i64::MAX).map(Some))
+    }),
+];
+
+impl Overrides {
+    /// The sampling fields among a row's fields. `null` is "not given"; of duplicates the last
+    /// counts.
+    pub fn collect(fields: &JsonFields) -> Self {
+        let entries = PARAMETERS.iter().filter_map(|(name, _)| {
+            let value = fields.get(name)?;
+            (value != "null").then(|| (*name, value.to_owned()))
+        });
+        Self { entries: entries.collect() }
+    }
+
+    /// `base` with the row's fields over it. Ranges that depend on other fields or on the model are
+    /// checked by the engine's input processor.
+    ///
+    /// # Errors
+    /// A field has the wrong type or value: code `invalid_parameter`.
+    pub fn apply(&self, base: &SamplingParams) -> Result<SamplingParams, RequestError> {
+        let mut params = base.clone();
+        for (name, text) in &self.entries {
+            let set = PARAMETERS.iter().find(|(known, _)| known == name).map(|(_, set)| set);
+            let set = set.expect("entries hold known names only");
+            let invalid = |message| RequestError::new(code::INVALID_PARAMETER, message);
+            // A number too large for f64, or a lone surrogate: valid in a row, not in a parameter.
+            let value: Value = serde_json::from_str(text).map_err(|_| {
+                invalid(format!("{name}: {} cannot be represented", shortened(text)))
+            })?;
+            set(&mut params, &value).map_err(|problem| invalid(problem.message(name, text)))?;
+        }
+        Ok(params)
+    }
+
+    /// The row's own seed: such a row is keyed by it alone. A seed of -1 is none, as in vLLM.
+    pub fn seed(&self) -> Option<u64> {
+        let (_, text) = self.entries.iter().find(|(name, _)| *name == "seed")?;
+        seed(&serde_json::from_str(text).ok()?).ok()?
+    }
+
+    /// Whether the row overrides nothing.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+/// A CSV cell as the JSON value of the parameter its column names: `None` if the column names none.
+/// An empty cell is "not given"; a cell that is no JSON is text, so that mistakes are reported as
+/// such.
+pub fn parameter_cell(column: &str, cell: &str) -> Option<String> {
+    PARAMETERS.iter().find(|(name, _)| *name == column)?;
+    let text = cell.trim();
+    let takes_text = matches!(column, "stop" | "bad_words");
+    let json = match text {
+        "" => "null".to_owned(),
+        // What spreadsheets and pandas write for booleans.
+        _ if text.eq_ignore_ascii_case("true") && !takes_text => "true".to_owned(),
+        _ if text.eq_ignore_ascii_case("false") && !takes_text => "false".to_owned(),
+        // A stop string may look like a number or have spaces that count.
+        _ if takes_text && !text.starts_with('[') => json_string(cell),
+        _ if serde_json::from_str::<Value>(text).is_ok() => text.to_owned(),
+        _ => json_string(cell),
+    };
+    // A cell of spaces is a stop string, a newline for example; only nothing is nothing.
+    Some(if takes_text && text.is_empty() && !cell.is_empty() { json_string(cell) } else { json })
+}
+
+/// Why a value does not fit.
+enum Problem {
+    /// Another type: what was expected.
+    Expected(&'static str),
+    /// The right type, but too small.
+    AtLeast(i64),
+    /// Too large.
+    AtMost(i64),
+    /// vLLM's words for `top_k`.
+    TopK,
+    /// vLLM's words for `logprobs`.
+    Logprobs,
+}
+
+impl Problem {
+    fn message(&self, name: &str, text: &str) -> String {
+        let got = shortened(text);
+        match self {
+            Problem::Expected(what) => format!("{name}: expected {what}, found {}", found(text)),
+            Problem::AtLeast(least) => format!("{name} must be at least {least}, got {got}."),
+            Problem::AtMost(most) => format!("{name} must be at most {most}, got {got}."),
+            Problem::TopK => format!("{name} must be 0 (disable), or at least 1, got {got}."),
+            Problem::Logprobs => format!("{name} must be non-negative or -1, got {got}."),
+        }
+    }
+}
+
+/// Type and beginning of a JSON value.
+fn found(text: &str) -> String {
+    let kind = match text.as_bytes().first() {
+        Some(b'"') => "the string ",
+        Some(b'[') => "the list ",
+        Some(b'{') => "the object ",
+        Some(b't' | b'f' | b'n') => "",
+        _ => "the number ",
+    };
+    format!("{kind}{}", shortened(text))
+}
+
+/// At most 40 characters, without control characters (raw JSON has none but whitespace).
+fn shortened(text: &str) -> String {
+    let mut short: String = text.chars().take(40).map(|c| if c < ' ' { ' ' } else { c }).collect();
+    if text.chars().nth(40).is_some() {
+        short.push_str("...");
+    }
+    short
+}
+
+fn set<T>(slot: &mut T, value: Result<T, Problem>) -> Result<(), Problem> {
+    *slot = value?;
+    Ok(())
+}
+
+fn number(value: &Value) -> Result<f32, Problem> {
+    let number = value.as_f64().map(|x| x as f32).filter(|x| x.is_finite());
+    number.ok_or(Problem::Expected("a number"))
+}
+
+fn boolean(value: &Value) -> Result<bool, Problem> {
+    value.as_bool().ok_or(Problem::Expected("true or false"))
+}
+
+/// An integer in a range. `256.0` is one: pandas writes it so when a column has gaps.
+fn integer(value: &Value, least: i64, most: i64) -> Result<i64, Problem> {
+    /// Up to here every f64 that looks like an integer is exactly that integer.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    let from_float = |x: f64| (x.fract() == 0.0 && x.abs() <= EXACT).then_some(x as i64);
+    let integer = value.as_i64().or_else(|| value.as_f64().and_then(from_float));
+    match integer.ok_or(Problem::Expected("an integer"))? {
+        x if x < least => Err(Problem::AtLeast(least)),
+        x if x > most => Err(Problem::AtMost(most)),
+        x => Ok(x),
+    }
+}
+
+fn unsigned(value: &Value, least: u32) -> Result<u32, Problem> {
+    integer(value, i64::from(least), i64::from(u32::MAX)).map(|x| x as u32)
+}
+
+/// -1 and 0 are off.
+fn top_k(value: &Value) -> Result<u32, Problem> {
+    match integer(value, -1, i64::from(u32::MAX)) {
+        Ok(x) => Ok(x.max(0) as u32),
+        Err(Problem::AtLeast(_)) => Err(Problem::TopK),
+        Err(problem) => Err(problem),
+    }
+}
+
+/// -1 is none; other negative ones are taken by their bits, as they are valid in vLLM.
+fn seed(value: &Value) -> Result<Option<u64>, Problem> {
+    match value.as_u64() {
+        Some(seed) => Ok(Some(seed)),
+        None => integer(value, i64::MIN, i64::MAX).map(|x| (x != -1).then_some(x as u64)),
+    }
+}
+
+/// `true` is 1 and `false` none, as in OpenAI's chat requests; -1 is the whole vocabulary.
+fn logprobs(value: &Value) -> Result<Option<NumLogprobs>, Problem> {
+    if let Some(wanted) = value.as_bool() {
+        return Ok(wanted.then_some(NumLogprobs::Top(1)));
+    }
+    match integer(value, -1, i64::from(u32::MAX)) {
+        Ok(-1) => Ok(Some(NumLogprobs::All)),
+        Ok(count) => Ok(Some(NumLogprobs::Top(count as u32))),
+        Err(Problem::AtLeast(_)) => Err(Problem::Logprobs),
+        Err(Problem::Expected(_)) => Err(Problem::Expected("an integer, true or false")),
+        Err(problem) => Err(problem),
+    }
+}
+
+fn strings(value: &Value) -> Result<Vec<String>, Problem> {
+    const EXPECTED: Problem = Problem::Expected("a string or a list of strings");
+    match value {
+        Value::String(text) => Ok(vec![text.clone()]),
+        Value::Array(items) => {
+            items.iter().map(|item| item.as_str().map(str::to_owned).ok_or(EXPECTED)).collect()
+        }
+        _ => Err(EXPECTED),
+    }
+}
+
+fn token_ids(value: &Value) -> Result<Vec<u32>, Problem> {
+    const EXPECTED: Problem = Problem::Expected("a list of token ids");
+    let items = value.as_array().ok_or(EXPECTED)?;
+    items.iter().map(|item| unsigned(item, 0).map_err(|_| EXPECTED)).collect()
+}
+
+/// OpenAI's form: an object from token id to bias.
+fn logit_bias(value: &Value) -> Result<Vec<(u32, f32)>, Problem> {
+    const EXPECTED: Problem = Problem::Expected("an object of token ids and numbers");
+    let pairs = value.as_object().ok_or(EXPECTED)?.iter();
+    pairs
+        .map(|(id, bias)| Ok((id.parse().map_err(|_| EXPECTED)?, number(bias)?)))
+        .collect::<Result<_, Problem>>()
+        .map_err(|_| EXPECTED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn apply(row: &str) -> Result<SamplingParams, String> {
+        let fields = JsonFields::parse(row.to_owned(), 1).expect("valid row");
+        Overrides::collect(&fields).apply(&SamplingParams::default()).map_err(|error| {
+            assert_eq!(error.code, "invalid_parameter");
+            error.message
+        })
+    }
+
+    #[test]
+    fn every_field_reaches_its_parameter() {
+        let row = r####"{"n":2,"presence_penalty":0.5,"frequency_penalty":-1,
+            "repetition_penalty":1.25,"temperature":0,"top_p":0.5,"top_k":7,"min_p":0.25,"seed":42,
+            "stop":["a","###"],"stop_token_ids":[5,6],"ignore_eos":true,"max_tokens":9,
+            "min_tokens":3,"logprobs":5,"prompt_logprobs":-1,"skip_special_tokens":false,
+            "include_stop_str_in_output":true,"logit_bias":{"17":-100,"3":1.5},
+            "allowed_token_ids":[1],"bad_words":"x","truncate_prompt_tokens":-1,"other":1}"####;
+        let expected = SamplingParams {
+            n: 2,
+            presence_penalty: 0.5,
+            frequency_penalty: -1.0,
+            repetition_penalty: 1.25,
+            temperature: 0.0,
+            top_p: 0.5,
+            top_k: 7,
+            min_p: 0.25,
+            seed: Some(42),
+            stop: vec!["a".into(), "###".into()],
+            stop_token_ids: vec![5, 6],
+            ignore_eos: true,
+            max_tokens: Some(9),
+            min_tokens: 3,
+            logprobs: Some(NumLogprobs::Top(5)),
+            prompt_logprobs: Some(NumLogprobs::All),
+            skip_special_tokens: false,
+            include_stop_str_in_output: true,
+            logit_bias: vec![(17, -100.0), (3, 1.5)],
+            allowed_token_ids: Some(vec![1]),
+            bad_words: vec!["x".into()],
+            truncate_prompt_tokens: Some(-1),
+        };
+        assert_eq!(apply(row), Ok(expected));
+    }
+
+    #[test]
+    fn the_conventions_of_vllm() {
+        let base = SamplingParams::default();
+        type Holds = fn(&SamplingParams) -> bool;
+        let cases: &[(&str, Holds)] = &[
+            (r#"{"top_k":-1}"#, |p| p.top_k == 0),
+            (r#"{"seed":-1}"#, |p| p.seed.is_none()),
+            (r#"{"seed":18446744073709551615}"#, |p| p.seed == Some(u64::MAX)),
+            (r#"{"logprobs":true}"#, |p| p.logprobs == Some(NumLogprobs::Top(1))),
+            (r#"{"logprobs":false}"#, |p| p.logprobs.is_none()),
+            (r#"{"logprobs":0}"#, |p| p.logprobs == Some(NumLogprobs::Top(0))),
+            (r#"{"stop":"\n"}"#, |p| p.stop == ["\n"]),
+            (r#"{"max_tokens":256.0}"#, |p| p.max_tokens == Some(256)),
+            (r#"{"max_completion_tokens":8,"max_tokens":4}"#, |p| p.max_tokens == Some(8)),
+            (r#"{"temperature":0.1,"temperature":0.5}"#, |p| p.temperature == 0.5),
+        ];
+        for (row, holds) in cases {
+            assert!(holds(&apply(row).expect(row)), "{row}");
+        }
+        assert_eq!(apply(r#"{"max_tokens":null,"stop":null,"seed":null}"#), Ok(base));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let cases = [
+            (
+                r#"{"temperature":"hot"}"#,
+                r#"temperature: expected a number, found the string "hot""#,
+            ),
+            (r#"{"temperature":1e400}"#, "temperature: 1e400 cannot be represented"),
+            (r#"{"temperature":1e39}"#, "temperature: expected a number, found the number 1e39"),
+            (r#"{"max_tokens":2.5}"#, "max_tokens: expected an integer, found the number 2.5"),
+            (r#"{"max_tokens":0}"#, "max_tokens must be at least 1, got 0."),
+            (r#"{"min_tokens":-1}"#, "min_tokens must be at least 0, got -1."),
+            (r#"{"n":99999999999}"#, "n must be at most 4294967295, got 99999999999."),
+            (r#"{"top_k":-2}"#, "top_k must be 0 (disable), or at least 1, got -2."),
+            (r#"{"logprobs":-2}"#, "logprobs must be non-negative or -1, got -2."),
+            (
+                r#"{"logprobs":[1]}"#,
+                "logprobs: expected an integer, true or false, found the list [1]",
+            ),
+            (r#"{"seed":1e30}"#, "seed: expected an integer, found the number 1e30"),
+            (r#"{"stop":[1]}"#, "stop: expected a string or a list of strings, found the list [1]"),
+            (r#"{"stop":"\ud800"}"#, r#"stop: "\ud800" cannot be represented"#),
+            (r#"{"ignore_eos":1}"#, "ignore_eos: expected true or false, found the number 1"),
+            (
+                r#"{"stop_token_ids":[-1]}"#,
+                "stop_token_ids: expected a list of token ids, found the list [-1]",
+            ),
+            (
+                r#"{"logit_bias":{"x":1}}"#,
+                "logit_bias: expected an object of token ids and numbers, \
+                 found the object {\"x\":1}",
+            ),
+            (
+                r#"{"truncate_prompt_tokens":-2}"#,
+                "truncate_prompt_tokens must be at least -1, got -2.",
+            ),
+        ];
+        for (row, message) in cases {
+            assert_eq!(apply(row), Err(message.to_owned()), "{row}");
+        }
+    }
+
+    #[test]
+    fn a_row_knows_its_own_seed() {
+        let seed = |row: &str| {
+            let fields = JsonFields::parse(row.to_owned(), 1).expect("valid row");
+            Overrides::collect(&fields).seed()
+        };
+        assert_eq!(seed(r#"{"seed":7}"#), Some(7));
+        assert_eq!(seed(r#"{"seed":-1}"#), None);
+        assert_eq!(seed(r#"{"seed":"x"}"#), None);
+        assert_eq!(seed(r#"{"prompt":"x"}"#), None);
+    }
+
+    #[test]
+    fn cells_become_values() {
+        let cases = [
+            ("temperature", "0.7", Some("0.7")),
+            ("temperature", " 0.7 ", Some("0.7")),
+            ("temperature", "hot", Some("\"hot\"")),
+            ("temperature", "", Some("null")),
+            ("ignore_eos", "True", Some("true")),
+            ("stop", "5", Some("\"5\"")),
+            ("stop", "\n", Some("\"\\n\"")),
+            ("stop", "", Some("null")),
+            ("stop", r#"["a","b"]"#, Some(r#"["a","b"]"#)),
+            ("logit_bias", r#"{"1":2}"#, Some(r#"{"1":2}"#)),
+            ("prompt", "0.7", None),
+        ];
+        for (column, cell, json) in cases {
+            assert_eq!(parameter_cell(column, cell).as_deref(), json, "{column} {cell:?}");
+        }
+    }
+}

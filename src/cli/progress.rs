@@ -1,0 +1,210 @@
+//! Progress on standard error: counters that the threads of a run raise, and a thread that shows
+//! them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::console::{Console, ProgressMode};
+use super::meter::Meter;
+use crate::engine::stats::EngineStats;
+
+/// A line that is not redrawn comes this often.
+const PLAIN_INTERVAL: Duration = Duration::from_secs(30);
+const JSON_INTERVAL: Duration = Duration::from_secs(1);
+/// tqdm's `mininterval`.
+const BAR_INTERVAL: Duration = Duration::from_millis(100);
+
+const UNKNOWN: u64 = u64::MAX;
+
+/// What the threads of a run report. Each counter has one writer.
+#[derive(Debug)]
+pub struct Counters {
+    rows_done: AtomicU64,
+    rows_total: AtomicU64,
+    input_tokens: AtomicU64,
+    output_tokens: AtomicU64,
+    running: AtomicU64,
+    waiting: AtomicU64,
+    kv_percent: AtomicU64,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            rows_done: zero(),
+            rows_total: AtomicU64::new(UNKNOWN),
+            input_tokens: zero(),
+            output_tokens: zero(),
+            running: zero(),
+            waiting: zero(),
+            kv_percent: zero(),
+        }
+    }
+}
+
+impl Counters {
+    /// A row was written.
+    pub fn row_done(&self) {
+        self.rows_done.fetch_add(1, Relaxed);
+    }
+
+    /// The input has been read to its end: this many rows.
+    pub fn set_total(&self, rows: u64) {
+        self.rows_total.store(rows, Relaxed);
+    }
+
+    /// The engine after a step.
+    pub fn set_engine(&self, stats: &EngineStats) {
+        // Prompt tokens that are done: computed or found in the cache. Recomputation after a
+        // preemption counts again; the summary has the exact number.
+        let prompt = stats.num_computed_tokens.saturating_sub(stats.num_generation_tokens);
+        self.input_tokens.store(prompt + stats.num_cached_tokens, Relaxed);
+        self.output_tokens.store(stats.num_generation_tokens, Relaxed);
+        self.running.store(stats.num_running as u64, Relaxed);
+        self.waiting.store(stats.num_waiting as u64, Relaxed);
+        let percent = stats.num_used_blocks * 100 / stats.num_blocks.max(1);
+        self.kv_percent.store(percent as u64, Relaxed);
+    }
+
+    fn meter(&self, elapsed: Duration) -> Meter {
+        let seconds = elapsed.as_secs_f64();
+        let total = self.rows_total.load(Relaxed);
+        Meter {
+            done: self.rows_done.load(Relaxed),
+            total: Some(total).filter(|total| *total != UNKNOWN),
+            elapsed: seconds,
+            input_speed: self.input_tokens.load(Relaxed) as f64 / seconds.max(1e-9),
+            output_speed: self.output_tokens.load(Relaxed) as f64 / seconds.max(1e-9),
+        }
+    }
+
+    fn line(&self, elapsed: Duration, columns: Option<usize>) -> String {
+        let (running, waiting) = (self.running.load(Relaxed), self.waiting.load(Relaxed));
+        let percent = self.kv_percent.load(Relaxed);
+        let suffix = format!(" running {running} waiting {waiting} kv {percent}%");
+        self.meter(elapsed).line(columns, &suffix)
+    }
+
+    fn json(&self, elapsed: Duration) -> String {
+        let meter = self.meter(elapsed);
+        serde_json::json!({
+            "event": "progress",
+            "elapsed_time": meter.elapsed,
+            "rows_done": meter.done,
+            "rows_total": meter.total,
+            "requests_per_second": meter.rate(),
+            "input_tokens_per_second": meter.input_speed,
+            "output_tokens_per_second": meter.output_speed,
+            "running": self.running.load(Relaxed),
+            "waiting": self.waiting.load(Relaxed),
+            "kv_cache_usage_percent": self.kv_percent.load(Relaxed),
+        })
+        .to_string()
+    }
+}
+
+/// The thread that shows progress, until it is stopped.
+#[derive(Debug)]
+pub struct Progress {
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Progress {
+    /// Starts to show the counters.
+    pub fn start(console: Console, counters: Arc<Counters>) -> Self {
+        let (stop, stopped) = channel();
+        let started = Instant::now();
+        let show = move || {
+            let interval = interval(console.mode());
+            while let Some(interval) = interval
+                && stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout)
+            {
+                show(&console, &counters, started.elapsed());
+            }
+            if console.mode() == ProgressMode::Bar {
+                console.finish_bar(&counters.line(started.elapsed(), Some(console.columns())));
+            } else if console.mode() == ProgressMode::Json {
+                show_json(&console, &counters, started.elapsed());
+            }
+        };
+        Self { stop, thread: std::thread::spawn(show) }
+    }
+
+    /// Shows the last state and ends.
+    pub fn stop(self) {
+        let _ = self.stop.send(());
+        let _ = self.thread.join();
+    }
+}
+
+fn interval(mode: ProgressMode) -> Option<Duration> {
+    match mode {
+        ProgressMode::Bar => Some(BAR_INTERVAL),
+        ProgressMode::Plain => Some(PLAIN_INTERVAL),
+        ProgressMode::Json => Some(JSON_INTERVAL),
+        ProgressMode::None => None,
+    }
+}
+
+fn show(console: &Console, counters: &Counters, elapsed: Duration) {
+    match console.mode() {
+        ProgressMode::Bar => console.draw_bar(counters.line(elapsed, Some(console.columns()))),
+        ProgressMode::Plain => console.print(&counters.line(elapsed, None)),
+        ProgressMode::Json => show_json(console, counters, elapsed),
+        ProgressMode::None => {}
+    }
+}
+
+fn show_json(console: &Console, counters: &Counters, elapsed: Duration) {
+    console.print(&counters.json(elapsed));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counters() -> Counters {
+        let counters = Counters::default();
+        counters.set_engine(&EngineStats {
+            num_running: 64,
+            num_waiting: 512,
+            num_blocks: 1000,
+            num_used_blocks: 599,
+            num_computed_tokens: 900,
+            num_cached_tokens: 200,
+            num_generation_tokens: 100,
+            ..EngineStats::default()
+        });
+        counters.row_done();
+        counters
+    }
+
+    #[test]
+    fn the_line_ends_with_the_engines_load() {
+        let line = counters().line(Duration::from_secs(10), None);
+        assert_eq!(
+            line,
+            "Processed prompts: 1it [00:10, 10.00s/it, est. speed input: 100.00 toks/s, \
+             output: 10.00 toks/s] running 64 waiting 512 kv 59%"
+        );
+    }
+
+    #[test]
+    fn json_has_nulls_where_nothing_is_known() {
+        let value: serde_json::Value =
+            serde_json::from_str(&counters().json(Duration::from_secs(10))).unwrap();
+        assert_eq!(value["rows_total"], serde_json::Value::Null);
+        assert_eq!(value["rows_done"], 1);
+        assert_eq!(value["kv_cache_usage_percent"], 59);
+        let counters = counters();
+        counters.set_total(4);
+        let value: serde_json::Value =
+            serde_json::from_str(&counters.json(Duration::from_secs(10))).unwrap();
+        assert_eq!((&value["rows_total"], &value["requests_per_second"]), (&4.into(), &0.1.into()));
+    }
+}

@@ -1,0 +1,228 @@
+//! `Records`: the lines or CSV records of an input, each with its physical line number, in bounded
+//! memory.
+
+mod csv;
+mod lines;
+mod sniff;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io::{self, Cursor, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use self::csv::CsvRecords;
+use self::lines::Lines;
+use super::row_error::{RowError, code};
+
+/// Longest line or CSV record accepted by default (`--max-line`).
+pub const DEFAULT_MAX_LINE: usize = 64 << 20;
+
+/// Bytes shown of a line that is too long.
+const SHOWN_OF_LONG: usize = 256;
+
+/// How the input is divided into rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InputFormat {
+    /// By the file's extension, else by its first byte.
+    #[default]
+    Auto,
+    /// One JSON value per line.
+    Jsonl,
+    /// Comma-separated, with a header.
+    Csv,
+    /// Tab-separated, with a header.
+    Tsv,
+    /// One prompt per line.
+    Txt,
+}
+
+impl InputFormat {
+    /// What a file's extension says; `Auto` if nothing.
+    pub fn from_path(path: &Path) -> Self {
+        let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+        match extension.to_ascii_lowercase().as_str() {
+            "jsonl" | "ndjson" | "json" => InputFormat::Jsonl,
+            "csv" => InputFormat::Csv,
+            "tsv" | "tab" => InputFormat::Tsv,
+            "txt" | "text" => InputFormat::Txt,
+            _ => InputFormat::Auto,
+        }
+    }
+
+    /// What separates the cells of a record, if records have cells.
+    pub fn delimiter(self) -> Option<u8> {
+        match self {
+            InputFormat::Csv => Some(b','),
+            InputFormat::Tsv => Some(b'\t'),
+            InputFormat::Auto | InputFormat::Jsonl | InputFormat::Txt => None,
+        }
+    }
+}
+
+/// Why the input as a whole cannot be used.
+#[derive(Debug)]
+pub enum InputError {
+    /// Exit 2.
+    Refused {
+        /// What is wrong.
+        message: String,
+        /// What to do about it.
+        help: String,
+    },
+    /// It cannot be read.
+    Io(io::Error),
+}
+
+impl InputError {
+    /// What is wrong, and what to do about it.
+    pub fn refused(message: impl Into<String>, help: impl Into<String>) -> Self {
+        InputError::Refused { message: message.into(), help: help.into() }
+    }
+}
+
+impl fmt::Display for InputError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            InputError::Refused { message, .. } => f.write_str(message),
+            InputError::Io(error) => write!(f, "the input cannot be read: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for InputError {}
+
+impl From<io::Error> for InputError {
+    fn from(error: io::Error) -> Self {
+        InputError::Io(error)
+    }
+}
+
+/// What was read of one row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A line without its end.
+    Line(String),
+    /// The cells of a CSV record, as many as the header has.
+    Cells(Vec<String>),
+}
+
+/// One row as read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Physical line where it starts, from 1.
+    pub line: u64,
+    /// Its text. If `error` is set: what could be saved of it, for the user to find it again.
+    pub content: Content,
+    /// Set if it cannot be a row: not UTF-8, too long, wrong number of cells.
+    pub error: Option<RowError>,
+}
+
+/// The rows of an input. Iterate; blank lines are skipped and counted.
+pub struct Records {
+    format: InputFormat,
+    lines: Lines,
+    csv: Option<CsvRecords>,
+    crlf: bool,
+    blank_lines: u64,
+}
+
+impl Records {
+    /// Looks at the first bytes: resolves the format, skips a UTF-8 BOM, reads a CSV header.
+    /// `format` is the flag, or [`InputFormat::from_path`].
+    ///
+    /// # Errors
+    /// The input cannot be read, or is compressed, UTF-16, or otherwise not text.
+    pub fn open(
+        mut input: Box<dyn Read + Send>,
+        format: InputFormat,
+        max_line: usize,
+    ) -> Result<Self, InputError> {
+        let mut head = sniff::peek(&mut *input)?;
+        sniff::refuse_unsupported(&head)?;
+        if head.starts_with(sniff::UTF8_BOM) {
+            head.drain(..sniff::UTF8_BOM.len());
+        }
+        let format = match format {
+            InputFormat::Auto => sniff::format(&head),
+            given => given,
+        };
+        let mut lines = Lines::new(Box::new(Cursor::new(head).chain(input)), max_line);
+        let (mut csv, mut crlf, mut blank_lines) = (None, false, 0);
+        if let Some(delimiter) = format.delimiter() {
+            let records = CsvRecords::open(&mut lines, delimiter)?;
+            (crlf, blank_lines) = (records.crlf, records.blank_before_header);
+            csv = Some(records);
+        }
+        Ok(Self { format, lines, csv, crlf, blank_lines })
+    }
+
+    /// The resolved format, never `Auto`.
+    pub fn format(&self) -> InputFormat {
+        self.format
+    }
+
+    /// Column names of a CSV.
+    pub fn headers(&self) -> Option<Arc<[String]>> {
+        self.csv.as_ref().map(|csv| Arc::clone(&csv.names))
+    }
+
+    /// Whether a CSV's header line ends with CRLF: then its output does too.
+    pub fn crlf(&self) -> bool {
+        self.crlf
+    }
+
+    /// Blank lines skipped so far.
+    pub fn blank_lines(&self) -> u64 {
+        self.blank_lines
+    }
+
+    fn next_record(&mut self) -> io::Result<Option<Record>> {
+        match &self.csv {
+            Some(csv) => csv.next_record(&mut self.lines, &mut self.blank_lines),
+            None => loop {
+                match self.lines.next_line()? {
+                    Some(Record { content: Content::Line(line), error: None, .. })
+                        if line.bytes().all(|b| b.is_ascii_whitespace()) =>
+                    {
+                        self.blank_lines += 1;
+                    }
+                    record => return Ok(record),
+                }
+            },
+        }
+    }
+}
+
+impl Iterator for Records {
+    type Item = io::Result<Record>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_record().transpose()
+    }
+}
+
+/// Text of bytes: lossy, with an error, where they are not UTF-8.
+fn decode(bytes: Vec<u8>, line: u64) -> (String, Option<RowError>) {
+    String::from_utf8(bytes).map_or_else(
+        |error| {
+            let offset = error.utf8_error().valid_up_to();
+            let bytes = error.into_bytes();
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            let message = format!("byte {:#04x} at offset {offset} is not UTF-8", bytes[offset]);
+            // Up to the offset the lossy text has the same bytes.
+            let error = RowError::new(code::BAD_UTF8, line, message).at(&text, offset);
+            (text, Some(error.with_help("convert the file with iconv, or remove the byte")))
+        },
+        |text| (text, None),
+    )
+}
+
+/// The error of a line or record over the limit, and what is shown of it.
+fn too_long(what: &str, line: u64, head: &[u8], length: u64, limit: usize) -> (String, RowError) {
+    let message = format!("the {what} has {length} bytes, the limit is {limit}");
+    let error = RowError::new(code::LINE_TOO_LONG, line, message);
+    let shown = String::from_utf8_lossy(&head[..head.len().min(SHOWN_OF_LONG)]).into_owned();
+    (shown + "...", error.with_help("raise --max-line if it is meant to be this long"))
+}

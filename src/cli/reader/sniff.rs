@@ -1,0 +1,82 @@
+//! The first bytes of an input: what it is, and what it must not be.
+
+use std::io::{self, Read};
+
+use super::{InputError, InputFormat};
+
+pub(super) const UTF8_BOM: &[u8] = b"\xef\xbb\xbf";
+
+/// Looks no further than this for a byte that is not blank.
+const PEEK_LIMIT: usize = 64 << 10;
+
+/// Reads until there are four bytes and one that is not blank, so that a slow pipe is not waited
+/// for longer than the first line takes.
+pub(super) fn peek(input: &mut dyn Read) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        match input.read(&mut buffer) {
+            Ok(0) => return Ok(head),
+            Ok(count) => head.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if head.len() >= 4 && (first_byte(&head).is_some() || head.len() >= PEEK_LIMIT) {
+            return Ok(head);
+        }
+    }
+}
+
+/// The first byte of text that is not blank.
+fn first_byte(head: &[u8]) -> Option<u8> {
+    let text = head.strip_prefix(UTF8_BOM).unwrap_or(head);
+    text.trim_ascii_start().first().copied()
+}
+
+/// Refuses what is not text, by its magic bytes and whatever its name.
+pub(super) fn refuse_unsupported(head: &[u8]) -> Result<(), InputError> {
+    let is_skippable_zstd =
+        head.len() >= 4 && head[0] & 0xf0 == 0x50 && head[1..4] == [0x2a, 0x4d, 0x18];
+    let compressed = [
+        (head.starts_with(b"\x1f\x8b"), "gzip", "zcat"),
+        (head.starts_with(b"\x28\xb5\x2f\xfd") || is_skippable_zstd, "zstd", "zstdcat"),
+        (head.starts_with(b"\xfd7zXZ"), "xz", "xzcat"),
+        (head.starts_with(b"BZh"), "bzip2", "bzcat"),
+        (head.starts_with(b"PK\x03\x04"), "zip", "unzip -p"),
+    ];
+    if let Some((_, name, tool)) = compressed.iter().find(|(matches, ..)| *matches) {
+        return Err(InputError::refused(
+            format!("the input is compressed with {name}, which is not supported yet"),
+            format!("use `{tool} FILE | vllm-batch run ...`"),
+        ));
+    }
+    if head.starts_with(b"PAR1") {
+        return Err(InputError::refused(
+            "the input is a Parquet file, which is not supported yet",
+            "convert it to JSON Lines, e.g. with pandas: read_parquet(F).to_json(G, \
+             orient=\"records\", lines=True)",
+        ));
+    }
+    // UTF-32 first: its little-endian BOM begins with that of UTF-16.
+    let boms: [(&[u8], &str); 4] = [
+        (b"\xff\xfe\0\0", "UTF-32"),
+        (b"\0\0\xfe\xff", "UTF-32"),
+        (b"\xff\xfe", "UTF-16"),
+        (b"\xfe\xff", "UTF-16"),
+    ];
+    match boms.iter().find(|(bom, _)| head.starts_with(bom)) {
+        Some((_, encoding)) => Err(InputError::refused(
+            format!("the input is {encoding}, not UTF-8"),
+            format!("convert with iconv: `iconv -f {encoding} -t UTF-8 FILE | vllm-batch run ...`"),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// The format of an input whose name says nothing.
+pub(super) fn format(head: &[u8]) -> InputFormat {
+    match first_byte(head) {
+        Some(b'{' | b'[' | b'"') => InputFormat::Jsonl,
+        _ => InputFormat::Txt,
+    }
+}

@@ -1,0 +1,277 @@
+//! What a run did: counted while rows are written, shown at its end, and written as JSON
+//! (`--stats`).
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::error::{Location, sanitized};
+use super::row_error::RowError;
+use super::style::Style;
+use crate::engine::request::{FinishReason, RequestOutput};
+use crate::engine::stats::EngineStats;
+
+/// Rows shown for each kind of error.
+const MAX_EXAMPLES: usize = 3;
+
+/// Counts over the rows of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    ok: u64,
+    failed: u64,
+    by_code: BTreeMap<&'static str, Failures>,
+    length_limited: u64,
+    input_tokens: u64,
+    output_tokens: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Failures {
+    rows: u64,
+    examples: Vec<String>,
+}
+
+impl Tally {
+    /// A row was answered.
+    pub fn answered(&mut self, output: &RequestOutput) {
+        self.ok += 1;
+        self.input_tokens += output.prompt_token_ids.len() as u64;
+        let generated = output.outputs.iter().map(|completion| completion.token_ids.len() as u64);
+        self.output_tokens += generated.sum::<u64>();
+        let limited = |reason: FinishReason| reason == FinishReason::Length;
+        if output.outputs.iter().any(|completion| limited(completion.finish_reason)) {
+            self.length_limited += 1;
+        }
+    }
+
+    /// A row became an error row.
+    pub fn failed(&mut self, error: &RowError, file: &str) {
+        self.failed += 1;
+        let failures = self.by_code.entry(error.code).or_default();
+        failures.rows += 1;
+        if failures.examples.len() < MAX_EXAMPLES {
+            let place = Location::of(error, file);
+            failures.examples.push(sanitized(&format!("{place}: {}", error.message)));
+        }
+    }
+
+    /// Rows answered or failed.
+    pub fn rows(&self) -> u64 {
+        self.ok + self.failed
+    }
+
+    /// Error rows.
+    pub fn num_failed(&self) -> u64 {
+        self.failed
+    }
+}
+
+/// Everything the summary says.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Rows.
+    pub tally: Tally,
+    /// The engine at the end.
+    pub engine: EngineStats,
+    /// From the first row to the last; without loading.
+    pub elapsed: Duration,
+    /// To load the model.
+    pub load: Duration,
+    /// As typed.
+    pub model: String,
+    /// Where rows came from.
+    pub input: String,
+    /// Where rows are.
+    pub output: String,
+    /// `max_tokens` of rows without their own.
+    pub max_tokens: Option<u32>,
+    /// The run came to its end.
+    pub complete: bool,
+}
+
+impl Report {
+    fn per_second(&self, number: u64) -> f64 {
+        number as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    /// The lines for standard error, without a final line break.
+    pub fn summary(&self, style: Style) -> String {
+        let tally = &self.tally;
+        let (rows, seconds) = (tally.rows(), self.elapsed.as_secs_f64());
+        let rate = self.per_second(rows);
+        let head = format!("{} ok, {} failed", grouped(tally.ok), grouped(tally.failed));
+        let mut text = format!(
+            "{}  in {seconds:.1} s ({rate:.2} rows/s), model loaded in {:.1} s",
+            style.strong(&format!("{}: {head}", num_rows(rows))),
+            self.load.as_secs_f64(),
+        );
+        for (code, failures) in &tally.by_code {
+            let _ = write!(text, "\n  {}  {}", style.error(code), grouped(failures.rows));
+            for example in &failures.examples {
+                let _ = write!(text, "\n    {example}");
+            }
+        }
+        let _ = write!(
+            text,
+            "\nTokens: {} in ({} of them cached), {} out; {:.2} in/s, {:.2} out/s",
+            grouped(tally.input_tokens),
+            grouped(self.engine.num_cached_tokens),
+            grouped(tally.output_tokens),
+            self.per_second(tally.input_tokens),
+            self.per_second(tally.output_tokens),
+        );
+        text += &self.remarks();
+        let _ = write!(text, "\nOutput: {}", sanitized(&self.output));
+        text
+    }
+
+    /// What the user may want to change.
+    fn remarks(&self) -> String {
+        let mut text = String::new();
+        if self.tally.length_limited > 0 {
+            let limit = self.max_tokens.map(|n| format!(" (now {n})")).unwrap_or_default();
+            let rows = num_rows(self.tally.length_limited);
+            let _ = write!(text, "\nCut at the length limit: {rows}; raise --max-tokens{limit}");
+        }
+        if self.engine.num_preemptions > 0 {
+            let number = grouped(self.engine.num_preemptions);
+            let advice = "a larger --kv-cache-memory-bytes or fewer --max-num-seqs avoid them";
+            let _ = write!(text, "\nPreemptions: {number}; {advice}");
+        }
+        text
+    }
+
+    /// The document of `--stats`: vLLM's throughput keys, then ours.
+    pub fn stats(&self, exit_code: u8) -> Value {
+        let tally = &self.tally;
+        let total = tally.input_tokens + tally.output_tokens;
+        let by_code: serde_json::Map<String, Value> =
+            tally.by_code.iter().map(|(code, f)| ((*code).to_owned(), f.rows.into())).collect();
+        json!({
+            "model_id": self.model,
+            "elapsed_time": self.elapsed.as_secs_f64(),
+            "num_requests": tally.rows(),
+            "total_num_tokens": total,
+            "requests_per_second": self.per_second(tally.rows()),
+            "tokens_per_second": self.per_second(total),
+            "schema": 1,
+            "version": env!("CARGO_PKG_VERSION"),
+            "complete": self.complete,
+            "exit_code": exit_code,
+            "input": self.input,
+            "output": self.output,
+            "load_time": self.load.as_secs_f64(),
+            "rows": { "total": tally.rows(), "ok": tally.ok, "failed": tally.failed,
+                      "by_code": by_code, "length_limited": tally.length_limited },
+            "tokens": { "input": tally.input_tokens, "output": tally.output_tokens,
+                        "cached": self.engine.num_cached_tokens,
+                        "computed": self.engine.num_computed_tokens },
+            "output_tokens_per_second": self.per_second(tally.output_tokens),
+            "num_steps": self.engine.num_steps,
+            "num_preemptions": self.engine.num_preemptions,
+        })
+    }
+}
+
+fn num_rows(number: u64) -> String {
+    format!("{} row{}", grouped(number), if number == 1 { "" } else { "s" })
+}
+
+/// 1234567 as `1,234,567`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::request::CompletionOutput;
+
+    fn report() -> Report {
+        let completion = |finish_reason| CompletionOutput {
+            index: 0,
+            text: String::new(),
+            token_ids: vec![1; 500],
+            cumulative_logprob: None,
+            logprobs: None,
+            finish_reason,
+            stop_reason: None,
+            error: None,
+        };
+        let mut tally = Tally::default();
+        for reason in [FinishReason::Stop, FinishReason::Length] {
+            tally.answered(&RequestOutput {
+                request_id: 0,
+                prompt_token_ids: vec![1; 1000],
+                prompt_logprobs: None,
+                outputs: vec![completion(reason)],
+                num_cached_tokens: 0,
+            });
+        }
+        for line in 3..8 {
+            tally.failed(&RowError::new("bad_json", line, "expected \x1b"), "rows.jsonl");
+        }
+        Report {
+            tally,
+            engine: EngineStats {
+                num_preemptions: 2,
+                num_cached_tokens: 32,
+                ..EngineStats::default()
+            },
+            elapsed: Duration::from_secs(2),
+            load: Duration::from_millis(400),
+            model: "m".into(),
+            input: "rows.jsonl".into(),
+            output: "out.jsonl".into(),
+            max_tokens: Some(512),
+            complete: true,
+        }
+    }
+
+    #[test]
+    fn the_summary_says_all_in_few_lines() {
+        let expected = "\
+7 rows: 2 ok, 5 failed  in 2.0 s (3.50 rows/s), model loaded in 0.4 s
+  bad_json  5
+    rows.jsonl:3: expected ␛
+    rows.jsonl:4: expected ␛
+    rows.jsonl:5: expected ␛
+Tokens: 2,000 in (32 of them cached), 1,000 out; 1000.00 in/s, 500.00 out/s
+Cut at the length limit: 1 row; raise --max-tokens (now 512)
+Preemptions: 2; a larger --kv-cache-memory-bytes or fewer --max-num-seqs avoid them
+Output: out.jsonl";
+        assert_eq!(report().summary(Style::plain()), expected);
+    }
+
+    #[test]
+    fn stats_are_a_superset_of_vllms() {
+        let stats = report().stats(3);
+        for (key, value) in [
+            ("elapsed_time", json!(2.0)),
+            ("num_requests", json!(7)),
+            ("total_num_tokens", json!(3000)),
+            ("requests_per_second", json!(3.5)),
+            ("tokens_per_second", json!(1500.0)),
+            ("model_id", json!("m")),
+            ("exit_code", json!(3)),
+        ] {
+            assert_eq!(stats[key], value, "{key}");
+        }
+        assert_eq!(stats["rows"]["by_code"]["bad_json"], 5);
+    }
+
+    #[test]
+    fn thousands_are_grouped() {
+        assert_eq!([0, 999, 1000, 1234567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
+}

@@ -1,0 +1,126 @@
+//! Chat messages: what a list of them must be before a chat template sees it.
+
+use serde_json::{Value, json};
+
+use crate::cli::row_error::{RowError, code};
+
+/// What each speaker of ShareGPT is in a chat.
+const SHARE_GPT_ROLES: &[(&str, &str)] = &[
+    ("human", "user"),
+    ("user", "user"),
+    ("gpt", "assistant"),
+    ("assistant", "assistant"),
+    ("chatgpt", "assistant"),
+    ("bing", "assistant"),
+    ("bard", "assistant"),
+    ("function_call", "assistant"),
+    ("system", "system"),
+    ("tool", "tool"),
+    ("observation", "tool"),
+];
+
+fn invalid(line: u64, message: String) -> RowError {
+    RowError::new(code::INVALID_PROMPT, line, message)
+}
+
+/// Messages of a JSON text, with a system message before them if there is one, checked.
+pub(super) fn parse(
+    name: &str,
+    json: &str,
+    system: Option<String>,
+    line: u64,
+) -> Result<Value, RowError> {
+    let messages: Vec<Value> = serde_json::from_str(json)
+        .map_err(|error| invalid(line, format!("{name}: {}", super::prompt::reason(&error))))?;
+    finish(name, messages, system, line)
+}
+
+/// The messages of a ShareGPT conversation, without its last answer.
+pub(super) fn parse_share_gpt(
+    json: &str,
+    system: Option<String>,
+    line: u64,
+) -> Result<Value, RowError> {
+    const NAME: &str = "conversations";
+    let turns: Vec<Value> = serde_json::from_str(json)
+        .map_err(|error| invalid(line, format!("{NAME}: {}", super::prompt::reason(&error))))?;
+    let message = |(number, turn): (usize, &Value)| {
+        let text = |key: &str| {
+            turn.get(key).and_then(Value::as_str).ok_or_else(|| {
+                invalid(line, format!("{NAME}: turn {number} has no `{key}` that is a string"))
+            })
+        };
+        let (from, value) = (text("from")?, text("value")?);
+        let role = SHARE_GPT_ROLES.iter().find(|(speaker, _)| *speaker == from);
+        let (_, role) = role.ok_or_else(|| {
+            invalid(line, format!("{NAME}: turn {number} is from '{from}', which is not known"))
+        })?;
+        Ok(json!({ "role": role, "content": value }))
+    };
+    let mut messages: Vec<Value> =
+        turns.iter().enumerate().map(message).collect::<Result<_, _>>()?;
+    // The last answer is the reference; it stays in the output with the rest of the row.
+    messages.pop_if(|last| last["role"] == "assistant");
+    finish(NAME, messages, system, line)
+}
+
+/// A text as a user turn.
+pub(super) fn from_text(text: String, system: Option<String>) -> Value {
+    let user = json!({ "role": "user", "content": text });
+    match system {
+        Some(system) => json!([{ "role": "system", "content": system }, user]),
+        None => json!([user]),
+    }
+}
+
+fn finish(
+    name: &str,
+    mut messages: Vec<Value>,
+    system: Option<String>,
+    line: u64,
+) -> Result<Value, RowError> {
+    for (number, message) in messages.iter().enumerate() {
+        check(message).map_err(|what| invalid(line, format!("{name}: message {number} {what}")))?;
+    }
+    match messages.last() {
+        None => return Err(invalid(line, format!("{name}: there is no message to answer"))),
+        Some(last) if last["role"] == "assistant" => {
+            let message = format!("{name}: the last message is the assistant's: nothing to answer");
+            return Err(RowError::new(code::LAST_ASSISTANT, line, message)
+                .with_help(format!("drop it: jq -c '.{name} |= .[:-1]'")));
+        }
+        Some(_) => {}
+    }
+    if let Some(system) = system {
+        if messages[0]["role"] == "system" {
+            let message = format!("{name}: a system message, and a `system` field as well");
+            return Err(invalid(line, message));
+        }
+        messages.insert(0, json!({ "role": "system", "content": system }));
+    }
+    Ok(Value::Array(messages))
+}
+
+/// A message has a role and a content: text, or parts that are text. An assistant that calls tools
+/// may have none.
+fn check(message: &Value) -> Result<(), String> {
+    if message.get("role").and_then(Value::as_str).is_none() {
+        return Err("has no `role` that is a string".to_owned());
+    }
+    match message.get("content") {
+        Some(Value::String(_)) => Ok(()),
+        Some(Value::Array(parts)) => parts.iter().try_for_each(check_part),
+        None | Some(Value::Null) if message.get("tool_calls").is_some() => Ok(()),
+        None => Err("has no `content`".to_owned()),
+        Some(_) => Err("has a `content` that is neither text nor a list of parts".to_owned()),
+    }
+}
+
+fn check_part(part: &Value) -> Result<(), String> {
+    match (part["type"].as_str(), part["text"].as_str()) {
+        (Some("text"), Some(_)) => Ok(()),
+        (Some("text"), None) => Err("has a text part without `text`".to_owned()),
+        (Some(kind), _) => Err(format!("has a part of type '{kind}': only text is supported")),
+        (None, _) => Err("has a part without `type`".to_owned()),
+    }
+}

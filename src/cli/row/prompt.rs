@@ -1,0 +1,282 @@
+//! `PromptBuilder`: the prompt of a row, by its shape and the user's options.
+
+use super::shape::{PROMPT_COLUMNS, PromptKind, RowShape, field_list, kind_name};
+use super::template::Template;
+use super::{ChatMode, NamedRow, RowOptions, messages};
+use crate::cli::fields::JsonFields;
+use crate::cli::reader::InputError;
+use crate::cli::row_error::{RowError, code};
+use crate::engine::input_processor::Prompt;
+
+/// Makes prompts of rows.
+pub(super) struct PromptBuilder {
+    chat: ChatMode,
+    template: Option<Template>,
+    prompt_column: Option<String>,
+}
+
+const NO_PROMPT_HELP: &str = "name the field with --prompt-column, or make a prompt of several \
+                              with --template '... {{field}} ...'";
+
+impl PromptBuilder {
+    pub(super) fn new(options: &RowOptions) -> Result<Self, InputError> {
+        if options.template.is_some() && options.prompt_column.is_some() {
+            return Err(InputError::refused(
+                "--template and --prompt-column exclude each other",
+                "write the column into the template as {{name}}",
+            ));
+        }
+        Ok(Self {
+            chat: options.chat,
+            template: options.template.as_deref().map(Template::parse).transpose()?,
+            prompt_column: options.prompt_column.clone(),
+        })
+    }
+
+    /// The shape of a CSV, by its columns.
+    pub(super) fn shape_of_columns(&self, names: &[String]) -> Result<RowShape, InputError> {
+        let has = |wanted: &str| names.iter().any(|name| name == wanted);
+        let missing = |flag: &str, name: &str| {
+            let message = format!("{flag}: there is no column '{name}'");
+            InputError::refused(message, format!("the columns are {}", names.join(", ")))
+        };
+        if let Some(template) = &self.template {
+            return match template.names().find(|name| !has(name)) {
+                Some(name) => Err(missing("--template", name)),
+                None => Ok(RowShape::Template),
+            };
+        }
+        let name = match &self.prompt_column {
+            Some(name) if !has(name) => return Err(missing("--prompt-column", name)),
+            Some(name) => name.as_str(),
+            None => PROMPT_COLUMNS.iter().copied().find(|name| has(name)).ok_or_else(|| {
+                let message = format!("no column holds the prompt: {}", names.join(", "));
+                InputError::refused(message, NO_PROMPT_HELP)
+            })?,
+        };
+        let shape = match name {
+            "messages" => RowShape::Field(name.to_owned(), PromptKind::Messages),
+            // A prompt column that the user named is the prompt, as it is.
+            "instruction" if self.prompt_column.is_none() => RowShape::Alpaca,
+            _ => RowShape::Field(name.to_owned(), PromptKind::Text),
+        };
+        self.accept(shape)
+    }
+
+    /// The shape that the first row decides.
+    pub(super) fn shape_of_first(&self, row: &NamedRow, line: u64) -> Result<RowShape, InputError> {
+        let missing = |flag: &str, name: &str| {
+            let found = field_list(&row.fields);
+            let message = format!("{flag}: the row on line {line} has no field '{name}'");
+            InputError::refused(message, format!("it has {found}"))
+        };
+        if let Some(template) = &self.template {
+            return match template.names().find(|name| template_value(row, name).is_none()) {
+                Some(name) => Err(missing("--template", name)),
+                None => Ok(RowShape::Template),
+            };
+        }
+        if let Some(name) = &self.prompt_column {
+            if row.is_bare {
+                return Err(InputError::refused(
+                    format!("--prompt-column {name}: the rows are text without named fields"),
+                    "leave out --prompt-column: the whole line is the prompt",
+                ));
+            }
+            let value = row.fields.get(name).ok_or_else(|| missing("--prompt-column", name))?;
+            let kind = PromptKind::of(value).ok_or_else(|| {
+                let found = kind_name(value);
+                let message = format!("line {line}: '{name}' cannot be a prompt: it is {found}");
+                InputError::refused(message, "a prompt is text, a list of messages, or token ids")
+            })?;
+            return self.accept(RowShape::Field(name.clone(), kind));
+        }
+        let shape = RowShape::of(row).ok_or_else(|| {
+            let found = field_list(&row.fields);
+            let message = format!("line {line}: the row has no prompt; it has {found}");
+            InputError::refused(message, NO_PROMPT_HELP)
+        })?;
+        self.accept(shape)
+    }
+
+    /// Refuses a shape that cannot be run, or not with these options.
+    fn accept(&self, shape: RowShape) -> Result<RowShape, InputError> {
+        let unsupported = |filter: &str| {
+            Err(InputError::refused(
+                format!("the rows are {shape}, which are not supported yet"),
+                format!("turn them into rows: `jq -c '{filter}' FILE | vllm-batch run ...`"),
+            ))
+        };
+        match (&shape, self.chat) {
+            (RowShape::OpenAiBatch, _) => unsupported(".body + {id: .custom_id}"),
+            (RowShape::AnthropicBatch, _) => unsupported(".params + {id: .custom_id}"),
+            (_, ChatMode::Never) if is_messages(&shape) => Err(InputError::refused(
+                format!("--no-chat: the rows are {shape}"),
+                "leave out --no-chat, or name a field of text with --prompt-column",
+            )),
+            (
+                RowShape::Field(_, PromptKind::TokenIds) | RowShape::Bare(PromptKind::TokenIds),
+                ChatMode::Always,
+            ) => Err(InputError::refused(
+                format!("--chat: the rows are {shape}, which are used as they are"),
+                "leave out --chat",
+            )),
+            _ => Ok(shape),
+        }
+    }
+
+    /// Whether rows of a shape become chat messages.
+    pub(super) fn is_chat(&self, shape: &RowShape) -> bool {
+        is_messages(shape) || self.chat == ChatMode::Always
+    }
+
+    /// What is done with rows of a shape, in words.
+    pub(super) fn treatment(&self, shape: &RowShape) -> &'static str {
+        match shape {
+            RowShape::Conversations => "sent as chat without the last answer",
+            _ if is_messages(shape) => "rendered with the chat template",
+            _ if self.is_chat(shape) => "each sent as a user turn",
+            RowShape::Field(_, PromptKind::TokenIds) | RowShape::Bare(PromptKind::TokenIds) => {
+                "used as they are"
+            }
+            RowShape::Alpaca => "completed with the Alpaca prompt (--chat sends a user turn)",
+            _ => "completed as text (--chat sends a user turn)",
+        }
+    }
+
+    /// The prompt of a row.
+    pub(super) fn build(
+        &self,
+        shape: &RowShape,
+        row: &NamedRow,
+        line: u64,
+    ) -> Result<Prompt, RowError> {
+        if !shape.fits(row) {
+            let found = shape.describe_misfit(row);
+            let message = format!("expected {shape} as in the first row, found {found}");
+            return Err(RowError::new(code::ROW_SHAPE, line, message));
+        }
+        let fields = &row.fields;
+        let (name, kind) = match shape {
+            RowShape::Template => return self.text(self.fill(row, line)?, fields, line),
+            RowShape::Alpaca => return self.text(self.alpaca(fields, line)?, fields, line),
+            RowShape::Conversations => {
+                let json = fields.get("conversations").expect("the shape fits");
+                let system = system_text(fields, line)?;
+                return messages::parse_share_gpt(json, system, line).map(Prompt::Messages);
+            }
+            RowShape::Field(name, kind) => (name.as_str(), *kind),
+            RowShape::Bare(kind) => ("prompt", *kind),
+            RowShape::OpenAiBatch | RowShape::AnthropicBatch => unreachable!("not accepted"),
+        };
+        let json = fields.get(name).expect("the shape fits");
+        match kind {
+            PromptKind::Text => self.text(string(name, json, line)?, fields, line),
+            PromptKind::TokenIds => {
+                serde_json::from_str(json).map(Prompt::TokenIds).map_err(|error| {
+                    let message = format!("{name}: not token ids: {}", reason(&error));
+                    RowError::new(code::INVALID_PROMPT, line, message)
+                })
+            }
+            PromptKind::Messages => {
+                let system = system_text(fields, line)?;
+                messages::parse(name, json, system, line).map(Prompt::Messages)
+            }
+        }
+    }
+
+    /// A text to be completed, or with `--chat` to be answered.
+    fn text(&self, text: String, fields: &JsonFields, line: u64) -> Result<Prompt, RowError> {
+        Ok(match self.chat {
+            ChatMode::Always => {
+                Prompt::Messages(messages::from_text(text, system_text(fields, line)?))
+            }
+            ChatMode::Auto | ChatMode::Never => Prompt::Text(text),
+        })
+    }
+
+    fn fill(&self, row: &NamedRow, line: u64) -> Result<String, RowError> {
+        let template = self.template.as_ref().expect("the shape exists only with a template");
+        template.fill(|name| match template_value(row, name) {
+            None => {
+                let message = format!("the row has no field '{name}' for --template");
+                Err(RowError::new(code::TEMPLATE, line, message))
+            }
+            Some(json) if json.starts_with('"') => string(name, json, line),
+            Some("null") => Ok(String::new()),
+            // Numbers and lists as they are written.
+            Some(json) => Ok(json.to_owned()),
+        })
+    }
+
+    /// The prompt that Alpaca's authors trained with; chat models get the bare instruction.
+    fn alpaca(&self, fields: &JsonFields, line: u64) -> Result<String, RowError> {
+        let instruction = fields.get("instruction").expect("the shape fits");
+        let instruction = string("instruction", instruction, line)?;
+        let input = match fields.get("input") {
+            None | Some("null") => String::new(),
+            Some(json) if json.starts_with('"') => string("input", json, line)?,
+            Some(json) => {
+                let message = format!("input: expected text, found {}", kind_name(json));
+                return Err(RowError::new(code::INVALID_PROMPT, line, message));
+            }
+        };
+        Ok(match (self.chat == ChatMode::Always, input.is_empty()) {
+            (true, true) => instruction,
+            (true, false) => format!("{instruction}\n{input}"),
+            (false, true) => format!(
+                "Below is an instruction that describes a task. Write a response that \
+                 appropriately completes the request.\n\n### Instruction:\n{instruction}\n\n\
+                 ### Response:"
+            ),
+            (false, false) => format!(
+                "Below is an instruction that describes a task, paired with an input that provides \
+                 further context. Write a response that appropriately completes the request.\n\n\
+                 ### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:"
+            ),
+        })
+    }
+}
+
+fn is_messages(shape: &RowShape) -> bool {
+    matches!(
+        shape,
+        RowShape::Conversations
+            | RowShape::Field(_, PromptKind::Messages)
+            | RowShape::Bare(PromptKind::Messages)
+    )
+}
+
+/// The value of a name in a template. Text without names answers to `text` as well.
+fn template_value<'a>(row: &'a NamedRow, name: &str) -> Option<&'a str> {
+    let name = if row.is_bare && name == "text" { "prompt" } else { name };
+    row.fields.get(name)
+}
+
+/// The row's `system` text; an empty one is none.
+fn system_text(fields: &JsonFields, line: u64) -> Result<Option<String>, RowError> {
+    match fields.get("system") {
+        None | Some("null") => Ok(None),
+        Some(json) if json.starts_with('"') => {
+            string("system", json, line).map(|text| Some(text).filter(|text| !text.is_empty()))
+        }
+        Some(json) => {
+            let message = format!("system: expected text, found {}", kind_name(json));
+            Err(RowError::new(code::INVALID_PROMPT, line, message))
+        }
+    }
+}
+
+/// A JSON string's text. It is valid JSON already, but may have half of a surrogate pair.
+fn string(name: &str, json: &str, line: u64) -> Result<String, RowError> {
+    serde_json::from_str(json).map_err(|error| {
+        let message = format!("{name}: not text: {}", reason(&error));
+        RowError::new(code::INVALID_PROMPT, line, message)
+    })
+}
+
+/// serde_json's text, without a position in something that is only a part of the line.
+pub(super) fn reason(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.split(" at line ").next().unwrap_or(&text).replace('`', "'")
+}

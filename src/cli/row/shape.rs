@@ -1,0 +1,202 @@
+//! `RowShape`: where in a row its prompt is. Decided by the first row, checked on every other.
+
+use std::fmt;
+
+use super::NamedRow;
+use crate::cli::fields::JsonFields;
+use crate::cli::reader::InputError;
+
+/// What kind of prompt a JSON value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PromptKind {
+    Text,
+    Messages,
+    TokenIds,
+}
+
+impl PromptKind {
+    /// By the first bytes of the value; `None` if it can be no prompt.
+    pub(super) fn of(json: &str) -> Option<Self> {
+        match json.as_bytes().first()? {
+            b'"' => Some(PromptKind::Text),
+            b'[' if json[1..].trim_start().starts_with('{') => Some(PromptKind::Messages),
+            b'[' => Some(PromptKind::TokenIds),
+            _ => None,
+        }
+    }
+}
+
+/// Where a row's prompt is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum RowShape {
+    /// `custom_id`, `url`, `body`.
+    OpenAiBatch,
+    /// `custom_id`, `params`.
+    AnthropicBatch,
+    /// ShareGPT.
+    Conversations,
+    /// `instruction`, perhaps with `input`.
+    Alpaca,
+    /// A field.
+    Field(String, PromptKind),
+    /// The row itself is the prompt.
+    Bare(PromptKind),
+    /// `--template` makes the prompt.
+    Template,
+}
+
+/// Fields that hold a prompt, and what it may be, in the order they are looked for.
+const PROMPT_FIELDS: &[(&str, &[PromptKind])] = &[
+    ("prompt", &[PromptKind::Text, PromptKind::Messages, PromptKind::TokenIds]),
+    ("prompt_token_ids", &[PromptKind::TokenIds]),
+    ("instruction", &[PromptKind::Text]),
+    ("question", &[PromptKind::Text]),
+    ("text", &[PromptKind::Text]),
+    ("input", &[PromptKind::Text, PromptKind::Messages]),
+];
+
+/// Columns of a CSV that hold a prompt, in the order they are looked for.
+pub(super) const PROMPT_COLUMNS: &[&str] =
+    &["prompt", "messages", "text", "question", "instruction", "input", "content"];
+
+impl RowShape {
+    /// The shape of a row, if it has one.
+    pub(super) fn of(row: &NamedRow) -> Option<Self> {
+        let kind = |name| row.fields.get(name).and_then(PromptKind::of);
+        if row.is_bare {
+            return kind("prompt").map(RowShape::Bare);
+        }
+        let has = |name| row.fields.get(name).is_some();
+        if has("custom_id") && has("url") && has("body") {
+            return Some(RowShape::OpenAiBatch);
+        }
+        if has("custom_id") && has("params") {
+            return Some(RowShape::AnthropicBatch);
+        }
+        let is_list = |name| row.fields.get(name).is_some_and(|value| value.starts_with('['));
+        if is_list("messages") {
+            return Some(RowShape::Field("messages".to_owned(), PromptKind::Messages));
+        }
+        if is_list("conversations") {
+            return Some(RowShape::Conversations);
+        }
+        PROMPT_FIELDS.iter().find_map(|&(name, kinds)| {
+            let kind = kind(name).filter(|kind| kinds.contains(kind))?;
+            Some(match name {
+                "instruction" => RowShape::Alpaca,
+                _ => RowShape::Field(name.to_owned(), kind),
+            })
+        })
+    }
+
+    /// Whether a row has its prompt where this shape says.
+    pub(super) fn fits(&self, row: &NamedRow) -> bool {
+        let value = |name: &str| row.fields.get(name);
+        let is_kind = |name: &str, kind: PromptKind| {
+            // An empty list can be a list of anything.
+            value(name).is_some_and(|json| {
+                let is_empty = json.starts_with('[') && json[1..].trim_start() == "]";
+                PromptKind::of(json) == Some(kind) || is_empty && kind != PromptKind::Text
+            })
+        };
+        match self {
+            RowShape::Template => true,
+            RowShape::Bare(kind) => row.is_bare && is_kind("prompt", *kind),
+            _ if row.is_bare => false,
+            RowShape::Field(name, kind) => is_kind(name, *kind),
+            RowShape::Alpaca => is_kind("instruction", PromptKind::Text),
+            RowShape::Conversations => is_kind("conversations", PromptKind::Messages),
+            RowShape::OpenAiBatch | RowShape::AnthropicBatch => {
+                Self::of(row).as_ref() == Some(self)
+            }
+        }
+    }
+
+    /// What a row that does not fit looks like, for the error.
+    pub(super) fn describe_misfit(&self, row: &NamedRow) -> String {
+        let own_field = match self {
+            RowShape::Field(name, _) if !row.is_bare => Some(name.as_str()),
+            RowShape::Alpaca if !row.is_bare => Some("instruction"),
+            RowShape::Conversations if !row.is_bare => Some("conversations"),
+            _ => None,
+        };
+        if let Some((name, value)) = own_field.and_then(|n| Some((n, row.fields.get(n)?))) {
+            return format!("`{name}` with {}", kind_name(value));
+        }
+        match Self::of(row) {
+            Some(shape) => shape.to_string(),
+            None if row.is_bare => "a bare list".to_owned(),
+            None => format!("an object with {}", field_list(&row.fields)),
+        }
+    }
+}
+
+impl fmt::Display for RowShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind_text = |kind: &PromptKind| match kind {
+            PromptKind::Text => "text",
+            PromptKind::Messages => "messages",
+            PromptKind::TokenIds => "token ids",
+        };
+        match self {
+            RowShape::OpenAiBatch => f.write_str("OpenAI batch requests"),
+            RowShape::AnthropicBatch => f.write_str("Anthropic batch requests"),
+            RowShape::Conversations => f.write_str("ShareGPT `conversations`"),
+            RowShape::Alpaca => f.write_str("Alpaca `instruction` rows"),
+            RowShape::Field(name, PromptKind::Messages) if name == "messages" => {
+                f.write_str("chat `messages`")
+            }
+            RowShape::Field(name, _) if name == "prompt_token_ids" => write!(f, "`{name}`"),
+            RowShape::Field(name, kind) => write!(f, "`{name}` {}", kind_text(kind)),
+            RowShape::Bare(kind) => write!(f, "bare {}", kind_text(kind)),
+            RowShape::Template => f.write_str("fields for --template"),
+        }
+    }
+}
+
+/// The kind of a JSON value, in words.
+pub(super) fn kind_name(json: &str) -> &'static str {
+    match (json.as_bytes().first(), PromptKind::of(json)) {
+        (_, Some(PromptKind::Text)) => "a string",
+        (_, Some(PromptKind::Messages)) => "a list of objects",
+        (_, Some(PromptKind::TokenIds)) => "a list",
+        (Some(b'{'), _) => "an object",
+        (Some(b't' | b'f'), _) => "true or false",
+        (Some(b'n'), _) => "null",
+        _ => "a number",
+    }
+}
+
+/// The names of a row's fields, the first few of them.
+pub(super) fn field_list(fields: &JsonFields) -> String {
+    let names: Vec<_> = fields.iter().map(|field| field.name).collect();
+    match names.len() {
+        0 => "no fields".to_owned(),
+        1..=8 => format!("the fields {}", names.join(", ")),
+        count => format!("the fields {}, ... ({count} in all)", names[..8].join(", ")),
+    }
+}
+
+/// The first line of a file that is one JSON document, not one per line.
+pub(super) fn refuse_json_document(text: &str) -> Result<(), InputError> {
+    let text = text.trim();
+    let (message, filter) = match text {
+        "{" => ("the input is JSON spread over lines, not one row per line", "."),
+        "[" => ("the input is one JSON list, not one row per line", ".[]"),
+        _ if text.starts_with('[') && is_list_of_rows(text) => {
+            ("the input is one JSON list, not one row per line", ".[]")
+        }
+        _ => return Ok(()),
+    };
+    Err(InputError::refused(message, format!("use `jq -c '{filter}' FILE | vllm-batch run ...`")))
+}
+
+/// A list of objects that are not messages, or the beginning of one.
+fn is_list_of_rows(text: &str) -> bool {
+    if PromptKind::of(text) != Some(PromptKind::Messages) {
+        return false;
+    }
+    let mut items =
+        serde_json::Deserializer::from_str(text[1..].trim_start()).into_iter::<serde_json::Value>();
+    matches!(items.next(), Some(Ok(first)) if first.get("role").is_none())
+}

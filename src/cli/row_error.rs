@@ -1,0 +1,145 @@
+//! `RowError`: why one row cannot be answered. Data, not a failure of the run: it becomes the row's
+//! output.
+
+use crate::engine::request::{FinishReason, RequestError, RequestOutput};
+
+/// The stable words of row errors found before a row reaches the engine. The engine adds its own
+/// (`context_length`, ...) through [`RequestError`].
+pub mod code {
+    /// The line is not JSON, or is nested too deeply.
+    pub const BAD_JSON: &str = "bad_json";
+    /// The CSV record has another number of fields than the header, or an open quote.
+    pub const BAD_CSV: &str = "bad_csv";
+    /// The line has bytes that are not UTF-8.
+    pub const BAD_UTF8: &str = "bad_utf8";
+    /// The line is longer than `--max-line`.
+    pub const LINE_TOO_LONG: &str = "line_too_long";
+    /// The row has another shape than the first one.
+    pub const ROW_SHAPE: &str = "row_shape";
+    /// The prompt has the right place but not the right content.
+    pub const INVALID_PROMPT: &str = "invalid_prompt";
+    /// A sampling field of the row has the wrong type or value.
+    pub const INVALID_PARAMETER: &str = "invalid_parameter";
+    /// The last message is already an answer.
+    pub const LAST_ASSISTANT: &str = "last_assistant";
+    /// `--template` names a field that the row does not have.
+    pub const TEMPLATE: &str = "template";
+}
+
+/// Characters of a line shown on each side of an error.
+const EXCERPT_REACH: usize = 36;
+
+/// A piece of the offending line, safe to print: control characters are escaped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Excerpt {
+    /// The text, `...` where it was cut.
+    pub text: String,
+    /// Characters before the offending one.
+    pub caret: usize,
+}
+
+impl Excerpt {
+    /// The surroundings of a byte of a line.
+    pub fn around(line: &str, byte: usize) -> Self {
+        let byte = byte.min(line.len());
+        let at = (0..=byte).rev().find(|&i| line.is_char_boundary(i)).unwrap_or(0);
+        let before = line[..at].char_indices().rev().take(EXCERPT_REACH).last();
+        let start = before.map_or(at, |(index, _)| index);
+        let mut text = String::from(if start > 0 { "..." } else { "" });
+        push_escaped(&mut text, line[start..at].chars());
+        let caret = text.chars().count();
+        push_escaped(&mut text, line[at..].chars().take(EXCERPT_REACH));
+        if line[at..].chars().nth(EXCERPT_REACH).is_some() {
+            text.push_str("...");
+        }
+        Self { text, caret }
+    }
+}
+
+/// Control characters could drive the user's terminal, so they are spelled out.
+fn push_escaped(text: &mut String, chars: impl Iterator<Item = char>) {
+    for c in chars {
+        match c.is_control() {
+            true => text.extend(c.escape_default()),
+            false => text.push(c),
+        }
+    }
+}
+
+/// Why a row cannot be answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowError {
+    /// Stable word, see [`code`].
+    pub code: &'static str,
+    /// What is wrong.
+    pub message: String,
+    /// Physical line of the input where the row starts, from 1.
+    pub line: u64,
+    /// Byte column in that line, from 1, where one is known.
+    pub column: Option<u64>,
+    /// The place in the line.
+    pub excerpt: Option<Excerpt>,
+    /// What to do about it.
+    pub help: Option<String>,
+}
+
+impl RowError {
+    /// An error of a whole row.
+    pub fn new(code: &'static str, line: u64, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), line, column: None, excerpt: None, help: None }
+    }
+
+    /// Adds what to do about it.
+    pub fn with_help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// Adds the place: a byte offset into the text of the line.
+    pub fn at(mut self, text: &str, byte: usize) -> Self {
+        self.column = Some(byte as u64 + 1);
+        self.excerpt = Some(Excerpt::around(text, byte));
+        self
+    }
+
+    /// What serde_json found wrong with a line.
+    pub fn bad_json(error: &serde_json::Error, text: &str, line: u64) -> Self {
+        let message = json_message(error);
+        // serde_json's column is the number of bytes up to and including the offending one; but in
+        // front of a control character, and of the end.
+        let column = error.column().saturating_sub(1);
+        let byte = match () {
+            () if error.is_eof() => text.len(),
+            () if message.starts_with("control character") => {
+                let rest = text.bytes().skip(column);
+                column + rest.take_while(|byte| !byte.is_ascii_control()).count()
+            }
+            () => column,
+        };
+        Self::new(code::BAD_JSON, line, message).at(text, byte)
+    }
+
+    /// What the engine's input processor says about the row at `line`.
+    pub fn from_request(error: &RequestError, line: u64) -> Self {
+        Self::new(error.code, line, error.message.clone())
+    }
+
+    /// The error of a finished request, if any of its completions has one: a row with a part
+    /// missing is not an answer.
+    pub fn from_output(output: &RequestOutput, line: u64) -> Option<Self> {
+        let failed = output.outputs.iter().find(|completion| {
+            completion.error.is_some() || completion.finish_reason == FinishReason::Error
+        })?;
+        Some(match &failed.error {
+            Some(error) => Self::from_request(error, line),
+            None => Self::new("engine", line, "the engine gave up on this row without a reason"),
+        })
+    }
+}
+
+/// serde_json's text without its position, in the words of the other errors.
+fn json_message(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" at line ").next().unwrap_or(&text);
+    text.replace("EOF while parsing", "the line ends inside").replace('`', "'")
+}

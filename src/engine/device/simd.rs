@@ -1,0 +1,573 @@
+//! Vectors of f32 for the CPU kernels: AVX-512, AVX2 with FMA, or plain arrays, chosen at run time.
+//!
+//! A kernel is a struct of its arguments that implements [`Kernel`]; [`dispatch`] runs it with the vector
+//! type of the instruction set, inside a function that has the target features, so that everything
+//! marked `inline(always)` is compiled for them.
+
+use half::{bf16, f16};
+
+/// Instruction set of the CPU kernels. Results are equal within one set, not across sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    /// AVX-512 F, BW, DQ, VL: 16 lanes.
+    Avx512,
+    /// AVX2, FMA: 8 lanes.
+    Avx2,
+    /// Any CPU: arrays of 8, no fused multiply-add.
+    Portable,
+}
+
+impl Isa {
+    /// The widest that this machine has.
+    pub fn detect() -> Self {
+        [Isa::Avx512, Isa::Avx2].into_iter().find(|isa| isa.is_available()).unwrap_or(Isa::Portable)
+    }
+
+    /// Every set that this machine has.
+    pub fn all_available() -> Vec<Self> {
+        let all = [Isa::Avx512, Isa::Avx2, Isa::Portable];
+        all.into_iter().filter(|isa| isa.is_available()).collect()
+    }
+
+    /// Whether this machine has it.
+    pub fn is_available(self) -> bool {
+        match self {
+            Isa::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("fma")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => false,
+        }
+    }
+
+    /// Its name in logs and in the kernel set.
+    pub fn name(self) -> &'static str {
+        match self {
+            Isa::Avx512 => "avx512",
+            Isa::Avx2 => "avx2",
+            Isa::Portable => "portable",
+        }
+    }
+
+    /// f32 lanes of a vector.
+    pub fn num_lanes(self) -> usize {
+        match self {
+            Isa::Avx512 => 16,
+            Isa::Avx2 | Isa::Portable => 8,
+        }
+    }
+}
+
+/// A kernel body, generic over the vector type.
+pub trait Kernel {
+    /// Runs it. Implementations are `inline(always)`.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `V`.
+    unsafe fn run<V: Vector>(self);
+}
+
+/// Runs a kernel with the vectors of an instruction set.
+#[inline]
+pub fn dispatch<K: Kernel>(isa: Isa, kernel: K) {
+    debug_assert!(isa.is_available());
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `Isa::detect` or `cpu_with_isa` found the instructions.
+        Isa::Avx512 => unsafe { x86::run_avx512(kernel) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx2 => unsafe { x86::run_avx2(kernel) },
+        // SAFETY: arrays need no instructions.
+        _ => unsafe { kernel.run::<Portable>() },
+    }
+}
+
+/// An element type of weights and KV cache.
+pub trait Element: Copy + Send + Sync + Default + std::fmt::Debug + 'static {
+    /// Rounds to nearest, ties to even.
+    fn from_f32(value: f32) -> Self;
+    /// Exact.
+    fn to_f32(self) -> f32;
+    /// `V::LANES` elements, widened.
+    ///
+    /// # Safety
+    /// `ptr` is readable for `V::LANES` elements; the CPU has the instructions of `V`.
+    unsafe fn load<V: Vector>(ptr: *const Self) -> V;
+}
+
+impl Element for f32 {
+    fn from_f32(value: f32) -> Self {
+        value
+    }
+    fn to_f32(self) -> f32 {
+        self
+    }
+    #[inline(always)]
+    unsafe fn load<V: Vector>(ptr: *const Self) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load(ptr) }
+    }
+}
+
+impl Element for bf16 {
+    fn from_f32(value: f32) -> Self {
+        bf16::from_f32(value)
+    }
+    fn to_f32(self) -> f32 {
+        bf16::to_f32(self)
+    }
+    #[inline(always)]
+    unsafe fn load<V: Vector>(ptr: *const Self) -> V {
+        // SAFETY: the caller's promise; bf16 is a transparent u16.
+        unsafe { V::load_bf16(ptr.cast()) }
+    }
+}
+
+impl Element for f16 {
+    fn from_f32(value: f32) -> Self {
+        f16::from_f32(value)
+    }
+    fn to_f32(self) -> f32 {
+        f16::to_f32(self)
+    }
+    #[inline(always)]
+    unsafe fn load<V: Vector>(ptr: *const Self) -> V {
+        // SAFETY: the caller's promise; f16 is a transparent u16.
+        unsafe { V::load_f16(ptr.cast()) }
+    }
+}
+
+/// A vector of f32. All operations are lane by lane, but `sum`, which has one fixed order.
+///
+/// # Safety
+/// Every method needs the CPU instructions of the implementing type; loads and stores need `LANES`
+/// elements behind their pointer.
+#[allow(clippy::missing_safety_doc, missing_docs)]
+pub trait Vector: Copy {
+    const LANES: usize;
+    unsafe fn splat(value: f32) -> Self;
+    unsafe fn load(ptr: *const f32) -> Self;
+    unsafe fn load_bf16(ptr: *const u16) -> Self;
+    unsafe fn load_f16(ptr: *const u16) -> Self;
+    unsafe fn store(self, ptr: *mut f32);
+    unsafe fn add(self, other: Self) -> Self;
+    unsafe fn sub(self, other: Self) -> Self;
+    unsafe fn mul(self, other: Self) -> Self;
+    unsafe fn div(self, other: Self) -> Self;
+    /// The larger; `other` where either is NaN, so that a constant receiver keeps NaN.
+    unsafe fn max(self, other: Self) -> Self;
+    /// The smaller; `other` where either is NaN.
+    unsafe fn min(self, other: Self) -> Self;
+    /// self * factor + addend, fused where the instruction set has it.
+    unsafe fn mul_add(self, factor: Self, addend: Self) -> Self;
+    /// Nearest integer, ties to even.
+    unsafe fn round(self) -> Self;
+    /// 2^self for integral lanes in [-126, 127].
+    unsafe fn exp2_of_integer(self) -> Self;
+    /// 0 in the lanes where self < limit, `other` elsewhere.
+    unsafe fn zero_below(self, limit: Self, other: Self) -> Self;
+    /// The sum of the lanes, by halves.
+    unsafe fn sum(self) -> f32;
+
+    /// e^self, relative error about 1e-7; 0 below -87.3 (also for -infinity).
+    #[inline(always)]
+    unsafe fn exp(self) -> Self {
+        // SAFETY: this method's own promise, lane-wise arithmetic only.
+        unsafe {
+            // Cephes' expf: x = n ln 2 + r, |r| <= ln 2 / 2, then a polynomial in r.
+            let x = Self::splat(88.3).min(Self::splat(-87.3).max(self));
+            let n = x.mul(Self::splat(std::f32::consts::LOG2_E)).round();
+            let r = n.mul_add(Self::splat(-0.693_359_4), x);
+            let r = n.mul_add(Self::splat(2.121_944_4e-4), r);
+            let mut p = Self::splat(1.987_569_1e-4);
+            for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_66, 0.5] {
+                p = p.mul_add(r, Self::splat(coefficient));
+            }
+            let p = p.mul_add(r.mul(r), r).add(Self::splat(1.0));
+            self.zero_below(Self::splat(-87.3), p.mul(n.exp2_of_integer()))
+        }
+    }
+
+    /// tanh(self), by exp.
+    #[inline(always)]
+    unsafe fn tanh(self) -> Self {
+        // SAFETY: this method's own promise.
+        unsafe {
+            let e = self.add(self).exp();
+            let one = Self::splat(1.0);
+            one.sub(Self::splat(2.0).div(e.add(one)))
+        }
+    }
+}
+
+/// Arrays of 8: what every CPU can run. No fused multiply-add, which would be a library call.
+#[derive(Clone, Copy, Debug)]
+pub struct Portable([f32; 8]);
+
+impl Portable {
+    #[inline(always)]
+    fn zip(self, other: Self, f: impl Fn(f32, f32) -> f32) -> Self {
+        Self(std::array::from_fn(|lane| f(self.0[lane], other.0[lane])))
+    }
+}
+
+impl Vector for Portable {
+    const LANES: usize = 8;
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        Self([value; 8])
+    }
+    #[inline(always)]
+    unsafe fn load(ptr: *const f32) -> Self {
+        // SAFETY: the caller's promise: 8 elements.
+        Self(std::array::from_fn(|lane| unsafe { *ptr.add(lane) }))
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(ptr: *const u16) -> Self {
+        // SAFETY: the caller's promise: 8 elements.
+        Self(std::array::from_fn(|lane| f32::from_bits(u32::from(unsafe { *ptr.add(lane) }) << 16)))
+    }
+    #[inline(always)]
+    unsafe fn load_f16(ptr: *const u16) -> Self {
+        // SAFETY: the caller's promise: 8 elements.
+        Self(std::array::from_fn(|lane| f16::from_bits(unsafe { *ptr.add(lane) }).to_f32()))
+    }
+    #[inline(always)]
+    unsafe fn store(self, ptr: *mut f32) {
+        // SAFETY: the caller's promise: 8 elements.
+        unsafe { ptr.cast::<[f32; 8]>().write_unaligned(self.0) }
+    }
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        self.zip(other, |a, b| a + b)
+    }
+    #[inline(always)]
+    unsafe fn sub(self, other: Self) -> Self {
+        self.zip(other, |a, b| a - b)
+    }
+    #[inline(always)]
+    unsafe fn mul(self, other: Self) -> Self {
+        self.zip(other, |a, b| a * b)
+    }
+    #[inline(always)]
+    unsafe fn div(self, other: Self) -> Self {
+        self.zip(other, |a, b| a / b)
+    }
+    #[inline(always)]
+    unsafe fn max(self, other: Self) -> Self {
+        self.zip(other, |a, b| if a > b { a } else { b })
+    }
+    #[inline(always)]
+    unsafe fn min(self, other: Self) -> Self {
+        self.zip(other, |a, b| if a < b { a } else { b })
+    }
+    #[inline(always)]
+    unsafe fn mul_add(self, factor: Self, addend: Self) -> Self {
+        self.zip(factor, |a, b| a * b).zip(addend, |a, b| a + b)
+    }
+    #[inline(always)]
+    unsafe fn round(self) -> Self {
+        Self(self.0.map(f32::round_ties_even))
+    }
+    #[inline(always)]
+    unsafe fn exp2_of_integer(self) -> Self {
+        Self(self.0.map(|n| f32::from_bits(((n as i32 + 127) as u32) << 23)))
+    }
+    #[inline(always)]
+    unsafe fn zero_below(self, limit: Self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| if self.0[i] < limit.0[i] { 0.0 } else { other.0[i] }))
+    }
+    #[inline(always)]
+    unsafe fn sum(self) -> f32 {
+        let v = self.0;
+        ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{Kernel, Vector};
+    use std::arch::x86_64::*;
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma,f16c,avx2")]
+    pub(super) unsafe fn run_avx512<K: Kernel>(kernel: K) {
+        // SAFETY: this function's own target features.
+        unsafe { kernel.run::<__m512>() }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) {
+        // SAFETY: this function's own target features.
+        unsafe { kernel.run::<__m256>() }
+    }
+
+    /// Methods that are one intrinsic call.
+    macro_rules! intrinsics {
+        ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty = $body:expr;)*) => {$(
+            #[inline(always)]
+            unsafe fn $name($($arg: $ty),*) -> $out {
+                // SAFETY: the promise of `Vector`: instructions and readable or writable lanes.
+                unsafe { $body }
+            }
+        )*};
+    }
+
+    impl Vector for __m512 {
+        const LANES: usize = 16;
+        intrinsics! {
+            splat(value: f32) -> Self = _mm512_set1_ps(value);
+            load(ptr: *const f32) -> Self = _mm512_loadu_ps(ptr);
+            load_bf16(ptr: *const u16) -> Self = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(
+                _mm512_cvtepu16_epi32(_mm256_loadu_si256(ptr.cast()))));
+            load_f16(ptr: *const u16) -> Self = _mm512_cvtph_ps(_mm256_loadu_si256(ptr.cast()));
+        }
+        #[inline(always)]
+        unsafe fn store(self, ptr: *mut f32) {
+            // SAFETY: the promise of `Vector`.
+            unsafe { _mm512_storeu_ps(ptr, self) }
+        }
+        #[inline(always)]
+        unsafe fn add(self, other: Self) -> Self {
+            // SAFETY: the promise of `Vector`.
+            unsafe { _mm512_add_ps(self, other) }
+        }
+        #[inline(always)]
+        unsafe fn sub(self, other: Self) -> Self {
+            // SAFETY: the promise of `Vector`.
+            unsafe { _mm512_sub_ps(self, other) }
+        }
+        #[inline(always)]
+        unsafe fn mul(self, other: Self) -> Self {
+            // SAFETY: the promise of `Vector`.
+            unsafe { _mm512_mul_ps(self, other) }
+        }
+        #[inline(always)]
+        unsafe fn div(self, other: Self) -> Self {
+            // SAFETY: the promise of `Vector`.
+            unsafe { _mm512_div_ps(self, other) }
+        }
+        #[inline(always)]
+        unsafe fn max(self, other: Self) -> Self {
+            // SAFETY: the promise of `Vector`.
+            unsafe { _mm512_max_ps(self, other) }
+        }
+        #[inline(always)]
+        unsafe fn min(self, other: Self) -> Self {
+            // SAFETY: the promise of `Vector`.
+            unsafe { _mm512_min_ps(self, other) }
+        }
+        #[inline(always)]
+        unsafe fn mul_add(self, factor: Self, addend: Self) -> Self {
+            // SAFETY: the promise of `Vector`.
+            unsafe { _mm512_fmadd_ps(self, factor, addend) }
+        }
+        #[inline(always)]
+        unsafe fn round(self) -> Self {
+            // SAFETY: the promise of `Vector`.
+            unsafe {
+                _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self)
+            }
+        }
+        #[inline(always)]
+        unsafe fn exp2_of_integer(self) -> Self {
+            // SAFETY: the promise of `Vector`.
+            unsafe {
+                let n = _mm512_add_epi32(_mm512_cvtps_epi32(self), _mm512_set1_epi32(127));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<23>(n))
+            }
+        }
+        #[inline(always)]
+        unsafe fn zero_below(self, limit: Self, other: Self) -> Self {
+            // SAFETY: the promise of `Vector`.
+            unsafe {
+                let below = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(self, limit);
+                _mm512_mask_mov_ps(other, below, _mm512_setzero_ps())
+            }
+        }
+        #[inline(always)]
+        unsafe fn sum(self) -> f32 {
+            // SAFETY: the promise of `Vector`.
+            unsafe {
+                let low = _mm512_castps512_ps256(self);
+                let high = _mm512_extractf32x8_ps::<1>(self);
+                _mm256_add_ps(low, high).sum()
+            }
+        }
+    }
+
+    impl Vector for __m256 {
+        const LANES: usize = 8;
+        intrinsics! {
+            splat(value: f32) -> Self = _mm256_set1_ps(value);
+            load(ptr: *const f32) -> Self = _mm256_loadu_ps(ptr);
+            load_bf16(ptr: *const u16) -> Self = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(
+                _mm256_cvtepu16_epi32(_mm_loadu_si128(ptr.cast()))));
+            load_f16(ptr: *const u16) -> Self = _mm256_cvtph_ps(_mm_loadu_si128(ptr.cast()));
+        }
+        #[inline(always)]
+        unsafe fn store(self, ptr: *mut f32) {
+            // SAFETY: the promise of `Vector`.
+            unsafe { _mm256_storeu_ps(ptr, self) }
+        }
+        #[inline(always)]
+        unsafe fn add(self, other: Self) -> Self {
+            // SAFETY: the promise of `Vector`.
+            unsafe { _mm256_add_ps(self, other) }
+        }
+        #[inline(always)]
+        unsafe fn sub(self, other: Self) -> Self {
+            // SAFETY: the promise of `Vector`.
+            unsafe { _mm256_sub_ps(self, other) }
+        }
+        #[inline(always)]
+        unsafe fn mul(self, other: Self) -> Self {
+            // SAFETY: the promise of `Vector`.
+            unsafe { _mm256_mul_ps(self, other) }
+        }
+        #[inline(always)]
+        unsafe fn div(self, other: Self) -> Self {
+            // SAFETY: the promise of `Vector`.
+            unsafe { _mm256_div_ps(self, other) }
+        }
+        #[inline(always)]
+        unsafe fn max(self, other: Self) -> Self {
+            // SAFETY: the promise of `Vector`.
+            unsafe { _mm256_max_ps(self, other) }
+        }
+        #[inline(always)]
+        unsafe fn min(self, other: Self) -> Self {
+            // SAFETY: the promise of `Vector`.
+            unsafe { _mm256_min_ps(self, other) }
+        }
+        #[inline(always)]
+        unsafe fn mul_add(self, factor: Self, addend: Self) -> Self {
+            // SAFETY: the promise of `Vector`.
+            unsafe { _mm256_fmadd_ps(self, factor, addend) }
+        }
+        #[inline(always)]
+        unsafe fn round(self) -> Self {
+            // SAFETY: the promise of `Vector`.
+            unsafe { _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self) }
+        }
+        #[inline(always)]
+        unsafe fn exp2_of_integer(self) -> Self {
+            // SAFETY: the promise of `Vector`.
+            unsafe {
+                let n = _mm256_add_epi32(_mm256_cvtps_epi32(self), _mm256_set1_epi32(127));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(n))
+            }
+        }
+        #[inline(always)]
+        unsafe fn zero_below(self, limit: Self, other: Self) -> Self {
+            // SAFETY: the promise of `Vector`.
+            unsafe { _mm256_andnot_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(self, limit), other) }
+        }
+        #[inline(always)]
+        unsafe fn sum(self) -> f32 {
+            // SAFETY: the promise of `Vector`.
+            unsafe {
+                let low = _mm256_castps256_ps128(self);
+                let quads = _mm_add_ps(low, _mm256_extractf128_ps::<1>(self));
+                let pairs = _mm_add_ps(quads, _mm_movehl_ps(quads, quads));
+                _mm_cvtss_f32(_mm_add_ss(pairs, _mm_shuffle_ps::<1>(pairs, pairs)))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Check<'a> {
+        inputs: &'a [f32],
+        exp: &'a mut Vec<f32>,
+        tanh: &'a mut Vec<f32>,
+        sums: &'a mut Vec<f32>,
+    }
+
+    impl Kernel for Check<'_> {
+        #[inline(always)]
+        unsafe fn run<V: Vector>(self) {
+            for chunk in self.inputs.chunks_exact(V::LANES) {
+                let mut out = vec![0.0; V::LANES];
+                // SAFETY: chunks and buffers of LANES elements; dispatched for this CPU.
+                unsafe {
+                    let v = V::load(chunk.as_ptr());
+                    v.exp().store(out.as_mut_ptr());
+                    self.exp.extend_from_slice(&out);
+                    v.tanh().store(out.as_mut_ptr());
+                    self.tanh.extend_from_slice(&out);
+                    self.sums.push(v.sum());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn exp_tanh_and_sum_agree_with_f64_on_every_instruction_set() {
+        let mut inputs: Vec<f32> = (0..16_000).map(|i| (i as f32 - 8000.0) * 0.0109).collect();
+        inputs.extend([f32::NEG_INFINITY, -1e30, -88.0, -87.0, 0.0, -0.0, 1e-20, 88.0]);
+        inputs.extend([0.0; 8]);
+        for isa in Isa::all_available() {
+            let (mut exp, mut tanh, mut sums) = (vec![], vec![], vec![]);
+            let (exp_ref, tanh_ref, sums_ref) = (&mut exp, &mut tanh, &mut sums);
+            dispatch(isa, Check { inputs: &inputs, exp: exp_ref, tanh: tanh_ref, sums: sums_ref });
+            for (i, &x) in inputs.iter().enumerate() {
+                let expected = f64::from(x).exp();
+                let limit = if x < -87.0 { 2e-38 } else { 3e-7 * expected };
+                assert!((f64::from(exp[i]) - expected).abs() <= limit, "{isa:?} exp({x})");
+                assert!(
+                    (f64::from(tanh[i]) - f64::from(x).tanh()).abs() < 3e-7,
+                    "{isa:?} tanh({x})"
+                );
+            }
+            for (chunk, sum) in inputs.chunks_exact(isa.num_lanes()).zip(&sums) {
+                let expected: f64 = chunk.iter().map(|&x| f64::from(x)).sum();
+                let size: f64 = chunk.iter().map(|&x| f64::from(x).abs()).sum();
+                assert!(!size.is_finite() || (f64::from(*sum) - expected).abs() <= 1e-6 * size);
+            }
+        }
+    }
+
+    struct Widen<'a, E> {
+        values: &'a [E],
+        out: &'a mut [f32],
+    }
+
+    impl<E: Element> Kernel for Widen<'_, E> {
+        #[inline(always)]
+        unsafe fn run<V: Vector>(self) {
+            for start in (0..self.values.len()).step_by(V::LANES) {
+                // SAFETY: both slices have a multiple of 16 elements; dispatched for this CPU.
+                unsafe {
+                    E::load::<V>(self.values.as_ptr().add(start))
+                        .store(self.out.as_mut_ptr().add(start));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn halves_widen_exactly_for_every_bit_pattern() {
+        let bf: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
+        let fp: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+        for isa in Isa::all_available() {
+            let mut out = vec![0.0f32; bf.len()];
+            dispatch(isa, Widen { values: &bf, out: &mut out });
+            let same = |x: f32, y: f32| x.to_bits() == y.to_bits() || (x.is_nan() && y.is_nan());
+            assert!(bf.iter().zip(&out).all(|(b, &o)| same(b.to_f32(), o)), "{isa:?}");
+            dispatch(isa, Widen { values: &fp, out: &mut out });
+            assert!(fp.iter().zip(&out).all(|(b, &o)| same(b.to_f32(), o)), "{isa:?}");
+        }
+    }
+}

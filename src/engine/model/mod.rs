@@ -1,0 +1,75 @@
+//! What a model is; knows no device. A family is one file that turns config.json into a `DecoderSpec`.
+
+pub mod decoder;
+mod gemma2;
+mod gemma3;
+pub mod hf_config;
+mod llama;
+mod loading;
+mod mistral;
+mod opt;
+mod qwen2;
+mod qwen3;
+pub mod spec;
+pub mod weights;
+
+use super::EngineError;
+use hf_config::HfConfig;
+use spec::DecoderSpec;
+
+type BuildSpec = fn(&HfConfig) -> Result<DecoderSpec, EngineError>;
+
+/// Hugging Face architectures and what builds their spec. One line per family.
+pub const ARCHITECTURES: &[(&str, BuildSpec)] = &[
+    ("Gemma2ForCausalLM", gemma2::spec),
+    ("Gemma3ForCausalLM", gemma3::spec),
+    ("LlamaForCausalLM", llama::spec),
+    ("MistralForCausalLM", mistral::spec),
+    ("OPTForCausalLM", opt::spec),
+    ("Qwen2ForCausalLM", qwen2::spec),
+    ("Qwen3ForCausalLM", qwen3::spec),
+];
+
+/// The spec of a model folder's config.
+///
+/// # Errors
+/// The architecture is unknown (the message lists the known ones), or the config lacks something.
+pub fn decoder_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    config.refuse_quantized()?;
+    let names = config.architectures()?;
+    let known = ARCHITECTURES.iter().find(|(name, _)| names.contains(name));
+    let Some((_, spec)) = known else {
+        let list: Vec<_> = ARCHITECTURES.iter().map(|(name, _)| *name).collect();
+        return Err(EngineError::Model(format!(
+            "architecture {} is not supported; supported are {}",
+            names.join(", "),
+            list.join(", ")
+        )));
+    };
+    spec(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_architecture_is_refused_with_the_list_of_known_ones() {
+        let config = HfConfig::parse(r#"{"architectures": ["MambaForCausalLM"]}"#, "config.json");
+        let error = decoder_spec(&config.unwrap()).unwrap_err().to_string();
+        assert!(error.contains("MambaForCausalLM is not supported"));
+        assert!(ARCHITECTURES.iter().all(|(name, _)| error.contains(name)));
+    }
+
+    #[test]
+    fn missing_and_mistyped_keys_are_named() {
+        let error = |text: &str| {
+            let config = HfConfig::parse(text, "m/config.json").unwrap();
+            decoder_spec(&config).unwrap_err().to_string()
+        };
+        let missing = error(r#"{"architectures": ["LlamaForCausalLM"]}"#);
+        assert!(missing.starts_with("m/config.json: `") && missing.ends_with("` is missing"));
+        let wrong = error(r#"{"architectures": ["LlamaForCausalLM"], "num_attention_heads": "x"}"#);
+        assert!(wrong.contains("`num_attention_heads` should be a count"), "{wrong}");
+    }
+}

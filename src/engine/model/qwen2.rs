@@ -1,0 +1,34 @@
+//! Qwen2 and Qwen2.5: Llama with biases on q, k and v; upper layers may slide.
+
+use super::hf_config::{HfConfig, LayerType};
+use super::llama;
+use super::spec::DecoderSpec;
+use crate::engine::EngineError;
+
+/// Llama's spec with q, k, v biases and Qwen's windows.
+pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let mut spec = llama::spec(config)?;
+    spec.attention.qkv_bias = true;
+    spec.attention.out_bias = false;
+    set_windows(config, &mut spec)?;
+    Ok(spec)
+}
+
+/// `layer_types` where the file lists them, else layers from `max_window_layers` on slide; none does
+/// unless `use_sliding_window` is set.
+pub(super) fn set_windows(config: &HfConfig, spec: &mut DecoderSpec) -> Result<(), EngineError> {
+    if !config.use_sliding_window()? {
+        return Ok(());
+    }
+    let window = config.sliding_window()?;
+    let types = config.layer_types()?;
+    let first_sliding = config.max_window_layers()?;
+    for (index, layer) in spec.layers.iter_mut().enumerate() {
+        let slides = match &types {
+            Some(types) => types[index] == LayerType::Sliding,
+            None => index >= first_sliding,
+        };
+        layer.sliding_window = window.filter(|_| slides);
+    }
+    Ok(())
+}

@@ -1,0 +1,198 @@
+//! linear: out = x Wᵀ + b, with weights packed once at load.
+//!
+//! x (num_tokens, k) f32, W (n, k) in the model's dtype, out (num_tokens, n) f32. Each output element is
+//! the sum over k in ascending order with one accumulator, whatever the number of rows and the tile the
+//! row falls in: row-independent by construction.
+
+mod cpu;
+mod pack;
+
+pub use pack::{SourceMatrix, SourceValues};
+
+use half::{bf16, f16};
+
+use crate::engine::config::DType;
+use crate::engine::device::{Device, Tensor};
+
+/// Weights of a linear layer (or an embedding table) in panels of `panel_width` output columns:
+/// panel p holds (k, panel_width) elements, column lane l of panel p is output p * panel_width + l.
+#[derive(Debug)]
+pub struct LinearWeight {
+    n: usize,
+    k: usize,
+    panel_width: usize,
+    panels: Panels,
+    bias: Option<Vec<f32>>,
+}
+
+#[derive(Debug)]
+enum Panels {
+    Float32(Vec<f32>),
+    BFloat16(Vec<bf16>),
+    Float16(Vec<f16>),
+}
+
+impl LinearWeight {
+    /// Packs the rows of `parts`, one after the other (q, k, v become one weight), in `dtype`.
+    /// `bias` has one value per output.
+    ///
+    /// # Panics
+    /// Parts differ in width, or the bias has another length.
+    pub fn pack(
+        device: &Device,
+        dtype: DType,
+        parts: &[SourceMatrix<'_>],
+        bias: Option<Vec<f32>>,
+    ) -> Self {
+        let k = parts[0].num_columns;
+        assert!(parts.iter().all(|part| part.num_columns == k), "parts of one width");
+        let n = parts.iter().map(|part| part.num_rows).sum();
+        assert!(bias.as_ref().is_none_or(|bias| bias.len() == n), "one bias per output");
+        let Device::Cpu(cpu) = device;
+        let panel_width = 2 * cpu.isa.num_lanes();
+        let panels = match dtype {
+            DType::Float32 => Panels::Float32(pack::pack(&cpu.pool, parts, panel_width)),
+            DType::BFloat16 => Panels::BFloat16(pack::pack(&cpu.pool, parts, panel_width)),
+            DType::Float16 => Panels::Float16(pack::pack(&cpu.pool, parts, panel_width)),
+        };
+        Self { n, k, panel_width, panels, bias }
+    }
+
+    /// Outputs.
+    pub fn num_outputs(&self) -> usize {
+        self.n
+    }
+
+    /// Inputs.
+    pub fn num_inputs(&self) -> usize {
+        self.k
+    }
+
+    /// Bytes of the packed weights.
+    pub fn num_bytes(&self) -> usize {
+        match &self.panels {
+            Panels::Float32(panels) => panels.len() * 4,
+            Panels::BFloat16(panels) => panels.len() * 2,
+            Panels::Float16(panels) => panels.len() * 2,
+        }
+    }
+
+    /// Row `row` of W, widened: an embedding table that is tied to the output layer lives only here.
+    pub fn copy_row(&self, row: usize, out: &mut [f32]) {
+        assert!(row < self.n && out.len() == self.k);
+        let start = row / self.panel_width * self.panel_width * self.k + row % self.panel_width;
+        match &self.panels {
+            Panels::Float32(panels) => pack::copy_column(panels, start, self.panel_width, out),
+            Panels::BFloat16(panels) => pack::copy_column(panels, start, self.panel_width, out),
+            Panels::Float16(panels) => pack::copy_column(panels, start, self.panel_width, out),
+        }
+    }
+}
+
+/// out = x Wᵀ + b. `out` takes as many rows as `x` has.
+///
+/// # Panics
+/// Widths do not fit the weight.
+pub fn linear(device: &Device, x: &Tensor, weight: &LinearWeight, out: &mut Tensor) {
+    assert!(x.width() == weight.k && out.width() == weight.n, "shapes of linear");
+    out.set_num_rows(x.num_rows());
+    let Device::Cpu(cpu) = device;
+    let shape = cpu::Shape { num_rows: x.num_rows(), n: weight.n, k: weight.k };
+    let bias = weight.bias.as_deref();
+    match &weight.panels {
+        Panels::Float32(panels) => {
+            cpu::linear(cpu, shape, x.values(), panels, bias, out.values_mut());
+        }
+        Panels::BFloat16(panels) => {
+            cpu::linear(cpu, shape, x.values(), panels, bias, out.values_mut());
+        }
+        Panels::Float16(panels) => {
+            cpu::linear(cpu, shape, x.values(), panels, bias, out.values_mut());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::device::simd::Isa;
+
+    const DTYPES: [DType; 3] = [DType::Float32, DType::BFloat16, DType::Float16];
+
+    fn random(len: usize, seed: u64) -> Vec<f32> {
+        let source = SourceMatrix::random(1, len, seed, 1.0);
+        (0..len).map(|column| source.value(0, column)).collect()
+    }
+
+    fn check(isa: Isa, dtype: DType, m: usize, n: usize, k: usize) {
+        let device = Device::cpu_with_isa(2, isa);
+        let split = n / 3;
+        let parts =
+            [SourceMatrix::random(split, k, 1, 1.0), SourceMatrix::random(n - split, k, 2, 1.0)];
+        let parts = if split == 0 { &parts[1..] } else { &parts[..] };
+        let bias = random(n, 3);
+        let weight = LinearWeight::pack(&device, dtype, parts, Some(bias.clone()));
+        let x = Tensor::from_vec(random(m * k, 4), k);
+        let mut out = Tensor::zeros(m + 1, n);
+        linear(&device, &x, &weight, &mut out);
+        let mut w_row = vec![0.0; k];
+        for column in 0..n {
+            weight.copy_row(column, &mut w_row);
+            for row in 0..m {
+                let exact: f64 =
+                    (0..k).map(|i| f64::from(x.row(row)[i]) * f64::from(w_row[i])).sum();
+                let got = f64::from(out.row(row)[column]);
+                let expected = exact + f64::from(bias[column]);
+                assert!((got - expected).abs() < 1e-4, "{isa:?} {dtype:?} {m}x{n}x{k}");
+            }
+        }
+    }
+
+    #[test]
+    fn agrees_with_a_naive_loop_over_tile_edges_on_every_path() {
+        for isa in Isa::all_available() {
+            for dtype in DTYPES {
+                for (m, n, k) in [(1, 1, 1), (3, 5, 7), (13, 33, 16), (27, 70, 40), (100, 31, 64)] {
+                    check(isa, dtype, m, n, k);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_has_the_same_bits_alone_and_among_others() {
+        for isa in Isa::all_available() {
+            let device = Device::cpu_with_isa(2, isa);
+            for dtype in DTYPES {
+                let (m, n, k) = (131, 75, 96);
+                let parts = [SourceMatrix::random(n, k, 5, 1.0)];
+                let weight = LinearWeight::pack(&device, dtype, &parts, None);
+                let x = Tensor::from_vec(random(m * k, 6), k);
+                let mut all = Tensor::zeros(m, n);
+                linear(&device, &x, &weight, &mut all);
+                for row in 0..m {
+                    let one = Tensor::from_vec(x.row(row).to_vec(), k);
+                    let mut out = Tensor::zeros(1, n);
+                    linear(&device, &one, &weight, &mut out);
+                    assert_eq!(out.row(0), all.row(row), "{isa:?} {dtype:?} row {row}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn packing_keeps_values_of_the_same_dtype_exactly() {
+        let device = Device::cpu(Some(2));
+        let values: Vec<bf16> = (0..40 * 9).map(|i| bf16::from_f32(i as f32 * 0.37)).collect();
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let source = SourceMatrix::from_bytes(40, 9, DType::BFloat16, &bytes);
+        let weight = LinearWeight::pack(&device, DType::BFloat16, &[source], None);
+        let mut row = vec![0.0; 9];
+        for n in 0..40 {
+            weight.copy_row(n, &mut row);
+            let expected: Vec<f32> =
+                values[n * 9..(n + 1) * 9].iter().map(|v| v.to_f32()).collect();
+            assert_eq!(row, expected);
+        }
+    }
+}

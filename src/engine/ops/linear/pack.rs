@@ -1,0 +1,129 @@
+//! From matrices as files hold them to panels.
+
+use half::{bf16, f16};
+
+use crate::engine::config::DType;
+use crate::engine::device::simd::Element;
+use crate::engine::device::tensor::SharedMut;
+use crate::engine::device::thread_pool::ThreadPool;
+
+/// A matrix that can be read element by element: bytes of a weight file, or made up.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceMatrix<'a> {
+    /// Rows: outputs of a linear layer.
+    pub num_rows: usize,
+    /// Columns: its inputs.
+    pub num_columns: usize,
+    /// Where values come from.
+    pub values: SourceValues<'a>,
+}
+
+/// Where the values of a `SourceMatrix` come from.
+#[derive(Clone, Copy, Debug)]
+pub enum SourceValues<'a> {
+    /// Little-endian elements, row-major, of any alignment.
+    Bytes(DType, &'a [u8]),
+    /// Uniform in [-scale, scale], a pure function of seed and index.
+    Random {
+        /// Seed of this tensor.
+        seed: u64,
+        /// Largest absolute value.
+        scale: f32,
+    },
+    /// One value everywhere.
+    Constant(f32),
+}
+
+impl<'a> SourceMatrix<'a> {
+    /// Elements of a weight file.
+    ///
+    /// # Panics
+    /// The bytes are not as many as the shape asks for.
+    pub fn from_bytes(num_rows: usize, num_columns: usize, dtype: DType, bytes: &'a [u8]) -> Self {
+        assert_eq!(bytes.len(), num_rows * num_columns * dtype.size_bytes());
+        Self { num_rows, num_columns, values: SourceValues::Bytes(dtype, bytes) }
+    }
+
+    /// Seeded random values.
+    pub fn random(num_rows: usize, num_columns: usize, seed: u64, scale: f32) -> Self {
+        Self { num_rows, num_columns, values: SourceValues::Random { seed, scale } }
+    }
+
+    /// One element.
+    #[inline(always)]
+    pub fn value(&self, row: usize, column: usize) -> f32 {
+        let index = row * self.num_columns + column;
+        match self.values {
+            SourceValues::Bytes(DType::Float32, bytes) => {
+                let at = index * 4;
+                f32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+            }
+            SourceValues::Bytes(DType::BFloat16, bytes) => {
+                bf16::from_le_bytes([bytes[index * 2], bytes[index * 2 + 1]]).to_f32()
+            }
+            SourceValues::Bytes(DType::Float16, bytes) => {
+                f16::from_le_bytes([bytes[index * 2], bytes[index * 2 + 1]]).to_f32()
+            }
+            SourceValues::Random { seed, scale } => scale * uniform(seed, index as u64),
+            SourceValues::Constant(value) => value,
+        }
+    }
+
+    /// All values in row-major order.
+    pub fn to_vec(&self) -> Vec<f32> {
+        let rows = 0..self.num_rows;
+        rows.flat_map(|row| (0..self.num_columns).map(move |column| self.value(row, column)))
+            .collect()
+    }
+}
+
+/// Uniform in [-1, 1): SplitMix64 (Steele et al., 2014) of seed and index.
+fn uniform(seed: u64, index: u64) -> f32 {
+    let mut z = seed.wrapping_add((index + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^= z >> 31;
+    (z >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+}
+
+/// Panels of all rows of `parts`; columns past the last row are zero.
+pub(super) fn pack<E: Element>(
+    pool: &ThreadPool,
+    parts: &[SourceMatrix<'_>],
+    panel_width: usize,
+) -> Vec<E> {
+    let k = parts[0].num_columns;
+    let n: usize = parts.iter().map(|part| part.num_rows).sum();
+    let num_panels = n.div_ceil(panel_width);
+    let mut panels = vec![E::default(); num_panels * panel_width * k];
+    let shared = SharedMut::new(&mut panels);
+    pool.run(num_panels, &|_, panel| {
+        // SAFETY: each item writes its own panel.
+        let out = unsafe { shared.slice(panel * panel_width * k, panel_width * k) };
+        for lane in 0..panel_width.min(n - panel * panel_width) {
+            let (part, row) = locate(parts, panel * panel_width + lane);
+            for column in 0..k {
+                out[column * panel_width + lane] = E::from_f32(part.value(row, column));
+            }
+        }
+    });
+    panels
+}
+
+/// Which part holds row `row` of the stacked parts, and where.
+fn locate<'a, 'b>(parts: &'b [SourceMatrix<'a>], mut row: usize) -> (&'b SourceMatrix<'a>, usize) {
+    for part in parts {
+        if row < part.num_rows {
+            return (part, row);
+        }
+        row -= part.num_rows;
+    }
+    unreachable!("row {row} is past the last part")
+}
+
+/// Every `stride`-th element from `start`, widened.
+pub(super) fn copy_column<E: Element>(panels: &[E], start: usize, stride: usize, out: &mut [f32]) {
+    for (value, element) in out.iter_mut().zip(panels[start..].iter().step_by(stride)) {
+        *value = element.to_f32();
+    }
+}

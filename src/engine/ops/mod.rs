@@ -1,0 +1,67 @@
+//! What a device computes; knows no model. One file or folder per op: contract, dispatch, CPU, test.
+//!
+//! Every output element is a function of its own row only, in one fixed order of operations
+//! (DESIGN section 5): no op may look at how many rows there are when it computes one.
+
+mod activation;
+mod embedding;
+pub mod linear;
+mod norm;
+mod paged_attention;
+mod reshape_and_cache;
+mod rotary;
+mod soft_cap;
+
+pub use activation::{Activation, activate, activate_and_mul};
+pub use embedding::{add_rows_of, embedding, gather_rows};
+pub use linear::{LinearWeight, linear};
+pub use norm::{Heads, NormKind, NormWeight, add, add_norm, norm_heads, norm_in_place};
+pub use paged_attention::{AttentionScratch, AttentionShape, paged_attention};
+pub use reshape_and_cache::reshape_and_cache;
+pub use rotary::{RotaryTable, rotary};
+pub use soft_cap::soft_cap;
+
+use super::device::simd::Vector;
+use super::device::thread_pool::ThreadPool;
+
+/// Elements of one work item of an elementwise op: a few microseconds.
+const ITEM_ELEMENTS: usize = 16 * 1024;
+
+/// Runs `rows(start, end)` over chunks of `num_rows` rows of `width` elements, on all threads.
+fn for_row_chunks(
+    pool: &ThreadPool,
+    num_rows: usize,
+    width: usize,
+    rows: &(dyn Fn(usize, usize) + Sync),
+) {
+    let chunk = (ITEM_ELEMENTS / width.max(1)).max(1);
+    pool.run(num_rows.div_ceil(chunk), &|_, index| {
+        rows(index * chunk, ((index + 1) * chunk).min(num_rows));
+    });
+}
+
+/// `out[i] = f(a[i], b[i])` by vectors; the tail goes through a padded copy, so that every element
+/// sees the same arithmetic.
+///
+/// # Safety
+/// The CPU has the instructions of `V`.
+#[inline(always)]
+unsafe fn map2<V: Vector>(a: &[f32], b: &[f32], out: &mut [f32], f: impl Fn(V, V) -> V) {
+    let len = out.len();
+    assert!(a.len() == len && b.len() == len);
+    let whole = len - len % V::LANES;
+    // SAFETY: `whole` is within all three slices; the padded buffers have 16 >= LANES elements.
+    unsafe {
+        for i in (0..whole).step_by(V::LANES) {
+            let value = f(V::load(a.as_ptr().add(i)), V::load(b.as_ptr().add(i)));
+            value.store(out.as_mut_ptr().add(i));
+        }
+        if whole < len {
+            let (mut pad_a, mut pad_b) = ([0.0f32; 16], [0.0f32; 16]);
+            pad_a[..len - whole].copy_from_slice(&a[whole..]);
+            pad_b[..len - whole].copy_from_slice(&b[whole..]);
+            f(V::load(pad_a.as_ptr()), V::load(pad_b.as_ptr())).store(pad_a.as_mut_ptr());
+            out[whole..].copy_from_slice(&pad_a[..len - whole]);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! RMSNorm and LayerNorm, alone, after a residual addition, or per attention head.
+//!
+//! rms: x / sqrt(mean(x²) + eps) * weight (Zhang and Sennrich, 2019; Gemma's `1 + weight` is added at load).
+//! layer: (x - mean) / sqrt(var + eps) * weight + bias (Ba et al., 2016).
+
+use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch};
+use crate::engine::device::tensor::SharedMut;
+use crate::engine::device::{Device, Tensor};
+
+use super::{for_row_chunks, map2};
+
+/// Which normalization.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// Root mean square, no mean, no bias.
+    Rms,
+    /// Mean and variance.
+    Layer,
+}
+
+/// A normalization with its weights.
+#[derive(Clone, Debug)]
+pub struct NormWeight {
+    /// Which one.
+    pub kind: NormKind,
+    /// Added to the mean square or the variance.
+    pub eps: f32,
+    /// (width)
+    pub weight: Vec<f32>,
+    /// (width)
+    pub bias: Option<Vec<f32>>,
+}
+
+/// Columns of a row that are attention heads: `num_heads` of `head_dim`, from column `start`.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads {
+    /// First column.
+    pub start: usize,
+    /// Number of heads.
+    pub num_heads: usize,
+    /// Columns of a head.
+    pub head_dim: usize,
+}
+
+/// residual += delta.
+pub fn add(device: &Device, residual: &mut Tensor, delta: &Tensor) {
+    let Device::Cpu(cpu) = device;
+    let (num_rows, width) = (residual.num_rows(), residual.width());
+    assert_eq!((num_rows, width), (delta.num_rows(), delta.width()));
+    let shared = SharedMut::new(residual.values_mut());
+    for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
+        for row in start..end {
+            // SAFETY: each row belongs to one item.
+            let residual = unsafe { shared.slice(row * width, width) };
+            add_row(residual, delta.row(row));
+        }
+    });
+}
+
+/// residual += delta (if any), then out = norm(residual): the pre-norm step in one pass.
+pub fn add_norm(
+    device: &Device,
+    residual: &mut Tensor,
+    delta: Option<&Tensor>,
+    norm: &NormWeight,
+    out: &mut Tensor,
+) {
+    let Device::Cpu(cpu) = device;
+    let (num_rows, width) = (residual.num_rows(), residual.width());
+    assert!(out.width() == width && norm.weight.len() == width);
+    assert!(delta.is_none_or(|delta| (delta.num_rows(), delta.width()) == (num_rows, width)));
+    out.set_num_rows(num_rows);
+    let shared = SharedMut::new(residual.values_mut());
+    let shared_out = SharedMut::new(out.values_mut());
+    for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
+        for row in start..end {
+            // SAFETY: each row belongs to one item.
+            let residual = unsafe { shared.slice(row * width, width) };
+            if let Some(delta) = delta {
+                add_row(residual, delta.row(row));
+            }
+            // SAFETY: as above.
+            let out = unsafe { shared_out.slice(row * width, width) };
+            out.copy_from_slice(residual);
+            norm_row(cpu.isa, norm, out);
+        }
+    });
+}
+
+/// x = norm(x).
+pub fn norm_in_place(device: &Device, x: &mut Tensor, norm: &NormWeight) {
+    let width = x.width();
+    norm_heads(device, x, Heads { start: 0, num_heads: 1, head_dim: width }, norm);
+}
+
+/// Normalizes every head of the given columns by itself, in place (Qwen3's and Gemma 3's q_norm, k_norm).
+pub fn norm_heads(device: &Device, x: &mut Tensor, heads: Heads, norm: &NormWeight) {
+    let Device::Cpu(cpu) = device;
+    let (num_rows, width) = (x.num_rows(), x.width());
+    let Heads { start: column, num_heads, head_dim } = heads;
+    assert!(column + num_heads * head_dim <= width && norm.weight.len() == head_dim);
+    let shared = SharedMut::new(x.values_mut());
+    for_row_chunks(&cpu.pool, num_rows, num_heads * head_dim, &|start, end| {
+        for row in start..end {
+            for head in 0..num_heads {
+                // SAFETY: each row belongs to one item.
+                let values =
+                    unsafe { shared.slice(row * width + column + head * head_dim, head_dim) };
+                norm_row(cpu.isa, norm, values);
+            }
+        }
+    });
+}
+
+fn add_row(residual: &mut [f32], delta: &[f32]) {
+    for (residual, delta) in residual.iter_mut().zip(delta) {
+        *residual += delta;
+    }
+}
+
+fn norm_row(isa: Isa, norm: &NormWeight, values: &mut [f32]) {
+    dispatch(isa, NormRow { norm, values });
+}
+
+struct NormRow<'a> {
+    norm: &'a NormWeight,
+    values: &'a mut [f32],
+}
+
+impl Kernel for NormRow<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let Self { norm, values } = self;
+        let len = values.len() as f32;
+        // SAFETY: dispatched for this CPU.
+        unsafe {
+            if norm.kind == NormKind::Layer {
+                let mean = V::splat(sum_of::<V>(values, |x| x) / len);
+                map_in_place::<V>(values, &norm.weight, |x, _| x.sub(mean));
+            }
+            let mean_square = sum_of::<V>(values, |x| x.mul(x)) / len;
+            let scale = V::splat(1.0 / (mean_square + norm.eps).sqrt());
+            map_in_place::<V>(values, &norm.weight, |x, weight| x.mul(scale).mul(weight));
+            if let Some(bias) = &norm.bias {
+                map_in_place::<V>(values, bias, |x, bias| x.add(bias));
+            }
+        }
+    }
+}
+
+/// Sum of f over a row: lane i takes the elements i, i + LANES, ...; then the lanes by halves.
+#[inline(always)]
+unsafe fn sum_of<V: Vector>(values: &[f32], f: impl Fn(V) -> V) -> f32 {
+    let whole = values.len() - values.len() % V::LANES;
+    // SAFETY: whole vectors below `whole`; the padded tail has 16 >= LANES elements, and f(0) = 0.
+    unsafe {
+        let mut sum = V::splat(0.0);
+        for i in (0..whole).step_by(V::LANES) {
+            sum = sum.add(f(V::load(values.as_ptr().add(i))));
+        }
+        if whole < values.len() {
+            let mut tail = [0.0f32; 16];
+            tail[..values.len() - whole].copy_from_slice(&values[whole..]);
+            sum = sum.add(f(V::load(tail.as_ptr())));
+        }
+        sum.sum()
+    }
+}
+
+/// `values[i] = f(values[i], other[i])`.
+#[inline(always)]
+unsafe fn map_in_place<V: Vector>(values: &mut [f32], other: &[f32], f: impl Fn(V, V) -> V) {
+    let mut chunk = [0.0f32; 64];
+    for (values, other) in values.chunks_mut(64).zip(other.chunks(64)) {
+        let chunk = &mut chunk[..values.len()];
+        chunk.copy_from_slice(values);
+        // SAFETY: the caller's promise.
+        unsafe { map2::<V>(chunk, other, values, &f) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reference(norm: &NormWeight, x: &[f32]) -> Vec<f64> {
+        let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+        let len = x.len() as f64;
+        let mean = if norm.kind == NormKind::Layer { x.iter().sum::<f64>() / len } else { 0.0 };
+        let square = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / len;
+        let scale = 1.0 / (square + f64::from(norm.eps)).sqrt();
+        let bias = |i: usize| norm.bias.as_ref().map_or(0.0, |bias| f64::from(bias[i]));
+        let value =
+            |(i, x): (usize, &f64)| (x - mean) * scale * f64::from(norm.weight[i]) + bias(i);
+        x.iter().enumerate().map(value).collect()
+    }
+
+    fn row(width: usize, seed: usize) -> Vec<f32> {
+        (0..width).map(|i| ((i * 7 + seed * 13) % 29) as f32 * 0.3 - 2.0).collect()
+    }
+
+    #[test]
+    fn both_kinds_agree_with_f64_with_and_without_residual() {
+        for isa in Isa::all_available() {
+            let device = Device::cpu_with_isa(2, isa);
+            for (kind, bias) in [(NormKind::Rms, None), (NormKind::Layer, Some(row(37, 9)))] {
+                let norm = NormWeight { kind, eps: 1e-5, weight: row(37, 5), bias };
+                let mut residual = Tensor::from_vec([row(37, 1), row(37, 2)].concat(), 37);
+                let delta = Tensor::from_vec([row(37, 3), row(37, 4)].concat(), 37);
+                let mut out = Tensor::zeros(2, 37);
+                let before = residual.clone();
+                add_norm(&device, &mut residual, Some(&delta), &norm, &mut out);
+                for r in 0..2 {
+                    let sum: Vec<f32> =
+                        before.row(r).iter().zip(delta.row(r)).map(|(a, b)| a + b).collect();
+                    assert_eq!(residual.row(r), &sum[..]);
+                    for (got, expected) in out.row(r).iter().zip(reference(&norm, &sum)) {
+                        assert!((f64::from(*got) - expected).abs() < 1e-5, "{isa:?} {kind:?}");
+                    }
+                }
+                norm_in_place(&device, &mut residual, &norm);
+                assert_eq!(residual.values(), out.values());
+            }
+        }
+    }
+
+    #[test]
+    fn heads_are_normalized_one_by_one_and_the_rest_is_left_alone() {
+        let device = Device::cpu(Some(1));
+        let norm = NormWeight { kind: NormKind::Rms, eps: 1e-6, weight: row(5, 5), bias: None };
+        let mut x = Tensor::from_vec([row(20, 1), row(20, 2)].concat(), 20);
+        let before = x.clone();
+        norm_heads(&device, &mut x, Heads { start: 5, num_heads: 2, head_dim: 5 }, &norm);
+        for r in 0..2 {
+            assert_eq!(x.row(r)[..5], before.row(r)[..5]);
+            assert_eq!(x.row(r)[15..], before.row(r)[15..]);
+            for head in [5, 10] {
+                let expected = reference(&norm, &before.row(r)[head..head + 5]);
+                for (got, expected) in x.row(r)[head..head + 5].iter().zip(expected) {
+                    assert!((f64::from(*got) - expected).abs() < 1e-5);
+                }
+            }
+        }
+    }
+}

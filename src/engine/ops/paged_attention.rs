@@ -1,0 +1,537 @@
+//! paged_attention: causal attention of the step's tokens over the paged cache, for decode and for
+//! (chunked) prefill alike.
+//!
+//! One canonical order, a function of the token's own position only: scores are sums over head_dim
+//! upward; the softmax sums lane i over the positions i, i + LANES, ... counted from a multiple of 16; P·V
+//! runs over positions upward. Block size, chunking and neighbours do not enter.
+
+use crate::engine::batch::Batch;
+use crate::engine::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, KvData};
+use crate::engine::device::simd::{Element, Kernel, Vector, dispatch};
+use crate::engine::device::tensor::SharedMut;
+use crate::engine::device::{Cpu, Device, KvCache, Tensor};
+
+use super::soft_cap::capped;
+
+/// Query tokens of one work item: they share the K and V of their sequence in the cache of the core.
+const ITEM_TOKENS: usize = 8;
+
+/// Query heads of one KV head that share each load of K and V.
+const MAX_TILE_HEADS: usize = 8;
+
+/// What attention looks like in one layer.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionShape {
+    /// Query heads; the first columns of a qkv row.
+    pub num_heads: usize,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// Gemma 2's bound on scores.
+    pub soft_cap: Option<f32>,
+    /// A token attends to this many positions, itself included; None: all.
+    pub sliding_window: Option<usize>,
+}
+
+/// Buffers that live between steps.
+#[derive(Debug, Default)]
+pub struct AttentionScratch {
+    items: Vec<Item>,
+    /// Per thread: (MAX_TILE_HEADS, longest context) scores.
+    scores: Vec<Vec<f32>>,
+}
+
+/// Tokens `tokens` of the flat axis, which belong to sequence `seq`, for one KV head.
+#[derive(Clone, Copy, Debug)]
+struct Item {
+    seq: u32,
+    kv_head: u32,
+    token: u32,
+    num_tokens: u32,
+}
+
+/// out (num_tokens, num_heads * head_dim) = softmax(q Kᵀ * scale) V, where q are the first columns of
+/// `qkv` and K, V (the step's own included) are in layer `layer` of the cache.
+pub fn paged_attention(
+    device: &Device,
+    (qkv, batch): (&Tensor, &Batch),
+    (cache, layer): (&KvCache, usize),
+    shape: AttentionShape,
+    scratch: &mut AttentionScratch,
+    out: &mut Tensor,
+) {
+    out.set_num_rows(qkv.num_rows());
+    let Device::Cpu(cpu) = device;
+    scratch.prepare(cpu, batch, cache.shape);
+    let task = Task { cpu, qkv, batch, layer, shape, kv: cache.shape };
+    match &cache.data {
+        KvData::Float32 { k, v } => task.run(k, v, scratch, out),
+        KvData::BFloat16 { k, v } => task.run(k, v, scratch, out),
+        KvData::Float16 { k, v } => task.run(k, v, scratch, out),
+    }
+}
+
+impl AttentionScratch {
+    fn prepare(&mut self, cpu: &Cpu, batch: &Batch, kv: KvCacheShape) {
+        self.items.clear();
+        for seq in 0..batch.num_seqs() {
+            let (start, end) = (batch.query_start_loc[seq], batch.query_start_loc[seq + 1]);
+            for kv_head in 0..kv.num_kv_heads as u32 {
+                for token in (start..end).step_by(ITEM_TOKENS) {
+                    let num_tokens = (end - token).min(ITEM_TOKENS as u32);
+                    self.items.push(Item { seq: seq as u32, kv_head, token, num_tokens });
+                }
+            }
+        }
+        let longest = batch.seq_lens.iter().copied().max().unwrap_or(0) as usize;
+        let needed = longest.next_multiple_of(KV_GROUP_TOKENS) * MAX_TILE_HEADS;
+        self.scores.resize_with(cpu.pool.num_threads(), Vec::new);
+        for scores in &mut self.scores {
+            if scores.len() < needed {
+                scores.resize(needed.next_power_of_two(), 0.0);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Task<'a> {
+    cpu: &'a Cpu,
+    qkv: &'a Tensor,
+    batch: &'a Batch,
+    layer: usize,
+    shape: AttentionShape,
+    kv: KvCacheShape,
+}
+
+impl Task<'_> {
+    fn run<E: Element>(self, k: &[E], v: &[E], scratch: &mut AttentionScratch, out: &mut Tensor) {
+        let width = out.width();
+        assert_eq!(width, self.shape.num_heads * self.kv.head_dim);
+        let out = SharedMut::new(out.values_mut());
+        let scores = SharedMut::new(&mut scratch.scores);
+        let items = &scratch.items;
+        self.cpu.pool.run(items.len(), &|thread, index| {
+            // SAFETY: no two items with one thread index overlap.
+            let scores = unsafe { &mut scores.slice(thread, 1)[0] };
+            dispatch(self.cpu.isa, ItemTask { task: self, item: items[index], k, v, scores, out });
+        });
+    }
+}
+
+struct ItemTask<'a, E> {
+    task: Task<'a>,
+    item: Item,
+    k: &'a [E],
+    v: &'a [E],
+    scores: &'a mut [f32],
+    out: SharedMut<f32>,
+}
+
+/// The positions one token attends to: `start..=position`; scores are kept from `base`, the multiple of
+/// 16 at or below `start`, to `end`, the one above `position`.
+#[derive(Clone, Copy)]
+struct Span {
+    base: usize,
+    start: usize,
+    position: usize,
+    end: usize,
+}
+
+impl Span {
+    fn new(position: usize, sliding_window: Option<usize>) -> Self {
+        let start = sliding_window.map_or(0, |window| (position + 1).saturating_sub(window));
+        let base = start - start % KV_GROUP_TOKENS;
+        Self { base, start, position, end: (position + 1).next_multiple_of(KV_GROUP_TOKENS) }
+    }
+
+    fn len(&self) -> usize {
+        self.end - self.base
+    }
+}
+
+impl<E: Element> Kernel for ItemTask<'_, E> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(mut self) {
+        let heads_per_kv = self.task.shape.num_heads / self.task.kv.num_kv_heads;
+        let (first, end) = (self.item.token, self.item.token + self.item.num_tokens);
+        for token in first as usize..end as usize {
+            let position = self.task.batch.positions[token] as usize;
+            let span = Span::new(position, self.task.shape.sliding_window);
+            let mut head = 0;
+            while head < heads_per_kv {
+                let query_head = self.item.kv_head as usize * heads_per_kv + head;
+                // SAFETY: dispatched for this CPU.
+                head += unsafe {
+                    match heads_per_kv - head {
+                        8.. => self.tile::<V, 8>(token, query_head, span),
+                        4.. => self.tile::<V, 4>(token, query_head, span),
+                        3 => self.tile::<V, 3>(token, query_head, span),
+                        2 => self.tile::<V, 2>(token, query_head, span),
+                        _ => self.tile::<V, 1>(token, query_head, span),
+                    }
+                };
+            }
+        }
+    }
+}
+
+impl<E: Element> ItemTask<'_, E> {
+    /// Query heads `head..head + R` of one token. Returns R.
+    #[inline(always)]
+    unsafe fn tile<V: Vector, const R: usize>(
+        &mut self,
+        token: usize,
+        head: usize,
+        span: Span,
+    ) -> usize {
+        let head_dim = self.task.kv.head_dim;
+        let queries = &self.task.qkv.row(token)[head * head_dim..(head + R) * head_dim];
+        // SAFETY: dispatched for this CPU; buffers are as long as the span.
+        unsafe {
+            self.score::<V, R>(queries, span);
+            let mut sums = [0.0; R];
+            for (r, sum) in sums.iter_mut().enumerate() {
+                *sum = softmax::<V>(&mut self.scores[r * span.len()..(r + 1) * span.len()], span);
+            }
+            self.weigh::<V, R>((token, head), span, &sums);
+        }
+        R
+    }
+
+    /// Start of one block's K or V of this item's KV head, in units of (block, head).
+    #[inline(always)]
+    fn block_index(&self, position: usize) -> usize {
+        let kv = self.task.kv;
+        let block = self.task.batch.block_table(self.item.seq as usize)[position / kv.block_size];
+        (self.task.layer * kv.num_blocks + block as usize) * kv.num_kv_heads
+            + self.item.kv_head as usize
+    }
+
+    /// scores (R, span) = scaled, capped q Kᵀ.
+    #[inline(always)]
+    unsafe fn score<V: Vector, const R: usize>(&mut self, queries: &[f32], span: Span) {
+        let KvCacheShape { block_size, head_dim, .. } = self.task.kv;
+        let shape = self.task.shape;
+        let scale = unsafe { V::splat(shape.scale) };
+        for group in (span.base..span.end).step_by(KV_GROUP_TOKENS) {
+            let start = self.block_index(group) * self.task.kv.k_len() + group % block_size;
+            let keys = &self.k[start..start + (head_dim - 1) * block_size + KV_GROUP_TOKENS];
+            for lane in (0..KV_GROUP_TOKENS).step_by(V::LANES) {
+                // SAFETY: `keys` reaches the last row's whole group; queries are (R, head_dim);
+                // scores are (R, span.len()).
+                unsafe {
+                    let (keys, queries) = (keys.as_ptr().add(lane), queries.as_ptr());
+                    let mut sums = [V::splat(0.0); R];
+                    for d in 0..head_dim {
+                        let key = E::load::<V>(keys.add(d * block_size));
+                        for (r, sum) in sums.iter_mut().enumerate() {
+                            *sum = V::splat(*queries.add(r * head_dim + d)).mul_add(key, *sum);
+                        }
+                    }
+                    for (r, sum) in sums.into_iter().enumerate() {
+                        let mut score = sum.mul(scale);
+                        if let Some(cap) = shape.soft_cap {
+                            score = capped(score, cap);
+                        }
+                        let at = r * span.len() + group - span.base + lane;
+                        score.store(self.scores[at..at + V::LANES].as_mut_ptr());
+                    }
+                }
+            }
+        }
+    }
+
+    /// out = P V / sum, for R query heads.
+    #[inline(always)]
+    unsafe fn weigh<V: Vector, const R: usize>(
+        &self,
+        (token, head): (usize, usize),
+        span: Span,
+        sums: &[f32; R],
+    ) {
+        let head_dim = self.task.kv.head_dim;
+        let width = self.task.shape.num_heads * head_dim;
+        for column in (0..head_dim).step_by(2 * V::LANES) {
+            let mut buffer = [0.0f32; 32];
+            // SAFETY: dispatched for this CPU; a V row is padded to whole groups of 16 columns.
+            let weighed = unsafe {
+                if column + V::LANES < self.task.kv.v_width() {
+                    self.weigh_columns::<V, R, 2>(column, span)
+                } else {
+                    let one = self.weigh_columns::<V, R, 1>(column, span);
+                    one.map(|[sum]| [sum, V::splat(0.0)])
+                }
+            };
+            let num_columns = (2 * V::LANES).min(head_dim - column);
+            for (r, [low, high]) in weighed.into_iter().enumerate() {
+                // SAFETY: the buffer holds two vectors; this item alone writes these heads of its rows.
+                let out = unsafe {
+                    low.store(buffer.as_mut_ptr());
+                    high.store(buffer.as_mut_ptr().add(V::LANES));
+                    self.out.slice(token * width + (head + r) * head_dim + column, num_columns)
+                };
+                for (out, value) in out.iter_mut().zip(&buffer) {
+                    *out = value / sums[r];
+                }
+            }
+        }
+    }
+
+    /// C vectors of columns of P V.
+    #[inline(always)]
+    unsafe fn weigh_columns<V: Vector, const R: usize, const C: usize>(
+        &self,
+        column: usize,
+        span: Span,
+    ) -> [[V; C]; R] {
+        let kv = self.task.kv;
+        // SAFETY: `values` reaches the whole padded row of the last position of the run; scores are
+        // (R, span.len()).
+        unsafe {
+            let mut sums = [[V::splat(0.0); C]; R];
+            let mut position = span.start;
+            while position <= span.position {
+                let offset = position % kv.block_size;
+                let run = (kv.block_size - offset).min(span.position + 1 - position);
+                let start = self.block_index(position) * kv.v_len() + offset * kv.v_width();
+                let values = self.v[start..start + run * kv.v_width()].as_ptr().add(column);
+                let scores = self.scores[..R * span.len()].as_ptr().add(position - span.base);
+                for i in 0..run {
+                    let row = values.add(i * kv.v_width());
+                    let value: [V; C] =
+                        std::array::from_fn(|c| E::load::<V>(row.add(c * V::LANES)));
+                    for (r, sum) in sums.iter_mut().enumerate() {
+                        let weight = V::splat(*scores.add(r * span.len() + i));
+                        for (sum, value) in sum.iter_mut().zip(value) {
+                            *sum = weight.mul_add(value, *sum);
+                        }
+                    }
+                }
+                position += run;
+            }
+            sums
+        }
+    }
+}
+
+/// scores = e^(score - max), 0 outside the span's positions; returns their sum.
+#[inline(always)]
+unsafe fn softmax<V: Vector>(scores: &mut [f32], span: Span) -> f32 {
+    scores[..span.start - span.base].fill(f32::NEG_INFINITY);
+    scores[span.position + 1 - span.base..].fill(f32::NEG_INFINITY);
+    // SAFETY: the length is a multiple of 16, so of LANES.
+    unsafe {
+        let mut max = V::splat(f32::NEG_INFINITY);
+        for chunk in scores.chunks_exact(V::LANES) {
+            max = max.max(V::load(chunk.as_ptr()));
+        }
+        let mut lanes = [f32::NEG_INFINITY; 16];
+        max.store(lanes.as_mut_ptr());
+        let max = V::splat(lanes.into_iter().fold(f32::NEG_INFINITY, f32::max));
+        let mut sum = V::splat(0.0);
+        for chunk in scores.chunks_exact_mut(V::LANES) {
+            let weight = V::load(chunk.as_ptr()).sub(max).exp();
+            weight.store(chunk.as_mut_ptr());
+            sum = sum.add(weight);
+        }
+        sum.sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Heads, linear::SourceMatrix, reshape_and_cache};
+    use super::*;
+    use crate::engine::config::DType;
+    use crate::engine::device::simd::Isa;
+
+    const NUM_HEADS: usize = 6;
+
+    struct Case {
+        isa: Isa,
+        dtype: DType,
+        head_dim: usize,
+        num_kv_heads: usize,
+        block_size: usize,
+        shape: AttentionShape,
+    }
+
+    impl Case {
+        fn new(num_kv_heads: usize, head_dim: usize) -> Self {
+            let shape = AttentionShape {
+                num_heads: NUM_HEADS,
+                scale: 0.3,
+                soft_cap: None,
+                sliding_window: None,
+            };
+            let isa = Isa::detect();
+            Self { isa, dtype: DType::Float32, head_dim, num_kv_heads, block_size: 16, shape }
+        }
+
+        fn width(&self) -> usize {
+            (NUM_HEADS + 2 * self.num_kv_heads) * self.head_dim
+        }
+
+        fn kv_heads(&self) -> (Heads, Heads) {
+            let heads = |index: usize| Heads {
+                start: (NUM_HEADS + index * self.num_kv_heads) * self.head_dim,
+                num_heads: self.num_kv_heads,
+                head_dim: self.head_dim,
+            };
+            (heads(0), heads(1))
+        }
+
+        /// (num_tokens, width) of one sequence.
+        fn qkv(&self, num_tokens: usize, seed: u64) -> Vec<f32> {
+            SourceMatrix::random(num_tokens, self.width(), seed, 1.5).to_vec()
+        }
+
+        /// Attention outputs of sequences of these lengths, computed in chunks of `chunk` tokens;
+        /// the sequences' blocks are interleaved and all later steps share a batch.
+        fn run(&self, lens: &[usize], chunk: usize) -> Vec<Vec<f32>> {
+            let device = Device::cpu_with_isa(2, self.isa);
+            let kv = KvCacheShape {
+                num_layers: 2,
+                num_blocks: 120,
+                block_size: self.block_size,
+                num_kv_heads: self.num_kv_heads,
+                head_dim: self.head_dim,
+            };
+            let mut cache = KvCache::new(kv, self.dtype);
+            let mut scratch = AttentionScratch::default();
+            let rows: Vec<_> =
+                lens.iter().enumerate().map(|(s, &n)| self.qkv(n, s as u64)).collect();
+            let mut outs = vec![Vec::new(); lens.len()];
+            let longest = *lens.iter().max().unwrap();
+            for first in (0..longest).step_by(chunk) {
+                let mut batch =
+                    Batch { query_start_loc: vec![0], max_blocks_per_seq: 30, ..Batch::default() };
+                let mut values = Vec::new();
+                let mut seqs = Vec::new();
+                for (seq, &len) in lens.iter().enumerate().filter(|(_, len)| **len > first) {
+                    let end = (first + chunk).min(len);
+                    let table: Vec<u32> = (0..30).map(|b| b * 4 + seq as u32).collect();
+                    for position in first..end {
+                        batch.positions.push(position as u32);
+                        let block = table[position / self.block_size] as usize;
+                        let slot = block * self.block_size + position % self.block_size;
+                        batch.slot_mapping.push(slot as u32);
+                        batch.input_ids.push(0);
+                    }
+                    batch.query_start_loc.push(batch.positions.len() as u32);
+                    batch.seq_lens.push(end as u32);
+                    batch.block_tables.extend(table);
+                    values.extend_from_slice(&rows[seq][first * self.width()..end * self.width()]);
+                    seqs.push((seq, end - first));
+                }
+                let qkv = Tensor::from_vec(values, self.width());
+                reshape_and_cache(
+                    &device,
+                    &qkv,
+                    self.kv_heads(),
+                    &batch.slot_mapping,
+                    1,
+                    &mut cache,
+                );
+                let mut out = Tensor::zeros(qkv.num_rows(), NUM_HEADS * self.head_dim);
+                paged_attention(
+                    &device,
+                    (&qkv, &batch),
+                    (&cache, 1),
+                    self.shape,
+                    &mut scratch,
+                    &mut out,
+                );
+                let mut row = 0;
+                for (seq, num_tokens) in seqs {
+                    (row..row + num_tokens).for_each(|r| outs[seq].extend_from_slice(out.row(r)));
+                    row += num_tokens;
+                }
+            }
+            outs
+        }
+
+        fn reference(&self, num_tokens: usize, seed: u64) -> Vec<f64> {
+            let qkv = self.qkv(num_tokens, seed);
+            let (hd, width) = (self.head_dim, self.width());
+            let at = |token: usize, column: usize| f64::from(qkv[token * width + column]);
+            let (k_heads, v_heads) = self.kv_heads();
+            let mut out = Vec::new();
+            for token in 0..num_tokens {
+                for head in 0..NUM_HEADS {
+                    let kv_head = head / (NUM_HEADS / self.num_kv_heads);
+                    let start =
+                        self.shape.sliding_window.map_or(0, |w| (token + 1).saturating_sub(w));
+                    let weight = |position: usize| {
+                        let dot = |d| {
+                            at(token, head * hd + d)
+                                * at(position, k_heads.start + kv_head * hd + d)
+                        };
+                        let score = (0..hd).map(dot).sum::<f64>() * f64::from(self.shape.scale);
+                        let cap = self.shape.soft_cap.map(f64::from);
+                        cap.map_or(score, |cap| cap * (score / cap).tanh()).exp()
+                    };
+                    let weights: Vec<f64> = (start..=token).map(weight).collect();
+                    let sum: f64 = weights.iter().sum();
+                    out.extend((0..hd).map(|d| {
+                        let value = |(i, w): (usize, &f64)| {
+                            w * at(start + i, v_heads.start + kv_head * hd + d)
+                        };
+                        weights.iter().enumerate().map(value).sum::<f64>() / sum
+                    }));
+                }
+            }
+            out
+        }
+
+        fn check(&self, lens: &[usize], chunk: usize) {
+            for (seq, out) in self.run(lens, chunk).into_iter().enumerate() {
+                for (got, expected) in out.iter().zip(self.reference(lens[seq], seq as u64)) {
+                    assert!((f64::from(*got) - expected).abs() < 2e-5, "{:?} {lens:?}", self.isa);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn agrees_with_a_naive_loop_for_every_grouping_width_and_path() {
+        for isa in Isa::all_available() {
+            for (num_kv_heads, head_dim) in [(6, 16), (3, 20), (2, 64), (1, 40)] {
+                let case = Case { isa, ..Case::new(num_kv_heads, head_dim) };
+                case.check(&[1, 16, 17, 70], 100);
+                case.check(&[33, 5], 7);
+            }
+        }
+    }
+
+    #[test]
+    fn windows_and_soft_caps_are_applied() {
+        for window in [1, 5, 16, 40] {
+            let mut case = Case::new(3, 32);
+            case.shape.sliding_window = Some(window);
+            case.shape.soft_cap = Some(1.5);
+            case.check(&[60, 3], 60);
+        }
+    }
+
+    #[test]
+    fn bits_do_not_depend_on_chunks_neighbours_or_block_size() {
+        for isa in Isa::all_available() {
+            for (dtype, window) in
+                [(DType::Float32, None), (DType::BFloat16, Some(21)), (DType::Float16, None)]
+            {
+                let mut case = Case { isa, dtype, ..Case::new(2, 24) };
+                case.shape.sliding_window = window;
+                let whole = case.run(&[75], 75).remove(0);
+                for (block_size, chunk) in [(16, 1), (32, 7), (48, 32), (16, 75)] {
+                    let other = Case { block_size, ..case };
+                    assert_eq!(
+                        other.run(&[75, 40, 80], chunk)[0],
+                        whole,
+                        "{isa:?} {block_size} {chunk}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! reshape_and_cache: the step's K and V rows into their slots of the paged cache.
+
+use crate::engine::device::kv_cache::{KvCacheShape, KvData};
+use crate::engine::device::simd::Element;
+use crate::engine::device::tensor::SharedMut;
+use crate::engine::device::{Device, KvCache, Tensor};
+
+use super::{Heads, for_row_chunks};
+
+/// Writes the K heads and V heads of every row of `qkv` to `slot_mapping` (num_tokens), in one layer.
+/// Slots of a batch are distinct: the block pool gives a block to be written to one sequence only.
+pub fn reshape_and_cache(
+    device: &Device,
+    qkv: &Tensor,
+    (k_heads, v_heads): (Heads, Heads),
+    slot_mapping: &[u32],
+    layer: usize,
+    cache: &mut KvCache,
+) {
+    assert_eq!(qkv.num_rows(), slot_mapping.len());
+    let shape = cache.shape;
+    let task = Task { device, qkv, k_heads, v_heads, slot_mapping, layer, shape };
+    match &mut cache.data {
+        KvData::Float32 { k, v } => task.write(k, v),
+        KvData::BFloat16 { k, v } => task.write(k, v),
+        KvData::Float16 { k, v } => task.write(k, v),
+    }
+}
+
+struct Task<'a> {
+    device: &'a Device,
+    qkv: &'a Tensor,
+    k_heads: Heads,
+    v_heads: Heads,
+    slot_mapping: &'a [u32],
+    layer: usize,
+    shape: KvCacheShape,
+}
+
+impl Task<'_> {
+    fn write<E: Element>(&self, k: &mut [E], v: &mut [E]) {
+        let Device::Cpu(cpu) = self.device;
+        let (k, v) = (SharedMut::new(k), SharedMut::new(v));
+        let width = self.k_heads.num_heads * self.k_heads.head_dim * 2;
+        for_row_chunks(&cpu.pool, self.qkv.num_rows(), width, &|start, end| {
+            for row in start..end {
+                for head in 0..self.shape.num_kv_heads {
+                    self.write_head(row, head, k, v);
+                }
+            }
+        });
+    }
+
+    fn write_head<E: Element>(&self, row: usize, head: usize, k: SharedMut<E>, v: SharedMut<E>) {
+        let KvCacheShape { num_blocks, block_size, num_kv_heads, head_dim, .. } = self.shape;
+        let slot = self.slot_mapping[row] as usize;
+        let (block, offset) = (slot / block_size, slot % block_size);
+        let index = (self.layer * num_blocks + block) * num_kv_heads + head;
+        let from = |heads: Heads| {
+            let start = heads.start + head * head_dim;
+            &self.qkv.row(row)[start..start + head_dim]
+        };
+        for (d, &value) in from(self.k_heads).iter().enumerate() {
+            // SAFETY: slots of a batch are distinct, so this element belongs to this row alone.
+            let element =
+                unsafe { k.slice(index * self.shape.k_len() + d * block_size + offset, 1) };
+            element[0] = E::from_f32(value);
+        }
+        let start = index * self.shape.v_len() + offset * self.shape.v_width();
+        // SAFETY: as above.
+        let out = unsafe { v.slice(start, head_dim) };
+        for (out, &value) in out.iter_mut().zip(from(self.v_heads)) {
+            *out = E::from_f32(value);
+        }
+    }
+}

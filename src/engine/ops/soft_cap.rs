@@ -1,0 +1,63 @@
+//! soft_cap: x = cap * tanh(x / cap), Gemma 2's bound on logits.
+
+use crate::engine::device::simd::{Kernel, Vector, dispatch};
+use crate::engine::device::tensor::SharedMut;
+use crate::engine::device::{Device, Tensor};
+
+use super::{for_row_chunks, map2};
+
+/// Bounds every value of `x` to (-cap, cap), in place.
+pub fn soft_cap(device: &Device, cap: f32, x: &mut Tensor) {
+    let Device::Cpu(cpu) = device;
+    let (num_rows, width) = (x.num_rows(), x.width());
+    let shared = SharedMut::new(x.values_mut());
+    for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
+        // SAFETY: each chunk of rows belongs to one item.
+        let values = unsafe { shared.slice(start * width, (end - start) * width) };
+        dispatch(cpu.isa, Cap { cap, values });
+    });
+}
+
+struct Cap<'a> {
+    cap: f32,
+    values: &'a mut [f32],
+}
+
+impl Kernel for Cap<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let mut x = [0.0f32; 64];
+        for chunk in self.values.chunks_mut(64) {
+            let x = &mut x[..chunk.len()];
+            x.copy_from_slice(chunk);
+            // SAFETY: dispatched for this CPU.
+            unsafe { map2::<V>(x, x, chunk, |x, _| capped(x, self.cap)) };
+        }
+    }
+}
+
+/// cap * tanh(x / cap) of one vector; called from dispatched kernels only.
+#[inline(always)]
+pub(super) fn capped<V: Vector>(x: V, cap: f32) -> V {
+    // SAFETY: the callers are kernels, which run only on a CPU that has V's instructions.
+    unsafe { x.div(V::splat(cap)).tanh().mul(V::splat(cap)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::device::simd::Isa;
+
+    #[test]
+    fn agrees_with_f64() {
+        for isa in Isa::all_available() {
+            let values: Vec<f32> = (0..300).map(|i| (i as f32 - 150.0) * 0.7).collect();
+            let mut x = Tensor::from_vec(values.clone(), 100);
+            soft_cap(&Device::cpu_with_isa(1, isa), 30.0, &mut x);
+            for (capped, value) in x.values().iter().zip(&values) {
+                let expected = 30.0 * (f64::from(*value) / 30.0).tanh();
+                assert!((f64::from(*capped) - expected).abs() < 1e-5);
+            }
+        }
+    }
+}

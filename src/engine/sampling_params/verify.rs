@@ -1,0 +1,209 @@
+//! Ranges of `SamplingParams`, in vLLM's words, and the values that take effect.
+
+use super::{NumLogprobs, SamplingParams};
+use crate::engine::request::RequestError;
+
+/// Most completions of one prompt (vLLM's `VLLM_MAX_N_SEQUENCES`).
+pub const MAX_N: u32 = 16_384;
+/// Most top logprobs by default (vLLM's `max_logprobs`).
+pub const DEFAULT_MAX_LOGPROBS: u32 = 20;
+/// As `max_logprobs`: no limit but the vocabulary (vLLM's -1).
+pub const UNLIMITED_LOGPROBS: u32 = u32::MAX;
+/// A lower temperature is greedy (vLLM's `_SAMPLING_EPS`).
+const SAMPLING_EPS: f32 = 1e-5;
+/// Temperatures between 0 and this are raised to it (vLLM's `_MAX_TEMP`).
+const MIN_TEMPERATURE: f32 = 0.01;
+/// Bounds of a logit bias, both signs.
+const MAX_LOGIT_BIAS: f32 = 100.0;
+
+impl SamplingParams {
+    /// Whether the most likely token is taken, without a random number.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature < SAMPLING_EPS
+    }
+
+    /// Checks every value against vLLM's ranges and the vocabulary. Call it before `normalized`,
+    /// which would hide an invalid `top_p` of a greedy row that vLLM refuses.
+    ///
+    /// # Errors
+    /// The first value that is out of range, code `invalid_parameter`, in vLLM's words.
+    pub fn verify(&self, vocab_size: usize, max_logprobs: u32) -> Result<(), RequestError> {
+        self.verify_penalties()?;
+        self.verify_distribution()?;
+        self.verify_lengths()?;
+        self.verify_texts()?;
+        // A temperature between 0 and the least one is raised, so only 0 itself is greedy.
+        require(self.temperature != 0.0 || self.n == 1, || {
+            format!("n must be 1 when using greedy sampling, got {}.", self.n)
+        })?;
+        verify_logprobs("sample", self.logprobs, vocab_size, max_logprobs)?;
+        verify_logprobs("prompt", self.prompt_logprobs, vocab_size, max_logprobs)?;
+        self.verify_token_ids(vocab_size)
+    }
+
+    /// The values that are in effect, of verified parameters: small temperatures raised, truncation
+    /// off where greedy, biases clamped, repeated stop ids and bad words removed.
+    pub fn normalized(mut self) -> Self {
+        if self.temperature > 0.0 && self.temperature < MIN_TEMPERATURE {
+            self.temperature = MIN_TEMPERATURE;
+        }
+        if self.is_greedy() {
+            (self.top_p, self.top_k, self.min_p) = (1.0, 0, 0.0);
+        }
+        for (_, bias) in &mut self.logit_bias {
+            *bias = bias.clamp(-MAX_LOGIT_BIAS, MAX_LOGIT_BIAS);
+        }
+        remove_repeated(&mut self.stop_token_ids);
+        remove_repeated(&mut self.bad_words);
+        self
+    }
+
+    fn verify_penalties(&self) -> Result<(), RequestError> {
+        require(self.n >= 1, || format!("n must be at least 1, got {}.", self.n))?;
+        require(self.n <= MAX_N, || format!("n must be at most {MAX_N}, got {}.", self.n))?;
+        let penalties =
+            [("presence", self.presence_penalty), ("frequency", self.frequency_penalty)];
+        for (name, value) in penalties {
+            require((-2.0..=2.0).contains(&value), || {
+                format!("{name}_penalty must be in [-2, 2], got {}.", python(value))
+            })?;
+        }
+        let repetition = self.repetition_penalty;
+        verify_finite("repetition_penalty", repetition)?;
+        require(repetition > 0.0, || {
+            format!("repetition_penalty must be greater than zero, got {}.", python(repetition))
+        })
+    }
+
+    fn verify_distribution(&self) -> Result<(), RequestError> {
+        let temperature = self.temperature;
+        verify_finite("temperature", temperature)?;
+        require(temperature >= 0.0, || {
+            format!("temperature must be non-negative, got {}.", python(temperature))
+        })?;
+        require(temperature <= 2.0, || {
+            format!("temperature must be in [0, 2], got {}.", python(temperature))
+        })?;
+        require(self.top_p > 0.0 && self.top_p <= 1.0, || {
+            format!("top_p must be in (0, 1], got {}.", python(self.top_p))
+        })?;
+        require((0.0..=1.0).contains(&self.min_p), || {
+            format!("min_p must be in [0, 1], got {}.", python(self.min_p))
+        })
+    }
+
+    fn verify_lengths(&self) -> Result<(), RequestError> {
+        if let Some(max_tokens) = self.max_tokens {
+            let min_tokens = self.min_tokens;
+            require(max_tokens >= 1, || {
+                format!("max_tokens must be at least 1, got {max_tokens}.")
+            })?;
+            require(min_tokens <= max_tokens, || {
+                format!(
+                    "min_tokens must be less than or equal to max_tokens={max_tokens}, \
+                     got {min_tokens}."
+                )
+            })?;
+        }
+        let kept = self.truncate_prompt_tokens;
+        require(kept.is_none_or(|count| count == -1 || count >= 1), || {
+            let got = kept.unwrap_or_default();
+            format!("truncate_prompt_tokens must be an integer >= 1 or -1, got {got}.")
+        })
+    }
+
+    fn verify_texts(&self) -> Result<(), RequestError> {
+        require(self.stop.iter().all(|text| !text.is_empty()), || {
+            "stop cannot contain an empty string.".to_owned()
+        })?;
+        require(self.bad_words.iter().all(|word| !word.is_empty()), || {
+            let words: Vec<String> =
+                self.bad_words.iter().map(|word| format!("'{word}'")).collect();
+            format!(
+                "bad_words cannot contain an empty string. Got bad_words=[{}]",
+                words.join(", ")
+            )
+        })
+    }
+
+    fn verify_token_ids(&self, vocab_size: usize) -> Result<(), RequestError> {
+        let bias_ids = self.logit_bias.iter().map(|&(id, _)| id);
+        verify_in_vocab("logit_bias", bias_ids, vocab_size)?;
+        // A NaN would survive the clamp and spoil the row's logits.
+        if let Some(&(id, _)) = self.logit_bias.iter().find(|(_, bias)| bias.is_nan()) {
+            return refuse(format!("logit_bias of token {id} must be a number, got nan."));
+        }
+        if let Some(allowed) = &self.allowed_token_ids {
+            require(!allowed.is_empty(), || "allowed_token_ids is not None and empty!".to_owned())?;
+            require(allowed.iter().all(|&id| (id as usize) < vocab_size), || {
+                "allowed_token_ids contains out-of-vocab token id!".to_owned()
+            })?;
+        }
+        verify_in_vocab("stop_token_ids", self.stop_token_ids.iter().copied(), vocab_size)
+    }
+}
+
+fn refuse(message: String) -> Result<(), RequestError> {
+    Err(RequestError::new("invalid_parameter", message))
+}
+
+fn require(holds: bool, message: impl FnOnce() -> String) -> Result<(), RequestError> {
+    if holds { Ok(()) } else { refuse(message()) }
+}
+
+fn verify_finite(name: &str, value: f32) -> Result<(), RequestError> {
+    require(value.is_finite(), || format!("{name} must be a finite number, got {}.", python(value)))
+}
+
+fn verify_in_vocab(
+    name: &str,
+    ids: impl Iterator<Item = u32>,
+    vocab_size: usize,
+) -> Result<(), RequestError> {
+    let unknown: Vec<u32> = ids.filter(|&id| id as usize >= vocab_size).collect();
+    require(unknown.is_empty(), || {
+        format!(
+            "token_id(s) {unknown:?} in {name} contain out-of-vocab token ids. \
+             Vocabulary size: {vocab_size}"
+        )
+    })
+}
+
+/// `kind` is vLLM's word for where the logprobs are: sample or prompt.
+fn verify_logprobs(
+    kind: &str,
+    wanted: Option<NumLogprobs>,
+    vocab_size: usize,
+    max_logprobs: u32,
+) -> Result<(), RequestError> {
+    let count = match wanted {
+        None => return Ok(()),
+        Some(NumLogprobs::Top(count)) => count as usize,
+        Some(NumLogprobs::All) => vocab_size,
+    };
+    let max = if max_logprobs == UNLIMITED_LOGPROBS { vocab_size } else { max_logprobs as usize };
+    require(count <= max, || {
+        format!("Requested {kind} logprobs of {count}, which is greater than max allowed: {max}")
+    })
+}
+
+/// Keeps the first of each, in order.
+fn remove_repeated<T: Clone + Eq + std::hash::Hash>(items: &mut Vec<T>) {
+    let mut seen = std::collections::HashSet::new();
+    items.retain(|item| seen.insert(item.clone()));
+}
+
+/// A number as Python prints it, since the messages are vLLM's: `nan`, `2.5`, `1e-07`.
+fn python(value: f32) -> String {
+    if value.is_nan() {
+        return "nan".to_owned();
+    }
+    let text = format!("{value:?}");
+    match text.split_once('e') {
+        None => text,
+        Some((digits, exponent)) => {
+            let sign = if exponent.starts_with('-') { '-' } else { '+' };
+            format!("{digits}e{sign}{:0>2}", exponent.trim_start_matches('-'))
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! `Scheduler`: who runs in a step, with how many tokens; what comes of the results.
+//!
+//! vLLM's V1 scheduler for data sets: no phases, a sequence just catches up with its known tokens.
+//! One step is `schedule`, (`Batch`, executor, sampler), `update`. The decisions are in
+//! `schedule.rs`, this file is the life of a request around them.
+//!
+//! ```text
+//! add_request -> waiting --admit--> running --finish--> RequestOutput once all n are finished
+//!                   ^------preempt-----'
+//! ```
+
+mod schedule;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::block_pool::BlockPool;
+use super::completion::Finish;
+use super::config::{CacheConfig, SchedulerConfig};
+use super::request::{
+    CompletionOutput, PositionLogprobs, Request, RequestError, RequestOutput, RequestStatus,
+};
+use super::sampler::{RowResult, RowTask, SampleTask};
+use super::sequence::Sequence;
+use super::stats::EngineStats;
+use super::text::Tokenizer;
+
+/// One sequence's part of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScheduledSeq {
+    /// Where the scheduler keeps it; meaningful until `update`.
+    pub slot: usize,
+    /// Tokens to compute, from `num_computed_tokens` on; at least 1.
+    pub num_tokens: usize,
+    /// Prompt positions among them whose logits are wanted (prompt_logprobs).
+    pub num_prompt_logits: usize,
+    /// The tokens reach the end of the known ones: the last one's logits give the next token.
+    pub samples: bool,
+}
+
+/// A step: who runs. Rows of the batch are in this order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scheduled {
+    /// At most `max_num_seqs`.
+    pub seqs: Vec<ScheduledSeq>,
+    /// Sum of their tokens, at most `max_num_batched_tokens`.
+    pub num_tokens: usize,
+}
+
+impl Scheduled {
+    /// Nothing to execute; `update` must still be called.
+    pub fn is_empty(&self) -> bool {
+        self.seqs.is_empty()
+    }
+}
+
+/// A request some of whose completions are still in the making.
+#[derive(Debug)]
+struct RequestState {
+    outputs: Vec<CompletionOutput>,
+    num_unfinished: u32,
+    prompt_logprobs: Option<Vec<Option<PositionLogprobs>>>,
+    num_cached_tokens: usize,
+}
+
+/// Queues, KV blocks and the state of every unfinished request.
+pub struct Scheduler {
+    config: SchedulerConfig,
+    max_model_len: usize,
+    engine_seed: u64,
+    tokenizer: Option<Arc<Tokenizer>>,
+    block_pool: BlockPool,
+    /// Sequences by slot; queues hold slots.
+    seqs: Vec<Option<Sequence>>,
+    free_slots: Vec<usize>,
+    waiting: VecDeque<usize>,
+    /// In order of admission: the last one is the youngest.
+    running: Vec<usize>,
+    requests: HashMap<u64, RequestState>,
+    /// Finished, to be returned by the next `update`.
+    finished: Vec<RequestOutput>,
+    /// Between `schedule` and `update`.
+    in_step: bool,
+    /// Reused by admission.
+    prefix_hits: Vec<u32>,
+    stats: EngineStats,
+}
+
+impl Scheduler {
+    /// An idle scheduler over a pool of `num_blocks` KV blocks. `max_model_len` counts prompt and
+    /// output tokens. Without a tokenizer texts stay empty and stop strings do nothing.
+    pub fn new(
+        config: &SchedulerConfig,
+        cache: &CacheConfig,
+        num_blocks: usize,
+        max_model_len: usize,
+        engine_seed: u64,
+        tokenizer: Option<Arc<Tokenizer>>,
+    ) -> Self {
+        assert!(config.max_num_seqs > 0 && config.max_num_batched_tokens > 0);
+        assert!(config.max_num_prompt_logits > 0);
+        Self {
+            config: config.clone(),
+            max_model_len,
+            engine_seed,
+            tokenizer,
+            block_pool: BlockPool::new(num_blocks, cache.block_size, cache.enable_prefix_caching),
+            seqs: Vec::new(),
+            free_slots: Vec::new(),
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            requests: HashMap::new(),
+            finished: Vec::new(),
+            in_step: false,
+            prefix_hits: Vec::new(),
+            stats: EngineStats::default(),
+        }
+    }
+
+    /// Queues a request as `n` sequences, which share the prompt through the prefix cache.
+    pub fn add_request(&mut self, request: Request) {
+        let n = request.params.n;
+        let num_prompt_tokens = request.prompt_token_ids.len();
+        assert!(n > 0 && num_prompt_tokens > 0 && num_prompt_tokens < self.max_model_len);
+        let state = RequestState {
+            outputs: Vec::with_capacity(n as usize),
+            num_unfinished: n,
+            prompt_logprobs: None,
+            num_cached_tokens: 0,
+        };
+        let previous = self.requests.insert(request.request_id, state);
+        assert!(previous.is_none(), "request id {} is in use", request.request_id);
+        self.stats.num_prompt_tokens += num_prompt_tokens as u64;
+        let request = Arc::new(request);
+        for index in 0..n {
+            let sequence = Some(Sequence::new(Arc::clone(&request), index));
+            let slot = self.free_slots.pop().unwrap_or(self.seqs.len());
+            if slot == self.seqs.len() {
+                self.seqs.push(sequence);
+            } else {
+                self.seqs[slot] = sequence;
+            }
+            self.waiting.push_back(slot);
+        }
+    }
+
+    /// Whether `schedule` and `update` have anything left to do or to return.
+    pub fn has_unfinished_requests(&self) -> bool {
+        !self.requests.is_empty() || !self.finished.is_empty()
+    }
+
+    /// What the sampler has to do: one task per entry of the batch's `logits_indices`.
+    pub fn row_tasks(&self, scheduled: &Scheduled) -> Vec<RowTask<'_>> {
+        let mut tasks = Vec::with_capacity(scheduled.seqs.len());
+        for entry in &scheduled.seqs {
+            let seq = self.seq(entry.slot);
+            let params = &*seq.request.params;
+            for position in seq.prompt_logits_in(entry.num_tokens) {
+                tasks.push(RowTask::PromptLogprobs {
+                    target: seq.token_ids[position + 1],
+                    num_logprobs: params.prompt_logprobs.expect("they were asked for"),
+                });
+            }
+            if entry.samples {
+                tasks.push(RowTask::Sample(SampleTask {
+                    params,
+                    prompt_token_ids: &seq.request.prompt_token_ids,
+                    output_token_ids: seq.output_token_ids(),
+                    stop_ids: &seq.request.stop_ids,
+                    bad_words_token_ids: &seq.request.bad_words_token_ids,
+                    row_key: seq.request.row_key,
+                    engine_seed: self.engine_seed,
+                    sample_index: seq.index,
+                }));
+            }
+        }
+        tasks
+    }
+
+    /// Takes in the results of a step, one per row task; returns the requests that are finished.
+    pub fn update(&mut self, scheduled: &Scheduled, results: Vec<RowResult>) -> Vec<RequestOutput> {
+        assert!(std::mem::take(&mut self.in_step), "update without schedule");
+        let mut results = results.into_iter();
+        let mut any_finished = false;
+        for entry in &scheduled.seqs {
+            let num_rows = entry.num_prompt_logits + usize::from(entry.samples);
+            let finish = self.apply(entry, results.by_ref().take(num_rows));
+            if let Some(finish) = finish {
+                self.finish(entry.slot, finish);
+                any_finished = true;
+            }
+        }
+        assert!(results.next().is_none(), "more results than row tasks");
+        if any_finished {
+            self.running.retain(|&slot| self.seqs[slot].is_some());
+        }
+        if !scheduled.is_empty() {
+            self.stats.num_steps += 1;
+            self.stats.num_computed_tokens += scheduled.num_tokens as u64;
+        }
+        std::mem::take(&mut self.finished)
+    }
+
+    /// Ends a request; its completions say `abort` where they were not finished. None: it is not
+    /// here (any more). Not between `schedule` and `update`.
+    pub fn abort(&mut self, request_id: u64) -> Option<RequestOutput> {
+        assert!(!self.in_step, "abort within a step");
+        let of_request = |seq: &Sequence| seq.request.request_id == request_id;
+        for slot in 0..self.seqs.len() {
+            if self.seqs[slot].as_ref().is_some_and(of_request) {
+                self.finish(slot, Finish::Abort);
+            }
+        }
+        self.waiting.retain(|&slot| self.seqs[slot].is_some());
+        self.running.retain(|&slot| self.seqs[slot].is_some());
+        let at = self.finished.iter().position(|output| output.request_id == request_id)?;
+        Some(self.finished.remove(at))
+    }
+
+    /// Ends all requests, and returns what `update` has not.
+    pub fn abort_all(&mut self) -> Vec<RequestOutput> {
+        assert!(!self.in_step, "abort within a step");
+        for slot in 0..self.seqs.len() {
+            if self.seqs[slot].is_some() {
+                self.finish(slot, Finish::Abort);
+            }
+        }
+        self.waiting.clear();
+        self.running.clear();
+        std::mem::take(&mut self.finished)
+    }
+
+    /// Counters since `new`, and the present queue lengths.
+    pub fn stats(&self) -> EngineStats {
+        let num_blocks = self.block_pool.num_blocks();
+        EngineStats {
+            num_running: self.running.len(),
+            num_waiting: self.waiting.len(),
+            num_blocks,
+            num_used_blocks: num_blocks - self.block_pool.num_free_blocks(),
+            block_size: self.block_pool.block_size(),
+            ..self.stats
+        }
+    }
+
+    /// Checks that every block has as many users as block tables name it, and that every sequence
+    /// is in the queue of its status. O(num_blocks + tokens), for tests.
+    pub fn assert_consistent(&self) {
+        self.block_pool.assert_consistent();
+        let mut ref_counts = vec![0; self.block_pool.num_blocks()];
+        for seq in self.seqs.iter().flatten() {
+            seq.block_table.iter().for_each(|&block| ref_counts[block as usize] += 1);
+        }
+        for (block, &expected) in ref_counts.iter().enumerate() {
+            assert_eq!(self.block_pool.ref_count(block as u32), expected, "block {block}");
+        }
+        for &slot in &self.waiting {
+            assert!(self.seq(slot).block_table.is_empty(), "a waiting sequence holds blocks");
+            assert_ne!(self.seq(slot).status, RequestStatus::Running);
+        }
+        for &slot in &self.running {
+            assert_eq!(self.seq(slot).status, RequestStatus::Running);
+        }
+        let num_seqs = self.seqs.iter().flatten().count();
+        assert_eq!(num_seqs, self.waiting.len() + self.running.len());
+        assert_eq!(num_seqs + self.free_slots.len(), self.seqs.len());
+    }
+
+    /// Tokens of a KV block.
+    pub fn block_size(&self) -> usize {
+        self.block_pool.block_size()
+    }
+
+    /// The sequence of a slot.
+    pub fn seq(&self, slot: usize) -> &Sequence {
+        self.seqs[slot].as_ref().expect("the slot is taken")
+    }
+
+    /// Takes in the rows of one sequence; says whether it is finished.
+    fn apply(
+        &mut self,
+        entry: &ScheduledSeq,
+        mut rows: impl Iterator<Item = RowResult>,
+    ) -> Option<Finish> {
+        let seq = self.seqs[entry.slot].as_mut().expect("the slot is taken");
+        seq.num_computed_tokens += entry.num_tokens;
+        let mut finish = None;
+        for _ in 0..entry.num_prompt_logits {
+            match rows.next().expect("one result per row task") {
+                RowResult::PromptLogprobs(row) => seq.completion.push_prompt_logprobs(row),
+                RowResult::NonFinite => finish = Some(non_finite_logits(seq)),
+                other => panic!("{other:?} for a prompt token"),
+            }
+        }
+        if finish.is_some() || !entry.samples {
+            rows.for_each(drop);
+            return finish;
+        }
+        match rows.next().expect("one result per row task") {
+            RowResult::Sampled { token_id, logprobs } => {
+                self.stats.num_generation_tokens += 1;
+                seq.completion.push_logprobs(logprobs);
+                let appended = seq.append(token_id, self.max_model_len, self.tokenizer.as_deref());
+                appended.unwrap_or_else(|error| Some(Finish::Error(error)))
+            }
+            RowResult::NonFinite => Some(non_finite_logits(seq)),
+            RowResult::NoTokenAllowed => Some(no_token_allowed(seq)),
+            other @ RowResult::PromptLogprobs(_) => panic!("{other:?} for a sampled token"),
+        }
+    }
+
+    /// Removes a sequence; its slot stays in `running` or `waiting`, which the caller clears.
+    fn finish(&mut self, slot: usize, finish: Finish) {
+        let mut seq = self.seqs[slot].take().expect("the slot is taken");
+        self.free_slots.push(slot);
+        self.block_pool.free(&seq.block_table);
+        let request_id = seq.request.request_id;
+        let state = self.requests.get_mut(&request_id).expect("its request is unfinished");
+        if seq.index == 0 {
+            state.prompt_logprobs = seq.completion.take_prompt_logprobs();
+            state.num_cached_tokens = seq.num_cached_tokens.unwrap_or(0);
+        }
+        let output_token_ids = &seq.token_ids[seq.request.prompt_token_ids.len()..];
+        let tokenizer = self.tokenizer.as_deref();
+        state.outputs.push(seq.completion.into_output(
+            &seq.request,
+            seq.index,
+            output_token_ids,
+            finish,
+            tokenizer,
+        ));
+        state.num_unfinished -= 1;
+        if state.num_unfinished > 0 {
+            return;
+        }
+        let mut state = self.requests.remove(&request_id).expect("it was just there");
+        state.outputs.sort_unstable_by_key(|output| output.index);
+        let prompt_token_ids = Arc::try_unwrap(seq.request)
+            .map_or_else(|shared| shared.prompt_token_ids.clone(), |own| own.prompt_token_ids);
+        self.finished.push(RequestOutput {
+            request_id,
+            prompt_token_ids,
+            prompt_logprobs: state.prompt_logprobs,
+            outputs: state.outputs,
+            num_cached_tokens: state.num_cached_tokens,
+        });
+    }
+}
+
+fn non_finite_logits(seq: &Sequence) -> Finish {
+    Finish::Error(RequestError::new(
+        "non_finite_logits",
+        format!(
+            "the model gave no finite logits after {} tokens; its weights may be damaged, or \
+             overflow in this dtype (try --dtype float32)",
+            seq.num_computed_tokens
+        ),
+    ))
+}
+
+fn no_token_allowed(seq: &Sequence) -> Finish {
+    Finish::Error(RequestError::new(
+        "no_token_allowed",
+        format!(
+            "allowed_token_ids, bad_words and min_tokens together forbid every token after {} \
+             generated ones; relax one of them",
+            seq.output_token_ids().len()
+        ),
+    ))
+}

@@ -1,0 +1,193 @@
+//! `schedule`: the decisions of a step. Running sequences first, in order of admission; then, if
+//! nobody was preempted, waiting ones, as long as the token budget, the slots and the blocks last.
+
+use super::super::completion::Finish;
+use super::super::request::{RequestError, RequestStatus};
+use super::{Scheduled, ScheduledSeq, Scheduler};
+
+/// A step while it is put together: what it holds, and what may still be added.
+struct Step {
+    scheduled: Scheduled,
+    token_budget: usize,
+    prompt_logits_budget: usize,
+}
+
+impl Scheduler {
+    /// Decides who runs in the next step. Every call is followed by one of `update`.
+    ///
+    /// Each step with unfinished requests computes at least one token or finishes a sequence: the
+    /// oldest running one gets all blocks in the end, and fails if those are too few.
+    pub fn schedule(&mut self) -> Scheduled {
+        assert!(!std::mem::replace(&mut self.in_step, true), "schedule without update");
+        let mut step = Step {
+            scheduled: Scheduled {
+                seqs: Vec::with_capacity(self.running.len().max(16)),
+                num_tokens: 0,
+            },
+            token_budget: self.config.max_num_batched_tokens,
+            prompt_logits_budget: self.config.max_num_prompt_logits,
+        };
+        let num_preemptions = self.stats.num_preemptions;
+        self.schedule_running(&mut step);
+        // Whoever was preempted is at the head of the queue, and there is no room for it.
+        if self.stats.num_preemptions == num_preemptions {
+            self.schedule_waiting(&mut step);
+        }
+        step.scheduled
+    }
+
+    fn schedule_running(&mut self, step: &mut Step) {
+        let mut i = 0;
+        while i < self.running.len() && step.token_budget > 0 {
+            let slot = self.running[i];
+            if self.num_blocks_needed(slot) > self.block_pool.num_blocks() {
+                self.running.remove(i);
+                self.finish(slot, self.kv_cache_too_small(slot));
+                continue;
+            }
+            let num_new_tokens = self.num_new_tokens(slot, step);
+            if num_new_tokens == 0 {
+                i += 1;
+                continue;
+            }
+            while !self.grow(slot) {
+                // The youngest, perhaps this one itself; those before `i` are in the step already.
+                let youngest = self.running.pop().expect("it holds `slot`");
+                self.preempt(youngest);
+                if youngest == slot {
+                    return;
+                }
+            }
+            self.add_to_step(slot, num_new_tokens, step);
+            i += 1;
+        }
+    }
+
+    fn schedule_waiting(&mut self, step: &mut Step) {
+        while step.token_budget > 0 && self.running.len() < self.config.max_num_seqs {
+            let Some(&slot) = self.waiting.front() else { return };
+            if self.num_blocks_needed(slot) > self.block_pool.num_blocks() {
+                self.waiting.pop_front();
+                self.finish(slot, self.kv_cache_too_small(slot));
+                continue;
+            }
+            let wants_prompt_logits = !self.seq(slot).missing_prompt_logits().is_empty();
+            if (wants_prompt_logits && step.prompt_logits_budget == 0) || !self.admit(slot) {
+                return;
+            }
+            self.waiting.pop_front();
+            self.running.push(slot);
+            let num_new_tokens = self.num_new_tokens(slot, step);
+            self.add_to_step(slot, num_new_tokens, step);
+        }
+    }
+
+    /// Gives a waiting sequence the blocks of all its known tokens, those of a cached prefix
+    /// shared, if that many are free. The chunks to come are covered too, so that a prompt once
+    /// begun preempts nobody, and no younger one takes the blocks that it still needs.
+    fn admit(&mut self, slot: usize) -> bool {
+        let num_needed = self.num_blocks_needed(slot);
+        let seq = self.seqs[slot].as_mut().expect("the slot is taken");
+        let max_cached_tokens = seq.max_cached_tokens();
+        let hits = &mut self.prefix_hits;
+        let last_serial = self.block_pool.find_prefix(&seq.token_ids, max_cached_tokens, hits);
+        // Hits that nobody uses are in the free list as well: touching them takes them out.
+        let num_free_hits = hits.iter().filter(|&&b| self.block_pool.ref_count(b) == 0).count();
+        if num_needed - hits.len() + num_free_hits > self.block_pool.num_free_blocks() {
+            return false;
+        }
+        seq.status = RequestStatus::Running;
+        seq.last_serial = last_serial;
+        seq.num_registered_blocks = hits.len();
+        seq.num_computed_tokens = hits.len() * self.block_pool.block_size();
+        if seq.num_cached_tokens.is_none() {
+            seq.num_cached_tokens = Some(seq.num_computed_tokens);
+            self.stats.num_cached_tokens += seq.num_computed_tokens as u64;
+        }
+        for &block in &self.prefix_hits {
+            self.block_pool.touch(block);
+            seq.block_table.push(block);
+        }
+        let grown = self.grow(slot);
+        assert!(grown, "the blocks were counted");
+        true
+    }
+
+    /// Extends the block table to hold all known tokens; false if the pool runs out.
+    fn grow(&mut self, slot: usize) -> bool {
+        let num_needed = self.num_blocks_needed(slot);
+        let seq = self.seqs[slot].as_mut().expect("the slot is taken");
+        while seq.block_table.len() < num_needed {
+            let Some(block) = self.block_pool.allocate() else { return false };
+            seq.block_table.push(block);
+        }
+        true
+    }
+
+    fn preempt(&mut self, slot: usize) {
+        let seq = self.seqs[slot].as_mut().expect("the slot is taken");
+        self.block_pool.free(&seq.block_table);
+        seq.preempt();
+        self.waiting.push_front(slot);
+        self.stats.num_preemptions += 1;
+    }
+
+    /// Tokens that a sequence may compute in this step: up to its end, the token budget, and the
+    /// last prompt position whose logits the step can still hold.
+    fn num_new_tokens(&self, slot: usize, step: &Step) -> usize {
+        let seq = self.seq(slot);
+        let num_missing = seq.num_tokens() - seq.num_computed_tokens;
+        let num_new_tokens = num_missing.min(step.token_budget);
+        let wanted = seq.prompt_logits_in(num_new_tokens);
+        if wanted.len() <= step.prompt_logits_budget {
+            return num_new_tokens;
+        }
+        wanted.start + step.prompt_logits_budget - seq.num_computed_tokens
+    }
+
+    fn add_to_step(&mut self, slot: usize, num_tokens: usize, step: &mut Step) {
+        self.register_full_blocks(slot, num_tokens);
+        let seq = self.seq(slot);
+        let num_prompt_logits = seq.prompt_logits_in(num_tokens).len();
+        let samples = seq.num_computed_tokens + num_tokens == seq.num_tokens();
+        step.token_budget -= num_tokens;
+        step.prompt_logits_budget -= num_prompt_logits;
+        step.scheduled.num_tokens += num_tokens;
+        let entry = ScheduledSeq { slot, num_tokens, num_prompt_logits, samples };
+        step.scheduled.seqs.push(entry);
+    }
+
+    /// Offers the blocks that this step fills to the prefix cache, before they are computed, so
+    /// that a sibling later in the same step shares them. That is sound because the executor
+    /// writes K and V of all tokens of a step, layer by layer, before that layer's attention reads
+    /// any; and who is in a step is never preempted in it: the victim is always the last running
+    /// one, which comes after all those that were added, and a preemption ends admission.
+    fn register_full_blocks(&mut self, slot: usize, num_new_tokens: usize) {
+        let block_size = self.block_pool.block_size();
+        let seq = self.seqs[slot].as_mut().expect("the slot is taken");
+        let num_full = (seq.num_computed_tokens + num_new_tokens) / block_size;
+        for i in seq.num_registered_blocks..num_full {
+            let content = &seq.token_ids[i * block_size..(i + 1) * block_size];
+            seq.last_serial =
+                self.block_pool.register(seq.block_table[i], seq.last_serial, content);
+        }
+        seq.num_registered_blocks = seq.num_registered_blocks.max(num_full);
+    }
+
+    fn num_blocks_needed(&self, slot: usize) -> usize {
+        self.seq(slot).num_tokens().div_ceil(self.block_pool.block_size())
+    }
+
+    fn kv_cache_too_small(&self, slot: usize) -> Finish {
+        let num_tokens = self.seq(slot).num_tokens();
+        let capacity = self.block_pool.num_blocks() * self.block_pool.block_size();
+        Finish::Error(RequestError::new(
+            "kv_cache_too_small",
+            format!(
+                "the sequence has {num_tokens} tokens and the whole KV cache holds {capacity}; \
+                 enlarge it (--kv-cache-memory-bytes, or --gpu-memory-utilization on a GPU), or \
+                 lower max_tokens or --max-model-len"
+            ),
+        ))
+    }
+}

@@ -1,0 +1,436 @@
+//! The command line as users and scripts meet it: exit codes, streams, files. Numbers in these
+//! tests are an interface (CLI.md); change them only by adding.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/demo");
+const PROMPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/prompts.jsonl");
+
+/// The binary, in a folder of its own, without variables that change what it shows.
+fn vllm_batch(folder: &Path, flags: &[&str]) -> Command {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("vllm-batch"));
+    command.current_dir(folder).args(flags);
+    for name in ["NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// `run` of the demo model: greedy, short.
+fn demo(folder: &Path, flags: &[&str]) -> Command {
+    let mut command = vllm_batch(folder, &["run", "--model", DEMO, "--temperature", "0"]);
+    command.args(["--max-tokens", "8"]).args(flags);
+    command
+}
+
+fn finish(command: &mut Command, input: &str) -> Output {
+    let pipe = || Stdio::piped();
+    let mut child = command.stdin(pipe()).stdout(pipe()).stderr(pipe()).spawn().unwrap();
+    // A program that refuses at once does not read.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[track_caller]
+fn assert_exit(output: &Output, code: i32) {
+    assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
+}
+
+fn rows(jsonl: &str) -> Vec<Value> {
+    jsonl.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+}
+
+fn temporary() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+mod without_a_model {
+    use super::*;
+
+    #[test]
+    fn help_goes_to_standard_output_and_names_the_exit_codes() {
+        let folder = temporary();
+        for flags in [&["--help"][..], &["run", "--help"], &["run", "-h"], &["run", "--help", "-v"]]
+        {
+            let output = finish(&mut vllm_batch(folder.path(), flags), "");
+            assert_exit(&output, 0);
+            let help = text(&output.stdout);
+            assert!(help.contains("Exit codes:") && help.contains("Examples:"), "{flags:?}");
+            assert!(output.stderr.is_empty());
+        }
+    }
+
+    #[test]
+    fn wrong_usage_exits_2_and_suggests() {
+        let folder = temporary();
+        for (flags, wanted) in [
+            (&["run", "--model", "m", "--temprature", "1"][..], "--temperature"),
+            (&["run", "--model", "m", "--temperature", "9"], "must be in [0, 2]"),
+            (&["run"], "--model"),
+            (&["rum"], "run"),
+            (&[], "Usage"),
+            (&["run", "--model", "m", "--device", "cuda"], "no CUDA device"),
+            (&["run", "--model", "m", "--format", "xml"], "jsonl"),
+        ] {
+            let output = finish(&mut vllm_batch(folder.path(), flags), "{\"prompt\":\"a\"}\n");
+            assert_exit(&output, 2);
+            assert!(text(&output.stderr).contains(wanted), "{flags:?}: {}", text(&output.stderr));
+            assert!(output.stdout.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_missing_input_is_refused_and_leaves_nothing() {
+        let folder = temporary();
+        let flags = ["run", "--model", "m", "-i", "none.jsonl", "-o", "out.jsonl"];
+        let output = finish(&mut vllm_batch(folder.path(), &flags), "");
+        assert_exit(&output, 2);
+        assert!(
+            text(&output.stderr).starts_with("error[input]: cannot read none.jsonl: No such file")
+        );
+        assert!(names(folder.path()).is_empty());
+    }
+
+    #[test]
+    fn a_missing_model_is_refused_and_leaves_nothing() {
+        let folder = temporary();
+        fs::write(folder.path().join("in.jsonl"), "{\"prompt\":\"a\"}\n").unwrap();
+        let flags = ["run", "--model", "./none", "-i", "in.jsonl", "-o", "out.jsonl"];
+        let output = finish(&mut vllm_batch(folder.path(), &flags), "");
+        assert_exit(&output, 2);
+        assert!(
+            text(&output.stderr).contains("error[model_not_found]: no such folder: ./none\nhelp:")
+        );
+        assert_eq!(names(folder.path()), ["in.jsonl"]);
+    }
+
+    #[test]
+    fn a_folder_that_is_no_model_exits_7_and_leaves_nothing() {
+        let folder = temporary();
+        fs::create_dir(folder.path().join("model")).unwrap();
+        fs::write(folder.path().join("in.jsonl"), "{\"prompt\":\"a\"}\n").unwrap();
+        let flags = ["run", "--model", "./model", "-i", "in.jsonl", "-o", "out.jsonl"];
+        let output = finish(&mut vllm_batch(folder.path(), &flags), "");
+        assert_exit(&output, 7);
+        assert!(text(&output.stderr).contains("config.json"));
+        assert_eq!(names(folder.path()), ["in.jsonl", "model"]);
+    }
+
+    #[test]
+    fn an_input_without_rows_exits_4() {
+        let folder = temporary();
+        fs::write(folder.path().join("in.jsonl"), "\n\n").unwrap();
+        let flags = ["run", "--model", "./none", "-i", "in.jsonl", "-o", "out.jsonl"];
+        let output = finish(&mut vllm_batch(folder.path(), &flags), "");
+        assert_exit(&output, 4);
+        assert!(text(&output.stderr).contains("error[no_rows]: in.jsonl has no rows"));
+        assert_eq!(names(folder.path()), ["in.jsonl"]);
+    }
+
+    #[test]
+    fn an_empty_standard_input_exits_4() {
+        let folder = temporary();
+        let output = finish(&mut vllm_batch(folder.path(), &["run", "--model", "./none"]), "");
+        assert_exit(&output, 4);
+        assert!(text(&output.stderr).contains("error[no_rows]: <stdin> has no rows"));
+    }
+
+    #[test]
+    fn an_input_of_the_wrong_shape_is_refused_before_the_model() {
+        let folder = temporary();
+        fs::write(folder.path().join("in.jsonl"), "{\"colour\":\"red\"}\n").unwrap();
+        let flags = ["run", "--model", "./none", "-i", "in.jsonl", "-o", "out.jsonl"];
+        let output = finish(&mut vllm_batch(folder.path(), &flags), "");
+        assert_exit(&output, 2);
+        assert!(text(&output.stderr).contains("error[input]: in.jsonl: "));
+        assert_eq!(names(folder.path()), ["in.jsonl"]);
+    }
+
+    #[test]
+    fn an_output_that_exists_is_kept() {
+        let folder = temporary();
+        fs::write(folder.path().join("in.jsonl"), "{\"prompt\":\"a\"}\n").unwrap();
+        fs::write(folder.path().join("out.jsonl"), "precious\n").unwrap();
+        let flags = ["run", "--model", "./none", "-i", "in.jsonl", "-o", "out.jsonl"];
+        let output = finish(&mut vllm_batch(folder.path(), &flags), "");
+        assert_exit(&output, 6);
+        assert!(
+            text(&output.stderr)
+                .contains("help: choose another --out, or replace it with --overwrite")
+        );
+        assert_eq!(fs::read_to_string(folder.path().join("out.jsonl")).unwrap(), "precious\n");
+        assert_eq!(names(folder.path()), ["in.jsonl", "out.jsonl"]);
+    }
+
+    #[test]
+    fn csv_output_needs_columns() {
+        let folder = temporary();
+        fs::write(folder.path().join("in.jsonl"), "{\"prompt\":\"a\"}\n").unwrap();
+        let flags = ["run", "--model", "./none", "-i", "in.jsonl", "-o", "out.csv"];
+        let output = finish(&mut vllm_batch(folder.path(), &flags), "");
+        assert_exit(&output, 2);
+        assert!(text(&output.stderr).contains("CSV output needs CSV input"));
+        assert_eq!(names(folder.path()), ["in.jsonl"]);
+    }
+
+    #[test]
+    fn colours_follow_flag_and_environment() {
+        let folder = temporary();
+        let flags = ["run", "--model", "m", "-i", "none.jsonl"];
+        let colored = |command: &mut Command| finish(command, "").stderr.contains(&0x1b);
+        let command = || vllm_batch(folder.path(), &flags);
+        assert!(!colored(&mut command()), "no terminal");
+        assert!(colored(command().env("FORCE_COLOR", "1")));
+        assert!(colored(command().env("CLICOLOR_FORCE", "1")));
+        assert!(!colored(command().env("FORCE_COLOR", "1").env("NO_COLOR", "1")));
+        assert!(colored(command().args(["--color", "always"]).env("NO_COLOR", "1")));
+        assert!(!colored(command().args(["--color", "never"]).env("FORCE_COLOR", "1")));
+    }
+
+    #[test]
+    fn completions_and_manual_know_every_flag() {
+        let folder = temporary();
+        let output = |flags: &[&str]| {
+            let output = finish(&mut vllm_batch(folder.path(), flags), "");
+            assert_exit(&output, 0);
+            String::from_utf8(output.stdout).unwrap()
+        };
+        for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+            assert!(output(&["completions", shell]).contains("max-num-batched-tokens"), "{shell}");
+        }
+        let man = output(&["man"]).replace("\\-", "-");
+        assert!(man.contains(".TH vllm-batch") && man.contains("--logit-bias"));
+    }
+}
+
+#[test]
+fn quickstart() {
+    let folder = temporary();
+    let flags = ["-i", PROMPTS, "-o", "out.jsonl"];
+    let output = finish(&mut demo(folder.path(), &flags), "");
+    assert_exit(&output, 0);
+    assert!(output.stdout.is_empty(), "rows go to the file");
+    assert_eq!(names(folder.path()), ["out.jsonl"]);
+    let (input, out) = (fs::read_to_string(PROMPTS).unwrap(), folder.path().join("out.jsonl"));
+    let (input, out) = (rows(&input), rows(&fs::read_to_string(out).unwrap()));
+    assert_eq!(input.len(), out.len());
+    for (before, after) in input.iter().zip(&out) {
+        for (key, value) in before.as_object().unwrap() {
+            assert_eq!(&after[key], value, "the input passes through");
+        }
+        assert!(after["response"].is_string() && after["usage"]["prompt_tokens"].is_u64());
+    }
+    let summary = text(&output.stderr);
+    assert!(summary.contains(&format!("{} rows: {} ok, 0 failed", input.len(), input.len())));
+    assert!(
+        summary.contains("\nTokens: ") && summary.ends_with("\nOutput: out.jsonl\n"),
+        "{summary}"
+    );
+}
+
+#[test]
+fn standard_streams_give_the_same_bytes_and_only_rows() {
+    let folder = temporary();
+    let prompts = fs::read_to_string(PROMPTS).unwrap();
+    assert_exit(&finish(&mut demo(folder.path(), &["-i", PROMPTS, "-o", "out.jsonl"]), ""), 0);
+    let piped = finish(&mut demo(folder.path(), &[]), &prompts);
+    assert_exit(&piped, 0);
+    assert_eq!(fs::read(folder.path().join("out.jsonl")).unwrap(), piped.stdout);
+    let dashes = finish(&mut demo(folder.path(), &["-i", "-", "-o", "-"]), &prompts);
+    assert_eq!(dashes.stdout, piped.stdout);
+}
+
+#[test]
+fn a_bad_row_is_an_error_row_and_changes_no_other() {
+    let folder = temporary();
+    let good = ["{\"id\":1,\"prompt\":\"2+3=\"}", "{\"id\":2,\"prompt\":\"4+4=\"}"];
+    let clean = finish(&mut demo(folder.path(), &[]), &good.join("\n"));
+    assert_exit(&clean, 0);
+    let input = format!("{}\n{{\"id\":9,\"prompt\":\"a\" 1}}\n{}\n", good[0], good[1]);
+    let output = finish(&mut demo(folder.path(), &[]), &input);
+    assert_exit(&output, 3);
+    let lines: Vec<&str> = text(&output.stdout).lines().collect();
+    assert_eq!([lines[0], lines[2]].join("\n") + "\n", text(&clean.stdout));
+    let bad: Value = serde_json::from_str(lines[1]).unwrap();
+    assert_eq!((&bad["response"], &bad["error"]["code"]), (&Value::Null, &"bad_json".into()));
+    let summary = text(&output.stderr);
+    assert!(summary.contains("3 rows: 2 ok, 1 failed"), "{summary}");
+    assert!(summary.contains("  bad_json  1\n    <stdin>:2:22: "), "{summary}");
+}
+
+#[test]
+fn a_bad_row_can_end_the_run() {
+    let folder = temporary();
+    fs::write(folder.path().join("in.jsonl"), "{\"prompt\":\"a\"}\n{\"prompt\" 1}\n").unwrap();
+    let flags = ["-i", "in.jsonl", "-o", "out.jsonl", "--on-bad-row", "fail"];
+    let output = finish(&mut demo(folder.path(), &flags), "");
+    assert_exit(&output, 2);
+    assert!(text(&output.stderr).contains("error[bad_json]: in.jsonl:2:11: "));
+    assert_eq!(names(folder.path()), ["in.jsonl"]);
+}
+
+#[test]
+fn too_many_errors_stop_the_run() {
+    let folder = temporary();
+    let bad = "{\"prompt\" 1}\n";
+    fs::write(folder.path().join("in.jsonl"), format!("{{\"prompt\":\"a\"}}\n{}", bad.repeat(50)))
+        .unwrap();
+    let flags = ["-i", "in.jsonl", "-o", "out.jsonl", "--max-errors", "3"];
+    let output = finish(&mut demo(folder.path(), &flags), "");
+    assert_exit(&output, 5);
+    assert!(text(&output.stderr).contains("error[max_errors]: 4 of "), "{}", text(&output.stderr));
+    assert_eq!(names(folder.path()), ["in.jsonl", "out.jsonl.part"]);
+    let allowed = ["-i", "in.jsonl", "-o", "out.jsonl", "--max-errors", "50"];
+    assert_exit(&finish(&mut demo(folder.path(), &allowed), ""), 3);
+    assert_eq!(names(folder.path()), ["in.jsonl", "out.jsonl"]);
+}
+
+#[test]
+fn csv_in_csv_out() {
+    let folder = temporary();
+    fs::write(folder.path().join("in.csv"), "id,text\n1,2+3=\n2,\"a\nb\"\n").unwrap();
+    let flags = ["-i", "in.csv", "-o", "out.csv", "--template", "{{text}}"];
+    assert_exit(&finish(&mut demo(folder.path(), &flags), ""), 0);
+    let out = fs::read_to_string(folder.path().join("out.csv")).unwrap();
+    let header = "id,text,response,finish_reason,prompt_tokens,completion_tokens,error\n1,2+3=,";
+    assert!(out.starts_with(header), "{out}");
+    assert!(out.contains("\n2,\"a\nb\","), "{out}");
+    let flags = ["-i", "in.csv", "-o", "out.jsonl", "--limit", "1"];
+    assert_exit(&finish(&mut demo(folder.path(), &flags), ""), 0);
+    let out = rows(&fs::read_to_string(folder.path().join("out.jsonl")).unwrap());
+    assert_eq!((out.len(), &out[0]["text"]), (1, &"2+3=".into()));
+}
+
+#[test]
+fn stats_are_a_superset_of_vllms_throughput_keys() {
+    let folder = temporary();
+    let flags = ["-i", PROMPTS, "-o", "out.jsonl", "--stats", "stats.json"];
+    assert_exit(&finish(&mut demo(folder.path(), &flags), ""), 0);
+    let stats = fs::read_to_string(folder.path().join("stats.json")).unwrap();
+    let stats: Value = serde_json::from_str(&stats).unwrap();
+    for key in [
+        "elapsed_time",
+        "num_requests",
+        "total_num_tokens",
+        "requests_per_second",
+        "tokens_per_second",
+    ] {
+        assert!(stats[key].as_f64().is_some_and(|value| value > 0.0), "{key}: {stats}");
+    }
+    let number = fs::read_to_string(PROMPTS).unwrap().lines().count();
+    assert_eq!((&stats["rows"]["ok"], &stats["complete"]), (&number.into(), &true.into()));
+}
+
+#[test]
+fn quiet_twice_says_nothing_and_json_progress_is_json() {
+    let folder = temporary();
+    let prompts = fs::read_to_string(PROMPTS).unwrap();
+    let once = finish(&mut demo(folder.path(), &["-q"]), &prompts);
+    assert!(text(&once.stderr).contains(" rows: "), "the summary stays");
+    assert!(!text(&once.stderr).contains("Loaded"));
+    let twice = finish(&mut demo(folder.path(), &["-qq"]), &prompts);
+    assert_exit(&twice, 0);
+    assert_eq!(text(&twice.stderr), "");
+    let json = finish(&mut demo(folder.path(), &["-qq", "--progress", "json"]), &prompts);
+    let last = rows(text(&json.stderr)).pop().expect("at least the last state");
+    assert_eq!((&last["event"], &last["rows_done"]), (&"progress".into(), &last["rows_total"]));
+}
+
+#[test]
+fn overwrite_replaces_the_output() {
+    let folder = temporary();
+    fs::write(folder.path().join("out.jsonl"), "old\n").unwrap();
+    let flags = ["-i", PROMPTS, "-o", "out.jsonl", "--overwrite"];
+    assert_exit(&finish(&mut demo(folder.path(), &flags), ""), 0);
+    assert!(!fs::read_to_string(folder.path().join("out.jsonl")).unwrap().contains("old"));
+}
+
+/// Rows without end, each of which takes a while.
+fn endless(folder: &Path, flags: &[&str]) -> Child {
+    let input = folder.join("long.jsonl");
+    let row = |id| format!("{{\"id\":{id},\"prompt\":\"once upon a time\"}}\n");
+    fs::write(&input, (0..50_000).map(row).collect::<String>()).unwrap();
+    let mut command = demo(folder, &["-i", "long.jsonl", "--ignore-eos"]);
+    command.args(flags).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+fn wait(mut child: Child) -> (i32, String) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            panic!("the run goes on");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut errors = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    (child.wait().unwrap().code().expect("an exit code, no signal"), errors)
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_run_in_silence() {
+    let folder = temporary();
+    let mut child = endless(folder.path(), &["-q"]);
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    for id in 0..3 {
+        let row: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert_eq!(row["id"], id);
+    }
+    drop(lines);
+    let (code, errors) = wait(child);
+    assert_eq!((code, errors.as_str()), (141, ""));
+}
+
+fn part_with_rows(folder: &Path) -> PathBuf {
+    let part = folder.join("out.jsonl.part");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while fs::metadata(&part).map_or(0, |found| found.len()) == 0 {
+        assert!(Instant::now() < deadline, "no row is written");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    part
+}
+
+#[test]
+fn signals_keep_what_is_finished() {
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let folder = temporary();
+        let child = endless(folder.path(), &["-o", "out.jsonl"]);
+        let part = part_with_rows(folder.path());
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        let (exit, errors) = wait(child);
+        assert_eq!(exit, code, "{errors}");
+        let out = fs::read_to_string(&part).unwrap();
+        assert!(out.ends_with('\n'), "whole lines");
+        for (index, row) in rows(&out).iter().enumerate() {
+            assert_eq!(row["id"], index, "a prefix, in order");
+        }
+        let kept = format!("the first {} rows are in out.jsonl.part", out.lines().count());
+        assert!(
+            errors.contains("error[interrupted]: stopped by SIG") && errors.contains(&kept),
+            "{errors}"
+        );
+        assert!(!folder.path().join("out.jsonl").exists());
+    }
+}

@@ -1,0 +1,112 @@
+//! `SamplingParams`: vLLM's words for values out of range, and the values that take effect.
+
+use vllm_batch::engine::request::{NumLogprobs, RequestError, SamplingParams};
+use vllm_batch::engine::sampling_params::{DEFAULT_MAX_LOGPROBS, UNLIMITED_LOGPROBS};
+
+fn message(change: impl FnOnce(&mut SamplingParams)) -> String {
+    let mut params = SamplingParams::default();
+    change(&mut params);
+    match params.verify(100, DEFAULT_MAX_LOGPROBS) {
+        Ok(()) => "ok".to_owned(),
+        Err(RequestError { code, message }) => {
+            assert_eq!(code, "invalid_parameter");
+            message
+        }
+    }
+}
+
+#[test]
+fn sampling_params_refuse_values_in_vllms_words() {
+    type Change = fn(&mut SamplingParams);
+    let table: &[(Change, &str)] = &[
+        (|_| {}, "ok"),
+        (|p| p.n = 0, "n must be at least 1, got 0."),
+        (|p| p.n = 16_385, "n must be at most 16384, got 16385."),
+        (|p| (p.n, p.temperature) = (2, 0.0), "n must be 1 when using greedy sampling, got 2."),
+        (|p| (p.n, p.temperature) = (2, 1e-6), "ok"),
+        (|p| p.presence_penalty = 2.5, "presence_penalty must be in [-2, 2], got 2.5."),
+        (|p| p.presence_penalty = -2.0, "ok"),
+        (|p| p.frequency_penalty = f32::NAN, "frequency_penalty must be in [-2, 2], got nan."),
+        (
+            |p| p.repetition_penalty = f32::INFINITY,
+            "repetition_penalty must be a finite number, got inf.",
+        ),
+        (|p| p.repetition_penalty = 0.0, "repetition_penalty must be greater than zero, got 0.0."),
+        (|p| p.temperature = f32::NAN, "temperature must be a finite number, got nan."),
+        (|p| p.temperature = -1e-7, "temperature must be non-negative, got -1e-07."),
+        (|p| p.temperature = 2.1, "temperature must be in [0, 2], got 2.1."),
+        (|p| p.top_p = 0.0, "top_p must be in (0, 1], got 0.0."),
+        (|p| p.top_p = 1e20, "top_p must be in (0, 1], got 1e+20."),
+        (|p| (p.top_p, p.temperature) = (3.0, 0.0), "top_p must be in (0, 1], got 3.0."),
+        (|p| p.min_p = 1.5, "min_p must be in [0, 1], got 1.5."),
+        (|p| p.max_tokens = Some(0), "max_tokens must be at least 1, got 0."),
+        (
+            |p| (p.max_tokens, p.min_tokens) = (Some(4), 5),
+            "min_tokens must be less than or equal to max_tokens=4, got 5.",
+        ),
+        (|p| (p.max_tokens, p.min_tokens) = (None, 500), "ok"),
+        (|p| p.stop = vec!["a".into(), String::new()], "stop cannot contain an empty string."),
+        (
+            |p| p.bad_words = vec!["a".into(), String::new()],
+            "bad_words cannot contain an empty string. Got bad_words=['a', '']",
+        ),
+        (
+            |p| p.logprobs = Some(NumLogprobs::Top(21)),
+            "Requested sample logprobs of 21, which is greater than max allowed: 20",
+        ),
+        (
+            |p| p.prompt_logprobs = Some(NumLogprobs::All),
+            "Requested prompt logprobs of 100, which is greater than max allowed: 20",
+        ),
+        (
+            |p| p.stop_token_ids = vec![100, 3, 101],
+            "token_id(s) [100, 101] in stop_token_ids contain out-of-vocab token ids. \
+             Vocabulary size: 100",
+        ),
+        (
+            |p| p.logit_bias = vec![(100, 1.0)],
+            "token_id(s) [100] in logit_bias contain out-of-vocab token ids. Vocabulary size: 100",
+        ),
+        (
+            |p| p.logit_bias = vec![(7, f32::NAN)],
+            "logit_bias of token 7 must be a number, got nan.",
+        ),
+        (|p| p.allowed_token_ids = Some(vec![]), "allowed_token_ids is not None and empty!"),
+        (
+            |p| p.allowed_token_ids = Some(vec![1, 100]),
+            "allowed_token_ids contains out-of-vocab token id!",
+        ),
+        (
+            |p| p.truncate_prompt_tokens = Some(0),
+            "truncate_prompt_tokens must be an integer >= 1 or -1, got 0.",
+        ),
+        (|p| p.truncate_prompt_tokens = Some(-1), "ok"),
+    ];
+    for (change, want) in table {
+        assert_eq!(message(change), *want);
+    }
+    let everything = SamplingParams { logprobs: Some(NumLogprobs::All), ..Default::default() };
+    assert_eq!(everything.verify(100, UNLIMITED_LOGPROBS), Ok(()));
+}
+
+#[test]
+fn sampling_params_normalize_as_vllm() {
+    let raised = SamplingParams { temperature: 1e-6, top_k: 5, ..Default::default() }.normalized();
+    assert_eq!((raised.temperature, raised.top_k, raised.is_greedy()), (0.01, 5, false));
+    let greedy = SamplingParams {
+        temperature: 0.0,
+        top_p: 0.5,
+        top_k: 5,
+        min_p: 0.1,
+        logit_bias: vec![(1, 1e9), (2, f32::NEG_INFINITY), (3, 4.0)],
+        stop_token_ids: vec![3, 1, 3],
+        bad_words: vec!["b".into(), "a".into(), "b".into()],
+        ..Default::default()
+    }
+    .normalized();
+    assert!(greedy.is_greedy());
+    assert_eq!((greedy.top_p, greedy.top_k, greedy.min_p), (1.0, 0, 0.0));
+    assert_eq!(greedy.logit_bias, [(1, 100.0), (2, -100.0), (3, 4.0)]);
+    assert_eq!(greedy.stop_token_ids, [3, 1]);
+    assert_eq!(greedy.bad_words, ["b", "a"]);
+}
