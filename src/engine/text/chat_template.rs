@@ -1,4 +1,7 @@
 //! `ChatTemplate`: messages to prompt text, byte for byte as transformers' `apply_chat_template`.
+//!
+//! Templates come with models and are not trusted: steps, nesting and output are limited, nothing can be
+//! included. Not limited is the memory of values: `x ~ x` in a loop doubles a string at every step.
 
 use std::collections::BTreeMap;
 use std::io;
