@@ -1,4 +1,5 @@
-//! From rows to requests: limits, overflow, stop ids, sampling defaults, control tokens in chat text.
+//! From rows to requests: limits, overflow, stop ids, sampling defaults, control tokens in chat
+//! text.
 
 use std::path::Path;
 use std::sync::Arc;

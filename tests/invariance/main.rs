@@ -1,6 +1,6 @@
-//! The same bytes for a row whatever runs beside it: the output file of `vllm-batch run` is byte-identical
-//! for every batch size, token budget, block size, thread count, with and without prefix caching, and under
-//! preemption; greedy and sampled rows, in float32 and bfloat16.
+//! The same bytes for a row whatever runs beside it: the output file of `vllm-batch run` is
+//! byte-identical for every batch size, token budget, block size, thread count, with and without
+//! prefix caching, and under preemption; greedy and sampled rows, in float32 and bfloat16.
 
 mod rows;
 
@@ -9,7 +9,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Ways to run the same rows. Blocks: enough for one long row, too few for all, so that rows are preempted.
+/// Ways to run the same rows. Blocks: enough for one long row, too few for all, so that rows are
+/// preempted.
 const VARIANTS: &[&str] = &[
     "--max-num-seqs 1",
     "--max-num-seqs 2",

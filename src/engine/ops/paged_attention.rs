@@ -2,8 +2,8 @@
 //! (chunked) prefill alike.
 //!
 //! One canonical order, a function of the token's own position only: scores are sums over head_dim
-//! upward; the softmax sums lane i over the positions i, i + LANES, ... counted from a multiple of 16; P·V
-//! runs over positions upward. Block size, chunking and neighbours do not enter.
+//! upward; the softmax sums lane i over the positions i, i + LANES, ... counted from a multiple of
+//! 16; P·V runs over positions upward. Block size, chunking and neighbours do not enter.
 
 use crate::engine::batch::Batch;
 use crate::engine::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, KvData};
@@ -13,7 +13,8 @@ use crate::engine::device::{Cpu, Device, KvCache, Tensor};
 
 use super::soft_cap::capped;
 
-/// Query tokens of one work item: they share the K and V of their sequence in the cache of the core.
+/// Query tokens of one work item: they share the K and V of their sequence in the cache of the
+/// core.
 const ITEM_TOKENS: usize = 8;
 
 /// Query heads of one KV head that share each load of K and V.
@@ -49,8 +50,8 @@ struct Item {
     num_tokens: u32,
 }
 
-/// out (num_tokens, num_heads * head_dim) = softmax(q Kᵀ * scale) V, where q are the first columns of
-/// `qkv` and K, V (the step's own included) are in layer `layer` of the cache.
+/// out (num_tokens, num_heads * head_dim) = softmax(q Kᵀ * scale) V, where q are the first columns
+/// of `qkv` and K, V (the step's own included) are in layer `layer` of the cache.
 pub fn paged_attention(
     device: &Device,
     (qkv, batch): (&Tensor, &Batch),
@@ -127,8 +128,8 @@ struct ItemTask<'a, E> {
     out: SharedMut<f32>,
 }
 
-/// The positions one token attends to: `start..=position`; scores are kept from `base`, the multiple of
-/// 16 at or below `start`, to `end`, the one above `position`.
+/// The positions one token attends to: `start..=position`; scores are kept from `base`, the
+/// multiple of 16 at or below `start`, to `end`, the one above `position`.
 #[derive(Clone, Copy)]
 struct Span {
     base: usize,
@@ -177,6 +178,9 @@ impl<E: Element> Kernel for ItemTask<'_, E> {
 
 impl<E: Element> ItemTask<'_, E> {
     /// Query heads `head..head + R` of one token. Returns R.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `V`.
     #[inline(always)]
     unsafe fn tile<V: Vector, const R: usize>(
         &mut self,
@@ -207,8 +211,11 @@ impl<E: Element> ItemTask<'_, E> {
             + self.item.kv_head as usize
     }
 
-    /// scores (R, span) = scaled, capped q Kᵀ. Few query heads take more positions at a time, so that
-    /// there are enough independent sums to hide the latency of an addition.
+    /// scores (R, span) = scaled, capped q Kᵀ. Few query heads take more positions at a time, so
+    /// that there are enough independent sums to hide the latency of an addition.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `V`.
     #[inline(always)]
     unsafe fn score<V: Vector, const R: usize>(&mut self, queries: &[f32], span: Span) {
         let block_size = self.task.kv.block_size;
@@ -227,6 +234,9 @@ impl<E: Element> ItemTask<'_, E> {
     }
 
     /// Scores of C vectors of positions, all in one block. Returns their number.
+    ///
+    /// # Safety
+    /// As of `score`; the positions are in one block and within the span.
     #[inline(always)]
     unsafe fn score_vectors<V: Vector, const R: usize, const C: usize>(
         &mut self,
@@ -269,6 +279,9 @@ impl<E: Element> ItemTask<'_, E> {
     }
 
     /// out = P V / sum, for R query heads.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `V`.
     #[inline(always)]
     unsafe fn weigh<V: Vector, const R: usize>(
         &self,
@@ -291,7 +304,8 @@ impl<E: Element> ItemTask<'_, E> {
             };
             let num_columns = (2 * V::LANES).min(head_dim - column);
             for (r, [low, high]) in weighed.into_iter().enumerate() {
-                // SAFETY: the buffer holds two vectors; this item alone writes these heads of its rows.
+                // SAFETY: the buffer holds two vectors; this item alone writes these heads of its
+                // rows.
                 let out = unsafe {
                     low.store(buffer.as_mut_ptr());
                     high.store(buffer.as_mut_ptr().add(V::LANES));
@@ -305,6 +319,9 @@ impl<E: Element> ItemTask<'_, E> {
     }
 
     /// C vectors of columns of P V.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `V`.
     #[inline(always)]
     unsafe fn weigh_columns<V: Vector, const R: usize, const C: usize>(
         &self,
@@ -342,6 +359,9 @@ impl<E: Element> ItemTask<'_, E> {
 }
 
 /// scores = e^(score - max), 0 outside the span's positions; returns their sum.
+///
+/// # Safety
+/// The CPU has the instructions of `V`.
 #[inline(always)]
 unsafe fn softmax<V: Vector>(scores: &mut [f32], span: Span) -> f32 {
     scores[..span.start - span.base].fill(f32::NEG_INFINITY);
