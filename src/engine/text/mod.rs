@@ -16,7 +16,7 @@ mod tokenizer;
 mod tokenizer_files;
 
 pub use chat_template::{ChatOptions, ChatTemplate};
-pub use contained::panic_is_contained;
+pub use contained::is_contained;
 pub use control_tokens::RenderedChat;
 pub use detokenizer::Detokenizer;
 pub use run_date::RunDate;
