@@ -7,7 +7,8 @@ pub(super) fn contain<T>(render: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(render)).ok()
 }
 
-/// Whether a panic at this place is caught and becomes an error row: a panic hook should let it pass.
+/// Whether a panic at this place is caught and becomes an error row: a panic hook should let it
+/// pass.
 /// minijinja runs within `contain` only.
 pub fn is_contained(location: &Location<'_>) -> bool {
     location.file().contains("minijinja")

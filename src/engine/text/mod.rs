@@ -1,4 +1,5 @@
-//! Strings to token ids and back: tokenizer, chat template, detokenizer, stop strings. Knows no tensors.
+//! Strings to token ids and back: tokenizer, chat template, detokenizer, stop strings. Knows no
+//! tensors.
 
 mod chat_template;
 mod contained;
