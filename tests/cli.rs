@@ -1,7 +1,7 @@
 //! The command line as users and scripts meet it: exit codes, streams, files. Numbers in these
-//! tests are an interface (CLI.md); change them only by adding.
+//! tests are an interface (README.md); change them only by adding.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -10,6 +10,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/demo");
+/// A model of random weights with a context of 256 tokens.
+const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/llama2");
+/// The same without a chat template.
+const PLAIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/opt");
 const PROMPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/prompts.jsonl");
 
 /// The binary, in a folder of its own, without variables that change what it shows.
@@ -20,6 +24,13 @@ fn vllm_batch(folder: &Path, flags: &[&str]) -> Command {
         command.env_remove(name);
     }
     command
+}
+
+/// `run` of a model over rows, which lie in `in.jsonl`.
+fn over(folder: &Path, rows: &str, model: &str, flags: &[&str]) -> Output {
+    fs::write(folder.join("in.jsonl"), rows).unwrap();
+    let mut command = vllm_batch(folder, &["run", "--model", model, "-i", "in.jsonl"]);
+    finish(command.args(flags), "")
 }
 
 /// `run` of the demo model: greedy, short.
@@ -181,6 +192,67 @@ mod without_a_model {
     }
 
     #[test]
+    fn rows_of_an_unfinished_run_are_kept() {
+        let folder = temporary();
+        let part = folder.path().join("out.jsonl.part");
+        fs::write(&part, "precious\n").unwrap();
+        let run = |flags: &[&str]| over(folder.path(), "{\"prompt\":\"a\"}\n", "./none", flags);
+        let output = run(&["-o", "out.jsonl"]);
+        assert_exit(&output, 6);
+        let message = "error[output_unfinished]: out.jsonl.part holds rows of an unfinished run\n\
+                       help: move it away, or give --overwrite\n";
+        assert_eq!(text(&output.stderr).split_once("error").unwrap().1, &message["error".len()..]);
+        // A run that is allowed to replace them and then refused has nothing to put in their place.
+        assert_exit(&run(&["-o", "out.jsonl", "--overwrite"]), 2);
+        assert_eq!(fs::read_to_string(&part).unwrap(), "precious\n");
+    }
+
+    #[test]
+    fn an_output_that_another_run_writes_is_refused() {
+        let folder = temporary();
+        let part = File::create(folder.path().join("out.jsonl.part")).unwrap();
+        part.lock().unwrap();
+        for flags in [&["-o", "out.jsonl"][..], &["-o", "out.jsonl", "--overwrite"]] {
+            let output = over(folder.path(), "{\"prompt\":\"a\"}\n", "./none", flags);
+            assert_exit(&output, 6);
+            let message = "error[output_locked]: another run is writing out.jsonl\n";
+            assert!(text(&output.stderr).contains(message), "{}", text(&output.stderr));
+        }
+        assert_eq!(names(folder.path()), ["in.jsonl", "out.jsonl.part"]);
+    }
+
+    #[test]
+    fn a_hub_that_cannot_be_reached_is_said_at_once() {
+        let folder = temporary();
+        fs::write(folder.path().join("in.jsonl"), "{\"prompt\":\"a\"}\n").unwrap();
+        let mut command = vllm_batch(folder.path(), &["run", "--model", "nope", "-i", "in.jsonl"]);
+        // Nobody listens there.
+        command.env("HF_ENDPOINT", "http://127.0.0.1:9").env("NO_PROXY", "127.0.0.1");
+        command.env("HF_HUB_CACHE", folder.path().join("hub"));
+        for name in ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"] {
+            command.env_remove(name);
+        }
+        let output = finish(&mut command, "");
+        assert_exit(&output, 2);
+        let message = "error[hub_unreachable]: cannot reach 127.0.0.1:9 for nope: connection refused\n\
+                       help: there is no folder ./nope either; check the name, the network, \
+                       HF_ENDPOINT and the proxy variables\n";
+        assert!(text(&output.stderr).ends_with(message), "{}", text(&output.stderr));
+    }
+
+    #[test]
+    fn text_without_columns_may_be_a_csv_without_its_name() {
+        let folder = temporary();
+        fs::write(folder.path().join("rows"), "id,text\n1,a\n").unwrap();
+        let flags = ["run", "--model", "./none", "-i", "rows", "--prompt-column", "text"];
+        let output = finish(&mut vllm_batch(folder.path(), &flags), "");
+        assert_exit(&output, 2);
+        let help =
+            "\nhelp: give --format csv if the input is CSV; else leave out --prompt-column\n";
+        assert!(text(&output.stderr).ends_with(help), "{}", text(&output.stderr));
+    }
+
+    #[test]
     fn csv_output_needs_columns() {
         let folder = temporary();
         fs::write(folder.path().join("in.jsonl"), "{\"prompt\":\"a\"}\n").unwrap();
@@ -219,6 +291,72 @@ mod without_a_model {
         let man = output(&["man"]).replace("\\-", "-");
         assert!(man.contains(".TH vllm-batch") && man.contains("--logit-bias"));
     }
+}
+
+#[test]
+fn flags_that_the_model_cannot_honour_name_themselves() {
+    let folder = temporary();
+    let utilization = "(--gpu-memory-utilization) is too little for a KV cache of 256 tokens";
+    for (flags, wanted) in [
+        (["--max-model-len", "1"], "--max-model-len 1: expected 2 to 256, the model's context"),
+        (["--max-model-len", "999"], "--max-model-len 999: expected 2 to 256"),
+        (["--gpu-memory-utilization", "0.00000001"], utilization),
+        (["--kv-cache-memory-bytes", "4Gib"], "expected bytes such as 4GiB or 512M"),
+    ] {
+        let output = over(folder.path(), "{\"prompt\":\"a\"}\n", TINY, &flags);
+        assert_exit(&output, 2);
+        assert!(text(&output.stderr).contains(wanted), "{flags:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn chat_without_a_chat_template_is_refused_and_messages_are_error_rows() {
+    let folder = temporary();
+    let flags = ["--chat", "-o", "out.jsonl"];
+    let output = over(folder.path(), "{\"prompt\":\"a\"}\n", PLAIN, &flags);
+    assert_exit(&output, 2);
+    let message = "error[no_chat_template]: --chat: the model has no chat template\nhelp: give one \
+                   with --chat-template FILE, or leave out --chat\n";
+    assert!(text(&output.stderr).ends_with(message), "{}", text(&output.stderr));
+    assert_eq!(names(folder.path()), ["in.jsonl"]);
+    let messages = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}\n";
+    let output = over(folder.path(), messages, PLAIN, &[]);
+    assert_exit(&output, 3);
+    assert_eq!(rows(text(&output.stdout))[0]["error"]["code"], "no_chat_template");
+}
+
+#[test]
+fn rows_cut_by_the_context_get_no_advice_about_max_tokens() {
+    let folder = temporary();
+    let flags = ["--max-model-len", "16", "--ignore-eos", "-o", "out.jsonl"];
+    let output = over(folder.path(), "{\"prompt\":\"a\"}\n{\"prompt\":\"b\"}\n", TINY, &flags);
+    assert_exit(&output, 0);
+    let summary = text(&output.stderr);
+    assert!(summary.contains("\n2 rows reached the context of 16 tokens\n"), "{summary}");
+    assert!(!summary.contains("--max-tokens"), "{summary}");
+}
+
+#[test]
+fn a_run_that_stops_before_its_first_row_leaves_nothing() {
+    let folder = temporary();
+    let input = "{\"prompt\":\"a\",\"max_tokens\":200}\n{\"prompt\" 1}\n";
+    let flags = ["--ignore-eos", "--max-errors", "0", "-o", "out.jsonl"];
+    let output = over(folder.path(), input, TINY, &flags);
+    assert_exit(&output, 5);
+    let errors = text(&output.stderr);
+    let help = "no row was finished; the same command starts from the first row again\n";
+    assert!(errors.ends_with(help) && errors.contains("\nOutput: none\n"), "{errors}");
+    assert_eq!(names(folder.path()), ["in.jsonl"]);
+}
+
+#[test]
+fn a_device_without_room_may_have_taken_some_rows() {
+    let folder = temporary();
+    let output = over(folder.path(), "{\"prompt\":\"a\"}\n", TINY, &["-o", "/dev/full"]);
+    assert_exit(&output, 5);
+    let errors = text(&output.stderr);
+    assert!(errors.contains("error[disk_full]: ") && errors.contains("/dev/full (incomplete)"));
+    assert!(errors.contains("; some rows may have been written; the same command"), "{errors}");
 }
 
 #[test]
@@ -291,14 +429,16 @@ fn a_bad_row_can_end_the_run() {
 fn too_many_errors_stop_the_run() {
     let folder = temporary();
     let bad = "{\"prompt\" 1}\n";
-    fs::write(folder.path().join("in.jsonl"), format!("{{\"prompt\":\"a\"}}\n{}", bad.repeat(50)))
-        .unwrap();
+    let good = "{\"prompt\":\"a\"}\n";
+    fs::write(folder.path().join("in.jsonl"), bad.repeat(50) + good).unwrap();
     let flags = ["-i", "in.jsonl", "-o", "out.jsonl", "--max-errors", "3"];
     let output = finish(&mut demo(folder.path(), &flags), "");
     assert_exit(&output, 5);
     assert!(text(&output.stderr).contains("error[max_errors]: 4 of "), "{}", text(&output.stderr));
     assert_eq!(names(folder.path()), ["in.jsonl", "out.jsonl.part"]);
-    let allowed = ["-i", "in.jsonl", "-o", "out.jsonl", "--max-errors", "50"];
+    let mut allowed = vec!["-i", "in.jsonl", "-o", "out.jsonl", "--max-errors", "50"];
+    assert_exit(&finish(&mut demo(folder.path(), &allowed), ""), 6);
+    allowed.push("--overwrite");
     assert_exit(&finish(&mut demo(folder.path(), &allowed), ""), 3);
     assert_eq!(names(folder.path()), ["in.jsonl", "out.jsonl"]);
 }
@@ -357,10 +497,10 @@ fn quiet_twice_says_nothing_and_json_progress_is_json() {
 #[test]
 fn overwrite_replaces_the_output() {
     let folder = temporary();
-    fs::write(folder.path().join("out.jsonl"), "the last run's file\n").unwrap();
+    fs::write(folder.path().join("out.jsonl"), "precious\n").unwrap();
     let flags = ["-i", PROMPTS, "-o", "out.jsonl", "--overwrite"];
     assert_exit(&finish(&mut demo(folder.path(), &flags), ""), 0);
-    assert!(!fs::read_to_string(folder.path().join("out.jsonl")).unwrap().contains("the last run"));
+    assert!(!fs::read_to_string(folder.path().join("out.jsonl")).unwrap().contains("precious"));
 }
 
 /// Rows without end, each of which takes a while.
@@ -412,6 +552,21 @@ fn part_with_rows(folder: &Path) -> PathBuf {
 }
 
 #[test]
+fn a_bad_row_that_ends_the_run_keeps_what_is_finished() {
+    let folder = temporary();
+    let flags = ["run", "--model", TINY, "-o", "out.jsonl", "--on-bad-row", "fail"];
+    let mut command = vllm_batch(folder.path(), &flags);
+    let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"{\"prompt\":\"a\"}\n").unwrap();
+    let part = part_with_rows(folder.path());
+    input.write_all(b"{\"prompt\" 1}\n").unwrap();
+    let (code, errors) = wait(child);
+    assert!(code == 2 && errors.contains("help: the first row is in out.jsonl.part;"), "{errors}");
+    assert_eq!(rows(&fs::read_to_string(part).unwrap()).len(), 1);
+}
+
+#[test]
 fn signals_keep_what_is_finished() {
     for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
         let folder = temporary();
@@ -431,6 +586,8 @@ fn signals_keep_what_is_finished() {
             errors.contains("error[interrupted]: stopped by SIG") && errors.contains(&kept),
             "{errors}"
         );
+        assert!(errors.contains("; the same command with --overwrite starts"), "{errors}");
+        assert!(errors.contains("\nOutput: out.jsonl.part (incomplete)\n"), "{errors}");
         assert!(!folder.path().join("out.jsonl").exists());
     }
 }

@@ -129,6 +129,18 @@ impl RunConfig {
         })
     }
 
+    /// Refuses `--chat` with a model that would make an error row of every row.
+    ///
+    /// # Errors
+    /// There is no chat template.
+    pub fn check_chat(&self, has_chat_template: bool) -> Result<(), CliError> {
+        if has_chat_template || self.input.rows.chat != ChatMode::Always {
+            return Ok(());
+        }
+        let help = "give one with --chat-template FILE, or leave out --chat";
+        Err(refuse("no_chat_template", "--chat: the model has no chat template").help(help))
+    }
+
     /// What rows start from: the model's defaults with the flags over them.
     pub fn sampling_params(&self, model_defaults: SamplingParams) -> SamplingParams {
         overlay(&self.sampling, model_defaults)
@@ -390,6 +402,14 @@ mod tests {
         assert_eq!((model.dtype, model.seed), (Some(DType::BFloat16), 7));
         assert_eq!(model.overflow, Overflow::TruncateLeft);
         assert_eq!(model.generation_config, GenerationConfigSource::Vllm);
+    }
+
+    #[test]
+    fn chat_needs_a_template() {
+        let error = config("--chat").unwrap().check_chat(false).unwrap_err();
+        assert_eq!((error.code, error.exit), ("no_chat_template", Exit::Refused));
+        assert!(config("--chat").unwrap().check_chat(true).is_ok());
+        assert!(config("").unwrap().check_chat(false).is_ok(), "messages become error rows");
     }
 
     #[test]

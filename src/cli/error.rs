@@ -120,6 +120,14 @@ impl CliError {
                 let help = "choose another --out, or replace it with --overwrite";
                 (Exit::OutputExists, "output_exists", Some(help))
             }
+            OutputError::Unfinished(_) => {
+                let help = "move it away, or give --overwrite";
+                (Exit::OutputExists, "output_unfinished", Some(help))
+            }
+            OutputError::Locked(_) => {
+                let help = "wait until it ends, or choose another --out";
+                (Exit::OutputExists, "output_locked", Some(help))
+            }
             OutputError::SameAsInput(_) => (Exit::Refused, "output", Some("choose another --out")),
             OutputError::BrokenPipe => (Exit::BrokenPipe, "broken_pipe", None),
             OutputError::Full(_) => (Exit::Stopped, "disk_full", Some("free some space")),

@@ -186,7 +186,7 @@ fn what_is_not_json_is_an_error_row_in_its_place() {
 fn invalid_utf8_is_an_error_row_with_its_offset() {
     let out = jsonl(b"{\"prompt\":\"a\"}\n{\"prompt\":\"\xff\"}\n{\"prompt\":\"a\"}\n");
     let shown = "\"line\":2,\"input\":\"{\\\"prompt\\\":\\\"\u{fffd}\\\"}\"";
-    let error = bad(shown, "bad_utf8", "byte 0xff at offset 11 is not UTF-8");
+    let error = bad(shown, "bad_utf8", "byte 0xff at offset 12 is not UTF-8");
     assert_eq!(out, a() + &error + &a());
 }
 
@@ -214,7 +214,7 @@ fn nesting_is_limited_and_deep_lines_do_not_overflow() {
         let records = Records::open(
             Box::new(std::io::Cursor::new(line)),
             InputFormat::Jsonl,
-            super::reader::DEFAULT_MAX_LINE,
+            super::reader::MAX_LINE,
         );
         let mut records = records.expect("text");
         let mut parser = RowParser::new(&records, &RowOptions::default()).expect("no options");

@@ -16,8 +16,8 @@ use self::csv::CsvRecords;
 use self::lines::Lines;
 use super::row_error::{RowError, code};
 
-/// Longest line or CSV record accepted by default (`--max-line`).
-pub const DEFAULT_MAX_LINE: usize = 64 << 20;
+/// Longest line or CSV record accepted.
+pub const MAX_LINE: usize = 64 << 20;
 
 /// Bytes shown of a line that is too long.
 const SHOWN_OF_LONG: usize = 256;
@@ -210,7 +210,9 @@ fn decode(bytes: Vec<u8>, line: u64) -> (String, Option<RowError>) {
             let offset = error.utf8_error().valid_up_to();
             let bytes = error.into_bytes();
             let text = String::from_utf8_lossy(&bytes).into_owned();
-            let message = format!("byte {:#04x} at offset {offset} is not UTF-8", bytes[offset]);
+            // From 1, as columns are.
+            let (byte, place) = (bytes[offset], offset + 1);
+            let message = format!("byte {byte:#04x} at offset {place} is not UTF-8");
             // Up to the offset the lossy text has the same bytes.
             let error = RowError::new(code::BAD_UTF8, line, message).at(&text, offset);
             (text, Some(error.with_help("convert the file with iconv, or remove the byte")))
@@ -224,5 +226,6 @@ fn too_long(what: &str, line: u64, head: &[u8], length: u64, limit: usize) -> (S
     let message = format!("the {what} has {length} bytes, the limit is {limit}");
     let error = RowError::new(code::LINE_TOO_LONG, line, message);
     let shown = String::from_utf8_lossy(&head[..head.len().min(SHOWN_OF_LONG)]).into_owned();
-    (shown + "...", error.with_help("raise --max-line if it is meant to be this long"))
+    let help = format!("split the row; a line may have at most {} MiB", MAX_LINE >> 20);
+    (shown + "...", error.with_help(help))
 }

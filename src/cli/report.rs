@@ -22,7 +22,10 @@ pub struct Tally {
     ok: u64,
     failed: u64,
     by_code: BTreeMap<&'static str, Failures>,
+    /// Rows cut by `max_tokens`, or by the context.
     length_limited: u64,
+    /// Those cut by the context.
+    context_limited: u64,
     input_tokens: u64,
     output_tokens: u64,
 }
@@ -34,16 +37,22 @@ struct Failures {
 }
 
 impl Tally {
-    /// A row was answered.
-    pub fn answered(&mut self, output: &RequestOutput) {
+    /// A row was answered by a model with a context of `max_model_len` tokens.
+    pub fn answered(&mut self, output: &RequestOutput, max_model_len: usize) {
+        let num_prompt_tokens = output.prompt_token_ids.len();
         self.ok += 1;
-        self.input_tokens += output.prompt_token_ids.len() as u64;
+        self.input_tokens += num_prompt_tokens as u64;
         let generated = output.outputs.iter().map(|completion| completion.token_ids.len() as u64);
         self.output_tokens += generated.sum::<u64>();
-        let limited = |reason: FinishReason| reason == FinishReason::Length;
-        if output.outputs.iter().any(|completion| limited(completion.finish_reason)) {
-            self.length_limited += 1;
-        }
+        let mut limited = output
+            .outputs
+            .iter()
+            .filter(|completion| completion.finish_reason == FinishReason::Length)
+            .peekable();
+        self.length_limited += u64::from(limited.peek().is_some());
+        let fills_context = limited
+            .any(|completion| num_prompt_tokens + completion.token_ids.len() >= max_model_len);
+        self.context_limited += u64::from(fills_context);
     }
 
     /// A row became an error row.
@@ -83,10 +92,12 @@ pub struct Report {
     pub model: String,
     /// Where rows came from.
     pub input: String,
-    /// Where rows are.
-    pub output: String,
+    /// Where rows are; None where none is.
+    pub output: Option<String>,
     /// `max_tokens` of rows without their own.
     pub max_tokens: Option<u32>,
+    /// The model's context, in tokens.
+    pub max_model_len: usize,
     /// The run came to its end.
     pub complete: bool,
 }
@@ -123,17 +134,26 @@ impl Report {
             self.per_second(tally.output_tokens),
         );
         text += &self.remarks();
-        let _ = write!(text, "\nOutput: {}", sanitized(&self.output));
+        let output = self.output.as_deref().map_or("none".to_owned(), sanitized);
+        let incomplete = self.output.is_some() && !self.complete;
+        let _ = write!(text, "\nOutput: {output}{}", if incomplete { " (incomplete)" } else { "" });
         text
     }
 
     /// What the user may want to change.
     fn remarks(&self) -> String {
         let mut text = String::new();
-        if self.tally.length_limited > 0 {
+        let cut_by_max_tokens = self.tally.length_limited - self.tally.context_limited;
+        if cut_by_max_tokens > 0 {
             let limit = self.max_tokens.map(|n| format!(" (now {n})")).unwrap_or_default();
-            let rows = num_rows(self.tally.length_limited);
+            let rows = num_rows(cut_by_max_tokens);
             let _ = write!(text, "\nCut at the length limit: {rows}; raise --max-tokens{limit}");
+        }
+        if self.tally.context_limited > 0 {
+            // More --max-tokens would not help them.
+            let rows = num_rows(self.tally.context_limited);
+            let context = grouped(self.max_model_len as u64);
+            let _ = write!(text, "\n{rows} reached the context of {context} tokens");
         }
         if self.engine.num_preemptions > 0 {
             let number = grouped(self.engine.num_preemptions);
@@ -164,7 +184,8 @@ impl Report {
             "output": self.output,
             "load_time": self.load.as_secs_f64(),
             "rows": { "total": tally.rows(), "ok": tally.ok, "failed": tally.failed,
-                      "by_code": by_code, "length_limited": tally.length_limited },
+                      "by_code": by_code, "length_limited": tally.length_limited,
+                      "context_limited": tally.context_limited },
             "tokens": { "input": tally.input_tokens, "output": tally.output_tokens,
                         "cached": self.engine.num_cached_tokens,
                         "computed": self.engine.num_computed_tokens },
@@ -209,14 +230,17 @@ mod tests {
             error: None,
         };
         let mut tally = Tally::default();
-        for reason in [FinishReason::Stop, FinishReason::Length] {
-            tally.answered(&RequestOutput {
+        for (reason, max_model_len) in
+            [(FinishReason::Stop, 1500), (FinishReason::Length, 1501), (FinishReason::Length, 1500)]
+        {
+            let output = RequestOutput {
                 request_id: 0,
                 prompt_token_ids: vec![1; 1000],
                 prompt_logprobs: None,
                 outputs: vec![completion(reason)],
                 num_cached_tokens: 0,
-            });
+            };
+            tally.answered(&output, max_model_len);
         }
         for line in 3..8 {
             tally.failed(&RowError::new("bad_json", line, "expected \x1b"), "rows.jsonl");
@@ -232,8 +256,9 @@ mod tests {
             load: Duration::from_millis(400),
             model: "m".into(),
             input: "rows.jsonl".into(),
-            output: "out.jsonl".into(),
+            output: Some("out.jsonl".into()),
             max_tokens: Some(512),
+            max_model_len: 1500,
             complete: true,
         }
     }
@@ -241,16 +266,28 @@ mod tests {
     #[test]
     fn the_summary_says_all_in_few_lines() {
         let expected = "\
-7 rows: 2 ok, 5 failed  in 2.0 s (3.50 rows/s), model loaded in 0.4 s
+8 rows: 3 ok, 5 failed  in 2.0 s (4.00 rows/s), model loaded in 0.4 s
   bad_json  5
     rows.jsonl:3: expected ␛
     rows.jsonl:4: expected ␛
     rows.jsonl:5: expected ␛
-Tokens: 2,000 in (32 of them cached), 1,000 out; 1000.00 in/s, 500.00 out/s
+Tokens: 3,000 in (32 of them cached), 1,500 out; 1500.00 in/s, 750.00 out/s
 Cut at the length limit: 1 row; raise --max-tokens (now 512)
+1 row reached the context of 1,500 tokens
 Preemptions: 2; a larger --kv-cache-memory-bytes or fewer --max-num-seqs avoid them
 Output: out.jsonl";
         assert_eq!(report().summary(Style::plain()), expected);
+    }
+
+    #[test]
+    fn the_output_of_an_unfinished_run_is_called_incomplete() {
+        let last_line = |output: Option<&str>| {
+            let report = Report { output: output.map(str::to_owned), complete: false, ..report() };
+            report.summary(Style::plain()).lines().last().map(str::to_owned)
+        };
+        let named = last_line(Some("out.jsonl.part"));
+        assert_eq!(named.as_deref(), Some("Output: out.jsonl.part (incomplete)"));
+        assert_eq!(last_line(None).as_deref(), Some("Output: none"));
     }
 
     #[test]
@@ -258,16 +295,18 @@ Output: out.jsonl";
         let stats = report().stats(3);
         for (key, value) in [
             ("elapsed_time", json!(2.0)),
-            ("num_requests", json!(7)),
-            ("total_num_tokens", json!(3000)),
-            ("requests_per_second", json!(3.5)),
-            ("tokens_per_second", json!(1500.0)),
+            ("num_requests", json!(8)),
+            ("total_num_tokens", json!(4500)),
+            ("requests_per_second", json!(4.0)),
+            ("tokens_per_second", json!(2250.0)),
             ("model_id", json!("m")),
             ("exit_code", json!(3)),
         ] {
             assert_eq!(stats[key], value, "{key}");
         }
-        assert_eq!(stats["rows"]["by_code"]["bad_json"], 5);
+        let rows = &stats["rows"];
+        assert_eq!(rows["by_code"]["bad_json"], 5);
+        assert_eq!((&rows["length_limited"], &rows["context_limited"]), (&json!(2), &json!(1)));
     }
 
     #[test]

@@ -151,7 +151,11 @@ impl RowParser {
     }
 
     fn decide(&mut self, shape: RowShape, has_system: bool) {
-        let mut note = format!("rows are {shape}, {}", self.builder.treatment(&shape));
+        let rows = match &shape {
+            RowShape::Template => "fill --template".to_owned(),
+            shape => format!("are {shape}"),
+        };
+        let mut note = format!("rows {rows}, {}", self.builder.treatment(&shape));
         if has_system && !self.builder.is_chat(&shape) {
             note.push_str("; their `system` field is not sent without --chat");
         }

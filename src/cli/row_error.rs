@@ -12,7 +12,7 @@ pub mod code {
     pub const BAD_CSV: &str = "bad_csv";
     /// The line has bytes that are not UTF-8.
     pub const BAD_UTF8: &str = "bad_utf8";
-    /// The line is longer than `--max-line`.
+    /// The line is longer than any may be.
     pub const LINE_TOO_LONG: &str = "line_too_long";
     /// The row has another shape than the first one.
     pub const ROW_SHAPE: &str = "row_shape";

@@ -28,13 +28,11 @@ impl<W: Write> OrderedWriter<W> {
         Self { sink, next: 0, pending: BTreeMap::new(), pending_bytes: 0, buffer: Vec::new() }
     }
 
-    /// Writes bytes that belong to no row (a CSV header), before the first row.
-    ///
-    /// # Errors
-    /// The sink's.
-    pub fn write_header(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
+    /// Takes bytes that belong to no row (a CSV header), before the first row. They are written
+    /// with it: an output that holds no row is empty.
+    pub fn write_header(&mut self, bytes: &[u8]) {
         assert_eq!(self.next, 0, "a header comes before the first row");
-        self.emit(bytes)
+        self.buffer.extend_from_slice(bytes);
     }
 
     /// Takes a row, newline included; emits it and those that waited for it, when its turn has
@@ -66,7 +64,9 @@ impl<W: Write> OrderedWriter<W> {
     /// # Errors
     /// The sink's.
     pub fn flush(&mut self) -> Result<(), OutputError> {
-        self.write_buffer()?;
+        if self.next > 0 {
+            self.write_buffer()?;
+        }
         self.sink.flush().map_err(|error| OutputError::of("write", error))
     }
 
@@ -91,6 +91,7 @@ impl<W: Write> OrderedWriter<W> {
     /// The sink's.
     pub fn into_inner(mut self) -> Result<W, OutputError> {
         assert!(self.pending.is_empty(), "row {} never came", self.next);
+        self.write_buffer()?;
         self.flush()?;
         Ok(self.sink)
     }
@@ -158,7 +159,9 @@ mod tests {
     #[test]
     fn rows_wait_and_are_counted() {
         let mut writer = OrderedWriter::new(Vec::new());
-        writer.write_header(b"head\n").expect("in memory");
+        writer.write_header(b"head\n");
+        writer.flush().expect("in memory");
+        assert!(writer.sink.is_empty(), "a header waits for a row");
         writer.push(2, b"two\n".to_vec()).expect("in memory");
         writer.push(1, b"one\n".to_vec()).expect("in memory");
         assert_eq!((writer.pending(), writer.pending_bytes(), writer.emitted()), (2, 8, 0));

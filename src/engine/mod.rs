@@ -191,7 +191,7 @@ fn max_model_len(config: &EngineConfig, of_model: usize) -> Result<usize, Engine
         None => Ok(of_model),
         Some(asked) if (2..=of_model).contains(&asked) => Ok(asked),
         Some(asked) => Err(EngineError::Config(format!(
-            "--max-model-len {asked}: the model's context is {of_model} tokens, at least 2 are needed"
+            "--max-model-len {asked}: expected 2 to {of_model}, the model's context"
         ))),
     }
 }

@@ -97,9 +97,12 @@ fn cache_shape(
             let needed = MIN_POOL_TOKENS.min(max_model_len).div_ceil(block_size);
             if num_blocks < needed {
                 return Err(EngineError::Config(format!(
-                    "{} MiB of memory are free, too little for a KV cache of {MIN_POOL_TOKENS} tokens; \
-                     give --kv-cache-memory-bytes, or a smaller --max-model-len",
-                    free >> 20
+                    "{} MiB of memory are free, and a share of {} of them (--gpu-memory-utilization) is \
+                     too little for a KV cache of {} tokens; raise the share, or give \
+                     --kv-cache-memory-bytes or a smaller --max-model-len",
+                    free >> 20,
+                    cache.memory_share,
+                    needed * block_size
                 )));
             }
             num_blocks

@@ -6,7 +6,7 @@ use std::sync::Arc;
 pub use super::sampling_params::{NumLogprobs, SamplingParams};
 
 /// Key of a row's random numbers: 64 bits of a hash of the row's id, of its index where it has
-/// none, or of its own seed. Never a slot, a time or a thread (DESIGN section 5).
+/// none, or of its own seed. Never a slot, a time or a thread (docs/ARCHITECTURE.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RowKey(pub u64);
 

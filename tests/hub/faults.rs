@@ -58,7 +58,7 @@ fn statuses_and_connections() {
         let shown = shown(&error);
         assert_eq!((error.code(), error.exit_code()), (code, 2), "{fault:?}: {shown}");
         assert!(shown.contains(text), "{fault:?}: {shown}");
-        assert!(error.to_string().contains("tiny-org/Tiny-Llama_1.5 (revision main)"), "{error}");
+        assert!(error.to_string().contains("tiny-org/Tiny-Llama_1.5"), "{error}");
         assert!(error.to_string().contains("127.0.0.1"), "{error}");
     }
 }
@@ -86,6 +86,7 @@ fn a_server_that_is_gone_or_silent() {
     assert_eq!(error.code(), "hub_unreachable");
     assert!(shown(&error).contains("cannot reach 127.0.0.1:9"), "{error}");
     assert!(error.to_string().contains("refused"), "{error}");
+    assert!(error.help().starts_with("there is no folder ./tiny-org/Tiny-Llama_1.5 either; "));
 
     let begin = Instant::now();
     let error = failure_of(Fault::Hang);

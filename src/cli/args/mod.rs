@@ -28,7 +28,7 @@ Examples:
 
 Exit codes:
   0 every row answered         3 at least one error row       5 stopped before the end
-  2 refused, nothing written   4 no rows in the input         6 the output exists already
+  2 refused, nothing written   4 no rows in the input         6 the output exists or is in use
   1 a bug in vllm-batch        7 model files rejected         130/143/141 SIGINT/SIGTERM/SIGPIPE
 
 `vllm-batch run --help` shows the flags; `run --help -v` and `man` explain all of them.";
@@ -46,7 +46,7 @@ text or a CSV record. Its fields pass through to the output. A field named like 
 
 Exit codes:
   0 every row answered         3 at least one error row       5 stopped before the end
-  2 refused, nothing written   4 no rows in the input         6 the output exists already
+  2 refused, nothing written   4 no rows in the input         6 the output exists or is in use
   1 a bug in vllm-batch        7 model files rejected         130/143/141 SIGINT/SIGTERM/SIGPIPE
 
 `--help -v` adds the rarer flags and the details.";

@@ -21,7 +21,7 @@ pub struct OutputArgs {
     /// Write the summary of the run as JSON
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
-    /// Replace an output that exists
+    /// Replace an output that exists, or the rows of an unfinished run
     #[arg(long)]
     pub overwrite: bool,
     /// Stop after more than N error rows, or more than P% of the rows (of at least 100)

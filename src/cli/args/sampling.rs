@@ -87,7 +87,7 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "WORD", value_parser = NonEmpty::new())]
     #[arg(hide_short_help = true)]
     pub bad_words: Vec<String>,
-    /// Keep only the last N tokens of a prompt; -1: as many as the context holds
+    /// Keep only the first N tokens of a prompt; -1: as many as the context holds
     #[arg(long, value_name = "N", value_parser = or_minus_one)]
     #[arg(allow_negative_numbers = true, hide_short_help = true)]
     pub truncate_prompt_tokens: Option<i64>,

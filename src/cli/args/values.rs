@@ -5,7 +5,8 @@
 /// # Errors
 /// Not a number, a negative one, an unknown unit, or one that is no whole number.
 pub fn count(text: &str) -> Result<usize, String> {
-    let value = scaled(text, &[("k", 1e3), ("m", 1e6), ("g", 1e9)], &BINARY)?;
+    let expected = "a number such as 8192, 8k, 8K or 1.5m";
+    let value = scaled(text, &[("k", 1e3), ("m", 1e6), ("g", 1e9)], &BINARY, expected)?;
     usize::try_from(value).map_err(|_| "too large".to_owned())
 }
 
@@ -50,10 +51,11 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     let value = text.strip_suffix('B').unwrap_or(text);
     // `GB` is decimal, `GiB` and vLLM's bare `G` are binary.
     let decimal = [("k", 1e3), ("m", 1e6), ("g", 1e9), ("t", 1e12)];
+    let expected = "bytes such as 4GiB or 512M";
     match value.strip_suffix('i') {
-        Some(binary) => scaled(binary, &[], &BINARY),
-        None if value.len() < text.len() => scaled(&value.to_lowercase(), &decimal, &[]),
-        None => scaled(value, &decimal, &BINARY),
+        Some(binary) => scaled(binary, &[], &BINARY, expected),
+        None if value.len() < text.len() => scaled(&value.to_lowercase(), &decimal, &[], expected),
+        None => scaled(value, &decimal, &BINARY, expected),
     }
 }
 
@@ -61,14 +63,19 @@ const KIB: f64 = 1024.0;
 const BINARY: [(&str, f64); 4] =
     [("K", KIB), ("M", KIB * KIB), ("G", KIB * KIB * KIB), ("T", KIB * KIB * KIB * KIB)];
 
-fn scaled(text: &str, decimal: &[(&str, f64)], binary: &[(&str, f64)]) -> Result<u64, String> {
+fn scaled(
+    text: &str,
+    decimal: &[(&str, f64)],
+    binary: &[(&str, f64)],
+    expected: &str,
+) -> Result<u64, String> {
     if let Ok(value) = text.parse::<u64>() {
         return Ok(value);
     }
     let units = decimal.iter().chain(binary);
     let found = units.filter_map(|(unit, scale)| Some((text.strip_suffix(unit)?, *scale))).next();
     let Some((digits, scale)) = found else {
-        return Err("expected a number such as 8192, 8k, 8K or 1.5m".to_owned());
+        return Err(format!("expected {expected}"));
     };
     let number: f64 = digits.trim().parse().map_err(|_| format!("`{digits}` is not a number"))?;
     let value = number * scale;
@@ -212,6 +219,7 @@ mod tests {
             assert_eq!(bytes(text), Ok(value), "{text}");
         }
         assert!(bytes("4XiB").is_err() && bytes("GiB").is_err());
+        assert_eq!(bytes("4Gib"), Err("expected bytes such as 4GiB or 512M".to_owned()));
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub(super) fn download(
         .map_err(|error| words(error.into()))?;
     let limits = environment.limits;
     let listing = with_retries(limits, progress, |_| (list(&api, cache, limits), false));
-    let listing = listing.map_err(words)?;
+    let listing = listing.map_err(|failure| words(failure.before_any_answer()))?;
     check_repository(&listing.files, need, &cache.what())?;
 
     let snapshot = cache.snapshot(&listing.commit);

@@ -7,6 +7,9 @@ use hf_hub::api::sync::ApiError;
 use super::cache::RepoCache;
 use super::{HubEnvironment, HubError, HubErrorKind};
 
+/// How std begins the text of a host name that is not known, or cannot be asked for.
+const NAME_RESOLUTION: &str = "failed to lookup address information";
+
 /// A failed request or file, before it is put into words.
 #[derive(Debug)]
 pub(super) enum Failure {
@@ -35,6 +38,14 @@ impl Failure {
             Failure::Broken(_) | Failure::Damaged(_) => true,
             Failure::Status(status, _) => *status == 429 || *status >= 500,
             _ => false,
+        }
+    }
+
+    /// The same failure where the hub has sent nothing yet: there is no download to continue.
+    pub fn before_any_answer(self) -> Self {
+        match self {
+            Failure::Broken(_) | Failure::Stalled => Failure::Unreachable(self.cause()),
+            other => other,
         }
     }
 
@@ -70,8 +81,12 @@ impl Failure {
             ),
             Failure::Unreachable(_) => HubError::new(
                 HubErrorKind::Network,
-                format!("cannot reach {host} for {what}: {cause}"),
-                "check the network, HF_ENDPOINT and HTTPS_PROXY, or give a folder that has the model",
+                format!("cannot reach {host} for {}: {cause}", cache.repo()),
+                format!(
+                    "there is no folder ./{} either; check the name, the network, HF_ENDPOINT and the \
+                     proxy variables",
+                    cache.repo()
+                ),
             ),
             Failure::Broken(_) | Failure::Stalled => HubError::new(
                 HubErrorKind::Network,
@@ -179,6 +194,10 @@ impl From<ureq::Error> for Failure {
                 | io::ErrorKind::NetworkUnreachable
                 | io::ErrorKind::AddrNotAvailable => Failure::Unreachable(error.kind().to_string()),
                 io::ErrorKind::UnexpectedEof => Failure::Broken("connection closed early".into()),
+                // Its kind has no name in std.
+                _ if error.to_string().starts_with(NAME_RESOLUTION) => {
+                    Failure::Unreachable("the name of the host cannot be resolved".into())
+                }
                 kind => Failure::Broken(kind.to_string()),
             },
             E::Timeout(_) => Failure::Broken("timed out".into()),
@@ -214,4 +233,30 @@ fn is_network(error: &io::Error) -> bool {
             | io::ErrorKind::TimedOut
             | io::ErrorKind::WouldBlock
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::ToSocketAddrs;
+
+    use super::*;
+
+    #[test]
+    fn a_host_without_address_is_not_asked_again() {
+        // A label of more than 63 letters is refused before any request.
+        let host = format!("{}.invalid", "a".repeat(64));
+        let error = (host.as_str(), 80).to_socket_addrs().expect_err("no such host");
+        let failure = Failure::from(ureq::Error::Io(error));
+        assert!(matches!(failure, Failure::Unreachable(_)), "{failure:?}");
+        assert!(!failure.is_transient());
+    }
+
+    #[test]
+    fn a_connection_that_breaks_before_any_answer_is_none() {
+        let broken = || Failure::from(ureq::Error::Io(io::ErrorKind::ConnectionReset.into()));
+        assert!(broken().is_transient(), "it is tried again");
+        assert!(matches!(broken().before_any_answer(), Failure::Unreachable(_)));
+        let refused = Failure::Status(500, None).before_any_answer();
+        assert!(matches!(refused, Failure::Status(500, None)));
+    }
 }

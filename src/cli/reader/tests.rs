@@ -198,7 +198,7 @@ fn csv_errors_are_rows_with_as_many_cells_as_the_header() {
             2,
             strings(&["1", "\u{fffd}"]),
             "bad_utf8",
-            "byte 0xff at offset 2 is not UTF-8".to_owned()
+            "byte 0xff at offset 3 is not UTF-8".to_owned()
         )
     );
 }
@@ -210,6 +210,7 @@ fn a_csv_record_over_the_limit_is_read_to_its_end() {
     let records = read(input.as_bytes(), InputFormat::Csv);
     let error = records[0].error.as_ref().expect("too long");
     assert_eq!(error.message, "the record has 80004 bytes, the limit is 1000");
+    assert_eq!(error.help.as_deref(), Some("split the row; a line may have at most 64 MiB"));
     assert_eq!(records[1..], [cells(40_003, &["2", "ok"])]);
     // An open quote swallows the rest, in bounded memory.
     let input = Cursor::new("a,b\n1,\"").chain(io::repeat(b'\n').take(1 << 26));

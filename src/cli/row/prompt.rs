@@ -80,7 +80,7 @@ impl PromptBuilder {
             if row.is_bare {
                 return Err(InputError::refused(
                     format!("--prompt-column {name}: the rows are text without named fields"),
-                    "leave out --prompt-column: the whole line is the prompt",
+                    "give --format csv if the input is CSV; else leave out --prompt-column",
                 ));
             }
             let value = row.fields.get(name).ok_or_else(|| missing("--prompt-column", name))?;

@@ -398,6 +398,11 @@ fn the_first_row_is_described_once() {
         note(InputFormat::Csv, "text\nq", &options()),
         "rows are `text` text, completed as text (--chat sends a user turn)"
     );
+    let fill = RowOptions { template: Some("{{text}}!".to_owned()), ..options() };
+    assert_eq!(
+        note(InputFormat::Csv, "text\nq", &fill),
+        "rows fill --template, completed as text (--chat sends a user turn)"
+    );
 }
 
 #[test]

@@ -96,7 +96,7 @@ enum Ended {
 
 impl Job<'_> {
     fn run(&self, reading: ReadThread, known: Option<Shape>, sink: Sink) -> Result<Exit, CliError> {
-        let loaded = self.load(&reading, known).inspect_err(|_| self.discard_part())?;
+        let loaded = self.load(&reading, known)?;
         let Loaded { mut engine, seconds, shape, format } = loaded;
         self.signals.begin();
 
@@ -106,6 +106,7 @@ impl Job<'_> {
         progress.stop();
         let params =
             self.config.sampling_params(engine.input_processor().default_sampling_params());
+        let complete = matches!(ended, Ok(Ended::Complete)) && written.result.is_ok();
         let report = Report {
             tally: written.tally.clone(),
             engine: engine.stats(),
@@ -113,9 +114,10 @@ impl Job<'_> {
             load: seconds,
             model: self.config.model.name.clone(),
             input: self.config.input.name.clone(),
-            output: self.output_name(),
+            output: self.output_name(complete, written.emitted),
             max_tokens: params.max_tokens,
-            complete: matches!(ended, Ok(Ended::Complete)) && written.result.is_ok(),
+            max_model_len: engine.input_processor().max_model_len(),
+            complete,
         };
         self.conclude(ended, written, &report)
     }
@@ -134,19 +136,14 @@ impl Job<'_> {
         let loading = Instant::now();
         let engine = Engine::load(&config)?;
         let seconds = loading.elapsed();
-        self.config.check_sampling(engine.input_processor().default_sampling_params())?;
+        let processor = engine.input_processor();
+        self.config.check_sampling(processor.default_sampling_params())?;
+        self.config.check_chat(processor.has_chat_template())?;
         let name = sanitized(&self.config.model.name);
         self.console.note(&format!("Loaded {name} in {:.1} s", seconds.as_secs_f64()));
         let shape = known.map_or_else(|| shape(reading), Ok)?;
         let format = RowFormat::new(&self.config, &shape)?;
         Ok(Loaded { engine, seconds, shape, format })
-    }
-
-    /// A refused run leaves nothing behind.
-    fn discard_part(&self) {
-        if let Some(part) = &self.part {
-            let _ = std::fs::remove_file(part);
-        }
     }
 
     /// Lets rows flow through the three threads until none is left, or one of them cannot go on.
@@ -264,23 +261,41 @@ impl Job<'_> {
 
     /// Says what of an unfinished run can be used.
     fn what_is_left(&self, error: CliError, emitted: Option<u64>) -> CliError {
-        let rows = emitted.map_or("rows".to_owned(), |rows| format!("the first {rows} rows"));
-        if error.exit == Exit::Refused {
-            self.discard_part();
+        if error.exit == Exit::Refused && emitted == Some(0) {
             return error;
         }
-        let kept = match &self.part {
-            Some(part) => format!("{rows} are in {}", part.display()),
-            None => format!("{rows} were written"),
+        let left = self.left(emitted);
+        let kept = match (emitted, left) {
+            (Some(0), _) => "no row was finished".to_owned(),
+            (Some(1), Some(part)) => format!("the first row is in {}", part.display()),
+            (Some(rows), Some(part)) => format!("the first {rows} rows are in {}", part.display()),
+            (Some(1), None) => "the first row was written".to_owned(),
+            (Some(rows), None) => format!("the first {rows} rows were written"),
+            (None, Some(part)) => format!("some rows may be in {}", part.display()),
+            (None, None) => "some rows may have been written".to_owned(),
         };
-        let again = "the same command starts from the first row again";
+        let overwrite = match left {
+            Some(_) if !self.config.output.overwrite => " with --overwrite",
+            _ => "",
+        };
+        let again = format!("the same command{overwrite} starts from the first row again");
         let help = error.help.as_ref().map(|help| format!("{help}; ")).unwrap_or_default();
         error.help(format!("{help}{kept}; {again}"))
     }
 
-    fn output_name(&self) -> String {
-        let path = self.config.output.path.as_ref();
-        path.map_or("<stdout>".to_owned(), |path| path.display().to_string())
+    /// The file that holds the first rows of an unfinished run.
+    fn left(&self, emitted: Option<u64>) -> Option<&Path> {
+        self.part.as_deref().filter(|part| emitted != Some(0) && part.exists())
+    }
+
+    /// Where rows are; None where none is.
+    fn output_name(&self, complete: bool, emitted: Option<u64>) -> Option<String> {
+        let path = match (&self.config.output.path, &self.part) {
+            (None, _) => return Some("<stdout>".to_owned()),
+            (Some(_), Some(_)) if !complete => self.left(emitted)?,
+            (Some(path), _) => path,
+        };
+        Some(path.display().to_string())
     }
 }
 

@@ -15,7 +15,7 @@ use crate::cli::error::{CliError, sanitized};
 use crate::cli::exit::Exit;
 use crate::cli::fields::Passthrough;
 use crate::cli::progress::Counters;
-use crate::cli::reader::{Content, DEFAULT_MAX_LINE, InputError, InputFormat, Record, Records};
+use crate::cli::reader::{Content, InputError, InputFormat, MAX_LINE, Record, Records};
 use crate::cli::row::{BadRow, Row, RowParser};
 use crate::cli::row_error::RowError;
 use crate::cli::row_key::{RowName, row_key};
@@ -115,7 +115,7 @@ fn count(config: Arc<RunConfig>, counters: Arc<Counters>) {
         let input = &config.input;
         let file = input.path.as_ref().filter(|path| path.is_file()).map(File::open);
         let Some(Ok(file)) = file else { return };
-        let records = Records::open(Box::new(file), input.format, DEFAULT_MAX_LINE);
+        let records = Records::open(Box::new(file), input.format, MAX_LINE);
         let Ok(mut records) = records else { return };
         let limit = input.limit.unwrap_or(u64::MAX);
         let mut rows = 0;
@@ -144,7 +144,7 @@ impl Input {
     /// Reads the first row: an input of the wrong shape is refused before the model is loaded.
     fn open(config: &InputConfig, input: Box<dyn Read + Send>) -> Result<Self, CliError> {
         let refused = |error| CliError::from_input(error, &config.name);
-        let records = Records::open(input, config.format, DEFAULT_MAX_LINE).map_err(refused)?;
+        let records = Records::open(input, config.format, MAX_LINE).map_err(refused)?;
         let parser = RowParser::new(&records, &config.rows).map_err(refused)?;
         let mut input = Self { records, parser, first: None };
         input.first = input.next().map_err(refused)?;

@@ -149,7 +149,8 @@ impl WriteThread {
     /// Writes until all senders are gone (the output is then complete), or until it must stop.
     pub fn run(mut self, sink: Sink, shape: &Shape, messages: &Receiver<Message>) -> Written {
         let mut writer = OrderedWriter::new(sink);
-        let end = self.header(&mut writer, shape).and_then(|()| self.write(&mut writer, messages));
+        self.header(&mut writer, shape);
+        let end = self.write(&mut writer, messages);
         let emitted = writer.emitted();
         let end = end.and_then(|end| match end {
             End::Complete => writer.into_inner().and_then(Sink::finish).map(|()| end),
@@ -165,13 +166,11 @@ impl WriteThread {
         Written { tally: self.tally, emitted, result }
     }
 
-    fn header(&self, writer: &mut OrderedWriter<Sink>, shape: &Shape) -> Result<(), OutputError> {
-        let (RowFormat::Csv(csv), Some(names)) = (&self.format, &shape.headers) else {
-            return Ok(());
-        };
+    fn header(&self, writer: &mut OrderedWriter<Sink>, shape: &Shape) {
+        let (RowFormat::Csv(csv), Some(names)) = (&self.format, &shape.headers) else { return };
         let mut line = Vec::new();
         csv.format_header(names, &mut line);
-        writer.write_header(&line)
+        writer.write_header(&line);
     }
 
     fn write(
@@ -217,7 +216,7 @@ impl WriteThread {
     fn answer(&mut self, output: &RequestOutput) -> Vec<u8> {
         let row = self.take(output.request_id);
         match RowError::from_output(output, row.line) {
-            None => self.tally.answered(output),
+            None => self.tally.answered(output, self.processor.max_model_len()),
             Some(error) => self.tally.failed(&error, &self.config.input.name),
         }
         self.format(&row.passthrough, Ok(output))

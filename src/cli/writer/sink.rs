@@ -1,7 +1,7 @@
 //! `Sink`: standard output, or a file that exists under its name only when it is complete.
 
 use std::fmt;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File, Metadata, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,10 @@ use std::path::{Path, PathBuf};
 pub enum OutputError {
     /// The file exists and `--overwrite` was not given (exit 6).
     Exists(PathBuf),
+    /// This part has rows of an unfinished run, and `--overwrite` was not given (exit 6).
+    Unfinished(PathBuf),
+    /// Another run writes the file (exit 6).
+    Locked(PathBuf),
     /// It would replace the input (exit 2).
     SameAsInput(PathBuf),
     /// The reader of standard output went away (exit 141).
@@ -40,6 +44,10 @@ impl fmt::Display for OutputError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OutputError::Exists(path) => write!(f, "{} exists", path.display()),
+            OutputError::Unfinished(part) => {
+                write!(f, "{} holds rows of an unfinished run", part.display())
+            }
+            OutputError::Locked(path) => write!(f, "another run is writing {}", path.display()),
             OutputError::SameAsInput(path) => {
                 write!(f, "{} is the input: the output would replace it", path.display())
             }
@@ -60,11 +68,95 @@ pub enum Sink {
     File(PartFile),
 }
 
-/// A file that does not exist under its name before it is complete.
+/// A file that does not exist under its name before it is complete. Locked, so that it has one
+/// writer. Rows that it holds of an earlier run stay until the first row of this one.
 pub struct PartFile {
     file: File,
     part: PathBuf,
     path: PathBuf,
+    /// This run made the file, and it is still under the name of the part.
+    is_ours: bool,
+    /// Nothing of an earlier run is in it any more.
+    begun: bool,
+}
+
+/// How often a part is opened again that was renamed or removed before it could be locked.
+const MAX_OPENS: usize = 8;
+
+impl PartFile {
+    fn open(path: PathBuf, part: PathBuf, overwrite: bool) -> Result<Self, OutputError> {
+        let failed = |error| OutputError::of(format!("create {}", part.display()), error);
+        for _ in 0..MAX_OPENS {
+            let (file, is_ours) = open_or_create(&part).map_err(failed)?;
+            // A file system without locks is used without them.
+            if let Err(TryLockError::WouldBlock) = file.try_lock() {
+                break;
+            }
+            let found = file.metadata().map_err(failed)?;
+            if !fs::metadata(&part).is_ok_and(|named| identity(&named) == identity(&found)) {
+                continue;
+            }
+            let has_rows = found.len() > 0;
+            let opened = Self { file, part, path, is_ours, begun: false };
+            // The run that held the lock may have given the output its name.
+            return match overwrite {
+                false if opened.path.exists() => Err(OutputError::Exists(opened.path.clone())),
+                false if has_rows => Err(OutputError::Unfinished(opened.part.clone())),
+                _ => Ok(opened),
+            };
+        }
+        Err(OutputError::Locked(path))
+    }
+
+    /// Removes what an earlier run left, once there is something to put in its place.
+    fn begin(&mut self) -> io::Result<()> {
+        if !self.begun {
+            self.file.set_len(0)?;
+            self.begun = true;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<(), OutputError> {
+        let act = |verb: &str, part: &Path| format!("{verb} {}", part.display());
+        // A name must never stand for bytes that a power cut can take back, so: data, name,
+        // directory.
+        self.begin()
+            .and_then(|()| self.file.sync_all())
+            .map_err(|error| OutputError::of(act("sync", &self.part), error))?;
+        fs::rename(&self.part, &self.path)
+            .map_err(|error| OutputError::of(act("rename", &self.part), error))?;
+        self.is_ours = false;
+        let parent = self.path.parent().filter(|p| !p.as_os_str().is_empty());
+        File::open(parent.unwrap_or(Path::new(".")))
+            .and_then(|directory| directory.sync_all())
+            .map_err(|error| OutputError::of(act("sync the folder of", &self.path), error))
+    }
+}
+
+/// A run that wrote no row leaves nothing behind. The file is still locked here, so it is no other
+/// run's.
+impl Drop for PartFile {
+    fn drop(&mut self) {
+        if self.is_ours && self.file.metadata().is_ok_and(|found| found.len() == 0) {
+            let _ = fs::remove_file(&self.part);
+        }
+    }
+}
+
+/// Opens a file without touching its content; tells whether it is new.
+fn open_or_create(path: &Path) -> io::Result<(File, bool)> {
+    match File::options().write(true).create_new(true).open(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let file = File::options().write(true).create(true).truncate(false).open(path)?;
+            Ok((file, false))
+        }
+        created => Ok((created?, true)),
+    }
+}
+
+fn identity(file: &Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
 }
 
 impl Sink {
@@ -76,7 +168,8 @@ impl Sink {
     /// A file. `input` is what is being read (`/dev/stdin` if that is standard input).
     ///
     /// # Errors
-    /// It exists, is the input, or cannot be created.
+    /// It exists, has rows of an unfinished run, is the input or another run's output, or cannot be
+    /// created.
     pub fn create(path: &Path, input: Option<&Path>, overwrite: bool) -> Result<Self, OutputError> {
         if path == Path::new("/dev/stdout") {
             // Redirected to a file it would look like one that exists.
@@ -84,9 +177,8 @@ impl Sink {
         }
         let act = |verb: &str, path: &Path| format!("{verb} {}", path.display());
         let input = input.and_then(|input| fs::metadata(input).ok());
-        let is_input = |found: &Metadata| {
-            input.as_ref().is_some_and(|i| (i.dev(), i.ino()) == (found.dev(), found.ino()))
-        };
+        let is_input =
+            |found: &Metadata| input.as_ref().is_some_and(|i| identity(i) == identity(found));
         let mut path = path.to_owned();
         if let Ok(found) = fs::metadata(&path) {
             if found.is_dir() {
@@ -115,9 +207,7 @@ impl Sink {
         if fs::metadata(&part).is_ok_and(|found| is_input(&found)) {
             return Err(OutputError::SameAsInput(part));
         }
-        let file =
-            File::create(&part).map_err(|error| OutputError::of(act("create", &part), error))?;
-        Ok(Sink::File(PartFile { file, part, path }))
+        PartFile::open(path, part, overwrite).map(Sink::File)
     }
 
     /// The file that holds the rows of an unfinished run.
@@ -133,23 +223,12 @@ impl Sink {
     /// # Errors
     /// It cannot be flushed, synced or renamed; `FILE.part` stays.
     pub fn finish(self) -> Result<(), OutputError> {
-        let PartFile { file, part, path } = match self {
+        match self {
             Sink::Stream(mut stream) => {
-                return stream.flush().map_err(|error| OutputError::of("write", error));
+                stream.flush().map_err(|error| OutputError::of("write", error))
             }
-            Sink::File(file) => file,
-        };
-        let act = |verb: &str| format!("{verb} {}", part.display());
-        // A name must never stand for bytes that a power cut can take back, so: data, name,
-        // directory.
-        file.sync_all().map_err(|error| OutputError::of(act("sync"), error))?;
-        fs::rename(&part, &path).map_err(|error| OutputError::of(act("rename"), error))?;
-        let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
-        File::open(parent.unwrap_or(Path::new(".")))
-            .and_then(|directory| directory.sync_all())
-            .map_err(|error| {
-                OutputError::of(format!("sync the folder of {}", path.display()), error)
-            })
+            Sink::File(file) => file.finish(),
+        }
     }
 }
 
@@ -157,7 +236,10 @@ impl Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Sink::Stream(stream) => stream.write(bytes),
-            Sink::File(part) => part.file.write(bytes),
+            Sink::File(part) => {
+                part.begin()?;
+                part.file.write(bytes)
+            }
         }
     }
 
@@ -192,13 +274,46 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_sink_leaves_only_the_part() {
+    fn a_dropped_sink_leaves_the_part_if_it_has_rows() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let path = folder.path().join("out.jsonl");
+        let (path, part) = (folder.path().join("out"), folder.path().join("out.part"));
         drop(Sink::create(&path, None, false).expect("a new file"));
-        assert!(!path.exists() && folder.path().join("out.jsonl.part").exists());
-        write(&path, false).expect("an old part is no obstacle");
+        assert!(!path.exists() && !part.exists());
+        let mut sink = Sink::create(&path, None, false).expect("a new file");
+        sink.write_all(b"row\n").expect("a file in a temporary folder");
+        drop(sink);
+        assert!(!path.exists());
+        assert_eq!(fs::read(&part).expect("it has a row"), b"row\n");
+    }
+
+    #[test]
+    fn rows_of_an_unfinished_run_stay_until_they_are_replaced() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (path, part) = (folder.path().join("out"), folder.path().join("out.part"));
+        fs::write(&part, "old row\n").expect("temporary folder");
+        let refused = Sink::create(&path, None, false).err();
+        assert!(matches!(refused, Some(OutputError::Unfinished(named)) if named == part));
+        drop(Sink::create(&path, None, true).expect("overwrite was asked for"));
+        assert_eq!(fs::read(&part).expect("no row came"), b"old row\n");
+        write(&path, true).expect("overwrite was asked for");
         assert_eq!(fs::read(&path).expect("it exists now"), b"new\n");
+        fs::write(&part, "").expect("temporary folder");
+        write(&folder.path().join("out"), true).expect("an empty part is no obstacle");
+    }
+
+    #[test]
+    fn an_output_has_one_writer() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("out");
+        let mut first = Sink::create(&path, None, false).expect("a new file");
+        first.write_all(b"row\n").expect("a file in a temporary folder");
+        for overwrite in [false, true] {
+            let second = Sink::create(&path, None, overwrite).err();
+            assert!(matches!(second, Some(OutputError::Locked(named)) if named == path));
+        }
+        first.finish().expect("a rename in a temporary folder");
+        assert_eq!(fs::read(&path).expect("it exists now"), b"row\n");
+        write(&path, true).expect("nobody writes it any more");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! dispatch, CPU, test.
 //!
 //! Every output element is a function of its own row only, in one fixed order of operations
-//! (DESIGN section 5): no op may look at how many rows there are when it computes one.
+//! (docs/ARCHITECTURE.md): no op may look at how many rows there are when it computes one.
 
 mod activation;
 mod embedding;
