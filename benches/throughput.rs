@@ -1,8 +1,9 @@
 //! The engine on the peers' workloads: run seconds without loading, total tokens per second, and
 //! the share of the floor (multiply-adds over the f32 peak measured in the same run).
 //!
-//!     cargo bench --bench throughput -- --model smol135 --workload mixed --reps 3 [--block-size N]
+//!     cargo bench --bench throughput -- --model smol135 --workload mixed --reps 3
 //!
+//! Also: `--threads N`, `--block-size N`, `--dtype float32`.
 //! Workloads and tokenizer are the peers' (`benches/runs` has their figures), weights are dummies of
 //! `benches/shapes`. Greedy, `ignore_eos`: every row yields exactly its `max_tokens`.
 

@@ -563,7 +563,8 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
     tokens = {f"{name}_token_id": CONFIG[f"{name}_token_id"] for name in ("bos", "eos", "pad")}
     files = {
         "config.json": CONFIG,
-        "generation_config.json": {**tokens, "do_sample": False},
+        # do_sample is what transformers reads; vLLM and vllm-batch read the temperature.
+        "generation_config.json": {**tokens, "do_sample": False, "temperature": 0.0},
         "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "eos_token": END, "pad_token": PAD,
                                   "model_max_length": CONFIG["max_position_embeddings"], "clean_up_tokenization_spaces": False,
                                   "chat_template": CHAT_TEMPLATE},
