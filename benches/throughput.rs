@@ -1,10 +1,11 @@
-//! The engine on the peers' workloads: run seconds without loading, total tokens per second, and the share
-//! of the floor (multiply-adds over the machine's f32 peak), which is measured in the same run.
+//! The engine on the peers' workloads: run seconds without loading, total tokens per second, and
+//! the share of the floor (multiply-adds over the f32 peak measured in the same run).
 //!
-//!     cargo bench --bench throughput -- --model smol135 --workload mixed --reps 3 [--block-size 32]
+//!     cargo bench --bench throughput -- --model smol135 --workload mixed --reps 3 [--block-size N]
 //!
-//! Workloads and tokenizer are read from `../shared/peers`; weights are dummies of `benches/shapes`. Greedy,
-//! `ignore_eos`, every row yields exactly its `max_tokens`: the same work as `../shared/peers/RESULTS.md`.
+//! Workloads and tokenizer are read from `../shared/peers`; weights are dummies of
+//! `benches/shapes`. Greedy, `ignore_eos`, every row yields exactly its `max_tokens`: the same work
+//! as `../shared/peers/RESULTS.md`.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -131,8 +132,8 @@ fn run(engine: &mut Engine, rows: &[Row]) -> f64 {
     seconds
 }
 
-/// Multiply-adds of the linear layers: every token but the last of a row goes through the layers, the
-/// output layer runs once per generated token. Of `shared`, the common prefix counts once.
+/// Multiply-adds of the linear layers: every token but the last of a row goes through the layers,
+/// the output layer runs once per generated token. Of `shared`, the common prefix counts once.
 fn multiply_adds(model: &str, workload: &str, rows: &[Row]) -> f64 {
     let text =
         std::fs::read_to_string(root().join("benches/shapes").join(model).join("config.json"));

@@ -1,5 +1,5 @@
-//! Tiny random models of every family against Hugging Face transformers (`testdata/golden`): prompt ids
-//! and greedy tokens identical, logprobs within 1e-3, alone and batched.
+//! Tiny random models of every family against Hugging Face transformers (`testdata/golden`): prompt
+//! ids and greedy tokens identical, logprobs within 1e-3, alone and batched.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -91,8 +91,9 @@ fn assert_close(got: f32, expected: f32, what: &str) {
     assert!((got - expected).abs() < TOLERANCE, "{what}: {got}, transformers has {expected}");
 }
 
-/// Whether the tokenizer decodes byte tokens by runs: one invalid byte turns its whole run into U+FFFD, so
-/// that the text of a prefix is no prefix of the text, and a stream (vLLM's and ours) differs by design.
+/// Whether the tokenizer decodes byte tokens by runs: one invalid byte turns its whole run into
+/// U+FFFD, so that the text of a prefix is no prefix of the text, and a stream (vLLM's and ours)
+/// differs by design.
 fn has_byte_fallback(family: &str) -> bool {
     let path = golden_dir().join(family).join("tokenizer.json");
     let tokenizer: serde_json::Value =

@@ -37,6 +37,8 @@ use error::{CliError, sanitized};
 use exit::Exit;
 use style::Environment;
 
+use crate::engine::text::panic_is_contained;
+
 /// The whole program: from the command line to the exit code.
 pub fn main() -> Exit {
     let argv: Vec<OsString> = std::env::args_os().collect();
@@ -72,6 +74,9 @@ fn run_command(args: RunArgs) -> Exit {
 /// A panic in any thread is a bug and ends the process: the other threads would wait for ever.
 fn install_panic_hook(verbose: bool) {
     std::panic::set_hook(Box::new(move |info| {
+        if panic_is_contained() {
+            return;
+        }
         let mut text = bug_report(info);
         if verbose {
             text += &format!("\n{}", Backtrace::force_capture());

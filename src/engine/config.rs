@@ -59,7 +59,8 @@ pub struct ModelConfig {
     pub max_model_len: Option<usize>,
     /// Where weights come from.
     pub load_format: LoadFormat,
-    /// Engine seed (vLLM's `seed`): keys sampling of rows without their own seed, and dummy weights.
+    /// Engine seed (vLLM's `seed`): keys sampling of rows without their own seed, and dummy
+    /// weights.
     pub seed: u64,
     /// Whether, and from where, generation_config.json gives sampling defaults.
     pub generation_config: GenerationConfigSource,

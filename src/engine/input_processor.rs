@@ -1,5 +1,5 @@
-//! `InputProcessor`: prompt and parameters of a row to a validated, tokenized `Request` (vLLM's input
-//! processor).
+//! `InputProcessor`: prompt and parameters of a row to a validated, tokenized `Request` (vLLM's
+//! input processor).
 
 use std::sync::Arc;
 
@@ -41,8 +41,8 @@ pub struct InputProcessor {
 }
 
 impl InputProcessor {
-    /// Puts together what `Engine::load` has read. `generation_config` holds sampling defaults and all
-    /// EOS ids.
+    /// Puts together what `Engine::load` has read. `generation_config` holds sampling defaults and
+    /// all EOS ids.
     pub fn new(
         config: &ModelConfig,
         limits: ModelLimits,

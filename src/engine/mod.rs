@@ -155,8 +155,8 @@ impl Engine {
     }
 }
 
-/// Runs the sampler over the rows of a step on the device's threads. A row's result is a function of the
-/// row alone, so the threads may take them in any order.
+/// Runs the sampler over the rows of a step on the device's threads. A row's result is a function
+/// of the row alone, so the threads may take them in any order.
 struct Sampler {
     device: Arc<Device>,
     /// One per thread.
@@ -232,7 +232,8 @@ fn load_input_processor(
 /// Why an engine could not be loaded, or could not go on.
 #[derive(Debug)]
 pub enum EngineError {
-    /// A model file is missing, corrupt, unsafe or unsupported (exit 7): path and remedy in the text.
+    /// A model file is missing, corrupt, unsafe or unsupported (exit 7): path and remedy in the
+    /// text.
     Model(String),
     /// A configuration value cannot be honoured (exit 2).
     Config(String),

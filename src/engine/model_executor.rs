@@ -63,8 +63,8 @@ impl Executor for ModelExecutor {
     }
 }
 
-/// Blocks by what was asked for: a number, bytes, or a share of free memory, though never more than all
-/// sequences at full length could use.
+/// Blocks by what was asked for: a number, bytes, or a share of free memory, though never more than
+/// all sequences at full length could use.
 fn cache_shape(
     cache: &CacheConfig,
     spec: &DecoderSpec,

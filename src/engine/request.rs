@@ -1,11 +1,12 @@
-//! What goes into the engine and what comes out: vLLM's `SamplingParams`, `RequestOutput`, `CompletionOutput`.
+//! What goes into the engine and what comes out: vLLM's `SamplingParams`, `RequestOutput`,
+//! `CompletionOutput`.
 
 use std::sync::Arc;
 
 pub use super::sampling_params::{NumLogprobs, SamplingParams};
 
-/// Key of a row's random numbers: 64 bits of a hash of the row's id, of its index where it has none,
-/// or of its own seed. Never a slot, a time or a thread (DESIGN section 5).
+/// Key of a row's random numbers: 64 bits of a hash of the row's id, of its index where it has
+/// none, or of its own seed. Never a slot, a time or a thread (DESIGN section 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RowKey(pub u64);
 

@@ -50,7 +50,8 @@ pub struct SamplingParams {
     pub allowed_token_ids: Option<Vec<u32>>,
     /// Words that must not be generated.
     pub bad_words: Vec<String>,
-    /// Keep this many prompt tokens (the last ones); -1: the context limit. None: no truncation.
+    /// Keep the first this many prompt tokens, as vLLM with its default truncation side; -1: the
+    /// context limit. None: no truncation.
     pub truncate_prompt_tokens: Option<i64>,
 }
 

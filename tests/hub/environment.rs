@@ -12,16 +12,16 @@ fn with(variables: &[(&str, &str)]) -> HubEnvironment {
     let lookup = |name: &str| {
         variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
     };
-    HubEnvironment::from_lookup(lookup, Some(PathBuf::from("/home/me")))
+    HubEnvironment::from_lookup(lookup, Some(PathBuf::from("/users/me")))
 }
 
 #[test]
 fn the_cache_folder() {
     let mut variables = vec![];
     let steps = [
-        ("HOME", "unused", "/home/me/.cache/huggingface/hub"),
+        ("HOME", "unused", "/users/me/.cache/huggingface/hub"),
         ("XDG_CACHE_HOME", "/xdg", "/xdg/huggingface/hub"),
-        ("HF_HOME", "~/hf", "/home/me/hf/hub"),
+        ("HF_HOME", "~/hf", "/users/me/hf/hub"),
         ("HUGGINGFACE_HUB_CACHE", "/old", "/old"),
         ("HF_HUB_CACHE", "/new", "/new"),
     ];

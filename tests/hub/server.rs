@@ -1,4 +1,4 @@
-//! A hub of one repository on 127.0.0.1: the few routes, headers and redirects that a download meets.
+//! A hub of one repository on 127.0.0.1: the few routes, headers and redirects of a download.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

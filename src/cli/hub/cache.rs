@@ -1,5 +1,6 @@
 //! One repository and revision in the cache, in the layout that huggingface_hub writes:
-//! `models--org--name/{refs/<revision>, snapshots/<commit>/<file> -> ../../blobs/<etag>, blobs/<etag>}`.
+//! `refs/<revision>`, `blobs/<etag>` and `snapshots/<commit>/<file> -> ../../blobs/<etag>` in
+//! `models--org--name`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -108,9 +109,9 @@ impl RepoCache {
         }
     }
 
-    /// Every link of a snapshot must end within the repository's folder: a cache may be shared, or come
-    /// out of an archive, and a link to `/etc` or to another user's key must not be read as a model file.
-    /// A dangling link is a missing file, not an attack.
+    /// Every link of a snapshot must end within the repository's folder: a cache may be shared, or
+    /// come out of an archive, and a link to `/etc` or to another user's key must not be read as a
+    /// model file. A dangling link is a missing file, not an attack.
     fn check_links(&self, snapshot: &Path) -> Result<(), HubError> {
         let unreadable = |error: std::io::Error| {
             HubError::new(

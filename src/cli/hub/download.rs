@@ -1,8 +1,9 @@
 //! Fetching a repository into the cache with hf-hub, which brings the layout, the resuming and TLS.
 //!
-//! What hf-hub 0.5 leaves to us: one commit for all files (a branch may move while shards are fetched),
-//! the index before the shards it names, blobs that another revision already has, stalls (it knows no
-//! timeout), retries (its own append at a wrong offset), sizes, and names that a server sends.
+//! What hf-hub 0.5 leaves to us: one commit for all files (a branch may move while shards are
+//! fetched), the index before the shards it names, blobs that another revision already has, stalls
+//! (it knows no timeout), retries (its own append at a wrong offset), sizes, and names that a
+//! server sends.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -88,7 +89,8 @@ fn finish(
 ) -> Result<PathBuf, HubError> {
     let hub_cache = Cache::new(cache.root().to_path_buf());
     let revision = cache.revision().as_str();
-    // hf-hub leaves a ref named after the commit; huggingface_hub has none, and would list it as a branch.
+    // hf-hub leaves a ref named after the commit; huggingface_hub has none, and would list it as a
+    // branch.
     let _ = fs::remove_file(cache.repo_folder().join("refs").join(commit));
     if revision != commit {
         hub_cache
@@ -110,8 +112,9 @@ fn model_at(cache: &RepoCache, revision: &str) -> Repo {
     Repo::with_revision(cache.repo().to_string(), RepoType::Model, revision.to_string())
 }
 
-/// One download per repository and cache at a time: job arrays start many processes at once, and each
-/// would fetch all files. Held until dropped; a file system without locks is used without them.
+/// One download per repository and cache at a time: job arrays start many processes at once, and
+/// each would fetch all files. Held until dropped; a file system without locks is used without
+/// them.
 fn lock(cache: &RepoCache, progress: &mut dyn DownloadProgress) -> Result<fs::File, Failure> {
     let folder = cache.root().join(".locks").join(cache.repo().folder_name());
     fs::create_dir_all(&folder)?;
@@ -166,8 +169,9 @@ fn list(api: &Api, cache: &RepoCache, limits: NetworkLimits) -> Result<Listing, 
     Ok(Listing { commit: info.sha, files })
 }
 
-/// Repeats while the failure is of the kind that passes. A connection that brought bytes before it broke
-/// starts the count anew: a long download may survive many of them, but not a server that never ends.
+/// Repeats while the failure is of the kind that passes. A connection that brought bytes before it
+/// broke starts the count anew: a long download may survive many of them, but not a server that
+/// never ends.
 fn with_retries<T>(
     limits: NetworkLimits,
     progress: &mut dyn DownloadProgress,

@@ -46,7 +46,8 @@ pub struct Token {
 }
 
 impl Token {
-    /// None when nothing is left after removing white space and line ends, as huggingface_hub cleans it.
+    /// None when nothing is left after removing white space and line ends, as huggingface_hub
+    /// cleans it.
     pub fn new(secret: &str, source: impl Into<String>) -> Option<Self> {
         let secret = secret.replace(['\r', '\n'], "").trim().to_string();
         (!secret.is_empty()).then(|| Self { secret, source: source.into() })
@@ -74,7 +75,8 @@ impl HubEnvironment {
         Self::from_lookup(|name| std::env::var(name).ok(), std::env::home_dir())
     }
 
-    /// From any source of variables, with huggingface_hub's precedence. An empty variable is an unset one.
+    /// From any source of variables, with huggingface_hub's precedence. An empty variable is an
+    /// unset one.
     pub fn from_lookup(
         variable: impl Fn(&str) -> Option<String>,
         home_dir: Option<PathBuf>,

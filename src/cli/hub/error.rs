@@ -67,7 +67,8 @@ impl HubError {
         }
     }
 
-    /// 7 when the files are rejected, 5 when the disk stopped a download (a rerun continues it), else 2.
+    /// 7 when the files are rejected, 5 when the disk stopped a download (a rerun continues it),
+    /// else 2.
     pub fn exit_code(&self) -> u8 {
         match self.kind {
             HubErrorKind::Incomplete | HubErrorKind::Unsafe | HubErrorKind::Unsupported => 7,

@@ -1,8 +1,8 @@
-//! From what the user typed after `--model` to a folder of model files: a local folder, a snapshot of the
-//! Hugging Face cache, or a download into that cache.
+//! From what the user typed after `--model` to a folder of model files: a local folder, a snapshot
+//! of the Hugging Face cache, or a download into that cache.
 //!
-//! The cache is asked first and a complete snapshot is used as it is, without a request: a run that is
-//! resumed a week later sees the same bytes, and a machine without network works as one with it.
+//! The cache is asked first and a complete snapshot is used as it is, without a request: a run that
+//! is resumed a week later sees the same bytes, and a machine without network works as one with it.
 
 mod cache;
 mod download;
@@ -72,8 +72,8 @@ pub fn resolve_model(
 /// The folder with the needed files: the local folder itself, or a complete snapshot in the cache.
 ///
 /// # Errors
-/// The name is neither a folder nor a repository, the hub cannot be reached or refuses, or the files are
-/// incomplete, unsafe or in a format that is not read.
+/// The name is neither a folder nor a repository, the hub cannot be reached or refuses, or the
+/// files are incomplete, unsafe or in a format that is not read.
 pub fn resolve(
     request: &ModelRequest<'_>,
     environment: &HubEnvironment,

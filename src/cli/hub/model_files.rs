@@ -29,7 +29,8 @@ pub(super) const SMALL: [&str; 7] = [
 /// Published indexes stay below 20 MB; a hostile one must not fill memory.
 const MAX_INDEX_BYTES: u64 = 256 << 20;
 
-/// Formats that hold weights but are not read: most of them are pickles, which run code when opened.
+/// Formats that hold weights but are not read: most of them are pickles, which run code when
+/// opened.
 const FOREIGN: [&str; 8] = [".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack", ".gguf"];
 
 #[derive(Deserialize)]

@@ -1,4 +1,5 @@
-//! Names that come from users and from other people's repositories, checked before they become paths or URLs.
+//! Names that come from users and from other people's repositories, checked before they become
+//! paths or URLs.
 
 use std::fmt;
 use std::path::Path;
@@ -10,7 +11,8 @@ use super::{HubError, HubErrorKind};
 pub(super) struct RepoId(String);
 
 impl RepoId {
-    /// By the hub's own rules: at most 96 characters, two parts of letters, digits, `-`, `_` and `.`.
+    /// By the hub's own rules: at most 96 characters, two parts of letters, digits, `-`, `_` and
+    /// `.`.
     pub fn parse(name: &str) -> Result<Self, HubError> {
         let well_formed = name.len() <= 96
             && name.split('/').count() <= 2
@@ -98,7 +100,8 @@ pub(super) fn is_plain_etag(text: &str) -> bool {
     !text.is_empty() && text.len() <= 128 && text.bytes().all(plain)
 }
 
-/// A file directly within a folder: no separator, no `..`, nothing a terminal or a C string would misread.
+/// A file directly within a folder: no separator, no `..`, nothing a terminal or a C string would
+/// misread.
 pub(super) fn is_plain_file_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 255

@@ -81,7 +81,8 @@ impl Transfer {
         let local = Cache::new(self.root.clone()).repo(self.repo.clone());
         let blob = local.blob_path(metadata.etag());
         if fs::symlink_metadata(&self.pointer).is_ok() && !self.pointer.exists() {
-            fs::remove_file(&self.pointer)?; // a dangling link would stop hf-hub from making its own
+            // A dangling link would stop hf-hub from making its own.
+            fs::remove_file(&self.pointer)?;
         }
         if is_there(&blob, Some(size)) {
             return self.link(metadata.etag());
@@ -108,8 +109,9 @@ impl Transfer {
     }
 }
 
-/// hf-hub asks for what lies after the part's end. A complete part (killed before its renaming) would be
-/// answered with 416 for ever, so it loses its last byte; a part that is too long begins anew.
+/// hf-hub asks for what lies after the part's end. A complete part (killed before its renaming)
+/// would be answered with 416 for ever, so it loses its last byte; a part that is too long begins
+/// anew.
 fn prepare_part(part: &Path, size: u64) -> Result<(), Failure> {
     let Ok(metadata) = fs::metadata(part) else { return Ok(()) };
     if metadata.len() > size || size == 0 {

@@ -1,3 +1,5 @@
+//! Output rows as users see them, to the byte.
+
 use std::sync::Arc;
 
 use super::*;

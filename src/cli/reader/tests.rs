@@ -1,3 +1,5 @@
+//! Files as users have them, good and broken, to records with their lines.
+
 use std::io::{self, Cursor};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Records of every shape to prompts, and what is refused on the way.
+
 use std::io::Cursor;
 
 use serde_json::{Value, json};

@@ -185,15 +185,17 @@ fn feed_all(
 ) -> Result<Option<u64>, CliError> {
     let config = &run.input;
     let mut rows = 0;
-    let mut warned = false;
+    let mut warnings = Warnings { console, of_collisions: false, of_two_bos: false };
     while config.limit.is_none_or(|limit| rows < limit) {
         let next = input.next().map_err(|error| CliError::from_input(error, &config.name))?;
         let Some((bytes, parsed)) = next else { break };
         input.say_shape(config, console);
-        if !warned && let Ok(row) = &parsed {
-            warned = warn_of_collisions(&feed.format.collisions(&row.passthrough, run), console);
+        if !warnings.of_collisions
+            && let Ok(row) = &parsed
+        {
+            warnings.collisions(&feed.format.collisions(&row.passthrough, run));
         }
-        if !feed.window.enter(bytes) || !feed_row(parsed, bytes, config, feed)? {
+        if !feed.window.enter(bytes) || !feed_row(parsed, bytes, config, (feed, &mut warnings))? {
             return Ok(None);
         }
         rows += 1;
@@ -208,16 +210,37 @@ fn size(record: &Record) -> usize {
     }
 }
 
-/// Says which fields of the input are renamed because ours have their names. True if there are any.
-fn warn_of_collisions(names: &[String], console: &Console) -> bool {
-    if !names.is_empty() {
+/// What is said once, at the first row that gives cause.
+struct Warnings<'a> {
+    console: &'a Console,
+    of_collisions: bool,
+    of_two_bos: bool,
+}
+
+impl Warnings<'_> {
+    /// Says which fields of the input are renamed because ours have their names.
+    fn collisions(&mut self, names: &[String]) {
+        if names.is_empty() {
+            return;
+        }
+        self.of_collisions = true;
         let renamed: Vec<String> = names.iter().map(|name| format!("input_{name}")).collect();
         let (names, renamed) = (sanitized(&names.join(", ")), sanitized(&renamed.join(", ")));
-        console.warn(&format!(
+        self.console.warn(&format!(
             "fields of the input are named like ours: {names}; written as {renamed}"
         ));
     }
-    !names.is_empty()
+
+    /// Says that a prompt's text brings the BOS that the tokenizer adds anyway.
+    fn two_bos(&mut self, request: &Request, line: u64, processor: &InputProcessor) {
+        if !self.of_two_bos && processor.begins_with_two_bos(&request.prompt_token_ids) {
+            self.of_two_bos = true;
+            self.console.warn(&format!(
+                "line {line}: the prompt begins with the BOS token, and the tokenizer adds another; leave \
+                 it out of the text, or give chat rows as `messages`"
+            ));
+        }
+    }
 }
 
 /// Sends a row to who writes it, and its request to the engine. False: nobody listens any more.
@@ -225,7 +248,7 @@ fn feed_row(
     parsed: Result<Row, BadRow>,
     bytes: usize,
     config: &InputConfig,
-    feed: &Feed,
+    (feed, warnings): (&Feed, &mut Warnings<'_>),
 ) -> Result<bool, CliError> {
     let (index, line, passthrough, request) = match parsed {
         Ok(row) => {
@@ -235,10 +258,12 @@ fn feed_row(
         }
         Err(BadRow { index, passthrough, error }) => (index, error.line, passthrough, Err(error)),
     };
-    if let Err(error) = &request
-        && config.fail_on_bad_row
-    {
-        return Err(CliError::from_row(error, &config.name));
+    match &request {
+        Ok(request) => warnings.two_bos(request, line, &feed.processor),
+        Err(error) if config.fail_on_bad_row => {
+            return Err(CliError::from_row(error, &config.name));
+        }
+        Err(_) => {}
     }
     // The row goes first, so that whoever writes knows it before its answer comes.
     if feed.rows.send(Message::Row(Waiting { index, line, bytes, passthrough })).is_err() {

@@ -1,8 +1,8 @@
 //! Vectors of f32 for the CPU kernels: AVX-512, AVX2 with FMA, or plain arrays, chosen at run time.
 //!
-//! A kernel is a struct of its arguments that implements [`Kernel`]; [`dispatch`] runs it with the vector
-//! type of the instruction set, inside a function that has the target features, so that everything
-//! marked `inline(always)` is compiled for them.
+//! A kernel is a struct of its arguments that implements [`Kernel`]; [`dispatch`] runs it with the
+//! vector type of the instruction set, inside a function that has the target features, so that
+//! everything marked `inline(always)` is compiled for them.
 
 use half::{bf16, f16};
 
@@ -298,12 +298,16 @@ mod x86 {
     use super::{Kernel, Vector};
     use std::arch::x86_64::*;
 
+    /// # Safety
+    /// The CPU has these features.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma,f16c,avx2")]
     pub(super) unsafe fn run_avx512<K: Kernel>(kernel: K) {
         // SAFETY: this function's own target features.
         unsafe { kernel.run::<__m512>() }
     }
 
+    /// # Safety
+    /// The CPU has these features.
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) {
         // SAFETY: this function's own target features.

@@ -1,7 +1,8 @@
 //! A pool that runs one parallel region at a time: workers spin briefly between regions, then park.
 //!
-//! A region is closed by its caller when no item is left and every worker that entered has left, so a
-//! worker that wakes late costs nothing: on a busy machine the caller never waits for a sleeping thread.
+//! A region is closed by its caller when no item is left and every worker that entered has left, so
+//! a worker that wakes late costs nothing: on a busy machine the caller never waits for a sleeping
+//! thread.
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
-/// Spins before a worker parks: about 50 microseconds, longer than the gap between two ops of a step.
+/// Spins before a worker parks: about 50 microseconds, longer than the gap between two ops of a
+/// step.
 const NUM_SPINS: u32 = 20_000;
 
 /// `state` is epoch << 32 | OPEN | number of workers inside the region.
@@ -106,7 +108,8 @@ impl ThreadPool {
         };
         let shared = &*self.shared;
         let epoch = (shared.state.load(Ordering::Relaxed) >> 32) + 1;
-        // SAFETY: only the lifetime is erased; no worker uses the pointer after this function returns.
+        // SAFETY: only the lifetime is erased; no worker uses the pointer after this function
+        // returns.
         let item_static: *const (dyn Fn(usize, usize) + Sync) = unsafe {
             std::mem::transmute::<Item<'_>, &'static (dyn Fn(usize, usize) + Sync)>(item)
         };
@@ -211,8 +214,8 @@ fn next_region(shared: &Shared, seen: u64) -> Option<u64> {
         std::hint::spin_loop();
     }
     let mut guard = shared.lock.lock().expect("no worker panics while it holds the lock");
-    // SeqCst on `num_parked` and `state` in both threads: either the caller sees this thread parked and
-    // takes the lock to notify, or this thread sees the new epoch below.
+    // SeqCst on `num_parked` and `state` in both threads: either the caller sees this thread parked
+    // and takes the lock to notify, or this thread sees the new epoch below.
     shared.num_parked.fetch_add(1, Ordering::SeqCst);
     let result = loop {
         if shared.stop.load(Ordering::SeqCst) {

@@ -1,4 +1,5 @@
-//! THE forward pass: once, for every family. It runs a `DecoderSpec` over the flat token axis of a batch.
+//! THE forward pass: once, for every family. It runs a `DecoderSpec` over the
+//! flat token axis of a batch.
 
 use super::loading::{self, DecoderWeights, LayerWeights};
 use super::spec::{DecoderSpec, NormPlacement};
@@ -111,8 +112,8 @@ impl Decoder {
         &self.spec
     }
 
-    /// Runs the batch: K and V of its tokens go into `cache`, the logits that it asks for into `logits`
-    /// (num_logits, vocab_size).
+    /// Runs the batch: K and V of its tokens go into `cache`, the logits that it asks for into
+    /// `logits` (num_logits, vocab_size).
     pub fn forward(
         &mut self,
         device: &Device,
@@ -187,8 +188,8 @@ impl Decoder {
     }
 }
 
-/// One layer over one batch. A block leaves what it adds in `delta`; the next one (or the end) adds it, in
-/// the same pass as its norm.
+/// One layer over one batch. A block leaves what it adds in `delta`; the next one (or the end) adds
+/// it, in the same pass as its norm.
 struct LayerPass<'a> {
     device: &'a Device,
     spec: &'a DecoderSpec,
@@ -280,7 +281,8 @@ impl LayerPass<'_> {
         }
     }
 
-    /// Normalizes what the block adds (sandwich), or the sum (post-norm; then nothing is left to add).
+    /// Normalizes what the block adds (sandwich), or the sum (post-norm; then nothing is left to
+    /// add).
     fn block_output(
         &self,
         norm: &ops::NormWeight,

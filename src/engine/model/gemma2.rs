@@ -1,5 +1,5 @@
-//! Gemma 2: Llama with sandwich norms, `1 + weight`, scaled embeddings, soft caps, and every other layer
-//! sliding.
+//! Gemma 2: Llama with sandwich norms, `1 + weight`, scaled embeddings, soft caps, and every other
+//! layer sliding.
 
 use super::hf_config::{HfConfig, LayerType};
 use super::llama;

@@ -1,5 +1,5 @@
-//! Gemma 3 (text): Gemma 2 with q_norm and k_norm instead of soft caps, and five sliding layers with
-//! their own rotary base to each full one.
+//! Gemma 3 (text): Gemma 2 with q_norm and k_norm instead of soft caps, and five sliding layers
+//! with their own rotary base to each full one.
 
 use super::gemma2;
 use super::hf_config::{HfConfig, LayerType};

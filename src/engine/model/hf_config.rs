@@ -1,7 +1,9 @@
-//! Lenient reader of config.json and generation_config.json: the only file that knows Hugging Face's keys.
+//! Lenient reader of config.json and generation_config.json: the only file that knows Hugging
+//! Face's keys.
 //!
-//! Both spellings of the field are read where transformers changed them: `rope_theta` with `rope_scaling`
-//! and `rope_parameters`, `torch_dtype` and `dtype`, `rope_scaling.type` and `rope_type`.
+//! Both spellings of the field are read where transformers changed them: `rope_theta` with
+//! `rope_scaling` and `rope_parameters`, `torch_dtype` and `dtype`, `rope_scaling.type` and
+//! `rope_type`.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! What a model is; knows no device. A family is one file that turns config.json into a `DecoderSpec`.
+//! What a model is; knows no device. A family is one file that turns config.json into a
+//! `DecoderSpec`.
 
 pub mod decoder;
 mod gemma2;
@@ -69,7 +70,7 @@ mod tests {
         };
         let missing = error(r#"{"architectures": ["LlamaForCausalLM"]}"#);
         assert!(missing.starts_with("m/config.json: `") && missing.ends_with("` is missing"));
-        let wrong = error(r#"{"architectures": ["LlamaForCausalLM"], "num_attention_heads": "x"}"#);
-        assert!(wrong.contains("`num_attention_heads` should be a count"), "{wrong}");
+        let wrong = error(r#"{"architectures": ["LlamaForCausalLM"], "hidden_size": "x"}"#);
+        assert!(wrong.contains("`hidden_size` should be a count"), "{wrong}");
     }
 }

@@ -1,5 +1,5 @@
-//! OPT: learned positions, LayerNorm, plain MLP. OPT-350m normalizes after its blocks and projects its
-//! embeddings.
+//! OPT: learned positions, LayerNorm, plain MLP. OPT-350m normalizes after its blocks and projects
+//! its embeddings.
 
 use super::hf_config::HfConfig;
 use super::spec::{

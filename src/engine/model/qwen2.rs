@@ -14,8 +14,8 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     Ok(spec)
 }
 
-/// `layer_types` where the file lists them, else layers from `max_window_layers` on slide; none does
-/// unless `use_sliding_window` is set.
+/// `layer_types` where the file lists them, else layers from `max_window_layers` on slide; none
+/// does unless `use_sliding_window` is set.
 pub(super) fn set_windows(config: &HfConfig, spec: &mut DecoderSpec) -> Result<(), EngineError> {
     if !config.use_sliding_window()? {
         return Ok(());

@@ -1,7 +1,7 @@
 //! Tensors of a checkpoint: safetensors files mapped into memory, or seeded dummies.
 //!
-//! Every tensor the spec asks for must be there with its shape, and every tensor that is there must be
-//! asked for: a silent mismatch would be a silent wrong answer.
+//! Every tensor the spec asks for must be there with its shape, and every tensor that is there must
+//! be asked for: a silent mismatch would be a silent wrong answer.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -47,7 +47,8 @@ struct Entry {
 }
 
 impl Checkpoint {
-    /// Maps the safetensors files of a folder: those that model.safetensors.index.json names, else all.
+    /// Maps the safetensors files of a folder: those that model.safetensors.index.json names, else
+    /// all.
     ///
     /// # Errors
     /// No file is there, one is corrupt, or the index names a file outside the folder.
@@ -153,8 +154,8 @@ impl Checkpoint {
     }
 }
 
-/// Buffers that old checkpoints carry and nothing reads: rotary tables, attention masks, and an output
-/// layer beside the embedding that it is tied to.
+/// Buffers that old checkpoints carry and nothing reads: rotary tables, attention masks, and an
+/// output layer beside the embedding that it is tied to.
 fn is_ignorable(name: &str) -> bool {
     name.ends_with("rotary_emb.inv_freq")
         || name.ends_with("attn.masked_bias")
@@ -231,8 +232,8 @@ impl MappedFiles {
     fn map(&mut self, path: &Path) -> Result<(), EngineError> {
         let bad = |text: String| EngineError::Model(format!("{}: {text}", path.display()));
         let file = File::open(path).map_err(|error| bad(error.to_string()))?;
-        // SAFETY: the mapping is read-only. A file that another process shortens meanwhile ends this one
-        // with SIGBUS, as with every program that maps its weights; nothing is written.
+        // SAFETY: the mapping is read-only. A file that another process shortens meanwhile ends
+        // this one with SIGBUS, as with every program that maps its weights; nothing is written.
         let map = unsafe { Mmap::map(&file) }.map_err(|error| bad(error.to_string()))?;
         let (header_len, metadata) = SafeTensors::read_metadata(&map)
             .map_err(|error| bad(format!("not a valid safetensors file: {error}")))?;

@@ -4,7 +4,7 @@ use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Device, Tensor};
 
-use super::{for_row_chunks, map2};
+use super::{for_row_chunks, map_in_place, map2};
 
 /// Activation functions, by Hugging Face's names in `hidden_act`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,13 +62,8 @@ struct Plain<'a> {
 impl Kernel for Plain<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let mut x = [0.0f32; 64];
-        for chunk in self.values.chunks_mut(64) {
-            let x = &mut x[..chunk.len()];
-            x.copy_from_slice(chunk);
-            // SAFETY: dispatched for this CPU.
-            unsafe { map2::<V>(x, x, chunk, |x, _| apply(self.activation, x)) };
-        }
+        // SAFETY: dispatched for this CPU.
+        unsafe { map_in_place::<V>(self.values, |x| apply(self.activation, x)) };
     }
 }
 
@@ -115,6 +110,9 @@ fn apply<V: Vector>(activation: Activation, x: V) -> V {
 }
 
 /// Abramowitz and Stegun 7.1.26, absolute error below 1.5e-7.
+///
+/// # Safety
+/// The CPU has the instructions of `V`.
 #[inline(always)]
 unsafe fn erf<V: Vector>(x: V) -> V {
     // SAFETY: the caller's promise.

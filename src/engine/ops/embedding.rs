@@ -5,8 +5,8 @@ use crate::engine::device::{Device, Tensor};
 
 use super::{LinearWeight, for_row_chunks};
 
-/// out[t] = table[ids[t]] * scale. The table is packed as a linear weight, so that one that is tied to
-/// the output layer is held once.
+/// out[t] = table[ids[t]] * scale. The table is packed as a linear weight, so that one that is tied
+/// to the output layer is held once.
 ///
 /// # Panics
 /// An id is not in the table: requests are checked against the vocabulary before they come here.

@@ -1,4 +1,5 @@
-//! What a device computes; knows no model. One file or folder per op: contract, dispatch, CPU, test.
+//! What a device computes; knows no model. One file or folder per op: contract,
+//! dispatch, CPU, test.
 //!
 //! Every output element is a function of its own row only, in one fixed order of operations
 //! (DESIGN section 5): no op may look at how many rows there are when it computes one.
@@ -63,5 +64,20 @@ unsafe fn map2<V: Vector>(a: &[f32], b: &[f32], out: &mut [f32], f: impl Fn(V, V
             f(V::load(pad_a.as_ptr()), V::load(pad_b.as_ptr())).store(pad_a.as_mut_ptr());
             out[whole..].copy_from_slice(&pad_a[..len - whole]);
         }
+    }
+}
+
+/// `values[i] = f(values[i])` by vectors, with the arithmetic of `map2`.
+///
+/// # Safety
+/// The CPU has the instructions of `V`.
+#[inline(always)]
+unsafe fn map_in_place<V: Vector>(values: &mut [f32], f: impl Fn(V) -> V) {
+    let mut copy = [0.0f32; 64];
+    for values in values.chunks_mut(64) {
+        let copy = &mut copy[..values.len()];
+        copy.copy_from_slice(values);
+        // SAFETY: the caller's promise.
+        unsafe { map2::<V>(copy, copy, values, |x, _| f(x)) };
     }
 }

@@ -1,6 +1,6 @@
 //! RMSNorm and LayerNorm, alone, after a residual addition, or per attention head.
 //!
-//! rms: x / sqrt(mean(x²) + eps) * weight (Zhang and Sennrich, 2019; Gemma's `1 + weight` is added at load).
+//! rms: x / sqrt(mean(x²) + eps) * weight (Zhang and Sennrich, 2019; Gemma's 1 is added at load).
 //! layer: (x - mean) / sqrt(var + eps) * weight + bias (Ba et al., 2016).
 
 use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch};
@@ -93,7 +93,8 @@ pub fn norm_in_place(device: &Device, x: &mut Tensor, norm: &NormWeight) {
     norm_heads(device, x, Heads { start: 0, num_heads: 1, head_dim: width }, norm);
 }
 
-/// Normalizes every head of the given columns by itself, in place (Qwen3's and Gemma 3's q_norm, k_norm).
+/// Normalizes every head of the given columns by itself, in place (q_norm and k_norm of Qwen3
+/// and Gemma 3).
 pub fn norm_heads(device: &Device, x: &mut Tensor, heads: Heads, norm: &NormWeight) {
     let Device::Cpu(cpu) = device;
     let (num_rows, width) = (x.num_rows(), x.width());
@@ -136,19 +137,22 @@ impl Kernel for NormRow<'_> {
         unsafe {
             if norm.kind == NormKind::Layer {
                 let mean = V::splat(sum_of::<V>(values, |x| x) / len);
-                map_in_place::<V>(values, &norm.weight, |x, _| x.sub(mean));
+                map2_in_place::<V>(values, &norm.weight, |x, _| x.sub(mean));
             }
             let mean_square = sum_of::<V>(values, |x| x.mul(x)) / len;
             let scale = V::splat(1.0 / (mean_square + norm.eps).sqrt());
-            map_in_place::<V>(values, &norm.weight, |x, weight| x.mul(scale).mul(weight));
+            map2_in_place::<V>(values, &norm.weight, |x, weight| x.mul(scale).mul(weight));
             if let Some(bias) = &norm.bias {
-                map_in_place::<V>(values, bias, |x, bias| x.add(bias));
+                map2_in_place::<V>(values, bias, |x, bias| x.add(bias));
             }
         }
     }
 }
 
 /// Sum of f over a row: lane i takes the elements i, i + LANES, ...; then the lanes by halves.
+///
+/// # Safety
+/// The CPU has the instructions of `V`.
 #[inline(always)]
 unsafe fn sum_of<V: Vector>(values: &[f32], f: impl Fn(V) -> V) -> f32 {
     let whole = values.len() - values.len() % V::LANES;
@@ -168,8 +172,11 @@ unsafe fn sum_of<V: Vector>(values: &[f32], f: impl Fn(V) -> V) -> f32 {
 }
 
 /// `values[i] = f(values[i], other[i])`.
+///
+/// # Safety
+/// The CPU has the instructions of `V`.
 #[inline(always)]
-unsafe fn map_in_place<V: Vector>(values: &mut [f32], other: &[f32], f: impl Fn(V, V) -> V) {
+unsafe fn map2_in_place<V: Vector>(values: &mut [f32], other: &[f32], f: impl Fn(V, V) -> V) {
     let mut chunk = [0.0f32; 64];
     for (values, other) in values.chunks_mut(64).zip(other.chunks(64)) {
         let chunk = &mut chunk[..values.len()];

@@ -2,8 +2,8 @@
 //! (chunked) prefill alike.
 //!
 //! One canonical order, a function of the token's own position only: scores are sums over head_dim
-//! upward; the softmax sums lane i over the positions i, i + LANES, ... counted from a multiple of 16; P·V
-//! runs over positions upward. Block size, chunking and neighbours do not enter.
+//! upward; the softmax sums lane i over the positions i, i + LANES, ... counted from a multiple of
+//! 16; P·V runs over positions upward. Block size, chunking and neighbours do not enter.
 
 use crate::engine::batch::Batch;
 use crate::engine::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, KvData};
@@ -13,7 +13,8 @@ use crate::engine::device::{Cpu, Device, KvCache, Tensor};
 
 use super::soft_cap::capped;
 
-/// Query tokens of one work item: they share the K and V of their sequence in the cache of the core.
+/// Query tokens of one work item: they share the K and V of their sequence in the cache of the
+/// core.
 const ITEM_TOKENS: usize = 8;
 
 /// Query heads of one KV head that share each load of K and V.
@@ -49,8 +50,8 @@ struct Item {
     num_tokens: u32,
 }
 
-/// out (num_tokens, num_heads * head_dim) = softmax(q Kᵀ * scale) V, where q are the first columns of
-/// `qkv` and K, V (the step's own included) are in layer `layer` of the cache.
+/// out (num_tokens, num_heads * head_dim) = softmax(q Kᵀ * scale) V, where q are the first columns
+/// of `qkv` and K, V (the step's own included) are in layer `layer` of the cache.
 pub fn paged_attention(
     device: &Device,
     (qkv, batch): (&Tensor, &Batch),
@@ -127,8 +128,8 @@ struct ItemTask<'a, E> {
     out: SharedMut<f32>,
 }
 
-/// The positions one token attends to: `start..=position`; scores are kept from `base`, the multiple of
-/// 16 at or below `start`, to `end`, the one above `position`.
+/// The positions one token attends to: `start..=position`; scores are kept from `base`, the
+/// multiple of 16 at or below `start`, to `end`, the one above `position`.
 #[derive(Clone, Copy)]
 struct Span {
     base: usize,
@@ -177,6 +178,9 @@ impl<E: Element> Kernel for ItemTask<'_, E> {
 
 impl<E: Element> ItemTask<'_, E> {
     /// Query heads `head..head + R` of one token. Returns R.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `V`.
     #[inline(always)]
     unsafe fn tile<V: Vector, const R: usize>(
         &mut self,
@@ -207,41 +211,77 @@ impl<E: Element> ItemTask<'_, E> {
             + self.item.kv_head as usize
     }
 
-    /// scores (R, span) = scaled, capped q Kᵀ.
+    /// scores (R, span) = scaled, capped q Kᵀ. Few query heads take more positions at a time, so
+    /// that there are enough independent sums to hide the latency of an addition.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `V`.
     #[inline(always)]
     unsafe fn score<V: Vector, const R: usize>(&mut self, queries: &[f32], span: Span) {
-        let KvCacheShape { block_size, head_dim, .. } = self.task.kv;
-        let shape = self.task.shape;
-        let scale = unsafe { V::splat(shape.scale) };
-        for group in (span.base..span.end).step_by(KV_GROUP_TOKENS) {
-            let start = self.block_index(group) * self.task.kv.k_len() + group % block_size;
-            let keys = &self.k[start..start + (head_dim - 1) * block_size + KV_GROUP_TOKENS];
-            for lane in (0..KV_GROUP_TOKENS).step_by(V::LANES) {
-                // SAFETY: `keys` reaches the last row's whole group; queries are (R, head_dim);
-                // scores are (R, span.len()).
-                unsafe {
-                    let (keys, queries) = (keys.as_ptr().add(lane), queries.as_ptr());
-                    let mut sums = [V::splat(0.0); R];
-                    for d in 0..head_dim {
-                        let key = E::load::<V>(keys.add(d * block_size));
-                        for (r, sum) in sums.iter_mut().enumerate() {
-                            *sum = V::splat(*queries.add(r * head_dim + d)).mul_add(key, *sum);
-                        }
-                    }
-                    for (r, sum) in sums.into_iter().enumerate() {
-                        let mut score = sum.mul(scale);
-                        if let Some(cap) = shape.soft_cap {
-                            score = capped(score, cap);
-                        }
-                        let at = r * span.len() + group - span.base + lane;
-                        score.store(self.scores[at..at + V::LANES].as_mut_ptr());
-                    }
+        let block_size = self.task.kv.block_size;
+        let mut position = span.base;
+        while position < span.end {
+            let room = (block_size - position % block_size).min(span.end - position) / V::LANES;
+            // SAFETY: dispatched for this CPU; the vectors stay within one block and the span.
+            position += unsafe {
+                match room {
+                    4.. if R <= 2 => self.score_vectors::<V, R, 4>(queries, span, position),
+                    2.. => self.score_vectors::<V, R, 2>(queries, span, position),
+                    _ => self.score_vectors::<V, R, 1>(queries, span, position),
                 }
-            }
+            };
         }
     }
 
+    /// Scores of C vectors of positions, all in one block. Returns their number.
+    ///
+    /// # Safety
+    /// As of `score`; the positions are in one block and within the span.
+    #[inline(always)]
+    unsafe fn score_vectors<V: Vector, const R: usize, const C: usize>(
+        &mut self,
+        queries: &[f32],
+        span: Span,
+        position: usize,
+    ) -> usize {
+        let KvCacheShape { block_size, head_dim, .. } = self.task.kv;
+        let shape = self.task.shape;
+        let num_positions = C * V::LANES;
+        let start = self.block_index(position) * self.task.kv.k_len() + position % block_size;
+        let keys = &self.k[start..start + (head_dim - 1) * block_size + num_positions];
+        // SAFETY: `keys` reaches the last row's last vector; queries are (R, head_dim); scores are
+        // (R, span.len()).
+        unsafe {
+            let (keys, queries) = (keys.as_ptr(), queries.as_ptr());
+            let scale = V::splat(shape.scale);
+            let mut sums = [[V::splat(0.0); C]; R];
+            for d in 0..head_dim {
+                let row = keys.add(d * block_size);
+                let key: [V; C] = std::array::from_fn(|c| E::load::<V>(row.add(c * V::LANES)));
+                for (r, sum) in sums.iter_mut().enumerate() {
+                    let query = V::splat(*queries.add(r * head_dim + d));
+                    for (sum, key) in sum.iter_mut().zip(key) {
+                        *sum = query.mul_add(key, *sum);
+                    }
+                }
+            }
+            for (r, sum) in sums.into_iter().enumerate() {
+                let at = r * span.len() + position - span.base;
+                let scores = self.scores[at..at + num_positions].as_mut_ptr();
+                for (c, sum) in sum.into_iter().enumerate() {
+                    let score = sum.mul(scale);
+                    let score = shape.soft_cap.map_or(score, |cap| capped(score, cap));
+                    score.store(scores.add(c * V::LANES));
+                }
+            }
+        }
+        num_positions
+    }
+
     /// out = P V / sum, for R query heads.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `V`.
     #[inline(always)]
     unsafe fn weigh<V: Vector, const R: usize>(
         &self,
@@ -264,7 +304,8 @@ impl<E: Element> ItemTask<'_, E> {
             };
             let num_columns = (2 * V::LANES).min(head_dim - column);
             for (r, [low, high]) in weighed.into_iter().enumerate() {
-                // SAFETY: the buffer holds two vectors; this item alone writes these heads of its rows.
+                // SAFETY: the buffer holds two vectors; this item alone writes these heads of its
+                // rows.
                 let out = unsafe {
                     low.store(buffer.as_mut_ptr());
                     high.store(buffer.as_mut_ptr().add(V::LANES));
@@ -278,6 +319,9 @@ impl<E: Element> ItemTask<'_, E> {
     }
 
     /// C vectors of columns of P V.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `V`.
     #[inline(always)]
     unsafe fn weigh_columns<V: Vector, const R: usize, const C: usize>(
         &self,
@@ -315,6 +359,9 @@ impl<E: Element> ItemTask<'_, E> {
 }
 
 /// scores = e^(score - max), 0 outside the span's positions; returns their sum.
+///
+/// # Safety
+/// The CPU has the instructions of `V`.
 #[inline(always)]
 unsafe fn softmax<V: Vector>(scores: &mut [f32], span: Span) -> f32 {
     scores[..span.start - span.base].fill(f32::NEG_INFINITY);

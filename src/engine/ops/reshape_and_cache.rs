@@ -7,8 +7,9 @@ use crate::engine::device::{Device, KvCache, Tensor};
 
 use super::{Heads, for_row_chunks};
 
-/// Writes the K heads and V heads of every row of `qkv` to `slot_mapping` (num_tokens), in one layer.
-/// Slots of a batch are distinct: the block pool gives a block to be written to one sequence only.
+/// Writes the K heads and V heads of every row of `qkv` to `slot_mapping` (num_tokens), in one
+/// layer. Slots of a batch are distinct: the block pool gives a block to be written to one sequence
+/// only.
 pub fn reshape_and_cache(
     device: &Device,
     qkv: &Tensor,

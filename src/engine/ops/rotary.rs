@@ -1,4 +1,5 @@
-//! rotary: rotary position embedding in the half-split ("neox") form of Hugging Face (Su et al., 2021).
+//! rotary: rotary position embedding (Su et al., 2021) in the half-split ("neox") form of
+//! Hugging Face.
 //!
 //! For a head x of width d at position p, with angle a_i = p * inv_freq[i]:
 //! x[i], x[i + d/2] = x[i] cos a_i - x[i + d/2] sin a_i, x[i + d/2] cos a_i + x[i] sin a_i.
@@ -99,8 +100,8 @@ mod tests {
         assert_eq!(x.row(0), before.row(0));
         assert_eq!((x.row(1)[0], x.row(1)[13]), (before.row(1)[0], before.row(1)[13]));
         for head in [1, 7] {
-            for i in 0..3 {
-                let angle = f64::from(777.0f32 * inv_freq[i]);
+            for (i, inv_freq) in inv_freq.iter().enumerate() {
+                let angle = f64::from(777.0f32 * inv_freq);
                 let (a, b) = (before.row(1)[head + i], before.row(1)[head + i + 3]);
                 let (a, b) = (f64::from(a), f64::from(b));
                 let expected =

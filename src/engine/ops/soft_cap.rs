@@ -4,7 +4,7 @@ use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Device, Tensor};
 
-use super::{for_row_chunks, map2};
+use super::{for_row_chunks, map_in_place};
 
 /// Bounds every value of `x` to (-cap, cap), in place.
 pub fn soft_cap(device: &Device, cap: f32, x: &mut Tensor) {
@@ -26,13 +26,8 @@ struct Cap<'a> {
 impl Kernel for Cap<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let mut x = [0.0f32; 64];
-        for chunk in self.values.chunks_mut(64) {
-            let x = &mut x[..chunk.len()];
-            x.copy_from_slice(chunk);
-            // SAFETY: dispatched for this CPU.
-            unsafe { map2::<V>(x, x, chunk, |x, _| capped(x, self.cap)) };
-        }
+        // SAFETY: dispatched for this CPU.
+        unsafe { map_in_place::<V>(self.values, |x| capped(x, self.cap)) };
     }
 }
 

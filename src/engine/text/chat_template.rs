@@ -1,8 +1,10 @@
 //! `ChatTemplate`: messages to prompt text, byte for byte as transformers' `apply_chat_template`.
+//!
+//! Templates come with models and are not trusted: steps, nesting and output are limited, nothing can be
+//! included. Not limited is the memory of values: `x ~ x` in a loop doubles a string at every step.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -12,7 +14,10 @@ use minijinja::{Environment, Error, ErrorKind, Output, State, Value as Jinja};
 use serde_json::{Map, Value};
 
 use super::control_tokens::{ControlTokens, RenderedChat};
-use super::{RunDate, TextError, Tokenizer, dialect, filters, python, python_methods};
+use super::{
+    RunDate, TextError, Tokenizer, contained, content_parts, dialect, filters, python,
+    python_methods,
+};
 
 /// Instructions a render may take: a conversation of ten thousand messages takes about a million.
 const FUEL: u64 = 5_000_000;
@@ -60,6 +65,7 @@ pub struct ChatTemplate {
     /// `bos_token`, `eos_token`, ... as variables.
     special_tokens: BTreeMap<String, String>,
     control_tokens: OnceLock<ControlTokens>,
+    takes_content_parts: OnceLock<bool>,
 }
 
 impl ChatTemplate {
@@ -122,7 +128,13 @@ impl ChatTemplate {
             return Err("several chat templates, and none is called `default`".to_string());
         }
         let control_tokens = OnceLock::new();
-        Ok(Self { environment, source: all, special_tokens, control_tokens })
+        Ok(Self {
+            environment,
+            source: all,
+            special_tokens,
+            control_tokens,
+            takes_content_parts: OnceLock::new(),
+        })
     }
 
     /// Renders a JSON array of messages.
@@ -140,9 +152,8 @@ impl ChatTemplate {
             Ok(output.bytes)
         };
         // minijinja 3.0.5 panicked on some expressions; that must cost one row, not the run.
-        let rendered = std::panic::catch_unwind(AssertUnwindSafe(render));
-        let bytes = rendered
-            .map_err(|_| TextError::template("the chat template engine failed on this row"))?
+        let bytes = contained::contain(render)
+            .ok_or_else(|| TextError::template("the chat template engine failed on this row"))?
             .map_err(|error: Error| TextError::template(describe(&error)))?;
         String::from_utf8(bytes)
             .map_err(|_| TextError::template("the chat template wrote invalid UTF-8"))
@@ -160,6 +171,14 @@ impl ChatTemplate {
         options: &ChatOptions,
         allow_special: bool,
     ) -> Result<RenderedChat, TextError> {
+        let joined;
+        let messages = match content_parts::occur_in(messages) && !self.takes_content_parts() {
+            true => {
+                joined = content_parts::joined(messages)?;
+                &joined
+            }
+            false => messages,
+        };
         let control =
             self.control_tokens.get_or_init(|| ControlTokens::new(tokenizer, &self.source));
         let values =
@@ -176,6 +195,10 @@ impl ChatTemplate {
             ..*options
         };
         Ok(RenderedChat::new(self.render(&control.mark(messages), &marked)?, true))
+    }
+
+    fn takes_content_parts(&self) -> bool {
+        *self.takes_content_parts.get_or_init(|| content_parts::are_taken_by(self))
     }
 
     /// The variables of a render. transformers passes `tools` and `documents` even when they are None.

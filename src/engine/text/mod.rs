@@ -1,6 +1,8 @@
 //! Strings to token ids and back: tokenizer, chat template, detokenizer, stop strings. Knows no tensors.
 
 mod chat_template;
+mod contained;
+mod content_parts;
 mod control_tokens;
 mod detokenizer;
 mod dialect;
@@ -14,6 +16,7 @@ mod tokenizer;
 mod tokenizer_files;
 
 pub use chat_template::{ChatOptions, ChatTemplate};
+pub use contained::panic_is_contained;
 pub use control_tokens::RenderedChat;
 pub use detokenizer::Detokenizer;
 pub use run_date::RunDate;

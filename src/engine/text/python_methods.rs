@@ -75,38 +75,33 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Valu
             })?;
             text[..at].chars().count().into()
         }
-        "zfill" | "ljust" | "rjust" | "center" => return pad(text, method, args).map(Some),
-        "title" => {
-            let () = from_args(args)?;
-            title(text).into()
-        }
-        "capitalize" => {
-            let () = from_args(args)?;
-            capitalize(text).into()
-        }
-        "casefold" => {
-            let () = from_args(args)?;
-            text.to_lowercase().into()
-        }
-        "swapcase" => {
-            let () = from_args(args)?;
-            text.chars()
-                .flat_map(|c| -> Vec<char> {
-                    if c.is_uppercase() {
-                        c.to_lowercase().collect()
-                    } else {
-                        c.to_uppercase().collect()
-                    }
-                })
-                .collect::<String>()
-                .into()
-        }
-        "isspace" => {
-            let () = from_args(args)?;
-            (!text.is_empty() && text.chars().all(is_space)).into()
-        }
+        "zfill" | "ljust" | "rjust" | "center" => pad(text, method, args)?,
+        _ => return case_method(text, method, args),
+    };
+    Ok(Some(value))
+}
+
+/// The methods about letters, which take no arguments.
+fn case_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+    let value = match method {
+        "title" => title(text).into(),
+        "capitalize" => capitalize(text).into(),
+        "casefold" => text.to_lowercase().into(),
+        "swapcase" => text
+            .chars()
+            .flat_map(|c| -> Vec<char> {
+                if c.is_uppercase() {
+                    c.to_lowercase().collect()
+                } else {
+                    c.to_uppercase().collect()
+                }
+            })
+            .collect::<String>()
+            .into(),
+        "isspace" => (!text.is_empty() && text.chars().all(is_space)).into(),
         _ => return Ok(None),
     };
+    let () = from_args(args)?;
     Ok(Some(value))
 }
 

@@ -146,7 +146,7 @@ impl RunDate {
     }
 
     fn directive(&self, directive: char) -> String {
-        let twelve = |hour: u8| if hour % 12 == 0 { 12 } else { hour % 12 };
+        let twelve = |hour: u8| (hour + 11) % 12 + 1;
         let (month, weekday) = (MONTHS[usize::from(self.month) - 1], DAYS[self.weekday()]);
         let mut out = String::new();
         // Writing to a String cannot fail.
@@ -174,7 +174,7 @@ impl RunDate {
             'R' => write!(out, "{}", self.strftime("%H:%M")),
             'D' | 'x' => write!(out, "{}", self.strftime("%m/%d/%y")),
             'c' => write!(out, "{}", self.strftime("%a %b %e %H:%M:%S %Y")),
-            'n' => write!(out, "\n"),
+            'n' => writeln!(out),
             't' => write!(out, "\t"),
             '%' => write!(out, "%"),
             // A naive datetime has no zone.

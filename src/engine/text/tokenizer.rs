@@ -55,8 +55,11 @@ impl Tokenizer {
         let id_of = |token: &str| id_of_token(&tokenizer, token);
         let named = |name: &str| special_tokens.get(name).and_then(|token| id_of(token));
         let (bos_token_id, eos_token_id) = (named("bos_token"), named("eos_token"));
-        let continuation_byte_ids =
-            (0x80..=0xBF).filter_map(|byte: u8| id_of(&format!("<0x{byte:02X}>"))).collect();
+        let has_byte_tokens = tokenizer["model"]["byte_fallback"] == true;
+        let continuation_byte_ids = (0x80..=0xBF)
+            .filter(|_| has_byte_tokens)
+            .filter_map(|byte: u8| id_of(&format!("<0x{byte:02X}>")))
+            .collect();
         let vocab_size = vocab_size(&tokenizer);
         let mut added_tokens = BTreeMap::new();
         let mut special_ids = BTreeSet::new();

@@ -1,8 +1,8 @@
 //! The CPU's GEMM: tiles of rows by one panel, all of k in one pass.
 //!
-//! Work is split into (block of rows, group of panels); the rows of a block stay in the L2 cache while
-//! the panels stream by. In a tile, every output has its own lane of one accumulator and k runs
-//! upward, so neither the tile height nor the block changes a bit.
+//! Work is split into (block of rows, group of panels); the rows of a block stay in the L2 cache
+//! while the panels stream by. In a tile, every output has its own lane of one accumulator and k
+//! runs upward, so neither the tile height nor the block changes a bit.
 
 use crate::engine::device::Cpu;
 use crate::engine::device::simd::{Element, Kernel, Vector, dispatch};
@@ -91,6 +91,9 @@ impl<E: Element> Kernel for BlockTask<'_, E> {
 
 impl<E: Element> BlockTask<'_, E> {
     /// Rows `row..row + MR` of the block by one panel. Returns MR.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `V`.
     #[inline(always)]
     unsafe fn tile<V: Vector, const MR: usize>(&self, panel: usize, row: usize) -> usize {
         let Shape { n, k, .. } = self.shape;

@@ -1,8 +1,8 @@
 //! linear: out = x Wᵀ + b, with weights packed once at load.
 //!
-//! x (num_tokens, k) f32, W (n, k) in the model's dtype, out (num_tokens, n) f32. Each output element is
-//! the sum over k in ascending order with one accumulator, whatever the number of rows and the tile the
-//! row falls in: row-independent by construction.
+//! x (num_tokens, k) f32, W (n, k) in the model's dtype, out (num_tokens, n) f32. Each output
+//! element is the sum over k in ascending order with one accumulator, whatever the number of rows
+//! and the tile the row falls in: row-independent by construction.
 
 mod cpu;
 mod pack;
@@ -77,7 +77,8 @@ impl LinearWeight {
         }
     }
 
-    /// Row `row` of W, widened: an embedding table that is tied to the output layer lives only here.
+    /// Row `row` of W, widened: an embedding table that is tied to the output layer lives only
+    /// here.
     pub fn copy_row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.n && out.len() == self.k);
         let start = row / self.panel_width * self.panel_width * self.k + row % self.panel_width;
@@ -136,13 +137,13 @@ mod tests {
         let mut out = Tensor::zeros(m + 1, n);
         linear(&device, &x, &weight, &mut out);
         let mut w_row = vec![0.0; k];
-        for column in 0..n {
+        for (column, bias) in bias.iter().enumerate() {
             weight.copy_row(column, &mut w_row);
             for row in 0..m {
                 let exact: f64 =
                     (0..k).map(|i| f64::from(x.row(row)[i]) * f64::from(w_row[i])).sum();
                 let got = f64::from(out.row(row)[column]);
-                let expected = exact + f64::from(bias[column]);
+                let expected = exact + f64::from(*bias);
                 assert!((got - expected).abs() < 1e-4, "{isa:?} {dtype:?} {m}x{n}x{k}");
             }
         }

@@ -1,0 +1,66 @@
+//! Chat templates against transformers: testdata/chat_templates/*.json hold templates, messages and
+//! what `apply_chat_template` rendered (see testdata/generate_chat_templates.py).
+
+use std::path::Path;
+
+use serde_json::Value;
+use vllm_batch::engine::text::{ChatOptions, ChatTemplate, RunDate};
+
+/// Renders one case; None if it is as expected, else what is wrong.
+fn check(template: &ChatTemplate, case: &Value, now: RunDate) -> Option<String> {
+    let options = ChatOptions {
+        add_generation_prompt: case["add_generation_prompt"].as_bool().unwrap_or(false),
+        tools: case.get("tools").filter(|tools| !tools.is_null()).cloned(),
+        documents: case.get("documents").filter(|documents| !documents.is_null()).cloned(),
+        kwargs: case.get("kwargs").and_then(Value::as_object).cloned().unwrap_or_default(),
+        now,
+    };
+    let rendered = template.render(&case["messages"], &options);
+    match (rendered, case["expected"].as_str()) {
+        (Ok(text), Some(expected)) if text == expected => None,
+        (Err(error), None) => {
+            // What the template says to its user must reach them; jinja2's own words need not.
+            let raised = case["error_by"] == "template";
+            let text = case["error"].as_str().unwrap_or_default();
+            (raised && !error.to_string().contains(text))
+                .then(|| format!("error {:?}\nexpected error {text:?}", error.to_string()))
+        }
+        (rendered, expected) => {
+            Some(format!("got      {rendered:?}\nexpected {:?}", expected.unwrap_or("an error")))
+        }
+    }
+}
+
+#[test]
+fn templates_render_byte_for_byte_as_transformers() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/chat_templates");
+    let mut files: Vec<_> = std::fs::read_dir(&dir)
+        .unwrap_or_else(|error| panic!("{}: {error}", dir.display()))
+        .map(|entry| entry.expect("a directory entry").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
+        .collect();
+    files.sort();
+    assert!(files.len() >= 12, "only {} templates in {}", files.len(), dir.display());
+    let (mut cases, mut wrong) = (0, Vec::new());
+    for path in &files {
+        let file: Value = serde_json::from_slice(&std::fs::read(path).expect("a readable file"))
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let name = file["name"].as_str().unwrap_or("?");
+        let now = file["now"].as_str().map(|now| RunDate::parse(now).expect("a date"));
+        let token = |name: &str| file[name].as_str();
+        let source = file["template"].as_str().expect("a template");
+        let template = ChatTemplate::new(source, token("bos_token"), token("eos_token"));
+        for (index, case) in file["cases"].as_array().into_iter().flatten().enumerate() {
+            cases += 1;
+            let fault = match &template {
+                Ok(template) => check(template, case, now.unwrap_or_default()),
+                Err(_) if case["expected"].is_null() => None,
+                Err(error) => Some(format!("does not compile: {error}")),
+            };
+            if let Some(fault) = fault {
+                wrong.push(format!("{name} case {index}\n{fault}\n"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {cases} differ:\n{}", wrong.len(), wrong.join("\n"));
+}

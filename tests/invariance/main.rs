@@ -1,0 +1,142 @@
+//! The same bytes for a row whatever runs beside it: the output file of `vllm-batch run` is
+//! byte-identical for every batch size, token budget, block size, thread count, with and without
+//! prefix caching, and under preemption; greedy and sampled rows, in float32 and bfloat16.
+
+mod rows;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Ways to run the same rows. Blocks: enough for one long row, too few for all, so that rows are
+/// preempted.
+const VARIANTS: &[&str] = &[
+    "--max-num-seqs 1",
+    "--max-num-seqs 2",
+    "--max-num-seqs 7",
+    "--max-num-seqs 64",
+    "--max-num-batched-tokens 16",
+    "--max-num-batched-tokens 64",
+    "--max-num-batched-tokens 4096",
+    "--no-enable-prefix-caching",
+    "--no-enable-prefix-caching --max-num-batched-tokens 16 --max-num-seqs 7",
+    "--block-size 16",
+    "--block-size 64",
+    "--block-size 16 --num-gpu-blocks-override 24",
+    "--block-size 16 --num-gpu-blocks-override 24 --no-enable-prefix-caching --threads 1",
+    "--threads 1",
+    "--threads 2",
+    "--threads 2 --max-num-seqs 2 --max-num-batched-tokens 64 --block-size 16",
+];
+
+struct Run {
+    output: Vec<u8>,
+    stats: Value,
+}
+
+fn run(model: &Path, input: &Path, folder: &Path, flags: &str) -> Run {
+    let (out, stats) = (folder.join("out.jsonl"), folder.join("stats.json"));
+    let status = Command::new(env!("CARGO_BIN_EXE_vllm-batch"))
+        .args([
+            "run",
+            "-qq",
+            "--overwrite",
+            "--generation-config",
+            "vllm",
+            "--kv-cache-memory-bytes",
+            "16MiB",
+        ])
+        .arg("--model")
+        .arg(model)
+        .arg("--input")
+        .arg(input)
+        .arg("--out")
+        .arg(&out)
+        .arg("--stats")
+        .arg(&stats)
+        .args(flags.split_whitespace())
+        .status()
+        .unwrap();
+    assert!(status.success(), "{}: {flags}: {status}", model.display());
+    let stats = serde_json::from_slice(&std::fs::read(&stats).unwrap()).unwrap();
+    Run { output: std::fs::read(&out).unwrap(), stats }
+}
+
+/// The first row that differs, for the message.
+fn first_difference(left: &[u8], right: &[u8]) -> String {
+    let lines = |bytes: &[u8]| -> Vec<String> {
+        String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect()
+    };
+    let (left, right) = (lines(left), lines(right));
+    let differs = left.iter().zip(&right).find(|(left, right)| left != right);
+    match differs {
+        Some((left, right)) => format!("{left}\n{right}"),
+        None => format!("{} rows, {} rows", left.len(), right.len()),
+    }
+}
+
+fn check(model: &str) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let model: PathBuf = root.join("testdata").join(model);
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("in.jsonl");
+    std::fs::write(&input, rows::jsonl()).unwrap();
+    for dtype in ["float32", "bfloat16"] {
+        let baseline = run(&model, &input, folder.path(), &format!("--dtype {dtype}"));
+        assert_eq!(baseline.stats["rows"]["ok"], rows::NUM_ROWS, "{dtype}");
+        assert!(baseline.stats["tokens"]["cached"].as_u64() > Some(0), "prefixes are shared");
+        let mut num_preemptions = baseline.stats["num_preemptions"].as_u64().unwrap();
+        for variant in VARIANTS {
+            let other = run(&model, &input, folder.path(), &format!("--dtype {dtype} {variant}"));
+            num_preemptions += other.stats["num_preemptions"].as_u64().unwrap();
+            if variant.contains("--no-enable-prefix-caching") {
+                assert_eq!(other.stats["tokens"]["cached"], 0);
+            }
+            assert!(
+                other.output == baseline.output,
+                "{} {dtype} {variant} changed a row:\n{}",
+                model.display(),
+                first_difference(&baseline.output, &other.output)
+            );
+        }
+        assert!(num_preemptions > 20, "the small pools preempted {num_preemptions} times only");
+    }
+}
+
+#[test]
+fn the_demo_model_gives_the_same_bytes_however_it_is_run() {
+    check("golden/llama3");
+}
+
+#[test]
+fn sliding_windows_and_head_norms_give_the_same_bytes_however_they_are_run() {
+    check("golden/gemma3");
+}
+
+#[test]
+fn soft_caps_give_the_same_bytes_however_they_are_run() {
+    check("golden/gemma2");
+}
+
+#[test]
+fn post_norm_and_learned_positions_give_the_same_bytes_however_they_are_run() {
+    check("golden/opt350");
+}
+
+#[test]
+fn a_row_alone_has_the_bytes_that_it_has_among_others() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let model = root.join("testdata/golden/llama3");
+    let folder = tempfile::tempdir().unwrap();
+    let (all, alone) = (folder.path().join("all.jsonl"), folder.path().join("alone.jsonl"));
+    let rows = rows::jsonl();
+    std::fs::write(&all, &rows).unwrap();
+    let together = run(&model, &all, folder.path(), "");
+    let together = String::from_utf8(together.output).unwrap();
+    for (index, (row, expected)) in rows.lines().zip(together.lines()).enumerate().step_by(17) {
+        std::fs::write(&alone, format!("{row}\n")).unwrap();
+        let output = run(&model, &alone, folder.path(), "").output;
+        assert_eq!(String::from_utf8(output).unwrap().trim_end(), expected, "row {index}");
+    }
+}

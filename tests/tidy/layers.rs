@@ -1,0 +1,159 @@
+//! Who may name whom (`docs/ARCHITECTURE.md`, "Layers").
+
+use crate::paths::{module_of, paths};
+use crate::source::Source;
+
+/// A module, and what it may name of `crate::engine` besides itself. A module of the engine that is
+/// not listed is free within the engine.
+pub const LAYERS: &[(&str, &[&str])] = &[
+    // The engine's public API: no tensors, no scheduler.
+    (
+        "crate::cli",
+        &[
+            "Engine",
+            "EngineError",
+            "EngineInfo",
+            "config",
+            "input_processor",
+            "request",
+            "stats",
+            "text::RunDate",
+        ],
+    ),
+    // Memory and threads.
+    ("crate::engine::device", &["config"]),
+    // What a device computes; knows no model and no scheduler.
+    ("crate::engine::ops", &["batch", "config", "device"]),
+    // What a model is; knows no device: it may hold tensors and pass the device on.
+    (
+        "crate::engine::model",
+        &[
+            "EngineError",
+            "batch",
+            "config",
+            "device::Device",
+            "device::KvCache",
+            "device::Tensor",
+            "ops",
+        ],
+    ),
+    // Strings and token ids.
+    ("crate::engine::text", &[]),
+    // Pure functions of a row of logits.
+    ("crate::engine::sampler", &["request", "sampling_params"]),
+    ("crate::engine::sampling_params", &["request"]),
+    // The scheduler has no tensors; the executor has no requests; `Batch` is between them.
+    (
+        "crate::engine::scheduler",
+        &[
+            "batch",
+            "block_pool",
+            "completion",
+            "config",
+            "request",
+            "sampler",
+            "sequence",
+            "stats",
+            "text",
+        ],
+    ),
+    ("crate::engine::sequence", &["completion", "prefix_cache", "request", "text"]),
+    ("crate::engine::completion", &["request", "text"]),
+    ("crate::engine::block_pool", &["prefix_cache"]),
+    ("crate::engine::prefix_cache", &[]),
+    ("crate::engine::executor", &["batch"]),
+    ("crate::engine::simulated_executor", &["batch", "executor"]),
+];
+
+/// Names of other layers that `LAYERS` does not grant; and of `cli`, anywhere in the engine.
+pub fn layers(source: &Source) -> Vec<String> {
+    let module = module_of(&source.path).join("::");
+    let layer = LAYERS.iter().find(|(name, _)| within(&module, name));
+    let in_engine = within(&module, "crate::engine");
+    let is_granted = |path: &str| match layer {
+        Some((name, granted)) => {
+            let mut granted = granted.iter().map(|grant| format!("crate::engine::{grant}"));
+            within(path, name) || granted.any(|grant| within(path, &grant))
+        }
+        None => !in_engine || within(path, "crate::engine"),
+    };
+    let named = paths(source).into_iter().filter(|named| within(&named.path, "crate"));
+    let refused = named.filter(|named| !is_granted(&named.path));
+    refused
+        .map(|named| source.violation(named.line, format!("{module} may not name {}", named.path)))
+        .collect()
+}
+
+/// Whether a path is a module or something in it.
+fn within(path: &str, module: &str) -> bool {
+    path.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+}
+
+/// `model` passes a device on and never looks which it is.
+pub fn model_names_no_device_variant(source: &Source) -> Vec<String> {
+    if !source.is_in(&["src/engine/model/"]) {
+        return Vec::new();
+    }
+    let named = paths(source).into_iter();
+    let variant = |path: &str| {
+        let name = path.rsplit_once("Device::").map(|(_, name)| name);
+        name.is_some_and(|name| name.starts_with(|c: char| c.is_ascii_uppercase() || c == '*'))
+    };
+    named
+        .filter(|named| variant(&named.path))
+        .map(|named| source.violation(named.line, format!("model names {}", named.path)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(path: &str, text: &str) -> usize {
+        layers(&Source::new(path, text)).len()
+    }
+
+    #[test]
+    fn the_schedulers_parts_know_no_tensors() {
+        for part in ["scheduler", "scheduler/schedule", "block_pool", "sequence", "completion"] {
+            let path = format!("src/engine/{part}.rs");
+            for foreign in ["device::Tensor", "ops", "model::spec", "model_executor", "*"] {
+                let text = format!("fn f() {{ let x = crate::engine::{foreign}::y(); }}");
+                let text = text.replace("*::y()", "y()");
+                assert_eq!(refused(&path, &text), 1, "{path}: {foreign}");
+            }
+        }
+        assert_eq!(refused("src/engine/scheduler.rs", "use super::block_pool::BlockPool;"), 0);
+        assert_eq!(refused("src/engine/scheduler.rs", "use super::*;"), 1);
+        assert_eq!(refused("src/engine/scheduler.rs", "use crate::engine as e;"), 1);
+        assert_eq!(refused("src/engine/scheduler/tests.rs", "use super::*;"), 0);
+        assert_eq!(refused("src/engine/prefix_cache.rs", "use crate::engine::ops_of;"), 1);
+    }
+
+    #[test]
+    fn other_layers_keep_apart() {
+        assert_eq!(refused("src/engine/ops/norm.rs", "use crate::engine::model::spec::A;"), 1);
+        assert_eq!(refused("src/engine/ops/norm.rs", "use super::super::scheduler::A;"), 1);
+        assert_eq!(refused("src/engine/ops/norm.rs", "use crate::engine::device::Tensor;"), 0);
+        assert_eq!(
+            refused("src/engine/model/a.rs", "use crate::engine::device::{Cpu, Tensor};"),
+            1
+        );
+        assert_eq!(refused("src/engine/text/a.rs", "use crate::engine::device::Tensor;"), 1);
+        assert_eq!(refused("src/engine/executor.rs", "use super::request::Request;"), 1);
+        assert_eq!(refused("src/cli/run/mod.rs", "use crate::engine::{Engine, sampler::a};"), 1);
+        assert_eq!(refused("src/cli/run/mod.rs", "use crate::engine::text::Tokenizer;"), 1);
+        assert_eq!(refused("src/cli/run/mod.rs", "use super::args::RunArgs;"), 0);
+        for path in ["src/engine/mod.rs", "src/engine/stats.rs", "src/engine/text/mod.rs"] {
+            assert_eq!(refused(path, "use crate::cli::exit::Exit;"), 1, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_device_variant_in_a_model_is_found() {
+        let model = |text: &str| Source::new("src/engine/model/decoder.rs", text);
+        let bad = "fn f(d: &Device) { let Device::Cpu(c) = d; } use super::x::Device::*;";
+        assert_eq!(model_names_no_device_variant(&model(bad)).len(), 2);
+        assert!(model_names_no_device_variant(&model("let d = Device::cpu(1);")).is_empty());
+    }
+}

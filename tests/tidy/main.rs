@@ -1,0 +1,209 @@
+//! The structure of the code, held by a test: layers, places, sizes, names (`docs/ARCHITECTURE.md`,
+//! "Invariants"). A rule is a function from a source to its violations; each is shown to find one.
+
+mod code;
+mod layers;
+mod lexer;
+mod paths;
+mod shape;
+mod source;
+mod tree;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use source::Source;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
+}
+
+/// Every file that git tracks or would add, so that a violation shows before it is committed.
+fn tracked_files() -> Vec<String> {
+    // The clone may belong to another user, as in containers.
+    let listing = Command::new("git")
+        .args(["-c", "safe.directory=*", "ls-files", "-z"])
+        .args(["--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output();
+    let listed = listing.ok().filter(|output| output.status.success());
+    let mut paths = match listed {
+        Some(output) => {
+            let names = String::from_utf8(output.stdout).expect("names are UTF-8");
+            names.split_terminator('\0').map(str::to_owned).collect()
+        }
+        None => walk(&root(), ""),
+    };
+    paths.retain(|path| root().join(path).is_file());
+    assert!(paths.iter().any(|path| path == "src/lib.rs"), "the files are not listed");
+    paths
+}
+
+/// The files of a tree that is no git checkout, without what is built or lent there.
+fn walk(folder: &Path, prefix: &str) -> Vec<String> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder).expect("a readable folder") {
+        let entry = entry.expect("a readable entry");
+        let path = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        if [".git", ".venv", "shared", "target"].contains(&path.as_str()) {
+            continue;
+        }
+        match entry.path().is_dir() {
+            true => paths.extend(walk(&entry.path(), &format!("{path}/"))),
+            false => paths.push(path),
+        }
+    }
+    paths
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The sources whose path ends so.
+fn sources(endings: &[&str]) -> Vec<Source> {
+    let paths = tracked_files().into_iter();
+    let wanted = paths.filter(|path| endings.iter().any(|ending| path.ends_with(ending)));
+    wanted.map(|path| Source::new(&path, &read(&path))).collect()
+}
+
+/// What a change in progress will bring into shape: `(rule's test, folder)`. Empty is right.
+const PENDING: &[(&str, &str)] =
+    &[("lines_are_narrow", "src/engine/text/"), ("files_begin_with_docs", "src/engine/text/")];
+
+fn check(rule: fn(&Source) -> Vec<String>, endings: &[&str]) {
+    none(sources(endings).iter().flat_map(rule).collect());
+}
+
+/// `check`, without the folders that are pending for this rule.
+fn check_but_pending(name: &str, rule: fn(&Source) -> Vec<String>) {
+    let pending: Vec<_> = PENDING.iter().filter(|(rule, _)| *rule == name).collect();
+    let mut sources = sources(ALL_CODE);
+    sources.retain(|source| !pending.iter().any(|(_, folder)| source.is_in(&[folder])));
+    none(sources.iter().flat_map(rule).collect());
+}
+
+fn none(violations: Vec<String>) {
+    assert!(violations.is_empty(), "\n{}\n", violations.join("\n"));
+}
+
+const RUST: &[&str] = &[".rs"];
+const ALL_CODE: &[&str] = &[".rs", ".cu", ".cuh"];
+
+#[test]
+fn layers_name_only_what_is_below_them() {
+    check(layers::layers, RUST);
+}
+
+#[test]
+fn every_layer_is_a_module() {
+    let sources = sources(RUST);
+    for (layer, _) in layers::LAYERS {
+        let is_it = |source: &Source| paths::module_of(&source.path).join("::") == *layer;
+        assert!(sources.iter().any(is_it), "{layer} is gone: its rule holds nothing");
+    }
+}
+
+#[test]
+fn model_names_no_device_variant() {
+    check(layers::model_names_no_device_variant, RUST);
+}
+
+#[test]
+fn every_architecture_has_a_golden_model() {
+    let is_config =
+        |path: &String| path.starts_with("testdata/golden/") && path.ends_with("/config.json");
+    let configs: Vec<_> = tracked_files().into_iter().filter(is_config).collect();
+    let configs: Vec<_> = configs.iter().map(|path| read(path)).collect();
+    none(tree::architectures_without_golden(&read("src/engine/model/mod.rs"), &configs));
+}
+
+#[test]
+fn every_kernel_has_an_op_and_a_test() {
+    let rust = sources(RUST);
+    let in_folder = |folder| rust.iter().filter(|s| s.is_in(&[folder])).collect::<Vec<_>>();
+    let (ops, tests) = (in_folder("src/engine/ops/"), in_folder("tests/"));
+    let kernels = sources(&[".cu"]);
+    let kernels = kernels.iter().filter(|source| source.is_in(&["kernels/"]));
+    none(kernels.flat_map(|k| tree::kernel_parts(&k.path, &k.text, &ops, &tests)).collect());
+}
+
+#[test]
+fn unsafe_is_placed_and_explained() {
+    check(code::unsafe_is_placed_and_explained, RUST);
+}
+
+#[test]
+fn the_environment_is_read_in_cli() {
+    check(code::environment_is_read_in_cli, RUST);
+}
+
+#[test]
+fn no_static_changes() {
+    check(code::no_mutable_statics, RUST);
+}
+
+#[test]
+fn no_cargo_features() {
+    check(code::no_cargo_features, RUST);
+}
+
+#[test]
+fn printing_is_in_cli() {
+    check(code::printing_is_in_cli, RUST);
+}
+
+#[test]
+fn nothing_is_put_off() {
+    check(code::nothing_is_put_off, ALL_CODE);
+}
+
+#[test]
+fn no_clippy_threshold_is_lifted() {
+    check(code::no_clippy_threshold_is_lifted, RUST);
+}
+
+#[test]
+fn files_are_short() {
+    check(shape::files_are_short, ALL_CODE);
+}
+
+#[test]
+fn lines_are_narrow() {
+    check_but_pending("lines_are_narrow", shape::lines_are_narrow);
+}
+
+#[test]
+fn files_begin_with_docs() {
+    check_but_pending("files_begin_with_docs", shape::files_begin_with_docs);
+}
+
+#[test]
+fn names_mean_something() {
+    check(shape::names_mean_something, ALL_CODE);
+}
+
+#[test]
+fn the_top_level_is_the_layout() {
+    none(tree::top_level(&tracked_files()));
+}
+
+#[test]
+fn files_are_small_and_portable() {
+    let mut violations = Vec::new();
+    for path in tracked_files() {
+        let bytes = fs::read(root().join(&path)).expect("a listed file");
+        violations.extend(tree::file_size(&path, bytes.len() as u64));
+        // What is not text is weights, archives or a test's broken input.
+        if let Ok(text) = String::from_utf8(bytes) {
+            violations.extend(tree::machine_traces(&path, &text));
+        }
+    }
+    none(violations);
+}
+
+#[test]
+fn settings_are_kept() {
+    none(tree::files_with_settings().flat_map(|path| tree::settings(path, &read(path))).collect());
+}

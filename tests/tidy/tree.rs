@@ -1,0 +1,197 @@
+//! What the repository holds: files, top level, data, settings.
+
+use crate::source::Source;
+
+/// `docs/ARCHITECTURE.md`, "Layout". What is not named here belongs in one of these folders.
+const TOP_LEVEL: &[&str] = &[
+    ".ci",
+    ".gitignore",
+    "AGENTS.md",
+    "CHANGELOG.md",
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE",
+    "README.md",
+    "benches",
+    "clippy.toml",
+    "docs",
+    "examples",
+    "kernels",
+    "rustfmt.toml",
+    "scripts",
+    "src",
+    "testdata",
+    "tests",
+];
+
+const MAX_FILE_BYTES: u64 = 4 << 20;
+
+/// Hosts of package registries: a build asks whatever its user has configured.
+const REGISTRY_HOSTS: &[&str] = &[
+    concat!("crates", ".io"),
+    concat!("pypi", ".org"),
+    concat!("pythonhosted", ".org"),
+    concat!("npmjs", ".org"),
+    concat!("rubygems", ".org"),
+    concat!("anaconda", ".org"),
+    concat!("docker", ".io"),
+    concat!("static.rust-lang", ".org"),
+    concat!("proxy.golang", ".org"),
+];
+
+/// Folders of a developer's machine.
+const MACHINE_FOLDERS: &[&str] =
+    &[concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
+
+/// Files whose first folder or name the layout does not know.
+pub fn top_level(paths: &[String]) -> Vec<String> {
+    let known = |path: &&String| {
+        let first = path.split('/').next().unwrap_or(path);
+        TOP_LEVEL.contains(&first)
+    };
+    paths
+        .iter()
+        .filter(|path| !known(path))
+        .map(|path| format!("{path}: not in the layout"))
+        .collect()
+}
+
+/// A file that belongs in a download, not in every clone.
+pub fn file_size(path: &str, num_bytes: u64) -> Option<String> {
+    (num_bytes > MAX_FILE_BYTES).then(|| format!("{path}: {num_bytes} bytes"))
+}
+
+/// What holds on one machine only. Cargo itself writes the registry into its lock file.
+pub fn machine_traces(path: &str, text: &str) -> Vec<String> {
+    let mut violations = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let hosts =
+            REGISTRY_HOSTS.iter().filter(|host| path != "Cargo.lock" && line.contains(*host));
+        let folders = MACHINE_FOLDERS.iter().filter(|folder| names_folder(line, folder));
+        let found = hosts.chain(folders);
+        violations.extend(found.map(|found| format!("{path}:{}: {found}", index + 1)));
+    }
+    violations
+}
+
+/// Whether a path begins with the folder, rather than going through one of its name.
+fn names_folder(line: &str, folder: &str) -> bool {
+    let inner = |c: char| c.is_alphanumeric() || "._-}~)".contains(c);
+    line.match_indices(folder).any(|(at, _)| !line[..at].ends_with(inner))
+}
+
+/// The thresholds that clippy measures, and that nobody may lose: `(file, line)`.
+const SETTINGS: &[(&str, &str)] = &[
+    ("clippy.toml", "too-many-lines-threshold = 70"),
+    ("clippy.toml", "too-many-arguments-threshold = 7"),
+    ("rustfmt.toml", "max_width = 100"),
+    ("Cargo.toml", "too_many_lines = \"warn\""),
+    ("Cargo.toml", "too_many_arguments = \"warn\""),
+    ("Cargo.toml", "undocumented_unsafe_blocks = \"warn\""),
+    ("Cargo.toml", "disallowed_methods = \"warn\""),
+    ("Cargo.toml", "unsafe_op_in_unsafe_fn = \"deny\""),
+    (".ci/run", "cargo clippy --locked --all-targets -- -D warnings"),
+];
+
+/// The settings that a file lacks; and cargo features, which it may not have.
+pub fn settings(path: &str, text: &str) -> Vec<String> {
+    let has = |wanted: &str| text.lines().any(|line| line.trim_end().ends_with(wanted));
+    let wanted = SETTINGS.iter().filter(|(file, _)| *file == path);
+    let missing =
+        wanted.filter(|(_, line)| !has(line)).map(|(_, line)| format!("{path}: no {line}"));
+    let features = path == "Cargo.toml" && has("[features]");
+    missing.chain(features.then(|| format!("{path}: cargo features"))).collect()
+}
+
+/// The files that must have settings.
+pub fn files_with_settings() -> impl Iterator<Item = &'static str> {
+    SETTINGS.iter().map(|(file, _)| *file)
+}
+
+/// The architectures of the registry (`src/engine/model/mod.rs`) for which no golden model's
+/// config.json stands.
+pub fn architectures_without_golden(registry: &str, configs: &[String]) -> Vec<String> {
+    let table = registry.split_once("ARCHITECTURES: &[").map_or("", |(_, rest)| rest);
+    let table = table.split_once("= &[").map_or("", |(_, rest)| rest);
+    let table = table.split_once("];").map_or("", |(table, _)| table);
+    let names: Vec<&str> = table.split('"').skip(1).step_by(2).collect();
+    assert!(!names.is_empty(), "no architecture is registered, or the registry is written anew");
+    let has_golden =
+        |name: &&&str| configs.iter().any(|text| text.contains(&format!("\"{name}\"")));
+    names.iter().filter(|name| !has_golden(name)).map(|name| format!("{name}: no golden")).collect()
+}
+
+/// What a kernel lacks: a symbol of its own name, an op, and a test named after it.
+pub fn kernel_parts(path: &str, text: &str, ops: &[&Source], tests: &[&Source]) -> Vec<String> {
+    let stem = path.rsplit('/').next().unwrap_or(path).trim_end_matches(".cu");
+    let symbol = Source::new(path, text).tokens.iter().any(|token| token.text == stem);
+    let op = ops.iter().any(|source| !source.find(&["fn", stem]).is_empty());
+    let test = ops.iter().chain(tests).any(|source| has_test_of(source, stem));
+    let parts = [(symbol, "symbol"), (op, "op"), (test, "test")];
+    let missing = parts.iter().filter(|(there, _)| !there);
+    missing.map(|(_, part)| format!("{path}: no {part} named {stem}")).collect()
+}
+
+fn has_test_of(source: &Source, stem: &str) -> bool {
+    source.find(&["[", "test", "]", "fn"]).iter().any(|at| source.token(*at, 4).contains(stem))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_layout_does_not_know_is_found() {
+        let paths = ["build.rs", "src/lib.rs", "notes/a.md", "README.md"].map(str::to_owned);
+        assert_eq!(top_level(&paths).len(), 2);
+        assert!(file_size("a", MAX_FILE_BYTES + 1).is_some());
+        assert!(file_size("a", MAX_FILE_BYTES).is_none());
+    }
+
+    #[test]
+    fn traces_of_a_machine_are_found() {
+        for host in REGISTRY_HOSTS {
+            let line = format!("see https://{host}/x");
+            assert_eq!(machine_traces("README.md", &line).len(), 1, "{line}");
+            assert!(machine_traces("Cargo.lock", &line).is_empty(), "{line}");
+        }
+        for folder in MACHINE_FOLDERS {
+            assert_eq!(machine_traces("a.sh", &format!("cd \"{folder}x\"")).len(), 1, "{folder}");
+            assert!(machine_traces("a.sh", &format!("cd docs{folder}")).is_empty(), "{folder}");
+        }
+        assert!(machine_traces("README.md", "on PyPI, or with cargo install").is_empty());
+    }
+
+    #[test]
+    fn a_lost_setting_is_found() {
+        let all: Vec<&str> = SETTINGS.iter().map(|(_, line)| *line).collect();
+        assert!(settings("Cargo.toml", &all.join("\n")).is_empty());
+        assert_eq!(settings("Cargo.toml", &all[1..].join("\n")).len(), 0);
+        assert_eq!(settings("clippy.toml", &all[1..].join("\n")).len(), 1);
+        assert_eq!(settings("clippy.toml", &all.join("\n").replace("= 70", "= 700")).len(), 1);
+        assert_eq!(settings("Cargo.toml", &format!("{}\n[features]", all.join("\n"))).len(), 1);
+    }
+
+    #[test]
+    fn an_architecture_without_golden_is_found() {
+        let registry =
+            "pub const ARCHITECTURES: &[(&str, B)] = &[\n(\"A\", a),\n(\"B\", b),\n];\n\"C\"";
+        let config = |name: &str| format!("{{\"architectures\": [\"{name}\"]}}");
+        assert_eq!(architectures_without_golden(registry, &[config("A")]), ["B: no golden"]);
+        assert!(architectures_without_golden(registry, &[config("B"), config("A")]).is_empty());
+    }
+
+    #[test]
+    fn a_kernel_without_op_or_test_is_found() {
+        let kernel = "// rms.\nextern \"C\" __global__ void rms(float* x) {}";
+        let op = "pub fn rms() {}\n#[test]\nfn rms_agrees_with_f64() {}";
+        let parts = |path: &str, kernel: &str, op: &str| {
+            kernel_parts(path, kernel, &[&Source::new("src/engine/ops/rms.rs", op)], &[]).len()
+        };
+        assert_eq!(parts("kernels/rms.cu", kernel, op), 0);
+        assert_eq!(parts("kernels/rms.cu", "void other() {}", op), 1);
+        assert_eq!(parts("kernels/rms.cu", kernel, "pub fn rms() {}"), 1);
+        assert_eq!(parts("kernels/rms.cu", kernel, "#[test]\nfn rms_agrees() {}"), 1);
+        assert_eq!(parts("kernels/rms.cu", kernel, "fn other() {}\nfn rms_agrees() {}"), 2);
+    }
+}
