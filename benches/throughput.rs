@@ -3,9 +3,8 @@
 //!
 //!     cargo bench --bench throughput -- --model smol135 --workload mixed --reps 3 [--block-size N]
 //!
-//! Workloads and tokenizer are read from `../shared/peers`; weights are dummies of
-//! `benches/shapes`. Greedy, `ignore_eos`, every row yields exactly its `max_tokens`: the same work
-//! as `../shared/peers/RESULTS.md`.
+//! Workloads and tokenizer are the peers' (`benches/runs` has their figures), weights are dummies of
+//! `benches/shapes`. Greedy, `ignore_eos`: every row yields exactly its `max_tokens`.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -70,7 +69,7 @@ fn root() -> PathBuf {
 }
 
 fn rows(workload: &str) -> Vec<Row> {
-    let path = root().join(format!("../shared/peers/workloads/{workload}.jsonl"));
+    let path = root().join(format!("benches/workloads/{workload}.jsonl"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     text.lines().map(|line| serde_json::from_str(line).expect("a row")).collect()
 }
@@ -84,7 +83,7 @@ fn load(model: &str, options: &HashMap<String, String>) -> Engine {
     });
     let model = ModelConfig {
         model_dir: root().join("benches/shapes").join(model),
-        tokenizer_dir: Some(root().join("../shared/peers/tokenizer")),
+        tokenizer_dir: Some(root().join("benches/tokenizer")),
         load_format: LoadFormat::Dummy,
         dtype: Some(dtype),
         ..ModelConfig::default()

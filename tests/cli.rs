@@ -357,10 +357,10 @@ fn quiet_twice_says_nothing_and_json_progress_is_json() {
 #[test]
 fn overwrite_replaces_the_output() {
     let folder = temporary();
-    fs::write(folder.path().join("out.jsonl"), "old\n").unwrap();
+    fs::write(folder.path().join("out.jsonl"), "the last run's file\n").unwrap();
     let flags = ["-i", PROMPTS, "-o", "out.jsonl", "--overwrite"];
     assert_exit(&finish(&mut demo(folder.path(), &flags), ""), 0);
-    assert!(!fs::read_to_string(folder.path().join("out.jsonl")).unwrap().contains("old"));
+    assert!(!fs::read_to_string(folder.path().join("out.jsonl")).unwrap().contains("the last run"));
 }
 
 /// Rows without end, each of which takes a while.

@@ -37,7 +37,7 @@ use error::{CliError, sanitized};
 use exit::Exit;
 use style::Environment;
 
-use crate::engine::text::panic_is_contained;
+use crate::engine::text::is_contained;
 
 /// The whole program: from the command line to the exit code.
 pub fn main() -> Exit {
@@ -74,7 +74,7 @@ fn run_command(args: RunArgs) -> Exit {
 /// A panic in any thread is a bug and ends the process: the other threads would wait for ever.
 fn install_panic_hook(verbose: bool) {
     std::panic::set_hook(Box::new(move |info| {
-        if panic_is_contained() {
+        if info.location().is_some_and(is_contained) {
             return;
         }
         let mut text = bug_report(info);

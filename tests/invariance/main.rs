@@ -106,7 +106,7 @@ fn check(model: &str) {
 
 #[test]
 fn the_demo_model_gives_the_same_bytes_however_it_is_run() {
-    check("golden/llama3");
+    check("demo");
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn post_norm_and_learned_positions_give_the_same_bytes_however_they_are_run() {
 #[test]
 fn a_row_alone_has_the_bytes_that_it_has_among_others() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let model = root.join("testdata/golden/llama3");
+    let model = root.join("testdata/demo");
     let folder = tempfile::tempdir().unwrap();
     let (all, alone) = (folder.path().join("all.jsonl"), folder.path().join("alone.jsonl"));
     let rows = rows::jsonl();

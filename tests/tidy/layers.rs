@@ -18,6 +18,7 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "request",
             "stats",
             "text::RunDate",
+            "text::is_contained",
         ],
     ),
     // Memory and threads.

@@ -9,9 +9,9 @@ use half::{bf16, f16};
 /// Instruction set of the CPU kernels. Results are equal within one set, not across sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
-    /// AVX-512 F, BW, DQ, VL: 16 lanes.
+    /// AVX-512 F, BW, DQ, VL, and what AVX2 needs: 16 lanes.
     Avx512,
-    /// AVX2, FMA: 8 lanes.
+    /// AVX2, FMA, F16C: 8 lanes.
     Avx2,
     /// Any CPU: arrays of 8, no fused multiply-add.
     Portable,
@@ -39,10 +39,14 @@ impl Isa {
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
-                    && is_x86_feature_detected!("fma")
+                    && Isa::Avx2.is_available()
             }
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            Isa::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         }

@@ -1,6 +1,7 @@
 //! `ChatTemplate`: messages to prompt text, byte for byte as transformers' `apply_chat_template`.
 //!
-//! Templates come with models and are not trusted: steps, nesting and output are limited, nothing can be
+//! Templates come with models and are not trusted: steps, nesting and output are limited, nothing
+//! can be
 //! included. Not limited is the memory of values: `x ~ x` in a loop doubles a string at every step.
 
 use std::collections::BTreeMap;
@@ -140,7 +141,8 @@ impl ChatTemplate {
     /// Renders a JSON array of messages.
     ///
     /// # Errors
-    /// The template rejects the messages (its text is in the error), or takes too long or writes too
+    /// The template rejects the messages (its text is in the error), or takes too long or writes
+    /// too
     /// much.
     pub fn render(&self, messages: &Value, options: &ChatOptions) -> Result<String, TextError> {
         let context = self.context(messages, options)?;
@@ -201,7 +203,8 @@ impl ChatTemplate {
         *self.takes_content_parts.get_or_init(|| content_parts::are_taken_by(self))
     }
 
-    /// The variables of a render. transformers passes `tools` and `documents` even when they are None.
+    /// The variables of a render. transformers passes `tools` and `documents` even when they are
+    /// None.
     fn context(&self, messages: &Value, options: &ChatOptions) -> Result<Jinja, TextError> {
         let Some(messages) = messages.as_array() else {
             return Err(TextError::template("messages is not a JSON array"));
@@ -256,7 +259,8 @@ fn named_templates(value: &Value) -> Vec<(&'static str, String)> {
     [DEFAULT, TOOL_USE].into_iter().filter_map(named).collect()
 }
 
-/// A message as transformers passes it on: keys whose value is null are left out, and reasoning, which
+/// A message as transformers passes it on: keys whose value is null are left out, and reasoning,
+/// which
 /// goes by three names, is given as `reasoning_content` and `thinking`.
 fn message_variable(message: &Value) -> Jinja {
     let mut fields = Map::new();

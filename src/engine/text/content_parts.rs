@@ -1,7 +1,8 @@
 //! Message content as a list of parts, OpenAI's form, for templates that expect a string.
 //!
 //! Some templates loop over the parts, most print `content` as it is. vLLM finds out by reading the
-//! template's syntax tree; here a probe is rendered: a template that takes parts prints their text only.
+//! template's syntax tree; here a probe is rendered: a template that takes parts prints their text
+//! only.
 
 use serde_json::{Value, json};
 

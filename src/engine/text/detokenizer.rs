@@ -4,7 +4,8 @@ use super::{TextError, Tokenizer};
 
 /// Prompt tokens with text that are kept as context (vLLM's slow path keeps 5 + 2, of any kind).
 ///
-/// Decoders look at most at the beginning of what they decode (a leading space is dropped there) and
+/// Decoders look at most at the beginning of what they decode (a leading space is dropped there)
+/// and
 /// at runs of byte tokens, so a little text before the first new token makes it decode as it does
 /// after the whole prompt. Special tokens do not count: a window of those alone has no text.
 const PROMPT_CONTEXT: usize = 6;
@@ -12,8 +13,10 @@ const PROMPT_CONTEXT: usize = 6;
 /// Incomplete characters are at most three bytes, each a token of its own at worst.
 const MAX_INCOMPLETE: usize = 3;
 
-/// Text of the tokens generated after a prompt. Bytes that are not yet a character are held back, so
-/// that the text only ever grows, and never ends with U+FFFD; as in vLLM, a dangling tail is dropped.
+/// Text of the tokens generated after a prompt. Bytes that are not yet a character are held back,
+/// so
+/// that the text only ever grows, and never ends with U+FFFD; as in vLLM, a dangling tail is
+/// dropped.
 #[derive(Clone, Debug)]
 pub struct Detokenizer {
     text: String,
@@ -76,7 +79,8 @@ impl Detokenizer {
             .or_else(|| decoded.strip_prefix(context.trim_end_matches('\u{FFFD}')));
         match new {
             Some(new) => self.text.push_str(new),
-            // The new tokens changed the text of the context: bytes that were a character have become
+            // The new tokens changed the text of the context: bytes that were a character have
+            // become
             // part of an invalid run. What is out stays out (vLLM resets its stream).
             None => {
                 let pending = &self.window[self.context..];

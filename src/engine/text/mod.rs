@@ -1,4 +1,5 @@
-//! Strings to token ids and back: tokenizer, chat template, detokenizer, stop strings. Knows no tensors.
+//! Strings to token ids and back: tokenizer, chat template, detokenizer, stop strings. Knows no
+//! tensors.
 
 mod chat_template;
 mod contained;
@@ -16,7 +17,7 @@ mod tokenizer;
 mod tokenizer_files;
 
 pub use chat_template::{ChatOptions, ChatTemplate};
-pub use contained::panic_is_contained;
+pub use contained::is_contained;
 pub use control_tokens::RenderedChat;
 pub use detokenizer::Detokenizer;
 pub use run_date::RunDate;

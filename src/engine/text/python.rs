@@ -1,4 +1,5 @@
-//! How Python writes values: `json.dumps`, `repr`, floats. Chat templates are written against these.
+//! How Python writes values: `json.dumps`, `repr`, floats. Chat templates are written against
+//! these.
 
 use std::fmt::Write;
 

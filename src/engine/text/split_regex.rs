@@ -1,9 +1,11 @@
 //! Loads a tokenizer whose pre-tokenizer splits on a regex that tokenizers 1.0.0-rc.3 has no
 //! hand-written splitter for (BLOOM, Falcon, DeepSeek-Coder, Qwen 3.5 ...).
 //!
-//! rc.3 can run such a `Split` on fancy-regex, but its JSON reader never compiles the pattern, and the
+//! rc.3 can run such a `Split` on fancy-regex, but its JSON reader never compiles the pattern, and
+//! the
 //! tokenizer then refuses every text. So the pre-tokenizer is compiled here and the tokenizer put
-//! together again from its parts. GPT-2, Llama 3, Qwen 2/3, o200k, Tekken and DeepSeek 3 do not need it.
+//! together again from its parts. GPT-2, Llama 3, Qwen 2/3, o200k, Tekken and DeepSeek 3 do not
+//! need it.
 
 use serde_json::Value;
 use tokenizers::models::bpe::PipelineBPE;

@@ -132,7 +132,8 @@ impl Tokenizer {
         Ok(tokens.into_iter().map(PipelineToken::id).collect())
     }
 
-    /// Ids of a rendered chat: control tokens that the template wrote are control tokens, those that
+    /// Ids of a rendered chat: control tokens that the template wrote are control tokens, those
+    /// that
     /// users typed are text. No special tokens are added; the template wrote them.
     ///
     /// # Errors

@@ -2,7 +2,8 @@
 //! named special tokens are added tokens, `add_bos_token` is in the post-processor.
 //!
 //! What transformers does in Python classes and is not matched: model-specific tokenizer classes of
-//! transformers 5 that rebuild normalizer or pre-tokenizer from flags (`add_prefix_space`, `legacy`),
+//! transformers 5 that rebuild normalizer or pre-tokenizer from flags (`add_prefix_space`,
+//! `legacy`),
 //! and its patch of a regex some Mistral files got wrong. `tokenizer.json` is honoured as it is.
 
 use std::collections::BTreeMap;
@@ -207,7 +208,8 @@ fn template(bos: Option<(String, u32)>, eos: Option<(String, u32)>) -> Value {
     json!({"type": "TemplateProcessing", "single": pieces(&["A"]), "pair": pieces(&["A", "B"])})
 }
 
-/// tokenizers 1.0.0-rc.3 refuses `ByteLevel` with `add_prefix_space`; a normalizer that puts a space
+/// tokenizers 1.0.0-rc.3 refuses `ByteLevel` with `add_prefix_space`; a normalizer that puts a
+/// space
 /// in front unless one is there is the same thing.
 fn prefix_space_as_normalizer(tokenizer: &mut Value) {
     let pre_tokenizer = &mut tokenizer["pre_tokenizer"];

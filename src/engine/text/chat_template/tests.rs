@@ -1,3 +1,5 @@
+//! Tests of chat templates against cases rendered by transformers' rules.
+
 use serde_json::json;
 
 use super::*;

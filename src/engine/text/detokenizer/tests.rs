@@ -1,3 +1,5 @@
+//! Tests of incremental detokenization.
+
 use super::super::tokenizer::tests::{byte_fallback, byte_level, metaspace};
 use super::*;
 

@@ -1,3 +1,5 @@
+//! Tests of the tokenizer wrapper.
+
 use serde_json::{Value, json};
 
 use super::super::{ChatOptions, ChatTemplate};
