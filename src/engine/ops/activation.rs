@@ -4,7 +4,7 @@ use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Device, Tensor};
 
-use super::{for_row_chunks, map_in_place, map2};
+use super::{VectorOp, for_row_chunks, map_in_place, map2};
 
 /// Activation functions, by Hugging Face's names in `hidden_act`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Kernel for Plain<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         // SAFETY: dispatched for this CPU.
-        unsafe { map_in_place::<V>(self.values, |x| apply(self.activation, x)) };
+        unsafe { map_in_place::<V>(self.values, Activate(self.activation)) };
     }
 }
 
@@ -78,11 +78,27 @@ impl Kernel for Gated<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         // SAFETY: dispatched for this CPU.
-        unsafe {
-            map2::<V>(self.gate, self.up, self.out, |gate, up| {
-                apply(self.activation, gate).mul(up)
-            });
-        }
+        unsafe { map2::<V>(self.gate, self.up, self.out, ActivateAndMul(self.activation)) };
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Activate(Activation);
+
+impl<V: Vector> VectorOp<V> for Activate {
+    #[inline(always)]
+    unsafe fn apply(&self, x: V, _: V) -> V {
+        apply(self.0, x)
+    }
+}
+
+struct ActivateAndMul(Activation);
+
+impl<V: Vector> VectorOp<V> for ActivateAndMul {
+    #[inline(always)]
+    unsafe fn apply(&self, gate: V, up: V) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { apply(self.0, gate).mul(up) }
     }
 }
 

@@ -41,43 +41,59 @@ fn for_row_chunks(
     });
 }
 
+/// What `map2` does with a pair of vectors. Short closures will do; what is longer is a struct with an
+/// `inline(always)` method: a closure cannot be marked so, and one that stays out of line is compiled
+/// without the kernel's target features, which makes a call of every instruction in it.
+trait VectorOp<V> {
+    /// # Safety
+    /// The CPU has the instructions of `V`.
+    unsafe fn apply(&self, a: V, b: V) -> V;
+}
+
+impl<V, F: Fn(V, V) -> V> VectorOp<V> for F {
+    #[inline(always)]
+    unsafe fn apply(&self, a: V, b: V) -> V {
+        self(a, b)
+    }
+}
+
 /// `out[i] = f(a[i], b[i])` by vectors; the tail goes through a padded copy, so that every element
 /// sees the same arithmetic.
 ///
 /// # Safety
 /// The CPU has the instructions of `V`.
 #[inline(always)]
-unsafe fn map2<V: Vector>(a: &[f32], b: &[f32], out: &mut [f32], f: impl Fn(V, V) -> V) {
+unsafe fn map2<V: Vector>(a: &[f32], b: &[f32], out: &mut [f32], f: impl VectorOp<V>) {
     let len = out.len();
     assert!(a.len() == len && b.len() == len);
     let whole = len - len % V::LANES;
     // SAFETY: `whole` is within all three slices; the padded buffers have 16 >= LANES elements.
     unsafe {
         for i in (0..whole).step_by(V::LANES) {
-            let value = f(V::load(a.as_ptr().add(i)), V::load(b.as_ptr().add(i)));
+            let value = f.apply(V::load(a.as_ptr().add(i)), V::load(b.as_ptr().add(i)));
             value.store(out.as_mut_ptr().add(i));
         }
         if whole < len {
             let (mut pad_a, mut pad_b) = ([0.0f32; 16], [0.0f32; 16]);
             pad_a[..len - whole].copy_from_slice(&a[whole..]);
             pad_b[..len - whole].copy_from_slice(&b[whole..]);
-            f(V::load(pad_a.as_ptr()), V::load(pad_b.as_ptr())).store(pad_a.as_mut_ptr());
+            f.apply(V::load(pad_a.as_ptr()), V::load(pad_b.as_ptr())).store(pad_a.as_mut_ptr());
             out[whole..].copy_from_slice(&pad_a[..len - whole]);
         }
     }
 }
 
-/// `values[i] = f(values[i])` by vectors, with the arithmetic of `map2`.
+/// `values[i] = f(values[i], values[i])` by vectors, with the arithmetic of `map2`.
 ///
 /// # Safety
 /// The CPU has the instructions of `V`.
 #[inline(always)]
-unsafe fn map_in_place<V: Vector>(values: &mut [f32], f: impl Fn(V) -> V) {
+unsafe fn map_in_place<V: Vector>(values: &mut [f32], f: impl VectorOp<V> + Copy) {
     let mut copy = [0.0f32; 64];
     for values in values.chunks_mut(64) {
         let copy = &mut copy[..values.len()];
         copy.copy_from_slice(values);
         // SAFETY: the caller's promise.
-        unsafe { map2::<V>(copy, copy, values, |x, _| f(x)) };
+        unsafe { map2::<V>(copy, copy, values, f) };
     }
 }

@@ -4,7 +4,7 @@ use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Device, Tensor};
 
-use super::{for_row_chunks, map_in_place};
+use super::{VectorOp, for_row_chunks, map_in_place};
 
 /// Bounds every value of `x` to (-cap, cap), in place.
 pub fn soft_cap(device: &Device, cap: f32, x: &mut Tensor) {
@@ -27,7 +27,17 @@ impl Kernel for Cap<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         // SAFETY: dispatched for this CPU.
-        unsafe { map_in_place::<V>(self.values, |x| capped(x, self.cap)) };
+        unsafe { map_in_place::<V>(self.values, Capped(self.cap)) };
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Capped(f32);
+
+impl<V: Vector> VectorOp<V> for Capped {
+    #[inline(always)]
+    unsafe fn apply(&self, x: V, _: V) -> V {
+        capped(x, self.0)
     }
 }
 
