@@ -76,7 +76,8 @@ impl<E: Element> Kernel for BlockTask<'_, E> {
                 // SAFETY: the tile's rows are below num_rows; dispatched for this CPU.
                 row += unsafe {
                     match (V::LANES, num_rows - row) {
-                        (16, 12..) => self.tile::<V, 12>(panel, row),
+                        // 13 to 16 rows are better two tiles of 8 than 12 and a small rest.
+                        (16, 12 | 17..) => self.tile::<V, 12>(panel, row),
                         (16, 8..) => self.tile::<V, 8>(panel, row),
                         (8, 6..) => self.tile::<V, 6>(panel, row),
                         (_, 4..) => self.tile::<V, 4>(panel, row),
