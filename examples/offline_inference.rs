@@ -33,16 +33,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     for (index, text) in PROMPTS.iter().enumerate() {
         let prompt = Prompt::Text((*text).to_owned());
-        // The key of a row's random numbers is the program's to choose: equal keys, equal completions,
-        // whatever else runs beside them.
+        // The key of a row's random numbers is the program's to choose: equal keys, equal
+        // completions, whatever else runs beside them.
         let row_key = RowKey(index as u64);
         let request = processor.process(index as u64, prompt, params.clone(), row_key);
-        // A prompt that the model cannot take is the row's fault: a program may well go on without it.
+        // A prompt that the model cannot take is the row's fault: a program may well go on without
+        // it.
         engine.add_request(request.map_err(|error| error.message)?);
     }
 
-    // One step computes at most one new token for each running sequence. Short answers come out first:
-    // outputs are put back in order by the number that the request was given.
+    // One step computes at most one new token for each running sequence. Short answers come out
+    // first: outputs are put back in order by the number that the request was given.
     let mut outputs = BTreeMap::new();
     while engine.has_unfinished_requests() {
         for output in engine.step()? {

@@ -92,7 +92,8 @@ fn batch(case: Case) -> Batch {
     batch
 }
 
-/// Every slot is written: pages that were never touched are all one page of zeros, and in the cache.
+/// Every slot is written: pages that were never touched are all one page of zeros, and in the
+/// cache.
 fn filled_cache(dtype: DType, case: Case, batch: &Batch) -> KvCache {
     let Shape { num_heads, num_kv_heads, .. } = case.shape;
     let num_blocks = batch.block_tables.len();

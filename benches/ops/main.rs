@@ -3,9 +3,10 @@
 //!     cargo bench --bench ops                                all of them, well under a minute
 //!     cargo bench --bench ops -- linear::bf16 --max-time 2   some of them, longer
 //!
-//! An `item` is a floating point operation, so `Gitem/s` reads GFLOP/s; bytes are those that the op must
-//! move at least once. Weights and KV that fit the last-level cache stay there between iterations: at
-//! M = 1 a model of many layers, which streams them from memory, is slower than this.
+//! An `item` is a floating point operation, so `Gitem/s` reads GFLOP/s; bytes are those that the op
+//! must move at least once. Weights and KV that fit the last-level cache stay there between
+//! iterations: at M = 1 a model of many layers, which streams them from memory, is slower than
+//! this.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -87,8 +88,8 @@ mod linear {
                 ("lm_head", VOCAB_SIZE, hidden),
             ];
             for (layer, n, k) in layers {
-                // Logits are computed for rows that sample only, never for a whole prompt; and the two
-                // output layers differ in K alone.
+                // Logits are computed for rows that sample only, never for a whole prompt; and the
+                // two output layers differ in K alone.
                 let is_output = layer == "lm_head";
                 if is_output && name == QWEN05.name {
                     continue;

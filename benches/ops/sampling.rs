@@ -1,4 +1,5 @@
-//! Sampling: one row of logits on one thread. A step has as many rows as sequences, shared by the threads.
+//! Sampling: one row of logits on one thread. A step has as many rows as sequences, shared by the
+//! threads.
 
 use divan::Bencher;
 use divan::counter::BytesCount;
@@ -47,15 +48,16 @@ fn run(bencher: Bencher, params: &SamplingParams) {
     });
     let logits = logits();
     let mut scratch = SamplerScratch::default();
-    // A row is scratch space after it is sampled, so each iteration takes a fresh copy, outside the clock.
+    // A row is scratch space after it is sampled, so each iteration takes a fresh copy, outside the
+    // clock.
     bencher
         .counter(BytesCount::of_slice(&logits))
         .with_inputs(|| logits.clone())
         .bench_local_refs(|row| run_row(row, &task, &mut scratch));
 }
 
-/// Near normal with a deviation of about 2.5, as a model's logits are: uniform ones have no tail, which
-/// is what top-p spends its time on.
+/// Near normal with a deviation of about 2.5, as a model's logits are: uniform ones have no tail,
+/// which is what top-p spends its time on.
 fn logits() -> Vec<f32> {
     let parts = random(8, VOCAB_SIZE, 1);
     let sum = |column: usize| (0..8).map(|row| parts.row(row)[column]).sum::<f32>();

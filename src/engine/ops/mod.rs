@@ -41,9 +41,9 @@ fn for_row_chunks(
     });
 }
 
-/// What `map2` does with a pair of vectors. Short closures will do; what is longer is a struct with an
-/// `inline(always)` method: a closure cannot be marked so, and one that stays out of line is compiled
-/// without the kernel's target features, which makes a call of every instruction in it.
+/// What `map2` does with a pair of vectors. Short closures will do; what is longer is a struct with
+/// an `inline(always)` method: a closure cannot be marked so, and one that stays out of line is
+/// compiled without the kernel's target features, which makes a call of every instruction in it.
 trait VectorOp<V> {
     /// # Safety
     /// The CPU has the instructions of `V`.
