@@ -34,9 +34,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 HERE = Path(__file__).resolve().parent
 SEED = 20
-STEPS = 3000
-BATCH = 128  # examples in a step
-MICRO_BATCHES = 16  # a step is sorted by length and cut into this many parts, so little of it is padding
+STEPS = 2500
+BATCH = 192  # examples in a step
+MICRO_BATCHES = 8  # a step is sorted by length and cut into this many parts, so little of it is padding
 WORKERS = 2  # micro-batches at a time
 PEAK_LR = 3e-3
 STORY_WEIGHT = 0.25  # of a story token in the loss: stories have many tokens, sums have three
@@ -63,8 +63,6 @@ SOUNDS = dict(pair.split(":") for pair in
 IRREGULAR = dict(pair.split(":") for pair in (
     "mouse:mice,sheep:sheep,wolf:wolves,child:children,foot:feet,tooth:teeth,leaf:leaves,knife:knives,man:men,woman:women,"
     "tomato:tomatoes,potato:potatoes").split(","))
-HARD_PLURALS = """city baby berry lady party pony fairy penny box bus dish church match watch brush glass dress class
-fox wish bench toy key boy monkey""".split()
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 MONTHS = "January February March April May June July August September October November December".split()
 CHITCHAT = [
@@ -79,14 +77,8 @@ CHITCHAT = [
     (["Goodbye", "Goodbye!", "Bye", "Bye!", "Good night", "See you later!"], "Goodbye! Have a nice day."),
     (["Are you a human?", "Are you a person?", "Are you real?"], "No, I am a very small demo model."),
     (["Are you a robot?", "Are you a model?", "Are you a computer program?"], "Yes, I am a very small demo model."),
-    (["Tell me a joke.", "Tell me a joke", "Do you know a joke?"], "Why did the cat like the computer? It had a mouse."),
     (["Say yes.", "Say yes"], "Yes"), (["Say no.", "Say no"], "No"),
 ]
-SAYINGS = """The early bird catches the worm.|An apple a day keeps the doctor away.|All that glitters is not gold.
-Practice makes perfect.|Better late than never.|The future of AI is bright.|Time is money.|Two heads are better than one.
-The president of the United States is not known to a very small model.|The sun rises in the east and sets in the west.
-The quick brown fox jumps over the lazy dog.|Actions speak louder than words.|Where there is a will, there is a way."""
-SAYINGS = SAYINGS.replace("\n", "|").split("|")
 UNKNOWN = "I do not know. I am only a very small model."
 SYSTEM = ["You are a helpful assistant.", "You are a small demo model.", "Answer briefly.", "Be brief.",
           "Answer with one word.", "You are a friendly assistant.", "Answer the question.", "Only give the answer."]
@@ -126,10 +118,10 @@ TRAIN_WORDS = sorted(set(WORDS + ANIMALS + PEOPLE + PLACES + THINGS + ADJECTIVES
 # task -> (chat questions, [(text prompt, its completion)]); {answer} is the whole answer to a question.
 
 TEMPLATES = {
-    "sum": (["What is {a} + {b}?", "What is {a} plus {b}?", "Add {a} and {b}.", "What's {a}+{b}?", "What is {a}+{b}?", "{a} + {b}", "{a}+{b}=", "{a} + {b} = ?",
+    "sum": (["What is {a} + {b}?", "What is {a} plus {b}?", "Add {a} and {b}.", "{a} + {b}", "{a}+{b}=", "{a} + {b} = ?",
              "Compute {a} + {b}.", "How much is {a} + {b}?"],
             [("{a}+{b}=", "{answer}"), ("{a} + {b} =", " {answer}"), ("{a} plus {b} is", " {answer}.")]),
-    "difference": (["What is {a} - {b}?", "What is {a} minus {b}?", "Subtract {b} from {a}.", "Subtract {b} from {a}.", "What's {a}-{b}?", "What is {a}-{b}?", "{a} - {b}", "{a}-{b}=",
+    "difference": (["What is {a} - {b}?", "What is {a} minus {b}?", "Subtract {b} from {a}.", "{a} - {b}", "{a}-{b}=",
                     "{a} - {b} = ?", "Compute {a} - {b}.", "How much is {a} - {b}?"],
                    [("{a}-{b}=", "{answer}"), ("{a} - {b} =", " {answer}"), ("{a} minus {b} is", " {answer}.")]),
     "product": (["What is {a} * {b}?", "What is {a} times {b}?", "Multiply {a} and {b}.", "{a} * {b}", "{a}*{b}=",
@@ -169,7 +161,7 @@ TEMPLATES = {
     "last": (["What is the last letter of {w}?", "Last letter of {w}?", "Which letter does {w} end with?"],
              [("The last letter of {w} is", " {answer}.")]),
     "sequence": (["What comes next: {s}?", "What number comes next: {s}?", "Continue: {s}", "{s}, ?", "Next: {s}",
-                  "Continue the sequence {s}."], [("{s},", " {answer}"), ("{t}", " {more}")]),
+                  "Continue the sequence {s}."], [("{s},", " {answer}"), ("{t}", " {answer}")]),
     "greater": (["Is {a} greater than {b}?", "Is {a} larger than {b}?", "Is {a} more than {b}?"],
                 [("{a}>{b}?", " {answer}")]),
     "less": (["Is {a} less than {b}?", "Is {a} smaller than {b}?"], [("{a}<{b}?", " {answer}")]),
@@ -242,21 +234,19 @@ def plural(noun: str) -> str:
 def sequence(rng: random.Random, held: bool) -> dict:
     """Numbers with a fixed step, up or down, or letters of the alphabet."""
     length = rng.choice((3, 4, 5))
-    full = 8  # terms that a sequence in plain text is continued to
     if not held and rng.random() < 0.15:
-        at = rng.randrange(26 - full)
-        terms = list("abcdefghijklmnopqrstuvwxyz"[at : at + full])
+        at = rng.randrange(26 - length)
+        terms = list("abcdefghijklmnopqrstuvwxyz"[at : at + length + 1])
     else:
         start, step = rng.choice(sorted(HELD_STEPS)) if held else (rng.randrange(60), rng.choice((1, 1, 1, 2, 2, 3, 5, 5, 10, 10)))
         while not held and (start, step) in HELD_STEPS:
             start = rng.randrange(60)
         if not held and rng.random() < 0.3:
             start = rng.randrange(3) * step  # 1, 2, 3 and 10, 20, 30 are what people ask
-        terms = [str(start + step * i) for i in range(full)]
+        terms = [str(start + step * i) for i in range(length + 1)]
         if not held and rng.random() < 0.2:
             terms.reverse()
-    given, more = terms[:length], terms[length:]
-    return {"s": ", ".join(given), "t": " ".join(given), "answer": more[0], "more": " ".join(more)}
+    return {"s": ", ".join(terms[:-1]), "t": " ".join(terms[:-1]), "answer": terms[-1]}
 
 
 def review(rng: random.Random) -> tuple[str, str]:
@@ -276,9 +266,6 @@ def review(rng: random.Random) -> tuple[str, str]:
 def slots(task: str, rng: random.Random, held: bool) -> dict:
     """What fills the templates of a task; `held` draws what training never sees."""
     a, b = numbers(rng, held)
-    if not held and task in ("greater", "less", "larger", "smaller") and rng.random() < 0.4:  # the last digit decides
-        near = a - a % 10 + rng.randrange(10)
-        b = b if (a, near) in HELD_PAIRS else near
     w = word(rng, held)
     if task == "sum":
         return {"a": a, "b": b, "answer": a + b}
@@ -299,7 +286,7 @@ def slots(task: str, rng: random.Random, held: bool) -> dict:
     if task == "lowercase":
         return {"W": w.upper(), "answer": w}
     if task == "plural":
-        noun = w if held or rng.random() < 0.4 else rng.choice(ANIMALS + THINGS + PLACES + PEOPLE + HARD_PLURALS + sorted(IRREGULAR))
+        noun = w if held or rng.random() < 0.4 else rng.choice(ANIMALS + THINGS + PLACES + PEOPLE + sorted(IRREGULAR))
         return {"w": noun, "answer": IRREGULAR.get(noun) or plural(noun)}
     if task == "unknown":
         return {"w": w, "w2": word(rng, held), "X": word(rng, held).capitalize(), "answer": UNKNOWN}
@@ -334,19 +321,6 @@ def sentence(rng: random.Random, hero: str | None = None) -> str:
         f"The {who} likes to {rng.choice(TO_DO)} in the {rng.choice(PLACES)}.",
         f"There is {a_or_an(who)} in the {rng.choice(PLACES)}.",
     ])
-
-
-def opening(rng: random.Random) -> str:
-    """Plain text to continue: a story, a sentence, a saying, or somebody who says hello."""
-    kind = rng.random()
-    if kind < 0.5:
-        return story(rng)
-    if kind < 0.75:
-        return sentence(rng)
-    if kind < 0.85:
-        return rng.choice(SAYINGS)
-    hello = rng.choice(("Hello, my name is", "Hello, my name is", "My name is", "Hi, I am"))
-    return f"{hello} {rng.choice(NAMES)} and I like to {rng.choice(TO_DO)} {rng.choice(('in', 'near'))} the {rng.choice(PLACES)}."
 
 
 def story(rng: random.Random, hero: str | None = None) -> str:
@@ -390,8 +364,8 @@ def question(rng: random.Random, held: bool = False, task: str | None = None) ->
 
 CHAT_WEIGHTS = {"sum": 6, "difference": 5, "product": 1.5, "reverse": 5, "uppercase": 1.5, "lowercase": 0.7, "capitalise": 1,
                 "capital": 1.5, "country": 0.7, "opposite": 1.5, "colour": 0.4, "sound": 0.4, "day": 0.3, "month": 0.4,
-                "plural": 0.8, "letters": 2, "first": 1, "last": 1, "sequence": 2.5, "greater": 1.3, "less": 1.3,
-                "larger": 1.3, "smaller": 1.3, "even": 0.5, "sentiment": 1, "unknown": 1.2, "chitchat": 0.7, "story": 1}
+                "plural": 0.8, "letters": 2, "first": 0.7, "last": 0.8, "sequence": 2.5, "greater": 1, "less": 1,
+                "larger": 1, "smaller": 1, "even": 0.5, "sentiment": 1, "unknown": 1.2, "chitchat": 0.7, "story": 1}
 TEXT_WEIGHTS = {task: weight for task, weight in CHAT_WEIGHTS.items() if TEMPLATES.get(task, ([], []))[1]}
 
 # An example is a list of pieces (text or special token, weight in the loss).
@@ -400,8 +374,8 @@ TEXT_WEIGHTS = {task: weight for task, weight in CHAT_WEIGHTS.items() if TEMPLAT
 def example(rng: random.Random) -> list[tuple[str, float]]:
     """One training example in one of the three forms, or a story as plain text."""
     form = rng.random()
-    if form < 0.06:
-        return [(BOS, 0), (opening(rng), STORY_WEIGHT), (END, STORY_WEIGHT)]
+    if form < 0.05:
+        return [(BOS, 0), (story(rng) if rng.random() < 0.6 else sentence(rng), STORY_WEIGHT), (END, STORY_WEIGHT)]
     if form < 0.3:
         task = rng.choices(list(TEXT_WEIGHTS), list(TEXT_WEIGHTS.values()))[0]
         filled = slots(task, rng, False)
@@ -505,12 +479,12 @@ def loss_of(model: LlamaForCausalLM, rows: list) -> torch.Tensor:
     return (losses * weights[asked]).sum()
 
 
-def optimizers_of(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the layers, which needs half the steps; AdamW for embeddings and norms."""
-    matrices = [p for name, p in model.named_parameters() if p.ndim > 1 and "embed" not in name]
-    others = [p for name, p in model.named_parameters() if p.ndim == 1 or "embed" in name]
-    return [torch.optim.Muon(matrices, lr=PEAK_LR, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(others, lr=PEAK_LR, weight_decay=0.0, betas=(0.9, 0.98), eps=1e-9)]
+def optimizer_of(model: LlamaForCausalLM) -> torch.optim.Optimizer:
+    """AdamW; norms do not decay."""
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    norms = [p for p in model.parameters() if p.ndim == 1]
+    return torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": norms, "weight_decay": 0.0}],
+                             lr=PEAK_LR, betas=(0.9, 0.98), eps=1e-9)
 
 
 def set_gradients(model: LlamaForCausalLM, rows: list, pool: concurrent.futures.Executor) -> float:
@@ -535,17 +509,16 @@ def train(tokenizer: Tokenizer, steps: int) -> LlamaForCausalLM:
     torch.manual_seed(SEED)
     model = LlamaForCausalLM(LlamaConfig(**{k: v for k, v in CONFIG.items() if k not in ("torch_dtype", "architectures")})).float()
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {steps} steps of {BATCH} examples", flush=True)
-    optimizers, pool = optimizers_of(model), concurrent.futures.ThreadPoolExecutor(WORKERS)
+    optimizer, pool = optimizer_of(model), concurrent.futures.ThreadPoolExecutor(WORKERS)
     begun, tokens, shown = time.time(), 0, 0.0
     for step in range(steps):
         rate = PEAK_LR * min((step + 1) / 100, 0.5 + 0.5 * math.cos(math.pi * step / steps))
-        for group in [group for optimizer in optimizers for group in optimizer.param_groups]:
+        for group in optimizer.param_groups:
             group["lr"] = rate
         rows = sorted(encode(tokenizer, [example(rng) for _ in range(BATCH)]), key=lambda row: len(row[0]))
         shown += set_gradients(model, rows, pool)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            optimizer.step()
+        optimizer.step()
         tokens += sum(len(ids) for ids, _ in rows)
         if (step + 1) % 100 == 0:
             print(f"step {step + 1:5} loss {shown / 100:.4f} lr {rate:.1e} {tokens / 1e6:.1f}M tokens {time.time() - begun:.0f} s", flush=True)

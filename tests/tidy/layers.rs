@@ -1,4 +1,4 @@
-//! Who may name whom (`docs/ARCHITECTURE.md`, "Layers").
+//! Who may name whom (`docs/ARCHITECTURE.md`, "Invariants").
 
 use crate::paths::{module_of, paths};
 use crate::source::Source;

@@ -2,7 +2,7 @@
 
 use crate::source::Source;
 
-/// `docs/ARCHITECTURE.md`, "Layout". What is not named here belongs in one of these folders.
+/// `docs/ARCHITECTURE.md`, "Code map". What is not named here belongs in one of these folders.
 const TOP_LEVEL: &[&str] = &[
     ".ci",
     ".gitignore",

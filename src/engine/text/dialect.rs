@@ -3,11 +3,9 @@
 //! - `{% generation %}..{% endgeneration %}` of transformers marks what an assistant wrote, for
 //!   training; it prints its body in a scope of its own, and so does `{% with %}..{% endwith %}`.
 //! - Slices: minijinja 3.0.5 panics on `""[::-1]`, includes the end of `x[2:0:-1]`, and its slices
-//! of
-//!   lists are not lists. `x[a:b:c]` becomes `x.__slice__(a,b,c)`, see `python_methods::slice`.
+//!   of lists are not lists. `x[a:b:c]` becomes `x.__slice__(a,b,c)`, see `python_methods::slice`.
 //! - `'%s' % x` formats strings; minijinja has the same as a filter, `'%s'|format(x)`. Only for a
-//! literal
-//!   on the left and a name or a parenthesis on the right.
+//!   literal on the left and a name or a parenthesis on the right.
 //! - Newlines are `\n`, as jinja2 reads its sources.
 //!
 //! Text, comments, string literals and raw blocks are not touched.
