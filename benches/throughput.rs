@@ -4,8 +4,8 @@
 //!     cargo bench --bench throughput -- --model smol135 --workload mixed --reps 3
 //!
 //! Also: `--threads N`, `--block-size N`, `--dtype float32`.
-//! Workloads and tokenizer are the peers' (`benches/runs` has their figures), weights are dummies of
-//! `benches/shapes`. Greedy, `ignore_eos`: every row yields exactly its `max_tokens`.
+//! Workloads and tokenizer are the peers' (`benches/runs` has their figures), weights are dummies
+//! of `benches/shapes`. Greedy, `ignore_eos`: every row yields exactly its `max_tokens`.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

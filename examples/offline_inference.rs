@@ -2,7 +2,7 @@
 //!
 //!     cargo run --release --example offline_inference [MODEL_DIR]
 //!
-//! The command line does the same with rows of a file, and adds order, a journal and error rows.
+//! The command line does the same with rows of a file, and adds order and error rows.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -37,9 +37,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         // completions, whatever else runs beside them.
         let row_key = RowKey(index as u64);
         let request = processor.process(index as u64, prompt, params.clone(), row_key);
-        // A prompt that the model cannot take is the row's fault: a program may well go on without
-        // it.
-        engine.add_request(request.map_err(|error| error.message)?);
+        // A prompt that the model cannot take is the row's fault: a program may go on without it.
+        engine.add_request(request?);
     }
 
     // One step computes at most one new token for each running sequence. Short answers come out

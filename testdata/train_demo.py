@@ -8,7 +8,7 @@ opposites, sequences, comparisons, sentiment, and very short stories. All of its
     .venv/bin/python testdata/train_demo.py              # train, save, evaluate
     .venv/bin/python testdata/train_demo.py --eval       # evaluate what is saved, write nothing
 
-Made with Python 3.12, torch 2.15.0, transformers 5.23.0, tokenizers 0.23.3, safetensors 0.8.0 on two CPU cores.
+Made with Python 3.11, torch 2.15.0, transformers 5.23.0, tokenizers 0.23.3, safetensors 0.8.0 on two CPU cores.
 Seeds and the number of threads are fixed, so the same versions on the same CPU give the same weights.
 
 Every prompt is seen in three forms, and each answer ends with <|end|>, the end-of-sequence token:
