@@ -58,16 +58,6 @@ impl LinearWeight {
         Self { n, k, panel_width, panels, bias }
     }
 
-    /// Outputs.
-    pub fn num_outputs(&self) -> usize {
-        self.n
-    }
-
-    /// Inputs.
-    pub fn num_inputs(&self) -> usize {
-        self.k
-    }
-
     /// Bytes of the packed weights.
     pub fn num_bytes(&self) -> usize {
         match &self.panels {
