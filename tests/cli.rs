@@ -417,7 +417,8 @@ fn a_bad_row_is_an_error_row_and_changes_no_other() {
 #[test]
 fn a_bad_row_can_end_the_run() {
     let folder = temporary();
-    fs::write(folder.path().join("in.jsonl"), "{\"prompt\":\"a\"}\n{\"prompt\" 1}\n").unwrap();
+    // The bad row comes first: a good one before it may or may not be finished when it is read.
+    fs::write(folder.path().join("in.jsonl"), "\n{\"prompt\" 1}\n{\"prompt\":\"a\"}\n").unwrap();
     let flags = ["-i", "in.jsonl", "-o", "out.jsonl", "--on-bad-row", "fail"];
     let output = finish(&mut demo(folder.path(), &flags), "");
     assert_exit(&output, 2);
@@ -581,7 +582,10 @@ fn signals_keep_what_is_finished() {
         for (index, row) in rows(&out).iter().enumerate() {
             assert_eq!(row["id"], index, "a prefix, in order");
         }
-        let kept = format!("the first {} rows are in out.jsonl.part", out.lines().count());
+        let kept = match out.lines().count() {
+            1 => "the first row is in out.jsonl.part".to_owned(),
+            rows => format!("the first {rows} rows are in out.jsonl.part"),
+        };
         assert!(
             errors.contains("error[interrupted]: stopped by SIG") && errors.contains(&kept),
             "{errors}"
