@@ -1,12 +1,17 @@
 //! Tiny random models of every family against Hugging Face transformers (`testdata/golden`): prompt
-//! ids and greedy tokens identical, logprobs within 1e-3, alone and batched.
+//! ids and greedy tokens identical, logprobs within 1e-3, alone and batched; on the CPU, and through
+//! the kernels of the GPU.
+
+mod gpu;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
 use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{CacheConfig, DType, EngineConfig, ModelConfig, SchedulerConfig};
+use vllm_batch::engine::config::{
+    CacheConfig, DType, DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig,
+};
 use vllm_batch::engine::input_processor::Prompt;
 use vllm_batch::engine::model::ARCHITECTURES;
 use vllm_batch::engine::request::{NumLogprobs, RequestOutput, RowKey, SamplingParams};
@@ -48,14 +53,15 @@ fn read_golden(family: &str) -> Golden {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-fn engine(family: &str, scheduler: SchedulerConfig) -> Engine {
+fn engine(family: &str, scheduler: SchedulerConfig, device: &DeviceConfig) -> Engine {
     let model = ModelConfig {
         model_dir: golden_dir().join(family),
         dtype: Some(DType::Float32),
         ..ModelConfig::default()
     };
     let cache = CacheConfig { block_size: 16, num_blocks: Some(256), ..CacheConfig::default() };
-    let config = EngineConfig { model, scheduler, cache, ..EngineConfig::default() };
+    let device = device.clone();
+    let config = EngineConfig { model, scheduler, cache, device, ..EngineConfig::default() };
     Engine::load(&config).unwrap_or_else(|error| panic!("{family}: {error}"))
 }
 
@@ -148,12 +154,11 @@ fn check(family: &str, byte_fallback: bool, prompt: &GoldenPrompt, output: &Requ
     }
 }
 
-fn check_all(scheduler: SchedulerConfig) {
-    let families = families();
-    for family in &families {
+fn check_all(scheduler: SchedulerConfig, device: &DeviceConfig) {
+    for family in &families() {
         let golden = read_golden(family);
         let byte_fallback = has_byte_fallback(family);
-        let mut engine = engine(family, scheduler.clone());
+        let mut engine = engine(family, scheduler.clone(), device);
         let outputs = run(&mut engine, &golden);
         assert_eq!(outputs.len(), golden.prompts.len());
         for (prompt, output) in golden.prompts.iter().zip(&outputs) {
@@ -165,12 +170,21 @@ fn check_all(scheduler: SchedulerConfig) {
 
 #[test]
 fn every_family_agrees_with_transformers_one_sequence_at_a_time() {
-    check_all(SchedulerConfig { max_num_seqs: 1, ..SchedulerConfig::default() });
+    let scheduler = SchedulerConfig { max_num_seqs: 1, ..SchedulerConfig::default() };
+    check_all(scheduler, &DeviceConfig::default());
 }
 
 #[test]
 fn every_family_agrees_with_transformers_batched_and_in_chunks() {
-    check_all(SchedulerConfig { max_num_batched_tokens: 19, ..SchedulerConfig::default() });
+    let scheduler = SchedulerConfig { max_num_batched_tokens: 19, ..SchedulerConfig::default() };
+    check_all(scheduler, &DeviceConfig::default());
+}
+
+#[test]
+fn every_family_agrees_with_transformers_through_the_kernels_of_the_gpu() {
+    let Some(device) = gpu::device(7) else { return };
+    let scheduler = SchedulerConfig { max_num_batched_tokens: 40, ..SchedulerConfig::default() };
+    check_all(scheduler, &device);
 }
 
 #[test]

@@ -6,9 +6,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::args::values::MaxErrors;
 use super::args::{
-    BadRowArg, DTypeArg, DeviceArg, EngineArgs, FormatArg, InputArgs, LoadFormatArg,
+    BadRowArg, DTypeArg, EngineArgs, FormatArg, InputArgs, LoadFormatArg,
     OutputFormatArg, OverflowArg, RunArgs, SamplingArgs,
 };
+use super::device::device_config;
 use super::error::CliError;
 use super::exit::Exit;
 use super::reader::InputFormat;
@@ -98,7 +99,6 @@ impl RunConfig {
     /// # Errors
     /// Flags that cannot be honoured, or files that they name and that are not there.
     pub fn new(args: RunArgs) -> Result<Self, CliError> {
-        refuse_missing_device(args.engine.device.as_ref())?;
         let engine = engine_config(&args)?;
         let window_rows = MIN_WINDOW_ROWS.max(16 * engine.scheduler.max_num_seqs);
         let output = output_config(&args)?;
@@ -151,16 +151,6 @@ fn refuse(code: &'static str, message: impl Into<String>) -> CliError {
     CliError::new(Exit::Refused, code, message)
 }
 
-fn refuse_missing_device(device: Option<&DeviceArg>) -> Result<(), CliError> {
-    match device {
-        None | Some(DeviceArg::Auto | DeviceArg::Cpu) => Ok(()),
-        Some(DeviceArg::Other(name)) => {
-            let message = format!("--device {name}: this build has no CUDA device");
-            Err(refuse("device", message).help("use --device cpu"))
-        }
-    }
-}
-
 fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
     let EngineArgs { max_num_seqs, max_num_batched_tokens, threads, .. } = args.engine;
     let defaults = SchedulerConfig::default();
@@ -178,10 +168,11 @@ fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
             .unwrap_or(defaults.enable_prefix_caching),
         num_blocks: args.engine.num_gpu_blocks_override,
         kv_cache_memory_bytes: args.engine.kv_cache_memory_bytes,
-        memory_share: args.engine.gpu_memory_utilization.map_or(defaults.memory_share, f64::from),
+        memory_share: args.engine.gpu_memory_utilization.map(f64::from),
     };
     let model = model_config(args)?;
-    Ok(EngineConfig { model, cache, scheduler, parallel: ParallelConfig { num_threads: threads } })
+    let parallel = ParallelConfig { num_threads: threads };
+    Ok(EngineConfig { model, cache, scheduler, parallel, device: device_config(&args.engine) })
 }
 
 fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {

@@ -3,6 +3,7 @@
 pub mod args;
 pub mod completions;
 pub mod config;
+pub mod device;
 pub mod console;
 pub mod error;
 pub mod exit;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::text::RunDate;
 
 /// Element type of weights and KV cache. Activations between operations are always f32.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DType {
     /// 32-bit IEEE float.
     Float32,
@@ -107,8 +107,9 @@ pub struct CacheConfig {
     pub num_blocks: Option<usize>,
     /// Bytes of the KV pool; None: `memory_share` of the memory that is free after loading.
     pub kv_cache_memory_bytes: Option<u64>,
-    /// Share of free memory that the KV pool may take when no size is given.
-    pub memory_share: f64,
+    /// Share that the KV pool may take when no size is given: of the machine's free memory on the
+    /// CPU (None: 0.4), of its whole memory with all else on a GPU (None: 0.9).
+    pub memory_share: Option<f64>,
 }
 
 impl Default for CacheConfig {
@@ -118,7 +119,7 @@ impl Default for CacheConfig {
             enable_prefix_caching: true,
             num_blocks: None,
             kv_cache_memory_bytes: None,
-            memory_share: 0.4,
+            memory_share: None,
         }
     }
 }
@@ -140,6 +141,53 @@ impl Default for SchedulerConfig {
     }
 }
 
+/// How weights of linear layers are narrowed at load (`--quantization`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantization {
+    /// E4M3 with a scale per output channel, activations with a scale per token.
+    Fp8,
+}
+
+/// Which device (`--device`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// An NVIDIA GPU when there is one that can be used, else the CPU.
+    Auto,
+    /// The CPU.
+    #[default]
+    Cpu,
+    /// The GPU of this number.
+    Cuda(usize),
+    /// The GPU's kernels, built from these sources into a folder and run by the CPU: for tests.
+    CudaShim {
+        /// The folder of the .cu files.
+        kernels_dir: PathBuf,
+        /// Where built modules are kept.
+        module_dir: PathBuf,
+        /// Shuffles the order of threads; 0: in order.
+        seed: u64,
+    },
+}
+
+/// The device, and what it needs to be found.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceConfig {
+    /// Which one.
+    pub kind: DeviceKind,
+    /// CUDA toolkit (CUDA_HOME).
+    pub cuda_home: Option<PathBuf>,
+    /// Folders of Python packages, which may bring CUDA's libraries.
+    pub site_packages: Vec<PathBuf>,
+    /// LD_LIBRARY_PATH.
+    pub library_path: Vec<PathBuf>,
+    /// Where compiled kernels and the choice of algorithms are kept; None: nowhere.
+    pub cache_dir: Option<PathBuf>,
+    /// No CUDA graphs.
+    pub enforce_eager: bool,
+    /// Narrowed weights.
+    pub quantization: Option<Quantization>,
+}
+
 /// Threads of the CPU device.
 #[derive(Clone, Debug, Default)]
 pub struct ParallelConfig {
@@ -158,4 +206,6 @@ pub struct EngineConfig {
     pub scheduler: SchedulerConfig,
     /// Threads.
     pub parallel: ParallelConfig,
+    /// Where it runs.
+    pub device: DeviceConfig,
 }

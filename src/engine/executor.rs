@@ -1,20 +1,23 @@
 //! `Executor`: runs the model once over a `Batch`. The scheduler knows nothing behind this trait.
 
 use super::batch::Batch;
+use super::device::Tensor;
 
-/// Logits of a step: (num_logits, vocab_size), row i belongs to `batch.logits_indices[i]`.
+/// Logits of a step.
 #[derive(Debug)]
 pub struct Logits<'a> {
-    /// Row-major values.
-    pub values: &'a mut [f32],
-    /// Width of a row.
-    pub vocab_size: usize,
+    /// (num_logits, vocab_size), on the device; row i belongs to `batch.logits_indices[i]`. A GPU
+    /// has rows of padding after them.
+    pub tensor: &'a mut Tensor,
 }
 
 impl Logits<'_> {
     /// One row.
+    ///
+    /// # Panics
+    /// It is on a GPU.
     pub fn row(&mut self, index: usize) -> &mut [f32] {
-        &mut self.values[index * self.vocab_size..(index + 1) * self.vocab_size]
+        self.tensor.row_mut(index)
     }
 }
 

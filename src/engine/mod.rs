@@ -19,29 +19,29 @@ pub mod scheduler;
 pub mod sequence;
 pub mod simulated_executor;
 pub mod stats;
+mod step_sampler;
 pub mod text;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use batch::Batch;
 use config::{DType, EngineConfig, GenerationConfigSource};
-use device::Device;
-use executor::{Executor, Logits};
+use executor::Executor;
 use input_processor::{InputProcessor, ModelLimits};
 use model::hf_config::{GenerationConfig, HfConfig};
 use model_executor::ModelExecutor;
 use request::{Request, RequestOutput};
-use sampler::{RowResult, RowTask, SamplerScratch};
 use scheduler::Scheduler;
 use stats::EngineStats;
+use step_sampler::StepSampler;
 use text::{ChatTemplate, TextError, Tokenizer};
 
 /// The engine: scheduler, executor and sampler behind vLLM's verbs.
 pub struct Engine {
     scheduler: Scheduler,
     executor: Box<dyn Executor>,
-    sampler: Sampler,
+    sampler: StepSampler,
     /// Refilled by every step.
     batch: Batch,
     input_processor: Arc<InputProcessor>,
@@ -55,6 +55,10 @@ pub struct EngineInfo {
     pub dtype: DType,
     /// Device and instruction set: outputs are byte-equal only within one kernel set.
     pub kernel_set: String,
+    /// What the device is called.
+    pub device_name: String,
+    /// What was done otherwise than asked, for people to read.
+    pub notes: Vec<String>,
     /// Threads of the device.
     pub num_threads: usize,
     /// Longest prompt plus output, in tokens.
@@ -83,18 +87,22 @@ impl Engine {
         let limits = ModelLimits { vocab_size, max_model_len };
         let input_processor = load_input_processor(config, &hf_config, limits)?;
 
-        let device = Arc::new(Device::cpu(config.parallel.num_threads));
-        let executor =
+        let (device, why_cpu) = device::open(config, dtype)?;
+        let device = Arc::new(device);
+        let mut executor =
             ModelExecutor::load(config, spec, dtype, max_model_len, Arc::clone(&device))?;
         let shape = executor.cache_shape();
         let info = EngineInfo {
             dtype,
             kernel_set: device.kernel_set(),
+            device_name: device.name(),
+            notes: why_cpu.into_iter().chain(executor.take_notes()).collect(),
             num_threads: device.num_threads(),
             max_model_len,
             num_cache_tokens: shape.num_blocks * shape.block_size,
             kv_cache_bytes: shape.num_blocks * shape.block_bytes(dtype),
         };
+        let max_rows = config.scheduler.max_num_seqs + config.scheduler.max_num_prompt_logits;
         let scheduler = Scheduler::new(
             &config.scheduler,
             &config.cache,
@@ -106,7 +114,7 @@ impl Engine {
         Ok(Self {
             scheduler,
             executor: Box::new(executor),
-            sampler: Sampler::new(device),
+            sampler: StepSampler::new(device, max_rows)?,
             batch: Batch::default(),
             input_processor,
             info,
@@ -145,43 +153,13 @@ impl Engine {
         self.batch.refill(&scheduled, &self.scheduler);
         let logits =
             self.executor.execute(&self.batch).map_err(|error| EngineError::Device(error.0))?;
-        let results = self.sampler.sample(logits, &self.scheduler.row_tasks(&scheduled));
+        let results = self.sampler.sample(logits, &self.scheduler.row_tasks(&scheduled))?;
         Ok(self.scheduler.update(&scheduled, results))
     }
 
     /// Counters since load, and the present queue lengths.
     pub fn stats(&self) -> EngineStats {
         self.scheduler.stats()
-    }
-}
-
-/// Runs the sampler over the rows of a step on the device's threads. A row's result is a function
-/// of the row alone, so the threads may take them in any order.
-struct Sampler {
-    device: Arc<Device>,
-    /// One per thread.
-    scratch: Vec<Mutex<SamplerScratch>>,
-}
-
-impl Sampler {
-    fn new(device: Arc<Device>) -> Self {
-        let scratch = (0..device.num_threads()).map(|_| Mutex::new(SamplerScratch::default()));
-        Self { scratch: scratch.collect(), device }
-    }
-
-    fn sample(&mut self, logits: Logits<'_>, tasks: &[RowTask<'_>]) -> Vec<RowResult> {
-        let rows = logits.values.chunks_exact_mut(logits.vocab_size);
-        assert_eq!(rows.len(), tasks.len(), "one row of logits per task");
-        let rows: Vec<_> = rows.map(|row| Mutex::new((row, None))).collect();
-        self.device.parallel_for(rows.len(), &|thread, index| {
-            let mut row = rows[index].lock().expect("a row is sampled once");
-            let mut scratch = self.scratch[thread].lock().expect("one scratch per thread");
-            row.1 = Some(sampler::run_row(row.0, &tasks[index], &mut scratch));
-        });
-        let result = |row: Mutex<(&mut [f32], Option<RowResult>)>| {
-            row.into_inner().expect("no thread panicked").1.expect("every row was sampled")
-        };
-        rows.into_iter().map(result).collect()
     }
 }
 

@@ -6,11 +6,12 @@ use super::EngineError;
 use super::batch::Batch;
 use super::config::{CacheConfig, DType, EngineConfig, LoadFormat};
 use super::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape};
-use super::device::{Device, KvCache, Tensor, memory};
+use super::device::{Device, KvCache, Precision, Tensor, memory};
 use super::executor::{Executor, ExecutorError, Logits};
 use super::model::decoder::Decoder;
 use super::model::spec::DecoderSpec;
 use super::model::weights::Checkpoint;
+use super::ops::StepLimits;
 
 /// Runs a decoder over batches.
 pub struct ModelExecutor {
@@ -19,7 +20,13 @@ pub struct ModelExecutor {
     cache: KvCache,
     /// (num_logits, vocab_size)
     logits: Tensor,
+    notes: Vec<String>,
 }
+
+/// Share of free memory of the machine that the KV cache takes.
+const CPU_MEMORY_SHARE: f64 = 0.4;
+/// Share of a GPU's memory that is used, weights and buffers included: vLLM's default.
+const GPU_MEMORY_SHARE: f64 = 0.9;
 
 /// Tokens that the pool should hold at least when it is sized from free memory.
 const MIN_POOL_TOKENS: usize = 512;
@@ -40,13 +47,20 @@ impl ModelExecutor {
             LoadFormat::Auto => Checkpoint::open(&config.model.model_dir)?,
             LoadFormat::Dummy => Checkpoint::Dummy { seed: config.model.seed },
         };
-        let vocab_size = spec.vocab_size;
-        let max_num_tokens = config.scheduler.max_num_batched_tokens;
-        let decoder = Decoder::load(spec, dtype, &device, checkpoint, max_num_tokens)?;
-        let max_num_seqs = config.scheduler.max_num_seqs;
-        let shape = cache_shape(&config.cache, decoder.spec(), dtype, max_num_seqs, max_model_len)?;
-        let cache = KvCache::new(shape, dtype);
-        Ok(Self { device, decoder, cache, logits: Tensor::zeros(0, vocab_size) })
+        check_head_dim(&device, &spec, dtype)?;
+        let limits = step_limits(config, &spec, max_model_len);
+        let logits_rows = device.preallocated_rows(limits.max_num_logits);
+        let logits = device.tensor(logits_rows, spec.vocab_size, Precision::Full)?;
+        let decoder = Decoder::load(spec, dtype, &device, checkpoint, limits)?;
+        let max_num_seqs = limits.max_num_seqs;
+        let shape = cache_shape(config, &device, decoder.spec(), dtype, max_num_seqs * max_model_len)?;
+        let (cache, shrunk) = allocate(&device, shape, dtype, &config.cache)?;
+        Ok(Self { device, decoder, cache, logits, notes: shrunk.into_iter().collect() })
+    }
+
+    /// What was done otherwise than asked, for people to read.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
     }
 
     /// Sizes of the KV cache.
@@ -58,24 +72,77 @@ impl ModelExecutor {
 impl Executor for ModelExecutor {
     fn execute(&mut self, batch: &Batch) -> Result<Logits<'_>, ExecutorError> {
         self.decoder.forward(&self.device, batch, &mut self.cache, &mut self.logits);
-        let vocab_size = self.logits.width();
-        Ok(Logits { values: self.logits.values_mut(), vocab_size })
+        self.device.check().map_err(|error| ExecutorError(error.to_string()))?;
+        Ok(Logits { tensor: &mut self.logits })
     }
 }
 
-/// Blocks by what was asked for: a number, bytes, or a share of free memory, though never more than
-/// all sequences at full length could use.
+/// The largest step that the scheduler may ask for.
+fn step_limits(config: &EngineConfig, spec: &DecoderSpec, max_model_len: usize) -> StepLimits {
+    let scheduler = &config.scheduler;
+    StepLimits {
+        max_num_tokens: scheduler.max_num_batched_tokens,
+        max_num_seqs: scheduler.max_num_seqs,
+        max_num_logits: scheduler.max_num_seqs + scheduler.max_num_prompt_logits,
+        max_model_len,
+        block_size: config.cache.block_size,
+        num_q_per_kv: spec.attention.num_heads / spec.attention.num_kv_heads,
+        head_dim: spec.attention.head_dim,
+    }
+}
+
+/// The GPU's attention takes heads in steps of a tensor core's tile, or of a vector in float32.
+fn check_head_dim(device: &Device, spec: &DecoderSpec, dtype: DType) -> Result<(), EngineError> {
+    let head_dim = spec.attention.head_dim;
+    let step = if dtype == DType::Float32 { 4 } else { 16 };
+    match device {
+        Device::Cuda(_) if !head_dim.is_multiple_of(step) || head_dim > 256 => {
+            Err(EngineError::Config(format!(
+                "this model's head_dim is {head_dim}, and the GPU kernels take multiples of {step} up \
+                 to 256 in {}: use --device cpu",
+                dtype.name()
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Bytes that the KV cache may take, and what they are a share of, in words.
+fn cache_budget(cache: &CacheConfig, device: &Device) -> Result<(u64, String), EngineError> {
+    let (free, total) = match device {
+        Device::Cpu(_) => {
+            let free = memory::available_bytes().unwrap_or(4 << 30);
+            (free, free)
+        }
+        Device::Cuda(gpu) => {
+            let (free, total) = gpu.memory_info()?;
+            (free as u64, total as u64)
+        }
+    };
+    let share = cache.memory_share.unwrap_or(match device {
+        Device::Cpu(_) => CPU_MEMORY_SHARE,
+        Device::Cuda(_) => GPU_MEMORY_SHARE,
+    });
+    // As in vLLM the share is of a GPU's whole memory, what is taken already included; weights and
+    // the buffers of the largest step are in place by now.
+    let bytes = ((total as f64 * share) as u64).saturating_sub(total - free);
+    Ok((bytes, format!("{} MiB of memory are free, and a share of {share}", free >> 20)))
+}
+
+/// Blocks by what was asked for: a number, bytes, or a share of memory, though never more than
+/// `max_num_tokens`, which all sequences at full length could use.
 fn cache_shape(
-    cache: &CacheConfig,
+    config: &EngineConfig,
+    device: &Device,
     spec: &DecoderSpec,
     dtype: DType,
-    max_num_seqs: usize,
-    max_model_len: usize,
+    max_num_tokens: usize,
 ) -> Result<KvCacheShape, EngineError> {
+    let cache = &config.cache;
     let block_size = cache.block_size;
     if block_size == 0 || !block_size.is_multiple_of(KV_GROUP_TOKENS) {
         return Err(EngineError::Config(format!(
-            "--block-size {block_size}: it must be a multiple of {KV_GROUP_TOKENS} on the CPU"
+            "--block-size {block_size}: it must be a multiple of {KV_GROUP_TOKENS}"
         )));
     }
     let mut shape = KvCacheShape {
@@ -86,22 +153,19 @@ fn cache_shape(
         head_dim: spec.attention.head_dim,
     };
     let block_bytes = shape.block_bytes(dtype) as u64;
-    let useful = max_num_seqs.saturating_mul(max_model_len.div_ceil(block_size));
+    let useful = max_num_tokens.div_ceil(block_size) + config.scheduler.max_num_seqs;
     shape.num_blocks = match (cache.num_blocks, cache.kv_cache_memory_bytes) {
         (Some(num_blocks), _) => num_blocks,
         (None, Some(bytes)) => (bytes / block_bytes) as usize,
         (None, None) => {
-            let free = memory::available_bytes().unwrap_or(4 << 30);
-            let bytes = (free as f64 * cache.memory_share) as u64;
+            let (bytes, of_what) = cache_budget(cache, device)?;
             let num_blocks = ((bytes / block_bytes) as usize).min(useful);
-            let needed = MIN_POOL_TOKENS.min(max_model_len).div_ceil(block_size);
+            let needed = MIN_POOL_TOKENS.min(max_num_tokens).div_ceil(block_size);
             if num_blocks < needed {
                 return Err(EngineError::Config(format!(
-                    "{} MiB of memory are free, and a share of {} of them (--gpu-memory-utilization) is \
-                     too little for a KV cache of {} tokens; raise the share, or give \
-                     --kv-cache-memory-bytes or a smaller --max-model-len",
-                    free >> 20,
-                    cache.memory_share,
+                    "{of_what} of them (--gpu-memory-utilization) is too little for a KV cache of {} \
+                     tokens; raise the share, or give --kv-cache-memory-bytes or a smaller \
+                     --max-model-len",
                     needed * block_size
                 )));
             }
@@ -113,5 +177,39 @@ fn cache_shape(
             "the KV cache has no block: one block of {block_size} tokens takes {block_bytes} bytes"
         ))),
         _ => Ok(shape),
+    }
+}
+
+/// The cache, and a note when the device had room for a smaller one only, which is no error unless
+/// a size was asked for.
+fn allocate(
+    device: &Device,
+    mut shape: KvCacheShape,
+    dtype: DType,
+    cache: &CacheConfig,
+) -> Result<(KvCache, Option<String>), EngineError> {
+    let is_asked_for = cache.num_blocks.is_some() || cache.kv_cache_memory_bytes.is_some();
+    let wanted = shape.num_blocks;
+    loop {
+        let error = match KvCache::on_device(device, shape, dtype) {
+            Ok(cache) if shape.num_blocks == wanted => return Ok((cache, None)),
+            Ok(cache) => {
+                let note = format!(
+                    "the device had no room for a KV cache of {wanted} blocks; it has {}",
+                    shape.num_blocks
+                );
+                return Ok((cache, Some(note)));
+            }
+            Err(error) => error,
+        };
+        let smaller = shape.num_blocks - shape.num_blocks.div_ceil(10);
+        if is_asked_for || smaller * shape.block_size < MIN_POOL_TOKENS {
+            let mib = shape.num_blocks * shape.block_bytes(dtype) >> 20;
+            return Err(EngineError::Config(format!(
+                "no room for a KV cache of {mib} MiB ({error}); give a smaller \
+                 --kv-cache-memory-bytes or --gpu-memory-utilization"
+            )));
+        }
+        shape.num_blocks = smaller;
     }
 }

@@ -7,6 +7,7 @@
 //! model, over many seeds and many rows.
 
 use super::batch::Batch;
+use super::device::Tensor;
 use super::executor::{Executor, ExecutorError, Logits};
 
 /// What a KV slot holds.
@@ -21,11 +22,10 @@ struct Slot {
 #[derive(Debug)]
 pub struct SimulatedExecutor {
     block_size: usize,
-    vocab_size: usize,
     /// (num_blocks * block_size)
     slots: Vec<Slot>,
     /// (num_logits, vocab_size) of the last step.
-    logits: Vec<f32>,
+    logits: Tensor,
 }
 
 impl SimulatedExecutor {
@@ -33,7 +33,7 @@ impl SimulatedExecutor {
     pub fn new(num_blocks: usize, block_size: usize, vocab_size: usize) -> Self {
         let empty = Slot { token_id: u32::MAX, prefix_hash: 0 };
         let slots = vec![empty; num_blocks * block_size];
-        Self { block_size, vocab_size, slots, logits: Vec::new() }
+        Self { block_size, slots, logits: Tensor::zeros(0, vocab_size) }
     }
 
     fn slot_of(&self, block_table: &[u32], position: usize) -> usize {
@@ -79,7 +79,7 @@ impl Executor for SimulatedExecutor {
         assert_eq!(batch.query_start_loc.len(), batch.num_seqs() + 1);
         assert_eq!(batch.query_start_loc[batch.num_seqs()] as usize, num_tokens);
         (0..batch.num_seqs()).for_each(|seq| self.write(batch, seq));
-        self.logits.resize(batch.logits_indices.len() * self.vocab_size, 0.0);
+        self.logits.resize_rows(batch.logits_indices.len());
         let mut seq = 0;
         for (i, &row) in batch.logits_indices.iter().enumerate() {
             assert!(i == 0 || batch.logits_indices[i - 1] < row, "logits_indices ascend");
@@ -88,9 +88,9 @@ impl Executor for SimulatedExecutor {
             }
             let position = batch.positions[row as usize] as usize;
             let hash = self.read_back(batch.block_table(seq), position);
-            fill_logits(hash, &mut self.logits[i * self.vocab_size..][..self.vocab_size]);
+            fill_logits(hash, self.logits.row_mut(i));
         }
-        Ok(Logits { values: &mut self.logits, vocab_size: self.vocab_size })
+        Ok(Logits { tensor: &mut self.logits })
     }
 }
 

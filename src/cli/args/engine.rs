@@ -36,8 +36,14 @@ pub struct ModelArgs {
 #[command(next_help_heading = "Engine")]
 pub struct EngineArgs {
     /// Where to compute [default: auto]
-    #[arg(long, value_name = "auto|cpu")]
+    #[arg(long, value_name = "auto|cpu|cuda[:N]")]
     pub device: Option<DeviceArg>,
+    /// Narrow the weights of linear layers to 8-bit floats (fp8: NVIDIA GPUs from Ada on)
+    #[arg(long, value_name = "KIND")]
+    pub quantization: Option<QuantizationArg>,
+    /// On a GPU, queue every step anew instead of replaying CUDA graphs
+    #[arg(long, hide_short_help = true)]
+    pub enforce_eager: bool,
     /// Threads that compute [default: one per physical core]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub threads: Option<usize>,
@@ -56,8 +62,8 @@ pub struct EngineArgs {
     /// Size of the KV cache in blocks
     #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
     pub num_gpu_blocks_override: Option<usize>,
-    /// Share of free memory that the KV cache takes when no size is given, on the CPU too [default:
-    /// 0.4]
+    /// Share of memory when no size is given: of a GPU's whole memory, for everything [default:
+    /// 0.9]; of the machine's free memory, for the KV cache of the CPU [default: 0.4]
     #[arg(long, value_name = "SHARE", value_parser = share, hide_short_help = true)]
     pub gpu_memory_utilization: Option<f32>,
     /// Compute equal beginnings of prompts once (the default)
@@ -79,15 +85,15 @@ impl EngineArgs {
     }
 }
 
-/// `--device`. A name of a device that this build lacks is taken, to refuse it in clear words.
+/// `--device`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceArg {
-    /// The best there is.
+    /// An NVIDIA GPU if one can be used, else the CPU.
     Auto,
     /// The CPU.
     Cpu,
-    /// Another device, by name.
-    Other(String),
+    /// The NVIDIA GPU of this number.
+    Cuda(usize),
 }
 
 impl std::str::FromStr for DeviceArg {
@@ -97,12 +103,21 @@ impl std::str::FromStr for DeviceArg {
         match text {
             "auto" => Ok(DeviceArg::Auto),
             "cpu" => Ok(DeviceArg::Cpu),
-            _ if text == "cuda" || text.starts_with("cuda:") => {
-                Ok(DeviceArg::Other(text.to_owned()))
+            "cuda" => Ok(DeviceArg::Cuda(0)),
+            _ => {
+                let ordinal = text.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+                let expected = || "expected auto, cpu, cuda or cuda:N".to_owned();
+                ordinal.map(DeviceArg::Cuda).ok_or_else(expected)
             }
-            _ => Err("expected auto or cpu".to_owned()),
         }
     }
+}
+
+/// `--quantization`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum QuantizationArg {
+    /// E4M3 weights with a scale per channel, activations with a scale per token
+    Fp8,
 }
 
 /// `--dtype`.

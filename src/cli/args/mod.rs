@@ -9,7 +9,7 @@ mod output;
 mod sampling;
 pub mod values;
 
-pub use engine::{DTypeArg, DeviceArg, EngineArgs, LoadFormatArg, ModelArgs};
+pub use engine::{DTypeArg, DeviceArg, EngineArgs, LoadFormatArg, ModelArgs, QuantizationArg};
 pub use input::{BadRowArg, FormatArg, InputArgs, OverflowArg};
 pub use output::{ColorArg, DisplayArgs, OutputArgs, OutputFormatArg, ProgressArg};
 pub use sampling::SamplingArgs;

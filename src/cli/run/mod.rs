@@ -140,7 +140,11 @@ impl Job<'_> {
         self.config.check_sampling(processor.default_sampling_params())?;
         self.config.check_chat(processor.has_chat_template())?;
         let name = sanitized(&self.config.model.name);
-        self.console.note(&format!("Loaded {name} in {:.1} s", seconds.as_secs_f64()));
+        for note in &engine.info().notes {
+            self.console.note(note);
+        }
+        let on = &engine.info().device_name;
+        self.console.note(&format!("Loaded {name} on {on} in {:.1} s", seconds.as_secs_f64()));
         let shape = known.map_or_else(|| shape(reading), Ok)?;
         let format = RowFormat::new(&self.config, &shape)?;
         Ok(Loaded { engine, seconds, shape, format })

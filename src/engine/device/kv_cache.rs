@@ -2,6 +2,9 @@
 
 use half::{bf16, f16};
 
+use super::cuda::{DeviceBuffer, DevicePtr};
+use super::{Device, Gpu};
+use crate::engine::EngineError;
 use crate::engine::config::DType;
 
 /// Token positions of a block are stored in groups of this many, so a block is a multiple of it.
@@ -44,8 +47,9 @@ impl KvCacheShape {
     }
 }
 
-/// K: (num_layers, num_blocks, num_kv_heads, head_dim, block_size), V: (num_layers, num_blocks,
-/// num_kv_heads, block_size, v_width). Q·K then has tokens in the lanes and P·V the head's width.
+/// On the CPU K: (num_layers, num_blocks, num_kv_heads, head_dim, block_size), V: (num_layers,
+/// num_blocks, num_kv_heads, block_size, v_width). Q·K then has tokens in the lanes and P·V the
+/// head's width. On a GPU both are (num_layers, num_blocks, num_kv_heads, block_size, head_dim).
 #[derive(Debug)]
 pub struct KvCache {
     /// Sizes.
@@ -61,10 +65,49 @@ pub enum KvData {
     Float32 { k: Vec<f32>, v: Vec<f32> },
     BFloat16 { k: Vec<bf16>, v: Vec<bf16> },
     Float16 { k: Vec<f16>, v: Vec<f16> },
+    Cuda { k: DeviceBuffer, v: DeviceBuffer },
 }
 
 impl KvCache {
-    /// An empty cache.
+    /// An empty cache on the device.
+    ///
+    /// # Errors
+    /// The GPU's memory does not suffice.
+    ///
+    /// # Panics
+    /// As `new`.
+    pub fn on_device(
+        device: &Device,
+        shape: KvCacheShape,
+        dtype: DType,
+    ) -> Result<Self, EngineError> {
+        match device {
+            Device::Cpu(_) => Ok(Self::new(shape, dtype)),
+            Device::Cuda(gpu) => Self::on_gpu(gpu, shape, dtype),
+        }
+    }
+
+    /// Zeroed: no kernel may ever meet a NaN that nobody wrote.
+    fn on_gpu(gpu: &Gpu, shape: KvCacheShape, dtype: DType) -> Result<Self, EngineError> {
+        assert!(shape.block_size.is_multiple_of(KV_GROUP_TOKENS));
+        let bytes = shape.num_blocks * shape.block_bytes(dtype) / 2;
+        let (k, v) = (gpu.alloc(bytes)?, gpu.alloc(bytes)?);
+        Ok(Self { shape, data: KvData::Cuda { k, v } })
+    }
+
+    /// K and V of one layer in a GPU's memory.
+    ///
+    /// # Panics
+    /// The cache is on the host.
+    pub(in crate::engine) fn layer_ptrs(&self, layer: usize) -> (DevicePtr, DevicePtr) {
+        let KvData::Cuda { k, v } = &self.data else {
+            panic!("a cache of the host was given to a GPU");
+        };
+        let offset = k.bytes() / self.shape.num_layers * layer;
+        (k.ptr().offset(offset), v.ptr().offset(offset))
+    }
+
+    /// An empty cache of the CPU.
     ///
     /// # Panics
     /// `block_size` is no multiple of [`KV_GROUP_TOKENS`].

@@ -1,22 +1,35 @@
 //! Where memory is and what runs on it. Ops match on `Device`; nothing else names its variants.
 
+pub mod cuda;
+pub mod gpu;
 pub mod kv_cache;
 pub mod memory;
+mod open;
 pub mod simd;
 pub mod tensor;
 pub mod thread_pool;
 
+pub use cuda::memory::bytes_of;
+pub use gpu::{Gpu, GpuConfig, Matmul, MatmulInput, MatmulShape};
 pub use kv_cache::KvCache;
-pub use tensor::Tensor;
+pub use open::{KERNEL_SOURCES, open};
+pub use tensor::{Precision, Tensor};
 
+use crate::engine::EngineError;
+use crate::engine::config::DType;
 use simd::Isa;
 use thread_pool::ThreadPool;
+
+/// Rows of the MLP at a time on the CPU: its buffers are the widest, and rows are independent.
+const CPU_BLOCK_ROWS: usize = 512;
 
 /// A device that runs ops.
 #[derive(Debug)]
 pub enum Device {
     /// The machine's CPU.
     Cpu(Cpu),
+    /// An NVIDIA GPU, or the CPU shim in its place.
+    Cuda(Box<Gpu>),
 }
 
 /// The CPU: its threads and the widest instruction set that they have.
@@ -48,21 +61,123 @@ impl Device {
     pub fn kernel_set(&self) -> String {
         match self {
             Device::Cpu(cpu) => format!("cpu-{}", cpu.isa.name()),
+            Device::Cuda(gpu) => gpu.kernel_set(),
         }
     }
 
-    /// Threads that share every op.
+    /// What the device is called.
+    pub fn name(&self) -> String {
+        match self {
+            Device::Cpu(_) => "cpu".to_owned(),
+            Device::Cuda(gpu) => gpu.properties().name.clone(),
+        }
+    }
+
+    /// Host threads that share every op of the CPU, and the host's part of sampling.
     pub fn num_threads(&self) -> usize {
+        self.pool().num_threads()
+    }
+
+    /// Runs `item(thread, index)` for every index below `num_items`, on all host threads, in any
+    /// order. For host work beside the model, such as sampling.
+    pub fn parallel_for(&self, num_items: usize, item: &(dyn Fn(usize, usize) + Sync)) {
+        self.pool().run(num_items, item);
+    }
+
+    fn pool(&self) -> &ThreadPool {
         match self {
-            Device::Cpu(cpu) => cpu.pool.num_threads(),
+            Device::Cpu(cpu) => &cpu.pool,
+            Device::Cuda(gpu) => &gpu.pool,
         }
     }
 
-    /// Runs `item(thread, index)` for every index below `num_items`, on all threads, in any order.
-    /// For host work beside the model, such as sampling.
-    pub fn parallel_for(&self, num_items: usize, item: &(dyn Fn(usize, usize) + Sync)) {
+    /// An activation buffer for up to `max_rows` rows; none is in use.
+    ///
+    /// # Errors
+    /// The GPU's memory does not suffice.
+    pub fn tensor(
+        &self,
+        max_rows: usize,
+        width: usize,
+        precision: Precision,
+    ) -> Result<Tensor, EngineError> {
         match self {
-            Device::Cpu(cpu) => cpu.pool.run(num_items, item),
+            Device::Cpu(_) => Ok(Tensor::zeros(max_rows, width)),
+            Device::Cuda(gpu) => gpu.tensor(max_rows, width, precision),
+        }
+    }
+
+    /// Full-precision values on the device.
+    ///
+    /// # Errors
+    /// The GPU's memory does not suffice.
+    pub fn upload(&self, values: Vec<f32>, width: usize) -> Result<Tensor, EngineError> {
+        match self {
+            Device::Cpu(_) => Ok(Tensor::from_vec(values, width)),
+            Device::Cuda(gpu) => {
+                let num_rows = values.len() / width;
+                let mut tensor = gpu.tensor(num_rows, width, Precision::Full)?;
+                gpu.upload_weights(tensor.device_ptr(), values.len() * 4, |offset, chunk| {
+                    chunk.copy_from_slice(&bytes_of(&values)[offset..offset + chunk.len()]);
+                })?;
+                tensor.set_num_rows(num_rows);
+                Ok(tensor)
+            }
+        }
+    }
+
+    /// Type of what linear layers read and write.
+    pub fn activation_dtype(&self) -> DType {
+        match self {
+            Device::Cpu(_) => DType::Float32,
+            Device::Cuda(gpu) => gpu.dtype(),
+        }
+    }
+
+    /// Rows of a step that the MLP takes at a time.
+    pub fn block_rows(&self, num_rows: usize) -> usize {
+        match self {
+            Device::Cpu(_) => num_rows.clamp(1, CPU_BLOCK_ROWS),
+            Device::Cuda(_) => num_rows.max(1),
+        }
+    }
+
+    /// Rows that a buffer of seldom so many rows is made with.
+    pub fn preallocated_rows(&self, max_rows: usize) -> usize {
+        match self {
+            Device::Cpu(_) => 0,
+            Device::Cuda(_) => max_rows,
+        }
+    }
+
+    /// Runs `queue`. A GPU records what it queues and replays that, when the key is one that it has
+    /// seen: equal keys mean equal launches.
+    pub fn record_or_replay(&self, key: Option<usize>, queue: &mut dyn FnMut()) {
+        match self {
+            Device::Cpu(_) => queue(),
+            Device::Cuda(gpu) => gpu.record_or_replay(key, queue),
+        }
+    }
+
+    /// Waits for weights that are on their way.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn finish_loading(&self) -> Result<(), EngineError> {
+        match self {
+            Device::Cpu(_) => Ok(()),
+            Device::Cuda(gpu) => gpu.finish_loading(),
+        }
+    }
+
+    /// What has failed since the last call; ops themselves cannot.
+    ///
+    /// # Errors
+    /// That.
+    pub fn check(&self) -> Result<(), EngineError> {
+        match self {
+            Device::Cpu(_) => Ok(()),
+            Device::Cuda(gpu) => gpu.check(),
         }
     }
 }

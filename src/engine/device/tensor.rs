@@ -1,17 +1,36 @@
-//! `Tensor`: 2-D, row-major, contiguous f32: (num_tokens, width). No batch dimension, no strides.
+//! `Tensor`: 2-D, row-major, contiguous: (num_tokens, width). No batch dimension, no strides.
+
+use super::cuda::{DeviceBuffer, DevicePtr};
+use crate::engine::config::DType;
 
 /// An activation buffer, allocated once at its largest size; a step sets how many rows it uses.
-#[derive(Clone, Debug)]
+/// On the CPU all are f32; a GPU has those between two linear layers in the model's dtype.
+#[derive(Debug)]
 pub struct Tensor {
-    data: Vec<f32>,
+    storage: Storage,
     num_rows: usize,
     width: usize,
+}
+
+#[derive(Debug)]
+enum Storage {
+    Host(Vec<f32>),
+    Cuda { buffer: DeviceBuffer, dtype: DType },
+}
+
+/// How exactly a tensor holds its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// f32 on every device: the residual stream, logits, weights of norms.
+    Full,
+    /// What linear layers read and write: f32 on the CPU, the model's dtype on a GPU.
+    Activation,
 }
 
 impl Tensor {
     /// Room for `max_rows` rows; it starts with all of them in use, zeroed.
     pub fn zeros(max_rows: usize, width: usize) -> Self {
-        Self { data: vec![0.0; max_rows * width], num_rows: max_rows, width }
+        Self { storage: Storage::Host(vec![0.0; max_rows * width]), num_rows: max_rows, width }
     }
 
     /// A tensor of given values, for tests and tables.
@@ -21,7 +40,40 @@ impl Tensor {
     pub fn from_vec(data: Vec<f32>, width: usize) -> Self {
         assert!(data.len().is_multiple_of(width));
         let num_rows = data.len() / width;
-        Self { data, num_rows, width }
+        Self { storage: Storage::Host(data), num_rows, width }
+    }
+
+    /// A tensor in a GPU's memory, which `buffer` has room for; none of its rows are in use.
+    pub(super) fn on_gpu(buffer: DeviceBuffer, dtype: DType, width: usize) -> Self {
+        Self { storage: Storage::Cuda { buffer, dtype }, num_rows: 0, width }
+    }
+
+    /// Where the values are in a GPU's memory.
+    ///
+    /// # Panics
+    /// It is on the host.
+    pub(in crate::engine) fn device_ptr(&self) -> DevicePtr {
+        match &self.storage {
+            Storage::Cuda { buffer, .. } => buffer.ptr(),
+            Storage::Host(_) => panic!("a tensor of the host was given to a GPU"),
+        }
+    }
+
+    /// Type of the values.
+    pub fn dtype(&self) -> DType {
+        match &self.storage {
+            Storage::Host(_) => DType::Float32,
+            Storage::Cuda { dtype, .. } => *dtype,
+        }
+    }
+
+    /// Rows that there is room for.
+    fn max_rows(&self) -> usize {
+        let bytes_per_row = self.width * self.dtype().size_bytes();
+        match &self.storage {
+            Storage::Host(data) => data.len() / self.width.max(1),
+            Storage::Cuda { buffer, .. } => buffer.bytes() / bytes_per_row.max(1),
+        }
     }
 
     /// Uses the first `num_rows` rows from now on.
@@ -29,16 +81,22 @@ impl Tensor {
     /// # Panics
     /// There is no room for them.
     pub fn set_num_rows(&mut self, num_rows: usize) {
-        assert!(num_rows * self.width <= self.data.len(), "{num_rows} rows do not fit");
+        assert!(num_rows <= self.max_rows(), "{num_rows} rows do not fit");
         self.num_rows = num_rows;
     }
 
-    /// Makes room for `num_rows` rows and uses them; old values are not kept in any order.
+    /// Makes room for `num_rows` rows and uses them; old values are not kept in any order. A GPU's
+    /// tensors do not grow.
+    ///
+    /// # Panics
+    /// It is on a GPU and has no room for them.
     pub fn resize_rows(&mut self, num_rows: usize) {
-        if num_rows * self.width > self.data.len() {
-            self.data.resize(num_rows * self.width, 0.0);
+        if let Storage::Host(data) = &mut self.storage
+            && num_rows * self.width > data.len()
+        {
+            data.resize(num_rows * self.width, 0.0);
         }
-        self.num_rows = num_rows;
+        self.set_num_rows(num_rows);
     }
 
     /// Rows in use.
@@ -52,29 +110,25 @@ impl Tensor {
     }
 
     /// The rows in use, row-major.
+    ///
+    /// # Panics
+    /// They are on a GPU.
     pub fn values(&self) -> &[f32] {
-        &self.data[..self.num_rows * self.width]
+        match &self.storage {
+            Storage::Host(data) => &data[..self.num_rows * self.width],
+            Storage::Cuda { .. } => panic!("values of a GPU were read on the host"),
+        }
     }
 
     /// The rows in use, row-major.
+    ///
+    /// # Panics
+    /// They are on a GPU.
     pub fn values_mut(&mut self) -> &mut [f32] {
-        &mut self.data[..self.num_rows * self.width]
-    }
-
-    /// Uses `num_rows` rows, copied from row `start` of `source`, into this tensor from its row 0.
-    pub fn take_rows(&mut self, source: &Tensor, start: usize, num_rows: usize) {
-        assert_eq!(self.width, source.width);
-        self.set_num_rows(num_rows);
-        let from = start * self.width;
-        let values = &source.values()[from..from + num_rows * self.width];
-        self.values_mut().copy_from_slice(values);
-    }
-
-    /// Overwrites the rows from `start` with the rows of `source`.
-    pub fn paste_rows(&mut self, start: usize, source: &Tensor) {
-        assert_eq!(self.width, source.width);
-        let (from, len) = (start * self.width, source.values().len());
-        self.values_mut()[from..from + len].copy_from_slice(source.values());
+        match &mut self.storage {
+            Storage::Host(data) => &mut data[..self.num_rows * self.width],
+            Storage::Cuda { .. } => panic!("values of a GPU were read on the host"),
+        }
     }
 
     /// One row.

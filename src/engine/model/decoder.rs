@@ -7,11 +7,10 @@ use super::weights::Checkpoint;
 use crate::engine::EngineError;
 use crate::engine::batch::Batch;
 use crate::engine::config::DType;
-use crate::engine::device::{Device, KvCache, Tensor};
-use crate::engine::ops::{self, AttentionScratch, AttentionShape, Heads};
-
-/// Rows of the MLP at a time: its buffers are the widest, and rows are independent.
-const MLP_ROWS: usize = 512;
+use crate::engine::device::{Device, KvCache, Precision, Tensor};
+use crate::engine::ops::{
+    self, AttentionScratch, AttentionShape, QkvHeads, Step, StepInputs, StepLimits,
+};
 
 /// A loaded decoder with the buffers of its forward pass.
 #[derive(Debug)]
@@ -19,10 +18,12 @@ pub struct Decoder {
     spec: DecoderSpec,
     weights: DecoderWeights,
     embed_scale: Option<f32>,
+    inputs: StepInputs,
     buffers: Buffers,
 }
 
-/// Activations, allocated once for the largest step. T is max_num_batched_tokens.
+/// Activations, allocated once for the largest step. T is max_num_tokens, L max_num_logits; a GPU
+/// has some rows more, to pad with.
 #[derive(Debug)]
 struct Buffers {
     /// (T, embedding width), only with projections.
@@ -37,47 +38,50 @@ struct Buffers {
     qkv: Tensor,
     /// (T, num_heads * head_dim)
     attended: Tensor,
-    /// (MLP_ROWS, hidden_size) rows of `normed` and of `delta`.
-    mlp_rows: Tensor,
-    /// (MLP_ROWS, 2 * intermediate_size or intermediate_size)
+    /// (rows of a block, 2 * intermediate_size or intermediate_size)
     up: Tensor,
-    /// (MLP_ROWS, intermediate_size), only when gated.
+    /// (rows of a block, intermediate_size), only when gated.
     activated: Option<Tensor>,
-    /// (num_logits, hidden_size) rows whose logits are wanted.
+    /// (L, hidden_size) rows whose logits are wanted.
     last_residual: Tensor,
-    /// (num_logits, hidden_size)
+    /// (L, hidden_size)
     last_delta: Tensor,
-    /// (num_logits, hidden_size)
+    /// (L, hidden_size)
     last: Tensor,
-    /// (num_logits, embedding width), only with projections.
+    /// (L, embedding width), only with projections.
     projected: Option<Tensor>,
     attention: AttentionScratch,
 }
 
 impl Buffers {
-    fn new(spec: &DecoderSpec, max_num_tokens: usize) -> Self {
+    fn new(device: &Device, spec: &DecoderSpec, limits: StepLimits) -> Result<Self, EngineError> {
         let (hidden, inner) = (spec.hidden_size, spec.intermediate_size);
         let attention = spec.attention;
         let q_width = attention.num_heads * attention.head_dim;
         let kv_width = attention.num_kv_heads * attention.head_dim;
-        let per_token = |width: usize| Tensor::zeros(max_num_tokens, width);
-        let mlp_rows = MLP_ROWS.min(max_num_tokens);
-        Self {
-            embedded: spec.embedding.projected_from.map(per_token),
-            residual: per_token(hidden),
-            normed: per_token(hidden),
-            delta: per_token(hidden),
-            qkv: per_token(q_width + 2 * kv_width),
-            attended: per_token(q_width),
-            mlp_rows: Tensor::zeros(mlp_rows, hidden),
-            up: Tensor::zeros(mlp_rows, if spec.mlp.gated { 2 * inner } else { inner }),
-            activated: spec.mlp.gated.then(|| Tensor::zeros(mlp_rows, inner)),
-            last_residual: Tensor::zeros(0, hidden),
-            last_delta: Tensor::zeros(0, hidden),
-            last: Tensor::zeros(0, hidden),
-            projected: spec.embedding.projected_from.map(|width| Tensor::zeros(0, width)),
+        let num_tokens = limits.max_num_tokens;
+        let full = |rows: usize, width: usize| device.tensor(rows, width, Precision::Full);
+        let per_token = |width: usize| device.tensor(num_tokens, width, Precision::Activation);
+        let block_rows = device.block_rows(num_tokens);
+        let per_row = |width: usize| device.tensor(block_rows, width, Precision::Activation);
+        // The CPU's grow when they are needed.
+        let num_logits = device.preallocated_rows(limits.max_num_logits);
+        let per_logit = |width: usize| device.tensor(num_logits, width, Precision::Activation);
+        Ok(Self {
+            embedded: spec.embedding.projected_from.map(per_token).transpose()?,
+            residual: full(num_tokens, hidden)?,
+            normed: per_token(hidden)?,
+            delta: per_token(hidden)?,
+            qkv: per_token(q_width + 2 * kv_width)?,
+            attended: per_token(q_width)?,
+            up: per_row(if spec.mlp.gated { 2 * inner } else { inner })?,
+            activated: spec.mlp.gated.then(|| per_row(inner)).transpose()?,
+            last_residual: full(num_logits, hidden)?,
+            last_delta: per_logit(hidden)?,
+            last: per_logit(hidden)?,
+            projected: spec.embedding.projected_from.map(per_logit).transpose()?,
             attention: AttentionScratch::default(),
-        }
+        })
     }
 }
 
@@ -91,9 +95,10 @@ impl Decoder {
         dtype: DType,
         device: &Device,
         checkpoint: Checkpoint,
-        max_num_tokens: usize,
+        limits: StepLimits,
     ) -> Result<Self, EngineError> {
-        let weights = loading::load(&spec, dtype, device, checkpoint)?;
+        let max_model_len = limits.max_model_len;
+        let weights = loading::load(&spec, dtype, device, checkpoint, max_model_len)?;
         let embed_scale = spec.embedding.scaled.then(|| {
             // transformers keeps the factor in the model's dtype.
             let scale = (spec.hidden_size as f32).sqrt();
@@ -103,8 +108,11 @@ impl Decoder {
                 DType::Float16 => half::f16::from_f32(scale).to_f32(),
             }
         });
-        let buffers = Buffers::new(&spec, max_num_tokens);
-        Ok(Self { spec, weights, embed_scale, buffers })
+        weights.prepare(device, limits)?;
+        let inputs = StepInputs::new(device, limits)?;
+        let buffers = Buffers::new(device, &spec, limits)?;
+        device.finish_loading()?;
+        Ok(Self { spec, weights, embed_scale, inputs, buffers })
     }
 
     /// What it runs.
@@ -113,7 +121,7 @@ impl Decoder {
     }
 
     /// Runs the batch: K and V of its tokens go into `cache`, the logits that it asks for into
-    /// `logits` (num_logits, vocab_size).
+    /// `logits` (num_logits, vocab_size), where a GPU's last rows are padding.
     pub fn forward(
         &mut self,
         device: &Device,
@@ -121,148 +129,153 @@ impl Decoder {
         cache: &mut KvCache,
         logits: &mut Tensor,
     ) {
+        let Self { spec, weights, buffers, inputs, embed_scale } = self;
         let num_positions = batch.seq_lens.iter().copied().max().unwrap_or(0) as usize;
-        self.weights.ropes.iter_mut().for_each(|rope| rope.extend_to(num_positions));
-        self.embed(device, batch);
-        let Self { spec, weights, buffers, .. } = self;
-        for (index, layer) in weights.layers.iter().enumerate() {
-            let pass = LayerPass { device, spec, layer, ropes: &weights.ropes, batch };
-            pass.attention(index, cache, buffers);
-            pass.mlp(buffers);
+        weights.ropes.iter_mut().for_each(|rope| rope.extend_to(num_positions));
+        let step = inputs.step(device, batch);
+        let embed_scale = *embed_scale;
+        let mut pass = Pass { device, spec, weights, embed_scale, step };
+        device.record_or_replay(step.graph_key(), &mut || pass.run(cache, buffers, logits));
+        logits.set_num_rows(step.num_logits_rows());
+    }
+}
+
+/// One forward pass over one step. A block leaves what it adds in `delta`; the next one (or the
+/// end) adds it, in the same pass as its norm.
+struct Pass<'a> {
+    device: &'a Device,
+    spec: &'a DecoderSpec,
+    weights: &'a DecoderWeights,
+    embed_scale: Option<f32>,
+    step: Step<'a>,
+}
+
+impl Pass<'_> {
+    fn run(&mut self, cache: &mut KvCache, buffers: &mut Buffers, logits: &mut Tensor) {
+        self.embed(buffers);
+        for (index, layer) in self.weights.layers.iter().enumerate() {
+            self.attention(layer, index, cache, buffers);
+            self.mlp(layer, buffers);
         }
-        self.logits(device, batch, logits);
+        if self.step.num_logits_rows() > 0 {
+            self.logits(buffers, logits);
+        }
     }
 
     /// residual = token embeddings (scaled, projected) + position embeddings.
-    fn embed(&mut self, device: &Device, batch: &Batch) {
-        let Self { spec, weights, buffers, embed_scale } = self;
+    fn embed(&self, buffers: &mut Buffers) {
+        let Self { device, spec, weights, step, embed_scale } = *self;
         let table = &weights.embed_tokens;
+        let (ids, residual) = (step.input_ids(), &mut buffers.residual);
+        residual.set_num_rows(step.num_rows());
         match (&weights.project_in, &mut buffers.embedded) {
             (Some(project_in), Some(embedded)) => {
-                ops::embedding(device, &batch.input_ids, table, *embed_scale, embedded);
-                ops::linear(device, embedded, project_in, &mut buffers.residual);
+                embedded.set_num_rows(step.num_rows());
+                ops::embedding(device, ids, table, embed_scale, embedded);
+                // Through `delta`, whose type a GPU's linear layers write.
+                ops::linear(device, embedded, project_in, &mut buffers.delta);
+                ops::fill_zero(device, residual, step.num_rows());
+                ops::add(device, residual, &buffers.delta);
             }
-            _ => {
-                ops::embedding(device, &batch.input_ids, table, *embed_scale, &mut buffers.residual)
-            }
+            _ => ops::embedding(device, ids, table, embed_scale, residual),
         }
         if let (Some(positions), Some(table)) = (spec.embedding.positions, &weights.embed_positions)
         {
-            let residual = &mut buffers.residual;
-            ops::add_rows_of(device, &batch.positions, positions.offset, table, residual);
+            ops::add_rows_of(device, step.positions(), positions.offset, table, residual);
         }
-        buffers.delta.set_num_rows(batch.num_tokens());
-        buffers.delta.values_mut().fill(0.0);
+        ops::fill_zero(device, &mut buffers.delta, step.num_rows());
     }
 
     /// Final norm and output layer, for the wanted rows only.
-    fn logits(&mut self, device: &Device, batch: &Batch, logits: &mut Tensor) {
-        let Self { spec, weights, buffers, .. } = self;
-        let indices = &batch.logits_indices;
-        ops::gather_rows(device, &buffers.residual, indices, &mut buffers.last_residual);
-        ops::gather_rows(device, &buffers.delta, indices, &mut buffers.last_delta);
-        buffers.last.resize_rows(indices.len());
+    fn logits(&self, buffers: &mut Buffers, logits: &mut Tensor) {
+        let Self { device, spec, weights, step, .. } = *self;
+        let (indices, num_rows) = (step.logits_indices(), step.num_logits_rows());
+        let Buffers { last_residual, last_delta, last, .. } = buffers;
+        last_residual.resize_rows(num_rows);
+        last_delta.resize_rows(num_rows);
+        last.resize_rows(num_rows);
+        ops::gather_rows(device, &buffers.residual, indices, last_residual);
+        ops::gather_rows(device, &buffers.delta, indices, last_delta);
         match &weights.final_norm {
-            Some(norm) => {
-                let delta = Some(&buffers.last_delta);
-                ops::add_norm(device, &mut buffers.last_residual, delta, norm, &mut buffers.last);
-            }
+            Some(norm) => ops::add_norm(device, last_residual, Some(last_delta), norm, last),
             None => {
-                ops::add(device, &mut buffers.last_residual, &buffers.last_delta);
-                std::mem::swap(&mut buffers.last, &mut buffers.last_residual);
+                ops::add(device, last_residual, last_delta);
+                ops::copy(device, last_residual, last);
             }
         }
         let head = weights.lm_head.as_ref().unwrap_or(&weights.embed_tokens);
-        logits.resize_rows(indices.len());
+        logits.resize_rows(num_rows);
         match (&weights.project_out, &mut buffers.projected) {
             (Some(project_out), Some(projected)) => {
-                projected.resize_rows(indices.len());
-                ops::linear(device, &buffers.last, project_out, projected);
+                projected.resize_rows(num_rows);
+                ops::linear(device, last, project_out, projected);
                 ops::linear(device, projected, head, logits);
             }
-            _ => ops::linear(device, &buffers.last, head, logits),
+            _ => ops::linear(device, last, head, logits),
         }
         if let Some(cap) = spec.final_logit_soft_cap {
             ops::soft_cap(device, cap, logits);
         }
     }
-}
 
-/// One layer over one batch. A block leaves what it adds in `delta`; the next one (or the end) adds
-/// it, in the same pass as its norm.
-struct LayerPass<'a> {
-    device: &'a Device,
-    spec: &'a DecoderSpec,
-    layer: &'a LayerWeights,
-    ropes: &'a [ops::RotaryTable],
-    batch: &'a Batch,
-}
-
-impl LayerPass<'_> {
-    fn attention(&self, index: usize, cache: &mut KvCache, buffers: &mut Buffers) {
-        let Self { device, layer, batch, .. } = *self;
+    fn attention(
+        &self,
+        layer: &LayerWeights,
+        index: usize,
+        cache: &mut KvCache,
+        buffers: &mut Buffers,
+    ) {
+        let Self { device, step, .. } = *self;
         let attention = self.spec.attention;
         self.block_input(&layer.attention_norm, buffers);
         ops::linear(device, &buffers.normed, &layer.qkv_proj, &mut buffers.qkv);
-        let heads = |first: usize, num_heads: usize| Heads {
-            start: first * attention.head_dim,
-            num_heads,
+        let heads = QkvHeads {
+            num_heads: attention.num_heads,
+            num_kv_heads: attention.num_kv_heads,
             head_dim: attention.head_dim,
         };
-        let q_heads = heads(0, attention.num_heads);
-        let k_heads = heads(attention.num_heads, attention.num_kv_heads);
-        let v_heads = heads(attention.num_heads + attention.num_kv_heads, attention.num_kv_heads);
         let qkv = &mut buffers.qkv;
         if let Some((q_norm, k_norm)) = &layer.qk_norm {
-            ops::norm_heads(device, qkv, q_heads, q_norm);
-            ops::norm_heads(device, qkv, k_heads, k_norm);
+            ops::norm_heads(device, qkv, heads.q(), q_norm);
+            ops::norm_heads(device, qkv, heads.k(), k_norm);
         }
-        if let Some(rope) = layer.spec.rope {
-            let both = heads(0, attention.num_heads + attention.num_kv_heads);
-            ops::rotary(device, qkv, both, &batch.positions, &self.ropes[rope]);
-        }
-        let slots = &batch.slot_mapping;
-        ops::reshape_and_cache(device, qkv, (k_heads, v_heads), slots, index, cache);
+        let rope = layer.spec.rope.map(|rope| &self.weights.ropes[rope]);
+        ops::rotary_and_cache(device, (qkv, heads), rope, step, (cache, index));
         let shape = AttentionShape {
             num_heads: attention.num_heads,
             scale: attention.scale,
             soft_cap: attention.soft_cap,
             sliding_window: layer.spec.sliding_window,
         };
-        let out = &mut buffers.attended;
-        ops::paged_attention(
-            device,
-            (qkv, batch),
-            (cache, index),
-            shape,
-            &mut buffers.attention,
-            out,
-        );
+        let (scratch, out) = (&mut buffers.attention, &mut buffers.attended);
+        ops::paged_attention(device, (qkv, step), (cache, index), shape, scratch, out);
         ops::linear(device, &buffers.attended, &layer.out_proj, &mut buffers.delta);
         self.block_output(&layer.attention_norm, layer.attention_post_norm.as_ref(), buffers);
     }
 
-    fn mlp(&self, buffers: &mut Buffers) {
-        let Self { device, layer, .. } = *self;
+    /// A block of rows at a time where the device has a cache to keep them in.
+    fn mlp(&self, layer: &LayerWeights, buffers: &mut Buffers) {
+        let device = self.device;
         let activation = self.spec.mlp.activation;
         self.block_input(&layer.mlp_norm, buffers);
-        let num_tokens = self.batch.num_tokens();
-        for start in (0..num_tokens).step_by(MLP_ROWS) {
-            let num_rows = MLP_ROWS.min(num_tokens - start);
-            buffers.mlp_rows.take_rows(&buffers.normed, start, num_rows);
-            ops::linear(device, &buffers.mlp_rows, &layer.up_proj, &mut buffers.up);
-            let activated = match &mut buffers.activated {
+        let num_tokens = self.step.num_rows();
+        let block_rows = device.block_rows(num_tokens);
+        let Buffers { normed, delta, up, activated, .. } = &mut *buffers;
+        for start in (0..num_tokens).step_by(block_rows) {
+            let num_rows = block_rows.min(num_tokens - start);
+            up.set_num_rows(num_rows);
+            ops::linear_rows(device, (normed, start), &layer.up_proj, (up, 0), num_rows);
+            let activated = match activated {
                 Some(activated) => {
-                    ops::activate_and_mul(device, activation, &buffers.up, activated);
+                    ops::activate_and_mul(device, activation, up, activated);
                     activated
                 }
                 None => {
-                    ops::activate(device, activation, &mut buffers.up);
-                    &mut buffers.up
+                    ops::activate(device, activation, up);
+                    &mut *up
                 }
             };
-            ops::linear(device, activated, &layer.down_proj, &mut buffers.mlp_rows);
-            buffers.delta.paste_rows(start, &buffers.mlp_rows);
+            ops::linear_rows(device, (activated, 0), &layer.down_proj, (delta, start), num_rows);
         }
         self.block_output(&layer.mlp_norm, layer.mlp_post_norm.as_ref(), buffers);
     }
@@ -274,10 +287,7 @@ impl LayerPass<'_> {
             NormPlacement::Pre | NormPlacement::Sandwich => {
                 ops::add_norm(self.device, residual, Some(delta), norm, normed);
             }
-            NormPlacement::Post => {
-                normed.set_num_rows(residual.num_rows());
-                normed.values_mut().copy_from_slice(residual.values());
-            }
+            NormPlacement::Post => ops::copy(self.device, residual, normed),
         }
     }
 
@@ -296,7 +306,8 @@ impl LayerPass<'_> {
         if self.spec.norm_placement == NormPlacement::Post {
             ops::add(self.device, residual, delta);
             ops::norm_in_place(self.device, residual, norm);
-            delta.values_mut().fill(0.0);
+            let num_rows = delta.num_rows();
+            ops::fill_zero(self.device, delta, num_rows);
         }
     }
 }

@@ -5,7 +5,7 @@ use super::weights::Checkpoint;
 use crate::engine::EngineError;
 use crate::engine::config::DType;
 use crate::engine::device::{Device, Tensor};
-use crate::engine::ops::{LinearWeight, NormKind, NormWeight, RotaryTable};
+use crate::engine::ops::{LinearWeight, NormKind, NormWeight, RotaryTable, StepLimits};
 
 /// All weights of a decoder. Shapes are in the spec's terms.
 #[derive(Debug)]
@@ -45,6 +45,25 @@ pub(super) struct LayerWeights {
     pub mlp_post_norm: Option<NormWeight>,
 }
 
+impl DecoderWeights {
+    /// Makes the device ready to run every linear layer.
+    ///
+    /// # Errors
+    /// It cannot run one.
+    pub(super) fn prepare(&self, device: &Device, limits: StepLimits) -> Result<(), EngineError> {
+        let activation = device.activation_dtype();
+        let projections = [&self.project_in, &self.project_out].into_iter().flatten();
+        let of_layers = self.layers.iter().flat_map(|layer| {
+            [&layer.qkv_proj, &layer.out_proj, &layer.up_proj, &layer.down_proj]
+        });
+        for weight in projections.chain(of_layers) {
+            weight.prepare(device, activation, limits.max_num_tokens)?;
+        }
+        let head = self.lm_head.as_ref().unwrap_or(&self.embed_tokens);
+        head.prepare(device, DType::Float32, limits.max_num_logits)
+    }
+}
+
 /// Reads, packs and checks all weights.
 ///
 /// # Errors
@@ -54,6 +73,7 @@ pub(super) fn load(
     dtype: DType,
     device: &Device,
     mut checkpoint: Checkpoint,
+    max_model_len: usize,
 ) -> Result<DecoderWeights, EngineError> {
     let mut loader = Loader { spec, dtype, device, checkpoint: &mut checkpoint };
     let prefix = spec.names.prefix;
@@ -82,8 +102,11 @@ pub(super) fn load(
         ropes: spec
             .ropes
             .iter()
-            .map(|rope| RotaryTable::new(rope.inv_freq(spec.attention.head_dim)))
-            .collect(),
+            .map(|rope| {
+                let inv_freq = rope.inv_freq(spec.attention.head_dim);
+                RotaryTable::on_device(device, inv_freq, max_model_len)
+            })
+            .collect::<Result<_, _>>()?,
     };
     checkpoint.finish()?;
     Ok(weights)
@@ -113,7 +136,7 @@ impl Loader<'_> {
         let names: Vec<_> =
             parts.iter().map(|(name, rows)| (format!("{name}.weight"), *rows)).collect();
         let matrices = self.checkpoint.matrices(&names, columns)?;
-        Ok(LinearWeight::pack(self.device, self.dtype, &matrices, bias.then_some(biases)))
+        LinearWeight::load(self.device, self.dtype, &matrices, bias.then_some(biases))
     }
 
     /// OPT-350m's projections, which only exist where the embedding has another width.
@@ -134,7 +157,7 @@ impl Loader<'_> {
         let name = format!("{}embed_positions.weight", self.spec.names.prefix);
         let width = self.spec.hidden_size;
         let values = self.checkpoint.matrix(&name, positions.num_rows, width)?.to_vec();
-        Ok(Some(Tensor::from_vec(values, width)))
+        self.device.upload(values, width).map(Some)
     }
 
     fn norm(&mut self, name: &str, width: usize) -> Result<NormWeight, EngineError> {
@@ -149,11 +172,13 @@ impl Loader<'_> {
                 Some(self.checkpoint.vector(&format!("{name}.bias"), width, 0.01)?)
             }
         };
+        let weight = self.device.upload(weight, width)?;
+        let bias = bias.map(|bias| self.device.upload(bias, width)).transpose()?;
         Ok(NormWeight { kind: norm.kind, eps: norm.eps, weight, bias })
     }
 
     fn layer(&mut self, index: usize) -> Result<LayerWeights, EngineError> {
-        let spec = self.spec;
+        let (spec, device) = (self.spec, self.device);
         let (attention, mlp, names) = (spec.attention, spec.mlp, spec.names);
         let (hidden, inner) = (spec.hidden_size, spec.intermediate_size);
         let head_dim = attention.head_dim;
@@ -173,7 +198,7 @@ impl Loader<'_> {
         Ok(LayerWeights {
             spec: spec.layers[index],
             attention_norm: self.norm(&name(names.attention_norm), hidden)?,
-            qkv_proj: self.linear(&qkv, hidden, attention.qkv_bias)?,
+            qkv_proj: self.linear(&qkv, hidden, attention.qkv_bias)?.quantize(device)?,
             qk_norm: match attention.qk_norm {
                 true => Some((
                     self.norm(&attn("q_norm"), head_dim)?,
@@ -181,11 +206,15 @@ impl Loader<'_> {
                 )),
                 false => None,
             },
-            out_proj: self.linear(&[(name(names.out_proj), hidden)], q, attention.out_bias)?,
+            out_proj: self
+                .linear(&[(name(names.out_proj), hidden)], q, attention.out_bias)?
+                .quantize(device)?,
             attention_post_norm,
             mlp_norm: self.norm(&name(names.mlp_norm), hidden)?,
-            up_proj: self.linear(&ups, hidden, mlp.bias)?,
-            down_proj: self.linear(&[(name(names.down_proj), hidden)], inner, mlp.bias)?,
+            up_proj: self.linear(&ups, hidden, mlp.bias)?.quantize(device)?,
+            down_proj: self
+                .linear(&[(name(names.down_proj), hidden)], inner, mlp.bias)?
+                .quantize(device)?,
             mlp_post_norm,
         })
     }

@@ -2,9 +2,10 @@
 
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
+use crate::engine::device::cuda::Args;
 use crate::engine::device::{Device, Tensor};
 
-use super::{VectorOp, for_row_chunks, map_in_place, map2};
+use super::{GPU_BLOCK, VectorOp, for_row_chunks, map_in_place, map2};
 
 /// Activation functions, by Hugging Face's names in `hidden_act`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,10 +20,30 @@ pub enum Activation {
     Relu,
 }
 
+impl Activation {
+    /// Its number in kernels/activation.cu.
+    fn kind(self) -> u32 {
+        match self {
+            Activation::Silu => 0,
+            Activation::GeluTanh => 1,
+            Activation::Gelu => 2,
+            Activation::Relu => 3,
+        }
+    }
+}
+
 /// x = f(x), in place.
 pub fn activate(device: &Device, activation: Activation, x: &mut Tensor) {
-    let Device::Cpu(cpu) = device;
     let (num_rows, width) = (x.num_rows(), x.width());
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(gpu) => {
+            let num_values = num_rows * width;
+            let mut args = Args::new();
+            args.tensor(x).u64(num_values as u64).u32(activation.kind());
+            return gpu.launch_over(num_values, ("activation", "activate"), &mut args);
+        }
+    };
     let shared = SharedMut::new(x.values_mut());
     for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
         // SAFETY: each chunk of rows belongs to one item.
@@ -41,8 +62,17 @@ pub fn activate_and_mul(
     let width = out.width();
     assert_eq!(gate_up.width(), 2 * width);
     out.set_num_rows(gate_up.num_rows());
-    let Device::Cpu(cpu) = device;
     let num_rows = out.num_rows();
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(gpu) => {
+            let mut args = Args::new();
+            args.tensor(gate_up).tensor(out).u32(width as u32).u32(activation.kind());
+            let grid = [num_rows as u32, width.div_ceil(8 * GPU_BLOCK as usize) as u32];
+            let kernel = ("activation", "activate_and_mul");
+            return gpu.launch(kernel, grid, (GPU_BLOCK, 0), &mut args);
+        }
+    };
     let shared = SharedMut::new(out.values_mut());
     for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
         for row in start..end {

@@ -1,25 +1,36 @@
 //! embedding: rows of a table by token id or position; gathering of rows whose logits are wanted.
 
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, Tensor};
+use crate::engine::config::DType;
+use crate::engine::device::cuda::Args;
+use crate::engine::device::{Cpu, Device, Tensor};
 
-use super::{LinearWeight, for_row_chunks};
+use super::{GPU_BLOCK, Ids, LinearWeight, for_row_chunks};
 
-/// out[t] = table[ids[t]] * scale. The table is packed as a linear weight, so that one that is tied
+/// out[t] = table[ids[t]] * scale, for all rows that `out` uses. The table is packed as a linear weight, so that one that is tied
 /// to the output layer is held once.
 ///
 /// # Panics
 /// An id is not in the table: requests are checked against the vocabulary before they come here.
 pub fn embedding(
     device: &Device,
-    ids: &[u32],
+    ids: Ids<'_>,
     table: &LinearWeight,
     scale: Option<f32>,
     out: &mut Tensor,
 ) {
-    out.set_num_rows(ids.len());
-    for_each_row(device, out, &|row, values| {
-        table.copy_row(ids[row] as usize, values);
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(gpu) => {
+            let mut args = Args::new();
+            args.ptr(ids.device_ptr).ptr(table.device_ptr()).f32(scale.unwrap_or(1.0));
+            args.tensor(out).dims([out.width()]).u32(u32::from(out.dtype() == DType::Float32));
+            let grid = [out.num_rows() as u32, 1];
+            return gpu.launch(("embedding", "embedding"), grid, (GPU_BLOCK, 0), &mut args);
+        }
+    };
+    for_each_row(cpu, out, &|row, values| {
+        table.copy_row(ids.host[row] as usize, values);
         if let Some(scale) = scale {
             values.iter_mut().for_each(|value| *value *= scale);
         }
@@ -29,29 +40,49 @@ pub fn embedding(
 /// out[t] += table[positions[t] + offset]: learned position embeddings.
 pub fn add_rows_of(
     device: &Device,
-    positions: &[u32],
+    positions: Ids<'_>,
     offset: usize,
     table: &Tensor,
     out: &mut Tensor,
 ) {
-    assert!(positions.len() == out.num_rows() && table.width() == out.width());
-    for_each_row(device, out, &|row, values| {
-        let added = table.row(positions[row] as usize + offset);
+    assert_eq!(table.width(), out.width());
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(gpu) => {
+            let mut args = Args::new();
+            args.ptr(positions.device_ptr).dims([offset]).tensor(table);
+            args.tensor(out).dims([out.width()]);
+            let grid = [out.num_rows() as u32, 1];
+            return gpu.launch(("embedding", "add_rows"), grid, (GPU_BLOCK, 0), &mut args);
+        }
+    };
+    for_each_row(cpu, out, &|row, values| {
+        let added = table.row(positions.host[row] as usize + offset);
         for (value, added) in values.iter_mut().zip(added) {
             *value += added;
         }
     });
 }
 
-/// out[i] = x[indices[i]].
-pub fn gather_rows(device: &Device, x: &Tensor, indices: &[u32], out: &mut Tensor) {
-    assert_eq!(x.width(), out.width());
-    out.resize_rows(indices.len());
-    for_each_row(device, out, &|row, values| values.copy_from_slice(x.row(indices[row] as usize)));
+/// out[i] = x[indices[i]], for all rows that `out` uses.
+pub fn gather_rows(device: &Device, x: &Tensor, indices: Ids<'_>, out: &mut Tensor) {
+    assert!(x.width() == out.width() && x.dtype() == out.dtype());
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(gpu) => {
+            let row_bytes = x.width() * x.dtype().size_bytes();
+            let mut args = Args::new();
+            args.ptr(indices.device_ptr).tensor(x).tensor(out).dims([row_bytes]);
+            let grid = [out.num_rows() as u32, 1];
+            return gpu.launch(("gather_rows", "gather_rows"), grid, (GPU_BLOCK, 0), &mut args);
+        }
+    };
+    for_each_row(cpu, out, &|row, values| {
+        values.copy_from_slice(x.row(indices.host[row] as usize));
+    });
 }
 
-fn for_each_row(device: &Device, out: &mut Tensor, row: &(dyn Fn(usize, &mut [f32]) + Sync)) {
-    let Device::Cpu(cpu) = device;
+fn for_each_row(cpu: &Cpu, out: &mut Tensor, row: &(dyn Fn(usize, &mut [f32]) + Sync)) {
     let (num_rows, width) = (out.num_rows(), out.width());
     let shared = SharedMut::new(out.values_mut());
     for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
@@ -72,16 +103,16 @@ mod tests {
     fn rows_are_looked_up_scaled_shifted_and_gathered() {
         let device = Device::cpu(Some(2));
         let source = SourceMatrix::random(50, 6, 7, 1.0);
-        let table = LinearWeight::pack(&device, DType::Float32, &[source], None);
-        let mut out = Tensor::zeros(4, 6);
-        embedding(&device, &[49, 0, 3], &table, Some(2.0), &mut out);
+        let table = LinearWeight::load(&device, DType::Float32, &[source], None).unwrap();
+        let mut out = Tensor::zeros(3, 6);
+        embedding(&device, [49, 0, 3][..].into(), &table, Some(2.0), &mut out);
         let row = |id: usize| (0..6).map(|c| source.value(id, c) * 2.0).collect::<Vec<_>>();
         assert_eq!(out.values(), [row(49), row(0), row(3)].concat());
         let positions = Tensor::from_vec((0..60).map(|i| i as f32).collect(), 6);
-        add_rows_of(&device, &[0, 1, 7], 2, &positions, &mut out);
+        add_rows_of(&device, [0, 1, 7][..].into(), 2, &positions, &mut out);
         assert_eq!(out.row(2)[1], row(3)[1] + 55.0);
-        let mut gathered = Tensor::zeros(1, 6);
-        gather_rows(&device, &out, &[2, 0], &mut gathered);
+        let mut gathered = Tensor::zeros(2, 6);
+        gather_rows(&device, &out, [2, 0][..].into(), &mut gathered);
         assert_eq!(gathered.values(), [out.row(2), out.row(0)].concat());
     }
 }

@@ -5,25 +5,40 @@
 //! (docs/ARCHITECTURE.md): no op may look at how many rows there are when it computes one.
 
 mod activation;
+mod elementwise;
 mod embedding;
 pub mod linear;
 mod norm;
 mod paged_attention;
 mod reshape_and_cache;
 mod rotary;
+mod rotary_and_cache;
+pub mod sample;
 mod soft_cap;
+mod step;
 
 pub use activation::{Activation, activate, activate_and_mul};
 pub use embedding::{add_rows_of, embedding, gather_rows};
-pub use linear::{LinearWeight, linear};
+pub use linear::{LinearWeight, linear, linear_rows};
+pub use elementwise::{copy, fill_zero};
 pub use norm::{Heads, NormKind, NormWeight, add, add_norm, norm_heads, norm_in_place};
 pub use paged_attention::{AttentionScratch, AttentionShape, paged_attention};
-pub use reshape_and_cache::reshape_and_cache;
-pub use rotary::{RotaryTable, rotary};
+pub use rotary::RotaryTable;
+pub use rotary_and_cache::{QkvHeads, rotary_and_cache};
 pub use soft_cap::soft_cap;
+pub use step::{Ids, Step, StepInputs, StepLimits};
 
 use super::device::simd::Vector;
 use super::device::thread_pool::ThreadPool;
+
+/// Threads of a block of a GPU's kernels over runs of elements.
+const GPU_BLOCK: u32 = 256;
+
+/// Threads of a block that takes a row, when each takes `per_thread` of its elements at a time. In
+/// norms it decides the order of sums, so it is a function of the width alone.
+fn gpu_row_block(width: usize, per_thread: usize) -> u32 {
+    width.div_ceil(per_thread).next_multiple_of(32).min(1024) as u32
+}
 
 /// Elements of one work item of an elementwise op: a few microseconds.
 const ITEM_ELEMENTS: usize = 16 * 1024;

@@ -3,11 +3,13 @@
 //! rms: x / sqrt(mean(x²) + eps) * weight (Zhang and Sennrich, 2019; Gemma's 1 is added at load).
 //! layer: (x - mean) / sqrt(var + eps) * weight + bias (Ba et al., 2016).
 
+use crate::engine::config::DType;
 use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, Tensor};
+use crate::engine::device::cuda::{Args, DevicePtr};
+use crate::engine::device::{Device, Gpu, Tensor};
 
-use super::{for_row_chunks, map2};
+use super::{for_row_chunks, gpu_row_block, map2};
 
 /// Which normalization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,16 +21,16 @@ pub enum NormKind {
 }
 
 /// A normalization with its weights.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct NormWeight {
     /// Which one.
     pub kind: NormKind,
     /// Added to the mean square or the variance.
     pub eps: f32,
-    /// (width)
-    pub weight: Vec<f32>,
-    /// (width)
-    pub bias: Option<Vec<f32>>,
+    /// (1, width)
+    pub weight: Tensor,
+    /// (1, width)
+    pub bias: Option<Tensor>,
 }
 
 /// Columns of a row that are attention heads: `num_heads` of `head_dim`, from column `start`.
@@ -44,9 +46,17 @@ pub struct Heads {
 
 /// residual += delta.
 pub fn add(device: &Device, residual: &mut Tensor, delta: &Tensor) {
-    let Device::Cpu(cpu) = device;
     let (num_rows, width) = (residual.num_rows(), residual.width());
     assert_eq!((num_rows, width), (delta.num_rows(), delta.width()));
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(gpu) => {
+            let num_values = num_rows * width;
+            let mut args = Args::new();
+            args.tensor(residual).tensor(delta).u64(num_values as u64);
+            return gpu.launch_over(num_values, ("elementwise", "add"), &mut args);
+        }
+    };
     let shared = SharedMut::new(residual.values_mut());
     for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
         for row in start..end {
@@ -65,11 +75,14 @@ pub fn add_norm(
     norm: &NormWeight,
     out: &mut Tensor,
 ) {
-    let Device::Cpu(cpu) = device;
     let (num_rows, width) = (residual.num_rows(), residual.width());
-    assert!(out.width() == width && norm.weight.len() == width);
+    assert!(out.width() == width && norm.weight.width() == width);
     assert!(delta.is_none_or(|delta| (delta.num_rows(), delta.width()) == (num_rows, width)));
     out.set_num_rows(num_rows);
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(gpu) => return add_norm_on_gpu(gpu, residual, delta, norm, out),
+    };
     let shared = SharedMut::new(residual.values_mut());
     let shared_out = SharedMut::new(out.values_mut());
     for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
@@ -87,19 +100,62 @@ pub fn add_norm(
     });
 }
 
+fn add_norm_on_gpu(
+    gpu: &Gpu,
+    residual: &Tensor,
+    delta: Option<&Tensor>,
+    norm: &NormWeight,
+    out: &Tensor,
+) {
+    let mut args = Args::new();
+    args.tensor(residual).ptr(delta.map_or(DevicePtr::NULL, Tensor::device_ptr));
+    norm.append_to(&mut args).tensor(out).u32(residual.width() as u32);
+    let (grid, block) = ([residual.num_rows() as u32, 1], gpu_row_block(residual.width(), 8));
+    gpu.launch(("norm", "add_norm"), grid, (block, 0), &mut args);
+}
+
+impl NormWeight {
+    /// weight, bias, eps and kind, as kernels take them.
+    fn append_to<'a>(&self, args: &'a mut Args) -> &'a mut Args {
+        args.tensor(&self.weight)
+            .ptr(self.bias.as_ref().map_or(DevicePtr::NULL, Tensor::device_ptr))
+            .f32(self.eps)
+            .u32(u32::from(self.kind == NormKind::Layer))
+    }
+}
+
 /// x = norm(x).
 pub fn norm_in_place(device: &Device, x: &mut Tensor, norm: &NormWeight) {
     let width = x.width();
+    if let Device::Cuda(gpu) = device
+        && x.dtype() == DType::Float32
+    {
+        assert_eq!(norm.weight.width(), width);
+        let mut args = Args::new();
+        norm.append_to(args.tensor(x)).u32(width as u32);
+        let (grid, block) = ([x.num_rows() as u32, 1], gpu_row_block(width, 8));
+        return gpu.launch(("norm", "norm_in_place"), grid, (block, 0), &mut args);
+    }
     norm_heads(device, x, Heads { start: 0, num_heads: 1, head_dim: width }, norm);
 }
 
 /// Normalizes every head of the given columns by itself, in place (q_norm and k_norm of Qwen3
 /// and Gemma 3).
 pub fn norm_heads(device: &Device, x: &mut Tensor, heads: Heads, norm: &NormWeight) {
-    let Device::Cpu(cpu) = device;
     let (num_rows, width) = (x.num_rows(), x.width());
     let Heads { start: column, num_heads, head_dim } = heads;
-    assert!(column + num_heads * head_dim <= width && norm.weight.len() == head_dim);
+    assert!(column + num_heads * head_dim <= width && norm.weight.width() == head_dim);
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(gpu) => {
+            let mut args = Args::new();
+            args.tensor(x).dims([width, column, num_heads, head_dim]);
+            let grid = [num_rows as u32, 1];
+            norm.append_to(&mut args);
+            let block = if head_dim <= 256 { 128 } else { gpu_row_block(head_dim, 8) };
+            return gpu.launch(("norm", "norm_heads"), grid, (block, 0), &mut args);
+        }
+    };
     let shared = SharedMut::new(x.values_mut());
     for_row_chunks(&cpu.pool, num_rows, num_heads * head_dim, &|start, end| {
         for row in start..end {
@@ -137,13 +193,13 @@ impl Kernel for NormRow<'_> {
         unsafe {
             if norm.kind == NormKind::Layer {
                 let mean = V::splat(sum_of::<V>(values, |x| x) / len);
-                map2_in_place::<V>(values, &norm.weight, |x, _| x.sub(mean));
+                map2_in_place::<V>(values, norm.weight.values(), |x, _| x.sub(mean));
             }
             let mean_square = sum_of::<V>(values, |x| x.mul(x)) / len;
             let scale = V::splat(1.0 / (mean_square + norm.eps).sqrt());
-            map2_in_place::<V>(values, &norm.weight, |x, weight| x.mul(scale).mul(weight));
+            map2_in_place::<V>(values, norm.weight.values(), |x, weight| x.mul(scale).mul(weight));
             if let Some(bias) = &norm.bias {
-                map2_in_place::<V>(values, bias, |x, bias| x.add(bias));
+                map2_in_place::<V>(values, bias.values(), |x, bias| x.add(bias));
             }
         }
     }
@@ -196,9 +252,9 @@ mod tests {
         let mean = if norm.kind == NormKind::Layer { x.iter().sum::<f64>() / len } else { 0.0 };
         let square = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / len;
         let scale = 1.0 / (square + f64::from(norm.eps)).sqrt();
-        let bias = |i: usize| norm.bias.as_ref().map_or(0.0, |bias| f64::from(bias[i]));
+        let bias = |i: usize| norm.bias.as_ref().map_or(0.0, |bias| f64::from(bias.values()[i]));
         let value =
-            |(i, x): (usize, &f64)| (x - mean) * scale * f64::from(norm.weight[i]) + bias(i);
+            |(i, x): (usize, &f64)| (x - mean) * scale * f64::from(norm.weight.values()[i]) + bias(i);
         x.iter().enumerate().map(value).collect()
     }
 
@@ -211,11 +267,13 @@ mod tests {
         for isa in Isa::all_available() {
             let device = Device::cpu_with_isa(2, isa);
             for (kind, bias) in [(NormKind::Rms, None), (NormKind::Layer, Some(row(37, 9)))] {
-                let norm = NormWeight { kind, eps: 1e-5, weight: row(37, 5), bias };
+                let vector = |values| Tensor::from_vec(values, 37);
+                let (weight, bias) = (vector(row(37, 5)), bias.map(vector));
+                let norm = NormWeight { kind, eps: 1e-5, weight, bias };
                 let mut residual = Tensor::from_vec([row(37, 1), row(37, 2)].concat(), 37);
                 let delta = Tensor::from_vec([row(37, 3), row(37, 4)].concat(), 37);
                 let mut out = Tensor::zeros(2, 37);
-                let before = residual.clone();
+                let before = vector(residual.values().to_vec());
                 add_norm(&device, &mut residual, Some(&delta), &norm, &mut out);
                 for r in 0..2 {
                     let sum: Vec<f32> =
@@ -234,9 +292,10 @@ mod tests {
     #[test]
     fn heads_are_normalized_one_by_one_and_the_rest_is_left_alone() {
         let device = Device::cpu(Some(1));
-        let norm = NormWeight { kind: NormKind::Rms, eps: 1e-6, weight: row(5, 5), bias: None };
+        let weight = Tensor::from_vec(row(5, 5), 5);
+        let norm = NormWeight { kind: NormKind::Rms, eps: 1e-6, weight, bias: None };
         let mut x = Tensor::from_vec([row(20, 1), row(20, 2)].concat(), 20);
-        let before = x.clone();
+        let before = Tensor::from_vec(x.values().to_vec(), 20);
         norm_heads(&device, &mut x, Heads { start: 5, num_heads: 2, head_dim: 5 }, &norm);
         for r in 0..2 {
             assert_eq!(x.row(r)[..5], before.row(r)[..5]);

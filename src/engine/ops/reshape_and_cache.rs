@@ -3,15 +3,15 @@
 use crate::engine::device::kv_cache::{KvCacheShape, KvData};
 use crate::engine::device::simd::Element;
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, KvCache, Tensor};
+use crate::engine::device::{Cpu, KvCache, Tensor};
 
 use super::{Heads, for_row_chunks};
 
 /// Writes the K heads and V heads of every row of `qkv` to `slot_mapping` (num_tokens), in one
 /// layer. Slots of a batch are distinct: the block pool gives a block to be written to one sequence
 /// only.
-pub fn reshape_and_cache(
-    device: &Device,
+pub(super) fn reshape_and_cache(
+    cpu: &Cpu,
     qkv: &Tensor,
     (k_heads, v_heads): (Heads, Heads),
     slot_mapping: &[u32],
@@ -20,16 +20,17 @@ pub fn reshape_and_cache(
 ) {
     assert_eq!(qkv.num_rows(), slot_mapping.len());
     let shape = cache.shape;
-    let task = Task { device, qkv, k_heads, v_heads, slot_mapping, layer, shape };
+    let task = Task { cpu, qkv, k_heads, v_heads, slot_mapping, layer, shape };
     match &mut cache.data {
         KvData::Float32 { k, v } => task.write(k, v),
         KvData::BFloat16 { k, v } => task.write(k, v),
         KvData::Float16 { k, v } => task.write(k, v),
+        KvData::Cuda { .. } => panic!("a cache of a GPU was given to the CPU"),
     }
 }
 
 struct Task<'a> {
-    device: &'a Device,
+    cpu: &'a Cpu,
     qkv: &'a Tensor,
     k_heads: Heads,
     v_heads: Heads,
@@ -40,10 +41,9 @@ struct Task<'a> {
 
 impl Task<'_> {
     fn write<E: Element>(&self, k: &mut [E], v: &mut [E]) {
-        let Device::Cpu(cpu) = self.device;
         let (k, v) = (SharedMut::new(k), SharedMut::new(v));
         let width = self.k_heads.num_heads * self.k_heads.head_dim * 2;
-        for_row_chunks(&cpu.pool, self.qkv.num_rows(), width, &|start, end| {
+        for_row_chunks(&self.cpu.pool, self.qkv.num_rows(), width, &|start, end| {
             for row in start..end {
                 for head in 0..self.shape.num_kv_heads {
                     self.write_head(row, head, k, v);

@@ -4,24 +4,54 @@
 //! For a head x of width d at position p, with angle a_i = p * inv_freq[i]:
 //! x[i], x[i + d/2] = x[i] cos a_i - x[i + d/2] sin a_i, x[i + d/2] cos a_i + x[i] sin a_i.
 
+use crate::engine::EngineError;
+use crate::engine::device::cuda::{DeviceBuffer, DevicePtr};
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, Tensor};
+use crate::engine::device::{Cpu, Device, Tensor, bytes_of};
 
 use super::{Heads, for_row_chunks};
 
-/// cos and sin of every position so far asked for; grows by doubling.
-#[derive(Clone, Debug)]
+/// cos and sin of every position so far asked for; grows by doubling. A GPU's is whole from the
+/// start, since CUDA graphs keep its address.
+#[derive(Debug)]
 pub struct RotaryTable {
     /// (head_dim / 2) angle per position step.
     inv_freq: Vec<f32>,
     /// (num_positions, head_dim / 2) of (cos, sin).
     table: Vec<(f32, f32)>,
+    /// The same on a GPU.
+    on_gpu: Option<DeviceBuffer>,
 }
 
 impl RotaryTable {
     /// A table of these frequencies, empty so far.
     pub fn new(inv_freq: Vec<f32>) -> Self {
-        Self { inv_freq, table: Vec::new() }
+        Self { inv_freq, table: Vec::new(), on_gpu: None }
+    }
+
+    /// A table on the device; on a GPU for positions below `max_model_len`, all others grow.
+    ///
+    /// # Errors
+    /// The GPU's memory does not suffice.
+    pub fn on_device(
+        device: &Device,
+        inv_freq: Vec<f32>,
+        max_model_len: usize,
+    ) -> Result<Self, EngineError> {
+        let mut table = Self::new(inv_freq);
+        if let Device::Cuda(gpu) = device {
+            table.extend_to(max_model_len);
+            let values: Vec<f32> =
+                table.table.iter().flat_map(|&(cos, sin)| [cos, sin]).collect();
+            let buffer = gpu.alloc(size_of_val(&values[..]))?;
+            gpu.upload(&buffer, bytes_of(&values));
+            table.on_gpu = Some(buffer);
+        }
+        Ok(table)
+    }
+
+    pub(super) fn device_ptr(&self) -> DevicePtr {
+        self.on_gpu.as_ref().expect("the table of a GPU").ptr()
     }
 
     /// Makes positions below `num_positions` known.
@@ -31,6 +61,7 @@ impl RotaryTable {
         if num_positions <= known {
             return;
         }
+        assert!(self.on_gpu.is_none(), "position {num_positions} is past the GPU's table");
         let target = num_positions.max(2 * known).max(256);
         self.table.reserve_exact((target - known) * half);
         for position in known..target {
@@ -47,14 +78,13 @@ impl RotaryTable {
 }
 
 /// Rotates the given heads of every row of `x` in place. positions (num_tokens) are in the table.
-pub fn rotary(
-    device: &Device,
+pub(super) fn rotary(
+    cpu: &Cpu,
     x: &mut Tensor,
     heads: Heads,
     positions: &[u32],
     table: &RotaryTable,
 ) {
-    let Device::Cpu(cpu) = device;
     let (num_rows, width) = (x.num_rows(), x.width());
     let Heads { start: column, num_heads, head_dim } = heads;
     assert!(positions.len() == num_rows && table.inv_freq.len() * 2 == head_dim);
@@ -91,12 +121,12 @@ mod tests {
         let mut table = RotaryTable::new(inv_freq.clone());
         table.extend_to(10);
         table.extend_to(1000);
-        let device = Device::cpu(Some(2));
+        let Device::Cpu(cpu) = &Device::cpu(Some(2)) else { panic!("the CPU") };
         let values: Vec<f32> = (0..2 * 14).map(|i| i as f32 * 0.1 - 1.0).collect();
         let mut x = Tensor::from_vec(values, 14);
-        let before = x.clone();
+        let before = Tensor::from_vec(x.values().to_vec(), 14);
         let heads = Heads { start: 1, num_heads: 2, head_dim: 6 };
-        rotary(&device, &mut x, heads, &[0, 777], &table);
+        rotary(cpu, &mut x, heads, &[0, 777], &table);
         assert_eq!(x.row(0), before.row(0));
         assert_eq!((x.row(1)[0], x.row(1)[13]), (before.row(1)[0], before.row(1)[13]));
         for head in [1, 7] {

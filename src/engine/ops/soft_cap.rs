@@ -2,14 +2,23 @@
 
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
+use crate::engine::device::cuda::Args;
 use crate::engine::device::{Device, Tensor};
 
 use super::{VectorOp, for_row_chunks, map_in_place};
 
 /// Bounds every value of `x` to (-cap, cap), in place.
 pub fn soft_cap(device: &Device, cap: f32, x: &mut Tensor) {
-    let Device::Cpu(cpu) = device;
     let (num_rows, width) = (x.num_rows(), x.width());
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(gpu) => {
+            let num_values = num_rows * width;
+            let mut args = Args::new();
+            args.tensor(x).f32(cap).u64(num_values as u64);
+            return gpu.launch_over(num_values, ("soft_cap", "soft_cap"), &mut args);
+        }
+    };
     let shared = SharedMut::new(x.values_mut());
     for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
         // SAFETY: each chunk of rows belongs to one item.

@@ -23,15 +23,21 @@ const BLOCK: usize = 256;
 /// own `seed`, of (that seed, sample index, number of output tokens) alone. Never of a batch slot,
 /// a thread or the time.
 pub fn uniform(task: &SampleTask) -> f64 {
+    let (counter, key) = random_block_of(task);
+    let block = philox4x32_10(counter, key);
+    let bits = (u64::from(block[1]) << 32 | u64::from(block[0])) >> 11;
+    bits as f64 * (1.0 / (1u64 << 53) as f64)
+}
+
+/// Counter and key of the Philox block behind `uniform`.
+pub(in crate::engine) fn random_block_of(task: &SampleTask) -> ([u32; 4], [u32; 2]) {
     let (seed, row) = match task.params.seed {
         Some(seed) => (seed, SEEDED_ROW),
         None => (task.engine_seed, task.row_key.0),
     };
     let position = task.output_token_ids.len() as u32;
     let counter = [position, task.sample_index, row as u32, (row >> 32) as u32];
-    let block = philox4x32_10(counter, [seed as u32, (seed >> 32) as u32]);
-    let bits = (u64::from(block[1]) << 32 | u64::from(block[0])) >> 11;
-    bits as f64 * (1.0 / (1u64 << 53) as f64)
+    (counter, [seed as u32, (seed >> 32) as u32])
 }
 
 /// The token whose part of the cumulative distribution holds `uniform`.

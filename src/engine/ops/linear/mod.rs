@@ -1,25 +1,41 @@
 //! linear: out = x Wᵀ + b, with weights packed once at load.
 //!
-//! x (num_tokens, k) f32, W (n, k) in the model's dtype, out (num_tokens, n) f32. Each output
-//! element is the sum over k in ascending order with one accumulator, whatever the number of rows
-//! and the tile the row falls in: row-independent by construction.
+//! x (num_tokens, k), W (n, k) in the model's dtype, out (num_tokens, n). On the CPU x and out are
+//! f32, and each output element is the sum over k in ascending order with one accumulator, whatever
+//! the number of rows and the tile the row falls in: row-independent by construction. On a GPU
+//! cuBLASLt runs algorithms that were tested to give the same bits for every number of rows.
 
 mod cpu;
+mod cuda;
 mod pack;
 
 pub use pack::{SourceMatrix, SourceValues};
 
 use half::{bf16, f16};
 
-use crate::engine::config::DType;
-use crate::engine::device::{Device, Tensor};
+use crate::engine::EngineError;
+use crate::engine::config::{DType, Quantization};
+use crate::engine::device::cuda::DevicePtr;
+use crate::engine::device::{Cpu, Device, Tensor};
 
-/// Weights of a linear layer (or an embedding table) in panels of `panel_width` output columns:
-/// panel p holds (k, panel_width) elements, column lane l of panel p is output p * panel_width + l.
+/// Weights of a linear layer, or an embedding table.
 #[derive(Debug)]
 pub struct LinearWeight {
     n: usize,
     k: usize,
+    storage: Storage,
+}
+
+#[derive(Debug)]
+enum Storage {
+    Cpu(Packed),
+    Cuda(cuda::Weight),
+}
+
+/// Panels of `panel_width` output columns: panel p holds (k, panel_width) elements, column lane l of
+/// panel p is output p * panel_width + l.
+#[derive(Debug)]
+struct Packed {
     panel_width: usize,
     panels: Panels,
     bias: Option<Vec<f32>>,
@@ -33,37 +49,70 @@ enum Panels {
 }
 
 impl LinearWeight {
-    /// Packs the rows of `parts`, one after the other (q, k, v become one weight), in `dtype`.
-    /// `bias` has one value per output.
+    /// Puts the rows of `parts`, one after the other (q, k, v become one weight), on the device, in
+    /// `dtype`. `bias` has one value per output.
+    ///
+    /// # Errors
+    /// The GPU's memory does not suffice.
     ///
     /// # Panics
     /// Parts differ in width, or the bias has another length.
-    pub fn pack(
+    pub fn load(
         device: &Device,
         dtype: DType,
         parts: &[SourceMatrix<'_>],
         bias: Option<Vec<f32>>,
+    ) -> Result<Self, EngineError> {
+        match device {
+            Device::Cpu(cpu) => Ok(Self::pack(cpu, dtype, parts, bias)),
+            Device::Cuda(gpu) => {
+                let (n, k) = size(parts, bias.as_deref());
+                let weight = cuda::Weight::load(gpu, dtype, (n, k), parts, bias.as_deref())?;
+                Ok(Self { n, k, storage: Storage::Cuda(weight) })
+            }
+        }
+    }
+
+    /// Packs them for the CPU.
+    ///
+    /// # Panics
+    /// As `load`.
+    pub fn pack(
+        cpu: &Cpu,
+        dtype: DType,
+        parts: &[SourceMatrix<'_>],
+        bias: Option<Vec<f32>>,
     ) -> Self {
-        let k = parts[0].num_columns;
-        assert!(parts.iter().all(|part| part.num_columns == k), "parts of one width");
-        let n = parts.iter().map(|part| part.num_rows).sum();
-        assert!(bias.as_ref().is_none_or(|bias| bias.len() == n), "one bias per output");
-        let Device::Cpu(cpu) = device;
+        let (n, k) = size(parts, bias.as_deref());
         let panel_width = 2 * cpu.isa.num_lanes();
         let panels = match dtype {
             DType::Float32 => Panels::Float32(pack::pack(&cpu.pool, parts, panel_width)),
             DType::BFloat16 => Panels::BFloat16(pack::pack(&cpu.pool, parts, panel_width)),
             DType::Float16 => Panels::Float16(pack::pack(&cpu.pool, parts, panel_width)),
         };
-        Self { n, k, panel_width, panels, bias }
+        Self { n, k, storage: Storage::Cpu(Packed { panel_width, panels, bias }) }
     }
 
-    /// Bytes of the packed weights.
+    /// Bytes of the weights as the device holds them.
     pub fn num_bytes(&self) -> usize {
-        match &self.panels {
-            Panels::Float32(panels) => panels.len() * 4,
-            Panels::BFloat16(panels) => panels.len() * 2,
-            Panels::Float16(panels) => panels.len() * 2,
+        match &self.storage {
+            Storage::Cuda(weight) => weight.num_bytes(),
+            Storage::Cpu(packed) => match &packed.panels {
+                Panels::Float32(panels) => panels.len() * 4,
+                Panels::BFloat16(panels) => panels.len() * 2,
+                Panels::Float16(panels) => panels.len() * 2,
+            },
+        }
+    }
+
+    /// The rows of W in a GPU's memory, one after the other.
+    ///
+    /// # Panics
+    /// They are on the host, or quantized.
+    pub(super) fn device_ptr(&self) -> DevicePtr {
+        match &self.storage {
+            Storage::Cuda(weight) => weight.rows_ptr(),
+            Storage::Cpu(_) => panic!("a weight of the host was given to a GPU"),
         }
     }
 
@@ -71,13 +120,63 @@ impl LinearWeight {
     /// here.
     pub fn copy_row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.n && out.len() == self.k);
-        let start = row / self.panel_width * self.panel_width * self.k + row % self.panel_width;
-        match &self.panels {
-            Panels::Float32(panels) => pack::copy_column(panels, start, self.panel_width, out),
-            Panels::BFloat16(panels) => pack::copy_column(panels, start, self.panel_width, out),
-            Panels::Float16(panels) => pack::copy_column(panels, start, self.panel_width, out),
+        let Storage::Cpu(Packed { panel_width, panels, .. }) = &self.storage else {
+            panic!("a weight of a GPU was read on the host");
+        };
+        let start = row / panel_width * panel_width * self.k + row % panel_width;
+        match panels {
+            Panels::Float32(panels) => pack::copy_column(panels, start, *panel_width, out),
+            Panels::BFloat16(panels) => pack::copy_column(panels, start, *panel_width, out),
+            Panels::Float16(panels) => pack::copy_column(panels, start, *panel_width, out),
         }
     }
+
+    /// Narrows the weights as the device was asked to (`--quantization`), and its inputs from then
+    /// on.
+    ///
+    /// # Errors
+    /// The GPU's memory does not suffice.
+    pub fn quantize(mut self, device: &Device) -> Result<Self, EngineError> {
+        if let (Device::Cuda(gpu), Storage::Cuda(weight)) = (device, &mut self.storage)
+            && gpu.quantization() == Some(Quantization::Fp8)
+            && self.n.is_multiple_of(16)
+            && self.k.is_multiple_of(16)
+        {
+            weight.quantize(gpu)?;
+        }
+        Ok(self)
+    }
+
+    /// Makes the device ready to run this layer over up to `max_rows` rows, with outputs of this
+    /// type: on a GPU, chooses algorithms.
+    ///
+    /// # Errors
+    /// The GPU has none that gives the same bits for every number of rows.
+    pub fn prepare(
+        &self,
+        device: &Device,
+        output: DType,
+        max_rows: usize,
+    ) -> Result<(), EngineError> {
+        match (device, &self.storage) {
+            (Device::Cuda(gpu), Storage::Cuda(weight)) => {
+                if let Some(width) = weight.quantized_width() {
+                    gpu.reserve_fp8(max_rows, width)?;
+                }
+                weight.prepare(gpu, output, max_rows)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// (n, k) of stacked parts.
+fn size(parts: &[SourceMatrix<'_>], bias: Option<&[f32]>) -> (usize, usize) {
+    let k = parts[0].num_columns;
+    assert!(parts.iter().all(|part| part.num_columns == k), "parts of one width");
+    let n = parts.iter().map(|part| part.num_rows).sum();
+    assert!(bias.is_none_or(|bias| bias.len() == n), "one bias per output");
+    (n, k)
 }
 
 /// out = x Wᵀ + b. `out` takes as many rows as `x` has.
@@ -85,21 +184,38 @@ impl LinearWeight {
 /// # Panics
 /// Widths do not fit the weight.
 pub fn linear(device: &Device, x: &Tensor, weight: &LinearWeight, out: &mut Tensor) {
-    assert!(x.width() == weight.k && out.width() == weight.n, "shapes of linear");
     out.set_num_rows(x.num_rows());
-    let Device::Cpu(cpu) = device;
-    let shape = cpu::Shape { num_rows: x.num_rows(), n: weight.n, k: weight.k };
-    let bias = weight.bias.as_deref();
-    match &weight.panels {
-        Panels::Float32(panels) => {
-            cpu::linear(cpu, shape, x.values(), panels, bias, out.values_mut());
+    linear_rows(device, (x, 0), weight, (out, 0), x.num_rows());
+}
+
+/// Rows `first_out..` of `out` = rows `first..` of x Wᵀ + b.
+///
+/// # Panics
+/// Widths do not fit the weight, or the rows are not in use.
+pub fn linear_rows(
+    device: &Device,
+    (x, first): (&Tensor, usize),
+    weight: &LinearWeight,
+    (out, first_out): (&mut Tensor, usize),
+    num_rows: usize,
+) {
+    assert!(x.width() == weight.k && out.width() == weight.n, "shapes of linear");
+    assert!(first + num_rows <= x.num_rows() && first_out + num_rows <= out.num_rows());
+    let (cpu, packed) = match (device, &weight.storage) {
+        (Device::Cpu(cpu), Storage::Cpu(packed)) => (cpu, packed),
+        (Device::Cuda(gpu), Storage::Cuda(weight)) => {
+            return weight.linear(gpu, (x, first), (out, first_out), num_rows);
         }
-        Panels::BFloat16(panels) => {
-            cpu::linear(cpu, shape, x.values(), panels, bias, out.values_mut());
-        }
-        Panels::Float16(panels) => {
-            cpu::linear(cpu, shape, x.values(), panels, bias, out.values_mut());
-        }
+        _ => panic!("the weight is on another device"),
+    };
+    let shape = cpu::Shape { num_rows, n: weight.n, k: weight.k };
+    let bias = packed.bias.as_deref();
+    let x = &x.values()[first * weight.k..(first + num_rows) * weight.k];
+    let out = &mut out.values_mut()[first_out * weight.n..(first_out + num_rows) * weight.n];
+    match &packed.panels {
+        Panels::Float32(panels) => cpu::linear(cpu, shape, x, panels, bias, out),
+        Panels::BFloat16(panels) => cpu::linear(cpu, shape, x, panels, bias, out),
+        Panels::Float16(panels) => cpu::linear(cpu, shape, x, panels, bias, out),
     }
 }
 
@@ -122,7 +238,7 @@ mod tests {
             [SourceMatrix::random(split, k, 1, 1.0), SourceMatrix::random(n - split, k, 2, 1.0)];
         let parts = if split == 0 { &parts[1..] } else { &parts[..] };
         let bias = random(n, 3);
-        let weight = LinearWeight::pack(&device, dtype, parts, Some(bias.clone()));
+        let weight = LinearWeight::load(&device, dtype, parts, Some(bias.clone())).unwrap();
         let x = Tensor::from_vec(random(m * k, 4), k);
         let mut out = Tensor::zeros(m + 1, n);
         linear(&device, &x, &weight, &mut out);
@@ -157,7 +273,7 @@ mod tests {
             for dtype in DTYPES {
                 let (m, n, k) = (131, 75, 96);
                 let parts = [SourceMatrix::random(n, k, 5, 1.0)];
-                let weight = LinearWeight::pack(&device, dtype, &parts, None);
+                let weight = LinearWeight::load(&device, dtype, &parts, None).unwrap();
                 let x = Tensor::from_vec(random(m * k, 6), k);
                 let mut all = Tensor::zeros(m, n);
                 linear(&device, &x, &weight, &mut all);
@@ -177,7 +293,7 @@ mod tests {
         let values: Vec<bf16> = (0..40 * 9).map(|i| bf16::from_f32(i as f32 * 0.37)).collect();
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         let source = SourceMatrix::from_bytes(40, 9, DType::BFloat16, &bytes);
-        let weight = LinearWeight::pack(&device, DType::BFloat16, &[source], None);
+        let weight = LinearWeight::load(&device, DType::BFloat16, &[source], None).unwrap();
         let mut row = vec![0.0; 9];
         for n in 0..40 {
             weight.copy_row(n, &mut row);

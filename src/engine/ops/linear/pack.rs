@@ -32,6 +32,8 @@ pub enum SourceValues<'a> {
     },
     /// One value everywhere.
     Constant(f32),
+    /// Row-major values.
+    Slice(&'a [f32]),
 }
 
 impl<'a> SourceMatrix<'a> {
@@ -66,6 +68,20 @@ impl<'a> SourceMatrix<'a> {
             }
             SourceValues::Random { seed, scale } => scale * uniform(seed, index as u64),
             SourceValues::Constant(value) => value,
+            SourceValues::Slice(values) => values[index],
+        }
+    }
+
+    /// Little-endian elements of `dtype` from element `first` on, as many as `out` has room for.
+    pub(super) fn write_as(&self, dtype: DType, first: usize, out: &mut [u8]) {
+        let size = dtype.size_bytes();
+        for (index, bytes) in (first..).zip(out.chunks_exact_mut(size)) {
+            let value = self.value(index / self.num_columns, index % self.num_columns);
+            match dtype {
+                DType::Float32 => bytes.copy_from_slice(&value.to_le_bytes()),
+                DType::BFloat16 => bytes.copy_from_slice(&bf16::from_f32(value).to_le_bytes()),
+                DType::Float16 => bytes.copy_from_slice(&f16::from_f32(value).to_le_bytes()),
+            }
         }
     }
 

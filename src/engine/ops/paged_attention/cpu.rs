@@ -1,17 +1,14 @@
-//! paged_attention: causal attention of the step's tokens over the paged cache, for decode and for
-//! (chunked) prefill alike.
-//!
-//! One canonical order, a function of the token's own position only: scores are sums over head_dim
-//! upward; the softmax sums lane i over the positions i, i + LANES, ... counted from a multiple of
-//! 16; P·V runs over positions upward. Block size, chunking and neighbours do not enter.
+//! Attention on the CPU: items of a few query tokens and one KV head, over K with tokens in the
+//! lanes.
 
 use crate::engine::batch::Batch;
-use crate::engine::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, KvData};
+use crate::engine::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape};
 use crate::engine::device::simd::{Element, Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Cpu, Device, KvCache, Tensor};
+use crate::engine::device::{Cpu, Tensor};
+use crate::engine::ops::soft_cap::capped;
 
-use super::soft_cap::capped;
+use super::AttentionShape;
 
 /// Query tokens of one work item: they share the K and V of their sequence in the cache of the
 /// core.
@@ -19,19 +16,6 @@ const ITEM_TOKENS: usize = 8;
 
 /// Query heads of one KV head that share each load of K and V.
 const MAX_TILE_HEADS: usize = 8;
-
-/// What attention looks like in one layer.
-#[derive(Clone, Copy, Debug)]
-pub struct AttentionShape {
-    /// Query heads; the first columns of a qkv row.
-    pub num_heads: usize,
-    /// Factor of the scores.
-    pub scale: f32,
-    /// Gemma 2's bound on scores.
-    pub soft_cap: Option<f32>,
-    /// A token attends to this many positions, itself included; None: all.
-    pub sliding_window: Option<usize>,
-}
 
 /// Buffers that live between steps.
 #[derive(Debug, Default)]
@@ -48,27 +32,6 @@ struct Item {
     kv_head: u32,
     token: u32,
     num_tokens: u32,
-}
-
-/// out (num_tokens, num_heads * head_dim) = softmax(q Kᵀ * scale) V, where q are the first columns
-/// of `qkv` and K, V (the step's own included) are in layer `layer` of the cache.
-pub fn paged_attention(
-    device: &Device,
-    (qkv, batch): (&Tensor, &Batch),
-    (cache, layer): (&KvCache, usize),
-    shape: AttentionShape,
-    scratch: &mut AttentionScratch,
-    out: &mut Tensor,
-) {
-    out.set_num_rows(qkv.num_rows());
-    let Device::Cpu(cpu) = device;
-    scratch.prepare(cpu, batch, cache.shape);
-    let task = Task { cpu, qkv, batch, layer, shape, kv: cache.shape };
-    match &cache.data {
-        KvData::Float32 { k, v } => task.run(k, v, scratch, out),
-        KvData::BFloat16 { k, v } => task.run(k, v, scratch, out),
-        KvData::Float16 { k, v } => task.run(k, v, scratch, out),
-    }
 }
 
 impl AttentionScratch {
@@ -95,17 +58,24 @@ impl AttentionScratch {
 }
 
 #[derive(Clone, Copy)]
-struct Task<'a> {
-    cpu: &'a Cpu,
-    qkv: &'a Tensor,
-    batch: &'a Batch,
-    layer: usize,
-    shape: AttentionShape,
-    kv: KvCacheShape,
+pub(super) struct Task<'a> {
+    pub cpu: &'a Cpu,
+    pub qkv: &'a Tensor,
+    pub batch: &'a Batch,
+    pub layer: usize,
+    pub shape: AttentionShape,
+    pub kv: KvCacheShape,
 }
 
 impl Task<'_> {
-    fn run<E: Element>(self, k: &[E], v: &[E], scratch: &mut AttentionScratch, out: &mut Tensor) {
+    pub(super) fn run<E: Element>(
+        self,
+        k: &[E],
+        v: &[E],
+        scratch: &mut AttentionScratch,
+        out: &mut Tensor,
+    ) {
+        scratch.prepare(self.cpu, self.batch, self.kv);
         let width = out.width();
         assert_eq!(width, self.shape.num_heads * self.kv.head_dim);
         let out = SharedMut::new(out.values_mut());
@@ -382,203 +352,5 @@ unsafe fn softmax<V: Vector>(scores: &mut [f32], span: Span) -> f32 {
             sum = sum.add(weight);
         }
         sum.sum()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::{Heads, linear::SourceMatrix, reshape_and_cache};
-    use super::*;
-    use crate::engine::config::DType;
-    use crate::engine::device::simd::Isa;
-
-    const NUM_HEADS: usize = 6;
-
-    struct Case {
-        isa: Isa,
-        dtype: DType,
-        head_dim: usize,
-        num_kv_heads: usize,
-        block_size: usize,
-        shape: AttentionShape,
-    }
-
-    impl Case {
-        fn new(num_kv_heads: usize, head_dim: usize) -> Self {
-            let shape = AttentionShape {
-                num_heads: NUM_HEADS,
-                scale: 0.3,
-                soft_cap: None,
-                sliding_window: None,
-            };
-            let isa = Isa::detect();
-            Self { isa, dtype: DType::Float32, head_dim, num_kv_heads, block_size: 16, shape }
-        }
-
-        fn width(&self) -> usize {
-            (NUM_HEADS + 2 * self.num_kv_heads) * self.head_dim
-        }
-
-        fn kv_heads(&self) -> (Heads, Heads) {
-            let heads = |index: usize| Heads {
-                start: (NUM_HEADS + index * self.num_kv_heads) * self.head_dim,
-                num_heads: self.num_kv_heads,
-                head_dim: self.head_dim,
-            };
-            (heads(0), heads(1))
-        }
-
-        /// (num_tokens, width) of one sequence.
-        fn qkv(&self, num_tokens: usize, seed: u64) -> Vec<f32> {
-            SourceMatrix::random(num_tokens, self.width(), seed, 1.5).to_vec()
-        }
-
-        /// Attention outputs of sequences of these lengths, computed in chunks of `chunk` tokens;
-        /// the sequences' blocks are interleaved and all later steps share a batch.
-        fn run(&self, lens: &[usize], chunk: usize) -> Vec<Vec<f32>> {
-            let device = Device::cpu_with_isa(2, self.isa);
-            let kv = KvCacheShape {
-                num_layers: 2,
-                num_blocks: 120,
-                block_size: self.block_size,
-                num_kv_heads: self.num_kv_heads,
-                head_dim: self.head_dim,
-            };
-            let mut cache = KvCache::new(kv, self.dtype);
-            let mut scratch = AttentionScratch::default();
-            let rows: Vec<_> =
-                lens.iter().enumerate().map(|(s, &n)| self.qkv(n, s as u64)).collect();
-            let mut outs = vec![Vec::new(); lens.len()];
-            let longest = *lens.iter().max().unwrap();
-            for first in (0..longest).step_by(chunk) {
-                let mut batch =
-                    Batch { query_start_loc: vec![0], max_blocks_per_seq: 30, ..Batch::default() };
-                let mut values = Vec::new();
-                let mut seqs = Vec::new();
-                for (seq, &len) in lens.iter().enumerate().filter(|(_, len)| **len > first) {
-                    let end = (first + chunk).min(len);
-                    let table: Vec<u32> = (0..30).map(|b| b * 4 + seq as u32).collect();
-                    for position in first..end {
-                        batch.positions.push(position as u32);
-                        let block = table[position / self.block_size] as usize;
-                        let slot = block * self.block_size + position % self.block_size;
-                        batch.slot_mapping.push(slot as u32);
-                        batch.input_ids.push(0);
-                    }
-                    batch.query_start_loc.push(batch.positions.len() as u32);
-                    batch.seq_lens.push(end as u32);
-                    batch.block_tables.extend(table);
-                    values.extend_from_slice(&rows[seq][first * self.width()..end * self.width()]);
-                    seqs.push((seq, end - first));
-                }
-                let qkv = Tensor::from_vec(values, self.width());
-                reshape_and_cache(
-                    &device,
-                    &qkv,
-                    self.kv_heads(),
-                    &batch.slot_mapping,
-                    1,
-                    &mut cache,
-                );
-                let mut out = Tensor::zeros(qkv.num_rows(), NUM_HEADS * self.head_dim);
-                paged_attention(
-                    &device,
-                    (&qkv, &batch),
-                    (&cache, 1),
-                    self.shape,
-                    &mut scratch,
-                    &mut out,
-                );
-                let mut row = 0;
-                for (seq, num_tokens) in seqs {
-                    (row..row + num_tokens).for_each(|r| outs[seq].extend_from_slice(out.row(r)));
-                    row += num_tokens;
-                }
-            }
-            outs
-        }
-
-        fn reference(&self, num_tokens: usize, seed: u64) -> Vec<f64> {
-            let qkv = self.qkv(num_tokens, seed);
-            let (hd, width) = (self.head_dim, self.width());
-            let at = |token: usize, column: usize| f64::from(qkv[token * width + column]);
-            let (k_heads, v_heads) = self.kv_heads();
-            let mut out = Vec::new();
-            for token in 0..num_tokens {
-                for head in 0..NUM_HEADS {
-                    let kv_head = head / (NUM_HEADS / self.num_kv_heads);
-                    let start =
-                        self.shape.sliding_window.map_or(0, |w| (token + 1).saturating_sub(w));
-                    let weight = |position: usize| {
-                        let dot = |d| {
-                            at(token, head * hd + d)
-                                * at(position, k_heads.start + kv_head * hd + d)
-                        };
-                        let score = (0..hd).map(dot).sum::<f64>() * f64::from(self.shape.scale);
-                        let cap = self.shape.soft_cap.map(f64::from);
-                        cap.map_or(score, |cap| cap * (score / cap).tanh()).exp()
-                    };
-                    let weights: Vec<f64> = (start..=token).map(weight).collect();
-                    let sum: f64 = weights.iter().sum();
-                    out.extend((0..hd).map(|d| {
-                        let value = |(i, w): (usize, &f64)| {
-                            w * at(start + i, v_heads.start + kv_head * hd + d)
-                        };
-                        weights.iter().enumerate().map(value).sum::<f64>() / sum
-                    }));
-                }
-            }
-            out
-        }
-
-        fn check(&self, lens: &[usize], chunk: usize) {
-            for (seq, out) in self.run(lens, chunk).into_iter().enumerate() {
-                for (got, expected) in out.iter().zip(self.reference(lens[seq], seq as u64)) {
-                    assert!((f64::from(*got) - expected).abs() < 2e-5, "{:?} {lens:?}", self.isa);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn agrees_with_a_naive_loop_for_every_grouping_width_and_path() {
-        for isa in Isa::all_available() {
-            for (num_kv_heads, head_dim) in [(6, 16), (3, 20), (2, 64), (1, 40)] {
-                let case = Case { isa, ..Case::new(num_kv_heads, head_dim) };
-                case.check(&[1, 16, 17, 70], 100);
-                case.check(&[33, 5], 7);
-            }
-        }
-    }
-
-    #[test]
-    fn windows_and_soft_caps_are_applied() {
-        for window in [1, 5, 16, 40] {
-            let mut case = Case::new(3, 32);
-            case.shape.sliding_window = Some(window);
-            case.shape.soft_cap = Some(1.5);
-            case.check(&[60, 3], 60);
-        }
-    }
-
-    #[test]
-    fn bits_do_not_depend_on_chunks_neighbours_or_block_size() {
-        for isa in Isa::all_available() {
-            for (dtype, window) in
-                [(DType::Float32, None), (DType::BFloat16, Some(21)), (DType::Float16, None)]
-            {
-                let mut case = Case { isa, dtype, ..Case::new(2, 24) };
-                case.shape.sliding_window = window;
-                let whole = case.run(&[75], 75).remove(0);
-                for (block_size, chunk) in [(16, 1), (32, 7), (48, 32), (16, 75)] {
-                    let other = Case { block_size, ..case };
-                    assert_eq!(
-                        other.run(&[75, 40, 80], chunk)[0],
-                        whole,
-                        "{isa:?} {block_size} {chunk}"
-                    );
-                }
-            }
-        }
     }
 }

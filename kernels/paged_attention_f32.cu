@@ -1,0 +1,127 @@
+// Attention of query tokens over a paged KV cache in f32: exact rather than fast. One warp has one
+// row (a query token with one query head) at a time; decode and prefill are the same entry.
+//
+// Launch: 128 threads, no dynamic shared memory. Grid: one block per unit (num_work num_kv_heads),
+// or any fixed number.
+#include "common.cuh"
+
+struct AttentionWork {
+  u32 token;       // flat index of the first query token
+  u32 num_tokens;  // query tokens
+  u32 seq;         // row of the block tables
+  u32 position;    // absolute position of the first query token
+};
+
+struct AttentionParams {
+  u32 num_heads, num_kv_heads, block_size, max_blocks_per_seq, qkv_stride;
+  u32 window;  // 0: none
+  float scale;
+  float soft_cap;  // 0: none
+};
+
+constexpr u32 TILE = 32;
+constexpr u32 WARPS = 4;
+constexpr u32 LANE_VALUES = (HEAD_DIM + 31) / 32;
+static_assert(HEAD_DIM % 4 == 0, "rows are read by float4");
+
+// The online softmax of one row; lane l holds elements l, l + 32, ... of the values.
+struct Partial {
+  float max, sum;
+  float values[LANE_VALUES];
+};
+
+// Where the row of `position` begins in a cache (num_blocks, num_kv_heads, block_size, HEAD_DIM).
+__device__ __forceinline__ u64 row_offset(const u32* block_table, u32 kv_head, u32 position,
+                                          const AttentionParams& params) {
+  const u64 block = block_table[position / params.block_size];
+  return ((block * params.num_kv_heads + kv_head) * params.block_size +
+          position % params.block_size) * HEAD_DIM;
+}
+
+// q (HEAD_DIM) * key (HEAD_DIM), summed upward.
+__device__ __forceinline__ float dot(const float* q, const float* key) {
+  float sum = 0.0f;
+  for (u32 i = 0; i < HEAD_DIM; i += 4) {
+    const float4 a = *reinterpret_cast<const float4*>(q + i);
+    const float4 b = *reinterpret_cast<const float4*>(key + i);
+    sum = fmaf(a.x, b.x, sum);
+    sum = fmaf(a.y, b.y, sum);
+    sum = fmaf(a.z, b.z, sum);
+    sum = fmaf(a.w, b.w, sum);
+  }
+  return sum;
+}
+
+// One step of the softmax: this lane's score (-inf where there is none), and the positions
+// `first` to `last` of the tile.
+__device__ __forceinline__ void softmax_step(float score, const float* v_cache,
+                                             const u32* block_table, u32 kv_head, u32 tile,
+                                             u32 first, u32 last, const AttentionParams& params,
+                                             Partial& partial) {
+  const u32 lane = threadIdx.x % WARP_SIZE;
+  const float max = fmaxf(partial.max, warp_reduce<Max>(score));
+  const float rescale = expf(partial.max - max), weight = expf(score - max);
+  partial.max = max;
+  partial.sum = fmaf(partial.sum, rescale, warp_reduce<Sum>(weight));
+#pragma unroll
+  for (u32 i = 0; i < LANE_VALUES; ++i) partial.values[i] *= rescale;
+  for (u32 position = first; position <= last; ++position) {
+    const float p = __shfl_sync(FULL_WARP, weight, position - tile);
+    const float* value = v_cache + row_offset(block_table, kv_head, position, params);
+#pragma unroll
+    for (u32 i = 0; i < LANE_VALUES; ++i) {
+      const u32 column = lane + i * WARP_SIZE;
+      if (column < HEAD_DIM) partial.values[i] = fmaf(p, value[column], partial.values[i]);
+    }
+  }
+}
+
+// Attention of the query q (HEAD_DIM) at `position`, written to out (HEAD_DIM).
+__device__ __forceinline__ void attend(const float* q, const float* k_cache, const float* v_cache,
+                                       const u32* block_table, u32 kv_head, u32 position,
+                                       const AttentionParams& params, float* out) {
+  const u32 lane = threadIdx.x % WARP_SIZE;
+  const u32 start =
+      params.window > 0 && position + 1 > params.window ? position + 1 - params.window : 0;
+  const float neg_inf = bit_cast<float>(0xFF800000u);
+  Partial partial = {neg_inf, 0.0f, {}};
+  for (u32 tile = start / TILE * TILE; tile <= position; tile += TILE) {
+    const u32 first = max(tile, start), last = min(tile + TILE - 1, position);
+    const u32 own = tile + lane;
+    float score = neg_inf;
+    if (own >= first && own <= last) {
+      score = dot(q, k_cache + row_offset(block_table, kv_head, own, params)) * params.scale;
+      if (params.soft_cap > 0.0f) score = params.soft_cap * tanhf(score / params.soft_cap);
+    }
+    softmax_step(score, v_cache, block_table, kv_head, tile, first, last, params, partial);
+  }
+#pragma unroll
+  for (u32 i = 0; i < LANE_VALUES; ++i) {
+    const u32 column = lane + i * WARP_SIZE;
+    if (column < HEAD_DIM) out[column] = partial.values[i] / partial.sum;
+  }
+}
+
+// qkv (num_tokens, qkv_stride): first num_heads * HEAD_DIM query elements. Caches (num_blocks,
+// num_kv_heads, block_size, HEAD_DIM), work (num_work[0]), block_tables (num_seqs,
+// max_blocks_per_seq), out (num_tokens, num_heads * HEAD_DIM).
+KERNEL(32 * WARPS)
+paged_attention_f32(const T* qkv, const T* k_cache, const T* v_cache, const AttentionWork* work,
+                    const u32* num_work, const u32* block_tables, T* out,
+                    AttentionParams params) {
+  const u32 group_size = params.num_heads / params.num_kv_heads;
+  const u32 num_units = num_work[0] * params.num_kv_heads;
+  for (u32 unit = blockIdx.x; unit < num_units; unit += gridDim.x) {
+    const AttentionWork item = work[unit / params.num_kv_heads];
+    const u32 kv_head = unit % params.num_kv_heads;
+    const u32* block_table = block_tables + u64(item.seq) * params.max_blocks_per_seq;
+    for (u32 row = threadIdx.x / WARP_SIZE; row < item.num_tokens * group_size; row += WARPS) {
+      const u32 in_item = row / group_size, head = kv_head * group_size + row % group_size;
+      const u64 token = item.token + in_item;
+      attend(qkv + token * params.qkv_stride + head * HEAD_DIM, k_cache, v_cache, block_table,
+             kv_head, item.position + in_item, params,
+             out + (token * params.num_heads + head) * HEAD_DIM);
+    }
+  }
+}
+EXPORT(paged_attention_f32)

@@ -1,0 +1,68 @@
+//! From `--device` and the environment to what the engine needs to open a device.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::args::{DeviceArg, EngineArgs, QuantizationArg};
+use crate::engine::config::{DeviceConfig, DeviceKind, Quantization};
+
+/// Resolves the flags and the variables that say where CUDA's libraries are.
+pub fn device_config(args: &EngineArgs) -> DeviceConfig {
+    resolve(args, &|name| std::env::var_os(name).filter(|value| !value.is_empty()))
+}
+
+fn resolve(args: &EngineArgs, variable: &dyn Fn(&str) -> Option<OsString>) -> DeviceConfig {
+    let path = |name: &str| variable(name).map(PathBuf::from);
+    let library_path = variable("LD_LIBRARY_PATH").unwrap_or_default();
+    let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(path);
+    DeviceConfig {
+        kind: match args.device {
+            None | Some(DeviceArg::Auto) => DeviceKind::Auto,
+            Some(DeviceArg::Cpu) => DeviceKind::Cpu,
+            Some(DeviceArg::Cuda(ordinal)) => DeviceKind::Cuda(ordinal),
+        },
+        cuda_home: path("CUDA_HOME").or_else(|| path("CUDA_PATH")),
+        site_packages: environments.flat_map(|prefix| site_packages(&prefix)).collect(),
+        library_path: std::env::split_paths(&library_path).collect(),
+        cache_dir: path("XDG_CACHE_HOME")
+            .or_else(|| Some(path("HOME")?.join(".cache")))
+            .map(|cache| cache.join("vllm-batch")),
+        enforce_eager: args.enforce_eager,
+        quantization: args.quantization.map(|QuantizationArg::Fp8| Quantization::Fp8),
+    }
+}
+
+/// `lib/python3.*/site-packages` of an environment.
+fn site_packages(prefix: &Path) -> Vec<PathBuf> {
+    let Ok(listing) = std::fs::read_dir(prefix.join("lib")) else { return Vec::new() };
+    let mut found: Vec<_> =
+        listing.filter_map(|entry| Some(entry.ok()?.path().join("site-packages"))).collect();
+    found.retain(|path| path.is_dir());
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_looked_for_where_the_environment_says() {
+        let prefix = tempfile::tempdir().unwrap();
+        let packages = prefix.path().join("lib/python3.12/site-packages");
+        std::fs::create_dir_all(&packages).unwrap();
+        let variable = |name: &str| match name {
+            "VIRTUAL_ENV" => Some(prefix.path().as_os_str().to_owned()),
+            "LD_LIBRARY_PATH" => Some("/a:/b".into()),
+            "CUDA_PATH" => Some("/toolkit".into()),
+            "HOME" => Some("/home/someone".into()),
+            _ => None,
+        };
+        let config = resolve(&EngineArgs::default(), &variable);
+        assert_eq!(config.kind, DeviceKind::Auto);
+        assert_eq!(config.site_packages, [packages]);
+        assert_eq!(config.library_path, [PathBuf::from("/a"), PathBuf::from("/b")]);
+        assert_eq!(config.cuda_home, Some(PathBuf::from("/toolkit")));
+        assert_eq!(config.cache_dir, Some(PathBuf::from("/home/someone/.cache/vllm-batch")));
+    }
+}

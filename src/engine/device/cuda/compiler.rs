@@ -1,0 +1,239 @@
+//! Compiles the embedded kernels for a device with NVRTC, and keeps the cubins on disk.
+
+use std::ffi::{CStr, CString, c_char};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use cudarc::nvrtc::result as nvrtc;
+use cudarc::nvrtc::sys;
+
+use super::error::{CudaError, Result};
+use super::hash::Hasher;
+
+mod cubin_cache;
+mod ptxas_report;
+
+pub use ptxas_report::ResourceUsage;
+
+/// (file name, text) of the headers (.cuh) and kernels (.cu).
+pub type Sources = &'static [(&'static str, &'static str)];
+
+/// Contraction is off, so that the same source rounds alike everywhere (and as the host shim does).
+const OPTIONS: [&str; 4] = ["--std=c++17", "--fmad=false", "-default-device", "--ptxas-options=-v"];
+
+/// NVRTC with the kernels' sources.
+pub struct Compiler {
+    sources: Sources,
+    cache_dir: Option<PathBuf>,
+    version: OnceLock<std::result::Result<(i32, i32), String>>,
+}
+
+/// A cubin and what its kernels take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compiled {
+    /// For `cuModuleLoadData`.
+    pub cubin: Vec<u8>,
+    /// NVRTC's log: warnings, and the report of ptxas.
+    pub log: String,
+    /// Whether it came from the disk.
+    pub is_cached: bool,
+}
+
+impl Compiled {
+    /// What each kernel takes, by name.
+    pub fn usage(&self) -> Vec<(String, ResourceUsage)> {
+        ptxas_report::parse(&self.log)
+    }
+}
+
+/// The architecture to compile for: with the instructions of this one only, where it has such.
+pub fn arch_name(major: u32, minor: u32) -> String {
+    match (major, minor) {
+        (9, 0) | (10, 0 | 3) => format!("sm_{major}{minor}a"),
+        _ => format!("sm_{major}{minor}"),
+    }
+}
+
+impl Compiler {
+    /// A compiler of these sources; cubins are kept in `cache_dir`, None: nowhere. Loads nothing
+    /// yet.
+    pub fn new(sources: Sources, cache_dir: Option<PathBuf>) -> Self {
+        Self { sources, cache_dir, version: OnceLock::new() }
+    }
+
+    /// Compiles `<source>.cu` with these defines for an architecture as `sm_90a`.
+    pub fn compile(&self, source: &str, defines: &[(&str, &str)], arch: &str) -> Result<Compiled> {
+        let text = self.text(source)?;
+        let version = self.nvrtc_version(source)?;
+        let options = options(defines, arch);
+        let hash = self.hash(text, &options, version);
+        let entry = self
+            .cache_dir
+            .as_ref()
+            .map(|folder| folder.join(format!("{source}-{arch}-{hash:032x}.cubin")));
+        if let Some(compiled) = entry.as_deref().and_then(cubin_cache::read) {
+            return Ok(compiled);
+        }
+        let compiled = self.compile_now(source, text, &options)?;
+        if let Some(entry) = &entry {
+            cubin_cache::write(entry, &compiled);
+        }
+        Ok(compiled)
+    }
+
+    fn text(&self, source: &str) -> Result<&'static str> {
+        let file = format!("{source}.cu");
+        let found = self.sources.iter().find(|(name, _)| *name == file);
+        found.map(|(_, text)| *text).ok_or_else(|| error(source, "no such source", &file))
+    }
+
+    fn headers(&self) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+        self.sources.iter().filter(|(name, _)| name.ends_with(".cuh"))
+    }
+
+    /// NVRTC's version, or an error where there is none: cudarc would panic.
+    fn nvrtc_version(&self, source: &str) -> Result<(i32, i32)> {
+        let version = self.version.get_or_init(|| {
+            // SAFETY: loads the library, as `find` may already have done.
+            if !unsafe { sys::is_culib_present() } {
+                return Err("libnvrtc.so was not found".to_owned());
+            }
+            let (mut major, mut minor) = (0, 0);
+            // SAFETY: writes two numbers.
+            let status = unsafe { sys::nvrtcVersion(&mut major, &mut minor) };
+            status.result().map_err(|error| error.to_string())?;
+            Ok((major, minor))
+        });
+        version.clone().map_err(|reason| error(source, reason, ""))
+    }
+
+    fn hash(&self, text: &str, options: &[String], version: (i32, i32)) -> u128 {
+        let mut hasher = Hasher::default();
+        hasher.field(format!("{version:?}").as_bytes()).field(text.as_bytes());
+        for (name, text) in self.headers() {
+            hasher.field(name.as_bytes()).field(text.as_bytes());
+        }
+        for option in options {
+            hasher.field(option.as_bytes());
+        }
+        hasher.finish()
+    }
+
+    fn compile_now(&self, source: &str, text: &str, options: &[String]) -> Result<Compiled> {
+        let mut names = Vec::new();
+        let mut texts = Vec::new();
+        for (name, text) in self.headers() {
+            names.push(c_string(source, name)?);
+            texts.push(c_string(source, text)?);
+        }
+        let program = Program::new(source, text, &names, &texts)?;
+        // SAFETY: the program lives.
+        let result = unsafe { nvrtc::compile_program(program.handle, options) };
+        let log = program.log();
+        result.map_err(|code| error(source, format!("{:?}", code.0), log.trim()))?;
+        Ok(Compiled { cubin: program.cubin(source)?, log, is_cached: false })
+    }
+}
+
+fn options(defines: &[(&str, &str)], arch: &str) -> Vec<String> {
+    let mut options: Vec<String> = OPTIONS.map(str::to_owned).into();
+    options.push(format!("--gpu-architecture={arch}"));
+    options.extend(defines.iter().map(|(name, value)| format!("-D{name}={value}")));
+    options
+}
+
+fn error(source: &str, code: impl Into<String>, detail: &str) -> CudaError {
+    CudaError::new("nvrtcCompileProgram", source, code, detail)
+}
+
+fn c_string(source: &str, text: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| error(source, "a NUL in the source", ""))
+}
+
+/// A program of NVRTC, destroyed when dropped.
+struct Program {
+    handle: sys::nvrtcProgram,
+    /// Text and file name, which NVRTC may refer to.
+    _strings: [CString; 2],
+}
+
+impl Program {
+    fn new(source: &str, text: &str, names: &[CString], texts: &[CString]) -> Result<Self> {
+        let pointers = |strings: &[CString]| {
+            strings.iter().map(|s| s.as_ptr()).collect::<Vec<*const c_char>>()
+        };
+        let (names, texts) = (pointers(names), pointers(texts));
+        let (text, file) = (c_string(source, text)?, c_string(source, &format!("{source}.cu"))?);
+        let mut handle = std::ptr::null_mut();
+        let count = names.len() as i32;
+        // SAFETY: as many texts as names, all ending in NUL; they outlive the program.
+        let status = unsafe {
+            sys::nvrtcCreateProgram(
+                &mut handle,
+                text.as_ptr(),
+                file.as_ptr(),
+                count,
+                texts.as_ptr(),
+                names.as_ptr(),
+            )
+        };
+        status
+            .result()
+            .map_err(|code| error(source, format!("{:?}", code.0), "nvrtcCreateProgram"))?;
+        Ok(Self { handle, _strings: [text, file] })
+    }
+
+    /// Empty where NVRTC has none to give.
+    fn log(&self) -> String {
+        // SAFETY: the program lives.
+        let log = unsafe { nvrtc::get_program_log(self.handle) }.unwrap_or_default();
+        let bytes: Vec<u8> = log.into_iter().map(|byte| byte as u8).collect();
+        let text = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
+        text.to_string_lossy().into_owned()
+    }
+
+    fn cubin(&self, source: &str) -> Result<Vec<u8>> {
+        let failed =
+            |code: nvrtc::NvrtcError| error(source, format!("{:?}", code.0), "nvrtcGetCUBIN");
+        let mut bytes = 0;
+        // SAFETY: writes one number.
+        unsafe { sys::nvrtcGetCUBINSize(self.handle, &mut bytes) }.result().map_err(failed)?;
+        let mut cubin = vec![0u8; bytes];
+        // SAFETY: writes as many bytes as it said.
+        let status = unsafe { sys::nvrtcGetCUBIN(self.handle, cubin.as_mut_ptr().cast()) };
+        status.result().map_err(failed)?;
+        Ok(cubin)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: created once.
+        let _ = unsafe { nvrtc::destroy_program(self.handle) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn architectures_with_instructions_of_their_own_have_an_a() {
+        let names = [(8, 0), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0)]
+            .map(|(major, minor)| arch_name(major, minor));
+        assert_eq!(names, ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120"]);
+    }
+
+    #[test]
+    fn the_hash_sees_headers_defines_and_version() {
+        let hash = |sources: Sources, define: &str, version| {
+            let compiler = Compiler::new(sources, None);
+            compiler.hash("text", &options(&[("DTYPE", define)], "sm_80"), version)
+        };
+        let base = hash(&[("a.cuh", "1")], "bf16", (13, 0));
+        assert_eq!(base, hash(&[("a.cuh", "1"), ("b.cu", "another kernel")], "bf16", (13, 0)));
+        assert_ne!(base, hash(&[("a.cuh", "2")], "bf16", (13, 0)));
+        assert_ne!(base, hash(&[("a.cuh", "1")], "f16", (13, 0)));
+        assert_ne!(base, hash(&[("a.cuh", "1")], "bf16", (13, 1)));
+    }
+}

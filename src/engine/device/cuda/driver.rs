@@ -1,0 +1,235 @@
+//! One interface over the CUDA driver and over the CPU shim that runs the same kernels in tests.
+//! Knows no model and no op.
+
+use std::ffi::c_void;
+use std::ops::Range;
+
+use super::cuda_driver::CudaDriver;
+use super::error::Result;
+pub use super::handles::{Event, Function, Graph, Module};
+use super::handles::{FunctionKind, ModuleKind};
+use super::host_driver::HostDriver;
+use super::memory::PinnedBuffer;
+
+/// An address on the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
+pub struct DevicePtr(pub u64);
+
+impl DevicePtr {
+    /// No address: what a kernel takes for an absent tensor.
+    pub const NULL: Self = Self(0);
+
+    /// The address this many bytes on.
+    pub fn offset(self, bytes: usize) -> Self {
+        Self(self.0 + bytes as u64)
+    }
+}
+
+/// What a device can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Properties {
+    /// As `NVIDIA H200`.
+    pub name: String,
+    /// (9, 0) is Hopper.
+    pub compute_capability: (u32, u32),
+    /// Streaming multiprocessors.
+    pub num_sms: u32,
+    /// Bytes of the L2 cache.
+    pub l2_bytes: usize,
+    /// Shared memory that one block may have, after `set_max_dynamic_smem`.
+    pub max_smem_per_block_bytes: usize,
+    /// Memory of the device.
+    pub total_memory_bytes: usize,
+    /// 12080 is CUDA 12.8. 0 on the host.
+    pub driver_version: u32,
+}
+
+/// The two queues of work of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Every launch, and the copies that are in order with them.
+    Compute,
+    /// Uploads that run beside the launches.
+    Copy,
+}
+
+/// A device and its memory. A thread other than the one that made it calls `bind_to_thread` first.
+pub enum Driver {
+    /// An NVIDIA GPU.
+    Cuda(CudaDriver),
+    /// The CPU shim.
+    Host(HostDriver),
+}
+
+macro_rules! each {
+    ($self:ident, $driver:ident => $body:expr) => {
+        match $self {
+            Driver::Cuda($driver) => $body,
+            Driver::Host($driver) => $body,
+        }
+    };
+}
+
+impl Driver {
+    /// Makes the device current on the calling thread.
+    pub fn bind_to_thread(&self) -> Result<()> {
+        match self {
+            Driver::Cuda(driver) => driver.bind_to_thread(),
+            Driver::Host(_) => Ok(()),
+        }
+    }
+
+    /// What the device can do.
+    pub fn properties(&self) -> &Properties {
+        each!(self, driver => driver.properties())
+    }
+
+    /// Whether launches can be captured in a graph.
+    pub fn supports_graphs(&self) -> bool {
+        matches!(self, Driver::Cuda(_))
+    }
+
+    /// Memory of the device, uninitialised. Prefer a `DeviceBuffer`.
+    pub fn alloc(&self, bytes: usize) -> Result<DevicePtr> {
+        each!(self, driver => driver.alloc(bytes))
+    }
+
+    /// Gives back what `alloc` gave. Waits for the device.
+    pub fn free(&self, ptr: DevicePtr) -> Result<()> {
+        each!(self, driver => driver.free(ptr))
+    }
+
+    /// Fills with one byte, in order with the launches.
+    pub fn memset(&self, ptr: DevicePtr, byte: u8, bytes: usize) -> Result<()> {
+        each!(self, driver => driver.memset(ptr, byte, bytes))
+    }
+
+    /// Copies to the device, in order with the launches; `src` may be reused on return.
+    pub fn copy_to_device(&self, dst: DevicePtr, src: &[u8]) -> Result<()> {
+        each!(self, driver => driver.copy_to_device(dst, src))
+    }
+
+    /// Copies a range of a pinned buffer to the device and returns before it is done. The range
+    /// must not be written until an event recorded after it, or `synchronize`.
+    ///
+    /// # Panics
+    /// The range is not of the buffer.
+    pub fn copy_to_device_async(
+        &self,
+        dst: DevicePtr,
+        src: &PinnedBuffer,
+        range: Range<usize>,
+        stream: Stream,
+    ) -> Result<()> {
+        let src = &src.as_slice()[range];
+        match self {
+            Driver::Cuda(driver) => driver.copy_to_device_async(dst, src, stream),
+            Driver::Host(driver) => driver.copy_to_device(dst, src),
+        }
+    }
+
+    /// Copies from the device after all launches before, and waits for it.
+    pub fn copy_from_device(&self, dst: &mut [u8], src: DevicePtr) -> Result<()> {
+        each!(self, driver => driver.copy_from_device(dst, src))
+    }
+
+    /// Copies from the device into a range of a pinned buffer and returns before it is done. The
+    /// range must not be read until an event recorded after it, or `synchronize`.
+    ///
+    /// # Panics
+    /// The range is not of the buffer.
+    pub fn copy_from_device_async(
+        &self,
+        dst: &mut PinnedBuffer,
+        range: Range<usize>,
+        src: DevicePtr,
+        stream: Stream,
+    ) -> Result<()> {
+        let dst = &mut dst.as_mut_slice()[range];
+        match self {
+            Driver::Cuda(driver) => driver.copy_from_device_async(dst, src, stream),
+            Driver::Host(driver) => driver.copy_from_device(dst, src),
+        }
+    }
+
+    /// Copies inside the device, in order with the launches.
+    pub fn copy_device_to_device(
+        &self,
+        dst: DevicePtr,
+        src: DevicePtr,
+        bytes: usize,
+    ) -> Result<()> {
+        each!(self, driver => driver.copy_device_to_device(dst, src, bytes))
+    }
+
+    /// Compiles `kernels/<source>.cu` with `-D<name>=<value>` for each define, or takes it from the
+    /// disk cache, and loads it. Prefer `Gpu::module`, which keeps it.
+    pub fn load_module(&self, source: &str, defines: &[(&str, &str)]) -> Result<Module> {
+        let kind = match self {
+            Driver::Cuda(driver) => ModuleKind::Cuda(driver.load_module(source, defines)?),
+            Driver::Host(driver) => ModuleKind::Host(driver.load_module(source, defines)?),
+        };
+        Ok(Module { kind })
+    }
+
+    /// Lets a kernel have this much dynamic shared memory; 48 KiB needs no asking.
+    pub fn set_max_dynamic_smem(&self, function: &Function, bytes: usize) -> Result<()> {
+        match (self, &function.kind) {
+            (Driver::Cuda(driver), FunctionKind::Cuda(f)) => driver.set_max_smem(f, bytes),
+            (Driver::Host(_), FunctionKind::Host(_)) => Ok(()),
+            _ => panic!("{}: a function of another driver", function.name),
+        }
+    }
+
+    /// Blocks of a kernel that one multiprocessor runs at once: times `num_sms`, the grid that
+    /// fills the device. 1 on the host. After `set_max_dynamic_smem`.
+    pub fn max_blocks_per_sm(&self, function: &Function, block: u32, smem: usize) -> Result<u32> {
+        match (self, &function.kind) {
+            (Driver::Cuda(driver), FunctionKind::Cuda(f)) => {
+                driver.max_blocks_per_sm(f, block, smem)
+            }
+            (Driver::Host(_), FunctionKind::Host(_)) => Ok(1),
+            _ => panic!("{}: a function of another driver", function.name),
+        }
+    }
+
+    /// Queues a kernel on the compute stream. Prefer `Gpu::launch`.
+    ///
+    /// # Safety
+    /// Each pointer is at a value of the type of the kernel's parameter in that place; what the
+    /// kernel reads and writes through them is allocated.
+    ///
+    /// # Panics
+    /// The function is of another driver.
+    pub unsafe fn launch(
+        &self,
+        function: &Function,
+        grid: [u32; 3],
+        block: u32,
+        smem: usize,
+        args: &mut [*mut c_void],
+    ) -> Result<()> {
+        match (self, &function.kind) {
+            (Driver::Cuda(driver), FunctionKind::Cuda(f)) => {
+                // SAFETY: the caller's promise.
+                unsafe { driver.launch(&function.name, f, grid, block, smem, args) }
+            }
+            (Driver::Host(driver), FunctionKind::Host(f)) => {
+                // SAFETY: the caller's promise.
+                unsafe { driver.launch(&function.name, f, grid, block, smem, args) }
+            }
+            _ => panic!("{}: a function of another driver", function.name),
+        }
+    }
+
+    /// Waits for both streams. An error may be of any launch since the last wait.
+    pub fn synchronize(&self) -> Result<()> {
+        each!(self, driver => driver.synchronize())
+    }
+
+    /// (free, total) bytes of the device.
+    pub fn memory_info(&self) -> Result<(usize, usize)> {
+        each!(self, driver => driver.memory_info())
+    }
+}

@@ -1,0 +1,215 @@
+//! Matrix products by cuBLASLt whose rows do not depend on each other: for one `GemmKey`, one device
+//! and one version of cuBLASLt, a row of the result has the same bits whatever the number of rows
+//! and wherever it stands. Algorithms are pinned to those that give the bits of one reference, and
+//! chosen by time among them (`tuning`); the choices are kept on disk (`TuningTable`).
+//!
+//! Knows raw streams and addresses of the current CUDA context, no tensor and no model.
+
+mod adversary;
+mod buckets;
+mod error;
+mod handle;
+mod key;
+mod operation;
+mod table;
+#[cfg(test)]
+mod tests;
+mod trial;
+mod tuning;
+
+use std::collections::HashMap;
+
+use cudarc::cublaslt::sys::cublasLtGetVersion;
+use cudarc::driver::sys::{CUfunction, CUstream};
+
+use handle::Handle;
+use operation::{Backend, Operation, Rows};
+use table::{Algorithm, Choice};
+use trial::Trial;
+
+pub use buckets::{launched_rows, padded_rows};
+pub use error::GemmError;
+pub use key::{GemmKey, GemmType};
+pub use table::TuningTable;
+pub use tuning::BucketCost;
+
+/// Bytes of device memory that GEMMs of one stream need beside their operands. What cuBLASLt offers
+/// depends on it, so it is no setting.
+pub const WORKSPACE_BYTES: usize = 32 << 20;
+
+/// Bytes that divide the addresses of all operands, and the rows of x, w and out in bytes.
+pub const ALIGNMENT: u32 = 16;
+
+/// Addresses on the device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Operands {
+    /// (padded_rows(m), k)
+    pub x: u64,
+    /// (n, k)
+    pub w: u64,
+    /// (n), of the output's type, where the key has a bias.
+    pub bias: Option<u64>,
+    /// f32 (padded_rows(m)) of x and f32 (n) of w, where the input is FP8.
+    pub scales: Option<(u64, u64)>,
+    /// (padded_rows(m), n). Rows past m are overwritten.
+    pub out: u64,
+}
+
+/// Prepared GEMMs of one stream.
+pub struct Gemm {
+    backend: Backend,
+    device: String,
+    cublas_version: usize,
+    plans: HashMap<GemmKey, Plan>,
+}
+
+// SAFETY: cuBLASLt ties nothing to the thread that created it; the thread that calls must have the
+// CUDA context current, as for any address of the device. `Gemm` is not `Sync`.
+unsafe impl Send for Gemm {}
+
+/// A GEMM's launches, by rows upward.
+struct Plan {
+    operation: Operation,
+    choices: Vec<Choice>,
+    launches: Vec<Launch>,
+}
+
+struct Launch {
+    /// Up to this many rows.
+    max_rows: usize,
+    rows: Rows,
+    algorithm: Algorithm,
+}
+
+/// The version of cuBLASLt that is loaded, as 130100.
+pub fn cublas_version() -> usize {
+    // SAFETY: takes nothing and only reads a constant.
+    unsafe { cublasLtGetVersion() }
+}
+
+impl Gemm {
+    /// Takes a stream of the current context, `workspace_bytes` of device memory that nothing else
+    /// in the stream uses while a GEMM runs, the device's name, and the kernel of
+    /// `kernels/count_mismatches.cu`, which tuning compares results with.
+    pub fn new(
+        stream: CUstream,
+        (workspace, workspace_bytes): (u64, usize),
+        device: &str,
+        count_mismatches: CUfunction,
+    ) -> Result<Self, GemmError> {
+        if workspace_bytes < WORKSPACE_BYTES {
+            return Err(GemmError::Workspace { bytes: workspace_bytes });
+        }
+        Ok(Self {
+            backend: Backend { handle: Handle::new()?, stream, workspace, count_mismatches },
+            device: device.into(),
+            cublas_version: cublas_version(),
+            plans: HashMap::new(),
+        })
+    }
+
+    /// Makes `matmul` ready for up to `max_rows` rows of this GEMM. Buckets that the table does not
+    /// have are tuned, which waits for the device and allocates x, w and out of its own, and are
+    /// added to it.
+    pub fn prepare(
+        &mut self,
+        key: GemmKey,
+        max_rows: usize,
+        table: &mut TuningTable,
+    ) -> Result<(), GemmError> {
+        let ready = self.plans.get(&key).and_then(|plan| plan.launches.last());
+        if ready.is_some_and(|launch| launch.max_rows >= max_rows) {
+            return Ok(());
+        }
+        table.use_for(&self.device, self.cublas_version);
+        let known = self.tabulated(key, max_rows, table);
+        let plan = match known.and_then(|choices| self.plan(key, max_rows, choices)) {
+            Ok(plan) => plan,
+            // What is missing or refused could be told apart, but tuning takes a second.
+            Err(GemmError::NoAlgorithm { .. }) => {
+                table.remove(&key);
+                let buckets = buckets::buckets(max_rows);
+                let last = buckets[buckets.len() - 1];
+                let trial = Trial::new(&self.backend, key, last)?;
+                let choices = tuning::tune(&trial, &buckets)?;
+                choices.iter().for_each(|&choice| table.insert(&key, choice));
+                self.plan(key, max_rows, choices)?
+            }
+            Err(error) => return Err(error),
+        };
+        self.plans.insert(key, plan);
+        Ok(())
+    }
+
+    /// The table's choices for every bucket.
+    fn tabulated(
+        &self,
+        key: GemmKey,
+        max_rows: usize,
+        table: &TuningTable,
+    ) -> Result<Vec<Choice>, GemmError> {
+        let choice = |bucket| table.get(&key, bucket).filter(Choice::is_possible);
+        let choices = buckets::buckets(max_rows)
+            .into_iter()
+            .map(|bucket| choice(bucket).ok_or(GemmError::NoAlgorithm { key, rows: bucket }));
+        choices.collect()
+    }
+
+    fn plan(&self, key: GemmKey, max_rows: usize, choices: Vec<Choice>) -> Result<Plan, GemmError> {
+        let operation = Operation::new(key)?;
+        // Without vectors to point at, cuBLASLt refuses what it would accept with them. Nothing is
+        // read from here.
+        let placeholder = self.backend.workspace;
+        let scales = Some((placeholder, placeholder));
+        operation.bind(&Operands { bias: Some(placeholder), scales, ..Operands::default() })?;
+        let mut launches = Vec::new();
+        for max_rows in buckets::all_launched_rows(max_rows) {
+            let bucket = buckets::bucket(max_rows);
+            let missing = GemmError::NoAlgorithm { key, rows: max_rows };
+            let choice = choices.iter().find(|choice| choice.bucket == bucket);
+            let choice = choice.ok_or_else(|| missing.clone())?;
+            let is_small = buckets::is_small(bucket);
+            let rows = operation.rows(if is_small { choice.launched } else { max_rows })?;
+            if !operation.accepts(&self.backend, &rows, &choice.algorithm) {
+                return Err(missing);
+            }
+            launches.push(Launch { max_rows, rows, algorithm: choice.algorithm });
+        }
+        Ok(Plan { operation, choices, launches })
+    }
+
+    /// Puts out = x w^T (+ bias) of `m` rows into the stream. Allocates nothing, so that it can be
+    /// captured into a CUDA graph; a GEMM that was never launched before may load its kernel, so
+    /// each is to be launched once outside of a capture.
+    ///
+    /// # Safety
+    /// The operands are addresses of the device with room for the shapes of `Operands`, and stay
+    /// valid until the stream has come past the launch, in each replay of a graph too.
+    pub unsafe fn matmul(
+        &self,
+        key: &GemmKey,
+        m: usize,
+        operands: &Operands,
+    ) -> Result<(), GemmError> {
+        if m == 0 {
+            return Ok(());
+        }
+        let missing = || GemmError::NotPrepared { key: *key, rows: m };
+        let plan = self.plans.get(key).ok_or_else(missing)?;
+        let index = plan.launches.partition_point(|launch| launch.max_rows < m);
+        let Launch { rows, algorithm, .. } = plan.launches.get(index).ok_or_else(missing)?;
+        plan.operation.bind(operands)?;
+        // SAFETY: bound just now; the caller vouches for the operands, and no launch has more rows
+        // than `padded_rows`.
+        unsafe { plan.operation.launch(&self.backend, rows, operands, algorithm) }
+    }
+
+    /// What pinning costs a prepared GEMM, by bucket. Measures, and so allocates and waits.
+    pub fn cost(&self, key: &GemmKey) -> Result<Vec<BucketCost>, GemmError> {
+        let missing = GemmError::NotPrepared { key: *key, rows: 0 };
+        let plan = self.plans.get(key).ok_or(missing)?;
+        let last = plan.choices.iter().map(|choice| choice.bucket).max().unwrap_or(0);
+        let trial = Trial::new(&self.backend, *key, last)?;
+        plan.choices.iter().map(|choice| tuning::cost(&trial, choice)).collect()
+    }
+}

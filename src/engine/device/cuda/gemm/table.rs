@@ -1,0 +1,149 @@
+//! The algorithms that tuning chose, kept on disk. A cache: whatever is odd about a file, it is
+//! ignored and tuned anew.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::buckets;
+use super::key::GemmKey;
+
+/// Changes with the choice of the reference algorithm, and so with the bits of the results.
+const RULES: u32 = 1;
+
+/// cuBLASLt's description of an algorithm. Opaque, and of one version of cuBLASLt.
+pub type Algorithm = [u64; 8];
+
+/// How GEMMs of one bucket are launched.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// The bucket, as `buckets::bucket` gives it.
+    pub bucket: usize,
+    /// A small bucket is launched with this many rows, of which the first `bucket` matter.
+    pub launched: usize,
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// What a launch took when it was tuned.
+    pub micros: f64,
+}
+
+impl Choice {
+    /// Whether callers have room for the rows that it launches.
+    pub fn is_possible(&self) -> bool {
+        self.launched == self.bucket
+            || (self.bucket..=buckets::MAX_PADDING).contains(&self.launched)
+    }
+}
+
+/// A `Choice` in the file: bucket, launched, the algorithm in hexadecimal, microseconds.
+type Record = (usize, usize, String, f64);
+
+/// Choices by GEMM, for one device and one version of cuBLASLt.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TuningTable {
+    rules: u32,
+    device: String,
+    cublas_version: usize,
+    entries: BTreeMap<String, Vec<Record>>,
+    /// Over everything above: an edited file could name an algorithm that gives other bits.
+    checksum: String,
+    #[serde(skip)]
+    is_changed: bool,
+}
+
+impl TuningTable {
+    /// The table in a file. Empty where there is none, or it is damaged.
+    pub fn load(path: &Path) -> Self {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let table: Self = serde_json::from_str(&text).unwrap_or_default();
+        let is_sound = table.rules == RULES && table.checksum == table.compute_checksum();
+        if is_sound { table } else { Self::default() }
+    }
+
+    /// Writes the table to a file, which is never seen half written. Nothing is done for a table
+    /// that holds what was loaded.
+    pub fn save(&mut self, path: &Path) -> io::Result<()> {
+        if !self.is_changed {
+            return Ok(());
+        }
+        self.checksum = self.compute_checksum();
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
+        let written = fs::File::create(&temporary).and_then(|mut file| {
+            serde_json::to_writer(&mut file, self)?;
+            file.flush()?;
+            fs::rename(&temporary, path)
+        });
+        if written.is_err() {
+            // The error that is handed on says more than one about the rest of a file.
+            let _ = fs::remove_file(&temporary);
+        }
+        self.is_changed = written.is_err();
+        written
+    }
+
+    /// Drops everything that another device or another cuBLASLt chose.
+    pub fn use_for(&mut self, device: &str, cublas_version: usize) {
+        if self.device != device || self.cublas_version != cublas_version {
+            *self = Self { rules: RULES, device: device.into(), cublas_version, ..Self::default() };
+        }
+    }
+
+    /// The choice for a bucket.
+    pub fn get(&self, key: &GemmKey, bucket: usize) -> Option<Choice> {
+        let records = self.entries.get(&key.to_string())?;
+        let (bucket, launched, hex, micros) = records.iter().find(|record| record.0 == bucket)?;
+        let algorithm = parse_hex(hex)?;
+        Some(Choice { bucket: *bucket, launched: *launched, algorithm, micros: *micros })
+    }
+
+    /// Adds or replaces the choice for a bucket.
+    pub fn insert(&mut self, key: &GemmKey, choice: Choice) {
+        let Choice { bucket, launched, algorithm, micros } = choice;
+        let hex = algorithm.iter().map(|word| format!("{word:016x}")).collect();
+        let records = self.entries.entry(key.to_string()).or_default();
+        records.retain(|record| record.0 != bucket);
+        records.push((bucket, launched, hex, micros));
+        records.sort_by_key(|record| record.0);
+        self.is_changed = true;
+    }
+
+    /// Forgets a GEMM.
+    pub fn remove(&mut self, key: &GemmKey) {
+        self.is_changed |= self.entries.remove(&key.to_string()).is_some();
+    }
+
+    fn compute_checksum(&self) -> String {
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        let mut add = |bytes: &[u8]| {
+            for &byte in bytes.iter().chain(&[0xFF]) {
+                hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+            }
+        };
+        add(format!("{} {}", self.rules, self.cublas_version).as_bytes());
+        add(self.device.as_bytes());
+        for (key, records) in &self.entries {
+            add(key.as_bytes());
+            for (bucket, launched, hex, _) in records {
+                add(format!("{bucket} {launched} {hex}").as_bytes());
+            }
+        }
+        format!("{hash:016x}")
+    }
+}
+
+fn parse_hex(hex: &str) -> Option<Algorithm> {
+    let mut algorithm = Algorithm::default();
+    if hex.len() != 16 * algorithm.len() {
+        return None;
+    }
+    for (index, word) in algorithm.iter_mut().enumerate() {
+        *word = u64::from_str_radix(hex.get(16 * index..16 * (index + 1))?, 16).ok()?;
+    }
+    Some(algorithm)
+}

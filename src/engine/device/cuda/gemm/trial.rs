@@ -1,0 +1,210 @@
+//! Runs of an algorithm over adversarial matrices: are its bits those of the reference, and how long
+//! does it take.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+
+use cudarc::driver::sys as cu;
+
+use super::Operands;
+use super::adversary::{Adversary, Random, encode};
+use super::buckets;
+use super::error::{GemmError, cuda};
+use super::handle::{DeviceBuffer, Timer};
+use super::key::GemmKey;
+use super::operation::{Backend, NO_REDUCTION, Operation, Rows, num_splits};
+use super::table::Algorithm;
+
+/// The reference is the heuristic's choice for this many rows.
+const REFERENCE_ROWS: usize = 2048;
+
+/// The reference is computed with this many rows.
+const COMPUTED_ROWS: usize = 64;
+
+/// Rows of x repeat after this many: prime, so that each comes to stand at every place of a tile.
+const PERIOD: usize = 61;
+
+/// Rows of w repeat after this many.
+const W_PERIOD: usize = 256;
+
+/// Launches go round copies of w of this many bytes in all, more than an L2 cache holds.
+const W_BYTES: usize = 160 << 20;
+
+/// The matrices of a GEMM's trials and what is known from them.
+pub struct Trial<'a> {
+    pub backend: &'a Backend,
+    pub operation: Operation,
+    timer: Timer,
+    pub operands: Operands,
+    w_bytes: usize,
+    num_w: usize,
+    num_launches: Cell<usize>,
+    pub reference_algorithm: Algorithm,
+    /// (PERIOD, n)
+    reference: DeviceBuffer,
+    out: DeviceBuffer,
+    /// One word.
+    num_mismatches: DeviceBuffer,
+    /// What `operands` points at.
+    _inputs: [DeviceBuffer; 5],
+}
+
+impl<'a> Trial<'a> {
+    /// Matrices for buckets up to `last_bucket`, and the reference.
+    pub fn new(backend: &'a Backend, key: GemmKey, last_bucket: usize) -> Result<Self, GemmError> {
+        let stream = backend.stream;
+        let max_rows = last_bucket.max(buckets::MAX_PADDING);
+        let data = Adversary::new(PERIOD, W_PERIOD.min(key.n), key.k, key.input);
+        let (bias, x_scales, w_scales) = vectors(&key);
+        let w_bytes = key.n * key.k * key.input.bytes();
+        let num_w = W_BYTES.div_ceil(w_bytes).clamp(1, 64);
+        let x_bytes = max_rows * key.k * key.input.bytes();
+        let inputs = [
+            DeviceBuffer::repeat(&data.x, x_bytes, stream)?,
+            DeviceBuffer::repeat(&data.w, w_bytes * num_w, stream)?,
+            DeviceBuffer::repeat(&bias, bias.len(), stream)?,
+            DeviceBuffer::repeat(&x_scales, max_rows * size_of::<f32>(), stream)?,
+            DeviceBuffer::repeat(&w_scales, w_scales.len(), stream)?,
+        ];
+        let row_bytes = key.n * key.output.bytes();
+        let out = DeviceBuffer::new(max_rows * row_bytes)?;
+        let operands = Operands {
+            x: inputs[0].address,
+            w: inputs[1].address,
+            bias: Some(inputs[2].address),
+            scales: Some((inputs[3].address, inputs[4].address)),
+            out: out.address,
+        };
+        let operation = Operation::new(key)?;
+        operation.bind(&operands)?;
+        let mut trial = Self {
+            backend,
+            operation,
+            timer: Timer::new()?,
+            operands,
+            w_bytes,
+            num_w,
+            num_launches: Cell::new(0),
+            reference_algorithm: Algorithm::default(),
+            reference: DeviceBuffer::new(PERIOD * row_bytes)?,
+            out,
+            num_mismatches: DeviceBuffer::new(size_of::<u32>())?,
+            _inputs: inputs,
+        };
+        trial.compute_reference(PERIOD * row_bytes)?;
+        Ok(trial)
+    }
+
+    fn compute_reference(&mut self, bytes: usize) -> Result<(), GemmError> {
+        let Self { backend, operation, .. } = self;
+        let rows = operation.rows(COMPUTED_ROWS)?;
+        let offered =
+            operation.heuristic(backend, &operation.rows(REFERENCE_ROWS)?, NO_REDUCTION)?;
+        let usable = |algorithm: &&Algorithm| {
+            num_splits(algorithm).is_ok_and(|splits| splits <= 1)
+                && operation.accepts(backend, &rows, algorithm)
+        };
+        let missing = GemmError::NoAlgorithm { key: operation.key, rows: REFERENCE_ROWS };
+        self.reference_algorithm = *offered.iter().find(usable).ok_or(missing)?;
+        self.launch(&rows, 0, &self.reference_algorithm)?;
+        // SAFETY: `out` has room for more rows than `reference`.
+        cuda("cuMemcpyDtoDAsync", unsafe {
+            let (to, from) = (self.reference.address, self.out.address);
+            cu::cuMemcpyDtoDAsync_v2(to, from, bytes, self.backend.stream)
+        })
+    }
+
+    /// A first look at a candidate's time. None: it does not run here.
+    pub fn first_micros(
+        &self,
+        rows: &Rows,
+        algorithm: &Algorithm,
+    ) -> Result<Option<f64>, GemmError> {
+        let Self { backend, operation, .. } = self;
+        if !operation.accepts(backend, rows, algorithm) || self.launch(rows, 0, algorithm).is_err()
+        {
+            return Ok(None);
+        }
+        self.timer
+            .time(backend.stream, || self.launch_times(2, rows, algorithm))
+            .map(|t| Some(t / 2.0))
+    }
+
+    /// The median of three measurements of about half a millisecond.
+    pub fn micros(&self, rows: &Rows, algorithm: &Algorithm, about: f64) -> Result<f64, GemmError> {
+        let count = (500.0 / about.max(1.0)).clamp(1.0, 32.0) as usize;
+        let mut times = [0.0; 3];
+        for time in &mut times {
+            let work = || self.launch_times(count, rows, algorithm);
+            *time = self.timer.time(self.backend.stream, work)? / count as f64;
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(times[1])
+    }
+
+    fn launch_times(
+        &self,
+        count: usize,
+        rows: &Rows,
+        algorithm: &Algorithm,
+    ) -> Result<(), GemmError> {
+        for _ in 0..count {
+            self.num_launches.set(self.num_launches.get() + 1);
+            self.launch(rows, self.num_launches.get() % self.num_w, algorithm)?;
+        }
+        Ok(())
+    }
+
+    fn launch(&self, rows: &Rows, copy: usize, algorithm: &Algorithm) -> Result<(), GemmError> {
+        let w = self.operands.w + (copy * self.w_bytes) as u64;
+        let operands = Operands { w, ..self.operands };
+        // SAFETY: the buffers of this trial, large enough for every bucket it is asked about.
+        unsafe { self.operation.launch(self.backend, rows, &operands, algorithm) }
+    }
+
+    /// Whether the algorithm runs here and every element of `out` becomes the reference's.
+    pub fn matches(&self, rows: &Rows, algorithm: &Algorithm) -> Result<bool, GemmError> {
+        if !self.operation.accepts(self.backend, rows, algorithm) {
+            return Ok(false);
+        }
+        let stream = self.backend.stream;
+        self.out.fill(0xFF, stream)?;
+        self.launch(rows, 0, algorithm)?;
+        self.num_mismatches.fill(0, stream)?;
+        let key = &self.operation.key;
+        let mut addresses = [self.out.address, self.reference.address, self.num_mismatches.address];
+        let [out, reference, count] = addresses.each_mut().map(|a| (&raw mut *a).cast::<c_void>());
+        let mut width = (key.n * key.output.bytes() / size_of::<u16>()) as u32;
+        let mut period = PERIOD as u32;
+        let (width, period) = ((&raw mut width).cast(), (&raw mut period).cast());
+        let mut arguments = [out, reference, width, period, count];
+        // SAFETY: the kernel's parameters, over rows that both buffers hold.
+        cuda("cuLaunchKernel", unsafe {
+            cu::cuLaunchKernel(
+                self.backend.count_mismatches,
+                rows.launched as u32,
+                1,
+                1,
+                256,
+                1,
+                1,
+                0,
+                stream,
+                arguments.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        })?;
+        Ok(self.num_mismatches.read_word(stream)? == 0)
+    }
+}
+
+/// Bias (n), scales of x (PERIOD) and of w (n).
+fn vectors(key: &GemmKey) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
+    let mut random = Random(key.n as u64);
+    let mut bias = Vec::new();
+    (0..key.n).for_each(|_| encode(random.value(0), key.output, &mut bias));
+    let mut scales = |count: usize| -> Vec<u8> {
+        (0..count).flat_map(|_| (random.value(0).abs() + 0.25).to_le_bytes()).collect()
+    };
+    (bias, scales(PERIOD), scales(key.n))
+}

@@ -1,0 +1,170 @@
+//! Builds a kernel source for the host, loads it, and calls its kernels.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+use super::super::error::{CudaError, Result};
+use super::super::hash::{Hasher, unique_name};
+
+type ShimLaunch = unsafe extern "C" fn(
+    *const c_char,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    u64,
+    *mut *mut c_void,
+    u64,
+) -> c_int;
+type ShimError = unsafe extern "C" fn() -> *const c_char;
+
+/// A built source. The shim inside it has one state, hence the lock.
+pub(in super::super) struct HostModule {
+    launch: Mutex<ShimLaunch>,
+    error: ShimError,
+    /// Last: the functions above are of it.
+    _library: Library,
+}
+
+/// A kernel of a module, by name: the shim looks it up.
+#[derive(Clone)]
+pub(in super::super) struct HostFunction {
+    module: Arc<HostModule>,
+    name: CString,
+}
+
+impl HostModule {
+    pub(super) fn build(
+        kernels_dir: &Path,
+        module_dir: &Path,
+        source: &str,
+        defines: &[(&str, &str)],
+    ) -> Result<Self> {
+        let args = compiler_args(kernels_dir, source, defines);
+        let hash = hash(kernels_dir, source, &args)?;
+        let path = module_dir.join(format!("{source}-{hash:032x}.so"));
+        if !path.is_file() {
+            compile(module_dir, source, &args, &path)?;
+        }
+        Self::open(module_dir, source, &path)
+    }
+
+    /// Opens a copy under a name of its own: by name or by file, the loader would give all drivers
+    /// of the process one and the same shim.
+    fn open(module_dir: &Path, source: &str, path: &Path) -> Result<Self> {
+        let copy = module_dir.join(format!("{source}-{}.so", unique_name()));
+        std::fs::copy(path, &copy).map_err(|error| io(source, &copy, &error))?;
+        // SAFETY: built above from our own sources, which have no initialisers but the table of
+        // the kernels.
+        let library = unsafe { Library::open(Some(&copy), RTLD_NOW | RTLD_LOCAL) };
+        let _ = std::fs::remove_file(&copy);
+        let failed = |error| CudaError::new("dlopen", source, format!("{error:?}"), "");
+        let library = library.map_err(failed)?;
+        // SAFETY: the types are those of kernels/host/shim.cpp, and the library stays open.
+        let (launch, error) = unsafe {
+            (
+                *library.get::<ShimLaunch>("shim_launch").map_err(failed)?,
+                *library.get::<ShimError>("shim_error").map_err(failed)?,
+            )
+        };
+        Ok(Self { launch: Mutex::new(launch), error, _library: library })
+    }
+
+    /// A name that the module does not have shows at the launch.
+    pub(in super::super) fn function(module: &Arc<Self>, name: &str) -> Result<HostFunction> {
+        let name = CString::new(name)
+            .map_err(|_| CudaError::new("function", name, "a NUL in the name", ""))?;
+        Ok(HostFunction { module: Arc::clone(module), name })
+    }
+}
+
+impl HostFunction {
+    /// # Safety
+    /// As `Driver::launch`.
+    pub(super) unsafe fn launch(
+        &self,
+        name: &str,
+        [x, y, z]: [u32; 3],
+        block: u32,
+        smem: usize,
+        args: &mut [*mut c_void],
+        seed: u64,
+    ) -> Result<()> {
+        let launch = self.module.launch.lock().unwrap_or_else(PoisonError::into_inner);
+        let (kernel, smem) = (self.name.as_ptr(), smem as u64);
+        // SAFETY: the caller's promise; the lock keeps other threads from the shim.
+        let status = unsafe { launch(kernel, x, y, z, block, 1, 1, smem, args.as_mut_ptr(), seed) };
+        if status == 0 {
+            return Ok(());
+        }
+        // SAFETY: a string of the shim, valid until its next launch; the lock is held.
+        let detail = unsafe { CStr::from_ptr((self.module.error)()) };
+        let detail = format!("{} (seed {seed:#x})", detail.to_string_lossy());
+        Err(CudaError::new("shim_launch", name, format!("status {status}"), detail))
+    }
+}
+
+fn compiler_args(kernels_dir: &Path, source: &str, defines: &[(&str, &str)]) -> Vec<String> {
+    let path = |name: &str| kernels_dir.join(name).to_string_lossy().into_owned();
+    let mut args: Vec<String> =
+        ["-O1", "-std=c++17", "-shared", "-fPIC", "-ffp-contract=off"].map(str::to_owned).into();
+    // Unique symbols would be shared by all copies of a module.
+    args.extend(["-fno-gnu-unique", "-DHOST_SHIM"].map(str::to_owned));
+    args.push(format!("-I{}", path("")));
+    args.push(format!("-I{}", path("host")));
+    args.extend(["-include", "shim.h", "-x", "c++"].map(str::to_owned));
+    args.push(path(&format!("{source}.cu")));
+    args.extend(defines.iter().map(|(name, value)| format!("-D{name}={value}")));
+    args.push(path("host/shim.cpp"));
+    args
+}
+
+/// Of everything that may go into the module.
+fn hash(kernels_dir: &Path, source: &str, args: &[String]) -> Result<u128> {
+    let mut files = vec![kernels_dir.join(format!("{source}.cu"))];
+    files.extend(files_of(kernels_dir, source, Some("cuh"))?);
+    files.extend(files_of(&kernels_dir.join("host"), source, None)?);
+    let mut hasher = Hasher::default();
+    for arg in args {
+        hasher.field(arg.as_bytes());
+    }
+    for file in files {
+        let bytes = std::fs::read(&file).map_err(|error| io(source, &file, &error))?;
+        hasher.field(file.to_string_lossy().as_bytes()).field(&bytes);
+    }
+    Ok(hasher.finish())
+}
+
+fn files_of(folder: &Path, source: &str, extension: Option<&str>) -> Result<Vec<PathBuf>> {
+    let read = std::fs::read_dir(folder).map_err(|error| io(source, folder, &error))?;
+    let mut files: Vec<PathBuf> = read
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.is_file())
+        .filter(|path| extension.is_none_or(|wanted| path.extension() == Some(wanted.as_ref())))
+        .collect();
+    files.sort();
+    Ok(files)
+}
+
+fn compile(module_dir: &Path, source: &str, args: &[String], path: &Path) -> Result<()> {
+    std::fs::create_dir_all(module_dir).map_err(|error| io(source, module_dir, &error))?;
+    let temporary = module_dir.join(format!("{source}-{}.tmp", unique_name()));
+    let output = Command::new("g++").args(args).arg("-o").arg(&temporary).output();
+    let output = output.map_err(|error| io(source, Path::new("g++"), &error))?;
+    if !output.status.success() {
+        let log = String::from_utf8_lossy(&output.stderr);
+        return Err(CudaError::new("g++", source, output.status.to_string(), log.trim()));
+    }
+    std::fs::rename(&temporary, path).map_err(|error| io(source, path, &error))
+}
+
+fn io(source: &str, path: &Path, error: &std::io::Error) -> CudaError {
+    CudaError::new("load_module", source, error.to_string(), path.to_string_lossy())
+}

@@ -1,0 +1,391 @@
+//! `Gpu`: a CUDA device as ops see it. Launches by name, matrix products, uploads of a step, CUDA
+//! graphs.
+//!
+//! Ops cannot fail. What the driver reports is kept here, and nothing is queued after it; the
+//! executor asks once a step.
+
+mod graphs;
+mod matmul;
+mod uploads;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use matmul::{Matmul, MatmulInput, MatmulShape};
+
+use super::cuda::{
+    Args, CudaError, DeviceBuffer, DevicePtr, Driver, Function, Plain, Properties, Runtime, Staging,
+};
+use super::thread_pool::ThreadPool;
+use super::{Precision, Tensor};
+use crate::engine::EngineError;
+use crate::engine::config::{DType, Quantization};
+use graphs::Graphs;
+use matmul::MatmulEngine;
+use uploads::Uploads;
+
+/// What a `Gpu` is made for.
+#[derive(Clone, Debug)]
+pub struct GpuConfig {
+    /// Type of weights, activations and KV cache.
+    pub dtype: DType,
+    /// Whether linear layers are narrowed.
+    pub quantization: Option<Quantization>,
+    /// No CUDA graphs.
+    pub enforce_eager: bool,
+    /// Where the choice of matrix algorithms is kept; None: nowhere.
+    pub cache_dir: Option<PathBuf>,
+    /// Host threads, for sampling that the GPU does not do.
+    pub num_threads: Option<usize>,
+}
+
+/// A CUDA device, or the CPU shim that runs its kernels in tests.
+pub struct Gpu {
+    runtime: Runtime,
+    config: GpuConfig,
+    functions: Mutex<HashMap<Kernel, LoadedKernel>>,
+    matmul: Mutex<MatmulEngine>,
+    uploads: Mutex<Uploads>,
+    /// While weights are loaded.
+    staging: Mutex<Option<Staging>>,
+    graphs: Mutex<Graphs>,
+    fp8_scratch: Mutex<Option<(DeviceBuffer, DeviceBuffer)>>,
+    failure: Mutex<Option<CudaError>>,
+    pub(super) pool: ThreadPool,
+}
+
+/// A kernel: `entry` of kernels/`source`.cu, compiled for a width of heads where that matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Kernel {
+    source: &'static str,
+    entry: &'static str,
+    /// 0: not compiled for one.
+    head_dim: u32,
+}
+
+impl From<(&'static str, &'static str)> for Kernel {
+    fn from((source, entry): (&'static str, &'static str)) -> Self {
+        Self { source, entry, head_dim: 0 }
+    }
+}
+
+impl Kernel {
+    /// A kernel with HEAD_DIM defined.
+    pub fn with_head_dim(source: &'static str, entry: &'static str, head_dim: usize) -> Self {
+        Self { source, entry, head_dim: head_dim as u32 }
+    }
+}
+
+struct LoadedKernel {
+    function: Function,
+    /// Dynamic shared memory that it may have.
+    max_smem: usize,
+}
+
+/// Dynamic shared memory that needs no asking.
+const DEFAULT_SMEM_BYTES: usize = 48 << 10;
+/// Values that a block takes in kernels over runs of elements.
+const VALUES_PER_BLOCK: usize = 2048;
+const BLOCK: u32 = 256;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl std::fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Gpu").field(&self.properties().name).finish()
+    }
+}
+
+impl Gpu {
+    /// A device that computes in `config.dtype`.
+    ///
+    /// # Errors
+    /// cuBLASLt does not start, or pinned memory is short.
+    pub fn new(driver: Driver, config: GpuConfig) -> Result<Self, EngineError> {
+        let runtime = Runtime::new(driver);
+        let matmul = MatmulEngine::new(&runtime, config.cache_dir.as_deref())?;
+        let uploads = Uploads::new(&runtime)?;
+        let num_threads =
+            config.num_threads.unwrap_or_else(super::thread_pool::num_physical_cores);
+        Ok(Self {
+            runtime,
+            config,
+            functions: Mutex::default(),
+            matmul: Mutex::new(matmul),
+            uploads: Mutex::new(uploads),
+            staging: Mutex::default(),
+            graphs: Mutex::default(),
+            fp8_scratch: Mutex::default(),
+            failure: Mutex::default(),
+            pool: ThreadPool::new(num_threads),
+        })
+    }
+
+    /// Type of weights, activations and KV cache.
+    pub fn dtype(&self) -> DType {
+        self.config.dtype
+    }
+
+    /// Whether linear layers are narrowed.
+    pub fn quantization(&self) -> Option<Quantization> {
+        self.config.quantization
+    }
+
+    /// What the device can do.
+    pub fn properties(&self) -> &Properties {
+        self.runtime.driver().properties()
+    }
+
+    /// Names the set of kernels: outputs are equal only within one.
+    pub fn kernel_set(&self) -> String {
+        let (major, minor) = self.properties().compute_capability;
+        let quantized = if self.quantization().is_some() { "-fp8" } else { "" };
+        match &**self.runtime.driver() {
+            Driver::Cuda(_) => format!("cuda-sm{major}{minor}{quantized}"),
+            Driver::Host(_) => format!("cuda-shim{quantized}"),
+        }
+    }
+
+    /// (free, total) bytes of the device's memory.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn memory_info(&self) -> Result<(usize, usize), EngineError> {
+        Ok(self.runtime.driver().memory_info()?)
+    }
+
+    /// Zeroed memory.
+    ///
+    /// # Errors
+    /// There is not so much.
+    pub fn alloc(&self, bytes: usize) -> Result<DeviceBuffer, EngineError> {
+        Ok(DeviceBuffer::zeroed(self.runtime.driver(), bytes.max(1))?)
+    }
+
+    /// An activation with room for `max_rows` rows and for what they are padded to.
+    pub(super) fn tensor(
+        &self,
+        max_rows: usize,
+        width: usize,
+        precision: Precision,
+    ) -> Result<Tensor, EngineError> {
+        let dtype = match precision {
+            Precision::Full => DType::Float32,
+            Precision::Activation => self.config.dtype,
+        };
+        let bytes = self.max_padded_rows(max_rows) * width * dtype.size_bytes();
+        Ok(Tensor::on_gpu(self.alloc(bytes)?, dtype, width))
+    }
+
+    /// Rows that a step of `num_rows` runs with: a few sizes, for which there are algorithms and
+    /// CUDA graphs.
+    pub fn padded_rows(&self, num_rows: usize) -> usize {
+        matmul::launched_rows(num_rows)
+    }
+
+    /// Rows that buffers of steps of up to `max_rows` rows need.
+    pub fn max_padded_rows(&self, max_rows: usize) -> usize {
+        matmul::padded_rows(max_rows)
+    }
+
+    /// Queues a kernel.
+    pub fn launch(
+        &self,
+        kernel: impl Into<Kernel>,
+        grid: [u32; 2],
+        (block, smem): (u32, usize),
+        args: &mut Args,
+    ) {
+        let kernel = kernel.into();
+        if grid.contains(&0) {
+            return;
+        }
+        self.attempt(|| {
+            let mut functions = lock(&self.functions);
+            let loaded = match functions.entry(kernel) {
+                std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+                std::collections::hash_map::Entry::Vacant(entry) => entry.insert(self.load(kernel)?),
+            };
+            if smem > loaded.max_smem {
+                self.runtime.driver().set_max_dynamic_smem(&loaded.function, smem)?;
+                loaded.max_smem = smem;
+            }
+            self.runtime.launch(&loaded.function, [grid[0], grid[1], 1], block, smem, args)
+        });
+    }
+
+    fn load(&self, kernel: Kernel) -> Result<LoadedKernel, CudaError> {
+        let dtype = match self.config.dtype {
+            DType::Float32 => "float",
+            DType::BFloat16 => "bf16",
+            DType::Float16 => "f16",
+        };
+        let head_dim = kernel.head_dim.to_string();
+        let smem_kb = (self.properties().max_smem_per_block_bytes >> 10).to_string();
+        let defines =
+            [("DTYPE", dtype), ("HEAD_DIM", &head_dim[..]), ("MAX_SMEM_KB", &smem_kb[..])];
+        let defines = if kernel.head_dim == 0 { &defines[..1] } else { &defines[..] };
+        let function = self.runtime.function(kernel.source, defines, kernel.entry)?;
+        Ok(LoadedKernel { function, max_smem: DEFAULT_SMEM_BYTES })
+    }
+
+    /// Queues a kernel over a run of values.
+    pub fn launch_over(&self, num_values: usize, kernel: impl Into<Kernel>, args: &mut Args) {
+        let blocks = num_values.div_ceil(VALUES_PER_BLOCK) as u32;
+        self.launch(kernel, [blocks, 1], (BLOCK, 0), args);
+    }
+
+    /// Fills memory with zeros.
+    pub fn fill_zero(&self, ptr: DevicePtr, bytes: usize) {
+        self.attempt(|| self.runtime.driver().memset(ptr, 0, bytes));
+    }
+
+    /// Copies values to the start of a buffer, in order with the launches; they may be reused at
+    /// once.
+    pub fn upload(&self, buffer: &DeviceBuffer, bytes: &[u8]) {
+        self.attempt(|| lock(&self.uploads).upload(self.runtime.driver(), buffer, bytes));
+    }
+
+    /// Copies values from a buffer, after all that was queued, and waits for it.
+    pub fn download<T: Plain + Default>(&self, buffer: DevicePtr, values: &mut [T]) {
+        self.attempt(|| {
+            let bytes = super::cuda::memory::bytes_of_mut(values);
+            self.runtime.driver().copy_from_device(bytes, buffer)
+        });
+    }
+
+    /// Copies `bytes` bytes of weights that `fill(offset, chunk)` writes, straight from where they
+    /// are to memory that the device reads.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn upload_weights(
+        &self,
+        to: DevicePtr,
+        bytes: usize,
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> Result<(), EngineError> {
+        let mut staging = lock(&self.staging);
+        if staging.is_none() {
+            *staging = Some(Staging::new(self.runtime.driver())?);
+        }
+        let staging = staging.as_mut().expect("just made");
+        staging.upload::<CudaError>(to, bytes, |offset, chunk| {
+            fill(offset, chunk);
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Waits for the weights that are on their way, so that a kernel may read them.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn wait_for_weights(&self) -> Result<(), EngineError> {
+        if let Some(staging) = lock(&self.staging).as_mut() {
+            staging.finish()?;
+        }
+        Ok(())
+    }
+
+    /// Ends loading: waits for the copies and gives their buffers back.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn finish_loading(&self) -> Result<(), EngineError> {
+        if let Some(mut staging) = lock(&self.staging).take() {
+            staging.finish()?;
+        }
+        self.synchronize()
+    }
+
+    /// Waits for all that was queued.
+    ///
+    /// # Errors
+    /// Something of it failed, or was refused before.
+    pub fn synchronize(&self) -> Result<(), EngineError> {
+        self.check()?;
+        Ok(self.runtime.synchronize()?)
+    }
+
+    /// What has failed since the last call.
+    ///
+    /// # Errors
+    /// That.
+    pub fn check(&self) -> Result<(), EngineError> {
+        lock(&self.failure).take().map_or(Ok(()), |failure| Err(failure.into()))
+    }
+
+    /// Runs what queues work, unless something failed before; keeps its error.
+    fn attempt(&self, queue: impl FnOnce() -> Result<(), CudaError>) {
+        if lock(&self.failure).is_some() {
+            return;
+        }
+        if let Err(error) = queue() {
+            lock(&self.failure).get_or_insert(error);
+        }
+    }
+
+    /// Runs `queue`, which queues the same launches whenever the key is the same, or replays them.
+    pub(super) fn record_or_replay(&self, key: Option<usize>, queue: &mut dyn FnMut()) {
+        let driver = self.runtime.driver();
+        let key = key.filter(|_| !self.config.enforce_eager && driver.supports_graphs());
+        let Some(key) = key else { return queue() };
+        let mut graphs = lock(&self.graphs);
+        self.attempt(|| graphs.run(driver, key, queue));
+    }
+
+    /// Chooses algorithms for products of this shape.
+    ///
+    /// # Errors
+    /// There is none that gives the same bits for every number of rows.
+    pub fn prepare_matmul(&self, shape: MatmulShape, max_rows: usize) -> Result<(), EngineError> {
+        Ok(lock(&self.matmul).prepare(shape, max_rows)?)
+    }
+
+    /// Queues out = x Wᵀ + b over `num_rows` rows, and the rows that they are padded to.
+    pub fn matmul(&self, shape: MatmulShape, num_rows: usize, matmul: &Matmul) {
+        self.attempt(|| lock(&self.matmul).run(shape, num_rows, matmul));
+    }
+
+    /// Makes room for `max_rows` quantized rows of `width`.
+    ///
+    /// # Errors
+    /// The memory does not suffice.
+    pub fn reserve_fp8(&self, max_rows: usize, width: usize) -> Result<(), EngineError> {
+        let rows = self.max_padded_rows(max_rows);
+        let mut scratch = lock(&self.fp8_scratch);
+        if scratch.as_ref().is_none_or(|(values, _)| values.bytes() < rows * width) {
+            *scratch = Some((self.alloc(rows * width)?, self.alloc(rows * 4)?));
+        }
+        Ok(())
+    }
+
+    /// Room for the quantized rows of one linear layer's input, and for their scales.
+    pub fn fp8_scratch(&self) -> (DevicePtr, DevicePtr) {
+        let scratch = lock(&self.fp8_scratch);
+        let (rows, scales) = scratch.as_ref().expect("reserved when the model was loaded");
+        (rows.ptr(), scales.ptr())
+    }
+}
+
+impl From<CudaError> for EngineError {
+    fn from(error: CudaError) -> Self {
+        EngineError::Device(error.to_string())
+    }
+}
+
+impl Args {
+    /// A tensor's values.
+    pub fn tensor(&mut self, tensor: &Tensor) -> &mut Self {
+        self.ptr(tensor.device_ptr())
+    }
+
+    /// Dimensions, each as a u32.
+    pub fn dims<const N: usize>(&mut self, dims: [usize; N]) -> &mut Self {
+        dims.into_iter().fold(self, |args, dim| args.u32(dim as u32))
+    }
+}

@@ -1,0 +1,93 @@
+//! From a configuration to a device; the kernels' sources.
+
+use super::cuda::{Compiler, CudaDriver, Driver, HostDriver, SearchHints};
+use super::{Device, Gpu, GpuConfig};
+use crate::engine::EngineError;
+use crate::engine::config::{DType, DeviceConfig, DeviceKind, EngineConfig};
+
+macro_rules! sources {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../../../kernels/", $name)))),*]
+    };
+}
+
+/// The kernels and their headers, compiled for the device at hand.
+pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
+    "common.cuh",
+    "ptx.cuh",
+    "activation.cu",
+    "count_mismatches.cu",
+    "elementwise.cu",
+    "embedding.cu",
+    "gather_rows.cu",
+    "norm.cu",
+    "paged_attention.cu",
+    "paged_attention_f32.cu",
+    "quantize_rows.cu",
+    "random_fill.cu",
+    "rotary_and_cache.cu",
+    "sample.cu",
+    "soft_cap.cu",
+];
+
+/// Opens the device that the configuration asks for, to compute in `dtype`. The second part says in
+/// one line why `auto` took the CPU.
+///
+/// # Errors
+/// The GPU that was asked for cannot be used.
+pub fn open(
+    config: &EngineConfig,
+    dtype: DType,
+) -> Result<(Device, Option<String>), EngineError> {
+    let device = &config.device;
+    let cpu = || Device::cpu(config.parallel.num_threads);
+    let refused =
+        |why: String| EngineError::Config(format!("the GPU cannot be used: {why}"));
+    match &device.kind {
+        DeviceKind::Cpu if device.quantization.is_some() => Err(EngineError::Config(
+            "--quantization fp8 needs an NVIDIA GPU; leave it out on the CPU".to_owned(),
+        )),
+        DeviceKind::Cpu => Ok((cpu(), None)),
+        DeviceKind::Auto => match probe(device, 0) {
+            Ok(driver) => Ok((gpu(config, dtype, driver)?, None)),
+            Err(why) if device.quantization.is_some() => Err(refused(why)),
+            Err(why) => Ok((cpu(), Some(format!("running on the CPU: {why}")))),
+        },
+        DeviceKind::Cuda(ordinal) => {
+            let driver = probe(device, *ordinal).map_err(refused)?;
+            Ok((gpu(config, dtype, driver)?, None))
+        }
+        DeviceKind::CudaShim { kernels_dir, module_dir, seed } => {
+            let driver = HostDriver::new(kernels_dir, module_dir, *seed);
+            Ok((gpu(config, dtype, Driver::Host(driver))?, None))
+        }
+    }
+}
+
+fn probe(device: &DeviceConfig, ordinal: usize) -> Result<Driver, String> {
+    let hints = SearchHints {
+        cuda_home: device.cuda_home.clone(),
+        site_packages: device.site_packages.clone(),
+        library_path: device.library_path.clone(),
+    };
+    let compiler = Compiler::new(KERNEL_SOURCES, device.cache_dir.clone());
+    CudaDriver::probe(ordinal, &hints, compiler).map(Driver::Cuda)
+}
+
+fn gpu(config: &EngineConfig, dtype: DType, driver: Driver) -> Result<Device, EngineError> {
+    let gpu_config = GpuConfig {
+        dtype,
+        quantization: config.device.quantization,
+        enforce_eager: config.device.enforce_eager,
+        cache_dir: config.device.cache_dir.clone(),
+        num_threads: config.parallel.num_threads,
+    };
+    let (major, minor) = driver.properties().compute_capability;
+    if gpu_config.quantization.is_some() && (major, minor) < (8, 9) {
+        return Err(EngineError::Config(format!(
+            "--quantization fp8 needs compute capability 8.9, and {} has {major}.{minor}",
+            driver.properties().name
+        )));
+    }
+    Ok(Device::Cuda(Box::new(Gpu::new(driver, gpu_config)?)))
+}

@@ -1,0 +1,57 @@
+//! paged_attention: causal attention of the step's tokens over the paged cache, for decode and for
+//! (chunked) prefill alike.
+//!
+//! One canonical order, a function of the token's own position only. On the CPU: scores are sums
+//! over head_dim upward; the softmax sums lane i over the positions i, i + LANES, ... counted from a
+//! multiple of 16; P·V runs over positions upward. On a GPU: kernels/paged_attention.cu. Block size,
+//! chunking and neighbours do not enter.
+
+mod cpu;
+mod cuda;
+#[cfg(test)]
+mod tests;
+
+pub use cpu::AttentionScratch;
+pub(super) use cuda::prefill_tokens;
+
+use crate::engine::device::kv_cache::KvData;
+use crate::engine::device::{Device, KvCache, Tensor};
+
+use super::Step;
+
+/// What attention looks like in one layer.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionShape {
+    /// Query heads; the first columns of a qkv row.
+    pub num_heads: usize,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// Gemma 2's bound on scores.
+    pub soft_cap: Option<f32>,
+    /// A token attends to this many positions, itself included; None: all.
+    pub sliding_window: Option<usize>,
+}
+
+/// out (num_tokens, num_heads * head_dim) = softmax(q Kᵀ * scale) V, where q are the first columns
+/// of `qkv` and K, V (the step's own included) are in layer `layer` of the cache.
+pub fn paged_attention(
+    device: &Device,
+    (qkv, step): (&Tensor, Step<'_>),
+    (cache, layer): (&KvCache, usize),
+    shape: AttentionShape,
+    scratch: &mut AttentionScratch,
+    out: &mut Tensor,
+) {
+    out.set_num_rows(qkv.num_rows());
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(gpu) => return cuda::paged_attention(gpu, (qkv, step), (cache, layer), shape, out),
+    };
+    let task = cpu::Task { cpu, qkv, batch: step.batch, layer, shape, kv: cache.shape };
+    match &cache.data {
+        KvData::Float32 { k, v } => task.run(k, v, scratch, out),
+        KvData::BFloat16 { k, v } => task.run(k, v, scratch, out),
+        KvData::Float16 { k, v } => task.run(k, v, scratch, out),
+        KvData::Cuda { .. } => panic!("a cache of a GPU was given to the CPU"),
+    }
+}

@@ -1,0 +1,198 @@
+//! The CPU against a naive loop; the same bits however a sequence is computed.
+
+use super::super::{Heads, Step, linear::SourceMatrix, reshape_and_cache};
+use super::*;
+use crate::engine::batch::Batch;
+use crate::engine::config::DType;
+use crate::engine::device::kv_cache::KvCacheShape;
+use crate::engine::device::simd::Isa;
+
+const NUM_HEADS: usize = 6;
+
+struct Case {
+    isa: Isa,
+    dtype: DType,
+    head_dim: usize,
+    num_kv_heads: usize,
+    block_size: usize,
+    shape: AttentionShape,
+}
+
+impl Case {
+    fn new(num_kv_heads: usize, head_dim: usize) -> Self {
+        let shape = AttentionShape {
+            num_heads: NUM_HEADS,
+            scale: 0.3,
+            soft_cap: None,
+            sliding_window: None,
+        };
+        let isa = Isa::detect();
+        Self { isa, dtype: DType::Float32, head_dim, num_kv_heads, block_size: 16, shape }
+    }
+
+    fn width(&self) -> usize {
+        (NUM_HEADS + 2 * self.num_kv_heads) * self.head_dim
+    }
+
+    fn kv_heads(&self) -> (Heads, Heads) {
+        let heads = |index: usize| Heads {
+            start: (NUM_HEADS + index * self.num_kv_heads) * self.head_dim,
+            num_heads: self.num_kv_heads,
+            head_dim: self.head_dim,
+        };
+        (heads(0), heads(1))
+    }
+
+    /// (num_tokens, width) of one sequence.
+    fn qkv(&self, num_tokens: usize, seed: u64) -> Vec<f32> {
+        SourceMatrix::random(num_tokens, self.width(), seed, 1.5).to_vec()
+    }
+
+    /// Attention outputs of sequences of these lengths, computed in chunks of `chunk` tokens;
+    /// the sequences' blocks are interleaved and all later steps share a batch.
+    fn run(&self, lens: &[usize], chunk: usize) -> Vec<Vec<f32>> {
+        let device = Device::cpu_with_isa(2, self.isa);
+        let kv = KvCacheShape {
+            num_layers: 2,
+            num_blocks: 120,
+            block_size: self.block_size,
+            num_kv_heads: self.num_kv_heads,
+            head_dim: self.head_dim,
+        };
+        let mut cache = KvCache::new(kv, self.dtype);
+        let mut scratch = AttentionScratch::default();
+        let rows: Vec<_> =
+            lens.iter().enumerate().map(|(s, &n)| self.qkv(n, s as u64)).collect();
+        let mut outs = vec![Vec::new(); lens.len()];
+        let longest = *lens.iter().max().unwrap();
+        for first in (0..longest).step_by(chunk) {
+            let mut batch =
+                Batch { query_start_loc: vec![0], max_blocks_per_seq: 30, ..Batch::default() };
+            let mut values = Vec::new();
+            let mut seqs = Vec::new();
+            for (seq, &len) in lens.iter().enumerate().filter(|(_, len)| **len > first) {
+                let end = (first + chunk).min(len);
+                let table: Vec<u32> = (0..30).map(|b| b * 4 + seq as u32).collect();
+                for position in first..end {
+                    batch.positions.push(position as u32);
+                    let block = table[position / self.block_size] as usize;
+                    let slot = block * self.block_size + position % self.block_size;
+                    batch.slot_mapping.push(slot as u32);
+                    batch.input_ids.push(0);
+                }
+                batch.query_start_loc.push(batch.positions.len() as u32);
+                batch.seq_lens.push(end as u32);
+                batch.block_tables.extend(table);
+                values.extend_from_slice(&rows[seq][first * self.width()..end * self.width()]);
+                seqs.push((seq, end - first));
+            }
+            let qkv = Tensor::from_vec(values, self.width());
+            reshape_and_cache(
+                &device,
+                &qkv,
+                self.kv_heads(),
+                batch.slot_mapping[..].into(),
+                1,
+                &mut cache,
+            );
+            let mut out = Tensor::zeros(qkv.num_rows(), NUM_HEADS * self.head_dim);
+            paged_attention(
+                &device,
+                (&qkv, Step::on_host(&batch)),
+                (&cache, 1),
+                self.shape,
+                &mut scratch,
+                &mut out,
+            );
+            let mut row = 0;
+            for (seq, num_tokens) in seqs {
+                (row..row + num_tokens).for_each(|r| outs[seq].extend_from_slice(out.row(r)));
+                row += num_tokens;
+            }
+        }
+        outs
+    }
+
+    fn reference(&self, num_tokens: usize, seed: u64) -> Vec<f64> {
+        let qkv = self.qkv(num_tokens, seed);
+        let (hd, width) = (self.head_dim, self.width());
+        let at = |token: usize, column: usize| f64::from(qkv[token * width + column]);
+        let (k_heads, v_heads) = self.kv_heads();
+        let mut out = Vec::new();
+        for token in 0..num_tokens {
+            for head in 0..NUM_HEADS {
+                let kv_head = head / (NUM_HEADS / self.num_kv_heads);
+                let start =
+                    self.shape.sliding_window.map_or(0, |w| (token + 1).saturating_sub(w));
+                let weight = |position: usize| {
+                    let dot = |d| {
+                        at(token, head * hd + d)
+                            * at(position, k_heads.start + kv_head * hd + d)
+                    };
+                    let score = (0..hd).map(dot).sum::<f64>() * f64::from(self.shape.scale);
+                    let cap = self.shape.soft_cap.map(f64::from);
+                    cap.map_or(score, |cap| cap * (score / cap).tanh()).exp()
+                };
+                let weights: Vec<f64> = (start..=token).map(weight).collect();
+                let sum: f64 = weights.iter().sum();
+                out.extend((0..hd).map(|d| {
+                    let value = |(i, w): (usize, &f64)| {
+                        w * at(start + i, v_heads.start + kv_head * hd + d)
+                    };
+                    weights.iter().enumerate().map(value).sum::<f64>() / sum
+                }));
+            }
+        }
+        out
+    }
+
+    fn check(&self, lens: &[usize], chunk: usize) {
+        for (seq, out) in self.run(lens, chunk).into_iter().enumerate() {
+            for (got, expected) in out.iter().zip(self.reference(lens[seq], seq as u64)) {
+                assert!((f64::from(*got) - expected).abs() < 2e-5, "{:?} {lens:?}", self.isa);
+            }
+        }
+    }
+}
+
+#[test]
+fn agrees_with_a_naive_loop_for_every_grouping_width_and_path() {
+    for isa in Isa::all_available() {
+        for (num_kv_heads, head_dim) in [(6, 16), (3, 20), (2, 64), (1, 40)] {
+            let case = Case { isa, ..Case::new(num_kv_heads, head_dim) };
+            case.check(&[1, 16, 17, 70], 100);
+            case.check(&[33, 5], 7);
+        }
+    }
+}
+
+#[test]
+fn windows_and_soft_caps_are_applied() {
+    for window in [1, 5, 16, 40] {
+        let mut case = Case::new(3, 32);
+        case.shape.sliding_window = Some(window);
+        case.shape.soft_cap = Some(1.5);
+        case.check(&[60, 3], 60);
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_chunks_neighbours_or_block_size() {
+    for isa in Isa::all_available() {
+        for (dtype, window) in
+            [(DType::Float32, None), (DType::BFloat16, Some(21)), (DType::Float16, None)]
+        {
+            let mut case = Case { isa, dtype, ..Case::new(2, 24) };
+            case.shape.sliding_window = window;
+            let whole = case.run(&[75], 75).remove(0);
+            for (block_size, chunk) in [(16, 1), (32, 7), (48, 32), (16, 75)] {
+                let other = Case { block_size, ..case };
+                assert_eq!(
+                    other.run(&[75, 40, 80], chunk)[0],
+                    whole,
+                    "{isa:?} {block_size} {chunk}"
+                );
+            }
+        }
+    }
+}

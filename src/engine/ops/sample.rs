@@ -1,0 +1,158 @@
+//! sample: the next token of rows of logits on a GPU, with the parameters and the random numbers of
+//! `engine::sampler`. The CPU's twin is that module: it takes rows, not ops.
+
+use crate::engine::EngineError;
+use crate::engine::device::cuda::{Args, DeviceBuffer, Plain};
+use crate::engine::device::{Gpu, Tensor, bytes_of};
+
+/// `struct SampleRow` of kernels/sample.cu: everything that decides a token, besides the logits.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SampleRow {
+    /// 0: greedy.
+    pub temperature: f32,
+    /// 1: off.
+    pub top_p: f32,
+    /// 0: off.
+    pub min_p: f32,
+    /// 0: off.
+    pub top_k: u32,
+    /// Counter of the row's random block.
+    pub counter: [u32; 4],
+    /// Its key.
+    pub key: [u32; 2],
+    /// Its entries of the edits.
+    pub edit_start: u32,
+    /// End of them.
+    pub edit_end: u32,
+    /// `ONLY_ALLOWED`, `SKIP`.
+    pub flags: u32,
+    /// 1: off.
+    pub repetition_penalty: f32,
+    /// 0: off.
+    pub frequency_penalty: f32,
+    /// 0: off.
+    pub presence_penalty: f32,
+    /// Row of the logits.
+    pub logits_row: u32,
+    /// Padding.
+    pub unused: u32,
+}
+
+impl SampleRow {
+    /// Only tokens with an edit that says `Edit::ALLOWED` may be sampled.
+    pub const ONLY_ALLOWED: u32 = 1;
+    /// The row is left alone.
+    pub const SKIP: u32 = 2;
+}
+
+/// `struct Edit` of kernels/sample.cu: what a row's parameters do to one token.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Edit {
+    /// The token.
+    pub token: u32,
+    /// Occurrences in the output, for penalties.
+    pub num_output: u32,
+    /// `IN_PROMPT`, `FORBIDDEN`, `ALLOWED`.
+    pub flags: u32,
+    /// Added to its logit.
+    pub bias: f32,
+}
+
+impl Edit {
+    /// The repetition penalty counts it.
+    pub const IN_PROMPT: u32 = 1;
+    /// It may not be sampled.
+    pub const FORBIDDEN: u32 = 2;
+    /// It is on the list of a row with `SampleRow::ONLY_ALLOWED`.
+    pub const ALLOWED: u32 = 4;
+}
+
+/// `struct SampleResult` of kernels/sample.cu.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SampleResult {
+    /// The token, when `status` is 0.
+    pub token: u32,
+    /// 0, `NON_FINITE`, `NO_TOKEN`.
+    pub status: u32,
+}
+
+impl SampleResult {
+    /// Logits with a NaN or +inf, or nothing but -inf.
+    pub const NON_FINITE: u32 = 1;
+    /// Every token is forbidden.
+    pub const NO_TOKEN: u32 = 2;
+}
+
+// SAFETY: 32-bit numbers without padding.
+unsafe impl Plain for SampleRow {}
+// SAFETY: as above.
+unsafe impl Plain for Edit {}
+// SAFETY: as above.
+unsafe impl Plain for SampleResult {}
+
+/// Threads of a row's block.
+const BLOCK: u32 = 1024;
+
+/// Buffers that live between steps.
+#[derive(Debug)]
+pub struct SampleBuffers {
+    rows: DeviceBuffer,
+    edits: DeviceBuffer,
+    results: DeviceBuffer,
+}
+
+impl SampleBuffers {
+    /// Room for `max_rows` rows; edits grow.
+    ///
+    /// # Errors
+    /// The GPU's memory does not suffice.
+    pub fn new(gpu: &Gpu, max_rows: usize) -> Result<Self, EngineError> {
+        Ok(Self {
+            rows: gpu.alloc(max_rows * size_of::<SampleRow>())?,
+            edits: gpu.alloc(4096 * size_of::<Edit>())?,
+            results: gpu.alloc(max_rows * size_of::<SampleResult>())?,
+        })
+    }
+}
+
+/// Samples `rows`, of which those without `SKIP` lose their logits; `read` of `results` waits.
+///
+/// # Errors
+/// The GPU's memory does not suffice for the edits.
+pub fn sample(
+    gpu: &Gpu,
+    logits: &mut Tensor,
+    (rows, edits): (&[SampleRow], &[Edit]),
+    buffers: &mut SampleBuffers,
+) -> Result<(), EngineError> {
+    let edit_bytes = size_of_val(edits);
+    if edit_bytes > buffers.edits.bytes() {
+        gpu.synchronize()?;
+        buffers.edits = gpu.alloc(edit_bytes.next_power_of_two())?;
+    }
+    gpu.upload(&buffers.rows, bytes_of(rows));
+    gpu.upload(&buffers.edits, bytes_of(edits));
+    let mut args = Args::new();
+    args.tensor(logits).dims([logits.width()]).ptr(buffers.rows.ptr());
+    args.ptr(buffers.edits.ptr()).ptr(buffers.results.ptr());
+    gpu.launch(("sample", "sample"), [rows.len() as u32, 1], (BLOCK, 0), &mut args);
+    Ok(())
+}
+
+/// Waits for the results of the last `sample`.
+pub fn results(gpu: &Gpu, num_rows: usize, buffers: &SampleBuffers) -> Vec<SampleResult> {
+    let mut results = vec![SampleResult::default(); num_rows];
+    gpu.download(buffers.results.ptr(), &mut results);
+    results
+}
+
+/// One row of logits, for the host to sample from.
+pub fn download_row(gpu: &Gpu, logits: &Tensor, row: usize, values: &mut Vec<f32>) {
+    let width = logits.width();
+    values.clear();
+    values.resize(width, 0.0);
+    gpu.download(logits.device_ptr().offset(row * width * 4), values);
+}

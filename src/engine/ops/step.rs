@@ -1,0 +1,275 @@
+//! One step's integers where ops need them: `Batch` on the host, and its copy on a GPU.
+
+use crate::engine::EngineError;
+use crate::engine::batch::Batch;
+use crate::engine::device::cuda::{DeviceBuffer, DevicePtr, Plain};
+use crate::engine::device::{Device, Gpu, bytes_of};
+
+/// Indices of a step: on the host, and on the GPU when that is where the step runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Ids<'a> {
+    /// What the batch says.
+    pub host: &'a [u32],
+    /// Padded to the rows of the step's tensors; null without a GPU.
+    pub(super) device_ptr: DevicePtr,
+}
+
+impl<'a> From<&'a [u32]> for Ids<'a> {
+    fn from(host: &'a [u32]) -> Self {
+        Self { host, device_ptr: DevicePtr::NULL }
+    }
+}
+
+/// One step, as ops see it.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// What the scheduler asked for.
+    pub batch: &'a Batch,
+    inputs: Option<&'a GpuInputs>,
+}
+
+impl<'a> Step<'a> {
+    /// A step on the CPU.
+    pub fn on_host(batch: &'a Batch) -> Self {
+        Self { batch, inputs: None }
+    }
+
+    /// Rows of the step's tensors: on a GPU padded to a size that it has an algorithm for.
+    pub fn num_rows(&self) -> usize {
+        self.inputs.map_or(self.batch.num_tokens(), |inputs| inputs.num_rows)
+    }
+
+    /// Rows of the logits, padded in the same way.
+    pub fn num_logits_rows(&self) -> usize {
+        let num_logits = self.batch.logits_indices.len();
+        self.inputs.map_or(num_logits, |inputs| inputs.num_logits_rows)
+    }
+
+    /// (num_rows) token ids.
+    pub fn input_ids(&self) -> Ids<'a> {
+        self.ids(&self.batch.input_ids, |inputs| &inputs.input_ids)
+    }
+
+    /// (num_rows) absolute positions.
+    pub fn positions(&self) -> Ids<'a> {
+        self.ids(&self.batch.positions, |inputs| &inputs.positions)
+    }
+
+    /// (num_rows) slots of K and V.
+    pub fn slot_mapping(&self) -> Ids<'a> {
+        self.ids(&self.batch.slot_mapping, |inputs| &inputs.slot_mapping)
+    }
+
+    /// (num_logits_rows) rows whose logits are wanted.
+    pub fn logits_indices(&self) -> Ids<'a> {
+        self.ids(&self.batch.logits_indices, |inputs| &inputs.logits_indices)
+    }
+
+    /// What names the step's sequence of launches: steps in which every sequence computes one token
+    /// and samples, which differ in nothing but their inputs. None: it is a step of its own.
+    pub fn graph_key(&self) -> Option<usize> {
+        let batch = self.batch;
+        let decodes = batch.num_tokens() == batch.num_seqs();
+        let samples = batch.logits_indices.len() == batch.num_seqs();
+        let key = self.inputs.map(|inputs| inputs.num_rows);
+        key.filter(|&key| decodes && samples && key <= MAX_GRAPH_ROWS)
+    }
+
+    pub(super) fn gpu_inputs(&self) -> &'a GpuInputs {
+        self.inputs.expect("a step of the host was given to a GPU")
+    }
+
+    fn ids(&self, host: &'a [u32], of: impl Fn(&GpuInputs) -> &DeviceBuffer) -> Ids<'a> {
+        Ids { host, device_ptr: self.inputs.map_or(DevicePtr::NULL, |inputs| of(inputs).ptr()) }
+    }
+}
+
+/// The buffers behind `Step`s, allocated once for the largest step.
+#[derive(Debug)]
+pub struct StepInputs {
+    gpu: Option<GpuInputs>,
+}
+
+/// Limits of a step that buffers are sized by.
+#[derive(Clone, Copy, Debug)]
+pub struct StepLimits {
+    /// Tokens of a step.
+    pub max_num_tokens: usize,
+    /// Sequences of a step.
+    pub max_num_seqs: usize,
+    /// Rows of logits of a step.
+    pub max_num_logits: usize,
+    /// Longest context.
+    pub max_model_len: usize,
+    /// Tokens of a KV block.
+    pub block_size: usize,
+    /// Query heads that share a K and V head.
+    pub num_q_per_kv: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+}
+
+impl StepInputs {
+    /// Room for the largest step.
+    ///
+    /// # Errors
+    /// The GPU's memory does not suffice.
+    pub fn new(device: &Device, limits: StepLimits) -> Result<Self, EngineError> {
+        let gpu = match device {
+            Device::Cpu(_) => None,
+            Device::Cuda(gpu) => Some(GpuInputs::new(gpu, limits)?),
+        };
+        Ok(Self { gpu })
+    }
+
+    /// Brings a batch to where the ops run.
+    pub fn step<'a>(&'a mut self, device: &Device, batch: &'a Batch) -> Step<'a> {
+        if let (Device::Cuda(gpu), Some(inputs)) = (device, &mut self.gpu) {
+            inputs.upload(gpu, batch);
+        }
+        Step { batch, inputs: self.gpu.as_ref() }
+    }
+}
+
+/// A step's integers in a GPU's memory.
+#[derive(Debug)]
+pub(super) struct GpuInputs {
+    /// Query tokens of a unit of prefill.
+    tokens_per_item: u32,
+    num_rows: usize,
+    num_logits_rows: usize,
+    input_ids: DeviceBuffer,
+    positions: DeviceBuffer,
+    slot_mapping: DeviceBuffer,
+    logits_indices: DeviceBuffer,
+    /// Rows of all sequences one after the other; `AttentionWork::seq` is where one begins.
+    pub(super) block_tables: DeviceBuffer,
+    pub(super) decode: WorkList,
+    pub(super) prefill: WorkList,
+    /// Reused by every step.
+    staging: Vec<u32>,
+}
+
+/// Units of attention; its length lies beside it, so that a CUDA graph can be replayed with
+/// another one.
+#[derive(Debug)]
+pub(super) struct WorkList {
+    pub items: DeviceBuffer,
+    pub num_items: DeviceBuffer,
+    pub host: Vec<AttentionWork>,
+}
+
+// SAFETY: four integers without padding.
+unsafe impl Plain for AttentionWork {}
+
+/// `struct AttentionWork` of kernels/paged_attention.cu.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AttentionWork {
+    /// First query token in the flat axis.
+    pub token: u32,
+    pub num_tokens: u32,
+    /// First entry of the sequence in `block_tables`.
+    pub seq: u32,
+    /// Absolute position of the first query token.
+    pub position: u32,
+}
+
+/// Largest step that is recorded as a CUDA graph.
+const MAX_GRAPH_ROWS: usize = 512;
+
+/// No slot: a row that only pads.
+const NO_SLOT: u32 = u32::MAX;
+
+impl WorkList {
+    fn new(gpu: &Gpu, max_items: usize) -> Result<Self, EngineError> {
+        let items = gpu.alloc(max_items * size_of::<AttentionWork>())?;
+        Ok(Self { items, num_items: gpu.alloc(4)?, host: Vec::with_capacity(max_items) })
+    }
+
+    /// Longest first: the last units to run should be short ones.
+    fn upload(&mut self, gpu: &Gpu) {
+        self.host.sort_unstable_by_key(|work| {
+            (std::cmp::Reverse(work.position + work.num_tokens), work.token)
+        });
+        gpu.upload(&self.items, bytes_of(&self.host));
+        gpu.upload(&self.num_items, bytes_of(&[self.host.len() as u32]));
+    }
+}
+
+impl GpuInputs {
+    fn new(gpu: &Gpu, limits: StepLimits) -> Result<Self, EngineError> {
+        let rows = gpu.max_padded_rows(limits.max_num_tokens);
+        let logits_rows = gpu.max_padded_rows(limits.max_num_logits);
+        let ids = |len: usize| gpu.alloc(len * 4);
+        let blocks = limits.max_model_len.div_ceil(limits.block_size);
+        let tokens_per_item = super::paged_attention::prefill_tokens(
+            gpu,
+            limits.head_dim,
+            limits.num_q_per_kv,
+        );
+        let prefill_items = limits.max_num_tokens / tokens_per_item + limits.max_num_seqs;
+        Ok(Self {
+            tokens_per_item: tokens_per_item as u32,
+            num_rows: 0,
+            num_logits_rows: 0,
+            input_ids: ids(rows)?,
+            positions: ids(rows)?,
+            slot_mapping: ids(rows)?,
+            logits_indices: ids(logits_rows)?,
+            block_tables: ids(limits.max_num_seqs * blocks)?,
+            decode: WorkList::new(gpu, limits.max_num_seqs)?,
+            prefill: WorkList::new(gpu, prefill_items)?,
+            staging: Vec::with_capacity(rows.max(limits.max_num_seqs * blocks)),
+        })
+    }
+
+    fn upload(&mut self, gpu: &Gpu, batch: &Batch) {
+        let rows = gpu.padded_rows(batch.num_tokens());
+        let logits_rows = match batch.logits_indices.len() {
+            0 => 0,
+            num_logits => gpu.padded_rows(num_logits),
+        };
+        self.num_rows = rows;
+        self.num_logits_rows = logits_rows;
+        let staging = &mut self.staging;
+        let mut padded = |buffer: &DeviceBuffer, values: &[u32], len: usize, pad: u32| {
+            staging.clear();
+            staging.extend_from_slice(values);
+            staging.resize(len, pad);
+            gpu.upload(buffer, bytes_of(staging));
+        };
+        padded(&self.input_ids, &batch.input_ids, rows, 0);
+        padded(&self.positions, &batch.positions, rows, 0);
+        padded(&self.slot_mapping, &batch.slot_mapping, rows, NO_SLOT);
+        padded(&self.logits_indices, &batch.logits_indices, logits_rows, 0);
+        padded(&self.block_tables, &batch.block_tables, batch.block_tables.len(), 0);
+        self.list_work(batch);
+        self.decode.upload(gpu);
+        self.prefill.upload(gpu);
+    }
+
+    /// One unit per sequence that decodes, and one per tile of a sequence that computes more.
+    fn list_work(&mut self, batch: &Batch) {
+        let tokens_per_item = self.tokens_per_item;
+        self.decode.host.clear();
+        self.prefill.host.clear();
+        for seq in 0..batch.num_seqs() {
+            let (start, end) = (batch.query_start_loc[seq], batch.query_start_loc[seq + 1]);
+            let block_table = (seq * batch.max_blocks_per_seq) as u32;
+            let first_position = batch.seq_lens[seq] - (end - start);
+            if end - start == 1 {
+                let (num_tokens, position) = (1, first_position);
+                let work = AttentionWork { token: start, num_tokens, seq: block_table, position };
+                self.decode.host.push(work);
+                continue;
+            }
+            for token in (start..end).step_by(tokens_per_item as usize) {
+                let num_tokens = (end - token).min(tokens_per_item);
+                let position = first_position + (token - start);
+                let work = AttentionWork { token, num_tokens, seq: block_table, position };
+                self.prefill.host.push(work);
+            }
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The GPU of device tests: the CPU shim, or a real one where VLLM_BATCH_TEST_DEVICE=cuda says so
+//! (scripts/gpu-check).
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use vllm_batch::engine::config::{DeviceConfig, DeviceKind};
+
+/// Whether tests run on a real GPU.
+pub fn is_real() -> bool {
+    std::env::var_os("VLLM_BATCH_TEST_DEVICE").is_some_and(|device| device == "cuda")
+}
+
+/// The device, or None after a line that says why the test is skipped.
+pub fn device(seed: u64) -> Option<DeviceConfig> {
+    if is_real() {
+        return Some(real());
+    }
+    if !has_compiler() {
+        println!("SKIP: the CPU shim of the GPU's kernels is built with g++, which is not here");
+        return None;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let kind = DeviceKind::CudaShim {
+        kernels_dir: root.join("kernels"),
+        module_dir: PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("shim"),
+        seed,
+    };
+    Some(DeviceConfig { kind, ..DeviceConfig::default() })
+}
+
+/// The first GPU; its libraries are found as the program finds them.
+fn real() -> DeviceConfig {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let library_path = variable("LD_LIBRARY_PATH").unwrap_or_default();
+    DeviceConfig {
+        kind: DeviceKind::Cuda(0),
+        cuda_home: variable("CUDA_HOME").map(PathBuf::from),
+        library_path: std::env::split_paths(&library_path).collect(),
+        cache_dir: variable("XDG_CACHE_HOME").map(PathBuf::from),
+        ..DeviceConfig::default()
+    }
+}
+
+fn has_compiler() -> bool {
+    let mut command = Command::new("g++");
+    command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
