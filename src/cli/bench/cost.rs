@@ -59,8 +59,8 @@ impl ModelCost {
         }
     }
 
-    /// Operations that a row takes: every token but the last one goes through the layers, the output
-    /// layer runs once per generated token.
+    /// Operations that a row takes: every token but the last one goes through the layers, the
+    /// output layer runs once per generated token.
     pub fn row_flops(&self, row: RowLengths) -> f64 {
         let end = row.prompt + row.output - 1;
         let num_positions: f64 =
