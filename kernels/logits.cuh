@@ -109,8 +109,8 @@ struct Survey {
   bool is_all_masked;  // the row has nothing but -inf
 };
 
-// One pass over the row: leaves its maximum in `max`, the segments' maxima in `segment_keys` and, if
-// wanted, their weights in `segment_masses`. NaN and infinities are looked for before the division.
+// One pass over the row: leaves its maximum in `max`, the segments' maxima in `segment_keys` and,
+// if wanted, their weights in `segment_masses`. NaN and infinities are looked for before the division.
 __device__ __noinline__ Survey survey(bool wants_masses, Scratch& scratch) {
   const Row row = scratch.row;
   bool is_bad = false, has_any = false;

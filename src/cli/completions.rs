@@ -23,9 +23,10 @@ pub fn man() -> io::Result<()> {
     command.build();
     let mut page = Vec::new();
     clap_mangen::Man::new(command.clone()).render(&mut page)?;
-    for subcommand in command.get_subcommands().filter(|c| c.get_name() == "run") {
-        writeln!(page, ".SH \"THE RUN COMMAND\"")?;
-        let man = clap_mangen::Man::new(subcommand.clone().name("vllm-batch run"));
+    for (name, full_name) in [("run", "vllm-batch run"), ("bench", "vllm-batch bench")] {
+        let subcommand = command.find_subcommand(name).expect("it is in the table").clone();
+        writeln!(page, ".SH \"THE {} COMMAND\"", name.to_uppercase())?;
+        let man = clap_mangen::Man::new(subcommand.name(full_name));
         man.render_options_section(&mut page)?;
     }
     io::stdout().write_all(&page)

@@ -1,6 +1,7 @@
 //! Everything that touches users and files. Knows no tensors; uses only the engine's public API.
 
 pub mod args;
+pub mod bench;
 pub mod completions;
 pub mod config;
 pub mod device;
@@ -32,7 +33,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::panic::PanicHookInfo;
 
-use args::{Command, RunArgs};
+use args::{Command, DisplayArgs};
 use console::Console;
 use error::{CliError, sanitized};
 use exit::Exit;
@@ -52,16 +53,18 @@ pub fn main() -> Exit {
         }
     };
     match command {
-        Command::Run(args) => run_command(*args),
+        Command::Run(args) => shown(&args.display.clone(), |console| run::run(*args, console)),
+        Command::Bench(args) => shown(&args.display.clone(), |console| bench::run(*args, console)),
         Command::Completions { shell } => printed(completions::completions(shell)),
         Command::Man => printed(completions::man()),
     }
 }
 
-fn run_command(args: RunArgs) -> Exit {
-    let console = Console::new(&args.display, &Environment::read());
+/// A command with a console: what ends it is shown there.
+fn shown(display: &DisplayArgs, command: impl FnOnce(&Console) -> Result<Exit, CliError>) -> Exit {
+    let console = Console::new(display, &Environment::read());
     install_panic_hook(console.verbose());
-    match run::run(args, &console) {
+    match command(&console) {
         Ok(exit) => exit,
         // The reader of our output has seen enough: nothing to say.
         Err(error) if error.exit == Exit::BrokenPipe => Exit::BrokenPipe,

@@ -15,6 +15,10 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "EngineInfo",
             "config",
             "input_processor",
+            // What a model costs, as data: `bench`.
+            "model::decoder_spec",
+            "model::hf_config::HfConfig",
+            "model::spec::DecoderSpec",
             "request",
             "stats",
             "text::RunDate",

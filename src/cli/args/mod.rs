@@ -3,12 +3,14 @@
 //! Every flag that has a default elsewhere (model files, rows) is an `Option`, so that "typed" is
 //! known.
 
+mod bench;
 mod engine;
 mod input;
 mod output;
 mod sampling;
 pub mod values;
 
+pub use bench::{BenchArgs, ModeArg, ResultArgs, WorkloadArgs};
 pub use engine::{DTypeArg, DeviceArg, EngineArgs, LoadFormatArg, ModelArgs, QuantizationArg};
 pub use input::{BadRowArg, FormatArg, InputArgs, OverflowArg};
 pub use output::{ColorArg, DisplayArgs, OutputArgs, OutputFormatArg, ProgressArg};
@@ -25,6 +27,7 @@ Examples:
   vllm-batch run --model ./model -i prompts.jsonl -o out.jsonl
   cat prompts.jsonl | vllm-batch run --model ./model | jq -r .response
   vllm-batch run --model ./model -i reviews.csv --template 'Summarise: {{text}}' -o out.csv
+  vllm-batch bench --model ./model --num-prompts 200
 
 Exit codes:
   0 every row answered         3 at least one error row       5 stopped before the end
@@ -66,6 +69,8 @@ pub struct Cli {
 pub enum Command {
     /// Complete every row of a dataset, in order
     Run(Box<RunArgs>),
+    /// Measure how fast a model runs: throughput, prefill or decode
+    Bench(Box<BenchArgs>),
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -118,7 +123,8 @@ pub fn command(long_help: bool) -> clap::Command {
     if !long_help {
         return command;
     }
-    command.mut_subcommand("run", |run| run.mut_arg("help", |arg| arg.action(ArgAction::HelpLong)))
+    let help_long = |c: clap::Command| c.mut_arg("help", |arg| arg.action(ArgAction::HelpLong));
+    command.mut_subcommand("run", help_long).mut_subcommand("bench", help_long)
 }
 
 fn wants_long_help(argv: &[OsString]) -> bool {

@@ -39,7 +39,7 @@ pub enum OutputFormatArg {
 }
 
 /// What is shown on standard error.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Display")]
 pub struct DisplayArgs {
     /// No progress; twice: errors only

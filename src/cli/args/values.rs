@@ -149,6 +149,28 @@ pub fn share(text: &str) -> Result<f32, String> {
     check(text, |v| v > 0.0 && v <= 1.0, "must be in (0, 1]")
 }
 
+/// A share that varies a length: [0, 1).
+///
+/// # Errors
+/// Out of range.
+pub fn ratio(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(value) if (0.0..1.0).contains(&value) => Ok(value),
+        _ => Err("must be a number in [0, 1)".to_owned()),
+    }
+}
+
+/// A rate: > 0.
+///
+/// # Errors
+/// Out of range.
+pub fn positive_number(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value > 0.0 => Ok(value),
+        _ => Err("must be a number greater than zero".to_owned()),
+    }
+}
+
 /// `TOKEN_ID=BIAS`.
 ///
 /// # Errors

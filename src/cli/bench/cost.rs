@@ -1,0 +1,156 @@
+//! What a model costs by its shape: multiply-adds per token, bytes per step. No figure of a device
+//! enters it.
+
+use crate::engine::config::DType;
+use crate::engine::model::spec::DecoderSpec;
+
+/// A row of a run, by its lengths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowLengths {
+    /// Tokens of the prompt.
+    pub prompt: usize,
+    /// Tokens generated.
+    pub output: usize,
+    /// Prompt tokens that the prefix cache had.
+    pub cached: usize,
+}
+
+/// Costs of a model. An operation is a multiplication or an addition.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelCost {
+    /// Operations of the linear layers per token, without the output layer.
+    layers_flops: f64,
+    /// Operations of the output layer per generated token.
+    head_flops: f64,
+    /// Operations of attention per token, layer and position that it attends to.
+    position_flops: f64,
+    /// Positions that a token of each layer attends to at most.
+    windows: Vec<Option<usize>>,
+    /// Bytes of all matrices that a step reads.
+    weight_bytes: f64,
+    /// Bytes of K and V per token and layer.
+    kv_bytes: f64,
+}
+
+impl ModelCost {
+    /// Costs of a model with weights of a type, and with so many bytes of K and V per token.
+    pub fn new(spec: &DecoderSpec, dtype: DType, kv_bytes_per_token: f64) -> Self {
+        let product = |a: usize, b: usize| a as f64 * b as f64;
+        let (hidden, inner, attention) = (spec.hidden_size, spec.intermediate_size, spec.attention);
+        let q_width = attention.num_heads * attention.head_dim;
+        let kv_width = attention.num_kv_heads * attention.head_dim;
+        let num_mlp_matrices = if spec.mlp.gated { 3.0 } else { 2.0 };
+        let per_layer =
+            product(hidden, 2 * q_width + 2 * kv_width) + num_mlp_matrices * product(hidden, inner);
+        let num_layers = spec.layers.len();
+        let embed_dim = spec.embedding.projected_from.unwrap_or(hidden);
+        // A projection leads in, another one out.
+        let projection = spec.embedding.projected_from.map_or(0.0, |dim| product(hidden, dim));
+        let layers = per_layer * num_layers as f64 + projection;
+        let head = product(spec.vocab_size, embed_dim) + projection;
+        Self {
+            layers_flops: 2.0 * layers,
+            head_flops: 2.0 * head,
+            // Scores and values: two products as wide as all query heads.
+            position_flops: 4.0 * q_width as f64,
+            windows: spec.layers.iter().map(|layer| layer.sliding_window).collect(),
+            weight_bytes: (layers + head) * dtype.size_bytes() as f64,
+            kv_bytes: kv_bytes_per_token / num_layers as f64,
+        }
+    }
+
+    /// Operations that a row takes: every token but the last one goes through the layers, the
+    /// output layer runs once per generated token.
+    pub fn row_flops(&self, row: RowLengths) -> f64 {
+        let end = row.prompt + row.output - 1;
+        let num_positions: f64 =
+            self.windows.iter().map(|window| positions(row.cached, end, *window)).sum();
+        (end - row.cached) as f64 * self.layers_flops
+            + row.output as f64 * self.head_flops
+            + num_positions * self.position_flops
+    }
+
+    /// Bytes of the matrices, which every step reads once.
+    pub fn weight_bytes(&self) -> f64 {
+        self.weight_bytes
+    }
+
+    /// Bytes of K and V that a decode step of `num_rows` reads, with `num_positions` in all their
+    /// contexts. Exact without windows, and with rows of equal length.
+    pub fn kv_bytes(&self, num_rows: usize, num_positions: u64) -> f64 {
+        let mean = num_positions as f64 / num_rows.max(1) as f64;
+        let attended = |window: &Option<usize>| window.map_or(mean, |w| mean.min(w as f64));
+        let per_row: f64 = self.windows.iter().map(attended).sum();
+        per_row * num_rows as f64 * self.kv_bytes
+    }
+}
+
+/// Sum of the positions that tokens `start..end` attend to: token i sees i + 1, or its window.
+fn positions(start: usize, end: usize, window: Option<usize>) -> f64 {
+    // Of the first `n` tokens.
+    let sum = |n: usize| {
+        let growing = n.min(window.unwrap_or(n));
+        let full = (n - growing) as f64 * window.unwrap_or(0) as f64;
+        growing as f64 * (growing + 1) as f64 / 2.0 + full
+    };
+    sum(end) - sum(start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::model::decoder_spec;
+    use crate::engine::model::hf_config::HfConfig;
+
+    #[test]
+    fn positions_are_counted_as_a_loop_would() {
+        for (start, end, window) in [
+            (0, 0, None),
+            (0, 5, None),
+            (2, 7, None),
+            (0, 9, Some(4)),
+            (3, 9, Some(4)),
+            (6, 9, Some(4)),
+        ] {
+            let one = |i: usize| (i + 1).min(window.unwrap_or(usize::MAX)) as f64;
+            let expected: f64 = (start..end).map(one).sum();
+            assert_eq!(positions(start, end, window), expected, "{start}..{end} {window:?}");
+        }
+    }
+
+    fn cost(more: &str) -> ModelCost {
+        let text = format!(
+            r#"{{"architectures": ["MistralForCausalLM"], "vocab_size": 50, "hidden_size": 8,
+                "intermediate_size": 20, "num_hidden_layers": 3, "num_attention_heads": 2,
+                "num_key_value_heads": 1, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+                "hidden_act": "silu"{more}}}"#
+        );
+        let config = HfConfig::parse(&text, "config.json").unwrap();
+        // K and V of one head of 4 and of 2 bytes, in 3 layers.
+        ModelCost::new(&decoder_spec(&config).unwrap(), DType::BFloat16, 3.0 * 16.0)
+    }
+
+    /// q and out 8 x 8, k and v 4 x 8; gate, up, down 20 x 8; three layers; output layer 50 x 8.
+    const LAYERS: f64 = 3.0 * (8.0 * 8.0 * 2.0 + 4.0 * 8.0 * 2.0 + 3.0 * 20.0 * 8.0);
+    const HEAD: f64 = 50.0 * 8.0;
+
+    #[test]
+    fn a_row_costs_its_products_and_its_attention() {
+        let row = RowLengths { prompt: 5, output: 2, cached: 0 };
+        let attention = 3.0 * 4.0 * 8.0 * f64::from(1 + 2 + 3 + 4 + 5 + 6);
+        let expected = 6.0 * 2.0 * LAYERS + 2.0 * 2.0 * HEAD + attention;
+        assert_eq!(cost("").row_flops(row), expected);
+        let cached = RowLengths { cached: 4, ..row };
+        let attention = 3.0 * 4.0 * 8.0 * f64::from(5 + 6);
+        assert_eq!(cost("").row_flops(cached), 2.0 * 2.0 * LAYERS + 4.0 * HEAD + attention);
+    }
+
+    #[test]
+    fn a_step_reads_all_matrices_and_the_attended_positions() {
+        let cost_of_all = cost("");
+        assert_eq!(cost_of_all.weight_bytes(), 2.0 * (LAYERS + HEAD));
+        assert_eq!(cost_of_all.kv_bytes(4, 40), 40.0 * 3.0 * 16.0);
+        let window = cost(r#", "sliding_window": 7"#);
+        assert_eq!(window.kv_bytes(4, 40), 4.0 * 7.0 * 3.0 * 16.0);
+    }
+}

@@ -1,0 +1,182 @@
+//! Runs rows through the engine and records every step. What a step was is read from the engine's
+//! counters, so nothing here depends on the device.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::cost::RowLengths;
+use super::workload::BenchRow;
+use crate::cli::error::CliError;
+use crate::cli::exit::Exit;
+use crate::cli::progress::Counters;
+use crate::engine::Engine;
+use crate::engine::input_processor::InputProcessor;
+use crate::engine::request::{Request, RequestError, RequestOutput, RowKey, SamplingParams};
+use crate::engine::stats::EngineStats;
+
+/// One step of the engine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    /// Wall time.
+    pub seconds: f64,
+    /// Rows that ran before the step.
+    pub num_rows: usize,
+    /// Tokens computed.
+    pub num_tokens: u64,
+    /// Tokens generated.
+    pub num_output_tokens: u64,
+    /// Each running row computed exactly one token and nothing else was computed.
+    pub is_decode: bool,
+    /// Positions that the tokens of a decode step attend to, themselves included, summed over its
+    /// rows. Meaningful while no row was preempted.
+    pub num_positions: u64,
+}
+
+/// What a run of rows did.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// From the first request to the last output.
+    pub elapsed: Duration,
+    /// Part of it that turned prompts into requests.
+    pub input_time: Duration,
+    /// In order.
+    pub steps: Vec<Step>,
+    /// Counters of this run alone.
+    pub stats: EngineStats,
+    /// In order of finishing.
+    pub rows: Vec<RowLengths>,
+}
+
+/// The request of a row: greedy, and past the end of text, so that it gives exactly its tokens.
+///
+/// # Errors
+/// The row cannot be answered.
+pub fn request(
+    processor: &InputProcessor,
+    index: usize,
+    row: BenchRow,
+) -> Result<Request, RequestError> {
+    let params = SamplingParams {
+        temperature: 0.0,
+        max_tokens: Some(row.max_tokens),
+        ignore_eos: true,
+        ..SamplingParams::default()
+    };
+    processor.process(index as u64, row.prompt, params, RowKey(index as u64))
+}
+
+/// A row that cannot be run ends the benchmark: its figures would be of something else.
+pub fn refuse_row(index: u64, error: &RequestError) -> CliError {
+    let message = format!("row {}: {}", index + 1, error.message);
+    CliError::new(Exit::Refused, error.code, message)
+}
+
+/// Runs all rows. The engine has no other requests.
+///
+/// # Errors
+/// The device failed, or a row could not be answered.
+pub fn run(
+    engine: &mut Engine,
+    rows: Vec<BenchRow>,
+    counters: &Counters,
+) -> Result<Measured, CliError> {
+    let base = engine.stats();
+    let processor = engine.input_processor();
+    let started = Instant::now();
+    let mut wanted = HashMap::with_capacity(rows.len());
+    for (index, row) in rows.into_iter().enumerate() {
+        wanted.insert(index as u64, row.max_tokens as usize);
+        let request = request(&processor, index, row);
+        engine.add_request(request.map_err(|error| refuse_row(index as u64, &error))?);
+    }
+    let input_time = started.elapsed();
+    let (mut steps, mut rows) = (Vec::new(), Vec::with_capacity(wanted.len()));
+    let mut before = since(engine.stats(), &base);
+    // Tokens of finished rows that are no longer in the KV cache's use.
+    let mut num_left = 0;
+    while engine.has_unfinished_requests() {
+        let step_started = Instant::now();
+        let outputs = engine.step()?;
+        let seconds = step_started.elapsed().as_secs_f64();
+        let after = since(engine.stats(), &base);
+        steps.push(step(seconds, &before, &after, num_left));
+        counters.set_engine(&after);
+        before = after;
+        for output in &outputs {
+            let row = finished(output, wanted[&output.request_id])?;
+            num_left += (row.prompt + row.output - 1) as u64;
+            rows.push(row);
+            counters.row_done();
+        }
+    }
+    Ok(Measured { elapsed: started.elapsed(), input_time, steps, stats: before, rows })
+}
+
+fn step(seconds: f64, before: &EngineStats, after: &EngineStats, num_left: u64) -> Step {
+    let num_tokens = after.num_computed_tokens - before.num_computed_tokens;
+    let num_output_tokens = after.num_generation_tokens - before.num_generation_tokens;
+    let num_rows = before.num_running;
+    let same_rows =
+        after.num_waiting == before.num_waiting && after.num_preemptions == before.num_preemptions;
+    let is_decode = same_rows
+        && num_rows > 0
+        && [num_tokens, num_output_tokens].iter().all(|number| *number == num_rows as u64);
+    let in_cache = after.num_computed_tokens + after.num_cached_tokens;
+    let num_positions = in_cache.saturating_sub(num_left);
+    Step { seconds, num_rows, num_tokens, num_output_tokens, is_decode, num_positions }
+}
+
+/// Lengths of a finished row, which are those that were asked for.
+fn finished(output: &RequestOutput, wanted: usize) -> Result<RowLengths, CliError> {
+    let [completion] = output.outputs.as_slice() else { panic!("one completion was asked for") };
+    if let Some(error) = &completion.error {
+        return Err(refuse_row(output.request_id, error));
+    }
+    let num_tokens = completion.token_ids.len();
+    assert_eq!(num_tokens, wanted, "output tokens of row {}", output.request_id + 1);
+    let (prompt, cached) = (output.prompt_token_ids.len(), output.num_cached_tokens);
+    Ok(RowLengths { prompt, output: num_tokens, cached })
+}
+
+/// Counters since `base`; queue lengths as they are.
+fn since(now: EngineStats, base: &EngineStats) -> EngineStats {
+    EngineStats {
+        num_steps: now.num_steps - base.num_steps,
+        num_computed_tokens: now.num_computed_tokens - base.num_computed_tokens,
+        num_prompt_tokens: now.num_prompt_tokens - base.num_prompt_tokens,
+        num_generation_tokens: now.num_generation_tokens - base.num_generation_tokens,
+        num_cached_tokens: now.num_cached_tokens - base.num_cached_tokens,
+        num_preemptions: now.num_preemptions - base.num_preemptions,
+        ..now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stats(computed: u64, generated: u64, running: usize, waiting: usize) -> EngineStats {
+        EngineStats {
+            num_computed_tokens: computed,
+            num_generation_tokens: generated,
+            num_running: running,
+            num_waiting: waiting,
+            ..EngineStats::default()
+        }
+    }
+
+    #[test]
+    fn a_decode_step_is_one_token_of_every_running_row() {
+        let before = stats(100, 10, 4, 2);
+        let is_decode = |after: EngineStats| step(1.0, &before, &after, 0).is_decode;
+        assert!(is_decode(stats(104, 14, 4, 2)));
+        assert!(is_decode(stats(104, 14, 3, 2)), "one finished in it");
+        assert!(!is_decode(stats(104, 13, 4, 2)), "one computed a prompt");
+        assert!(!is_decode(stats(120, 14, 4, 2)), "one computed a longer prompt");
+        assert!(!is_decode(stats(103, 13, 4, 2)), "one waited for the token budget");
+        assert!(!is_decode(stats(104, 14, 4, 1)), "one was admitted");
+        let preempted = EngineStats { num_preemptions: 1, ..stats(104, 14, 4, 2) };
+        assert!(!is_decode(preempted));
+        assert!(!step(1.0, &stats(0, 0, 0, 1), &stats(0, 0, 0, 1), 0).is_decode);
+    }
+}

@@ -1,0 +1,315 @@
+//! `bench`: times the engine on random rows or a dataset. It is a run whose rows come from a
+//! workload and whose answers go nowhere: flags mean what they mean for `run`.
+
+mod cost;
+mod measure;
+mod report;
+mod workload;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::args::{
+    BenchArgs, DisplayArgs, InputArgs, ModeArg, OutputArgs, ResultArgs, RunArgs, SamplingArgs,
+    WorkloadArgs,
+};
+use super::config::RunConfig;
+use super::console::{Console, ProgressMode};
+use super::error::{CliError, sanitized};
+use super::exit::Exit;
+use super::model;
+use super::progress::{Counters, Progress};
+use crate::engine::Engine;
+use crate::engine::model::decoder_spec;
+use crate::engine::model::hf_config::HfConfig;
+use crate::engine::model::spec::DecoderSpec;
+use cost::ModelCost;
+use measure::Measured;
+use report::Report;
+use workload::{BenchRow, RandomRows};
+
+/// vLLM's defaults of `bench throughput`.
+const NUM_PROMPTS: usize = 1000;
+const INPUT_LEN: usize = 1024;
+const OUTPUT_LEN: u32 = 128;
+/// Enough prompts for steady steps; a batch that most machines hold.
+const NUM_PREFILL_PROMPTS: usize = 32;
+const NUM_DECODE_PROMPTS: usize = 64;
+
+/// Measures a model, prints the result on standard output.
+///
+/// # Errors
+/// Whatever ends the benchmark before its last row.
+pub fn run(args: BenchArgs, console: &Console) -> Result<Exit, CliError> {
+    let mut bench = Bench::new(args)?;
+    let rows = bench.dataset()?;
+    bench.make_room(rows.as_ref().map_or(bench.random.num_prompts, Vec::len))?;
+    let (mut engine, spec, load_time) = bench.load(console)?;
+    let rows = match rows {
+        Some(rows) => rows,
+        None => bench.random.rows(spec.vocab_size),
+    };
+    let lengths = bench.check_rows(&engine, &rows)?;
+    let warmups =
+        workload::warmups(&lengths, bench.num_warmups, bench.random.seed, spec.vocab_size);
+    if !warmups.is_empty() {
+        console.note(&format!("Warming up with {} rows", warmups.len()));
+        measure::run(&mut engine, warmups, &Counters::default())?;
+    }
+    let measured = measured(&mut engine, rows, console)?;
+    let report = bench.report(&engine, &spec, load_time, measured)?;
+    if let Some(path) = &bench.result.output_json {
+        write_json(path, &report)?;
+    }
+    print(&report.text())?;
+    Ok(Exit::Success)
+}
+
+fn measured(
+    engine: &mut Engine,
+    rows: Vec<BenchRow>,
+    console: &Console,
+) -> Result<Measured, CliError> {
+    let counters = Arc::new(Counters::default());
+    counters.set_total(rows.len() as u64);
+    let progress = Progress::start(console.clone(), counters.clone());
+    let measured = measure::run(engine, rows, &counters);
+    progress.stop();
+    measured
+}
+
+/// A benchmark, resolved.
+struct Bench {
+    /// As `run` would have it.
+    config: RunConfig,
+    mode: ModeArg,
+    /// What random rows would be; the seed is used in any case.
+    random: RandomRows,
+    /// As typed.
+    num_prompts: Option<usize>,
+    dataset: Option<PathBuf>,
+    num_warmups: usize,
+    result: ResultArgs,
+    /// `--max-num-seqs` was typed.
+    has_max_num_seqs: bool,
+}
+
+impl Bench {
+    fn new(args: BenchArgs) -> Result<Self, CliError> {
+        let BenchArgs { model, workload, result, engine, .. } = args;
+        let mode = workload.mode.unwrap_or_default();
+        let random = random_rows(&workload, mode)?;
+        if mode == ModeArg::Prefill && engine.prefix_caching() == Some(true) {
+            let message = "--mode prefill computes every prompt token: it has no prefix cache";
+            return Err(refuse("mode", message).help("leave out --enable-prefix-caching"));
+        }
+        if let Some(path) = &result.output_json {
+            check_folder(path)?;
+        }
+        let has_max_num_seqs = engine.max_num_seqs.is_some();
+        let mut config = RunConfig::new(RunArgs {
+            model,
+            engine,
+            // Without a dataset no input is opened.
+            input: InputArgs {
+                input: Some(workload.dataset.clone().unwrap_or_else(|| "-".into())),
+                ..InputArgs::default()
+            },
+            output: OutputArgs::default(),
+            sampling: SamplingArgs { seed: Some(random.seed), ..SamplingArgs::default() },
+            display: DisplayArgs::default(),
+            help: None,
+        })?;
+        if mode == ModeArg::Prefill {
+            config.engine.cache.enable_prefix_caching = false;
+        }
+        Ok(Self {
+            config,
+            mode,
+            random,
+            num_prompts: workload.num_prompts,
+            dataset: workload.dataset,
+            num_warmups: workload.num_warmups.unwrap_or(0),
+            result,
+            has_max_num_seqs,
+        })
+    }
+
+    /// The dataset's rows, where there is one.
+    fn dataset(&self) -> Result<Option<Vec<BenchRow>>, CliError> {
+        let Some(path) = &self.dataset else { return Ok(None) };
+        let output_len = self.random.output_len;
+        let mut rows = workload::dataset(path, &self.config.input, self.num_prompts, output_len)?;
+        if self.mode == ModeArg::Prefill {
+            rows.iter_mut().for_each(|row| row.max_tokens = 1);
+        }
+        Ok(Some(rows))
+    }
+
+    /// Lets all rows run at once where the mode is about that.
+    fn make_room(&mut self, num_rows: usize) -> Result<(), CliError> {
+        let max_num_seqs = &mut self.config.engine.scheduler.max_num_seqs;
+        if self.mode != ModeArg::Decode || *max_num_seqs >= num_rows {
+            return Ok(());
+        }
+        if self.has_max_num_seqs {
+            let message = format!("--mode decode runs all {num_rows} rows at once");
+            let help = format!("give --max-num-seqs {num_rows}, or fewer --num-prompts");
+            return Err(refuse("mode", message).help(help));
+        }
+        *max_num_seqs = num_rows;
+        Ok(())
+    }
+
+    fn load(&self, console: &Console) -> Result<(Engine, DecoderSpec, Duration), CliError> {
+        let mut config = self.config.engine.clone();
+        let shows_progress = console.mode() != ProgressMode::None;
+        let folders = model::resolve(&self.config.model, config.model.load_format, shows_progress)?;
+        let spec = decoder_spec(&HfConfig::from_dir(&folders.model)?)?;
+        config.model.model_dir = folders.model;
+        config.model.tokenizer_dir = folders.tokenizer;
+        console.detail(&format!("{config:#?}"));
+        let loading = Instant::now();
+        let engine = Engine::load(&config)?;
+        let seconds = loading.elapsed();
+        let name = sanitized(&self.config.model.name);
+        console.note(&format!("Loaded {name} in {:.1} s", seconds.as_secs_f64()));
+        if cfg!(debug_assertions) {
+            console.warn("this is a debug build: its figures say little");
+        }
+        Ok((engine, spec, seconds))
+    }
+
+    /// (prompt, output) lengths of the rows, all of which the engine can run.
+    fn check_rows(
+        &self,
+        engine: &Engine,
+        rows: &[BenchRow],
+    ) -> Result<Vec<(usize, u32)>, CliError> {
+        let processor = engine.input_processor();
+        let max_model_len = processor.max_model_len();
+        let block_size = engine.stats().block_size;
+        let mut lengths = Vec::with_capacity(rows.len());
+        let mut num_cache_tokens = 0;
+        for (index, row) in rows.iter().enumerate() {
+            let request = measure::request(&processor, index, row.clone());
+            let request = request.map_err(|error| measure::refuse_row(index as u64, &error))?;
+            let num_prompt_tokens = request.prompt_token_ids.len();
+            let num_tokens = num_prompt_tokens + row.max_tokens as usize;
+            if num_tokens > max_model_len {
+                let message = format!(
+                    "row {}: {num_prompt_tokens} prompt and {} output tokens exceed the context of \
+                     {max_model_len}",
+                    index + 1,
+                    row.max_tokens
+                );
+                let help = "shorten --input-len or --output-len, or raise --max-model-len";
+                return Err(refuse("context_length", message).help(help));
+            }
+            num_cache_tokens += num_tokens.next_multiple_of(block_size);
+            lengths.push((num_prompt_tokens, row.max_tokens));
+        }
+        let capacity = engine.info().num_cache_tokens;
+        if self.mode == ModeArg::Decode && num_cache_tokens > capacity {
+            let message = format!(
+                "--mode decode needs a KV cache of {num_cache_tokens} tokens, it has {capacity}"
+            );
+            let help = "raise --kv-cache-memory-bytes or --gpu-memory-utilization, or give fewer \
+                        --num-prompts";
+            return Err(refuse("kv_cache_too_small", message).help(help));
+        }
+        Ok(lengths)
+    }
+
+    fn report(
+        &self,
+        engine: &Engine,
+        spec: &DecoderSpec,
+        load_time: Duration,
+        measured: Measured,
+    ) -> Result<Report, CliError> {
+        let info = engine.info().clone();
+        let kv_bytes_per_token = info.kv_cache_bytes as f64 / info.num_cache_tokens.max(1) as f64;
+        let report = Report {
+            mode: self.mode,
+            model: self.config.model.name.clone(),
+            dataset: self.dataset.as_ref().map(|_| self.config.input.name.clone()),
+            random: self.random,
+            num_warmups: self.num_warmups,
+            max_num_seqs: self.config.engine.scheduler.max_num_seqs,
+            max_num_batched_tokens: self.config.engine.scheduler.max_num_batched_tokens,
+            enable_prefix_caching: self.config.engine.cache.enable_prefix_caching,
+            cost: ModelCost::new(spec, info.dtype, kv_bytes_per_token),
+            info,
+            load_time,
+            measured,
+            memory_bandwidth: self.result.memory_bandwidth,
+            peak_tflops: self.result.peak_tflops,
+        };
+        if self.mode == ModeArg::Decode && report.has_no_full_step() {
+            let message = "no step computed one token of every row";
+            let help = "raise --output-len or --max-num-batched-tokens, so that the first row is \
+                        still running when the last prompt is done";
+            return Err(refuse("mode", message).help(help));
+        }
+        Ok(report)
+    }
+}
+
+fn refuse(code: &'static str, message: impl Into<String>) -> CliError {
+    CliError::new(Exit::Refused, code, message)
+}
+
+fn random_rows(workload: &WorkloadArgs, mode: ModeArg) -> Result<RandomRows, CliError> {
+    let output_len = match (mode, workload.output_len) {
+        (ModeArg::Prefill, None | Some(1)) => 1,
+        (ModeArg::Prefill, Some(len)) => {
+            let message =
+                format!("--output-len {len}: --mode prefill has one output token per row");
+            return Err(refuse("mode", message).help("leave it out, or choose another --mode"));
+        }
+        (_, len) => len.unwrap_or(OUTPUT_LEN),
+    };
+    let num_prompts = workload.num_prompts.unwrap_or(match mode {
+        ModeArg::Throughput => NUM_PROMPTS,
+        ModeArg::Prefill => NUM_PREFILL_PROMPTS,
+        ModeArg::Decode => NUM_DECODE_PROMPTS,
+    });
+    Ok(RandomRows {
+        num_prompts,
+        input_len: workload.input_len.unwrap_or(INPUT_LEN),
+        output_len,
+        range_ratio: workload.random_range_ratio.unwrap_or(0.0),
+        seed: workload.seed.unwrap_or(0),
+    })
+}
+
+/// Found out before the work, not after it.
+fn check_folder(path: &Path) -> Result<(), CliError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if folder.is_some_and(|folder| !folder.is_dir()) || path.is_dir() {
+        let message = format!("--output-json {}: no such folder", path.display());
+        return Err(refuse("output_json", message));
+    }
+    Ok(())
+}
+
+fn write_json(path: &Path, report: &Report) -> Result<(), CliError> {
+    std::fs::write(path, format!("{:#}\n", report.json())).map_err(|error| {
+        let message = format!("cannot write {}: {error}", path.display());
+        CliError::new(Exit::Stopped, "output_json", message)
+    })
+}
+
+fn print(text: &str) -> Result<(), CliError> {
+    let written = io::stdout().write_all(format!("{text}\n").as_bytes());
+    written.map_err(|error| {
+        let exit = match error.kind() {
+            io::ErrorKind::BrokenPipe => Exit::BrokenPipe,
+            _ => Exit::Stopped,
+        };
+        CliError::new(exit, "output", format!("cannot write to standard output: {error}"))
+    })
+}

@@ -1,0 +1,203 @@
+//! The rows of a benchmark: random token ids from a seed, or a dataset.
+
+use std::fs::File;
+use std::path::Path;
+
+use crate::cli::config::InputConfig;
+use crate::cli::error::CliError;
+use crate::cli::exit::Exit;
+use crate::cli::reader::{MAX_LINE, Records};
+use crate::cli::row::RowParser;
+use crate::cli::row_error::RowError;
+use crate::engine::input_processor::Prompt;
+use crate::engine::request::SamplingParams;
+
+/// A row to run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BenchRow {
+    /// Its prompt.
+    pub prompt: Prompt,
+    /// Tokens to generate, exactly.
+    pub max_tokens: u32,
+}
+
+/// Which random rows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RandomRows {
+    /// Rows.
+    pub num_prompts: usize,
+    /// Tokens of a prompt.
+    pub input_len: usize,
+    /// Tokens to generate.
+    pub output_len: u32,
+    /// Lengths vary by this share, [0, 1).
+    pub range_ratio: f64,
+    /// Rows are a function of it.
+    pub seed: u64,
+}
+
+/// Streams of random numbers: rows do not change when warm-ups are asked for.
+const LENGTHS: u64 = 1;
+const PROMPTS: u64 = 2;
+const WARMUPS: u64 = 3;
+
+impl RandomRows {
+    /// (prompt, output) lengths of the rows. As vLLM, both vary evenly over
+    /// `len * (1 - ratio) ..= len * (1 + ratio)`, rounded outwards, and are at least 1.
+    pub fn lengths(&self) -> Vec<(usize, u32)> {
+        let mut random = Random::new(self.seed, LENGTHS);
+        let mut vary = |len: usize| {
+            let low = (len as f64 * (1.0 - self.range_ratio)).floor().max(1.0) as u64;
+            let high = (len as f64 * (1.0 + self.range_ratio)).ceil() as u64;
+            (low + random.below(high - low + 1)) as usize
+        };
+        let mut row = || {
+            let (input_len, output_len) = (vary(self.input_len), vary(self.output_len as usize));
+            // One output token is what prefill means, not a length that may vary.
+            (input_len, if self.output_len == 1 { 1 } else { output_len as u32 })
+        };
+        (0..self.num_prompts).map(|_| row()).collect()
+    }
+
+    /// The rows.
+    pub fn rows(&self, vocab_size: usize) -> Vec<BenchRow> {
+        random_rows(&self.lengths(), self.seed, PROMPTS, vocab_size)
+    }
+}
+
+/// Rows to run first: as long as the measured ones, with other tokens, so that the prefix cache
+/// cannot answer from them.
+pub fn warmups(
+    lengths: &[(usize, u32)],
+    num_rows: usize,
+    seed: u64,
+    vocab_size: usize,
+) -> Vec<BenchRow> {
+    let lengths: Vec<_> = lengths.iter().copied().cycle().take(num_rows).collect();
+    random_rows(&lengths, seed, WARMUPS, vocab_size)
+}
+
+fn random_rows(
+    lengths: &[(usize, u32)],
+    seed: u64,
+    stream: u64,
+    vocab_size: usize,
+) -> Vec<BenchRow> {
+    let mut random = Random::new(seed, stream);
+    let mut row = |&(input_len, max_tokens): &(usize, u32)| {
+        let ids = (0..input_len).map(|_| random.below(vocab_size as u64) as u32).collect();
+        BenchRow { prompt: Prompt::TokenIds(ids), max_tokens }
+    };
+    lengths.iter().map(&mut row).collect()
+}
+
+/// The rows of a dataset, read as `run` reads them. Of their parameters only `max_tokens` counts;
+/// a row without it gets `output_len`.
+///
+/// # Errors
+/// The file cannot be read, or has a bad row, or none.
+pub fn dataset(
+    path: &Path,
+    input: &InputConfig,
+    num_prompts: Option<usize>,
+    output_len: u32,
+) -> Result<Vec<BenchRow>, CliError> {
+    let refuse = |error: std::io::Error| {
+        let message = format!("cannot read {}: {error}", input.name);
+        CliError::new(Exit::Refused, "input", message).help("check --dataset")
+    };
+    let file = File::open(path).map_err(refuse)?;
+    let refused = |error| CliError::from_input(error, &input.name);
+    let mut records = Records::open(Box::new(file), input.format, MAX_LINE).map_err(refused)?;
+    let mut parser = RowParser::new(&records, &input.rows).map_err(refused)?;
+    let bad_row = |error: &RowError| CliError::from_row(error, &input.name);
+    let base = SamplingParams { max_tokens: Some(output_len), ..SamplingParams::default() };
+    let mut rows = Vec::new();
+    for record in (&mut records).take(num_prompts.unwrap_or(usize::MAX)) {
+        let row = parser.parse(record.map_err(refuse)?).map_err(refused)?;
+        let row = row.map_err(|row| bad_row(&row.error))?;
+        let params = row.overrides.apply(&base);
+        let params = params.map_err(|error| bad_row(&RowError::from_request(&error, row.line)))?;
+        let max_tokens = params.max_tokens.unwrap_or(output_len);
+        rows.push(BenchRow { prompt: row.prompt, max_tokens });
+    }
+    match rows.is_empty() {
+        true => Err(CliError::new(Exit::NoRows, "no_rows", format!("{} has no rows", input.name))),
+        false => Ok(rows),
+    }
+}
+
+/// SplitMix64 (Steele, Lea and Flood, 2014): enough for ids that nobody should guess a pattern in.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64, stream: u64) -> Self {
+        let mut random = Self(seed);
+        let mixed = random.next();
+        Self(mixed ^ stream.wrapping_mul(0xd1b5_4a32_d192_ed03))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// 0..bound.
+    fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROWS: RandomRows =
+        RandomRows { num_prompts: 500, input_len: 10, output_len: 4, range_ratio: 0.25, seed: 7 };
+
+    fn ids(row: &BenchRow) -> &[u32] {
+        match &row.prompt {
+            Prompt::TokenIds(ids) => ids,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn lengths_fill_their_range_and_no_more() {
+        let lengths = ROWS.lengths();
+        let range =
+            |values: Vec<usize>| (values.iter().min().copied(), values.iter().max().copied());
+        let inputs = range(lengths.iter().map(|(input, _)| *input).collect());
+        let outputs = range(lengths.iter().map(|(_, output)| *output as usize).collect());
+        assert_eq!((inputs, outputs), ((Some(7), Some(13)), (Some(3), Some(5))));
+        let fixed = RandomRows { range_ratio: 0.0, ..ROWS };
+        assert!(fixed.lengths().iter().all(|lengths| *lengths == (10, 4)));
+        let prefill = RandomRows { output_len: 1, range_ratio: 0.9, ..ROWS };
+        assert!(prefill.lengths().iter().all(|(_, output)| *output == 1));
+    }
+
+    #[test]
+    fn rows_are_a_function_of_the_seed_and_ids_cover_the_vocabulary() {
+        let rows = ROWS.rows(50);
+        assert_eq!(rows, ROWS.rows(50));
+        assert_ne!(rows, RandomRows { seed: 8, ..ROWS }.rows(50));
+        let mut seen = [false; 50];
+        rows.iter().flat_map(ids).for_each(|id| seen[*id as usize] = true);
+        assert!(seen.iter().all(|seen| *seen));
+        for (row, (input_len, output_len)) in rows.iter().zip(ROWS.lengths()) {
+            assert_eq!((ids(row).len(), row.max_tokens), (input_len, output_len));
+        }
+    }
+
+    #[test]
+    fn warmups_are_as_long_and_share_no_block() {
+        let (rows, lengths) = (ROWS.rows(50), ROWS.lengths());
+        let warmups = warmups(&lengths, 600, ROWS.seed, 50);
+        assert_eq!(warmups.len(), 600);
+        assert_eq!(ids(&warmups[501]).len(), ids(&rows[1]).len());
+        let starts: Vec<&[u32]> = rows.iter().map(|row| &ids(row)[..7]).collect();
+        assert!(warmups.iter().all(|row| !starts.contains(&&ids(row)[..7])));
+    }
+}
