@@ -10,11 +10,11 @@
 constexpr u32 SEGMENT = 512;
 // Tokens of a segment that one lane takes: four groups of four consecutive ones.
 constexpr u32 PER_LANE = SEGMENT / WARP_SIZE;
-// Bounds the vocabulary to 524288.
+// Bounds the vocabulary to less than 524288.
 constexpr u32 MAX_SEGMENTS = 1024;
 // Likely tokens that are sorted in shared memory.
 constexpr u32 MAX_CANDIDATES = 4096;
-// Weight of the most likely token, 2^45: 2^19 of them fit in 64 bits.
+// Weight of the most likely token, 2^45: fewer than 2^19 of them fit in 64 bits.
 constexpr float UNIT = 0x1p45f;
 constexpr u32 ANY_TOKEN = 0xFFFFFFFFu;
 
@@ -110,7 +110,8 @@ struct Survey {
 };
 
 // One pass over the row: leaves its maximum in `max`, the segments' maxima in `segment_keys` and,
-// if wanted, their weights in `segment_masses`. NaN and infinities are looked for before the division.
+// if wanted, their weights in `segment_masses`. NaN and infinities are looked for before the
+// division.
 __device__ __noinline__ Survey survey(bool wants_masses, Scratch& scratch) {
   const Row row = scratch.row;
   bool is_bad = false, has_any = false;

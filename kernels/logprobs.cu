@@ -82,7 +82,7 @@ __device__ __forceinline__ void write_all_top(const Logprobs& out, u32 num_top, 
 // For each of rows (grid), which names a row of logits (any, vocab_size): 1 + num_top entries of
 // the outputs (grid, 1 + max_top). First the row's token; its rank is the number of logits that are
 // at least its own. Then the num_top most likely tokens, ties by lower id. One block per row, of
-// any size up to 768 that is a multiple of 32; vocab_size <= 524288.
+// any size up to 768 that is a multiple of 32; vocab_size < 524288.
 KERNEL(768)
 logprobs(const float* logits, u32 vocab_size, const LogprobRow* rows, float* logprob_values,
          u32* token_ids, u32* ranks, u32 max_top) {

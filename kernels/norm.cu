@@ -15,11 +15,6 @@ struct Norm {
   const float* bias;    // (width) or null
   float eps;
   u32 is_layer;
-
-  template <u32 N>
-  __device__ __forceinline__ bool is_wide(u32 width) const {
-    return ::is_wide<N>(weight, width) && ::is_wide<N>(bias, width);
-  }
 };
 
 // Threads that share a row, and how they add up: a block, or neighbouring lanes.
@@ -97,15 +92,17 @@ struct Parts {
 
   template <class E>
   __device__ __forceinline__ void store_scaled(float scale, const Norm& norm, E* out, bool wide) {
+    const bool weight_is_wide = is_wide<N>(norm.weight, width);
+    const bool bias_is_wide = is_wide<N>(norm.bias, width);
 #pragma unroll
     for (u32 j = 0; j < PARTS; ++j) {
       if (start(j) >= width) break;
       float y[N];
-      load_part(norm.weight, start(j), width, wide, y);
+      load_part(norm.weight, start(j), width, weight_is_wide, y);
 #pragma unroll
       for (u32 i = 0; i < N; ++i) x[j][i] = x[j][i] * scale * y[i];
       if (norm.bias) {
-        load_part(norm.bias, start(j), width, wide, y);
+        load_part(norm.bias, start(j), width, bias_is_wide, y);
 #pragma unroll
         for (u32 i = 0; i < N; ++i) x[j][i] += y[i];
       }
@@ -117,7 +114,7 @@ struct Parts {
 // row (width) += delta (width), if there is one; out (width) = norm(row). `row` may be `out`.
 // A row that does not fit in the group's registers is read again for every step.
 template <u32 PARTS, u32 N, class Group, class E, class Out>
-__device__ __forceinline__ void norm_row_as(E* row, const T* delta, const Norm& norm, Out* out,
+__device__ __forceinline__ void norm_row(E* row, const T* delta, const Norm& norm, Out* out,
                                          u32 width, bool wide, Group group) {
   const u32 capacity = PARTS * group.step;
   Parts<PARTS, N> parts;
@@ -150,17 +147,6 @@ __device__ __forceinline__ void norm_row_as(E* row, const T* delta, const Norm& 
       if (norm.is_layer) parts.subtract(mean);
     }
     parts.store_scaled(scale, norm, out, wide);
-  }
-}
-
-// `wide` as a constant: either way alone needs fewer registers.
-template <u32 PARTS, u32 N, class Group, class E, class Out>
-__device__ __forceinline__ void norm_row(E* row, const T* delta, const Norm& norm, Out* out,
-                                         u32 width, bool wide, Group group) {
-  if (wide && norm.is_wide<N>(width)) {
-    norm_row_as<PARTS, N>(row, delta, norm, out, width, true, group);
-  } else {
-    norm_row_as<PARTS, N>(row, delta, norm, out, width, false, group);
   }
 }
 

@@ -41,6 +41,7 @@ __device__ __forceinline__ u64 row_offset(const u32* block_table, u32 kv_head, u
 // q (HEAD_DIM) * key (HEAD_DIM), summed upward.
 __device__ __forceinline__ float dot(const float* q, const float* key) {
   float sum = 0.0f;
+#pragma unroll 4
   for (u32 i = 0; i < HEAD_DIM; i += 4) {
     const float4 a = *reinterpret_cast<const float4*>(q + i);
     const float4 b = *reinterpret_cast<const float4*>(key + i);
@@ -105,7 +106,8 @@ __device__ __forceinline__ void attend(const float* q, const float* k_cache, con
 // qkv (num_tokens, qkv_stride): first num_heads * HEAD_DIM query elements. Caches (num_blocks,
 // num_kv_heads, block_size, HEAD_DIM), work (num_work[0]), block_tables (num_seqs,
 // max_blocks_per_seq), out (num_tokens, num_heads * HEAD_DIM).
-KERNEL(32 * WARPS)
+// The second bound keeps ptxas from spilling for the sake of more warps.
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 2)
 paged_attention_f32(const T* qkv, const T* k_cache, const T* v_cache, const AttentionWork* work,
                     const u32* num_work, const u32* block_tables, T* out,
                     AttentionParams params) {

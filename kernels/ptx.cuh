@@ -191,7 +191,7 @@ __device__ __forceinline__ float exp2_approx(float x) {
 #endif
 }
 
-// Waits until `*turn` (shared memory) is `value`, and sees all that was written before it became so.
+// Waits until `*turn` (shared memory) is `value`; sees all that was written before it became so.
 __device__ __forceinline__ void wait_for_turn(const u32* turn, u32 value) {
 #ifdef HOST_SHIM
   while (*const_cast<const volatile u32*>(turn) != value) shim::yield();

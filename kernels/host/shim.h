@@ -180,7 +180,9 @@ inline void __syncthreads() { shim::block_barrier(0); }
 inline int __syncthreads_count(int p) { return (int)shim::block_barrier(p != 0); }
 inline int __syncthreads_or(int p) { return shim::block_barrier(p != 0) != 0; }
 inline int __syncthreads_and(int p) { return shim::block_barrier(p == 0) == 0; }
-inline void __syncwarp(unsigned mask = 0xffffffffu) { shim::warp_collective(mask, nullptr, nullptr); }
+inline void __syncwarp(unsigned mask = 0xffffffffu) {
+  shim::warp_collective(mask, nullptr, nullptr);
+}
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 inline void __nanosleep(unsigned) { shim::yield(); }

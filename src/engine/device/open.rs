@@ -14,12 +14,14 @@ macro_rules! sources {
 /// The kernels and their headers, compiled for the device at hand.
 pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "common.cuh",
+    "logits.cuh",
     "ptx.cuh",
     "activation.cu",
     "count_mismatches.cu",
     "elementwise.cu",
     "embedding.cu",
     "gather_rows.cu",
+    "logprobs.cu",
     "norm.cu",
     "paged_attention.cu",
     "paged_attention_f32.cu",

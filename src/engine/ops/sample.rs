@@ -93,8 +93,10 @@ unsafe impl Plain for Edit {}
 // SAFETY: as above.
 unsafe impl Plain for SampleResult {}
 
-/// Threads of a row's block.
-const BLOCK: u32 = 1024;
+/// Threads of a row's block when there are few rows.
+const WIDE_BLOCK: u32 = 768;
+/// Threads when there are so many rows that two blocks share a multiprocessor.
+const NARROW_BLOCK: u32 = 384;
 
 /// Buffers that live between steps.
 #[derive(Debug)]
@@ -138,7 +140,9 @@ pub fn sample(
     let mut args = Args::new();
     args.tensor(logits).dims([logits.width()]).ptr(buffers.rows.ptr());
     args.ptr(buffers.edits.ptr()).ptr(buffers.results.ptr());
-    gpu.launch(("sample", "sample"), [rows.len() as u32, 1], (BLOCK, 0), &mut args);
+    let is_many = rows.len() > gpu.properties().num_sms as usize;
+    let block = if is_many { NARROW_BLOCK } else { WIDE_BLOCK };
+    gpu.launch(("sample", "sample"), [rows.len() as u32, 1], (block, 0), &mut args);
     Ok(())
 }
 

@@ -177,7 +177,7 @@ impl Driver {
     pub fn set_max_dynamic_smem(&self, function: &Function, bytes: usize) -> Result<()> {
         match (self, &function.kind) {
             (Driver::Cuda(driver), FunctionKind::Cuda(f)) => driver.set_max_smem(f, bytes),
-            (Driver::Host(_), FunctionKind::Host(_)) => Ok(()),
+            (Driver::Host(driver), FunctionKind::Host(f)) => driver.set_max_smem(f, bytes),
             _ => panic!("{}: a function of another driver", function.name),
         }
     }

@@ -159,6 +159,17 @@ impl HostDriver {
         HostModule::build(&self.kernels_dir, &self.module_dir, source, defines).map(Arc::new)
     }
 
+    pub(super) fn set_max_smem(&self, function: &HostFunction, bytes: usize) -> Result<()> {
+        let max = self.properties.max_smem_per_block_bytes;
+        if bytes > max {
+            let detail = format!("{bytes} bytes, {max} at most");
+            let call = "set_max_dynamic_smem";
+            return Err(CudaError::new(call, "", "CUDA_ERROR_INVALID_VALUE", detail));
+        }
+        function.set_max_smem(bytes);
+        Ok(())
+    }
+
     /// # Safety
     /// As `Driver::launch`.
     pub(super) unsafe fn launch(
@@ -170,8 +181,9 @@ impl HostDriver {
         smem: usize,
         args: &mut [*mut c_void],
     ) -> Result<()> {
-        if grid.contains(&0) || block == 0 || block > 1024 {
-            let detail = format!("grid {grid:?}, block {block}");
+        let grid_is_fine = !grid.contains(&0) && grid[1..].iter().all(|size| *size < 1 << 16);
+        if !grid_is_fine || block == 0 || block > 1024 || !function.has_smem(smem) {
+            let detail = format!("grid {grid:?}, block {block}, smem {smem}");
             return Err(CudaError::new("launch", &**name, "CUDA_ERROR_INVALID_VALUE", detail));
         }
         let seed = {

@@ -112,6 +112,13 @@ fn failures_name_the_kernel_or_the_source() {
     assert!(error.to_string().starts_with("shim_launch(absent): "), "{error}");
     let add = gpu.function("elementwise", &defines, "add").unwrap();
     assert!(gpu.launch(&add, [0, 1, 1], 32, 0, &mut Args::new()).is_err());
+    let mut args = Args::new();
+    args.ptr(DevicePtr::NULL).ptr(DevicePtr::NULL).u64(0);
+    let smem = 100 << 10;
+    assert!(gpu.launch(&add, [1, 1, 1], 32, smem, &mut args).is_err(), "48 KiB unless asked for");
+    gpu.driver().set_max_dynamic_smem(&add, smem).unwrap();
+    gpu.launch(&add, [1, 1, 1], 32, smem, &mut args).unwrap();
+    assert!(gpu.driver().set_max_dynamic_smem(&add, 228 << 10).is_err());
     let error = gpu.module("no_such_source", &defines).err().unwrap();
     assert!(error.to_string().contains("no_such_source"), "{error}");
     let error = gpu.module("elementwise", &[("DTYPE", "no_such_type")]).err().unwrap();

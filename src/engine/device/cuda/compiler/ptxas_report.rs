@@ -23,9 +23,10 @@ pub(super) fn parse(log: &str) -> Vec<(String, ResourceUsage)> {
         }
         let Some((_, usage)) = kernels.last_mut() else { continue };
         if let Some(stack) = number_before(line, " bytes stack frame") {
-            usage.stack_bytes = stack;
+            usage.stack_bytes = usage.stack_bytes.max(stack);
             let spills = [" bytes spill stores", " bytes spill loads"];
-            usage.spill_bytes = spills.iter().filter_map(|text| number_before(line, text)).sum();
+            usage.spill_bytes +=
+                spills.iter().filter_map(|text| number_before(line, text)).sum::<u32>();
         }
         if let Some(registers) = number_before(line, " registers") {
             usage.registers = registers;

@@ -114,32 +114,27 @@ impl<'a> Trial<'a> {
         })
     }
 
-    /// A first look at a candidate's time. None: it does not run here.
+    /// A first look at an algorithm's time. None: it does not run here.
     pub fn first_micros(
         &self,
         rows: &Rows,
         algorithm: &Algorithm,
     ) -> Result<Option<f64>, GemmError> {
-        let Self { backend, operation, .. } = self;
-        if !operation.accepts(backend, rows, algorithm) || self.launch(rows, 0, algorithm).is_err()
-        {
-            return Ok(None);
-        }
-        self.timer
-            .time(backend.stream, || self.launch_times(2, rows, algorithm))
-            .map(|t| Some(t / 2.0))
+        let does_run = self.operation.accepts(self.backend, rows, algorithm)
+            && self.launch(rows, 0, algorithm).is_ok();
+        // The larger w, the longer a launch takes and the fewer do.
+        let count = self.num_w.min(4);
+        does_run.then(|| self.time(count, rows, algorithm)).transpose()
     }
 
-    /// The median of three measurements of about half a millisecond.
+    /// Microseconds of a launch, over so many launches as take about 300 of them.
     pub fn micros(&self, rows: &Rows, algorithm: &Algorithm, about: f64) -> Result<f64, GemmError> {
-        let count = (500.0 / about.max(1.0)).clamp(1.0, 32.0) as usize;
-        let mut times = [0.0; 3];
-        for time in &mut times {
-            let work = || self.launch_times(count, rows, algorithm);
-            *time = self.timer.time(self.backend.stream, work)? / count as f64;
-        }
-        times.sort_by(f64::total_cmp);
-        Ok(times[1])
+        self.time((300.0 / about.max(1.0)).clamp(1.0, 20.0) as usize, rows, algorithm)
+    }
+
+    fn time(&self, count: usize, rows: &Rows, algorithm: &Algorithm) -> Result<f64, GemmError> {
+        let work = || self.launch_times(count, rows, algorithm);
+        Ok(self.timer.time(self.backend.stream, work)? / count as f64)
     }
 
     fn launch_times(

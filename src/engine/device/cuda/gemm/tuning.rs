@@ -8,16 +8,36 @@
 use super::buckets;
 use super::error::GemmError;
 use super::key::GemmKey;
-use super::operation::{ANY_REDUCTION, NO_REDUCTION, Operation, without_split};
+use super::operation::{ANY_REDUCTION, NO_REDUCTION, Operation, Rows, without_split};
 use super::table::{Algorithm, Choice};
 use super::trial::Trial;
 
 /// The heuristic is asked about GEMMs of smaller K too, for which it splits K less often. Its
 /// algorithms serve the whole K as well.
-const CANDIDATE_K: [usize; 3] = [4096, 2048, 1024];
+const CANDIDATE_K: [usize; 2] = [4096, 2048];
 
-/// A candidate this much slower than the best at first sight is not measured.
+/// So many candidates are measured well: the fastest at first sight that have the right bits.
+const NUM_FINALISTS: usize = 6;
+
+/// A candidate this much slower than the first finalist at first sight is none.
 const MAX_SLOWDOWN: f64 = 1.3;
+
+/// Measurements of a finalist, of which the fastest counts.
+const NUM_ROUNDS: usize = 3;
+
+/// An algorithm that may serve small buckets, and the row counts that the heuristic offered it for.
+struct Candidate {
+    algorithm: Algorithm,
+    min_rows: usize,
+    max_rows: usize,
+}
+
+impl Candidate {
+    /// Whether it is worth a look. What won on an H200 had been offered for row counts near by.
+    fn may_serve(&self, launched: usize) -> bool {
+        self.min_rows / 2 <= launched && launched / 8 <= self.max_rows
+    }
+}
 
 /// The pinned algorithm of a bucket beside the fastest that cuBLASLt offers with any bits.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,7 +59,9 @@ pub fn tune(trial: &Trial<'_>, wanted: &[usize]) -> Result<Vec<Choice>, GemmErro
         let candidates = small_candidates(trial)?;
         for launched in buckets::all_launched_rows(last.max(buckets::MAX_PADDING)) {
             if launched >= first {
-                small.extend(fastest_equal(trial, launched, &candidates)?);
+                let near = candidates.iter().filter(|candidate| candidate.may_serve(launched));
+                let near: Vec<Algorithm> = near.map(|candidate| candidate.algorithm).collect();
+                small.extend(fastest_equal(trial, launched, &near)?);
             }
         }
     }
@@ -65,9 +87,10 @@ pub fn tune(trial: &Trial<'_>, wanted: &[usize]) -> Result<Vec<Choice>, GemmErro
 /// Whatever may serve up to 512 rows. The heuristic's candidates for other row counts are among
 /// them, and those that it offers with K split, with K in one piece: of itself it offers few
 /// that leave K whole where K is long and rows are few.
-fn small_candidates(trial: &Trial<'_>) -> Result<Vec<Algorithm>, GemmError> {
+fn small_candidates(trial: &Trial<'_>) -> Result<Vec<Candidate>, GemmError> {
     let key = trial.operation.key;
-    let mut candidates = vec![trial.reference_algorithm];
+    let algorithm = trial.reference_algorithm;
+    let mut candidates = vec![Candidate { algorithm, min_rows: 0, max_rows: usize::MAX }];
     for k in [key.k].into_iter().chain(CANDIDATE_K.into_iter().filter(|&k| k < key.k)) {
         let operation = Operation::new(GemmKey { k, ..key })?;
         operation.bind(&trial.operands)?;
@@ -75,17 +98,20 @@ fn small_candidates(trial: &Trial<'_>) -> Result<Vec<Algorithm>, GemmError> {
             let rows = operation.rows(launched)?;
             for reductions in [NO_REDUCTION, ANY_REDUCTION] {
                 let offered = operation.heuristic(trial.backend, &rows, reductions)?;
-                candidates.extend(offered.iter().filter_map(without_split));
+                for algorithm in offered.iter().filter_map(without_split) {
+                    let known = candidates.iter_mut().find(|known| known.algorithm == algorithm);
+                    if let Some(known) = known {
+                        known.min_rows = known.min_rows.min(launched);
+                        known.max_rows = known.max_rows.max(launched);
+                    } else {
+                        let (min_rows, max_rows) = (launched, launched);
+                        candidates.push(Candidate { algorithm, min_rows, max_rows });
+                    }
+                }
             }
         }
     }
-    let mut distinct: Vec<Algorithm> = Vec::new();
-    for candidate in candidates {
-        if !distinct.contains(&candidate) {
-            distinct.push(candidate);
-        }
-    }
-    Ok(distinct)
+    Ok(candidates)
 }
 
 /// The fastest candidate with the reference's bits, timed with the last rows of the bucket.
@@ -95,47 +121,70 @@ fn fastest_equal(
     candidates: &[Algorithm],
 ) -> Result<Option<Choice>, GemmError> {
     let rows = trial.operation.rows(bucket)?;
-    let mut measured: Vec<(f64, &Algorithm)> = Vec::new();
-    let mut best = f64::INFINITY;
+    let mut seen = Vec::new();
     for algorithm in candidates {
-        let Some(first) = trial.first_micros(&rows, algorithm)? else { continue };
-        if first > MAX_SLOWDOWN * best || !trial.matches(&rows, algorithm)? {
-            continue;
-        }
-        let micros = trial.micros(&rows, algorithm, first)?;
-        best = best.min(micros);
-        measured.push((micros, algorithm));
+        seen.extend(trial.first_micros(&rows, algorithm)?.map(|micros| (micros, *algorithm)));
     }
-    measured.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let others = buckets::compared_rows(bucket).split_off(1);
-    for (micros, algorithm) in measured {
-        let mut is_equal = true;
-        for &launched in &others {
-            let rows = trial.operation.rows(launched)?;
-            is_equal = is_equal && trial.matches(&rows, algorithm)?;
+    seen.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut finalists: Vec<(f64, Algorithm)> = Vec::new();
+    for (micros, algorithm) in seen {
+        let is_slow = finalists.first().is_some_and(|best| micros > MAX_SLOWDOWN * best.0);
+        if is_slow || finalists.len() == NUM_FINALISTS {
+            break;
         }
-        if is_equal {
-            let algorithm = *algorithm;
-            return Ok(Some(Choice { bucket, launched: bucket, algorithm, micros }));
+        if is_equal(trial, bucket, &algorithm)? {
+            finalists.push((micros, algorithm));
         }
     }
-    Ok(None)
+    let micros = race(trial, &rows, &finalists)?;
+    let timed = micros.into_iter().zip(finalists);
+    let fastest = timed.min_by(|a, b| a.0.total_cmp(&b.0));
+    Ok(fastest.map(|(micros, (_, algorithm))| Choice {
+        bucket,
+        launched: bucket,
+        algorithm,
+        micros,
+    }))
+}
+
+/// Whether the algorithm has the reference's bits at every row count that is compared.
+fn is_equal(trial: &Trial<'_>, bucket: usize, algorithm: &Algorithm) -> Result<bool, GemmError> {
+    for launched in buckets::compared_rows(bucket) {
+        if !trial.matches(&trial.operation.rows(launched)?, algorithm)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Microseconds of each algorithm, from about what it takes. In rounds, so that a change of the
+/// device's clocks meets all.
+fn race(
+    trial: &Trial<'_>,
+    rows: &Rows,
+    algorithms: &[(f64, Algorithm)],
+) -> Result<Vec<f64>, GemmError> {
+    let mut fastest = vec![f64::INFINITY; algorithms.len()];
+    for _ in 0..NUM_ROUNDS {
+        for ((about, algorithm), fastest) in algorithms.iter().zip(&mut fastest) {
+            *fastest = fastest.min(trial.micros(rows, algorithm, *about)?);
+        }
+    }
+    Ok(fastest)
 }
 
 /// What a choice costs beside the fastest candidate of any bits.
 pub fn cost(trial: &Trial<'_>, choice: &Choice) -> Result<BucketCost, GemmError> {
-    let launched = trial.operation.rows(choice.launched)?;
-    let pinned = trial.first_micros(&launched, &choice.algorithm)?;
-    let missing = GemmError::NoAlgorithm { key: trial.operation.key, rows: choice.bucket };
-    let pinned_micros = trial.micros(&launched, &choice.algorithm, pinned.ok_or(missing)?)?;
     let rows = trial.operation.rows(choice.bucket)?;
-    let mut fastest_micros = pinned_micros;
+    let mut offered = Vec::new();
     for algorithm in trial.operation.heuristic(trial.backend, &rows, ANY_REDUCTION)? {
-        if let Some(first) = trial.first_micros(&rows, &algorithm)?
-            && first < MAX_SLOWDOWN * fastest_micros
-        {
-            fastest_micros = fastest_micros.min(trial.micros(&rows, &algorithm, first)?);
-        }
+        let micros = trial.first_micros(&rows, &algorithm)?;
+        offered.extend(micros.map(|micros| (micros, algorithm)));
     }
+    let launched = trial.operation.rows(choice.launched)?;
+    let pinned = race(trial, &launched, &[(choice.micros, choice.algorithm)])?;
+    let pinned_micros = pinned.into_iter().fold(f64::INFINITY, f64::min);
+    let offered = race(trial, &rows, &offered)?;
+    let fastest_micros = offered.into_iter().fold(pinned_micros, f64::min);
     Ok(BucketCost { rows: choice.bucket, pinned_micros, fastest_micros })
 }

@@ -1,5 +1,6 @@
 //! Builds a kernel source for the host, loads it, and calls its kernels.
 
+use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,6 +29,8 @@ type ShimError = unsafe extern "C" fn() -> *const c_char;
 pub(in super::super) struct HostModule {
     launch: Mutex<ShimLaunch>,
     error: ShimError,
+    /// What kernels have been allowed beyond the default.
+    max_smem: Mutex<HashMap<CString, usize>>,
     /// Last: the functions above are of it.
     _library: Library,
 }
@@ -73,7 +76,8 @@ impl HostModule {
                 *library.get::<ShimError>("shim_error").map_err(failed)?,
             )
         };
-        Ok(Self { launch: Mutex::new(launch), error, _library: library })
+        let (launch, max_smem) = (Mutex::new(launch), Mutex::default());
+        Ok(Self { launch, error, max_smem, _library: library })
     }
 
     /// A name that the module does not have shows at the launch.
@@ -84,7 +88,21 @@ impl HostModule {
     }
 }
 
+/// Dynamic shared memory that a GPU gives without being asked.
+const DEFAULT_SMEM_BYTES: usize = 48 << 10;
+
 impl HostFunction {
+    pub(in super::super) fn set_max_smem(&self, bytes: usize) {
+        let mut max_smem = self.module.max_smem.lock().unwrap_or_else(PoisonError::into_inner);
+        max_smem.insert(self.name.clone(), bytes);
+    }
+
+    /// A GPU refuses such a launch; the shim would run it.
+    pub(super) fn has_smem(&self, bytes: usize) -> bool {
+        let max_smem = self.module.max_smem.lock().unwrap_or_else(PoisonError::into_inner);
+        bytes <= max_smem.get(&self.name).copied().unwrap_or(0).max(DEFAULT_SMEM_BYTES)
+    }
+
     /// # Safety
     /// As `Driver::launch`.
     pub(super) unsafe fn launch(

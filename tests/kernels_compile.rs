@@ -1,0 +1,203 @@
+//! Every kernel compiles for every architecture that is supported, without spills, and within a
+//! number of registers per kernel. NVRTC needs no GPU for it: `.ci/run` installs its wheel and sets
+//! VLLM_BATCH_NVRTC_DIR to the folder of libnvrtc.so. Without it the test says so and passes.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use vllm_batch::engine::device::KERNEL_SOURCES;
+use vllm_batch::engine::device::cuda::compiler::{Compiler, ResourceUsage};
+use vllm_batch::engine::device::cuda::library::{self, SearchHints};
+
+/// Architecture, and KB of shared memory that a block may opt in to.
+const ARCHITECTURES: [(&str, &str); 5] =
+    [("sm_80", "163"), ("sm_89", "99"), ("sm_90a", "227"), ("sm_100a", "227"), ("sm_120", "99")];
+
+type Defines = &'static [(&'static str, &'static str)];
+
+const NONE: &[Defines] = &[&[]];
+const DTYPES: &[Defines] = &[&[("DTYPE", "bf16")], &[("DTYPE", "f16")], &[("DTYPE", "float")]];
+const NARROW_DTYPES: &[Defines] = &[&[("DTYPE", "bf16")], &[("DTYPE", "f16")]];
+const ATTENTION_F32: &[Defines] = &[
+    &[("DTYPE", "float"), ("HEAD_DIM", "12")],
+    &[("DTYPE", "float"), ("HEAD_DIM", "128")],
+    &[("DTYPE", "float"), ("HEAD_DIM", "256")],
+];
+const DECODE: &str = "paged_attention_decode";
+const PREFILL: &str = "paged_attention_prefill";
+
+/// Source, what it is compiled with, and the registers that each of its kernels may take.
+type Module = (&'static str, &'static [Defines], &'static [(&'static str, u32)]);
+
+/// The slowest to compile first. A ceiling keeps as many blocks on a multiprocessor as the launch
+/// counts on: raise one only after a look at the kernel's speed. Head sizes are those of published
+/// models, in bf16; f16 differs in its conversions only.
+const MODULES: &[Module] = &[
+    (
+        "paged_attention",
+        &[&[("DTYPE", "bf16"), ("HEAD_DIM", "32")]],
+        &[(DECODE, 128), (PREFILL, 128)],
+    ),
+    (
+        "paged_attention",
+        &[&[("DTYPE", "bf16"), ("HEAD_DIM", "64")]],
+        &[(DECODE, 168), (PREFILL, 128)],
+    ),
+    (
+        "paged_attention",
+        &[&[("DTYPE", "bf16"), ("HEAD_DIM", "80")]],
+        &[(DECODE, 168), (PREFILL, 160)],
+    ),
+    (
+        "paged_attention",
+        &[&[("DTYPE", "bf16"), ("HEAD_DIM", "96")]],
+        &[(DECODE, 216), (PREFILL, 184)],
+    ),
+    (
+        "paged_attention",
+        &[&[("DTYPE", "bf16"), ("HEAD_DIM", "128")], &[("DTYPE", "f16"), ("HEAD_DIM", "128")]],
+        &[(DECODE, 248), (PREFILL, 232)],
+    ),
+    (
+        "paged_attention",
+        &[&[("DTYPE", "bf16"), ("HEAD_DIM", "256")]],
+        &[(DECODE, 255), (PREFILL, 255)],
+    ),
+    ("paged_attention_f32", ATTENTION_F32, &[("paged_attention_f32", 72)]),
+    ("sample", NONE, &[("sample", 80)]),
+    ("logprobs", NONE, &[("logprobs", 80)]),
+    ("activation", DTYPES, &[("activate_and_mul", 56), ("activate", 48)]),
+    ("count_mismatches", NONE, &[("count_mismatches", 32)]),
+    ("elementwise", DTYPES, &[("add", 32), ("convert", 32)]),
+    ("embedding", DTYPES, &[("embedding", 40), ("add_rows", 40)]),
+    ("gather_rows", NONE, &[("gather_rows", 48)]),
+    ("norm", DTYPES, &[("add_norm", 64), ("norm_heads", 64), ("norm_in_place", 64)]),
+    ("quantize_rows", NARROW_DTYPES, &[("quantize_rows", 64)]),
+    ("random_fill", DTYPES, &[("random_fill", 40)]),
+    ("rotary_and_cache", DTYPES, &[("rotary_and_cache", 64)]),
+    ("soft_cap", NONE, &[("soft_cap", 32)]),
+];
+
+fn kernels_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels")
+}
+
+/// The sources of kernels/, without the shim.
+fn files() -> BTreeSet<String> {
+    let entries = std::fs::read_dir(kernels_dir()).expect("kernels/ is committed");
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.ends_with(".cu") || name.ends_with(".cuh")).collect()
+}
+
+/// None where no NVRTC is named. Cubins and their reports stay in target/, so that a second run
+/// compiles what has changed.
+fn compiler() -> Option<Compiler> {
+    let folder = std::env::var_os("VLLM_BATCH_NVRTC_DIR")?;
+    let hints = SearchHints { library_path: vec![folder.into()], ..SearchHints::default() };
+    library::find(&hints, 13)
+        .nvrtc
+        .unwrap_or_else(|reason| panic!("VLLM_BATCH_NVRTC_DIR: {reason}"));
+    let cache_dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cubins");
+    Some(Compiler::new(KERNEL_SOURCES, Some(cache_dir)))
+}
+
+/// What is wrong with one compilation; none if nothing is.
+fn problems(
+    compiler: &Compiler,
+    module: &Module,
+    defines: Defines,
+    (arch, max_smem_kb): (&str, &str),
+) -> Vec<String> {
+    let (source, _, ceilings) = module;
+    let mut defines = defines.to_vec();
+    if *source == "paged_attention" {
+        defines.push(("MAX_SMEM_KB", max_smem_kb));
+    }
+    let words = defines.iter().map(|(name, value)| format!(" {name}={value}"));
+    let what = format!("{source}.cu{} {arch}", words.collect::<String>());
+    let compiled = match compiler.compile(source, &defines, arch) {
+        Ok(compiled) => compiled,
+        Err(error) => return vec![format!("{what}: {error}")],
+    };
+    let usage = compiled.usage();
+    let mut problems = Vec::new();
+    if compiled.log.contains("warning") {
+        problems.push(format!("{what}: {}", compiled.log));
+    }
+    for (kernel, used) in &usage {
+        let ResourceUsage { registers, spill_bytes, stack_bytes, smem } = used;
+        println!("{what} {kernel}: {registers} registers, {smem} bytes of shared memory");
+        if *spill_bytes > 0 || *stack_bytes > 0 {
+            problems.push(format!(
+                "{what} {kernel}: {spill_bytes} bytes spilled, {stack_bytes} bytes of stack"
+            ));
+        }
+        match ceilings.iter().find(|(name, _)| name == kernel) {
+            Some((_, ceiling)) if registers <= ceiling => {}
+            Some((_, ceiling)) => problems
+                .push(format!("{what} {kernel}: {registers} registers, the ceiling is {ceiling}")),
+            None => problems.push(format!("{what} {kernel}: no ceiling in this test")),
+        }
+    }
+    for (name, _) in *ceilings {
+        if !usage.iter().any(|(kernel, _)| kernel == name) {
+            problems.push(format!("{what}: no kernel {name} in ptxas' report"));
+        }
+    }
+    problems
+}
+
+#[test]
+fn every_kernel_compiles_without_spills_within_its_registers() {
+    let Some(compiler) = compiler() else {
+        return println!("SKIP: kernels are not compiled: VLLM_BATCH_NVRTC_DIR is not set");
+    };
+    let mut jobs = Vec::new();
+    for module in MODULES {
+        for defines in module.1 {
+            jobs.extend(ARCHITECTURES.map(|architecture| (module, *defines, architecture)));
+        }
+    }
+    let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let num_threads = std::thread::available_parallelism().map_or(1, |number| number.get().min(8));
+    std::thread::scope(|scope| {
+        for _ in 0..num_threads {
+            scope.spawn(|| {
+                while let Some((module, defines, architecture)) =
+                    jobs.get(next.fetch_add(1, Ordering::Relaxed))
+                {
+                    let more = problems(&compiler, module, defines, *architecture);
+                    found.lock().unwrap().extend(more);
+                }
+            });
+        }
+    });
+    let found = found.into_inner().unwrap();
+    assert!(found.is_empty(), "{} problems:\n{}", found.len(), found.join("\n"));
+}
+
+/// The names in `EXPORT(name)`.
+fn exports(text: &str) -> BTreeSet<&str> {
+    let lines = text.lines().filter_map(|line| line.trim().strip_prefix("EXPORT("));
+    lines.filter_map(|rest| rest.split(')').next()).collect()
+}
+
+#[test]
+fn every_kernel_is_embedded_and_in_the_table() {
+    let embedded = KERNEL_SOURCES.iter().map(|(name, _)| (*name).to_owned());
+    assert_eq!(embedded.collect::<BTreeSet<String>>(), files(), "KERNEL_SOURCES and kernels/");
+    for (file, text) in KERNEL_SOURCES {
+        let Some(source) = file.strip_suffix(".cu") else { continue };
+        let modules: Vec<&Module> = MODULES.iter().filter(|(name, ..)| *name == source).collect();
+        assert!(!modules.is_empty(), "kernels/{file} is not in MODULES");
+        for (.., ceilings) in modules {
+            let listed: BTreeSet<&str> = ceilings.iter().map(|(name, _)| *name).collect();
+            assert_eq!(exports(text), listed, "kernels/{file}: EXPORT and the table differ");
+        }
+    }
+    for (source, ..) in MODULES {
+        assert!(files().contains(&format!("{source}.cu")), "no kernels/{source}.cu");
+    }
+}
