@@ -24,6 +24,7 @@ pub mod text;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use batch::Batch;
 use config::{DType, EngineConfig, GenerationConfigSource};
@@ -33,7 +34,7 @@ use model::hf_config::{GenerationConfig, HfConfig};
 use model_executor::ModelExecutor;
 use request::{Request, RequestOutput};
 use scheduler::Scheduler;
-use stats::EngineStats;
+use stats::{EngineStats, StepTime};
 use step_sampler::StepSampler;
 use text::{ChatTemplate, TextError, Tokenizer};
 
@@ -46,6 +47,14 @@ pub struct Engine {
     batch: Batch,
     input_processor: Arc<InputProcessor>,
     info: EngineInfo,
+    time: StepTime,
+}
+
+/// Adds the time since `clock` to `total`, and starts the clock again.
+fn lap(clock: &mut Instant, total: &mut Duration) {
+    let now = Instant::now();
+    *total += now - *clock;
+    *clock = now;
 }
 
 /// What was loaded, for logs and for the fingerprint of a run.
@@ -118,6 +127,7 @@ impl Engine {
             batch: Batch::default(),
             input_processor,
             info,
+            time: StepTime::default(),
         })
     }
 
@@ -146,20 +156,26 @@ impl Engine {
     /// # Errors
     /// The device failed.
     pub fn step(&mut self) -> Result<Vec<RequestOutput>, EngineError> {
+        let mut clock = Instant::now();
         let scheduled = self.scheduler.schedule();
         if scheduled.is_empty() {
             return Ok(self.scheduler.update(&scheduled, Vec::new()));
         }
         self.batch.refill(&scheduled, &self.scheduler);
+        lap(&mut clock, &mut self.time.schedule);
         let logits =
             self.executor.execute(&self.batch).map_err(|error| EngineError::Device(error.0))?;
+        lap(&mut clock, &mut self.time.execute);
         let results = self.sampler.sample(logits, &self.scheduler.row_tasks(&scheduled))?;
-        Ok(self.scheduler.update(&scheduled, results))
+        lap(&mut clock, &mut self.time.sample);
+        let outputs = self.scheduler.update(&scheduled, results);
+        lap(&mut clock, &mut self.time.update);
+        Ok(outputs)
     }
 
     /// Counters since load, and the present queue lengths.
     pub fn stats(&self) -> EngineStats {
-        self.scheduler.stats()
+        EngineStats { time: self.time, ..self.scheduler.stats() }
     }
 }
 

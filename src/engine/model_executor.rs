@@ -53,7 +53,8 @@ impl ModelExecutor {
         let logits = device.tensor(logits_rows, spec.vocab_size, Precision::Full)?;
         let decoder = Decoder::load(spec, dtype, &device, checkpoint, limits)?;
         let max_num_seqs = limits.max_num_seqs;
-        let shape = cache_shape(config, &device, decoder.spec(), dtype, max_num_seqs * max_model_len)?;
+        let shape =
+            cache_shape(config, &device, decoder.spec(), dtype, max_num_seqs * max_model_len)?;
         let (cache, shrunk) = allocate(&device, shape, dtype, &config.cache)?;
         Ok(Self { device, decoder, cache, logits, notes: shrunk.into_iter().collect() })
     }

@@ -108,8 +108,7 @@ impl Gpu {
         let runtime = Runtime::new(driver);
         let matmul = MatmulEngine::new(&runtime, config.cache_dir.as_deref())?;
         let uploads = Uploads::new(&runtime)?;
-        let num_threads =
-            config.num_threads.unwrap_or_else(super::thread_pool::num_physical_cores);
+        let num_threads = config.num_threads.unwrap_or_else(super::thread_pool::num_physical_cores);
         Ok(Self {
             runtime,
             config,
@@ -207,7 +206,9 @@ impl Gpu {
             let mut functions = lock(&self.functions);
             let loaded = match functions.entry(kernel) {
                 std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-                std::collections::hash_map::Entry::Vacant(entry) => entry.insert(self.load(kernel)?),
+                std::collections::hash_map::Entry::Vacant(entry) => {
+                    entry.insert(self.load(kernel)?)
+                }
             };
             if smem > loaded.max_smem {
                 self.runtime.driver().set_max_dynamic_smem(&loaded.function, smem)?;

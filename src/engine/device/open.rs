@@ -37,14 +37,10 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
 ///
 /// # Errors
 /// The GPU that was asked for cannot be used.
-pub fn open(
-    config: &EngineConfig,
-    dtype: DType,
-) -> Result<(Device, Option<String>), EngineError> {
+pub fn open(config: &EngineConfig, dtype: DType) -> Result<(Device, Option<String>), EngineError> {
     let device = &config.device;
     let cpu = || Device::cpu(config.parallel.num_threads);
-    let refused =
-        |why: String| EngineError::Config(format!("the GPU cannot be used: {why}"));
+    let refused = |why: String| EngineError::Config(format!("the GPU cannot be used: {why}"));
     match &device.kind {
         DeviceKind::Cpu if device.quantization.is_some() => Err(EngineError::Config(
             "--quantization fp8 needs an NVIDIA GPU; leave it out on the CPU".to_owned(),

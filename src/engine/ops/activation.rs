@@ -1,8 +1,8 @@
 //! Activations of the MLP: plain, or gated (`silu_and_mul` and its kin).
 
+use crate::engine::device::cuda::Args;
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::cuda::Args;
 use crate::engine::device::{Device, Tensor};
 
 use super::{GPU_BLOCK, VectorOp, for_row_chunks, map_in_place, map2};

@@ -1,8 +1,8 @@
 //! embedding: rows of a table by token id or position; gathering of rows whose logits are wanted.
 
-use crate::engine::device::tensor::SharedMut;
 use crate::engine::config::DType;
 use crate::engine::device::cuda::Args;
+use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Cpu, Device, Tensor};
 
 use super::{GPU_BLOCK, Ids, LinearWeight, for_row_chunks};

@@ -4,9 +4,9 @@
 //! layer: (x - mean) / sqrt(var + eps) * weight + bias (Ba et al., 2016).
 
 use crate::engine::config::DType;
+use crate::engine::device::cuda::{Args, DevicePtr};
 use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::cuda::{Args, DevicePtr};
 use crate::engine::device::{Device, Gpu, Tensor};
 
 use super::{for_row_chunks, gpu_row_block, map2};
@@ -253,8 +253,9 @@ mod tests {
         let square = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / len;
         let scale = 1.0 / (square + f64::from(norm.eps)).sqrt();
         let bias = |i: usize| norm.bias.as_ref().map_or(0.0, |bias| f64::from(bias.values()[i]));
-        let value =
-            |(i, x): (usize, &f64)| (x - mean) * scale * f64::from(norm.weight.values()[i]) + bias(i);
+        let value = |(i, x): (usize, &f64)| {
+            (x - mean) * scale * f64::from(norm.weight.values()[i]) + bias(i)
+        };
         x.iter().enumerate().map(value).collect()
     }
 

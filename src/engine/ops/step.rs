@@ -203,11 +203,8 @@ impl GpuInputs {
         let logits_rows = gpu.max_padded_rows(limits.max_num_logits);
         let ids = |len: usize| gpu.alloc(len * 4);
         let blocks = limits.max_model_len.div_ceil(limits.block_size);
-        let tokens_per_item = super::paged_attention::prefill_tokens(
-            gpu,
-            limits.head_dim,
-            limits.num_q_per_kv,
-        );
+        let tokens_per_item =
+            super::paged_attention::prefill_tokens(gpu, limits.head_dim, limits.num_q_per_kv);
         let prefill_items = limits.max_num_tokens / tokens_per_item + limits.max_num_seqs;
         Ok(Self {
             tokens_per_item: tokens_per_item as u32,

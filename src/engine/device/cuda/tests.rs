@@ -17,7 +17,8 @@ fn module_dir() -> PathBuf {
 
 fn gpu(seed: u64) -> Option<Runtime> {
     let has_compiler = std::process::Command::new("g++").arg("--version").output().is_ok();
-    has_compiler.then(|| Runtime::new(Driver::Host(HostDriver::new(kernels_dir(), module_dir(), seed))))
+    has_compiler
+        .then(|| Runtime::new(Driver::Host(HostDriver::new(kernels_dir(), module_dir(), seed))))
 }
 
 fn to_bf16(x: f32) -> u16 {

@@ -116,13 +116,7 @@ impl Weight {
     }
 
     fn shape(&self, output: DType) -> MatmulShape {
-        MatmulShape {
-            n: self.n,
-            k: self.k,
-            input: self.input,
-            output,
-            bias: self.bias.is_some(),
-        }
+        MatmulShape { n: self.n, k: self.k, input: self.input, output, bias: self.bias.is_some() }
     }
 }
 

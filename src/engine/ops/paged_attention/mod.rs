@@ -45,7 +45,9 @@ pub fn paged_attention(
     out.set_num_rows(qkv.num_rows());
     let cpu = match device {
         Device::Cpu(cpu) => cpu,
-        Device::Cuda(gpu) => return cuda::paged_attention(gpu, (qkv, step), (cache, layer), shape, out),
+        Device::Cuda(gpu) => {
+            return cuda::paged_attention(gpu, (qkv, step), (cache, layer), shape, out);
+        }
     };
     let task = cpu::Task { cpu, qkv, batch: step.batch, layer, shape, kv: cache.shape };
     match &cache.data {
