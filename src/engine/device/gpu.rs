@@ -6,13 +6,15 @@
 
 mod graphs;
 mod matmul;
+mod readback;
 mod uploads;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use matmul::{Matmul, MatmulInput, MatmulShape};
+pub use readback::Readback;
 
 use super::cuda::{
     Args, CudaError, DeviceBuffer, DevicePtr, Driver, Function, Plain, Properties, Runtime, Staging,
@@ -23,6 +25,7 @@ use crate::engine::EngineError;
 use crate::engine::config::{DType, Quantization};
 use graphs::Graphs;
 use matmul::MatmulEngine;
+use readback::Readbacks;
 use uploads::Uploads;
 
 /// What a `Gpu` is made for.
@@ -51,8 +54,15 @@ pub struct Gpu {
     staging: Mutex<Option<Staging>>,
     graphs: Mutex<Graphs>,
     fp8_scratch: Mutex<Option<(DeviceBuffer, DeviceBuffer)>>,
+    sampled: OnceLock<Sampled>,
     failure: Mutex<Option<CudaError>>,
     pub(super) pool: ThreadPool,
+}
+
+/// The tokens of the last step that sampled, and their way to the host.
+struct Sampled {
+    results: DeviceBuffer,
+    readbacks: Mutex<Readbacks>,
 }
 
 /// A kernel: `entry` of kernels/`source`.cu, compiled for a width of heads where that matters.
@@ -118,6 +128,7 @@ impl Gpu {
             staging: Mutex::default(),
             graphs: Mutex::default(),
             fp8_scratch: Mutex::default(),
+            sampled: OnceLock::new(),
             failure: Mutex::default(),
             pool: ThreadPool::new(num_threads),
         })
@@ -350,6 +361,51 @@ impl Gpu {
     /// Queues out = x Wᵀ + b over `num_rows` rows, and the rows that they are padded to.
     pub fn matmul(&self, shape: MatmulShape, num_rows: usize, matmul: &Matmul) {
         self.attempt(|| lock(&self.matmul).run(shape, num_rows, matmul));
+    }
+
+    /// Makes room for the results of sampling, `bytes` in all.
+    ///
+    /// # Errors
+    /// The memory does not suffice.
+    pub fn reserve_sampled(&self, bytes: usize) -> Result<(), EngineError> {
+        let readbacks = Mutex::new(Readbacks::new(&self.runtime, bytes)?);
+        let sampled = Sampled { results: self.alloc(bytes)?, readbacks };
+        self.sampled.set(sampled).map_err(|_| EngineError::Device("reserved twice".to_owned()))
+    }
+
+    fn sampled(&self) -> &Sampled {
+        self.sampled.get().expect("reserved with the sampler")
+    }
+
+    /// Where results of sampling are, until the next step's.
+    pub fn sampled_ptr(&self) -> DevicePtr {
+        self.sampled().results.ptr()
+    }
+
+    /// Starts to copy the first `num_bytes` of them to the host, beside what is queued next.
+    ///
+    /// # Errors
+    /// The device failed, now or in what was queued before.
+    pub fn read_sampled(&self, num_bytes: usize) -> Result<Readback, EngineError> {
+        self.check()?;
+        let sampled = self.sampled();
+        let mut readbacks = lock(&sampled.readbacks);
+        Ok(readbacks.start(self.runtime.driver(), sampled.results.ptr(), num_bytes)?)
+    }
+
+    /// Waits for that copy.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn finish_read<T: Plain + Default>(
+        &self,
+        readback: Readback,
+        values: &mut [T],
+    ) -> Result<(), EngineError> {
+        let readbacks = lock(&self.sampled().readbacks);
+        let bytes = readbacks.finish(self.runtime.driver(), readback)?;
+        super::cuda::memory::bytes_of_mut(values).copy_from_slice(bytes);
+        Ok(())
     }
 
     /// Makes room for `max_rows` quantized rows of `width`.

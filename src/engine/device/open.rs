@@ -30,6 +30,7 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "rotary_and_cache.cu",
     "sample.cu",
     "soft_cap.cu",
+    "take_sampled.cu",
 ];
 
 /// Opens the device that the configuration asks for, to compute in `dtype`. The second part says in

@@ -142,6 +142,8 @@ pub(super) struct GpuInputs {
     positions: DeviceBuffer,
     slot_mapping: DeviceBuffer,
     logits_indices: DeviceBuffer,
+    /// Of a step ahead.
+    sampled_rows: DeviceBuffer,
     /// Rows of all sequences one after the other; `AttentionWork::seq` is where one begins.
     pub(super) block_tables: DeviceBuffer,
     pub(super) decode: WorkList,
@@ -214,6 +216,7 @@ impl GpuInputs {
             positions: ids(rows)?,
             slot_mapping: ids(rows)?,
             logits_indices: ids(logits_rows)?,
+            sampled_rows: ids(limits.max_num_seqs)?,
             block_tables: ids(limits.max_num_seqs * blocks)?,
             decode: WorkList::new(gpu, limits.max_num_seqs)?,
             prefill: WorkList::new(gpu, prefill_items)?,
@@ -241,6 +244,11 @@ impl GpuInputs {
         padded(&self.slot_mapping, &batch.slot_mapping, rows, NO_SLOT);
         padded(&self.logits_indices, &batch.logits_indices, logits_rows, 0);
         padded(&self.block_tables, &batch.block_tables, batch.block_tables.len(), 0);
+        padded(&self.sampled_rows, &batch.sampled_rows, batch.sampled_rows.len(), 0);
+        if !batch.sampled_rows.is_empty() {
+            let num_rows = batch.sampled_rows.len();
+            super::sample::take_sampled(gpu, &self.sampled_rows, &self.input_ids, num_rows);
+        }
         self.list_work(batch);
         self.decode.upload(gpu);
         self.prefill.upload(gpu);
