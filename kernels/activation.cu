@@ -134,8 +134,8 @@ __device__ __forceinline__ void activate_row_e4m3_of(const T* gate, u8* out, flo
 
 // As `activate_and_mul` followed by `quantize_rows`: out (num_rows, inner) is E4M3, to be
 // multiplied by scales (num_rows). One block per row, of any size; ceil(inner / 32) threads, at
-// most 896, hold the row.
-KERNEL(896)
+// most 768, hold the row.
+KERNEL(768)
 activate_and_mul_fp8(const T* gate_up, u8* out, float* scales, u32 inner, u32 kind) {
   __shared__ u32 scratch[WARP_SIZE];
   gate_up += u64(blockIdx.x) * inner * 2;
