@@ -378,6 +378,9 @@ mod tests {
         let (got, mut default) = (config("").unwrap().engine, EngineConfig::default());
         // The engine has no clock: the command line reads it.
         default.model.chat_date = got.model.chat_date;
+        // Nor an environment; and a library does not look for a GPU unasked.
+        assert_eq!(got.device.kind, DeviceKind::Auto);
+        default.device = got.device.clone();
         assert_eq!(format!("{got:?}"), format!("{default:?}"));
     }
 

@@ -126,8 +126,12 @@ impl Engine {
             num_cache_tokens: shape.num_blocks * shape.block_size,
             kv_cache_bytes: shape.num_blocks * shape.block_bytes(dtype),
         };
-        let runs_ahead = device.runs_ahead();
         let max_rows = config.scheduler.max_num_seqs + config.scheduler.max_num_prompt_logits;
+        let runs_ahead = device.runs_ahead();
+        let mut sampler = StepSampler::new(device, max_rows)?;
+        if runs_ahead {
+            sampler.warm_up(executor.warm_up()?)?;
+        }
         let scheduler = Scheduler::new(
             &config.scheduler,
             &config.cache,
@@ -139,7 +143,7 @@ impl Engine {
         Ok(Self {
             scheduler,
             executor: Box::new(executor),
-            sampler: StepSampler::new(device, max_rows)?,
+            sampler,
             batch: Batch::default(),
             input_processor,
             info,

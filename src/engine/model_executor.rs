@@ -59,6 +59,30 @@ impl ModelExecutor {
         Ok(Self { device, decoder, cache, logits, notes: shrunk.into_iter().collect() })
     }
 
+    /// Runs a step of the kinds that there are, so that a GPU has compiled its kernels before the
+    /// first row; returns its logits. What it writes to the first blocks of the KV cache is
+    /// overwritten before anything reads it.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn warm_up(&mut self) -> Result<Logits<'_>, EngineError> {
+        let block_size = self.cache.shape.block_size as u32;
+        let last_block = self.cache.shape.num_blocks as u32 - 1;
+        let block = 1.min(last_block);
+        let batch = Batch {
+            input_ids: vec![0; 3],
+            positions: vec![0, 1, 0],
+            slot_mapping: vec![0, 1, block * block_size + 2],
+            query_start_loc: vec![0, 2, 3],
+            seq_lens: vec![2, 1],
+            block_tables: vec![0, block],
+            max_blocks_per_seq: 1,
+            logits_indices: vec![1, 2],
+            sampled_rows: Vec::new(),
+        };
+        self.execute(&batch).map_err(|error| EngineError::Device(error.0))
+    }
+
     /// What was done otherwise than asked, for people to read.
     pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)

@@ -13,6 +13,7 @@ use super::device::gpu::Readback;
 use super::device::{Device, Gpu, Tensor};
 use super::executor::Logits;
 use super::ops::sample::{self, SampleBuffers, SampleResult, SampleRow};
+use super::request::{RowKey, SamplingParams, StopIds};
 use super::sampler::{self, RowResult, RowTask, SampleTask, SamplerScratch};
 use gpu_rows::GpuRows;
 
@@ -48,6 +49,26 @@ impl StepSampler {
             }),
         };
         Ok(Self { device, scratch, on_gpu })
+    }
+
+    /// Samples once, so that a GPU has compiled its kernel before the first row.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub(super) fn warm_up(&mut self, logits: Logits<'_>) -> Result<(), EngineError> {
+        let params = SamplingParams { temperature: 0.0, ..SamplingParams::default() };
+        let task = SampleTask {
+            params: &params,
+            prompt_token_ids: &[0],
+            output_token_ids: &[],
+            stop_ids: &StopIds::default(),
+            bad_words_token_ids: &[],
+            row_key: RowKey(0),
+            engine_seed: 0,
+            sample_index: 0,
+        };
+        let pending = self.sample(logits, &[RowTask::Sample(task)])?;
+        self.results(pending).map(drop)
     }
 
     /// Samples row i of the logits for task i: at once on the CPU, after what is queued on a GPU.

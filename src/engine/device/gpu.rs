@@ -19,6 +19,7 @@ pub use readback::Readback;
 use super::cuda::{
     Args, CudaError, DeviceBuffer, DevicePtr, Driver, Function, Plain, Properties, Runtime, Staging,
 };
+use super::tensor::SharedMut;
 use super::thread_pool::ThreadPool;
 use super::{Precision, Tensor};
 use crate::engine::EngineError;
@@ -95,6 +96,8 @@ struct LoadedKernel {
 
 /// Dynamic shared memory that needs no asking.
 const DEFAULT_SMEM_BYTES: usize = 48 << 10;
+/// Bytes of weights that one thread copies at a time.
+const PIECE_BYTES: usize = 1 << 20;
 /// Values that a block takes in kernels over runs of elements.
 const VALUES_PER_BLOCK: usize = 2048;
 const BLOCK: u32 = 256;
@@ -269,8 +272,8 @@ impl Gpu {
         });
     }
 
-    /// Copies `bytes` bytes of weights that `fill(offset, chunk)` writes, straight from where they
-    /// are to memory that the device reads.
+    /// Copies `bytes` bytes of weights that `fill(offset, piece)` writes on all host threads, straight
+    /// from where they are to memory that the device reads. Offsets are multiples of 256.
     ///
     /// # Errors
     /// The device failed.
@@ -278,7 +281,7 @@ impl Gpu {
         &self,
         to: DevicePtr,
         bytes: usize,
-        mut fill: impl FnMut(usize, &mut [u8]),
+        fill: impl Fn(usize, &mut [u8]) + Sync,
     ) -> Result<(), EngineError> {
         let mut staging = lock(&self.staging);
         if staging.is_none() {
@@ -286,7 +289,13 @@ impl Gpu {
         }
         let staging = staging.as_mut().expect("just made");
         staging.upload::<CudaError>(to, bytes, |offset, chunk| {
-            fill(offset, chunk);
+            let (len, chunk) = (chunk.len(), SharedMut::new(chunk));
+            self.pool.run(len.div_ceil(PIECE_BYTES), &|_, index| {
+                let start = index * PIECE_BYTES;
+                // SAFETY: each piece belongs to one item.
+                let piece = unsafe { chunk.slice(start, PIECE_BYTES.min(len - start)) };
+                fill(offset + start, piece);
+            });
             Ok(())
         })?;
         Ok(())

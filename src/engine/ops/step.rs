@@ -217,7 +217,8 @@ impl GpuInputs {
             slot_mapping: ids(rows)?,
             logits_indices: ids(logits_rows)?,
             sampled_rows: ids(limits.max_num_seqs)?,
-            block_tables: ids(limits.max_num_seqs * blocks)?,
+            // Two at least, for the warm-up.
+            block_tables: ids((limits.max_num_seqs * blocks).max(2))?,
             decode: WorkList::new(gpu, limits.max_num_seqs)?,
             prefill: WorkList::new(gpu, prefill_items)?,
             staging: Vec::with_capacity(rows.max(limits.max_num_seqs * blocks)),

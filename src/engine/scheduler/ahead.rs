@@ -79,8 +79,12 @@ impl Scheduler {
                 continue;
             }
             self.register_full_blocks(entry.slot, 1);
-            let seq =
-                ScheduledSeq { slot: entry.slot, num_tokens: 1, num_prompt_logits: 0, samples: true };
+            let seq = ScheduledSeq {
+                slot: entry.slot,
+                num_tokens: 1,
+                num_prompt_logits: 0,
+                samples: true,
+            };
             scheduled.seqs.push(seq);
             scheduled.num_tokens += 1;
             rows.push(row);
