@@ -3,22 +3,38 @@
 
 struct LogprobRow {
   u32 logits_row;
+  u32 token;  // SAMPLED: what the result says
+  u32 num_top;
+  u32 result_row;
+  u32 first_entry;
+  u32 is_kept;  // 1: a row of `kept`, which sampling has not changed
+};
+
+// `LogprobRow::token`
+constexpr u32 SAMPLED = 0xFFFFFFFFu;
+
+struct SampleResult {
   u32 token;
-  u32 num_top;  // at most max_top
-  u32 unused;
+  u32 status;
+};
+
+constexpr u32 OK = 0;
+constexpr u32 NON_FINITE = 1;
+
+struct LogprobEntry {
+  u32 token;
+  float logprob;
+  u32 rank;
 };
 
 struct Logprobs {
   float max;
   double log_sum;
-  float* values;  // (1 + num_top), as the two below
-  u32* token_ids;
-  u32* ranks;
+  LogprobEntry* entries;  // (1 + num_top)
 
   __device__ __forceinline__ void write(u32 place, u32 token, float logit, u32 rank) const {
-    values[place] = float(double(logit) - double(max) - log_sum);
-    token_ids[place] = token;
-    ranks[place] = rank;
+    const float logprob = float(double(logit) - double(max) - log_sum);
+    entries[place] = LogprobEntry{token, logprob, rank};
   }
 };
 
@@ -79,27 +95,37 @@ __device__ __forceinline__ void write_all_top(const Logprobs& out, u32 num_top, 
   write_top_slowly(out, num_top, scratch);
 }
 
-// For each of rows (grid), which names a row of logits (any, vocab_size): 1 + num_top entries of
-// the outputs (grid, 1 + max_top). First the row's token; its rank is the number of logits that are
-// at least its own. Then the num_top most likely tokens, ties by lower id. One block per row, of
-// any size up to 768 that is a multiple of 32; vocab_size < 524288.
+// For each of rows (grid), which names a row of logits (any, vocab_size) or of kept (any,
+// vocab_size): 1 + num_top of entries, from `first_entry` on. First the row's token; its rank is the
+// number of logits that are at least its own. Then the num_top most likely tokens, ties by lower
+// id. A row whose token is given gets a result (any) that says whether its logits are finite; one
+// that was sampled has such a result. Rows that are not OK get no entries. One block per row, of any
+// size up to 768 that is a multiple of 32; vocab_size < 524288.
 KERNEL(768)
-logprobs(const float* logits, u32 vocab_size, const LogprobRow* rows, float* logprob_values,
-         u32* token_ids, u32* ranks, u32 max_top) {
+logprobs(const float* logits, const float* kept, u32 vocab_size, const LogprobRow* rows,
+         SampleResult* results, LogprobEntry* entries) {
   __shared__ Scratch scratch;
   const LogprobRow task = rows[blockIdx.x];
-  scratch.row = Row{logits + u64(task.logits_row) * vocab_size, vocab_size, 1.0f};
+  SampleResult* result = results + task.result_row;
+  u32 token = task.token;
+  if (token == SAMPLED) {
+    if (result->status != OK) return;
+    token = result->token;
+  }
+  const float* source = task.is_kept ? kept : logits;
+  scratch.row = Row{source + u64(task.logits_row) * vocab_size, vocab_size, 1.0f};
   __syncthreads();
   const Survey seen = survey(true, scratch);
+  const bool is_finite = !seen.is_bad && !seen.is_all_masked;
+  if (task.token != SAMPLED && threadIdx.x == 0) {
+    *result = SampleResult{token, is_finite ? OK : NON_FINITE};
+  }
+  if (!is_finite) return;
   const double sum = double(total_mass(scratch)) / double(UNIT);
-  const u64 start = u64(blockIdx.x) * (1 + max_top);
-  const Logprobs out{scratch.max, log(sum), logprob_values + start, token_ids + start,
-                     ranks + start};
-  const float own = scratch.row.logits[task.token];
+  const Logprobs out{scratch.max, log(sum), entries + task.first_entry};
+  const float own = scratch.row.logits[token];
   const u32 rank = count_of(Cut{ordered(own), ANY_TOKEN}, scratch);
-  if (threadIdx.x == 0) out.write(0, task.token, own, rank);
-  const u32 num_top = task.num_top < vocab_size ? task.num_top : vocab_size;
-  // Without a maximum there is nothing to rank; such a row ends as an error.
-  if (num_top > 0 && !seen.is_bad && !seen.is_all_masked) write_all_top(out, num_top, scratch);
+  if (threadIdx.x == 0) out.write(0, token, own, rank);
+  if (task.num_top > 0) write_all_top(out, task.num_top, scratch);
 }
 EXPORT(logprobs)
