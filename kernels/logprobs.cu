@@ -27,8 +27,8 @@ struct LogprobEntry {
   u32 rank;
 };
 
-struct Logprobs {
-  float max;
+// Beside `Scratch`, what must outlive passes over the row.
+struct LogprobScratch : Scratch {
   double log_sum;
   LogprobEntry* entries;  // (1 + num_top)
 
@@ -44,21 +44,20 @@ __device__ __forceinline__ u32 count_of(Cut cut, Scratch& scratch) {
 }
 
 // The most likely tokens, sorted in shared memory. All ties of the last one are there.
-__device__ __forceinline__ void write_top(const Logprobs& out, u32 num_top, u32 num_candidates,
-                                          Scratch& scratch) {
+__device__ __forceinline__ void write_top(u32 num_top, u32 num_candidates,
+                                          LogprobScratch& scratch) {
   sort_candidates(num_candidates, scratch);
   for (u32 place = threadIdx.x; place < num_top; place += blockDim.x) {
     const u64 candidate = scratch.candidates[place];
     const u32 key = key_of(candidate);
     u32 rank = place + 1;
     while (rank < num_candidates && key_of(scratch.candidates[rank]) == key) ++rank;
-    out.write(1 + place, u32(candidate), from_ordered(key), rank);
+    scratch.write(1 + place, u32(candidate), from_ordered(key), rank);
   }
 }
 
 // The most likely tokens one by one: for rows with more ties than shared memory holds.
-__device__ __forceinline__ void write_top_slowly(const Logprobs& out, u32 num_top,
-                                                 Scratch& scratch) {
+__device__ __forceinline__ void write_top_slowly(u32 num_top, LogprobScratch& scratch) {
   u64 last = 0;
   for (u32 place = 0; place < num_top; ++place) {
     u64 best = ~0ull;
@@ -69,30 +68,27 @@ __device__ __forceinline__ void write_top_slowly(const Logprobs& out, u32 num_to
     last = ~block_max(~best, scratch);
     const u32 key = key_of(last);
     const u32 rank = count_of(Cut{key, ANY_TOKEN}, scratch);
-    if (threadIdx.x == 0) out.write(1 + place, u32(last), from_ordered(key), rank);
+    if (threadIdx.x == 0) scratch.write(1 + place, u32(last), from_ordered(key), rank);
   }
 }
 
-__device__ __forceinline__ void write_all_top(const Logprobs& out, u32 num_top, Scratch& scratch) {
+__device__ __forceinline__ void write_all_top(u32 num_top, LogprobScratch& scratch) {
   Cut cut{lower_bound_of_rank(num_top, scratch), ANY_TOKEN};
   measure(cut, true, scratch);
   u32 count = scratch.kept.count;
-  if (count <= MAX_CANDIDATES) {
-    write_top(out, num_top, count, scratch);
-    return;
-  }
   // Segments whose best tokens are far apart, or too few of them: the bound was too low.
-  for (float depth = 1.0f; depth <= 64.0f; depth *= 2.0f) {
-    cut.key = ordered(out.max - depth);
+  for (float depth = 1.0f; count > MAX_CANDIDATES && depth <= 64.0f; depth *= 2.0f) {
+    cut.key = ordered(scratch.max - depth);
     measure(cut, true, scratch);
     count = scratch.kept.count;
     if (count > MAX_CANDIDATES) break;
-    if (count >= num_top) {
-      write_top(out, num_top, count, scratch);
-      return;
-    }
+    if (count < num_top) count = ~0u;
   }
-  write_top_slowly(out, num_top, scratch);
+  if (count <= MAX_CANDIDATES) {
+    write_top(num_top, count, scratch);
+  } else {
+    write_top_slowly(num_top, scratch);
+  }
 }
 
 // For each of rows (grid), which names a row of logits (any, vocab_size) or of kept (any,
@@ -104,7 +100,7 @@ __device__ __forceinline__ void write_all_top(const Logprobs& out, u32 num_top, 
 KERNEL(768)
 logprobs(const float* logits, const float* kept, u32 vocab_size, const LogprobRow* rows,
          SampleResult* results, LogprobEntry* entries) {
-  __shared__ Scratch scratch;
+  __shared__ LogprobScratch scratch;
   const LogprobRow task = rows[blockIdx.x];
   SampleResult* result = results + task.result_row;
   u32 token = task.token;
@@ -122,10 +118,13 @@ logprobs(const float* logits, const float* kept, u32 vocab_size, const LogprobRo
   }
   if (!is_finite) return;
   const double sum = double(total_mass(scratch)) / double(UNIT);
-  const Logprobs out{scratch.max, log(sum), entries + task.first_entry};
+  if (threadIdx.x == 0) {
+    scratch.log_sum = log(sum);
+    scratch.entries = entries + task.first_entry;
+  }
   const float own = scratch.row.logits[token];
   const u32 rank = count_of(Cut{ordered(own), ANY_TOKEN}, scratch);
-  if (threadIdx.x == 0) out.write(0, token, own, rank);
-  if (task.num_top > 0) write_all_top(out, task.num_top, scratch);
+  if (threadIdx.x == 0) scratch.write(0, token, own, rank);
+  if (task.num_top > 0) write_all_top(task.num_top, scratch);
 }
 EXPORT(logprobs)
