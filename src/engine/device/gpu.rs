@@ -284,8 +284,8 @@ impl Gpu {
         });
     }
 
-    /// Copies `bytes` bytes of weights that `fill(offset, piece)` writes on all host threads, straight
-    /// from where they are to memory that the device reads. Offsets are multiples of 256.
+    /// Copies `bytes` bytes of weights that `fill(offset, piece)` writes on all host threads,
+    /// straight from where they are to memory that the device reads. Offsets are multiples of 256.
     ///
     /// # Errors
     /// The device failed.

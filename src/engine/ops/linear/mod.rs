@@ -32,8 +32,8 @@ enum Storage {
     Cuda(cuda::Weight),
 }
 
-/// Panels of `panel_width` output columns: panel p holds (k, panel_width) elements, column lane l of
-/// panel p is output p * panel_width + l.
+/// Panels of `panel_width` output columns: panel p holds (k, panel_width) elements, column lane l
+/// of panel p is output p * panel_width + l.
 #[derive(Debug)]
 struct Packed {
     panel_width: usize,

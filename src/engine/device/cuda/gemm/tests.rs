@@ -1,3 +1,5 @@
+//! What of the tuning needs no device: keys, buckets, and the table on disk.
+
 use std::fs;
 use std::path::PathBuf;
 
@@ -13,23 +15,15 @@ fn choice(bucket: usize) -> Choice {
 }
 
 /// A folder of this test, removed with it.
-struct Folder(PathBuf);
+struct Folder(tempfile::TempDir);
 
 impl Folder {
     fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("gemm-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        Self(folder)
+        Self(tempfile::Builder::new().prefix(name).tempdir().unwrap())
     }
 
     fn file(&self) -> PathBuf {
-        self.0.join("below").join("table.json")
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        self.0.path().join("below").join("table.json")
     }
 }
 
