@@ -197,12 +197,16 @@ impl Gpu {
         width: usize,
         precision: Precision,
     ) -> Result<Tensor, EngineError> {
+        let rows = self.max_padded_rows(max_rows);
         let dtype = match precision {
+            Precision::LinearInput if self.quantization() == Some(Quantization::Fp8) => {
+                let (buffer, scales) = (self.alloc(rows * width)?, self.alloc(rows * 4)?);
+                return Ok(Tensor::on_gpu_in_fp8(buffer, scales, width));
+            }
+            Precision::LinearInput | Precision::Activation => self.config.dtype,
             Precision::Full => DType::Float32,
-            Precision::Activation => self.config.dtype,
         };
-        let bytes = self.max_padded_rows(max_rows) * width * dtype.size_bytes();
-        Ok(Tensor::on_gpu(self.alloc(bytes)?, dtype, width))
+        Ok(Tensor::on_gpu(self.alloc(rows * width * dtype.size_bytes())?, dtype, width))
     }
 
     /// Rows that a step of `num_rows` runs with: a few sizes, for which there are algorithms and

@@ -55,7 +55,7 @@ fn a_table_comes_back_from_its_file() {
     assert_eq!(table.get(&KEY, 16), Some(choice(16)));
     assert_eq!(table.get(&KEY, 32), None);
     assert_eq!(table.get(&GemmKey { bias: true, ..KEY }, 8), None);
-    let files = fs::read_dir(folder.0.join("below")).expect("the folder is there");
+    let files = fs::read_dir(folder.0.path().join("below")).expect("the folder is there");
     assert_eq!(files.count(), 1, "no temporary file is left");
 }
 
