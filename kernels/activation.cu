@@ -12,22 +12,30 @@ constexpr u32 RELU = 3;
 #define ACT_PARTS 2
 #endif
 #ifndef ACT_THREADS
-#define ACT_THREADS 256
+#define ACT_THREADS 128
 #endif
 #ifndef ACT_BLOCKS
-#define ACT_BLOCKS 1
+#define ACT_BLOCKS 8
 #endif
 constexpr u32 NUM_PARTS = ACT_PARTS;
 // Chunks of an activated row that a thread holds until the row's scale is known.
-constexpr u32 NUM_HELD = 4;
+#ifndef ACT_HELD
+#define ACT_HELD 4
+#define ACT_FP8_BOUNDS 768
+#endif
+constexpr u32 NUM_HELD = ACT_HELD;
+
+__device__ __forceinline__ float logistic(float x) {
+  return fast_reciprocal(1.0f + (sizeof(T) == 4 ? expf(-x) : fast_exp(-x)));
+}
 
 template <u32 KIND>
 __device__ __forceinline__ float activated(float x) {
-  if (KIND == SILU) return fast_quotient(x, 1.0f + expf(-x));
+  if (KIND == SILU) return x * logistic(x);
   if (KIND == GELU_TANH) {
     // (1 + tanh(y)) / 2 is the logistic function of 2 y.
     const float inner = fmaf(x * x * x, 0.044715f, x) * 1.5957691216f;
-    return fast_quotient(x, 1.0f + expf(-inner));
+    return x * logistic(inner);
   }
   if (KIND == GELU) return 0.5f * x * (1.0f + erff(x * 0.7071067812f));
   // The comparison lets a NaN through.
@@ -135,7 +143,7 @@ __device__ __forceinline__ void activate_row_e4m3_of(const T* gate, u8* out, flo
 // As `activate_and_mul` followed by `quantize_rows`: out (num_rows, inner) is E4M3, to be
 // multiplied by scales (num_rows). One block per row, of any size; ceil(inner / 32) threads, at
 // most 768, hold the row.
-KERNEL(768)
+KERNEL(ACT_FP8_BOUNDS)
 activate_and_mul_fp8(const T* gate_up, u8* out, float* scales, u32 inner, u32 kind) {
   __shared__ u32 scratch[WARP_SIZE];
   gate_up += u64(blockIdx.x) * inner * 2;

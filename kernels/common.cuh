@@ -351,12 +351,23 @@ __device__ __forceinline__ E block_reduce(E value, E (&scratch)[WARP_SIZE]) {
   return result;
 }
 
-// A quotient within two units in the last place; 0 where the divisor is above 2^126.
-__device__ __forceinline__ float fast_quotient(float x, float by) {
+// 1 / x within one unit in the last place; 0 where that would be subnormal.
+__device__ __forceinline__ float fast_reciprocal(float x) {
 #ifdef HOST_SHIM
-  return x / by;
+  return 1.0f / x;
 #else
-  return __fdividef(x, by);
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
+// exp(x) to more places than 16-bit numbers have.
+__device__ __forceinline__ float fast_exp(float x) {
+#ifdef HOST_SHIM
+  return expf(x);
+#else
+  return __expf(x);
 #endif
 }
 
@@ -396,38 +407,38 @@ __device__ __forceinline__ u32 largest_size(u32 before, const float (&x)[N]) {
   return before;
 }
 
-// A row's values over its scale, absmax / 448 (1 for a row of zeros), as E4M3.
+// A row's values over its scale, absmax / 448 (1 for a row of zeros, at least 2^-126), as E4M3.
+// Infinities make the row NaN.
 struct RowQuantizer {
   float scale, inverse;
-  bool is_safe;
 
   __device__ __forceinline__ explicit RowQuantizer(u32 absmax_bits) {
     const float absmax = bit_cast<float>(absmax_bits);
-    scale = absmax == 0.0f ? 1.0f : absmax / E4M3_MAX;
+    scale = absmax < E4M3_MAX * 0x1p-126f ? 0x1p-126f : absmax / E4M3_MAX;
+    if (absmax == 0.0f) scale = 1.0f;
     inverse = 1.0f / scale;
-    // Outside of this range, intermediate results could be subnormal.
-    is_safe = scale > 0x1p-60f && scale < 0x1p60f;
   }
 
-  // x / scale, rounded to nearest as `/` would. An estimate and two corrections (Markstein, 1990),
-  // without the special cases of a general division.
+  // x / scale: an estimate and a correction (Markstein, 1990), without the special cases of a
+  // general division.
   __device__ __forceinline__ float quotient(float x) const {
-    if (!is_safe) return x / scale;
-    float quotient = x * inverse;
-    quotient = fmaf(fmaf(-quotient, scale, x), inverse, quotient);
-    quotient = fmaf(fmaf(-quotient, scale, x), inverse, quotient);
+    const float estimate = x * inverse;
+    const float corrected = fmaf(fmaf(-estimate, scale, x), inverse, estimate);
     // A correction by 0 takes the sign of -0.
-    return bit_cast<float>((bit_cast<u32>(quotient) & 0x7FFFFFFF) | (bit_cast<u32>(x) & 0x80000000));
+    return bit_cast<float>((bit_cast<u32>(corrected) & 0x7FFFFFFF) |
+                           (bit_cast<u32>(x) & 0x80000000));
   }
 
   template <u32 N>
   __device__ __forceinline__ Chunk<u8, N> operator()(const float (&x)[N]) const {
+    float y[N];
+#pragma unroll
+    for (u32 i = 0; i < N; ++i) y[i] = quotient(x[i]);
     Chunk<u8, N> chunk;
 #pragma unroll
     for (u32 i = 0; i < N; i += 4) {
-      const u32 low = narrow_e4m3x2(quotient(x[i]), quotient(x[i + 1]));
-      const u32 high = narrow_e4m3x2(quotient(x[i + 2]), quotient(x[i + 3]));
-      chunk.word[i / 4] = high << 16 | low;
+      chunk.word[i / 4] =
+          narrow_e4m3x2(y[i + 2], y[i + 3]) << 16 | narrow_e4m3x2(y[i], y[i + 1]);
     }
     return chunk;
   }

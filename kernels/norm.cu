@@ -5,15 +5,15 @@
 // Who holds which element follows from the width alone, so the order of a sum does too.
 #include "common.cuh"
 
-// Chunks of a row that a thread holds in registers: with 1024 threads, 8192 elements.
+// Chunks of a row that a thread holds in registers: with 512 threads, 8192 elements.
 #ifndef NORM_PARTS
-#define NORM_PARTS 2
+#define NORM_PARTS 4
 #endif
 #ifndef NORM_BLOCKS
 #define NORM_BLOCKS 1
 #endif
 #ifndef NORM_THREADS
-#define NORM_THREADS 1024
+#define NORM_THREADS 512
 #endif
 constexpr u32 NUM_PARTS = NORM_PARTS;
 // Widest head that neighbouring lanes of one warp normalize without a barrier.
@@ -236,7 +236,7 @@ __device__ __forceinline__ void norm_row(E* row, const T* delta, const Norm& nor
 
 // residual (num_rows, width) += delta (num_rows, width) if there is one; out (num_rows, width) =
 // norm(residual). One block per row;
-// block size: ceil(width / 8), at most 1024, rounded up to a multiple of 32.
+// block size: ceil(width / 16), at most 512, rounded up to a multiple of 32.
 KERNEL(NORM_THREADS, NORM_BLOCKS)
 add_norm(float* residual, const T* delta, const float* weight, const float* bias, float eps,
          u32 layer_norm, T* out, u32 width) {
@@ -278,7 +278,7 @@ add_norm_fp8(float* residual, const T* delta, const float* weight, const float* 
 EXPORT(add_norm_fp8)
 
 // x (num_rows, width) = norm(x). Launched as `add_norm`.
-KERNEL(1024)
+KERNEL(NORM_THREADS)
 norm_in_place(float* x, const float* weight, const float* bias, float eps, u32 layer_norm,
               u32 width) {
   __shared__ float scratch[2][WARP_SIZE];
@@ -294,7 +294,7 @@ EXPORT(norm_in_place)
 // Normalizes `num_heads` heads of `head_dim` by themselves, in place, from column `start` of each
 // row of x (num_rows, row_stride). One block per row.
 // head_dim <= 256: any multiple of 32 threads; else as `add_norm` of that width.
-KERNEL(1024)
+KERNEL(NORM_THREADS)
 norm_heads(T* x, u32 row_stride, u32 start, u32 num_heads, u32 head_dim, const float* weight,
            const float* bias, float eps, u32 layer_norm) {
   __shared__ float scratch[2][WARP_SIZE];

@@ -12,6 +12,9 @@ constexpr u32 NO_SLOT = 0xFFFFFFFFu;
 #ifndef ROTARY_BLOCKS
 #define ROTARY_BLOCKS 1
 #endif
+#ifndef ROTARY_THREADS
+#define ROTARY_THREADS 128
+#endif
 constexpr u32 NUM_HEADS_AT_ONCE = ROTARY_HEADS;
 
 struct Shape {
@@ -131,7 +134,7 @@ __device__ __forceinline__ void rotate_and_cache(T* row, const u32* position, co
 // of (cos, sin) or null for none; k and v go to slot_mapping (num_tokens) of k_cache and v_cache
 // (num_blocks, num_kv_heads, block_size, head_dim). Grid (num_tokens, any): the blocks of y share a
 // token; at least head_dim / 16 threads.
-KERNEL(512, ROTARY_BLOCKS)
+KERNEL(ROTARY_THREADS, ROTARY_BLOCKS)
 rotary_and_cache(T* qkv, const u32* positions, const float* cos_sin, const u32* slot_mapping,
                  T* k_cache, T* v_cache, u32 num_heads, u32 num_kv_heads, u32 head_dim,
                  u32 block_size) {

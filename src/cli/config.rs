@@ -6,8 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::args::values::MaxErrors;
 use super::args::{
-    BadRowArg, DTypeArg, EngineArgs, FormatArg, InputArgs, LoadFormatArg, OutputFormatArg,
-    OverflowArg, RunArgs, SamplingArgs,
+    BadRowArg, DTypeArg, EngineArgs, FormatArg, InputArgs, KvCacheDTypeArg, LoadFormatArg,
+    OutputFormatArg, OverflowArg, RunArgs, SamplingArgs,
 };
 use super::device::device_config;
 use super::error::CliError;
@@ -15,8 +15,8 @@ use super::exit::Exit;
 use super::reader::InputFormat;
 use super::row::{ChatMode, RowOptions};
 use crate::engine::config::{
-    CacheConfig, DType, EngineConfig, GenerationConfigSource, LoadFormat, ModelConfig, Overflow,
-    ParallelConfig, SchedulerConfig,
+    CacheConfig, DType, EngineConfig, GenerationConfigSource, KvCacheDType, LoadFormat,
+    ModelConfig, Overflow, ParallelConfig, SchedulerConfig,
 };
 use crate::engine::request::{NumLogprobs, SamplingParams};
 use crate::engine::text::RunDate;
@@ -166,6 +166,10 @@ fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
             .engine
             .prefix_caching()
             .unwrap_or(defaults.enable_prefix_caching),
+        kv_cache_dtype: match args.engine.kv_cache_dtype {
+            None | Some(KvCacheDTypeArg::Auto) => KvCacheDType::Auto,
+            Some(KvCacheDTypeArg::Fp8) => KvCacheDType::Fp8,
+        },
         num_blocks: args.engine.num_gpu_blocks_override,
         kv_cache_memory_bytes: args.engine.kv_cache_memory_bytes,
         memory_share: args.engine.gpu_memory_utilization.map(f64::from),

@@ -124,7 +124,8 @@ impl Engine {
             num_threads: device.num_threads(),
             max_model_len,
             num_cache_tokens: shape.num_blocks * shape.block_size,
-            kv_cache_bytes: shape.num_blocks * shape.block_bytes(dtype),
+            kv_cache_bytes: shape.num_blocks
+                * shape.block_bytes(config.cache.kv_cache_dtype.size_bytes(dtype)),
         };
         let max_rows = config.scheduler.max_num_seqs + config.scheduler.max_num_prompt_logits;
         let runs_ahead = device.runs_ahead();

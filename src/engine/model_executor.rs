@@ -177,7 +177,7 @@ fn cache_shape(
         num_kv_heads: spec.attention.num_kv_heads,
         head_dim: spec.attention.head_dim,
     };
-    let block_bytes = shape.block_bytes(dtype) as u64;
+    let block_bytes = shape.block_bytes(cache.kv_cache_dtype.size_bytes(dtype)) as u64;
     let useful = max_num_tokens.div_ceil(block_size) + config.scheduler.max_num_seqs;
     shape.num_blocks = match (cache.num_blocks, cache.kv_cache_memory_bytes) {
         (Some(num_blocks), _) => num_blocks,
@@ -229,7 +229,8 @@ fn allocate(
         };
         let smaller = shape.num_blocks - shape.num_blocks.div_ceil(10);
         if is_asked_for || smaller * shape.block_size < MIN_POOL_TOKENS {
-            let mib = shape.num_blocks * shape.block_bytes(dtype) >> 20;
+            let element_bytes = cache.kv_cache_dtype.size_bytes(dtype);
+            let mib = shape.num_blocks * shape.block_bytes(element_bytes) >> 20;
             return Err(EngineError::Config(format!(
                 "no room for a KV cache of {mib} MiB ({error}); give a smaller \
                  --kv-cache-memory-bytes or --gpu-memory-utilization"

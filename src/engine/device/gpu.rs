@@ -23,7 +23,7 @@ use super::tensor::SharedMut;
 use super::thread_pool::ThreadPool;
 use super::{Precision, Tensor};
 use crate::engine::EngineError;
-use crate::engine::config::{DType, Quantization};
+use crate::engine::config::{DType, KvCacheDType, Quantization};
 use graphs::Graphs;
 use matmul::MatmulEngine;
 use readback::Readbacks;
@@ -36,6 +36,8 @@ pub struct GpuConfig {
     pub dtype: DType,
     /// Whether linear layers are narrowed.
     pub quantization: Option<Quantization>,
+    /// Type of K and V.
+    pub kv_cache_dtype: KvCacheDType,
     /// No CUDA graphs.
     pub enforce_eager: bool,
     /// Where the choice of matrix algorithms is kept; None: nowhere.
@@ -147,6 +149,11 @@ impl Gpu {
         self.config.quantization
     }
 
+    /// Type of K and V.
+    pub fn kv_cache_dtype(&self) -> KvCacheDType {
+        self.config.kv_cache_dtype
+    }
+
     /// What the device can do.
     pub fn properties(&self) -> &Properties {
         self.runtime.driver().properties()
@@ -155,7 +162,12 @@ impl Gpu {
     /// Names the set of kernels: outputs are equal only within one.
     pub fn kernel_set(&self) -> String {
         let (major, minor) = self.properties().compute_capability;
-        let quantized = if self.quantization().is_some() { "-fp8" } else { "" };
+        let quantized = match (self.quantization(), self.kv_cache_dtype()) {
+            (None, KvCacheDType::Auto) => "",
+            (Some(Quantization::Fp8), KvCacheDType::Auto) => "-fp8",
+            (None, KvCacheDType::Fp8) => "-kv8",
+            (Some(Quantization::Fp8), KvCacheDType::Fp8) => "-fp8-kv8",
+        };
         match &**self.runtime.driver() {
             Driver::Cuda(_) => format!("cuda-sm{major}{minor}{quantized}"),
             Driver::Host(_) => format!("cuda-shim{quantized}"),
@@ -185,12 +197,16 @@ impl Gpu {
         width: usize,
         precision: Precision,
     ) -> Result<Tensor, EngineError> {
+        let rows = self.max_padded_rows(max_rows);
         let dtype = match precision {
+            Precision::LinearInput if self.quantization() == Some(Quantization::Fp8) => {
+                let (buffer, scales) = (self.alloc(rows * width)?, self.alloc(rows * 4)?);
+                return Ok(Tensor::on_gpu_in_fp8(buffer, scales, width));
+            }
+            Precision::LinearInput | Precision::Activation => self.config.dtype,
             Precision::Full => DType::Float32,
-            Precision::Activation => self.config.dtype,
         };
-        let bytes = self.max_padded_rows(max_rows) * width * dtype.size_bytes();
-        Ok(Tensor::on_gpu(self.alloc(bytes)?, dtype, width))
+        Ok(Tensor::on_gpu(self.alloc(rows * width * dtype.size_bytes())?, dtype, width))
     }
 
     /// Rows that a step of `num_rows` runs with: a few sizes, for which there are algorithms and
@@ -272,8 +288,8 @@ impl Gpu {
         });
     }
 
-    /// Copies `bytes` bytes of weights that `fill(offset, piece)` writes on all host threads, straight
-    /// from where they are to memory that the device reads. Offsets are multiples of 256.
+    /// Copies `bytes` bytes of weights that `fill(offset, piece)` writes on all host threads,
+    /// straight from where they are to memory that the device reads. Offsets are multiples of 256.
     ///
     /// # Errors
     /// The device failed.

@@ -7,8 +7,8 @@ use crate::engine::device::{Cpu, Device, Tensor};
 
 use super::{GPU_BLOCK, Ids, LinearWeight, for_row_chunks};
 
-/// out[t] = table[ids[t]] * scale, for all rows that `out` uses. The table is packed as a linear weight, so that one that is tied
-/// to the output layer is held once.
+/// out[t] = table[ids[t]] * scale, for all rows that `out` uses. The table is packed as a linear
+/// weight, so that one that is tied to the output layer is held once.
 ///
 /// # Panics
 /// An id is not in the table: requests are checked against the vocabulary before they come here.

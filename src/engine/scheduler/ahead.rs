@@ -1,10 +1,11 @@
-//! The step after the current one, decided while the device still computes that: vLLM's asynchronous
-//! scheduling. Its tokens are not known, only where each will be; the device puts them in itself.
+//! The step after the current one, decided while the device still computes that: vLLM's
+//! asynchronous scheduling. Its tokens are not known, only where each will be; the device puts them
+//! in itself.
 //!
 //! ```text
 //! schedule -> schedule_ahead -> update -> adopt -> schedule_ahead -> update -> adopt ...
-//!    |             |                        |
-//!  step n      step n + 1 queued      step n + 1 is current, less what finished in step n
+//! |             |                        |
+//! step n      step n + 1 queued      step n + 1 is current, less what finished in step n
 //! ```
 //!
 //! A sequence that finishes in step n has computed one token too many in step n + 1: its K and V go
@@ -35,9 +36,9 @@ pub struct AheadSeq {
 
 impl Scheduler {
     /// Decides the step after `current`, which is scheduled and not yet updated; `row_of` gives the
-    /// row of its results of each of its sequences. None where it cannot be known: a sequence is not
-    /// at its end yet, another one may be admitted, blocks are short, or a row's sampling depends on
-    /// the tokens before.
+    /// row of its results of each of its sequences. None where it cannot be known: a sequence is
+    /// not at its end yet, another one may be admitted, blocks are short, or a row's sampling
+    /// depends on the tokens before.
     pub fn schedule_ahead(
         &mut self,
         current: &Scheduled,
@@ -66,8 +67,8 @@ impl Scheduler {
         (!ahead.seqs.is_empty()).then_some(ahead)
     }
 
-    /// Makes a step ahead the current one, after `update` of the one before it. Returns what is left
-    /// of it, and the row of the batch of each sequence.
+    /// Makes a step ahead the current one, after `update` of the one before it. Returns what is
+    /// left of it, and the row of the batch of each sequence.
     pub fn adopt(&mut self, ahead: &Ahead) -> (Scheduled, Vec<usize>) {
         assert!(!std::mem::replace(&mut self.in_step, true), "adopt without update");
         let (mut scheduled, mut rows) = (Scheduled::default(), Vec::new());

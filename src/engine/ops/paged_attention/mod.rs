@@ -2,9 +2,9 @@
 //! (chunked) prefill alike.
 //!
 //! One canonical order, a function of the token's own position only. On the CPU: scores are sums
-//! over head_dim upward; the softmax sums lane i over the positions i, i + LANES, ... counted from a
-//! multiple of 16; P·V runs over positions upward. On a GPU: kernels/paged_attention.cu. Block size,
-//! chunking and neighbours do not enter.
+//! over head_dim upward; the softmax sums lane i over the positions i, i + LANES, ... counted from
+//! a multiple of 16; P·V runs over positions upward. On a GPU: kernels/paged_attention.cu. Block
+//! size, chunking and neighbours do not enter.
 
 mod cpu;
 mod cuda;
