@@ -92,11 +92,12 @@ __device__ __forceinline__ void write_all_top(u32 num_top, LogprobScratch& scrat
 }
 
 // For each of rows (grid), which names a row of logits (any, vocab_size) or of kept (any,
-// vocab_size): 1 + num_top of entries, from `first_entry` on. First the row's token; its rank is the
-// number of logits that are at least its own. Then the num_top most likely tokens, ties by lower
-// id. A row whose token is given gets a result (any) that says whether its logits are finite; one
-// that was sampled has such a result. Rows that are not OK get no entries. One block per row, of any
-// size up to 768 that is a multiple of 32; vocab_size < 524288.
+// vocab_size): 1 + num_top of entries, from `first_entry` on. First the row's token; its rank is
+// the number of logits that are at least its own. Then the num_top most likely tokens, ties by
+// lower id. A row whose token is given gets a result (any) that says whether its logits are finite;
+// one that was sampled has such a result. Rows that are not OK get no entries. num_top is at most
+// vocab_size. One block per row, of any size up to 768 that is a multiple of 32;
+// vocab_size < 524288.
 KERNEL(768)
 logprobs(const float* logits, const float* kept, u32 vocab_size, const LogprobRow* rows,
          SampleResult* results, LogprobEntry* entries) {

@@ -1,5 +1,5 @@
-//! logprobs: log-probabilities and ranks of tokens in rows of logits on a GPU, beside the results of
-//! `sample`. The CPU's twin is `engine::sampler`: it takes rows, not ops.
+//! logprobs: log-probabilities and ranks of tokens in rows of logits on a GPU, beside the results
+//! of `sample`. The CPU's twin is `engine::sampler`: it takes rows, not ops.
 
 use std::ops::Range;
 
@@ -100,9 +100,9 @@ pub fn keep_rows(gpu: &Gpu, logits: &Tensor, kept_rows: Range<usize>, buffers: &
     gpu.launch(("gather_rows", "gather_rows"), grid, (COPY_BLOCK, 0), &mut args);
 }
 
-/// Queues the logprobs of `rows` of those that were uploaded, from `logits` (any, vocab_size) and the
-/// kept rows, after the sampling of `num_results` rows. Entries follow those results. A row whose
-/// token is given gets a result, as if it were sampled.
+/// Queues the logprobs of `rows` of those that were uploaded, from `logits` (any, vocab_size) and
+/// the kept rows, after their sampling; the step has `num_results` rows. Entries follow their
+/// results. A row whose token is given gets a result, as if it were sampled.
 pub fn logprobs(
     gpu: &Gpu,
     logits: &Tensor,

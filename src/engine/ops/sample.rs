@@ -153,8 +153,8 @@ pub fn upload(
     Ok(())
 }
 
-/// Queues the sampling of `rows` of those that were uploaded, from `logits` (any, vocab_size). Those
-/// without `SKIP` lose their logits if they have edits or `ONLY_ALLOWED`.
+/// Queues the sampling of `rows` of those that were uploaded, from `logits` (any, vocab_size).
+/// Those without `SKIP` lose their logits if they have edits or `ONLY_ALLOWED`.
 pub fn sample(gpu: &Gpu, logits: &mut Tensor, rows: Range<usize>, buffers: &SampleBuffers) {
     let mut args = Args::new();
     args.tensor(logits).dims([logits.width()]);
@@ -165,7 +165,8 @@ pub fn sample(gpu: &Gpu, logits: &mut Tensor, rows: Range<usize>, buffers: &Samp
     gpu.launch(("sample", "sample"), [rows.len() as u32, 1], (block, 0), &mut args);
 }
 
-/// Waits for the results of the first `num_rows` rows. At most two steps may be waited for at a time.
+/// Waits for the results of a step of `num_rows` rows. At most two steps may be waited for at a
+/// time.
 ///
 /// # Errors
 /// The device failed.

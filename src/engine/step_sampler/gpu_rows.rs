@@ -1,5 +1,5 @@
-//! From row tasks to what a GPU's sampler takes: numbers per row, edits per token, rows of logprobs;
-//! and from what it gives to results.
+//! From row tasks to what a GPU's sampler takes: numbers per row, edits per token, rows of
+//! logprobs; and from what it gives to results.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
