@@ -5,12 +5,15 @@
 //! or a real one (`gpu`).
 
 mod activation;
+mod attention;
 mod elementwise;
 mod embedding;
 #[path = "../gpu/mod.rs"]
 mod gpu;
+mod linear;
 mod norm;
 mod pair;
+mod rotary;
 
 /// Numbers of rows on both sides of tiles, of padding and of work items.
 const NUM_ROWS: [usize; 7] = [1, 2, 15, 16, 17, 33, 129];
