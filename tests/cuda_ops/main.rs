@@ -14,6 +14,7 @@ mod linear;
 mod norm;
 mod pair;
 mod rotary;
+mod sampling;
 
 /// Numbers of rows on both sides of tiles, of padding and of work items.
 const NUM_ROWS: [usize; 7] = [1, 2, 15, 16, 17, 33, 129];
