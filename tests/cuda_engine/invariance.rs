@@ -97,5 +97,5 @@ fn a_row_has_the_same_bits_in_every_cache() {
 
 #[test]
 fn a_row_has_the_same_bits_in_float32() {
-    check("llama3", DType::Float32, 50, &[SEQS[0], SEQS[2], SEQS[3], BLOCKS[3]]);
+    check("llama3", DType::Float32, 50, &[SEQS[1], BLOCKS[3]]);
 }

@@ -4,7 +4,7 @@ use vllm_batch::engine::input_processor::Prompt;
 use vllm_batch::engine::request::{NumLogprobs, SamplingParams};
 
 const WORDS: [&str; 8] = ["the", "sum", "of", "red", "and", "seven", "bird", "is"];
-const MAX_TOKENS: u32 = 14;
+const MAX_TOKENS: u32 = 10;
 
 fn words(seed: usize, num_words: usize) -> String {
     let word = |index: usize| WORDS[(seed * 5 + index * index * 3 + index) % WORDS.len()];
@@ -46,7 +46,12 @@ pub fn rows() -> Vec<(Prompt, SamplingParams)> {
             logit_bias: vec![(25, 1.5), (30, -4.0)],
             ..base.clone()
         },
-        SamplingParams { min_tokens: 6, ignore_eos: false, stop_token_ids: (5..90).collect(), ..base.clone() },
+        SamplingParams {
+            min_tokens: 6,
+            ignore_eos: false,
+            stop_token_ids: (5..90).collect(),
+            ..base.clone()
+        },
         SamplingParams { bad_words: vec!["the".to_owned(), "e".to_owned()], top_k: 50, ..base },
     ];
     ways.into_iter().enumerate().map(|(index, params)| (prompt(index), params)).collect()

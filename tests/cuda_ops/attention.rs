@@ -101,7 +101,9 @@ impl<'a> Run<'a> {
             batch.input_ids.resize(batch.positions.len(), 0);
             batch.query_start_loc.push(batch.positions.len() as u32);
             batch.seq_lens.push(end as u32);
-            batch.block_tables.extend((0..end.div_ceil(block_size)).map(|b| self.block(seq, b) as u32));
+            batch
+                .block_tables
+                .extend((0..end.div_ceil(block_size)).map(|b| self.block(seq, b) as u32));
             batch.block_tables.resize(batch.seq_lens.len() * max_blocks_per_seq, 0);
         }
         batch

@@ -41,9 +41,11 @@ fn batch(rows: &[usize]) -> Batch {
 fn embedding_rows_are_those_of_the_table() {
     in_every_dtype(100, |pair| {
         for (width, num_rows) in [16, 48, 64, 96, 576, 1000, 4096].into_iter().zip(NUM_ROWS) {
-            for (precision, scale) in
-                [(Precision::Full, None), (Precision::Full, Some(8.0)), (Precision::Activation, None)]
-            {
+            for (precision, scale) in [
+                (Precision::Full, None),
+                (Precision::Full, Some(8.0)),
+                (Precision::Activation, None),
+            ] {
                 let values = pair.values(VOCAB_SIZE, width, 1, 2.0);
                 let tables = pair.on_both(|device| table(pair, &values, device));
                 let what = format!("embedding, width {width}, scale {scale:?}, {precision:?}");

@@ -64,8 +64,15 @@ fn norm_in_place_takes_both_precisions() {
 
 #[test]
 fn norm_heads_normalizes_each_head_and_leaves_the_rest() {
-    let cases =
-        [(7, 64, 33), (1, 128, 17), (8, 16, 129), (3, 32, 16), (2, 12, 15), (33, 96, 2), (2, 512, 1)];
+    let cases = [
+        (7, 64, 33),
+        (1, 128, 17),
+        (8, 16, 129),
+        (3, 32, 16),
+        (2, 12, 15),
+        (33, 96, 2),
+        (2, 512, 1),
+    ];
     in_every_dtype(220, |pair| {
         for (num_heads, head_dim, num_rows) in cases {
             for kind in KINDS {

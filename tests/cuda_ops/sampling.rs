@@ -192,7 +192,10 @@ fn logprobs_and_ranks_are_the_hosts_and_do_not_depend_on_other_rows() {
             for ((id, logprob, rank), expected) in got.iter().zip(expected) {
                 let what = format!("{vocab_size} tokens, row {row}, token {id}");
                 assert_eq!((*id, *rank), (expected.token_id, expected.rank), "{what}");
-                assert!((logprob - expected.logprob).abs() < 2e-6 * (1.0 + logprob.abs()), "{what}");
+                assert!(
+                    (logprob - expected.logprob).abs() < 2e-6 * (1.0 + logprob.abs()),
+                    "{what}"
+                );
             }
         }
         let reversed: Vec<usize> = all.into_iter().rev().collect();
