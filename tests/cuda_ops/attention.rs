@@ -261,23 +261,23 @@ fn paged_attention_f32_decodes_and_prefills() {
 }
 
 #[test]
-fn paged_attention_decode_and_prefill_in_narrow_heads() {
+fn paged_attention_decode_beside_prefill_in_narrow_heads() {
     check(DType::BFloat16, 710, &[case(3, 1, 16, 16), case(8, 8, 32, 48)], &MIX);
 }
 
 #[test]
-fn paged_attention_decode_and_prefill_in_heads_of_64() {
+fn paged_attention_prefill_beside_decode_in_heads_of_64() {
     check(DType::BFloat16, 720, &[case(14, 2, 64, 16)], &MIX);
     check(DType::Float16, 730, &[case(8, 1, 64, 32)], &MIX);
 }
 
 #[test]
-fn paged_attention_decode_and_prefill_in_heads_of_128() {
+fn paged_attention_decode_beside_prefill_in_heads_of_128() {
     check(DType::BFloat16, 740, &[case(4, 1, 128, 32)], &MIX);
 }
 
 #[test]
-fn paged_attention_decode_and_prefill_with_windows_and_soft_caps() {
+fn paged_attention_prefill_beside_decode_with_windows_and_soft_caps() {
     let with = |window, soft_cap| Case { window, soft_cap, ..case(2, 1, 16, 16) };
     let windows = [with(Some(1), None), with(Some(33), Some(20.0)), with(Some(257), None)];
     check(DType::BFloat16, 750, &windows, &MIX);

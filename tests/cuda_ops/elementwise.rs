@@ -24,7 +24,7 @@ fn add_is_exact_in_f32() {
 }
 
 #[test]
-fn copy_converts_with_one_rounding() {
+fn convert_copies_with_one_rounding() {
     in_every_dtype(310, |pair| {
         for (width, num_rows) in WIDTHS.into_iter().zip(NUM_ROWS) {
             let mut x = pair.values(num_rows, width, 32, 2.0);
