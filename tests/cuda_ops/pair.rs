@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use vllm_batch::engine::batch::Batch;
-use vllm_batch::engine::config::{DType, DeviceConfig, EngineConfig, Quantization};
+use vllm_batch::engine::config::{DType, DeviceConfig, EngineConfig, ParallelConfig, Quantization};
 use vllm_batch::engine::device::{Device, Precision, Tensor, open};
 use vllm_batch::engine::ops::linear::SourceMatrix;
 use vllm_batch::engine::ops::{StepInputs, StepLimits};
@@ -33,9 +33,11 @@ pub fn in_every_dtype(seed: u64, test: impl Fn(&Pair)) {
 impl Pair {
     pub fn open(dtype: DType, seed: u64, quantization: Option<Quantization>) -> Option<Self> {
         let device = DeviceConfig { quantization, ..gpu::device(seed)? };
-        let config = EngineConfig { device, ..EngineConfig::default() };
+        // Tests run side by side: more threads would only wait for each other.
+        let parallel = ParallelConfig { num_threads: Some(1) };
+        let config = EngineConfig { device, parallel, ..EngineConfig::default() };
         let (gpu, _) = open(&config, dtype).expect("a device for tests");
-        Some(Self { gpu, cpu: Device::cpu(Some(2)), dtype })
+        Some(Self { gpu, cpu: Device::cpu(Some(1)), dtype })
     }
 
     /// Made-up values in [-scale, scale] that both devices hold exactly.

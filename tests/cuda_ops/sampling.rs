@@ -100,15 +100,25 @@ fn sampled_on_gpu(pair: &Pair, all: &Rows, rows: &[usize]) -> Vec<SampleResult> 
             ..SampleRow::default()
         });
     }
-    edits.push(Edit::default());
-    let (tasks, edits) = (filled(gpu, bytes_of(&tasks)), filled(gpu, bytes_of(&edits)));
-    let results = gpu.alloc(rows.len() * size_of::<SampleResult>()).expect("memory");
+    launch_sample(gpu, &logits, (&tasks, &edits))
+}
+
+fn launch_sample(
+    gpu: &Gpu,
+    logits: &Tensor,
+    (rows, edits): (&[SampleRow], &[Edit]),
+) -> Vec<SampleResult> {
+    let num_rows = rows.len();
+    // A buffer is not empty.
+    let edits = [edits, &[Edit::default()]].concat();
+    let (rows, edits) = (filled(gpu, bytes_of(rows)), filled(gpu, bytes_of(&edits)));
+    let results = gpu.alloc(num_rows * size_of::<SampleResult>()).expect("memory");
     let mut args = Args::new();
-    args.tensor(&logits).dims([all.width]).ptr(tasks.ptr()).ptr(edits.ptr()).ptr(results.ptr());
+    args.tensor(logits).dims([logits.width()]).ptr(rows.ptr()).ptr(edits.ptr()).ptr(results.ptr());
     // The block is a choice of speed: no result may show it.
-    let block = if rows.len() > 4 { 384 } else { 768 };
-    gpu.launch(("sample", "sample"), [rows.len() as u32, 1], (block, 0), &mut args);
-    let mut sampled = vec![SampleResult::default(); rows.len()];
+    let block = if num_rows > 4 { 384 } else { 768 };
+    gpu.launch(("sample", "sample"), [num_rows as u32, 1], (block, 0), &mut args);
+    let mut sampled = vec![SampleResult::default(); num_rows];
     gpu.download(results.ptr(), &mut sampled);
     gpu.synchronize().expect("the kernel ran");
     sampled
@@ -138,6 +148,38 @@ fn sample_takes_the_hosts_tokens_and_a_row_alone_takes_the_same() {
     }
     // Random numbers within a rounding of a token's edge may take its neighbour.
     assert!(num_equal * 100 >= num_rows * 97, "{num_equal} of {num_rows} tokens are the host's");
+}
+
+#[test]
+fn sample_says_which_rows_have_no_token() {
+    let Some(pair) = Pair::open(DType::BFloat16, 805, None) else { return };
+    let gpu = gpu(&pair);
+    let vocab_size = 1000;
+    let (neg_inf, inf) = (f32::NEG_INFINITY, f32::INFINITY);
+    // What is at a place of a row of zeros, the row's flags, and what becomes of it.
+    let rows = [
+        (vec![(999, f32::NAN)], 0, SampleResult::NON_FINITE),
+        (vec![(0, inf)], 0, SampleResult::NON_FINITE),
+        ((0..vocab_size).map(|i| (i, neg_inf)).collect(), 0, SampleResult::NON_FINITE),
+        (vec![(7, 3.0)], SampleRow::ONLY_ALLOWED, SampleResult::NO_TOKEN),
+        ((1..vocab_size).map(|i| (i, neg_inf)).collect(), 0, 0),
+    ];
+    for temperature in [0.0, 1.0] {
+        let mut values = vec![0.0f32; rows.len() * vocab_size];
+        let mut tasks = Vec::new();
+        for (row, (changes, flags, _)) in rows.iter().enumerate() {
+            changes.iter().for_each(|(at, value)| values[row * vocab_size + at] = *value);
+            let (top_p, repetition_penalty, logits_row) = (1.0, 1.0, row as u32);
+            let off = SampleRow { top_p, repetition_penalty, ..SampleRow::default() };
+            tasks.push(SampleRow { temperature, flags: *flags, logits_row, ..off });
+        }
+        let logits = pair.gpu.upload_as(&values, vocab_size, Precision::Full).expect("memory");
+        let sampled = launch_sample(gpu, &logits, (&tasks, &[]));
+        for (row, (sampled, (.., status))) in sampled.iter().zip(&rows).enumerate() {
+            assert_eq!(sampled.status, *status, "row {row}, temperature {temperature}");
+            assert!(*status != 0 || sampled.token == 0, "row {row} has one token");
+        }
+    }
 }
 
 /// The logprobs that the kernel gives of rows: of token `row`, and the `num_top` most likely.
