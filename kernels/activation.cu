@@ -8,22 +8,9 @@ constexpr u32 GELU = 2;
 constexpr u32 RELU = 3;
 
 // Chunks of a row that a thread loads before it looks at one.
-#ifndef ACT_PARTS
-#define ACT_PARTS 2
-#endif
-#ifndef ACT_THREADS
-#define ACT_THREADS 128
-#endif
-#ifndef ACT_BLOCKS
-#define ACT_BLOCKS 8
-#endif
-constexpr u32 NUM_PARTS = ACT_PARTS;
+constexpr u32 NUM_PARTS = 2;
 // Chunks of an activated row that a thread holds until the row's scale is known.
-#ifndef ACT_HELD
-#define ACT_HELD 4
-#define ACT_FP8_BOUNDS 768
-#endif
-constexpr u32 NUM_HELD = ACT_HELD;
+constexpr u32 NUM_HELD = 4;
 
 __device__ __forceinline__ float logistic(float x) {
   return fast_reciprocal(1.0f + (sizeof(T) == 4 ? expf(-x) : fast_exp(-x)));
@@ -119,7 +106,7 @@ __device__ __forceinline__ void activate_row_of(const T* gate, T* out, u32 inner
 
 // out (num_rows, inner) = f(gate) * up, where a row of gate_up (num_rows, 2 * inner) is gate then
 // up. Grid (num_rows, any): the blocks of y share a row.
-KERNEL(ACT_THREADS, ACT_BLOCKS)
+KERNEL(128, 8)
 activate_and_mul(const T* gate_up, T* out, u32 inner, u32 kind) {
   gate_up += u64(blockIdx.x) * inner * 2;
   out += u64(blockIdx.x) * inner;
@@ -143,7 +130,7 @@ __device__ __forceinline__ void activate_row_e4m3_of(const T* gate, u8* out, flo
 // As `activate_and_mul` followed by `quantize_rows`: out (num_rows, inner) is E4M3, to be
 // multiplied by scales (num_rows). One block per row, of any size; ceil(inner / 32) threads, at
 // most 768, hold the row.
-KERNEL(ACT_FP8_BOUNDS)
+KERNEL(768)
 activate_and_mul_fp8(const T* gate_up, u8* out, float* scales, u32 inner, u32 kind) {
   __shared__ u32 scratch[WARP_SIZE];
   gate_up += u64(blockIdx.x) * inner * 2;

@@ -6,16 +6,7 @@
 #include "common.cuh"
 
 // Chunks of a row that a thread holds in registers: with 512 threads, 8192 elements.
-#ifndef NORM_PARTS
-#define NORM_PARTS 4
-#endif
-#ifndef NORM_BLOCKS
-#define NORM_BLOCKS 1
-#endif
-#ifndef NORM_THREADS
-#define NORM_THREADS 512
-#endif
-constexpr u32 NUM_PARTS = NORM_PARTS;
+constexpr u32 NUM_PARTS = 4;
 // Widest head that neighbouring lanes of one warp normalize without a barrier.
 constexpr u32 MAX_WARP_WIDTH = WARP_SIZE * CHUNK;
 
@@ -223,7 +214,7 @@ struct NormRow {
   }
 };
 
-// A row that cannot be read in whole chunks takes one part at a time, which adds up in the same order.
+// A row that cannot be read in whole chunks takes one part at a time; the order of sums is the same.
 template <u32 PARTS, u32 N, class Group, class E, class Out>
 __device__ __forceinline__ void norm_row(E* row, const T* delta, const Norm& norm, Out* out,
                                          u32 width, bool wide, Group group) {
@@ -237,7 +228,7 @@ __device__ __forceinline__ void norm_row(E* row, const T* delta, const Norm& nor
 // residual (num_rows, width) += delta (num_rows, width) if there is one; out (num_rows, width) =
 // norm(residual). One block per row;
 // block size: ceil(width / 16), at most 512, rounded up to a multiple of 32.
-KERNEL(NORM_THREADS, NORM_BLOCKS)
+KERNEL(512)
 add_norm(float* residual, const T* delta, const float* weight, const float* bias, float eps,
          u32 layer_norm, T* out, u32 width) {
   __shared__ float scratch[2][WARP_SIZE];
@@ -253,7 +244,7 @@ EXPORT(add_norm)
 
 // As `add_norm` followed by `quantize_rows`: out (num_rows, width) is E4M3, to be multiplied by
 // scales (num_rows). Launched as `add_norm`.
-KERNEL(NORM_THREADS, NORM_BLOCKS)
+KERNEL(512)
 add_norm_fp8(float* residual, const T* delta, const float* weight, const float* bias, float eps,
              u32 layer_norm, u8* out, float* scales, u32 width) {
   __shared__ float scratch[2][WARP_SIZE];
@@ -278,7 +269,7 @@ add_norm_fp8(float* residual, const T* delta, const float* weight, const float* 
 EXPORT(add_norm_fp8)
 
 // x (num_rows, width) = norm(x). Launched as `add_norm`.
-KERNEL(NORM_THREADS)
+KERNEL(512)
 norm_in_place(float* x, const float* weight, const float* bias, float eps, u32 layer_norm,
               u32 width) {
   __shared__ float scratch[2][WARP_SIZE];
@@ -294,7 +285,7 @@ EXPORT(norm_in_place)
 // Normalizes `num_heads` heads of `head_dim` by themselves, in place, from column `start` of each
 // row of x (num_rows, row_stride). One block per row.
 // head_dim <= 256: any multiple of 32 threads; else as `add_norm` of that width.
-KERNEL(NORM_THREADS)
+KERNEL(512)
 norm_heads(T* x, u32 row_stride, u32 start, u32 num_heads, u32 head_dim, const float* weight,
            const float* bias, float eps, u32 layer_norm) {
   __shared__ float scratch[2][WARP_SIZE];

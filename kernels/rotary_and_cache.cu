@@ -6,16 +6,7 @@
 constexpr u32 NO_SLOT = 0xFFFFFFFFu;
 
 // Heads whose values a thread has under way at once.
-#ifndef ROTARY_HEADS
-#define ROTARY_HEADS 3
-#endif
-#ifndef ROTARY_BLOCKS
-#define ROTARY_BLOCKS 1
-#endif
-#ifndef ROTARY_THREADS
-#define ROTARY_THREADS 128
-#endif
-constexpr u32 NUM_HEADS_AT_ONCE = ROTARY_HEADS;
+constexpr u32 NUM_HEADS_AT_ONCE = 3;
 
 struct Shape {
   u32 num_heads, num_kv_heads, head_dim, block_size;
@@ -133,8 +124,8 @@ __device__ __forceinline__ void rotate_and_cache(T* row, const u32* position, co
 // rotated in place by the angles of positions (num_tokens), cos_sin (num_positions, head_dim / 2)
 // of (cos, sin) or null for none; k and v go to slot_mapping (num_tokens) of k_cache and v_cache
 // (num_blocks, num_kv_heads, block_size, head_dim). Grid (num_tokens, any): the blocks of y share a
-// token; at least head_dim / 16 threads.
-KERNEL(ROTARY_THREADS, ROTARY_BLOCKS)
+// token; head_dim / 16 to 128 threads.
+KERNEL(128)
 rotary_and_cache(T* qkv, const u32* positions, const float* cos_sin, const u32* slot_mapping,
                  T* k_cache, T* v_cache, u32 num_heads, u32 num_kv_heads, u32 head_dim,
                  u32 block_size) {

@@ -17,8 +17,8 @@ pub fn unsafe_is_placed_and_explained(source: &Source) -> Vec<String> {
         }
         let explained = match source.token(at, 1) {
             "{" | "impl" => explanation(source, line).contains("SAFETY:"),
-            // The trait, or the macro's user, has the contract.
-            _ if promises_for_another(source, line) => true,
+            // A type of pointers, or what a trait or a macro's user has the contract of.
+            _ if is_fn_pointer(source, at) || promises_for_another(source, line) => true,
             _ => explanation(source, line).contains("# Safety"),
         };
         if !explained {
@@ -26,6 +26,13 @@ pub fn unsafe_is_placed_and_explained(source: &Source) -> Vec<String> {
         }
     }
     violations
+}
+
+/// Whether `unsafe` begins a type, as in `unsafe extern "C" fn(u32)`.
+fn is_fn_pointer(source: &Source, at: usize) -> bool {
+    let is_abi = |offset| ["extern", "\""].contains(&source.token(at, offset));
+    let keyword = (1..4).find(|offset| !is_abi(*offset)).unwrap_or(4);
+    source.token(at, keyword) == "fn" && source.token(at, keyword + 1) == "("
 }
 
 /// The comments on a line (from 1) and right above it, over attributes and the statement's start.
@@ -170,6 +177,8 @@ mod tests {
             "impl A for B {\n    unsafe fn f() {}\n}",
             "pub trait A {\n    unsafe fn f();\n\n    unsafe fn g();\n}",
             "// unsafe\nlet a = \"unsafe\";",
+            "type Launch = unsafe extern \"C\" fn(u32) -> i32;",
+            "struct A {\n    free: unsafe fn(u32),\n}",
         ] {
             assert_eq!(count(rule, "src/engine/device/a.rs", good), 0, "{good}");
         }

@@ -26,9 +26,9 @@ pub const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     // Memory and threads.
-    ("crate::engine::device", &["config"]),
+    ("crate::engine::device", &["EngineError", "config"]),
     // What a device computes; knows no model and no scheduler.
-    ("crate::engine::ops", &["batch", "config", "device"]),
+    ("crate::engine::ops", &["EngineError", "batch", "config", "device"]),
     // What a model is; knows no device: it may hold tensors and pass the device on.
     (
         "crate::engine::model",
@@ -38,6 +38,7 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "config",
             "device::Device",
             "device::KvCache",
+            "device::Precision",
             "device::Tensor",
             "ops",
         ],
@@ -66,8 +67,9 @@ pub const LAYERS: &[(&str, &[&str])] = &[
     ("crate::engine::completion", &["request", "text"]),
     ("crate::engine::block_pool", &["prefix_cache"]),
     ("crate::engine::prefix_cache", &[]),
-    ("crate::engine::executor", &["batch"]),
-    ("crate::engine::simulated_executor", &["batch", "executor"]),
+    // Logits stay where they were computed.
+    ("crate::engine::executor", &["batch", "device::Tensor"]),
+    ("crate::engine::simulated_executor", &["batch", "device::Tensor", "executor"]),
 ];
 
 /// Names of other layers that `LAYERS` does not grant; and of `cli`, anywhere in the engine.

@@ -2,6 +2,7 @@
 //! "Invariants"). A rule is a function from a source to its violations; each is shown to find one.
 
 mod code;
+mod kernels;
 mod layers;
 mod lexer;
 mod paths;
@@ -108,13 +109,26 @@ fn every_architecture_has_a_golden_model() {
 }
 
 #[test]
-fn every_kernel_has_an_op_and_a_test() {
-    let rust = sources(RUST);
-    let in_folder = |folder| rust.iter().filter(|s| s.is_in(&[folder])).collect::<Vec<_>>();
-    let (ops, tests) = (in_folder("src/engine/ops/"), in_folder("tests/"));
-    let kernels = sources(&[".cu"]);
-    let kernels = kernels.iter().filter(|source| source.is_in(&["kernels/"]));
-    none(kernels.flat_map(|k| tree::kernel_parts(&k.path, &k.text, &ops, &tests)).collect());
+fn every_kernel_is_launched_and_tested() {
+    let (rust, kernels) = (sources(RUST), sources(&[".cu"]));
+    let kernels: Vec<_> = kernels.iter().filter(|s| s.is_in(&["kernels/"])).collect();
+    let in_folders =
+        |folders: &[&str]| rust.iter().filter(|s| s.is_in(folders)).collect::<Vec<_>>();
+    let entries = kernels::entries(&kernels);
+    assert!(!entries.is_empty(), "the kernels are written anew");
+    let launching = in_folders(&["src/engine/ops/", "src/engine/device/"]);
+    none(kernels::entries_without_launch(&entries, &launching));
+    none(kernels::entries_without_test(&entries, &in_folders(&["tests/cuda_ops/"])));
+}
+
+#[test]
+fn asm_is_wrapped() {
+    check(kernels::asm_is_wrapped, ALL_CODE);
+}
+
+#[test]
+fn kernels_include_no_system_headers() {
+    check(kernels::no_system_headers, ALL_CODE);
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! What the repository holds: files, top level, data, settings.
 
-use crate::source::Source;
-
 /// `docs/ARCHITECTURE.md`, "Code map". What is not named here belongs in one of these folders.
 const TOP_LEVEL: &[&str] = &[
     ".ci",
@@ -121,21 +119,6 @@ pub fn architectures_without_golden(registry: &str, configs: &[String]) -> Vec<S
     names.iter().filter(|name| !has_golden(name)).map(|name| format!("{name}: no golden")).collect()
 }
 
-/// What a kernel lacks: a symbol of its own name, an op, and a test named after it.
-pub fn kernel_parts(path: &str, text: &str, ops: &[&Source], tests: &[&Source]) -> Vec<String> {
-    let stem = path.rsplit('/').next().unwrap_or(path).trim_end_matches(".cu");
-    let symbol = Source::new(path, text).tokens.iter().any(|token| token.text == stem);
-    let op = ops.iter().any(|source| !source.find(&["fn", stem]).is_empty());
-    let test = ops.iter().chain(tests).any(|source| has_test_of(source, stem));
-    let parts = [(symbol, "symbol"), (op, "op"), (test, "test")];
-    let missing = parts.iter().filter(|(there, _)| !there);
-    missing.map(|(_, part)| format!("{path}: no {part} named {stem}")).collect()
-}
-
-fn has_test_of(source: &Source, stem: &str) -> bool {
-    source.find(&["[", "test", "]", "fn"]).iter().any(|at| source.token(*at, 4).contains(stem))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,19 +162,5 @@ mod tests {
         let config = |name: &str| format!("{{\"architectures\": [\"{name}\"]}}");
         assert_eq!(architectures_without_golden(registry, &[config("A")]), ["B: no golden"]);
         assert!(architectures_without_golden(registry, &[config("B"), config("A")]).is_empty());
-    }
-
-    #[test]
-    fn a_kernel_without_op_or_test_is_found() {
-        let kernel = "// rms.\nextern \"C\" __global__ void rms(float* x) {}";
-        let op = "pub fn rms() {}\n#[test]\nfn rms_agrees_with_f64() {}";
-        let parts = |path: &str, kernel: &str, op: &str| {
-            kernel_parts(path, kernel, &[&Source::new("src/engine/ops/rms.rs", op)], &[]).len()
-        };
-        assert_eq!(parts("kernels/rms.cu", kernel, op), 0);
-        assert_eq!(parts("kernels/rms.cu", "void other() {}", op), 1);
-        assert_eq!(parts("kernels/rms.cu", kernel, "pub fn rms() {}"), 1);
-        assert_eq!(parts("kernels/rms.cu", kernel, "#[test]\nfn rms_agrees() {}"), 1);
-        assert_eq!(parts("kernels/rms.cu", kernel, "fn other() {}\nfn rms_agrees() {}"), 2);
     }
 }

@@ -16,6 +16,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 pub use matmul::{Matmul, MatmulInput, MatmulShape};
 pub use readback::Readback;
 
+use super::cuda::gemm;
 use super::cuda::{
     Args, CudaError, DeviceBuffer, DevicePtr, Driver, Function, Plain, Properties, Runtime, Staging,
 };
@@ -159,7 +160,8 @@ impl Gpu {
         self.runtime.driver().properties()
     }
 
-    /// Names the set of kernels: outputs are equal only within one.
+    /// Names the set of kernels: outputs are equal only within one, on one kind of GPU. The version
+    /// of cuBLASLt is part of it.
     pub fn kernel_set(&self) -> String {
         let (major, minor) = self.properties().compute_capability;
         let quantized = match (self.quantization(), self.kv_cache_dtype()) {
@@ -169,7 +171,9 @@ impl Gpu {
             (Some(Quantization::Fp8), KvCacheDType::Fp8) => "-fp8-kv8",
         };
         match &**self.runtime.driver() {
-            Driver::Cuda(_) => format!("cuda-sm{major}{minor}{quantized}"),
+            Driver::Cuda(_) => {
+                format!("cuda-sm{major}{minor}-lt{}{quantized}", gemm::cublas_version())
+            }
             Driver::Host(_) => format!("cuda-shim{quantized}"),
         }
     }

@@ -126,6 +126,53 @@ impl Device {
         }
     }
 
+    /// Values rounded to what `precision` is on the device. In order with the launches, unlike
+    /// `upload`, so that tests need not wait.
+    ///
+    /// # Errors
+    /// The GPU's memory does not suffice.
+    pub fn upload_as(
+        &self,
+        values: &[f32],
+        width: usize,
+        precision: Precision,
+    ) -> Result<Tensor, EngineError> {
+        match self {
+            Device::Cpu(_) => Ok(Tensor::from_vec(values.to_vec(), width)),
+            Device::Cuda(gpu) => {
+                let dtype = match precision {
+                    Precision::Full => DType::Float32,
+                    Precision::Activation => gpu.dtype(),
+                };
+                let num_rows = values.len() / width;
+                let rows = gpu.max_padded_rows(num_rows);
+                let buffer = gpu.alloc(rows * width * dtype.size_bytes())?;
+                gpu.upload(&buffer, &tensor::narrowed(values, dtype));
+                let mut tensor = Tensor::on_gpu(buffer, dtype, width);
+                tensor.set_num_rows(num_rows);
+                Ok(tensor)
+            }
+        }
+    }
+
+    /// The rows in use, widened, after all that was queued.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn read(&self, tensor: &Tensor) -> Result<Vec<f32>, EngineError> {
+        match self {
+            Device::Cpu(_) => Ok(tensor.values().to_vec()),
+            Device::Cuda(gpu) => {
+                let dtype = tensor.dtype();
+                let len = tensor.num_rows() * tensor.width();
+                let mut bytes = vec![0u8; len * dtype.size_bytes()];
+                gpu.download(tensor.device_ptr(), &mut bytes);
+                gpu.synchronize()?;
+                Ok(tensor::widened(&bytes, dtype))
+            }
+        }
+    }
+
     /// Type of what linear layers read and write.
     pub fn activation_dtype(&self) -> DType {
         match self {

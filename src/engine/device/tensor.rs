@@ -1,5 +1,7 @@
 //! `Tensor`: 2-D, row-major, contiguous: (num_tokens, width). No batch dimension, no strides.
 
+use half::{bf16, f16};
+
 use super::cuda::{DeviceBuffer, DevicePtr};
 use crate::engine::config::DType;
 
@@ -181,6 +183,29 @@ impl Tensor {
     pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
         let width = self.width;
         &mut self.values_mut()[row * width..(row + 1) * width]
+    }
+}
+
+/// Values as elements of `dtype`, little-endian.
+pub(super) fn narrowed(values: &[f32], dtype: DType) -> Vec<u8> {
+    let values = values.iter();
+    match dtype {
+        DType::Float32 => values.flat_map(|x| x.to_le_bytes()).collect(),
+        DType::BFloat16 => values.flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect(),
+        DType::Float16 => values.flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
+    }
+}
+
+/// The values of little-endian elements of `dtype`.
+pub(super) fn widened(bytes: &[u8], dtype: DType) -> Vec<f32> {
+    let pairs = || bytes.chunks_exact(2).map(|pair| [pair[0], pair[1]]);
+    match dtype {
+        DType::Float32 => {
+            let words = bytes.chunks_exact(4);
+            words.map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
+        }
+        DType::BFloat16 => pairs().map(|pair| bf16::from_le_bytes(pair).to_f32()).collect(),
+        DType::Float16 => pairs().map(|pair| f16::from_le_bytes(pair).to_f32()).collect(),
     }
 }
 

@@ -210,14 +210,14 @@ impl HostDriver {
     /// Null: no memory.
     pub(super) fn alloc_pinned(&self, bytes: usize) -> *mut u8 {
         // SAFETY: the layout is not empty.
-        unsafe { std::alloc::alloc_zeroed(layout(bytes)) }
+        unsafe { std::alloc::alloc_zeroed(pinned_layout(bytes)) }
     }
 
     /// # Safety
     /// From `alloc_pinned` with the same size, once.
     pub(super) unsafe fn free_pinned(&self, ptr: *mut u8, bytes: usize) {
         // SAFETY: the caller's promise.
-        unsafe { std::alloc::dealloc(ptr, layout(bytes)) };
+        unsafe { std::alloc::dealloc(ptr, pinned_layout(bytes)) };
     }
 }
 
@@ -233,6 +233,11 @@ impl Drop for HostDriver {
 
 fn layout(bytes: usize) -> Layout {
     Layout::from_size_align(bytes + 2 * GUARD_BYTES, ALIGN).expect("a size below 2^63")
+}
+
+/// Aligned no further than zeroed memory comes from the system: pages that nobody touches are free.
+fn pinned_layout(bytes: usize) -> Layout {
+    Layout::from_size_align(bytes.max(1), 16).expect("a size below 2^63")
 }
 
 fn guards_are_whole(ptr: u64, bytes: usize) -> bool {

@@ -130,8 +130,10 @@ impl PinnedBuffer {
         let ptr = NonNull::new(ptr).ok_or_else(|| {
             CudaError::new("cuMemHostAlloc", format!("{bytes} bytes"), "no memory", "")
         })?;
-        // SAFETY: just allocated with this size.
-        unsafe { ptr.write_bytes(0, bytes) };
+        if let Driver::Cuda(_) = &**driver {
+            // SAFETY: just allocated with this size. The host's is zero already, page by page.
+            unsafe { ptr.write_bytes(0, bytes) };
+        }
         Ok(Self { driver: Arc::clone(driver), ptr, bytes })
     }
 

@@ -1,0 +1,61 @@
+//! `--device` on a machine whose GPUs are hidden: refused by name, passed over by `auto`.
+
+use std::fs;
+use std::process::{Command, Output};
+
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/llama2");
+
+/// A run of one row without any GPU in sight.
+fn run(flags: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("in.jsonl"), "{\"prompt\": \"a b\"}\n").unwrap();
+    Command::new(assert_cmd::cargo::cargo_bin!("vllm-batch"))
+        .current_dir(folder.path())
+        .args(["run", "--model", MODEL, "-i", "in.jsonl", "--max-tokens", "2"])
+        .args(flags)
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .output()
+        .unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+#[test]
+fn cuda_is_refused_with_exit_code_2_and_one_line_that_says_why() {
+    for device in ["cuda", "cuda:0", "cuda:3"] {
+        let output = run(&["--device", device]);
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(output.stdout.is_empty());
+        let lines: Vec<&str> = stderr(&output).lines().filter(|l| l.contains("GPU")).collect();
+        assert_eq!(lines.len(), 1, "{}", stderr(&output));
+        assert!(lines[0].starts_with("error[config]: the GPU cannot be used: "), "{}", lines[0]);
+    }
+}
+
+#[test]
+fn auto_says_in_one_line_why_it_takes_the_cpu() {
+    for flags in [&[][..], &["--device", "auto"]] {
+        let output = run(flags);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let lines = stderr(&output).lines().filter(|l| l.starts_with("running on the CPU: "));
+        assert_eq!(lines.count(), 1, "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn the_cpu_asked_for_is_taken_without_a_word() {
+    let output = run(&["--device", "cpu"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(!stderr(&output).contains("running on the CPU"), "{}", stderr(&output));
+}
+
+#[test]
+fn fp8_is_refused_where_there_is_no_gpu() {
+    for device in ["auto", "cpu", "cuda"] {
+        let output = run(&["--device", device, "--quantization", "fp8"]);
+        assert_eq!(output.status.code(), Some(2), "{device}: {}", stderr(&output));
+        assert!(stderr(&output).contains("GPU"), "{}", stderr(&output));
+    }
+}
