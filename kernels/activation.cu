@@ -7,45 +7,141 @@ constexpr u32 GELU_TANH = 1;
 constexpr u32 GELU = 2;
 constexpr u32 RELU = 3;
 
+// Chunks of a row that a thread loads before it looks at one.
+constexpr u32 NUM_PARTS = 2;
+// Chunks of an activated row that a thread holds until the row's scale is known.
+constexpr u32 NUM_HELD = 4;
+
+__device__ __forceinline__ float logistic(float x) {
+  return fast_reciprocal(1.0f + (sizeof(T) == 4 ? expf(-x) : fast_exp(-x)));
+}
+
 template <u32 KIND>
 __device__ __forceinline__ float activated(float x) {
-  if (KIND == SILU) return x / (1.0f + expf(-x));
+  if (KIND == SILU) return x * logistic(x);
   if (KIND == GELU_TANH) {
-    const float inner = fmaf(x * x * x, 0.044715f, x) * 0.7978845608f;
-    return 0.5f * x * (1.0f + tanhf(inner));
+    // (1 + tanh(y)) / 2 is the logistic function of 2 y.
+    const float inner = fmaf(x * x * x, 0.044715f, x) * 1.5957691216f;
+    return x * logistic(inner);
   }
   if (KIND == GELU) return 0.5f * x * (1.0f + erff(x * 0.7071067812f));
   // The comparison lets a NaN through.
   return x < 0.0f ? 0.0f : x;
 }
 
-template <u32 KIND>
-__device__ __forceinline__ void activate_row(const T* gate, T* out, u32 inner) {
-  const T* up = gate + inner;
-  const bool wide = is_wide<CHUNK>(gate, inner) && is_wide<CHUNK>(out, inner);
-  const u32 step = gridDim.y * blockDim.x * CHUNK;
-  u32 start = (blockIdx.y * blockDim.x + threadIdx.x) * CHUNK;
-  for (; start < inner; start += step) {
+// Chunks first, first + step, .. of f(gate) * up, PARTS of them.
+template <bool WIDE, u32 KIND, u32 PARTS>
+__device__ __forceinline__ void activate_chunks(const T* gate, u32 inner, u32 first, u32 step,
+                                                Chunk<T, CHUNK> (&result)[PARTS]) {
+  Chunk<T, CHUNK> gates[PARTS], ups[PARTS];
+#pragma unroll
+  for (u32 j = 0; j < PARTS; ++j) {
+    const u32 start = (first + j * step) * CHUNK;
+    gates[j] = load_raw<WIDE, CHUNK>(gate, start, inner);
+    ups[j] = load_raw<WIDE, CHUNK>(gate + inner, start, inner);
+  }
+#pragma unroll
+  for (u32 j = 0; j < PARTS; ++j) {
     float x[CHUNK], y[CHUNK];
-    load_part(gate, start, inner, wide, x);
-    load_part(up, start, inner, wide, y);
+    unpack(gates[j], x);
+    unpack(ups[j], y);
 #pragma unroll
     for (u32 i = 0; i < CHUNK; ++i) x[i] = activated<KIND>(x[i]) * y[i];
-    store_part(out, start, inner, wide, x);
+    pack(x, result[j]);
+  }
+}
+
+template <bool WIDE, u32 KIND, u32 PARTS>
+__device__ __forceinline__ void activate_row(const T* gate, T* out, u32 inner) {
+  const u32 step = gridDim.y * blockDim.x;
+  u32 first = blockIdx.y * blockDim.x + threadIdx.x;
+  for (; first * CHUNK < inner; first += PARTS * step) {
+    Chunk<T, CHUNK> result[PARTS];
+    activate_chunks<WIDE, KIND>(gate, inner, first, step, result);
+#pragma unroll
+    for (u32 j = 0; j < PARTS; ++j) {
+      store_raw<WIDE>(out, (first + j * step) * CHUNK, inner, result[j]);
+    }
+  }
+}
+
+// As `activate_row`, then E4M3 over the row's scale. A row that does not fit in the block's
+// registers is computed again.
+template <bool WIDE, u32 KIND, u32 PARTS>
+__device__ __forceinline__ void activate_row_e4m3(const T* gate, u8* out, float* row_scale,
+                                                  u32 inner, u32 (&scratch)[WARP_SIZE]) {
+  const u32 step = blockDim.x, span = PARTS * step;
+  Chunk<T, CHUNK> held[PARTS];
+  float x[CHUNK];
+  u32 largest = 0;
+  for (u32 base = 0; base * CHUNK < inner; base += span) {
+    activate_chunks<WIDE, KIND>(gate, inner, base + threadIdx.x, step, held);
+#pragma unroll
+    for (u32 j = 0; j < PARTS; ++j) {
+      unpack(held[j], x);
+      largest = largest_size(largest, x);
+    }
+  }
+  const RowQuantizer quantized(block_reduce<Max>(largest, scratch));
+  if (threadIdx.x == 0) *row_scale = quantized.scale;
+  for (u32 base = 0; base * CHUNK < inner; base += span) {
+    const u32 first = base + threadIdx.x;
+    if (span * CHUNK < inner) activate_chunks<WIDE, KIND>(gate, inner, first, step, held);
+#pragma unroll
+    for (u32 j = 0; j < PARTS; ++j) {
+      unpack(held[j], x);
+      store_raw<WIDE>(out, (first + j * step) * CHUNK, inner, quantized(x));
+    }
+  }
+}
+
+template <u32 KIND>
+__device__ __forceinline__ void activate_row_of(const T* gate, T* out, u32 inner) {
+  if (is_wide<CHUNK>(gate, inner) && is_wide<CHUNK>(out, inner)) {
+    activate_row<true, KIND, NUM_PARTS>(gate, out, inner);
+  } else {
+    activate_row<false, KIND, 1>(gate, out, inner);
   }
 }
 
 // out (num_rows, inner) = f(gate) * up, where a row of gate_up (num_rows, 2 * inner) is gate then
 // up. Grid (num_rows, any): the blocks of y share a row.
-KERNEL(256) activate_and_mul(const T* gate_up, T* out, u32 inner, u32 kind) {
+KERNEL(128, 8)
+activate_and_mul(const T* gate_up, T* out, u32 inner, u32 kind) {
   gate_up += u64(blockIdx.x) * inner * 2;
   out += u64(blockIdx.x) * inner;
-  if (kind == SILU) activate_row<SILU>(gate_up, out, inner);
-  if (kind == GELU_TANH) activate_row<GELU_TANH>(gate_up, out, inner);
-  if (kind == GELU) activate_row<GELU>(gate_up, out, inner);
-  if (kind == RELU) activate_row<RELU>(gate_up, out, inner);
+  if (kind == SILU) activate_row_of<SILU>(gate_up, out, inner);
+  if (kind == GELU_TANH) activate_row_of<GELU_TANH>(gate_up, out, inner);
+  if (kind == GELU) activate_row_of<GELU>(gate_up, out, inner);
+  if (kind == RELU) activate_row_of<RELU>(gate_up, out, inner);
 }
 EXPORT(activate_and_mul)
+
+template <u32 KIND>
+__device__ __forceinline__ void activate_row_e4m3_of(const T* gate, u8* out, float* row_scale,
+                                                     u32 inner, u32 (&scratch)[WARP_SIZE]) {
+  if (is_wide<CHUNK>(gate, inner) && is_wide<CHUNK>(out, inner)) {
+    activate_row_e4m3<true, KIND, NUM_HELD>(gate, out, row_scale, inner, scratch);
+  } else {
+    activate_row_e4m3<false, KIND, 1>(gate, out, row_scale, inner, scratch);
+  }
+}
+
+// As `activate_and_mul` followed by `quantize_rows`: out (num_rows, inner) is E4M3, to be
+// multiplied by scales (num_rows). One block per row, of any size; ceil(inner / 32) threads, at
+// most 768, hold the row.
+KERNEL(768)
+activate_and_mul_fp8(const T* gate_up, u8* out, float* scales, u32 inner, u32 kind) {
+  __shared__ u32 scratch[WARP_SIZE];
+  gate_up += u64(blockIdx.x) * inner * 2;
+  out += u64(blockIdx.x) * inner;
+  scales += blockIdx.x;
+  if (kind == SILU) activate_row_e4m3_of<SILU>(gate_up, out, scales, inner, scratch);
+  if (kind == GELU_TANH) activate_row_e4m3_of<GELU_TANH>(gate_up, out, scales, inner, scratch);
+  if (kind == GELU) activate_row_e4m3_of<GELU>(gate_up, out, scales, inner, scratch);
+  if (kind == RELU) activate_row_e4m3_of<RELU>(gate_up, out, scales, inner, scratch);
+}
+EXPORT(activate_and_mul_fp8)
 
 template <u32 KIND>
 __device__ __forceinline__ void activate_all(T* x, u64 n) {

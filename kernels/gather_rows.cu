@@ -5,7 +5,20 @@ template <class Piece>
 __device__ __forceinline__ void copy_row(const void* from, void* to, u32 row_bytes) {
   const Piece* source = static_cast<const Piece*>(from);
   Piece* target = static_cast<Piece*>(to);
-  for (u32 i = threadIdx.x; i < row_bytes / sizeof(Piece); i += blockDim.x) target[i] = source[i];
+  const u32 n = row_bytes / sizeof(Piece), step = blockDim.x;
+  // Several loads are under way before the first store.
+  constexpr u32 NUM_PARTS = 4;
+  for (u32 first = threadIdx.x; first < n; first += NUM_PARTS * step) {
+    Piece pieces[NUM_PARTS];
+#pragma unroll
+    for (u32 j = 0; j < NUM_PARTS; ++j) {
+      if (first + j * step < n) pieces[j] = source[first + j * step];
+    }
+#pragma unroll
+    for (u32 j = 0; j < NUM_PARTS; ++j) {
+      if (first + j * step < n) target[first + j * step] = pieces[j];
+    }
+  }
 }
 
 // out (num_out, row_bytes) = x (num_rows, row_bytes)[indices (num_out)]; row_bytes is even.

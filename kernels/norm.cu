@@ -5,8 +5,8 @@
 // Who holds which element follows from the width alone, so the order of a sum does too.
 #include "common.cuh"
 
-// Pieces of a row that a thread holds in registers: with 1024 threads, 8192 elements.
-constexpr u32 NUM_PARTS = 2;
+// Chunks of a row that a thread holds in registers: with 512 threads, 8192 elements.
+constexpr u32 NUM_PARTS = 4;
 // Widest head that neighbouring lanes of one warp normalize without a barrier.
 constexpr u32 MAX_WARP_WIDTH = WARP_SIZE * CHUNK;
 
@@ -15,6 +15,11 @@ struct Norm {
   const float* bias;    // (width) or null
   float eps;
   u32 is_layer;
+
+  template <u32 N>
+  __device__ __forceinline__ bool is_wide_too(u32 width) const {
+    return is_wide<N>(weight, width) && is_wide<N>(bias, width);
+  }
 };
 
 // Threads that share a row, and how they add up: a block, or neighbouring lanes.
@@ -35,31 +40,47 @@ struct Lanes {
   }
 };
 
-// What a thread holds of a row: PARTS times N consecutive elements.
-template <u32 PARTS, u32 N>
-struct Parts {
+// One thread's share of a row: PARTS chunks of N elements in every span. The row is one span if it
+// fits in the group's registers; else its spans are read again for every step.
+template <bool WIDE, u32 PARTS, u32 N, class Group>
+struct NormRow {
+  const Norm& norm;
+  const u32 width;
+  const Group group;
   float x[PARTS][N];
-  u32 first, step, width;
+  Chunk<float, N> weight[PARTS];
+  float mean = 0.0f, scale;
 
-  __device__ __forceinline__ u32 start(u32 part) const { return (first + part * step) * N; }
+  __device__ __forceinline__ NormRow(const Norm& norm, u32 width, Group group)
+      : norm(norm), width(width), group(group) {}
+
+  __device__ __forceinline__ u32 span() const { return PARTS * N * group.step; }
+  __device__ __forceinline__ u32 start(u32 base, u32 part) const {
+    return base + (group.first + part * group.step) * N;
+  }
 
   template <class E>
-  __device__ __forceinline__ void load(const E* row, bool wide) {
+  __device__ __forceinline__ void load(const E* row, u32 base, Chunk<E, N> (&chunks)[PARTS]) const {
 #pragma unroll
-    for (u32 j = 0; j < PARTS; ++j) load_part(row, start(j), width, wide, x[j]);
+    for (u32 j = 0; j < PARTS; ++j) chunks[j] = load_raw<WIDE, N>(row, start(base, j), width);
+  }
+
+  template <class E>
+  __device__ __forceinline__ void unpack_all(const Chunk<E, N> (&chunks)[PARTS]) {
+#pragma unroll
+    for (u32 j = 0; j < PARTS; ++j) unpack(chunks[j], x[j]);
   }
 
   // Adds `delta` and stores the sums in `row`.
   template <class E>
-  __device__ __forceinline__ void add(E* row, const T* delta, bool wide) {
-    float y[PARTS][N];
-#pragma unroll
-    for (u32 j = 0; j < PARTS; ++j) load_part(delta, start(j), width, wide, y[j]);
+  __device__ __forceinline__ void add(E* row, u32 base, const Chunk<T, N> (&delta)[PARTS]) {
 #pragma unroll
     for (u32 j = 0; j < PARTS; ++j) {
+      float y[N];
+      unpack(delta[j], y);
 #pragma unroll
-      for (u32 i = 0; i < N; ++i) x[j][i] += y[j][i];
-      store_part(row, start(j), width, wide, x[j]);
+      for (u32 i = 0; i < N; ++i) x[j][i] += y[i];
+      store_rounded<WIDE>(row, start(base, j), width, x[j]);
     }
   }
 
@@ -82,93 +103,173 @@ struct Parts {
   }
 
   // What is past the end of the row stays 0.
-  __device__ __forceinline__ void subtract(float mean) {
+  __device__ __forceinline__ void subtract_mean(u32 base) {
 #pragma unroll
     for (u32 j = 0; j < PARTS; ++j) {
 #pragma unroll
-      for (u32 i = 0; i < N; ++i) x[j][i] = start(j) + i < width ? x[j][i] - mean : 0.0f;
+      for (u32 i = 0; i < N; ++i) x[j][i] = start(base, j) + i < width ? x[j][i] - mean : 0.0f;
     }
   }
 
+  // row (width) += delta (width), if there is one; leaves what normalizes it.
   template <class E>
-  __device__ __forceinline__ void store_scaled(float scale, const Norm& norm, E* out, bool wide) {
-    const bool weight_is_wide = is_wide<N>(norm.weight, width);
-    const bool bias_is_wide = is_wide<N>(norm.bias, width);
+  __device__ __forceinline__ void prepare(E* row, const T* delta) {
+    const float inverse_width = 1.0f / float(width);
+    float total = 0.0f, squares = 0.0f;
+    for (u32 base = 0; base < width; base += span()) {
+      Chunk<E, N> own[PARTS];
+      Chunk<T, N> added[PARTS];
+      load(row, base, own);
+      if (delta) load(delta, base, added);
+      load(norm.weight, base, weight);
+      unpack_all(own);
+      if (delta) add(row, base, added);
+      if (norm.is_layer) {
+        total = sum(total);
+      } else {
+        squares = sum_of_squares(squares);
+      }
+    }
+    if (norm.is_layer) {
+      mean = group.sum(total, 0) * inverse_width;
+      for (u32 base = 0; base < width; base += span()) {
+        if (width > span()) reload(row, base);
+        subtract_mean(base);
+        squares = sum_of_squares(squares);
+      }
+    }
+    scale = rsqrtf(group.sum(squares, 1) * inverse_width + norm.eps);
+  }
+
+  template <class E>
+  __device__ __forceinline__ void reload(const E* row, u32 base) {
+    Chunk<E, N> own[PARTS];
+    load(row, base, own);
+    unpack_all(own);
+  }
+
+  // Leaves the normalized span in `x`. After `prepare`.
+  template <class E>
+  __device__ __forceinline__ void normalize(const E* row, u32 base) {
+    if (width > span()) {
+      reload(row, base);
+      if (norm.is_layer) subtract_mean(base);
+      load(norm.weight, base, weight);
+    }
 #pragma unroll
     for (u32 j = 0; j < PARTS; ++j) {
-      if (start(j) >= width) break;
       float y[N];
-      load_part(norm.weight, start(j), width, weight_is_wide, y);
+      unpack(weight[j], y);
 #pragma unroll
       for (u32 i = 0; i < N; ++i) x[j][i] = x[j][i] * scale * y[i];
-      if (norm.bias) {
-        load_part(norm.bias, start(j), width, bias_is_wide, y);
+      if (!norm.bias) continue;
+      unpack(load_raw<WIDE, N>(norm.bias, start(base, j), width), y);
 #pragma unroll
-        for (u32 i = 0; i < N; ++i) x[j][i] += y[i];
+      for (u32 i = 0; i < N; ++i) x[j][i] += y[i];
+    }
+  }
+
+  // out (width) = norm(row). `row` may be `out`.
+  template <class E, class Out>
+  __device__ __forceinline__ void write(E* row, const T* delta, Out* out) {
+    prepare(row, delta);
+    for (u32 base = 0; base < width; base += span()) {
+      normalize(row, base);
+#pragma unroll
+      for (u32 j = 0; j < PARTS; ++j) store_rounded<WIDE>(out, start(base, j), width, x[j]);
+    }
+  }
+
+  // As `normalize`, rounded to T.
+  template <class E>
+  __device__ __forceinline__ void normalize_as_stored(const E* row, u32 base) {
+    normalize(row, base);
+#pragma unroll
+    for (u32 j = 0; j < PARTS; ++j) {
+      Chunk<T, N> chunk;
+      pack(x[j], chunk);
+      unpack(chunk, x[j]);
+    }
+  }
+
+  // out (width) = norm(row) as E4M3 over the row's scale.
+  __device__ __forceinline__ void write_e4m3(float* row, const T* delta, u8* out, float* row_scale,
+                                             u32 (&scratch)[WARP_SIZE]) {
+    prepare(row, delta);
+    u32 largest = 0;
+    for (u32 base = 0; base < width; base += span()) {
+      normalize_as_stored(row, base);
+#pragma unroll
+      for (u32 j = 0; j < PARTS; ++j) largest = largest_size(largest, x[j]);
+    }
+    const RowQuantizer quantized(block_reduce<Max>(largest, scratch));
+    if (threadIdx.x == 0) *row_scale = quantized.scale;
+    for (u32 base = 0; base < width; base += span()) {
+      if (width > span()) normalize_as_stored(row, base);
+#pragma unroll
+      for (u32 j = 0; j < PARTS; ++j) {
+        store_raw<WIDE>(out, start(base, j), width, quantized(x[j]));
       }
-      store_part(out, start(j), width, wide, x[j]);
     }
   }
 };
 
-// row (width) += delta (width), if there is one; out (width) = norm(row). `row` may be `out`.
-// A row that does not fit in the group's registers is read again for every step.
+// A row that cannot be read in whole chunks takes one part at a time; the order of sums is the same.
 template <u32 PARTS, u32 N, class Group, class E, class Out>
 __device__ __forceinline__ void norm_row(E* row, const T* delta, const Norm& norm, Out* out,
                                          u32 width, bool wide, Group group) {
-  const u32 capacity = PARTS * group.step;
-  Parts<PARTS, N> parts;
-  parts.step = group.step;
-  parts.width = width;
-  const u32 last = group.first + (width - 1) / (capacity * N) * capacity;
-  const bool fits = last == group.first;
-  float sum = 0.0f, mean = 0.0f, squares = 0.0f;
-  for (parts.first = group.first; parts.first <= last; parts.first += capacity) {
-    parts.load(row, wide);
-    if (delta) parts.add(row, delta, wide);
-    if (norm.is_layer) {
-      sum = parts.sum(sum);
-    } else {
-      squares = parts.sum_of_squares(squares);
-    }
-  }
-  if (norm.is_layer) {
-    mean = group.sum(sum, 0) / float(width);
-  for (parts.first = group.first; parts.first <= last; parts.first += capacity) {
-      if (!fits) parts.load(row, wide);
-      parts.subtract(mean);
-      squares = parts.sum_of_squares(squares);
-    }
-  }
-  const float scale = 1.0f / sqrtf(group.sum(squares, 1) / float(width) + norm.eps);
-  for (parts.first = group.first; parts.first <= last; parts.first += capacity) {
-    if (!fits) {
-      parts.load(row, wide);
-      if (norm.is_layer) parts.subtract(mean);
-    }
-    parts.store_scaled(scale, norm, out, wide);
+  if (wide) {
+    NormRow<true, PARTS, N, Group>(norm, width, group).write(row, delta, out);
+  } else {
+    NormRow<false, 1, N, Group>(norm, width, group).write(row, delta, out);
   }
 }
 
 // residual (num_rows, width) += delta (num_rows, width) if there is one; out (num_rows, width) =
 // norm(residual). One block per row;
-// block size: ceil(width / 8), at most 1024, rounded up to a multiple of 32.
-KERNEL(1024)
+// block size: ceil(width / 16), at most 512, rounded up to a multiple of 32.
+KERNEL(512)
 add_norm(float* residual, const T* delta, const float* weight, const float* bias, float eps,
          u32 layer_norm, T* out, u32 width) {
   __shared__ float scratch[2][WARP_SIZE];
   const u64 row = u64(blockIdx.x) * width;
-  const bool wide = is_wide<F32_CHUNK>(residual, width) && is_wide<F32_CHUNK>(out, width) &&
-                    is_wide<F32_CHUNK>(delta, width);
-  const Block block{scratch, threadIdx.x, blockDim.x};
   const Norm norm{weight, bias, eps, layer_norm};
+  const bool wide = is_wide<F32_CHUNK>(residual, width) && is_wide<F32_CHUNK>(out, width) &&
+                    is_wide<F32_CHUNK>(delta, width) && norm.is_wide_too<F32_CHUNK>(width);
+  const Block block{scratch, threadIdx.x, blockDim.x};
   norm_row<NUM_PARTS, F32_CHUNK>(residual + row, delta ? delta + row : nullptr, norm, out + row,
                                  width, wide, block);
 }
 EXPORT(add_norm)
 
+// As `add_norm` followed by `quantize_rows`: out (num_rows, width) is E4M3, to be multiplied by
+// scales (num_rows). Launched as `add_norm`.
+KERNEL(512)
+add_norm_fp8(float* residual, const T* delta, const float* weight, const float* bias, float eps,
+             u32 layer_norm, u8* out, float* scales, u32 width) {
+  __shared__ float scratch[2][WARP_SIZE];
+  __shared__ u32 max_scratch[WARP_SIZE];
+  const u64 row = u64(blockIdx.x) * width;
+  const Norm norm{weight, bias, eps, layer_norm};
+  const bool wide = is_wide<F32_CHUNK>(residual, width) && is_wide<F32_CHUNK>(out, width) &&
+                    is_wide<F32_CHUNK>(delta, width) && norm.is_wide_too<F32_CHUNK>(width);
+  const Block block{scratch, threadIdx.x, blockDim.x};
+  residual += row;
+  delta = delta ? delta + row : nullptr;
+  out += row;
+  scales += blockIdx.x;
+  if (wide) {
+    NormRow<true, NUM_PARTS, F32_CHUNK, Block>(norm, width, block)
+        .write_e4m3(residual, delta, out, scales, max_scratch);
+  } else {
+    NormRow<false, 1, F32_CHUNK, Block>(norm, width, block)
+        .write_e4m3(residual, delta, out, scales, max_scratch);
+  }
+}
+EXPORT(add_norm_fp8)
+
 // x (num_rows, width) = norm(x). Launched as `add_norm`.
-KERNEL(1024)
+KERNEL(512)
 norm_in_place(float* x, const float* weight, const float* bias, float eps, u32 layer_norm,
               u32 width) {
   __shared__ float scratch[2][WARP_SIZE];
@@ -176,14 +277,15 @@ norm_in_place(float* x, const float* weight, const float* bias, float eps, u32 l
   const Block block{scratch, threadIdx.x, blockDim.x};
   const Norm norm{weight, bias, eps, layer_norm};
   const T* no_delta = nullptr;
-  norm_row<NUM_PARTS, F32_CHUNK>(x, no_delta, norm, x, width, is_wide<F32_CHUNK>(x, width), block);
+  const bool wide = is_wide<F32_CHUNK>(x, width) && norm.is_wide_too<F32_CHUNK>(width);
+  norm_row<NUM_PARTS, F32_CHUNK>(x, no_delta, norm, x, width, wide, block);
 }
 EXPORT(norm_in_place)
 
 // Normalizes `num_heads` heads of `head_dim` by themselves, in place, from column `start` of each
 // row of x (num_rows, row_stride). One block per row.
 // head_dim <= 256: any multiple of 32 threads; else as `add_norm` of that width.
-KERNEL(1024)
+KERNEL(512)
 norm_heads(T* x, u32 row_stride, u32 start, u32 num_heads, u32 head_dim, const float* weight,
            const float* bias, float eps, u32 layer_norm) {
   __shared__ float scratch[2][WARP_SIZE];
@@ -191,7 +293,7 @@ norm_heads(T* x, u32 row_stride, u32 start, u32 num_heads, u32 head_dim, const f
   const Norm norm{weight, bias, eps, layer_norm};
   const T* no_delta = nullptr;
   if (head_dim > MAX_WARP_WIDTH) {
-    const bool wide = is_wide<F32_CHUNK>(row, head_dim);
+    const bool wide = is_wide<F32_CHUNK>(row, head_dim) && norm.is_wide_too<F32_CHUNK>(head_dim);
     const Block block{scratch, threadIdx.x, blockDim.x};
     for (u32 head = 0; head < num_heads; ++head) {
       T* values = row + head * head_dim;
@@ -202,7 +304,7 @@ norm_heads(T* x, u32 row_stride, u32 start, u32 num_heads, u32 head_dim, const f
   }
   u32 lanes = 1;
   while (lanes * CHUNK < head_dim) lanes *= 2;
-  const bool wide = is_wide<CHUNK>(row, head_dim);
+  const bool wide = is_wide<CHUNK>(row, head_dim) && norm.is_wide_too<CHUNK>(head_dim);
   const u32 heads_at_once = blockDim.x / lanes;
   // All lanes of a warp stay in the loop for the butterfly; past the last head they hold nothing.
   for (u32 turn = 0; turn < num_heads; turn += heads_at_once) {

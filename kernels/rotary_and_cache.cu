@@ -5,80 +5,140 @@
 // Slot of a row that pads the batch of a CUDA graph.
 constexpr u32 NO_SLOT = 0xFFFFFFFFu;
 
+// Heads whose values a thread has under way at once.
+constexpr u32 NUM_HEADS_AT_ONCE = 3;
+
 struct Shape {
   u32 num_heads, num_kv_heads, head_dim, block_size;
+
+  __device__ __forceinline__ u32 k_end() const { return num_heads + num_kv_heads; }
+  __device__ __forceinline__ u32 v_end() const { return num_heads + 2 * num_kv_heads; }
+  __device__ __forceinline__ bool is_k(u32 head) const {
+    return head >= num_heads && head < k_end();
+  }
 };
 
-// Where head `head` of the token of `slot` starts in a cache of one layer,
-// (num_blocks, num_kv_heads, block_size, head_dim).
-__device__ __forceinline__ u64 cache_start(const Shape& shape, u32 slot, u32 head) {
-  const u32 block = slot / shape.block_size, offset = slot % shape.block_size;
-  return ((u64(block) * shape.num_kv_heads + head) * shape.block_size + offset) * shape.head_dim;
-}
+// Where the K and V of one token go, from head to head.
+struct Slot {
+  T *k, *v;    // of the first head
+  u32 stride;  // from a head to the next
 
-__device__ __forceinline__ void rotate_pair(float& low, float& high, float cos, float sin) {
-  const float before = low;
-  low = before * cos - high * sin;
-  high = high * cos + before * sin;
-}
+  __device__ __forceinline__ Slot(const Shape& shape, u32 slot, T* k_cache, T* v_cache)
+      : stride(shape.block_size * shape.head_dim) {
+    const u32 block = slot / shape.block_size, offset = slot % shape.block_size;
+    const u64 start = u64(block) * shape.num_kv_heads * stride + offset * shape.head_dim;
+    k = k_cache + start;
+    v = v_cache + start;
+  }
 
-// Rotates q and k in place; rotated k also goes to `k_cache`. Without angles, k is only copied.
-// Each thread takes N elements of the low half of a head and their partners in the high half.
-template <u32 N>
-__device__ __forceinline__ void rotate(T* row, const float* angles, const Shape& shape, u32 slot,
-                                       T* k_cache, bool wide) {
-  const u32 half = shape.head_dim / 2, parts = (half + N - 1) / N;
-  const u32 num_items = (shape.num_heads + shape.num_kv_heads) * parts;
-  const u32 first_item = angles ? 0 : shape.num_heads * parts;
-  for (u32 item = first_item + threadIdx.x; item < num_items; item += blockDim.x) {
-    const u32 head = item / parts, start = item % parts * N;
-    T* low = row + head * shape.head_dim;
-    T* high = low + half;
-    float x[N], y[N];
-    load_part(low, start, half, wide, x);
-    load_part(high, start, half, wide, y);
-    if (angles) {
+  // Where the key or value head goes that is number `head` of the row.
+  __device__ __forceinline__ T* of_head(const Shape& shape, u32 head) const {
+    const u64 kv_head = head - (shape.is_k(head) ? shape.num_heads : shape.k_end());
+    return (shape.is_k(head) ? k : v) + kv_head * stride;
+  }
+};
+
+// One thread's share of a token: chunk `start` of the low half and its partner in the high half of
+// every step-th head.
+template <bool WIDE, u32 HEADS>
+struct RotaryItems {
+  const Shape& shape;
+  T* row;
+  u32 start, step;
+  Chunk<T, CHUNK> low[HEADS], high[HEADS];
+
+  __device__ __forceinline__ RotaryItems(const Shape& shape, T* row, u32 start, u32 step)
+      : shape(shape), row(row), start(start), step(step) {}
+
+  __device__ __forceinline__ void load(u32 first_head, u32 end) {
+    const u32 half = shape.head_dim / 2;
 #pragma unroll
-      for (u32 i = 0; i < N; i += 2) {
-        float angle[4];
-        load_part(angles, 2 * (start + i), 2 * half, wide, angle);
-        rotate_pair(x[i], y[i], angle[0], angle[1]);
-        rotate_pair(x[i + 1], y[i + 1], angle[2], angle[3]);
+    for (u32 j = 0; j < HEADS; ++j) {
+      const u32 head = first_head + j * step;
+      const T* values = row + head * shape.head_dim;
+      const u32 width = head < end ? half : 0;
+      low[j] = load_raw<WIDE, CHUNK>(values, start, width);
+      high[j] = load_raw<WIDE, CHUNK>(values + half, start, width);
+    }
+  }
+
+  // `angles`: (cos, sin) of each pair.
+  __device__ __forceinline__ void rotate(u32 j, const Chunk<float, 2 * CHUNK>& angles) {
+    float x[CHUNK], y[CHUNK], turn[2 * CHUNK];
+    unpack(low[j], x);
+    unpack(high[j], y);
+    unpack(angles, turn);
+#pragma unroll
+    for (u32 i = 0; i < CHUNK; ++i) {
+      const float before = x[i], cos = turn[2 * i], sin = turn[2 * i + 1];
+      x[i] = before * cos - y[i] * sin;
+      y[i] = y[i] * cos + before * sin;
+    }
+    pack(x, low[j]);
+    pack(y, high[j]);
+  }
+
+  __device__ __forceinline__ void store(u32 j, T* head) const {
+    const u32 half = shape.head_dim / 2;
+    store_raw<WIDE>(head, start, half, low[j]);
+    store_raw<WIDE>(head + half, start, half, high[j]);
+  }
+};
+
+template <bool WIDE, u32 HEADS>
+__device__ __forceinline__ void rotate_and_cache(T* row, const u32* position, const float* cos_sin,
+                                                 const u32* slot_of_row, T* k_cache, T* v_cache,
+                                                 const Shape& shape) {
+  const u32 half = shape.head_dim / 2, parts = (half + CHUNK - 1) / CHUNK;
+  const u32 heads_at_once = blockDim.x / parts, own_head = threadIdx.x / parts;
+  if (own_head >= heads_at_once) return;
+  // The head's values, its angles and its slot do not wait for each other.
+  const u32 place = *position, slot_index = *slot_of_row;
+  const u32 start = threadIdx.x % parts * CHUNK, step = heads_at_once * gridDim.y;
+  u32 head = (cos_sin ? 0 : shape.num_heads) + blockIdx.y * heads_at_once + own_head;
+  RotaryItems<WIDE, HEADS> items(shape, row, start, step);
+  items.load(head, shape.v_end());
+  Chunk<float, 2 * CHUNK> angles;
+  if (cos_sin) {
+    const float* of_token = cos_sin + u64(place) * shape.head_dim;
+    angles = load_raw<WIDE, 2 * CHUNK>(of_token, 2 * start, 2 * half);
+  }
+  const bool has_slot = slot_index != NO_SLOT;
+  const Slot slot(shape, slot_index, k_cache, v_cache);
+  for (; head < shape.v_end(); head += HEADS * step) {
+#pragma unroll
+    for (u32 j = 0; j < HEADS; ++j) {
+      const u32 own = head + j * step;
+      if (own >= shape.v_end()) break;
+      if (cos_sin && own < shape.k_end()) {
+        items.rotate(j, angles);
+        items.store(j, row + own * shape.head_dim);
       }
-      store_part(low, start, half, wide, x);
-      store_part(high, start, half, wide, y);
+      if (has_slot && own >= shape.num_heads) items.store(j, slot.of_head(shape, own));
     }
-    if (head >= shape.num_heads && slot != NO_SLOT) {
-      T* cached = k_cache + cache_start(shape, slot, head - shape.num_heads);
-      store_part(cached, start, half, wide, x);
-      store_part(cached + half, start, half, wide, y);
-    }
+    items.load(head + HEADS * step, shape.v_end());
   }
 }
 
-// One row of qkv (num_tokens, (num_heads + 2 * num_kv_heads) * head_dim) per block: its q heads and
-// k heads are rotated in place by the angles of positions (num_tokens), cos_sin (num_positions,
-// head_dim / 2) of (cos, sin) or null for none; k and v go to slot_mapping (num_tokens) of
-// k_cache and v_cache (num_blocks, num_kv_heads, block_size, head_dim). Any block size.
-KERNEL(512)
+// Row t of qkv (num_tokens, (num_heads + 2 * num_kv_heads) * head_dim): its q heads and k heads are
+// rotated in place by the angles of positions (num_tokens), cos_sin (num_positions, head_dim / 2)
+// of (cos, sin) or null for none; k and v go to slot_mapping (num_tokens) of k_cache and v_cache
+// (num_blocks, num_kv_heads, block_size, head_dim). Grid (num_tokens, any): the blocks of y share a
+// token; head_dim / 16 to 128 threads.
+KERNEL(128)
 rotary_and_cache(T* qkv, const u32* positions, const float* cos_sin, const u32* slot_mapping,
                  T* k_cache, T* v_cache, u32 num_heads, u32 num_kv_heads, u32 head_dim,
                  u32 block_size) {
   const Shape shape{num_heads, num_kv_heads, head_dim, block_size};
-  const u32 k_end = (num_heads + num_kv_heads) * head_dim, v_width = num_kv_heads * head_dim;
-  T* row = qkv + u64(blockIdx.x) * (k_end + v_width);
-  const u32 slot = slot_mapping[blockIdx.x];
-  const float* angles = cos_sin ? cos_sin + u64(positions[blockIdx.x]) * head_dim : nullptr;
+  T* row = qkv + u64(blockIdx.x) * (shape.v_end() * head_dim);
+  const u32 *position = positions + blockIdx.x, *slot = slot_mapping + blockIdx.x;
   const bool wide = head_dim % (2 * CHUNK) == 0 && is_aligned(qkv, 16) && is_aligned(cos_sin, 16) &&
                     is_aligned(k_cache, 16) && is_aligned(v_cache, 16);
-  if (angles || slot != NO_SLOT) rotate<CHUNK>(row, angles, shape, slot, k_cache, wide);
-  if (slot == NO_SLOT) return;
-  const u32 parts = (head_dim + CHUNK - 1) / CHUNK;
-  for (u32 item = threadIdx.x; item < num_kv_heads * parts; item += blockDim.x) {
-    const u32 head = item / parts, start = item % parts * CHUNK;
-    float values[CHUNK];
-    load_part(row + k_end + head * head_dim, start, head_dim, wide, values);
-    store_part(v_cache + cache_start(shape, slot, head), start, head_dim, wide, values);
+  if (wide) {
+    rotate_and_cache<true, NUM_HEADS_AT_ONCE>(row, position, cos_sin, slot, k_cache, v_cache,
+                                              shape);
+  } else {
+    rotate_and_cache<false, 1>(row, position, cos_sin, slot, k_cache, v_cache, shape);
   }
 }
 EXPORT(rotary_and_cache)

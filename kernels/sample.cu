@@ -45,11 +45,8 @@ constexpr u32 NO_TOKEN_ALLOWED = 2;
 // Beside `Scratch`, what must outlive passes over the row.
 struct SampleScratch : Scratch {
   u64 random_bits;
-  u64 nucleus;           // mass that top-p asks for
-  u32 floor;             // least key that min-p keeps
-  u32 top_k;             // 0: off
-  float top_p;           // 1: off
-  bool is_share_of_row;  // top-p is a share of the whole row
+  u32 top_k;    // 0: off
+  float top_p;  // 1: off
 };
 
 // What was seen of the untouched logits.
@@ -260,7 +257,7 @@ __device__ __noinline__ u32 draw_from_candidates(u32 n, SampleScratch& scratch) 
   for (u32 i = threadIdx.x; i < n; i += blockDim.x) sum += mass_of(i);
   sum = block_sum(sum, scratch);
   if (scratch.top_p < 1.0f) {
-    const u64 nucleus = scratch.is_share_of_row ? scratch.nucleus : nucleus_of(scratch.top_p, sum);
+    const u64 nucleus = nucleus_of(scratch.top_p, sum);
     if (nucleus < sum) n = locate(n, nucleus - 1, mass_of, scratch).index + 1;
   }
   // From here on by ascending token, the key below it.
@@ -278,114 +275,208 @@ __device__ __noinline__ u32 draw_from_candidates(u32 n, SampleScratch& scratch) 
   return u32(candidates[place.index] >> 32);
 }
 
-// Largest key such that the tokens that reach it have at least this count and mass. Those that
-// reach `low` do.
-__device__ __forceinline__ u32 bisect_key(u32 low, u32 count, u64 mass, Scratch& scratch) {
-  u32 high = ordered(scratch.max) + 1;
-  while (high - low > 1) {
-    const u32 middle = low + (high - low) / 2;
-    measure(Cut{middle, ANY_TOKEN}, false, scratch);
-    if (scratch.kept.count >= count && scratch.kept.mass >= mass) {
-      low = middle;
-    } else {
-      high = middle;
+constexpr u32 NUM_BUCKETS = 2048;
+// At first, buckets are equal distances from the maximum; what is 32 nats below weighs nothing.
+constexpr float BUCKETS_PER_NAT = NUM_BUCKETS / 32;
+
+// A range of keys cut into buckets, the most likely tokens in bucket 0.
+struct Buckets {
+  u32 low, high;  // least and largest key
+  u32 shift;
+  bool is_by_distance;
+
+  __device__ __forceinline__ u32 operator()(u32 key, float max) const {
+    if (!is_by_distance) return (high - key) >> shift;
+    return u32(fminf((max - from_ordered(key)) * BUCKETS_PER_NAT, float(NUM_BUCKETS)));
+  }
+
+  // Least key of a bucket or of those before it.
+  __device__ __forceinline__ u32 least_key(u32 bucket, float max) const {
+    u32 below = low, reaching = high;
+    if ((*this)(below, max) <= bucket) return below;
+    while (reaching - below > 1) {
+      const u32 middle = below + (reaching - below) / 2;
+      ((*this)(middle, max) <= bucket ? reaching : below) = middle;
+    }
+    return reaching;
+  }
+
+  // The keys of one bucket, to be cut in their turn.
+  __device__ __forceinline__ Buckets inside(u32 bucket, float max) const {
+    const u32 least = least_key(bucket, max);
+    const u32 largest = bucket > 0 ? least_key(bucket - 1, max) - 1 : high;
+    u32 bits = 0;
+    while ((largest - least) >> bits >= NUM_BUCKETS) ++bits;
+    return Buckets{least, largest, bits, false};
+  }
+};
+
+// Calls visit(value, key, token) for the tokens of all segments that reach `low`; all lanes of a
+// warp at once.
+template <class Visit>
+__device__ __forceinline__ void for_each_token(u32 low, const Scratch& scratch, Visit visit) {
+  const Row row = scratch.row;
+  for (u32 segment = warp_index(); segment < row.num_segments(); segment += num_warps()) {
+    if (scratch.segment_keys[segment] < low) continue;
+    float x[PER_LANE];
+    load_segment(row, segment, x);
+#pragma unroll
+    for (u32 i = 0; i < PER_LANE; ++i) {
+      const float value = row.scaled(x[i]);
+      visit(value, ordered(value), token_of(segment, i));
     }
   }
-  return low;
 }
 
-// Least token such that the ties at `key` up to it are `wanted` in number.
-__device__ __forceinline__ u32 bisect_ties(u32 key, u32 wanted, Scratch& scratch) {
-  measure(Cut{key + 1, ANY_TOKEN}, false, scratch);
-  const u32 above = scratch.kept.count;
-  u32 low = 0, high = scratch.row.size - 1;
-  while (low < high) {
-    const u32 middle = low + (high - low) / 2;
-    measure(Cut{key, middle}, false, scratch);
-    if (scratch.kept.count - above >= wanted) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
+// What the tokens of each bucket are in number or weigh, as two halves.
+struct Histogram {
+  u32* low;  // (2, NUM_BUCKETS)
+
+  __device__ __forceinline__ u64 operator[](u32 bucket) const {
+    return u64(low[NUM_BUCKETS + bucket]) << 32 | low[bucket];
   }
-  return low;
+
+  // There are no fast additions to 64 bits of shared memory.
+  __device__ __forceinline__ void add(u32 bucket, u64 amount) {
+    const u32 added = u32(amount);
+    const u32 before = atomicAdd(&low[bucket], added);
+    const u32 above = u32(amount >> 32) + (before + added < before);
+    if (above > 0) atomicAdd(&low[NUM_BUCKETS + bucket], above);
+  }
+};
+
+// Borrows the memory of the candidates.
+__device__ __noinline__ Histogram fill_histogram(Buckets buckets, bool counts, Scratch& scratch) {
+  Histogram histogram{reinterpret_cast<u32*>(scratch.candidates)};
+  const float max = scratch.max;
+  __syncthreads();
+  for (u32 i = threadIdx.x; i < 2 * NUM_BUCKETS; i += blockDim.x) histogram.low[i] = 0;
+  __syncthreads();
+  for_each_token(buckets.low, scratch, [&](float value, u32 key, u32) {
+    if (key < buckets.low || key > buckets.high) return;
+    const u32 bucket = buckets(key, max);
+    if (bucket < NUM_BUCKETS) histogram.add(bucket, counts ? 1 : weight(value, max));
+  });
+  __syncthreads();
+  return histogram;
+}
+
+// Writes the rank keys of the tokens with keys low .. high to `candidates`, as many as fit, in no
+// order. Returns their number.
+__device__ __noinline__ u32 gather(u32 low, u32 high, Scratch& scratch) {
+  __syncthreads();
+  if (threadIdx.x == 0) scratch.num_candidates = 0;
+  __syncthreads();
+  for_each_token(low, scratch, [&](float, u32 key, u32 token) {
+    if (key < low || key > high) return;
+    const u32 place = atomicAdd(&scratch.num_candidates, 1);
+    if (place < MAX_CANDIDATES) scratch.candidates[place] = rank_key(key, token);
+  });
+  __syncthreads();
+  return scratch.num_candidates;
+}
+
+// Token of the tie at `key` with this index. Overwrites `segment_masses`.
+__device__ __noinline__ u32 find_tie(u32 key, u64 index, Scratch& scratch) {
+  const Row row = scratch.row;
+  for (u32 segment = warp_index(); segment < row.num_segments(); segment += num_warps()) {
+    u32 count = 0;
+    if (scratch.segment_keys[segment] >= key) {
+      float x[PER_LANE];
+      load_segment(row, segment, x);
+#pragma unroll
+      for (u32 i = 0; i < PER_LANE; ++i) count += ordered(row.scaled(x[i])) == key;
+      count = __reduce_add_sync(FULL_WARP, count);
+    }
+    if (lane_index() == 0) scratch.segment_masses[segment] = count;
+  }
+  __syncthreads();
+  const auto count_of_segment = [&](u32 i) { return scratch.segment_masses[i]; };
+  const Place place = locate(row.num_segments(), index, count_of_segment, scratch);
+  const u32 start = place.index * SEGMENT;
+  const auto is_tie = [&](u32 i) -> u64 {
+    return start + i < row.size && ordered(row.scaled(row.logits[start + i])) == key;
+  };
+  return start + locate(SEGMENT, place.residual, is_tie, scratch).index;
+}
+
+// The shortest cut of what reaches `floor` that has top_k tokens, with all ties of the last
+// (`counts`), or top_p of its mass. Narrows down the key of the last token by histograms.
+__device__ __noinline__ Cut select(u32 floor, bool counts, SampleScratch& scratch) {
+  const float max = scratch.max;
+  Buckets buckets{floor, ordered(max), 0, true};
+  Histogram histogram = fill_histogram(buckets, counts, scratch);
+  const auto amount_of = [&](u32 i) { return histogram[i]; };
+  u64 total = 0;
+  for (u32 i = threadIdx.x; i < NUM_BUCKETS; i += blockDim.x) total += amount_of(i);
+  total = block_sum(total, scratch);
+  const u64 wanted = counts ? scratch.top_k : nucleus_of(scratch.top_p, total);
+  if (wanted >= total) return Cut{floor, ANY_TOKEN};
+  u64 target = wanted - 1;
+  while (true) {
+    const Place place = locate(NUM_BUCKETS, target, amount_of, scratch);
+    target = place.residual;
+    buckets = buckets.inside(place.index, max);
+    if (buckets.low == buckets.high) break;
+    const u32 n = gather(buckets.low, buckets.high, scratch);
+    if (n <= MAX_CANDIDATES) {
+      sort_candidates(n, scratch);
+      const auto amount_of_candidate = [&](u32 i) -> u64 {
+        return counts ? 1 : weight(from_ordered(key_of(scratch.candidates[i])), max);
+      };
+      const u64 last = scratch.candidates[locate(n, target, amount_of_candidate, scratch).index];
+      return Cut{key_of(last), counts ? ANY_TOKEN : u32(last)};
+    }
+    fill_histogram(buckets, counts, scratch);
+  }
+  if (counts) return Cut{buckets.low, ANY_TOKEN};
+  const u64 each = weight(from_ordered(buckets.low), max);
+  return Cut{buckets.low, find_tie(buckets.low, target / each, scratch)};
 }
 
 // Leaves what the cut keeps of each segment in `segment_masses`.
 __device__ __noinline__ void weigh_segments(Cut cut, Scratch& scratch) {
   const Row row = scratch.row;
   const float max = scratch.max;
+  __syncthreads();
   for (u32 segment = warp_index(); segment < row.num_segments(); segment += num_warps()) {
-    float x[PER_LANE];
-    load_segment(row, segment, x);
     u64 mass = 0;
+    if (scratch.segment_keys[segment] >= cut.key) {
+      float x[PER_LANE];
+      load_segment(row, segment, x);
 #pragma unroll
-    for (u32 i = 0; i < PER_LANE; ++i) {
-      const float value = row.scaled(x[i]);
-      if (cut.keeps(ordered(value), token_of(segment, i))) mass += weight(value, max);
+      for (u32 i = 0; i < PER_LANE; ++i) {
+        const float value = row.scaled(x[i]);
+        if (cut.keeps(ordered(value), token_of(segment, i))) mass += weight(value, max);
+      }
+      mass = warp_reduce<Sum>(mass);
     }
-    mass = warp_reduce<Sum>(mass);
     if (lane_index() == 0) scratch.segment_masses[segment] = mass;
   }
   __syncthreads();
 }
 
-// Finds the cut by bisection, a pass over the row per step: for flat distributions, of which more
-// survives than fits in shared memory.
-__device__ __forceinline__ u32 draw_slowly(SampleScratch& scratch) {
-  measure(Cut{scratch.floor, ANY_TOKEN}, false, scratch);
-  u32 key = scratch.floor, last_token = ANY_TOKEN;
-  if (scratch.top_k > 0 && scratch.top_k < scratch.kept.count) {
-    key = bisect_key(key, scratch.top_k, 0, scratch);
-    measure(Cut{key, ANY_TOKEN}, false, scratch);
-  }
-  if (scratch.top_p < 1.0f) {
-    if (!scratch.is_share_of_row) scratch.nucleus = nucleus_of(scratch.top_p, scratch.kept.mass);
-    __syncthreads();
-    if (scratch.nucleus < scratch.kept.mass) {
-      key = bisect_key(key, 0, scratch.nucleus, scratch);
-      measure(Cut{key + 1, ANY_TOKEN}, false, scratch);
-      const double missing = double(scratch.nucleus - scratch.kept.mass);
-      const double each = double(weight(from_ordered(key), scratch.max));
-      last_token = bisect_ties(key, u32(ceil(missing / each)), scratch);
-    }
-  }
-  const Cut cut{key, last_token};
-  weigh_segments(cut, scratch);
-  return draw_from_segments(cut, scratch);
-}
-
-// Gathers likely tokens, further and further below the maximum, until all that survive are among
-// them.
 __device__ __forceinline__ u32 draw_truncated(const SampleRow& task, SampleScratch& scratch) {
-  const float max = scratch.max;
   const bool is_top_k = task.top_k > 0 && task.top_k < scratch.row.size;
-  const bool is_min_p = task.min_p > 0.0f;
-  if (!is_top_k && !is_min_p && task.top_p >= 1.0f) {
+  if (!is_top_k && task.min_p <= 0.0f && task.top_p >= 1.0f) {
     return draw_from_segments(Cut{0, ANY_TOKEN}, scratch);
   }
-  scratch.floor = min_p_floor(max, task.min_p);
   scratch.top_k = is_top_k ? task.top_k : 0;
   scratch.top_p = task.top_p;
-  scratch.is_share_of_row = !is_top_k && !is_min_p;
-  scratch.nucleus = nucleus_of(task.top_p, total_mass(scratch));
-  float depth = 4.0f;
-  u32 low = is_min_p ? 0 : ordered(max - depth);
+  Cut cut{min_p_floor(scratch.max, task.min_p), ANY_TOKEN};
   if (is_top_k) {
+    // The segments' maxima tell a bound where there are more segments than tokens wanted.
     const u32 bound = lower_bound_of_rank(scratch.top_k, scratch);
-    low = bound > 0 ? bound : ordered(max - depth);
+    cut.key = bound > 0 ? Max()(bound, cut.key) : select(cut.key, true, scratch).key;
+    measure(cut, true, scratch);
+    if (scratch.kept.count <= MAX_CANDIDATES) {
+      return draw_from_candidates(scratch.kept.count, scratch);
+    }
+    if (bound > 0) cut = select(cut.key, true, scratch);
   }
-  while (true) {
-    low = Max()(low, scratch.floor);
-    measure(Cut{low, ANY_TOKEN}, true, scratch);
-    const Kept kept = scratch.kept;
-    if (kept.count > MAX_CANDIDATES) return draw_slowly(scratch);
-    const bool is_enough =
-        scratch.top_k > 0 ? kept.count >= scratch.top_k : kept.mass >= scratch.nucleus;
-    if (low == scratch.floor || is_enough) return draw_from_candidates(kept.count, scratch);
-    depth *= 2.0f;
-    low = depth > 64.0f ? 0 : ordered(scratch.max - depth);
-  }
+  if (scratch.top_p < 1.0f) cut = select(cut.key, false, scratch);
+  weigh_segments(cut, scratch);
+  return draw_from_segments(cut, scratch);
 }
 
 __device__ __forceinline__ SampleResult sample_row(float* logits, u32 size, const SampleRow& task,

@@ -3,6 +3,8 @@
 
   copy_gb_per_second       device-to-device copy, bytes read plus bytes written
   bf16_tflops, fp8_tflops  8192 x 8192 x 8192 products of random data
+  bf16_sustained           the same bf16 product for two seconds without a pause: TFLOP/s, and the
+                           clock and power near its end. A card at its power limit is slower so
   layer_gemms              the products of one layer of Llama-3.1-8B, bf16, by rows: what cuBLAS
                            reaches when it may choose an algorithm for every number of rows
 
@@ -12,6 +14,7 @@ Medians of CUDA events, after a warm-up. With an argument, writes there too afte
 import itertools
 import json
 import statistics
+import subprocess
 import sys
 from pathlib import Path
 
@@ -55,6 +58,23 @@ def bf16_tflops():
     return 2 * SIZE**3 / median_ms(lambda: torch.mm(a, b.t(), out=out)) / 1e9
 
 
+def bf16_sustained():
+    a, b = random_matrix(SIZE, SIZE), random_matrix(SIZE, SIZE)
+    out = torch.empty_like(a)
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    count = 1100
+    start.record()
+    for _ in range(count):
+        torch.mm(a, b.t(), out=out)
+    end.record()
+    # The queue is shorter than that: most of the work is done by now, some is left.
+    query = ["nvidia-smi", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader"]
+    state = subprocess.run(query, capture_output=True, text=True, timeout=10).stdout.strip()
+    end.synchronize()
+    tflops = count * 2 * SIZE**3 / start.elapsed_time(end) / 1e9
+    return {"tflops": round(tflops, 1), "state": state}
+
+
 def fp8_tflops():
     a = random_matrix(SIZE, SIZE).to(torch.float8_e4m3fn)
     b = random_matrix(SIZE, SIZE).to(torch.float8_e4m3fn)
@@ -90,7 +110,7 @@ def layer_gemms():
 
 def main():
     result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "errors": {}}
-    for measure in (copy_gb_per_second, bf16_tflops, fp8_tflops, layer_gemms):
+    for measure in (copy_gb_per_second, bf16_tflops, bf16_sustained, fp8_tflops, layer_gemms):
         try:
             value = measure()
             result[measure.__name__] = round(value, 1) if isinstance(value, float) else value

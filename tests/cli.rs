@@ -98,7 +98,7 @@ mod without_a_model {
             (&["run"], "--model"),
             (&["rum"], "run"),
             (&[], "Usage"),
-            (&["run", "--model", "m", "--device", "cuda"], "no CUDA device"),
+            (&["run", "--model", "m", "--device", "gpu"], "expected auto, cpu, cuda or cuda:N"),
             (&["run", "--model", "m", "--format", "xml"], "jsonl"),
         ] {
             let output = finish(&mut vllm_batch(folder.path(), flags), "{\"prompt\":\"a\"}\n");

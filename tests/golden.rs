@@ -1,6 +1,6 @@
 //! Tiny random models of every family against Hugging Face transformers (`testdata/golden`): prompt
-//! ids and greedy tokens identical, logprobs within 1e-3, alone and batched; on the CPU, and through
-//! the kernels of the GPU.
+//! ids and greedy tokens identical, logprobs within 1e-3, alone and batched; on the CPU, and
+//! through the kernels of the GPU.
 
 mod gpu;
 

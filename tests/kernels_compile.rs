@@ -78,6 +78,7 @@ const MODULES: &[Module] = &[
     ("random_fill", DTYPES, &[("random_fill", 40)]),
     ("rotary_and_cache", DTYPES, &[("rotary_and_cache", 64)]),
     ("soft_cap", NONE, &[("soft_cap", 32)]),
+    ("take_sampled", NONE, &[("take_sampled", 24)]),
 ];
 
 fn kernels_dir() -> PathBuf {

@@ -9,7 +9,7 @@ use vllm_batch::engine::config::DType;
 use vllm_batch::engine::device::kv_cache::KvCacheShape;
 use vllm_batch::engine::device::{KvCache, Tensor};
 use vllm_batch::engine::ops::{
-    AttentionScratch, AttentionShape, Heads, paged_attention, reshape_and_cache,
+    AttentionScratch, AttentionShape, Step, paged_attention, rotary_and_cache,
 };
 
 use super::{DEVICE, HEAD_DIM, QWEN05, SMOL135, Shape, random};
@@ -71,7 +71,7 @@ fn run(bencher: Bencher, dtype: DType, case: Case) {
         .counter(ItemsCount::new(4 * num_scores * HEAD_DIM))
         .counter(BytesCount::new(kv_elements * dtype.size_bytes()))
         .bench_local(|| {
-            let (input, layer) = ((&qkv, &batch), (&cache, 0));
+            let (input, layer) = ((&qkv, Step::on_host(&batch)), (&cache, 0));
             paged_attention(&DEVICE, input, layer, attention, &mut scratch, &mut out);
         });
 }
@@ -95,27 +95,27 @@ fn batch(case: Case) -> Batch {
 /// Every slot is written: pages that were never touched are all one page of zeros, and in the
 /// cache.
 fn filled_cache(dtype: DType, case: Case, batch: &Batch) -> KvCache {
-    let Shape { num_heads, num_kv_heads, .. } = case.shape;
     let num_blocks = batch.block_tables.len();
-    let cache_shape = KvCacheShape {
+    let mut cache = empty_cache(case.shape, num_blocks, dtype);
+    for block in 0..num_blocks {
+        let mut qkv = random(BLOCK_SIZE, case.shape.qkv(), block as u64);
+        let first = (block * BLOCK_SIZE) as u32;
+        let slot_mapping = (first..first + BLOCK_SIZE as u32).collect();
+        let batch = Batch { slot_mapping, ..Batch::default() };
+        let (qkv, cache) = ((&mut qkv, case.shape.heads()), (&mut cache, 0));
+        rotary_and_cache(&DEVICE, qkv, None, Step::on_host(&batch), cache);
+    }
+    cache
+}
+
+/// One layer of `num_blocks` blocks.
+pub(super) fn empty_cache(shape: Shape, num_blocks: usize, dtype: DType) -> KvCache {
+    let shape = KvCacheShape {
         num_layers: 1,
         num_blocks,
         block_size: BLOCK_SIZE,
-        num_kv_heads,
+        num_kv_heads: shape.num_kv_heads,
         head_dim: HEAD_DIM,
     };
-    let mut cache = KvCache::new(cache_shape, dtype);
-    let heads = |first: usize| Heads {
-        start: first * HEAD_DIM,
-        num_heads: num_kv_heads,
-        head_dim: HEAD_DIM,
-    };
-    let kv_heads = (heads(num_heads), heads(num_heads + num_kv_heads));
-    for block in 0..num_blocks {
-        let qkv = random(BLOCK_SIZE, case.shape.qkv(), block as u64);
-        let first = (block * BLOCK_SIZE) as u32;
-        let slots: Vec<u32> = (first..first + BLOCK_SIZE as u32).collect();
-        reshape_and_cache(&DEVICE, &qkv, kv_heads, &slots, 0, &mut cache);
-    }
-    cache
+    KvCache::new(shape, dtype)
 }

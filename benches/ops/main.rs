@@ -16,6 +16,7 @@ use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 use vllm_batch::engine::config::DType;
 use vllm_batch::engine::device::{Device, Tensor};
+use vllm_batch::engine::ops::QkvHeads;
 use vllm_batch::engine::ops::linear::SourceMatrix;
 
 mod attention;
@@ -47,6 +48,11 @@ const QWEN05: Shape =
     Shape { name: "qwen05", hidden: 896, inner: 4864, num_heads: 14, num_kv_heads: 2 };
 
 impl Shape {
+    fn heads(self) -> QkvHeads {
+        let Self { num_heads, num_kv_heads, .. } = self;
+        QkvHeads { num_heads, num_kv_heads, head_dim: HEAD_DIM }
+    }
+
     /// Width of a row of q, k and v.
     fn qkv(self) -> usize {
         (self.num_heads + 2 * self.num_kv_heads) * HEAD_DIM
@@ -104,7 +110,7 @@ mod linear {
     fn run(bencher: Bencher, dtype: DType, case: Case) {
         let Case { n, k, m, .. } = case;
         let source = [SourceMatrix::random(n, k, 1, 1.0)];
-        let weight = LinearWeight::pack(&DEVICE, dtype, &source, None);
+        let weight = LinearWeight::load(&DEVICE, dtype, &source, None).expect("the CPU has room");
         let x = random(m, k, 2);
         let mut out = Tensor::zeros(m, n);
         bencher
@@ -132,8 +138,10 @@ mod linear {
 /// Ops that read and write each element a few times: bytes are all that matters.
 mod elementwise {
     use super::*;
+    use vllm_batch::engine::batch::Batch;
     use vllm_batch::engine::ops::{
-        Activation, Heads, NormKind, NormWeight, RotaryTable, activate_and_mul, add_norm, rotary,
+        Activation, NormKind, NormWeight, RotaryTable, Step, activate_and_mul, add_norm,
+        rotary_and_cache,
     };
 
     #[derive(Clone, Copy)]
@@ -155,8 +163,8 @@ mod elementwise {
     #[divan::bench(args = cases())]
     fn add_rms_norm(bencher: Bencher, Case { shape, m }: Case) {
         let width = shape.hidden;
-        let norm =
-            NormWeight { kind: NormKind::Rms, eps: 1e-5, weight: vec![1.0; width], bias: None };
+        let weight = Tensor::from_vec(vec![1.0; width], width);
+        let norm = NormWeight { kind: NormKind::Rms, eps: 1e-5, weight, bias: None };
         let (mut residual, delta) = (random(m, width, 1), random(m, width, 2));
         let mut out = Tensor::zeros(m, width);
         // residual read and written, delta read, out written
@@ -166,17 +174,19 @@ mod elementwise {
     }
 
     #[divan::bench(args = cases())]
-    fn rotary_of_q_and_k(bencher: Bencher, Case { shape, m }: Case) {
+    fn rotary_and_cache_of_a_row(bencher: Bencher, Case { shape, m }: Case) {
         let inv_freq = |i: usize| 10_000f32.powf(-2.0 * i as f32 / HEAD_DIM as f32);
         let mut table = RotaryTable::new((0..HEAD_DIM / 2).map(inv_freq).collect());
         table.extend_to(1024);
-        let positions: Vec<u32> = (0..m as u32).collect();
-        let num_heads = shape.num_heads + shape.num_kv_heads;
-        let heads = Heads { start: 0, num_heads, head_dim: HEAD_DIM };
+        let ids: Vec<u32> = (0..m as u32).collect();
+        let batch = Batch { positions: ids.clone(), slot_mapping: ids, ..Batch::default() };
+        let mut cache = super::attention::empty_cache(shape, m.div_ceil(32), DType::BFloat16);
         let mut qkv = random(m, shape.qkv(), 1);
-        bencher
-            .counter(BytesCount::of_many::<f32>(2 * m * num_heads * HEAD_DIM))
-            .bench_local(|| rotary(&DEVICE, &mut qkv, heads, &positions, &table));
+        // q and k read and written, v read, k and v narrowed into the cache
+        bencher.counter(BytesCount::of_many::<f32>(2 * m * shape.qkv())).bench_local(|| {
+            let (qkv, cache) = ((&mut qkv, shape.heads()), (&mut cache, 0));
+            rotary_and_cache(&DEVICE, qkv, Some(&table), Step::on_host(&batch), cache);
+        });
     }
 
     #[divan::bench(args = cases())]

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::args::values::MaxErrors;
 use super::args::{
-    BadRowArg, DTypeArg, EngineArgs, FormatArg, InputArgs, LoadFormatArg,
+    BadRowArg, DTypeArg, EngineArgs, FormatArg, InputArgs, KvCacheDTypeArg, LoadFormatArg,
     OutputFormatArg, OverflowArg, RunArgs, SamplingArgs,
 };
 use super::device::device_config;
@@ -15,8 +15,8 @@ use super::exit::Exit;
 use super::reader::InputFormat;
 use super::row::{ChatMode, RowOptions};
 use crate::engine::config::{
-    CacheConfig, DType, EngineConfig, GenerationConfigSource, LoadFormat, ModelConfig, Overflow,
-    ParallelConfig, SchedulerConfig,
+    CacheConfig, DType, EngineConfig, GenerationConfigSource, KvCacheDType, LoadFormat,
+    ModelConfig, Overflow, ParallelConfig, SchedulerConfig,
 };
 use crate::engine::request::{NumLogprobs, SamplingParams};
 use crate::engine::text::RunDate;
@@ -166,6 +166,10 @@ fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
             .engine
             .prefix_caching()
             .unwrap_or(defaults.enable_prefix_caching),
+        kv_cache_dtype: match args.engine.kv_cache_dtype {
+            None | Some(KvCacheDTypeArg::Auto) => KvCacheDType::Auto,
+            Some(KvCacheDTypeArg::Fp8) => KvCacheDType::Fp8,
+        },
         num_blocks: args.engine.num_gpu_blocks_override,
         kv_cache_memory_bytes: args.engine.kv_cache_memory_bytes,
         memory_share: args.engine.gpu_memory_utilization.map(f64::from),
@@ -333,6 +337,7 @@ fn overlay(args: &SamplingArgs, base: SamplingParams) -> SamplingParams {
 mod tests {
     use super::*;
     use crate::cli::args::{Command, parse};
+    use crate::engine::config::{DeviceKind, Quantization};
 
     fn config(flags: &str) -> Result<RunConfig, CliError> {
         let line = format!("vllm-batch run --model m --input rows.csv {flags}");
@@ -377,6 +382,9 @@ mod tests {
         let (got, mut default) = (config("").unwrap().engine, EngineConfig::default());
         // The engine has no clock: the command line reads it.
         default.model.chat_date = got.model.chat_date;
+        // Nor an environment; and a library does not look for a GPU unasked.
+        assert_eq!(got.device.kind, DeviceKind::Auto);
+        default.device = got.device.clone();
         assert_eq!(format!("{got:?}"), format!("{default:?}"));
     }
 
@@ -384,12 +392,15 @@ mod tests {
     fn flags_reach_the_engine() {
         let flags = "--max-num-seqs 1000 --no-enable-prefix-caching --num-gpu-blocks-override 9 \
                      --dtype bfloat16 --seed 7 --overflow truncate-left --generation-config vllm \
-                     --gpu-memory-utilization 0.5 --threads 3";
+                     --gpu-memory-utilization 0.5 --threads 3 --device cuda:1 --enforce-eager \
+                     --quantization fp8";
         let config = config(flags).unwrap();
-        let EngineConfig { model, cache, scheduler, parallel } = &config.engine;
+        let EngineConfig { model, cache, scheduler, parallel, device } = &config.engine;
+        assert_eq!((&device.kind, device.enforce_eager), (&DeviceKind::Cuda(1), true));
+        assert_eq!(device.quantization, Some(Quantization::Fp8));
         assert_eq!((scheduler.max_num_seqs, config.window_rows), (1000, 16000));
         assert_eq!((cache.num_blocks, cache.enable_prefix_caching), (Some(9), false));
-        assert_eq!((cache.memory_share, parallel.num_threads), (0.5, Some(3)));
+        assert_eq!((cache.memory_share, parallel.num_threads), (Some(0.5), Some(3)));
         assert_eq!((model.dtype, model.seed), (Some(DType::BFloat16), 7));
         assert_eq!(model.overflow, Overflow::TruncateLeft);
         assert_eq!(model.generation_config, GenerationConfigSource::Vllm);
@@ -414,8 +425,6 @@ mod tests {
     #[test]
     fn what_cannot_be_honoured_is_refused() {
         for (flags, code) in [
-            ("--device cuda", "device"),
-            ("--device cuda:1", "device"),
             ("--chat-template /nowhere/t.jinja", "chat_template"),
             ("--stats /nowhere/stats.json", "stats"),
         ] {

@@ -55,7 +55,7 @@ mod tests {
             "VIRTUAL_ENV" => Some(prefix.path().as_os_str().to_owned()),
             "LD_LIBRARY_PATH" => Some("/a:/b".into()),
             "CUDA_PATH" => Some("/toolkit".into()),
-            "HOME" => Some("/home/someone".into()),
+            "HOME" => Some("/users/someone".into()),
             _ => None,
         };
         let config = resolve(&EngineArgs::default(), &variable);
@@ -63,6 +63,6 @@ mod tests {
         assert_eq!(config.site_packages, [packages]);
         assert_eq!(config.library_path, [PathBuf::from("/a"), PathBuf::from("/b")]);
         assert_eq!(config.cuda_home, Some(PathBuf::from("/toolkit")));
-        assert_eq!(config.cache_dir, Some(PathBuf::from("/home/someone/.cache/vllm-batch")));
+        assert_eq!(config.cache_dir, Some(PathBuf::from("/users/someone/.cache/vllm-batch")));
     }
 }

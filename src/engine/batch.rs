@@ -1,6 +1,6 @@
 //! `Batch`: one step flattened, the whole interface between scheduler and executor.
 
-use super::scheduler::{Scheduled, Scheduler};
+use super::scheduler::{Ahead, Scheduled, Scheduler};
 
 /// One step's tokens, sequence after sequence. Names and meaning are vLLM's attention metadata.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +21,9 @@ pub struct Batch {
     pub max_blocks_per_seq: usize,
     /// (num_logits) flat token indices whose logits are wanted, ascending.
     pub logits_indices: Vec<u32>,
+    /// (num_tokens) or empty: of a step ahead, rows of the step before whose sampled tokens are the
+    /// `input_ids`, which are unknown here.
+    pub sampled_rows: Vec<u32>,
 }
 
 impl Batch {
@@ -66,6 +69,30 @@ impl Batch {
         }
     }
 
+    /// Replaces the contents by a step ahead.
+    pub fn refill_ahead(&mut self, ahead: &Ahead, scheduler: &Scheduler) {
+        self.clear();
+        let block_size = scheduler.block_size();
+        let lens = ahead.seqs.iter().map(|entry| scheduler.seq(entry.slot).num_tokens() + 1);
+        self.max_blocks_per_seq = lens.max().unwrap_or(0).div_ceil(block_size);
+        self.query_start_loc.push(0);
+        for (row, entry) in ahead.seqs.iter().enumerate() {
+            let seq = scheduler.seq(entry.slot);
+            let position = seq.num_tokens();
+            let block = seq.block_table[position / block_size] as usize;
+            self.input_ids.push(0);
+            self.sampled_rows.push(entry.row as u32);
+            self.positions.push(position as u32);
+            self.slot_mapping.push((block * block_size + position % block_size) as u32);
+            self.logits_indices.push(row as u32);
+            self.query_start_loc.push(row as u32 + 1);
+            self.seq_lens.push(position as u32 + 1);
+            let num_blocks = (position + 1).div_ceil(block_size);
+            self.block_tables.extend_from_slice(&seq.block_table[..num_blocks]);
+            self.block_tables.resize((row + 1) * self.max_blocks_per_seq, 0);
+        }
+    }
+
     fn clear(&mut self) {
         for buffer in [
             &mut self.input_ids,
@@ -75,6 +102,7 @@ impl Batch {
             &mut self.seq_lens,
             &mut self.block_tables,
             &mut self.logits_indices,
+            &mut self.sampled_rows,
         ] {
             buffer.clear();
         }

@@ -96,6 +96,26 @@ pub enum GenerationConfigSource {
     Dir(PathBuf),
 }
 
+/// Type of K and V in the cache (`--kv-cache-dtype`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvCacheDType {
+    /// The model's.
+    #[default]
+    Auto,
+    /// E4M3, without a scale: vLLM's `fp8` of a checkpoint without scales.
+    Fp8,
+}
+
+impl KvCacheDType {
+    /// Bytes of an element, in a model of this type.
+    pub fn size_bytes(self, dtype: DType) -> usize {
+        match self {
+            KvCacheDType::Auto => dtype.size_bytes(),
+            KvCacheDType::Fp8 => 1,
+        }
+    }
+}
+
 /// The paged KV cache.
 #[derive(Clone, Debug)]
 pub struct CacheConfig {
@@ -103,6 +123,8 @@ pub struct CacheConfig {
     pub block_size: usize,
     /// Reuse blocks of equal prefixes.
     pub enable_prefix_caching: bool,
+    /// Type of K and V.
+    pub kv_cache_dtype: KvCacheDType,
     /// Blocks of the pool; None: sized from `kv_cache_memory_bytes`, or from free memory.
     pub num_blocks: Option<usize>,
     /// Bytes of the KV pool; None: `memory_share` of the memory that is free after loading.
@@ -117,6 +139,7 @@ impl Default for CacheConfig {
         Self {
             block_size: 32,
             enable_prefix_caching: true,
+            kv_cache_dtype: KvCacheDType::Auto,
             num_blocks: None,
             kv_cache_memory_bytes: None,
             memory_share: None,

@@ -24,17 +24,18 @@ pub mod text;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use batch::Batch;
 use config::{DType, EngineConfig, GenerationConfigSource};
-use executor::Executor;
+use executor::{Executor, ExecutorError};
 use input_processor::{InputProcessor, ModelLimits};
 use model::hf_config::{GenerationConfig, HfConfig};
 use model_executor::ModelExecutor;
 use request::{Request, RequestOutput};
-use scheduler::Scheduler;
-use stats::EngineStats;
-use step_sampler::StepSampler;
+use scheduler::{Ahead, Scheduled, Scheduler};
+use stats::{EngineStats, StepTime};
+use step_sampler::{Pending, StepSampler};
 use text::{ChatTemplate, TextError, Tokenizer};
 
 /// The engine: scheduler, executor and sampler behind vLLM's verbs.
@@ -46,6 +47,29 @@ pub struct Engine {
     batch: Batch,
     input_processor: Arc<InputProcessor>,
     info: EngineInfo,
+    runs_ahead: bool,
+    /// The step after the last one that `step` returned, begun already.
+    ahead: Option<(Ahead, Pending)>,
+    time: StepTime,
+}
+
+/// A step that is being computed.
+struct Current {
+    scheduled: Scheduled,
+    pending: Pending,
+    /// Of a step that was begun ahead: the row of each of `scheduled`.
+    rows: Option<Vec<usize>>,
+}
+
+fn device_error(error: ExecutorError) -> EngineError {
+    EngineError::Device(error.0)
+}
+
+/// Adds the time since `clock` to `total`, and starts the clock again.
+fn lap(clock: &mut Instant, total: &mut Duration) {
+    let now = Instant::now();
+    *total += now - *clock;
+    *clock = now;
 }
 
 /// What was loaded, for logs and for the fingerprint of a run.
@@ -100,9 +124,15 @@ impl Engine {
             num_threads: device.num_threads(),
             max_model_len,
             num_cache_tokens: shape.num_blocks * shape.block_size,
-            kv_cache_bytes: shape.num_blocks * shape.block_bytes(dtype),
+            kv_cache_bytes: shape.num_blocks
+                * shape.block_bytes(config.cache.kv_cache_dtype.size_bytes(dtype)),
         };
         let max_rows = config.scheduler.max_num_seqs + config.scheduler.max_num_prompt_logits;
+        let runs_ahead = device.runs_ahead();
+        let mut sampler = StepSampler::new(device, max_rows)?;
+        if runs_ahead {
+            sampler.warm_up(executor.warm_up()?)?;
+        }
         let scheduler = Scheduler::new(
             &config.scheduler,
             &config.cache,
@@ -114,10 +144,13 @@ impl Engine {
         Ok(Self {
             scheduler,
             executor: Box::new(executor),
-            sampler: StepSampler::new(device, max_rows)?,
+            sampler,
             batch: Batch::default(),
             input_processor,
             info,
+            runs_ahead,
+            ahead: None,
+            time: StepTime::default(),
         })
     }
 
@@ -141,25 +174,77 @@ impl Engine {
         self.scheduler.has_unfinished_requests()
     }
 
-    /// One scheduling and model step; returns the requests that finished in it.
+    /// One scheduling and model step; returns the requests that finished in it. On a GPU the step
+    /// after it is queued before its tokens are read, where that step is known.
     ///
     /// # Errors
     /// The device failed.
     pub fn step(&mut self) -> Result<Vec<RequestOutput>, EngineError> {
-        let scheduled = self.scheduler.schedule();
+        let mut clock = Instant::now();
+        let current = match self.ahead.take() {
+            Some((ahead, pending)) => {
+                let (scheduled, rows) = self.scheduler.adopt(&ahead);
+                Current { scheduled, pending, rows: Some(rows) }
+            }
+            None => self.begin_step(&mut clock)?,
+        };
+        lap(&mut clock, &mut self.time.schedule);
+        let Current { scheduled, pending, rows } = current;
         if scheduled.is_empty() {
             return Ok(self.scheduler.update(&scheduled, Vec::new()));
         }
-        self.batch.refill(&scheduled, &self.scheduler);
-        let logits =
-            self.executor.execute(&self.batch).map_err(|error| EngineError::Device(error.0))?;
-        let results = self.sampler.sample(logits, &self.scheduler.row_tasks(&scheduled))?;
-        Ok(self.scheduler.update(&scheduled, results))
+        self.ahead = self.begin_step_ahead(&scheduled, rows.as_deref(), &mut clock)?;
+        let mut results = self.sampler.results(pending)?;
+        if let Some(rows) = rows {
+            // What was finished when the step was adopted has a row in it all the same.
+            results = rows.into_iter().map(|row| results[row].clone()).collect();
+        }
+        lap(&mut clock, &mut self.time.sample);
+        let outputs = self.scheduler.update(&scheduled, results);
+        lap(&mut clock, &mut self.time.update);
+        Ok(outputs)
+    }
+
+    /// Schedules a step and starts to compute it.
+    fn begin_step(&mut self, clock: &mut Instant) -> Result<Current, EngineError> {
+        let scheduled = self.scheduler.schedule();
+        let mut pending = Pending::Done(Vec::new());
+        if !scheduled.is_empty() {
+            self.batch.refill(&scheduled, &self.scheduler);
+            lap(clock, &mut self.time.schedule);
+            let logits = self.executor.execute(&self.batch).map_err(device_error)?;
+            lap(clock, &mut self.time.execute);
+            pending = self.sampler.sample(logits, &self.scheduler.row_tasks(&scheduled))?;
+            lap(clock, &mut self.time.sample);
+        }
+        Ok(Current { scheduled, pending, rows: None })
+    }
+
+    /// Queues the step after the current one, on a device that runs ahead.
+    fn begin_step_ahead(
+        &mut self,
+        scheduled: &Scheduled,
+        rows: Option<&[usize]>,
+        clock: &mut Instant,
+    ) -> Result<Option<(Ahead, Pending)>, EngineError> {
+        if !self.runs_ahead {
+            return Ok(None);
+        }
+        let row_of = |place: usize| rows.map_or(place, |rows| rows[place]);
+        let Some(ahead) = self.scheduler.schedule_ahead(scheduled, row_of) else {
+            return Ok(None);
+        };
+        self.batch.refill_ahead(&ahead, &self.scheduler);
+        lap(clock, &mut self.time.schedule);
+        let logits = self.executor.execute(&self.batch).map_err(device_error)?;
+        let pending = self.sampler.sample_ahead(logits, &self.scheduler.ahead_tasks(&ahead))?;
+        lap(clock, &mut self.time.execute);
+        Ok(Some((ahead, pending)))
     }
 
     /// Counters since load, and the present queue lengths.
     pub fn stats(&self) -> EngineStats {
-        self.scheduler.stats()
+        EngineStats { time: self.time, ..self.scheduler.stats() }
     }
 }
 

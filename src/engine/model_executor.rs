@@ -53,9 +53,34 @@ impl ModelExecutor {
         let logits = device.tensor(logits_rows, spec.vocab_size, Precision::Full)?;
         let decoder = Decoder::load(spec, dtype, &device, checkpoint, limits)?;
         let max_num_seqs = limits.max_num_seqs;
-        let shape = cache_shape(config, &device, decoder.spec(), dtype, max_num_seqs * max_model_len)?;
+        let shape =
+            cache_shape(config, &device, decoder.spec(), dtype, max_num_seqs * max_model_len)?;
         let (cache, shrunk) = allocate(&device, shape, dtype, &config.cache)?;
         Ok(Self { device, decoder, cache, logits, notes: shrunk.into_iter().collect() })
+    }
+
+    /// Runs a step of the kinds that there are, so that a GPU has compiled its kernels before the
+    /// first row; returns its logits. What it writes to the first blocks of the KV cache is
+    /// overwritten before anything reads it.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn warm_up(&mut self) -> Result<Logits<'_>, EngineError> {
+        let block_size = self.cache.shape.block_size as u32;
+        let last_block = self.cache.shape.num_blocks as u32 - 1;
+        let block = 1.min(last_block);
+        let batch = Batch {
+            input_ids: vec![0; 3],
+            positions: vec![0, 1, 0],
+            slot_mapping: vec![0, 1, block * block_size + 2],
+            query_start_loc: vec![0, 2, 3],
+            seq_lens: vec![2, 1],
+            block_tables: vec![0, block],
+            max_blocks_per_seq: 1,
+            logits_indices: vec![1, 2],
+            sampled_rows: Vec::new(),
+        };
+        self.execute(&batch).map_err(|error| EngineError::Device(error.0))
     }
 
     /// What was done otherwise than asked, for people to read.
@@ -152,7 +177,7 @@ fn cache_shape(
         num_kv_heads: spec.attention.num_kv_heads,
         head_dim: spec.attention.head_dim,
     };
-    let block_bytes = shape.block_bytes(dtype) as u64;
+    let block_bytes = shape.block_bytes(cache.kv_cache_dtype.size_bytes(dtype)) as u64;
     let useful = max_num_tokens.div_ceil(block_size) + config.scheduler.max_num_seqs;
     shape.num_blocks = match (cache.num_blocks, cache.kv_cache_memory_bytes) {
         (Some(num_blocks), _) => num_blocks,
@@ -204,7 +229,8 @@ fn allocate(
         };
         let smaller = shape.num_blocks - shape.num_blocks.div_ceil(10);
         if is_asked_for || smaller * shape.block_size < MIN_POOL_TOKENS {
-            let mib = shape.num_blocks * shape.block_bytes(dtype) >> 20;
+            let element_bytes = cache.kv_cache_dtype.size_bytes(dtype);
+            let mib = shape.num_blocks * shape.block_bytes(element_bytes) >> 20;
             return Err(EngineError::Config(format!(
                 "no room for a KV cache of {mib} MiB ({error}); give a smaller \
                  --kv-cache-memory-bytes or --gpu-memory-utilization"

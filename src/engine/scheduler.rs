@@ -9,9 +9,12 @@
 //!                   ^------preempt-----'
 //! ```
 
+mod ahead;
 mod schedule;
 #[cfg(test)]
 mod tests;
+
+pub use ahead::{Ahead, AheadSeq};
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -164,19 +167,23 @@ impl Scheduler {
                 });
             }
             if entry.samples {
-                tasks.push(RowTask::Sample(SampleTask {
-                    params,
-                    prompt_token_ids: &seq.request.prompt_token_ids,
-                    output_token_ids: seq.output_token_ids(),
-                    stop_ids: &seq.request.stop_ids,
-                    bad_words_token_ids: &seq.request.bad_words_token_ids,
-                    row_key: seq.request.row_key,
-                    engine_seed: self.engine_seed,
-                    sample_index: seq.index,
-                }));
+                tasks.push(RowTask::Sample(self.sample_task(seq)));
             }
         }
         tasks
+    }
+
+    fn sample_task<'a>(&self, seq: &'a Sequence) -> SampleTask<'a> {
+        SampleTask {
+            params: &seq.request.params,
+            prompt_token_ids: &seq.request.prompt_token_ids,
+            output_token_ids: seq.output_token_ids(),
+            stop_ids: &seq.request.stop_ids,
+            bad_words_token_ids: &seq.request.bad_words_token_ids,
+            row_key: seq.request.row_key,
+            engine_seed: self.engine_seed,
+            sample_index: seq.index,
+        }
     }
 
     /// Takes in the results of a step, one per row task; returns the requests that are finished.

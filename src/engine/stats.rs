@@ -1,5 +1,7 @@
 //! Counters of the engine: what progress lines and summaries show.
 
+use std::time::Duration;
+
 /// Counters since load, and the present queue lengths.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EngineStats {
@@ -25,4 +27,32 @@ pub struct EngineStats {
     pub num_cached_tokens: u64,
     /// Preemptions so far.
     pub num_preemptions: u64,
+    /// Where the time of `step` has gone.
+    pub time: StepTime,
+}
+
+/// Where the time of `Engine::step` has gone since load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepTime {
+    /// Deciding who runs, and flattening that.
+    pub schedule: Duration,
+    /// The model: on a GPU, what it takes to queue it.
+    pub execute: Duration,
+    /// Sampling: on a GPU, the wait for all that was queued.
+    pub sample: Duration,
+    /// Taking in the tokens.
+    pub update: Duration,
+}
+
+impl std::ops::Sub for StepTime {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            schedule: self.schedule - earlier.schedule,
+            execute: self.execute - earlier.execute,
+            sample: self.sample - earlier.sample,
+            update: self.update - earlier.update,
+        }
+    }
 }

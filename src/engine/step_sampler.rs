@@ -9,10 +9,12 @@ mod gpu_rows;
 use std::sync::{Arc, Mutex};
 
 use super::EngineError;
+use super::device::gpu::Readback;
 use super::device::{Device, Gpu, Tensor};
 use super::executor::Logits;
 use super::ops::sample::{self, SampleBuffers, SampleResult, SampleRow};
-use super::sampler::{self, RowResult, RowTask, SamplerScratch};
+use super::request::{RowKey, SamplingParams, StopIds};
+use super::sampler::{self, RowResult, RowTask, SampleTask, SamplerScratch};
 use gpu_rows::GpuRows;
 
 /// Samples the rows of a step.
@@ -49,7 +51,27 @@ impl StepSampler {
         Ok(Self { device, scratch, on_gpu })
     }
 
-    /// One result per task; row i of the logits belongs to task i.
+    /// Samples once, so that a GPU has compiled its kernel before the first row.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub(super) fn warm_up(&mut self, logits: Logits<'_>) -> Result<(), EngineError> {
+        let params = SamplingParams { temperature: 0.0, ..SamplingParams::default() };
+        let task = SampleTask {
+            params: &params,
+            prompt_token_ids: &[0],
+            output_token_ids: &[],
+            stop_ids: &StopIds::default(),
+            bad_words_token_ids: &[],
+            row_key: RowKey(0),
+            engine_seed: 0,
+            sample_index: 0,
+        };
+        let pending = self.sample(logits, &[RowTask::Sample(task)])?;
+        self.results(pending).map(drop)
+    }
+
+    /// Samples row i of the logits for task i: at once on the CPU, after what is queued on a GPU.
     ///
     /// # Errors
     /// The device failed, now or in what was queued before.
@@ -57,15 +79,64 @@ impl StepSampler {
         &mut self,
         logits: Logits<'_>,
         tasks: &[RowTask<'_>],
-    ) -> Result<Vec<RowResult>, EngineError> {
+    ) -> Result<Pending, EngineError> {
         assert!(logits.tensor.num_rows() >= tasks.len(), "one row of logits per task");
         let Self { device, scratch, on_gpu } = self;
         match (&**device, on_gpu) {
             (Device::Cuda(gpu), Some(on_gpu)) => {
                 on_gpu.sample(gpu, logits.tensor, tasks, &scratch[0])
             }
-            _ => Ok(sample_on_host(device, logits.tensor, tasks, scratch)),
+            _ => Ok(Pending::Done(sample_on_host(device, logits.tensor, tasks, scratch))),
         }
+    }
+
+    /// Queues the sampling of a step ahead on a GPU: of tasks that lack the last token of their
+    /// outputs and need nothing of it but its position.
+    ///
+    /// # Errors
+    /// The device failed, now or in what was queued before.
+    pub(super) fn sample_ahead(
+        &mut self,
+        logits: Logits<'_>,
+        tasks: &[SampleTask<'_>],
+    ) -> Result<Pending, EngineError> {
+        let Self { device, on_gpu, .. } = self;
+        let (Device::Cuda(gpu), Some(on_gpu)) = (&**device, on_gpu) else {
+            panic!("the CPU does not run ahead");
+        };
+        on_gpu.rows.refill_ahead(tasks);
+        on_gpu.queue(gpu, logits.tensor)
+    }
+
+    /// One result per task.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub(super) fn results(&self, pending: Pending) -> Result<Vec<RowResult>, EngineError> {
+        match (pending, &*self.device) {
+            (Pending::Done(results), _) => Ok(results),
+            (Pending::Queued { readback, num_rows }, Device::Cuda(gpu)) => {
+                let sampled = sample::results(gpu, readback, num_rows)?;
+                Ok(sampled.into_iter().map(row_result).collect())
+            }
+            (Pending::Queued { .. }, Device::Cpu(_)) => panic!("the CPU queues nothing"),
+        }
+    }
+}
+
+/// The results of a step.
+pub(super) enum Pending {
+    /// They are there.
+    Done(Vec<RowResult>),
+    /// A GPU computes them.
+    Queued { readback: Readback, num_rows: usize },
+}
+
+fn row_result(sampled: SampleResult) -> RowResult {
+    match sampled.status {
+        SampleResult::NON_FINITE => RowResult::NonFinite,
+        SampleResult::NO_TOKEN => RowResult::NoTokenAllowed,
+        _ => RowResult::Sampled { token_id: sampled.token, logprobs: None },
     }
 }
 
@@ -90,37 +161,42 @@ fn sample_on_host(
 }
 
 impl OnGpu {
+    fn queue(&mut self, gpu: &Gpu, logits: &mut Tensor) -> Result<Pending, EngineError> {
+        let num_rows = self.rows.rows.len();
+        let queued = (&self.rows.rows[..], &self.rows.edits[..]);
+        let readback = sample::sample(gpu, logits, queued, &mut self.buffers)?;
+        Ok(Pending::Queued { readback, num_rows })
+    }
+
+    /// Waits where rows are the host's to sample, as the next step would overwrite their logits.
     fn sample(
         &mut self,
         gpu: &Gpu,
         logits: &mut Tensor,
         tasks: &[RowTask<'_>],
         scratch: &Mutex<SamplerScratch>,
-    ) -> Result<Vec<RowResult>, EngineError> {
+    ) -> Result<Pending, EngineError> {
         if tasks.is_empty() {
             gpu.check()?;
-            return Ok(Vec::new());
+            return Ok(Pending::Done(Vec::new()));
         }
         self.rows.refill(tasks);
-        let queued = (&self.rows.rows[..], &self.rows.edits[..]);
-        sample::sample(gpu, logits, queued, &mut self.buffers)?;
-        let sampled = sample::results(gpu, tasks.len(), &self.buffers);
-        gpu.check()?;
-        let mut results = Vec::with_capacity(tasks.len());
-        for (index, (task, sampled)) in tasks.iter().zip(sampled).enumerate() {
-            results.push(if self.rows.rows[index].flags & SampleRow::SKIP != 0 {
+        let pending = self.queue(gpu, logits)?;
+        let is_skipped = |row: &SampleRow| row.flags & SampleRow::SKIP != 0;
+        let Pending::Queued { readback, num_rows } = pending else { return Ok(pending) };
+        if !self.rows.rows.iter().any(is_skipped) {
+            return Ok(pending);
+        }
+        let sampled = sample::results(gpu, readback, num_rows)?;
+        let mut results: Vec<_> = sampled.into_iter().map(row_result).collect();
+        for (index, task) in tasks.iter().enumerate() {
+            if is_skipped(&self.rows.rows[index]) {
                 sample::download_row(gpu, logits, index, &mut self.row);
                 gpu.check()?;
                 let mut scratch = scratch.lock().expect("no thread panicked");
-                sampler::run_row(&mut self.row, task, &mut scratch)
-            } else {
-                match sampled.status {
-                    SampleResult::NON_FINITE => RowResult::NonFinite,
-                    SampleResult::NO_TOKEN => RowResult::NoTokenAllowed,
-                    _ => RowResult::Sampled { token_id: sampled.token, logprobs: None },
-                }
-            });
+                results[index] = sampler::run_row(&mut self.row, task, &mut scratch);
+            }
         }
-        Ok(results)
+        Ok(Pending::Done(results))
     }
 }

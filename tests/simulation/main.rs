@@ -21,8 +21,8 @@ use vllm_batch::engine::executor::Executor;
 use vllm_batch::engine::request::{
     CompletionOutput, FinishReason, Request, RequestOutput, StopReason,
 };
-use vllm_batch::engine::sampler::{SamplerScratch, run_row};
-use vllm_batch::engine::scheduler::Scheduler;
+use vllm_batch::engine::sampler::{RowResult, SamplerScratch, run_row};
+use vllm_batch::engine::scheduler::{Ahead, Scheduled, Scheduler};
 use vllm_batch::engine::simulated_executor::SimulatedExecutor;
 use vllm_batch::engine::text::Tokenizer;
 use workload::{Rng, VOCAB_SIZE, Workload};
@@ -34,6 +34,9 @@ const NUM_THREADS: usize = 2;
 #[derive(Debug, Default)]
 struct Coverage {
     steps: u64,
+    steps_ahead: u64,
+    /// Sequences that were finished when their step ahead was adopted.
+    rows_in_vain: u64,
     preemptions: u64,
     cached_tokens: u64,
     siblings: u64,
@@ -50,6 +53,8 @@ impl Coverage {
     fn assert_rich(&self) {
         let Self { preemptions, cached_tokens, siblings, stop_strings, stop_tokens, .. } = *self;
         let Self { lengths, aborts, too_small, nothing_allowed, prompt_logprobs, .. } = *self;
+        let Self { steps_ahead, rows_in_vain, .. } = *self;
+        assert!(steps_ahead > 20_000 && rows_in_vain > 1000, "{self:?}");
         let events = [preemptions, siblings, stop_strings, stop_tokens, lengths, aborts];
         let rarer = [too_small, nothing_allowed];
         let tokens = [cached_tokens, prompt_logprobs];
@@ -62,6 +67,8 @@ impl Coverage {
 impl AddAssign for Coverage {
     fn add_assign(&mut self, other: Self) {
         self.steps += other.steps;
+        self.steps_ahead += other.steps_ahead;
+        self.rows_in_vain += other.rows_in_vain;
         self.preemptions += other.preemptions;
         self.cached_tokens += other.cached_tokens;
         self.siblings += other.siblings;
@@ -83,6 +90,12 @@ struct Simulation {
     batch: Batch,
     scratch: SamplerScratch,
     outputs: Vec<RequestOutput>,
+    /// Steps are begun before the tokens of the one before are taken in, as on a GPU.
+    runs_ahead: bool,
+    /// The step after the last one, with its logits.
+    ahead: Option<(Ahead, Vec<f32>)>,
+    num_steps_ahead: u64,
+    num_rows_in_vain: u64,
 }
 
 impl Simulation {
@@ -98,8 +111,18 @@ impl Simulation {
             Some(Arc::clone(tokenizer)),
         );
         let executor = SimulatedExecutor::new(*num_blocks, cache.block_size, VOCAB_SIZE);
-        let (batch, scratch) = (Batch::default(), SamplerScratch::default());
-        Self { workload, scheduler, executor, batch, scratch, outputs: Vec::new() }
+        Self {
+            workload,
+            scheduler,
+            executor,
+            batch: Batch::default(),
+            scratch: SamplerScratch::default(),
+            outputs: Vec::new(),
+            runs_ahead: rng.once_in(2),
+            ahead: None,
+            num_steps_ahead: 0,
+            num_rows_in_vain: 0,
+        }
     }
 
     /// Adds requests at random times and steps until all are finished.
@@ -129,29 +152,61 @@ impl Simulation {
     }
 
     fn step(&mut self) {
-        let step = self.scheduler.schedule();
+        let (step, mut logits) = match self.ahead.take() {
+            Some((ahead, logits)) => self.adopt(&ahead, &logits),
+            None => self.begin(),
+        };
         let limits = &self.workload.scheduler;
         assert!(step.num_tokens <= limits.max_num_batched_tokens);
         assert!(step.seqs.len() <= limits.max_num_seqs);
         assert!(self.scheduler.stats().num_running <= limits.max_num_seqs);
         let num_prompt_logits: usize = step.seqs.iter().map(|s| s.num_prompt_logits).sum();
         assert!(num_prompt_logits <= limits.max_num_prompt_logits);
-        let mut results = Vec::new();
-        if !step.is_empty() {
-            self.batch.refill(&step, &self.scheduler);
-            assert_eq!(self.batch.num_tokens(), step.num_tokens);
-            let mut logits = self.executor.execute(&self.batch).expect("it cannot fail");
-            let tasks = self.scheduler.row_tasks(&step);
-            assert_eq!(tasks.len(), self.batch.logits_indices.len());
-            results.extend(
-                tasks
-                    .iter()
-                    .enumerate()
-                    .map(|(i, task)| run_row(logits.row(i), task, &mut self.scratch)),
-            );
+        let tasks = self.scheduler.row_tasks(&step);
+        assert_eq!(tasks.len(), logits.len() / VOCAB_SIZE);
+        let rows = logits.chunks_exact_mut(VOCAB_SIZE);
+        let results: Vec<_> =
+            rows.zip(&tasks).map(|(row, task)| run_row(row, task, &mut self.scratch)).collect();
+        if self.runs_ahead && !step.is_empty() {
+            self.begin_ahead(&step, &results);
         }
         self.outputs.extend(self.scheduler.update(&step, results));
         self.scheduler.assert_consistent();
+    }
+
+    /// A step from the queues, and its logits.
+    fn begin(&mut self) -> (Scheduled, Vec<f32>) {
+        let step = self.scheduler.schedule();
+        if step.is_empty() {
+            return (step, Vec::new());
+        }
+        self.batch.refill(&step, &self.scheduler);
+        assert_eq!(self.batch.num_tokens(), step.num_tokens);
+        let logits = self.executor.execute(&self.batch).expect("it cannot fail");
+        (step, logits.tensor.values().to_vec())
+    }
+
+    /// Executes the step after `step`, whose tokens the scheduler does not know yet.
+    fn begin_ahead(&mut self, step: &Scheduled, results: &[RowResult]) {
+        let Some(ahead) = self.scheduler.schedule_ahead(step, |place| place) else { return };
+        self.batch.refill_ahead(&ahead, &self.scheduler);
+        // What take_sampled.cu does.
+        let token = |row: u32| match &results[row as usize] {
+            RowResult::Sampled { token_id, .. } => *token_id,
+            _ => 0,
+        };
+        self.batch.input_ids = self.batch.sampled_rows.iter().map(|&row| token(row)).collect();
+        let logits = self.executor.execute(&self.batch).expect("it cannot fail");
+        self.ahead = Some((ahead, logits.tensor.values().to_vec()));
+        self.num_steps_ahead += 1;
+    }
+
+    /// What is left of a step ahead, and its logits.
+    fn adopt(&mut self, ahead: &Ahead, logits: &[f32]) -> (Scheduled, Vec<f32>) {
+        let (step, rows) = self.scheduler.adopt(ahead);
+        self.num_rows_in_vain += (ahead.seqs.len() - rows.len()) as u64;
+        let row = |row: usize| &logits[row * VOCAB_SIZE..(row + 1) * VOCAB_SIZE];
+        (step, rows.into_iter().flat_map(row).copied().collect())
     }
 
     /// Every request once, with the oracle's completions; nothing left behind.
@@ -160,6 +215,8 @@ impl Simulation {
         assert_eq!((stats.num_running, stats.num_waiting, stats.num_used_blocks), (0, 0, 0));
         let mut coverage = Coverage {
             steps: stats.num_steps,
+            steps_ahead: self.num_steps_ahead,
+            rows_in_vain: self.num_rows_in_vain,
             preemptions: stats.num_preemptions,
             cached_tokens: stats.num_cached_tokens,
             ..Coverage::default()

@@ -56,6 +56,9 @@ pub struct EngineArgs {
     /// Tokens of a KV cache block [default: 32]
     #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
     pub block_size: Option<usize>,
+    /// Type of the KV cache: the model's, or 8-bit floats (fp8: NVIDIA GPUs) [default: auto]
+    #[arg(long, value_name = "TYPE", hide_short_help = true)]
+    pub kv_cache_dtype: Option<KvCacheDTypeArg>,
     /// Size of the KV cache, e.g. 4GiB [default: a share of free memory]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub kv_cache_memory_bytes: Option<u64>,
@@ -117,6 +120,16 @@ impl std::str::FromStr for DeviceArg {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum QuantizationArg {
     /// E4M3 weights with a scale per channel, activations with a scale per token
+    Fp8,
+}
+
+/// `--kv-cache-dtype`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum KvCacheDTypeArg {
+    /// The model's type
+    Auto,
+    /// E4M3
+    #[value(alias = "fp8_e4m3")]
     Fp8,
 }
 

@@ -11,7 +11,9 @@ mod sampling;
 pub mod values;
 
 pub use bench::{BenchArgs, ModeArg, ResultArgs, WorkloadArgs};
-pub use engine::{DTypeArg, DeviceArg, EngineArgs, LoadFormatArg, ModelArgs, QuantizationArg};
+pub use engine::{
+    DTypeArg, DeviceArg, EngineArgs, KvCacheDTypeArg, LoadFormatArg, ModelArgs, QuantizationArg,
+};
 pub use input::{BadRowArg, FormatArg, InputArgs, OverflowArg};
 pub use output::{ColorArg, DisplayArgs, OutputArgs, OutputFormatArg, ProgressArg};
 pub use sampling::SamplingArgs;

@@ -12,7 +12,7 @@ use crate::cli::progress::Counters;
 use crate::engine::Engine;
 use crate::engine::input_processor::InputProcessor;
 use crate::engine::request::{Request, RequestError, RequestOutput, RowKey, SamplingParams};
-use crate::engine::stats::EngineStats;
+use crate::engine::stats::{EngineStats, StepTime};
 
 /// One step of the engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,6 +30,8 @@ pub struct Step {
     /// Positions that the tokens of a decode step attend to, themselves included, summed over its
     /// rows. Meaningful while no row was preempted.
     pub num_positions: u64,
+    /// What the time went to.
+    pub time: StepTime,
 }
 
 /// What a run of rows did.
@@ -123,7 +125,8 @@ fn step(seconds: f64, before: &EngineStats, after: &EngineStats, num_left: u64) 
         && [num_tokens, num_output_tokens].iter().all(|number| *number == num_rows as u64);
     let in_cache = after.num_computed_tokens + after.num_cached_tokens;
     let num_positions = in_cache.saturating_sub(num_left);
-    Step { seconds, num_rows, num_tokens, num_output_tokens, is_decode, num_positions }
+    let time = after.time - before.time;
+    Step { seconds, num_rows, num_tokens, num_output_tokens, is_decode, num_positions, time }
 }
 
 /// Lengths of a finished row, which are those that were asked for.
@@ -147,6 +150,7 @@ fn since(now: EngineStats, base: &EngineStats) -> EngineStats {
         num_generation_tokens: now.num_generation_tokens - base.num_generation_tokens,
         num_cached_tokens: now.num_cached_tokens - base.num_cached_tokens,
         num_preemptions: now.num_preemptions - base.num_preemptions,
+        time: now.time - base.time,
         ..now
     }
 }

@@ -12,6 +12,7 @@ use super::workload::RandomRows;
 use crate::cli::args::ModeArg;
 use crate::cli::error::sanitized;
 use crate::engine::EngineInfo;
+use crate::engine::stats::StepTime;
 
 /// Everything the result says.
 #[derive(Clone, Debug)]
@@ -82,9 +83,23 @@ impl Steps<'_> {
         )
     }
 
+    /// Mean milliseconds of scheduling, executing, sampling and taking in.
+    fn parts_ms(&self) -> [f64; 4] {
+        let mean = |part: fn(&StepTime) -> Duration| {
+            let sum: Duration = self.0.iter().map(|step| part(&step.time)).sum();
+            1e3 * sum.as_secs_f64() / self.0.len().max(1) as f64
+        };
+        [mean(|t| t.schedule), mean(|t| t.execute), mean(|t| t.sample), mean(|t| t.update)]
+    }
+
     fn json(&self) -> Value {
+        let [schedule, execute, sample, update] = self.parts_ms();
         json!({
             "count": self.0.len(),
+            "schedule_ms": schedule,
+            "execute_ms": execute,
+            "sample_ms": sample,
+            "update_ms": update,
             "seconds": self.seconds(),
             "mean_ms": self.mean_ms(),
             "p50_ms": self.percentile_ms(50),
@@ -151,8 +166,15 @@ impl Report {
         let stats = &measured.stats;
         let all = self.all_steps();
         let input = format!("{:.2} s prompts to ids", measured.input_time.as_secs_f64());
+        let of_mode = match self.mode {
+            ModeArg::Decode => self.full_steps(),
+            ModeArg::Prefill | ModeArg::Throughput => self.all_steps(),
+        };
+        let [schedule, execute, sample, update] = of_mode.parts_ms();
         format!(
-            "Steps: {}, {}\n\
+            "Of a step: {schedule:.2} ms schedule, {execute:.2} execute, {sample:.2} sample, \
+             {update:.2} update\n\
+             Steps: {}, {}\n\
              Time: {:.2} s = {:.2} s decode steps + {:.2} s other steps + {input} + rest\n\
              Engine: {} {} x{}, {} cached tokens, {} preemptions, loaded in {:.2} s",
             all.0.len(),
@@ -331,6 +353,7 @@ mod tests {
             num_output_tokens: 1,
             is_decode: true,
             num_positions: 1,
+            time: StepTime::default(),
         };
         let steps: Vec<Step> = [40.0, 10.0, 20.0, 30.0].map(step).to_vec();
         let steps = Steps(steps.iter().collect());

@@ -6,23 +6,28 @@
 
 mod graphs;
 mod matmul;
+mod readback;
 mod uploads;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use matmul::{Matmul, MatmulInput, MatmulShape};
+pub use readback::Readback;
 
+use super::cuda::gemm;
 use super::cuda::{
     Args, CudaError, DeviceBuffer, DevicePtr, Driver, Function, Plain, Properties, Runtime, Staging,
 };
+use super::tensor::SharedMut;
 use super::thread_pool::ThreadPool;
 use super::{Precision, Tensor};
 use crate::engine::EngineError;
-use crate::engine::config::{DType, Quantization};
+use crate::engine::config::{DType, KvCacheDType, Quantization};
 use graphs::Graphs;
 use matmul::MatmulEngine;
+use readback::Readbacks;
 use uploads::Uploads;
 
 /// What a `Gpu` is made for.
@@ -32,6 +37,8 @@ pub struct GpuConfig {
     pub dtype: DType,
     /// Whether linear layers are narrowed.
     pub quantization: Option<Quantization>,
+    /// Type of K and V.
+    pub kv_cache_dtype: KvCacheDType,
     /// No CUDA graphs.
     pub enforce_eager: bool,
     /// Where the choice of matrix algorithms is kept; None: nowhere.
@@ -51,8 +58,15 @@ pub struct Gpu {
     staging: Mutex<Option<Staging>>,
     graphs: Mutex<Graphs>,
     fp8_scratch: Mutex<Option<(DeviceBuffer, DeviceBuffer)>>,
+    sampled: OnceLock<Sampled>,
     failure: Mutex<Option<CudaError>>,
     pub(super) pool: ThreadPool,
+}
+
+/// The tokens of the last step that sampled, and their way to the host.
+struct Sampled {
+    results: DeviceBuffer,
+    readbacks: Mutex<Readbacks>,
 }
 
 /// A kernel: `entry` of kernels/`source`.cu, compiled for a width of heads where that matters.
@@ -85,6 +99,8 @@ struct LoadedKernel {
 
 /// Dynamic shared memory that needs no asking.
 const DEFAULT_SMEM_BYTES: usize = 48 << 10;
+/// Bytes of weights that one thread copies at a time.
+const PIECE_BYTES: usize = 1 << 20;
 /// Values that a block takes in kernels over runs of elements.
 const VALUES_PER_BLOCK: usize = 2048;
 const BLOCK: u32 = 256;
@@ -108,8 +124,7 @@ impl Gpu {
         let runtime = Runtime::new(driver);
         let matmul = MatmulEngine::new(&runtime, config.cache_dir.as_deref())?;
         let uploads = Uploads::new(&runtime)?;
-        let num_threads =
-            config.num_threads.unwrap_or_else(super::thread_pool::num_physical_cores);
+        let num_threads = config.num_threads.unwrap_or_else(super::thread_pool::num_physical_cores);
         Ok(Self {
             runtime,
             config,
@@ -119,6 +134,7 @@ impl Gpu {
             staging: Mutex::default(),
             graphs: Mutex::default(),
             fp8_scratch: Mutex::default(),
+            sampled: OnceLock::new(),
             failure: Mutex::default(),
             pool: ThreadPool::new(num_threads),
         })
@@ -134,17 +150,30 @@ impl Gpu {
         self.config.quantization
     }
 
+    /// Type of K and V.
+    pub fn kv_cache_dtype(&self) -> KvCacheDType {
+        self.config.kv_cache_dtype
+    }
+
     /// What the device can do.
     pub fn properties(&self) -> &Properties {
         self.runtime.driver().properties()
     }
 
-    /// Names the set of kernels: outputs are equal only within one.
+    /// Names the set of kernels: outputs are equal only within one, on one kind of GPU. The version
+    /// of cuBLASLt is part of it.
     pub fn kernel_set(&self) -> String {
         let (major, minor) = self.properties().compute_capability;
-        let quantized = if self.quantization().is_some() { "-fp8" } else { "" };
+        let quantized = match (self.quantization(), self.kv_cache_dtype()) {
+            (None, KvCacheDType::Auto) => "",
+            (Some(Quantization::Fp8), KvCacheDType::Auto) => "-fp8",
+            (None, KvCacheDType::Fp8) => "-kv8",
+            (Some(Quantization::Fp8), KvCacheDType::Fp8) => "-fp8-kv8",
+        };
         match &**self.runtime.driver() {
-            Driver::Cuda(_) => format!("cuda-sm{major}{minor}{quantized}"),
+            Driver::Cuda(_) => {
+                format!("cuda-sm{major}{minor}-lt{}{quantized}", gemm::cublas_version())
+            }
             Driver::Host(_) => format!("cuda-shim{quantized}"),
         }
     }
@@ -172,12 +201,16 @@ impl Gpu {
         width: usize,
         precision: Precision,
     ) -> Result<Tensor, EngineError> {
+        let rows = self.max_padded_rows(max_rows);
         let dtype = match precision {
+            Precision::LinearInput if self.quantization() == Some(Quantization::Fp8) => {
+                let (buffer, scales) = (self.alloc(rows * width)?, self.alloc(rows * 4)?);
+                return Ok(Tensor::on_gpu_in_fp8(buffer, scales, width));
+            }
+            Precision::LinearInput | Precision::Activation => self.config.dtype,
             Precision::Full => DType::Float32,
-            Precision::Activation => self.config.dtype,
         };
-        let bytes = self.max_padded_rows(max_rows) * width * dtype.size_bytes();
-        Ok(Tensor::on_gpu(self.alloc(bytes)?, dtype, width))
+        Ok(Tensor::on_gpu(self.alloc(rows * width * dtype.size_bytes())?, dtype, width))
     }
 
     /// Rows that a step of `num_rows` runs with: a few sizes, for which there are algorithms and
@@ -207,7 +240,9 @@ impl Gpu {
             let mut functions = lock(&self.functions);
             let loaded = match functions.entry(kernel) {
                 std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-                std::collections::hash_map::Entry::Vacant(entry) => entry.insert(self.load(kernel)?),
+                std::collections::hash_map::Entry::Vacant(entry) => {
+                    entry.insert(self.load(kernel)?)
+                }
             };
             if smem > loaded.max_smem {
                 self.runtime.driver().set_max_dynamic_smem(&loaded.function, smem)?;
@@ -257,8 +292,8 @@ impl Gpu {
         });
     }
 
-    /// Copies `bytes` bytes of weights that `fill(offset, chunk)` writes, straight from where they
-    /// are to memory that the device reads.
+    /// Copies `bytes` bytes of weights that `fill(offset, piece)` writes on all host threads,
+    /// straight from where they are to memory that the device reads. Offsets are multiples of 256.
     ///
     /// # Errors
     /// The device failed.
@@ -266,7 +301,7 @@ impl Gpu {
         &self,
         to: DevicePtr,
         bytes: usize,
-        mut fill: impl FnMut(usize, &mut [u8]),
+        fill: impl Fn(usize, &mut [u8]) + Sync,
     ) -> Result<(), EngineError> {
         let mut staging = lock(&self.staging);
         if staging.is_none() {
@@ -274,7 +309,13 @@ impl Gpu {
         }
         let staging = staging.as_mut().expect("just made");
         staging.upload::<CudaError>(to, bytes, |offset, chunk| {
-            fill(offset, chunk);
+            let (len, chunk) = (chunk.len(), SharedMut::new(chunk));
+            self.pool.run(len.div_ceil(PIECE_BYTES), &|_, index| {
+                let start = index * PIECE_BYTES;
+                // SAFETY: each piece belongs to one item.
+                let piece = unsafe { chunk.slice(start, PIECE_BYTES.min(len - start)) };
+                fill(offset + start, piece);
+            });
             Ok(())
         })?;
         Ok(())
@@ -349,6 +390,51 @@ impl Gpu {
     /// Queues out = x Wᵀ + b over `num_rows` rows, and the rows that they are padded to.
     pub fn matmul(&self, shape: MatmulShape, num_rows: usize, matmul: &Matmul) {
         self.attempt(|| lock(&self.matmul).run(shape, num_rows, matmul));
+    }
+
+    /// Makes room for the results of sampling, `bytes` in all.
+    ///
+    /// # Errors
+    /// The memory does not suffice.
+    pub fn reserve_sampled(&self, bytes: usize) -> Result<(), EngineError> {
+        let readbacks = Mutex::new(Readbacks::new(&self.runtime, bytes)?);
+        let sampled = Sampled { results: self.alloc(bytes)?, readbacks };
+        self.sampled.set(sampled).map_err(|_| EngineError::Device("reserved twice".to_owned()))
+    }
+
+    fn sampled(&self) -> &Sampled {
+        self.sampled.get().expect("reserved with the sampler")
+    }
+
+    /// Where results of sampling are, until the next step's.
+    pub fn sampled_ptr(&self) -> DevicePtr {
+        self.sampled().results.ptr()
+    }
+
+    /// Starts to copy the first `num_bytes` of them to the host, beside what is queued next.
+    ///
+    /// # Errors
+    /// The device failed, now or in what was queued before.
+    pub fn read_sampled(&self, num_bytes: usize) -> Result<Readback, EngineError> {
+        self.check()?;
+        let sampled = self.sampled();
+        let mut readbacks = lock(&sampled.readbacks);
+        Ok(readbacks.start(self.runtime.driver(), sampled.results.ptr(), num_bytes)?)
+    }
+
+    /// Waits for that copy.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn finish_read<T: Plain + Default>(
+        &self,
+        readback: Readback,
+        values: &mut [T],
+    ) -> Result<(), EngineError> {
+        let readbacks = lock(&self.sampled().readbacks);
+        let bytes = readbacks.finish(self.runtime.driver(), readback)?;
+        super::cuda::memory::bytes_of_mut(values).copy_from_slice(bytes);
+        Ok(())
     }
 
     /// Makes room for `max_rows` quantized rows of `width`.

@@ -41,9 +41,9 @@ impl KvCacheShape {
         self.block_size * self.v_width()
     }
 
-    /// Bytes of one block over all layers and heads, K and V.
-    pub fn block_bytes(&self, dtype: DType) -> usize {
-        self.num_layers * self.num_kv_heads * (self.k_len() + self.v_len()) * dtype.size_bytes()
+    /// Bytes of one block over all layers and heads, K and V, with elements of `element_bytes`.
+    pub fn block_bytes(&self, element_bytes: usize) -> usize {
+        self.num_layers * self.num_kv_heads * (self.k_len() + self.v_len()) * element_bytes
     }
 }
 
@@ -83,14 +83,15 @@ impl KvCache {
     ) -> Result<Self, EngineError> {
         match device {
             Device::Cpu(_) => Ok(Self::new(shape, dtype)),
-            Device::Cuda(gpu) => Self::on_gpu(gpu, shape, dtype),
+            Device::Cuda(gpu) => Self::on_gpu(gpu, shape),
         }
     }
 
     /// Zeroed: no kernel may ever meet a NaN that nobody wrote.
-    fn on_gpu(gpu: &Gpu, shape: KvCacheShape, dtype: DType) -> Result<Self, EngineError> {
+    fn on_gpu(gpu: &Gpu, shape: KvCacheShape) -> Result<Self, EngineError> {
         assert!(shape.block_size.is_multiple_of(KV_GROUP_TOKENS));
-        let bytes = shape.num_blocks * shape.block_bytes(dtype) / 2;
+        let element_bytes = gpu.kv_cache_dtype().size_bytes(gpu.dtype());
+        let bytes = shape.num_blocks * shape.block_bytes(element_bytes) / 2;
         let (k, v) = (gpu.alloc(bytes)?, gpu.alloc(bytes)?);
         Ok(Self { shape, data: KvData::Cuda { k, v } })
     }

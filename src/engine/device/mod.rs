@@ -181,6 +181,11 @@ impl Device {
         }
     }
 
+    /// Whether a step may be queued before the tokens of the one before are known.
+    pub fn runs_ahead(&self) -> bool {
+        matches!(self, Device::Cuda(_))
+    }
+
     /// Rows of a step that the MLP takes at a time.
     pub fn block_rows(&self, num_rows: usize) -> usize {
         match self {

@@ -3,7 +3,7 @@
 use super::cuda::{Compiler, CudaDriver, Driver, HostDriver, SearchHints};
 use super::{Device, Gpu, GpuConfig};
 use crate::engine::EngineError;
-use crate::engine::config::{DType, DeviceConfig, DeviceKind, EngineConfig};
+use crate::engine::config::{DType, DeviceConfig, DeviceKind, EngineConfig, KvCacheDType};
 
 macro_rules! sources {
     ($($name:literal),* $(,)?) => {
@@ -30,6 +30,7 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "rotary_and_cache.cu",
     "sample.cu",
     "soft_cap.cu",
+    "take_sampled.cu",
 ];
 
 /// Opens the device that the configuration asks for, to compute in `dtype`. The second part says in
@@ -37,14 +38,16 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
 ///
 /// # Errors
 /// The GPU that was asked for cannot be used.
-pub fn open(
-    config: &EngineConfig,
-    dtype: DType,
-) -> Result<(Device, Option<String>), EngineError> {
+pub fn open(config: &EngineConfig, dtype: DType) -> Result<(Device, Option<String>), EngineError> {
     let device = &config.device;
     let cpu = || Device::cpu(config.parallel.num_threads);
-    let refused =
-        |why: String| EngineError::Config(format!("the GPU cannot be used: {why}"));
+    let refused = |why: String| EngineError::Config(format!("the GPU cannot be used: {why}"));
+    let narrow_cache = config.cache.kv_cache_dtype == KvCacheDType::Fp8;
+    if narrow_cache && (device.kind == DeviceKind::Cpu || dtype == DType::Float32) {
+        return Err(EngineError::Config(
+            "--kv-cache-dtype fp8 needs an NVIDIA GPU and a 16-bit --dtype".to_owned(),
+        ));
+    }
     match &device.kind {
         DeviceKind::Cpu if device.quantization.is_some() => Err(EngineError::Config(
             "--quantization fp8 needs an NVIDIA GPU; leave it out on the CPU".to_owned(),
@@ -52,7 +55,7 @@ pub fn open(
         DeviceKind::Cpu => Ok((cpu(), None)),
         DeviceKind::Auto => match probe(device, 0) {
             Ok(driver) => Ok((gpu(config, dtype, driver)?, None)),
-            Err(why) if device.quantization.is_some() => Err(refused(why)),
+            Err(why) if device.quantization.is_some() || narrow_cache => Err(refused(why)),
             Err(why) => Ok((cpu(), Some(format!("running on the CPU: {why}")))),
         },
         DeviceKind::Cuda(ordinal) => {
@@ -80,6 +83,7 @@ fn gpu(config: &EngineConfig, dtype: DType, driver: Driver) -> Result<Device, En
     let gpu_config = GpuConfig {
         dtype,
         quantization: config.device.quantization,
+        kv_cache_dtype: config.cache.kv_cache_dtype,
         enforce_eager: config.device.enforce_eager,
         cache_dir: config.device.cache_dir.clone(),
         num_threads: config.parallel.num_threads,

@@ -17,7 +17,15 @@ pub struct Tensor {
 #[derive(Debug)]
 enum Storage {
     Host(Vec<f32>),
-    Cuda { buffer: DeviceBuffer, dtype: DType },
+    Cuda {
+        buffer: DeviceBuffer,
+        dtype: DType,
+    },
+    /// E4M3 elements, with a scale for each row.
+    CudaFp8 {
+        buffer: DeviceBuffer,
+        scales: DeviceBuffer,
+    },
 }
 
 /// How exactly a tensor holds its values.
@@ -27,6 +35,9 @@ pub enum Precision {
     Full,
     /// What linear layers read and write: f32 on the CPU, the model's dtype on a GPU.
     Activation,
+    /// What only linear layers read: E4M3 on a GPU whose linear layers take that, else as
+    /// `Activation`.
+    LinearInput,
 }
 
 impl Tensor {
@@ -50,31 +61,57 @@ impl Tensor {
         Self { storage: Storage::Cuda { buffer, dtype }, num_rows: 0, width }
     }
 
+    /// E4M3 rows in a GPU's memory; none of them are in use.
+    pub(super) fn on_gpu_in_fp8(buffer: DeviceBuffer, scales: DeviceBuffer, width: usize) -> Self {
+        Self { storage: Storage::CudaFp8 { buffer, scales }, num_rows: 0, width }
+    }
+
+    /// Where the scales of the rows are, of E4M3 rows.
+    pub(in crate::engine) fn scales_ptr(&self) -> Option<DevicePtr> {
+        match &self.storage {
+            Storage::CudaFp8 { scales, .. } => Some(scales.ptr()),
+            Storage::Host(_) | Storage::Cuda { .. } => None,
+        }
+    }
+
+    /// Bytes of a row.
+    pub(in crate::engine) fn row_bytes(&self) -> usize {
+        match &self.storage {
+            Storage::CudaFp8 { .. } => self.width,
+            Storage::Host(_) | Storage::Cuda { .. } => self.width * self.dtype().size_bytes(),
+        }
+    }
+
     /// Where the values are in a GPU's memory.
     ///
     /// # Panics
     /// It is on the host.
     pub(in crate::engine) fn device_ptr(&self) -> DevicePtr {
         match &self.storage {
-            Storage::Cuda { buffer, .. } => buffer.ptr(),
+            Storage::Cuda { buffer, .. } | Storage::CudaFp8 { buffer, .. } => buffer.ptr(),
             Storage::Host(_) => panic!("a tensor of the host was given to a GPU"),
         }
     }
 
     /// Type of the values.
+    ///
+    /// # Panics
+    /// They are E4M3.
     pub fn dtype(&self) -> DType {
         match &self.storage {
             Storage::Host(_) => DType::Float32,
             Storage::Cuda { dtype, .. } => *dtype,
+            Storage::CudaFp8 { .. } => panic!("E4M3 rows were given to what does not take them"),
         }
     }
 
     /// Rows that there is room for.
     fn max_rows(&self) -> usize {
-        let bytes_per_row = self.width * self.dtype().size_bytes();
         match &self.storage {
             Storage::Host(data) => data.len() / self.width.max(1),
-            Storage::Cuda { buffer, .. } => buffer.bytes() / bytes_per_row.max(1),
+            Storage::Cuda { buffer, .. } | Storage::CudaFp8 { buffer, .. } => {
+                buffer.bytes() / self.row_bytes().max(1)
+            }
         }
     }
 
@@ -118,7 +155,9 @@ impl Tensor {
     pub fn values(&self) -> &[f32] {
         match &self.storage {
             Storage::Host(data) => &data[..self.num_rows * self.width],
-            Storage::Cuda { .. } => panic!("values of a GPU were read on the host"),
+            Storage::Cuda { .. } | Storage::CudaFp8 { .. } => {
+                panic!("values of a GPU were read on the host")
+            }
         }
     }
 
@@ -129,7 +168,9 @@ impl Tensor {
     pub fn values_mut(&mut self) -> &mut [f32] {
         match &mut self.storage {
             Storage::Host(data) => &mut data[..self.num_rows * self.width],
-            Storage::Cuda { .. } => panic!("values of a GPU were read on the host"),
+            Storage::Cuda { .. } | Storage::CudaFp8 { .. } => {
+                panic!("values of a GPU were read on the host")
+            }
         }
     }
 

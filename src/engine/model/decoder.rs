@@ -62,6 +62,7 @@ impl Buffers {
         let num_tokens = limits.max_num_tokens;
         let full = |rows: usize, width: usize| device.tensor(rows, width, Precision::Full);
         let per_token = |width: usize| device.tensor(num_tokens, width, Precision::Activation);
+        let linear_input = |rows, width| device.tensor(rows, width, Precision::LinearInput);
         let block_rows = device.block_rows(num_tokens);
         let per_row = |width: usize| device.tensor(block_rows, width, Precision::Activation);
         // The CPU's grow when they are needed.
@@ -70,12 +71,15 @@ impl Buffers {
         Ok(Self {
             embedded: spec.embedding.projected_from.map(per_token).transpose()?,
             residual: full(num_tokens, hidden)?,
-            normed: per_token(hidden)?,
+            normed: match spec.norm_placement {
+                NormPlacement::Pre | NormPlacement::Sandwich => linear_input(num_tokens, hidden)?,
+                NormPlacement::Post => per_token(hidden)?,
+            },
             delta: per_token(hidden)?,
             qkv: per_token(q_width + 2 * kv_width)?,
             attended: per_token(q_width)?,
             up: per_row(if spec.mlp.gated { 2 * inner } else { inner })?,
-            activated: spec.mlp.gated.then(|| per_row(inner)).transpose()?,
+            activated: spec.mlp.gated.then(|| linear_input(block_rows, inner)).transpose()?,
             last_residual: full(num_logits, hidden)?,
             last_delta: per_logit(hidden)?,
             last: per_logit(hidden)?,

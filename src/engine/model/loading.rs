@@ -53,9 +53,10 @@ impl DecoderWeights {
     pub(super) fn prepare(&self, device: &Device, limits: StepLimits) -> Result<(), EngineError> {
         let activation = device.activation_dtype();
         let projections = [&self.project_in, &self.project_out].into_iter().flatten();
-        let of_layers = self.layers.iter().flat_map(|layer| {
-            [&layer.qkv_proj, &layer.out_proj, &layer.up_proj, &layer.down_proj]
-        });
+        let of_layers = self
+            .layers
+            .iter()
+            .flat_map(|layer| [&layer.qkv_proj, &layer.out_proj, &layer.up_proj, &layer.down_proj]);
         for weight in projections.chain(of_layers) {
             weight.prepare(device, activation, limits.max_num_tokens)?;
         }

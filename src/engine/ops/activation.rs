@@ -1,11 +1,11 @@
 //! Activations of the MLP: plain, or gated (`silu_and_mul` and its kin).
 
+use crate::engine::device::cuda::Args;
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::cuda::Args;
 use crate::engine::device::{Device, Tensor};
 
-use super::{GPU_BLOCK, VectorOp, for_row_chunks, map_in_place, map2};
+use super::{VectorOp, for_row_chunks, gpu_row_block, map_in_place, map2};
 
 /// Activation functions, by Hugging Face's names in `hidden_act`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,10 +67,17 @@ pub fn activate_and_mul(
         Device::Cpu(cpu) => cpu,
         Device::Cuda(gpu) => {
             let mut args = Args::new();
-            args.tensor(gate_up).tensor(out).u32(width as u32).u32(activation.kind());
-            let grid = [num_rows as u32, width.div_ceil(8 * GPU_BLOCK as usize) as u32];
-            let kernel = ("activation", "activate_and_mul");
-            return gpu.launch(kernel, grid, (GPU_BLOCK, 0), &mut args);
+            args.tensor(gate_up).tensor(out);
+            let (entry, columns, block) = match out.scales_ptr() {
+                None => ("activate_and_mul", width.div_ceil(2048), 128),
+                Some(scales) => {
+                    args.ptr(scales);
+                    ("activate_and_mul_fp8", 1, gpu_row_block(width, 32).min(768))
+                }
+            };
+            args.u32(width as u32).u32(activation.kind());
+            let grid = [num_rows as u32, columns as u32];
+            return gpu.launch(("activation", entry), grid, (block, 0), &mut args);
         }
     };
     let shared = SharedMut::new(out.values_mut());

@@ -1,14 +1,14 @@
 //! embedding: rows of a table by token id or position; gathering of rows whose logits are wanted.
 
-use crate::engine::device::tensor::SharedMut;
 use crate::engine::config::DType;
 use crate::engine::device::cuda::Args;
+use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Cpu, Device, Tensor};
 
 use super::{GPU_BLOCK, Ids, LinearWeight, for_row_chunks};
 
-/// out[t] = table[ids[t]] * scale, for all rows that `out` uses. The table is packed as a linear weight, so that one that is tied
-/// to the output layer is held once.
+/// out[t] = table[ids[t]] * scale, for all rows that `out` uses. The table is packed as a linear
+/// weight, so that one that is tied to the output layer is held once.
 ///
 /// # Panics
 /// An id is not in the table: requests are checked against the vocabulary before they come here.

@@ -18,9 +18,9 @@ mod soft_cap;
 mod step;
 
 pub use activation::{Activation, activate, activate_and_mul};
+pub use elementwise::{copy, fill_zero};
 pub use embedding::{add_rows_of, embedding, gather_rows};
 pub use linear::{LinearWeight, linear, linear_rows};
-pub use elementwise::{copy, fill_zero};
 pub use norm::{Heads, NormKind, NormWeight, add, add_norm, norm_heads, norm_in_place};
 pub use paged_attention::{AttentionScratch, AttentionShape, paged_attention};
 pub use rotary::RotaryTable;
@@ -34,8 +34,7 @@ use super::device::thread_pool::ThreadPool;
 /// Threads of a block of a GPU's kernels over runs of elements.
 const GPU_BLOCK: u32 = 256;
 
-/// Threads of a block that takes a row, when each takes `per_thread` of its elements at a time. In
-/// norms it decides the order of sums, so it is a function of the width alone.
+/// Threads of a block that takes a row, when each takes `per_thread` of its elements at a time.
 fn gpu_row_block(width: usize, per_thread: usize) -> u32 {
     width.div_ceil(per_thread).next_multiple_of(32).min(1024) as u32
 }

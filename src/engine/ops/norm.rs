@@ -4,9 +4,9 @@
 //! layer: (x - mean) / sqrt(var + eps) * weight + bias (Ba et al., 2016).
 
 use crate::engine::config::DType;
+use crate::engine::device::cuda::{Args, DevicePtr};
 use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::cuda::{Args, DevicePtr};
 use crate::engine::device::{Device, Gpu, Tensor};
 
 use super::{for_row_chunks, gpu_row_block, map2};
@@ -109,9 +109,22 @@ fn add_norm_on_gpu(
 ) {
     let mut args = Args::new();
     args.tensor(residual).ptr(delta.map_or(DevicePtr::NULL, Tensor::device_ptr));
-    norm.append_to(&mut args).tensor(out).u32(residual.width() as u32);
-    let (grid, block) = ([residual.num_rows() as u32, 1], gpu_row_block(residual.width(), 8));
-    gpu.launch(("norm", "add_norm"), grid, (block, 0), &mut args);
+    norm.append_to(&mut args).tensor(out);
+    let entry = match out.scales_ptr() {
+        None => "add_norm",
+        Some(scales) => {
+            args.ptr(scales);
+            "add_norm_fp8"
+        }
+    };
+    args.u32(residual.width() as u32);
+    let (grid, block) = ([residual.num_rows() as u32, 1], norm_block(residual.width()));
+    gpu.launch(("norm", entry), grid, (block, 0), &mut args);
+}
+
+/// Threads of a norm's block. It decides the order of sums: a function of the width alone.
+fn norm_block(width: usize) -> u32 {
+    gpu_row_block(width, 16).min(512)
 }
 
 impl NormWeight {
@@ -133,7 +146,7 @@ pub fn norm_in_place(device: &Device, x: &mut Tensor, norm: &NormWeight) {
         assert_eq!(norm.weight.width(), width);
         let mut args = Args::new();
         norm.append_to(args.tensor(x)).u32(width as u32);
-        let (grid, block) = ([x.num_rows() as u32, 1], gpu_row_block(width, 8));
+        let (grid, block) = ([x.num_rows() as u32, 1], norm_block(width));
         return gpu.launch(("norm", "norm_in_place"), grid, (block, 0), &mut args);
     }
     norm_heads(device, x, Heads { start: 0, num_heads: 1, head_dim: width }, norm);
@@ -152,7 +165,7 @@ pub fn norm_heads(device: &Device, x: &mut Tensor, heads: Heads, norm: &NormWeig
             args.tensor(x).dims([width, column, num_heads, head_dim]);
             let grid = [num_rows as u32, 1];
             norm.append_to(&mut args);
-            let block = if head_dim <= 256 { 128 } else { gpu_row_block(head_dim, 8) };
+            let block = if head_dim <= 256 { 128 } else { norm_block(head_dim) };
             return gpu.launch(("norm", "norm_heads"), grid, (block, 0), &mut args);
         }
     };
@@ -253,8 +266,9 @@ mod tests {
         let square = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / len;
         let scale = 1.0 / (square + f64::from(norm.eps)).sqrt();
         let bias = |i: usize| norm.bias.as_ref().map_or(0.0, |bias| f64::from(bias.values()[i]));
-        let value =
-            |(i, x): (usize, &f64)| (x - mean) * scale * f64::from(norm.weight.values()[i]) + bias(i);
+        let value = |(i, x): (usize, &f64)| {
+            (x - mean) * scale * f64::from(norm.weight.values()[i]) + bias(i)
+        };
         x.iter().enumerate().map(value).collect()
     }
 

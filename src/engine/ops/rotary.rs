@@ -41,8 +41,7 @@ impl RotaryTable {
         let mut table = Self::new(inv_freq);
         if let Device::Cuda(gpu) = device {
             table.extend_to(max_model_len);
-            let values: Vec<f32> =
-                table.table.iter().flat_map(|&(cos, sin)| [cos, sin]).collect();
+            let values: Vec<f32> = table.table.iter().flat_map(|&(cos, sin)| [cos, sin]).collect();
             let buffer = gpu.alloc(size_of_val(&values[..]))?;
             gpu.upload(&buffer, bytes_of(&values));
             table.on_gpu = Some(buffer);

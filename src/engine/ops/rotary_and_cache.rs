@@ -6,7 +6,10 @@ use crate::engine::device::{Device, Gpu, KvCache, Tensor};
 
 use super::reshape_and_cache::reshape_and_cache;
 use super::rotary::{RotaryTable, rotary};
-use super::{GPU_BLOCK, Heads, Step};
+use super::{Heads, Step};
+
+/// Threads of a row's block.
+const BLOCK: u32 = 128;
 
 /// The query, key and value heads of a row of `qkv`, in this order.
 #[derive(Clone, Copy, Debug)]
@@ -78,5 +81,5 @@ fn on_gpu(
         .ptr(v)
         .dims([heads.num_heads, heads.num_kv_heads, heads.head_dim, cache.shape.block_size]);
     let grid = [qkv.num_rows() as u32, 1];
-    gpu.launch(("rotary_and_cache", "rotary_and_cache"), grid, (GPU_BLOCK, 0), &mut args);
+    gpu.launch(("rotary_and_cache", "rotary_and_cache"), grid, (BLOCK, 0), &mut args);
 }

@@ -3,7 +3,10 @@
 
 use crate::engine::EngineError;
 use crate::engine::device::cuda::{Args, DeviceBuffer, Plain};
+use crate::engine::device::gpu::Readback;
 use crate::engine::device::{Gpu, Tensor, bytes_of};
+
+use super::GPU_BLOCK;
 
 /// `struct SampleRow` of kernels/sample.cu: everything that decides a token, besides the logits.
 #[repr(C)]
@@ -103,7 +106,6 @@ const NARROW_BLOCK: u32 = 384;
 pub struct SampleBuffers {
     rows: DeviceBuffer,
     edits: DeviceBuffer,
-    results: DeviceBuffer,
 }
 
 impl SampleBuffers {
@@ -112,24 +114,25 @@ impl SampleBuffers {
     /// # Errors
     /// The GPU's memory does not suffice.
     pub fn new(gpu: &Gpu, max_rows: usize) -> Result<Self, EngineError> {
+        gpu.reserve_sampled(max_rows * size_of::<SampleResult>())?;
         Ok(Self {
             rows: gpu.alloc(max_rows * size_of::<SampleRow>())?,
             edits: gpu.alloc(4096 * size_of::<Edit>())?,
-            results: gpu.alloc(max_rows * size_of::<SampleResult>())?,
         })
     }
 }
 
-/// Samples `rows`, of which those without `SKIP` lose their logits; `read` of `results` waits.
+/// Queues the sampling of `rows`, of which those without `SKIP` lose their logits, and starts to
+/// copy the results to the host.
 ///
 /// # Errors
-/// The GPU's memory does not suffice for the edits.
+/// The GPU's memory does not suffice for the edits, or the device failed before.
 pub fn sample(
     gpu: &Gpu,
     logits: &mut Tensor,
     (rows, edits): (&[SampleRow], &[Edit]),
     buffers: &mut SampleBuffers,
-) -> Result<(), EngineError> {
+) -> Result<Readback, EngineError> {
     let edit_bytes = size_of_val(edits);
     if edit_bytes > buffers.edits.bytes() {
         gpu.synchronize()?;
@@ -139,18 +142,38 @@ pub fn sample(
     gpu.upload(&buffers.edits, bytes_of(edits));
     let mut args = Args::new();
     args.tensor(logits).dims([logits.width()]).ptr(buffers.rows.ptr());
-    args.ptr(buffers.edits.ptr()).ptr(buffers.results.ptr());
+    args.ptr(buffers.edits.ptr()).ptr(gpu.sampled_ptr());
     let is_many = rows.len() > gpu.properties().num_sms as usize;
     let block = if is_many { NARROW_BLOCK } else { WIDE_BLOCK };
     gpu.launch(("sample", "sample"), [rows.len() as u32, 1], (block, 0), &mut args);
-    Ok(())
+    gpu.read_sampled(size_of::<SampleResult>() * rows.len())
 }
 
-/// Waits for the results of the last `sample`.
-pub fn results(gpu: &Gpu, num_rows: usize, buffers: &SampleBuffers) -> Vec<SampleResult> {
+/// Waits for the results of `sample`. At most two may be waited for at a time.
+///
+/// # Errors
+/// The device failed.
+pub fn results(
+    gpu: &Gpu,
+    readback: Readback,
+    num_rows: usize,
+) -> Result<Vec<SampleResult>, EngineError> {
     let mut results = vec![SampleResult::default(); num_rows];
-    gpu.download(buffers.results.ptr(), &mut results);
-    results
+    gpu.finish_read(readback, &mut results)?;
+    Ok(results)
+}
+
+/// input_ids[i] = the token that row `rows[i]` of the last step sampled.
+pub(super) fn take_sampled(
+    gpu: &Gpu,
+    rows: &DeviceBuffer,
+    input_ids: &DeviceBuffer,
+    num_rows: usize,
+) {
+    let mut args = Args::new();
+    args.ptr(gpu.sampled_ptr()).ptr(rows.ptr()).ptr(input_ids.ptr()).dims([num_rows]);
+    let blocks = num_rows.div_ceil(GPU_BLOCK as usize) as u32;
+    gpu.launch(("take_sampled", "take_sampled"), [blocks, 1], (GPU_BLOCK, 0), &mut args);
 }
 
 /// One row of logits, for the host to sample from.

@@ -1,8 +1,8 @@
 //! soft_cap: x = cap * tanh(x / cap), Gemma 2's bound on logits.
 
+use crate::engine::device::cuda::Args;
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::cuda::Args;
 use crate::engine::device::{Device, Tensor};
 
 use super::{VectorOp, for_row_chunks, map_in_place};

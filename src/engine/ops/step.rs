@@ -142,6 +142,8 @@ pub(super) struct GpuInputs {
     positions: DeviceBuffer,
     slot_mapping: DeviceBuffer,
     logits_indices: DeviceBuffer,
+    /// Of a step ahead.
+    sampled_rows: DeviceBuffer,
     /// Rows of all sequences one after the other; `AttentionWork::seq` is where one begins.
     pub(super) block_tables: DeviceBuffer,
     pub(super) decode: WorkList,
@@ -203,11 +205,8 @@ impl GpuInputs {
         let logits_rows = gpu.max_padded_rows(limits.max_num_logits);
         let ids = |len: usize| gpu.alloc(len * 4);
         let blocks = limits.max_model_len.div_ceil(limits.block_size);
-        let tokens_per_item = super::paged_attention::prefill_tokens(
-            gpu,
-            limits.head_dim,
-            limits.num_q_per_kv,
-        );
+        let tokens_per_item =
+            super::paged_attention::prefill_tokens(gpu, limits.head_dim, limits.num_q_per_kv);
         let prefill_items = limits.max_num_tokens / tokens_per_item + limits.max_num_seqs;
         Ok(Self {
             tokens_per_item: tokens_per_item as u32,
@@ -217,7 +216,9 @@ impl GpuInputs {
             positions: ids(rows)?,
             slot_mapping: ids(rows)?,
             logits_indices: ids(logits_rows)?,
-            block_tables: ids(limits.max_num_seqs * blocks)?,
+            sampled_rows: ids(limits.max_num_seqs)?,
+            // Two at least, for the warm-up.
+            block_tables: ids((limits.max_num_seqs * blocks).max(2))?,
             decode: WorkList::new(gpu, limits.max_num_seqs)?,
             prefill: WorkList::new(gpu, prefill_items)?,
             staging: Vec::with_capacity(rows.max(limits.max_num_seqs * blocks)),
@@ -244,6 +245,11 @@ impl GpuInputs {
         padded(&self.slot_mapping, &batch.slot_mapping, rows, NO_SLOT);
         padded(&self.logits_indices, &batch.logits_indices, logits_rows, 0);
         padded(&self.block_tables, &batch.block_tables, batch.block_tables.len(), 0);
+        padded(&self.sampled_rows, &batch.sampled_rows, batch.sampled_rows.len(), 0);
+        if !batch.sampled_rows.is_empty() {
+            let num_rows = batch.sampled_rows.len();
+            super::sample::take_sampled(gpu, &self.sampled_rows, &self.input_ids, num_rows);
+        }
         self.list_work(batch);
         self.decode.upload(gpu);
         self.prefill.upload(gpu);

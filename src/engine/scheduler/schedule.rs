@@ -162,7 +162,7 @@ impl Scheduler {
     /// writes K and V of all tokens of a step, layer by layer, before that layer's attention reads
     /// any; and who is in a step is never preempted in it: the victim is always the last running
     /// one, which comes after all those that were added, and a preemption ends admission.
-    fn register_full_blocks(&mut self, slot: usize, num_new_tokens: usize) {
+    pub(super) fn register_full_blocks(&mut self, slot: usize, num_new_tokens: usize) {
         let block_size = self.block_pool.block_size();
         let seq = self.seqs[slot].as_mut().expect("the slot is taken");
         let num_full = (seq.num_computed_tokens + num_new_tokens) / block_size;

@@ -29,6 +29,23 @@ impl GpuRows {
         }
     }
 
+    /// Replaces the contents by those of a step ahead: of tasks that lack the last token of their
+    /// outputs, and have no edits.
+    pub(super) fn refill_ahead(&mut self, tasks: &[SampleTask<'_>]) {
+        self.rows.clear();
+        self.edits.clear();
+        for (index, task) in tasks.iter().enumerate() {
+            let mut row = self.row(task);
+            // The position in the random stream, which is the number of output tokens.
+            row.counter[0] += 1;
+            row.logits_row = index as u32;
+            // At most the stop ids that `min_tokens` forbade until the missing token.
+            (row.edit_start, row.edit_end) = (0, 0);
+            self.rows.push(row);
+        }
+        self.edits.clear();
+    }
+
     fn row(&mut self, task: &SampleTask<'_>) -> SampleRow {
         let params = task.params;
         let (counter, key) = draw::random_block_of(task);

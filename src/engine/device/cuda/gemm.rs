@@ -1,5 +1,5 @@
-//! Matrix products by cuBLASLt whose rows do not depend on each other: for one `GemmKey`, one device
-//! and one version of cuBLASLt, a row of the result has the same bits whatever the number of rows
+//! Matrix products by cuBLASLt whose rows do not depend on each other: for one `GemmKey`, one
+//! device and one version of cuBLASLt, a row of the result has the same bits whatever the number of rows
 //! and wherever it stands. Algorithms are pinned to those that give the bits of one reference, and
 //! chosen by time among them (`tuning`); the choices are kept on disk (`TuningTable`).
 //!

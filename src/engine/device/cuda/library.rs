@@ -200,7 +200,8 @@ mod tests {
 
     #[test]
     fn hints_come_before_the_usual_places() {
-        let root = std::env::temp_dir().join(format!("library-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().to_owned();
         let wheel = root.join("site/nvidia/cu13/lib");
         let toolkit = root.join("cuda/lib64");
         for folder in [&wheel, &toolkit] {
@@ -212,7 +213,6 @@ mod tests {
             library_path: vec![toolkit.clone(), root.join("absent")],
         };
         assert_eq!(search_folders(&hints)[..2], [toolkit, wheel]);
-        std::fs::remove_dir_all(root).unwrap();
     }
 
     #[test]
@@ -221,12 +221,11 @@ mod tests {
         assert!(reason.contains("libno-such-library.so (CUDA 13 or 12) was not found"), "{reason}");
         assert!(reason.contains("pip install nvidia-cublas`"), "{reason}");
 
-        let root = std::env::temp_dir().join(format!("broken-{}", std::process::id()));
-        std::fs::create_dir_all(&root).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().to_owned();
         std::fs::write(root.join("libnot-elf.so.12"), "text").unwrap();
         let reason = load("not-elf", std::slice::from_ref(&root), 12, |_, _| ()).unwrap_err();
         assert!(reason.contains("libnot-elf.so.12"), "{reason}");
         assert!(!reason.contains('\n') && reason.contains("-cu12"), "{reason}");
-        std::fs::remove_dir_all(root).unwrap();
     }
 }

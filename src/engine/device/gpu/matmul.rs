@@ -9,9 +9,7 @@ use crate::engine::config::DType;
 use crate::engine::device::cuda::gemm::{
     Gemm, GemmError, GemmKey, GemmType, Operands, TuningTable, WORKSPACE_BYTES,
 };
-use crate::engine::device::cuda::{
-    CudaError, DeviceBuffer, DevicePtr, Driver, Function, Runtime,
-};
+use crate::engine::device::cuda::{CudaError, DeviceBuffer, DevicePtr, Driver, Function, Runtime};
 
 pub(super) use crate::engine::device::cuda::gemm::{launched_rows, padded_rows};
 
@@ -75,8 +73,7 @@ impl MatmulEngine {
         let Driver::Cuda(driver) = &**runtime.driver() else { return Ok(Self::Host) };
         let workspace = runtime.alloc(WORKSPACE_BYTES)?;
         let name = &runtime.driver().properties().name;
-        let count_mismatches =
-            runtime.function("count_mismatches", &[], "count_mismatches")?;
+        let count_mismatches = runtime.function("count_mismatches", &[], "count_mismatches")?;
         let kernel = count_mismatches.raw().expect("a function of the driver");
         let scratch = (workspace.ptr().0, WORKSPACE_BYTES);
         let gemm = Gemm::new(driver.compute_stream(), scratch, name, kernel).map_err(failed)?;
@@ -86,11 +83,7 @@ impl MatmulEngine {
         Ok(Self::Lt(Box::new(Lt { gemm, table, path, _workspace, _count_mismatches })))
     }
 
-    pub(super) fn prepare(
-        &mut self,
-        shape: MatmulShape,
-        max_rows: usize,
-    ) -> Result<(), CudaError> {
+    pub(super) fn prepare(&mut self, shape: MatmulShape, max_rows: usize) -> Result<(), CudaError> {
         let Self::Lt(lt) = self else { return Ok(()) };
         lt.gemm.prepare(key(shape), max_rows, &mut lt.table).map_err(failed)?;
         if let Some(path) = &lt.path {

@@ -99,30 +99,27 @@ impl Weight {
         (out, first_out): (&Tensor, usize),
         num_rows: usize,
     ) {
-        let at = |tensor: &Tensor, row: usize| {
-            tensor.device_ptr().offset(row * tensor.width() * tensor.dtype().size_bytes())
+        let at = |tensor: &Tensor, row: usize| tensor.device_ptr().offset(row * tensor.row_bytes());
+        let (x_ptr, out_ptr) = (at(x, first), at(out, first_out));
+        let (x, scales) = match (&self.scales, x.scales_ptr()) {
+            (None, None) => (x_ptr, None),
+            (Some(of_weight), Some(of_x)) => {
+                (x_ptr, Some((of_x.offset(4 * first), of_weight.ptr())))
+            }
+            (Some(of_weight), None) => {
+                let narrow = gpu.fp8_scratch();
+                quantize_rows(gpu, x_ptr, narrow, (num_rows, self.k));
+                (narrow.0, Some((narrow.1, of_weight.ptr())))
+            }
+            (None, Some(_)) => panic!("E4M3 rows were given to a layer that is not quantized"),
         };
-        let (mut x, out_ptr) = (at(x, first), at(out, first_out));
-        let mut scales = None;
-        if let Some(weight_scales) = &self.scales {
-            let narrow = gpu.fp8_scratch();
-            quantize_rows(gpu, x, narrow, (num_rows, self.k));
-            x = narrow.0;
-            scales = Some((narrow.1, weight_scales.ptr()));
-        }
         let bias = self.bias.as_ref().map(DeviceBuffer::ptr);
         let matmul = Matmul { x, weight: self.rows.ptr(), bias, scales, out: out_ptr };
         gpu.matmul(self.shape(out.dtype()), num_rows, &matmul);
     }
 
     fn shape(&self, output: DType) -> MatmulShape {
-        MatmulShape {
-            n: self.n,
-            k: self.k,
-            input: self.input,
-            output,
-            bias: self.bias.is_some(),
-        }
+        MatmulShape { n: self.n, k: self.k, input: self.input, output, bias: self.bias.is_some() }
     }
 }
 
@@ -136,7 +133,7 @@ fn quantize_rows(
     let mut args = Args::new();
     args.ptr(x).ptr(out).ptr(scales).dims([width]);
     let kernel = ("quantize_rows", "quantize_rows");
-    gpu.launch(kernel, [num_rows as u32, 1], (gpu_row_block(width, 8), 0), &mut args);
+    gpu.launch(kernel, [num_rows as u32, 1], (gpu_row_block(width, 32), 0), &mut args);
 }
 
 /// A matrix to the GPU: bytes of its own dtype are copied as they are, random ones are made there.

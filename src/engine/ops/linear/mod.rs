@@ -32,8 +32,8 @@ enum Storage {
     Cuda(cuda::Weight),
 }
 
-/// Panels of `panel_width` output columns: panel p holds (k, panel_width) elements, column lane l of
-/// panel p is output p * panel_width + l.
+/// Panels of `panel_width` output columns: panel p holds (k, panel_width) elements, column lane l
+/// of panel p is output p * panel_width + l.
 #[derive(Debug)]
 struct Packed {
     panel_width: usize,
@@ -135,15 +135,22 @@ impl LinearWeight {
     /// on.
     ///
     /// # Errors
-    /// The GPU's memory does not suffice.
+    /// The GPU's memory does not suffice, or its matrix units do not take such widths.
     pub fn quantize(mut self, device: &Device) -> Result<Self, EngineError> {
-        if let (Device::Cuda(gpu), Storage::Cuda(weight)) = (device, &mut self.storage)
-            && gpu.quantization() == Some(Quantization::Fp8)
-            && self.n.is_multiple_of(16)
-            && self.k.is_multiple_of(16)
-        {
-            weight.quantize(gpu)?;
+        let (Device::Cuda(gpu), Storage::Cuda(weight)) = (device, &mut self.storage) else {
+            return Ok(self);
+        };
+        if gpu.quantization() != Some(Quantization::Fp8) {
+            return Ok(self);
         }
+        if !self.n.is_multiple_of(16) || !self.k.is_multiple_of(16) {
+            return Err(EngineError::Config(format!(
+                "--quantization fp8 takes layers whose widths are multiples of 16; this model has \
+                 one of {} by {}",
+                self.n, self.k
+            )));
+        }
+        weight.quantize(gpu)?;
         Ok(self)
     }
 

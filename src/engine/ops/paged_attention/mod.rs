@@ -2,9 +2,9 @@
 //! (chunked) prefill alike.
 //!
 //! One canonical order, a function of the token's own position only. On the CPU: scores are sums
-//! over head_dim upward; the softmax sums lane i over the positions i, i + LANES, ... counted from a
-//! multiple of 16; P·V runs over positions upward. On a GPU: kernels/paged_attention.cu. Block size,
-//! chunking and neighbours do not enter.
+//! over head_dim upward; the softmax sums lane i over the positions i, i + LANES, ... counted from
+//! a multiple of 16; P·V runs over positions upward. On a GPU: kernels/paged_attention.cu. Block
+//! size, chunking and neighbours do not enter.
 
 mod cpu;
 mod cuda;
@@ -45,7 +45,9 @@ pub fn paged_attention(
     out.set_num_rows(qkv.num_rows());
     let cpu = match device {
         Device::Cpu(cpu) => cpu,
-        Device::Cuda(gpu) => return cuda::paged_attention(gpu, (qkv, step), (cache, layer), shape, out),
+        Device::Cuda(gpu) => {
+            return cuda::paged_attention(gpu, (qkv, step), (cache, layer), shape, out);
+        }
     };
     let task = cpu::Task { cpu, qkv, batch: step.batch, layer, shape, kv: cache.shape };
     match &cache.data {

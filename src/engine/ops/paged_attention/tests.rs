@@ -1,6 +1,7 @@
 //! The CPU against a naive loop; the same bits however a sequence is computed.
 
-use super::super::{Heads, Step, linear::SourceMatrix, reshape_and_cache};
+use super::super::reshape_and_cache::reshape_and_cache;
+use super::super::{Heads, Step, linear::SourceMatrix};
 use super::*;
 use crate::engine::batch::Batch;
 use crate::engine::config::DType;
@@ -61,8 +62,7 @@ impl Case {
         };
         let mut cache = KvCache::new(kv, self.dtype);
         let mut scratch = AttentionScratch::default();
-        let rows: Vec<_> =
-            lens.iter().enumerate().map(|(s, &n)| self.qkv(n, s as u64)).collect();
+        let rows: Vec<_> = lens.iter().enumerate().map(|(s, &n)| self.qkv(n, s as u64)).collect();
         let mut outs = vec![Vec::new(); lens.len()];
         let longest = *lens.iter().max().unwrap();
         for first in (0..longest).step_by(chunk) {
@@ -87,14 +87,8 @@ impl Case {
                 seqs.push((seq, end - first));
             }
             let qkv = Tensor::from_vec(values, self.width());
-            reshape_and_cache(
-                &device,
-                &qkv,
-                self.kv_heads(),
-                batch.slot_mapping[..].into(),
-                1,
-                &mut cache,
-            );
+            let Device::Cpu(cpu) = &device else { panic!("the CPU") };
+            reshape_and_cache(cpu, &qkv, self.kv_heads(), &batch.slot_mapping, 1, &mut cache);
             let mut out = Tensor::zeros(qkv.num_rows(), NUM_HEADS * self.head_dim);
             paged_attention(
                 &device,
@@ -122,12 +116,10 @@ impl Case {
         for token in 0..num_tokens {
             for head in 0..NUM_HEADS {
                 let kv_head = head / (NUM_HEADS / self.num_kv_heads);
-                let start =
-                    self.shape.sliding_window.map_or(0, |w| (token + 1).saturating_sub(w));
+                let start = self.shape.sliding_window.map_or(0, |w| (token + 1).saturating_sub(w));
                 let weight = |position: usize| {
                     let dot = |d| {
-                        at(token, head * hd + d)
-                            * at(position, k_heads.start + kv_head * hd + d)
+                        at(token, head * hd + d) * at(position, k_heads.start + kv_head * hd + d)
                     };
                     let score = (0..hd).map(dot).sum::<f64>() * f64::from(self.shape.scale);
                     let cap = self.shape.soft_cap.map(f64::from);
@@ -136,9 +128,8 @@ impl Case {
                 let weights: Vec<f64> = (start..=token).map(weight).collect();
                 let sum: f64 = weights.iter().sum();
                 out.extend((0..hd).map(|d| {
-                    let value = |(i, w): (usize, &f64)| {
-                        w * at(start + i, v_heads.start + kv_head * hd + d)
-                    };
+                    let value =
+                        |(i, w): (usize, &f64)| w * at(start + i, v_heads.start + kv_head * hd + d);
                     weights.iter().enumerate().map(value).sum::<f64>() / sum
                 }));
             }

@@ -53,7 +53,8 @@ mod tests {
 
     #[test]
     fn a_whole_entry_comes_back_and_a_damaged_one_does_not() {
-        let folder = std::env::temp_dir().join(format!("cubins-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().to_owned();
         let path = folder.join("deep/norm-sm_80-0.cubin");
         let compiled = Compiled { cubin: vec![1, 2, 3], log: "a log".to_owned(), is_cached: false };
         write(&path, &compiled);

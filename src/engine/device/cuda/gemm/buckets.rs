@@ -9,8 +9,8 @@ const RANGES: [usize; 3] = [1024, 2048, 4096];
 /// Past `SMALL`, rows are padded to a multiple of this.
 const STEP: usize = 128;
 
-/// A small GEMM may be launched with up to this many rows: kernels that split the rows and share the
-/// weights between thread blocks then use more of the device.
+/// A small GEMM may be launched with up to this many rows: kernels that split the rows and share
+/// the weights between thread blocks then use more of the device.
 pub const MAX_PADDING: usize = 128;
 
 /// Rows that x (and its scales) and out must have room for in a GEMM of `rows` rows. What x holds

@@ -162,7 +162,7 @@ impl DeviceBuffer {
     pub fn repeat(pattern: &[u8], bytes: usize, stream: cu::CUstream) -> Result<Self, GemmError> {
         let buffer = Self::new(bytes)?;
         let mut filled = pattern.len().min(bytes);
-        // SAFETY: the buffer holds that many bytes, and pageable memory is copied before the return.
+        // SAFETY: the buffer holds that many bytes; pageable memory is copied before the return.
         cuda("cuMemcpyHtoDAsync", unsafe {
             cu::cuMemcpyHtoDAsync_v2(buffer.address, pattern.as_ptr().cast(), filled, stream)
         })?;

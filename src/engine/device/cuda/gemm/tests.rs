@@ -1,3 +1,5 @@
+//! What of the tuning needs no device: keys, buckets, and the table on disk.
+
 use std::fs;
 use std::path::PathBuf;
 
@@ -13,23 +15,15 @@ fn choice(bucket: usize) -> Choice {
 }
 
 /// A folder of this test, removed with it.
-struct Folder(PathBuf);
+struct Folder(tempfile::TempDir);
 
 impl Folder {
     fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("gemm-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        Self(folder)
+        Self(tempfile::Builder::new().prefix(name).tempdir().unwrap())
     }
 
     fn file(&self) -> PathBuf {
-        self.0.join("below").join("table.json")
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        self.0.path().join("below").join("table.json")
     }
 }
 
@@ -61,7 +55,7 @@ fn a_table_comes_back_from_its_file() {
     assert_eq!(table.get(&KEY, 16), Some(choice(16)));
     assert_eq!(table.get(&KEY, 32), None);
     assert_eq!(table.get(&GemmKey { bias: true, ..KEY }, 8), None);
-    let files = fs::read_dir(folder.0.join("below")).expect("the folder is there");
+    let files = fs::read_dir(folder.0.path().join("below")).expect("the folder is there");
     assert_eq!(files.count(), 1, "no temporary file is left");
 }
 

@@ -1,5 +1,5 @@
-//! Runs of an algorithm over adversarial matrices: are its bits those of the reference, and how long
-//! does it take.
+//! Runs of an algorithm over adversarial matrices: are its bits those of the reference, and how
+//! long does it take.
 
 use std::cell::Cell;
 use std::ffi::c_void;

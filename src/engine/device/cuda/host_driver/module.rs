@@ -11,6 +11,8 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use super::super::error::{CudaError, Result};
 use super::super::hash::{Hasher, unique_name};
 
+/// `shim_launch` of kernels/host/shim.cpp: name, grid, block, shared memory, arguments, seed.
+// SAFETY: to call it, the arguments point at values of the kernel's types.
 type ShimLaunch = unsafe extern "C" fn(
     *const c_char,
     u32,
@@ -23,6 +25,8 @@ type ShimLaunch = unsafe extern "C" fn(
     *mut *mut c_void,
     u64,
 ) -> c_int;
+/// `shim_error`: what the last launch died of.
+// SAFETY: to call it, the library is loaded.
 type ShimError = unsafe extern "C" fn() -> *const c_char;
 
 /// A built source. The shim inside it has one state, hence the lock.

@@ -1,0 +1,133 @@
+//! The step after the current one, decided while the device still computes that: vLLM's
+//! asynchronous scheduling. Its tokens are not known, only where each will be; the device puts them
+//! in itself.
+//!
+//! ```text
+//! schedule -> schedule_ahead -> update -> adopt -> schedule_ahead -> update -> adopt ...
+//! |             |                        |
+//! step n      step n + 1 queued      step n + 1 is current, less what finished in step n
+//! ```
+//!
+//! A sequence that finishes in step n has computed one token too many in step n + 1: its K and V go
+//! to blocks that are free by then. That is harmless, since the device computes steps in order, and
+//! only blocks that a sequence filled are offered to the prefix cache, in `adopt`.
+
+use super::{SampleTask, Scheduled, ScheduledSeq, Scheduler};
+use crate::engine::sequence::Sequence;
+
+/// A step ahead: one token for each sequence.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ahead {
+    /// In the order of the rows of its batch.
+    pub seqs: Vec<AheadSeq>,
+}
+
+/// One sequence's part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AheadSeq {
+    /// Where the scheduler keeps it, unless it is finished since.
+    pub slot: usize,
+    /// Row of the current step's results that is its token.
+    pub row: usize,
+    /// Tells it from a later one in the same slot.
+    request_id: u64,
+    index: u32,
+}
+
+impl Scheduler {
+    /// Decides the step after `current`, which is scheduled and not yet updated; `row_of` gives the
+    /// row of its results of each of its sequences. None where it cannot be known: a sequence is
+    /// not at its end yet, another one may be admitted, blocks are short, or a row's sampling
+    /// depends on the tokens before.
+    pub fn schedule_ahead(
+        &mut self,
+        current: &Scheduled,
+        row_of: impl Fn(usize) -> usize,
+    ) -> Option<Ahead> {
+        assert!(self.in_step, "schedule_ahead without schedule");
+        let may_admit = !self.waiting.is_empty() && self.running.len() < self.config.max_num_seqs;
+        let all_sample = current.seqs.iter().all(|entry| {
+            entry.samples && entry.num_prompt_logits == 0 && is_plain(self.seq(entry.slot))
+        });
+        if may_admit || !all_sample || current.seqs.len() != self.running.len() {
+            return None;
+        }
+        let mut ahead = Ahead { seqs: Vec::with_capacity(current.seqs.len()) };
+        for (place, entry) in current.seqs.iter().enumerate() {
+            let (row, seq) = (row_of(place), self.seq(entry.slot));
+            if self.ends_by_length(seq) {
+                continue;
+            }
+            let (request_id, index) = (seq.request.request_id, seq.index);
+            if !self.grow_by_one(entry.slot) {
+                return None;
+            }
+            ahead.seqs.push(AheadSeq { slot: entry.slot, row, request_id, index });
+        }
+        (!ahead.seqs.is_empty()).then_some(ahead)
+    }
+
+    /// Makes a step ahead the current one, after `update` of the one before it. Returns what is
+    /// left of it, and the row of the batch of each sequence.
+    pub fn adopt(&mut self, ahead: &Ahead) -> (Scheduled, Vec<usize>) {
+        assert!(!std::mem::replace(&mut self.in_step, true), "adopt without update");
+        let (mut scheduled, mut rows) = (Scheduled::default(), Vec::new());
+        for (row, entry) in ahead.seqs.iter().enumerate() {
+            let of_entry = |seq: &Sequence| {
+                (seq.request.request_id, seq.index) == (entry.request_id, entry.index)
+            };
+            if !self.seqs[entry.slot].as_ref().is_some_and(of_entry) {
+                continue;
+            }
+            self.register_full_blocks(entry.slot, 1);
+            let seq = ScheduledSeq {
+                slot: entry.slot,
+                num_tokens: 1,
+                num_prompt_logits: 0,
+                samples: true,
+            };
+            scheduled.seqs.push(seq);
+            scheduled.num_tokens += 1;
+            rows.push(row);
+        }
+        (scheduled, rows)
+    }
+
+    /// What the sampler has to do in a step ahead. The last token of each output is still missing:
+    /// the position in the random stream is one more than the output's length.
+    pub fn ahead_tasks(&self, ahead: &Ahead) -> Vec<SampleTask<'_>> {
+        ahead.seqs.iter().map(|entry| self.sample_task(self.seq(entry.slot))).collect()
+    }
+
+    /// Whether the token that is being computed is the last.
+    fn ends_by_length(&self, seq: &Sequence) -> bool {
+        let num_output_tokens = seq.output_token_ids().len() + 1;
+        let max_tokens = seq.request.params.max_tokens.map_or(usize::MAX, |max| max as usize);
+        seq.num_tokens() + 1 >= self.max_model_len || num_output_tokens >= max_tokens
+    }
+
+    /// Makes room for the token that is being computed; false if the pool runs out.
+    fn grow_by_one(&mut self, slot: usize) -> bool {
+        let block_size = self.block_pool.block_size();
+        let seq = self.seqs[slot].as_mut().expect("the slot is taken");
+        if seq.block_table.len() * block_size <= seq.num_tokens() {
+            let Some(block) = self.block_pool.allocate() else { return false };
+            seq.block_table.push(block);
+        }
+        true
+    }
+}
+
+/// Whether a row is sampled without regard to its output, and without the host.
+fn is_plain(seq: &Sequence) -> bool {
+    let params = &*seq.request.params;
+    let next = seq.output_token_ids().len() + 1;
+    params.logprobs.is_none()
+        && params.allowed_token_ids.is_none()
+        && seq.request.bad_words_token_ids.is_empty()
+        && params.logit_bias.is_empty()
+        && params.min_tokens as usize <= next
+        && params.repetition_penalty == 1.0
+        && params.frequency_penalty == 0.0
+        && params.presence_penalty == 0.0
+}
