@@ -41,7 +41,7 @@ pub fn entries_without_test(entries: &[String], tests: &[&Source]) -> Vec<String
     missing.map(|entry| format!("tests/cuda_ops/: no test of {entry}")).collect()
 }
 
-fn tests_of<'a>(source: &'a Source) -> impl Iterator<Item = &'a str> {
+fn tests_of(source: &Source) -> impl Iterator<Item = &str> {
     let found = source.find(&["[", "test", "]", "fn"]).into_iter();
     found.map(|at| source.token(at, 4))
 }
