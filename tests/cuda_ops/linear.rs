@@ -107,9 +107,8 @@ fn linear_with_and_without_bias_in_both_precisions() {
 fn quantize_rows_narrows_weights_and_inputs_of_linear() {
     for (dtype, seed) in [(DType::BFloat16, 610), (DType::Float16, 620)] {
         let Some(pair) = Pair::open(dtype, seed, Some(Quantization::Fp8)) else { return };
-        for case in &CASES {
-            // Widths that are no multiples of 16 stay as they are.
-            check(&pair, case, case.n.is_multiple_of(16) && case.k.is_multiple_of(16));
-        }
+        // Other widths are refused.
+        let is_taken = |case: &&Case| case.n.is_multiple_of(16) && case.k.is_multiple_of(16);
+        CASES.iter().filter(is_taken).for_each(|case| check(&pair, case, true));
     }
 }
