@@ -19,7 +19,7 @@ pub mod scheduler;
 pub mod sequence;
 pub mod simulated_executor;
 pub mod stats;
-mod step_sampler;
+pub mod step_sampler;
 pub mod text;
 
 use std::path::Path;
@@ -129,7 +129,7 @@ impl Engine {
         };
         let max_rows = config.scheduler.max_num_seqs + config.scheduler.max_num_prompt_logits;
         let runs_ahead = device.runs_ahead();
-        let mut sampler = StepSampler::new(device, max_rows)?;
+        let mut sampler = StepSampler::new(device, max_rows, vocab_size)?;
         if runs_ahead {
             sampler.warm_up(executor.warm_up()?)?;
         }

@@ -64,6 +64,19 @@ pub enum NumLogprobs {
     All,
 }
 
+impl NumLogprobs {
+    /// Most top logprobs of a position that a GPU finds itself.
+    pub const MAX_ON_GPU: u32 = 64;
+
+    /// How many there are besides the sampled one, where a GPU finds them itself.
+    pub fn on_gpu(self) -> Option<u32> {
+        match self {
+            NumLogprobs::Top(count) if count <= Self::MAX_ON_GPU => Some(count),
+            NumLogprobs::Top(_) | NumLogprobs::All => None,
+        }
+    }
+}
+
 impl Default for SamplingParams {
     fn default() -> Self {
         Self {

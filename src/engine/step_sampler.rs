@@ -1,8 +1,8 @@
 //! `StepSampler`: the sampler over all rows of a step, where their logits are.
 //!
 //! A row's result is a function of the row alone. The CPU takes the rows on all threads. A GPU
-//! samples where the logits are; rows that want logprobs come to the host, since what they want is
-//! more than a token.
+//! samples, and ranks logprobs, where the logits are; only rows that want more logprobs than
+//! `NumLogprobs::MAX_ON_GPU` come to the host.
 
 mod gpu_rows;
 
@@ -12,13 +12,14 @@ use super::EngineError;
 use super::device::gpu::Readback;
 use super::device::{Device, Gpu, Tensor};
 use super::executor::Logits;
-use super::ops::sample::{self, SampleBuffers, SampleResult, SampleRow};
-use super::request::{RowKey, SamplingParams, StopIds};
+use super::ops::logprobs::{self, LogprobBuffers};
+use super::ops::sample::{self, SampleBuffers};
+use super::request::{NumLogprobs, RowKey, SamplingParams, StopIds};
 use super::sampler::{self, RowResult, RowTask, SampleTask, SamplerScratch};
-use gpu_rows::GpuRows;
+use gpu_rows::{GpuRows, Limits, RowKind};
 
 /// Samples the rows of a step.
-pub(super) struct StepSampler {
+pub struct StepSampler {
     device: Arc<Device>,
     /// One per host thread.
     scratch: Vec<Mutex<SamplerScratch>>,
@@ -27,26 +28,27 @@ pub(super) struct StepSampler {
 
 struct OnGpu {
     buffers: SampleBuffers,
+    logprobs: LogprobBuffers,
     rows: GpuRows,
     /// Logits of one row that the host samples from.
     row: Vec<f32>,
 }
 
 impl StepSampler {
-    /// A sampler of steps of up to `max_rows` rows.
+    /// A sampler of steps of up to `max_rows` rows of `vocab_size` logits.
     ///
     /// # Errors
     /// The GPU's memory does not suffice.
-    pub(super) fn new(device: Arc<Device>, max_rows: usize) -> Result<Self, EngineError> {
+    pub fn new(
+        device: Arc<Device>,
+        max_rows: usize,
+        vocab_size: usize,
+    ) -> Result<Self, EngineError> {
         let scratch = (0..device.num_threads()).map(|_| Mutex::new(SamplerScratch::default()));
         let scratch = scratch.collect();
         let on_gpu = match &*device {
             Device::Cpu(_) => None,
-            Device::Cuda(gpu) => Some(OnGpu {
-                buffers: SampleBuffers::new(gpu, max_rows)?,
-                rows: GpuRows::default(),
-                row: Vec::new(),
-            }),
+            Device::Cuda(gpu) => Some(OnGpu::new(gpu, max_rows, vocab_size)?),
         };
         Ok(Self { device, scratch, on_gpu })
     }
@@ -55,7 +57,7 @@ impl StepSampler {
     ///
     /// # Errors
     /// The device failed.
-    pub(super) fn warm_up(&mut self, logits: Logits<'_>) -> Result<(), EngineError> {
+    pub fn warm_up(&mut self, logits: Logits<'_>) -> Result<(), EngineError> {
         let params = SamplingParams { temperature: 0.0, ..SamplingParams::default() };
         let task = SampleTask {
             params: &params,
@@ -75,7 +77,7 @@ impl StepSampler {
     ///
     /// # Errors
     /// The device failed, now or in what was queued before.
-    pub(super) fn sample(
+    pub fn sample(
         &mut self,
         logits: Logits<'_>,
         tasks: &[RowTask<'_>],
@@ -95,7 +97,7 @@ impl StepSampler {
     ///
     /// # Errors
     /// The device failed, now or in what was queued before.
-    pub(super) fn sample_ahead(
+    pub fn sample_ahead(
         &mut self,
         logits: Logits<'_>,
         tasks: &[SampleTask<'_>],
@@ -105,38 +107,46 @@ impl StepSampler {
             panic!("the CPU does not run ahead");
         };
         on_gpu.rows.refill_ahead(tasks);
-        on_gpu.queue(gpu, logits.tensor)
+        on_gpu.queue(gpu, logits.tensor).map(Pending::Queued)
     }
 
     /// One result per task.
     ///
     /// # Errors
     /// The device failed.
-    pub(super) fn results(&self, pending: Pending) -> Result<Vec<RowResult>, EngineError> {
+    pub fn results(&self, pending: Pending) -> Result<Vec<RowResult>, EngineError> {
         match (pending, &*self.device) {
             (Pending::Done(results), _) => Ok(results),
-            (Pending::Queued { readback, num_rows }, Device::Cuda(gpu)) => {
-                let sampled = sample::results(gpu, readback, num_rows)?;
-                Ok(sampled.into_iter().map(row_result).collect())
-            }
-            (Pending::Queued { .. }, Device::Cpu(_)) => panic!("the CPU queues nothing"),
+            (Pending::Queued(queued), Device::Cuda(gpu)) => queued.results(gpu),
+            (Pending::Queued(_), Device::Cpu(_)) => panic!("the CPU queues nothing"),
         }
     }
 }
 
 /// The results of a step.
-pub(super) enum Pending {
+#[derive(Debug)]
+pub enum Pending {
     /// They are there.
     Done(Vec<RowResult>),
     /// A GPU computes them.
-    Queued { readback: Readback, num_rows: usize },
+    Queued(Queued),
 }
 
-fn row_result(sampled: SampleResult) -> RowResult {
-    match sampled.status {
-        SampleResult::NON_FINITE => RowResult::NonFinite,
-        SampleResult::NO_TOKEN => RowResult::NoTokenAllowed,
-        _ => RowResult::Sampled { token_id: sampled.token, logprobs: None },
+/// Results that a GPU computes.
+#[derive(Debug)]
+pub struct Queued {
+    readback: Readback,
+    kinds: Vec<RowKind>,
+}
+
+impl Queued {
+    /// Waits for them. Those of the host's rows mean nothing.
+    fn results(&self, gpu: &Gpu) -> Result<Vec<RowResult>, EngineError> {
+        let (num_rows, readback) = (self.kinds.len(), self.readback);
+        let num_entries = self.kinds.iter().map(|kind| kind.num_entries()).sum();
+        let sampled = sample::results(gpu, readback, num_rows)?;
+        let entries = logprobs::entries(gpu, readback, num_rows, num_entries)?;
+        Ok(gpu_rows::results(&self.kinds, &sampled, &entries))
     }
 }
 
@@ -161,11 +171,31 @@ fn sample_on_host(
 }
 
 impl OnGpu {
-    fn queue(&mut self, gpu: &Gpu, logits: &mut Tensor) -> Result<Pending, EngineError> {
-        let num_rows = self.rows.rows.len();
-        let queued = (&self.rows.rows[..], &self.rows.edits[..]);
-        let readback = sample::sample(gpu, logits, queued, &mut self.buffers)?;
-        Ok(Pending::Queued { readback, num_rows })
+    fn new(gpu: &Gpu, max_rows: usize, vocab_size: usize) -> Result<Self, EngineError> {
+        let max_entries = max_rows * (1 + vocab_size.min(NumLogprobs::MAX_ON_GPU as usize));
+        gpu.reserve_sampled(logprobs::num_bytes(max_rows, max_entries))?;
+        let max_kept = logprobs::max_kept_rows(max_rows);
+        Ok(Self {
+            buffers: SampleBuffers::new(gpu, max_rows)?,
+            logprobs: LogprobBuffers::new(gpu, max_rows, vocab_size)?,
+            rows: GpuRows::new(Limits { vocab_size, max_kept }),
+            row: Vec::new(),
+        })
+    }
+
+    /// Queues all that `rows` says, and the way of the results to the host.
+    fn queue(&mut self, gpu: &Gpu, logits: &mut Tensor) -> Result<Queued, EngineError> {
+        let Self { buffers, logprobs: kept, rows, .. } = self;
+        let num_rows = rows.rows.len();
+        sample::upload(gpu, (&rows.rows, &rows.edits), buffers)?;
+        logprobs::upload(gpu, &rows.logprobs, &rows.kept, kept);
+        for group in &rows.groups {
+            logprobs::keep_rows(gpu, logits, group.kept.clone(), kept);
+            sample::sample(gpu, logits, group.rows.clone(), buffers);
+            logprobs::logprobs(gpu, logits, group.logprobs.clone(), num_rows, kept);
+        }
+        let num_bytes = logprobs::num_bytes(num_rows, rows.num_entries());
+        Ok(Queued { readback: gpu.read_sampled(num_bytes)?, kinds: rows.kinds.clone() })
     }
 
     /// Waits where rows are the host's to sample, as the next step would overwrite their logits.
@@ -181,16 +211,13 @@ impl OnGpu {
             return Ok(Pending::Done(Vec::new()));
         }
         self.rows.refill(tasks);
-        let pending = self.queue(gpu, logits)?;
-        let is_skipped = |row: &SampleRow| row.flags & SampleRow::SKIP != 0;
-        let Pending::Queued { readback, num_rows } = pending else { return Ok(pending) };
-        if !self.rows.rows.iter().any(is_skipped) {
-            return Ok(pending);
+        let queued = self.queue(gpu, logits)?;
+        if !queued.kinds.contains(&RowKind::OfHost) {
+            return Ok(Pending::Queued(queued));
         }
-        let sampled = sample::results(gpu, readback, num_rows)?;
-        let mut results: Vec<_> = sampled.into_iter().map(row_result).collect();
+        let mut results = queued.results(gpu)?;
         for (index, task) in tasks.iter().enumerate() {
-            if is_skipped(&self.rows.rows[index]) {
+            if queued.kinds[index] == RowKind::OfHost {
                 sample::download_row(gpu, logits, index, &mut self.row);
                 gpu.check()?;
                 let mut scratch = scratch.lock().expect("no thread panicked");

@@ -4,6 +4,7 @@
 use vllm_batch::engine::config::DType;
 use vllm_batch::engine::device::cuda::{Args, DeviceBuffer};
 use vllm_batch::engine::device::{Device, Gpu, Precision, Tensor, bytes_of};
+use vllm_batch::engine::ops::logprobs::{LogprobEntry, LogprobRow};
 use vllm_batch::engine::ops::sample::{Edit, SampleResult, SampleRow};
 use vllm_batch::engine::request::{NumLogprobs, PositionLogprobs, RowKey, SamplingParams, StopIds};
 use vllm_batch::engine::sampler::{RowResult, RowTask, SampleTask, SamplerScratch, run_row};
@@ -190,24 +191,32 @@ fn logprobs_on_gpu(
     num_top: usize,
 ) -> Vec<Vec<(u32, f32, u32)>> {
     let gpu = gpu(pair);
-    let tasks: Vec<u32> =
-        rows.iter().flat_map(|row| [*row as u32, *row as u32, num_top as u32, 0]).collect();
-    let tasks = filled(gpu, bytes_of(&tasks));
     let width = 1 + num_top;
+    let task = |(place, row): (usize, &usize)| LogprobRow {
+        logits_row: *row as u32,
+        token: *row as u32,
+        num_top: num_top as u32,
+        result_row: place as u32,
+        first_entry: (place * width) as u32,
+        is_kept: 0,
+    };
+    let tasks: Vec<_> = rows.iter().enumerate().map(task).collect();
+    let tasks = filled(gpu, bytes_of(&tasks));
     let len = rows.len() * width;
-    let [values, ids, ranks] = [0; 3].map(|_| gpu.alloc(len * 4).expect("memory"));
+    let entries = gpu.alloc(len * size_of::<LogprobEntry>()).expect("memory");
+    let results = gpu.alloc(rows.len() * size_of::<SampleResult>()).expect("memory");
     let mut args = Args::new();
-    args.tensor(logits).dims([logits.width()]).ptr(tasks.ptr());
-    args.ptr(values.ptr()).ptr(ids.ptr()).ptr(ranks.ptr()).dims([num_top]);
+    args.tensor(logits).tensor(logits).dims([logits.width()]).ptr(tasks.ptr());
+    args.ptr(results.ptr()).ptr(entries.ptr());
     gpu.launch(("logprobs", "logprobs"), [rows.len() as u32, 1], (768, 0), &mut args);
-    let (mut host_values, mut host_ids) = (vec![0.0f32; len], vec![0u32; len]);
-    let mut host_ranks = vec![0u32; len];
-    gpu.download(values.ptr(), &mut host_values);
-    gpu.download(ids.ptr(), &mut host_ids);
-    gpu.download(ranks.ptr(), &mut host_ranks);
+    let mut host_entries = vec![LogprobEntry::default(); len];
+    let mut host_results = vec![SampleResult { token: 0, status: 9 }; rows.len()];
+    gpu.download(entries.ptr(), &mut host_entries);
+    gpu.download(results.ptr(), &mut host_results);
     gpu.synchronize().expect("the kernel ran");
-    let entry = |i: usize| (host_ids[i], host_values[i], host_ranks[i]);
-    (0..rows.len()).map(|row| (row * width..(row + 1) * width).map(entry).collect()).collect()
+    assert!(rows.iter().zip(host_results).all(|(row, r)| (r.token, r.status) == (*row as u32, 0)));
+    let entry = |e: &LogprobEntry| (e.token, e.logprob, e.rank);
+    host_entries.chunks(width).map(|row| row.iter().map(entry).collect()).collect()
 }
 
 fn logprobs_on_host(logits: &mut [f32], target: u32, num_top: usize) -> PositionLogprobs {

@@ -392,7 +392,7 @@ impl Gpu {
         self.attempt(|| lock(&self.matmul).run(shape, num_rows, matmul));
     }
 
-    /// Makes room for the results of sampling, `bytes` in all.
+    /// Makes room for the results of sampling, logprobs included, `bytes` in all.
     ///
     /// # Errors
     /// The memory does not suffice.
@@ -422,18 +422,20 @@ impl Gpu {
         Ok(readbacks.start(self.runtime.driver(), sampled.results.ptr(), num_bytes)?)
     }
 
-    /// Waits for that copy.
+    /// Waits for that copy, and takes `values` from its byte `start` on.
     ///
     /// # Errors
     /// The device failed.
     pub fn finish_read<T: Plain + Default>(
         &self,
         readback: Readback,
+        start: usize,
         values: &mut [T],
     ) -> Result<(), EngineError> {
         let readbacks = lock(&self.sampled().readbacks);
         let bytes = readbacks.finish(self.runtime.driver(), readback)?;
-        super::cuda::memory::bytes_of_mut(values).copy_from_slice(bytes);
+        let values = super::cuda::memory::bytes_of_mut(values);
+        values.copy_from_slice(&bytes[start..start + values.len()]);
         Ok(())
     }
 

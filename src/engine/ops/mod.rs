@@ -8,6 +8,7 @@ mod activation;
 mod elementwise;
 mod embedding;
 pub mod linear;
+pub mod logprobs;
 mod norm;
 mod paged_attention;
 mod reshape_and_cache;

@@ -1,6 +1,8 @@
 //! sample: the next token of rows of logits on a GPU, with the parameters and the random numbers of
 //! `engine::sampler`. The CPU's twin is that module: it takes rows, not ops.
 
+use std::ops::Range;
+
 use crate::engine::EngineError;
 use crate::engine::device::cuda::{Args, DeviceBuffer, Plain};
 use crate::engine::device::gpu::Readback;
@@ -47,6 +49,11 @@ impl SampleRow {
     pub const ONLY_ALLOWED: u32 = 1;
     /// The row is left alone.
     pub const SKIP: u32 = 2;
+
+    /// Whether its logits are lost when it is sampled.
+    pub fn overwrites_logits(&self) -> bool {
+        self.edit_start < self.edit_end || self.flags & Self::ONLY_ALLOWED != 0
+    }
 }
 
 /// `struct Edit` of kernels/sample.cu: what a row's parameters do to one token.
@@ -101,6 +108,12 @@ const WIDE_BLOCK: u32 = 768;
 /// Threads when there are so many rows that two blocks share a multiprocessor.
 const NARROW_BLOCK: u32 = 384;
 
+/// Threads of the block of each of `num_rows` rows of logits. No result depends on it.
+pub(super) fn block_of_row(gpu: &Gpu, num_rows: usize) -> u32 {
+    let is_many = num_rows > gpu.properties().num_sms as usize;
+    if is_many { NARROW_BLOCK } else { WIDE_BLOCK }
+}
+
 /// Buffers that live between steps.
 #[derive(Debug)]
 pub struct SampleBuffers {
@@ -114,7 +127,6 @@ impl SampleBuffers {
     /// # Errors
     /// The GPU's memory does not suffice.
     pub fn new(gpu: &Gpu, max_rows: usize) -> Result<Self, EngineError> {
-        gpu.reserve_sampled(max_rows * size_of::<SampleResult>())?;
         Ok(Self {
             rows: gpu.alloc(max_rows * size_of::<SampleRow>())?,
             edits: gpu.alloc(4096 * size_of::<Edit>())?,
@@ -122,17 +134,15 @@ impl SampleBuffers {
     }
 }
 
-/// Queues the sampling of `rows`, of which those without `SKIP` lose their logits, and starts to
-/// copy the results to the host.
+/// Queues the upload of the rows of a step.
 ///
 /// # Errors
 /// The GPU's memory does not suffice for the edits, or the device failed before.
-pub fn sample(
+pub fn upload(
     gpu: &Gpu,
-    logits: &mut Tensor,
     (rows, edits): (&[SampleRow], &[Edit]),
     buffers: &mut SampleBuffers,
-) -> Result<Readback, EngineError> {
+) -> Result<(), EngineError> {
     let edit_bytes = size_of_val(edits);
     if edit_bytes > buffers.edits.bytes() {
         gpu.synchronize()?;
@@ -140,16 +150,23 @@ pub fn sample(
     }
     gpu.upload(&buffers.rows, bytes_of(rows));
     gpu.upload(&buffers.edits, bytes_of(edits));
-    let mut args = Args::new();
-    args.tensor(logits).dims([logits.width()]).ptr(buffers.rows.ptr());
-    args.ptr(buffers.edits.ptr()).ptr(gpu.sampled_ptr());
-    let is_many = rows.len() > gpu.properties().num_sms as usize;
-    let block = if is_many { NARROW_BLOCK } else { WIDE_BLOCK };
-    gpu.launch(("sample", "sample"), [rows.len() as u32, 1], (block, 0), &mut args);
-    gpu.read_sampled(size_of::<SampleResult>() * rows.len())
+    Ok(())
 }
 
-/// Waits for the results of `sample`. At most two may be waited for at a time.
+/// Queues the sampling of `rows` of those that were uploaded, from `logits` (any, vocab_size).
+/// Those without `SKIP` lose their logits if they have edits or `ONLY_ALLOWED`.
+pub fn sample(gpu: &Gpu, logits: &mut Tensor, rows: Range<usize>, buffers: &SampleBuffers) {
+    let mut args = Args::new();
+    args.tensor(logits).dims([logits.width()]);
+    args.ptr(buffers.rows.ptr().offset(rows.start * size_of::<SampleRow>()));
+    args.ptr(buffers.edits.ptr());
+    args.ptr(gpu.sampled_ptr().offset(rows.start * size_of::<SampleResult>()));
+    let block = block_of_row(gpu, rows.len());
+    gpu.launch(("sample", "sample"), [rows.len() as u32, 1], (block, 0), &mut args);
+}
+
+/// Waits for the results of a step of `num_rows` rows. At most two steps may be waited for at a
+/// time.
 ///
 /// # Errors
 /// The device failed.
@@ -159,7 +176,7 @@ pub fn results(
     num_rows: usize,
 ) -> Result<Vec<SampleResult>, EngineError> {
     let mut results = vec![SampleResult::default(); num_rows];
-    gpu.finish_read(readback, &mut results)?;
+    gpu.finish_read(readback, 0, &mut results)?;
     Ok(results)
 }
 

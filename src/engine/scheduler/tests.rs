@@ -303,3 +303,30 @@ fn abort_returns_what_there_is_and_frees_the_blocks() {
     assert!(!s.has_unfinished_requests());
     assert_eq!(s.stats().num_used_blocks, 0);
 }
+
+#[test]
+fn a_step_is_scheduled_ahead_with_as_many_logprobs_as_a_gpu_ranks() {
+    let top = |count| Some(NumLogprobs::Top(count));
+    let most = NumLogprobs::MAX_ON_GPU;
+    let cases = [
+        (None, true),
+        (top(0), true),
+        (top(most), true),
+        (top(most + 1), false),
+        (top(999), false),
+    ];
+    for (logprobs, expected) in cases.into_iter().chain([(Some(NumLogprobs::All), false)]) {
+        let mut s = scheduler(4, 10, 16);
+        let params = SamplingParams { max_tokens: Some(4), logprobs, ..SamplingParams::default() };
+        s.add_request(request(1, vec![3, 4], params));
+        let step = s.schedule();
+        let ahead = s.schedule_ahead(&step, |place| place);
+        assert_eq!(ahead.is_some(), expected, "{logprobs:?}");
+        end_step(&mut s, &step, 5);
+        if let Some(ahead) = ahead {
+            let (adopted, rows) = s.adopt(&ahead);
+            assert_eq!((who(&s, &adopted), rows), (vec![(1, 1)], vec![0]));
+            end_step(&mut s, &adopted, 6);
+        }
+    }
+}

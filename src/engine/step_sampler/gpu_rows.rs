@@ -1,49 +1,182 @@
-//! From row tasks to what a GPU's sampler takes: numbers per row, and edits per token.
+//! From row tasks to what a GPU's sampler takes: numbers per row, edits per token, rows of
+//! logprobs; and from what it gives to results.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use crate::engine::ops::sample::{Edit, SampleRow};
-use crate::engine::sampler::{RowTask, SampleTask, draw};
+use crate::engine::ops::logprobs::{LogprobEntry, LogprobRow};
+use crate::engine::ops::sample::{Edit, SampleResult, SampleRow};
+use crate::engine::request::{PositionLogprobs, TokenLogprob};
+use crate::engine::sampler::{RowResult, RowTask, SampleTask, draw};
+use crate::engine::sampling_params::NumLogprobs;
 
 /// The rows of a step. Reused by every step.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct GpuRows {
-    /// One per task; those that the host takes say `SKIP`.
+    /// One per task; those that nothing is sampled from say `SKIP`.
     pub rows: Vec<SampleRow>,
     /// What masks, biases and penalties do to tokens, row after row.
     pub edits: Vec<Edit>,
+    /// What logprobs are of, row after row.
+    pub logprobs: Vec<LogprobRow>,
+    /// Rows of logits that sampling overwrites before their logprobs are taken.
+    pub kept: Vec<u32>,
+    /// One after the other they have all the rows.
+    pub groups: Vec<Group>,
+    /// One per task: what comes of it.
+    pub kinds: Vec<RowKind>,
+    limits: Limits,
+}
+
+/// What the buffers have room for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub vocab_size: usize,
+    /// Rows of logits that are kept at a time.
+    pub max_kept: usize,
+}
+
+/// Rows that are computed together: parts of the lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Group {
+    pub rows: Range<usize>,
+    pub logprobs: Range<usize>,
+    pub kept: Range<usize>,
+}
+
+/// What comes of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RowKind {
+    /// The host takes it.
+    OfHost,
+    /// A token.
+    Token,
+    /// A token with its logprobs.
+    TokenWithLogprobs { num_top: u32 },
+    /// Logprobs of a token that is known.
+    Logprobs { num_top: u32 },
+}
+
+impl RowKind {
+    fn num_top(self) -> Option<u32> {
+        match self {
+            RowKind::OfHost | RowKind::Token => None,
+            RowKind::TokenWithLogprobs { num_top } | RowKind::Logprobs { num_top } => Some(num_top),
+        }
+    }
+
+    /// Logprobs that a GPU writes for it.
+    pub(super) fn num_entries(self) -> usize {
+        self.num_top().map_or(0, |num_top| 1 + num_top as usize)
+    }
 }
 
 impl GpuRows {
+    pub(super) fn new(limits: Limits) -> Self {
+        let (rows, edits, logprobs) = (Vec::new(), Vec::new(), Vec::new());
+        let (kept, groups, kinds) = (Vec::new(), Vec::new(), Vec::new());
+        Self { rows, edits, logprobs, kept, groups, kinds, limits }
+    }
+
     /// Replaces the contents by another step's.
     pub(super) fn refill(&mut self, tasks: &[RowTask<'_>]) {
-        self.rows.clear();
-        self.edits.clear();
-        for (index, task) in tasks.iter().enumerate() {
-            let mut row = match task {
-                RowTask::Sample(task) if task.params.logprobs.is_none() => self.row(task),
-                _ => SampleRow { flags: SampleRow::SKIP, ..SampleRow::default() },
-            };
-            row.logits_row = index as u32;
-            self.rows.push(row);
+        self.clear();
+        for task in tasks {
+            match task {
+                RowTask::Sample(task) => match self.kind_of(task) {
+                    RowKind::OfHost => self.push(not_sampled(), RowKind::OfHost, 0),
+                    kind => {
+                        let row = self.row(task);
+                        self.push(row, kind, LogprobRow::SAMPLED);
+                    }
+                },
+                &RowTask::PromptLogprobs { target, num_logprobs } => {
+                    let num_top = self.num_top(num_logprobs);
+                    let kind =
+                        num_top.map_or(RowKind::OfHost, |num_top| RowKind::Logprobs { num_top });
+                    self.push(not_sampled(), kind, target);
+                }
+            }
         }
     }
 
     /// Replaces the contents by those of a step ahead: of tasks that lack the last token of their
     /// outputs, and have no edits.
     pub(super) fn refill_ahead(&mut self, tasks: &[SampleTask<'_>]) {
-        self.rows.clear();
-        self.edits.clear();
-        for (index, task) in tasks.iter().enumerate() {
+        self.clear();
+        for task in tasks {
+            let kind = self.kind_of(task);
+            assert!(kind != RowKind::OfHost, "the host does not run ahead");
             let mut row = self.row(task);
             // The position in the random stream, which is the number of output tokens.
             row.counter[0] += 1;
-            row.logits_row = index as u32;
             // At most the stop ids that `min_tokens` forbade until the missing token.
             (row.edit_start, row.edit_end) = (0, 0);
-            self.rows.push(row);
+            self.push(row, kind, LogprobRow::SAMPLED);
         }
         self.edits.clear();
+    }
+
+    /// Logprobs that the step has in all.
+    pub(super) fn num_entries(&self) -> usize {
+        self.kinds.iter().map(|kind| kind.num_entries()).sum()
+    }
+
+    fn clear(&mut self) {
+        self.rows.clear();
+        self.edits.clear();
+        self.logprobs.clear();
+        self.kept.clear();
+        self.groups.clear();
+        self.kinds.clear();
+    }
+
+    fn num_top(&self, num_logprobs: NumLogprobs) -> Option<u32> {
+        num_logprobs.on_gpu().map(|num_top| num_top.min(self.limits.vocab_size as u32))
+    }
+
+    fn kind_of(&self, task: &SampleTask<'_>) -> RowKind {
+        match task.params.logprobs.map(|num_logprobs| self.num_top(num_logprobs)) {
+            None => RowKind::Token,
+            Some(None) => RowKind::OfHost,
+            Some(Some(num_top)) => RowKind::TokenWithLogprobs { num_top },
+        }
+    }
+
+    /// Adds the next row of logits, and what logprobs of it are wanted.
+    fn push(&mut self, row: SampleRow, kind: RowKind, token: u32) {
+        let index = self.rows.len() as u32;
+        let is_kept = kind.num_top().is_some() && row.overwrites_logits();
+        let mut group = match self.groups.pop() {
+            Some(group) if is_kept && group.kept.len() == self.limits.max_kept => {
+                let next = Group {
+                    rows: group.rows.end..group.rows.end,
+                    logprobs: group.logprobs.end..group.logprobs.end,
+                    kept: group.kept.end..group.kept.end,
+                };
+                self.groups.push(group);
+                next
+            }
+            last => last.unwrap_or_default(),
+        };
+        let logits_row = if is_kept { group.kept.len() as u32 } else { index };
+        if is_kept {
+            self.kept.push(index);
+        }
+        if let Some(num_top) = kind.num_top() {
+            let end = |last: &LogprobRow| last.first_entry + 1 + last.num_top;
+            let first_entry = self.logprobs.last().map_or(0, end);
+            let is_kept = u32::from(is_kept);
+            let result_row = index;
+            let row = LogprobRow { logits_row, token, num_top, result_row, first_entry, is_kept };
+            self.logprobs.push(row);
+        }
+        self.rows.push(SampleRow { logits_row: index, ..row });
+        self.kinds.push(kind);
+        group.rows.end = self.rows.len();
+        group.logprobs.end = self.logprobs.len();
+        group.kept.end = self.kept.len();
+        self.groups.push(group);
     }
 
     fn row(&mut self, task: &SampleTask<'_>) -> SampleRow {
@@ -68,6 +201,42 @@ impl GpuRows {
             ..SampleRow::default()
         }
     }
+}
+
+fn not_sampled() -> SampleRow {
+    SampleRow { flags: SampleRow::SKIP, ..SampleRow::default() }
+}
+
+/// One result per row; of a row that is the host's it means nothing.
+pub(super) fn results(
+    kinds: &[RowKind],
+    sampled: &[SampleResult],
+    mut entries: &[LogprobEntry],
+) -> Vec<RowResult> {
+    let mut results = Vec::with_capacity(kinds.len());
+    for (kind, sampled) in kinds.iter().zip(sampled) {
+        let (own, others) = entries.split_at(kind.num_entries());
+        entries = others;
+        results.push(match (sampled.status, kind) {
+            (SampleResult::NON_FINITE, _) | (_, RowKind::OfHost) => RowResult::NonFinite,
+            (SampleResult::NO_TOKEN, _) => RowResult::NoTokenAllowed,
+            (_, RowKind::Logprobs { .. }) => RowResult::PromptLogprobs(position(own)),
+            (_, RowKind::Token) => RowResult::Sampled { token_id: sampled.token, logprobs: None },
+            (_, RowKind::TokenWithLogprobs { .. }) => {
+                RowResult::Sampled { token_id: sampled.token, logprobs: Some(position(own)) }
+            }
+        });
+    }
+    results
+}
+
+fn position(entries: &[LogprobEntry]) -> PositionLogprobs {
+    let logprob = |entry: &LogprobEntry| {
+        let &LogprobEntry { token: token_id, logprob, rank } = entry;
+        TokenLogprob { token_id, logprob, rank }
+    };
+    let (token, top) = entries.split_first().expect("the token has one");
+    PositionLogprobs { token: logprob(token), top: top.iter().map(logprob).collect() }
 }
 
 /// What the parameters do to each token that they name; the rules are `sampler::masks`' and
@@ -115,7 +284,9 @@ fn edit(edits: &mut BTreeMap<u32, Edit>, token: u32) -> &mut Edit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::request::{NumLogprobs, RowKey, SamplingParams, StopIds};
+    use crate::engine::request::{RowKey, SamplingParams, StopIds};
+
+    const LIMITS: Limits = Limits { vocab_size: 50, max_kept: 2 };
 
     #[test]
     fn every_parameter_that_names_tokens_is_an_edit() {
@@ -139,8 +310,8 @@ mod tests {
             engine_seed: 0,
             sample_index: 0,
         };
-        let mut rows = GpuRows::default();
-        let logprobs = SamplingParams { logprobs: Some(NumLogprobs::Top(1)), ..params.clone() };
+        let mut rows = GpuRows::new(LIMITS);
+        let logprobs = SamplingParams { logprobs: Some(NumLogprobs::All), ..params.clone() };
         let other = SampleTask { params: &logprobs, ..task };
         rows.refill(&[RowTask::Sample(other), RowTask::Sample(task)]);
         assert_eq!(rows.rows[0].flags, SampleRow::SKIP);
@@ -155,5 +326,35 @@ mod tests {
             of(9, 0, Edit::ALLOWED, 0.0),
         ];
         assert_eq!(rows.edits, expected);
+    }
+
+    #[test]
+    fn rows_with_logprobs_are_kept_where_sampling_overwrites_them() {
+        let plain = SamplingParams { logprobs: Some(NumLogprobs::Top(64)), ..Default::default() };
+        let edited = SamplingParams { logit_bias: vec![(3, 1.0)], ..plain.clone() };
+        let task = |params| SampleTask {
+            params,
+            prompt_token_ids: &[5],
+            output_token_ids: &[],
+            stop_ids: const { &StopIds { eos_token_id: None, stop_token_ids: Vec::new() } },
+            bad_words_token_ids: &[],
+            row_key: RowKey(3),
+            engine_seed: 0,
+            sample_index: 0,
+        };
+        let prompt = RowTask::PromptLogprobs { target: 7, num_logprobs: NumLogprobs::Top(0) };
+        let (edited, plain) = (RowTask::Sample(task(&edited)), RowTask::Sample(task(&plain)));
+        let mut rows = GpuRows::new(LIMITS);
+        rows.refill(&[edited, prompt, edited, plain, edited]);
+        assert_eq!(rows.kept, [0, 2, 4]);
+        let group = |rows, logprobs, kept| Group { rows, logprobs, kept };
+        assert_eq!(rows.groups, [group(0..4, 0..4, 0..2), group(4..5, 4..5, 2..3)]);
+        let got: Vec<_> = rows.logprobs.iter().map(|r| (r.logits_row, r.is_kept)).collect();
+        assert_eq!(got, [(0, 1), (1, 0), (1, 1), (3, 0), (0, 1)]);
+        let got: Vec<_> = rows.logprobs.iter().map(|r| (r.token, r.first_entry)).collect();
+        let sampled = LogprobRow::SAMPLED;
+        let expected = [(sampled, 0), (7, 51), (sampled, 52), (sampled, 103), (sampled, 154)];
+        assert_eq!(got, expected);
+        assert_eq!(rows.num_entries(), 4 * 51 + 1);
     }
 }
