@@ -126,8 +126,8 @@ impl Device {
         }
     }
 
-    /// Values rounded to what `precision` is on the device, and never to E4M3. In order with the launches, unlike
-    /// `upload`, so that tests need not wait.
+    /// Values rounded to what `precision` is on the device, and never to E4M3. In order with the
+    /// launches, unlike `upload`, so that tests need not wait.
     ///
     /// # Errors
     /// The GPU's memory does not suffice.
