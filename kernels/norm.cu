@@ -5,8 +5,9 @@
 // Who holds which element follows from the width alone, so the order of a sum does too.
 #include "common.cuh"
 
-// Chunks of a row that a thread holds in registers: with 512 threads, 8192 elements.
-constexpr u32 NUM_PARTS = 4;
+// Chunks of a row that a thread holds in registers: with 512 threads, 8192 elements. Changes no
+// sum's order.
+constexpr u32 NUM_PARTS = sizeof(T) == 4 ? 2 : 4;
 // Widest head that neighbouring lanes of one warp normalize without a barrier.
 constexpr u32 MAX_WARP_WIDTH = WARP_SIZE * CHUNK;
 
@@ -214,7 +215,7 @@ struct NormRow {
   }
 };
 
-// A row that cannot be read in whole chunks takes one part at a time; the order of sums is the same.
+// A row that cannot be read in whole chunks takes one part at a time: the same order of sums.
 template <u32 PARTS, u32 N, class Group, class E, class Out>
 __device__ __forceinline__ void norm_row(E* row, const T* delta, const Norm& norm, Out* out,
                                          u32 width, bool wide, Group group) {

@@ -2,7 +2,7 @@
 #include "common.cuh"
 
 // Chunks of a row that a thread holds in registers.
-constexpr u32 NUM_PARTS = 4;
+constexpr u32 NUM_PARTS = sizeof(T) == 4 ? 2 : 4;
 
 template <bool WIDE, u32 PARTS>
 __device__ __forceinline__ void load_chunks(const T* x, u32 first, u32 width,
@@ -43,9 +43,9 @@ __device__ __forceinline__ void quantize_row(const T* x, u8* out, float* row_sca
 }
 
 // scales (num_rows) = absmax / 448 of each row of x (num_rows, width), 1 for a row of zeros;
-// out (num_rows, width) = x / scale as E4M3. One block per row, of any size; ceil(width / 16)
-// threads, at most 1024, hold the row.
-KERNEL(1024) quantize_rows(const T* x, u8* out, float* scales, u32 width) {
+// out (num_rows, width) = x / scale as E4M3. One block per row, of any size up to 512;
+// ceil(width / 32) threads hold the row (f32: ceil(width / 16)).
+KERNEL(512, 3) quantize_rows(const T* x, u8* out, float* scales, u32 width) {
   __shared__ u32 scratch[WARP_SIZE];
   x += u64(blockIdx.x) * width;
   out += u64(blockIdx.x) * width;

@@ -2,6 +2,13 @@
 // the step's K and V into their slots of the paged cache.
 #include "common.cuh"
 
+// An element of the cache: the activations' type, or E4M3.
+#ifdef KV_FP8
+using KV = u8;
+#else
+using KV = T;
+#endif
+
 // Slot of a row that pads the batch of a CUDA graph.
 constexpr u32 NO_SLOT = 0xFFFFFFFFu;
 
@@ -20,10 +27,10 @@ struct Shape {
 
 // Where the K and V of one token go, from head to head.
 struct Slot {
-  T *k, *v;    // of the first head
+  KV *k, *v;   // of the first head
   u32 stride;  // from a head to the next
 
-  __device__ __forceinline__ Slot(const Shape& shape, u32 slot, T* k_cache, T* v_cache)
+  __device__ __forceinline__ Slot(const Shape& shape, u32 slot, KV* k_cache, KV* v_cache)
       : stride(shape.block_size * shape.head_dim) {
     const u32 block = slot / shape.block_size, offset = slot % shape.block_size;
     const u64 start = u64(block) * shape.num_kv_heads * stride + offset * shape.head_dim;
@@ -32,11 +39,34 @@ struct Slot {
   }
 
   // Where the key or value head goes that is number `head` of the row.
-  __device__ __forceinline__ T* of_head(const Shape& shape, u32 head) const {
+  __device__ __forceinline__ KV* of_head(const Shape& shape, u32 head) const {
     const u64 kv_head = head - (shape.is_k(head) ? shape.num_heads : shape.k_end());
     return (shape.is_k(head) ? k : v) + kv_head * stride;
   }
 };
+
+#ifdef KV_FP8
+// Chunk `start` of `width` elements, narrowed.
+template <bool WIDE>
+__device__ __forceinline__ void store_e4m3(u8* to, u32 start, u32 width,
+                                           const Chunk<T, CHUNK>& values) {
+  float x[CHUNK];
+  unpack(values, x);
+#pragma unroll
+  for (u32 i = 0; i < CHUNK; i += 4) {
+    const u32 word =
+        narrow_e4m3x2(x[i + 2], x[i + 3]) << 16 | narrow_e4m3x2(x[i], x[i + 1]);
+    if (WIDE) {
+      if (start < width) *reinterpret_cast<u32*>(to + start + i) = word;
+    } else {
+#pragma unroll
+      for (u32 j = 0; j < 4; ++j) {
+        if (start + i + j < width) to[start + i + j] = u8(word >> 8 * j);
+      }
+    }
+  }
+}
+#endif
 
 // One thread's share of a token: chunk `start` of the low half and its partner in the high half of
 // every step-th head.
@@ -83,11 +113,19 @@ struct RotaryItems {
     store_raw<WIDE>(head, start, half, low[j]);
     store_raw<WIDE>(head + half, start, half, high[j]);
   }
+
+#ifdef KV_FP8
+  __device__ __forceinline__ void store(u32 j, u8* head) const {
+    const u32 half = shape.head_dim / 2;
+    store_e4m3<WIDE>(head, start, half, low[j]);
+    store_e4m3<WIDE>(head + half, start, half, high[j]);
+  }
+#endif
 };
 
 template <bool WIDE, u32 HEADS>
 __device__ __forceinline__ void rotate_and_cache(T* row, const u32* position, const float* cos_sin,
-                                                 const u32* slot_of_row, T* k_cache, T* v_cache,
+                                                 const u32* slot_of_row, KV* k_cache, KV* v_cache,
                                                  const Shape& shape) {
   const u32 half = shape.head_dim / 2, parts = (half + CHUNK - 1) / CHUNK;
   const u32 heads_at_once = blockDim.x / parts, own_head = threadIdx.x / parts;
@@ -127,7 +165,7 @@ __device__ __forceinline__ void rotate_and_cache(T* row, const u32* position, co
 // token; head_dim / 16 to 128 threads.
 KERNEL(128)
 rotary_and_cache(T* qkv, const u32* positions, const float* cos_sin, const u32* slot_mapping,
-                 T* k_cache, T* v_cache, u32 num_heads, u32 num_kv_heads, u32 head_dim,
+                 KV* k_cache, KV* v_cache, u32 num_heads, u32 num_kv_heads, u32 head_dim,
                  u32 block_size) {
   const Shape shape{num_heads, num_kv_heads, head_dim, block_size};
   T* row = qkv + u64(blockIdx.x) * (shape.v_end() * head_dim);

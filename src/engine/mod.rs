@@ -111,7 +111,7 @@ impl Engine {
         let limits = ModelLimits { vocab_size, max_model_len };
         let input_processor = load_input_processor(config, &hf_config, limits)?;
 
-        let (device, why_cpu) = device::open(config, dtype)?;
+        let (device, why_cpu) = device::open(config, dtype, spec.attention.head_dim)?;
         let device = Arc::new(device);
         let mut executor =
             ModelExecutor::load(config, spec, dtype, max_model_len, Arc::clone(&device))?;

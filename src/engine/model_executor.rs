@@ -47,7 +47,6 @@ impl ModelExecutor {
             LoadFormat::Auto => Checkpoint::open(&config.model.model_dir)?,
             LoadFormat::Dummy => Checkpoint::Dummy { seed: config.model.seed },
         };
-        check_head_dim(&device, &spec, dtype)?;
         let limits = step_limits(config, &spec, max_model_len);
         let logits_rows = device.preallocated_rows(limits.max_num_logits);
         let logits = device.tensor(logits_rows, spec.vocab_size, Precision::Full)?;
@@ -113,22 +112,6 @@ fn step_limits(config: &EngineConfig, spec: &DecoderSpec, max_model_len: usize) 
         block_size: config.cache.block_size,
         num_q_per_kv: spec.attention.num_heads / spec.attention.num_kv_heads,
         head_dim: spec.attention.head_dim,
-    }
-}
-
-/// The GPU's attention takes heads in steps of a tensor core's tile, or of a vector in float32.
-fn check_head_dim(device: &Device, spec: &DecoderSpec, dtype: DType) -> Result<(), EngineError> {
-    let head_dim = spec.attention.head_dim;
-    let step = if dtype == DType::Float32 { 4 } else { 16 };
-    match device {
-        Device::Cuda(_) if !head_dim.is_multiple_of(step) || head_dim > 256 => {
-            Err(EngineError::Config(format!(
-                "this model's head_dim is {head_dim}, and the GPU kernels take multiples of {step} up \
-                 to 256 in {}: use --device cpu",
-                dtype.name()
-            )))
-        }
-        _ => Ok(()),
     }
 }
 

@@ -9,7 +9,7 @@ use vllm_batch::engine::request::{NumLogprobs, RequestOutput, SamplingParams};
 
 use crate::{config, golden_dir, gpu, run};
 
-const MAX_TOKENS: u32 = 12;
+const MAX_TOKENS: u32 = 8;
 
 /// Every family whose heads tensor cores take: those of `opt` are 12 wide.
 const FAMILIES: [&str; 10] = [
@@ -146,16 +146,16 @@ fn more_bfloat16_models_are_close_to_the_cpu() {
 
 #[test]
 fn float16_models_are_close_to_the_cpu() {
-    check(DType::Float16, 3, &["gemma3", "llama3", "opt350", "qwen2_window"], &FLOAT16);
+    check(DType::Float16, 3, &["gemma3", "qwen2_window"], &FLOAT16);
 }
 
 #[test]
 fn the_device_samples_as_the_host_does() {
     let Some(device) = gpu::device(4) else { return };
     let (mut num_equal, mut num_rows) = (0, 0);
-    for family in ["qwen3", "llama3"] {
+    for family in ["qwen3", "gemma2"] {
         let rows = || -> Vec<(Prompt, SamplingParams)> {
-            (0..20).map(|index| sampled_row(family, index)).collect()
+            (0..12).map(|index| sampled_row(family, index)).collect()
         };
         let tokens = |device: &DeviceConfig| -> Vec<Vec<u32>> {
             let mut config = config(family, DType::Float32, device);

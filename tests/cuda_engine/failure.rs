@@ -10,17 +10,20 @@ use vllm_batch::engine::{Engine, EngineError};
 use crate::rows::rows;
 use crate::{config, gpu};
 
-/// The shim over a copy of the kernels, in which `change` has its way with one file.
-fn broken(folder: &Path, file: &str, change: impl Fn(&Path)) -> Option<DeviceConfig> {
+/// The shim over a copy of the kernels, in which `change` has its way with one file. The copy has
+/// one place per test, so that what was built of the others is found by the next run.
+fn broken(test: &str, file: &str, change: impl Fn(&Path)) -> Option<DeviceConfig> {
     if gpu::is_real() {
         println!("SKIP: a real GPU does not fail on demand");
         return None;
     }
-    let DeviceKind::CudaShim { kernels_dir, .. } = gpu::device(0)?.kind else { return None };
-    copy(&kernels_dir, &folder.join("kernels"));
-    change(&folder.join("kernels").join(file));
-    let kernels_dir = folder.join("kernels");
-    let kind = DeviceKind::CudaShim { kernels_dir, module_dir: folder.join("modules"), seed: 0 };
+    let DeviceKind::CudaShim { kernels_dir: from, module_dir, seed } = gpu::device(0)?.kind else {
+        return None;
+    };
+    let kernels_dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("broken").join(test);
+    copy(&from, &kernels_dir);
+    change(&kernels_dir.join(file));
+    let kind = DeviceKind::CudaShim { kernels_dir, module_dir, seed };
     Some(DeviceConfig { kind, ..DeviceConfig::default() })
 }
 
@@ -62,17 +65,15 @@ fn assert_device_error(error: &EngineError, part: &str) {
 
 #[test]
 fn a_kernel_that_is_missing_ends_the_run() {
-    let folder = tempfile::tempdir().unwrap();
-    let broken = broken(folder.path(), "sample.cu", |path| std::fs::remove_file(path).unwrap());
+    let broken = broken("missing", "sample.cu", |path| std::fs::remove_file(path).unwrap());
     let Some(device) = broken else { return };
     assert_device_error(&error_of_run(&device), "sample");
 }
 
 #[test]
 fn a_kernel_that_does_not_compile_ends_the_run() {
-    let folder = tempfile::tempdir().unwrap();
     let text = "#error broken on purpose\n";
-    let broken = broken(folder.path(), "norm.cu", |path| std::fs::write(path, text).unwrap());
+    let broken = broken("invalid", "norm.cu", |path| std::fs::write(path, text).unwrap());
     let Some(device) = broken else { return };
     assert_device_error(&error_of_run(&device), "broken on purpose");
 }
@@ -80,10 +81,9 @@ fn a_kernel_that_does_not_compile_ends_the_run() {
 /// A launch that fails comes after others that did not.
 #[test]
 fn a_kernel_that_fails_in_a_later_step_ends_the_run() {
-    let folder = tempfile::tempdir().unwrap();
     let fails = "add_norm(float* residual, const T* delta, const float* weight, const float* bias, \
                  float eps,\n         u32 layer_norm, T* out, u32 width) {\n";
-    let broken = broken(folder.path(), "norm.cu", |path| {
+    let broken = broken("divergent", "norm.cu", |path| {
         let text = std::fs::read_to_string(path).unwrap();
         let divergent = "  if (gridDim.x < 16 && threadIdx.x > 0) __syncthreads();\n";
         assert_eq!(text.matches(fails).count(), 1, "the kernel is written anew");

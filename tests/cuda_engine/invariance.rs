@@ -8,7 +8,7 @@ use crate::rows::rows;
 use crate::{config, gpu, run};
 
 /// Enough for the longest row alone, too few for all.
-const FEW_BLOCKS: usize = 10;
+const FEW_BLOCKS: usize = 8;
 
 /// What must not change of a row: ids, and the bits of every logprob.
 fn bits(output: &RequestOutput) -> Vec<Vec<u32>> {

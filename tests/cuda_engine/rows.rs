@@ -4,7 +4,7 @@ use vllm_batch::engine::input_processor::Prompt;
 use vllm_batch::engine::request::{NumLogprobs, SamplingParams};
 
 const WORDS: [&str; 8] = ["the", "sum", "of", "red", "and", "seven", "bird", "is"];
-const MAX_TOKENS: u32 = 10;
+const MAX_TOKENS: u32 = 7;
 
 fn words(seed: usize, num_words: usize) -> String {
     let word = |index: usize| WORDS[(seed * 5 + index * index * 3 + index) % WORDS.len()];

@@ -8,6 +8,7 @@ mod activation;
 mod attention;
 mod elementwise;
 mod embedding;
+mod fp8;
 #[path = "../gpu/mod.rs"]
 mod gpu;
 mod linear;

@@ -280,3 +280,29 @@ fn count_mismatches_counts_every_element_that_differs() {
         assert_eq!(counted[0] as usize, changed.len(), "{num_rows} rows of {width}");
     }
 }
+
+#[test]
+fn take_sampled_takes_the_tokens_of_rows_and_0_where_there_is_none() {
+    let Some(pair) = Pair::open(DType::BFloat16, 830, None) else { return };
+    let gpu = gpu(&pair);
+    for num_rows in [1, 2, 255, 256, 257] {
+        let result = |row: u32| SampleResult { token: row * 7 + 1, status: row % 3 };
+        let results: Vec<_> = (0..num_rows as u32).map(result).collect();
+        let rows: Vec<u32> = (0..num_rows).map(|i| (i * 101 % num_rows) as u32).collect();
+        let expected: Vec<u32> = rows
+            .iter()
+            .map(|row| results[*row as usize])
+            .map(|result| if result.status == 0 { result.token } else { 0 })
+            .collect();
+        let (results, rows) = (filled(gpu, bytes_of(&results)), filled(gpu, bytes_of(&rows)));
+        let input_ids = gpu.alloc(num_rows * 4).expect("memory");
+        let mut args = Args::new();
+        args.ptr(results.ptr()).ptr(rows.ptr()).ptr(input_ids.ptr()).dims([num_rows]);
+        let grid = [num_rows.div_ceil(256) as u32, 1];
+        gpu.launch(("take_sampled", "take_sampled"), grid, (256, 0), &mut args);
+        let mut got = vec![0u32; num_rows];
+        gpu.download(input_ids.ptr(), &mut got);
+        gpu.synchronize().expect("the kernel ran");
+        assert_eq!(got, expected, "{num_rows} rows");
+    }
+}

@@ -41,13 +41,13 @@ pub fn entries_without_test(entries: &[String], tests: &[&Source]) -> Vec<String
     missing.map(|entry| format!("tests/cuda_ops/: no test of {entry}")).collect()
 }
 
-fn tests_of<'a>(source: &'a Source) -> impl Iterator<Item = &'a str> {
+fn tests_of(source: &Source) -> impl Iterator<Item = &str> {
     let found = source.find(&["[", "test", "]", "fn"]).into_iter();
     found.map(|at| source.token(at, 4))
 }
 
-/// Instructions are wrapped where the shim has their twins: in `ptx.cuh`, and the conversions of
-/// `common.cuh`.
+/// Instructions are wrapped where the shim has their twins: in `ptx.cuh`, and the conversions and
+/// approximations of `common.cuh`.
 pub fn asm_is_wrapped(source: &Source) -> Vec<String> {
     if !is_device_code(source) || source.path == "kernels/ptx.cuh" {
         return Vec::new();
@@ -55,7 +55,7 @@ pub fn asm_is_wrapped(source: &Source) -> Vec<String> {
     let is_conversion = |line: usize| {
         let mut lines = source.code[..line].iter().rev();
         let opening = lines.find(|code| code.contains("__device__"));
-        let names = ["narrow_", "widen_"];
+        let names = ["narrow_", "widen_", "fast_"];
         source.path == "kernels/common.cuh"
             && opening.is_some_and(|code| names.iter().any(|name| code.contains(name)))
     };

@@ -91,6 +91,13 @@ impl Kernel {
     }
 }
 
+impl Kernel {
+    /// Whether it is compiled for the type of the KV cache.
+    fn touches_cache(self) -> bool {
+        matches!(self.source, "rotary_and_cache" | "paged_attention")
+    }
+}
+
 struct LoadedKernel {
     function: Function,
     /// Dynamic shared memory that it may have.
@@ -260,10 +267,14 @@ impl Gpu {
         };
         let head_dim = kernel.head_dim.to_string();
         let smem_kb = (self.properties().max_smem_per_block_bytes >> 10).to_string();
-        let defines =
-            [("DTYPE", dtype), ("HEAD_DIM", &head_dim[..]), ("MAX_SMEM_KB", &smem_kb[..])];
-        let defines = if kernel.head_dim == 0 { &defines[..1] } else { &defines[..] };
-        let function = self.runtime.function(kernel.source, defines, kernel.entry)?;
+        let mut defines = vec![("DTYPE", dtype)];
+        if kernel.head_dim > 0 {
+            defines.extend([("HEAD_DIM", &head_dim[..]), ("MAX_SMEM_KB", &smem_kb[..])]);
+        }
+        if self.kv_cache_dtype() == KvCacheDType::Fp8 && kernel.touches_cache() {
+            defines.push(("KV_FP8", "1"));
+        }
+        let function = self.runtime.function(kernel.source, &defines, kernel.entry)?;
         Ok(LoadedKernel { function, max_smem: DEFAULT_SMEM_BYTES })
     }
 

@@ -126,8 +126,8 @@ impl Device {
         }
     }
 
-    /// Values rounded to what `precision` is on the device. In order with the launches, unlike
-    /// `upload`, so that tests need not wait.
+    /// Values rounded to what `precision` is on the device, and never to E4M3. In order with the
+    /// launches, unlike `upload`, so that tests need not wait.
     ///
     /// # Errors
     /// The GPU's memory does not suffice.
@@ -142,7 +142,7 @@ impl Device {
             Device::Cuda(gpu) => {
                 let dtype = match precision {
                     Precision::Full => DType::Float32,
-                    Precision::Activation => gpu.dtype(),
+                    Precision::Activation | Precision::LinearInput => gpu.dtype(),
                 };
                 let num_rows = values.len() / width;
                 let rows = gpu.max_padded_rows(num_rows);

@@ -33,15 +33,26 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "take_sampled.cu",
 ];
 
-/// Opens the device that the configuration asks for, to compute in `dtype`. The second part says in
-/// one line why `auto` took the CPU.
+/// Widest head that the attention kernels take.
+const MAX_HEAD_DIM: usize = 256;
+
+/// Opens the device that the configuration asks for, to compute in `dtype` with heads of
+/// `head_dim`. The second part says in one line why `auto` took the CPU.
 ///
 /// # Errors
 /// The GPU that was asked for cannot be used.
-pub fn open(config: &EngineConfig, dtype: DType) -> Result<(Device, Option<String>), EngineError> {
+pub fn open(
+    config: &EngineConfig,
+    dtype: DType,
+    head_dim: usize,
+) -> Result<(Device, Option<String>), EngineError> {
     let device = &config.device;
     let cpu = || Device::cpu(config.parallel.num_threads);
-    let refused = |why: String| EngineError::Config(format!("the GPU cannot be used: {why}"));
+    let refused = |why: String| {
+        let help = "use --device cpu, or --device auto to take the CPU where there is no GPU";
+        EngineError::Config(format!("the GPU cannot be used: {why}; {help}"))
+    };
+    let probe = |ordinal| check_head_dim(dtype, head_dim).and_then(|()| probe(device, ordinal));
     let narrow_cache = config.cache.kv_cache_dtype == KvCacheDType::Fp8;
     if narrow_cache && (device.kind == DeviceKind::Cpu || dtype == DType::Float32) {
         return Err(EngineError::Config(
@@ -53,20 +64,34 @@ pub fn open(config: &EngineConfig, dtype: DType) -> Result<(Device, Option<Strin
             "--quantization fp8 needs an NVIDIA GPU; leave it out on the CPU".to_owned(),
         )),
         DeviceKind::Cpu => Ok((cpu(), None)),
-        DeviceKind::Auto => match probe(device, 0) {
+        DeviceKind::Auto => match probe(0) {
             Ok(driver) => Ok((gpu(config, dtype, driver)?, None)),
             Err(why) if device.quantization.is_some() || narrow_cache => Err(refused(why)),
             Err(why) => Ok((cpu(), Some(format!("running on the CPU: {why}")))),
         },
         DeviceKind::Cuda(ordinal) => {
-            let driver = probe(device, *ordinal).map_err(refused)?;
+            let driver = probe(*ordinal).map_err(refused)?;
             Ok((gpu(config, dtype, driver)?, None))
         }
         DeviceKind::CudaShim { kernels_dir, module_dir, seed } => {
+            check_head_dim(dtype, head_dim).map_err(refused)?;
             let driver = HostDriver::new(kernels_dir, module_dir, *seed);
             Ok((gpu(config, dtype, Driver::Host(driver))?, None))
         }
     }
+}
+
+/// The GPU's attention takes heads in steps of a tensor core's tile, or of a vector in float32.
+fn check_head_dim(dtype: DType, head_dim: usize) -> Result<(), String> {
+    let step = if dtype == DType::Float32 { 4 } else { 16 };
+    if head_dim.is_multiple_of(step) && head_dim <= MAX_HEAD_DIM {
+        return Ok(());
+    }
+    let dtype = dtype.name();
+    Err(format!(
+        "this model's head_dim is {head_dim}, and the kernels take multiples of {step} up to \
+         {MAX_HEAD_DIM} in {dtype}"
+    ))
 }
 
 fn probe(device: &DeviceConfig, ordinal: usize) -> Result<Driver, String> {
@@ -88,6 +113,10 @@ fn gpu(config: &EngineConfig, dtype: DType, driver: Driver) -> Result<Device, En
         cache_dir: config.device.cache_dir.clone(),
         num_threads: config.parallel.num_threads,
     };
+    if gpu_config.quantization.is_some() && dtype == DType::Float32 {
+        let text = "--quantization fp8 needs a 16-bit --dtype: bfloat16 or float16";
+        return Err(EngineError::Config(text.to_owned()));
+    }
     let (major, minor) = driver.properties().compute_capability;
     if gpu_config.quantization.is_some() && (major, minor) < (8, 9) {
         return Err(EngineError::Config(format!(

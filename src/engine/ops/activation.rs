@@ -72,7 +72,7 @@ pub fn activate_and_mul(
                 None => ("activate_and_mul", width.div_ceil(2048), 128),
                 Some(scales) => {
                     args.ptr(scales);
-                    ("activate_and_mul_fp8", 1, gpu_row_block(width, 32).min(768))
+                    ("activate_and_mul_fp8", 1, gpu_row_block(width, 64).min(448))
                 }
             };
             args.u32(width as u32).u32(activation.kind());

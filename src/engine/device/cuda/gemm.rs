@@ -1,7 +1,7 @@
 //! Matrix products by cuBLASLt whose rows do not depend on each other: for one `GemmKey`, one
-//! device and one version of cuBLASLt, a row of the result has the same bits whatever the number of rows
-//! and wherever it stands. Algorithms are pinned to those that give the bits of one reference, and
-//! chosen by time among them (`tuning`); the choices are kept on disk (`TuningTable`).
+//! device and one version of cuBLASLt, a row of the result has the same bits whatever the number of
+//! rows and wherever it stands. Algorithms are pinned to those that give the bits of one reference,
+//! and chosen by time among them (`tuning`); the choices are kept on disk (`TuningTable`).
 //!
 //! Knows raw streams and addresses of the current CUDA context, no tensor and no model.
 

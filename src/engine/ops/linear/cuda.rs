@@ -133,7 +133,7 @@ fn quantize_rows(
     let mut args = Args::new();
     args.ptr(x).ptr(out).ptr(scales).dims([width]);
     let kernel = ("quantize_rows", "quantize_rows");
-    gpu.launch(kernel, [num_rows as u32, 1], (gpu_row_block(width, 32), 0), &mut args);
+    gpu.launch(kernel, [num_rows as u32, 1], (gpu_row_block(width, 32).min(512), 0), &mut args);
 }
 
 /// A matrix to the GPU: bytes of its own dtype are copied as they are, random ones are made there.
