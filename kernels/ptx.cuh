@@ -23,6 +23,29 @@ __device__ __forceinline__ SmemAddress smem_address(const void* p) {
 #endif
 }
 
+__device__ __forceinline__ Words<4> load_shared_16(SmemAddress from) {
+#ifdef HOST_SHIM
+  return *reinterpret_cast<const Words<4>*>(from);
+#else
+  Words<4> words;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.word[0]), "=r"(words.word[1]), "=r"(words.word[2]), "=r"(words.word[3])
+               : "r"(from)
+               : "memory");
+  return words;
+#endif
+}
+
+__device__ __forceinline__ void store_shared_16(SmemAddress to, const Words<4>& words) {
+#ifdef HOST_SHIM
+  *reinterpret_cast<Words<4>*>(to) = words;
+#else
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words.word[0]),
+               "r"(words.word[1]), "r"(words.word[2]), "r"(words.word[3])
+               : "memory");
+#endif
+}
+
 // Starts copying 16 bytes to shared memory; writes zeros and reads nothing unless `is_valid`.
 __device__ __forceinline__ void copy_async_16(SmemAddress to, const void* from, bool is_valid) {
 #ifdef HOST_SHIM
@@ -158,10 +181,10 @@ __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u3
 #define DEFINE_MMA(type, name)                                                                   \
   template <>                                                                                    \
   __device__ __forceinline__ void mma<type>(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {  \
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." name "." name                          \
-                 ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"          \
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                \
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." name "." name                                   \
+        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                   \
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                         \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                         \
   }
 #endif
 DEFINE_MMA(bf16, "bf16")
@@ -178,6 +201,45 @@ __device__ __forceinline__ u32 narrow_x2<bf16>(float low, float high) {
 template <>
 __device__ __forceinline__ u32 narrow_x2<f16>(float low, float high) {
   return narrow_f16x2(low, high);
+}
+
+// Two f16 numbers as two of E.
+template <class E>
+__device__ __forceinline__ u32 of_f16x2(u32 halves) {
+  return narrow_x2<E>(widen_f16(u16(halves)), widen_f16(u16(halves >> 16)));
+}
+template <>
+__device__ __forceinline__ u32 of_f16x2<f16>(u32 halves) {
+  return halves;
+}
+
+// Two E4M3 numbers, the low byte first, as two numbers of E in a word; exact.
+#if defined(HOST_SHIM) || __CUDA_ARCH__ < 890
+__device__ __forceinline__ float widen_e4m3(u32 byte) {
+  if ((byte & 0x7F) == 0x7F) return bit_cast<float>(0x7FFFFFFFu);
+  // The bits are those of an f16 number that is 2^8 times smaller.
+  return widen_f16(u16((byte & 0x80) << 8 | (byte & 0x7F) << 7)) * 256.0f;
+}
+#endif
+
+template <class E>
+__device__ __forceinline__ u32 widen_e4m3x2(u32 pair) {
+#if defined(HOST_SHIM) || __CUDA_ARCH__ < 890
+  return narrow_x2<E>(widen_e4m3(pair & 0xFF), widen_e4m3(pair >> 8 & 0xFF));
+#else
+  u32 halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(u16(pair)));
+  return of_f16x2<E>(halves);
+#endif
+}
+
+// The same value, of which the compiler knows nothing: what follows from it is computed where it is
+// used, instead of being kept in registers from an earlier use on.
+__device__ __forceinline__ u32 hide(u32 x) {
+#ifndef HOST_SHIM
+  asm volatile("" : "+r"(x));
+#endif
+  return x;
 }
 
 // 2^x; exactly 1 for 0 and 0 for -inf.

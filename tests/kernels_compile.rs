@@ -20,6 +20,12 @@ type Defines = &'static [(&'static str, &'static str)];
 const NONE: &[Defines] = &[&[]];
 const DTYPES: &[Defines] = &[&[("DTYPE", "bf16")], &[("DTYPE", "f16")], &[("DTYPE", "float")]];
 const NARROW_DTYPES: &[Defines] = &[&[("DTYPE", "bf16")], &[("DTYPE", "f16")]];
+const ROTARY: &[Defines] = &[
+    &[("DTYPE", "bf16")],
+    &[("DTYPE", "f16")],
+    &[("DTYPE", "float")],
+    &[("DTYPE", "bf16"), ("KV_FP8", "1")],
+];
 const ATTENTION_F32: &[Defines] = &[
     &[("DTYPE", "float"), ("HEAD_DIM", "12")],
     &[("DTYPE", "float"), ("HEAD_DIM", "128")],
@@ -38,27 +44,31 @@ const MODULES: &[Module] = &[
     (
         "paged_attention",
         &[&[("DTYPE", "bf16"), ("HEAD_DIM", "32")]],
-        &[(DECODE, 128), (PREFILL, 128)],
+        &[(DECODE, 255), (PREFILL, 255)],
     ),
     (
         "paged_attention",
         &[&[("DTYPE", "bf16"), ("HEAD_DIM", "64")]],
-        &[(DECODE, 168), (PREFILL, 128)],
+        &[(DECODE, 255), (PREFILL, 255)],
     ),
     (
         "paged_attention",
         &[&[("DTYPE", "bf16"), ("HEAD_DIM", "80")]],
-        &[(DECODE, 168), (PREFILL, 160)],
+        &[(DECODE, 255), (PREFILL, 255)],
     ),
     (
         "paged_attention",
         &[&[("DTYPE", "bf16"), ("HEAD_DIM", "96")]],
-        &[(DECODE, 216), (PREFILL, 184)],
+        &[(DECODE, 255), (PREFILL, 255)],
     ),
     (
         "paged_attention",
-        &[&[("DTYPE", "bf16"), ("HEAD_DIM", "128")], &[("DTYPE", "f16"), ("HEAD_DIM", "128")]],
-        &[(DECODE, 248), (PREFILL, 232)],
+        &[
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "128")],
+            &[("DTYPE", "f16"), ("HEAD_DIM", "128")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("KV_FP8", "1")],
+        ],
+        &[(DECODE, 255), (PREFILL, 255)],
     ),
     (
         "paged_attention",
@@ -68,15 +78,23 @@ const MODULES: &[Module] = &[
     ("paged_attention_f32", ATTENTION_F32, &[("paged_attention_f32", 72)]),
     ("sample", NONE, &[("sample", 80)]),
     ("logprobs", NONE, &[("logprobs", 80)]),
-    ("activation", DTYPES, &[("activate_and_mul", 56), ("activate", 48)]),
+    (
+        "activation",
+        DTYPES,
+        &[("activate_and_mul", 80), ("activate_and_mul_fp8", 80), ("activate", 48)],
+    ),
     ("count_mismatches", NONE, &[("count_mismatches", 32)]),
     ("elementwise", DTYPES, &[("add", 32), ("convert", 32)]),
     ("embedding", DTYPES, &[("embedding", 40), ("add_rows", 40)]),
     ("gather_rows", NONE, &[("gather_rows", 48)]),
-    ("norm", DTYPES, &[("add_norm", 64), ("norm_heads", 64), ("norm_in_place", 64)]),
+    (
+        "norm",
+        DTYPES,
+        &[("add_norm", 64), ("add_norm_fp8", 64), ("norm_heads", 64), ("norm_in_place", 64)],
+    ),
     ("quantize_rows", NARROW_DTYPES, &[("quantize_rows", 64)]),
     ("random_fill", DTYPES, &[("random_fill", 40)]),
-    ("rotary_and_cache", DTYPES, &[("rotary_and_cache", 64)]),
+    ("rotary_and_cache", ROTARY, &[("rotary_and_cache", 72)]),
     ("soft_cap", NONE, &[("soft_cap", 32)]),
     ("take_sampled", NONE, &[("take_sampled", 24)]),
 ];

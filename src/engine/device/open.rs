@@ -14,6 +14,7 @@ macro_rules! sources {
 /// The kernels and their headers, compiled for the device at hand.
 pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "common.cuh",
+    "attention.cuh",
     "logits.cuh",
     "ptx.cuh",
     "activation.cu",

@@ -1,6 +1,6 @@
 //! Attention on a GPU: kernels/paged_attention.cu, or paged_attention_f32.cu for exactness.
 
-use crate::engine::config::DType;
+use crate::engine::config::{DType, KvCacheDType};
 use crate::engine::device::cuda::Args;
 use crate::engine::device::gpu::Kernel;
 use crate::engine::device::{Gpu, KvCache, Tensor};
@@ -23,36 +23,72 @@ struct AttentionParams {
     soft_cap: f32,
 }
 
-/// Launch sizes of paged_attention.cu, which derives its own from the same two numbers.
+/// Launch sizes of paged_attention.cu, which derives its own from the same numbers by the same
+/// formulas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Launch {
     decode_threads: u32,
     decode_smem: usize,
     decode_blocks_per_sm: u32,
-    prefill_warps: usize,
+    prefill_threads: u32,
+    /// Rows, each a query token with a query head, of a unit of prefill.
+    prefill_rows: usize,
     prefill_smem: usize,
 }
 
+/// Rows of a tensor core's tile.
+const ROWS: usize = 16;
+/// Positions of a tile of K or V.
+const TILE: usize = 32;
+
 impl Launch {
-    fn new(head_dim: usize, max_smem_bytes: usize) -> Self {
-        let tile = 32 * (2 * head_dim + 16);
-        let state = 64 * head_dim + 128;
-        let query = if head_dim > 128 { 32 * head_dim } else { 0 };
+    fn new(head_dim: usize, max_smem_bytes: usize, has_fp8_cache: bool) -> Self {
         let smem = max_smem_bytes >> 10 << 10;
-        let warps = if 4 * (2 * tile + query) + state + 16 <= smem { 4 } else { 2 };
-        let share = if smem >= 160 << 10 { smem / 2 - 1024 } else { smem };
-        let stages = (share.saturating_sub(state + 16) / (warps * tile)).clamp(2, 4);
-        let decode_smem = warps * (stages * tile + query) + state + 16;
-        let of_prefill = |warps: usize| warps * (state + query) + 4 * tile;
-        let fits = |warps: &usize| of_prefill(*warps) <= smem;
-        let prefill_warps = [8, 4, 2].into_iter().find(fits).unwrap_or(1);
+        let padding = if head_dim.is_multiple_of(64) { 0 } else { 16 };
+        let tile = TILE * (2 * head_dim + padding);
+        let narrow = TILE * head_dim;
+        let state = 64 * head_dim + 128;
+        let query = ROWS * head_dim * 2;
+        let (decode_warps, decode_smem) = {
+            let (slot, wide) = if has_fp8_cache { (narrow, tile) } else { (tile, 0) };
+            let fixed = wide + if head_dim > 128 { query } else { 0 };
+            let of_block = state + 16;
+            let warps = if 4 * (2 * slot + fixed) + of_block <= smem { 4 } else { 2 };
+            let share = if smem >= 160 << 10 { smem / 2 - 1024 } else { smem };
+            let of_warp = (share - of_block) / warps;
+            let stages = (of_warp.saturating_sub(fixed) / slot).clamp(2, 4);
+            (warps, warps * (stages * slot + fixed) + of_block)
+        };
+        let most_blocks = if head_dim <= 32 { 4 } else { 3 };
+        let tiles = if has_fp8_cache { 2 * (tile + narrow) } else { 4 * tile };
+        let shared_groups = |groups: usize| match head_dim {
+            64 | 129.. => groups,
+            33.. => groups - 1,
+            _ => 0,
+        };
+        let of_prefill = |warps: usize, groups: usize| {
+            tiles + warps * (groups * state + shared_groups(groups) * query)
+        };
+        let fits = |blocks: usize, warps: usize, groups: usize| {
+            blocks * (of_prefill(warps, groups) + 1024) <= smem + 1024
+        };
+        let groups = if head_dim <= 128 && fits(2, 4, 2) { 2 } else { 1 };
+        let choices = [(2, 4), (1, 8), (1, 4), (1, 2)];
+        let fitting = choices.into_iter().find(|&(blocks, warps)| fits(blocks, warps, groups));
+        let prefill_warps = fitting.map_or(1, |(_, warps)| warps);
         Self {
-            decode_threads: 32 * warps as u32,
+            decode_threads: 32 * decode_warps as u32,
             decode_smem,
-            decode_blocks_per_sm: ((smem + 1024) / (decode_smem + 1024)).max(1) as u32,
-            prefill_warps,
-            prefill_smem: of_prefill(prefill_warps),
+            decode_blocks_per_sm: ((smem + 1024) / (decode_smem + 1024)).min(most_blocks) as u32,
+            prefill_threads: 32 * prefill_warps as u32,
+            prefill_rows: ROWS * prefill_warps * groups,
+            prefill_smem: of_prefill(prefill_warps, groups),
         }
+    }
+
+    fn of(gpu: &Gpu, head_dim: usize) -> Self {
+        let max_smem_bytes = gpu.properties().max_smem_per_block_bytes;
+        Self::new(head_dim, max_smem_bytes, gpu.kv_cache_dtype() == KvCacheDType::Fp8)
     }
 }
 
@@ -62,8 +98,7 @@ pub(in crate::engine::ops) fn prefill_tokens(
     head_dim: usize,
     num_q_per_kv: usize,
 ) -> usize {
-    let launch = Launch::new(head_dim, gpu.properties().max_smem_per_block_bytes);
-    (16 * launch.prefill_warps / num_q_per_kv).max(1)
+    (Launch::of(gpu, head_dim).prefill_rows / num_q_per_kv).max(1)
 }
 
 pub(super) fn paged_attention(
@@ -106,7 +141,7 @@ pub(super) fn paged_attention(
         }
         return;
     }
-    let sizes = Launch::new(kv.head_dim, properties.max_smem_per_block_bytes);
+    let sizes = Launch::of(gpu, kv.head_dim);
     // As many blocks as are resident, whatever the number of units, so that a recorded launch
     // serves every step of its size.
     if !inputs.decode.host.is_empty() {
@@ -116,7 +151,7 @@ pub(super) fn paged_attention(
         launch("paged_attention_decode", &inputs.decode, grid, block);
     }
     if !inputs.prefill.host.is_empty() {
-        let block = (32 * sizes.prefill_warps as u32, sizes.prefill_smem);
+        let block = (sizes.prefill_threads, sizes.prefill_smem);
         launch("paged_attention_prefill", &inputs.prefill, units(&inputs.prefill), block);
     }
 }
@@ -130,13 +165,20 @@ mod tests {
         for (smem_kb, head_dims) in
             [(227, &[16, 64, 128, 256][..]), (163, &[64, 128, 256]), (99, &[64, 128])]
         {
-            for &head_dim in head_dims {
-                let launch = Launch::new(head_dim, smem_kb << 10);
+            for (head_dim, has_fp8_cache) in
+                head_dims.iter().flat_map(|&head_dim| [(head_dim, false), (head_dim, true)])
+            {
+                let launch = Launch::new(head_dim, smem_kb << 10, has_fp8_cache);
                 assert!(launch.decode_smem <= smem_kb << 10, "{launch:?}");
                 assert!(launch.prefill_smem <= smem_kb << 10, "{launch:?}");
+                assert!(launch.decode_blocks_per_sm > 0, "{launch:?}");
             }
         }
-        let hopper = Launch::new(128, 227 << 10);
-        assert_eq!((hopper.decode_blocks_per_sm, hopper.prefill_warps), (2, 8));
+        // As measured on an H200.
+        let hopper = Launch::new(128, 227 << 10, false);
+        assert_eq!((hopper.decode_blocks_per_sm, hopper.prefill_smem), (2, 115_712));
+        assert_eq!((hopper.prefill_threads, hopper.prefill_rows), (128, 128));
+        assert_eq!(Launch::new(128, 227 << 10, true).prefill_smem, 107_520);
+        assert_eq!(Launch::new(64, 227 << 10, false).prefill_smem, 66_560);
     }
 }

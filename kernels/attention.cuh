@@ -1,0 +1,388 @@
+// What the decode and the prefill of paged_attention.cu share: rows, tiles of keys and values in
+// shared memory, and the steps of a row's computation, in an order that no grid or tile changes.
+#pragma once
+
+#include "common.cuh"
+#include "ptx.cuh"
+
+struct AttentionWork {
+  u32 token;       // flat index of the first query token
+  u32 num_tokens;  // query tokens
+  u32 seq;         // row of the block tables
+  u32 position;    // absolute position of the first query token
+};
+
+struct AttentionParams {
+  u32 num_heads, num_kv_heads, block_size, max_blocks_per_seq, qkv_stride;
+  u32 window;  // 0: none
+  float scale, soft_cap;  // soft_cap 0: none
+};
+
+// What the caches hold: T, or E4M3 without a scale.
+#if KV_FP8
+constexpr bool IS_FP8 = true;
+using Kv = u8;
+#else
+constexpr bool IS_FP8 = false;
+using Kv = T;
+#endif
+
+constexpr u32 SPLIT = 256;
+constexpr u32 TILE = 32;
+constexpr u32 ROWS = 16;
+// The eight rows of a matrix fall on eight different groups of banks: chunks of 16 bytes are
+// permuted by row, or the row has an odd number of them.
+constexpr bool IS_SWIZZLED = HEAD_DIM % 64 == 0;
+constexpr u32 ROW_BYTES = HEAD_DIM * 2 + (IS_SWIZZLED ? 0 : 16);
+constexpr u32 TILE_BYTES = TILE * ROW_BYTES;
+// A tile as it comes from an E4M3 cache.
+constexpr u32 NARROW_BYTES = TILE * HEAD_DIM;
+constexpr u32 DEPTH_STEPS = HEAD_DIM / 16;
+static_assert(!IS_SWIZZLED || TILE_BYTES % 128 == 0, "the permutation is of address bits");
+constexpr float LOG2_E = 1.44269504088896340736f;
+static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 256, "no such head_dim");
+
+__device__ __forceinline__ float neg_inf() { return bit_cast<float>(0xFF800000u); }
+
+// The merged splits of 16 rows, in the order of the fragments: float4 i * 32 + lane has the four
+// elements of accumulator i of that lane.
+struct State {
+  float4 values[HEAD_DIM / 8 * 32];
+  float max[ROWS], sum[ROWS];
+};
+
+// The parameters of the kernels. qkv (num_tokens, qkv_stride): the first num_heads * HEAD_DIM
+// elements of a row are the queries. Caches (num_blocks, num_kv_heads, block_size, HEAD_DIM), work
+// (num_work), block_tables (num_seqs, max_blocks_per_seq), out (num_tokens, num_heads * HEAD_DIM).
+struct Inputs : AttentionParams {
+  const T* qkv;
+  const Kv *k_cache, *v_cache;
+  const AttentionWork* work;
+  const u32* block_tables;
+  T* out;
+  u32 group_size;
+  u32 num_units;  // decode only
+
+  __device__ __forceinline__ u32 window_start(u32 position) const {
+    return window > 0 && position + 1 > window ? position + 1 - window : 0;
+  }
+  // Turns scores into exponents of 2.
+  __device__ __forceinline__ float exponent_factor() const {
+    return soft_cap > 0.0f ? LOG2_E : scale * LOG2_E;
+  }
+  // Where the 16 rows from `position` on begin in a cache: blocks are multiples of 16, so that such
+  // rows are one piece. `block_head`: block * num_kv_heads + kv_head.
+  __device__ __forceinline__ u64 rows_offset(u32 block_head, u32 position) const {
+    return (u64(block_head) * block_size + position % block_size) * HEAD_DIM;
+  }
+};
+
+// Rows 16 index .. 16 index + 15 of a work item.
+struct RowGroup {
+  u32 first_row, num_rows;  // num_rows 0: the item has no such rows
+  u32 first_position;       // of the first row
+  u32 start, end;           // positions that any of the rows sees
+
+  __device__ __forceinline__ void open(const Inputs& in, const AttentionWork& item, u32 index) {
+    const u32 all = item.num_tokens * in.group_size;
+    first_row = index * ROWS;
+    num_rows = first_row < all ? min(ROWS, all - first_row) : 0;
+    first_position = item.position + first_row / in.group_size;
+    start = in.window_start(first_position);
+    end = num_rows > 0 ? item.position + (first_row + num_rows - 1) / in.group_size + 1 : start;
+  }
+  // Where the query head of a row begins in an array of tokens.
+  __device__ __forceinline__ u64 offset(const Inputs& in, const AttentionWork& item, u32 kv_head,
+                                        u32 in_rows, u32 token_stride) const {
+    const u32 row = first_row + in_rows, head = kv_head * in.group_size + row % in.group_size;
+    return u64(item.token + row / in.group_size) * token_stride + head * HEAD_DIM;
+  }
+  __device__ __forceinline__ bool do_all_see(const Inputs& in, u32 tile) const {
+    return tile + TILE - 1 <= first_position && tile >= in.window_start(end - 1);
+  }
+};
+
+// The online softmax of 16 rows over one split, in the fragments of mma: this lane has a part of
+// rows lane / 4 and lane / 4 + 8.
+struct Partial {
+  float max[2], sum[2];
+  float values[HEAD_DIM / 8][4];
+
+  static __device__ __forceinline__ Partial empty() { return {{neg_inf(), neg_inf()}, {}, {}}; }
+};
+
+// Queries of `groups` times 16 rows as fragments; rows past the last one are zero. The last
+// `shared_groups` are in shared memory.
+template <u32 groups, u32 shared_groups>
+struct Queries {
+  static constexpr u32 OWN = groups - shared_groups;
+  u32 words[OWN > 0 ? OWN : 1][DEPTH_STEPS][4];
+  uint4* shared;  // (group * DEPTH_STEPS + step) * 32 + lane: each lane reads what it wrote
+
+  __device__ __forceinline__ void load(const Inputs& in, const AttentionWork& item,
+                                       const RowGroup& rows, u32 kv_head, u32 group) {
+    const u32 lane = threadIdx.x % 32;
+    const T* from[2];
+    bool is_row[2];
+    for (u32 i = 0; i < 2; ++i) {
+      const u32 row = lane / 4 + 8 * i;
+      from[i] = in.qkv + rows.offset(in, item, kv_head, row, in.qkv_stride) + lane % 4 * 2;
+      is_row[i] = row < rows.num_rows;
+    }
+#pragma unroll
+    for (u32 step = 0; step < DEPTH_STEPS; ++step) {
+      u32 to[4];
+      for (u32 i = 0; i < 4; ++i) {
+        const T* pair = from[i % 2] + step * 16 + i / 2 * 8;
+        to[i] = is_row[i % 2] ? *reinterpret_cast<const u32*>(pair) : 0;
+        if (group < OWN) words[group < OWN ? group : 0][step][i] = to[i];
+      }
+      if (group >= OWN) {
+        shared[((group - OWN) * DEPTH_STEPS + step) * 32 + lane] =
+            make_uint4(to[0], to[1], to[2], to[3]);
+      }
+    }
+  }
+  __device__ __forceinline__ void fragment(u32 group, u32 step, u32 (&a)[4]) const {
+    if (group >= OWN) {
+      const uint4 four = shared[((group - OWN) * DEPTH_STEPS + step) * 32 + threadIdx.x % 32];
+      a[0] = four.x, a[1] = four.y, a[2] = four.z, a[3] = four.w;
+    } else {
+      for (u32 i = 0; i < 4; ++i) a[i] = words[group < OWN ? group : 0][step][i];
+    }
+  }
+};
+
+// Where 16 bytes of a row are in a tile.
+__device__ __forceinline__ u32 chunk_offset(u32 row, u32 chunk) {
+  return row * ROW_BYTES + (IS_SWIZZLED ? chunk ^ row % 8 : chunk) * 16;
+}
+// `chunk_offset` at step i of `at`, the address at step 0; a step is two chunks.
+__device__ __forceinline__ SmemAddress step_address(SmemAddress at, u32 step) {
+  return IS_SWIZZLED ? (at ^ SmemAddress(step % 4 * 32)) + step / 4 * 128 : at + step * 32;
+}
+
+// scores (16, 32) += queries (16, HEAD_DIM) * keys (32, HEAD_DIM)^T, for several groups of rows.
+template <u32 groups, u32 shared_groups>
+__device__ __forceinline__ void score_tile(const Queries<groups, shared_groups>& queries,
+                                           SmemAddress keys, float (&scores)[groups][4][4]) {
+  const u32 lane = hide(threadIdx.x) % 32;
+  const SmemAddress at = keys + chunk_offset(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+#pragma unroll(DEPTH_STEPS > 8 ? 4 : DEPTH_STEPS)
+  for (u32 step = 0; step < DEPTH_STEPS; ++step) {
+    u32 a[groups][4];
+#pragma unroll
+    for (u32 g = 0; g < groups; ++g) queries.fragment(g, step, a[g]);
+#pragma unroll
+    for (u32 pair = 0; pair < 2; ++pair) {
+      u32 b[4];
+      ldmatrix(step_address(at, step) + pair * 16 * ROW_BYTES, b);
+#pragma unroll
+      for (u32 g = 0; g < groups; ++g) {
+        mma<T>(scores[g][2 * pair], a[g], b[0], b[1]);
+        mma<T>(scores[g][2 * pair + 1], a[g], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// Soft cap and mask. `tile`: the position of the tile's first key.
+__device__ __forceinline__ void cap_and_mask(const Inputs& in, const AttentionWork& item,
+                                             const RowGroup& rows, u32 tile,
+                                             float (&scores)[4][4]) {
+  if (in.soft_cap > 0.0f) {
+    const float inner = in.scale / in.soft_cap;
+#pragma unroll
+    for (u32 i = 0; i < 16; ++i) {
+      scores[i / 4][i % 4] = in.soft_cap * tanhf(scores[i / 4][i % 4] * inner);
+    }
+  }
+  if (rows.do_all_see(in, tile)) return;
+  for (u32 half = 0; half < 2; ++half) {
+    // Rows past the last one see what some row sees; they are not written.
+    const u32 in_rows = min(threadIdx.x % 32 / 4 + 8 * half, max(rows.num_rows, 1u) - 1);
+    const u32 last = item.position + (rows.first_row + in_rows) / in.group_size;
+    const u32 first = in.window_start(last);
+    for (u32 i = 0; i < 8; ++i) {
+      const u32 position = tile + i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
+      float& score = scores[i / 2][2 * half + i % 2];
+      score = position >= first && position <= last ? score : neg_inf();
+    }
+  }
+}
+
+// Scores become probabilities relative to the rows' new maxima; what was summed is rescaled.
+template <u32 groups, bool always_rescales>
+__device__ __forceinline__ void softmax_step(float factor, float (&scores)[groups][4][4],
+                                             Partial (&partial)[groups]) {
+  float new_max[groups][2], shift[groups][2];
+  bool is_moved = false;
+#pragma unroll
+  for (u32 i = 0; i < 2 * groups; ++i) {
+    const float(&tile)[4][4] = scores[i / 2];
+    float top = tile[0][i % 2 * 2];
+    for (u32 n = 1; n < 8; ++n) top = fmaxf(top, tile[n / 2][i % 2 * 2 + n % 2]);
+    top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 2));
+    const float old_max = partial[i / 2].max[i % 2];
+    new_max[i / 2][i % 2] = fmaxf(old_max, top * factor);
+    is_moved = is_moved || new_max[i / 2][i % 2] != old_max;
+    // A row that has seen nothing yet: every exponent is -inf - 0.
+    shift[i / 2][i % 2] = new_max[i / 2][i % 2] == neg_inf() ? 0.0f : new_max[i / 2][i % 2];
+  }
+  // Rescaling by 1 is exact, so that a row may or may not be rescaled for the sake of another.
+  if (always_rescales || __any_sync(FULL_WARP, is_moved)) {
+#pragma unroll
+    for (u32 i = 0; i < 2 * groups; ++i) {
+      Partial& rows = partial[i / 2];
+      const float rescale = exp2_approx(rows.max[i % 2] - shift[i / 2][i % 2]);
+      rows.max[i % 2] = new_max[i / 2][i % 2];
+      rows.sum[i % 2] *= rescale;
+#pragma unroll
+      for (u32 n = 0; n < HEAD_DIM / 8; ++n) {
+        rows.values[n][i % 2 * 2] *= rescale;
+        rows.values[n][i % 2 * 2 + 1] *= rescale;
+      }
+    }
+  }
+#pragma unroll
+  for (u32 i = 0; i < 16 * groups; ++i) {
+    float& score = scores[i / 16][i / 4 % 4][i % 4];
+    score = exp2_approx(fmaf(score, factor, -shift[i / 16][i % 4 / 2]));
+    partial[i / 16].sum[i % 4 / 2] += score;
+  }
+}
+
+// partial.values += probabilities (16, 32) * values (32, HEAD_DIM), for several groups of rows.
+template <u32 groups>
+__device__ __forceinline__ void add_values(const float (&scores)[groups][4][4], SmemAddress values,
+                                           Partial (&partial)[groups]) {
+  const u32 lane = hide(threadIdx.x) % 32;
+  const SmemAddress at = values + chunk_offset(lane % 16, lane / 16);
+  for (u32 half = 0; half < 2; ++half) {
+    u32 p[groups][4];
+#pragma unroll
+    for (u32 i = 0; i < 4 * groups; ++i) {
+      const float* pair = &scores[i / 4][2 * half + i % 4 / 2][i % 2 * 2];
+      p[i / 4][i % 4] = narrow_x2<T>(pair[0], pair[1]);
+    }
+#pragma unroll
+    for (u32 step = 0; step < DEPTH_STEPS; ++step) {
+      u32 b[4];
+      ldmatrix_transposed(step_address(at, step) + half * 16 * ROW_BYTES, b);
+#pragma unroll
+      for (u32 g = 0; g < groups; ++g) {
+        mma<T>(partial[g].values[2 * step], p[g], b[0], b[1]);
+        mma<T>(partial[g].values[2 * step + 1], p[g], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// Ends a split: partial = the merged splits before it, then itself.
+__device__ __forceinline__ void merge(const State& state, Partial& partial) {
+  const u32 lane = threadIdx.x % 32;
+  float old_weight[2], new_weight[2];
+  for (u32 i = 0; i < 2; ++i) {
+    float sum = partial.sum[i] + __shfl_xor_sync(FULL_WARP, partial.sum[i], 1);
+    sum += __shfl_xor_sync(FULL_WARP, sum, 2);
+    const float old_max = state.max[lane / 4 + 8 * i], old_sum = state.sum[lane / 4 + 8 * i];
+    const float top = fmaxf(old_max, partial.max[i]);
+    const float shift = top == neg_inf() ? 0.0f : top;
+    old_weight[i] = exp2_approx(old_max - shift);
+    new_weight[i] = exp2_approx(partial.max[i] - shift);
+    partial.max[i] = top;
+    partial.sum[i] = fmaf(old_sum, old_weight[i], sum * new_weight[i]);
+  }
+#pragma unroll
+  for (u32 n = 0; n < HEAD_DIM / 8; ++n) {
+    const float4 four = state.values[n * 32 + lane];
+    const float old[4] = {four.x, four.y, four.z, four.w};
+    float(&values)[4] = partial.values[n];
+    for (u32 i = 0; i < 4; ++i) {
+      values[i] = fmaf(old[i], old_weight[i / 2], values[i] * new_weight[i / 2]);
+    }
+  }
+}
+
+__device__ __forceinline__ void store_state(const Partial& partial, State& state) {
+  const u32 lane = threadIdx.x % 32;
+#pragma unroll
+  for (u32 n = 0; n < HEAD_DIM / 8; ++n) {
+    const float(&values)[4] = partial.values[n];
+    state.values[n * 32 + lane] = make_float4(values[0], values[1], values[2], values[3]);
+  }
+  // The four lanes of a row share these; they agree on the values.
+  __syncwarp();
+  for (u32 i = 0; i < 2; ++i) {
+    state.max[lane / 4 + 8 * i] = partial.max[i];
+    state.sum[lane / 4 + 8 * i] = partial.sum[i];
+  }
+  __syncwarp();
+}
+
+__device__ __forceinline__ void store_output(const Inputs& in, const AttentionWork& item,
+                                             const RowGroup& rows, u32 kv_head,
+                                             const Partial& partial) {
+  const u32 lane = threadIdx.x % 32;
+  for (u32 i = 0; i < 2; ++i) {
+    const u32 row = lane / 4 + 8 * i;
+    if (row >= rows.num_rows) continue;
+    const u32 stride = in.num_heads * HEAD_DIM;
+    T* to = in.out + rows.offset(in, item, kv_head, row, stride) + lane % 4 * 2;
+    const float inverse = 1.0f / partial.sum[i];
+#pragma unroll
+    for (u32 n = 0; n < HEAD_DIM / 8; ++n) {
+      *reinterpret_cast<u32*>(to + n * 8) = narrow_x2<T>(partial.values[n][2 * i] * inverse,
+                                                         partial.values[n][2 * i + 1] * inverse);
+    }
+  }
+}
+
+// Copies rows of keys or values, those between `start` and `end`, into a tile in shared memory; the
+// others become zero, since what lies in unused slots (NaN perhaps) would survive a product with 0.
+// `offsets`: of the first and the second 16 rows in `cache`. `thread` is one of `num_threads`. E4M3
+// goes where `widen_tile` looks for it.
+template <u32 num_threads>
+__device__ __forceinline__ void copy_tile(const Kv* cache, const u64 (&offsets)[2], u32 tile,
+                                          u32 start, u32 end, u32 thread, SmemAddress to) {
+  constexpr u32 NUM_ELEMENTS = 16 / sizeof(Kv), CHUNKS = HEAD_DIM / NUM_ELEMENTS;
+  // Where a step is a number of whole rows, a thread's chunk and half are known per step.
+  constexpr u32 STEP_ROWS = num_threads / CHUNKS;
+  constexpr bool IS_EVEN = num_threads % CHUNKS == 0 && STEP_ROWS > 0 && 16 % STEP_ROWS == 0;
+  const u32 first_row = thread / CHUNKS, first_chunk = thread % CHUNKS;
+  const u32 own = IS_EVEN ? first_row * HEAD_DIM + first_chunk * NUM_ELEMENTS : 0;
+  const Kv* halves[2] = {cache + offsets[0] + own, cache + offsets[1] + own};
+#pragma unroll(HEAD_DIM > 128 ? 4 : 16)
+  for (u32 step = 0; step * num_threads < TILE * CHUNKS; ++step) {
+    const u32 index = thread + step * num_threads;
+    const u32 row = IS_EVEN ? first_row + step * STEP_ROWS : index / CHUNKS;
+    const u32 chunk = IS_EVEN ? first_chunk : index % CHUNKS;
+    if (TILE * CHUNKS % num_threads != 0 && row >= TILE) break;
+    const bool is_second = IS_EVEN ? step * STEP_ROWS >= 16 : row >= 16;
+    const u32 in_half = IS_EVEN ? step * STEP_ROWS % 16 * HEAD_DIM
+                                : row % 16 * HEAD_DIM + chunk * NUM_ELEMENTS;
+    const Kv* from = (is_second ? halves[1] : halves[0]) + in_half;
+    const bool is_valid = tile + row - start < end - start;
+    copy_async_16(to + (IS_FP8 ? index * 16 : chunk_offset(row, chunk)), from, is_valid);
+  }
+}
+
+// Makes a tile of T of one that `copy_tile` has copied as E4M3. Each thread takes what it copied.
+template <u32 num_threads>
+__device__ __forceinline__ void widen_tile(SmemAddress from, u32 thread, SmemAddress to) {
+  constexpr u32 CHUNKS = HEAD_DIM / 16;
+#pragma unroll 4
+  for (u32 index = thread; index < TILE * CHUNKS; index += num_threads) {
+    const Words<4> narrow = load_shared_16(from + index * 16);
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+      Words<4> wide;
+#pragma unroll
+      for (u32 i = 0; i < 4; ++i) {
+        wide.word[i] = widen_e4m3x2<T>(narrow.word[2 * half + i / 2] >> i % 2 * 16);
+      }
+      store_shared_16(to + chunk_offset(index / CHUNKS, index % CHUNKS * 2 + half), wide);
+    }
+  }
+}
