@@ -14,7 +14,7 @@ using i32 = int;
 #ifndef HOST_SHIM
 #define EXPORT(name)
 #define DYN_SMEM(type, name)                               \
-  extern __shared__ __align__(16) u8 dynamic_shared_memory[]; \
+  extern __shared__ __align__(128) u8 dynamic_shared_memory[]; \
   type* name = reinterpret_cast<type*>(dynamic_shared_memory)
 #endif
 

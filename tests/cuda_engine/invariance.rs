@@ -1,7 +1,7 @@
 //! The same tokens and the same bits of logprobs however the rows are run.
 
 use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{CacheConfig, DType, EngineConfig};
+use vllm_batch::engine::config::{CacheConfig, DType, EngineConfig, KvCacheDType};
 use vllm_batch::engine::request::{PositionLogprobs, RequestOutput};
 
 use crate::rows::rows;
@@ -64,7 +64,16 @@ fn check(family: &str, dtype: DType, seed: u64, changes: &[Change]) {
     let Some(device) = gpu::device(seed) else { return };
     let mut base = config(family, dtype, &device);
     base.scheduler.max_num_batched_tokens = 40;
-    let (expected, _) = outcome(&base);
+    check_against(&base, (family, dtype), seed, changes);
+}
+
+fn check_against(
+    base: &EngineConfig,
+    (family, dtype): (&str, DType),
+    seed: u64,
+    changes: &[Change],
+) {
+    let (expected, _) = outcome(base);
     for (index, (what, change)) in changes.iter().enumerate() {
         // Another order of threads as well.
         let device = gpu::device(seed + 1 + index as u64).expect("there was one before");
@@ -98,4 +107,14 @@ fn a_row_has_the_same_bits_in_every_cache() {
 #[test]
 fn a_row_has_the_same_bits_in_float32() {
     check("llama3", DType::Float32, 50, &[SEQS[1], BLOCKS[3]]);
+}
+
+#[test]
+fn a_row_has_the_same_bits_with_a_cache_in_fp8() {
+    let Some(device) = gpu::device(70) else { return };
+    let (family, dtype) = ("llama3", DType::BFloat16);
+    let mut base = config(family, dtype, &device);
+    base.scheduler.max_num_batched_tokens = 40;
+    base.cache.kv_cache_dtype = KvCacheDType::Fp8;
+    check_against(&base, (family, dtype), 70, &[SEQS[0], SEQS[3], BLOCKS[0], BLOCKS[2]]);
 }

@@ -19,7 +19,15 @@ pub use ptxas_report::ResourceUsage;
 pub type Sources = &'static [(&'static str, &'static str)];
 
 /// Contraction is off, so that the same source rounds alike everywhere (and as the host shim does).
-const OPTIONS: [&str; 4] = ["--std=c++17", "--fmad=false", "-default-device", "--ptxas-options=-v"];
+/// Two warnings are off: of constants that a set of defines leaves unused, and of comparisons that
+/// it makes trivial.
+const OPTIONS: [&str; 5] = [
+    "--std=c++17",
+    "--fmad=false",
+    "-default-device",
+    "--diag-suppress=177,186",
+    "--ptxas-options=-v",
+];
 
 /// NVRTC with the kernels' sources.
 pub struct Compiler {
