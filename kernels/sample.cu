@@ -502,9 +502,9 @@ __device__ __forceinline__ SampleResult sample_row(float* logits, u32 size, cons
 
 // The next token of each of rows (grid), which names a row of logits (any, vocab_size) and its
 // edits. Destroys the row of logits where it has edits or the flag ONLY_ALLOWED, and only there:
-// logprobs counts on that. One block per row, of any size up to 768 that is a multiple of 32;
+// logprobs counts on that. One block per row, of any size up to 640 that is a multiple of 32;
 // vocab_size < 524288.
-KERNEL(768)
+KERNEL(640)
 sample(float* logits, u32 vocab_size, const SampleRow* rows, const Edit* edits,
        SampleResult* results) {
   __shared__ SampleScratch scratch;

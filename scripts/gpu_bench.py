@@ -53,6 +53,7 @@ def bench_list(args):
         (big, "throughput", 256 // few, 2048, 128, None, []),
         (big, "prefill", 64 // few, 2048, 1, "fp8", []),
         (big, "decode", 256, 1024, steps, "fp8", []),
+        (big, "decode", 256, 1024, steps, None, ["--kv-cache-dtype", "fp8"]),
         # What the peer is measured on first.
         (big, "throughput", 64, 512, 64, None, []),
         (small, "decode", 256, 1024, steps, None, []),
@@ -133,6 +134,8 @@ def find(result, *names):
 def measure_against_floor(run, row):
     """`measured` and `floor` in seconds (decode: ms a step), and the goal's figure."""
     shape = Shape(ROOT / "benches/shapes" / row["shape"] / "config.json", row["quantization"])
+    if "--kv-cache-dtype" in row["flags"]:
+        shape.kv_bytes //= 2
     rows, start, length = row["num_rows"], row["input_len"], row["output_len"]
     bandwidth = (run.ceiling("copy_gb_per_second") or 0) * 1e9
     bf16 = (run.ceiling("bf16_tflops") or 0) * 1e12

@@ -76,7 +76,7 @@ const MODULES: &[Module] = &[
         &[(DECODE, 255), (PREFILL, 255)],
     ),
     ("paged_attention_f32", ATTENTION_F32, &[("paged_attention_f32", 72)]),
-    ("sample", NONE, &[("sample", 80)]),
+    ("sample", NONE, &[("sample", 96)]),
     ("logprobs", NONE, &[("logprobs", 80)]),
     (
         "activation",
@@ -86,7 +86,7 @@ const MODULES: &[Module] = &[
     ("count_mismatches", NONE, &[("count_mismatches", 32)]),
     ("elementwise", DTYPES, &[("add", 32), ("convert", 32)]),
     ("embedding", DTYPES, &[("embedding", 40), ("add_rows", 40)]),
-    ("gather_rows", NONE, &[("gather_rows", 48)]),
+    ("gather_rows", NONE, &[("gather_rows", 56)]),
     (
         "norm",
         DTYPES,
@@ -94,7 +94,7 @@ const MODULES: &[Module] = &[
     ),
     ("quantize_rows", NARROW_DTYPES, &[("quantize_rows", 64)]),
     ("random_fill", DTYPES, &[("random_fill", 40)]),
-    ("rotary_and_cache", ROTARY, &[("rotary_and_cache", 72)]),
+    ("rotary_and_cache", ROTARY, &[("rotary_and_cache", 112)]),
     ("soft_cap", NONE, &[("soft_cap", 32)]),
     ("take_sampled", NONE, &[("take_sampled", 24)]),
 ];

@@ -117,7 +117,7 @@ fn launch_sample(
     let mut args = Args::new();
     args.tensor(logits).dims([logits.width()]).ptr(rows.ptr()).ptr(edits.ptr()).ptr(results.ptr());
     // The block is a choice of speed: no result may show it.
-    let block = if num_rows > 4 { 384 } else { 768 };
+    let block = if num_rows > 4 { 384 } else { 640 };
     gpu.launch(("sample", "sample"), [num_rows as u32, 1], (block, 0), &mut args);
     let mut sampled = vec![SampleResult::default(); num_rows];
     gpu.download(results.ptr(), &mut sampled);

@@ -104,7 +104,7 @@ unsafe impl Plain for Edit {}
 unsafe impl Plain for SampleResult {}
 
 /// Threads of a row's block when there are few rows.
-const WIDE_BLOCK: u32 = 768;
+const WIDE_BLOCK: u32 = 640;
 /// Threads when there are so many rows that two blocks share a multiprocessor.
 const NARROW_BLOCK: u32 = 384;
 
