@@ -112,6 +112,7 @@ fn files() -> BTreeSet<String> {
 
 /// None where no NVRTC is named. Cubins and their reports stay in target/, so that a second run
 /// compiles what has changed.
+#[expect(clippy::disallowed_methods, reason = "the environment names NVRTC in this test only")]
 fn compiler() -> Option<Compiler> {
     let folder = std::env::var_os("VLLM_BATCH_NVRTC_DIR")?;
     let hints = SearchHints { library_path: vec![folder.into()], ..SearchHints::default() };

@@ -7,6 +7,7 @@ use super::args::{DeviceArg, EngineArgs, QuantizationArg};
 use crate::engine::config::{DeviceConfig, DeviceKind, Quantization};
 
 /// Resolves the flags and the variables that say where CUDA's libraries are.
+#[expect(clippy::disallowed_methods, reason = "the one place that reads CUDA's variables")]
 pub fn device_config(args: &EngineArgs) -> DeviceConfig {
     resolve(args, &|name| std::env::var_os(name).filter(|value| !value.is_empty()))
 }

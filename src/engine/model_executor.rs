@@ -213,7 +213,7 @@ fn allocate(
         let smaller = shape.num_blocks - shape.num_blocks.div_ceil(10);
         if is_asked_for || smaller * shape.block_size < MIN_POOL_TOKENS {
             let element_bytes = cache.kv_cache_dtype.size_bytes(dtype);
-            let mib = shape.num_blocks * shape.block_bytes(element_bytes) >> 20;
+            let mib = (shape.num_blocks * shape.block_bytes(element_bytes)) >> 20;
             return Err(EngineError::Config(format!(
                 "no room for a KV cache of {mib} MiB ({error}); give a smaller \
                  --kv-cache-memory-bytes or --gpu-memory-utilization"

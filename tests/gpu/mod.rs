@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use vllm_batch::engine::config::{DeviceConfig, DeviceKind};
 
 /// Whether tests run on a real GPU.
+#[expect(clippy::disallowed_methods, reason = "the environment names the device of tests only")]
 pub fn is_real() -> bool {
     std::env::var_os("VLLM_BATCH_TEST_DEVICE").is_some_and(|device| device == "cuda")
 }
@@ -30,6 +31,7 @@ pub fn device(seed: u64) -> Option<DeviceConfig> {
 }
 
 /// The first GPU; its libraries are found as the program finds them.
+#[expect(clippy::disallowed_methods, reason = "the environment names the device of tests only")]
 fn real() -> DeviceConfig {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let library_path = variable("LD_LIBRARY_PATH").unwrap_or_default();

@@ -94,6 +94,3 @@ impl Runtime {
         self.driver.synchronize()
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::memory::bytes_of;
-use super::*;
+use vllm_batch::engine::device::cuda::memory::bytes_of;
+use vllm_batch::engine::device::cuda::*;
 
 fn kernels_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels")
@@ -12,7 +12,7 @@ fn kernels_dir() -> PathBuf {
 
 /// Built modules stay between runs: their names hold the hash of what they are made of.
 fn module_dir() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tmp/shim")
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("shim")
 }
 
 fn gpu(seed: u64) -> Option<Runtime> {
