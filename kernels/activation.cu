@@ -10,7 +10,7 @@ constexpr u32 RELU = 3;
 // Chunks of a row that a thread loads before it looks at one.
 constexpr u32 NUM_PARTS = 2;
 // Chunks of an activated row that a thread holds until the row's scale is known.
-constexpr u32 NUM_HELD = sizeof(T) == 4 ? 2 : 8;
+constexpr u32 NUM_HELD = sizeof(T) == 4 ? 1 : 8;
 
 __device__ __forceinline__ float logistic(float x) {
   return fast_reciprocal(1.0f + (sizeof(T) == 4 ? expf(-x) : fast_exp(-x)));
@@ -129,7 +129,7 @@ __device__ __forceinline__ void activate_row_e4m3_of(const T* gate, u8* out, flo
 
 // As `activate_and_mul` followed by `quantize_rows`: out (num_rows, inner) is E4M3, to be
 // multiplied by scales (num_rows). One block per row, of any size up to 448; ceil(inner / 64)
-// threads hold the row (f32: ceil(inner / 16)).
+// threads hold the row (f32: ceil(inner / 8)).
 KERNEL(448)
 activate_and_mul_fp8(const T* gate_up, u8* out, float* scales, u32 inner, u32 kind) {
   __shared__ u32 scratch[WARP_SIZE];

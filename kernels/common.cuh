@@ -231,14 +231,15 @@ __device__ __forceinline__ void pack(const float (&x)[N], Chunk<Narrow, N>& chun
 template <bool WIDE, u32 N, class E>
 __device__ __forceinline__ Chunk<E, N> load_raw(const E* row, u32 start, u32 width) {
   Chunk<E, N> chunk{};
-  if (WIDE) {
+  if constexpr (WIDE) {
     if (start < width) chunk = load_whole<E, N>(row + start);
-    return chunk;
-  }
+  } else {
 #pragma unroll
-  for (u32 i = 0; i < N; ++i) {
-    if (start + i < width) {
-      chunk.word[i / chunk.PER_WORD] |= bits_of(row[start + i]) << i % chunk.PER_WORD * chunk.BITS;
+    for (u32 i = 0; i < N; ++i) {
+      if (start + i < width) {
+        const u32 shift = i % chunk.PER_WORD * chunk.BITS;
+        chunk.word[i / chunk.PER_WORD] |= bits_of(row[start + i]) << shift;
+      }
     }
   }
   return chunk;
@@ -247,13 +248,13 @@ __device__ __forceinline__ Chunk<E, N> load_raw(const E* row, u32 start, u32 wid
 // As `load_raw`; elements past the end of the row are not written.
 template <bool WIDE, class E, u32 N>
 __device__ __forceinline__ void store_raw(E* row, u32 start, u32 width, const Chunk<E, N>& chunk) {
-  if (WIDE) {
+  if constexpr (WIDE) {
     if (start < width) store_whole(row + start, chunk);
-    return;
-  }
+  } else {
 #pragma unroll
-  for (u32 i = 0; i < N; ++i) {
-    if (start + i < width) row[start + i] = of_bits<E>(chunk.bits(i));
+    for (u32 i = 0; i < N; ++i) {
+      if (start + i < width) row[start + i] = of_bits<E>(chunk.bits(i));
+    }
   }
 }
 

@@ -172,7 +172,7 @@ fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
         },
         num_blocks: args.engine.num_gpu_blocks_override,
         kv_cache_memory_bytes: args.engine.kv_cache_memory_bytes,
-        memory_share: args.engine.gpu_memory_utilization.map(f64::from),
+        memory_share: args.engine.gpu_memory_utilization,
     };
     let model = model_config(args)?;
     let parallel = ParallelConfig { num_threads: threads };

@@ -51,9 +51,7 @@ impl ModelExecutor {
         let logits_rows = device.preallocated_rows(limits.max_num_logits);
         let logits = device.tensor(logits_rows, spec.vocab_size, Precision::Full)?;
         let decoder = Decoder::load(spec, dtype, &device, checkpoint, limits)?;
-        let max_num_seqs = limits.max_num_seqs;
-        let shape =
-            cache_shape(config, &device, decoder.spec(), dtype, max_num_seqs * max_model_len)?;
+        let shape = cache_shape(config, &device, decoder.spec(), dtype, max_model_len)?;
         let (cache, shrunk) = allocate(&device, shape, dtype, &config.cache)?;
         Ok(Self { device, decoder, cache, logits, notes: shrunk.into_iter().collect() })
     }
@@ -138,13 +136,13 @@ fn cache_budget(cache: &CacheConfig, device: &Device) -> Result<(u64, String), E
 }
 
 /// Blocks by what was asked for: a number, bytes, or a share of memory, though never more than
-/// `max_num_tokens`, which all sequences at full length could use.
+/// all sequences at full length could use.
 fn cache_shape(
     config: &EngineConfig,
     device: &Device,
     spec: &DecoderSpec,
     dtype: DType,
-    max_num_tokens: usize,
+    max_model_len: usize,
 ) -> Result<KvCacheShape, EngineError> {
     let cache = &config.cache;
     let block_size = cache.block_size;
@@ -161,14 +159,15 @@ fn cache_shape(
         head_dim: spec.attention.head_dim,
     };
     let block_bytes = shape.block_bytes(cache.kv_cache_dtype.size_bytes(dtype)) as u64;
-    let useful = max_num_tokens.div_ceil(block_size) + config.scheduler.max_num_seqs;
+    let max_num_seqs = config.scheduler.max_num_seqs;
+    let useful = (max_num_seqs * max_model_len).div_ceil(block_size) + max_num_seqs;
     shape.num_blocks = match (cache.num_blocks, cache.kv_cache_memory_bytes) {
         (Some(num_blocks), _) => num_blocks,
         (None, Some(bytes)) => (bytes / block_bytes) as usize,
         (None, None) => {
             let (bytes, of_what) = cache_budget(cache, device)?;
             let num_blocks = ((bytes / block_bytes) as usize).min(useful);
-            let needed = MIN_POOL_TOKENS.min(max_num_tokens).div_ceil(block_size);
+            let needed = MIN_POOL_TOKENS.min(max_model_len).div_ceil(block_size);
             if num_blocks < needed {
                 return Err(EngineError::Config(format!(
                     "{of_what} of them (--gpu-memory-utilization) is too little for a KV cache of {} \

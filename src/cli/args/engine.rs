@@ -68,7 +68,7 @@ pub struct EngineArgs {
     /// Share of memory when no size is given: of a GPU's whole memory, for everything [default:
     /// 0.9]; of the machine's free memory, for the KV cache of the CPU [default: 0.4]
     #[arg(long, value_name = "SHARE", value_parser = share, hide_short_help = true)]
-    pub gpu_memory_utilization: Option<f32>,
+    pub gpu_memory_utilization: Option<f64>,
     /// Compute equal beginnings of prompts once (the default)
     #[arg(long, overrides_with = "no_enable_prefix_caching", hide_short_help = true)]
     pub enable_prefix_caching: bool,

@@ -145,8 +145,11 @@ pub fn repetition_penalty(text: &str) -> Result<f32, String> {
 ///
 /// # Errors
 /// Out of range.
-pub fn share(text: &str) -> Result<f32, String> {
-    check(text, |v| v > 0.0 && v <= 1.0, "must be in (0, 1]")
+pub fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(value) if value > 0.0 && value <= 1.0 => Ok(value),
+        _ => Err(format!("must be in (0, 1], got {text}.")),
+    }
 }
 
 /// A share that varies a length: [0, 1).

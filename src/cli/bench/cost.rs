@@ -1,7 +1,7 @@
 //! What a model costs by its shape: multiply-adds per token, bytes per step. No figure of a device
 //! enters it.
 
-use crate::engine::config::DType;
+use crate::engine::config::{DType, Quantization};
 use crate::engine::model::spec::DecoderSpec;
 
 /// A row of a run, by its lengths.
@@ -33,8 +33,14 @@ pub struct ModelCost {
 }
 
 impl ModelCost {
-    /// Costs of a model with weights of a type, and with so many bytes of K and V per token.
-    pub fn new(spec: &DecoderSpec, dtype: DType, kv_bytes_per_token: f64) -> Self {
+    /// Costs of a model with weights of a type, those of its layers perhaps narrowed, and with so
+    /// many bytes of K and V per token.
+    pub fn new(
+        spec: &DecoderSpec,
+        dtype: DType,
+        quantization: Option<Quantization>,
+        kv_bytes_per_token: f64,
+    ) -> Self {
         let product = |a: usize, b: usize| a as f64 * b as f64;
         let (hidden, inner, attention) = (spec.hidden_size, spec.intermediate_size, spec.attention);
         let q_width = attention.num_heads * attention.head_dim;
@@ -46,7 +52,13 @@ impl ModelCost {
         let embed_dim = spec.embedding.projected_from.unwrap_or(hidden);
         // A projection leads in, another one out.
         let projection = spec.embedding.projected_from.map_or(0.0, |dim| product(hidden, dim));
-        let layers = per_layer * num_layers as f64 + projection;
+        let in_layers = per_layer * num_layers as f64;
+        let layers = in_layers + projection;
+        let bytes = dtype.size_bytes() as f64;
+        let layer_bytes = match quantization {
+            None => bytes,
+            Some(Quantization::Fp8) => 1.0,
+        };
         let head = product(spec.vocab_size, embed_dim) + projection;
         Self {
             layers_flops: 2.0 * layers,
@@ -54,7 +66,7 @@ impl ModelCost {
             // Scores and values: two products as wide as all query heads.
             position_flops: 4.0 * q_width as f64,
             windows: spec.layers.iter().map(|layer| layer.sliding_window).collect(),
-            weight_bytes: (layers + head) * dtype.size_bytes() as f64,
+            weight_bytes: in_layers * layer_bytes + (projection + head) * bytes,
             kv_bytes: kv_bytes_per_token / num_layers as f64,
         }
     }
@@ -127,7 +139,7 @@ mod tests {
         );
         let config = HfConfig::parse(&text, "config.json").unwrap();
         // K and V of one head of 4 and of 2 bytes, in 3 layers.
-        ModelCost::new(&decoder_spec(&config).unwrap(), DType::BFloat16, 3.0 * 16.0)
+        ModelCost::new(&decoder_spec(&config).unwrap(), DType::BFloat16, None, 3.0 * 16.0)
     }
 
     /// q and out 8 x 8, k and v 4 x 8; gate, up, down 20 x 8; three layers; output layer 50 x 8.

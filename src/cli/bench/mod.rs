@@ -241,7 +241,12 @@ impl Bench {
             max_num_seqs: self.config.engine.scheduler.max_num_seqs,
             max_num_batched_tokens: self.config.engine.scheduler.max_num_batched_tokens,
             enable_prefix_caching: self.config.engine.cache.enable_prefix_caching,
-            cost: ModelCost::new(spec, info.dtype, kv_bytes_per_token),
+            cost: ModelCost::new(
+                spec,
+                info.dtype,
+                self.config.engine.device.quantization,
+                kv_bytes_per_token,
+            ),
             info,
             load_time,
             measured,
