@@ -75,9 +75,12 @@ fn fp8_is_refused_where_there_is_no_gpu() {
     if is_skipped() {
         return;
     }
-    for device in ["auto", "cpu", "cuda"] {
-        let output = run(&["--device", device, "--quantization", "fp8"]);
-        assert_eq!(output.status.code(), Some(2), "{device}: {}", stderr(&output));
-        assert!(stderr(&output).contains("GPU"), "{}", stderr(&output));
+    for flag in ["--quantization", "--kv-cache-dtype"] {
+        for device in ["auto", "cpu", "cuda"] {
+            let output = run(&["--device", device, "--dtype", "bfloat16", flag, "fp8"]);
+            assert_eq!(output.status.code(), Some(2), "{device}: {}", stderr(&output));
+            assert!(stderr(&output).contains(&format!("{flag} fp8 needs")), "{}", stderr(&output));
+            assert!(stderr(&output).contains("GPU"), "{}", stderr(&output));
+        }
     }
 }

@@ -49,12 +49,18 @@ pub fn open(
 ) -> Result<(Device, Option<String>), EngineError> {
     let device = &config.device;
     let cpu = || Device::cpu(config.parallel.num_threads);
-    let refused = |why: String| {
-        let help = "use --device cpu, or --device auto to take the CPU where there is no GPU";
-        EngineError::Config(format!("the GPU cannot be used: {why}; {help}"))
-    };
     let probe = |ordinal| check_head_dim(dtype, head_dim).and_then(|()| probe(device, ordinal));
     let narrow_cache = config.cache.kv_cache_dtype == KvCacheDType::Fp8;
+    let refused = |why: String| {
+        let help = if device.quantization.is_some() {
+            "--quantization fp8 needs one; leave it out to run on the CPU"
+        } else if narrow_cache {
+            "--kv-cache-dtype fp8 needs one; leave it out to run on the CPU"
+        } else {
+            "use --device cpu, or --device auto to take the CPU where there is no GPU"
+        };
+        EngineError::Config(format!("the GPU cannot be used: {why}; {help}"))
+    };
     if narrow_cache && (device.kind == DeviceKind::Cpu || dtype == DType::Float32) {
         return Err(EngineError::Config(
             "--kv-cache-dtype fp8 needs an NVIDIA GPU and a 16-bit --dtype".to_owned(),
