@@ -11,8 +11,8 @@ use super::args::{
 };
 use super::device::device_config;
 use super::error::CliError;
-use super::exit::Exit;
 use super::reader::InputFormat;
+use super::result_file;
 use super::row::{ChatMode, RowOptions};
 use crate::engine::config::{
     CacheConfig, DType, EngineConfig, GenerationConfigSource, KvCacheDType, LoadFormat,
@@ -125,7 +125,7 @@ impl RunConfig {
         params.verify(u32::MAX as usize, u32::MAX).map_err(|error| {
             let help =
                 "change the flag; the model's generation_config.json gives what no flag does";
-            refuse(error.code, error.message).help(help)
+            CliError::refused(error.code, error.message).help(help)
         })
     }
 
@@ -138,17 +138,14 @@ impl RunConfig {
             return Ok(());
         }
         let help = "give one with --chat-template FILE, or leave out --chat";
-        Err(refuse("no_chat_template", "--chat: the model has no chat template").help(help))
+        Err(CliError::refused("no_chat_template", "--chat: the model has no chat template")
+            .help(help))
     }
 
     /// What rows start from: the model's defaults with the flags over them.
     pub fn sampling_params(&self, model_defaults: SamplingParams) -> SamplingParams {
         overlay(&self.sampling, model_defaults)
     }
-}
-
-fn refuse(code: &'static str, message: impl Into<String>) -> CliError {
-    CliError::new(Exit::Refused, code, message)
 }
 
 fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
@@ -189,7 +186,10 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
     let chat_template = match &args.input.chat_template {
         None => None,
         Some(path) => Some(std::fs::read_to_string(path).map_err(|error| {
-            refuse("chat_template", format!("--chat-template {}: {error}", path.display()))
+            CliError::refused(
+                "chat_template",
+                format!("--chat-template {}: {error}", path.display()),
+            )
         })?),
     };
     Ok(ModelConfig {
@@ -232,7 +232,10 @@ fn source_date_epoch() -> Option<String> {
 fn chat_date() -> Result<RunDate, CliError> {
     let seconds = match source_date_epoch() {
         Some(text) => text.parse().map_err(|_| {
-            refuse("environment", format!("SOURCE_DATE_EPOCH={text} is no number of seconds"))
+            CliError::refused(
+                "environment",
+                format!("SOURCE_DATE_EPOCH={text} is no number of seconds"),
+            )
         })?,
         None => {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -249,7 +252,7 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
         Some(false) => ChatMode::Never,
     };
     if args.input.is_none() && stdin_is_terminal {
-        return Err(refuse("no_input", "no --input, and standard input is a terminal")
+        return Err(CliError::refused("no_input", "no --input, and standard input is a terminal")
             .help("give --input FILE, pipe rows in, or type them after --input -"));
     }
     let path = args.input.filter(|path| path != Path::new("-"));
@@ -275,12 +278,7 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
 fn output_config(args: &RunArgs) -> Result<OutputConfig, CliError> {
     let output = &args.output;
     if let Some(stats) = &output.stats {
-        // Found out now, not after hours of work.
-        let folder = stats.parent().filter(|folder| !folder.as_os_str().is_empty());
-        if folder.is_some_and(|folder| !folder.is_dir()) || stats.is_dir() {
-            let message = format!("--stats {}: no such folder", stats.display());
-            return Err(refuse("stats", message));
-        }
+        result_file::check("--stats", "stats", stats)?;
     }
     Ok(OutputConfig {
         path: output.out.clone().filter(|path| path != Path::new("-")),
@@ -337,6 +335,7 @@ fn overlay(args: &SamplingArgs, base: SamplingParams) -> SamplingParams {
 mod tests {
     use super::*;
     use crate::cli::args::{Command, parse};
+    use crate::cli::exit::Exit;
     use crate::engine::config::{DeviceKind, Quantization};
 
     fn config(flags: &str) -> Result<RunConfig, CliError> {

@@ -2,6 +2,7 @@
 //! `help:` line.
 
 use std::fmt::Write;
+use std::io;
 
 use super::exit::Exit;
 use super::reader::InputError;
@@ -57,6 +58,11 @@ impl CliError {
         self
     }
 
+    /// A refusal: nothing was written.
+    pub fn refused(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(Exit::Refused, code, message)
+    }
+
     /// Adds where in the input.
     pub fn at(mut self, location: Location) -> Self {
         self.location = Some(Box::new(location));
@@ -94,6 +100,15 @@ impl From<EngineError> for CliError {
 }
 
 impl CliError {
+    /// Standard output does not take what it is given.
+    pub fn from_stdout(error: &io::Error) -> Self {
+        let exit = match error.kind() {
+            io::ErrorKind::BrokenPipe => Exit::BrokenPipe,
+            _ => Exit::Stopped,
+        };
+        Self::new(exit, "output", format!("cannot write to standard output: {error}"))
+    }
+
     /// A bad row that ends the run (`--on-bad-row fail`).
     pub fn from_row(error: &RowError, file: &str) -> Self {
         let location = Location::of(error, file);

@@ -19,6 +19,7 @@ pub mod overrides;
 pub mod progress;
 pub mod reader;
 pub mod report;
+pub mod result_file;
 pub mod row;
 pub mod row_error;
 pub mod row_key;
@@ -102,14 +103,10 @@ fn bug_report(info: &PanicHookInfo<'_>) -> String {
 }
 
 fn printed(result: io::Result<()>) -> Exit {
-    match result {
-        Ok(()) => Exit::Success,
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::BrokenPipe,
-        Err(error) => {
-            let message = format!("cannot write to standard output: {error}");
-            let error = CliError::new(Exit::Stopped, "output", message);
-            let _ = writeln!(io::stderr(), "{}", error.render(style::Style::plain()));
-            error.exit
-        }
+    let Err(error) = result else { return Exit::Success };
+    let error = CliError::from_stdout(&error);
+    if error.exit != Exit::BrokenPipe {
+        let _ = writeln!(io::stderr(), "{}", error.render(style::Style::plain()));
     }
+    error.exit
 }

@@ -1,27 +1,63 @@
-//! From `--model` and `--tokenizer` to folders.
+//! From `--model` and `--tokenizer` to folders, and to an engine.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
-use super::config::ModelSource;
-use super::error::CliError;
+use super::config::{ModelSource, RunConfig};
+use super::console::{Console, ProgressMode};
+use super::error::{CliError, sanitized};
 use super::exit::Exit;
 use super::hub::{self, HubEnvironment, HubError, ModelRequest, Need, progress};
+use crate::engine::Engine;
 use crate::engine::config::LoadFormat;
 
 /// Where the files are.
-#[derive(Debug)]
-pub struct Folders {
-    /// Of the model.
-    pub model: PathBuf,
-    /// Of the tokenizer, when it is another one.
-    pub tokenizer: Option<PathBuf>,
+struct Folders {
+    model: PathBuf,
+    /// When it is another one.
+    tokenizer: Option<PathBuf>,
+}
+
+/// A loaded model.
+pub struct Loaded {
+    /// What runs it.
+    pub engine: Engine,
+    /// Its folder.
+    pub model_dir: PathBuf,
+    /// What loading took, downloads not counted.
+    pub load_time: Duration,
+}
+
+/// Finds the model, downloads what is not there, and loads it.
+///
+/// # Errors
+/// There is no such model, or it cannot be fetched or loaded.
+pub fn load(config: &RunConfig, console: &Console) -> Result<Loaded, CliError> {
+    let mut engine_config = config.engine.clone();
+    let shows_progress = console.mode() != ProgressMode::None;
+    let folders = resolve(&config.model, engine_config.model.load_format, shows_progress)?;
+    engine_config.model.model_dir = folders.model.clone();
+    engine_config.model.tokenizer_dir = folders.tokenizer;
+    console.detail(&format!("{engine_config:#?}"));
+    let loading = Instant::now();
+    let engine = Engine::load(&engine_config)?;
+    Ok(Loaded { engine, model_dir: folders.model, load_time: loading.elapsed() })
+}
+
+impl Loaded {
+    /// Says what was loaded, and what was done otherwise than asked.
+    pub fn announce(&self, source: &ModelSource, console: &Console) {
+        let info = self.engine.info();
+        for note in &info.notes {
+            console.note(note);
+        }
+        let (name, on) = (sanitized(&source.name), &info.device_name);
+        console.note(&format!("Loaded {name} on {on} in {:.1} s", self.load_time.as_secs_f64()));
+    }
 }
 
 /// Finds the folders; downloads what is not there.
-///
-/// # Errors
-/// There is no such model, or it cannot be fetched.
-pub fn resolve(
+fn resolve(
     source: &ModelSource,
     load_format: LoadFormat,
     shows_progress: bool,

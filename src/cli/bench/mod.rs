@@ -7,20 +7,21 @@ mod report;
 mod workload;
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::args::{
     BenchArgs, DisplayArgs, InputArgs, ModeArg, OutputArgs, ResultArgs, RunArgs, SamplingArgs,
     WorkloadArgs,
 };
 use super::config::RunConfig;
-use super::console::{Console, ProgressMode};
-use super::error::{CliError, sanitized};
+use super::console::Console;
+use super::error::CliError;
 use super::exit::Exit;
-use super::model;
+use super::model::{self, Loaded};
 use super::progress::{Counters, Progress};
+use super::result_file;
 use crate::engine::Engine;
 use crate::engine::model::decoder_spec;
 use crate::engine::model::hf_config::HfConfig;
@@ -46,7 +47,13 @@ pub fn run(args: BenchArgs, console: &Console) -> Result<Exit, CliError> {
     let mut bench = Bench::new(args)?;
     let rows = bench.dataset()?;
     bench.make_room(rows.as_ref().map_or(bench.random.num_prompts, Vec::len))?;
-    let (mut engine, spec, load_time) = bench.load(console)?;
+    let loaded = model::load(&bench.config, console)?;
+    loaded.announce(&bench.config.model, console);
+    if cfg!(debug_assertions) {
+        console.warn("this is a debug build: its figures say little");
+    }
+    let Loaded { mut engine, model_dir, load_time } = loaded;
+    let spec = decoder_spec(&HfConfig::from_dir(&model_dir)?)?;
     let rows = match rows {
         Some(rows) => rows,
         None => bench.random.rows(spec.vocab_size),
@@ -61,9 +68,10 @@ pub fn run(args: BenchArgs, console: &Console) -> Result<Exit, CliError> {
     let measured = measured(&mut engine, rows, console)?;
     let report = bench.report(&engine, &spec, load_time, measured)?;
     if let Some(path) = &bench.result.output_json {
-        write_json(path, &report)?;
+        result_file::write(path, "output_json", &report.json())?;
     }
-    print(&report.text())?;
+    let written = writeln!(io::stdout(), "{}", report.text());
+    written.map_err(|error| CliError::from_stdout(&error))?;
     Ok(Exit::Success)
 }
 
@@ -103,10 +111,12 @@ impl Bench {
         let random = random_rows(&workload, mode)?;
         if mode == ModeArg::Prefill && engine.prefix_caching() == Some(true) {
             let message = "--mode prefill computes every prompt token: it has no prefix cache";
-            return Err(refuse("mode", message).help("leave out --enable-prefix-caching"));
+            return Err(
+                CliError::refused("mode", message).help("leave out --enable-prefix-caching")
+            );
         }
         if let Some(path) = &result.output_json {
-            check_folder(path)?;
+            result_file::check("--output-json", "output_json", path)?;
         }
         let has_max_num_seqs = engine.max_num_seqs.is_some();
         let mut config = RunConfig::new(RunArgs {
@@ -157,29 +167,10 @@ impl Bench {
         if self.has_max_num_seqs {
             let message = format!("--mode decode runs all {num_rows} rows at once");
             let help = format!("give --max-num-seqs {num_rows}, or fewer --num-prompts");
-            return Err(refuse("mode", message).help(help));
+            return Err(CliError::refused("mode", message).help(help));
         }
         *max_num_seqs = num_rows;
         Ok(())
-    }
-
-    fn load(&self, console: &Console) -> Result<(Engine, DecoderSpec, Duration), CliError> {
-        let mut config = self.config.engine.clone();
-        let shows_progress = console.mode() != ProgressMode::None;
-        let folders = model::resolve(&self.config.model, config.model.load_format, shows_progress)?;
-        let spec = decoder_spec(&HfConfig::from_dir(&folders.model)?)?;
-        config.model.model_dir = folders.model;
-        config.model.tokenizer_dir = folders.tokenizer;
-        console.detail(&format!("{config:#?}"));
-        let loading = Instant::now();
-        let engine = Engine::load(&config)?;
-        let seconds = loading.elapsed();
-        let name = sanitized(&self.config.model.name);
-        console.note(&format!("Loaded {name} in {:.1} s", seconds.as_secs_f64()));
-        if cfg!(debug_assertions) {
-            console.warn("this is a debug build: its figures say little");
-        }
-        Ok((engine, spec, seconds))
     }
 
     /// (prompt, output) lengths of the rows, all of which the engine can run.
@@ -206,7 +197,7 @@ impl Bench {
                     row.max_tokens
                 );
                 let help = "shorten --input-len or --output-len, or raise --max-model-len";
-                return Err(refuse("context_length", message).help(help));
+                return Err(CliError::refused("context_length", message).help(help));
             }
             num_cache_tokens += num_tokens.next_multiple_of(block_size);
             lengths.push((num_prompt_tokens, row.max_tokens));
@@ -218,7 +209,7 @@ impl Bench {
             );
             let help = "raise --kv-cache-memory-bytes or --gpu-memory-utilization, or give fewer \
                         --num-prompts";
-            return Err(refuse("kv_cache_too_small", message).help(help));
+            return Err(CliError::refused("kv_cache_too_small", message).help(help));
         }
         Ok(lengths)
     }
@@ -257,14 +248,10 @@ impl Bench {
             let message = "no step computed one token of every row";
             let help = "raise --output-len or --max-num-batched-tokens, so that the first row is \
                         still running when the last prompt is done";
-            return Err(refuse("mode", message).help(help));
+            return Err(CliError::refused("mode", message).help(help));
         }
         Ok(report)
     }
-}
-
-fn refuse(code: &'static str, message: impl Into<String>) -> CliError {
-    CliError::new(Exit::Refused, code, message)
 }
 
 fn random_rows(workload: &WorkloadArgs, mode: ModeArg) -> Result<RandomRows, CliError> {
@@ -273,7 +260,9 @@ fn random_rows(workload: &WorkloadArgs, mode: ModeArg) -> Result<RandomRows, Cli
         (ModeArg::Prefill, Some(len)) => {
             let message =
                 format!("--output-len {len}: --mode prefill has one output token per row");
-            return Err(refuse("mode", message).help("leave it out, or choose another --mode"));
+            return Err(
+                CliError::refused("mode", message).help("leave it out, or choose another --mode")
+            );
         }
         (_, len) => len.unwrap_or(OUTPUT_LEN),
     };
@@ -288,33 +277,5 @@ fn random_rows(workload: &WorkloadArgs, mode: ModeArg) -> Result<RandomRows, Cli
         output_len,
         range_ratio: workload.random_range_ratio.unwrap_or(0.0),
         seed: workload.seed.unwrap_or(0),
-    })
-}
-
-/// Found out before the work, not after it.
-fn check_folder(path: &Path) -> Result<(), CliError> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    if folder.is_some_and(|folder| !folder.is_dir()) || path.is_dir() {
-        let message = format!("--output-json {}: no such folder", path.display());
-        return Err(refuse("output_json", message));
-    }
-    Ok(())
-}
-
-fn write_json(path: &Path, report: &Report) -> Result<(), CliError> {
-    std::fs::write(path, format!("{:#}\n", report.json())).map_err(|error| {
-        let message = format!("cannot write {}: {error}", path.display());
-        CliError::new(Exit::Stopped, "output_json", message)
-    })
-}
-
-fn print(text: &str) -> Result<(), CliError> {
-    let written = io::stdout().write_all(format!("{text}\n").as_bytes());
-    written.map_err(|error| {
-        let exit = match error.kind() {
-            io::ErrorKind::BrokenPipe => Exit::BrokenPipe,
-            _ => Exit::Stopped,
-        };
-        CliError::new(exit, "output", format!("cannot write to standard output: {error}"))
     })
 }

@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 
 use super::args::RunArgs;
 use super::config::RunConfig;
-use super::console::{Console, ProgressMode};
-use super::error::{CliError, sanitized};
+use super::console::Console;
+use super::error::CliError;
 use super::exit::Exit;
 use super::model;
 use super::progress::{Counters, Progress};
 use super::report::Report;
+use super::result_file;
 use super::signals::Signals;
 use super::window::Window;
 use super::writer::Sink;
@@ -127,27 +128,15 @@ impl Job<'_> {
             // Before the model is loaded, where that is possible.
             RowFormat::new(&self.config, shape)?;
         }
-        let mut config = self.config.engine.clone();
-        let shows_progress = self.console.mode() != ProgressMode::None;
-        let folders = model::resolve(&self.config.model, config.model.load_format, shows_progress)?;
-        config.model.model_dir = folders.model;
-        config.model.tokenizer_dir = folders.tokenizer;
-        self.console.detail(&format!("{config:#?}"));
-        let loading = Instant::now();
-        let engine = Engine::load(&config)?;
-        let seconds = loading.elapsed();
-        let processor = engine.input_processor();
+        let loaded = model::load(&self.config, self.console)?;
+        let processor = loaded.engine.input_processor();
         self.config.check_sampling(processor.default_sampling_params())?;
         self.config.check_chat(processor.has_chat_template())?;
-        let name = sanitized(&self.config.model.name);
-        for note in &engine.info().notes {
-            self.console.note(note);
-        }
-        let on = &engine.info().device_name;
-        self.console.note(&format!("Loaded {name} on {on} in {:.1} s", seconds.as_secs_f64()));
+        loaded.announce(&self.config.model, self.console);
         let shape = known.map_or_else(|| shape(reading), Ok)?;
         let format = RowFormat::new(&self.config, &shape)?;
-        Ok(Loaded { engine, seconds, shape, format })
+        let model::Loaded { engine, load_time, .. } = loaded;
+        Ok(Loaded { engine, seconds: load_time, shape, format })
     }
 
     /// Lets rows flow through the three threads until none is left, or one of them cannot go on.
@@ -256,11 +245,8 @@ impl Job<'_> {
 
     fn write_stats(&self, report: &Report, exit: Exit) -> Result<(), CliError> {
         let Some(path) = &self.config.output.stats else { return Ok(()) };
-        let text = format!("{:#}\n", report.stats(exit.code()));
-        std::fs::write(path, text).map_err(|error| {
-            let message = format!("cannot write {}: {error}", path.display());
-            CliError::new(Exit::Stopped, "stats", message).help("the rows are written")
-        })
+        let written = result_file::write(path, "stats", &report.stats(exit.code()));
+        written.map_err(|error| error.help("the rows are written"))
     }
 
     /// Says what of an unfinished run can be used.
