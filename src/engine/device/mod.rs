@@ -6,6 +6,7 @@ pub mod kv_cache;
 pub mod memory;
 mod open;
 pub mod simd;
+pub mod split_mix;
 pub mod tensor;
 pub mod thread_pool;
 

@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 use cudarc::nvrtc::result as nvrtc;
 use cudarc::nvrtc::sys;
 
+use super::disk_cache::Hasher;
 use super::error::{CudaError, Result};
-use super::hash::Hasher;
 
 mod cubin_cache;
 mod ptxas_report;

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use super::driver::{DevicePtr, Properties};
 use super::error::{CudaError, Result};
+use crate::engine::device::split_mix::{GAMMA, mix};
 
 mod module;
 
@@ -189,7 +190,11 @@ impl HostDriver {
         let seed = {
             let mut state = self.state();
             state.num_launches += 1;
-            if self.seed == 0 { 0 } else { mix(self.seed.wrapping_add(state.num_launches)) }
+            match self.seed {
+                0 => 0,
+                // 0 is for threads in order.
+                seed => mix(seed.wrapping_add(state.num_launches).wrapping_mul(GAMMA)) | 1,
+            }
         };
         // SAFETY: the caller's promise.
         unsafe { function.launch(name, grid, block, smem, args, seed) }
@@ -260,14 +265,6 @@ fn bad_address(call: &'static str, ptr: DevicePtr, bytes: usize) -> CudaError {
 fn overrun(call: &'static str, ptr: u64, bytes: usize) -> CudaError {
     let detail = format!("a write outside the allocation of {bytes} bytes at {ptr:#x}");
     CudaError::new(call, "", "CUDA_ERROR_ILLEGAL_ADDRESS", detail)
-}
-
-/// The finaliser of splitmix64, never 0.
-fn mix(seed: u64) -> u64 {
-    let mut z = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (z ^ (z >> 31)) | 1
 }
 
 /// When an event was recorded: by then everything before it has run.

@@ -4,6 +4,7 @@ use half::{bf16, f16};
 
 use crate::engine::config::DType;
 use crate::engine::device::simd::Element;
+use crate::engine::device::split_mix::{GAMMA, mix};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::thread_pool::ThreadPool;
 
@@ -93,12 +94,9 @@ impl<'a> SourceMatrix<'a> {
     }
 }
 
-/// Uniform in [-1, 1): SplitMix64 (Steele et al., 2014) of seed and index.
+/// Uniform in [-1, 1): number `index` of SplitMix64.
 fn uniform(seed: u64, index: u64) -> f32 {
-    let mut z = seed.wrapping_add((index + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^= z >> 31;
+    let z = mix(seed.wrapping_add((index + 1).wrapping_mul(GAMMA)));
     (z >> 40) as f32 / (1u64 << 23) as f32 - 1.0
 }
 

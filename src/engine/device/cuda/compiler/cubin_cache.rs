@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::super::hash::{Hasher, unique_name};
+use super::super::disk_cache::{Hasher, write_whole};
 use super::Compiled;
 
 /// magic, hash of the rest (16 bytes), length of the log (8 bytes), log, cubin.
@@ -23,22 +23,14 @@ pub(super) fn read(path: &Path) -> Option<Compiled> {
     Some(Compiled { cubin: cubin.to_vec(), log, is_cached: true })
 }
 
-/// Writes an entry under a name of its own and renames it: others see all of it or nothing.
+/// Writes an entry.
 pub(super) fn write(path: &Path, compiled: &Compiled) {
     let mut rest = (compiled.log.len() as u64).to_le_bytes().to_vec();
     rest.extend_from_slice(compiled.log.as_bytes());
     rest.extend_from_slice(&compiled.cubin);
     let hash = hash_of(&rest).to_le_bytes();
-    let bytes = [&MAGIC[..], &hash[..], &rest[..]].concat();
-    if let Some(folder) = path.parent() {
-        let _ = std::fs::create_dir_all(folder);
-    }
-    let temporary = path.with_extension(format!("{}.tmp", unique_name()));
-    let written =
-        std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, path));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&temporary);
-    }
+    // Without it the kernel is compiled again.
+    let _ = write_whole(path, &[&MAGIC[..], &hash[..], &rest[..]].concat());
 }
 
 fn hash_of(bytes: &[u8]) -> u128 {

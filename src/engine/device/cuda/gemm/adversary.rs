@@ -1,17 +1,15 @@
 //! Matrices whose products show any other order of summation in the bits of the result.
 
 use super::key::GemmType;
+use crate::engine::device::split_mix::{GAMMA, mix};
 
 /// SplitMix64.
 pub struct Random(pub u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.0 = self.0.wrapping_add(GAMMA);
+        mix(self.0)
     }
 
     /// A value of about the normal distribution, times a power of two up to 2^spread or down to

@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::buckets;
 use super::key::GemmKey;
+use crate::engine::device::cuda::disk_cache::{Hasher, write_whole};
 
 /// Changes with the choice of the reference algorithm, and so with the bits of the results.
 const RULES: u32 = 1;
@@ -70,19 +71,7 @@ impl TuningTable {
             return Ok(());
         }
         self.checksum = self.compute_checksum();
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
-        let written = fs::File::create(&temporary).and_then(|mut file| {
-            serde_json::to_writer(&mut file, self)?;
-            file.flush()?;
-            fs::rename(&temporary, path)
-        });
-        if written.is_err() {
-            // The error that is handed on says more than one about the rest of a file.
-            let _ = fs::remove_file(&temporary);
-        }
+        let written = write_whole(path, &serde_json::to_vec(self)?);
         self.is_changed = written.is_err();
         written
     }
@@ -119,21 +108,16 @@ impl TuningTable {
     }
 
     fn compute_checksum(&self) -> String {
-        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        let mut add = |bytes: &[u8]| {
-            for &byte in bytes.iter().chain(&[0xFF]) {
-                hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-            }
-        };
-        add(format!("{} {}", self.rules, self.cublas_version).as_bytes());
-        add(self.device.as_bytes());
+        let mut hasher = Hasher::default();
+        hasher.field(format!("{} {}", self.rules, self.cublas_version).as_bytes());
+        hasher.field(self.device.as_bytes());
         for (key, records) in &self.entries {
-            add(key.as_bytes());
+            hasher.field(key.as_bytes());
             for (bucket, launched, hex, _) in records {
-                add(format!("{bucket} {launched} {hex}").as_bytes());
+                hasher.field(format!("{bucket} {launched} {hex}").as_bytes());
             }
         }
-        format!("{hash:016x}")
+        format!("{:032x}", hasher.finish())
     }
 }
 

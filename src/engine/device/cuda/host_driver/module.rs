@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
+use super::super::disk_cache::{Hasher, unique_name};
 use super::super::error::{CudaError, Result};
-use super::super::hash::{Hasher, unique_name};
 
 /// `shim_launch` of kernels/host/shim.cpp: name, grid, block, shared memory, arguments, seed.
 // SAFETY: to call it, the arguments point at values of the kernel's types.

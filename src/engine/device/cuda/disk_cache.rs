@@ -1,7 +1,11 @@
-//! Names of the files of the disk caches. Not for anything hostile.
+//! What the disk caches share: hashes for names and checksums, and files that others see whole or
+//! not at all. Not for anything hostile.
 
 use std::collections::hash_map::RandomState;
+use std::fs;
 use std::hash::{BuildHasher, Hasher as _};
+use std::io;
+use std::path::Path;
 
 /// Two FNV-1a streams of 64 bits. Fields are delimited, so ("ab", "c") is not ("a", "bc").
 #[derive(Clone, Debug)]
@@ -44,6 +48,23 @@ impl Hasher {
 pub fn unique_name() -> String {
     let random = RandomState::new().build_hasher().finish();
     format!("{}-{random:016x}", std::process::id())
+}
+
+/// Writes a file under a name of its own and renames it; makes its folder.
+///
+/// # Errors
+/// It cannot be written: then nothing is left of it.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let temporary = path.with_extension(format!("{}.tmp", unique_name()));
+    let written = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        // The error that is handed on says more than one about the rest of a file.
+        let _ = fs::remove_file(&temporary);
+    }
+    written
 }
 
 #[cfg(test)]
