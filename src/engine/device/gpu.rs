@@ -16,6 +16,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 pub use matmul::{Matmul, MatmulInput, MatmulShape};
 pub use readback::Readback;
 
+use super::cuda::driver::DEFAULT_SMEM_BYTES;
 use super::cuda::gemm;
 use super::cuda::{
     Args, CudaError, DeviceBuffer, DevicePtr, Driver, Function, Plain, Properties, Runtime, Staging,
@@ -89,9 +90,7 @@ impl Kernel {
     pub fn with_head_dim(source: &'static str, entry: &'static str, head_dim: usize) -> Self {
         Self { source, entry, head_dim: head_dim as u32 }
     }
-}
 
-impl Kernel {
     /// Whether it is compiled for the type of the KV cache.
     fn touches_cache(self) -> bool {
         matches!(self.source, "rotary_and_cache" | "paged_attention")
@@ -104,8 +103,6 @@ struct LoadedKernel {
     max_smem: usize,
 }
 
-/// Dynamic shared memory that needs no asking.
-const DEFAULT_SMEM_BYTES: usize = 48 << 10;
 /// Bytes of weights that one thread copies at a time.
 const PIECE_BYTES: usize = 1 << 20;
 /// Values that a block takes in kernels over runs of elements.

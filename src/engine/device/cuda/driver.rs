@@ -26,6 +26,9 @@ impl DevicePtr {
     }
 }
 
+/// Dynamic shared memory that a kernel may have without being asked.
+pub const DEFAULT_SMEM_BYTES: usize = 48 << 10;
+
 /// What a device can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Properties {
@@ -35,14 +38,8 @@ pub struct Properties {
     pub compute_capability: (u32, u32),
     /// Streaming multiprocessors.
     pub num_sms: u32,
-    /// Bytes of the L2 cache.
-    pub l2_bytes: usize,
     /// Shared memory that one block may have, after `set_max_dynamic_smem`.
     pub max_smem_per_block_bytes: usize,
-    /// Memory of the device.
-    pub total_memory_bytes: usize,
-    /// 12080 is CUDA 12.8. 0 on the host.
-    pub driver_version: u32,
 }
 
 /// The two queues of work of a device.
@@ -173,23 +170,11 @@ impl Driver {
         Ok(Module { kind })
     }
 
-    /// Lets a kernel have this much dynamic shared memory; 48 KiB needs no asking.
+    /// Lets a kernel have this much dynamic shared memory; `DEFAULT_SMEM_BYTES` needs no asking.
     pub fn set_max_dynamic_smem(&self, function: &Function, bytes: usize) -> Result<()> {
         match (self, &function.kind) {
             (Driver::Cuda(driver), FunctionKind::Cuda(f)) => driver.set_max_smem(f, bytes),
             (Driver::Host(driver), FunctionKind::Host(f)) => driver.set_max_smem(f, bytes),
-            _ => panic!("{}: a function of another driver", function.name),
-        }
-    }
-
-    /// Blocks of a kernel that one multiprocessor runs at once: times `num_sms`, the grid that
-    /// fills the device. 1 on the host. After `set_max_dynamic_smem`.
-    pub fn max_blocks_per_sm(&self, function: &Function, block: u32, smem: usize) -> Result<u32> {
-        match (self, &function.kind) {
-            (Driver::Cuda(driver), FunctionKind::Cuda(f)) => {
-                driver.max_blocks_per_sm(f, block, smem)
-            }
-            (Driver::Host(_), FunctionKind::Host(_)) => Ok(1),
             _ => panic!("{}: a function of another driver", function.name),
         }
     }

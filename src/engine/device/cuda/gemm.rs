@@ -31,7 +31,6 @@ pub use buckets::{launched_rows, padded_rows};
 pub use error::GemmError;
 pub use key::{GemmKey, GemmType};
 pub use table::TuningTable;
-pub use tuning::BucketCost;
 
 /// Bytes of device memory that GEMMs of one stream need beside their operands. What cuBLASLt offers
 /// depends on it, so it is no setting.
@@ -70,7 +69,6 @@ unsafe impl Send for Gemm {}
 /// A GEMM's launches, by rows upward.
 struct Plan {
     operation: Operation,
-    choices: Vec<Choice>,
     launches: Vec<Launch>,
 }
 
@@ -123,7 +121,7 @@ impl Gemm {
         }
         table.use_for(&self.device, self.cublas_version);
         let known = self.tabulated(key, max_rows, table);
-        let plan = match known.and_then(|choices| self.plan(key, max_rows, choices)) {
+        let plan = match known.and_then(|choices| self.plan(key, max_rows, &choices)) {
             Ok(plan) => plan,
             // What is missing or refused could be told apart, but tuning takes a second.
             Err(GemmError::NoAlgorithm { .. }) => {
@@ -133,7 +131,7 @@ impl Gemm {
                 let trial = Trial::new(&self.backend, key, last)?;
                 let choices = tuning::tune(&trial, &buckets)?;
                 choices.iter().for_each(|&choice| table.insert(&key, choice));
-                self.plan(key, max_rows, choices)?
+                self.plan(key, max_rows, &choices)?
             }
             Err(error) => return Err(error),
         };
@@ -155,7 +153,7 @@ impl Gemm {
         choices.collect()
     }
 
-    fn plan(&self, key: GemmKey, max_rows: usize, choices: Vec<Choice>) -> Result<Plan, GemmError> {
+    fn plan(&self, key: GemmKey, max_rows: usize, choices: &[Choice]) -> Result<Plan, GemmError> {
         let operation = Operation::new(key)?;
         // Without vectors to point at, cuBLASLt refuses what it would accept with them. Nothing is
         // read from here.
@@ -175,7 +173,7 @@ impl Gemm {
             }
             launches.push(Launch { max_rows, rows, algorithm: choice.algorithm });
         }
-        Ok(Plan { operation, choices, launches })
+        Ok(Plan { operation, launches })
     }
 
     /// Puts out = x w^T (+ bias) of `m` rows into the stream. Allocates nothing, so that it can be
@@ -202,14 +200,5 @@ impl Gemm {
         // SAFETY: bound just now; the caller vouches for the operands, and no launch has more rows
         // than `padded_rows`.
         unsafe { plan.operation.launch(&self.backend, rows, operands, algorithm) }
-    }
-
-    /// What pinning costs a prepared GEMM, by bucket. Measures, and so allocates and waits.
-    pub fn cost(&self, key: &GemmKey) -> Result<Vec<BucketCost>, GemmError> {
-        let missing = GemmError::NotPrepared { key: *key, rows: 0 };
-        let plan = self.plans.get(key).ok_or(missing)?;
-        let last = plan.choices.iter().map(|choice| choice.bucket).max().unwrap_or(0);
-        let trial = Trial::new(&self.backend, *key, last)?;
-        plan.choices.iter().map(|choice| tuning::cost(&trial, choice)).collect()
     }
 }

@@ -49,10 +49,7 @@ impl HostDriver {
             name: "host shim".to_owned(),
             compute_capability: (9, 0),
             num_sms: 4,
-            l2_bytes: 1 << 20,
             max_smem_per_block_bytes: 227 << 10,
-            total_memory_bytes: TOTAL_BYTES,
-            driver_version: 0,
         };
         let (kernels_dir, module_dir) = (kernels_dir.into(), module_dir.into());
         Self { kernels_dir, module_dir, seed, state: Mutex::default(), properties }

@@ -50,26 +50,6 @@ impl CudaDriver {
         let status = unsafe { sys::cuFuncSetAttribute(function.raw(), attribute, bytes as i32) };
         check("cuFuncSetAttribute", || format!("{bytes} bytes of shared memory"), status)
     }
-
-    pub(in super::super) fn max_blocks_per_sm(
-        &self,
-        function: &CudaFunction,
-        block: u32,
-        smem: usize,
-    ) -> Result<u32> {
-        let mut blocks = 0;
-        // SAFETY: writes one number; the function's module is loaded.
-        let status = unsafe {
-            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                &mut blocks,
-                function.raw(),
-                block as i32,
-                smem,
-            )
-        };
-        check("cuOccupancyMaxActiveBlocksPerMultiprocessor", "", status)?;
-        Ok(blocks as u32)
-    }
 }
 
 impl CudaModule {

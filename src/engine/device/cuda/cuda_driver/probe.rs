@@ -67,7 +67,7 @@ fn probe(
     // SAFETY: writes one handle; the ordinal is below the number of devices.
     let status = unsafe { sys::cuDeviceGet(&mut device, ordinal as i32) };
     check("cuDeviceGet", "", status).map_err(one_line)?;
-    let properties = properties(device, driver_version).map_err(one_line)?;
+    let properties = properties(device).map_err(one_line)?;
     if properties.compute_capability < MIN_COMPUTE_CAPABILITY {
         let (major, minor) = properties.compute_capability;
         return Err(format!(
@@ -121,16 +121,12 @@ fn version_text(version: u32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-fn properties(device: sys::CUdevice, driver_version: u32) -> Result<Properties> {
+fn properties(device: sys::CUdevice) -> Result<Properties> {
     let mut name = [0u8; 256];
     // SAFETY: writes at most 256 bytes, with a NUL.
     let status = unsafe { sys::cuDeviceGetName(name.as_mut_ptr().cast(), 256, device) };
     check("cuDeviceGetName", "", status)?;
     let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
-    let mut total_memory_bytes = 0;
-    // SAFETY: writes one number.
-    let status = unsafe { sys::cuDeviceTotalMem_v2(&mut total_memory_bytes, device) };
-    check("cuDeviceTotalMem", "", status)?;
     let attribute = |attribute: Attribute| -> Result<u32> {
         let mut value = 0;
         // SAFETY: writes one number.
@@ -146,9 +142,6 @@ fn properties(device: sys::CUdevice, driver_version: u32) -> Result<Properties> 
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         ),
         num_sms: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-        l2_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
         max_smem_per_block_bytes: smem as usize,
-        total_memory_bytes,
-        driver_version,
     })
 }

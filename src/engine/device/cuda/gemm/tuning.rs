@@ -40,17 +40,6 @@ impl Candidate {
     }
 }
 
-/// The pinned algorithm of a bucket beside the fastest that cuBLASLt offers with any bits.
-#[derive(Clone, Debug, PartialEq)]
-pub struct BucketCost {
-    /// Rows of x.
-    pub rows: usize,
-    /// A launch of the pinned algorithm.
-    pub pinned_micros: f64,
-    /// A launch of the fastest candidate.
-    pub fastest_micros: f64,
-}
-
 /// The choices for these buckets.
 pub fn tune(trial: &Trial<'_>, wanted: &[usize]) -> Result<Vec<Choice>, GemmError> {
     let is_small = |bucket: &usize| buckets::is_small(*bucket);
@@ -172,20 +161,4 @@ fn race(
         }
     }
     Ok(fastest)
-}
-
-/// What a choice costs beside the fastest candidate of any bits.
-pub fn cost(trial: &Trial<'_>, choice: &Choice) -> Result<BucketCost, GemmError> {
-    let rows = trial.operation.rows(choice.bucket)?;
-    let mut offered = Vec::new();
-    for algorithm in trial.operation.heuristic(trial.backend, &rows, ANY_REDUCTION)? {
-        let micros = trial.first_micros(&rows, &algorithm)?;
-        offered.extend(micros.map(|micros| (micros, algorithm)));
-    }
-    let launched = trial.operation.rows(choice.launched)?;
-    let pinned = race(trial, &launched, &[(choice.micros, choice.algorithm)])?;
-    let pinned_micros = pinned.into_iter().fold(f64::INFINITY, f64::min);
-    let offered = race(trial, &rows, &offered)?;
-    let fastest_micros = offered.into_iter().fold(pinned_micros, f64::min);
-    Ok(BucketCost { rows: choice.bucket, pinned_micros, fastest_micros })
 }

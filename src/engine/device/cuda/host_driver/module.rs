@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use super::super::disk_cache::{Hasher, unique_name};
+use super::super::driver::DEFAULT_SMEM_BYTES;
 use super::super::error::{CudaError, Result};
 
 /// `shim_launch` of kernels/host/shim.cpp: name, grid, block, shared memory, arguments, seed.
@@ -91,9 +92,6 @@ impl HostModule {
         Ok(HostFunction { module: Arc::clone(module), name })
     }
 }
-
-/// Dynamic shared memory that a GPU gives without being asked.
-const DEFAULT_SMEM_BYTES: usize = 48 << 10;
 
 impl HostFunction {
     pub(in super::super) fn set_max_smem(&self, bytes: usize) {
