@@ -64,6 +64,15 @@ pub enum NumLogprobs {
     All,
 }
 
+impl SamplingParams {
+    /// Whether tokens that occurred are penalized.
+    pub fn has_penalties(&self) -> bool {
+        self.repetition_penalty != 1.0
+            || self.frequency_penalty != 0.0
+            || self.presence_penalty != 0.0
+    }
+}
+
 impl NumLogprobs {
     /// Most top logprobs of a position that a GPU finds itself.
     pub const MAX_ON_GPU: u32 = 64;

@@ -143,7 +143,7 @@ impl Queued {
     /// Waits for them. Those of the host's rows mean nothing.
     fn results(&self, gpu: &Gpu) -> Result<Vec<RowResult>, EngineError> {
         let (num_rows, readback) = (self.kinds.len(), self.readback);
-        let num_entries = self.kinds.iter().map(|kind| kind.num_entries()).sum();
+        let num_entries = gpu_rows::num_entries(&self.kinds);
         let sampled = sample::results(gpu, readback, num_rows)?;
         let entries = logprobs::entries(gpu, readback, num_rows, num_entries)?;
         Ok(gpu_rows::results(&self.kinds, &sampled, &entries))
@@ -194,7 +194,7 @@ impl OnGpu {
             sample::sample(gpu, logits, group.rows.clone(), buffers);
             logprobs::logprobs(gpu, logits, group.logprobs.clone(), num_rows, kept);
         }
-        let num_bytes = logprobs::num_bytes(num_rows, rows.num_entries());
+        let num_bytes = logprobs::num_bytes(num_rows, gpu_rows::num_entries(&rows.kinds));
         Ok(Queued { readback: gpu.read_sampled(num_bytes)?, kinds: rows.kinds.clone() })
     }
 

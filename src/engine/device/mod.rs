@@ -115,20 +115,12 @@ impl Device {
     pub fn upload(&self, values: Vec<f32>, width: usize) -> Result<Tensor, EngineError> {
         match self {
             Device::Cpu(_) => Ok(Tensor::from_vec(values, width)),
-            Device::Cuda(gpu) => {
-                let num_rows = values.len() / width;
-                let mut tensor = gpu.tensor(num_rows, width, Precision::Full)?;
-                gpu.upload_weights(tensor.device_ptr(), values.len() * 4, |offset, chunk| {
-                    chunk.copy_from_slice(&bytes_of(&values)[offset..offset + chunk.len()]);
-                })?;
-                tensor.set_num_rows(num_rows);
-                Ok(tensor)
-            }
+            Device::Cuda(_) => self.upload_as(&values, width, Precision::Full),
         }
     }
 
-    /// Values rounded to what `precision` is on the device, and never to E4M3. In order with the
-    /// launches, unlike `upload`, so that tests need not wait.
+    /// Values rounded to what `precision` is on the device, and never to E4M3; in order with the
+    /// launches.
     ///
     /// # Errors
     /// The GPU's memory does not suffice.

@@ -6,18 +6,10 @@ use super::SampleTask;
 /// Applies the masks and the bias in vLLM's order; false when there was nothing to apply.
 pub(super) fn apply_masks(logits: &mut [f32], task: &SampleTask, saved: &mut Vec<f32>) -> bool {
     let params = task.params;
-    let masks_stops = task.output_token_ids.len() < params.min_tokens as usize;
     if let Some(allowed) = &params.allowed_token_ids {
         mask_all_but(logits, allowed, saved);
     }
-    for word in task.bad_words_token_ids {
-        mask_bad_word(logits, word, task.output_token_ids);
-    }
-    if masks_stops {
-        for &id in task.stop_ids.eos_token_id.iter().chain(&task.stop_ids.stop_token_ids) {
-            mask(logits, id);
-        }
-    }
+    forbidden_ids(task).for_each(|id| mask(logits, id));
     for &(id, bias) in &params.logit_bias {
         if let Some(logit) = logits.get_mut(id as usize) {
             *logit += bias;
@@ -25,7 +17,7 @@ pub(super) fn apply_masks(logits: &mut [f32], task: &SampleTask, saved: &mut Vec
     }
     params.allowed_token_ids.is_some()
         || !task.bad_words_token_ids.is_empty()
-        || masks_stops
+        || forbids_stops(task)
         || !params.logit_bias.is_empty()
 }
 
@@ -48,11 +40,19 @@ fn mask_all_but(logits: &mut [f32], allowed: &[u32], saved: &mut Vec<f32>) {
     }
 }
 
-/// Bans the word's last token when the output ends with the ones before it.
-fn mask_bad_word(logits: &mut [f32], word: &[u32], output: &[u32]) {
-    if let Some((&last, before)) = word.split_last()
-        && output.ends_with(before)
-    {
-        mask(logits, last);
-    }
+fn forbids_stops(task: &SampleTask) -> bool {
+    task.output_token_ids.len() < task.params.min_tokens as usize
+}
+
+/// The last token of each bad word whose tokens before it end the output, and the stop tokens as
+/// long as there are fewer than `min_tokens`.
+pub(in crate::engine) fn forbidden_ids<'a>(task: &SampleTask<'a>) -> impl Iterator<Item = u32> {
+    let (output, stop_ids) = (task.output_token_ids, task.stop_ids);
+    let of_word = move |word: &'a Vec<u32>| {
+        let (&last, before) = word.split_last()?;
+        output.ends_with(before).then_some(last)
+    };
+    let stops = stop_ids.eos_token_id.iter().chain(&stop_ids.stop_token_ids).copied();
+    let stops = forbids_stops(task).then_some(stops).into_iter().flatten();
+    task.bad_words_token_ids.iter().filter_map(of_word).chain(stops)
 }

@@ -13,6 +13,7 @@ mod truncation;
 
 use super::request::{PositionLogprobs, RowKey, StopIds};
 use super::sampling_params::{NumLogprobs, SamplingParams};
+pub(in crate::engine) use masks::forbidden_ids;
 use penalties::Occurrences;
 use reduce::{RowMax, row_max};
 pub use truncation::Survivors;

@@ -36,7 +36,7 @@ pub(super) fn apply_penalties(
     let repetition = task.params.repetition_penalty;
     let frequency = task.params.frequency_penalty;
     let presence = task.params.presence_penalty;
-    if repetition == 1.0 && frequency == 0.0 && presence == 0.0 {
+    if !task.params.has_penalties() {
         return false;
     }
     occurrences.counts.resize(logits.len(), 0);

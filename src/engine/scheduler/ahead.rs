@@ -127,7 +127,5 @@ fn is_plain(seq: &Sequence) -> bool {
         && seq.request.bad_words_token_ids.is_empty()
         && params.logit_bias.is_empty()
         && params.min_tokens as usize <= next
-        && params.repetition_penalty == 1.0
-        && params.frequency_penalty == 0.0
-        && params.presence_penalty == 0.0
+        && !params.has_penalties()
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use crate::engine::ops::logprobs::{LogprobEntry, LogprobRow};
 use crate::engine::ops::sample::{Edit, SampleResult, SampleRow};
 use crate::engine::request::{PositionLogprobs, TokenLogprob};
-use crate::engine::sampler::{RowResult, RowTask, SampleTask, draw};
+use crate::engine::sampler::{RowResult, RowTask, SampleTask, draw, forbidden_ids};
 use crate::engine::sampling_params::NumLogprobs;
 
 /// The rows of a step. Reused by every step.
@@ -66,7 +66,7 @@ impl RowKind {
     }
 
     /// Logprobs that a GPU writes for it.
-    pub(super) fn num_entries(self) -> usize {
+    fn num_entries(self) -> usize {
         self.num_top().map_or(0, |num_top| 1 + num_top as usize)
     }
 }
@@ -115,11 +115,6 @@ impl GpuRows {
             self.push(row, kind, LogprobRow::SAMPLED);
         }
         self.edits.clear();
-    }
-
-    /// Logprobs that the step has in all.
-    pub(super) fn num_entries(&self) -> usize {
-        self.kinds.iter().map(|kind| kind.num_entries()).sum()
     }
 
     fn clear(&mut self) {
@@ -203,6 +198,11 @@ impl GpuRows {
     }
 }
 
+/// Logprobs that a GPU writes for rows of these kinds.
+pub(super) fn num_entries(kinds: &[RowKind]) -> usize {
+    kinds.iter().map(|kind| kind.num_entries()).sum()
+}
+
 fn not_sampled() -> SampleRow {
     SampleRow { flags: SampleRow::SKIP, ..SampleRow::default() }
 }
@@ -239,38 +239,26 @@ fn position(entries: &[LogprobEntry]) -> PositionLogprobs {
     PositionLogprobs { token: logprob(token), top: top.iter().map(logprob).collect() }
 }
 
-/// What the parameters do to each token that they name; the rules are `sampler::masks`' and
-/// `sampler::penalties`'.
+/// What the parameters do to each token that they name.
 fn edits(task: &SampleTask<'_>) -> BTreeMap<u32, Edit> {
     let params = task.params;
     let mut edits = BTreeMap::new();
-    let output = task.output_token_ids;
     for &id in params.allowed_token_ids.iter().flatten() {
         edit(&mut edits, id).flags |= Edit::ALLOWED;
     }
-    for word in task.bad_words_token_ids {
-        if let Some((&last, before)) = word.split_last()
-            && output.ends_with(before)
-        {
-            edit(&mut edits, last).flags |= Edit::FORBIDDEN;
-        }
-    }
-    if output.len() < params.min_tokens as usize {
-        for &id in task.stop_ids.eos_token_id.iter().chain(&task.stop_ids.stop_token_ids) {
-            edit(&mut edits, id).flags |= Edit::FORBIDDEN;
-        }
+    for id in forbidden_ids(task) {
+        edit(&mut edits, id).flags |= Edit::FORBIDDEN;
     }
     for &(id, bias) in &params.logit_bias {
         edit(&mut edits, id).bias += bias;
     }
-    let repeats = params.repetition_penalty != 1.0;
-    if repeats {
+    if params.repetition_penalty != 1.0 {
         for &id in task.prompt_token_ids {
             edit(&mut edits, id).flags |= Edit::IN_PROMPT;
         }
     }
-    if repeats || params.frequency_penalty != 0.0 || params.presence_penalty != 0.0 {
-        for &id in output {
+    if params.has_penalties() {
+        for &id in task.output_token_ids {
             edit(&mut edits, id).num_output += 1;
         }
     }
@@ -355,6 +343,6 @@ mod tests {
         let sampled = LogprobRow::SAMPLED;
         let expected = [(sampled, 0), (7, 51), (sampled, 52), (sampled, 103), (sampled, 154)];
         assert_eq!(got, expected);
-        assert_eq!(rows.num_entries(), 4 * 51 + 1);
+        assert_eq!(num_entries(&rows.kinds), 4 * 51 + 1);
     }
 }
