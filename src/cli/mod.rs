@@ -2,9 +2,12 @@
 
 pub mod args;
 pub mod bench;
+pub mod check;
 pub mod completions;
+pub mod compress;
 pub mod config;
 pub mod console;
+pub mod custom_ids;
 pub mod device;
 pub mod error;
 pub mod exit;
@@ -56,6 +59,7 @@ pub fn main() -> Exit {
     match command {
         Command::Run(args) => shown(&args.display.clone(), |console| run::run(*args, console)),
         Command::Bench(args) => shown(&args.display.clone(), |console| bench::run(*args, console)),
+        Command::Check(args) => shown(&args.display.clone(), |console| check::run(*args, console)),
         Command::Completions { shell } => printed(completions::completions(shell)),
         Command::Man => printed(completions::man()),
     }

@@ -2,6 +2,7 @@
 //! memory.
 
 mod csv;
+mod decompress;
 mod lines;
 mod sniff;
 #[cfg(test)]
@@ -13,7 +14,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use self::csv::CsvRecords;
+use self::decompress::{Codec, Decoder};
 use self::lines::Lines;
+use super::compress::Compression;
 use super::row_error::{RowError, code};
 
 /// Longest line or CSV record accepted.
@@ -39,8 +42,13 @@ pub enum InputFormat {
 }
 
 impl InputFormat {
-    /// What a file's extension says; `Auto` if nothing.
+    /// What a file's extension says, the one before `.gz` or `.zst`; `Auto` if nothing.
     pub fn from_path(path: &Path) -> Self {
+        let inner = match Compression::from_path(path) {
+            Compression::None => None,
+            _ => path.file_stem().map(Path::new),
+        };
+        let path = inner.unwrap_or(path);
         let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
         match extension.to_ascii_lowercase().as_str() {
             "jsonl" | "ndjson" | "json" => InputFormat::Jsonl,
@@ -129,18 +137,23 @@ pub struct Records {
 }
 
 impl Records {
-    /// Looks at the first bytes: resolves the format, skips a UTF-8 BOM, reads a CSV header.
-    /// `format` is the flag, or [`InputFormat::from_path`].
+    /// Looks at the first bytes: decompresses, resolves the format, skips a UTF-8 BOM, reads a CSV
+    /// header. `format` is the flag, or [`InputFormat::from_path`].
     ///
     /// # Errors
-    /// The input cannot be read, or is compressed, UTF-16, or otherwise not text.
+    /// The input cannot be read or decompressed, or is UTF-16, or otherwise not text.
     pub fn open(
         mut input: Box<dyn Read + Send>,
         format: InputFormat,
         max_line: usize,
     ) -> Result<Self, InputError> {
         let mut head = sniff::peek(&mut *input)?;
-        sniff::refuse_unsupported(&head)?;
+        let codec = Codec::of(&head);
+        if let Some(codec) = codec {
+            input = Box::new(Decoder::new(codec, Box::new(Cursor::new(head).chain(input)))?);
+            head = sniff::peek(&mut *input).map_err(decompress::refusal)?;
+        }
+        sniff::refuse_unsupported(&head, codec)?;
         if head.starts_with(sniff::UTF8_BOM) {
             head.drain(..sniff::UTF8_BOM.len());
         }
@@ -203,12 +216,14 @@ impl Iterator for Records {
     }
 }
 
-/// Text of bytes: lossy, with an error, where they are not UTF-8.
-fn decode(bytes: Vec<u8>, line: u64) -> (String, Option<RowError>) {
+/// Text of bytes: lossy, with an error, where they are not UTF-8. Then at most `kept` bytes after
+/// the first bad one count.
+fn decode(bytes: Vec<u8>, line: u64, kept: usize) -> (String, Option<RowError>) {
     String::from_utf8(bytes).map_or_else(
         |error| {
             let offset = error.utf8_error().valid_up_to();
-            let bytes = error.into_bytes();
+            let mut bytes = error.into_bytes();
+            bytes.truncate(offset.saturating_add(kept));
             let text = String::from_utf8_lossy(&bytes).into_owned();
             // From 1, as columns are.
             let (byte, place) = (bytes[offset], offset + 1);

@@ -1,8 +1,9 @@
 //! Flags of the input: which file, which shape, which prompt.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::values::positive;
+use crate::cli::reader::InputFormat;
 
 /// Rows in.
 #[derive(Debug, Default, clap::Args)]
@@ -68,6 +69,19 @@ pub enum FormatArg {
     Tsv,
     /// One prompt per line
     Txt,
+}
+
+impl FormatArg {
+    /// How an input is divided into rows: as the flag says, else as its name does.
+    pub fn resolve(flag: Option<Self>, path: Option<&Path>) -> InputFormat {
+        match flag {
+            None | Some(FormatArg::Auto) => path.map_or(InputFormat::Auto, InputFormat::from_path),
+            Some(FormatArg::Jsonl) => InputFormat::Jsonl,
+            Some(FormatArg::Csv) => InputFormat::Csv,
+            Some(FormatArg::Tsv) => InputFormat::Tsv,
+            Some(FormatArg::Txt) => InputFormat::Txt,
+        }
+    }
 }
 
 /// `--on-bad-row`.

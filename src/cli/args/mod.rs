@@ -4,6 +4,7 @@
 //! known.
 
 mod bench;
+mod check;
 mod engine;
 mod input;
 mod output;
@@ -11,6 +12,7 @@ mod sampling;
 pub mod values;
 
 pub use bench::{BenchArgs, ModeArg, ResultArgs, WorkloadArgs};
+pub use check::{CheckArgs, DEFAULT_MAX_ERRORS};
 pub use engine::{
     DTypeArg, DeviceArg, EngineArgs, KvCacheDTypeArg, LoadFormatArg, ModelArgs, QuantizationArg,
 };
@@ -29,6 +31,7 @@ Examples:
   vllm-batch run --model ./model -i prompts.jsonl -o out.jsonl
   cat prompts.jsonl | vllm-batch run --model ./model | jq -r .response
   vllm-batch run --model ./model -i reviews.csv --template 'Summarise: {{text}}' -o out.csv
+  vllm-batch check prompts.jsonl
   vllm-batch bench --model ./model --num-prompts 200
 
 Exit codes:
@@ -73,6 +76,8 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Measure how fast a model runs: throughput, prefill or decode
     Bench(Box<BenchArgs>),
+    /// Find every bad row of an input, without a model
+    Check(Box<CheckArgs>),
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -121,12 +126,17 @@ pub fn parse(argv: &[OsString]) -> Result<Cli, clap::Error> {
 
 /// The flag table: what parsing, help, completions and the manual page are made from.
 pub fn command(long_help: bool) -> clap::Command {
-    let command = Cli::command();
+    // `check` is too short for progress; the flag is accepted as by the other commands.
+    let hidden = |c: clap::Command| c.mut_arg("progress", |arg| arg.hide(true));
+    let command = Cli::command().mut_subcommand("check", hidden);
     if !long_help {
         return command;
     }
     let help_long = |c: clap::Command| c.mut_arg("help", |arg| arg.action(ArgAction::HelpLong));
-    command.mut_subcommand("run", help_long).mut_subcommand("bench", help_long)
+    command
+        .mut_subcommand("run", help_long)
+        .mut_subcommand("bench", help_long)
+        .mut_subcommand("check", help_long)
 }
 
 fn wants_long_help(argv: &[OsString]) -> bool {

@@ -72,7 +72,7 @@ impl CsvRecords {
             return Err(refused(format!("has {} bytes", header.length)));
         }
         let crlf = header.crlf;
-        let (text, error) = decode(header.bytes.clone(), header.line);
+        let (text, error) = decode(header.bytes.clone(), header.line, usize::MAX);
         if let Some(error) = error {
             return Err(refused(format!("is not UTF-8: {}", error.message)));
         }
@@ -96,7 +96,7 @@ impl CsvRecords {
             let cells = self.fit(vec![text]);
             return Ok(Some(Record { line, content: Content::Cells(cells), error: Some(error) }));
         }
-        let (text, mut error) = decode(raw.bytes, line);
+        let (text, mut error) = decode(raw.bytes, line, usize::MAX);
         let cells = split_cells(&text, self.delimiter);
         if raw.open_quote {
             let message = "a quote opened in this record is never closed";

@@ -7,6 +7,10 @@ use super::{Content, Record, decode, too_long};
 /// Read at once: large enough that system calls do not count.
 const BUFFER: usize = 256 << 10;
 
+/// Bytes kept of a line after the first that is not UTF-8: more than is ever shown. In text each of
+/// them may take three, and 64 MiB of them would take 192.
+const KEPT_AFTER_BAD_BYTE: usize = 64 << 10;
+
 /// Reads pieces of lines and counts lines. `str::lines` and Python's `splitlines` would also split
 /// on `\r` or U+2028, which are data here.
 pub(super) struct Lines {
@@ -23,7 +27,8 @@ impl Lines {
 
     /// Appends bytes up to and including the next `\n`, at most `limit`. 0 is the end of the input.
     pub(super) fn read_piece(&mut self, bytes: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
-        let count = (&mut self.input).take(limit as u64).read_until(b'\n', bytes)?;
+        let count = (&mut self.input).take(limit as u64).read_until(b'\n', bytes);
+        let count = count.map_err(|error| placed(self.number, &error))?;
         self.number += u64::from(count > 0 && bytes.last() == Some(&b'\n'));
         Ok(count)
     }
@@ -34,7 +39,8 @@ impl Lines {
         loop {
             let buffer = match self.input.fill_buf() {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                buffer => buffer?,
+                Err(error) => return Err(placed(self.number, &error)),
+                Ok(buffer) => buffer,
             };
             let newline = buffer.iter().position(|&b| b == b'\n');
             let count = newline.unwrap_or(buffer.len());
@@ -62,9 +68,18 @@ impl Lines {
             let (text, error) = too_long("line", line, &bytes, length, self.max_line);
             return Ok(Some(Record { line, content: Content::Line(text), error: Some(error) }));
         }
-        let (text, error) = decode(bytes, line);
+        let (text, error) = decode(bytes, line, KEPT_AFTER_BAD_BYTE);
         Ok(Some(Record { line, content: Content::Line(text), error }))
     }
+}
+
+/// An error of the input, with the last line that could be read.
+fn placed(number: u64, error: &io::Error) -> io::Error {
+    let place = match number {
+        1 => "in line 1".to_owned(),
+        _ => format!("after line {}", number - 1),
+    };
+    io::Error::new(error.kind(), format!("{error}, {place}"))
 }
 
 /// Removes `\n` or `\r\n`, and a lone `\r` at the end of the input. Tells whether there was a `\n`.

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read};
 
+use super::decompress::Codec;
 use super::{InputError, InputFormat};
 
 pub(super) const UTF8_BOM: &[u8] = b"\xef\xbb\xbf";
@@ -33,21 +34,30 @@ fn first_byte(head: &[u8]) -> Option<u8> {
     text.trim_ascii_start().first().copied()
 }
 
-/// Refuses what is not text, by its magic bytes and whatever its name.
-pub(super) fn refuse_unsupported(head: &[u8]) -> Result<(), InputError> {
-    let is_skippable_zstd =
-        head.len() >= 4 && head[0] & 0xf0 == 0x50 && head[1..4] == [0x2a, 0x4d, 0x18];
-    let compressed = [
-        (head.starts_with(b"\x1f\x8b"), "gzip", "zcat"),
-        (head.starts_with(b"\x28\xb5\x2f\xfd") || is_skippable_zstd, "zstd", "zstdcat"),
-        (head.starts_with(b"\xfd7zXZ"), "xz", "xzcat"),
-        (head.starts_with(b"BZh"), "bzip2", "bzcat"),
-        (head.starts_with(b"PK\x03\x04"), "zip", "unzip -p"),
+/// Refuses what is not text, by its magic bytes and whatever its name. `codec` is what it was
+/// decompressed from: that is done once.
+pub(super) fn refuse_unsupported(head: &[u8], codec: Option<Codec>) -> Result<(), InputError> {
+    let again = codec.and(Codec::of(head)).map(|inner| (inner.name(), inner.tool()));
+    let others = [
+        (b"\xfd7zXZ".as_slice(), "xz", "xzcat"),
+        (b"BZh", "bzip2", "bzcat"),
+        (b"PK\x03\x04", "zip", "unzip -p"),
     ];
-    if let Some((_, name, tool)) = compressed.iter().find(|(matches, ..)| *matches) {
+    let other = others.iter().find(|(magic, ..)| head.starts_with(magic));
+    if let Some((name, tool)) = again.or(other.map(|(_, name, tool)| (*name, *tool))) {
+        let (what, command) = match codec {
+            None => (
+                format!("compressed with {name}, which is not supported yet"),
+                format!("{tool} FILE"),
+            ),
+            Some(codec) => (
+                format!("compressed twice, with {} and inside it {name}", codec.name()),
+                format!("{} FILE | {tool}", codec.tool()),
+            ),
+        };
         return Err(InputError::refused(
-            format!("the input is compressed with {name}, which is not supported yet"),
-            format!("use `{tool} FILE | vllm-batch run ...`"),
+            format!("the input is {what}"),
+            format!("use `{command} | vllm-batch run ...`"),
         ));
     }
     if head.starts_with(b"PAR1") {

@@ -38,7 +38,10 @@ fn the_name_decides_the_format_and_else_the_first_byte() {
         ("a.csv", InputFormat::Csv),
         ("a.tsv", InputFormat::Tsv),
         ("a.txt", InputFormat::Txt),
-        ("a.jsonl.gz", InputFormat::Auto),
+        ("a.jsonl.gz", InputFormat::Jsonl),
+        ("a.csv.ZST", InputFormat::Csv),
+        ("a.txt.gz.gz", InputFormat::Auto),
+        ("a.gz", InputFormat::Auto),
         ("a", InputFormat::Auto),
     ];
     for (name, format) in cases {
@@ -93,10 +96,9 @@ fn a_slow_pipe_gives_the_same_rows() {
 
 #[test]
 fn what_is_not_text_is_refused_with_a_remedy() {
-    let cases: [(&[u8], &str, &str); 10] = [
-        (b"\x1f\x8b\x08\0", "compressed with gzip", "`zcat FILE | vllm-batch run ...`"),
-        (b"\x28\xb5\x2f\xfd", "compressed with zstd", "`zstdcat FILE |"),
-        (b"\x5a\x2a\x4d\x18", "compressed with zstd", "`zstdcat FILE |"),
+    let cases: [(&[u8], &str, &str); 9] = [
+        (b"\xfd7zXZ\0", "compressed with xz", "`xzcat FILE | vllm-batch run ...`"),
+        (b"BZh91AY&SY", "compressed with bzip2", "`bzcat FILE |"),
         (b"PK\x03\x04", "compressed with zip", "`unzip -p FILE |"),
         (b"PAR1\0", "Parquet", "JSON Lines"),
         (b"\xff\xfe{\0", "UTF-16", "convert with iconv"),

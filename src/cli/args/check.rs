@@ -1,0 +1,61 @@
+//! Flags of `check`: those of the input that need no model.
+
+use std::path::PathBuf;
+
+use clap::ArgAction;
+
+use super::values::{count, positive};
+use super::{DisplayArgs, FormatArg};
+
+/// Errors shown of a file.
+pub const DEFAULT_MAX_ERRORS: usize = 100;
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  vllm-batch check prompts.jsonl
+  vllm-batch check --template 'Summarise: {{text}}' reviews.csv.gz
+  zcat huge.jsonl.gz | vllm-batch check --limit 10000 -
+
+What is checked is what `run` makes an error row of before it asks the model: JSON and CSV, UTF-8,
+the shape of each row, its messages, its sampling parameters as far as their limits do not depend
+on the model, and that no two batch requests have one custom_id.
+
+Exit codes:
+  0 every row is good          2 a bad row, or an input that is refused          4 no rows";
+
+/// Flags of `check`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = CHECK_EXAMPLES, disable_help_flag = true, args_override_self = true)]
+pub struct CheckArgs {
+    /// Inputs to check; - is standard input
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// What the inputs are [default: auto, from their names and first rows]
+    #[arg(long, value_name = "FORMAT", help_heading = "Input")]
+    pub format: Option<FormatArg>,
+    /// Column or field that holds the prompt [default: the first of prompt, messages, text,
+    /// question, ...]
+    #[arg(long, value_name = "COLUMN", help_heading = "Input")]
+    pub prompt_column: Option<String>,
+    /// Prompt made from a row's fields, e.g. 'Summarise: {{text}}'
+    #[arg(long, value_name = "TEXT", conflicts_with = "prompt_column", help_heading = "Input")]
+    pub template: Option<String>,
+    /// Rows as `run --chat` takes them
+    #[arg(long, overrides_with = "no_chat", help_heading = "Input")]
+    pub chat: bool,
+    /// Rows as `run --no-chat` takes them: messages are refused
+    #[arg(long, overrides_with = "chat", help_heading = "Input")]
+    pub no_chat: bool,
+    /// Check only the first N rows of each input
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Input")]
+    pub limit: Option<usize>,
+    /// Show only the first N errors of each input, and count the others [default: 100]
+    #[arg(long, value_name = "N", value_parser = count, help_heading = "Display")]
+    pub max_errors: Option<usize>,
+    /// What is shown.
+    #[command(flatten)]
+    pub display: DisplayArgs,
+    /// Show help
+    #[arg(short = 'h', long, action = ArgAction::HelpShort, help_heading = "Display")]
+    pub help: Option<bool>,
+}

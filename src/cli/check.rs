@@ -1,0 +1,183 @@
+//! `check`: finds every bad row of an input without a model. Rows are read and parsed as `run` does
+//! it; what only a model can tell (token ids, lengths) is not looked at.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use super::args::{CheckArgs, DEFAULT_MAX_ERRORS, FormatArg};
+use super::console::Console;
+use super::custom_ids::CustomIds;
+use super::error::{CliError, sanitized};
+use super::exit::Exit;
+use super::reader::{InputError, MAX_LINE, Records};
+use super::row::{BadRow, ChatMode, Row, RowOptions, RowParser};
+use super::row_error::RowError;
+use crate::engine::request::SamplingParams;
+
+/// Checks the inputs, one after the other.
+///
+/// # Errors
+/// None: what is wrong is shown, and is in the exit code.
+pub fn run(args: CheckArgs, console: &Console) -> Result<Exit, CliError> {
+    let mut exits = Vec::new();
+    for path in &args.files {
+        exits.push(Check::new(path, &args, console).run());
+    }
+    let worst = [Exit::Refused, Exit::NoRows].into_iter().find(|exit| exits.contains(exit));
+    Ok(worst.unwrap_or(Exit::Success))
+}
+
+/// The check of one input.
+struct Check<'a> {
+    args: &'a CheckArgs,
+    console: &'a Console,
+    /// None: standard input.
+    path: Option<&'a Path>,
+    name: String,
+    /// What rows start from: nothing that a flag or a model could say.
+    base: SamplingParams,
+    ids: CustomIds,
+    num_rows: u64,
+    num_bad: u64,
+    num_errors: u64,
+    num_blank: u64,
+    /// Rows by what is wrong with them, in the order of appearance.
+    by_code: Vec<(&'static str, u64)>,
+}
+
+impl<'a> Check<'a> {
+    fn new(path: &'a Path, args: &'a CheckArgs, console: &'a Console) -> Self {
+        let path = Some(path).filter(|path| *path != Path::new("-"));
+        Self {
+            args,
+            console,
+            path,
+            name: path.map_or("<stdin>".to_owned(), |path| path.display().to_string()),
+            base: SamplingParams { max_tokens: None, ..SamplingParams::default() },
+            ids: CustomIds::default(),
+            num_rows: 0,
+            num_bad: 0,
+            num_errors: 0,
+            num_blank: 0,
+            by_code: Vec::new(),
+        }
+    }
+
+    fn run(mut self) -> Exit {
+        let ended = match self.read() {
+            Ok(()) if self.num_rows == 0 => {
+                let message = format!("{} has no rows", self.name);
+                Err(CliError::new(Exit::NoRows, "no_rows", message))
+            }
+            Ok(()) => Ok(()),
+            Err(error) => Err(CliError::from_input(error, &self.name)),
+        };
+        if let Err(error) = &ended {
+            self.console.error(error);
+        }
+        if self.console.shows_summary() && self.num_rows > 0 {
+            self.console.print(&sanitized(&self.summary()));
+        }
+        match ended {
+            Err(error) => error.exit,
+            Ok(()) if self.num_bad > 0 => Exit::Refused,
+            Ok(()) => Exit::Success,
+        }
+    }
+
+    /// Every row, up to the end or to what ends a run.
+    fn read(&mut self) -> Result<(), InputError> {
+        let format = FormatArg::resolve(self.args.format, self.path);
+        let mut records = Records::open(self.open()?, format, MAX_LINE)?;
+        let mut parser = RowParser::new(&records, &self.options())?;
+        let limit = self.args.limit.map_or(u64::MAX, |limit| limit as u64);
+        while self.num_rows < limit {
+            let record = records.next();
+            self.num_blank = records.blank_lines();
+            let Some(record) = record.transpose()? else { break };
+            let row = parser.parse(record)?;
+            self.num_rows += 1;
+            if let Some(note) = parser.take_note() {
+                self.console.note(&sanitized(&format!("{}: {note}", self.name)));
+            }
+            self.judge(&row);
+        }
+        Ok(())
+    }
+
+    fn open(&self) -> io::Result<Box<dyn Read + Send>> {
+        Ok(match self.path {
+            Some(path) => Box::new(File::open(path)?),
+            None => Box::new(io::stdin()),
+        })
+    }
+
+    fn options(&self) -> RowOptions {
+        let chat = match (self.args.chat, self.args.no_chat) {
+            (true, _) => ChatMode::Always,
+            (_, true) => ChatMode::Never,
+            _ => ChatMode::Auto,
+        };
+        let CheckArgs { template, prompt_column, .. } = self.args;
+        RowOptions { chat, template: template.clone(), prompt_column: prompt_column.clone() }
+    }
+
+    /// Says what is wrong with a row. A bad one may have another's id on top.
+    fn judge(&mut self, row: &Result<Row, BadRow>) {
+        let (line, passthrough, error) = match row {
+            Ok(row) => (row.line, &row.passthrough, self.parameters(row).err()),
+            Err(bad) => (bad.error.line, &bad.passthrough, Some(bad.error.clone())),
+        };
+        let duplicate = self.ids.check(passthrough, line);
+        self.num_bad += u64::from(error.is_some() || duplicate.is_some());
+        for error in [error, duplicate].into_iter().flatten() {
+            self.report(&error);
+        }
+    }
+
+    /// The row's own parameters, against the limits that every model has.
+    fn parameters(&self, row: &Row) -> Result<(), RowError> {
+        let params = row.overrides.apply(&self.base);
+        params
+            .and_then(|params| params.verify(u32::MAX as usize, u32::MAX))
+            .map_err(|error| RowError::from_request(&error, row.line))
+    }
+
+    fn report(&mut self, error: &RowError) {
+        if self.num_errors < self.max_errors() {
+            self.console.error(&CliError::from_row(error, &self.name));
+        }
+        self.num_errors += 1;
+        match self.by_code.iter_mut().find(|(code, _)| *code == error.code) {
+            Some((_, count)) => *count += 1,
+            None => self.by_code.push((error.code, 1)),
+        }
+    }
+
+    fn max_errors(&self) -> u64 {
+        self.args.max_errors.unwrap_or(DEFAULT_MAX_ERRORS) as u64
+    }
+
+    fn summary(&self) -> String {
+        let number = |count: u64, one: &str| match count {
+            1 => format!("1 {one}"),
+            _ => format!("{count} {one}s"),
+        };
+        let by_code = self.by_code.iter().map(|(code, count)| format!("{code} {count}"));
+        let bad = match self.num_bad {
+            0 => "0 bad".to_owned(),
+            bad => format!("{bad} bad ({})", by_code.collect::<Vec<_>>().join(", ")),
+        };
+        let blank = number(self.num_blank, "blank line");
+        let mut text = format!("{}: {}, {bad}, {blank}", self.name, number(self.num_rows, "row"));
+        if self.num_errors > self.max_errors() {
+            text += &format!(
+                "; {} of {} errors shown, --max-errors shows more",
+                self.max_errors(),
+                self.num_errors
+            );
+        }
+        text
+    }
+}
