@@ -14,6 +14,7 @@ use super::error::CliError;
 use super::reader::InputFormat;
 use super::result_file;
 use super::row::{ChatMode, RowOptions};
+use super::window::WindowLimits;
 use crate::engine::config::{
     CacheConfig, DType, EngineConfig, GenerationConfigSource, KvCacheDType, LoadFormat,
     ModelConfig, Overflow, ParallelConfig, SchedulerConfig,
@@ -23,9 +24,11 @@ use crate::engine::text::RunDate;
 
 /// `max_tokens` where neither row, flag nor generation_config.json says it.
 const DEFAULT_MAX_TOKENS: u32 = 512;
-/// Rows read ahead of what is written: enough for the scheduler to choose from.
+/// Rows that are computed or wait for it: enough for the scheduler to choose from.
 const MIN_WINDOW_ROWS: usize = 4096;
 const WINDOW_BYTES: usize = 256 << 20;
+/// Rows that wait on disk for a slow earlier one. Each takes some tens of bytes of memory.
+const MAX_AHEAD: u64 = 1 << 18;
 
 /// A run, resolved.
 #[derive(Debug)]
@@ -40,10 +43,12 @@ pub struct RunConfig {
     pub output: OutputConfig,
     /// Sampling flags as typed.
     pub sampling: SamplingArgs,
-    /// Rows that may be read and not yet written.
-    pub window_rows: usize,
-    /// Bytes of such rows.
-    pub window_bytes: usize,
+    /// How far reading may be ahead.
+    pub window: WindowLimits,
+    /// When the run began, in seconds since 1970: what chat templates and `created` see.
+    pub started: i64,
+    /// It is SOURCE_DATE_EPOCH.
+    date_is_fixed: bool,
 }
 
 /// Which model, before it is found.
@@ -60,7 +65,7 @@ pub struct ModelSource {
 }
 
 /// Where rows come from.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct InputConfig {
     /// None: standard input.
     pub path: Option<PathBuf>,
@@ -91,6 +96,19 @@ pub struct OutputConfig {
     pub stats: Option<PathBuf>,
     /// When to give up.
     pub max_errors: Option<MaxErrors>,
+    /// Where error rows go instead.
+    pub errors: Option<PathBuf>,
+    /// The journal, where it is not beside the output.
+    pub journal: Option<PathBuf>,
+    /// Ask error rows again.
+    pub retry_failed: bool,
+}
+
+impl OutputConfig {
+    /// How rows look, as a word.
+    pub fn format_name(&self) -> String {
+        if self.full { "full" } else { "auto" }.to_owned()
+    }
 }
 
 impl RunConfig {
@@ -99,8 +117,15 @@ impl RunConfig {
     /// # Errors
     /// Flags that cannot be honoured, or files that they name and that are not there.
     pub fn new(args: RunArgs) -> Result<Self, CliError> {
-        let engine = engine_config(&args)?;
-        let window_rows = MIN_WINDOW_ROWS.max(16 * engine.scheduler.max_num_seqs);
+        let mut engine = engine_config(&args)?;
+        let window = WindowLimits {
+            max_rows: MIN_WINDOW_ROWS.max(16 * engine.scheduler.max_num_seqs),
+            max_bytes: WINDOW_BYTES,
+            max_ahead: MAX_AHEAD,
+        };
+        let fixed = source_date_epoch()?;
+        let (started, date_is_fixed) = (fixed.unwrap_or_else(now), fixed.is_some());
+        engine.model.chat_date = RunDate::from_unix(started);
         let output = output_config(&args)?;
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
         let model = ModelSource {
@@ -111,8 +136,20 @@ impl RunConfig {
         };
         let input = input_config(args.input, std::io::stdin().is_terminal())?;
         let sampling = args.sampling;
-        let window_bytes = WINDOW_BYTES;
-        Ok(Self { engine, model, input, output, sampling, window_rows, window_bytes })
+        Ok(Self { engine, model, input, output, sampling, window, started, date_is_fixed })
+    }
+
+    /// The run is one that began at this time.
+    pub fn begin_at(&mut self, started: i64) {
+        if !self.date_is_fixed {
+            self.started = started;
+            self.engine.model.chat_date = RunDate::from_unix(started);
+        }
+    }
+
+    /// SOURCE_DATE_EPOCH, where it is set.
+    pub fn fixed_date(&self) -> Option<i64> {
+        self.date_is_fixed.then_some(self.started)
     }
 
     /// Refuses flags that would make an error row of every row without its own values. Token ids
@@ -215,34 +252,26 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
             Some(OverflowArg::TruncateRight) => Overflow::TruncateRight,
         },
         allow_special: args.input.allow_special,
-        chat_date: chat_date()?,
+        chat_date: RunDate::default(),
     })
 }
 
+/// The time that reproducible builds set: it makes runs of different days equal.
 #[expect(
     clippy::disallowed_methods,
     reason = "the variable is a convention of reproducible builds"
 )]
-fn source_date_epoch() -> Option<String> {
-    std::env::var("SOURCE_DATE_EPOCH").ok()
+fn source_date_epoch() -> Result<Option<i64>, CliError> {
+    let Ok(text) = std::env::var("SOURCE_DATE_EPOCH") else { return Ok(None) };
+    text.parse().map(Some).map_err(|_| {
+        let message = format!("SOURCE_DATE_EPOCH={text} is no number of seconds");
+        CliError::refused("environment", message)
+    })
 }
 
-/// The date that chat templates see: SOURCE_DATE_EPOCH where it is set, else now, in UTC. It is
-/// read once, so that all rows of a run see the same.
-fn chat_date() -> Result<RunDate, CliError> {
-    let seconds = match source_date_epoch() {
-        Some(text) => text.parse().map_err(|_| {
-            CliError::refused(
-                "environment",
-                format!("SOURCE_DATE_EPOCH={text} is no number of seconds"),
-            )
-        })?,
-        None => {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            now.as_secs() as i64
-        }
-    };
-    Ok(RunDate::from_unix(seconds))
+/// Seconds since 1970.
+pub fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64
 }
 
 fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig, CliError> {
@@ -287,6 +316,9 @@ fn output_config(args: &RunArgs) -> Result<OutputConfig, CliError> {
         overwrite: output.overwrite,
         stats: output.stats.clone(),
         max_errors: output.max_errors,
+        errors: output.errors.clone(),
+        journal: output.journal.clone(),
+        retry_failed: output.retry_failed,
     })
 }
 
@@ -397,7 +429,7 @@ mod tests {
         let EngineConfig { model, cache, scheduler, parallel, device } = &config.engine;
         assert_eq!((&device.kind, device.enforce_eager), (&DeviceKind::Cuda(1), true));
         assert_eq!(device.quantization, Some(Quantization::Fp8));
-        assert_eq!((scheduler.max_num_seqs, config.window_rows), (1000, 16000));
+        assert_eq!((scheduler.max_num_seqs, config.window.max_rows), (1000, 16000));
         assert_eq!((cache.num_blocks, cache.enable_prefix_caching), (Some(9), false));
         assert_eq!((cache.memory_share, parallel.num_threads), (Some(0.5), Some(3)));
         assert_eq!((model.dtype, model.seed), (Some(DType::BFloat16), 7));

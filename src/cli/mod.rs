@@ -12,7 +12,10 @@ pub mod device;
 pub mod error;
 pub mod exit;
 pub mod fields;
+pub mod fingerprint;
 pub mod hub;
+pub mod ledger;
+pub mod meta;
 pub mod meter;
 pub mod model;
 #[cfg(test)]
@@ -25,12 +28,13 @@ pub mod report;
 pub mod result_file;
 pub mod row;
 pub mod row_error;
+pub mod row_hash;
 pub mod row_key;
 pub mod run;
 pub mod signals;
+pub mod storage;
 pub mod style;
 pub mod window;
-pub mod writer;
 
 use std::backtrace::Backtrace;
 use std::ffi::OsString;
@@ -69,7 +73,12 @@ pub fn main() -> Exit {
 fn shown(display: &DisplayArgs, command: impl FnOnce(&Console) -> Result<Exit, CliError>) -> Exit {
     let console = Console::new(display, &Environment::read());
     install_panic_hook(console.verbose());
-    match command(&console) {
+    shown_end(&console, command(&console))
+}
+
+/// Shows what ended a command, and says how the process ends.
+fn shown_end(console: &Console, result: Result<Exit, CliError>) -> Exit {
+    match result {
         Ok(exit) => exit,
         // The reader of our output has seen enough: nothing to say.
         Err(error) if error.exit == Exit::BrokenPipe => Exit::BrokenPipe,

@@ -21,9 +21,19 @@ pub struct OutputArgs {
     /// Write the summary of the run as JSON
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
-    /// Replace an output that exists, or the rows of an unfinished run
+    /// Begin anew: replace an output that exists, or the rows of an unfinished run
     #[arg(long)]
     pub overwrite: bool,
+    /// Ask again only what failed: of an unfinished run, or of an output that is complete
+    #[arg(long, conflicts_with = "overwrite")]
+    pub retry_failed: bool,
+    /// Put error rows into a file of their own instead
+    #[arg(long, value_name = "FILE")]
+    pub errors: Option<PathBuf>,
+    /// Where finished rows are kept until the output is complete [default: beside the output; none
+    /// for standard output]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub journal: Option<PathBuf>,
     /// Stop after more than N error rows, or more than P% of the rows (of at least 100)
     #[arg(long, value_name = "N|P%", value_parser = max_errors)]
     pub max_errors: Option<MaxErrors>,

@@ -51,6 +51,15 @@ impl RowFormat {
         Ok(RowFormat::Csv(CsvFormat { delimiter, crlf: shape.crlf, out_field }))
     }
 
+    /// What the output is, as a word.
+    pub fn name(&self) -> &'static str {
+        match self {
+            RowFormat::Json => "jsonl",
+            RowFormat::Csv(csv) if csv.delimiter == b'\t' => "tsv",
+            RowFormat::Csv(_) => "csv",
+        }
+    }
+
     /// Names of a row's fields that are also ours.
     pub fn collisions(&self, passthrough: &Passthrough, config: &RunConfig) -> Vec<String> {
         match (self, passthrough) {
