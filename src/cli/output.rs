@@ -1,6 +1,7 @@
 //! Rows out: the input's fields in their order, then the answer or the error.
 
 mod csv;
+mod row_format;
 #[cfg(test)]
 mod tests;
 
@@ -9,6 +10,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 pub use self::csv::CsvFormat;
+pub use self::row_format::{RowFormat, Shape};
 use super::fields::Passthrough;
 use super::row_error::RowError;
 use crate::engine::request::{

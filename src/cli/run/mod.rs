@@ -15,6 +15,7 @@ use super::console::Console;
 use super::error::CliError;
 use super::exit::Exit;
 use super::model;
+use super::output::{RowFormat, Shape};
 use super::progress::{Counters, Progress};
 use super::report::Report;
 use super::result_file;
@@ -23,8 +24,8 @@ use super::window::Window;
 use super::writer::Sink;
 use crate::engine::Engine;
 use crate::engine::request::Request;
-use read::{Feed, ReadThread, Shape};
-use write::{Message, RowFormat, WriteThread, Written};
+use read::{Feed, ReadThread};
+use write::{Message, WriteThread, Written};
 
 /// How often an engine without work looks for signals.
 const IDLE: Duration = Duration::from_millis(50);

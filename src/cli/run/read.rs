@@ -7,32 +7,22 @@ use std::io::Read;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use super::write::{Message, RowFormat, Waiting};
+use super::write::{Message, Waiting};
 
 use crate::cli::config::{InputConfig, RunConfig};
 use crate::cli::console::{Console, ProgressMode};
 use crate::cli::error::{CliError, sanitized};
 use crate::cli::exit::Exit;
 use crate::cli::fields::Passthrough;
+use crate::cli::output::{RowFormat, Shape};
 use crate::cli::progress::Counters;
-use crate::cli::reader::{Content, InputError, InputFormat, MAX_LINE, Record, Records};
+use crate::cli::reader::{Content, InputError, MAX_LINE, Record, Records};
 use crate::cli::row::{BadRow, Row, RowParser};
 use crate::cli::row_error::RowError;
 use crate::cli::row_key::{RowName, row_key};
 use crate::cli::window::Window;
 use crate::engine::input_processor::InputProcessor;
 use crate::engine::request::{Request, SamplingParams};
-
-/// What is known of the input once it is open and its first row is read.
-#[derive(Clone, Debug)]
-pub struct Shape {
-    /// Never `Auto`.
-    pub format: InputFormat,
-    /// Column names of a CSV.
-    pub headers: Option<Arc<[String]>>,
-    /// Lines end with CRLF.
-    pub crlf: bool,
-}
 
 /// Where rows go, once the model is loaded. Both channels are bounded by the window: a row in them
 /// has entered it.

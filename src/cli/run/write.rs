@@ -4,15 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 
-use super::read::Shape;
 use crate::cli::args::values::MaxErrors;
 use crate::cli::config::RunConfig;
 use crate::cli::error::CliError;
 use crate::cli::exit::Exit;
 use crate::cli::fields::Passthrough;
-use crate::cli::output::{CsvFormat, OutputOptions, collisions, format_row};
+use crate::cli::output::{OutputOptions, RowFormat, Shape, format_row};
 use crate::cli::progress::Counters;
-use crate::cli::reader::InputFormat;
 use crate::cli::report::Tally;
 use crate::cli::row_error::RowError;
 use crate::cli::window::Window;
@@ -50,46 +48,6 @@ pub struct Waiting {
     pub bytes: usize,
     /// What appears again.
     pub passthrough: Passthrough,
-}
-
-/// How rows are written.
-#[derive(Clone)]
-pub enum RowFormat {
-    /// JSON lines.
-    Json,
-    /// CSV or TSV.
-    Csv(CsvFormat),
-}
-
-impl RowFormat {
-    /// Follows the output's extension, else the input.
-    ///
-    /// # Errors
-    /// CSV is asked for and the input has no columns.
-    pub fn new(config: &RunConfig, shape: &Shape) -> Result<Self, CliError> {
-        let named = config.output.path.as_deref().map_or(InputFormat::Auto, InputFormat::from_path);
-        let format = match (named, shape.format) {
-            (InputFormat::Csv | InputFormat::Tsv, _) if shape.headers.is_none() => {
-                let message = "CSV output needs CSV input: other rows have no fixed columns";
-                let error = CliError::new(Exit::Refused, "output", message);
-                return Err(error.help("name the output FILE.jsonl"));
-            }
-            (InputFormat::Csv | InputFormat::Tsv, _) => named,
-            (InputFormat::Jsonl, _) => InputFormat::Jsonl,
-            (_, format) => format,
-        };
-        let Some(delimiter) = format.delimiter() else { return Ok(RowFormat::Json) };
-        let out_field = config.output.field.clone();
-        Ok(RowFormat::Csv(CsvFormat { delimiter, crlf: shape.crlf, out_field }))
-    }
-
-    /// Names of a row's fields that are also ours.
-    pub fn collisions(&self, passthrough: &Passthrough, config: &RunConfig) -> Vec<String> {
-        match (self, passthrough) {
-            (RowFormat::Csv(csv), Passthrough::Cells { names, .. }) => csv.collisions(names),
-            _ => collisions(passthrough, &config.output.field),
-        }
-    }
 }
 
 /// How writing ended.
