@@ -9,8 +9,11 @@ use super::args::{
     BadRowArg, DTypeArg, EngineArgs, FormatArg, InputArgs, KvCacheDTypeArg, LoadFormatArg,
     OutputFormatArg, OverflowArg, RunArgs, SamplingArgs,
 };
+use super::batch_line::BatchLines;
 use super::device::device_config;
 use super::error::CliError;
+use super::output::Detail;
+use super::overrides::DEFAULT_MAX_TOKENS;
 use super::reader::InputFormat;
 use super::result_file;
 use super::row::{ChatMode, RowOptions};
@@ -21,8 +24,6 @@ use crate::engine::config::{
 use crate::engine::request::{NumLogprobs, SamplingParams};
 use crate::engine::text::RunDate;
 
-/// `max_tokens` where neither row, flag nor generation_config.json says it.
-const DEFAULT_MAX_TOKENS: u32 = 512;
 /// Rows read ahead of what is written: enough for the scheduler to choose from.
 const MIN_WINDOW_ROWS: usize = 4096;
 const WINDOW_BYTES: usize = 256 << 20;
@@ -44,6 +45,8 @@ pub struct RunConfig {
     pub window_rows: usize,
     /// Bytes of such rows.
     pub window_bytes: usize,
+    /// When the run began, in seconds since 1970: SOURCE_DATE_EPOCH where it is set.
+    pub started: i64,
 }
 
 /// Which model, before it is found.
@@ -83,8 +86,8 @@ pub struct OutputConfig {
     pub path: Option<PathBuf>,
     /// Field of the answer.
     pub field: String,
-    /// Every output with token ids.
-    pub full: bool,
+    /// Whether every output is written.
+    pub detail: Detail,
     /// Replace what exists.
     pub overwrite: bool,
     /// JSON summary.
@@ -99,7 +102,8 @@ impl RunConfig {
     /// # Errors
     /// Flags that cannot be honoured, or files that they name and that are not there.
     pub fn new(args: RunArgs) -> Result<Self, CliError> {
-        let engine = engine_config(&args)?;
+        let started = started()?;
+        let engine = engine_config(&args, started)?;
         let window_rows = MIN_WINDOW_ROWS.max(16 * engine.scheduler.max_num_seqs);
         let output = output_config(&args)?;
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
@@ -109,10 +113,11 @@ impl RunConfig {
             revision: args.model.revision,
             download_dir: args.model.download_dir,
         };
-        let input = input_config(args.input, std::io::stdin().is_terminal())?;
+        let mut input = input_config(args.input, std::io::stdin().is_terminal())?;
+        input.rows.lines = batch_lines(args.output.output_format);
         let sampling = args.sampling;
         let window_bytes = WINDOW_BYTES;
-        Ok(Self { engine, model, input, output, sampling, window_rows, window_bytes })
+        Ok(Self { engine, model, input, output, sampling, window_rows, window_bytes, started })
     }
 
     /// Refuses flags that would make an error row of every row without its own values. Token ids
@@ -142,13 +147,21 @@ impl RunConfig {
             .help(help))
     }
 
-    /// What rows start from: the model's defaults with the flags over them.
+    /// The model's defaults with the flags over them, and the default length of rows.
     pub fn sampling_params(&self, model_defaults: SamplingParams) -> SamplingParams {
+        let params = self.row_params(model_defaults);
+        let max_tokens = params.max_tokens.or(Some(DEFAULT_MAX_TOKENS));
+        SamplingParams { max_tokens, ..params }
+    }
+
+    /// What rows start from: the model's defaults with the flags over them. `max_tokens` is None
+    /// where nobody says it, since its default is the row's: OpenAI's endpoints have their own.
+    pub fn row_params(&self, model_defaults: SamplingParams) -> SamplingParams {
         overlay(&self.sampling, model_defaults)
     }
 }
 
-fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
+fn engine_config(args: &RunArgs, started: i64) -> Result<EngineConfig, CliError> {
     let EngineArgs { max_num_seqs, max_num_batched_tokens, threads, .. } = args.engine;
     let defaults = SchedulerConfig::default();
     let scheduler = SchedulerConfig {
@@ -171,12 +184,12 @@ fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
         kv_cache_memory_bytes: args.engine.kv_cache_memory_bytes,
         memory_share: args.engine.gpu_memory_utilization,
     };
-    let model = model_config(args)?;
+    let model = model_config(args, started)?;
     let parallel = ParallelConfig { num_threads: threads };
     Ok(EngineConfig { model, cache, scheduler, parallel, device: device_config(&args.engine) })
 }
 
-fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
+fn model_config(args: &RunArgs, started: i64) -> Result<ModelConfig, CliError> {
     let generation_config = match args.sampling.generation_config.as_deref() {
         None => GenerationConfigSource::Auto,
         Some(path) if path == Path::new("auto") => GenerationConfigSource::Auto,
@@ -215,7 +228,8 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
             Some(OverflowArg::TruncateRight) => Overflow::TruncateRight,
         },
         allow_special: args.input.allow_special,
-        chat_date: chat_date()?,
+        // All rows of a run see the same date, in UTC.
+        chat_date: RunDate::from_unix(started),
     })
 }
 
@@ -227,22 +241,29 @@ fn source_date_epoch() -> Option<String> {
     std::env::var("SOURCE_DATE_EPOCH").ok()
 }
 
-/// The date that chat templates see: SOURCE_DATE_EPOCH where it is set, else now, in UTC. It is
-/// read once, so that all rows of a run see the same.
-fn chat_date() -> Result<RunDate, CliError> {
-    let seconds = match source_date_epoch() {
+/// When the run began: SOURCE_DATE_EPOCH where it is set, else now. It is read once.
+fn started() -> Result<i64, CliError> {
+    match source_date_epoch() {
         Some(text) => text.parse().map_err(|_| {
             CliError::refused(
                 "environment",
                 format!("SOURCE_DATE_EPOCH={text} is no number of seconds"),
             )
-        })?,
+        }),
         None => {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            now.as_secs() as i64
+            Ok(now.as_secs() as i64)
         }
-    };
-    Ok(RunDate::from_unix(seconds))
+    }
+}
+
+/// Which rows become batch lines: whoever asks for our rows gets ours.
+fn batch_lines(format: Option<OutputFormatArg>) -> BatchLines {
+    match format {
+        None | Some(OutputFormatArg::Auto) => BatchLines::Own,
+        Some(OutputFormatArg::Simple | OutputFormatArg::Full) => BatchLines::Never,
+        Some(OutputFormatArg::OpenAi) => BatchLines::OpenAi,
+    }
 }
 
 fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig, CliError> {
@@ -269,7 +290,12 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
         name: path.as_ref().map_or("<stdin>".to_owned(), |path| path.display().to_string()),
         path,
         format,
-        rows: RowOptions { chat, template: args.template, prompt_column: args.prompt_column },
+        rows: RowOptions {
+            chat,
+            template: args.template,
+            prompt_column: args.prompt_column,
+            lines: BatchLines::Own,
+        },
         limit: args.limit.map(|limit| limit as u64),
         fail_on_bad_row: args.on_bad_row == Some(BadRowArg::Fail),
     })
@@ -283,7 +309,11 @@ fn output_config(args: &RunArgs) -> Result<OutputConfig, CliError> {
     Ok(OutputConfig {
         path: output.out.clone().filter(|path| path != Path::new("-")),
         field: output.out_field.clone().unwrap_or_else(|| "response".to_owned()),
-        full: output.output_format == Some(OutputFormatArg::Full),
+        detail: match output.output_format {
+            None | Some(OutputFormatArg::Auto | OutputFormatArg::OpenAi) => Detail::Auto,
+            Some(OutputFormatArg::Simple) => Detail::Simple,
+            Some(OutputFormatArg::Full) => Detail::Full,
+        },
         overwrite: output.overwrite,
         stats: output.stats.clone(),
         max_errors: output.max_errors,
@@ -314,7 +344,7 @@ fn overlay(args: &SamplingArgs, base: SamplingParams) -> SamplingParams {
         stop: text(&args.stop, base.stop),
         stop_token_ids: args.stop_token_ids.clone().unwrap_or(base.stop_token_ids),
         ignore_eos: args.ignore_eos || base.ignore_eos,
-        max_tokens: args.max_tokens.or(base.max_tokens).or(Some(DEFAULT_MAX_TOKENS)),
+        max_tokens: args.max_tokens.or(base.max_tokens),
         min_tokens: args.min_tokens.map_or(base.min_tokens, |n| n.min(u32::MAX as usize) as u32),
         logprobs: args.logprobs.map(top).or(base.logprobs),
         prompt_logprobs: args.prompt_logprobs.map(top).or(base.prompt_logprobs),
@@ -358,6 +388,7 @@ mod tests {
         let params = config("--top-k -1 --seed 7").unwrap().sampling_params(model());
         assert_eq!((params.temperature, params.top_k, params.seed), (0.6, 0, None));
         assert_eq!(params.max_tokens, Some(512));
+        assert_eq!(config("").unwrap().row_params(model()).max_tokens, None);
         let given = SamplingParams { max_tokens: Some(99), ..model() };
         assert_eq!(config("").unwrap().sampling_params(given.clone()).max_tokens, Some(99));
         let params = config("--max-tokens 3 --logprobs -1").unwrap().sampling_params(given);

@@ -161,7 +161,7 @@ impl Job<'_> {
             self.counters.clone(),
         );
         let writing = std::thread::spawn(move || writing.run(sink, &shape, &messages));
-        let base = config.sampling_params(processor.default_sampling_params());
+        let base = config.row_params(processor.default_sampling_params());
         let (window_of_reader, rows_of_reader) = (window.clone(), rows.clone());
         let feed = Feed {
             processor,
