@@ -33,7 +33,7 @@ fn parse_with(
     options: &RowOptions,
 ) -> Result<Parsed, InputError> {
     let mut records = Records::open(Box::new(input), format, MAX_LINE)?;
-    let mut parser = RowParser::new(&records, options)?;
+    let mut parser = RowParser::new(&mut records, options)?;
     let mut rows = Vec::new();
     loop {
         let parsed = match records.next() {

@@ -9,8 +9,11 @@ use super::args::{
     BadRowArg, DTypeArg, EngineArgs, FormatArg, InputArgs, KvCacheDTypeArg, LoadFormatArg,
     OutputFormatArg, OverflowArg, RunArgs, SamplingArgs,
 };
+use super::batch_line::BatchLines;
 use super::device::device_config;
 use super::error::CliError;
+use super::output::Detail;
+use super::overrides::DEFAULT_MAX_TOKENS;
 use super::reader::InputFormat;
 use super::result_file;
 use super::row::{ChatMode, RowOptions};
@@ -22,8 +25,6 @@ use crate::engine::config::{
 use crate::engine::request::{NumLogprobs, SamplingParams};
 use crate::engine::text::RunDate;
 
-/// `max_tokens` where neither row, flag nor generation_config.json says it.
-const DEFAULT_MAX_TOKENS: u32 = 512;
 /// Rows that are computed or wait for it: enough for the scheduler to choose from.
 const MIN_WINDOW_ROWS: usize = 4096;
 const WINDOW_BYTES: usize = 256 << 20;
@@ -88,8 +89,8 @@ pub struct OutputConfig {
     pub path: Option<PathBuf>,
     /// Field of the answer.
     pub field: String,
-    /// Every output with token ids.
-    pub full: bool,
+    /// Whether every output is written.
+    pub detail: Detail,
     /// Replace what exists.
     pub overwrite: bool,
     /// JSON summary.
@@ -102,13 +103,6 @@ pub struct OutputConfig {
     pub journal: Option<PathBuf>,
     /// Ask error rows again.
     pub retry_failed: bool,
-}
-
-impl OutputConfig {
-    /// How rows look, as a word.
-    pub fn format_name(&self) -> String {
-        if self.full { "full" } else { "auto" }.to_owned()
-    }
 }
 
 impl RunConfig {
@@ -134,7 +128,8 @@ impl RunConfig {
             revision: args.model.revision,
             download_dir: args.model.download_dir,
         };
-        let input = input_config(args.input, std::io::stdin().is_terminal())?;
+        let mut input = input_config(args.input, std::io::stdin().is_terminal())?;
+        input.rows.lines = batch_lines(args.output.output_format);
         let sampling = args.sampling;
         Ok(Self { engine, model, input, output, sampling, window, started, date_is_fixed })
     }
@@ -179,8 +174,16 @@ impl RunConfig {
             .help(help))
     }
 
-    /// What rows start from: the model's defaults with the flags over them.
+    /// The model's defaults with the flags over them, and the default length of rows.
     pub fn sampling_params(&self, model_defaults: SamplingParams) -> SamplingParams {
+        let params = self.row_params(model_defaults);
+        let max_tokens = params.max_tokens.or(Some(DEFAULT_MAX_TOKENS));
+        SamplingParams { max_tokens, ..params }
+    }
+
+    /// What rows start from: the model's defaults with the flags over them. `max_tokens` is None
+    /// where nobody says it, since its default is the row's: OpenAI's endpoints have their own.
+    pub fn row_params(&self, model_defaults: SamplingParams) -> SamplingParams {
         overlay(&self.sampling, model_defaults)
     }
 }
@@ -269,6 +272,15 @@ fn source_date_epoch() -> Result<Option<i64>, CliError> {
     })
 }
 
+/// Which rows become batch lines: whoever asks for our rows gets ours.
+fn batch_lines(format: Option<OutputFormatArg>) -> BatchLines {
+    match format {
+        None | Some(OutputFormatArg::Auto) => BatchLines::Own,
+        Some(OutputFormatArg::Simple | OutputFormatArg::Full) => BatchLines::Never,
+        Some(OutputFormatArg::OpenAi) => BatchLines::OpenAi,
+    }
+}
+
 /// Seconds since 1970.
 pub fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64
@@ -298,7 +310,12 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
         name: path.as_ref().map_or("<stdin>".to_owned(), |path| path.display().to_string()),
         path,
         format,
-        rows: RowOptions { chat, template: args.template, prompt_column: args.prompt_column },
+        rows: RowOptions {
+            chat,
+            template: args.template,
+            prompt_column: args.prompt_column,
+            lines: BatchLines::Own,
+        },
         limit: args.limit.map(|limit| limit as u64),
         fail_on_bad_row: args.on_bad_row == Some(BadRowArg::Fail),
     })
@@ -312,7 +329,11 @@ fn output_config(args: &RunArgs) -> Result<OutputConfig, CliError> {
     Ok(OutputConfig {
         path: output.out.clone().filter(|path| path != Path::new("-")),
         field: output.out_field.clone().unwrap_or_else(|| "response".to_owned()),
-        full: output.output_format == Some(OutputFormatArg::Full),
+        detail: match output.output_format {
+            None | Some(OutputFormatArg::Auto | OutputFormatArg::OpenAi) => Detail::Auto,
+            Some(OutputFormatArg::Simple) => Detail::Simple,
+            Some(OutputFormatArg::Full) => Detail::Full,
+        },
         overwrite: output.overwrite,
         stats: output.stats.clone(),
         max_errors: output.max_errors,
@@ -346,7 +367,7 @@ fn overlay(args: &SamplingArgs, base: SamplingParams) -> SamplingParams {
         stop: text(&args.stop, base.stop),
         stop_token_ids: args.stop_token_ids.clone().unwrap_or(base.stop_token_ids),
         ignore_eos: args.ignore_eos || base.ignore_eos,
-        max_tokens: args.max_tokens.or(base.max_tokens).or(Some(DEFAULT_MAX_TOKENS)),
+        max_tokens: args.max_tokens.or(base.max_tokens),
         min_tokens: args.min_tokens.map_or(base.min_tokens, |n| n.min(u32::MAX as usize) as u32),
         logprobs: args.logprobs.map(top).or(base.logprobs),
         prompt_logprobs: args.prompt_logprobs.map(top).or(base.prompt_logprobs),
@@ -390,6 +411,7 @@ mod tests {
         let params = config("--top-k -1 --seed 7").unwrap().sampling_params(model());
         assert_eq!((params.temperature, params.top_k, params.seed), (0.6, 0, None));
         assert_eq!(params.max_tokens, Some(512));
+        assert_eq!(config("").unwrap().row_params(model()).max_tokens, None);
         let given = SamplingParams { max_tokens: Some(99), ..model() };
         assert_eq!(config("").unwrap().sampling_params(given.clone()).max_tokens, Some(99));
         let params = config("--max-tokens 3 --logprobs -1").unwrap().sampling_params(given);

@@ -104,7 +104,9 @@ pub fn of_files(config: &RunConfig, folders: &Folders) -> Result<FileFields, Cli
     set("template", format!("{:?}", input.rows.template));
     set("prompt_column", format!("{:?}", input.rows.prompt_column));
     set("out_field", config.output.field.clone());
-    set("output_format", config.output.format_name());
+    set("output_format", format!("{:?} {:?}", input.rows.lines, config.output.detail));
+    // Batch lines say which model answered.
+    set("model_name", config.model.name.clone());
     set("date", config.fixed_date().map_or("of the run's start".to_owned(), |s| s.to_string()));
     set(TYPED, typed(&config.sampling));
     Ok(FileFields(fields))

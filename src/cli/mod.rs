@@ -1,6 +1,7 @@
 //! Everything that touches users and files. Knows no tensors; uses only the engine's public API.
 
 pub mod args;
+pub mod batch_line;
 pub mod bench;
 pub mod check;
 pub mod completions;

@@ -39,10 +39,10 @@ impl ContentHash {
         RowHash(first_half(hasher))
     }
 
-    /// Of a row that cannot be asked: its output may say on which line it is.
-    pub fn of_bad_row(self, shape: &str, line: u64) -> RowHash {
+    /// Of a row that cannot be asked: its output may say where it is.
+    pub fn of_bad_row(self, shape: &str, index: u64, line: u64) -> RowHash {
         let mut hasher = self.hasher(shape);
-        hasher.update(b"bad").update(&line.to_le_bytes());
+        hasher.update(b"bad").update(&index.to_le_bytes()).update(&line.to_le_bytes());
         RowHash(first_half(hasher))
     }
 
@@ -114,8 +114,9 @@ mod tests {
             content.of_row("s", Some(RowKey(1))),
             content.of_row("s", Some(RowKey(2))),
             content.of_row("t", None),
-            content.of_bad_row("s", 1),
-            content.of_bad_row("s", 2),
+            content.of_bad_row("s", 0, 1),
+            content.of_bad_row("s", 0, 2),
+            content.of_bad_row("s", 1, 2),
         ];
         let distinct: std::collections::HashSet<_> = all.iter().collect();
         assert_eq!(distinct.len(), all.len());

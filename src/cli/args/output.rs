@@ -14,8 +14,8 @@ pub struct OutputArgs {
     /// Name of the field that holds the answer [default: response]
     #[arg(long, value_name = "NAME")]
     pub out_field: Option<String>,
-    /// Answer and usage, with every output and its token ids where -n or --logprobs ask for them
-    /// (auto), or always (full) [default: auto]
+    /// Every output and its token ids where -n or --logprobs ask for them (auto), always (full) or
+    /// never (simple); OpenAI's batch lines (openai) [default: auto, batch requests in their form]
     #[arg(long, value_name = "FORMAT")]
     pub output_format: Option<OutputFormatArg>,
     /// Write the summary of the run as JSON
@@ -42,10 +42,16 @@ pub struct OutputArgs {
 /// `--output-format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum OutputFormatArg {
-    /// Every output where -n or --logprobs ask for them
+    /// Every output where -n or --logprobs ask for them; lines of their own form for OpenAI's and
+    /// Anthropic's batch requests
     Auto,
+    /// The first output alone
+    Simple,
     /// Every output, with token ids
     Full,
+    /// Response lines of OpenAI's batch API
+    #[value(name = "openai")]
+    OpenAi,
 }
 
 /// What is shown on standard error.

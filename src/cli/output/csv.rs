@@ -1,6 +1,6 @@
 //! `CsvFormat`: rows out for CSV in.
 
-use super::{kept_name, resolve};
+use super::{kept_name, num_generated, resolve};
 use crate::cli::fields::Passthrough;
 use crate::cli::row_error::RowError;
 use crate::engine::request::RequestOutput;
@@ -51,12 +51,11 @@ impl CsvFormat {
         let ours = match resolve(result) {
             Ok(output) => {
                 let first = output.outputs.first();
-                let generated: usize = output.outputs.iter().map(|c| c.token_ids.len()).sum();
                 [
                     first.map(|c| c.text.clone()).unwrap_or_default(),
                     first.map(|c| c.finish_reason.name().to_owned()).unwrap_or_default(),
                     output.prompt_token_ids.len().to_string(),
-                    generated.to_string(),
+                    num_generated(output).to_string(),
                     String::new(),
                 ]
             }

@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use super::{CsvFormat, collisions};
+use super::{CsvFormat, Detail, OutputOptions, RunFacts, collisions, format_row};
+use crate::cli::batch_line::BatchLines;
 use crate::cli::config::RunConfig;
 use crate::cli::error::CliError;
 use crate::cli::exit::Exit;
 use crate::cli::fields::Passthrough;
 use crate::cli::reader::InputFormat;
+use crate::cli::row_error::RowError;
+use crate::engine::request::RequestOutput;
 
 /// What is known of the input once it is open and its first row is read.
 #[derive(Clone, Debug)]
@@ -24,40 +27,76 @@ pub struct Shape {
 #[derive(Clone)]
 pub enum RowFormat {
     /// JSON lines.
-    Json,
+    Json(JsonFormat),
     /// CSV or TSV.
     Csv(CsvFormat),
+}
+
+/// JSON lines: ours, or those of a batch API.
+#[derive(Clone, Debug)]
+pub struct JsonFormat {
+    /// Name of the field with the text.
+    pub out_field: String,
+    /// Whether every output is written.
+    pub detail: Detail,
+    /// Of batch lines.
+    pub facts: RunFacts,
 }
 
 impl RowFormat {
     /// Follows the output's extension, else the input.
     ///
     /// # Errors
-    /// CSV is asked for and the input has no columns.
+    /// CSV is asked for and the input has no columns, or the rows become batch lines.
     pub fn new(config: &RunConfig, shape: &Shape) -> Result<Self, CliError> {
         let named = config.output.path.as_deref().map_or(InputFormat::Auto, InputFormat::from_path);
+        let refused = |message: &str| {
+            let error = CliError::new(Exit::Refused, "output", message);
+            Err(error.help("name the output FILE.jsonl"))
+        };
+        let lines = config.input.rows.lines;
         let format = match (named, shape.format) {
+            (InputFormat::Csv | InputFormat::Tsv, _) if lines == BatchLines::OpenAi => {
+                return refused("--output-format openai: the lines are JSON, not CSV");
+            }
             (InputFormat::Csv | InputFormat::Tsv, _) if shape.headers.is_none() => {
-                let message = "CSV output needs CSV input: other rows have no fixed columns";
-                let error = CliError::new(Exit::Refused, "output", message);
-                return Err(error.help("name the output FILE.jsonl"));
+                return refused("CSV output needs CSV input: other rows have no fixed columns");
             }
             (InputFormat::Csv | InputFormat::Tsv, _) => named,
+            _ if lines == BatchLines::OpenAi => InputFormat::Jsonl,
             (InputFormat::Jsonl, _) => InputFormat::Jsonl,
             (_, format) => format,
         };
-        let Some(delimiter) = format.delimiter() else { return Ok(RowFormat::Json) };
         let out_field = config.output.field.clone();
-        Ok(RowFormat::Csv(CsvFormat { delimiter, crlf: shape.crlf, out_field }))
+        Ok(match format.delimiter() {
+            Some(delimiter) => RowFormat::Csv(CsvFormat { delimiter, crlf: shape.crlf, out_field }),
+            None => RowFormat::Json(JsonFormat {
+                out_field,
+                detail: config.output.detail,
+                facts: RunFacts {
+                    model: config.model.name.clone(),
+                    created: config.started,
+                    system_fingerprint: None,
+                },
+            }),
+        })
     }
 
     /// What the output is, as a word.
     pub fn name(&self) -> &'static str {
         match self {
-            RowFormat::Json => "jsonl",
+            RowFormat::Json(_) => "jsonl",
             RowFormat::Csv(csv) if csv.delimiter == b'\t' => "tsv",
             RowFormat::Csv(_) => "csv",
         }
+    }
+
+    /// The same with the `system_fingerprint` of OpenAI's lines.
+    pub fn with_system_fingerprint(mut self, fingerprint: String) -> Self {
+        if let RowFormat::Json(json) = &mut self {
+            json.facts.system_fingerprint = Some(fingerprint);
+        }
+        self
     }
 
     /// Names of a row's fields that are also ours.
@@ -65,6 +104,29 @@ impl RowFormat {
         match (self, passthrough) {
             (RowFormat::Csv(csv), Passthrough::Cells { names, .. }) => csv.collisions(names),
             _ => collisions(passthrough, &config.output.field),
+        }
+    }
+
+    /// Appends one row, line end included: a function of what is given, and of nothing else.
+    pub fn format_row(
+        &self,
+        passthrough: &Passthrough,
+        result: Result<&RequestOutput, &RowError>,
+        token_text: &dyn Fn(u32) -> String,
+        out: &mut Vec<u8>,
+    ) {
+        match self {
+            RowFormat::Csv(csv) => csv.format_row(passthrough, result, out),
+            RowFormat::Json(json) => {
+                let options = OutputOptions {
+                    out_field: &json.out_field,
+                    detail: json.detail,
+                    usage_cached: false,
+                    facts: &json.facts,
+                    token_text,
+                };
+                format_row(passthrough, result, &options, out);
+            }
         }
     }
 }

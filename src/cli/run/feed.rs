@@ -6,6 +6,7 @@ use std::sync::mpsc::Sender;
 
 use super::read::{Input, Parsed};
 use super::write::{InputRead, Message, Waiting};
+use crate::cli::batch_line::BatchLines;
 use crate::cli::config::RunConfig;
 use crate::cli::console::Console;
 use crate::cli::error::{CliError, sanitized};
@@ -102,8 +103,8 @@ impl Feeder<'_> {
         let (line, passthrough, asked) = match row {
             Ok(row) => self.asked(position, content, row)?,
             Err(bad) => {
-                let hash = content.of_bad_row(&self.shape, bad.error.line);
                 let line = bad.error.line;
+                let hash = content.of_bad_row(&self.shape, bad.index, line);
                 let asked = match self.recover(position, &hash)? {
                     Some(reused) if !self.run.input.fail_on_bad_row => Asked::Reused(reused),
                     _ => Asked::Failed(hash, bad.error),
@@ -164,11 +165,14 @@ impl Feeder<'_> {
         let params = match overrides.apply(&self.feed.base) {
             Ok(params) => params,
             Err(error) => {
-                let asked = failed(&error, content.of_bad_row(&self.shape, line));
+                let asked = failed(&error, content.of_bad_row(&self.shape, index, line));
                 return Ok((line, passthrough, asked));
             }
         };
-        let hash = content.of_row(&self.shape, (params.temperature != 0.0).then_some(key));
+        // OpenAI's lines of rows without a name have one by their index, as the key does.
+        let shows_key = self.run.input.rows.lines == BatchLines::OpenAi;
+        let has_key = params.temperature != 0.0 || shows_key;
+        let hash = content.of_row(&self.shape, has_key.then_some(key));
         let asked = match self.recover(position, &hash)? {
             Some(reused) => Asked::Reused(reused),
             None => match self.feed.processor.process(position, prompt, params, key) {

@@ -140,7 +140,9 @@ impl Job<'_> {
         let (rows, messages) = channel();
         let (requests, incoming) = channel();
         let processor = engine.input_processor();
-        let base = self.config.sampling_params(processor.default_sampling_params());
+        let defaults = processor.default_sampling_params();
+        let max_tokens = self.config.sampling_params(defaults.clone()).max_tokens;
+        let base = self.config.row_params(defaults);
         let writing = WriteThread::new(
             self.config.clone(),
             format.clone(),
@@ -156,7 +158,7 @@ impl Job<'_> {
             signals: &self.signals,
             started: Instant::now(),
             load_time,
-            max_tokens: base.max_tokens,
+            max_tokens,
             max_model_len: processor.max_model_len(),
             left,
             stats: stats.clone(),
@@ -213,7 +215,8 @@ impl Job<'_> {
         let params = self.config.sampling_params(processor.default_sampling_params());
         let fingerprint = files?.with_engine(loaded.engine.info(), &params);
         let shape = known.map_or_else(|| shape(reading), Ok)?;
-        let format = RowFormat::new(&self.config, &shape)?;
+        let format = RowFormat::new(&self.config, &shape)?
+            .with_system_fingerprint(format!("fp_{}", &fingerprint.id[..16]));
         let model::Loaded { engine, load_time, .. } = loaded;
         Ok(Loaded { engine, load_time, shape, format, fingerprint })
     }

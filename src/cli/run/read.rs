@@ -127,8 +127,8 @@ impl Input {
     /// Reads the first row: an input of the wrong shape is refused before the model is loaded.
     fn open(config: &InputConfig, input: Box<dyn Read + Send>) -> Result<Self, CliError> {
         let refused = |error| CliError::from_input(error, &config.name);
-        let records = Records::open(input, config.format, MAX_LINE).map_err(refused)?;
-        let parser = RowParser::new(&records, &config.rows).map_err(refused)?;
+        let mut records = Records::open(input, config.format, MAX_LINE).map_err(refused)?;
+        let parser = RowParser::new(&mut records, &config.rows).map_err(refused)?;
         let mut input = Self { records, parser, first: None, note: String::new() };
         input.first = input.next().map_err(refused)?;
         if input.first.is_none() {

@@ -11,7 +11,7 @@ use crate::cli::error::CliError;
 use crate::cli::exit::Exit;
 use crate::cli::fields::Passthrough;
 use crate::cli::ledger::{Finished, Ledger, LedgerError, Reused, RowHash, Totals};
-use crate::cli::output::{OutputOptions, RowFormat, Shape, format_row};
+use crate::cli::output::{RowFormat, Shape};
 use crate::cli::progress::Counters;
 use crate::cli::report::Tally;
 use crate::cli::row_error::RowError;
@@ -288,18 +288,8 @@ impl WriteThread {
         result: Result<&RequestOutput, &RowError>,
     ) -> Vec<u8> {
         let mut line = Vec::new();
-        match &self.format {
-            RowFormat::Csv(csv) => csv.format_row(passthrough, result, &mut line),
-            RowFormat::Json => {
-                let options = OutputOptions {
-                    out_field: &self.config.output.field,
-                    full: self.config.output.full,
-                    usage_cached: false,
-                    token_text: &|id| self.processor.token_text(id),
-                };
-                format_row(passthrough, result, &options, &mut line);
-            }
-        }
+        let token_text = |id| self.processor.token_text(id);
+        self.format.format_row(passthrough, result, &token_text, &mut line);
         line
     }
 
