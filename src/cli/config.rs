@@ -14,6 +14,7 @@ use super::error::CliError;
 use super::reader::InputFormat;
 use super::result_file;
 use super::row::{ChatMode, RowOptions};
+use super::shard::{Shard, ShardArg};
 use crate::engine::config::{
     CacheConfig, DType, EngineConfig, GenerationConfigSource, KvCacheDType, LoadFormat,
     ModelConfig, Overflow, ParallelConfig, SchedulerConfig,
@@ -72,6 +73,8 @@ pub struct InputConfig {
     pub rows: RowOptions,
     /// Rows to complete.
     pub limit: Option<u64>,
+    /// Which of them are this process's.
+    pub shard: Shard,
     /// A bad row ends the run.
     pub fail_on_bad_row: bool,
 }
@@ -271,6 +274,7 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
         format,
         rows: RowOptions { chat, template: args.template, prompt_column: args.prompt_column },
         limit: args.limit.map(|limit| limit as u64),
+        shard: args.shard.map_or(Ok(Shard::default()), ShardArg::resolve)?,
         fail_on_bad_row: args.on_bad_row == Some(BadRowArg::Fail),
     })
 }

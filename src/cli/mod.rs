@@ -6,10 +6,12 @@ pub mod completions;
 pub mod config;
 pub mod console;
 pub mod device;
+pub mod diff;
 pub mod error;
 pub mod exit;
 pub mod fields;
 pub mod hub;
+pub mod merge;
 pub mod meter;
 pub mod model;
 #[cfg(test)]
@@ -24,6 +26,7 @@ pub mod row;
 pub mod row_error;
 pub mod row_key;
 pub mod run;
+pub mod shard;
 pub mod signals;
 pub mod style;
 pub mod window;
@@ -56,6 +59,10 @@ pub fn main() -> Exit {
     match command {
         Command::Run(args) => shown(&args.display.clone(), |console| run::run(*args, console)),
         Command::Bench(args) => shown(&args.display.clone(), |console| bench::run(*args, console)),
+        Command::Merge(args) => {
+            shown(&args.display.resolved(), |console| merge::run(&args, console))
+        }
+        Command::Diff(args) => shown(&args.display.resolved(), |console| diff::run(&args, console)),
         Command::Completions { shell } => printed(completions::completions(shell)),
         Command::Man => printed(completions::man()),
     }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::values::positive;
+use crate::cli::shard::{ShardArg, shard_arg};
 
 /// Rows in.
 #[derive(Debug, Default, clap::Args)]
@@ -36,6 +37,10 @@ pub struct InputArgs {
     /// Complete only the first N rows
     #[arg(long, value_name = "N", value_parser = positive)]
     pub limit: Option<usize>,
+    /// Complete only every N-th row, from row I: one of N processes (I from 0). auto and auto/N take
+    /// I from a Slurm array or a Kubernetes Indexed Job
+    #[arg(long, value_name = "I/N", value_parser = shard_arg)]
+    pub shard: Option<ShardArg>,
     /// A bad row becomes an error row (row), or ends the run (fail) [default: row]
     #[arg(long, value_name = "WHAT")]
     pub on_bad_row: Option<BadRowArg>,
