@@ -514,5 +514,11 @@ fn rows_longer_than_any_buffer_pass_in_pieces() {
     let record = |row: usize| format!("{row},\"{}\"\r\n", "x,\n\"\"".repeat(100_000 * row));
     let records: Vec<_> = (0..5).map(record).collect();
     let run = Run::new("csv", "id,response\r\n", &records, 3);
+    let bytes = run.read("s2.csv");
+    let last = bytes.iter().rposition(|byte| *byte == b'x').unwrap();
+    run.write("s2.csv", &[&bytes[..last], b"y", &bytes[last + 1..]].concat());
+    // The part has rows by now; they go with the refusal.
+    run.assert_refused(&run.merge(&["--verify"]), 6, &["s2.csv has the checksum "]);
+    run.write("s2.csv", &bytes);
     run.assert_whole(&run.merge(&["--verify"]));
 }

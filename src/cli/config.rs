@@ -426,6 +426,13 @@ mod tests {
     }
 
     #[test]
+    fn a_shard_is_a_part_of_the_input() {
+        assert_eq!(config("").unwrap().input.shard, Shard::default());
+        let shard = config("--shard 1/3").unwrap().input.shard;
+        assert_eq!(shard, Shard { index: 1, count: 3 });
+    }
+
+    #[test]
     fn what_cannot_be_honoured_is_refused() {
         for (flags, code) in [
             ("--chat-template /nowhere/t.jinja", "chat_template"),

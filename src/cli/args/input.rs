@@ -37,8 +37,11 @@ pub struct InputArgs {
     /// Complete only the first N rows
     #[arg(long, value_name = "N", value_parser = positive)]
     pub limit: Option<usize>,
-    /// Complete only every N-th row, from row I: one of N processes (I from 0). auto and auto/N take
-    /// I from a Slurm array or a Kubernetes Indexed Job
+    /// Complete only rows I, I+N, I+2N, ..., counted from 0; or auto, auto/N
+    ///
+    /// So N processes share an input; `merge` joins their outputs. auto takes I and N from a Slurm
+    /// array; auto/N takes I from the index of a Kubernetes Indexed Job or the id of a Slurm task,
+    /// counted from 0
     #[arg(long, value_name = "I/N", value_parser = shard_arg)]
     pub shard: Option<ShardArg>,
     /// A bad row becomes an error row (row), or ends the run (fail) [default: row]

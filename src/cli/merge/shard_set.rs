@@ -33,7 +33,7 @@ impl ShardFile {
     pub fn read(path: &Path) -> Result<Self, CliError> {
         let unreadable = |what: String| {
             let message = format!("cannot read {}: {what}", path.display());
-            CliError::refused("input", message)
+            CliError::refused("input", message).help("check the names of the shards")
         };
         let found = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?;
         if !found.is_file() {
