@@ -65,7 +65,10 @@ fn row(id: usize, response: &str) -> String {
 }
 
 fn full(id: usize, outputs: &[(&str, &[u32], &str)]) -> String {
-    let part = |(text, token_ids, reason): &(&str, &[u32], &str)| json!({"text": text, "token_ids": token_ids, "finish_reason": reason});
+    let part = |output: &(&str, &[u32], &str)| {
+        let (text, token_ids, reason) = output;
+        json!({"text": text, "token_ids": token_ids, "finish_reason": reason})
+    };
     let parts: Vec<Value> = outputs.iter().map(part).collect();
     let (response, reason) = (outputs[0].0, outputs[0].2);
     let row = json!({"id": id, "response": response, "finish_reason": reason, "outputs": parts});

@@ -167,7 +167,7 @@ fn json_row(fields: &JsonFields, field: &str) -> Option<OutputRow> {
         value.filter(|value| !value.is_null())
     };
     fields.get(field)?;
-    let id = ID_FIELDS.into_iter().find_map(|name| value(name)).map(|id| plain(&id));
+    let id = ID_FIELDS.into_iter().find_map(&value).map(|id| plain(&id));
     let answer = value(field);
     let own_reason = value("finish_reason").map(|reason| plain(&reason));
     let is_error = own_reason.as_deref() == Some("error");
