@@ -17,6 +17,7 @@ use super::overrides::DEFAULT_MAX_TOKENS;
 use super::reader::InputFormat;
 use super::result_file;
 use super::row::{ChatMode, RowOptions};
+use super::shard::{Shard, ShardArg};
 use super::window::WindowLimits;
 use crate::engine::config::{
     CacheConfig, DType, EngineConfig, GenerationConfigSource, KvCacheDType, LoadFormat,
@@ -78,6 +79,8 @@ pub struct InputConfig {
     pub rows: RowOptions,
     /// Rows to complete.
     pub limit: Option<u64>,
+    /// Which of them are this process's.
+    pub shard: Shard,
     /// A bad row ends the run.
     pub fail_on_bad_row: bool,
 }
@@ -317,6 +320,7 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
             lines: BatchLines::Own,
         },
         limit: args.limit.map(|limit| limit as u64),
+        shard: args.shard.map_or(Ok(Shard::default()), ShardArg::resolve)?,
         fail_on_bad_row: args.on_bad_row == Some(BadRowArg::Fail),
     })
 }
@@ -473,6 +477,13 @@ mod tests {
         assert_eq!(config("--format txt").unwrap().input.format, InputFormat::Txt);
         let standard_input = config("--input -").unwrap().input;
         assert_eq!((standard_input.path, standard_input.format), (None, InputFormat::Auto));
+    }
+
+    #[test]
+    fn a_shard_is_a_part_of_the_input() {
+        assert_eq!(config("").unwrap().input.shard, Shard::default());
+        let shard = config("--shard 1/3").unwrap().input.shard;
+        assert_eq!(shard, Shard { index: 1, count: 3 });
     }
 
     #[test]

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fingerprint::Fingerprint;
 use super::ledger::output::Facts;
+use super::shard::Shard;
 
 /// The version of the side file's fields. They are only added to.
 pub const SCHEMA: u32 = 1;
@@ -35,14 +36,14 @@ pub struct Meta {
     /// The file of `--errors`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errors: Option<NamedFile>,
-    /// `jsonl`, `csv` or `tsv`.
-    pub format: String,
+    /// How rows are written.
+    pub format: FileFormat,
     /// `none`, `gzip` or `zstd`.
     pub compression: String,
     /// What its bytes depend on besides the input.
     pub fingerprint: Fingerprint,
     /// Which rows of the input are in it.
-    pub shard: ShardOf,
+    pub shard: Shard,
     /// `--limit`.
     pub limit: Option<u64>,
 }
@@ -101,13 +102,23 @@ pub struct NamedFile {
     pub facts: FileFacts,
 }
 
-/// `--shard`.
+/// How rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ShardOf {
-    /// From 0.
-    pub index: u64,
-    /// 1 if the output has all rows.
-    pub count: u64,
+#[serde(rename_all = "lowercase")]
+pub enum FileFormat {
+    /// A JSON object per line.
+    Jsonl,
+    /// Comma separated, with a header.
+    Csv,
+    /// Tab separated, with a header.
+    Tsv,
+}
+
+impl Meta {
+    /// The side file's text.
+    pub fn text(&self) -> String {
+        serde_json::to_string_pretty(self).expect("plain values") + "\n"
+    }
 }
 
 impl From<Facts> for FileFacts {

@@ -10,12 +10,14 @@ pub mod config;
 pub mod console;
 pub mod custom_ids;
 pub mod device;
+pub mod diff;
 pub mod error;
 pub mod exit;
 pub mod fields;
 pub mod fingerprint;
 pub mod hub;
 pub mod ledger;
+pub mod merge;
 pub mod meta;
 pub mod meter;
 pub mod model;
@@ -32,6 +34,7 @@ pub mod row_error;
 pub mod row_hash;
 pub mod row_key;
 pub mod run;
+pub mod shard;
 pub mod signals;
 pub mod storage;
 pub mod style;
@@ -65,6 +68,10 @@ pub fn main() -> Exit {
         Command::Run(args) => shown(&args.display.clone(), |console| run::run(*args, console)),
         Command::Bench(args) => shown(&args.display.clone(), |console| bench::run(*args, console)),
         Command::Check(args) => shown(&args.display.clone(), |console| check::run(*args, console)),
+        Command::Merge(args) => {
+            shown(&args.display.resolved(), |console| merge::run(&args, console))
+        }
+        Command::Diff(args) => shown(&args.display.resolved(), |console| diff::run(&args, console)),
         Command::Completions { shell } => printed(completions::completions(shell)),
         Command::Man => printed(completions::man()),
     }

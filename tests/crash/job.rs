@@ -9,7 +9,8 @@ use vllm_batch::cli::ledger::record::Header;
 use vllm_batch::cli::ledger::{
     Draft, Finished, Ledger, LedgerError, LedgerOptions, Recovered, RowHash, Totals,
 };
-use vllm_batch::cli::meta::{InputFacts, Meta, NamedFile, RowCounts, ShardOf, TokenCounts};
+use vllm_batch::cli::meta::{FileFormat, InputFacts, Meta, NamedFile, RowCounts, TokenCounts};
+use vllm_batch::cli::shard::Shard;
 
 use crate::disk::{MemoryDisk, Tree};
 use crate::random::Random;
@@ -155,10 +156,10 @@ impl Job {
             input: InputFacts::default(),
             output: totals.output.clone().into(),
             errors: errors.map(|facts| NamedFile { path: ERRORS.into(), facts: facts.into() }),
-            format: "jsonl".into(),
+            format: FileFormat::Jsonl,
             compression: "none".into(),
             fingerprint: Fingerprint::default(),
-            shard: ShardOf { index: 0, count: 1 },
+            shard: Shard::default(),
             limit: None,
         };
         serde_json::to_string(&meta).expect("plain values")

@@ -72,6 +72,29 @@ pub struct DisplayArgs {
     pub color: Option<ColorArg>,
 }
 
+/// What commands without progress show on standard error.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Display")]
+pub struct MessageArgs {
+    /// Errors only
+    #[arg(short = 'q', long, action = clap::ArgAction::Count)]
+    pub quiet: u8,
+    /// Say more
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
+    /// Colours [default: auto, on a terminal; NO_COLOR and FORCE_COLOR are heeded]
+    #[arg(long, value_name = "WHEN")]
+    pub color: Option<ColorArg>,
+}
+
+impl MessageArgs {
+    /// The same, as a console takes it.
+    pub fn resolved(&self) -> DisplayArgs {
+        let progress = Some(ProgressArg::None);
+        DisplayArgs { quiet: self.quiet, verbose: self.verbose, progress, color: self.color }
+    }
+}
+
 /// `--progress`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum ProgressArg {

@@ -213,6 +213,21 @@ impl Draft {
         self.journal.as_ref().map(LockedJournal::path)
     }
 
+    /// The output alone, for rows that come in order and need no journal; and the lock on it.
+    ///
+    /// # Errors
+    /// There is an output, or one of an unfinished run.
+    pub fn into_output(self) -> Result<(Output, Option<LockedJournal>), LedgerError> {
+        let Self { storage, path, stream, journal, found, complete, .. } = self;
+        match (stream, path) {
+            (Some(stream), _) => Ok((Output::to_stream(stream), journal)),
+            (None, Some(path)) if complete.is_some() => Err(LedgerError::Exists(path)),
+            (None, Some(path)) if found.is_some() => Err(LedgerError::Unfinished(part_of(&path))),
+            (None, Some(path)) => Ok((Output::to_file(storage, &path), journal)),
+            (None, None) => unreachable!("an output is a stream or a file"),
+        }
+    }
+
     /// Begins or continues. Nothing is written before the first row comes.
     ///
     /// # Errors

@@ -104,8 +104,21 @@ impl Output {
     /// # Errors
     /// It cannot be written.
     pub fn emit(&mut self, row: &[u8]) -> Result<(), LedgerError> {
+        self.add_piece(row);
+        self.end_row()
+    }
+
+    /// Takes a piece of the next row.
+    pub fn add_piece(&mut self, piece: &[u8]) {
+        self.buffer.extend_from_slice(piece);
+    }
+
+    /// The row whose pieces came is whole.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn end_row(&mut self) -> Result<(), LedgerError> {
         self.num_rows += 1;
-        self.buffer.extend_from_slice(row);
         let limit = if self.compression == Compression::None { BUFFER } else { MEMBER };
         if self.buffer.len() >= limit { self.write_buffer() } else { Ok(()) }
     }
@@ -159,6 +172,11 @@ impl Output {
             Target::Stream(_) => None,
             Target::File(part) => Some(&part.part),
         }
+    }
+
+    /// Whether something was handed to the system.
+    pub fn has_begun(&self) -> bool {
+        self.bytes > 0
     }
 
     /// Gives the file its name, for good.

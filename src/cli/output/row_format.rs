@@ -8,6 +8,7 @@ use crate::cli::config::RunConfig;
 use crate::cli::error::CliError;
 use crate::cli::exit::Exit;
 use crate::cli::fields::Passthrough;
+use crate::cli::meta::FileFormat;
 use crate::cli::reader::InputFormat;
 use crate::cli::row_error::RowError;
 use crate::engine::request::RequestOutput;
@@ -82,12 +83,12 @@ impl RowFormat {
         })
     }
 
-    /// What the output is, as a word.
-    pub fn name(&self) -> &'static str {
+    /// What the output is, for its side file.
+    pub fn file_format(&self) -> FileFormat {
         match self {
-            RowFormat::Json(_) => "jsonl",
-            RowFormat::Csv(csv) if csv.delimiter == b'\t' => "tsv",
-            RowFormat::Csv(_) => "csv",
+            RowFormat::Json(_) => FileFormat::Jsonl,
+            RowFormat::Csv(csv) if csv.delimiter == b'\t' => FileFormat::Tsv,
+            RowFormat::Csv(_) => FileFormat::Csv,
         }
     }
 

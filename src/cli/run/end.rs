@@ -16,7 +16,7 @@ use crate::cli::console::Console;
 use crate::cli::error::CliError;
 use crate::cli::exit::Exit;
 use crate::cli::fingerprint::Fingerprint;
-use crate::cli::meta::{self, InputFacts, Meta, NamedFile, ShardOf};
+use crate::cli::meta::{self, InputFacts, Meta, NamedFile};
 use crate::cli::output::RowFormat;
 use crate::cli::progress::{Counters, Progress};
 use crate::cli::report::Report;
@@ -228,7 +228,7 @@ impl Job<'_> {
     /// What will be said beside the output when it is complete.
     pub fn side_text(&self, fingerprint: Fingerprint, format: &RowFormat) -> SideText {
         let config = self.config.clone();
-        let format = format.name();
+        let format = format.file_format();
         Box::new(move |totals, tally, input| {
             let errors = config.output.errors.as_ref().zip(totals.errors.clone());
             let named = |(path, facts): (&PathBuf, crate::cli::ledger::output::Facts)| NamedFile {
@@ -252,13 +252,13 @@ impl Job<'_> {
                 },
                 output: totals.output.clone().into(),
                 errors: errors.map(named),
-                format: format.to_owned(),
+                format,
                 compression: compression.unwrap_or(Compression::None).name().to_owned(),
                 fingerprint,
-                shard: ShardOf { index: 0, count: 1 },
+                shard: config.input.shard,
                 limit: config.input.limit,
             };
-            serde_json::to_string_pretty(&meta).expect("plain values") + "\n"
+            meta.text()
         })
     }
 }

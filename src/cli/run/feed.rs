@@ -98,6 +98,13 @@ impl Feeder<'_> {
     /// Sends a row to who writes it, and its request to the engine. False: nobody listens any more.
     fn feed_row(&mut self, parsed: Parsed) -> Result<bool, CliError> {
         let Parsed { bytes, content, row } = parsed;
+        let index = match &row {
+            Ok(row) => row.index,
+            Err(bad) => bad.index,
+        };
+        if !self.run.input.shard.owns(index) {
+            return Ok(true);
+        }
         let position = self.position;
         self.position += 1;
         let (line, passthrough, asked) = match row {
