@@ -216,6 +216,7 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
         },
         allow_special: args.input.allow_special,
         chat_date: chat_date()?,
+        on_lost_file: None,
     })
 }
 

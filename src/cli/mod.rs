@@ -10,6 +10,7 @@ pub mod error;
 pub mod exit;
 pub mod fields;
 pub mod hub;
+pub mod lost_file;
 pub mod meter;
 pub mod model;
 #[cfg(test)]

@@ -8,6 +8,7 @@ use super::console::{Console, ProgressMode};
 use super::error::{CliError, sanitized};
 use super::exit::Exit;
 use super::hub::{self, HubEnvironment, HubError, ModelRequest, Need, progress};
+use super::lost_file::ON_LOST_FILE;
 use crate::engine::Engine;
 use crate::engine::config::LoadFormat;
 
@@ -38,6 +39,7 @@ pub fn load(config: &RunConfig, console: &Console) -> Result<Loaded, CliError> {
     let folders = resolve(&config.model, engine_config.model.load_format, shows_progress)?;
     engine_config.model.model_dir = folders.model.clone();
     engine_config.model.tokenizer_dir = folders.tokenizer;
+    engine_config.model.on_lost_file = Some(ON_LOST_FILE);
     console.detail(&format!("{engine_config:#?}"));
     let loading = Instant::now();
     let engine = Engine::load(&engine_config)?;
