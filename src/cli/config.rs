@@ -259,6 +259,7 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
         },
         allow_special: args.input.allow_special,
         chat_date: RunDate::default(),
+        on_lost_file: None,
     })
 }
 

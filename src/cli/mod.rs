@@ -17,6 +17,7 @@ pub mod fields;
 pub mod fingerprint;
 pub mod hub;
 pub mod ledger;
+pub mod lost_file;
 pub mod merge;
 pub mod meta;
 pub mod meter;

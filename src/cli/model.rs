@@ -8,6 +8,7 @@ use super::console::{Console, ProgressMode};
 use super::error::{CliError, sanitized};
 use super::exit::Exit;
 use super::hub::{self, HubEnvironment, HubError, ModelRequest, Need, progress};
+use super::lost_file::ON_LOST_FILE;
 use crate::engine::Engine;
 use crate::engine::config::LoadFormat;
 
@@ -59,6 +60,7 @@ pub fn load_from(
     let mut engine_config = config.engine.clone();
     engine_config.model.model_dir = folders.model.clone();
     engine_config.model.tokenizer_dir = folders.tokenizer.clone();
+    engine_config.model.on_lost_file = Some(ON_LOST_FILE);
     console.detail(&format!("{engine_config:#?}"));
     let loading = Instant::now();
     let engine = Engine::load(&engine_config)?;

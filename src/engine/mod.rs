@@ -7,6 +7,7 @@ pub mod completion;
 pub mod config;
 pub mod device;
 pub mod executor;
+mod files;
 pub mod input_processor;
 pub mod model;
 pub mod model_executor;
@@ -280,7 +281,7 @@ fn load_input_processor(
     };
     let mut generation_config = GenerationConfig::from_dir(generation_dir)?;
     if generation_config.eos_token_ids.is_empty() {
-        generation_config.eos_token_ids = hf_config.eos_token_ids();
+        generation_config.eos_token_ids = hf_config.eos_token_ids()?;
     }
     if config.model.generation_config == GenerationConfigSource::Vllm {
         // EOS ids are merged all the same, as vLLM does.
