@@ -115,6 +115,11 @@ impl ChatTemplate {
             .map_err(|error| TextError::Model(format!("chat template: {error}")))
     }
 
+    /// Whether it may write the date.
+    pub fn shows_date(&self) -> bool {
+        self.source.contains("strftime_now")
+    }
+
     fn compile(
         sources: Vec<(&'static str, String)>,
         special_tokens: BTreeMap<String, String>,
