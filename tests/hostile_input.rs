@@ -20,6 +20,7 @@ const MAX_RESIDENT: u64 = 256 << 10;
 /// A row that every input here may have.
 const GOOD: &str = r#"{"prompt":"a"}"#;
 
+#[expect(clippy::disallowed_methods, reason = "tests may be steered by the environment")]
 fn soak() -> bool {
     std::env::var("VLLM_BATCH_SOAK").is_ok_and(|value| value == "1")
 }
@@ -317,8 +318,8 @@ fn check(flags: &[&str]) -> (Child, BufReader<ChildStderr>) {
     (child, stderr)
 }
 
-/// What `check` says of an input, the last line of which is a bad row and says so; and the most memory that
-/// it had, in KiB. It is asked when that line is reported, while the input is still open.
+/// What `check` says of an input, the last line of which is a bad row and says so; and the most
+/// memory that it had, in KiB. It is asked when that line is reported, while the input is open.
 fn checked(format: &str, write: impl FnOnce(&mut dyn Write) + Send) -> (String, u64) {
     let (mut child, mut stderr) = check(&["--format", format]);
     let mut stdin = child.stdin.take().expect("piped");
@@ -330,7 +331,8 @@ fn checked(format: &str, write: impl FnOnce(&mut dyn Write) + Send) -> (String, 
             stdin.flush().expect("the child reads");
             stdin
         });
-        while !said.contains("the last line") && stderr.read_line(&mut said).expect("text") > 0 {}
+        let mut more = || stderr.read_line(&mut said).expect("text") > 0 && !said.contains(MARK);
+        while more() {}
         let status = fs::read_to_string(format!("/proc/{id}/status")).expect("it is running");
         drop(writing.join().expect("the child reads to the end"));
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -342,7 +344,10 @@ fn checked(format: &str, write: impl FnOnce(&mut dyn Write) + Send) -> (String, 
     (said, resident)
 }
 
-/// The last line of these inputs, `"` missing.
+/// What the last line of these inputs says.
+const MARK: &str = "the last line";
+
+/// That line in JSON, `"` missing.
 const LAST: &str = "\n{\"prompt\":\"the last line}\n";
 
 #[test]
