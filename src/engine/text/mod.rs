@@ -10,11 +10,13 @@ mod dialect;
 mod filters;
 mod python;
 mod python_methods;
+mod regex_guard;
 mod run_date;
 mod split_regex;
 mod stop;
 mod tokenizer;
 mod tokenizer_files;
+mod tokenizer_limits;
 
 pub use chat_template::{ChatOptions, ChatTemplate};
 pub use contained::is_contained;
@@ -55,6 +57,11 @@ impl TextError {
             code: "tokenize",
             message: format!("the text cannot be tokenized: {message}"),
         }
+    }
+
+    /// The tokenizers crate panicked.
+    fn tokenizer_failed() -> Self {
+        Self::tokenize("the tokenizer failed on it")
     }
 }
 
