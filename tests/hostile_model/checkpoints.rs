@@ -145,11 +145,11 @@ fn an_index_names_files_of_its_folder_only() {
         let mut index = index.clone();
         index["weight_map"][&first] = name.into();
         folder.write(INDEX, index.to_string());
-        folder.run(&[prompt("a")], &[]).assert_refused(name, "no plain file name");
+        folder.run(&[prompt("a")], &[]).assert_refused(name, INDEX);
     }
     for (name, wanted) in [
-        ("pytorch_model.bin", "no safetensors file"),
-        ("model-00009-of-00003.safetensors", "No such file"),
+        ("pytorch_model.bin", "not a safetensors file"),
+        ("model-00009-of-00003.safetensors", "model-00009-of-00003.safetensors"),
     ] {
         let mut index = index.clone();
         index["weight_map"][&first] = name.into();
@@ -201,7 +201,9 @@ fn what_is_no_regular_file_is_refused_and_not_waited_for() {
     fs::write(folder.path().join("elsewhere"), shard).unwrap();
     for target in ["../elsewhere", "/dev/zero", "/etc/passwd"] {
         symlink(target, &path).unwrap();
-        folder.run(&[prompt("a")], &[]).assert_refused(target, "a link that leaves the model folder");
+        folder
+            .run(&[prompt("a")], &[])
+            .assert_refused(target, "a link that leaves the model folder");
         fs::remove_file(&path).unwrap();
     }
     symlink("../nowhere", &path).unwrap();

@@ -82,14 +82,22 @@ struct Run {
 impl Run {
     #[track_caller]
     fn of(command: &mut Command) -> Self {
+        let mut run = Self::of_any(command);
+        let parse = |line: &str| serde_json::from_str(line).expect(line);
+        run.rows = run.stdout.lines().map(parse).collect();
+        run
+    }
+
+    /// Of a command whose output is not rows.
+    #[track_caller]
+    fn of_any(command: &mut Command) -> Self {
         let started = Instant::now();
         let pipe = || Stdio::piped();
         let child = command.stdin(Stdio::null()).stdout(pipe()).stderr(pipe()).spawn().unwrap();
         let Output { status, stdout, stderr } = wait(child, started);
         let (stdout, stderr) =
             (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
-        let rows = stdout.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
-        Self { code: status.code(), rows, stdout, stderr }
+        Self { code: status.code(), rows: Vec::new(), stdout, stderr }
     }
 
     /// The model was refused, by one message that says so.
@@ -100,7 +108,7 @@ impl Run {
         let lines: Vec<&str> = self.stderr.lines().collect();
         let has_help = lines.get(1).is_none_or(|line| line.starts_with("help: "));
         assert!(lines.len() <= 2 && has_help, "{what}: {}", self.stderr);
-        assert!(lines[0].starts_with("error[model]: "), "{what}: {}", self.stderr);
+        assert!(lines[0].starts_with("error[model"), "{what}: {}", self.stderr);
         assert!(self.stderr.contains(wanted), "{what}: {} lacks {wanted}", self.stderr);
         assert!(self.stderr.len() < 1000, "{what}: {} bytes", self.stderr.len());
     }

