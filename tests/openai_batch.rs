@@ -2,8 +2,9 @@
 //! out. Answers are the demo model's, greedy; ids are a function of each row's text.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
@@ -31,9 +32,19 @@ fn run(folder: &Path, rows: &[&str], flags: &[&str]) -> Run {
     let text = |bytes| String::from_utf8(bytes).unwrap();
     Run {
         code: output.status.code(),
-        lines: text(output.stdout).lines().map(str::to_owned).collect(),
+        lines: text(output.stdout).lines().map(without_fingerprint).collect(),
         errors: text(output.stderr),
     }
+}
+
+/// The fingerprint says which kernels ran, so it is another on another machine.
+fn without_fingerprint(line: &str) -> String {
+    let Some((before, rest)) = line.split_once("\"system_fingerprint\":\"fp_") else {
+        return line.to_owned();
+    };
+    let (digits, after) = rest.split_once('"').unwrap();
+    assert!(digits.len() == 16 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()), "{line}");
+    format!("{before}\"system_fingerprint\":null{after}")
 }
 
 fn folder() -> tempfile::TempDir {
@@ -276,4 +287,34 @@ fn batch_requests_say_themselves_whether_they_are_chat() {
     let refused = run(folder.path(), &[r#"{"prompt":"a"}"#], &flags);
     assert_eq!((refused.code, out.exists()), (Some(2), false));
     assert!(refused.errors.contains("the lines are JSON, not CSV"), "{}", refused.errors);
+}
+
+#[test]
+fn equal_ids_are_refused_with_both_lines() {
+    let folder = folder();
+    let out = folder.path().join("out.jsonl");
+    let output = run(folder.path(), &[CHAT, TEXT, CHAT], &["--out", out.to_str().unwrap()]);
+    assert_eq!(output.code, Some(2), "{}", output.errors);
+    let message = "in.jsonl:3: custom_id \"chat\" is that of line 1 too";
+    assert!(output.errors.contains("error[duplicate_id]: "), "{}", output.errors);
+    assert!(output.errors.contains(message), "{}", output.errors);
+    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
+    assert_eq!(left.len(), 1, "the input alone");
+    // A stream cannot be looked at before: the later row fails, the others are answered.
+    let mut child = Command::new(env!("CARGO_BIN_EXE_vllm-batch"))
+        .args(["run", "-q", "--model", DEMO])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let rows = [CHAT, TEXT, CHAT].join("\n");
+    child.stdin.take().unwrap().write_all(rows.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let status: Vec<_> = lines.iter().map(|line| &line["response"]["status_code"]).collect();
+    assert_eq!(status, [200, 200, 400]);
+    assert_eq!(lines[2]["response"]["body"]["error"]["code"], "duplicate_id");
 }
