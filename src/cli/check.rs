@@ -90,7 +90,7 @@ impl<'a> Check<'a> {
     fn read(&mut self) -> Result<(), InputError> {
         let format = FormatArg::resolve(self.args.format, self.path);
         let mut records = Records::open(self.open()?, format, MAX_LINE)?;
-        let mut parser = RowParser::new(&records, &self.options())?;
+        let mut parser = RowParser::new(&mut records, &self.options())?;
         let limit = self.args.limit.map_or(u64::MAX, |limit| limit as u64);
         while self.num_rows < limit {
             let record = records.next();
@@ -120,7 +120,12 @@ impl<'a> Check<'a> {
             _ => ChatMode::Auto,
         };
         let CheckArgs { template, prompt_column, .. } = self.args;
-        RowOptions { chat, template: template.clone(), prompt_column: prompt_column.clone() }
+        RowOptions {
+            chat,
+            template: template.clone(),
+            prompt_column: prompt_column.clone(),
+            ..RowOptions::default()
+        }
     }
 
     /// Says what is wrong with a row. A bad one may have another's id on top.

@@ -23,7 +23,12 @@ pub fn man() -> io::Result<()> {
     command.build();
     let mut page = Vec::new();
     clap_mangen::Man::new(command.clone()).render(&mut page)?;
-    for (name, full_name) in [("run", "vllm-batch run"), ("bench", "vllm-batch bench")] {
+    for (name, full_name) in [
+        ("run", "vllm-batch run"),
+        ("bench", "vllm-batch bench"),
+        ("merge", "vllm-batch merge"),
+        ("diff", "vllm-batch diff"),
+    ] {
         let subcommand = command.find_subcommand(name).expect("it is in the table").clone();
         writeln!(page, ".SH \"THE {} COMMAND\"", name.to_uppercase())?;
         let man = clap_mangen::Man::new(subcommand.name(full_name));

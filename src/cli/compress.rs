@@ -36,6 +36,15 @@ impl Compression {
         }
     }
 
+    /// As a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Compression::None => "none",
+            Compression::Gzip => "gzip",
+            Compression::Zstd => "zstd",
+        }
+    }
+
     /// Appends one complete member or frame that holds `block`: the same bytes for the same block,
     /// always. Members of consecutive blocks decode to the blocks, joined.
     pub fn encode(self, block: &[u8], out: &mut Vec<u8>) {

@@ -9,11 +9,16 @@ use super::args::{
     BadRowArg, DTypeArg, EngineArgs, FormatArg, InputArgs, KvCacheDTypeArg, LoadFormatArg,
     OutputFormatArg, OverflowArg, RunArgs, SamplingArgs,
 };
+use super::batch_line::BatchLines;
 use super::device::device_config;
 use super::error::CliError;
+use super::output::Detail;
+use super::overrides::DEFAULT_MAX_TOKENS;
 use super::reader::InputFormat;
 use super::result_file;
 use super::row::{ChatMode, RowOptions};
+use super::shard::{Shard, ShardArg};
+use super::window::WindowLimits;
 use crate::engine::config::{
     CacheConfig, DType, EngineConfig, GenerationConfigSource, KvCacheDType, LoadFormat,
     ModelConfig, Overflow, ParallelConfig, SchedulerConfig,
@@ -21,11 +26,11 @@ use crate::engine::config::{
 use crate::engine::request::{NumLogprobs, SamplingParams};
 use crate::engine::text::RunDate;
 
-/// `max_tokens` where neither row, flag nor generation_config.json says it.
-const DEFAULT_MAX_TOKENS: u32 = 512;
-/// Rows read ahead of what is written: enough for the scheduler to choose from.
+/// Rows that are computed or wait for it: enough for the scheduler to choose from.
 const MIN_WINDOW_ROWS: usize = 4096;
 const WINDOW_BYTES: usize = 256 << 20;
+/// Rows that wait on disk for a slow earlier one. Each takes some tens of bytes of memory.
+const MAX_AHEAD: u64 = 1 << 18;
 
 /// A run, resolved.
 #[derive(Debug)]
@@ -40,10 +45,12 @@ pub struct RunConfig {
     pub output: OutputConfig,
     /// Sampling flags as typed.
     pub sampling: SamplingArgs,
-    /// Rows that may be read and not yet written.
-    pub window_rows: usize,
-    /// Bytes of such rows.
-    pub window_bytes: usize,
+    /// How far reading may be ahead.
+    pub window: WindowLimits,
+    /// When the run began, in seconds since 1970: what chat templates and `created` see.
+    pub started: i64,
+    /// It is SOURCE_DATE_EPOCH.
+    date_is_fixed: bool,
 }
 
 /// Which model, before it is found.
@@ -60,7 +67,7 @@ pub struct ModelSource {
 }
 
 /// Where rows come from.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct InputConfig {
     /// None: standard input.
     pub path: Option<PathBuf>,
@@ -72,6 +79,8 @@ pub struct InputConfig {
     pub rows: RowOptions,
     /// Rows to complete.
     pub limit: Option<u64>,
+    /// Which of them are this process's.
+    pub shard: Shard,
     /// A bad row ends the run.
     pub fail_on_bad_row: bool,
 }
@@ -83,14 +92,20 @@ pub struct OutputConfig {
     pub path: Option<PathBuf>,
     /// Field of the answer.
     pub field: String,
-    /// Every output with token ids.
-    pub full: bool,
+    /// Whether every output is written.
+    pub detail: Detail,
     /// Replace what exists.
     pub overwrite: bool,
     /// JSON summary.
     pub stats: Option<PathBuf>,
     /// When to give up.
     pub max_errors: Option<MaxErrors>,
+    /// Where error rows go instead.
+    pub errors: Option<PathBuf>,
+    /// The journal, where it is not beside the output.
+    pub journal: Option<PathBuf>,
+    /// Ask error rows again.
+    pub retry_failed: bool,
 }
 
 impl RunConfig {
@@ -99,8 +114,15 @@ impl RunConfig {
     /// # Errors
     /// Flags that cannot be honoured, or files that they name and that are not there.
     pub fn new(args: RunArgs) -> Result<Self, CliError> {
-        let engine = engine_config(&args)?;
-        let window_rows = MIN_WINDOW_ROWS.max(16 * engine.scheduler.max_num_seqs);
+        let mut engine = engine_config(&args)?;
+        let window = WindowLimits {
+            max_rows: MIN_WINDOW_ROWS.max(16 * engine.scheduler.max_num_seqs),
+            max_bytes: WINDOW_BYTES,
+            max_ahead: MAX_AHEAD,
+        };
+        let fixed = source_date_epoch()?;
+        let (started, date_is_fixed) = (fixed.unwrap_or_else(now), fixed.is_some());
+        engine.model.chat_date = RunDate::from_unix(started);
         let output = output_config(&args)?;
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
         let model = ModelSource {
@@ -109,10 +131,18 @@ impl RunConfig {
             revision: args.model.revision,
             download_dir: args.model.download_dir,
         };
-        let input = input_config(args.input, std::io::stdin().is_terminal())?;
+        let mut input = input_config(args.input, std::io::stdin().is_terminal())?;
+        input.rows.lines = batch_lines(args.output.output_format);
         let sampling = args.sampling;
-        let window_bytes = WINDOW_BYTES;
-        Ok(Self { engine, model, input, output, sampling, window_rows, window_bytes })
+        Ok(Self { engine, model, input, output, sampling, window, started, date_is_fixed })
+    }
+
+    /// The run is one that began at this time.
+    pub fn begin_at(&mut self, started: i64) {
+        if !self.date_is_fixed {
+            self.started = started;
+            self.engine.model.chat_date = RunDate::from_unix(started);
+        }
     }
 
     /// Refuses flags that would make an error row of every row without its own values. Token ids
@@ -142,8 +172,16 @@ impl RunConfig {
             .help(help))
     }
 
-    /// What rows start from: the model's defaults with the flags over them.
+    /// The model's defaults with the flags over them, and the default length of rows.
     pub fn sampling_params(&self, model_defaults: SamplingParams) -> SamplingParams {
+        let params = self.row_params(model_defaults);
+        let max_tokens = params.max_tokens.or(Some(DEFAULT_MAX_TOKENS));
+        SamplingParams { max_tokens, ..params }
+    }
+
+    /// What rows start from: the model's defaults with the flags over them. `max_tokens` is None
+    /// where nobody says it, since its default is the row's: OpenAI's endpoints have their own.
+    pub fn row_params(&self, model_defaults: SamplingParams) -> SamplingParams {
         overlay(&self.sampling, model_defaults)
     }
 }
@@ -215,34 +253,36 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
             Some(OverflowArg::TruncateRight) => Overflow::TruncateRight,
         },
         allow_special: args.input.allow_special,
-        chat_date: chat_date()?,
+        chat_date: RunDate::default(),
+        on_lost_file: None,
     })
 }
 
+/// The time that reproducible builds set: it makes runs of different days equal.
 #[expect(
     clippy::disallowed_methods,
     reason = "the variable is a convention of reproducible builds"
 )]
-fn source_date_epoch() -> Option<String> {
-    std::env::var("SOURCE_DATE_EPOCH").ok()
+fn source_date_epoch() -> Result<Option<i64>, CliError> {
+    let Ok(text) = std::env::var("SOURCE_DATE_EPOCH") else { return Ok(None) };
+    text.parse().map(Some).map_err(|_| {
+        let message = format!("SOURCE_DATE_EPOCH={text} is no number of seconds");
+        CliError::refused("environment", message)
+    })
 }
 
-/// The date that chat templates see: SOURCE_DATE_EPOCH where it is set, else now, in UTC. It is
-/// read once, so that all rows of a run see the same.
-fn chat_date() -> Result<RunDate, CliError> {
-    let seconds = match source_date_epoch() {
-        Some(text) => text.parse().map_err(|_| {
-            CliError::refused(
-                "environment",
-                format!("SOURCE_DATE_EPOCH={text} is no number of seconds"),
-            )
-        })?,
-        None => {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            now.as_secs() as i64
-        }
-    };
-    Ok(RunDate::from_unix(seconds))
+/// Which rows become batch lines: whoever asks for our rows gets ours.
+fn batch_lines(format: Option<OutputFormatArg>) -> BatchLines {
+    match format {
+        None | Some(OutputFormatArg::Auto) => BatchLines::Own,
+        Some(OutputFormatArg::Simple | OutputFormatArg::Full) => BatchLines::Never,
+        Some(OutputFormatArg::OpenAi) => BatchLines::OpenAi,
+    }
+}
+
+/// Seconds since 1970.
+pub fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64
 }
 
 fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig, CliError> {
@@ -269,8 +309,14 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
         name: path.as_ref().map_or("<stdin>".to_owned(), |path| path.display().to_string()),
         path,
         format,
-        rows: RowOptions { chat, template: args.template, prompt_column: args.prompt_column },
+        rows: RowOptions {
+            chat,
+            template: args.template,
+            prompt_column: args.prompt_column,
+            lines: BatchLines::Own,
+        },
         limit: args.limit.map(|limit| limit as u64),
+        shard: args.shard.map_or(Ok(Shard::default()), ShardArg::resolve)?,
         fail_on_bad_row: args.on_bad_row == Some(BadRowArg::Fail),
     })
 }
@@ -283,10 +329,17 @@ fn output_config(args: &RunArgs) -> Result<OutputConfig, CliError> {
     Ok(OutputConfig {
         path: output.out.clone().filter(|path| path != Path::new("-")),
         field: output.out_field.clone().unwrap_or_else(|| "response".to_owned()),
-        full: output.output_format == Some(OutputFormatArg::Full),
+        detail: match output.output_format {
+            None | Some(OutputFormatArg::Auto | OutputFormatArg::OpenAi) => Detail::Auto,
+            Some(OutputFormatArg::Simple) => Detail::Simple,
+            Some(OutputFormatArg::Full) => Detail::Full,
+        },
         overwrite: output.overwrite,
         stats: output.stats.clone(),
         max_errors: output.max_errors,
+        errors: output.errors.clone(),
+        journal: output.journal.clone(),
+        retry_failed: output.retry_failed,
     })
 }
 
@@ -314,7 +367,7 @@ fn overlay(args: &SamplingArgs, base: SamplingParams) -> SamplingParams {
         stop: text(&args.stop, base.stop),
         stop_token_ids: args.stop_token_ids.clone().unwrap_or(base.stop_token_ids),
         ignore_eos: args.ignore_eos || base.ignore_eos,
-        max_tokens: args.max_tokens.or(base.max_tokens).or(Some(DEFAULT_MAX_TOKENS)),
+        max_tokens: args.max_tokens.or(base.max_tokens),
         min_tokens: args.min_tokens.map_or(base.min_tokens, |n| n.min(u32::MAX as usize) as u32),
         logprobs: args.logprobs.map(top).or(base.logprobs),
         prompt_logprobs: args.prompt_logprobs.map(top).or(base.prompt_logprobs),
@@ -358,6 +411,7 @@ mod tests {
         let params = config("--top-k -1 --seed 7").unwrap().sampling_params(model());
         assert_eq!((params.temperature, params.top_k, params.seed), (0.6, 0, None));
         assert_eq!(params.max_tokens, Some(512));
+        assert_eq!(config("").unwrap().row_params(model()).max_tokens, None);
         let given = SamplingParams { max_tokens: Some(99), ..model() };
         assert_eq!(config("").unwrap().sampling_params(given.clone()).max_tokens, Some(99));
         let params = config("--max-tokens 3 --logprobs -1").unwrap().sampling_params(given);
@@ -397,7 +451,7 @@ mod tests {
         let EngineConfig { model, cache, scheduler, parallel, device } = &config.engine;
         assert_eq!((&device.kind, device.enforce_eager), (&DeviceKind::Cuda(1), true));
         assert_eq!(device.quantization, Some(Quantization::Fp8));
-        assert_eq!((scheduler.max_num_seqs, config.window_rows), (1000, 16000));
+        assert_eq!((scheduler.max_num_seqs, config.window.max_rows), (1000, 16000));
         assert_eq!((cache.num_blocks, cache.enable_prefix_caching), (Some(9), false));
         assert_eq!((cache.memory_share, parallel.num_threads), (Some(0.5), Some(3)));
         assert_eq!((model.dtype, model.seed), (Some(DType::BFloat16), 7));
@@ -419,6 +473,13 @@ mod tests {
         assert_eq!(config("--format txt").unwrap().input.format, InputFormat::Txt);
         let standard_input = config("--input -").unwrap().input;
         assert_eq!((standard_input.path, standard_input.format), (None, InputFormat::Auto));
+    }
+
+    #[test]
+    fn a_shard_is_a_part_of_the_input() {
+        assert_eq!(config("").unwrap().input.shard, Shard::default());
+        let shard = config("--shard 1/3").unwrap().input.shard;
+        assert_eq!(shard, Shard { index: 1, count: 3 });
     }
 
     #[test]

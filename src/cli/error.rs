@@ -5,10 +5,10 @@ use std::fmt::Write;
 use std::io;
 
 use super::exit::Exit;
+use super::ledger::LedgerError;
 use super::reader::InputError;
 use super::row_error::{Excerpt, RowError};
 use super::style::Style;
-use super::writer::OutputError;
 use crate::engine::EngineError;
 
 /// Why the run ends early. Bad rows are not errors of this kind: they are rows of the output.
@@ -129,24 +129,39 @@ impl CliError {
     }
 
     /// Output that cannot be written, at the start of a run.
-    pub fn from_output(error: OutputError) -> Self {
+    pub fn from_output(error: LedgerError) -> Self {
         let (exit, code, help) = match &error {
-            OutputError::Exists(_) => {
+            LedgerError::Exists(_) => {
                 let help = "choose another --out, or replace it with --overwrite";
                 (Exit::OutputExists, "output_exists", Some(help))
             }
-            OutputError::Unfinished(_) => {
+            LedgerError::Complete { .. } => {
+                let help = "choose another --out, or begin anew with --overwrite";
+                (Exit::OutputExists, "output_complete", Some(help))
+            }
+            LedgerError::Unfinished(_) => {
                 let help = "move it away, or give --overwrite";
                 (Exit::OutputExists, "output_unfinished", Some(help))
             }
-            OutputError::Locked(_) => {
+            LedgerError::Locked(_) => {
                 let help = "wait until it ends, or choose another --out";
                 (Exit::OutputExists, "output_locked", Some(help))
             }
-            OutputError::SameAsInput(_) => (Exit::Refused, "output", Some("choose another --out")),
-            OutputError::BrokenPipe => (Exit::BrokenPipe, "broken_pipe", None),
-            OutputError::Full(_) => (Exit::Stopped, "disk_full", Some("free some space")),
-            OutputError::Io { .. } => (Exit::Refused, "output", None),
+            LedgerError::NoJournal(_) => {
+                let help = "move it away, or begin anew with --overwrite";
+                (Exit::OutputExists, "journal", Some(help))
+            }
+            LedgerError::Differs { .. } => {
+                let help = "give the flags and the model of that run to continue it, or begin anew \
+                            with --overwrite";
+                (Exit::OutputExists, "journal_differs", Some(help))
+            }
+            LedgerError::SameAsInput(_) | LedgerError::Twice(_) => {
+                (Exit::Refused, "output", Some("choose another name"))
+            }
+            LedgerError::BrokenPipe => (Exit::BrokenPipe, "broken_pipe", None),
+            LedgerError::Full { .. } => (Exit::Stopped, "disk_full", Some("free some space")),
+            LedgerError::Io { .. } => (Exit::Refused, "output", None),
         };
         let help = help.map(str::to_owned);
         Self { help, ..Self::new(exit, code, error.to_string()) }
@@ -154,7 +169,7 @@ impl CliError {
 
     /// Output that cannot be written in the middle of a run: what was written stays, so it is no
     /// refusal.
-    pub fn from_output_midway(error: OutputError) -> Self {
+    pub fn from_output_midway(error: LedgerError) -> Self {
         let error = Self::from_output(error);
         let exit = if error.exit == Exit::Refused { Exit::Stopped } else { error.exit };
         Self { exit, ..error }

@@ -20,6 +20,8 @@ pub enum Exit {
     OutputExists = 6,
     /// The model's files are rejected.
     Model = 7,
+    /// What was asked for does not hold: `diff` found rows that differ.
+    GateFailed = 100,
     /// SIGINT.
     Interrupted = 130,
     /// The reader of our output went away: 128 + SIGPIPE, as shells say it.

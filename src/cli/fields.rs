@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::batch_line::BatchLine;
 use super::row_error::{RowError, code};
 
 /// Deepest nesting of a row. serde_json skips values without recursion and would accept any depth,
@@ -81,6 +82,11 @@ impl JsonFields {
         }
         text.push('}');
         Self { text, spans }
+    }
+
+    /// The object as it was written, or put together.
+    pub fn text(&self) -> &str {
+        &self.text
     }
 
     /// The fields in their order.
@@ -175,4 +181,6 @@ pub enum Passthrough {
         /// As many as names.
         cells: Vec<String>,
     },
+    /// Of a row that becomes a line of a batch API: its name and ids, no fields.
+    Batch(BatchLine),
 }

@@ -11,6 +11,8 @@ const DEFAULT_CELLS: usize = 10;
 pub struct Meter {
     /// Rows done.
     pub done: u64,
+    /// Rows that were done at the start, tqdm's `initial`: no part of the rate.
+    pub initial: u64,
     /// Rows of the input, when known.
     pub total: Option<u64>,
     /// Seconds since the start.
@@ -24,7 +26,8 @@ pub struct Meter {
 impl Meter {
     /// Rows per second since the start; None before there is one.
     pub fn rate(&self) -> Option<f64> {
-        Some(self.done as f64 / self.elapsed).filter(|rate| rate.is_finite() && *rate > 0.0)
+        Some((self.done - self.initial.min(self.done)) as f64 / self.elapsed)
+            .filter(|rate| rate.is_finite() && *rate > 0.0)
     }
 
     /// The line, as wide as the terminal (`columns`), with `suffix` at its end where there is room
@@ -102,7 +105,7 @@ mod tests {
     use super::*;
 
     fn meter(done: u64, total: Option<u64>, elapsed: f64) -> Meter {
-        Meter { done, total, elapsed, input_speed: 5310.2, output_speed: 1702.11 }
+        Meter { done, initial: 0, total, elapsed, input_speed: 5310.2, output_speed: 1702.11 }
     }
 
     /// Expected texts were printed by tqdm 4.70.1's `format_meter`.

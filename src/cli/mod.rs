@@ -1,6 +1,7 @@
 //! Everything that touches users and files. Knows no tensors; uses only the engine's public API.
 
 pub mod args;
+pub mod batch_line;
 pub mod bench;
 pub mod check;
 pub mod completions;
@@ -9,28 +10,37 @@ pub mod config;
 pub mod console;
 pub mod custom_ids;
 pub mod device;
+pub mod diff;
 pub mod error;
 pub mod exit;
 pub mod fields;
+pub mod fingerprint;
 pub mod hub;
+pub mod ledger;
+pub mod lost_file;
+pub mod merge;
+pub mod meta;
 pub mod meter;
 pub mod model;
 #[cfg(test)]
 mod odd_inputs;
 pub mod output;
 pub mod overrides;
+pub mod previous;
 pub mod progress;
 pub mod reader;
 pub mod report;
 pub mod result_file;
 pub mod row;
 pub mod row_error;
+pub mod row_hash;
 pub mod row_key;
 pub mod run;
+pub mod shard;
 pub mod signals;
+pub mod storage;
 pub mod style;
 pub mod window;
-pub mod writer;
 
 use std::backtrace::Backtrace;
 use std::ffi::OsString;
@@ -47,6 +57,11 @@ use crate::engine::text::is_contained;
 
 /// The whole program: from the command line to the exit code.
 pub fn main() -> Exit {
+    main_with(&model::load_from)
+}
+
+/// The same with another engine for `run`.
+pub fn main_with(load: run::Load<'_>) -> Exit {
     let argv: Vec<OsString> = std::env::args_os().collect();
     let command = match args::parse(&argv) {
         Ok(cli) => cli.command,
@@ -57,9 +72,15 @@ pub fn main() -> Exit {
         }
     };
     match command {
-        Command::Run(args) => shown(&args.display.clone(), |console| run::run(*args, console)),
+        Command::Run(args) => {
+            shown(&args.display.clone(), |console| run::run(*args, console, load))
+        }
         Command::Bench(args) => shown(&args.display.clone(), |console| bench::run(*args, console)),
         Command::Check(args) => shown(&args.display.clone(), |console| check::run(*args, console)),
+        Command::Merge(args) => {
+            shown(&args.display.resolved(), |console| merge::run(&args, console))
+        }
+        Command::Diff(args) => shown(&args.display.resolved(), |console| diff::run(&args, console)),
         Command::Completions { shell } => printed(completions::completions(shell)),
         Command::Man => printed(completions::man()),
     }
@@ -69,7 +90,12 @@ pub fn main() -> Exit {
 fn shown(display: &DisplayArgs, command: impl FnOnce(&Console) -> Result<Exit, CliError>) -> Exit {
     let console = Console::new(display, &Environment::read());
     install_panic_hook(console.verbose());
-    match command(&console) {
+    shown_end(&console, command(&console))
+}
+
+/// Shows what ended a command, and says how the process ends.
+fn shown_end(console: &Console, result: Result<Exit, CliError>) -> Exit {
+    match result {
         Ok(exit) => exit,
         // The reader of our output has seen enough: nothing to say.
         Err(error) if error.exit == Exit::BrokenPipe => Exit::BrokenPipe,

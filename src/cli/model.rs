@@ -8,14 +8,17 @@ use super::console::{Console, ProgressMode};
 use super::error::{CliError, sanitized};
 use super::exit::Exit;
 use super::hub::{self, HubEnvironment, HubError, ModelRequest, Need, progress};
+use super::lost_file::ON_LOST_FILE;
 use crate::engine::Engine;
 use crate::engine::config::LoadFormat;
 
 /// Where the files are.
-struct Folders {
-    model: PathBuf,
+#[derive(Clone, Debug)]
+pub struct Folders {
+    /// Configuration and weights.
+    pub model: PathBuf,
     /// When it is another one.
-    tokenizer: Option<PathBuf>,
+    pub tokenizer: Option<PathBuf>,
 }
 
 /// A loaded model.
@@ -33,15 +36,35 @@ pub struct Loaded {
 /// # Errors
 /// There is no such model, or it cannot be fetched or loaded.
 pub fn load(config: &RunConfig, console: &Console) -> Result<Loaded, CliError> {
-    let mut engine_config = config.engine.clone();
+    load_from(config, &find(config, console)?, console)
+}
+
+/// Finds the model, and downloads what is not there.
+///
+/// # Errors
+/// There is no such model, or it cannot be fetched.
+pub fn find(config: &RunConfig, console: &Console) -> Result<Folders, CliError> {
     let shows_progress = console.mode() != ProgressMode::None;
-    let folders = resolve(&config.model, engine_config.model.load_format, shows_progress)?;
+    resolve(&config.model, config.engine.model.load_format, shows_progress)
+}
+
+/// Loads a model that was found.
+///
+/// # Errors
+/// It cannot be loaded.
+pub fn load_from(
+    config: &RunConfig,
+    folders: &Folders,
+    console: &Console,
+) -> Result<Loaded, CliError> {
+    let mut engine_config = config.engine.clone();
     engine_config.model.model_dir = folders.model.clone();
-    engine_config.model.tokenizer_dir = folders.tokenizer;
+    engine_config.model.tokenizer_dir = folders.tokenizer.clone();
+    engine_config.model.on_lost_file = Some(ON_LOST_FILE);
     console.detail(&format!("{engine_config:#?}"));
     let loading = Instant::now();
     let engine = Engine::load(&engine_config)?;
-    Ok(Loaded { engine, model_dir: folders.model, load_time: loading.elapsed() })
+    Ok(Loaded { engine, model_dir: folders.model.clone(), load_time: loading.elapsed() })
 }
 
 impl Loaded {

@@ -3,7 +3,7 @@
 
 use std::io::Read;
 
-use super::output::{OutputOptions, format_row};
+use super::output::{Detail, OutputOptions, RunFacts, format_row};
 use super::reader::{InputError, InputFormat, Records};
 use super::row::{RowOptions, RowParser};
 use super::row_error::RowError;
@@ -20,12 +20,13 @@ pub(super) fn run(
     options: &RowOptions,
 ) -> Result<String, InputError> {
     let mut records = Records::open(Box::new(input), format, MAX_LINE)?;
-    let mut parser = RowParser::new(&records, options)?;
+    let mut parser = RowParser::new(&mut records, options)?;
     let mut out = Vec::new();
     let output_options = OutputOptions {
         out_field: "response",
-        full: false,
+        detail: Detail::Auto,
         usage_cached: false,
+        facts: &RunFacts::default(),
         token_text: &|id| format!("<{id}>"),
     };
     for (index, record) in (&mut records).enumerate() {
@@ -217,7 +218,7 @@ fn nesting_is_limited_and_deep_lines_do_not_overflow() {
             super::reader::MAX_LINE,
         );
         let mut records = records.expect("text");
-        let mut parser = RowParser::new(&records, &RowOptions::default()).expect("no options");
+        let mut parser = RowParser::new(&mut records, &RowOptions::default()).expect("no options");
         let record = records.next().expect("one line").expect("readable");
         let error = parser.parse(record).expect("not refused").expect_err("a bad row").error;
         assert_eq!(

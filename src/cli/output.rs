@@ -1,6 +1,12 @@
-//! Rows out: the input's fields in their order, then the answer or the error.
+//! Rows out: the input's fields in their order, then the answer or the error; or lines as OpenAI's
+//! and Anthropic's batch APIs give them.
 
+mod anthropic;
+#[cfg(test)]
+mod batch_tests;
 mod csv;
+mod openai;
+mod row_format;
 #[cfg(test)]
 mod tests;
 
@@ -9,6 +15,8 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 pub use self::csv::CsvFormat;
+pub use self::row_format::{JsonFormat, RowFormat, Shape};
+use super::batch_line::BatchKind;
 use super::fields::Passthrough;
 use super::row_error::RowError;
 use crate::engine::request::{
@@ -20,15 +28,41 @@ use crate::engine::request::{
 /// says the same, and ours is left out.
 const RESERVED: &[&str] = &["finish_reason", "usage", "error", "outputs", "prompt_logprobs"];
 
+/// Whether `outputs` and `prompt_token_ids` are written (`--output-format`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Detail {
+    /// Where there is more than one text to say: several completions, log-probabilities.
+    #[default]
+    Auto,
+    /// In every row.
+    Full,
+    /// In no row.
+    Simple,
+}
+
+/// What is the same in all batch lines of a run. It comes from outside, so that a row's bytes do
+/// not depend on when it is written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunFacts {
+    /// As `--model` names it.
+    pub model: String,
+    /// When the run began, in seconds since 1970.
+    pub created: i64,
+    /// What else an answer is a function of.
+    pub system_fingerprint: Option<String>,
+}
+
 /// What an output row shows.
 pub struct OutputOptions<'a> {
     /// Name of the field with the text (`--out-field`).
     pub out_field: &'a str,
-    /// Write `outputs` and `prompt_token_ids` for every row (`--output-format full`).
-    pub full: bool,
+    /// Whether every output is written.
+    pub detail: Detail,
     /// Write `usage.cached_tokens` (`--usage-cached`). It depends on scheduling, and a run must
     /// give the same bytes every time, so it is not written by default.
     pub usage_cached: bool,
+    /// Of batch lines.
+    pub facts: &'a RunFacts,
     /// Text of a token, for logprobs.
     pub token_text: &'a dyn Fn(u32) -> String,
 }
@@ -42,13 +76,28 @@ pub fn format_row(
     out: &mut Vec<u8>,
 ) {
     let mut row = RowWriter { out, options };
+    let result = resolve(result);
     row.out.push(b'{');
-    row.input(passthrough);
-    match resolve(result) {
-        Ok(output) => row.answer(output, passthrough),
-        Err(error) => row.error(&error),
+    match passthrough {
+        Passthrough::Batch(line) if line.kind == BatchKind::Message => {
+            row.anthropic_line(line, result);
+        }
+        Passthrough::Batch(line) => row.openai_line(line, result),
+        _ => {
+            row.input(passthrough);
+            match result {
+                Ok(output) => row.answer(output, passthrough),
+                Err(error) => row.error(&error),
+            }
+        }
     }
     row.out.extend_from_slice(b"}\n");
+}
+
+/// Appends the beginning of a JSON row: what it shows of its input.
+pub fn format_input(passthrough: &Passthrough, options: &OutputOptions<'_>, out: &mut Vec<u8>) {
+    out.push(b'{');
+    RowWriter { out, options }.input(passthrough);
 }
 
 /// The answer, or the error of the row or of its request.
@@ -70,6 +119,7 @@ pub fn collisions(passthrough: &Passthrough, out_field: &str) -> Vec<String> {
         Passthrough::Cells { names, .. } => {
             names.iter().filter(|name| is_ours(name)).cloned().collect()
         }
+        Passthrough::Batch(_) => Vec::new(),
     }
 }
 
@@ -111,6 +161,7 @@ impl RowWriter<'_> {
                     self.value(cell);
                 }
             }
+            Passthrough::Batch(_) => {}
         }
     }
 
@@ -120,10 +171,12 @@ impl RowWriter<'_> {
         self.field("finish_reason", &first.map(|completion| completion.finish_reason.name()));
         self.usage(output);
         let has_logprobs = output.outputs.iter().any(|completion| completion.logprobs.is_some());
-        let has_detail = self.options.full
-            || output.outputs.len() > 1
-            || has_logprobs
-            || output.prompt_logprobs.is_some();
+        let has_more = output.outputs.len() > 1 || has_logprobs || output.prompt_logprobs.is_some();
+        let has_detail = match self.options.detail {
+            Detail::Auto => has_more,
+            Detail::Full => true,
+            Detail::Simple => false,
+        };
         if !has_detail {
             return;
         }
@@ -132,6 +185,7 @@ impl RowWriter<'_> {
         let input_has_ids = match passthrough {
             Passthrough::Json(fields) => fields.get("prompt_token_ids").is_some(),
             Passthrough::Cells { names, .. } => names.iter().any(|n| n == "prompt_token_ids"),
+            Passthrough::Batch(_) => false,
         };
         if !input_has_ids {
             self.field("prompt_token_ids", &output.prompt_token_ids);
@@ -146,15 +200,14 @@ impl RowWriter<'_> {
     }
 
     fn usage(&mut self, output: &RequestOutput) {
-        let generated: usize = output.outputs.iter().map(|c| c.token_ids.len()).sum();
-        self.key("usage");
-        self.out.push(b'{');
-        self.field("prompt_tokens", &output.prompt_token_ids.len());
-        self.field("completion_tokens", &generated);
-        if self.options.usage_cached {
-            self.field("cached_tokens", &output.num_cached_tokens);
-        }
-        self.out.push(b'}');
+        let generated = output.num_output_tokens();
+        self.object("usage", |row| {
+            row.field("prompt_tokens", &output.prompt_token_ids.len());
+            row.field("completion_tokens", &generated);
+            if row.options.usage_cached {
+                row.field("cached_tokens", &output.num_cached_tokens);
+            }
+        });
     }
 
     fn completion(&mut self, completion: &CompletionOutput) {
@@ -201,10 +254,17 @@ impl RowWriter<'_> {
     fn error(&mut self, error: &RowError) {
         self.field(self.options.out_field, &());
         self.field("finish_reason", "error");
-        self.key("error");
+        self.object("error", |row| {
+            row.field("code", error.code);
+            row.field("message", &error.message);
+        });
+    }
+
+    /// A field that holds an object.
+    fn object(&mut self, name: &str, fields: impl FnOnce(&mut Self)) {
+        self.key(name);
         self.out.push(b'{');
-        self.field("code", error.code);
-        self.field("message", &error.message);
+        fields(self);
         self.out.push(b'}');
     }
 

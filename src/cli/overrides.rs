@@ -6,10 +6,35 @@ use super::fields::{JsonFields, json_string};
 use super::row_error::code;
 use crate::engine::request::{NumLogprobs, RequestError, SamplingParams};
 
+/// `max_tokens` of a row that is no batch request, where nobody says it.
+pub const DEFAULT_MAX_TOKENS: u32 = 512;
+
 /// Sampling fields of one row as JSON text, converted by [`Overrides::apply`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overrides {
     entries: Vec<(&'static str, String)>,
+    default_length: DefaultLength,
+}
+
+/// `max_tokens` where neither row, flag nor generation_config.json says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DefaultLength {
+    /// [`DEFAULT_MAX_TOKENS`].
+    Row,
+    /// OpenAI's chat: the rest of the context.
+    Context,
+    /// OpenAI's completions: 16.
+    Completions,
+}
+
+impl DefaultLength {
+    fn max_tokens(self) -> Option<u32> {
+        match self {
+            DefaultLength::Row => Some(DEFAULT_MAX_TOKENS),
+            DefaultLength::Context => None,
+            DefaultLength::Completions => Some(16),
+        }
+    }
 }
 
 /// Puts a value, never null, into its parameter.
@@ -53,16 +78,31 @@ impl Overrides {
             let value = fields.get(name)?;
             (value != "null").then(|| (*name, value.to_owned()))
         });
-        Self { entries: entries.collect() }
+        Self { entries: entries.collect(), default_length: DefaultLength::Row }
     }
 
-    /// `base` with the row's fields over it. Ranges that depend on other fields or on the model are
+    /// The same with another value of a parameter; None: not given.
+    pub fn with(mut self, name: &'static str, json: Option<String>) -> Self {
+        self.entries.retain(|(known, _)| *known != name);
+        self.entries.extend(json.map(|json| (name, json)));
+        self
+    }
+
+    /// The same with another default of `max_tokens`.
+    pub fn with_default_length(mut self, default_length: DefaultLength) -> Self {
+        self.default_length = default_length;
+        self
+    }
+
+    /// `base` with the row's fields over it; where `base` has no `max_tokens`, nobody has said it,
+    /// and the row's kind decides. Ranges that depend on other fields or on the model are
     /// checked by the engine's input processor.
     ///
     /// # Errors
     /// A field has the wrong type or value: code `invalid_parameter`.
     pub fn apply(&self, base: &SamplingParams) -> Result<SamplingParams, RequestError> {
         let mut params = base.clone();
+        params.max_tokens = params.max_tokens.or(self.default_length.max_tokens());
         for (name, text) in &self.entries {
             let set = PARAMETERS.iter().find(|(known, _)| known == name).map(|(_, set)| set);
             let set = set.expect("entries hold known names only");
@@ -86,6 +126,12 @@ impl Overrides {
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
+}
+
+/// The parameter that a message about an invalid one begins with.
+pub fn parameter_of(message: &str) -> Option<&'static str> {
+    let name = message.split([' ', ':']).next()?;
+    PARAMETERS.iter().map(|(known, _)| *known).find(|known| *known == name)
 }
 
 /// A CSV cell as the JSON value of the parameter its column names: `None` if the column names none.

@@ -23,6 +23,7 @@ const UNKNOWN: u64 = u64::MAX;
 #[derive(Debug)]
 pub struct Counters {
     rows_done: AtomicU64,
+    rows_reused: AtomicU64,
     rows_total: AtomicU64,
     input_tokens: AtomicU64,
     output_tokens: AtomicU64,
@@ -36,6 +37,7 @@ impl Default for Counters {
         let zero = || AtomicU64::new(0);
         Self {
             rows_done: zero(),
+            rows_reused: zero(),
             rows_total: AtomicU64::new(UNKNOWN),
             input_tokens: zero(),
             output_tokens: zero(),
@@ -52,9 +54,20 @@ impl Counters {
         self.rows_done.fetch_add(1, Relaxed);
     }
 
+    /// A row was taken over from an earlier run: it is done, and says nothing about speed.
+    pub fn row_reused(&self) {
+        self.rows_reused.fetch_add(1, Relaxed);
+        self.row_done();
+    }
+
     /// The input has been read to its end: this many rows.
     pub fn set_total(&self, rows: u64) {
         self.rows_total.store(rows, Relaxed);
+    }
+
+    /// Rows of the input, if it is known.
+    pub fn total(&self) -> Option<u64> {
+        Some(self.rows_total.load(Relaxed)).filter(|total| *total != UNKNOWN)
     }
 
     /// The engine after a step.
@@ -72,10 +85,10 @@ impl Counters {
 
     fn meter(&self, elapsed: Duration) -> Meter {
         let seconds = elapsed.as_secs_f64();
-        let total = self.rows_total.load(Relaxed);
         Meter {
             done: self.rows_done.load(Relaxed),
-            total: Some(total).filter(|total| *total != UNKNOWN),
+            initial: self.rows_reused.load(Relaxed),
+            total: self.total(),
             elapsed: seconds,
             input_speed: self.input_tokens.load(Relaxed) as f64 / seconds.max(1e-9),
             output_speed: self.output_tokens.load(Relaxed) as f64 / seconds.max(1e-9),

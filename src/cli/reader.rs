@@ -8,6 +8,7 @@ mod sniff;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Cursor, Read};
 use std::path::Path;
@@ -134,6 +135,8 @@ pub struct Records {
     csv: Option<CsvRecords>,
     crlf: bool,
     blank_lines: u64,
+    /// Read and given back.
+    given_back: VecDeque<Record>,
 }
 
 impl Records {
@@ -168,7 +171,7 @@ impl Records {
             (crlf, blank_lines) = (records.crlf, records.blank_before_header);
             csv = Some(records);
         }
-        Ok(Self { format, lines, csv, crlf, blank_lines })
+        Ok(Self { format, lines, csv, crlf, blank_lines, given_back: VecDeque::new() })
     }
 
     /// The resolved format, never `Auto`.
@@ -191,7 +194,16 @@ impl Records {
         self.blank_lines
     }
 
+    /// Takes records back that were read ahead: they come again, in their order.
+    pub fn give_back(&mut self, records: VecDeque<Record>) {
+        assert!(self.given_back.is_empty(), "records are read ahead once");
+        self.given_back = records;
+    }
+
     fn next_record(&mut self) -> io::Result<Option<Record>> {
+        if let Some(record) = self.given_back.pop_front() {
+            return Ok(Some(record));
+        }
         match &self.csv {
             Some(csv) => csv.next_record(&mut self.lines, &mut self.blank_lines),
             None => loop {

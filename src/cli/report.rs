@@ -8,6 +8,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::error::{Location, sanitized};
+use super::ledger::Reused;
+use super::meta::{RowCounts, TokenCounts};
 use super::row_error::RowError;
 use super::style::Style;
 use crate::engine::request::{FinishReason, RequestOutput};
@@ -21,13 +23,18 @@ const MAX_EXAMPLES: usize = 3;
 pub struct Tally {
     ok: u64,
     failed: u64,
-    by_code: BTreeMap<&'static str, Failures>,
+    /// Of both, taken over from an earlier run.
+    reused: u64,
+    by_code: BTreeMap<String, Failures>,
     /// Rows cut by `max_tokens`, or by the context.
     length_limited: u64,
     /// Those cut by the context.
     context_limited: u64,
     input_tokens: u64,
     output_tokens: u64,
+    reused_tokens: TokenCounts,
+    /// Of the rows, as they are written.
+    row_bytes: u64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -42,8 +49,7 @@ impl Tally {
         let num_prompt_tokens = output.prompt_token_ids.len();
         self.ok += 1;
         self.input_tokens += num_prompt_tokens as u64;
-        let generated = output.outputs.iter().map(|completion| completion.token_ids.len() as u64);
-        self.output_tokens += generated.sum::<u64>();
+        self.output_tokens += output.num_output_tokens() as u64;
         let mut limited = output
             .outputs
             .iter()
@@ -57,12 +63,76 @@ impl Tally {
 
     /// A row became an error row.
     pub fn failed(&mut self, error: &RowError, file: &str) {
+        let place = Location::of(error, file);
+        self.fail(error.code, || format!("{place}: {}", error.message));
+    }
+
+    /// An earlier run answered a row. How it ended is in its output.
+    pub fn reused(&mut self, reused: &Reused, line: u64, file: &str) {
+        let length = reused.location.length as usize;
+        self.kept(reused.input_tokens, reused.output_tokens, length);
+        if let Some(code) = &reused.code {
+            self.ok -= 1;
+            self.fail(code, || format!("{file}:{line}: of the run that is continued"));
+        }
+    }
+
+    /// A row with an answer was taken over.
+    pub fn kept(&mut self, input_tokens: u32, output_tokens: u32, bytes: usize) {
+        self.reused += 1;
+        self.ok += 1;
+        self.wrote(bytes);
+        let (input, output) = (u64::from(input_tokens), u64::from(output_tokens));
+        self.input_tokens += input;
+        self.output_tokens += output;
+        self.reused_tokens.input += input;
+        self.reused_tokens.output += output;
+    }
+
+    fn fail(&mut self, code: &str, example: impl FnOnce() -> String) {
         self.failed += 1;
-        let failures = self.by_code.entry(error.code).or_default();
+        if !self.by_code.contains_key(code) {
+            self.by_code.insert(code.to_owned(), Failures::default());
+        }
+        let failures = self.by_code.get_mut(code).expect("it is there now");
         failures.rows += 1;
         if failures.examples.len() < MAX_EXAMPLES {
-            let place = Location::of(error, file);
-            failures.examples.push(sanitized(&format!("{place}: {}", error.message)));
+            failures.examples.push(sanitized(&example()));
+        }
+    }
+
+    /// A row of so many bytes was written.
+    pub fn wrote(&mut self, bytes: usize) {
+        self.row_bytes += bytes as u64;
+    }
+
+    /// Bytes of all rows.
+    pub fn row_bytes(&self) -> u64 {
+        self.row_bytes
+    }
+
+    /// Rows by their fate.
+    pub fn counts(&self) -> RowCounts {
+        let by_code = self.by_code.iter().map(|(code, failures)| (code.clone(), failures.rows));
+        let (ok, failed) = (self.ok, self.failed);
+        RowCounts { total: self.rows(), ok, failed, by_code: by_code.collect() }
+    }
+
+    /// Tokens of all rows.
+    pub fn tokens(&self) -> TokenCounts {
+        TokenCounts { input: self.input_tokens, output: self.output_tokens }
+    }
+
+    /// Rows of this run alone: not those taken over.
+    fn own_rows(&self) -> u64 {
+        self.rows() - self.reused
+    }
+
+    /// Tokens of this run alone.
+    fn own_tokens(&self) -> TokenCounts {
+        TokenCounts {
+            input: self.input_tokens - self.reused_tokens.input,
+            output: self.output_tokens - self.reused_tokens.output,
         }
     }
 
@@ -111,27 +181,31 @@ impl Report {
     pub fn summary(&self, style: Style) -> String {
         let tally = &self.tally;
         let (rows, seconds) = (tally.rows(), self.elapsed.as_secs_f64());
-        let rate = self.per_second(rows);
+        let rate = self.per_second(tally.own_rows());
         let head = format!("{} ok, {} failed", grouped(tally.ok), grouped(tally.failed));
         let mut text = format!(
             "{}  in {seconds:.1} s ({rate:.2} rows/s), model loaded in {:.1} s",
             style.strong(&format!("{}: {head}", num_rows(rows))),
             self.load.as_secs_f64(),
         );
+        if tally.reused > 0 {
+            let _ = write!(text, "\nTaken over from the run before: {}", num_rows(tally.reused));
+        }
         for (code, failures) in &tally.by_code {
             let _ = write!(text, "\n  {}  {}", style.error(code), grouped(failures.rows));
             for example in &failures.examples {
                 let _ = write!(text, "\n    {example}");
             }
         }
+        let own = tally.own_tokens();
         let _ = write!(
             text,
             "\nTokens: {} in ({} of them cached), {} out; {:.2} in/s, {:.2} out/s",
             grouped(tally.input_tokens),
             grouped(self.engine.num_cached_tokens),
             grouped(tally.output_tokens),
-            self.per_second(tally.input_tokens),
-            self.per_second(tally.output_tokens),
+            self.per_second(own.input),
+            self.per_second(own.output),
         );
         text += &self.remarks();
         let output = self.output.as_deref().map_or("none".to_owned(), sanitized);
@@ -166,15 +240,15 @@ impl Report {
     /// The document of `--stats`: vLLM's throughput keys, then ours.
     pub fn stats(&self, exit_code: u8) -> Value {
         let tally = &self.tally;
-        let total = tally.input_tokens + tally.output_tokens;
-        let by_code: serde_json::Map<String, Value> =
-            tally.by_code.iter().map(|(code, f)| ((*code).to_owned(), f.rows.into())).collect();
+        let own = tally.own_tokens();
+        let total = own.input + own.output;
+        let by_code = tally.counts().by_code;
         json!({
             "model_id": self.model,
             "elapsed_time": self.elapsed.as_secs_f64(),
-            "num_requests": tally.rows(),
+            "num_requests": tally.own_rows(),
             "total_num_tokens": total,
-            "requests_per_second": self.per_second(tally.rows()),
+            "requests_per_second": self.per_second(tally.own_rows()),
             "tokens_per_second": self.per_second(total),
             "schema": 1,
             "version": env!("CARGO_PKG_VERSION"),
@@ -184,12 +258,12 @@ impl Report {
             "output": self.output,
             "load_time": self.load.as_secs_f64(),
             "rows": { "total": tally.rows(), "ok": tally.ok, "failed": tally.failed,
-                      "by_code": by_code, "length_limited": tally.length_limited,
+                      "reused": tally.reused, "by_code": by_code, "length_limited": tally.length_limited,
                       "context_limited": tally.context_limited },
             "tokens": { "input": tally.input_tokens, "output": tally.output_tokens,
                         "cached": self.engine.num_cached_tokens,
                         "computed": self.engine.num_computed_tokens },
-            "output_tokens_per_second": self.per_second(tally.output_tokens),
+            "output_tokens_per_second": self.per_second(own.output),
             "num_steps": self.engine.num_steps,
             "num_preemptions": self.engine.num_preemptions,
         })

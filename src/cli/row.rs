@@ -1,17 +1,22 @@
 //! `RowParser`: from what was read to what the engine is asked, by the shape that the first row
 //! decided.
 
+mod anthropic;
 mod messages;
+mod openai;
 mod prompt;
 mod shape;
 mod template;
 #[cfg(test)]
 mod tests;
+mod unsupported;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use self::prompt::PromptBuilder;
 use self::shape::RowShape;
+use super::batch_line::{BatchKind, BatchLine, BatchLines, recovered_custom_id};
 use super::fields::{JsonFields, Passthrough, json_string};
 use super::overrides::{Overrides, parameter_cell};
 use super::reader::{Content, InputError, InputFormat, Record, Records};
@@ -20,6 +25,9 @@ use crate::engine::input_processor::Prompt;
 
 /// Bytes that an error row keeps of a line that could not be parsed.
 const KEPT_OF_BAD_LINE: usize = 64 << 10;
+
+/// Records, and bytes of them, that are read ahead in search of one that can be read.
+const MAX_LEADING: (usize, usize) = (1024, 16 << 20);
 
 /// Whether text prompts become chat messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +50,8 @@ pub struct RowOptions {
     pub template: Option<String>,
     /// `--prompt-column`: the field that holds the prompt.
     pub prompt_column: Option<String>,
+    /// `--output-format`: which rows keep what a batch line shows, in place of their fields.
+    pub lines: BatchLines,
 }
 
 /// A row that can be asked.
@@ -78,10 +88,27 @@ struct NamedRow {
     is_bare: bool,
 }
 
+/// What a row asks of the engine.
+struct Asked {
+    prompt: Prompt,
+    overrides: Overrides,
+}
+
+/// What a record is, before it has a shape.
+enum Named {
+    /// Fields; the cells of a CSV row come along for its output.
+    Row(NamedRow, Option<Vec<String>>),
+    /// A line that has none.
+    Line(String, RowError),
+    /// A CSV record that cannot be a row.
+    Cells(Vec<String>, RowError),
+}
+
 /// Parses rows. The first readable one decides the shape, every other is checked against it.
 pub struct RowParser {
     builder: PromptBuilder,
     format: InputFormat,
+    lines: BatchLines,
     names: Option<Arc<[String]>>,
     shape: Option<RowShape>,
     next_index: u64,
@@ -89,16 +116,19 @@ pub struct RowParser {
 }
 
 impl RowParser {
-    /// A parser for the rows of an input.
+    /// A parser for the rows of an input. Reads ahead to the first readable row: how the ones
+    /// before it are written depends on it.
     ///
     /// # Errors
-    /// The options do not fit each other or the input's columns.
-    pub fn new(records: &Records, options: &RowOptions) -> Result<Self, InputError> {
+    /// The options do not fit each other or the input's columns, or that row has no shape that can
+    /// be run: the whole input is refused.
+    pub fn new(records: &mut Records, options: &RowOptions) -> Result<Self, InputError> {
         let builder = PromptBuilder::new(options)?;
         let names = records.headers();
         let mut parser = Self {
             builder,
             format: records.format(),
+            lines: options.lines,
             names,
             shape: None,
             next_index: 0,
@@ -111,35 +141,64 @@ impl RowParser {
                 parser.decide(shape, names.iter().any(|name| name == "system"));
             }
         }
+        parser.read_ahead(records)?;
         Ok(parser)
+    }
+
+    fn read_ahead(&mut self, records: &mut Records) -> Result<(), InputError> {
+        let (mut leading, mut bytes) = (VecDeque::new(), 0);
+        let (max_records, max_bytes) = MAX_LEADING;
+        while self.shape.is_none() && leading.len() < max_records && bytes < max_bytes {
+            let Some(record) = records.next().transpose()? else { break };
+            if let Content::Line(line) = &record.content {
+                bytes += line.len();
+            }
+            let line = record.line;
+            if let Named::Row(row, _) = self.name_fields(record.clone())? {
+                self.decide_by(&row, line)?;
+            }
+            leading.push_back(record);
+        }
+        records.give_back(leading);
+        Ok(())
     }
 
     /// The next row.
     ///
     /// # Errors
-    /// The first row has no shape that can be run: the whole input is refused.
+    /// The first readable row has no shape that can be run: the whole input is refused.
     pub fn parse(&mut self, record: Record) -> Result<Result<Row, BadRow>, InputError> {
         let (index, line) = (self.next_index, record.line);
         self.next_index += 1;
         let bad = |passthrough, error| Ok(Err(BadRow { index, passthrough, error }));
         let (named, cells) = match self.name_fields(record)? {
-            Ok(named) => named,
-            Err((passthrough, error)) => return bad(passthrough, error),
+            Named::Row(named, cells) => (named, cells),
+            Named::Line(text, error) => return bad(self.unreadable(&text, line, index), error),
+            Named::Cells(cells, error) => {
+                let fields = fields_of_cells(self.columns(), &cells);
+                return bad(self.passthrough(fields, Some(cells), None, index), error);
+            }
         };
-        if self.shape.is_none() {
-            let shape = self.builder.shape_of_first(&named, line)?;
-            self.decide(shape, named.fields.get("system").is_some());
-        }
+        self.decide_by(&named, line)?;
         let shape = self.shape.as_ref().expect("decided above");
-        let prompt = self.builder.build(shape, &named, line);
-        let overrides = Overrides::collect(&named.fields);
-        let id = row_id(&named.fields);
-        let passthrough = match (cells, &self.names) {
-            (Some(cells), Some(names)) => Passthrough::Cells { names: Arc::clone(names), cells },
-            _ => Passthrough::Json(named.fields),
+        let asked = match shape {
+            RowShape::OpenAiBatch if shape.fits(&named) => openai::read(&named.fields, line),
+            RowShape::AnthropicBatch if shape.fits(&named) => anthropic::read(&named.fields, line),
+            shape => self.builder.build(shape, &named, line).map(|prompt| {
+                let overrides = Overrides::collect(&named.fields);
+                Asked { prompt, overrides }
+            }),
         };
-        match prompt {
-            Ok(prompt) => Ok(Ok(Row { index, line, prompt, overrides, id, passthrough })),
+        let id = match shape.is_batch() {
+            true => custom_id(&named.fields),
+            false => row_id(&named.fields),
+        };
+        let prompt = asked.as_ref().ok().map(|asked| &asked.prompt);
+        let passthrough = self.passthrough(named.fields, cells, prompt, index);
+        match asked {
+            Ok(Asked { prompt, overrides }) => {
+                Ok(Ok(Row { index, line, prompt, overrides, id, passthrough }))
+            }
             Err(error) => bad(passthrough, error),
         }
     }
@@ -148,6 +207,14 @@ impl RowParser {
     /// once.
     pub fn take_note(&mut self) -> Option<String> {
         self.note.take()
+    }
+
+    fn decide_by(&mut self, row: &NamedRow, line: u64) -> Result<(), InputError> {
+        if self.shape.is_none() {
+            let shape = self.builder.shape_of_first(row, line)?;
+            self.decide(shape, row.fields.get("system").is_some());
+        }
+        Ok(())
     }
 
     fn decide(&mut self, shape: RowShape, has_system: bool) {
@@ -163,43 +230,115 @@ impl RowParser {
         self.shape = Some(shape);
     }
 
-    /// Gives every kind of row named fields; the cells of a CSV row come along for its output.
-    #[expect(clippy::type_complexity, reason = "what a bad row keeps, and why it is bad")]
-    fn name_fields(
-        &self,
-        record: Record,
-    ) -> Result<Result<(NamedRow, Option<Vec<String>>), (Passthrough, RowError)>, InputError> {
-        let line = record.line;
+    fn columns(&self) -> &[String] {
+        self.names.as_ref().expect("only a CSV has cells")
+    }
+
+    /// Gives every kind of row named fields.
+    fn name_fields(&self, record: Record) -> Result<Named, InputError> {
         let text = match record.content {
             Content::Cells(cells) => {
-                let names = Arc::clone(self.names.as_ref().expect("only a CSV has cells"));
                 return Ok(match record.error {
-                    Some(error) => Err((Passthrough::Cells { names, cells }, error)),
+                    Some(error) => Named::Cells(cells, error),
                     None => {
-                        let fields = fields_of_cells(&names, &cells);
-                        Ok((NamedRow { fields, is_bare: false }, Some(cells)))
+                        let fields = fields_of_cells(self.columns(), &cells);
+                        Named::Row(NamedRow { fields, is_bare: false }, Some(cells))
                     }
                 });
             }
             Content::Line(text) => text,
         };
         if let Some(error) = record.error {
-            return Ok(Err((unreadable(&text, line), error)));
+            return Ok(Named::Line(text, error));
         }
         if self.format == InputFormat::Txt {
             let fields = JsonFields::from_pairs(&[("prompt", &json_string(&text))]);
-            return Ok(Ok((NamedRow { fields, is_bare: true }, None)));
+            return Ok(Named::Row(NamedRow { fields, is_bare: true }, None));
         }
         if self.shape.is_none() {
             shape::refuse_json_document(&text)?;
         }
-        Ok(match parse_json(text, line) {
-            Ok(named) => Ok((named, None)),
+        Ok(match parse_json(text, record.line) {
+            Ok(named) => Named::Row(named, None),
             Err(bad) => {
                 let (text, error) = *bad;
-                Err((unreadable(&text, line), error))
+                Named::Line(text, error)
             }
         })
+    }
+
+    /// What the output shows of a row: its name and ids where it becomes a batch line, else its
+    /// fields. `prompt` is None of a bad row.
+    fn passthrough(
+        &self,
+        fields: JsonFields,
+        cells: Option<Vec<String>>,
+        prompt: Option<&Prompt>,
+        index: u64,
+    ) -> Passthrough {
+        if let Some(kind) = self.line_kind(Some(&fields), prompt) {
+            let line = match self.is_batch() {
+                true => BatchLine::new(kind, custom_id(&fields), fields.text()),
+                false => BatchLine::new(kind, row_id(&fields), fields.text())
+                    .or_named(|| format!("row-{index}")),
+            };
+            return Passthrough::Batch(line);
+        }
+        match (cells, &self.names) {
+            (Some(cells), Some(names)) => Passthrough::Cells { names: Arc::clone(names), cells },
+            _ => Passthrough::Json(fields),
+        }
+    }
+
+    /// What the output shows of a row that has no fields: its name if that can be found, or where
+    /// it is, and its text.
+    fn unreadable(&self, text: &str, line: u64, index: u64) -> Passthrough {
+        if let Some(kind) = self.line_kind(None, None) {
+            let line = BatchLine::new(kind, recovered_custom_id(text), text);
+            return Passthrough::Batch(match self.is_batch() {
+                true => line,
+                false => line.or_named(|| format!("row-{index}")),
+            });
+        }
+        let mut end = text.len().min(KEPT_OF_BAD_LINE);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let (line, input) = (line.to_string(), json_string(&text[..end]));
+        Passthrough::Json(JsonFields::from_pairs(&[("line", &line), ("input", &input)]))
+    }
+
+    /// Whether rows are requests of a batch API, as far as is known.
+    pub fn is_batch(&self) -> bool {
+        self.shape.as_ref().is_some_and(RowShape::is_batch)
+    }
+
+    /// Whether rows become lines of a batch API, which say when they were made.
+    pub fn writes_batch_lines(&self) -> bool {
+        match self.lines {
+            BatchLines::Never => false,
+            BatchLines::Own => self.is_batch(),
+            BatchLines::OpenAi => true,
+        }
+    }
+
+    /// The batch line that a row becomes, if it becomes one.
+    fn line_kind(&self, fields: Option<&JsonFields>, prompt: Option<&Prompt>) -> Option<BatchKind> {
+        let own = match &self.shape {
+            Some(RowShape::OpenAiBatch) => Some(openai::kind(fields)),
+            Some(RowShape::AnthropicBatch) => Some(BatchKind::Message),
+            _ => None,
+        };
+        match (self.lines, own) {
+            (BatchLines::Never, _) => None,
+            (BatchLines::Own, own) => own,
+            (BatchLines::OpenAi, Some(BatchKind::Message)) => Some(BatchKind::Chat),
+            (BatchLines::OpenAi, Some(kind)) => Some(kind),
+            (BatchLines::OpenAi, None) => Some(match prompt {
+                Some(Prompt::Text(_) | Prompt::TokenIds(_)) => BatchKind::Completions,
+                Some(Prompt::Messages(_)) | None => BatchKind::Chat,
+            }),
+        }
     }
 }
 
@@ -226,16 +365,6 @@ fn parse_json(text: String, line: u64) -> Result<NamedRow, Box<(String, RowError
     }
 }
 
-/// What the output shows of a row that has no fields: where it is, and its text.
-fn unreadable(text: &str, line: u64) -> Passthrough {
-    let mut end = text.len().min(KEPT_OF_BAD_LINE);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    let input = json_string(&text[..end]);
-    Passthrough::Json(JsonFields::from_pairs(&[("line", &line.to_string()), ("input", &input)]))
-}
-
 /// A CSV row's cells as JSON fields. Cells are strings, except where the column's name asks for a
 /// list of messages or a sampling parameter.
 fn fields_of_cells(names: &[String], cells: &[String]) -> JsonFields {
@@ -256,12 +385,19 @@ fn is_json_list(cell: &str) -> bool {
 
 /// `id`, else `custom_id`, as text: 7 and "7" are the same id. Empty and null are none.
 fn row_id(fields: &JsonFields) -> Option<String> {
-    ["id", "custom_id"].iter().find_map(|name| {
-        let value = fields.get(name)?;
-        match value.as_bytes()[0] {
-            b'"' => serde_json::from_str(value).ok().filter(|id: &String| !id.is_empty()),
-            b'-' | b'0'..=b'9' => Some(value.to_owned()),
-            _ => None,
-        }
-    })
+    let id = |name: &&str| id_text(fields.get(name)?).filter(|id| !id.is_empty());
+    ["id", "custom_id"].iter().find_map(id)
+}
+
+/// The `custom_id` of a batch request: a string, or a number as it is written.
+fn custom_id(fields: &JsonFields) -> Option<String> {
+    id_text(fields.get("custom_id")?)
+}
+
+fn id_text(json: &str) -> Option<String> {
+    match json.as_bytes()[0] {
+        b'"' => serde_json::from_str(json).ok(),
+        b'-' | b'0'..=b'9' => Some(json.to_owned()),
+        _ => None,
+    }
 }

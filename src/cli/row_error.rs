@@ -24,6 +24,18 @@ pub mod code {
     pub const LAST_ASSISTANT: &str = "last_assistant";
     /// `--template` names a field that the row does not have.
     pub const TEMPLATE: &str = "template";
+    /// A batch request has no `custom_id` that is a string.
+    pub const CUSTOM_ID: &str = "custom_id";
+    /// A batch request to an endpoint that is not served.
+    pub const UNSUPPORTED_URL: &str = "unsupported_url";
+    /// A batch request that is no POST.
+    pub const UNSUPPORTED_METHOD: &str = "unsupported_method";
+    /// A batch request asks for what would change its answer and is not supported.
+    pub const UNSUPPORTED_PARAMETER: &str = "unsupported_parameter";
+    /// A batch request with more than one prompt.
+    pub const SEVERAL_PROMPTS: &str = "several_prompts";
+    /// The engine failed without saying why.
+    pub const ENGINE: &str = "engine";
 }
 
 /// Characters of a line shown on each side of an error.
@@ -73,6 +85,8 @@ pub struct RowError {
     pub code: &'static str,
     /// What is wrong.
     pub message: String,
+    /// The field of a batch request that is wrong, where it is known.
+    pub param: Option<&'static str>,
     /// Physical line of the input where the row starts, from 1.
     pub line: u64,
     /// Byte column in that line, from 1, where one is known.
@@ -86,7 +100,14 @@ pub struct RowError {
 impl RowError {
     /// An error of a whole row.
     pub fn new(code: &'static str, line: u64, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), line, column: None, excerpt: None, help: None }
+        let message = message.into();
+        Self { code, message, param: None, line, column: None, excerpt: None, help: None }
+    }
+
+    /// Adds the field of a batch request that is wrong.
+    pub fn of_param(mut self, param: &'static str) -> Self {
+        self.param = Some(param);
+        self
     }
 
     /// Adds what to do about it.
@@ -132,7 +153,9 @@ impl RowError {
         })?;
         Some(match &failed.error {
             Some(error) => Self::from_request(error, line),
-            None => Self::new("engine", line, "the engine gave up on this row without a reason"),
+            None => {
+                Self::new(code::ENGINE, line, "the engine gave up on this row without a reason")
+            }
         })
     }
 }

@@ -1,6 +1,6 @@
 //! `EngineConfig`: plain values, one object passed by reference to every part of the engine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::text::RunDate;
 
@@ -70,6 +70,18 @@ pub struct ModelConfig {
     pub allow_special: bool,
     /// The date that chat templates see, fixed for a run so that reruns give the same bytes.
     pub chat_date: RunDate,
+    /// What becomes of the process when a weight file is shortened while it is read; None: SIGBUS.
+    pub on_lost_file: Option<OnLostFile>,
+}
+
+/// How a process ends that reads a part of a mapped file which is no longer there. For a process
+/// that loads one model at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct OnLostFile {
+    /// What to say of a file; asked before the file is read.
+    pub message: fn(&Path) -> String,
+    /// Says it and ends the process. Called in a signal handler: it may neither allocate nor lock.
+    pub end: fn(&str) -> !,
 }
 
 /// What becomes of a prompt that the context does not hold (`--overflow`).

@@ -10,6 +10,7 @@ use super::device::{Device, KvCache, Precision, Tensor, memory};
 use super::executor::{Executor, ExecutorError, Logits};
 use super::model::decoder::Decoder;
 use super::model::spec::DecoderSpec;
+use super::model::tensors::{NamedShape, tensors};
 use super::model::weights::Checkpoint;
 use super::ops::StepLimits;
 
@@ -44,9 +45,14 @@ impl ModelExecutor {
         device: Arc<Device>,
     ) -> Result<Self, EngineError> {
         let checkpoint = match config.model.load_format {
-            LoadFormat::Auto => Checkpoint::open(&config.model.model_dir)?,
+            LoadFormat::Auto => {
+                Checkpoint::open(&config.model.model_dir, config.model.on_lost_file)?
+            }
             LoadFormat::Dummy => Checkpoint::Dummy { seed: config.model.seed },
         };
+        let tensors = tensors(&spec);
+        checkpoint.check(&tensors)?;
+        refuse_without_memory(&device, &tensors, dtype)?;
         let limits = step_limits(config, &spec, max_model_len);
         let logits_rows = device.preallocated_rows(limits.max_num_logits);
         let logits = device.tensor(logits_rows, spec.vocab_size, Precision::Full)?;
@@ -97,6 +103,26 @@ impl Executor for ModelExecutor {
         self.device.check().map_err(|error| ExecutorError(error.to_string()))?;
         Ok(Logits { tensor: &mut self.logits })
     }
+}
+
+/// Refuses weights that the machine's memory cannot hold: without it the process would be ended by
+/// the system. A GPU says itself what it cannot hold.
+fn refuse_without_memory(
+    device: &Device,
+    tensors: &[NamedShape],
+    dtype: DType,
+) -> Result<(), EngineError> {
+    let (Device::Cpu(_), Some(free)) = (device, memory::available_bytes()) else { return Ok(()) };
+    let elements = tensors.iter().map(|(_, shape)| shape.iter().product::<usize>() as u64);
+    let needed = elements.fold(0, u64::saturating_add).saturating_mul(dtype.size_bytes() as u64);
+    if needed <= free {
+        return Ok(());
+    }
+    Err(EngineError::Config(format!(
+        "the weights take {} MiB of memory, {} MiB are free; give a smaller model or --dtype bfloat16",
+        needed >> 20,
+        free >> 20
+    )))
 }
 
 /// The largest step that the scheduler may ask for.

@@ -150,6 +150,13 @@ pub struct RequestError {
     pub message: String,
 }
 
+impl RequestOutput {
+    /// Tokens generated for all of its completions.
+    pub fn num_output_tokens(&self) -> usize {
+        self.outputs.iter().map(|completion| completion.token_ids.len()).sum()
+    }
+}
+
 impl RequestError {
     /// A new error of a code.
     pub fn new(code: &'static str, message: impl Into<String>) -> Self {

@@ -5,7 +5,7 @@ use crate::source::Source;
 
 /// Memory and vectors, what computes on them, and the mapping of weight files.
 const UNSAFE_PLACES: &[&str] =
-    &["src/engine/device/", "src/engine/ops/", "src/engine/model/weights.rs"];
+    &["src/engine/device/", "src/engine/ops/", "src/engine/model/weights/mapped_file.rs"];
 
 /// `unsafe` only where memory is, and never without its reason.
 pub fn unsafe_is_placed_and_explained(source: &Source) -> Vec<String> {
@@ -170,7 +170,7 @@ mod tests {
             "/// Adds.\npub unsafe fn f() {}",
             "impl A {\n    unsafe fn f() {}\n}",
         ] {
-            assert_eq!(count(rule, "src/engine/model/weights.rs", bare), 1, "{bare}");
+            assert_eq!(count(rule, "src/engine/model/weights/mapped_file.rs", bare), 1, "{bare}");
         }
         for good in [
             "/// Adds.\n///\n/// # Safety\n/// In bounds.\n#[inline]\npub unsafe fn f() {}",

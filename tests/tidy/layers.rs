@@ -40,11 +40,12 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "device::KvCache",
             "device::Precision",
             "device::Tensor",
+            "files",
             "ops",
         ],
     ),
     // Strings and token ids.
-    ("crate::engine::text", &[]),
+    ("crate::engine::text", &["files"]),
     // Pure functions of a row of logits.
     ("crate::engine::sampler", &["request", "sampling_params"]),
     ("crate::engine::sampling_params", &["request"]),

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::values::positive;
 use crate::cli::reader::InputFormat;
+use crate::cli::shard::{ShardArg, shard_arg};
 
 /// Rows in.
 #[derive(Debug, Default, clap::Args)]
@@ -37,6 +38,13 @@ pub struct InputArgs {
     /// Complete only the first N rows
     #[arg(long, value_name = "N", value_parser = positive)]
     pub limit: Option<usize>,
+    /// Complete only rows I, I+N, I+2N, ..., counted from 0; or auto, auto/N
+    ///
+    /// So N processes share an input; `merge` joins their outputs. auto takes I and N from a Slurm
+    /// array; auto/N takes I from the index of a Kubernetes Indexed Job or the id of a Slurm task,
+    /// counted from 0
+    #[arg(long, value_name = "I/N", value_parser = shard_arg)]
+    pub shard: Option<ShardArg>,
     /// A bad row becomes an error row (row), or ends the run (fail) [default: row]
     #[arg(long, value_name = "WHAT")]
     pub on_bad_row: Option<BadRowArg>,

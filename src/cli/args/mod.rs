@@ -5,19 +5,23 @@
 
 mod bench;
 mod check;
+mod diff;
 mod engine;
 mod input;
+mod merge;
 mod output;
 mod sampling;
 pub mod values;
 
 pub use bench::{BenchArgs, ModeArg, ResultArgs, WorkloadArgs};
 pub use check::{CheckArgs, DEFAULT_MAX_ERRORS};
+pub use diff::DiffArgs;
 pub use engine::{
     DTypeArg, DeviceArg, EngineArgs, KvCacheDTypeArg, LoadFormatArg, ModelArgs, QuantizationArg,
 };
 pub use input::{BadRowArg, FormatArg, InputArgs, OverflowArg};
-pub use output::{ColorArg, DisplayArgs, OutputArgs, OutputFormatArg, ProgressArg};
+pub use merge::MergeArgs;
+pub use output::{ColorArg, DisplayArgs, MessageArgs, OutputArgs, OutputFormatArg, ProgressArg};
 pub use sampling::SamplingArgs;
 
 use std::ffi::OsString;
@@ -33,11 +37,14 @@ Examples:
   vllm-batch run --model ./model -i reviews.csv --template 'Summarise: {{text}}' -o out.csv
   vllm-batch check prompts.jsonl
   vllm-batch bench --model ./model --num-prompts 200
+  vllm-batch merge --verify s0.jsonl s1.jsonl s2.jsonl -o out.jsonl
+  vllm-batch diff before.jsonl after.jsonl
 
 Exit codes:
   0 every row answered         3 at least one error row       5 stopped before the end
   2 refused, nothing written   4 no rows in the input         6 the output exists or is in use
   1 a bug in vllm-batch        7 model files rejected         130/143/141 SIGINT/SIGTERM/SIGPIPE
+  100 `diff`: rows differ
 
 `vllm-batch run --help` shows the flags; `run --help -v` and `man` explain all of them.";
 
@@ -78,6 +85,10 @@ pub enum Command {
     Bench(Box<BenchArgs>),
     /// Find every bad row of an input, without a model
     Check(Box<CheckArgs>),
+    /// Join the outputs of all shards in row order, and prove that they equal one run
+    Merge(MergeArgs),
+    /// Show the first differing token of each row of two outputs
+    Diff(DiffArgs),
     /// Print a completion script for a shell
     Completions {
         /// Which shell

@@ -14,16 +14,26 @@ pub struct OutputArgs {
     /// Name of the field that holds the answer [default: response]
     #[arg(long, value_name = "NAME")]
     pub out_field: Option<String>,
-    /// Answer and usage, with every output and its token ids where -n or --logprobs ask for them
-    /// (auto), or always (full) [default: auto]
+    /// Every output and its token ids where -n or --logprobs ask for them (auto), always (full) or
+    /// never (simple); OpenAI's batch lines (openai) [default: auto, batch requests in their form]
     #[arg(long, value_name = "FORMAT")]
     pub output_format: Option<OutputFormatArg>,
     /// Write the summary of the run as JSON
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
-    /// Replace an output that exists, or the rows of an unfinished run
+    /// Begin anew: replace an output that exists, or the rows of an unfinished run
     #[arg(long)]
     pub overwrite: bool,
+    /// Ask again only what failed: of an unfinished run, or of an output that is complete
+    #[arg(long, conflicts_with = "overwrite")]
+    pub retry_failed: bool,
+    /// Put error rows into a file of their own instead
+    #[arg(long, value_name = "FILE")]
+    pub errors: Option<PathBuf>,
+    /// Where finished rows are kept until the output is complete [default: beside the output; none
+    /// for standard output]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub journal: Option<PathBuf>,
     /// Stop after more than N error rows, or more than P% of the rows (of at least 100)
     #[arg(long, value_name = "N|P%", value_parser = max_errors)]
     pub max_errors: Option<MaxErrors>,
@@ -32,10 +42,16 @@ pub struct OutputArgs {
 /// `--output-format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum OutputFormatArg {
-    /// Every output where -n or --logprobs ask for them
+    /// Every output where -n or --logprobs ask for them; lines of their own form for OpenAI's and
+    /// Anthropic's batch requests
     Auto,
+    /// The first output alone
+    Simple,
     /// Every output, with token ids
     Full,
+    /// Response lines of OpenAI's batch API
+    #[value(name = "openai")]
+    OpenAi,
 }
 
 /// What is shown on standard error.
@@ -54,6 +70,29 @@ pub struct DisplayArgs {
     /// Colours [default: auto, on a terminal; NO_COLOR and FORCE_COLOR are heeded]
     #[arg(long, value_name = "WHEN")]
     pub color: Option<ColorArg>,
+}
+
+/// What commands without progress show on standard error.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Display")]
+pub struct MessageArgs {
+    /// Errors only
+    #[arg(short = 'q', long, action = clap::ArgAction::Count)]
+    pub quiet: u8,
+    /// Say more
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
+    /// Colours [default: auto, on a terminal; NO_COLOR and FORCE_COLOR are heeded]
+    #[arg(long, value_name = "WHEN")]
+    pub color: Option<ColorArg>,
+}
+
+impl MessageArgs {
+    /// The same, as a console takes it.
+    pub fn resolved(&self) -> DisplayArgs {
+        let progress = Some(ProgressArg::None);
+        DisplayArgs { quiet: self.quiet, verbose: self.verbose, progress, color: self.color }
+    }
 }
 
 /// `--progress`.

@@ -109,7 +109,7 @@ pub fn dataset(
     let file = File::open(path).map_err(refuse)?;
     let refused = |error| CliError::from_input(error, &input.name);
     let mut records = Records::open(Box::new(file), input.format, MAX_LINE).map_err(refused)?;
-    let mut parser = RowParser::new(&records, &input.rows).map_err(refused)?;
+    let mut parser = RowParser::new(&mut records, &input.rows).map_err(refused)?;
     let bad_row = |error: &RowError| CliError::from_row(error, &input.name);
     let base = SamplingParams { max_tokens: Some(output_len), ..SamplingParams::default() };
     let mut rows = Vec::new();

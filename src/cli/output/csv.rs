@@ -51,12 +51,11 @@ impl CsvFormat {
         let ours = match resolve(result) {
             Ok(output) => {
                 let first = output.outputs.first();
-                let generated: usize = output.outputs.iter().map(|c| c.token_ids.len()).sum();
                 [
                     first.map(|c| c.text.clone()).unwrap_or_default(),
                     first.map(|c| c.finish_reason.name().to_owned()).unwrap_or_default(),
                     output.prompt_token_ids.len().to_string(),
-                    generated.to_string(),
+                    output.num_output_tokens().to_string(),
                     String::new(),
                 ]
             }

@@ -6,11 +6,11 @@ use super::*;
 use crate::cli::fields::JsonFields;
 use crate::engine::request::{FinishReason, RequestError};
 
-fn token(token_id: u32, logprob: f32, rank: u32) -> TokenLogprob {
+pub(super) fn token(token_id: u32, logprob: f32, rank: u32) -> TokenLogprob {
     TokenLogprob { token_id, logprob, rank }
 }
 
-fn completion(index: u32, text: &str) -> CompletionOutput {
+pub(super) fn completion(index: u32, text: &str) -> CompletionOutput {
     CompletionOutput {
         index,
         text: text.to_owned(),
@@ -23,7 +23,7 @@ fn completion(index: u32, text: &str) -> CompletionOutput {
     }
 }
 
-fn output(outputs: Vec<CompletionOutput>) -> RequestOutput {
+pub(super) fn output(outputs: Vec<CompletionOutput>) -> RequestOutput {
     RequestOutput {
         request_id: 0,
         prompt_token_ids: vec![0, 17, 9],
@@ -43,10 +43,12 @@ fn row(
     change: impl FnOnce(&mut OutputOptions<'_>),
 ) -> String {
     let token_text = |id| format!("<{id}>");
+    let facts = RunFacts::default();
     let mut options = OutputOptions {
         out_field: "response",
-        full: false,
+        detail: Detail::Auto,
         usage_cached: false,
+        facts: &facts,
         token_text: &token_text,
     };
     change(&mut options);
@@ -131,7 +133,8 @@ fn outputs_follow_when_there_is_more_to_say() {
 #[test]
 fn full_rows_do_not_repeat_what_the_input_has() {
     let answer = output(vec![completion(0, "5")]);
-    let full = |input: &str| row(&json(input), Ok(&answer), |options| options.full = true);
+    let full =
+        |input: &str| row(&json(input), Ok(&answer), |options| options.detail = Detail::Full);
     let rest = concat!(
         r#""response":"5","finish_reason":"stop","usage":{"prompt_tokens":3,"#,
         r#""completion_tokens":2},"outputs":[{"index":0,"text":"5","token_ids":[23,1],"#,
@@ -141,6 +144,18 @@ fn full_rows_do_not_repeat_what_the_input_has() {
     assert_eq!(full(r#"{"a":1}"#), format!("{{\"a\":1,{rest},\"prompt_token_ids\":[0,17,9]}}"));
     let ids = r#""prompt_token_ids":[0, 17, 9]"#;
     assert_eq!(full(&format!("{{{ids}}}")), format!("{{{ids},{rest}}}"));
+}
+
+#[test]
+fn simple_rows_have_one_answer_whatever_was_asked_for() {
+    let several = output(vec![completion(0, "5"), completion(1, "6")]);
+    assert_eq!(
+        row(&json("{}"), Ok(&several), |options| options.detail = Detail::Simple),
+        concat!(
+            r#"{"response":"5","finish_reason":"stop","usage":{"prompt_tokens":3,"#,
+            r#""completion_tokens":4}}"#,
+        )
+    );
 }
 
 #[test]

@@ -101,15 +101,12 @@ impl PromptBuilder {
 
     /// Refuses a shape that cannot be run, or not with these options.
     fn accept(&self, shape: RowShape) -> Result<RowShape, InputError> {
-        let unsupported = |filter: &str| {
-            Err(InputError::refused(
-                format!("the rows are {shape}, which are not supported yet"),
-                format!("turn them into rows: `jq -c '{filter}' FILE | vllm-batch run ...`"),
-            ))
-        };
         match (&shape, self.chat) {
-            (RowShape::OpenAiBatch, _) => unsupported(".body + {id: .custom_id}"),
-            (RowShape::AnthropicBatch, _) => unsupported(".params + {id: .custom_id}"),
+            (_, ChatMode::Always | ChatMode::Never) if shape.is_batch() => {
+                let flag = if self.chat == ChatMode::Always { "--chat" } else { "--no-chat" };
+                let message = format!("{flag}: the rows are {shape}, which say what they are");
+                Err(InputError::refused(message, format!("leave out {flag}")))
+            }
             (_, ChatMode::Never) if is_messages(&shape) => Err(InputError::refused(
                 format!("--no-chat: the rows are {shape}"),
                 "leave out --no-chat, or name a field of text with --prompt-column",
@@ -133,6 +130,7 @@ impl PromptBuilder {
     /// What is done with rows of a shape, in words.
     pub(super) fn treatment(&self, shape: &RowShape) -> &'static str {
         match shape {
+            RowShape::OpenAiBatch => "chat or completions by their `url`",
             RowShape::Conversations => "sent as chat without the last answer",
             _ if is_messages(shape) => "rendered with the chat template",
             _ if self.is_chat(shape) => "each sent as a user turn",
@@ -167,7 +165,9 @@ impl PromptBuilder {
             }
             RowShape::Field(name, kind) => (name.as_str(), *kind),
             RowShape::Bare(kind) => ("prompt", *kind),
-            RowShape::OpenAiBatch | RowShape::AnthropicBatch => unreachable!("not accepted"),
+            RowShape::OpenAiBatch | RowShape::AnthropicBatch => {
+                unreachable!("batch requests that fit have readers of their own")
+            }
         };
         let json = fields.get(name).expect("the shape fits");
         match kind {
@@ -268,7 +268,7 @@ fn system_text(fields: &JsonFields, line: u64) -> Result<Option<String>, RowErro
 }
 
 /// A JSON string's text. It is valid JSON already, but may have half of a surrogate pair.
-fn string(name: &str, json: &str, line: u64) -> Result<String, RowError> {
+pub(super) fn string(name: &str, json: &str, line: u64) -> Result<String, RowError> {
     serde_json::from_str(json).map_err(|error| {
         let message = format!("{name}: not text: {}", reason(&error));
         RowError::new(code::INVALID_PROMPT, line, message)

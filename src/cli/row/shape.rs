@@ -67,10 +67,12 @@ impl RowShape {
             return kind("prompt").map(RowShape::Bare);
         }
         let has = |name| row.fields.get(name).is_some();
-        if has("custom_id") && has("url") && has("body") {
+        let is_object = |name| row.fields.get(name).is_some_and(|value| value.starts_with('{'));
+        // One of the other two may be missing: that is a bad row, not another shape.
+        if is_object("body") && (has("custom_id") || has("url")) {
             return Some(RowShape::OpenAiBatch);
         }
-        if has("custom_id") && has("params") {
+        if is_object("params") && has("custom_id") {
             return Some(RowShape::AnthropicBatch);
         }
         let is_list = |name| row.fields.get(name).is_some_and(|value| value.starts_with('['));
@@ -87,6 +89,11 @@ impl RowShape {
                 _ => RowShape::Field(name.to_owned(), kind),
             })
         })
+    }
+
+    /// Whether rows are requests of a batch API, which say themselves what they are.
+    pub(super) fn is_batch(&self) -> bool {
+        matches!(self, RowShape::OpenAiBatch | RowShape::AnthropicBatch)
     }
 
     /// Whether a row has its prompt where this shape says.

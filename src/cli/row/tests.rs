@@ -21,7 +21,7 @@ fn parse_as(
 ) -> Result<Vec<Result<Row, BadRow>>, InputError> {
     let input = Box::new(Cursor::new(input.to_owned()));
     let mut records = Records::open(input, format, 1 << 20)?;
-    let mut parser = RowParser::new(&records, options)?;
+    let mut parser = RowParser::new(&mut records, options)?;
     records.by_ref().map(|record| parser.parse(record?)).collect()
 }
 
@@ -282,14 +282,14 @@ fn inputs_that_cannot_be_run_are_refused_at_their_first_row() {
     let messages = r#"{"messages":[{"role":"user","content":"x"}]}"#;
     let cases = [
         (
-            r#"{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{}}"#,
-            options(),
-            "the rows are OpenAI batch requests, which are not supported yet",
+            r#"{"custom_id":"a","url":"/v1/completions","body":{"prompt":"p"}}"#,
+            chat(),
+            "--chat: the rows are OpenAI batch requests, which say what they are",
         ),
         (
             r#"{"custom_id":"a","params":{}}"#,
-            options(),
-            "the rows are Anthropic batch requests, which are not supported yet",
+            never.clone(),
+            "--no-chat: the rows are Anthropic batch requests, which say what they are",
         ),
         (
             r#"{"foo":1,"bar":2}"#,
@@ -377,7 +377,7 @@ fn the_first_row_is_described_once() {
     let note = |format, input: &str, options: &RowOptions| {
         let mut records =
             Records::open(Box::new(Cursor::new(input.to_owned())), format, 1 << 20).expect("text");
-        let mut parser = RowParser::new(&records, options).expect("good options");
+        let mut parser = RowParser::new(&mut records, options).expect("good options");
         for record in records.by_ref() {
             parser.parse(record.expect("readable")).expect("not refused").expect("a good row");
         }

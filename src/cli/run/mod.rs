@@ -1,12 +1,14 @@
-//! `run`: three threads (read, engine, write) and one that shows progress. This thread owns the
-//! engine.
+//! `run`: three threads (read, engine, write), one that shows progress, and one that waits for the
+//! end. This thread owns the engine.
 
+mod end;
+mod feed;
 mod read;
 mod write;
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::args::RunArgs;
@@ -14,17 +16,24 @@ use super::config::RunConfig;
 use super::console::Console;
 use super::error::CliError;
 use super::exit::Exit;
-use super::model;
+use super::fingerprint::{self, Fingerprint};
+use super::ledger::record::Header;
+use super::ledger::{Draft, Ledger, LedgerError, LedgerOptions, Recovered};
+use super::meta::Meta;
+use super::model::{self, Folders};
+use super::output::{RowFormat, Shape};
+use super::previous::Previous;
 use super::progress::{Counters, Progress};
-use super::report::Report;
-use super::result_file;
 use super::signals::Signals;
+use super::storage::Disk;
 use super::window::Window;
-use super::writer::Sink;
 use crate::engine::Engine;
 use crate::engine::request::Request;
-use read::{Feed, ReadThread, Shape};
-use write::{Message, RowFormat, WriteThread, Written};
+use crate::engine::stats::EngineStats;
+use end::{Ended, Ending, Left};
+use feed::Feed;
+use read::{Order, ReadThread};
+use write::{InputRead, Message, WriteThread};
 
 /// How often an engine without work looks for signals.
 const IDLE: Duration = Duration::from_millis(50);
@@ -33,38 +42,57 @@ const IDLE: Duration = Duration::from_millis(50);
 /// at once.
 const FIRST_ROW: Duration = Duration::from_millis(50);
 
+/// Makes an engine of a configuration and the folders of its model.
+pub type Load<'a> = &'a dyn Fn(&RunConfig, &Folders, &Console) -> Result<model::Loaded, CliError>;
+
 /// Runs a dataset through a model.
 ///
 /// # Errors
 /// Whatever ends the run before its last row.
-pub fn run(args: RunArgs, console: &Console) -> Result<Exit, CliError> {
-    let config = Arc::new(RunConfig::new(args)?);
+pub fn run(args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit, CliError> {
+    let mut config = RunConfig::new(args)?;
     let signals = Signals::install().map_err(|error| {
         CliError::new(Exit::Internal, "signals", format!("cannot handle signals: {error}"))
     })?;
     let counters = Arc::new(Counters::default());
     let input = read::open(&config.input)?;
-    let reading = read::start(config.clone(), input, console.clone(), counters.clone());
+    let reading = {
+        let config = Arc::new(config.input.clone());
+        read::start(config, input, console.clone(), counters.clone())
+    };
     // A file shows its first row at once, and is refused before anything else happens. Standard
     // input may take its time: the model is loaded meanwhile.
     let shape = match config.input.path {
         Some(_) => Some(shape(&reading)?),
         None => reading.shape.recv_timeout(FIRST_ROW).ok().transpose()?,
     };
-    let sink = open_sink(&config)?;
-    let part = sink.part().map(Path::to_owned);
-    let job = Job { config, console, signals, counters, part };
-    job.run(reading, shape, sink)
+    let draft = Draft::open(Arc::new(Disk), ledger_options(&config));
+    let draft = draft.map_err(CliError::from_output)?;
+    if let Some(found) = draft.found() {
+        // Chat templates see the day on which the run began.
+        config.begin_at(found.header.started);
+    }
+    let config = Arc::new(config);
+    let job = Job { config, console, signals, counters };
+    match draft.complete().cloned() {
+        Some(meta) => job.nothing_to_do(&reading, shape.is_none(), &draft, &meta),
+        None => job.run(reading, shape, draft, load),
+    }
 }
 
 fn shape(reading: &ReadThread) -> Result<Shape, CliError> {
     reading.shape.recv().expect("the reading thread says what it found")
 }
 
-fn open_sink(config: &RunConfig) -> Result<Sink, CliError> {
-    let Some(path) = &config.output.path else { return Ok(Sink::stdout()) };
-    let input = config.input.path.as_deref().unwrap_or(Path::new("/dev/stdin"));
-    Sink::create(path, Some(input), config.output.overwrite).map_err(CliError::from_output)
+fn ledger_options(config: &RunConfig) -> LedgerOptions {
+    LedgerOptions {
+        out: config.output.path.clone(),
+        errors: config.output.errors.clone(),
+        journal: config.output.journal.clone(),
+        input: config.input.path.clone(),
+        overwrite: config.output.overwrite,
+        retry_failed: config.output.retry_failed,
+    }
 }
 
 /// A run whose input and output are open.
@@ -73,113 +101,211 @@ struct Job<'a> {
     console: &'a Console,
     signals: Signals,
     counters: Arc<Counters>,
-    /// The unfinished output, where it is a file.
-    part: Option<PathBuf>,
 }
 
 /// What there is once the model is loaded.
 struct Loaded {
     engine: Engine,
-    seconds: Duration,
+    load_time: Duration,
     shape: Shape,
     format: RowFormat,
-}
-
-/// Why the engine has nothing more to do.
-enum Ended {
-    /// Every row is answered.
-    Complete,
-    /// The writing thread is gone; it knows why.
-    NoWriter,
-    /// By the user.
-    Signal(Exit),
+    fingerprint: Fingerprint,
 }
 
 impl Job<'_> {
-    fn run(&self, reading: ReadThread, known: Option<Shape>, sink: Sink) -> Result<Exit, CliError> {
-        let loaded = self.load(&reading, known)?;
-        let Loaded { mut engine, seconds, shape, format } = loaded;
+    fn run(
+        &self,
+        reading: ReadThread,
+        known: Option<Shape>,
+        draft: Draft,
+        load: Load<'_>,
+    ) -> Result<Exit, CliError> {
+        let Loaded { mut engine, load_time, shape, format, fingerprint } =
+            self.load(&reading, known, load)?;
+        let left = self.what_would_be_left(&draft);
+        let previous = self.previous(&draft, &fingerprint)?;
+        let (ledger, recovered) = self.begin(draft, &fingerprint)?;
         self.signals.begin();
 
-        let started = Instant::now();
-        let progress = Progress::start(self.console.clone(), self.counters.clone());
-        let (ended, written) = self.flow(&mut engine, reading, sink, (format, shape));
-        progress.stop();
-        let params =
-            self.config.sampling_params(engine.input_processor().default_sampling_params());
-        let complete = matches!(ended, Ok(Ended::Complete)) && written.result.is_ok();
-        let report = Report {
-            tally: written.tally.clone(),
-            engine: engine.stats(),
-            elapsed: started.elapsed(),
-            load: seconds,
-            model: self.config.model.name.clone(),
-            input: self.config.input.name.clone(),
-            output: self.output_name(complete, written.emitted),
-            max_tokens: params.max_tokens,
-            max_model_len: engine.input_processor().max_model_len(),
-            complete,
-        };
-        self.conclude(ended, written, &report)
-    }
-
-    fn load(&self, reading: &ReadThread, known: Option<Shape>) -> Result<Loaded, CliError> {
-        if let Some(shape) = &known {
-            // Before the model is loaded, where that is possible.
-            RowFormat::new(&self.config, shape)?;
-        }
-        let loaded = model::load(&self.config, self.console)?;
-        let processor = loaded.engine.input_processor();
-        self.config.check_sampling(processor.default_sampling_params())?;
-        self.config.check_chat(processor.has_chat_template())?;
-        loaded.announce(&self.config.model, self.console);
-        let shape = known.map_or_else(|| shape(reading), Ok)?;
-        let format = RowFormat::new(&self.config, &shape)?;
-        let model::Loaded { engine, load_time, .. } = loaded;
-        Ok(Loaded { engine, seconds: load_time, shape, format })
-    }
-
-    /// Lets rows flow through the three threads until none is left, or one of them cannot go on.
-    fn flow(
-        &self,
-        engine: &mut Engine,
-        reading: ReadThread,
-        sink: Sink,
-        (format, shape): (RowFormat, Shape),
-    ) -> (Result<Ended, CliError>, Written) {
-        let config = &self.config;
-        let window = Arc::new(Window::new(config.window_rows, config.window_bytes));
-        let processor = engine.input_processor();
+        let stats = Arc::new(Mutex::new(engine.stats()));
+        let window = Arc::new(Window::new(self.config.window));
         let (rows, messages) = channel();
         let (requests, incoming) = channel();
+        let processor = engine.input_processor();
+        let defaults = processor.default_sampling_params();
+        let max_tokens = self.config.sampling_params(defaults.clone()).max_tokens;
+        let base = self.config.row_params(defaults);
         let writing = WriteThread::new(
-            config.clone(),
+            self.config.clone(),
             format.clone(),
             processor.clone(),
             window.clone(),
             self.counters.clone(),
         );
-        let writing = std::thread::spawn(move || writing.run(sink, &shape, &messages));
-        let base = config.sampling_params(processor.default_sampling_params());
-        let (window_of_reader, rows_of_reader) = (window.clone(), rows.clone());
+        let side_text = self.side_text(fingerprint, &format);
+        let writing = std::thread::spawn(move || writing.run(ledger, &shape, &messages, side_text));
+        let ending = Ending {
+            config: &self.config,
+            console: self.console,
+            signals: &self.signals,
+            started: Instant::now(),
+            load_time,
+            max_tokens,
+            max_model_len: processor.max_model_len(),
+            left,
+            stats: stats.clone(),
+            counters: self.counters.clone(),
+        };
+        let (window_of_feed, rows_of_feed) = (window.clone(), rows.clone());
         let feed = Feed {
+            config: self.config.clone(),
             processor,
             format,
             base,
-            window: window_of_reader,
-            rows: rows_of_reader,
+            window: window_of_feed,
+            rows: rows_of_feed,
             requests,
+            recovered,
+            previous,
+            ids: None,
         };
-        let _ = reading.feed.send(feed);
+        let _ = reading.order.send(Order::Feed(Box::new(feed)));
+        let progress = Progress::start(self.console.clone(), self.counters.clone());
+        std::thread::scope(|scope| {
+            let (ended_sender, ended) = channel();
+            let rows_of_ending = rows.clone();
+            let ending =
+                scope.spawn(move || ending.wait(&ended, rows_of_ending, writing, progress));
+            let ended = self.drive(&mut engine, &incoming, &rows, &window, &stats);
+            drop(rows);
+            let _ = ended_sender.send(ended);
+            ending.join().expect("a panic ends the process in its hook")
+        })
+    }
 
-        let ended = self.drive(engine, &incoming, &rows, &window);
-        if !matches!(ended, Ok(Ended::Complete)) {
-            // The reader may hold its end for ever, so the writer is told.
-            let _ = rows.send(Message::Stop);
+    fn load(
+        &self,
+        reading: &ReadThread,
+        known: Option<Shape>,
+        load: Load<'_>,
+    ) -> Result<Loaded, CliError> {
+        if let Some(shape) = &known {
+            // Before the model is loaded, where that is possible.
+            RowFormat::new(&self.config, shape)?;
         }
-        drop(rows);
-        let written = writing.join().expect("a panic ends the process in its hook");
-        (ended, written)
+        let folders = model::find(&self.config, self.console)?;
+        let (config, of_model) = (&self.config, folders.clone());
+        // While the engine reads the same files.
+        let (loaded, files) = std::thread::scope(|scope| {
+            let files = scope.spawn(move || fingerprint::of_files(config, &of_model));
+            let loaded = load(config, &folders, self.console);
+            (loaded, files.join().expect("a panic ends the process in its hook"))
+        });
+        let loaded = loaded?;
+        // A file of batch requests was read to its end meanwhile.
+        reading.checked.recv().unwrap_or(Ok(()))?;
+        let processor = loaded.engine.input_processor();
+        self.config.check_sampling(processor.default_sampling_params())?;
+        self.config.check_chat(processor.has_chat_template())?;
+        loaded.announce(&self.config.model, self.console);
+        let params = self.config.sampling_params(processor.default_sampling_params());
+        let shape = known.map_or_else(|| shape(reading), Ok)?;
+        let shows_date = shape.has_batch_lines || processor.shows_date();
+        let date = shows_date.then_some(self.config.started);
+        let fingerprint = files?.with_engine(loaded.engine.info(), &params, date);
+        let format = RowFormat::new(&self.config, &shape)?
+            .with_system_fingerprint(format!("fp_{}", &fingerprint.id[..16]));
+        let model::Loaded { engine, load_time, .. } = loaded;
+        Ok(Loaded { engine, load_time, shape, format, fingerprint })
+    }
+
+    /// Continues what was found, or begins anew.
+    fn begin(
+        &self,
+        draft: Draft,
+        fingerprint: &Fingerprint,
+    ) -> Result<(Ledger, Option<Recovered>), CliError> {
+        let config = &self.config.output;
+        if let Some(found) = draft.found() {
+            let rows = found.num_rows;
+            self.console.note(&format!(
+                "Continuing a run with {rows} finished row{}",
+                if rows == 1 { "" } else { "s" }
+            ));
+            if let Some(at) = found.damaged_at {
+                self.console.warn(&format!(
+                    "the journal is damaged at byte {at}; rows that are lost are computed again"
+                ));
+            }
+        }
+        let header = Header {
+            started: self.config.started,
+            replaces: config.overwrite || config.retry_failed,
+            fingerprint: fingerprint.clone(),
+        };
+        draft.begin(header).map_err(CliError::from_output)
+    }
+
+    /// The good rows of a complete output whose error rows are asked again.
+    fn previous(
+        &self,
+        draft: &Draft,
+        fingerprint: &Fingerprint,
+    ) -> Result<Option<Previous>, CliError> {
+        let Some((path, meta)) = draft.path().zip(draft.previous()) else { return Ok(None) };
+        let differences = meta.fingerprint.differences(fingerprint);
+        if !differences.is_empty() {
+            let error = LedgerError::Complete { path: path.to_owned(), differences };
+            return Err(CliError::from_output(error));
+        }
+        Previous::open(path, meta).map(Some)
+    }
+
+    fn what_would_be_left(&self, draft: &Draft) -> Left {
+        Left {
+            part: draft.path().map(super::ledger::output::part_of),
+            journal: draft.journal_path().map(Path::to_owned),
+        }
+    }
+
+    /// The output is complete. It is this run's if the same flags and files made it of the same
+    /// rows.
+    fn nothing_to_do(
+        &self,
+        reading: &ReadThread,
+        waits_for_shape: bool,
+        draft: &Draft,
+        meta: &Meta,
+    ) -> Result<Exit, CliError> {
+        if waits_for_shape {
+            shape(reading)?;
+        }
+        let folders = model::find(&self.config, self.console)?;
+        let files = fingerprint::of_files(&self.config, &folders)?.alone();
+        let mut differences = meta.fingerprint.differences(&files);
+        let (sender, digest) = channel();
+        let _ = reading.order.send(Order::Digest(sender));
+        let read = digest.recv().expect("the reading thread answers")?;
+        differences.extend(self.other_input(meta, &read));
+        let path = draft.path().expect("a stream is never complete").to_owned();
+        if !differences.is_empty() {
+            let error = LedgerError::Complete { path, differences };
+            return Err(CliError::from_output(error));
+        }
+        let (rows, failed) = (meta.rows.total, meta.rows.failed);
+        self.console.note(&format!(
+            "Nothing to do: {} is complete, with {rows} rows, {failed} of them error rows",
+            path.display()
+        ));
+        Ok(if failed > 0 { Exit::ErrorRows } else { Exit::Success })
+    }
+
+    fn other_input(&self, meta: &Meta, read: &InputRead) -> Option<String> {
+        let then = (meta.input.rows, &meta.input.digest);
+        (then != (read.num_rows, &read.digest)).then(|| {
+            let name = &self.config.input.name;
+            format!("input: {} rows then, {} in {name} now, not the same", then.0, read.num_rows)
+        })
     }
 
     /// Steps the engine until every row is answered.
@@ -189,6 +315,7 @@ impl Job<'_> {
         incoming: &Receiver<Result<Request, CliError>>,
         rows: &Sender<Message>,
         window: &Window,
+        stats: &Mutex<EngineStats>,
     ) -> Result<Ended, CliError> {
         loop {
             if let Some(exit) = self.signals.exit() {
@@ -209,7 +336,9 @@ impl Job<'_> {
                 continue;
             }
             let outputs = engine.step()?;
-            self.counters.set_engine(&engine.stats());
+            let now = engine.stats();
+            self.counters.set_engine(&now);
+            *stats.lock().unwrap_or_else(PoisonError::into_inner) = now;
             for output in outputs {
                 if rows.send(Message::Done(output)).is_err() {
                     return Ok(Ended::NoWriter);
@@ -217,79 +346,4 @@ impl Job<'_> {
             }
         }
     }
-
-    /// Summary, `--stats`, and how the process ends.
-    fn conclude(
-        &self,
-        ended: Result<Ended, CliError>,
-        written: Written,
-        report: &Report,
-    ) -> Result<Exit, CliError> {
-        let emitted = written.emitted;
-        let result = match (ended, written.result) {
-            // Who reads our output wants no more of us.
-            (_, Err(error)) if error.exit == Exit::BrokenPipe => return Err(error),
-            (Err(error), _) | (_, Err(error)) => Err(error),
-            (Ok(Ended::Signal(exit)), Ok(())) => Err(interrupted(exit)),
-            (Ok(_), Ok(())) if report.tally.num_failed() > 0 => Ok(Exit::ErrorRows),
-            (Ok(_), Ok(())) => Ok(Exit::Success),
-        };
-        let result = result.map_err(|error| self.what_is_left(error, emitted));
-        if self.console.shows_summary() && report.tally.rows() > 0 {
-            self.console.print(&report.summary(self.console.style()));
-        }
-        let exit = result.as_ref().map_or_else(|error| error.exit, |exit| *exit);
-        self.write_stats(report, exit)?;
-        result
-    }
-
-    fn write_stats(&self, report: &Report, exit: Exit) -> Result<(), CliError> {
-        let Some(path) = &self.config.output.stats else { return Ok(()) };
-        let written = result_file::write(path, "stats", &report.stats(exit.code()));
-        written.map_err(|error| error.help("the rows are written"))
-    }
-
-    /// Says what of an unfinished run can be used.
-    fn what_is_left(&self, error: CliError, emitted: Option<u64>) -> CliError {
-        if error.exit == Exit::Refused && emitted == Some(0) {
-            return error;
-        }
-        let left = self.left(emitted);
-        let kept = match (emitted, left) {
-            (Some(0), _) => "no row was finished".to_owned(),
-            (Some(1), Some(part)) => format!("the first row is in {}", part.display()),
-            (Some(rows), Some(part)) => format!("the first {rows} rows are in {}", part.display()),
-            (Some(1), None) => "the first row was written".to_owned(),
-            (Some(rows), None) => format!("the first {rows} rows were written"),
-            (None, Some(part)) => format!("some rows may be in {}", part.display()),
-            (None, None) => "some rows may have been written".to_owned(),
-        };
-        let overwrite = match left {
-            Some(_) if !self.config.output.overwrite => " with --overwrite",
-            _ => "",
-        };
-        let again = format!("the same command{overwrite} starts from the first row again");
-        let help = error.help.as_ref().map(|help| format!("{help}; ")).unwrap_or_default();
-        error.help(format!("{help}{kept}; {again}"))
-    }
-
-    /// The file that holds the first rows of an unfinished run.
-    fn left(&self, emitted: Option<u64>) -> Option<&Path> {
-        self.part.as_deref().filter(|part| emitted != Some(0) && part.exists())
-    }
-
-    /// Where rows are; None where none is.
-    fn output_name(&self, complete: bool, emitted: Option<u64>) -> Option<String> {
-        let path = match (&self.config.output.path, &self.part) {
-            (None, _) => return Some("<stdout>".to_owned()),
-            (Some(_), Some(_)) if !complete => self.left(emitted)?,
-            (Some(path), _) => path,
-        };
-        Some(path.display().to_string())
-    }
-}
-
-fn interrupted(exit: Exit) -> CliError {
-    let name = if exit == Exit::Terminated { "SIGTERM" } else { "SIGINT" };
-    CliError::new(exit, "interrupted", format!("stopped by {name}"))
 }

@@ -7,48 +7,25 @@ use std::io::Read;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use super::write::{Message, RowFormat, Waiting};
-
-use crate::cli::config::{InputConfig, RunConfig};
+use super::feed::{Feed, feed_all};
+use super::write::InputRead;
+use crate::cli::config::InputConfig;
 use crate::cli::console::{Console, ProgressMode};
-use crate::cli::error::{CliError, sanitized};
+use crate::cli::custom_ids::CustomIds;
+use crate::cli::error::CliError;
 use crate::cli::exit::Exit;
-use crate::cli::fields::Passthrough;
+use crate::cli::output::Shape;
 use crate::cli::progress::Counters;
-use crate::cli::reader::{Content, InputError, InputFormat, MAX_LINE, Record, Records};
+use crate::cli::reader::{Content, InputError, MAX_LINE, Record, Records};
 use crate::cli::row::{BadRow, Row, RowParser};
-use crate::cli::row_error::RowError;
-use crate::cli::row_key::{RowName, row_key};
-use crate::cli::window::Window;
-use crate::engine::input_processor::InputProcessor;
-use crate::engine::request::{Request, SamplingParams};
+use crate::cli::row_hash::{ContentHash, InputDigest};
 
-/// What is known of the input once it is open and its first row is read.
-#[derive(Clone, Debug)]
-pub struct Shape {
-    /// Never `Auto`.
-    pub format: InputFormat,
-    /// Column names of a CSV.
-    pub headers: Option<Arc<[String]>>,
-    /// Lines end with CRLF.
-    pub crlf: bool,
-}
-
-/// Where rows go, once the model is loaded. Both channels are bounded by the window: a row in them
-/// has entered it.
-pub struct Feed {
-    /// Tokenizes and checks.
-    pub processor: Arc<InputProcessor>,
-    /// How rows are written.
-    pub format: RowFormat,
-    /// What rows override.
-    pub base: SamplingParams,
-    /// Bounds what is read ahead.
-    pub window: Arc<Window>,
-    /// Every row, to the thread that writes.
-    pub rows: Sender<Message>,
-    /// Rows that can be asked, to the engine; an error ends the run.
-    pub requests: Sender<Result<Request, CliError>>,
+/// What becomes of the rows.
+pub enum Order {
+    /// They are run.
+    Feed(Box<Feed>),
+    /// They are only counted and hashed.
+    Digest(Sender<Result<InputRead, CliError>>),
 }
 
 /// The two ends of the reading thread. It is not joined: it may be blocked on standard input for
@@ -57,8 +34,13 @@ pub struct ReadThread {
     /// Says once what the input is, or why it is refused.
     pub shape: Receiver<Result<Shape, CliError>>,
     /// Takes where rows go.
-    pub feed: Sender<Feed>,
+    pub order: Sender<Order>,
+    /// Says whether a file may be run. Disconnected: nothing speaks against it.
+    pub checked: Receiver<Checked>,
 }
+
+/// Whether a file that was read ahead may be run.
+pub type Checked = Result<(), CliError>;
 
 /// Opens the input.
 ///
@@ -79,74 +61,98 @@ pub fn open(config: &InputConfig) -> Result<Box<dyn Read + Send>, CliError> {
 
 /// Starts the thread.
 pub fn start(
-    config: Arc<RunConfig>,
+    config: Arc<InputConfig>,
     input: Box<dyn Read + Send>,
     console: Console,
     counters: Arc<Counters>,
 ) -> ReadThread {
     let (shape_sender, shape) = channel();
-    let (feed, feed_receiver) = channel::<Feed>();
-    if console.mode() != ProgressMode::None {
-        count(config.clone(), counters.clone());
-    }
+    let (order, orders) = channel::<Order>();
+    let counts = console.mode() != ProgressMode::None;
+    let checked = look_ahead(config.clone(), counters.clone(), counts);
     std::thread::spawn(move || {
-        let mut input = match Input::open(&config.input, input) {
+        let mut input = match Input::open(&config, input) {
             Ok(input) => input,
             Err(error) => return drop(shape_sender.send(Err(error))),
         };
-        input.say_shape(&config.input, &console);
+        input.say_shape(&config, &console);
         let _ = shape_sender.send(Ok(input.shape()));
-        // Without a feed the run has ended.
-        let Ok(feed) = feed_receiver.recv() else { return };
-        match feed_all(&mut input, &config, &feed, &console) {
-            Ok(Some(rows)) => counters.set_total(rows),
-            Ok(None) => {}
-            Err(error) => drop(feed.requests.send(Err(error))),
+        match orders.recv() {
+            Ok(Order::Feed(feed)) => feed_all(&mut input, *feed, &console, &counters),
+            Ok(Order::Digest(digest)) => drop(digest.send(input.digest(&config))),
+            // The run has ended.
+            Err(_) => {}
         }
     });
-    ReadThread { shape, feed }
+    ReadThread { shape, order, checked }
 }
 
-/// Counts the rows of a file, so that progress has a total before the file is read to its end.
-/// Nothing depends on it: what cannot be counted (a pipe can be read once only) has no total for a
-/// while.
-fn count(config: Arc<RunConfig>, counters: Arc<Counters>) {
+/// Reads a file ahead of the run, on a thread of its own. Progress has a total before the file is
+/// read to its end. And of batch requests no two may have one `custom_id`: said before the run
+/// begins. What can be read once only (a pipe) is not looked at.
+fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) -> Receiver<Checked> {
+    let (sender, checked) = channel();
     std::thread::spawn(move || {
-        let input = &config.input;
         let file = input.path.as_ref().filter(|path| path.is_file()).map(File::open);
         let Some(Ok(file)) = file else { return };
+        // Whatever is wrong with the input, the reading thread says it.
         let records = Records::open(Box::new(file), input.format, MAX_LINE);
         let Ok(mut records) = records else { return };
+        let Ok(mut parser) = RowParser::new(&mut records, &input.rows) else { return };
+        let mut ids = parser.is_batch().then(CustomIds::default);
+        if ids.is_none() {
+            let _ = sender.send(Ok(()));
+        }
+        if ids.is_none() && !counts {
+            return;
+        }
         let limit = input.limit.unwrap_or(u64::MAX);
         let mut rows = 0;
         while rows < limit {
-            match records.next() {
-                Some(Ok(_)) => rows += 1,
-                Some(Err(_)) => return,
-                None => break,
+            let Some(Ok(record)) = records.next() else { break };
+            rows += 1;
+            let Some(ids) = &mut ids else { continue };
+            let Ok(row) = parser.parse(record) else { return };
+            let (passthrough, line) = match &row {
+                Ok(row) => (&row.passthrough, row.line),
+                Err(bad) => (&bad.passthrough, bad.error.line),
+            };
+            if let Some(error) = ids.check(passthrough, line) {
+                return drop(sender.send(Err(CliError::from_row(&error, &input.name))));
             }
         }
-        counters.set_total(rows);
+        counters.set_total(input.shard.num_rows(rows));
+        let _ = sender.send(Ok(()));
     });
+    checked
 }
 
-/// A row, or why it is none, with the bytes that it takes of the window.
-type Parsed = (usize, Result<Row, BadRow>);
+/// A row, or why it is none.
+pub struct Parsed {
+    /// What it takes of the window.
+    pub bytes: usize,
+    /// What was read.
+    pub content: ContentHash,
+    /// What it is.
+    pub row: Result<Row, BadRow>,
+}
 
 /// Records with their parser, and the first row.
-struct Input {
+pub struct Input {
     records: Records,
     parser: RowParser,
     first: Option<Parsed>,
+    /// What the first readable row decided, in words.
+    note: String,
 }
 
 impl Input {
     /// Reads the first row: an input of the wrong shape is refused before the model is loaded.
     fn open(config: &InputConfig, input: Box<dyn Read + Send>) -> Result<Self, CliError> {
         let refused = |error| CliError::from_input(error, &config.name);
-        let records = Records::open(input, config.format, MAX_LINE).map_err(refused)?;
-        let parser = RowParser::new(&records, &config.rows).map_err(refused)?;
-        let mut input = Self { records, parser, first: None };
+        let mut records = Records::open(input, config.format, MAX_LINE).map_err(refused)?;
+        let parser = RowParser::new(&mut records, &config.rows).map_err(refused)?;
+        let mut input = Self { records, parser, first: None, note: String::new() };
         input.first = input.next().map_err(refused)?;
         if input.first.is_none() {
             let message = format!("{} has no rows", config.name);
@@ -157,50 +163,68 @@ impl Input {
 
     fn shape(&self) -> Shape {
         let records = &self.records;
-        Shape { format: records.format(), headers: records.headers(), crlf: records.crlf() }
-    }
-
-    /// Says what the first readable row decided, once it has.
-    fn say_shape(&mut self, config: &InputConfig, console: &Console) {
-        if let Some(note) = self.parser.take_note() {
-            console.note(&format!("{}: {note}", config.name));
+        Shape {
+            format: records.format(),
+            headers: records.headers(),
+            crlf: records.crlf(),
+            has_batch_lines: self.parser.writes_batch_lines(),
         }
     }
 
-    fn next(&mut self) -> Result<Option<Parsed>, InputError> {
+    /// Whether rows are requests of a batch API that are read once only: no file was looked at
+    /// before.
+    pub fn is_batch_stream(&self, config: &InputConfig) -> bool {
+        self.parser.is_batch() && !config.path.as_ref().is_some_and(|path| path.is_file())
+    }
+
+    /// Whether no readable row has come yet.
+    pub fn is_undecided(&self) -> bool {
+        self.note.is_empty()
+    }
+
+    /// Says what the first readable row decided, once it has.
+    pub fn say_shape(&mut self, config: &InputConfig, console: &Console) {
+        if let Some(note) = self.parser.take_note() {
+            console.note(&format!("{}: {note}", config.name));
+            self.note = note;
+        }
+    }
+
+    /// What a row's output depends on besides the row: part of its hash.
+    pub fn shape_text(&self) -> String {
+        let Shape { headers, crlf, .. } = self.shape();
+        format!("{} {headers:?} {crlf}", self.note)
+    }
+
+    /// The next row.
+    ///
+    /// # Errors
+    /// The input cannot be read, or its first row has no shape that can be run.
+    pub fn next(&mut self) -> Result<Option<Parsed>, InputError> {
         if let Some(first) = self.first.take() {
             return Ok(Some(first));
         }
         let Some(record) = self.records.next().transpose()? else { return Ok(None) };
-        Ok(Some((size(&record), self.parser.parse(record)?)))
+        let (bytes, content) = (size(&record), ContentHash::of(&record));
+        Ok(Some(Parsed { bytes, content, row: self.parser.parse(record)? }))
+    }
+
+    /// Reads to the end.
+    fn digest(&mut self, config: &InputConfig) -> Result<InputRead, CliError> {
+        let mut digest = InputDigest::default();
+        while config.limit.is_none_or(|limit| digest.num_rows() < limit) {
+            let next = self.next().map_err(|error| CliError::from_input(error, &config.name))?;
+            let Some(parsed) = next else { break };
+            digest.add(parsed.content);
+        }
+        Ok(digest.into())
     }
 }
 
-/// Sends every row on its way. Returns how many there were; None if the run ended before.
-fn feed_all(
-    input: &mut Input,
-    run: &RunConfig,
-    feed: &Feed,
-    console: &Console,
-) -> Result<Option<u64>, CliError> {
-    let config = &run.input;
-    let mut rows = 0;
-    let mut warnings = Warnings { console, of_collisions: false, of_two_bos: false };
-    while config.limit.is_none_or(|limit| rows < limit) {
-        let next = input.next().map_err(|error| CliError::from_input(error, &config.name))?;
-        let Some((bytes, parsed)) = next else { break };
-        input.say_shape(config, console);
-        if !warnings.of_collisions
-            && let Ok(row) = &parsed
-        {
-            warnings.collisions(&feed.format.collisions(&row.passthrough, run));
-        }
-        if !feed.window.enter(bytes) || !feed_row(parsed, bytes, config, (feed, &mut warnings))? {
-            return Ok(None);
-        }
-        rows += 1;
+impl From<InputDigest> for InputRead {
+    fn from(digest: InputDigest) -> Self {
+        Self { num_rows: digest.num_rows(), digest: digest.finish() }
     }
-    Ok(Some(rows))
 }
 
 fn size(record: &Record) -> usize {
@@ -208,84 +232,4 @@ fn size(record: &Record) -> usize {
         Content::Line(line) => line.len(),
         Content::Cells(cells) => cells.iter().map(String::len).sum(),
     }
-}
-
-/// What is said once, at the first row that gives cause.
-struct Warnings<'a> {
-    console: &'a Console,
-    of_collisions: bool,
-    of_two_bos: bool,
-}
-
-impl Warnings<'_> {
-    /// Says which fields of the input are renamed because ours have their names.
-    fn collisions(&mut self, names: &[String]) {
-        if names.is_empty() {
-            return;
-        }
-        self.of_collisions = true;
-        let renamed: Vec<String> = names.iter().map(|name| format!("input_{name}")).collect();
-        let (names, renamed) = (sanitized(&names.join(", ")), sanitized(&renamed.join(", ")));
-        self.console.warn(&format!(
-            "fields of the input are named like ours: {names}; written as {renamed}"
-        ));
-    }
-
-    /// Says that a prompt's text brings the BOS that the tokenizer adds anyway.
-    fn two_bos(&mut self, request: &Request, line: u64, processor: &InputProcessor) {
-        if !self.of_two_bos && processor.begins_with_two_bos(&request.prompt_token_ids) {
-            self.of_two_bos = true;
-            self.console.warn(&format!(
-                "line {line}: the prompt begins with the BOS token, and the tokenizer adds another; leave \
-                 it out of the text, or give chat rows as `messages`"
-            ));
-        }
-    }
-}
-
-/// Sends a row to who writes it, and its request to the engine. False: nobody listens any more.
-fn feed_row(
-    parsed: Result<Row, BadRow>,
-    bytes: usize,
-    config: &InputConfig,
-    (feed, warnings): (&Feed, &mut Warnings<'_>),
-) -> Result<bool, CliError> {
-    let (index, line, passthrough, request) = match parsed {
-        Ok(row) => {
-            let (index, line) = (row.index, row.line);
-            let (passthrough, request) = request(row, feed);
-            (index, line, passthrough, request)
-        }
-        Err(BadRow { index, passthrough, error }) => (index, error.line, passthrough, Err(error)),
-    };
-    match &request {
-        Ok(request) => warnings.two_bos(request, line, &feed.processor),
-        Err(error) if config.fail_on_bad_row => {
-            return Err(CliError::from_row(error, &config.name));
-        }
-        Err(_) => {}
-    }
-    // The row goes first, so that whoever writes knows it before its answer comes.
-    if feed.rows.send(Message::Row(Waiting { index, line, bytes, passthrough })).is_err() {
-        return Ok(false);
-    }
-    Ok(match request {
-        Ok(request) => feed.requests.send(Ok(request)).is_ok(),
-        Err(error) => feed.rows.send(Message::Failed { index, error }).is_ok(),
-    })
-}
-
-/// The engine's request, or why there is none.
-fn request(row: Row, feed: &Feed) -> (Passthrough, Result<Request, RowError>) {
-    let Row { index, line, prompt, overrides, id, passthrough } = row;
-    let name = match (overrides.seed(), &id) {
-        (Some(seed), _) => RowName::Seed(seed),
-        (None, Some(id)) => RowName::Id(id),
-        (None, None) => RowName::Index(index),
-    };
-    let request = overrides
-        .apply(&feed.base)
-        .and_then(|params| feed.processor.process(index, prompt, params, row_key(name)))
-        .map_err(|error| RowError::from_request(&error, line));
-    (passthrough, request)
 }

@@ -1,95 +1,89 @@
-//! The thread that writes: answers and errors, in any order, to rows in input order.
+//! The thread that writes: answers and errors, in any order, to the ledger. It owns the ledger.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::{Duration, Instant};
 
-use super::read::Shape;
 use crate::cli::args::values::MaxErrors;
 use crate::cli::config::RunConfig;
 use crate::cli::error::CliError;
 use crate::cli::exit::Exit;
 use crate::cli::fields::Passthrough;
-use crate::cli::output::{CsvFormat, OutputOptions, collisions, format_row};
+use crate::cli::ledger::{Finished, Ledger, LedgerError, Reused, RowHash, Totals};
+use crate::cli::output::{RowFormat, Shape};
+use crate::cli::previous::Good;
 use crate::cli::progress::Counters;
-use crate::cli::reader::InputFormat;
 use crate::cli::report::Tally;
 use crate::cli::row_error::RowError;
 use crate::cli::window::Window;
-use crate::cli::writer::{OrderedWriter, OutputError, Sink};
 use crate::engine::input_processor::InputProcessor;
 use crate::engine::request::RequestOutput;
 
 /// A share of error rows says little before so many rows.
 const MIN_ROWS_FOR_SHARE: u64 = 100;
 
-/// What the writing thread is told.
+/// A finished row is durable after at most this time.
+const SYNC_INTERVAL: Duration = Duration::from_secs(2);
+
+/// What the writing thread is told. Rows have positions in the output: 0, 1, 2, ...
 pub enum Message {
     /// A row was read.
     Row(Waiting),
-    /// The engine answered it.
+    /// The engine answered it: the request's number is the row's position.
     Done(RequestOutput),
     /// It cannot be asked.
     Failed {
         /// Of the row.
-        index: u64,
+        position: u64,
         /// Why.
         error: RowError,
     },
+    /// An earlier run answered it.
+    Reused {
+        /// Of the row.
+        position: u64,
+        /// Physical line, from 1.
+        line: u64,
+        /// Where the answer is.
+        reused: Reused,
+    },
+    /// The output before has its answer.
+    Good {
+        /// Of the row.
+        position: u64,
+        /// Of what is asked.
+        hash: RowHash,
+        /// The answer.
+        good: Good,
+    },
+    /// The input is read to its end.
+    InputEnd(InputRead),
     /// The run ends early: write what is in order, and no more.
     Stop,
 }
 
+/// What was read in all.
+#[derive(Clone, Debug, Default)]
+pub struct InputRead {
+    /// Rows, those of other shards too.
+    pub num_rows: u64,
+    /// Hash of their contents.
+    pub digest: String,
+}
+
 /// A row that waits for its answer.
 pub struct Waiting {
-    /// 0, 1, 2, ...
-    pub index: u64,
+    /// In the output.
+    pub position: u64,
     /// Physical line, from 1.
     pub line: u64,
     /// What it takes of the window.
     pub bytes: usize,
+    /// Of what is asked.
+    pub hash: RowHash,
     /// What appears again.
     pub passthrough: Passthrough,
-}
-
-/// How rows are written.
-#[derive(Clone)]
-pub enum RowFormat {
-    /// JSON lines.
-    Json,
-    /// CSV or TSV.
-    Csv(CsvFormat),
-}
-
-impl RowFormat {
-    /// Follows the output's extension, else the input.
-    ///
-    /// # Errors
-    /// CSV is asked for and the input has no columns.
-    pub fn new(config: &RunConfig, shape: &Shape) -> Result<Self, CliError> {
-        let named = config.output.path.as_deref().map_or(InputFormat::Auto, InputFormat::from_path);
-        let format = match (named, shape.format) {
-            (InputFormat::Csv | InputFormat::Tsv, _) if shape.headers.is_none() => {
-                let message = "CSV output needs CSV input: other rows have no fixed columns";
-                let error = CliError::new(Exit::Refused, "output", message);
-                return Err(error.help("name the output FILE.jsonl"));
-            }
-            (InputFormat::Csv | InputFormat::Tsv, _) => named,
-            (InputFormat::Jsonl, _) => InputFormat::Jsonl,
-            (_, format) => format,
-        };
-        let Some(delimiter) = format.delimiter() else { return Ok(RowFormat::Json) };
-        let out_field = config.output.field.clone();
-        Ok(RowFormat::Csv(CsvFormat { delimiter, crlf: shape.crlf, out_field }))
-    }
-
-    /// Names of a row's fields that are also ours.
-    pub fn collisions(&self, passthrough: &Passthrough, config: &RunConfig) -> Vec<String> {
-        match (self, passthrough) {
-            (RowFormat::Csv(csv), Passthrough::Cells { names, .. }) => csv.collisions(names),
-            _ => collisions(passthrough, &config.output.field),
-        }
-    }
 }
 
 /// How writing ended.
@@ -112,6 +106,9 @@ enum End {
     TooManyErrors(CliError),
 }
 
+/// Makes the side file's text of a complete run.
+pub type SideText = Box<dyn FnOnce(&Totals, &Tally, &InputRead) -> String + Send>;
+
 /// State of the thread.
 pub struct WriteThread {
     config: Arc<RunConfig>,
@@ -121,8 +118,9 @@ pub struct WriteThread {
     counters: Arc<Counters>,
     tally: Tally,
     waiting: HashMap<u64, Waiting>,
-    /// Window bytes of the rows that are not yet in the output, in input order.
-    bytes: VecDeque<usize>,
+    input: InputRead,
+    /// When the oldest row that is not durable must be.
+    sync_due: Option<Instant>,
 }
 
 impl WriteThread {
@@ -142,20 +140,34 @@ impl WriteThread {
             counters,
             tally: Tally::default(),
             waiting: HashMap::new(),
-            bytes: VecDeque::new(),
+            input: InputRead::default(),
+            sync_due: None,
         }
     }
 
     /// Writes until all senders are gone (the output is then complete), or until it must stop.
-    pub fn run(mut self, sink: Sink, shape: &Shape, messages: &Receiver<Message>) -> Written {
-        let mut writer = OrderedWriter::new(sink);
-        self.header(&mut writer, shape);
-        let end = self.write(&mut writer, messages);
-        let emitted = writer.emitted();
-        let end = end.and_then(|end| match end {
-            End::Complete => writer.into_inner().and_then(Sink::finish).map(|()| end),
-            _ => writer.flush().map(|()| end),
-        });
+    pub fn run(
+        mut self,
+        mut ledger: Ledger,
+        shape: &Shape,
+        messages: &Receiver<Message>,
+        side_text: SideText,
+    ) -> Written {
+        self.header(&mut ledger, shape);
+        let end = self.write(&mut ledger, messages);
+        let emitted = ledger.emitted();
+        let end = match end {
+            Ok(End::Complete) => {
+                let (tally, input) = (&self.tally, &self.input);
+                let finished = ledger.finish(|totals| side_text(totals, tally, input));
+                finished.map(|()| End::Complete)
+            }
+            Ok(end) => ledger.stop().map(|()| end),
+            Err(error) => {
+                ledger.rescue();
+                Err(error)
+            }
+        };
         // No row will leave the window any more.
         self.window.close();
         let (emitted, result) = match end {
@@ -166,70 +178,131 @@ impl WriteThread {
         Written { tally: self.tally, emitted, result }
     }
 
-    fn header(&self, writer: &mut OrderedWriter<Sink>, shape: &Shape) {
+    fn header(&self, ledger: &mut Ledger, shape: &Shape) {
         let (RowFormat::Csv(csv), Some(names)) = (&self.format, &shape.headers) else { return };
         let mut line = Vec::new();
         csv.format_header(names, &mut line);
-        writer.write_header(&line);
+        ledger.write_header(&line);
     }
 
     fn write(
         &mut self,
-        writer: &mut OrderedWriter<Sink>,
+        ledger: &mut Ledger,
         messages: &Receiver<Message>,
-    ) -> Result<End, OutputError> {
+    ) -> Result<End, LedgerError> {
         loop {
-            let message = match messages.try_recv() {
-                Ok(message) => message,
-                Err(TryRecvError::Disconnected) => return Ok(End::Complete),
-                Err(TryRecvError::Empty) => {
-                    // Nothing is ready: readers of the output see what there is.
-                    writer.flush()?;
-                    match messages.recv() {
-                        Ok(message) => message,
-                        Err(_) => return Ok(End::Complete),
-                    }
-                }
-            };
-            let (index, line) = match message {
+            let Some(message) = self.next(ledger, messages)? else { return Ok(End::Complete) };
+            let before = ledger.emitted();
+            match message {
                 Message::Stop => return Ok(End::Told),
-                Message::Row(row) => {
-                    self.bytes.push_back(row.bytes);
-                    self.waiting.insert(row.index, row);
-                    continue;
+                Message::InputEnd(input) => self.input = input,
+                Message::Row(row) => drop(self.waiting.insert(row.position, row)),
+                Message::Done(output) => {
+                    let position = output.request_id;
+                    let line = self.waiting.get(&position).map_or(0, |row| row.line);
+                    match RowError::from_output(&output, line) {
+                        None => self.tally.answered(&output, self.processor.max_model_len()),
+                        Some(error) => self.tally.failed(&error, &self.config.input.name),
+                    }
+                    self.finish_row(ledger, position, Ok(&output))?;
                 }
-                Message::Done(output) => (output.request_id, self.answer(&output)),
-                Message::Failed { index, error } => (index, self.failure(index, &error)),
-            };
-            self.counters.row_done();
-            let before = writer.emitted();
-            writer.push(index, line)?;
-            for bytes in self.bytes.drain(..(writer.emitted() - before) as usize) {
-                self.window.leave(bytes);
+                Message::Failed { position, error } => {
+                    self.tally.failed(&error, &self.config.input.name);
+                    self.finish_row(ledger, position, Err(&error))?;
+                }
+                Message::Reused { position, line, reused } => {
+                    self.tally.reused(&reused, line, &self.config.input.name);
+                    self.counters.row_reused();
+                    ledger.reuse(position, &reused)?;
+                }
+                Message::Good { position, hash, good } => {
+                    let Good { row, input_tokens, output_tokens } = good;
+                    self.tally.kept(input_tokens, output_tokens, row.len());
+                    self.counters.row_reused();
+                    let code = None;
+                    ledger.push(Finished {
+                        position,
+                        hash,
+                        code,
+                        input_tokens,
+                        output_tokens,
+                        row,
+                    })?;
+                }
             }
+            self.window.emitted(ledger.emitted() - before);
             if let Some(error) = self.too_many_errors() {
                 return Ok(End::TooManyErrors(error));
             }
         }
     }
 
-    fn answer(&mut self, output: &RequestOutput) -> Vec<u8> {
-        let row = self.take(output.request_id);
-        match RowError::from_output(output, row.line) {
-            None => self.tally.answered(output, self.processor.max_model_len()),
-            Some(error) => self.tally.failed(&error, &self.config.input.name),
+    /// The next message; None when all senders are gone. Meanwhile what is due is synced, and what
+    /// is ready is shown.
+    fn next(
+        &mut self,
+        ledger: &mut Ledger,
+        messages: &Receiver<Message>,
+    ) -> Result<Option<Message>, LedgerError> {
+        let now = Instant::now();
+        if self.sync_due.is_some_and(|due| due <= now) {
+            ledger.sync()?;
+            self.sync_due = None;
         }
-        self.format(&row.passthrough, Ok(output))
+        if self.sync_due.is_none() && ledger.is_unsynced() {
+            self.sync_due = Some(now + SYNC_INTERVAL);
+        }
+        match messages.try_recv() {
+            Ok(message) => return Ok(Some(message)),
+            Err(TryRecvError::Disconnected) => return Ok(None),
+            Err(TryRecvError::Empty) => {}
+        }
+        // Nothing is ready: readers of the output see what there is.
+        ledger.flush()?;
+        loop {
+            let wait = self
+                .sync_due
+                .map_or(Duration::MAX, |due| due.saturating_duration_since(Instant::now()));
+            match messages.recv_timeout(wait) {
+                Ok(message) => return Ok(Some(message)),
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(RecvTimeoutError::Timeout) => {
+                    ledger.sync()?;
+                    self.sync_due = None;
+                }
+            }
+        }
     }
 
-    fn failure(&mut self, index: u64, error: &RowError) -> Vec<u8> {
-        let row = self.take(index);
-        self.tally.failed(error, &self.config.input.name);
-        self.format(&row.passthrough, Err(error))
-    }
-
-    fn take(&mut self, index: u64) -> Waiting {
-        self.waiting.remove(&index).expect("a row is read before it is answered, and answered once")
+    /// Formats a row, and gives it to the ledger.
+    fn finish_row(
+        &mut self,
+        ledger: &mut Ledger,
+        position: u64,
+        result: Result<&RequestOutput, &RowError>,
+    ) -> Result<(), LedgerError> {
+        let row = self.waiting.remove(&position);
+        let row = row.expect("a row is read before it is answered, and answered once");
+        let failure = match &result {
+            Ok(output) => RowError::from_output(output, row.line).map(|error| error.code),
+            Err(error) => Some(error.code),
+        };
+        let (input_tokens, output_tokens) = match (&result, failure) {
+            (Ok(output), None) => (output.prompt_token_ids.len(), output.num_output_tokens()),
+            _ => (0, 0),
+        };
+        let finished = Finished {
+            position,
+            hash: row.hash,
+            code: failure,
+            input_tokens: input_tokens as u32,
+            output_tokens: output_tokens as u32,
+            row: self.format(&row.passthrough, result),
+        };
+        self.counters.row_done();
+        self.tally.wrote(finished.row.len());
+        self.window.leave(row.bytes);
+        ledger.push(finished)
     }
 
     fn format(
@@ -238,18 +311,8 @@ impl WriteThread {
         result: Result<&RequestOutput, &RowError>,
     ) -> Vec<u8> {
         let mut line = Vec::new();
-        match &self.format {
-            RowFormat::Csv(csv) => csv.format_row(passthrough, result, &mut line),
-            RowFormat::Json => {
-                let options = OutputOptions {
-                    out_field: &self.config.output.field,
-                    full: self.config.output.full,
-                    usage_cached: false,
-                    token_text: &|id| self.processor.token_text(id),
-                };
-                format_row(passthrough, result, &options, &mut line);
-            }
-        }
+        let token_text = |id| self.processor.token_text(id);
+        self.format.format_row(passthrough, result, &token_text, &mut line);
         line
     }
 

@@ -5,6 +5,7 @@
 //! `rope_scaling` and `rope_parameters`, `torch_dtype` and `dtype`, `rope_scaling.type` and
 //! `rope_type`.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -12,6 +13,7 @@ use serde_json::{Map, Value};
 use super::spec::{RopeScaling, RopeSpec};
 use crate::engine::EngineError;
 use crate::engine::config::DType;
+use crate::engine::files::{self, MAX_CONFIG_BYTES, quoted};
 use crate::engine::ops::Activation;
 
 /// config.json, read key by key.
@@ -47,7 +49,7 @@ impl HfConfig {
     /// The file is missing or no JSON object.
     pub fn from_dir(dir: &Path) -> Result<Self, EngineError> {
         let path = dir.join("config.json");
-        let text = std::fs::read_to_string(&path).map_err(|error| {
+        let text = files::read_text(&path, MAX_CONFIG_BYTES).map_err(|error| {
             let help = "a model folder needs config.json, tokenizer.json and *.safetensors";
             EngineError::Model(format!("cannot read {}: {error}; {help}", path.display()))
         })?;
@@ -66,7 +68,7 @@ impl HfConfig {
         }
     }
 
-    fn error(&self, text: impl std::fmt::Display) -> EngineError {
+    pub(super) fn error(&self, text: impl std::fmt::Display) -> EngineError {
         EngineError::Model(format!("{}: {text}", self.path))
     }
 
@@ -79,7 +81,7 @@ impl HfConfig {
         let Some(value) = self.value(key) else { return Ok(None) };
         match value.as_u64() {
             Some(number) if number <= u64::from(u32::MAX) => Ok(Some(number as usize)),
-            _ => Err(self.error(format!("`{key}` should be a count, found {value}"))),
+            _ => Err(self.error(format!("`{key}` should be a count, found {}", shown(value)))),
         }
     }
 
@@ -94,17 +96,16 @@ impl HfConfig {
     fn number(&self, key: &str) -> Result<Option<f64>, EngineError> {
         let Some(value) = self.value(key) else { return Ok(None) };
         let number = value.as_f64().filter(|number| number.is_finite());
-        number
-            .map(Some)
-            .ok_or_else(|| self.error(format!("`{key}` should be a number, found {value}")))
+        number.map(Some).ok_or_else(|| {
+            self.error(format!("`{key}` should be a number, found {}", shown(value)))
+        })
     }
 
     fn flag(&self, key: &str) -> Result<Option<bool>, EngineError> {
         let Some(value) = self.value(key) else { return Ok(None) };
-        value
-            .as_bool()
-            .map(Some)
-            .ok_or_else(|| self.error(format!("`{key}` should be true or false, found {value}")))
+        value.as_bool().map(Some).ok_or_else(|| {
+            self.error(format!("`{key}` should be true or false, found {}", shown(value)))
+        })
     }
 
     /// Names of the model class, as in `architectures`.
@@ -131,8 +132,19 @@ impl HfConfig {
             Some("bfloat16") => Ok(DType::BFloat16),
             Some("float16" | "half") => Ok(DType::Float16),
             Some(other) => Err(self.error(format!(
-                "dtype {other} is not supported; give --dtype float32, bfloat16 or float16"
+                "dtype {} is not supported; give --dtype float32, bfloat16 or float16",
+                quoted(other)
             ))),
+        }
+    }
+
+    /// Refuses a number of layers that would fill memory before anything else is looked at.
+    pub(super) fn refuse_more_layers_than(&self, max: usize) -> Result<(), EngineError> {
+        match self.optional_size("num_hidden_layers")?.unwrap_or(0) {
+            number if number > max => Err(self.error(format!(
+                "a number of layers of {number} is not supported: expected 1 to {max}"
+            ))),
+            _ => Ok(()),
         }
     }
 
@@ -143,7 +155,10 @@ impl HfConfig {
     pub fn refuse_quantized(&self) -> Result<(), EngineError> {
         let Some(config) = self.value("quantization_config") else { return Ok(()) };
         let method = config.get("quant_method").and_then(Value::as_str).unwrap_or("unknown method");
-        Err(self.error(format!("quantized weights ({method}) are not supported; use the original")))
+        Err(self.error(format!(
+            "quantized weights ({}) are not supported; use the original",
+            quoted(method)
+        )))
     }
 
     /// `vocab_size`
@@ -255,7 +270,9 @@ impl HfConfig {
             Some("gelu_pytorch_tanh" | "gelu_new" | "gelu_fast") => Ok(Activation::GeluTanh),
             Some("gelu") => Ok(Activation::Gelu),
             Some("relu") => Ok(Activation::Relu),
-            Some(other) => Err(self.error(format!("activation {other} is not supported"))),
+            Some(other) => {
+                Err(self.error(format!("activation {} is not supported", quoted(other))))
+            }
         }
     }
 
@@ -286,7 +303,7 @@ impl HfConfig {
         let types = list.iter().map(|name| match name.as_str() {
             Some("full_attention") => Ok(LayerType::Full),
             Some("sliding_attention") => Ok(LayerType::Sliding),
-            _ => Err(self.error(format!("layer type {name} is not supported"))),
+            _ => Err(self.error(format!("layer type {} is not supported", shown(name)))),
         });
         let types: Vec<_> = types.collect::<Result<_, _>>()?;
         if types.len() != self.num_layers()? {
@@ -352,14 +369,20 @@ impl HfConfig {
                 original_max_position_embeddings: number("original_max_position_embeddings")?,
             }),
             other => Err(self.error(format!(
-                "rope scaling `{other}` is not supported; default, linear and llama3 are"
+                "rope scaling {} is not supported; default, linear and llama3 are",
+                quoted(other)
             ))),
         }
     }
 
     /// EOS ids of config.json, used where generation_config.json has none.
-    pub fn eos_token_ids(&self) -> Vec<u32> {
-        self.value("eos_token_id").map(token_ids).unwrap_or_default()
+    ///
+    /// # Errors
+    /// They are no ids.
+    pub fn eos_token_ids(&self) -> Result<Vec<u32>, EngineError> {
+        self.value("eos_token_id")
+            .map_or(Ok(Vec::new()), token_ids)
+            .map_err(|text| self.error(text))
     }
 }
 
@@ -390,35 +413,63 @@ impl GenerationConfig {
     /// Reads generation_config.json of a folder; a missing file is an empty one.
     ///
     /// # Errors
-    /// The file is no JSON object.
+    /// The file is no JSON object, or has a value of another type.
     pub fn from_dir(dir: &Path) -> Result<Self, EngineError> {
         let path = dir.join("generation_config.json");
-        let Ok(text) = std::fs::read_to_string(&path) else { return Ok(Self::default()) };
-        let keys: Map<String, Value> = serde_json::from_str(&text)
-            .map_err(|error| EngineError::Model(format!("{}: {error}", path.display())))?;
-        let number = |key: &str| keys.get(key).and_then(Value::as_f64).map(|value| value as f32);
+        let bad = |text: String| EngineError::Model(format!("{}: {text}", path.display()));
+        let text = match files::read_text(&path, MAX_CONFIG_BYTES) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) => return Err(bad(error.to_string())),
+        };
+        let keys: Map<String, Value> =
+            serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
+        Self::from_keys(&keys).map_err(bad)
+    }
+
+    fn from_keys(keys: &Map<String, Value>) -> Result<Self, String> {
+        let value = |key: &str| keys.get(key).filter(|value| !value.is_null());
+        let wrong = |key: &str, what: &str, value| {
+            format!("`{key}` should be {what}, found {}", shown(value))
+        };
+        let number = |key: &str| {
+            let Some(value) = value(key) else { return Ok(None) };
+            let number = value.as_f64().map(|number| number as f32).filter(|n| n.is_finite());
+            number.map(Some).ok_or_else(|| wrong(key, "a number", value))
+        };
         let count = |key: &str| {
-            keys.get(key).and_then(Value::as_u64).and_then(|value| u32::try_from(value).ok())
+            // -1 is "off" in some files.
+            let Some(value) = value(key).filter(|value| **value != -1) else { return Ok(None) };
+            let count = value.as_u64().and_then(|value| u32::try_from(value).ok());
+            count.map(Some).ok_or_else(|| wrong(key, "a count", value))
         };
         Ok(Self {
-            temperature: number("temperature"),
-            top_k: count("top_k"),
-            top_p: number("top_p"),
-            min_p: number("min_p"),
-            repetition_penalty: number("repetition_penalty"),
-            presence_penalty: number("presence_penalty"),
-            frequency_penalty: number("frequency_penalty"),
-            max_new_tokens: count("max_new_tokens"),
-            eos_token_ids: keys.get("eos_token_id").map(token_ids).unwrap_or_default(),
+            temperature: number("temperature")?,
+            top_k: count("top_k")?,
+            top_p: number("top_p")?,
+            min_p: number("min_p")?,
+            repetition_penalty: number("repetition_penalty")?,
+            presence_penalty: number("presence_penalty")?,
+            frequency_penalty: number("frequency_penalty")?,
+            max_new_tokens: count("max_new_tokens")?,
+            eos_token_ids: value("eos_token_id").map_or(Ok(Vec::new()), token_ids)?,
         })
     }
 }
 
 /// One id or a list of them.
-fn token_ids(value: &Value) -> Vec<u32> {
-    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+fn token_ids(value: &Value) -> Result<Vec<u32>, String> {
+    let id = |value: &Value| {
+        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+        id.ok_or_else(|| format!("`eos_token_id` should be token ids, found {}", shown(value)))
+    };
     match value.as_array() {
-        Some(list) => list.iter().filter_map(id).collect(),
-        None => id(value).into_iter().collect(),
+        Some(list) => list.iter().map(id).collect(),
+        None => id(value).map(|id| vec![id]),
     }
+}
+
+/// A value in a message.
+fn shown(value: &Value) -> String {
+    quoted(&value.to_string())
 }

@@ -5,6 +5,7 @@ pub mod decoder;
 mod gemma2;
 mod gemma3;
 pub mod hf_config;
+mod limits;
 mod llama;
 mod loading;
 mod mistral;
@@ -12,6 +13,7 @@ mod opt;
 mod qwen2;
 mod qwen3;
 pub mod spec;
+pub mod tensors;
 pub mod weights;
 
 use super::EngineError;
@@ -47,7 +49,11 @@ pub fn decoder_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
             list.join(", ")
         )));
     };
-    spec(config)
+    // Before a spec has one value per layer.
+    config.refuse_more_layers_than(limits::MAX_LAYERS)?;
+    let spec = spec(config)?;
+    limits::check(&spec).map_err(|text| config.error(text))?;
+    Ok(spec)
 }
 
 #[cfg(test)]

@@ -3,16 +3,20 @@
 //! Every tensor the spec asks for must be there with its shape, and every tensor that is there must
 //! be asked for: a silent mismatch would be a silent wrong answer.
 
+pub mod header;
+pub mod index;
+mod mapped_file;
+
 use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use memmap2::Mmap;
-use safetensors::{Dtype, SafeTensors};
+use safetensors::Dtype;
 
 use crate::engine::EngineError;
-use crate::engine::config::DType;
+use crate::engine::config::{DType, OnLostFile};
+use crate::engine::files::quoted;
 use crate::engine::ops::linear::{SourceMatrix, SourceValues};
+use mapped_file::{MappedFile, Watch};
 
 /// Where a model's tensors come from.
 #[derive(Debug)]
@@ -32,7 +36,9 @@ const DUMMY_SCALE: f32 = 0.05;
 /// safetensors files, mapped.
 #[derive(Debug)]
 pub struct MappedFiles {
-    maps: Vec<Mmap>,
+    maps: Vec<MappedFile>,
+    /// While the files are mapped; None where nobody asked for it.
+    _watch: Option<Watch>,
     tensors: HashMap<String, Entry>,
     unused: BTreeSet<String>,
     dir: PathBuf,
@@ -41,7 +47,9 @@ pub struct MappedFiles {
 #[derive(Clone, Debug)]
 struct Entry {
     file: usize,
-    dtype: DType,
+    /// None: a type that weights do not have.
+    dtype: Option<DType>,
+    file_dtype: Dtype,
     shape: Vec<usize>,
     range: std::ops::Range<usize>,
 }
@@ -52,18 +60,35 @@ impl Checkpoint {
     ///
     /// # Errors
     /// No file is there, one is corrupt, or the index names a file outside the folder.
-    pub fn open(dir: &Path) -> Result<Self, EngineError> {
-        let mut files = MappedFiles {
-            maps: Vec::new(),
-            tensors: HashMap::new(),
-            unused: BTreeSet::new(),
-            dir: dir.to_owned(),
-        };
-        for path in weight_files(dir)? {
-            files.map(&path)?;
+    pub fn open(dir: &Path, on_lost_file: Option<OnLostFile>) -> Result<Self, EngineError> {
+        let mut maps = Vec::new();
+        for path in index::weight_files(dir)? {
+            maps.push(MappedFile::open(&path).map_err(|error| bad_file(&path, error))?);
         }
-        files.unused = files.tensors.keys().cloned().collect();
-        Ok(Checkpoint::Files(files))
+        // Before the first byte is read.
+        let watch = on_lost_file.map(|on_lost| mapped_file::watch(&maps, on_lost)).transpose();
+        let watch = watch.map_err(|error| bad_file(dir, error))?;
+        let tensors = find_tensors(&maps)?;
+        // Integers beside the weights are masks and positions of old checkpoints.
+        let weights = tensors.iter().filter(|(_, entry)| entry.dtype.is_some());
+        let unused = weights.map(|(name, _)| name.clone()).collect();
+        let dir = dir.to_owned();
+        Ok(Checkpoint::Files(MappedFiles { maps, _watch: watch, tensors, unused, dir }))
+    }
+
+    /// Checks the files against what a model asks for, by name and shape, before anything large is
+    /// read or allocated.
+    ///
+    /// # Errors
+    /// A tensor is missing, or has another shape or no type of weights; or one is there that nobody
+    /// asks for.
+    pub fn check(&self, asked: &[(String, Vec<usize>)]) -> Result<(), EngineError> {
+        let Checkpoint::Files(files) = self else { return Ok(()) };
+        let mut unused = files.unused.clone();
+        for (name, shape) in asked {
+            unused.remove(&files.checked(name, shape)?.0);
+        }
+        files.refuse_unused(&unused)
     }
 
     /// A matrix (rows, columns).
@@ -109,9 +134,9 @@ impl Checkpoint {
                 SourceMatrix::random(rows, columns, dummy_seed(*seed, name), DUMMY_SCALE)
             }
             Checkpoint::Files(files) => {
-                let entry = files.find(name).map(|(_, entry)| entry).expect("found by `matrix`");
-                let bytes = &files.maps[entry.file][entry.range.clone()];
-                SourceMatrix::from_bytes(rows, columns, entry.dtype, bytes)
+                let found = files.checked(name, &[rows, columns]).expect("found by `matrix`");
+                let (dtype, bytes) = (found.1, files.bytes(found.2));
+                SourceMatrix::from_bytes(rows, columns, dtype, bytes)
             }
         }
     }
@@ -135,21 +160,15 @@ impl Checkpoint {
         Ok(matrix.to_vec())
     }
 
-    /// Checks that every tensor was asked for.
+    /// Checks that every tensor was asked for, and that the files are what they were.
     ///
     /// # Errors
-    /// Some were not: the config does not describe these weights.
+    /// Some were not: the config does not describe these weights. Or a file has changed.
     pub fn finish(self) -> Result<(), EngineError> {
         let Checkpoint::Files(files) = self else { return Ok(()) };
-        let unused: Vec<_> = files.unused.iter().filter(|name| !is_ignorable(name)).collect();
-        match unused.as_slice() {
-            [] => Ok(()),
-            [first, ..] => Err(EngineError::Model(format!(
-                "{}: {} tensors are in the weight files but not in the model that config.json describes, \
-                 the first is {first}",
-                files.dir.display(),
-                unused.len()
-            ))),
+        match files.maps.iter().find(|map| !map.is_unchanged()) {
+            Some(map) => Err(bad_file(map.path(), "it has changed while it was read; run again")),
+            None => files.refuse_unused(&files.unused),
         }
     }
 }
@@ -169,96 +188,33 @@ fn dummy_seed(seed: u64, name: &str) -> u64 {
     })
 }
 
-/// The folder's weight files.
-fn weight_files(dir: &Path) -> Result<Vec<PathBuf>, EngineError> {
-    let index = dir.join("model.safetensors.index.json");
-    let single = dir.join("model.safetensors");
-    if index.exists() {
-        return indexed_files(dir, &index);
-    }
-    if single.exists() {
-        return Ok(vec![single]);
-    }
-    let listing = std::fs::read_dir(dir)
-        .map_err(|error| EngineError::Model(format!("cannot read {}: {error}", dir.display())))?;
-    let names: Vec<_> = listing.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    let has = |extension: &str| {
-        names
-            .iter()
-            .filter(|path| path.extension().is_some_and(|e| e == extension))
-            .cloned()
-            .collect::<Vec<_>>()
-    };
-    let mut found = has("safetensors");
-    found.sort();
-    if !found.is_empty() {
-        return Ok(found);
-    }
-    let pickles = !has("bin").is_empty() || !has("pt").is_empty();
-    let help = if pickles {
-        "its .bin files are pickles, which can run code and are refused: convert them with \
-         transformers' save_pretrained(safe_serialization=True)"
-    } else {
-        "use --load-format dummy to run config.json with random weights"
-    };
-    Err(EngineError::Model(format!("no *.safetensors in {}; {help}", dir.display())))
+fn bad_file(path: &Path, text: impl std::fmt::Display) -> EngineError {
+    EngineError::Model(format!("{}: {text}", path.display()))
 }
 
-fn indexed_files(dir: &Path, index: &Path) -> Result<Vec<PathBuf>, EngineError> {
-    let bad = |text: String| EngineError::Model(format!("{}: {text}", index.display()));
-    let text = std::fs::read_to_string(index).map_err(|error| bad(error.to_string()))?;
-    let value: serde_json::Value =
-        serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
-    let map = value.get("weight_map").and_then(serde_json::Value::as_object);
-    let map = map.ok_or_else(|| bad("`weight_map` is missing".to_owned()))?;
-    let mut names = BTreeSet::new();
-    for (tensor, file) in map {
-        let name = file.as_str().filter(|name| is_plain_name(name));
-        names.insert(
-            name.ok_or_else(|| {
-                bad(format!("{tensor} is said to be in {file}, no plain file name"))
-            })?,
-        );
+/// All tensors of all files.
+fn find_tensors(maps: &[MappedFile]) -> Result<HashMap<String, Entry>, EngineError> {
+    let mut tensors = HashMap::new();
+    for (file, map) in maps.iter().enumerate() {
+        let entries = header::parse(map.bytes()).map_err(|text| bad_file(map.path(), text))?;
+        for header::TensorEntry { name, dtype: file_dtype, shape, range } in entries {
+            let dtype = match file_dtype {
+                Dtype::F32 => Some(DType::Float32),
+                Dtype::BF16 => Some(DType::BFloat16),
+                Dtype::F16 => Some(DType::Float16),
+                _ => None,
+            };
+            let entry = Entry { file, dtype, file_dtype, shape, range };
+            if tensors.insert(name.clone(), entry).is_some() {
+                let text = format!("{} is in another file as well", quoted(&name));
+                return Err(bad_file(map.path(), text));
+            }
+        }
     }
-    Ok(names.into_iter().map(|name| dir.join(name)).collect())
-}
-
-/// No folder, no parent, nothing hidden: the index may not lead out of its folder.
-fn is_plain_name(name: &str) -> bool {
-    !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
+    Ok(tensors)
 }
 
 impl MappedFiles {
-    fn map(&mut self, path: &Path) -> Result<(), EngineError> {
-        let bad = |text: String| EngineError::Model(format!("{}: {text}", path.display()));
-        let file = File::open(path).map_err(|error| bad(error.to_string()))?;
-        // SAFETY: the mapping is read-only. A file that another process shortens meanwhile ends
-        // this one with SIGBUS, as with every program that maps its weights; nothing is written.
-        let map = unsafe { Mmap::map(&file) }.map_err(|error| bad(error.to_string()))?;
-        let (header_len, metadata) = SafeTensors::read_metadata(&map)
-            .map_err(|error| bad(format!("not a valid safetensors file: {error}")))?;
-        let data_start = header_len + 8;
-        for (name, info) in metadata.tensors() {
-            let dtype = match info.dtype {
-                Dtype::F32 => DType::Float32,
-                Dtype::BF16 => DType::BFloat16,
-                Dtype::F16 => DType::Float16,
-                // Integer tensors are never weights of these families; asking for one fails below.
-                _ => continue,
-            };
-            let range = data_start + info.data_offsets.0..data_start + info.data_offsets.1;
-            if range.end > map.len() {
-                return Err(bad(format!("{name} ends past the end of the file: it is truncated")));
-            }
-            let entry = Entry { file: self.maps.len(), dtype, shape: info.shape.clone(), range };
-            if self.tensors.insert(name.clone(), entry).is_some() {
-                return Err(bad(format!("{name} is in two files")));
-            }
-        }
-        self.maps.push(map);
-        Ok(())
-    }
-
     /// An entry by the name transformers gives it, or by what other tools leave or add in front.
     fn find(&self, name: &str) -> Option<(String, &Entry)> {
         let shorter = name.strip_prefix("model.").unwrap_or(name);
@@ -266,7 +222,8 @@ impl MappedFiles {
         candidates.into_iter().find_map(|name| Some((name.clone(), self.tensors.get(&name)?)))
     }
 
-    fn take(&mut self, name: &str, shape: &[usize]) -> Result<(DType, &[u8]), EngineError> {
+    /// The same, where it is what the model asks for.
+    fn checked(&self, name: &str, shape: &[usize]) -> Result<(String, DType, &Entry), EngineError> {
         let dir = self.dir.display();
         let Some((found, entry)) = self.find(name) else {
             return Err(EngineError::Model(format!(
@@ -275,41 +232,48 @@ impl MappedFiles {
         };
         if entry.shape != shape {
             return Err(EngineError::Model(format!(
-                "{dir}: tensor {found} has shape {:?}, config.json asks for {shape:?}",
-                entry.shape
+                "{dir}: tensor {found} has shape {}, config.json asks for {shape:?}",
+                quoted(&format!("{:?}", entry.shape))
             )));
         }
-        let (dtype, file, range) = (entry.dtype, entry.file, entry.range.clone());
+        let Some(dtype) = entry.dtype else {
+            return Err(EngineError::Model(format!(
+                "{dir}: tensor {found} is of type {}; weights are F32, BF16 or F16",
+                entry.file_dtype
+            )));
+        };
+        Ok((found, dtype, entry))
+    }
+
+    fn bytes(&self, entry: &Entry) -> &[u8] {
+        &self.maps[entry.file].bytes()[entry.range.clone()]
+    }
+
+    fn take(&mut self, name: &str, shape: &[usize]) -> Result<(DType, &[u8]), EngineError> {
+        let (found, dtype, entry) = self.checked(name, shape)?;
+        let (file, range) = (entry.file, entry.range.clone());
         self.unused.remove(&found);
-        Ok((dtype, &self.maps[file][range]))
+        Ok((dtype, &self.maps[file].bytes()[range]))
+    }
+
+    fn refuse_unused(&self, unused: &BTreeSet<String>) -> Result<(), EngineError> {
+        let unused: Vec<_> = unused.iter().filter(|name| !is_ignorable(name)).collect();
+        match unused.as_slice() {
+            [] => Ok(()),
+            [first, ..] => Err(EngineError::Model(format!(
+                "{}: {} tensors are in the weight files but not in the model that config.json \
+                 describes, the first is {}",
+                self.dir.display(),
+                unused.len(),
+                quoted(first)
+            ))),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_index_cannot_lead_out_of_its_folder() {
-        let folder = tempfile::tempdir().unwrap();
-        let index = folder.path().join("model.safetensors.index.json");
-        for name in ["../x.safetensors", "/etc/passwd", "a/b", "..", "", "a\\b"] {
-            let json = serde_json::json!({"weight_map": {"t": name}});
-            std::fs::write(&index, json.to_string()).unwrap();
-            let error = Checkpoint::open(folder.path()).unwrap_err().to_string();
-            assert!(error.contains("no plain file name"), "{name}: {error}");
-        }
-    }
-
-    #[test]
-    fn pickles_and_empty_folders_are_refused_with_a_remedy() {
-        let folder = tempfile::tempdir().unwrap();
-        let error = Checkpoint::open(folder.path()).unwrap_err().to_string();
-        assert!(error.contains("--load-format dummy"), "{error}");
-        std::fs::write(folder.path().join("pytorch_model.bin"), b"x").unwrap();
-        let error = Checkpoint::open(folder.path()).unwrap_err().to_string();
-        assert!(error.contains("save_pretrained"), "{error}");
-    }
 
     #[test]
     fn a_truncated_file_is_refused() {
@@ -320,12 +284,12 @@ mod tests {
         let bytes = safetensors::serialize([("a", view)], None).unwrap();
         for len in [0, 4, 8, 20, bytes.len() - 1] {
             std::fs::write(&path, &bytes[..len]).unwrap();
-            assert!(Checkpoint::open(folder.path()).is_err(), "{len} bytes");
+            assert!(Checkpoint::open(folder.path(), None).is_err(), "{len} bytes");
         }
         std::fs::write(&path, &bytes).unwrap();
-        let mut checkpoint = Checkpoint::open(folder.path()).unwrap();
-        assert!(checkpoint.matrix("a", 4, 3).unwrap_err().to_string().contains("shape [4, 4]"));
+        let mut checkpoint = Checkpoint::open(folder.path(), None).unwrap();
+        assert!(checkpoint.matrix("a", 4, 3).unwrap_err().to_string().contains("shape `[4, 4]`"));
         assert!(checkpoint.matrix("b", 4, 4).unwrap_err().to_string().contains("missing"));
-        assert!(checkpoint.finish().unwrap_err().to_string().contains("the first is a"));
+        assert!(checkpoint.finish().unwrap_err().to_string().contains("the first is `a`"));
     }
 }

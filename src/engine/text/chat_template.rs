@@ -15,6 +15,8 @@ use minijinja::{Environment, Error, ErrorKind, Output, State, Value as Jinja};
 use serde_json::{Map, Value};
 
 use super::control_tokens::{ControlTokens, RenderedChat};
+use crate::engine::files::{self, MAX_CONFIG_BYTES};
+
 use super::{
     RunDate, TextError, Tokenizer, contained, content_parts, dialect, filters, python,
     python_methods,
@@ -111,6 +113,11 @@ impl ChatTemplate {
         let tokens = tokens.into_iter().filter_map(|(k, v)| Some((k.to_string(), v?.to_string())));
         Self::compile(vec![(DEFAULT, source.to_string())], tokens.collect())
             .map_err(|error| TextError::Model(format!("chat template: {error}")))
+    }
+
+    /// Whether it may write the date.
+    pub fn shows_date(&self) -> bool {
+        self.source.contains("strftime_now")
     }
 
     fn compile(
@@ -239,7 +246,7 @@ impl ChatTemplate {
 
 /// A file's text; None if there is no such file.
 fn read(path: &Path) -> Result<Option<String>, TextError> {
-    match std::fs::read_to_string(path) {
+    match files::read_text(path, MAX_CONFIG_BYTES) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(TextError::file(path, error)),

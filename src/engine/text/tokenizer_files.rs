@@ -7,11 +7,13 @@
 //! and its patch of a regex some Mistral files got wrong. `tokenizer.json` is honoured as it is.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::TextError;
+use crate::engine::files::{self, MAX_CONFIG_BYTES};
 
 /// Largest tokenizer.json that is read.
 const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
@@ -31,11 +33,11 @@ pub(super) struct TokenizerFiles {
 impl TokenizerFiles {
     pub fn read(dir: &Path) -> Result<Self, TextError> {
         let path = dir.join("tokenizer.json");
-        let size = std::fs::metadata(&path).map_err(|error| missing(dir, &path, &error))?.len();
-        if size > MAX_TOKENIZER_BYTES {
-            return Err(TextError::file(&path, format!("{size} bytes; the limit is 256 MiB")));
-        }
-        let bytes = std::fs::read(&path).map_err(|error| TextError::file(&path, error))?;
+        let bytes =
+            files::read(&path, MAX_TOKENIZER_BYTES).map_err(|error| match error.kind() {
+                ErrorKind::NotFound => missing(dir, &path, &error),
+                _ => TextError::file(&path, error),
+            })?;
         let tokenizer =
             serde_json::from_slice(&bytes).map_err(|error| TextError::file(&path, error))?;
         let mut config = read_json(&dir.join("tokenizer_config.json"))?.unwrap_or(json!({}));
@@ -103,13 +105,13 @@ fn missing(dir: &Path, path: &Path, error: &std::io::Error) -> TextError {
 }
 
 fn read_json(path: &Path) -> Result<Option<Value>, TextError> {
-    match std::fs::read(path) {
+    match files::read(path, MAX_CONFIG_BYTES) {
         Ok(bytes) => match serde_json::from_slice(&bytes) {
             Ok(value @ Value::Object(_)) => Ok(Some(value)),
             Ok(_) => Err(TextError::file(path, "not a JSON object")),
             Err(error) => Err(TextError::file(path, error)),
         },
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(TextError::file(path, error)),
     }
 }

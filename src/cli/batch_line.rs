@@ -1,0 +1,130 @@
+//! `BatchLine`: what a line of OpenAI's or Anthropic's batch output shows of its row: its
+//! `custom_id`, and ids that are a function of its content.
+
+/// Which rows become lines of a batch API (`--output-format`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BatchLines {
+    /// Batch requests, in the form of the API that they were written for.
+    #[default]
+    Own,
+    /// Every row, in OpenAI's form.
+    OpenAi,
+    /// None.
+    Never,
+}
+
+/// Which answer a line holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchKind {
+    /// OpenAI's `chat.completion`.
+    Chat,
+    /// OpenAI's `text_completion`.
+    Completions,
+    /// Anthropic's `message`.
+    Message,
+}
+
+/// What a batch line shows of its row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchLine {
+    /// Which answer it holds.
+    pub kind: BatchKind,
+    /// The user's name of the row; None where it has none, or none that can be read.
+    pub custom_id: Option<String>,
+    /// Its ids.
+    pub digest: RowDigest,
+}
+
+/// 64 bits of a hash of a row's `custom_id` and text: equal rows have equal ids, whenever and
+/// wherever in a file they are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowDigest(u64);
+
+impl BatchLine {
+    /// The line of the row that was read as `text`. White space around the text does not count, so
+    /// that line ends do not.
+    pub fn new(kind: BatchKind, custom_id: Option<String>, text: &str) -> Self {
+        let digest = RowDigest::new(custom_id.as_deref().unwrap_or_default(), text);
+        Self { kind, custom_id, digest }
+    }
+
+    /// The same with another name, if it has none. Its ids stay as they are.
+    pub fn or_named(mut self, name: impl FnOnce() -> String) -> Self {
+        self.custom_id.get_or_insert_with(name);
+        self
+    }
+}
+
+impl RowDigest {
+    /// The length stands before the name, so that no text can be taken for a part of it.
+    fn new(name: &str, text: &str) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&(name.len() as u64).to_le_bytes());
+        hasher.update(name.as_bytes());
+        hasher.update(text.trim_ascii().as_bytes());
+        let hash = hasher.finalize();
+        let (head, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
+        Self(u64::from_be_bytes(*head))
+    }
+
+    /// An id: what it is of, then 16 hexadecimal digits.
+    pub fn id(self, prefix: &str) -> String {
+        format!("{prefix}{:016x}", self.0)
+    }
+}
+
+/// The `custom_id` of a line that is no JSON: the first field of that name with a whole value.
+/// Inside a string its quotes would be escaped, so nothing else is taken for it.
+pub fn recovered_custom_id(text: &str) -> Option<String> {
+    const KEY: &str = "\"custom_id\"";
+    let (_, rest) = text.split_once(KEY)?;
+    let rest = rest.trim_ascii_start().strip_prefix(':')?.trim_ascii_start();
+    match rest.as_bytes().first()? {
+        b'"' => serde_json::Deserializer::from_str(rest).into_iter().next()?.ok(),
+        _ => {
+            let end = rest.find([',', '}', ' '])?;
+            rest[..end].parse::<serde_json::Number>().ok().map(|_| rest[..end].to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(custom_id: Option<&str>, text: &str) -> String {
+        let custom_id = custom_id.map(str::to_owned);
+        BatchLine::new(BatchKind::Chat, custom_id, text).digest.id("x-")
+    }
+
+    #[test]
+    fn ids_are_a_function_of_name_and_text() {
+        // By the Python package `blake3`: eight zero bytes, then `{}`.
+        assert_eq!(id(None, "{}"), "x-6f5469db4375af4a");
+        assert_eq!(id(Some("a"), "{}"), id(Some("a"), " {}\r"));
+        let all = [id(Some("a"), "{}"), id(Some("b"), "{}"), id(Some("a"), "{ }"), id(None, "a{}")];
+        assert!((0..4).all(|i| (0..i).all(|j| all[i] != all[j])), "{all:?}");
+        let line = BatchLine::new(BatchKind::Chat, None, "{}");
+        let named = line.clone().or_named(|| "row-3".to_owned());
+        assert_eq!((named.custom_id.as_deref(), named.digest), (Some("row-3"), line.digest));
+        assert_eq!(named.clone().or_named(|| "other".to_owned()), named);
+    }
+
+    #[test]
+    fn a_name_is_recovered_where_it_is_whole() {
+        let cases = [
+            (r#"{"custom_id":"a","body":{"#, Some("a")),
+            (r#"{"custom_id" : "a\u00e9\"","body":{"#, Some("a\u{e9}\"")),
+            (r#"{"custom_id":7,"body":"#, Some("7")),
+            (r#"{"custom_id":"a"#, None),
+            (r#"{"custom_id":7"#, None),
+            (r#"{"custom_id":null,"#, None),
+            (r#"{"custom_id"}"#, None),
+            (r#"{"body":"\"custom_id\":\"a\""}"#, None),
+            ("", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(recovered_custom_id(text).as_deref(), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! `Fingerprint`: everything that the bytes of a row depend on besides the row. A run continues
+//! another only if theirs are equal.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::args::SamplingArgs;
+use super::config::RunConfig;
+use super::error::CliError;
+use super::exit::Exit;
+use super::model::Folders;
+use crate::engine::EngineInfo;
+use crate::engine::config::{GenerationConfigSource, LoadFormat};
+use crate::engine::request::SamplingParams;
+
+/// Read at once when a file is hashed.
+const BUFFER: usize = 1 << 20;
+
+/// The version of what rows look like: raised when the same run would write other bytes.
+const ROW_FORMAT: u32 = 1;
+
+/// What was typed. It says less than the parameters that it led to, so it is compared only where
+/// those are not known.
+const TYPED: &str = "flags";
+
+/// Named values, equal if and only if the same row gives the same bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fingerprint {
+    /// blake3 over the fields, as 64 hexadecimal digits.
+    pub id: String,
+    /// What is compared, by name.
+    pub fields: BTreeMap<String, String>,
+}
+
+impl Fingerprint {
+    /// A fingerprint of fields.
+    pub fn new(fields: BTreeMap<String, String>) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        for (name, value) in fields.iter().filter(|(name, _)| *name != TYPED) {
+            for text in [name, value] {
+                hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
+            }
+        }
+        Self { id: hasher.finalize().to_hex().to_string(), fields }
+    }
+
+    /// What is different in the fields that both have; one line each. What was typed is left to
+    /// the parameters that it led to, if both have them.
+    pub fn differences(&self, now: &Fingerprint) -> Vec<String> {
+        let is_resolved = |f: &Fingerprint| f.fields.contains_key("kernel_set");
+        let both_resolved = is_resolved(self) && is_resolved(now);
+        let differs = |(name, then): (&String, &String)| {
+            let value = now.fields.get(name)?;
+            let counts = !(both_resolved && name == TYPED);
+            (counts && value != then).then(|| format!("{name}: {then} then, {value} now"))
+        };
+        self.fields.iter().filter_map(differs).collect()
+    }
+}
+
+/// What can be said before the engine is loaded: the model's files and the flags.
+#[derive(Clone, Debug)]
+pub struct FileFields(BTreeMap<String, String>);
+
+/// Hashes the files of a model, and lists the flags that bytes depend on.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn of_files(config: &RunConfig, folders: &Folders) -> Result<FileFields, CliError> {
+    let model_dir = folders.model.as_path();
+    let mut fields = BTreeMap::new();
+    let mut set = |name: &str, value: String| drop(fields.insert(name.to_owned(), value));
+    let engine = &config.engine;
+    let version = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
+    set("version", format!("{version}, rows {ROW_FORMAT}"));
+    let weights = match engine.model.load_format {
+        LoadFormat::Auto => hashed(weight_files(model_dir), model_dir)?,
+        LoadFormat::Dummy => "dummy".to_owned(),
+    };
+    set("model", weights);
+    set("config", hashed(vec![model_dir.join("config.json")], model_dir)?);
+    let tokenizer = folders.tokenizer.as_deref().unwrap_or(model_dir);
+    set("tokenizer", hashed(tokenizer_files(tokenizer), tokenizer)?);
+    let defaults = match &engine.model.generation_config {
+        GenerationConfigSource::Dir(folder) => folder.as_path(),
+        GenerationConfigSource::Auto | GenerationConfigSource::Vllm => model_dir,
+    };
+    let defaults = hashed(vec![defaults.join("generation_config.json")], defaults)?;
+    set("generation_config", format!("{defaults} {:?}", engine.model.generation_config));
+    let template = engine.model.chat_template.as_deref();
+    set("chat_template", template.map_or("the model's".to_owned(), |text| short(text.as_bytes())));
+    set("seed", engine.model.seed.to_string());
+    set("overflow", format!("{:?}", engine.model.overflow));
+    set("allow_special", engine.model.allow_special.to_string());
+    set("quantization", format!("{:?}", engine.device.quantization));
+    set("kv_cache_dtype", format!("{:?}", engine.cache.kv_cache_dtype));
+    let input = &config.input;
+    set("format", format!("{:?}", input.format));
+    set("chat", format!("{:?}", input.rows.chat));
+    set("template", format!("{:?}", input.rows.template));
+    set("prompt_column", format!("{:?}", input.rows.prompt_column));
+    set("out_field", config.output.field.clone());
+    set("output_format", format!("{:?} {:?}", input.rows.lines, config.output.detail));
+    // Batch lines say which model answered.
+    set("model_name", config.model.name.clone());
+    set(TYPED, typed(&config.sampling));
+    Ok(FileFields(fields))
+}
+
+impl FileFields {
+    /// The fingerprint without what only a loaded engine knows.
+    pub fn alone(&self) -> Fingerprint {
+        Fingerprint::new(self.0.clone())
+    }
+
+    /// The fingerprint of a run.
+    ///
+    /// `date`: when the run began, where its rows show it.
+    pub fn with_engine(
+        mut self,
+        info: &EngineInfo,
+        params: &SamplingParams,
+        date: Option<i64>,
+    ) -> Fingerprint {
+        let mut set = |name: &str, value: String| drop(self.0.insert(name.to_owned(), value));
+        set("date", date.map_or("not shown".to_owned(), |seconds| seconds.to_string()));
+        set("dtype", info.dtype.name().to_owned());
+        set("kernel_set", info.kernel_set.clone());
+        set("max_model_len", info.max_model_len.to_string());
+        set_sampling(params, &mut set);
+        Fingerprint::new(self.0)
+    }
+}
+
+/// Every parameter by its name: a new one does not compile until it is here.
+fn set_sampling(params: &SamplingParams, set: &mut dyn FnMut(&str, String)) {
+    let SamplingParams {
+        n,
+        presence_penalty,
+        frequency_penalty,
+        repetition_penalty,
+        temperature,
+        top_p,
+        top_k,
+        min_p,
+        seed,
+        stop,
+        stop_token_ids,
+        ignore_eos,
+        max_tokens,
+        min_tokens,
+        logprobs,
+        prompt_logprobs,
+        skip_special_tokens,
+        include_stop_str_in_output,
+        logit_bias,
+        allowed_token_ids,
+        bad_words,
+        truncate_prompt_tokens,
+    } = params;
+    set("n", n.to_string());
+    set("presence_penalty", presence_penalty.to_string());
+    set("frequency_penalty", frequency_penalty.to_string());
+    set("repetition_penalty", repetition_penalty.to_string());
+    set("temperature", temperature.to_string());
+    set("top_p", top_p.to_string());
+    set("top_k", top_k.to_string());
+    set("min_p", min_p.to_string());
+    set("sampling_seed", format!("{seed:?}"));
+    set("stop", format!("{stop:?}"));
+    set("stop_token_ids", format!("{stop_token_ids:?}"));
+    set("ignore_eos", ignore_eos.to_string());
+    set("max_tokens", format!("{max_tokens:?}"));
+    set("min_tokens", min_tokens.to_string());
+    set("logprobs", format!("{logprobs:?}"));
+    set("prompt_logprobs", format!("{prompt_logprobs:?}"));
+    set("skip_special_tokens", skip_special_tokens.to_string());
+    set("include_stop_str_in_output", include_stop_str_in_output.to_string());
+    set("logit_bias", format!("{logit_bias:?}"));
+    set("allowed_token_ids", format!("{allowed_token_ids:?}"));
+    set("bad_words", format!("{bad_words:?}"));
+    set("truncate_prompt_tokens", format!("{truncate_prompt_tokens:?}"));
+}
+
+/// The sampling flags that were given, in the table's order.
+fn typed(args: &SamplingArgs) -> String {
+    let text = format!("{args:?}");
+    let text = text.split_once('{').map_or("", |(_, fields)| fields).trim_end_matches('}');
+    let given = |field: &&str| {
+        let value = field.split_once(": ").map_or("", |(_, value)| value.trim());
+        !["None", "[]", "false"].contains(&value)
+    };
+    text.split(", ").filter(given).map(str::trim).collect::<Vec<_>>().join(", ")
+}
+
+/// The files that weights may come from.
+fn weight_files(folder: &Path) -> Vec<PathBuf> {
+    files(folder, |name| {
+        name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")
+    })
+}
+
+/// The files that may decide how text becomes token ids.
+fn tokenizer_files(folder: &Path) -> Vec<PathBuf> {
+    let is_one = |name: &str| {
+        name.starts_with("tokenizer")
+            || name.starts_with("vocab.")
+            || ["merges.txt", "special_tokens_map.json", "added_tokens.json"].contains(&name)
+            || name.starts_with("chat_template")
+    };
+    files(folder, is_one)
+}
+
+fn files(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let is_wanted = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        path.is_file() && name.is_some_and(&is_wanted)
+    };
+    let mut paths: Vec<PathBuf> = paths.filter(is_wanted).collect();
+    paths.sort();
+    paths
+}
+
+/// One hash over names and contents. The files are read at the same time: what is large is in many
+/// files. One that is not there counts as such.
+fn hashed(paths: Vec<PathBuf>, folder: &Path) -> Result<String, CliError> {
+    let results: Vec<io::Result<blake3::Hash>> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            paths.iter().map(|path| scope.spawn(move || hash_file(path))).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().expect("a panic ends the process in its hook")
+        };
+        threads.into_iter().map(join).collect()
+    });
+    let mut hasher = blake3::Hasher::new();
+    for (path, result) in paths.iter().zip(results) {
+        let name = path.strip_prefix(folder).unwrap_or(path).to_string_lossy();
+        let hash = match result {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            hash => hash.map_err(|error| {
+                CliError::new(Exit::Model, "model", format!("{}: {error}", path.display()))
+            })?,
+        };
+        hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
+        hasher.update(hash.as_bytes());
+    }
+    Ok(hasher.finalize().to_hex()[..32].to_owned())
+}
+
+fn hash_file(path: &Path) -> io::Result<blake3::Hash> {
+    let mut file = File::open(path)?;
+    let (mut hasher, mut buffer) = (blake3::Hasher::new(), vec![0; BUFFER]);
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hasher.finalize()),
+            count => drop(hasher.update(&buffer[..count])),
+        }
+    }
+}
+
+fn short(bytes: &[u8]) -> String {
+    blake3::hash(bytes).to_hex()[..32].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fingerprint(fields: &[(&str, &str)]) -> Fingerprint {
+        Fingerprint::new(fields.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect())
+    }
+
+    #[test]
+    fn what_differs_is_named_with_both_values() {
+        let then = fingerprint(&[("dtype", "float32"), ("kernel_set", "a"), (TYPED, "x")]);
+        let now = fingerprint(&[("dtype", "bfloat16"), ("kernel_set", "a"), (TYPED, "y")]);
+        assert_eq!(then.differences(&now), ["dtype: float32 then, bfloat16 now"]);
+        assert_ne!(then.id, now.id);
+        // Without the engine what was typed is all that is known of the parameters.
+        let files = fingerprint(&[(TYPED, "y")]);
+        assert_eq!(then.differences(&files), ["flags: x then, y now"]);
+    }
+
+    #[test]
+    fn fields_do_not_run_into_each_other() {
+        assert_ne!(fingerprint(&[("a", "bc")]).id, fingerprint(&[("ab", "c")]).id);
+        let typed = [fingerprint(&[("a", "b"), (TYPED, "x")]), fingerprint(&[("a", "b")])];
+        assert_eq!(typed[0].id, typed[1].id, "how it was typed is no difference");
+    }
+
+    #[test]
+    fn every_byte_of_a_model_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        let hash = || hashed(weight_files(folder.path()), folder.path()).unwrap();
+        write("a.safetensors", "one");
+        write("readme.md", "one");
+        let first = hash();
+        write("readme.md", "two");
+        assert_eq!(hash(), first);
+        write("a.safetensors", "onf");
+        assert_ne!(hash(), first);
+        write("a.safetensors", "one");
+        write("b.safetensors", "");
+        assert_ne!(hash(), first);
+    }
+}

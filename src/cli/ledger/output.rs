@@ -1,0 +1,265 @@
+//! `Output`: rows in order, on their way to a stream or to a file that has its name only when it is
+//! complete.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::error::LedgerError;
+use crate::cli::compress::Compression;
+use crate::cli::storage::{Access, Storage, StoredFile, write_all_at};
+
+/// Rows are handed to the system when there are this many bytes of them.
+const BUFFER: usize = 64 << 10;
+
+/// Rows that are compressed together: a member ends with the first row that fills it, so its bytes
+/// do not depend on when rows come.
+const MEMBER: usize = 1 << 20;
+
+/// What is known of an output that is written to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Rows in it, a header not counted.
+    pub num_rows: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// blake3 of its bytes, as 64 hexadecimal digits.
+    pub blake3: String,
+}
+
+/// Where rows go.
+enum Target {
+    /// Standard output, or a device or pipe that is no regular file.
+    Stream(Box<dyn Write + Send>),
+    /// `FILE.part`, renamed to `FILE` when it is complete.
+    File(PartFile),
+}
+
+/// A file under the name of its part. What an earlier run left in it stays until the first row.
+struct PartFile {
+    storage: Arc<dyn Storage>,
+    path: PathBuf,
+    part: PathBuf,
+    file: Option<Box<dyn StoredFile>>,
+}
+
+impl PartFile {
+    /// The file, empty when it is opened.
+    fn open(&mut self) -> Result<&mut dyn StoredFile, LedgerError> {
+        if self.file.is_none() {
+            let failed = |error| LedgerError::of(format!("create {}", self.part.display()), error);
+            let mut file = match self.storage.open(&self.part, Access::Write) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    self.storage.open(&self.part, Access::Create)
+                }
+                file => file,
+            }
+            .map_err(failed)?;
+            file.set_length(0).map_err(failed)?;
+            self.file = Some(file);
+        }
+        Ok(&mut **self.file.as_mut().expect("opened above"))
+    }
+}
+
+/// Rows in order: whole lines, a prefix of the final output at any time.
+pub struct Output {
+    target: Target,
+    compression: Compression,
+    /// Emitted, not yet written: plain text, less than a member of it where it is compressed.
+    buffer: Vec<u8>,
+    num_rows: u64,
+    /// Handed to the system.
+    bytes: u64,
+    hasher: blake3::Hasher,
+}
+
+impl Output {
+    /// Rows to a stream, as they are.
+    pub fn to_stream(stream: Box<dyn Write + Send>) -> Self {
+        Self::new(Target::Stream(stream), Compression::None)
+    }
+
+    /// Rows to a file, compressed as its name says.
+    pub fn to_file(storage: Arc<dyn Storage>, path: &Path) -> Self {
+        let (path, part) = (path.to_owned(), part_of(path));
+        let compression = Compression::from_path(&path);
+        Self::new(Target::File(PartFile { storage, path, part, file: None }), compression)
+    }
+
+    fn new(target: Target, compression: Compression) -> Self {
+        let (buffer, hasher) = (Vec::new(), blake3::Hasher::new());
+        Self { target, compression, buffer, num_rows: 0, bytes: 0, hasher }
+    }
+
+    /// Takes bytes that belong to no row (a CSV header), before the first row. They are written
+    /// with it.
+    pub fn write_header(&mut self, bytes: &[u8]) {
+        assert_eq!(self.num_rows, 0, "a header comes before the first row");
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Takes the next row, newline included.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn emit(&mut self, row: &[u8]) -> Result<(), LedgerError> {
+        self.add_piece(row);
+        self.end_row()
+    }
+
+    /// Takes a piece of the next row.
+    pub fn add_piece(&mut self, piece: &[u8]) {
+        self.buffer.extend_from_slice(piece);
+    }
+
+    /// The row whose pieces came is whole.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn end_row(&mut self) -> Result<(), LedgerError> {
+        self.num_rows += 1;
+        let limit = if self.compression == Compression::None { BUFFER } else { MEMBER };
+        if self.buffer.len() >= limit { self.write_buffer() } else { Ok(()) }
+    }
+
+    /// Rows taken.
+    pub fn num_rows(&self) -> u64 {
+        self.num_rows
+    }
+
+    /// Hands everything emitted to the system: call it when no further row is immediately ready, so
+    /// that a reader of a pipe sees what is done. Rows of a member that is not full wait.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn flush(&mut self) -> Result<(), LedgerError> {
+        if self.num_rows > 0 && self.compression == Compression::None {
+            self.write_buffer()?;
+        }
+        match &mut self.target {
+            Target::Stream(stream) => {
+                stream.flush().map_err(|error| LedgerError::of("write the output", error))
+            }
+            Target::File(_) => Ok(()),
+        }
+    }
+
+    /// Writes all, and makes it durable where it is a file.
+    ///
+    /// # Errors
+    /// It cannot be written or synced.
+    pub fn complete(&mut self) -> Result<Facts, LedgerError> {
+        if self.bytes == 0 || !self.buffer.is_empty() {
+            // Even without rows: a file of no member at all is no compressed file.
+            self.write_buffer()?;
+        }
+        self.flush()?;
+        if let Target::File(part) = &mut self.target {
+            let name = part.part.clone();
+            let failed = |error| LedgerError::of(format!("sync {}", name.display()), error);
+            part.open()?.sync().map_err(failed)?;
+            // Its name too: one of two outputs must not be published while the other can vanish.
+            part.storage.sync_folder_of(&name).map_err(failed)?;
+        }
+        let blake3 = self.hasher.finalize().to_hex().to_string();
+        Ok(Facts { num_rows: self.num_rows, bytes: self.bytes, blake3 })
+    }
+
+    /// The file that holds the rows of an unfinished run.
+    pub fn part(&self) -> Option<&Path> {
+        match &self.target {
+            Target::Stream(_) => None,
+            Target::File(part) => Some(&part.part),
+        }
+    }
+
+    /// Whether something was handed to the system.
+    pub fn has_begun(&self) -> bool {
+        self.bytes > 0
+    }
+
+    /// Gives the file its name, for good.
+    ///
+    /// # Errors
+    /// It cannot be renamed; the part stays.
+    pub fn publish(&self) -> Result<(), LedgerError> {
+        match &self.target {
+            Target::Stream(_) => Ok(()),
+            Target::File(part) => publish(&*part.storage, &part.part, &part.path),
+        }
+    }
+
+    fn write_buffer(&mut self) -> Result<(), LedgerError> {
+        let mut bytes = std::mem::take(&mut self.buffer);
+        if self.compression != Compression::None {
+            let mut member = Vec::new();
+            self.compression.encode(&bytes, &mut member);
+            bytes = member;
+        }
+        // After an error nobody knows how much was written; writing again could double rows.
+        self.hasher.update(&bytes);
+        let offset = self.bytes;
+        self.bytes += bytes.len() as u64;
+        match &mut self.target {
+            Target::Stream(stream) => stream
+                .write_all(&bytes)
+                .map_err(|error| LedgerError::of("write the output", error))?,
+            Target::File(_) if bytes.is_empty() => {}
+            Target::File(part) => {
+                let name = part.part.clone();
+                write_all_at(part.open()?, &bytes, offset)
+                    .map_err(|error| LedgerError::of(format!("write {}", name.display()), error))?;
+            }
+        }
+        bytes.clear();
+        self.buffer = bytes;
+        Ok(())
+    }
+}
+
+/// The name of an unfinished file.
+pub fn part_of(path: &Path) -> PathBuf {
+    with_suffix(path, ".part")
+}
+
+/// A name beside a file's.
+pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// Renames a file whose content is durable, and makes its name durable.
+///
+/// # Errors
+/// The system's.
+pub fn publish(storage: &dyn Storage, part: &Path, path: &Path) -> Result<(), LedgerError> {
+    storage
+        .rename(part, path)
+        .map_err(|error| LedgerError::of(format!("rename {}", part.display()), error))?;
+    storage
+        .sync_folder_of(path)
+        .map_err(|error| LedgerError::of(format!("sync the folder of {}", path.display()), error))
+}
+
+/// Writes a small file so that it is never there in part.
+///
+/// # Errors
+/// The system's.
+pub fn publish_text(storage: &dyn Storage, text: &str, path: &Path) -> Result<(), LedgerError> {
+    let part = part_of(path);
+    let write = || {
+        let mut file = match storage.open(&part, Access::Create) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                storage.open(&part, Access::Write)?
+            }
+            file => file?,
+        };
+        file.set_length(0)?;
+        write_all_at(&mut *file, text.as_bytes(), 0)?;
+        file.sync()
+    };
+    write().map_err(|error| LedgerError::of(format!("write {}", part.display()), error))?;
+    publish(storage, &part, path)
+}

@@ -1,0 +1,195 @@
+//! `ShardReader`: the records of one shard as bytes, passed on in pieces, and hashed as they are
+//! read: what is verified is what is merged.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+
+use super::shard_set::ShardFile;
+use crate::cli::error::CliError;
+use crate::cli::meta::FileFormat;
+use crate::cli::reader::MAX_LINE;
+
+/// Read at once. There are as many buffers as shards.
+const BUFFER: usize = 64 << 10;
+
+/// One shard, from its first record to its last.
+pub struct ShardReader<'a> {
+    file: &'a ShardFile,
+    input: BufReader<Hashed<File>>,
+    has_quotes: bool,
+    rows: u64,
+}
+
+/// A reader that hashes what passes through it.
+struct Hashed<R> {
+    inner: R,
+    hasher: Option<blake3::Hasher>,
+}
+
+impl<R: Read> Read for Hashed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        if let Some(hasher) = &mut self.hasher {
+            hasher.update(&buffer[..count]);
+        }
+        Ok(count)
+    }
+}
+
+/// How the copying of a record ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Copied {
+    /// With the record's line end.
+    Record,
+    /// Before its first byte: there is none.
+    Nothing,
+    /// In the middle of it.
+    Cut,
+}
+
+impl<'a> ShardReader<'a> {
+    /// Opens a shard. `verify`: hash its bytes.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open(file: &'a ShardFile, verify: bool) -> Result<Self, CliError> {
+        let inner = File::open(&file.path).map_err(|error| unreadable(file, &error))?;
+        let hasher = verify.then(blake3::Hasher::new);
+        let input = BufReader::with_capacity(BUFFER, Hashed { inner, hasher });
+        let has_quotes = file.meta.format != FileFormat::Jsonl;
+        Ok(Self { file, input, has_quotes, rows: 0 })
+    }
+
+    /// The shard.
+    pub fn file(&self) -> &'a ShardFile {
+        self.file
+    }
+
+    /// The header of a CSV with its line end. Empty if the file is: a CSV without rows has none.
+    ///
+    /// # Errors
+    /// It cannot be read, is endless or cut.
+    pub fn read_header(&mut self) -> Result<Vec<u8>, CliError> {
+        let (file, mut header) = (self.file, Vec::new());
+        let copied = self.copy(&mut |bytes| {
+            header.extend_from_slice(bytes);
+            match header.len() > MAX_LINE {
+                true => Err(file.changed("has a CSV header without end")),
+                false => Ok(()),
+            }
+        })?;
+        match copied {
+            Copied::Cut => Err(file.changed("ends in its CSV header")),
+            Copied::Record | Copied::Nothing => Ok(header),
+        }
+    }
+
+    /// Passes the next record on, line end included.
+    ///
+    /// # Errors
+    /// There is none, it is cut, cannot be read or not be taken.
+    pub fn copy_record(
+        &mut self,
+        take: &mut dyn FnMut(&[u8]) -> Result<(), CliError>,
+    ) -> Result<(), CliError> {
+        match self.copy(take)? {
+            Copied::Record => {
+                self.rows += 1;
+                Ok(())
+            }
+            Copied::Nothing => {
+                let (found, wanted) = (self.rows, self.file.meta.output.rows);
+                Err(self.file.changed(&format!("has {found} rows, its run left {wanted}")))
+            }
+            Copied::Cut => Err(self.file.changed("does not end with a line end")),
+        }
+    }
+
+    /// Compares the shard with what its run left, after its last record.
+    ///
+    /// # Errors
+    /// There is more in it, or its bytes are others.
+    pub fn finish(mut self) -> Result<(), CliError> {
+        let wanted = &self.file.meta.output;
+        if self.copy(&mut |_| Ok(()))? != Copied::Nothing {
+            let wanted = wanted.rows;
+            return Err(self.file.changed(&format!("has more than the {wanted} rows of its run")));
+        }
+        let hash = self.input.into_inner().hasher.map(|hasher| hasher.finalize().to_hex());
+        match hash {
+            Some(hash) if !hash.eq_ignore_ascii_case(&wanted.blake3) => {
+                let left = &wanted.blake3;
+                Err(self.file.changed(&format!("has the checksum {hash}, its run left {left}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn copy(
+        &mut self,
+        take: &mut dyn FnMut(&[u8]) -> Result<(), CliError>,
+    ) -> Result<Copied, CliError> {
+        let (mut in_quotes, mut copied) = (false, Copied::Nothing);
+        loop {
+            let buffer = match self.input.fill_buf() {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(unreadable(self.file, &error)),
+                Ok([]) => return Ok(copied),
+                Ok(buffer) => buffer,
+            };
+            let end = match self.has_quotes {
+                true => csv_record_end(buffer, &mut in_quotes),
+                false => buffer.iter().position(|byte| *byte == b'\n').map(|at| at + 1),
+            };
+            let count = end.unwrap_or(buffer.len());
+            take(&buffer[..count])?;
+            self.input.consume(count);
+            if end.is_some() {
+                return Ok(Copied::Record);
+            }
+            copied = Copied::Cut;
+        }
+    }
+}
+
+/// Bytes up to the end of the record, line end included. Whoever writes CSV puts a cell with a
+/// quote in it between quotes and doubles it, so a line end inside of a cell comes after an odd
+/// number of quotes.
+fn csv_record_end(bytes: &[u8], in_quotes: &mut bool) -> Option<usize> {
+    for (at, byte) in bytes.iter().enumerate() {
+        match byte {
+            b'"' => *in_quotes = !*in_quotes,
+            b'\n' if !*in_quotes => return Some(at + 1),
+            _ => {}
+        }
+    }
+    None
+}
+
+fn unreadable(file: &ShardFile, error: &io::Error) -> CliError {
+    CliError::refused("input", format!("cannot read {}: {error}", file.name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn csv_records_end_outside_of_quotes_however_they_are_divided() {
+        let text = b"a,\"x\ny\"\"\n\"\"\"\r\nb,c\n\"\"\n,\n";
+        let records: [&[u8]; 4] = [b"a,\"x\ny\"\"\n\"\"\"\r\n", b"b,c\n", b"\"\"\n", b",\n"];
+        for piece in 1..=text.len() {
+            let (mut found, mut record, mut in_quotes) = (Vec::new(), Vec::new(), false);
+            for mut bytes in text.chunks(piece) {
+                while let Some(end) = csv_record_end(bytes, &mut in_quotes) {
+                    record.extend_from_slice(&bytes[..end]);
+                    found.push(std::mem::take(&mut record));
+                    bytes = &bytes[end..];
+                }
+                record.extend_from_slice(bytes);
+            }
+            assert_eq!(found, records, "in pieces of {piece}");
+            assert!(record.is_empty());
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Lines of OpenAI's batch output: an HTTP response in each, its error in `response.body.error`.
+
+use std::borrow::Cow;
+
+use super::RowWriter;
+use crate::cli::batch_line::{BatchKind, BatchLine};
+use crate::cli::overrides::parameter_of;
+use crate::cli::row_error::{RowError, code};
+use crate::engine::request::{
+    CompletionOutput, FinishReason, PositionLogprobs, RequestOutput, TokenLogprob,
+};
+
+/// What stands for a probability of zero, which has no finite logarithm.
+const LEAST_LOGPROB: f32 = -9999.0;
+
+/// HTTP's status of an error: the row is wrong, or its url, or we are.
+pub(super) fn status(error: &RowError) -> u16 {
+    match error.code {
+        code::UNSUPPORTED_URL => 404,
+        code::ENGINE | "non_finite_logits" | "tokenize" | "detokenize" => 500,
+        _ => 400,
+    }
+}
+
+impl RowWriter<'_> {
+    /// The fields of a line.
+    pub(super) fn openai_line(
+        &mut self,
+        line: &BatchLine,
+        result: Result<&RequestOutput, Cow<'_, RowError>>,
+    ) {
+        self.field("id", &line.digest.id("batch_req_"));
+        self.field("custom_id", &line.custom_id);
+        self.object("response", |row| {
+            row.field("status_code", &result.as_ref().map_or_else(|error| status(error), |_| 200));
+            row.field("request_id", &line.digest.id("req_"));
+            row.object("body", |row| match &result {
+                Ok(output) => row.openai_body(line, output),
+                Err(error) => row.openai_error(line.kind, error),
+            });
+        });
+        self.field("error", &());
+    }
+
+    fn openai_body(&mut self, line: &BatchLine, output: &RequestOutput) {
+        let facts = self.options.facts;
+        let is_chat = line.kind == BatchKind::Chat;
+        let (prefix, object) = match is_chat {
+            true => ("chatcmpl-", "chat.completion"),
+            false => ("cmpl-", "text_completion"),
+        };
+        self.field("id", &line.digest.id(prefix));
+        self.field("object", object);
+        self.field("created", &facts.created);
+        self.field("model", &facts.model);
+        self.key("choices");
+        self.list(&output.outputs, |row, completion| {
+            row.out.push(b'{');
+            match is_chat {
+                true => row.chat_choice(completion),
+                false => row.text_choice(completion),
+            }
+            row.field("finish_reason", finish_reason(completion.finish_reason));
+            row.out.push(b'}');
+        });
+        let (prompt, generated) = (output.prompt_token_ids.len(), output.num_output_tokens());
+        self.object("usage", |row| {
+            row.field("prompt_tokens", &prompt);
+            row.field("completion_tokens", &generated);
+            row.field("total_tokens", &(prompt + generated));
+        });
+        self.field("system_fingerprint", &facts.system_fingerprint);
+        if let Some(positions) = &output.prompt_logprobs {
+            self.key("prompt_logprobs");
+            self.list(positions, |row, position| match position {
+                Some(position) => row.prompt_position(position),
+                None => row.value(&()),
+            });
+        }
+    }
+
+    fn chat_choice(&mut self, completion: &CompletionOutput) {
+        self.field("index", &completion.index);
+        self.object("message", |row| {
+            row.field("role", "assistant");
+            row.field("content", &completion.text);
+        });
+        let Some(positions) = &completion.logprobs else { return self.field("logprobs", &()) };
+        self.object("logprobs", |row| {
+            row.key("content");
+            row.list(positions, |row, position| {
+                row.out.push(b'{');
+                row.chat_token(&position.token);
+                row.key("top_logprobs");
+                row.list(&position.top, |row, token| {
+                    row.out.push(b'{');
+                    row.chat_token(token);
+                    row.out.push(b'}');
+                });
+                row.out.push(b'}');
+            });
+        });
+    }
+
+    fn chat_token(&mut self, token: &TokenLogprob) {
+        let text = (self.options.token_text)(token.token_id);
+        self.field("token", &text);
+        self.field("logprob", &finite(token));
+        self.field("bytes", text.as_bytes());
+    }
+
+    fn text_choice(&mut self, completion: &CompletionOutput) {
+        self.field("index", &completion.index);
+        self.field("text", &completion.text);
+        let Some(positions) = &completion.logprobs else { return self.field("logprobs", &()) };
+        let text = self.options.token_text;
+        let tokens: Vec<String> = positions.iter().map(|p| text(p.token.token_id)).collect();
+        let logprobs: Vec<f32> = positions.iter().map(|p| finite(&p.token)).collect();
+        // In characters, as in vLLM.
+        let offsets: Vec<usize> = tokens
+            .iter()
+            .scan(0, |next, token| Some(std::mem::replace(next, *next + token.chars().count())))
+            .collect();
+        self.object("logprobs", |row| {
+            row.field("tokens", &tokens);
+            row.field("token_logprobs", &logprobs);
+            row.key("top_logprobs");
+            row.list(positions, Self::text_position);
+            row.field("text_offset", &offsets);
+        });
+    }
+
+    /// The likeliest tokens, and the one that is there. Of tokens that look alike the likeliest.
+    fn text_position(&mut self, position: &PositionLogprobs) {
+        let mut shown: Vec<String> = Vec::new();
+        self.out.push(b'{');
+        for token in distinct(position) {
+            let text = (self.options.token_text)(token.token_id);
+            if !shown.contains(&text) {
+                self.field(&text, &finite(token));
+                shown.push(text);
+            }
+        }
+        self.out.push(b'}');
+    }
+
+    /// vLLM's form, since OpenAI has none: by token id.
+    fn prompt_position(&mut self, position: &PositionLogprobs) {
+        self.out.push(b'{');
+        for token in distinct(position) {
+            self.object(&token.token_id.to_string(), |row| {
+                row.field("logprob", &finite(token));
+                row.field("rank", &token.rank);
+                row.field("decoded_token", &(row.options.token_text)(token.token_id));
+            });
+        }
+        self.out.push(b'}');
+    }
+
+    fn openai_error(&mut self, kind: BatchKind, error: &RowError) {
+        let kind_of_error = match status(error) {
+            500.. => "server_error",
+            _ => "invalid_request_error",
+        };
+        // The one word of OpenAI's that programs look for.
+        let (code, param) = match (error.code, kind) {
+            ("context_length", BatchKind::Completions) => {
+                ("context_length_exceeded", Some("prompt"))
+            }
+            ("context_length", _) => ("context_length_exceeded", Some("messages")),
+            (code::INVALID_PARAMETER, _) => {
+                (error.code, error.param.or_else(|| parameter_of(&error.message)))
+            }
+            (code, _) => (code, error.param),
+        };
+        self.object("error", |row| {
+            row.field("message", &error.message);
+            row.field("type", kind_of_error);
+            row.field("param", &param);
+            row.field("code", code);
+        });
+    }
+}
+
+/// The likeliest tokens of a position in their order, then the one that is there if it is not
+/// among them.
+fn distinct(position: &PositionLogprobs) -> impl Iterator<Item = &TokenLogprob> {
+    let token = &position.token;
+    let is_among = position.top.iter().any(|top| top.token_id == token.token_id);
+    position.top.iter().chain((!is_among).then_some(token))
+}
+
+fn finite(token: &TokenLogprob) -> f32 {
+    token.logprob.max(LEAST_LOGPROB)
+}
+
+fn finish_reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Length => "length",
+        // An aborted row has no line, and one with an error is an error.
+        FinishReason::Stop | FinishReason::Abort | FinishReason::Error => "stop",
+    }
+}

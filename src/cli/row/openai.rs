@@ -1,0 +1,210 @@
+//! Rows of OpenAI's batch API: `custom_id`, `method`, `url`, `body`. The url decides of each row what
+//! it asks for.
+
+#[cfg(test)]
+mod tests;
+
+use serde_json::Value;
+
+use super::{Asked, messages, prompt, unsupported};
+use crate::cli::batch_line::BatchKind;
+use crate::cli::fields::JsonFields;
+use crate::cli::overrides::{DefaultLength, Overrides};
+use crate::cli::row_error::{RowError, code};
+use crate::engine::input_processor::Prompt;
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+
+/// What a row is answered with, by its url. A row that is wrong about it gets an error, which looks
+/// the same in both.
+pub(super) fn kind(fields: Option<&JsonFields>) -> BatchKind {
+    let url = fields.and_then(|fields| fields.get("url"));
+    let url: Option<String> = url.and_then(|json| serde_json::from_str(json).ok());
+    match url.as_deref() {
+        Some(COMPLETIONS) => BatchKind::Completions,
+        _ => BatchKind::Chat,
+    }
+}
+
+/// What a request asks for.
+pub(super) fn read(fields: &JsonFields, line: u64) -> Result<Asked, RowError> {
+    check_custom_id(fields, line)?;
+    check_method(fields, line)?;
+    let url = url(fields, line)?;
+    let body = object(fields, "body", line)?;
+    unsupported::check(&body, unsupported::OF_OPENAI, line)?;
+    match url.as_str() {
+        CHAT => chat(&body, line),
+        COMPLETIONS => completions(&body, line),
+        _ => {
+            let message = format!("Invalid URL (POST {url}): {CHAT} and {COMPLETIONS} are served");
+            Err(RowError::new(code::UNSUPPORTED_URL, line, message).of_param("url"))
+        }
+    }
+}
+
+/// A batch request has a name: nobody could find its answer without.
+pub(super) fn check_custom_id(fields: &JsonFields, line: u64) -> Result<(), RowError> {
+    match super::custom_id(fields) {
+        Some(_) => Ok(()),
+        None => {
+            let message = match fields.get("custom_id") {
+                None => "custom_id: missing".to_owned(),
+                Some(json) => {
+                    format!("custom_id: expected a string, found {}", super::shape::kind_name(json))
+                }
+            };
+            Err(RowError::new(code::CUSTOM_ID, line, message).of_param("custom_id"))
+        }
+    }
+}
+
+fn check_method(fields: &JsonFields, line: u64) -> Result<(), RowError> {
+    match fields.get("method") {
+        None | Some("null" | "\"POST\"") => Ok(()),
+        Some(json) => {
+            let message = format!("method: expected \"POST\", found {}", shown(json));
+            Err(RowError::new(code::UNSUPPORTED_METHOD, line, message).of_param("method"))
+        }
+    }
+}
+
+fn url(fields: &JsonFields, line: u64) -> Result<String, RowError> {
+    let wrong = |what: String| RowError::new(code::ROW_SHAPE, line, what).of_param("url");
+    match fields.get("url") {
+        None => Err(wrong("url: missing".to_owned())),
+        Some(json) if json.starts_with('"') => prompt::string("url", json, line),
+        Some(json) => Err(wrong(format!("url: expected a string, found {}", shown(json)))),
+    }
+}
+
+/// A field that is an object, which a fitting row has.
+pub(super) fn object(
+    fields: &JsonFields,
+    name: &'static str,
+    line: u64,
+) -> Result<JsonFields, RowError> {
+    let json = fields.get(name).expect("the shape fits");
+    JsonFields::parse(json.to_owned(), line).map_err(|bad| bad.1)
+}
+
+fn chat(body: &JsonFields, line: u64) -> Result<Asked, RowError> {
+    unsupported::check(body, unsupported::OF_CHAT, line)?;
+    let prompt = messages_of(body, "body.messages", None, line)?;
+    let overrides = Overrides::collect(body)
+        .with("logprobs", chat_logprobs(body, line)?)
+        .with_default_length(DefaultLength::Context);
+    Ok(Asked { prompt, overrides })
+}
+
+/// The `messages` of a request, which errors call by their whole name.
+pub(super) fn messages_of(
+    body: &JsonFields,
+    name: &str,
+    system: Option<String>,
+    line: u64,
+) -> Result<Prompt, RowError> {
+    let parsed = match body.get("messages") {
+        None | Some("null") => {
+            Err(RowError::new(code::INVALID_PROMPT, line, format!("{name}: missing")))
+        }
+        Some(json) => messages::parse(name, json, system, line),
+    };
+    parsed.map(Prompt::Messages).map_err(|error| error.of_param("messages"))
+}
+
+/// The number of log-probabilities: chat has a switch, and a number beside it.
+fn chat_logprobs(body: &JsonFields, line: u64) -> Result<Option<String>, RowError> {
+    let invalid = |param, message: String| {
+        Err(RowError::new(code::INVALID_PARAMETER, line, message).of_param(param))
+    };
+    let given = |name| body.get(name).filter(|json| *json != "null");
+    match (given("logprobs"), given("top_logprobs")) {
+        (Some("true"), None) => Ok(Some("0".to_owned())),
+        (Some("true"), Some(count)) if is_number(count) => Ok(Some(count.to_owned())),
+        (Some("true"), Some(other)) => {
+            let message = format!("top_logprobs: expected an integer, found {}", shown(other));
+            invalid("top_logprobs", message)
+        }
+        (None | Some("false"), Some(count)) if count != "0" => {
+            let message = "when using `top_logprobs`, `logprobs` must be set to true.";
+            invalid("top_logprobs", message.to_owned())
+        }
+        (None, _) => Ok(None),
+        (Some("false"), _) => Ok(Some("false".to_owned())),
+        (Some(other), _) => {
+            invalid("logprobs", format!("logprobs: expected true or false, found {}", shown(other)))
+        }
+    }
+}
+
+fn completions(body: &JsonFields, line: u64) -> Result<Asked, RowError> {
+    unsupported::check(body, unsupported::OF_COMPLETIONS, line)?;
+    // More candidates than answers: the best of them would have to be chosen.
+    let given = |name| body.get(name).filter(|json| *json != "null");
+    if given("best_of").is_some_and(|best_of| best_of != given("n").unwrap_or("1")) {
+        return Err(unsupported::error("best_of", line));
+    }
+    if let Some(other) = given("logprobs").filter(|json| !is_number(json)) {
+        let message = format!("logprobs: expected an integer, found {}", shown(other));
+        let error = RowError::new(code::INVALID_PARAMETER, line, message);
+        return Err(error.of_param("logprobs"));
+    }
+    let prompt = match body.get("prompt") {
+        None | Some("null") => Err(wrong_prompt("missing", line)),
+        Some(json) => one_prompt(json, line),
+    };
+    let prompt = prompt.map_err(|error| error.of_param("prompt"))?;
+    let overrides = Overrides::collect(body).with_default_length(DefaultLength::Completions);
+    Ok(Asked { prompt, overrides })
+}
+
+/// A prompt is text or token ids, or a list of one of these.
+fn one_prompt(json: &str, line: u64) -> Result<Prompt, RowError> {
+    if json.starts_with('"') {
+        return prompt::string("body.prompt", json, line).map(Prompt::Text);
+    }
+    if !json.starts_with('[') {
+        let found = super::shape::kind_name(json);
+        return Err(wrong_prompt(&format!("expected text or token ids, found {found}"), line));
+    }
+    if let Ok(ids) = serde_json::from_str(json) {
+        return Ok(Prompt::TokenIds(ids));
+    }
+    let items: Vec<Value> =
+        serde_json::from_str(json).map_err(|error| wrong_prompt(&prompt::reason(&error), line))?;
+    match items.as_slice() {
+        [Value::String(text)] => Ok(Prompt::Text(text.clone())),
+        [Value::Array(_)] => serde_json::from_value(items.into_iter().next().expect("one item"))
+            .map(Prompt::TokenIds)
+            .map_err(|error| {
+                wrong_prompt(&format!("not token ids: {}", prompt::reason(&error)), line)
+            }),
+        prompts if prompts.iter().all(|item| item.is_string() || item.is_array()) => {
+            let message = format!(
+                "body.prompt: a list of {} prompts, where a row has one: make a row of each",
+                prompts.len()
+            );
+            Err(RowError::new(code::SEVERAL_PROMPTS, line, message))
+        }
+        _ => Err(wrong_prompt("neither text nor token ids", line)),
+    }
+}
+
+fn wrong_prompt(what: &str, line: u64) -> RowError {
+    RowError::new(code::INVALID_PROMPT, line, format!("body.prompt: {what}"))
+}
+
+fn is_number(json: &str) -> bool {
+    json.starts_with(|c: char| c == '-' || c.is_ascii_digit())
+}
+
+/// A value as it is written; of text and lists what they are.
+fn shown(json: &str) -> String {
+    match json.as_bytes().first() {
+        Some(b'"') if json.len() <= 40 => json.to_owned(),
+        Some(b'"' | b'[' | b'{') => super::shape::kind_name(json).to_owned(),
+        _ => json.to_owned(),
+    }
+}

@@ -1,0 +1,343 @@
+//! Batch requests of OpenAI and Anthropic to prompts and parameters, and every way to be refused.
+
+use std::io::Cursor;
+
+use serde_json::json;
+
+use crate::cli::batch_line::{BatchKind, BatchLine, BatchLines};
+use crate::cli::fields::Passthrough;
+use crate::cli::reader::{InputFormat, Records};
+use crate::cli::row::{BadRow, Row, RowOptions, RowParser};
+use crate::engine::input_processor::Prompt;
+use crate::engine::request::{NumLogprobs, SamplingParams};
+
+fn parse(input: &str, lines: BatchLines) -> Vec<Result<Row, BadRow>> {
+    let input = Box::new(Cursor::new(input.to_owned()));
+    let mut records = Records::open(input, InputFormat::Jsonl, 1 << 20).expect("text");
+    let options = RowOptions { lines, ..RowOptions::default() };
+    let mut parser = RowParser::new(&mut records, &options).expect("a shape");
+    let mut parse = |record| parser.parse(record).expect("a shape");
+    records.map(|record| parse(record.expect("in memory"))).collect()
+}
+
+fn one(input: &str) -> Result<Row, BadRow> {
+    parse(input, BatchLines::Own).pop().expect("a row")
+}
+
+fn chat(body: &str) -> String {
+    format!(
+        r#"{{"custom_id":"c","method":"POST","url":"/v1/chat/completions","body":{{"model":"m","messages":[{{"role":"user","content":"hi"}}]{body}}}}}"#
+    )
+}
+
+fn completions(body: &str) -> String {
+    format!(r#"{{"custom_id":"c","url":"/v1/completions","body":{{{body}}}}}"#)
+}
+
+fn message(params: &str) -> String {
+    format!(
+        r#"{{"custom_id":"c","params":{{"model":"m","max_tokens":9,"messages":[{{"role":"user","content":"hi"}}]{params}}}}}"#
+    )
+}
+
+/// The parameters over a base that says no length.
+fn params(row: &str) -> Result<SamplingParams, String> {
+    let base = SamplingParams { max_tokens: None, ..SamplingParams::default() };
+    let row = one(row).unwrap_or_else(|bad| panic!("{:?}: {row}", bad.error));
+    row.overrides.apply(&base).map_err(|error| error.message)
+}
+
+fn line(passthrough: &Passthrough) -> &BatchLine {
+    match passthrough {
+        Passthrough::Batch(line) => line,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_url_says_what_a_row_asks_for() {
+    let hi = Prompt::Messages(json!([{"role": "user", "content": "hi"}]));
+    let text = |text: &str| Prompt::Text(text.to_owned());
+    let cases = [
+        (chat(""), hi, BatchKind::Chat),
+        (completions(r#""prompt":"p\n""#), text("p\n"), BatchKind::Completions),
+        (completions(r#""prompt":["p"]"#), text("p"), BatchKind::Completions),
+        (completions(r#""prompt":[1, 2]"#), Prompt::TokenIds(vec![1, 2]), BatchKind::Completions),
+        (completions(r#""prompt":[[1]]"#), Prompt::TokenIds(vec![1]), BatchKind::Completions),
+    ];
+    // One file may hold them all.
+    let input: String = cases.iter().map(|(row, _, _)| format!("{row}\n")).collect();
+    let rows = parse(&input, BatchLines::Own);
+    assert_eq!(rows.len(), cases.len());
+    for (row, (input, prompt, kind)) in rows.into_iter().zip(cases) {
+        let row = row.unwrap_or_else(|bad| panic!("{:?}", bad.error));
+        assert_eq!((row.prompt, row.id.as_deref()), (prompt, Some("c")), "{input}");
+        let expected = BatchLine::new(kind, Some("c".to_owned()), &input);
+        assert_eq!(row.passthrough, Passthrough::Batch(expected));
+    }
+}
+
+#[test]
+fn parameters_are_those_of_the_body() {
+    let context = SamplingParams { max_tokens: None, ..SamplingParams::default() };
+    assert_eq!(params(&chat("")), Ok(context.clone()));
+    let given = r#","max_tokens":3,"max_completion_tokens":7,"stop":["a"],"seed":5,"top_k":4,
+        "logit_bias":{"9":1},"user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto",
+        "stream":false,"tools":[],"tool_choice":"auto","response_format":{"type":"text"},
+        "stream_options":null,"parallel_tool_calls":true"#
+        .replace('\n', "");
+    let expected = SamplingParams {
+        max_tokens: Some(7),
+        stop: vec!["a".to_owned()],
+        seed: Some(5),
+        top_k: 4,
+        logit_bias: vec![(9, 1.0)],
+        ..context.clone()
+    };
+    assert_eq!(params(&chat(&given)), Ok(expected));
+    let completion =
+        |logprobs| SamplingParams { max_tokens: Some(16), logprobs, ..context.clone() };
+    assert_eq!(params(&completions(r#""prompt":"p""#)), Ok(completion(None)));
+    let asked = completions(r#""prompt":"p","logprobs":2,"echo":false,"suffix":null,"best_of":1"#);
+    assert_eq!(params(&asked), Ok(completion(Some(NumLogprobs::Top(2)))));
+    let asked = message(
+        r#","system":[],"temperature":0.5,"top_k":5,"stop_sequences":["a","\""],"metadata":{},
+        "thinking":{"type":"disabled"}"#,
+    )
+    .replace('\n', "");
+    let expected = SamplingParams {
+        max_tokens: Some(9),
+        temperature: 0.5,
+        top_k: 5,
+        stop: vec!["a".to_owned(), "\"".to_owned()],
+        ..context
+    };
+    assert_eq!(params(&asked), Ok(expected));
+    // What a flag or the model says wins over an endpoint's default.
+    let base = SamplingParams { max_tokens: Some(99), ..SamplingParams::default() };
+    for row in [chat(""), completions(r#""prompt":"p""#)] {
+        let applied = one(&row).expect("a row").overrides.apply(&base).expect("no parameters");
+        assert_eq!(applied.max_tokens, Some(99));
+    }
+}
+
+#[test]
+fn chat_has_a_switch_for_logprobs_and_a_number() {
+    let cases = [
+        ("", None),
+        (r#","logprobs":true"#, Some(NumLogprobs::Top(0))),
+        (r#","logprobs":true,"top_logprobs":3"#, Some(NumLogprobs::Top(3))),
+        (r#","logprobs":true,"top_logprobs":null"#, Some(NumLogprobs::Top(0))),
+        (r#","logprobs":false"#, None),
+        (r#","logprobs":null,"top_logprobs":0"#, None),
+    ];
+    for (body, expected) in cases {
+        assert_eq!(params(&chat(body)).expect(body).logprobs, expected, "{body}");
+    }
+}
+
+#[test]
+fn system_text_of_anthropic_is_the_first_message() {
+    let user = json!({"role": "user", "content": "hi"});
+    for (system, expected) in [
+        (r#","system":"S""#, Some("S")),
+        (r#","system":[{"type":"text","text":"S"},{"type":"text","text":"T"}]"#, Some("ST")),
+        (r#","system":"""#, None),
+        ("", None),
+    ] {
+        let first = expected.map(|text| json!({"role": "system", "content": text}));
+        let expected = Prompt::Messages(first.into_iter().chain([user.clone()]).collect());
+        let row = one(&message(system)).expect("a row");
+        assert_eq!(row.prompt, expected, "{system}");
+        assert_eq!(line(&row.passthrough).kind, BatchKind::Message);
+    }
+}
+
+/// Code, parameter and message of a bad row.
+fn refused(row: &str) -> (&'static str, Option<&'static str>, String) {
+    // After a row that decides the shape.
+    let first = if row.contains("params") { message("") } else { chat("") };
+    let bad = one(&format!("{first}\n{row}")).expect_err(row);
+    assert_eq!(bad.error.line, 2, "{row}");
+    line(&bad.passthrough);
+    (bad.error.code, bad.error.param, bad.error.message)
+}
+
+#[test]
+fn requests_that_cannot_be_honoured_are_refused_by_name() {
+    for (body, param) in [
+        (r#","stream":true"#, "stream"),
+        (r#","tools":[{"type":"function"}]"#, "tools"),
+        (r#","tool_choice":"required""#, "tool_choice"),
+        (r#","response_format":{"type":"json_object"}"#, "response_format"),
+        (r#","reasoning_effort":"high""#, "reasoning_effort"),
+        (r#","chat_template":"x""#, "chat_template"),
+        (r#","guided_json":{}"#, "guided_json"),
+        (r#","echo":true"#, "echo"),
+        (r#","modalities":["text","audio"]"#, "modalities"),
+    ] {
+        let (code, found, _) = refused(&chat(body));
+        assert_eq!((code, found), ("unsupported_parameter", Some(param)), "{body}");
+    }
+    for (body, param) in [
+        (r#""prompt":"p","echo":true"#, "echo"),
+        (r#""prompt":"p","suffix":"s""#, "suffix"),
+        (r#""prompt":"p","best_of":2"#, "best_of"),
+        (r#""prompt":"p","stream":true"#, "stream"),
+    ] {
+        let (code, found, _) = refused(&completions(body));
+        assert_eq!((code, found), ("unsupported_parameter", Some(param)), "{body}");
+    }
+    assert!(one(&completions(r#""prompt":"p","best_of":2,"n":2"#)).is_ok());
+    for (body, param) in [
+        (r#","tools":[{"name":"f"}]"#, "tools"),
+        (r#","thinking":{"type":"enabled","budget_tokens":9}"#, "thinking"),
+        (r#","stream":true"#, "stream"),
+        (r#","n":2"#, "n"),
+    ] {
+        let (code, found, _) = refused(&message(body));
+        assert_eq!((code, found), ("unsupported_parameter", Some(param)), "{body}");
+    }
+}
+
+#[test]
+fn wrong_requests_name_what_is_wrong() {
+    let prompt = |prompt: &str| completions(&format!(r#""prompt":{prompt}"#));
+    let chat_url = |fields: &str| format!(r#"{{{fields}"body":{{"messages":[]}}}}"#);
+    let cases = [
+        (prompt(r#"["a","b"]"#), "several_prompts", "prompt", "a list of 2 prompts"),
+        (prompt("[[1],[2],[3]]"), "several_prompts", "prompt", "a list of 3 prompts"),
+        (prompt("5"), "invalid_prompt", "prompt", "expected text or token ids, found a number"),
+        (prompt("[1,-1]"), "invalid_prompt", "prompt", "neither text nor token ids"),
+        (prompt("[[1.5]]"), "invalid_prompt", "prompt", "not token ids"),
+        (prompt("null"), "invalid_prompt", "prompt", "missing"),
+        (
+            completions(r#""prompt":"p","logprobs":true"#),
+            "invalid_parameter",
+            "logprobs",
+            "integer",
+        ),
+        (chat(r#","logprobs":5"#), "invalid_parameter", "logprobs", "expected true or false"),
+        (chat(r#","top_logprobs":5"#), "invalid_parameter", "top_logprobs", "must be set to true"),
+        (
+            chat(r#","logprobs":true,"top_logprobs":"x""#),
+            "invalid_parameter",
+            "top_logprobs",
+            "expected an integer, found \"x\"",
+        ),
+        (
+            chat_url(r#""custom_id":"a","url":"/v1/embeddings","#),
+            "unsupported_url",
+            "url",
+            "Invalid URL (POST /v1/embeddings)",
+        ),
+        (chat_url(r#""custom_id":"a","url":7,"#), "row_shape", "url", "found 7"),
+        (chat_url(r#""custom_id":"a","#), "row_shape", "url", "missing"),
+        (
+            chat_url(r#""custom_id":"a","method":"GET","url":"/v1/chat/completions","#),
+            "unsupported_method",
+            "method",
+            "found \"GET\"",
+        ),
+        (chat_url(r#""url":"/v1/completions","#), "custom_id", "custom_id", "missing"),
+        (chat_url(r#""custom_id":{},"url":"u","#), "custom_id", "custom_id", "found an object"),
+        (
+            chat_url(r#""custom_id":"a","url":"/v1/chat/completions","#),
+            "invalid_prompt",
+            "messages",
+            "body.messages: there is no message to answer",
+        ),
+        (
+            message("").replace(r#""hi""#, r#"[{"type":"image","source":{}}]"#),
+            "invalid_prompt",
+            "messages",
+            "has a part of type 'image': only text is supported",
+        ),
+        (
+            message(r#","system":[{"type":"document"}]"#),
+            "invalid_prompt",
+            "system",
+            "a block of type 'document': only text is supported",
+        ),
+        (
+            message(r#","stop_sequences":"x""#),
+            "invalid_parameter",
+            "stop_sequences",
+            "expected a list of strings",
+        ),
+    ];
+    for (row, code, param, message) in cases {
+        let found = refused(&row);
+        assert_eq!((found.0, found.1), (code, Some(param)), "{row}: {}", found.2);
+        assert!(found.2.contains(message), "{row}: {}", found.2);
+    }
+    let other = refused(r#"{"custom_id":"a","prompt":"p"}"#);
+    let message = "expected OpenAI batch requests as in the first row, found `prompt` text";
+    assert_eq!((other.0, other.2.as_str()), ("row_shape", message));
+}
+
+#[test]
+fn names_are_kept_where_there_is_one() {
+    let names = |input: &str, lines| -> Vec<Option<String>> {
+        let passthrough = |row: Result<Row, BadRow>| match row {
+            Ok(row) => row.passthrough,
+            Err(row) => row.passthrough,
+        };
+        let name = |row| line(&passthrough(row)).custom_id.clone();
+        parse(input, lines).into_iter().map(name).collect()
+    };
+    let some = |name: &str| Some(name.to_owned());
+    // Rows before the first readable one are written as it decides.
+    let input = [
+        "garbage",
+        r#"{"custom_id":"cut","url"#,
+        &chat(""),
+        &chat("").replace(r#""c""#, "17"),
+        &chat("").replace(r#""c""#, "null"),
+        r#"{"custom_id":"other"}"#,
+    ]
+    .join("\n");
+    let expected = [None, some("cut"), some("c"), some("17"), None, some("other")];
+    assert_eq!(names(&input, BatchLines::Own), expected);
+    let input = [r#"{"prompt":"a"}"#, r#"{"id":5,"prompt":"a"}"#, "{", r#"{"id":"x"}"#].join("\n");
+    let expected = [some("row-0"), some("5"), some("row-2"), some("x")];
+    assert_eq!(names(&input, BatchLines::OpenAi), expected);
+}
+
+#[test]
+fn ids_do_not_depend_on_the_place_of_a_row() {
+    let rows = [chat(""), completions(r#""prompt":"p""#), "{".to_owned(), chat(r#","n":2"#)];
+    let digests = |rows: &[String]| {
+        let digest = |row: Result<Row, BadRow>| match row {
+            Ok(row) => line(&row.passthrough).digest.id(""),
+            Err(row) => line(&row.passthrough).digest.id(""),
+        };
+        let mut digests: Vec<_> =
+            parse(&rows.join("\n"), BatchLines::Own).into_iter().map(digest).collect();
+        digests.sort();
+        digests.dedup();
+        digests
+    };
+    let mut reversed = rows.to_vec();
+    reversed.reverse();
+    assert_eq!(digests(&rows).len(), rows.len());
+    assert_eq!(digests(&rows), digests(&reversed));
+}
+
+#[test]
+fn rows_of_ours_keep_their_fields() {
+    let rows = parse(&format!("{}\n{{", chat("")), BatchLines::Never);
+    let fields = |passthrough: &Passthrough| match passthrough {
+        Passthrough::Json(fields) => fields.iter().map(|f| f.name.into_owned()).collect(),
+        other => panic!("{other:?}"),
+    };
+    let names: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| match row {
+            Ok(row) => fields(&row.passthrough),
+            Err(row) => fields(&row.passthrough),
+        })
+        .collect();
+    assert_eq!(names[0], ["custom_id", "method", "url", "body"]);
+    assert_eq!(names[1], ["line", "input"]);
+}

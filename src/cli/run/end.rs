@@ -1,0 +1,268 @@
+//! How a run ends: who waits for it, what is left of one that did not come to its end, and what is
+//! said.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::Job;
+use super::write::{Message, SideText, Written};
+use crate::cli;
+use crate::cli::compress::Compression;
+use crate::cli::config::RunConfig;
+use crate::cli::console::Console;
+use crate::cli::error::CliError;
+use crate::cli::exit::Exit;
+use crate::cli::fingerprint::Fingerprint;
+use crate::cli::meta::{self, InputFacts, Meta, NamedFile};
+use crate::cli::output::RowFormat;
+use crate::cli::progress::{Counters, Progress};
+use crate::cli::report::Report;
+use crate::cli::result_file;
+use crate::cli::signals::Signals;
+use crate::engine::stats::EngineStats;
+use crate::engine::text::RunDate;
+
+/// How often signals are looked for.
+const TICK: Duration = Duration::from_millis(25);
+
+/// How long a step may take that a signal came into. Then the run ends without the engine.
+const STEP_PATIENCE: Duration = Duration::from_millis(300);
+
+/// Why the engine has nothing more to do.
+pub enum Ended {
+    /// Every row is answered.
+    Complete,
+    /// The writing thread is gone; it knows why.
+    NoWriter,
+    /// By the user.
+    Signal(Exit),
+}
+
+/// What an unfinished run leaves.
+pub struct Left {
+    /// The first rows, where the output is a file.
+    pub part: Option<PathBuf>,
+    /// All finished rows, where there is a journal.
+    pub journal: Option<PathBuf>,
+}
+
+/// Waits for the end of a run, on a thread of its own: the engine may be in the middle of a long
+/// step when a signal comes.
+pub struct Ending<'a> {
+    /// Of the run.
+    pub config: &'a RunConfig,
+    /// Where the summary goes.
+    pub console: &'a Console,
+    /// Looked at while the engine works.
+    pub signals: &'a Signals,
+    /// When rows began to flow.
+    pub started: Instant,
+    /// What loading took.
+    pub load_time: Duration,
+    /// Of rows without their own.
+    pub max_tokens: Option<u32>,
+    /// The model's context.
+    pub max_model_len: usize,
+    /// Files of an unfinished run.
+    pub left: Left,
+    /// The engine after its last step.
+    pub stats: Arc<Mutex<EngineStats>>,
+    /// What is done.
+    pub counters: Arc<Counters>,
+}
+
+impl Ending<'_> {
+    /// Waits, and says how it ended. If the engine does not come back from its step, the process
+    /// ends here.
+    pub fn wait(
+        &self,
+        ended: &Receiver<Result<Ended, CliError>>,
+        rows: Sender<Message>,
+        writing: JoinHandle<Written>,
+        progress: Progress,
+    ) -> Result<Exit, CliError> {
+        let (ended, is_stuck) = self.wait_for_engine(ended);
+        if !matches!(ended, Ok(Ended::Complete)) {
+            // The reader may hold its end for ever, so the writer is told.
+            let _ = rows.send(Message::Stop);
+        }
+        drop(rows);
+        let written = writing.join().expect("a panic ends the process in its hook");
+        progress.stop();
+        let result = self.conclude(ended, written);
+        if is_stuck {
+            std::process::exit(cli::shown_end(self.console, result).code().into());
+        }
+        result
+    }
+
+    fn wait_for_engine(
+        &self,
+        ended: &Receiver<Result<Ended, CliError>>,
+    ) -> (Result<Ended, CliError>, bool) {
+        let mut signalled: Option<Instant> = None;
+        loop {
+            match ended.recv_timeout(TICK) {
+                Ok(ended) => return (ended, false),
+                Err(RecvTimeoutError::Disconnected) => return (Ok(Ended::NoWriter), false),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let Some(exit) = self.signals.exit() else { continue };
+            if signalled.get_or_insert_with(Instant::now).elapsed() > STEP_PATIENCE {
+                return (Ok(Ended::Signal(exit)), true);
+            }
+        }
+    }
+
+    /// Summary, `--stats`, and how the process ends.
+    fn conclude(&self, ended: Result<Ended, CliError>, written: Written) -> Result<Exit, CliError> {
+        let complete = matches!(ended, Ok(Ended::Complete)) && written.result.is_ok();
+        let report = self.report(&written, complete);
+        let emitted = written.emitted;
+        let result = match (ended, written.result) {
+            // Who reads our output wants no more of us.
+            (_, Err(error)) if error.exit == Exit::BrokenPipe => return Err(error),
+            (Err(error), _) | (_, Err(error)) => Err(error),
+            (Ok(Ended::Signal(exit)), Ok(())) => Err(interrupted(exit)),
+            (Ok(_), Ok(())) if report.tally.num_failed() > 0 => Ok(Exit::ErrorRows),
+            (Ok(_), Ok(())) => Ok(Exit::Success),
+        };
+        let result = result.map_err(|error| self.what_is_left(error, emitted, &report));
+        if self.console.shows_summary() && report.tally.rows() > 0 {
+            self.console.print(&report.summary(self.console.style()));
+        }
+        let exit = result.as_ref().map_or_else(|error| error.exit, |exit| *exit);
+        self.write_stats(&report, exit)?;
+        result
+    }
+
+    fn report(&self, written: &Written, complete: bool) -> Report {
+        Report {
+            tally: written.tally.clone(),
+            engine: *self.stats.lock().unwrap_or_else(PoisonError::into_inner),
+            elapsed: self.started.elapsed(),
+            load: self.load_time,
+            model: self.config.model.name.clone(),
+            input: self.config.input.name.clone(),
+            output: self.output_name(complete),
+            max_tokens: self.max_tokens,
+            max_model_len: self.max_model_len,
+            complete,
+        }
+    }
+
+    fn write_stats(&self, report: &Report, exit: Exit) -> Result<(), CliError> {
+        let Some(path) = &self.config.output.stats else { return Ok(()) };
+        let written = result_file::write(path, "stats", &report.stats(exit.code()));
+        written.map_err(|error| error.help("the rows are written"))
+    }
+
+    /// Says what of an unfinished run is kept, and how to go on.
+    fn what_is_left(&self, error: CliError, emitted: Option<u64>, report: &Report) -> CliError {
+        let finished = report.tally.rows();
+        if error.exit == Exit::Refused && finished == 0 {
+            return error;
+        }
+        let rows = |number: u64| match number {
+            1 => "1 row".to_owned(),
+            number => format!("{number} rows"),
+        };
+        let kept = match (&self.left.journal, emitted) {
+            _ if finished == 0 => "no row was finished; the same command begins again".to_owned(),
+            (Some(journal), _) => format!(
+                "{} finished and kept in {}; the same command continues",
+                rows(finished),
+                journal.display()
+            ),
+            (None, Some(emitted)) => format!(
+                "{} written; the same command begins again, with --journal FILE it would continue",
+                rows(emitted)
+            ),
+            (None, None) => "some rows may have been written; the same command begins again \
+                             (with --journal FILE it would continue)"
+                .to_owned(),
+        };
+        let help = match (&error.help, error.code) {
+            (_, "disk_full") => format!("{}; ", self.needed_space(report)),
+            (Some(help), _) => format!("{help}; "),
+            (None, _) => String::new(),
+        };
+        error.help(format!("{help}{kept}"))
+    }
+
+    /// What the rest of the rows needs on the disk.
+    fn needed_space(&self, report: &Report) -> String {
+        let (done, bytes) = (report.tally.rows(), report.tally.row_bytes());
+        let Some(total) = self.counters.total().filter(|total| done > 0 && *total > done) else {
+            return "free some space".to_owned();
+        };
+        // Once in the journal and once in the output.
+        let needed = 2 * (total - done) * bytes.div_ceil(done);
+        format!("free about {:.1} MiB for the other {} rows", mebibytes(needed), total - done)
+    }
+
+    /// Where rows are; None where none is.
+    fn output_name(&self, complete: bool) -> Option<String> {
+        let path = match (&self.config.output.path, &self.left.part) {
+            (None, _) => return Some("<stdout>".to_owned()),
+            (Some(_), Some(part)) if !complete => Some(part).filter(|part| part.exists())?,
+            (Some(path), _) => path,
+        };
+        Some(path.display().to_string())
+    }
+}
+
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1u32 << 20)
+}
+
+fn interrupted(exit: Exit) -> CliError {
+    let name = if exit == Exit::Terminated { "SIGTERM" } else { "SIGINT" };
+    CliError::new(exit, "interrupted", format!("stopped by {name}"))
+}
+
+impl Job<'_> {
+    /// What will be said beside the output when it is complete.
+    pub fn side_text(&self, fingerprint: Fingerprint, format: &RowFormat) -> SideText {
+        let config = self.config.clone();
+        let format = format.file_format();
+        Box::new(move |totals, tally, input| {
+            let errors = config.output.errors.as_ref().zip(totals.errors.clone());
+            let named = |(path, facts): (&PathBuf, crate::cli::ledger::output::Facts)| NamedFile {
+                path: path.display().to_string(),
+                facts: facts.into(),
+            };
+            let compression = config.output.path.as_deref().map(Compression::from_path);
+            let meta = Meta {
+                schema: meta::SCHEMA,
+                tool: env!("CARGO_PKG_NAME").to_owned(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                started: utc(config.started),
+                finished: utc(cli::config::now()),
+                resumes: totals.num_resumes,
+                rows: tally.counts(),
+                tokens: tally.tokens(),
+                input: InputFacts {
+                    path: config.input.name.clone(),
+                    rows: input.num_rows,
+                    digest: input.digest.clone(),
+                },
+                output: totals.output.clone().into(),
+                errors: errors.map(named),
+                format,
+                compression: compression.unwrap_or(Compression::None).name().to_owned(),
+                fingerprint,
+                shard: config.input.shard,
+                limit: config.input.limit,
+            };
+            meta.text()
+        })
+    }
+}
+
+fn utc(seconds: i64) -> String {
+    RunDate::from_unix(seconds).strftime("%Y-%m-%dT%H:%M:%SZ")
+}

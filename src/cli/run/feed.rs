@@ -1,0 +1,286 @@
+//! From rows to requests, on the reading thread: what an earlier run answered is found in its
+//! journal, everything else is tokenized and sent to the engine.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use super::read::{Input, Parsed};
+use super::write::{InputRead, Message, Waiting};
+use crate::cli::batch_line::BatchLines;
+use crate::cli::config::RunConfig;
+use crate::cli::console::Console;
+use crate::cli::custom_ids::CustomIds;
+use crate::cli::error::{CliError, sanitized};
+use crate::cli::exit::Exit;
+use crate::cli::fields::Passthrough;
+use crate::cli::ledger::{Recovered, Reused, RowHash};
+use crate::cli::output::RowFormat;
+use crate::cli::previous::{Good, Previous};
+use crate::cli::progress::Counters;
+use crate::cli::row::{BadRow, Row};
+use crate::cli::row_error::RowError;
+use crate::cli::row_hash::{ContentHash, InputDigest};
+use crate::cli::row_key::{RowName, row_key};
+use crate::cli::window::Window;
+use crate::engine::input_processor::InputProcessor;
+use crate::engine::request::{Request, RequestError, SamplingParams};
+
+/// Where rows go, once the model is loaded. Both channels are bounded by the window: a row in them
+/// has entered it.
+pub struct Feed {
+    /// The run.
+    pub config: Arc<RunConfig>,
+    /// Tokenizes and checks.
+    pub processor: Arc<InputProcessor>,
+    /// How rows are written.
+    pub format: RowFormat,
+    /// What rows override.
+    pub base: SamplingParams,
+    /// Bounds what is read ahead.
+    pub window: Arc<Window>,
+    /// Every row, to the thread that writes.
+    pub rows: Sender<Message>,
+    /// Rows that can be asked, to the engine; an error ends the run.
+    pub requests: Sender<Result<Request, CliError>>,
+    /// What an earlier run answered.
+    pub recovered: Option<Recovered>,
+    /// What a complete run answered, where only its error rows are asked.
+    pub previous: Option<Previous>,
+    /// Names of batch requests that come in a stream; the reading thread makes it.
+    pub ids: Option<CustomIds>,
+}
+
+/// Sends every row on its way.
+pub fn feed_all(input: &mut Input, mut feed: Feed, console: &Console, counters: &Counters) {
+    feed.ids = input.is_batch_stream(&feed.config.input).then(CustomIds::default);
+    let warnings = Warnings { console, of_collisions: false, of_two_bos: false };
+    let run = Arc::clone(&feed.config);
+    let mut feeder = Feeder { feed, run: &run, warnings, shape: input.shape_text(), position: 0 };
+    match feeder.feed_all(input, console) {
+        Ok(Some(read)) => {
+            counters.set_total(feeder.position);
+            let _ = feeder.feed.rows.send(Message::InputEnd(read));
+        }
+        // The run has ended.
+        Ok(None) => {}
+        Err(error) => drop(feeder.feed.requests.send(Err(error))),
+    }
+}
+
+/// Rows on their way.
+struct Feeder<'a> {
+    feed: Feed,
+    run: &'a RunConfig,
+    warnings: Warnings<'a>,
+    /// Of the input.
+    shape: String,
+    /// Of the next row in the output.
+    position: u64,
+}
+
+impl Feeder<'_> {
+    /// Returns what was read; None if the run ended before.
+    fn feed_all(
+        &mut self,
+        input: &mut Input,
+        console: &Console,
+    ) -> Result<Option<InputRead>, CliError> {
+        let config = &self.run.input;
+        let mut digest = InputDigest::default();
+        while config.limit.is_none_or(|limit| digest.num_rows() < limit) {
+            let next = input.next().map_err(|error| CliError::from_input(error, &config.name))?;
+            let Some(parsed) = next else { break };
+            if input.is_undecided() {
+                input.say_shape(config, console);
+                self.shape = input.shape_text();
+            }
+            digest.add(parsed.content);
+            if !self.feed_row(parsed)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(digest.into()))
+    }
+
+    /// Sends a row to who writes it, and its request to the engine. False: nobody listens any more.
+    fn feed_row(&mut self, parsed: Parsed) -> Result<bool, CliError> {
+        let Parsed { bytes, content, row } = parsed;
+        let index = match &row {
+            Ok(row) => row.index,
+            Err(bad) => bad.index,
+        };
+        if !self.run.input.shard.owns(index) {
+            return Ok(true);
+        }
+        let position = self.position;
+        self.position += 1;
+        let (line, passthrough, asked) = match self.refuse_duplicate(row) {
+            Ok(row) => self.asked(position, content, row)?,
+            Err(bad) => {
+                let line = bad.error.line;
+                let hash = content.of_bad_row(&self.shape, bad.index, line);
+                let asked = match self.recover(position, &hash)? {
+                    Some(reused) if !self.run.input.fail_on_bad_row => Asked::Reused(reused),
+                    _ => Asked::Failed(hash, bad.error),
+                };
+                (line, bad.passthrough, asked)
+            }
+        };
+        let (hash, request) = match asked {
+            Asked::Reused(reused) => {
+                let message = Message::Reused { position, line, reused };
+                return Ok(
+                    self.feed.window.enter_finished() && self.feed.rows.send(message).is_ok()
+                );
+            }
+            Asked::Good(hash, good) => {
+                let message = Message::Good { position, hash, good };
+                return Ok(
+                    self.feed.window.enter_finished() && self.feed.rows.send(message).is_ok()
+                );
+            }
+            Asked::Request(hash, request) => (hash, Ok(request)),
+            Asked::Failed(hash, error) => (hash, Err(error)),
+        };
+        match &request {
+            Ok(request) => self.warnings.two_bos(request, line, &self.feed.processor),
+            Err(error) if self.run.input.fail_on_bad_row => {
+                return Err(CliError::from_row(error, &self.run.input.name));
+            }
+            Err(_) => {}
+        }
+        if !self.feed.window.enter(bytes) {
+            return Ok(false);
+        }
+        // The row goes first, so that whoever writes knows it before its answer comes.
+        let waiting = Waiting { position, line, bytes, hash, passthrough };
+        if self.feed.rows.send(Message::Row(waiting)).is_err() {
+            return Ok(false);
+        }
+        Ok(match request {
+            Ok(request) => self.feed.requests.send(Ok(request)).is_ok(),
+            Err(error) => self.feed.rows.send(Message::Failed { position, error }).is_ok(),
+        })
+    }
+
+    /// What is asked of the engine, or why nothing is.
+    fn asked(
+        &mut self,
+        position: u64,
+        content: ContentHash,
+        row: Row,
+    ) -> Result<(u64, Passthrough, Asked), CliError> {
+        let Row { index, line, prompt, overrides, id, passthrough } = row;
+        if !self.warnings.of_collisions {
+            self.warnings.collisions(&self.feed.format.collisions(&passthrough, self.run));
+        }
+        let name = match (overrides.seed(), &id) {
+            (Some(seed), _) => RowName::Seed(seed),
+            (None, Some(id)) => RowName::Id(id),
+            (None, None) => RowName::Index(index),
+        };
+        let key = row_key(name);
+        let failed =
+            |error: &RequestError, hash| Asked::Failed(hash, RowError::from_request(error, line));
+        let params = match overrides.apply(&self.feed.base) {
+            Ok(params) => params,
+            Err(error) => {
+                let asked = failed(&error, content.of_bad_row(&self.shape, index, line));
+                return Ok((line, passthrough, asked));
+            }
+        };
+        // OpenAI's lines of rows without a name have one by their index, as the key does.
+        let shows_key = self.run.input.rows.lines == BatchLines::OpenAi;
+        let has_key = params.temperature != 0.0 || shows_key;
+        let hash = content.of_row(&self.shape, has_key.then_some(key));
+        if let Some(reused) = self.recover(position, &hash)? {
+            return Ok((line, passthrough, Asked::Reused(reused)));
+        }
+        let by_place = has_key && id.is_none() && overrides.seed().is_none();
+        if let Some(previous) = &mut self.feed.previous {
+            let place = by_place.then_some(position);
+            let found = previous.take(&passthrough, &self.feed.format, place);
+            let found = found.map_err(|error| {
+                let message = format!("cannot read the output before: {error}");
+                CliError::new(Exit::Stopped, "retry_failed", message)
+            })?;
+            if let Some(good) = found {
+                return Ok((line, passthrough, Asked::Good(hash, good)));
+            }
+        }
+        let asked = match self.feed.processor.process(position, prompt, params, key) {
+            Ok(request) => Asked::Request(hash, request),
+            Err(error) => failed(&error, hash),
+        };
+        Ok((line, passthrough, asked))
+    }
+
+    /// A batch request of a stream whose `custom_id` an earlier one has is an error row: what is
+    /// out cannot be refused any more.
+    fn refuse_duplicate(&mut self, row: Result<Row, BadRow>) -> Result<Row, BadRow> {
+        let Some(ids) = &mut self.feed.ids else { return row };
+        let (passthrough, line) = match &row {
+            Ok(row) => (&row.passthrough, row.line),
+            Err(bad) => (&bad.passthrough, bad.error.line),
+        };
+        let Some(error) = ids.check(passthrough, line) else { return row };
+        let (index, passthrough) = match row {
+            Ok(row) => (row.index, row.passthrough),
+            Err(bad) => (bad.index, bad.passthrough),
+        };
+        Err(BadRow { index, passthrough, error })
+    }
+
+    /// The row's output, if an earlier run finished it.
+    fn recover(&mut self, position: u64, hash: &RowHash) -> Result<Option<Reused>, CliError> {
+        let Some(recovered) = &mut self.feed.recovered else { return Ok(None) };
+        recovered.find(position, hash).map_err(|error| {
+            CliError::new(Exit::Stopped, "journal", format!("cannot read the journal: {error}"))
+        })
+    }
+}
+
+/// What becomes of a row.
+enum Asked {
+    /// It goes to the engine.
+    Request(RowHash, Request),
+    /// It is an error row.
+    Failed(RowHash, RowError),
+    /// An earlier run answered it.
+    Reused(Reused),
+    /// The output before has its answer.
+    Good(RowHash, Good),
+}
+
+/// What is said once, at the first row that gives cause.
+struct Warnings<'a> {
+    console: &'a Console,
+    of_collisions: bool,
+    of_two_bos: bool,
+}
+
+impl Warnings<'_> {
+    /// Says which fields of the input are renamed because ours have their names.
+    fn collisions(&mut self, names: &[String]) {
+        if names.is_empty() {
+            return;
+        }
+        self.of_collisions = true;
+        let renamed: Vec<String> = names.iter().map(|name| format!("input_{name}")).collect();
+        let (names, renamed) = (sanitized(&names.join(", ")), sanitized(&renamed.join(", ")));
+        self.console.warn(&format!(
+            "fields of the input are named like ours: {names}; written as {renamed}"
+        ));
+    }
+
+    /// Says that a prompt's text brings the BOS that the tokenizer adds anyway.
+    fn two_bos(&mut self, request: &Request, line: u64, processor: &InputProcessor) {
+        if !self.of_two_bos && processor.begins_with_two_bos(&request.prompt_token_ids) {
+            self.of_two_bos = true;
+            self.console.warn(&format!(
+                "line {line}: the prompt begins with the BOS token, and the tokenizer adds another; leave \
+                 it out of the text, or give chat rows as `messages`"
+            ));
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! `Storage`: every operation on the files of an output, behind a trait, so that a test can stop,
+//! tear, lose or fail each of them (`tests/crash`). `Disk` is the real one.
+
+use std::fs::{self, File, Metadata, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+/// A file system, as far as a run needs one.
+pub trait Storage: Send + Sync {
+    /// Opens a file without touching its content.
+    ///
+    /// # Errors
+    /// The system's: `NotFound` and `AlreadyExists` among them, by `access`.
+    fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn StoredFile>>;
+
+    /// Gives a file another name, in place of the file that has it.
+    ///
+    /// # Errors
+    /// The system's.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a name.
+    ///
+    /// # Errors
+    /// The system's.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes the names in a file's folder durable: those created, renamed and removed there.
+    ///
+    /// # Errors
+    /// The system's.
+    fn sync_folder_of(&self, path: &Path) -> io::Result<()>;
+
+    /// Whether there is something of this name.
+    fn exists(&self, path: &Path) -> bool;
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// To be read; it exists.
+    Read,
+    /// To be read and written; it exists.
+    Write,
+    /// To be read and written; it does not exist yet.
+    Create,
+}
+
+/// An open file. Positions are explicit, so that nothing depends on what was done before.
+pub trait StoredFile: Send {
+    /// Reads at a position; 0 bytes at the end.
+    ///
+    /// # Errors
+    /// The system's.
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes at a position, perhaps not all.
+    ///
+    /// # Errors
+    /// The system's.
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<usize>;
+
+    /// Its length in bytes.
+    ///
+    /// # Errors
+    /// The system's.
+    fn length(&self) -> io::Result<u64>;
+
+    /// Cuts it to a length.
+    ///
+    /// # Errors
+    /// The system's.
+    fn set_length(&mut self, length: u64) -> io::Result<()>;
+
+    /// Makes its content durable. After an error nobody knows what is: it must not be asked again.
+    ///
+    /// # Errors
+    /// The system's.
+    fn sync(&mut self) -> io::Result<()>;
+
+    /// Takes the lock that keeps other runs out. False: another one has it. A file system without
+    /// locks says true.
+    fn try_lock(&self) -> bool;
+
+    /// Whether a name is that of this very file.
+    fn is_named(&self, path: &Path) -> bool;
+}
+
+/// Writes all bytes at a position.
+///
+/// # Errors
+/// The file's.
+pub fn write_all_at(
+    file: &mut dyn StoredFile,
+    mut bytes: &[u8],
+    mut offset: u64,
+) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write_at(bytes, offset) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(count) => {
+                bytes = &bytes[count..];
+                offset += count as u64;
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Fills a buffer from a position; returns how much of it there was.
+///
+/// # Errors
+/// The file's.
+pub fn read_at_most(file: &dyn StoredFile, bytes: &mut [u8], mut offset: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match file.read_at(&mut bytes[filled..], offset) {
+            Ok(0) => break,
+            Ok(count) => {
+                filled += count;
+                offset += count as u64;
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// The file system of this machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Disk;
+
+impl Storage for Disk {
+    fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn StoredFile>> {
+        let mut options = File::options();
+        options.read(true);
+        match access {
+            Access::Read => {}
+            Access::Write => drop(options.write(true)),
+            Access::Create => drop(options.write(true).create_new(true)),
+        }
+        Ok(Box::new(options.open(path)?))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn sync_folder_of(&self, path: &Path) -> io::Result<()> {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        fs::symlink_metadata(path).is_ok()
+    }
+}
+
+impl StoredFile for File {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        FileExt::read_at(self, bytes, offset)
+    }
+
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        FileExt::write_at(self, bytes, offset)
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn set_length(&mut self, length: u64) -> io::Result<()> {
+        self.set_len(length)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_data()
+    }
+
+    fn try_lock(&self) -> bool {
+        !matches!(File::try_lock(self), Err(TryLockError::WouldBlock))
+    }
+
+    fn is_named(&self, path: &Path) -> bool {
+        let named = fs::metadata(path);
+        named.is_ok_and(|named| self.metadata().is_ok_and(|own| identity(&named) == identity(&own)))
+    }
+}
+
+/// What two names of one file have in common.
+pub fn identity(file: &Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}

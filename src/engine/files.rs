@@ -1,0 +1,73 @@
+//! Files of a model folder, which are not trusted: how they are opened, how much of them is read,
+//! and how their texts are quoted.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Largest JSON file of a model folder but `tokenizer.json`; published ones stay below 1 MB.
+pub(in crate::engine) const MAX_CONFIG_BYTES: u64 = 16 << 20;
+
+/// Opens a regular file. Folders, devices and pipes are refused: a pipe would block for ever.
+pub(in crate::engine) fn open(path: &Path) -> io::Result<File> {
+    // Without the flag, opening a pipe that nobody writes to does not return.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(invalid("it is no regular file")),
+    }
+}
+
+/// All of a regular file, up to a limit.
+pub(in crate::engine) fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
+    let file = open(path)?;
+    let mut bytes = Vec::new();
+    file.take(max_bytes + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > max_bytes {
+        true => Err(invalid(format!("it is larger than {} MiB, the limit", max_bytes >> 20))),
+        false => Ok(bytes),
+    }
+}
+
+/// The text of a regular file, up to a limit.
+pub(in crate::engine) fn read_text(path: &Path, max_bytes: u64) -> io::Result<String> {
+    String::from_utf8(read(path, max_bytes)?)
+        .map_err(|error| invalid(format!("byte {} is not UTF-8", error.utf8_error().valid_up_to())))
+}
+
+fn invalid(text: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text.into())
+}
+
+/// For messages: control characters and line breaks escaped, long text cut.
+pub(in crate::engine) fn quoted(text: &str) -> String {
+    let cut: String = text.chars().take(120).collect();
+    let dots = if cut.len() < text.len() { "..." } else { "" };
+    format!("`{}{dots}`", cut.escape_debug())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_regular_files_within_the_limit_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        std::fs::write(&path, "12345").unwrap();
+        assert_eq!(read(&path, 5).unwrap(), b"12345");
+        assert!(read(&path, 4).unwrap_err().to_string().contains("the limit"));
+        assert!(read(folder.path(), 4).unwrap_err().to_string().contains("no regular file"));
+        assert!(read(Path::new("/dev/zero"), 4).is_err());
+        assert_eq!(read(&folder.path().join("b"), 4).unwrap_err().kind(), io::ErrorKind::NotFound);
+        std::fs::write(&path, b"ab\xff").unwrap();
+        assert_eq!(read_text(&path, 4).unwrap_err().to_string(), "byte 2 is not UTF-8");
+    }
+
+    #[test]
+    fn quoted_text_has_no_line_breaks_and_an_end() {
+        assert_eq!(quoted("a\nb\u{1b}"), "`a\\nb\\u{1b}`");
+        assert!(quoted(&"x".repeat(999)).len() < 130);
+    }
+}

@@ -1,0 +1,54 @@
+//! What no model is: sizes that would overflow or take all memory, numbers that make every result
+//! NaN. A config.json is not trusted.
+
+use super::spec::DecoderSpec;
+
+/// Sizes up to these: several times those of the largest published models. Products of any that
+/// belong together stay below 2^63.
+const MAX_VOCAB_SIZE: usize = 1 << 24;
+const MAX_WIDTH: usize = 1 << 20;
+const MAX_HEADS: usize = 1 << 12;
+const MAX_HEAD_DIM: usize = 1 << 12;
+/// Most layers; checked before there is one value per layer.
+pub(super) const MAX_LAYERS: usize = 1 << 12;
+const MAX_CONTEXT: usize = 1 << 24;
+
+/// Refuses a spec that no model has.
+///
+/// # Errors
+/// It has a size or a number out of range; the text names it.
+pub(super) fn check(spec: &DecoderSpec) -> Result<(), String> {
+    let attention = spec.attention;
+    let embedding = spec.embedding.projected_from.unwrap_or(1);
+    for (what, size, max) in [
+        ("vocabulary", spec.vocab_size, MAX_VOCAB_SIZE),
+        ("hidden size", spec.hidden_size, MAX_WIDTH),
+        ("intermediate size", spec.intermediate_size, MAX_WIDTH),
+        ("width of embeddings", embedding, MAX_WIDTH),
+        ("number of attention heads", attention.num_heads, MAX_HEADS),
+        ("head_dim", attention.head_dim, MAX_HEAD_DIM),
+        ("number of layers", spec.layers.len(), MAX_LAYERS),
+        ("context length", spec.max_model_len, MAX_CONTEXT),
+    ] {
+        if !(1..=max).contains(&size) {
+            return Err(format!("a {what} of {size} is not supported: expected 1 to {max}"));
+        }
+    }
+    if spec.layers.iter().any(|layer| layer.sliding_window == Some(0)) {
+        return Err("a sliding window of 0 tokens is not supported".to_owned());
+    }
+    let inv_freq = spec.ropes.iter().flat_map(|rope| rope.inv_freq(attention.head_dim));
+    let is_positive = |number: f32| number.is_finite() && number > 0.0;
+    for (what, is_good) in [
+        ("norm's epsilon", (0.0..=1.0).contains(&spec.norm.eps)),
+        ("factor of attention scores", is_positive(attention.scale)),
+        ("soft cap of attention scores", attention.soft_cap.is_none_or(is_positive)),
+        ("soft cap of logits", spec.final_logit_soft_cap.is_none_or(is_positive)),
+        ("rotary embedding", inv_freq.into_iter().all(|value| value.is_finite() && value >= 0.0)),
+    ] {
+        if !is_good {
+            return Err(format!("its {what} is out of range"));
+        }
+    }
+    Ok(())
+}
