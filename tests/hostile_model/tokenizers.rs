@@ -117,7 +117,7 @@ fn rows_that_a_tokenizer_cannot_take_are_error_rows() {
     }
     let bomb = json!({"type": "Sequence", "normalizers": bomb});
     folder.write(FILE, changed(&good, "/normalizer", bomb).to_string());
-    folder.run(&rows, &[]).assert_error_rows("a normalizer that multiplies", "tokenize");
+    folder.run(&rows, &[]).assert_refused("a normalizer that multiplies", "larger than 1 GiB");
 }
 
 #[test]

@@ -294,6 +294,8 @@ fn syntax() -> Result<SyntaxConfig, Error> {
 /// transformers' sandbox: its filters and globals, no loader, and limits.
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
+    // Errors would hold the values of variables, and take them out of the thread with their stack.
+    environment.set_debug(false);
     environment.set_fuel(Some(FUEL));
     environment.set_recursion_limit(RECURSION_LIMIT);
     environment.set_unknown_method_callback(python_methods::unknown_method);
@@ -308,12 +310,12 @@ fn print(output: &mut Output, state: &mut State, value: &Jinja) -> Result<(), Er
     let printed = match (value.kind(), value.as_str()) {
         (ValueKind::Undefined, _) => return Ok(()),
         (_, Some(text)) => {
-            budget::charge(state, text.len())?;
+            budget::charge_written(state, text.len())?;
             output.write_str(text)
         }
         _ => {
             let text = python::to_str(value)?;
-            budget::charge(state, text.len())?;
+            budget::charge_written(state, text.len())?;
             output.write_str(&text)
         }
     };

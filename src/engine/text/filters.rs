@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use minijinja::filters as builtin;
-use minijinja::value::{Kwargs, Rest, ValueKind};
+use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
 use super::chat_template::budget::{self, BoundedText};
@@ -14,8 +14,8 @@ use super::{python, python_methods};
 macro_rules! counted {
     ($environment:ident: $($name:literal => $filter:expr),+) => {$(
         $environment.add_filter(concat!("__", $name), $filter);
-        $environment.add_filter($name, |state: &mut State<'_, '_>, args: Rest<Value>| {
-            budget::filtered(state, $name, concat!("__", $name), args)
+        $environment.add_filter($name, |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+            budget::filtered(state, $name, concat!("__", $name), args.into_values())
         });
     )+};
 }

@@ -18,7 +18,7 @@ pub(super) fn unknown_method(
     let all: Vec<Value> = [value].into_iter().chain(args).cloned().collect();
     budget::check_call(state, method, &all)?;
     let result = method_of(state, value, method, args)?;
-    budget::made(state, result)
+    budget::nested(state, budget::made(state, result)?)
 }
 
 fn method_of(

@@ -5,8 +5,11 @@
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use minijinja::value::{Object, Rest, ValueKind};
+use minijinja::value::{Object, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
+
+use super::super::dialect::MADE;
+use super::super::python;
 
 /// Largest text that a template may make.
 pub(in crate::engine::text) const MAX_TEXT: usize = 16 << 20;
@@ -15,7 +18,14 @@ pub(in crate::engine::text) const MAX_TEXT: usize = 16 << 20;
 const MAX_ITEMS: usize = 1 << 20;
 
 /// Bytes that all values of a render may take, those that are dropped again included.
-const MAX_MADE: usize = 1 << 30;
+const MAX_MADE: usize = 256 << 20;
+
+/// Bytes that a render may write, to blocks whose text is a value as well.
+const MAX_WRITTEN: usize = 4 * MAX_TEXT;
+
+/// Containers of containers that a template may make: so deep can values be nested at most, and
+/// whatever looks at them or drops them takes stack for each level.
+const MAX_NESTED: usize = 200_000;
 
 /// Bytes of an entry of a list, roughly.
 const ITEM_BYTES: usize = 32;
@@ -30,7 +40,7 @@ pub(super) const BUDGET: &str = "__budget__";
 pub(super) const CONCATENATED: &str = "__concatenated__";
 pub(super) const FACTORS: &str = "__factors__";
 pub(super) const CONTAINED_IN: &str = "__contained_in__";
-pub(super) const MADE: &str = "__made__";
+pub(super) const NESTED: &str = "__nested__";
 /// `==`, `!=`, `<`, `<=`, `>`, `>=`.
 pub(super) const COMPARISONS: [&str; 6] =
     ["__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"];
@@ -39,6 +49,8 @@ pub(super) const COMPARISONS: [&str; 6] =
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     made: AtomicUsize,
+    written: AtomicUsize,
+    nested: AtomicUsize,
 }
 
 impl Object for Budget {}
@@ -49,15 +61,49 @@ fn too_much(text: &str) -> Error {
 
 /// Counts bytes that a render makes or reads.
 pub(super) fn charge(state: &State<'_, '_>, num_bytes: usize) -> Result<(), Error> {
+    let text = "the chat template makes more than 256 MiB of values";
+    count(state, |budget| &budget.made, num_bytes, MAX_MADE, text)
+}
+
+/// Counts bytes that a render writes.
+pub(super) fn charge_written(state: &State<'_, '_>, num_bytes: usize) -> Result<(), Error> {
+    let text = "the chat template writes more than 16 MiB";
+    count(state, |budget| &budget.written, num_bytes, MAX_WRITTEN, text)
+}
+
+fn count(
+    state: &State<'_, '_>,
+    counter: fn(&Budget) -> &AtomicUsize,
+    more: usize,
+    max: usize,
+    text: &str,
+) -> Result<(), Error> {
     let budget = state.lookup(BUDGET);
     let Some(budget) = budget.as_ref().and_then(|value| value.downcast_object_ref::<Budget>())
     else {
         return Err(too_much("the chat template changes what counts its values"));
     };
-    match budget.made.fetch_add(num_bytes, Relaxed) + num_bytes > MAX_MADE {
-        true => Err(too_much("the chat template makes more than 1 GiB of values")),
+    let before = counter(budget).fetch_add(more, Relaxed);
+    match before.saturating_add(more) > max {
+        true => Err(too_much(text)),
         false => Ok(()),
     }
+}
+
+/// Counts a container that holds others.
+pub(in crate::engine::text) fn nested(state: &State<'_, '_>, value: Value) -> Result<Value, Error> {
+    let nests = match value.kind() {
+        ValueKind::Map => true,
+        ValueKind::Seq | ValueKind::Iterable => {
+            value.try_iter().is_ok_and(|mut items| items.any(|item| is_container(&item)))
+        }
+        _ => false,
+    };
+    if nests {
+        let text = "the chat template nests its values too deeply";
+        count(state, |budget| &budget.nested, 1, MAX_NESTED, text)?;
+    }
+    Ok(value)
 }
 
 /// Counts a value that was made.
@@ -116,7 +162,10 @@ impl Write for BoundedText {
 
 /// Registers what instructions call.
 pub(super) fn add_to(environment: &mut Environment<'static>) {
-    environment.add_filter(MADE, |state: &mut State<'_, '_>, value: Value| made(state, value));
+    let counted = |state: &mut State<'_, '_>, value: &Value| made(state, value.clone());
+    environment.add_filter(MADE, counted);
+    let counted = |state: &mut State<'_, '_>, value: &Value| nested(state, value.clone());
+    environment.add_filter(NESTED, counted);
     environment.add_function(CONCATENATED, concatenated);
     environment.add_function(FACTORS, factors);
     environment.add_function(CONTAINED_IN, contained_in);
@@ -171,18 +220,17 @@ pub(in crate::engine::text) fn filtered(
     state: &mut State<'_, '_>,
     name: &str,
     alias: &str,
-    args: Rest<Value>,
+    mut args: Vec<Value>,
 ) -> Result<Value, Error> {
-    let mut args = args.0;
     if TEXT_FILTERS.contains(&name) {
         // The filters themselves would write out a list of lists in full.
         for arg in args.iter_mut().filter(|arg| is_container(arg) && !arg.is_kwargs()) {
-            *arg = Value::from(super::super::python::to_str(arg)?);
+            *arg = Value::from(python::to_str(arg)?);
         }
     }
     check_call(state, name, &args)?;
     let value = state.apply_filter(alias, &args)?;
-    made(state, value)
+    nested(state, made(state, value)?)
 }
 
 /// Filters that take every value for a text.

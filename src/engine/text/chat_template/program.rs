@@ -12,7 +12,8 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 use self_cell::self_cell;
 
-use super::budget::{COMPARISONS, CONCATENATED, CONTAINED_IN, FACTORS, MADE};
+use super::budget::{COMPARISONS, CONCATENATED, CONTAINED_IN, FACTORS, NESTED};
+use crate::engine::text::dialect::MADE;
 
 /// Largest source; published ones stay below 64 KiB. The parser's stack grows with it.
 const MAX_SOURCE: usize = 256 << 10;
@@ -125,6 +126,7 @@ fn replaced<'a>(instruction: &Instruction<'a>) -> Vec<Instruction<'a>> {
     // Calls a function with both operands; it gives them back in this order.
     let checked = |name| vec![Instruction::CallFunction(name, Some(2)), Instruction::UnpackList(2)];
     let made = Instruction::ApplyFilter(MADE, Some(1), !0);
+    let nested = Instruction::ApplyFilter(NESTED, Some(1), !0);
     let compared = |index: usize| vec![Instruction::CallFunction(COMPARISONS[index], Some(2))];
     match instruction {
         // Written as a value is, which counts it.
@@ -141,6 +143,11 @@ fn replaced<'a>(instruction: &Instruction<'a>) -> Vec<Instruction<'a>> {
         Instruction::Lte => compared(3),
         Instruction::Gt => compared(4),
         Instruction::Gte => compared(5),
+        Instruction::BuildList(_)
+        | Instruction::BuildTuple(_)
+        | Instruction::BuildMap(_)
+        | Instruction::CallFunction(..)
+        | Instruction::CallObject(_) => vec![instruction.clone(), nested],
         other => vec![other.clone()],
     }
 }
