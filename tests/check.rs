@@ -136,5 +136,7 @@ fn run_and_bench_take_compressed_rows() {
     );
     let said = String::from_utf8(output.stderr).expect("text");
     let wanted = "error[input]: cannot read cut.jsonl.gz: the gzip data is cut off, after line 2";
-    assert!(output.status.code() == Some(2) && said.contains(wanted), "{said}");
+    assert!(output.status.code() == Some(5) && said.contains(wanted), "{said}");
+    let rows = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(rows.lines().count(), 2, "what was read is answered: {said}");
 }

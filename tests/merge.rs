@@ -368,7 +368,7 @@ fn shards_of_another_run_are_refused_and_the_difference_is_named() {
     let fields = |meta: &mut Value| {
         meta["fingerprint"]["id"] = json!("cd");
         meta["fingerprint"]["fields"]["dtype"] = json!("bfloat16");
-        meta["fingerprint"]["fields"]["seed"] = json!(7);
+        meta["fingerprint"]["fields"]["seed"] = json!("7");
     };
     let wanted = "s1.jsonl are not of one run:\n  dtype: \"float32\" and \"bfloat16\"\n  \
                   seed: nothing and 7\n";

@@ -1,5 +1,5 @@
-//! Chat templates that do not end, fill memory or the stack, or look for other files: rows in error,
-//! or a template that is refused.
+//! Chat templates that do not end, fill memory or the stack, or look for other files: rows in
+//! error, or a template that is refused.
 
 use std::fs;
 

@@ -308,7 +308,8 @@ impl Job<'_> {
         })
     }
 
-    /// Steps the engine until every row is answered.
+    /// Steps the engine until every row is answered. An input that breaks off ends the run when what
+    /// was read of it is answered; a row that ends it does so at once.
     fn drive(
         &self,
         engine: &mut Engine,
@@ -317,6 +318,7 @@ impl Job<'_> {
         window: &Window,
         stats: &Mutex<EngineStats>,
     ) -> Result<Ended, CliError> {
+        let mut broken_off = None;
         loop {
             if let Some(exit) = self.signals.exit() {
                 return Ok(Ended::Signal(exit));
@@ -324,15 +326,24 @@ impl Job<'_> {
             if window.is_closed() {
                 return Ok(Ended::NoWriter);
             }
-            for request in incoming.try_iter() {
-                engine.add_request(request?);
+            let next = match engine.has_unfinished_requests() {
+                true => incoming.try_recv().ok(),
+                false => match incoming.recv_timeout(IDLE) {
+                    Ok(request) => Some(request),
+                    Err(RecvTimeoutError::Timeout) => continue,
+                    Err(RecvTimeoutError::Disconnected) => {
+                        return broken_off.map_or(Ok(Ended::Complete), Err);
+                    }
+                },
+            };
+            for request in next.into_iter().chain(incoming.try_iter()) {
+                match request {
+                    Ok(request) => engine.add_request(request),
+                    Err(error) if error.exit == Exit::Stopped => broken_off = Some(error),
+                    Err(error) => return Err(error),
+                }
             }
             if !engine.has_unfinished_requests() {
-                match incoming.recv_timeout(IDLE) {
-                    Ok(request) => engine.add_request(request?),
-                    Err(RecvTimeoutError::Timeout) => {}
-                    Err(RecvTimeoutError::Disconnected) => return Ok(Ended::Complete),
-                }
                 continue;
             }
             let outputs = engine.step()?;
