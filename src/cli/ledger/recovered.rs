@@ -10,9 +10,13 @@ use super::record::Kind;
 use super::scan::{Scanned, Scanner};
 use crate::cli::storage::StoredFile;
 
-/// Records that are known at once. An unchanged input finds every row again however long it is: its
-/// record is at most a window away from its place in the input.
-const MAX_KNOWN: usize = 1 << 19;
+/// How many records before and behind a row's place in the input its own is looked for. Rows finish
+/// in another order than they are read in, but no further apart than the window lets them, so an
+/// unchanged input finds every row again however long it is.
+const REACH: u64 = 1 << 18;
+
+/// Records that are read at once.
+const BATCH: u64 = 4096;
 
 /// A finished row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,13 +37,14 @@ pub struct Recovered {
     /// Where the next record is looked for; None at the end of what an earlier run wrote.
     next: Option<u64>,
     end: u64,
-    known: HashMap<RowHash, Reused>,
-    /// `known` by age.
-    order: VecDeque<RowHash>,
+    /// With the number of the record.
+    known: HashMap<RowHash, (u64, Reused)>,
+    /// Records that are known, the oldest first. A hash that came again stands here twice.
+    order: VecDeque<(u64, RowHash)>,
     num_read: u64,
     /// Error rows are asked again.
     without_errors: bool,
-    max_known: usize,
+    reach: u64,
 }
 
 impl Recovered {
@@ -53,7 +58,7 @@ impl Recovered {
             order: VecDeque::new(),
             num_read: 0,
             without_errors,
-            max_known: MAX_KNOWN,
+            reach: REACH,
         }
     }
 
@@ -62,36 +67,40 @@ impl Recovered {
     /// # Errors
     /// The journal cannot be read.
     pub fn find(&mut self, position: u64, hash: &RowHash) -> io::Result<Option<Reused>> {
-        let wanted = position + self.max_known as u64 / 2;
+        let wanted = position + self.reach;
         while self.num_read <= wanted && self.next.is_some() {
             self.read_some()?;
         }
-        Ok(self.known.get(hash).cloned())
+        Ok(self.known.get(hash).map(|(_, reused)| reused.clone()))
     }
 
-    /// Reads a few thousand records.
+    fn batch(&self) -> u64 {
+        BATCH.min(self.reach)
+    }
+
     fn read_some(&mut self) -> io::Result<()> {
-        const BATCH: usize = 4096;
         let Some(start) = self.next else { return Ok(()) };
+        let batch = self.batch() as usize;
         let mut found = Vec::new();
         {
             let mut scanner = Scanner::between(&*self.file, start, self.end);
-            while found.len() < BATCH {
+            while found.len() < batch {
                 match scanner.next_record()? {
                     Some(scanned) => found.push(scanned),
                     None => break,
                 }
             }
         }
-        self.next = found.last().filter(|_| found.len() == BATCH).map(Scanned::end);
+        self.next = found.last().filter(|_| found.len() == batch).map(Scanned::end);
         for scanned in found {
             self.remember(&scanned)?;
+            self.num_read += 1;
         }
+        self.forget();
         Ok(())
     }
 
     fn remember(&mut self, scanned: &Scanned) -> io::Result<()> {
-        self.num_read += 1;
         let head = &scanned.head;
         let code = match head.kind {
             Kind::Answer => None,
@@ -105,14 +114,24 @@ impl Recovered {
             input_tokens: head.input_tokens,
             output_tokens: head.output_tokens,
         };
-        if self.known.insert(head.hash, reused).is_none() {
-            self.order.push_back(head.hash);
-        }
-        while self.order.len() > self.max_known {
-            let oldest = self.order.pop_front().expect("more than the most");
-            self.known.remove(&oldest);
-        }
+        self.known.insert(head.hash, (self.num_read, reused));
+        self.order.push_back((self.num_read, head.hash));
         Ok(())
+    }
+
+    /// Drops records that are further back than any row is looked for. What was read ahead of the
+    /// last position is at most a batch more than the reach.
+    fn forget(&mut self) {
+        let kept = 2 * self.reach + self.batch();
+        while let Some((number, hash)) = self.order.front()
+            && number + kept < self.num_read
+        {
+            // It may have come again since.
+            if self.known.get(hash).is_some_and(|(latest, _)| latest == number) {
+                self.known.remove(hash);
+            }
+            self.order.pop_front();
+        }
     }
 
     fn code(&self, scanned: &Scanned) -> io::Result<String> {
@@ -122,3 +141,6 @@ impl Recovered {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
+
+#[cfg(test)]
+mod tests;
