@@ -117,9 +117,15 @@ impl Feeder<'_> {
         if !self.run.input.shard.owns(index) {
             return Ok(true);
         }
+        let row = match (self.duplicate(&row), row) {
+            (None, row) => row,
+            (Some(error), Ok(Row { passthrough, .. }) | Err(BadRow { passthrough, .. })) => {
+                Err(BadRow { index, passthrough, error })
+            }
+        };
         let position = self.position;
         self.position += 1;
-        let (line, passthrough, asked) = match self.refuse_duplicate(row) {
+        let (line, passthrough, asked) = match row {
             Ok(row) => self.asked(position, content, row)?,
             Err(bad) => {
                 let line = bad.error.line;
@@ -220,20 +226,14 @@ impl Feeder<'_> {
         Ok((line, passthrough, asked))
     }
 
-    /// A batch request of a stream whose `custom_id` an earlier one has is an error row: what is
-    /// out cannot be refused any more.
-    fn refuse_duplicate(&mut self, row: Result<Row, BadRow>) -> Result<Row, BadRow> {
-        let Some(ids) = &mut self.feed.ids else { return row };
-        let (passthrough, line) = match &row {
-            Ok(row) => (&row.passthrough, row.line),
-            Err(bad) => (&bad.passthrough, bad.error.line),
-        };
-        let Some(error) = ids.check(passthrough, line) else { return row };
-        let (index, passthrough) = match row {
-            Ok(row) => (row.index, row.passthrough),
-            Err(bad) => (bad.index, bad.passthrough),
-        };
-        Err(BadRow { index, passthrough, error })
+    /// The error of a batch request of a stream whose `custom_id` an earlier one has. What is out
+    /// cannot be refused any more, so it is an error row.
+    fn duplicate(&mut self, row: &Result<Row, BadRow>) -> Option<RowError> {
+        let ids = self.feed.ids.as_mut()?;
+        match row {
+            Ok(row) => ids.check(&row.passthrough, row.line),
+            Err(bad) => ids.check(&bad.passthrough, bad.error.line),
+        }
     }
 
     /// The row's output, if an earlier run finished it.
