@@ -1,7 +1,7 @@
 //! Crashes and faults of an output: every operation on its files is a point where the machine may
 //! stop or the disk may fail. Afterwards the same command must give the same bytes.
 //!
-//! `VLLM_BATCH_CRASH_STATES=1000000 cargo test --release --test crash many` runs as many random
+//! `VLLM_BATCH_CRASH_STATES=1000000 cargo test --test crash many` runs as many random
 //! histories of crash after crash (`scripts/crash-soak`).
 
 mod disk;
