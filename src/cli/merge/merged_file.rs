@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::shard_set::ShardFile;
+use crate::cli::compress::Compression;
 use crate::cli::error::CliError;
 use crate::cli::ledger::draft::side_file_of;
 use crate::cli::ledger::journal::LockedJournal;
@@ -43,6 +44,11 @@ impl MergedFile {
         let draft = Draft::open(Arc::new(Disk), options).and_then(Draft::into_output);
         let (output, lock) = draft.map_err(CliError::from_output)?;
         Ok(Self { path: path.to_owned(), output, _lock: lock })
+    }
+
+    /// How the rows are compressed: as the output's name says.
+    pub fn compression(&self) -> Compression {
+        Compression::from_path(&self.path)
     }
 
     /// Takes a header, before the first row.

@@ -110,7 +110,7 @@ mod tests {
             (META[..200].to_owned(), "EOF"),
             ("{}".to_owned(), "missing field `schema`"),
             (META.replace("\"blake3\":\"ab\"", "\"x\":0"), "missing field `blake3`"),
-            (META.replace("\"jsonl\"", "\"xml\""), "unknown format `xml`"),
+            (META.replace("\"jsonl\"", "\"xml\""), "unknown variant `xml`"),
             (META.replace("\"index\":1", "\"index\":3"), "there is no shard 3/3"),
             (META.replace("\"ok\":2", "\"ok\":3"), "3 rows ok and 1 failed are not 3"),
             (META.replace("\"total\":3", "\"total\":-3"), "invalid value"),
