@@ -1,6 +1,7 @@
 //! `merge` as users meet it, over shards whose outputs and side files are made here.
 
 mod compressed;
+mod interrupted;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -527,4 +528,18 @@ fn rows_longer_than_any_buffer_pass_in_pieces() {
     run.assert_refused(&run.merge(&["--verify"]), 6, &["s2.csv has the checksum "]);
     run.write("s2.csv", &bytes);
     run.assert_whole(&run.merge(&["--verify"]));
+}
+
+#[test]
+fn links_are_followed_and_stay() {
+    let run = Run::jsonl(8, 2);
+    let link = |from: &str, to: &str| std::os::unix::fs::symlink(run.path(from), run.path(to));
+    link("s0.jsonl", "link").unwrap();
+    run.write("out", b"old\n");
+    link("out", "out-link").unwrap();
+    let flags = ["--verify", "--overwrite", "--out", "out-link"];
+    run.assert_whole(&run.merge_of(&["link", "s1.jsonl"], &flags));
+    assert!(run.path("out-link").is_symlink());
+    assert_eq!(run.read_meta("out")["rows"]["total"], 8);
+    assert!(!run.path("out-link.meta.json").exists());
 }
