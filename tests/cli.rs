@@ -199,7 +199,8 @@ mod without_a_model {
         let run = |flags: &[&str]| over(folder.path(), "{\"prompt\":\"a\"}\n", "./none", flags);
         let output = run(&["-o", "out.jsonl"]);
         assert_exit(&output, 6);
-        let message = "error[output_unfinished]: out.jsonl.part holds rows of an unfinished run\n\
+        let message = "error[output_unfinished]: out.jsonl.part holds rows of an unfinished \
+                       run without journal\n\
                        help: move it away, or give --overwrite\n";
         assert_eq!(text(&output.stderr).split_once("error").unwrap().1, &message["error".len()..]);
         // A run that is allowed to replace them and then refused has nothing to put in their place.
@@ -210,15 +211,15 @@ mod without_a_model {
     #[test]
     fn an_output_that_another_run_writes_is_refused() {
         let folder = temporary();
-        let part = File::create(folder.path().join("out.jsonl.part")).unwrap();
-        part.lock().unwrap();
+        let journal = File::create(folder.path().join("out.jsonl.journal")).unwrap();
+        journal.lock().unwrap();
         for flags in [&["-o", "out.jsonl"][..], &["-o", "out.jsonl", "--overwrite"]] {
             let output = over(folder.path(), "{\"prompt\":\"a\"}\n", "./none", flags);
             assert_exit(&output, 6);
-            let message = "error[output_locked]: another run is writing out.jsonl\n";
+            let message = "error[output_locked]: another run has out.jsonl.journal\n";
             assert!(text(&output.stderr).contains(message), "{}", text(&output.stderr));
         }
-        assert_eq!(names(folder.path()), ["in.jsonl", "out.jsonl.part"]);
+        assert_eq!(names(folder.path()), ["in.jsonl", "out.jsonl.journal"]);
     }
 
     #[test]
@@ -340,12 +341,11 @@ fn rows_cut_by_the_context_get_no_advice_about_max_tokens() {
 fn a_run_that_stops_before_its_first_row_leaves_nothing() {
     let folder = temporary();
     let input = "{\"prompt\":\"a\",\"max_tokens\":200}\n{\"prompt\" 1}\n";
-    let flags = ["--ignore-eos", "--max-errors", "0", "-o", "out.jsonl"];
+    let flags = ["--ignore-eos", "--on-bad-row", "fail", "-o", "out.jsonl"];
     let output = over(folder.path(), input, TINY, &flags);
-    assert_exit(&output, 5);
+    assert_exit(&output, 2);
     let errors = text(&output.stderr);
-    let help = "no row was finished; the same command starts from the first row again\n";
-    assert!(errors.ends_with(help) && errors.contains("\nOutput: none\n"), "{errors}");
+    assert!(errors.contains("error[bad_json]: in.jsonl:2:11: expected ':'"), "{errors}");
     assert_eq!(names(folder.path()), ["in.jsonl"]);
 }
 
@@ -366,7 +366,7 @@ fn quickstart() {
     let output = finish(&mut demo(folder.path(), &flags), "");
     assert_exit(&output, 0);
     assert!(output.stdout.is_empty(), "rows go to the file");
-    assert_eq!(names(folder.path()), ["out.jsonl"]);
+    assert_eq!(names(folder.path()), ["out.jsonl", "out.jsonl.meta.json"]);
     let (input, out) = (fs::read_to_string(PROMPTS).unwrap(), folder.path().join("out.jsonl"));
     let (input, out) = (rows(&input), rows(&fs::read_to_string(out).unwrap()));
     assert_eq!(input.len(), out.len());
@@ -436,12 +436,12 @@ fn too_many_errors_stop_the_run() {
     let output = finish(&mut demo(folder.path(), &flags), "");
     assert_exit(&output, 5);
     assert!(text(&output.stderr).contains("error[max_errors]: 4 of "), "{}", text(&output.stderr));
-    assert_eq!(names(folder.path()), ["in.jsonl", "out.jsonl.part"]);
-    let mut allowed = vec!["-i", "in.jsonl", "-o", "out.jsonl", "--max-errors", "50"];
-    assert_exit(&finish(&mut demo(folder.path(), &allowed), ""), 6);
-    allowed.push("--overwrite");
-    assert_exit(&finish(&mut demo(folder.path(), &allowed), ""), 3);
-    assert_eq!(names(folder.path()), ["in.jsonl", "out.jsonl"]);
+    assert_eq!(names(folder.path()), ["in.jsonl", "out.jsonl.journal", "out.jsonl.part"]);
+    let allowed = ["-i", "in.jsonl", "-o", "out.jsonl", "--max-errors", "50"];
+    let output = finish(&mut demo(folder.path(), &allowed), "");
+    assert_exit(&output, 3);
+    assert!(text(&output.stderr).contains("Taken over from the run before: "));
+    assert_eq!(names(folder.path()), ["in.jsonl", "out.jsonl", "out.jsonl.meta.json"]);
 }
 
 #[test]
@@ -563,7 +563,8 @@ fn a_bad_row_that_ends_the_run_keeps_what_is_finished() {
     let part = part_with_rows(folder.path());
     input.write_all(b"{\"prompt\" 1}\n").unwrap();
     let (code, errors) = wait(child);
-    assert!(code == 2 && errors.contains("help: the first row is in out.jsonl.part;"), "{errors}");
+    let kept = "help: 1 row finished and kept in out.jsonl.journal; the same command continues";
+    assert!(code == 2 && errors.contains(kept), "{errors}");
     assert_eq!(rows(&fs::read_to_string(part).unwrap()).len(), 1);
 }
 
@@ -582,15 +583,11 @@ fn signals_keep_what_is_finished() {
         for (index, row) in rows(&out).iter().enumerate() {
             assert_eq!(row["id"], index, "a prefix, in order");
         }
-        let kept = match out.lines().count() {
-            1 => "the first row is in out.jsonl.part".to_owned(),
-            rows => format!("the first {rows} rows are in out.jsonl.part"),
-        };
+        let kept = "finished and kept in out.jsonl.journal; the same command continues";
         assert!(
-            errors.contains("error[interrupted]: stopped by SIG") && errors.contains(&kept),
+            errors.contains("error[interrupted]: stopped by SIG") && errors.contains(kept),
             "{errors}"
         );
-        assert!(errors.contains("; the same command with --overwrite starts"), "{errors}");
         assert!(errors.contains("\nOutput: out.jsonl.part (incomplete)\n"), "{errors}");
         assert!(!folder.path().join("out.jsonl").exists());
     }

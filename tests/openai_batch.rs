@@ -2,8 +2,9 @@
 //! out. Answers are the demo model's, greedy; ids are a function of each row's text.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
@@ -31,9 +32,19 @@ fn run(folder: &Path, rows: &[&str], flags: &[&str]) -> Run {
     let text = |bytes| String::from_utf8(bytes).unwrap();
     Run {
         code: output.status.code(),
-        lines: text(output.stdout).lines().map(str::to_owned).collect(),
+        lines: text(output.stdout).lines().map(without_fingerprint).collect(),
         errors: text(output.stderr),
     }
+}
+
+/// The fingerprint says which kernels ran, so it is another on another machine.
+fn without_fingerprint(line: &str) -> String {
+    let Some((before, rest)) = line.split_once("\"system_fingerprint\":\"fp_") else {
+        return line.to_owned();
+    };
+    let (digits, after) = rest.split_once('"').unwrap();
+    assert!(digits.len() == 16 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()), "{line}");
+    format!("{before}\"system_fingerprint\":null{after}")
 }
 
 fn folder() -> tempfile::TempDir {
@@ -51,113 +62,67 @@ const RANGE: &str =
     r#"{"custom_id":"range","url":"/v1/completions","body":{"prompt":"a","top_p":2}}"#;
 const CUT: &str = r#"{"custom_id":"cut","method":"POST","url":"/v1/completions","body":{"prompt"#;
 
-/// Every row above and its line.
-fn mixed() -> Vec<(&'static str, String)> {
-    let head = |digits: &str, id: &str, status: u16| {
-        format!(
-            "{{\"id\":\"batch_req_{digits}\",\"custom_id\":{id},\"response\":{{\"status_code\":\
-             {status},\"request_id\":\"req_{digits}\",\"body\":"
-        )
+fn head(digits: &str, id: &str, status: u16) -> String {
+    format!(
+        "{{\"id\":\"batch_req_{digits}\",\"custom_id\":\"{id}\",\"response\":{{\"status_code\":\
+         {status},\"request_id\":\"req_{digits}\",\"body\":"
+    )
+}
+
+/// Rows that are answered, and their lines.
+fn answered() -> [(&'static str, String); 2] {
+    let chat = concat!(
+        r#"{"id":"chatcmpl-5512a7d774bd54c8","object":"chat.completion","created":1711652795,"#,
+        r#""model":"testdata/demo","choices":[{"index":0,"message":{"role":"assistant","#,
+        r#""content":"90"},"logprobs":null,"finish_reason":"stop"}],"usage":{"#,
+        r#""prompt_tokens":14,"completion_tokens":3,"total_tokens":17},"#,
+        r#""system_fingerprint":null}},"error":null}"#,
+    );
+    let text = concat!(
+        r#"{"id":"cmpl-e4ba0a16b6f96f9b","object":"text_completion","created":1711652795,"#,
+        r#""model":"testdata/demo","choices":[{"index":0,"text":"5","logprobs":null,"#,
+        r#""finish_reason":"stop"}],"usage":{"prompt_tokens":5,"completion_tokens":2,"#,
+        r#""total_tokens":7},"system_fingerprint":null}},"error":null}"#,
+    );
+    [
+        (CHAT, head("5512a7d774bd54c8", "chat", 200) + chat),
+        (TEXT, head("e4ba0a16b6f96f9b", "text", 200) + text),
+    ]
+}
+
+/// Rows that are refused, and their lines.
+fn refused() -> [(&'static str, String); 5] {
+    let error = |digits: &str, id: &str, message: &str, param: Value, code: &str| {
+        let status = if code == "unsupported_url" { 404 } else { 400 };
+        let (message, param) = (json!(message), param.to_string());
+        let error = format!(
+            "{{\"error\":{{\"message\":{message},\"type\":\"invalid_request_error\",\"param\":\
+             {param},\"code\":\"{code}\"}}}}}},\"error\":null}}"
+        );
+        head(digits, id, status) + &error
     };
-    let error = |digits: &str,
-                 id: &str,
-                 status: u16,
-                 (message, param, code): (&str, &str, &str)| {
-        head(digits, id, status)
-            + &format!(
-                "{{\"error\":{{\"message\":{},\"type\":\"invalid_request_error\",\"param\":{param},\
-                 \"code\":\"{code}\"}}}}}},\"error\":null}}",
-                json!(message)
-            )
-    };
-    vec![
-        (
-            CHAT,
-            head("5512a7d774bd54c8", "\"chat\"", 200)
-                + concat!(
-                    r#"{"id":"chatcmpl-5512a7d774bd54c8","object":"chat.completion","#,
-                    r#""created":1711652795,"model":"testdata/demo","choices":[{"index":0,"#,
-                    r#""message":{"role":"assistant","content":"90"},"logprobs":null,"#,
-                    r#""finish_reason":"stop"}],"usage":{"prompt_tokens":0,"#,
-                    r#""completion_tokens":0,"total_tokens":0},"system_fingerprint":null}},"#,
-                    r#""error":null}"#,
-                ),
-        ),
-        (
-            TEXT,
-            head("e4ba0a16b6f96f9b", "\"text\"", 200)
-                + concat!(
-                    r#"{"id":"cmpl-e4ba0a16b6f96f9b","object":"text_completion","#,
-                    r#""created":1711652795,"model":"testdata/demo","choices":[{"index":0,"#,
-                    r#""text":"5","logprobs":null,"finish_reason":"stop"}],"#,
-                    r#""usage":{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0},"#,
-                    r#""system_fingerprint":null}},"error":null}"#,
-                ),
-        ),
-        (
-            URL,
-            error(
-                "d8d03b6d2720b5d1",
-                "\"url\"",
-                404,
-                (
-                    "Invalid URL (POST /v1/embeddings): /v1/chat/completions and /v1/completions \
-                     are served",
-                    "\"url\"",
-                    "unsupported_url",
-                ),
-            ),
-        ),
-        (
-            SEVERAL,
-            error(
-                "e084f504d3e46fea",
-                "\"7\"",
-                400,
-                (
-                    "body.prompt: a list of 2 prompts, where a row has one: make a row of each",
-                    "\"prompt\"",
-                    "several_prompts",
-                ),
-            ),
-        ),
+    let urls = "Invalid URL (POST /v1/embeddings): /v1/chat/completions and /v1/completions are \
+                served";
+    let prompts = "body.prompt: a list of 2 prompts, where a row has one: make a row of each";
+    let stream = "stream: not supported: a row is answered whole";
+    let range = "top_p must be in (0, 1], got 2.0.";
+    let cut = "the line ends inside a string";
+    [
+        (URL, error("d8d03b6d2720b5d1", "url", urls, json!("url"), "unsupported_url")),
+        (SEVERAL, error("e084f504d3e46fea", "7", prompts, json!("prompt"), "several_prompts")),
         (
             STREAM,
-            error(
-                "8085500eedf6e584",
-                "\"stream\"",
-                400,
-                (
-                    "stream: not supported: a row is answered whole",
-                    "\"stream\"",
-                    "unsupported_parameter",
-                ),
-            ),
+            error("8085500eedf6e584", "stream", stream, json!("stream"), "unsupported_parameter"),
         ),
-        (
-            RANGE,
-            error(
-                "58b9a90709287659",
-                "\"range\"",
-                400,
-                ("top_p must be in (0, 1], got 2.0.", "\"top_p\"", "invalid_parameter"),
-            ),
-        ),
-        (
-            CUT,
-            error(
-                "8249f9fc70c8b30c",
-                "\"cut\"",
-                400,
-                ("the line ends inside a string", "null", "bad_json"),
-            ),
-        ),
+        (RANGE, error("58b9a90709287659", "range", range, json!("top_p"), "invalid_parameter")),
+        (CUT, error("8249f9fc70c8b30c", "cut", cut, Value::Null, "bad_json")),
     ]
 }
 
 #[test]
 fn every_row_has_its_line_to_the_byte_in_any_order_and_again() {
-    let (folder, mixed) = (folder(), mixed());
+    let folder = folder();
+    let mixed: Vec<_> = answered().into_iter().chain(refused()).collect();
     let check = |order: &[usize]| {
         let rows: Vec<&str> = order.iter().map(|&row| mixed[row].0).collect();
         let expected: Vec<&str> = order.iter().map(|&row| mixed[row].1.as_str()).collect();
@@ -268,7 +233,7 @@ fn anthropics_requests_get_anthropics_results() {
             r#""id":"msg_68a620d85b4992d8","type":"message","role":"assistant","#,
             r#""content":[{"type":"text","text":"90"}],"model":"testdata/demo","#,
             r#""stop_reason":"end_turn","stop_sequence":null,"#,
-            r#""usage":{"input_tokens":0,"output_tokens":0}}}}"#,
+            r#""usage":{"input_tokens":14,"output_tokens":3}}}}"#,
         ),
         concat!(
             r#"{"custom_id":"b","result":{"type":"errored","error":{"type":"error","error":{"#,
@@ -322,4 +287,34 @@ fn batch_requests_say_themselves_whether_they_are_chat() {
     let refused = run(folder.path(), &[r#"{"prompt":"a"}"#], &flags);
     assert_eq!((refused.code, out.exists()), (Some(2), false));
     assert!(refused.errors.contains("the lines are JSON, not CSV"), "{}", refused.errors);
+}
+
+#[test]
+fn equal_ids_are_refused_with_both_lines() {
+    let folder = folder();
+    let out = folder.path().join("out.jsonl");
+    let output = run(folder.path(), &[CHAT, TEXT, CHAT], &["--out", out.to_str().unwrap()]);
+    assert_eq!(output.code, Some(2), "{}", output.errors);
+    let message = "in.jsonl:3: custom_id \"chat\" is that of line 1 too";
+    assert!(output.errors.contains("error[duplicate_id]: "), "{}", output.errors);
+    assert!(output.errors.contains(message), "{}", output.errors);
+    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
+    assert_eq!(left.len(), 1, "the input alone");
+    // A stream cannot be looked at before: the later row fails, the others are answered.
+    let mut child = Command::new(env!("CARGO_BIN_EXE_vllm-batch"))
+        .args(["run", "-q", "--model", DEMO])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let rows = [CHAT, TEXT, CHAT].join("\n");
+    child.stdin.take().unwrap().write_all(rows.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let status: Vec<_> = lines.iter().map(|line| &line["response"]["status_code"]).collect();
+    assert_eq!(status, [200, 200, 400]);
+    assert_eq!(lines[2]["response"]["body"]["error"]["code"], "duplicate_id");
 }

@@ -35,7 +35,7 @@ struct Check<'a> {
     /// None: standard input.
     path: Option<&'a Path>,
     name: String,
-    /// What rows start from: nothing that a flag or a model could say.
+    /// What rows start from. A flag or the model may set any length, so none is too short.
     base: SamplingParams,
     ids: CustomIds,
     num_rows: u64,
@@ -54,7 +54,7 @@ impl<'a> Check<'a> {
             console,
             path,
             name: path.map_or("<stdin>".to_owned(), |path| path.display().to_string()),
-            base: SamplingParams { max_tokens: None, ..SamplingParams::default() },
+            base: SamplingParams { max_tokens: Some(u32::MAX), ..SamplingParams::default() },
             ids: CustomIds::default(),
             num_rows: 0,
             num_bad: 0,

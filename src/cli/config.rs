@@ -145,11 +145,6 @@ impl RunConfig {
         }
     }
 
-    /// SOURCE_DATE_EPOCH, where it is set.
-    pub fn fixed_date(&self) -> Option<i64> {
-        self.date_is_fixed.then_some(self.started)
-    }
-
     /// Refuses flags that would make an error row of every row without its own values. Token ids
     /// and the number of logprobs are checked with each row, where the vocabulary is known.
     ///

@@ -52,8 +52,11 @@ impl CustomIds {
     /// The same for a row as read, bad ones too: the error if its `custom_id` was seen before.
     /// Rows that are no batch requests may share ids.
     pub fn check(&mut self, passthrough: &Passthrough, line: u64) -> Option<RowError> {
-        let Passthrough::Json(fields) = passthrough else { return None };
-        let id = batch_id(fields)?;
+        let id = match passthrough {
+            Passthrough::Batch(line) => line.custom_id.clone()?,
+            Passthrough::Json(fields) => batch_id(fields)?,
+            Passthrough::Cells { .. } => return None,
+        };
         let first = self.insert(&id, line).err()?;
         let shown: String = id.chars().take(100).collect();
         let message = format!("custom_id {shown:?} is that of line {first} too");

@@ -179,7 +179,7 @@ impl CliError {
 impl Location {
     /// Where a bad row is.
     pub fn of(error: &RowError, file: &str) -> Self {
-        let (line, column, excerpt) = (error.line, error.column, error.excerpt.clone());
+        let (line, column, excerpt) = (error.line, error.column, error.excerpt.as_deref().cloned());
         Self { file: file.to_owned(), line, column, excerpt }
     }
 }

@@ -107,7 +107,6 @@ pub fn of_files(config: &RunConfig, folders: &Folders) -> Result<FileFields, Cli
     set("output_format", format!("{:?} {:?}", input.rows.lines, config.output.detail));
     // Batch lines say which model answered.
     set("model_name", config.model.name.clone());
-    set("date", config.fixed_date().map_or("of the run's start".to_owned(), |s| s.to_string()));
     set(TYPED, typed(&config.sampling));
     Ok(FileFields(fields))
 }
@@ -119,8 +118,16 @@ impl FileFields {
     }
 
     /// The fingerprint of a run.
-    pub fn with_engine(mut self, info: &EngineInfo, params: &SamplingParams) -> Fingerprint {
+    ///
+    /// `date`: when the run began, where its rows show it.
+    pub fn with_engine(
+        mut self,
+        info: &EngineInfo,
+        params: &SamplingParams,
+        date: Option<i64>,
+    ) -> Fingerprint {
         let mut set = |name: &str, value: String| drop(self.0.insert(name.to_owned(), value));
+        set("date", date.map_or("not shown".to_owned(), |seconds| seconds.to_string()));
         set("dtype", info.dtype.name().to_owned());
         set("kernel_set", info.kernel_set.clone());
         set("max_model_len", info.max_model_len.to_string());

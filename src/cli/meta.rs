@@ -1,5 +1,5 @@
-//! `Meta`: what is said beside a complete output, in `FILE.meta.json`: what it was made of, and what
-//! its bytes are. `merge --verify` proves with it that shards equal one run.
+//! `Meta`: what is said beside a complete output, in `FILE.meta.json`: what it was made of, and
+//! what its bytes are. `merge --verify` proves with it that shards equal one run.
 
 use serde::{Deserialize, Serialize};
 

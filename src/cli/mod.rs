@@ -26,6 +26,7 @@ pub mod model;
 mod odd_inputs;
 pub mod output;
 pub mod overrides;
+pub mod previous;
 pub mod progress;
 pub mod reader;
 pub mod report;
@@ -56,6 +57,11 @@ use crate::engine::text::is_contained;
 
 /// The whole program: from the command line to the exit code.
 pub fn main() -> Exit {
+    main_with(&model::load_from)
+}
+
+/// The same with another engine for `run`.
+pub fn main_with(load: run::Load<'_>) -> Exit {
     let argv: Vec<OsString> = std::env::args_os().collect();
     let command = match args::parse(&argv) {
         Ok(cli) => cli.command,
@@ -66,7 +72,9 @@ pub fn main() -> Exit {
         }
     };
     match command {
-        Command::Run(args) => shown(&args.display.clone(), |console| run::run(*args, console)),
+        Command::Run(args) => {
+            shown(&args.display.clone(), |console| run::run(*args, console, load))
+        }
         Command::Bench(args) => shown(&args.display.clone(), |console| bench::run(*args, console)),
         Command::Check(args) => shown(&args.display.clone(), |console| check::run(*args, console)),
         Command::Merge(args) => {

@@ -94,6 +94,12 @@ pub fn format_row(
     row.out.extend_from_slice(b"}\n");
 }
 
+/// Appends the beginning of a JSON row: what it shows of its input.
+pub fn format_input(passthrough: &Passthrough, options: &OutputOptions<'_>, out: &mut Vec<u8>) {
+    out.push(b'{');
+    RowWriter { out, options }.input(passthrough);
+}
+
 /// The answer, or the error of the row or of its request.
 fn resolve<'a>(
     result: Result<&'a RequestOutput, &'a RowError>,
@@ -124,11 +130,6 @@ fn kept_name(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
         kept.insert_str(0, "input_");
     }
     kept
-}
-
-/// Tokens of all completions.
-fn num_generated(output: &RequestOutput) -> usize {
-    output.outputs.iter().map(|completion| completion.token_ids.len()).sum()
 }
 
 /// Appends the parts of one row.
@@ -199,7 +200,7 @@ impl RowWriter<'_> {
     }
 
     fn usage(&mut self, output: &RequestOutput) {
-        let generated = num_generated(output);
+        let generated = output.num_output_tokens();
         self.object("usage", |row| {
             row.field("prompt_tokens", &output.prompt_token_ids.len());
             row.field("completion_tokens", &generated);

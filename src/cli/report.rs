@@ -69,14 +69,20 @@ impl Tally {
 
     /// An earlier run answered a row. How it ended is in its output.
     pub fn reused(&mut self, reused: &Reused, line: u64, file: &str) {
-        self.reused += 1;
-        match &reused.code {
-            Some(code) => {
-                self.fail(code, || format!("{file}:{line}: of the run that is continued"))
-            }
-            None => self.ok += 1,
+        let length = reused.location.length as usize;
+        self.kept(reused.input_tokens, reused.output_tokens, length);
+        if let Some(code) = &reused.code {
+            self.ok -= 1;
+            self.fail(code, || format!("{file}:{line}: of the run that is continued"));
         }
-        let (input, output) = (u64::from(reused.input_tokens), u64::from(reused.output_tokens));
+    }
+
+    /// A row with an answer was taken over.
+    pub fn kept(&mut self, input_tokens: u32, output_tokens: u32, bytes: usize) {
+        self.reused += 1;
+        self.ok += 1;
+        self.wrote(bytes);
+        let (input, output) = (u64::from(input_tokens), u64::from(output_tokens));
         self.input_tokens += input;
         self.output_tokens += output;
         self.reused_tokens.input += input;

@@ -308,8 +308,18 @@ impl RowParser {
         Passthrough::Json(JsonFields::from_pairs(&[("line", &line), ("input", &input)]))
     }
 
-    fn is_batch(&self) -> bool {
+    /// Whether rows are requests of a batch API, as far as is known.
+    pub fn is_batch(&self) -> bool {
         self.shape.as_ref().is_some_and(RowShape::is_batch)
+    }
+
+    /// Whether rows become lines of a batch API, which say when they were made.
+    pub fn writes_batch_lines(&self) -> bool {
+        match self.lines {
+            BatchLines::Never => false,
+            BatchLines::Own => self.is_batch(),
+            BatchLines::OpenAi => true,
+        }
     }
 
     /// The batch line that a row becomes, if it becomes one.

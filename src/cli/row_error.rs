@@ -91,8 +91,8 @@ pub struct RowError {
     pub line: u64,
     /// Byte column in that line, from 1, where one is known.
     pub column: Option<u64>,
-    /// The place in the line.
-    pub excerpt: Option<Excerpt>,
+    /// The place in the line; boxed, since most errors have none and results are moved around.
+    pub excerpt: Option<Box<Excerpt>>,
     /// What to do about it.
     pub help: Option<String>,
 }
@@ -119,7 +119,7 @@ impl RowError {
     /// Adds the place: a byte offset into the text of the line.
     pub fn at(mut self, text: &str, byte: usize) -> Self {
         self.column = Some(byte as u64 + 1);
-        self.excerpt = Some(Excerpt::around(text, byte));
+        self.excerpt = Some(Box::new(Excerpt::around(text, byte)));
         self
     }
 

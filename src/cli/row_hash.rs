@@ -1,5 +1,5 @@
-//! What a row was asked, as hashes: by them rows of an unfinished run are found again, wherever they
-//! stand in the input.
+//! What a row was asked, as hashes: by them rows of an unfinished run are found again, wherever
+//! they stand in the input.
 
 use super::ledger::RowHash;
 use super::reader::{Content, Record};

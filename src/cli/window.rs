@@ -1,4 +1,5 @@
-//! `Window`: how far reading may be ahead. It bounds the memory of a run, whatever the input's size.
+//! `Window`: how far reading may be ahead. It bounds the memory of a run, whatever the input's
+//! size.
 //!
 //! Rows that are being computed are few and bounded in bytes: they are in memory. Rows that are
 //! finished and wait for a slow earlier one are on disk, and may be many.

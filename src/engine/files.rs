@@ -47,6 +47,16 @@ pub(in crate::engine) fn quoted(text: &str) -> String {
     format!("`{}{dots}`", cut.escape_debug())
 }
 
+/// A library's message about such a file: in one line, long text cut.
+pub(in crate::engine) fn one_line(text: &str) -> String {
+    let mut line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((end, _)) = line.char_indices().nth(400) {
+        line.truncate(end);
+        line.push_str("...");
+    }
+    line
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,5 +79,7 @@ mod tests {
     fn quoted_text_has_no_line_breaks_and_an_end() {
         assert_eq!(quoted("a\nb\u{1b}"), "`a\\nb\\u{1b}`");
         assert!(quoted(&"x".repeat(999)).len() < 130);
+        assert_eq!(one_line("a\n  b"), "a b");
+        assert_eq!(one_line(&"x".repeat(999)).len(), 403);
     }
 }

@@ -109,6 +109,11 @@ impl InputProcessor {
         self.chat_template.is_some()
     }
 
+    /// Whether chat prompts show the date.
+    pub fn shows_date(&self) -> bool {
+        self.chat_template.as_ref().is_some_and(ChatTemplate::shows_date)
+    }
+
     /// Longest prompt plus output, in tokens.
     pub fn max_model_len(&self) -> usize {
         self.limits.max_model_len

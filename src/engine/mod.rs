@@ -29,12 +29,14 @@ use std::time::{Duration, Instant};
 
 use batch::Batch;
 use config::{DType, EngineConfig, GenerationConfigSource};
+use device::Device;
 use executor::{Executor, ExecutorError};
 use input_processor::{InputProcessor, ModelLimits};
 use model::hf_config::{GenerationConfig, HfConfig};
 use model_executor::ModelExecutor;
 use request::{Request, RequestOutput};
 use scheduler::{Ahead, Scheduled, Scheduler};
+use simulated_executor::SimulatedExecutor;
 use stats::{EngineStats, StepTime};
 use step_sampler::{Pending, StepSampler};
 use text::{ChatTemplate, TextError, Tokenizer};
@@ -150,6 +152,53 @@ impl Engine {
             input_processor,
             info,
             runs_ahead,
+            ahead: None,
+            time: StepTime::default(),
+        })
+    }
+
+    /// An engine whose "model" is a hash of what it reads from the KV cache, with the tokenizer of
+    /// a real one: millions of rows without a model's time (`examples/soak.rs`).
+    ///
+    /// # Errors
+    /// As `load`; weights are not read.
+    pub fn simulated(config: &EngineConfig) -> Result<Self, EngineError> {
+        let hf_config = HfConfig::from_dir(&config.model.model_dir)?;
+        let spec = model::decoder_spec(&hf_config)?;
+        let max_model_len = max_model_len(config, spec.max_model_len)?;
+        let limits = ModelLimits { vocab_size: spec.vocab_size, max_model_len };
+        let input_processor = load_input_processor(config, &hf_config, limits)?;
+        let device = Arc::new(Device::cpu(config.parallel.num_threads));
+        let block_size = config.cache.block_size;
+        let all_at_full_length = config.scheduler.max_num_seqs * max_model_len.div_ceil(block_size);
+        let num_blocks = config.cache.num_blocks.unwrap_or(all_at_full_length);
+        let info = EngineInfo {
+            dtype: DType::Float32,
+            kernel_set: "simulated".to_owned(),
+            device_name: "no device, simulated".to_owned(),
+            notes: Vec::new(),
+            num_threads: device.num_threads(),
+            max_model_len,
+            num_cache_tokens: num_blocks * block_size,
+            kv_cache_bytes: 0,
+        };
+        let max_rows = config.scheduler.max_num_seqs + config.scheduler.max_num_prompt_logits;
+        let scheduler = Scheduler::new(
+            &config.scheduler,
+            &config.cache,
+            num_blocks,
+            max_model_len,
+            config.model.seed,
+            Some(input_processor.tokenizer()),
+        );
+        Ok(Self {
+            scheduler,
+            executor: Box::new(SimulatedExecutor::new(num_blocks, block_size, limits.vocab_size)),
+            sampler: StepSampler::new(device, max_rows, limits.vocab_size)?,
+            batch: Batch::default(),
+            input_processor,
+            info,
+            runs_ahead: false,
             ahead: None,
             time: StepTime::default(),
         })

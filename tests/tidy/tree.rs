@@ -119,6 +119,25 @@ pub fn architectures_without_golden(registry: &str, configs: &[String]) -> Vec<S
     names.iter().filter(|name| !has_golden(name)).map(|name| format!("{name}: no golden")).collect()
 }
 
+/// Tests that a document names, as `target::name`, and that are not there.
+pub fn named_tests_without_code(document: &str, tests: &[(String, String)]) -> Vec<String> {
+    let named: Vec<(&str, &str)> =
+        document.split('`').skip(1).step_by(2).filter_map(|text| text.split_once("::")).collect();
+    assert!(!named.is_empty(), "the document names no test");
+    let is_there = |&&(target, name): &&(&str, &str)| {
+        let (file, folder) = (format!("tests/{target}.rs"), format!("tests/{target}/"));
+        let function = format!("fn {name}(");
+        tests.iter().any(|(path, text)| {
+            (*path == file || path.starts_with(&folder)) && text.contains(&function)
+        })
+    };
+    named
+        .iter()
+        .filter(|test| !is_there(test))
+        .map(|(target, name)| format!("{target}::{name}: no such test"))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,6 +172,13 @@ mod tests {
         assert_eq!(settings("clippy.toml", &all[1..].join("\n")).len(), 1);
         assert_eq!(settings("clippy.toml", &all.join("\n").replace("= 70", "= 700")).len(), 1);
         assert_eq!(settings("Cargo.toml", &format!("{}\n[features]", all.join("\n"))).len(), 1);
+    }
+
+    #[test]
+    fn a_test_that_is_only_named_is_found() {
+        let tests = [("tests/a/b.rs".to_owned(), "#[test]\nfn one() {}".to_owned())];
+        let missing = named_tests_without_code("see `a::one`, `a::two`, `c::one`", &tests);
+        assert_eq!(missing, ["a::two: no such test", "c::one: no such test"]);
     }
 
     #[test]

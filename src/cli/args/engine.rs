@@ -39,7 +39,7 @@ pub struct EngineArgs {
     #[arg(long, value_name = "auto|cpu|cuda[:N]")]
     pub device: Option<DeviceArg>,
     /// Narrow the weights of linear layers to 8-bit floats (fp8: NVIDIA GPUs from Ada on)
-    #[arg(long, value_name = "KIND")]
+    #[arg(long, value_name = "KIND", hide_short_help = true)]
     pub quantization: Option<QuantizationArg>,
     /// On a GPU, queue every step anew instead of replaying CUDA graphs
     #[arg(long, hide_short_help = true)]

@@ -38,7 +38,7 @@ pub struct InputArgs {
     /// Complete only the first N rows
     #[arg(long, value_name = "N", value_parser = positive)]
     pub limit: Option<usize>,
-    /// Complete only rows I, I+N, I+2N, ..., counted from 0; or auto, auto/N
+    /// Complete only rows I, I+N, ... (counted from 0); or auto, auto/N
     ///
     /// So N processes share an input; `merge` joins their outputs. auto takes I and N from a Slurm
     /// array; auto/N takes I from the index of a Kubernetes Indexed Job or the id of a Slurm task,

@@ -41,8 +41,8 @@ Examples:
   vllm-batch diff before.jsonl after.jsonl
 
 Exit codes:
-  0 every row answered         3 at least one error row       5 stopped before the end
-  2 refused, nothing written   4 no rows in the input         6 the output exists or is in use
+  0 every row answered         3 at least one error row       5 stopped, can be continued
+  2 refused, nothing written   4 no rows in the input         6 the output is another run's
   1 a bug in vllm-batch        7 model files rejected         130/143/141 SIGINT/SIGTERM/SIGPIPE
   100 `diff`: rows differ
 
@@ -60,8 +60,8 @@ text or a CSV record. Its fields pass through to the output. A field named like 
 (`max_tokens`, `seed`, ...) overrides the flag.
 
 Exit codes:
-  0 every row answered         3 at least one error row       5 stopped before the end
-  2 refused, nothing written   4 no rows in the input         6 the output exists or is in use
+  0 every row answered         3 at least one error row       5 stopped, can be continued
+  2 refused, nothing written   4 no rows in the input         6 the output is another run's
   1 a bug in vllm-batch        7 model files rejected         130/143/141 SIGINT/SIGTERM/SIGPIPE
 
 `--help -v` adds the rarer flags and the details.";

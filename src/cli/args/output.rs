@@ -21,10 +21,10 @@ pub struct OutputArgs {
     /// Write the summary of the run as JSON
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
-    /// Begin anew: replace an output that exists, or the rows of an unfinished run
+    /// Begin anew, and replace what exists
     #[arg(long)]
     pub overwrite: bool,
-    /// Ask again only what failed: of an unfinished run, or of an output that is complete
+    /// Ask only the rows that failed again, in place
     #[arg(long, conflicts_with = "overwrite")]
     pub retry_failed: bool,
     /// Put error rows into a file of their own instead

@@ -65,7 +65,7 @@ pub struct SamplingArgs {
     #[arg(hide_short_help = true)]
     pub repetition_penalty: Option<f32>,
     /// Go on past the end-of-sequence token, up to --max-tokens
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub ignore_eos: bool,
     /// Leave special tokens out of the text (the default)
     #[arg(long, overrides_with = "no_skip_special_tokens", hide_short_help = true)]

@@ -45,6 +45,8 @@ pub struct Draft {
     found: Option<Found>,
     /// The side file of an output that is complete.
     complete: Option<Meta>,
+    /// The same, where its error rows are to be asked again.
+    previous: Option<Meta>,
 }
 
 impl Draft {
@@ -65,6 +67,7 @@ impl Draft {
             journal: None,
             found: None,
             complete: None,
+            previous: None,
         };
         draft.refuse_same_names(journal.as_deref())?;
         if let Some(name) = &journal {
@@ -111,16 +114,20 @@ impl Draft {
             && let Ok(meta) = serde_json::from_str::<Meta>(text)
             && self.name_outputs(&meta, text)?
         {
-            self.complete = Some(meta);
+            self.take_complete(meta);
             self.found = None;
             return Ok(());
         }
         let replaces = self.found.as_ref().is_some_and(|found| found.header.replaces);
         if self.storage.exists(&path) && !replaces {
             let meta = self.read_side_file(&side_file_of(&path))?;
-            self.complete = Some(meta.ok_or(LedgerError::Exists(path))?);
+            self.take_complete(meta.ok_or(LedgerError::Exists(path))?);
             self.found = None;
             return Ok(());
+        }
+        if self.options.retry_failed && self.storage.exists(&path) {
+            // A run that asks again was interrupted: the old output is still there.
+            self.previous = self.read_side_file(&side_file_of(&path))?;
         }
         let part = part_of(&path);
         if self.found.is_none() && self.length(&part)?.is_some_and(|length| length > 0) {
@@ -132,6 +139,15 @@ impl Draft {
             }
             _ => Ok(()),
         }
+    }
+
+    /// An output with error rows that are to be asked again is no end.
+    fn take_complete(&mut self, meta: Meta) {
+        let place = match self.options.retry_failed && meta.rows.failed > 0 {
+            true => &mut self.previous,
+            false => &mut self.complete,
+        };
+        *place = Some(meta);
     }
 
     /// Does what a run did not come to whose outputs were whole: names, side file, no journal.
@@ -202,6 +218,11 @@ impl Draft {
     /// What the side file of a complete output says.
     pub fn complete(&self) -> Option<&Meta> {
         self.complete.as_ref()
+    }
+
+    /// The same of one whose error rows are to be asked again.
+    pub fn previous(&self) -> Option<&Meta> {
+        self.previous.as_ref()
     }
 
     /// The output, where it is a file.

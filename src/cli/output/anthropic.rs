@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 
 use super::RowWriter;
-use super::num_generated;
 use super::openai::status;
 use crate::cli::batch_line::BatchLine;
 use crate::cli::row_error::RowError;
@@ -48,7 +47,7 @@ impl RowWriter<'_> {
         self.field("stop_sequence", &stop_sequence);
         self.object("usage", |row| {
             row.field("input_tokens", &output.prompt_token_ids.len());
-            row.field("output_tokens", &num_generated(output));
+            row.field("output_tokens", &output.num_output_tokens());
         });
     }
 

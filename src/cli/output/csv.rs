@@ -1,6 +1,6 @@
 //! `CsvFormat`: rows out for CSV in.
 
-use super::{kept_name, num_generated, resolve};
+use super::{kept_name, resolve};
 use crate::cli::fields::Passthrough;
 use crate::cli::row_error::RowError;
 use crate::engine::request::RequestOutput;
@@ -55,7 +55,7 @@ impl CsvFormat {
                     first.map(|c| c.text.clone()).unwrap_or_default(),
                     first.map(|c| c.finish_reason.name().to_owned()).unwrap_or_default(),
                     output.prompt_token_ids.len().to_string(),
-                    num_generated(output).to_string(),
+                    output.num_output_tokens().to_string(),
                     String::new(),
                 ]
             }

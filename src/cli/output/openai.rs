@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 
 use super::RowWriter;
-use super::num_generated;
 use crate::cli::batch_line::{BatchKind, BatchLine};
 use crate::cli::overrides::parameter_of;
 use crate::cli::row_error::{RowError, code};
@@ -64,7 +63,7 @@ impl RowWriter<'_> {
             row.field("finish_reason", finish_reason(completion.finish_reason));
             row.out.push(b'}');
         });
-        let (prompt, generated) = (output.prompt_token_ids.len(), num_generated(output));
+        let (prompt, generated) = (output.prompt_token_ids.len(), output.num_output_tokens());
         self.object("usage", |row| {
             row.field("prompt_tokens", &prompt);
             row.field("completion_tokens", &generated);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{CsvFormat, Detail, OutputOptions, RunFacts, collisions, format_row};
+use super::{CsvFormat, Detail, OutputOptions, RunFacts, collisions, format_input, format_row};
 use crate::cli::batch_line::BatchLines;
 use crate::cli::config::RunConfig;
 use crate::cli::error::CliError;
@@ -22,6 +22,8 @@ pub struct Shape {
     pub headers: Option<Arc<[String]>>,
     /// Lines end with CRLF.
     pub crlf: bool,
+    /// Rows become lines of a batch API.
+    pub has_batch_lines: bool,
 }
 
 /// How rows are written.
@@ -108,6 +110,22 @@ impl RowFormat {
         }
     }
 
+    /// Whether a JSON line is an output of this row: it shows the same input, or has the id that is
+    /// made of it.
+    pub fn answers(&self, passthrough: &Passthrough, line: &[u8]) -> bool {
+        let RowFormat::Json(json) = self else { return false };
+        let mut shown = Vec::new();
+        match passthrough {
+            Passthrough::Batch(batch) => shown.extend(batch.digest.id("").bytes()),
+            _ => json.format_input(passthrough, &mut shown),
+        }
+        match passthrough {
+            Passthrough::Batch(_) => line.windows(shown.len()).any(|bytes| bytes == shown),
+            // Our first field comes next.
+            _ => line.strip_prefix(&*shown).is_some_and(|rest| matches!(rest, [b',' | b'"', ..])),
+        }
+    }
+
     /// Appends one row, line end included: a function of what is given, and of nothing else.
     pub fn format_row(
         &self,
@@ -119,15 +137,25 @@ impl RowFormat {
         match self {
             RowFormat::Csv(csv) => csv.format_row(passthrough, result, out),
             RowFormat::Json(json) => {
-                let options = OutputOptions {
-                    out_field: &json.out_field,
-                    detail: json.detail,
-                    usage_cached: false,
-                    facts: &json.facts,
-                    token_text,
-                };
-                format_row(passthrough, result, &options, out);
+                format_row(passthrough, result, &json.options(token_text), out);
             }
         }
+    }
+}
+
+impl JsonFormat {
+    fn options<'a>(&'a self, token_text: &'a dyn Fn(u32) -> String) -> OutputOptions<'a> {
+        OutputOptions {
+            out_field: &self.out_field,
+            detail: self.detail,
+            usage_cached: false,
+            facts: &self.facts,
+            token_text,
+        }
+    }
+
+    /// Appends what a row shows of its input.
+    fn format_input(&self, passthrough: &Passthrough, out: &mut Vec<u8>) {
+        format_input(passthrough, &self.options(&|_| String::new()), out);
     }
 }

@@ -1,5 +1,5 @@
-//! Rows of OpenAI's batch API: `custom_id`, `method`, `url`, `body`. The url decides of each row what
-//! it asks for.
+//! Rows of OpenAI's batch API: `custom_id`, `method`, `url`, `body`. The url decides of each row
+//! what it asks for.
 
 #[cfg(test)]
 mod tests;

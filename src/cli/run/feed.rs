@@ -9,13 +9,15 @@ use super::write::{InputRead, Message, Waiting};
 use crate::cli::batch_line::BatchLines;
 use crate::cli::config::RunConfig;
 use crate::cli::console::Console;
+use crate::cli::custom_ids::CustomIds;
 use crate::cli::error::{CliError, sanitized};
 use crate::cli::exit::Exit;
 use crate::cli::fields::Passthrough;
 use crate::cli::ledger::{Recovered, Reused, RowHash};
 use crate::cli::output::RowFormat;
+use crate::cli::previous::{Good, Previous};
 use crate::cli::progress::Counters;
-use crate::cli::row::Row;
+use crate::cli::row::{BadRow, Row};
 use crate::cli::row_error::RowError;
 use crate::cli::row_hash::{ContentHash, InputDigest};
 use crate::cli::row_key::{RowName, row_key};
@@ -42,10 +44,15 @@ pub struct Feed {
     pub requests: Sender<Result<Request, CliError>>,
     /// What an earlier run answered.
     pub recovered: Option<Recovered>,
+    /// What a complete run answered, where only its error rows are asked.
+    pub previous: Option<Previous>,
+    /// Names of batch requests that come in a stream; the reading thread makes it.
+    pub ids: Option<CustomIds>,
 }
 
 /// Sends every row on its way.
-pub fn feed_all(input: &mut Input, feed: Feed, console: &Console, counters: &Counters) {
+pub fn feed_all(input: &mut Input, mut feed: Feed, console: &Console, counters: &Counters) {
+    feed.ids = input.is_batch_stream(&feed.config.input).then(CustomIds::default);
     let warnings = Warnings { console, of_collisions: false, of_two_bos: false };
     let run = Arc::clone(&feed.config);
     let mut feeder = Feeder { feed, run: &run, warnings, shape: input.shape_text(), position: 0 };
@@ -81,7 +88,12 @@ impl Feeder<'_> {
         let config = &self.run.input;
         let mut digest = InputDigest::default();
         while config.limit.is_none_or(|limit| digest.num_rows() < limit) {
-            let next = input.next().map_err(|error| CliError::from_input(error, &config.name))?;
+            let next =
+                input.next().map_err(|error| match CliError::from_input(error, &config.name) {
+                    // Rows are finished: it is no refusal, and the same command continues.
+                    error if digest.num_rows() > 0 => CliError { exit: Exit::Stopped, ..error },
+                    error => error,
+                })?;
             let Some(parsed) = next else { break };
             if input.is_undecided() {
                 input.say_shape(config, console);
@@ -105,6 +117,12 @@ impl Feeder<'_> {
         if !self.run.input.shard.owns(index) {
             return Ok(true);
         }
+        let row = match (self.duplicate(&row), row) {
+            (None, row) => row,
+            (Some(error), Ok(Row { passthrough, .. }) | Err(BadRow { passthrough, .. })) => {
+                Err(BadRow { index, passthrough, error })
+            }
+        };
         let position = self.position;
         self.position += 1;
         let (line, passthrough, asked) = match row {
@@ -122,6 +140,12 @@ impl Feeder<'_> {
         let (hash, request) = match asked {
             Asked::Reused(reused) => {
                 let message = Message::Reused { position, line, reused };
+                return Ok(
+                    self.feed.window.enter_finished() && self.feed.rows.send(message).is_ok()
+                );
+            }
+            Asked::Good(hash, good) => {
+                let message = Message::Good { position, hash, good };
                 return Ok(
                     self.feed.window.enter_finished() && self.feed.rows.send(message).is_ok()
                 );
@@ -180,14 +204,36 @@ impl Feeder<'_> {
         let shows_key = self.run.input.rows.lines == BatchLines::OpenAi;
         let has_key = params.temperature != 0.0 || shows_key;
         let hash = content.of_row(&self.shape, has_key.then_some(key));
-        let asked = match self.recover(position, &hash)? {
-            Some(reused) => Asked::Reused(reused),
-            None => match self.feed.processor.process(position, prompt, params, key) {
-                Ok(request) => Asked::Request(hash, request),
-                Err(error) => failed(&error, hash),
-            },
+        if let Some(reused) = self.recover(position, &hash)? {
+            return Ok((line, passthrough, Asked::Reused(reused)));
+        }
+        let by_place = has_key && id.is_none() && overrides.seed().is_none();
+        if let Some(previous) = &mut self.feed.previous {
+            let place = by_place.then_some(position);
+            let found = previous.take(&passthrough, &self.feed.format, place);
+            let found = found.map_err(|error| {
+                let message = format!("cannot read the output before: {error}");
+                CliError::new(Exit::Stopped, "retry_failed", message)
+            })?;
+            if let Some(good) = found {
+                return Ok((line, passthrough, Asked::Good(hash, good)));
+            }
+        }
+        let asked = match self.feed.processor.process(position, prompt, params, key) {
+            Ok(request) => Asked::Request(hash, request),
+            Err(error) => failed(&error, hash),
         };
         Ok((line, passthrough, asked))
+    }
+
+    /// The error of a batch request of a stream whose `custom_id` an earlier one has. What is out
+    /// cannot be refused any more, so it is an error row.
+    fn duplicate(&mut self, row: &Result<Row, BadRow>) -> Option<RowError> {
+        let ids = self.feed.ids.as_mut()?;
+        match row {
+            Ok(row) => ids.check(&row.passthrough, row.line),
+            Err(bad) => ids.check(&bad.passthrough, bad.error.line),
+        }
     }
 
     /// The row's output, if an earlier run finished it.
@@ -207,6 +253,8 @@ enum Asked {
     Failed(RowHash, RowError),
     /// An earlier run answered it.
     Reused(Reused),
+    /// The output before has its answer.
+    Good(RowHash, Good),
 }
 
 /// What is said once, at the first row that gives cause.

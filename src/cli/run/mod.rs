@@ -18,10 +18,11 @@ use super::error::CliError;
 use super::exit::Exit;
 use super::fingerprint::{self, Fingerprint};
 use super::ledger::record::Header;
-use super::ledger::{Draft, Ledger, LedgerOptions, Recovered};
+use super::ledger::{Draft, Ledger, LedgerError, LedgerOptions, Recovered};
 use super::meta::Meta;
 use super::model::{self, Folders};
 use super::output::{RowFormat, Shape};
+use super::previous::Previous;
 use super::progress::{Counters, Progress};
 use super::signals::Signals;
 use super::storage::Disk;
@@ -48,15 +49,7 @@ pub type Load<'a> = &'a dyn Fn(&RunConfig, &Folders, &Console) -> Result<model::
 ///
 /// # Errors
 /// Whatever ends the run before its last row.
-pub fn run(args: RunArgs, console: &Console) -> Result<Exit, CliError> {
-    run_with(args, console, &model::load_from)
-}
-
-/// The same with another engine: `examples/soak.rs` runs millions of rows without a model.
-///
-/// # Errors
-/// As `run`.
-pub fn run_with(args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit, CliError> {
+pub fn run(args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit, CliError> {
     let mut config = RunConfig::new(args)?;
     let signals = Signals::install().map_err(|error| {
         CliError::new(Exit::Internal, "signals", format!("cannot handle signals: {error}"))
@@ -82,10 +75,8 @@ pub fn run_with(args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit
     let config = Arc::new(config);
     let job = Job { config, console, signals, counters };
     match draft.complete().cloned() {
-        Some(meta) if !job.config.output.retry_failed => {
-            job.nothing_to_do(&reading, shape.is_none(), &draft, &meta)
-        }
-        _ => job.run(reading, shape, draft, load),
+        Some(meta) => job.nothing_to_do(&reading, shape.is_none(), &draft, &meta),
+        None => job.run(reading, shape, draft, load),
     }
 }
 
@@ -132,6 +123,7 @@ impl Job<'_> {
         let Loaded { mut engine, load_time, shape, format, fingerprint } =
             self.load(&reading, known, load)?;
         let left = self.what_would_be_left(&draft);
+        let previous = self.previous(&draft, &fingerprint)?;
         let (ledger, recovered) = self.begin(draft, &fingerprint)?;
         self.signals.begin();
 
@@ -174,6 +166,8 @@ impl Job<'_> {
             rows: rows_of_feed,
             requests,
             recovered,
+            previous,
+            ids: None,
         };
         let _ = reading.order.send(Order::Feed(Box::new(feed)));
         let progress = Progress::start(self.console.clone(), self.counters.clone());
@@ -208,13 +202,17 @@ impl Job<'_> {
             (loaded, files.join().expect("a panic ends the process in its hook"))
         });
         let loaded = loaded?;
+        // A file of batch requests was read to its end meanwhile.
+        reading.checked.recv().unwrap_or(Ok(()))?;
         let processor = loaded.engine.input_processor();
         self.config.check_sampling(processor.default_sampling_params())?;
         self.config.check_chat(processor.has_chat_template())?;
         loaded.announce(&self.config.model, self.console);
         let params = self.config.sampling_params(processor.default_sampling_params());
-        let fingerprint = files?.with_engine(loaded.engine.info(), &params);
         let shape = known.map_or_else(|| shape(reading), Ok)?;
+        let shows_date = shape.has_batch_lines || processor.shows_date();
+        let date = shows_date.then_some(self.config.started);
+        let fingerprint = files?.with_engine(loaded.engine.info(), &params, date);
         let format = RowFormat::new(&self.config, &shape)?
             .with_system_fingerprint(format!("fp_{}", &fingerprint.id[..16]));
         let model::Loaded { engine, load_time, .. } = loaded;
@@ -248,6 +246,21 @@ impl Job<'_> {
         draft.begin(header).map_err(CliError::from_output)
     }
 
+    /// The good rows of a complete output whose error rows are asked again.
+    fn previous(
+        &self,
+        draft: &Draft,
+        fingerprint: &Fingerprint,
+    ) -> Result<Option<Previous>, CliError> {
+        let Some((path, meta)) = draft.path().zip(draft.previous()) else { return Ok(None) };
+        let differences = meta.fingerprint.differences(fingerprint);
+        if !differences.is_empty() {
+            let error = LedgerError::Complete { path: path.to_owned(), differences };
+            return Err(CliError::from_output(error));
+        }
+        Previous::open(path, meta).map(Some)
+    }
+
     fn what_would_be_left(&self, draft: &Draft) -> Left {
         Left {
             part: draft.path().map(super::ledger::output::part_of),
@@ -276,7 +289,7 @@ impl Job<'_> {
         differences.extend(self.other_input(meta, &read));
         let path = draft.path().expect("a stream is never complete").to_owned();
         if !differences.is_empty() {
-            let error = super::ledger::LedgerError::Complete { path, differences };
+            let error = LedgerError::Complete { path, differences };
             return Err(CliError::from_output(error));
         }
         let (rows, failed) = (meta.rows.total, meta.rows.failed);
@@ -295,7 +308,8 @@ impl Job<'_> {
         })
     }
 
-    /// Steps the engine until every row is answered.
+    /// Steps the engine until every row is answered. An input that breaks off ends the run when what
+    /// was read of it is answered; a row that ends it does so at once.
     fn drive(
         &self,
         engine: &mut Engine,
@@ -304,6 +318,7 @@ impl Job<'_> {
         window: &Window,
         stats: &Mutex<EngineStats>,
     ) -> Result<Ended, CliError> {
+        let mut broken_off = None;
         loop {
             if let Some(exit) = self.signals.exit() {
                 return Ok(Ended::Signal(exit));
@@ -311,15 +326,24 @@ impl Job<'_> {
             if window.is_closed() {
                 return Ok(Ended::NoWriter);
             }
-            for request in incoming.try_iter() {
-                engine.add_request(request?);
+            let next = match engine.has_unfinished_requests() {
+                true => incoming.try_recv().ok(),
+                false => match incoming.recv_timeout(IDLE) {
+                    Ok(request) => Some(request),
+                    Err(RecvTimeoutError::Timeout) => continue,
+                    Err(RecvTimeoutError::Disconnected) => {
+                        return broken_off.map_or(Ok(Ended::Complete), Err);
+                    }
+                },
+            };
+            for request in next.into_iter().chain(incoming.try_iter()) {
+                match request {
+                    Ok(request) => engine.add_request(request),
+                    Err(error) if error.exit == Exit::Stopped => broken_off = Some(error),
+                    Err(error) => return Err(error),
+                }
             }
             if !engine.has_unfinished_requests() {
-                match incoming.recv_timeout(IDLE) {
-                    Ok(request) => engine.add_request(request?),
-                    Err(RecvTimeoutError::Timeout) => {}
-                    Err(RecvTimeoutError::Disconnected) => return Ok(Ended::Complete),
-                }
                 continue;
             }
             let outputs = engine.step()?;

@@ -11,6 +11,7 @@ use super::feed::{Feed, feed_all};
 use super::write::InputRead;
 use crate::cli::config::InputConfig;
 use crate::cli::console::{Console, ProgressMode};
+use crate::cli::custom_ids::CustomIds;
 use crate::cli::error::CliError;
 use crate::cli::exit::Exit;
 use crate::cli::output::Shape;
@@ -34,7 +35,12 @@ pub struct ReadThread {
     pub shape: Receiver<Result<Shape, CliError>>,
     /// Takes where rows go.
     pub order: Sender<Order>,
+    /// Says whether a file may be run. Disconnected: nothing speaks against it.
+    pub checked: Receiver<Checked>,
 }
+
+/// Whether a file that was read ahead may be run.
+pub type Checked = Result<(), CliError>;
 
 /// Opens the input.
 ///
@@ -62,9 +68,8 @@ pub fn start(
 ) -> ReadThread {
     let (shape_sender, shape) = channel();
     let (order, orders) = channel::<Order>();
-    if console.mode() != ProgressMode::None {
-        count(config.clone(), counters.clone());
-    }
+    let counts = console.mode() != ProgressMode::None;
+    let checked = look_ahead(config.clone(), counters.clone(), counts);
     std::thread::spawn(move || {
         let mut input = match Input::open(&config, input) {
             Ok(input) => input,
@@ -79,29 +84,47 @@ pub fn start(
             Err(_) => {}
         }
     });
-    ReadThread { shape, order }
+    ReadThread { shape, order, checked }
 }
 
-/// Counts the rows of a file, so that progress has a total before the file is read to its end.
-/// Nothing depends on it: what cannot be counted (a pipe can be read once only) has no total for a
-/// while.
-fn count(input: Arc<InputConfig>, counters: Arc<Counters>) {
+/// Reads a file ahead of the run, on a thread of its own. Progress has a total before the file is
+/// read to its end. And of batch requests no two may have one `custom_id`: said before the run
+/// begins. What can be read once only (a pipe) is not looked at.
+fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) -> Receiver<Checked> {
+    let (sender, checked) = channel();
     std::thread::spawn(move || {
         let file = input.path.as_ref().filter(|path| path.is_file()).map(File::open);
         let Some(Ok(file)) = file else { return };
+        // Whatever is wrong with the input, the reading thread says it.
         let records = Records::open(Box::new(file), input.format, MAX_LINE);
         let Ok(mut records) = records else { return };
+        let Ok(mut parser) = RowParser::new(&mut records, &input.rows) else { return };
+        let mut ids = parser.is_batch().then(CustomIds::default);
+        if ids.is_none() {
+            let _ = sender.send(Ok(()));
+        }
+        if ids.is_none() && !counts {
+            return;
+        }
         let limit = input.limit.unwrap_or(u64::MAX);
         let mut rows = 0;
         while rows < limit {
-            match records.next() {
-                Some(Ok(_)) => rows += 1,
-                Some(Err(_)) => return,
-                None => break,
+            let Some(Ok(record)) = records.next() else { break };
+            rows += 1;
+            let Some(ids) = &mut ids else { continue };
+            let Ok(row) = parser.parse(record) else { return };
+            let (passthrough, line) = match &row {
+                Ok(row) => (&row.passthrough, row.line),
+                Err(bad) => (&bad.passthrough, bad.error.line),
+            };
+            if let Some(error) = ids.check(passthrough, line) {
+                return drop(sender.send(Err(CliError::from_row(&error, &input.name))));
             }
         }
-        counters.set_total(rows);
+        counters.set_total(input.shard.num_rows(rows));
+        let _ = sender.send(Ok(()));
     });
+    checked
 }
 
 /// A row, or why it is none.
@@ -140,7 +163,18 @@ impl Input {
 
     fn shape(&self) -> Shape {
         let records = &self.records;
-        Shape { format: records.format(), headers: records.headers(), crlf: records.crlf() }
+        Shape {
+            format: records.format(),
+            headers: records.headers(),
+            crlf: records.crlf(),
+            has_batch_lines: self.parser.writes_batch_lines(),
+        }
+    }
+
+    /// Whether rows are requests of a batch API that are read once only: no file was looked at
+    /// before.
+    pub fn is_batch_stream(&self, config: &InputConfig) -> bool {
+        self.parser.is_batch() && !config.path.as_ref().is_some_and(|path| path.is_file())
     }
 
     /// Whether no readable row has come yet.

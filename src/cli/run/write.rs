@@ -12,6 +12,7 @@ use crate::cli::exit::Exit;
 use crate::cli::fields::Passthrough;
 use crate::cli::ledger::{Finished, Ledger, LedgerError, Reused, RowHash, Totals};
 use crate::cli::output::{RowFormat, Shape};
+use crate::cli::previous::Good;
 use crate::cli::progress::Counters;
 use crate::cli::report::Tally;
 use crate::cli::row_error::RowError;
@@ -46,6 +47,15 @@ pub enum Message {
         line: u64,
         /// Where the answer is.
         reused: Reused,
+    },
+    /// The output before has its answer.
+    Good {
+        /// Of the row.
+        position: u64,
+        /// Of what is asked.
+        hash: RowHash,
+        /// The answer.
+        good: Good,
     },
     /// The input is read to its end.
     InputEnd(InputRead),
@@ -202,9 +212,22 @@ impl WriteThread {
                 }
                 Message::Reused { position, line, reused } => {
                     self.tally.reused(&reused, line, &self.config.input.name);
-                    self.tally.wrote(reused.location.length as usize);
                     self.counters.row_reused();
                     ledger.reuse(position, &reused)?;
+                }
+                Message::Good { position, hash, good } => {
+                    let Good { row, input_tokens, output_tokens } = good;
+                    self.tally.kept(input_tokens, output_tokens, row.len());
+                    self.counters.row_reused();
+                    let code = None;
+                    ledger.push(Finished {
+                        position,
+                        hash,
+                        code,
+                        input_tokens,
+                        output_tokens,
+                        row,
+                    })?;
                 }
             }
             self.window.emitted(ledger.emitted() - before);

@@ -17,6 +17,7 @@ pub mod tensors;
 pub mod weights;
 
 use super::EngineError;
+use super::files::quoted;
 use hf_config::HfConfig;
 use spec::DecoderSpec;
 
@@ -45,7 +46,7 @@ pub fn decoder_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         let list: Vec<_> = ARCHITECTURES.iter().map(|(name, _)| *name).collect();
         return Err(EngineError::Model(format!(
             "architecture {} is not supported; supported are {}",
-            names.join(", "),
+            quoted(&names.join(", ")),
             list.join(", ")
         )));
     };
@@ -64,7 +65,7 @@ mod tests {
     fn an_unknown_architecture_is_refused_with_the_list_of_known_ones() {
         let config = HfConfig::parse(r#"{"architectures": ["MambaForCausalLM"]}"#, "config.json");
         let error = decoder_spec(&config.unwrap()).unwrap_err().to_string();
-        assert!(error.contains("MambaForCausalLM is not supported"));
+        assert!(error.contains("`MambaForCausalLM` is not supported"));
         assert!(ARCHITECTURES.iter().all(|(name, _)| error.contains(name)));
     }
 

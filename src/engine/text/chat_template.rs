@@ -1,8 +1,10 @@
 //! `ChatTemplate`: messages to prompt text, byte for byte as transformers' `apply_chat_template`.
 //!
-//! Templates come with models and are not trusted: steps, nesting and output are limited, nothing
-//! can be
-//! included. Not limited is the memory of values: `x ~ x` in a loop doubles a string at every step.
+//! Templates come with models and are not trusted: steps, nesting, output and the memory of values
+//! are limited, nothing can be included.
+
+pub(super) mod budget;
+mod program;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,9 +20,10 @@ use super::control_tokens::{ControlTokens, RenderedChat};
 use crate::engine::files::{self, MAX_CONFIG_BYTES};
 
 use super::{
-    RunDate, TextError, Tokenizer, contained, content_parts, dialect, filters, python,
-    python_methods,
+    RunDate, TextError, Tokenizer, content_parts, dialect, filters, python, python_methods,
 };
+use budget::Budget;
+use program::Program;
 
 /// Instructions a render may take: a conversation of ten thousand messages takes about a million.
 const FUEL: u64 = 5_000_000;
@@ -64,6 +67,8 @@ impl Default for ChatOptions {
 /// A compiled chat template. Rendering shares nothing between threads.
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    default: Program,
+    tool_use: Option<Program>,
     source: String,
     /// `bos_token`, `eos_token`, ... as variables.
     special_tokens: BTreeMap<String, String>,
@@ -115,27 +120,33 @@ impl ChatTemplate {
             .map_err(|error| TextError::Model(format!("chat template: {error}")))
     }
 
+    /// Whether it may write the date.
+    pub fn shows_date(&self) -> bool {
+        self.source.contains("strftime_now")
+    }
+
     fn compile(
         sources: Vec<(&'static str, String)>,
         special_tokens: BTreeMap<String, String>,
     ) -> Result<Self, String> {
-        let mut environment = environment().map_err(|error| describe(&error))?;
+        let mut programs = BTreeMap::new();
         let mut all = String::new();
         for (name, source) in sources {
-            let translated = dialect::translate(&source);
-            let added = environment.add_template_owned(name, translated);
-            added.map_err(|error| describe(&error))?;
+            let syntax = syntax().map_err(|error| describe(&error))?;
+            let program = Program::compile(dialect::translate(&source), syntax);
+            programs.insert(name, program.map_err(|error| describe(&error))?);
             all.push_str(&source);
         }
-        if environment.get_template(DEFAULT).is_err() {
+        let Some(default) = programs.remove(DEFAULT) else {
             return Err("several chat templates, and none is called `default`".to_string());
-        }
-        let control_tokens = OnceLock::new();
+        };
         Ok(Self {
-            environment,
+            environment: environment(),
+            default,
+            tool_use: programs.remove(TOOL_USE),
             source: all,
             special_tokens,
-            control_tokens,
+            control_tokens: OnceLock::new(),
             takes_content_parts: OnceLock::new(),
         })
     }
@@ -148,19 +159,14 @@ impl ChatTemplate {
     /// much.
     pub fn render(&self, messages: &Value, options: &ChatOptions) -> Result<String, TextError> {
         let context = self.context(messages, options)?;
-        let tool_use = options.tools.as_ref().and(self.environment.get_template(TOOL_USE).ok());
-        let render = || {
-            let mut output = LimitedOutput { bytes: Vec::new() };
-            let template = tool_use.map_or_else(|| self.environment.get_template(DEFAULT), Ok)?;
-            template.render_captured_to(context, &mut output)?;
-            Ok(output.bytes)
-        };
-        // minijinja 3.0.5 panicked on some expressions; that must cost one row, not the run.
-        let bytes = contained::contain(render)
-            .ok_or_else(|| TextError::template("the chat template engine failed on this row"))?
-            .map_err(|error: Error| TextError::template(describe(&error)))?;
-        String::from_utf8(bytes)
-            .map_err(|_| TextError::template("the chat template wrote invalid UTF-8"))
+        let tool_use = options.tools.as_ref().and(self.tool_use.as_ref());
+        let program = tool_use.unwrap_or(&self.default);
+        let text = program.render(&self.environment, context);
+        let text = text.map_err(|error| TextError::template(describe(&error)))?;
+        match text.len() > MAX_OUTPUT {
+            true => Err(TextError::template("the chat template writes more than 16 MiB")),
+            false => Ok(text),
+        }
     }
 
     /// Renders messages for `Tokenizer::encode_chat`. Control tokens in what users wrote are text,
@@ -235,6 +241,7 @@ impl ChatTemplate {
         let now = options.now;
         let strftime_now = Jinja::from_function(move |format: &str| now.strftime(format));
         context.insert("strftime_now", strftime_now);
+        context.insert(budget::BUDGET, Jinja::from_object(Budget::default()));
         Ok(Jinja::from(context))
     }
 }
@@ -279,27 +286,40 @@ fn message_variable(message: &Value) -> Jinja {
     Jinja::from(Serde(fields))
 }
 
-/// transformers' sandbox: its whitespace rules, filters and globals, no loader, and limits.
-fn environment() -> Result<Environment<'static>, Error> {
+/// transformers' whitespace rules.
+fn syntax() -> Result<SyntaxConfig, Error> {
+    SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
+}
+
+/// transformers' sandbox: its filters and globals, no loader, and limits.
+fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
-    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    // Errors would hold the values of variables, and take them out of the thread with their stack.
+    environment.set_debug(false);
     environment.set_fuel(Some(FUEL));
     environment.set_recursion_limit(RECURSION_LIMIT);
     environment.set_unknown_method_callback(python_methods::unknown_method);
     environment.set_formatter(print);
     filters::add_to(&mut environment);
-    Ok(environment)
+    budget::add_to(&mut environment);
+    environment
 }
 
 /// `{{ value }}` as Python's `str(value)`.
-fn print(output: &mut Output, _state: &mut State, value: &Jinja) -> Result<(), Error> {
-    match value.kind() {
-        ValueKind::Undefined => Ok(()),
-        ValueKind::String => output.write_str(value.as_str().unwrap_or_default()),
-        _ => output.write_str(&python::to_str(value)?),
-    }
-    .map_err(|_| Error::new(ErrorKind::WriteFailure, "the output is full"))
+fn print(output: &mut Output, state: &mut State, value: &Jinja) -> Result<(), Error> {
+    let printed = match (value.kind(), value.as_str()) {
+        (ValueKind::Undefined, _) => return Ok(()),
+        (_, Some(text)) => {
+            budget::charge_written(state, text.len())?;
+            output.write_str(text)
+        }
+        _ => {
+            let text = python::to_str(value)?;
+            budget::charge_written(state, text.len())?;
+            output.write_str(&text)
+        }
+    };
+    printed.map_err(|_| Error::new(ErrorKind::WriteFailure, "the output is full"))
 }
 
 /// An error with its causes and the line of the template.
@@ -319,25 +339,6 @@ fn describe(error: &Error) -> String {
         cause = error.source();
     }
     text
-}
-
-/// Takes what a template writes, up to `MAX_OUTPUT`.
-struct LimitedOutput {
-    bytes: Vec<u8>,
-}
-
-impl io::Write for LimitedOutput {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.bytes.len() + bytes.len() > MAX_OUTPUT {
-            return Err(io::Error::other("the chat template writes more than 16 MiB"));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -7,12 +7,17 @@
 //! - `'%s' % x` formats strings; minijinja has the same as a filter, `'%s'|format(x)`. Only for a
 //!   literal on the left and a name or a parenthesis on the right.
 //! - Newlines are `\n`, as jinja2 reads its sources.
+//! - The left operand of `~`, `+` and the like passes through a filter that counts it: minijinja would
+//!   multiply constants while it compiles, without a limit.
 //!
 //! Text, comments, string literals and raw blocks are not touched.
 
 /// The method that slices become. Templates cannot call it themselves: jinja2's sandbox refuses
 /// names that begin with an underscore.
 pub(super) const SLICE_METHOD: &str = "__slice__";
+
+/// The filter that every value passes that an operator makes larger; see `budget`.
+pub(super) const MADE: &str = "__made__";
 
 /// A template that minijinja renders as jinja2 renders `source`.
 pub(super) fn translate(source: &str) -> String {
@@ -114,11 +119,32 @@ fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> &'a str {
                     continue;
                 }
             }
+            '~' | '+' | '-' | '*' | '/' | '%' => {
+                // `**` and `//` are one operator each.
+                let len = 1 + usize::from(matches!(c, '*' | '/') && rest[1..].starts_with(c));
+                if ends_operand(out) && !(open.is_empty() && rest[1..].starts_with(end)) {
+                    out.truncate(out.trim_end().len());
+                    out.push_str(&format!("|{MADE} "));
+                }
+                rest = copy(rest, Some(len), out);
+                continue;
+            }
             _ => {}
         }
         rest = copy(rest, Some(c.len_utf8()), out);
     }
     rest
+}
+
+/// Whether an operator after this text has a left operand, or is a sign.
+fn ends_operand(text: &str) -> bool {
+    let text = text.trim_end();
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let word = &text[text.trim_end_matches(is_word).len()..];
+    let keywords =
+        ["and", "or", "not", "in", "is", "if", "else", "elif", "for", "set", "do", "print"];
+    text.ends_with(|c: char| is_word(c) || matches!(c, ')' | ']' | '}' | '\'' | '"'))
+        && !keywords.contains(&word)
 }
 
 /// `'..' % (a, b)` or `'..' % name` after its literal, as a call of the `format` filter.
@@ -183,9 +209,15 @@ mod tests {
             ("{{ m[a[1:2]|length : -1][0] }}", "{{ m.__slice__(a.__slice__(1,2)|length,-1)[0] }}"),
             ("{{ {'a': [1, 2]}['a'] }}", "{{ {'a': [1, 2]}['a'] }}"),
             ("{{ f({'a': {'b': 1}}) }}x[:]", "{{ f({'a': {'b': 1}}) }}x[:]"),
-            ("{{ 'a' ~ '%s=%d' % ('n', 3) }}", "{{ 'a' ~ '%s=%d'|format('n', 3) }}"),
+            ("{{ 'a' ~ '%s=%d' % ('n', 3) }}", "{{ 'a'|__made__ ~ '%s=%d'|format('n', 3) }}"),
             ("{% if x == '%s' % y.z %}", "{% if x == '%s'|format(y.z) %}"),
-            ("{{ '[1:2] \\' }}' ~ m[:2] }}", "{{ '[1:2] \\' }}' ~ m.__slice__(none,2) }}"),
+            ("{{ '[1:2] \\' }}' ~ m[:2] }}", "{{ '[1:2] \\' }}'|__made__ ~ m.__slice__(none,2) }}"),
+            ("{{- a+-b -}}{{ f(*c, **d) }}", "{{- a|__made__ +-b -}}{{ f(*c, **d) }}"),
+            ("{% if not -1 // (2) %}", "{% if not -1|__made__ // (2) %}"),
+            (
+                "{%+ set x = [1] * y['z'] ** 2 +%}",
+                "{%+ set x = [1]|__made__ * y['z']|__made__ ** 2 +%}",
+            ),
         ];
         for (source, expected) in cases {
             assert_eq!(translate(source), expected);

@@ -1,29 +1,68 @@
 //! Filters, tests and functions of jinja2 that minijinja lacks or reads otherwise.
 
-use minijinja::value::{Kwargs, ValueKind};
+use std::fmt::Write;
+
+use minijinja::filters as builtin;
+use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
+use super::chat_template::budget::{self, BoundedText};
 use super::{python, python_methods};
+
+/// Registers filters twice: under another name, and under their own what counts their arguments and
+/// their results and calls them.
+macro_rules! counted {
+    ($environment:ident: $($name:literal => $filter:expr),+) => {$(
+        $environment.add_filter(concat!("__", $name), $filter);
+        $environment.add_filter($name, |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+            budget::filtered(state, $name, concat!("__", $name), args.into_values())
+        });
+    )+};
+}
 
 /// Gives an environment what transformers' sandbox has.
 pub(super) fn add_to(environment: &mut Environment<'static>) {
-    environment.add_filter("tojson", python::tojson);
-    environment.add_filter("trim", trim);
-    environment.add_filter("length", length);
-    environment.add_filter("count", length);
-    environment.add_filter("items", items);
-    environment.add_filter("string", |value: &Value| python::to_str(value));
-    environment.add_filter("join", join);
-    environment.add_filter("sort", sort);
-    environment.add_filter("truncate", truncate);
-    environment.add_filter("wordcount", |text: &str| {
-        text.split(|c: char| !c.is_alphanumeric() && c != '_')
-            .filter(|word| !word.is_empty())
-            .count()
-    });
-    environment.add_filter("center", |text: &str, width: Option<usize>| {
-        python_methods::pad(text, "center", &[Value::from(width.unwrap_or(80))])
-    });
+    counted!(environment:
+        "tojson" => python::tojson,
+        "trim" => trim,
+        "length" => length,
+        "count" => length,
+        "items" => items,
+        "string" => |value: &Value| python::to_str(value),
+        "join" => join,
+        "sort" => sort,
+        "truncate" => truncate,
+        "wordcount" => word_count,
+        "center" => center,
+        "pprint" => |value: &Value| python::to_str(value),
+        "upper" => builtin::upper,
+        "lower" => builtin::lower,
+        "title" => builtin::title,
+        "capitalize" => builtin::capitalize,
+        "escape" => builtin::escape,
+        "e" => builtin::escape,
+        "replace" => builtin::replace,
+        "indent" => builtin::indent,
+        "format" => builtin::format,
+        "split" => builtin::split,
+        "lines" => builtin::lines,
+        "reverse" => builtin::reverse,
+        "round" => builtin::round,
+        "list" => builtin::list,
+        "batch" => builtin::batch,
+        "slice" => builtin::slice,
+        "sum" => builtin::sum,
+        "select" => builtin::select,
+        "reject" => builtin::reject,
+        "selectattr" => builtin::selectattr,
+        "rejectattr" => builtin::rejectattr,
+        "map" => builtin::map,
+        "groupby" => builtin::groupby,
+        "unique" => builtin::unique,
+        "dictsort" => builtin::dictsort,
+        "chain" => builtin::chain,
+        "zip" => builtin::zip
+    );
     environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message.to_string()))
     });
@@ -66,16 +105,37 @@ fn join(value: &Value, with: Option<&str>, kwargs: Kwargs) -> Result<String, Err
     let with = with.or(kwargs.get("d")?).unwrap_or_default();
     let attribute: Option<String> = kwargs.get("attribute")?;
     kwargs.assert_all_used()?;
-    let mut out = String::new();
+    joined(value, with, attribute.as_deref())
+}
+
+/// The items of a list as one text.
+pub(super) fn joined(value: &Value, with: &str, attribute: Option<&str>) -> Result<String, Error> {
+    let mut out = BoundedText::default();
+    let mut result = Ok(());
     for (index, item) in value.try_iter()?.enumerate() {
-        out.push_str(if index > 0 { with } else { "" });
-        let item = match &attribute {
+        let item = match attribute {
             Some(attribute) => item.get_attr(attribute)?,
             None => item,
         };
-        out.push_str(&python::to_str(&item)?);
+        let with = if index > 0 { with } else { "" };
+        result = match item.as_str() {
+            Some(text) => write!(out, "{with}{text}"),
+            None => write!(out, "{with}{}", python::to_str(&item)?),
+        };
+        if result.is_err() {
+            break;
+        }
     }
-    Ok(out)
+    out.written(result)
+}
+
+fn word_count(text: &str) -> usize {
+    let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+    words.filter(|word| !word.is_empty()).count()
+}
+
+fn center(text: &str, width: Option<usize>) -> Result<Value, Error> {
+    python_methods::pad(text, "center", &[Value::from(width.unwrap_or(80))])
 }
 
 /// `sort(attribute=0)`: minijinja takes only names.

@@ -10,11 +10,13 @@ mod dialect;
 mod filters;
 mod python;
 mod python_methods;
+mod regex_guard;
 mod run_date;
 mod split_regex;
 mod stop;
 mod tokenizer;
 mod tokenizer_files;
+mod tokenizer_limits;
 
 pub use chat_template::{ChatOptions, ChatTemplate};
 pub use contained::is_contained;
@@ -26,6 +28,8 @@ pub use tokenizer::Tokenizer;
 
 use std::fmt;
 use std::path::Path;
+
+use crate::engine::files::one_line;
 
 /// Why text could not be handled: a fault of the model's files, or of one row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +47,7 @@ pub enum TextError {
 
 impl TextError {
     fn file(path: &Path, message: impl fmt::Display) -> Self {
-        TextError::Model(format!("{}: {message}", path.display()))
+        TextError::Model(format!("{}: {}", path.display(), one_line(&message.to_string())))
     }
 
     fn template(message: impl Into<String>) -> Self {
@@ -55,6 +59,11 @@ impl TextError {
             code: "tokenize",
             message: format!("the text cannot be tokenized: {message}"),
         }
+    }
+
+    /// The tokenizers crate panicked.
+    fn tokenizer_failed() -> Self {
+        Self::tokenize("the tokenizer failed on it")
     }
 }
 

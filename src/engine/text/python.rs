@@ -6,6 +6,8 @@ use std::fmt::Write;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
+use super::chat_template::budget::{BoundedText, MAX_TEXT};
+
 /// Python's `str.isspace` characters: Unicode white space and the four separators of ASCII.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
@@ -43,12 +45,31 @@ pub(super) fn to_str(value: &Value) -> Result<String, Error> {
     let mut out = String::new();
     match value.kind() {
         ValueKind::Seq | ValueKind::Map => repr(value, &mut out)?,
-        _ => out = value.to_string(),
+        _ => out = written(format_args!("{value}"))?,
     }
     Ok(out)
 }
 
+/// What `write!` makes of a value, if it is not too much.
+fn written(what: std::fmt::Arguments<'_>) -> Result<String, Error> {
+    let mut text = BoundedText::default();
+    let result = text.write_fmt(what);
+    text.written(result)
+}
+
+fn check_len(out: &str) -> Result<(), Error> {
+    match out.len() > MAX_TEXT {
+        true => Err(Error::new(
+            ErrorKind::InvalidOperation,
+            "the chat template makes a text of more than 16 MiB",
+        )),
+        false => Ok(()),
+    }
+}
+
 fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
+    // Lists may hold one long text many times.
+    check_len(out)?;
     match value.kind() {
         ValueKind::String => string_repr(value.as_str().unwrap_or_default(), out),
         ValueKind::Number => out.push_str(&to_str(value)?),
@@ -70,14 +91,27 @@ fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
             }
             out.push(']');
         }
-        _ => out.push_str(&format!("{value:?}")),
+        _ => out.push_str(&written(format_args!("{value:?}"))?),
     }
     Ok(())
 }
 
 /// Lists and dicts, not tuples, namespaces and the like, which write themselves.
 fn is_plain(value: &Value) -> bool {
-    format!("{value:?}").starts_with(['[', '{'])
+    let mut first = First(None);
+    // It writes no more than is needed, which it says by an error.
+    let _ = write!(first, "{value:?}");
+    matches!(first.0, Some('[' | '{'))
+}
+
+/// The first character of what is written.
+struct First(Option<char>);
+
+impl Write for First {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.0 = text.chars().next();
+        if self.0.is_some() { Err(std::fmt::Error) } else { Ok(()) }
+    }
 }
 
 fn string_repr(text: &str, out: &mut String) {
@@ -166,6 +200,7 @@ const MAX_DEPTH: usize = 200;
 
 impl Dumps {
     fn value(&mut self, value: &Value) -> Result<(), Error> {
+        check_len(&self.out)?;
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
             ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),

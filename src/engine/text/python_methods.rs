@@ -3,11 +3,25 @@
 use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 
+use super::chat_template::budget;
 use super::dialect::SLICE_METHOD;
+use super::filters;
 use super::python::is_space;
 
 /// What templates call on values that minijinja gives no methods.
 pub(super) fn unknown_method(
+    state: &mut State,
+    value: &Value,
+    method: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
+    let all: Vec<Value> = [value].into_iter().chain(args).cloned().collect();
+    budget::check_call(state, method, &all)?;
+    let result = method_of(state, value, method, args)?;
+    budget::nested(state, budget::made(state, result)?)
+}
+
+fn method_of(
     state: &mut State,
     value: &Value,
     method: &str,
@@ -66,6 +80,10 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Valu
             let (keep, kwargs): (Option<bool>, Kwargs) = from_args(args)?;
             let keep = keep.or(kwargs.get("keepends")?).unwrap_or(false);
             Value::from(split_lines(text, keep).into_iter().map(Value::from).collect::<Vec<_>>())
+        }
+        "join" => {
+            let (items,): (&Value,) = from_args(args)?;
+            filters::joined(items, text, None)?.into()
         }
         "index" | "rindex" => {
             let (what,): (&str,) = from_args(args)?;

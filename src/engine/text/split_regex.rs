@@ -18,8 +18,10 @@ use tokenizers::pipeline::{
     PipelineTokenizer,
 };
 use tokenizers::pre_tokenizers::sequence::PipelineSequence;
-use tokenizers::pre_tokenizers::split::{Search, Split};
+use tokenizers::pre_tokenizers::split::{Search, Split, SplitPattern};
 use tokenizers::tokenizer::SplitDelimiterBehavior;
+
+use super::regex_guard::RegexGuard;
 
 /// A tokenizer from a canonical `tokenizer.json`.
 pub(super) fn load(json: &Value) -> Result<PipelineTokenizer, String> {
@@ -27,6 +29,50 @@ pub(super) fn load(json: &Value) -> Result<PipelineTokenizer, String> {
     match compile(tokenizer.get_pre_tokenizer())? {
         None => Ok(tokenizer),
         Some(pre_tokenizer) => rebuild(&tokenizer, pre_tokenizer, &json["normalizer"]),
+    }
+}
+
+/// A guard for the regexes that the tokenizer runs by fancy-regex.
+pub(super) fn guard(tokenizer: &PipelineTokenizer, json: &Value) -> Result<RegexGuard, String> {
+    let mut guard = RegexGuard::default();
+    let mut normalizers = Vec::new();
+    // Of others than these the guard sees the text as it was: none of them makes long runs.
+    let is_known = read_normalizer(&json["normalizer"], &mut normalizers).is_ok();
+    let patterns = regexes_of_normalizers(&json["normalizer"]);
+    for normalizer in normalizers.into_iter().filter(|_| is_known) {
+        if let PipelineNormalizer::Replace(replace) = &normalizer
+            && let ReplacePattern::Regex(pattern) = replace.pattern()
+        {
+            guard.push_regex(pattern)?;
+        }
+        guard.push_normalizer(normalizer);
+    }
+    if !is_known {
+        patterns.iter().try_for_each(|pattern| guard.push_regex(pattern))?;
+    }
+    push_splits(tokenizer.get_pre_tokenizer(), &mut guard)?;
+    Ok(guard)
+}
+
+fn regexes_of_normalizers(json: &Value) -> Vec<&str> {
+    let members = json["normalizers"].as_array().into_iter().flatten();
+    let own = json["pattern"]["Regex"].as_str();
+    own.into_iter().chain(members.flat_map(regexes_of_normalizers)).collect()
+}
+
+fn push_splits(pre_tokenizer: &PipelinePreTokenizer, guard: &mut RegexGuard) -> Result<(), String> {
+    match pre_tokenizer {
+        PipelinePreTokenizer::Split(split) => match (&split.search, &split.pattern) {
+            (Search::Regex(_), SplitPattern::Regex(pattern)) if !is_native(split) => {
+                guard.push_regex(pattern)
+            }
+            _ => Ok(()),
+        },
+        PipelinePreTokenizer::Sequence(sequence) if !sequence.is_deepseek() => {
+            let mut members = sequence.pre_tokenizers().iter();
+            members.try_for_each(|member| push_splits(member, guard))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -54,10 +100,13 @@ fn compile(pre_tokenizer: &PipelinePreTokenizer) -> Result<Option<PipelinePreTok
 }
 
 fn needs_regex(split: &Split) -> bool {
-    let native = split.grammar().is_some()
-        && split.behavior == SplitDelimiterBehavior::Isolated
-        && !split.invert;
-    matches!(split.search, Search::Unavailable) && !native
+    matches!(split.search, Search::Unavailable) && !is_native(split)
+}
+
+/// Whether a hand-written splitter runs in place of the regex.
+fn is_native(split: &Split) -> bool {
+    let isolates = split.behavior == SplitDelimiterBehavior::Isolated && !split.invert;
+    split.grammar().is_some() && isolates
 }
 
 fn rebuild(

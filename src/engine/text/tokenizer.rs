@@ -7,12 +7,17 @@ use serde_json::Value;
 use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineTokenizer};
 
 use super::control_tokens::{self, RenderedChat};
+use super::regex_guard::RegexGuard;
 use super::tokenizer_files::{TokenizerFiles, id_of_token};
-use super::{TextError, split_regex};
+use super::tokenizer_limits::{self, Growth};
+use super::{TextError, contained, split_regex};
 
 /// A model's tokenizer. Immutable; share it by `Arc`.
 pub struct Tokenizer {
     inner: PipelineTokenizer,
+    /// What its normalizers and regexes may make of a text.
+    growth: Growth,
+    regex_guard: RegexGuard,
     /// Contents of all added tokens, special or not.
     added_tokens: BTreeMap<String, u32>,
     /// Special ones among them: left out by `skip_special_tokens`.
@@ -43,7 +48,7 @@ impl Tokenizer {
     /// # Errors
     /// As `from_dir`.
     pub fn from_bytes(json: &[u8], config: Option<&Value>) -> Result<Self, TextError> {
-        let error = |text: String| TextError::Model(format!("tokenizer.json: {text}"));
+        let error = |text: String| TextError::file(Path::new("tokenizer.json"), text);
         let tokenizer = serde_json::from_slice(json).map_err(|e| error(e.to_string()))?;
         let empty = Value::Object(serde_json::Map::new());
         let files = TokenizerFiles::complete(tokenizer, config.unwrap_or(&empty)).map_err(error)?;
@@ -51,7 +56,13 @@ impl Tokenizer {
     }
 
     fn build(files: TokenizerFiles) -> Result<Self, String> {
+        let built = contained::contain(|| Self::build_uncontained(files));
+        built.unwrap_or_else(|| Err("the tokenizers library failed on it".to_string()))
+    }
+
+    fn build_uncontained(files: TokenizerFiles) -> Result<Self, String> {
         let TokenizerFiles { mut tokenizer, special_tokens } = files;
+        let growth = tokenizer_limits::check(&tokenizer)?;
         let id_of = |token: &str| id_of_token(&tokenizer, token);
         let named = |name: &str| special_tokens.get(name).and_then(|token| id_of(token));
         let (bos_token_id, eos_token_id) = (named("bos_token"), named("eos_token"));
@@ -90,8 +101,11 @@ impl Tokenizer {
         if let Some(text) = misnumbered(&inner, &added_tokens) {
             return Err(format!("added token {text:?} cannot have the id the file gives it"));
         }
+        let regex_guard = split_regex::guard(&inner, &tokenizer)?;
         let mut tokenizer = Self {
             inner,
+            growth,
+            regex_guard,
             added_tokens,
             special_ids,
             special_tokens,
@@ -127,9 +141,18 @@ impl Tokenizer {
             padding: Override::Off,
             truncation: Override::Off,
         };
-        let mut tokens: Vec<PipelineToken> = Vec::with_capacity(text.len() / 4 + 2);
-        self.inner.encode_into(text, &options, &mut tokens).map_err(TextError::tokenize)?;
-        Ok(tokens.into_iter().map(PipelineToken::id).collect())
+        if !self.growth.allows(text) {
+            return Err(TextError::tokenize(
+                "the tokenizer's normalizers make it larger than 1 GiB",
+            ));
+        }
+        let encode = || {
+            self.regex_guard.check(text).map_err(TextError::tokenize)?;
+            let mut tokens: Vec<PipelineToken> = Vec::with_capacity(text.len() / 4 + 2);
+            self.inner.encode_into(text, &options, &mut tokens).map_err(TextError::tokenize)?;
+            Ok(tokens.into_iter().map(PipelineToken::id).collect())
+        };
+        contained::contain(encode).unwrap_or_else(|| Err(TextError::tokenizer_failed()))
     }
 
     /// Ids of a rendered chat: control tokens that the template wrote are control tokens, those
@@ -149,10 +172,15 @@ impl Tokenizer {
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String, TextError> {
         let error = |error| TextError::tokenize(format!("decoding: {error}"));
         if !skip_special_tokens || !ids.iter().any(|&id| self.is_special(id)) {
-            return self.inner.decode(ids, false).map_err(error);
+            return self.decode_contained(ids)?.map_err(error);
         }
         let kept: Vec<u32> = ids.iter().copied().filter(|&id| !self.is_special(id)).collect();
-        self.inner.decode(&kept, false).map_err(error)
+        self.decode_contained(&kept)?.map_err(error)
+    }
+
+    fn decode_contained(&self, ids: &[u32]) -> Result<tokenizers::Result<String>, TextError> {
+        let decoded = contained::contain(|| self.inner.decode(ids, false));
+        decoded.ok_or_else(TextError::tokenizer_failed)
     }
 
     /// vLLM's `decoded_token`: the text of one token, its SentencePiece space included.

@@ -16,12 +16,12 @@ fn parse(input: &str, lines: BatchLines) -> Vec<Result<Row, BadRow>> {
     let mut records = Records::open(input, InputFormat::Jsonl, 1 << 20).expect("text");
     let options = RowOptions { lines, ..RowOptions::default() };
     let mut parser = RowParser::new(&mut records, &options).expect("a shape");
-    let mut parse = |record| parser.parse(record).expect("a shape");
-    records.map(|record| parse(record.expect("in memory"))).collect()
+    let rows = records.map(|record| parser.parse(record?));
+    rows.collect::<Result<_, _>>().expect("a shape")
 }
 
-fn one(input: &str) -> Result<Row, BadRow> {
-    parse(input, BatchLines::Own).pop().expect("a row")
+fn one(input: &str) -> Result<Row, Box<BadRow>> {
+    parse(input, BatchLines::Own).pop().expect("a row").map_err(Box::new)
 }
 
 fn chat(body: &str) -> String {
@@ -200,6 +200,39 @@ fn requests_that_cannot_be_honoured_are_refused_by_name() {
     }
 }
 
+/// Rows with code, parameter and a part of the message.
+fn check_refused(cases: &[(String, &str, &str, &str)]) {
+    for (row, code, param, message) in cases {
+        let found = refused(row);
+        assert_eq!((found.0, found.1), (*code, Some(*param)), "{row}: {}", found.2);
+        assert!(found.2.contains(message), "{row}: {}", found.2);
+    }
+}
+
+#[test]
+fn wrong_requests_of_anthropic_name_what_is_wrong() {
+    check_refused(&[
+        (
+            message("").replace(r#""hi""#, r#"[{"type":"image","source":{}}]"#),
+            "invalid_prompt",
+            "messages",
+            "has a part of type 'image': only text is supported",
+        ),
+        (
+            message(r#","system":[{"type":"document"}]"#),
+            "invalid_prompt",
+            "system",
+            "a block of type 'document': only text is supported",
+        ),
+        (
+            message(r#","stop_sequences":"x""#),
+            "invalid_parameter",
+            "stop_sequences",
+            "expected a list of strings",
+        ),
+    ]);
+}
+
 #[test]
 fn wrong_requests_name_what_is_wrong() {
     let prompt = |prompt: &str| completions(&format!(r#""prompt":{prompt}"#));
@@ -247,30 +280,8 @@ fn wrong_requests_name_what_is_wrong() {
             "messages",
             "body.messages: there is no message to answer",
         ),
-        (
-            message("").replace(r#""hi""#, r#"[{"type":"image","source":{}}]"#),
-            "invalid_prompt",
-            "messages",
-            "has a part of type 'image': only text is supported",
-        ),
-        (
-            message(r#","system":[{"type":"document"}]"#),
-            "invalid_prompt",
-            "system",
-            "a block of type 'document': only text is supported",
-        ),
-        (
-            message(r#","stop_sequences":"x""#),
-            "invalid_parameter",
-            "stop_sequences",
-            "expected a list of strings",
-        ),
     ];
-    for (row, code, param, message) in cases {
-        let found = refused(&row);
-        assert_eq!((found.0, found.1), (code, Some(param)), "{row}: {}", found.2);
-        assert!(found.2.contains(message), "{row}: {}", found.2);
-    }
+    check_refused(&cases);
     let other = refused(r#"{"custom_id":"a","prompt":"p"}"#);
     let message = "expected OpenAI batch requests as in the first row, found `prompt` text";
     assert_eq!((other.0, other.2.as_str()), ("row_shape", message));

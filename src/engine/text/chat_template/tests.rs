@@ -34,7 +34,8 @@ fn hostile_templates_end_with_an_error() {
         let start = std::time::Instant::now();
         let result = render(source);
         assert!(result.is_err(), "{source}: {:.80}", result.unwrap_or_default());
-        assert!(start.elapsed().as_secs() < 2, "{source} took {:?}", start.elapsed());
+        // That it ends is the point, not how fast: the machine may be busy.
+        assert!(start.elapsed().as_secs() < 60, "{source} took {:?}", start.elapsed());
     }
 }
 

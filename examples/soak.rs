@@ -1,0 +1,27 @@
+//! The program with an engine that computes nothing: a hash takes the place of the model
+//! (`SimulatedExecutor`). Everything else is as it is: reading, tokenizing, scheduling, journal,
+//! order, output. `scripts/soak-rows` feeds it millions of rows and watches its memory.
+//!
+//!     cargo run --release --example soak -- run --model testdata/demo -i rows.jsonl -o out.jsonl
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use vllm_batch::cli;
+use vllm_batch::cli::config::RunConfig;
+use vllm_batch::cli::console::Console;
+use vllm_batch::cli::error::CliError;
+use vllm_batch::cli::model::{Folders, Loaded};
+use vllm_batch::engine::Engine;
+
+fn main() -> ExitCode {
+    cli::main_with(&load).into()
+}
+
+fn load(config: &RunConfig, folders: &Folders, _console: &Console) -> Result<Loaded, CliError> {
+    let mut engine_config = config.engine.clone();
+    engine_config.model.model_dir = folders.model.clone();
+    let loading = Instant::now();
+    let engine = Engine::simulated(&engine_config)?;
+    Ok(Loaded { engine, model_dir: folders.model.clone(), load_time: loading.elapsed() })
+}
