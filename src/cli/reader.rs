@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use self::csv::CsvRecords;
-use self::decompress::{Codec, Decoder};
+pub use self::decompress::{Codec, Decoder};
 use self::lines::Lines;
 use super::compress::Compression;
 use super::row_error::{RowError, code};

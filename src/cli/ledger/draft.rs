@@ -13,6 +13,7 @@ use super::record::Header;
 use super::recovered::Recovered;
 use super::spill::Spill;
 use super::{Book, Ledger};
+use crate::cli::fingerprint::Fingerprint;
 use crate::cli::meta::Meta;
 use crate::cli::storage::{Access, Storage, StoredFile, identity, read_at_most};
 
@@ -259,12 +260,17 @@ impl Draft {
         self.journal.as_ref().map(LockedJournal::path)
     }
 
-    /// The output alone, for rows that come in order and need no journal; and the lock on it.
+    /// The output alone, for rows that come in order and can be had again; and the lock on it.
+    /// What a journal with the fingerprint `own` began may be begun again.
     ///
     /// # Errors
-    /// There is an output, or one of an unfinished run.
-    pub fn into_output(self) -> Result<(Output, Option<LockedJournal>), LedgerError> {
+    /// There is an output, or one of another unfinished run.
+    pub fn into_output(
+        self,
+        own: &Fingerprint,
+    ) -> Result<(Output, Option<LockedJournal>), LedgerError> {
         let Self { storage, path, stream, journal, found, complete, .. } = self;
+        let found = found.filter(|found| found.header.fingerprint != *own);
         match (stream, path) {
             (Some(stream), _) => Ok((Output::to_stream(stream), journal)),
             (None, Some(path)) if complete.is_some() => Err(LedgerError::Exists(path)),

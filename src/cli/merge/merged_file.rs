@@ -1,26 +1,41 @@
 //! `MergedFile`: where the joined rows go: `FILE.part`, then `FILE`, then `FILE.meta.json`.
+//!
+//! Meanwhile `FILE.journal` keeps other runs out. It has no rows, only a header by which the next
+//! merge knows that the part is of a merge and may be begun again: its rows are in the shards.
 
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::shard_set::ShardFile;
+use crate::cli::compress::Compression;
+use crate::cli::config::now;
 use crate::cli::error::CliError;
+use crate::cli::fingerprint::Fingerprint;
 use crate::cli::ledger::draft::side_file_of;
-use crate::cli::ledger::journal::LockedJournal;
-use crate::cli::ledger::output::{Output, part_of, publish_text};
+use crate::cli::ledger::journal::{Journal, LockedJournal};
+use crate::cli::ledger::output::{Output, publish_text, with_suffix};
+use crate::cli::ledger::record::{Header, Kind, Record};
 use crate::cli::ledger::{Draft, LedgerError, LedgerOptions};
 use crate::cli::meta::{FileFacts, Meta};
-use crate::cli::storage::{Disk, Storage};
+use crate::cli::storage::{Disk, Storage, identity};
 
 /// The joined rows on their way to the disk.
 pub struct MergedFile {
     path: PathBuf,
     output: Output,
-    /// Keeps other runs out.
-    _lock: Option<LockedJournal>,
+    lock: Lock,
+}
+
+/// What keeps other runs out.
+enum Lock {
+    /// Nothing: a device.
+    None,
+    /// With `--overwrite`: what is there stays until the output is complete.
+    Bare(LockedJournal),
+    /// Of a merge.
+    Marked(Journal),
 }
 
 impl MergedFile {
@@ -29,20 +44,38 @@ impl MergedFile {
     /// # Errors
     /// It would replace a shard, exists, or cannot be created.
     pub fn create(path: &Path, shards: &[ShardFile], overwrite: bool) -> Result<Self, CliError> {
-        let part = part_of(path);
-        let ours: Vec<_> = [path, &part].into_iter().filter_map(identity).collect();
-        let replaced = shards
-            .iter()
-            .find(|shard| identity(&shard.path).is_some_and(|identity| ours.contains(&identity)));
-        if let Some(shard) = replaced {
+        let suffixes = [".part", ".journal", ".meta.json", ".meta.json.part"];
+        let beside = suffixes.map(|suffix| with_suffix(path, suffix));
+        let names = beside.iter().map(PathBuf::as_path).chain([path]);
+        let ours: Vec<_> = names.filter_map(identity_of).collect();
+        let is_ours = |path: &Path| identity_of(path).is_some_and(|found| ours.contains(&found));
+        if let Some(shard) = shards.iter().find(|shard| is_ours(&shard.path)) {
             let message = format!("{} is a shard: the output would replace it", shard.name());
             return Err(CliError::refused("output", message).help("choose another --out"));
         }
+        Self::open(path, overwrite).map_err(CliError::from_output)
+    }
+
+    fn open(path: &Path, overwrite: bool) -> Result<Self, LedgerError> {
         let out = Some(path.to_owned());
         let options = LedgerOptions { out, overwrite, ..LedgerOptions::default() };
-        let draft = Draft::open(Arc::new(Disk), options).and_then(Draft::into_output);
-        let (output, lock) = draft.map_err(CliError::from_output)?;
-        Ok(Self { path: path.to_owned(), output, _lock: lock })
+        let header = Header { started: now(), replaces: false, fingerprint: of_merges() };
+        let draft = Draft::open(Arc::new(Disk), options)?;
+        // A link stays a link.
+        let path = draft.path().unwrap_or(path).to_owned();
+        let (output, lock) = draft.into_output(&header.fingerprint)?;
+        let lock = match lock {
+            None => Lock::None,
+            Some(lock) if overwrite => Lock::Bare(lock),
+            // There is no output, no other run's journal, and no part but that of a merge.
+            Some(lock) => Lock::Marked(lock.create(&header)?),
+        };
+        Ok(Self { path, output, lock })
+    }
+
+    /// How the rows are compressed: as the output's name says.
+    pub fn compression(&self) -> Compression {
+        Compression::from_path(&self.path)
     }
 
     /// Takes a header, before the first row.
@@ -76,35 +109,57 @@ impl MergedFile {
     /// # Errors
     /// The disk fails.
     pub fn finish(self, meta: &Meta) -> Result<(), CliError> {
-        if self.output.part().is_none() {
-            return Ok(());
+        self.publish(&meta.text()).map_err(CliError::from_output_midway)
+    }
+
+    fn publish(mut self, text: &str) -> Result<(), LedgerError> {
+        if let Lock::Marked(journal) = &mut self.lock {
+            // Whoever comes next does the rest, if this process does not come to it.
+            journal.append(&Record::mark(Kind::End, text.as_bytes()))?;
+            journal.sync()?;
         }
-        let side_file = side_file_of(&self.path);
-        let finish = || {
+        if self.output.part().is_some() {
+            let side_file = side_file_of(&self.path);
             // A side file beside bytes of which it does not tell is worse than none.
-            match Disk.remove(&side_file) {
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    let action = format!("remove {}", side_file.display());
-                    return Err(LedgerError::of(action, error));
-                }
-                _ => {}
-            }
+            remove_if_there(&side_file)?;
             self.output.publish()?;
-            publish_text(&Disk, &meta.text(), &side_file)
-        };
-        finish().map_err(CliError::from_output_midway)
+            publish_text(&Disk, text, &side_file)?;
+        }
+        match self.lock {
+            Lock::None => Ok(()),
+            // It may be that of a run whose output this one replaces.
+            Lock::Bare(journal) => remove_if_there(journal.path()),
+            Lock::Marked(journal) => journal.remove(),
+        }
     }
 
     /// Removes what was written. What an earlier run left stays if nothing has replaced it.
     pub fn abandon(self) {
-        if let Some(part) = self.output.part().filter(|_| self.output.has_begun()) {
+        let is_of_merge = matches!(self.lock, Lock::Marked(_));
+        if let Some(part) = self.output.part().filter(|_| self.output.has_begun() || is_of_merge) {
             let _ = fs::remove_file(part);
+        }
+        if let Lock::Marked(journal) = self.lock {
+            let _ = journal.remove();
         }
     }
 }
 
+/// What is in the journal of a merge. A run has another version, and says so.
+fn of_merges() -> Fingerprint {
+    Fingerprint::new([("version".to_owned(), "a merge of shards".to_owned())].into())
+}
+
+fn remove_if_there(path: &Path) -> Result<(), LedgerError> {
+    match Disk.remove(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(LedgerError::of(format!("remove {}", path.display()), error))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What tells one file from another, whatever its names.
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    let found = fs::metadata(path).ok()?;
-    Some((found.dev(), found.ino()))
+fn identity_of(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|found| identity(&found))
 }

@@ -1,5 +1,6 @@
 //! `merge`: the outputs of all shards of a run become the output that one run writes, row by row
-//! in the order of the input. Rows are bytes here: nothing looks into them.
+//! in the order of the input. Rows are bytes here: nothing looks into them. Shards and output may be
+//! compressed, each as it is named: members are cut where one run cuts them.
 
 mod merged_file;
 mod shard_meta;
@@ -9,6 +10,7 @@ mod shard_set;
 use std::path::Path;
 
 use super::args::MergeArgs;
+use super::compress::Compression;
 use super::console::Console;
 use super::error::CliError;
 use super::exit::Exit;
@@ -39,7 +41,8 @@ pub fn run(args: &MergeArgs, console: &Console) -> Result<Exit, CliError> {
         }
     };
     let hash = written.blake3.clone();
-    output.finish(&merged_meta(&set, written))?;
+    let meta = merged_meta(&set, written, output.compression());
+    output.finish(&meta)?;
     let (rows, shards, out) = (set.num_rows, set.files.len(), args.out.display());
     let parts = format!("{rows} rows of {shards} shard{}", if shards == 1 { "" } else { "s" });
     console.note(&match args.verify {
@@ -91,7 +94,7 @@ fn read_header(readers: &mut [ShardReader<'_>]) -> Result<Vec<u8>, CliError> {
 }
 
 /// The side file that one run would have left, of what the shards' say.
-fn merged_meta(set: &ShardSet, output: FileFacts) -> Meta {
+fn merged_meta(set: &ShardSet, output: FileFacts, compression: Compression) -> Meta {
     let metas = || set.files.iter().map(|file| &file.meta);
     let mut rows = RowCounts::default();
     let mut tokens = TokenCounts::default();
@@ -120,6 +123,7 @@ fn merged_meta(set: &ShardSet, output: FileFacts) -> Meta {
         rows,
         tokens,
         output,
+        compression: compression.name().to_owned(),
         shard: Shard::default(),
         ..first.clone()
     }

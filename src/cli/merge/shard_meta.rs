@@ -19,7 +19,14 @@ const MAX_BYTES: u64 = 16 << 20;
 /// # Errors
 /// It is missing, no such file, or of another layout.
 pub fn read_meta(output: &Path) -> Result<Meta, CliError> {
-    let path = side_file_of(output);
+    let mut path = side_file_of(output);
+    // A run follows a link, so its side file is beside the file that the link names.
+    if output.is_symlink()
+        && !path.exists()
+        && let Ok(output) = std::fs::canonicalize(output)
+    {
+        path = side_file_of(&output);
+    }
     let unreadable = |error: std::io::Error| match error.kind() {
         ErrorKind::NotFound => {
             let message = format!("{} has no {}", output.display(), path.display());

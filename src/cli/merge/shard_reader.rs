@@ -1,13 +1,14 @@
-//! `ShardReader`: the records of one shard as bytes, passed on in pieces, and hashed as they are
-//! read: what is verified is what is merged.
+//! `ShardReader`: the records of one shard as bytes, passed on in pieces. The file is hashed as it is
+//! read, before it is decompressed: what is verified is what is merged.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::shard_set::ShardFile;
 use crate::cli::error::CliError;
 use crate::cli::meta::FileFormat;
-use crate::cli::reader::MAX_LINE;
+use crate::cli::reader::{Decoder, MAX_LINE};
 
 /// Read at once. There are as many buffers as shards.
 const BUFFER: usize = 64 << 10;
@@ -15,10 +16,17 @@ const BUFFER: usize = 64 << 10;
 /// One shard, from its first record to its last.
 pub struct ShardReader<'a> {
     file: &'a ShardFile,
-    input: BufReader<Hashed<File>>,
+    /// Its records.
+    input: BufReader<Box<dyn Read + Send>>,
+    /// What they come from.
+    raw: RawFile,
     has_quotes: bool,
     rows: u64,
 }
+
+/// The bytes on the disk. A decoder keeps what it reads from, so this is shared with it.
+#[derive(Clone)]
+struct RawFile(Arc<Mutex<Hashed<File>>>);
 
 /// A reader that hashes what passes through it.
 struct Hashed<R> {
@@ -33,6 +41,27 @@ impl<R: Read> Read for Hashed<R> {
             hasher.update(&buffer[..count]);
         }
         Ok(count)
+    }
+}
+
+impl RawFile {
+    fn lock(&self) -> MutexGuard<'_, Hashed<File>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hash of the whole file, where it is wanted. A decoder may leave bytes behind what it needs.
+    fn finish(&self) -> io::Result<Option<blake3::Hash>> {
+        let mut file = self.lock();
+        if file.hasher.is_some() {
+            io::copy(&mut *file, &mut io::sink())?;
+        }
+        Ok(file.hasher.as_ref().map(blake3::Hasher::finalize))
+    }
+}
+
+impl Read for RawFile {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.lock().read(buffer)
     }
 }
 
@@ -53,11 +82,18 @@ impl<'a> ShardReader<'a> {
     /// # Errors
     /// It cannot be opened.
     pub fn open(file: &'a ShardFile, verify: bool) -> Result<Self, CliError> {
-        let inner = File::open(&file.path).map_err(|error| unreadable(file, &error))?;
+        let failed = |error| unreadable(file, &error);
+        let inner = File::open(&file.path).map_err(failed)?;
         let hasher = verify.then(blake3::Hasher::new);
-        let input = BufReader::with_capacity(BUFFER, Hashed { inner, hasher });
+        let raw = RawFile(Arc::new(Mutex::new(Hashed { inner, hasher })));
+        let input = Box::new(raw.clone());
+        let input: Box<dyn Read + Send> = match file.codec {
+            None => input,
+            Some(codec) => Box::new(Decoder::new(codec, input).map_err(failed)?),
+        };
+        let input = BufReader::with_capacity(BUFFER, input);
         let has_quotes = file.meta.format != FileFormat::Jsonl;
-        Ok(Self { file, input, has_quotes, rows: 0 })
+        Ok(Self { file, input, raw, has_quotes, rows: 0 })
     }
 
     /// The shard.
@@ -115,8 +151,8 @@ impl<'a> ShardReader<'a> {
             let wanted = wanted.rows;
             return Err(self.file.changed(&format!("has more than the {wanted} rows of its run")));
         }
-        let hash = self.input.into_inner().hasher.map(|hasher| hasher.finalize().to_hex());
-        match hash {
+        let hash = self.raw.finish().map_err(|error| unreadable(self.file, &error))?;
+        match hash.map(|hash| hash.to_hex()) {
             Some(hash) if !hash.eq_ignore_ascii_case(&wanted.blake3) => {
                 let left = &wanted.blake3;
                 Err(self.file.changed(&format!("has the checksum {hash}, its run left {left}")))
@@ -166,8 +202,17 @@ fn csv_record_end(bytes: &[u8], in_quotes: &mut bool) -> Option<usize> {
     None
 }
 
+/// The error of a file that cannot be read, or not be decoded.
 fn unreadable(file: &ShardFile, error: &io::Error) -> CliError {
-    CliError::refused("input", format!("cannot read {}: {error}", file.name()))
+    let is_of_decoder = file.codec.is_some() && error.raw_os_error().is_none();
+    match error.kind() {
+        ErrorKind::InvalidData | ErrorKind::UnexpectedEof | ErrorKind::Unsupported
+            if is_of_decoder =>
+        {
+            file.changed(&format!("cannot be decoded ({error})"))
+        }
+        _ => CliError::refused("input", format!("cannot read {}: {error}", file.name())),
+    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use crate::cli::error::CliError;
 use crate::cli::exit::Exit;
 use crate::cli::fingerprint::Fingerprint;
 use crate::cli::meta::Meta;
+use crate::cli::reader::Codec;
 use crate::cli::shard::Shard;
 
 /// Characters shown of a value that differs.
@@ -23,6 +24,8 @@ pub struct ShardFile {
     pub path: PathBuf,
     /// What its run left.
     pub meta: Meta,
+    /// How its rows are compressed, if they are.
+    pub codec: Option<Codec>,
 }
 
 impl ShardFile {
@@ -39,7 +42,9 @@ impl ShardFile {
         if !found.is_file() {
             return Err(unreadable("it is no file".to_owned()));
         }
-        let shard = Self { path: path.to_owned(), meta: read_meta(path)? };
+        let meta = read_meta(path)?;
+        let codec = codec_of(path, &meta.compression)?;
+        let shard = Self { path: path.to_owned(), meta, codec };
         shard.check_kind()?;
         shard.check_length(found.len())?;
         Ok(shard)
@@ -50,15 +55,10 @@ impl ShardFile {
         self.path.display().to_string()
     }
 
-    /// Refuses outputs whose rows are not all in it, line by line.
+    /// Refuses outputs whose rows are not all in it.
     fn check_kind(&self) -> Result<(), CliError> {
-        let Meta { compression, errors, rows, output, .. } = &self.meta;
+        let Meta { errors, rows, output, .. } = &self.meta;
         let name = self.name();
-        if compression != "none" {
-            let message = format!("{name} is compressed with {compression}");
-            return Err(CliError::refused("shard_compressed", message)
-                .help("run the shards with an --out that ends neither in .gz nor in .zst"));
-        }
         if let Some(errors) = errors {
             let message = format!(
                 "{name} was made with --errors: its {} error rows are in {}, not in their places",
@@ -89,6 +89,19 @@ impl ShardFile {
         let help = format!("run shard {} again, or copy it again", self.meta.shard);
         CliError::new(Exit::OutputExists, "shard_changed", message).help(help)
     }
+}
+
+/// What the side file's word for it means.
+fn codec_of(path: &Path, word: &str) -> Result<Option<Codec>, CliError> {
+    if word == "none" {
+        return Ok(None);
+    }
+    let known = [Codec::Gzip, Codec::Zstd].into_iter().find(|codec| codec.name() == word);
+    known.map(Some).ok_or_else(|| {
+        let message = format!("{}: this program does not know {word}", path.display());
+        CliError::refused("shard_compressed", message)
+            .help("use the version of vllm-batch that wrote it")
+    })
 }
 
 /// The outputs of one run, each shard once, by index.

@@ -23,8 +23,10 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 /// How the input is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Codec {
+pub enum Codec {
+    /// Members of RFC 1952.
     Gzip,
+    /// Frames of RFC 8878.
     Zstd,
 }
 
@@ -39,7 +41,8 @@ impl Codec {
         (is_skippable || head.starts_with(&ZSTD_MAGIC)).then_some(Codec::Zstd)
     }
 
-    pub(super) fn name(self) -> &'static str {
+    /// As a word: that of `Compression`.
+    pub fn name(self) -> &'static str {
         match self {
             Codec::Gzip => "gzip",
             Codec::Zstd => "zstd",
@@ -70,7 +73,7 @@ impl Read for Source {
 }
 
 /// Reads what compressed data holds: all members of gzip, all frames of zstd.
-pub(super) struct Decoder(Stream);
+pub struct Decoder(Stream);
 
 enum Stream {
     Gzip(Box<Members>),
@@ -82,7 +85,7 @@ impl Decoder {
     ///
     /// # Errors
     /// There is no memory for it.
-    pub(super) fn new(codec: Codec, input: Box<dyn Read + Send>) -> io::Result<Self> {
+    pub fn new(codec: Codec, input: Box<dyn Read + Send>) -> io::Result<Self> {
         let source = BufReader::with_capacity(BUFFER, Source(input));
         Ok(Self(match codec {
             Codec::Gzip => {
