@@ -20,6 +20,7 @@ fn num_kills() -> u64 {
     number("VLLM_BATCH_KILLS").unwrap_or(NUM_KILLS).div_ceil(2)
 }
 
+#[expect(clippy::disallowed_methods, reason = "long runs are asked for in the environment")]
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
