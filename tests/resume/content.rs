@@ -1,5 +1,6 @@
-//! Inputs that are edited after an interruption: rows are known by what is in them, so the output is
-//! that of a fresh run over the edited input, and rows that did not change are not computed again.
+//! Inputs that are edited after an interruption: rows are known by what is in them, so the output
+//! is that of a fresh run over the edited input, and rows that did not change are not computed
+//! again.
 
 use std::collections::HashSet;
 use std::fs;
@@ -57,8 +58,8 @@ impl Row {
     }
 }
 
-/// What an answer can be found by: the line; its place, where that counts; and for a row that cannot
-/// be read whether one before it could, since the first that can be read says what rows are.
+/// What an answer can be found by: the line; its place, where that counts; and for a row that
+/// cannot be read whether one before it could, since the first that can be read says what rows are.
 type Identity = (String, Option<(usize, bool)>);
 
 fn identities(rows: &[Row]) -> Vec<Identity> {

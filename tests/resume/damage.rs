@@ -1,5 +1,5 @@
-//! Journals that something damaged: what is whole is used, the rest is computed again, and the bytes
-//! are right. One that is no journal any more is refused.
+//! Journals that something damaged: what is whole is used, the rest is computed again, and the
+//! bytes are right. One that is no journal any more is refused.
 
 use std::fs;
 use std::path::Path;

@@ -13,7 +13,7 @@ use vllm_batch::cli::ledger::{Draft, Finished, LedgerError, LedgerOptions, RowHa
 use vllm_batch::cli::storage::Disk;
 
 use crate::journal;
-use crate::program::{Ended, finish, num_reused, run};
+use crate::program::{Ended, finish, names, num_reused, run};
 use crate::rows::{long_rows, rows, with_bad_rows};
 use crate::work::Work;
 
@@ -117,7 +117,7 @@ fn a_journal_or_errors_in_a_device_are_refused_and_the_device_stays() {
             let message = format!("error[output]: cannot {purpose} pipe: it is no regular file");
             ended.assert_says(&message);
             assert!(fs::symlink_metadata(&pipe).is_ok_and(|found| !found.is_file()), "it stays");
-            assert_eq!(crate::program::names(folder), ["in.jsonl", "pipe"]);
+            assert_eq!(names(folder), ["in.jsonl", "pipe"]);
         }
     }
 }

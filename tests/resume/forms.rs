@@ -1,11 +1,10 @@
-//! Outputs of every form, interrupted and continued: compressed, CSV, with a file of error rows, and
-//! runs that ask again what failed.
+//! Outputs of every form, interrupted and continued: compressed, CSV, with a file of error rows,
+//! and runs that ask again what failed.
 
 use std::fs;
 
 use crate::journal;
-use crate::program::Held;
-use crate::program::{finish, finish_with, num_reused, run};
+use crate::program::{Held, finish, finish_with, names, num_reused, run};
 use crate::rows::{long_rows, rows, with_bad_rows};
 use crate::work::Work;
 
@@ -88,7 +87,7 @@ fn a_stream_has_a_file_of_errors_too() {
         assert!(ended.stdout == expected.files["out.jsonl"]);
         let errors = fs::read(folder.join("errors.jsonl")).unwrap();
         assert!(errors == expected.files["errors.jsonl"]);
-        assert_eq!(crate::program::names(folder), ["errors.jsonl", "in.jsonl"]);
+        assert_eq!(names(folder), ["errors.jsonl", "in.jsonl"]);
         // They are not replaced unasked.
         let ended = finish(run(folder, work.flags).args(flags).args(journal));
         ended.assert_exit(6);

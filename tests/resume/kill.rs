@@ -1,4 +1,5 @@
-//! SIGKILL at random moments: while the model loads, in the middle, and while files get their names.
+//! SIGKILL at random moments: while the model loads, in the middle, and while files get their
+//! names.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +21,7 @@ fn num_kills() -> u64 {
     number("VLLM_BATCH_KILLS").unwrap_or(NUM_KILLS).div_ceil(2)
 }
 
-#[expect(clippy::disallowed_methods, reason = "long runs are asked for in the environment")]
+#[expect(clippy::disallowed_methods, reason = "the environment selects kills of this test only")]
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }

@@ -64,7 +64,8 @@ pub fn finish_with(command: &mut Command, rows: &[u8]) -> Ended {
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     std::thread::scope(|scope| {
-        // On a thread: the program may write before it has read all. One that refuses does not read.
+        // On a thread: the program may write before it has read all. One that refuses does not
+        // read.
         scope.spawn(move || drop(stdin.write_all(rows)));
         wait(child)
     })

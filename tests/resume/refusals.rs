@@ -1,5 +1,5 @@
-//! What a run may not be continued with: everything that its bytes depend on. Each is refused by its
-//! name, one at a time, and nothing is touched.
+//! What a run may not be continued with: everything that its bytes depend on. Each is refused by
+//! its name, one at a time, and nothing is touched.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -119,11 +119,11 @@ impl Setting {
         fs::read(other.path("out.jsonl")).unwrap()
     }
 
-    /// A run that was killed when it had so many rows.
-    fn interrupt(&self, number: usize) {
+    /// The command is killed when it has so many rows.
+    fn interrupt(&self, command: &mut Command, number: usize) {
         let journal = self.path("out.jsonl.journal");
         let first: String = self.rows.split_inclusive('\n').take(number).collect();
-        let mut held = Held::start(&mut self.command(None), journal);
+        let mut held = Held::start(command, journal);
         held.feed(first.as_bytes(), number);
         held.kill();
     }
@@ -174,7 +174,7 @@ fn changed(name: &str, bytes: &[u8]) -> Vec<u8> {
 fn an_unfinished_run_is_continued_by_nothing_that_would_write_other_bytes() {
     let setting = Setting::new(rows(41, 12, true).concat());
     let expected = setting.undisturbed();
-    setting.interrupt(7);
+    setting.interrupt(&mut setting.command(None), 7);
     let before = Kept::of(setting.folder.path());
     let refused = |field: &str, ended: &Ended| {
         assert_refused(&setting, "journal_differs", field, ended, &before);
@@ -248,7 +248,7 @@ fn a_complete_output_with_error_rows_says_so_again() {
 #[test]
 fn overwrite_begins_an_unfinished_run_anew() {
     let setting = Setting::new(rows(44, 8, true).concat());
-    setting.interrupt(5);
+    setting.interrupt(&mut setting.command(None), 5);
     let change = ("--temperature", "0.5");
     let ended =
         finish_with(setting.command(Some(change)).arg("--overwrite"), setting.rows.as_bytes());
@@ -259,4 +259,27 @@ fn overwrite_begins_an_unfinished_run_anew() {
     let bytes = |setting: &Setting| fs::read(setting.path("out.jsonl")).unwrap();
     assert!(bytes(&setting) == bytes(&fresh));
     assert!(!setting.path("out.jsonl.journal").exists());
+}
+
+#[test]
+fn an_output_that_is_to_be_replaced_stays_until_the_new_one_is_complete() {
+    let setting = Setting::new(rows(45, 8, true).concat());
+    let folder = setting.folder.path();
+    setting.run(None).assert_exit(0);
+    let before = fs::read(setting.path("out.jsonl")).unwrap();
+    let change = Some(("--temperature", "0.5"));
+    setting.interrupt(setting.command(change).arg("--overwrite"), 5);
+    assert!(fs::read(setting.path("out.jsonl")).unwrap() == before);
+    // The old output's command does not continue it, the new one's does.
+    let ended = setting.run(None);
+    ended.assert_exit(6);
+    ended.assert_says("error[journal_differs]: ");
+    let ended = setting.run(change);
+    ended.assert_exit(0);
+    assert_eq!(num_reused(folder), 5);
+    let fresh = Setting::new(setting.rows.clone());
+    fresh.run(change).assert_exit(0);
+    let bytes = fs::read(setting.path("out.jsonl")).unwrap();
+    assert!(bytes != before && bytes == fs::read(fresh.path("out.jsonl")).unwrap());
+    setting.run(change).assert_says("Nothing to do: ");
 }

@@ -1,9 +1,9 @@
-//! A job: an input, flags and output files; what it gives undisturbed, and what may be there when it
-//! was killed.
+//! A job: an input, flags and output files; what it gives undisturbed, and what may be there when
+//! it was killed.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -65,7 +65,7 @@ impl Work {
     }
 
     /// The output's journal.
-    pub fn journal(&self, folder: &Path) -> std::path::PathBuf {
+    pub fn journal(&self, folder: &Path) -> PathBuf {
         folder.join(format!("{}.journal", self.out))
     }
 
@@ -82,6 +82,25 @@ impl Work {
         let expected = Expected { files: files.collect(), code, elapsed };
         expected.assert_complete(self, folder.path(), &ended);
         expected
+    }
+
+    fn num_rows(&self) -> usize {
+        self.rows.len() - usize::from(self.input.ends_with("csv"))
+    }
+
+    /// Runs to the end, and compares.
+    pub fn finish_after(&self, expected: &Expected, folder: &Path, left: &Left) {
+        let ended = finish(&mut self.command(folder));
+        expected.assert_complete(self, folder, &ended);
+        self.assert_taken_over(folder, &ended, left);
+    }
+
+    /// A run that came to its end took over everything that was finished.
+    pub fn assert_taken_over(&self, folder: &Path, ended: &Ended, left: &Left) {
+        match ended.stderr.contains("Nothing to do") {
+            true => assert!(left.has_name || left.journaled == self.num_rows()),
+            false => assert_eq!(num_reused(folder) as usize, left.journaled, "{}", ended.stderr),
+        }
     }
 }
 
@@ -150,27 +169,6 @@ impl Expected {
         let positions = journal::positions(&rows);
         assert_eq!(positions.len(), rows.len(), "no row is computed twice");
         rows.len()
-    }
-}
-
-impl Work {
-    fn num_rows(&self) -> usize {
-        self.rows.len() - usize::from(self.input.ends_with("csv"))
-    }
-
-    /// Runs to the end, and compares. `journaled` rows must be taken over.
-    pub fn finish_after(&self, expected: &Expected, folder: &Path, left: &Left) {
-        let ended = finish(&mut self.command(folder));
-        expected.assert_complete(self, folder, &ended);
-        self.assert_taken_over(folder, &ended, left);
-    }
-
-    /// A run that came to its end took over everything that was finished.
-    pub fn assert_taken_over(&self, folder: &Path, ended: &Ended, left: &Left) {
-        match ended.stderr.contains("Nothing to do") {
-            true => assert!(left.has_name || left.journaled == self.num_rows()),
-            false => assert_eq!(num_reused(folder) as usize, left.journaled, "{}", ended.stderr),
-        }
     }
 }
 
