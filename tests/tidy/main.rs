@@ -47,7 +47,9 @@ fn walk(folder: &Path, prefix: &str) -> Vec<String> {
     for entry in fs::read_dir(folder).expect("a readable folder") {
         let entry = entry.expect("a readable entry");
         let path = format!("{prefix}{}", entry.file_name().to_string_lossy());
-        if [".git", ".venv", "shared", "target"].contains(&path.as_str()) {
+        if [".git", ".venv", "fuzz/artifacts", "fuzz/target", "shared", "target"]
+            .contains(&path.as_str())
+        {
             continue;
         }
         match entry.path().is_dir() {
@@ -203,6 +205,12 @@ fn files_are_small_and_portable() {
         }
     }
     none(violations);
+}
+
+#[test]
+fn what_is_fuzzed_is_what_is_shipped() {
+    let [own, fuzzed] = tree::LOCK_FILES.map(read);
+    none(tree::lock_differences(&own, &fuzzed));
 }
 
 #[test]
