@@ -53,7 +53,7 @@ pub fn run(
     let mut records = Records::open(Box::new(Cursor::new(input.to_vec())), format, MAX_LINE)?;
     let mut parser = RowParser::new(&mut records, options)?;
     let (mut rows, mut last_line) = (0, 0);
-    while let Some(record) = records.next() {
+    for record in records.by_ref() {
         let record = record?;
         assert!(record.line > last_line, "line {} after {last_line}", record.line);
         last_line = record.line;
