@@ -1,5 +1,5 @@
-//! Panics of the template engine and of the tokenizers crate that cost one row, or the tokenizer, and
-//! not the run.
+//! Panics of the template engine and of the tokenizers crate that cost one row, or the tokenizer,
+//! and not the run.
 
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 

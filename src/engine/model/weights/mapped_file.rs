@@ -65,8 +65,8 @@ impl MappedFile {
         &self.path
     }
 
-    /// Whether the file is as it was when it was mapped. One that another has taken the place of is:
-    /// the mapping keeps the old one.
+    /// Whether the file is as it was when it was mapped. One whose place another has taken is: the
+    /// mapping keeps the old one.
     pub fn is_unchanged(&self) -> bool {
         let now = std::fs::metadata(&self.path).map(|metadata| Stamp::of(&metadata));
         now.map_or(true, |now| now.file != self.stamp.file || now == self.stamp)
