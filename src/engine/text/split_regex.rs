@@ -43,7 +43,7 @@ pub(super) fn guard(tokenizer: &PipelineTokenizer, json: &Value) -> Result<Regex
         if let PipelineNormalizer::Replace(replace) = &normalizer
             && let ReplacePattern::Regex(pattern) = replace.pattern()
         {
-            guard.push_regex(&pattern)?;
+            guard.push_regex(pattern)?;
         }
         guard.push_normalizer(normalizer);
     }
