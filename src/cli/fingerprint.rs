@@ -257,6 +257,10 @@ fn hashed(paths: Vec<PathBuf>, folder: &Path) -> Result<String, CliError> {
 }
 
 fn hash_file(path: &Path) -> io::Result<blake3::Hash> {
+    if !fs::metadata(path)?.is_file() {
+        // A pipe or a device may have no end.
+        return Err(io::Error::other("it is no regular file"));
+    }
     let mut file = File::open(path)?;
     let (mut hasher, mut buffer) = (blake3::Hasher::new(), vec![0; BUFFER]);
     loop {

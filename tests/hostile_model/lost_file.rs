@@ -52,8 +52,10 @@ fn read_all(checkpoint: &mut Checkpoint) {
     let spec = vllm_batch::engine::model::decoder_spec(&config).unwrap();
     for (name, shape) in vllm_batch::engine::model::tensors::tensors(&spec) {
         match shape[..] {
-            [len] => drop(checkpoint.vector(&name, len, 0.0).unwrap()),
-            [rows, columns] => drop(checkpoint.matrix(&name, rows, columns).unwrap()),
+            [len] => assert_eq!(checkpoint.vector(&name, len, 0.0).unwrap().len(), len),
+            [rows, columns] => {
+                assert_eq!(checkpoint.matrix(&name, rows, columns).unwrap().num_rows, rows);
+            }
             _ => panic!("{name} has shape {shape:?}"),
         }
     }

@@ -18,6 +18,10 @@ fn changed(tokenizer: &Value, pointer: &str, value: Value) -> Value {
     tokenizer
 }
 
+fn split(pattern: &str) -> Value {
+    json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
+}
+
 #[test]
 fn tokenizers_that_no_model_has_are_refused() {
     let folder = Folder::new();
@@ -28,11 +32,6 @@ fn tokenizers_that_no_model_has_are_refused() {
         Value::Array(tokens)
     };
     let charsmap = |text: &str| json!({"type": "Precompiled", "precompiled_charsmap": text});
-    let split = |pattern: &str| {
-        json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated",
-            "invert": false})
-    };
-    let deep = format!("{}a{}", "(".repeat(50_000), ")".repeat(50_000));
     let replace = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "a".repeat(64)});
     let bomb = json!({"type": "Sequence", "decoders": vec![replace; 8]});
     let unigram = |vocab: Value| json!({"type": "Unigram", "unk_id": 9, "vocab": vocab});
@@ -66,7 +65,11 @@ fn tokenizers_that_no_model_has_are_refused() {
         ("decoder", "/decoder", json!({"type": "Nope"})),
         ("decoder bomb", "/decoder", bomb),
         ("regex", "/pre_tokenizer", split("(")),
-        ("regex depth", "/pre_tokenizer", split(&deep)),
+        (
+            "regex depth",
+            "/pre_tokenizer",
+            split(&format!("{}a{}", "(".repeat(50_000), ")".repeat(50_000))),
+        ),
         ("regex size", "/pre_tokenizer", split(r"(\p{L}{1000}){1000}")),
         (
             "regex of normalizer",
@@ -94,10 +97,6 @@ fn tokenizers_that_no_model_has_are_refused() {
 fn rows_that_a_tokenizer_cannot_take_are_error_rows() {
     let folder = Folder::new();
     let good = folder.json(FILE);
-    let split = |pattern: &str| {
-        json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated",
-            "invert": false})
-    };
     let replace = |pattern: Value, content: &str| json!({"type": "Replace", "pattern": pattern, "content": content});
     let bomb = vec![replace(json!({"String": "a"}), &"a".repeat(64)); 8];
     let explode = "a".repeat(60) + "!";

@@ -194,14 +194,11 @@ impl Job<'_> {
             RowFormat::new(&self.config, shape)?;
         }
         let folders = model::find(&self.config, self.console)?;
-        let (config, of_model) = (&self.config, folders.clone());
-        // While the engine reads the same files.
-        let (loaded, files) = std::thread::scope(|scope| {
-            let files = scope.spawn(move || fingerprint::of_files(config, &of_model));
-            let loaded = load(config, &folders, self.console);
-            (loaded, files.join().expect("a panic ends the process in its hook"))
-        });
-        let loaded = loaded?;
+        let (config, of_model) = (self.config.clone(), folders.clone());
+        // While the engine reads the same files. Nobody waits for it if the engine refuses them.
+        let files = std::thread::spawn(move || fingerprint::of_files(&config, &of_model));
+        let loaded = load(&self.config, &folders, self.console)?;
+        let files = files.join().expect("a panic ends the process in its hook")?;
         // A file of batch requests was read to its end meanwhile.
         reading.checked.recv().unwrap_or(Ok(()))?;
         let processor = loaded.engine.input_processor();
@@ -212,7 +209,7 @@ impl Job<'_> {
         let shape = known.map_or_else(|| shape(reading), Ok)?;
         let shows_date = shape.has_batch_lines || processor.shows_date();
         let date = shows_date.then_some(self.config.started);
-        let fingerprint = files?.with_engine(loaded.engine.info(), &params, date);
+        let fingerprint = files.with_engine(loaded.engine.info(), &params, date);
         let format = RowFormat::new(&self.config, &shape)?
             .with_system_fingerprint(format!("fp_{}", &fingerprint.id[..16]));
         let model::Loaded { engine, load_time, .. } = loaded;

@@ -133,7 +133,7 @@ impl ChatTemplate {
         let mut all = String::new();
         for (name, source) in sources {
             let syntax = syntax().map_err(|error| describe(&error))?;
-            let program = Program::compile(dialect::translate(&source), syntax);
+            let program = Program::compile(dialect::translate(&source)?, syntax);
             programs.insert(name, program.map_err(|error| describe(&error))?);
             all.push_str(&source);
         }

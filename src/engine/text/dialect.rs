@@ -7,8 +7,8 @@
 //! - `'%s' % x` formats strings; minijinja has the same as a filter, `'%s'|format(x)`. Only for a
 //!   literal on the left and a name or a parenthesis on the right.
 //! - Newlines are `\n`, as jinja2 reads its sources.
-//! - The left operand of `~`, `+` and the like passes through a filter that counts it: minijinja would
-//!   multiply constants while it compiles, without a limit.
+//! - The left operand of `~`, `+` and the like passes through a filter that counts it: minijinja
+//!   would multiply constants while it compiles, without a limit.
 //!
 //! Text, comments, string literals and raw blocks are not touched.
 
@@ -19,8 +19,14 @@ pub(super) const SLICE_METHOD: &str = "__slice__";
 /// The filter that every value passes that an operator makes larger; see `budget`.
 pub(super) const MADE: &str = "__made__";
 
+/// Most operators of one tag: what compiling takes grows with the square of their number.
+const MAX_OPERATORS: usize = 1000;
+
 /// A template that minijinja renders as jinja2 renders `source`.
-pub(super) fn translate(source: &str) -> String {
+///
+/// # Errors
+/// An expression has too many operators.
+pub(super) fn translate(source: &str) -> Result<String, String> {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(source.len());
     let mut rest = source.as_str();
@@ -32,17 +38,17 @@ pub(super) fn translate(source: &str) -> String {
             "{%" => {
                 let after = block_name(rest, &mut out);
                 let is_raw = out.ends_with("raw") && !out.ends_with("endraw");
-                let body = expression(after, "%}", &mut out);
+                let body = expression(after, "%}", &mut out)?;
                 if is_raw { copy(body, end_of_raw(body), &mut out) } else { body }
             }
             _ => {
                 out.push_str("{{");
-                expression(&rest[2..], "}}", &mut out)
+                expression(&rest[2..], "}}", &mut out)?
             }
         };
     }
     out.push_str(rest);
-    out
+    Ok(out)
 }
 
 /// Where the next `{{`, `{%` or `{#` is.
@@ -84,14 +90,15 @@ fn end_of_raw(text: &str) -> Option<usize> {
 }
 
 /// Copies an expression and the `end` that closes its tag, slices translated. Returns the rest.
-fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> &'a str {
+fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> Result<&'a str, String> {
+    let mut num_operators = 0;
     // Open brackets: where each is in `out`, and where its own colons are.
     let mut open: Vec<(usize, Vec<usize>)> = Vec::new();
     let mut rest = text;
     while let Some(c) = rest.chars().next() {
         if open.is_empty() && rest.starts_with(end) {
             out.push_str(end);
-            return &rest[end.len()..];
+            return Ok(&rest[end.len()..]);
         }
         match c {
             '\'' | '"' => {
@@ -125,15 +132,27 @@ fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> &'a str {
                 if ends_operand(out) && !(open.is_empty() && rest[1..].starts_with(end)) {
                     out.truncate(out.trim_end().len());
                     out.push_str(&format!("|{MADE} "));
+                    num_operators += 1;
                 }
                 rest = copy(rest, Some(len), out);
                 continue;
             }
+            'a' | 'o' => num_operators += usize::from(is_junction(out, rest)),
             _ => {}
+        }
+        if num_operators > MAX_OPERATORS {
+            return Err(format!("an expression with more than {MAX_OPERATORS} operators"));
         }
         rest = copy(rest, Some(c.len_utf8()), out);
     }
-    rest
+    Ok(rest)
+}
+
+/// Whether `and` or `or` comes next.
+fn is_junction(before: &str, rest: &str) -> bool {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let after = rest.strip_prefix("and").or_else(|| rest.strip_prefix("or"));
+    !before.ends_with(is_word) && after.is_some_and(|after| !after.starts_with(is_word))
 }
 
 /// Whether an operator after this text has a left operand, or is a sign.
@@ -200,7 +219,7 @@ mod tests {
     #[test]
     fn generation_blocks_become_scopes() {
         let source = "{%- generation -%}a{%+ endgeneration %}{% generation_x %}";
-        assert_eq!(translate(source), "{%- with -%}a{%+ endwith %}{% generation_x %}");
+        assert_eq!(translate(source).unwrap(), "{%- with -%}a{%+ endwith %}{% generation_x %}");
     }
 
     #[test]
@@ -223,7 +242,7 @@ mod tests {
             ),
         ];
         for (source, expected) in cases {
-            assert_eq!(translate(source), expected);
+            assert_eq!(translate(source).as_deref(), Ok(expected));
         }
     }
 
@@ -232,7 +251,18 @@ mod tests {
         let source = "{# {% generation %} x[1:] #}{%- raw -%}{% generation %}{{ x[1:] }}{%- endraw %}\
                       x[1:] {% generation";
         let expected = source.replace("x[1:] {% generation", "x[1:] {% with");
-        assert_eq!(translate(source), expected);
-        assert_eq!(translate("a\r\nb\rc"), "a\nb\nc");
+        assert_eq!(translate(source).as_deref(), Ok(expected.as_str()));
+        assert_eq!(translate("a\r\nb\rc").unwrap(), "a\nb\nc");
+    }
+
+    #[test]
+    fn expressions_have_a_limit_of_operators() {
+        let expression = |operator: &str, times| format!("{{{{ x{} }}}}", operator.repeat(times));
+        for operator in [" and x", " or x", "~x", "*x"] {
+            assert!(translate(&expression(operator, 1000)).is_ok(), "{operator}");
+            assert!(translate(&expression(operator, 1001)).is_err(), "{operator}");
+        }
+        assert!(translate(&expression(".android", 1001)).is_ok());
+        assert!(translate(&expression("", 1).repeat(1001)).is_ok());
     }
 }

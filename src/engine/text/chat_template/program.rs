@@ -1,9 +1,9 @@
 //! A compiled template, with what can make large values replaced by what counts first.
 //!
-//! minijinja limits the instructions of a render, and what is written; not what a value takes. So
-//! its instructions are rewritten: `~`, `+`, `*`, comparisons and raw text pass through functions
-//! of `budget`. Filters and methods are wrapped where they are registered. The instructions are
-//! minijinja's own and unstable, so its version is pinned.
+//! minijinja limits the instructions of a render, not what its values take. So the instructions are
+//! rewritten: `~`, `+`, `*`, comparisons and raw text pass through functions of `budget`. Filters
+//! and methods are wrapped where they are registered. The instructions are minijinja's own and
+//! unstable, so its version is pinned.
 
 use std::collections::BTreeMap;
 
