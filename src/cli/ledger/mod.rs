@@ -265,7 +265,9 @@ impl Ledger {
             num_resumes: self.num_resumes,
         };
         self.book()?;
-        let Some(Book::Open(mut journal)) = self.book.take() else { return Ok(()) };
+        let Some(Book::Open(mut journal)) = self.book.take() else {
+            return self.errors.as_ref().map_or(Ok(()), Output::publish);
+        };
         let text = side_text(&totals);
         // From here on the outputs are whole, whatever happens to their names.
         journal.append(&Record::mark(Kind::End, text.as_bytes()))?;
