@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::args::SamplingArgs;
 use super::config::RunConfig;
 use super::error::CliError;
 use super::exit::Exit;
@@ -107,7 +106,7 @@ pub fn of_files(config: &RunConfig, folders: &Folders) -> Result<FileFields, Cli
     set("output_format", format!("{:?} {:?}", input.rows.lines, config.output.detail));
     // Batch lines say which model answered.
     set("model_name", config.model.name.clone());
-    set(TYPED, typed(&config.sampling));
+    set(TYPED, typed(config));
     Ok(FileFields(fields))
 }
 
@@ -186,15 +185,19 @@ fn set_sampling(params: &SamplingParams, set: &mut dyn FnMut(&str, String)) {
     set("truncate_prompt_tokens", format!("{truncate_prompt_tokens:?}"));
 }
 
-/// The sampling flags that were given, in the table's order.
-fn typed(args: &SamplingArgs) -> String {
-    let text = format!("{args:?}");
+/// The flags that were given and that lead to parameters of an engine, in the table's order.
+fn typed(config: &RunConfig) -> String {
+    let text = format!("{:?}", config.sampling);
     let text = text.split_once('{').map_or("", |(_, fields)| fields).trim_end_matches('}');
     let given = |field: &&str| {
         let value = field.split_once(": ").map_or("", |(_, value)| value.trim());
         !["None", "[]", "false"].contains(&value)
     };
-    text.split(", ").filter(given).map(str::trim).collect::<Vec<_>>().join(", ")
+    let sampling = text.split(", ").filter(given).map(|field| field.trim().to_owned());
+    let model = &config.engine.model;
+    let dtype = model.dtype.map(|dtype| format!("dtype: {}", dtype.name()));
+    let context = model.max_model_len.map(|length| format!("max_model_len: {length}"));
+    sampling.chain(dtype).chain(context).collect::<Vec<_>>().join(", ")
 }
 
 /// The files that weights may come from.

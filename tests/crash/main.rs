@@ -1,7 +1,7 @@
 //! Crashes and faults of an output: every operation on its files is a point where the machine may
 //! stop or the disk may fail. Afterwards the same command must give the same bytes.
 //!
-//! `VLLM_BATCH_CRASH_STATES=1000000 cargo test --release --test crash many` runs as many random
+//! `VLLM_BATCH_CRASH_STATES=1000000 cargo test --test crash many` runs as many random
 //! histories of crash after crash (`scripts/crash-soak`).
 
 mod disk;
@@ -98,16 +98,20 @@ fn check_resume(job: &Job, found: &Tree, num_durable: u64, what: &dyn Fn() -> St
 
 #[test]
 fn after_many_crashes_the_same_command_gives_the_same_bytes() {
-    let asked = std::env::var("VLLM_BATCH_CRASH_STATES").ok();
-    let wanted: u64 = asked.map_or(2_000, |text| text.parse().expect("a number of states"));
-    let seed = std::env::var("VLLM_BATCH_CRASH_SEED").ok();
-    let first: u64 = seed.map_or(0, |text| text.parse().expect("a seed"));
+    let wanted = asked("VLLM_BATCH_CRASH_STATES").unwrap_or(2_000);
+    let first = asked("VLLM_BATCH_CRASH_SEED").unwrap_or(0);
     let (mut num_states, mut seed) = (0, first);
     while num_states < wanted {
         num_states += crash_after_crash(seed);
         seed += 1;
     }
     println!("{num_states} states of {} histories", seed - first);
+}
+
+/// A number that the environment gives.
+#[expect(clippy::disallowed_methods, reason = "long runs are asked for in the environment")]
+fn asked(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
 /// A history of crashes, each at a random operation of what the one before left. Returns how many.

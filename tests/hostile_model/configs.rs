@@ -103,7 +103,7 @@ fn sizes_and_numbers_that_no_model_has_are_refused() {
         for flags in [&[][..], &["--load-format", "dummy"]] {
             let shapes_differ = ["num_hidden_layers", "attention_bias"].contains(&key)
                 && [json!(2), json!(true)].contains(&value);
-            if !(shapes_differ && !flags.is_empty()) {
+            if !shapes_differ || flags.is_empty() {
                 folder.run(&[prompt("a")], flags).assert_refused(&what, "");
             }
         }

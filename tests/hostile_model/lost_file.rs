@@ -53,7 +53,7 @@ fn read_all(checkpoint: &mut Checkpoint) {
     for (name, shape) in vllm_batch::engine::model::tensors::tensors(&spec) {
         match shape[..] {
             [len] => drop(checkpoint.vector(&name, len, 0.0).unwrap()),
-            [rows, columns] => drop(checkpoint.matrix(&name, rows, columns).map(|_| ()).unwrap()),
+            [rows, columns] => drop(checkpoint.matrix(&name, rows, columns).unwrap()),
             _ => panic!("{name} has shape {shape:?}"),
         }
     }

@@ -32,6 +32,7 @@ fn tokenizers_that_no_model_has_are_refused() {
         json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated",
             "invert": false})
     };
+    let deep = format!("{}a{}", "(".repeat(50_000), ")".repeat(50_000));
     let replace = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "a".repeat(64)});
     let bomb = json!({"type": "Sequence", "decoders": vec![replace; 8]});
     let unigram = |vocab: Value| json!({"type": "Unigram", "unk_id": 9, "vocab": vocab});
@@ -65,11 +66,7 @@ fn tokenizers_that_no_model_has_are_refused() {
         ("decoder", "/decoder", json!({"type": "Nope"})),
         ("decoder bomb", "/decoder", bomb),
         ("regex", "/pre_tokenizer", split("(")),
-        (
-            "regex depth",
-            "/pre_tokenizer",
-            split(&format!("{}a{}", "(".repeat(50_000), ")".repeat(50_000))),
-        ),
+        ("regex depth", "/pre_tokenizer", split(&deep)),
         ("regex size", "/pre_tokenizer", split(r"(\p{L}{1000}){1000}")),
         (
             "regex of normalizer",

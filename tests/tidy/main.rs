@@ -47,7 +47,9 @@ fn walk(folder: &Path, prefix: &str) -> Vec<String> {
     for entry in fs::read_dir(folder).expect("a readable folder") {
         let entry = entry.expect("a readable entry");
         let path = format!("{prefix}{}", entry.file_name().to_string_lossy());
-        if [".git", ".venv", "shared", "target"].contains(&path.as_str()) {
+        if [".git", ".venv", "fuzz/artifacts", "fuzz/target", "shared", "target"]
+            .contains(&path.as_str())
+        {
             continue;
         }
         match entry.path().is_dir() {
@@ -211,6 +213,12 @@ fn what_reliability_promises_is_tested() {
     let tests: Vec<_> = tracked_files().into_iter().filter(is_test).collect();
     let tests: Vec<_> = tests.iter().map(|path| (path.clone(), read(path))).collect();
     none(tree::named_tests_without_code(&read("docs/RELIABILITY.md"), &tests));
+}
+
+#[test]
+fn what_is_fuzzed_is_what_is_shipped() {
+    let [own, fuzzed] = tree::LOCK_FILES.map(read);
+    none(tree::lock_differences(&own, &fuzzed));
 }
 
 #[test]

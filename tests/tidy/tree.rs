@@ -14,6 +14,7 @@ const TOP_LEVEL: &[&str] = &[
     "clippy.toml",
     "docs",
     "examples",
+    "fuzz",
     "kernels",
     "rustfmt.toml",
     "scripts",
@@ -59,12 +60,15 @@ pub fn file_size(path: &str, num_bytes: u64) -> Option<String> {
     (num_bytes > MAX_FILE_BYTES).then(|| format!("{path}: {num_bytes} bytes"))
 }
 
-/// What holds on one machine only. Cargo itself writes the registry into its lock file.
+/// The package's lock file, and that of its fuzz targets.
+pub const LOCK_FILES: [&str; 2] = ["Cargo.lock", "fuzz/Cargo.lock"];
+
+/// What holds on one machine only. Cargo itself writes the registry into its lock files.
 pub fn machine_traces(path: &str, text: &str) -> Vec<String> {
     let mut violations = Vec::new();
+    let is_lock = LOCK_FILES.contains(&path);
     for (index, line) in text.lines().enumerate() {
-        let hosts =
-            REGISTRY_HOSTS.iter().filter(|host| path != "Cargo.lock" && line.contains(*host));
+        let hosts = REGISTRY_HOSTS.iter().filter(|host| !is_lock && line.contains(*host));
         let folders = MACHINE_FOLDERS.iter().filter(|folder| names_folder(line, folder));
         let found = hosts.chain(folders);
         violations.extend(found.map(|found| format!("{path}:{}: {found}", index + 1)));
@@ -76,6 +80,32 @@ pub fn machine_traces(path: &str, text: &str) -> Vec<String> {
 fn names_folder(line: &str, folder: &str) -> bool {
     let inner = |c: char| c.is_alphanumeric() || "._-}~)".contains(c);
     line.match_indices(folder).any(|(at, _)| !line[..at].ends_with(inner))
+}
+
+/// Packages of the fuzz targets' lock file that the package has too, in no such version: another
+/// program would be fuzzed than is shipped.
+pub fn lock_differences(own: &str, fuzzed: &str) -> Vec<String> {
+    let own: Vec<(&str, &str)> = locked(own).collect();
+    let differs = |&(name, version): &(&str, &str)| {
+        own.iter().any(|(known, _)| *known == name) && !own.contains(&(name, version))
+    };
+    let found = locked(fuzzed).filter(differs);
+    found
+        .map(|(name, version)| {
+            format!("fuzz/Cargo.lock: {name} {version}; cargo update -p {name} --precise VERSION")
+        })
+        .collect()
+}
+
+/// Names and versions.
+fn locked(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.split("[[package]]").skip(1).map(|package| {
+        let value = |key: &str| {
+            let mut lines = package.lines();
+            lines.find_map(|line| line.strip_prefix(key)).map_or("", |text| text.trim_matches('"'))
+        };
+        (value("name = "), value("version = "))
+    })
 }
 
 /// The thresholds that clippy measures, and that nobody may lose: `(file, line)`.
@@ -155,13 +185,26 @@ mod tests {
         for host in REGISTRY_HOSTS {
             let line = format!("see https://{host}/x");
             assert_eq!(machine_traces("README.md", &line).len(), 1, "{line}");
-            assert!(machine_traces("Cargo.lock", &line).is_empty(), "{line}");
+            for lock_file in LOCK_FILES {
+                assert!(machine_traces(lock_file, &line).is_empty(), "{line}");
+            }
         }
         for folder in MACHINE_FOLDERS {
             assert_eq!(machine_traces("a.sh", &format!("cd \"{folder}x\"")).len(), 1, "{folder}");
             assert!(machine_traces("a.sh", &format!("cd docs{folder}")).is_empty(), "{folder}");
         }
         assert!(machine_traces("README.md", "on PyPI, or with cargo install").is_empty());
+    }
+
+    #[test]
+    fn another_version_of_a_package_is_found() {
+        let package = |name: &str, version: &str| {
+            format!("[[package]]\nname = \"{name}\"\nversion = \"{version}\"\n")
+        };
+        let own = package("a", "1.0.0") + &package("a", "2.0.0") + &package("b", "1.0.0");
+        let same = package("a", "2.0.0") + &package("c", "9.0.0");
+        assert!(lock_differences(&own, &same).is_empty());
+        assert_eq!(lock_differences(&own, &package("b", "1.0.1")).len(), 1);
     }
 
     #[test]

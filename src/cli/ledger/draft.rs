@@ -80,6 +80,7 @@ impl Draft {
             previous: None,
         };
         draft.refuse_same_names(journal.as_deref())?;
+        draft.refuse_devices(journal.as_deref())?;
         if let Some(name) = &journal {
             let mut journal = LockedJournal::open(storage, name)?;
             if !draft.options.overwrite {
@@ -87,10 +88,24 @@ impl Draft {
             }
             draft.journal = Some(journal);
         }
-        if !draft.options.overwrite {
-            draft.look_at_outputs()?;
+        match draft.path {
+            Some(_) => draft.look_at_outputs()?,
+            None => draft.refuse_existing_errors()?,
         }
         Ok(draft)
+    }
+
+    /// A journal is removed and a file of errors renamed at the end: that would destroy /dev/null.
+    fn refuse_devices(&self, journal: Option<&Path>) -> Result<(), LedgerError> {
+        let errors = self.options.errors.as_deref();
+        for (name, purpose) in [(journal, "keep a journal in"), (errors, "put error rows into")] {
+            let Some(name) = name else { continue };
+            if fs::metadata(name).is_ok_and(|found| !found.is_file()) {
+                let action = format!("{purpose} {}", name.display());
+                return Err(LedgerError::of(action, io::Error::other("it is no regular file")));
+            }
+        }
+        Ok(())
     }
 
     fn refuse_same_names(&self, journal: Option<&Path>) -> Result<(), LedgerError> {
@@ -117,9 +132,9 @@ impl Draft {
 
     /// Decides between a new run, one to be continued, and one that is complete.
     fn look_at_outputs(&mut self) -> Result<(), LedgerError> {
-        let replaces = self.found.as_ref().is_some_and(|found| found.header.replaces);
-        // What a stream took nobody knows: all rows of its journal are written again.
-        let Some(path) = self.path.clone() else { return self.refuse_errors_that_exist(replaces) };
+        let Some(path) = self.path.clone().filter(|_| !self.options.overwrite) else {
+            return Ok(());
+        };
         if let Some(found) = &self.found
             && let Some(text) = &found.end
             && let Ok(meta) = serde_json::from_str::<Meta>(text)
@@ -129,6 +144,7 @@ impl Draft {
             self.found = None;
             return Ok(());
         }
+        let replaces = self.found.as_ref().is_some_and(|found| found.header.replaces);
         if self.storage.exists(&path) && !replaces {
             let meta = self.read_side_file(&side_file_of(&path))?;
             self.take_complete(meta.ok_or(LedgerError::Exists(path))?);
@@ -143,12 +159,17 @@ impl Draft {
         if self.found.is_none() && self.length(&part)?.is_some_and(|length| length > 0) {
             return Err(LedgerError::Unfinished(part));
         }
-        self.refuse_errors_that_exist(replaces)
+        self.refuse_existing_errors()
     }
 
-    fn refuse_errors_that_exist(&self, replaces: bool) -> Result<(), LedgerError> {
+    /// A file of errors that no run of this journal made stays.
+    fn refuse_existing_errors(&self) -> Result<(), LedgerError> {
+        let found = self.found.as_ref();
+        // Of a stream nobody knows what it took: all rows of its journal are written again, and the
+        // errors, which may have their name already.
+        let is_ours = found.is_some_and(|found| found.header.replaces || found.end.is_some());
         match self.options.errors.clone() {
-            Some(errors) if !replaces && self.storage.exists(&errors) => {
+            Some(errors) if !is_ours && !self.options.overwrite && self.storage.exists(&errors) => {
                 Err(LedgerError::Exists(errors))
             }
             _ => Ok(()),

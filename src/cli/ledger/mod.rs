@@ -259,19 +259,24 @@ impl Ledger {
     /// Anything of that fails. The same command does the rest.
     pub fn finish(mut self, side_text: impl FnOnce(&Totals) -> String) -> Result<(), LedgerError> {
         assert!(self.waiting.is_empty(), "row {} never came", self.next);
-        let totals = Totals {
-            output: self.output.complete()?,
-            errors: self.errors.as_mut().map(Output::complete).transpose()?,
-            num_resumes: self.num_resumes,
+        let totals = match self.complete_outputs() {
+            Ok(totals) => totals,
+            Err(error) => {
+                self.rescue();
+                return Err(error);
+            }
         };
         self.book()?;
-        let Some(Book::Open(mut journal)) = self.book.take() else {
-            return self.errors.as_ref().map_or(Ok(()), Output::publish);
+        let mut journal = match self.book.take() {
+            Some(Book::Open(journal)) => Some(journal),
+            _ => None,
         };
         let text = side_text(&totals);
-        // From here on the outputs are whole, whatever happens to their names.
-        journal.append(&Record::mark(Kind::End, text.as_bytes()))?;
-        journal.sync()?;
+        if let Some(journal) = &mut journal {
+            // From here on the outputs are whole, whatever happens to their names.
+            journal.append(&Record::mark(Kind::End, text.as_bytes()))?;
+            journal.sync()?;
+        }
         if let Some(errors) = &self.errors {
             errors.publish()?;
         }
@@ -279,7 +284,15 @@ impl Ledger {
         if let Some(path) = &self.side_file {
             publish_text(&*self.storage, &text, path)?;
         }
-        journal.remove()
+        journal.map_or(Ok(()), Journal::remove)
+    }
+
+    fn complete_outputs(&mut self) -> Result<Totals, LedgerError> {
+        Ok(Totals {
+            output: self.output.complete()?,
+            errors: self.errors.as_mut().map(Output::complete).transpose()?,
+            num_resumes: self.num_resumes,
+        })
     }
 
     /// The file that holds the first rows of an unfinished run.

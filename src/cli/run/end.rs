@@ -172,7 +172,11 @@ impl Ending<'_> {
         };
         let kept = match (&self.left.journal, emitted) {
             _ if finished == 0 => "no row was finished; the same command begins again".to_owned(),
-            (Some(journal), _) => format!(
+            (Some(journal), None) => format!(
+                "finished rows are kept in {}, as far as it took them; the same command continues",
+                journal.display()
+            ),
+            (Some(journal), Some(_)) => format!(
                 "{} finished and kept in {}; the same command continues",
                 rows(finished),
                 journal.display()

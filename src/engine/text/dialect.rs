@@ -145,6 +145,8 @@ fn ends_operand(text: &str) -> bool {
         ["and", "or", "not", "in", "is", "if", "else", "elif", "for", "set", "do", "print"];
     text.ends_with(|c: char| is_word(c) || matches!(c, ')' | ']' | '}' | '\'' | '"'))
         && !keywords.contains(&word)
+        // 1e-7 is one number.
+        && !(word.starts_with(|c: char| c.is_ascii_digit()) && word.ends_with(['e', 'E']))
 }
 
 /// `'..' % (a, b)` or `'..' % name` after its literal, as a call of the `format` filter.
@@ -213,6 +215,7 @@ mod tests {
             ("{% if x == '%s' % y.z %}", "{% if x == '%s'|format(y.z) %}"),
             ("{{ '[1:2] \\' }}' ~ m[:2] }}", "{{ '[1:2] \\' }}'|__made__ ~ m.__slice__(none,2) }}"),
             ("{{- a+-b -}}{{ f(*c, **d) }}", "{{- a|__made__ +-b -}}{{ f(*c, **d) }}"),
+            ("{{ 1.5e-7 - 2E+3 }}", "{{ 1.5e-7|__made__ - 2E+3 }}"),
             ("{% if not -1 // (2) %}", "{% if not -1|__made__ // (2) %}"),
             (
                 "{%+ set x = [1] * y['z'] ** 2 +%}",

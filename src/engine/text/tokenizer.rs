@@ -12,6 +12,10 @@ use super::tokenizer_files::{TokenizerFiles, id_of_token};
 use super::tokenizer_limits::{self, Growth};
 use super::{TextError, contained, split_regex};
 
+/// Most ids: sixteen times what the largest published vocabularies have. A table of all ids up to
+/// the largest is allocated, so a single id could ask for gigabytes.
+const MAX_VOCAB_SIZE: usize = 1 << 22;
+
 /// A model's tokenizer. Immutable; share it by `Arc`.
 pub struct Tokenizer {
     inner: PipelineTokenizer,
@@ -72,6 +76,10 @@ impl Tokenizer {
             .filter_map(|byte: u8| id_of(&format!("<0x{byte:02X}>")))
             .collect();
         let vocab_size = vocab_size(&tokenizer);
+        if vocab_size > MAX_VOCAB_SIZE {
+            let id = vocab_size - 1;
+            return Err(format!("token id {id} is too large, the limit is {}", MAX_VOCAB_SIZE - 1));
+        }
         let mut added_tokens = BTreeMap::new();
         let mut special_ids = BTreeSet::new();
         for token in tokenizer["added_tokens"].as_array_mut().into_iter().flatten() {
@@ -282,7 +290,8 @@ fn vocab_size(tokenizer: &Value) -> usize {
     };
     let added = tokenizer["added_tokens"].as_array().into_iter().flatten();
     let added = added.filter_map(|token| token["id"].as_u64()).max();
-    model.max(added).map_or(0, |id| usize::try_from(id).map_or(usize::MAX, |id| id + 1))
+    let next = |id| usize::try_from(id).unwrap_or(usize::MAX).saturating_add(1);
+    model.max(added).map_or(0, next)
 }
 
 #[cfg(test)]

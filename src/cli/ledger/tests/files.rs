@@ -254,7 +254,7 @@ fn what_cannot_be_created_is_named() {
     fs::create_dir(folder.path("log")).expect("temporary folder");
     let journal = Some(folder.path("log"));
     let error = error_of(open(LedgerOptions { journal, ..folder.options() })).to_string();
-    assert!(error.starts_with("cannot create ") && error.contains("/log: "), "{error}");
+    assert!(error.starts_with("cannot keep a journal in ") && error.contains("/log: "), "{error}");
 }
 
 #[test]

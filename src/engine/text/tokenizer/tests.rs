@@ -270,3 +270,18 @@ fn a_model_that_knows_the_token_is_made_to_spell_it() {
     assert_eq!(ids.iter().filter(|&&id| id == 1).count(), 1);
     assert_eq!(tokenizer.decode(&ids, true).expect("text"), "ab<s>c");
 }
+
+#[test]
+fn ids_that_ask_for_gigabytes_are_refused() {
+    let file = |id: u64| {
+        let model = json!({"type": "WordLevel", "vocab": {"a": id, "b": 0}, "unk_token": "b"});
+        tokenizer_json(model, Value::Null, Value::Null, &[]).to_string()
+    };
+    let largest = MAX_VOCAB_SIZE as u64 - 1;
+    let tokenizer = Tokenizer::from_bytes(file(largest).as_bytes(), None).expect("a tokenizer");
+    assert_eq!(tokenizer.vocab_size(), MAX_VOCAB_SIZE);
+    for id in [largest + 1, u64::from(u32::MAX), u64::MAX] {
+        let error = Tokenizer::from_bytes(file(id).as_bytes(), None).err().expect("an error");
+        assert!(error.to_string().contains("is too large"), "{id}: {error}");
+    }
+}

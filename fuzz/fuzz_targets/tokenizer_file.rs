@@ -1,0 +1,5 @@
+//! libFuzzer's entry to `tokenizer_file`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| vllm_batch_fuzz::tokenizer_file::check(data));

@@ -1,0 +1,29 @@
+//! What every fuzz target checks, without libFuzzer: a function of bytes that panics where a
+//! property does not hold. `tests/fuzz_corpus.rs` runs them over the corpora with every `cargo test`.
+
+pub mod choices;
+pub mod csv_records;
+pub mod index;
+pub mod journal_recovery;
+pub mod openai_lines;
+pub mod row_parser;
+pub mod rows;
+pub mod safetensors_header;
+pub mod template_render;
+pub mod tokenizer_edits;
+pub mod tokenizer_file;
+
+/// Bytes to a panic, or none.
+pub type Check = fn(&[u8]);
+
+/// Every target by the name of its program and of its corpus.
+pub const TARGETS: [(&str, Check); 8] = [
+    ("csv", csv_records::check),
+    ("index", index::check),
+    ("journal_recovery", journal_recovery::check),
+    ("openai_lines", openai_lines::check),
+    ("row_parser", row_parser::check),
+    ("safetensors_header", safetensors_header::check),
+    ("template_render", template_render::check),
+    ("tokenizer_file", tokenizer_file::check),
+];
