@@ -116,7 +116,7 @@ fn jsonl() -> String {
 const SAMPLED: &[&str] = &["--format", "jsonl", "--temperature", "1", "--max-tokens", "6"];
 
 #[test]
-fn any_number_of_shards_gives_the_bytes_of_one_run() {
+fn shards_merge_to_the_bytes_of_one_run() {
     let runs = Runs::new("in.jsonl", jsonl(), SAMPLED);
     runs.run_input("whole.jsonl", &[]);
     assert_eq!(

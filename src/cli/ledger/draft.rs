@@ -41,6 +41,8 @@ pub struct Draft {
     /// None: a stream.
     path: Option<PathBuf>,
     stream: Option<Box<dyn Write + Send>>,
+    /// Where error rows go, if that is no file.
+    errors_stream: Option<Box<dyn Write + Send>>,
     journal: Option<LockedJournal>,
     found: Option<Found>,
     /// The side file of an output that is complete.
@@ -55,8 +57,15 @@ impl Draft {
     ///
     /// # Errors
     /// It exists, is the input or another run's, or cannot be created.
-    pub fn open(storage: Arc<dyn Storage>, options: LedgerOptions) -> Result<Self, LedgerError> {
+    pub fn open(
+        storage: Arc<dyn Storage>,
+        mut options: LedgerOptions,
+    ) -> Result<Self, LedgerError> {
         let (path, stream) = destination(options.out.as_deref())?;
+        let mut errors_stream = None;
+        if let Some(errors) = options.errors.take() {
+            (options.errors, errors_stream) = destination(Some(&errors))?;
+        }
         let journal = options.journal.clone();
         let journal = journal.or_else(|| Some(with_suffix(path.as_deref()?, ".journal")));
         let mut draft = Self {
@@ -64,6 +73,7 @@ impl Draft {
             options,
             path,
             stream,
+            errors_stream,
             journal: None,
             found: None,
             complete: None,
@@ -285,7 +295,7 @@ impl Draft {
     /// # Errors
     /// The run to be continued would have written other bytes.
     pub fn begin(self, header: Header) -> Result<(Ledger, Option<Recovered>), LedgerError> {
-        let Self { storage, options, path, stream, journal, found, .. } = self;
+        let Self { storage, options, path, stream, errors_stream, journal, found, .. } = self;
         let mut recovered = None;
         let mut num_resumes = 0;
         let book = match (journal, found) {
@@ -310,7 +320,10 @@ impl Draft {
             (None, Some(path)) => to_file(path),
             (None, None) => unreachable!("an output is a stream or a file"),
         };
-        let errors = options.errors.as_ref().map(to_file);
+        let errors = match errors_stream {
+            Some(stream) => Some(Output::to_stream(stream)),
+            None => options.errors.as_ref().map(to_file),
+        };
         let side_file = path.as_deref().map(side_file_of);
         let ledger = Ledger {
             storage,

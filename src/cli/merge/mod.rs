@@ -1,6 +1,6 @@
 //! `merge`: the outputs of all shards of a run become the output that one run writes, row by row
-//! in the order of the input. Rows are bytes here: nothing looks into them. Shards and output may be
-//! compressed, each as it is named: members are cut where one run cuts them.
+//! in the order of the input. Rows are bytes here: nothing looks into them. Shards and output may
+//! be compressed, each as it is named: members are cut where one run cuts them.
 
 mod merged_file;
 mod shard_meta;

@@ -1,5 +1,5 @@
-//! `ShardReader`: the records of one shard as bytes, passed on in pieces. The file is hashed as it is
-//! read, before it is decompressed: what is verified is what is merged.
+//! `ShardReader`: the records of one shard as bytes, passed on in pieces. The file is hashed as it
+//! is read, before it is decompressed: what is verified is what is merged.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};

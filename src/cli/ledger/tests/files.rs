@@ -254,5 +254,57 @@ fn what_cannot_be_created_is_named() {
     fs::create_dir(folder.path("log")).expect("temporary folder");
     let journal = Some(folder.path("log"));
     let error = error_of(open(LedgerOptions { journal, ..folder.options() })).to_string();
-    assert!(error.starts_with("cannot create ") && error.contains("/log: "), "{error}");
+    assert!(error.starts_with("cannot keep a journal in ") && error.contains("/log: "), "{error}");
+}
+
+#[test]
+fn errors_of_a_stream_have_their_name_when_all_is_written() {
+    let folder = Folder::new();
+    for has_journal in [false, true] {
+        let options = LedgerOptions {
+            out: Some("/dev/null".into()),
+            errors: Some(folder.path("errors")),
+            journal: has_journal.then(|| folder.path("log")),
+            ..LedgerOptions::default()
+        };
+        let mut ledger = open(options.clone()).unwrap().begin(header()).expect("new").0;
+        ledger.push(answer(0, "good\n")).expect("buffered");
+        ledger.push(failure(1, "bad\n")).expect("buffered");
+        ledger.flush().expect("a folder");
+        assert!(!folder.path("errors").exists());
+        finish(ledger).expect("a folder");
+        assert_eq!(
+            (folder.names(), folder.text("errors")),
+            (vec!["errors".into()], "bad\n".into())
+        );
+        assert!(matches!(error_of(open(options)), LedgerError::Exists(_)));
+        fs::remove_file(folder.path("errors")).expect("it was written");
+    }
+}
+
+#[test]
+fn errors_may_go_to_a_device_or_through_a_link() {
+    let folder = Folder::new();
+    for overwrite in [false, true] {
+        let errors = Some("/dev/null".into());
+        let options = LedgerOptions { errors, overwrite, ..folder.options() };
+        let mut ledger = open(options).unwrap().begin(header()).expect("new").0;
+        ledger.push(failure(0, "bad\n")).expect("a folder");
+        finish(ledger).expect("a folder");
+        assert!(!fs::metadata("/dev/null").expect("still there").is_file());
+        assert!(!Path::new("/dev/null.part").exists());
+        assert_eq!(
+            (folder.names(), folder.text("out")),
+            (vec!["out".into(), "out.meta.json".into()], "".into())
+        );
+    }
+    folder.write("errors", "old\n");
+    symlink(folder.path("errors"), folder.path("link")).expect("temporary folder");
+    let errors = Some(folder.path("link"));
+    let options = LedgerOptions { errors, overwrite: true, ..folder.options() };
+    let mut ledger = open(options).unwrap().begin(header()).expect("new").0;
+    ledger.push(failure(0, "bad\n")).expect("a folder");
+    finish(ledger).expect("a folder");
+    assert!(folder.path("link").is_symlink());
+    assert_eq!(folder.text("errors"), "bad\n");
 }
