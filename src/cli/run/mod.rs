@@ -305,8 +305,8 @@ impl Job<'_> {
         })
     }
 
-    /// Steps the engine until every row is answered. An input that breaks off ends the run when what
-    /// was read of it is answered; a row that ends it does so at once.
+    /// Steps the engine until every row is answered. An input that breaks off ends the run when
+    /// what was read of it is answered; a row that ends it does so at once.
     fn drive(
         &self,
         engine: &mut Engine,
