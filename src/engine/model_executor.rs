@@ -112,16 +112,16 @@ fn refuse_without_memory(
     tensors: &[NamedShape],
     dtype: DType,
 ) -> Result<(), EngineError> {
-    let (Device::Cpu(_), Some(free)) = (device, memory::available_bytes()) else { return Ok(()) };
+    let (Device::Cpu(_), Some(total)) = (device, memory::total_bytes()) else { return Ok(()) };
     let elements = tensors.iter().map(|(_, shape)| shape.iter().product::<usize>() as u64);
     let needed = elements.fold(0, u64::saturating_add).saturating_mul(dtype.size_bytes() as u64);
-    if needed <= free {
+    if needed <= total {
         return Ok(());
     }
     Err(EngineError::Config(format!(
-        "the weights take {} MiB of memory, {} MiB are free; give a smaller model or --dtype bfloat16",
+        "the weights take {} MiB of memory, there are {}; give a smaller model or --dtype bfloat16",
         needed >> 20,
-        free >> 20
+        total >> 20
     )))
 }
 

@@ -110,6 +110,19 @@ fn sizes_and_numbers_that_no_model_has_are_refused() {
     }
 }
 
+/// Within all limits, and yet more than any machine has: refused before it is allocated.
+#[test]
+fn weights_larger_than_the_memory_are_refused() {
+    let folder = Folder::new();
+    let mut config = folder.json("config.json");
+    config["hidden_size"] = json!(1 << 19);
+    config["num_hidden_layers"] = json!(4000);
+    folder.write("config.json", config.to_string());
+    let run = folder.run(&[prompt("a")], &["--load-format", "dummy"]);
+    assert_eq!(run.code, Some(2), "{}", run.stderr);
+    assert!(run.stderr.starts_with("error[config]: the weights take "), "{}", run.stderr);
+}
+
 #[test]
 fn windows_and_caps_of_nothing_are_refused() {
     for (family, key, value) in [

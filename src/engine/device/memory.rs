@@ -5,23 +5,33 @@ use std::path::Path;
 /// Bytes this process may still take: the smaller of the system's available memory and the room
 /// under the cgroup's limit. None where the system does not say.
 pub fn available_bytes() -> Option<u64> {
-    let system = meminfo_available(&std::fs::read_to_string("/proc/meminfo").ok()?)?;
+    let system = meminfo_bytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?;
     let cgroup = cgroup_room(Path::new("/sys/fs/cgroup"));
     Some(cgroup.map_or(system, |room| room.min(system)))
 }
 
-fn meminfo_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find(|line| line.starts_with("MemAvailable:"))?;
+/// Bytes that this process could take if all else made room: caches count as room here, which
+/// `available_bytes` sees only outside of cgroups. None where the system does not say.
+pub fn total_bytes() -> Option<u64> {
+    let system = meminfo_bytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")?;
+    let cgroup = cgroup_bytes(Path::new("/sys/fs/cgroup"), "memory.max");
+    Some(cgroup.map_or(system, |limit| limit.min(system)))
+}
+
+fn meminfo_bytes(meminfo: &str, key: &str) -> Option<u64> {
+    let line = meminfo.lines().find(|line| line.starts_with(key))?;
     let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
     Some(kib * 1024)
 }
 
 /// cgroup v2: memory.max - memory.current; "max" is no limit.
 fn cgroup_room(folder: &Path) -> Option<u64> {
-    let read = |name: &str| -> Option<u64> {
-        std::fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok()
-    };
-    Some(read("memory.max")?.saturating_sub(read("memory.current")?))
+    let limit = cgroup_bytes(folder, "memory.max")?;
+    Some(limit.saturating_sub(cgroup_bytes(folder, "memory.current")?))
+}
+
+fn cgroup_bytes(folder: &Path, name: &str) -> Option<u64> {
+    std::fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -31,8 +41,9 @@ mod tests {
     #[test]
     fn meminfo_is_read_in_bytes() {
         let text = "MemTotal:       100 kB\nMemFree: 1 kB\nMemAvailable:   20 kB\n";
-        assert_eq!(meminfo_available(text), Some(20 * 1024));
-        assert_eq!(meminfo_available("MemTotal: 1 kB\n"), None);
+        assert_eq!(meminfo_bytes(text, "MemAvailable:"), Some(20 * 1024));
+        assert_eq!(meminfo_bytes(text, "MemTotal:"), Some(100 * 1024));
+        assert_eq!(meminfo_bytes("MemTotal: 1 kB\n", "MemAvailable:"), None);
     }
 
     #[test]
