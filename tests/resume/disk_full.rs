@@ -101,23 +101,30 @@ fn rows_that_finish_with_the_run_are_kept_when_the_output_fails_at_its_end() {
 }
 
 #[test]
-fn a_journal_or_errors_in_a_device_are_refused_and_the_device_stays() {
+fn a_journal_in_a_device_is_refused_and_errors_go_to_one() {
     // A pipe with a name stands for /dev/null, which a mistake here would remove.
     let work = Work::sampled(with_bad_rows(rows(53, 8, true)));
     let folder = work.folder();
     let folder = folder.path();
     let pipe = folder.join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    for (flag, purpose) in [("--journal", "keep a journal in"), ("--errors", "put error rows into")]
-    {
-        for more in [&["-o", "out.jsonl"][..], &["-o", "out.jsonl", "--overwrite"], &[]] {
-            let command = &mut run(folder, work.flags);
-            let ended = finish(command.args(["-i", "in.jsonl", flag, "pipe"]).args(more));
-            ended.assert_exit(2);
-            let message = format!("error[output]: cannot {purpose} pipe: it is no regular file");
-            ended.assert_says(&message);
-            assert!(fs::symlink_metadata(&pipe).is_ok_and(|found| !found.is_file()), "it stays");
-            assert_eq!(names(folder), ["in.jsonl", "pipe"]);
-        }
+    for more in [&["-o", "out.jsonl"][..], &["-o", "out.jsonl", "--overwrite"], &[]] {
+        let command = &mut run(folder, work.flags);
+        let ended = finish(command.args(["-i", "in.jsonl", "--journal", "pipe"]).args(more));
+        ended.assert_exit(2);
+        ended.assert_says("error[output]: cannot keep a journal in pipe: it is no regular file");
+        assert!(fs::symlink_metadata(&pipe).is_ok_and(|found| !found.is_file()), "it stays");
+        assert_eq!(names(folder), ["in.jsonl", "pipe"]);
     }
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || fs::read_to_string(pipe).unwrap()
+    });
+    let command = &mut run(folder, work.flags);
+    let ended = finish(command.args(["-i", "in.jsonl", "--errors", "pipe", "-o", "out.jsonl"]));
+    ended.assert_exit(3);
+    let errors = reader.join().unwrap();
+    assert!(errors.lines().count() > 0 && errors.lines().all(|row| row.contains("\"error\"")));
+    assert!(fs::symlink_metadata(&pipe).is_ok_and(|found| !found.is_file()), "it stays");
+    assert_eq!(names(folder), ["in.jsonl", "out.jsonl", "out.jsonl.meta.json", "pipe"]);
 }

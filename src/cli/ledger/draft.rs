@@ -80,8 +80,8 @@ impl Draft {
             previous: None,
         };
         draft.refuse_same_names(journal.as_deref())?;
-        draft.refuse_devices(journal.as_deref())?;
         if let Some(name) = &journal {
+            Self::refuse_device(name)?;
             let mut journal = LockedJournal::open(storage, name)?;
             if !draft.options.overwrite {
                 draft.found = journal.read()?;
@@ -95,17 +95,15 @@ impl Draft {
         Ok(draft)
     }
 
-    /// A journal is removed and a file of errors renamed at the end: that would destroy /dev/null.
-    fn refuse_devices(&self, journal: Option<&Path>) -> Result<(), LedgerError> {
-        let errors = self.options.errors.as_deref();
-        for (name, purpose) in [(journal, "keep a journal in"), (errors, "put error rows into")] {
-            let Some(name) = name else { continue };
-            if fs::metadata(name).is_ok_and(|found| !found.is_file()) {
-                let action = format!("{purpose} {}", name.display());
-                return Err(LedgerError::of(action, io::Error::other("it is no regular file")));
+    /// A journal is removed at the end: that would destroy /dev/null.
+    fn refuse_device(journal: &Path) -> Result<(), LedgerError> {
+        match fs::metadata(journal) {
+            Ok(found) if !found.is_file() => {
+                let action = format!("keep a journal in {}", journal.display());
+                Err(LedgerError::of(action, io::Error::other("it is no regular file")))
             }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn refuse_same_names(&self, journal: Option<&Path>) -> Result<(), LedgerError> {
