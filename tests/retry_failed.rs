@@ -3,8 +3,13 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use serde_json::Value;
+use vllm_batch::cli::fingerprint::Fingerprint;
+use vllm_batch::cli::ledger::journal::LockedJournal;
+use vllm_batch::cli::ledger::record::{Header, Kind, Record};
+use vllm_batch::cli::storage::Disk;
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/demo");
 
@@ -104,4 +109,28 @@ fn errors_in_a_file_of_their_own_are_asked_again_too() {
     let (code, said) = run(path, "out.jsonl", &[&flags[..], &["--retry-failed"]].concat());
     assert_eq!(code, 3, "{said}");
     assert_eq!((count("out.jsonl"), count("errors.jsonl"), num_reused(path)), (29, 1, 27));
+}
+
+#[test]
+fn a_run_that_was_killed_before_its_journal_went_is_asked_again_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    fs::write(path.join("in.jsonl"), rows(&[5], true)).unwrap();
+    let greedy = ["--temperature", "0"];
+    assert_eq!(run(path, "out.jsonl", &greedy).0, 3);
+    let side_text = fs::read(path.join("out.jsonl.meta.json")).unwrap();
+    let name = path.join("out.jsonl.journal");
+    let header = Header { started: 0, replaces: false, fingerprint: Fingerprint::default() };
+    let journal = LockedJournal::open(Arc::new(Disk), &name).unwrap();
+    let mut journal = journal.create(&header).unwrap();
+    journal.append(&Record::mark(Kind::End, &side_text)).unwrap();
+    journal.sync().unwrap();
+    drop(journal);
+    fs::write(path.join("in.jsonl"), rows(&[], true)).unwrap();
+    let (code, said) = run(path, "out.jsonl", &["--temperature", "0", "--retry-failed"]);
+    assert_eq!((code, num_reused(path)), (0, 29), "{said}");
+    assert!(!name.exists(), "{said}");
+    assert_eq!(run(path, "fresh.jsonl", &greedy).0, 0);
+    let bytes = |name: &str| fs::read(path.join(name)).unwrap();
+    assert!(bytes("out.jsonl") == bytes("fresh.jsonl"));
 }

@@ -140,6 +140,13 @@ impl Draft {
         {
             self.take_complete(meta);
             self.found = None;
+            if self.complete.is_none() {
+                // The run goes on, and its journal has lost its name above.
+                let journal = self.journal.take().expect("the end was read from it");
+                let name = journal.path().to_owned();
+                drop(journal);
+                self.journal = Some(LockedJournal::open(Arc::clone(&self.storage), &name)?);
+            }
             return Ok(());
         }
         let replaces = self.found.as_ref().is_some_and(|found| found.header.replaces);

@@ -114,10 +114,12 @@ impl Feeder<'_> {
             Ok(row) => row.index,
             Err(bad) => bad.index,
         };
+        // Those of other shards too: every shard gives a row that is twice there the same answer.
+        let duplicate = self.duplicate(&row);
         if !self.run.input.shard.owns(index) {
             return Ok(true);
         }
-        let row = match (self.duplicate(&row), row) {
+        let row = match (duplicate, row) {
             (None, row) => row,
             (Some(error), Ok(Row { passthrough, .. }) | Err(BadRow { passthrough, .. })) => {
                 Err(BadRow { index, passthrough, error })
