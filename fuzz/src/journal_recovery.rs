@@ -1,5 +1,5 @@
-//! Journals after any damage: recovery finds every record that was not touched, hands out none whose
-//! checksum is wrong, and a run that continues loses nothing of it.
+//! Journals after any damage: recovery finds every record that was not touched, hands out none
+//! whose checksum is wrong, and a run that continues loses nothing of it.
 
 #[expect(dead_code, reason = "what tests/crash needs besides")]
 #[path = "../../tests/crash/disk.rs"]

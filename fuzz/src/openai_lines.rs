@@ -1,5 +1,5 @@
-//! Requests of batch APIs to lines of batch APIs: parsed, their parameters applied, answered. A line
-//! has the fields of its API, and the `custom_id` of its request.
+//! Requests of batch APIs to lines of batch APIs: parsed, their parameters applied, answered. A
+//! line has the fields of its API, and the `custom_id` of its request.
 
 use serde_json::Value;
 use vllm_batch::cli::batch_line::{BatchKind, BatchLine, BatchLines};

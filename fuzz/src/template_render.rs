@@ -1,5 +1,5 @@
-//! Chat templates: any text compiles or is refused, and renders any messages or refuses them, within
-//! the limits of steps and of output.
+//! Chat templates: any text compiles or is refused, and renders any messages or refuses them,
+//! within the limits of steps and of output.
 
 use std::sync::LazyLock;
 
