@@ -1,5 +1,5 @@
-//! CSV and TSV: records have as many cells as the header, and what is written of them reads back as
-//! the same cells.
+//! CSV and TSV: records are those of a reader that looks at one byte after the other, with as many
+//! cells as the header, and what is written of them reads back as the same cells.
 
 use std::io::Cursor;
 
@@ -28,12 +28,19 @@ pub fn check(data: &[u8]) {
     let names = records.headers().expect("a CSV has a header");
     let crlf = records.crlf();
     let mut all = vec![];
+    let expected = plainly_read(input, if is_tsv { b'\t' } else { b',' });
+    let mut expected = expected.into_iter().skip(1);
     for record in records {
         let record = record.expect("memory can be read");
+        let expected = expected.next().expect("as many records");
         let Content::Cells(cells) = record.content else { panic!("a line in a CSV") };
         assert_eq!(cells.len(), names.len(), "line {}", record.line);
+        if record.error.is_none() {
+            assert_eq!(cells, expected, "line {}", record.line);
+        }
         all.push(cells);
     }
+    assert_eq!(expected.next(), None, "a record is lost");
     if !names.is_empty() {
         let delimiter = format.delimiter().expect("it is no other format");
         let written = CsvFormat { delimiter, crlf, out_field: "response".to_owned() };
@@ -75,4 +82,41 @@ fn assert_reads_back(
         assert_eq!(&found[..cells.len()], cells, "row {index}: {shown}");
     }
     assert!(again.next().is_none(), "more rows than were written: {shown}");
+}
+
+/// The cells of every record, the header's included, read in the plainest way. What is no UTF-8 is
+/// read lossily, since records of it have errors.
+fn plainly_read(input: &[u8], delimiter: u8) -> Vec<Vec<String>> {
+    let mut rest = input.strip_prefix(b"\xef\xbb\xbf").unwrap_or(input);
+    let mut records = Vec::new();
+    while !rest.is_empty() {
+        let line_len = rest.iter().position(|byte| *byte == b'\n').map_or(rest.len(), |at| at + 1);
+        if rest[..line_len].iter().all(|byte| b" \r\n".contains(byte)) {
+            rest = &rest[line_len..];
+            continue;
+        }
+        let (mut cells, mut cell) = (Vec::new(), Vec::new());
+        let (mut at, mut is_quoted, mut is_start) = (0, false, true);
+        while let Some(&byte) = rest.get(at) {
+            at += 1;
+            let next = rest.get(at).copied();
+            match byte {
+                b'"' if is_quoted && next == Some(b'"') => {
+                    cell.push(b'"');
+                    at += 1;
+                }
+                b'"' if is_quoted || is_start => is_quoted = !is_quoted,
+                _ if is_quoted => cell.push(byte),
+                b'\n' => break,
+                b'\r' if matches!(next, None | Some(b'\n')) => {}
+                _ if byte == delimiter => cells.push(std::mem::take(&mut cell)),
+                _ => cell.push(byte),
+            }
+            is_start = byte == delimiter && !is_quoted;
+        }
+        cells.push(cell);
+        records.push(cells.iter().map(|cell| String::from_utf8_lossy(cell).into()).collect());
+        rest = &rest[at..];
+    }
+    records
 }

@@ -1,6 +1,6 @@
 //! What every fuzz target checks, without libFuzzer: a function of bytes that panics where a
-//! property does not hold. `tests/fuzz_corpus.rs` runs them over the corpora with every `cargo
-//! test`.
+//! property does not hold. `tests/fuzz_corpus.rs` runs them over the corpora with every
+//! `cargo test`.
 
 pub mod choices;
 pub mod csv_records;

@@ -32,7 +32,6 @@ pub fn check(data: &[u8]) {
     let text = String::from_utf8_lossy(&text[..text.len().min(1 << 10)]);
     for add_special_tokens in [false, true] {
         let Ok(ids) = tokenizer.encode(&text, add_special_tokens) else { continue };
-        // Bytes may decode to characters of three bytes each, and a token to any number of them.
         let _ = tokenizer.decode(&ids, add_special_tokens);
         for (at, id) in ids.iter().enumerate().take(8) {
             let _ = tokenizer.token_text_after(&ids[..at], *id);

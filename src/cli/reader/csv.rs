@@ -180,6 +180,13 @@ fn read_record(
 
 /// The cells of one record. Quotes are always understood, so any text has cells.
 fn split_cells(text: &str, delimiter: u8) -> Vec<String> {
+    if !text.contains('"') {
+        // Most records, and the csv crate makes its tables anew for each.
+        return text.split(char::from(delimiter)).map(str::to_owned).collect();
+    }
+    // The crate takes a BOM away, and this is the middle of a file: there it is data.
+    let doubled = text.starts_with('\u{feff}').then(|| format!("\u{feff}{text}"));
+    let text = doubled.as_deref().unwrap_or(text);
     let mut reader = csv::ReaderBuilder::new()
         .has_headers(false)
         .flexible(true)

@@ -155,6 +155,16 @@ fn csv_records_with_quotes_newlines_and_physical_lines() {
 }
 
 #[test]
+fn a_mark_in_the_middle_of_a_csv_is_data() {
+    let input = "\u{feff}a,b\n\u{feff}1,2\n\u{feff}\"3,\"4\"\n";
+    let expected = [cells(2, &["\u{feff}1", "2"]), cells(3, &["\u{feff}\"3", "4"])];
+    assert_eq!(read(input.as_bytes(), InputFormat::Csv), expected);
+    let mut records = open(input.as_bytes(), InputFormat::Csv).expect("text");
+    assert_eq!(*records.headers().expect("a CSV"), ["a".to_owned(), "b".to_owned()]);
+    assert!(records.all(|record| record.is_ok()));
+}
+
+#[test]
 fn tsv_and_crlf() {
     let input = b"\r\nid\ttext\r\n1\ta,b\r\n\t\r\n2\t\"x\ty\"";
     let expected = [cells(3, &["1", "a,b"]), cells(4, &["", ""]), cells(5, &["2", "x\ty"])];

@@ -16,6 +16,10 @@ use super::{TextError, contained, split_regex};
 /// the largest is allocated, so a single id could ask for gigabytes.
 const MAX_VOCAB_SIZE: usize = 1 << 22;
 
+/// Longest word that a WordPiece model may ask to look at, in characters; published ones ask for 100.
+/// As much is allocated.
+const MAX_WORD_CHARS: u64 = 1 << 16;
+
 /// A model's tokenizer. Immutable; share it by `Arc`.
 pub struct Tokenizer {
     inner: PipelineTokenizer,
@@ -76,10 +80,7 @@ impl Tokenizer {
             .filter_map(|byte: u8| id_of(&format!("<0x{byte:02X}>")))
             .collect();
         let vocab_size = vocab_size(&tokenizer);
-        if vocab_size > MAX_VOCAB_SIZE {
-            let id = vocab_size - 1;
-            return Err(format!("token id {id} is too large, the limit is {}", MAX_VOCAB_SIZE - 1));
-        }
+        refuse_huge(&tokenizer, vocab_size)?;
         let mut added_tokens = BTreeMap::new();
         let mut special_ids = BTreeSet::new();
         for token in tokenizer["added_tokens"].as_array_mut().into_iter().flatten() {
@@ -280,6 +281,21 @@ fn misnumbered<'a>(
     let wrong =
         |(text, id): &(&String, &u32)| vocabulary.token_to_id(text).is_some_and(|g| g != **id);
     added_tokens.iter().find(wrong).map(|(text, _)| text.as_str())
+}
+
+/// Numbers that would have gigabytes allocated.
+fn refuse_huge(tokenizer: &Value, vocab_size: usize) -> Result<(), String> {
+    let word_chars = tokenizer["model"]["max_input_chars_per_word"].as_u64().unwrap_or(0);
+    if word_chars > MAX_WORD_CHARS {
+        return Err(format!(
+            "`max_input_chars_per_word` {word_chars} is too large, the limit is {MAX_WORD_CHARS}"
+        ));
+    }
+    if vocab_size > MAX_VOCAB_SIZE {
+        let (id, largest) = (vocab_size - 1, MAX_VOCAB_SIZE - 1);
+        return Err(format!("token id {id} is too large, the limit is {largest}"));
+    }
+    Ok(())
 }
 
 fn vocab_size(tokenizer: &Value) -> usize {

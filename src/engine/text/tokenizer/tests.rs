@@ -272,6 +272,17 @@ fn a_model_that_knows_the_token_is_made_to_spell_it() {
 }
 
 #[test]
+fn words_that_ask_for_gigabytes_are_refused() {
+    for (chars, is_refused) in [(100, false), (MAX_WORD_CHARS + 1, true), (1 << 40, true)] {
+        let model = json!({"type": "WordPiece", "unk_token": "b", "vocab": {"a": 0, "b": 1},
+            "continuing_subword_prefix": "##", "max_input_chars_per_word": chars});
+        let file = tokenizer_json(model, Value::Null, Value::Null, &[]).to_string();
+        let result = Tokenizer::from_bytes(file.as_bytes(), None);
+        assert_eq!(result.is_err(), is_refused, "{chars}");
+    }
+}
+
+#[test]
 fn ids_that_ask_for_gigabytes_are_refused() {
     let file = |id: u64| {
         let model = json!({"type": "WordLevel", "vocab": {"a": id, "b": 0}, "unk_token": "b"});
