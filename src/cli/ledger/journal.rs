@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::error::LedgerError;
 use super::record::{Header, Kind, RECORD_LEN, Record, RecordHead};
@@ -12,8 +13,12 @@ use crate::cli::storage::{Access, Storage, StoredFile, read_at_most, write_all_a
 /// Records are handed to the system when there are this many bytes of them.
 const BUFFER: usize = 64 << 10;
 
-/// How often a journal is opened again that was removed before it could be locked.
+/// How often a journal is opened again that was removed before it could be locked, or whose run has
+/// just been killed and is still ending.
 const MAX_OPENS: usize = 8;
+
+/// Between two of them, where another run has the lock.
+const LOCK_WAIT: Duration = Duration::from_millis(10);
 
 /// Where a row is in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +91,8 @@ impl LockedJournal {
                 file => file.map_err(failed)?,
             };
             if !file.try_lock() {
-                break;
+                std::thread::sleep(LOCK_WAIT);
+                continue;
             }
             if file.is_named(path) {
                 let path = path.to_owned();

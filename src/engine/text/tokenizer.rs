@@ -16,8 +16,8 @@ use super::{TextError, contained, split_regex};
 /// the largest is allocated, so a single id could ask for gigabytes.
 const MAX_VOCAB_SIZE: usize = 1 << 22;
 
-/// Longest word that a WordPiece model may ask to look at, in characters; published ones ask for 100.
-/// As much is allocated.
+/// Longest word that a WordPiece model may ask to look at, in characters; published ones ask for
+/// 100. As much is allocated.
 const MAX_WORD_CHARS: u64 = 1 << 16;
 
 /// A model's tokenizer. Immutable; share it by `Arc`.
