@@ -1,6 +1,7 @@
 //! The committed inputs of the fuzz targets, without libFuzzer: what a target once found stays
 //! found, also where cargo-fuzz is not installed.
 
+#[expect(dead_code, reason = "the panic hook is for libFuzzer")]
 #[path = "../fuzz/src/lib.rs"]
 mod targets;
 

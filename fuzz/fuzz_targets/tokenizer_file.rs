@@ -2,4 +2,7 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| vllm_batch_fuzz::tokenizer_file::check(data));
+libfuzzer_sys::fuzz_target!(
+    init: vllm_batch_fuzz::contained::let_contained_panics_pass(),
+    |data: &[u8]| vllm_batch_fuzz::tokenizer_file::check(data)
+);

@@ -3,6 +3,7 @@
 //! `cargo test`.
 
 pub mod choices;
+pub mod contained;
 pub mod csv_records;
 pub mod index;
 pub mod journal_recovery;
