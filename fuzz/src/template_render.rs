@@ -8,9 +8,8 @@ use vllm_batch::engine::text::{ChatOptions, ChatTemplate, Tokenizer};
 
 use super::choices::split_at_nul;
 
-/// Longer than any template of a published model that is worth mutating. Memory and time of values
-/// are not limited by the program (`engine/text/chat_template.rs`): `scripts/fuzz` counts neither
-/// against this target.
+/// Longer than any template of a published model that is worth mutating. What values take is
+/// limited by the program (`engine/text/chat_template/budget.rs`).
 const MAX_INPUT: usize = 4 << 10;
 
 /// The most that a template may write.

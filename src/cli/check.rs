@@ -130,11 +130,11 @@ impl<'a> Check<'a> {
 
     /// Says what is wrong with a row. A bad one may have another's id on top.
     fn judge(&mut self, row: &Result<Row, BadRow>) {
-        let (line, passthrough, error) = match row {
-            Ok(row) => (row.line, &row.passthrough, self.parameters(row).err()),
-            Err(bad) => (bad.error.line, &bad.passthrough, Some(bad.error.clone())),
+        let error = match row {
+            Ok(row) => self.parameters(row).err(),
+            Err(bad) => Some(bad.error.clone()),
         };
-        let duplicate = self.ids.check(passthrough, line);
+        let duplicate = self.ids.check(row);
         self.num_bad += u64::from(error.is_some() || duplicate.is_some());
         for error in [error, duplicate].into_iter().flatten() {
             self.report(&error);

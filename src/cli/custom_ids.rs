@@ -6,6 +6,7 @@ use std::collections::hash_map::{DefaultHasher, Entry};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::fields::{JsonFields, Passthrough};
+use super::row::{BadRow, Row};
 use super::row_error::RowError;
 
 /// Stable word of a `custom_id` that an earlier row has.
@@ -51,7 +52,16 @@ impl CustomIds {
 
     /// The same for a row as read, bad ones too: the error if its `custom_id` was seen before.
     /// Rows that are no batch requests may share ids.
-    pub fn check(&mut self, passthrough: &Passthrough, line: u64) -> Option<RowError> {
+    pub fn check(&mut self, row: &Result<Row, BadRow>) -> Option<RowError> {
+        let (passthrough, line) = match row {
+            Ok(row) => (&row.passthrough, row.line),
+            Err(bad) => (&bad.passthrough, bad.error.line),
+        };
+        self.check_shown(passthrough, line)
+    }
+
+    /// The same for what an output shows of a row.
+    fn check_shown(&mut self, passthrough: &Passthrough, line: u64) -> Option<RowError> {
         let id = match passthrough {
             Passthrough::Batch(line) => line.custom_id.clone()?,
             Passthrough::Json(fields) => batch_id(fields)?,
@@ -152,7 +162,7 @@ mod tests {
         let mut ids = CustomIds::default();
         let mut check = |row: &str, line| {
             let fields = JsonFields::parse(row.to_owned(), line).unwrap();
-            ids.check(&Passthrough::Json(fields), line)
+            ids.check_shown(&Passthrough::Json(fields), line)
         };
         let openai = r#"{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{}}"#;
         assert_eq!(check(openai, 1), None);

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::config::RunConfig;
 use super::error::CliError;
@@ -15,9 +16,6 @@ use super::model::Folders;
 use crate::engine::EngineInfo;
 use crate::engine::config::{GenerationConfigSource, LoadFormat};
 use crate::engine::request::SamplingParams;
-
-/// Read at once when a file is hashed.
-const BUFFER: usize = 1 << 20;
 
 /// The version of what rows look like: raised when the same run would write other bytes.
 const ROW_FORMAT: u32 = 1;
@@ -187,17 +185,18 @@ fn set_sampling(params: &SamplingParams, set: &mut dyn FnMut(&str, String)) {
 
 /// The flags that were given and that lead to parameters of an engine, in the table's order.
 fn typed(config: &RunConfig) -> String {
-    let text = format!("{:?}", config.sampling);
-    let text = text.split_once('{').map_or("", |(_, fields)| fields).trim_end_matches('}');
-    let given = |field: &&str| {
-        let value = field.split_once(": ").map_or("", |(_, value)| value.trim());
-        !["None", "[]", "false"].contains(&value)
-    };
-    let sampling = text.split(", ").filter(given).map(|field| field.trim().to_owned());
+    let sampling = serde_json::to_value(&config.sampling).expect("plain values");
+    let mut flags = sampling.as_object().expect("a struct").clone();
     let model = &config.engine.model;
-    let dtype = model.dtype.map(|dtype| format!("dtype: {}", dtype.name()));
-    let context = model.max_model_len.map(|length| format!("max_model_len: {length}"));
-    sampling.chain(dtype).chain(context).collect::<Vec<_>>().join(", ")
+    flags.insert("dtype".to_owned(), model.dtype.map(|dtype| dtype.name()).into());
+    flags.insert("max_model_len".to_owned(), model.max_model_len.into());
+    let is_given = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::Array(items) => !items.is_empty(),
+        _ => true,
+    };
+    flags.retain(|_, value| is_given(value));
+    Value::Object(flags).to_string()
 }
 
 /// The files that weights may come from.
@@ -261,14 +260,9 @@ fn hash_file(path: &Path) -> io::Result<blake3::Hash> {
         // A pipe or a device may have no end.
         return Err(io::Error::other("it is no regular file"));
     }
-    let mut file = File::open(path)?;
-    let (mut hasher, mut buffer) = (blake3::Hasher::new(), vec![0; BUFFER]);
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(hasher.finalize()),
-            count => drop(hasher.update(&buffer[..count])),
-        }
-    }
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(File::open(path)?)?;
+    Ok(hasher.finalize())
 }
 
 fn short(bytes: &[u8]) -> String {

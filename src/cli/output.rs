@@ -234,13 +234,17 @@ impl RowWriter<'_> {
         self.out.push(b'{');
         self.token(&position.token);
         self.field("rank", &position.token.rank);
+        self.top_logprobs(&position.top, Self::token);
+        self.out.push(b'}');
+    }
+
+    fn top_logprobs(&mut self, top: &[TokenLogprob], token: fn(&mut Self, &TokenLogprob)) {
         self.key("top_logprobs");
-        self.list(&position.top, |row, token| {
+        self.list(top, |row, entry| {
             row.out.push(b'{');
-            row.token(token);
+            token(row, entry);
             row.out.push(b'}');
         });
-        self.out.push(b'}');
     }
 
     /// Numbers are the shortest that give the same f32 again; minus infinity has no JSON and is

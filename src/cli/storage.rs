@@ -87,6 +87,19 @@ pub trait StoredFile: Send {
     fn is_named(&self, path: &Path) -> bool;
 }
 
+/// Opens a file that is to be written anew: made if it is not there, empty in any case.
+///
+/// # Errors
+/// The system's.
+pub fn open_empty(storage: &dyn Storage, path: &Path) -> io::Result<Box<dyn StoredFile>> {
+    let mut file = match storage.open(path, Access::Write) {
+        Err(error) if error.kind() == ErrorKind::NotFound => storage.open(path, Access::Create)?,
+        file => file?,
+    };
+    file.set_length(0)?;
+    Ok(file)
+}
+
 /// Writes all bytes at a position.
 ///
 /// # Errors

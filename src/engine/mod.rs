@@ -130,31 +130,14 @@ impl Engine {
             kv_cache_bytes: shape.num_blocks
                 * shape.block_bytes(config.cache.kv_cache_dtype.size_bytes(dtype)),
         };
-        let max_rows = config.scheduler.max_num_seqs + config.scheduler.max_num_prompt_logits;
         let runs_ahead = device.runs_ahead();
-        let mut sampler = StepSampler::new(device, max_rows, vocab_size)?;
+        let mut sampler = StepSampler::new(device, max_rows(config), vocab_size)?;
         if runs_ahead {
             sampler.warm_up(executor.warm_up()?)?;
         }
-        let scheduler = Scheduler::new(
-            &config.scheduler,
-            &config.cache,
-            shape.num_blocks,
-            max_model_len,
-            config.model.seed,
-            Some(input_processor.tokenizer()),
-        );
-        Ok(Self {
-            scheduler,
-            executor: Box::new(executor),
-            sampler,
-            batch: Batch::default(),
-            input_processor,
-            info,
-            runs_ahead,
-            ahead: None,
-            time: StepTime::default(),
-        })
+        let parts: (Box<dyn Executor>, _) = (Box::new(executor), sampler);
+        let engine = Self::assemble(config, input_processor, info, shape.num_blocks, parts);
+        Ok(Self { runs_ahead, ..engine })
     }
 
     /// An engine whose "model" is a hash of what it reads from the KV cache, with the tokenizer of
@@ -182,26 +165,37 @@ impl Engine {
             num_cache_tokens: num_blocks * block_size,
             kv_cache_bytes: 0,
         };
-        let max_rows = config.scheduler.max_num_seqs + config.scheduler.max_num_prompt_logits;
+        let executor = SimulatedExecutor::new(num_blocks, block_size, limits.vocab_size);
+        let sampler = StepSampler::new(device, max_rows(config), limits.vocab_size)?;
+        Ok(Self::assemble(config, input_processor, info, num_blocks, (Box::new(executor), sampler)))
+    }
+
+    fn assemble(
+        config: &EngineConfig,
+        input_processor: Arc<InputProcessor>,
+        info: EngineInfo,
+        num_blocks: usize,
+        (executor, sampler): (Box<dyn Executor>, StepSampler),
+    ) -> Self {
         let scheduler = Scheduler::new(
             &config.scheduler,
             &config.cache,
             num_blocks,
-            max_model_len,
+            info.max_model_len,
             config.model.seed,
             Some(input_processor.tokenizer()),
         );
-        Ok(Self {
+        Self {
             scheduler,
-            executor: Box::new(SimulatedExecutor::new(num_blocks, block_size, limits.vocab_size)),
-            sampler: StepSampler::new(device, max_rows, limits.vocab_size)?,
+            executor,
+            sampler,
             batch: Batch::default(),
             input_processor,
             info,
             runs_ahead: false,
             ahead: None,
             time: StepTime::default(),
-        })
+        }
     }
 
     /// What turns prompts into requests; shared with the thread that reads rows.
@@ -296,6 +290,11 @@ impl Engine {
     pub fn stats(&self) -> EngineStats {
         EngineStats { time: self.time, ..self.scheduler.stats() }
     }
+}
+
+/// Rows of logits that a step may have.
+fn max_rows(config: &EngineConfig) -> usize {
+    config.scheduler.max_num_seqs + config.scheduler.max_num_prompt_logits
 }
 
 /// The context length: what was asked for, else what the model has.

@@ -198,16 +198,17 @@ impl Draft {
         if let Some(errors) = &meta.errors {
             files.insert(0, (PathBuf::from(&errors.path), errors.facts()));
         }
-        for (path, facts) in &files {
-            if !self.holds(&part_of(path), facts)? && !self.holds(path, facts)? {
-                return Ok(false);
-            }
-        }
+        let mut unnamed = Vec::new();
         for (path, facts) in &files {
             let part = part_of(path);
-            if self.holds(&part, facts)? {
-                publish(&*self.storage, &part, path)?;
+            match self.holds(&part, facts)? {
+                true => unnamed.push((part, path)),
+                false if self.holds(path, facts)? => {}
+                false => return Ok(false),
             }
+        }
+        for (part, path) in unnamed {
+            publish(&*self.storage, &part, path)?;
         }
         publish_text(&*self.storage, text, &side_file_of(&path))?;
         let journal = self.journal.as_ref().expect("the end was read from it");

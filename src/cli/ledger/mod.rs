@@ -28,6 +28,7 @@ use self::output::{Facts, Output, publish_text};
 use self::record::{Header, Kind, Record};
 pub use self::recovered::{Recovered, Reused};
 use self::spill::Spill;
+use super::compress::Compression;
 use super::storage::Storage;
 
 /// Bytes of rows that wait for an earlier one and stay in memory; the others wait on disk.
@@ -98,6 +99,8 @@ pub struct Ledger {
 pub struct Totals {
     /// The output.
     pub output: Facts,
+    /// How it is compressed.
+    pub compression: Compression,
     /// The file of `--errors`.
     pub errors: Option<Facts>,
     /// How often the run was continued.
@@ -290,6 +293,7 @@ impl Ledger {
     fn complete_outputs(&mut self) -> Result<Totals, LedgerError> {
         Ok(Totals {
             output: self.output.complete()?,
+            compression: self.output.compression(),
             errors: self.errors.as_mut().map(Output::complete).transpose()?,
             num_resumes: self.num_resumes,
         })

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::error::LedgerError;
 use crate::cli::compress::Compression;
-use crate::cli::storage::{Access, Storage, StoredFile, write_all_at};
+use crate::cli::storage::{Storage, StoredFile, open_empty, write_all_at};
 
 /// Rows are handed to the system when there are this many bytes of them.
 const BUFFER: usize = 64 << 10;
@@ -47,15 +47,9 @@ impl PartFile {
     /// The file, empty when it is opened.
     fn open(&mut self) -> Result<&mut dyn StoredFile, LedgerError> {
         if self.file.is_none() {
-            let failed = |error| LedgerError::of(format!("create {}", self.part.display()), error);
-            let mut file = match self.storage.open(&self.part, Access::Write) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                    self.storage.open(&self.part, Access::Create)
-                }
-                file => file,
-            }
-            .map_err(failed)?;
-            file.set_length(0).map_err(failed)?;
+            let file = open_empty(&*self.storage, &self.part).map_err(|error| {
+                LedgerError::of(format!("create {}", self.part.display()), error)
+            })?;
             self.file = Some(file);
         }
         Ok(&mut **self.file.as_mut().expect("opened above"))
@@ -123,9 +117,9 @@ impl Output {
         if self.buffer.len() >= limit { self.write_buffer() } else { Ok(()) }
     }
 
-    /// Rows taken.
-    pub fn num_rows(&self) -> u64 {
-        self.num_rows
+    /// How it is compressed.
+    pub fn compression(&self) -> Compression {
+        self.compression
     }
 
     /// Hands everything emitted to the system: call it when no further row is immediately ready, so
@@ -250,13 +244,7 @@ pub fn publish(storage: &dyn Storage, part: &Path, path: &Path) -> Result<(), Le
 pub fn publish_text(storage: &dyn Storage, text: &str, path: &Path) -> Result<(), LedgerError> {
     let part = part_of(path);
     let write = || {
-        let mut file = match storage.open(&part, Access::Create) {
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                storage.open(&part, Access::Write)?
-            }
-            file => file?,
-        };
-        file.set_length(0)?;
+        let mut file = open_empty(storage, &part)?;
         write_all_at(&mut *file, text.as_bytes(), 0)?;
         file.sync()
     };

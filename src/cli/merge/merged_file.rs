@@ -73,9 +73,9 @@ impl MergedFile {
         Ok(Self { path, output, lock })
     }
 
-    /// How the rows are compressed: as the output's name says.
+    /// How the rows are compressed.
     pub fn compression(&self) -> Compression {
-        Compression::from_path(&self.path)
+        self.output.compression()
     }
 
     /// Takes a header, before the first row.

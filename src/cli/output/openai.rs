@@ -91,12 +91,7 @@ impl RowWriter<'_> {
             row.list(positions, |row, position| {
                 row.out.push(b'{');
                 row.chat_token(&position.token);
-                row.key("top_logprobs");
-                row.list(&position.top, |row, token| {
-                    row.out.push(b'{');
-                    row.chat_token(token);
-                    row.out.push(b'}');
-                });
+                row.top_logprobs(&position.top, Self::chat_token);
                 row.out.push(b'}');
             });
         });

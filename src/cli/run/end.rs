@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use super::Job;
 use super::write::{Message, SideText, Written};
 use crate::cli;
-use crate::cli::compress::Compression;
 use crate::cli::config::RunConfig;
 use crate::cli::console::Console;
 use crate::cli::error::CliError;
 use crate::cli::exit::Exit;
 use crate::cli::fingerprint::Fingerprint;
+use crate::cli::ledger::output::Facts;
 use crate::cli::meta::{self, InputFacts, Meta, NamedFile};
 use crate::cli::output::RowFormat;
 use crate::cli::progress::{Counters, Progress};
@@ -235,11 +235,10 @@ impl Job<'_> {
         let format = format.file_format();
         Box::new(move |totals, tally, input| {
             let errors = config.output.errors.as_ref().zip(totals.errors.clone());
-            let named = |(path, facts): (&PathBuf, crate::cli::ledger::output::Facts)| NamedFile {
+            let named = |(path, facts): (&PathBuf, Facts)| NamedFile {
                 path: path.display().to_string(),
                 facts: facts.into(),
             };
-            let compression = config.output.path.as_deref().map(Compression::from_path);
             let meta = Meta {
                 schema: meta::SCHEMA,
                 tool: env!("CARGO_PKG_NAME").to_owned(),
@@ -257,7 +256,7 @@ impl Job<'_> {
                 output: totals.output.clone().into(),
                 errors: errors.map(named),
                 format,
-                compression: compression.unwrap_or(Compression::None).name().to_owned(),
+                compression: totals.compression.name().to_owned(),
                 fingerprint,
                 shard: config.input.shard,
                 limit: config.input.limit,

@@ -114,8 +114,9 @@ impl Feeder<'_> {
             Ok(row) => row.index,
             Err(bad) => bad.index,
         };
-        // Those of other shards too: every shard gives a row that is twice there the same answer.
-        let duplicate = self.duplicate(&row);
+        // What is out cannot be refused any more, so a duplicate in a stream is an error row. Those
+        // of other shards count too: every shard gives a row that is twice there the same answer.
+        let duplicate = self.feed.ids.as_mut().and_then(|ids| ids.check(&row));
         if !self.run.input.shard.owns(index) {
             return Ok(true);
         }
@@ -141,16 +142,10 @@ impl Feeder<'_> {
         };
         let (hash, request) = match asked {
             Asked::Reused(reused) => {
-                let message = Message::Reused { position, line, reused };
-                return Ok(
-                    self.feed.window.enter_finished() && self.feed.rows.send(message).is_ok()
-                );
+                return Ok(self.send_finished(Message::Reused { position, line, reused }));
             }
             Asked::Good(hash, good) => {
-                let message = Message::Good { position, hash, good };
-                return Ok(
-                    self.feed.window.enter_finished() && self.feed.rows.send(message).is_ok()
-                );
+                return Ok(self.send_finished(Message::Good { position, hash, good }));
             }
             Asked::Request(hash, request) => (hash, Ok(request)),
             Asked::Failed(hash, error) => (hash, Err(error)),
@@ -174,6 +169,11 @@ impl Feeder<'_> {
             Ok(request) => self.feed.requests.send(Ok(request)).is_ok(),
             Err(error) => self.feed.rows.send(Message::Failed { position, error }).is_ok(),
         })
+    }
+
+    /// Sends a row that needs no engine. False: nobody listens any more.
+    fn send_finished(&self, message: Message) -> bool {
+        self.feed.window.enter_finished() && self.feed.rows.send(message).is_ok()
     }
 
     /// What is asked of the engine, or why nothing is.
@@ -226,16 +226,6 @@ impl Feeder<'_> {
             Err(error) => failed(&error, hash),
         };
         Ok((line, passthrough, asked))
-    }
-
-    /// The error of a batch request of a stream whose `custom_id` an earlier one has. What is out
-    /// cannot be refused any more, so it is an error row.
-    fn duplicate(&mut self, row: &Result<Row, BadRow>) -> Option<RowError> {
-        let ids = self.feed.ids.as_mut()?;
-        match row {
-            Ok(row) => ids.check(&row.passthrough, row.line),
-            Err(bad) => ids.check(&bad.passthrough, bad.error.line),
-        }
     }
 
     /// The row's output, if an earlier run finished it.

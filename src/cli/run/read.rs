@@ -113,11 +113,7 @@ fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) ->
             rows += 1;
             let Some(ids) = &mut ids else { continue };
             let Ok(row) = parser.parse(record) else { return };
-            let (passthrough, line) = match &row {
-                Ok(row) => (&row.passthrough, row.line),
-                Err(bad) => (&bad.passthrough, bad.error.line),
-            };
-            if let Some(error) = ids.check(passthrough, line) {
+            if let Some(error) = ids.check(&row) {
                 return drop(sender.send(Err(CliError::from_row(&error, &input.name))));
             }
         }

@@ -12,14 +12,6 @@ use super::tokenizer_files::{TokenizerFiles, id_of_token};
 use super::tokenizer_limits::{self, Growth};
 use super::{TextError, contained, split_regex};
 
-/// Most ids: sixteen times what the largest published vocabularies have. A table of all ids up to
-/// the largest is allocated, so a single id could ask for gigabytes.
-const MAX_VOCAB_SIZE: usize = 1 << 22;
-
-/// Longest word that a WordPiece model may ask to look at, in characters; published ones ask for
-/// 100. As much is allocated.
-const MAX_WORD_CHARS: u64 = 1 << 16;
-
 /// A model's tokenizer. Immutable; share it by `Arc`.
 pub struct Tokenizer {
     inner: PipelineTokenizer,
@@ -79,15 +71,15 @@ impl Tokenizer {
             .filter(|_| has_byte_tokens)
             .filter_map(|byte: u8| id_of(&format!("<0x{byte:02X}>")))
             .collect();
-        let vocab_size = vocab_size(&tokenizer);
-        refuse_huge(&tokenizer, vocab_size)?;
+        let vocab_size = tokenizer_limits::largest_id(&tokenizer).map_or(0, |id| id as usize + 1);
         let mut added_tokens = BTreeMap::new();
         let mut special_ids = BTreeSet::new();
         for token in tokenizer["added_tokens"].as_array_mut().into_iter().flatten() {
             let (Some(text), Some(id)) = (token["content"].as_str(), token["id"].as_u64()) else {
                 return Err("an added token has no content or no id".to_string());
             };
-            let id = u32::try_from(id).map_err(|_| format!("added token id {id} is too large"))?;
+            // Within the limits that were checked above.
+            let id = id as u32;
             added_tokens.insert(text.to_string(), id);
             if token["special"] == true {
                 special_ids.insert(id);
@@ -196,7 +188,8 @@ impl Tokenizer {
     pub fn token_text(&self, id: u32) -> String {
         let text = self.decode(&[id], false).unwrap_or_default();
         let model = self.inner.get_model();
-        let spaced = || model.id_to_token(id).is_some_and(|token| token.starts_with('▁'));
+        let token = || contained::contain(|| model.id_to_token(id)).flatten();
+        let spaced = || token().is_some_and(|token| token.starts_with('▁'));
         if text.starts_with([' ', '▁']) || !spaced() { text } else { format!(" {text}") }
     }
 
@@ -281,33 +274,6 @@ fn misnumbered<'a>(
     let wrong =
         |(text, id): &(&String, &u32)| vocabulary.token_to_id(text).is_some_and(|g| g != **id);
     added_tokens.iter().find(wrong).map(|(text, _)| text.as_str())
-}
-
-/// Numbers that would have gigabytes allocated.
-fn refuse_huge(tokenizer: &Value, vocab_size: usize) -> Result<(), String> {
-    let word_chars = tokenizer["model"]["max_input_chars_per_word"].as_u64().unwrap_or(0);
-    if word_chars > MAX_WORD_CHARS {
-        return Err(format!(
-            "`max_input_chars_per_word` {word_chars} is too large, the limit is {MAX_WORD_CHARS}"
-        ));
-    }
-    if vocab_size > MAX_VOCAB_SIZE {
-        let (id, largest) = (vocab_size - 1, MAX_VOCAB_SIZE - 1);
-        return Err(format!("token id {id} is too large, the limit is {largest}"));
-    }
-    Ok(())
-}
-
-fn vocab_size(tokenizer: &Value) -> usize {
-    let model = match &tokenizer["model"]["vocab"] {
-        Value::Object(vocab) => vocab.values().filter_map(Value::as_u64).max(),
-        Value::Array(pieces) => (pieces.len() as u64).checked_sub(1),
-        _ => None,
-    };
-    let added = tokenizer["added_tokens"].as_array().into_iter().flatten();
-    let added = added.filter_map(|token| token["id"].as_u64()).max();
-    let next = |id| usize::try_from(id).unwrap_or(usize::MAX).saturating_add(1);
-    model.max(added).map_or(0, next)
 }
 
 #[cfg(test)]

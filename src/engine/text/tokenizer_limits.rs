@@ -3,9 +3,13 @@
 
 use serde_json::Value;
 
-/// Token ids are below this, as vocabularies are; tables have a place for every id up to the
-/// largest.
-const MAX_TOKEN_ID: u64 = 1 << 24;
+/// Token ids are below this: sixteen times what the largest published vocabularies have. A table of
+/// all ids up to the largest is allocated, so a single id could ask for gigabytes.
+pub(super) const MAX_VOCAB_SIZE: u64 = 1 << 22;
+
+/// Longest word that a WordPiece model may ask to look at, in characters; published ones ask for
+/// 100. As much is allocated.
+pub(super) const MAX_WORD_CHARS: u64 = 1 << 16;
 
 /// Largest text that normalizers may make of one text, in bytes.
 const MAX_NORMALIZED: f64 = (1u64 << 30) as f64;
@@ -30,6 +34,7 @@ impl Growth {
 /// It has a value that no tokenizer has.
 pub(super) fn check(tokenizer: &Value) -> Result<Growth, String> {
     check_ids(tokenizer)?;
+    check_word_chars(&tokenizer["model"])?;
     check_subword_prefix(&tokenizer["model"])?;
     let mut growth = 1.0;
     normalizer(&tokenizer["normalizer"], &mut growth)?;
@@ -41,14 +46,31 @@ pub(super) fn check(tokenizer: &Value) -> Result<Growth, String> {
     }
 }
 
+/// The largest token id of a tokenizer; None if it has no tokens.
+pub(super) fn largest_id(tokenizer: &Value) -> Option<u64> {
+    let model = match &tokenizer["model"]["vocab"] {
+        Value::Object(vocab) => vocab.values().filter_map(Value::as_u64).max(),
+        Value::Array(pieces) => (pieces.len() as u64).checked_sub(1),
+        _ => None,
+    };
+    let added = tokenizer["added_tokens"].as_array().into_iter().flatten();
+    model.max(added.filter_map(|token| token["id"].as_u64()).max())
+}
+
 fn check_ids(tokenizer: &Value) -> Result<(), String> {
-    let vocab = tokenizer["model"]["vocab"].as_object().into_iter().flat_map(|ids| ids.values());
-    let added =
-        tokenizer["added_tokens"].as_array().into_iter().flatten().map(|token| &token["id"]);
-    let too_large = |id: &&Value| id.as_u64().is_some_and(|id| id >= MAX_TOKEN_ID);
-    match vocab.chain(added).find(too_large) {
-        Some(id) => Err(format!("token id {id} is too large: the limit is {MAX_TOKEN_ID}")),
+    match largest_id(tokenizer).filter(|id| *id >= MAX_VOCAB_SIZE) {
+        Some(id) => Err(format!("token id {id} is too large, the limit is {}", MAX_VOCAB_SIZE - 1)),
         None => Ok(()),
+    }
+}
+
+fn check_word_chars(model: &Value) -> Result<(), String> {
+    let chars = model["max_input_chars_per_word"].as_u64().unwrap_or(0);
+    match chars > MAX_WORD_CHARS {
+        true => Err(format!(
+            "`max_input_chars_per_word` {chars} is too large, the limit is {MAX_WORD_CHARS}"
+        )),
+        false => Ok(()),
     }
 }
 
