@@ -29,7 +29,10 @@ fn resolve(args: &EngineArgs, variable: &dyn Fn(&str) -> Option<OsString>) -> De
             .or_else(|| Some(path("HOME")?.join(".cache")))
             .map(|cache| cache.join("vllm-batch")),
         enforce_eager: args.enforce_eager,
-        quantization: args.quantization.map(|QuantizationArg::Fp8| Quantization::Fp8),
+        quantization: args.quantization.map(|quantization| match quantization {
+            QuantizationArg::Fp8 => Quantization::Fp8,
+            QuantizationArg::Int8 => Quantization::Int8,
+        }),
     }
 }
 

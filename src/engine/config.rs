@@ -179,8 +179,10 @@ impl Default for SchedulerConfig {
 /// How weights of linear layers are narrowed at load (`--quantization`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantization {
-    /// E4M3 with a scale per output channel, activations with a scale per token.
+    /// E4M3 with a scale per output channel, activations with a scale per token: on a GPU.
     Fp8,
+    /// int8 with a scale per output channel, activations with a scale per token: on the CPU.
+    Int8,
 }
 
 /// Which device (`--device`).

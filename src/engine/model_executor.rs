@@ -183,6 +183,7 @@ fn cache_shape(
         block_size,
         num_kv_heads: spec.attention.num_kv_heads,
         head_dim: spec.attention.head_dim,
+        panel_width: device.kv_panel_width(),
     };
     let block_bytes = shape.block_bytes(cache.kv_cache_dtype.size_bytes(dtype)) as u64;
     let max_num_seqs = config.scheduler.max_num_seqs;

@@ -61,6 +61,7 @@ impl<'a> Run<'a> {
             block_size: case.block_size,
             num_kv_heads: case.heads.num_kv_heads,
             head_dim: case.heads.head_dim,
+            panel_width: device.kv_panel_width(),
         };
         let limits = StepLimits {
             max_num_tokens: seqs.len() * MAX_MODEL_LEN,

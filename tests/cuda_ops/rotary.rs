@@ -48,6 +48,7 @@ impl Case {
             block_size: self.block_size,
             num_kv_heads: self.heads.num_kv_heads,
             head_dim: self.heads.head_dim,
+            panel_width: device.kv_panel_width(),
         };
         KvCache::on_device(device, shape, dtype).expect("memory")
     }

@@ -38,7 +38,7 @@ pub struct EngineArgs {
     /// Where to compute [default: auto]
     #[arg(long, value_name = "auto|cpu|cuda[:N]")]
     pub device: Option<DeviceArg>,
-    /// Narrow the weights of linear layers to 8-bit floats (fp8: NVIDIA GPUs from Ada on)
+    /// Narrow the weights of linear layers to 8 bits (int8: CPU; fp8: NVIDIA GPUs from Ada on)
     #[arg(long, value_name = "KIND", hide_short_help = true)]
     pub quantization: Option<QuantizationArg>,
     /// On a GPU, queue every step anew instead of replaying CUDA graphs
@@ -119,8 +119,10 @@ impl std::str::FromStr for DeviceArg {
 /// `--quantization`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum QuantizationArg {
-    /// E4M3 weights with a scale per channel, activations with a scale per token
+    /// E4M3 weights with a scale per channel, activations with a scale per token: on a GPU
     Fp8,
+    /// The same with 8-bit integers, on the CPU
+    Int8,
 }
 
 /// `--kv-cache-dtype`.

@@ -57,7 +57,7 @@ impl ModelCost {
         let bytes = dtype.size_bytes() as f64;
         let layer_bytes = match quantization {
             None => bytes,
-            Some(Quantization::Fp8) => 1.0,
+            Some(_) => 1.0,
         };
         let head = product(spec.vocab_size, embed_dim) + projection;
         Self {

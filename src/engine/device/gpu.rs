@@ -169,9 +169,9 @@ impl Gpu {
     pub fn kernel_set(&self) -> String {
         let (major, minor) = self.properties().compute_capability;
         let quantized = match (self.quantization(), self.kv_cache_dtype()) {
-            (None, KvCacheDType::Auto) => "",
+            (None | Some(Quantization::Int8), KvCacheDType::Auto) => "",
             (Some(Quantization::Fp8), KvCacheDType::Auto) => "-fp8",
-            (None, KvCacheDType::Fp8) => "-kv8",
+            (None | Some(Quantization::Int8), KvCacheDType::Fp8) => "-kv8",
             (Some(Quantization::Fp8), KvCacheDType::Fp8) => "-fp8-kv8",
         };
         match &**self.runtime.driver() {

@@ -6,6 +6,7 @@ use super::cuda::{DeviceBuffer, DevicePtr};
 use super::{Device, Gpu};
 use crate::engine::EngineError;
 use crate::engine::config::DType;
+use crate::engine::device::simd::Element;
 
 /// Token positions of a block are stored in groups of this many, so a block is a multiple of it.
 pub const KV_GROUP_TOKENS: usize = 16;
@@ -23,20 +24,32 @@ pub struct KvCacheShape {
     pub num_kv_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
+    /// Width of a panel of the device's products ([`Device::kv_panel_width`]): V rows are whole
+    /// panels.
+    pub panel_width: usize,
 }
 
 impl KvCacheShape {
-    /// Width of a V row: head_dim rounded up to whole vectors.
+    /// Width of a V row: head_dim rounded up to whole panels.
     pub fn v_width(&self) -> usize {
-        self.head_dim.next_multiple_of(KV_GROUP_TOKENS)
+        self.head_dim.next_multiple_of(self.panel_width)
     }
 
-    /// K elements of one (block, head): (head_dim, block_size), tokens in the lanes.
+    /// Positions in a panel of K: a panel's width, or half of it where blocks do not hold whole
+    /// ones.
+    pub fn k_panel_width(&self) -> usize {
+        match self.block_size.is_multiple_of(self.panel_width) {
+            true => self.panel_width,
+            false => self.panel_width / 2,
+        }
+    }
+
+    /// K elements of one (block, head): panels of (head_dim, k_panel_width), tokens in the lanes.
     pub fn k_len(&self) -> usize {
-        self.head_dim * self.block_size
+        self.head_dim.next_multiple_of(2) * self.block_size
     }
 
-    /// V elements of one (block, head): (block_size, v_width).
+    /// V elements of one (block, head): panels of (block_size, panel_width).
     pub fn v_len(&self) -> usize {
         self.block_size * self.v_width()
     }
@@ -47,9 +60,10 @@ impl KvCacheShape {
     }
 }
 
-/// On the CPU K: (num_layers, num_blocks, num_kv_heads, head_dim, block_size), V: (num_layers,
-/// num_blocks, num_kv_heads, block_size, v_width). Q·K then has tokens in the lanes and P·V the
-/// head's width. On a GPU both are (num_layers, num_blocks, num_kv_heads, block_size, head_dim).
+/// On the CPU (num_layers, num_blocks, num_kv_heads), and of each K in panels of positions over
+/// head_dim, V in panels of the head's columns over positions, as `ops::gemm` takes them: Q·K then
+/// has tokens in the lanes and P·V the head's width. On a GPU both are (num_layers, num_blocks,
+/// num_kv_heads, block_size, head_dim).
 #[derive(Debug)]
 pub struct KvCache {
     /// Sizes.
@@ -117,19 +131,10 @@ impl KvCache {
         let num = shape.num_layers * shape.num_blocks * shape.num_kv_heads;
         let (k, v) = (num * shape.k_len(), num * shape.v_len());
         let data = match dtype {
-            DType::Float32 => KvData::Float32 { k: vec![0.0; k], v: vec![0.0; v] },
-            DType::BFloat16 => KvData::BFloat16 { k: zeroed_bf16(k), v: zeroed_bf16(v) },
-            DType::Float16 => KvData::Float16 { k: zeroed_f16(k), v: zeroed_f16(v) },
+            DType::Float32 => KvData::Float32 { k: f32::zeroed(k), v: f32::zeroed(v) },
+            DType::BFloat16 => KvData::BFloat16 { k: bf16::zeroed(k), v: bf16::zeroed(v) },
+            DType::Float16 => KvData::Float16 { k: f16::zeroed(k), v: f16::zeroed(v) },
         };
         Self { shape, data }
     }
-}
-
-/// `vec![bf16::ZERO; n]` writes every element; a zeroed u16 vector comes untouched from the system.
-fn zeroed_bf16(len: usize) -> Vec<bf16> {
-    half::vec::HalfBitsVecExt::reinterpret_into(vec![0u16; len])
-}
-
-fn zeroed_f16(len: usize) -> Vec<f16> {
-    half::vec::HalfBitsVecExt::reinterpret_into(vec![0u16; len])
 }

@@ -4,6 +4,7 @@ pub mod cuda;
 pub mod gpu;
 pub mod kv_cache;
 pub mod memory;
+pub mod narrow_inputs;
 mod open;
 pub mod simd;
 pub mod split_mix;
@@ -13,8 +14,11 @@ pub mod thread_pool;
 pub use cuda::memory::bytes_of;
 pub use gpu::{Gpu, GpuConfig, Matmul, MatmulInput, MatmulShape};
 pub use kv_cache::KvCache;
+pub use narrow_inputs::NarrowInputs;
 pub use open::{KERNEL_SOURCES, open};
 pub use tensor::{Precision, Tensor};
+
+use std::sync::Mutex;
 
 use crate::engine::EngineError;
 use crate::engine::config::DType;
@@ -40,13 +44,24 @@ pub struct Cpu {
     pub pool: ThreadPool,
     /// Instruction set of the kernels.
     pub isa: Isa,
+    /// Whether linear layers are narrowed to int8.
+    pub int8: bool,
+    /// Inputs of a linear layer as its instructions take them; one layer runs at a time.
+    pub narrow_inputs: Mutex<NarrowInputs>,
+}
+
+impl Cpu {
+    fn new(num_threads: usize, isa: Isa) -> Self {
+        let pool = ThreadPool::new(num_threads);
+        Self { pool, isa, int8: false, narrow_inputs: Mutex::default() }
+    }
 }
 
 impl Device {
     /// The CPU with this many threads, None: one per physical core.
     pub fn cpu(num_threads: Option<usize>) -> Self {
         let num_threads = num_threads.unwrap_or_else(thread_pool::num_physical_cores);
-        Device::Cpu(Cpu { pool: ThreadPool::new(num_threads), isa: Isa::detect() })
+        Device::Cpu(Cpu::new(num_threads, Isa::detect()))
     }
 
     /// The CPU with a given instruction set: tests force every path on one machine.
@@ -55,12 +70,24 @@ impl Device {
     /// The machine does not have it.
     pub fn cpu_with_isa(num_threads: usize, isa: Isa) -> Self {
         assert!(isa.is_available(), "this CPU has no {}", isa.name());
-        Device::Cpu(Cpu { pool: ThreadPool::new(num_threads), isa })
+        Device::Cpu(Cpu::new(num_threads, isa))
+    }
+
+    /// The same CPU with linear layers narrowed to int8 (`LinearWeight::quantize`).
+    ///
+    /// # Panics
+    /// It is a GPU.
+    pub fn with_int8(self) -> Self {
+        match self {
+            Device::Cpu(cpu) => Device::Cpu(Cpu { int8: true, ..cpu }),
+            Device::Cuda(_) => panic!("int8 is for the CPU"),
+        }
     }
 
     /// Names the set of kernels in use: outputs are equal only within one set.
     pub fn kernel_set(&self) -> String {
         match self {
+            Device::Cpu(cpu) if cpu.int8 => format!("cpu-{}-int8", cpu.isa.name()),
             Device::Cpu(cpu) => format!("cpu-{}", cpu.isa.name()),
             Device::Cuda(gpu) => gpu.kernel_set(),
         }
@@ -163,6 +190,14 @@ impl Device {
                 gpu.synchronize()?;
                 Ok(tensor::widened(&bytes, dtype))
             }
+        }
+    }
+
+    /// Width of the panels in which the KV cache is laid out.
+    pub fn kv_panel_width(&self) -> usize {
+        match self {
+            Device::Cpu(cpu) => 2 * cpu.isa.num_lanes(),
+            Device::Cuda(_) => kv_cache::KV_GROUP_TOKENS,
         }
     }
 

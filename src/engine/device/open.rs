@@ -3,7 +3,9 @@
 use super::cuda::{Compiler, CudaDriver, Driver, HostDriver, SearchHints};
 use super::{Device, Gpu, GpuConfig};
 use crate::engine::EngineError;
-use crate::engine::config::{DType, DeviceConfig, DeviceKind, EngineConfig, KvCacheDType};
+use crate::engine::config::{
+    DType, DeviceConfig, DeviceKind, EngineConfig, KvCacheDType, Quantization,
+};
 
 macro_rules! sources {
     ($($name:literal),* $(,)?) => {
@@ -48,12 +50,16 @@ pub fn open(
     head_dim: usize,
 ) -> Result<(Device, Option<String>), EngineError> {
     let device = &config.device;
-    let cpu = || Device::cpu(config.parallel.num_threads);
+    let int8 = device.quantization == Some(Quantization::Int8);
+    let cpu = || match int8 {
+        true => Device::cpu(config.parallel.num_threads).with_int8(),
+        false => Device::cpu(config.parallel.num_threads),
+    };
     let probe = |ordinal| check_head_dim(dtype, head_dim).and_then(|()| probe(device, ordinal));
     let narrow_cache = config.cache.kv_cache_dtype == KvCacheDType::Fp8;
     let refused = |why: String| {
         let help = if device.quantization.is_some() {
-            "--quantization fp8 needs one; leave it out to run on the CPU"
+            "--quantization fp8 needs one; give int8, or leave it out, to run on the CPU"
         } else if narrow_cache {
             "--kv-cache-dtype fp8 needs one; leave it out to run on the CPU"
         } else {
@@ -67,8 +73,13 @@ pub fn open(
         ));
     }
     match &device.kind {
+        DeviceKind::Cpu | DeviceKind::Auto if int8 => Ok((cpu(), None)),
+        DeviceKind::Cuda(_) | DeviceKind::CudaShim { .. } if int8 => Err(EngineError::Config(
+            "--quantization int8 is for the CPU; give fp8 on a GPU, or --device cpu".to_owned(),
+        )),
         DeviceKind::Cpu if device.quantization.is_some() => Err(EngineError::Config(
-            "--quantization fp8 needs an NVIDIA GPU; leave it out on the CPU".to_owned(),
+            "--quantization fp8 needs an NVIDIA GPU; give int8 on the CPU, or leave it out"
+                .to_owned(),
         )),
         DeviceKind::Cpu => Ok((cpu(), None)),
         DeviceKind::Auto => match probe(0) {

@@ -4,13 +4,21 @@
 //! vector type of the instruction set, inside a function that has the target features, so that
 //! everything marked `inline(always)` is compiled for them.
 
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use half::vec::HalfBitsVecExt;
 use half::{bf16, f16};
+
+use crate::engine::config::DType;
 
 /// Instruction set of the CPU kernels. Results are equal within one set, not across sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
     /// AVX-512 F, BW, DQ, VL, and what AVX2 needs: 16 lanes.
     Avx512,
+    /// The same, with bf16 weights by `vdpbf16ps`, which rounds the inputs of linear layers to bf16.
+    Avx512Bf16,
     /// AVX2, FMA, F16C: 8 lanes.
     Avx2,
     /// Any CPU: arrays of 8, no fused multiply-add.
@@ -18,14 +26,17 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// The widest that this machine has.
+    /// The fastest that this machine has. `vdpbf16ps` runs at twice the rate of multiply-adds on
+    /// AMD's cores, and at half of it on Intel's (measured: docs/PERFORMANCE.md).
     pub fn detect() -> Self {
-        [Isa::Avx512, Isa::Avx2].into_iter().find(|isa| isa.is_available()).unwrap_or(Isa::Portable)
+        let mut fastest = Self::all_available();
+        fastest.retain(|&isa| isa != Isa::Avx512Bf16 || has_fast_bf16());
+        fastest[0]
     }
 
-    /// Every set that this machine has.
+    /// Every set that this machine has, the widest first.
     pub fn all_available() -> Vec<Self> {
-        let all = [Isa::Avx512, Isa::Avx2, Isa::Portable];
+        let all = [Isa::Avx512Bf16, Isa::Avx512, Isa::Avx2, Isa::Portable];
         all.into_iter().filter(|isa| isa.is_available()).collect()
     }
 
@@ -42,6 +53,8 @@ impl Isa {
                     && Isa::Avx2.is_available()
             }
             #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Bf16 => is_x86_feature_detected!("avx512bf16") && Isa::Avx512.is_available(),
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => {
                 is_x86_feature_detected!("avx2")
                     && is_x86_feature_detected!("fma")
@@ -56,6 +69,7 @@ impl Isa {
     pub fn name(self) -> &'static str {
         match self {
             Isa::Avx512 => "avx512",
+            Isa::Avx512Bf16 => "avx512-bf16",
             Isa::Avx2 => "avx2",
             Isa::Portable => "portable",
         }
@@ -64,10 +78,26 @@ impl Isa {
     /// f32 lanes of a vector.
     pub fn num_lanes(self) -> usize {
         match self {
-            Isa::Avx512 => 16,
+            Isa::Avx512 | Isa::Avx512Bf16 => 16,
             Isa::Avx2 | Isa::Portable => 8,
         }
     }
+}
+
+/// Whether the vendor is AMD.
+fn has_fast_bf16() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let vendor = std::arch::x86_64::__cpuid(0);
+        (vendor.ebx, vendor.edx, vendor.ecx)
+            == (
+                u32::from_le_bytes(*b"Auth"),
+                u32::from_le_bytes(*b"enti"),
+                u32::from_le_bytes(*b"cAMD"),
+            )
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 /// A kernel body, generic over the vector type.
@@ -86,7 +116,7 @@ pub fn dispatch<K: Kernel>(isa: Isa, kernel: K) {
     match isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `Isa::detect` or `cpu_with_isa` found the instructions.
-        Isa::Avx512 => unsafe { x86::run_avx512(kernel) },
+        Isa::Avx512 | Isa::Avx512Bf16 => unsafe { x86::run_avx512(kernel) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Isa::Avx2 => unsafe { x86::run_avx2(kernel) },
@@ -95,8 +125,27 @@ pub fn dispatch<K: Kernel>(isa: Isa, kernel: K) {
     }
 }
 
+/// Asks for the cache line at `ptr`, which need not be readable.
+#[inline(always)]
+pub fn prefetch(ptr: *const u8) {
+    // SAFETY: a prefetch of any address is allowed, and SSE is part of x86-64.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(ptr.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = ptr;
+}
+
 /// An element type of weights and KV cache.
-pub trait Element: Copy + Send + Sync + Default + std::fmt::Debug + 'static {
+pub trait Element: Copy + Send + Sync + std::fmt::Debug + 'static {
+    /// Its name among types.
+    const DTYPE: DType;
+    /// From the little-endian bytes of one.
+    fn from_le_bytes(bytes: &[u8]) -> Self;
+    /// `len` zeros: pages that nobody writes take no memory.
+    fn zeroed(len: usize) -> Vec<Self>;
     /// Rounds to nearest, ties to even.
     fn from_f32(value: f32) -> Self;
     /// Exact.
@@ -109,6 +158,14 @@ pub trait Element: Copy + Send + Sync + Default + std::fmt::Debug + 'static {
 }
 
 impl Element for f32 {
+    const DTYPE: DType = DType::Float32;
+    #[inline(always)]
+    fn from_le_bytes(bytes: &[u8]) -> Self {
+        f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+    }
+    fn zeroed(len: usize) -> Vec<Self> {
+        vec![0.0; len]
+    }
     fn from_f32(value: f32) -> Self {
         value
     }
@@ -123,6 +180,14 @@ impl Element for f32 {
 }
 
 impl Element for bf16 {
+    const DTYPE: DType = DType::BFloat16;
+    #[inline(always)]
+    fn from_le_bytes(bytes: &[u8]) -> Self {
+        bf16::from_le_bytes([bytes[0], bytes[1]])
+    }
+    fn zeroed(len: usize) -> Vec<Self> {
+        HalfBitsVecExt::reinterpret_into(vec![0u16; len])
+    }
     fn from_f32(value: f32) -> Self {
         bf16::from_f32(value)
     }
@@ -137,6 +202,14 @@ impl Element for bf16 {
 }
 
 impl Element for f16 {
+    const DTYPE: DType = DType::Float16;
+    #[inline(always)]
+    fn from_le_bytes(bytes: &[u8]) -> Self {
+        f16::from_le_bytes([bytes[0], bytes[1]])
+    }
+    fn zeroed(len: usize) -> Vec<Self> {
+        HalfBitsVecExt::reinterpret_into(vec![0u16; len])
+    }
     fn from_f32(value: f32) -> Self {
         f16::from_f32(value)
     }
@@ -162,6 +235,10 @@ pub trait Vector: Copy {
     unsafe fn load(ptr: *const f32) -> Self;
     unsafe fn load_bf16(ptr: *const u16) -> Self;
     unsafe fn load_f16(ptr: *const u16) -> Self;
+    /// The first bf16 of each pair, widened; `LANES` pairs.
+    unsafe fn load_low_bf16(ptr: *const u32) -> Self;
+    /// The second ones.
+    unsafe fn load_high_bf16(ptr: *const u32) -> Self;
     unsafe fn store(self, ptr: *mut f32);
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn sub(self, other: Self) -> Self;
@@ -246,6 +323,16 @@ impl Vector for Portable {
         Self(std::array::from_fn(|lane| f16::from_bits(unsafe { *ptr.add(lane) }).to_f32()))
     }
     #[inline(always)]
+    unsafe fn load_low_bf16(ptr: *const u32) -> Self {
+        // SAFETY: the caller's promise: 8 pairs.
+        Self(std::array::from_fn(|lane| f32::from_bits(unsafe { *ptr.add(lane) } << 16)))
+    }
+    #[inline(always)]
+    unsafe fn load_high_bf16(ptr: *const u32) -> Self {
+        // SAFETY: the caller's promise: 8 pairs.
+        Self(std::array::from_fn(|lane| f32::from_bits(unsafe { *ptr.add(lane) } & 0xffff_0000)))
+    }
+    #[inline(always)]
     unsafe fn store(self, ptr: *mut f32) {
         // SAFETY: the caller's promise: 8 elements.
         unsafe { ptr.cast::<[f32; 8]>().write_unaligned(self.0) }
@@ -294,201 +381,6 @@ impl Vector for Portable {
     unsafe fn sum(self) -> f32 {
         let v = self.0;
         ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]))
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{Kernel, Vector};
-    use std::arch::x86_64::*;
-
-    /// # Safety
-    /// The CPU has these features.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma,f16c,avx2")]
-    pub(super) unsafe fn run_avx512<K: Kernel>(kernel: K) {
-        // SAFETY: this function's own target features.
-        unsafe { kernel.run::<__m512>() }
-    }
-
-    /// # Safety
-    /// The CPU has these features.
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) {
-        // SAFETY: this function's own target features.
-        unsafe { kernel.run::<__m256>() }
-    }
-
-    /// Methods that are one intrinsic call.
-    macro_rules! intrinsics {
-        ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty = $body:expr;)*) => {$(
-            #[inline(always)]
-            unsafe fn $name($($arg: $ty),*) -> $out {
-                // SAFETY: the promise of `Vector`: instructions and readable or writable lanes.
-                unsafe { $body }
-            }
-        )*};
-    }
-
-    impl Vector for __m512 {
-        const LANES: usize = 16;
-        intrinsics! {
-            splat(value: f32) -> Self = _mm512_set1_ps(value);
-            load(ptr: *const f32) -> Self = _mm512_loadu_ps(ptr);
-            load_bf16(ptr: *const u16) -> Self = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(
-                _mm512_cvtepu16_epi32(_mm256_loadu_si256(ptr.cast()))));
-            load_f16(ptr: *const u16) -> Self = _mm512_cvtph_ps(_mm256_loadu_si256(ptr.cast()));
-        }
-        #[inline(always)]
-        unsafe fn store(self, ptr: *mut f32) {
-            // SAFETY: the promise of `Vector`.
-            unsafe { _mm512_storeu_ps(ptr, self) }
-        }
-        #[inline(always)]
-        unsafe fn add(self, other: Self) -> Self {
-            // SAFETY: the promise of `Vector`.
-            unsafe { _mm512_add_ps(self, other) }
-        }
-        #[inline(always)]
-        unsafe fn sub(self, other: Self) -> Self {
-            // SAFETY: the promise of `Vector`.
-            unsafe { _mm512_sub_ps(self, other) }
-        }
-        #[inline(always)]
-        unsafe fn mul(self, other: Self) -> Self {
-            // SAFETY: the promise of `Vector`.
-            unsafe { _mm512_mul_ps(self, other) }
-        }
-        #[inline(always)]
-        unsafe fn div(self, other: Self) -> Self {
-            // SAFETY: the promise of `Vector`.
-            unsafe { _mm512_div_ps(self, other) }
-        }
-        #[inline(always)]
-        unsafe fn max(self, other: Self) -> Self {
-            // SAFETY: the promise of `Vector`.
-            unsafe { _mm512_max_ps(self, other) }
-        }
-        #[inline(always)]
-        unsafe fn min(self, other: Self) -> Self {
-            // SAFETY: the promise of `Vector`.
-            unsafe { _mm512_min_ps(self, other) }
-        }
-        #[inline(always)]
-        unsafe fn mul_add(self, factor: Self, addend: Self) -> Self {
-            // SAFETY: the promise of `Vector`.
-            unsafe { _mm512_fmadd_ps(self, factor, addend) }
-        }
-        #[inline(always)]
-        unsafe fn round(self) -> Self {
-            // SAFETY: the promise of `Vector`.
-            unsafe {
-                _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self)
-            }
-        }
-        #[inline(always)]
-        unsafe fn exp2_of_integer(self) -> Self {
-            // SAFETY: the promise of `Vector`.
-            unsafe {
-                let n = _mm512_add_epi32(_mm512_cvtps_epi32(self), _mm512_set1_epi32(127));
-                _mm512_castsi512_ps(_mm512_slli_epi32::<23>(n))
-            }
-        }
-        #[inline(always)]
-        unsafe fn zero_below(self, limit: Self, other: Self) -> Self {
-            // SAFETY: the promise of `Vector`.
-            unsafe {
-                let below = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(self, limit);
-                _mm512_mask_mov_ps(other, below, _mm512_setzero_ps())
-            }
-        }
-        #[inline(always)]
-        unsafe fn sum(self) -> f32 {
-            // SAFETY: the promise of `Vector`.
-            unsafe {
-                let low = _mm512_castps512_ps256(self);
-                let high = _mm512_extractf32x8_ps::<1>(self);
-                _mm256_add_ps(low, high).sum()
-            }
-        }
-    }
-
-    impl Vector for __m256 {
-        const LANES: usize = 8;
-        intrinsics! {
-            splat(value: f32) -> Self = _mm256_set1_ps(value);
-            load(ptr: *const f32) -> Self = _mm256_loadu_ps(ptr);
-            load_bf16(ptr: *const u16) -> Self = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(
-                _mm256_cvtepu16_epi32(_mm_loadu_si128(ptr.cast()))));
-            load_f16(ptr: *const u16) -> Self = _mm256_cvtph_ps(_mm_loadu_si128(ptr.cast()));
-        }
-        #[inline(always)]
-        unsafe fn store(self, ptr: *mut f32) {
-            // SAFETY: the promise of `Vector`.
-            unsafe { _mm256_storeu_ps(ptr, self) }
-        }
-        #[inline(always)]
-        unsafe fn add(self, other: Self) -> Self {
-            // SAFETY: the promise of `Vector`.
-            unsafe { _mm256_add_ps(self, other) }
-        }
-        #[inline(always)]
-        unsafe fn sub(self, other: Self) -> Self {
-            // SAFETY: the promise of `Vector`.
-            unsafe { _mm256_sub_ps(self, other) }
-        }
-        #[inline(always)]
-        unsafe fn mul(self, other: Self) -> Self {
-            // SAFETY: the promise of `Vector`.
-            unsafe { _mm256_mul_ps(self, other) }
-        }
-        #[inline(always)]
-        unsafe fn div(self, other: Self) -> Self {
-            // SAFETY: the promise of `Vector`.
-            unsafe { _mm256_div_ps(self, other) }
-        }
-        #[inline(always)]
-        unsafe fn max(self, other: Self) -> Self {
-            // SAFETY: the promise of `Vector`.
-            unsafe { _mm256_max_ps(self, other) }
-        }
-        #[inline(always)]
-        unsafe fn min(self, other: Self) -> Self {
-            // SAFETY: the promise of `Vector`.
-            unsafe { _mm256_min_ps(self, other) }
-        }
-        #[inline(always)]
-        unsafe fn mul_add(self, factor: Self, addend: Self) -> Self {
-            // SAFETY: the promise of `Vector`.
-            unsafe { _mm256_fmadd_ps(self, factor, addend) }
-        }
-        #[inline(always)]
-        unsafe fn round(self) -> Self {
-            // SAFETY: the promise of `Vector`.
-            unsafe { _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self) }
-        }
-        #[inline(always)]
-        unsafe fn exp2_of_integer(self) -> Self {
-            // SAFETY: the promise of `Vector`.
-            unsafe {
-                let n = _mm256_add_epi32(_mm256_cvtps_epi32(self), _mm256_set1_epi32(127));
-                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(n))
-            }
-        }
-        #[inline(always)]
-        unsafe fn zero_below(self, limit: Self, other: Self) -> Self {
-            // SAFETY: the promise of `Vector`.
-            unsafe { _mm256_andnot_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(self, limit), other) }
-        }
-        #[inline(always)]
-        unsafe fn sum(self) -> f32 {
-            // SAFETY: the promise of `Vector`.
-            unsafe {
-                let low = _mm256_castps256_ps128(self);
-                let quads = _mm_add_ps(low, _mm256_extractf128_ps::<1>(self));
-                let pairs = _mm_add_ps(quads, _mm_movehl_ps(quads, quads));
-                _mm_cvtss_f32(_mm_add_ss(pairs, _mm_shuffle_ps::<1>(pairs, pairs)))
-            }
-        }
     }
 }
 
@@ -565,6 +457,30 @@ mod tests {
         }
     }
 
+    struct WidenPairs<'a> {
+        values: &'a [bf16],
+        out: &'a mut [f32],
+    }
+
+    impl Kernel for WidenPairs<'_> {
+        #[inline(always)]
+        unsafe fn run<V: Vector>(self) {
+            let (mut low, mut high) = (vec![0.0; V::LANES], vec![0.0; V::LANES]);
+            for start in (0..self.values.len()).step_by(2 * V::LANES) {
+                // SAFETY: as of `Widen`; the buffers hold a vector.
+                unsafe {
+                    let pairs = self.values.as_ptr().add(start).cast();
+                    V::load_low_bf16(pairs).store(low.as_mut_ptr());
+                    V::load_high_bf16(pairs).store(high.as_mut_ptr());
+                }
+                for (lane, pair) in self.out[start..].chunks_exact_mut(2).take(V::LANES).enumerate()
+                {
+                    pair.copy_from_slice(&[low[lane], high[lane]]);
+                }
+            }
+        }
+    }
+
     #[test]
     fn halves_widen_exactly_for_every_bit_pattern() {
         let bf: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
@@ -574,6 +490,9 @@ mod tests {
             dispatch(isa, Widen { values: &bf, out: &mut out });
             let same = |x: f32, y: f32| x.to_bits() == y.to_bits() || (x.is_nan() && y.is_nan());
             assert!(bf.iter().zip(&out).all(|(b, &o)| same(b.to_f32(), o)), "{isa:?}");
+            let mut out_of_pairs = vec![0.0f32; bf.len()];
+            dispatch(isa, WidenPairs { values: &bf, out: &mut out_of_pairs });
+            assert!(bf.iter().zip(&out_of_pairs).all(|(b, &o)| same(b.to_f32(), o)), "{isa:?}");
             dispatch(isa, Widen { values: &fp, out: &mut out });
             assert!(fp.iter().zip(&out).all(|(b, &o)| same(b.to_f32(), o)), "{isa:?}");
         }

@@ -227,6 +227,14 @@ impl<T> SharedMut<T> {
         Self { ptr: values.as_mut_ptr(), len: values.len() }
     }
 
+    /// Where element `start` is, with `len` elements from there on: for kernels that write parts of
+    /// them.
+    #[inline(always)]
+    pub fn ptr(&self, start: usize, len: usize) -> *mut T {
+        assert!(start + len <= self.len);
+        self.ptr.wrapping_add(start)
+    }
+
     /// Elements `start..start + len`.
     ///
     /// # Safety

@@ -1,6 +1,7 @@
 //! A pool that runs one parallel region at a time: workers spin briefly between regions, then park.
 //!
-//! A region is closed by its caller when no item is left and every worker that entered has left, so
+//! Every thread has its own range of a region's items, so that neighbours share a core's cache; who
+//! is done takes items from the end of another's range. A region is closed by its caller when no item is left and every worker that entered has left, so
 //! a worker that wakes late costs nothing: on a busy machine the caller never waits for a sleeping
 //! thread.
 
@@ -31,7 +32,8 @@ pub struct ThreadPool {
 
 struct Shared {
     state: AtomicU64,
-    next: AtomicUsize,
+    /// By thread: what it has still to do.
+    ranges: Vec<ItemRange>,
     region: UnsafeCell<Option<Region>>,
     panicked: AtomicBool,
     stop: AtomicBool,
@@ -40,10 +42,47 @@ struct Shared {
     wake: Condvar,
 }
 
+/// start << 32 | end of the items that are left, alone in its cache line.
+#[repr(align(64))]
+struct ItemRange(AtomicU64);
+
+impl ItemRange {
+    fn set(&self, start: usize, end: usize) {
+        self.0.store((start as u64) << 32 | end as u64, Ordering::Relaxed);
+    }
+
+    /// The first item, for the range's own thread.
+    fn take_first(&self) -> Option<usize> {
+        self.take(|start, end| (start, (start + 1, end)))
+    }
+
+    /// The last item, for another thread.
+    fn take_last(&self) -> Option<usize> {
+        self.take(|start, end| (end - 1, (start, end - 1)))
+    }
+
+    /// `split` says of a range which item is taken and what is left.
+    fn take(&self, split: impl Fn(u64, u64) -> (u64, (u64, u64))) -> Option<usize> {
+        let mut range = self.0.load(Ordering::Relaxed);
+        loop {
+            let (start, end) = (range >> 32, range & u64::from(u32::MAX));
+            if start >= end {
+                return None;
+            }
+            let (item, (start, end)) = split(start, end);
+            let left = start << 32 | end;
+            let relaxed = Ordering::Relaxed;
+            match self.0.compare_exchange_weak(range, left, relaxed, relaxed) {
+                Ok(_) => return Some(item as usize),
+                Err(now) => range = now,
+            }
+        }
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Region {
     item: *const (dyn Fn(usize, usize) + Sync),
-    num_items: usize,
 }
 
 impl std::fmt::Debug for Shared {
@@ -64,7 +103,7 @@ impl ThreadPool {
     pub fn new(num_threads: usize) -> Self {
         let shared = Arc::new(Shared {
             state: AtomicU64::new(0),
-            next: AtomicUsize::new(0),
+            ranges: (0..num_threads.max(1)).map(|_| ItemRange(AtomicU64::new(0))).collect(),
             region: UnsafeCell::new(None),
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -90,11 +129,12 @@ impl ThreadPool {
     }
 
     /// Runs `item(thread, index)` for every index below `num_items`; returns when all are done.
-    /// Items are handed out in ascending order; `thread` is below `num_threads()` and no two calls
-    /// with one `thread` overlap, so it may index per-thread scratch.
+    /// Every thread takes its share of the items in ascending order; `thread` is below
+    /// `num_threads()` and no two calls with one `thread` overlap, so it may index per-thread scratch.
     ///
     /// # Panics
-    /// An item panicked, or a region is open already (called from inside an item).
+    /// An item panicked, a region is open already (called from inside an item), or there are 2^32
+    /// items.
     pub fn run(&self, num_items: usize, item: Item<'_>) {
         if num_items <= 1 || self.workers.is_empty() {
             (0..num_items).for_each(|index| item(0, index));
@@ -113,16 +153,20 @@ impl ThreadPool {
         let item_static: *const (dyn Fn(usize, usize) + Sync) = unsafe {
             std::mem::transmute::<Item<'_>, &'static (dyn Fn(usize, usize) + Sync)>(item)
         };
-        shared.next.store(0, Ordering::Relaxed);
+        assert!(u32::try_from(num_items).is_ok(), "{num_items} items");
+        let num_threads = shared.ranges.len();
+        for (thread, range) in shared.ranges.iter().enumerate() {
+            range.set(thread * num_items / num_threads, (thread + 1) * num_items / num_threads);
+        }
         // SAFETY: the region is closed and no worker is inside, so nobody reads the cell now.
-        unsafe { *shared.region.get() = Some(Region { item: item_static, num_items }) };
+        unsafe { *shared.region.get() = Some(Region { item: item_static }) };
         shared.state.store(epoch << 32 | OPEN, Ordering::SeqCst);
         if shared.num_parked.load(Ordering::SeqCst) > 0 {
             let _guard = shared.lock.lock().expect("no worker panics while it holds the lock");
             shared.wake.notify_all();
         }
         let caller = catch_unwind(AssertUnwindSafe(|| {
-            drain(shared, num_items, |index| item(0, index));
+            drain(shared, 0, |index| item(0, index));
         }));
         shared.state.fetch_and(!OPEN, Ordering::AcqRel);
         let mut num_spins = 0u32;
@@ -150,13 +194,15 @@ impl Drop for ThreadPool {
     }
 }
 
-fn drain(shared: &Shared, num_items: usize, mut item: impl FnMut(usize)) {
-    loop {
-        let index = shared.next.fetch_add(1, Ordering::Relaxed);
-        if index >= num_items {
-            return;
-        }
+fn drain(shared: &Shared, thread: usize, mut item: impl FnMut(usize)) {
+    while let Some(index) = shared.ranges[thread].take_first() {
         item(index);
+    }
+    let num_threads = shared.ranges.len();
+    for other in (1..num_threads).map(|distance| (thread + distance) % num_threads) {
+        while let Some(index) = shared.ranges[other].take_last() {
+            item(index);
+        }
     }
 }
 
@@ -172,7 +218,7 @@ fn work(shared: &Shared, thread: usize) {
         let result = catch_unwind(AssertUnwindSafe(|| {
             // SAFETY: as above: the closure lives until the caller has seen this thread leave.
             let item = unsafe { &*region.item };
-            drain(shared, region.num_items, |index| item(thread, index));
+            drain(shared, thread, |index| item(thread, index));
         }));
         if result.is_err() {
             shared.panicked.store(true, Ordering::Release);

@@ -20,7 +20,7 @@ pub(super) struct DecoderWeights {
     pub project_out: Option<LinearWeight>,
     pub layers: Vec<LayerWeights>,
     pub final_norm: Option<NormWeight>,
-    /// (vocab_size, embedding width) unless tied.
+    /// (vocab_size, embedding width) unless tied, or narrower than the table.
     pub lm_head: Option<LinearWeight>,
     pub ropes: Vec<RotaryTable>,
 }
@@ -80,12 +80,18 @@ pub(super) fn load(
     let prefix = spec.names.prefix;
     let embed_dim = spec.embedding.projected_from.unwrap_or(spec.hidden_size);
     let (hidden, vocab) = (spec.hidden_size, spec.vocab_size);
+    let embed_tokens =
+        loader.linear(&[(format!("{prefix}embed_tokens"), vocab)], embed_dim, false)?;
+    let lm_head = match spec.tie_word_embeddings {
+        // The table is looked up in full precision.
+        true => embed_tokens.int8_copy(device),
+        false => {
+            let head = loader.linear(&[("lm_head".to_owned(), vocab)], embed_dim, false)?;
+            Some(head.int8_copy(device).unwrap_or(head))
+        }
+    };
     let weights = DecoderWeights {
-        embed_tokens: loader.linear(
-            &[(format!("{prefix}embed_tokens"), vocab)],
-            embed_dim,
-            false,
-        )?,
+        embed_tokens,
         embed_positions: loader.embed_positions()?,
         project_in: loader.projection(&format!("{prefix}project_in"), hidden, embed_dim)?,
         project_out: loader.projection(&format!("{prefix}project_out"), embed_dim, hidden)?,
@@ -96,10 +102,7 @@ pub(super) fn load(
             true => Some(loader.norm(&format!("{prefix}{}", spec.names.final_norm), hidden)?),
             false => None,
         },
-        lm_head: match spec.tie_word_embeddings {
-            true => None,
-            false => Some(loader.linear(&[("lm_head".to_owned(), vocab)], embed_dim, false)?),
-        },
+        lm_head,
         ropes: spec
             .ropes
             .iter()

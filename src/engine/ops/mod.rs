@@ -7,6 +7,7 @@
 mod activation;
 mod elementwise;
 mod embedding;
+mod gemm;
 pub mod linear;
 pub mod logprobs;
 mod norm;
@@ -43,16 +44,22 @@ fn gpu_row_block(width: usize, per_thread: usize) -> u32 {
 /// Elements of one work item of an elementwise op: a few microseconds.
 const ITEM_ELEMENTS: usize = 16 * 1024;
 
-/// Runs `rows(start, end)` over chunks of `num_rows` rows of `width` elements, on all threads.
+/// Runs `rows(start, end)` over even chunks of `num_rows` rows of `width` elements, equally many for
+/// each thread; less than half an item is one chunk, since waking a thread would take longer.
 fn for_row_chunks(
     pool: &ThreadPool,
     num_rows: usize,
     width: usize,
     rows: &(dyn Fn(usize, usize) + Sync),
 ) {
-    let chunk = (ITEM_ELEMENTS / width.max(1)).max(1);
-    pool.run(num_rows.div_ceil(chunk), &|_, index| {
-        rows(index * chunk, ((index + 1) * chunk).min(num_rows));
+    let num_threads = pool.num_threads();
+    let num_items = (num_rows * width).div_ceil(ITEM_ELEMENTS);
+    let num_chunks = match 2 * num_rows * width < ITEM_ELEMENTS {
+        true => 1,
+        false => num_items.next_multiple_of(num_threads).clamp(1, num_rows.max(1)),
+    };
+    pool.run(num_chunks, &|_, index| {
+        rows(index * num_rows / num_chunks, (index + 1) * num_rows / num_chunks);
     });
 }
 

@@ -1,10 +1,10 @@
 //! reshape_and_cache: the step's K and V rows into their slots of the paged cache.
 
 use crate::engine::device::kv_cache::{KvCacheShape, KvData};
-use crate::engine::device::simd::Element;
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Cpu, KvCache, Tensor};
 
+use super::gemm::panel::PanelElement;
 use super::{Heads, for_row_chunks};
 
 /// Writes the K heads and V heads of every row of `qkv` to `slot_mapping` (num_tokens), in one
@@ -40,7 +40,7 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    fn write<E: Element>(&self, k: &mut [E], v: &mut [E]) {
+    fn write<E: PanelElement>(&self, k: &mut [E], v: &mut [E]) {
         let (k, v) = (SharedMut::new(k), SharedMut::new(v));
         let width = self.k_heads.num_heads * self.k_heads.head_dim * 2;
         for_row_chunks(&self.cpu.pool, self.qkv.num_rows(), width, &|start, end| {
@@ -52,8 +52,15 @@ impl Task<'_> {
         });
     }
 
-    fn write_head<E: Element>(&self, row: usize, head: usize, k: SharedMut<E>, v: SharedMut<E>) {
-        let KvCacheShape { num_blocks, block_size, num_kv_heads, head_dim, .. } = self.shape;
+    fn write_head<E: PanelElement>(
+        &self,
+        row: usize,
+        head: usize,
+        k: SharedMut<E>,
+        v: SharedMut<E>,
+    ) {
+        let shape = self.shape;
+        let KvCacheShape { num_blocks, block_size, num_kv_heads, head_dim, .. } = shape;
         let slot = self.slot_mapping[row] as usize;
         let (block, offset) = (slot / block_size, slot % block_size);
         let index = (self.layer * num_blocks + block) * num_kv_heads + head;
@@ -61,17 +68,22 @@ impl Task<'_> {
             let start = heads.start + head * head_dim;
             &self.qkv.row(row)[start..start + head_dim]
         };
+        let (k_width, v_width) = (shape.k_panel_width(), shape.panel_width);
+        let panel_len = head_dim.next_multiple_of(2) * k_width;
+        let start = index * shape.k_len() + offset / k_width * panel_len;
+        let panel = k.ptr(start, panel_len);
         for (d, &value) in from(self.k_heads).iter().enumerate() {
-            // SAFETY: slots of a batch are distinct, so this element belongs to this row alone.
-            let element =
-                unsafe { k.slice(index * self.shape.k_len() + d * block_size + offset, 1) };
-            element[0] = E::from_f32(value);
+            // SAFETY: within the panel; slots of a batch are distinct, so this element belongs to
+            // this row alone.
+            unsafe { *panel.add(E::index(d, offset % k_width, k_width)) = E::from_f32(value) };
         }
-        let start = index * self.shape.v_len() + offset * self.shape.v_width();
-        // SAFETY: as above.
-        let out = unsafe { v.slice(start, head_dim) };
-        for (out, &value) in out.iter_mut().zip(from(self.v_heads)) {
-            *out = E::from_f32(value);
+        let panel_len = block_size * v_width;
+        for (panel, columns) in from(self.v_heads).chunks(v_width).enumerate() {
+            let panel = v.ptr(index * shape.v_len() + panel * panel_len, panel_len);
+            for (lane, &value) in columns.iter().enumerate() {
+                // SAFETY: as above.
+                unsafe { *panel.add(E::index(offset, lane, v_width)) = E::from_f32(value) };
+            }
         }
     }
 }

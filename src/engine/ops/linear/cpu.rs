@@ -1,18 +1,20 @@
-//! The CPU's GEMM: tiles of rows by one panel, all of k in one pass.
-//!
-//! Work is split into (block of rows, group of panels); the rows of a block stay in the L2 cache
-//! while the panels stream by. In a tile, every output has its own lane of one accumulator and k
-//! runs upward, so neither the tile height nor the block changes a bit.
+//! linear on the CPU: blocks of rows by groups of panels, in blocks of k. A block's rows stay in the
+//! L2 cache while the panels stream by.
 
 use crate::engine::device::Cpu;
-use crate::engine::device::simd::{Element, Kernel, Vector, dispatch};
+use crate::engine::device::simd::Isa;
 use crate::engine::device::tensor::SharedMut;
+use crate::engine::ops::gemm::panel::PanelElement;
+use crate::engine::ops::gemm::{MAX_INPUTS, MAX_PANEL_WIDTH, PanelProduct, Widened};
 
-/// Rows of a block: 96 rows of 4096 inputs are 1.5 MB, within a core's L2 cache.
-const BLOCK_ROWS: usize = 96;
+/// Rows of a block: with 1024 inputs they are 590 kB, within a core's L2 cache beside a panel.
+pub(super) const BLOCK_ROWS: usize = 144;
+
+/// Panels that share a block of k of the rows while it is in the cache.
+const MAX_GROUP_PANELS: usize = 8;
 
 /// Multiply-adds of a work item at least: some 10 microseconds.
-const ITEM_MACS: usize = 1 << 20;
+pub(super) const ITEM_MACS: usize = 1 << 20;
 
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
@@ -21,121 +23,139 @@ pub(super) struct Shape {
     pub k: usize,
 }
 
-pub(super) fn linear<E: Element>(
+/// Panels as `pack` makes them, and one bias per output of them, those past n included.
+#[derive(Clone, Copy)]
+pub(super) struct Weights<'a, E> {
+    pub panels: &'a [E],
+    pub bias: Option<&'a [f32]>,
+}
+
+pub(super) fn linear<E: PanelElement>(
     cpu: &Cpu,
     shape: Shape,
     x: &[f32],
-    panels: &[E],
-    bias: Option<&[f32]>,
+    weights: Weights<'_, E>,
     out: &mut [f32],
 ) {
-    let Shape { num_rows, n, k } = shape;
-    let panel_width = 2 * cpu.isa.num_lanes();
-    let num_panels = n.div_ceil(panel_width);
-    let block_macs = num_rows.min(BLOCK_ROWS) * k * panel_width;
-    let group =
-        (ITEM_MACS / block_macs.max(1)).clamp(1, num_panels.div_ceil(4 * cpu.pool.num_threads()));
+    let num_rows = shape.num_rows;
+    let num_panels = shape.n.div_ceil(2 * cpu.isa.num_lanes());
+    let num_blocks = num_rows.div_ceil(BLOCK_ROWS);
+    let block_k = block_k(shape.k);
+    let group = group_panels(cpu, shape, num_panels);
     let num_groups = num_panels.div_ceil(group);
     let out = SharedMut::new(out);
-    cpu.pool.run(num_rows.div_ceil(BLOCK_ROWS) * num_groups, &|_, item| {
-        let row = item / num_groups * BLOCK_ROWS;
-        let rows = BLOCK_ROWS.min(num_rows - row);
-        let panel = item % num_groups * group;
-        dispatch(
-            cpu.isa,
-            BlockTask {
-                shape,
-                x: &x[row * k..(row + rows) * k],
-                panels,
-                bias,
-                out,
-                first_row: row,
-                panel_range: panel..(panel + group).min(num_panels),
-            },
-        );
+    cpu.pool.run(num_blocks * num_groups, &|_, item| {
+        let (block, group_index) = (item / num_groups, item % num_groups);
+        // Even blocks: a short last one would waste the widening of its panels.
+        let rows = (block * num_rows / num_blocks, (block + 1) * num_rows / num_blocks);
+        let first_panel = group_index * group;
+        let panels = first_panel..(first_panel + group).min(num_panels);
+        Block { isa: cpu.isa, shape, x, weights, out, rows, block_k }.run(panels);
     });
 }
 
-struct BlockTask<'a, E> {
-    shape: Shape,
-    x: &'a [f32],
-    panels: &'a [E],
-    bias: Option<&'a [f32]>,
-    out: SharedMut<f32>,
-    first_row: usize,
-    panel_range: std::ops::Range<usize>,
+/// Inputs of a block of k; even, so that pairs are never split.
+fn block_k(k: usize) -> usize {
+    k.div_ceil(k.div_ceil(MAX_INPUTS)).next_multiple_of(2)
 }
 
-impl<E: Element> Kernel for BlockTask<'_, E> {
-    #[inline(always)]
-    unsafe fn run<V: Vector>(self) {
-        let num_rows = self.x.len() / self.shape.k;
-        for panel in self.panel_range.clone() {
-            let mut row = 0;
-            while row < num_rows {
-                // SAFETY: the tile's rows are below num_rows; dispatched for this CPU.
-                row += unsafe {
-                    match (V::LANES, num_rows - row) {
-                        // 13 to 16 rows are better two tiles of 8 than 12 and a small rest.
-                        (16, 12 | 17..) => self.tile::<V, 12>(panel, row),
-                        (16, 8..) => self.tile::<V, 8>(panel, row),
-                        (8, 6..) => self.tile::<V, 6>(panel, row),
-                        (_, 4..) => self.tile::<V, 4>(panel, row),
-                        (_, 2..) => self.tile::<V, 2>(panel, row),
-                        _ => self.tile::<V, 1>(panel, row),
-                    }
-                };
+/// Panels of a work item, such that all threads get equally many.
+fn group_panels(cpu: &Cpu, shape: Shape, num_panels: usize) -> usize {
+    let panel_macs = shape.num_rows.min(BLOCK_ROWS) * shape.k * 2 * cpu.isa.num_lanes();
+    let wanted = match shape.k > MAX_INPUTS {
+        true => MAX_GROUP_PANELS.max(ITEM_MACS / panel_macs.max(1)),
+        false => ITEM_MACS / panel_macs.max(1),
+    };
+    let num_threads = cpu.pool.num_threads();
+    let num_rounds = num_panels.div_ceil(num_threads * wanted.max(1));
+    num_panels.div_ceil(num_rounds * num_threads)
+}
+
+/// Rows of a block in a panel that is cut off by n.
+#[repr(C, align(64))]
+struct Edge([f32; BLOCK_ROWS * MAX_PANEL_WIDTH]);
+
+/// Rows `rows.0..rows.1`.
+struct Block<'a, E> {
+    isa: Isa,
+    shape: Shape,
+    x: &'a [f32],
+    weights: Weights<'a, E>,
+    out: SharedMut<f32>,
+    rows: (usize, usize),
+    block_k: usize,
+}
+
+/// One panel in one block of k.
+#[derive(Clone, Copy)]
+struct Slice {
+    panel: usize,
+    first_k: usize,
+    num_k: usize,
+}
+
+impl<E: PanelElement> Block<'_, E> {
+    fn run(&self, panels: std::ops::Range<usize>) {
+        let Shape { n, k, .. } = self.shape;
+        let mut widened = Widened::new();
+        let width = 2 * self.isa.num_lanes();
+        for first_k in (0..k).step_by(self.block_k) {
+            let num_k = self.block_k.min(k - first_k);
+            for panel in panels.clone() {
+                let slice = Slice { panel, first_k, num_k };
+                if (panel + 1) * width <= n {
+                    let (row, end) = self.rows;
+                    let start = row * n + panel * width;
+                    let out = self.out.ptr(start, (end - 1 - row) * n + width);
+                    self.panel(slice, (out, n), &mut widened);
+                } else {
+                    self.edge(slice, &mut widened);
+                }
             }
         }
     }
-}
 
-impl<E: Element> BlockTask<'_, E> {
-    /// Rows `row..row + MR` of the block by one panel. Returns MR.
-    ///
-    /// # Safety
-    /// The CPU has the instructions of `V`.
-    #[inline(always)]
-    unsafe fn tile<V: Vector, const MR: usize>(&self, panel: usize, row: usize) -> usize {
-        let Shape { n, k, .. } = self.shape;
-        let panel_width = 2 * V::LANES;
-        let weights = &self.panels[panel * panel_width * k..(panel + 1) * panel_width * k];
-        let x = &self.x[row * k..(row + MR) * k];
-        // SAFETY: `x` holds MR rows and `weights` one panel of k; indices stay below.
-        let sums = unsafe {
-            let (x, weights) = (x.as_ptr(), weights.as_ptr());
-            let mut sums = [[V::splat(0.0); 2]; MR];
-            for i in 0..k {
-                let low = E::load::<V>(weights.add(i * panel_width));
-                let high = E::load::<V>(weights.add(i * panel_width + V::LANES));
-                for (m, sum) in sums.iter_mut().enumerate() {
-                    let value = V::splat(*x.add(m * k + i));
-                    sum[0] = value.mul_add(low, sum[0]);
-                    sum[1] = value.mul_add(high, sum[1]);
-                }
-            }
-            sums
-        };
-        let column = panel * panel_width;
-        let num_columns = panel_width.min(n - column);
-        let mut buffer = [0.0f32; 32];
-        for (m, sum) in sums.iter().enumerate() {
-            // SAFETY: the buffer holds two vectors; this item alone writes these rows and columns.
-            let out = unsafe {
-                sum[0].store(buffer.as_mut_ptr());
-                sum[1].store(buffer.as_mut_ptr().add(V::LANES));
-                self.out.slice((self.first_row + row + m) * n + column, num_columns)
-            };
-            match self.bias {
-                None => out.copy_from_slice(&buffer[..num_columns]),
-                Some(bias) => {
-                    let bias = &bias[column..column + num_columns];
-                    for ((out, sum), bias) in out.iter_mut().zip(&buffer).zip(bias) {
-                        *out = sum + bias;
-                    }
-                }
-            }
+    /// A panel of which only some outputs exist.
+    fn edge(&self, slice: Slice, widened: &mut Widened) {
+        let width = 2 * self.isa.num_lanes();
+        let n = self.shape.n;
+        let (row, end) = self.rows;
+        let column = slice.panel * width;
+        let mut edge = Edge([0.0; _]);
+        // SAFETY: this item alone touches these columns of its rows.
+        let out = |row: usize| unsafe { self.out.slice(row * n + column, n - column) };
+        for (row, values) in (row..end).zip(edge.0.chunks_exact_mut(width)) {
+            values[..n - column].copy_from_slice(out(row));
         }
-        MR
+        self.panel(slice, (edge.0.as_mut_ptr(), width), widened);
+        for (row, values) in (row..end).zip(edge.0.chunks_exact(width)) {
+            out(row).copy_from_slice(&values[..n - column]);
+        }
+    }
+
+    /// All rows of the block by one panel in one block of k. `out` is where its first row begins,
+    /// and the distance of its rows.
+    fn panel(&self, slice: Slice, out: (*mut f32, usize), widened: &mut Widened) {
+        let Slice { panel, first_k, num_k } = slice;
+        let k = self.shape.k;
+        let width = 2 * self.isa.num_lanes();
+        let (row, end) = self.rows;
+        let start = panel * k.next_multiple_of(2) * width + first_k * width;
+        let weights = &self.weights.panels[start..start + num_k.next_multiple_of(2) * width];
+        let bias = self.weights.bias.filter(|_| first_k + num_k == k);
+        let product = PanelProduct {
+            x: (self.x[row * k + first_k..(end - 1) * k + first_k + num_k].as_ptr(), k),
+            weights: weights.as_ptr(),
+            inputs: (0, num_k),
+            out,
+            num_rows: end - row,
+            is_first: first_k == 0,
+            bias: bias.map_or(std::ptr::null(), |bias| bias[panel * width..][..width].as_ptr()),
+            is_narrow: false,
+            is_sequence: true,
+        };
+        // SAFETY: the slices above reach the last input of the last row, of the panel and of the
+        // bias; `out` is the block's own. The device was made for this CPU.
+        unsafe { product.run(self.isa, widened) };
     }
 }

@@ -7,15 +7,22 @@
 
 mod cpu;
 mod cuda;
+mod dot;
+mod narrow;
 mod pack;
 
 pub use pack::{SourceMatrix, SourceValues};
 
+use std::sync::PoisonError;
+
+use cpu::Weights;
+use dot::{DotInputs, DotKernel, DotWeights};
 use half::{bf16, f16};
 
 use crate::engine::EngineError;
 use crate::engine::config::{DType, Quantization};
 use crate::engine::device::cuda::DevicePtr;
+use crate::engine::device::simd::Isa;
 use crate::engine::device::{Cpu, Device, Tensor};
 
 /// Weights of a linear layer, or an embedding table.
@@ -32,12 +39,13 @@ enum Storage {
     Cuda(cuda::Weight),
 }
 
-/// Panels of `panel_width` output columns: panel p holds (k, panel_width) elements, column lane l
-/// of panel p is output p * panel_width + l.
+/// Panels of `panel_width` outputs: lane l of panel p is output p * panel_width + l. Each holds the
+/// weights of all inputs (an even number, the last may be zeros), as `panel` lays them out.
 #[derive(Debug)]
 struct Packed {
     panel_width: usize,
     panels: Panels,
+    /// One value per lane of all panels.
     bias: Option<Vec<f32>>,
 }
 
@@ -46,6 +54,7 @@ enum Panels {
     Float32(Vec<f32>),
     BFloat16(Vec<bf16>),
     Float16(Vec<f16>),
+    Int8(narrow::Int8Panels),
 }
 
 impl LinearWeight {
@@ -90,6 +99,7 @@ impl LinearWeight {
             DType::BFloat16 => Panels::BFloat16(pack::pack(&cpu.pool, parts, panel_width)),
             DType::Float16 => Panels::Float16(pack::pack(&cpu.pool, parts, panel_width)),
         };
+        let bias = bias.map(|bias| padded(bias, panel_width));
         Self { n, k, storage: Storage::Cpu(Packed { panel_width, panels, bias }) }
     }
 
@@ -101,6 +111,7 @@ impl LinearWeight {
                 Panels::Float32(panels) => panels.len() * 4,
                 Panels::BFloat16(panels) => panels.len() * 2,
                 Panels::Float16(panels) => panels.len() * 2,
+                Panels::Int8(panels) => panels.num_bytes(),
             },
         }
     }
@@ -123,11 +134,11 @@ impl LinearWeight {
         let Storage::Cpu(Packed { panel_width, panels, .. }) = &self.storage else {
             panic!("a weight of a GPU was read on the host");
         };
-        let start = row / panel_width * panel_width * self.k + row % panel_width;
         match panels {
-            Panels::Float32(panels) => pack::copy_column(panels, start, *panel_width, out),
-            Panels::BFloat16(panels) => pack::copy_column(panels, start, *panel_width, out),
-            Panels::Float16(panels) => pack::copy_column(panels, start, *panel_width, out),
+            Panels::Float32(panels) => pack::copy_row(panels, row, *panel_width, out),
+            Panels::BFloat16(panels) => pack::copy_row(panels, row, *panel_width, out),
+            Panels::Float16(panels) => pack::copy_row(panels, row, *panel_width, out),
+            Panels::Int8(_) => panic!("int8 weights are no embedding table"),
         }
     }
 
@@ -138,7 +149,7 @@ impl LinearWeight {
     /// The GPU's memory does not suffice, or its matrix units do not take such widths.
     pub fn quantize(mut self, device: &Device) -> Result<Self, EngineError> {
         let (Device::Cuda(gpu), Storage::Cuda(weight)) = (device, &mut self.storage) else {
-            return Ok(self);
+            return Ok(self.int8_copy(device).unwrap_or(self));
         };
         if gpu.quantization() != Some(Quantization::Fp8) {
             return Ok(self);
@@ -152,6 +163,22 @@ impl LinearWeight {
         }
         weight.quantize(gpu)?;
         Ok(self)
+    }
+
+    /// The weights in int8, where the device narrows to that.
+    pub fn int8_copy(&self, device: &Device) -> Option<Self> {
+        let Device::Cpu(cpu) = device else { return None };
+        let Storage::Cpu(packed) = &self.storage else { return None };
+        if !cpu.int8 {
+            return None;
+        }
+        let (n, k) = (self.n, self.k);
+        let copy_row = |row: usize, out: &mut [f32]| self.copy_row(row, out);
+        let int8 = narrow::Int8Panels::new(cpu, (n, k), &copy_row);
+        let panel_width = int8.kernel.panel_width();
+        let bias = packed.bias.as_ref().map(|bias| padded(bias[..n].to_vec(), panel_width));
+        let packed = Packed { panel_width, panels: Panels::Int8(int8), bias };
+        Some(Self { n, k, storage: Storage::Cpu(packed) })
     }
 
     /// Makes the device ready to run this layer over up to `max_rows` rows, with outputs of this
@@ -175,6 +202,12 @@ impl LinearWeight {
             _ => Ok(()),
         }
     }
+}
+
+/// One value per lane of all panels; those past the last output are zero.
+fn padded(mut values: Vec<f32>, panel_width: usize) -> Vec<f32> {
+    values.resize(values.len().next_multiple_of(panel_width), 0.0);
+    values
 }
 
 /// (n, k) of stacked parts.
@@ -220,93 +253,36 @@ pub fn linear_rows(
     let x = &x.values()[first * weight.k..(first + num_rows) * weight.k];
     let out = &mut out.values_mut()[first_out * weight.n..(first_out + num_rows) * weight.n];
     match &packed.panels {
-        Panels::Float32(panels) => cpu::linear(cpu, shape, x, panels, bias, out),
-        Panels::BFloat16(panels) => cpu::linear(cpu, shape, x, panels, bias, out),
-        Panels::Float16(panels) => cpu::linear(cpu, shape, x, panels, bias, out),
+        Panels::Float32(panels) => cpu::linear(cpu, shape, x, Weights { panels, bias }, out),
+        Panels::BFloat16(panels) if cpu.isa == Isa::Avx512Bf16 => {
+            let words = pack::pairs_as_words(panels);
+            let (initial, scales, kernel) = (None, None, DotKernel::BFloat16);
+            let weights = DotWeights { kernel, words, initial, scales, bias };
+            dot_product(cpu, shape, x, weights, out);
+        }
+        Panels::BFloat16(panels) => cpu::linear(cpu, shape, x, Weights { panels, bias }, out),
+        Panels::Float16(panels) => cpu::linear(cpu, shape, x, Weights { panels, bias }, out),
+        Panels::Int8(panels) => {
+            let weights = DotWeights {
+                kernel: panels.kernel,
+                words: &panels.words,
+                initial: panels.initial.as_deref(),
+                scales: Some(&panels.scales),
+                bias,
+            };
+            dot_product(cpu, shape, x, weights, out);
+        }
     }
+}
+
+/// Narrows the inputs, then multiplies.
+fn dot_product(cpu: &Cpu, shape: cpu::Shape, x: &[f32], weights: DotWeights<'_>, out: &mut [f32]) {
+    // A poisoned lock only says that a thread panicked: what is there is written anew.
+    let inputs = &mut *cpu.narrow_inputs.lock().unwrap_or_else(PoisonError::into_inner);
+    narrow::narrow_inputs(cpu, weights.kernel, (x, shape.k), inputs);
+    let inputs = DotInputs { words: &inputs.words, scales: &inputs.scales };
+    dot::linear(cpu, shape, inputs, weights, out);
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::device::simd::Isa;
-
-    const DTYPES: [DType; 3] = [DType::Float32, DType::BFloat16, DType::Float16];
-
-    fn random(len: usize, seed: u64) -> Vec<f32> {
-        let source = SourceMatrix::random(1, len, seed, 1.0);
-        (0..len).map(|column| source.value(0, column)).collect()
-    }
-
-    fn check(isa: Isa, dtype: DType, m: usize, n: usize, k: usize) {
-        let device = Device::cpu_with_isa(2, isa);
-        let split = n / 3;
-        let parts =
-            [SourceMatrix::random(split, k, 1, 1.0), SourceMatrix::random(n - split, k, 2, 1.0)];
-        let parts = if split == 0 { &parts[1..] } else { &parts[..] };
-        let bias = random(n, 3);
-        let weight = LinearWeight::load(&device, dtype, parts, Some(bias.clone())).unwrap();
-        let x = Tensor::from_vec(random(m * k, 4), k);
-        let mut out = Tensor::zeros(m + 1, n);
-        linear(&device, &x, &weight, &mut out);
-        let mut w_row = vec![0.0; k];
-        for (column, bias) in bias.iter().enumerate() {
-            weight.copy_row(column, &mut w_row);
-            for row in 0..m {
-                let exact: f64 =
-                    (0..k).map(|i| f64::from(x.row(row)[i]) * f64::from(w_row[i])).sum();
-                let got = f64::from(out.row(row)[column]);
-                let expected = exact + f64::from(*bias);
-                assert!((got - expected).abs() < 1e-4, "{isa:?} {dtype:?} {m}x{n}x{k}");
-            }
-        }
-    }
-
-    #[test]
-    fn agrees_with_a_naive_loop_over_tile_edges_on_every_path() {
-        for isa in Isa::all_available() {
-            for dtype in DTYPES {
-                for (m, n, k) in [(1, 1, 1), (3, 5, 7), (13, 33, 16), (27, 70, 40), (100, 31, 64)] {
-                    check(isa, dtype, m, n, k);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_row_has_the_same_bits_alone_and_among_others() {
-        for isa in Isa::all_available() {
-            let device = Device::cpu_with_isa(2, isa);
-            for dtype in DTYPES {
-                let (m, n, k) = (131, 75, 96);
-                let parts = [SourceMatrix::random(n, k, 5, 1.0)];
-                let weight = LinearWeight::load(&device, dtype, &parts, None).unwrap();
-                let x = Tensor::from_vec(random(m * k, 6), k);
-                let mut all = Tensor::zeros(m, n);
-                linear(&device, &x, &weight, &mut all);
-                for row in 0..m {
-                    let one = Tensor::from_vec(x.row(row).to_vec(), k);
-                    let mut out = Tensor::zeros(1, n);
-                    linear(&device, &one, &weight, &mut out);
-                    assert_eq!(out.row(0), all.row(row), "{isa:?} {dtype:?} row {row}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn packing_keeps_values_of_the_same_dtype_exactly() {
-        let device = Device::cpu(Some(2));
-        let values: Vec<bf16> = (0..40 * 9).map(|i| bf16::from_f32(i as f32 * 0.37)).collect();
-        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let source = SourceMatrix::from_bytes(40, 9, DType::BFloat16, &bytes);
-        let weight = LinearWeight::load(&device, DType::BFloat16, &[source], None).unwrap();
-        let mut row = vec![0.0; 9];
-        for n in 0..40 {
-            weight.copy_row(n, &mut row);
-            let expected: Vec<f32> =
-                values[n * 9..(n + 1) * 9].iter().map(|v| v.to_f32()).collect();
-            assert_eq!(row, expected);
-        }
-    }
-}
+mod tests;

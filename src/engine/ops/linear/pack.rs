@@ -3,10 +3,11 @@
 use half::{bf16, f16};
 
 use crate::engine::config::DType;
-use crate::engine::device::simd::Element;
 use crate::engine::device::split_mix::{GAMMA, mix};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::thread_pool::ThreadPool;
+
+use crate::engine::ops::gemm::panel::PanelElement;
 
 /// A matrix that can be read element by element: bytes of a weight file, or made up.
 #[derive(Clone, Copy, Debug)]
@@ -100,8 +101,8 @@ fn uniform(seed: u64, index: u64) -> f32 {
     (z >> 40) as f32 / (1u64 << 23) as f32 - 1.0
 }
 
-/// Panels of all rows of `parts`; columns past the last row are zero.
-pub(super) fn pack<E: Element>(
+/// Panels of all rows of `parts`; lanes past the last row, and what fills a last pair, are zero.
+pub(super) fn pack<E: PanelElement>(
     pool: &ThreadPool,
     parts: &[SourceMatrix<'_>],
     panel_width: usize,
@@ -109,19 +110,56 @@ pub(super) fn pack<E: Element>(
     let k = parts[0].num_columns;
     let n: usize = parts.iter().map(|part| part.num_rows).sum();
     let num_panels = n.div_ceil(panel_width);
-    let mut panels = vec![E::default(); num_panels * panel_width * k];
+    let panel_len = panel_width * k.next_multiple_of(2);
+    let mut panels = E::zeroed(num_panels * panel_len);
     let shared = SharedMut::new(&mut panels);
     pool.run(num_panels, &|_, panel| {
         // SAFETY: each item writes its own panel.
-        let out = unsafe { shared.slice(panel * panel_width * k, panel_width * k) };
-        for lane in 0..panel_width.min(n - panel * panel_width) {
-            let (part, row) = locate(parts, panel * panel_width + lane);
-            for column in 0..k {
-                out[column * panel_width + lane] = E::from_f32(part.value(row, column));
+        let out = unsafe { shared.slice(panel * panel_len, panel_len) };
+        // Blocks of columns, so that the part of the panel that all lanes write stays in the cache.
+        for first in (0..k).step_by(PACK_COLUMNS) {
+            let columns = first..(first + PACK_COLUMNS).min(k);
+            for lane in 0..panel_width.min(n - panel * panel_width) {
+                let (part, row) = locate(parts, panel * panel_width + lane);
+                pack_lane(part, (row, columns.clone()), out, (lane, panel_width));
             }
         }
     });
     panels
+}
+
+/// Inputs of a panel that are packed at a time.
+const PACK_COLUMNS: usize = 256;
+
+/// Some columns of one row into its lane of a panel.
+fn pack_lane<E: PanelElement>(
+    part: &SourceMatrix<'_>,
+    (row, columns): (usize, std::ops::Range<usize>),
+    panel: &mut [E],
+    (lane, panel_width): (usize, usize),
+) {
+    if let SourceValues::Bytes(dtype, bytes) = part.values
+        && dtype == E::DTYPE
+    {
+        let size = dtype.size_bytes();
+        let start = row * part.num_columns;
+        let bytes = &bytes[(start + columns.start) * size..(start + columns.end) * size];
+        for (column, bytes) in columns.zip(bytes.chunks_exact(size)) {
+            panel[E::index(column, lane, panel_width)] = E::from_le_bytes(bytes);
+        }
+        return;
+    }
+    for column in columns {
+        panel[E::index(column, lane, panel_width)] = E::from_f32(part.value(row, column));
+    }
+}
+
+/// Panels of bf16 as words of two inputs each.
+pub(super) fn pairs_as_words(panels: &[bf16]) -> &[u32] {
+    // SAFETY: any bits are a u32.
+    let (before, words, after) = unsafe { panels.align_to::<u32>() };
+    assert!(before.is_empty() && after.is_empty(), "panels are allocated whole");
+    words
 }
 
 /// Which part holds row `row` of the stacked parts, and where.
@@ -135,9 +173,16 @@ fn locate<'a, 'b>(parts: &'b [SourceMatrix<'a>], mut row: usize) -> (&'b SourceM
     unreachable!("row {row} is past the last part")
 }
 
-/// Every `stride`-th element from `start`, widened.
-pub(super) fn copy_column<E: Element>(panels: &[E], start: usize, stride: usize, out: &mut [f32]) {
-    for (value, element) in out.iter_mut().zip(panels[start..].iter().step_by(stride)) {
-        *value = element.to_f32();
+/// One row of the packed matrix, widened.
+pub(super) fn copy_row<E: PanelElement>(
+    panels: &[E],
+    row: usize,
+    panel_width: usize,
+    out: &mut [f32],
+) {
+    let panel_len = panel_width * out.len().next_multiple_of(2);
+    let panel = &panels[row / panel_width * panel_len..][..panel_len];
+    for (column, value) in out.iter_mut().enumerate() {
+        *value = panel[E::index(column, row % panel_width, panel_width)].to_f32();
     }
 }

@@ -59,6 +59,7 @@ impl Case {
             block_size: self.block_size,
             num_kv_heads: self.num_kv_heads,
             head_dim: self.head_dim,
+            panel_width: device.kv_panel_width(),
         };
         let mut cache = KvCache::new(kv, self.dtype);
         let mut scratch = AttentionScratch::default();

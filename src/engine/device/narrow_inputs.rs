@@ -1,0 +1,11 @@
+//! Buffers for the inputs of linear layers that compute in less than f32.
+
+/// What a product reads in place of its f32 inputs. It lives between steps, so that a step
+/// allocates nothing.
+#[derive(Debug, Default)]
+pub struct NarrowInputs {
+    /// (num_rows, words) of four int8 or two bf16.
+    pub words: Vec<u32>,
+    /// (num_rows) factors of int8.
+    pub scales: Vec<f32>,
+}

@@ -1,0 +1,149 @@
+//! The CPU's matrix products: rows by a panel, whether of weights or of a KV cache.
+//!
+//! The rows are cut into tiles that fit the registers. A panel of halves is widened once, by the
+//! first tile, for all others. In a tile every output has its own lane of one accumulator and k runs
+//! upward; a product that is continued takes up its sums from `out`, which is exact. So neither the
+//! number of rows, nor the tiles, nor where k is cut changes a bit.
+
+pub mod panel;
+mod tile;
+
+use std::mem::MaybeUninit;
+
+use crate::engine::device::simd::Isa;
+use panel::PanelElement;
+pub use tile::Prefetch;
+use tile::TileArgs;
+
+/// Most inputs of one product.
+pub const MAX_INPUTS: usize = 1024;
+
+/// Widest panel of any instruction set.
+pub const MAX_PANEL_WIDTH: usize = 32;
+
+/// A panel, widened: 128 kB on the stack of the thread that uses it.
+#[repr(C, align(64))]
+pub struct Widened([MaybeUninit<f32>; MAX_INPUTS * MAX_PANEL_WIDTH]);
+
+impl Widened {
+    /// Room, nothing more.
+    #[inline(always)]
+    pub fn new() -> Self {
+        Self([MaybeUninit::uninit(); _])
+    }
+}
+
+/// Rows by one panel: out = x Wᵀ, or out += x Wᵀ.
+#[derive(Clone, Copy)]
+pub struct PanelProduct<E> {
+    /// First input of the first row, and the distance of rows.
+    pub x: (*const f32, usize),
+    /// The panel, at an even input.
+    pub weights: *const E,
+    /// Inputs to sum over, indices of `x` and `weights`: the first is 0 or 1, the end at most
+    /// [`MAX_INPUTS`].
+    pub inputs: (usize, usize),
+    /// First output of the first row, and the distance of rows.
+    pub out: (*mut f32, usize),
+    /// Rows.
+    pub num_rows: usize,
+    /// Whether sums begin here, or go on from what `out` holds.
+    pub is_first: bool,
+    /// A panel's width of values to add to complete sums, or null.
+    pub bias: *const f32,
+    /// One vector wide, not two.
+    pub is_narrow: bool,
+    /// The panel behind this one is next: it is brought into the cache.
+    pub is_sequence: bool,
+}
+
+impl<E: PanelElement> PanelProduct<E> {
+    /// Computes it.
+    ///
+    /// # Safety
+    /// `x` is readable for all inputs of all rows, `weights` for the panel's inputs, an even number
+    /// of them, `bias` for its width; `out` is readable and writable for its width in all rows, and
+    /// nobody else touches these. This CPU has `isa`.
+    pub unsafe fn run(self, isa: Isa, widened: &mut Widened) {
+        debug_assert!(self.inputs.0 <= 1 && self.inputs.1 <= MAX_INPUTS && isa.is_available());
+        let plan = TilePlan::new(isa, self.is_narrow, E::IS_WIDE, self.num_rows);
+        let num_inputs = self.inputs.1.next_multiple_of(2);
+        let width = isa.num_lanes() * if self.is_narrow { 1 } else { 2 };
+        let panel_bytes = num_inputs * width * size_of::<E>();
+        let num_tiles = plan.num_others + 1;
+        for index in 0..num_tiles {
+            let (row, height) = plan.tile(index);
+            let (x, x_stride) = self.x;
+            let (out, out_stride) = self.out;
+            let widened: *mut f32 = widened.0.as_mut_ptr().cast();
+            let args = TileArgs {
+                x: x.wrapping_add(row * x_stride),
+                x_stride,
+                weights: self.weights,
+                out: out.wrapping_add(row * out_stride),
+                out_stride,
+                inputs: self.inputs,
+                is_first: self.is_first,
+                bias: self.bias,
+                widened,
+                prefetch: match self.is_sequence {
+                    true => {
+                        let part = (index, num_tiles);
+                        Prefetch::part(self.weights, panel_bytes, num_inputs, part)
+                    }
+                    false => Prefetch::none(self.weights),
+                },
+            };
+            // SAFETY: the caller's promise, for the rows of this tile; `widened` has room for all
+            // inputs of the widest panel, and the first tile fills it for the others.
+            unsafe {
+                let is_narrow = self.is_narrow;
+                if E::IS_WIDE {
+                    let args = args.with_weights(self.weights.cast());
+                    tile::run_wide(isa, is_narrow, height, args);
+                } else if index == 0 {
+                    tile::run_widening(isa, is_narrow, (height, num_tiles > 1), args);
+                } else {
+                    tile::run_wide(isa, is_narrow, height, args.with_weights(widened));
+                }
+            }
+        }
+    }
+}
+
+/// How rows are cut into tiles. The first one is short where it widens the panel for the others:
+/// that takes registers.
+#[derive(Clone, Copy)]
+struct TilePlan {
+    first_height: usize,
+    num_others: usize,
+    num_rows: usize,
+}
+
+impl TilePlan {
+    fn new(isa: Isa, is_narrow: bool, is_wide: bool, num_rows: usize) -> Self {
+        let (max_widening, max_height) = tile::max_heights(isa, is_narrow);
+        let first_height = match is_wide {
+            true => num_rows.div_ceil(num_rows.div_ceil(max_height)),
+            false => num_rows.min(max_widening),
+        };
+        let num_others = (num_rows - first_height).div_ceil(max_height);
+        Self { first_height, num_others, num_rows }
+    }
+
+    /// First row and height of a tile.
+    fn tile(&self, index: usize) -> (usize, usize) {
+        if index == 0 {
+            return (0, self.first_height);
+        }
+        let others = self.num_rows - self.first_height;
+        let (start, height) = even_tile(others, self.num_others, index - 1);
+        (self.first_height + start, height)
+    }
+}
+
+/// First row and height of tile `index` of `num_tiles` that are as even as they can be.
+pub fn even_tile(num_rows: usize, num_tiles: usize, index: usize) -> (usize, usize) {
+    let start = |index: usize| index * num_rows / num_tiles;
+    (start(index), start(index + 1) - start(index))
+}

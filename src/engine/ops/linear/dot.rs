@@ -1,0 +1,224 @@
+//! linear by dot-product instructions: words of four int8 or two bf16, a row's by every output's.
+//!
+//! int8 sums are integers, so exact in any order. bf16 sums run over pairs upward in one
+//! accumulator. Either way an output depends on its row alone.
+
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use crate::engine::device::Cpu;
+use crate::engine::device::simd::Isa;
+use crate::engine::device::tensor::SharedMut;
+use crate::engine::ops::gemm::{MAX_PANEL_WIDTH, Prefetch, even_tile};
+
+use super::cpu::{BLOCK_ROWS, ITEM_MACS, Shape};
+
+/// Which instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DotKernel {
+    /// `vdpbf16ps`.
+    BFloat16,
+    /// `vpdpbusd`, 16 lanes: inputs are offset by 128, which the initial sums take off.
+    Vnni,
+    /// `vpsignb`, `vpmaddubsw`, `vpmaddwd`: no pair of products of 7 bits and a sign overflows.
+    Avx2,
+    /// Plain loops.
+    Portable,
+}
+
+impl DotKernel {
+    /// For int8 on this CPU.
+    pub(super) fn int8(isa: Isa) -> Self {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Bf16 if is_x86_feature_detected!("avx512vnni") => Self::Vnni,
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Avx2 => Self::Avx2,
+            Isa::Portable => Self::Portable,
+        }
+    }
+
+    /// Outputs of a panel.
+    pub(super) fn panel_width(self) -> usize {
+        match self {
+            Self::BFloat16 | Self::Vnni => 32,
+            Self::Avx2 | Self::Portable => 16,
+        }
+    }
+
+    /// Inputs of a word.
+    pub(super) fn word_inputs(self) -> usize {
+        if self == Self::BFloat16 { 2 } else { 4 }
+    }
+
+    /// What is added to an input byte, by flipping its highest bit.
+    pub(super) fn input_offset(self) -> i32 {
+        if self == Self::Vnni { 128 } else { 0 }
+    }
+
+    fn max_height(self) -> usize {
+        match self {
+            Self::BFloat16 | Self::Vnni => 12,
+            Self::Avx2 => 4,
+            Self::Portable => 2,
+        }
+    }
+}
+
+/// Words of the weights by panel, (words, panel_width) each, and what turns sums into outputs; all
+/// of these have one value per lane of all panels.
+#[derive(Clone, Copy)]
+pub(super) struct DotWeights<'a> {
+    pub kernel: DotKernel,
+    pub words: &'a [u32],
+    /// Where integer sums begin; None: at 0.
+    pub initial: Option<&'a [i32]>,
+    /// Factors of integer sums.
+    pub scales: Option<&'a [f32]>,
+    pub bias: Option<&'a [f32]>,
+}
+
+/// (rows, words) inputs, and a factor per row of integer sums.
+#[derive(Clone, Copy)]
+pub(super) struct DotInputs<'a> {
+    pub words: &'a [u32],
+    pub scales: &'a [f32],
+}
+
+/// What a tile works on.
+#[derive(Clone, Copy)]
+struct DotTile {
+    /// First word of the first row, and words to a row.
+    x: *const u32,
+    num_words: usize,
+    weights: *const u32,
+    initial: *const i32,
+    row_scales: *const f32,
+    scales: *const f32,
+    bias: *const f32,
+    out: *mut f32,
+    out_stride: usize,
+    prefetch: Prefetch,
+}
+
+pub(super) fn linear(
+    cpu: &Cpu,
+    shape: Shape,
+    x: DotInputs<'_>,
+    weights: DotWeights<'_>,
+    out: &mut [f32],
+) {
+    let Shape { num_rows, n, k } = shape;
+    let width = weights.kernel.panel_width();
+    let num_panels = n.div_ceil(width);
+    let num_blocks = num_rows.div_ceil(BLOCK_ROWS);
+    // Dot products are two to four times as fast as multiply-adds.
+    let wanted = 4 * ITEM_MACS / (num_rows.min(BLOCK_ROWS) * k * width).max(1);
+    let num_rounds = num_panels.div_ceil(cpu.pool.num_threads() * wanted.max(1));
+    let group = num_panels.div_ceil(num_rounds * cpu.pool.num_threads());
+    let num_groups = num_panels.div_ceil(group);
+    let out = SharedMut::new(out);
+    cpu.pool.run(num_blocks * num_groups, &|_, item| {
+        let (block, first_panel) = (item / num_groups, item % num_groups * group);
+        let rows = (block * num_rows / num_blocks, (block + 1) * num_rows / num_blocks);
+        let block = Block { n, x, weights, out, rows };
+        for panel in first_panel..(first_panel + group).min(num_panels) {
+            block.panel(panel);
+        }
+    });
+}
+
+/// Rows `rows.0..rows.1`.
+struct Block<'a> {
+    n: usize,
+    x: DotInputs<'a>,
+    weights: DotWeights<'a>,
+    out: SharedMut<f32>,
+    rows: (usize, usize),
+}
+
+/// Rows of a block in a panel that is cut off by n.
+#[repr(C, align(64))]
+struct Edge([f32; BLOCK_ROWS * MAX_PANEL_WIDTH]);
+
+impl Block<'_> {
+    fn panel(&self, panel: usize) {
+        let (n, (row, end)) = (self.n, self.rows);
+        let width = self.weights.kernel.panel_width();
+        let column = panel * width;
+        if column + width <= n {
+            let out = self.out.ptr(row * n + column, (end - 1 - row) * n + width);
+            return self.tiles(panel, (out, n));
+        }
+        let mut edge = Edge([0.0; _]);
+        self.tiles(panel, (edge.0.as_mut_ptr(), width));
+        for (row, values) in (row..end).zip(edge.0.chunks_exact(width)) {
+            // SAFETY: this item alone writes these columns of its rows.
+            let out = unsafe { self.out.slice(row * n + column, n - column) };
+            out.copy_from_slice(&values[..n - column]);
+        }
+    }
+
+    /// All rows of the block by one panel.
+    fn tiles(&self, panel: usize, (out, out_stride): (*mut f32, usize)) {
+        let DotWeights { kernel, words, initial, scales, bias } = self.weights;
+        let width = kernel.panel_width();
+        let num_words = self.x.words.len() / self.num_rows();
+        let (first_row, end) = self.rows;
+        let num_tiles = (end - first_row).div_ceil(kernel.max_height());
+        let weights = words[panel * num_words * width..][..num_words * width].as_ptr();
+        let lanes = |values: Option<&[f32]>| {
+            values.map_or(std::ptr::null(), |values| values[panel * width..][..width].as_ptr())
+        };
+        for index in 0..num_tiles {
+            let (start, height) = even_tile(end - first_row, num_tiles, index);
+            let row = first_row + start;
+            let x = &self.x.words[row * num_words..(row + height) * num_words];
+            let panel_bytes = 4 * num_words * width;
+            let part = (index, num_tiles);
+            let tile = DotTile {
+                x: x.as_ptr(),
+                num_words,
+                weights,
+                initial: initial
+                    .map_or(std::ptr::null(), |initial| initial[panel * width..][..width].as_ptr()),
+                row_scales: match scales {
+                    Some(_) => self.x.scales[row..row + height].as_ptr(),
+                    None => std::ptr::null(),
+                },
+                scales: lanes(scales),
+                bias: lanes(bias),
+                out: out.wrapping_add(start * out_stride),
+                out_stride,
+                prefetch: Prefetch::part(weights, panel_bytes, num_words, part),
+            };
+            // SAFETY: the slices above hold `height` rows of inputs and a panel's width of the
+            // rest, `out` the block's rows; the kernel was chosen for this CPU.
+            unsafe { tile.run(kernel, height) };
+        }
+    }
+
+    fn num_rows(&self) -> usize {
+        self.x.scales.len()
+    }
+}
+
+impl DotTile {
+    /// # Safety
+    /// Its pointers are valid for `height` rows and a panel; nobody else writes its outputs. The
+    /// CPU has the kernel's instructions.
+    unsafe fn run(self, kernel: DotKernel, height: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match kernel {
+                #[cfg(target_arch = "x86_64")]
+                DotKernel::BFloat16 => x86::run_bf16(self, height),
+                #[cfg(target_arch = "x86_64")]
+                DotKernel::Vnni => x86::run_vnni(self, height),
+                #[cfg(target_arch = "x86_64")]
+                DotKernel::Avx2 => x86::run_avx2(self, height),
+                _ => portable::run(self, height),
+            }
+        }
+    }
+}

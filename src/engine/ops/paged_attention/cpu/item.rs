@@ -1,0 +1,302 @@
+//! One item of attention: scores, softmax, weighted sum.
+
+use crate::engine::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape};
+use crate::engine::device::simd::{Kernel, Vector, dispatch};
+use crate::engine::device::tensor::SharedMut;
+use crate::engine::ops::gemm::panel::PanelElement;
+use crate::engine::ops::gemm::{MAX_INPUTS, PanelProduct, Widened};
+use crate::engine::ops::soft_cap::capped;
+
+use super::super::AttentionShape;
+use super::{Item, Task};
+
+/// Scores between rows that are used by none, so that rows of some lengths do not all lie in the
+/// same sets of the cache.
+const SCORE_PADDING: usize = 16;
+
+/// Buffers of a thread, for the rows of one item.
+#[derive(Debug, Default)]
+pub(super) struct Workspace {
+    /// (rows, head_dim)
+    queries: Vec<f32>,
+    /// (rows, positions and padding), then weights.
+    scores: Vec<f32>,
+    /// (rows, v_width) weighted values.
+    values: Vec<f32>,
+    /// (rows) sums of the weights.
+    totals: Vec<f32>,
+}
+
+impl Workspace {
+    /// Makes room for `num_rows` rows over up to `num_positions` positions; what is there is lost.
+    pub(super) fn reserve(&mut self, num_rows: usize, num_positions: usize, kv: &KvCacheShape) {
+        let stride =
+            num_positions.next_multiple_of(kv.panel_width) + kv.panel_width + SCORE_PADDING;
+        let grow = |buffer: &mut Vec<f32>, len: usize| {
+            if buffer.len() < len {
+                buffer.resize(len.next_power_of_two(), 0.0);
+            }
+        };
+        grow(&mut self.queries, num_rows * kv.head_dim);
+        grow(&mut self.scores, num_rows * stride);
+        grow(&mut self.values, num_rows * kv.v_width());
+        grow(&mut self.totals, num_rows);
+    }
+}
+
+pub(super) struct ItemTask<'a, E> {
+    pub task: Task<'a>,
+    pub item: Item,
+    pub k: &'a [E],
+    pub v: &'a [E],
+    pub out: SharedMut<f32>,
+}
+
+/// The positions that an item's rows attend to, and where their scores are kept: from `base`, a
+/// panel's first position, with `stride` scores to a row.
+#[derive(Clone, Copy)]
+struct Span {
+    base: usize,
+    /// First position of the first row; the others begin there too, or are alone.
+    start: usize,
+    /// Positions of the first and the last token.
+    first: usize,
+    last: usize,
+    stride: usize,
+    heads_per_kv: usize,
+}
+
+impl Span {
+    fn new<E>(task: &ItemTask<'_, E>) -> Self {
+        let Task { batch, shape, kv, .. } = task.task;
+        let token = task.item.token as usize;
+        let first = batch.positions[token] as usize;
+        let last = first + task.item.num_tokens as usize - 1;
+        let start = shape.sliding_window.map_or(0, |window| (last + 1).saturating_sub(window));
+        let base = start - start % kv.panel_width.max(KV_GROUP_TOKENS);
+        let stride = (last + 1 - base).next_multiple_of(kv.panel_width) + SCORE_PADDING;
+        let heads_per_kv = shape.num_heads / kv.num_kv_heads;
+        Self { base, start, first, last, stride, heads_per_kv }
+    }
+
+    fn num_rows(&self) -> usize {
+        (self.last + 1 - self.first) * self.heads_per_kv
+    }
+
+    /// Position of the token that a row belongs to.
+    fn position(&self, row: usize) -> usize {
+        self.first + row / self.heads_per_kv
+    }
+}
+
+impl<E: PanelElement> ItemTask<'_, E> {
+    pub(super) fn run(&self, workspace: &mut Workspace) {
+        let span = Span::new(self);
+        let isa = self.task.cpu.isa;
+        let mut widened = Widened::new();
+        self.gather_queries(span, workspace);
+        self.score(span, workspace, &mut widened);
+        let Workspace { scores, totals, .. } = workspace;
+        dispatch(isa, Softmax { shape: self.task.shape, span, scores, totals });
+        self.weigh(span, workspace, &mut widened);
+        self.write(span, workspace);
+    }
+
+    /// Columns of the first query head of this KV head in a row of q, and of all of them.
+    fn query_columns(&self, span: Span) -> std::ops::Range<usize> {
+        let width = span.heads_per_kv * self.task.kv.head_dim;
+        let start = self.item.kv_head as usize * width;
+        start..start + width
+    }
+
+    fn gather_queries(&self, span: Span, workspace: &mut Workspace) {
+        let columns = self.query_columns(span);
+        for (index, out) in workspace
+            .queries
+            .chunks_exact_mut(columns.len())
+            .take(self.item.num_tokens as usize)
+            .enumerate()
+        {
+            let row = self.task.qkv.row(self.item.token as usize + index);
+            out.copy_from_slice(&row[columns.clone()]);
+        }
+    }
+
+    /// Index of a position's block, in units of (block, head), for this item's KV head.
+    fn block_index(&self, position: usize) -> usize {
+        let kv = self.task.kv;
+        let block = self.task.batch.block_table(self.item.seq as usize)[position / kv.block_size];
+        (self.task.layer * kv.num_blocks + block as usize) * kv.num_kv_heads
+            + self.item.kv_head as usize
+    }
+
+    /// scores (rows, positions) = q Kᵀ, a panel of positions at a time.
+    fn score(&self, span: Span, workspace: &mut Workspace, widened: &mut Widened) {
+        let kv = self.task.kv;
+        let (width, head_dim) = (kv.k_panel_width(), kv.head_dim);
+        let num_rows = span.num_rows();
+        let queries = workspace.queries[..num_rows * head_dim].as_ptr();
+        for position in (span.base..=span.last).step_by(width) {
+            let panel = position % kv.block_size / width;
+            let panel_len = head_dim.next_multiple_of(2) * width;
+            let start = self.block_index(position) * kv.k_len() + panel * panel_len;
+            let at = position - span.base;
+            let scores = &mut workspace.scores[at..(num_rows - 1) * span.stride + at + width];
+            let product = PanelProduct {
+                x: (queries, head_dim),
+                weights: self.k[start..start + panel_len].as_ptr(),
+                inputs: (0, head_dim),
+                out: (scores.as_mut_ptr(), span.stride),
+                num_rows,
+                is_first: true,
+                bias: std::ptr::null(),
+                is_narrow: width < kv.panel_width,
+                is_sequence: false,
+            };
+            // SAFETY: queries are (rows, head_dim), the panel holds all of head_dim, and the slice
+            // of the scores reaches a panel's width in the last row. The device was made for this
+            // CPU.
+            unsafe { product.run(self.task.cpu.isa, widened) };
+        }
+    }
+
+    /// values (rows, v_width) = weights V. Positions that all tokens attend to are taken for all
+    /// rows at once, those after them for each token by itself: a weight of zero would let a value
+    /// that is not finite into rows that do not attend to it.
+    fn weigh(&self, span: Span, workspace: &mut Workspace, widened: &mut Widened) {
+        let width = self.task.kv.v_width();
+        workspace.values[..span.num_rows() * width].fill(0.0);
+        let num_tokens = span.last + 1 - span.first;
+        // Even, since that is where a product may begin anew; windowed tokens are alone.
+        let common = match num_tokens {
+            1 => span.last + 1,
+            _ => (span.first + 1) & !1,
+        };
+        self.weigh_rows((0, span.num_rows()), (span.start, common), span, workspace, widened);
+        for token in 0..num_tokens {
+            let rows = (token * span.heads_per_kv, (token + 1) * span.heads_per_kv);
+            let positions = (common, span.first + token + 1);
+            self.weigh_rows(rows, positions, span, workspace, widened);
+        }
+    }
+
+    /// values += weights V for some rows and positions.
+    fn weigh_rows(
+        &self,
+        (row, end_row): (usize, usize),
+        (start, end): (usize, usize),
+        span: Span,
+        workspace: &mut Workspace,
+        widened: &mut Widened,
+    ) {
+        let kv = self.task.kv;
+        let (width, v_width) = (kv.panel_width, kv.v_width());
+        let num_rows = end_row - row;
+        let mut position = start;
+        while position < end {
+            let is_odd = position % 2;
+            let offset = position % kv.block_size;
+            let run = (kv.block_size - offset).min(end - position).min(MAX_INPUTS - 1);
+            let block = self.block_index(position) * kv.v_len();
+            let x = row * span.stride + position - is_odd - span.base;
+            let weights = &workspace.scores[x..x + (num_rows - 1) * span.stride + is_odd + run];
+            for panel in 0..v_width / width {
+                let start = block + panel * kv.block_size * width + (offset - is_odd) * width;
+                let panel_len = (is_odd + run).next_multiple_of(2) * width;
+                let at = row * v_width + panel * width;
+                let values = &mut workspace.values[at..at + (num_rows - 1) * v_width + width];
+                let product = PanelProduct {
+                    x: (weights.as_ptr(), span.stride),
+                    weights: self.v[start..start + panel_len].as_ptr(),
+                    inputs: (is_odd, is_odd + run),
+                    out: (values.as_mut_ptr(), v_width),
+                    num_rows,
+                    is_first: false,
+                    bias: std::ptr::null(),
+                    is_narrow: false,
+                    is_sequence: false,
+                };
+                // SAFETY: the slices reach the last position of the last row, of the panel and of
+                // the values. The device was made for this CPU.
+                unsafe { product.run(self.task.cpu.isa, widened) };
+            }
+            position += run;
+        }
+    }
+
+    /// out = values / totals.
+    fn write(&self, span: Span, workspace: &Workspace) {
+        let (head_dim, v_width) = (self.task.kv.head_dim, self.task.kv.v_width());
+        let width = self.task.shape.num_heads * head_dim;
+        let first_column = self.query_columns(span).start;
+        for row in 0..span.num_rows() {
+            let token = self.item.token as usize + row / span.heads_per_kv;
+            let column = first_column + row % span.heads_per_kv * head_dim;
+            // SAFETY: this item alone writes these heads of its tokens.
+            let out = unsafe { self.out.slice(token * width + column, head_dim) };
+            let values = &workspace.values[row * v_width..row * v_width + head_dim];
+            for (out, value) in out.iter_mut().zip(values) {
+                *out = value / workspace.totals[row];
+            }
+        }
+    }
+}
+
+/// scores = e^(score - max), 0 outside the positions of the row; totals are their sums.
+struct Softmax<'a> {
+    shape: AttentionShape,
+    span: Span,
+    scores: &'a mut [f32],
+    totals: &'a mut [f32],
+}
+
+impl Kernel for Softmax<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let Self { shape, span, scores, totals } = self;
+        for row in 0..span.num_rows() {
+            let len = span.position(row) + 1 - span.base;
+            let scores = &mut scores[row * span.stride..][..len.next_multiple_of(KV_GROUP_TOKENS)];
+            // SAFETY: dispatched for this CPU.
+            totals[row] = unsafe { softmax::<V>(scores, (span.start - span.base, len), shape) };
+        }
+    }
+}
+
+/// One row: scaled, capped, and then the weights of `start..end`; returns their sum, which runs
+/// over a multiple of 16, lane by lane.
+///
+/// # Safety
+/// The CPU has the instructions of `V`; the length is a multiple of 16.
+#[inline(always)]
+unsafe fn softmax<V: Vector>(
+    scores: &mut [f32],
+    (start, end): (usize, usize),
+    shape: AttentionShape,
+) -> f32 {
+    // SAFETY: the length is a multiple of LANES.
+    unsafe {
+        let scale = V::splat(shape.scale);
+        for chunk in scores.chunks_exact_mut(V::LANES) {
+            let score = V::load(chunk.as_ptr()).mul(scale);
+            let score = shape.soft_cap.map_or(score, |cap| capped(score, cap));
+            score.store(chunk.as_mut_ptr());
+        }
+        scores[..start].fill(f32::NEG_INFINITY);
+        scores[end..].fill(f32::NEG_INFINITY);
+        let mut max = V::splat(f32::NEG_INFINITY);
+        for chunk in scores.chunks_exact(V::LANES) {
+            max = max.max(V::load(chunk.as_ptr()));
+        }
+        let mut lanes = [f32::NEG_INFINITY; 16];
+        max.store(lanes.as_mut_ptr());
+        let max = V::splat(lanes.into_iter().fold(f32::NEG_INFINITY, f32::max));
+        let mut sum = V::splat(0.0);
+        for chunk in scores.chunks_exact_mut(V::LANES) {
+            let weight = V::load(chunk.as_ptr()).sub(max).exp();
+            weight.store(chunk.as_mut_ptr());
+            sum = sum.add(weight);
+        }
+        sum.sum()
+    }
+}
