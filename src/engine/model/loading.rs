@@ -86,6 +86,11 @@ pub(super) fn load(
             embed_dim,
             false,
         )?,
+        // The two largest come first: what is being packed is in memory twice, and nothing else yet.
+        lm_head: match spec.tie_word_embeddings {
+            true => None,
+            false => Some(loader.linear(&[("lm_head".to_owned(), vocab)], embed_dim, false)?),
+        },
         embed_positions: loader.embed_positions()?,
         project_in: loader.projection(&format!("{prefix}project_in"), hidden, embed_dim)?,
         project_out: loader.projection(&format!("{prefix}project_out"), embed_dim, hidden)?,
@@ -95,10 +100,6 @@ pub(super) fn load(
         final_norm: match spec.has_final_norm {
             true => Some(loader.norm(&format!("{prefix}{}", spec.names.final_norm), hidden)?),
             false => None,
-        },
-        lm_head: match spec.tie_word_embeddings {
-            true => None,
-            false => Some(loader.linear(&[("lm_head".to_owned(), vocab)], embed_dim, false)?),
         },
         ropes: spec
             .ropes
@@ -137,7 +138,11 @@ impl Loader<'_> {
         let names: Vec<_> =
             parts.iter().map(|(name, rows)| (format!("{name}.weight"), *rows)).collect();
         let matrices = self.checkpoint.matrices(&names, columns)?;
-        LinearWeight::load(self.device, self.dtype, &matrices, bias.then_some(biases))
+        let weight =
+            LinearWeight::load(self.device, self.dtype, &matrices, bias.then_some(biases))?;
+        // Else every weight would be in memory twice when the last one is packed.
+        self.checkpoint.release();
+        Ok(weight)
     }
 
     /// OPT-350m's projections, which only exist where the embedding has another width.
