@@ -326,7 +326,8 @@ fn beside<A: Send, B>(
             given_up.store(loaded.is_err(), Relaxed);
             loaded
         };
-        let thread = std::thread::Builder::new().stack_size(LOADING_STACK);
+        let thread = std::thread::Builder::new().name("tokenizer".to_owned());
+        let thread = thread.stack_size(LOADING_STACK);
         let thread = thread.spawn_scoped(scope, run).expect("the system refused a thread");
         let model = model(&given_up);
         (thread.join().expect("a panic ends the process in its hook"), model)

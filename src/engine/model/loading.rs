@@ -86,7 +86,8 @@ pub(super) fn load(
             embed_dim,
             false,
         )?,
-        // The two largest come first: what is being packed is in memory twice, and nothing else yet.
+        // The two largest come first: what is being packed is in memory twice, and little else is
+        // there yet.
         lm_head: match spec.tie_word_embeddings {
             true => None,
             false => Some(loader.linear(&[("lm_head".to_owned(), vocab)], embed_dim, false)?),

@@ -1,5 +1,5 @@
-//! `TokenizerJson`: a `tokenizer.json` whose small parts are values, and whose vocabulary and merges
-//! stay text where nothing in them has to be changed.
+//! `TokenizerJson`: a `tokenizer.json` whose small parts are values, and whose vocabulary and
+//! merges stay text where nothing in them has to be changed.
 //!
 //! These two are nearly all of the file. As values they would be taken apart, rewritten and put
 //! together again only for the tokenizers crate to take them apart once more.
@@ -165,7 +165,8 @@ struct Outline<'a> {
 impl<'de: 'a, 'a> Deserialize<'de> for Outline<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut outline = Outline { value: Value::Null, vocab: None, merges: None };
-        outline.value = deserializer.deserialize_map(Parts { of: &mut outline, is_model: false })?;
+        outline.value =
+            deserializer.deserialize_map(Parts { of: &mut outline, is_model: false })?;
         Ok(outline)
     }
 }
