@@ -61,8 +61,8 @@ impl MappedFile {
         &self.map
     }
 
-    /// Takes what was read of the file out of this process's memory. It stays in the system's cache,
-    /// and what is read again comes back from there.
+    /// Takes what was read of the file out of this process's memory. It stays in the system's
+    /// cache, and what is read again comes back from there.
     pub fn release(&self) {
         // SAFETY: the mapping is read-only and of a file, so its pages come back as the file
         // has them. A system that refuses only keeps more in memory.
