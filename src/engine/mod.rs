@@ -25,6 +25,8 @@ pub mod text;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use batch::Batch;
@@ -33,6 +35,7 @@ use device::Device;
 use executor::{Executor, ExecutorError};
 use input_processor::{InputProcessor, ModelLimits};
 use model::hf_config::{GenerationConfig, HfConfig};
+use model::spec::DecoderSpec;
 use model_executor::ModelExecutor;
 use request::{Request, RequestOutput};
 use scheduler::{Ahead, Scheduled, Scheduler};
@@ -112,12 +115,11 @@ impl Engine {
         let max_model_len = max_model_len(config, spec.max_model_len)?;
         let vocab_size = spec.vocab_size;
         let limits = ModelLimits { vocab_size, max_model_len };
-        let input_processor = load_input_processor(config, &hf_config, limits)?;
-
-        let (device, why_cpu) = device::open(config, dtype, spec.attention.head_dim)?;
-        let device = Arc::new(device);
-        let mut executor =
-            ModelExecutor::load(config, spec, dtype, max_model_len, Arc::clone(&device))?;
+        let (input_processor, model) =
+            beside(&|| load_input_processor(config, &hf_config, limits), |given_up| {
+                load_model(config, spec, dtype, max_model_len, given_up)
+            });
+        let (input_processor, (device, why_cpu, mut executor)) = (input_processor?, model?);
         let shape = executor.cache_shape();
         let info = EngineInfo {
             dtype,
@@ -306,6 +308,45 @@ fn max_model_len(config: &EngineConfig, of_model: usize) -> Result<usize, Engine
             "--max-model-len {asked}: expected 2 to {of_model}, the model's context"
         ))),
     }
+}
+
+/// Stack of the thread that loads the tokenizer: as much as the main thread has.
+const LOADING_STACK: usize = 8 << 20;
+
+/// Runs `tokenizer` on a thread of its own while `model` runs on this one. `model` is told when
+/// the other has failed: nobody waits for weights that will not be used.
+fn beside<A: Send, B>(
+    tokenizer: &(dyn Fn() -> Result<A, EngineError> + Sync),
+    model: impl FnOnce(&Arc<AtomicBool>) -> B,
+) -> (Result<A, EngineError>, B) {
+    let given_up = Arc::new(AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let run = || {
+            let loaded = tokenizer();
+            given_up.store(loaded.is_err(), Relaxed);
+            loaded
+        };
+        let thread = std::thread::Builder::new().name("tokenizer".to_owned());
+        let thread = thread.stack_size(LOADING_STACK);
+        let thread = thread.spawn_scoped(scope, run).expect("the system refused a thread");
+        let model = model(&given_up);
+        (thread.join().expect("a panic ends the process in its hook"), model)
+    })
+}
+
+/// The device, why it is the CPU, and the model on it.
+fn load_model(
+    config: &EngineConfig,
+    spec: DecoderSpec,
+    dtype: DType,
+    max_model_len: usize,
+    given_up: &Arc<AtomicBool>,
+) -> Result<(Arc<Device>, Option<String>, ModelExecutor), EngineError> {
+    let (device, why_cpu) = device::open(config, dtype, spec.attention.head_dim)?;
+    let device = Arc::new(device);
+    let on = Arc::clone(&device);
+    let executor = ModelExecutor::load(config, spec, dtype, max_model_len, on, given_up)?;
+    Ok((device, why_cpu, executor))
 }
 
 fn load_input_processor(

@@ -1,6 +1,7 @@
 //! `ModelExecutor`: a decoder with its KV cache on a device.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use super::EngineError;
 use super::batch::Batch;
@@ -33,7 +34,8 @@ const GPU_MEMORY_SHARE: f64 = 0.9;
 const MIN_POOL_TOKENS: usize = 512;
 
 impl ModelExecutor {
-    /// Loads the weights, then gives the KV cache its share of the memory that is left.
+    /// Loads the weights, then gives the KV cache its share of the memory that is left. Once
+    /// `given_up` is set it fails soon.
     ///
     /// # Errors
     /// The weights do not fit the spec, or the memory does not hold a useful KV cache.
@@ -43,6 +45,7 @@ impl ModelExecutor {
         dtype: DType,
         max_model_len: usize,
         device: Arc<Device>,
+        given_up: &Arc<AtomicBool>,
     ) -> Result<Self, EngineError> {
         let checkpoint = match config.model.load_format {
             LoadFormat::Auto => {
@@ -50,6 +53,7 @@ impl ModelExecutor {
             }
             LoadFormat::Dummy => Checkpoint::Dummy { seed: config.model.seed },
         };
+        let checkpoint = checkpoint.until(given_up);
         let tensors = tensors(&spec);
         checkpoint.check(&tensors)?;
         refuse_without_memory(&device, &tensors, dtype)?;

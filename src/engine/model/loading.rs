@@ -80,6 +80,8 @@ pub(super) fn load(
     let prefix = spec.names.prefix;
     let embed_dim = spec.embedding.projected_from.unwrap_or(spec.hidden_size);
     let (hidden, vocab) = (spec.hidden_size, spec.vocab_size);
+    // The two largest come first: what is being packed is in memory twice, and little else is there
+    // yet.
     let embed_tokens =
         loader.linear(&[(format!("{prefix}embed_tokens"), vocab)], embed_dim, false)?;
     let lm_head = match spec.tie_word_embeddings {
@@ -92,6 +94,7 @@ pub(super) fn load(
     };
     let weights = DecoderWeights {
         embed_tokens,
+        lm_head,
         embed_positions: loader.embed_positions()?,
         project_in: loader.projection(&format!("{prefix}project_in"), hidden, embed_dim)?,
         project_out: loader.projection(&format!("{prefix}project_out"), embed_dim, hidden)?,
@@ -102,7 +105,6 @@ pub(super) fn load(
             true => Some(loader.norm(&format!("{prefix}{}", spec.names.final_norm), hidden)?),
             false => None,
         },
-        lm_head,
         ropes: spec
             .ropes
             .iter()
@@ -140,7 +142,11 @@ impl Loader<'_> {
         let names: Vec<_> =
             parts.iter().map(|(name, rows)| (format!("{name}.weight"), *rows)).collect();
         let matrices = self.checkpoint.matrices(&names, columns)?;
-        LinearWeight::load(self.device, self.dtype, &matrices, bias.then_some(biases))
+        let weight =
+            LinearWeight::load(self.device, self.dtype, &matrices, bias.then_some(biases))?;
+        // Else every weight would be in memory twice when the last one is packed.
+        self.checkpoint.release();
+        Ok(weight)
     }
 
     /// OPT-350m's projections, which only exist where the embedding has another width.

@@ -9,6 +9,9 @@ mod mapped_file;
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use safetensors::Dtype;
 
@@ -42,6 +45,8 @@ pub struct MappedFiles {
     tensors: HashMap<String, Entry>,
     unused: BTreeSet<String>,
     dir: PathBuf,
+    /// Nobody waits for the tensors any more.
+    given_up: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Debug)]
@@ -73,7 +78,16 @@ impl Checkpoint {
         let weights = tensors.iter().filter(|(_, entry)| entry.dtype.is_some());
         let unused = weights.map(|(name, _)| name.clone()).collect();
         let dir = dir.to_owned();
-        Ok(Checkpoint::Files(MappedFiles { maps, _watch: watch, tensors, unused, dir }))
+        let given_up = Arc::default();
+        Ok(Checkpoint::Files(MappedFiles { maps, _watch: watch, tensors, unused, dir, given_up }))
+    }
+
+    /// The same, whose tensors are refused once `given_up` is set.
+    pub fn until(mut self, given_up: &Arc<AtomicBool>) -> Self {
+        if let Checkpoint::Files(files) = &mut self {
+            files.given_up = Arc::clone(given_up);
+        }
+        self
     }
 
     /// Checks the files against what a model asks for, by name and shape, before anything large is
@@ -158,6 +172,13 @@ impl Checkpoint {
             }
         };
         Ok(matrix.to_vec())
+    }
+
+    /// Says that what was read so far is packed: it takes no memory from now on.
+    pub fn release(&self) {
+        if let Checkpoint::Files(files) = self {
+            files.maps.iter().for_each(MappedFile::release);
+        }
     }
 
     /// Checks that every tensor was asked for, and that the files are what they were.
@@ -250,6 +271,9 @@ impl MappedFiles {
     }
 
     fn take(&mut self, name: &str, shape: &[usize]) -> Result<(DType, &[u8]), EngineError> {
+        if self.given_up.load(Relaxed) {
+            return Err(EngineError::Model("loading was given up".to_owned()));
+        }
         let (found, dtype, entry) = self.checked(name, shape)?;
         let (file, range) = (entry.file, entry.range.clone());
         self.unused.remove(&found);
@@ -279,7 +303,7 @@ mod tests {
     fn a_truncated_file_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.safetensors");
-        let data = vec![0u8; 64];
+        let data: Vec<u8> = (0..16u8).flat_map(|value| f32::from(value).to_le_bytes()).collect();
         let view = safetensors::tensor::TensorView::new(Dtype::F32, vec![4, 4], &data).unwrap();
         let bytes = safetensors::serialize([("a", view)], None).unwrap();
         for len in [0, 4, 8, 20, bytes.len() - 1] {
@@ -291,5 +315,14 @@ mod tests {
         assert!(checkpoint.matrix("a", 4, 3).unwrap_err().to_string().contains("shape `[4, 4]`"));
         assert!(checkpoint.matrix("b", 4, 4).unwrap_err().to_string().contains("missing"));
         assert!(checkpoint.finish().unwrap_err().to_string().contains("the first is `a`"));
+
+        let given_up = Arc::default();
+        let mut checkpoint = Checkpoint::open(folder.path(), None).unwrap().until(&given_up);
+        assert_eq!(checkpoint.matrix("a", 4, 4).unwrap().value(3, 3), 15.0);
+        // What is read again after it comes back from the file.
+        checkpoint.release();
+        assert_eq!(checkpoint.matrix("a", 4, 4).unwrap().value(3, 3), 15.0);
+        given_up.store(true, Relaxed);
+        assert!(checkpoint.matrix("a", 4, 4).unwrap_err().to_string().contains("given up"));
     }
 }

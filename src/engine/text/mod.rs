@@ -16,6 +16,7 @@ mod split_regex;
 mod stop;
 mod tokenizer;
 mod tokenizer_files;
+mod tokenizer_json;
 mod tokenizer_limits;
 
 pub use chat_template::{ChatOptions, ChatTemplate};

@@ -22,13 +22,15 @@ use tokenizers::pre_tokenizers::split::{Search, Split, SplitPattern};
 use tokenizers::tokenizer::SplitDelimiterBehavior;
 
 use super::regex_guard::RegexGuard;
+use super::tokenizer_json::TokenizerJson;
 
 /// A tokenizer from a canonical `tokenizer.json`.
-pub(super) fn load(json: &Value) -> Result<PipelineTokenizer, String> {
-    let tokenizer = tokenizers::from_json(&json.to_string()).map_err(|error| error.to_string())?;
+pub(super) fn load(json: &TokenizerJson<'_>) -> Result<PipelineTokenizer, String> {
+    let text = serde_json::to_string(json).map_err(|error| error.to_string())?;
+    let tokenizer = tokenizers::from_json(&text).map_err(|error| error.to_string())?;
     match compile(tokenizer.get_pre_tokenizer())? {
         None => Ok(tokenizer),
-        Some(pre_tokenizer) => rebuild(&tokenizer, pre_tokenizer, &json["normalizer"]),
+        Some(pre_tokenizer) => rebuild(&tokenizer, pre_tokenizer, &json.value["normalizer"]),
     }
 }
 

@@ -8,7 +8,8 @@ use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineToken
 
 use super::control_tokens::{self, RenderedChat};
 use super::regex_guard::RegexGuard;
-use super::tokenizer_files::{TokenizerFiles, id_of_token};
+use super::tokenizer_files::TokenizerFiles;
+use super::tokenizer_json::TokenizerJson;
 use super::tokenizer_limits::{self, Growth};
 use super::{TextError, contained, split_regex};
 
@@ -39,8 +40,9 @@ impl Tokenizer {
     /// # Errors
     /// A file is missing, corrupt, or describes a tokenizer that is not supported.
     pub fn from_dir(dir: &Path) -> Result<Self, TextError> {
-        Self::build(TokenizerFiles::read(dir)?)
-            .map_err(|message| TextError::file(&dir.join("tokenizer.json"), message))
+        let path = dir.join("tokenizer.json");
+        let bytes = TokenizerFiles::bytes(dir)?;
+        Self::parse(&bytes, &path, |tokenizer| TokenizerFiles::read(dir, tokenizer))
     }
 
     /// A tokenizer from the bytes of a `tokenizer.json` and a parsed `tokenizer_config.json`.
@@ -48,33 +50,51 @@ impl Tokenizer {
     /// # Errors
     /// As `from_dir`.
     pub fn from_bytes(json: &[u8], config: Option<&Value>) -> Result<Self, TextError> {
-        let error = |text: String| TextError::file(Path::new("tokenizer.json"), text);
-        let tokenizer = serde_json::from_slice(json).map_err(|e| error(e.to_string()))?;
+        let path = Path::new("tokenizer.json");
         let empty = Value::Object(serde_json::Map::new());
-        let files = TokenizerFiles::complete(tokenizer, config.unwrap_or(&empty)).map_err(error)?;
-        Self::build(files).map_err(error)
+        Self::parse(json, path, |tokenizer| {
+            TokenizerFiles::complete(tokenizer, config.unwrap_or(&empty))
+                .map_err(|error| TextError::file(path, error))
+        })
     }
 
-    fn build(files: TokenizerFiles) -> Result<Self, String> {
+    fn parse<'a>(
+        bytes: &'a [u8],
+        path: &Path,
+        complete: impl Fn(TokenizerJson<'a>) -> Result<TokenizerFiles<'a>, TextError>,
+    ) -> Result<Self, TextError> {
+        if let Some(outline) = TokenizerJson::outline(bytes)
+            && let Ok(files) = complete(outline)
+            && let Ok(tokenizer) = Self::build(files)
+        {
+            return Ok(tokenizer);
+        }
+        // Again with all of it as values: what is wrong is said, what is old is rewritten.
+        let value = serde_json::from_slice(bytes).map_err(|error| TextError::file(path, error))?;
+        Self::build(complete(TokenizerJson::whole(value))?)
+            .map_err(|message| TextError::file(path, message))
+    }
+
+    fn build(files: TokenizerFiles<'_>) -> Result<Self, String> {
         let built = contained::contain(|| Self::build_uncontained(files));
         built.unwrap_or_else(|| Err("the tokenizers library failed on it".to_string()))
     }
 
-    fn build_uncontained(files: TokenizerFiles) -> Result<Self, String> {
+    fn build_uncontained(files: TokenizerFiles<'_>) -> Result<Self, String> {
         let TokenizerFiles { mut tokenizer, special_tokens } = files;
-        let growth = tokenizer_limits::check(&tokenizer)?;
-        let id_of = |token: &str| id_of_token(&tokenizer, token);
+        let growth = tokenizer_limits::check(&tokenizer.value)?;
+        let id_of = |token: &str| tokenizer.id_of(token);
         let named = |name: &str| special_tokens.get(name).and_then(|token| id_of(token));
         let (bos_token_id, eos_token_id) = (named("bos_token"), named("eos_token"));
-        let has_byte_tokens = tokenizer["model"]["byte_fallback"] == true;
+        let has_byte_tokens = tokenizer.value["model"]["byte_fallback"] == true;
         let continuation_byte_ids = (0x80..=0xBF)
             .filter(|_| has_byte_tokens)
             .filter_map(|byte: u8| id_of(&format!("<0x{byte:02X}>")))
             .collect();
-        let vocab_size = tokenizer_limits::largest_id(&tokenizer).map_or(0, |id| id as usize + 1);
+        let vocab_size = tokenizer.largest_id().map_or(0, |id| id as usize + 1);
         let mut added_tokens = BTreeMap::new();
         let mut special_ids = BTreeSet::new();
-        for token in tokenizer["added_tokens"].as_array_mut().into_iter().flatten() {
+        for token in tokenizer.value["added_tokens"].as_array_mut().into_iter().flatten() {
             let (Some(text), Some(id)) = (token["content"].as_str(), token["id"].as_u64()) else {
                 return Err("an added token has no content or no id".to_string());
             };
@@ -88,12 +108,12 @@ impl Tokenizer {
             // plain text; `decode` leaves out the special ones by `special_ids`.
             token["special"] = Value::Bool(true);
         }
-        tokenizers::canonicalize_value(&mut tokenizer).map_err(|error| error.to_string())?;
+        tokenizers::canonicalize_value(&mut tokenizer.value).map_err(|error| error.to_string())?;
         let mut inner = split_regex::load(&tokenizer)?;
-        if misnumbered(&inner, &added_tokens).is_some() {
+        if misnumbered(&inner, &added_tokens).is_some() && !tokenizer.is_outline() {
             // The crate numbers added tokens that the model does not know by their place.
             for (text, &id) in &added_tokens {
-                if let Some(vocab) = tokenizer["model"]["vocab"].as_object_mut() {
+                if let Some(vocab) = tokenizer.value["model"]["vocab"].as_object_mut() {
                     vocab.entry(text.as_str()).or_insert(id.into());
                 }
             }
@@ -102,7 +122,7 @@ impl Tokenizer {
         if let Some(text) = misnumbered(&inner, &added_tokens) {
             return Err(format!("added token {text:?} cannot have the id the file gives it"));
         }
-        let regex_guard = split_regex::guard(&inner, &tokenizer)?;
+        let regex_guard = split_regex::guard(&inner, &tokenizer.value)?;
         let mut tokenizer = Self {
             inner,
             growth,

@@ -13,6 +13,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::TextError;
+use super::tokenizer_json::{TokenizerJson, content};
 use crate::engine::files::{self, MAX_CONFIG_BYTES};
 
 /// Largest tokenizer.json that is read.
@@ -23,23 +24,25 @@ const SPECIAL_TOKEN_NAMES: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
 /// `tokenizer.json` with what the other files add to it.
-pub(super) struct TokenizerFiles {
+pub(super) struct TokenizerFiles<'a> {
     /// tokenizer.json, completed.
-    pub tokenizer: Value,
+    pub tokenizer: TokenizerJson<'a>,
     /// Named special tokens (`bos_token` -> `<s>`): what transformers passes to chat templates.
     pub special_tokens: BTreeMap<String, String>,
 }
 
-impl TokenizerFiles {
-    pub fn read(dir: &Path) -> Result<Self, TextError> {
+impl<'a> TokenizerFiles<'a> {
+    /// The bytes of tokenizer.json.
+    pub fn bytes(dir: &Path) -> Result<Vec<u8>, TextError> {
         let path = dir.join("tokenizer.json");
-        let bytes =
-            files::read(&path, MAX_TOKENIZER_BYTES).map_err(|error| match error.kind() {
-                ErrorKind::NotFound => missing(dir, &path, &error),
-                _ => TextError::file(&path, error),
-            })?;
-        let tokenizer =
-            serde_json::from_slice(&bytes).map_err(|error| TextError::file(&path, error))?;
+        files::read(&path, MAX_TOKENIZER_BYTES).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => missing(dir, &path, &error),
+            _ => TextError::file(&path, error),
+        })
+    }
+
+    /// Completes what `bytes` gave with the other files.
+    pub fn read(dir: &Path, tokenizer: TokenizerJson<'a>) -> Result<Self, TextError> {
         let mut config = read_json(&dir.join("tokenizer_config.json"))?.unwrap_or(json!({}));
         let map = read_json(&dir.join("special_tokens_map.json"))?.unwrap_or(json!({}));
         let model = read_json(&dir.join("config.json"))?.unwrap_or(json!({}));
@@ -52,18 +55,19 @@ impl TokenizerFiles {
             // The last resort of base models converted without tokenizer_config.json.
             let id = model.get(format!("{name}_id")).and_then(first_id);
             if config.get(name).is_none()
-                && let Some(token) = id.and_then(|id| token_of_id(&tokenizer, id))
+                && let Some(token) = id.and_then(|id| tokenizer.token_of(id))
             {
                 config[name] = token.into();
             }
         }
-        Self::complete(tokenizer, &config).map_err(|error| TextError::file(&path, error))
+        Self::complete(tokenizer, &config)
+            .map_err(|error| TextError::file(&dir.join("tokenizer.json"), error))
     }
 
     /// Puts what `config` (tokenizer_config.json) says into the tokenizer, as transformers'
     /// `TokenizersBackend.__init__` does.
-    pub fn complete(mut tokenizer: Value, config: &Value) -> Result<Self, String> {
-        if !tokenizer.is_object() || !tokenizer["model"].is_object() {
+    pub fn complete(mut tokenizer: TokenizerJson<'a>, config: &Value) -> Result<Self, String> {
+        if !tokenizer.value["model"].is_object() {
             return Err("not a tokenizer.json: it has no `model`".to_string());
         }
         let special_tokens: BTreeMap<String, String> = SPECIAL_TOKEN_NAMES
@@ -76,13 +80,13 @@ impl TokenizerFiles {
         if flag("add_bos_token").is_some() || flag("add_eos_token").is_some() {
             let wanted = |name: &str, token: &str| {
                 let token = special_tokens.get(token).filter(|_| flag(name) == Some(true))?;
-                Some((token.clone(), id_of_token(&tokenizer, token)?))
+                Some((token.clone(), tokenizer.id_of(token)?))
             };
             let (bos, eos) =
                 (wanted("add_bos_token", "bos_token"), wanted("add_eos_token", "eos_token"));
-            tokenizer["post_processor"] = template(bos, eos);
+            tokenizer.value["post_processor"] = template(bos, eos);
         }
-        prefix_space_as_normalizer(&mut tokenizer);
+        prefix_space_as_normalizer(&mut tokenizer.value);
         Ok(Self { tokenizer, special_tokens })
     }
 }
@@ -116,53 +120,21 @@ fn read_json(path: &Path) -> Result<Option<Value>, TextError> {
     }
 }
 
-/// A token is written as `"<s>"` or as `{"content": "<s>", ..}`; null and "" are none.
-fn content(token: &Value) -> Option<String> {
-    let text = token.as_str().or_else(|| token.get("content")?.as_str())?;
-    (!text.is_empty()).then(|| text.to_string())
-}
-
 fn first_id(ids: &Value) -> Option<u64> {
     ids.as_u64().or_else(|| ids.get(0)?.as_u64())
-}
-
-/// Id of a token in `added_tokens` or in the model's vocabulary (Unigram's is a list of pairs).
-pub(super) fn id_of_token(tokenizer: &Value, token: &str) -> Option<u32> {
-    let added = tokenizer["added_tokens"].as_array().into_iter().flatten();
-    let id = match added.into_iter().find(|t| t["content"] == token) {
-        Some(added) => added["id"].as_u64(),
-        None => match &tokenizer["model"]["vocab"] {
-            Value::Object(vocab) => vocab.get(token)?.as_u64(),
-            Value::Array(pieces) => pieces.iter().position(|p| p[0] == token).map(|i| i as u64),
-            _ => None,
-        },
-    };
-    u32::try_from(id?).ok()
-}
-
-fn token_of_id(tokenizer: &Value, id: u64) -> Option<String> {
-    let mut added = tokenizer["added_tokens"].as_array().into_iter().flatten();
-    if let Some(token) = added.find(|t| t["id"] == id) {
-        return content(token);
-    }
-    match &tokenizer["model"]["vocab"] {
-        Value::Object(vocab) => vocab.iter().find(|(_, v)| **v == id).map(|(t, _)| t.clone()),
-        Value::Array(pieces) => pieces.get(usize::try_from(id).ok()?).and_then(|p| content(&p[0])),
-        _ => None,
-    }
 }
 
 /// Tokens that tokenizer_config.json knows and tokenizer.json does not list as added: with an id of
 /// their own, or already in the vocabulary. (transformers also gives unknown ones new ids past the
 /// vocabulary; no model has embeddings for those.)
 fn add_missing_tokens(
-    tokenizer: &mut Value,
+    tokenizer: &mut TokenizerJson<'_>,
     config: &Value,
     special_tokens: &BTreeMap<String, String>,
 ) -> Result<(), String> {
     let mut missing = Vec::new();
     let listed = |tokens: &[Value], text: &str| tokens.iter().any(|t| t["content"] == text);
-    let present = tokenizer["added_tokens"].as_array().cloned().unwrap_or_default();
+    let present = tokenizer.value["added_tokens"].as_array().cloned().unwrap_or_default();
     for (id, token) in config["added_tokens_decoder"].as_object().into_iter().flatten() {
         let (Ok(id), Some(text)) = (id.parse::<u32>(), content(token)) else { continue };
         if !listed(&present, &text) && !listed(&missing, &text) {
@@ -175,7 +147,7 @@ fn add_missing_tokens(
     for text in special_tokens.values() {
         if !listed(&present, text)
             && !listed(&missing, text)
-            && let Some(id) = id_of_token(tokenizer, text)
+            && let Some(id) = tokenizer.id_of(text)
         {
             missing.push(json!({"id": id, "content": text, "single_word": false, "lstrip": false,
                 "rstrip": false, "normalized": false, "special": true}));
@@ -193,7 +165,7 @@ fn add_missing_tokens(
             object.insert("special".to_string(), Value::Bool(true));
         }
     }
-    tokenizer["added_tokens"] = Value::Array(all);
+    tokenizer.value["added_tokens"] = Value::Array(all);
     Ok(())
 }
 

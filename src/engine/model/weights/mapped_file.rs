@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use memmap2::Mmap;
+use memmap2::{Mmap, UncheckedAdvice};
 use signal_hook::consts::SIGBUS;
 use signal_hook::low_level::emulate_default_handler;
 
@@ -59,6 +59,14 @@ impl MappedFile {
 
     pub fn bytes(&self) -> &[u8] {
         &self.map
+    }
+
+    /// Takes what was read of the file out of this process's memory. It stays in the system's
+    /// cache, and what is read again comes back from there.
+    pub fn release(&self) {
+        // SAFETY: the mapping is read-only and of a file, so its pages come back as the file
+        // has them. A system that refuses only keeps more in memory.
+        let _ = unsafe { self.map.unchecked_advise(UncheckedAdvice::DontNeed) };
     }
 
     pub fn path(&self) -> &Path {

@@ -118,6 +118,25 @@ fn byte_level_text_survives_encoding() {
     assert_eq!(tokenizer.token_text(260), " w");
 }
 
+/// A vocabulary that stays text gives the tokenizer that one of values gives.
+#[test]
+fn an_outline_gives_the_same_tokenizer() {
+    let json = byte_level_json(json!({"type": "ByteLevel", "add_prefix_space": false}));
+    let config = json!({"eos_token": "he", "add_eos_token": true});
+    let text = json.to_string();
+    let outline = TokenizerJson::outline(text.as_bytes()).expect("an outline");
+    let of = |json| Tokenizer::build(TokenizerFiles::complete(json, &config).expect("completed"));
+    let (outline, whole) = (of(outline), of(TokenizerJson::whole(json)));
+    let (outline, whole) = (outline.expect("a tokenizer"), whole.expect("a tokenizer"));
+    for text in ["hello world", "<|im_end|>x<tool>", "héllo\n日本 😀", "he", ""] {
+        let ids = outline.encode(text, true).expect("ids");
+        assert_eq!(ids, whole.encode(text, true).expect("ids"), "{text}");
+        assert_eq!(ids.last(), outline.eos_token_id().as_ref());
+    }
+    assert_eq!(outline.eos_token_id(), Some(256));
+    assert_eq!(outline.vocab_size(), whole.vocab_size());
+}
+
 #[test]
 fn only_special_tokens_are_skipped() {
     let tokenizer = byte_level();

@@ -1,0 +1,102 @@
+//! How much memory a run takes: the packed weights once, and little else. Memory is no time: the
+//! same on every machine, so it is asserted.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::{Map, Value, json};
+use vllm_batch::engine::model::decoder_spec;
+use vllm_batch::engine::model::hf_config::HfConfig;
+use vllm_batch::engine::model::tensors::{NamedShape, tensors};
+
+const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/demo");
+
+const MIB: u64 = 1 << 20;
+
+/// What a run may take beside the packed weights and the KV cache in use.
+const BESIDE: u64 = 200 * MIB;
+
+/// 250 MiB in float32, the largest tensor of 32 MiB: a second copy of the weights cannot hide in
+/// `BESIDE`.
+const CONFIG: &str = r#"{
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "float32",
+    "vocab_size": 8192, "hidden_size": 1024, "intermediate_size": 2816,
+    "num_hidden_layers": 5, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64,
+    "hidden_act": "silu", "max_position_embeddings": 8192, "rms_norm_eps": 1e-05,
+    "rope_theta": 10000.0, "attention_bias": false, "mlp_bias": false,
+    "tie_word_embeddings": true, "bos_token_id": 0, "eos_token_id": 1
+}"#;
+
+#[test]
+fn weights_are_in_memory_once() {
+    if !Path::new("/proc/self/status").exists() {
+        return println!("SKIP: /proc says what a process takes, and it is not here");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let spec = decoder_spec(&HfConfig::parse(CONFIG, "config.json").unwrap()).unwrap();
+    let num_bytes = write_model(folder.path(), &tensors(&spec));
+    assert!(num_bytes > 240 * MIB, "a second copy must be seen");
+    // Two rows, one of them of many steps' tokens: the buffers of a step are in it.
+    let prompt = "The sky is blue. ".repeat(100);
+    let peak = peak_of_run(folder.path(), &["hello", &prompt]);
+    println!("{} MiB at most, the weights take {}", peak / MIB, num_bytes / MIB);
+    assert!(peak > num_bytes, "the weights are in it");
+    assert!(peak < num_bytes + BESIDE, "{} MiB at most", peak / MIB);
+}
+
+/// The demo's tokenizer, and weights of this pattern; returns their bytes.
+fn write_model(folder: &Path, tensors: &[NamedShape]) -> u64 {
+    for name in ["tokenizer.json", "tokenizer_config.json", "generation_config.json"] {
+        fs::copy(format!("{DEMO}/{name}"), folder.join(name)).expect("copied");
+    }
+    fs::write(folder.join("config.json"), CONFIG).expect("written");
+    let mut header = Map::new();
+    let mut end = 0u64;
+    for (name, shape) in tensors {
+        let start = end;
+        end += shape.iter().product::<usize>() as u64 * 4;
+        let entry = json!({"dtype": "F32", "shape": shape, "data_offsets": [start, end]});
+        header.insert(name.clone(), entry);
+    }
+    let header = Value::Object(header).to_string();
+    let file = File::create(folder.join("model.safetensors")).expect("created");
+    let mut file = BufWriter::new(file);
+    file.write_all(&(header.len() as u64).to_le_bytes()).expect("written");
+    file.write_all(header.as_bytes()).expect("written");
+    for index in 0..end / 4 {
+        let value = (index % 1009) as f32 / 50_000.0 - 0.01;
+        file.write_all(&value.to_le_bytes()).expect("written");
+    }
+    file.flush().expect("written");
+    end
+}
+
+/// The most memory that a run had when it had answered its rows, in bytes. Its input is still open
+/// then, so it is there to be asked.
+fn peak_of_run(model: &Path, prompts: &[&str]) -> u64 {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("vllm-batch"));
+    command.arg("run").arg("--model").arg(model).args(["--input", "-", "--out", "-"]);
+    command.args(["--device", "cpu", "--max-tokens", "2", "--quiet"]);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the binary runs");
+    let mut stdin = child.stdin.take().expect("piped");
+    let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+    for prompt in prompts {
+        writeln!(stdin, "{}", json!({ "prompt": prompt })).expect("the child reads");
+    }
+    stdin.flush().expect("the child reads");
+    for _ in prompts {
+        let mut row = String::new();
+        assert!(stdout.read_line(&mut row).expect("text") > 0, "a row is answered");
+        let row: Value = serde_json::from_str(&row).expect("a row");
+        assert!(row.get("error").is_none_or(Value::is_null), "{row}");
+    }
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it is running");
+    drop(stdin);
+    assert!(child.wait().expect("it ends").success());
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.expect("a number") * 1024
+}
