@@ -14,7 +14,7 @@ the turn, summed over its processes. Contenders take turns within a cell; `vLLM`
 (SIGSTOP) while others run. The KV cache may have the same size everywhere. OpenVINO is
 `openvino:WEIGHTS:INFERENCE PRECISION`, keeps K and V as it chooses, and gets the first row of
 `shared` alone, which is faster for it. A figure with * is of disturbed turns: other processes used
-more than 5 % of a core, and no turn of that cell was quiet."""
+more than 5 % of a core, and no turn of that cell was quiet. A ratio with * has one of these."""
 
 
 class Cell:
@@ -121,10 +121,13 @@ def geometric_mean(values):
 
 
 def ratio_row(label, values):
-    """`values` by cell; None where one of the two is not measured."""
+    """(ratio, mark) by cell; None where one of the two is not measured."""
     known = [value for value in values if value]
-    cells = [f"{value:.2f}" if value else "" for value in values]
-    return [label, *cells, f"**{geometric_mean(known):.2f}**" if known else ""]
+    cells = [f"{value[0]:.2f}{value[1]}" if value else "" for value in values]
+    if not known:
+        return [label, *cells, ""]
+    mark = max(mark for _, mark in known)
+    return [label, *cells, f"**{geometric_mean([ratio for ratio, _ in known]):.2f}**{mark}"]
 
 
 def ratios(results):
@@ -149,7 +152,9 @@ def ratios(results):
 def over(results, places, peer, ours):
     def ratio(place):
         theirs, own = (results.cells.get((*place, name)) for name in (peer, ours))
-        return theirs.median / own.median if theirs and own else None
+        if not theirs or not own:
+            return None
+        return theirs.median / own.median, "*" if theirs.disturbed or own.disturbed else ""
 
     return [ratio(place) for place in places]
 
