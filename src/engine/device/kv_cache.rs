@@ -6,7 +6,7 @@ use super::cuda::{DeviceBuffer, DevicePtr};
 use super::{Device, Gpu};
 use crate::engine::EngineError;
 use crate::engine::config::DType;
-use crate::engine::device::simd::Element;
+use crate::engine::device::pages::Pages;
 
 /// Token positions of a block are stored in groups of this many, so a block is a multiple of it.
 pub const KV_GROUP_TOKENS: usize = 16;
@@ -76,9 +76,9 @@ pub struct KvCache {
 #[derive(Debug)]
 #[allow(missing_docs)]
 pub enum KvData {
-    Float32 { k: Vec<f32>, v: Vec<f32> },
-    BFloat16 { k: Vec<bf16>, v: Vec<bf16> },
-    Float16 { k: Vec<f16>, v: Vec<f16> },
+    Float32 { k: Pages<f32>, v: Pages<f32> },
+    BFloat16 { k: Pages<bf16>, v: Pages<bf16> },
+    Float16 { k: Pages<f16>, v: Pages<f16> },
     Cuda { k: DeviceBuffer, v: DeviceBuffer },
 }
 
@@ -131,9 +131,9 @@ impl KvCache {
         let num = shape.num_layers * shape.num_blocks * shape.num_kv_heads;
         let (k, v) = (num * shape.k_len(), num * shape.v_len());
         let data = match dtype {
-            DType::Float32 => KvData::Float32 { k: f32::zeroed(k), v: f32::zeroed(v) },
-            DType::BFloat16 => KvData::BFloat16 { k: bf16::zeroed(k), v: bf16::zeroed(v) },
-            DType::Float16 => KvData::Float16 { k: f16::zeroed(k), v: f16::zeroed(v) },
+            DType::Float32 => KvData::Float32 { k: Pages::zeroed(k), v: Pages::zeroed(v) },
+            DType::BFloat16 => KvData::BFloat16 { k: Pages::zeroed(k), v: Pages::zeroed(v) },
+            DType::Float16 => KvData::Float16 { k: Pages::zeroed(k), v: Pages::zeroed(v) },
         };
         Self { shape, data }
     }

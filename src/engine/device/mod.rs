@@ -6,6 +6,7 @@ pub mod kv_cache;
 pub mod memory;
 pub mod narrow_inputs;
 mod open;
+pub mod pages;
 pub mod simd;
 pub mod split_mix;
 pub mod tensor;

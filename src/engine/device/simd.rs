@@ -7,9 +7,9 @@
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use half::vec::HalfBitsVecExt;
 use half::{bf16, f16};
 
+use super::pages::Bits;
 use crate::engine::config::DType;
 
 /// Instruction set of the CPU kernels. Results are equal within one set, not across sets.
@@ -138,14 +138,12 @@ pub fn prefetch(ptr: *const u8) {
     let _ = ptr;
 }
 
-/// An element type of weights and KV cache.
-pub trait Element: Copy + Send + Sync + std::fmt::Debug + 'static {
+/// An element type of weights and KV cache: plain bits, of which zeros are a value.
+pub trait Element: Bits + Send + Sync + std::fmt::Debug + 'static {
     /// Its name among types.
     const DTYPE: DType;
     /// From the little-endian bytes of one.
     fn from_le_bytes(bytes: &[u8]) -> Self;
-    /// `len` zeros: pages that nobody writes take no memory.
-    fn zeroed(len: usize) -> Vec<Self>;
     /// Rounds to nearest, ties to even.
     fn from_f32(value: f32) -> Self;
     /// Exact.
@@ -162,9 +160,6 @@ impl Element for f32 {
     #[inline(always)]
     fn from_le_bytes(bytes: &[u8]) -> Self {
         f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
-    }
-    fn zeroed(len: usize) -> Vec<Self> {
-        vec![0.0; len]
     }
     fn from_f32(value: f32) -> Self {
         value
@@ -185,9 +180,6 @@ impl Element for bf16 {
     fn from_le_bytes(bytes: &[u8]) -> Self {
         bf16::from_le_bytes([bytes[0], bytes[1]])
     }
-    fn zeroed(len: usize) -> Vec<Self> {
-        HalfBitsVecExt::reinterpret_into(vec![0u16; len])
-    }
     fn from_f32(value: f32) -> Self {
         bf16::from_f32(value)
     }
@@ -206,9 +198,6 @@ impl Element for f16 {
     #[inline(always)]
     fn from_le_bytes(bytes: &[u8]) -> Self {
         f16::from_le_bytes([bytes[0], bytes[1]])
-    }
-    fn zeroed(len: usize) -> Vec<Self> {
-        HalfBitsVecExt::reinterpret_into(vec![0u16; len])
     }
     fn from_f32(value: f32) -> Self {
         f16::from_f32(value)

@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 
 use super::cuda::{DeviceBuffer, DevicePtr};
+use super::pages::Pages;
 use crate::engine::config::DType;
 
 /// An activation buffer, allocated once at its largest size; a step sets how many rows it uses.
@@ -16,7 +17,7 @@ pub struct Tensor {
 
 #[derive(Debug)]
 enum Storage {
-    Host(Vec<f32>),
+    Host(Pages<f32>),
     Cuda {
         buffer: DeviceBuffer,
         dtype: DType,
@@ -43,7 +44,11 @@ pub enum Precision {
 impl Tensor {
     /// Room for `max_rows` rows; it starts with all of them in use, zeroed.
     pub fn zeros(max_rows: usize, width: usize) -> Self {
-        Self { storage: Storage::Host(vec![0.0; max_rows * width]), num_rows: max_rows, width }
+        Self {
+            storage: Storage::Host(Pages::zeroed_huge(max_rows * width)),
+            num_rows: max_rows,
+            width,
+        }
     }
 
     /// A tensor of given values, for tests and tables.
@@ -53,7 +58,7 @@ impl Tensor {
     pub fn from_vec(data: Vec<f32>, width: usize) -> Self {
         assert!(data.len().is_multiple_of(width));
         let num_rows = data.len() / width;
-        Self { storage: Storage::Host(data), num_rows, width }
+        Self { storage: Storage::Host(Pages::from_slice(&data)), num_rows, width }
     }
 
     /// A tensor in a GPU's memory, which `buffer` has room for; none of its rows are in use.
@@ -133,7 +138,7 @@ impl Tensor {
         if let Storage::Host(data) = &mut self.storage
             && num_rows * self.width > data.len()
         {
-            data.resize(num_rows * self.width, 0.0);
+            *data = Pages::zeroed_huge(num_rows * self.width);
         }
         self.set_num_rows(num_rows);
     }

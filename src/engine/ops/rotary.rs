@@ -6,6 +6,7 @@
 
 use crate::engine::EngineError;
 use crate::engine::device::cuda::{DeviceBuffer, DevicePtr};
+use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Cpu, Device, Tensor, bytes_of};
 
@@ -93,14 +94,28 @@ pub(super) fn rotary(
         for (row, &position) in (start..end).zip(&positions[start..end]) {
             // SAFETY: each row belongs to one item.
             let values = unsafe { shared.slice(row * width + column, num_heads * head_dim) };
-            let angles = table.row(position);
-            for head in values.chunks_exact_mut(head_dim) {
-                rotate_head(head, angles);
-            }
+            dispatch(cpu.isa, RotateHeads { values, head_dim, angles: table.row(position) });
         }
     });
 }
 
+/// All heads of one row. Plain loops: they are made vectors of for the instruction set.
+struct RotateHeads<'a> {
+    values: &'a mut [f32],
+    head_dim: usize,
+    angles: &'a [(f32, f32)],
+}
+
+impl Kernel for RotateHeads<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        for head in self.values.chunks_exact_mut(self.head_dim) {
+            rotate_head(head, self.angles);
+        }
+    }
+}
+
+#[inline(always)]
 fn rotate_head(head: &mut [f32], angles: &[(f32, f32)]) {
     let (low, high) = head.split_at_mut(angles.len());
     for ((low, high), (cos, sin)) in low.iter_mut().zip(high).zip(angles) {

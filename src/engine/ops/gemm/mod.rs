@@ -53,8 +53,20 @@ pub struct PanelProduct<E> {
     pub bias: *const f32,
     /// One vector wide, not two.
     pub is_narrow: bool,
-    /// The panel behind this one is next: it is brought into the cache.
-    pub is_sequence: bool,
+    /// Where what is needed next begins, and its bytes: it is brought into the cache meanwhile.
+    pub next: (*const u8, usize),
+}
+
+/// How far ahead a panel is read that only one tile uses: the latency of memory at its rate.
+const AHEAD_BYTES: usize = 4096;
+
+/// What to prefetch during a product with the panel at `weights`, one of many in a row: the one
+/// behind it, or if there is one tile only, its own continuation. Past the last panel there is
+/// nothing to read, and no harm done.
+pub fn next_panel<E>(weights: *const E, panel_len: usize, is_one_tile: bool) -> (*const u8, usize) {
+    let bytes = panel_len * size_of::<E>();
+    let ahead = if is_one_tile { AHEAD_BYTES } else { bytes };
+    (weights.cast::<u8>().wrapping_add(ahead), bytes)
 }
 
 impl<E: PanelElement> PanelProduct<E> {
@@ -68,8 +80,7 @@ impl<E: PanelElement> PanelProduct<E> {
         debug_assert!(self.inputs.0 <= 1 && self.inputs.1 <= MAX_INPUTS && isa.is_available());
         let plan = TilePlan::new(isa, self.is_narrow, E::IS_WIDE, self.num_rows);
         let num_inputs = self.inputs.1.next_multiple_of(2);
-        let width = isa.num_lanes() * if self.is_narrow { 1 } else { 2 };
-        let panel_bytes = num_inputs * width * size_of::<E>();
+        let (next, next_bytes) = self.next;
         let num_tiles = plan.num_others + 1;
         for index in 0..num_tiles {
             let (row, height) = plan.tile(index);
@@ -79,36 +90,33 @@ impl<E: PanelElement> PanelProduct<E> {
             let args = TileArgs {
                 x: x.wrapping_add(row * x_stride),
                 x_stride,
-                weights: self.weights,
                 out: out.wrapping_add(row * out_stride),
                 out_stride,
                 inputs: self.inputs,
                 is_first: self.is_first,
                 bias: self.bias,
                 widened,
-                prefetch: match self.is_sequence {
-                    true => {
-                        let part = (index, num_tiles);
-                        Prefetch::part(self.weights, panel_bytes, num_inputs, part)
-                    }
-                    false => Prefetch::none(self.weights),
-                },
+                prefetch: Prefetch::part(next, next_bytes, num_inputs, (index, num_tiles)),
             };
             // SAFETY: the caller's promise, for the rows of this tile; `widened` has room for all
             // inputs of the widest panel, and the first tile fills it for the others.
             unsafe {
-                let is_narrow = self.is_narrow;
+                let kind = (isa, self.is_narrow);
                 if E::IS_WIDE {
-                    let args = args.with_weights(self.weights.cast());
-                    tile::run_wide(isa, is_narrow, height, args);
+                    tile::run_wide(kind, height, self.weights.cast(), &args);
                 } else if index == 0 {
-                    tile::run_widening(isa, is_narrow, (height, num_tiles > 1), args);
+                    tile::run_widening(kind, (height, num_tiles > 1), self.weights, &args);
                 } else {
-                    tile::run_wide(isa, is_narrow, height, args.with_weights(widened));
+                    tile::run_wide(kind, height, widened, &args);
                 }
             }
         }
     }
+}
+
+/// Whether so many rows by a panel of halves are one tile.
+pub fn is_one_tile(isa: Isa, num_rows: usize) -> bool {
+    num_rows <= tile::max_heights(isa, false).0
 }
 
 /// How rows are cut into tiles. The first one is short where it widens the panel for the others:

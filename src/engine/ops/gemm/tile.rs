@@ -14,18 +14,17 @@ pub(super) fn max_heights(isa: Isa, is_narrow: bool) -> (usize, usize) {
     }
 }
 
-/// What a tile works on. Pointers are valid as the safety comment of their maker says.
+/// What a tile works on beside its weights. Pointers are valid as the safety comment of their maker
+/// says. Passed by reference: a copy would wait for the stores of the tile before.
 #[derive(Clone, Copy)]
-pub(super) struct TileArgs<E> {
+pub(super) struct TileArgs {
     /// First input of the first row, and the distance of rows.
     pub x: *const f32,
     pub x_stride: usize,
-    /// The panel, at an even input.
-    pub weights: *const E,
     /// First output of the first row, and the distance of rows.
     pub out: *mut f32,
     pub out_stride: usize,
-    /// Inputs to sum over: these indices of `x` and `weights`, the first 0 or 1.
+    /// Inputs to sum over: these indices of `x` and of the weights, the first 0 or 1.
     pub inputs: (usize, usize),
     /// Whether sums begin here, or go on from what `out` holds.
     pub is_first: bool,
@@ -36,28 +35,7 @@ pub(super) struct TileArgs<E> {
     pub prefetch: Prefetch,
 }
 
-impl<E> TileArgs<E> {
-    /// The same tile over weights that are f32.
-    pub fn with_weights(self, weights: *const f32) -> TileArgs<f32> {
-        let Self {
-            x, x_stride, out, out_stride, inputs, is_first, bias, widened, prefetch, ..
-        } = self;
-        TileArgs {
-            x,
-            x_stride,
-            weights,
-            out,
-            out_stride,
-            inputs,
-            is_first,
-            bias,
-            widened,
-            prefetch,
-        }
-    }
-}
-
-/// Weights to bring into the cache while a tile computes.
+/// What to bring into the cache while a tile computes.
 #[derive(Clone, Copy)]
 pub struct Prefetch {
     from: *const u8,
@@ -65,30 +43,12 @@ pub struct Prefetch {
     step: usize,
 }
 
-/// How far ahead a panel is read that only one tile uses: the latency of memory at its rate.
-const AHEAD_BYTES: usize = 4096;
-
 impl Prefetch {
-    /// Nothing new.
-    pub(super) fn none<E>(weights: *const E) -> Self {
-        Self { from: weights.cast(), step: 0 }
-    }
-
-    /// Part `part.0` of `part.1` of the panel behind this one, which takes `panel_bytes`; a lone
-    /// tile reads ahead of itself. Past the last panel there is nothing to read, and no harm done.
-    pub fn part<E>(
-        weights: *const E,
-        panel_bytes: usize,
-        num_inputs: usize,
-        (index, num_parts): (usize, usize),
-    ) -> Self {
-        let weights: *const u8 = weights.cast();
-        let input_bytes = panel_bytes / num_inputs.max(1);
-        if num_parts == 1 {
-            return Self { from: weights.wrapping_add(AHEAD_BYTES), step: input_bytes };
-        }
-        let step = input_bytes.div_ceil(num_parts);
-        Self { from: weights.wrapping_add(panel_bytes + index * num_inputs * step), step }
+    /// Part `part.0` of `part.1` of `bytes` at `from`, over the inputs of a tile.
+    pub fn part(from: *const u8, bytes: usize, num_inputs: usize, part: (usize, usize)) -> Self {
+        let (index, num_parts) = part;
+        let step = bytes.div_ceil(num_parts * num_inputs.max(1));
+        Self { from: from.wrapping_add(index * num_inputs * step), step }
     }
 
     /// The line to ask for at an input.
@@ -103,11 +63,16 @@ impl Prefetch {
 /// # Safety
 /// The pointers of `args` are valid for `height` rows, its weights for a panel; nobody else writes
 /// its outputs. `height` is at most the largest of `isa`, which this CPU has.
-pub(super) unsafe fn run_wide(isa: Isa, is_narrow: bool, height: usize, args: TileArgs<f32>) {
+pub(super) unsafe fn run_wide(
+    (isa, is_narrow): (Isa, bool),
+    height: usize,
+    weights: *const f32,
+    args: &TileArgs,
+) {
     macro_rules! by_height {
         ($width:literal: $($mr:literal)*) => {
             match height {
-                $($mr => dispatch(isa, Tile::<f32, $mr, $width, false>(args)),)*
+                $($mr => dispatch(isa, Tile::<f32, $mr, $width, false> { weights, args }),)*
                 _ => unreachable!("a tile of {height} rows"),
             }
         };
@@ -123,17 +88,17 @@ pub(super) unsafe fn run_wide(isa: Isa, is_narrow: bool, height: usize, args: Ti
 /// # Safety
 /// As `run_wide`, and `widened` has room for the panel.
 pub(super) unsafe fn run_widening<E: PanelElement>(
-    isa: Isa,
-    is_narrow: bool,
+    (isa, is_narrow): (Isa, bool),
     (height, keeps): (usize, bool),
-    args: TileArgs<E>,
+    weights: *const E,
+    args: &TileArgs,
 ) {
     macro_rules! by_height {
         ($width:literal: $($mr:literal)*) => {
             match (height, keeps) {
                 $(
-                    ($mr, false) => dispatch(isa, Tile::<E, $mr, $width, false>(args)),
-                    ($mr, true) => dispatch(isa, Tile::<E, $mr, $width, true>(args)),
+                    ($mr, false) => dispatch(isa, Tile::<E, $mr, $width, false> { weights, args }),
+                    ($mr, true) => dispatch(isa, Tile::<E, $mr, $width, true> { weights, args }),
                 )*
                 _ => unreachable!("a widening tile of {height} rows"),
             }
@@ -146,14 +111,18 @@ pub(super) unsafe fn run_widening<E: PanelElement>(
 }
 
 /// MR rows by a panel of C vectors.
-struct Tile<E, const MR: usize, const C: usize, const KEEPS: bool>(TileArgs<E>);
+struct Tile<'a, E, const MR: usize, const C: usize, const KEEPS: bool> {
+    /// The panel, at an even input.
+    weights: *const E,
+    args: &'a TileArgs,
+}
 
 impl<E: PanelElement, const MR: usize, const C: usize, const KEEPS: bool> Kernel
-    for Tile<E, MR, C, KEEPS>
+    for Tile<'_, E, MR, C, KEEPS>
 {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let args = self.0;
+        let args = self.args;
         let (first, end) = args.inputs;
         // SAFETY: the promise of `run_wide` and `run_widening`.
         unsafe {
@@ -168,7 +137,7 @@ impl<E: PanelElement, const MR: usize, const C: usize, const KEEPS: bool> Kernel
             if E::IS_WIDE {
                 for k in first..end {
                     prefetch(args.prefetch.at(k));
-                    self.step(k, E::load_row(args.weights.add(k * C * V::LANES)), &mut sums);
+                    self.step(k, E::load_row(self.weights.add(k * C * V::LANES)), &mut sums);
                 }
             } else {
                 self.pairs(&mut sums);
@@ -189,18 +158,20 @@ impl<E: PanelElement, const MR: usize, const C: usize, const KEEPS: bool> Kernel
     }
 }
 
-impl<E: PanelElement, const MR: usize, const C: usize, const KEEPS: bool> Tile<E, MR, C, KEEPS> {
+impl<E: PanelElement, const MR: usize, const C: usize, const KEEPS: bool>
+    Tile<'_, E, MR, C, KEEPS>
+{
     /// All inputs, pair by pair.
     ///
     /// # Safety
     /// As `run_widening`.
     #[inline(always)]
     unsafe fn pairs<V: Vector>(&self, sums: &mut [[V; C]; MR]) {
-        let args = &self.0;
+        let args = self.args;
         let (first, end) = args.inputs;
         // SAFETY: the caller's promise.
         unsafe {
-            let pair = |index: usize| args.weights.add(2 * index * C * V::LANES);
+            let pair = |index: usize| self.weights.add(2 * index * C * V::LANES);
             if first == 1 {
                 self.step(1, E::load_odd_row(pair(0)), sums);
             }
@@ -221,7 +192,7 @@ impl<E: PanelElement, const MR: usize, const C: usize, const KEEPS: bool> Tile<E
     /// As `run_widening`; `k` is among the inputs.
     #[inline(always)]
     unsafe fn step<V: Vector>(&self, k: usize, row: [V; C], sums: &mut [[V; C]; MR]) {
-        let args = &self.0;
+        let args = self.args;
         // SAFETY: the caller's promise.
         unsafe {
             if KEEPS {

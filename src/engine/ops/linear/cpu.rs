@@ -5,10 +5,15 @@ use crate::engine::device::Cpu;
 use crate::engine::device::simd::Isa;
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::ops::gemm::panel::PanelElement;
-use crate::engine::ops::gemm::{MAX_INPUTS, MAX_PANEL_WIDTH, PanelProduct, Widened};
+use crate::engine::ops::gemm::{
+    MAX_INPUTS, MAX_PANEL_WIDTH, PanelProduct, Widened, is_one_tile, next_panel,
+};
 
 /// Rows of a block: with 1024 inputs they are 590 kB, within a core's L2 cache beside a panel.
 pub(super) const BLOCK_ROWS: usize = 144;
+
+/// Rows that a thread has to itself at least.
+const THREAD_ROWS: usize = 32;
 
 /// Panels that share a block of k of the rows while it is in the cache.
 const MAX_GROUP_PANELS: usize = 8;
@@ -39,9 +44,14 @@ pub(super) fn linear<E: PanelElement>(
 ) {
     let num_rows = shape.num_rows;
     let num_panels = shape.n.div_ceil(2 * cpu.isa.num_lanes());
-    let num_blocks = num_rows.div_ceil(BLOCK_ROWS);
+    let num_blocks = num_row_blocks(cpu, num_rows);
     let block_k = block_k(shape.k);
-    let group = group_panels(cpu, shape, num_panels);
+    let macs = num_rows.div_ceil(num_blocks) * shape.k * 2 * cpu.isa.num_lanes();
+    let wanted = match shape.k > MAX_INPUTS {
+        true => MAX_GROUP_PANELS.max(ITEM_MACS / macs.max(1)),
+        false => ITEM_MACS / macs.max(1),
+    };
+    let group = group_panels(cpu, (num_blocks, num_panels), wanted);
     let num_groups = num_panels.div_ceil(group);
     let out = SharedMut::new(out);
     cpu.pool.run(num_blocks * num_groups, &|_, item| {
@@ -59,14 +69,23 @@ fn block_k(k: usize) -> usize {
     k.div_ceil(k.div_ceil(MAX_INPUTS)).next_multiple_of(2)
 }
 
-/// Panels of a work item, such that all threads get equally many.
-fn group_panels(cpu: &Cpu, shape: Shape, num_panels: usize) -> usize {
-    let panel_macs = shape.num_rows.min(BLOCK_ROWS) * shape.k * 2 * cpu.isa.num_lanes();
-    let wanted = match shape.k > MAX_INPUTS {
-        true => MAX_GROUP_PANELS.max(ITEM_MACS / panel_macs.max(1)),
-        false => ITEM_MACS / panel_macs.max(1),
-    };
+/// Blocks of rows. Threads get rows of their own as long as these are enough to share the widening
+/// of a panel: what one op writes is then in the cache of the core that reads it in the next.
+pub(super) fn num_row_blocks(cpu: &Cpu, num_rows: usize) -> usize {
     let num_threads = cpu.pool.num_threads();
+    let shares_rows = |parts: &usize| num_threads.is_multiple_of(*parts);
+    let parts = (1..=num_rows / THREAD_ROWS).rev().find(shares_rows).unwrap_or(1);
+    num_rows.div_ceil(BLOCK_ROWS).next_multiple_of(parts)
+}
+
+/// Panels of a work item, about `wanted`, such that all threads get equally many.
+pub(super) fn group_panels(
+    cpu: &Cpu,
+    (num_blocks, num_panels): (usize, usize),
+    wanted: usize,
+) -> usize {
+    // Threads that share a block.
+    let num_threads = cpu.pool.num_threads().div_ceil(num_blocks);
     let num_rounds = num_panels.div_ceil(num_threads * wanted.max(1));
     num_panels.div_ceil(num_rounds * num_threads)
 }
@@ -152,7 +171,7 @@ impl<E: PanelElement> Block<'_, E> {
             is_first: first_k == 0,
             bias: bias.map_or(std::ptr::null(), |bias| bias[panel * width..][..width].as_ptr()),
             is_narrow: false,
-            is_sequence: true,
+            next: next_panel(weights.as_ptr(), weights.len(), is_one_tile(self.isa, end - row)),
         };
         // SAFETY: the slices above reach the last input of the last row, of the panel and of the
         // bias; `out` is the block's own. The device was made for this CPU.

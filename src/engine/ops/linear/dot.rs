@@ -10,9 +10,9 @@ mod x86;
 use crate::engine::device::Cpu;
 use crate::engine::device::simd::Isa;
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::ops::gemm::{MAX_PANEL_WIDTH, Prefetch, even_tile};
+use crate::engine::ops::gemm::{MAX_PANEL_WIDTH, Prefetch, even_tile, next_panel};
 
-use super::cpu::{BLOCK_ROWS, ITEM_MACS, Shape};
+use super::cpu::{BLOCK_ROWS, ITEM_MACS, Shape, group_panels, num_row_blocks};
 
 /// Which instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,11 +111,10 @@ pub(super) fn linear(
     let Shape { num_rows, n, k } = shape;
     let width = weights.kernel.panel_width();
     let num_panels = n.div_ceil(width);
-    let num_blocks = num_rows.div_ceil(BLOCK_ROWS);
+    let num_blocks = num_row_blocks(cpu, num_rows);
     // Dot products are two to four times as fast as multiply-adds.
-    let wanted = 4 * ITEM_MACS / (num_rows.min(BLOCK_ROWS) * k * width).max(1);
-    let num_rounds = num_panels.div_ceil(cpu.pool.num_threads() * wanted.max(1));
-    let group = num_panels.div_ceil(num_rounds * cpu.pool.num_threads());
+    let wanted = 4 * ITEM_MACS / (num_rows.div_ceil(num_blocks) * k * width).max(1);
+    let group = group_panels(cpu, (num_blocks, num_panels), wanted);
     let num_groups = num_panels.div_ceil(group);
     let out = SharedMut::new(out);
     cpu.pool.run(num_blocks * num_groups, &|_, item| {
@@ -174,8 +173,8 @@ impl Block<'_> {
             let (start, height) = even_tile(end - first_row, num_tiles, index);
             let row = first_row + start;
             let x = &self.x.words[row * num_words..(row + height) * num_words];
-            let panel_bytes = 4 * num_words * width;
             let part = (index, num_tiles);
+            let (next, bytes) = next_panel(weights, num_words * width, num_tiles == 1);
             let tile = DotTile {
                 x: x.as_ptr(),
                 num_words,
@@ -190,7 +189,7 @@ impl Block<'_> {
                 bias: lanes(bias),
                 out: out.wrapping_add(start * out_stride),
                 out_stride,
-                prefetch: Prefetch::part(weights, panel_bytes, num_words, part),
+                prefetch: Prefetch::part(next, bytes, num_words, part),
             };
             // SAFETY: the slices above hold `height` rows of inputs and a panel's width of the
             // rest, `out` the block's rows; the kernel was chosen for this CPU.
@@ -207,7 +206,7 @@ impl DotTile {
     /// # Safety
     /// Its pointers are valid for `height` rows and a panel; nobody else writes its outputs. The
     /// CPU has the kernel's instructions.
-    unsafe fn run(self, kernel: DotKernel, height: usize) {
+    unsafe fn run(&self, kernel: DotKernel, height: usize) {
         // SAFETY: the caller's promise.
         unsafe {
             match kernel {

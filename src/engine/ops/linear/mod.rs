@@ -22,6 +22,7 @@ use half::{bf16, f16};
 use crate::engine::EngineError;
 use crate::engine::config::{DType, Quantization};
 use crate::engine::device::cuda::DevicePtr;
+use crate::engine::device::pages::Pages;
 use crate::engine::device::simd::Isa;
 use crate::engine::device::{Cpu, Device, Tensor};
 
@@ -51,9 +52,9 @@ struct Packed {
 
 #[derive(Debug)]
 enum Panels {
-    Float32(Vec<f32>),
-    BFloat16(Vec<bf16>),
-    Float16(Vec<f16>),
+    Float32(Pages<f32>),
+    BFloat16(Pages<bf16>),
+    Float16(Pages<f16>),
     Int8(narrow::Int8Panels),
 }
 

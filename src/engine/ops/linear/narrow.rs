@@ -4,6 +4,7 @@
 use half::bf16;
 
 use super::dot::DotKernel;
+use crate::engine::device::pages::Pages;
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Cpu, NarrowInputs};
@@ -17,7 +18,7 @@ const INT8_MAX: f32 = 127.0;
 pub(super) struct Int8Panels {
     pub kernel: DotKernel,
     /// (panels, words, panel_width) of four inputs each.
-    pub words: Vec<u32>,
+    pub words: Pages<u32>,
     pub scales: Vec<f32>,
     /// What the offset of the inputs adds to a sum, negated; None without an offset.
     pub initial: Option<Vec<i32>>,
@@ -33,7 +34,7 @@ impl Int8Panels {
         let kernel = DotKernel::int8(cpu.isa);
         let width = kernel.panel_width();
         let (num_panels, num_words) = (n.div_ceil(width), k.div_ceil(4));
-        let mut words = vec![0u32; num_panels * num_words * width];
+        let mut words = Pages::zeroed_huge(num_panels * num_words * width);
         let mut scales = vec![0.0; num_panels * width];
         let mut initial = vec![0; num_panels * width];
         let shared =

@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 
 use crate::engine::config::DType;
+use crate::engine::device::pages::Pages;
 use crate::engine::device::split_mix::{GAMMA, mix};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::thread_pool::ThreadPool;
@@ -106,12 +107,12 @@ pub(super) fn pack<E: PanelElement>(
     pool: &ThreadPool,
     parts: &[SourceMatrix<'_>],
     panel_width: usize,
-) -> Vec<E> {
+) -> Pages<E> {
     let k = parts[0].num_columns;
     let n: usize = parts.iter().map(|part| part.num_rows).sum();
     let num_panels = n.div_ceil(panel_width);
     let panel_len = panel_width * k.next_multiple_of(2);
-    let mut panels = E::zeroed(num_panels * panel_len);
+    let mut panels = Pages::zeroed_huge(num_panels * panel_len);
     let shared = SharedMut::new(&mut panels);
     pool.run(num_panels, &|_, panel| {
         // SAFETY: each item writes its own panel.
@@ -158,7 +159,7 @@ fn pack_lane<E: PanelElement>(
 pub(super) fn pairs_as_words(panels: &[bf16]) -> &[u32] {
     // SAFETY: any bits are a u32.
     let (before, words, after) = unsafe { panels.align_to::<u32>() };
-    assert!(before.is_empty() && after.is_empty(), "panels are allocated whole");
+    assert!(before.is_empty() && after.is_empty(), "panels begin at a page");
     words
 }
 

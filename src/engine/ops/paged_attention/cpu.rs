@@ -94,7 +94,8 @@ impl Task<'_> {
         self.cpu.pool.run(items.len(), &|thread, index| {
             // SAFETY: no two items with one thread index overlap.
             let workspace = unsafe { &mut workspaces.slice(thread, 1)[0] };
-            ItemTask { task: self, item: items[index], k, v, out }.run(workspace);
+            let next = items.get(index + 1).copied();
+            ItemTask { task: self, item: items[index], next, k, v, out }.run(workspace);
         });
     }
 }

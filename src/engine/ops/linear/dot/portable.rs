@@ -4,7 +4,7 @@ use super::{DotKernel, DotTile};
 
 /// # Safety
 /// As `DotTile::run`.
-pub(super) unsafe fn run(tile: DotTile, height: usize) {
+pub(super) unsafe fn run(tile: &DotTile, height: usize) {
     const WIDTH: usize = 16;
     assert_eq!(DotKernel::Portable.panel_width(), WIDTH);
     for row in 0..height {

@@ -16,21 +16,21 @@ macro_rules! by_height {
 
 /// # Safety
 /// As `DotTile::run`; the CPU has AVX512-BF16.
-pub(super) unsafe fn run_bf16(tile: DotTile, height: usize) {
+pub(super) unsafe fn run_bf16(tile: &DotTile, height: usize) {
     // SAFETY: the caller's promise.
     unsafe { by_height!(height, tile, bf16: 1 2 3 4 5 6 7 8 9 10 11 12) }
 }
 
 /// # Safety
 /// As `DotTile::run`; the CPU has AVX512-VNNI.
-pub(super) unsafe fn run_vnni(tile: DotTile, height: usize) {
+pub(super) unsafe fn run_vnni(tile: &DotTile, height: usize) {
     // SAFETY: the caller's promise.
     unsafe { by_height!(height, tile, vnni: 1 2 3 4 5 6 7 8 9 10 11 12) }
 }
 
 /// # Safety
 /// As `DotTile::run`; the CPU has AVX2.
-pub(super) unsafe fn run_avx2(tile: DotTile, height: usize) {
+pub(super) unsafe fn run_avx2(tile: &DotTile, height: usize) {
     // SAFETY: the caller's promise.
     unsafe { by_height!(height, tile, avx2: 1 2 3 4) }
 }
@@ -38,7 +38,7 @@ pub(super) unsafe fn run_avx2(tile: DotTile, height: usize) {
 /// # Safety
 /// As `run_bf16`.
 #[target_feature(enable = "avx512f,avx512bf16")]
-unsafe fn bf16<const MR: usize>(tile: DotTile) {
+unsafe fn bf16<const MR: usize>(tile: &DotTile) {
     // SAFETY: the promise of `DotTile::run`.
     unsafe {
         let mut sums = [[_mm512_setzero_ps(); 2]; MR];
@@ -58,7 +58,7 @@ unsafe fn bf16<const MR: usize>(tile: DotTile) {
                 sum[1] = _mm512_dpbf16_ps(sum[1], x, row[1]);
             }
         }
-        let bias = biases(&tile);
+        let bias = biases(tile);
         for (m, sum) in sums.into_iter().enumerate() {
             let out = tile.out.add(m * tile.out_stride);
             _mm512_storeu_ps(out, _mm512_add_ps(sum[0], bias[0]));
@@ -83,7 +83,7 @@ unsafe fn biases(tile: &DotTile) -> [__m512; 2] {
 /// # Safety
 /// As `run_vnni`.
 #[target_feature(enable = "avx512f,avx512vnni")]
-unsafe fn vnni<const MR: usize>(tile: DotTile) {
+unsafe fn vnni<const MR: usize>(tile: &DotTile) {
     // SAFETY: the promise of `DotTile::run`.
     unsafe {
         let initial = [
@@ -102,7 +102,7 @@ unsafe fn vnni<const MR: usize>(tile: DotTile) {
                 sum[1] = _mm512_dpbusd_epi32(sum[1], x, high);
             }
         }
-        let bias = biases(&tile);
+        let bias = biases(tile);
         let scales = [_mm512_loadu_ps(tile.scales), _mm512_loadu_ps(tile.scales.add(16))];
         for (m, sum) in sums.into_iter().enumerate() {
             let row_scale = _mm512_set1_ps(*tile.row_scales.add(m));
@@ -119,7 +119,7 @@ unsafe fn vnni<const MR: usize>(tile: DotTile) {
 /// # Safety
 /// As `run_avx2`.
 #[target_feature(enable = "avx2")]
-unsafe fn avx2<const MR: usize>(tile: DotTile) {
+unsafe fn avx2<const MR: usize>(tile: &DotTile) {
     // SAFETY: the promise of `DotTile::run`.
     unsafe {
         let mut sums = [[_mm256_setzero_si256(); 2]; MR];

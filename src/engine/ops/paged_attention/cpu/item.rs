@@ -47,6 +47,8 @@ impl Workspace {
 pub(super) struct ItemTask<'a, E> {
     pub task: Task<'a>,
     pub item: Item,
+    /// What this thread most likely takes next.
+    pub next: Option<Item>,
     pub k: &'a [E],
     pub v: &'a [E],
     pub out: SharedMut<f32>,
@@ -122,12 +124,36 @@ impl<E: PanelElement> ItemTask<'_, E> {
         }
     }
 
-    /// Index of a position's block, in units of (block, head), for this item's KV head.
-    fn block_index(&self, position: usize) -> usize {
+    /// Index of a position's block, in units of (block, head), for an item's KV head.
+    fn block_index(&self, item: Item, position: usize) -> usize {
         let kv = self.task.kv;
-        let block = self.task.batch.block_table(self.item.seq as usize)[position / kv.block_size];
-        (self.task.layer * kv.num_blocks + block as usize) * kv.num_kv_heads
-            + self.item.kv_head as usize
+        let block = self.task.batch.block_table(item.seq as usize)[position / kv.block_size];
+        (self.task.layer * kv.num_blocks + block as usize) * kv.num_kv_heads + item.kv_head as usize
+    }
+
+    /// The V that belongs to a panel of K, to prefetch.
+    fn values_of(&self, position: usize) -> (*const u8, usize) {
+        let kv = self.task.kv;
+        let panels = kv.block_size / kv.k_panel_width();
+        let len = kv.v_len() / panels;
+        let start = self.block_index(self.item, position) * kv.v_len();
+        let part = position % kv.block_size / kv.k_panel_width();
+        let values = &self.v[start + part * len..start + (part + 1) * len];
+        (values.as_ptr().cast(), size_of_val(values))
+    }
+
+    /// The K that the next item needs from the block of a position, to prefetch: part `part.0` of
+    /// `part.1`.
+    fn next_keys(&self, position: usize, part: (usize, usize)) -> (*const u8, usize) {
+        let kv = self.task.kv;
+        let Some(item) = self.next else { return (self.k.as_ptr().cast(), 0) };
+        if position >= self.task.batch.seq_lens[item.seq as usize] as usize {
+            return (self.k.as_ptr().cast(), 0);
+        }
+        let len = kv.k_len() / part.1;
+        let start = self.block_index(item, position) * kv.k_len() + part.0 * len;
+        let keys = &self.k[start..start + len];
+        (keys.as_ptr().cast(), size_of_val(keys))
     }
 
     /// scores (rows, positions) = q Kᵀ, a panel of positions at a time.
@@ -139,7 +165,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
         for position in (span.base..=span.last).step_by(width) {
             let panel = position % kv.block_size / width;
             let panel_len = head_dim.next_multiple_of(2) * width;
-            let start = self.block_index(position) * kv.k_len() + panel * panel_len;
+            let start = self.block_index(self.item, position) * kv.k_len() + panel * panel_len;
             let at = position - span.base;
             let scores = &mut workspace.scores[at..(num_rows - 1) * span.stride + at + width];
             let product = PanelProduct {
@@ -151,7 +177,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
                 is_first: true,
                 bias: std::ptr::null(),
                 is_narrow: width < kv.panel_width,
-                is_sequence: false,
+                next: self.values_of(position),
             };
             // SAFETY: queries are (rows, head_dim), the panel holds all of head_dim, and the slice
             // of the scores reaches a panel's width in the last row. The device was made for this
@@ -197,7 +223,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
             let is_odd = position % 2;
             let offset = position % kv.block_size;
             let run = (kv.block_size - offset).min(end - position).min(MAX_INPUTS - 1);
-            let block = self.block_index(position) * kv.v_len();
+            let block = self.block_index(self.item, position) * kv.v_len();
             let x = row * span.stride + position - is_odd - span.base;
             let weights = &workspace.scores[x..x + (num_rows - 1) * span.stride + is_odd + run];
             for panel in 0..v_width / width {
@@ -214,7 +240,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
                     is_first: false,
                     bias: std::ptr::null(),
                     is_narrow: false,
-                    is_sequence: false,
+                    next: self.next_keys(position, (panel, v_width / width)),
                 };
                 // SAFETY: the slices reach the last position of the last row, of the panel and of
                 // the values. The device was made for this CPU.
