@@ -10,13 +10,14 @@
 //! ```
 
 mod ahead;
+mod look_ahead;
 mod schedule;
 #[cfg(test)]
 mod tests;
 
 pub use ahead::{Ahead, AheadSeq};
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::block_pool::BlockPool;
@@ -29,6 +30,7 @@ use super::sampler::{RowResult, RowTask, SampleTask};
 use super::sequence::Sequence;
 use super::stats::EngineStats;
 use super::text::Tokenizer;
+use look_ahead::WaitingQueue;
 
 /// One sequence's part of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +80,7 @@ pub struct Scheduler {
     /// Sequences by slot; queues hold slots.
     seqs: Vec<Option<Sequence>>,
     free_slots: Vec<usize>,
-    waiting: VecDeque<usize>,
+    waiting: WaitingQueue,
     /// In order of admission: the last one is the youngest.
     running: Vec<usize>,
     requests: HashMap<u64, RequestState>,
@@ -112,7 +114,7 @@ impl Scheduler {
             block_pool: BlockPool::new(num_blocks, cache.block_size, cache.enable_prefix_caching),
             seqs: Vec::new(),
             free_slots: Vec::new(),
-            waiting: VecDeque::new(),
+            waiting: WaitingQueue::new(config.max_look_ahead()),
             running: Vec::new(),
             requests: HashMap::new(),
             finished: Vec::new(),
@@ -136,6 +138,9 @@ impl Scheduler {
         let previous = self.requests.insert(request.request_id, state);
         assert!(previous.is_none(), "request id {} is in use", request.request_id);
         self.stats.num_prompt_tokens += num_prompt_tokens as u64;
+        let max_output_tokens = self.max_output_tokens(&request);
+        let max_tokens = num_prompt_tokens + max_output_tokens;
+        let max_blocks = max_tokens.div_ceil(self.block_pool.block_size());
         let request = Arc::new(request);
         for index in 0..n {
             let sequence = Some(Sequence::new(Arc::clone(&request), index));
@@ -145,8 +150,14 @@ impl Scheduler {
             } else {
                 self.seqs[slot] = sequence;
             }
-            self.waiting.push_back(slot);
+            self.waiting.push(slot, max_output_tokens, max_blocks);
         }
+    }
+
+    /// Tokens that a completion has at most.
+    fn max_output_tokens(&self, request: &Request) -> usize {
+        let room = self.max_model_len - request.prompt_token_ids.len();
+        request.params.max_tokens.map_or(room, |max| room.min(max as usize)).max(1)
     }
 
     /// Whether `schedule` and `update` have anything left to do or to return.
@@ -220,7 +231,7 @@ impl Scheduler {
                 self.finish(slot, Finish::Abort);
             }
         }
-        self.waiting.retain(|&slot| self.seqs[slot].is_some());
+        self.waiting.retain(|slot| self.seqs[slot].is_some());
         self.running.retain(|&slot| self.seqs[slot].is_some());
         let at = self.finished.iter().position(|output| output.request_id == request_id)?;
         Some(self.finished.remove(at))
@@ -263,7 +274,7 @@ impl Scheduler {
         for (block, &expected) in ref_counts.iter().enumerate() {
             assert_eq!(self.block_pool.ref_count(block as u32), expected, "block {block}");
         }
-        for &slot in &self.waiting {
+        for slot in self.waiting.slots() {
             assert!(self.seq(slot).block_table.is_empty(), "a waiting sequence holds blocks");
             assert_ne!(self.seq(slot).status, RequestStatus::Running);
         }

@@ -1,5 +1,6 @@
 //! `schedule`: the decisions of a step. Running sequences first, in order of admission; then, if
-//! nobody was preempted, waiting ones, as long as the token budget, the slots and the blocks last.
+//! nobody was preempted, waiting ones (`look_ahead.rs` says which), as long as the token budget, the
+//! slots and the blocks last.
 
 use super::super::completion::Finish;
 use super::super::request::{RequestError, RequestStatus};
@@ -65,9 +66,11 @@ impl Scheduler {
 
     fn schedule_waiting(&mut self, step: &mut Step) {
         while step.token_budget > 0 && self.running.len() < self.config.max_num_seqs {
-            let Some(&slot) = self.waiting.front() else { return };
+            let seq = |slot: usize| self.seqs[slot].as_ref().expect("the slot is taken");
+            let Some(place) = self.waiting.choose(&self.block_pool, seq) else { return };
+            let slot = self.waiting.slot(place);
             if self.num_blocks_needed(slot) > self.block_pool.num_blocks() {
-                self.waiting.pop_front();
+                self.waiting.remove(place);
                 self.finish(slot, self.kv_cache_too_small(slot));
                 continue;
             }
@@ -75,7 +78,7 @@ impl Scheduler {
             if (wants_prompt_logits && step.prompt_logits_budget == 0) || !self.admit(slot) {
                 return;
             }
-            self.waiting.pop_front();
+            self.waiting.remove(place);
             self.running.push(slot);
             let num_new_tokens = self.num_new_tokens(slot, step);
             self.add_to_step(slot, num_new_tokens, step);
@@ -128,7 +131,7 @@ impl Scheduler {
         let seq = self.seqs[slot].as_mut().expect("the slot is taken");
         self.block_pool.free(&seq.block_table);
         seq.preempt();
-        self.waiting.push_front(slot);
+        self.waiting.push_preempted(slot);
         self.stats.num_preemptions += 1;
     }
 
