@@ -139,8 +139,7 @@ impl Scheduler {
         assert!(previous.is_none(), "request id {} is in use", request.request_id);
         self.stats.num_prompt_tokens += num_prompt_tokens as u64;
         let max_output_tokens = self.max_output_tokens(&request);
-        let max_tokens = num_prompt_tokens + max_output_tokens;
-        let max_blocks = max_tokens.div_ceil(self.block_pool.block_size());
+        let max_blocks = self.max_blocks(&request);
         let request = Arc::new(request);
         for index in 0..n {
             let sequence = Some(Sequence::new(Arc::clone(&request), index));
@@ -158,6 +157,12 @@ impl Scheduler {
     fn max_output_tokens(&self, request: &Request) -> usize {
         let room = self.max_model_len - request.prompt_token_ids.len();
         request.params.max_tokens.map_or(room, |max| room.min(max as usize)).max(1)
+    }
+
+    /// Blocks that a sequence of a request has at most.
+    fn max_blocks(&self, request: &Request) -> usize {
+        let max_tokens = request.prompt_token_ids.len() + self.max_output_tokens(request);
+        max_tokens.div_ceil(self.block_pool.block_size())
     }
 
     /// Whether `schedule` and `update` have anything left to do or to return.

@@ -1,9 +1,11 @@
 //! `WaitingQueue`: who waits, and who of them is admitted next.
 //!
 //! First come, first served, but for two gains; no row's bytes depend on the order:
-//! - When the pool cannot hold all that waits, rows whose prefix is in it go first, as long as it
-//!   still is. So shuffled rows of many prefixes are computed prefix by prefix.
-//! - Rows that may become long go early, so that a run does not end with few rows in a step.
+//! - When the pool cannot hold all of the window without forgetting prefixes, rows whose prefix it
+//!   holds go first. So shuffled rows of many prefixes are computed prefix by prefix.
+//! - When the pool holds all that run at their full length, rows that may become long go early, so
+//!   that a run does not end with few rows in a step. In a smaller pool long rows side by side
+//!   would be preempted more than those of all lengths are.
 //!
 //! ```text
 //! turn       0 1 2 3 4 5 6 7 8 9 ...     the order in which sequences came
@@ -45,6 +47,15 @@ struct Entry {
     known: KnownPrefix,
 }
 
+/// What is left beside the sequences that run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// Sequences that may be admitted.
+    pub(super) num_seqs: usize,
+    /// Blocks of the pool, when all that run have their full length.
+    pub(super) num_blocks: usize,
+}
+
 impl WaitingQueue {
     /// An empty queue.
     pub(super) fn new(max_look_ahead: usize) -> Self {
@@ -71,6 +82,7 @@ impl WaitingQueue {
     pub(super) fn choose<'a>(
         &mut self,
         pool: &BlockPool,
+        room: Room,
         seq: impl Fn(usize) -> &'a Sequence,
     ) -> Option<usize> {
         // Where nobody is preempted, all that left the queue had their turns.
@@ -80,23 +92,29 @@ impl WaitingQueue {
             _ => return Some(0),
         }
         let window = self.entries.len().min(self.max_look_ahead);
-        let num_blocks: usize = self.entries.range(..window).map(|entry| entry.max_blocks).sum();
-        let is_pool_short = num_blocks > pool.num_fresh_blocks();
+        let forgets_prefixes = self.num_blocks(window) > pool.num_fresh_blocks();
+        let holds_all = self.num_blocks(room.num_seqs) <= room.num_blocks;
         let mut best = (0, (0, 0));
         for (place, entry) in self.entries.range_mut(..window).enumerate() {
-            let mut num_known_blocks = 0;
-            if is_pool_short {
+            if forgets_prefixes {
                 let seq = seq(entry.slot);
                 pool.follow_prefix(&seq.token_ids, seq.max_cached_tokens(), &mut entry.known);
-                num_known_blocks = entry.known.num_blocks();
             }
-            let key = (num_known_blocks, entry.length_class);
-            // First come, first served among equals.
+            let key = (
+                if forgets_prefixes { entry.known.num_blocks() } else { 0 },
+                if holds_all { entry.length_class } else { 0 },
+            );
+            // In turn among equals.
             if key > best.1 {
                 best = (place, key);
             }
         }
         Some(best.0)
+    }
+
+    /// Blocks of the first so many at their full length.
+    fn num_blocks(&self, num_seqs: usize) -> usize {
+        self.entries.iter().take(num_seqs).map(|entry| entry.max_blocks).sum()
     }
 
     /// Slot of the one at a place.

@@ -4,6 +4,7 @@
 
 use super::super::completion::Finish;
 use super::super::request::{RequestError, RequestStatus};
+use super::look_ahead::Room;
 use super::{Scheduled, ScheduledSeq, Scheduler};
 
 /// A step while it is put together: what it holds, and what may still be added.
@@ -65,9 +66,15 @@ impl Scheduler {
     }
 
     fn schedule_waiting(&mut self, step: &mut Step) {
+        let of_running = self.running.iter().map(|&slot| self.max_blocks(&self.seq(slot).request));
+        let mut num_running_blocks: usize = of_running.sum();
         while step.token_budget > 0 && self.running.len() < self.config.max_num_seqs {
+            let room = Room {
+                num_seqs: self.config.max_num_seqs - self.running.len(),
+                num_blocks: self.block_pool.num_blocks().saturating_sub(num_running_blocks),
+            };
             let seq = |slot: usize| self.seqs[slot].as_ref().expect("the slot is taken");
-            let Some(place) = self.waiting.choose(&self.block_pool, seq) else { return };
+            let Some(place) = self.waiting.choose(&self.block_pool, room, seq) else { return };
             let slot = self.waiting.slot(place);
             if self.num_blocks_needed(slot) > self.block_pool.num_blocks() {
                 self.waiting.remove(place);
@@ -80,6 +87,7 @@ impl Scheduler {
             }
             self.waiting.remove(place);
             self.running.push(slot);
+            num_running_blocks += self.max_blocks(&self.seq(slot).request);
             let num_new_tokens = self.num_new_tokens(slot, step);
             self.add_to_step(slot, num_new_tokens, step);
         }

@@ -83,6 +83,21 @@ fn rows_without_a_limit_are_as_long_as_their_context() {
 }
 
 #[test]
+fn long_rows_keep_their_turn_where_they_would_be_preempted() {
+    // 2 rows of 4 + 120 tokens take 62 blocks, the first two rows 33.
+    let order = |num_blocks| {
+        let mut s = limited(&Limits { max_num_seqs: 2, num_blocks, look_ahead: None });
+        for (id, max_tokens) in [(0, 4), (1, 120), (2, 120), (3, 4)] {
+            add(&mut s, id, 4, max_tokens);
+        }
+        let order = run_all(&mut s);
+        (order, s.stats().num_preemptions)
+    };
+    assert_eq!(order(62), (vec![1, 2, 0, 3], 0));
+    assert_eq!(order(32), (vec![0, 1, 2, 3], 1));
+}
+
+#[test]
 fn order_of_arrival_holds_where_nothing_is_gained() {
     let mut s = limited(&Limits { max_num_seqs: 2, num_blocks: 2000, look_ahead: None });
     for id in 0..40 {
