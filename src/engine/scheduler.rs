@@ -90,6 +90,8 @@ pub struct Scheduler {
     in_step: bool,
     /// Reused by admission.
     prefix_hits: Vec<u32>,
+    /// The step that was last given back.
+    spare: Scheduled,
     stats: EngineStats,
 }
 
@@ -120,6 +122,7 @@ impl Scheduler {
             finished: Vec::new(),
             in_step: false,
             prefix_hits: Vec::new(),
+            spare: Scheduled::default(),
             stats: EngineStats::default(),
         }
     }
@@ -171,22 +174,20 @@ impl Scheduler {
     }
 
     /// What the sampler has to do: one task per entry of the batch's `logits_indices`.
-    pub fn row_tasks(&self, scheduled: &Scheduled) -> Vec<RowTask<'_>> {
-        let mut tasks = Vec::with_capacity(scheduled.seqs.len());
-        for entry in &scheduled.seqs {
+    pub fn row_tasks<'a>(
+        &'a self,
+        scheduled: &'a Scheduled,
+    ) -> impl Iterator<Item = RowTask<'a>> + 'a {
+        scheduled.seqs.iter().flat_map(|entry| {
             let seq = self.seq(entry.slot);
             let params = &*seq.request.params;
-            for position in seq.prompt_logits_in(entry.num_tokens) {
-                tasks.push(RowTask::PromptLogprobs {
-                    target: seq.token_ids[position + 1],
-                    num_logprobs: params.prompt_logprobs.expect("they were asked for"),
-                });
-            }
-            if entry.samples {
-                tasks.push(RowTask::Sample(self.sample_task(seq)));
-            }
-        }
-        tasks
+            let of_prompt = move |position: usize| RowTask::PromptLogprobs {
+                target: seq.token_ids[position + 1],
+                num_logprobs: params.prompt_logprobs.expect("they were asked for"),
+            };
+            let sampled = entry.samples.then(|| RowTask::Sample(self.sample_task(seq)));
+            seq.prompt_logits_in(entry.num_tokens).map(of_prompt).chain(sampled)
+        })
     }
 
     fn sample_task<'a>(&self, seq: &'a Sequence) -> SampleTask<'a> {
@@ -203,7 +204,11 @@ impl Scheduler {
     }
 
     /// Takes in the results of a step, one per row task; returns the requests that are finished.
-    pub fn update(&mut self, scheduled: &Scheduled, results: Vec<RowResult>) -> Vec<RequestOutput> {
+    pub fn update(
+        &mut self,
+        scheduled: &Scheduled,
+        results: impl IntoIterator<Item = RowResult>,
+    ) -> Vec<RequestOutput> {
         assert!(std::mem::take(&mut self.in_step), "update without schedule");
         let mut results = results.into_iter();
         let mut any_finished = false;
@@ -224,6 +229,11 @@ impl Scheduler {
             self.stats.num_computed_tokens += scheduled.num_tokens as u64;
         }
         std::mem::take(&mut self.finished)
+    }
+
+    /// Takes the buffer of a step that is done, for the next one.
+    pub fn reuse(&mut self, scheduled: Scheduled) {
+        self.spare = scheduled;
     }
 
     /// Ends a request; its completions say `abort` where they were not finished. None: it is not

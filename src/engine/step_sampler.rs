@@ -23,6 +23,8 @@ pub struct StepSampler {
     device: Arc<Device>,
     /// One per host thread.
     scratch: Vec<Mutex<SamplerScratch>>,
+    /// Results that were last given back: kept for their memory.
+    spare: Vec<RowResult>,
     on_gpu: Option<OnGpu>,
 }
 
@@ -50,7 +52,7 @@ impl StepSampler {
             Device::Cpu(_) => None,
             Device::Cuda(gpu) => Some(OnGpu::new(gpu, max_rows, vocab_size)?),
         };
-        Ok(Self { device, scratch, on_gpu })
+        Ok(Self { device, scratch, spare: Vec::new(), on_gpu })
     }
 
     /// Samples once, so that a GPU has compiled its kernel before the first row.
@@ -83,12 +85,15 @@ impl StepSampler {
         tasks: &[RowTask<'_>],
     ) -> Result<Pending, EngineError> {
         assert!(logits.tensor.num_rows() >= tasks.len(), "one row of logits per task");
-        let Self { device, scratch, on_gpu } = self;
+        let Self { device, scratch, spare, on_gpu } = self;
         match (&**device, on_gpu) {
             (Device::Cuda(gpu), Some(on_gpu)) => {
                 on_gpu.sample(gpu, logits.tensor, tasks, &scratch[0])
             }
-            _ => Ok(Pending::Done(sample_on_host(device, logits.tensor, tasks, scratch))),
+            _ => {
+                let results = std::mem::take(spare);
+                Ok(Pending::Done(sample_on_host(device, logits.tensor, tasks, scratch, results)))
+            }
         }
     }
 
@@ -120,6 +125,11 @@ impl StepSampler {
             (Pending::Queued(queued), Device::Cuda(gpu)) => queued.results(gpu),
             (Pending::Queued(_), Device::Cpu(_)) => panic!("the CPU queues nothing"),
         }
+    }
+
+    /// Takes the buffer of results that were used, for the next ones.
+    pub fn reuse(&mut self, results: Vec<RowResult>) {
+        self.spare = results;
     }
 }
 
@@ -155,19 +165,21 @@ fn sample_on_host(
     logits: &mut Tensor,
     tasks: &[RowTask<'_>],
     scratch: &[Mutex<SamplerScratch>],
+    mut results: Vec<RowResult>,
 ) -> Vec<RowResult> {
     let width = logits.width();
-    let rows = logits.values_mut().chunks_exact_mut(width);
-    let rows: Vec<_> = rows.map(|row| Mutex::new((row, None))).collect();
-    device.parallel_for(tasks.len(), &|thread, index| {
-        let mut row = rows[index].lock().expect("a row is sampled once");
+    results.clear();
+    results.resize(tasks.len(), RowResult::NonFinite);
+    // Threads take rows as they come; each row's result goes to its own place.
+    let rows = logits.values_mut().chunks_exact_mut(width).zip(tasks).zip(&mut results);
+    let rows = Mutex::new(rows);
+    device.parallel_for(tasks.len(), &|thread, _| {
+        let next = rows.lock().expect("no thread panics while it holds the lock").next();
+        let ((row, task), result) = next.expect("one row per item");
         let mut scratch = scratch[thread].lock().expect("one scratch per thread");
-        row.1 = Some(sampler::run_row(row.0, &tasks[index], &mut scratch));
+        *result = sampler::run_row(row, task, &mut scratch);
     });
-    let result = |row: Mutex<(&mut [f32], Option<RowResult>)>| {
-        row.into_inner().expect("no thread panicked").1.expect("every row was sampled")
-    };
-    rows.into_iter().take(tasks.len()).map(result).collect()
+    results
 }
 
 impl OnGpu {

@@ -7,6 +7,10 @@ use super::super::request::{RequestError, RequestStatus};
 use super::look_ahead::Room;
 use super::{Scheduled, ScheduledSeq, Scheduler};
 
+/// Output tokens that a sequence has room for when it is admitted, so that steps allocate nothing.
+/// `max_tokens` may be the whole context, of which little is used.
+const MAX_RESERVED_TOKENS: usize = 1024;
+
 /// A step while it is put together: what it holds, and what may still be added.
 struct Step {
     scheduled: Scheduled,
@@ -21,11 +25,11 @@ impl Scheduler {
     /// oldest running one gets all blocks in the end, and fails if those are too few.
     pub fn schedule(&mut self) -> Scheduled {
         assert!(!std::mem::replace(&mut self.in_step, true), "schedule without update");
+        let mut scheduled = std::mem::take(&mut self.spare);
+        scheduled.seqs.clear();
+        scheduled.num_tokens = 0;
         let mut step = Step {
-            scheduled: Scheduled {
-                seqs: Vec::with_capacity(self.running.len().max(16)),
-                num_tokens: 0,
-            },
+            scheduled,
             token_budget: self.config.max_num_batched_tokens,
             prompt_logits_budget: self.config.max_num_prompt_logits,
         };
@@ -98,6 +102,7 @@ impl Scheduler {
     /// begun preempts nobody, and no younger one takes the blocks that it still needs.
     fn admit(&mut self, slot: usize) -> bool {
         let num_needed = self.num_blocks_needed(slot);
+        let max_output_tokens = self.max_output_tokens(&self.seq(slot).request);
         let seq = self.seqs[slot].as_mut().expect("the slot is taken");
         let max_cached_tokens = seq.max_cached_tokens();
         let hits = &mut self.prefix_hits;
@@ -108,6 +113,7 @@ impl Scheduler {
             return false;
         }
         seq.status = RequestStatus::Running;
+        seq.reserve(max_output_tokens.min(MAX_RESERVED_TOKENS), self.block_pool.block_size());
         seq.last_serial = last_serial;
         seq.num_registered_blocks = hits.len();
         seq.num_computed_tokens = hits.len() * self.block_pool.block_size();

@@ -53,7 +53,7 @@ fn end_step(scheduler: &mut Scheduler, step: &Scheduled, token_id: u32) -> Vec<R
             RowResult::Sampled { token_id, logprobs }
         }
     };
-    let results: Vec<_> = scheduler.row_tasks(step).iter().map(result).collect();
+    let results: Vec<_> = scheduler.row_tasks(step).map(|task| result(&task)).collect();
     assert_eq!(results.len(), batch.logits_indices.len());
     let outputs = scheduler.update(step, results);
     scheduler.assert_consistent();
