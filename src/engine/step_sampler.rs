@@ -14,7 +14,9 @@ use super::device::{Device, Gpu, Tensor};
 use super::executor::Logits;
 use super::ops::logprobs::{self, LogprobBuffers};
 use super::ops::sample::{self, SampleBuffers};
+use super::ops::{Loops, run_loops};
 use super::request::{NumLogprobs, RowKey, SamplingParams, StopIds};
+use super::sampler::wide::{Vectors, Wide};
 use super::sampler::{self, RowResult, RowTask, SampleTask, SamplerScratch};
 use gpu_rows::{GpuRows, Limits, RowKind};
 
@@ -160,6 +162,28 @@ impl Queued {
     }
 }
 
+/// The vectors of the device's CPU path.
+#[derive(Clone, Copy)]
+pub struct DeviceVectors<'a>(pub &'a Device);
+
+impl Vectors for DeviceVectors<'_> {
+    fn run<W: Wide>(self, work: W) -> W::Output {
+        run_loops(self.0, OfRow(work))
+    }
+}
+
+/// The sampler's work, in the words of the op that runs it.
+struct OfRow<W>(W);
+
+impl<W: Wide> Loops for OfRow<W> {
+    type Output = W::Output;
+
+    #[inline(always)]
+    fn run(self) -> W::Output {
+        self.0.run()
+    }
+}
+
 fn sample_on_host(
     device: &Device,
     logits: &mut Tensor,
@@ -177,7 +201,7 @@ fn sample_on_host(
         let next = rows.lock().expect("no thread panics while it holds the lock").next();
         let ((row, task), result) = next.expect("one row per item");
         let mut scratch = scratch[thread].lock().expect("one scratch per thread");
-        *result = sampler::run_row(row, task, &mut scratch);
+        *result = sampler::run_row_with(DeviceVectors(device), row, task, &mut scratch);
     });
     results
 }
@@ -237,5 +261,70 @@ impl OnGpu {
             }
         }
         Ok(Pending::Done(results))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::device::simd::Isa;
+
+    /// Rows of logits around 0, the same for every call.
+    fn logits(num_rows: usize, width: usize) -> Tensor {
+        let mut state = 7u32;
+        let mut random = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        };
+        let normal = |_| 2.0 * (random() + random() + random() + random());
+        Tensor::from_vec((0..num_rows * width).map(normal).collect(), width)
+    }
+
+    fn params(row: u32) -> SamplingParams {
+        SamplingParams {
+            temperature: if row.is_multiple_of(5) { 0.0 } else { 0.7 },
+            top_k: [0, 40, 1, 3000][row as usize % 4],
+            top_p: [1.0, 0.9, 0.3][row as usize % 3],
+            min_p: [0.0, 0.01][row as usize % 2],
+            repetition_penalty: if row.is_multiple_of(7) { 1.2 } else { 1.0 },
+            logprobs: [None, Some(NumLogprobs::Top(5))][row as usize % 2],
+            ..SamplingParams::default()
+        }
+    }
+
+    #[test]
+    fn rows_have_the_same_results_with_every_instruction_set() {
+        const NUM_ROWS: u32 = 60;
+        let width = 5003;
+        let params: Vec<_> = (0..NUM_ROWS).map(params).collect();
+        let (stop_ids, prompt) = (StopIds::default(), [1, 2, 3]);
+        let task = |(row, params)| {
+            RowTask::Sample(SampleTask {
+                params,
+                prompt_token_ids: &prompt,
+                output_token_ids: &[9, 8],
+                stop_ids: &stop_ids,
+                bad_words_token_ids: &[],
+                row_key: RowKey(row),
+                engine_seed: 3,
+                sample_index: 0,
+            })
+        };
+        let tasks: Vec<_> = (0..).zip(&params).map(task).collect();
+        let mut scratch = SamplerScratch::default();
+        let mut alone = logits(tasks.len(), width);
+        let rows = alone.values_mut().chunks_exact_mut(width);
+        let want: Vec<_> =
+            rows.zip(&tasks).map(|(row, task)| sampler::run_row(row, task, &mut scratch)).collect();
+        assert!(want.iter().all(|result| matches!(result, RowResult::Sampled { .. })));
+        for isa in Isa::all_available() {
+            let device = Arc::new(Device::cpu_with_isa(2, isa));
+            let mut sampler = StepSampler::new(device, tasks.len(), width).expect("memory");
+            let mut tensor = logits(tasks.len(), width);
+            let logits = Logits { tensor: &mut tensor };
+            let pending = sampler.sample(logits, &tasks).expect("the CPU does not fail");
+            let got = sampler.results(pending).expect("the CPU does not fail");
+            assert_eq!(got, want, "{}", isa.name());
+        }
     }
 }
