@@ -41,8 +41,8 @@ fn main() {
     let peak = peak_gflops();
     println!("f32 GEMM peak on this machine, best of 40: {peak:.0} GFLOP/s (2048 x 1024 x 1024)");
     println!(
-        "| model | workload | seconds (median of {reps}) | tokens/s | floor, s | share of floor | RSS MB \
-         | steps | tokens computed |"
+        "| model | workload | seconds (median of {reps}) | tokens/s | floor, s | share of floor \
+         | RSS MB | steps | tokens computed |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
     for model in get("model", "smol135,qwen05").split(',') {
@@ -60,7 +60,8 @@ fn main() {
                 rows.iter().map(|row| row.prompt_token_ids.len() + row.max_tokens as usize).sum();
             let floor = 2e-9 * multiply_adds(model, workload, &rows) / peak;
             println!(
-                "| {model} | {workload} | {median:.2} | {:.0} | {floor:.2} | {:.0}% | {} | {} | {} |",
+                "| {model} | {workload} | {median:.2} | {:.0} | {floor:.2} | {:.0}% | {} \
+                 | {} | {} |",
                 num_tokens as f64 / median,
                 100.0 * floor / median,
                 peak_rss_mb(),

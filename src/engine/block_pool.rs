@@ -144,7 +144,7 @@ impl BlockPool {
         parent
     }
 
-    /// Looks for more of a prefix than is known of it: full blocks, no more than `max_tokens` tokens.
+    /// Looks for more of a prefix than is known: full blocks, no more than `max_tokens` tokens.
     pub fn follow_prefix(&self, token_ids: &[u32], max_tokens: usize, known: &mut KnownPrefix) {
         let Some(cache) = &self.prefix_cache else { return };
         if known.num_blocks > 0 && cache.serial(known.last_block) != Some(known.last_serial) {

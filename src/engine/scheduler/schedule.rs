@@ -1,6 +1,6 @@
 //! `schedule`: the decisions of a step. Running sequences first, in order of admission; then, if
-//! nobody was preempted, waiting ones (`look_ahead.rs` says which), as long as the token budget, the
-//! slots and the blocks last.
+//! nobody was preempted, waiting ones (`look_ahead.rs` says which), as long as the token budget,
+//! the slots and the blocks last.
 
 use super::super::completion::Finish;
 use super::super::request::{RequestError, RequestStatus};
