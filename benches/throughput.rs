@@ -3,8 +3,11 @@
 //!
 //!     cargo bench --bench throughput -- --model smol135 --workload mixed --reps 3
 //!
-//! Also: `--threads N`, `--block-size N`, `--dtype float32`.
-//! Workloads and tokenizer are the peers' (`benches/runs` has their figures), weights are dummies
+//! Also: `--threads N`, `--block-size N`, `--dtype float32`, `--max-num-seqs N`,
+//! `--max-num-batched-tokens N`, `--look-ahead N` (0: first come, first served), `--num-blocks N`,
+//! `--simulated true` (no model: steps and tokens are counted, seconds mean nothing).
+//! Workloads and tokenizer are the peers' (`benches/runs` has their figures), but for `prefixes`:
+//! 128 rows that share 16 prefixes of 256 tokens, shuffled, of mixed lengths. Weights are dummies
 //! of `benches/shapes`. Greedy, `ignore_eos`: every row yields exactly its `max_tokens`.
 
 use std::collections::HashMap;
@@ -13,13 +16,17 @@ use std::time::Instant;
 
 use serde::Deserialize;
 use vllm_batch::engine::config::{
-    CacheConfig, DType, EngineConfig, LoadFormat, ModelConfig, ParallelConfig,
+    CacheConfig, DType, EngineConfig, LoadFormat, ModelConfig, ParallelConfig, SchedulerConfig,
 };
 use vllm_batch::engine::device::{Device, Tensor};
 use vllm_batch::engine::input_processor::Prompt;
 use vllm_batch::engine::ops::linear::{LinearWeight, SourceMatrix, linear};
 use vllm_batch::engine::request::{RowKey, SamplingParams};
 use vllm_batch::engine::{Engine, EngineInfo};
+
+/// Of the workload `prefixes`.
+const NUM_PREFIXES: usize = 16;
+const PREFIX_LEN: usize = 256;
 
 #[derive(Deserialize)]
 struct Row {
@@ -34,25 +41,32 @@ fn main() {
     let peak = peak_gflops();
     println!("f32 GEMM peak on this machine, best of 40: {peak:.0} GFLOP/s (2048 x 1024 x 1024)");
     println!(
-        "| model | workload | seconds (median of {reps}) | tokens/s | floor, s | share of floor | RSS MB |"
+        "| model | workload | seconds (median of {reps}) | tokens/s | floor, s | share of floor \
+         | RSS MB | steps | tokens computed |"
     );
-    println!("|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|");
     for model in get("model", "smol135,qwen05").split(',') {
         for workload in get("workload", "mixed,prefill,decode,shared").split(',') {
             let rows = rows(workload);
             // A new engine each time: the prefix cache of the last run would answer for this one.
-            let timed = |_| run(&mut load(model, &options), &rows);
-            let mut seconds: Vec<f64> = (0..reps).map(timed).collect();
-            seconds.sort_by(f64::total_cmp);
-            let median = seconds[reps / 2];
+            let timed = |_| {
+                let mut engine = load(model, &options);
+                (run(&mut engine, &rows), engine.stats())
+            };
+            let mut runs: Vec<_> = (0..reps).map(timed).collect();
+            runs.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let (median, stats) = runs[reps / 2];
             let num_tokens: usize =
                 rows.iter().map(|row| row.prompt_token_ids.len() + row.max_tokens as usize).sum();
             let floor = 2e-9 * multiply_adds(model, workload, &rows) / peak;
             println!(
-                "| {model} | {workload} | {median:.2} | {:.0} | {floor:.2} | {:.0}% | {} |",
+                "| {model} | {workload} | {median:.2} | {:.0} | {floor:.2} | {:.0}% | {} \
+                 | {} | {} |",
                 num_tokens as f64 / median,
                 100.0 * floor / median,
-                peak_rss_mb()
+                peak_rss_mb(),
+                stats.num_steps,
+                stats.num_computed_tokens
             );
         }
         describe(load(model, &options).info());
@@ -71,9 +85,33 @@ fn root() -> PathBuf {
 }
 
 fn rows(workload: &str) -> Vec<Row> {
+    if workload == "prefixes" {
+        return shuffled_prefixes();
+    }
     let path = root().join(format!("benches/workloads/{workload}.jsonl"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     text.lines().map(|line| serde_json::from_str(line).expect("a row")).collect()
+}
+
+/// Eight rows of each prefix, in any order, with 16 to 64 tokens of their own and 8 to 64 more.
+fn shuffled_prefixes() -> Vec<Row> {
+    let mut state = 0x243F_6A88_85A3_08D3_u64;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        (state >> 33) % below
+    };
+    let mut tokens = |len: u64| (0..len).map(|_| 1000 + random(8000) as u32).collect::<Vec<_>>();
+    let prefixes: Vec<_> = (0..NUM_PREFIXES).map(|_| tokens(PREFIX_LEN as u64)).collect();
+    let mut order: Vec<usize> = (0..8 * NUM_PREFIXES).collect();
+    for last in (1..order.len()).rev() {
+        order.swap(last, tokens(1)[0] as usize % (last + 1));
+    }
+    let row = |index: usize| {
+        let own_len = 16 + u64::from(tokens(1)[0]) % 49;
+        let prompt_token_ids = [&prefixes[index / 8][..], &tokens(own_len)].concat();
+        Row { prompt_token_ids, max_tokens: 8 + tokens(1)[0] % 57 }
+    };
+    order.into_iter().map(row).collect()
 }
 
 fn load(model: &str, options: &HashMap<String, String>) -> Engine {
@@ -92,9 +130,17 @@ fn load(model: &str, options: &HashMap<String, String>) -> Engine {
     };
     let mut cache = CacheConfig { kv_cache_memory_bytes: Some(4 << 30), ..CacheConfig::default() };
     cache.block_size = number("block-size").unwrap_or(cache.block_size);
+    cache.num_blocks = number("num-blocks");
     let parallel = ParallelConfig { num_threads: number("threads") };
-    let config = EngineConfig { model, cache, parallel, ..EngineConfig::default() };
-    Engine::load(&config).unwrap_or_else(|error| panic!("{error}"))
+    let mut scheduler = SchedulerConfig { look_ahead: number("look-ahead"), ..Default::default() };
+    let of_step = &mut scheduler;
+    of_step.max_num_seqs = number("max-num-seqs").unwrap_or(of_step.max_num_seqs);
+    let max_tokens = number("max-num-batched-tokens");
+    of_step.max_num_batched_tokens = max_tokens.unwrap_or(of_step.max_num_batched_tokens);
+    let config = EngineConfig { model, cache, parallel, scheduler, ..EngineConfig::default() };
+    let is_simulated = options.contains_key("simulated");
+    let load = if is_simulated { Engine::simulated } else { Engine::load };
+    load(&config).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn describe(info: &EngineInfo) {
@@ -134,7 +180,7 @@ fn run(engine: &mut Engine, rows: &[Row]) -> f64 {
 }
 
 /// Multiply-adds of the linear layers: every token but the last of a row goes through the layers,
-/// the output layer runs once per generated token. Of `shared`, the common prefix counts once.
+/// the output layer runs once per generated token. A shared prefix counts once.
 fn multiply_adds(model: &str, workload: &str, rows: &[Row]) -> f64 {
     let text =
         std::fs::read_to_string(root().join("benches/shapes").join(model).join("config.json"));
@@ -146,7 +192,11 @@ fn multiply_adds(model: &str, workload: &str, rows: &[Row]) -> f64 {
     let per_layer = hidden * hidden * (2.0 + 2.0 * kv_share) + 3.0 * hidden * inner;
     let num_prompt: usize = rows.iter().map(|row| row.prompt_token_ids.len()).sum();
     let num_output: usize = rows.iter().map(|row| row.max_tokens as usize).sum();
-    let cached = if workload == "shared" { 384 * (rows.len() - 1) } else { 0 };
+    let cached = match workload {
+        "shared" => 384 * (rows.len() - 1),
+        "prefixes" => PREFIX_LEN * (rows.len() - NUM_PREFIXES),
+        _ => 0,
+    };
     let through_layers = (num_prompt + num_output - rows.len() - cached) as f64;
     through_layers * per_layer * get("num_hidden_layers")
         + num_output as f64 * hidden * get("vocab_size")

@@ -4,9 +4,10 @@
 use divan::Bencher;
 use divan::counter::BytesCount;
 use vllm_batch::engine::request::{NumLogprobs, RowKey, SamplingParams, StopIds};
-use vllm_batch::engine::sampler::{RowTask, SampleTask, SamplerScratch, run_row};
+use vllm_batch::engine::sampler::{RowTask, SampleTask, SamplerScratch, run_row_with};
+use vllm_batch::engine::step_sampler::DeviceVectors;
 
-use super::{VOCAB_SIZE, random};
+use super::{DEVICE, VOCAB_SIZE, random};
 
 #[divan::bench]
 fn greedy(bencher: Bencher) {
@@ -53,7 +54,7 @@ fn run(bencher: Bencher, params: &SamplingParams) {
     bencher
         .counter(BytesCount::of_slice(&logits))
         .with_inputs(|| logits.clone())
-        .bench_local_refs(|row| run_row(row, &task, &mut scratch));
+        .bench_local_refs(|row| run_row_with(DeviceVectors(&DEVICE), row, &task, &mut scratch));
 }
 
 /// Near normal with a deviation of about 2.5, as a model's logits are: uniform ones have no tail,

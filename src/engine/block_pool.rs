@@ -12,6 +12,22 @@
 
 use super::prefix_cache::{PrefixCache, ROOT_SERIAL};
 
+/// How much of some tokens the pool held when it was last asked, so that the next search goes on
+/// from there. A hint: blocks before the last one may be gone since.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KnownPrefix {
+    num_blocks: usize,
+    last_block: u32,
+    last_serial: u64,
+}
+
+impl KnownPrefix {
+    /// Blocks of the prefix.
+    pub fn num_blocks(self) -> usize {
+        self.num_blocks
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Block {
     ref_count: u32,
@@ -28,6 +44,8 @@ pub struct BlockPool {
     /// the back.
     blocks: Vec<Block>,
     num_free_blocks: usize,
+    /// Free blocks that hold a prefix.
+    num_free_prefixes: usize,
     prefix_cache: Option<PrefixCache>,
 }
 
@@ -42,6 +60,7 @@ impl BlockPool {
             block_size,
             blocks: (0..len).map(link).collect(),
             num_free_blocks: num_blocks,
+            num_free_prefixes: 0,
             prefix_cache: enable_prefix_caching.then(|| PrefixCache::new(num_blocks, block_size)),
         }
     }
@@ -59,6 +78,11 @@ impl BlockPool {
     /// Blocks that nobody uses; they may hold prefixes.
     pub fn num_free_blocks(&self) -> usize {
         self.num_free_blocks
+    }
+
+    /// Those of them that hold no prefix: so many can be allocated before one is forgotten.
+    pub fn num_fresh_blocks(&self) -> usize {
+        self.num_free_blocks - self.num_free_prefixes
     }
 
     /// Sequences that use a block.
@@ -101,6 +125,7 @@ impl BlockPool {
                 let before =
                     if holds_prefix { self.blocks[sentinel as usize].prev } else { sentinel };
                 self.link_after(before, block);
+                self.num_free_prefixes += usize::from(holds_prefix);
             }
         }
     }
@@ -117,6 +142,21 @@ impl BlockPool {
             parent = cache.serial(block).expect("a found block is registered");
         }
         parent
+    }
+
+    /// Looks for more of a prefix than is known: full blocks, no more than `max_tokens` tokens.
+    pub fn follow_prefix(&self, token_ids: &[u32], max_tokens: usize, known: &mut KnownPrefix) {
+        let Some(cache) = &self.prefix_cache else { return };
+        if known.num_blocks > 0 && cache.serial(known.last_block) != Some(known.last_serial) {
+            *known = KnownPrefix::default();
+        }
+        let start = known.num_blocks * self.block_size;
+        for content in token_ids[start..max_tokens.max(start)].chunks_exact(self.block_size) {
+            let Some(block) = cache.find(known.last_serial, content) else { return };
+            let last_serial = cache.serial(block).expect("a found block is registered");
+            let num_blocks = known.num_blocks + 1;
+            *known = KnownPrefix { num_blocks, last_block: block, last_serial };
+        }
     }
 
     /// Makes a full block findable as the child of `parent`; returns the parent of the next block.
@@ -142,8 +182,10 @@ impl BlockPool {
             num_listed += 1;
             at = next;
         }
-        let num_unused = self.blocks[..sentinel].iter().filter(|b| b.ref_count == 0).count();
-        assert_eq!((num_listed, num_listed), (self.num_free_blocks, num_unused));
+        let unused = (0..sentinel as u32).filter(|&block| self.ref_count(block) == 0);
+        assert_eq!((num_listed, num_listed), (self.num_free_blocks, unused.clone().count()));
+        let num_prefixes = unused.filter(|&block| self.serial(block).is_some()).count();
+        assert_eq!(self.num_free_prefixes, num_prefixes);
     }
 
     fn serial(&self, block: u32) -> Option<u64> {
@@ -156,6 +198,7 @@ impl BlockPool {
 
     fn unlink(&mut self, block: u32) {
         let Block { prev, next, .. } = self.blocks[block as usize];
+        self.num_free_prefixes -= usize::from(self.serial(block).is_some());
         self.blocks[prev as usize].next = next;
         self.blocks[next as usize].prev = prev;
         self.num_free_blocks -= 1;
@@ -254,6 +297,31 @@ mod tests {
         let mut found = Vec::new();
         pool.find_prefix(&[1, 2, 3, 4], 3, &mut found);
         assert_eq!(found, table[..1]);
+    }
+
+    #[test]
+    fn a_known_prefix_grows_and_is_forgotten_with_its_last_block() {
+        let mut pool = BlockPool::new(4, 2, true);
+        let tokens = [1, 2, 3, 4, 5, 6];
+        let mut known = KnownPrefix::default();
+        let mut follow = |pool: &BlockPool, max_tokens| {
+            pool.follow_prefix(&tokens, max_tokens, &mut known);
+            known.num_blocks()
+        };
+        assert_eq!(follow(&pool, 6), 0);
+        let table = chain(&mut pool, &tokens[..4]);
+        assert_eq!(follow(&pool, 3), 1, "the limit is in the second block");
+        assert_eq!(follow(&pool, 6), 2);
+        let third = allocate(&mut pool, 1)[0];
+        let parent = pool.serial(table[1]).expect("it is registered");
+        pool.register(third, parent, &tokens[4..]);
+        assert_eq!(follow(&pool, 6), 3);
+        assert_eq!(pool.num_fresh_blocks(), 1);
+        pool.free(&[table[0], table[1], third]);
+        assert_eq!((pool.num_free_blocks(), pool.num_fresh_blocks()), (4, 1));
+        allocate(&mut pool, 2);
+        pool.assert_consistent();
+        assert_eq!(follow(&pool, 6), 2, "the third was allocated again");
     }
 
     #[test]

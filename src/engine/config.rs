@@ -168,11 +168,28 @@ pub struct SchedulerConfig {
     pub max_num_batched_tokens: usize,
     /// Most logits rows of prompt tokens (prompt_logprobs) in one step; bounds the logits buffer.
     pub max_num_prompt_logits: usize,
+    /// Places that a sequence may be admitted before or after its turn; 0: first come, first
+    /// served. None: four times `max_num_seqs`, and at least 64.
+    pub look_ahead: Option<usize>,
+}
+
+impl SchedulerConfig {
+    /// Places that a sequence may be admitted before or after its turn.
+    pub fn max_look_ahead(&self) -> usize {
+        // Twice `max_num_seqs` leaves much of the tail, eight times gains little more
+        // (docs/PERFORMANCE.md), and rows that are out of turn are written later.
+        self.look_ahead.unwrap_or_else(|| (4 * self.max_num_seqs).max(64))
+    }
 }
 
 impl Default for SchedulerConfig {
     fn default() -> Self {
-        Self { max_num_seqs: 256, max_num_batched_tokens: 4096, max_num_prompt_logits: 256 }
+        Self {
+            max_num_seqs: 256,
+            max_num_batched_tokens: 4096,
+            max_num_prompt_logits: 256,
+            look_ahead: None,
+        }
     }
 }
 

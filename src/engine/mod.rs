@@ -38,6 +38,7 @@ use model::hf_config::{GenerationConfig, HfConfig};
 use model::spec::DecoderSpec;
 use model_executor::ModelExecutor;
 use request::{Request, RequestOutput};
+use sampler::RowTask;
 use scheduler::{Ahead, Scheduled, Scheduler};
 use simulated_executor::SimulatedExecutor;
 use stats::{EngineStats, StepTime};
@@ -51,6 +52,8 @@ pub struct Engine {
     sampler: StepSampler,
     /// Refilled by every step.
     batch: Batch,
+    /// Empty between steps: kept for its memory.
+    tasks: Vec<RowTask<'static>>,
     input_processor: Arc<InputProcessor>,
     info: EngineInfo,
     runs_ahead: bool,
@@ -69,6 +72,12 @@ struct Current {
 
 fn device_error(error: ExecutorError) -> EngineError {
     EngineError::Device(error.0)
+}
+
+/// An empty vector in the same memory, for tasks of another lifetime.
+fn emptied(mut tasks: Vec<RowTask<'_>>) -> Vec<RowTask<'static>> {
+    tasks.clear();
+    tasks.into_iter().map(|_| unreachable!("it is empty")).collect()
 }
 
 /// Adds the time since `clock` to `total`, and starts the clock again.
@@ -192,6 +201,7 @@ impl Engine {
             executor,
             sampler,
             batch: Batch::default(),
+            tasks: Vec::new(),
             input_processor,
             info,
             runs_ahead: false,
@@ -246,7 +256,9 @@ impl Engine {
             results = rows.into_iter().map(|row| results[row].clone()).collect();
         }
         lap(&mut clock, &mut self.time.sample);
-        let outputs = self.scheduler.update(&scheduled, results);
+        let outputs = self.scheduler.update(&scheduled, results.drain(..));
+        self.sampler.reuse(results);
+        self.scheduler.reuse(scheduled);
         lap(&mut clock, &mut self.time.update);
         Ok(outputs)
     }
@@ -260,7 +272,10 @@ impl Engine {
             lap(clock, &mut self.time.schedule);
             let logits = self.executor.execute(&self.batch).map_err(device_error)?;
             lap(clock, &mut self.time.execute);
-            pending = self.sampler.sample(logits, &self.scheduler.row_tasks(&scheduled))?;
+            let mut tasks: Vec<RowTask<'_>> = std::mem::take(&mut self.tasks);
+            tasks.extend(self.scheduler.row_tasks(&scheduled));
+            pending = self.sampler.sample(logits, &tasks)?;
+            self.tasks = emptied(tasks);
             lap(clock, &mut self.time.sample);
         }
         Ok(Current { scheduled, pending, rows: None })

@@ -10,13 +10,14 @@
 //! ```
 
 mod ahead;
+mod look_ahead;
 mod schedule;
 #[cfg(test)]
 mod tests;
 
 pub use ahead::{Ahead, AheadSeq};
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::block_pool::BlockPool;
@@ -29,6 +30,7 @@ use super::sampler::{RowResult, RowTask, SampleTask};
 use super::sequence::Sequence;
 use super::stats::EngineStats;
 use super::text::Tokenizer;
+use look_ahead::WaitingQueue;
 
 /// One sequence's part of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +80,7 @@ pub struct Scheduler {
     /// Sequences by slot; queues hold slots.
     seqs: Vec<Option<Sequence>>,
     free_slots: Vec<usize>,
-    waiting: VecDeque<usize>,
+    waiting: WaitingQueue,
     /// In order of admission: the last one is the youngest.
     running: Vec<usize>,
     requests: HashMap<u64, RequestState>,
@@ -88,6 +90,8 @@ pub struct Scheduler {
     in_step: bool,
     /// Reused by admission.
     prefix_hits: Vec<u32>,
+    /// The step that was last given back.
+    spare: Scheduled,
     stats: EngineStats,
 }
 
@@ -112,12 +116,13 @@ impl Scheduler {
             block_pool: BlockPool::new(num_blocks, cache.block_size, cache.enable_prefix_caching),
             seqs: Vec::new(),
             free_slots: Vec::new(),
-            waiting: VecDeque::new(),
+            waiting: WaitingQueue::new(config.max_look_ahead()),
             running: Vec::new(),
             requests: HashMap::new(),
             finished: Vec::new(),
             in_step: false,
             prefix_hits: Vec::new(),
+            spare: Scheduled::default(),
             stats: EngineStats::default(),
         }
     }
@@ -136,6 +141,8 @@ impl Scheduler {
         let previous = self.requests.insert(request.request_id, state);
         assert!(previous.is_none(), "request id {} is in use", request.request_id);
         self.stats.num_prompt_tokens += num_prompt_tokens as u64;
+        let max_output_tokens = self.max_output_tokens(&request);
+        let max_blocks = self.max_blocks(&request);
         let request = Arc::new(request);
         for index in 0..n {
             let sequence = Some(Sequence::new(Arc::clone(&request), index));
@@ -145,8 +152,20 @@ impl Scheduler {
             } else {
                 self.seqs[slot] = sequence;
             }
-            self.waiting.push_back(slot);
+            self.waiting.push(slot, max_output_tokens, max_blocks);
         }
+    }
+
+    /// Tokens that a completion has at most.
+    fn max_output_tokens(&self, request: &Request) -> usize {
+        let room = self.max_model_len - request.prompt_token_ids.len();
+        request.params.max_tokens.map_or(room, |max| room.min(max as usize)).max(1)
+    }
+
+    /// Blocks that a sequence of a request has at most.
+    fn max_blocks(&self, request: &Request) -> usize {
+        let max_tokens = request.prompt_token_ids.len() + self.max_output_tokens(request);
+        max_tokens.div_ceil(self.block_pool.block_size())
     }
 
     /// Whether `schedule` and `update` have anything left to do or to return.
@@ -155,22 +174,20 @@ impl Scheduler {
     }
 
     /// What the sampler has to do: one task per entry of the batch's `logits_indices`.
-    pub fn row_tasks(&self, scheduled: &Scheduled) -> Vec<RowTask<'_>> {
-        let mut tasks = Vec::with_capacity(scheduled.seqs.len());
-        for entry in &scheduled.seqs {
+    pub fn row_tasks<'a>(
+        &'a self,
+        scheduled: &'a Scheduled,
+    ) -> impl Iterator<Item = RowTask<'a>> + 'a {
+        scheduled.seqs.iter().flat_map(|entry| {
             let seq = self.seq(entry.slot);
             let params = &*seq.request.params;
-            for position in seq.prompt_logits_in(entry.num_tokens) {
-                tasks.push(RowTask::PromptLogprobs {
-                    target: seq.token_ids[position + 1],
-                    num_logprobs: params.prompt_logprobs.expect("they were asked for"),
-                });
-            }
-            if entry.samples {
-                tasks.push(RowTask::Sample(self.sample_task(seq)));
-            }
-        }
-        tasks
+            let of_prompt = move |position: usize| RowTask::PromptLogprobs {
+                target: seq.token_ids[position + 1],
+                num_logprobs: params.prompt_logprobs.expect("they were asked for"),
+            };
+            let sampled = entry.samples.then(|| RowTask::Sample(self.sample_task(seq)));
+            seq.prompt_logits_in(entry.num_tokens).map(of_prompt).chain(sampled)
+        })
     }
 
     fn sample_task<'a>(&self, seq: &'a Sequence) -> SampleTask<'a> {
@@ -187,7 +204,11 @@ impl Scheduler {
     }
 
     /// Takes in the results of a step, one per row task; returns the requests that are finished.
-    pub fn update(&mut self, scheduled: &Scheduled, results: Vec<RowResult>) -> Vec<RequestOutput> {
+    pub fn update(
+        &mut self,
+        scheduled: &Scheduled,
+        results: impl IntoIterator<Item = RowResult>,
+    ) -> Vec<RequestOutput> {
         assert!(std::mem::take(&mut self.in_step), "update without schedule");
         let mut results = results.into_iter();
         let mut any_finished = false;
@@ -210,6 +231,11 @@ impl Scheduler {
         std::mem::take(&mut self.finished)
     }
 
+    /// Takes the buffer of a step that is done, for the next one.
+    pub fn reuse(&mut self, scheduled: Scheduled) {
+        self.spare = scheduled;
+    }
+
     /// Ends a request; its completions say `abort` where they were not finished. None: it is not
     /// here (any more). Not between `schedule` and `update`.
     pub fn abort(&mut self, request_id: u64) -> Option<RequestOutput> {
@@ -220,7 +246,7 @@ impl Scheduler {
                 self.finish(slot, Finish::Abort);
             }
         }
-        self.waiting.retain(|&slot| self.seqs[slot].is_some());
+        self.waiting.retain(|slot| self.seqs[slot].is_some());
         self.running.retain(|&slot| self.seqs[slot].is_some());
         let at = self.finished.iter().position(|output| output.request_id == request_id)?;
         Some(self.finished.remove(at))
@@ -263,7 +289,7 @@ impl Scheduler {
         for (block, &expected) in ref_counts.iter().enumerate() {
             assert_eq!(self.block_pool.ref_count(block as u32), expected, "block {block}");
         }
-        for &slot in &self.waiting {
+        for slot in self.waiting.slots() {
             assert!(self.seq(slot).block_table.is_empty(), "a waiting sequence holds blocks");
             assert_ne!(self.seq(slot).status, RequestStatus::Running);
         }

@@ -92,6 +92,13 @@ impl Sequence {
         if missing.is_empty() { self.num_tokens() - 1 } else { missing.start }
     }
 
+    /// Makes room for so many output tokens.
+    pub fn reserve(&mut self, num_output_tokens: usize, block_size: usize) {
+        let num_tokens = self.num_prompt_tokens() + num_output_tokens;
+        self.token_ids.reserve(num_tokens.saturating_sub(self.token_ids.len()));
+        self.block_table.reserve(num_tokens.div_ceil(block_size));
+    }
+
     /// Takes the K and V away: the sequence starts over, with the tokens that it has.
     pub fn preempt(&mut self) {
         self.status = RequestStatus::Preempted;

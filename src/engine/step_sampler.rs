@@ -14,7 +14,9 @@ use super::device::{Device, Gpu, Tensor};
 use super::executor::Logits;
 use super::ops::logprobs::{self, LogprobBuffers};
 use super::ops::sample::{self, SampleBuffers};
+use super::ops::{Loops, run_loops};
 use super::request::{NumLogprobs, RowKey, SamplingParams, StopIds};
+use super::sampler::wide::{Vectors, Wide};
 use super::sampler::{self, RowResult, RowTask, SampleTask, SamplerScratch};
 use gpu_rows::{GpuRows, Limits, RowKind};
 
@@ -23,6 +25,8 @@ pub struct StepSampler {
     device: Arc<Device>,
     /// One per host thread.
     scratch: Vec<Mutex<SamplerScratch>>,
+    /// Results that were last given back: kept for their memory.
+    spare: Vec<RowResult>,
     on_gpu: Option<OnGpu>,
 }
 
@@ -50,7 +54,7 @@ impl StepSampler {
             Device::Cpu(_) => None,
             Device::Cuda(gpu) => Some(OnGpu::new(gpu, max_rows, vocab_size)?),
         };
-        Ok(Self { device, scratch, on_gpu })
+        Ok(Self { device, scratch, spare: Vec::new(), on_gpu })
     }
 
     /// Samples once, so that a GPU has compiled its kernel before the first row.
@@ -83,12 +87,15 @@ impl StepSampler {
         tasks: &[RowTask<'_>],
     ) -> Result<Pending, EngineError> {
         assert!(logits.tensor.num_rows() >= tasks.len(), "one row of logits per task");
-        let Self { device, scratch, on_gpu } = self;
+        let Self { device, scratch, spare, on_gpu } = self;
         match (&**device, on_gpu) {
             (Device::Cuda(gpu), Some(on_gpu)) => {
                 on_gpu.sample(gpu, logits.tensor, tasks, &scratch[0])
             }
-            _ => Ok(Pending::Done(sample_on_host(device, logits.tensor, tasks, scratch))),
+            _ => {
+                let results = std::mem::take(spare);
+                Ok(Pending::Done(sample_on_host(device, logits.tensor, tasks, scratch, results)))
+            }
         }
     }
 
@@ -121,6 +128,11 @@ impl StepSampler {
             (Pending::Queued(_), Device::Cpu(_)) => panic!("the CPU queues nothing"),
         }
     }
+
+    /// Takes the buffer of results that were used, for the next ones.
+    pub fn reuse(&mut self, results: Vec<RowResult>) {
+        self.spare = results;
+    }
 }
 
 /// The results of a step.
@@ -150,24 +162,48 @@ impl Queued {
     }
 }
 
+/// The vectors of the device's CPU path.
+#[derive(Clone, Copy)]
+pub struct DeviceVectors<'a>(pub &'a Device);
+
+impl Vectors for DeviceVectors<'_> {
+    fn run<W: Wide>(self, work: W) -> W::Output {
+        run_loops(self.0, OfRow(work))
+    }
+}
+
+/// The sampler's work, in the words of the op that runs it.
+struct OfRow<W>(W);
+
+impl<W: Wide> Loops for OfRow<W> {
+    type Output = W::Output;
+
+    #[inline(always)]
+    fn run(self) -> W::Output {
+        self.0.run()
+    }
+}
+
 fn sample_on_host(
     device: &Device,
     logits: &mut Tensor,
     tasks: &[RowTask<'_>],
     scratch: &[Mutex<SamplerScratch>],
+    mut results: Vec<RowResult>,
 ) -> Vec<RowResult> {
     let width = logits.width();
-    let rows = logits.values_mut().chunks_exact_mut(width);
-    let rows: Vec<_> = rows.map(|row| Mutex::new((row, None))).collect();
-    device.parallel_for(tasks.len(), &|thread, index| {
-        let mut row = rows[index].lock().expect("a row is sampled once");
+    results.clear();
+    results.resize(tasks.len(), RowResult::NonFinite);
+    // Threads take rows as they come; each row's result goes to its own place.
+    let rows = logits.values_mut().chunks_exact_mut(width).zip(tasks).zip(&mut results);
+    let rows = Mutex::new(rows);
+    device.parallel_for(tasks.len(), &|thread, _| {
+        let next = rows.lock().expect("no thread panics while it holds the lock").next();
+        let ((row, task), result) = next.expect("one row per item");
         let mut scratch = scratch[thread].lock().expect("one scratch per thread");
-        row.1 = Some(sampler::run_row(row.0, &tasks[index], &mut scratch));
+        *result = sampler::run_row_with(DeviceVectors(device), row, task, &mut scratch);
     });
-    let result = |row: Mutex<(&mut [f32], Option<RowResult>)>| {
-        row.into_inner().expect("no thread panicked").1.expect("every row was sampled")
-    };
-    rows.into_iter().take(tasks.len()).map(result).collect()
+    results
 }
 
 impl OnGpu {
@@ -225,5 +261,70 @@ impl OnGpu {
             }
         }
         Ok(Pending::Done(results))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::device::simd::Isa;
+
+    /// Rows of logits around 0, the same for every call.
+    fn logits(num_rows: usize, width: usize) -> Tensor {
+        let mut state = 7u32;
+        let mut random = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        };
+        let normal = |_| 2.0 * (random() + random() + random() + random());
+        Tensor::from_vec((0..num_rows * width).map(normal).collect(), width)
+    }
+
+    fn params(row: u32) -> SamplingParams {
+        SamplingParams {
+            temperature: if row.is_multiple_of(5) { 0.0 } else { 0.7 },
+            top_k: [0, 40, 1, 3000][row as usize % 4],
+            top_p: [1.0, 0.9, 0.3][row as usize % 3],
+            min_p: [0.0, 0.01][row as usize % 2],
+            repetition_penalty: if row.is_multiple_of(7) { 1.2 } else { 1.0 },
+            logprobs: [None, Some(NumLogprobs::Top(5))][row as usize % 2],
+            ..SamplingParams::default()
+        }
+    }
+
+    #[test]
+    fn rows_have_the_same_results_with_every_instruction_set() {
+        const NUM_ROWS: u32 = 60;
+        let width = 5003;
+        let params: Vec<_> = (0..NUM_ROWS).map(params).collect();
+        let (stop_ids, prompt) = (StopIds::default(), [1, 2, 3]);
+        let task = |(row, params)| {
+            RowTask::Sample(SampleTask {
+                params,
+                prompt_token_ids: &prompt,
+                output_token_ids: &[9, 8],
+                stop_ids: &stop_ids,
+                bad_words_token_ids: &[],
+                row_key: RowKey(row),
+                engine_seed: 3,
+                sample_index: 0,
+            })
+        };
+        let tasks: Vec<_> = (0..).zip(&params).map(task).collect();
+        let mut scratch = SamplerScratch::default();
+        let mut alone = logits(tasks.len(), width);
+        let rows = alone.values_mut().chunks_exact_mut(width);
+        let want: Vec<_> =
+            rows.zip(&tasks).map(|(row, task)| sampler::run_row(row, task, &mut scratch)).collect();
+        assert!(want.iter().all(|result| matches!(result, RowResult::Sampled { .. })));
+        for isa in Isa::all_available() {
+            let device = Arc::new(Device::cpu_with_isa(2, isa));
+            let mut sampler = StepSampler::new(device, tasks.len(), width).expect("memory");
+            let mut tensor = logits(tasks.len(), width);
+            let logits = Logits { tensor: &mut tensor };
+            let pending = sampler.sample(logits, &tasks).expect("the CPU does not fail");
+            let got = sampler.results(pending).expect("the CPU does not fail");
+            assert_eq!(got, want, "{}", isa.name());
+        }
     }
 }

@@ -38,6 +38,7 @@ fn config(family: &str, dtype: DType, device: &DeviceConfig) -> EngineConfig {
             max_num_seqs: 16,
             max_num_batched_tokens: 64,
             max_num_prompt_logits: 64,
+            ..SchedulerConfig::default()
         },
         device: device.clone(),
         ..EngineConfig::default()

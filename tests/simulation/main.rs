@@ -162,7 +162,7 @@ impl Simulation {
         assert!(self.scheduler.stats().num_running <= limits.max_num_seqs);
         let num_prompt_logits: usize = step.seqs.iter().map(|s| s.num_prompt_logits).sum();
         assert!(num_prompt_logits <= limits.max_num_prompt_logits);
-        let tasks = self.scheduler.row_tasks(&step);
+        let tasks: Vec<_> = self.scheduler.row_tasks(&step).collect();
         assert_eq!(tasks.len(), logits.len() / VOCAB_SIZE);
         let rows = logits.chunks_exact_mut(VOCAB_SIZE);
         let results: Vec<_> =

@@ -78,6 +78,8 @@ impl Workload {
                 max_num_seqs: 1 + rng.up_to(7),
                 max_num_batched_tokens: 1 + rng.up_to(63),
                 max_num_prompt_logits: 1 + rng.up_to(9),
+                // From first come, first served to any order of the few requests.
+                look_ahead: Some(rng.up_to(12)),
             },
             cache: CacheConfig {
                 block_size,

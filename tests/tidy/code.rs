@@ -3,9 +3,14 @@
 use crate::paths::paths;
 use crate::source::Source;
 
-/// Memory and vectors, what computes on them, and the mapping of weight files.
-const UNSAFE_PLACES: &[&str] =
-    &["src/engine/device/", "src/engine/ops/", "src/engine/model/weights/mapped_file.rs"];
+/// Memory and vectors, what computes on them, the mapping of weight files; and the allocator of a
+/// test, since the trait of allocators is unsafe.
+const UNSAFE_PLACES: &[&str] = &[
+    "src/engine/device/",
+    "src/engine/ops/",
+    "src/engine/model/weights/mapped_file.rs",
+    "tests/allocations.rs",
+];
 
 /// `unsafe` only where memory is, and never without its reason.
 pub fn unsafe_is_placed_and_explained(source: &Source) -> Vec<String> {

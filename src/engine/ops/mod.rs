@@ -18,6 +18,7 @@ mod rotary_and_cache;
 pub mod sample;
 mod soft_cap;
 mod step;
+mod wide;
 
 pub use activation::{Activation, activate, activate_and_mul};
 pub use elementwise::{copy, fill_zero};
@@ -29,6 +30,7 @@ pub use rotary::RotaryTable;
 pub use rotary_and_cache::{QkvHeads, rotary_and_cache};
 pub use soft_cap::soft_cap;
 pub use step::{Ids, Step, StepInputs, StepLimits};
+pub use wide::{Loops, run_loops};
 
 use super::device::simd::Vector;
 use super::device::thread_pool::ThreadPool;

@@ -41,6 +41,7 @@ pub(in crate::engine) fn random_block_of(task: &SampleTask) -> ([u32; 4], [u32; 
 }
 
 /// The token whose part of the cumulative distribution holds `uniform`.
+#[inline(always)]
 pub(super) fn draw(survivors: &Survivors, uniform: f64, block_sums: &mut Vec<f64>) -> u32 {
     let Survivors { values, max, .. } = *survivors;
     block_sums.clear();

@@ -7,6 +7,7 @@ use crate::engine::request::{PositionLogprobs, TokenLogprob};
 
 /// Logprobs of one position: of `token_id` and of the most likely tokens.
 /// `row` are raw logits, `max` their finite maximum.
+#[inline(always)]
 pub(super) fn position_logprobs(
     row: &[f32],
     max: f32,

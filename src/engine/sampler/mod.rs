@@ -10,14 +10,16 @@ mod penalties;
 pub mod philox;
 mod reduce;
 mod truncation;
+pub mod wide;
 
 use super::request::{PositionLogprobs, RowKey, StopIds};
 use super::sampling_params::{NumLogprobs, SamplingParams};
 pub(in crate::engine) use masks::forbidden_ids;
 use penalties::Occurrences;
-use reduce::{RowMax, row_max};
+use reduce::RowMax;
 pub use truncation::Survivors;
-use truncation::{TruncationScratch, truncate};
+use truncation::TruncationScratch;
+use wide::{Baseline, Divide, Draw, LogprobsOf, MaxOf, Truncate, Vectors};
 
 /// What to do with one row of logits.
 #[derive(Clone, Copy, Debug)]
@@ -90,20 +92,30 @@ pub struct SamplerScratch {
 /// Runs one row. `logits` (vocab_size), not empty, are scratch space afterwards.
 /// The result is a function of logits and task: not of the scratch, nor of any other row.
 pub fn run_row(logits: &mut [f32], task: &RowTask, scratch: &mut SamplerScratch) -> RowResult {
-    let Some(raw_max) = usable_max(logits) else {
+    run_row_with(Baseline, logits, task, scratch)
+}
+
+/// `run_row` with other vectors, to the same bits.
+pub fn run_row_with(
+    vectors: impl Vectors,
+    logits: &mut [f32],
+    task: &RowTask,
+    scratch: &mut SamplerScratch,
+) -> RowResult {
+    let Some(raw_max) = usable_max(vectors, logits) else {
         return RowResult::NonFinite;
     };
     match task {
         &RowTask::PromptLogprobs { target, num_logprobs } => {
-            RowResult::PromptLogprobs(logprobs::position_logprobs(
-                logits,
-                raw_max.value,
-                target,
+            RowResult::PromptLogprobs(vectors.run(LogprobsOf {
+                row: logits,
+                max: raw_max.value,
+                token_id: target,
                 num_logprobs,
-                &mut scratch.truncation,
-            ))
+                scratch: &mut scratch.truncation,
+            }))
         }
-        RowTask::Sample(task) => sample(logits, raw_max, task, scratch),
+        RowTask::Sample(task) => sample(vectors, logits, raw_max, task, scratch),
     }
 }
 
@@ -116,19 +128,20 @@ pub fn surviving_token_ids(
     task: &SampleTask,
     scratch: &mut SamplerScratch,
 ) -> Result<Vec<u32>, RowResult> {
-    let raw_max = usable_max(logits).ok_or(RowResult::NonFinite)?;
-    let max = process(logits, raw_max, task, scratch)?;
+    let raw_max = usable_max(Baseline, logits).ok_or(RowResult::NonFinite)?;
+    let max = process(Baseline, logits, raw_max, task, scratch)?;
     if task.params.is_greedy() {
         return Ok(vec![max.index as u32]);
     }
-    Ok(survivors(logits, max, task.params, &mut scratch.truncation)?.token_ids())
+    Ok(survivors(Baseline, logits, max, task.params, &mut scratch.truncation)?.token_ids())
 }
 
-fn usable_max(logits: &[f32]) -> Option<RowMax> {
-    row_max(logits).filter(|max| max.value > f32::NEG_INFINITY)
+fn usable_max(vectors: impl Vectors, logits: &[f32]) -> Option<RowMax> {
+    vectors.run(MaxOf(logits)).filter(|max| max.value > f32::NEG_INFINITY)
 }
 
 fn sample(
+    vectors: impl Vectors,
     logits: &mut [f32],
     raw_max: RowMax,
     task: &SampleTask,
@@ -138,35 +151,37 @@ fn sample(
         scratch.raw.clear();
         scratch.raw.extend_from_slice(logits);
     }
-    let token_id = match choose(logits, raw_max, task, scratch) {
+    let token_id = match choose(vectors, logits, raw_max, task, scratch) {
         Ok(token_id) => token_id,
         Err(result) => return result,
     };
-    let (raw, truncation) = (&scratch.raw, &mut scratch.truncation);
-    let logprobs = task
-        .params
-        .logprobs
-        .map(|count| logprobs::position_logprobs(raw, raw_max.value, token_id, count, truncation));
+    let (row, scratch) = (&scratch.raw, &mut scratch.truncation);
+    let logprobs = task.params.logprobs.map(|num_logprobs| {
+        vectors.run(LogprobsOf { row, max: raw_max.value, token_id, num_logprobs, scratch })
+    });
     RowResult::Sampled { token_id, logprobs }
 }
 
 /// The next token, or why there is none.
 fn choose(
+    vectors: impl Vectors,
     logits: &mut [f32],
     raw_max: RowMax,
     task: &SampleTask,
     scratch: &mut SamplerScratch,
 ) -> Result<u32, RowResult> {
-    let max = process(logits, raw_max, task, scratch)?;
+    let max = process(vectors, logits, raw_max, task, scratch)?;
     if task.params.is_greedy() {
         return Ok(max.index as u32);
     }
-    let survivors = survivors(logits, max, task.params, &mut scratch.truncation)?;
-    Ok(draw::draw(&survivors, draw::uniform(task), &mut scratch.block_sums))
+    let survivors = survivors(vectors, logits, max, task.params, &mut scratch.truncation)?;
+    let (uniform, block_sums) = (draw::uniform(task), &mut scratch.block_sums);
+    Ok(vectors.run(Draw { survivors, uniform, block_sums }))
 }
 
 /// Masks, bias and penalties; returns the new maximum.
 fn process(
+    vectors: impl Vectors,
     logits: &mut [f32],
     raw_max: RowMax,
     task: &SampleTask,
@@ -177,7 +192,7 @@ fn process(
     if !is_masked && !is_penalized {
         return Ok(raw_max);
     }
-    let max = row_max(logits).ok_or(RowResult::NonFinite)?;
+    let max = vectors.run(MaxOf(logits)).ok_or(RowResult::NonFinite)?;
     if max.value == f32::NEG_INFINITY {
         return Err(RowResult::NoTokenAllowed);
     }
@@ -186,19 +201,20 @@ fn process(
 
 /// Temperature, then truncation.
 fn survivors<'a>(
+    vectors: impl Vectors,
     logits: &'a mut [f32],
     max: RowMax,
-    params: &SamplingParams,
+    params: &'a SamplingParams,
     scratch: &'a mut TruncationScratch,
 ) -> Result<Survivors<'a>, RowResult> {
     let temperature = params.temperature;
     if temperature != 1.0 {
-        logits.iter_mut().for_each(|logit| *logit /= temperature);
+        vectors.run(Divide(logits, temperature));
     }
     // Division rounds monotonically: the maximum stays the maximum.
     let max = max.value / temperature;
     if !max.is_finite() {
         return Err(RowResult::NonFinite);
     }
-    Ok(truncate(logits, max, params, scratch))
+    Ok(vectors.run(Truncate { logits, max, params, scratch }))
 }

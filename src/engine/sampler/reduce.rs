@@ -1,6 +1,7 @@
 //! Reductions over a row of logits: maximum, count, sum of exponentials. Fixed numbers of
 //! independent lanes let the compiler use vector instructions without changing the order of
-//! operations, so a result is the same whatever the machine's vector width.
+//! operations, so a result is the same whatever the machine's vector width. All is inlined into
+//! functions that are compiled for that width (`wide.rs`).
 
 /// Elements between two looks at the running maximum; also what is skipped at once when gathering.
 const CHUNK: usize = 256;
@@ -19,6 +20,7 @@ pub(super) struct RowMax {
 }
 
 /// Largest logit and its lowest token id; None when the row has a NaN or +inf.
+#[inline(always)]
 pub(super) fn row_max(row: &[f32]) -> Option<RowMax> {
     let (mut best, mut best_chunk) = (f32::NEG_INFINITY, 0);
     let mut is_bad = false;
@@ -37,11 +39,13 @@ pub(super) fn row_max(row: &[f32]) -> Option<RowMax> {
     Some(RowMax { value: best, index: start + offset })
 }
 
+#[inline(always)]
 fn has_nan_or_infinity(chunk: &[f32]) -> bool {
     // No early exit: a chunk without them, as all are, is read in full anyway, and in vectors.
     chunk.iter().fold(0u32, |bad, &x| bad | u32::from(x.is_nan() | (x == f32::INFINITY))) != 0
 }
 
+#[inline(always)]
 fn chunk_max(chunk: &[f32]) -> f32 {
     let larger = |a: f32, b: f32| if b > a { b } else { a };
     let mut lanes = [f32::NEG_INFINITY; LANES];
@@ -54,7 +58,14 @@ fn chunk_max(chunk: &[f32]) -> f32 {
     lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |a, &b| larger(a, b))
 }
 
+/// Divides every value.
+#[inline(always)]
+pub(super) fn divide(row: &mut [f32], divisor: f32) {
+    row.iter_mut().for_each(|value| *value /= divisor);
+}
+
 /// Number of logits that are at least `floor`.
+#[inline(always)]
 pub(super) fn count_at_least(row: &[f32], floor: f32) -> usize {
     row.chunks(CHUNK)
         .map(|chunk| chunk.iter().map(|&x| u32::from(x >= floor)).sum::<u32>() as usize)
@@ -63,6 +74,7 @@ pub(super) fn count_at_least(row: &[f32], floor: f32) -> usize {
 
 /// Calls `visit(index of its first, chunk)` for the chunks that have a value of at least `floor`.
 /// Few tokens are likely: most chunks have none, and their maximum costs little.
+#[inline(always)]
 pub(super) fn for_each_chunk_reaching<'a>(
     row: &'a [f32],
     floor: f32,
@@ -76,11 +88,16 @@ pub(super) fn for_each_chunk_reaching<'a>(
 }
 
 /// k-th largest value, counted with multiplicity; -inf when fewer than `k` are above it.
-/// `buffer` holds at most 2k candidates at a time: one pass, amortised linear time.
+/// `buffer` holds at most 2k candidates or as many chunks: two passes, amortised linear time.
+#[inline(always)]
 pub(super) fn kth_largest(values: &[f32], k: usize, buffer: &mut Vec<f32>) -> f32 {
     assert!(k > 0, "the 0-th largest value does not exist");
     let capacity = (2 * k).max(CHUNK).min(values.len());
-    let mut floor = f32::NEG_INFINITY;
+    // At least k values are no less than the k-th largest of the chunks' maxima, and hardly more.
+    buffer.clear();
+    buffer.extend(values.chunks(CHUNK).map(chunk_max));
+    let mut floor =
+        if buffer.len() < k { f32::NEG_INFINITY } else { keep_largest(buffer, k).next_down() };
     buffer.clear();
     for chunk in values.chunks(CHUNK) {
         if chunk_max(chunk) <= floor {
@@ -131,7 +148,7 @@ const TAYLOR: [f64; 12] = [
 /// e^(value - max), the unnormalized probability of a token; 0 for a masked one (-inf).
 /// Own arithmetic rather than the C library's `exp`: it vectorizes, and gives the same bits on
 /// every machine.
-#[inline]
+#[inline(always)]
 pub(super) fn weight(value: f32, max: f32) -> f64 {
     let exponent = f64::from(value) - f64::from(max);
     let clamped = if exponent > LEAST_EXPONENT { exponent } else { LEAST_EXPONENT };
@@ -144,6 +161,7 @@ pub(super) fn weight(value: f32, max: f32) -> f64 {
 }
 
 /// Sum of the weights: lane i adds the values i, i + 8, i + 16, ... in turn.
+#[inline(always)]
 pub(super) fn sum_weights(values: &[f32], max: f32) -> f64 {
     let mut lanes = [0.0; SUM_LANES];
     let (body, rest) = values.as_chunks::<SUM_LANES>();
@@ -196,5 +214,24 @@ mod tests {
         assert_eq!(got, [5.0, 5.0, 3.0, 1.0, f32::NEG_INFINITY]);
         let rising: Vec<f32> = (0..5000).map(|i| i as f32).collect();
         assert_eq!(kth_largest(&rising, 40, &mut buffer), 4960.0);
+    }
+
+    #[test]
+    fn sampler_kth_largest_equals_sorting() {
+        let mut state = 1u32;
+        let mut random = |values: u32| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) % values
+        };
+        let mut buffer = Vec::new();
+        for (len, num_values) in [(300, 7), (5000, 100_000), (5000, 40), (20_000, 1_000_000)] {
+            let row: Vec<f32> = (0..len).map(|_| random(num_values) as f32 - 50.0).collect();
+            let mut sorted = row.clone();
+            sorted.sort_unstable_by(|a, b| b.total_cmp(a));
+            // Fewer than the chunks, as many, more; up to the whole row.
+            for k in [1, 2, 19, 20, 21, 40, 100, 299, len] {
+                assert_eq!(kth_largest(&row, k, &mut buffer), sorted[k - 1], "{k} of {len}");
+            }
+        }
     }
 }

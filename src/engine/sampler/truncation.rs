@@ -8,6 +8,8 @@ use super::reduce::{for_each_chunk_reaching, kth_largest, weight};
 /// whose weights of at most e^-32 hardly ever decide.
 const BUCKETS: usize = 1024;
 const BUCKETS_PER_NAT: f32 = 32.0;
+/// Values that are looked at together for one that is kept.
+const GROUP: usize = 16;
 
 /// The tokens that may be drawn, by ascending token id.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +90,7 @@ impl Cut {
 
 /// min-p, then top-k among those, then top-p with probabilities renormalized over those.
 /// `logits` were divided by the temperature; `max` is their finite maximum.
+#[inline(always)]
 pub(super) fn truncate<'a>(
     logits: &'a [f32],
     max: f32,
@@ -132,19 +135,25 @@ fn min_p_floor(max: f32, min_p: f32) -> f32 {
 }
 
 /// Copies out what the cut keeps, by ascending id.
+#[inline(always)]
 fn collect(logits: &[f32], cut: Cut, values: &mut Vec<f32>, ids: &mut Vec<u32>) {
     values.clear();
     ids.clear();
     for_each_chunk_reaching(logits, cut.value, |start, chunk| {
-        // Every value is written and the dropped ones overwritten: near the cut, a branch would be
-        // mispredicted at every other token.
         let mut kept = values.len();
         values.resize(kept + chunk.len(), 0.0);
         ids.resize(kept + chunk.len(), 0);
-        for (offset, &value) in chunk.iter().enumerate() {
-            let id = (start + offset) as u32;
-            (values[kept], ids[kept]) = (value, id);
-            kept += usize::from(cut.keeps(value, id));
+        for (number, group) in chunk.chunks(GROUP).enumerate() {
+            if !group.iter().fold(false, |any, &value| any | (value >= cut.value)) {
+                continue;
+            }
+            // Every value is written and the dropped ones overwritten: near the cut, a branch would
+            // be mispredicted at every other token.
+            for (offset, &value) in group.iter().enumerate() {
+                let id = (start + number * GROUP + offset) as u32;
+                (values[kept], ids[kept]) = (value, id);
+                kept += usize::from(cut.keeps(value, id));
+            }
         }
         values.truncate(kept);
         ids.truncate(kept);
@@ -152,6 +161,7 @@ fn collect(logits: &[f32], cut: Cut, values: &mut Vec<f32>, ids: &mut Vec<u32>) 
 }
 
 /// Drops from the survivors what the cut, in terms of their indices, does not keep.
+#[inline(always)]
 fn retain(cut: Cut, values: &mut Vec<f32>, ids: &mut Vec<u32>) {
     let mut kept = 0;
     for index in 0..values.len() {
@@ -169,6 +179,7 @@ fn retain(cut: Cut, values: &mut Vec<f32>, ids: &mut Vec<u32>) {
 /// never the last. Seen from above, a token stays when the mass of all before it is < p. Masses of
 /// narrow ranges of logits tell in which range that happens; only its tokens are sorted. Of equal
 /// logits the higher index goes first (vLLM leaves their order to an unstable sort).
+#[inline(always)]
 fn top_p_cut(
     values: &[f32],
     max: f32,
@@ -208,6 +219,7 @@ fn top_p_cut(
 }
 
 /// (BUCKETS) sum of the weights in each bucket, by ascending index.
+#[inline(always)]
 fn add_bucket_masses(values: &[f32], max: f32, bucket_masses: &mut Vec<f64>) {
     bucket_masses.clear();
     bucket_masses.resize(BUCKETS, 0.0);
@@ -226,7 +238,7 @@ fn add_bucket_masses(values: &[f32], max: f32, bucket_masses: &mut Vec<f64>) {
 }
 
 /// Range of logits that a value is in: 0 at the maximum, never less for a smaller value.
-#[inline]
+#[inline(always)]
 fn bucket(value: f32, max: f32) -> usize {
     let depth = (max - value) * BUCKETS_PER_NAT;
     let last = (BUCKETS - 1) as f32;

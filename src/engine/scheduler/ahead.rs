@@ -45,7 +45,7 @@ impl Scheduler {
         row_of: impl Fn(usize) -> usize,
     ) -> Option<Ahead> {
         assert!(self.in_step, "schedule_ahead without schedule");
-        let may_admit = !self.waiting.is_empty() && self.running.len() < self.config.max_num_seqs;
+        let may_admit = self.waiting.len() > 0 && self.running.len() < self.config.max_num_seqs;
         let all_sample = current.seqs.iter().all(|entry| {
             entry.samples && entry.num_prompt_logits == 0 && is_plain(self.seq(entry.slot))
         });

@@ -1,9 +1,15 @@
 //! `schedule`: the decisions of a step. Running sequences first, in order of admission; then, if
-//! nobody was preempted, waiting ones, as long as the token budget, the slots and the blocks last.
+//! nobody was preempted, waiting ones (`look_ahead.rs` says which), as long as the token budget,
+//! the slots and the blocks last.
 
 use super::super::completion::Finish;
 use super::super::request::{RequestError, RequestStatus};
+use super::look_ahead::Room;
 use super::{Scheduled, ScheduledSeq, Scheduler};
+
+/// Output tokens that a sequence has room for when it is admitted, so that steps allocate nothing.
+/// `max_tokens` may be the whole context, of which little is used.
+const MAX_RESERVED_TOKENS: usize = 1024;
 
 /// A step while it is put together: what it holds, and what may still be added.
 struct Step {
@@ -19,11 +25,11 @@ impl Scheduler {
     /// oldest running one gets all blocks in the end, and fails if those are too few.
     pub fn schedule(&mut self) -> Scheduled {
         assert!(!std::mem::replace(&mut self.in_step, true), "schedule without update");
+        let mut scheduled = std::mem::take(&mut self.spare);
+        scheduled.seqs.clear();
+        scheduled.num_tokens = 0;
         let mut step = Step {
-            scheduled: Scheduled {
-                seqs: Vec::with_capacity(self.running.len().max(16)),
-                num_tokens: 0,
-            },
+            scheduled,
             token_budget: self.config.max_num_batched_tokens,
             prompt_logits_budget: self.config.max_num_prompt_logits,
         };
@@ -64,10 +70,18 @@ impl Scheduler {
     }
 
     fn schedule_waiting(&mut self, step: &mut Step) {
+        let of_running = self.running.iter().map(|&slot| self.max_blocks(&self.seq(slot).request));
+        let mut num_running_blocks: usize = of_running.sum();
         while step.token_budget > 0 && self.running.len() < self.config.max_num_seqs {
-            let Some(&slot) = self.waiting.front() else { return };
+            let room = Room {
+                num_seqs: self.config.max_num_seqs - self.running.len(),
+                num_blocks: self.block_pool.num_blocks().saturating_sub(num_running_blocks),
+            };
+            let seq = |slot: usize| self.seqs[slot].as_ref().expect("the slot is taken");
+            let Some(place) = self.waiting.choose(&self.block_pool, room, seq) else { return };
+            let slot = self.waiting.slot(place);
             if self.num_blocks_needed(slot) > self.block_pool.num_blocks() {
-                self.waiting.pop_front();
+                self.waiting.remove(place);
                 self.finish(slot, self.kv_cache_too_small(slot));
                 continue;
             }
@@ -75,8 +89,9 @@ impl Scheduler {
             if (wants_prompt_logits && step.prompt_logits_budget == 0) || !self.admit(slot) {
                 return;
             }
-            self.waiting.pop_front();
+            self.waiting.remove(place);
             self.running.push(slot);
+            num_running_blocks += self.max_blocks(&self.seq(slot).request);
             let num_new_tokens = self.num_new_tokens(slot, step);
             self.add_to_step(slot, num_new_tokens, step);
         }
@@ -87,6 +102,7 @@ impl Scheduler {
     /// begun preempts nobody, and no younger one takes the blocks that it still needs.
     fn admit(&mut self, slot: usize) -> bool {
         let num_needed = self.num_blocks_needed(slot);
+        let max_output_tokens = self.max_output_tokens(&self.seq(slot).request);
         let seq = self.seqs[slot].as_mut().expect("the slot is taken");
         let max_cached_tokens = seq.max_cached_tokens();
         let hits = &mut self.prefix_hits;
@@ -97,6 +113,7 @@ impl Scheduler {
             return false;
         }
         seq.status = RequestStatus::Running;
+        seq.reserve(max_output_tokens.min(MAX_RESERVED_TOKENS), self.block_pool.block_size());
         seq.last_serial = last_serial;
         seq.num_registered_blocks = hits.len();
         seq.num_computed_tokens = hits.len() * self.block_pool.block_size();
@@ -128,7 +145,7 @@ impl Scheduler {
         let seq = self.seqs[slot].as_mut().expect("the slot is taken");
         self.block_pool.free(&seq.block_table);
         seq.preempt();
-        self.waiting.push_front(slot);
+        self.waiting.push_preempted(slot);
         self.stats.num_preemptions += 1;
     }
 

@@ -1,5 +1,7 @@
 //! Targeted tests of single decisions. The whole is tested by `tests/simulation`.
 
+mod look_ahead;
+
 use std::sync::Arc;
 
 use super::*;
@@ -8,9 +10,15 @@ use crate::engine::request::{
     FinishReason, NumLogprobs, RowKey, SamplingParams, StopIds, StopReason, TokenLogprob,
 };
 
-/// (max_num_seqs, max_num_batched_tokens, num_blocks); blocks of 4 tokens, contexts of 64.
+/// (max_num_seqs, max_num_batched_tokens, num_blocks); blocks of 4 tokens, contexts of 64; first
+/// come, first served.
 fn scheduler(max_num_seqs: usize, max_num_batched_tokens: usize, num_blocks: usize) -> Scheduler {
-    let config = SchedulerConfig { max_num_seqs, max_num_batched_tokens, max_num_prompt_logits: 4 };
+    let config = SchedulerConfig {
+        max_num_seqs,
+        max_num_batched_tokens,
+        max_num_prompt_logits: 4,
+        look_ahead: Some(0),
+    };
     let cache = CacheConfig { block_size: 4, ..CacheConfig::default() };
     Scheduler::new(&config, &cache, num_blocks, 64, 0, None)
 }
@@ -45,7 +53,7 @@ fn end_step(scheduler: &mut Scheduler, step: &Scheduled, token_id: u32) -> Vec<R
             RowResult::Sampled { token_id, logprobs }
         }
     };
-    let results: Vec<_> = scheduler.row_tasks(step).iter().map(result).collect();
+    let results: Vec<_> = scheduler.row_tasks(step).map(|task| result(&task)).collect();
     assert_eq!(results.len(), batch.logits_indices.len());
     let outputs = scheduler.update(step, results);
     scheduler.assert_consistent();
@@ -109,9 +117,9 @@ fn the_youngest_is_preempted_and_is_first_to_come_back() {
     let step = s.schedule();
     assert_eq!(who(&s, &step), [(1, 1), (2, 1)]);
     assert_eq!(s.stats().num_preemptions, 1);
-    assert_eq!(s.seq(s.waiting[0]).request.request_id, 3);
-    assert_eq!(s.seq(s.waiting[0]).status, RequestStatus::Preempted);
-    assert_eq!(s.seq(s.waiting[0]).token_ids.len(), 9, "its token is kept");
+    assert_eq!(s.seq(s.waiting.slot(0)).request.request_id, 3);
+    assert_eq!(s.seq(s.waiting.slot(0)).status, RequestStatus::Preempted);
+    assert_eq!(s.seq(s.waiting.slot(0)).token_ids.len(), 9, "its token is kept");
     end_step(&mut s, &step, 5);
     let outputs: Vec<_> = (0..4)
         .flat_map(|_| if s.has_unfinished_requests() { run(&mut s, 5) } else { Vec::new() })
