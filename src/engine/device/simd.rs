@@ -17,7 +17,7 @@ use crate::engine::config::DType;
 pub enum Isa {
     /// AVX-512 F, BW, DQ, VL, and what AVX2 needs: 16 lanes.
     Avx512,
-    /// The same, with bf16 weights by `vdpbf16ps`, which rounds the inputs of linear layers to bf16.
+    /// The same, with bf16 weights by `vdpbf16ps`: the inputs of linear layers are rounded to bf16.
     Avx512Bf16,
     /// AVX2, FMA, F16C: 8 lanes.
     Avx2,

@@ -1,9 +1,9 @@
 //! A pool that runs one parallel region at a time: workers spin briefly between regions, then park.
 //!
 //! Every thread has its own range of a region's items, so that neighbours share a core's cache; who
-//! is done takes items from the end of another's range. A region is closed by its caller when no item is left and every worker that entered has left, so
-//! a worker that wakes late costs nothing: on a busy machine the caller never waits for a sleeping
-//! thread.
+//! is done takes items from the end of another's range. A region is closed by its caller when no
+//! item is left and every worker that entered has left, so a worker that wakes late costs nothing:
+//! on a busy machine the caller never waits for a sleeping thread.
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -130,7 +130,8 @@ impl ThreadPool {
 
     /// Runs `item(thread, index)` for every index below `num_items`; returns when all are done.
     /// Every thread takes its share of the items in ascending order; `thread` is below
-    /// `num_threads()` and no two calls with one `thread` overlap, so it may index per-thread scratch.
+    /// `num_threads()` and no two calls with one `thread` overlap, so it may index per-thread
+    /// scratch.
     ///
     /// # Panics
     /// An item panicked, a region is open already (called from inside an item), or there are 2^32

@@ -46,8 +46,8 @@ fn gpu_row_block(width: usize, per_thread: usize) -> u32 {
 /// Elements of one work item of an elementwise op: a few microseconds.
 const ITEM_ELEMENTS: usize = 16 * 1024;
 
-/// Runs `rows(start, end)` over even chunks of `num_rows` rows of `width` elements, equally many for
-/// each thread; less than half an item is one chunk, since waking a thread would take longer.
+/// Runs `rows(start, end)` over even chunks of `num_rows` rows of `width` elements, equally many
+/// for each thread; less than half an item is one chunk, since waking a thread would take longer.
 fn for_row_chunks(
     pool: &ThreadPool,
     num_rows: usize,

@@ -1,9 +1,9 @@
 //! The CPU's matrix products: rows by a panel, whether of weights or of a KV cache.
 //!
 //! The rows are cut into tiles that fit the registers. A panel of halves is widened once, by the
-//! first tile, for all others. In a tile every output has its own lane of one accumulator and k runs
-//! upward; a product that is continued takes up its sums from `out`, which is exact. So neither the
-//! number of rows, nor the tiles, nor where k is cut changes a bit.
+//! first tile, for all others. In a tile every output has its own lane of one accumulator and k
+//! runs upward; a product that is continued takes up its sums from `out`, which is exact. So
+//! neither the number of rows, nor the tiles, nor where k is cut changes a bit.
 
 pub mod panel;
 mod tile;

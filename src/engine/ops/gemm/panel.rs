@@ -13,8 +13,8 @@ pub trait PanelElement: Element {
     /// Where in its panel the weight of input `k` and output `lane` is.
     fn index(k: usize, lane: usize, width: usize) -> usize;
 
-    /// The weights of the first input of a pair, widened, of a panel of C vectors; where the elements
-    /// are f32, of any input.
+    /// The weights of the first input of a pair, widened, of a panel of C vectors; where the
+    /// elements are f32, of any input.
     ///
     /// # Safety
     /// `pair` is readable for C * `V::LANES` elements, of halves for twice as many; the CPU has the

@@ -120,11 +120,13 @@ struct Tile<'a, E, const MR: usize, const C: usize, const KEEPS: bool> {
 impl<E: PanelElement, const MR: usize, const C: usize, const KEEPS: bool> Kernel
     for Tile<'_, E, MR, C, KEEPS>
 {
+    /// # Safety
+    /// As `Kernel::run`; the arguments are as `run_wide` and `run_widening` ask for.
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let args = self.args;
         let (first, end) = args.inputs;
-        // SAFETY: the promise of `run_wide` and `run_widening`.
+        // SAFETY: as above.
         unsafe {
             let mut sums = [[V::splat(0.0); C]; MR];
             if !args.is_first {

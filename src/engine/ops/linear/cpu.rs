@@ -1,5 +1,5 @@
-//! linear on the CPU: blocks of rows by groups of panels, in blocks of k. A block's rows stay in the
-//! L2 cache while the panels stream by.
+//! linear on the CPU: blocks of rows by groups of panels, in blocks of k. A block's rows stay in
+//! the L2 cache while the panels stream by.
 
 use crate::engine::device::Cpu;
 use crate::engine::device::simd::Isa;
@@ -11,9 +11,6 @@ use crate::engine::ops::gemm::{
 
 /// Rows of a block: with 1024 inputs they are 590 kB, within a core's L2 cache beside a panel.
 pub(super) const BLOCK_ROWS: usize = 144;
-
-/// Rows that a thread has to itself at least.
-const THREAD_ROWS: usize = 32;
 
 /// Panels that share a block of k of the rows while it is in the cache.
 const MAX_GROUP_PANELS: usize = 8;
@@ -44,7 +41,7 @@ pub(super) fn linear<E: PanelElement>(
 ) {
     let num_rows = shape.num_rows;
     let num_panels = shape.n.div_ceil(2 * cpu.isa.num_lanes());
-    let num_blocks = num_row_blocks(cpu, num_rows);
+    let num_blocks = num_rows.div_ceil(BLOCK_ROWS);
     let block_k = block_k(shape.k);
     let macs = num_rows.div_ceil(num_blocks) * shape.k * 2 * cpu.isa.num_lanes();
     let wanted = match shape.k > MAX_INPUTS {
@@ -67,15 +64,6 @@ pub(super) fn linear<E: PanelElement>(
 /// Inputs of a block of k; even, so that pairs are never split.
 fn block_k(k: usize) -> usize {
     k.div_ceil(k.div_ceil(MAX_INPUTS)).next_multiple_of(2)
-}
-
-/// Blocks of rows. Threads get rows of their own as long as these are enough to share the widening
-/// of a panel: what one op writes is then in the cache of the core that reads it in the next.
-pub(super) fn num_row_blocks(cpu: &Cpu, num_rows: usize) -> usize {
-    let num_threads = cpu.pool.num_threads();
-    let shares_rows = |parts: &usize| num_threads.is_multiple_of(*parts);
-    let parts = (1..=num_rows / THREAD_ROWS).rev().find(shares_rows).unwrap_or(1);
-    num_rows.div_ceil(BLOCK_ROWS).next_multiple_of(parts)
 }
 
 /// Panels of a work item, about `wanted`, such that all threads get equally many.

@@ -12,7 +12,7 @@ use crate::engine::device::simd::Isa;
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::ops::gemm::{MAX_PANEL_WIDTH, Prefetch, even_tile, next_panel};
 
-use super::cpu::{BLOCK_ROWS, ITEM_MACS, Shape, group_panels, num_row_blocks};
+use super::cpu::{BLOCK_ROWS, ITEM_MACS, Shape, group_panels};
 
 /// Which instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ pub(super) fn linear(
     let Shape { num_rows, n, k } = shape;
     let width = weights.kernel.panel_width();
     let num_panels = n.div_ceil(width);
-    let num_blocks = num_row_blocks(cpu, num_rows);
+    let num_blocks = num_rows.div_ceil(BLOCK_ROWS);
     // Dot products are two to four times as fast as multiply-adds.
     let wanted = 4 * ITEM_MACS / (num_rows.div_ceil(num_blocks) * k * width).max(1);
     let group = group_panels(cpu, (num_blocks, num_panels), wanted);
