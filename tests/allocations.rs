@@ -52,7 +52,7 @@ fn config() -> EngineConfig {
         },
         cache: CacheConfig { num_blocks: Some(512), ..CacheConfig::default() },
         // With more it is chance which thread meets the first row of a kind, and grows its buffers.
-        parallel: ParallelConfig { num_threads: Some(1) },
+        parallel: ParallelConfig { num_threads: Some(1), ..ParallelConfig::default() },
         ..EngineConfig::default()
     }
 }

@@ -10,7 +10,7 @@ use super::args::{
     OutputFormatArg, OverflowArg, RunArgs, SamplingArgs,
 };
 use super::batch_line::BatchLines;
-use super::device::device_config;
+use super::device::{cpu_isa, device_config};
 use super::error::CliError;
 use super::output::Detail;
 use super::overrides::DEFAULT_MAX_TOKENS;
@@ -210,7 +210,8 @@ fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
         memory_share: args.engine.gpu_memory_utilization,
     };
     let model = model_config(args)?;
-    let parallel = ParallelConfig { num_threads: threads };
+    let isa = args.engine.cpu_isa.map(cpu_isa);
+    let parallel = ParallelConfig { num_threads: threads, isa };
     Ok(EngineConfig { model, cache, scheduler, parallel, device: device_config(&args.engine) })
 }
 

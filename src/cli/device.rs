@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::args::{DeviceArg, EngineArgs, QuantizationArg};
-use crate::engine::config::{DeviceConfig, DeviceKind, Quantization};
+use super::args::{CpuIsaArg, DeviceArg, EngineArgs, QuantizationArg};
+use crate::engine::config::{DeviceConfig, DeviceKind, Isa, Quantization};
 
 /// Resolves the flags and the variables that say where CUDA's libraries are.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads CUDA's variables")]
@@ -33,6 +33,16 @@ fn resolve(args: &EngineArgs, variable: &dyn Fn(&str) -> Option<OsString>) -> De
             QuantizationArg::Fp8 => Quantization::Fp8,
             QuantizationArg::Int8 => Quantization::Int8,
         }),
+    }
+}
+
+/// Instructions, in the engine's terms.
+pub fn cpu_isa(isa: CpuIsaArg) -> Isa {
+    match isa {
+        CpuIsaArg::Avx512 => Isa::Avx512,
+        CpuIsaArg::Avx512Bf16 => Isa::Avx512Bf16,
+        CpuIsaArg::Avx2 => Isa::Avx2,
+        CpuIsaArg::Portable => Isa::Portable,
     }
 }
 

@@ -242,11 +242,26 @@ pub struct DeviceConfig {
     pub quantization: Option<Quantization>,
 }
 
-/// Threads of the CPU device.
+/// Instruction set of the CPU kernels. Results are equal within one set, not across sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    /// AVX-512 F, BW, DQ, VL, and what AVX2 needs: 16 lanes.
+    Avx512,
+    /// The same, with bf16 weights by `vdpbf16ps`: the inputs of linear layers are rounded to bf16.
+    Avx512Bf16,
+    /// AVX2, FMA, F16C: 8 lanes.
+    Avx2,
+    /// Any CPU: arrays of 8, no fused multiply-add.
+    Portable,
+}
+
+/// Threads of the CPU device, and their instructions.
 #[derive(Clone, Debug, Default)]
 pub struct ParallelConfig {
     /// None: one thread per physical core.
     pub num_threads: Option<usize>,
+    /// None: the fastest that the CPU has.
+    pub isa: Option<Isa>,
 }
 
 /// Everything the engine needs to know, resolved; passed by reference everywhere.

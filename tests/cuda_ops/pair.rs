@@ -34,7 +34,7 @@ impl Pair {
     pub fn open(dtype: DType, seed: u64, quantization: Option<Quantization>) -> Option<Self> {
         let device = DeviceConfig { quantization, ..gpu::device(seed)? };
         // Tests run side by side: more threads would only wait for each other.
-        let parallel = ParallelConfig { num_threads: Some(1) };
+        let parallel = ParallelConfig { num_threads: Some(1), ..ParallelConfig::default() };
         let config = EngineConfig { device, parallel, ..EngineConfig::default() };
         let (gpu, _) = open(&config, dtype, 64).expect("a device for tests");
         Some(Self { gpu, cpu: Device::cpu(Some(1)), dtype })

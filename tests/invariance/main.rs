@@ -109,6 +109,62 @@ fn the_demo_model_gives_the_same_bytes_however_it_is_run() {
     check("demo");
 }
 
+/// Kernels that are not this machine's choice, and ways to run them.
+const KERNELS: &[&str] = &[
+    "--cpu-isa avx512",
+    "--cpu-isa avx512-bf16",
+    "--cpu-isa avx2",
+    "--cpu-isa portable",
+    "--quantization int8",
+    "--quantization int8 --cpu-isa avx2",
+    "--quantization int8 --cpu-isa portable",
+];
+const KERNEL_VARIANTS: &[&str] = &[
+    "--max-num-seqs 1",
+    "--max-num-seqs 7 --max-num-batched-tokens 16",
+    "--block-size 16 --num-gpu-blocks-override 24",
+    "--threads 1 --no-enable-prefix-caching",
+];
+
+#[test]
+fn every_set_of_kernels_gives_the_same_bytes_however_it_is_run() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("in.jsonl");
+    std::fs::write(&input, rows::jsonl()).unwrap();
+    let model = root.join("testdata/demo");
+    for kernels in KERNELS {
+        let flags = format!("--device cpu --dtype bfloat16 {kernels}");
+        let isa = kernels.split(' ').skip_while(|word| *word != "--cpu-isa").nth(1);
+        if isa.is_some_and(|isa| !has_isa(isa)) {
+            println!("SKIP {kernels}: this CPU does not have it");
+            continue;
+        }
+        let baseline = run(&model, &input, folder.path(), &flags);
+        for variant in KERNEL_VARIANTS {
+            let other = run(&model, &input, folder.path(), &format!("{flags} {variant}"));
+            assert!(
+                other.output == baseline.output,
+                "{} {kernels} {variant} changed a row:\n{}",
+                model.display(),
+                first_difference(&baseline.output, &other.output)
+            );
+        }
+    }
+}
+
+/// Whether this CPU has it, as the system says.
+fn has_isa(isa: &str) -> bool {
+    let flags: &[&str] = match isa {
+        "avx512" => &["avx512f", "avx512bw", "avx512dq", "avx512vl"],
+        "avx512-bf16" => &["avx512_bf16", "avx512vl"],
+        "avx2" => &["avx2", "fma", "f16c"],
+        _ => &[],
+    };
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    flags.iter().all(|flag| cpu.split_whitespace().any(|word| word == *flag))
+}
+
 #[test]
 fn sliding_windows_and_head_norms_give_the_same_bytes_however_they_are_run() {
     check("golden/gemma3");

@@ -47,6 +47,10 @@ pub struct EngineArgs {
     /// Threads that compute [default: one per physical core]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub threads: Option<usize>,
+    /// Instructions of the CPU's kernels; machines give equal bytes with equal ones [default: the
+    /// fastest that the CPU has]
+    #[arg(long, value_name = "ISA", hide_short_help = true)]
+    pub cpu_isa: Option<CpuIsaArg>,
     /// Most rows computed at once [default: 256]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub max_num_seqs: Option<usize>,
@@ -123,6 +127,20 @@ pub enum QuantizationArg {
     Fp8,
     /// The same with 8-bit integers, on the CPU
     Int8,
+}
+
+/// `--cpu-isa`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum CpuIsaArg {
+    /// AVX-512
+    Avx512,
+    /// AVX-512, and bf16 weights by its dot products
+    #[value(name = "avx512-bf16")]
+    Avx512Bf16,
+    /// AVX2 with FMA
+    Avx2,
+    /// What any CPU has
+    Portable,
 }
 
 /// `--kv-cache-dtype`.

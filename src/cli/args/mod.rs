@@ -17,7 +17,8 @@ pub use bench::{BenchArgs, ModeArg, ResultArgs, WorkloadArgs};
 pub use check::{CheckArgs, DEFAULT_MAX_ERRORS};
 pub use diff::DiffArgs;
 pub use engine::{
-    DTypeArg, DeviceArg, EngineArgs, KvCacheDTypeArg, LoadFormatArg, ModelArgs, QuantizationArg,
+    CpuIsaArg, DTypeArg, DeviceArg, EngineArgs, KvCacheDTypeArg, LoadFormatArg, ModelArgs,
+    QuantizationArg,
 };
 pub use input::{BadRowArg, FormatArg, InputArgs, OverflowArg};
 pub use merge::MergeArgs;

@@ -1,6 +1,8 @@
 //! From a configuration to a device; the kernels' sources.
 
 use super::cuda::{Compiler, CudaDriver, Driver, HostDriver, SearchHints};
+use super::simd::Isa;
+use super::thread_pool::num_physical_cores;
 use super::{Device, Gpu, GpuConfig};
 use crate::engine::EngineError;
 use crate::engine::config::{
@@ -51,10 +53,6 @@ pub fn open(
 ) -> Result<(Device, Option<String>), EngineError> {
     let device = &config.device;
     let int8 = device.quantization == Some(Quantization::Int8);
-    let cpu = || match int8 {
-        true => Device::cpu(config.parallel.num_threads).with_int8(),
-        false => Device::cpu(config.parallel.num_threads),
-    };
     let probe = |ordinal| check_head_dim(dtype, head_dim).and_then(|()| probe(device, ordinal));
     let narrow_cache = config.cache.kv_cache_dtype == KvCacheDType::Fp8;
     let refused = |why: String| {
@@ -73,7 +71,7 @@ pub fn open(
         ));
     }
     match &device.kind {
-        DeviceKind::Cpu | DeviceKind::Auto if int8 => Ok((cpu(), None)),
+        DeviceKind::Cpu | DeviceKind::Auto if int8 => Ok((cpu(config)?, None)),
         DeviceKind::Cuda(_) | DeviceKind::CudaShim { .. } if int8 => Err(EngineError::Config(
             "--quantization int8 is for the CPU; give fp8 on a GPU, or --device cpu".to_owned(),
         )),
@@ -81,11 +79,11 @@ pub fn open(
             "--quantization fp8 needs an NVIDIA GPU; give int8 on the CPU, or leave it out"
                 .to_owned(),
         )),
-        DeviceKind::Cpu => Ok((cpu(), None)),
+        DeviceKind::Cpu => Ok((cpu(config)?, None)),
         DeviceKind::Auto => match probe(0) {
             Ok(driver) => Ok((gpu(config, dtype, driver)?, None)),
             Err(why) if device.quantization.is_some() || narrow_cache => Err(refused(why)),
-            Err(why) => Ok((cpu(), Some(format!("running on the CPU: {why}")))),
+            Err(why) => Ok((cpu(config)?, Some(format!("running on the CPU: {why}")))),
         },
         DeviceKind::Cuda(ordinal) => {
             let driver = probe(*ordinal).map_err(refused)?;
@@ -97,6 +95,25 @@ pub fn open(
             Ok((gpu(config, dtype, Driver::Host(driver))?, None))
         }
     }
+}
+
+/// The CPU, with the instructions and the narrowing that were asked for.
+fn cpu(config: &EngineConfig) -> Result<Device, EngineError> {
+    let isa = config.parallel.isa.unwrap_or_else(Isa::detect);
+    if !isa.is_available() {
+        let names: Vec<_> = Isa::all_available().into_iter().map(Isa::name).collect();
+        return Err(EngineError::Config(format!(
+            "--cpu-isa {}: this CPU does not have it; it has {}",
+            isa.name(),
+            names.join(", ")
+        )));
+    }
+    let num_threads = config.parallel.num_threads;
+    let device = Device::cpu_with_isa(num_threads.unwrap_or_else(num_physical_cores), isa);
+    Ok(match config.device.quantization {
+        Some(Quantization::Int8) => device.with_int8(),
+        _ => device,
+    })
 }
 
 /// The GPU's attention takes heads in steps of a tensor core's tile, or of a vector in float32.

@@ -11,19 +11,7 @@ use half::{bf16, f16};
 
 use super::pages::Bits;
 use crate::engine::config::DType;
-
-/// Instruction set of the CPU kernels. Results are equal within one set, not across sets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Isa {
-    /// AVX-512 F, BW, DQ, VL, and what AVX2 needs: 16 lanes.
-    Avx512,
-    /// The same, with bf16 weights by `vdpbf16ps`: the inputs of linear layers are rounded to bf16.
-    Avx512Bf16,
-    /// AVX2, FMA, F16C: 8 lanes.
-    Avx2,
-    /// Any CPU: arrays of 8, no fused multiply-add.
-    Portable,
-}
+pub use crate::engine::config::Isa;
 
 impl Isa {
     /// The fastest that this machine has. `vdpbf16ps` runs at twice the rate of multiply-adds on

@@ -86,10 +86,10 @@ pub(super) fn load(
         loader.linear(&[(format!("{prefix}embed_tokens"), vocab)], embed_dim, false)?;
     let lm_head = match spec.tie_word_embeddings {
         // The table is looked up in full precision.
-        true => embed_tokens.int8_copy(device),
+        true => embed_tokens.int8_copy(device)?,
         false => {
             let head = loader.linear(&[("lm_head".to_owned(), vocab)], embed_dim, false)?;
-            Some(head.int8_copy(device).unwrap_or(head))
+            Some(head.int8_copy(device)?.unwrap_or(head))
         }
     };
     let weights = DecoderWeights {

@@ -45,7 +45,10 @@ pub(in crate::engine) fn random_block_of(task: &SampleTask) -> ([u32; 4], [u32; 
 pub(super) fn draw(survivors: &Survivors, uniform: f64, block_sums: &mut Vec<f64>) -> u32 {
     let Survivors { values, max, .. } = *survivors;
     block_sums.clear();
-    block_sums.extend(values.chunks(BLOCK).map(|block| sum_weights(block, max)));
+    // A loop, no closure: closures may stay out of line, compiled for other vectors.
+    for block in values.chunks(BLOCK) {
+        block_sums.push(sum_weights(block, max));
+    }
     let target = uniform * block_sums.iter().sum::<f64>();
 
     // Only the block that holds the target is looked at token by token. Where rounding carries the

@@ -67,9 +67,11 @@ pub(super) fn divide(row: &mut [f32], divisor: f32) {
 /// Number of logits that are at least `floor`.
 #[inline(always)]
 pub(super) fn count_at_least(row: &[f32], floor: f32) -> usize {
-    row.chunks(CHUNK)
-        .map(|chunk| chunk.iter().map(|&x| u32::from(x >= floor)).sum::<u32>() as usize)
-        .sum()
+    let mut count = 0;
+    for chunk in row.chunks(CHUNK) {
+        count += chunk.iter().map(|&x| u32::from(x >= floor)).sum::<u32>() as usize;
+    }
+    count
 }
 
 /// Calls `visit(index of its first, chunk)` for the chunks that have a value of at least `floor`.
@@ -95,7 +97,9 @@ pub(super) fn kth_largest(values: &[f32], k: usize, buffer: &mut Vec<f32>) -> f3
     let capacity = (2 * k).max(CHUNK).min(values.len());
     // At least k values are no less than the k-th largest of the chunks' maxima, and hardly more.
     buffer.clear();
-    buffer.extend(values.chunks(CHUNK).map(chunk_max));
+    for chunk in values.chunks(CHUNK) {
+        buffer.push(chunk_max(chunk));
+    }
     let mut floor =
         if buffer.len() < k { f32::NEG_INFINITY } else { keep_largest(buffer, k).next_down() };
     buffer.clear();

@@ -77,7 +77,7 @@ impl<E: PanelElement> PanelProduct<E> {
     /// of them, `bias` for its width; `out` is readable and writable for its width in all rows, and
     /// nobody else touches these. This CPU has `isa`.
     pub unsafe fn run(self, isa: Isa, widened: &mut Widened) {
-        debug_assert!(self.inputs.0 <= 1 && self.inputs.1 <= MAX_INPUTS && isa.is_available());
+        assert!(self.inputs.0 <= 1 && self.inputs.1 <= MAX_INPUTS);
         let plan = TilePlan::new(isa, self.is_narrow, E::IS_WIDE, self.num_rows);
         let num_inputs = self.inputs.1.next_multiple_of(2);
         let (next, next_bytes) = self.next;

@@ -150,7 +150,7 @@ impl LinearWeight {
     /// The GPU's memory does not suffice, or its matrix units do not take such widths.
     pub fn quantize(mut self, device: &Device) -> Result<Self, EngineError> {
         let (Device::Cuda(gpu), Storage::Cuda(weight)) = (device, &mut self.storage) else {
-            return Ok(self.int8_copy(device).unwrap_or(self));
+            return Ok(self.int8_copy(device)?.unwrap_or(self));
         };
         if gpu.quantization() != Some(Quantization::Fp8) {
             return Ok(self);
@@ -167,19 +167,35 @@ impl LinearWeight {
     }
 
     /// The weights in int8, where the device narrows to that.
-    pub fn int8_copy(&self, device: &Device) -> Option<Self> {
-        let Device::Cpu(cpu) = device else { return None };
-        let Storage::Cpu(packed) = &self.storage else { return None };
-        if !cpu.int8 {
-            return None;
-        }
+    ///
+    /// # Errors
+    /// Sums over so many inputs would not fit 32 bits.
+    pub fn int8_copy(&self, device: &Device) -> Result<Option<Self>, EngineError> {
+        let (Device::Cpu(cpu), Storage::Cpu(packed)) = (device, &self.storage) else {
+            return Ok(None);
+        };
         let (n, k) = (self.n, self.k);
-        let copy_row = |row: usize, out: &mut [f32]| self.copy_row(row, out);
-        let int8 = narrow::Int8Panels::new(cpu, (n, k), &copy_row);
+        if !cpu.int8 {
+            return Ok(None);
+        }
+        if k > narrow::MAX_INT8_INPUTS {
+            return Err(EngineError::Config(format!(
+                "--quantization int8 takes layers of up to {} inputs; this model has one of {k}",
+                narrow::MAX_INT8_INPUTS
+            )));
+        }
+        let width = packed.panel_width;
+        let widen = |panel: usize, out: &mut [f32]| match &packed.panels {
+            Panels::Float32(panels) => pack::widen_panel(panels, panel, (k, width), out),
+            Panels::BFloat16(panels) => pack::widen_panel(panels, panel, (k, width), out),
+            Panels::Float16(panels) => pack::widen_panel(panels, panel, (k, width), out),
+            Panels::Int8(_) => unreachable!("layers are narrowed once"),
+        };
+        let int8 = narrow::Int8Panels::new(cpu, (n.div_ceil(width), width, k), &widen);
         let panel_width = int8.kernel.panel_width();
         let bias = packed.bias.as_ref().map(|bias| padded(bias[..n].to_vec(), panel_width));
         let packed = Packed { panel_width, panels: Panels::Int8(int8), bias };
-        Some(Self { n, k, storage: Storage::Cpu(packed) })
+        Ok(Some(Self { n, k, storage: Storage::Cpu(packed) }))
     }
 
     /// Makes the device ready to run this layer over up to `max_rows` rows, with outputs of this

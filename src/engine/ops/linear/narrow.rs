@@ -9,6 +9,10 @@ use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Cpu, NarrowInputs};
 use crate::engine::ops::for_row_chunks;
+use crate::engine::ops::gemm::MAX_PANEL_WIDTH;
+
+/// Most inputs of a layer: more products of 255 by 127 might not fit a sum of 32 bits.
+pub(super) const MAX_INT8_INPUTS: usize = 1 << 16;
 
 /// Largest int8 magnitude in use: -128 has no counterpart.
 const INT8_MAX: f32 = 127.0;
@@ -25,43 +29,34 @@ pub(super) struct Int8Panels {
 }
 
 impl Int8Panels {
-    /// Narrows n rows of k weights; `copy_row` gives one of them.
+    /// Narrows panels of `width` lanes of k weights. `widen` gives one of them as f32, (k, width).
     pub(super) fn new(
         cpu: &Cpu,
-        (n, k): (usize, usize),
-        copy_row: &(dyn Fn(usize, &mut [f32]) + Sync),
+        (num_panels, width, k): (usize, usize, usize),
+        widen: &(dyn Fn(usize, &mut [f32]) + Sync),
     ) -> Self {
         let kernel = DotKernel::int8(cpu.isa);
-        let width = kernel.panel_width();
-        let (num_panels, num_words) = (n.div_ceil(width), k.div_ceil(4));
+        let num_words = k.div_ceil(4);
         let mut words = Pages::zeroed_huge(num_panels * num_words * width);
         let mut scales = vec![0.0; num_panels * width];
         let mut initial = vec![0; num_panels * width];
         let shared =
             (SharedMut::new(&mut words), SharedMut::new(&mut scales), SharedMut::new(&mut initial));
         cpu.pool.run(num_panels, &|_, panel| {
+            // The rest of a last word is zero.
+            let mut values = vec![0.0; 4 * num_words * width];
+            widen(panel, &mut values[..k * width]);
             // SAFETY: each item writes its own panel.
-            let (words, scales, initial) = unsafe {
-                (
-                    shared.0.slice(panel * num_words * width, num_words * width),
-                    shared.1.slice(panel * width, width),
-                    shared.2.slice(panel * width, width),
-                )
-            };
-            let mut row = vec![0.0; 4 * num_words];
-            for lane in 0..width.min(n - panel * width) {
-                copy_row(panel * width + lane, &mut row[..k]);
-                let largest = row.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
-                let factor = if largest > 0.0 { INT8_MAX / largest } else { 0.0 };
-                scales[lane] = largest / INT8_MAX;
-                let mut sum = 0;
-                for (word, values) in row.chunks_exact(4).enumerate() {
-                    let bytes: [i8; 4] = std::array::from_fn(|i| int8(values[i] * factor));
-                    sum += bytes.into_iter().map(i32::from).sum::<i32>();
-                    words[word * width + lane] = u32::from_le_bytes(bytes.map(|byte| byte as u8));
+            let narrow = unsafe {
+                NarrowPanel {
+                    kernel,
+                    values: &values,
+                    words: shared.0.slice(panel * num_words * width, num_words * width),
+                    scales: shared.1.slice(panel * width, width),
+                    initial: shared.2.slice(panel * width, width),
                 }
-                initial[lane] = -kernel.input_offset() * sum;
-            }
+            };
+            dispatch(cpu.isa, narrow);
         });
         let initial = (kernel.input_offset() != 0).then_some(initial);
         Self { kernel, words, scales, initial }
@@ -73,10 +68,56 @@ impl Int8Panels {
     }
 }
 
-/// Nearest, ties to even; NaN is 0.
+/// One panel. Plain loops over its lanes: they are made vectors of for the instruction set.
+struct NarrowPanel<'a> {
+    kernel: DotKernel,
+    /// (inputs, lanes)
+    values: &'a [f32],
+    /// By panel of the kernel, which may be narrower: (words, lanes).
+    words: &'a mut [u32],
+    scales: &'a mut [f32],
+    initial: &'a mut [i32],
+}
+
+impl Kernel for NarrowPanel<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let Self { kernel, values, words, scales, initial } = self;
+        let width = scales.len();
+        let mut largest = [0.0f32; MAX_PANEL_WIDTH];
+        let largest = &mut largest[..width];
+        for row in values.chunks_exact(width) {
+            for (largest, value) in largest.iter_mut().zip(row) {
+                *largest = largest.max(value.abs());
+            }
+        }
+        let mut factors = [0.0f32; MAX_PANEL_WIDTH];
+        for lane in 0..width {
+            scales[lane] = largest[lane] / INT8_MAX;
+            factors[lane] = if largest[lane] > 0.0 { INT8_MAX / largest[lane] } else { 0.0 };
+        }
+        let panel_width = kernel.panel_width();
+        let num_words = words.len() / width;
+        for (word, rows) in values.chunks_exact(4 * width).enumerate() {
+            for lane in 0..width {
+                let byte = |row: usize| int8_bits(rows[row * width + lane] * factors[lane]) & 0xff;
+                let bytes = [byte(0), byte(1), byte(2), byte(3)];
+                initial[lane] -= kernel.input_offset()
+                    * bytes.map(|byte| i32::from(byte as i8)).iter().sum::<i32>();
+                let panel = lane / panel_width * panel_width * num_words;
+                words[panel + word * panel_width + lane % panel_width] =
+                    bytes[0] | bytes[1] << 8 | bytes[2] << 16 | bytes[3] << 24;
+            }
+        }
+    }
+}
+
+/// The nearest integer, ties to even, of a small number, in the low bits.
 #[inline(always)]
-fn int8(value: f32) -> i8 {
-    value.round_ties_even().clamp(-INT8_MAX, INT8_MAX) as i8
+fn int8_bits(value: f32) -> u32 {
+    // Above this one neighbours differ by 1.
+    const ROUND: f32 = 12_582_912.0;
+    (value + ROUND).to_bits()
 }
 
 /// x (num_rows, k) as words for a kernel; the rest of a last word is zero.
@@ -147,11 +188,7 @@ impl Kernel for Int8Row<'_> {
         let factor = if largest > 0.0 { INT8_MAX / largest } else { 0.0 };
         *scale = largest / INT8_MAX;
         let flip = kernel.input_offset() as u32 * 0x0101_0101;
-        let byte = |value: f32| {
-            // Adding this much leaves the nearest integer, ties to even, in the low bits.
-            const ROUND: f32 = 12_582_912.0;
-            (value * factor + ROUND).to_bits() & 0xff
-        };
+        let byte = |value: f32| int8_bits(value * factor) & 0xff;
         let quads = x.chunks_exact(4);
         let rest = quads.remainder();
         for (word, quad) in words.iter_mut().zip(quads) {

@@ -174,6 +174,22 @@ fn locate<'a, 'b>(parts: &'b [SourceMatrix<'a>], mut row: usize) -> (&'b SourceM
     unreachable!("row {row} is past the last part")
 }
 
+/// One panel, widened: (k, width).
+pub(super) fn widen_panel<E: PanelElement>(
+    panels: &[E],
+    panel: usize,
+    (k, width): (usize, usize),
+    out: &mut [f32],
+) {
+    let panel_len = width * k.next_multiple_of(2);
+    let panel = &panels[panel * panel_len..][..panel_len];
+    for (column, row) in out.chunks_exact_mut(width).enumerate() {
+        for (lane, value) in row.iter_mut().enumerate() {
+            *value = panel[E::index(column, lane, width)].to_f32();
+        }
+    }
+}
+
 /// One row of the packed matrix, widened.
 pub(super) fn copy_row<E: PanelElement>(
     panels: &[E],

@@ -11,10 +11,13 @@ use crate::engine::device::{Cpu, Tensor};
 use crate::engine::ops::gemm::panel::PanelElement;
 
 use super::AttentionShape;
-use item::{ItemTask, Workspace};
+use item::{ItemTask, Workspace, score_stride};
 
 /// Rows of an item of a prefill: enough to share the widening of K and V.
 const ITEM_ROWS: usize = 48;
+
+/// Scores of an item at most, if it has several tokens: 4 MB for each thread.
+const MAX_ITEM_SCORES: usize = 1 << 20;
 
 /// Query tokens of an item at most: what is past the first one's position is computed token by
 /// token.
@@ -43,15 +46,19 @@ impl AttentionScratch {
         let Task { cpu, batch, kv, shape, .. } = *task;
         let heads_per_kv = shape.num_heads / kv.num_kv_heads;
         self.items.clear();
+        let mut num_scores = 0;
         for seq in 0..batch.num_seqs() {
             let (start, end) = (batch.query_start_loc[seq], batch.query_start_loc[seq + 1]);
+            let seq_len = batch.seq_lens[seq] as usize;
+            let stride = score_stride(seq_len, &kv);
             // Tokens whose windows begin at different positions have nothing to share.
-            let is_windowed =
-                shape.sliding_window.is_some_and(|w| batch.seq_lens[seq] as usize > w);
+            let is_windowed = shape.sliding_window.is_some_and(|window| seq_len > window);
+            let num_rows = ITEM_ROWS.min(MAX_ITEM_SCORES / stride);
             let max_tokens = match is_windowed {
                 true => 1,
-                false => (ITEM_ROWS / heads_per_kv).clamp(1, MAX_ITEM_TOKENS),
+                false => (num_rows / heads_per_kv).clamp(1, MAX_ITEM_TOKENS),
             };
+            num_scores = num_scores.max(max_tokens * heads_per_kv * stride);
             for token in (start..end).step_by(max_tokens) {
                 let num_tokens = (end - token).min(max_tokens as u32);
                 for kv_head in 0..kv.num_kv_heads as u32 {
@@ -59,11 +66,9 @@ impl AttentionScratch {
                 }
             }
         }
-        let longest = batch.seq_lens.iter().copied().max().unwrap_or(0) as usize;
-        let num_rows = heads_per_kv.max(ITEM_ROWS);
         self.workspaces.resize_with(cpu.pool.num_threads(), Workspace::default);
         for workspace in &mut self.workspaces {
-            workspace.reserve(num_rows, longest, &kv);
+            workspace.reserve(heads_per_kv.max(ITEM_ROWS), num_scores, &kv);
         }
     }
 }

@@ -11,12 +11,17 @@ pub(super) unsafe fn run(tile: &DotTile, height: usize) {
         let mut sums = [0i32; WIDTH];
         for word in 0..tile.num_words {
             // SAFETY: the caller's promise.
-            let x = unsafe { *tile.x.add(row * tile.num_words + word) }.to_le_bytes();
-            for (lane, sum) in sums.iter_mut().enumerate() {
-                // SAFETY: the caller's promise.
-                let weights = unsafe { *tile.weights.add(word * WIDTH + lane) }.to_le_bytes();
-                let products = x.into_iter().zip(weights);
-                *sum += products.map(|(x, w)| i32::from(x as i8) * i32::from(w as i8)).sum::<i32>();
+            let (x, weights) = unsafe {
+                let weights = tile.weights.add(word * WIDTH).cast::<[u32; WIDTH]>();
+                (*tile.x.add(row * tile.num_words + word), weights.read_unaligned())
+            };
+            // Byte by byte over all lanes: a loop that is made vectors of.
+            for byte in 0..4 {
+                let value = |word: u32| i32::from((word >> (8 * byte)) as i8);
+                let x = value(x);
+                for (sum, weights) in sums.iter_mut().zip(weights) {
+                    *sum += x * value(weights);
+                }
             }
         }
         for (lane, sum) in sums.into_iter().enumerate() {

@@ -28,20 +28,23 @@ pub(super) struct Workspace {
 }
 
 impl Workspace {
-    /// Makes room for `num_rows` rows over up to `num_positions` positions; what is there is lost.
-    pub(super) fn reserve(&mut self, num_rows: usize, num_positions: usize, kv: &KvCacheShape) {
-        let stride =
-            num_positions.next_multiple_of(kv.panel_width) + kv.panel_width + SCORE_PADDING;
+    /// Makes room for `num_rows` rows and `num_scores` scores; what is there is lost.
+    pub(super) fn reserve(&mut self, num_rows: usize, num_scores: usize, kv: &KvCacheShape) {
         let grow = |buffer: &mut Vec<f32>, len: usize| {
             if buffer.len() < len {
                 buffer.resize(len.next_power_of_two(), 0.0);
             }
         };
         grow(&mut self.queries, num_rows * kv.head_dim);
-        grow(&mut self.scores, num_rows * stride);
+        grow(&mut self.scores, num_scores);
         grow(&mut self.values, num_rows * kv.v_width());
         grow(&mut self.totals, num_rows);
     }
+}
+
+/// Scores that a row takes up, over positions up to the last one, at most.
+pub(super) fn score_stride(num_positions: usize, kv: &KvCacheShape) -> usize {
+    num_positions.next_multiple_of(kv.panel_width) + kv.panel_width + SCORE_PADDING
 }
 
 pub(super) struct ItemTask<'a, E> {
@@ -161,28 +164,32 @@ impl<E: PanelElement> ItemTask<'_, E> {
         let kv = self.task.kv;
         let (width, head_dim) = (kv.k_panel_width(), kv.head_dim);
         let num_rows = span.num_rows();
-        let queries = workspace.queries[..num_rows * head_dim].as_ptr();
+        let queries = &workspace.queries[..num_rows * head_dim];
         for position in (span.base..=span.last).step_by(width) {
             let panel = position % kv.block_size / width;
             let panel_len = head_dim.next_multiple_of(2) * width;
             let start = self.block_index(self.item, position) * kv.k_len() + panel * panel_len;
             let at = position - span.base;
             let scores = &mut workspace.scores[at..(num_rows - 1) * span.stride + at + width];
-            let product = PanelProduct {
-                x: (queries, head_dim),
-                weights: self.k[start..start + panel_len].as_ptr(),
-                inputs: (0, head_dim),
-                out: (scores.as_mut_ptr(), span.stride),
-                num_rows,
-                is_first: true,
-                bias: std::ptr::null(),
-                is_narrow: width < kv.panel_width,
-                next: self.values_of(position),
-            };
-            // SAFETY: queries are (rows, head_dim), the panel holds all of head_dim, and the slice
-            // of the scores reaches a panel's width in the last row. The device was made for this
-            // CPU.
-            unsafe { product.run(self.task.cpu.isa, widened) };
+            let keys = &self.k[start..start + panel_len];
+            for first in (0..head_dim).step_by(MAX_INPUTS) {
+                let num_inputs = MAX_INPUTS.min(head_dim - first);
+                let product = PanelProduct {
+                    x: (queries[first..].as_ptr(), head_dim),
+                    weights: keys[first * width..].as_ptr(),
+                    inputs: (0, num_inputs),
+                    out: (scores.as_mut_ptr(), span.stride),
+                    num_rows,
+                    is_first: first == 0,
+                    bias: std::ptr::null(),
+                    is_narrow: width < kv.panel_width,
+                    next: self.values_of(position),
+                };
+                // SAFETY: queries are (rows, head_dim), the panel holds all of head_dim, and the
+                // slice of the scores reaches a panel's width in the last row. The device was made
+                // for this CPU.
+                unsafe { product.run(self.task.cpu.isa, widened) };
+            }
         }
     }
 
