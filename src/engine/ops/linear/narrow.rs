@@ -88,7 +88,7 @@ impl Kernel for NarrowPanel<'_> {
         let largest = &mut largest[..width];
         for row in values.chunks_exact(width) {
             for (largest, value) in largest.iter_mut().zip(row) {
-                *largest = largest.max(value.abs());
+                *largest = larger(*largest, value.abs());
             }
         }
         let mut factors = [0.0f32; MAX_PANEL_WIDTH];
@@ -110,6 +110,12 @@ impl Kernel for NarrowPanel<'_> {
             }
         }
     }
+}
+
+/// The larger of two magnitudes; NaN where one is NaN, so that a scale tells of it: int8 cannot.
+#[inline(always)]
+fn larger(a: f32, b: f32) -> f32 {
+    if a >= b || a.is_nan() { a } else { b }
 }
 
 /// The nearest integer, ties to even, of a small number, in the low bits.
@@ -180,11 +186,10 @@ impl Kernel for Int8Row<'_> {
         let rest = chunks.remainder();
         for chunk in chunks {
             for (lane, x) in lanes.iter_mut().zip(chunk) {
-                // A NaN is kept by neither; infinities make the scale infinite.
-                *lane = if x.abs() > *lane { x.abs() } else { *lane };
+                *lane = larger(*lane, x.abs());
             }
         }
-        let largest = lanes.into_iter().chain(rest.iter().map(|x| x.abs())).fold(0.0, f32::max);
+        let largest = lanes.into_iter().chain(rest.iter().map(|x| x.abs())).fold(0.0, larger);
         let factor = if largest > 0.0 { INT8_MAX / largest } else { 0.0 };
         *scale = largest / INT8_MAX;
         let flip = kernel.input_offset() as u32 * 0x0101_0101;

@@ -153,3 +153,29 @@ fn int8_takes_rows_of_zeros_and_of_the_largest_values() {
         out.row(1).iter().for_each(|y| assert!((y - 192.0).abs() < 1e-3, "{isa:?} {y}"));
     }
 }
+
+#[test]
+fn int8_passes_on_what_is_no_number() {
+    for isa in Isa::all_available() {
+        let device = Device::cpu_with_isa(1, isa).with_int8();
+        let (m, n, k) = (5, 40, 37);
+        // The third output has a weight that is no number, the last inputs of rows 1 to 3 are none.
+        let mut weights = random(n * k, 11);
+        weights[2 * k + 30] = f32::NAN;
+        let values = SourceValues::Slice(&weights);
+        let source = SourceMatrix { num_rows: n, num_columns: k, values };
+        let weight = LinearWeight::load(&device, DType::Float32, &[source], None).unwrap();
+        let weight = weight.quantize(&device).unwrap();
+        let mut x = random(m * k, 12);
+        for (row, value) in [(1, f32::NAN), (2, f32::INFINITY), (3, f32::NEG_INFINITY)] {
+            x[row * k + k - row] = value;
+        }
+        let mut out = Tensor::zeros(m, n);
+        linear(&device, &Tensor::from_vec(x, k), &weight, &mut out);
+        for (row, column) in (0..m).flat_map(|row| (0..n).map(move |column| (row, column))) {
+            let is_finite = (row == 0 || row == 4) && column != 2;
+            let y = out.row(row)[column];
+            assert_eq!(y.is_finite(), is_finite, "{isa:?} row {row} column {column}: {y}");
+        }
+    }
+}
