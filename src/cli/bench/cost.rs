@@ -33,8 +33,8 @@ pub struct ModelCost {
 }
 
 impl ModelCost {
-    /// Costs of a model with weights of a type, those of its layers perhaps narrowed, and with so
-    /// many bytes of K and V per token.
+    /// Costs of a model with weights of a type, those of its layers and, in int8, of its output
+    /// layer perhaps narrowed, and with so many bytes of K and V per token.
     pub fn new(
         spec: &DecoderSpec,
         dtype: DType,
@@ -55,18 +55,21 @@ impl ModelCost {
         let in_layers = per_layer * num_layers as f64;
         let layers = in_layers + projection;
         let bytes = dtype.size_bytes() as f64;
-        let layer_bytes = match quantization {
-            None => bytes,
-            Some(_) => 1.0,
+        let (layer_bytes, head_bytes) = match quantization {
+            None => (bytes, bytes),
+            Some(Quantization::Fp8) => (1.0, bytes),
+            Some(Quantization::Int8) => (1.0, 1.0),
         };
-        let head = product(spec.vocab_size, embed_dim) + projection;
+        let vocabulary = product(spec.vocab_size, embed_dim);
         Self {
             layers_flops: 2.0 * layers,
-            head_flops: 2.0 * head,
+            head_flops: 2.0 * (vocabulary + projection),
             // Scores and values: two products as wide as all query heads.
             position_flops: 4.0 * q_width as f64,
             windows: spec.layers.iter().map(|layer| layer.sliding_window).collect(),
-            weight_bytes: in_layers * layer_bytes + (projection + head) * bytes,
+            weight_bytes: in_layers * layer_bytes
+                + 2.0 * projection * bytes
+                + vocabulary * head_bytes,
             kv_bytes: kv_bytes_per_token / num_layers as f64,
         }
     }
@@ -131,6 +134,10 @@ mod tests {
     }
 
     fn cost(more: &str) -> ModelCost {
+        quantized_cost(more, None)
+    }
+
+    fn quantized_cost(more: &str, quantization: Option<Quantization>) -> ModelCost {
         let text = format!(
             r#"{{"architectures": ["MistralForCausalLM"], "vocab_size": 50, "hidden_size": 8,
                 "intermediate_size": 20, "num_hidden_layers": 3, "num_attention_heads": 2,
@@ -139,7 +146,8 @@ mod tests {
         );
         let config = HfConfig::parse(&text, "config.json").unwrap();
         // K and V of one head of 4 and of 2 bytes, in 3 layers.
-        ModelCost::new(&decoder_spec(&config).unwrap(), DType::BFloat16, None, 3.0 * 16.0)
+        let spec = decoder_spec(&config).unwrap();
+        ModelCost::new(&spec, DType::BFloat16, quantization, 3.0 * 16.0)
     }
 
     /// q and out 8 x 8, k and v 4 x 8; gate, up, down 20 x 8; three layers; output layer 50 x 8.
@@ -164,5 +172,12 @@ mod tests {
         assert_eq!(cost_of_all.kv_bytes(4, 40), 40.0 * 3.0 * 16.0);
         let window = cost(r#", "sliding_window": 7"#);
         assert_eq!(window.kv_bytes(4, 40), 4.0 * 7.0 * 3.0 * 16.0);
+    }
+
+    #[test]
+    fn fp8_narrows_the_layers_and_int8_the_output_layer_too() {
+        let bytes = |quantization| quantized_cost("", Some(quantization)).weight_bytes();
+        assert_eq!(bytes(Quantization::Fp8), LAYERS + 2.0 * HEAD);
+        assert_eq!(bytes(Quantization::Int8), LAYERS + HEAD);
     }
 }
