@@ -74,26 +74,29 @@ fn zstd(block: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Read;
+impl Compression {
+    /// What an output with this compression holds.
+    pub fn decoded(self, bytes: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        match self {
+            Compression::None => out.extend_from_slice(bytes),
+            Compression::Gzip => {
+                let mut decoder = flate2::read::MultiGzDecoder::new(bytes);
+                io::Read::read_to_end(&mut decoder, &mut out).map(drop).unwrap();
+            }
+            Compression::Zstd => zstd::stream::copy_decode(bytes, &mut out).unwrap(),
+        }
+        out
+    }
+}
 
+#[cfg(test)]
+mod tests {
     use super::*;
 
     fn encoded(compression: Compression, block: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         compression.encode(block, &mut out);
-        out
-    }
-
-    fn decoded(compression: Compression, bytes: &[u8]) -> Vec<u8> {
-        let mut out = Vec::new();
-        match compression {
-            Compression::None => out.extend_from_slice(bytes),
-            Compression::Gzip => {
-                flate2::read::MultiGzDecoder::new(bytes).read_to_end(&mut out).map(drop).unwrap();
-            }
-            Compression::Zstd => zstd::stream::copy_decode(bytes, &mut out).unwrap(),
-        }
         out
     }
 
@@ -124,7 +127,7 @@ mod tests {
                 compression.encode(block, &mut joined);
                 assert!(joined.ends_with(&member));
             }
-            assert_eq!(decoded(compression, &joined), blocks.concat(), "{compression:?}");
+            assert_eq!(compression.decoded(&joined), blocks.concat(), "{compression:?}");
         }
     }
 

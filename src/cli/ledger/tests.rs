@@ -223,15 +223,3 @@ fn open(options: LedgerOptions) -> Result<Draft, LedgerError> {
 fn finish(ledger: Ledger) -> Result<(), LedgerError> {
     ledger.finish(|totals| format!("{} rows", totals.output.num_rows))
 }
-
-fn decoded(compression: Compression, bytes: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    match compression {
-        Compression::None => out.extend_from_slice(bytes),
-        Compression::Gzip => {
-            flate2::read::MultiGzDecoder::new(bytes).read_to_end(&mut out).map(drop).unwrap();
-        }
-        Compression::Zstd => zstd::stream::copy_decode(bytes, &mut out).unwrap(),
-    }
-    out
-}

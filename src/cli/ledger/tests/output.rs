@@ -41,7 +41,7 @@ fn bytes_do_not_depend_on_when_rows_are_flushed() {
     for (name, compression) in NAMES {
         let mut random = Random(3);
         let (expected, facts) = written(name, &rows, &mut || false);
-        assert!(decoded(compression, &expected) == plain.as_bytes(), "{name} holds other rows");
+        assert!(compression.decoded(&expected) == plain.as_bytes(), "{name} holds other rows");
         let blake3 = blake3::hash(&expected).to_hex().to_string();
         let bytes = expected.len() as u64;
         assert_eq!(facts, Facts { num_rows: 90_000, bytes, blake3 });
@@ -108,7 +108,7 @@ fn an_output_without_rows_is_empty_and_still_what_its_name_says() {
             let mut expected = Vec::new();
             compression.encode(header.as_bytes(), &mut expected);
             assert_eq!(bytes, expected, "{name}");
-            assert_eq!(decoded(compression, &bytes), header.as_bytes());
+            assert_eq!(compression.decoded(&bytes), header.as_bytes());
             assert_eq!((facts.num_rows, facts.bytes), (0, bytes.len() as u64));
         }
     }
@@ -126,8 +126,8 @@ fn a_run_compresses_each_of_its_files_by_its_own_name() {
     ledger.flush().expect("a folder");
     finish(ledger).expect("a folder");
     assert_eq!(folder.names(), ["errors.zst", "out.jsonl.gz", "out.jsonl.gz.meta.json"]);
-    assert_eq!(decoded(Compression::Gzip, &folder.read("out.jsonl.gz")), b"good\n");
-    assert_eq!(decoded(Compression::Zstd, &folder.read("errors.zst")), b"bad\n");
+    assert_eq!(Compression::Gzip.decoded(&folder.read("out.jsonl.gz")), b"good\n");
+    assert_eq!(Compression::Zstd.decoded(&folder.read("errors.zst")), b"bad\n");
 }
 
 #[test]
