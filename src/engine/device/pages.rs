@@ -4,19 +4,12 @@
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-use half::{bf16, f16};
 use memmap2::MmapMut;
+
+use super::cuda::Plain;
 
 /// Bytes from which a buffer asks for huge pages: the size of one on most machines.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-
-/// Plain bits, of which all are a value.
-pub trait Bits: Copy {}
-
-impl Bits for f32 {}
-impl Bits for bf16 {}
-impl Bits for f16 {}
-impl Bits for u32 {}
 
 /// Elements in pages of their own, zero at first. Pages that nobody writes take no memory.
 #[derive(Debug)]
@@ -26,7 +19,7 @@ pub struct Pages<E> {
     element: PhantomData<E>,
 }
 
-impl<E: Bits> Pages<E> {
+impl<E: Plain> Pages<E> {
     /// `len` zeros.
     ///
     /// # Panics
@@ -64,17 +57,17 @@ impl<E: Bits> Pages<E> {
     }
 }
 
-impl<E: Bits> Deref for Pages<E> {
+impl<E: Plain> Deref for Pages<E> {
     type Target = [E];
 
     fn deref(&self) -> &[E] {
         // SAFETY: the mapping has room for `len` elements and begins at a page; zeros and whatever
-        // was written are values of `Bits`.
+        // was written are values of a `Plain` type.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.len) }
     }
 }
 
-impl<E: Bits> DerefMut for Pages<E> {
+impl<E: Plain> DerefMut for Pages<E> {
     fn deref_mut(&mut self) -> &mut [E] {
         // SAFETY: as above; exclusive by `&mut self`.
         unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr().cast(), self.len) }
@@ -83,6 +76,8 @@ impl<E: Bits> DerefMut for Pages<E> {
 
 #[cfg(test)]
 mod tests {
+    use half::bf16;
+
     use super::*;
 
     #[test]

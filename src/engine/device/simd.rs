@@ -9,7 +9,7 @@ mod x86;
 
 use half::{bf16, f16};
 
-use super::pages::Bits;
+use super::cuda::Plain;
 use crate::engine::config::DType;
 pub use crate::engine::config::Isa;
 
@@ -127,7 +127,7 @@ pub fn prefetch(ptr: *const u8) {
 }
 
 /// An element type of weights and KV cache: plain bits, of which zeros are a value.
-pub trait Element: Bits + Send + Sync + std::fmt::Debug + 'static {
+pub trait Element: Plain + Send + Sync + std::fmt::Debug + 'static {
     /// Its name among types.
     const DTYPE: DType;
     /// From the little-endian bytes of one.

@@ -21,7 +21,7 @@ macro_rules! plain {
     };
 }
 
-plain!(u8, u16, u32, u64, i8, i16, i32, i64, f32, f64);
+plain!(u8, u16, u32, u64, i8, i16, i32, i64, f32, f64, half::bf16, half::f16);
 
 /// The bytes of a slice.
 pub fn bytes_of<T: Plain>(values: &[T]) -> &[u8] {
