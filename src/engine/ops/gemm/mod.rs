@@ -54,7 +54,8 @@ pub struct PanelProduct<E> {
     /// One vector wide, not two.
     pub is_narrow: bool,
     /// Where what is needed next begins, and its bytes: it is brought into the cache meanwhile.
-    pub next: (*const u8, usize),
+    /// None: the panel behind this one.
+    pub next: Option<(*const u8, usize)>,
 }
 
 /// How far ahead a panel is read that only one tile uses: the latency of memory at its rate.
@@ -80,8 +81,10 @@ impl<E: PanelElement> PanelProduct<E> {
         assert!(self.inputs.0 <= 1 && self.inputs.1 <= MAX_INPUTS);
         let plan = TilePlan::new(isa, self.is_narrow, E::IS_WIDE, self.num_rows);
         let num_inputs = self.inputs.1.next_multiple_of(2);
-        let (next, next_bytes) = self.next;
         let num_tiles = plan.num_others + 1;
+        let width = isa.num_lanes() * if self.is_narrow { 1 } else { 2 };
+        let behind = next_panel(self.weights, num_inputs * width, num_tiles == 1);
+        let (next, next_bytes) = self.next.unwrap_or(behind);
         for index in 0..num_tiles {
             let (row, height) = plan.tile(index);
             let (x, x_stride) = self.x;
@@ -112,11 +115,6 @@ impl<E: PanelElement> PanelProduct<E> {
             }
         }
     }
-}
-
-/// Whether so many rows by a panel of halves are one tile.
-pub fn is_one_tile(isa: Isa, num_rows: usize) -> bool {
-    num_rows <= tile::max_heights(isa, false).0
 }
 
 /// How rows are cut into tiles. The first one is short where it widens the panel for the others:

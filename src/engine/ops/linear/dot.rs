@@ -10,9 +10,10 @@ mod x86;
 use crate::engine::device::Cpu;
 use crate::engine::device::simd::Isa;
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::ops::gemm::{MAX_PANEL_WIDTH, Prefetch, even_tile, next_panel};
+use crate::engine::ops::gemm::{Prefetch, even_tile, next_panel};
 
-use super::cpu::{BLOCK_ROWS, ITEM_MACS, Shape, group_panels};
+use super::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
+use super::cpu::ITEM_MACS;
 
 /// Which instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,62 +109,34 @@ pub(super) fn linear(
     weights: DotWeights<'_>,
     out: &mut [f32],
 ) {
-    let Shape { num_rows, n, k } = shape;
     let width = weights.kernel.panel_width();
-    let num_panels = n.div_ceil(width);
-    let num_blocks = num_rows.div_ceil(BLOCK_ROWS);
+    let out = Outputs { values: SharedMut::new(out), n: shape.n, width };
     // Dot products are two to four times as fast as multiply-adds.
-    let wanted = 4 * ITEM_MACS / (num_rows.div_ceil(num_blocks) * k * width).max(1);
-    let group = group_panels(cpu, (num_blocks, num_panels), wanted);
-    let num_groups = num_panels.div_ceil(group);
-    let out = SharedMut::new(out);
-    cpu.pool.run(num_blocks * num_groups, &|_, item| {
-        let (block, first_panel) = (item / num_groups, item % num_groups * group);
-        let rows = (block * num_rows / num_blocks, (block + 1) * num_rows / num_blocks);
-        let block = Block { n, x, weights, out, rows };
-        for panel in first_panel..(first_panel + group).min(num_panels) {
-            block.panel(panel);
+    let size = ItemSize { macs: 4 * ITEM_MACS, num_panels: 1 };
+    for_blocks(cpu, shape, width, size, &|rows, panels| {
+        let block = Block { x, weights, rows };
+        for panel in panels {
+            // SAFETY: this item alone computes these rows of its panels.
+            unsafe { out.with_panel(rows, panel, |out, stride| block.tiles(panel, (out, stride))) };
         }
     });
 }
 
-/// Rows `rows.0..rows.1`.
+/// Some rows of a product.
 struct Block<'a> {
-    n: usize,
     x: DotInputs<'a>,
     weights: DotWeights<'a>,
-    out: SharedMut<f32>,
-    rows: (usize, usize),
+    rows: Rows,
 }
 
-/// Rows of a block in a panel that is cut off by n.
-#[repr(C, align(64))]
-struct Edge([f32; BLOCK_ROWS * MAX_PANEL_WIDTH]);
-
 impl Block<'_> {
-    fn panel(&self, panel: usize) {
-        let (n, (row, end)) = (self.n, self.rows);
-        let width = self.weights.kernel.panel_width();
-        let column = panel * width;
-        if column + width <= n {
-            let out = self.out.ptr(row * n + column, (end - 1 - row) * n + width);
-            return self.tiles(panel, (out, n));
-        }
-        let mut edge = Edge([0.0; _]);
-        self.tiles(panel, (edge.0.as_mut_ptr(), width));
-        for (row, values) in (row..end).zip(edge.0.chunks_exact(width)) {
-            // SAFETY: this item alone writes these columns of its rows.
-            let out = unsafe { self.out.slice(row * n + column, n - column) };
-            out.copy_from_slice(&values[..n - column]);
-        }
-    }
-
     /// All rows of the block by one panel.
     fn tiles(&self, panel: usize, (out, out_stride): (*mut f32, usize)) {
         let DotWeights { kernel, words, initial, scales, bias } = self.weights;
         let width = kernel.panel_width();
-        let num_words = self.x.words.len() / self.num_rows();
-        let (first_row, end) = self.rows;
+        // One scale per row.
+        let num_words = self.x.words.len() / self.x.scales.len();
+        let Rows { first: first_row, end } = self.rows;
         let num_tiles = (end - first_row).div_ceil(kernel.max_height());
         let weights = words[panel * num_words * width..][..num_words * width].as_ptr();
         let lanes = |values: Option<&[f32]>| {
@@ -195,10 +168,6 @@ impl Block<'_> {
             // rest, `out` the block's rows; the kernel was chosen for this CPU.
             unsafe { tile.run(kernel, height) };
         }
-    }
-
-    fn num_rows(&self) -> usize {
-        self.x.scales.len()
     }
 }
 

@@ -5,6 +5,7 @@
 //! the number of rows and the tile the row falls in: row-independent by construction. On a GPU
 //! cuBLASLt runs algorithms that were tested to give the same bits for every number of rows.
 
+mod blocks;
 mod cpu;
 mod cuda;
 mod dot;
@@ -15,6 +16,7 @@ pub use pack::{SourceMatrix, SourceValues};
 
 use std::sync::PoisonError;
 
+use blocks::Shape;
 use cpu::Weights;
 use dot::{DotInputs, DotKernel, DotWeights};
 use half::{bf16, f16};
@@ -265,7 +267,7 @@ pub fn linear_rows(
         }
         _ => panic!("the weight is on another device"),
     };
-    let shape = cpu::Shape { num_rows, n: weight.n, k: weight.k };
+    let shape = Shape { num_rows, n: weight.n, k: weight.k };
     let bias = packed.bias.as_deref();
     let x = &x.values()[first * weight.k..(first + num_rows) * weight.k];
     let out = &mut out.values_mut()[first_out * weight.n..(first_out + num_rows) * weight.n];
@@ -293,7 +295,7 @@ pub fn linear_rows(
 }
 
 /// Narrows the inputs, then multiplies.
-fn dot_product(cpu: &Cpu, shape: cpu::Shape, x: &[f32], weights: DotWeights<'_>, out: &mut [f32]) {
+fn dot_product(cpu: &Cpu, shape: Shape, x: &[f32], weights: DotWeights<'_>, out: &mut [f32]) {
     // A poisoned lock only says that a thread panicked: what is there is written anew.
     let inputs = &mut *cpu.narrow_inputs.lock().unwrap_or_else(PoisonError::into_inner);
     narrow::narrow_inputs(cpu, weights.kernel, (x, shape.k), inputs);

@@ -183,7 +183,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
                     is_first: first == 0,
                     bias: std::ptr::null(),
                     is_narrow: width < kv.panel_width,
-                    next: self.values_of(position),
+                    next: Some(self.values_of(position)),
                 };
                 // SAFETY: queries are (rows, head_dim), the panel holds all of head_dim, and the
                 // slice of the scores reaches a panel's width in the last row. The device was made
@@ -247,7 +247,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
                     is_first: false,
                     bias: std::ptr::null(),
                     is_narrow: false,
-                    next: self.next_keys(position, (panel, v_width / width)),
+                    next: Some(self.next_keys(position, (panel, v_width / width))),
                 };
                 // SAFETY: the slices reach the last position of the last row, of the panel and of
                 // the values. The device was made for this CPU.
