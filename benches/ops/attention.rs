@@ -16,6 +16,10 @@ use super::{DEVICE, HEAD_DIM, QWEN05, SMOL135, Shape, random};
 
 const BLOCK_SIZE: usize = 32;
 
+/// K and V of a decode step's layers, one after the other: more than any cache holds, so that they
+/// come from memory, as in a model.
+const STREAMED_BYTES: usize = 512 << 20;
+
 /// `num_seqs` sequences of `context` tokens each, the last `num_tokens` of which are the step's.
 #[derive(Clone, Copy)]
 struct Case {
@@ -38,7 +42,7 @@ impl fmt::Display for Case {
 fn cases() -> impl Iterator<Item = Case> {
     [SMOL135, QWEN05].into_iter().flat_map(|shape| {
         let decode = |context| Case { shape, num_seqs: 64, num_tokens: 1, context };
-        [decode(128), decode(1024), Case { shape, num_seqs: 1, num_tokens: 512, context: 512 }]
+        [decode(80), decode(256), decode(1024), Case { shape, num_seqs: 1, num_tokens: 512, context: 512 }]
     })
 }
 
@@ -55,7 +59,11 @@ fn f32(bencher: Bencher, case: Case) {
 fn run(bencher: Bencher, dtype: DType, case: Case) {
     let Case { shape, num_seqs, num_tokens, context } = case;
     let batch = batch(case);
-    let cache = filled_cache(dtype, case, &batch);
+    let num_layers = match num_tokens {
+        1 => STREAMED_BYTES.div_ceil(kv_bytes(dtype, case)),
+        _ => 1,
+    };
+    let cache = filled_cache(dtype, case, num_layers, &batch);
     let qkv = random(num_seqs * num_tokens, shape.qkv(), 3);
     let mut out = Tensor::zeros(num_seqs * num_tokens, shape.num_heads * HEAD_DIM);
     let scale = (HEAD_DIM as f32).powf(-0.5);
@@ -66,14 +74,20 @@ fn run(bencher: Bencher, dtype: DType, case: Case) {
     // Each token sees itself and what is before it; q K and p V are a multiply-add per element.
     let first = context - num_tokens + 1;
     let num_scores = num_seqs * num_tokens * (first + context) / 2 * shape.num_heads;
-    let kv_elements = 2 * num_seqs * context * shape.num_kv_heads * HEAD_DIM;
+    let mut layers = (0..num_layers).cycle();
     bencher
         .counter(ItemsCount::new(4 * num_scores * HEAD_DIM))
-        .counter(BytesCount::new(kv_elements * dtype.size_bytes()))
+        .counter(BytesCount::new(kv_bytes(dtype, case)))
         .bench_local(|| {
-            let (input, layer) = ((&qkv, Step::on_host(&batch)), (&cache, 0));
+            let layer = (&cache, layers.next().unwrap_or(0));
+            let input = (&qkv, Step::on_host(&batch));
             paged_attention(&DEVICE, input, layer, attention, &mut scratch, &mut out);
         });
+}
+
+/// Bytes of K and V of one layer.
+fn kv_bytes(dtype: DType, Case { shape, num_seqs, context, .. }: Case) -> usize {
+    2 * num_seqs * context * shape.num_kv_heads * HEAD_DIM * dtype.size_bytes()
 }
 
 /// Blocks of the sequences alternate, as they do when sequences grow side by side.
@@ -94,24 +108,30 @@ fn batch(case: Case) -> Batch {
 
 /// Every slot is written: pages that were never touched are all one page of zeros, and in the
 /// cache.
-fn filled_cache(dtype: DType, case: Case, batch: &Batch) -> KvCache {
+fn filled_cache(dtype: DType, case: Case, num_layers: usize, batch: &Batch) -> KvCache {
     let num_blocks = batch.block_tables.len();
-    let mut cache = empty_cache(case.shape, num_blocks, dtype);
+    let mut cache = empty_cache(case.shape, (num_layers, num_blocks), dtype);
     for block in 0..num_blocks {
         let mut qkv = random(BLOCK_SIZE, case.shape.qkv(), block as u64);
         let first = (block * BLOCK_SIZE) as u32;
         let slot_mapping = (first..first + BLOCK_SIZE as u32).collect();
         let batch = Batch { slot_mapping, ..Batch::default() };
-        let (qkv, cache) = ((&mut qkv, case.shape.heads()), (&mut cache, 0));
-        rotary_and_cache(&DEVICE, qkv, None, Step::on_host(&batch), cache);
+        for layer in 0..num_layers {
+            let (qkv, cache) = ((&mut qkv, case.shape.heads()), (&mut cache, layer));
+            rotary_and_cache(&DEVICE, qkv, None, Step::on_host(&batch), cache);
+        }
     }
     cache
 }
 
-/// One layer of `num_blocks` blocks.
-pub(super) fn empty_cache(shape: Shape, num_blocks: usize, dtype: DType) -> KvCache {
+/// Layers of `num_blocks` blocks each.
+pub(super) fn empty_cache(
+    shape: Shape,
+    (num_layers, num_blocks): (usize, usize),
+    dtype: DType,
+) -> KvCache {
     let shape = KvCacheShape {
-        num_layers: 1,
+        num_layers,
         num_blocks,
         block_size: BLOCK_SIZE,
         num_kv_heads: shape.num_kv_heads,

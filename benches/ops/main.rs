@@ -180,7 +180,7 @@ mod elementwise {
         table.extend_to(1024);
         let ids: Vec<u32> = (0..m as u32).collect();
         let batch = Batch { positions: ids.clone(), slot_mapping: ids, ..Batch::default() };
-        let mut cache = super::attention::empty_cache(shape, m.div_ceil(32), DType::BFloat16);
+        let mut cache = super::attention::empty_cache(shape, (1, m.div_ceil(32)), DType::BFloat16);
         let mut qkv = random(m, shape.qkv(), 1);
         // q and k read and written, v read, k and v narrowed into the cache
         bencher.counter(BytesCount::of_many::<f32>(2 * m * shape.qkv())).bench_local(|| {

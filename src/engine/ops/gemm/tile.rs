@@ -179,6 +179,9 @@ impl<E: PanelElement, const MR: usize, const C: usize, const KEEPS: bool>
             }
             for index in first..end / 2 {
                 prefetch(args.prefetch.at(2 * index));
+                if !KEEPS {
+                    prefetch(args.prefetch.at(2 * index + 1));
+                }
                 self.step(2 * index, E::load_row(pair(index)), sums);
                 self.step(2 * index + 1, E::load_odd_row(pair(index)), sums);
             }
