@@ -59,7 +59,7 @@ pub struct PanelProduct<E> {
 }
 
 /// How far ahead a panel is read that only one tile uses: the latency of memory at its rate.
-const AHEAD_BYTES: usize = 4096;
+const AHEAD_BYTES: usize = 8192;
 
 /// What to prefetch during a product with the panel at `weights`, one of many in a row: the one
 /// behind it, or if there is one tile only, its own continuation. Past the last panel there is
