@@ -107,8 +107,8 @@ impl<E: PanelElement> PanelProduct<E> {
                 let kind = (isa, self.is_narrow);
                 if E::IS_WIDE {
                     tile::run_wide(kind, height, self.weights.cast(), &args);
-                } else if index == 0 {
-                    tile::run_widening(kind, (height, num_tiles > 1), self.weights, &args);
+                } else if index == 0 || !plan.keeps {
+                    tile::run_widening(kind, (height, plan.keeps), self.weights, &args);
                 } else {
                     tile::run_wide(kind, height, widened, &args);
                 }
@@ -118,9 +118,12 @@ impl<E: PanelElement> PanelProduct<E> {
 }
 
 /// How rows are cut into tiles. The first one is short where it widens the panel for the others:
-/// that takes registers.
+/// that takes registers. Two short ones each widen for themselves: that costs less than to leave
+/// the wide panel, twice a panel of halves, in the L2 cache.
 #[derive(Clone, Copy)]
 struct TilePlan {
+    /// The first tile leaves the panel for the others.
+    keeps: bool,
     first_height: usize,
     num_others: usize,
     num_rows: usize,
@@ -129,12 +132,16 @@ struct TilePlan {
 impl TilePlan {
     fn new(isa: Isa, is_narrow: bool, is_wide: bool, num_rows: usize) -> Self {
         let (max_widening, max_height) = tile::max_heights(isa, is_narrow);
-        let first_height = match is_wide {
-            true => num_rows.div_ceil(num_rows.div_ceil(max_height)),
-            false => num_rows.min(max_widening),
+        let keeps = !is_wide && num_rows > 2 * max_widening;
+        let first_height = match keeps {
+            true => max_widening,
+            false => {
+                let max_height = if is_wide { max_height } else { max_widening };
+                num_rows.div_ceil(num_rows.div_ceil(max_height))
+            }
         };
         let num_others = (num_rows - first_height).div_ceil(max_height);
-        Self { first_height, num_others, num_rows }
+        Self { keeps, first_height, num_others, num_rows }
     }
 
     /// First row and height of a tile.
