@@ -41,7 +41,7 @@ pub(super) fn for_blocks(
     let wanted = (size.macs / macs.max(1)).max(size.num_panels);
     // Threads that share a block.
     let num_threads = cpu.pool.num_threads().div_ceil(num_blocks);
-    let num_rounds = num_panels.div_ceil(num_threads * wanted);
+    let num_rounds = (num_panels / (num_threads * wanted)).max(1);
     let group = num_panels.div_ceil(num_rounds * num_threads);
     let num_groups = num_panels.div_ceil(group);
     cpu.pool.run(num_blocks * num_groups, &|_, item| {
