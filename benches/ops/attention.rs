@@ -42,7 +42,12 @@ impl fmt::Display for Case {
 fn cases() -> impl Iterator<Item = Case> {
     [SMOL135, QWEN05].into_iter().flat_map(|shape| {
         let decode = |context| Case { shape, num_seqs: 64, num_tokens: 1, context };
-        [decode(80), decode(256), decode(1024), Case { shape, num_seqs: 1, num_tokens: 512, context: 512 }]
+        [
+            decode(80),
+            decode(256),
+            decode(1024),
+            Case { shape, num_seqs: 1, num_tokens: 512, context: 512 },
+        ]
     })
 }
 

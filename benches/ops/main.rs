@@ -42,6 +42,10 @@ struct Shape {
 
 const HEAD_DIM: usize = 64;
 const VOCAB_SIZE: usize = 49152;
+
+/// Layers of a cache that a decode step writes one after the other.
+const NUM_LAYERS: usize = 30;
+
 const SMOL135: Shape =
     Shape { name: "smol135", hidden: 576, inner: 1536, num_heads: 9, num_kv_heads: 3 };
 const QWEN05: Shape =
@@ -178,14 +182,18 @@ mod elementwise {
         let inv_freq = |i: usize| 10_000f32.powf(-2.0 * i as f32 / HEAD_DIM as f32);
         let mut table = RotaryTable::new((0..HEAD_DIM / 2).map(inv_freq).collect());
         table.extend_to(1024);
-        let ids: Vec<u32> = (0..m as u32).collect();
-        let batch = Batch { positions: ids.clone(), slot_mapping: ids, ..Batch::default() };
-        let mut cache = super::attention::empty_cache(shape, (1, m.div_ceil(32)), DType::BFloat16);
+        // A block for each token, and layer after layer, as in a decode step.
+        let slot_mapping = (0..m as u32).map(|seq| 32 * seq + seq % 32).collect();
+        let positions = (0..m as u32).collect();
+        let batch = Batch { positions, slot_mapping, ..Batch::default() };
+        let mut cache = super::attention::empty_cache(shape, (NUM_LAYERS, m), DType::BFloat16);
+        let mut layers = (0..NUM_LAYERS).cycle();
         let mut qkv = random(m, shape.qkv(), 1);
         // q and k read and written, v read, k and v narrowed into the cache
         bencher.counter(BytesCount::of_many::<f32>(2 * m * shape.qkv())).bench_local(|| {
-            let (qkv, cache) = ((&mut qkv, shape.heads()), (&mut cache, 0));
-            rotary_and_cache(&DEVICE, qkv, Some(&table), Step::on_host(&batch), cache);
+            let cache = (&mut cache, layers.next().unwrap_or(0));
+            let (qkv, step) = ((&mut qkv, shape.heads()), Step::on_host(&batch));
+            rotary_and_cache(&DEVICE, qkv, Some(&table), step, cache);
         });
     }
 

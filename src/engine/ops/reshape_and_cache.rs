@@ -1,89 +1,67 @@
-//! reshape_and_cache: the step's K and V rows into their slots of the paged cache.
+//! reshape_and_cache: a token's K and V into its slot of the paged cache.
 
-use crate::engine::device::kv_cache::{KvCacheShape, KvData};
+use crate::engine::device::kv_cache::KvCacheShape;
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Cpu, KvCache, Tensor};
 
 use super::gemm::panel::PanelElement;
-use super::{Heads, for_row_chunks};
 
-/// Writes the K heads and V heads of every row of `qkv` to `slot_mapping` (num_tokens), in one
-/// layer. Slots of a batch are distinct: the block pool gives a block to be written to one sequence
-/// only.
-pub(super) fn reshape_and_cache(
-    cpu: &Cpu,
-    qkv: &Tensor,
-    (k_heads, v_heads): (Heads, Heads),
-    slot_mapping: &[u32],
-    layer: usize,
-    cache: &mut KvCache,
-) {
-    assert_eq!(qkv.num_rows(), slot_mapping.len());
-    let shape = cache.shape;
-    let task = Task { cpu, qkv, k_heads, v_heads, slot_mapping, layer, shape };
-    match &mut cache.data {
-        KvData::Float32 { k, v } => task.write(k, v),
-        KvData::BFloat16 { k, v } => task.write(k, v),
-        KvData::Float16 { k, v } => task.write(k, v),
-        KvData::Cuda { .. } => panic!("a cache of a GPU was given to the CPU"),
-    }
+/// Values narrowed at a time, in one loop, before each goes to its place.
+const NUM_NARROWED: usize = 64;
+
+/// One layer of a cache, to be written.
+#[derive(Clone, Copy)]
+pub(super) struct LayerSlots<E> {
+    pub k: SharedMut<E>,
+    pub v: SharedMut<E>,
+    pub layer: usize,
+    pub shape: KvCacheShape,
 }
 
-struct Task<'a> {
-    cpu: &'a Cpu,
-    qkv: &'a Tensor,
-    k_heads: Heads,
-    v_heads: Heads,
-    slot_mapping: &'a [u32],
-    layer: usize,
-    shape: KvCacheShape,
-}
-
-impl Task<'_> {
-    fn write<E: PanelElement>(&self, k: &mut [E], v: &mut [E]) {
-        let (k, v) = (SharedMut::new(k), SharedMut::new(v));
-        let width = self.k_heads.num_heads * self.k_heads.head_dim * 2;
-        for_row_chunks(&self.cpu.pool, self.qkv.num_rows(), width, &|start, end| {
-            for row in start..end {
-                for head in 0..self.shape.num_kv_heads {
-                    self.write_head(row, head, k, v);
-                }
-            }
-        });
-    }
-
-    fn write_head<E: PanelElement>(
-        &self,
-        row: usize,
-        head: usize,
-        k: SharedMut<E>,
-        v: SharedMut<E>,
-    ) {
-        let shape = self.shape;
+impl<E: PanelElement> LayerSlots<E> {
+    /// Writes the K heads and the V heads of a token, (num_kv_heads, head_dim) each.
+    ///
+    /// # Safety
+    /// Nobody else touches this slot meanwhile.
+    #[inline(always)]
+    pub unsafe fn write(&self, slot: u32, k: &[f32], v: &[f32]) {
+        let Self { layer, shape, .. } = *self;
         let KvCacheShape { num_blocks, block_size, num_kv_heads, head_dim, .. } = shape;
-        let slot = self.slot_mapping[row] as usize;
-        let (block, offset) = (slot / block_size, slot % block_size);
-        let index = (self.layer * num_blocks + block) * num_kv_heads + head;
-        let from = |heads: Heads| {
-            let start = heads.start + head * head_dim;
-            &self.qkv.row(row)[start..start + head_dim]
-        };
         let (k_width, v_width) = (shape.k_panel_width(), shape.panel_width);
-        let panel_len = head_dim.next_multiple_of(2) * k_width;
-        let start = index * shape.k_len() + offset / k_width * panel_len;
-        let panel = k.ptr(start, panel_len);
-        for (d, &value) in from(self.k_heads).iter().enumerate() {
-            // SAFETY: within the panel; slots of a batch are distinct, so this element belongs to
-            // this row alone.
-            unsafe { *panel.add(E::index(d, offset % k_width, k_width)) = E::from_f32(value) };
-        }
-        let panel_len = block_size * v_width;
-        for (panel, columns) in from(self.v_heads).chunks(v_width).enumerate() {
-            let panel = v.ptr(index * shape.v_len() + panel * panel_len, panel_len);
-            for (lane, &value) in columns.iter().enumerate() {
-                // SAFETY: as above.
-                unsafe { *panel.add(E::index(offset, lane, v_width)) = E::from_f32(value) };
+        let (block, offset) = (slot as usize / block_size, slot as usize % block_size);
+        let first = (layer * num_blocks + block) * num_kv_heads;
+        let k_panel_len = head_dim.next_multiple_of(2) * k_width;
+        let (k_panel, k_lane) = (offset / k_width, offset % k_width);
+        let v_panel_len = block_size * v_width;
+        let heads = k.chunks_exact(head_dim).zip(v.chunks_exact(head_dim));
+        for (index, (k, v)) in (first..first + num_kv_heads).zip(heads) {
+            let panel = self.k.ptr(index * shape.k_len() + k_panel * k_panel_len, k_panel_len);
+            for (chunk, values) in k.chunks(NUM_NARROWED).enumerate() {
+                let first = chunk * NUM_NARROWED;
+                // SAFETY: k_lane and all of head_dim are within the panel, and the slot's alone.
+                unsafe { scatter(values, panel, |i| E::index(first + i, k_lane, k_width)) };
+            }
+            for (panel, values) in v.chunks(v_width).enumerate() {
+                let start = index * shape.v_len() + panel * v_panel_len;
+                let panel = self.v.ptr(start, v_panel_len);
+                // SAFETY: the offset and the lanes are within the panel, and the slot's alone.
+                unsafe { scatter(values, panel, |i| E::index(offset, i, v_width)) };
             }
         }
+    }
+}
+
+/// Narrows up to [`NUM_NARROWED`] values and writes them to `to`, value i at `place(i)`.
+///
+/// # Safety
+/// The places are within what `to` points to, and nobody else touches them meanwhile.
+#[inline(always)]
+unsafe fn scatter<E: PanelElement>(values: &[f32], to: *mut E, place: impl Fn(usize) -> usize) {
+    let mut narrowed = [E::from_f32(0.0); NUM_NARROWED];
+    for (narrowed, &value) in narrowed.iter_mut().zip(values) {
+        *narrowed = E::from_f32(value);
+    }
+    for (i, &value) in narrowed[..values.len()].iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { *to.add(place(i)) = value };
     }
 }

@@ -6,11 +6,7 @@
 
 use crate::engine::EngineError;
 use crate::engine::device::cuda::{DeviceBuffer, DevicePtr};
-use crate::engine::device::simd::{Kernel, Vector, dispatch};
-use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Cpu, Device, Tensor, bytes_of};
-
-use super::{Heads, for_row_chunks};
+use crate::engine::device::{Device, bytes_of};
 
 /// cos and sin of every position so far asked for; grows by doubling. A GPU's is whole from the
 /// start, since CUDA graphs keep its address.
@@ -71,57 +67,24 @@ impl RotaryTable {
         }
     }
 
-    fn row(&self, position: u32) -> &[(f32, f32)] {
+    /// (cos, sin) of the angles of a position, head_dim / 2 of them.
+    pub(super) fn row(&self, position: u32) -> &[(f32, f32)] {
         let half = self.inv_freq.len();
         &self.table[position as usize * half..(position as usize + 1) * half]
     }
 }
 
-/// Rotates the given heads of every row of `x` in place. positions (num_tokens) are in the table.
-pub(super) fn rotary(
-    cpu: &Cpu,
-    x: &mut Tensor,
-    heads: Heads,
-    positions: &[u32],
-    table: &RotaryTable,
-) {
-    let (num_rows, width) = (x.num_rows(), x.width());
-    let Heads { start: column, num_heads, head_dim } = heads;
-    assert!(positions.len() == num_rows && table.inv_freq.len() * 2 == head_dim);
-    assert!(column + num_heads * head_dim <= width);
-    let shared = SharedMut::new(x.values_mut());
-    for_row_chunks(&cpu.pool, num_rows, num_heads * head_dim, &|start, end| {
-        for (row, &position) in (start..end).zip(&positions[start..end]) {
-            // SAFETY: each row belongs to one item.
-            let values = unsafe { shared.slice(row * width + column, num_heads * head_dim) };
-            dispatch(cpu.isa, RotateHeads { values, head_dim, angles: table.row(position) });
-        }
-    });
-}
-
-/// All heads of one row. Plain loops: they are made vectors of for the instruction set.
-struct RotateHeads<'a> {
-    values: &'a mut [f32],
-    head_dim: usize,
-    angles: &'a [(f32, f32)],
-}
-
-impl Kernel for RotateHeads<'_> {
-    #[inline(always)]
-    unsafe fn run<V: Vector>(self) {
-        for head in self.values.chunks_exact_mut(self.head_dim) {
-            rotate_head(head, self.angles);
-        }
-    }
-}
-
+/// Rotates heads (num_heads, head_dim) of a token in place, by the angles of its position
+/// ([`RotaryTable::row`]). Plain loops: they are made vectors of for the instruction set.
 #[inline(always)]
-fn rotate_head(head: &mut [f32], angles: &[(f32, f32)]) {
-    let (low, high) = head.split_at_mut(angles.len());
-    for ((low, high), (cos, sin)) in low.iter_mut().zip(high).zip(angles) {
-        let (x, y) = (*low, *high);
-        *low = x * cos - y * sin;
-        *high = y * cos + x * sin;
+pub(super) fn rotate(heads: &mut [f32], angles: &[(f32, f32)]) {
+    for head in heads.chunks_exact_mut(2 * angles.len()) {
+        let (low, high) = head.split_at_mut(angles.len());
+        for ((low, high), (cos, sin)) in low.iter_mut().zip(high).zip(angles) {
+            let (x, y) = (*low, *high);
+            *low = x * cos - y * sin;
+            *high = y * cos + x * sin;
+        }
     }
 }
 
@@ -130,28 +93,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rotates_only_its_heads_by_the_angle_of_each_position() {
+    fn rotates_heads_by_the_angle_of_the_position() {
         let inv_freq = vec![1.0, 0.25, 0.01];
         let mut table = RotaryTable::new(inv_freq.clone());
         table.extend_to(10);
         table.extend_to(1000);
-        let Device::Cpu(cpu) = &Device::cpu(Some(2)) else { panic!("the CPU") };
-        let values: Vec<f32> = (0..2 * 14).map(|i| i as f32 * 0.1 - 1.0).collect();
-        let mut x = Tensor::from_vec(values, 14);
-        let before = Tensor::from_vec(x.values().to_vec(), 14);
-        let heads = Heads { start: 1, num_heads: 2, head_dim: 6 };
-        rotary(cpu, &mut x, heads, &[0, 777], &table);
-        assert_eq!(x.row(0), before.row(0));
-        assert_eq!((x.row(1)[0], x.row(1)[13]), (before.row(1)[0], before.row(1)[13]));
-        for head in [1, 7] {
-            for (i, inv_freq) in inv_freq.iter().enumerate() {
-                let angle = f64::from(777.0f32 * inv_freq);
-                let (a, b) = (before.row(1)[head + i], before.row(1)[head + i + 3]);
-                let (a, b) = (f64::from(a), f64::from(b));
+        for position in [0, 777] {
+            let before: Vec<f32> = (0..12).map(|i| i as f32 * 0.1 - 1.0).collect();
+            let mut after = before.clone();
+            rotate(&mut after, table.row(position));
+            for (i, j) in [0, 6].into_iter().flat_map(|head| (0..3).map(move |i| (i, head + i))) {
+                let angle = f64::from(position as f32 * inv_freq[i]);
+                let (a, b) = (f64::from(before[j]), f64::from(before[j + 3]));
                 let expected =
                     (a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin());
-                assert!((f64::from(x.row(1)[head + i]) - expected.0).abs() < 1e-5);
-                assert!((f64::from(x.row(1)[head + i + 3]) - expected.1).abs() < 1e-5);
+                assert!((f64::from(after[j]) - expected.0).abs() < 1e-5);
+                assert!((f64::from(after[j + 3]) - expected.1).abs() < 1e-5);
             }
         }
     }

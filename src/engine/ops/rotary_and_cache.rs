@@ -2,11 +2,15 @@
 //! paged cache. One op, since a GPU does it in one pass over the rows.
 
 use crate::engine::device::cuda::{Args, DevicePtr};
-use crate::engine::device::{Device, Gpu, KvCache, Tensor};
+use crate::engine::device::kv_cache::{KvCacheShape, KvData};
+use crate::engine::device::simd::{Kernel, Vector, dispatch};
+use crate::engine::device::tensor::SharedMut;
+use crate::engine::device::{Cpu, Device, Gpu, KvCache, Tensor};
 
-use super::reshape_and_cache::reshape_and_cache;
-use super::rotary::{RotaryTable, rotary};
-use super::{Heads, Step};
+use super::gemm::panel::PanelElement;
+use super::reshape_and_cache::LayerSlots;
+use super::rotary::{RotaryTable, rotate};
+use super::{Heads, Step, for_row_chunks};
 
 /// Threads of a row's block.
 const BLOCK: u32 = 128;
@@ -33,10 +37,6 @@ impl QkvHeads {
         self.heads(self.num_heads, self.num_kv_heads)
     }
 
-    fn v(&self) -> Heads {
-        self.heads(self.num_heads + self.num_kv_heads, self.num_kv_heads)
-    }
-
     fn heads(&self, first: usize, num_heads: usize) -> Heads {
         Heads { start: first * self.head_dim, num_heads, head_dim: self.head_dim }
     }
@@ -56,12 +56,72 @@ pub fn rotary_and_cache(
         Device::Cpu(cpu) => cpu,
         Device::Cuda(gpu) => return on_gpu(gpu, (qkv, heads), table, step, (cache, layer)),
     };
-    if let Some(table) = table {
-        let both = heads.heads(0, heads.num_heads + heads.num_kv_heads);
-        rotary(cpu, qkv, both, step.positions().host, table);
+    let task = Task { cpu, heads, table, step };
+    let shape = cache.shape;
+    match &mut cache.data {
+        KvData::Float32 { k, v } => task.run(qkv, slots((k, v), layer, shape)),
+        KvData::BFloat16 { k, v } => task.run(qkv, slots((k, v), layer, shape)),
+        KvData::Float16 { k, v } => task.run(qkv, slots((k, v), layer, shape)),
+        KvData::Cuda { .. } => panic!("a cache of a GPU was given to the CPU"),
     }
-    let slot_mapping = step.slot_mapping().host;
-    reshape_and_cache(cpu, qkv, (heads.k(), heads.v()), slot_mapping, layer, cache);
+}
+
+fn slots<E>((k, v): (&mut [E], &mut [E]), layer: usize, shape: KvCacheShape) -> LayerSlots<E> {
+    LayerSlots { k: SharedMut::new(k), v: SharedMut::new(v), layer, shape }
+}
+
+struct Task<'a> {
+    cpu: &'a Cpu,
+    heads: QkvHeads,
+    table: Option<&'a RotaryTable>,
+    step: Step<'a>,
+}
+
+impl Task<'_> {
+    fn run<E: PanelElement>(&self, qkv: &mut Tensor, slots: LayerSlots<E>) {
+        let Self { cpu, heads, table, step } = *self;
+        let (num_rows, width) = (qkv.num_rows(), qkv.width());
+        let (positions, slot_mapping) = (step.positions().host, step.slot_mapping().host);
+        assert_eq!(slot_mapping.len(), num_rows);
+        let QkvHeads { num_heads, num_kv_heads, head_dim } = heads;
+        assert_eq!(width, (num_heads + 2 * num_kv_heads) * head_dim);
+        let shared = SharedMut::new(qkv.values_mut());
+        for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
+            for row in start..end {
+                // SAFETY: each row belongs to one item.
+                let values = unsafe { shared.slice(row * width, width) };
+                let angles = table.map(|table| table.row(positions[row]));
+                let slot = slot_mapping[row];
+                dispatch(cpu.isa, Row { values, heads, angles, slots, slot });
+            }
+        });
+    }
+}
+
+/// One token.
+struct Row<'a, E> {
+    /// q, k and v.
+    values: &'a mut [f32],
+    heads: QkvHeads,
+    angles: Option<&'a [(f32, f32)]>,
+    slots: LayerSlots<E>,
+    slot: u32,
+}
+
+impl<E: PanelElement> Kernel for Row<'_, E> {
+    /// # Safety
+    /// As `Kernel::run`; nobody else touches the slot: slots of a step are distinct.
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let Self { values, heads, angles, slots, slot } = self;
+        let QkvHeads { num_heads, num_kv_heads, head_dim } = heads;
+        let (qk, v) = values.split_at_mut((num_heads + num_kv_heads) * head_dim);
+        if let Some(angles) = angles {
+            rotate(qk, angles);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { slots.write(slot, &qk[num_heads * head_dim..], v) };
+    }
 }
 
 fn on_gpu(

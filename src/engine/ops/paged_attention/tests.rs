@@ -1,7 +1,7 @@
 //! The CPU against a naive loop; the same bits however a sequence is computed.
 
-use super::super::reshape_and_cache::reshape_and_cache;
 use super::super::{Heads, Step, linear::SourceMatrix};
+use super::super::{QkvHeads, rotary_and_cache};
 use super::*;
 use crate::engine::batch::Batch;
 use crate::engine::config::DType;
@@ -35,13 +35,9 @@ impl Case {
         (NUM_HEADS + 2 * self.num_kv_heads) * self.head_dim
     }
 
-    fn kv_heads(&self) -> (Heads, Heads) {
-        let heads = |index: usize| Heads {
-            start: (NUM_HEADS + index * self.num_kv_heads) * self.head_dim,
-            num_heads: self.num_kv_heads,
-            head_dim: self.head_dim,
-        };
-        (heads(0), heads(1))
+    fn heads(&self) -> QkvHeads {
+        let Self { num_kv_heads, head_dim, .. } = *self;
+        QkvHeads { num_heads: NUM_HEADS, num_kv_heads, head_dim }
     }
 
     /// (num_tokens, width) of one sequence.
@@ -87,9 +83,9 @@ impl Case {
                 values.extend_from_slice(&rows[seq][first * self.width()..end * self.width()]);
                 seqs.push((seq, end - first));
             }
-            let qkv = Tensor::from_vec(values, self.width());
-            let Device::Cpu(cpu) = &device else { panic!("the CPU") };
-            reshape_and_cache(cpu, &qkv, self.kv_heads(), &batch.slot_mapping, 1, &mut cache);
+            let mut qkv = Tensor::from_vec(values, self.width());
+            let (input, step) = ((&mut qkv, self.heads()), Step::on_host(&batch));
+            rotary_and_cache(&device, input, None, step, (&mut cache, 1));
             let mut out = Tensor::zeros(qkv.num_rows(), NUM_HEADS * self.head_dim);
             paged_attention(
                 &device,
@@ -112,16 +108,15 @@ impl Case {
         let qkv = self.qkv(num_tokens, seed);
         let (hd, width) = (self.head_dim, self.width());
         let at = |token: usize, column: usize| f64::from(qkv[token * width + column]);
-        let (k_heads, v_heads) = self.kv_heads();
+        let (first_k, first_v) = (NUM_HEADS * hd, (NUM_HEADS + self.num_kv_heads) * hd);
         let mut out = Vec::new();
         for token in 0..num_tokens {
             for head in 0..NUM_HEADS {
                 let kv_head = head / (NUM_HEADS / self.num_kv_heads);
                 let start = self.shape.sliding_window.map_or(0, |w| (token + 1).saturating_sub(w));
                 let weight = |position: usize| {
-                    let dot = |d| {
-                        at(token, head * hd + d) * at(position, k_heads.start + kv_head * hd + d)
-                    };
+                    let dot =
+                        |d| at(token, head * hd + d) * at(position, first_k + kv_head * hd + d);
                     let score = (0..hd).map(dot).sum::<f64>() * f64::from(self.shape.scale);
                     let cap = self.shape.soft_cap.map(f64::from);
                     cap.map_or(score, |cap| cap * (score / cap).tanh()).exp()
@@ -130,7 +125,7 @@ impl Case {
                 let sum: f64 = weights.iter().sum();
                 out.extend((0..hd).map(|d| {
                     let value =
-                        |(i, w): (usize, &f64)| w * at(start + i, v_heads.start + kv_head * hd + d);
+                        |(i, w): (usize, &f64)| w * at(start + i, first_v + kv_head * hd + d);
                     weights.iter().enumerate().map(value).sum::<f64>() / sum
                 }));
             }
