@@ -150,9 +150,10 @@ impl<E: PanelElement, const MR: usize, const C: usize, const KEEPS: bool> Kernel
                     *sum = std::array::from_fn(|c| sum[c].add(bias[c]));
                 }
             }
-            for (m, sum) in sums.into_iter().enumerate() {
+            // By reference: an array that is moved goes through memory.
+            for (m, sum) in sums.iter().enumerate() {
                 let out = args.out.add(m * args.out_stride);
-                for (c, sum) in sum.into_iter().enumerate() {
+                for (c, sum) in sum.iter().enumerate() {
                     sum.store(out.add(c * V::LANES));
                 }
             }
