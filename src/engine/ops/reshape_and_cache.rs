@@ -1,6 +1,7 @@
 //! reshape_and_cache: the step's K and V rows into their slots of the paged cache.
 
 use crate::engine::device::kv_cache::{KvCacheShape, KvData};
+use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Cpu, KvCache, Tensor};
 
@@ -20,6 +21,9 @@ pub(super) fn reshape_and_cache(
 ) {
     assert_eq!(qkv.num_rows(), slot_mapping.len());
     let shape = cache.shape;
+    let num_values = slot_mapping.len() * 2 * shape.num_kv_heads * shape.head_dim;
+    let work = || Work::elementwise(num_values, 4 + cache.element_bytes());
+    let _timed = cpu.op_timer.timed(Op::new("reshape_and_cache"), work);
     let task = Task { cpu, qkv, k_heads, v_heads, slot_mapping, layer, shape };
     match &mut cache.data {
         KvData::Float32 { k, v } => task.write(k, v),

@@ -6,6 +6,7 @@
 
 use crate::engine::EngineError;
 use crate::engine::device::cuda::{DeviceBuffer, DevicePtr};
+use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Cpu, Device, Tensor, bytes_of};
@@ -89,6 +90,8 @@ pub(super) fn rotary(
     let Heads { start: column, num_heads, head_dim } = heads;
     assert!(positions.len() == num_rows && table.inv_freq.len() * 2 == head_dim);
     assert!(column + num_heads * head_dim <= width);
+    let work = || Work::elementwise(num_rows * num_heads * head_dim, 8);
+    let _timed = cpu.op_timer.timed(Op::new("rotary"), work);
     let shared = SharedMut::new(x.values_mut());
     for_row_chunks(&cpu.pool, num_rows, num_heads * head_dim, &|start, end| {
         for (row, &position) in (start..end).zip(&positions[start..end]) {
