@@ -71,7 +71,9 @@ impl<'a> OpTable<'a> {
 
     /// `limits` of the JSON: null for what nothing computes in.
     pub fn limits_json(&self) -> Value {
-        let limit = |limit: Limit, unit: &str, scale: f64| json!({ unit: scale * limit.per_second, "is_given": limit.is_given });
+        let limit = |limit: Limit, unit: &str, scale: f64| -> Value {
+            json!({ unit: scale * limit.per_second, "is_given": limit.is_given })
+        };
         let mut limits = json!({ "memory": limit(self.limits.memory, "gb_per_second", 1e-9) });
         for arithmetic in Arithmetic::ALL {
             let peak = self.limits.arithmetic[arithmetic as usize];

@@ -258,17 +258,17 @@ impl Device {
         }
     }
 
-    /// Times ops from now on; a GPU only queues them, and has nothing to time. Limits of the machine
-    /// that are not given are measured, in less than half a second; its linear layers are of a
-    /// model in `dtype`.
+    /// Times ops from now on; a GPU only queues them, and has nothing to time. Linear layers are of
+    /// a model in `dtype`. Limits of the machine that are not given are measured, in less than half
+    /// a second.
     pub fn start_op_times(&self, dtype: DType, given: GivenLimits) {
         if let Device::Cpu(cpu) = self {
             cpu.op_timer.start(Limits::find(cpu, dtype, given));
         }
     }
 
-    /// What ops cost since the start; arguments as there, since the limits are measured again. None
-    /// where nothing was timed.
+    /// What ops cost since the start; arguments as there, since the limits are measured again.
+    /// None where nothing was timed.
     pub fn finish_op_times(&self, dtype: DType, given: GivenLimits) -> Option<OpTimes> {
         match self {
             Device::Cpu(cpu) => cpu.op_timer.finish(|| Limits::find(cpu, dtype, given)),
