@@ -10,6 +10,7 @@ use vllm_batch::engine::Engine;
 use vllm_batch::engine::config::{CacheConfig, DType, EngineConfig, ModelConfig, ParallelConfig};
 use vllm_batch::engine::input_processor::Prompt;
 use vllm_batch::engine::request::{RowKey, SamplingParams};
+use vllm_batch::engine::stats::GivenLimits;
 
 struct Counting;
 
@@ -103,5 +104,7 @@ fn a_step_of_running_sequences_allocates_nothing() {
         let second = run(&mut engine);
         println!("{name}: {first:?}, then {second:?}");
         assert_eq!(second, vec![0; NUM_STEPS as usize - 2], "{name}, when all buffers have grown");
+        engine.start_op_times(GivenLimits { flops: Some(1e12), bandwidth: Some(1e10) });
+        assert_eq!(run(&mut engine), vec![0; NUM_STEPS as usize - 2], "{name}, ops timed");
     }
 }

@@ -108,7 +108,68 @@ fn throughput_has_vllms_line_and_keys_and_exact_counts() {
         get("output_tokens_per_second")
     );
     assert!(stdout.starts_with(&line), "{stdout}");
-    assert!(stdout.lines().count() < 10, "{stdout}");
+    let table = stdout.lines().position(|line| line.starts_with("Op ")).unwrap();
+    assert!(table < 10, "{stdout}");
+    assert_ops(&stdout, &json);
+}
+
+/// What is said of ops agrees with itself, with the table, and with the time of the steps.
+fn assert_ops(stdout: &str, json: &Value) {
+    let ops = json["ops"].as_array().unwrap();
+    let step_seconds = number(&json["steps"]["all"]["seconds"]);
+    let mut sum = 0.0;
+    for op in ops {
+        let get = |key: &str| number(&op[key]);
+        assert!(get("calls") > 0.0 && get("bytes") > 0.0 && get("floor_seconds") > 0.0, "{op}");
+        assert_near(get("share_of_time") * step_seconds, get("seconds"));
+        assert_near(get("share_of_floor") * get("seconds"), get("floor_seconds"));
+        let name = op["name"].as_str().unwrap();
+        assert!(stdout.lines().any(|line| line.starts_with(name)), "{name}: {stdout}");
+        sum += get("seconds");
+    }
+    let seconds: Vec<f64> = ops.iter().map(|op| -number(&op["seconds"])).collect();
+    assert!(seconds.is_sorted(), "{seconds:?}");
+    assert!(sum > 0.0 && sum < step_seconds, "{sum} of {step_seconds}");
+    let steps = &json["steps"]["all"];
+    let of_step = number(&steps["execute_ms"]) + number(&steps["sample_ms"]);
+    assert!(sum <= 1e-3 * of_step * number(&steps["count"]), "{sum} of {of_step} ms a step");
+}
+
+/// The op of this name.
+fn op<'a>(json: &'a Value, name: &str) -> &'a Value {
+    let ops = json["ops"].as_array().unwrap();
+    ops.iter().find(|op| op["name"] == name).unwrap_or_else(|| panic!("no {name} in {ops:#?}"))
+}
+
+#[test]
+fn ops_are_counted_by_hand_and_held_against_the_limits_that_are_given() {
+    let folder = temporary();
+    let flags = "--num-prompts 3 --input-len 20 --output-len 5 --num-warmups 3 --peak-tflops 0.05";
+    let (stdout, json) = result(folder.path(), &format!("{flags} --memory-bandwidth 5"));
+    assert_ops(&stdout, &json);
+    let wanted = "(given), 5.0 GB/s memory (given)";
+    assert!(stdout.lines().last().unwrap().ends_with(wanted), "{stdout}");
+    assert_eq!(json["limits"]["memory"], json!({"gb_per_second": 5.0, "is_given": true}));
+    // One step of three prompts and four of three tokens, in 5 layers; warm-ups are not counted.
+    let (num_tokens, num_steps) = (3.0 * 24.0, 5.0);
+    let down = op(&json, "linear 128 x 384");
+    assert_eq!(number(&down["calls"]), 5.0 * num_steps);
+    assert_near(number(&down["flops"]), 5.0 * num_tokens * 2.0 * 128.0 * 384.0);
+    let weight_bytes = 2.0 * 128.0 * 384.0;
+    let bytes = 5.0 * (num_steps * weight_bytes + num_tokens * 4.0 * (128.0 + 384.0));
+    assert_near(number(&down["bytes"]), bytes);
+    let attention = op(&json, "paged_attention");
+    // Scores and values of 128 columns for the causal half of 24 positions.
+    let num_scores = 3.0 * f64::from((1..=24).sum::<i32>());
+    assert_near(number(&attention["flops"]), 5.0 * 4.0 * 128.0 * num_scores);
+    assert_eq!(op(&json, "sample")["calls"], 5);
+    assert_near(number(&op(&json, "sample")["bytes"]), 15.0 * 4.0 * 448.0);
+
+    let flags = "--quantization int8 --num-prompts 2 --input-len 8 --output-len 3";
+    let (stdout, json) = result(folder.path(), flags);
+    assert_ops(&stdout, &json);
+    assert_eq!(op(&json, "linear 128 x 384")["arithmetic"], "int8");
+    assert!(stdout.contains(" TFLOP/s int8 (measured)"), "{stdout}");
 }
 
 #[test]
@@ -282,7 +343,7 @@ fn help_teaches() {
         text(&output.stdout).to_owned()
     };
     let (short, long) = (help(&["--help"]), help(&["--help", "-v"]));
-    for wanted in ["Examples:", "--mode decode", "--dataset", "What is measured:"] {
+    for wanted in ["Examples:", "--mode decode", "--dataset", "What is measured:", "above 100%"] {
         assert!(short.contains(wanted), "{wanted}");
     }
     assert!(!short.contains("--block-size") && long.contains("--block-size"));

@@ -41,7 +41,7 @@ use request::{Request, RequestOutput};
 use sampler::RowTask;
 use scheduler::{Ahead, Scheduled, Scheduler};
 use simulated_executor::SimulatedExecutor;
-use stats::{EngineStats, StepTime};
+use stats::{EngineStats, GivenLimits, OpTimes, StepTime};
 use step_sampler::{Pending, StepSampler};
 use text::{ChatTemplate, TextError, Tokenizer};
 
@@ -301,6 +301,18 @@ impl Engine {
         let pending = self.sampler.sample_ahead(logits, &self.scheduler.ahead_tasks(&ahead))?;
         lap(clock, &mut self.time.execute);
         Ok(Some((ahead, pending)))
+    }
+
+    /// Times ops from now on, where they run on the CPU. Limits of the machine that are not given
+    /// are measured, in less than half a second.
+    pub fn start_op_times(&mut self, given: GivenLimits) {
+        self.sampler.device().start_op_times(self.info.dtype, given);
+    }
+
+    /// What ops cost since `start_op_times`, and the limits, of which those that are not given are
+    /// measured again. None where nothing was timed, as on a GPU, which ops are only queued on.
+    pub fn finish_op_times(&mut self, given: GivenLimits) -> Option<OpTimes> {
+        self.sampler.device().finish_op_times(self.info.dtype, given)
     }
 
     /// Counters since load, and the present queue lengths.

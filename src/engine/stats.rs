@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+pub use super::device::limits::{Arithmetic, GivenLimits, Limit, Limits};
+pub use super::device::op_times::{Op, OpTime, OpTimes, Work};
+
 /// Counters since load, and the present queue lengths.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EngineStats {

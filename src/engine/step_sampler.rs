@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use super::EngineError;
 use super::device::gpu::Readback;
+use super::device::op_times::{Op, Work};
 use super::device::{Device, Gpu, Tensor};
 use super::executor::Logits;
 use super::ops::logprobs::{self, LogprobBuffers};
@@ -129,6 +130,11 @@ impl StepSampler {
         }
     }
 
+    /// Where it samples.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// Takes the buffer of results that were used, for the next ones.
     pub fn reuse(&mut self, results: Vec<RowResult>) {
         self.spare = results;
@@ -192,6 +198,8 @@ fn sample_on_host(
     mut results: Vec<RowResult>,
 ) -> Vec<RowResult> {
     let width = logits.width();
+    // A row of logits is read once at least.
+    let _timed = device.timed(Op::new("sample"), || Work::elementwise(tasks.len() * width, 4));
     results.clear();
     results.resize(tasks.len(), RowResult::NonFinite);
     // Threads take rows as they come; each row's result goes to its own place.

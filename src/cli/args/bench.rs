@@ -25,6 +25,12 @@ and past the end of text, so each gives exactly its number of tokens. Warm-up ro
 ids, and leave nothing in the result. A tokenizer is always loaded; --tokenizer names one where the
 model's folder has none. Loading is timed apart.
 
+On the CPU a table follows: calls and time of each op, and which share of its time its floor is.
+The floor is what the op's operations, or its weights, inputs and outputs read from memory once,
+take at the machine's limits. Limits are --peak-tflops (of the linear layers) and
+--memory-bandwidth, or else measured on all threads before and after the rows, the better counts.
+Small ops find their inputs in caches, and may be faster than memory: above 100%.
+
 The result goes to standard output, everything else to standard error; -q hides the latter.";
 
 /// Flags of `bench`.
@@ -91,10 +97,11 @@ pub struct ResultArgs {
     /// Write the result as JSON: vLLM's keys and more
     #[arg(long, value_name = "FILE")]
     pub output_json: Option<PathBuf>,
-    /// What the memory gives, to show decode's share of it
+    /// What the memory gives, to show the share of it that decode and each op reach
     #[arg(long, value_name = "GB/S", value_parser = positive_number)]
     pub memory_bandwidth: Option<f64>,
-    /// What the device computes in this dtype, to show the model's share of it
+    /// What the device computes in this dtype, to show the share of it that the model and each op
+    /// reach
     #[arg(long, value_name = "TFLOPS", value_parser = positive_number)]
     pub peak_tflops: Option<f64>,
 }

@@ -3,6 +3,7 @@
 
 mod cost;
 mod measure;
+mod op_table;
 mod report;
 mod workload;
 
@@ -26,6 +27,7 @@ use crate::engine::Engine;
 use crate::engine::model::decoder_spec;
 use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::spec::DecoderSpec;
+use crate::engine::stats::{GivenLimits, OpTimes};
 use cost::ModelCost;
 use measure::Measured;
 use report::Report;
@@ -65,8 +67,11 @@ pub fn run(args: BenchArgs, console: &Console) -> Result<Exit, CliError> {
         console.note(&format!("Warming up with {} rows", warmups.len()));
         measure::run(&mut engine, warmups, &Counters::default())?;
     }
+    let given = bench.given_limits();
+    engine.start_op_times(given);
     let measured = measured(&mut engine, rows, console)?;
-    let report = bench.report(&engine, &spec, load_time, measured)?;
+    let op_times = engine.finish_op_times(given);
+    let report = bench.report(&engine, &spec, load_time, (measured, op_times))?;
     if let Some(path) = &bench.result.output_json {
         result_file::write(path, "output_json", &report.json())?;
     }
@@ -214,12 +219,20 @@ impl Bench {
         Ok(lengths)
     }
 
+    /// What was typed of the machine's limits.
+    fn given_limits(&self) -> GivenLimits {
+        GivenLimits {
+            flops: self.result.peak_tflops.map(|peak| 1e12 * peak),
+            bandwidth: self.result.memory_bandwidth.map(|bandwidth| 1e9 * bandwidth),
+        }
+    }
+
     fn report(
         &self,
         engine: &Engine,
         spec: &DecoderSpec,
         load_time: Duration,
-        measured: Measured,
+        (measured, op_times): (Measured, Option<OpTimes>),
     ) -> Result<Report, CliError> {
         let info = engine.info().clone();
         let kv_bytes_per_token = info.kv_cache_bytes as f64 / info.num_cache_tokens.max(1) as f64;
@@ -241,6 +254,7 @@ impl Bench {
             info,
             load_time,
             measured,
+            op_times,
             memory_bandwidth: self.result.memory_bandwidth,
             peak_tflops: self.result.peak_tflops,
         };

@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 
 use super::cost::ModelCost;
 use super::measure::{Measured, Step};
+use super::op_table::{self, OpTable};
 use super::workload::RandomRows;
 use crate::cli::args::ModeArg;
 use crate::cli::error::sanitized;
 use crate::engine::EngineInfo;
-use crate::engine::stats::StepTime;
+use crate::engine::stats::{OpTimes, StepTime};
 
 /// Everything the result says.
 #[derive(Clone, Debug)]
@@ -41,6 +42,8 @@ pub struct Report {
     pub load_time: Duration,
     /// What was measured.
     pub measured: Measured,
+    /// What its ops cost; None on a GPU.
+    pub op_times: Option<OpTimes>,
     /// GB/s, as typed.
     pub memory_bandwidth: Option<f64>,
     /// TFLOP/s, as typed.
@@ -141,8 +144,8 @@ impl Report {
             let share = share(self.model_tflops(), self.peak_tflops, "TFLOP/s");
             let _ = writeln!(text, "Compute: {:.3} model TFLOP/s{share}", self.model_tflops());
         }
-        let _ = write!(text, "{}", self.circumstances());
-        text
+        let _ = writeln!(text, "{}", self.circumstances());
+        text + &op_table::text(self.op_table().as_ref())
     }
 
     fn decode_text(&self, text: &mut String) {
@@ -241,6 +244,8 @@ impl Report {
                 "decode": self.decode_steps().json(),
                 "other": self.other_steps().json(),
             },
+            "ops": self.op_table().as_ref().map(OpTable::json),
+            "limits": self.op_table().as_ref().map(OpTable::limits_json),
             "model_tflops": self.model_tflops(),
             "peak_tflops": self.peak_tflops,
             "peak_tflops_share": self.peak_tflops.map(|peak| self.model_tflops() / peak),
@@ -313,6 +318,11 @@ impl Report {
     /// Decode steps of all rows: what `--mode decode` is about.
     fn full_steps(&self) -> Steps<'_> {
         self.steps(|step| step.is_decode && step.num_rows == self.measured.rows.len())
+    }
+
+    fn op_table(&self) -> Option<OpTable<'_>> {
+        let table = |times| OpTable::new(times, self.all_steps().seconds());
+        self.op_times.as_ref().map(table)
     }
 
     /// Operations of the model, recomputation not counted, by the time of all steps.

@@ -122,6 +122,18 @@ impl KvCache {
         (k.ptr().offset(offset), v.ptr().offset(offset))
     }
 
+    /// Bytes of an element.
+    ///
+    /// # Panics
+    /// The cache is on a GPU.
+    pub fn element_bytes(&self) -> usize {
+        match &self.data {
+            KvData::Float32 { .. } => 4,
+            KvData::BFloat16 { .. } | KvData::Float16 { .. } => 2,
+            KvData::Cuda { .. } => panic!("a cache of a GPU was asked on the host"),
+        }
+    }
+
     /// An empty cache of the CPU.
     ///
     /// # Panics

@@ -3,8 +3,10 @@
 pub mod cuda;
 pub mod gpu;
 pub mod kv_cache;
+pub mod limits;
 pub mod memory;
 pub mod narrow_inputs;
+pub mod op_times;
 mod open;
 pub mod pages;
 pub mod simd;
@@ -23,6 +25,8 @@ use std::sync::Mutex;
 
 use crate::engine::EngineError;
 use crate::engine::config::DType;
+use limits::{GivenLimits, Limits};
+use op_times::{Op, OpTimer, OpTimes, Timed, Work};
 use simd::Isa;
 use thread_pool::ThreadPool;
 
@@ -49,12 +53,15 @@ pub struct Cpu {
     pub int8: bool,
     /// Inputs of a linear layer as its instructions take them; one layer runs at a time.
     pub narrow_inputs: Mutex<NarrowInputs>,
+    /// What its ops cost, when that is asked for.
+    pub op_timer: OpTimer,
 }
 
 impl Cpu {
     fn new(num_threads: usize, isa: Isa) -> Self {
         let pool = ThreadPool::new(num_threads);
-        Self { pool, isa, int8: false, narrow_inputs: Mutex::default() }
+        let (narrow_inputs, op_timer) = (Mutex::default(), OpTimer::default());
+        Self { pool, isa, int8: false, narrow_inputs, op_timer }
     }
 }
 
@@ -248,6 +255,33 @@ impl Device {
         match self {
             Device::Cpu(_) => Ok(()),
             Device::Cuda(gpu) => gpu.finish_loading(),
+        }
+    }
+
+    /// Times ops from now on; a GPU only queues them, and has nothing to time. Linear layers are of
+    /// a model in `dtype`. Limits of the machine that are not given are measured, in less than half
+    /// a second.
+    pub fn start_op_times(&self, dtype: DType, given: GivenLimits) {
+        if let Device::Cpu(cpu) = self {
+            cpu.op_timer.start(Limits::find(cpu, dtype, given));
+        }
+    }
+
+    /// What ops cost since the start; arguments as there, since the limits are measured again.
+    /// None where nothing was timed.
+    pub fn finish_op_times(&self, dtype: DType, given: GivenLimits) -> Option<OpTimes> {
+        match self {
+            Device::Cpu(cpu) => cpu.op_timer.finish(|| Limits::find(cpu, dtype, given)),
+            Device::Cuda(_) => None,
+        }
+    }
+
+    /// Times host work beside the ops, such as sampling, until the result is dropped.
+    #[must_use = "the time ends when it is dropped"]
+    pub fn timed(&self, op: Op, work: impl FnOnce() -> Work) -> Option<Timed<'_>> {
+        match self {
+            Device::Cpu(cpu) => cpu.op_timer.timed(op, work),
+            Device::Cuda(_) => None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Activations of the MLP: plain, or gated (`silu_and_mul` and its kin).
 
 use crate::engine::device::cuda::Args;
+use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Device, Tensor};
@@ -44,6 +45,8 @@ pub fn activate(device: &Device, activation: Activation, x: &mut Tensor) {
             return gpu.launch_over(num_values, ("activation", "activate"), &mut args);
         }
     };
+    let work = || Work::elementwise(num_rows * width, 8);
+    let _timed = cpu.op_timer.timed(Op::new("activate"), work);
     let shared = SharedMut::new(x.values_mut());
     for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
         // SAFETY: each chunk of rows belongs to one item.
@@ -80,6 +83,8 @@ pub fn activate_and_mul(
             return gpu.launch(("activation", entry), grid, (block, 0), &mut args);
         }
     };
+    let work = || Work::elementwise(num_rows * width, 12);
+    let _timed = cpu.op_timer.timed(Op::new("activate_and_mul"), work);
     let shared = SharedMut::new(out.values_mut());
     for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
         for row in start..end {

@@ -2,6 +2,7 @@
 
 use crate::engine::config::DType;
 use crate::engine::device::cuda::Args;
+use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Cpu, Device, Tensor};
 
@@ -29,6 +30,9 @@ pub fn embedding(
             return gpu.launch(("embedding", "embedding"), grid, (GPU_BLOCK, 0), &mut args);
         }
     };
+    let row_bytes = table.row_bytes() + 4 * out.width();
+    let work = || Work::elementwise(out.num_rows(), row_bytes);
+    let _timed = cpu.op_timer.timed(Op::new("embedding"), work);
     for_each_row(cpu, out, &|row, values| {
         table.copy_row(ids.host[row] as usize, values);
         if let Some(scale) = scale {
@@ -56,6 +60,8 @@ pub fn add_rows_of(
             return gpu.launch(("embedding", "add_rows"), grid, (GPU_BLOCK, 0), &mut args);
         }
     };
+    let work = || Work::elementwise(out.num_rows() * out.width(), 12);
+    let _timed = cpu.op_timer.timed(Op::new("add_rows_of"), work);
     for_each_row(cpu, out, &|row, values| {
         let added = table.row(positions.host[row] as usize + offset);
         for (value, added) in values.iter_mut().zip(added) {
@@ -77,6 +83,8 @@ pub fn gather_rows(device: &Device, x: &Tensor, indices: Ids<'_>, out: &mut Tens
             return gpu.launch(("gather_rows", "gather_rows"), grid, (GPU_BLOCK, 0), &mut args);
         }
     };
+    let work = || Work::elementwise(out.num_rows() * out.width(), 8);
+    let _timed = cpu.op_timer.timed(Op::new("gather_rows"), work);
     for_each_row(cpu, out, &|row, values| {
         values.copy_from_slice(x.row(indices.host[row] as usize));
     });

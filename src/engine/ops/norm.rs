@@ -5,6 +5,7 @@
 
 use crate::engine::config::DType;
 use crate::engine::device::cuda::{Args, DevicePtr};
+use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Device, Gpu, Tensor};
@@ -57,6 +58,8 @@ pub fn add(device: &Device, residual: &mut Tensor, delta: &Tensor) {
             return gpu.launch_over(num_values, ("elementwise", "add"), &mut args);
         }
     };
+    let work = || Work::elementwise(num_rows * width, 12);
+    let _timed = cpu.op_timer.timed(Op::new("add"), work);
     let shared = SharedMut::new(residual.values_mut());
     for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
         for row in start..end {
@@ -83,6 +86,9 @@ pub fn add_norm(
         Device::Cpu(cpu) => cpu,
         Device::Cuda(gpu) => return add_norm_on_gpu(gpu, residual, delta, norm, out),
     };
+    let bytes_per_value = if delta.is_some() { 16 } else { 8 };
+    let work = || Work::elementwise(num_rows * width, bytes_per_value);
+    let _timed = cpu.op_timer.timed(Op::new("add_norm"), work);
     let shared = SharedMut::new(residual.values_mut());
     let shared_out = SharedMut::new(out.values_mut());
     for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
@@ -169,6 +175,8 @@ pub fn norm_heads(device: &Device, x: &mut Tensor, heads: Heads, norm: &NormWeig
             return gpu.launch(("norm", "norm_heads"), grid, (block, 0), &mut args);
         }
     };
+    let work = || Work::elementwise(num_rows * num_heads * head_dim, 8);
+    let _timed = cpu.op_timer.timed(Op::new("norm_heads"), work);
     let shared = SharedMut::new(x.values_mut());
     for_row_chunks(&cpu.pool, num_rows, num_heads * head_dim, &|start, end| {
         for row in start..end {

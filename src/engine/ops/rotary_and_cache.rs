@@ -3,6 +3,7 @@
 
 use crate::engine::device::cuda::{Args, DevicePtr};
 use crate::engine::device::kv_cache::{KvCacheShape, KvData};
+use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Cpu, Device, Gpu, KvCache, Tensor};
@@ -56,8 +57,15 @@ pub fn rotary_and_cache(
         Device::Cpu(cpu) => cpu,
         Device::Cuda(gpu) => return on_gpu(gpu, (qkv, heads), table, step, (cache, layer)),
     };
-    let task = Task { cpu, heads, table, step };
     let shape = cache.shape;
+    let QkvHeads { num_heads, num_kv_heads, head_dim } = heads;
+    let work = || {
+        let num_rotated = table.map_or(0, |_| num_heads + num_kv_heads);
+        let bytes_per_dim = 8 * num_rotated + (4 + cache.element_bytes()) * 2 * num_kv_heads;
+        Work::elementwise(qkv.num_rows() * head_dim, bytes_per_dim)
+    };
+    let _timed = cpu.op_timer.timed(Op::new("rotary_and_cache"), work);
+    let task = Task { cpu, heads, table, step };
     match &mut cache.data {
         KvData::Float32 { k, v } => task.run(qkv, slots((k, v), layer, shape)),
         KvData::BFloat16 { k, v } => task.run(qkv, slots((k, v), layer, shape)),

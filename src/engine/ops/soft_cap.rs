@@ -1,6 +1,7 @@
 //! soft_cap: x = cap * tanh(x / cap), Gemma 2's bound on logits.
 
 use crate::engine::device::cuda::Args;
+use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Device, Tensor};
@@ -19,6 +20,8 @@ pub fn soft_cap(device: &Device, cap: f32, x: &mut Tensor) {
             return gpu.launch_over(num_values, ("soft_cap", "soft_cap"), &mut args);
         }
     };
+    let work = || Work::elementwise(num_rows * width, 8);
+    let _timed = cpu.op_timer.timed(Op::new("soft_cap"), work);
     let shared = SharedMut::new(x.values_mut());
     for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
         // SAFETY: each chunk of rows belongs to one item.

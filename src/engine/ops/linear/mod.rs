@@ -24,6 +24,8 @@ use half::{bf16, f16};
 use crate::engine::EngineError;
 use crate::engine::config::{DType, Quantization};
 use crate::engine::device::cuda::DevicePtr;
+use crate::engine::device::limits::Arithmetic;
+use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::pages::Pages;
 use crate::engine::device::simd::Isa;
 use crate::engine::device::{Cpu, Device, Tensor};
@@ -143,6 +145,27 @@ impl LinearWeight {
             Panels::Float16(panels) => pack::copy_row(panels, row, *panel_width, out),
             Panels::Int8(_) => panic!("int8 weights are no embedding table"),
         }
+    }
+
+    /// Bytes of a row of W as the device holds it.
+    pub(super) fn row_bytes(&self) -> usize {
+        self.num_bytes() / self.n.max(1)
+    }
+
+    /// What the layer is in a list of ops.
+    fn op(&self, cpu: &Cpu, panels: &Panels) -> Op {
+        let arithmetic = match panels {
+            Panels::Int8(_) => Arithmetic::Int8,
+            Panels::BFloat16(_) if cpu.isa == Isa::Avx512Bf16 => Arithmetic::BFloat16,
+            Panels::Float32(_) | Panels::BFloat16(_) | Panels::Float16(_) => Arithmetic::Float32,
+        };
+        Op { name: "linear", shape: Some((self.n, self.k)), arithmetic }
+    }
+
+    /// What the layer does with so many rows.
+    fn work(&self, num_rows: usize) -> Work {
+        let (rows, n, k) = (num_rows as f64, self.n as f64, self.k as f64);
+        Work { flops: 2.0 * rows * n * k, bytes: self.num_bytes() as f64 + 4.0 * rows * (n + k) }
     }
 
     /// Narrows the weights as the device was asked to (`--quantization`), and its inputs from then
@@ -268,6 +291,8 @@ pub fn linear_rows(
         _ => panic!("the weight is on another device"),
     };
     let shape = Shape { num_rows, n: weight.n, k: weight.k };
+    let op = weight.op(cpu, &packed.panels);
+    let _timed = cpu.op_timer.timed(op, || weight.work(num_rows));
     let bias = packed.bias.as_deref();
     let x = &x.values()[first * weight.k..(first + num_rows) * weight.k];
     let out = &mut out.values_mut()[first_out * weight.n..(first_out + num_rows) * weight.n];

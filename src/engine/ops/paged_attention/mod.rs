@@ -10,11 +10,13 @@ mod cpu;
 mod cuda;
 #[cfg(test)]
 mod tests;
+mod work;
 
 pub use cpu::AttentionScratch;
 pub(super) use cuda::prefill_tokens;
 
 use crate::engine::device::kv_cache::KvData;
+use crate::engine::device::op_times::Op;
 use crate::engine::device::{Device, KvCache, Tensor};
 
 use super::Step;
@@ -49,6 +51,8 @@ pub fn paged_attention(
             return cuda::paged_attention(gpu, (qkv, step), (cache, layer), shape, out);
         }
     };
+    let op = Op::new("paged_attention");
+    let _timed = cpu.op_timer.timed(op, || work::work(step.batch, shape, cache));
     let task = cpu::Task { cpu, qkv, batch: step.batch, layer, shape, kv: cache.shape };
     match &cache.data {
         KvData::Float32 { k, v } => task.run(k, v, scratch, out),

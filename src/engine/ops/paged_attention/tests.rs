@@ -1,7 +1,7 @@
 //! The CPU against a naive loop; the same bits however a sequence is computed.
 
-use super::super::{Heads, Step, linear::SourceMatrix};
 use super::super::{QkvHeads, rotary_and_cache};
+use super::super::{Step, linear::SourceMatrix};
 use super::*;
 use crate::engine::batch::Batch;
 use crate::engine::config::DType;
