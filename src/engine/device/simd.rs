@@ -235,6 +235,8 @@ pub trait Vector: Copy {
     unsafe fn zero_below(self, limit: Self, other: Self) -> Self;
     /// The sum of the lanes, by halves.
     unsafe fn sum(self) -> f32;
+    /// The largest of the lanes; anything if one is NaN.
+    unsafe fn largest(self) -> f32;
 
     /// e^self, relative error about 1e-7; 0 below -87.3 (also for -infinity).
     #[inline(always)]
@@ -359,6 +361,10 @@ impl Vector for Portable {
         let v = self.0;
         ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]))
     }
+    #[inline(always)]
+    unsafe fn largest(self) -> f32 {
+        self.0.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    }
 }
 
 #[cfg(test)]
@@ -370,6 +376,7 @@ mod tests {
         exp: &'a mut Vec<f32>,
         tanh: &'a mut Vec<f32>,
         sums: &'a mut Vec<f32>,
+        largest: &'a mut Vec<f32>,
     }
 
     impl Kernel for Check<'_> {
@@ -385,20 +392,33 @@ mod tests {
                     v.tanh().store(out.as_mut_ptr());
                     self.tanh.extend_from_slice(&out);
                     self.sums.push(v.sum());
+                    self.largest.push(v.largest());
                 }
             }
         }
     }
 
     #[test]
-    fn exp_tanh_and_sum_agree_with_f64_on_every_instruction_set() {
+    fn exp_tanh_sum_and_largest_agree_with_f64_on_every_instruction_set() {
         let mut inputs: Vec<f32> = (0..16_000).map(|i| (i as f32 - 8000.0) * 0.0109).collect();
         inputs.extend([f32::NEG_INFINITY, -1e30, -88.0, -87.0, 0.0, -0.0, 1e-20, 88.0]);
         inputs.extend([0.0; 8]);
+        // The largest in every lane of some vector.
+        inputs.extend((0..512u16).map(|i| f32::from(i * 37 % 512) * 0.01));
         for isa in Isa::all_available() {
-            let (mut exp, mut tanh, mut sums) = (vec![], vec![], vec![]);
-            let (exp_ref, tanh_ref, sums_ref) = (&mut exp, &mut tanh, &mut sums);
-            dispatch(isa, Check { inputs: &inputs, exp: exp_ref, tanh: tanh_ref, sums: sums_ref });
+            let (mut exp, mut tanh, mut sums, mut largest) = (vec![], vec![], vec![], vec![]);
+            let check = Check {
+                inputs: &inputs,
+                exp: &mut exp,
+                tanh: &mut tanh,
+                sums: &mut sums,
+                largest: &mut largest,
+            };
+            dispatch(isa, check);
+            for (chunk, largest) in inputs.chunks_exact(isa.num_lanes()).zip(&largest) {
+                let expected = chunk.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                assert_eq!(*largest, expected, "{isa:?} {chunk:?}");
+            }
             for (i, &x) in inputs.iter().enumerate() {
                 let expected = f64::from(x).exp();
                 let limit = if x < -87.0 { 2e-38 } else { 3e-7 * expected };

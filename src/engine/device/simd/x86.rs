@@ -116,6 +116,15 @@ impl Vector for __m512 {
             _mm256_add_ps(low, high).sum()
         }
     }
+    #[inline(always)]
+    unsafe fn largest(self) -> f32 {
+        // SAFETY: the promise of `Vector`.
+        unsafe {
+            let low = _mm512_castps512_ps256(self);
+            let high = _mm512_extractf32x8_ps::<1>(self);
+            _mm256_max_ps(low, high).largest()
+        }
+    }
 }
 
 impl Vector for __m256 {
@@ -197,6 +206,16 @@ impl Vector for __m256 {
             let quads = _mm_add_ps(low, _mm256_extractf128_ps::<1>(self));
             let pairs = _mm_add_ps(quads, _mm_movehl_ps(quads, quads));
             _mm_cvtss_f32(_mm_add_ss(pairs, _mm_shuffle_ps::<1>(pairs, pairs)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn largest(self) -> f32 {
+        // SAFETY: the promise of `Vector`.
+        unsafe {
+            let low = _mm256_castps256_ps128(self);
+            let quads = _mm_max_ps(low, _mm256_extractf128_ps::<1>(self));
+            let pairs = _mm_max_ps(quads, _mm_movehl_ps(quads, quads));
+            _mm_cvtss_f32(_mm_max_ss(pairs, _mm_shuffle_ps::<1>(pairs, pairs)))
         }
     }
 }

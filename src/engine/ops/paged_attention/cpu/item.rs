@@ -307,23 +307,23 @@ unsafe fn softmax<V: Vector>(
     (start, end): (usize, usize),
     shape: AttentionShape,
 ) -> f32 {
-    // SAFETY: the length is a multiple of LANES.
+    // SAFETY: the length is a multiple of 16, and so of LANES.
     unsafe {
         let scale = V::splat(shape.scale);
+        // What is not attended to counts as what is, until the largest is known.
+        let some = scores[start];
+        scores[..start].fill(some);
+        scores[end..].fill(some);
+        let mut max = V::splat(f32::NEG_INFINITY);
         for chunk in scores.chunks_exact_mut(V::LANES) {
             let score = V::load(chunk.as_ptr()).mul(scale);
             let score = shape.soft_cap.map_or(score, |cap| capped(score, cap));
             score.store(chunk.as_mut_ptr());
+            max = max.max(score);
         }
         scores[..start].fill(f32::NEG_INFINITY);
         scores[end..].fill(f32::NEG_INFINITY);
-        let mut max = V::splat(f32::NEG_INFINITY);
-        for chunk in scores.chunks_exact(V::LANES) {
-            max = max.max(V::load(chunk.as_ptr()));
-        }
-        let mut lanes = [f32::NEG_INFINITY; 16];
-        max.store(lanes.as_mut_ptr());
-        let max = V::splat(lanes.into_iter().fold(f32::NEG_INFINITY, f32::max));
+        let max = V::splat(max.largest());
         let mut sum = V::splat(0.0);
         for chunk in scores.chunks_exact_mut(V::LANES) {
             let weight = V::load(chunk.as_ptr()).sub(max).exp();
