@@ -267,14 +267,17 @@ impl Pass<'_> {
         let Buffers { normed, delta, up, activated, .. } = &mut *buffers;
         for start in (0..num_tokens).step_by(block_rows) {
             let num_rows = block_rows.min(num_tokens - start);
-            up.set_num_rows(num_rows);
-            ops::linear_rows(device, (normed, start), &layer.up_proj, (up, 0), num_rows);
+            let input = (&*normed, start);
             let activated = match activated {
                 Some(activated) => {
-                    ops::activate_and_mul(device, activation, up, activated);
+                    let weight = (&layer.up_proj, activation);
+                    let out = (&mut *up, &mut *activated);
+                    ops::linear_activate_and_mul(device, input, weight, out, num_rows);
                     activated
                 }
                 None => {
+                    up.set_num_rows(num_rows);
+                    ops::linear_rows(device, input, &layer.up_proj, (up, 0), num_rows);
                     ops::activate(device, activation, up);
                     &mut *up
                 }

@@ -2,7 +2,7 @@
 
 use crate::engine::device::cuda::Args;
 use crate::engine::device::op_times::{Op, Work};
-use crate::engine::device::simd::{Kernel, Vector, dispatch};
+use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Device, Tensor};
 
@@ -121,6 +121,46 @@ impl Kernel for Gated<'_> {
     unsafe fn run<V: Vector>(self) {
         // SAFETY: dispatched for this CPU.
         unsafe { map2::<V>(self.gate, self.up, self.out, ActivateAndMul(self.activation)) };
+    }
+}
+
+/// out = f(gate) * up for a panel, `width` columns of (num_rows, stride) `out`.
+///
+/// # Safety
+/// `out` is writable for `width` columns of as many rows as there are sums, and nobody else touches
+/// these meanwhile.
+pub(super) unsafe fn activate_and_mul_panel(
+    isa: Isa,
+    activation: Activation,
+    (gate, up): (&[f32], &[f32]),
+    out: (*mut f32, usize),
+    width: usize,
+) {
+    dispatch(isa, GatedPanel { activation, gate, up, out, width });
+}
+
+struct GatedPanel<'a> {
+    activation: Activation,
+    gate: &'a [f32],
+    up: &'a [f32],
+    out: (*mut f32, usize),
+    width: usize,
+}
+
+impl Kernel for GatedPanel<'_> {
+    /// # Safety
+    /// As `Kernel::run` and `activate_and_mul_panel`.
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let Self { activation, gate, up, out: (out, stride), width } = self;
+        let rows = gate.chunks_exact(width).zip(up.chunks_exact(width));
+        for (row, (gate, up)) in rows.enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let out = std::slice::from_raw_parts_mut(out.add(row * stride), width);
+                map2::<V>(gate, up, out, ActivateAndMul(activation));
+            }
+        }
     }
 }
 

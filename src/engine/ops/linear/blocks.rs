@@ -1,9 +1,13 @@
 //! How a product is shared out: blocks of rows by groups of panels, and where a panel's outputs go.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::slice::from_raw_parts;
 
 use crate::engine::device::Cpu;
+use crate::engine::device::simd::Isa;
 use crate::engine::device::tensor::SharedMut;
+use crate::engine::ops::activation::{Activation, activate_and_mul_panel};
 use crate::engine::ops::gemm::{MAX_PANEL_WIDTH, even_tile};
 
 /// Rows of a block: with 1024 inputs they are 590 kB, within a core's L2 cache beside a panel.
@@ -59,46 +63,89 @@ pub(super) struct Rows {
     pub end: usize,
 }
 
-/// Rows of a block in a panel that is cut off by n.
+/// Rows of a block by one panel, where they do not go to their place at once.
 #[repr(C, align(64))]
-struct Edge([f32; BLOCK_ROWS * MAX_PANEL_WIDTH]);
+struct Scratch([MaybeUninit<f32>; BLOCK_ROWS * MAX_PANEL_WIDTH]);
 
-/// The outputs of a product, (num_rows, n).
+impl Scratch {
+    fn ptr(&mut self) -> *mut f32 {
+        self.0.as_mut_ptr().cast()
+    }
+}
+
+/// Where a product goes.
 #[derive(Clone, Copy)]
 pub(super) struct Outputs {
+    /// (num_rows, n)
     pub values: SharedMut<f32>,
     pub n: usize,
     /// Outputs of a panel.
     pub width: usize,
+    /// The product is twice as wide, gate then up, and f(gate) * up is what goes here. Panels are
+    /// then those of the gate, all of them whole, and their inputs are not cut.
+    pub gated_by: Option<Activation>,
 }
 
 impl Outputs {
-    /// Runs `product` with the place of a panel's first output in the first of `rows`, and the
-    /// distance of rows: whole panels of memory, where n cuts this one off too.
+    /// Has `product(panel, out, stride)` write its sums, or add to what is there, from `out` on
+    /// with so far from row to row: whole panels of memory, where n cuts this one off too.
     ///
     /// # Safety
-    /// No other thread touches the panel's outputs of these rows meanwhile.
+    /// No other thread touches the panel's outputs of these rows meanwhile. `product` writes all
+    /// rows of the panel.
     pub unsafe fn with_panel(
         &self,
+        isa: Isa,
         rows: Rows,
         panel: usize,
-        product: impl FnOnce(*mut f32, usize),
+        mut product: impl FnMut(usize, *mut f32, usize),
     ) {
-        let Self { values, n, width } = *self;
-        let column = panel * width;
-        if column + width <= n {
-            let len = (rows.end - 1 - rows.first) * n + width;
-            return product(values.ptr(rows.first * n + column, len), n);
+        let Self { values, n, width, gated_by } = *self;
+        let num_rows = rows.end - rows.first;
+        let start = rows.first * n + panel * width;
+        if let Some(activation) = gated_by {
+            let mut sums = [const { Scratch([MaybeUninit::uninit(); _]) }; 2];
+            let panels = [panel, panel + n / width];
+            for (panel, sums) in panels.into_iter().zip(&mut sums) {
+                product(panel, sums.ptr(), width);
+            }
+            // SAFETY: the product wrote these.
+            let [gate, up] =
+                unsafe { sums.each_mut().map(|sums| from_raw_parts(sums.ptr(), num_rows * width)) };
+            let out = (values.ptr(start, (num_rows - 1) * n + width), n);
+            // SAFETY: the caller's promise.
+            unsafe { activate_and_mul_panel(isa, activation, (gate, up), out, width) };
+        } else if (panel + 1) * width <= n {
+            product(panel, values.ptr(start, (num_rows - 1) * n + width), n);
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { self.with_edge(rows, panel, |out, stride| product(panel, out, stride)) };
         }
-        let mut edge = Edge([0.0; _]);
-        // SAFETY: the caller's promise.
-        let out = |row: usize| unsafe { values.slice(row * n + column, n - column) };
-        for (row, edge) in (rows.first..rows.end).zip(edge.0.chunks_exact_mut(width)) {
-            edge[..n - column].copy_from_slice(out(row));
+    }
+
+    /// A panel of which only some outputs exist.
+    ///
+    /// # Safety
+    /// As `with_panel`.
+    unsafe fn with_edge(&self, rows: Rows, panel: usize, product: impl FnOnce(*mut f32, usize)) {
+        let Self { values, n, width, .. } = *self;
+        let num_columns = n - panel * width;
+        let mut edge = Scratch([const { MaybeUninit::new(0.0) }; _]);
+        for (index, row) in (rows.first..rows.end).enumerate() {
+            // SAFETY: the caller's promise; a row of the scratch is a panel wide.
+            unsafe {
+                let out = values.slice(row * n + panel * width, num_columns);
+                edge.ptr().add(index * width).copy_from_nonoverlapping(out.as_ptr(), num_columns);
+            }
         }
-        product(edge.0.as_mut_ptr(), width);
-        for (row, edge) in (rows.first..rows.end).zip(edge.0.chunks_exact(width)) {
-            out(row).copy_from_slice(&edge[..n - column]);
+        product(edge.ptr(), width);
+        for (index, row) in (rows.first..rows.end).enumerate() {
+            // SAFETY: as above.
+            unsafe {
+                let out = values.slice(row * n + panel * width, num_columns);
+                out.as_mut_ptr()
+                    .copy_from_nonoverlapping(edge.ptr().add(index * width), num_columns);
+            }
         }
     }
 }

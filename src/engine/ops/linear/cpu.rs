@@ -6,7 +6,6 @@ use std::ops::Range;
 use super::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
 use crate::engine::device::Cpu;
 use crate::engine::device::simd::Isa;
-use crate::engine::device::tensor::SharedMut;
 use crate::engine::ops::gemm::panel::PanelElement;
 use crate::engine::ops::gemm::{MAX_INPUTS, PanelProduct, Widened};
 
@@ -28,13 +27,11 @@ pub(super) fn linear<E: PanelElement>(
     shape: Shape,
     x: &[f32],
     weights: Weights<'_, E>,
-    out: &mut [f32],
+    out: Outputs,
 ) {
-    let width = 2 * cpu.isa.num_lanes();
-    let out = Outputs { values: SharedMut::new(out), n: shape.n, width };
     let num_panels = if shape.k > MAX_INPUTS { MIN_GROUP_PANELS } else { 1 };
     let size = ItemSize { macs: ITEM_MACS, num_panels };
-    for_blocks(cpu, shape, width, size, &|rows, panels| {
+    for_blocks(cpu, shape, out.width, size, &|rows, panels| {
         Block { isa: cpu.isa, k: shape.k, x, weights, out, rows }.run(panels);
     });
 }
@@ -68,15 +65,16 @@ impl<E: PanelElement> Block<'_, E> {
 
     /// All rows of the block by one panel in one block of k.
     fn panel(&self, panel: usize, inputs: Range<usize>, widened: &mut Widened) {
-        let (k, width) = (self.k, self.out.width);
+        let (isa, k, width) = (self.isa, self.k, self.out.width);
         let Rows { first, end } = self.rows;
-        let start = panel * k.next_multiple_of(2) * width + inputs.start * width;
-        let weights = &self.weights.panels[start..start + inputs.len().next_multiple_of(2) * width];
+        let x = self.x[first * k + inputs.start..(end - 1) * k + inputs.end].as_ptr();
         let bias = self.weights.bias.filter(|_| inputs.end == k);
-        let product = |out, out_stride| {
+        let product = |panel: usize, out: *mut f32, out_stride: usize| {
+            let start = panel * k.next_multiple_of(2) * width + inputs.start * width;
+            let panel_len = inputs.len().next_multiple_of(2) * width;
             let product = PanelProduct {
-                x: (self.x[first * k + inputs.start..(end - 1) * k + inputs.end].as_ptr(), k),
-                weights: weights.as_ptr(),
+                x: (x, k),
+                weights: self.weights.panels[start..start + panel_len].as_ptr(),
                 inputs: (0, inputs.len()),
                 out: (out, out_stride),
                 num_rows: end - first,
@@ -87,9 +85,9 @@ impl<E: PanelElement> Block<'_, E> {
             };
             // SAFETY: the slices above reach the last input of the last row, of the panel and of
             // the bias; `out` is the block's own. The device was made for this CPU.
-            unsafe { product.run(self.isa, widened) };
+            unsafe { product.run(isa, widened) };
         };
-        // SAFETY: this item alone computes these rows of its panels.
-        unsafe { self.out.with_panel(self.rows, panel, product) };
+        // SAFETY: this item alone computes these rows of its panels, and a product writes its rows.
+        unsafe { self.out.with_panel(isa, self.rows, panel, product) };
     }
 }

@@ -9,7 +9,6 @@ mod x86;
 
 use crate::engine::device::Cpu;
 use crate::engine::device::simd::Isa;
-use crate::engine::device::tensor::SharedMut;
 use crate::engine::ops::gemm::{Prefetch, even_tile, next_panel};
 
 use super::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
@@ -107,17 +106,16 @@ pub(super) fn linear(
     shape: Shape,
     x: DotInputs<'_>,
     weights: DotWeights<'_>,
-    out: &mut [f32],
+    out: Outputs,
 ) {
-    let width = weights.kernel.panel_width();
-    let out = Outputs { values: SharedMut::new(out), n: shape.n, width };
     // Dot products are two to four times as fast as multiply-adds.
     let size = ItemSize { macs: 4 * ITEM_MACS, num_panels: 1 };
-    for_blocks(cpu, shape, width, size, &|rows, panels| {
+    for_blocks(cpu, shape, out.width, size, &|rows, panels| {
         let block = Block { x, weights, rows };
+        let product = |panel: usize, out: *mut f32, stride| block.tiles(panel, (out, stride));
         for panel in panels {
-            // SAFETY: this item alone computes these rows of its panels.
-            unsafe { out.with_panel(rows, panel, |out, stride| block.tiles(panel, (out, stride))) };
+            // SAFETY: this item alone computes these rows of its panels, all of them.
+            unsafe { out.with_panel(cpu.isa, rows, panel, product) };
         }
     });
 }

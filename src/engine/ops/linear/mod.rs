@@ -16,7 +16,7 @@ pub use pack::{SourceMatrix, SourceValues};
 
 use std::sync::PoisonError;
 
-use blocks::Shape;
+use blocks::{Outputs, Shape};
 use cpu::Weights;
 use dot::{DotInputs, DotKernel, DotWeights};
 use half::{bf16, f16};
@@ -28,7 +28,10 @@ use crate::engine::device::limits::Arithmetic;
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::pages::Pages;
 use crate::engine::device::simd::Isa;
+use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Cpu, Device, Tensor};
+use crate::engine::ops::activation::{Activation, activate_and_mul};
+use crate::engine::ops::gemm::MAX_INPUTS;
 
 /// Weights of a linear layer, or an embedding table.
 #[derive(Debug)]
@@ -52,6 +55,43 @@ struct Packed {
     panels: Panels,
     /// One value per lane of all panels.
     bias: Option<Vec<f32>>,
+}
+
+impl Packed {
+    /// x Wᵀ + b on its way to `out`, a shape without the gate's other half.
+    fn product(&self, cpu: &Cpu, shape: Shape, x: &[f32], out: Outputs) {
+        let bias = self.bias.as_deref();
+        match &self.panels {
+            Panels::Float32(panels) => cpu::linear(cpu, shape, x, Weights { panels, bias }, out),
+            Panels::BFloat16(panels) if cpu.isa == Isa::Avx512Bf16 => {
+                let words = pack::pairs_as_words(panels);
+                let (initial, scales, kernel) = (None, None, DotKernel::BFloat16);
+                let weights = DotWeights { kernel, words, initial, scales, bias };
+                dot_product(cpu, shape, x, weights, out);
+            }
+            Panels::BFloat16(panels) => cpu::linear(cpu, shape, x, Weights { panels, bias }, out),
+            Panels::Float16(panels) => cpu::linear(cpu, shape, x, Weights { panels, bias }, out),
+            Panels::Int8(panels) => {
+                let weights = DotWeights {
+                    kernel: panels.kernel,
+                    words: &panels.words,
+                    initial: panels.initial.as_deref(),
+                    scales: Some(&panels.scales),
+                    bias,
+                };
+                dot_product(cpu, shape, x, weights, out);
+            }
+        }
+    }
+
+    /// Whether gate and up of an (n, k) weight begin at panels, and their inputs are not cut.
+    fn can_be_gated(&self, (n, k): (usize, usize)) -> bool {
+        let is_cut = match self.panels {
+            Panels::Int8(_) => false,
+            _ => k > MAX_INPUTS,
+        };
+        n.is_multiple_of(2 * self.panel_width) && !is_cut
+    }
 }
 
 #[derive(Debug)]
@@ -152,14 +192,14 @@ impl LinearWeight {
         self.num_bytes() / self.n.max(1)
     }
 
-    /// What the layer is in a list of ops.
-    fn op(&self, cpu: &Cpu, panels: &Panels) -> Op {
+    /// What the layer is in a list of ops, as part of the op of this name.
+    fn op(&self, name: &'static str, cpu: &Cpu, panels: &Panels) -> Op {
         let arithmetic = match panels {
             Panels::Int8(_) => Arithmetic::Int8,
             Panels::BFloat16(_) if cpu.isa == Isa::Avx512Bf16 => Arithmetic::BFloat16,
             Panels::Float32(_) | Panels::BFloat16(_) | Panels::Float16(_) => Arithmetic::Float32,
         };
-        Op { name: "linear", shape: Some((self.n, self.k)), arithmetic }
+        Op { name, shape: Some((self.n, self.k)), arithmetic }
     }
 
     /// What the layer does with so many rows.
@@ -290,37 +330,50 @@ pub fn linear_rows(
         }
         _ => panic!("the weight is on another device"),
     };
-    let shape = Shape { num_rows, n: weight.n, k: weight.k };
-    let op = weight.op(cpu, &packed.panels);
+    let op = weight.op("linear", cpu, &packed.panels);
     let _timed = cpu.op_timer.timed(op, || weight.work(num_rows));
-    let bias = packed.bias.as_deref();
+    let n = weight.n;
     let x = &x.values()[first * weight.k..(first + num_rows) * weight.k];
-    let out = &mut out.values_mut()[first_out * weight.n..(first_out + num_rows) * weight.n];
-    match &packed.panels {
-        Panels::Float32(panels) => cpu::linear(cpu, shape, x, Weights { panels, bias }, out),
-        Panels::BFloat16(panels) if cpu.isa == Isa::Avx512Bf16 => {
-            let words = pack::pairs_as_words(panels);
-            let (initial, scales, kernel) = (None, None, DotKernel::BFloat16);
-            let weights = DotWeights { kernel, words, initial, scales, bias };
-            dot_product(cpu, shape, x, weights, out);
+    let values = SharedMut::new(&mut out.values_mut()[first_out * n..(first_out + num_rows) * n]);
+    let out = Outputs { values, n, width: packed.panel_width, gated_by: None };
+    packed.product(cpu, Shape { num_rows, n, k: weight.k }, x, out);
+}
+
+/// Rows of x Wᵀ + b are gate then up; `activated` = f(gate) * up for `num_rows` rows from `first`
+/// on. `gate_up` is for what is in between, where a device needs it.
+///
+/// # Panics
+/// Widths do not fit the weight, or the rows are not in use.
+pub fn linear_activate_and_mul(
+    device: &Device,
+    (x, first): (&Tensor, usize),
+    (weight, activation): (&LinearWeight, Activation),
+    (gate_up, activated): (&mut Tensor, &mut Tensor),
+    num_rows: usize,
+) {
+    let (cpu, packed) = match (device, &weight.storage) {
+        (Device::Cpu(cpu), Storage::Cpu(packed)) if packed.can_be_gated((weight.n, weight.k)) => {
+            (cpu, packed)
         }
-        Panels::BFloat16(panels) => cpu::linear(cpu, shape, x, Weights { panels, bias }, out),
-        Panels::Float16(panels) => cpu::linear(cpu, shape, x, Weights { panels, bias }, out),
-        Panels::Int8(panels) => {
-            let weights = DotWeights {
-                kernel: panels.kernel,
-                words: &panels.words,
-                initial: panels.initial.as_deref(),
-                scales: Some(&panels.scales),
-                bias,
-            };
-            dot_product(cpu, shape, x, weights, out);
+        _ => {
+            gate_up.set_num_rows(num_rows);
+            linear_rows(device, (x, first), weight, (gate_up, 0), num_rows);
+            return activate_and_mul(device, activation, gate_up, activated);
         }
-    }
+    };
+    let n = activated.width();
+    assert!(x.width() == weight.k && 2 * n == weight.n, "shapes of linear");
+    activated.set_num_rows(num_rows);
+    let op = weight.op("linear_activate_and_mul", cpu, &packed.panels);
+    let _timed = cpu.op_timer.timed(op, || weight.work(num_rows));
+    let x = &x.values()[first * weight.k..(first + num_rows) * weight.k];
+    let values = SharedMut::new(activated.values_mut());
+    let out = Outputs { values, n, width: packed.panel_width, gated_by: Some(activation) };
+    packed.product(cpu, Shape { num_rows, n, k: weight.k }, x, out);
 }
 
 /// Narrows the inputs, then multiplies.
-fn dot_product(cpu: &Cpu, shape: Shape, x: &[f32], weights: DotWeights<'_>, out: &mut [f32]) {
+fn dot_product(cpu: &Cpu, shape: Shape, x: &[f32], weights: DotWeights<'_>, out: Outputs) {
     // A poisoned lock only says that a thread panicked: what is there is written anew.
     let inputs = &mut *cpu.narrow_inputs.lock().unwrap_or_else(PoisonError::into_inner);
     narrow::narrow_inputs(cpu, weights.kernel, (x, shape.k), inputs);

@@ -179,3 +179,36 @@ fn int8_passes_on_what_is_no_number() {
         }
     }
 }
+
+/// Gate and up in one pass, and as two ops after one another.
+fn gated(device: &Device, dtype: DType, (m, inner, k): (usize, usize, usize)) -> [Vec<f32>; 2] {
+    let parts = [1, 2].map(|seed| SourceMatrix::random(inner, k, seed, 0.3));
+    let bias = Some(random(2 * inner, 3));
+    let weight = LinearWeight::load(device, dtype, &parts, bias).unwrap().quantize(device).unwrap();
+    let x = Tensor::from_vec(random((m + 1) * k, 4), k);
+    let (mut gate_up, mut out) = (Tensor::zeros(m, 2 * inner), Tensor::zeros(m, inner));
+    linear_rows(device, (&x, 1), &weight, (&mut gate_up, 0), m);
+    activate_and_mul(device, Activation::Silu, &gate_up, &mut out);
+    let expected = out.values().to_vec();
+    let weight = (&weight, Activation::Silu);
+    linear_activate_and_mul(device, (&x, 1), weight, (&mut gate_up, &mut out), m);
+    [out.values().to_vec(), expected]
+}
+
+#[test]
+fn gate_and_up_in_one_pass_give_the_bits_of_two() {
+    for isa in Isa::all_available() {
+        let width = 2 * isa.num_lanes();
+        for int8 in [false, true] {
+            let device = Device::cpu_with_isa(2, isa);
+            let device = if int8 { device.with_int8() } else { device };
+            // Whole panels; a half one between gate and up; inputs that are cut.
+            for shape in [(1, 3 * width, 40), (150, width, 33), (3, width + 8, 20), (9, 64, 1100)] {
+                for dtype in [DType::Float32, DType::BFloat16, DType::Float16] {
+                    let [got, expected] = gated(&device, dtype, shape);
+                    assert_eq!(got, expected, "{isa:?} {dtype:?} {shape:?} int8: {int8}");
+                }
+            }
+        }
+    }
+}
