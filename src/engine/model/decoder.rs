@@ -30,7 +30,7 @@ struct Buffers {
     embedded: Option<Tensor>,
     /// (T, hidden_size) the stream that blocks add to.
     residual: Tensor,
-    /// (T, hidden_size) what a block reads.
+    /// (rows of a block, hidden_size) what a block reads.
     normed: Tensor,
     /// (T, hidden_size) what a block adds.
     delta: Tensor,
@@ -72,8 +72,8 @@ impl Buffers {
             embedded: spec.embedding.projected_from.map(per_token).transpose()?,
             residual: full(num_tokens, hidden)?,
             normed: match spec.norm_placement {
-                NormPlacement::Pre | NormPlacement::Sandwich => linear_input(num_tokens, hidden)?,
-                NormPlacement::Post => per_token(hidden)?,
+                NormPlacement::Pre | NormPlacement::Sandwich => linear_input(block_rows, hidden)?,
+                NormPlacement::Post => per_row(hidden)?,
             },
             delta: per_token(hidden)?,
             qkv: per_token(q_width + 2 * kv_width)?,
@@ -231,8 +231,12 @@ impl Pass<'_> {
     ) {
         let Self { device, step, .. } = *self;
         let attention = self.spec.attention;
-        self.block_input(&layer.attention_norm, buffers);
-        ops::linear(device, &buffers.normed, &layer.qkv_proj, &mut buffers.qkv);
+        buffers.qkv.set_num_rows(step.num_rows());
+        for (start, num_rows) in self.row_blocks() {
+            self.block_input(&layer.attention_norm, (start, num_rows), buffers);
+            let Buffers { normed, qkv, .. } = &mut *buffers;
+            ops::linear_rows(device, (normed, 0), &layer.qkv_proj, (qkv, start), num_rows);
+        }
         let heads = QkvHeads {
             num_heads: attention.num_heads,
             num_kv_heads: attention.num_kv_heads,
@@ -257,17 +261,22 @@ impl Pass<'_> {
         self.block_output(&layer.attention_norm, layer.attention_post_norm.as_ref(), buffers);
     }
 
-    /// A block of rows at a time where the device has a cache to keep them in.
+    /// (first row, rows): a block at a time where the device has a cache to keep its buffers in.
+    fn row_blocks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let num_tokens = self.step.num_rows();
+        let block_rows = self.device.block_rows(num_tokens);
+        (0..num_tokens)
+            .step_by(block_rows)
+            .map(move |start| (start, block_rows.min(num_tokens - start)))
+    }
+
     fn mlp(&self, layer: &LayerWeights, buffers: &mut Buffers) {
         let device = self.device;
         let activation = self.spec.mlp.activation;
-        self.block_input(&layer.mlp_norm, buffers);
-        let num_tokens = self.step.num_rows();
-        let block_rows = device.block_rows(num_tokens);
-        let Buffers { normed, delta, up, activated, .. } = &mut *buffers;
-        for start in (0..num_tokens).step_by(block_rows) {
-            let num_rows = block_rows.min(num_tokens - start);
-            let input = (&*normed, start);
+        for (start, num_rows) in self.row_blocks() {
+            self.block_input(&layer.mlp_norm, (start, num_rows), buffers);
+            let Buffers { normed, delta, up, activated, .. } = &mut *buffers;
+            let input = (&*normed, 0);
             let activated = match activated {
                 Some(activated) => {
                     let weight = (&layer.up_proj, activation);
@@ -287,14 +296,21 @@ impl Pass<'_> {
         self.block_output(&layer.mlp_norm, layer.mlp_post_norm.as_ref(), buffers);
     }
 
-    /// normed = what the block reads; the delta of the block before is added on the way.
-    fn block_input(&self, norm: &ops::NormWeight, buffers: &mut Buffers) {
+    /// normed = what the block reads, for some rows; the delta of the block before is added on the
+    /// way.
+    fn block_input(
+        &self,
+        norm: &ops::NormWeight,
+        (start, num_rows): (usize, usize),
+        buffers: &mut Buffers,
+    ) {
         let Buffers { residual, delta, normed, .. } = buffers;
+        normed.set_num_rows(num_rows);
         match self.spec.norm_placement {
             NormPlacement::Pre | NormPlacement::Sandwich => {
-                ops::add_norm(self.device, residual, Some(delta), norm, normed);
+                ops::add_norm_rows(self.device, (residual, Some(delta)), start, norm, normed);
             }
-            NormPlacement::Post => ops::copy(self.device, residual, normed),
+            NormPlacement::Post => ops::copy_rows(self.device, (residual, start), normed),
         }
     }
 

@@ -9,16 +9,26 @@ use crate::engine::device::{Device, Tensor};
 /// # Panics
 /// Widths differ.
 pub fn copy(device: &Device, x: &Tensor, out: &mut Tensor) {
-    assert_eq!(x.width(), out.width());
     out.set_num_rows(x.num_rows());
+    copy_rows(device, (x, 0), out);
+}
+
+/// out = rows `first..` of x, as many as `out` has.
+///
+/// # Panics
+/// Widths differ, there are not so many rows, or a GPU is asked for some of them only.
+pub fn copy_rows(device: &Device, (x, first): (&Tensor, usize), out: &mut Tensor) {
+    assert_eq!(x.width(), out.width());
+    let num_values = out.num_rows() * x.width();
     match device {
         Device::Cpu(cpu) => {
-            let work = || Work::elementwise(x.num_rows() * x.width(), 8);
+            let work = || Work::elementwise(num_values, 8);
             let _timed = cpu.op_timer.timed(Op::new("copy"), work);
-            out.values_mut().copy_from_slice(x.values());
+            let start = first * x.width();
+            out.values_mut().copy_from_slice(&x.values()[start..start + num_values]);
         }
         Device::Cuda(gpu) => {
-            let num_values = x.num_rows() * x.width();
+            assert_eq!(out.num_rows(), x.num_rows(), "a GPU takes all rows at once");
             let mut args = Args::new();
             args.tensor(x).tensor(out).u64(num_values as u64);
             gpu.launch_over(num_values, ("elementwise", "convert"), &mut args);

@@ -70,7 +70,8 @@ pub fn add(device: &Device, residual: &mut Tensor, delta: &Tensor) {
     });
 }
 
-/// residual += delta (if any), then out = norm(residual): the pre-norm step in one pass.
+/// residual += delta (if any), then out = norm(residual): the pre-norm step in one pass. `out`
+/// takes as many rows as `residual` has.
 pub fn add_norm(
     device: &Device,
     residual: &mut Tensor,
@@ -78,13 +79,32 @@ pub fn add_norm(
     norm: &NormWeight,
     out: &mut Tensor,
 ) {
-    let (num_rows, width) = (residual.num_rows(), residual.width());
+    out.set_num_rows(residual.num_rows());
+    add_norm_rows(device, (residual, delta), 0, norm, out);
+}
+
+/// The same for rows `first..` of `residual` and `delta`, as many as `out` has.
+///
+/// # Panics
+/// Widths differ, there are not so many rows, or a GPU is asked for some of them only.
+pub fn add_norm_rows(
+    device: &Device,
+    (residual, delta): (&mut Tensor, Option<&Tensor>),
+    first: usize,
+    norm: &NormWeight,
+    out: &mut Tensor,
+) {
+    let (num_rows, width) = (out.num_rows(), residual.width());
     assert!(out.width() == width && norm.weight.width() == width);
-    assert!(delta.is_none_or(|delta| (delta.num_rows(), delta.width()) == (num_rows, width)));
-    out.set_num_rows(num_rows);
+    assert!(first + num_rows <= residual.num_rows());
+    let of_residual = (residual.num_rows(), width);
+    assert!(delta.is_none_or(|delta| (delta.num_rows(), delta.width()) == of_residual));
     let cpu = match device {
         Device::Cpu(cpu) => cpu,
-        Device::Cuda(gpu) => return add_norm_on_gpu(gpu, residual, delta, norm, out),
+        Device::Cuda(gpu) => {
+            assert_eq!(num_rows, residual.num_rows(), "a GPU takes all rows at once");
+            return add_norm_on_gpu(gpu, residual, delta, norm, out);
+        }
     };
     let bytes_per_value = if delta.is_some() { 16 } else { 8 };
     let work = || Work::elementwise(num_rows * width, bytes_per_value);
@@ -94,9 +114,9 @@ pub fn add_norm(
     for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
         for row in start..end {
             // SAFETY: each row belongs to one item.
-            let residual = unsafe { shared.slice(row * width, width) };
+            let residual = unsafe { shared.slice((first + row) * width, width) };
             if let Some(delta) = delta {
-                add_row(residual, delta.row(row));
+                add_row(residual, delta.row(first + row));
             }
             // SAFETY: as above.
             let out = unsafe { shared_out.slice(row * width, width) };
@@ -297,6 +317,12 @@ mod tests {
                 let mut out = Tensor::zeros(2, 37);
                 let before = vector(residual.values().to_vec());
                 add_norm(&device, &mut residual, Some(&delta), &norm, &mut out);
+                let mut second = Tensor::zeros(1, 37);
+                let mut sum_of_second = vector(before.values().to_vec());
+                let both = (&mut sum_of_second, Some(&delta));
+                add_norm_rows(&device, both, 1, &norm, &mut second);
+                assert_eq!(second.row(0), out.row(1), "a row alone");
+                assert_eq!(sum_of_second.row(0), before.row(0), "the others are left alone");
                 for r in 0..2 {
                     let sum: Vec<f32> =
                         before.row(r).iter().zip(delta.row(r)).map(|(a, b)| a + b).collect();
