@@ -15,8 +15,13 @@ use panel::PanelElement;
 pub use tile::Prefetch;
 use tile::TileArgs;
 
-/// Most inputs of one product.
+/// Most inputs of one product of more than [`num_short_rows`] rows.
 pub const MAX_INPUTS: usize = 1024;
+
+/// So many rows by a panel of halves take any number of inputs: nothing of the panel is kept.
+pub fn num_short_rows(isa: Isa) -> usize {
+    2 * tile::max_heights(isa, false).0
+}
 
 /// Widest panel of any instruction set.
 pub const MAX_PANEL_WIDTH: usize = 32;
@@ -41,7 +46,7 @@ pub struct PanelProduct<E> {
     /// The panel, at an even input.
     pub weights: *const E,
     /// Inputs to sum over, indices of `x` and `weights`: the first is 0 or 1, the end at most
-    /// [`MAX_INPUTS`].
+    /// [`MAX_INPUTS`] if there are more than [`num_short_rows`] rows.
     pub inputs: (usize, usize),
     /// First output of the first row, and the distance of rows.
     pub out: (*mut f32, usize),
@@ -56,6 +61,8 @@ pub struct PanelProduct<E> {
     /// Where what is needed next begins, and its bytes: it is brought into the cache meanwhile.
     /// None: the panel behind this one.
     pub next: Option<(*const u8, usize)>,
+    /// The rows may be in the cache of another core: each tile brings those of the next one.
+    pub brings_rows: bool,
 }
 
 /// How far ahead a panel is read that only one tile uses: the latency of memory at its rate.
@@ -78,8 +85,8 @@ impl<E: PanelElement> PanelProduct<E> {
     /// of them, `bias` for its width; `out` is readable and writable for its width in all rows, and
     /// nobody else touches these. This CPU has `isa`.
     pub unsafe fn run(self, isa: Isa, widened: &mut Widened) {
-        assert!(self.inputs.0 <= 1 && self.inputs.1 <= MAX_INPUTS);
         let plan = TilePlan::new(isa, self.is_narrow, E::IS_WIDE, self.num_rows);
+        assert!(self.inputs.0 <= 1 && (self.inputs.1 <= MAX_INPUTS || !plan.keeps));
         let num_inputs = self.inputs.1.next_multiple_of(2);
         let num_tiles = plan.num_others + 1;
         let width = isa.num_lanes() * if self.is_narrow { 1 } else { 2 };
@@ -90,6 +97,13 @@ impl<E: PanelElement> PanelProduct<E> {
             let (x, x_stride) = self.x;
             let (out, out_stride) = self.out;
             let widened: *mut f32 = widened.0.as_mut_ptr().cast();
+            let prefetch = if !self.brings_rows {
+                Prefetch::part(next, next_bytes, num_inputs, (index, num_tiles))
+            } else if index + 1 < num_tiles {
+                Prefetch::rows(x.wrapping_add(plan.tile(index + 1).0 * x_stride), x_stride)
+            } else {
+                Prefetch::part(next, next_bytes, num_inputs, (0, 1))
+            };
             let args = TileArgs {
                 x: x.wrapping_add(row * x_stride),
                 x_stride,
@@ -99,7 +113,7 @@ impl<E: PanelElement> PanelProduct<E> {
                 is_first: self.is_first,
                 bias: self.bias,
                 widened,
-                prefetch: Prefetch::part(next, next_bytes, num_inputs, (index, num_tiles)),
+                prefetch,
             };
             // SAFETY: the caller's promise, for the rows of this tile; `widened` has room for all
             // inputs of the widest panel, and the first tile fills it for the others.

@@ -35,12 +35,13 @@ pub(super) struct TileArgs {
     pub prefetch: Prefetch,
 }
 
-/// What to bring into the cache while a tile computes.
+/// What to bring into the cache while a tile computes: a line for each input.
 #[derive(Clone, Copy)]
 pub struct Prefetch {
     from: *const u8,
-    /// Bytes for each input.
+    /// Bytes from an input to the next among 16 of them, and from 16 of them to the next 16.
     step: usize,
+    step_of_16: usize,
 }
 
 impl Prefetch {
@@ -48,13 +49,19 @@ impl Prefetch {
     pub fn part(from: *const u8, bytes: usize, num_inputs: usize, part: (usize, usize)) -> Self {
         let (index, num_parts) = part;
         let step = bytes.div_ceil(num_parts * num_inputs.max(1));
-        Self { from: from.wrapping_add(index * num_inputs * step), step }
+        let from = from.wrapping_add(index * num_inputs * step);
+        Self { from, step, step_of_16: 16 * step }
+    }
+
+    /// As many inputs as the tile has, 16 f32 to a line, of up to 16 rows from `from` on.
+    pub fn rows(from: *const f32, stride: usize) -> Self {
+        Self { from: from.cast(), step: 4 * stride, step_of_16: 64 }
     }
 
     /// The line to ask for at an input.
     #[inline(always)]
     pub fn at(&self, k: usize) -> *const u8 {
-        self.from.wrapping_add(k * self.step)
+        self.from.wrapping_add(k % 16 * self.step + k / 16 * self.step_of_16)
     }
 }
 
@@ -180,9 +187,7 @@ impl<E: PanelElement, const MR: usize, const C: usize, const KEEPS: bool>
             }
             for index in first..end / 2 {
                 prefetch(args.prefetch.at(2 * index));
-                if !KEEPS {
-                    prefetch(args.prefetch.at(2 * index + 1));
-                }
+                prefetch(args.prefetch.at(2 * index + 1));
                 self.step(2 * index, E::load_row(pair(index)), sums);
                 self.step(2 * index + 1, E::load_odd_row(pair(index)), sums);
             }

@@ -48,11 +48,14 @@ pub(super) fn for_blocks(
     let num_rounds = (num_panels / (num_threads * wanted)).max(1);
     let group = num_panels.div_ceil(num_rounds * num_threads);
     let num_groups = num_panels.div_ceil(group);
-    cpu.pool.run(num_blocks * num_groups, &|_, item| {
+    let num_items = num_blocks * num_groups;
+    cpu.pool.run(num_items, &|thread, item| {
         // Even blocks: a short last one would waste the widening of its panels.
         let (first, num) = even_tile(shape.num_rows, num_blocks, item / num_groups);
         let panel = item % num_groups * group;
-        block(Rows { first, end: first + num }, panel..(panel + group).min(num_panels));
+        let is_new = item == thread * num_items / cpu.pool.num_threads() || panel == 0;
+        let rows = Rows { first, end: first + num, is_new };
+        block(rows, panel..(panel + group).min(num_panels));
     });
 }
 
@@ -61,6 +64,8 @@ pub(super) fn for_blocks(
 pub(super) struct Rows {
     pub first: usize,
     pub end: usize,
+    /// This thread most likely had other rows before.
+    pub is_new: bool,
 }
 
 /// Rows of a block by one panel, where they do not go to their place at once.

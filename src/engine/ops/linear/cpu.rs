@@ -7,7 +7,7 @@ use super::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
 use crate::engine::device::Cpu;
 use crate::engine::device::simd::Isa;
 use crate::engine::ops::gemm::panel::PanelElement;
-use crate::engine::ops::gemm::{MAX_INPUTS, PanelProduct, Widened};
+use crate::engine::ops::gemm::{MAX_INPUTS, PanelProduct, Widened, num_short_rows};
 
 /// Panels, at least, that share a block of k of the rows while it is in the cache.
 const MIN_GROUP_PANELS: usize = 8;
@@ -29,10 +29,14 @@ pub(super) fn linear<E: PanelElement>(
     weights: Weights<'_, E>,
     out: Outputs,
 ) {
-    let num_panels = if shape.k > MAX_INPUTS { MIN_GROUP_PANELS } else { 1 };
+    let block_k = match shape.num_rows <= num_short_rows(cpu.isa) {
+        true => shape.k,
+        false => block_k(shape.k),
+    };
+    let num_panels = if block_k < shape.k { MIN_GROUP_PANELS } else { 1 };
     let size = ItemSize { macs: ITEM_MACS, num_panels };
     for_blocks(cpu, shape, out.width, size, &|rows, panels| {
-        Block { isa: cpu.isa, k: shape.k, x, weights, out, rows }.run(panels);
+        Block { isa: cpu.isa, k: shape.k, block_k, x, weights, out, rows }.run(panels);
     });
 }
 
@@ -45,49 +49,74 @@ fn block_k(k: usize) -> usize {
 struct Block<'a, E> {
     isa: Isa,
     k: usize,
+    block_k: usize,
     x: &'a [f32],
     weights: Weights<'a, E>,
     out: Outputs,
     rows: Rows,
 }
 
+/// A panel in a block of k, and the one that comes next.
+#[derive(Clone, Copy)]
+struct Slice {
+    panel: usize,
+    first_k: usize,
+    /// (panel, first k)
+    next: (usize, usize),
+    /// Whether its tiles bring rows into the cache: see `PanelProduct`.
+    brings_rows: bool,
+}
+
 impl<E: PanelElement> Block<'_, E> {
     fn run(&self, panels: Range<usize>) {
         let mut widened = Widened::new();
-        let block_k = block_k(self.k);
-        for first_k in (0..self.k).step_by(block_k) {
-            let inputs = first_k..(first_k + block_k).min(self.k);
+        for first_k in (0..self.k).step_by(self.block_k) {
             for panel in panels.clone() {
-                self.panel(panel, inputs.clone(), &mut widened);
+                let next = match panel + 1 < panels.end {
+                    true => (panel + 1, first_k),
+                    false => (panels.start, first_k + self.block_k),
+                };
+                let brings_rows = self.rows.is_new && panel == panels.start;
+                self.panel(Slice { panel, first_k, next, brings_rows }, &mut widened);
             }
         }
     }
 
     /// All rows of the block by one panel in one block of k.
-    fn panel(&self, panel: usize, inputs: Range<usize>, widened: &mut Widened) {
+    fn panel(&self, slice: Slice, widened: &mut Widened) {
         let (isa, k, width) = (self.isa, self.k, self.out.width);
-        let Rows { first, end } = self.rows;
-        let x = self.x[first * k + inputs.start..(end - 1) * k + inputs.end].as_ptr();
-        let bias = self.weights.bias.filter(|_| inputs.end == k);
+        let Rows { first, end, .. } = self.rows;
+        let Slice { first_k, next, brings_rows, .. } = slice;
+        let end_k = (first_k + self.block_k).min(k);
+        let num_inputs = end_k - first_k;
+        let panel_len = num_inputs.next_multiple_of(2) * width;
+        let start =
+            |panel: usize, first_k: usize| (panel * k.next_multiple_of(2) + first_k) * width;
+        let is_cut = self.block_k < k;
+        let next = is_cut.then(|| {
+            let next = self.weights.panels.as_ptr().wrapping_add(start(next.0, next.1));
+            (next.cast(), panel_len * size_of::<E>())
+        });
+        let x = self.x[first * k + first_k..(end - 1) * k + end_k].as_ptr();
+        let bias = self.weights.bias.filter(|_| end_k == k);
         let product = |panel: usize, out: *mut f32, out_stride: usize| {
-            let start = panel * k.next_multiple_of(2) * width + inputs.start * width;
-            let panel_len = inputs.len().next_multiple_of(2) * width;
             let product = PanelProduct {
                 x: (x, k),
-                weights: self.weights.panels[start..start + panel_len].as_ptr(),
-                inputs: (0, inputs.len()),
+                weights: self.weights.panels[start(panel, first_k)..][..panel_len].as_ptr(),
+                inputs: (0, num_inputs),
                 out: (out, out_stride),
                 num_rows: end - first,
-                is_first: inputs.start == 0,
+                is_first: first_k == 0,
                 bias: bias.map_or(std::ptr::null(), |bias| bias[panel * width..][..width].as_ptr()),
                 is_narrow: false,
-                next: None,
+                next,
+                brings_rows,
             };
             // SAFETY: the slices above reach the last input of the last row, of the panel and of
             // the bias; `out` is the block's own. The device was made for this CPU.
             unsafe { product.run(isa, widened) };
         };
         // SAFETY: this item alone computes these rows of its panels, and a product writes its rows.
-        unsafe { self.out.with_panel(isa, self.rows, panel, product) };
+        unsafe { self.out.with_panel(isa, self.rows, slice.panel, product) };
     }
 }

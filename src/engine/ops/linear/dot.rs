@@ -134,7 +134,7 @@ impl Block<'_> {
         let width = kernel.panel_width();
         // One scale per row.
         let num_words = self.x.words.len() / self.x.scales.len();
-        let Rows { first: first_row, end } = self.rows;
+        let Rows { first: first_row, end, .. } = self.rows;
         let num_tiles = (end - first_row).div_ceil(kernel.max_height());
         let weights = words[panel * num_words * width..][..num_words * width].as_ptr();
         let lanes = |values: Option<&[f32]>| {

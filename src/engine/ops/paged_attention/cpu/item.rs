@@ -184,6 +184,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
                     bias: std::ptr::null(),
                     is_narrow: width < kv.panel_width,
                     next: Some(self.values_of(position)),
+                    brings_rows: false,
                 };
                 // SAFETY: queries are (rows, head_dim), the panel holds all of head_dim, and the
                 // slice of the scores reaches a panel's width in the last row. The device was made
@@ -248,6 +249,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
                     bias: std::ptr::null(),
                     is_narrow: false,
                     next: Some(self.next_keys(position, (panel, v_width / width))),
+                    brings_rows: false,
                 };
                 // SAFETY: the slices reach the last position of the last row, of the panel and of
                 // the values. The device was made for this CPU.
