@@ -12,8 +12,7 @@ use std::mem::MaybeUninit;
 
 use crate::engine::device::simd::Isa;
 use panel::PanelElement;
-pub use tile::Prefetch;
-use tile::TileArgs;
+use tile::{Prefetch, TileArgs};
 
 /// Most inputs of one product of more than [`num_short_rows`] rows.
 pub const MAX_INPUTS: usize = 1024;

@@ -37,7 +37,7 @@ pub(super) struct TileArgs {
 
 /// What to bring into the cache while a tile computes: a line for each input.
 #[derive(Clone, Copy)]
-pub struct Prefetch {
+pub(super) struct Prefetch {
     from: *const u8,
     /// Bytes from an input to the next among 16 of them, and from 16 of them to the next 16.
     step: usize,

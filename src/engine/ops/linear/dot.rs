@@ -8,8 +8,8 @@ mod portable;
 mod x86;
 
 use crate::engine::device::Cpu;
-use crate::engine::device::simd::Isa;
-use crate::engine::ops::gemm::{Prefetch, even_tile, next_panel};
+use crate::engine::device::simd::{Isa, prefetch};
+use crate::engine::ops::gemm::{even_tile, next_panel};
 
 use super::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
 use super::cpu::ITEM_MACS;
@@ -98,7 +98,8 @@ struct DotTile {
     bias: *const f32,
     out: *mut f32,
     out_stride: usize,
-    prefetch: Prefetch,
+    /// What is needed next: where it begins, and its bytes for each word.
+    next: (*const u8, usize),
 }
 
 pub(super) fn linear(
@@ -144,8 +145,8 @@ impl Block<'_> {
             let (start, height) = even_tile(end - first_row, num_tiles, index);
             let row = first_row + start;
             let x = &self.x.words[row * num_words..(row + height) * num_words];
-            let part = (index, num_tiles);
             let (next, bytes) = next_panel(weights, num_words * width, num_tiles == 1);
+            let step = bytes.div_ceil(num_tiles * num_words);
             let tile = DotTile {
                 x: x.as_ptr(),
                 num_words,
@@ -160,7 +161,7 @@ impl Block<'_> {
                 bias: lanes(bias),
                 out: out.wrapping_add(start * out_stride),
                 out_stride,
-                prefetch: Prefetch::part(next, bytes, num_words, part),
+                next: (next.wrapping_add(index * num_words * step), step),
             };
             // SAFETY: the slices above hold `height` rows of inputs and a panel's width of the
             // rest, `out` the block's rows; the kernel was chosen for this CPU.
@@ -170,6 +171,16 @@ impl Block<'_> {
 }
 
 impl DotTile {
+    /// Asks for the lines that a word stands for, of which there may be two.
+    #[inline(always)]
+    fn bring(&self, word: usize) {
+        let (next, step) = self.next;
+        prefetch(next.wrapping_add(word * step));
+        if step > 64 {
+            prefetch(next.wrapping_add(word * step + 64));
+        }
+    }
+
     /// # Safety
     /// Its pointers are valid for `height` rows and a panel; nobody else writes its outputs. The
     /// CPU has the kernel's instructions.

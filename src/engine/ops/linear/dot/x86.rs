@@ -3,7 +3,6 @@
 use std::arch::x86_64::*;
 
 use super::DotTile;
-use crate::engine::device::simd::prefetch;
 
 macro_rules! by_height {
     ($height:expr, $tile:expr, $run:ident: $($mr:literal)*) => {
@@ -43,7 +42,7 @@ unsafe fn bf16<const MR: usize>(tile: &DotTile) {
     unsafe {
         let mut sums = [[_mm512_setzero_ps(); 2]; MR];
         for word in 0..tile.num_words {
-            prefetch(tile.prefetch.at(word));
+            tile.bring(word);
             let weights = tile.weights.add(word * 32);
             let row: [__m512bh; 2] = [
                 std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(weights.cast())),
@@ -59,7 +58,7 @@ unsafe fn bf16<const MR: usize>(tile: &DotTile) {
             }
         }
         let bias = biases(tile);
-        for (m, sum) in sums.into_iter().enumerate() {
+        for (m, sum) in sums.iter().enumerate() {
             let out = tile.out.add(m * tile.out_stride);
             _mm512_storeu_ps(out, _mm512_add_ps(sum[0], bias[0]));
             _mm512_storeu_ps(out.add(16), _mm512_add_ps(sum[1], bias[1]));
@@ -92,7 +91,7 @@ unsafe fn vnni<const MR: usize>(tile: &DotTile) {
         ];
         let mut sums = [initial; MR];
         for word in 0..tile.num_words {
-            prefetch(tile.prefetch.at(word));
+            tile.bring(word);
             let weights = tile.weights.add(word * 32);
             let low = _mm512_loadu_si512(weights.cast());
             let high = _mm512_loadu_si512(weights.add(16).cast());
@@ -104,10 +103,10 @@ unsafe fn vnni<const MR: usize>(tile: &DotTile) {
         }
         let bias = biases(tile);
         let scales = [_mm512_loadu_ps(tile.scales), _mm512_loadu_ps(tile.scales.add(16))];
-        for (m, sum) in sums.into_iter().enumerate() {
+        for (m, sum) in sums.iter().enumerate() {
             let row_scale = _mm512_set1_ps(*tile.row_scales.add(m));
             let out = tile.out.add(m * tile.out_stride);
-            for (half, sum) in sum.into_iter().enumerate() {
+            for (half, &sum) in sum.iter().enumerate() {
                 let scale = _mm512_mul_ps(row_scale, scales[half]);
                 let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale);
                 _mm512_storeu_ps(out.add(16 * half), _mm512_add_ps(scaled, bias[half]));
@@ -125,7 +124,7 @@ unsafe fn avx2<const MR: usize>(tile: &DotTile) {
         let mut sums = [[_mm256_setzero_si256(); 2]; MR];
         let ones = _mm256_set1_epi16(1);
         for word in 0..tile.num_words {
-            prefetch(tile.prefetch.at(word));
+            tile.bring(word);
             let weights = tile.weights.add(word * 16);
             let row =
                 [_mm256_loadu_si256(weights.cast()), _mm256_loadu_si256(weights.add(8).cast())];
@@ -138,10 +137,10 @@ unsafe fn avx2<const MR: usize>(tile: &DotTile) {
                 }
             }
         }
-        for (m, sum) in sums.into_iter().enumerate() {
+        for (m, sum) in sums.iter().enumerate() {
             let row_scale = _mm256_set1_ps(*tile.row_scales.add(m));
             let out = tile.out.add(m * tile.out_stride);
-            for (half, sum) in sum.into_iter().enumerate() {
+            for (half, &sum) in sum.iter().enumerate() {
                 let scale = _mm256_mul_ps(row_scale, _mm256_loadu_ps(tile.scales.add(8 * half)));
                 let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sum), scale);
                 let bias = match tile.bias.is_null() {
