@@ -64,6 +64,8 @@ class Contender:
             result = Path(folder) / "result.json"
             argv = self.ours_argv("bench", model) + ["--dataset", str(workload.path)]
             argv += ["--output-json", str(result)]
+            # Limits that are given are not measured: memory's would show in the peak of memory.
+            argv += ["--peak-tflops", "1", "--memory-bandwidth", "1"]
             usage = self.whole_process(argv)
             found = json.loads(result.read_text())
         self.version = f"vllm-batch {found['version']}, {found['engine']['kernel_set']}"
