@@ -6,15 +6,16 @@ from statistics import median
 NOTES = """\
 Seconds are of the run without loading: ours as `vllm-batch bench` measures (tokenization of ids
 and text of answers included), the peers around their `generate`, after a warm-up of a few short
-rows that ours does not get. Greedy, past the end of text: each row gives exactly its `max_tokens`,
-which is checked. Floor: multiply-adds of the linear layers over the peak, the faster of f32 FMA
-and bf16 dot products for bf16 weights, VNNI for int8; of a cell's two peaks, measured just before
-and after it, the higher. Memory is VmHWM: of ours and OpenVINO from exec to exit, of vLLM during
-the turn, summed over its processes. Contenders take turns within a cell; `vLLM` is stopped
-(SIGSTOP) while others run. The KV cache may have the same size everywhere. OpenVINO is
-`openvino:WEIGHTS:INFERENCE PRECISION`, keeps K and V as it chooses, and gets the first row of
-`shared` alone, which is faster for it. A figure with * is of disturbed turns: other processes used
-more than 5 % of a core, and no turn of that cell was quiet. A ratio with * has one of these."""
+rows that ours does not get. Greedy, past the end of text: each row gives exactly its
+`max_tokens`, which is checked. Floor: multiply-adds of the linear layers and of attention over
+the peak, the faster of f32 FMA and bf16 dot products for bf16 weights, VNNI for int8; of a
+cell's two peaks, measured just before and after it, the higher. Memory is VmHWM: of ours and
+OpenVINO from exec to exit, of vLLM during the turn, summed over its processes. Contenders take
+turns within a cell; `vLLM` is stopped (SIGSTOP) while others run. The KV cache may have the
+same size everywhere. OpenVINO is `openvino:WEIGHTS:INFERENCE PRECISION`, keeps K and V as it
+chooses, and gets the first row of `shared` alone, which is faster for it. A figure with * is of
+disturbed turns: other processes used more than 5 % of a core, and no turn of that cell was
+quiet. A ratio with * has one of these."""
 
 
 class Cell:

@@ -18,7 +18,8 @@ class Workload:
         rows = [json.loads(line) for line in self.path.read_text().splitlines()]
         self.max_tokens = [row["max_tokens"] for row in rows]
         self.num_rows = len(rows)
-        self.num_prompt = sum(len(row["prompt_token_ids"]) for row in rows)
+        self.prompt_lens = [len(row["prompt_token_ids"]) for row in rows]
+        self.num_prompt = sum(self.prompt_lens)
         self.num_output = sum(self.max_tokens)
         self.shares_prefix = name == "shared"
 
@@ -26,9 +27,9 @@ class Workload:
         return self.num_prompt + self.num_output
 
     def multiply_adds(self, model):
-        """Of the linear layers, as benches/throughput.rs counts: every token but the last of a row
-        goes through the layers, the output layer runs once per generated token, a shared prefix
-        counts once."""
+        """Of the linear layers and of attention: every token but the last of a row goes through the
+        layers and attends to itself and all before it, the output layer runs once per generated
+        token, a shared prefix counts once."""
         config = json.loads((ROOT / "benches/shapes" / model / "config.json").read_text())
         hidden, inner = config["hidden_size"], config["intermediate_size"]
         kv_share = config["num_key_value_heads"] / config["num_attention_heads"]
@@ -36,7 +37,19 @@ class Workload:
         cached = SHARED_PREFIX * (self.num_rows - 1) if self.shares_prefix else 0
         through_layers = self.num_tokens() - self.num_rows - cached
         output_layer = self.num_output * hidden * config["vocab_size"]
-        return through_layers * per_layer * config["num_hidden_layers"] + output_layer
+        in_layers = through_layers * per_layer + self.num_positions() * 2 * hidden
+        return in_layers * config["num_hidden_layers"] + output_layer
+
+    def num_positions(self):
+        """Positions that all tokens attend to, those of a shared prefix once."""
+
+        def of_first(num_tokens):
+            return num_tokens * (num_tokens + 1) // 2
+
+        rows = zip(self.prompt_lens, self.max_tokens)
+        positions = sum(of_first(prompt + output - 1) for prompt, output in rows)
+        shared = of_first(SHARED_PREFIX) if self.shares_prefix else 0
+        return positions - (self.num_rows - 1) * shared
 
 
 def one_token(folder):
