@@ -89,9 +89,9 @@ pub fn activate_and_mul(
     for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
         for row in start..end {
             let (gate, up) = gate_up.row(row).split_at(width);
+            let out = (shared.ptr(row * width, width), width);
             // SAFETY: each row belongs to one item.
-            let out = unsafe { shared.slice(row * width, width) };
-            dispatch(cpu.isa, Gated { activation, gate, up, out });
+            unsafe { activate_and_mul_panel(cpu.isa, activation, (gate, up), out, width) };
         }
     });
 }
@@ -109,22 +109,7 @@ impl Kernel for Plain<'_> {
     }
 }
 
-struct Gated<'a> {
-    activation: Activation,
-    gate: &'a [f32],
-    up: &'a [f32],
-    out: &'a mut [f32],
-}
-
-impl Kernel for Gated<'_> {
-    #[inline(always)]
-    unsafe fn run<V: Vector>(self) {
-        // SAFETY: dispatched for this CPU.
-        unsafe { map2::<V>(self.gate, self.up, self.out, ActivateAndMul(self.activation)) };
-    }
-}
-
-/// out = f(gate) * up for a panel, `width` columns of (num_rows, stride) `out`.
+/// out = f(gate) * up for rows of `width` sums each, to `width` columns of (num_rows, stride) `out`.
 ///
 /// # Safety
 /// `out` is writable for `width` columns of as many rows as there are sums, and nobody else touches
@@ -136,10 +121,10 @@ pub(super) unsafe fn activate_and_mul_panel(
     out: (*mut f32, usize),
     width: usize,
 ) {
-    dispatch(isa, GatedPanel { activation, gate, up, out, width });
+    dispatch(isa, Gated { activation, gate, up, out, width });
 }
 
-struct GatedPanel<'a> {
+struct Gated<'a> {
     activation: Activation,
     gate: &'a [f32],
     up: &'a [f32],
@@ -147,7 +132,7 @@ struct GatedPanel<'a> {
     width: usize,
 }
 
-impl Kernel for GatedPanel<'_> {
+impl Kernel for Gated<'_> {
     /// # Safety
     /// As `Kernel::run` and `activate_and_mul_panel`.
     #[inline(always)]
