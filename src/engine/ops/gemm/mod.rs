@@ -76,6 +76,18 @@ pub fn next_panel<E>(weights: *const E, panel_len: usize, is_one_tile: bool) -> 
     (weights.cast::<u8>().wrapping_add(ahead), bytes)
 }
 
+/// Part `part.0` of `part.1` of what is needed next (where it begins, its bytes), over so many
+/// inputs: where the part begins, and its bytes for each input.
+pub fn part_of(
+    (from, bytes): (*const u8, usize),
+    num_inputs: usize,
+    part: (usize, usize),
+) -> (*const u8, usize) {
+    let (index, num_parts) = part;
+    let step = bytes.div_ceil(num_parts * num_inputs.max(1));
+    (from.wrapping_add(index * num_inputs * step), step)
+}
+
 impl<E: PanelElement> PanelProduct<E> {
     /// Computes it.
     ///
@@ -89,19 +101,19 @@ impl<E: PanelElement> PanelProduct<E> {
         let num_inputs = self.inputs.1.next_multiple_of(2);
         let num_tiles = plan.num_others + 1;
         let width = isa.num_lanes() * if self.is_narrow { 1 } else { 2 };
-        let behind = next_panel(self.weights, num_inputs * width, num_tiles == 1);
-        let (next, next_bytes) = self.next.unwrap_or(behind);
+        let behind = || next_panel(self.weights, num_inputs * width, num_tiles == 1);
+        let next = self.next.unwrap_or_else(behind);
         for index in 0..num_tiles {
             let (row, height) = plan.tile(index);
             let (x, x_stride) = self.x;
             let (out, out_stride) = self.out;
             let widened: *mut f32 = widened.0.as_mut_ptr().cast();
             let prefetch = if !self.brings_rows {
-                Prefetch::part(next, next_bytes, num_inputs, (index, num_tiles))
+                Prefetch::part(part_of(next, num_inputs, (index, num_tiles)))
             } else if index + 1 < num_tiles {
                 Prefetch::rows(x.wrapping_add(plan.tile(index + 1).0 * x_stride), x_stride)
             } else {
-                Prefetch::part(next, next_bytes, num_inputs, (0, 1))
+                Prefetch::part(part_of(next, num_inputs, (0, 1)))
             };
             let args = TileArgs {
                 x: x.wrapping_add(row * x_stride),

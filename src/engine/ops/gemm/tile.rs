@@ -45,11 +45,8 @@ pub(super) struct Prefetch {
 }
 
 impl Prefetch {
-    /// Part `part.0` of `part.1` of `bytes` at `from`, over the inputs of a tile.
-    pub fn part(from: *const u8, bytes: usize, num_inputs: usize, part: (usize, usize)) -> Self {
-        let (index, num_parts) = part;
-        let step = bytes.div_ceil(num_parts * num_inputs.max(1));
-        let from = from.wrapping_add(index * num_inputs * step);
+    /// So many bytes from `from` on for each input: see `part_of`.
+    pub fn part((from, step): (*const u8, usize)) -> Self {
         Self { from, step, step_of_16: 16 * step }
     }
 

@@ -9,7 +9,7 @@ mod x86;
 
 use crate::engine::device::Cpu;
 use crate::engine::device::simd::{Isa, prefetch};
-use crate::engine::ops::gemm::{even_tile, next_panel};
+use crate::engine::ops::gemm::{even_tile, next_panel, part_of};
 
 use super::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
 use super::cpu::ITEM_MACS;
@@ -141,12 +141,11 @@ impl Block<'_> {
         let lanes = |values: Option<&[f32]>| {
             values.map_or(std::ptr::null(), |values| values[panel * width..][..width].as_ptr())
         };
+        let next = next_panel(weights, num_words * width, num_tiles == 1);
         for index in 0..num_tiles {
             let (start, height) = even_tile(end - first_row, num_tiles, index);
             let row = first_row + start;
             let x = &self.x.words[row * num_words..(row + height) * num_words];
-            let (next, bytes) = next_panel(weights, num_words * width, num_tiles == 1);
-            let step = bytes.div_ceil(num_tiles * num_words);
             let tile = DotTile {
                 x: x.as_ptr(),
                 num_words,
@@ -161,7 +160,7 @@ impl Block<'_> {
                 bias: lanes(bias),
                 out: out.wrapping_add(start * out_stride),
                 out_stride,
-                next: (next.wrapping_add(index * num_words * step), step),
+                next: part_of(next, num_words, (index, num_tiles)),
             };
             // SAFETY: the slices above hold `height` rows of inputs and a panel's width of the
             // rest, `out` the block's rows; the kernel was chosen for this CPU.
