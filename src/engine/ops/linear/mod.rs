@@ -192,9 +192,30 @@ impl LinearWeight {
         self.num_bytes() / self.n.max(1)
     }
 
+    /// Rows `first..` of x Wᵀ + b, or with an activation f(gate) * up of them, to `out`, which is
+    /// just as large.
+    fn product(
+        &self,
+        (cpu, packed): (&Cpu, &Packed),
+        (x, first): (&Tensor, usize),
+        num_rows: usize,
+        out: &mut [f32],
+        gated_by: Option<Activation>,
+    ) {
+        let (name, n) = match gated_by {
+            None => ("linear", self.n),
+            Some(_) => ("linear_activate_and_mul", self.n / 2),
+        };
+        assert_eq!(out.len(), num_rows * n);
+        let _timed = cpu.op_timer.timed(self.op(name, cpu, packed), || self.work(num_rows));
+        let x = &x.values()[first * self.k..(first + num_rows) * self.k];
+        let out = Outputs { values: SharedMut::new(out), n, width: packed.panel_width, gated_by };
+        packed.product(cpu, Shape { num_rows, n, k: self.k }, x, out);
+    }
+
     /// What the layer is in a list of ops, as part of the op of this name.
-    fn op(&self, name: &'static str, cpu: &Cpu, panels: &Panels) -> Op {
-        let arithmetic = match panels {
+    fn op(&self, name: &'static str, cpu: &Cpu, packed: &Packed) -> Op {
+        let arithmetic = match packed.panels {
             Panels::Int8(_) => Arithmetic::Int8,
             Panels::BFloat16(_) if cpu.isa == Isa::Avx512Bf16 => Arithmetic::BFloat16,
             Panels::Float32(_) | Panels::BFloat16(_) | Panels::Float16(_) => Arithmetic::Float32,
@@ -245,7 +266,8 @@ impl LinearWeight {
         }
         if k > narrow::MAX_INT8_INPUTS {
             return Err(EngineError::Config(format!(
-                "--quantization int8 takes layers of up to {} inputs; this model has one of {k}",
+                "--quantization int8 takes layers of up to {} inputs; this model has one of {k}; \
+                 leave it out",
                 narrow::MAX_INT8_INPUTS
             )));
         }
@@ -330,13 +352,9 @@ pub fn linear_rows(
         }
         _ => panic!("the weight is on another device"),
     };
-    let op = weight.op("linear", cpu, &packed.panels);
-    let _timed = cpu.op_timer.timed(op, || weight.work(num_rows));
     let n = weight.n;
-    let x = &x.values()[first * weight.k..(first + num_rows) * weight.k];
-    let values = SharedMut::new(&mut out.values_mut()[first_out * n..(first_out + num_rows) * n]);
-    let out = Outputs { values, n, width: packed.panel_width, gated_by: None };
-    packed.product(cpu, Shape { num_rows, n, k: weight.k }, x, out);
+    let values = &mut out.values_mut()[first_out * n..(first_out + num_rows) * n];
+    weight.product((cpu, packed), (x, first), num_rows, values, None);
 }
 
 /// Rows of x Wᵀ + b are gate then up; `activated` = f(gate) * up for `num_rows` rows from `first`
@@ -361,15 +379,10 @@ pub fn linear_activate_and_mul(
             return activate_and_mul(device, activation, gate_up, activated);
         }
     };
-    let n = activated.width();
-    assert!(x.width() == weight.k && 2 * n == weight.n, "shapes of linear");
+    assert!(x.width() == weight.k && 2 * activated.width() == weight.n, "shapes of linear");
     activated.set_num_rows(num_rows);
-    let op = weight.op("linear_activate_and_mul", cpu, &packed.panels);
-    let _timed = cpu.op_timer.timed(op, || weight.work(num_rows));
-    let x = &x.values()[first * weight.k..(first + num_rows) * weight.k];
-    let values = SharedMut::new(activated.values_mut());
-    let out = Outputs { values, n, width: packed.panel_width, gated_by: Some(activation) };
-    packed.product(cpu, Shape { num_rows, n, k: weight.k }, x, out);
+    let out = activated.values_mut();
+    weight.product((cpu, packed), (x, first), num_rows, out, Some(activation));
 }
 
 /// Narrows the inputs, then multiplies.
