@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use super::pages::Pages;
-use super::simd::{Isa, Kernel, Vector, dispatch};
+use super::simd::{Int8Dots, Isa, Kernel, Vector, dispatch};
 use super::tensor::SharedMut;
 use super::{Cpu, memory};
 use crate::engine::config::DType;
@@ -173,15 +173,13 @@ fn flops_per_second(cpu: &Cpu, arithmetic: Arithmetic) -> f64 {
     best_rate(cpu, NUM_ROUNDS as f64 * flops_per_round, &|_| kernel(isa, NUM_ROUNDS))
 }
 
-/// The instructions that int8 layers run by, as `ops::linear` chooses them.
+/// The instructions that int8 layers run by, and their operations per round.
 fn int8_dots(isa: Isa) -> (fn(Isa, usize), f64) {
-    match isa {
+    match isa.int8_dots() {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 if is_x86_feature_detected!("avx512vnni") => {
-            (x86::vnni_dots, x86::VNNI_FLOPS)
-        }
+        Int8Dots::Vnni => (x86::vnni_dots, x86::VNNI_FLOPS),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Avx2 => (x86::avx2_dots, x86::AVX2_FLOPS),
+        Int8Dots::Avx2 => (x86::avx2_dots, x86::AVX2_FLOPS),
         _ => (portable::dots, portable::FLOPS),
     }
 }

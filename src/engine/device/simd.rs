@@ -63,6 +63,18 @@ impl Isa {
         }
     }
 
+    /// What int8 products run by on this machine with this set.
+    pub fn int8_dots(self) -> Int8Dots {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Bf16 if is_x86_feature_detected!("avx512vnni") => {
+                Int8Dots::Vnni
+            }
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Avx2 => Int8Dots::Avx2,
+            Isa::Portable => Int8Dots::Portable,
+        }
+    }
+
     /// f32 lanes of a vector.
     pub fn num_lanes(self) -> usize {
         match self {
@@ -70,6 +82,17 @@ impl Isa {
             Isa::Avx2 | Isa::Portable => 8,
         }
     }
+}
+
+/// Instructions for dot products of int8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Int8Dots {
+    /// `vpdpbusd`, 16 lanes.
+    Vnni,
+    /// `vpmaddubsw` and `vpmaddwd`, 8 lanes.
+    Avx2,
+    /// Plain loops.
+    Portable,
 }
 
 /// Whether the vendor is AMD.

@@ -8,7 +8,7 @@ mod portable;
 mod x86;
 
 use crate::engine::device::Cpu;
-use crate::engine::device::simd::{Isa, prefetch};
+use crate::engine::device::simd::{Int8Dots, Isa, prefetch};
 use crate::engine::ops::gemm::{even_tile, next_panel, part_of};
 
 use super::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
@@ -30,11 +30,10 @@ pub(super) enum DotKernel {
 impl DotKernel {
     /// For int8 on this CPU.
     pub(super) fn int8(isa: Isa) -> Self {
-        match isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Bf16 if is_x86_feature_detected!("avx512vnni") => Self::Vnni,
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Avx2 => Self::Avx2,
-            Isa::Portable => Self::Portable,
+        match isa.int8_dots() {
+            Int8Dots::Vnni => Self::Vnni,
+            Int8Dots::Avx2 => Self::Avx2,
+            Int8Dots::Portable => Self::Portable,
         }
     }
 
