@@ -67,6 +67,11 @@ impl RotaryTable {
         }
     }
 
+    /// Width of the heads that it rotates.
+    pub(super) fn head_dim(&self) -> usize {
+        2 * self.inv_freq.len()
+    }
+
     /// (cos, sin) of the angles of a position, head_dim / 2 of them.
     pub(super) fn row(&self, position: u32) -> &[(f32, f32)] {
         let half = self.inv_freq.len();
