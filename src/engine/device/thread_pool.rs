@@ -98,6 +98,11 @@ unsafe impl Sync for Shared {}
 // SAFETY: as above; the pointer in `region` is never used outside an open region.
 unsafe impl Send for Shared {}
 
+/// The first item of a thread's own range.
+fn first_item(num_items: usize, num_threads: usize, thread: usize) -> usize {
+    thread * num_items / num_threads
+}
+
 impl ThreadPool {
     /// A pool of `num_threads`, the caller included. At least 1.
     pub fn new(num_threads: usize) -> Self {
@@ -126,6 +131,11 @@ impl ThreadPool {
     /// Threads of the pool, the caller included.
     pub fn num_threads(&self) -> usize {
         self.workers.len() + 1
+    }
+
+    /// The item of a region that a thread begins with, unless another one was sooner.
+    pub fn first_item(&self, num_items: usize, thread: usize) -> usize {
+        first_item(num_items, self.num_threads(), thread)
     }
 
     /// Runs `item(thread, index)` for every index below `num_items`; returns when all are done.
@@ -157,7 +167,8 @@ impl ThreadPool {
         assert!(u32::try_from(num_items).is_ok(), "{num_items} items");
         let num_threads = shared.ranges.len();
         for (thread, range) in shared.ranges.iter().enumerate() {
-            range.set(thread * num_items / num_threads, (thread + 1) * num_items / num_threads);
+            let first = |thread: usize| first_item(num_items, num_threads, thread);
+            range.set(first(thread), first(thread + 1));
         }
         // SAFETY: the region is closed and no worker is inside, so nobody reads the cell now.
         unsafe { *shared.region.get() = Some(Region { item: item_static }) };

@@ -53,7 +53,7 @@ pub(super) fn for_blocks(
         // Even blocks: a short last one would waste the widening of its panels.
         let (first, num) = even_tile(shape.num_rows, num_blocks, item / num_groups);
         let panel = item % num_groups * group;
-        let is_new = item == thread * num_items / cpu.pool.num_threads() || panel == 0;
+        let is_new = item == cpu.pool.first_item(num_items, thread) || panel == 0;
         let rows = Rows { first, end: first + num, is_new };
         block(rows, panel..(panel + group).min(num_panels));
     });
