@@ -109,7 +109,8 @@ impl Kernel for Plain<'_> {
     }
 }
 
-/// out = f(gate) * up for rows of `width` sums each; `out` is `width` columns of (num_rows, stride).
+/// out = f(gate) * up for rows of `width` sums each; `out` is `width` columns of a row-major matrix
+/// with this stride.
 ///
 /// # Safety
 /// `out` is writable for `width` columns of as many rows as there are sums, and nobody else touches
