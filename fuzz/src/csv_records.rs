@@ -74,6 +74,9 @@ fn assert_reads_back(
     let mut again = again.unwrap_or_else(|error| panic!("{error}: {shown}"));
     let header = again.headers().expect("a CSV has a header");
     assert_eq!(header.len(), names.len() + OWN_COLUMNS, "{shown}");
+    for (kept, name) in header.iter().zip(names) {
+        assert!(kept == name || kept.ends_with(&format!("input_{name}")), "{name}: {shown}");
+    }
     for (index, cells) in all.iter().enumerate() {
         let record = again.next().unwrap_or_else(|| panic!("row {index} is gone: {shown}"));
         let record = record.expect("memory can be read");

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use self::csv::CsvRecords;
 pub use self::decompress::{Codec, Decoder};
 use self::lines::Lines;
+pub(super) use self::sniff::is_mark;
 use super::compress::Compression;
 use super::row_error::{RowError, code};
 

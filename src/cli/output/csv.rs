@@ -2,6 +2,7 @@
 
 use super::{kept_name, resolve};
 use crate::cli::fields::Passthrough;
+use crate::cli::reader;
 use crate::cli::row_error::RowError;
 use crate::engine::request::RequestOutput;
 
@@ -21,7 +22,8 @@ pub struct CsvFormat {
 }
 
 impl CsvFormat {
-    /// Appends the header line.
+    /// Appends the header line. It begins the file, so names are quoted if that would otherwise
+    /// begin like something that is no CSV.
     pub fn format_header(&self, names: &[String], out: &mut Vec<u8>) {
         let is_taken = |wanted: &str| names.iter().any(|name| name == wanted);
         let input = names.iter().map(|name| match self.is_ours(name) {
@@ -29,7 +31,11 @@ impl CsvFormat {
             false => name.clone(),
         });
         let ours = std::iter::once(self.out_field.as_str()).chain(COLUMNS).map(str::to_owned);
-        self.write(input.chain(ours), out);
+        let quotes = match names.first().is_some_and(|name| reader::is_mark(name)) {
+            true => csv::QuoteStyle::Always,
+            false => csv::QuoteStyle::Necessary,
+        };
+        self.write(input.chain(ours), quotes, out);
     }
 
     /// Names of input columns that are also ours; they appear as `input_<name>`. Warn once about
@@ -64,14 +70,19 @@ impl CsvFormat {
                 [String::new(), "error".to_owned(), String::new(), String::new(), message]
             }
         };
-        self.write(cells.iter().cloned().chain(ours), out);
+        self.write(cells.iter().cloned().chain(ours), csv::QuoteStyle::Necessary, out);
     }
 
     fn is_ours(&self, name: &str) -> bool {
         name == self.out_field || COLUMNS.contains(&name)
     }
 
-    fn write(&self, cells: impl Iterator<Item = String>, out: &mut Vec<u8>) {
+    fn write(
+        &self,
+        cells: impl Iterator<Item = String>,
+        quotes: csv::QuoteStyle,
+        out: &mut Vec<u8>,
+    ) {
         let terminator = match self.crlf {
             true => csv::Terminator::CRLF,
             false => csv::Terminator::Any(b'\n'),
@@ -79,6 +90,7 @@ impl CsvFormat {
         let mut writer = csv::WriterBuilder::new()
             .delimiter(self.delimiter)
             .terminator(terminator)
+            .quote_style(quotes)
             .flexible(true)
             .from_writer(out);
         writer.write_record(cells.map(String::into_bytes)).expect("writing into memory");

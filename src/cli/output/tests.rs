@@ -1,9 +1,11 @@
 //! Output rows as users see them, to the byte.
 
+use std::io::Cursor;
 use std::sync::Arc;
 
 use super::*;
 use crate::cli::fields::JsonFields;
+use crate::cli::reader::{InputFormat, Records};
 use crate::engine::request::{FinishReason, RequestError};
 
 pub(super) fn token(token_id: u32, logprob: f32, rank: u32) -> TokenLogprob {
@@ -230,6 +232,19 @@ fn csv_rows_keep_their_columns_and_line_ends() {
          7\t\t\"x\ry\"\t\"a,\"\"b\"\"\n=1\"\tstop\t3\t2\t\r\n\
          8\t\t\t\terror\t\t\tbad_csv: too few\r\n"
     );
+}
+
+#[test]
+fn a_csv_never_begins_like_another_kind_of_file() {
+    let format = CsvFormat { delimiter: b',', crlf: false, out_field: "response".to_owned() };
+    for first in ["\u{feff}x", "PK\u{3}\u{4}", "PAR1\u{15}", "BZh9", "P*M\u{18}", "PAR1", "{", ""] {
+        let names = [first, "prompt"].map(str::to_owned);
+        let mut out = Vec::new();
+        format.format_header(&names, &mut out);
+        let again = Records::open(Box::new(Cursor::new(out)), InputFormat::Csv, 1000);
+        let header = again.expect(first).headers().expect("a CSV has a header");
+        assert_eq!(header[..2], names);
+    }
 }
 
 #[test]

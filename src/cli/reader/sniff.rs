@@ -60,7 +60,7 @@ pub(super) fn refuse_unsupported(head: &[u8], codec: Option<Codec>) -> Result<()
             format!("use `{command} | vllm-batch run ...`"),
         ));
     }
-    if head.starts_with(b"PAR1") {
+    if is_parquet(head) {
         return Err(InputError::refused(
             "the input is a Parquet file, which is not supported yet",
             "convert it to JSON Lines, e.g. with pandas: read_parquet(F).to_json(G, \
@@ -81,6 +81,21 @@ pub(super) fn refuse_unsupported(head: &[u8], codec: Option<Codec>) -> Result<()
         )),
         None => Ok(()),
     }
+}
+
+/// Whether a file that began with this text would be read as something else, or without its first
+/// character: output that may be input again must not.
+pub(in crate::cli) fn is_mark(text: &str) -> bool {
+    let head = text.as_bytes();
+    head.starts_with(UTF8_BOM)
+        || Codec::of(head).is_some()
+        || refuse_unsupported(head, None).is_err()
+}
+
+/// Binary fields follow the magic bytes; `PAR1,PAR2` names two columns.
+fn is_parquet(head: &[u8]) -> bool {
+    let fields = head.strip_prefix(b"PAR1").map(|rest| &rest[..rest.len().min(4)]);
+    fields.is_some_and(|bytes| bytes.iter().any(|b| b.is_ascii_control() && !b"\t\r\n".contains(b)))
 }
 
 /// The format of an input whose name says nothing.
