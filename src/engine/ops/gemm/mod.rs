@@ -7,12 +7,15 @@
 
 pub mod panel;
 mod tile;
+mod tiling;
 
 use std::mem::MaybeUninit;
 
 use crate::engine::device::simd::Isa;
 use panel::PanelElement;
 use tile::{Prefetch, TileArgs};
+use tiling::Tiles;
+pub use tiling::Tiling;
 
 /// Most inputs of one product of more than [`num_short_rows`] rows.
 pub const MAX_INPUTS: usize = 1024;
@@ -35,11 +38,17 @@ impl Widened {
     pub fn new() -> Self {
         Self([MaybeUninit::uninit(); _])
     }
+
+    fn ptr(&mut self) -> *mut f32 {
+        self.0.as_mut_ptr().cast()
+    }
 }
 
 /// Rows by one panel: out = x Wᵀ, or out += x Wᵀ.
 #[derive(Clone, Copy)]
-pub struct PanelProduct<E> {
+pub struct PanelProduct<'a, E> {
+    /// How the rows are cut into tiles.
+    pub tiling: &'a Tiling,
     /// First input of the first row, and the distance of rows.
     pub x: (*const f32, usize),
     /// The panel, at an even input.
@@ -49,14 +58,10 @@ pub struct PanelProduct<E> {
     pub inputs: (usize, usize),
     /// First output of the first row, and the distance of rows.
     pub out: (*mut f32, usize),
-    /// Rows.
-    pub num_rows: usize,
     /// Whether sums begin here, or go on from what `out` holds.
     pub is_first: bool,
     /// A panel's width of values to add to complete sums, or null.
     pub bias: *const f32,
-    /// One vector wide, not two.
-    pub is_narrow: bool,
     /// Where what is needed next begins, and its bytes: it is brought into the cache meanwhile.
     /// None: the panel behind this one.
     pub next: Option<(*const u8, usize)>,
@@ -88,95 +93,131 @@ pub fn part_of(
     (from.wrapping_add(index * num_inputs * step), step)
 }
 
-impl<E: PanelElement> PanelProduct<E> {
+impl<E: PanelElement> PanelProduct<'_, E> {
     /// Computes it.
     ///
     /// # Safety
     /// `x` is readable for all inputs of all rows, `weights` for the panel's inputs, an even number
     /// of them, `bias` for its width; `out` is readable and writable for its width in all rows, and
-    /// nobody else touches these. This CPU has `isa`.
-    pub unsafe fn run(self, isa: Isa, widened: &mut Widened) {
-        let plan = TilePlan::new(isa, self.is_narrow, E::IS_WIDE, self.num_rows);
-        assert!(self.inputs.0 <= 1 && (self.inputs.1 <= MAX_INPUTS || !plan.keeps));
+    /// nobody else touches these. This CPU has the tiling's instructions.
+    pub unsafe fn run(&self, widened: &mut Widened) {
+        let tiling = self.tiling;
+        assert!(self.inputs.0 <= 1 && (self.inputs.1 <= MAX_INPUTS || !tiling.keeps()));
         let num_inputs = self.inputs.1.next_multiple_of(2);
-        let num_tiles = plan.num_others + 1;
-        let width = isa.num_lanes() * if self.is_narrow { 1 } else { 2 };
-        let behind = || next_panel(self.weights, num_inputs * width, num_tiles == 1);
+        let num_tiles = tiling.num_tiles;
+        let behind = || next_panel(self.weights, num_inputs * tiling.width(), num_tiles == 1);
         let next = self.next.unwrap_or_else(behind);
-        for index in 0..num_tiles {
-            let (row, height) = plan.tile(index);
-            let (x, x_stride) = self.x;
-            let (out, out_stride) = self.out;
-            let widened: *mut f32 = widened.0.as_mut_ptr().cast();
-            let prefetch = if !self.brings_rows {
-                Prefetch::part(part_of(next, num_inputs, (index, num_tiles)))
-            } else if index + 1 < num_tiles {
-                Prefetch::rows(x.wrapping_add(plan.tile(index + 1).0 * x_stride), x_stride)
-            } else {
-                Prefetch::part(part_of(next, num_inputs, (0, 1)))
-            };
-            let args = TileArgs {
-                x: x.wrapping_add(row * x_stride),
-                x_stride,
-                out: out.wrapping_add(row * out_stride),
-                out_stride,
-                inputs: self.inputs,
-                is_first: self.is_first,
-                bias: self.bias,
-                widened,
-                prefetch,
-            };
-            // SAFETY: the caller's promise, for the rows of this tile; `widened` has room for all
-            // inputs of the widest panel, and the first tile fills it for the others.
-            unsafe {
-                let kind = (isa, self.is_narrow);
-                if E::IS_WIDE {
-                    tile::run_wide(kind, height, self.weights.cast(), &args);
-                } else if index == 0 || !plan.keeps {
-                    tile::run_widening(kind, (height, plan.keeps), self.weights, &args);
-                } else {
-                    tile::run_wide(kind, height, widened, &args);
-                }
+        if self.brings_rows {
+            // SAFETY: the caller's promise.
+            unsafe { self.run_bringing_rows(next, num_inputs, widened) };
+            return;
+        }
+        let mut prefetch = Prefetch::part(next, num_inputs, num_tiles);
+        for tiles in &tiling.groups {
+            // SAFETY: the caller's promise; the first tile widens for the others.
+            unsafe { self.tiles(tiles, prefetch, widened.ptr()) };
+            prefetch = prefetch.behind(tiles.num);
+        }
+    }
+
+    /// As `run`: each tile brings the rows of the one behind it, and the last one what comes next.
+    ///
+    /// # Safety
+    /// As [`Self::run`].
+    #[cold]
+    unsafe fn run_bringing_rows(
+        &self,
+        next: (*const u8, usize),
+        num_inputs: usize,
+        widened: &mut Widened,
+    ) {
+        let (x, stride) = self.x;
+        let mut num_left = self.tiling.num_tiles;
+        for tiles in &self.tiling.groups {
+            num_left -= tiles.num;
+            let num = if num_left == 0 { tiles.num - 1 } else { tiles.num };
+            let row = tiles.first_row + tiles.height;
+            let rows = Prefetch::rows(x.wrapping_add(row * stride), stride, tiles.height);
+            // SAFETY: the caller's promise; the first tile widens for the others.
+            unsafe { self.tiles(&Tiles { num, ..*tiles }, rows, widened.ptr()) };
+            if num_left == 0 {
+                let first_row = tiles.first_row + num * tiles.height;
+                let last = Tiles { first_row, num: 1, ..*tiles };
+                let prefetch = Prefetch::part(next, num_inputs, 1);
+                // SAFETY: as above.
+                unsafe { self.tiles(&last, prefetch, widened.ptr()) };
+                return;
             }
         }
     }
-}
 
-/// How rows are cut into tiles. The first one is short where it widens the panel for the others:
-/// that takes registers. Two short ones each widen for themselves: that costs less than to leave
-/// the wide panel, twice a panel of halves, in the L2 cache.
-#[derive(Clone, Copy)]
-struct TilePlan {
-    /// The first tile leaves the panel for the others.
-    keeps: bool,
-    first_height: usize,
-    num_others: usize,
-    num_rows: usize,
-}
+    /// Only the first rows, by a piece of a panel: what is widened is left from input `at` on of a
+    /// panel that [`Self::run_joined`] takes. Many pieces of few inputs then cost the other rows
+    /// one loop, not one each.
+    ///
+    /// # Safety
+    /// As [`Self::run`].
+    pub unsafe fn run_piece(&self, widened: &mut Widened, at: usize) {
+        let tiling = self.tiling;
+        assert!(tiling.keeps() && self.inputs.0 <= 1 && at + self.inputs.1 <= MAX_INPUTS);
+        let next = self.next.unwrap_or((self.weights.cast(), 0));
+        let prefetch = Prefetch::part(next, self.inputs.1, 1);
+        let widened = widened.ptr().wrapping_add(at * tiling.width());
+        // SAFETY: the caller's promise; there is room for the piece, as above.
+        unsafe { self.tiles(&tiling.groups[0], prefetch, widened) };
+    }
 
-impl TilePlan {
-    fn new(isa: Isa, is_narrow: bool, is_wide: bool, num_rows: usize) -> Self {
-        let (max_widening, max_height) = tile::max_heights(isa, is_narrow);
-        let keeps = !is_wide && num_rows > 2 * max_widening;
-        let first_height = match keeps {
-            true => max_widening,
-            false => {
-                let max_height = if is_wide { max_height } else { max_widening };
-                num_rows.div_ceil(num_rows.div_ceil(max_height))
-            }
+    /// The other rows by pieces that were joined: `inputs` are all of theirs, and `x` and `out` as
+    /// they were for the first.
+    ///
+    /// # Safety
+    /// As [`Self::run`], and [`Self::run_piece`] was called for all of the inputs.
+    pub unsafe fn run_joined(&self, widened: &mut Widened) {
+        let tiling = self.tiling;
+        assert!(tiling.keeps() && self.inputs.1 <= MAX_INPUTS);
+        let prefetch = Prefetch::part((self.x.0.cast(), 0), 1, 1);
+        for tiles in &tiling.groups[1..] {
+            // SAFETY: the caller's promise.
+            unsafe { self.tiles(tiles, prefetch, widened.ptr()) };
+        }
+    }
+
+    /// Tiles of one height.
+    ///
+    /// # Safety
+    /// As [`Self::run`]; the first tile has filled `widened` for the others.
+    unsafe fn tiles(&self, tiles: &Tiles, prefetch: Prefetch, widened: *mut f32) {
+        let Tiles { first_row, height, num } = *tiles;
+        if num == 0 {
+            return;
+        }
+        let (x, x_stride) = self.x;
+        let (out, out_stride) = self.out;
+        let args = TileArgs {
+            num_tiles: num,
+            x: x.wrapping_add(first_row * x_stride),
+            x_stride,
+            out: out.wrapping_add(first_row * out_stride),
+            out_stride,
+            inputs: self.inputs,
+            is_first: self.is_first,
+            bias: self.bias,
+            widened,
+            prefetch,
         };
-        let num_others = (num_rows - first_height).div_ceil(max_height);
-        Self { keeps, first_height, num_others, num_rows }
-    }
-
-    /// First row and height of a tile.
-    fn tile(&self, index: usize) -> (usize, usize) {
-        if index == 0 {
-            return (0, self.first_height);
+        let kind = (self.tiling.isa, self.tiling.is_narrow);
+        let keeps = self.tiling.keeps();
+        // SAFETY: the caller's promise, for the rows of these tiles; `widened` has room for all
+        // inputs of the widest panel.
+        unsafe {
+            if E::IS_WIDE {
+                tile::run_wide(kind, height, self.weights.cast(), &args);
+            } else if first_row == 0 || !keeps {
+                tile::run_widening(kind, (height, keeps), self.weights, &args);
+            } else {
+                tile::run_wide(kind, height, widened, &args);
+            }
         }
-        let others = self.num_rows - self.first_height;
-        let (start, height) = even_tile(others, self.num_others, index - 1);
-        (self.first_height + start, height)
     }
 }
 

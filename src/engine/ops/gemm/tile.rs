@@ -1,6 +1,7 @@
 //! Tiles: a few rows by one panel, sums in registers.
 
 use super::panel::PanelElement;
+use super::part_of;
 use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch, prefetch};
 
 /// Largest heights of a tile that widens and of one that does not: two accumulators a row, and the
@@ -14,10 +15,11 @@ pub(super) fn max_heights(isa: Isa, is_narrow: bool) -> (usize, usize) {
     }
 }
 
-/// What a tile works on beside its weights. Pointers are valid as the safety comment of their maker
+/// What tiles of one height work on beside their weights, one after the other. Pointers are valid as the safety comment of their maker
 /// says. Passed by reference: a copy would wait for the stores of the tile before.
 #[derive(Clone, Copy)]
 pub(super) struct TileArgs {
+    pub num_tiles: usize,
     /// First input of the first row, and the distance of rows.
     pub x: *const f32,
     pub x_stride: usize,
@@ -35,29 +37,40 @@ pub(super) struct TileArgs {
     pub prefetch: Prefetch,
 }
 
-/// What to bring into the cache while a tile computes: a line for each input.
+/// What to bring into the cache while tiles compute: a line for each input of each tile.
 #[derive(Clone, Copy)]
 pub(super) struct Prefetch {
     from: *const u8,
-    /// Bytes from an input to the next among 16 of them, and from 16 of them to the next 16.
+    /// Bytes from an input to the next among 16 of them, from 16 of them to the next 16, and from
+    /// a tile to the next.
     step: usize,
     step_of_16: usize,
+    step_of_tile: usize,
 }
 
 impl Prefetch {
-    /// So many bytes from `from` on for each input: see `part_of`.
-    pub fn part((from, step): (*const u8, usize)) -> Self {
-        Self { from, step, step_of_16: 16 * step }
+    /// So many bytes from `from` on, over so many tiles of so many inputs.
+    pub fn part(part: (*const u8, usize), num_inputs: usize, num_tiles: usize) -> Self {
+        let (from, step) = part_of(part, num_inputs, (0, num_tiles));
+        Self { from, step, step_of_16: 16 * step, step_of_tile: num_inputs * step }
     }
 
-    /// As many inputs as the tile has, 16 f32 to a line, of up to 16 rows from `from` on.
-    pub fn rows(from: *const f32, stride: usize) -> Self {
-        Self { from: from.cast(), step: 4 * stride, step_of_16: 64 }
+    /// As many inputs as a tile has, 16 f32 to a line, of up to 16 rows from `from` on; of the next
+    /// tile those after the first `height`.
+    pub fn rows(from: *const f32, stride: usize, height: usize) -> Self {
+        let step = 4 * stride;
+        Self { from: from.cast(), step, step_of_16: 64, step_of_tile: height * step }
     }
 
-    /// The line to ask for at an input.
+    /// Where so many tiles leave off.
     #[inline(always)]
-    pub fn at(&self, k: usize) -> *const u8 {
+    pub fn behind(self, num_tiles: usize) -> Self {
+        Self { from: self.from.wrapping_add(num_tiles * self.step_of_tile), ..self }
+    }
+
+    /// The line to ask for at an input of the first tile.
+    #[inline(always)]
+    fn line(&self, k: usize) -> *const u8 {
         self.from.wrapping_add(k % 16 * self.step + k / 16 * self.step_of_16)
     }
 }
@@ -114,7 +127,25 @@ pub(super) unsafe fn run_widening<E: PanelElement>(
     }
 }
 
-/// MR rows by a panel of C vectors.
+/// Inputs of a round of a tile's loop, so that the loop's end is foreseen: a power of two, 16 at
+/// most, and as many as `eight_times` repeats.
+const ROUND_INPUTS: usize = 8;
+
+/// The body for 0 to 7, as constants.
+macro_rules! eight_times {
+    ($i:ident => $body:block) => {
+        eight_times!(@ $i $body 0 1 2 3 4 5 6 7)
+    };
+    (@ $i:ident $body:block $($value:literal)*) => {
+        $({
+            #[allow(non_upper_case_globals)]
+            const $i: usize = $value;
+            $body
+        })*
+    };
+}
+
+/// Tiles of MR rows by a panel of C vectors.
 struct Tile<'a, E, const MR: usize, const C: usize, const KEEPS: bool> {
     /// The panel, at an even input.
     weights: *const E,
@@ -129,37 +160,35 @@ impl<E: PanelElement, const MR: usize, const C: usize, const KEEPS: bool> Kernel
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let args = self.args;
-        let (first, end) = args.inputs;
+        let (mut x, mut out, mut prefetch) = (args.x, args.out, args.prefetch);
         // SAFETY: as above.
         unsafe {
-            let mut sums = [[V::splat(0.0); C]; MR];
-            if !args.is_first {
-                for (m, sum) in sums.iter_mut().enumerate() {
-                    let out = args.out.add(m * args.out_stride);
-                    *sum = std::array::from_fn(|c| V::load(out.add(c * V::LANES)));
+            for _ in 0..args.num_tiles {
+                let mut sums = [[V::splat(0.0); C]; MR];
+                if !args.is_first {
+                    for (m, sum) in sums.iter_mut().enumerate() {
+                        let out = out.add(m * args.out_stride);
+                        *sum = std::array::from_fn(|c| V::load(out.add(c * V::LANES)));
+                    }
                 }
-            }
-            // The tallest tiles have no registers for the rows of a pair.
-            if E::IS_WIDE {
-                for k in first..end {
-                    prefetch(args.prefetch.at(k));
-                    self.step(k, E::load_row(self.weights.add(k * C * V::LANES)), &mut sums);
+                self.inputs(x, prefetch, &mut sums);
+                if !args.bias.is_null() {
+                    let bias: [V; C] =
+                        std::array::from_fn(|c| V::load(args.bias.add(c * V::LANES)));
+                    for sum in &mut sums {
+                        *sum = std::array::from_fn(|c| sum[c].add(bias[c]));
+                    }
                 }
-            } else {
-                self.pairs(&mut sums);
-            }
-            if !args.bias.is_null() {
-                let bias: [V; C] = std::array::from_fn(|c| V::load(args.bias.add(c * V::LANES)));
-                for sum in &mut sums {
-                    *sum = std::array::from_fn(|c| sum[c].add(bias[c]));
+                // By reference: an array that is moved goes through memory.
+                for (m, sum) in sums.iter().enumerate() {
+                    let out = out.add(m * args.out_stride);
+                    for (c, sum) in sum.iter().enumerate() {
+                        sum.store(out.add(c * V::LANES));
+                    }
                 }
-            }
-            // By reference: an array that is moved goes through memory.
-            for (m, sum) in sums.iter().enumerate() {
-                let out = args.out.add(m * args.out_stride);
-                for (c, sum) in sum.iter().enumerate() {
-                    sum.store(out.add(c * V::LANES));
-                }
+                x = x.wrapping_add(MR * args.x_stride);
+                out = out.wrapping_add(MR * args.out_stride);
+                prefetch = prefetch.behind(1);
             }
         }
     }
@@ -168,28 +197,57 @@ impl<E: PanelElement, const MR: usize, const C: usize, const KEEPS: bool> Kernel
 impl<E: PanelElement, const MR: usize, const C: usize, const KEEPS: bool>
     Tile<'_, E, MR, C, KEEPS>
 {
-    /// All inputs, pair by pair.
+    /// All inputs of a tile.
     ///
     /// # Safety
-    /// As `run_widening`.
+    /// As `run_widening`; `x` is the first input of the tile's first row.
     #[inline(always)]
-    unsafe fn pairs<V: Vector>(&self, sums: &mut [[V; C]; MR]) {
-        let args = self.args;
-        let (first, end) = args.inputs;
+    unsafe fn inputs<V: Vector>(&self, x: *const f32, lines: Prefetch, sums: &mut [[V; C]; MR]) {
+        let (first, end) = self.args.inputs;
+        let mut k = first;
+        // SAFETY: the caller's promise; rounds begin at an even input.
+        unsafe {
+            while k < end && !k.is_multiple_of(ROUND_INPUTS) {
+                self.step(x, k, self.row(k), sums);
+                k += 1;
+            }
+            while k + ROUND_INPUTS <= end {
+                let line = lines.line(k);
+                eight_times!(I => {
+                    prefetch(line.wrapping_add(I * lines.step));
+                    let row = match I % 2 {
+                        1 if !E::IS_WIDE => E::load_odd_row(self.pair::<V>(k + I - 1)),
+                        _ => E::load_row(self.pair::<V>(k + I)),
+                    };
+                    self.step(x, k + I, row, sums);
+                });
+                k += ROUND_INPUTS;
+            }
+            while k < end {
+                prefetch(lines.line(k));
+                self.step(x, k, self.row(k), sums);
+                k += 1;
+            }
+        }
+    }
+
+    /// Where the row of weights of an input begins, of halves that of an even one and the next.
+    #[inline(always)]
+    fn pair<V: Vector>(&self, k: usize) -> *const E {
+        self.weights.wrapping_add(k * C * V::LANES)
+    }
+
+    /// The weights of an input.
+    ///
+    /// # Safety
+    /// As `run_widening`; `k` is among the inputs.
+    #[inline(always)]
+    unsafe fn row<V: Vector>(&self, k: usize) -> [V; C] {
         // SAFETY: the caller's promise.
         unsafe {
-            let pair = |index: usize| self.weights.add(2 * index * C * V::LANES);
-            if first == 1 {
-                self.step(1, E::load_odd_row(pair(0)), sums);
-            }
-            for index in first..end / 2 {
-                prefetch(args.prefetch.at(2 * index));
-                prefetch(args.prefetch.at(2 * index + 1));
-                self.step(2 * index, E::load_row(pair(index)), sums);
-                self.step(2 * index + 1, E::load_odd_row(pair(index)), sums);
-            }
-            if end % 2 == 1 && end > first {
-                self.step(end - 1, E::load_row(pair(end / 2)), sums);
+            match k % 2 {
+                1 if !E::IS_WIDE => E::load_odd_row(self.pair::<V>(k - 1)),
+                _ => E::load_row(self.pair::<V>(k)),
             }
         }
     }
@@ -199,7 +257,13 @@ impl<E: PanelElement, const MR: usize, const C: usize, const KEEPS: bool>
     /// # Safety
     /// As `run_widening`; `k` is among the inputs.
     #[inline(always)]
-    unsafe fn step<V: Vector>(&self, k: usize, row: [V; C], sums: &mut [[V; C]; MR]) {
+    unsafe fn step<V: Vector>(
+        &self,
+        x: *const f32,
+        k: usize,
+        row: [V; C],
+        sums: &mut [[V; C]; MR],
+    ) {
         let args = self.args;
         // SAFETY: the caller's promise.
         unsafe {
@@ -209,7 +273,7 @@ impl<E: PanelElement, const MR: usize, const C: usize, const KEEPS: bool>
                 }
             }
             for (m, sum) in sums.iter_mut().enumerate() {
-                let x = V::splat(*args.x.add(m * args.x_stride + k));
+                let x = V::splat(*x.add(m * args.x_stride + k));
                 for (sum, row) in sum.iter_mut().zip(row) {
                     *sum = x.mul_add(row, *sum);
                 }

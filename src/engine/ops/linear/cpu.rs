@@ -7,7 +7,7 @@ use super::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
 use crate::engine::device::Cpu;
 use crate::engine::device::simd::Isa;
 use crate::engine::ops::gemm::panel::PanelElement;
-use crate::engine::ops::gemm::{MAX_INPUTS, PanelProduct, Widened, num_short_rows};
+use crate::engine::ops::gemm::{MAX_INPUTS, PanelProduct, Tiling, Widened, num_short_rows};
 
 /// Panels, at least, that share a block of k of the rows while it is in the cache.
 const MIN_GROUP_PANELS: usize = 8;
@@ -36,7 +36,8 @@ pub(super) fn linear<E: PanelElement>(
     let num_panels = if block_k < shape.k { MIN_GROUP_PANELS } else { 1 };
     let size = ItemSize { macs: ITEM_MACS, num_panels };
     for_blocks(cpu, shape, out.width, size, &|rows, panels| {
-        Block { isa: cpu.isa, k: shape.k, block_k, x, weights, out, rows }.run(panels);
+        let tiling = Tiling::new::<E>(cpu.isa, false, rows.end - rows.first);
+        Block { tiling, isa: cpu.isa, k: shape.k, block_k, x, weights, out, rows }.run(panels);
     });
 }
 
@@ -47,6 +48,7 @@ fn block_k(k: usize) -> usize {
 
 /// Some rows of a product.
 struct Block<'a, E> {
+    tiling: Tiling,
     isa: Isa,
     k: usize,
     block_k: usize,
@@ -101,20 +103,19 @@ impl<E: PanelElement> Block<'_, E> {
         let bias = self.weights.bias.filter(|_| end_k == k);
         let product = |panel: usize, out: *mut f32, out_stride: usize| {
             let product = PanelProduct {
+                tiling: &self.tiling,
                 x: (x, k),
                 weights: self.weights.panels[start(panel, first_k)..][..panel_len].as_ptr(),
                 inputs: (0, num_inputs),
                 out: (out, out_stride),
-                num_rows: end - first,
                 is_first: first_k == 0,
                 bias: bias.map_or(std::ptr::null(), |bias| bias[panel * width..][..width].as_ptr()),
-                is_narrow: false,
                 next,
                 brings_rows,
             };
             // SAFETY: the slices above reach the last input of the last row, of the panel and of
             // the bias; `out` is the block's own. The device was made for this CPU.
-            unsafe { product.run(isa, widened) };
+            unsafe { product.run(widened) };
         };
         // SAFETY: this item alone computes these rows of its panels, and a product writes its rows.
         unsafe { self.out.with_panel(isa, self.rows, slice.panel, product) };

@@ -14,14 +14,14 @@ use super::AttentionShape;
 use item::{ItemTask, Workspace, score_stride};
 
 /// Rows of an item of a prefill: enough to share the widening of K and V.
-const ITEM_ROWS: usize = 48;
+const ITEM_ROWS: usize = 96;
 
 /// Scores of an item at most, if it has several tokens: 4 MB for each thread.
 const MAX_ITEM_SCORES: usize = 1 << 20;
 
 /// Query tokens of an item at most: what is past the first one's position is computed token by
 /// token.
-const MAX_ITEM_TOKENS: usize = 16;
+const MAX_ITEM_TOKENS: usize = 32;
 
 /// Buffers that live between steps.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@ use crate::engine::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape};
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::ops::gemm::panel::PanelElement;
-use crate::engine::ops::gemm::{MAX_INPUTS, PanelProduct, Widened};
+use crate::engine::ops::gemm::{MAX_INPUTS, PanelProduct, Tiling, Widened};
 use crate::engine::ops::soft_cap::capped;
 
 use super::super::AttentionShape;
@@ -94,6 +94,14 @@ impl Span {
     }
 }
 
+/// Some rows of an item.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    first: usize,
+    end: usize,
+    tiling: &'a Tiling,
+}
+
 impl<E: PanelElement> ItemTask<'_, E> {
     pub(super) fn run(&self, workspace: &mut Workspace) {
         let span = Span::new(self);
@@ -165,6 +173,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
         let (width, head_dim) = (kv.k_panel_width(), kv.head_dim);
         let num_rows = span.num_rows();
         let queries = &workspace.queries[..num_rows * head_dim];
+        let tiling = Tiling::new::<E>(self.task.cpu.isa, width < kv.panel_width, num_rows);
         for position in (span.base..=span.last).step_by(width) {
             let panel = position % kv.block_size / width;
             let panel_len = head_dim.next_multiple_of(2) * width;
@@ -175,43 +184,69 @@ impl<E: PanelElement> ItemTask<'_, E> {
             for first in (0..head_dim).step_by(MAX_INPUTS) {
                 let num_inputs = MAX_INPUTS.min(head_dim - first);
                 let product = PanelProduct {
+                    tiling: &tiling,
                     x: (queries[first..].as_ptr(), head_dim),
                     weights: keys[first * width..].as_ptr(),
                     inputs: (0, num_inputs),
                     out: (scores.as_mut_ptr(), span.stride),
-                    num_rows,
                     is_first: first == 0,
                     bias: std::ptr::null(),
-                    is_narrow: width < kv.panel_width,
                     next: Some(self.values_of(position)),
                     brings_rows: false,
                 };
                 // SAFETY: queries are (rows, head_dim), the panel holds all of head_dim, and the
                 // slice of the scores reaches a panel's width in the last row. The device was made
                 // for this CPU.
-                unsafe { product.run(self.task.cpu.isa, widened) };
+                unsafe { product.run(widened) };
             }
         }
     }
 
-    /// values (rows, v_width) = weights V. Positions that all tokens attend to are taken for all
-    /// rows at once, those after them for each token by itself: a weight of zero would let a value
-    /// that is not finite into rows that do not attend to it.
+    /// values (rows, v_width) = weights V. All rows take the positions of the last token: where a
+    /// row does not attend, its weight is zero and changes no sum but the sign of a zero. A value
+    /// that is not finite would get into such rows, so then what is past the first token's
+    /// position is taken for each token by itself.
     fn weigh(&self, span: Span, workspace: &mut Workspace, widened: &mut Widened) {
         let width = self.task.kv.v_width();
-        workspace.values[..span.num_rows() * width].fill(0.0);
-        let num_tokens = span.last + 1 - span.first;
-        // Even, since that is where a product may begin anew; windowed tokens are alone.
-        let common = match num_tokens {
-            1 => span.last + 1,
-            _ => (span.first + 1) & !1,
-        };
-        self.weigh_rows((0, span.num_rows()), (span.start, common), span, workspace, widened);
-        for token in 0..num_tokens {
+        let num_rows = span.num_rows();
+        workspace.values[..num_rows * width].fill(0.0);
+        let end = span.last + 1;
+        // Even, since that is where a product may begin anew.
+        let common = (span.first + 1) & !1;
+        if span.first == span.last || self.are_finite(common, end) {
+            self.weigh_rows((0, num_rows), (span.start, end), span, workspace, widened);
+            return;
+        }
+        self.weigh_rows((0, num_rows), (span.start, common), span, workspace, widened);
+        for token in 0..=span.last - span.first {
             let rows = (token * span.heads_per_kv, (token + 1) * span.heads_per_kv);
             let positions = (common, span.first + token + 1);
             self.weigh_rows(rows, positions, span, workspace, widened);
         }
+    }
+
+    /// Whether all values of some positions are finite; the first is even.
+    fn are_finite(&self, mut position: usize, end: usize) -> bool {
+        let kv = self.task.kv;
+        let mut sum = 0.0;
+        while position < end {
+            let (offset, run) = (position % kv.block_size, self.run_in_block(position, end));
+            let block = self.block_index(self.item, position) * kv.v_len();
+            for panel in (0..kv.v_len()).step_by(kv.block_size * kv.panel_width) {
+                let start = block + panel + offset * kv.panel_width;
+                let len = run.next_multiple_of(2) * kv.panel_width;
+                let values = &self.v[start..start + len];
+                dispatch(self.task.cpu.isa, SumOfZeros { values, sum: &mut sum });
+            }
+            position += run;
+        }
+        sum == 0.0
+    }
+
+    /// Positions up to `end` that lie in the block of this one.
+    fn run_in_block(&self, position: usize, end: usize) -> usize {
+        let block_size = self.task.kv.block_size;
+        (block_size - position % block_size).min(end - position)
     }
 
     /// values += weights V for some rows and positions.
@@ -223,43 +258,78 @@ impl<E: PanelElement> ItemTask<'_, E> {
         workspace: &mut Workspace,
         widened: &mut Widened,
     ) {
-        let kv = self.task.kv;
-        let (width, v_width) = (kv.panel_width, kv.v_width());
-        let num_rows = end_row - row;
+        let tiling = Tiling::new::<E>(self.task.cpu.isa, false, end_row - row);
+        let num_panels = self.task.kv.v_width() / self.task.kv.panel_width;
+        let rows = Rows { first: row, end: end_row, tiling: &tiling };
         let mut position = start;
-        while position < end {
-            let is_odd = position % 2;
-            let offset = position % kv.block_size;
-            let run = (kv.block_size - offset).min(end - position).min(MAX_INPUTS - 1);
-            let block = self.block_index(self.item, position) * kv.v_len();
-            let x = row * span.stride + position - is_odd - span.base;
-            let weights = &workspace.scores[x..x + (num_rows - 1) * span.stride + is_odd + run];
-            for panel in 0..v_width / width {
-                let start = block + panel * kv.block_size * width + (offset - is_odd) * width;
-                let panel_len = (is_odd + run).next_multiple_of(2) * width;
-                let at = row * v_width + panel * width;
-                let values = &mut workspace.values[at..at + (num_rows - 1) * v_width + width];
-                let product = PanelProduct {
-                    x: (weights.as_ptr(), span.stride),
-                    weights: self.v[start..start + panel_len].as_ptr(),
-                    inputs: (is_odd, is_odd + run),
-                    out: (values.as_mut_ptr(), v_width),
-                    num_rows,
-                    is_first: false,
-                    bias: std::ptr::null(),
-                    is_narrow: false,
-                    next: Some(self.next_keys(position, (panel, v_width / width))),
-                    brings_rows: false,
-                };
-                // SAFETY: the slices reach the last position of the last row, of the panel and of
-                // the values. The device was made for this CPU.
-                unsafe { product.run(self.task.cpu.isa, widened) };
+        while position < end && !tiling.keeps() {
+            let run = self.run_in_block(position, end).min(MAX_INPUTS - 1);
+            for panel in 0..num_panels {
+                let product = self.values_product(rows, (position, run), panel, span, workspace);
+                // SAFETY: see `values_product`.
+                unsafe { product.run(widened) };
             }
             position += run;
         }
+        while position < end {
+            let first_input = position % 2;
+            let base = position - first_input;
+            let end = end.min(base + MAX_INPUTS);
+            for panel in 0..num_panels {
+                let mut product = self.values_product(rows, (position, 1), panel, span, workspace);
+                let mut at = position;
+                while at < end {
+                    let run = self.run_in_block(at, end);
+                    let piece = self.values_product(rows, (at, run), panel, span, workspace);
+                    // SAFETY: see `values_product`.
+                    unsafe { piece.run_piece(widened, at - at % 2 - base) };
+                    at += run;
+                }
+                product.inputs = (first_input, end - base);
+                // SAFETY: see `values_product`; these are the positions of all pieces.
+                unsafe { product.run_joined(widened) };
+            }
+            position = end;
+        }
     }
 
-    /// out = values / totals.
+    /// Some rows' weights of `run` positions of a block, by a panel of their values. It is safe to
+    /// run: the slices reach the last position of the last row, of the panel and of the values, and
+    /// the device was made for this CPU.
+    fn values_product<'t>(
+        &self,
+        rows: Rows<'t>,
+        (position, run): (usize, usize),
+        panel: usize,
+        span: Span,
+        workspace: &mut Workspace,
+    ) -> PanelProduct<'t, E> {
+        let kv = self.task.kv;
+        let (width, v_width) = (kv.panel_width, kv.v_width());
+        let num_rows = rows.end - rows.first;
+        let is_odd = position % 2;
+        let first = position - is_odd;
+        let x = rows.first * span.stride + first - span.base;
+        let weights = &workspace.scores[x..x + (num_rows - 1) * span.stride + is_odd + run];
+        let block = self.block_index(self.item, position) * kv.v_len();
+        let start = block + (panel * kv.block_size + first % kv.block_size) * width;
+        let panel_len = (is_odd + run).next_multiple_of(2) * width;
+        let at = rows.first * v_width + panel * width;
+        let values = &mut workspace.values[at..at + (num_rows - 1) * v_width + width];
+        PanelProduct {
+            tiling: rows.tiling,
+            x: (weights.as_ptr(), span.stride),
+            weights: self.v[start..start + panel_len].as_ptr(),
+            inputs: (is_odd, is_odd + run),
+            out: (values.as_mut_ptr(), v_width),
+            is_first: false,
+            bias: std::ptr::null(),
+            next: Some(self.next_keys(position, (panel, v_width / width))),
+            brings_rows: false,
+        }
+    }
+
+    /// out = values / totals. A zero loses its sign: see `weigh`.
     fn write(&self, span: Span, workspace: &Workspace) {
         let (head_dim, v_width) = (self.task.kv.head_dim, self.task.kv.v_width());
         let width = self.task.shape.num_heads * head_dim;
@@ -271,7 +341,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
             let out = unsafe { self.out.slice(token * width + column, head_dim) };
             let values = &workspace.values[row * v_width..row * v_width + head_dim];
             for (out, value) in out.iter_mut().zip(values) {
-                *out = value / workspace.totals[row];
+                *out = (value + 0.0) / workspace.totals[row];
             }
         }
     }
@@ -291,9 +361,36 @@ impl Kernel for Softmax<'_> {
         let Self { shape, span, scores, totals } = self;
         for row in 0..span.num_rows() {
             let len = span.position(row) + 1 - span.base;
-            let scores = &mut scores[row * span.stride..][..len.next_multiple_of(KV_GROUP_TOKENS)];
+            let row_scores = &mut scores[row * span.stride..][..span.stride];
+            let scores = &mut row_scores[..len.next_multiple_of(KV_GROUP_TOKENS)];
             // SAFETY: dispatched for this CPU.
             totals[row] = unsafe { softmax::<V>(scores, (span.start - span.base, len), shape) };
+            row_scores[len..span.last + 1 - span.base].fill(0.0);
+        }
+    }
+}
+
+/// sum += 0 * values: zero if they are all finite, else NaN.
+struct SumOfZeros<'a, E> {
+    /// Pairs of rows of a panel.
+    values: &'a [E],
+    sum: &'a mut f32,
+}
+
+impl<E: PanelElement> Kernel for SumOfZeros<'_, E> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        // SAFETY: dispatched for this CPU; rows of a panel are two vectors.
+        unsafe {
+            let zero = V::splat(0.0);
+            let mut sums = [zero; 2];
+            for pair in self.values.chunks_exact(4 * V::LANES) {
+                for row in [E::load_row(pair.as_ptr()), E::load_odd_row(pair.as_ptr())] {
+                    let row: [V; 2] = row;
+                    sums = [row[0].mul_add(zero, sums[0]), row[1].mul_add(zero, sums[1])];
+                }
+            }
+            *self.sum += sums[0].add(sums[1]).sum();
         }
     }
 }
