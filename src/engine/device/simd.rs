@@ -252,8 +252,8 @@ pub trait Vector: Copy {
     unsafe fn mul_add(self, factor: Self, addend: Self) -> Self;
     /// Nearest integer, ties to even.
     unsafe fn round(self) -> Self;
-    /// 2^self for integral lanes in [-126, 127].
-    unsafe fn exp2_of_integer(self) -> Self;
+    /// self * 2^exponent for integral exponents in [-126, 127].
+    unsafe fn mul_exp2(self, exponent: Self) -> Self;
     /// 0 in the lanes where self < limit, `other` elsewhere.
     unsafe fn zero_below(self, limit: Self, other: Self) -> Self;
     /// The sum of the lanes, by halves.
@@ -276,7 +276,7 @@ pub trait Vector: Copy {
                 p = p.mul_add(r, Self::splat(coefficient));
             }
             let p = p.mul_add(r.mul(r), r).add(Self::splat(1.0));
-            self.zero_below(Self::splat(-87.3), p.mul(n.exp2_of_integer()))
+            self.zero_below(Self::splat(-87.3), p.mul_exp2(n))
         }
     }
 
@@ -372,8 +372,8 @@ impl Vector for Portable {
         Self(self.0.map(f32::round_ties_even))
     }
     #[inline(always)]
-    unsafe fn exp2_of_integer(self) -> Self {
-        Self(self.0.map(|n| f32::from_bits(((n as i32 + 127) as u32) << 23)))
+    unsafe fn mul_exp2(self, exponent: Self) -> Self {
+        self.zip(exponent, |value, n| value * f32::from_bits(((n as i32 + 127) as u32) << 23))
     }
     #[inline(always)]
     unsafe fn zero_below(self, limit: Self, other: Self) -> Self {

@@ -92,12 +92,9 @@ impl Vector for __m512 {
         unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self) }
     }
     #[inline(always)]
-    unsafe fn exp2_of_integer(self) -> Self {
+    unsafe fn mul_exp2(self, exponent: Self) -> Self {
         // SAFETY: the promise of `Vector`.
-        unsafe {
-            let n = _mm512_add_epi32(_mm512_cvtps_epi32(self), _mm512_set1_epi32(127));
-            _mm512_castsi512_ps(_mm512_slli_epi32::<23>(n))
-        }
+        unsafe { _mm512_scalef_ps(self, exponent) }
     }
     #[inline(always)]
     unsafe fn zero_below(self, limit: Self, other: Self) -> Self {
@@ -186,11 +183,11 @@ impl Vector for __m256 {
         unsafe { _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self) }
     }
     #[inline(always)]
-    unsafe fn exp2_of_integer(self) -> Self {
+    unsafe fn mul_exp2(self, exponent: Self) -> Self {
         // SAFETY: the promise of `Vector`.
         unsafe {
-            let n = _mm256_add_epi32(_mm256_cvtps_epi32(self), _mm256_set1_epi32(127));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(n))
+            let n = _mm256_add_epi32(_mm256_cvtps_epi32(exponent), _mm256_set1_epi32(127));
+            _mm256_mul_ps(self, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(n)))
         }
     }
     #[inline(always)]

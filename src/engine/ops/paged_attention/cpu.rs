@@ -3,6 +3,7 @@
 //! products of `gemm` over the panels of the cache.
 
 mod item;
+mod softmax;
 
 use crate::engine::batch::Batch;
 use crate::engine::device::kv_cache::KvCacheShape;

@@ -5,14 +5,13 @@ use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::ops::gemm::panel::PanelElement;
 use crate::engine::ops::gemm::{MAX_INPUTS, PanelProduct, Tiling, Widened};
-use crate::engine::ops::soft_cap::capped;
 
-use super::super::AttentionShape;
+use super::softmax::Softmax;
 use super::{Item, Task};
 
 /// Scores between rows that are used by none, so that rows of some lengths do not all lie in the
 /// same sets of the cache.
-const SCORE_PADDING: usize = 16;
+const SCORE_PADDING: usize = KV_GROUP_TOKENS;
 
 /// Buffers of a thread, for the rows of one item.
 #[derive(Debug, Default)]
@@ -60,15 +59,15 @@ pub(super) struct ItemTask<'a, E> {
 /// The positions that an item's rows attend to, and where their scores are kept: from `base`, a
 /// panel's first position, with `stride` scores to a row.
 #[derive(Clone, Copy)]
-struct Span {
-    base: usize,
+pub(super) struct Span {
+    pub base: usize,
     /// First position of the first row; the others begin there too, or are alone.
-    start: usize,
+    pub start: usize,
     /// Positions of the first and the last token.
-    first: usize,
-    last: usize,
-    stride: usize,
-    heads_per_kv: usize,
+    pub first: usize,
+    pub last: usize,
+    pub stride: usize,
+    pub heads_per_kv: usize,
 }
 
 impl Span {
@@ -86,11 +85,6 @@ impl Span {
 
     fn num_rows(&self) -> usize {
         (self.last + 1 - self.first) * self.heads_per_kv
-    }
-
-    /// Position of the token that a row belongs to.
-    fn position(&self, row: usize) -> usize {
-        self.first + row / self.heads_per_kv
     }
 }
 
@@ -330,42 +324,42 @@ impl<E: PanelElement> ItemTask<'_, E> {
     }
 
     /// out = values / totals. A zero loses its sign: see `weigh`.
-    fn write(&self, span: Span, workspace: &Workspace) {
+    fn write(&self, span: Span, workspace: &mut Workspace) {
         let (head_dim, v_width) = (self.task.kv.head_dim, self.task.kv.v_width());
         let width = self.task.shape.num_heads * head_dim;
         let first_column = self.query_columns(span).start;
-        for row in 0..span.num_rows() {
+        let Workspace { values, totals, .. } = workspace;
+        let values = &mut values[..span.num_rows() * v_width];
+        dispatch(self.task.cpu.isa, Normalize { values: &mut *values, v_width, totals });
+        for (row, values) in values.chunks_exact(v_width).enumerate() {
             let token = self.item.token as usize + row / span.heads_per_kv;
             let column = first_column + row % span.heads_per_kv * head_dim;
             // SAFETY: this item alone writes these heads of its tokens.
             let out = unsafe { self.out.slice(token * width + column, head_dim) };
-            let values = &workspace.values[row * v_width..row * v_width + head_dim];
-            for (out, value) in out.iter_mut().zip(values) {
-                *out = (value + 0.0) / workspace.totals[row];
-            }
+            out.copy_from_slice(&values[..head_dim]);
         }
     }
 }
 
-/// scores = e^(score - max), 0 outside the positions of the row; totals are their sums.
-struct Softmax<'a> {
-    shape: AttentionShape,
-    span: Span,
-    scores: &'a mut [f32],
-    totals: &'a mut [f32],
+/// Each row of values by its total, as a product with the reciprocal.
+struct Normalize<'a> {
+    values: &'a mut [f32],
+    v_width: usize,
+    totals: &'a [f32],
 }
 
-impl Kernel for Softmax<'_> {
+impl Kernel for Normalize<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let Self { shape, span, scores, totals } = self;
-        for row in 0..span.num_rows() {
-            let len = span.position(row) + 1 - span.base;
-            let row_scores = &mut scores[row * span.stride..][..span.stride];
-            let scores = &mut row_scores[..len.next_multiple_of(KV_GROUP_TOKENS)];
-            // SAFETY: dispatched for this CPU.
-            totals[row] = unsafe { softmax::<V>(scores, (span.start - span.base, len), shape) };
-            row_scores[len..span.last + 1 - span.base].fill(0.0);
+        for (row, total) in self.values.chunks_exact_mut(self.v_width).zip(self.totals) {
+            // SAFETY: dispatched for this CPU; rows are whole panels.
+            unsafe {
+                let factor = V::splat(1.0 / total);
+                for chunk in row.chunks_exact_mut(V::LANES) {
+                    let value = V::load(chunk.as_ptr()).add(V::splat(0.0));
+                    value.mul(factor).store(chunk.as_mut_ptr());
+                }
+            }
         }
     }
 }
@@ -392,43 +386,5 @@ impl<E: PanelElement> Kernel for SumOfZeros<'_, E> {
             }
             *self.sum += sums[0].add(sums[1]).sum();
         }
-    }
-}
-
-/// One row: scaled, capped, and then the weights of `start..end`; returns their sum, which runs
-/// over a multiple of 16, lane by lane.
-///
-/// # Safety
-/// The CPU has the instructions of `V`; the length is a multiple of 16.
-#[inline(always)]
-unsafe fn softmax<V: Vector>(
-    scores: &mut [f32],
-    (start, end): (usize, usize),
-    shape: AttentionShape,
-) -> f32 {
-    // SAFETY: the length is a multiple of 16, and so of LANES.
-    unsafe {
-        let scale = V::splat(shape.scale);
-        // What is not attended to counts as what is, until the largest is known.
-        let some = scores[start];
-        scores[..start].fill(some);
-        scores[end..].fill(some);
-        let mut max = V::splat(f32::NEG_INFINITY);
-        for chunk in scores.chunks_exact_mut(V::LANES) {
-            let score = V::load(chunk.as_ptr()).mul(scale);
-            let score = shape.soft_cap.map_or(score, |cap| capped(score, cap));
-            score.store(chunk.as_mut_ptr());
-            max = max.max(score);
-        }
-        scores[..start].fill(f32::NEG_INFINITY);
-        scores[end..].fill(f32::NEG_INFINITY);
-        let max = V::splat(max.largest());
-        let mut sum = V::splat(0.0);
-        for chunk in scores.chunks_exact_mut(V::LANES) {
-            let weight = V::load(chunk.as_ptr()).sub(max).exp();
-            weight.store(chunk.as_mut_ptr());
-            sum = sum.add(weight);
-        }
-        sum.sum()
     }
 }

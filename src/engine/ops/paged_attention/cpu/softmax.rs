@@ -1,0 +1,117 @@
+//! Scores to weights.
+
+use crate::engine::device::kv_cache::KV_GROUP_TOKENS;
+use crate::engine::device::simd::{Kernel, Vector};
+use crate::engine::ops::soft_cap::capped;
+
+use super::super::AttentionShape;
+use super::item::Span;
+
+/// scores = e^(score - max), 0 outside the positions of the row; totals are their sums.
+pub(super) struct Softmax<'a> {
+    pub shape: AttentionShape,
+    pub span: Span,
+    pub scores: &'a mut [f32],
+    pub totals: &'a mut [f32],
+}
+
+impl Kernel for Softmax<'_> {
+    /// Rows of a token go together, a few at a time, so that none waits for its own largest and
+    /// sum.
+    #[inline(always)]
+    unsafe fn run<V: Vector>(mut self) {
+        let heads_per_kv = self.span.heads_per_kv;
+        for token in 0..=self.span.last - self.span.first {
+            let len = self.span.first + token + 1 - self.span.base;
+            let (mut row, end) = (token * heads_per_kv, (token + 1) * heads_per_kv);
+            // SAFETY: dispatched for this CPU.
+            unsafe {
+                while row + 4 <= end {
+                    self.rows::<V, 4>(row, len);
+                    row += 4;
+                }
+                match end - row {
+                    3 => self.rows::<V, 3>(row, len),
+                    2 => self.rows::<V, 2>(row, len),
+                    1 => self.rows::<V, 1>(row, len),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+impl Softmax<'_> {
+    /// R rows over `len` positions from the base on: scaled, capped, and then weights. Sums run
+    /// over a multiple of 16, lane by lane, so a row's do not depend on the others.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `V`.
+    #[inline(always)]
+    unsafe fn rows<V: Vector, const R: usize>(&mut self, row: usize, len: usize) {
+        let Span { base, start, last, stride, .. } = self.span;
+        let (start, num_positions) = (start - base, last + 1 - base);
+        let padded = len.next_multiple_of(KV_GROUP_TOKENS);
+        let scores = &mut self.scores[row * stride..][..R * stride];
+        // SAFETY: the caller's promise.
+        let (mut max, mut sum) = unsafe { ([V::splat(f32::NEG_INFINITY); R], [V::splat(0.0); R]) };
+        // SAFETY: a row has room for 16 scores behind the last position, and vectors have 16 lanes
+        // at most, a divisor of 16.
+        unsafe {
+            let at =
+                |scores: &mut [f32], r: usize, i: usize| scores.as_mut_ptr().add(r * stride + i);
+            let scale = V::splat(self.shape.scale);
+            for r in 0..R {
+                // What is not attended to counts as what is, until the largest is known.
+                let some = scores[r * stride + start];
+                fill_around::<V>(&mut scores[r * stride..][..stride], (start, len), some);
+            }
+            for i in (0..padded).step_by(V::LANES) {
+                for (r, max) in max.iter_mut().enumerate() {
+                    let ptr = at(scores, r, i);
+                    let score = V::load(ptr).mul(scale);
+                    let score = self.shape.soft_cap.map_or(score, |cap| capped(score, cap));
+                    score.store(ptr);
+                    *max = max.max(score);
+                }
+            }
+            for (r, max) in max.iter_mut().enumerate() {
+                let row = &mut scores[r * stride..][..stride];
+                fill_around::<V>(row, (start, len), f32::NEG_INFINITY);
+                *max = V::splat(max.largest());
+            }
+            for i in (0..padded).step_by(V::LANES) {
+                for (r, sum) in sum.iter_mut().enumerate() {
+                    let ptr = at(scores, r, i);
+                    let weight = V::load(ptr).sub(max[r]).exp();
+                    weight.store(ptr);
+                    *sum = sum.add(weight);
+                }
+            }
+            for i in (padded..num_positions).step_by(V::LANES) {
+                for r in 0..R {
+                    V::splat(0.0).store(at(scores, r, i));
+                }
+            }
+        }
+        for (total, sum) in self.totals[row..][..R].iter_mut().zip(sum) {
+            // SAFETY: as above.
+            *total = unsafe { sum.sum() };
+        }
+    }
+}
+
+/// Sets what is before `start`, and 16 scores from `end` on.
+///
+/// # Safety
+/// The CPU has the instructions of `V`.
+#[inline(always)]
+unsafe fn fill_around<V: Vector>(row: &mut [f32], (start, end): (usize, usize), value: f32) {
+    if start > 0 {
+        row[..start].fill(value);
+    }
+    for chunk in row[end..][..KV_GROUP_TOKENS].chunks_exact_mut(V::LANES) {
+        // SAFETY: the caller's promise.
+        unsafe { V::splat(value).store(chunk.as_mut_ptr()) };
+    }
+}
