@@ -149,6 +149,22 @@ pub fn prefetch(ptr: *const u8) {
     let _ = ptr;
 }
 
+/// Asks for the cache lines of `len` values from `ptr` on, to write to them: stores wait in order,
+/// each for its line. They need not be writable.
+#[inline(always)]
+pub fn prefetch_to_write(ptr: *const f32, len: usize) {
+    for first in (0..len).step_by(16) {
+        // SAFETY: a prefetch of any address is allowed, and SSE is part of x86-64.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_ET0>(ptr.wrapping_add(first).cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = ptr.wrapping_add(first);
+    }
+}
+
 /// An element type of weights and KV cache: plain bits, of which zeros are a value.
 pub trait Element: Plain + Send + Sync + std::fmt::Debug + 'static {
     /// Its name among types.

@@ -2,7 +2,7 @@
 
 use super::panel::PanelElement;
 use super::part_of;
-use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch, prefetch};
+use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch, prefetch, prefetch_to_write};
 
 /// Largest heights of a tile that widens and of one that does not: two accumulators a row, and the
 /// rest of the registers for a row of weights and what widening takes.
@@ -165,6 +165,9 @@ impl<E: PanelElement, const MR: usize, const C: usize, const KEEPS: bool> Kernel
         unsafe {
             for _ in 0..args.num_tiles {
                 let mut sums = [[V::splat(0.0); C]; MR];
+                for m in 0..MR {
+                    prefetch_to_write(out.wrapping_add(m * args.out_stride), C * V::LANES);
+                }
                 if !args.is_first {
                     for (m, sum) in sums.iter_mut().enumerate() {
                         let out = out.add(m * args.out_stride);

@@ -8,7 +8,7 @@ mod portable;
 mod x86;
 
 use crate::engine::device::Cpu;
-use crate::engine::device::simd::{Int8Dots, Isa, prefetch};
+use crate::engine::device::simd::{Int8Dots, Isa, prefetch, prefetch_to_write};
 use crate::engine::ops::gemm::{even_tile, next_panel, part_of};
 
 use super::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
@@ -183,6 +183,9 @@ impl DotTile {
     /// Its pointers are valid for `height` rows and a panel; nobody else writes its outputs. The
     /// CPU has the kernel's instructions.
     unsafe fn run(&self, kernel: DotKernel, height: usize) {
+        for row in 0..height {
+            prefetch_to_write(self.out.wrapping_add(row * self.out_stride), kernel.panel_width());
+        }
         // SAFETY: the caller's promise.
         unsafe {
             match kernel {
