@@ -17,6 +17,8 @@ struct Case {
     num_kv_heads: usize,
     block_size: usize,
     shape: AttentionShape,
+    /// What is put into random q, k and v.
+    edit: fn(&Case, &mut [f32]),
 }
 
 impl Case {
@@ -28,7 +30,8 @@ impl Case {
             sliding_window: None,
         };
         let isa = Isa::detect();
-        Self { isa, dtype: DType::Float32, head_dim, num_kv_heads, block_size: 16, shape }
+        let (dtype, block_size) = (DType::Float32, 16);
+        Self { isa, dtype, head_dim, num_kv_heads, block_size, shape, edit: |_, _| {} }
     }
 
     fn width(&self) -> usize {
@@ -42,7 +45,9 @@ impl Case {
 
     /// (num_tokens, width) of one sequence.
     fn qkv(&self, num_tokens: usize, seed: u64) -> Vec<f32> {
-        SourceMatrix::random(num_tokens, self.width(), seed, 1.5).to_vec()
+        let mut qkv = SourceMatrix::random(num_tokens, self.width(), seed, 1.5).to_vec();
+        (self.edit)(self, &mut qkv);
+        qkv
     }
 
     /// Attention outputs of sequences of these lengths, computed in chunks of `chunk` tokens;
@@ -181,5 +186,51 @@ fn bits_do_not_depend_on_chunks_neighbours_or_block_size() {
                 );
             }
         }
+    }
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+#[test]
+fn values_that_are_not_finite_reach_no_row_that_does_not_attend_to_them() {
+    const POISONED: usize = 40;
+    for isa in Isa::all_available() {
+        let sound = Case { isa, ..Case::new(2, 24) };
+        let poisoned = Case {
+            edit: |case, qkv| {
+                let v = &mut qkv[POISONED * case.width()..][..case.width()][(NUM_HEADS + 2) * 24..];
+                v.fill(f32::INFINITY);
+                v[5] = f32::NAN;
+            },
+            ..sound
+        };
+        let expected = sound.run(&[75], 75).remove(0);
+        let width = NUM_HEADS * 24;
+        for chunk in [75, 32, 7, 1] {
+            let out = poisoned.run(&[75], chunk).remove(0);
+            let (before, after) = out.split_at(POISONED * width);
+            assert_eq!(bits(before), bits(&expected[..before.len()]), "{isa:?} {chunk}");
+            assert!(after.iter().all(|value| !value.is_finite()), "{isa:?} {chunk}");
+        }
+    }
+}
+
+#[test]
+fn the_sign_of_a_zero_does_not_depend_on_chunks() {
+    for isa in Isa::all_available() {
+        // Token 1 attends to 0 and to a product that underflows; those behind it have values of 1.
+        let edit = |case: &Case, qkv: &mut [f32]| {
+            for (token, row) in qkv.chunks_exact_mut(case.width()).enumerate() {
+                let (qk, v) = row.split_at_mut(2 * NUM_HEADS * 16);
+                qk.fill(if token == 0 { 10.0 } else { 0.1 });
+                v.fill([0.0, -1e-45, 1.0][token.min(2)]);
+            }
+        };
+        let case = Case { isa, edit, ..Case::new(NUM_HEADS, 16) };
+        let alone = case.run(&[20], 1).remove(0);
+        assert_eq!(bits(&alone), bits(&case.run(&[20], 20)[0]), "{isa:?}");
+        assert!(bits(&alone[16 * NUM_HEADS..][..16 * NUM_HEADS]).iter().all(|bits| *bits == 0));
     }
 }
