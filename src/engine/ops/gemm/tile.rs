@@ -15,8 +15,9 @@ pub(super) fn max_heights(isa: Isa, is_narrow: bool) -> (usize, usize) {
     }
 }
 
-/// What tiles of one height work on beside their weights, one after the other. Pointers are valid as the safety comment of their maker
-/// says. Passed by reference: a copy would wait for the stores of the tile before.
+/// What tiles of one height work on beside their weights, one after the other. Pointers are valid
+/// as the safety comment of their maker says. Passed by reference: a copy would wait for the stores
+/// of the tile before.
 #[derive(Clone, Copy)]
 pub(super) struct TileArgs {
     pub num_tiles: usize,
@@ -75,11 +76,11 @@ impl Prefetch {
     }
 }
 
-/// A tile over weights that are f32.
+/// Tiles over weights that are f32.
 ///
 /// # Safety
-/// The pointers of `args` are valid for `height` rows, its weights for a panel; nobody else writes
-/// its outputs. `height` is at most the largest of `isa`, which this CPU has.
+/// The pointers of `args` are valid for all rows of the tiles, of `height` each, `weights` for a
+/// panel; nobody else writes their outputs. `height` is at most the largest of `isa`, which this CPU has.
 pub(super) unsafe fn run_wide(
     (isa, is_narrow): (Isa, bool),
     height: usize,
@@ -100,7 +101,7 @@ pub(super) unsafe fn run_wide(
     }
 }
 
-/// A tile that widens its weights, and if `keeps` leaves them behind for those after it.
+/// Tiles that widen their weights, and if `keeps` leave them behind for those after them.
 ///
 /// # Safety
 /// As `run_wide`, and `widened` has room for the panel.
@@ -138,7 +139,6 @@ macro_rules! eight_times {
     };
     (@ $i:ident $body:block $($value:literal)*) => {
         $({
-            #[allow(non_upper_case_globals)]
             const $i: usize = $value;
             $body
         })*

@@ -20,8 +20,7 @@ const ITEM_ROWS: usize = 96;
 /// Scores of an item at most, if it has several tokens: 4 MB for each thread.
 const MAX_ITEM_SCORES: usize = 1 << 20;
 
-/// Query tokens of an item at most: what is past the first one's position is computed token by
-/// token.
+/// Query tokens of an item at most: all of them take the positions of the last one.
 const MAX_ITEM_TOKENS: usize = 32;
 
 /// Buffers that live between steps.
