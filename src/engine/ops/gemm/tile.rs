@@ -80,7 +80,8 @@ impl Prefetch {
 ///
 /// # Safety
 /// The pointers of `args` are valid for all rows of the tiles, of `height` each, `weights` for a
-/// panel; nobody else writes their outputs. `height` is at most the largest of `isa`, which this CPU has.
+/// panel; nobody else writes their outputs. `height` is at most the largest of `isa`, which this
+/// CPU has.
 pub(super) unsafe fn run_wide(
     (isa, is_narrow): (Isa, bool),
     height: usize,
