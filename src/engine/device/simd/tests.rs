@@ -1,0 +1,123 @@
+//! The same lanes with every instruction set.
+
+use super::*;
+
+struct Check<'a> {
+    inputs: &'a [f32],
+    exp: &'a mut Vec<f32>,
+    tanh: &'a mut Vec<f32>,
+    sums: &'a mut Vec<f32>,
+    largest: &'a mut Vec<f32>,
+}
+
+impl Kernel for Check<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        for chunk in self.inputs.chunks_exact(V::LANES) {
+            let mut out = vec![0.0; V::LANES];
+            // SAFETY: chunks and buffers of LANES elements; dispatched for this CPU.
+            unsafe {
+                let v = V::load(chunk.as_ptr());
+                v.exp().store(out.as_mut_ptr());
+                self.exp.extend_from_slice(&out);
+                v.tanh().store(out.as_mut_ptr());
+                self.tanh.extend_from_slice(&out);
+                self.sums.push(v.sum());
+                self.largest.push(v.largest());
+            }
+        }
+    }
+}
+
+#[test]
+fn exp_tanh_sum_and_largest_agree_with_f64_on_every_instruction_set() {
+    let mut inputs: Vec<f32> = (0..16_000).map(|i| (i as f32 - 8000.0) * 0.0109).collect();
+    inputs.extend([f32::NEG_INFINITY, -1e30, -88.0, -87.0, 0.0, -0.0, 1e-20, 88.0]);
+    inputs.extend([0.0; 8]);
+    // The largest in every lane of some vector.
+    inputs.extend((0..512u16).map(|i| f32::from(i * 37 % 512) * 0.01));
+    for isa in Isa::all_available() {
+        let (mut exp, mut tanh, mut sums, mut largest) = (vec![], vec![], vec![], vec![]);
+        let check = Check {
+            inputs: &inputs,
+            exp: &mut exp,
+            tanh: &mut tanh,
+            sums: &mut sums,
+            largest: &mut largest,
+        };
+        dispatch(isa, check);
+        for (chunk, largest) in inputs.chunks_exact(isa.num_lanes()).zip(&largest) {
+            let expected = chunk.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            assert_eq!(*largest, expected, "{isa:?} {chunk:?}");
+        }
+        for (i, &x) in inputs.iter().enumerate() {
+            let expected = f64::from(x).exp();
+            let limit = if x < -87.0 { 2e-38 } else { 3e-7 * expected };
+            assert!((f64::from(exp[i]) - expected).abs() <= limit, "{isa:?} exp({x})");
+            assert!((f64::from(tanh[i]) - f64::from(x).tanh()).abs() < 3e-7, "{isa:?} tanh({x})");
+        }
+        for (chunk, sum) in inputs.chunks_exact(isa.num_lanes()).zip(&sums) {
+            let expected: f64 = chunk.iter().map(|&x| f64::from(x)).sum();
+            let size: f64 = chunk.iter().map(|&x| f64::from(x).abs()).sum();
+            assert!(!size.is_finite() || (f64::from(*sum) - expected).abs() <= 1e-6 * size);
+        }
+    }
+}
+
+struct Widen<'a, E> {
+    values: &'a [E],
+    out: &'a mut [f32],
+}
+
+impl<E: Element> Kernel for Widen<'_, E> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        for start in (0..self.values.len()).step_by(V::LANES) {
+            // SAFETY: both slices have a multiple of 16 elements; dispatched for this CPU.
+            unsafe {
+                E::load::<V>(self.values.as_ptr().add(start))
+                    .store(self.out.as_mut_ptr().add(start));
+            }
+        }
+    }
+}
+
+struct WidenPairs<'a> {
+    values: &'a [bf16],
+    out: &'a mut [f32],
+}
+
+impl Kernel for WidenPairs<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let (mut low, mut high) = (vec![0.0; V::LANES], vec![0.0; V::LANES]);
+        for start in (0..self.values.len()).step_by(2 * V::LANES) {
+            // SAFETY: as of `Widen`; the buffers hold a vector.
+            unsafe {
+                let pairs = self.values.as_ptr().add(start).cast();
+                V::load_low_bf16(pairs).store(low.as_mut_ptr());
+                V::load_high_bf16(pairs).store(high.as_mut_ptr());
+            }
+            for (lane, pair) in self.out[start..].chunks_exact_mut(2).take(V::LANES).enumerate() {
+                pair.copy_from_slice(&[low[lane], high[lane]]);
+            }
+        }
+    }
+}
+
+#[test]
+fn halves_widen_exactly_for_every_bit_pattern() {
+    let bf: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
+    let fp: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+    for isa in Isa::all_available() {
+        let mut out = vec![0.0f32; bf.len()];
+        dispatch(isa, Widen { values: &bf, out: &mut out });
+        let same = |x: f32, y: f32| x.to_bits() == y.to_bits() || (x.is_nan() && y.is_nan());
+        assert!(bf.iter().zip(&out).all(|(b, &o)| same(b.to_f32(), o)), "{isa:?}");
+        let mut out_of_pairs = vec![0.0f32; bf.len()];
+        dispatch(isa, WidenPairs { values: &bf, out: &mut out_of_pairs });
+        assert!(bf.iter().zip(&out_of_pairs).all(|(b, &o)| same(b.to_f32(), o)), "{isa:?}");
+        dispatch(isa, Widen { values: &fp, out: &mut out });
+        assert!(fp.iter().zip(&out).all(|(b, &o)| same(b.to_f32(), o)), "{isa:?}");
+    }
+}
