@@ -11,19 +11,13 @@ mod tiling;
 
 use std::mem::MaybeUninit;
 
-use crate::engine::device::simd::Isa;
 use panel::PanelElement;
 use tile::{Prefetch, TileArgs};
 use tiling::Tiles;
-pub use tiling::Tiling;
+pub use tiling::{Tiling, num_short_rows};
 
 /// Most inputs of one product of more than [`num_short_rows`] rows.
 pub const MAX_INPUTS: usize = 1024;
-
-/// So many rows by a panel of halves take any number of inputs: nothing of the panel is kept.
-pub fn num_short_rows(isa: Isa) -> usize {
-    2 * tile::max_heights(isa, false).0
-}
 
 /// Widest panel of any instruction set.
 pub const MAX_PANEL_WIDTH: usize = 32;

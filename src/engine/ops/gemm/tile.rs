@@ -166,12 +166,11 @@ impl<E: PanelElement, const MR: usize, const C: usize, const KEEPS: bool> Kernel
         unsafe {
             for _ in 0..args.num_tiles {
                 let mut sums = [[V::splat(0.0); C]; MR];
-                for m in 0..MR {
-                    prefetch_to_write(out.wrapping_add(m * args.out_stride), C * V::LANES);
-                }
-                if !args.is_first {
-                    for (m, sum) in sums.iter_mut().enumerate() {
-                        let out = out.add(m * args.out_stride);
+                for (m, sum) in sums.iter_mut().enumerate() {
+                    let out = out.wrapping_add(m * args.out_stride);
+                    if args.is_first {
+                        prefetch_to_write(out, C * V::LANES);
+                    } else {
                         *sum = std::array::from_fn(|c| V::load(out.add(c * V::LANES)));
                     }
                 }

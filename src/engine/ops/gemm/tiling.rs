@@ -4,6 +4,11 @@ use super::panel::PanelElement;
 use super::tile::max_heights;
 use crate::engine::device::simd::Isa;
 
+/// So many rows by panels of halves take any number of inputs: nothing of a panel is kept.
+pub fn num_short_rows(isa: Isa, is_narrow: bool) -> usize {
+    2 * max_heights(isa, is_narrow).0
+}
+
 /// Rows cut into tiles, for any number of panels.
 ///
 /// The first tile is short where it widens the panel for the others: that takes registers. Two
@@ -32,7 +37,7 @@ impl Tiling {
     /// For panels of E.
     pub fn new<E: PanelElement>(isa: Isa, is_narrow: bool, num_rows: usize) -> Self {
         let (max_widening, max_height) = max_heights(isa, is_narrow);
-        let keeps = !E::IS_WIDE && num_rows > 2 * max_widening;
+        let keeps = !E::IS_WIDE && num_rows > num_short_rows(isa, is_narrow);
         let (num_keeping, max_height) = match (keeps, E::IS_WIDE) {
             (true, _) => (max_widening, max_height),
             (false, true) => (0, max_height),

@@ -29,7 +29,7 @@ pub(super) fn linear<E: PanelElement>(
     weights: Weights<'_, E>,
     out: Outputs,
 ) {
-    let block_k = match shape.num_rows <= num_short_rows(cpu.isa) {
+    let block_k = match shape.num_rows <= num_short_rows(cpu.isa, false) {
         true => shape.k,
         false => block_k(shape.k),
     };

@@ -189,6 +189,19 @@ fn bits_do_not_depend_on_chunks_neighbours_or_block_size() {
     }
 }
 
+#[test]
+fn bits_do_not_depend_on_where_more_positions_are_cut_than_one_product_takes() {
+    for isa in Isa::all_available() {
+        for dtype in [DType::Float32, DType::BFloat16, DType::Float16] {
+            let case = Case { isa, dtype, block_size: 48, ..Case::new(1, 8) };
+            let whole = case.run(&[1100], 1100).remove(0);
+            for chunk in [1, 550] {
+                assert_eq!(bits(&case.run(&[1100], chunk)[0]), bits(&whole), "{isa:?} {dtype:?}");
+            }
+        }
+    }
+}
+
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }

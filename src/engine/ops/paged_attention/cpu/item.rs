@@ -9,8 +9,8 @@ use crate::engine::ops::gemm::{MAX_INPUTS, PanelProduct, Tiling, Widened};
 use super::softmax::Softmax;
 use super::{Item, Task};
 
-/// Scores between rows that are used by none, so that rows of some lengths do not all lie in the
-/// same sets of the cache.
+/// Scores between rows: softmax fills so many behind a row's last one, and rows of some lengths
+/// would else all lie in the same sets of the cache.
 const SCORE_PADDING: usize = KV_GROUP_TOKENS;
 
 /// Buffers of a thread, for the rows of one item.
@@ -247,29 +247,43 @@ impl<E: PanelElement> ItemTask<'_, E> {
     fn weigh_rows(
         &self,
         (row, end_row): (usize, usize),
-        (start, end): (usize, usize),
+        positions: (usize, usize),
         span: Span,
         workspace: &mut Workspace,
         widened: &mut Widened,
     ) {
         let tiling = Tiling::new::<E>(self.task.cpu.isa, false, end_row - row);
-        let num_panels = self.task.kv.v_width() / self.task.kv.panel_width;
         let rows = Rows { first: row, end: end_row, tiling: &tiling };
-        let mut position = start;
-        while position < end && !tiling.keeps() {
+        if tiling.keeps() {
+            self.weigh_joined(rows, positions, span, workspace, widened);
+            return;
+        }
+        let (mut position, end) = positions;
+        while position < end {
             let run = self.run_in_block(position, end).min(MAX_INPUTS - 1);
-            for panel in 0..num_panels {
+            for panel in 0..self.num_value_panels() {
                 let product = self.values_product(rows, (position, run), panel, span, workspace);
                 // SAFETY: see `values_product`.
                 unsafe { product.run(widened) };
             }
             position += run;
         }
+    }
+
+    /// As `weigh_rows`, for rows that share what is widened: up to `MAX_INPUTS` positions at once.
+    fn weigh_joined(
+        &self,
+        rows: Rows<'_>,
+        (mut position, end): (usize, usize),
+        span: Span,
+        workspace: &mut Workspace,
+        widened: &mut Widened,
+    ) {
         while position < end {
             let first_input = position % 2;
             let base = position - first_input;
             let end = end.min(base + MAX_INPUTS);
-            for panel in 0..num_panels {
+            for panel in 0..self.num_value_panels() {
                 let mut product = self.values_product(rows, (position, 1), panel, span, workspace);
                 let mut at = position;
                 while at < end {
@@ -285,6 +299,11 @@ impl<E: PanelElement> ItemTask<'_, E> {
             }
             position = end;
         }
+    }
+
+    /// Panels of V's columns.
+    fn num_value_panels(&self) -> usize {
+        self.task.kv.v_width() / self.task.kv.panel_width
     }
 
     /// Some rows' weights of `run` positions of a block, by a panel of their values. It is safe to
@@ -318,7 +337,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
             out: (values.as_mut_ptr(), v_width),
             is_first: false,
             bias: std::ptr::null(),
-            next: Some(self.next_keys(position, (panel, v_width / width))),
+            next: Some(self.next_keys(position, (panel, self.num_value_panels()))),
             brings_rows: false,
         }
     }
