@@ -86,6 +86,15 @@ impl Isa {
             Isa::Avx2 | Isa::Portable => 8,
         }
     }
+
+    /// [`Vector::NUM_REGISTERS`] of its vectors.
+    pub fn num_registers(self) -> usize {
+        match self {
+            Isa::Avx512 | Isa::Avx512Bf16 => 32,
+            Isa::Avx2 => 16,
+            Isa::Portable => Portable::NUM_REGISTERS,
+        }
+    }
 }
 
 /// Instructions for dot products of int8.
@@ -251,6 +260,8 @@ impl Element for f16 {
 #[allow(clippy::missing_safety_doc, missing_docs)]
 pub trait Vector: Copy {
     const LANES: usize;
+    /// Vectors that the CPU's registers hold.
+    const NUM_REGISTERS: usize;
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load(ptr: *const f32) -> Self;
     unsafe fn load_bf16(ptr: *const u16) -> Self;

@@ -17,6 +17,8 @@ impl Portable {
 
 impl Vector for Portable {
     const LANES: usize = 8;
+    /// SSE has sixteen of half this size.
+    const NUM_REGISTERS: usize = 8;
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
         Self([value; 8])

@@ -35,6 +35,7 @@ macro_rules! intrinsics {
 
 impl Vector for __m512 {
     const LANES: usize = 16;
+    const NUM_REGISTERS: usize = 32;
     intrinsics! {
         splat(value: f32) -> Self = _mm512_set1_ps(value);
         load(ptr: *const f32) -> Self = _mm512_loadu_ps(ptr);
@@ -126,6 +127,7 @@ impl Vector for __m512 {
 
 impl Vector for __m256 {
     const LANES: usize = 8;
+    const NUM_REGISTERS: usize = 16;
     intrinsics! {
         splat(value: f32) -> Self = _mm256_set1_ps(value);
         load(ptr: *const f32) -> Self = _mm256_loadu_ps(ptr);

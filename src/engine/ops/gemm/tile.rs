@@ -4,14 +4,19 @@ use super::panel::PanelElement;
 use super::part_of;
 use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch, prefetch, prefetch_to_write};
 
-/// Largest heights of a tile that widens and of one that does not: two accumulators a row, and the
-/// rest of the registers for a row of weights and what widening takes.
+/// Largest heights of a tile that widens and of one that does not.
 pub(super) fn max_heights(isa: Isa, is_narrow: bool) -> (usize, usize) {
-    match isa {
+    heights_within(isa.num_registers(), is_narrow)
+}
+
+/// The same for so many registers: two accumulators a row, and the rest for a row of weights and
+/// what widening takes.
+const fn heights_within(num_registers: usize, is_narrow: bool) -> (usize, usize) {
+    match num_registers {
         _ if is_narrow => (4, 4),
-        Isa::Avx512 | Isa::Avx512Bf16 => (7, 12),
-        Isa::Avx2 => (4, 6),
-        Isa::Portable => (2, 4),
+        32.. => (7, 12),
+        16.. => (4, 6),
+        _ => (2, 4),
     }
 }
 
@@ -160,6 +165,10 @@ impl<E: PanelElement, const MR: usize, const C: usize, const KEEPS: bool> Kernel
     /// As `Kernel::run`; the arguments are as `run_wide` and `run_widening` ask for.
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
+        // Such tiles are never asked for; compiling them would take minutes.
+        if !const { Self::fits(V::NUM_REGISTERS) } {
+            unreachable!("a tile of {MR} rows");
+        }
         let args = self.args;
         let (mut x, mut out, mut prefetch) = (args.x, args.out, args.prefetch);
         // SAFETY: as above.
@@ -200,6 +209,16 @@ impl<E: PanelElement, const MR: usize, const C: usize, const KEEPS: bool> Kernel
 impl<E: PanelElement, const MR: usize, const C: usize, const KEEPS: bool>
     Tile<'_, E, MR, C, KEEPS>
 {
+    /// Whether a tiling has tiles of this kind where there are so many registers.
+    const fn fits(num_registers: usize) -> bool {
+        let (widening, wide) = heights_within(num_registers, C == 1);
+        match (E::IS_WIDE, KEEPS) {
+            (true, _) => MR <= wide,
+            (false, true) => MR == widening,
+            (false, false) => MR <= widening,
+        }
+    }
+
     /// All inputs of a tile.
     ///
     /// # Safety
