@@ -7,12 +7,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::args::values::MaxErrors;
 use super::args::{
     BadRowArg, DTypeArg, EngineArgs, FormatArg, InputArgs, KvCacheDTypeArg, LoadFormatArg,
-    OutputFormatArg, OverflowArg, RunArgs, SamplingArgs,
+    OutputFormatArg, OverflowArg, RunArgs, SamplingArgs, TruncationSideArg,
 };
 use super::batch_line::BatchLines;
 use super::device::{cpu_isa, device_config};
 use super::error::CliError;
-use super::output::Detail;
+use super::output::{Detail, Shape};
 use super::overrides::DEFAULT_MAX_TOKENS;
 use super::reader::InputFormat;
 use super::result_file;
@@ -24,6 +24,7 @@ use crate::engine::config::{
     ModelConfig, Overflow, ParallelConfig, SchedulerConfig,
 };
 use crate::engine::request::{NumLogprobs, SamplingParams};
+use crate::engine::sampling_params::{TruncationSide, UNLIMITED_LOGPROBS};
 use crate::engine::text::RunDate;
 
 /// Rows that are computed or wait for it: enough for the scheduler to choose from.
@@ -58,6 +59,8 @@ pub struct RunConfig {
 pub struct ModelSource {
     /// Folder or Hugging Face id.
     pub name: String,
+    /// What lines of batch APIs call it.
+    pub served_name: String,
     /// The same for the tokenizer.
     pub tokenizer: Option<String>,
     /// Branch, tag or commit.
@@ -125,8 +128,10 @@ impl RunConfig {
         engine.model.chat_date = RunDate::from_unix(started);
         let output = output_config(&args)?;
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
+        let name = text(args.model.model);
         let model = ModelSource {
-            name: text(args.model.model),
+            served_name: args.output.served_model_name.unwrap_or_else(|| served_name(&name)),
+            name,
             tokenizer: args.model.tokenizer.map(text),
             revision: args.model.revision,
             download_dir: args.model.download_dir,
@@ -145,14 +150,22 @@ impl RunConfig {
         }
     }
 
-    /// Refuses flags that would make an error row of every row without its own values. Token ids
-    /// and the number of logprobs are checked with each row, where the vocabulary is known.
+    /// The name of the model, where rows show it.
+    pub fn shown_model_name(&self, shape: &Shape) -> Option<&str> {
+        shape.has_batch_lines.then_some(self.model.served_name.as_str())
+    }
+
+    /// Refuses flags that would make an error row of every row without its own values.
     ///
     /// # Errors
-    /// The flags do not fit each other or the model's defaults.
-    pub fn check_sampling(&self, model_defaults: SamplingParams) -> Result<(), CliError> {
+    /// The flags do not fit each other, the model's defaults or its vocabulary.
+    pub fn check_sampling(
+        &self,
+        model_defaults: SamplingParams,
+        vocab_size: usize,
+    ) -> Result<(), CliError> {
         let params = self.sampling_params(model_defaults);
-        params.verify(u32::MAX as usize, u32::MAX).map_err(|error| {
+        params.verify(vocab_size, UNLIMITED_LOGPROBS).map_err(|error| {
             let help =
                 "change the flag; the model's generation_config.json gives what no flag does";
             CliError::refused(error.code, error.message).help(help)
@@ -184,6 +197,22 @@ impl RunConfig {
     pub fn row_params(&self, model_defaults: SamplingParams) -> SamplingParams {
         overlay(&self.sampling, model_defaults)
     }
+}
+
+/// What a model is called in lines of batch APIs: its id on the hub, or the name of its folder. Of
+/// a snapshot in the hub's cache, the id. It is the same from every folder that a user may be in.
+fn served_name(model: &str) -> String {
+    let path = Path::new(model);
+    let Ok(real) = path.canonicalize() else { return model.to_owned() };
+    let mut parents = real.ancestors().skip(1);
+    if parents.next().is_some_and(|folder| folder.ends_with("snapshots"))
+        && let Some(repository) = parents.next().and_then(Path::file_name)
+        && let Some(id) = repository.to_string_lossy().strip_prefix("models--")
+    {
+        return id.replace("--", "/");
+    }
+    let last = path.file_name().or_else(|| real.file_name());
+    last.map_or_else(|| model.to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
 fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
@@ -382,6 +411,11 @@ fn overlay(args: &SamplingArgs, base: SamplingParams) -> SamplingParams {
         allowed_token_ids: args.allowed_token_ids.clone().or(base.allowed_token_ids),
         bad_words: text(&args.bad_words, base.bad_words),
         truncate_prompt_tokens: args.truncate_prompt_tokens.or(base.truncate_prompt_tokens),
+        truncation_side: match args.truncation_side {
+            None => base.truncation_side,
+            Some(TruncationSideArg::Left) => TruncationSide::Left,
+            Some(TruncationSideArg::Right) => TruncationSide::Right,
+        },
     }
 }
 
@@ -422,13 +456,39 @@ mod tests {
     #[test]
     fn flags_that_no_row_can_meet_are_refused() {
         let greedy = || SamplingParams { temperature: 0.0, ..SamplingParams::default() };
-        let check = |flags: &str| config(flags).unwrap().check_sampling(greedy());
+        let check = |flags: &str| config(flags).unwrap().check_sampling(greedy(), 1000);
         let error = check("--n 2").unwrap_err();
         assert_eq!(error.message, "n must be 1 when using greedy sampling, got 2.");
         assert!(check("--min-tokens 9 --max-tokens 8").is_err());
-        for flags in ["", "--n 2 --temperature 1", "--logprobs -1 --logit-bias 99999=1"] {
+        for flags in [
+            "--logprobs 1001",
+            "--prompt-logprobs 1001",
+            "--stop-token-ids 1000",
+            "--allowed-token-ids 1000",
+            "--logit-bias 1000=5",
+        ] {
+            assert_eq!(check(flags).unwrap_err().exit, Exit::Refused, "{flags}");
+        }
+        for flags in ["", "--n 2 --temperature 1", "--logprobs -1 --logit-bias 999=1"] {
             assert!(check(flags).is_ok(), "{flags}");
         }
+    }
+
+    #[test]
+    fn a_model_is_served_by_its_id_or_the_name_of_its_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let snapshot = folder.path().join("models--org--name/snapshots/0123");
+        let local = folder.path().join("llama");
+        std::fs::create_dir_all(&snapshot).unwrap();
+        std::fs::create_dir(&local).unwrap();
+        let served = |path: &Path| served_name(&path.to_string_lossy());
+        assert_eq!(served(&snapshot), "org/name");
+        for spelling in ["", "/", "/.", "/../llama", "//"] {
+            let name = format!("{}{spelling}", local.display());
+            assert_eq!(served_name(&name), "llama", "{name}");
+        }
+        assert_eq!(served_name("org/name"), "org/name", "no folder: the hub's id");
+        assert_eq!(config("--served-model-name x").unwrap().model.served_name, "x");
     }
 
     #[test]

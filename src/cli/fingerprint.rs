@@ -7,22 +7,30 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::config::RunConfig;
 use super::error::CliError;
 use super::exit::Exit;
 use super::model::Folders;
 use crate::engine::EngineInfo;
-use crate::engine::config::{GenerationConfigSource, LoadFormat};
+use crate::engine::config::LoadFormat;
+use crate::engine::model_summary::ModelSummary;
 use crate::engine::request::SamplingParams;
 
 /// The version of what rows look like: raised when the same run would write other bytes.
-const ROW_FORMAT: u32 = 1;
+const ROW_FORMAT: u32 = 2;
 
-/// What was typed. It says less than the parameters that it led to, so it is compared only where
-/// those are not known.
-const TYPED: &str = "flags";
+/// The fields that say which model answers and how it computes, without the run's parameters.
+const SYSTEM: [&str; 8] = [
+    "version",
+    "model",
+    "config",
+    "tokenizer",
+    "quantization",
+    "kv_cache_dtype",
+    "dtype",
+    "kernel_set",
+];
 
 /// Named values, equal if and only if the same row gives the same bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +45,7 @@ impl Fingerprint {
     /// A fingerprint of fields.
     pub fn new(fields: BTreeMap<String, String>) -> Self {
         let mut hasher = blake3::Hasher::new();
-        for (name, value) in fields.iter().filter(|(name, _)| *name != TYPED) {
+        for (name, value) in &fields {
             for text in [name, value] {
                 hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
             }
@@ -45,29 +53,39 @@ impl Fingerprint {
         Self { id: hasher.finalize().to_hex().to_string(), fields }
     }
 
-    /// What is different in the fields that both have; one line each. What was typed is left to
-    /// the parameters that it led to, if both have them.
+    /// What is different in the fields that both have; one line each.
     pub fn differences(&self, now: &Fingerprint) -> Vec<String> {
-        let is_resolved = |f: &Fingerprint| f.fields.contains_key("kernel_set");
-        let both_resolved = is_resolved(self) && is_resolved(now);
         let differs = |(name, then): (&String, &String)| {
             let value = now.fields.get(name)?;
-            let counts = !(both_resolved && name == TYPED);
-            (counts && value != then).then(|| format!("{name}: {then} then, {value} now"))
+            (value != then).then(|| format!("{name}: {then} then, {value} now"))
         };
         self.fields.iter().filter_map(differs).collect()
     }
+
+    /// OpenAI's `system_fingerprint`: equal for runs of one model on one kind of machine, whatever
+    /// was sampled and when.
+    pub fn system(&self) -> String {
+        let is_system = |(name, _): &(&String, &String)| SYSTEM.contains(&name.as_str());
+        let fields = self.fields.iter().filter(is_system);
+        let system = Self::new(fields.map(|(k, v)| (k.clone(), v.clone())).collect());
+        format!("fp_{}", &system.id[..16])
+    }
 }
 
-/// What can be said before the engine is loaded: the model's files and the flags.
+/// What can be said before the engine is loaded: the model's files, and what they and the flags
+/// resolve to.
 #[derive(Clone, Debug)]
 pub struct FileFields(BTreeMap<String, String>);
 
-/// Hashes the files of a model, and lists the flags that bytes depend on.
+/// Hashes the files of a model, and lists the settings that bytes depend on.
 ///
 /// # Errors
 /// A file cannot be read.
-pub fn of_files(config: &RunConfig, folders: &Folders) -> Result<FileFields, CliError> {
+pub fn of_files(
+    config: &RunConfig,
+    folders: &Folders,
+    summary: &ModelSummary,
+) -> Result<FileFields, CliError> {
     let model_dir = folders.model.as_path();
     let mut fields = BTreeMap::new();
     let mut set = |name: &str, value: String| drop(fields.insert(name.to_owned(), value));
@@ -82,12 +100,10 @@ pub fn of_files(config: &RunConfig, folders: &Folders) -> Result<FileFields, Cli
     set("config", hashed(vec![model_dir.join("config.json")], model_dir)?);
     let tokenizer = folders.tokenizer.as_deref().unwrap_or(model_dir);
     set("tokenizer", hashed(tokenizer_files(tokenizer), tokenizer)?);
-    let defaults = match &engine.model.generation_config {
-        GenerationConfigSource::Dir(folder) => folder.as_path(),
-        GenerationConfigSource::Auto | GenerationConfigSource::Vllm => model_dir,
-    };
-    let defaults = hashed(vec![defaults.join("generation_config.json")], defaults)?;
-    set("generation_config", format!("{defaults} {:?}", engine.model.generation_config));
+    set("eos_token_ids", format!("{:?}", summary.generation_config.eos_token_ids));
+    set("dtype", summary.dtype.name().to_owned());
+    set("max_model_len", summary.max_model_len.to_string());
+    set_sampling(&config.sampling_params(summary.default_sampling_params()), &mut set);
     let template = engine.model.chat_template.as_deref();
     set("chat_template", template.map_or("the model's".to_owned(), |text| short(text.as_bytes())));
     set("seed", engine.model.seed.to_string());
@@ -102,33 +118,30 @@ pub fn of_files(config: &RunConfig, folders: &Folders) -> Result<FileFields, Cli
     set("prompt_column", format!("{:?}", input.rows.prompt_column));
     set("out_field", config.output.field.clone());
     set("output_format", format!("{:?} {:?}", input.rows.lines, config.output.detail));
-    // Batch lines say which model answered.
-    set("model_name", config.model.name.clone());
-    set(TYPED, typed(config));
     Ok(FileFields(fields))
 }
 
 impl FileFields {
+    /// The same with the model's name, where rows show it. A model's path is no part of a run: the
+    /// same files under another spelling or mount continue it.
+    pub fn showing(mut self, model_name: Option<&str>) -> Self {
+        let shown = model_name.map_or("not shown".to_owned(), |name| format!("`{name}`"));
+        self.0.insert("served_model_name".to_owned(), shown);
+        self
+    }
+
     /// The fingerprint without what only a loaded engine knows.
-    pub fn alone(&self) -> Fingerprint {
-        Fingerprint::new(self.0.clone())
+    pub fn alone(self) -> Fingerprint {
+        Fingerprint::new(self.0)
     }
 
     /// The fingerprint of a run.
     ///
     /// `date`: when the run began, where its rows show it.
-    pub fn with_engine(
-        mut self,
-        info: &EngineInfo,
-        params: &SamplingParams,
-        date: Option<i64>,
-    ) -> Fingerprint {
+    pub fn with_engine(mut self, info: &EngineInfo, date: Option<i64>) -> Fingerprint {
         let mut set = |name: &str, value: String| drop(self.0.insert(name.to_owned(), value));
         set("date", date.map_or("not shown".to_owned(), |seconds| seconds.to_string()));
-        set("dtype", info.dtype.name().to_owned());
         set("kernel_set", info.kernel_set.clone());
-        set("max_model_len", info.max_model_len.to_string());
-        set_sampling(params, &mut set);
         Fingerprint::new(self.0)
     }
 }
@@ -158,6 +171,7 @@ fn set_sampling(params: &SamplingParams, set: &mut dyn FnMut(&str, String)) {
         allowed_token_ids,
         bad_words,
         truncate_prompt_tokens,
+        truncation_side,
     } = params;
     set("n", n.to_string());
     set("presence_penalty", presence_penalty.to_string());
@@ -181,22 +195,7 @@ fn set_sampling(params: &SamplingParams, set: &mut dyn FnMut(&str, String)) {
     set("allowed_token_ids", format!("{allowed_token_ids:?}"));
     set("bad_words", format!("{bad_words:?}"));
     set("truncate_prompt_tokens", format!("{truncate_prompt_tokens:?}"));
-}
-
-/// The flags that were given and that lead to parameters of an engine, in the table's order.
-fn typed(config: &RunConfig) -> String {
-    let sampling = serde_json::to_value(&config.sampling).expect("plain values");
-    let mut flags = sampling.as_object().expect("a struct").clone();
-    let model = &config.engine.model;
-    flags.insert("dtype".to_owned(), model.dtype.map(|dtype| dtype.name()).into());
-    flags.insert("max_model_len".to_owned(), model.max_model_len.into());
-    let is_given = |value: &Value| match value {
-        Value::Null | Value::Bool(false) => false,
-        Value::Array(items) => !items.is_empty(),
-        _ => true,
-    };
-    flags.retain(|_, value| is_given(value));
-    Value::Object(flags).to_string()
+    set("truncation_side", format!("{truncation_side:?}"));
 }
 
 /// The files that weights may come from.
@@ -279,20 +278,29 @@ mod tests {
 
     #[test]
     fn what_differs_is_named_with_both_values() {
-        let then = fingerprint(&[("dtype", "float32"), ("kernel_set", "a"), (TYPED, "x")]);
-        let now = fingerprint(&[("dtype", "bfloat16"), ("kernel_set", "a"), (TYPED, "y")]);
+        let then = fingerprint(&[("dtype", "float32"), ("kernel_set", "a")]);
+        let now = fingerprint(&[("dtype", "bfloat16"), ("kernel_set", "a")]);
         assert_eq!(then.differences(&now), ["dtype: float32 then, bfloat16 now"]);
         assert_ne!(then.id, now.id);
-        // Without the engine what was typed is all that is known of the parameters.
-        let files = fingerprint(&[(TYPED, "y")]);
-        assert_eq!(then.differences(&files), ["flags: x then, y now"]);
+        // Before the engine is loaded nobody knows the kernels.
+        let files = fingerprint(&[("dtype", "float32")]);
+        assert!(then.differences(&files).is_empty());
+    }
+
+    #[test]
+    fn the_system_is_the_model_and_its_kernels() {
+        let run = |dtype: &str, temperature: &str, date: &str| {
+            let fields = [("dtype", dtype), ("temperature", temperature), ("date", date)];
+            fingerprint(&fields).system()
+        };
+        assert_eq!(run("float32", "0", "1"), run("float32", "1", "2"));
+        assert_ne!(run("float32", "0", "1"), run("bfloat16", "0", "1"));
+        assert_eq!(run("float32", "0", "1").len(), "fp_".len() + 16);
     }
 
     #[test]
     fn fields_do_not_run_into_each_other() {
         assert_ne!(fingerprint(&[("a", "bc")]).id, fingerprint(&[("ab", "c")]).id);
-        let typed = [fingerprint(&[("a", "b"), (TYPED, "x")]), fingerprint(&[("a", "b")])];
-        assert_eq!(typed[0].id, typed[1].id, "how it was typed is no difference");
     }
 
     #[test]

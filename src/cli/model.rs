@@ -10,7 +10,8 @@ use super::exit::Exit;
 use super::hub::{self, HubEnvironment, HubError, ModelRequest, Need, progress};
 use super::lost_file::ON_LOST_FILE;
 use crate::engine::Engine;
-use crate::engine::config::LoadFormat;
+use crate::engine::config::{EngineConfig, LoadFormat};
+use crate::engine::model_summary::ModelSummary;
 
 /// Where the files are.
 #[derive(Clone, Debug)]
@@ -57,14 +58,29 @@ pub fn load_from(
     folders: &Folders,
     console: &Console,
 ) -> Result<Loaded, CliError> {
-    let mut engine_config = config.engine.clone();
-    engine_config.model.model_dir = folders.model.clone();
-    engine_config.model.tokenizer_dir = folders.tokenizer.clone();
-    engine_config.model.on_lost_file = Some(ON_LOST_FILE);
+    let engine_config = engine_config(config, folders);
     console.detail(&format!("{engine_config:#?}"));
     let loading = Instant::now();
     let engine = Engine::load(&engine_config)?;
     Ok(Loaded { engine, model_dir: folders.model.clone(), load_time: loading.elapsed() })
+}
+
+/// The engine's configuration, with the folders that were found.
+fn engine_config(config: &RunConfig, folders: &Folders) -> EngineConfig {
+    let mut engine_config = config.engine.clone();
+    engine_config.model.model_dir = folders.model.clone();
+    engine_config.model.tokenizer_dir = folders.tokenizer.clone();
+    engine_config.model.on_lost_file = Some(ON_LOST_FILE);
+    engine_config
+}
+
+/// Reads what a model says before its weights are read.
+///
+/// # Errors
+/// A file is missing or corrupt, the model is not supported, or it does not have the context length
+/// that was asked for.
+pub fn summary(config: &RunConfig, folders: &Folders) -> Result<ModelSummary, CliError> {
+    Ok(ModelSummary::read(&engine_config(config, folders).model)?)
 }
 
 impl Loaded {

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::fields::{JsonFields, json_string};
 use super::row_error::code;
 use crate::engine::request::{NumLogprobs, RequestError, SamplingParams};
+use crate::engine::sampling_params::TruncationSide;
 
 /// `max_tokens` of a row that is no batch request, where nobody says it.
 pub const DEFAULT_MAX_TOKENS: u32 = 512;
@@ -68,6 +69,7 @@ const PARAMETERS: &[(&str, Setter)] = &[
     ("truncate_prompt_tokens", |p, v| {
         set(&mut p.truncate_prompt_tokens, integer(v, -1, i64::MAX).map(Some))
     }),
+    ("truncation_side", |p, v| set(&mut p.truncation_side, truncation_side(v))),
 ];
 
 impl Overrides {
@@ -282,6 +284,14 @@ fn token_ids(value: &Value) -> Result<Vec<u32>, Problem> {
     items.iter().map(|item| unsigned(item, 0).map_err(|_| EXPECTED)).collect()
 }
 
+fn truncation_side(value: &Value) -> Result<TruncationSide, Problem> {
+    match value.as_str() {
+        Some("left") => Ok(TruncationSide::Left),
+        Some("right") => Ok(TruncationSide::Right),
+        _ => Err(Problem::Expected("\"left\" or \"right\"")),
+    }
+}
+
 /// OpenAI's form: an object from token id to bias.
 fn logit_bias(value: &Value) -> Result<Vec<(u32, f32)>, Problem> {
     const EXPECTED: Problem = Problem::Expected("an object of token ids and numbers");
@@ -311,7 +321,8 @@ mod tests {
             "stop":["a","###"],"stop_token_ids":[5,6],"ignore_eos":true,"max_tokens":9,
             "min_tokens":3,"logprobs":5,"prompt_logprobs":-1,"skip_special_tokens":false,
             "include_stop_str_in_output":true,"logit_bias":{"17":-100,"3":1.5},
-            "allowed_token_ids":[1],"bad_words":"x","truncate_prompt_tokens":-1,"other":1}"####;
+            "allowed_token_ids":[1],"bad_words":"x","truncate_prompt_tokens":-1,
+            "truncation_side":"right","other":1}"####;
         let expected = SamplingParams {
             n: 2,
             presence_penalty: 0.5,
@@ -335,6 +346,7 @@ mod tests {
             allowed_token_ids: Some(vec![1]),
             bad_words: vec!["x".into()],
             truncate_prompt_tokens: Some(-1),
+            truncation_side: TruncationSide::Right,
         };
         assert_eq!(apply(row), Ok(expected));
     }
@@ -396,6 +408,10 @@ mod tests {
             (
                 r#"{"truncate_prompt_tokens":-2}"#,
                 "truncate_prompt_tokens must be at least -1, got -2.",
+            ),
+            (
+                r#"{"truncation_side":"up"}"#,
+                r#"truncation_side: expected "left" or "right", found the string "up""#,
             ),
         ];
         for (row, message) in cases {

@@ -1,5 +1,5 @@
 //! `Storage`: every operation on the files of an output, behind a trait, so that a test can stop,
-//! tear, lose or fail each of them (`tests/crash`). `Disk` is the real one.
+//! tear, lose or fail each of them (`tests/files/crash`). `Disk` is the real one.
 
 use std::fs::{self, File, Metadata, TryLockError};
 use std::io::{self, ErrorKind};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::config::{ModelConfig, Overflow};
 use super::model::hf_config::GenerationConfig;
 use super::request::{Request, RequestError, RowKey, SamplingParams, StopIds};
-use super::sampling_params::UNLIMITED_LOGPROBS;
+use super::sampling_params::{TruncationSide, UNLIMITED_LOGPROBS};
 use super::text::{ChatOptions, ChatTemplate, TextError, Tokenizer};
 
 /// What a row asks to complete.
@@ -86,22 +86,9 @@ impl InputProcessor {
         })
     }
 
-    /// Sampling defaults: neutral values overlaid with generation_config.json (unless `vllm`);
-    /// `max_tokens` is its `max_new_tokens`, else None.
+    /// The model's sampling defaults; `max_tokens` is its `max_new_tokens`, else None.
     pub fn default_sampling_params(&self) -> SamplingParams {
-        let neutral = SamplingParams::default();
-        let config = &self.generation_config;
-        SamplingParams {
-            temperature: config.temperature.unwrap_or(neutral.temperature),
-            top_k: config.top_k.unwrap_or(neutral.top_k),
-            top_p: config.top_p.unwrap_or(neutral.top_p),
-            min_p: config.min_p.unwrap_or(neutral.min_p),
-            repetition_penalty: config.repetition_penalty.unwrap_or(neutral.repetition_penalty),
-            presence_penalty: config.presence_penalty.unwrap_or(neutral.presence_penalty),
-            frequency_penalty: config.frequency_penalty.unwrap_or(neutral.frequency_penalty),
-            max_tokens: config.max_new_tokens,
-            ..neutral
-        }
+        self.generation_config.sampling_params()
     }
 
     /// Whether the model has a chat template.
@@ -171,11 +158,10 @@ impl InputProcessor {
     /// Applies `truncate_prompt_tokens`, then the context limit: one token of output must fit.
     fn fit(&self, mut ids: Vec<u32>, params: &SamplingParams) -> Result<Vec<u32>, RequestError> {
         let max_model_len = self.limits.max_model_len;
-        match params.truncate_prompt_tokens {
-            None => {}
-            Some(-1) => ids.truncate(max_model_len - 1),
-            // vLLM truncates on the tokenizer's side, which is the right one by default.
-            Some(keep) => ids.truncate(usize::try_from(keep).unwrap_or(0).max(1)),
+        if let Some(asked) = params.truncate_prompt_tokens {
+            // Verified: -1 or at least 1.
+            let keep = usize::try_from(asked).unwrap_or(max_model_len - 1);
+            ids = truncated(ids, keep, params.truncation_side);
         }
         if ids.len() < max_model_len {
             return Ok(ids);
@@ -193,11 +179,8 @@ impl InputProcessor {
                     max_model_len - 1
                 ),
             )),
-            Overflow::TruncateLeft => Ok(ids.split_off(ids.len() - room)),
-            Overflow::TruncateRight => {
-                ids.truncate(room);
-                Ok(ids)
-            }
+            Overflow::TruncateLeft => Ok(truncated(ids, room, TruncationSide::Left)),
+            Overflow::TruncateRight => Ok(truncated(ids, room, TruncationSide::Right)),
         }
     }
 
@@ -233,6 +216,17 @@ impl InputProcessor {
         }
         all.retain(|ids| !ids.is_empty());
         Ok(all)
+    }
+}
+
+/// At most `keep` token ids; the others are cut off at `side`.
+fn truncated(mut ids: Vec<u32>, keep: usize, side: TruncationSide) -> Vec<u32> {
+    match side {
+        TruncationSide::Left => ids.split_off(ids.len().saturating_sub(keep)),
+        TruncationSide::Right => {
+            ids.truncate(keep);
+            ids
+        }
     }
 }
 

@@ -11,6 +11,7 @@ mod files;
 pub mod input_processor;
 pub mod model;
 pub mod model_executor;
+pub mod model_summary;
 pub mod ops;
 pub mod prefix_cache;
 pub mod request;
@@ -30,13 +31,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use batch::Batch;
-use config::{DType, EngineConfig, GenerationConfigSource};
+use config::{DType, EngineConfig};
 use device::Device;
 use executor::{Executor, ExecutorError};
-use input_processor::{InputProcessor, ModelLimits};
-use model::hf_config::{GenerationConfig, HfConfig};
-use model::spec::DecoderSpec;
+use input_processor::InputProcessor;
 use model_executor::ModelExecutor;
+use model_summary::ModelSummary;
 use request::{Request, RequestOutput};
 use sampler::RowTask;
 use scheduler::{Ahead, Scheduled, Scheduler};
@@ -114,19 +114,12 @@ impl Engine {
     /// # Errors
     /// Model files are missing, corrupt or unsupported, or memory does not suffice.
     pub fn load(config: &EngineConfig) -> Result<Self, EngineError> {
-        let model_dir = &config.model.model_dir;
-        let hf_config = HfConfig::from_dir(model_dir)?;
-        let spec = model::decoder_spec(&hf_config)?;
-        let dtype = match config.model.dtype {
-            Some(dtype) => dtype,
-            None => hf_config.dtype()?,
-        };
-        let max_model_len = max_model_len(config, spec.max_model_len)?;
-        let vocab_size = spec.vocab_size;
-        let limits = ModelLimits { vocab_size, max_model_len };
+        let summary = ModelSummary::read(&config.model)?;
+        let (dtype, max_model_len) = (summary.dtype, summary.max_model_len);
+        let vocab_size = summary.spec.vocab_size;
         let (input_processor, model) =
-            beside(&|| load_input_processor(config, &hf_config, limits), |given_up| {
-                load_model(config, spec, dtype, max_model_len, given_up)
+            beside(&|| load_input_processor(config, &summary), |given_up| {
+                load_model(config, &summary, given_up)
             });
         let (input_processor, (device, why_cpu, mut executor)) = (input_processor?, model?);
         let shape = executor.cache_shape();
@@ -157,11 +150,9 @@ impl Engine {
     /// # Errors
     /// As `load`; weights are not read.
     pub fn simulated(config: &EngineConfig) -> Result<Self, EngineError> {
-        let hf_config = HfConfig::from_dir(&config.model.model_dir)?;
-        let spec = model::decoder_spec(&hf_config)?;
-        let max_model_len = max_model_len(config, spec.max_model_len)?;
-        let limits = ModelLimits { vocab_size: spec.vocab_size, max_model_len };
-        let input_processor = load_input_processor(config, &hf_config, limits)?;
+        let summary = ModelSummary::read(&config.model)?;
+        let (vocab_size, max_model_len) = (summary.spec.vocab_size, summary.max_model_len);
+        let input_processor = load_input_processor(config, &summary)?;
         let device = Arc::new(Device::cpu(config.parallel.num_threads));
         let block_size = config.cache.block_size;
         let all_at_full_length = config.scheduler.max_num_seqs * max_model_len.div_ceil(block_size);
@@ -176,8 +167,8 @@ impl Engine {
             num_cache_tokens: num_blocks * block_size,
             kv_cache_bytes: 0,
         };
-        let executor = SimulatedExecutor::new(num_blocks, block_size, limits.vocab_size);
-        let sampler = StepSampler::new(device, max_rows(config), limits.vocab_size)?;
+        let executor = SimulatedExecutor::new(num_blocks, block_size, vocab_size);
+        let sampler = StepSampler::new(device, max_rows(config), vocab_size)?;
         Ok(Self::assemble(config, input_processor, info, num_blocks, (Box::new(executor), sampler)))
     }
 
@@ -326,17 +317,6 @@ fn max_rows(config: &EngineConfig) -> usize {
     config.scheduler.max_num_seqs + config.scheduler.max_num_prompt_logits
 }
 
-/// The context length: what was asked for, else what the model has.
-fn max_model_len(config: &EngineConfig, of_model: usize) -> Result<usize, EngineError> {
-    match config.model.max_model_len {
-        None => Ok(of_model),
-        Some(asked) if (2..=of_model).contains(&asked) => Ok(asked),
-        Some(asked) => Err(EngineError::Config(format!(
-            "--max-model-len {asked}: expected 2 to {of_model}, the model's context"
-        ))),
-    }
-}
-
 /// Stack of the thread that loads the tokenizer: as much as the main thread has.
 const LOADING_STACK: usize = 8 << 20;
 
@@ -364,22 +344,20 @@ fn beside<A: Send, B>(
 /// The device, why it is the CPU, and the model on it.
 fn load_model(
     config: &EngineConfig,
-    spec: DecoderSpec,
-    dtype: DType,
-    max_model_len: usize,
+    summary: &ModelSummary,
     given_up: &Arc<AtomicBool>,
 ) -> Result<(Arc<Device>, Option<String>, ModelExecutor), EngineError> {
-    let (device, why_cpu) = device::open(config, dtype, spec.attention.head_dim)?;
+    let ModelSummary { spec, dtype, max_model_len, .. } = summary;
+    let (device, why_cpu) = device::open(config, *dtype, spec.attention.head_dim)?;
     let device = Arc::new(device);
     let on = Arc::clone(&device);
-    let executor = ModelExecutor::load(config, spec, dtype, max_model_len, on, given_up)?;
+    let executor = ModelExecutor::load(config, spec.clone(), *dtype, *max_model_len, on, given_up)?;
     Ok((device, why_cpu, executor))
 }
 
 fn load_input_processor(
     config: &EngineConfig,
-    hf_config: &HfConfig,
-    limits: ModelLimits,
+    summary: &ModelSummary,
 ) -> Result<Arc<InputProcessor>, EngineError> {
     let dir: &Path = config.model.tokenizer_dir.as_ref().unwrap_or(&config.model.model_dir);
     let error = |error: TextError| EngineError::Model(error.to_string());
@@ -391,21 +369,8 @@ fn load_input_processor(
         }
         None => ChatTemplate::from_dir(dir, &tokenizer).map_err(error)?,
     };
-    let generation_dir = match &config.model.generation_config {
-        GenerationConfigSource::Dir(dir) => dir,
-        GenerationConfigSource::Auto | GenerationConfigSource::Vllm => &config.model.model_dir,
-    };
-    let mut generation_config = GenerationConfig::from_dir(generation_dir)?;
-    if generation_config.eos_token_ids.is_empty() {
-        generation_config.eos_token_ids = hf_config.eos_token_ids()?;
-    }
-    if config.model.generation_config == GenerationConfigSource::Vllm {
-        // EOS ids are merged all the same, as vLLM does.
-        let eos_token_ids = std::mem::take(&mut generation_config.eos_token_ids);
-        generation_config = GenerationConfig { eos_token_ids, ..GenerationConfig::default() };
-    }
-    let processor =
-        InputProcessor::new(&config.model, limits, tokenizer, chat_template, generation_config);
+    let (limits, defaults) = (summary.limits(), summary.generation_config.clone());
+    let processor = InputProcessor::new(&config.model, limits, tokenizer, chat_template, defaults);
     Ok(Arc::new(processor))
 }
 

@@ -50,9 +50,22 @@ pub struct SamplingParams {
     pub allowed_token_ids: Option<Vec<u32>>,
     /// Words that must not be generated.
     pub bad_words: Vec<String>,
-    /// Keep the first this many prompt tokens, as vLLM with its default truncation side; -1: the
-    /// context limit. None: no truncation.
+    /// Keep this many prompt tokens; -1: as many as the context holds beside one token of output.
+    /// None: no truncation.
     pub truncate_prompt_tokens: Option<i64>,
+    /// Which end of the prompt `truncate_prompt_tokens` removes.
+    pub truncation_side: TruncationSide,
+}
+
+/// The end of a prompt that is cut off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TruncationSide {
+    /// The beginning goes, the last tokens stay: a chat keeps its question and the start of the
+    /// answer. vLLM's default for generation.
+    #[default]
+    Left,
+    /// The end goes, the first tokens stay.
+    Right,
 }
 
 /// How many top logprobs were asked for.
@@ -111,6 +124,7 @@ impl Default for SamplingParams {
             allowed_token_ids: None,
             bad_words: Vec::new(),
             truncate_prompt_tokens: None,
+            truncation_side: TruncationSide::default(),
         }
     }
 }

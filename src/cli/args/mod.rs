@@ -23,7 +23,7 @@ pub use engine::{
 pub use input::{BadRowArg, FormatArg, InputArgs, OverflowArg};
 pub use merge::MergeArgs;
 pub use output::{ColorArg, DisplayArgs, MessageArgs, OutputArgs, OutputFormatArg, ProgressArg};
-pub use sampling::SamplingArgs;
+pub use sampling::{SamplingArgs, TruncationSideArg};
 
 use std::ffi::OsString;
 

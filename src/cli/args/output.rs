@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser as NonEmpty;
+
 use super::values::{MaxErrors, max_errors};
 
 /// Rows out.
@@ -18,6 +20,9 @@ pub struct OutputArgs {
     /// never (simple); OpenAI's batch lines (openai) [default: auto, batch requests in their form]
     #[arg(long, value_name = "FORMAT")]
     pub output_format: Option<OutputFormatArg>,
+    /// Name of the model in lines of batch APIs [default: its hub id, or its folder's name]
+    #[arg(long, value_name = "NAME", value_parser = NonEmpty::new(), hide_short_help = true)]
+    pub served_model_name: Option<String>,
     /// Write the summary of the run as JSON
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,

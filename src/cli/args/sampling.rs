@@ -87,12 +87,25 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "WORD", value_parser = NonEmpty::new())]
     #[arg(hide_short_help = true)]
     pub bad_words: Vec<String>,
-    /// Keep only the first N tokens of a prompt; -1: as many as the context holds
+    /// Keep only N tokens of a prompt, the last ones; -1: as many as the context holds
     #[arg(long, value_name = "N", value_parser = or_minus_one)]
     #[arg(allow_negative_numbers = true, hide_short_help = true)]
     pub truncate_prompt_tokens: Option<i64>,
+    /// Which end of a prompt --truncate-prompt-tokens cuts off [default: left]
+    #[arg(long, value_name = "SIDE", hide_short_help = true)]
+    pub truncation_side: Option<TruncationSideArg>,
     /// Sampling defaults: the model's generation_config.json (auto), none (vllm), or that of a
     /// folder
     #[arg(long, value_name = "auto|vllm|DIR", hide_short_help = true)]
     pub generation_config: Option<std::path::PathBuf>,
+}
+
+/// `--truncation-side`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum TruncationSideArg {
+    /// The beginning goes: the end of the prompt stays
+    Left,
+    /// The end goes: the beginning of the prompt stays
+    Right,
 }

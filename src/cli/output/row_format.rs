@@ -77,7 +77,7 @@ impl RowFormat {
                 out_field,
                 detail: config.output.detail,
                 facts: RunFacts {
-                    model: config.model.name.clone(),
+                    model: config.model.served_name.clone(),
                     created: config.started,
                     system_fingerprint: None,
                 },

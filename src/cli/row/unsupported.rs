@@ -21,7 +21,6 @@ pub(super) const OF_OPENAI: &[Field] = &[
     ("structured_outputs", is_empty),
     ("response_format", |value| value["type"] == "text"),
     ("prompt_embeds", never),
-    ("truncation_side", |value| value == "right"),
     ("return_token_ids", is_false),
     ("return_tokens_as_token_ids", is_false),
     ("vllm_xargs", is_empty),

@@ -75,7 +75,7 @@ pub fn run(args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit, Cli
     let config = Arc::new(config);
     let job = Job { config, console, signals, counters };
     match draft.complete().cloned() {
-        Some(meta) => job.nothing_to_do(&reading, shape.is_none(), &draft, &meta),
+        Some(meta) => job.nothing_to_do(&reading, shape, &draft, &meta),
         None => job.run(reading, shape, draft, load),
     }
 }
@@ -194,24 +194,26 @@ impl Job<'_> {
             RowFormat::new(&self.config, shape)?;
         }
         let folders = model::find(&self.config, self.console)?;
+        let summary = model::summary(&self.config, &folders)?;
+        let defaults = summary.default_sampling_params();
+        self.config.check_sampling(defaults, summary.spec.vocab_size)?;
         let (config, of_model) = (self.config.clone(), folders.clone());
-        // While the engine reads the same files. Nobody waits for it if the engine refuses them.
-        let files = std::thread::spawn(move || fingerprint::of_files(&config, &of_model));
+        // While the engine reads the same files. Its result is dropped if the engine refuses them.
+        let files = std::thread::spawn(move || fingerprint::of_files(&config, &of_model, &summary));
         let loaded = load(&self.config, &folders, self.console)?;
         let files = files.join().expect("a panic ends the process in its hook")?;
         // A file of batch requests was read to its end meanwhile.
         reading.checked.recv().unwrap_or(Ok(()))?;
         let processor = loaded.engine.input_processor();
-        self.config.check_sampling(processor.default_sampling_params())?;
         self.config.check_chat(processor.has_chat_template())?;
         loaded.announce(&self.config.model, self.console);
-        let params = self.config.sampling_params(processor.default_sampling_params());
         let shape = known.map_or_else(|| shape(reading), Ok)?;
         let shows_date = shape.has_batch_lines || processor.shows_date();
         let date = shows_date.then_some(self.config.started);
-        let fingerprint = files.with_engine(loaded.engine.info(), &params, date);
-        let format = RowFormat::new(&self.config, &shape)?
-            .with_system_fingerprint(format!("fp_{}", &fingerprint.id[..16]));
+        let files = files.showing(self.config.shown_model_name(&shape));
+        let fingerprint = files.with_engine(loaded.engine.info(), date);
+        let format =
+            RowFormat::new(&self.config, &shape)?.with_system_fingerprint(fingerprint.system());
         let model::Loaded { engine, load_time, .. } = loaded;
         Ok(Loaded { engine, load_time, shape, format, fingerprint })
     }
@@ -270,15 +272,15 @@ impl Job<'_> {
     fn nothing_to_do(
         &self,
         reading: &ReadThread,
-        waits_for_shape: bool,
+        known: Option<Shape>,
         draft: &Draft,
         meta: &Meta,
     ) -> Result<Exit, CliError> {
-        if waits_for_shape {
-            shape(reading)?;
-        }
+        let shape = known.map_or_else(|| shape(reading), Ok)?;
         let folders = model::find(&self.config, self.console)?;
-        let files = fingerprint::of_files(&self.config, &folders)?.alone();
+        let summary = model::summary(&self.config, &folders)?;
+        let files = fingerprint::of_files(&self.config, &folders, &summary)?;
+        let files = files.showing(self.config.shown_model_name(&shape)).alone();
         let mut differences = meta.fingerprint.differences(&files);
         let (sender, digest) = channel();
         let _ = reading.order.send(Order::Digest(sender));

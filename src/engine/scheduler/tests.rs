@@ -1,4 +1,4 @@
-//! Targeted tests of single decisions. The whole is tested by `tests/simulation`.
+//! Targeted tests of single decisions. The whole is tested by `tests/engine/simulation`.
 
 mod look_ahead;
 

@@ -1,0 +1,82 @@
+//! `ModelSummary`: what the small files of a model folder say. It is read before the weights, so
+//! that a flag that does not fit the model is refused before anything large is loaded.
+
+use super::EngineError;
+use super::config::{DType, GenerationConfigSource, ModelConfig};
+use super::input_processor::ModelLimits;
+use super::model;
+use super::model::hf_config::{GenerationConfig, HfConfig};
+use super::model::spec::DecoderSpec;
+use super::request::SamplingParams;
+
+/// A model without its weights and its tokenizer.
+#[derive(Clone, Debug)]
+pub struct ModelSummary {
+    /// Its shape.
+    pub spec: DecoderSpec,
+    /// Weights and KV cache: what was asked for, else the checkpoint's own.
+    pub dtype: DType,
+    /// Longest prompt plus output, in tokens: what was asked for, else the model's.
+    pub max_model_len: usize,
+    /// Sampling defaults, and all EOS ids that the model's files name.
+    pub generation_config: GenerationConfig,
+}
+
+impl ModelSummary {
+    /// Reads config.json and generation_config.json.
+    ///
+    /// # Errors
+    /// A file is missing or corrupt, the model is not supported, or it does not have the context
+    /// length that was asked for.
+    pub fn read(config: &ModelConfig) -> Result<Self, EngineError> {
+        let hf_config = HfConfig::from_dir(&config.model_dir)?;
+        let spec = model::decoder_spec(&hf_config)?;
+        let dtype = config.dtype.map_or_else(|| hf_config.dtype(), Ok)?;
+        let max_model_len = max_model_len(config, spec.max_model_len)?;
+        let generation_config = generation_config(config, &hf_config)?;
+        Ok(Self { spec, dtype, max_model_len, generation_config })
+    }
+
+    /// What prompts and parameters are checked against.
+    pub fn limits(&self) -> ModelLimits {
+        ModelLimits { vocab_size: self.spec.vocab_size, max_model_len: self.max_model_len }
+    }
+
+    /// Neutral sampling parameters overlaid with those of generation_config.json; `max_tokens` is
+    /// its `max_new_tokens`, else None.
+    pub fn default_sampling_params(&self) -> SamplingParams {
+        self.generation_config.sampling_params()
+    }
+}
+
+/// The context length: what was asked for, else what the model has.
+fn max_model_len(config: &ModelConfig, of_model: usize) -> Result<usize, EngineError> {
+    match config.max_model_len {
+        None => Ok(of_model),
+        Some(asked) if (2..=of_model).contains(&asked) => Ok(asked),
+        Some(asked) => Err(EngineError::Config(format!(
+            "--max-model-len {asked}: expected 2 to {of_model}, the model's context"
+        ))),
+    }
+}
+
+/// EOS ids are merged even where the sampling defaults are not wanted, as in vLLM.
+fn generation_config(
+    config: &ModelConfig,
+    hf_config: &HfConfig,
+) -> Result<GenerationConfig, EngineError> {
+    let dir = match &config.generation_config {
+        GenerationConfigSource::Dir(dir) => dir,
+        GenerationConfigSource::Auto | GenerationConfigSource::Vllm => &config.model_dir,
+    };
+    let mut found = GenerationConfig::from_dir(dir)?;
+    if found.eos_token_ids.is_empty() {
+        found.eos_token_ids = hf_config.eos_token_ids()?;
+    }
+    Ok(match config.generation_config {
+        GenerationConfigSource::Vllm => {
+            GenerationConfig { eos_token_ids: found.eos_token_ids, ..GenerationConfig::default() }
+        }
+        GenerationConfigSource::Auto | GenerationConfigSource::Dir(_) => found,
+    })
+}
