@@ -1,8 +1,8 @@
 //! Journals after any damage: recovery finds every record that was not touched, hands out none
 //! whose checksum is wrong, and a run that continues loses nothing of it.
 
-#[expect(dead_code, reason = "what tests/crash needs besides")]
-#[path = "../../tests/crash/disk.rs"]
+#[expect(dead_code, reason = "what tests/files/crash needs besides")]
+#[path = "../../tests/files/crash/disk.rs"]
 mod disk;
 
 use std::ops::Range;

@@ -1,5 +1,5 @@
 //! What every fuzz target checks, without libFuzzer: a function of bytes that panics where a
-//! property does not hold. `tests/fuzz_corpus.rs` runs them over the corpora with every
+//! property does not hold. `tests/engine/fuzz_corpus.rs` runs them over the corpora with every
 //! `cargo test`.
 
 pub mod choices;

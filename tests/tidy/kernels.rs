@@ -38,7 +38,7 @@ pub fn entries_without_test(entries: &[String], tests: &[&Source]) -> Vec<String
         }
     }
     let missing = entries.iter().filter(|entry| !tested.contains(entry));
-    missing.map(|entry| format!("tests/cuda_ops/: no test of {entry}")).collect()
+    missing.map(|entry| format!("tests/devices/cuda_ops/: no test of {entry}")).collect()
 }
 
 fn tests_of(source: &Source) -> impl Iterator<Item = &str> {
@@ -110,7 +110,8 @@ mod tests {
     fn an_entry_without_test_is_found() {
         let untested = |name: &str| {
             let text = format!("#[test]\nfn {name}() {{}}\nfn add_norm_add() {{}}");
-            entries_without_test(&names(), &[&Source::new("tests/cuda_ops/a.rs", &text)]).len()
+            entries_without_test(&names(), &[&Source::new("tests/devices/cuda_ops/a.rs", &text)])
+                .len()
         };
         assert_eq!(untested("add_norm_adds"), 1);
         assert_eq!(untested("add_is_exact"), 1);

@@ -120,7 +120,7 @@ fn every_kernel_is_launched_and_tested() {
     assert!(!entries.is_empty(), "the kernels are written anew");
     let launching = in_folders(&["src/engine/ops/", "src/engine/device/"]);
     none(kernels::entries_without_launch(&entries, &launching));
-    none(kernels::entries_without_test(&entries, &in_folders(&["tests/cuda_ops/"])));
+    none(kernels::entries_without_test(&entries, &in_folders(&["tests/devices/cuda_ops/"])));
 }
 
 #[test]

@@ -149,22 +149,22 @@ pub fn architectures_without_golden(registry: &str, configs: &[String]) -> Vec<S
     names.iter().filter(|name| !has_golden(name)).map(|name| format!("{name}: no golden")).collect()
 }
 
-/// Tests that a document names, as `target::name`, and that are not there.
+/// Tests that a document names, as `module::name`, and that are not there.
 pub fn named_tests_without_code(document: &str, tests: &[(String, String)]) -> Vec<String> {
     let named: Vec<(&str, &str)> =
         document.split('`').skip(1).step_by(2).filter_map(|text| text.split_once("::")).collect();
     assert!(!named.is_empty(), "the document names no test");
-    let is_there = |&&(target, name): &&(&str, &str)| {
-        let (file, folder) = (format!("tests/{target}.rs"), format!("tests/{target}/"));
+    let is_there = |&&(module, name): &&(&str, &str)| {
+        let (file, folder) = (format!("/{module}.rs"), format!("/{module}/"));
         let function = format!("fn {name}(");
         tests.iter().any(|(path, text)| {
-            (*path == file || path.starts_with(&folder)) && text.contains(&function)
+            (path.ends_with(&file) || path.contains(&folder)) && text.contains(&function)
         })
     };
     named
         .iter()
         .filter(|test| !is_there(test))
-        .map(|(target, name)| format!("{target}::{name}: no such test"))
+        .map(|(module, name)| format!("{module}::{name}: no such test"))
         .collect()
 }
 

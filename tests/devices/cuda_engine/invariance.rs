@@ -1,0 +1,121 @@
+//! The same tokens and the same bits of logprobs however the rows are run.
+
+use vllm_batch::engine::Engine;
+use vllm_batch::engine::config::{CacheConfig, DType, EngineConfig, KvCacheDType};
+use vllm_batch::engine::request::{PositionLogprobs, RequestOutput};
+
+use crate::cuda_engine::rows::rows;
+use crate::cuda_engine::{config, run};
+use crate::gpu;
+
+/// Enough for the longest row alone, too few for all.
+const FEW_BLOCKS: usize = 8;
+
+/// What must not change of a row: ids, and the bits of every logprob.
+fn bits(output: &RequestOutput) -> Vec<Vec<u32>> {
+    let position = |logprobs: &PositionLogprobs| {
+        let all = std::iter::once(&logprobs.token).chain(&logprobs.top);
+        all.flat_map(|t| [t.token_id, t.logprob.to_bits(), t.rank]).collect::<Vec<_>>()
+    };
+    let prompt = output.prompt_logprobs.iter().flatten().flatten().flat_map(position).collect();
+    let mut bits = vec![prompt];
+    for completion in &output.outputs {
+        bits.push(completion.token_ids.clone());
+        bits.push(completion.logprobs.iter().flatten().flat_map(position).collect());
+    }
+    bits
+}
+
+/// Bits by row, and how often a row lost its blocks.
+fn outcome(config: &EngineConfig) -> (Vec<Vec<Vec<u32>>>, usize) {
+    let mut engine = Engine::load(config).expect("a model");
+    let outputs = run(&mut engine, rows());
+    (outputs.iter().map(bits).collect(), engine.stats().num_preemptions as usize)
+}
+
+type Change = (&'static str, fn(&mut EngineConfig));
+
+const SEQS: &[Change] = &[
+    ("one sequence", |c| c.scheduler.max_num_seqs = 1),
+    ("three sequences", |c| c.scheduler.max_num_seqs = 3),
+    ("64 sequences", |c| c.scheduler.max_num_seqs = 64),
+    ("8 tokens a step", |c| c.scheduler.max_num_batched_tokens = 8),
+];
+
+const STEPS: &[Change] = &[
+    ("4096 tokens a step", |c| c.scheduler.max_num_batched_tokens = 4096),
+    ("no CUDA graphs", |c| c.device.enforce_eager = true),
+    ("one prompt logit a step", |c| c.scheduler.max_num_prompt_logits = 1),
+];
+
+const BLOCKS: &[Change] = &[
+    ("blocks of 32", |c| c.cache.block_size = 32),
+    ("blocks of 64", |c| c.cache.block_size = 64),
+    ("no prefix cache", |c| c.cache.enable_prefix_caching = false),
+    ("few blocks", |c| c.cache = few_blocks(true)),
+    ("few blocks, no prefix cache", |c| c.cache = few_blocks(false)),
+];
+
+fn few_blocks(enable_prefix_caching: bool) -> CacheConfig {
+    let num_blocks = Some(FEW_BLOCKS);
+    CacheConfig { block_size: 16, num_blocks, enable_prefix_caching, ..CacheConfig::default() }
+}
+
+fn check(family: &str, dtype: DType, seed: u64, changes: &[Change]) {
+    let Some(device) = gpu::device(seed) else { return };
+    let mut base = config(family, dtype, &device);
+    base.scheduler.max_num_batched_tokens = 40;
+    check_against(&base, (family, dtype), seed, changes);
+}
+
+fn check_against(
+    base: &EngineConfig,
+    (family, dtype): (&str, DType),
+    seed: u64,
+    changes: &[Change],
+) {
+    let (expected, _) = outcome(base);
+    for (index, (what, change)) in changes.iter().enumerate() {
+        // Another order of threads as well.
+        let device = gpu::device(seed + 1 + index as u64).expect("there was one before");
+        let mut changed = EngineConfig { device, ..base.clone() };
+        change(&mut changed);
+        let (got, num_preemptions) = outcome(&changed);
+        for (row, (got, expected)) in got.iter().zip(&expected).enumerate() {
+            assert_eq!(got, expected, "{family}, {}, {what}: row {row}", dtype.name());
+        }
+        assert_eq!(got.len(), expected.len());
+        let is_short = changed.cache.num_blocks == Some(FEW_BLOCKS);
+        assert_eq!(num_preemptions > 0, is_short, "{what}: {num_preemptions} preemptions");
+    }
+}
+
+#[test]
+fn a_row_has_the_same_bits_in_every_number_of_sequences() {
+    check("qwen3", DType::BFloat16, 20, SEQS);
+}
+
+#[test]
+fn a_row_has_the_same_bits_in_every_size_of_step() {
+    check("gemma2", DType::BFloat16, 30, STEPS);
+}
+
+#[test]
+fn a_row_has_the_same_bits_in_every_cache() {
+    check("mistral", DType::BFloat16, 40, BLOCKS);
+}
+
+#[test]
+fn a_row_has_the_same_bits_in_float32() {
+    check("llama3", DType::Float32, 50, &[SEQS[1], BLOCKS[3]]);
+}
+
+#[test]
+fn a_row_has_the_same_bits_with_a_cache_in_fp8() {
+    let Some(device) = gpu::device(70) else { return };
+    let (family, dtype) = ("llama3", DType::BFloat16);
+    let mut base = config(family, dtype, &device);
+    base.scheduler.max_num_batched_tokens = 40;
+    base.cache.kv_cache_dtype = KvCacheDType::Fp8;
+    check_against(&base, (family, dtype), 70, &[SEQS[0], SEQS[3], BLOCKS[0], BLOCKS[2]]);
+}

@@ -1,0 +1,286 @@
+//! paged_attention, with K and V written by rotary_and_cache: decode and prefill in one step
+//! against the CPU; a token's bits however its sequence is computed, whatever is beside it, and
+//! whatever stale K and V lie behind it.
+
+use vllm_batch::engine::batch::Batch;
+use vllm_batch::engine::config::DType;
+use vllm_batch::engine::device::kv_cache::KvCacheShape;
+use vllm_batch::engine::device::{Device, KvCache, Precision};
+use vllm_batch::engine::ops::{
+    AttentionScratch, AttentionShape, QkvHeads, StepInputs, StepLimits, paged_attention,
+    rotary_and_cache,
+};
+
+use crate::cuda_ops::pair::{Bound, Pair, output, to_bits};
+
+const MAX_MODEL_LEN: usize = 1024;
+const LAYER: usize = 1;
+
+/// One model's attention.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    heads: QkvHeads,
+    block_size: usize,
+    window: Option<usize>,
+    soft_cap: Option<f32>,
+}
+
+const fn case(num_heads: usize, num_kv_heads: usize, head_dim: usize, block_size: usize) -> Case {
+    let heads = QkvHeads { num_heads, num_kv_heads, head_dim };
+    Case { heads, block_size, window: None, soft_cap: None }
+}
+
+/// A sequence of `len` tokens, of which the K and V of the first `cached` are there.
+#[derive(Clone, Copy, Debug)]
+struct Seq {
+    seed: u64,
+    cached: usize,
+    len: usize,
+}
+
+const fn seq(seed: u64, cached: usize, len: usize) -> Seq {
+    Seq { seed, cached, len }
+}
+
+/// A device with the cache of some sequences.
+struct Run<'a> {
+    device: &'a Device,
+    pair: &'a Pair,
+    case: Case,
+    seqs: &'a [Seq],
+    cache: KvCache,
+    inputs: StepInputs,
+}
+
+impl<'a> Run<'a> {
+    fn new(pair: &'a Pair, device: &'a Device, case: Case, seqs: &'a [Seq]) -> Self {
+        let blocks = MAX_MODEL_LEN.div_ceil(case.block_size) * seqs.len();
+        let shape = KvCacheShape {
+            num_layers: 2,
+            num_blocks: blocks,
+            block_size: case.block_size,
+            num_kv_heads: case.heads.num_kv_heads,
+            head_dim: case.heads.head_dim,
+            panel_width: device.kv_panel_width(),
+        };
+        let limits = StepLimits {
+            max_num_tokens: seqs.len() * MAX_MODEL_LEN,
+            max_num_seqs: seqs.len(),
+            max_num_logits: 1,
+            max_model_len: MAX_MODEL_LEN,
+            block_size: case.block_size,
+            num_q_per_kv: case.heads.num_heads / case.heads.num_kv_heads,
+            head_dim: case.heads.head_dim,
+        };
+        let cache = KvCache::on_device(device, shape, pair.dtype).expect("memory");
+        let inputs = StepInputs::new(device, limits).expect("memory");
+        Self { device, pair, case, seqs, cache, inputs }
+    }
+
+    fn width(&self) -> usize {
+        let QkvHeads { num_heads, num_kv_heads, head_dim } = self.case.heads;
+        (num_heads + 2 * num_kv_heads) * head_dim
+    }
+
+    /// The sequences' blocks are interleaved, the later ones first.
+    fn block(&self, seq: usize, index: usize) -> usize {
+        let last = MAX_MODEL_LEN.div_ceil(self.case.block_size) - 1;
+        (last - index) * self.seqs.len() + seq
+    }
+
+    /// These positions of the sequences, where there are any.
+    fn batch(&self, ranges: &[(usize, usize)]) -> Batch {
+        let block_size = self.case.block_size;
+        let max_blocks_per_seq = MAX_MODEL_LEN.div_ceil(block_size);
+        let mut batch = Batch { query_start_loc: vec![0], max_blocks_per_seq, ..Batch::default() };
+        for (seq, &(first, end)) in ranges.iter().enumerate().filter(|(_, (a, b))| a < b) {
+            let slot = |position: usize| {
+                self.block(seq, position / block_size) * block_size + position % block_size
+            };
+            batch.positions.extend((first..end).map(|position| position as u32));
+            batch.slot_mapping.extend((first..end).map(|position| slot(position) as u32));
+            batch.input_ids.resize(batch.positions.len(), 0);
+            batch.query_start_loc.push(batch.positions.len() as u32);
+            batch.seq_lens.push(end as u32);
+            batch
+                .block_tables
+                .extend((0..end.div_ceil(block_size)).map(|b| self.block(seq, b) as u32));
+            batch.block_tables.resize(batch.seq_lens.len() * max_blocks_per_seq, 0);
+        }
+        batch
+    }
+
+    /// One step over these positions: K and V, then attention if it `attends`; outputs by sequence.
+    fn step(&mut self, ranges: &[(usize, usize)], values: &[f32], attends: bool) -> Vec<Vec<f32>> {
+        let QkvHeads { num_heads, head_dim, .. } = self.case.heads;
+        let batch = self.batch(ranges);
+        let num_tokens = batch.num_tokens();
+        if num_tokens == 0 {
+            return vec![Vec::new(); ranges.len()];
+        }
+        let device = self.device;
+        let width = self.width();
+        let step = self.inputs.step(device, &batch);
+        let mut qkv = device.upload_as(values, width, Precision::Activation).expect("memory");
+        qkv.resize_rows(step.num_rows());
+        let cache = (&mut self.cache, LAYER);
+        rotary_and_cache(device, (&mut qkv, self.case.heads), None, step, cache);
+        if !attends {
+            device.check().expect("the op ran");
+            return Vec::new();
+        }
+        let shape = AttentionShape {
+            num_heads,
+            scale: 0.3,
+            soft_cap: self.case.soft_cap,
+            sliding_window: self.case.window,
+        };
+        let mut out = output(device, step.num_rows(), num_heads * head_dim, Precision::Activation);
+        let mut scratch = AttentionScratch::default();
+        let cache = (&self.cache, LAYER);
+        paged_attention(device, (&qkv, step), cache, shape, &mut scratch, &mut out);
+        out.set_num_rows(num_tokens);
+        let out = device.read(&out).expect("the op ran");
+        let mut rest = &out[..];
+        let mut outputs = Vec::new();
+        for (first, end) in ranges {
+            let (own, others) = rest.split_at((end - first) * num_heads * head_dim);
+            outputs.push(own.to_vec());
+            rest = others;
+        }
+        outputs
+    }
+
+    /// Rows of qkv of these positions, sequence after sequence.
+    fn values(&self, ranges: &[(usize, usize)]) -> Vec<f32> {
+        let width = self.width();
+        let mut values = Vec::new();
+        for (seq, (first, end)) in self.seqs.iter().zip(ranges) {
+            let all = self.pair.values(seq.len, width, seq.seed, 1.5).values;
+            values.extend_from_slice(&all[first * width..end * width]);
+        }
+        values
+    }
+
+    /// NaN everywhere, as in blocks that a sequence of a broken model has left.
+    fn poison(&mut self) {
+        let ranges = vec![(0, MAX_MODEL_LEN); self.seqs.len()];
+        let values = vec![f32::NAN; ranges.len() * MAX_MODEL_LEN * self.width()];
+        self.step(&ranges, &values, false);
+    }
+
+    /// Outputs of the tokens that are not cached, computed in chunks of up to `chunk`.
+    fn outputs(&mut self, chunk: usize) -> Vec<Vec<f32>> {
+        let cached: Vec<_> = self.seqs.iter().map(|seq| (0, seq.cached)).collect();
+        let values = self.values(&cached);
+        self.step(&cached, &values, false);
+        let mut outputs = vec![Vec::new(); self.seqs.len()];
+        let mut done = 0;
+        while self.seqs.iter().any(|seq| seq.cached + done < seq.len) {
+            let range = |seq: &Seq| {
+                let first = (seq.cached + done).min(seq.len);
+                (first, (first + chunk).min(seq.len))
+            };
+            let ranges: Vec<_> = self.seqs.iter().map(range).collect();
+            let values = self.values(&ranges);
+            for (output, more) in outputs.iter_mut().zip(self.step(&ranges, &values, true)) {
+                output.extend(more);
+            }
+            done += chunk;
+        }
+        outputs
+    }
+}
+
+fn on_gpu(pair: &Pair, case: Case, seqs: &[Seq], chunk: usize) -> Vec<Vec<f32>> {
+    Run::new(pair, &pair.gpu, case, seqs).outputs(chunk)
+}
+
+/// Against the CPU, whose weights of V are not rounded to the dtype.
+fn check_close(pair: &Pair, case: Case, seqs: &[Seq]) -> Vec<Vec<f32>> {
+    let slack = match pair.dtype {
+        DType::Float32 => 5e-6,
+        DType::BFloat16 => 3e-3,
+        DType::Float16 => 4e-4,
+    };
+    let got = on_gpu(pair, case, seqs, MAX_MODEL_LEN);
+    let expected = Run::new(pair, &pair.cpu, case, seqs).outputs(MAX_MODEL_LEN);
+    let width = case.heads.num_heads * case.heads.head_dim;
+    for (index, (got, expected)) in got.iter().zip(&expected).enumerate() {
+        let what = format!("{case:?}, {:?}, {}", seqs[index], pair.dtype.name());
+        Bound { dtype: pair.dtype, slack }.assert_close(&what, got, expected, width);
+    }
+    got
+}
+
+/// Against the step with all of them: each alone, in chunks, one token at a time, among others at
+/// other places, and with NaN wherever nothing was written.
+fn check_bits(pair: &Pair, case: Case, seqs: &[Seq], together: &[Vec<f32>]) {
+    let same = |how: &str, seq: Seq, got: &[f32], expected: &[f32]| {
+        let what = format!("{case:?}, {seq:?}, {}", pair.dtype.name());
+        assert!(to_bits(got) == to_bits(expected), "{what}: {how} has other bits");
+    };
+    for (seq, expected) in seqs.iter().zip(together) {
+        same("alone", *seq, &on_gpu(pair, case, &[*seq], MAX_MODEL_LEN)[0], expected);
+    }
+    let mut reversed = seqs.to_vec();
+    reversed.reverse();
+    for chunk in [1, 7, 32] {
+        let mut run = Run::new(pair, &pair.gpu, case, &reversed);
+        run.poison();
+        let outputs = run.outputs(chunk);
+        for ((seq, expected), got) in seqs.iter().zip(together).zip(outputs.iter().rev()) {
+            same(&format!("chunks of {chunk} over NaN"), *seq, got, expected);
+        }
+    }
+}
+
+/// Decodes and prefills around tiles of 32 positions and splits of 256.
+const MIX: [Seq; 8] = [
+    seq(70, 30, 31),
+    seq(71, 31, 32),
+    seq(72, 32, 33),
+    seq(73, 254, 258),
+    seq(74, 0, 17),
+    seq(75, 255, 256),
+    seq(76, 256, 257),
+    seq(77, 520, 523),
+];
+
+fn check(dtype: DType, seed: u64, cases: &[Case], seqs: &[Seq]) {
+    let Some(pair) = Pair::open(dtype, seed, None) else { return };
+    for case in cases {
+        let together = check_close(&pair, *case, seqs);
+        check_bits(&pair, *case, seqs, &together);
+    }
+}
+
+#[test]
+fn paged_attention_f32_decodes_and_prefills() {
+    let window = Case { window: Some(40), soft_cap: Some(20.0), ..case(4, 2, 12, 48) };
+    check(DType::Float32, 700, &[case(3, 1, 32, 16), window], &MIX);
+}
+
+#[test]
+fn paged_attention_decode_beside_prefill_in_narrow_heads() {
+    check(DType::BFloat16, 710, &[case(3, 1, 16, 16), case(8, 8, 32, 48)], &MIX);
+}
+
+#[test]
+fn paged_attention_prefill_beside_decode_in_heads_of_64() {
+    check(DType::BFloat16, 720, &[case(14, 2, 64, 16)], &MIX);
+    check(DType::Float16, 730, &[case(8, 1, 64, 32)], &MIX);
+}
+
+#[test]
+fn paged_attention_decode_beside_prefill_in_heads_of_128() {
+    check(DType::BFloat16, 740, &[case(4, 1, 128, 32)], &MIX);
+}
+
+#[test]
+fn paged_attention_prefill_beside_decode_with_windows_and_soft_caps() {
+    let with = |window, soft_cap| Case { window, soft_cap, ..case(2, 1, 16, 16) };
+    let windows = [with(Some(1), None), with(Some(33), Some(20.0)), with(Some(257), None)];
+    check(DType::BFloat16, 750, &windows, &MIX);
+    check(DType::Float16, 760, &[with(None, Some(5.0))], &MIX);
+}

@@ -1,0 +1,70 @@
+//! add, copy, fill_zero, soft_cap.
+
+use vllm_batch::engine::device::Precision;
+use vllm_batch::engine::ops::{add, copy, fill_zero, soft_cap};
+
+use crate::cuda_ops::NUM_ROWS;
+use crate::cuda_ops::pair::{CLOSE, in_every_dtype, output};
+
+const WIDTHS: [usize; 7] = [4096, 1000, 7, 16, 48, 576, 64];
+
+#[test]
+fn add_is_exact_in_f32() {
+    in_every_dtype(300, |pair| {
+        for (width, num_rows) in WIDTHS.into_iter().zip(NUM_ROWS) {
+            let residual = pair.values(num_rows, width, 30, 2.0);
+            let delta = pair.values(num_rows, width, 31, 2.0);
+            pair.check(&format!("add, width {width}"), num_rows, 0.0, &|device, rows| {
+                let mut residual = residual.on(device, rows, Precision::Full);
+                add(device, &mut residual, &delta.activations(device, rows));
+                vec![residual]
+            });
+        }
+    });
+}
+
+#[test]
+fn convert_copies_with_one_rounding() {
+    in_every_dtype(310, |pair| {
+        for (width, num_rows) in WIDTHS.into_iter().zip(NUM_ROWS) {
+            let mut x = pair.values(num_rows, width, 32, 2.0);
+            // Between two values of the dtype.
+            x.values.iter_mut().for_each(|value| *value *= 1.001_37);
+            pair.check(&format!("convert, width {width}"), num_rows, 1e-7, &|device, rows| {
+                let mut out = output(device, rows.len(), width, Precision::Activation);
+                copy(device, &x.on(device, rows, Precision::Full), &mut out);
+                vec![out]
+            });
+        }
+    });
+}
+
+#[test]
+fn fill_zero_reaches_the_last_value() {
+    in_every_dtype(320, |pair| {
+        for (width, num_rows) in WIDTHS.into_iter().zip(NUM_ROWS) {
+            for precision in [Precision::Full, Precision::Activation] {
+                let x = pair.values(num_rows, width, 33, 2.0);
+                pair.check(&format!("fill_zero, width {width}"), num_rows, 0.0, &|device, rows| {
+                    let mut x = x.on(device, rows, precision);
+                    fill_zero(device, &mut x, rows.len());
+                    vec![x]
+                });
+            }
+        }
+    });
+}
+
+#[test]
+fn soft_cap_bounds_logits() {
+    in_every_dtype(330, |pair| {
+        for (width, num_rows) in WIDTHS.into_iter().zip(NUM_ROWS) {
+            let x = pair.values(num_rows, width, 34, 100.0);
+            pair.check(&format!("soft_cap, width {width}"), num_rows, CLOSE, &|device, rows| {
+                let mut x = x.on(device, rows, Precision::Full);
+                soft_cap(device, 30.0, &mut x);
+                vec![x]
+            });
+        }
+    });
+}

@@ -1,0 +1,19 @@
+//! Every op on a GPU against the same op on the CPU, within what the GPU's dtype rounds; and every
+//! row alone, in other places and among others, with the same bits.
+//!
+//! The GPU is the CPU shim of its kernels, its threads in an order that every launch shuffles anew,
+//! or a real one (`gpu`).
+
+mod activation;
+mod attention;
+mod elementwise;
+mod embedding;
+mod fp8;
+mod linear;
+mod norm;
+mod pair;
+mod rotary;
+mod sampling;
+
+/// Numbers of rows on both sides of tiles, of padding and of work items.
+const NUM_ROWS: [usize; 7] = [1, 2, 15, 16, 17, 33, 129];

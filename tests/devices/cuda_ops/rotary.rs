@@ -1,0 +1,164 @@
+//! rotary_and_cache: q and k as on the CPU; K and V in their slots and nowhere else.
+
+use vllm_batch::engine::batch::Batch;
+use vllm_batch::engine::config::DType;
+use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvData};
+use vllm_batch::engine::device::{Device, KvCache};
+use vllm_batch::engine::ops::{QkvHeads, RotaryTable, rotary_and_cache};
+
+use crate::cuda_ops::pair::{CLOSE, Pair, Rows, in_every_dtype, step_inputs, to_bits};
+
+const NUM_BLOCKS: usize = 12;
+const MAX_MODEL_LEN: usize = 600;
+
+struct Case {
+    heads: QkvHeads,
+    block_size: usize,
+    num_rows: usize,
+    is_rotated: bool,
+}
+
+fn cases() -> Vec<Case> {
+    // (num_heads, num_kv_heads, head_dim, block_size, num_rows, is_rotated)
+    let cases = [
+        (1, 1, 64, 16, 1, true),
+        (3, 1, 16, 16, 129, true),
+        (8, 2, 32, 32, 33, true),
+        (7, 1, 128, 16, 17, true),
+        (4, 4, 64, 48, 16, true),
+        (4, 2, 12, 16, 15, true),
+        (12, 12, 64, 16, 2, false),
+    ];
+    let case = |(num_heads, num_kv_heads, head_dim, block_size, num_rows, is_rotated)| {
+        let heads = QkvHeads { num_heads, num_kv_heads, head_dim };
+        Case { heads, block_size, num_rows, is_rotated }
+    };
+    cases.into_iter().map(case).collect()
+}
+
+impl Case {
+    fn width(&self) -> usize {
+        (self.heads.num_heads + 2 * self.heads.num_kv_heads) * self.heads.head_dim
+    }
+
+    fn cache(&self, device: &Device, dtype: DType) -> KvCache {
+        let shape = KvCacheShape {
+            num_layers: 2,
+            num_blocks: NUM_BLOCKS,
+            block_size: self.block_size,
+            num_kv_heads: self.heads.num_kv_heads,
+            head_dim: self.heads.head_dim,
+            panel_width: device.kv_panel_width(),
+        };
+        KvCache::on_device(device, shape, dtype).expect("memory")
+    }
+
+    fn table(&self, device: &Device) -> RotaryTable {
+        let head_dim = self.heads.head_dim;
+        let inv_freq = |i| 10000f32.powf(-2.0 * i as f32 / head_dim as f32);
+        let inv_freq = (0..head_dim / 2).map(inv_freq).collect();
+        let mut table = RotaryTable::on_device(device, inv_freq, MAX_MODEL_LEN).expect("memory");
+        table.extend_to(MAX_MODEL_LEN);
+        table
+    }
+
+    /// The slots of rows: any, but each its own.
+    fn batch(&self, rows: &[usize]) -> Batch {
+        let num_slots = NUM_BLOCKS * self.block_size;
+        let slot = |(index, _): (usize, &usize)| ((index * 29 + 3) % num_slots) as u32;
+        Batch {
+            input_ids: vec![0; rows.len()],
+            positions: rows.iter().map(|row| (row * 211 % MAX_MODEL_LEN) as u32).collect(),
+            slot_mapping: rows.iter().enumerate().map(slot).collect(),
+            query_start_loc: vec![0],
+            ..Batch::default()
+        }
+    }
+}
+
+/// K and V of one layer of a GPU, element by element.
+fn layer(cache: &KvCache, dtype: DType, layer: usize) -> [Vec<u32>; 2] {
+    let KvData::Cuda { k, v } = &cache.data else { panic!("a cache of the GPU") };
+    let read = |buffer: &vllm_batch::engine::device::cuda::DeviceBuffer| -> Vec<u32> {
+        let num_values = buffer.bytes() / dtype.size_bytes();
+        let values: Vec<u32> = match dtype {
+            DType::Float32 => buffer.read::<u32>(num_values).expect("the op ran"),
+            DType::BFloat16 | DType::Float16 => {
+                let halves = buffer.read::<u16>(num_values).expect("the op ran");
+                halves.into_iter().map(u32::from).collect()
+            }
+        };
+        values[layer * num_values / 2..(layer + 1) * num_values / 2].to_vec()
+    };
+    [read(k), read(v)]
+}
+
+/// What the layer must hold, given the rows of qkv after the op.
+fn expected_layer(case: &Case, pair: &Pair, qkv: &[f32], batch: &Batch) -> [Vec<u32>; 2] {
+    let QkvHeads { num_heads, num_kv_heads, head_dim } = case.heads;
+    let len = NUM_BLOCKS * num_kv_heads * case.block_size * head_dim;
+    let mut layers = [vec![0u32; len], vec![0u32; len]];
+    for (row, slot) in qkv.chunks(case.width()).zip(&batch.slot_mapping) {
+        let (block, offset) = (*slot as usize / case.block_size, *slot as usize % case.block_size);
+        for head in 0..num_kv_heads {
+            let to = ((block * num_kv_heads + head) * case.block_size + offset) * head_dim;
+            for (which, layer) in layers.iter_mut().enumerate() {
+                let from = (num_heads + which * num_kv_heads + head) * head_dim;
+                let values = row[from..from + head_dim].iter();
+                let bits = values.map(|value| element_bits(*value, pair.dtype));
+                layer[to..to + head_dim].copy_from_slice(&bits.collect::<Vec<_>>());
+            }
+        }
+    }
+    layers
+}
+
+fn element_bits(value: f32, dtype: DType) -> u32 {
+    match dtype {
+        DType::Float32 => value.to_bits(),
+        DType::BFloat16 => u32::from(half::bf16::from_f32(value).to_bits()),
+        DType::Float16 => u32::from(half::f16::from_f32(value).to_bits()),
+    }
+}
+
+fn check(pair: &Pair, case: &Case) {
+    let QkvHeads { num_heads, num_kv_heads, head_dim } = case.heads;
+    let what = format!("rotary_and_cache, {:?}, blocks of {}", case.heads, case.block_size);
+    let values: Rows = pair.values(case.num_rows, case.width(), 50, 2.0);
+    let tables = pair.on_both(|device| case.table(device));
+    pair.check(&what, case.num_rows, CLOSE, &|device, rows| {
+        let batch = case.batch(rows);
+        let mut inputs = step_inputs(device, &batch);
+        let step = inputs.step(device, &batch);
+        let mut qkv = values.activations(device, rows);
+        // As in a step: rows that pad it have no slot.
+        qkv.resize_rows(step.num_rows());
+        let mut cache = case.cache(device, pair.dtype);
+        let table = case.is_rotated.then(|| tables.of(device));
+        rotary_and_cache(device, (&mut qkv, case.heads), table, step, (&mut cache, 1));
+        qkv.set_num_rows(rows.len());
+        if let Device::Cuda(_) = device {
+            let after = device.read(&qkv).expect("the op ran");
+            let expected = expected_layer(case, pair, &after, &batch);
+            for (got, expected) in layer(&cache, pair.dtype, 1).iter().zip(&expected) {
+                // What is beyond is room that narrow heads leave.
+                let (written, beyond) = got.split_at(expected.len());
+                assert!(written == expected, "{what}: the cache");
+                assert!(beyond.iter().all(|bits| *bits == 0), "{what}: beyond the layer");
+            }
+            let other = layer(&cache, pair.dtype, 0);
+            assert!(other.iter().flatten().all(|bits| *bits == 0), "{what}: another layer");
+            let start = (num_heads + num_kv_heads) * head_dim;
+            for (row, got) in rows.iter().zip(after.chunks(case.width())) {
+                let before = &values.values[row * case.width()..(row + 1) * case.width()];
+                assert_eq!(to_bits(&got[start..]), to_bits(&before[start..]), "{what}: v stays");
+            }
+        }
+        vec![qkv]
+    });
+}
+
+#[test]
+fn rotary_and_cache_rotates_and_writes_each_slot() {
+    in_every_dtype(500, |pair| cases().iter().for_each(|case| check(pair, case)));
+}

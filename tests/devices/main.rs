@@ -1,0 +1,10 @@
+//! What runs on every device: ops, the sampler, whole models. The GPU is the CPU shim of its
+//! kernels, or a real one where VLLM_BATCH_TEST_DEVICE=cuda says so (`gpu`, scripts/gpu-check).
+
+mod cuda_driver;
+mod cuda_engine;
+mod cuda_ops;
+mod golden;
+mod gpu;
+mod kernels_compile;
+mod step_sampler;

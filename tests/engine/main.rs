@@ -1,0 +1,12 @@
+//! The engine as a library: text, requests, scheduling and sampling, models on the CPU; and the
+//! inputs that fuzzing found.
+
+mod candle;
+mod chat_templates;
+mod fuzz_corpus;
+mod input_processor;
+mod int8;
+mod real_model;
+mod sampler;
+mod sampling_params;
+mod simulation;

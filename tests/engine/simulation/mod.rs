@@ -1,0 +1,354 @@
+//! The scheduler against an oracle, over thousands of random workloads.
+//!
+//! The executor's "model" is a hash of the tokens that it reads back through the block table, so an
+//! error in block tables, slots, prefix hits, chunking or preemption changes the generated text.
+//!
+//! `VLLM_BATCH_SIMULATION_SEED=17 cargo test --test engine simulation` runs one seed alone,
+//! `VLLM_BATCH_SIMULATION_SEEDS=1000000` many more than usual.
+
+mod oracle;
+mod workload;
+
+use std::collections::HashMap;
+use std::ops::AddAssign;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use oracle::Oracle;
+use vllm_batch::engine::batch::Batch;
+use vllm_batch::engine::executor::Executor;
+use vllm_batch::engine::request::{
+    CompletionOutput, FinishReason, Request, RequestOutput, StopReason,
+};
+use vllm_batch::engine::sampler::{RowResult, SamplerScratch, run_row};
+use vllm_batch::engine::scheduler::{Ahead, Scheduled, Scheduler};
+use vllm_batch::engine::simulated_executor::SimulatedExecutor;
+use vllm_batch::engine::text::Tokenizer;
+use workload::{Rng, VOCAB_SIZE, Workload};
+
+const NUM_SEEDS: u64 = 10_000;
+const NUM_THREADS: usize = 2;
+
+/// What the seeds have met, so that the test cannot pass by testing nothing.
+#[derive(Debug, Default)]
+struct Coverage {
+    steps: u64,
+    steps_ahead: u64,
+    /// Sequences that were finished when their step ahead was adopted.
+    rows_in_vain: u64,
+    preemptions: u64,
+    cached_tokens: u64,
+    siblings: u64,
+    stop_strings: u64,
+    stop_tokens: u64,
+    lengths: u64,
+    aborts: u64,
+    too_small: u64,
+    nothing_allowed: u64,
+    prompt_logprobs: u64,
+}
+
+impl Coverage {
+    fn assert_rich(&self) {
+        let Self { preemptions, cached_tokens, siblings, stop_strings, stop_tokens, .. } = *self;
+        let Self { lengths, aborts, too_small, nothing_allowed, prompt_logprobs, .. } = *self;
+        let Self { steps_ahead, rows_in_vain, .. } = *self;
+        assert!(steps_ahead > 20_000 && rows_in_vain > 1000, "{self:?}");
+        let events = [preemptions, siblings, stop_strings, stop_tokens, lengths, aborts];
+        let rarer = [too_small, nothing_allowed];
+        let tokens = [cached_tokens, prompt_logprobs];
+        assert!(events.iter().all(|&count| count > 2000), "{self:?}");
+        assert!(rarer.iter().all(|&count| count > 200), "{self:?}");
+        assert!(tokens.iter().all(|&count| count > 50_000), "{self:?}");
+    }
+}
+
+impl AddAssign for Coverage {
+    fn add_assign(&mut self, other: Self) {
+        self.steps += other.steps;
+        self.steps_ahead += other.steps_ahead;
+        self.rows_in_vain += other.rows_in_vain;
+        self.preemptions += other.preemptions;
+        self.cached_tokens += other.cached_tokens;
+        self.siblings += other.siblings;
+        self.stop_strings += other.stop_strings;
+        self.stop_tokens += other.stop_tokens;
+        self.lengths += other.lengths;
+        self.aborts += other.aborts;
+        self.too_small += other.too_small;
+        self.nothing_allowed += other.nothing_allowed;
+        self.prompt_logprobs += other.prompt_logprobs;
+    }
+}
+
+/// One seed's run.
+struct Simulation {
+    workload: Workload,
+    scheduler: Scheduler,
+    executor: SimulatedExecutor,
+    batch: Batch,
+    scratch: SamplerScratch,
+    outputs: Vec<RequestOutput>,
+    /// Steps are begun before the tokens of the one before are taken in, as on a GPU.
+    runs_ahead: bool,
+    /// The step after the last one, with its logits.
+    ahead: Option<(Ahead, Vec<f32>)>,
+    num_steps_ahead: u64,
+    num_rows_in_vain: u64,
+}
+
+impl Simulation {
+    fn new(rng: &mut Rng, tokenizer: &Arc<Tokenizer>) -> Self {
+        let workload = Workload::new(rng);
+        let Workload { scheduler, cache, num_blocks, max_model_len, engine_seed, .. } = &workload;
+        let scheduler = Scheduler::new(
+            scheduler,
+            cache,
+            *num_blocks,
+            *max_model_len,
+            *engine_seed,
+            Some(Arc::clone(tokenizer)),
+        );
+        let executor = SimulatedExecutor::new(*num_blocks, cache.block_size, VOCAB_SIZE);
+        Self {
+            workload,
+            scheduler,
+            executor,
+            batch: Batch::default(),
+            scratch: SamplerScratch::default(),
+            outputs: Vec::new(),
+            runs_ahead: rng.once_in(2),
+            ahead: None,
+            num_steps_ahead: 0,
+            num_rows_in_vain: 0,
+        }
+    }
+
+    /// Adds requests at random times and steps until all are finished.
+    fn run(&mut self, rng: &mut Rng) {
+        let mut num_added = 0;
+        let num_requests = self.workload.requests.len();
+        let patience = 1 + rng.up_to(8);
+        let aborts = rng.once_in(4);
+        for _ in 0..100_000 {
+            while num_added < num_requests && rng.once_in(patience) {
+                self.scheduler.add_request(self.workload.requests[num_added].clone());
+                num_added += 1;
+            }
+            if num_added == num_requests && !self.scheduler.has_unfinished_requests() {
+                return;
+            }
+            self.step();
+            if aborts && rng.once_in(20) {
+                let victim = self.workload.requests[rng.up_to(num_requests - 1)].request_id;
+                self.outputs.extend(self.scheduler.abort(victim));
+            }
+            if aborts && num_added == num_requests && rng.once_in(100) {
+                self.outputs.extend(self.scheduler.abort_all());
+            }
+        }
+        panic!("the scheduler makes no progress");
+    }
+
+    fn step(&mut self) {
+        let (step, mut logits) = match self.ahead.take() {
+            Some((ahead, logits)) => self.adopt(&ahead, &logits),
+            None => self.begin(),
+        };
+        let limits = &self.workload.scheduler;
+        assert!(step.num_tokens <= limits.max_num_batched_tokens);
+        assert!(step.seqs.len() <= limits.max_num_seqs);
+        assert!(self.scheduler.stats().num_running <= limits.max_num_seqs);
+        let num_prompt_logits: usize = step.seqs.iter().map(|s| s.num_prompt_logits).sum();
+        assert!(num_prompt_logits <= limits.max_num_prompt_logits);
+        let tasks: Vec<_> = self.scheduler.row_tasks(&step).collect();
+        assert_eq!(tasks.len(), logits.len() / VOCAB_SIZE);
+        let rows = logits.chunks_exact_mut(VOCAB_SIZE);
+        let results: Vec<_> =
+            rows.zip(&tasks).map(|(row, task)| run_row(row, task, &mut self.scratch)).collect();
+        if self.runs_ahead && !step.is_empty() {
+            self.begin_ahead(&step, &results);
+        }
+        self.outputs.extend(self.scheduler.update(&step, results));
+        self.scheduler.assert_consistent();
+    }
+
+    /// A step from the queues, and its logits.
+    fn begin(&mut self) -> (Scheduled, Vec<f32>) {
+        let step = self.scheduler.schedule();
+        if step.is_empty() {
+            return (step, Vec::new());
+        }
+        self.batch.refill(&step, &self.scheduler);
+        assert_eq!(self.batch.num_tokens(), step.num_tokens);
+        let logits = self.executor.execute(&self.batch).expect("it cannot fail");
+        (step, logits.tensor.values().to_vec())
+    }
+
+    /// Executes the step after `step`, whose tokens the scheduler does not know yet.
+    fn begin_ahead(&mut self, step: &Scheduled, results: &[RowResult]) {
+        let Some(ahead) = self.scheduler.schedule_ahead(step, |place| place) else { return };
+        self.batch.refill_ahead(&ahead, &self.scheduler);
+        // What take_sampled.cu does.
+        let token = |row: u32| match &results[row as usize] {
+            RowResult::Sampled { token_id, .. } => *token_id,
+            _ => 0,
+        };
+        self.batch.input_ids = self.batch.sampled_rows.iter().map(|&row| token(row)).collect();
+        let logits = self.executor.execute(&self.batch).expect("it cannot fail");
+        self.ahead = Some((ahead, logits.tensor.values().to_vec()));
+        self.num_steps_ahead += 1;
+    }
+
+    /// What is left of a step ahead, and its logits.
+    fn adopt(&mut self, ahead: &Ahead, logits: &[f32]) -> (Scheduled, Vec<f32>) {
+        let (step, rows) = self.scheduler.adopt(ahead);
+        self.num_rows_in_vain += (ahead.seqs.len() - rows.len()) as u64;
+        let row = |row: usize| &logits[row * VOCAB_SIZE..(row + 1) * VOCAB_SIZE];
+        (step, rows.into_iter().flat_map(row).copied().collect())
+    }
+
+    /// Every request once, with the oracle's completions; nothing left behind.
+    fn check(&self, pieces: &[String]) -> Coverage {
+        let stats = self.scheduler.stats();
+        assert_eq!((stats.num_running, stats.num_waiting, stats.num_used_blocks), (0, 0, 0));
+        let mut coverage = Coverage {
+            steps: stats.num_steps,
+            steps_ahead: self.num_steps_ahead,
+            rows_in_vain: self.num_rows_in_vain,
+            preemptions: stats.num_preemptions,
+            cached_tokens: stats.num_cached_tokens,
+            ..Coverage::default()
+        };
+        let mut requests: HashMap<u64, &Request> =
+            self.workload.requests.iter().map(|r| (r.request_id, r)).collect();
+        let oracle = Oracle { workload: &self.workload, pieces };
+        for output in &self.outputs {
+            let request = requests.remove(&output.request_id).expect("it was asked for, once");
+            check_request(&oracle, request, output, &mut coverage);
+        }
+        assert!(requests.is_empty(), "{} requests have no output", requests.len());
+        coverage
+    }
+}
+
+fn check_request(
+    oracle: &Oracle,
+    request: &Request,
+    output: &RequestOutput,
+    coverage: &mut Coverage,
+) {
+    assert_eq!(output.prompt_token_ids, request.prompt_token_ids);
+    assert_eq!(output.outputs.len(), request.params.n as usize);
+    assert!(output.num_cached_tokens < request.prompt_token_ids.len());
+    coverage.siblings += output.outputs.len() as u64 - 1;
+    for (index, actual) in (0..).zip(&output.outputs) {
+        let expected = oracle.completion(request, index);
+        if actual.finish_reason == FinishReason::Abort {
+            check_aborted(oracle, request, actual, &expected);
+            coverage.aborts += 1;
+            continue;
+        }
+        assert_eq!(actual.index, index);
+        assert_eq!(actual.token_ids, expected.token_ids);
+        assert_eq!(actual.text, expected.text);
+        assert_eq!(actual.finish_reason, expected.finish_reason);
+        assert_eq!(actual.stop_reason, expected.stop_reason);
+        assert_eq!(actual.logprobs, expected.logprobs);
+        assert_eq!(actual.cumulative_logprob, expected.cumulative_logprob);
+        let error = actual.error.as_ref().map(|e| e.code);
+        assert_eq!(error, expected.error.as_ref().map(|e| e.code));
+        match (actual.finish_reason, &actual.stop_reason) {
+            (FinishReason::Stop, Some(StopReason::Text(_))) => coverage.stop_strings += 1,
+            (FinishReason::Stop, _) => coverage.stop_tokens += 1,
+            (FinishReason::Length, _) => coverage.lengths += 1,
+            _ if error == Some("kv_cache_too_small") => coverage.too_small += 1,
+            _ => coverage.nothing_allowed += 1,
+        }
+    }
+    check_prompt_logprobs(oracle, request, output, coverage);
+}
+
+/// An aborted completion is the beginning of the whole one.
+fn check_aborted(
+    oracle: &Oracle,
+    request: &Request,
+    actual: &CompletionOutput,
+    expected: &CompletionOutput,
+) {
+    // An error is found out in the step after the last token.
+    let fails = expected.finish_reason == FinishReason::Error;
+    assert!(fails || actual.token_ids.len() < expected.token_ids.len());
+    assert!(expected.token_ids.starts_with(&actual.token_ids));
+    assert_eq!(actual.text, oracle.text(request, &actual.token_ids));
+    let num_logprobs = actual.logprobs.as_ref().map(Vec::len);
+    assert_eq!(num_logprobs, request.params.logprobs.map(|_| actual.token_ids.len()));
+}
+
+fn check_prompt_logprobs(
+    oracle: &Oracle,
+    request: &Request,
+    output: &RequestOutput,
+    coverage: &mut Coverage,
+) {
+    let expected = oracle.prompt_logprobs(request);
+    let (Some(actual), Some(expected)) = (&output.prompt_logprobs, &expected) else {
+        assert_eq!(output.prompt_logprobs, expected);
+        return;
+    };
+    let has_a_token = !output.outputs[0].token_ids.is_empty();
+    assert!(actual.len() == expected.len() || !has_a_token);
+    assert!(expected.starts_with(actual));
+    coverage.prompt_logprobs += actual.len() as u64;
+}
+
+fn run_seed(seed: u64, tokenizer: &Arc<Tokenizer>, pieces: &[String]) -> Coverage {
+    let mut rng = Rng(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93));
+    let mut simulation = Simulation::new(&mut rng, tokenizer);
+    simulation.run(&mut rng);
+    simulation.check(pieces)
+}
+
+/// Runs seeds from a shared counter; stops at the first that fails.
+fn run_seeds(next: &AtomicU64, num_seeds: u64, tokenizer: &Arc<Tokenizer>) -> Coverage {
+    let pieces = workload::pieces();
+    let mut coverage = Coverage::default();
+    loop {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        if seed >= num_seeds {
+            return coverage;
+        }
+        match catch_unwind(AssertUnwindSafe(|| run_seed(seed, tokenizer, &pieces))) {
+            Ok(of_seed) => coverage += of_seed,
+            Err(_) => panic!("seed {seed} fails; rerun: VLLM_BATCH_SIMULATION_SEED={seed}"),
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the environment selects seeds of this test only")]
+fn number_from_env(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().expect("a number"))
+}
+
+#[test]
+fn every_request_is_answered_as_the_oracle_says() {
+    let tokenizer = Arc::new(workload::tokenizer());
+    if let Some(seed) = number_from_env("VLLM_BATCH_SIMULATION_SEED") {
+        run_seed(seed, &tokenizer, &workload::pieces());
+        return;
+    }
+    let num_seeds = number_from_env("VLLM_BATCH_SIMULATION_SEEDS").unwrap_or(NUM_SEEDS);
+    let next = AtomicU64::new(0);
+    let mut coverage = Coverage::default();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..NUM_THREADS)
+            .map(|_| scope.spawn(|| run_seeds(&next, num_seeds, &tokenizer)))
+            .collect();
+        threads.into_iter().for_each(|t| coverage += t.join().expect("all seeds pass"));
+    });
+    println!("{num_seeds} seeds: {coverage:?}");
+    if num_seeds >= NUM_SEEDS {
+        coverage.assert_rich();
+    }
+}

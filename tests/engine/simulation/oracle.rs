@@ -1,0 +1,150 @@
+//! What a request must give, from plain token lists: no blocks, no batches, no chunks.
+
+use vllm_batch::engine::request::{
+    CompletionOutput, FinishReason, PositionLogprobs, Request, RequestError, StopReason,
+};
+use vllm_batch::engine::sampler::{RowResult, RowTask, SampleTask, SamplerScratch, run_row};
+use vllm_batch::engine::simulated_executor::simulated_logits;
+
+use crate::simulation::workload::{EOS, VOCAB_SIZE, Workload};
+
+/// The completions of requests of one workload.
+pub struct Oracle<'a> {
+    pub workload: &'a Workload,
+    pub pieces: &'a [String],
+}
+
+impl Oracle<'_> {
+    /// Entry i: the logprobs of prompt token i.
+    pub fn prompt_logprobs(&self, request: &Request) -> Option<Vec<Option<PositionLogprobs>>> {
+        let num_logprobs = request.params.prompt_logprobs?;
+        let prompt = &request.prompt_token_ids;
+        let entry = |i: usize| {
+            let task = RowTask::PromptLogprobs { target: prompt[i], num_logprobs };
+            match run_on(&prompt[..i], &task) {
+                RowResult::PromptLogprobs(entry) => Some(entry),
+                other => panic!("{other:?}"),
+            }
+        };
+        Some((0..prompt.len()).map(|i| if i == 0 { None } else { entry(i) }).collect())
+    }
+
+    /// Completion `index` of a request, run to its end.
+    pub fn completion(&self, request: &Request, index: u32) -> CompletionOutput {
+        let mut output = CompletionOutput {
+            index,
+            text: String::new(),
+            token_ids: Vec::new(),
+            cumulative_logprob: request.params.logprobs.map(|_| 0.0),
+            logprobs: request.params.logprobs.map(|_| Vec::new()),
+            finish_reason: FinishReason::Error,
+            stop_reason: None,
+            error: None,
+        };
+        let capacity = self.workload.num_blocks * self.workload.cache.block_size;
+        let mut token_ids = request.prompt_token_ids.clone();
+        loop {
+            if token_ids.len() > capacity {
+                return failed(output, "kv_cache_too_small");
+            }
+            let Some((token_id, logprobs)) = self.sample(request, index, &token_ids) else {
+                return failed(output, "no_token_allowed");
+            };
+            if let (Some(all), Some(sum), Some(entry)) =
+                (&mut output.logprobs, &mut output.cumulative_logprob, logprobs)
+            {
+                *sum += f64::from(entry.token.logprob);
+                all.push(entry);
+            }
+            token_ids.push(token_id);
+            output.token_ids.push(token_id);
+            if let Some((reason, stop_reason)) = self.finish(request, &mut output, token_ids.len())
+            {
+                output.finish_reason = reason;
+                output.stop_reason = stop_reason;
+                return output;
+            }
+        }
+    }
+
+    /// Text of some tokens of a request.
+    pub fn text(&self, request: &Request, token_ids: &[u32]) -> String {
+        let shown = |&&id: &&u32| !(request.params.skip_special_tokens && id == EOS);
+        token_ids.iter().filter(shown).map(|&id| self.pieces[id as usize].as_str()).collect()
+    }
+
+    /// The token after `token_ids`; None: no token may be sampled.
+    fn sample(
+        &self,
+        request: &Request,
+        index: u32,
+        token_ids: &[u32],
+    ) -> Option<(u32, Option<PositionLogprobs>)> {
+        let (prompt_token_ids, output_token_ids) =
+            token_ids.split_at(request.prompt_token_ids.len());
+        let task = RowTask::Sample(SampleTask {
+            params: &request.params,
+            prompt_token_ids,
+            output_token_ids,
+            stop_ids: &request.stop_ids,
+            bad_words_token_ids: &request.bad_words_token_ids,
+            row_key: request.row_key,
+            engine_seed: self.workload.engine_seed,
+            sample_index: index,
+        });
+        match run_on(token_ids, &task) {
+            RowResult::Sampled { token_id, logprobs } => Some((token_id, logprobs)),
+            RowResult::NoTokenAllowed => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Sets the text as it is after the newest token; says whether, and why, that was the last one.
+    fn finish(
+        &self,
+        request: &Request,
+        output: &mut CompletionOutput,
+        num_tokens: usize,
+    ) -> Option<(FinishReason, Option<StopReason>)> {
+        let params = &request.params;
+        let (&last, before) = output.token_ids.split_last()?;
+        let text_before = self.text(request, before);
+        output.text = self.text(request, &output.token_ids);
+        let is_eos = !params.ignore_eos && last == EOS;
+        let is_stop = is_eos || params.stop_token_ids.contains(&last);
+        if is_stop && !params.include_stop_str_in_output {
+            output.text = text_before.clone();
+        }
+        let past_min_tokens = output.token_ids.len() > params.min_tokens as usize;
+        let stop = first_stop(&output.text, text_before.len(), &params.stop);
+        if let Some((stop, start)) = stop.filter(|_| past_min_tokens) {
+            let kept = if params.include_stop_str_in_output { stop.len() } else { 0 };
+            output.text.truncate(start + kept);
+            return Some((FinishReason::Stop, Some(StopReason::Text(stop.clone()))));
+        }
+        if is_stop {
+            return Some((FinishReason::Stop, (!is_eos).then_some(StopReason::TokenId(last))));
+        }
+        let max_tokens = params.max_tokens.unwrap_or(u32::MAX) as usize;
+        let full = num_tokens >= self.workload.max_model_len;
+        (full || output.token_ids.len() >= max_tokens).then_some((FinishReason::Length, None))
+    }
+}
+
+fn failed(output: CompletionOutput, code: &'static str) -> CompletionOutput {
+    CompletionOutput { error: Some(RequestError::new(code, "")), ..output }
+}
+
+/// The stop string whose end comes first past `old_len` bytes of an ASCII text, and its start.
+fn first_stop<'a>(text: &str, old_len: usize, stop: &'a [String]) -> Option<(&'a String, usize)> {
+    (old_len + 1..=text.len()).find_map(|end| {
+        let found = stop.iter().find(|s| text[..end].ends_with(s.as_str()))?;
+        Some((found, end - found.len()))
+    })
+}
+
+fn run_on(token_ids: &[u32], task: &RowTask) -> RowResult {
+    let mut row = [0.0; VOCAB_SIZE];
+    simulated_logits(token_ids, &mut row);
+    run_row(&mut row, task, &mut SamplerScratch::default())
+}

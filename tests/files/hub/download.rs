@@ -1,0 +1,185 @@
+//! Downloads that go well.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use tempfile::tempdir;
+use vllm_batch::cli::hub::progress::PlainProgress;
+use vllm_batch::cli::hub::{HubEnvironment, ModelRequest, Need, resolve_model};
+
+use crate::hub::server::{DEV, Fault, MAIN, REPO, Request, Server, etag};
+use crate::hub::{SECRET, SHARDS, environment, repository, resolve, shown};
+
+fn online(server: &Server, cache: &Path) -> HubEnvironment {
+    HubEnvironment { endpoint: server.endpoint.clone(), ..environment(cache) }
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+    entries.map(|name| name.into_string().unwrap()).collect()
+}
+
+/// Requests for whole files, without hf-hub's probes of one byte.
+fn bodies(log: &[Request]) -> Vec<&str> {
+    let whole =
+        |request: &&Request| request.range.as_deref().is_some_and(|range| range != "bytes=0-0");
+    log.iter().filter(whole).map(|request| request.path.as_str()).collect()
+}
+
+#[test]
+fn a_download_has_the_standard_layout_and_then_needs_no_network() {
+    let (server, cache) = (Server::start(&repository()), tempdir().unwrap());
+    let mut environment = online(&server, cache.path());
+
+    let folder = resolve(REPO, &environment).unwrap();
+
+    let model = cache.path().join("models--tiny-org--Tiny-Llama_1.5");
+    assert_eq!(folder, model.join("snapshots").join(MAIN));
+    assert_eq!(names(&model.join("refs")), BTreeSet::from(["main".to_string()]));
+    assert_eq!(fs::read_to_string(model.join("refs/main")).unwrap(), MAIN);
+    let unneeded =
+        ["consolidated.safetensors", "pytorch_model.bin", "README.md", "onnx/model.onnx"];
+    let wanted: BTreeSet<String> =
+        repository().into_keys().filter(|name| !unneeded.contains(&name.as_str())).collect();
+    assert_eq!(names(&folder), wanted);
+    for name in &wanted {
+        let blob = format!("../../blobs/{}", etag(&repository()[name]));
+        assert_eq!(fs::read_link(folder.join(name)).unwrap(), Path::new(&blob), "{name}");
+        assert_eq!(fs::read(folder.join(name)).unwrap(), repository()[name], "{name}");
+    }
+
+    let log = server.take_log();
+    let bearer = format!("Bearer {SECRET}");
+    let hub = log.iter().filter(|request| !request.path.starts_with("/cdn/"));
+    assert!(hub.clone().count() > wanted.len());
+    assert!(hub.into_iter().all(|request| request.authorization.as_deref() == Some(&bearer)));
+    assert!(!format!("{environment:?}").contains(SECRET));
+
+    assert_eq!(resolve(REPO, &environment).unwrap(), folder);
+    environment.offline = Some("HF_HUB_OFFLINE".into());
+    assert_eq!(resolve(REPO, &environment).unwrap(), folder);
+    assert!(server.take_log().is_empty(), "a complete snapshot needs no request");
+}
+
+#[test]
+fn revisions_are_branches_and_commits_and_share_their_blobs() {
+    let (server, cache) = (Server::start(&repository()), tempdir().unwrap());
+    let environment = online(&server, cache.path());
+    let at = |revision| resolve_model(REPO, Some(revision), None, &environment, &mut ());
+
+    let main = at("main").unwrap();
+    server.take_log();
+    let dev = at("dev/next").unwrap();
+    assert!(dev.ends_with(DEV));
+    let log = server.take_log();
+    let fetched = bodies(&log);
+    assert!(fetched.iter().all(|path| path.ends_with("tokenizer_config.json")), "{fetched:?}");
+    assert_eq!(fs::read(dev.join(SHARDS[1])).unwrap(), repository()[SHARDS[1]]);
+    assert_eq!(fs::read(dev.join("tokenizer_config.json")).unwrap(), b"{\"dev\": true}");
+    assert_eq!(fs::read(main.join("tokenizer_config.json")).unwrap(), b"{\"dev\": false}");
+
+    let other = tempdir().unwrap();
+    let by_commit =
+        resolve_model(REPO, Some(DEV), Some(other.path()), &environment, &mut ()).unwrap();
+    assert!(by_commit.starts_with(other.path()) && by_commit.ends_with(DEV));
+    server.take_log();
+    assert_eq!(at(DEV).unwrap(), dev);
+    assert!(server.take_log().is_empty());
+
+    let error = at("no-such-branch").unwrap_err();
+    assert_eq!((error.code(), error.exit_code()), ("model_not_found", 2));
+    assert!(shown(&error).contains("has no revision no-such-branch"), "{error}");
+}
+
+#[test]
+fn a_broken_connection_is_continued_within_a_run_and_by_the_next() {
+    let (server, cache) = (Server::start(&repository()), tempdir().unwrap());
+    let mut environment = online(&server, cache.path());
+    environment.limits.attempts = 1;
+    server.set_fault(Fault::Cut(1));
+    let error = resolve(REPO, &environment).unwrap_err();
+    assert_eq!((error.code(), error.exit_code()), ("hub_unreachable", 2));
+    assert!(shown(&error).contains("closed early"), "{error}");
+    assert!(error.help().contains("continues"), "{}", error.help());
+
+    // Every further attempt brings some bytes, so more of them may fail than `attempts` allows.
+    environment.limits.attempts = 2;
+    server.set_fault(Fault::Cut(4));
+    server.take_log();
+    let folder = resolve(REPO, &environment).unwrap();
+    let continued = server.take_log().into_iter().filter_map(|request| request.range);
+    assert!(continued.filter(|range| range.ends_with('-') && range != "bytes=0-").count() >= 5);
+    for shard in SHARDS {
+        assert!(fs::read(folder.join(shard)).unwrap() == repository()[shard], "{shard}");
+    }
+}
+
+#[test]
+fn parts_that_are_complete_or_too_long_do_not_block() {
+    let (server, cache) = (Server::start(&repository()), tempdir().unwrap());
+    let blobs = cache.path().join("models--tiny-org--Tiny-Llama_1.5/blobs");
+    fs::create_dir_all(&blobs).unwrap();
+    let part = |shard: &str| blobs.join(etag(&repository()[shard])).with_extension("part");
+    fs::write(part(SHARDS[0]), &repository()[SHARDS[0]]).unwrap();
+    fs::write(part(SHARDS[1]), vec![0; 200_000]).unwrap();
+    let folder = resolve(REPO, &online(&server, cache.path())).unwrap();
+    for shard in SHARDS {
+        assert!(fs::read(folder.join(shard)).unwrap() == repository()[shard], "{shard}");
+    }
+}
+
+#[test]
+fn a_server_that_ignores_ranges_does_not_damage_a_continued_file() {
+    let (server, cache) = (Server::start(&repository()), tempdir().unwrap());
+    let blobs = cache.path().join("models--tiny-org--Tiny-Llama_1.5/blobs");
+    fs::create_dir_all(&blobs).unwrap();
+    let content = &repository()[SHARDS[0]];
+    let part = blobs.join(etag(content)).with_extension("part");
+    fs::write(part, &content[..70_000]).unwrap();
+    server.set_fault(Fault::IgnoreRange);
+    let folder = resolve(REPO, &online(&server, cache.path())).unwrap();
+    assert!(fs::read(folder.join(SHARDS[0])).unwrap() == *content);
+}
+
+#[test]
+fn processes_that_start_together_fetch_every_file_once() {
+    let (server, cache) = (Server::start(&repository()), tempdir().unwrap());
+    let environment = online(&server, cache.path());
+    std::thread::scope(|scope| {
+        let run = || resolve(REPO, &environment).unwrap();
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(run)).collect();
+        let folders: BTreeSet<_> =
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert_eq!(folders.len(), 1);
+    });
+    let log = server.take_log();
+    let fetched = bodies(&log);
+    let distinct: BTreeSet<_> = fetched.iter().collect();
+    assert_eq!(fetched.len(), distinct.len(), "{fetched:?}");
+}
+
+#[test]
+fn a_tokenizer_is_fetched_without_weights_and_completed_later() {
+    let (server, cache) = (Server::start(&repository()), tempdir().unwrap());
+    let environment = online(&server, cache.path());
+    let need = Need::TOKENIZER;
+    let request = ModelRequest { name: REPO, revision: None, download_dir: None, need };
+    let folder = vllm_batch::cli::hub::resolve(&request, &environment, &mut ()).unwrap();
+    assert!(folder.join("tokenizer.json").exists() && !folder.join(SHARDS[0]).exists());
+    assert_eq!(resolve(REPO, &environment).unwrap(), folder);
+    assert!(folder.join(SHARDS[0]).exists());
+}
+
+#[test]
+fn plain_progress_names_each_file_with_its_size() {
+    let (server, cache) = (Server::start(&repository()), tempdir().unwrap());
+    let mut text = Vec::new();
+    let mut progress = PlainProgress::new(&mut text, Duration::ZERO);
+    resolve_model(REPO, None, None, &online(&server, cache.path()), &mut progress).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains(&format!("downloading {} (195.31 KiB)\n", SHARDS[0])), "{text}");
+    assert!(text.contains(&format!("downloading {}: 100% ", SHARDS[1])), "{text}");
+    assert!(!text.contains("pytorch_model.bin"), "{text}");
+}

@@ -1,0 +1,5 @@
+//! Files that are written, fetched and read, without the program: an output on a disk in memory
+//! that crashes, models from a hub that misbehaves.
+
+mod crash;
+mod hub;

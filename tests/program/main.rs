@@ -1,0 +1,19 @@
+//! The program as users and scripts meet it: every test here starts `vllm-batch`.
+
+mod bench;
+mod check;
+mod cli;
+mod demo;
+mod diff;
+mod hostile_input;
+mod hostile_model;
+mod invariance;
+mod memory;
+mod merge;
+mod openai_batch;
+mod resume;
+mod retry_failed;
+mod shards;
+
+#[path = "../files/crash/random.rs"]
+mod random;
