@@ -23,8 +23,7 @@ use crate::engine::config::{
     CacheConfig, DType, EngineConfig, GenerationConfigSource, KvCacheDType, LoadFormat,
     ModelConfig, Overflow, ParallelConfig, SchedulerConfig,
 };
-use crate::engine::request::{NumLogprobs, SamplingParams};
-use crate::engine::sampling_params::{TruncationSide, UNLIMITED_LOGPROBS};
+use crate::engine::request::{NumLogprobs, SamplingParams, TruncationSide, UNLIMITED_LOGPROBS};
 use crate::engine::text::RunDate;
 
 /// Rows that are computed or wait for it: enough for the scheduler to choose from.

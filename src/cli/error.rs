@@ -197,7 +197,7 @@ pub fn sanitized(text: &str) -> String {
 }
 
 /// The same, line breaks kept: our own messages may have several lines.
-fn sanitized_lines(text: &str) -> String {
+pub fn sanitized_lines(text: &str) -> String {
     text.chars().map(|c| if c == '\n' { c } else { printable(c) }).collect()
 }
 

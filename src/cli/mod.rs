@@ -26,6 +26,7 @@ pub mod model;
 mod odd_inputs;
 pub mod output;
 pub mod overrides;
+pub mod plan;
 pub mod previous;
 pub mod progress;
 pub mod reader;
@@ -76,6 +77,7 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
             shown(&args.display.clone(), |console| run::run(*args, console, load))
         }
         Command::Bench(args) => shown(&args.display.clone(), |console| bench::run(*args, console)),
+        Command::Plan(args) => shown(&args.display.clone(), |console| plan::run(*args, console)),
         Command::Check(args) => shown(&args.display.clone(), |console| check::run(*args, console)),
         Command::Merge(args) => {
             shown(&args.display.resolved(), |console| merge::run(&args, console))

@@ -4,8 +4,7 @@ use serde_json::Value;
 
 use super::fields::{JsonFields, json_string};
 use super::row_error::code;
-use crate::engine::request::{NumLogprobs, RequestError, SamplingParams};
-use crate::engine::sampling_params::TruncationSide;
+use crate::engine::request::{NumLogprobs, RequestError, SamplingParams, TruncationSide};
 
 /// `max_tokens` of a row that is no batch request, where nobody says it.
 pub const DEFAULT_MAX_TOKENS: u32 = 512;

@@ -270,12 +270,13 @@ impl Report {
     }
 }
 
-fn num_rows(number: u64) -> String {
+/// `1 row`, `2 rows`.
+pub fn num_rows(number: u64) -> String {
     format!("{} row{}", grouped(number), if number == 1 { "" } else { "s" })
 }
 
 /// 1234567 as `1,234,567`.
-fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {

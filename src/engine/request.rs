@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-pub use super::sampling_params::{NumLogprobs, SamplingParams};
+pub use super::sampling_params::{NumLogprobs, SamplingParams, TruncationSide, UNLIMITED_LOGPROBS};
 
 /// Key of a row's random numbers: 64 bits of a hash of the row's id, of its index where it has
 /// none, or of its own seed. Never a slot, a time or a thread (docs/ARCHITECTURE.md).

@@ -11,6 +11,7 @@ mod invariance;
 mod memory;
 mod merge;
 mod openai_batch;
+mod plan;
 mod resume;
 mod retry_failed;
 mod shards;

@@ -19,6 +19,8 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "model::decoder_spec",
             "model::hf_config::HfConfig",
             "model::spec::DecoderSpec",
+            // What small files of a model say, before its weights are read.
+            "model_summary",
             "request",
             "stats",
             "text::RunDate",

@@ -10,6 +10,7 @@ mod engine;
 mod input;
 mod merge;
 mod output;
+mod plan;
 mod sampling;
 pub mod values;
 
@@ -23,6 +24,7 @@ pub use engine::{
 pub use input::{BadRowArg, FormatArg, InputArgs, OverflowArg};
 pub use merge::MergeArgs;
 pub use output::{ColorArg, DisplayArgs, MessageArgs, OutputArgs, OutputFormatArg, ProgressArg};
+pub use plan::{PlanArgs, PlanFlags};
 pub use sampling::{SamplingArgs, TruncationSideArg};
 
 use std::ffi::OsString;
@@ -37,6 +39,7 @@ Examples:
   cat prompts.jsonl | vllm-batch run --model ./model | jq -r .response
   vllm-batch run --model ./model -i reviews.csv --template 'Summarise: {{text}}' -o out.csv
   vllm-batch check prompts.jsonl
+  vllm-batch plan --model ./model -i prompts.jsonl
   vllm-batch bench --model ./model --num-prompts 200
   vllm-batch merge --verify s0.jsonl s1.jsonl s2.jsonl -o out.jsonl
   vllm-batch diff before.jsonl after.jsonl
@@ -82,6 +85,8 @@ pub struct Cli {
 pub enum Command {
     /// Complete every row of a dataset, in order
     Run(Box<RunArgs>),
+    /// Say what a run would be: prompt lengths, error rows, memory, minutes. Runs a sample only
+    Plan(Box<PlanArgs>),
     /// Measure how fast a model runs: throughput, prefill or decode
     Bench(Box<BenchArgs>),
     /// Find every bad row of an input, without a model
@@ -147,6 +152,7 @@ pub fn command(long_help: bool) -> clap::Command {
     let help_long = |c: clap::Command| c.mut_arg("help", |arg| arg.action(ArgAction::HelpLong));
     command
         .mut_subcommand("run", help_long)
+        .mut_subcommand("plan", help_long)
         .mut_subcommand("bench", help_long)
         .mut_subcommand("check", help_long)
 }

@@ -88,12 +88,13 @@ impl Feeder<'_> {
         let config = &self.run.input;
         let mut digest = InputDigest::default();
         while config.limit.is_none_or(|limit| digest.num_rows() < limit) {
-            let next =
-                input.next().map_err(|error| match CliError::from_input(error, &config.name) {
+            let next = input.next_row().map_err(|error| {
+                match CliError::from_input(error, &config.name) {
                     // Rows are finished: it is no refusal, and the same command continues.
                     error if digest.num_rows() > 0 => CliError { exit: Exit::Stopped, ..error },
                     error => error,
-                })?;
+                }
+            })?;
             let Some(parsed) = next else { break };
             if input.is_undecided() {
                 input.say_shape(config, console);

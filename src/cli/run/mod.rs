@@ -3,7 +3,7 @@
 
 mod end;
 mod feed;
-mod read;
+pub mod read;
 mod write;
 
 use std::path::Path;

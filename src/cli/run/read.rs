@@ -144,12 +144,15 @@ pub struct Input {
 
 impl Input {
     /// Reads the first row: an input of the wrong shape is refused before the model is loaded.
-    fn open(config: &InputConfig, input: Box<dyn Read + Send>) -> Result<Self, CliError> {
+    ///
+    /// # Errors
+    /// There are no rows, or none of the shape that was asked for.
+    pub fn open(config: &InputConfig, input: Box<dyn Read + Send>) -> Result<Self, CliError> {
         let refused = |error| CliError::from_input(error, &config.name);
         let mut records = Records::open(input, config.format, MAX_LINE).map_err(refused)?;
         let parser = RowParser::new(&mut records, &config.rows).map_err(refused)?;
         let mut input = Self { records, parser, first: None, note: String::new() };
-        input.first = input.next().map_err(refused)?;
+        input.first = input.next_row().map_err(refused)?;
         if input.first.is_none() {
             let message = format!("{} has no rows", config.name);
             return Err(CliError::new(Exit::NoRows, "no_rows", message));
@@ -196,7 +199,7 @@ impl Input {
     ///
     /// # Errors
     /// The input cannot be read, or its first row has no shape that can be run.
-    pub fn next(&mut self) -> Result<Option<Parsed>, InputError> {
+    pub fn next_row(&mut self) -> Result<Option<Parsed>, InputError> {
         if let Some(first) = self.first.take() {
             return Ok(Some(first));
         }
@@ -209,7 +212,8 @@ impl Input {
     fn digest(&mut self, config: &InputConfig) -> Result<InputRead, CliError> {
         let mut digest = InputDigest::default();
         while config.limit.is_none_or(|limit| digest.num_rows() < limit) {
-            let next = self.next().map_err(|error| CliError::from_input(error, &config.name))?;
+            let next =
+                self.next_row().map_err(|error| CliError::from_input(error, &config.name))?;
             let Some(parsed) = next else { break };
             digest.add(parsed.content);
         }

@@ -1,0 +1,86 @@
+//! Flags of `plan`: those of `run`, and what it measures and shows.
+
+use std::path::PathBuf;
+
+use clap::ArgAction;
+
+use super::values::{count, positive};
+use super::{DisplayArgs, EngineArgs, InputArgs, ModelArgs, OutputArgs, RunArgs, SamplingArgs};
+
+/// Seconds of the measured sample.
+const DEFAULT_SAMPLE_SECONDS: usize = 10;
+
+const PLAN_EXAMPLES: &str = "\
+Examples:
+  vllm-batch plan --model ./model -i prompts.jsonl
+  vllm-batch plan --model ./model -i chats.jsonl --explain 7
+  vllm-batch plan --model ./model -i prompts.jsonl --max-num-seqs 64 --output-json plan.json
+
+Flags are those of `run`, so that a command is planned by writing `plan` in place of `run`. Every
+row is read and tokenized. Then the model answers rows from all over the input for a few seconds,
+and the time of the whole run is estimated from its steps. Answers are forgotten; no output, journal
+or statistics file is written or looked at.
+
+The plan goes to standard output, everything else to standard error.
+
+Exit codes: those of `run`; 3 when at least one row would be an error row.";
+
+/// Flags of `plan`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = PLAN_EXAMPLES, disable_help_flag = true, args_override_self = true)]
+pub struct PlanArgs {
+    /// Which model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// What is planned.
+    #[command(flatten)]
+    pub plan: PlanFlags,
+    /// Rows in.
+    #[command(flatten)]
+    pub input: InputArgs,
+    /// Rows out.
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// How tokens are chosen.
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    /// How the engine runs.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// What is shown.
+    #[command(flatten)]
+    pub display: DisplayArgs,
+    /// Show help (with -v: every flag)
+    #[arg(short = 'h', long, action = ArgAction::HelpShort, help_heading = "Display")]
+    pub help: Option<bool>,
+}
+
+/// What `plan` has and `run` has not.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Plan")]
+pub struct PlanFlags {
+    /// Show this row, counted from 1, as the model will see it [default: 1]
+    #[arg(long, value_name = "ROW", value_parser = positive)]
+    pub explain: Option<usize>,
+    /// Run rows for this long to estimate the time; 0 measures nothing [default: 10]
+    #[arg(long, value_name = "SECONDS", value_parser = count)]
+    pub sample_seconds: Option<usize>,
+    /// Write the plan as JSON
+    #[arg(long, value_name = "FILE")]
+    pub output_json: Option<PathBuf>,
+}
+
+impl PlanArgs {
+    /// The run that is planned, and what is `plan`'s alone.
+    pub fn split(self) -> (RunArgs, PlanFlags) {
+        let Self { model, plan, input, output, sampling, engine, display, help } = self;
+        (RunArgs { model, input, output, sampling, engine, display, help }, plan)
+    }
+}
+
+impl PlanFlags {
+    /// Seconds of the measured sample.
+    pub fn sample_seconds(&self) -> f64 {
+        self.sample_seconds.unwrap_or(DEFAULT_SAMPLE_SECONDS) as f64
+    }
+}

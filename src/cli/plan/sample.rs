@@ -1,0 +1,112 @@
+//! Runs some rows for a few seconds, and records what each step was and took.
+
+use std::time::Instant;
+
+use crate::cli::error::CliError;
+use crate::cli::progress::Counters;
+use crate::engine::Engine;
+use crate::engine::request::{FinishReason, Request};
+use crate::engine::stats::EngineStats;
+
+/// The time is not over before so many tokens are out: without any, nothing is known of decoding.
+const MIN_OUTPUT_TOKENS: u64 = 8;
+
+/// A step of the engine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    /// Wall time.
+    pub seconds: f64,
+    /// Tokens computed that gave no output token: nearly all of them of prompts.
+    pub num_prompt_tokens: u64,
+    /// Tokens generated.
+    pub num_output_tokens: u64,
+}
+
+/// What the sample did.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    /// In order.
+    pub steps: Vec<Step>,
+    /// Rows begun.
+    pub num_rows: usize,
+    /// Rows that were answered in the time.
+    pub num_finished: usize,
+    /// Completions that ended by themselves, not by a limit.
+    pub num_stopped: u64,
+    /// Tokens generated.
+    pub num_output_tokens: u64,
+    /// Prompt tokens of the rows begun.
+    pub num_prompt_tokens: u64,
+    /// Prompt tokens found in the prefix cache.
+    pub num_cached_tokens: u64,
+}
+
+impl Sample {
+    /// Wall time of all steps.
+    pub fn seconds(&self) -> f64 {
+        self.steps.iter().map(|step| step.seconds).sum()
+    }
+
+    /// Share of prompt tokens that the prefix cache had.
+    pub fn cached_share(&self) -> f64 {
+        self.num_cached_tokens as f64 / self.num_prompt_tokens.max(1) as f64
+    }
+}
+
+/// Runs rows for `seconds`. A row joins before each step as long as half of that is left for those
+/// that decode: steps of many sizes tell what a step, a prompt token and an output token cost.
+///
+/// # Errors
+/// The device failed.
+pub fn run(
+    engine: &mut Engine,
+    requests: Vec<Request>,
+    seconds: f64,
+    max_num_seqs: usize,
+    counters: &Counters,
+) -> Result<Sample, CliError> {
+    let mut sample = Sample::default();
+    let mut waiting = requests.into_iter().peekable();
+    let started = Instant::now();
+    let mut prompt_seconds = 0.0;
+    let base = engine.stats();
+    let mut before = base;
+    loop {
+        let has_room = before.num_running + before.num_waiting < max_num_seqs;
+        if waiting.peek().is_some()
+            && (!engine.has_unfinished_requests() || has_room && prompt_seconds < seconds / 2.0)
+        {
+            engine.add_request(waiting.next().expect("it was looked at"));
+            sample.num_rows += 1;
+        }
+        let is_over = started.elapsed().as_secs_f64() >= seconds
+            && sample.num_output_tokens >= MIN_OUTPUT_TOKENS;
+        if is_over || !engine.has_unfinished_requests() {
+            break;
+        }
+        let step_started = Instant::now();
+        let outputs = engine.step()?;
+        let after = engine.stats();
+        let step = step(step_started.elapsed().as_secs_f64(), &before, &after);
+        let num_tokens = (step.num_prompt_tokens + step.num_output_tokens).max(1);
+        prompt_seconds += step.seconds * step.num_prompt_tokens as f64 / num_tokens as f64;
+        sample.num_output_tokens += step.num_output_tokens;
+        sample.steps.push(step);
+        sample.num_finished += outputs.len();
+        let completions = outputs.iter().flat_map(|output| &output.outputs);
+        let stopped = completions.filter(|c| c.finish_reason == FinishReason::Stop);
+        sample.num_stopped += stopped.count() as u64;
+        counters.set_engine(&after);
+        before = after;
+    }
+    sample.num_prompt_tokens = before.num_prompt_tokens - base.num_prompt_tokens;
+    sample.num_cached_tokens = before.num_cached_tokens - base.num_cached_tokens;
+    Ok(sample)
+}
+
+fn step(seconds: f64, before: &EngineStats, after: &EngineStats) -> Step {
+    let num_output_tokens = after.num_generation_tokens - before.num_generation_tokens;
+    let num_tokens = after.num_computed_tokens - before.num_computed_tokens;
+    let num_prompt_tokens = num_tokens.saturating_sub(num_output_tokens);
+    Step { seconds, num_prompt_tokens, num_output_tokens }
+}

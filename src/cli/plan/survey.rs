@@ -1,0 +1,217 @@
+//! Reads and tokenizes every row: lengths, error rows, rows to run as a sample, the row to show.
+
+use std::sync::Arc;
+
+use super::lengths::Lengths;
+use crate::cli::config::RunConfig;
+use crate::cli::console::Console;
+use crate::cli::error::{CliError, Location};
+use crate::cli::progress::{Counters, Progress};
+use crate::cli::row::{BadRow, Row};
+use crate::cli::row_error::RowError;
+use crate::cli::run::read::{Input, Parsed};
+use crate::engine::input_processor::InputProcessor;
+use crate::engine::request::{Request, RowKey, SamplingParams};
+
+/// Rows that are looked at, not run.
+pub struct Survey<'a> {
+    config: &'a RunConfig,
+    processor: Arc<InputProcessor>,
+    base: SamplingParams,
+    explain: u64,
+}
+
+/// Error rows of one kind.
+#[derive(Clone, Debug)]
+pub struct Failures {
+    /// Their code.
+    pub code: &'static str,
+    /// How many.
+    pub count: u64,
+    /// The first of them: place and message.
+    pub example: String,
+}
+
+/// A row as the model will see it.
+#[derive(Clone, Debug)]
+pub enum Explained {
+    /// Its text with all special tokens, its ids, and how tokens are chosen.
+    Request {
+        /// Decoded from the ids.
+        text: String,
+        /// What the model gets.
+        request: Box<Request>,
+    },
+    /// It would be an error row.
+    Error(String),
+}
+
+/// What all rows are.
+#[derive(Clone, Debug, Default)]
+pub struct Surveyed {
+    /// Rows read, of this shard.
+    pub num_rows: u64,
+    /// Prompt tokens of the rows that can be run.
+    pub prompt_tokens: Lengths,
+    /// Most output tokens of each completion.
+    pub max_output_tokens: Lengths,
+    /// Most KV-cache tokens of each row: its prompt and its longest output.
+    pub max_cache_tokens: Lengths,
+    /// Error rows by code, in the order of appearance.
+    pub failures: Vec<Failures>,
+    /// Rows from all over the input.
+    pub sample: Vec<Request>,
+    /// The row that was asked for: its number and what it is.
+    pub explained: Option<(u64, Explained)>,
+}
+
+impl Surveyed {
+    /// Rows that would be error rows.
+    pub fn num_failed(&self) -> u64 {
+        self.failures.iter().map(|failures| failures.count).sum()
+    }
+}
+
+/// At most so many rows, evenly over an input whose length nobody knows: every `stride`th row is
+/// kept, and the stride doubles whenever there are too many.
+struct EvenSample {
+    rows: Vec<Request>,
+    stride: u64,
+    max_rows: usize,
+}
+
+impl EvenSample {
+    fn offer(&mut self, number: u64, request: Request) {
+        if !number.is_multiple_of(self.stride) {
+            return;
+        }
+        if self.rows.len() == self.max_rows {
+            self.stride *= 2;
+            let mut index = 0;
+            self.rows.retain(|_| {
+                index += 1;
+                index % 2 == 1
+            });
+            if !number.is_multiple_of(self.stride) {
+                return;
+            }
+        }
+        self.rows.push(request);
+    }
+}
+
+impl<'a> Survey<'a> {
+    /// A survey that shows row `explain`, counted from 1.
+    pub fn new(config: &'a RunConfig, processor: Arc<InputProcessor>, explain: u64) -> Self {
+        let base = config.row_params(processor.default_sampling_params());
+        Self { config, processor, base, explain }
+    }
+
+    /// Reads all rows, and keeps at most `max_sample_rows` to run.
+    ///
+    /// # Errors
+    /// The input cannot be read to its end, or a bad row ends the run.
+    pub fn read(
+        &self,
+        rows: &mut Input,
+        max_sample_rows: usize,
+        console: &Console,
+    ) -> Result<Surveyed, CliError> {
+        rows.say_shape(&self.config.input, console);
+        let counters = Arc::new(Counters::default());
+        let progress = Progress::start(console.clone(), counters.clone());
+        let surveyed = self.read_all(rows, max_sample_rows, &counters);
+        progress.stop();
+        surveyed
+    }
+
+    fn read_all(
+        &self,
+        rows: &mut Input,
+        max_sample_rows: usize,
+        counters: &Counters,
+    ) -> Result<Surveyed, CliError> {
+        let input = &self.config.input;
+        let mut surveyed = Surveyed::default();
+        let mut sample =
+            EvenSample { rows: Vec::new(), stride: 1, max_rows: max_sample_rows.max(2) };
+        let (mut num_read, mut num_good) = (0, 0);
+        while input.limit.is_none_or(|limit| num_read < limit) {
+            let next = rows.next_row().map_err(|error| CliError::from_input(error, &input.name))?;
+            let Some(Parsed { row, .. }) = next else { break };
+            num_read += 1;
+            let index = row.as_ref().map_or_else(|bad| bad.index, |row| row.index);
+            if !input.shard.owns(index) {
+                continue;
+            }
+            surveyed.num_rows += 1;
+            counters.row_done();
+            let request = self.request(surveyed.num_rows, row);
+            if surveyed.num_rows == self.explain {
+                surveyed.explained = Some((self.explain, self.explained(&request)));
+            }
+            match request {
+                Ok(request) => {
+                    surveyed.add(&request, self.processor.max_model_len());
+                    sample.offer(num_good, request);
+                    num_good += 1;
+                }
+                Err(error) if input.fail_on_bad_row => {
+                    return Err(CliError::from_row(&error, &input.name));
+                }
+                Err(error) => surveyed.fail(&error, &input.name),
+            }
+        }
+        surveyed.sample = sample.rows;
+        Ok(surveyed)
+    }
+
+    /// What `run` would ask of the engine.
+    fn request(&self, number: u64, row: Result<Row, BadRow>) -> Result<Request, RowError> {
+        let row = row.map_err(|bad| bad.error)?;
+        let params = row.overrides.apply(&self.base);
+        let request = params
+            .and_then(|params| self.processor.process(number, row.prompt, params, RowKey(number)));
+        request.map_err(|error| RowError::from_request(&error, row.line))
+    }
+
+    fn explained(&self, request: &Result<Request, RowError>) -> Explained {
+        match request {
+            Err(error) => Explained::Error(said(error, &self.config.input.name)),
+            Ok(request) => {
+                let ids = &request.prompt_token_ids;
+                let text = self.processor.tokenizer().decode(ids, false);
+                let text = text.unwrap_or_else(|error| format!("<{error}>"));
+                Explained::Request { text, request: Box::new(request.clone()) }
+            }
+        }
+    }
+}
+
+impl Surveyed {
+    fn add(&mut self, request: &Request, max_model_len: usize) {
+        let num_prompt = request.prompt_token_ids.len();
+        let room = max_model_len - num_prompt;
+        let limit = request.params.max_tokens.map_or(room, |limit| room.min(limit as usize));
+        let n = request.params.n as usize;
+        self.prompt_tokens.add(num_prompt, 1);
+        self.max_output_tokens.add(limit, n as u64);
+        self.max_cache_tokens.add(num_prompt + n * limit, 1);
+    }
+
+    fn fail(&mut self, error: &RowError, file: &str) {
+        match self.failures.iter_mut().find(|failures| failures.code == error.code) {
+            Some(failures) => failures.count += 1,
+            None => self.failures.push(Failures {
+                code: error.code,
+                count: 1,
+                example: said(error, file),
+            }),
+        }
+    }
+}
+
+/// Where a bad row is, and what is wrong with it.
+fn said(error: &RowError, file: &str) -> String {
+    format!("{}: {}", Location::of(error, file), error.message)
+}
