@@ -18,6 +18,7 @@ pub mod fingerprint;
 pub mod hub;
 pub mod ledger;
 pub mod lost_file;
+pub mod man;
 pub mod merge;
 pub mod meta;
 pub mod meter;
@@ -84,7 +85,7 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
         }
         Command::Diff(args) => shown(&args.display.resolved(), |console| diff::run(&args, console)),
         Command::Completions { shell } => printed(completions::completions(shell)),
-        Command::Man => printed(completions::man()),
+        Command::Man => printed(man::man()),
     }
 }
 
