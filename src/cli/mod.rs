@@ -49,7 +49,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::panic::PanicHookInfo;
 
-use args::{Command, DisplayArgs};
+use args::{Command, DisplayArgs, ParseError, Parsed, Settings};
 use console::Console;
 use error::{CliError, sanitized};
 use exit::Exit;
@@ -65,34 +65,52 @@ pub fn main() -> Exit {
 /// The same with another engine for `run`.
 pub fn main_with(load: run::Load<'_>) -> Exit {
     let argv: Vec<OsString> = std::env::args_os().collect();
-    let command = match args::parse(&argv) {
-        Ok(cli) => cli.command,
-        Err(error) => {
+    let variables: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    let Parsed { command, settings } = match args::parse(&argv, &variables) {
+        Ok(parsed) => parsed,
+        Err(ParseError::Usage(error)) => {
             // Nobody listening is no reason to fail: `--help | head`.
             let _ = error.print();
             return if error.exit_code() == 0 { Exit::Success } else { Exit::Refused };
         }
+        Err(ParseError::Setting(error)) => {
+            let console = Console::new(&DisplayArgs::default(), &Environment::read());
+            return shown_end(&console, Err(error));
+        }
     };
     match command {
         Command::Run(args) => {
-            shown(&args.display.clone(), |console| run::run(*args, console, load))
+            shown(&args.display.clone(), &settings, |console| run::run(*args, console, load))
         }
-        Command::Bench(args) => shown(&args.display.clone(), |console| bench::run(*args, console)),
-        Command::Plan(args) => shown(&args.display.clone(), |console| plan::run(*args, console)),
-        Command::Check(args) => shown(&args.display.clone(), |console| check::run(*args, console)),
+        Command::Bench(args) => {
+            shown(&args.display.clone(), &settings, |console| bench::run(*args, console))
+        }
+        Command::Plan(args) => {
+            shown(&args.display.clone(), &settings, |console| plan::run(*args, console))
+        }
+        Command::Check(args) => {
+            shown(&args.display.clone(), &settings, |console| check::run(*args, console))
+        }
         Command::Merge(args) => {
-            shown(&args.display.resolved(), |console| merge::run(&args, console))
+            shown(&args.display.resolved(), &settings, |console| merge::run(&args, console))
         }
-        Command::Diff(args) => shown(&args.display.resolved(), |console| diff::run(&args, console)),
+        Command::Diff(args) => {
+            shown(&args.display.resolved(), &settings, |console| diff::run(&args, console))
+        }
         Command::Completions { shell } => printed(completions::completions(shell)),
         Command::Man => printed(man::man()),
     }
 }
 
 /// A command with a console: what ends it is shown there.
-fn shown(display: &DisplayArgs, command: impl FnOnce(&Console) -> Result<Exit, CliError>) -> Exit {
+fn shown(
+    display: &DisplayArgs,
+    settings: &Settings,
+    command: impl FnOnce(&Console) -> Result<Exit, CliError>,
+) -> Exit {
     let console = Console::new(display, &Environment::read());
     install_panic_hook(console.verbose());
+    settings.tell(&console);
     shown_end(&console, command(&console))
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ArgAction;
 
-use super::values::{count, positive, positive_number, positive_u32, ratio};
+use super::values::{count, positive, positive_number, positive_u32, ratio, seed};
 use super::{DisplayArgs, EngineArgs, ModelArgs};
 
 const BENCH_EXAMPLES: &str = "\
@@ -86,7 +86,7 @@ pub struct WorkloadArgs {
     #[arg(long, value_name = "N", value_parser = count)]
     pub num_warmups: Option<usize>,
     /// Seed of random prompts and dummy weights [default: 0]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
     pub seed: Option<u64>,
 }
 

@@ -41,10 +41,10 @@ pub struct CheckArgs {
     #[arg(long, value_name = "TEXT", conflicts_with = "prompt_column", help_heading = "Input")]
     pub template: Option<String>,
     /// Rows as `run --chat` takes them
-    #[arg(long, overrides_with = "no_chat", help_heading = "Input")]
+    #[arg(long, conflicts_with = "no_chat", help_heading = "Input")]
     pub chat: bool,
     /// Rows as `run --no-chat` takes them: messages are refused
-    #[arg(long, overrides_with = "chat", help_heading = "Input")]
+    #[arg(long, help_heading = "Input")]
     pub no_chat: bool,
     /// Check only the first N rows of each input
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Input")]

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use clap::ArgAction;
+
 use super::MessageArgs;
 use super::values::count;
 
@@ -21,7 +23,7 @@ Exit codes:
 
 /// Flags of `diff`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = DIFF_EXAMPLES, args_override_self = true)]
+#[command(after_help = DIFF_EXAMPLES, disable_help_flag = true, args_override_self = true)]
 pub struct DiffArgs {
     /// One output
     #[arg(value_name = "A")]
@@ -44,4 +46,7 @@ pub struct DiffArgs {
     /// What is shown.
     #[command(flatten)]
     pub display: MessageArgs,
+    /// Show help
+    #[arg(short = 'h', long, action = ArgAction::HelpShort, help_heading = "Display")]
+    pub help: Option<bool>,
 }

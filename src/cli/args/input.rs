@@ -24,13 +24,13 @@ pub struct InputArgs {
     #[arg(long, value_name = "TEXT", conflicts_with = "prompt_column")]
     pub template: Option<String>,
     /// Send prompts as a user message through the chat template
-    #[arg(long, overrides_with = "no_chat")]
+    #[arg(long, conflicts_with = "no_chat")]
     pub chat: bool,
     /// Send prompts as plain text (the default for rows without messages)
-    #[arg(long, overrides_with = "chat", hide_short_help = true)]
+    #[arg(long, hide_short_help = true)]
     pub no_chat: bool,
-    /// Jinja file that replaces the model's chat template
-    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    /// Jinja file, or the template itself, that replaces the model's chat template
+    #[arg(long, value_name = "FILE|TEXT", hide_short_help = true)]
     pub chat_template: Option<PathBuf>,
     /// Let text of chat messages produce control tokens (unsafe with text you do not trust)
     #[arg(long, hide_short_help = true)]

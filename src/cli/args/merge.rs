@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use clap::ArgAction;
+
 use super::MessageArgs;
 
 const MERGE_EXAMPLES: &str = "\
@@ -20,7 +22,7 @@ Exit codes:
 
 /// Flags of `merge`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = MERGE_EXAMPLES, args_override_self = true)]
+#[command(after_help = MERGE_EXAMPLES, disable_help_flag = true, args_override_self = true)]
 pub struct MergeArgs {
     /// The outputs of all shards of one run, in any order
     #[arg(value_name = "SHARD", required = true)]
@@ -37,4 +39,7 @@ pub struct MergeArgs {
     /// What is shown.
     #[command(flatten)]
     pub display: MessageArgs,
+    /// Show help
+    #[arg(short = 'h', long, action = ArgAction::HelpShort, help_heading = "Display")]
+    pub help: Option<bool>,
 }

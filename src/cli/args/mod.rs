@@ -5,6 +5,7 @@
 
 mod bench;
 mod check;
+mod config_file;
 mod diff;
 mod engine;
 mod input;
@@ -12,6 +13,8 @@ mod merge;
 mod output;
 mod plan;
 mod sampling;
+mod settings;
+mod tips;
 pub mod values;
 
 pub use bench::{BenchArgs, ModeArg, ResultArgs, WorkloadArgs};
@@ -26,10 +29,15 @@ pub use merge::MergeArgs;
 pub use output::{ColorArg, DisplayArgs, MessageArgs, OutputArgs, OutputFormatArg, ProgressArg};
 pub use plan::{PlanArgs, PlanFlags};
 pub use sampling::{SamplingArgs, TruncationSideArg};
+pub use settings::{Settings, Variables};
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
-use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue};
+use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use super::error::CliError;
 
 const ABOUT: &str = "Run a language model over a dataset: prompts in, ordered completions out";
 
@@ -131,14 +139,87 @@ pub struct RunArgs {
     pub help: Option<bool>,
 }
 
+/// A command line, with what is set elsewhere.
+#[derive(Debug)]
+pub struct Parsed {
+    /// What is to be done.
+    pub command: Command,
+    /// The flags that were not typed.
+    pub settings: Settings,
+}
+
+/// Why there is nothing to be done.
+#[derive(Debug)]
+pub enum ParseError {
+    /// Help, version or a usage error, to be printed by `clap::Error::print`.
+    Usage(clap::Error),
+    /// A flag that is set elsewhere is wrong.
+    Setting(CliError),
+}
+
+impl std::fmt::Display for ParseError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ParseError::Usage(error) => error.fmt(f),
+            ParseError::Setting(error) => f.write_str(&error.message),
+        }
+    }
+}
+
 /// Parses a command line. `--help -v` is the long help, so it is looked for first: clap stops at
 /// `--help`.
 ///
 /// # Errors
-/// Help, version or a usage error, to be printed by `clap::Error::print`.
-pub fn parse(argv: &[OsString]) -> Result<Cli, clap::Error> {
-    let matches = command(wants_long_help(argv)).try_get_matches_from(argv)?;
-    Cli::from_arg_matches(&matches)
+/// Help, version, a usage error, or a wrong flag in a variable or in `--config`.
+pub fn parse(argv: &[OsString], variables: &Variables) -> Result<Parsed, ParseError> {
+    let program = command(wants_long_help(argv));
+    let explained = |error| ParseError::Usage(tips::explain(error, &program, command_of(argv)));
+    // What was typed is looked at alone first: it may name the file, and lack what the file has.
+    let typed = program.clone().mut_subcommands(settings::without_required);
+    let typed = typed.try_get_matches_from(argv).map_err(explained)?;
+    let settings = find_settings(&program, &typed, variables).map_err(ParseError::Setting)?;
+    let (before, after) = argv.split_at(argv.len().min(2));
+    let words = before.iter().chain(settings.words()).chain(after);
+    let matches = program.clone().try_get_matches_from(words);
+    let matches = matches.map_err(|error| ParseError::Usage(placed(error, &settings)))?;
+    let cli = Cli::from_arg_matches(&matches).map_err(ParseError::Usage)?;
+    Ok(Parsed { command: cli.command, settings })
+}
+
+/// The command's name: the first word, since no flag can come before it.
+fn command_of(argv: &[OsString]) -> Option<&str> {
+    argv.get(1)?.to_str()
+}
+
+fn find_settings(
+    program: &clap::Command,
+    typed: &ArgMatches,
+    variables: &Variables,
+) -> Result<Settings, CliError> {
+    let Some((name, typed)) = typed.subcommand() else { return Ok(Settings::default()) };
+    let command = program.find_subcommand(name).expect("it was parsed");
+    match command.get_arguments().any(|arg| arg.get_id() == settings::CONFIG) {
+        true => Settings::find(program, command, typed, variables),
+        false => Ok(Settings::default()),
+    }
+}
+
+/// The same error with the places of flags that nobody typed.
+fn placed(mut error: clap::Error, settings: &Settings) -> clap::Error {
+    let mut flags = Vec::new();
+    for kind in [ContextKind::InvalidArg, ContextKind::PriorArg] {
+        match error.get(kind) {
+            Some(ContextValue::String(flag)) => flags.push(flag.clone()),
+            Some(ContextValue::Strings(several)) => flags.extend(several.iter().cloned()),
+            _ => {}
+        }
+    }
+    let places = settings.places(&flags);
+    if !places.is_empty() {
+        let places = places.into_iter().map(Into::into).collect();
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(places));
+    }
+    error
 }
 
 /// The flag table: what parsing, help, completions and the manual page are made from.
@@ -146,15 +227,31 @@ pub fn command(long_help: bool) -> clap::Command {
     // `check` is too short for progress; the flag is accepted as by the other commands.
     let hidden = |c: clap::Command| c.mut_arg("progress", |arg| arg.hide(true));
     let command = Cli::command().mut_subcommand("check", hidden);
-    if !long_help {
-        return command;
-    }
-    let help_long = |c: clap::Command| c.mut_arg("help", |arg| arg.action(ArgAction::HelpLong));
-    command
-        .mut_subcommand("run", help_long)
-        .mut_subcommand("plan", help_long)
-        .mut_subcommand("bench", help_long)
-        .mut_subcommand("check", help_long)
+    command.mut_subcommands(|command| {
+        if !command.get_arguments().any(|arg| arg.get_id() == "verbose") {
+            return command;
+        }
+        let command = command.arg(config_flag());
+        match long_help {
+            true => command.mut_arg("help", |arg| arg.action(ArgAction::HelpLong)),
+            false => command,
+        }
+    })
+}
+
+fn config_flag() -> Arg {
+    Arg::new(settings::CONFIG)
+        .long(settings::CONFIG)
+        .value_name("FILE")
+        .value_parser(clap::value_parser!(PathBuf))
+        .help_heading("Settings")
+        .help("Flags from a TOML file, under the name of the command: [run]")
+        .long_help(
+            "Flags from a TOML file, under the name of the command: [run]\n\nKeys are the long names \
+             of flags: max-tokens = 256. Every flag has a variable too: VLLM_BATCH_MAX_TOKENS is \
+             --max-tokens, VLLM_BATCH_CONFIG is --config. What is typed wins over variables, and \
+             they over the file; -v says which count",
+        )
 }
 
 fn wants_long_help(argv: &[OsString]) -> bool {
@@ -168,8 +265,9 @@ mod tests {
 
     fn parse_run(line: &str) -> Result<Box<RunArgs>, clap::Error> {
         let argv: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-        match parse(&argv)?.command {
-            Command::Run(args) => Ok(args),
+        match parse(&argv, &[]) {
+            Ok(Parsed { command: Command::Run(args), .. }) => Ok(args),
+            Err(ParseError::Usage(error)) => Err(error),
             other => panic!("{other:?}"),
         }
     }
@@ -235,7 +333,7 @@ mod tests {
             assert!(short.contains(wanted), "{wanted}");
         }
         assert!(!short.contains("--logit-bias") && long.contains("--logit-bias"));
-        assert!(short.lines().count() < 90, "{} lines", short.lines().count());
+        assert!(short.lines().count() < 100, "{} lines", short.lines().count());
         for arg in command(true).find_subcommand("run").unwrap().get_arguments() {
             let flag = format!("--{}", arg.get_long().unwrap());
             assert!(long.contains(&flag), "{flag} is not in the long help");

@@ -3,8 +3,8 @@
 use clap::builder::NonEmptyStringValueParser as NonEmpty;
 
 use super::values::{
-    count, logit_bias, min_p, or_minus_one, penalty, positive_u32, repetition_penalty, temperature,
-    top_p,
+    count, logit_bias, min_p, or_minus_one, penalty, positive_u32, repetition_penalty, seed,
+    temperature, top_p,
 };
 
 /// How tokens are chosen.
@@ -38,7 +38,7 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "IDS", value_delimiter = ',', hide_short_help = true)]
     pub stop_token_ids: Option<Vec<u32>>,
     /// Seed of all sampling and of dummy weights; equal seeds give equal bytes [default: 0]
-    #[arg(long, value_name = "SEED")]
+    #[arg(long, value_name = "SEED", value_parser = seed, allow_negative_numbers = true)]
     pub seed: Option<u64>,
     /// Completions per row [default: 1]
     #[arg(short = 'n', long, value_name = "N", value_parser = positive_u32)]

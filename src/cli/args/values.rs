@@ -29,6 +29,17 @@ pub fn positive_u32(text: &str) -> Result<u32, String> {
     u32::try_from(positive(text)?).map_err(|_| "too large".to_owned())
 }
 
+/// Parses a seed. vLLM's -1 stands for none; here equal commands give equal bytes.
+///
+/// # Errors
+/// Not a whole number, or a negative one.
+pub fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| match text.parse::<i64>() {
+        Ok(negative) => format!("must be at least 0, got {negative}. A run always has a seed"),
+        Err(_) => format!("expected a whole number from 0 to {}", u64::MAX),
+    })
+}
+
 /// Parses a count, or vLLM's -1 for "all".
 ///
 /// # Errors
