@@ -9,7 +9,6 @@ use std::time::Instant;
 
 use vllm_batch::cli;
 use vllm_batch::cli::config::RunConfig;
-use vllm_batch::cli::console::Console;
 use vllm_batch::cli::error::CliError;
 use vllm_batch::cli::model::{Folders, Loaded};
 use vllm_batch::engine::Engine;
@@ -18,7 +17,7 @@ fn main() -> ExitCode {
     cli::main_with(&load).into()
 }
 
-fn load(config: &RunConfig, folders: &Folders, _console: &Console) -> Result<Loaded, CliError> {
+fn load(config: &RunConfig, folders: &Folders) -> Result<Loaded, CliError> {
     let mut engine_config = config.engine.clone();
     engine_config.model.model_dir = folders.model.clone();
     let loading = Instant::now();

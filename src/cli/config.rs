@@ -171,17 +171,23 @@ impl RunConfig {
         })
     }
 
-    /// Refuses `--chat` with a model that would make an error row of every row.
+    /// Refuses chat with a model that would make an error row of every row.
+    ///
+    /// `all_chat`: every row that can be sent is chat, by its shape.
     ///
     /// # Errors
     /// There is no chat template.
-    pub fn check_chat(&self, has_chat_template: bool) -> Result<(), CliError> {
-        if has_chat_template || self.input.rows.chat != ChatMode::Always {
-            return Ok(());
-        }
-        let help = "give one with --chat-template FILE, or leave out --chat";
-        Err(CliError::refused("no_chat_template", "--chat: the model has no chat template")
-            .help(help))
+    pub fn check_chat(&self, has_chat_template: bool, all_chat: bool) -> Result<(), CliError> {
+        let (what, help) = match self.input.rows.chat {
+            _ if has_chat_template => return Ok(()),
+            ChatMode::Always => {
+                ("--chat", "give one with --chat-template FILE, or leave out --chat")
+            }
+            _ if all_chat => ("the rows are chat", "give one with --chat-template FILE"),
+            _ => return Ok(()),
+        };
+        let message = format!("{what}: the model has no chat template");
+        Err(CliError::refused("no_chat_template", message).help(help))
     }
 
     /// The model's defaults with the flags over them, and the default length of rows.
@@ -250,15 +256,7 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
         Some(path) if path == Path::new("vllm") => GenerationConfigSource::Vllm,
         Some(path) => GenerationConfigSource::Dir(path.to_owned()),
     };
-    let chat_template = match &args.input.chat_template {
-        None => None,
-        Some(path) => Some(std::fs::read_to_string(path).map_err(|error| {
-            CliError::refused(
-                "chat_template",
-                format!("--chat-template {}: {error}", path.display()),
-            )
-        })?),
-    };
+    let chat_template = args.input.chat_template.as_deref().map(chat_template).transpose()?;
     Ok(ModelConfig {
         model_dir: PathBuf::new(),
         tokenizer_dir: None,
@@ -287,6 +285,19 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
     })
 }
 
+/// The text of `--chat-template`: a file's, or as in vLLM the template itself.
+fn chat_template(value: &Path) -> Result<String, CliError> {
+    let text = value.to_str().filter(|text| text.contains("{{") || text.contains("{%"));
+    match text {
+        Some(text) if !value.is_file() => Ok(text.to_owned()),
+        _ => std::fs::read_to_string(value).map_err(|error| {
+            let message = format!("--chat-template {}: {error}", value.display());
+            CliError::refused("chat_template", message)
+                .help("give a file, or a template that has {{ or {%")
+        }),
+    }
+}
+
 /// The time that reproducible builds set: it makes runs of different days equal.
 #[expect(
     clippy::disallowed_methods,
@@ -295,7 +306,7 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
 fn source_date_epoch() -> Result<Option<i64>, CliError> {
     let Ok(text) = std::env::var("SOURCE_DATE_EPOCH") else { return Ok(None) };
     text.parse().map(Some).map_err(|_| {
-        let message = format!("SOURCE_DATE_EPOCH={text} is no number of seconds");
+        let message = format!("SOURCE_DATE_EPOCH={text} is not a number of seconds");
         CliError::refused("environment", message)
     })
 }
@@ -428,7 +439,7 @@ mod tests {
     fn config(flags: &str) -> Result<RunConfig, CliError> {
         let line = format!("vllm-batch run --model m --input rows.csv {flags}");
         let argv: Vec<_> = line.split_whitespace().map(Into::into).collect();
-        match parse(&argv).unwrap().command {
+        match parse(&argv, &[]).unwrap().command {
             Command::Run(args) => RunConfig::new(*args),
             other => panic!("{other:?}"),
         }
@@ -521,10 +532,12 @@ mod tests {
 
     #[test]
     fn chat_needs_a_template() {
-        let error = config("--chat").unwrap().check_chat(false).unwrap_err();
-        assert_eq!((error.code, error.exit), ("no_chat_template", Exit::Refused));
-        assert!(config("--chat").unwrap().check_chat(true).is_ok());
-        assert!(config("").unwrap().check_chat(false).is_ok(), "messages become error rows");
+        for (flags, all_chat) in [("--chat", false), ("", true)] {
+            let error = config(flags).unwrap().check_chat(false, all_chat).unwrap_err();
+            assert_eq!((error.code, error.exit), ("no_chat_template", Exit::Refused));
+            assert!(config(flags).unwrap().check_chat(true, all_chat).is_ok());
+        }
+        assert!(config("").unwrap().check_chat(false, false).is_ok(), "messages are error rows");
     }
 
     #[test]

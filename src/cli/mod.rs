@@ -32,6 +32,7 @@ pub mod previous;
 pub mod progress;
 pub mod reader;
 pub mod report;
+pub mod resolved;
 pub mod result_file;
 pub mod row;
 pub mod row_error;

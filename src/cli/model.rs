@@ -9,6 +9,7 @@ use super::error::{CliError, sanitized};
 use super::exit::Exit;
 use super::hub::{self, HubEnvironment, HubError, ModelRequest, Need, progress};
 use super::lost_file::ON_LOST_FILE;
+use super::resolved::Resolved;
 use crate::engine::Engine;
 use crate::engine::config::{EngineConfig, LoadFormat};
 use crate::engine::model_summary::ModelSummary;
@@ -37,7 +38,7 @@ pub struct Loaded {
 /// # Errors
 /// There is no such model, or it cannot be fetched or loaded.
 pub fn load(config: &RunConfig, console: &Console) -> Result<Loaded, CliError> {
-    load_from(config, &find(config, console)?, console)
+    load_from(config, &find(config, console)?)
 }
 
 /// Finds the model, and downloads what is not there.
@@ -53,13 +54,8 @@ pub fn find(config: &RunConfig, console: &Console) -> Result<Folders, CliError> 
 ///
 /// # Errors
 /// It cannot be loaded.
-pub fn load_from(
-    config: &RunConfig,
-    folders: &Folders,
-    console: &Console,
-) -> Result<Loaded, CliError> {
+pub fn load_from(config: &RunConfig, folders: &Folders) -> Result<Loaded, CliError> {
     let engine_config = engine_config(config, folders);
-    console.detail(&format!("{engine_config:#?}"));
     let loading = Instant::now();
     let engine = Engine::load(&engine_config)?;
     Ok(Loaded { engine, model_dir: folders.model.clone(), load_time: loading.elapsed() })
@@ -85,13 +81,15 @@ pub fn summary(config: &RunConfig, folders: &Folders) -> Result<ModelSummary, Cl
 
 impl Loaded {
     /// Says what was loaded, and what was done otherwise than asked.
-    pub fn announce(&self, source: &ModelSource, console: &Console) {
+    pub fn announce(&self, config: &RunConfig, console: &Console) {
         let info = self.engine.info();
         for note in &info.notes {
             console.note(note);
         }
-        let (name, on) = (sanitized(&source.name), &info.device_name);
+        let (name, on) = (sanitized(&config.model.name), &info.device_name);
         console.note(&format!("Loaded {name} on {on} in {:.1} s", self.load_time.as_secs_f64()));
+        console.detail(&sanitized(&format!("Model files: {}", self.model_dir.display())));
+        console.detail(&Resolved::new(config, info).lines());
     }
 }
 

@@ -123,6 +123,12 @@ impl Overrides {
         seed(&serde_json::from_str(text).ok()?).ok()?
     }
 
+    /// Whether the row says itself how long its answer may be.
+    pub fn has_own_length(&self) -> bool {
+        let is_length = |name: &str| matches!(name, "max_tokens" | "max_completion_tokens");
+        self.entries.iter().any(|(name, _)| is_length(name))
+    }
+
     /// Whether the row overrides nothing.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

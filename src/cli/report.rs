@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::error::{Location, sanitized};
 use super::ledger::Reused;
 use super::meta::{RowCounts, TokenCounts};
+use super::resolved::Resolved;
 use super::row_error::RowError;
 use super::style::Style;
 use crate::engine::request::{FinishReason, RequestOutput};
@@ -30,6 +31,8 @@ pub struct Tally {
     length_limited: u64,
     /// Those cut by the context.
     context_limited: u64,
+    /// Those cut by their own `max_tokens`, where the context had room.
+    row_limited: u64,
     input_tokens: u64,
     output_tokens: u64,
     reused_tokens: TokenCounts,
@@ -45,7 +48,9 @@ struct Failures {
 
 impl Tally {
     /// A row was answered by a model with a context of `max_model_len` tokens.
-    pub fn answered(&mut self, output: &RequestOutput, max_model_len: usize) {
+    ///
+    /// `has_own_length`: it says itself how long its answer may be.
+    pub fn answered(&mut self, output: &RequestOutput, max_model_len: usize, has_own_length: bool) {
         let num_prompt_tokens = output.prompt_token_ids.len();
         self.ok += 1;
         self.input_tokens += num_prompt_tokens as u64;
@@ -55,10 +60,12 @@ impl Tally {
             .iter()
             .filter(|completion| completion.finish_reason == FinishReason::Length)
             .peekable();
-        self.length_limited += u64::from(limited.peek().is_some());
+        let is_limited = limited.peek().is_some();
+        self.length_limited += u64::from(is_limited);
         let fills_context = limited
             .any(|completion| num_prompt_tokens + completion.token_ids.len() >= max_model_len);
         self.context_limited += u64::from(fills_context);
+        self.row_limited += u64::from(is_limited && !fills_context && has_own_length);
     }
 
     /// A row became an error row.
@@ -154,6 +161,8 @@ pub struct Report {
     pub tally: Tally,
     /// The engine at the end.
     pub engine: EngineStats,
+    /// What it is.
+    pub resolved: Resolved,
     /// From the first row to the last; without loading.
     pub elapsed: Duration,
     /// To load the model.
@@ -164,7 +173,7 @@ pub struct Report {
     pub input: String,
     /// Where rows are; None where none is.
     pub output: Option<String>,
-    /// `max_tokens` of rows without their own.
+    /// `max_tokens` of rows without their own; None where that is not the same for all.
     pub max_tokens: Option<u32>,
     /// The model's context, in tokens.
     pub max_model_len: usize,
@@ -189,7 +198,12 @@ impl Report {
             self.load.as_secs_f64(),
         );
         if tally.reused > 0 {
-            let _ = write!(text, "\nTaken over from the run before: {}", num_rows(tally.reused));
+            let (reused, rows) = (&tally.reused_tokens, num_rows(tally.reused));
+            let (input, output) = (grouped(reused.input), grouped(reused.output));
+            let _ = write!(
+                text,
+                "\nTaken over from the run before: {rows}, {input} tokens in, {output} out"
+            );
         }
         for (code, failures) in &tally.by_code {
             let _ = write!(text, "\n  {}  {}", style.error(code), grouped(failures.rows));
@@ -200,10 +214,11 @@ impl Report {
         let own = tally.own_tokens();
         let _ = write!(
             text,
-            "\nTokens: {} in ({} of them cached), {} out; {:.2} in/s, {:.2} out/s",
-            grouped(tally.input_tokens),
+            "\nTokens{}: {} in ({} of them cached), {} out; {:.2} in/s, {:.2} out/s",
+            if tally.reused > 0 { " of this run" } else { "" },
+            grouped(own.input),
             grouped(self.engine.num_cached_tokens),
-            grouped(tally.output_tokens),
+            grouped(own.output),
             self.per_second(own.input),
             self.per_second(own.output),
         );
@@ -217,15 +232,20 @@ impl Report {
     /// What the user may want to change.
     fn remarks(&self) -> String {
         let mut text = String::new();
-        let cut_by_max_tokens = self.tally.length_limited - self.tally.context_limited;
+        let Tally { length_limited, context_limited, row_limited, .. } = self.tally;
+        let cut_by_max_tokens = length_limited - context_limited - row_limited;
         if cut_by_max_tokens > 0 {
             let limit = self.max_tokens.map(|n| format!(" (now {n})")).unwrap_or_default();
             let rows = num_rows(cut_by_max_tokens);
             let _ = write!(text, "\nCut at the length limit: {rows}; raise --max-tokens{limit}");
         }
-        if self.tally.context_limited > 0 {
-            // More --max-tokens would not help them.
-            let rows = num_rows(self.tally.context_limited);
+        // More --max-tokens would not help the others.
+        if row_limited > 0 {
+            let rows = num_rows(row_limited);
+            let _ = write!(text, "\nCut at the max_tokens that the row itself has: {rows}");
+        }
+        if context_limited > 0 {
+            let rows = num_rows(context_limited);
             let context = grouped(self.max_model_len as u64);
             let _ = write!(text, "\n{rows} reached the context of {context} tokens");
         }
@@ -259,18 +279,22 @@ impl Report {
             "load_time": self.load.as_secs_f64(),
             "rows": { "total": tally.rows(), "ok": tally.ok, "failed": tally.failed,
                       "reused": tally.reused, "by_code": by_code, "length_limited": tally.length_limited,
-                      "context_limited": tally.context_limited },
+                      "context_limited": tally.context_limited,
+                      "row_limited": tally.row_limited },
             "tokens": { "input": tally.input_tokens, "output": tally.output_tokens,
+                        "reused": { "input": tally.reused_tokens.input,
+                                    "output": tally.reused_tokens.output },
                         "cached": self.engine.num_cached_tokens,
                         "computed": self.engine.num_computed_tokens },
             "output_tokens_per_second": self.per_second(own.output),
+            "engine": self.resolved.json(),
             "num_steps": self.engine.num_steps,
             "num_preemptions": self.engine.num_preemptions,
         })
     }
 }
 
-/// `1 row`, `2 rows`.
+/// `1 row`, `2,000 rows`.
 pub fn num_rows(number: u64) -> String {
     format!("{} row{}", grouped(number), if number == 1 { "" } else { "s" })
 }
@@ -305,9 +329,12 @@ mod tests {
             error: None,
         };
         let mut tally = Tally::default();
-        for (reason, max_model_len) in
-            [(FinishReason::Stop, 1500), (FinishReason::Length, 1501), (FinishReason::Length, 1500)]
-        {
+        for (reason, max_model_len, has_own_length) in [
+            (FinishReason::Stop, 1500, true),
+            (FinishReason::Length, 1501, false),
+            (FinishReason::Length, 1500, true),
+            (FinishReason::Length, 1501, true),
+        ] {
             let output = RequestOutput {
                 request_id: 0,
                 prompt_token_ids: vec![1; 1000],
@@ -315,9 +342,9 @@ mod tests {
                 outputs: vec![completion(reason)],
                 num_cached_tokens: 0,
             };
-            tally.answered(&output, max_model_len);
+            tally.answered(&output, max_model_len, has_own_length);
         }
-        for line in 3..8 {
+        for line in 4..8 {
             tally.failed(&RowError::new("bad_json", line, "expected \x1b"), "rows.jsonl");
         }
         Report {
@@ -327,6 +354,7 @@ mod tests {
                 num_cached_tokens: 32,
                 ..EngineStats::default()
             },
+            resolved: Resolved::default(),
             elapsed: Duration::from_secs(2),
             load: Duration::from_millis(400),
             model: "m".into(),
@@ -341,17 +369,35 @@ mod tests {
     #[test]
     fn the_summary_says_all_in_few_lines() {
         let expected = "\
-8 rows: 3 ok, 5 failed  in 2.0 s (4.00 rows/s), model loaded in 0.4 s
-  bad_json  5
-    rows.jsonl:3: expected ␛
+8 rows: 4 ok, 4 failed  in 2.0 s (4.00 rows/s), model loaded in 0.4 s
+  bad_json  4
     rows.jsonl:4: expected ␛
     rows.jsonl:5: expected ␛
-Tokens: 3,000 in (32 of them cached), 1,500 out; 1500.00 in/s, 750.00 out/s
+    rows.jsonl:6: expected ␛
+Tokens: 4,000 in (32 of them cached), 2,000 out; 2000.00 in/s, 1000.00 out/s
 Cut at the length limit: 1 row; raise --max-tokens (now 512)
+Cut at the max_tokens that the row itself has: 1 row
 1 row reached the context of 1,500 tokens
 Preemptions: 2; a larger --kv-cache-memory-bytes or fewer --max-num-seqs avoid them
 Output: out.jsonl";
         assert_eq!(report().summary(Style::plain()), expected);
+    }
+
+    #[test]
+    fn rows_of_the_run_before_are_counted_apart() {
+        let mut report = report();
+        report.tally.kept(70, 30, 1);
+        report.tally.kept(70, 30, 1);
+        let summary = report.summary(Style::plain());
+        for wanted in [
+            "10 rows: 6 ok, 4 failed  in 2.0 s (4.00 rows/s)",
+            "\nTaken over from the run before: 2 rows, 140 tokens in, 60 out\n",
+            "\nTokens of this run: 4,000 in (32 of them cached), 2,000 out; 2000.00 in/s, ",
+        ] {
+            assert!(summary.contains(wanted), "{summary}");
+        }
+        let tokens = &report.stats(0)["tokens"];
+        assert_eq!((&tokens["input"], &tokens["reused"]["input"]), (&json!(4140), &json!(140)));
     }
 
     #[test]
@@ -371,17 +417,18 @@ Output: out.jsonl";
         for (key, value) in [
             ("elapsed_time", json!(2.0)),
             ("num_requests", json!(8)),
-            ("total_num_tokens", json!(4500)),
+            ("total_num_tokens", json!(6000)),
             ("requests_per_second", json!(4.0)),
-            ("tokens_per_second", json!(2250.0)),
+            ("tokens_per_second", json!(3000.0)),
             ("model_id", json!("m")),
             ("exit_code", json!(3)),
         ] {
             assert_eq!(stats[key], value, "{key}");
         }
         let rows = &stats["rows"];
-        assert_eq!(rows["by_code"]["bad_json"], 5);
-        assert_eq!((&rows["length_limited"], &rows["context_limited"]), (&json!(2), &json!(1)));
+        assert_eq!(rows["by_code"]["bad_json"], 4);
+        assert_eq!(rows["row_limited"], 1);
+        assert_eq!((&rows["length_limited"], &rows["context_limited"]), (&json!(3), &json!(1)));
     }
 
     #[test]

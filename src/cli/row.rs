@@ -313,6 +313,13 @@ impl RowParser {
         self.shape.as_ref().is_some_and(RowShape::is_batch)
     }
 
+    /// Whether every row of the shape is chat. Of OpenAI's requests each says it itself.
+    pub fn is_chat(&self) -> bool {
+        let is_chat =
+            |shape| self.builder.is_chat(shape) || matches!(shape, RowShape::AnthropicBatch);
+        self.shape.as_ref().is_some_and(is_chat)
+    }
+
     /// Whether rows become lines of a batch API, which say when they were made.
     pub fn writes_batch_lines(&self) -> bool {
         match self.lines {

@@ -5,6 +5,7 @@ mod check;
 mod cli;
 mod demo;
 mod diff;
+mod flags;
 mod hostile_input;
 mod hostile_model;
 mod invariance;

@@ -69,7 +69,13 @@ pub fn request(
 
 /// A row that cannot be run ends the benchmark: its figures would be of something else.
 pub fn refuse_row(index: u64, error: &RequestError) -> CliError {
-    let message = format!("row {}: {}", index + 1, error.message);
+    let row = index + 1;
+    if error.code == "context_length" {
+        let message = format!("row {row}: the prompt does not fit the context");
+        let help = "shorten --input-len or the dataset's prompts, or raise --max-model-len";
+        return CliError::refused(error.code, message).help(help);
+    }
+    let message = format!("row {row}: {}", error.message);
     CliError::new(Exit::Refused, error.code, message)
 }
 

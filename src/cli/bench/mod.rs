@@ -50,7 +50,7 @@ pub fn run(args: BenchArgs, console: &Console) -> Result<Exit, CliError> {
     let rows = bench.dataset()?;
     bench.make_room(rows.as_ref().map_or(bench.random.num_prompts, Vec::len))?;
     let loaded = model::load(&bench.config, console)?;
-    loaded.announce(&bench.config.model, console);
+    loaded.announce(&bench.config, console);
     if cfg!(debug_assertions) {
         console.warn("this is a debug build: its figures say little");
     }

@@ -24,6 +24,8 @@ pub struct Shape {
     pub crlf: bool,
     /// Rows become lines of a batch API.
     pub has_batch_lines: bool,
+    /// Every row of this shape is chat.
+    pub is_chat: bool,
 }
 
 /// How rows are written.

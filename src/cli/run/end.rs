@@ -20,6 +20,7 @@ use crate::cli::meta::{self, InputFacts, Meta, NamedFile};
 use crate::cli::output::RowFormat;
 use crate::cli::progress::{Counters, Progress};
 use crate::cli::report::Report;
+use crate::cli::resolved::Resolved;
 use crate::cli::result_file;
 use crate::cli::signals::Signals;
 use crate::engine::stats::EngineStats;
@@ -62,6 +63,8 @@ pub struct Ending<'a> {
     pub started: Instant,
     /// What loading took.
     pub load_time: Duration,
+    /// What was loaded.
+    pub resolved: Resolved,
     /// Of rows without their own.
     pub max_tokens: Option<u32>,
     /// The model's context.
@@ -145,6 +148,7 @@ impl Ending<'_> {
             engine: *self.stats.lock().unwrap_or_else(PoisonError::into_inner),
             elapsed: self.started.elapsed(),
             load: self.load_time,
+            resolved: self.resolved.clone(),
             model: self.config.model.name.clone(),
             input: self.config.input.name.clone(),
             output: self.output_name(complete),

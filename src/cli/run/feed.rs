@@ -97,6 +97,7 @@ impl Feeder<'_> {
             })?;
             let Some(parsed) = next else { break };
             if input.is_undecided() {
+                input.decide_shape();
                 input.say_shape(config, console);
                 self.shape = input.shape_text();
             }
@@ -129,6 +130,7 @@ impl Feeder<'_> {
         };
         let position = self.position;
         self.position += 1;
+        let has_own_length = row.as_ref().is_ok_and(|row| row.overrides.has_own_length());
         let (line, passthrough, asked) = match row {
             Ok(row) => self.asked(position, content, row)?,
             Err(bad) => {
@@ -162,7 +164,7 @@ impl Feeder<'_> {
             return Ok(false);
         }
         // The row goes first, so that whoever writes knows it before its answer comes.
-        let waiting = Waiting { position, line, bytes, hash, passthrough };
+        let waiting = Waiting { position, line, bytes, hash, passthrough, has_own_length };
         if self.feed.rows.send(Message::Row(waiting)).is_err() {
             return Ok(false);
         }

@@ -24,11 +24,13 @@ use super::model::{self, Folders};
 use super::output::{RowFormat, Shape};
 use super::previous::Previous;
 use super::progress::{Counters, Progress};
+use super::report::num_rows;
+use super::resolved::{self, Resolved};
 use super::signals::Signals;
 use super::storage::Disk;
 use super::window::Window;
 use crate::engine::Engine;
-use crate::engine::request::Request;
+use crate::engine::request::{Request, SamplingParams};
 use crate::engine::stats::EngineStats;
 use end::{Ended, Ending, Left};
 use feed::Feed;
@@ -43,7 +45,7 @@ const IDLE: Duration = Duration::from_millis(50);
 const FIRST_ROW: Duration = Duration::from_millis(50);
 
 /// Makes an engine of a configuration and the folders of its model.
-pub type Load<'a> = &'a dyn Fn(&RunConfig, &Folders, &Console) -> Result<model::Loaded, CliError>;
+pub type Load<'a> = &'a dyn Fn(&RunConfig, &Folders) -> Result<model::Loaded, CliError>;
 
 /// Runs a dataset through a model.
 ///
@@ -133,7 +135,7 @@ impl Job<'_> {
         let (requests, incoming) = channel();
         let processor = engine.input_processor();
         let defaults = processor.default_sampling_params();
-        let max_tokens = self.config.sampling_params(defaults.clone()).max_tokens;
+        let max_tokens = self.start_of_rows(&defaults, &shape).max_tokens;
         let base = self.config.row_params(defaults);
         let writing = WriteThread::new(
             self.config.clone(),
@@ -150,6 +152,7 @@ impl Job<'_> {
             signals: &self.signals,
             started: Instant::now(),
             load_time,
+            resolved: Resolved::new(&self.config, engine.info()),
             max_tokens,
             max_model_len: processor.max_model_len(),
             left,
@@ -200,14 +203,16 @@ impl Job<'_> {
         let (config, of_model) = (self.config.clone(), folders.clone());
         // While the engine reads the same files. Its result is dropped if the engine refuses them.
         let files = std::thread::spawn(move || fingerprint::of_files(&config, &of_model, &summary));
-        let loaded = load(&self.config, &folders, self.console)?;
+        let loaded = load(&self.config, &folders)?;
         let files = files.join().expect("a panic ends the process in its hook")?;
         // A file of batch requests was read to its end meanwhile.
-        reading.checked.recv().unwrap_or(Ok(()))?;
+        let all_requests_are_chat = reading.checked.recv().unwrap_or(Ok(false))?;
         let processor = loaded.engine.input_processor();
-        self.config.check_chat(processor.has_chat_template())?;
-        loaded.announce(&self.config.model, self.console);
         let shape = known.map_or_else(|| shape(reading), Ok)?;
+        let all_chat = shape.is_chat || all_requests_are_chat;
+        self.config.check_chat(processor.has_chat_template(), all_chat)?;
+        loaded.announce(&self.config, self.console);
+        self.say_sampling(&processor.default_sampling_params(), &shape);
         let shows_date = shape.has_batch_lines || processor.shows_date();
         let date = shows_date.then_some(self.config.started);
         let files = files.showing(self.config.shown_model_name(&shape));
@@ -218,7 +223,22 @@ impl Job<'_> {
         Ok(Loaded { engine, load_time, shape, format, fingerprint })
     }
 
-    /// Continues what was found, or begins anew.
+    fn say_sampling(&self, defaults: &SamplingParams, shape: &Shape) {
+        let rows = self.start_of_rows(defaults, shape);
+        let flags = &self.config.sampling;
+        self.console.detail(&resolved::sampling_line(flags, defaults, &rows));
+    }
+
+    /// What rows without own parameters are sampled with. The length of a batch request is its
+    /// endpoint's, where nothing says it.
+    fn start_of_rows(&self, defaults: &SamplingParams, shape: &Shape) -> SamplingParams {
+        match shape.has_batch_lines {
+            true => self.config.row_params(defaults.clone()),
+            false => self.config.sampling_params(defaults.clone()),
+        }
+    }
+
+    /// Continues what was found, or starts over.
     fn begin(
         &self,
         draft: Draft,
@@ -293,8 +313,9 @@ impl Job<'_> {
         }
         let (rows, failed) = (meta.rows.total, meta.rows.failed);
         self.console.note(&format!(
-            "Nothing to do: {} is complete, with {rows} rows, {failed} of them error rows",
-            path.display()
+            "Nothing to do: {} is complete, with {}, {failed} of them error rows",
+            path.display(),
+            num_rows(rows)
         ));
         Ok(if failed > 0 { Exit::ErrorRows } else { Exit::Success })
     }

@@ -19,6 +19,7 @@ use crate::cli::progress::Counters;
 use crate::cli::reader::{Content, InputError, MAX_LINE, Record, Records};
 use crate::cli::row::{BadRow, Row, RowParser};
 use crate::cli::row_hash::{ContentHash, InputDigest};
+use crate::engine::input_processor::Prompt;
 
 /// What becomes of the rows.
 pub enum Order {
@@ -39,8 +40,9 @@ pub struct ReadThread {
     pub checked: Receiver<Checked>,
 }
 
-/// Whether a file that was read ahead may be run.
-pub type Checked = Result<(), CliError>;
+/// Whether a file that was read ahead may be run, and if so, whether it has batch requests and all
+/// of them are chat.
+pub type Checked = Result<bool, CliError>;
 
 /// Opens the input.
 ///
@@ -75,10 +77,14 @@ pub fn start(
             Ok(input) => input,
             Err(error) => return drop(shape_sender.send(Err(error))),
         };
-        input.say_shape(&config, &console);
+        input.decide_shape();
         let _ = shape_sender.send(Ok(input.shape()));
         match orders.recv() {
-            Ok(Order::Feed(feed)) => feed_all(&mut input, *feed, &console, &counters),
+            Ok(Order::Feed(feed)) => {
+                // Only now: who is told that there is nothing to do asks for no shape.
+                input.say_shape(&config, &console);
+                feed_all(&mut input, *feed, &console, &counters);
+            }
             Ok(Order::Digest(digest)) => drop(digest.send(input.digest(&config))),
             // The run has ended.
             Err(_) => {}
@@ -101,24 +107,30 @@ fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) ->
         let Ok(mut parser) = RowParser::new(&mut records, &input.rows) else { return };
         let mut ids = parser.is_batch().then(CustomIds::default);
         if ids.is_none() {
-            let _ = sender.send(Ok(()));
+            let _ = sender.send(Ok(false));
         }
         if ids.is_none() && !counts {
             return;
         }
         let limit = input.limit.unwrap_or(u64::MAX);
-        let mut rows = 0;
+        let (mut rows, mut some_chat, mut only_chat) = (0, false, true);
         while rows < limit {
             let Some(Ok(record)) = records.next() else { break };
             rows += 1;
             let Some(ids) = &mut ids else { continue };
             let Ok(row) = parser.parse(record) else { return };
+            // A bad row is an error row in any case, and says nothing of the others.
+            if let Ok(row) = &row {
+                let is_chat = matches!(row.prompt, Prompt::Messages(_));
+                some_chat |= is_chat;
+                only_chat &= is_chat;
+            }
             if let Some(error) = ids.check(&row) {
                 return drop(sender.send(Err(CliError::from_row(&error, &input.name))));
             }
         }
         counters.set_total(input.shard.num_rows(rows));
-        let _ = sender.send(Ok(()));
+        let _ = sender.send(Ok(some_chat && only_chat));
     });
     checked
 }
@@ -167,6 +179,7 @@ impl Input {
             headers: records.headers(),
             crlf: records.crlf(),
             has_batch_lines: self.parser.writes_batch_lines(),
+            is_chat: self.parser.is_chat(),
         }
     }
 
@@ -181,11 +194,17 @@ impl Input {
         self.note.is_empty()
     }
 
-    /// Says what the first readable row decided, once it has.
-    pub fn say_shape(&mut self, config: &InputConfig, console: &Console) {
+    /// Takes what the first readable row decided, once it has.
+    pub fn decide_shape(&mut self) {
         if let Some(note) = self.parser.take_note() {
-            console.note(&format!("{}: {note}", config.name));
             self.note = note;
+        }
+    }
+
+    /// Says what was decided, if it is.
+    pub fn say_shape(&self, config: &InputConfig, console: &Console) {
+        if !self.is_undecided() {
+            console.note(&format!("{}: {}", config.name, self.note));
         }
     }
 

@@ -84,6 +84,8 @@ pub struct Waiting {
     pub hash: RowHash,
     /// What appears again.
     pub passthrough: Passthrough,
+    /// It says itself how long its answer may be.
+    pub has_own_length: bool,
 }
 
 /// How writing ended.
@@ -199,9 +201,12 @@ impl WriteThread {
                 Message::Row(row) => drop(self.waiting.insert(row.position, row)),
                 Message::Done(output) => {
                     let position = output.request_id;
-                    let line = self.waiting.get(&position).map_or(0, |row| row.line);
+                    let row = self.waiting.get(&position);
+                    let line = row.map_or(0, |row| row.line);
+                    let has_own_length = row.is_some_and(|row| row.has_own_length);
+                    let max_model_len = self.processor.max_model_len();
                     match RowError::from_output(&output, line) {
-                        None => self.tally.answered(&output, self.processor.max_model_len()),
+                        None => self.tally.answered(&output, max_model_len, has_own_length),
                         Some(error) => self.tally.failed(&error, &self.config.input.name),
                     }
                     self.finish_row(ledger, position, Ok(&output))?;

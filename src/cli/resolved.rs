@@ -1,0 +1,203 @@
+//! What a run resolved to, once its model is loaded: shown by `-v`, and the `engine` of `--stats`.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::args::SamplingArgs;
+use super::config::RunConfig;
+use super::report::grouped;
+use crate::engine::EngineInfo;
+use crate::engine::request::SamplingParams;
+
+/// The engine of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Resolved {
+    device: String,
+    kernel_set: String,
+    num_threads: usize,
+    dtype: &'static str,
+    quantization: Option<String>,
+    kv_cache_dtype: String,
+    kv_cache_tokens: usize,
+    kv_cache_bytes: usize,
+    block_size: usize,
+    max_model_len: usize,
+    max_num_seqs: usize,
+    max_num_batched_tokens: usize,
+    prefix_caching: bool,
+    seed: u64,
+}
+
+impl Resolved {
+    /// Of a loaded engine.
+    pub fn new(config: &RunConfig, info: &EngineInfo) -> Self {
+        let engine = &config.engine;
+        let lower = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
+        Self {
+            device: info.device_name.clone(),
+            kernel_set: info.kernel_set.clone(),
+            num_threads: info.num_threads,
+            dtype: info.dtype.name(),
+            quantization: engine.device.quantization.as_ref().map(|kind| lower(kind)),
+            kv_cache_dtype: match lower(&engine.cache.kv_cache_dtype).as_str() {
+                "auto" => info.dtype.name().to_owned(),
+                other => other.to_owned(),
+            },
+            kv_cache_tokens: info.num_cache_tokens,
+            kv_cache_bytes: info.kv_cache_bytes,
+            block_size: engine.cache.block_size,
+            max_model_len: info.max_model_len,
+            max_num_seqs: engine.scheduler.max_num_seqs,
+            max_num_batched_tokens: engine.scheduler.max_num_batched_tokens,
+            prefix_caching: engine.cache.enable_prefix_caching,
+            seed: engine.model.seed,
+        }
+    }
+
+    fn num_blocks(&self) -> usize {
+        self.kv_cache_tokens / self.block_size.max(1)
+    }
+
+    /// Rows of the full length that the KV cache holds at once.
+    fn max_concurrency(&self) -> f64 {
+        self.kv_cache_tokens as f64 / self.max_model_len.max(1) as f64
+    }
+
+    /// The lines of `-v`.
+    pub fn lines(&self) -> String {
+        let number = |number: usize| grouped(number as u64);
+        let quantization = match &self.quantization {
+            Some(kind) => format!(", {kind} linear layers"),
+            None => String::new(),
+        };
+        let prefix_caching = if self.prefix_caching { "on" } else { "off" };
+        format!(
+            "Engine: {}, kernels {}, {} threads, {}{quantization}\n\
+             KV cache: {} tokens in {} blocks of {}, {:.1} MiB of {}\n\
+             Maximum concurrency for rows of {} tokens: {:.2}x\n\
+             Limits: context {}, {} sequences, {} tokens per step; prefix caching {prefix_caching}",
+            self.device,
+            self.kernel_set,
+            self.num_threads,
+            self.dtype,
+            number(self.kv_cache_tokens),
+            number(self.num_blocks()),
+            self.block_size,
+            self.kv_cache_bytes as f64 / f64::from(1u32 << 20),
+            self.kv_cache_dtype,
+            number(self.max_model_len),
+            self.max_concurrency(),
+            number(self.max_model_len),
+            number(self.max_num_seqs),
+            number(self.max_num_batched_tokens),
+        )
+    }
+
+    /// The `engine` of `--stats`.
+    pub fn json(&self) -> Value {
+        json!({
+            "device": self.device,
+            "kernels": self.kernel_set,
+            "threads": self.num_threads,
+            "dtype": self.dtype,
+            "quantization": self.quantization,
+            "kv_cache_dtype": self.kv_cache_dtype,
+            "kv_cache_tokens": self.kv_cache_tokens,
+            "kv_cache_bytes": self.kv_cache_bytes,
+            "num_blocks": self.num_blocks(),
+            "block_size": self.block_size,
+            "max_model_len": self.max_model_len,
+            "max_concurrency": self.max_concurrency(),
+            "max_num_seqs": self.max_num_seqs,
+            "max_num_batched_tokens": self.max_num_batched_tokens,
+            "prefix_caching": self.prefix_caching,
+            "seed": self.seed,
+        })
+    }
+}
+
+/// The sampling parameters that rows start from, each with where it is from.
+///
+/// `model`: the defaults of the model's generation_config.json; `rows`: those with the flags over
+/// them.
+pub fn sampling_line(
+    flags: &SamplingArgs,
+    model: &SamplingParams,
+    rows: &SamplingParams,
+) -> String {
+    let neutral = SamplingParams::default();
+    let mut text = String::new();
+    let mut add = |name: &str, value: String, is_flag: bool, is_models: bool| {
+        let origin = match (is_flag, is_models) {
+            (true, _) => "flag",
+            (_, true) => "generation_config.json",
+            _ => "default",
+        };
+        let comma = if text.is_empty() { "" } else { ", " };
+        let _ = write!(text, "{comma}{name} {value} ({origin})");
+    };
+    macro_rules! each {
+        ($($name:ident),*) => {
+            $(add(
+                stringify!($name),
+                rows.$name.to_string(),
+                flags.$name.is_some(),
+                model.$name != neutral.$name,
+            );)*
+        };
+    }
+    each!(temperature, top_p, top_k, min_p, n);
+    each!(presence_penalty, frequency_penalty, repetition_penalty);
+    let max_tokens = rows.max_tokens.map_or("of the endpoint".to_owned(), |n| n.to_string());
+    add("max_tokens", max_tokens, flags.max_tokens.is_some(), model.max_tokens.is_some());
+    format!("Sampling: {text}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolved() -> Resolved {
+        Resolved {
+            device: "a CPU".into(),
+            kernel_set: "cpu-avx2".into(),
+            num_threads: 4,
+            dtype: "bfloat16",
+            kv_cache_dtype: "bfloat16".into(),
+            kv_cache_tokens: 131_072,
+            kv_cache_bytes: 3 << 20,
+            block_size: 32,
+            max_model_len: 3000,
+            max_num_seqs: 256,
+            max_num_batched_tokens: 4096,
+            prefix_caching: true,
+            ..Resolved::default()
+        }
+    }
+
+    #[test]
+    fn what_was_resolved_is_said_in_numbers() {
+        let lines = "\
+Engine: a CPU, kernels cpu-avx2, 4 threads, bfloat16
+KV cache: 131,072 tokens in 4,096 blocks of 32, 3.0 MiB of bfloat16
+Maximum concurrency for rows of 3,000 tokens: 43.69x
+Limits: context 3,000, 256 sequences, 4,096 tokens per step; prefix caching on";
+        assert_eq!(resolved().lines(), lines);
+        let json = resolved().json();
+        assert_eq!((&json["num_blocks"], &json["quantization"]), (&json!(4096), &Value::Null));
+    }
+
+    #[test]
+    fn each_parameter_has_its_origin() {
+        let model =
+            SamplingParams { temperature: 0.6, max_tokens: None, ..SamplingParams::default() };
+        let rows = SamplingParams { top_p: 0.9, max_tokens: Some(512), ..model.clone() };
+        let flags = SamplingArgs { top_p: Some(0.9), ..SamplingArgs::default() };
+        let line = sampling_line(&flags, &model, &rows);
+        let start = "Sampling: temperature 0.6 (generation_config.json), top_p 0.9 (flag), top_k 0 \
+                     (default), ";
+        assert!(line.starts_with(start), "{line}");
+        assert!(line.ends_with(", max_tokens 512 (default)"), "{line}");
+    }
+}
