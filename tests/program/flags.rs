@@ -42,7 +42,7 @@ fn wrong_usage_exits_2_and_says_what_is_true() {
         ("run --model m --trust-remote-code", "tip: no code of a model is ever run"),
         ("run --model m --max-new-tokens=2", "tip: it is --max-tokens here"),
         ("serve m", "tip: there is no server here"),
-        ("plan", "tip: there is no plan"),
+        ("plan", "--model"),
         ("embed", "tip: models give text only"),
         ("run m", "tip: the input is named by a flag: -i m; the model by -m"),
         ("run -m m in.jsonl", "tip: the input is named by a flag: -i in.jsonl"),

@@ -217,15 +217,23 @@ fn from_file<'a>(
             let all = || format!("keys are the flags of `{} --help -v`", entry.table);
             return Err(error.help(tip.unwrap_or_else(all)));
         }
-        if table.get_name() != command.get_name() {
+        // `plan` takes the flags of the run that it is about.
+        let is_own = table.get_name() == command.get_name();
+        let is_of_run = table.get_name() == "run" && command.get_name() == "plan";
+        if !is_own && !is_of_run {
             continue;
         }
-        let arg = flag(command, &key).expect("it is in the table of this command");
+        let arg = flag(command, &key).expect("`plan` has all flags of `run`");
         let words = words(command, arg, entry.value.into());
         let source = Source::File { name: name.clone(), line: entry.line };
-        found.push((arg, setting(command, arg, words, source)?));
+        found.push((is_own, arg, setting(command, arg, words, source)?));
     }
-    Ok(found)
+    let own: Vec<&Arg> =
+        found.iter().filter(|(is_own, ..)| *is_own).map(|(_, arg, _)| *arg).collect();
+    let counts =
+        |is_own: bool, arg: &Arg| is_own || !own.iter().any(|other| excludes(command, arg, other));
+    let found = found.into_iter().filter(|(is_own, arg, _)| counts(*is_own, arg));
+    Ok(found.map(|(_, arg, setting)| (arg, setting)).collect())
 }
 
 /// The flag of this name that can be set elsewhere than on the command line.

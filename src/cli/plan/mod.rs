@@ -36,15 +36,17 @@ pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
     let folders = model::find(&config, console)?;
     let summary = model::summary(&config, &folders)?;
     config.check_sampling(summary.default_sampling_params(), summary.spec.vocab_size)?;
-    let loaded = model::load_from(&config, &folders, console)?;
-    config.check_chat(loaded.engine.input_processor().has_chat_template())?;
-    loaded.announce(&config.model, console);
+    let loaded = model::load_from(&config, &folders)?;
+    config.check_chat(loaded.engine.input_processor().has_chat_template(), false)?;
+    loaded.announce(&config, console);
     let Loaded { mut engine, load_time, .. } = loaded;
 
     let max_num_seqs = config.engine.scheduler.max_num_seqs;
     let explained = flags.explain.map_or(1, |row| row as u64);
     let survey = Survey::new(&config, engine.input_processor(), explained);
     let surveyed = survey.read(&mut rows, max_num_seqs, console)?;
+    let needs_template = surveyed.failed_by("no_chat_template") == surveyed.num_rows;
+    config.check_chat(!needs_template, needs_template)?;
     if flags.explain.is_some() && surveyed.explained.is_none() {
         let message = format!("--explain {explained}: the input has {} rows", surveyed.num_rows);
         return Err(CliError::refused("explain", message));

@@ -66,6 +66,12 @@ pub struct Surveyed {
 }
 
 impl Surveyed {
+    /// Rows that would be error rows of this code.
+    pub fn failed_by(&self, code: &str) -> u64 {
+        let failures = self.failures.iter().find(|failures| failures.code == code);
+        failures.map_or(0, |failures| failures.count)
+    }
+
     /// Rows that would be error rows.
     pub fn num_failed(&self) -> u64 {
         self.failures.iter().map(|failures| failures.count).sum()

@@ -58,6 +58,19 @@ fn typed_over_variables_over_the_file() {
 }
 
 #[test]
+fn a_plan_takes_the_flags_of_the_run_and_its_own_over_them() {
+    let file =
+        "[plan]\nmax-tokens = 9\nno-chat = true\n[run]\nmax-tokens = 7\ntop-k = 3\nchat = true\n";
+    let place = Place::new(file, &[]);
+    let parsed = place.parse("vllm-batch plan --model m --config batch.toml").unwrap();
+    let Cmd::Plan(args) = parsed.command else { panic!("it is a plan") };
+    assert_eq!((args.sampling.max_tokens, args.sampling.top_k), (Some(9), Some(3)));
+    assert!(args.input.no_chat && !args.input.chat);
+    let run = place.run("--model m --config batch.toml");
+    assert_eq!((run.sampling.max_tokens, run.input.chat), (Some(7), true));
+}
+
+#[test]
 fn a_flag_that_is_off_is_its_opposite_if_there_is_one() {
     let file = "[run]\nenable-prefix-caching = false\nignore-eos = true\nretry-failed = true\n";
     let place = Place::new(file, &[("VLLM_BATCH_IGNORE_EOS", "0")]);
@@ -98,7 +111,7 @@ fn what_is_wrong_in_a_file_is_refused_at_its_line_in_the_flags_words() {
         ),
         (
             "[rum]\nseed = 1\n",
-            "batch.toml:2: there is no command `rum`\nhelp: the tables are run, bench",
+            "batch.toml:2: there is no command `rum`\nhelp: the tables are run, plan, bench",
         ),
         ("[run]\nconfig = \"a\"\n", "has no key `config`"),
         ("[run]\nhelp = true\n", "has no key `help`"),
