@@ -73,13 +73,14 @@ impl Resolved {
         };
         let prefix_caching = if self.prefix_caching { "on" } else { "off" };
         format!(
-            "Engine: {}, kernels {}, {} threads, {}{quantization}\n\
+            "Engine: {}, kernels {}, {} thread{}, {}{quantization}\n\
              KV cache: {} tokens in {} blocks of {}, {:.1} MiB of {}\n\
              Maximum concurrency for rows of {} tokens: {:.2}x\n\
              Limits: context {}, {} sequences, {} tokens per step; prefix caching {prefix_caching}",
             self.device,
             self.kernel_set,
             self.num_threads,
+            if self.num_threads == 1 { "" } else { "s" },
             self.dtype,
             number(self.kv_cache_tokens),
             number(self.num_blocks()),

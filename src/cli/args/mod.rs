@@ -1,6 +1,7 @@
-//! What the user typed: the flag table, with vLLM's spellings. `config` says what it means.
+//! The flag table, with vLLM's spellings, and the flags of a run: typed, in variables, in a file.
+//! `config` says what they mean.
 //!
-//! Every flag that has a default elsewhere (model files, rows) is an `Option`, so that "typed" is
+//! Every flag that has a default elsewhere (model files, rows) is an `Option`, so that "given" is
 //! known.
 
 mod bench;
@@ -176,7 +177,10 @@ pub fn parse(argv: &[OsString], variables: &Variables) -> Result<Parsed, ParseEr
     let explained = |error| ParseError::Usage(tips::explain(error, &program, command_of(argv)));
     // What was typed is looked at alone first: it may name the file, and lack what the file has.
     let typed = program.clone().mut_subcommands(settings::without_required);
-    let typed = typed.try_get_matches_from(argv).map_err(explained)?;
+    let typed = typed.try_get_matches_from(argv).map_err(|error| {
+        // In the usage of the whole table what is required is shown as such.
+        explained(program.clone().try_get_matches_from(argv).err().unwrap_or(error))
+    })?;
     let settings = find_settings(&program, &typed, variables).map_err(ParseError::Setting)?;
     let (before, after) = argv.split_at(argv.len().min(2));
     let words = before.iter().chain(settings.words()).chain(after);
@@ -225,9 +229,12 @@ fn placed(mut error: clap::Error, settings: &Settings) -> clap::Error {
 /// The flag table: what parsing, help, completions and the manual page are made from.
 pub fn command(long_help: bool) -> clap::Command {
     // `check` is too short for progress; the flag is accepted as by the other commands.
-    let hidden = |c: clap::Command| c.mut_arg("progress", |arg| arg.hide(true));
-    let command = Cli::command().mut_subcommand("check", hidden);
-    command.mut_subcommands(|command| {
+    let hidden = |arg: Arg| arg.hide(true);
+    Cli::command().mut_subcommands(|command| {
+        let command = match command.get_name() {
+            "check" => command.mut_arg("progress", hidden),
+            _ => command,
+        };
         if !command.get_arguments().any(|arg| arg.get_id() == "verbose") {
             return command;
         }
@@ -247,10 +254,10 @@ fn config_flag() -> Arg {
         .help_heading("Settings")
         .help("Flags from a TOML file, under the name of the command: [run]")
         .long_help(
-            "Flags from a TOML file, under the name of the command: [run]\n\nKeys are the long names \
-             of flags: max-tokens = 256. Every flag has a variable too: VLLM_BATCH_MAX_TOKENS is \
-             --max-tokens, VLLM_BATCH_CONFIG is --config. What is typed wins over variables, and \
-             they over the file; -v says which count",
+            "Flags from a TOML file, under the name of the command: [run]\n\n\
+             Keys are the long names of flags: max-tokens = 256. Every flag has a variable too: \
+             VLLM_BATCH_MAX_TOKENS is --max-tokens, VLLM_BATCH_CONFIG is --config. What is typed \
+             wins over variables, and they over the file; -v says which count",
         )
 }
 

@@ -26,7 +26,7 @@ pub struct OutputArgs {
     /// Write the summary of the run as JSON
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
-    /// Begin anew, and replace what exists
+    /// Start over, and replace what exists
     #[arg(long)]
     pub overwrite: bool,
     /// Ask only the rows that failed again, in place
