@@ -1,4 +1,4 @@
-//! `Compression`: which of them a file's name asks for, and blocks to members of it.
+//! `Compression`: which one a file's name asks for, and how blocks of rows become its members.
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -136,7 +136,7 @@ impl CliError {
                 (Exit::OutputExists, "output_exists", Some(help))
             }
             LedgerError::Complete { .. } => {
-                let help = "choose another --out, or begin anew with --overwrite";
+                let help = "choose another --out, or start over with --overwrite";
                 (Exit::OutputExists, "output_complete", Some(help))
             }
             LedgerError::Unfinished(_) => {
@@ -148,11 +148,11 @@ impl CliError {
                 (Exit::OutputExists, "output_locked", Some(help))
             }
             LedgerError::NoJournal(_) => {
-                let help = "move it away, or begin anew with --overwrite";
+                let help = "move it away, or start over with --overwrite";
                 (Exit::OutputExists, "journal", Some(help))
             }
             LedgerError::Differs { .. } => {
-                let help = "give the flags and the model of that run to continue it, or begin anew \
+                let help = "give the flags and the model of that run to continue it, or start over \
                             with --overwrite";
                 (Exit::OutputExists, "journal_differs", Some(help))
             }

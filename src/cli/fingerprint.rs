@@ -257,7 +257,7 @@ fn hashed(paths: Vec<PathBuf>, folder: &Path) -> Result<String, CliError> {
 fn hash_file(path: &Path) -> io::Result<blake3::Hash> {
     if !fs::metadata(path)?.is_file() {
         // A pipe or a device may have no end.
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     let mut hasher = blake3::Hasher::new();
     hasher.update_reader(File::open(path)?)?;

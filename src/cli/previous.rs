@@ -43,7 +43,7 @@ impl Previous {
         if meta.format != FileFormat::Jsonl {
             let message = format!("--retry-failed: {} is no file of JSON lines", path.display());
             return Err(CliError::refused("retry_failed", message)
-                .help("begin anew with --overwrite, or write JSON lines (--out FILE.jsonl)"));
+                .help("start over with --overwrite, or write JSON lines (--out FILE.jsonl)"));
         }
         let name = path.display().to_string();
         let file = File::open(path).map_err(|error| {

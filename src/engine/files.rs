@@ -15,7 +15,7 @@ pub(in crate::engine) fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(invalid("it is no regular file")),
+        false => Err(invalid("it is not a regular file")),
     }
 }
 

@@ -96,7 +96,7 @@ pub struct EngineInfo {
     pub kernel_set: String,
     /// What the device is called.
     pub device_name: String,
-    /// What was done otherwise than asked, for people to read.
+    /// Where the engine did not do what was asked, in words for the user.
     pub notes: Vec<String>,
     /// Threads of the device.
     pub num_threads: usize,

@@ -1,4 +1,4 @@
-//! `Scheduler`: who runs in a step, with how many tokens; what comes of the results.
+//! `Scheduler`: which sequences run in a step, with how many tokens, and what their results change.
 //!
 //! vLLM's V1 scheduler for data sets: no phases, a sequence just catches up with its known tokens.
 //! One step is `schedule`, (`Batch`, executor, sampler), `update`. The decisions are in

@@ -37,13 +37,13 @@ pub struct EngineStats {
 /// Where the time of `Engine::step` has gone since load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepTime {
-    /// Deciding who runs, and flattening that.
+    /// Choosing the sequences of a step, and flattening them into arrays.
     pub schedule: Duration,
     /// The model: on a GPU, what it takes to queue it.
     pub execute: Duration,
     /// Sampling: on a GPU, the wait for all that was queued.
     pub sample: Duration,
-    /// Taking in the tokens.
+    /// Appending the tokens, and ending what is finished.
     pub update: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! `OutputRow`: what of a row of output is compared, from our rows, OpenAI response lines and CSV.
+//! `OutputRow`: the parts of a row that are compared, from our rows, OpenAI response lines and CSV.
 
 use std::fs::File;
 use std::path::Path;

@@ -28,7 +28,7 @@ pub struct LedgerOptions {
     pub journal: Option<PathBuf>,
     /// What is being read.
     pub input: Option<PathBuf>,
-    /// Begin anew, and replace what exists.
+    /// Start over, and replace what exists.
     pub overwrite: bool,
     /// Ask error rows again, and replace what exists.
     pub retry_failed: bool,
@@ -100,7 +100,7 @@ impl Draft {
         match fs::metadata(journal) {
             Ok(found) if !found.is_file() => {
                 let action = format!("keep a journal in {}", journal.display());
-                Err(LedgerError::of(action, io::Error::other("it is no regular file")))
+                Err(LedgerError::of(action, io::Error::other("it is not a regular file")))
             }
             _ => Ok(()),
         }

@@ -29,7 +29,7 @@ pub struct Facts {
 
 /// Where rows go.
 enum Target {
-    /// Standard output, or a device or pipe that is no regular file.
+    /// Standard output, or a device or pipe that is not a regular file.
     Stream(Box<dyn Write + Send>),
     /// `FILE.part`, renamed to `FILE` when it is complete.
     File(PartFile),

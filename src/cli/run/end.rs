@@ -1,5 +1,5 @@
-//! How a run ends: who waits for it, what is left of one that did not come to its end, and what is
-//! said.
+//! How a run ends: the thread that waits for it, the files of a run that did not finish, and the
+//! summary.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -126,7 +126,7 @@ impl Ending<'_> {
         let report = self.report(&written, complete);
         let emitted = written.emitted;
         let result = match (ended, written.result) {
-            // Who reads our output wants no more of us.
+            // The reader of the output has gone away: there is nothing to say.
             (_, Err(error)) if error.exit == Exit::BrokenPipe => return Err(error),
             (Err(error), _) | (_, Err(error)) => Err(error),
             (Ok(Ended::Signal(exit)), Ok(())) => Err(interrupted(exit)),

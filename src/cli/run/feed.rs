@@ -109,7 +109,7 @@ impl Feeder<'_> {
         Ok(Some(digest.into()))
     }
 
-    /// Sends a row to who writes it, and its request to the engine. False: nobody listens any more.
+    /// Sends a row to the writing thread, and its request to the engine. False: the run has ended.
     fn feed_row(&mut self, parsed: Parsed) -> Result<bool, CliError> {
         let Parsed { bytes, content, row } = parsed;
         let index = match &row {
@@ -174,7 +174,7 @@ impl Feeder<'_> {
         })
     }
 
-    /// Sends a row that needs no engine. False: nobody listens any more.
+    /// Sends a row that needs no engine. False: the run has ended.
     fn send_finished(&self, message: Message) -> bool {
         self.feed.window.enter_finished() && self.feed.rows.send(message).is_ok()
     }
@@ -252,7 +252,7 @@ enum Asked {
     Good(RowHash, Good),
 }
 
-/// What is said once, at the first row that gives cause.
+/// Warnings, each shown once, at the first row that causes it.
 struct Warnings<'a> {
     console: &'a Console,
     of_collisions: bool,

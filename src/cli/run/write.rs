@@ -335,6 +335,6 @@ impl WriteThread {
         }
         let message = format!("{failed} of {rows} rows failed, more than --max-errors {limit}");
         let error = CliError::new(Exit::Stopped, "max_errors", message);
-        Some(error.help("mend the rows listed above, or raise --max-errors"))
+        Some(error.help("correct the rows listed above, or raise --max-errors"))
     }
 }

@@ -117,7 +117,7 @@ pub struct OpTimer {
 }
 
 impl OpTimer {
-    /// Begins anew. The limits, as known by now, decide of each call what bounds it.
+    /// Starts over. For each call, the limits that are known now decide what bounds it.
     pub(super) fn start(&self, limits: Limits) {
         *self.times() = Some(OpTimes { limits, ops: Vec::with_capacity(NUM_OPS) });
         self.is_on.store(true, Ordering::Relaxed);

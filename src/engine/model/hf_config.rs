@@ -112,7 +112,7 @@ impl HfConfig {
     /// Names of the model class, as in `architectures`.
     ///
     /// # Errors
-    /// There are none.
+    /// The file names none.
     pub fn architectures(&self) -> Result<Vec<&str>, EngineError> {
         let list = self.value("architectures").and_then(Value::as_array);
         let names: Vec<_> = list.into_iter().flatten().filter_map(Value::as_str).collect();
@@ -379,7 +379,7 @@ impl HfConfig {
     /// EOS ids of config.json, used where generation_config.json has none.
     ///
     /// # Errors
-    /// They are no ids.
+    /// The value is not a token id or a list of them.
     pub fn eos_token_ids(&self) -> Result<Vec<u32>, EngineError> {
         self.value("eos_token_id")
             .map_or(Ok(Vec::new()), token_ids)

@@ -45,7 +45,7 @@ pub struct MappedFiles {
     tensors: HashMap<String, Entry>,
     unused: BTreeSet<String>,
     dir: PathBuf,
-    /// Nobody waits for the tensors any more.
+    /// The tensors are not needed any more.
     given_up: Arc<AtomicBool>,
 }
 
@@ -94,8 +94,8 @@ impl Checkpoint {
     /// read or allocated.
     ///
     /// # Errors
-    /// A tensor is missing, or has another shape or no type of weights; or one is there that nobody
-    /// asks for.
+    /// A tensor is missing, has another shape, or its type is not one of weights; or the file has a
+    /// tensor that the model does not use.
     pub fn check(&self, asked: &[(String, Vec<usize>)]) -> Result<(), EngineError> {
         let Checkpoint::Files(files) = self else { return Ok(()) };
         let mut unused = files.unused.clone();

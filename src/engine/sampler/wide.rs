@@ -1,6 +1,6 @@
-//! `Wide`: the passes over a row, as values, so that whoever knows the machine's instructions can
-//! have them compiled for its widest vectors. Results do not depend on that: the source fixes the
-//! order of operations, and the compiler keeps it.
+//! `Wide`: the passes over a row, as values. The code that knows the machine's instructions has
+//! them compiled for its widest vectors. Results do not depend on that: the source fixes the order
+//! of operations, and the compiler keeps it.
 
 use super::draw::draw;
 use super::logprobs::position_logprobs;

@@ -1,6 +1,6 @@
-//! `WaitingQueue`: who waits, and who of them is admitted next.
+//! `WaitingQueue`: the sequences that wait, and which of them is admitted next.
 //!
-//! First come, first served, but for two gains; no row's bytes depend on the order:
+//! First come, first served, with two exceptions that gain time; no row's bytes depend on it:
 //! - When the pool cannot hold all of the window without forgetting prefixes, rows whose prefix it
 //!   holds go first. So shuffled rows of many prefixes are computed prefix by prefix.
 //! - When the pool holds all that run at their full length, rows that may become long go early, so
@@ -13,9 +13,9 @@
 //! window         ^...^...^ ^             the first `max_look_ahead` of those that wait
 //! ```
 //!
-//! Nobody starves. Who is in the window is less than `max_look_ahead` places before its turn. Who
-//! is `max_look_ahead` places after it goes before all others; turns differ, so that is one
-//! sequence at a time. (Places of aborted sequences count as theirs.)
+//! No sequence starves. One in the window is less than `max_look_ahead` places before its turn. One
+//! that is `max_look_ahead` places after its turn goes before all others. Turns differ, so that is
+//! one sequence at a time. (Places of aborted sequences count as theirs.)
 
 use std::collections::VecDeque;
 
@@ -40,7 +40,7 @@ struct Entry {
     /// None: it was admitted before, and preempted.
     turn: Option<usize>,
     /// Twice the binary logarithm of its longest output, rounded down: most rows end before their
-    /// `max_tokens`, so only bounds that differ by 41 % or more say that one takes longer.
+    /// `max_tokens`, so a row counts as longer only if its bound is larger by 41 % or more.
     length_class: u32,
     /// Blocks of prompt and longest output.
     max_blocks: usize,

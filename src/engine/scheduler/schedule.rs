@@ -35,7 +35,7 @@ impl Scheduler {
         };
         let num_preemptions = self.stats.num_preemptions;
         self.schedule_running(&mut step);
-        // Whoever was preempted is at the head of the queue, and there is no room for it.
+        // A preempted sequence is at the head of the queue, and there is no room for it.
         if self.stats.num_preemptions == num_preemptions {
             self.schedule_waiting(&mut step);
         }
@@ -98,8 +98,8 @@ impl Scheduler {
     }
 
     /// Gives a waiting sequence the blocks of all its known tokens, those of a cached prefix
-    /// shared, if that many are free. The chunks to come are covered too, so that a prompt once
-    /// begun preempts nobody, and no younger one takes the blocks that it still needs.
+    /// shared, if that many are free. Its later chunks are covered too. So a prompt that has begun
+    /// preempts no other sequence, and no later one takes the blocks that it still needs.
     fn admit(&mut self, slot: usize) -> bool {
         let num_needed = self.num_blocks_needed(slot);
         let max_output_tokens = self.max_output_tokens(&self.seq(slot).request);
@@ -177,8 +177,8 @@ impl Scheduler {
     /// Offers the blocks that this step fills to the prefix cache, before they are computed, so
     /// that a sibling later in the same step shares them. That is sound because the executor
     /// writes K and V of all tokens of a step, layer by layer, before that layer's attention reads
-    /// any; and who is in a step is never preempted in it: the victim is always the last running
-    /// one, which comes after all those that were added, and a preemption ends admission.
+    /// any. A sequence that is in a step is not preempted in it: the victim is always the last
+    /// running one, which comes after all those that were added, and a preemption ends admission.
     pub(super) fn register_full_blocks(&mut self, slot: usize, num_new_tokens: usize) {
         let block_size = self.block_pool.block_size();
         let seq = self.seqs[slot].as_mut().expect("the slot is taken");

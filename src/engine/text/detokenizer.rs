@@ -115,7 +115,7 @@ impl Detokenizer {
     }
 }
 
-/// Context that does not decode is no context.
+/// Decodes ids; ids that do not decode count as empty text.
 fn decode(tokenizer: &Tokenizer, ids: &[u32], skip_special_tokens: bool) -> String {
     tokenizer.decode(ids, skip_special_tokens).unwrap_or_default()
 }

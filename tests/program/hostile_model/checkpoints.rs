@@ -193,10 +193,10 @@ fn what_is_no_regular_file_is_refused_and_not_waited_for() {
     let shard = folder.read(SHARD);
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
-    folder.run(&[prompt("a")], &[]).assert_refused("folder", "it is no regular file");
+    folder.run(&[prompt("a")], &[]).assert_refused("folder", "it is not a regular file");
     fs::remove_dir(&path).unwrap();
     assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
-    folder.run(&[prompt("a")], &[]).assert_refused("pipe", "it is no regular file");
+    folder.run(&[prompt("a")], &[]).assert_refused("pipe", "it is not a regular file");
     fs::remove_file(&path).unwrap();
     fs::write(folder.path().join("elsewhere"), shard).unwrap();
     for target in ["../elsewhere", "/dev/zero", "/etc/passwd"] {

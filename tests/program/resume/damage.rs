@@ -127,7 +127,7 @@ fn a_journal_that_is_none_is_refused_with_a_remedy_and_kept() {
         ended.assert_exit(6);
         ended.assert_says(
             "error[journal]: out.jsonl.journal is no journal, or damaged at its beginning\n\
-             help: move it away, or begin anew with --overwrite\n",
+             help: move it away, or start over with --overwrite\n",
         );
         assert!(fs::read(folder.join("out.jsonl.journal")).unwrap() == journal, "it is kept");
         assert!(!folder.join("out.jsonl").exists());

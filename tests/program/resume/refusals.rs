@@ -109,7 +109,7 @@ impl Setting {
 fn assert_refused(setting: &Setting, code: &str, field: &str, ended: &Ended, before: &Kept) {
     assert_eq!(ended.status.code(), Some(6), "{field}: {}", ended.stderr);
     ended.assert_says(&format!("error[{code}]: out.jsonl"));
-    ended.assert_says("begin anew with --overwrite");
+    ended.assert_says("start over with --overwrite");
     let is_named = ended.stderr.contains(&format!("\n  {field}: "));
     assert!(is_named, "{field} is not named: {}", ended.stderr);
     assert!(*before == Kept::of(setting.folder.path()), "{field}: something was touched");

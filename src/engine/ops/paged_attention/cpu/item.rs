@@ -205,7 +205,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
         let num_rows = span.num_rows();
         workspace.values[..num_rows * width].fill(0.0);
         let end = span.last + 1;
-        // Even, since that is where a product may begin anew.
+        // Even, since that is where a product may start over.
         let common = (span.first + 1) & !1;
         if span.first == span.last || self.are_finite(common, end) {
             self.weigh_rows((0, num_rows), (span.start, end), span, workspace, widened);
