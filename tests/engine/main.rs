@@ -10,3 +10,4 @@ mod real_model;
 mod sampler;
 mod sampling_params;
 mod simulation;
+mod tokenizers;

@@ -15,6 +15,7 @@ mod run_date;
 mod split_regex;
 mod stop;
 mod tokenizer;
+mod tokenizer_byte_gaps;
 mod tokenizer_files;
 mod tokenizer_json;
 mod tokenizer_limits;

@@ -1,6 +1,6 @@
 //! `Tokenizer`: text to ids and ids to text, over the tokenizers crate.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 
 use serde_json::Value;
@@ -8,6 +8,7 @@ use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineToken
 
 use super::control_tokens::{self, RenderedChat};
 use super::regex_guard::RegexGuard;
+use super::tokenizer_byte_gaps::ByteGaps;
 use super::tokenizer_files::TokenizerFiles;
 use super::tokenizer_json::TokenizerJson;
 use super::tokenizer_limits::{self, Growth};
@@ -16,6 +17,7 @@ use super::{TextError, contained, split_regex};
 /// A model's tokenizer. Immutable; share it by `Arc`.
 pub struct Tokenizer {
     inner: PipelineTokenizer,
+    byte_gaps: Option<ByteGaps>,
     /// What its normalizers and regexes may make of a text.
     growth: Growth,
     regex_guard: RegexGuard,
@@ -109,13 +111,13 @@ impl Tokenizer {
             token["special"] = Value::Bool(true);
         }
         tokenizers::canonicalize_value(&mut tokenizer.value).map_err(|error| error.to_string())?;
+        let byte_gaps = ByteGaps::fill(&mut tokenizer, vocab_size)?;
         let mut inner = split_regex::load(&tokenizer)?;
         if misnumbered(&inner, &added_tokens).is_some() && !tokenizer.is_outline() {
             // The crate numbers added tokens that the model does not know by their place.
-            for (text, &id) in &added_tokens {
-                if let Some(vocab) = tokenizer.value["model"]["vocab"].as_object_mut() {
-                    vocab.entry(text.as_str()).or_insert(id.into());
-                }
+            if tokenizer.value["model"]["vocab"].is_object() {
+                let tokens = added_tokens.iter().map(|(text, id)| (text.clone(), *id));
+                tokenizer.add_to_vocabulary(tokens.collect())?;
             }
             inner = split_regex::load(&tokenizer)?;
         }
@@ -125,6 +127,7 @@ impl Tokenizer {
         let regex_guard = split_regex::guard(&inner, &tokenizer.value)?;
         let mut tokenizer = Self {
             inner,
+            byte_gaps,
             growth,
             regex_guard,
             added_tokens,
@@ -155,6 +158,31 @@ impl Tokenizer {
     }
 
     fn encode_with(&self, text: &str, around: bool, as_text: bool) -> Result<Vec<u32>, TextError> {
+        if !self.growth.allows(text) {
+            return Err(TextError::tokenize(
+                "the tokenizer's normalizers make it larger than 1 GiB",
+            ));
+        }
+        let encode = || {
+            self.regex_guard.check(text)?;
+            let ids = self.encode_unchecked(text, around, as_text)?;
+            match &self.byte_gaps {
+                Some(gaps) if ids.iter().any(|&id| gaps.contain(id)) => {
+                    self.close_gaps(gaps, text, &ids, as_text)
+                }
+                _ => Ok(ids),
+            }
+        };
+        let ids = contained::contain(encode).ok_or_else(TextError::tokenizer_failed)?;
+        ids.map_err(TextError::tokenize)
+    }
+
+    fn encode_unchecked(
+        &self,
+        text: &str,
+        around: bool,
+        as_text: bool,
+    ) -> Result<Vec<u32>, String> {
         // Truncation and padding stored in tokenizer.json are switched off, as transformers does.
         let options = EncodeOptions {
             add_special_tokens: around,
@@ -162,18 +190,33 @@ impl Tokenizer {
             padding: Override::Off,
             truncation: Override::Off,
         };
-        if !self.growth.allows(text) {
-            return Err(TextError::tokenize(
-                "the tokenizer's normalizers make it larger than 1 GiB",
-            ));
-        }
-        let encode = || {
-            self.regex_guard.check(text).map_err(TextError::tokenize)?;
-            let mut tokens: Vec<PipelineToken> = Vec::with_capacity(text.len() / 4 + 2);
-            self.inner.encode_into(text, &options, &mut tokens).map_err(TextError::tokenize)?;
-            Ok(tokens.into_iter().map(PipelineToken::id).collect())
+        let mut tokens: Vec<PipelineToken> = Vec::with_capacity(text.len() / 4 + 2);
+        let encoded = self.inner.encode_into(text, &options, &mut tokens);
+        encoded.map_err(|error| error.to_string())?;
+        Ok(tokens.into_iter().map(PipelineToken::id).collect())
+    }
+
+    /// The ids of a text that has bytes without a token, from `ids` with gaps.
+    fn close_gaps(
+        &self,
+        gaps: &ByteGaps,
+        text: &str,
+        ids: &[u32],
+        as_text: bool,
+    ) -> Result<Vec<u32>, String> {
+        let plain = self.encode_unchecked(text, false, as_text)?;
+        let first_gap = |ids: &[u32]| ids.iter().position(|&id| gaps.contain(id));
+        // What the post-processor puts in front and behind is kept.
+        let (with, without) = (first_gap(ids), first_gap(&plain));
+        let front = with.zip(without).and_then(|(with, without)| with.checked_sub(without));
+        let front = front.ok_or("its tokens do not spell it")?;
+        let added: HashSet<u32> = match as_text {
+            true => HashSet::new(),
+            false => self.added_tokens.values().copied().collect(),
         };
-        contained::contain(encode).unwrap_or_else(|| Err(TextError::tokenizer_failed()))
+        let closed = gaps.close(&plain, &self.inner, |id| added.contains(&id))?;
+        let behind = ids.get(front + plain.len()..).unwrap_or_default();
+        Ok([&ids[..front], &closed, behind].concat())
     }
 
     /// Ids of a rendered chat: control tokens that the template wrote are control tokens, those
@@ -200,6 +243,12 @@ impl Tokenizer {
     }
 
     fn decode_contained(&self, ids: &[u32]) -> Result<tokenizers::Result<String>, TextError> {
+        if let Some(gaps) = &self.byte_gaps
+            && ids.iter().any(|&id| gaps.contain(id))
+        {
+            let kept: Vec<u32> = ids.iter().copied().filter(|&id| !gaps.contain(id)).collect();
+            return self.decode_contained(&kept);
+        }
         let decoded = contained::contain(|| self.inner.decode(ids, false));
         decoded.ok_or_else(TextError::tokenizer_failed)
     }

@@ -5,6 +5,7 @@
 //! together again only for the tokenizers crate to take them apart once more.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
@@ -23,7 +24,7 @@ pub(super) struct TokenizerJson<'a> {
 
 /// `model.vocab` and `model.merges`, as the file spells them.
 struct Bulk<'a> {
-    vocab: &'a RawValue,
+    vocab: Cow<'a, RawValue>,
     merges: Option<&'a RawValue>,
     /// What `vocab` says.
     ids: Vec<(Cow<'a, str>, u32)>,
@@ -52,7 +53,7 @@ impl<'a> TokenizerJson<'a> {
         }
         let vocab = vocab?;
         let Ids(ids) = serde_json::from_str(vocab.get()).ok()?;
-        Some(Self { value, bulk: Some(Bulk { vocab, merges, ids }) })
+        Some(Self { value, bulk: Some(Bulk { vocab: Cow::Borrowed(vocab), merges, ids }) })
     }
 
     /// Whether the vocabulary is no part of `value`.
@@ -97,6 +98,40 @@ impl<'a> TokenizerJson<'a> {
             }
             _ => None,
         }
+    }
+
+    /// Shows all tokens of a model whose vocabulary is an object.
+    pub fn each_model_token(&self, mut show: impl FnMut(&str)) {
+        let bulk = self.bulk.iter().flat_map(|bulk| &bulk.ids);
+        bulk.for_each(|(token, _)| show(token));
+        let vocab = self.value["model"]["vocab"].as_object();
+        vocab.into_iter().flatten().for_each(|(token, _)| show(token));
+    }
+
+    /// Puts tokens into a vocabulary that is an object, if they are not there.
+    pub fn add_to_vocabulary(&mut self, tokens: Vec<(String, u32)>) -> Result<(), String> {
+        let Some(bulk) = &mut self.bulk else {
+            let vocab = self.value["model"]["vocab"].as_object_mut();
+            let vocab = vocab.ok_or("`vocab` is not an object")?;
+            for (token, id) in tokens {
+                vocab.entry(token).or_insert(id.into());
+            }
+            return Ok(());
+        };
+        let known: HashSet<&str> = bulk.ids.iter().map(|(token, _)| token.as_ref()).collect();
+        let mut new = Map::new();
+        for (token, id) in tokens.into_iter().filter(|(token, _)| !known.contains(token.as_str())) {
+            new.entry(token).or_insert(id.into());
+        }
+        let written = serde_json::to_string(&new).map_err(|error| error.to_string())?;
+        let old = bulk.vocab.get().trim_end().trim_end_matches('}');
+        let comma = if bulk.ids.is_empty() || new.is_empty() { "" } else { "," };
+        let text = format!("{old}{comma}{}", &written[1..]);
+        bulk.ids.extend(new.into_iter().filter_map(|(token, id)| {
+            Some((Cow::Owned(token), u32::try_from(id.as_u64()?).ok()?))
+        }));
+        bulk.vocab = Cow::Owned(RawValue::from_string(text).map_err(|error| error.to_string())?);
+        Ok(())
     }
 
     /// The largest token id; None if it has no tokens.
@@ -146,7 +181,7 @@ impl Serialize for Model<'_> {
         let mut map = serializer.serialize_map(Some(self.model.len()))?;
         for (key, value) in self.model {
             match (key.as_str(), self.bulk.merges) {
-                ("vocab", _) => map.serialize_entry(key, self.bulk.vocab)?,
+                ("vocab", _) => map.serialize_entry(key, &self.bulk.vocab)?,
                 ("merges", Some(merges)) => map.serialize_entry(key, merges)?,
                 _ => map.serialize_entry(key, value)?,
             }

@@ -7,7 +7,7 @@
 //! `VLLM_BATCH_SIMULATION_SEEDS=1000000` many more than usual.
 
 mod oracle;
-mod workload;
+pub(super) mod workload;
 
 use std::collections::HashMap;
 use std::ops::AddAssign;
