@@ -193,3 +193,95 @@ fn smollm2s_own_tokenizer_encodes_as_tokenizers_0_23_does() {
     let file = serde_json::from_slice(&file).unwrap();
     assert_same("SmolLM2", &file, 5000, &mut Rng(29));
 }
+
+/// What transformers makes of folders without `tokenizer.json` (`testdata/generate_tokenizers.py`).
+#[test]
+fn tokenizers_without_tokenizer_json_are_converted_as_transformers_does() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/tokenizers");
+    let expected = fs::read(dir.join("expected.json")).unwrap();
+    let expected: Map<String, Value> = serde_json::from_slice(&expected).unwrap();
+    assert!(expected.len() >= 12);
+    for (name, expected) in expected {
+        let ours = Tokenizer::from_dir(&dir.join(&name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(ours.bos_token(), expected["bos_token"].as_str(), "{name}");
+        assert_eq!(ours.eos_token(), expected["eos_token"].as_str(), "{name}");
+        assert_eq!(ours.vocab_size() as u64, expected["num_tokens"], "{name}");
+        for case in expected["texts"].as_array().unwrap() {
+            let text = case[0].as_str().unwrap();
+            for (around, place) in [(true, 1), (false, 2)] {
+                let ids = ours.encode(text, around).unwrap();
+                assert_eq!(json!(ids), case[place], "{name}: {text:?}, {around}");
+                let expected = case[if around { 4 } else { 3 }].as_str().unwrap();
+                assert_eq!(ours.decode(&ids, around).unwrap(), expected, "{name}: {text:?}");
+            }
+        }
+    }
+}
+
+/// Ways to write a file that tokenizers 0.23 reads. rc.3 reads fewer by itself.
+#[test]
+fn files_that_tokenizers_0_23_reads_are_read() {
+    let rng = &mut Rng(5);
+    let good = byte_level_file(rng, |_| false);
+    let chars = char_level_file();
+    let byte_level = good["pre_tokenizer"].clone();
+    let mut with_prefix = byte_level.clone();
+    with_prefix["add_prefix_space"] = true.into();
+    let digits = json!({"type": "Digits", "individual_digits": true});
+    let sequence = |members: Value| json!({"type": "Sequence", "pretokenizers": members});
+    let end = good["added_tokens"][0]["id"].clone();
+    let roberta = json!({"type": "RobertaProcessing", "sep": ["<end>", end], "cls": ["<end>", end],
+        "trim_offsets": true, "add_prefix_space": false});
+    let bytes = json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false});
+    let processors = json!({"type": "Sequence", "processors": [bytes, roberta]});
+    let (nested, one) = (sequence(json!([digits, byte_level])), sequence(json!([with_prefix])));
+    let metaspace = json!({"type": "Metaspace", "replacement": "▁", "add_prefix_space": true});
+    let mut spaced = chars.clone();
+    spaced["pre_tokenizer"] = metaspace.clone();
+    for (name, file, pointer, value) in [
+        ("no type", &good, "/model/type", None),
+        ("no dropout", &good, "/model/dropout", None),
+        ("no fuse_unk", &good, "/model/fuse_unk", None),
+        ("no byte_fallback", &good, "/model/byte_fallback", None),
+        ("no ignore_merges", &good, "/model/ignore_merges", None),
+        ("dropout 0", &good, "/model/dropout", Some(json!(0.0))),
+        ("no prefix", &good, "/model/continuing_subword_prefix", Some("".into())),
+        ("byte_fallback beside byte level", &good, "/model/byte_fallback", Some(true.into())),
+        ("unk_token beside byte level", &good, "/model/unk_token", Some("nope".into())),
+        ("nested", &good, "/pre_tokenizer", Some(sequence(json!([nested])))),
+        ("prefix space in a sequence", &good, "/pre_tokenizer", Some(one)),
+        ("roberta", &good, "/post_processor", Some(roberta.clone())),
+        ("sequence of processors", &good, "/post_processor", Some(processors)),
+        ("no post_processor", &good, "/post_processor", None),
+        ("no normalizer", &good, "/normalizer", None),
+        ("no truncation", &good, "/truncation", None),
+        ("chars", &chars, "/version", Some("1.0".into())),
+        ("chars without type", &chars, "/model/type", None),
+        ("chars without unk_token", &chars, "/model/unk_token", Some(Value::Null)),
+        ("byte_fallback without bytes", &chars, "/model/byte_fallback", Some(true.into())),
+        ("metaspace of old", &chars, "/pre_tokenizer", Some(metaspace.clone())),
+        ("a token that is normalized", &spaced, "/added_tokens/0/normalized", Some(true.into())),
+    ] {
+        let mut file = file.clone();
+        let (parent, key) = pointer.rsplit_once('/').unwrap();
+        let parent = file.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+        match value {
+            Some(value) => parent.insert(key.to_owned(), value),
+            None => parent.remove(key),
+        };
+        assert_same(name, &file, 100, rng);
+    }
+}
+
+/// BPE over characters.
+fn char_level_file() -> Value {
+    let tokens = ["<unk>", "a", "b", "e", "t", "h", "th", "the", "▁", " ", "1", "2", "é", "日"];
+    let vocab: Map<String, Value> =
+        tokens.iter().enumerate().map(|(id, token)| (token.to_string(), id.into())).collect();
+    json!({"version": "1.0", "truncation": null, "padding": null, "normalizer": null,
+        "added_tokens": [added(0, "<unk>", true)], "pre_tokenizer": null, "post_processor": null,
+        "decoder": {"type": "Fuse"}, "model": {"type": "BPE", "dropout": null,
+        "unk_token": "<unk>", "continuing_subword_prefix": null, "end_of_word_suffix": null,
+        "fuse_unk": true, "byte_fallback": false, "ignore_merges": false, "vocab": vocab,
+        "merges": ["t h", "th e"]}})
+}

@@ -28,7 +28,7 @@ pub use progress::DownloadProgress;
 pub struct Need {
     /// `config.json`.
     pub config: bool,
-    /// `tokenizer.json`.
+    /// The files of a tokenizer.
     pub tokenizer: bool,
     /// The safetensors files; false for `--load-format dummy`.
     pub weights: bool,

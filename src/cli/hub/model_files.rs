@@ -16,15 +16,19 @@ pub(super) const INDEX: &str = "model.safetensors.index.json";
 const SINGLE: &str = "model.safetensors";
 
 /// Small files that the engine reads when they exist.
-pub(super) const SMALL: [&str; 7] = [
+pub(super) const SMALL: [&str; 8] = [
     CONFIG,
     TOKENIZER,
     "generation_config.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
 ];
+
+/// What a tokenizer is read from where there is no `TOKENIZER`: all files of one of these.
+const OTHER_TOKENIZERS: [&[&str]; 2] = [&["tokenizer.model"], &["vocab.json", "merges.txt"]];
 
 /// Published indexes stay below 20 MB; a hostile one must not fill memory.
 const MAX_INDEX_BYTES: u64 = 256 << 20;
@@ -100,7 +104,8 @@ pub(super) fn missing_files(folder: &Path, need: Need) -> Result<Vec<String>, Hu
     if need.config {
         wanted.insert(CONFIG.to_string());
     }
-    if need.tokenizer {
+    let is_file = |name: &str| folder.join(name).is_file();
+    if need.tokenizer && other_tokenizer(is_file).is_none() {
         wanted.insert(TOKENIZER.to_string());
     }
     if need.weights {
@@ -115,10 +120,19 @@ pub(super) fn missing_files(folder: &Path, need: Need) -> Result<Vec<String>, Hu
     Ok(wanted.into_iter().collect())
 }
 
+/// The files of a tokenizer that is not in `TOKENIZER`.
+fn other_tokenizer(is_there: impl Fn(&str) -> bool) -> Option<&'static [&'static str]> {
+    OTHER_TOKENIZERS.into_iter().find(|files| files.iter().all(|name| is_there(name)))
+}
+
 /// Of a repository's files, those to fetch first. With an index the shards follow from its content.
 pub(super) fn first_files(files: &BTreeMap<String, Option<u64>>, need: Need) -> Vec<String> {
     let small = SMALL.iter().filter(|name| files.contains_key(**name)).map(|name| name.to_string());
     let mut chosen: Vec<String> = small.collect();
+    if !files.contains_key(TOKENIZER) {
+        let other = other_tokenizer(|name| files.contains_key(name)).unwrap_or_default();
+        chosen.extend(other.iter().map(|name| name.to_string()));
+    }
     if need.weights && files.contains_key(INDEX) {
         chosen.push(INDEX.to_string());
     } else if need.weights {
@@ -152,7 +166,7 @@ pub(super) fn check_repository(
             "this is not the repository of a transformers model; check the name",
         ));
     }
-    if need.tokenizer && !has(TOKENIZER) {
+    if need.tokenizer && !has(TOKENIZER) && other_tokenizer(has).is_none() {
         return Err(HubError::new(
             HubErrorKind::Incomplete,
             format!("{what} has no {TOKENIZER}"),
@@ -172,4 +186,36 @@ fn unreadable(path: &Path, why: &str) -> HubError {
         format!("{} cannot be used: {why}", path.display()),
         "delete the file or the folder and fetch the model again",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tokenizer_need_not_be_in_tokenizer_json() {
+        let of = |names: &[&str]| -> BTreeMap<String, Option<u64>> {
+            names.iter().map(|name| (name.to_string(), None)).collect()
+        };
+        for (files, fetched) in [
+            (&["tokenizer.json", "vocab.json", "merges.txt"][..], Some(&["tokenizer.json"][..])),
+            (&["vocab.json", "merges.txt"], Some(&["vocab.json", "merges.txt"])),
+            (&["tokenizer.model", "vocab.json", "x.bin"], Some(&["tokenizer.model"])),
+            (&["vocab.json", "x.txt"], None),
+            (&["merges.txt"], None),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            for file in files {
+                fs::write(folder.path().join(file), "").unwrap();
+            }
+            let absent = missing_files(folder.path(), Need::TOKENIZER).unwrap();
+            let checked = check_repository(&of(files), Need::TOKENIZER, "it");
+            assert_eq!(
+                (absent.is_empty(), checked.is_ok()),
+                (fetched.is_some(), fetched.is_some())
+            );
+            let first = first_files(&of(files), Need::TOKENIZER);
+            assert_eq!(first, fetched.unwrap_or_default(), "{files:?}");
+        }
+    }
 }

@@ -19,6 +19,8 @@ mod tokenizer_byte_gaps;
 mod tokenizer_files;
 mod tokenizer_json;
 mod tokenizer_limits;
+mod tokenizer_sentencepiece;
+mod tokenizer_sources;
 
 pub use chat_template::{ChatOptions, ChatTemplate};
 pub use contained::is_contained;

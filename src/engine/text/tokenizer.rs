@@ -9,9 +9,10 @@ use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineToken
 use super::control_tokens::{self, RenderedChat};
 use super::regex_guard::RegexGuard;
 use super::tokenizer_byte_gaps::ByteGaps;
-use super::tokenizer_files::TokenizerFiles;
+use super::tokenizer_files::{self, TokenizerConfig, TokenizerFiles};
 use super::tokenizer_json::TokenizerJson;
 use super::tokenizer_limits::{self, Growth};
+use super::tokenizer_sources::Source;
 use super::{TextError, contained, split_regex};
 
 /// A model's tokenizer. Immutable; share it by `Arc`.
@@ -37,14 +38,21 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json`, `tokenizer_config.json` and the files that complete them.
+    /// Reads `tokenizer.json`, `tokenizer_config.json` and the files that complete them; without
+    /// `tokenizer.json` the files that transformers converts to one.
     ///
     /// # Errors
     /// A file is missing, corrupt, or describes a tokenizer that is not supported.
     pub fn from_dir(dir: &Path) -> Result<Self, TextError> {
-        let path = dir.join("tokenizer.json");
-        let bytes = TokenizerFiles::bytes(dir)?;
-        Self::parse(&bytes, &path, |tokenizer| TokenizerFiles::read(dir, tokenizer))
+        let mut config = TokenizerConfig::read(dir)?;
+        if let Some(bytes) = TokenizerFiles::bytes(dir)? {
+            return Self::parse(&bytes, &dir.join("tokenizer.json"), &config);
+        }
+        let source = Source::find(dir).ok_or_else(|| tokenizer_files::missing(dir))?;
+        let tokenizer = TokenizerJson::whole(source.convert(dir, &mut config)?);
+        TokenizerFiles::complete(tokenizer, &config, true)
+            .and_then(Self::build)
+            .map_err(|message| TextError::file(source.path(), message))
     }
 
     /// A tokenizer from the bytes of a `tokenizer.json` and a parsed `tokenizer_config.json`.
@@ -52,28 +60,22 @@ impl Tokenizer {
     /// # Errors
     /// As `from_dir`.
     pub fn from_bytes(json: &[u8], config: Option<&Value>) -> Result<Self, TextError> {
-        let path = Path::new("tokenizer.json");
         let empty = Value::Object(serde_json::Map::new());
-        Self::parse(json, path, |tokenizer| {
-            TokenizerFiles::complete(tokenizer, config.unwrap_or(&empty))
-                .map_err(|error| TextError::file(path, error))
-        })
+        let config = TokenizerConfig::of(config.cloned().unwrap_or(empty));
+        Self::parse(json, Path::new("tokenizer.json"), &config)
     }
 
-    fn parse<'a>(
-        bytes: &'a [u8],
-        path: &Path,
-        complete: impl Fn(TokenizerJson<'a>) -> Result<TokenizerFiles<'a>, TextError>,
-    ) -> Result<Self, TextError> {
+    fn parse(bytes: &[u8], path: &Path, config: &TokenizerConfig) -> Result<Self, TextError> {
+        let complete = |json| TokenizerFiles::complete(json, config, false);
         if let Some(outline) = TokenizerJson::outline(bytes)
-            && let Ok(files) = complete(outline)
-            && let Ok(tokenizer) = Self::build(files)
+            && let Ok(tokenizer) = complete(outline).and_then(Self::build)
         {
             return Ok(tokenizer);
         }
         // Again with all of it as values: what is wrong is said, what is old is rewritten.
         let value = serde_json::from_slice(bytes).map_err(|error| TextError::file(path, error))?;
-        Self::build(complete(TokenizerJson::whole(value))?)
+        complete(TokenizerJson::whole(value))
+            .and_then(Self::build)
             .map_err(|message| TextError::file(path, message))
     }
 

@@ -1,5 +1,5 @@
 //! Reads a model folder's tokenizer files into one `tokenizer.json` value that says everything:
-//! named special tokens are added tokens, `add_bos_token` is in the post-processor.
+//! named special tokens are added tokens, and there is a `tokenizer.json` even if no file is it.
 //!
 //! What transformers does in Python classes and is not matched: model-specific tokenizer classes of
 //! transformers 5 that rebuild normalizer or pre-tokenizer from flags (`add_prefix_space`,
@@ -17,7 +17,7 @@ use super::tokenizer_json::{TokenizerJson, content};
 use crate::engine::files::{self, MAX_CONFIG_BYTES};
 
 /// Largest tokenizer.json that is read.
-const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
+pub(super) const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 
 /// Names under which tokenizer_config.json and special_tokens_map.json list one token each.
 const SPECIAL_TOKEN_NAMES: [&str; 7] =
@@ -31,85 +31,146 @@ pub(super) struct TokenizerFiles<'a> {
     pub special_tokens: BTreeMap<String, String>,
 }
 
-impl<'a> TokenizerFiles<'a> {
-    /// The bytes of tokenizer.json.
-    pub fn bytes(dir: &Path) -> Result<Vec<u8>, TextError> {
-        let path = dir.join("tokenizer.json");
-        files::read(&path, MAX_TOKENIZER_BYTES).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => missing(dir, &path, &error),
-            _ => TextError::file(&path, error),
-        })
+/// `tokenizer_config.json`, with what older files beside it say.
+pub(super) struct TokenizerConfig {
+    pub value: Value,
+    /// The ids that config.json gives special tokens: the last resort of base models that were
+    /// converted without `tokenizer_config.json`.
+    ids: BTreeMap<&'static str, u64>,
+}
+
+impl TokenizerConfig {
+    /// Reads it as transformers' `from_pretrained` does.
+    pub fn read(dir: &Path) -> Result<Self, TextError> {
+        let read = |name: &str| read_json_of(&dir.join(name), MAX_CONFIG_BYTES);
+        let mut value = read("tokenizer_config.json")?.unwrap_or(json!({}));
+        if !value["added_tokens_decoder"].is_object() {
+            // Those of special_tokens_map.json do not make a token of added_tokens.json special.
+            let mut special: Vec<String> = extra_tokens(&value).collect();
+            for (name, token) in read("special_tokens_map.json")?.iter().flat_map(entries) {
+                value[name] = token.clone();
+            }
+            special.extend(SPECIAL_TOKEN_NAMES.iter().filter_map(|name| content(&value[*name])));
+            let added = read("added_tokens.json")?;
+            let token = |(text, id): (&String, &Value)| {
+                let special = special.contains(text);
+                let token = json!({"content": text, "normalized": !special, "special": special});
+                (id.to_string(), token)
+            };
+            let added = added.iter().flat_map(entries).map(token).collect();
+            value["added_tokens_decoder"] = Value::Object(added);
+        }
+        let model = read("config.json")?.unwrap_or_default();
+        let id = |name: &&'static str| Some((*name, first_id(&model[format!("{name}_id")])?));
+        Ok(Self { value, ids: SPECIAL_TOKEN_NAMES.iter().filter_map(id).collect() })
     }
 
-    /// Completes what `bytes` gave with the other files.
-    pub fn read(dir: &Path, tokenizer: TokenizerJson<'a>) -> Result<Self, TextError> {
-        let mut config = read_json(&dir.join("tokenizer_config.json"))?.unwrap_or(json!({}));
-        let map = read_json(&dir.join("special_tokens_map.json"))?.unwrap_or(json!({}));
-        let model = read_json(&dir.join("config.json"))?.unwrap_or(json!({}));
-        for name in SPECIAL_TOKEN_NAMES {
-            if config.get(name).is_none()
-                && let Some(token) = map.get(name)
-            {
-                config[name] = token.clone();
-            }
-            // The last resort of base models converted without tokenizer_config.json.
-            let id = model.get(format!("{name}_id")).and_then(first_id);
-            if config.get(name).is_none()
-                && let Some(token) = id.and_then(|id| tokenizer.token_of(id))
-            {
-                config[name] = token.into();
+    /// A config without files beside it.
+    pub fn of(value: Value) -> Self {
+        Self { value, ids: BTreeMap::new() }
+    }
+
+    /// Whether a flag is set; null is not.
+    pub fn flag(&self, name: &str) -> bool {
+        self.value[name] == true
+    }
+
+    /// Names special tokens that are not named yet, not even by null.
+    pub fn set_defaults(&mut self, tokens: &[(&str, &str)]) {
+        for (name, token) in tokens {
+            if self.value.get(*name).is_none() {
+                self.value[*name] = (*token).into();
             }
         }
-        Self::complete(tokenizer, &config)
-            .map_err(|error| TextError::file(&dir.join("tokenizer.json"), error))
+    }
+}
+
+fn entries(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    value.as_object().into_iter().flatten()
+}
+
+impl<'a> TokenizerFiles<'a> {
+    /// The bytes of tokenizer.json; None if there is none.
+    pub fn bytes(dir: &Path) -> Result<Option<Vec<u8>>, TextError> {
+        let path = dir.join("tokenizer.json");
+        match files::read(&path, MAX_TOKENIZER_BYTES) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(TextError::file(&path, error)),
+        }
     }
 
-    /// Puts what `config` (tokenizer_config.json) says into the tokenizer, as transformers'
-    /// `TokenizersBackend.__init__` does.
-    pub fn complete(mut tokenizer: TokenizerJson<'a>, config: &Value) -> Result<Self, String> {
+    /// Puts what `config` says into the tokenizer, as transformers' `TokenizersBackend.__init__`
+    /// does. `add_bos_token` and `add_eos_token` count for a tokenizer without a `tokenizer.json`:
+    /// transformers 5 ignores them beside that file.
+    pub fn complete(
+        mut tokenizer: TokenizerJson<'a>,
+        config: &TokenizerConfig,
+        is_converted: bool,
+    ) -> Result<Self, String> {
         if !tokenizer.value["model"].is_object() {
             return Err("not a tokenizer.json: it has no `model`".to_string());
         }
-        let special_tokens: BTreeMap<String, String> = SPECIAL_TOKEN_NAMES
-            .iter()
-            .filter_map(|name| Some((name.to_string(), content(config.get(*name)?)?)))
-            .collect();
-        add_missing_tokens(&mut tokenizer, config, &special_tokens)?;
-        let flag = |name: &str| config.get(name).and_then(Value::as_bool);
-        // Absent flags leave the file's own post-processor alone; one flag makes the other false.
-        if flag("add_bos_token").is_some() || flag("add_eos_token").is_some() {
+        let mut special_tokens = BTreeMap::new();
+        for name in SPECIAL_TOKEN_NAMES {
+            let token = match (config.value.get(name), config.ids.get(name)) {
+                (Some(token), _) => content(token),
+                (None, Some(id)) => tokenizer.token_of(*id),
+                (None, None) => None,
+            };
+            special_tokens.extend(token.map(|token| (name.to_string(), token)));
+        }
+        add_missing_tokens(&mut tokenizer, &config.value, &special_tokens)?;
+        if is_converted {
             let wanted = |name: &str, token: &str| {
-                let token = special_tokens.get(token).filter(|_| flag(name) == Some(true))?;
+                let token = special_tokens.get(token).filter(|_| config.flag(name))?;
                 Some((token.clone(), tokenizer.id_of(token)?))
             };
             let (bos, eos) =
                 (wanted("add_bos_token", "bos_token"), wanted("add_eos_token", "eos_token"));
             tokenizer.value["post_processor"] = template(bos, eos);
         }
+        // rc.3 refuses `byte_fallback` without tokens for bytes; 0.23 has nothing to fall back to.
+        let mut bytes = (0..=255u8).map(|byte| format!("<0x{byte:02X}>"));
+        if tokenizer.value["model"]["byte_fallback"] == true
+            && bytes.all(|token| tokenizer.id_of(&token).is_none())
+        {
+            tokenizer.value["model"]["byte_fallback"] = Value::Bool(false);
+        }
+        find_tokens_in_plain_text(&mut tokenizer.value);
+        flatten_sequences(&mut tokenizer.value);
         prefix_space_as_normalizer(&mut tokenizer.value);
         Ok(Self { tokenizer, special_tokens })
     }
 }
 
-fn missing(dir: &Path, path: &Path, error: &std::io::Error) -> TextError {
-    let other = ["tokenizer.model", "spiece.model", "vocab.json", "tekken.json", "vocab.txt"]
+/// What to do with a tokenizer that is in files which are not read.
+pub(super) fn save_pretrained(dir: &Path) -> String {
+    format!(
+        "Convert it once: python -c \"from transformers import AutoTokenizer as A; \
+         A.from_pretrained('{0}').save_pretrained('{0}')\"",
+        dir.display()
+    )
+}
+
+/// The folder has no tokenizer.
+pub(super) fn missing(dir: &Path) -> TextError {
+    let path = dir.join("tokenizer.json");
+    let other = ["spiece.model", "vocab.json", "merges.txt", "tekken.json", "vocab.txt"]
         .into_iter()
         .find(|name| dir.join(name).exists());
     match other {
-        Some(name) => TextError::file(
-            path,
-            format!(
-                "not found, but {name} is there. Convert it once: python -c \"from transformers \
-                 import AutoTokenizer as A; A.from_pretrained('{0}').save_pretrained('{0}')\"",
-                dir.display()
-            ),
-        ),
-        None => TextError::file(path, format!("{error}. A model folder needs its tokenizer.json")),
+        Some(name) => {
+            let message = format!("not found, but {name} is there. {}", save_pretrained(dir));
+            TextError::file(&path, message)
+        }
+        None => TextError::file(&path, "not found. A model folder needs its tokenizer.json"),
     }
 }
 
-fn read_json(path: &Path) -> Result<Option<Value>, TextError> {
-    match files::read(path, MAX_CONFIG_BYTES) {
+/// An object in a file of at most `max_bytes`; None if there is no file.
+pub(super) fn read_json_of(path: &Path, max_bytes: u64) -> Result<Option<Value>, TextError> {
+    match files::read(path, max_bytes) {
         Ok(bytes) => match serde_json::from_slice(&bytes) {
             Ok(value @ Value::Object(_)) => Ok(Some(value)),
             Ok(_) => Err(TextError::file(path, "not a JSON object")),
@@ -118,6 +179,21 @@ fn read_json(path: &Path) -> Result<Option<Value>, TextError> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(TextError::file(path, error)),
     }
+}
+
+/// Special tokens without a name of their own.
+fn extra_tokens(config: &Value) -> impl Iterator<Item = String> {
+    extra_token_values(config).into_iter().filter_map(|token| content(&token))
+}
+
+fn extra_token_values(config: &Value) -> Vec<Value> {
+    let of = |name: &str| match &config[name] {
+        Value::Array(tokens) => tokens.clone(),
+        Value::Object(tokens) => tokens.values().cloned().collect(),
+        _ => Vec::new(),
+    };
+    let extra = of("extra_special_tokens");
+    if extra.is_empty() { of("additional_special_tokens") } else { extra }
 }
 
 fn first_id(ids: &Value) -> Option<u64> {
@@ -144,13 +220,23 @@ fn add_missing_tokens(
                 "normalized": flag("normalized"), "special": flag("special")}));
         }
     }
-    for text in special_tokens.values() {
-        if !listed(&present, text)
-            && !listed(&missing, text)
-            && let Some(id) = tokenizer.id_of(text)
+    let named = special_tokens.keys().map(|name| config[name].clone());
+    // Those that only config.json has an id for.
+    let named = named.zip(special_tokens.values()).map(|(token, text)| match token {
+        Value::Null => text.clone().into(),
+        token => token,
+    });
+    for token in named.chain(extra_token_values(config)) {
+        let Some(text) = content(&token) else { continue };
+        if !listed(&present, &text)
+            && !listed(&missing, &text)
+            && let Some(id) = tokenizer.id_of(&text)
         {
-            missing.push(json!({"id": id, "content": text, "single_word": false, "lstrip": false,
-                "rstrip": false, "normalized": false, "special": true}));
+            let flag = |name: &str| token[name].as_bool().unwrap_or(false);
+            missing.push(json!({"id": id, "content": text, "single_word": flag("single_word"),
+                "lstrip": flag("lstrip"), "rstrip": flag("rstrip"),
+                "normalized": flag("normalized"),
+                "special": token["special"].as_bool().unwrap_or(true)}));
         }
     }
     let mut all = present;
@@ -183,17 +269,48 @@ fn template(bos: Option<(String, u32)>, eos: Option<(String, u32)>) -> Value {
 }
 
 /// tokenizers 1.0.0-rc.3 refuses `ByteLevel` with `add_prefix_space`; a normalizer that puts a
-/// space
-/// in front unless one is there is the same thing.
+/// space in front unless one is there is the same thing.
 fn prefix_space_as_normalizer(tokenizer: &mut Value) {
     let pre_tokenizer = &mut tokenizer["pre_tokenizer"];
-    if pre_tokenizer["type"] != "ByteLevel" || pre_tokenizer["add_prefix_space"] != true {
+    let byte_level = match pre_tokenizer["pretokenizers"].as_array().map(Vec::len) {
+        Some(1) => &mut pre_tokenizer["pretokenizers"][0],
+        // In a longer sequence every part that the others cut gets a space: that is refused.
+        Some(_) => return,
+        None => pre_tokenizer,
+    };
+    if byte_level["type"] != "ByteLevel" || byte_level["add_prefix_space"] != true {
         return;
     }
-    pre_tokenizer["add_prefix_space"] = Value::Bool(false);
+    byte_level["add_prefix_space"] = Value::Bool(false);
     let prepend = json!({"type": "Replace", "pattern": {"Regex": r"\A(?=[^ ])"}, "content": " "});
     tokenizer["normalizer"] = match tokenizer["normalizer"].take() {
         Value::Null => prepend,
         normalizer => json!({"type": "Sequence", "normalizers": [normalizer, prepend]}),
     };
+}
+
+/// Without a normalizer, tokens are looked for in the text as it is, whether they are `normalized`
+/// or not. What puts spaces in front is a pre-tokenizer in the file, but a normalizer for rc.3, and
+/// must not come before that.
+fn find_tokens_in_plain_text(tokenizer: &mut Value) {
+    if tokenizer["normalizer"].is_null() {
+        for token in tokenizer["added_tokens"].as_array_mut().into_iter().flatten() {
+            token["normalized"] = Value::Bool(false);
+        }
+    }
+}
+
+/// A pre-tokenizer in a `Sequence` of its own is one of the outer `Sequence`; rc.3 refuses it.
+fn flatten_sequences(tokenizer: &mut Value) {
+    fn members(pre_tokenizer: &Value) -> Vec<Value> {
+        match (pre_tokenizer["pretokenizers"].as_array(), &pre_tokenizer["type"]) {
+            (Some(inner), kind) if kind == "Sequence" => inner.iter().flat_map(members).collect(),
+            _ => vec![pre_tokenizer.clone()],
+        }
+    }
+    let pre_tokenizer = &mut tokenizer["pre_tokenizer"];
+    let inner = pre_tokenizer["pretokenizers"].as_array().into_iter().flatten();
+    if pre_tokenizer["type"] == "Sequence" && inner.into_iter().any(|m| m["type"] == "Sequence") {
+        pre_tokenizer["pretokenizers"] = members(pre_tokenizer).into();
+    }
 }

@@ -133,3 +133,87 @@ fn ids_past_the_models_vocabulary_are_error_rows() {
         _ => run.assert_error_rows("shifted ids", "invalid_prompt"),
     }
 }
+
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/tokenizers");
+
+/// A folder whose tokenizer is in the files of a golden one.
+fn converted(name: &str, files: &[&str]) -> Folder {
+    let folder = Folder::new();
+    std::fs::remove_file(folder.model(FILE)).unwrap();
+    for file in files {
+        folder.write(file, std::fs::read(format!("{GOLDEN}/{name}/{file}")).unwrap());
+    }
+    folder
+}
+
+#[test]
+fn damaged_sentencepiece_models_are_refused() {
+    let model = "tokenizer.model";
+    let folder = converted("llama", &[model, "tokenizer_config.json"]);
+    let good = folder.read(model);
+    let run = folder.run(&[prompt("the water")], &[]);
+    assert_eq!(run.codes(), [""], "{}", run.stderr);
+    let long = |size: u32| {
+        // One piece of `size` bytes.
+        let mut file = vec![0x0A];
+        for mut number in [size + 5, size] {
+            if number == size {
+                file.push(0x0A);
+            }
+            while number >= 0x80 {
+                file.push(number as u8 | 0x80);
+                number >>= 7;
+            }
+            file.push(number as u8);
+        }
+        file.extend(vec![b'a'; size as usize]);
+        file
+    };
+    for (what, file) in [
+        ("empty", Vec::new()),
+        ("cut", good[..good.len() / 2].to_vec()),
+        ("text", b"IQ== 0\nIg== 1\n".to_vec()),
+        ("zeros", vec![0; 4096]),
+        ("a length of 2^63", [&[0x0A][..], &[0xFF; 8], &[0x7F]].concat()),
+        ("a long piece", long(1 << 20)),
+        ("one piece", long(200)),
+        ("a score that is no number", b"\x0a\x08\x0a\x01a\x15\x00\x00\xc0\x7f".to_vec()),
+    ] {
+        folder.write(model, file);
+        folder.run(&[prompt("hello")], &[]).assert_refused(what, model);
+    }
+    folder.write("tokenizer_config.json", "{\"tokenizer_class\": \"T5Tokenizer\"}");
+    folder.write(model, good);
+    folder.run(&[prompt("hello")], &[]).assert_refused("another class", "T5Tokenizer");
+}
+
+#[test]
+fn damaged_vocabularies_and_merges_are_refused() {
+    let files = ["vocab.json", "merges.txt", "tokenizer_config.json"];
+    for (file, text, wanted) in [
+        ("vocab.json", "{", "vocab.json"),
+        ("vocab.json", "[]", "vocab.json"),
+        ("vocab.json", "{}", "vocab.json"),
+        ("vocab.json", "{\"a\": -1}", "vocab.json"),
+        ("vocab.json", "{\"a\": \"b\"}", "vocab.json"),
+        ("vocab.json", "{\"a\": 4294967295}", "too large"),
+        ("merges.txt", "#version: 0.2\nh e\nh\n", "line 3"),
+        ("merges.txt", "h e l", "line 1"),
+        ("merges.txt", "zzz yyy", "vocab.json"),
+        ("merges.txt", "h e\n\nh e", "line 2"),
+        ("tokenizer_config.json", "{\"tokenizer_class\": \"LlamaTokenizer\"}", "LlamaTokenizer"),
+        ("tokenizer_config.json", "{\"tokenizer_class\": \"CTRL\\u001b[2J\"}", "CTRL"),
+        ("added_tokens.json", "{\"<x>\": 4294967294}", "too large"),
+        ("added_tokens.json", "[1]", "added_tokens.json"),
+    ] {
+        let folder = converted("opt", &files);
+        folder.write(file, text);
+        let what = format!("{file}: {text}");
+        folder.run(&[prompt("hello")], &[]).assert_refused(&what, wanted);
+    }
+    let folder = converted("opt", &files);
+    let run = folder.run(&[prompt("the water")], &[]);
+    assert_eq!(run.codes(), [""], "{}", run.stderr);
+    std::fs::remove_file(folder.model("merges.txt")).unwrap();
+    folder.run(&[prompt("hello")], &[]).assert_refused("no merges", FILE);
+}

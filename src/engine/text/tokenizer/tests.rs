@@ -84,10 +84,11 @@ pub(in super::super) fn byte_fallback() -> Tokenizer {
     json["normalizer"] = json!({"type": "Sequence", "normalizers": [
         {"type": "Prepend", "prepend": "▁"},
         {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]});
-    load(
-        &json,
-        json!({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "add_bos_token": true}),
-    )
+    json["post_processor"] = json!({"type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}});
+    load(&json, json!({"bos_token": "<s>", "eos_token": {"content": "</s>"}}))
 }
 
 /// T5's: Unigram with Metaspace.
@@ -122,16 +123,16 @@ fn byte_level_text_survives_encoding() {
 #[test]
 fn an_outline_gives_the_same_tokenizer() {
     let json = byte_level_json(json!({"type": "ByteLevel", "add_prefix_space": false}));
-    let config = json!({"eos_token": "he", "add_eos_token": true});
+    let config = TokenizerConfig::of(json!({"eos_token": "he"}));
     let text = json.to_string();
     let outline = TokenizerJson::outline(text.as_bytes()).expect("an outline");
-    let of = |json| Tokenizer::build(TokenizerFiles::complete(json, &config).expect("completed"));
+    let of =
+        |json| Tokenizer::build(TokenizerFiles::complete(json, &config, true).expect("completed"));
     let (outline, whole) = (of(outline), of(TokenizerJson::whole(json)));
     let (outline, whole) = (outline.expect("a tokenizer"), whole.expect("a tokenizer"));
     for text in ["hello world", "<|im_end|>x<tool>", "héllo\n日本 😀", "he", ""] {
         let ids = outline.encode(text, true).expect("ids");
         assert_eq!(ids, whole.encode(text, true).expect("ids"), "{text}");
-        assert_eq!(ids.last(), outline.eos_token_id().as_ref());
     }
     assert_eq!(outline.eos_token_id(), Some(256));
     assert_eq!(outline.vocab_size(), whole.vocab_size());
@@ -168,6 +169,51 @@ fn tokens_named_in_the_config_become_added_tokens() {
     assert_eq!(tokenizer.encode("<end><new>", false).expect("ids"), [262, 263]);
     assert!(tokenizer.is_special(262) && !tokenizer.is_special(263));
     assert_eq!(tokenizer.vocab_size(), 264);
+}
+
+/// What is published in tokenizer_config.json and beside it; transformers 5.23 reads it so.
+#[test]
+fn odd_configs_are_taken() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, value: Value| {
+        std::fs::write(dir.path().join(name), value.to_string()).expect("written");
+    };
+    let read = || Tokenizer::from_dir(dir.path()).expect("a tokenizer");
+    let tokens = |tokenizer: &Tokenizer| {
+        [tokenizer.bos_token(), tokenizer.eos_token()].map(|token| token.map(str::to_owned))
+    };
+    let named = |bos: &str, eos: &str| [Some(bos.to_owned()), Some(eos.to_owned())];
+    write("tokenizer.json", byte_level_json(json!({"type": "ByteLevel"})));
+    assert_eq!(tokens(&read()), [None, None]);
+    write("config.json", json!({"bos_token_id": 260, "eos_token_id": [257, 256]}));
+    assert_eq!(tokens(&read()), named("Ġw", "ll"));
+    write(
+        "tokenizer_config.json",
+        json!({"bos_token": null, "eos_token": null,
+        "add_bos_token": null, "tokenizer_class": null, "chat_template": null,
+        "added_tokens_decoder": null, "model_max_length": 1e30}),
+    );
+    assert_eq!(tokens(&read()), [None, None]);
+    write(
+        "tokenizer_config.json",
+        json!({"tokenizer_class": "Nobody", "bos_token": "h",
+        "eos_token": {"__type": "AddedToken", "content": "he", "normalized": true},
+        "extra_special_tokens": ["ll"], "add_bos_token": true}),
+    );
+    let tokenizer = read();
+    assert_eq!(tokens(&tokenizer), named("h", "he"));
+    assert!(tokenizer.is_special(256) && tokenizer.is_special(257));
+    // transformers 5 goes by the file's own post-processor.
+    assert_eq!(tokenizer.encode("w", true).expect("ids"), [119]);
+    // Older files are read where there is no added_tokens_decoder.
+    write("special_tokens_map.json", json!({"bos_token": {"content": "ll"}}));
+    write("added_tokens.json", json!({"<new>": 266}));
+    let tokenizer = read();
+    assert_eq!(tokens(&tokenizer), named("ll", "he"));
+    assert_eq!(tokenizer.added_token_id("<new>"), Some(266));
+    write("tokenizer_config.json", json!({"bos_token": "h", "added_tokens_decoder": {}}));
+    assert_eq!(read().bos_token(), Some("h"));
+    assert_eq!(read().added_token_id("<new>"), None);
 }
 
 /// The tokenizers crate numbers added tokens by their place; the embeddings are at the file's ids.
@@ -219,8 +265,10 @@ fn damaged_files_are_named() {
     let dir = tempfile::tempdir().expect("a folder");
     let error = |dir: &Path| Tokenizer::from_dir(dir).err().expect("an error").to_string();
     assert!(error(dir.path()).contains("tokenizer.json"));
-    std::fs::write(dir.path().join("tokenizer.model"), "x").expect("written");
+    std::fs::write(dir.path().join("tekken.json"), "x").expect("written");
     assert!(error(dir.path()).contains("save_pretrained"));
+    std::fs::write(dir.path().join("tokenizer.model"), "x").expect("written");
+    assert!(error(dir.path()).contains("SentencePiece"));
     std::fs::write(dir.path().join("tokenizer.json"), "{\"model\": ").expect("written");
     assert!(error(dir.path()).contains("EOF"));
     std::fs::write(dir.path().join("tokenizer.json"), "{\"model\": {\"type\": \"X\"}}")
