@@ -77,13 +77,13 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// The template of a model folder: chat_template.jinja, else chat_template.json, else
-    /// tokenizer_config.json; None if it has none.
+    /// The template of a model folder: chat_template.jinja, else the key in tokenizer_config.json,
+    /// else chat_template.json, which transformers reads for processors; None if it has none.
     ///
     /// # Errors
     /// A file is corrupt, or the template does not compile.
     pub fn from_dir(dir: &Path, tokenizer: &Tokenizer) -> Result<Option<Self>, TextError> {
-        for name in ["chat_template.jinja", "chat_template.json", "tokenizer_config.json"] {
+        for name in ["chat_template.jinja", "tokenizer_config.json", "chat_template.json"] {
             let path = dir.join(name);
             let Some(text) = read(&path)? else { continue };
             let sources = if name.ends_with(".jinja") {
@@ -262,8 +262,9 @@ fn named_templates(value: &Value) -> Vec<(&'static str, String)> {
     }
     let list = value.as_array().map_or(&[][..], Vec::as_slice);
     let named = |name: &'static str| {
-        let template = list.iter().find(|template| template["name"] == name)?;
-        Some((name, template["template"].as_str()?.to_string()))
+        let in_list = list.iter().find(|template| template["name"] == name);
+        let source = in_list.map_or(&value[name], |template| &template["template"]);
+        Some((name, source.as_str()?.to_string()))
     };
     [DEFAULT, TOOL_USE].into_iter().filter_map(named).collect()
 }

@@ -97,7 +97,12 @@ fn files_of_a_folder_are_tried_in_transformers_order() {
     );
     assert_eq!(rendered(None).as_deref(), Some("<s>"));
     assert_eq!(rendered(Some(json!([]))).as_deref(), Some("tools"));
+    let named = r#"{"chat_template": {"default": "named", "tool_use": "tools"}}"#;
+    write("tokenizer_config.json", named);
+    assert_eq!(rendered(None).as_deref(), Some("named"));
     write("chat_template.json", r#"{"chat_template": "json"}"#);
+    assert_eq!(rendered(None).as_deref(), Some("named"));
+    write("tokenizer_config.json", r#"{"chat_template": null}"#);
     assert_eq!(rendered(None).as_deref(), Some("json"));
     write("chat_template.jinja", "jinja\n");
     assert_eq!(rendered(None).as_deref(), Some("jinja"));
