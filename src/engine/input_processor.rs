@@ -1,6 +1,7 @@
 //! `InputProcessor`: prompt and parameters of a row to a validated, tokenized `Request` (vLLM's
 //! input processor).
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::config::{ModelConfig, Overflow};
@@ -193,11 +194,8 @@ impl InputProcessor {
         }
         let all = &self.generation_config.eos_token_ids;
         let primary = self.tokenizer.eos_token_id().or_else(|| all.first().copied());
-        for &id in all {
-            if Some(id) != primary && !stop_token_ids.contains(&id) {
-                stop_token_ids.push(id);
-            }
-        }
+        let mut known: HashSet<u32> = stop_token_ids.iter().copied().chain(primary).collect();
+        stop_token_ids.extend(all.iter().filter(|&&id| known.insert(id)));
         StopIds { eos_token_id: primary, stop_token_ids }
     }
 

@@ -5,6 +5,7 @@
 //! `rope_scaling` and `rope_parameters`, `torch_dtype` and `dtype`, `rope_scaling.type` and
 //! `rope_type`.
 
+use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -474,14 +475,28 @@ impl GenerationConfig {
     }
 }
 
-/// One id or a list of them.
+/// Most ids that end a text. Published models have fewer than twenty; each row has a copy.
+const MAX_EOS_TOKEN_IDS: usize = 1024;
+
+/// One id or a list of them, each once.
 fn token_ids(value: &Value) -> Result<Vec<u32>, String> {
     let id = |value: &Value| {
         let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
         id.ok_or_else(|| format!("`eos_token_id` should be token ids, found {}", shown(value)))
     };
     match value.as_array() {
-        Some(list) => list.iter().map(id).collect(),
+        Some(list) => {
+            let mut known = HashSet::new();
+            let mut ids: Vec<u32> = list.iter().map(id).collect::<Result<_, _>>()?;
+            ids.retain(|id| known.insert(*id));
+            match ids.len() > MAX_EOS_TOKEN_IDS {
+                true => Err(format!(
+                    "`eos_token_id` should be at most {MAX_EOS_TOKEN_IDS} token ids, found {}",
+                    ids.len()
+                )),
+                false => Ok(ids),
+            }
+        }
         None => id(value).map(|id| vec![id]),
     }
 }

@@ -162,13 +162,18 @@ fn sampling_defaults_of_another_type_are_refused() {
         ("eos_token_id", json!(1.5)),
         ("eos_token_id", json!([2, "x"])),
         ("eos_token_id", json!(u64::MAX)),
+        ("eos_token_id", json!((0..1025).collect::<Vec<u32>>())),
     ] {
         folder.write("generation_config.json", json!({key: value}).to_string());
         let wanted = format!("generation_config.json: `{key}` should be");
         folder.run(&[prompt("a")], &[]).assert_refused(&format!("{key}: {value}"), &wanted);
     }
-    folder.write("generation_config.json", json!({"top_k": -1, "temperature": null}).to_string());
-    assert_eq!(folder.run(&[prompt("a")], &[]).code, Some(0));
+    // One id is one id, however often it is there.
+    let repeated: Vec<u32> = (0..300_000).map(|index| index % 1024).collect();
+    for harmless in [json!({"top_k": -1, "temperature": null}), json!({"eos_token_id": repeated})] {
+        folder.write("generation_config.json", harmless.to_string());
+        assert_eq!(folder.run(&[prompt("a")], &[]).code, Some(0));
+    }
 }
 
 #[test]
