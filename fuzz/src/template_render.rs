@@ -8,8 +8,9 @@ use vllm_batch::engine::text::{ChatOptions, ChatTemplate, Tokenizer};
 
 use super::choices::split_at_nul;
 
-/// Longer than any template of a published model that is worth mutating. What values take is
-/// limited by the program (`engine/text/chat_template/budget.rs`).
+/// Longer than any template of a published model that is worth mutating. What values take, and what
+/// it takes to read them, is limited by the program (`engine/text/chat_template/budget.rs`): an
+/// input that does not end has found work that is not counted.
 const MAX_INPUT: usize = 4 << 10;
 
 /// The most that a template may write.

@@ -95,6 +95,7 @@ impl From<EngineError> for CliError {
             EngineError::Model(text) => CliError::new(Exit::Model, "model", text),
             EngineError::Config(text) => CliError::new(Exit::Refused, "config", text),
             EngineError::Device(text) => CliError::new(Exit::Stopped, "device", text),
+            EngineError::Machine(text) => CliError::new(Exit::Stopped, "machine", text),
         }
     }
 }
@@ -244,6 +245,7 @@ mod tests {
         let code = |error: EngineError| CliError::from(error).exit.code();
         assert_eq!(code(EngineError::Config(String::new())), 2);
         assert_eq!(code(EngineError::Device(String::new())), 5);
+        assert_eq!(code(EngineError::Machine(String::new())), 5);
         assert_eq!(code(EngineError::Model(String::new())), 7);
     }
 }

@@ -10,6 +10,42 @@ use super::request::{Request, RequestError, RowKey, SamplingParams, StopIds};
 use super::sampling_params::{TruncationSide, UNLIMITED_LOGPROBS};
 use super::text::{ChatOptions, ChatTemplate, TextError, Tokenizer};
 
+/// Why there is no request of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProcessError {
+    /// The row cannot be answered: it becomes an error row.
+    Row(RequestError),
+    /// The machine lacks something now, which says nothing about the row: the run ends.
+    Machine(String),
+}
+
+impl std::fmt::Display for ProcessError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ProcessError::Row(error) => error.fmt(f),
+            ProcessError::Machine(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for ProcessError {}
+
+impl From<RequestError> for ProcessError {
+    fn from(error: RequestError) -> Self {
+        ProcessError::Row(error)
+    }
+}
+
+impl From<TextError> for ProcessError {
+    fn from(error: TextError) -> Self {
+        match error {
+            TextError::Row { code, message } => RequestError::new(code, message).into(),
+            TextError::Model(message) => RequestError::new("tokenize", message).into(),
+            TextError::Machine(message) => ProcessError::Machine(message),
+        }
+    }
+}
+
 /// What a row asks to complete.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {
@@ -65,14 +101,15 @@ impl InputProcessor {
     /// Tokenizes, checks against the model's limits, resolves stop ids.
     ///
     /// # Errors
-    /// The row cannot be answered: the error says why, and becomes its output row.
+    /// The row cannot be answered: the error says why, and becomes its output row. Or the machine
+    /// lacks something, and no row is to blame.
     pub fn process(
         &self,
         request_id: u64,
         prompt: Prompt,
         params: SamplingParams,
         row_key: RowKey,
-    ) -> Result<Request, RequestError> {
+    ) -> Result<Request, ProcessError> {
         // The caller owns the machine, so vLLM's server-side cap of 20 logprobs does not apply.
         params.verify(self.limits.vocab_size, UNLIMITED_LOGPROBS)?;
         let params = params.normalized();
@@ -123,9 +160,9 @@ impl InputProcessor {
         Arc::clone(&self.tokenizer)
     }
 
-    fn tokenize(&self, prompt: Prompt) -> Result<Vec<u32>, RequestError> {
+    fn tokenize(&self, prompt: Prompt) -> Result<Vec<u32>, ProcessError> {
         let ids = match prompt {
-            Prompt::Text(text) => self.tokenizer.encode(&text, true).map_err(row_error)?,
+            Prompt::Text(text) => self.tokenizer.encode(&text, true)?,
             Prompt::TokenIds(ids) => ids,
             Prompt::Messages(messages) => self.tokenize_chat(&messages)?,
         };
@@ -134,26 +171,29 @@ impl InputProcessor {
             return Err(RequestError::new(
                 "invalid_prompt",
                 format!("Token id {id} is out of vocabulary; the model has {vocab_size} tokens"),
-            ));
+            )
+            .into());
         }
         if ids.is_empty() {
-            return Err(RequestError::new("empty_prompt", "The decoder prompt cannot be empty"));
+            let message = "The decoder prompt cannot be empty";
+            return Err(RequestError::new("empty_prompt", message).into());
         }
         Ok(ids)
     }
 
-    fn tokenize_chat(&self, messages: &serde_json::Value) -> Result<Vec<u32>, RequestError> {
+    fn tokenize_chat(&self, messages: &serde_json::Value) -> Result<Vec<u32>, ProcessError> {
         let Some(template) = &self.chat_template else {
             return Err(RequestError::new(
                 "no_chat_template",
                 "the model has no chat template; give one with --chat-template FILE, or rows with a \
                  `prompt` text",
-            ));
+            )
+            .into());
         };
         let options = &self.chat_options;
         let rendered =
             template.render_messages(&self.tokenizer, messages, options, self.allow_special);
-        self.tokenizer.encode_chat(&rendered.map_err(row_error)?).map_err(row_error)
+        Ok(self.tokenizer.encode_chat(&rendered?)?)
     }
 
     /// Applies `truncate_prompt_tokens`, then the context limit: one token of output must fit.
@@ -200,12 +240,12 @@ impl InputProcessor {
     }
 
     /// Each word as it is tokenized at the start of a text and after a space, as vLLM does it.
-    fn bad_words_token_ids(&self, params: &SamplingParams) -> Result<Vec<Vec<u32>>, RequestError> {
+    fn bad_words_token_ids(&self, params: &SamplingParams) -> Result<Vec<Vec<u32>>, ProcessError> {
         let mut all: Vec<Vec<u32>> = Vec::new();
         for word in &params.bad_words {
             let bare = word.trim_start();
-            let plain = self.tokenizer.encode(bare, false).map_err(row_error)?;
-            let spaced = self.tokenizer.encode(&format!(" {bare}"), false).map_err(row_error)?;
+            let plain = self.tokenizer.encode(bare, false)?;
+            let spaced = self.tokenizer.encode(&format!(" {bare}"), false)?;
             let differs = spaced.len() == plain.len() && spaced.first() != plain.first();
             all.push(plain);
             if differs {
@@ -225,12 +265,5 @@ fn truncated(mut ids: Vec<u32>, keep: usize, side: TruncationSide) -> Vec<u32> {
             ids.truncate(keep);
             ids
         }
-    }
-}
-
-fn row_error(error: TextError) -> RequestError {
-    match error {
-        TextError::Row { code, message } => RequestError::new(code, message),
-        TextError::Model(message) => RequestError::new("tokenize", message),
     }
 }

@@ -384,14 +384,17 @@ pub enum EngineError {
     Config(String),
     /// The device failed in the middle of a run (exit 5).
     Device(String),
+    /// The machine lacks memory, threads or the like now; no file and no row is to blame (exit 5).
+    Machine(String),
 }
 
 impl std::fmt::Display for EngineError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            EngineError::Model(text) | EngineError::Config(text) | EngineError::Device(text) => {
-                f.write_str(text)
-            }
+            EngineError::Model(text)
+            | EngineError::Config(text)
+            | EngineError::Device(text)
+            | EngineError::Machine(text) => f.write_str(text),
         }
     }
 }

@@ -8,9 +8,10 @@ use vllm_batch::engine::Engine;
 use vllm_batch::engine::config::{
     CacheConfig, EngineConfig, GenerationConfigSource, LoadFormat, ModelConfig, Overflow,
 };
-use vllm_batch::engine::input_processor::{InputProcessor, Prompt};
+use vllm_batch::engine::input_processor::{InputProcessor, ProcessError, Prompt};
 use vllm_batch::engine::request::{Request, RequestError, RowKey, SamplingParams};
 use vllm_batch::engine::sampling_params::TruncationSide;
+use vllm_batch::engine::text::TextError;
 
 fn processor(change: impl FnOnce(&mut ModelConfig)) -> Arc<InputProcessor> {
     let mut model = ModelConfig {
@@ -30,7 +31,10 @@ fn process(
     prompt: Prompt,
     params: SamplingParams,
 ) -> Result<Request, RequestError> {
-    processor.process(1, prompt, params, RowKey(0))
+    processor.process(1, prompt, params, RowKey(0)).map_err(|error| match error {
+        ProcessError::Row(error) => error,
+        ProcessError::Machine(text) => panic!("{text}"),
+    })
 }
 
 fn ids(num_tokens: u32) -> Prompt {
@@ -115,6 +119,13 @@ fn empty_prompts_foreign_ids_and_bad_parameters_are_refused() {
     );
     let hot = SamplingParams { temperature: 3.0, ..default() };
     assert_eq!(code(process(&processor, ids(3), hot)), "invalid_parameter");
+}
+
+/// A machine that lacks something makes no error row.
+#[test]
+fn a_lack_of_the_machine_is_no_error_of_the_row() {
+    let error = ProcessError::from(TextError::Machine("no thread".to_owned()));
+    assert_eq!(error, ProcessError::Machine("no thread".to_owned()));
 }
 
 #[test]

@@ -9,10 +9,10 @@ use super::workload::BenchRow;
 use crate::cli::error::CliError;
 use crate::cli::exit::Exit;
 use crate::cli::progress::Counters;
-use crate::engine::Engine;
-use crate::engine::input_processor::InputProcessor;
+use crate::engine::input_processor::{InputProcessor, ProcessError};
 use crate::engine::request::{Request, RequestError, RequestOutput, RowKey, SamplingParams};
 use crate::engine::stats::{EngineStats, StepTime};
+use crate::engine::{Engine, EngineError};
 
 /// One step of the engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,7 +57,7 @@ pub fn request(
     processor: &InputProcessor,
     index: usize,
     row: BenchRow,
-) -> Result<Request, RequestError> {
+) -> Result<Request, ProcessError> {
     let params = SamplingParams {
         temperature: 0.0,
         max_tokens: Some(row.max_tokens),
@@ -65,6 +65,14 @@ pub fn request(
         ..SamplingParams::default()
     };
     processor.process(index as u64, row.prompt, params, RowKey(index as u64))
+}
+
+/// Why there is no request, as the error of the benchmark.
+pub fn refuse(index: u64, error: ProcessError) -> CliError {
+    match error {
+        ProcessError::Row(error) => refuse_row(index, &error),
+        ProcessError::Machine(text) => EngineError::Machine(text).into(),
+    }
 }
 
 /// A row that cannot be run ends the benchmark: its figures would be of something else.
@@ -95,7 +103,7 @@ pub fn run(
     for (index, row) in rows.into_iter().enumerate() {
         wanted.insert(index as u64, row.max_tokens as usize);
         let request = request(&processor, index, row);
-        engine.add_request(request.map_err(|error| refuse_row(index as u64, &error))?);
+        engine.add_request(request.map_err(|error| refuse(index as u64, error))?);
     }
     let input_time = started.elapsed();
     let (mut steps, mut rows) = (Vec::new(), Vec::with_capacity(wanted.len()));

@@ -191,7 +191,7 @@ impl Bench {
         let mut num_cache_tokens = 0;
         for (index, row) in rows.iter().enumerate() {
             let request = measure::request(&processor, index, row.clone());
-            let request = request.map_err(|error| measure::refuse_row(index as u64, &error))?;
+            let request = request.map_err(|error| measure::refuse(index as u64, error))?;
             let num_prompt_tokens = request.prompt_token_ids.len();
             let num_tokens = num_prompt_tokens + row.max_tokens as usize;
             if num_tokens > max_model_len {

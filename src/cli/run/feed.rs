@@ -22,7 +22,8 @@ use crate::cli::row_error::RowError;
 use crate::cli::row_hash::{ContentHash, InputDigest};
 use crate::cli::row_key::{RowName, row_key};
 use crate::cli::window::Window;
-use crate::engine::input_processor::InputProcessor;
+use crate::engine::EngineError;
+use crate::engine::input_processor::{InputProcessor, ProcessError};
 use crate::engine::request::{Request, RequestError, SamplingParams};
 
 /// Where rows go, once the model is loaded. Both channels are bounded by the window: a row in them
@@ -226,7 +227,8 @@ impl Feeder<'_> {
         }
         let asked = match self.feed.processor.process(position, prompt, params, key) {
             Ok(request) => Asked::Request(hash, request),
-            Err(error) => failed(&error, hash),
+            Err(ProcessError::Row(error)) => failed(&error, hash),
+            Err(ProcessError::Machine(text)) => return Err(EngineError::Machine(text).into()),
         };
         Ok((line, passthrough, asked))
     }

@@ -4,31 +4,32 @@
 //! are limited, nothing can be included.
 
 pub(super) mod budget;
+pub(super) mod counted;
 mod program;
+mod weight;
+mod worker;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, Output, State, Value as Jinja};
+use minijinja::{Environment, Error, ErrorKind, Output, Value as Jinja};
 use serde_json::{Map, Value};
 
 use super::control_tokens::{ControlTokens, RenderedChat};
 use crate::engine::files::{self, MAX_CONFIG_BYTES};
 
-use super::{
-    RunDate, TextError, Tokenizer, content_parts, dialect, filters, python, python_methods,
-};
+use super::{RunDate, TextError, Tokenizer, content_parts, filters, python};
 use budget::Budget;
-use program::Program;
+use worker::{NoWorker, STACK_BYTES, Sources, Worker};
 
 /// Instructions a render may take: a conversation of ten thousand messages takes about a million.
 const FUEL: u64 = 5_000_000;
 /// Nesting of blocks and macro calls (a macro counts four).
-const RECURSION_LIMIT: usize = 200;
+const RECURSION_LIMIT: usize = 100;
 /// Longest rendered text, in bytes.
 const MAX_OUTPUT: usize = 16 << 20;
 /// The template of a model; of several, the one for conversations without tools.
@@ -64,12 +65,13 @@ impl Default for ChatOptions {
     }
 }
 
-/// A compiled chat template. Rendering shares nothing between threads.
+/// A compiled chat template.
 pub struct ChatTemplate {
-    environment: Environment<'static>,
-    default: Program,
-    tool_use: Option<Program>,
-    source: String,
+    sources: Sources,
+    /// None: the machine refused a thread, and no row has asked for it since.
+    worker: Mutex<Option<Worker>>,
+    /// Of the worker.
+    stack_bytes: usize,
     /// `bos_token`, `eos_token`, ... as variables.
     special_tokens: BTreeMap<String, String>,
     control_tokens: OnceLock<ControlTokens>,
@@ -97,7 +99,7 @@ impl ChatTemplate {
             };
             if !sources.is_empty() {
                 let tokens = tokenizer.special_tokens().clone();
-                return Self::compile(sources, tokens)
+                return Self::compile(sources, tokens, STACK_BYTES)
                     .map(Some)
                     .map_err(|error| TextError::file(&path, error));
             }
@@ -116,53 +118,70 @@ impl ChatTemplate {
     ) -> Result<Self, TextError> {
         let tokens = [("bos_token", bos_token), ("eos_token", eos_token)];
         let tokens = tokens.into_iter().filter_map(|(k, v)| Some((k.to_string(), v?.to_string())));
-        Self::compile(vec![(DEFAULT, source.to_string())], tokens.collect())
+        let sources = vec![(DEFAULT, source.to_string())];
+        Self::compile(sources, tokens.collect(), STACK_BYTES)
             .map_err(|error| TextError::Model(format!("chat template: {error}")))
     }
 
     /// Whether it may write the date.
     pub fn shows_date(&self) -> bool {
-        self.source.contains("strftime_now")
+        let mut sources = self.sources.tool_use.iter().chain([&self.sources.default]);
+        sources.any(|source| source.contains("strftime_now"))
     }
 
     fn compile(
         sources: Vec<(&'static str, String)>,
         special_tokens: BTreeMap<String, String>,
+        stack_bytes: usize,
     ) -> Result<Self, String> {
-        let mut programs = BTreeMap::new();
-        let mut all = String::new();
-        for (name, source) in sources {
-            let syntax = syntax().map_err(|error| describe(&error))?;
-            let program = Program::compile(dialect::translate(&source)?, syntax);
-            programs.insert(name, program.map_err(|error| describe(&error))?);
-            all.push_str(&source);
-        }
-        let Some(default) = programs.remove(DEFAULT) else {
+        let mut sources: BTreeMap<_, _> = sources.into_iter().collect();
+        let Some(default) = sources.remove(DEFAULT) else {
             return Err("several chat templates, and none is called `default`".to_string());
         };
+        let sources = Sources { default, tool_use: sources.remove(TOOL_USE) };
+        let worker = match Worker::start(sources.clone(), stack_bytes) {
+            Ok(worker) => Some(worker),
+            // Rows may need no template.
+            Err(NoWorker::Refused(_)) => None,
+            Err(NoWorker::Template(error)) => return Err(error),
+        };
         Ok(Self {
-            environment: environment(),
-            default,
-            tool_use: programs.remove(TOOL_USE),
-            source: all,
+            sources,
+            worker: Mutex::new(worker),
+            stack_bytes,
             special_tokens,
             control_tokens: OnceLock::new(),
             takes_content_parts: OnceLock::new(),
         })
     }
 
+    /// The worker, made now if there was no thread for it before. Rows are rendered one by one.
+    fn worker(&self) -> Result<MutexGuard<'_, Option<Worker>>, TextError> {
+        // Whoever panicked with it in hand left it as it was.
+        let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
+        if worker.is_none() {
+            let started = Worker::start(self.sources.clone(), self.stack_bytes);
+            *worker = Some(started.map_err(|error| match error {
+                NoWorker::Refused(error) => TextError::Machine(format!(
+                    "there is no thread for the chat template: {error}; raise the limit of \
+                     threads or of memory (ulimit -u, ulimit -v)"
+                )),
+                NoWorker::Template(error) => TextError::Model(format!("chat template: {error}")),
+            })?);
+        }
+        Ok(worker)
+    }
+
     /// Renders a JSON array of messages.
     ///
     /// # Errors
     /// The template rejects the messages (its text is in the error), or takes too long or writes
-    /// too
-    /// much.
+    /// too much; or the machine has no thread for it.
     pub fn render(&self, messages: &Value, options: &ChatOptions) -> Result<String, TextError> {
         let context = self.context(messages, options)?;
-        let tool_use = options.tools.as_ref().and(self.tool_use.as_ref());
-        let program = tool_use.unwrap_or(&self.default);
-        let text = program.render(&self.environment, context);
-        let text = text.map_err(|error| TextError::template(describe(&error)))?;
+        let worker = self.worker()?;
+        let worker = worker.as_ref().expect("made above");
+        let text = worker.render(options.tools.is_some(), context).map_err(TextError::template)?;
         match text.len() > MAX_OUTPUT {
             true => Err(TextError::template("the chat template writes more than 16 MiB")),
             false => Ok(text),
@@ -189,8 +208,10 @@ impl ChatTemplate {
             }
             false => messages,
         };
-        let control =
-            self.control_tokens.get_or_init(|| ControlTokens::new(tokenizer, &self.source));
+        let control = self.control_tokens.get_or_init(|| {
+            let Sources { default, tool_use } = &self.sources;
+            ControlTokens::new(tokenizer, &[default, tool_use.as_deref().unwrap_or("")].concat())
+        });
         let values =
             || options.tools.iter().chain(&options.documents).chain(options.kwargs.values());
         let typed = control.occur_in_value(messages) || values().any(|v| control.occur_in_value(v));
@@ -229,19 +250,18 @@ impl ChatTemplate {
         for (name, token) in &self.special_tokens {
             context.insert(name, Jinja::from(token.as_str()));
         }
-        let optional = |value: &Option<Value>| Jinja::from(Serde(value));
+        let optional = |value: &Option<Value>| value.as_ref().map_or(Jinja::from(()), variable);
         context.insert("tools", optional(&options.tools));
         context.insert("documents", optional(&options.documents));
         context.insert("add_generation_prompt", Jinja::from(options.add_generation_prompt));
         for (name, value) in &options.kwargs {
-            context.insert(name, Jinja::from(Serde(value)));
+            context.insert(name, variable(value));
         }
-        let messages: Vec<Jinja> = messages.iter().map(message_variable).collect();
-        context.insert("messages", Jinja::from(messages));
+        let messages = messages.iter().map(message_variable).collect();
+        context.insert("messages", weight::given(messages));
         let now = options.now;
         let strftime_now = Jinja::from_function(move |format: &str| now.strftime(format));
         context.insert("strftime_now", strftime_now);
-        context.insert(budget::BUDGET, Jinja::from_object(Budget::default()));
         Ok(Jinja::from(context))
     }
 }
@@ -284,7 +304,18 @@ fn message_variable(message: &Value) -> Jinja {
     if let Some(reasoning) = reasoning {
         fields.insert("reasoning_content".to_string(), reasoning.clone());
     }
-    Jinja::from(Serde(fields))
+    variable(&Value::Object(fields))
+}
+
+/// JSON as a template sees it.
+fn variable(value: &Value) -> Jinja {
+    match value {
+        Value::Array(items) => weight::given(items.iter().map(variable).collect()),
+        Value::Object(fields) => {
+            Jinja::from_pairs(fields.iter().map(|(key, value)| (key.as_str(), variable(value))))
+        }
+        scalar => Jinja::from(Serde(scalar)),
+    }
 }
 
 /// transformers' whitespace rules.
@@ -293,35 +324,45 @@ fn syntax() -> Result<SyntaxConfig, Error> {
 }
 
 /// transformers' sandbox: its filters and globals, no loader, and limits.
-fn environment() -> Environment<'static> {
+fn environment(budget: &Arc<Budget>) -> Environment<'static> {
     let mut environment = Environment::new();
     // Errors would hold the values of variables, and take them out of the thread with their stack.
     environment.set_debug(false);
     environment.set_fuel(Some(FUEL));
     environment.set_recursion_limit(RECURSION_LIMIT);
-    environment.set_unknown_method_callback(python_methods::unknown_method);
-    environment.set_formatter(print);
-    filters::add_to(&mut environment);
-    budget::add_to(&mut environment);
+    let counts = Arc::clone(budget);
+    environment.set_unknown_method_callback(move |state, value, method, args| {
+        counted::called(&counts, state, value, method, args)
+    });
+    let counts = Arc::clone(budget);
+    environment.set_formatter(move |output, _, value| print(&counts, output, value));
+    // It writes all variables, and jinja2 has no such function.
+    environment.remove_global("debug");
+    filters::add_to(&mut environment, budget);
+    counted::add_to(&mut environment, budget);
     environment
 }
 
 /// `{{ value }}` as Python's `str(value)`.
-fn print(output: &mut Output, state: &mut State, value: &Jinja) -> Result<(), Error> {
+fn print(budget: &Budget, output: &mut Output, value: &Jinja) -> Result<(), Error> {
     let printed = match (value.kind(), value.as_str()) {
         (ValueKind::Undefined, _) => return Ok(()),
         (_, Some(text)) => {
-            budget::charge_written(state, text.len())?;
+            budget.charge_written(text.len())?;
             output.write_str(text)
         }
         _ => {
+            budget.charge_all(value)?;
             let text = python::to_str(value)?;
-            budget::charge_written(state, text.len())?;
+            budget.charge_written(text.len())?;
             output.write_str(&text)
         }
     };
     printed.map_err(|_| Error::new(ErrorKind::WriteFailure, "the output is full"))
 }
+
+/// Longest message of an error, in bytes: a template may raise any text.
+const MAX_MESSAGE: usize = 2000;
 
 /// An error with its causes and the line of the template.
 fn describe(error: &Error) -> String {
@@ -338,6 +379,11 @@ fn describe(error: &Error) -> String {
     while let Some(error) = cause {
         text.push_str(&format!(": {error}"));
         cause = error.source();
+    }
+    if text.len() > MAX_MESSAGE {
+        let end = (0..=MAX_MESSAGE).rev().find(|&end| text.is_char_boundary(end));
+        text.truncate(end.unwrap_or(0));
+        text.push_str("...");
     }
     text
 }

@@ -22,14 +22,22 @@ pub(super) const MADE: &str = "__made__";
 /// Most operators of one tag: what compiling takes grows with the square of their number.
 const MAX_OPERATORS: usize = 1000;
 
+/// Most steps of one expression: names after dots, filters, brackets, signs. Each is a level of the
+/// tree, which the compiler walks with a level of the stack.
+const MAX_STEPS: usize = 2000;
+
+/// Most `elif` of a template, each of which is nested in the one before.
+const MAX_ELIF: usize = 1000;
+
 /// A template that minijinja renders as jinja2 renders `source`.
 ///
 /// # Errors
-/// An expression has too many operators.
+/// An expression has too many operators, or is nested too deeply.
 pub(super) fn translate(source: &str) -> Result<String, String> {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(source.len());
     let mut rest = source.as_str();
+    let mut num_elif = 0;
     while let Some(at) = find_tag(rest) {
         out.push_str(&rest[..at]);
         rest = &rest[at..];
@@ -37,6 +45,10 @@ pub(super) fn translate(source: &str) -> Result<String, String> {
             "{#" => copy(rest, rest.find("#}").map(|end| end + 2), &mut out),
             "{%" => {
                 let after = block_name(rest, &mut out);
+                num_elif += usize::from(out.ends_with("elif"));
+                if num_elif > MAX_ELIF {
+                    return Err(format!("more than {MAX_ELIF} `elif`"));
+                }
                 let is_raw = out.ends_with("raw") && !out.ends_with("endraw");
                 let body = expression(after, "%}", &mut out)?;
                 if is_raw { copy(body, end_of_raw(body), &mut out) } else { body }
@@ -92,6 +104,7 @@ fn end_of_raw(text: &str) -> Option<usize> {
 /// Copies an expression and the `end` that closes its tag, slices translated. Returns the rest.
 fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> Result<&'a str, String> {
     let mut num_operators = 0;
+    let mut num_steps = 0;
     // Open brackets: where each is in `out`, and where its own colons are.
     let mut open: Vec<(usize, Vec<usize>)> = Vec::new();
     let mut rest = text;
@@ -99,6 +112,10 @@ fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> Result<&'a str,
         if open.is_empty() && rest.starts_with(end) {
             out.push_str(end);
             return Ok(&rest[end.len()..]);
+        }
+        num_steps += usize::from(is_step(out, rest));
+        if num_steps > MAX_STEPS {
+            return Err(format!("an expression with more than {MAX_STEPS} steps"));
         }
         match c {
             '\'' | '"' => {
@@ -148,11 +165,22 @@ fn expression<'a>(text: &'a str, end: &str, out: &mut String) -> Result<&'a str,
     Ok(rest)
 }
 
+/// Whether something comes next that makes the tree of an expression deeper.
+fn is_step(before: &str, rest: &str) -> bool {
+    rest.starts_with(['.', '|', '(', '[', '{', '-', '+'])
+        || is_word(before, rest, &["not", "is", "if", "else"])
+}
+
 /// Whether `and` or `or` comes next.
 fn is_junction(before: &str, rest: &str) -> bool {
-    let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    let after = rest.strip_prefix("and").or_else(|| rest.strip_prefix("or"));
-    !before.ends_with(is_word) && after.is_some_and(|after| !after.starts_with(is_word))
+    is_word(before, rest, &["and", "or"])
+}
+
+/// Whether one of these words comes next.
+fn is_word(before: &str, rest: &str, words: &[&str]) -> bool {
+    let goes_on = |c: char| c.is_alphanumeric() || c == '_';
+    let after = words.iter().find_map(|word| rest.strip_prefix(word));
+    after.is_some_and(|after| !after.starts_with(goes_on)) && !before.ends_with(goes_on)
 }
 
 /// Whether an operator after this text has a left operand, or is a sign.
@@ -263,6 +291,12 @@ mod tests {
             assert!(translate(&expression(operator, 1001)).is_err(), "{operator}");
         }
         assert!(translate(&expression(".android", 1001)).is_ok());
+        for step in [".a", "|f", "[0]", " is a", " if x else x"] {
+            assert!(translate(&expression(step, 2001)).is_err(), "{step}");
+        }
+        assert!(translate(&format!("{{{{ {}x }}}}", "not ".repeat(2001))).is_err());
+        let elif = |times| format!("{{% if a %}}{}{{% endif %}}", "{% elif b %}".repeat(times));
+        assert!(translate(&elif(1000)).is_ok() && translate(&elif(1001)).is_err());
         assert!(translate(&expression("", 1).repeat(1001)).is_ok());
     }
 }

@@ -1,28 +1,32 @@
 //! Filters, tests and functions of jinja2 that minijinja lacks or reads otherwise.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use minijinja::filters as builtin;
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
-use super::chat_template::budget::{self, BoundedText};
+use super::chat_template::budget::{BoundedText, Budget};
+use super::chat_template::counted;
 use super::{python, python_methods};
 
 /// Registers filters twice: under another name, and under their own what counts their arguments and
 /// their results and calls them.
 macro_rules! counted {
-    ($environment:ident: $($name:literal => $filter:expr),+) => {$(
+    ($environment:ident, $budget:ident: $($name:literal => $filter:expr),+) => {$(
         $environment.add_filter(concat!("__", $name), $filter);
-        $environment.add_filter($name, |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
-            budget::filtered(state, $name, concat!("__", $name), args.into_values())
-        });
+        let counts = Arc::clone($budget);
+        let counted = move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+            counted::filtered(&counts, state, $name, concat!("__", $name), args.into_values())
+        };
+        $environment.add_filter($name, counted);
     )+};
 }
 
 /// Gives an environment what transformers' sandbox has.
-pub(super) fn add_to(environment: &mut Environment<'static>) {
-    counted!(environment:
+pub(super) fn add_to(environment: &mut Environment<'static>, budget: &Arc<Budget>) {
+    counted!(environment, budget:
         "tojson" => python::tojson,
         "trim" => trim,
         "length" => length,
@@ -61,17 +65,34 @@ pub(super) fn add_to(environment: &mut Environment<'static>) {
         "unique" => builtin::unique,
         "dictsort" => builtin::dictsort,
         "chain" => builtin::chain,
-        "zip" => builtin::zip
+        "zip" => builtin::zip,
+        "min" => builtin::min,
+        "max" => builtin::max,
+        "first" => builtin::first,
+        "last" => builtin::last,
+        "default" => builtin::default,
+        "d" => builtin::default,
+        "abs" => builtin::abs,
+        "int" => builtin::int,
+        "float" => builtin::float,
+        "bool" => builtin::bool,
+        "attr" => builtin::attr,
+        "safe" => builtin::safe
     );
-    environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, message.to_string()))
+    let counts = Arc::clone(budget);
+    environment.add_function("raise_exception", move |message: &Value| -> Result<Value, Error> {
+        counts.charge_all(message)?;
+        Err(Error::new(ErrorKind::InvalidOperation, python::to_str(message)?))
     });
     // jinja2 also counts strings and mappings as sequences, and None as nothing.
     environment.add_test("sequence", |value: &Value| {
         use ValueKind::{Map, Seq, String, Undefined};
         matches!(value.kind(), Map | Seq | String | Undefined)
     });
-    environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
+    environment.add_test("iterable", |value: &Value| {
+        use ValueKind::{Iterable, Map, Seq, String, Undefined};
+        matches!(value.kind(), Iterable | Map | Seq | String | Undefined)
+    });
     environment.add_test("callable", |value: &Value| {
         value.kind() == ValueKind::Plain && value.as_object().is_some()
     });

@@ -47,6 +47,8 @@ pub enum TextError {
         /// What is wrong and what to do.
         message: String,
     },
+    /// The machine has no thread or memory for it now: no fault of a row or a file.
+    Machine(String),
 }
 
 impl TextError {
@@ -74,7 +76,9 @@ impl TextError {
 impl fmt::Display for TextError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TextError::Model(message) | TextError::Row { message, .. } => f.write_str(message),
+            TextError::Model(message)
+            | TextError::Machine(message)
+            | TextError::Row { message, .. } => f.write_str(message),
         }
     }
 }

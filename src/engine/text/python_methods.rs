@@ -3,25 +3,12 @@
 use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 
-use super::chat_template::budget;
 use super::dialect::SLICE_METHOD;
 use super::filters;
 use super::python::is_space;
 
 /// What templates call on values that minijinja gives no methods.
 pub(super) fn unknown_method(
-    state: &mut State,
-    value: &Value,
-    method: &str,
-    args: &[Value],
-) -> Result<Value, Error> {
-    let all: Vec<Value> = [value].into_iter().chain(args).cloned().collect();
-    budget::check_call(state, method, &all)?;
-    let result = method_of(state, value, method, args)?;
-    budget::nested(state, budget::made(state, result)?)
-}
-
-fn method_of(
     state: &mut State,
     value: &Value,
     method: &str,

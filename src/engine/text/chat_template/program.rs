@@ -1,9 +1,9 @@
 //! A compiled template, with what can make large values replaced by what counts first.
 //!
 //! minijinja limits the instructions of a render, not what its values take. So the instructions are
-//! rewritten: `~`, `+`, `*`, comparisons and raw text pass through functions of `budget`. Filters
-//! and methods are wrapped where they are registered. The instructions are minijinja's own and
-//! unstable, so its version is pinned.
+//! rewritten: what makes, compares, looks up or loops over values passes through filters of
+//! `counted`. Filters, tests and methods are wrapped where they are registered. The instructions
+//! are minijinja's own and unstable, so its version is pinned.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,15 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 use self_cell::self_cell;
 
-use super::budget::{COMPARISONS, CONCATENATED, CONTAINED_IN, FACTORS, NESTED};
-use crate::engine::text::dialect::MADE;
+use super::counted::{
+    ASSIGNED, COMPARISONS, CONCATENATED, CONTAINED_IN, COUNTED, FACTORS, INDEXED, LOOPED, READ,
+};
 
 /// Largest source; published ones stay below 64 KiB. The parser's stack grows with it.
 const MAX_SOURCE: usize = 256 << 10;
 
 /// What errors call a template; templates have no names of their own.
 const NAME: &str = "chat_template";
-
-/// Stack of a thread that compiles or renders: values nest as deep as a render has instructions.
-/// Only what is used takes memory.
-const STACK_BYTES: usize = 512 << 20;
 
 struct Compiled<'a> {
     instructions: Instructions<'a>,
@@ -49,45 +46,22 @@ impl Program {
             let text = format!("the template is larger than {} KiB", MAX_SOURCE >> 10);
             return Err(Error::new(ErrorKind::SyntaxError, text));
         }
-        on_deep_stack(|| Cell::try_new(source, |source| compiled(source, syntax)).map(Self))
-            .unwrap_or_else(|| Err(engine_failed()))
+        Cell::try_new(source, |source| compiled(source, syntax)).map(Self)
     }
 
-    /// Renders with the variables of `context`, one of which is a `Budget`.
+    /// Renders with the variables of `context`.
     pub fn render(
         &self,
         environment: &Environment<'static>,
         context: Value,
     ) -> Result<String, Error> {
-        let render = || {
-            let Compiled { instructions, blocks } = self.0.borrow_dependent();
-            let mut text = String::new();
-            let mut output = machinery::make_string_output(&mut text);
-            machinery::eval(
-                environment,
-                instructions,
-                context,
-                blocks,
-                &mut output,
-                AutoEscape::None,
-            )?;
-            Ok(text)
-        };
-        on_deep_stack(render).unwrap_or_else(|| Err(engine_failed()))
+        let Compiled { instructions, blocks } = self.0.borrow_dependent();
+        let mut text = String::new();
+        let mut output = machinery::make_string_output(&mut text);
+        let escape = AutoEscape::None;
+        machinery::eval(environment, instructions, context, blocks, &mut output, escape)?;
+        Ok(text)
     }
-}
-
-/// minijinja 3.0.5 panics on some expressions; that must cost one row, not the run.
-fn engine_failed() -> Error {
-    Error::new(ErrorKind::InvalidOperation, "the chat template engine failed on this row")
-}
-
-/// Runs in a thread of its own; None if it panicked, or there was no thread to be had.
-fn on_deep_stack<T: Send>(run: impl FnOnce() -> T + Send) -> Option<T> {
-    std::thread::scope(|scope| {
-        let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
-        builder.spawn_scoped(scope, run).ok()?.join().ok()
-    })
 }
 
 fn compiled(source: &str, syntax: SyntaxConfig) -> Result<Compiled<'_>, Error> {
@@ -123,33 +97,66 @@ fn bounded<'a>(from: &Instructions<'a>) -> Instructions<'a> {
 
 /// What runs in place of an instruction: the same result, counted.
 fn replaced<'a>(instruction: &Instruction<'a>) -> Vec<Instruction<'a>> {
-    // Calls a function with both operands; it gives them back in this order.
-    let checked = |name| vec![Instruction::CallFunction(name, Some(2)), Instruction::UnpackList(2)];
-    let made = Instruction::ApplyFilter(MADE, Some(1), !0);
-    let nested = Instruction::ApplyFilter(NESTED, Some(1), !0);
-    let compared = |index: usize| vec![Instruction::CallFunction(COMPARISONS[index], Some(2))];
+    let filter = |name, num_args| Instruction::ApplyFilter(name, Some(num_args), !0);
+    // A filter that gives both operands back, for what comes next.
+    let checked = |name| vec![filter(name, 2), Instruction::UnpackList(2), instruction.clone()];
+    let counted = filter(COUNTED, 1);
+    let then_counted = || vec![instruction.clone(), counted.clone()];
+    // Values of the stack that are read in full before what comes next.
+    let read = |count: usize| {
+        let list = Instruction::BuildList(Some(count));
+        vec![list, filter(READ, 1), Instruction::UnpackList(count), instruction.clone()]
+    };
     match instruction {
         // Written as a value is, which counts it.
         Instruction::EmitRaw(text) => {
             vec![Instruction::LoadConst(Value::from(*text)), Instruction::Emit]
         }
-        Instruction::StringConcat => vec![Instruction::CallFunction(CONCATENATED, Some(2))],
-        Instruction::Add => vec![Instruction::Add, made],
-        Instruction::Mul => [checked(FACTORS), vec![Instruction::Mul, made]].concat(),
-        Instruction::In => [checked(CONTAINED_IN), vec![Instruction::In]].concat(),
-        Instruction::Eq => compared(0),
-        Instruction::Ne => compared(1),
-        Instruction::Lt => compared(2),
-        Instruction::Lte => compared(3),
-        Instruction::Gt => compared(4),
-        Instruction::Gte => compared(5),
-        Instruction::BuildList(_)
+        Instruction::StringConcat => vec![filter(CONCATENATED, 2)],
+        Instruction::Mul => [checked(FACTORS), vec![counted]].concat(),
+        Instruction::In => checked(CONTAINED_IN),
+        Instruction::Eq => vec![filter(COMPARISONS[0], 2)],
+        Instruction::Ne => vec![filter(COMPARISONS[1], 2)],
+        Instruction::Lt => vec![filter(COMPARISONS[2], 2)],
+        Instruction::Lte => vec![filter(COMPARISONS[3], 2)],
+        Instruction::Gt => vec![filter(COMPARISONS[4], 2)],
+        Instruction::Gte => vec![filter(COMPARISONS[5], 2)],
+        Instruction::CompareAndPreserve(_) => read(2),
+        Instruction::GetItem => checked(INDEXED),
+        Instruction::SetAttr(_) => checked(ASSIGNED),
+        Instruction::PushLoop(_) | Instruction::FastRecurse => {
+            vec![filter(LOOPED, 1), instruction.clone()]
+        }
+        // `loop(..)` goes back into a loop.
+        Instruction::CallFunction("loop", Some(1)) => {
+            vec![filter(LOOPED, 1), instruction.clone()]
+        }
+        // Keys are hashed.
+        Instruction::BuildMap(pairs) if *pairs > 0 => [read(2 * pairs), vec![counted]].concat(),
+        // What a loop does itself, and so without a wrapper.
+        Instruction::CallMethod("changed" | "cycle", Some(count)) => read(usize::from(*count)),
+        // Arguments that are lists at run time.
+        Instruction::CallFunction(_, None) | Instruction::CallObject(None) => {
+            [spread(instruction), vec![counted]].concat()
+        }
+        Instruction::CallMethod(_, None)
+        | Instruction::ApplyFilter(_, None, _)
+        | Instruction::PerformTest(_, None, _) => spread(instruction),
+        Instruction::Add
+        | Instruction::BuildList(_)
         | Instruction::BuildTuple(_)
         | Instruction::BuildMap(_)
         | Instruction::CallFunction(..)
-        | Instruction::CallObject(_) => vec![instruction.clone(), nested],
+        | Instruction::CallObject(_) => then_counted(),
         other => vec![other.clone()],
     }
+}
+
+/// A call whose number of arguments is on the stack: they are a list for a moment, which counts
+/// them.
+fn spread<'a>(call: &Instruction<'a>) -> Vec<Instruction<'a>> {
+    let count = Instruction::ApplyFilter(COUNTED, Some(1), !0);
+    vec![Instruction::BuildList(None), count, Instruction::UnpackLists(1), call.clone()]
 }
 
 fn moved<'a>(instruction: Instruction<'a>, places: &[u32]) -> Instruction<'a> {
