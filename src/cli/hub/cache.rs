@@ -66,6 +66,22 @@ impl RepoCache {
         self.repo_folder().join("snapshots").join(commit)
     }
 
+    /// The place of a file's bytes, which revisions share.
+    pub fn blob(&self, etag: &str) -> PathBuf {
+        self.repo_folder().join("blobs").join(etag)
+    }
+
+    /// Points the revision at a commit.
+    pub fn point_at(&self, commit: &str) -> std::io::Result<()> {
+        let revision = self.revision.as_str();
+        if revision == commit {
+            return Ok(());
+        }
+        let path = self.repo_folder().join("refs").join(revision);
+        path.parent().map_or(Ok(()), fs::create_dir_all)?;
+        fs::write(path, commit)
+    }
+
     /// Looks for the revision without any request.
     pub fn find(&self, need: Need) -> Result<Lookup, HubError> {
         if !self.repo_folder().is_dir() {

@@ -1,24 +1,20 @@
-//! Fetching a repository into the cache with hf-hub, which brings the layout, the resuming and TLS.
-//!
-//! What hf-hub 0.5 leaves to us: one commit for all files (a branch may move while shards are
-//! fetched), the index before the shards it names, blobs that another revision already has, stalls
-//! (it knows no timeout), retries (its own append at a wrong offset), sizes, and names that a
-//! server sends.
+//! Fetching a repository into the cache: one commit for all files (a branch may move while shards
+//! are fetched), the index before the shards it names, and blobs that another revision already has
+//! are not fetched again.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use hf_hub::api::sync::{Api, ApiBuilder};
-use hf_hub::{Cache, Repo, RepoType};
 use serde::Deserialize;
 
 use super::cache::{Lookup, RepoCache};
-use super::environment::{NetworkLimits, Token};
+use super::client::{Client, status};
+use super::environment::NetworkLimits;
 use super::failure::Failure;
 use super::model_files::{INDEX, check_repository, first_files, weight_files};
 use super::names::is_commit;
-use super::transfer::{Transfer, attempt, is_there};
+use super::transfer::{Transfer, is_there};
 use super::{DownloadProgress, HubEnvironment, HubError, HubErrorKind, Need};
 
 /// Fetches what is needed and not there yet; returns the snapshot's folder.
@@ -35,33 +31,21 @@ pub(super) fn download(
         return Ok(folder);
     }
 
-    let api = ApiBuilder::from_cache(Cache::new(cache.root().to_path_buf()))
-        .with_endpoint(environment.endpoint.clone())
-        .with_token(environment.token.as_ref().map(Token::secret).map(str::to_string))
-        .with_progress(false)
-        .build()
-        .map_err(|error| words(error.into()))?;
+    let client = Client::new(environment).map_err(words)?;
     let limits = environment.limits;
-    let listing = with_retries(limits, progress, |_| (list(&api, cache, limits), false));
+    let listing = with_retries(limits, progress, |_| (list(&client, cache), false));
     let listing = listing.map_err(|failure| words(failure.before_any_answer()))?;
     check_repository(&listing.files, need, &cache.what())?;
 
     let snapshot = cache.snapshot(&listing.commit);
     let mut fetch = |file: &str| {
-        let size = listing.files.get(file).copied().flatten();
-        let transfer = Transfer {
-            api: api.clone(),
-            repo: model_at(cache, &listing.commit),
-            root: cache.root().to_path_buf(),
-            commit: listing.commit.clone(),
-            file: file.to_string(),
-            pointer: snapshot.join(file),
-        };
-        if is_there(&transfer.pointer, size) {
+        let listed_size = listing.files.get(file).copied().flatten();
+        if is_there(&snapshot.join(file), listed_size) {
             return Ok(());
         }
-        with_retries(limits, progress, |progress| attempt(&transfer, limits, progress))
-            .map_err(words)
+        let commit = &listing.commit;
+        let transfer = Transfer { client: &client, cache, commit, file, listed_size };
+        with_retries(limits, progress, |progress| transfer.attempt(progress)).map_err(words)
     };
     let mut files = first_files(&listing.files, need);
     // Small files first: what is wrong with them is known before the long part begins.
@@ -87,17 +71,7 @@ fn finish(
     need: Need,
     environment: &HubEnvironment,
 ) -> Result<PathBuf, HubError> {
-    let hub_cache = Cache::new(cache.root().to_path_buf());
-    let revision = cache.revision().as_str();
-    // hf-hub leaves a ref named after the commit; huggingface_hub has none, and would list it as a
-    // branch.
-    let _ = fs::remove_file(cache.repo_folder().join("refs").join(commit));
-    if revision != commit {
-        hub_cache
-            .repo(model_at(cache, revision))
-            .create_ref(commit)
-            .map_err(|error| Failure::from(error).into_error(cache, environment))?;
-    }
+    cache.point_at(commit).map_err(|error| Failure::from(error).into_error(cache, environment))?;
     match cache.check(commit, need)? {
         Lookup::Complete(folder) => Ok(folder),
         Lookup::Incomplete(what) => Err(HubError::new(
@@ -106,10 +80,6 @@ fn finish(
             "run again; if it stays, delete the model's folder in the cache",
         )),
     }
-}
-
-fn model_at(cache: &RepoCache, revision: &str) -> Repo {
-    Repo::with_revision(cache.repo().to_string(), RepoType::Model, revision.to_string())
 }
 
 /// One download per repository and cache at a time: job arrays start many processes at once, and
@@ -145,19 +115,10 @@ struct Sibling {
     size: Option<u64>,
 }
 
-fn list(api: &Api, cache: &RepoCache, limits: NetworkLimits) -> Result<Listing, Failure> {
-    let request = api.repo(model_at(cache, cache.revision().as_str())).info_request();
-    let mut response = request
-        .query("blobs", "true")
-        .config()
-        .timeout_global(Some(limits.stall))
-        .http_status_as_error(false)
-        .build()
-        .call()?;
+fn list(client: &Client, cache: &RepoCache) -> Result<Listing, Failure> {
+    let mut response = client.list(&cache.repo().to_string(), cache.revision().as_str())?;
     if !response.status().is_success() {
-        // The hub's word for it: GatedRepo, RepoNotFound, RevisionNotFound.
-        let code = response.headers().get("x-error-code").and_then(|code| code.to_str().ok());
-        return Err(Failure::Status(response.status().as_u16(), code.map(str::to_string)));
+        return Err(status(&response));
     }
     let text = response.body_mut().read_to_string()?;
     let info: ModelInfo = serde_json::from_str(&text)
@@ -171,14 +132,13 @@ fn list(api: &Api, cache: &RepoCache, limits: NetworkLimits) -> Result<Listing, 
 
 /// Repeats while the failure is of the kind that passes. A connection that brought bytes before it
 /// broke starts the count anew: a long download may survive many of them, but not a server that
-/// never ends.
+/// never ends. What arrives damaged twice was damaged on purpose, or where it lies.
 fn with_retries<T>(
     limits: NetworkLimits,
     progress: &mut dyn DownloadProgress,
     mut attempt: impl FnMut(&mut dyn DownloadProgress) -> (Result<T, Failure>, bool),
 ) -> Result<T, Failure> {
-    let mut failed = 0;
-    let mut total = 0;
+    let (mut failed, mut total, mut damaged) = (0, 0, 0);
     loop {
         let (result, brought_bytes) = attempt(progress);
         let failure = match result {
@@ -186,11 +146,13 @@ fn with_retries<T>(
             Err(failure) => failure,
         };
         total += 1;
+        damaged += u32::from(matches!(failure, Failure::Damaged(_)));
         let continued = brought_bytes && matches!(failure, Failure::Broken(_));
         failed = if continued { 1 } else { failed + 1 };
         if !failure.is_transient()
             || failed >= limits.attempts
             || total >= limits.attempts.saturating_mul(20)
+            || damaged > 1
         {
             return Err(failure);
         }

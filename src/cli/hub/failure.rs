@@ -2,8 +2,6 @@
 
 use std::io;
 
-use hf_hub::api::sync::ApiError;
-
 use super::cache::RepoCache;
 use super::{HubEnvironment, HubError, HubErrorKind};
 
@@ -21,7 +19,7 @@ pub(super) enum Failure {
     Broken(String),
     /// A file that arrived, but not as announced; what came is removed.
     Damaged(String),
-    /// No bytes for too long; the thread that waits for them is lost.
+    /// No bytes for too long.
     Stalled,
     /// The answer is not what the hub sends.
     Protocol(String),
@@ -35,7 +33,7 @@ impl Failure {
     /// Whether trying again soon may help.
     pub fn is_transient(&self) -> bool {
         match self {
-            Failure::Broken(_) | Failure::Damaged(_) => true,
+            Failure::Broken(_) | Failure::Damaged(_) | Failure::Stalled => true,
             Failure::Status(status, _) => *status == 429 || *status >= 500,
             _ => false,
         }
@@ -93,7 +91,13 @@ impl Failure {
                 format!("the connection to {host} broke while downloading {what}: {cause}"),
                 continues,
             ),
-            Failure::Protocol(_) | Failure::Damaged(_) => HubError::new(
+            Failure::Damaged(_) => HubError::new(
+                HubErrorKind::Network,
+                format!("{what} did not arrive from {host} as it was announced: {cause}"),
+                "nothing of the file was kept; run again, and check HF_ENDPOINT and HTTPS_PROXY: a \
+                 mirror or a proxy may change files",
+            ),
+            Failure::Protocol(_) => HubError::new(
                 HubErrorKind::Network,
                 format!("{host} does not answer as the Hugging Face hub does for {what}: {cause}"),
                 "check HF_ENDPOINT and HTTPS_PROXY",
@@ -163,26 +167,6 @@ pub(super) fn host(endpoint: &str) -> &str {
     authority.rsplit('@').next().unwrap_or(authority)
 }
 
-impl From<ApiError> for Failure {
-    fn from(error: ApiError) -> Self {
-        match error {
-            ApiError::RequestError(error) => Failure::from(*error),
-            ApiError::IoError(error) => match ureq::Error::from(error) {
-                ureq::Error::Io(error) if !is_network(&error) => Failure::from(error),
-                error => Failure::from(error),
-            },
-            ApiError::MissingHeader(name) => Failure::Protocol(format!("no {name} header")),
-            ApiError::InvalidHeader(name) => Failure::Protocol(format!("bad {name} header")),
-            ApiError::ParseIntError(_) => Failure::Protocol("bad Content-Range header".into()),
-            ApiError::TooManyRetries(inner) => Failure::from(*inner),
-            ApiError::InvalidResume => {
-                Failure::Broken("the part that was there is too long".into())
-            }
-            ApiError::LockAcquisition(_) => Failure::Locked,
-        }
-    }
-}
-
 impl From<ureq::Error> for Failure {
     fn from(error: ureq::Error) -> Self {
         use ureq::Error as E;
@@ -200,7 +184,7 @@ impl From<ureq::Error> for Failure {
                 }
                 kind => Failure::Broken(kind.to_string()),
             },
-            E::Timeout(_) => Failure::Broken("timed out".into()),
+            E::Timeout(_) => Failure::Stalled,
             E::HostNotFound => Failure::Unreachable("host not found".into()),
             E::ConnectionFailed => Failure::Unreachable("connection failed".into()),
             E::InvalidProxyUrl => Failure::Unreachable("the proxy variable is not a URL".into()),
@@ -221,18 +205,6 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Failure::Storage(error.to_string())
     }
-}
-
-fn is_network(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::UnexpectedEof
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::BrokenPipe
-            | io::ErrorKind::TimedOut
-            | io::ErrorKind::WouldBlock
-    )
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! is resumed a week later sees the same bytes, and a machine without network works as one with it.
 
 mod cache;
+mod client;
 mod download;
 pub mod environment;
 mod error;

@@ -100,6 +100,11 @@ pub(super) fn is_plain_etag(text: &str) -> bool {
     !text.is_empty() && text.len() <= 128 && text.bytes().all(plain)
 }
 
+/// What the hub names the blobs of large files by.
+pub(super) fn is_sha256(etag: &str) -> bool {
+    etag.len() == 64 && etag.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
 /// A file directly within a folder: no separator, no `..`, nothing a terminal or a C string would
 /// misread.
 pub(super) fn is_plain_file_name(name: &str) -> bool {

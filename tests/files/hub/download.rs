@@ -21,11 +21,23 @@ fn names(folder: &Path) -> BTreeSet<String> {
     entries.map(|name| name.into_string().unwrap()).collect()
 }
 
-/// Requests for whole files, without hf-hub's probes of one byte.
+/// Files that were asked for, without the probes before them.
 fn bodies(log: &[Request]) -> Vec<&str> {
-    let whole =
-        |request: &&Request| request.range.as_deref().is_some_and(|range| range != "bytes=0-0");
-    log.iter().filter(whole).map(|request| request.path.as_str()).collect()
+    let is_body = |request: &&Request| {
+        let is_redirected = request.path.ends_with(".safetensors");
+        request.method == "GET" && !request.path.starts_with("/api/models/") && !is_redirected
+    };
+    log.iter().filter(is_body).map(|request| request.path.as_str()).collect()
+}
+
+/// The hub was shown the token each time, and nobody else was at any time.
+fn assert_token_stays_at(server: &Server, log: &[Request]) {
+    let bearer = format!("Bearer {SECRET}");
+    let hub = server.endpoint.strip_prefix("http://").unwrap();
+    for request in log {
+        let wanted = (request.host == hub).then_some(bearer.as_str());
+        assert_eq!(request.authorization.as_deref(), wanted, "{request:?}");
+    }
 }
 
 #[test]
@@ -51,16 +63,63 @@ fn a_download_has_the_standard_layout_and_then_needs_no_network() {
     }
 
     let log = server.take_log();
-    let bearer = format!("Bearer {SECRET}");
-    let hub = log.iter().filter(|request| !request.path.starts_with("/cdn/"));
-    assert!(hub.clone().count() > wanted.len());
-    assert!(hub.into_iter().all(|request| request.authorization.as_deref() == Some(&bearer)));
+    assert!(log.len() > wanted.len());
+    assert_token_stays_at(&server, &log);
     assert!(!format!("{environment:?}").contains(SECRET));
 
     assert_eq!(resolve(REPO, &environment).unwrap(), folder);
     environment.offline = Some("HF_HUB_OFFLINE".into());
     assert_eq!(resolve(REPO, &environment).unwrap(), folder);
     assert!(server.take_log().is_empty(), "a complete snapshot needs no request");
+}
+
+#[test]
+fn no_host_but_the_hub_sees_the_token() {
+    let (server, cache) = (Server::start(&repository()), tempdir().unwrap());
+    server.set_fault(Fault::AllElsewhere);
+    resolve(REPO, &online(&server, cache.path())).unwrap();
+    let log = server.take_log();
+    let elsewhere = log.iter().filter(|request| request.host == server.elsewhere);
+    let is_whole = |request: &Request| request.method == "GET" && request.range.is_none();
+    assert!(elsewhere.clone().all(is_whole), "a redirect away is followed for the file alone");
+    assert!(elsewhere.count() >= 8);
+    assert_token_stays_at(&server, &log);
+}
+
+#[test]
+fn a_mirror_without_ranges_and_lengths_serves() {
+    let (server, cache) = (Server::start(&repository()), tempdir().unwrap());
+    server.set_fault(Fault::NoRanges);
+    let folder = resolve(REPO, &online(&server, cache.path())).unwrap();
+    for name in ["config.json", SHARDS[0], SHARDS[1]] {
+        assert!(fs::read(folder.join(name)).unwrap() == repository()[name], "{name}");
+    }
+}
+
+#[test]
+fn a_file_whose_bytes_are_not_those_of_its_name_is_fetched_once_more() {
+    let (server, cache) = (Server::start(&repository()), tempdir().unwrap());
+    server.set_fault(Fault::Flipped(1));
+    let folder = resolve(REPO, &online(&server, cache.path())).unwrap();
+    for shard in SHARDS {
+        assert!(fs::read(folder.join(shard)).unwrap() == repository()[shard], "{shard}");
+    }
+
+    let cache = tempdir().unwrap();
+    let mut environment = online(&server, cache.path());
+    environment.limits.attempts = 9;
+    server.set_fault(Fault::Flipped(100));
+    server.take_log();
+    let error = resolve(REPO, &environment).unwrap_err();
+    assert_eq!((error.code(), error.exit_code()), ("hub_unreachable", 2));
+    assert!(shown(&error).contains("came with wrong bytes: their sha256 is "), "{error}");
+    assert!(error.to_string().contains(SHARDS[0]), "{error}");
+    let log = server.take_log();
+    let bodies = bodies(&log).into_iter().filter(|path| path.contains(SHARDS[0]));
+    assert_eq!(bodies.count(), 2, "no file is fetched again and again");
+    let blobs = cache.path().join("models--tiny-org--Tiny-Llama_1.5/blobs");
+    let large = fs::read_dir(blobs).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
+    assert!(large.into_iter().all(|len| len < 1000), "the cache keeps nothing of it");
 }
 
 #[test]

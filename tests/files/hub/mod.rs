@@ -1,6 +1,6 @@
 //! Finding and fetching models, against a hub and caches made here. No network.
 //!
-//! hf-hub takes its proxy from the environment: where one is set, run with `NO_PROXY=127.0.0.1`.
+//! A proxy is taken from the environment: where one is set, run with `NO_PROXY=127.0.0.1`.
 
 mod cache;
 mod download;

@@ -1,4 +1,5 @@
-//! A hub of one repository on 127.0.0.1: the few routes, headers and redirects of a download.
+//! A hub of one repository on 127.0.0.1 and its content network, at another port: the few
+//! routes, headers and redirects of a download.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -30,10 +31,18 @@ pub enum Fault {
     Short,
     /// The blob name is a path.
     HostileEtag,
+    /// Small files are elsewhere too.
+    AllElsewhere,
+    /// A mirror that knows neither ranges nor how long a file is.
+    NoRanges,
+    /// Each of the next this many large files has a wrong byte. Blobs are named by sha256.
+    Flipped(usize),
 }
 
 #[derive(Clone, Debug)]
 pub struct Request {
+    pub method: String,
+    pub host: String,
     pub path: String,
     pub range: Option<String>,
     pub authorization: Option<String>,
@@ -48,27 +57,36 @@ struct State {
 
 pub struct Server {
     pub endpoint: String,
+    /// Host and port of the content network.
+    pub elsewhere: String,
     state: Arc<Mutex<State>>,
 }
 
 impl Server {
     /// Serves `files` at `main` and the same with another README at `dev/next`.
     pub fn start(files: &BTreeMap<String, Vec<u8>>) -> Server {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
+        let (hub, elsewhere) = (listen(), listen());
+        let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
         let mut dev = files.clone();
         dev.insert("tokenizer_config.json".into(), b"{\"dev\": true}".to_vec());
         let commits = BTreeMap::from([(MAIN, files.clone()), (DEV, dev)]);
         let state = State { commits, fault: Fault::None, log: Vec::new() };
-        let server = Server { endpoint, state: Arc::new(Mutex::new(state)) };
-        let (state, endpoint) = (server.state.clone(), server.endpoint.clone());
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let (state, endpoint) = (state.clone(), endpoint.clone());
-                // A client that goes away in the middle is part of the tests.
-                std::thread::spawn(move || answer(stream, &state, &endpoint));
-            }
-        });
+        let server = Server {
+            endpoint: format!("http://{}", address(&hub)),
+            elsewhere: address(&elsewhere),
+            state: Arc::new(Mutex::new(state)),
+        };
+        for listener in [hub, elsewhere] {
+            let (state, elsewhere) = (server.state.clone(), server.elsewhere.clone());
+            std::thread::spawn(move || {
+                for stream in listener.incoming().flatten() {
+                    let (state, elsewhere) = (state.clone(), elsewhere.clone());
+                    // A client that goes away in the middle is part of the tests.
+                    std::thread::spawn(move || answer(stream, &state, &elsewhere));
+                }
+            });
+        }
         server
     }
 
@@ -90,7 +108,13 @@ pub fn etag(content: &[u8]) -> String {
     format!("{hash:040x}")
 }
 
-fn answer(mut stream: TcpStream, state: &Mutex<State>, endpoint: &str) -> Option<()> {
+/// As the hub names large files.
+fn sha256(content: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, content);
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn answer(mut stream: TcpStream, state: &Mutex<State>, elsewhere: &str) -> Option<()> {
     let request = read_request(&stream)?;
     let fault = {
         let mut state = state.lock().unwrap();
@@ -104,38 +128,45 @@ fn answer(mut stream: TcpStream, state: &Mutex<State>, endpoint: &str) -> Option
             return None;
         }
         Fault::Status(status, code) => {
-            return send(&mut stream, status, &[("X-Error-Code", code)], b"{\"error\":\"no\"}");
+            let headers = [("X-Error-Code", code)];
+            return send(&mut stream, status, &headers, b"{\"error\":\"no\"}", &request);
         }
         _ => {}
     }
 
     let path = request.path.split('?').next().unwrap();
     if let Some(revision) = path.strip_prefix(&format!("/api/models/{REPO}/revision/")) {
-        return list(&mut stream, state, revision);
+        return list(&mut stream, state, revision, &request);
     }
     if let Some(rest) = path.strip_prefix(&format!("/{REPO}/resolve/")) {
         if let Fault::FileStatus(status) = fault {
-            return send(&mut stream, status, &[], b"");
+            return send(&mut stream, status, &[], b"", &request);
         }
         if rest.ends_with("/tokenizer.json") {
             let location = format!("/api/resolve-cache/{rest}");
-            return send(&mut stream, 307, &[("Location", &location)], b"");
+            return send(&mut stream, 307, &[("Location", &location)], b"", &request);
         }
-        return resolve(&mut stream, state, endpoint, rest, &request, fault);
+        return resolve(&mut stream, state, elsewhere, rest, &request);
     }
     // Behind a redirect without a host, as the hub answers for files that are not LFS.
     if let Some(rest) = path.strip_prefix("/api/resolve-cache/") {
-        return resolve(&mut stream, state, endpoint, rest, &request, fault);
+        return resolve(&mut stream, state, elsewhere, rest, &request);
     }
     if let Some(rest) = path.strip_prefix("/cdn/") {
         let (commit, file) = rest.split_once('/')?;
         let content = state.lock().unwrap().commits.get(commit)?.get(file)?.clone();
-        return send_file(&mut stream, state, &[], &content, &request, fault);
+        return send_file(&mut stream, state, &[], &content, &request);
     }
-    send(&mut stream, 404, &[("X-Error-Code", "RepoNotFound")], b"{\"error\":\"no\"}")
+    let headers = [("X-Error-Code", "RepoNotFound")];
+    send(&mut stream, 404, &headers, b"{\"error\":\"no\"}", &request)
 }
 
-fn list(stream: &mut TcpStream, state: &Mutex<State>, revision: &str) -> Option<()> {
+fn list(
+    stream: &mut TcpStream,
+    state: &Mutex<State>,
+    revision: &str,
+    request: &Request,
+) -> Option<()> {
     let commit = match revision {
         "main" => MAIN,
         "dev%2Fnext" => DEV,
@@ -143,41 +174,44 @@ fn list(stream: &mut TcpStream, state: &Mutex<State>, revision: &str) -> Option<
     };
     let files = state.lock().unwrap().commits.get(commit).cloned();
     let Some(files) = files else {
-        return send(stream, 404, &[("X-Error-Code", "RevisionNotFound")], b"{}");
+        return send(stream, 404, &[("X-Error-Code", "RevisionNotFound")], b"{}", request);
     };
     let siblings: Vec<serde_json::Value> = files
         .iter()
         .map(|(name, content)| serde_json::json!({"rfilename": name, "size": content.len()}))
         .collect();
     let text = serde_json::json!({"sha": commit, "id": REPO, "siblings": siblings}).to_string();
-    send(stream, 200, &[("Content-Type", "application/json")], text.as_bytes())
+    send(stream, 200, &[("Content-Type", "application/json")], text.as_bytes(), request)
 }
 
-/// Small files are answered here, large ones by a redirect to the "CDN", as the hub does with LFS.
+/// Small files are answered here, large ones by a redirect to the content network, as the hub does
+/// with LFS.
 fn resolve(
     stream: &mut TcpStream,
     state: &Mutex<State>,
-    endpoint: &str,
+    elsewhere: &str,
     rest: &str,
     request: &Request,
-    fault: Fault,
 ) -> Option<()> {
     let (commit, file) = rest.split_once('/')?;
-    let content =
-        state.lock().unwrap().commits.get(commit).and_then(|files| files.get(file)).cloned();
+    let (content, fault) = {
+        let state = state.lock().unwrap();
+        (state.commits.get(commit).and_then(|files| files.get(file)).cloned(), state.fault)
+    };
     let Some(content) = content else {
-        return send(stream, 404, &[("X-Error-Code", "EntryNotFound")], b"");
+        return send(stream, 404, &[("X-Error-Code", "EntryNotFound")], b"", request);
     };
     let name = match fault {
         Fault::HostileEtag => "\"../../../escaped\"".to_string(),
+        Fault::Flipped(_) => format!("\"{}\"", sha256(&content)),
         _ => format!("\"{}\"", etag(&content)),
     };
-    if !file.ends_with(".safetensors") {
+    if !file.ends_with(".safetensors") && fault != Fault::AllElsewhere {
         let headers = [("ETag", name.as_str()), ("X-Repo-Commit", commit)];
-        return send_file(stream, state, &headers, &content, request, fault);
+        return send_file(stream, state, &headers, &content, request);
     }
     let size = content.len().to_string();
-    let location = format!("{endpoint}/cdn/{commit}/{file}?signature=s3cret");
+    let location = format!("http://{elsewhere}/cdn/{commit}/{file}?signature=s3cret");
     let headers = [
         ("Location", location.as_str()),
         ("X-Repo-Commit", commit),
@@ -185,7 +219,7 @@ fn resolve(
         ("X-Linked-Size", size.as_str()),
         ("ETag", "\"of-the-pointer-file\""),
     ];
-    send(stream, 302, &headers, b"")
+    send(stream, 302, &headers, b"", request)
 }
 
 fn send_file(
@@ -194,43 +228,62 @@ fn send_file(
     headers: &[(&str, &str)],
     content: &[u8],
     request: &Request,
-    fault: Fault,
 ) -> Option<()> {
-    let (first, last) = request.range.as_deref()?.strip_prefix("bytes=")?.split_once('-')?;
-    let mut first: usize = first.parse().ok()?;
-    let last = last.parse().unwrap_or(content.len() - 1);
-    if first >= content.len() {
-        return send(stream, 416, headers, b"");
+    let is_large = content.len() > 1000;
+    let mut state = state.lock().unwrap();
+    let fault = state.fault;
+    let asked = request.range.as_deref().filter(|_| fault != Fault::NoRanges);
+    let mut first: usize = match asked {
+        Some(range) => range.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok()?,
+        None => 0,
+    };
+    if first > 0 && first >= content.len() {
+        return send(stream, 416, headers, b"", request);
     }
-    let is_probe = last == 0;
-    if fault == Fault::IgnoreRange && !is_probe && content.len() > 1000 {
+    if fault == Fault::IgnoreRange && is_large {
         first = 0;
     }
-    let range = format!("bytes {first}-{last}/{}", content.len());
+    let range = format!("bytes {first}-{}/{}", content.len() - 1, content.len());
     let mut headers = headers.to_vec();
-    headers.push(("Content-Range", &range));
-    let mut body = &content[first..=last];
-    if fault == Fault::Short && body.len() > 1000 {
-        body = &body[..body.len() - 10];
+    if asked.is_some() {
+        headers.push(("Content-Range", &range));
     }
-    if let Fault::Cut(left @ 1..) = fault
-        && body.len() > 1000
-    {
-        state.lock().unwrap().fault = Fault::Cut(left - 1);
-        write_head(stream, 206, &headers, body.len())?;
-        return stream.write_all(&body[..body.len() / 3]).ok();
+    let status = if asked.is_some() { 206 } else { 200 };
+    let mut body = content[first..].to_vec();
+    match fault {
+        Fault::Short if is_large => body.truncate(body.len() - 10),
+        Fault::Flipped(left @ 1..) if is_large && request.method == "GET" => {
+            state.fault = Fault::Flipped(left - 1);
+            *body.last_mut()? ^= 1;
+        }
+        Fault::Cut(left @ 1..) if is_large && request.method == "GET" => {
+            state.fault = Fault::Cut(left - 1);
+            drop(state);
+            write_head(stream, status, &headers, Some(body.len()))?;
+            return stream.write_all(&body[..body.len() / 3]).ok();
+        }
+        Fault::NoRanges => {
+            drop(state);
+            write_head(stream, status, &headers, None)?;
+            return write_body(stream, &body, request);
+        }
+        _ => {}
     }
-    send(stream, 206, &headers, body)
+    drop(state);
+    send(stream, status, &headers, &body, request)
 }
 
 fn read_request(stream: &TcpStream) -> Option<Request> {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     let start = lines.next()?;
-    let path = start.strip_prefix("GET ")?.split(' ').next()?.to_string();
-    let mut request = Request { path, range: None, authorization: None };
+    let (method, rest) = start.split_once(' ')?;
+    let path = rest.split(' ').next()?.to_string();
+    let (method, host) = (method.to_string(), String::new());
+    let mut request = Request { method, host, path, range: None, authorization: None };
     for line in lines.take_while(|line| !line.is_empty()) {
         let (name, value) = line.split_once(": ")?;
         match name.to_ascii_lowercase().as_str() {
+            "host" => request.host = value.to_string(),
             "range" => request.range = Some(value.to_string()),
             "authorization" => request.authorization = Some(value.to_string()),
             _ => {}
@@ -243,17 +296,30 @@ fn write_head(
     stream: &mut TcpStream,
     status: u16,
     headers: &[(&str, &str)],
-    length: usize,
+    length: Option<usize>,
 ) -> Option<()> {
-    let mut head =
-        format!("HTTP/1.1 {status} x\r\nConnection: close\r\nContent-Length: {length}\r\n");
+    let mut head = format!("HTTP/1.1 {status} x\r\nConnection: close\r\n");
+    if let Some(length) = length {
+        head.push_str(&format!("Content-Length: {length}\r\n"));
+    }
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }
     stream.write_all(format!("{head}\r\n").as_bytes()).ok()
 }
 
-fn send(stream: &mut TcpStream, status: u16, headers: &[(&str, &str)], body: &[u8]) -> Option<()> {
-    write_head(stream, status, headers, body.len())?;
-    stream.write_all(body).ok()
+/// HEAD has none.
+fn write_body(stream: &mut TcpStream, body: &[u8], request: &Request) -> Option<()> {
+    if request.method == "HEAD" { Some(()) } else { stream.write_all(body).ok() }
+}
+
+fn send(
+    stream: &mut TcpStream,
+    status: u16,
+    headers: &[(&str, &str)],
+    body: &[u8],
+    request: &Request,
+) -> Option<()> {
+    write_head(stream, status, headers, Some(body.len()))?;
+    write_body(stream, body, request)
 }
