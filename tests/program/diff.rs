@@ -292,3 +292,18 @@ fn help_names_the_exit_codes() {
         assert_eq!(help.contains("100 some differ"), command == "diff");
     }
 }
+
+#[test]
+fn one_of_two_outputs_may_be_standard_input() {
+    let row = "{\"id\":1,\"response\":\"a\"}\n";
+    let pair = Pair::jsonl(row, row);
+    for names in [["-", "b.jsonl"], ["b.jsonl", "-"]] {
+        let stdin = fs::File::open(pair.folder.path().join("a.jsonl")).unwrap();
+        let output = command(pair.folder.path(), &names).stdin(stdin).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    }
+    let output = command(pair.folder.path(), &["-", "-"]).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let message = "error[input]: both outputs are standard input\nhelp: name a file for one";
+    assert!(text(&output.stderr).starts_with(message), "{}", text(&output.stderr));
+}

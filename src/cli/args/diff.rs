@@ -25,7 +25,7 @@ Exit codes:
 #[derive(Debug, clap::Args)]
 #[command(after_help = DIFF_EXAMPLES, disable_help_flag = true, args_override_self = true)]
 pub struct DiffArgs {
-    /// One output
+    /// One output; -: standard input
     #[arg(value_name = "A")]
     pub a: PathBuf,
     /// The other

@@ -7,6 +7,7 @@ mod rows;
 mod shown;
 
 use std::io::{self, BufWriter, Write};
+use std::path::Path;
 
 use super::args::DiffArgs;
 use super::console::Console;
@@ -24,6 +25,10 @@ const MAX_SHOWN: usize = 20;
 /// # Errors
 /// One of them cannot be read, or standard output not be written.
 pub fn run(args: &DiffArgs, console: &Console) -> Result<Exit, CliError> {
+    if args.a == Path::new("-") && args.b == Path::new("-") {
+        let error = CliError::refused("input", "both outputs are standard input");
+        return Err(error.help("name a file for one of them"));
+    }
     let mut a = OutputFile::open(&args.a, &args.field)?;
     let mut b = OutputFile::open(&args.b, &args.field)?;
     let mut screen = Screen::new(args, io::stdout().lock());

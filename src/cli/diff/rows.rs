@@ -1,6 +1,7 @@
 //! `OutputRow`: the parts of a row that are compared, from our rows, OpenAI response lines and CSV.
 
 use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -66,11 +67,17 @@ impl OutputFile {
     /// # Errors
     /// It cannot be read, or is a CSV without that column.
     pub fn open(path: &Path, field: &str) -> Result<Self, CliError> {
-        let name = path.display().to_string();
+        let is_stdin = path == Path::new("-");
+        let name = if is_stdin { "<stdin>".to_owned() } else { path.display().to_string() };
         let refused = |error| CliError::from_input(error, &name);
-        let file = File::open(path).map_err(|error| refused(InputError::Io(error)))?;
-        let format = InputFormat::from_path(path);
-        let records = Records::open(Box::new(file), format, MAX_ROW).map_err(refused)?;
+        let (stream, format): (Box<dyn Read + Send>, _) = match is_stdin {
+            true => (Box::new(io::stdin()), InputFormat::Auto),
+            false => {
+                let file = File::open(path).map_err(|error| refused(InputError::Io(error)))?;
+                (Box::new(file), InputFormat::from_path(path))
+            }
+        };
+        let records = Records::open(stream, format, MAX_ROW).map_err(refused)?;
         let columns = match records.headers() {
             // A CSV without rows has no header.
             Some(names) if names.is_empty() => None,
