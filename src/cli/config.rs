@@ -15,7 +15,6 @@ use super::error::CliError;
 use super::output::{Detail, Shape};
 use super::overrides::DEFAULT_MAX_TOKENS;
 use super::reader::InputFormat;
-use super::result_file;
 use super::row::{ChatMode, RowOptions};
 use super::shard::{Shard, ShardArg};
 use super::window::WindowLimits;
@@ -125,7 +124,7 @@ impl RunConfig {
         let fixed = source_date_epoch()?;
         let (started, date_is_fixed) = (fixed.unwrap_or_else(now), fixed.is_some());
         engine.model.chat_date = RunDate::from_unix(started);
-        let output = output_config(&args)?;
+        let output = output_config(&args);
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
         let name = text(args.model.model);
         let model = ModelSource {
@@ -361,12 +360,9 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
     })
 }
 
-fn output_config(args: &RunArgs) -> Result<OutputConfig, CliError> {
+fn output_config(args: &RunArgs) -> OutputConfig {
     let output = &args.output;
-    if let Some(stats) = &output.stats {
-        result_file::check("--stats", "stats", stats)?;
-    }
-    Ok(OutputConfig {
+    OutputConfig {
         path: output.out.clone().filter(|path| path != Path::new("-")),
         field: output.out_field.clone().unwrap_or_else(|| "response".to_owned()),
         detail: match output.output_format {
@@ -380,7 +376,7 @@ fn output_config(args: &RunArgs) -> Result<OutputConfig, CliError> {
         errors: output.errors.clone(),
         journal: output.journal.clone(),
         retry_failed: output.retry_failed,
-    })
+    }
 }
 
 /// The flags over the model's defaults.
@@ -557,13 +553,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_honoured_is_refused() {
-        for (flags, code) in [
-            ("--chat-template /nowhere/t.jinja", "chat_template"),
-            ("--stats /nowhere/stats.json", "stats"),
-        ] {
-            let error = config(flags).unwrap_err();
-            assert_eq!((error.code, error.exit), (code, Exit::Refused), "{flags}");
-        }
+        let error = config("--chat-template /nowhere/t.jinja").unwrap_err();
+        assert_eq!((error.code, error.exit), ("chat_template", Exit::Refused));
         let error = input_config(InputArgs::default(), true).unwrap_err();
         assert_eq!(error.code, "no_input");
     }

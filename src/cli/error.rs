@@ -145,20 +145,33 @@ impl CliError {
                 (Exit::OutputExists, "output_unfinished", Some(help))
             }
             LedgerError::Locked(_) => {
-                let help = "wait until it ends, or choose another --out";
+                let help = "wait until it ends, or choose another name";
                 (Exit::OutputExists, "output_locked", Some(help))
+            }
+            LedgerError::Changed { .. } => {
+                let help = "put back what the run wrote, or begin anew with --overwrite";
+                (Exit::OutputExists, "output_changed", Some(help))
             }
             LedgerError::NoJournal(_) => {
                 let help = "move it away, or start over with --overwrite";
                 (Exit::OutputExists, "journal", Some(help))
+            }
+            LedgerError::Foreign(_) => {
+                (Exit::OutputExists, "journal", Some("move it away, or choose another --journal"))
             }
             LedgerError::Differs { .. } => {
                 let help = "give the flags and the model of that run to continue it, or start over \
                             with --overwrite";
                 (Exit::OutputExists, "journal_differs", Some(help))
             }
-            LedgerError::SameAsInput(_) | LedgerError::Twice(_) => {
+            LedgerError::IsRead(_) | LedgerError::Twice(_) => {
                 (Exit::Refused, "output", Some("choose another name"))
+            }
+            LedgerError::NoFolder(_) => {
+                (Exit::Refused, "output", Some("make it with mkdir -p, or choose another name"))
+            }
+            LedgerError::NoFile { .. } => {
+                (Exit::Refused, "output", Some("move it away, or choose another name"))
             }
             LedgerError::BrokenPipe => (Exit::BrokenPipe, "broken_pipe", None),
             LedgerError::Full { .. } => (Exit::Stopped, "disk_full", Some("free some space")),

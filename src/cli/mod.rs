@@ -33,7 +33,6 @@ pub mod progress;
 pub mod reader;
 pub mod report;
 pub mod resolved;
-pub mod result_file;
 pub mod row;
 pub mod row_error;
 pub mod row_hash;

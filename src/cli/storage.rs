@@ -1,9 +1,9 @@
 //! `Storage`: every operation on the files of an output, behind a trait, so that a test can stop,
 //! tear, lose or fail each of them (`tests/files/crash`). `Disk` is the real one.
 
-use std::fs::{self, File, Metadata, TryLockError};
+use std::fs::{self, File, Metadata, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// A file system, as far as a run needs one.
@@ -32,8 +32,21 @@ pub trait Storage: Send + Sync {
     /// The system's.
     fn sync_folder_of(&self, path: &Path) -> io::Result<()>;
 
-    /// Whether there is something of this name.
-    fn exists(&self, path: &Path) -> bool;
+    /// What has this name; None: nothing.
+    fn kind(&self, path: &Path) -> Option<FileKind>;
+}
+
+/// What a name is that of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A folder.
+    Folder,
+    /// A symbolic link, whatever it points to.
+    Link,
+    /// A device, a pipe or a socket.
+    Other,
 }
 
 /// How a file is opened.
@@ -83,21 +96,15 @@ pub trait StoredFile: Send {
     /// locks says true.
     fn try_lock(&self) -> bool;
 
-    /// Whether a name is that of this very file.
+    /// Whether a name is that of this very file, and no link to it.
     fn is_named(&self, path: &Path) -> bool;
-}
 
-/// Opens a file that is to be written anew: made if it is not there, empty in any case.
-///
-/// # Errors
-/// The system's.
-pub fn open_empty(storage: &dyn Storage, path: &Path) -> io::Result<Box<dyn StoredFile>> {
-    let mut file = match storage.open(path, Access::Write) {
-        Err(error) if error.kind() == ErrorKind::NotFound => storage.open(path, Access::Create)?,
-        file => file?,
-    };
-    file.set_length(0)?;
-    Ok(file)
+    /// Lets those read and write it who may do so with the file of this name, if there is one; and
+    /// its owner.
+    ///
+    /// # Errors
+    /// The system's.
+    fn take_permissions_of(&self, path: &Path) -> io::Result<()>;
 }
 
 /// Writes all bytes at a position.
@@ -150,13 +157,22 @@ pub struct Disk;
 impl Storage for Disk {
     fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn StoredFile>> {
         let mut options = File::options();
+        // To open a pipe would wait for its other end.
+        let mut flags = libc::O_NONBLOCK;
         options.read(true);
         match access {
             Access::Read => {}
-            Access::Write => drop(options.write(true)),
+            Access::Write => {
+                flags |= libc::O_NOFOLLOW;
+                options.write(true);
+            }
             Access::Create => drop(options.write(true).create_new(true)),
         }
-        Ok(Box::new(options.open(path)?))
+        let file = options.custom_flags(flags).open(path)?;
+        match file.metadata()?.is_file() {
+            true => Ok(Box::new(file)),
+            false => Err(io::Error::other("it is no regular file")),
+        }
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -172,8 +188,17 @@ impl Storage for Disk {
         File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
     }
 
-    fn exists(&self, path: &Path) -> bool {
-        fs::symlink_metadata(path).is_ok()
+    fn kind(&self, path: &Path) -> Option<FileKind> {
+        let found = fs::symlink_metadata(path).ok()?.file_type();
+        Some(if found.is_file() {
+            FileKind::File
+        } else if found.is_dir() {
+            FileKind::Folder
+        } else if found.is_symlink() {
+            FileKind::Link
+        } else {
+            FileKind::Other
+        })
     }
 }
 
@@ -203,8 +228,18 @@ impl StoredFile for File {
     }
 
     fn is_named(&self, path: &Path) -> bool {
-        let named = fs::metadata(path);
+        let named = fs::symlink_metadata(path);
         named.is_ok_and(|named| self.metadata().is_ok_and(|own| identity(&named) == identity(&own)))
+    }
+
+    fn take_permissions_of(&self, path: &Path) -> io::Result<()> {
+        let Ok(found) = fs::metadata(path) else { return Ok(()) };
+        let own = self.metadata()?.mode() & 0o777;
+        // Its owner continues a run that was killed, even to replace a file that is read-only.
+        match found.mode() & 0o777 | 0o600 {
+            wanted if wanted != own => self.set_permissions(Permissions::from_mode(wanted)),
+            _ => Ok(()),
+        }
     }
 }
 

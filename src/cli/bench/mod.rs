@@ -20,9 +20,10 @@ use super::config::RunConfig;
 use super::console::Console;
 use super::error::CliError;
 use super::exit::Exit;
+use super::ledger::{Document, Named};
 use super::model::{self, Loaded};
 use super::progress::{Counters, Progress};
-use super::result_file;
+use super::storage::{Disk, Storage};
 use crate::engine::Engine;
 use crate::engine::model::decoder_spec;
 use crate::engine::model::hf_config::HfConfig;
@@ -47,6 +48,7 @@ const NUM_DECODE_PROMPTS: usize = 64;
 /// Whatever ends the benchmark before its last row.
 pub fn run(args: BenchArgs, console: &Console) -> Result<Exit, CliError> {
     let mut bench = Bench::new(args)?;
+    let document = bench.document()?;
     let rows = bench.dataset()?;
     bench.make_room(rows.as_ref().map_or(bench.random.num_prompts, Vec::len))?;
     let loaded = model::load(&bench.config, console)?;
@@ -72,8 +74,8 @@ pub fn run(args: BenchArgs, console: &Console) -> Result<Exit, CliError> {
     let measured = measured(&mut engine, rows, console)?;
     let op_times = engine.finish_op_times(given);
     let report = bench.report(&engine, &spec, load_time, (measured, op_times))?;
-    if let Some(path) = &bench.result.output_json {
-        result_file::write(path, "output_json", &report.json())?;
+    if let Some(document) = document {
+        document.write(&report.json()).map_err(CliError::from_output_midway)?;
     }
     let written = writeln!(io::stdout(), "{}", report.text());
     written.map_err(|error| CliError::from_stdout(&error))?;
@@ -120,9 +122,6 @@ impl Bench {
                 CliError::refused("mode", message).help("leave out --enable-prefix-caching")
             );
         }
-        if let Some(path) = &result.output_json {
-            result_file::check("--output-json", "output_json", path)?;
-        }
         let has_max_num_seqs = engine.max_num_seqs.is_some();
         let mut config = RunConfig::new(RunArgs {
             model,
@@ -149,6 +148,19 @@ impl Bench {
             num_warmups: workload.num_warmups.unwrap_or(0),
             result,
             has_max_num_seqs,
+        })
+    }
+
+    /// What `--output-json` names, before anything is measured.
+    fn document(&self) -> Result<Option<Document>, CliError> {
+        let Some(path) = &self.result.output_json else { return Ok(None) };
+        let storage: Arc<dyn Storage> = Arc::new(Disk);
+        let dataset = self.dataset.iter().map(|path| Named::new("the dataset", path));
+        let document =
+            Document::open(&storage, "--output-json", path, &dataset.collect::<Vec<_>>());
+        document.map(Some).map_err(|error| {
+            let help = "choose another name for --output-json, or move the file away";
+            CliError::from_output(error).help(help)
         })
     }
 

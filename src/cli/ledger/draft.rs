@@ -1,21 +1,24 @@
 //! `Draft`: an output that is locked and looked at before anything is written. It says what an
 //! earlier run left, and becomes a `Ledger`.
 
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::error::LedgerError;
+use super::claim::{Claim, publish_text};
+use super::document::{self, Document};
+use super::error::{LedgerError, unreadable};
+use super::files::{Claims, Destination, Files, side_file_of};
 use super::journal::{Found, LockedJournal};
-use super::output::{Facts, Output, part_of, publish, publish_text, with_suffix};
+use super::names::{Named, Place};
+use super::output::{Facts, Output, part_of};
 use super::record::Header;
 use super::recovered::Recovered;
 use super::spill::Spill;
 use super::{Book, Ledger};
 use crate::cli::fingerprint::Fingerprint;
 use crate::cli::meta::Meta;
-use crate::cli::storage::{Access, Storage, StoredFile, identity, read_at_most};
+use crate::cli::storage::{Access, Storage, StoredFile, read_at_most};
 
 /// Which files.
 #[derive(Clone, Debug, Default)]
@@ -26,8 +29,10 @@ pub struct LedgerOptions {
     pub errors: Option<PathBuf>,
     /// The journal; None: beside the output, and none for standard output.
     pub journal: Option<PathBuf>,
+    /// Where the document of the run goes.
+    pub stats: Option<PathBuf>,
     /// What is being read.
-    pub input: Option<PathBuf>,
+    pub read: Vec<Named>,
     /// Start over, and replace what exists.
     pub overwrite: bool,
     /// Ask error rows again, and replace what exists.
@@ -37,13 +42,10 @@ pub struct LedgerOptions {
 /// An output before the first row.
 pub struct Draft {
     storage: Arc<dyn Storage>,
-    options: LedgerOptions,
-    /// None: a stream.
-    path: Option<PathBuf>,
-    stream: Option<Box<dyn Write + Send>>,
-    /// Where error rows go, if that is no file.
-    errors_stream: Option<Box<dyn Write + Send>>,
-    journal: Option<LockedJournal>,
+    overwrite: bool,
+    retry_failed: bool,
+    files: Files,
+    claims: Claims,
     found: Option<Found>,
     /// The side file of an output that is complete.
     complete: Option<Meta>,
@@ -57,80 +59,43 @@ impl Draft {
     ///
     /// # Errors
     /// It exists, is the input or another run's, or cannot be created.
-    pub fn open(
-        storage: Arc<dyn Storage>,
-        mut options: LedgerOptions,
-    ) -> Result<Self, LedgerError> {
-        let (path, stream) = destination(options.out.as_deref())?;
-        let mut errors_stream = None;
-        if let Some(errors) = options.errors.take() {
-            (options.errors, errors_stream) = destination(Some(&errors))?;
-        }
-        let journal = options.journal.clone();
-        let journal = journal.or_else(|| Some(with_suffix(path.as_deref()?, ".journal")));
+    pub fn open(storage: Arc<dyn Storage>, options: LedgerOptions) -> Result<Self, LedgerError> {
+        let files = Files::new(&options)?;
+        let claims = files.claim(&storage)?;
+        let LedgerOptions { overwrite, retry_failed, .. } = options;
         let mut draft = Self {
-            storage: Arc::clone(&storage),
-            options,
-            path,
-            stream,
-            errors_stream,
-            journal: None,
+            storage,
+            overwrite,
+            retry_failed,
+            files,
+            claims,
             found: None,
             complete: None,
             previous: None,
         };
-        draft.refuse_same_names(journal.as_deref())?;
-        if let Some(name) = &journal {
-            Self::refuse_device(name)?;
-            let mut journal = LockedJournal::open(storage, name)?;
-            if !draft.options.overwrite {
-                draft.found = journal.read()?;
-            }
-            draft.journal = Some(journal);
-        }
-        match draft.path {
-            Some(_) => draft.look_at_outputs()?,
-            None => draft.refuse_existing_errors()?,
-        }
+        draft.look()?;
         Ok(draft)
     }
 
-    /// A journal is removed at the end: that would destroy /dev/null.
-    fn refuse_device(journal: &Path) -> Result<(), LedgerError> {
-        match fs::metadata(journal) {
-            Ok(found) if !found.is_file() => {
-                let action = format!("keep a journal in {}", journal.display());
-                Err(LedgerError::of(action, io::Error::other("it is not a regular file")))
+    fn look(&mut self) -> Result<(), LedgerError> {
+        if let Some(journal) = &mut self.claims.journal {
+            match self.overwrite {
+                true => journal.refuse_foreign()?,
+                false => self.found = journal.read()?,
             }
-            _ => Ok(()),
         }
-    }
-
-    fn refuse_same_names(&self, journal: Option<&Path>) -> Result<(), LedgerError> {
-        let out = self.path.as_deref();
-        let errors = self.options.errors.as_deref();
-        let parts = [out.map(part_of), errors.map(part_of), out.map(side_file_of)];
-        let names = [out, errors, journal].into_iter().flatten();
-        let mut names: Vec<&Path> = names.chain(parts.iter().flatten().map(|p| &**p)).collect();
-        let input = self.options.input.as_deref().unwrap_or(Path::new("/dev/stdin"));
-        if let Ok(input) = fs::metadata(input)
-            && let Some(same) = names.iter().find(|name| {
-                fs::metadata(name).is_ok_and(|found| identity(&found) == identity(&input))
-            })
-            && input.is_file()
-        {
-            return Err(LedgerError::SameAsInput((*same).to_owned()));
+        if let Some(stats) = self.claims.stats.as_mut().filter(|_| !self.overwrite) {
+            document::refuse_other(&*self.storage, stats)?;
         }
-        names.sort();
-        match names.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(pair) => Err(LedgerError::Twice(pair[0].to_owned())),
-            None => Ok(()),
+        match self.files.out.path() {
+            Some(_) => self.look_at_outputs(),
+            None => self.refuse_existing_errors(),
         }
     }
 
     /// Decides between a new run, one to be continued, and one that is complete.
     fn look_at_outputs(&mut self) -> Result<(), LedgerError> {
-        let Some(path) = self.path.clone().filter(|_| !self.options.overwrite) else {
+        let Some(path) = self.path().map(Path::to_owned).filter(|_| !self.overwrite) else {
             return Ok(());
         };
         if let Some(found) = &self.found
@@ -141,24 +106,28 @@ impl Draft {
             self.take_complete(meta);
             self.found = None;
             if self.complete.is_none() {
-                // The run goes on, and its journal has lost its name above.
-                let journal = self.journal.take().expect("the end was read from it");
-                let name = journal.path().to_owned();
-                drop(journal);
-                self.journal = Some(LockedJournal::open(Arc::clone(&self.storage), &name)?);
+                // The run goes on, and its part and its journal have lost their names above.
+                self.claims = Claims::default();
+                self.claims = self.files.claim(&self.storage)?;
             }
             return Ok(());
         }
         let replaces = self.found.as_ref().is_some_and(|found| found.header.replaces);
-        if self.storage.exists(&path) && !replaces {
+        let exists = self.storage.kind(&path).is_some();
+        if exists && !replaces {
             let meta = self.read_side_file(&side_file_of(&path))?;
-            self.take_complete(meta.ok_or(LedgerError::Exists(path))?);
+            let meta = meta.ok_or_else(|| LedgerError::Exists(path.clone()))?;
+            self.refuse_changed(&path, &meta.output.facts())?;
+            self.take_complete(meta);
             self.found = None;
-            return Ok(());
+            return self.refuse_changed_errors();
         }
-        if self.options.retry_failed && self.storage.exists(&path) {
+        if self.retry_failed && exists {
             // A run that asks again was interrupted: the old output is still there.
             self.previous = self.read_side_file(&side_file_of(&path))?;
+            if let Some(meta) = &self.previous {
+                self.refuse_changed(&path, &meta.output.facts())?;
+            }
         }
         let part = part_of(&path);
         if self.found.is_none() && self.length(&part)?.is_some_and(|length| length > 0) {
@@ -173,17 +142,42 @@ impl Draft {
         // Of a stream nobody knows what it took: all rows of its journal are written again, and the
         // errors, which may have their name already.
         let is_ours = found.is_some_and(|found| found.header.replaces || found.end.is_some());
-        match self.options.errors.clone() {
-            Some(errors) if !is_ours && !self.options.overwrite && self.storage.exists(&errors) => {
-                Err(LedgerError::Exists(errors))
+        match self.errors_path() {
+            Some(errors) if !is_ours && !self.overwrite && self.storage.kind(errors).is_some() => {
+                Err(LedgerError::Exists(errors.to_owned()))
             }
             _ => Ok(()),
         }
     }
 
+    /// The file of errors of a complete output belongs to it.
+    fn refuse_changed_errors(&self) -> Result<(), LedgerError> {
+        let written = self.complete.as_ref().and_then(|meta| meta.errors.as_ref());
+        match written.zip(self.errors_path()) {
+            Some((errors, path)) => self.refuse_changed(path, &errors.facts()),
+            None => Ok(()),
+        }
+    }
+
+    /// A complete output is what its run wrote. All of it is read: its time says nothing, and the
+    /// input is read to its end too.
+    fn refuse_changed(&self, path: &Path, facts: &Facts) -> Result<(), LedgerError> {
+        let changed = |difference| Err(LedgerError::Changed { path: path.to_owned(), difference });
+        match self.length(path)? {
+            None => changed("it is gone".to_owned()),
+            Some(length) if length != facts.bytes => {
+                changed(format!("{} bytes then, {length} now", facts.bytes))
+            }
+            Some(_) if !self.holds(path, facts)? => {
+                changed("as long as then, with other bytes".to_owned())
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
     /// An output with error rows that are to be asked again is no end.
     fn take_complete(&mut self, meta: Meta) {
-        let place = match self.options.retry_failed && meta.rows.failed > 0 {
+        let place = match self.retry_failed && meta.rows.failed > 0 {
             true => &mut self.previous,
             false => &mut self.complete,
         };
@@ -193,29 +187,38 @@ impl Draft {
     /// Does what a run did not come to whose outputs were whole: names, side file, no journal.
     /// False: they are not whole.
     fn name_outputs(&self, meta: &Meta, text: &str) -> Result<bool, LedgerError> {
-        let path = self.path.clone().expect("a file");
+        let path = self.path().expect("a file").to_owned();
         let mut files = vec![(path.clone(), meta.output.facts())];
         if let Some(errors) = &meta.errors {
             files.insert(0, (PathBuf::from(&errors.path), errors.facts()));
         }
         let mut unnamed = Vec::new();
         for (path, facts) in &files {
-            let part = part_of(path);
-            match self.holds(&part, facts)? {
-                true => unnamed.push((part, path)),
+            match self.holds(&part_of(path), facts)? {
+                true => unnamed.push(path),
                 false if self.holds(path, facts)? => {}
                 false => return Ok(false),
             }
         }
-        for (part, path) in unnamed {
-            publish(&*self.storage, &part, path)?;
+        for path in unnamed {
+            self.publish(path)?;
         }
-        publish_text(&*self.storage, text, &side_file_of(&path))?;
-        let journal = self.journal.as_ref().expect("the end was read from it");
+        publish_text(&self.storage, text, &side_file_of(&path))?;
+        let journal = self.claims.journal.as_ref().expect("the end was read from it");
         self.storage.remove(journal.path()).map_err(|error| {
             LedgerError::of(format!("remove {}", journal.path().display()), error)
         })?;
         Ok(true)
+    }
+
+    /// Gives a part its name. It may be that of another `--errors` than this run's.
+    fn publish(&self, path: &Path) -> Result<(), LedgerError> {
+        let own = [&self.claims.out, &self.claims.errors, &self.claims.stats];
+        let is_it = |claim: &&Claim| Place::of(claim.path()) == Place::of(path);
+        match own.into_iter().flatten().find(is_it) {
+            Some(claim) => claim.publish(),
+            None => Claim::take(&self.storage, path)?.publish(),
+        }
     }
 
     /// A file to be looked at; None where there is none.
@@ -268,12 +271,30 @@ impl Draft {
 
     /// The output, where it is a file.
     pub fn path(&self) -> Option<&Path> {
-        self.path.as_deref()
+        self.files.out.path()
+    }
+
+    fn errors_path(&self) -> Option<&Path> {
+        self.files.errors.as_ref().and_then(Destination::path)
     }
 
     /// The journal, where there is one.
     pub fn journal_path(&self) -> Option<&Path> {
-        self.journal.as_ref().map(LockedJournal::path)
+        self.claims.journal.as_ref().map(LockedJournal::path)
+    }
+
+    /// Refuses to write what turns out to be read.
+    ///
+    /// # Errors
+    /// A file to be written is one of these.
+    pub fn refuse_read(&self, read: &[Named]) -> Result<(), LedgerError> {
+        self.files.refuse_read(read)
+    }
+
+    /// The document of the run, if it is to be written.
+    pub fn take_stats(&mut self) -> Option<Document> {
+        let destination = self.files.stats.take()?;
+        Some(Document::new(destination, self.claims.stats.take()))
     }
 
     /// The output alone, for rows that come in order and can be had again; and the lock on it.
@@ -285,14 +306,12 @@ impl Draft {
         self,
         own: &Fingerprint,
     ) -> Result<(Output, Option<LockedJournal>), LedgerError> {
-        let Self { storage, path, stream, journal, found, complete, .. } = self;
+        let Self { files, claims, found, complete, .. } = self;
         let found = found.filter(|found| found.header.fingerprint != *own);
-        match (stream, path) {
-            (Some(stream), _) => Ok((Output::to_stream(stream), journal)),
-            (None, Some(path)) if complete.is_some() => Err(LedgerError::Exists(path)),
-            (None, Some(path)) if found.is_some() => Err(LedgerError::Unfinished(part_of(&path))),
-            (None, Some(path)) => Ok((Output::to_file(storage, &path), journal)),
-            (None, None) => unreachable!("an output is a stream or a file"),
+        match files.out.path() {
+            Some(path) if complete.is_some() => Err(LedgerError::Exists(path.to_owned())),
+            Some(path) if found.is_some() => Err(LedgerError::Unfinished(part_of(path))),
+            _ => Ok((files.out.into_output(claims.out), claims.journal)),
         }
     }
 
@@ -301,10 +320,10 @@ impl Draft {
     /// # Errors
     /// The run to be continued would have written other bytes.
     pub fn begin(self, header: Header) -> Result<(Ledger, Option<Recovered>), LedgerError> {
-        let Self { storage, options, path, stream, errors_stream, journal, found, .. } = self;
+        let Self { storage, retry_failed, files, claims, found, .. } = self;
         let mut recovered = None;
         let mut num_resumes = 0;
-        let book = match (journal, found) {
+        let book = match (claims.journal, found) {
             (None, _) => Book::Spill(Spill::default()),
             (Some(journal), None) => Book::New(journal, header),
             (Some(journal), Some(found)) => {
@@ -316,21 +335,13 @@ impl Draft {
                 num_resumes = found.num_resumes + 1;
                 let (start, end) = (found.start, found.length);
                 let reader = journal.reader()?;
-                recovered = Some(Recovered::new(reader, start, end, options.retry_failed));
+                recovered = Some(Recovered::new(reader, start, end, retry_failed));
                 Book::Continued(journal, found)
             }
         };
-        let to_file = |path: &PathBuf| Output::to_file(Arc::clone(&storage), path);
-        let output = match (stream, &path) {
-            (Some(stream), _) => Output::to_stream(stream),
-            (None, Some(path)) => to_file(path),
-            (None, None) => unreachable!("an output is a stream or a file"),
-        };
-        let errors = match errors_stream {
-            Some(stream) => Some(Output::to_stream(stream)),
-            None => options.errors.as_ref().map(to_file),
-        };
-        let side_file = path.as_deref().map(side_file_of);
+        let side_file = files.out.path().map(side_file_of);
+        let errors = files.errors.map(|errors| errors.into_output(claims.errors));
+        let output = files.out.into_output(claims.out);
         let ledger = Ledger {
             storage,
             book: Some(book),
@@ -346,10 +357,6 @@ impl Draft {
     }
 }
 
-fn unreadable(path: &Path, error: io::Error) -> LedgerError {
-    LedgerError::of(format!("read {}", path.display()), error)
-}
-
 /// blake3 of a file's bytes, as 64 hexadecimal digits.
 fn hash_of(file: &dyn StoredFile) -> io::Result<String> {
     let (mut hasher, mut buffer, mut at) = (blake3::Hasher::new(), vec![0; 1 << 20], 0);
@@ -362,37 +369,4 @@ fn hash_of(file: &dyn StoredFile) -> io::Result<String> {
             }
         }
     }
-}
-
-/// `FILE.meta.json`.
-pub fn side_file_of(path: &Path) -> PathBuf {
-    with_suffix(path, ".meta.json")
-}
-
-/// A file to be made, or a stream: standard output, a device or a pipe.
-#[expect(clippy::type_complexity, reason = "one or the other")]
-fn destination(
-    out: Option<&Path>,
-) -> Result<(Option<PathBuf>, Option<Box<dyn Write + Send>>), LedgerError> {
-    // Redirected to a file, /dev/stdout would look like one that exists.
-    let Some(path) = out.filter(|path| *path != Path::new("/dev/stdout")) else {
-        return Ok((None, Some(Box::new(io::stdout()))));
-    };
-    let act = |verb: &str| format!("{verb} {}", path.display());
-    let Ok(found) = fs::metadata(path) else { return Ok((Some(path.to_owned()), None)) };
-    if found.is_dir() {
-        return Err(LedgerError::of(act("write to"), ErrorKind::IsADirectory.into()));
-    }
-    if !found.is_file() {
-        // Renaming a file over /dev/null would destroy it; a pipe has no other name.
-        let stream = File::options().write(true).open(path);
-        let stream = stream.map_err(|error| LedgerError::of(act("open"), error))?;
-        return Ok((None, Some(Box::new(stream))));
-    }
-    if !path.is_symlink() {
-        return Ok((Some(path.to_owned()), None));
-    }
-    // A link stays a link: the file that it names is replaced.
-    let path = fs::canonicalize(path).map_err(|error| LedgerError::of(act("resolve"), error))?;
-    Ok((Some(path), None))
 }

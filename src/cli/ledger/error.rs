@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use super::names::Named;
 
 /// Why rows cannot be kept or written.
 #[derive(Debug)]
@@ -16,12 +18,21 @@ pub enum LedgerError {
         /// What is different.
         differences: Vec<String>,
     },
+    /// The file is not what its run wrote (exit 6).
+    Changed {
+        /// The output, or the file of its error rows.
+        path: PathBuf,
+        /// How it differs.
+        difference: String,
+    },
     /// This part has rows, and the journal that they came from is gone (exit 6).
     Unfinished(PathBuf),
-    /// Another run has this journal (exit 6).
+    /// Another run writes this file (exit 6).
     Locked(PathBuf),
-    /// This file is no journal, or its beginning is damaged (exit 6).
+    /// The beginning of this journal is damaged (exit 6).
     NoJournal(PathBuf),
+    /// This file is no journal (exit 6).
+    Foreign(PathBuf),
     /// The journal is that of a run whose bytes would differ (exit 6).
     Differs {
         /// The journal.
@@ -29,10 +40,19 @@ pub enum LedgerError {
         /// What is different, one line each.
         differences: Vec<String>,
     },
-    /// It would replace the input (exit 2).
-    SameAsInput(PathBuf),
-    /// Two outputs of one run have this name (exit 2).
-    Twice(PathBuf),
+    /// The first would replace the second, which is read (exit 2).
+    IsRead(Box<(Named, Named)>),
+    /// Two outputs of one run are one file (exit 2).
+    Twice(Box<(Named, Named)>),
+    /// This folder does not exist (exit 2).
+    NoFolder(PathBuf),
+    /// What has this name is no regular file, and no file is to take its place (exit 2).
+    NoFile {
+        /// The name.
+        path: PathBuf,
+        /// What it is, e.g. `a folder`.
+        what: &'static str,
+    },
     /// The reader of standard output went away (exit 141).
     BrokenPipe,
     /// No space, or over quota (exit 5).
@@ -73,6 +93,9 @@ impl fmt::Display for LedgerError {
                 write!(f, "{} is complete, of another run:", path.display())?;
                 list(f, differences)
             }
+            LedgerError::Changed { path, difference } => {
+                write!(f, "{} is not what its run wrote: {difference}", path.display())
+            }
             LedgerError::Unfinished(part) => {
                 write!(f, "{} holds rows of an unfinished run without journal", part.display())
             }
@@ -84,12 +107,17 @@ impl fmt::Display for LedgerError {
                 write!(f, "{} belongs to another run:", path.display())?;
                 list(f, differences)
             }
-            LedgerError::SameAsInput(path) => {
-                write!(f, "{} is the input: the output would replace it", path.display())
+            LedgerError::Foreign(path) => write!(f, "{} is no journal", path.display()),
+            LedgerError::IsRead(pair) => {
+                let (Named { what: by, .. }, Named { what, path }) = &**pair;
+                write!(f, "{} is {what}: {by} would replace it", path.display())
             }
-            LedgerError::Twice(path) => {
-                write!(f, "{} is named for two outputs", path.display())
+            LedgerError::Twice(pair) => {
+                let (Named { what: one, .. }, Named { what: other, path }) = &**pair;
+                write!(f, "{one} and {other} are one file: {}", path.display())
             }
+            LedgerError::NoFolder(folder) => write!(f, "no such folder: {}", folder.display()),
+            LedgerError::NoFile { path, what } => write!(f, "{} is {what}", path.display()),
             LedgerError::BrokenPipe => f.write_str("the reader of the output went away"),
             LedgerError::Full { action, source } | LedgerError::Io { action, source } => {
                 write!(f, "cannot {action}: {source}")
@@ -103,3 +131,8 @@ fn list(f: &mut fmt::Formatter<'_>, lines: &[String]) -> fmt::Result {
 }
 
 impl std::error::Error for LedgerError {}
+
+/// A file that cannot be read.
+pub fn unreadable(path: &Path, error: io::Error) -> LedgerError {
+    LedgerError::of(format!("read {}", path.display()), error)
+}

@@ -3,22 +3,15 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::error::LedgerError;
+use super::claim::{Claim, open_locked_in_time};
+use super::error::{LedgerError, unreadable};
 use super::record::{Header, Kind, RECORD_LEN, Record, RecordHead};
 use super::scan::{Scanned, Scanner};
 use crate::cli::storage::{Access, Storage, StoredFile, read_at_most, write_all_at};
 
 /// Records are handed to the system when there are this many bytes of them.
 const BUFFER: usize = 64 << 10;
-
-/// How often a journal is opened again that was removed before it could be locked, or whose run has
-/// just been killed and is still ending.
-const MAX_OPENS: usize = 8;
-
-/// Between two of them, where another run has the lock.
-const LOCK_WAIT: Duration = Duration::from_millis(10);
 
 /// Where a row is in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,30 +72,46 @@ impl LockedJournal {
     /// Another run has it, or it cannot be created.
     pub fn open(storage: Arc<dyn Storage>, path: &Path) -> Result<Self, LedgerError> {
         let failed = |error| LedgerError::of(format!("create {}", path.display()), error);
-        for _ in 0..MAX_OPENS {
-            let file = match storage.open(path, Access::Create) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    match storage.open(path, Access::Write) {
-                        // The run that had it has just ended.
-                        Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                        file => file.map_err(failed)?,
-                    }
-                }
-                file => file.map_err(failed)?,
-            };
-            if !file.try_lock() {
-                std::thread::sleep(LOCK_WAIT);
-                continue;
-            }
-            if file.is_named(path) {
-                let path = path.to_owned();
-                let is_empty = file.length().map_err(failed)? == 0;
-                let remove_empty =
-                    RemoveEmpty { storage: Arc::clone(&storage), path: path.clone(), is_empty };
-                return Ok(Self { remove_empty, storage, file, path });
-            }
+        // Until it is locked: nobody else's file gets this name.
+        let claim = Claim::take(&storage, path)?;
+        let file = open_locked_in_time(&*storage, path)?;
+        claim.release()?;
+        let path = path.to_owned();
+        let is_empty = file.length().map_err(failed)? == 0;
+        let remove_empty =
+            RemoveEmpty { storage: Arc::clone(&storage), path: path.clone(), is_empty };
+        Ok(Self { remove_empty, storage, file, path })
+    }
+
+    /// Lets those read it who may read the file of another name: it holds the same rows.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn take_permissions_of(&self, path: &Path) -> Result<(), LedgerError> {
+        self.file.take_permissions_of(path).map_err(|error| {
+            LedgerError::of(format!("set the permissions of {}", self.path.display()), error)
+        })
+    }
+
+    /// Refuses a file that no run can have written, even in part: it is not to be replaced.
+    ///
+    /// # Errors
+    /// It is one, or cannot be read.
+    pub fn refuse_foreign(&self) -> Result<(), LedgerError> {
+        let is_one = || -> io::Result<bool> {
+            let length = self.file.length()?;
+            let mut prefix = vec![0; length.min(Header::MAX_LEN as u64) as usize];
+            let count = read_at_most(&*self.file, &mut prefix, 0)?;
+            // A header that did not become durable is zeros to the end.
+            let is_zeros = length == count as u64 && prefix.iter().all(|byte| *byte == 0);
+            Ok(is_zeros
+                || Header::is_begun(&prefix)
+                || Scanner::new(&*self.file, 0)?.next_record()?.is_some())
+        };
+        match is_one().map_err(|error| unreadable(&self.path, error))? {
+            true => Ok(()),
+            false => Err(LedgerError::Foreign(self.path.clone())),
         }
-        Err(LedgerError::Locked(path.to_owned()))
     }
 
     /// Reads all of it; None if no run got as far as its first row.
@@ -110,7 +119,7 @@ impl LockedJournal {
     /// # Errors
     /// It cannot be read, or is no journal.
     pub fn read(&mut self) -> Result<Option<Found>, LedgerError> {
-        let failed = |error| LedgerError::of(format!("read {}", self.path.display()), error);
+        let failed = |error| unreadable(&self.path, error);
         let length = self.file.length().map_err(failed)?;
         let mut prefix = vec![0; length.min(Header::MAX_LEN as u64) as usize];
         let count = read_at_most(&*self.file, &mut prefix, 0).map_err(failed)?;
@@ -119,8 +128,13 @@ impl LockedJournal {
             // The header is durable before anything follows it, so a run that has rows has one.
             let mut scanner = Scanner::new(&*self.file, 0).map_err(failed)?;
             let has_rows = scanner.next_record().map_err(failed)?.is_some();
-            if has_rows || !Header::may_be_torn(&prefix) {
-                return Err(LedgerError::NoJournal(self.path.clone()));
+            match Header::may_be_torn(&prefix) {
+                _ if has_rows => return Err(LedgerError::NoJournal(self.path.clone())),
+                true => {}
+                false if Header::is_begun(&prefix) => {
+                    return Err(LedgerError::NoJournal(self.path.clone()));
+                }
+                false => return Err(LedgerError::Foreign(self.path.clone())),
             }
             self.remove_empty.is_empty = true;
             return Ok(None);
@@ -169,7 +183,7 @@ impl LockedJournal {
     /// It cannot be opened.
     pub fn reader(&self) -> Result<Box<dyn StoredFile>, LedgerError> {
         let reader = self.storage.open(&self.path, Access::Read);
-        reader.map_err(|error| LedgerError::of(format!("read {}", self.path.display()), error))
+        reader.map_err(|error| unreadable(&self.path, error))
     }
 
     /// Reads a row that was found.
@@ -178,7 +192,7 @@ impl LockedJournal {
     /// It cannot be read.
     pub fn read_row(&self, location: Location) -> Result<Vec<u8>, LedgerError> {
         let row = read_row(&*self.file, location);
-        row.map_err(|error| LedgerError::of(format!("read {}", self.path.display()), error))
+        row.map_err(|error| unreadable(&self.path, error))
     }
 
     /// Its name.

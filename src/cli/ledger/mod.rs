@@ -6,9 +6,13 @@
 //! records, the output and an `End` record before the rename, the names before the journal goes. So
 //! an output has its name only when it is complete, and until then its rows are in the journal.
 
+pub mod claim;
+pub mod document;
 pub mod draft;
 pub mod error;
+pub mod files;
 pub mod journal;
+pub mod names;
 pub mod output;
 pub mod record;
 pub mod recovered;
@@ -21,10 +25,13 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use self::claim::publish_text;
+pub use self::document::Document;
 pub use self::draft::{Draft, LedgerOptions};
 pub use self::error::LedgerError;
 use self::journal::{Found, Journal, Location, LockedJournal};
-use self::output::{Facts, Output, publish_text};
+pub use self::names::Named;
+use self::output::{Facts, Output};
 use self::record::{Header, Kind, Record};
 pub use self::recovered::{Recovered, Reused};
 use self::spill::Spill;
@@ -285,7 +292,7 @@ impl Ledger {
         }
         self.output.publish()?;
         if let Some(path) = &self.side_file {
-            publish_text(&*self.storage, &text, path)?;
+            publish_text(&self.storage, &text, path)?;
         }
         journal.map_or(Ok(()), Journal::remove)
     }

@@ -1,13 +1,13 @@
 //! `Output`: rows in order, on their way to a stream or to a file that has its name only when it is
 //! complete.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
+use super::claim::Claim;
 use super::error::LedgerError;
 use crate::cli::compress::Compression;
-use crate::cli::storage::{Storage, StoredFile, open_empty, write_all_at};
+use crate::cli::storage::{StoredFile, write_all_at};
 
 /// Rows are handed to the system when there are this many bytes of them.
 const BUFFER: usize = 64 << 10;
@@ -37,22 +37,22 @@ enum Target {
 
 /// A file under the name of its part. What an earlier run left in it stays until the first row.
 struct PartFile {
-    storage: Arc<dyn Storage>,
-    path: PathBuf,
-    part: PathBuf,
-    file: Option<Box<dyn StoredFile>>,
+    claim: Claim,
+    is_emptied: bool,
 }
 
 impl PartFile {
-    /// The file, empty when it is opened.
+    /// The file, empty when it is first asked for.
     fn open(&mut self) -> Result<&mut dyn StoredFile, LedgerError> {
-        if self.file.is_none() {
-            let file = open_empty(&*self.storage, &self.part).map_err(|error| {
-                LedgerError::of(format!("create {}", self.part.display()), error)
-            })?;
-            self.file = Some(file);
+        if !self.is_emptied {
+            self.claim.file().set_length(0).map_err(|error| self.failed("write", error))?;
+            self.is_emptied = true;
         }
-        Ok(&mut **self.file.as_mut().expect("opened above"))
+        Ok(self.claim.file())
+    }
+
+    fn failed(&self, verb: &str, error: io::Error) -> LedgerError {
+        LedgerError::of(format!("{verb} {}", self.claim.part().display()), error)
     }
 }
 
@@ -75,10 +75,9 @@ impl Output {
     }
 
     /// Rows to a file, compressed as its name says.
-    pub fn to_file(storage: Arc<dyn Storage>, path: &Path) -> Self {
-        let (path, part) = (path.to_owned(), part_of(path));
-        let compression = Compression::from_path(&path);
-        Self::new(Target::File(PartFile { storage, path, part, file: None }), compression)
+    pub fn to_file(claim: Claim) -> Self {
+        let compression = Compression::from_path(claim.path());
+        Self::new(Target::File(PartFile { claim, is_emptied: false }), compression)
     }
 
     fn new(target: Target, compression: Compression) -> Self {
@@ -150,11 +149,9 @@ impl Output {
         }
         self.flush()?;
         if let Target::File(part) = &mut self.target {
-            let name = part.part.clone();
-            let failed = |error| LedgerError::of(format!("sync {}", name.display()), error);
-            part.open()?.sync().map_err(failed)?;
+            part.open()?.sync().map_err(|error| part.failed("sync", error))?;
             // Its name too: one of two outputs must not be published while the other can vanish.
-            part.storage.sync_folder_of(&name).map_err(failed)?;
+            part.claim.sync_part_name()?;
         }
         let blake3 = self.hasher.finalize().to_hex().to_string();
         Ok(Facts { num_rows: self.num_rows, bytes: self.bytes, blake3 })
@@ -164,7 +161,7 @@ impl Output {
     pub fn part(&self) -> Option<&Path> {
         match &self.target {
             Target::Stream(_) => None,
-            Target::File(part) => Some(&part.part),
+            Target::File(part) => Some(part.claim.part()),
         }
     }
 
@@ -180,7 +177,7 @@ impl Output {
     pub fn publish(&self) -> Result<(), LedgerError> {
         match &self.target {
             Target::Stream(_) => Ok(()),
-            Target::File(part) => publish(&*part.storage, &part.part, &part.path),
+            Target::File(part) => part.claim.publish(),
         }
     }
 
@@ -201,9 +198,8 @@ impl Output {
                 .map_err(|error| LedgerError::of("write the output", error))?,
             Target::File(_) if bytes.is_empty() => {}
             Target::File(part) => {
-                let name = part.part.clone();
                 write_all_at(part.open()?, &bytes, offset)
-                    .map_err(|error| LedgerError::of(format!("write {}", name.display()), error))?;
+                    .map_err(|error| part.failed("write", error))?;
             }
         }
         bytes.clear();
@@ -222,32 +218,4 @@ pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
-}
-
-/// Renames a file whose content is durable, and makes its name durable.
-///
-/// # Errors
-/// The system's.
-pub fn publish(storage: &dyn Storage, part: &Path, path: &Path) -> Result<(), LedgerError> {
-    storage
-        .rename(part, path)
-        .map_err(|error| LedgerError::of(format!("rename {}", part.display()), error))?;
-    storage
-        .sync_folder_of(path)
-        .map_err(|error| LedgerError::of(format!("sync the folder of {}", path.display()), error))
-}
-
-/// Writes a small file so that it is never there in part.
-///
-/// # Errors
-/// The system's.
-pub fn publish_text(storage: &dyn Storage, text: &str, path: &Path) -> Result<(), LedgerError> {
-    let part = part_of(path);
-    let write = || {
-        let mut file = open_empty(storage, &part)?;
-        write_all_at(&mut *file, text.as_bytes(), 0)?;
-        file.sync()
-    };
-    write().map_err(|error| LedgerError::of(format!("write {}", part.display()), error))?;
-    publish(storage, &part, path)
 }

@@ -58,6 +58,12 @@ impl Header {
         JOURNAL_MAGIC.starts_with(head) || head.iter().all(|byte| *byte == 0)
     }
 
+    /// Whether a file begins as a journal of any layout, or would if it were longer.
+    pub fn is_begun(prefix: &[u8]) -> bool {
+        let name = &JOURNAL_MAGIC[..JOURNAL_MAGIC.len() - 1];
+        name.starts_with(&prefix[..prefix.len().min(name.len())])
+    }
+
     /// The first bytes of a journal.
     pub fn encode(&self) -> Vec<u8> {
         let text = serde_json::to_vec(self).expect("plain values");

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 
 use tempfile::TempDir;
 
+use super::claim::Claim;
 use super::*;
 use crate::cli::compress::Compression;
 use crate::cli::fingerprint::Fingerprint;
@@ -54,6 +55,10 @@ impl StoredFile for Bytes {
 
     fn is_named(&self, _path: &Path) -> bool {
         true
+    }
+
+    fn take_permissions_of(&self, _path: &Path) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -199,6 +204,12 @@ impl Folder {
     /// Output `out` here.
     fn options(&self) -> LedgerOptions {
         LedgerOptions { out: Some(self.path("out")), ..LedgerOptions::default() }
+    }
+
+    /// Rows to a file here, without a ledger.
+    fn output(&self, name: &str) -> Output {
+        let disk: Arc<dyn Storage> = Arc::new(Disk);
+        Output::to_file(Claim::take(&disk, &self.path(name)).expect("a folder"))
     }
 
     fn draft(&self) -> Result<Draft, LedgerError> {

@@ -13,13 +13,14 @@ use crate::cli::compress::Compression;
 use crate::cli::config::now;
 use crate::cli::error::CliError;
 use crate::cli::fingerprint::Fingerprint;
-use crate::cli::ledger::draft::side_file_of;
+use crate::cli::ledger::claim::publish_text;
+use crate::cli::ledger::files::side_file_of;
 use crate::cli::ledger::journal::{Journal, LockedJournal};
-use crate::cli::ledger::output::{Output, publish_text, with_suffix};
+use crate::cli::ledger::output::Output;
 use crate::cli::ledger::record::{Header, Kind, Record};
-use crate::cli::ledger::{Draft, LedgerError, LedgerOptions};
+use crate::cli::ledger::{Draft, LedgerError, LedgerOptions, Named};
 use crate::cli::meta::{FileFacts, Meta};
-use crate::cli::storage::{Disk, Storage, identity};
+use crate::cli::storage::{Disk, Storage};
 
 /// The joined rows on their way to the disk.
 pub struct MergedFile {
@@ -44,23 +45,16 @@ impl MergedFile {
     /// # Errors
     /// It would replace a shard, exists, or cannot be created.
     pub fn create(path: &Path, shards: &[ShardFile], overwrite: bool) -> Result<Self, CliError> {
-        let suffixes = [".part", ".journal", ".meta.json", ".meta.json.part"];
-        let beside = suffixes.map(|suffix| with_suffix(path, suffix));
-        let names = beside.iter().map(PathBuf::as_path).chain([path]);
-        let ours: Vec<_> = names.filter_map(identity_of).collect();
-        let is_ours = |path: &Path| identity_of(path).is_some_and(|found| ours.contains(&found));
-        if let Some(shard) = shards.iter().find(|shard| is_ours(&shard.path)) {
-            let message = format!("{} is a shard: the output would replace it", shard.name());
-            return Err(CliError::refused("output", message).help("choose another --out"));
-        }
-        Self::open(path, overwrite).map_err(CliError::from_output)
+        let read = shards.iter().map(|shard| Named::new("a shard", &shard.path)).collect();
+        let out = Some(path.to_owned());
+        let options = LedgerOptions { out, overwrite, read, ..LedgerOptions::default() };
+        Self::open(path, options).map_err(CliError::from_output)
     }
 
-    fn open(path: &Path, overwrite: bool) -> Result<Self, LedgerError> {
-        let out = Some(path.to_owned());
-        let options = LedgerOptions { out, overwrite, ..LedgerOptions::default() };
+    fn open(path: &Path, options: LedgerOptions) -> Result<Self, LedgerError> {
+        let overwrite = options.overwrite;
         let header = Header { started: now(), replaces: false, fingerprint: of_merges() };
-        let draft = Draft::open(Arc::new(Disk), options)?;
+        let draft = Draft::open(disk(), options)?;
         // A link stays a link.
         let path = draft.path().unwrap_or(path).to_owned();
         let (output, lock) = draft.into_output(&header.fingerprint)?;
@@ -123,7 +117,7 @@ impl MergedFile {
             // A side file beside bytes of which it does not tell is worse than none.
             remove_if_there(&side_file)?;
             self.output.publish()?;
-            publish_text(&Disk, text, &side_file)?;
+            publish_text(&disk(), text, &side_file)?;
         }
         match self.lock {
             Lock::None => Ok(()),
@@ -159,7 +153,6 @@ fn remove_if_there(path: &Path) -> Result<(), LedgerError> {
     }
 }
 
-/// What tells one file from another, whatever its names.
-fn identity_of(path: &Path) -> Option<(u64, u64)> {
-    fs::metadata(path).ok().map(|found| identity(&found))
+fn disk() -> Arc<dyn Storage> {
+    Arc::new(Disk)
 }

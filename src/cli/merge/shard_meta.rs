@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::cli::error::CliError;
-use crate::cli::ledger::draft::side_file_of;
+use crate::cli::ledger::files::side_file_of;
 use crate::cli::meta::{Meta, RowCounts, SCHEMA};
 use crate::cli::shard::Shard;
 

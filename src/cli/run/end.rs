@@ -15,13 +15,13 @@ use crate::cli::console::Console;
 use crate::cli::error::CliError;
 use crate::cli::exit::Exit;
 use crate::cli::fingerprint::Fingerprint;
+use crate::cli::ledger::Document;
 use crate::cli::ledger::output::Facts;
 use crate::cli::meta::{self, InputFacts, Meta, NamedFile};
 use crate::cli::output::RowFormat;
 use crate::cli::progress::{Counters, Progress};
 use crate::cli::report::Report;
 use crate::cli::resolved::Resolved;
-use crate::cli::result_file;
 use crate::cli::signals::Signals;
 use crate::engine::stats::EngineStats;
 use crate::engine::text::RunDate;
@@ -71,6 +71,8 @@ pub struct Ending<'a> {
     pub max_model_len: usize,
     /// Files of an unfinished run.
     pub left: Left,
+    /// Where `--stats` goes.
+    pub document: Option<Document>,
     /// The engine after its last step.
     pub stats: Arc<Mutex<EngineStats>>,
     /// What is done.
@@ -81,7 +83,7 @@ impl Ending<'_> {
     /// Waits, and says how it ended. If the engine does not come back from its step, the process
     /// ends here.
     pub fn wait(
-        &self,
+        mut self,
         ended: &Receiver<Result<Ended, CliError>>,
         rows: Sender<Message>,
         writing: JoinHandle<Written>,
@@ -121,7 +123,11 @@ impl Ending<'_> {
     }
 
     /// Summary, `--stats`, and how the process ends.
-    fn conclude(&self, ended: Result<Ended, CliError>, written: Written) -> Result<Exit, CliError> {
+    fn conclude(
+        &mut self,
+        ended: Result<Ended, CliError>,
+        written: Written,
+    ) -> Result<Exit, CliError> {
         let complete = matches!(ended, Ok(Ended::Complete)) && written.result.is_ok();
         let report = self.report(&written, complete);
         let emitted = written.emitted;
@@ -158,10 +164,10 @@ impl Ending<'_> {
         }
     }
 
-    fn write_stats(&self, report: &Report, exit: Exit) -> Result<(), CliError> {
-        let Some(path) = &self.config.output.stats else { return Ok(()) };
-        let written = result_file::write(path, "stats", &report.stats(exit.code()));
-        written.map_err(|error| error.help("the rows are written"))
+    fn write_stats(&mut self, report: &Report, exit: Exit) -> Result<(), CliError> {
+        let Some(document) = self.document.take() else { return Ok(()) };
+        let written = document.write(&report.stats(exit.code()));
+        written.map_err(|error| CliError::from_output_midway(error).help("the rows are written"))
     }
 
     /// Says what of an unfinished run is kept, and how to go on.

@@ -17,8 +17,9 @@ use super::console::Console;
 use super::error::CliError;
 use super::exit::Exit;
 use super::fingerprint::{self, Fingerprint};
+use super::ledger::names::files_of_model;
 use super::ledger::record::Header;
-use super::ledger::{Draft, Ledger, LedgerError, LedgerOptions, Recovered};
+use super::ledger::{Draft, Ledger, LedgerError, LedgerOptions, Named, Recovered};
 use super::meta::Meta;
 use super::model::{self, Folders};
 use super::output::{RowFormat, Shape};
@@ -30,6 +31,7 @@ use super::signals::Signals;
 use super::storage::Disk;
 use super::window::Window;
 use crate::engine::Engine;
+use crate::engine::config::GenerationConfigSource;
 use crate::engine::request::{Request, SamplingParams};
 use crate::engine::stats::EngineStats;
 use end::{Ended, Ending, Left};
@@ -52,6 +54,7 @@ pub type Load<'a> = &'a dyn Fn(&RunConfig, &Folders) -> Result<model::Loaded, Cl
 /// # Errors
 /// Whatever ends the run before its last row.
 pub fn run(args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit, CliError> {
+    let read = read_files(&args);
     let mut config = RunConfig::new(args)?;
     let signals = Signals::install().map_err(|error| {
         CliError::new(Exit::Internal, "signals", format!("cannot handle signals: {error}"))
@@ -68,7 +71,7 @@ pub fn run(args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit, Cli
         Some(_) => Some(shape(&reading)?),
         None => reading.shape.recv_timeout(FIRST_ROW).ok().transpose()?,
     };
-    let draft = Draft::open(Arc::new(Disk), ledger_options(&config));
+    let draft = Draft::open(Arc::new(Disk), ledger_options(&config, read));
     let draft = draft.map_err(CliError::from_output)?;
     if let Some(found) = draft.found() {
         // Chat templates see the day on which the run began.
@@ -86,12 +89,22 @@ fn shape(reading: &ReadThread) -> Result<Shape, CliError> {
     reading.shape.recv().expect("the reading thread says what it found")
 }
 
-fn ledger_options(config: &RunConfig) -> LedgerOptions {
+/// Files that flags name and a run reads. Those of the model are known when it is found.
+fn read_files(args: &RunArgs) -> Vec<Named> {
+    let input = args.input.input.as_deref().filter(|path| *path != Path::new("-"));
+    let input = Named::new("the input", input.unwrap_or(Path::new("/dev/stdin")));
+    let template = args.input.chat_template.as_ref();
+    let template = template.map(|path| Named::new("the chat template", path));
+    [Some(input), template].into_iter().flatten().collect()
+}
+
+fn ledger_options(config: &RunConfig, read: Vec<Named>) -> LedgerOptions {
     LedgerOptions {
         out: config.output.path.clone(),
         errors: config.output.errors.clone(),
         journal: config.output.journal.clone(),
-        input: config.input.path.clone(),
+        stats: config.output.stats.clone(),
+        read,
         overwrite: config.output.overwrite,
         retry_failed: config.output.retry_failed,
     }
@@ -119,13 +132,14 @@ impl Job<'_> {
         &self,
         reading: ReadThread,
         known: Option<Shape>,
-        draft: Draft,
+        mut draft: Draft,
         load: Load<'_>,
     ) -> Result<Exit, CliError> {
         let Loaded { mut engine, load_time, shape, format, fingerprint } =
-            self.load(&reading, known, load)?;
+            self.load(&reading, known, &draft, load)?;
         let left = self.what_would_be_left(&draft);
         let previous = self.previous(&draft, &fingerprint)?;
+        let document = draft.take_stats();
         let (ledger, recovered) = self.begin(draft, &fingerprint)?;
         self.signals.begin();
 
@@ -156,6 +170,7 @@ impl Job<'_> {
             max_tokens,
             max_model_len: processor.max_model_len(),
             left,
+            document,
             stats: stats.clone(),
             counters: self.counters.clone(),
         };
@@ -190,6 +205,7 @@ impl Job<'_> {
         &self,
         reading: &ReadThread,
         known: Option<Shape>,
+        draft: &Draft,
         load: Load<'_>,
     ) -> Result<Loaded, CliError> {
         if let Some(shape) = &known {
@@ -197,6 +213,7 @@ impl Job<'_> {
             RowFormat::new(&self.config, shape)?;
         }
         let folders = model::find(&self.config, self.console)?;
+        draft.refuse_read(&self.files_of(&folders)).map_err(CliError::from_output)?;
         let summary = model::summary(&self.config, &folders)?;
         let defaults = summary.default_sampling_params();
         self.config.check_sampling(defaults, summary.spec.vocab_size)?;
@@ -236,6 +253,16 @@ impl Job<'_> {
             true => self.config.row_params(defaults.clone()),
             false => self.config.sampling_params(defaults.clone()),
         }
+    }
+
+    /// What is read of a model.
+    fn files_of(&self, folders: &Folders) -> Vec<Named> {
+        let defaults = match &self.config.engine.model.generation_config {
+            GenerationConfigSource::Dir(folder) => Some(folder),
+            _ => None,
+        };
+        let folders = [Some(&folders.model), folders.tokenizer.as_ref(), defaults];
+        folders.into_iter().flatten().flat_map(|folder| files_of_model(folder)).collect()
     }
 
     /// Continues what was found, or starts over.

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use vllm_batch::cli::storage::{Access, Storage, StoredFile};
+use vllm_batch::cli::storage::{Access, FileKind, Storage, StoredFile};
 
 /// What changes a disk. A file is a number; names point to it.
 #[derive(Clone, Debug)]
@@ -158,8 +158,8 @@ impl Storage for MemoryDisk {
         Ok(())
     }
 
-    fn exists(&self, path: &Path) -> bool {
-        self.state().names.contains_key(path)
+    fn kind(&self, path: &Path) -> Option<FileKind> {
+        self.state().names.contains_key(path).then_some(FileKind::File)
     }
 }
 
@@ -213,6 +213,10 @@ impl StoredFile for Handle {
 
     fn is_named(&self, path: &Path) -> bool {
         self.disk.state().names.get(path) == Some(&self.file)
+    }
+
+    fn take_permissions_of(&self, _path: &Path) -> io::Result<()> {
+        Ok(())
     }
 }
 

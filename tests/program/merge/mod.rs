@@ -488,7 +488,7 @@ fn a_shard_is_never_the_output() {
     for out in ["s1.jsonl", "link", "other"] {
         let shards = ["s0.jsonl", "s1.jsonl"];
         let output = run.merge_of(&shards, &["--overwrite", "--out", out]);
-        run.assert_refused(&output, 2, &["s1.jsonl is a shard: the output would replace it"]);
+        run.assert_refused(&output, 2, &["s1.jsonl is a shard: ", " would replace it"]);
         assert_eq!(run.read("s1.jsonl"), before);
     }
     let output = run.merge_of(&["s0.jsonl", "s1.jsonl"], &["--out", "-"]);

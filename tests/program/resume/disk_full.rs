@@ -112,7 +112,7 @@ fn a_journal_in_a_device_is_refused_and_errors_go_to_one() {
         let command = &mut run(folder, work.flags);
         let ended = finish(command.args(["-i", "in.jsonl", "--journal", "pipe"]).args(more));
         ended.assert_exit(2);
-        ended.assert_says("error[output]: cannot keep a journal in pipe: it is not a regular file");
+        ended.assert_says("error[output]: pipe is a device or a pipe");
         assert!(fs::symlink_metadata(&pipe).is_ok_and(|found| !found.is_file()), "it stays");
         assert_eq!(names(folder), ["in.jsonl", "pipe"]);
     }

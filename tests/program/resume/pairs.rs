@@ -13,7 +13,7 @@ fn assert_one_of_two(expected: &Expected, ended: &[Ended; 2]) {
     let num_done = ended.iter().filter(is_done).count();
     for refused in ended.iter().filter(|ended| !is_done(ended)) {
         refused.assert_exit(6);
-        refused.assert_says("error[output_locked]: another run has out.jsonl.journal\nhelp: ");
+        refused.assert_says("error[output_locked]: another run has out.jsonl\nhelp: ");
     }
     assert_eq!(
         num_done,

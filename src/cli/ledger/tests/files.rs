@@ -1,6 +1,6 @@
 //! Which files a run touches: what is there stays, and nothing has its name before it is complete.
 
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
 
@@ -95,10 +95,10 @@ fn a_journal_stays_until_it_is_replaced() {
 #[test]
 fn an_output_has_one_writer() {
     let folder = Folder::new();
-    let journal = folder.path("out.journal");
+    let out = folder.path("out");
     let assert_locked = || {
         for draft in [folder.draft(), folder.overwriting()] {
-            assert!(matches!(error_of(draft), LedgerError::Locked(named) if named == journal));
+            assert!(matches!(error_of(draft), LedgerError::Locked(named) if named == out));
         }
     };
     let draft = folder.draft().expect("a new file");
@@ -161,13 +161,15 @@ fn the_input_is_never_the_output() {
             let options = LedgerOptions {
                 errors: Some(folder.path("errors")),
                 journal: (name == "log").then(|| folder.path("log")),
-                input: Some(input),
+                read: vec![Named::new("the input", input)],
                 overwrite: true,
                 ..folder.options()
             };
             let error = error_of(open(options));
             let named = folder.path(name);
-            assert!(matches!(&error, LedgerError::SameAsInput(n) if *n == named), "{error}");
+            let LedgerError::IsRead(pair) = &error else { panic!("{error}") };
+            assert_eq!(pair.0.path, named);
+            assert!(error.to_string().contains(" is the input: "), "{error}");
             assert_eq!(folder.text(name), "row\n");
             assert_eq!(folder.names().len(), 1 + usize::from(is_linked));
         }
@@ -185,7 +187,7 @@ fn two_files_of_a_run_have_two_names() {
             ..folder.options()
         };
         match error_of(open(options)) {
-            LedgerError::Twice(path) => path,
+            LedgerError::Twice(pair) => pair.1.path,
             error => panic!("{error}"),
         }
     };
@@ -243,18 +245,35 @@ fn what_cannot_be_created_is_named() {
     let folder = Folder::new();
     let to = |path| open(LedgerOptions { out: Some(path), ..LedgerOptions::default() });
     let error = error_of(to(folder.path("none/out"))).to_string();
-    assert!(error.starts_with("cannot create ") && error.contains("none/out.journal: "), "{error}");
+    assert!(error.starts_with("no such folder: ") && error.ends_with("/none"), "{error}");
     let error = error_of(to(folder.path(""))).to_string();
     assert!(error.starts_with("cannot write to "), "{error}");
     fs::create_dir(folder.path("out.part")).expect("temporary folder");
-    let mut ledger = folder.overwriting().unwrap().begin(header()).expect("not looked at yet").0;
-    ledger.push(answer(0, "row\n")).expect("buffered");
-    let error = ledger.flush().expect_err("a folder is in its place").to_string();
-    assert!(error.starts_with("cannot create ") && error.contains("out.part: "), "{error}");
+    let error = error_of(folder.overwriting()).to_string();
+    assert!(error.ends_with("/out.part is a folder"), "{error}");
+    fs::remove_dir(folder.path("out.part")).expect("it was made");
     fs::create_dir(folder.path("log")).expect("temporary folder");
     let journal = Some(folder.path("log"));
     let error = error_of(open(LedgerOptions { journal, ..folder.options() })).to_string();
-    assert!(error.starts_with("cannot keep a journal in ") && error.contains("/log: "), "{error}");
+    assert!(error.ends_with("/log is a folder"), "{error}");
+    assert_eq!(folder.names(), ["log"]);
+}
+
+#[test]
+fn rows_of_a_private_file_are_private_from_the_first_on() {
+    let folder = Folder::new();
+    folder.write("out", "secret\n");
+    let private = fs::Permissions::from_mode(0o600);
+    fs::set_permissions(folder.path("out"), private).expect("temporary folder");
+    let mut ledger = folder.overwriting().unwrap().begin(header()).expect("asked for").0;
+    ledger.push(answer(0, "row\n")).expect("a folder");
+    ledger.flush().expect("a folder");
+    for name in ["out.part", "out.journal"] {
+        let mode = fs::metadata(folder.path(name)).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+    finish(ledger).expect("a folder");
+    assert_eq!(fs::metadata(folder.path("out")).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 #[test]

@@ -68,22 +68,35 @@ fn a_run_that_would_write_other_bytes_does_not_continue() {
 
 #[test]
 fn another_file_is_no_journal_and_stays() {
-    let texts: [&[u8]; 4] = [b"{\"id\":1}\n", b"x", b"\xb5VBjrnl\x02", b"\xb5VBrjrnl"];
+    let texts: [&[u8]; 3] = [b"{\"id\":1}\n", b"x", b"\xb5VBrjrnl"];
     for text in texts {
         let folder = Folder::new();
         folder.write("out.journal", text);
         let path = folder.path("out.journal");
-        let error = folder.draft().err().expect("it is refused");
-        assert!(matches!(error, LedgerError::NoJournal(named) if named == path), "{text:?}");
-        assert_eq!(folder.read("out.journal"), text);
-        drop(folder.overwriting().expect("overwrite was asked for").begin(header()));
-        assert_eq!(folder.read("out.journal"), text, "no row came");
-        let draft = folder.overwriting().expect("overwrite was asked for");
-        let mut ledger = draft.begin(header()).expect("a new run").0;
-        ledger.push(answer(0, "row\n")).expect("a folder");
-        finish(ledger).expect("a folder");
-        assert_eq!(folder.names(), ["out", "out.meta.json"]);
+        for draft in [folder.draft(), folder.overwriting()] {
+            let error = draft.err().expect("it is refused");
+            assert!(matches!(error, LedgerError::Foreign(named) if named == path), "{text:?}");
+            assert_eq!(folder.read("out.journal"), text);
+            assert_eq!(folder.names(), ["out.journal"]);
+        }
     }
+}
+
+#[test]
+fn a_journal_of_another_layout_is_refused_and_may_be_replaced() {
+    let folder = Folder::new();
+    let text = b"\xb5VBjrnl\x02";
+    folder.write("out.journal", text);
+    let path = folder.path("out.journal");
+    let error = folder.draft().err().expect("it is refused");
+    assert!(matches!(error, LedgerError::NoJournal(named) if named == path));
+    drop(folder.overwriting().expect("overwrite was asked for").begin(header()));
+    assert_eq!(folder.read("out.journal"), text, "no row came");
+    let draft = folder.overwriting().expect("overwrite was asked for");
+    let mut ledger = draft.begin(header()).expect("a new run").0;
+    ledger.push(answer(0, "row\n")).expect("a folder");
+    finish(ledger).expect("a folder");
+    assert_eq!(folder.names(), ["out", "out.meta.json"]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::*;
 use crate::cli::ledger::record::RecordHead;
 use crate::cli::meta::{FileFormat, InputFacts, Meta, NamedFile, RowCounts, TokenCounts};
 use crate::cli::shard::Shard;
-use crate::cli::storage::Access;
+use crate::cli::storage::{Access, FileKind};
 
 /// Takes rows from a journal: (position now, number of the row). Those that it has not.
 fn reuse(ledger: &mut Ledger, recovered: &mut Recovered, rows: &[(u64, u64)]) -> Vec<u64> {
@@ -145,8 +145,8 @@ impl Storage for Spy {
         Disk.sync_folder_of(path)
     }
 
-    fn exists(&self, path: &Path) -> bool {
-        Disk.exists(path)
+    fn kind(&self, path: &Path) -> Option<FileKind> {
+        Disk.kind(path)
     }
 }
 
@@ -184,6 +184,10 @@ impl StoredFile for Watched {
 
     fn is_named(&self, path: &Path) -> bool {
         self.file.is_named(path)
+    }
+
+    fn take_permissions_of(&self, path: &Path) -> io::Result<()> {
+        self.file.take_permissions_of(path)
     }
 }
 
@@ -236,6 +240,9 @@ fn each_step_of_the_end_is_durable_before_the_next() {
     let ledger = split_run(&folder, &spy);
     finish(ledger).expect("a folder");
     let steps = [
+        // What kept the names of the journal and the side file free until they were looked at.
+        "remove out.journal.part",
+        "remove out.meta.json.part",
         // The journal and its name, before a row.
         "sync out.journal",
         "sync folder of out.journal",
