@@ -101,6 +101,11 @@ impl From<EngineError> for CliError {
 }
 
 impl CliError {
+    /// The system does not let signals be handled.
+    pub fn from_signals(error: &io::Error) -> Self {
+        Self::new(Exit::Internal, "signals", format!("cannot handle signals: {error}"))
+    }
+
     /// Standard output does not take what it is given.
     pub fn from_stdout(error: &io::Error) -> Self {
         let exit = match error.kind() {

@@ -78,6 +78,9 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
             return shown_end(&console, Err(error));
         }
     };
+    if let Err(error) = signals::fail_at_file_size_limit() {
+        return said(&CliError::from_signals(&error));
+    }
     match command {
         Command::Run(args) => {
             shown(&args.display.clone(), &settings, |console| run::run(*args, console, load))
@@ -154,8 +157,14 @@ fn bug_report(info: &PanicHookInfo<'_>) -> String {
 }
 
 fn printed(result: io::Result<()>) -> Exit {
-    let Err(error) = result else { return Exit::Success };
-    let error = CliError::from_stdout(&error);
+    match result {
+        Ok(()) => Exit::Success,
+        Err(error) => said(&CliError::from_stdout(&error)),
+    }
+}
+
+/// Says what ended a command that has no console.
+fn said(error: &CliError) -> Exit {
     if error.exit != Exit::BrokenPipe {
         let _ = writeln!(io::stderr(), "{}", error.render(style::Style::plain()));
     }

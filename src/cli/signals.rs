@@ -1,10 +1,11 @@
-//! SIGINT and SIGTERM: the first asks the run to end in order, the second ends it at once.
+//! SIGINT and SIGTERM: the first asks the run to end in order, the second ends it at once. SIGXFSZ
+//! does nothing.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
 use super::exit::Exit;
@@ -47,4 +48,13 @@ impl Signals {
             _ => Some(Exit::Interrupted),
         }
     }
+}
+
+/// Lets a write that crosses the limit on the size of files fail, as on a full disk. The signal
+/// would end the process.
+///
+/// # Errors
+/// The system refuses.
+pub fn fail_at_file_size_limit() -> io::Result<()> {
+    flag::register(SIGXFSZ, Arc::default()).map(drop)
 }

@@ -56,9 +56,7 @@ pub type Load<'a> = &'a dyn Fn(&RunConfig, &Folders) -> Result<model::Loaded, Cl
 pub fn run(args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit, CliError> {
     let read = read_files(&args);
     let mut config = RunConfig::new(args)?;
-    let signals = Signals::install().map_err(|error| {
-        CliError::new(Exit::Internal, "signals", format!("cannot handle signals: {error}"))
-    })?;
+    let signals = Signals::install().map_err(|error| CliError::from_signals(&error))?;
     let counters = Arc::new(Counters::default());
     let input = read::open(&config.input)?;
     let reading = {

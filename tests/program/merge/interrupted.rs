@@ -1,7 +1,7 @@
 //! Merges that were killed: the same command gives the same bytes, and nothing else is replaced.
 
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use vllm_batch::cli::fingerprint::Fingerprint;
 use vllm_batch::cli::ledger::record::{Header, Kind, Record, RecordHead};
@@ -48,25 +48,57 @@ fn a_merge_that_was_killed_begins_again() {
     assert_eq!(run.left(), ["out", "out.meta.json"]);
 }
 
+/// Shards of rows that take a while.
+fn many_rows(number: usize) -> Run {
+    let row = |row| format!("{row}{}\n", "x".repeat(2_000));
+    Run::new("jsonl", "", &(0..number).map(row).collect::<Vec<_>>(), 2)
+}
+
+/// Kills a merge while it writes rows. It may be faster: then another one is killed.
+fn kill_in_the_middle(run: &Run) {
+    let part = run.path("out.part");
+    loop {
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("vllm-batch"));
+        command.args(["merge", "s0.jsonl", "s1.jsonl", "--out", "out"]).stderr(Stdio::null());
+        let mut child = command.current_dir(run.folder.path()).spawn().unwrap();
+        let is_empty = || fs::metadata(&part).map_or(true, |found| found.len() == 0);
+        while is_empty() && child.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
+        let status = child.wait().unwrap();
+        if status.code().is_none() && part.exists() {
+            return;
+        }
+        run.left().iter().for_each(|name| fs::remove_file(run.path(name)).unwrap());
+    }
+}
+
 #[test]
 fn a_merge_that_is_killed_leaves_what_the_next_one_knows() {
-    let records: Vec<String> =
-        (0..300).map(|row| format!("{row}{}\n", "x".repeat(2_000))).collect();
-    let run = Run::new("jsonl", "", &records, 2);
-    // The system kills whoever writes more to a file than the limit.
-    let limited = format!(
-        "ulimit -c 0; ulimit -f 200; exec {} merge s0.jsonl s1.jsonl --out out",
-        assert_cmd::cargo::cargo_bin!("vllm-batch").display()
-    );
-    let mut command = Command::new("sh");
-    let output = command.args(["-c", &limited]).current_dir(run.folder.path()).output().unwrap();
-    assert_eq!(output.status.code(), None, "{}", text(&output.stderr));
+    let run = many_rows(6_000);
+    kill_in_the_middle(&run);
     assert_eq!(run.left(), ["out.journal", "out.part"]);
     let part = run.read("out.part");
     assert!(!part.is_empty() && run.whole.starts_with(&part));
     assert_eq!(fs::read(run.path("out.journal")).unwrap()[..8], journal(OF_MERGE, None)[..8]);
     run.assert_whole(&run.merge(&["--verify"]));
     assert_eq!(run.left(), ["out", "out.meta.json"]);
+}
+
+#[test]
+fn a_merge_into_a_disk_that_takes_no_more_leaves_nothing() {
+    let run = many_rows(300);
+    let limited = format!(
+        "ulimit -f 200; exec {} merge s0.jsonl s1.jsonl --out out",
+        assert_cmd::cargo::cargo_bin!("vllm-batch").display()
+    );
+    let mut command = Command::new("sh");
+    let output = command.args(["-c", &limited]).current_dir(run.folder.path()).output().unwrap();
+    assert_exit(&output, 5);
+    let message = "cannot write out.part: File too large";
+    assert!(text(&output.stderr).contains(message), "{}", text(&output.stderr));
+    assert!(run.left().is_empty(), "{:?}", run.left());
 }
 
 #[test]

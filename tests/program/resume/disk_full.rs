@@ -21,7 +21,7 @@ use crate::resume::work::Work;
 /// bytes, as the shell counts.
 fn limited(command: &Command, num_blocks: usize) -> Ended {
     let mut shell = Command::new("sh");
-    let script = format!("trap '' XFSZ; ulimit -f {num_blocks}; exec \"$@\"");
+    let script = format!("ulimit -f {num_blocks}; exec \"$@\"");
     shell.args(["-c", &script, "sh"]).arg(command.get_program()).args(command.get_args());
     shell.current_dir(command.get_current_dir().unwrap());
     shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
