@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use self::prompt::PromptBuilder;
 use self::shape::RowShape;
+use self::unsupported::Place;
 use super::batch_line::{BatchKind, BatchLine, BatchLines, recovered_custom_id};
 use super::fields::{JsonFields, Passthrough, json_string};
 use super::overrides::{Overrides, parameter_cell};
@@ -184,9 +185,10 @@ impl RowParser {
         let asked = match shape {
             RowShape::OpenAiBatch if shape.fits(&named) => openai::read(&named.fields, line),
             RowShape::AnthropicBatch if shape.fits(&named) => anthropic::read(&named.fields, line),
-            shape => self.builder.build(shape, &named, line).map(|prompt| {
+            shape => self.builder.build(shape, &named, line).and_then(|prompt| {
+                unsupported::check(&named.fields, Place::Row, line)?;
                 let overrides = Overrides::collect(&named.fields);
-                Asked { prompt, overrides }
+                Ok(Asked { prompt, overrides })
             }),
         };
         let id = match shape.is_batch() {

@@ -30,8 +30,8 @@ pub mod code {
     pub const UNSUPPORTED_URL: &str = "unsupported_url";
     /// A batch request that is no POST.
     pub const UNSUPPORTED_METHOD: &str = "unsupported_method";
-    /// A batch request asks for what would change its answer and is not supported.
-    pub const UNSUPPORTED_PARAMETER: &str = "unsupported_parameter";
+    /// A field asks for what would change the answer and is not supported.
+    pub const UNSUPPORTED_FIELD: &str = "unsupported_field";
     /// A batch request with more than one prompt.
     pub const SEVERAL_PROMPTS: &str = "several_prompts";
     /// The engine failed without saying why.

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{Asked, openai, prompt, unsupported};
+use super::unsupported::{self, Place};
+use super::{Asked, openai, prompt};
 use crate::cli::fields::{JsonFields, json_string};
 use crate::cli::overrides::Overrides;
 use crate::cli::row_error::{RowError, code};
@@ -11,7 +12,7 @@ use crate::cli::row_error::{RowError, code};
 pub(super) fn read(fields: &JsonFields, line: u64) -> Result<Asked, RowError> {
     openai::check_custom_id(fields, line)?;
     let params = openai::object(fields, "params", line)?;
-    unsupported::check(&params, unsupported::OF_ANTHROPIC, line)?;
+    unsupported::check(&params, Place::Anthropic, line)?;
     let system = system(&params, line).map_err(|error| error.of_param("system"))?;
     let prompt = openai::messages_of(&params, "params.messages", system, line)?;
     let mut overrides = Overrides::collect(&params);
@@ -36,7 +37,8 @@ fn system(params: &JsonFields, line: u64) -> Result<Option<String>, RowError> {
                 (Some("text"), Some(text)) => Ok(text.to_owned()),
                 (Some("text") | None, _) => Err(invalid("a block that is no text block")),
                 (Some(kind), _) => {
-                    Err(invalid(&format!("a block of type '{kind}': only text is supported")))
+                    let what = format!("{NAME}: a block of type '{kind}': only text is supported");
+                    Err(RowError::new(code::UNSUPPORTED_FIELD, line, what))
                 }
             };
             blocks.iter().map(text).collect::<Result<_, _>>()?

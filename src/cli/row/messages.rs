@@ -80,7 +80,7 @@ fn finish(
     line: u64,
 ) -> Result<Value, RowError> {
     for (number, message) in messages.iter().enumerate() {
-        check(message).map_err(|what| invalid(line, format!("{name}: message {number} {what}")))?;
+        check(message).map_err(|fault| fault.at(&format!("{name}: message {number}"), line))?;
     }
     match messages.last() {
         None => return Err(invalid(line, format!("{name}: there is no message to answer"))),
@@ -101,26 +101,44 @@ fn finish(
     Ok(Value::Array(messages))
 }
 
+/// What is wrong with a message, and with which code.
+struct Fault(&'static str, String);
+
+impl Fault {
+    fn invalid(what: &str) -> Self {
+        Self(code::INVALID_PROMPT, what.to_owned())
+    }
+
+    fn at(self, place: &str, line: u64) -> RowError {
+        RowError::new(self.0, line, format!("{place} {}", self.1))
+    }
+}
+
 /// A message has a role and a content: text, or parts that are text. An assistant that calls tools
 /// may have none.
-fn check(message: &Value) -> Result<(), String> {
+fn check(message: &Value) -> Result<(), Fault> {
     if message.get("role").and_then(Value::as_str).is_none() {
-        return Err("has no `role` that is a string".to_owned());
+        return Err(Fault::invalid("has no `role` that is a string"));
     }
     match message.get("content") {
         Some(Value::String(_)) => Ok(()),
         Some(Value::Array(parts)) => parts.iter().try_for_each(check_part),
         None | Some(Value::Null) if message.get("tool_calls").is_some() => Ok(()),
-        None => Err("has no `content`".to_owned()),
-        Some(_) => Err("has a `content` that is neither text nor a list of parts".to_owned()),
+        None => Err(Fault::invalid("has no `content`")),
+        Some(_) => {
+            Err(Fault::invalid("has a `content` that is neither text nor a list of parts"))
+        }
     }
 }
 
-fn check_part(part: &Value) -> Result<(), String> {
+fn check_part(part: &Value) -> Result<(), Fault> {
     match (part["type"].as_str(), part["text"].as_str()) {
         (Some("text"), Some(_)) => Ok(()),
-        (Some("text"), None) => Err("has a text part without `text`".to_owned()),
-        (Some(kind), _) => Err(format!("has a part of type '{kind}': only text is supported")),
-        (None, _) => Err("has a part without `type`".to_owned()),
+        (Some("text"), None) => Err(Fault::invalid("has a text part without `text`")),
+        (Some(kind), _) => {
+            let what = format!("has a part of type '{kind}': only text is supported");
+            Err(Fault(code::UNSUPPORTED_FIELD, what))
+        }
+        (None, _) => Err(Fault::invalid("has a part without `type`")),
     }
 }

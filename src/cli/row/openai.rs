@@ -6,7 +6,8 @@ mod tests;
 
 use serde_json::Value;
 
-use super::{Asked, messages, prompt, unsupported};
+use super::unsupported::{self, Place};
+use super::{Asked, messages, prompt};
 use crate::cli::batch_line::BatchKind;
 use crate::cli::fields::JsonFields;
 use crate::cli::overrides::{DefaultLength, Overrides};
@@ -33,7 +34,6 @@ pub(super) fn read(fields: &JsonFields, line: u64) -> Result<Asked, RowError> {
     check_method(fields, line)?;
     let url = url(fields, line)?;
     let body = object(fields, "body", line)?;
-    unsupported::check(&body, unsupported::OF_OPENAI, line)?;
     match url.as_str() {
         CHAT => chat(&body, line),
         COMPLETIONS => completions(&body, line),
@@ -90,7 +90,7 @@ pub(super) fn object(
 }
 
 fn chat(body: &JsonFields, line: u64) -> Result<Asked, RowError> {
-    unsupported::check(body, unsupported::OF_CHAT, line)?;
+    unsupported::check(body, Place::Chat, line)?;
     let prompt = messages_of(body, "body.messages", None, line)?;
     let overrides = Overrides::collect(body)
         .with("logprobs", chat_logprobs(body, line)?)
@@ -140,7 +140,7 @@ fn chat_logprobs(body: &JsonFields, line: u64) -> Result<Option<String>, RowErro
 }
 
 fn completions(body: &JsonFields, line: u64) -> Result<Asked, RowError> {
-    unsupported::check(body, unsupported::OF_COMPLETIONS, line)?;
+    unsupported::check(body, Place::Completions, line)?;
     // More candidates than answers: the best of them would have to be chosen.
     let given = |name| body.get(name).filter(|json| *json != "null");
     if given("best_of").is_some_and(|best_of| best_of != given("n").unwrap_or("1")) {

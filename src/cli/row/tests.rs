@@ -171,7 +171,7 @@ fn messages_are_checked() {
         ),
         (
             r#"[{"role":"user","content":[{"type":"image_url"}]}]"#,
-            "invalid_prompt",
+            "unsupported_field",
             "messages: message 0 has a part of type 'image_url': only text is supported",
         ),
         (
@@ -205,6 +205,54 @@ fn messages_are_checked() {
         .replace('\n', "");
     let message = "messages: a system message, and a `system` field as well";
     assert_eq!(error(&twice, &options()).message, message);
+}
+
+#[test]
+fn fields_that_ask_for_what_is_not_there_are_refused_by_name() {
+    let asking = [
+        (r#""structured_outputs":{"regex":"a"}"#, "structured_outputs"),
+        (r#""guided_choice":["a","b"]"#, "guided_choice"),
+        (r#""response_format":{"type":"json_object"}"#, "response_format"),
+        (r#""tools":[{"type":"function"}]"#, "tools"),
+        (r#""tool_choice":"required""#, "tool_choice"),
+        (r#""lora_request":{"lora_name":"a"}"#, "lora_request"),
+        (r#""images":["a.png"]"#, "images"),
+        (r#""audio":{"voice":"a"}"#, "audio"),
+        (r#""modalities":["audio"]"#, "modalities"),
+        (r#""best_of":4"#, "best_of"),
+        (r#""use_beam_search":true"#, "use_beam_search"),
+        (r#""logits_processors":["a"]"#, "logits_processors"),
+        (r#""echo":true"#, "echo"),
+        (r#""prompt_embeds":"AAAA""#, "prompt_embeds"),
+        (r#""add_special_tokens":false"#, "add_special_tokens"),
+    ];
+    for (field, name) in asking {
+        let found = error(&format!(r#"{{"prompt":"p",{field}}}"#), &options());
+        let message = format!("{name}: not supported: the answer would not be what it asks for");
+        assert_eq!((found.code, found.message), ("unsupported_field", message), "{field}");
+    }
+    // Nothing is asked for, or the field is the user's own.
+    let passing = [
+        r#""tools":null"#,
+        r#""tools":[]"#,
+        r#""tools":"hammer, saw""#,
+        r#""tools":["hammer"]"#,
+        r#""functions":"f""#,
+        r#""response_format":{"type":"text"}"#,
+        r#""response_format":"letter""#,
+        r#""use_beam_search":false"#,
+        r#""echo":"hello""#,
+        r#""suffix":"end""#,
+        r#""audio":"a.wav""#,
+        r#""best_of":1"#,
+        r#""images":[]"#,
+        r#""structured_outputs":null"#,
+        r#""add_special_tokens":true"#,
+        r#""metadata":{"a":1},"store":true,"service_tier":"flex","stream":true,"user":"u""#,
+    ];
+    for field in passing {
+        assert_eq!(prompt(&format!(r#"{{"prompt":"p",{field}}}"#), &options()), text("p"));
+    }
 }
 
 #[test]

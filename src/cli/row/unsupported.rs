@@ -1,80 +1,122 @@
-//! Fields of batch requests that would change the answer and are not supported: the row is refused,
-//! not answered as if they were not there. Fields that nobody knows are ignored.
+//! Fields that ask for a feature of vLLM or OpenAI that is not there: the row is refused, not
+//! answered as if they were not there. Fields that nobody knows are the user's own, and pass.
 
 use serde_json::{Value, json};
 
 use crate::cli::fields::JsonFields;
 use crate::cli::row_error::{RowError, code};
 
-/// A field, and whether a value of it asks for nothing special. null never does.
-pub(super) type Field = (&'static str, fn(&Value) -> bool);
+/// Where a field stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In a row that is no batch request, among the user's own fields.
+    Row,
+    /// In the body of a chat request of OpenAI's.
+    Chat,
+    /// In the body of a completions request of OpenAI's.
+    Completions,
+    /// In the `params` of a request of Anthropic's.
+    Anthropic,
+}
 
-/// Of both endpoints of OpenAI's, with vLLM's extras.
-pub(super) const OF_OPENAI: &[Field] = &[
-    ("stream", is_false),
-    ("use_beam_search", is_false),
-    ("logits_processors", is_empty),
-    ("guided_json", never),
-    ("guided_regex", never),
-    ("guided_choice", never),
-    ("guided_grammar", never),
-    ("structured_outputs", is_empty),
-    ("response_format", |value| value["type"] == "text"),
-    ("prompt_embeds", never),
-    ("return_token_ids", is_false),
-    ("return_tokens_as_token_ids", is_false),
-    ("vllm_xargs", is_empty),
-    ("echo", is_false),
+use Place::{Anthropic, Chat, Completions, Row};
+
+/// Whether a value asks for nothing. null never asks.
+type AsksNothing = fn(&Value) -> bool;
+
+const EVERYWHERE: &[Place] = &[Row, Chat, Completions, Anthropic];
+const OPENAI: &[Place] = &[Chat, Completions];
+
+/// Every field that asks for what is not there: its name, where it counts, and what of it asks for
+/// nothing. Among the fields of a [`Row`] may be a user's own of the same name, so there a name or
+/// its value must be unmistakable.
+const FEATURES: &[(&str, &[Place], AsksNothing)] = &[
+    // Answers of a given form.
+    ("structured_outputs", EVERYWHERE, is_nothing),
+    ("guided_json", EVERYWHERE, never),
+    ("guided_regex", EVERYWHERE, never),
+    ("guided_choice", EVERYWHERE, never),
+    ("guided_grammar", EVERYWHERE, never),
+    ("guided_decoding", EVERYWHERE, is_nothing),
+    ("response_format", OPENAI, |value| value["type"] == "text"),
+    ("response_format", &[Row], |value| !value.is_object() || value["type"] == "text"),
+    ("output_config", &[Anthropic], is_nothing),
+    ("output_format", &[Anthropic], never),
+    ("verbosity", &[Chat], |value| value == "medium"),
+    // Tools.
+    ("tools", &[Chat, Completions, Anthropic], is_nothing),
+    ("tools", &[Row], is_no_list_of_objects),
+    ("tool_choice", &[Chat, Completions], is_no_choice),
+    ("tool_choice", &[Anthropic], |value| value["type"] == "auto" || value["type"] == "none"),
+    ("tool_choice", &[Row], |value| value != "required" && value["type"].is_null()),
+    ("functions", OPENAI, is_nothing),
+    ("functions", &[Row], is_no_list_of_objects),
+    ("function_call", OPENAI, is_no_choice),
+    ("web_search_options", EVERYWHERE, never),
+    ("mcp_servers", EVERYWHERE, is_nothing),
+    ("container", &[Anthropic], never),
+    // Thinking.
+    ("thinking", &[Anthropic], |value| value["type"] == "disabled"),
+    ("thinking_token_budget", EVERYWHERE, |value| *value == -1),
+    ("reasoning_effort", &[Chat], never),
+    // Pictures and sound.
+    ("images", &[Row, Chat, Completions], |value| value.is_string() || is_nothing(value)),
+    ("multi_modal_data", EVERYWHERE, is_nothing),
+    ("mm_processor_kwargs", EVERYWHERE, is_nothing),
+    ("modalities", EVERYWHERE, |value| value.is_string() || *value == json!(["text"])),
+    ("audio", OPENAI, never),
+    ("audio", &[Row], |value| value["voice"].is_null()),
+    ("prompt_embeds", EVERYWHERE, is_nothing),
+    // Adapters.
+    ("lora_request", EVERYWHERE, is_nothing),
+    // How tokens are chosen.
+    ("best_of", &[Row, Chat, Anthropic], |value| *value == 1),
+    ("use_beam_search", EVERYWHERE, is_nothing),
+    ("beam_width", EVERYWHERE, is_nothing),
+    ("logits_processors", EVERYWHERE, is_nothing),
+    ("repetition_detection", EVERYWHERE, is_nothing),
+    ("extra_args", EVERYWHERE, |value| !value.is_object() || is_nothing(value)),
+    ("vllm_xargs", EVERYWHERE, is_nothing),
+    ("n", &[Anthropic], |value| *value == 1),
+    // What an answer shows.
+    ("stream", &[Chat, Completions, Anthropic], is_nothing),
+    ("echo", OPENAI, is_nothing),
+    ("echo", &[Row], |value| *value != true),
+    ("suffix", &[Completions], is_nothing),
+    ("detokenize", EVERYWHERE, |value| *value != false),
+    ("spaces_between_special_tokens", EVERYWHERE, |value| *value == true),
+    ("return_token_ids", EVERYWHERE, is_nothing),
+    ("return_tokens_as_token_ids", EVERYWHERE, is_nothing),
+    ("logprob_token_ids", EVERYWHERE, is_nothing),
+    ("prompt_logprob_token_ids", EVERYWHERE, is_nothing),
+    ("flat_logprobs", EVERYWHERE, is_nothing),
+    ("logprobs", &[Anthropic], is_nothing),
+    ("prompt_logprobs", &[Anthropic], is_nothing),
+    // How the prompt is made.
+    ("chat_template", EVERYWHERE, is_nothing),
+    ("chat_template_kwargs", OPENAI, is_nothing),
+    ("documents", &[Chat], is_nothing),
+    ("continue_final_message", &[Chat], is_nothing),
+    ("add_generation_prompt", &[Chat], |value| *value == true),
+    ("add_special_tokens", &[Chat], is_nothing),
+    ("add_special_tokens", &[Row, Completions], |value| *value == true),
+    ("tokenization_kwargs", EVERYWHERE, is_nothing),
 ];
 
-/// Of chat alone.
-pub(super) const OF_CHAT: &[Field] = &[
-    ("tools", is_empty),
-    ("tool_choice", is_no_choice),
-    ("functions", is_empty),
-    ("function_call", is_no_choice),
-    ("modalities", |value| *value == json!(["text"])),
-    ("audio", never),
-    ("web_search_options", never),
-    ("reasoning_effort", never),
-    ("verbosity", |value| value == "medium"),
-    ("chat_template", never),
-    ("chat_template_kwargs", is_empty),
-    ("documents", is_empty),
-    ("continue_final_message", is_false),
-    ("add_generation_prompt", |value| *value == true),
-    ("add_special_tokens", is_false),
-];
-
-/// Of completions alone.
-pub(super) const OF_COMPLETIONS: &[Field] =
-    &[("suffix", |value| value == ""), ("add_special_tokens", |value| *value == true)];
-
-/// Of Anthropic's. `n` and log-probabilities have no place in its answers.
-pub(super) const OF_ANTHROPIC: &[Field] = &[
-    ("stream", is_false),
-    ("tools", is_empty),
-    ("tool_choice", |value| value["type"] == "auto" || value["type"] == "none"),
-    ("thinking", |value| value["type"] == "disabled"),
-    ("output_config", is_empty),
-    ("output_format", never),
-    ("mcp_servers", is_empty),
-    ("container", never),
-    ("n", |value| *value == 1),
-    ("logprobs", is_false),
-    ("prompt_logprobs", is_false),
-];
-
-/// Refuses a request with a field that is not supported.
-pub(super) fn check(body: &JsonFields, fields: &[Field], line: u64) -> Result<(), RowError> {
-    let asks = |(name, is_nothing): &&Field| {
-        let value: Result<Value, _> = body.get(name).map_or(Ok(Value::Null), serde_json::from_str);
-        !value.is_ok_and(|value| value.is_null() || is_nothing(&value))
-    };
-    match fields.iter().find(asks) {
-        None => Ok(()),
-        Some(&(name, _)) => Err(error(name, line)),
+/// Refuses a row with a field that is not supported.
+pub(super) fn check(fields: &JsonFields, place: Place, line: u64) -> Result<(), RowError> {
+    for &(name, places, asks_nothing) in FEATURES {
+        if !places.contains(&place) {
+            continue;
+        }
+        let Some(json) = fields.get(name) else { continue };
+        // A number or text that serde_json cannot hold asks for something.
+        let value: Result<Value, _> = serde_json::from_str(json);
+        if !value.is_ok_and(|value| value.is_null() || asks_nothing(&value)) {
+            return Err(error(name, line));
+        }
     }
+    Ok(())
 }
 
 /// The error of a field that is not supported.
@@ -84,21 +126,20 @@ pub(super) fn error(name: &'static str, line: u64) -> RowError {
         _ => "the answer would not be what it asks for",
     };
     let message = format!("{name}: not supported: {why}");
-    RowError::new(code::UNSUPPORTED_PARAMETER, line, message)
+    RowError::new(code::UNSUPPORTED_FIELD, line, message)
         .of_param(name)
-        .with_help("leave the field out")
+        .with_help("leave the field out; a field of your own needs another name")
 }
 
 fn never(_: &Value) -> bool {
     false
 }
 
-fn is_false(value: &Value) -> bool {
-    *value == false
-}
-
-fn is_empty(value: &Value) -> bool {
+/// What is off, or empty.
+fn is_nothing(value: &Value) -> bool {
     match value {
+        Value::Bool(is_on) => !is_on,
+        Value::String(text) => text.is_empty(),
         Value::Array(items) => items.is_empty(),
         Value::Object(fields) => fields.is_empty(),
         _ => false,
@@ -107,4 +148,8 @@ fn is_empty(value: &Value) -> bool {
 
 fn is_no_choice(value: &Value) -> bool {
     value == "none" || value == "auto"
+}
+
+fn is_no_list_of_objects(value: &Value) -> bool {
+    !value.get(0).is_some_and(Value::is_object)
 }

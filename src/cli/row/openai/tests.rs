@@ -177,7 +177,7 @@ fn requests_that_cannot_be_honoured_are_refused_by_name() {
         (r#","modalities":["text","audio"]"#, "modalities"),
     ] {
         let (code, found, _) = refused(&chat(body));
-        assert_eq!((code, found), ("unsupported_parameter", Some(param)), "{body}");
+        assert_eq!((code, found), ("unsupported_field", Some(param)), "{body}");
     }
     for (body, param) in [
         (r#""prompt":"p","echo":true"#, "echo"),
@@ -186,7 +186,7 @@ fn requests_that_cannot_be_honoured_are_refused_by_name() {
         (r#""prompt":"p","stream":true"#, "stream"),
     ] {
         let (code, found, _) = refused(&completions(body));
-        assert_eq!((code, found), ("unsupported_parameter", Some(param)), "{body}");
+        assert_eq!((code, found), ("unsupported_field", Some(param)), "{body}");
     }
     assert!(one(&completions(r#""prompt":"p","best_of":2,"n":2"#)).is_ok());
     for (body, param) in [
@@ -196,7 +196,7 @@ fn requests_that_cannot_be_honoured_are_refused_by_name() {
         (r#","n":2"#, "n"),
     ] {
         let (code, found, _) = refused(&message(body));
-        assert_eq!((code, found), ("unsupported_parameter", Some(param)), "{body}");
+        assert_eq!((code, found), ("unsupported_field", Some(param)), "{body}");
     }
 }
 
