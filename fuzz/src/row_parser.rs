@@ -23,6 +23,7 @@ pub fn check(data: &[u8]) {
         lines: lines[choice / 9 % 3],
         template: (choice / 27 % 3 == 1).then(|| "{{prompt}}: {{ x }}".to_owned()),
         prompt_column: (choice / 27 % 3 == 2).then(|| "q".to_owned()),
+        ..RowOptions::default()
     };
     let output = rows::json_format(choice as u8);
     let found = rows::run(input, formats[choice % 3], &options, output, &mut |_, line| {

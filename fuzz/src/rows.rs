@@ -103,7 +103,7 @@ fn answer(prompt: &Prompt, params: &SamplingParams) -> RequestOutput {
     let text = match prompt {
         Prompt::Text(text) => text.clone(),
         Prompt::TokenIds(ids) => format!("{ids:?}"),
-        Prompt::Messages(messages) => messages.to_string(),
+        Prompt::Messages(chat) => chat.messages.to_string(),
     };
     let token = |token_id, logprob| TokenLogprob { token_id, logprob, rank: 1 };
     let position = || PositionLogprobs {

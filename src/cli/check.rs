@@ -11,7 +11,7 @@ use super::custom_ids::CustomIds;
 use super::error::{CliError, sanitized};
 use super::exit::Exit;
 use super::reader::{InputError, MAX_LINE, Records};
-use super::row::{BadRow, ChatMode, Row, RowOptions, RowParser};
+use super::row::{BadRow, ChatDefaults, ChatMode, Row, RowOptions, RowParser};
 use super::row_error::RowError;
 use crate::engine::request::SamplingParams;
 
@@ -101,7 +101,13 @@ impl<'a> Check<'a> {
             if let Some(note) = parser.take_note() {
                 self.console.note(&sanitized(&format!("{}: {note}", self.name)));
             }
+            for remark in parser.take_remarks() {
+                self.console.note(&sanitized(&format!("{}: {remark}", self.name)));
+            }
             self.judge(&row);
+        }
+        for total in parser.remark_totals() {
+            self.console.note(&sanitized(&format!("{}: {total}", self.name)));
         }
         Ok(())
     }
@@ -124,6 +130,10 @@ impl<'a> Check<'a> {
             chat,
             template: template.clone(),
             prompt_column: prompt_column.clone(),
+            chats: ChatDefaults {
+                last_assistant: self.args.last_assistant.unwrap_or_default().into(),
+                ..ChatDefaults::default()
+            },
             ..RowOptions::default()
         }
     }

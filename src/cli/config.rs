@@ -4,6 +4,8 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde_json::{Map, Value};
+
 use super::args::values::MaxErrors;
 use super::args::{
     BadRowArg, DTypeArg, EngineArgs, FormatArg, InputArgs, KvCacheDTypeArg, LoadFormatArg,
@@ -15,7 +17,7 @@ use super::error::CliError;
 use super::output::{Detail, Shape};
 use super::overrides::DEFAULT_MAX_TOKENS;
 use super::reader::InputFormat;
-use super::row::{ChatMode, RowOptions};
+use super::row::{ChatDefaults, ChatMode, RowOptions, check_kwargs};
 use super::shard::{Shard, ShardArg};
 use super::window::WindowLimits;
 use crate::engine::config::{
@@ -353,10 +355,26 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
             template: args.template,
             prompt_column: args.prompt_column,
             lines: BatchLines::Own,
+            chats: ChatDefaults {
+                system_prompt: args.system_prompt.filter(|text| !text.is_empty()),
+                last_assistant: args.last_assistant.unwrap_or_default().into(),
+                template_kwargs: template_kwargs(args.chat_template_kwargs.as_deref())?,
+            },
         },
         limit: args.limit.map(|limit| limit as u64),
         shard: args.shard.map_or(Ok(Shard::default()), ShardArg::resolve)?,
         fail_on_bad_row: args.on_bad_row == Some(BadRowArg::Fail),
+    })
+}
+
+/// `--chat-template-kwargs`.
+fn template_kwargs(json: Option<&str>) -> Result<Map<String, Value>, CliError> {
+    let Some(json) = json else { return Ok(Map::new()) };
+    let kwargs = serde_json::from_str(json).map_err(|error| format!("no JSON object: {error}"));
+    let kwargs = kwargs.and_then(|kwargs| check_kwargs(&kwargs).map(|()| kwargs));
+    kwargs.map_err(|what| {
+        CliError::refused("chat_template_kwargs", format!("--chat-template-kwargs: {what}"))
+            .help("give a JSON object, as in '{\"enable_thinking\": false}'")
     })
 }
 

@@ -12,6 +12,7 @@ use super::config::RunConfig;
 use super::error::CliError;
 use super::exit::Exit;
 use super::model::Folders;
+use super::row::ChatDefaults;
 use crate::engine::EngineInfo;
 use crate::engine::config::LoadFormat;
 use crate::engine::model_summary::ModelSummary;
@@ -116,6 +117,10 @@ pub fn of_files(
     set("chat", format!("{:?}", input.rows.chat));
     set("template", format!("{:?}", input.rows.template));
     set("prompt_column", format!("{:?}", input.rows.prompt_column));
+    let ChatDefaults { system_prompt, last_assistant, template_kwargs } = &input.rows.chats;
+    set("system_prompt", format!("{system_prompt:?}"));
+    set("last_assistant", format!("{last_assistant:?}"));
+    set("chat_template_kwargs", serde_json::Value::from(template_kwargs.clone()).to_string());
     set("out_field", config.output.field.clone());
     set("output_format", format!("{:?} {:?}", input.rows.lines, config.output.detail));
     Ok(FileFields(fields))

@@ -49,7 +49,7 @@ fn answer(prompt: &Prompt) -> RequestOutput {
     let text = match prompt {
         Prompt::Text(text) => text.clone(),
         Prompt::TokenIds(ids) => format!("{ids:?}"),
-        Prompt::Messages(messages) => messages.to_string(),
+        Prompt::Messages(chat) => chat.messages.to_string(),
     };
     RequestOutput {
         request_id: 0,

@@ -2,9 +2,11 @@
 //! decided.
 
 mod anthropic;
+mod chat;
 mod messages;
 mod openai;
 mod prompt;
+mod remarks;
 mod shape;
 mod template;
 #[cfg(test)]
@@ -14,7 +16,10 @@ mod unsupported;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use self::prompt::PromptBuilder;
+use self::chat::MadeChat;
+pub use self::chat::{ChatDefaults, LastAssistant, check_kwargs};
+use self::prompt::{Built, PromptBuilder};
+use self::remarks::{Remark, Remarks};
 use self::shape::RowShape;
 use self::unsupported::Place;
 use super::batch_line::{BatchKind, BatchLine, BatchLines, recovered_custom_id};
@@ -53,6 +58,8 @@ pub struct RowOptions {
     pub prompt_column: Option<String>,
     /// `--output-format`: which rows keep what a batch line shows, in place of their fields.
     pub lines: BatchLines,
+    /// `--system-prompt`, `--last-assistant`, `--chat-template-kwargs`.
+    pub chats: ChatDefaults,
 }
 
 /// A row that can be asked.
@@ -93,6 +100,14 @@ struct NamedRow {
 struct Asked {
     prompt: Prompt,
     overrides: Overrides,
+    /// Of a chat: its last answer is not sent.
+    dropped_answer: bool,
+}
+
+impl Asked {
+    fn of_chat(MadeChat { chat, dropped_answer }: MadeChat, overrides: Overrides) -> Self {
+        Self { prompt: Prompt::Messages(chat), overrides, dropped_answer }
+    }
 }
 
 /// What a record is, before it has a shape.
@@ -114,6 +129,7 @@ pub struct RowParser {
     shape: Option<RowShape>,
     next_index: u64,
     note: Option<String>,
+    remarks: Remarks,
 }
 
 impl RowParser {
@@ -134,6 +150,7 @@ impl RowParser {
             shape: None,
             next_index: 0,
             note: None,
+            remarks: Remarks::default(),
         };
         if let Some(names) = &parser.names {
             // The columns are the same in every row, so the header decides before the first.
@@ -183,12 +200,17 @@ impl RowParser {
         self.decide_by(&named, line)?;
         let shape = self.shape.as_ref().expect("decided above");
         let asked = match shape {
-            RowShape::OpenAiBatch if shape.fits(&named) => openai::read(&named.fields, line),
-            RowShape::AnthropicBatch if shape.fits(&named) => anthropic::read(&named.fields, line),
-            shape => self.builder.build(shape, &named, line).and_then(|prompt| {
+            RowShape::OpenAiBatch if shape.fits(&named) => {
+                openai::read(&named.fields, self.builder.chats(), line)
+            }
+            RowShape::AnthropicBatch if shape.fits(&named) => {
+                anthropic::read(&named.fields, self.builder.chats(), line)
+            }
+            shape => self.builder.build(shape, &named, line).and_then(|built| {
                 unsupported::check(&named.fields, Place::Row, line)?;
                 let overrides = Overrides::collect(&named.fields);
-                Ok(Asked { prompt, overrides })
+                let Built { prompt, dropped_answer } = built;
+                Ok(Asked { prompt, overrides, dropped_answer })
             }),
         };
         let id = match shape.is_batch() {
@@ -198,7 +220,10 @@ impl RowParser {
         let prompt = asked.as_ref().ok().map(|asked| &asked.prompt);
         let passthrough = self.passthrough(named.fields, cells, prompt, index);
         match asked {
-            Ok(Asked { prompt, overrides }) => {
+            Ok(Asked { prompt, overrides, dropped_answer }) => {
+                if dropped_answer {
+                    self.remarks.add(Remark::DroppedAnswer, line);
+                }
                 Ok(Ok(Row { index, line, prompt, overrides, id, passthrough }))
             }
             Err(error) => bad(passthrough, error),
@@ -209,6 +234,16 @@ impl RowParser {
     /// once.
     pub fn take_note(&mut self) -> Option<String> {
         self.note.take()
+    }
+
+    /// What may surprise about the rows since the last call, each thing once.
+    pub fn take_remarks(&mut self) -> Vec<String> {
+        self.remarks.take_new()
+    }
+
+    /// How many rows each of these held for, at the end of the input.
+    pub fn remark_totals(&self) -> Vec<String> {
+        self.remarks.totals()
     }
 
     fn decide_by(&mut self, row: &NamedRow, line: u64) -> Result<(), InputError> {
@@ -227,6 +262,12 @@ impl RowParser {
         let mut note = format!("rows {rows}, {}", self.builder.treatment(&shape));
         if has_system && !self.builder.is_chat(&shape) {
             note.push_str("; their `system` field is not sent without --chat");
+        }
+        if self.builder.chats().system_prompt.is_some()
+            && !shape.is_batch()
+            && !self.builder.is_chat(&shape)
+        {
+            note.push_str("; --system-prompt is not sent without --chat");
         }
         self.note = Some(note);
         self.shape = Some(shape);

@@ -8,7 +8,7 @@ use super::config::{ModelConfig, Overflow};
 use super::model::hf_config::GenerationConfig;
 use super::request::{Request, RequestError, RowKey, SamplingParams, StopIds};
 use super::sampling_params::{TruncationSide, UNLIMITED_LOGPROBS};
-use super::text::{ChatOptions, ChatTemplate, TextError, Tokenizer};
+use super::text::{Chat, ChatTemplate, RunDate, TextError, Tokenizer};
 
 /// Why there is no request of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,8 +53,8 @@ pub enum Prompt {
     Text(String),
     /// Token ids, used as they are.
     TokenIds(Vec<u32>),
-    /// A JSON array of chat messages, rendered with the chat template.
-    Messages(serde_json::Value),
+    /// Chat messages, rendered with the chat template.
+    Messages(Chat),
 }
 
 /// What the model can take.
@@ -71,7 +71,7 @@ pub struct InputProcessor {
     limits: ModelLimits,
     tokenizer: Arc<Tokenizer>,
     chat_template: Option<ChatTemplate>,
-    chat_options: ChatOptions,
+    chat_date: RunDate,
     allow_special: bool,
     overflow: Overflow,
     generation_config: GenerationConfig,
@@ -91,7 +91,7 @@ impl InputProcessor {
             limits,
             tokenizer: Arc::new(tokenizer),
             chat_template,
-            chat_options: ChatOptions { now: config.chat_date, ..ChatOptions::default() },
+            chat_date: config.chat_date,
             allow_special: config.allow_special,
             overflow: config.overflow,
             generation_config,
@@ -134,6 +134,11 @@ impl InputProcessor {
         self.chat_template.is_some()
     }
 
+    /// Whether the chat template mentions a variable.
+    pub fn template_mentions(&self, name: &str) -> bool {
+        self.chat_template.as_ref().is_some_and(|template| template.mentions(name))
+    }
+
     /// Whether chat prompts show the date.
     pub fn shows_date(&self) -> bool {
         self.chat_template.as_ref().is_some_and(ChatTemplate::shows_date)
@@ -164,7 +169,7 @@ impl InputProcessor {
         let ids = match prompt {
             Prompt::Text(text) => self.tokenizer.encode(&text, true)?,
             Prompt::TokenIds(ids) => ids,
-            Prompt::Messages(messages) => self.tokenize_chat(&messages)?,
+            Prompt::Messages(chat) => self.tokenize_chat(&chat)?,
         };
         let vocab_size = self.limits.vocab_size;
         if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
@@ -181,7 +186,7 @@ impl InputProcessor {
         Ok(ids)
     }
 
-    fn tokenize_chat(&self, messages: &serde_json::Value) -> Result<Vec<u32>, ProcessError> {
+    fn tokenize_chat(&self, chat: &Chat) -> Result<Vec<u32>, ProcessError> {
         let Some(template) = &self.chat_template else {
             return Err(RequestError::new(
                 "no_chat_template",
@@ -190,9 +195,7 @@ impl InputProcessor {
             )
             .into());
         };
-        let options = &self.chat_options;
-        let rendered =
-            template.render_messages(&self.tokenizer, messages, options, self.allow_special);
+        let rendered = chat.render(template, &self.tokenizer, self.chat_date, self.allow_special);
         Ok(self.tokenizer.encode_chat(&rendered?)?)
     }
 

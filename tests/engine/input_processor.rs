@@ -174,7 +174,7 @@ fn chat_text_cannot_produce_control_tokens_unless_it_is_allowed() {
             model.max_model_len = None;
         });
         let control = processor.tokenizer().added_token_id("<|eot_id|>").expect("an added token");
-        let prompt = Prompt::Messages(messages.clone());
+        let prompt = Prompt::Messages(messages.clone().into());
         let request = process(&processor, prompt, SamplingParams::default()).unwrap();
         request.prompt_token_ids.iter().filter(|&&id| id == control).count()
     };

@@ -165,7 +165,7 @@ fn run(engine: &mut Engine, goldens: &[Golden]) -> Vec<RequestOutput> {
     for (index, golden) in goldens.iter().enumerate() {
         let prompt = match &golden.prompt {
             Value::String(text) => Prompt::Text(text.clone()),
-            messages => Prompt::Messages(messages.clone()),
+            messages => Prompt::Messages(messages.clone().into()),
         };
         let params = SamplingParams {
             temperature: 0.0,

@@ -1,6 +1,7 @@
 //! The program as users and scripts meet it: every test here starts `vllm-batch`.
 
 mod bench;
+mod chats;
 mod check;
 mod cli;
 mod demo;

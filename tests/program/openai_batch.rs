@@ -110,10 +110,7 @@ fn refused() -> [(&'static str, String); 5] {
     [
         (URL, error("d8d03b6d2720b5d1", "url", urls, json!("url"), "unsupported_url")),
         (SEVERAL, error("e084f504d3e46fea", "7", prompts, json!("prompt"), "several_prompts")),
-        (
-            STREAM,
-            error("8085500eedf6e584", "stream", stream, json!("stream"), "unsupported_field"),
-        ),
+        (STREAM, error("8085500eedf6e584", "stream", stream, json!("stream"), "unsupported_field")),
         (RANGE, error("58b9a90709287659", "range", range, json!("top_p"), "invalid_parameter")),
         (CUT, error("8249f9fc70c8b30c", "cut", cut, Value::Null, "bad_json")),
     ]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::ArgAction;
 
 use super::values::{count, positive};
-use super::{DisplayArgs, FormatArg};
+use super::{DisplayArgs, FormatArg, LastAssistantArg};
 
 /// Errors shown of a file.
 pub const DEFAULT_MAX_ERRORS: usize = 100;
@@ -46,6 +46,9 @@ pub struct CheckArgs {
     /// Rows as `run --no-chat` takes them: messages are refused
     #[arg(long, help_heading = "Input")]
     pub no_chat: bool,
+    /// Rows as `run --last-assistant` takes them
+    #[arg(long, value_name = "WHAT", help_heading = "Input")]
+    pub last_assistant: Option<LastAssistantArg>,
     /// Check only the first N rows of each input
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Input")]
     pub limit: Option<usize>,

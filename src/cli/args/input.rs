@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::values::positive;
 use crate::cli::reader::InputFormat;
+use crate::cli::row::LastAssistant;
 use crate::cli::shard::{ShardArg, shard_arg};
 
 /// Rows in.
@@ -29,6 +30,22 @@ pub struct InputArgs {
     /// Send prompts as plain text (the default for rows without messages)
     #[arg(long, hide_short_help = true)]
     pub no_chat: bool,
+    /// System message of chats that have none
+    #[arg(long, value_name = "TEXT", hide_short_help = true)]
+    pub system_prompt: Option<String>,
+    /// A chat that ends with the assistant's turn: leave the turn out, go on from it, or make an
+    /// error row [default: drop]
+    #[arg(long, value_name = "WHAT", hide_short_help = true)]
+    pub last_assistant: Option<LastAssistantArg>,
+    /// Variables for the chat template as a JSON object, e.g. '{"enable_thinking": false}'; a row's
+    /// own `chat_template_kwargs` win
+    #[arg(
+        long,
+        value_name = "JSON",
+        alias = "default-chat-template-kwargs",
+        hide_short_help = true
+    )]
+    pub chat_template_kwargs: Option<String>,
     /// Jinja file, or the template itself, that replaces the model's chat template
     #[arg(long, value_name = "FILE|TEXT", hide_short_help = true)]
     pub chat_template: Option<PathBuf>,
@@ -88,6 +105,28 @@ impl FormatArg {
             Some(FormatArg::Csv) => InputFormat::Csv,
             Some(FormatArg::Tsv) => InputFormat::Tsv,
             Some(FormatArg::Txt) => InputFormat::Txt,
+        }
+    }
+}
+
+/// `--last-assistant`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LastAssistantArg {
+    /// The turn is the reference answer, and not sent
+    #[default]
+    Drop,
+    /// The answer goes on from it
+    Continue,
+    /// An error row
+    Error,
+}
+
+impl From<LastAssistantArg> for LastAssistant {
+    fn from(arg: LastAssistantArg) -> Self {
+        match arg {
+            LastAssistantArg::Drop => LastAssistant::Drop,
+            LastAssistantArg::Continue => LastAssistant::Continue,
+            LastAssistantArg::Error => LastAssistant::Error,
         }
     }
 }

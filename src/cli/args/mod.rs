@@ -25,7 +25,7 @@ pub use engine::{
     CpuIsaArg, DTypeArg, DeviceArg, EngineArgs, KvCacheDTypeArg, LoadFormatArg, ModelArgs,
     QuantizationArg,
 };
-pub use input::{BadRowArg, FormatArg, InputArgs, OverflowArg};
+pub use input::{BadRowArg, FormatArg, InputArgs, LastAssistantArg, OverflowArg};
 pub use merge::MergeArgs;
 pub use output::{ColorArg, DisplayArgs, MessageArgs, OutputArgs, OutputFormatArg, ProgressArg};
 pub use plan::{PlanArgs, PlanFlags};

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::chat::{ChatDefaults, Origin};
 use super::unsupported::{self, Place};
 use super::{Asked, openai, prompt};
 use crate::cli::fields::{JsonFields, json_string};
@@ -9,17 +10,23 @@ use crate::cli::overrides::Overrides;
 use crate::cli::row_error::{RowError, code};
 
 /// What a request asks for.
-pub(super) fn read(fields: &JsonFields, line: u64) -> Result<Asked, RowError> {
+pub(super) fn read(
+    fields: &JsonFields,
+    chats: &ChatDefaults,
+    line: u64,
+) -> Result<Asked, RowError> {
     openai::check_custom_id(fields, line)?;
     let params = openai::object(fields, "params", line)?;
     unsupported::check(&params, Place::Anthropic, line)?;
     let system = system(&params, line).map_err(|error| error.of_param("system"))?;
-    let prompt = openai::messages_of(&params, "params.messages", system, line)?;
+    const NAME: &str = "params.messages";
+    let messages = openai::messages_of(&params, NAME, system, line)?;
+    let made = chats.chat(messages, &params, Origin::Anthropic, (NAME, line))?;
     let mut overrides = Overrides::collect(&params);
     if let Some(texts) = stop_sequences(&params, line)? {
         overrides = overrides.with("stop", Some(texts));
     }
-    Ok(Asked { prompt, overrides })
+    Ok(Asked::of_chat(made, overrides))
 }
 
 /// `system` is text, or text blocks, which are one text without anything between them, as in vLLM.

@@ -29,18 +29,18 @@ pub(super) fn parse(
     json: &str,
     system: Option<String>,
     line: u64,
-) -> Result<Value, RowError> {
+) -> Result<Vec<Value>, RowError> {
     let messages: Vec<Value> = serde_json::from_str(json)
         .map_err(|error| invalid(line, format!("{name}: {}", super::prompt::reason(&error))))?;
     finish(name, messages, system, line)
 }
 
-/// The messages of a ShareGPT conversation, without its last answer.
+/// The messages of a ShareGPT conversation.
 pub(super) fn parse_share_gpt(
     json: &str,
     system: Option<String>,
     line: u64,
-) -> Result<Value, RowError> {
+) -> Result<Vec<Value>, RowError> {
     const NAME: &str = "conversations";
     let turns: Vec<Value> = serde_json::from_str(json)
         .map_err(|error| invalid(line, format!("{NAME}: {}", super::prompt::reason(&error))))?;
@@ -57,20 +57,15 @@ pub(super) fn parse_share_gpt(
         })?;
         Ok(json!({ "role": role, "content": value }))
     };
-    let mut messages: Vec<Value> =
-        turns.iter().enumerate().map(message).collect::<Result<_, _>>()?;
-    // The last answer is the reference; it stays in the output with the rest of the row.
-    messages.pop_if(|last| last["role"] == "assistant");
+    let messages: Vec<Value> = turns.iter().enumerate().map(message).collect::<Result<_, _>>()?;
     finish(NAME, messages, system, line)
 }
 
 /// A text as a user turn.
-pub(super) fn from_text(text: String, system: Option<String>) -> Value {
+pub(super) fn from_text(text: String, system: Option<String>) -> Vec<Value> {
     let user = json!({ "role": "user", "content": text });
-    match system {
-        Some(system) => json!([{ "role": "system", "content": system }, user]),
-        None => json!([user]),
-    }
+    let system = system.map(|text| json!({ "role": "system", "content": text }));
+    system.into_iter().chain([user]).collect()
 }
 
 fn finish(
@@ -78,18 +73,12 @@ fn finish(
     mut messages: Vec<Value>,
     system: Option<String>,
     line: u64,
-) -> Result<Value, RowError> {
+) -> Result<Vec<Value>, RowError> {
     for (number, message) in messages.iter().enumerate() {
         check(message).map_err(|fault| fault.at(&format!("{name}: message {number}"), line))?;
     }
-    match messages.last() {
-        None => return Err(invalid(line, format!("{name}: there is no message to answer"))),
-        Some(last) if last["role"] == "assistant" => {
-            let message = format!("{name}: the last message is the assistant's: nothing to answer");
-            return Err(RowError::new(code::LAST_ASSISTANT, line, message)
-                .with_help(format!("drop it: jq -c '.{name} |= .[:-1]'")));
-        }
-        Some(_) => {}
+    if messages.is_empty() {
+        return Err(invalid(line, format!("{name}: there is no message to answer")));
     }
     if let Some(system) = system {
         if messages[0]["role"] == "system" {
@@ -98,7 +87,7 @@ fn finish(
         }
         messages.insert(0, json!({ "role": "system", "content": system }));
     }
-    Ok(Value::Array(messages))
+    Ok(messages)
 }
 
 /// What is wrong with a message, and with which code.
@@ -125,9 +114,7 @@ fn check(message: &Value) -> Result<(), Fault> {
         Some(Value::Array(parts)) => parts.iter().try_for_each(check_part),
         None | Some(Value::Null) if message.get("tool_calls").is_some() => Ok(()),
         None => Err(Fault::invalid("has no `content`")),
-        Some(_) => {
-            Err(Fault::invalid("has a `content` that is neither text nor a list of parts"))
-        }
+        Some(_) => Err(Fault::invalid("has a `content` that is neither text nor a list of parts")),
     }
 }
 

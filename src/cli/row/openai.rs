@@ -6,6 +6,7 @@ mod tests;
 
 use serde_json::Value;
 
+use super::chat::{ChatDefaults, Origin};
 use super::unsupported::{self, Place};
 use super::{Asked, messages, prompt};
 use crate::cli::batch_line::BatchKind;
@@ -29,13 +30,17 @@ pub(super) fn kind(fields: Option<&JsonFields>) -> BatchKind {
 }
 
 /// What a request asks for.
-pub(super) fn read(fields: &JsonFields, line: u64) -> Result<Asked, RowError> {
+pub(super) fn read(
+    fields: &JsonFields,
+    chats: &ChatDefaults,
+    line: u64,
+) -> Result<Asked, RowError> {
     check_custom_id(fields, line)?;
     check_method(fields, line)?;
     let url = url(fields, line)?;
     let body = object(fields, "body", line)?;
     match url.as_str() {
-        CHAT => chat(&body, line),
+        CHAT => chat(&body, chats, line),
         COMPLETIONS => completions(&body, line),
         _ => {
             let message = format!("Invalid URL (POST {url}): {CHAT} and {COMPLETIONS} are served");
@@ -89,13 +94,15 @@ pub(super) fn object(
     JsonFields::parse(json.to_owned(), line).map_err(|bad| bad.1)
 }
 
-fn chat(body: &JsonFields, line: u64) -> Result<Asked, RowError> {
+fn chat(body: &JsonFields, chats: &ChatDefaults, line: u64) -> Result<Asked, RowError> {
     unsupported::check(body, Place::Chat, line)?;
-    let prompt = messages_of(body, "body.messages", None, line)?;
+    const NAME: &str = "body.messages";
+    let messages = messages_of(body, NAME, None, line)?;
+    let made = chats.chat(messages, body, Origin::OpenAi, (NAME, line))?;
     let overrides = Overrides::collect(body)
         .with("logprobs", chat_logprobs(body, line)?)
         .with_default_length(DefaultLength::Context);
-    Ok(Asked { prompt, overrides })
+    Ok(Asked::of_chat(made, overrides))
 }
 
 /// The `messages` of a request, which errors call by their whole name.
@@ -104,14 +111,14 @@ pub(super) fn messages_of(
     name: &str,
     system: Option<String>,
     line: u64,
-) -> Result<Prompt, RowError> {
+) -> Result<Vec<Value>, RowError> {
     let parsed = match body.get("messages") {
         None | Some("null") => {
             Err(RowError::new(code::INVALID_PROMPT, line, format!("{name}: missing")))
         }
         Some(json) => messages::parse(name, json, system, line),
     };
-    parsed.map(Prompt::Messages).map_err(|error| error.of_param("messages"))
+    parsed.map_err(|error| error.of_param("messages"))
 }
 
 /// The number of log-probabilities: chat has a switch, and a number beside it.
@@ -157,7 +164,7 @@ fn completions(body: &JsonFields, line: u64) -> Result<Asked, RowError> {
     };
     let prompt = prompt.map_err(|error| error.of_param("prompt"))?;
     let overrides = Overrides::collect(body).with_default_length(DefaultLength::Completions);
-    Ok(Asked { prompt, overrides })
+    Ok(Asked { prompt, overrides, dropped_answer: false })
 }
 
 /// A prompt is text or token ids, or a list of one of these.

@@ -1,5 +1,6 @@
 //! `PromptBuilder`: the prompt of a row, by its shape and the user's options.
 
+use super::chat::{ChatDefaults, LastAssistant, MadeChat, Origin};
 use super::shape::{PROMPT_COLUMNS, PromptKind, RowShape, field_list, kind_name};
 use super::template::Template;
 use super::{ChatMode, NamedRow, RowOptions, messages};
@@ -13,6 +14,26 @@ pub(super) struct PromptBuilder {
     chat: ChatMode,
     template: Option<Template>,
     prompt_column: Option<String>,
+    chats: ChatDefaults,
+}
+
+/// The prompt of a row.
+pub(super) struct Built {
+    pub(super) prompt: Prompt,
+    /// Of a chat: its last answer is not sent.
+    pub(super) dropped_answer: bool,
+}
+
+impl From<Prompt> for Built {
+    fn from(prompt: Prompt) -> Self {
+        Self { prompt, dropped_answer: false }
+    }
+}
+
+impl From<MadeChat> for Built {
+    fn from(MadeChat { chat, dropped_answer }: MadeChat) -> Self {
+        Self { prompt: Prompt::Messages(chat), dropped_answer }
+    }
 }
 
 const NO_PROMPT_HELP: &str = "name the field with --prompt-column, or make a prompt of several \
@@ -30,6 +51,7 @@ impl PromptBuilder {
             chat: options.chat,
             template: options.template.as_deref().map(Template::parse).transpose()?,
             prompt_column: options.prompt_column.clone(),
+            chats: options.chats.clone(),
         })
     }
 
@@ -131,7 +153,10 @@ impl PromptBuilder {
     pub(super) fn treatment(&self, shape: &RowShape) -> &'static str {
         match shape {
             RowShape::OpenAiBatch => "chat or completions by their `url`",
-            RowShape::Conversations => "sent as chat without the last answer",
+            RowShape::AnthropicBatch => "rendered with the chat template",
+            RowShape::Conversations if self.chats.last_assistant == LastAssistant::Drop => {
+                "sent as chat without the last answer"
+            }
             _ if is_messages(shape) => "rendered with the chat template",
             _ if self.is_chat(shape) => "each sent as a user turn",
             RowShape::Field(_, PromptKind::TokenIds) | RowShape::Bare(PromptKind::TokenIds) => {
@@ -148,7 +173,7 @@ impl PromptBuilder {
         shape: &RowShape,
         row: &NamedRow,
         line: u64,
-    ) -> Result<Prompt, RowError> {
+    ) -> Result<Built, RowError> {
         if !shape.fits(row) {
             let found = shape.describe_misfit(row);
             let message = format!("expected {shape} as in the first row, found {found}");
@@ -161,7 +186,10 @@ impl PromptBuilder {
             RowShape::Conversations => {
                 let json = fields.get("conversations").expect("the shape fits");
                 let system = system_text(fields, line)?;
-                return messages::parse_share_gpt(json, system, line).map(Prompt::Messages);
+                let messages = messages::parse_share_gpt(json, system, line)?;
+                let made = self.chat(messages, fields, ("conversations", line))?;
+                // The note on the shape says it.
+                return Ok(Built { dropped_answer: false, ..made });
             }
             RowShape::Field(name, kind) => (name.as_str(), *kind),
             RowShape::Bare(kind) => ("prompt", *kind),
@@ -173,26 +201,43 @@ impl PromptBuilder {
         match kind {
             PromptKind::Text => self.text(string(name, json, line)?, fields, line),
             PromptKind::TokenIds => {
-                serde_json::from_str(json).map(Prompt::TokenIds).map_err(|error| {
+                let ids = serde_json::from_str(json).map_err(|error| {
                     let message = format!("{name}: not token ids: {}", reason(&error));
                     RowError::new(code::INVALID_PROMPT, line, message)
-                })
+                })?;
+                Ok(Prompt::TokenIds(ids).into())
             }
             PromptKind::Messages => {
                 let system = system_text(fields, line)?;
-                messages::parse(name, json, system, line).map(Prompt::Messages)
+                let messages = messages::parse(name, json, system, line)?;
+                self.chat(messages, fields, (name, line))
             }
         }
     }
 
+    fn chat(
+        &self,
+        messages: Vec<serde_json::Value>,
+        fields: &JsonFields,
+        place: (&str, u64),
+    ) -> Result<Built, RowError> {
+        self.chats.chat(messages, fields, Origin::Dataset, place).map(Built::from)
+    }
+
+    /// What the flags say of chats.
+    pub(super) fn chats(&self) -> &ChatDefaults {
+        &self.chats
+    }
+
     /// A text to be completed, or with `--chat` to be answered.
-    fn text(&self, text: String, fields: &JsonFields, line: u64) -> Result<Prompt, RowError> {
-        Ok(match self.chat {
+    fn text(&self, text: String, fields: &JsonFields, line: u64) -> Result<Built, RowError> {
+        match self.chat {
             ChatMode::Always => {
-                Prompt::Messages(messages::from_text(text, system_text(fields, line)?))
+                let messages = messages::from_text(text, system_text(fields, line)?);
+                self.chat(messages, fields, ("prompt", line))
             }
-            ChatMode::Auto | ChatMode::Never => Prompt::Text(text),
-        })
+            ChatMode::Auto | ChatMode::Never => Ok(Prompt::Text(text).into()),
+        }
     }
 
     fn fill(&self, row: &NamedRow, line: u64) -> Result<String, RowError> {

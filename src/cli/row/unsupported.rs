@@ -58,7 +58,6 @@ const FEATURES: &[(&str, &[Place], AsksNothing)] = &[
     // Thinking.
     ("thinking", &[Anthropic], |value| value["type"] == "disabled"),
     ("thinking_token_budget", EVERYWHERE, |value| *value == -1),
-    ("reasoning_effort", &[Chat], never),
     // Pictures and sound.
     ("images", &[Row, Chat, Completions], |value| value.is_string() || is_nothing(value)),
     ("multi_modal_data", EVERYWHERE, is_nothing),
@@ -94,10 +93,6 @@ const FEATURES: &[(&str, &[Place], AsksNothing)] = &[
     ("prompt_logprobs", &[Anthropic], is_nothing),
     // How the prompt is made.
     ("chat_template", EVERYWHERE, is_nothing),
-    ("chat_template_kwargs", OPENAI, is_nothing),
-    ("documents", &[Chat], is_nothing),
-    ("continue_final_message", &[Chat], is_nothing),
-    ("add_generation_prompt", &[Chat], |value| *value == true),
     ("add_special_tokens", &[Chat], is_nothing),
     ("add_special_tokens", &[Row, Completions], |value| *value == true),
     ("tokenization_kwargs", EVERYWHERE, is_nothing),

@@ -23,8 +23,9 @@ use crate::cli::row_hash::{ContentHash, InputDigest};
 use crate::cli::row_key::{RowName, row_key};
 use crate::cli::window::Window;
 use crate::engine::EngineError;
-use crate::engine::input_processor::{InputProcessor, ProcessError};
+use crate::engine::input_processor::{InputProcessor, ProcessError, Prompt};
 use crate::engine::request::{Request, RequestError, SamplingParams};
+use crate::engine::text::Chat;
 
 /// Where rows go, once the model is loaded. Both channels are bounded by the window: a row in them
 /// has entered it.
@@ -54,7 +55,8 @@ pub struct Feed {
 /// Sends every row on its way.
 pub fn feed_all(input: &mut Input, mut feed: Feed, console: &Console, counters: &Counters) {
     feed.ids = input.is_batch_stream(&feed.config.input).then(CustomIds::default);
-    let warnings = Warnings { console, of_collisions: false, of_two_bos: false };
+    let warnings =
+        Warnings { console, of_collisions: false, of_two_bos: false, of_kwargs: Vec::new() };
     let run = Arc::clone(&feed.config);
     let mut feeder = Feeder { feed, run: &run, warnings, shape: input.shape_text(), position: 0 };
     match feeder.feed_all(input, console) {
@@ -102,11 +104,13 @@ impl Feeder<'_> {
                 input.say_shape(config, console);
                 self.shape = input.shape_text();
             }
+            input.say_remarks(config, console);
             digest.add(parsed.content);
             if !self.feed_row(parsed)? {
                 return Ok(None);
             }
         }
+        input.say_totals(config, console);
         Ok(Some(digest.into()))
     }
 
@@ -191,6 +195,9 @@ impl Feeder<'_> {
         if !self.warnings.of_collisions {
             self.warnings.collisions(&self.feed.format.collisions(&passthrough, self.run));
         }
+        if let Prompt::Messages(chat) = &prompt {
+            self.warnings.unread_kwargs(chat, line, &self.feed.processor);
+        }
         let name = match (overrides.seed(), &id) {
             (Some(seed), _) => RowName::Seed(seed),
             (None, Some(id)) => RowName::Id(id),
@@ -254,11 +261,16 @@ enum Asked {
     Good(RowHash, Good),
 }
 
+/// Different variables that are warned about.
+const MAX_KWARGS_NAMED: usize = 8;
+
 /// Warnings, each shown once, at the first row that causes it.
 struct Warnings<'a> {
     console: &'a Console,
     of_collisions: bool,
     of_two_bos: bool,
+    /// Variables that the chat template does not read.
+    of_kwargs: Vec<String>,
 }
 
 impl Warnings<'_> {
@@ -273,6 +285,24 @@ impl Warnings<'_> {
         self.console.warn(&format!(
             "fields of the input are named like ours: {names}; written as {renamed}"
         ));
+    }
+
+    /// Says which variables the chat template does not read: they change nothing.
+    fn unread_kwargs(&mut self, chat: &Chat, line: u64, processor: &InputProcessor) {
+        for name in chat.kwargs.keys() {
+            // The switch that comes with an effort is our own.
+            let is_ours = name == "enable_thinking" && chat.kwargs.contains_key("reasoning_effort");
+            if is_ours || processor.template_mentions(name) || self.of_kwargs.contains(name) {
+                continue;
+            }
+            if self.of_kwargs.len() < MAX_KWARGS_NAMED {
+                let name = sanitized(name);
+                self.console.warn(&format!(
+                    "line {line}: the chat template does not read `{name}`, so it changes nothing"
+                ));
+                self.of_kwargs.push(name);
+            }
+        }
     }
 
     /// Says that a prompt's text brings the BOS that the tokenizer adds anyway.

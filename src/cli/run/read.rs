@@ -12,7 +12,7 @@ use super::write::InputRead;
 use crate::cli::config::InputConfig;
 use crate::cli::console::{Console, ProgressMode};
 use crate::cli::custom_ids::CustomIds;
-use crate::cli::error::CliError;
+use crate::cli::error::{CliError, sanitized};
 use crate::cli::exit::Exit;
 use crate::cli::output::Shape;
 use crate::cli::progress::Counters;
@@ -205,6 +205,20 @@ impl Input {
     pub fn say_shape(&self, config: &InputConfig, console: &Console) {
         if !self.is_undecided() {
             console.note(&format!("{}: {}", config.name, self.note));
+        }
+    }
+
+    /// Says what may surprise about the rows that were read, each thing once.
+    pub fn say_remarks(&mut self, config: &InputConfig, console: &Console) {
+        for remark in self.parser.take_remarks() {
+            console.note(&sanitized(&format!("{}: {remark}", config.name)));
+        }
+    }
+
+    /// Says how many rows these held for.
+    pub fn say_totals(&self, config: &InputConfig, console: &Console) {
+        for total in self.parser.remark_totals() {
+            console.note(&sanitized(&format!("{}: {total}", config.name)));
         }
     }
 

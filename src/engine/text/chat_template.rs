@@ -123,10 +123,15 @@ impl ChatTemplate {
             .map_err(|error| TextError::Model(format!("chat template: {error}")))
     }
 
+    /// Whether a name occurs in it: a variable that it reads, a role that it knows.
+    pub fn mentions(&self, name: &str) -> bool {
+        let mut sources = self.sources.tool_use.iter().chain([&self.sources.default]);
+        sources.any(|source| source.contains(name))
+    }
+
     /// Whether it may write the date.
     pub fn shows_date(&self) -> bool {
-        let mut sources = self.sources.tool_use.iter().chain([&self.sources.default]);
-        sources.any(|source| source.contains("strftime_now"))
+        self.mentions("strftime_now")
     }
 
     fn compile(

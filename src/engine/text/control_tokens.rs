@@ -24,6 +24,23 @@ impl RenderedChat {
         Self { text, marked }
     }
 
+    /// Whether a text is in it, as a user wrote it.
+    pub(super) fn shows(&self, text: &str) -> bool {
+        let unmarked = |text: &str| text.replace([START, END], "");
+        unmarked(&self.text).contains(&unmarked(text))
+    }
+
+    /// What is before the last `tag`. If the space at the tag's end was trimmed, so were messages.
+    pub(super) fn cut_before(mut self, tag: &str) -> Option<Self> {
+        let place = self.text.rfind(tag.trim_end())?;
+        let is_trimmed = !self.text[place..].starts_with(tag);
+        self.text.truncate(place);
+        if is_trimmed {
+            self.text.truncate(self.text.trim_end().len());
+        }
+        Some(self)
+    }
+
     /// The text, as it would be without the distinction.
     pub fn text(&self) -> String {
         if self.marked { self.text.replace([START, END], "") } else { self.text.clone() }

@@ -1,6 +1,7 @@
 //! Strings to token ids and back: tokenizer, chat template, detokenizer, stop strings. Knows no
 //! tensors.
 
+mod chat;
 mod chat_template;
 mod contained;
 mod content_parts;
@@ -22,6 +23,7 @@ mod tokenizer_limits;
 mod tokenizer_sentencepiece;
 mod tokenizer_sources;
 
+pub use chat::{Chat, ChatEnding};
 pub use chat_template::{ChatOptions, ChatTemplate};
 pub use contained::is_contained;
 pub use control_tokens::RenderedChat;

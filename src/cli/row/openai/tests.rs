@@ -10,6 +10,7 @@ use crate::cli::reader::{InputFormat, Records};
 use crate::cli::row::{BadRow, Row, RowOptions, RowParser};
 use crate::engine::input_processor::Prompt;
 use crate::engine::request::{NumLogprobs, SamplingParams};
+use crate::engine::text::ChatEnding;
 
 fn parse(input: &str, lines: BatchLines) -> Vec<Result<Row, BadRow>> {
     let input = Box::new(Cursor::new(input.to_owned()));
@@ -56,7 +57,7 @@ fn line(passthrough: &Passthrough) -> &BatchLine {
 
 #[test]
 fn the_url_says_what_a_row_asks_for() {
-    let hi = Prompt::Messages(json!([{"role": "user", "content": "hi"}]));
+    let hi = Prompt::Messages(json!([{"role": "user", "content": "hi"}]).into());
     let text = |text: &str| Prompt::Text(text.to_owned());
     let cases = [
         (chat(""), hi, BatchKind::Chat),
@@ -146,11 +147,31 @@ fn system_text_of_anthropic_is_the_first_message() {
         ("", None),
     ] {
         let first = expected.map(|text| json!({"role": "system", "content": text}));
-        let expected = Prompt::Messages(first.into_iter().chain([user.clone()]).collect());
+        let messages: serde_json::Value = first.into_iter().chain([user.clone()]).collect();
+        let expected = Prompt::Messages(messages.into());
         let row = one(&message(system)).expect("a row");
         assert_eq!(row.prompt, expected, "{system}");
         assert_eq!(line(&row.passthrough).kind, BatchKind::Message);
     }
+}
+
+#[test]
+fn chats_end_as_their_api_ends_them() {
+    let answer = r#"{"role":"assistant","content":"So"}"#;
+    let ending = |row: &str| match one(row).expect("a row").prompt {
+        Prompt::Messages(chat) => (chat.ending, chat.messages.as_array().unwrap().len()),
+        other => panic!("{other:?}"),
+    };
+    let ended =
+        |row: &str| row.replace(r#"content":"hi"}"#, &format!(r#"content":"hi"}},{answer}"#));
+    assert_eq!(ending(&ended(&chat(""))), (ChatEnding::NewTurn, 2));
+    let open = r#","continue_final_message":true,"add_generation_prompt":false"#;
+    assert_eq!(ending(&ended(&chat(open))), (ChatEnding::OpenMessage, 2));
+    assert_eq!(ending(&ended(&message(""))), (ChatEnding::OpenMessage, 2));
+    let body = r#","reasoning_effort":"high","documents":[{"text":"d"}],"metadata":{},"store":true,"service_tier":"flex""#;
+    let Prompt::Messages(chat) = one(&chat(body)).expect("a row").prompt else { panic!() };
+    assert_eq!(chat.documents, Some(json!([{"text": "d"}])));
+    assert_eq!(chat.kwargs["reasoning_effort"], "high");
 }
 
 /// Code, parameter and message of a bad row.
@@ -170,7 +191,6 @@ fn requests_that_cannot_be_honoured_are_refused_by_name() {
         (r#","tools":[{"type":"function"}]"#, "tools"),
         (r#","tool_choice":"required""#, "tool_choice"),
         (r#","response_format":{"type":"json_object"}"#, "response_format"),
-        (r#","reasoning_effort":"high""#, "reasoning_effort"),
         (r#","chat_template":"x""#, "chat_template"),
         (r#","guided_json":{}"#, "guided_json"),
         (r#","echo":true"#, "echo"),
@@ -214,13 +234,13 @@ fn wrong_requests_of_anthropic_name_what_is_wrong() {
     check_refused(&[
         (
             message("").replace(r#""hi""#, r#"[{"type":"image","source":{}}]"#),
-            "invalid_prompt",
+            "unsupported_field",
             "messages",
             "has a part of type 'image': only text is supported",
         ),
         (
             message(r#","system":[{"type":"document"}]"#),
-            "invalid_prompt",
+            "unsupported_field",
             "system",
             "a block of type 'document': only text is supported",
         ),

@@ -1,0 +1,193 @@
+//! Chats: where their prompt ends, and what their template sees, by the row's fields and the flags.
+
+use serde_json::{Map, Value, json};
+
+use super::unsupported;
+use crate::cli::fields::JsonFields;
+use crate::cli::row_error::{RowError, code};
+use crate::engine::text::{Chat, ChatEnding};
+
+/// `--last-assistant`: what becomes of a chat of a dataset that ends with the assistant's turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LastAssistant {
+    /// The turn is the reference answer, and not sent.
+    #[default]
+    Drop,
+    /// The answer goes on from it.
+    Continue,
+    /// An error row.
+    Error,
+}
+
+/// What the flags say of every chat.
+#[derive(Clone, Debug, Default)]
+pub struct ChatDefaults {
+    /// `--system-prompt`: the system message of chats that have none.
+    pub system_prompt: Option<String>,
+    /// `--last-assistant`.
+    pub last_assistant: LastAssistant,
+    /// `--chat-template-kwargs`: variables of the template, which a row's own win over.
+    pub template_kwargs: Map<String, Value>,
+}
+
+/// Who wrote a chat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// A dataset: its last answer is what `--last-assistant` says.
+    Dataset,
+    /// A request to OpenAI's API: rendered as it is, as in vLLM.
+    OpenAi,
+    /// A request to Anthropic's API: its last answer is the beginning of ours.
+    Anthropic,
+}
+
+/// A chat as it will be sent.
+pub(super) struct MadeChat {
+    pub(super) chat: Chat,
+    /// Its last answer is not sent.
+    pub(super) dropped_answer: bool,
+}
+
+/// Variables that the messages and the program fill, and what to do instead of setting them.
+const TAKEN_KWARGS: &[(&str, &str)] = &[
+    ("chat_template", "use --chat-template FILE"),
+    ("tokenize", "prompts are always tokenized"),
+    ("messages", "they are the row's"),
+];
+
+/// What is wrong with variables for the template.
+pub fn check_kwargs(kwargs: &Map<String, Value>) -> Result<(), String> {
+    match TAKEN_KWARGS.iter().find(|(name, _)| kwargs.contains_key(*name)) {
+        Some((name, why)) => Err(format!("'{name}' cannot be set: {why}")),
+        None => Ok(()),
+    }
+}
+
+impl ChatDefaults {
+    /// The chat of checked messages, of which there is at least one. `name` is what errors call
+    /// them; `fields` are those beside them.
+    pub(super) fn chat(
+        &self,
+        mut messages: Vec<Value>,
+        fields: &JsonFields,
+        origin: Origin,
+        (name, line): (&str, u64),
+    ) -> Result<MadeChat, RowError> {
+        let mut kwargs = self.kwargs(fields, line)?;
+        let ending = ending(fields, &mut kwargs, line)?;
+        let mut dropped_answer = false;
+        let ends_with_answer = |messages: &[Value]| {
+            messages.last().is_some_and(|message| message["role"] == "assistant")
+        };
+        let ending = match (ending, origin, self.last_assistant) {
+            (Some(ending), ..) => ending,
+            (None, ..) if !ends_with_answer(&messages) => ChatEnding::NewTurn,
+            (None, Origin::OpenAi, _) => ChatEnding::NewTurn,
+            (None, Origin::Anthropic, _) | (None, Origin::Dataset, LastAssistant::Continue) => {
+                ChatEnding::OpenMessage
+            }
+            (None, Origin::Dataset, LastAssistant::Error) => {
+                let message =
+                    format!("{name}: the last message is the assistant's: nothing to answer");
+                return Err(RowError::new(code::LAST_ASSISTANT, line, message)
+                    .with_help("--last-assistant drop leaves it out, continue goes on from it"));
+            }
+            (None, Origin::Dataset, LastAssistant::Drop) => {
+                while ends_with_answer(&messages) {
+                    messages.pop();
+                }
+                dropped_answer = true;
+                ChatEnding::NewTurn
+            }
+        };
+        if messages.is_empty() {
+            let message = format!("{name}: there is no message to answer");
+            return Err(RowError::new(code::INVALID_PROMPT, line, message));
+        }
+        let has_system = messages[0]["role"] == "system" || messages[0]["role"] == "developer";
+        if let (false, Some(text)) = (has_system, &self.system_prompt) {
+            messages.insert(0, json!({ "role": "system", "content": text }));
+        }
+        let own_documents = || list(fields, "documents", line);
+        let documents = match origin {
+            Origin::OpenAi => own_documents()?.or_else(|| kwargs.remove("documents")),
+            // A dataset may have a field of this name.
+            Origin::Dataset | Origin::Anthropic => kwargs.remove("documents"),
+        };
+        let chat = Chat { messages: Value::Array(messages), ending, documents, kwargs };
+        Ok(MadeChat { chat, dropped_answer })
+    }
+
+    /// The variables of the template: the row's over the flag's.
+    fn kwargs(&self, fields: &JsonFields, line: u64) -> Result<Map<String, Value>, RowError> {
+        const NAME: &str = "chat_template_kwargs";
+        let mut kwargs = self.template_kwargs.clone();
+        match value(fields, NAME, line)? {
+            None => {}
+            Some(Value::Object(own)) => {
+                check_kwargs(&own).map_err(|what| invalid(NAME, what, line))?;
+                if own.get("tools").is_some_and(|tools| !tools.is_null()) {
+                    return Err(unsupported::error("tools", line));
+                }
+                kwargs.extend(own);
+            }
+            Some(_) => return Err(invalid(NAME, "expected an object", line)),
+        }
+        const EFFORT: &str = "reasoning_effort";
+        match value(fields, EFFORT, line)? {
+            None => {}
+            Some(Value::String(effort)) => {
+                // As in vLLM, for templates that only have a switch.
+                kwargs.entry("enable_thinking").or_insert_with(|| (effort != "none").into());
+                kwargs.insert(EFFORT.to_owned(), effort.into());
+            }
+            Some(_) => return Err(invalid(EFFORT, "expected a string", line)),
+        }
+        Ok(kwargs)
+    }
+}
+
+/// Where a row says that its prompt ends, by vLLM's names; a field wins over a variable.
+fn ending(
+    fields: &JsonFields,
+    kwargs: &mut Map<String, Value>,
+    line: u64,
+) -> Result<Option<ChatEnding>, RowError> {
+    let mut switch = |name: &'static str| {
+        let variable = kwargs.remove(name).filter(|value| !value.is_null());
+        match value(fields, name, line)?.or(variable) {
+            None => Ok(None),
+            Some(Value::Bool(is_on)) => Ok(Some(is_on)),
+            Some(_) => Err(invalid(name, "expected true or false", line)),
+        }
+    };
+    const CONTINUE: &str = "continue_final_message";
+    match (switch(CONTINUE)?, switch("add_generation_prompt")?) {
+        (Some(true), Some(true)) => {
+            Err(invalid(CONTINUE, "excludes `add_generation_prompt`: give one of them", line))
+        }
+        (Some(true), _) => Ok(Some(ChatEnding::OpenMessage)),
+        (_, Some(false)) => Ok(Some(ChatEnding::LastMessage)),
+        (_, Some(true)) => Ok(Some(ChatEnding::NewTurn)),
+        (_, None) => Ok(None),
+    }
+}
+
+fn list(fields: &JsonFields, name: &'static str, line: u64) -> Result<Option<Value>, RowError> {
+    match value(fields, name, line)? {
+        Some(value) if !value.is_array() => Err(invalid(name, "expected a list", line)),
+        value => Ok(value),
+    }
+}
+
+/// The value of a field; null is none.
+fn value(fields: &JsonFields, name: &'static str, line: u64) -> Result<Option<Value>, RowError> {
+    let Some(json) = fields.get(name) else { return Ok(None) };
+    let value: Value = serde_json::from_str(json)
+        .map_err(|error| invalid(name, super::prompt::reason(&error), line))?;
+    Ok(Some(value).filter(|value| !value.is_null()))
+}
+
+fn invalid(name: &'static str, what: impl std::fmt::Display, line: u64) -> RowError {
+    RowError::new(code::INVALID_PARAMETER, line, format!("{name}: {what}")).of_param(name)
+}
