@@ -251,27 +251,41 @@ fn a_line_over_the_limit_is_an_error_row_in_bounded_memory() {
 }
 
 #[test]
-fn rows_of_another_shape_are_error_rows() {
+fn rows_that_can_only_be_of_another_shape_are_completed_as_what_they_are() {
+    let hi = r#"[{"role":"user","content":"hi"}]"#;
+    let rows = [
+        (format!("\"messages\":{hi}"), serde_json::json!(hi.replace(' ', "")).to_string()),
+        ("\"prompt\":[1,2]".to_owned(), "\"[1, 2]\"".to_owned()),
+        ("\"prompt_token_ids\":[3]".to_owned(), "\"[3]\"".to_owned()),
+        ("\"text\":\"t\"".to_owned(), "\"t\"".to_owned()),
+        (A.to_owned(), "\"a\"".to_owned()),
+    ];
+    // Whatever comes first.
+    for first in 0..rows.len() {
+        let (before, after) = rows.split_at(first);
+        let order = || after.iter().chain(before);
+        let input: String = order().map(|(fields, _)| format!("{{{fields}}}\n")).collect();
+        let expected: String = order().map(|(fields, answer)| ok(fields, answer)).collect();
+        assert_eq!(jsonl(input.as_bytes()), expected);
+    }
+    let bare = format!("{{{A}}}\n\"x\"\n[1,2]\n");
+    let expected = a() + &ok(r#""prompt":"x""#, "\"x\"") + &ok(r#""prompt":[1,2]"#, "\"[1, 2]\"");
+    assert_eq!(jsonl(bare.as_bytes()), expected);
+}
+
+#[test]
+fn rows_of_no_or_several_other_shapes_are_error_rows() {
     let expected = "expected `prompt` text as in the first row, found";
     let cases = [
-        (r#"{"messages":[{"role":"user","content":"x"}]}"#, "chat `messages`"),
-        (r#"{"prompt":[1,2]}"#, "`prompt` with a list"),
         (r#"{"prompt":null}"#, "`prompt` with null"),
         (r#"{"prompt":5}"#, "`prompt` with a number"),
         (r#"{"a":1,"b":2}"#, "an object with the fields a, b"),
+        (r#"{"text":"t","question":"q"}"#, "`question` text"),
         (r#"{"custom_id":"x","url":"u","body":{}}"#, "OpenAI batch requests"),
     ];
     for (line, found) in cases {
         let error = bad(&line[1..line.len() - 1], "row_shape", &format!("{expected} {found}"));
         assert_eq!(jsonl(format!("{{{A}}}\n{line}\n{{{A}}}\n").as_bytes()), a() + &error + &a());
-    }
-    let bare = [
-        (r#""x""#, r#""prompt":"x""#, "bare text"),
-        ("[1,2]", r#""prompt":[1,2]"#, "bare token ids"),
-    ];
-    for (line, fields, found) in bare {
-        let error = bad(fields, "row_shape", &format!("{expected} {found}"));
-        assert_eq!(jsonl(format!("{{{A}}}\n{line}\n").as_bytes()), a() + &error);
     }
     let empty = format!("{{{A}}}\n{{}}\n");
     let error = bad("", "row_shape", &format!("{expected} an object with no fields"));

@@ -135,10 +135,15 @@ impl Overrides {
     }
 }
 
+/// The names of all parameters.
+pub fn parameter_names() -> impl Iterator<Item = &'static str> {
+    PARAMETERS.iter().map(|(name, _)| *name)
+}
+
 /// The parameter that a message about an invalid one begins with.
 pub fn parameter_of(message: &str) -> Option<&'static str> {
     let name = message.split([' ', ':']).next()?;
-    PARAMETERS.iter().map(|(known, _)| *known).find(|known| *known == name)
+    parameter_names().find(|known| *known == name)
 }
 
 /// A CSV cell as the JSON value of the parameter its column names: `None` if the column names none.

@@ -1,9 +1,10 @@
 //! `RowParser`: from what was read to what the engine is asked, by the shape that the first row
-//! decided.
+//! decided, or that a later one plainly has.
 
 mod anthropic;
 mod chat;
 mod messages;
+mod near_miss;
 mod openai;
 mod prompt;
 mod remarks;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 
 use self::chat::MadeChat;
 pub use self::chat::{ChatDefaults, LastAssistant, check_kwargs};
+use self::near_miss::NearMiss;
 use self::prompt::{Built, PromptBuilder};
 use self::remarks::{Remark, Remarks};
 use self::shape::RowShape;
@@ -102,11 +104,17 @@ struct Asked {
     overrides: Overrides,
     /// Of a chat: its last answer is not sent.
     dropped_answer: bool,
+    /// Fields that are almost named like a parameter.
+    near_misses: Vec<NearMiss>,
 }
 
 impl Asked {
+    fn new(prompt: Prompt, overrides: Overrides) -> Self {
+        Self { prompt, overrides, dropped_answer: false, near_misses: Vec::new() }
+    }
+
     fn of_chat(MadeChat { chat, dropped_answer }: MadeChat, overrides: Overrides) -> Self {
-        Self { prompt: Prompt::Messages(chat), overrides, dropped_answer }
+        Self { dropped_answer, ..Self::new(Prompt::Messages(chat), overrides) }
     }
 }
 
@@ -120,7 +128,7 @@ enum Named {
     Cells(Vec<String>, RowError),
 }
 
-/// Parses rows. The first readable one decides the shape, every other is checked against it.
+/// Parses rows. The first readable one decides the shape of those that may have several.
 pub struct RowParser {
     builder: PromptBuilder,
     format: InputFormat,
@@ -198,7 +206,13 @@ impl RowParser {
             }
         };
         self.decide_by(&named, line)?;
-        let shape = self.shape.as_ref().expect("decided above");
+        let first = self.shape.as_ref().expect("decided above");
+        let other = match self.names {
+            // The columns are the same in every record.
+            Some(_) => None,
+            None => self.builder.other_shape(first, &named),
+        };
+        let shape = other.as_ref().unwrap_or(first);
         let asked = match shape {
             RowShape::OpenAiBatch if shape.fits(&named) => {
                 openai::read(&named.fields, self.builder.chats(), line)
@@ -210,7 +224,8 @@ impl RowParser {
                 unsupported::check(&named.fields, Place::Row, line)?;
                 let overrides = Overrides::collect(&named.fields);
                 let Built { prompt, dropped_answer } = built;
-                Ok(Asked { prompt, overrides, dropped_answer })
+                let near_misses = near_miss::find(&named.fields, false);
+                Ok(Asked { dropped_answer, near_misses, ..Asked::new(prompt, overrides) })
             }),
         };
         let id = match shape.is_batch() {
@@ -220,9 +235,17 @@ impl RowParser {
         let prompt = asked.as_ref().ok().map(|asked| &asked.prompt);
         let passthrough = self.passthrough(named.fields, cells, prompt, index);
         match asked {
-            Ok(Asked { prompt, overrides, dropped_answer }) => {
+            Ok(Asked { prompt, overrides, dropped_answer, near_misses }) => {
                 if dropped_answer {
                     self.remarks.add(Remark::DroppedAnswer, line);
+                }
+                for (name, meant) in near_misses {
+                    self.remarks.add(Remark::NearMiss { name, meant }, line);
+                }
+                if let Some(other) = other {
+                    let treatment = self.builder.treatment(&other);
+                    let shape = other.to_string();
+                    self.remarks.add(Remark::OtherShape { shape, treatment }, line);
                 }
                 Ok(Ok(Row { index, line, prompt, overrides, id, passthrough }))
             }

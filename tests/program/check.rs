@@ -37,7 +37,7 @@ fn every_bad_row_is_shown_with_its_place() {
         "{\"prompt\":\"a\",\"temperature\":\"hot\"}\n",
         "{\"prompt\":\"a\",\"top_p\":0}\n",
         "{\"prompt\":\"a\",\"min_tokens\":9,\"max_tokens\":8}\n",
-        "{\"text\":\"a\"}\n",
+        "{\"text\":5}\n",
         "{\"prompt\":\"a\",\"min_tokens\":900}\n",
     );
     let folder = folder(&[("rows.jsonl", rows)]);
@@ -48,7 +48,7 @@ fn every_bad_row_is_shown_with_its_place() {
         error[invalid_parameter]: rows.jsonl:5: top_p must be in (0, 1], got 0.0.\n\
         error[invalid_parameter]: rows.jsonl:6: min_tokens must be less than or equal to \
         max_tokens=8, got 9.\n\
-        error[row_shape]: rows.jsonl:7: expected `prompt` text as in the first row, found `text` text\n\
+        error[row_shape]: rows.jsonl:7: expected `prompt` text as in the first row, found an object with the fields text\n\
         rows.jsonl: 7 rows, 5 bad (bad_json 1, invalid_parameter 3, row_shape 1), 1 blank line\n";
     assert_eq!(check(folder.path(), &["-q", "rows.jsonl"]), (Some(2), expected.to_owned()));
     let (_, said) = check(folder.path(), &["rows.jsonl"]);
@@ -139,4 +139,30 @@ fn run_and_bench_take_compressed_rows() {
     assert!(output.status.code() == Some(5) && said.contains(wanted), "{said}");
     let rows = String::from_utf8(output.stdout).expect("text");
     assert_eq!(rows.lines().count(), 2, "what was read is answered: {said}");
+}
+
+#[test]
+fn slips_and_other_shapes_are_said_once_and_counted() {
+    let rows = concat!(
+        "{\"prompt\":\"a\",\"temprature\":0}\n",
+        "{\"prompt\":[1,2]}\n",
+        "{\"prompt\":\"a\",\"temprature\":0,\"max_new_tokens\":5}\n",
+        "{\"prompt\":[3]}\n",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"score\":1}\n",
+    );
+    let folder = folder(&[("rows.jsonl", rows)]);
+    let (code, said) = check(folder.path(), &["rows.jsonl"]);
+    let expected = "rows.jsonl: rows are `prompt` text, completed as text (--chat sends a user turn)\n\
+        rows.jsonl: line 1: `temprature` is no parameter and passes through; did you mean \
+        `temperature`?\n\
+        rows.jsonl: line 2: the row is one of `prompt` token ids, unlike the first; such rows are used as \
+        they are\n\
+        rows.jsonl: line 3: `max_new_tokens` is no parameter and passes through; did you mean \
+        `max_tokens`?\n\
+        rows.jsonl: line 5: the row is one of chat `messages`, unlike the first; such rows are rendered \
+        with the chat template\n\
+        rows.jsonl: 2 rows have `temprature`; did you mean `temperature`?\n\
+        rows.jsonl: 2 rows are `prompt` token ids, used as they are, unlike the first\n\
+        rows.jsonl: 5 rows, 0 bad, 0 blank lines\n";
+    assert_eq!((code, said.as_str()), (Some(0), expected));
 }

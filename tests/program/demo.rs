@@ -45,7 +45,7 @@ fn every_kind_of_bad_row_is_an_error_row_in_its_place_and_good_rows_keep_their_b
         (too_long.as_str(), "context_length"),
         (r#"{"id":"type","prompt":"a","temperature":"hot"}"#, "invalid_parameter"),
         (r#"{"id":"range","prompt":"a","top_p":1.5}"#, "invalid_parameter"),
-        (r#"{"id":"shape","question":"a"}"#, "row_shape"),
+        (r#"{"id":"shape","question":5}"#, "row_shape"),
         (r#"{"id":"null","prompt":null}"#, "row_shape"),
         (r#"{"id":"limit","prompt":"a","max_tokens":0}"#, "invalid_parameter"),
     ];

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::chat::{ChatDefaults, Origin};
 use super::unsupported::{self, Place};
-use super::{Asked, openai, prompt};
+use super::{Asked, near_miss, openai, prompt};
 use crate::cli::fields::{JsonFields, json_string};
 use crate::cli::overrides::Overrides;
 use crate::cli::row_error::{RowError, code};
@@ -26,7 +26,7 @@ pub(super) fn read(
     if let Some(texts) = stop_sequences(&params, line)? {
         overrides = overrides.with("stop", Some(texts));
     }
-    Ok(Asked::of_chat(made, overrides))
+    Ok(Asked { near_misses: near_miss::find(&params, true), ..Asked::of_chat(made, overrides) })
 }
 
 /// `system` is text, or text blocks, which are one text without anything between them, as in vLLM.

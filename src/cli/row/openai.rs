@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::chat::{ChatDefaults, Origin};
 use super::unsupported::{self, Place};
-use super::{Asked, messages, prompt};
+use super::{Asked, messages, near_miss, prompt};
 use crate::cli::batch_line::BatchKind;
 use crate::cli::fields::JsonFields;
 use crate::cli::overrides::{DefaultLength, Overrides};
@@ -102,7 +102,7 @@ fn chat(body: &JsonFields, chats: &ChatDefaults, line: u64) -> Result<Asked, Row
     let overrides = Overrides::collect(body)
         .with("logprobs", chat_logprobs(body, line)?)
         .with_default_length(DefaultLength::Context);
-    Ok(Asked::of_chat(made, overrides))
+    Ok(Asked { near_misses: near_miss::find(body, true), ..Asked::of_chat(made, overrides) })
 }
 
 /// The `messages` of a request, which errors call by their whole name.
@@ -164,7 +164,7 @@ fn completions(body: &JsonFields, line: u64) -> Result<Asked, RowError> {
     };
     let prompt = prompt.map_err(|error| error.of_param("prompt"))?;
     let overrides = Overrides::collect(body).with_default_length(DefaultLength::Completions);
-    Ok(Asked { prompt, overrides, dropped_answer: false })
+    Ok(Asked { near_misses: near_miss::find(body, true), ..Asked::new(prompt, overrides) })
 }
 
 /// A prompt is text or token ids, or a list of one of these.

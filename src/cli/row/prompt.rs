@@ -121,6 +121,22 @@ impl PromptBuilder {
         self.accept(shape)
     }
 
+    /// The shape of a row that is not of the first row's, if it can only be that one: chat among
+    /// text, or token ids among text. Files for batch APIs stay of one kind, and a field that the
+    /// user named is where the prompt is.
+    pub(super) fn other_shape(&self, first: &RowShape, row: &NamedRow) -> Option<RowShape> {
+        let may_differ = !first.is_batch()
+            && *first != RowShape::Template
+            && self.prompt_column.is_none()
+            && !first.fits(row);
+        if !may_differ {
+            return None;
+        }
+        let mut shapes = RowShape::all_of(row).into_iter().filter(|shape| shape.is_plain_in(row));
+        let (shape, another) = (shapes.next()?, shapes.next());
+        another.is_none().then(|| self.accept(shape).ok()).flatten()
+    }
+
     /// Refuses a shape that cannot be run, or not with these options.
     fn accept(&self, shape: RowShape) -> Result<RowShape, InputError> {
         match (&shape, self.chat) {

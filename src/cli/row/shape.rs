@@ -1,4 +1,4 @@
-//! `RowShape`: where in a row its prompt is. Decided by the first row, checked on every other.
+//! `RowShape`: where in a row its prompt is.
 
 use std::fmt;
 
@@ -60,40 +60,62 @@ pub(super) const PROMPT_COLUMNS: &[&str] =
     &["prompt", "messages", "text", "question", "instruction", "input", "content"];
 
 impl RowShape {
-    /// The shape of a row, if it has one.
+    /// The shape of a row, if it has one: the first of all that it could have.
     pub(super) fn of(row: &NamedRow) -> Option<Self> {
+        Self::all_of(row).into_iter().next()
+    }
+
+    /// Every shape that a row could have, in the order they are looked for. A batch request is
+    /// nothing else.
+    pub(super) fn all_of(row: &NamedRow) -> Vec<Self> {
         let kind = |name| row.fields.get(name).and_then(PromptKind::of);
         if row.is_bare {
-            return kind("prompt").map(RowShape::Bare);
+            return kind("prompt").map(RowShape::Bare).into_iter().collect();
         }
         let has = |name| row.fields.get(name).is_some();
         let is_object = |name| row.fields.get(name).is_some_and(|value| value.starts_with('{'));
         // One of the other two may be missing: that is a bad row, not another shape.
         if is_object("body") && (has("custom_id") || has("url")) {
-            return Some(RowShape::OpenAiBatch);
+            return vec![RowShape::OpenAiBatch];
         }
         if is_object("params") && has("custom_id") {
-            return Some(RowShape::AnthropicBatch);
+            return vec![RowShape::AnthropicBatch];
         }
         let is_list = |name| row.fields.get(name).is_some_and(|value| value.starts_with('['));
+        let mut shapes = Vec::new();
         if is_list("messages") {
-            return Some(RowShape::Field("messages".to_owned(), PromptKind::Messages));
+            shapes.push(RowShape::Field("messages".to_owned(), PromptKind::Messages));
         }
         if is_list("conversations") {
-            return Some(RowShape::Conversations);
+            shapes.push(RowShape::Conversations);
         }
-        PROMPT_FIELDS.iter().find_map(|&(name, kinds)| {
-            let kind = kind(name).filter(|kind| kinds.contains(kind))?;
-            Some(match name {
-                "instruction" => RowShape::Alpaca,
-                _ => RowShape::Field(name.to_owned(), kind),
-            })
-        })
+        for &(name, kinds) in PROMPT_FIELDS {
+            let Some(kind) = kind(name).filter(|kind| kinds.contains(kind)) else { continue };
+            match name {
+                "instruction" => shapes.push(RowShape::Alpaca),
+                // Alpaca's second field.
+                "input" if shapes.contains(&RowShape::Alpaca) => {}
+                _ => shapes.push(RowShape::Field(name.to_owned(), kind)),
+            }
+        }
+        shapes
     }
 
     /// Whether rows are requests of a batch API, which say themselves what they are.
     pub(super) fn is_batch(&self) -> bool {
         matches!(self, RowShape::OpenAiBatch | RowShape::AnthropicBatch)
+    }
+
+    /// Whether a row can be taken to have this shape, where the first row has another: an empty
+    /// list, or one of texts, is not plainly a list of token ids.
+    pub(super) fn is_plain_in(&self, row: &NamedRow) -> bool {
+        let name = match self {
+            RowShape::Field(name, PromptKind::TokenIds) => name.as_str(),
+            RowShape::Bare(PromptKind::TokenIds) => "prompt",
+            _ => return !self.is_batch(),
+        };
+        let list = row.fields.get(name).and_then(|json| json.strip_prefix('['));
+        list.is_some_and(|items| items.trim_start().starts_with(|c: char| c.is_ascii_digit()))
     }
 
     /// Whether a row has its prompt where this shape says.

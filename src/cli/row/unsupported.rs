@@ -114,6 +114,11 @@ pub(super) fn check(fields: &JsonFields, place: Place, line: u64) -> Result<(), 
     Ok(())
 }
 
+/// Whether a field would have a meaning if its feature were there.
+pub(super) fn is_known(name: &str) -> bool {
+    FEATURES.iter().any(|(known, ..)| *known == name)
+}
+
 /// The error of a field that is not supported.
 pub(super) fn error(name: &'static str, line: u64) -> RowError {
     let why = match name {
