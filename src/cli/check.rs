@@ -10,7 +10,7 @@ use super::console::Console;
 use super::custom_ids::CustomIds;
 use super::error::{CliError, sanitized};
 use super::exit::Exit;
-use super::reader::{InputError, MAX_LINE, Records};
+use super::reader::{InputError, MAX_LINE, Records, refuse_name};
 use super::row::{BadRow, ChatDefaults, ChatMode, Row, RowOptions, RowParser};
 use super::row_error::RowError;
 use crate::engine::request::SamplingParams;
@@ -89,6 +89,7 @@ impl<'a> Check<'a> {
     /// Every row, up to the end or to what ends a run.
     fn read(&mut self) -> Result<(), InputError> {
         let format = FormatArg::resolve(self.args.format, self.path);
+        self.path.map_or(Ok(()), |path| refuse_name(path, format))?;
         let mut records = Records::open(self.open()?, format, MAX_LINE)?;
         let mut parser = RowParser::new(&mut records, &self.options())?;
         let limit = self.args.limit.map_or(u64::MAX, |limit| limit as u64);

@@ -16,7 +16,7 @@ use super::device::{cpu_isa, device_config};
 use super::error::CliError;
 use super::output::{Detail, Shape};
 use super::overrides::DEFAULT_MAX_TOKENS;
-use super::reader::InputFormat;
+use super::reader::{InputFormat, foreign_kind};
 use super::row::{ChatDefaults, ChatMode, RowOptions, check_kwargs};
 use super::shard::{Shard, ShardArg};
 use super::window::WindowLimits;
@@ -126,7 +126,7 @@ impl RunConfig {
         let fixed = source_date_epoch()?;
         let (started, date_is_fixed) = (fixed.unwrap_or_else(now), fixed.is_some());
         engine.model.chat_date = RunDate::from_unix(started);
-        let output = output_config(&args);
+        let output = output_config(&args)?;
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
         let name = text(args.model.model);
         let model = ModelSource {
@@ -378,9 +378,16 @@ fn template_kwargs(json: Option<&str>) -> Result<Map<String, Value>, CliError> {
     })
 }
 
-fn output_config(args: &RunArgs) -> OutputConfig {
+fn output_config(args: &RunArgs) -> Result<OutputConfig, CliError> {
     let output = &args.output;
-    OutputConfig {
+    for (flag, path) in [("--out", &output.out), ("--errors", &output.errors)] {
+        if let Some(what) = path.as_deref().and_then(foreign_kind) {
+            let message = format!("{flag}: by its name the output is {what}, which is not written");
+            return Err(CliError::refused("output", message)
+                .help("name the output FILE.jsonl, or FILE.csv where the input is CSV"));
+        }
+    }
+    Ok(OutputConfig {
         path: output.out.clone().filter(|path| path != Path::new("-")),
         field: output.out_field.clone().unwrap_or_else(|| "response".to_owned()),
         detail: match output.output_format {
@@ -394,7 +401,7 @@ fn output_config(args: &RunArgs) -> OutputConfig {
         errors: output.errors.clone(),
         journal: output.journal.clone(),
         retry_failed: output.retry_failed,
-    }
+    })
 }
 
 /// The flags over the model's defaults.

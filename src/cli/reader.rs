@@ -3,6 +3,7 @@
 
 mod csv;
 mod decompress;
+mod foreign;
 mod lines;
 mod sniff;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use std::sync::Arc;
 
 use self::csv::CsvRecords;
 pub use self::decompress::{Codec, Decoder};
+pub use self::foreign::{foreign_kind, refuse_name};
 use self::lines::Lines;
 pub(super) use self::sniff::is_mark;
 use super::compress::Compression;
@@ -46,12 +48,7 @@ pub enum InputFormat {
 impl InputFormat {
     /// What a file's extension says, the one before `.gz` or `.zst`; `Auto` if nothing.
     pub fn from_path(path: &Path) -> Self {
-        let inner = match Compression::from_path(path) {
-            Compression::None => None,
-            _ => path.file_stem().map(Path::new),
-        };
-        let path = inner.unwrap_or(path);
-        let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+        let extension = inner_name(path).extension().and_then(|e| e.to_str()).unwrap_or_default();
         match extension.to_ascii_lowercase().as_str() {
             "jsonl" | "ndjson" | "json" => InputFormat::Jsonl,
             "csv" => InputFormat::Csv,
@@ -69,6 +66,15 @@ impl InputFormat {
             InputFormat::Auto | InputFormat::Jsonl | InputFormat::Txt => None,
         }
     }
+}
+
+/// A path without the extension of what compresses it.
+fn inner_name(path: &Path) -> &Path {
+    let inner = match Compression::from_path(path) {
+        Compression::None => None,
+        _ => path.file_stem().map(Path::new),
+    };
+    inner.unwrap_or(path)
 }
 
 /// Why the input as a whole cannot be used.
@@ -158,6 +164,7 @@ impl Records {
             head = sniff::peek(&mut *input).map_err(decompress::refusal)?;
         }
         sniff::refuse_unsupported(&head, codec)?;
+        foreign::refuse_binary(&head, format)?;
         if head.starts_with(sniff::UTF8_BOM) {
             head.drain(..sniff::UTF8_BOM.len());
         }

@@ -16,7 +16,7 @@ use super::style::Style;
 use crate::engine::request::{FinishReason, RequestOutput};
 use crate::engine::stats::EngineStats;
 
-/// Rows shown for each kind of error.
+/// Messages shown of each kind of error.
 const MAX_EXAMPLES: usize = 3;
 
 /// Counts over the rows of a run.
@@ -43,7 +43,9 @@ pub struct Tally {
 #[derive(Clone, Debug, Default)]
 struct Failures {
     rows: u64,
-    examples: Vec<String>,
+    /// Where the first row of each of the first few messages is, the message, and how many rows
+    /// have it.
+    examples: Vec<(String, String, u64)>,
 }
 
 impl Tally {
@@ -71,7 +73,7 @@ impl Tally {
     /// A row became an error row.
     pub fn failed(&mut self, error: &RowError, file: &str) {
         let place = Location::of(error, file);
-        self.fail(error.code, || format!("{place}: {}", error.message));
+        self.fail(error.code, &place.to_string(), &error.message);
     }
 
     /// An earlier run answered a row. How it ended is in its output.
@@ -80,7 +82,7 @@ impl Tally {
         self.kept(reused.input_tokens, reused.output_tokens, length);
         if let Some(code) = &reused.code {
             self.ok -= 1;
-            self.fail(code, || format!("{file}:{line}: of the run that is continued"));
+            self.fail(code, &format!("{file}:{line}"), "of the run that is continued");
         }
     }
 
@@ -96,15 +98,18 @@ impl Tally {
         self.reused_tokens.output += output;
     }
 
-    fn fail(&mut self, code: &str, example: impl FnOnce() -> String) {
+    fn fail(&mut self, code: &str, place: &str, message: &str) {
         self.failed += 1;
         if !self.by_code.contains_key(code) {
             self.by_code.insert(code.to_owned(), Failures::default());
         }
         let failures = self.by_code.get_mut(code).expect("it is there now");
         failures.rows += 1;
-        if failures.examples.len() < MAX_EXAMPLES {
-            failures.examples.push(sanitized(&example()));
+        let examples = &mut failures.examples;
+        if let Some((.., rows)) = examples.iter_mut().find(|(_, known, _)| known == message) {
+            *rows += 1;
+        } else if examples.len() < MAX_EXAMPLES {
+            examples.push((place.to_owned(), message.to_owned(), 1));
         }
     }
 
@@ -207,8 +212,11 @@ impl Report {
         }
         for (code, failures) in &tally.by_code {
             let _ = write!(text, "\n  {}  {}", style.error(code), grouped(failures.rows));
-            for example in &failures.examples {
-                let _ = write!(text, "\n    {example}");
+            for (place, message, rows) in &failures.examples {
+                let _ = write!(text, "\n    {}", sanitized(&format!("{place}: {message}")));
+                if *rows > 1 {
+                    let _ = write!(text, " ({})", num_rows(*rows));
+                }
             }
         }
         let own = tally.own_tokens();
@@ -371,9 +379,7 @@ mod tests {
         let expected = "\
 8 rows: 4 ok, 4 failed  in 2.0 s (4.00 rows/s), model loaded in 0.4 s
   bad_json  4
-    rows.jsonl:4: expected ␛
-    rows.jsonl:5: expected ␛
-    rows.jsonl:6: expected ␛
+    rows.jsonl:4: expected ␛ (4 rows)
 Tokens: 4,000 in (32 of them cached), 2,000 out; 2000.00 in/s, 1000.00 out/s
 Cut at the length limit: 1 row; raise --max-tokens (now 512)
 Cut at the max_tokens that the row itself has: 1 row

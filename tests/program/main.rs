@@ -14,6 +14,7 @@ mod memory;
 mod merge;
 mod openai_batch;
 mod plan;
+mod refused_files;
 mod resume;
 mod retry_failed;
 mod shards;

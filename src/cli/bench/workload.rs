@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::cli::config::InputConfig;
 use crate::cli::error::CliError;
 use crate::cli::exit::Exit;
-use crate::cli::reader::{MAX_LINE, Records};
+use crate::cli::reader::{MAX_LINE, Records, refuse_name};
 use crate::cli::row::RowParser;
 use crate::cli::row_error::RowError;
 use crate::engine::input_processor::Prompt;
@@ -108,6 +108,7 @@ pub fn dataset(
     };
     let file = File::open(path).map_err(refuse)?;
     let refused = |error| CliError::from_input(error, &input.name);
+    refuse_name(path, input.format).map_err(refused)?;
     let mut records = Records::open(Box::new(file), input.format, MAX_LINE).map_err(refused)?;
     let mut parser = RowParser::new(&mut records, &input.rows).map_err(refused)?;
     let bad_row = |error: &RowError| CliError::from_row(error, &input.name);

@@ -84,6 +84,13 @@ pub fn resolve(
     if path.is_dir() {
         return local_folder(path, request.need);
     }
+    if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) {
+        return Err(HubError::new(
+            HubErrorKind::BadName,
+            format!("{}: GGUF models are not read yet", request.name.escape_debug()),
+            "give a folder or a Hugging Face id with config.json, tokenizer.json and *.safetensors",
+        ));
+    }
     if path.exists() {
         return Err(HubError::new(
             HubErrorKind::BadName,

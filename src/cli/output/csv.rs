@@ -4,7 +4,7 @@ use super::{kept_name, resolve};
 use crate::cli::fields::Passthrough;
 use crate::cli::reader;
 use crate::cli::row_error::RowError;
-use crate::engine::request::RequestOutput;
+use crate::engine::request::{RequestOutput, SamplingParams};
 
 /// Columns that follow the text.
 const COLUMNS: [&str; 4] = ["finish_reason", "prompt_tokens", "completion_tokens", "error"];
@@ -19,6 +19,8 @@ pub struct CsvFormat {
     pub crlf: bool,
     /// Name of the column with the text.
     pub out_field: String,
+    /// Only the first completion is wanted, whatever else is asked for (`--output-format simple`).
+    pub is_simple: bool,
 }
 
 impl CsvFormat {
@@ -42,6 +44,17 @@ impl CsvFormat {
     /// them.
     pub fn collisions(&self, names: &[String]) -> Vec<String> {
         names.iter().filter(|name| self.is_ours(name)).cloned().collect()
+    }
+
+    /// The parameter, if any, that asks for what a record has no room for.
+    pub fn has_no_room_for(&self, params: &SamplingParams) -> Option<&'static str> {
+        let asked = [
+            ("n", params.n > 1),
+            ("logprobs", params.logprobs.is_some()),
+            ("prompt_logprobs", params.prompt_logprobs.is_some()),
+        ];
+        let first = asked.into_iter().find(|(_, is_asked)| *is_asked && !self.is_simple);
+        first.map(|(name, _)| name)
     }
 
     /// Appends one row: its first completion. `passthrough` is that of a CSV row.

@@ -10,8 +10,8 @@ use crate::cli::exit::Exit;
 use crate::cli::fields::Passthrough;
 use crate::cli::meta::FileFormat;
 use crate::cli::reader::InputFormat;
-use crate::cli::row_error::RowError;
-use crate::engine::request::RequestOutput;
+use crate::cli::row_error::{RowError, code};
+use crate::engine::request::{RequestOutput, SamplingParams};
 
 /// What is known of the input once it is open and its first row is read.
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ impl RowFormat {
         let named = config.output.path.as_deref().map_or(InputFormat::Auto, InputFormat::from_path);
         let refused = |message: &str| {
             let error = CliError::new(Exit::Refused, "output", message);
-            Err(error.help("name the output FILE.jsonl"))
+            Err(error.help("name the output FILE.jsonl (-o)"))
         };
         let lines = config.input.rows.lines;
         let format = match (named, shape.format) {
@@ -74,7 +74,22 @@ impl RowFormat {
         };
         let out_field = config.output.field.clone();
         Ok(match format.delimiter() {
-            Some(delimiter) => RowFormat::Csv(CsvFormat { delimiter, crlf: shape.crlf, out_field }),
+            Some(delimiter) => {
+                let detail = config.output.detail;
+                let is_simple = detail == Detail::Simple;
+                let csv = CsvFormat { delimiter, crlf: shape.crlf, out_field, is_simple };
+                if detail == Detail::Full {
+                    return refused("--output-format full: CSV has room for the text only");
+                }
+                let typed = config.row_params(SamplingParams::default());
+                if let Some(name) = csv.has_no_room_for(&typed) {
+                    let flag = name.replace('_', "-");
+                    return refused(&format!(
+                        "--{flag}: CSV has room for the text of one completion only"
+                    ));
+                }
+                RowFormat::Csv(csv)
+            }
             None => RowFormat::Json(JsonFormat {
                 out_field,
                 detail: config.output.detail,
@@ -85,6 +100,18 @@ impl RowFormat {
                 },
             }),
         })
+    }
+
+    /// Refuses parameters of a row that ask for what the output has no room for.
+    ///
+    /// # Errors
+    /// They do.
+    pub fn check_room(&self, params: &SamplingParams, line: u64) -> Result<(), RowError> {
+        let RowFormat::Csv(csv) = self else { return Ok(()) };
+        let Some(name) = csv.has_no_room_for(params) else { return Ok(()) };
+        let message = format!("{name}: CSV output has room for the text of one completion only");
+        Err(RowError::new(code::UNSUPPORTED_FIELD, line, message)
+            .with_help("name the output FILE.jsonl"))
     }
 
     /// What the output is, for its side file.

@@ -208,7 +208,8 @@ fn csv_rows_keep_their_columns_and_line_ends() {
     let error = RowError::new("bad_csv", 3, "too few");
     let names = ["id", "error", "text"].map(str::to_owned);
     let csv = |delimiter, crlf| {
-        let format = CsvFormat { delimiter, crlf, out_field: "response".to_owned() };
+        let format =
+            CsvFormat { delimiter, crlf, out_field: "response".to_owned(), is_simple: false };
         let mut out = Vec::new();
         assert_eq!(format.collisions(&names), ["error"]);
         format.format_header(&names, &mut out);
@@ -236,7 +237,12 @@ fn csv_rows_keep_their_columns_and_line_ends() {
 
 #[test]
 fn a_csv_never_begins_like_another_kind_of_file() {
-    let format = CsvFormat { delimiter: b',', crlf: false, out_field: "response".to_owned() };
+    let format = CsvFormat {
+        delimiter: b',',
+        crlf: false,
+        out_field: "response".to_owned(),
+        is_simple: false,
+    };
     for first in ["\u{feff}x", "PK\u{3}\u{4}", "PAR1\u{15}", "BZh9", "P*M\u{18}", "PAR1", "{", ""] {
         let names = [first, "prompt"].map(str::to_owned);
         let mut out = Vec::new();

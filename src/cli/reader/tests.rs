@@ -62,9 +62,9 @@ fn the_name_decides_the_format_and_else_the_first_byte() {
 
 #[test]
 fn lines_are_split_on_newline_only_and_numbered_physically() {
-    let input = "one\r\n\n \t\r\ntwo\u{2028}\u{85}\x0b\x0c\x1c\0 \rthree \nfour";
+    let input = "one\r\n\n \t\r\ntwo\u{2028}\u{85}\x0b\x0c\x1c\x01 \rthree \nfour";
     let expected =
-        [text(1, "one"), text(4, "two\u{2028}\u{85}\x0b\x0c\x1c\0 \rthree "), text(5, "four")];
+        [text(1, "one"), text(4, "two\u{2028}\u{85}\x0b\x0c\x1c\x01 \rthree "), text(5, "four")];
     assert_eq!(read(input.as_bytes(), InputFormat::Txt), expected);
     let mut records = open(input.as_bytes(), InputFormat::Txt).expect("text");
     assert_eq!(records.by_ref().count(), 3);

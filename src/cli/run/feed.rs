@@ -213,6 +213,10 @@ impl Feeder<'_> {
                 return Ok((line, passthrough, asked));
             }
         };
+        if let Err(error) = self.feed.format.check_room(&params, line) {
+            let asked = Asked::Failed(content.of_bad_row(&self.shape, index, line), error);
+            return Ok((line, passthrough, asked));
+        }
         // OpenAI's lines of rows without a name have one by their index, as the key does.
         let shows_key = self.run.input.rows.lines == BatchLines::OpenAi;
         let has_key = params.temperature != 0.0 || shows_key;

@@ -16,7 +16,7 @@ use crate::cli::error::{CliError, sanitized};
 use crate::cli::exit::Exit;
 use crate::cli::output::Shape;
 use crate::cli::progress::Counters;
-use crate::cli::reader::{Content, InputError, MAX_LINE, Record, Records};
+use crate::cli::reader::{Content, InputError, MAX_LINE, Record, Records, refuse_name};
 use crate::cli::row::{BadRow, Row, RowParser};
 use crate::cli::row_hash::{ContentHash, InputDigest};
 use crate::engine::input_processor::Prompt;
@@ -50,6 +50,7 @@ pub type Checked = Result<bool, CliError>;
 /// There is no such file.
 pub fn open(config: &InputConfig) -> Result<Box<dyn Read + Send>, CliError> {
     let Some(path) = &config.path else { return Ok(Box::new(std::io::stdin())) };
+    refuse_name(path, config.format).map_err(|error| CliError::from_input(error, &config.name))?;
     let refuse = |text: String| {
         let message = format!("cannot read {}: {text}", path.display());
         CliError::new(Exit::Refused, "input", message).help("check --input")
