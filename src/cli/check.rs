@@ -145,7 +145,7 @@ impl<'a> Check<'a> {
             Ok(row) => self.parameters(row).err(),
             Err(bad) => Some(bad.error.clone()),
         };
-        let duplicate = self.ids.check(row);
+        let duplicate = self.ids.check(row, &|line| format!("line {line}"));
         self.num_bad += u64::from(error.is_some() || duplicate.is_some());
         for error in [error, duplicate].into_iter().flatten() {
             self.report(&error);

@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
@@ -16,9 +17,10 @@ use super::device::{cpu_isa, device_config};
 use super::error::CliError;
 use super::output::{Detail, Shape};
 use super::overrides::DEFAULT_MAX_TOKENS;
-use super::reader::{InputFormat, foreign_kind};
+use super::reader::foreign_kind;
 use super::row::{ChatDefaults, ChatMode, RowOptions, check_kwargs};
 use super::shard::{Shard, ShardArg};
+use super::sources::Sources;
 use super::window::WindowLimits;
 use crate::engine::config::{
     CacheConfig, DType, EngineConfig, GenerationConfigSource, KvCacheDType, LoadFormat,
@@ -72,12 +74,10 @@ pub struct ModelSource {
 /// Where rows come from.
 #[derive(Clone, Debug)]
 pub struct InputConfig {
-    /// None: standard input.
-    pub path: Option<PathBuf>,
-    /// As messages name it.
+    /// The files, in their order.
+    pub sources: Arc<Sources>,
+    /// As messages name them together.
     pub name: String,
-    /// How it is divided into rows.
-    pub format: InputFormat,
     /// How rows become prompts.
     pub rows: RowOptions,
     /// Rows to complete.
@@ -332,24 +332,14 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
         Some(true) => ChatMode::Always,
         Some(false) => ChatMode::Never,
     };
-    if args.input.is_none() && stdin_is_terminal {
+    if args.input.is_empty() && stdin_is_terminal {
         return Err(CliError::refused("no_input", "no --input, and standard input is a terminal")
             .help("give --input FILE, pipe rows in, or type them after --input -"));
     }
-    let path = args.input.filter(|path| path != Path::new("-"));
-    let format = match args.format {
-        None | Some(FormatArg::Auto) => {
-            path.as_deref().map_or(InputFormat::Auto, InputFormat::from_path)
-        }
-        Some(FormatArg::Jsonl) => InputFormat::Jsonl,
-        Some(FormatArg::Csv) => InputFormat::Csv,
-        Some(FormatArg::Tsv) => InputFormat::Tsv,
-        Some(FormatArg::Txt) => InputFormat::Txt,
-    };
+    let sources = Sources::new(&args.input, |path| FormatArg::resolve(args.format, path))?;
     Ok(InputConfig {
-        name: path.as_ref().map_or("<stdin>".to_owned(), |path| path.display().to_string()),
-        path,
-        format,
+        name: sources.name(),
+        sources: Arc::new(sources),
         rows: RowOptions {
             chat,
             template: args.template,
@@ -455,6 +445,7 @@ mod tests {
     use super::*;
     use crate::cli::args::{Command, parse};
     use crate::cli::exit::Exit;
+    use crate::cli::reader::InputFormat;
     use crate::engine::config::{DeviceKind, Quantization};
 
     fn config(flags: &str) -> Result<RunConfig, CliError> {
@@ -563,10 +554,12 @@ mod tests {
 
     #[test]
     fn the_files_name_decides_the_format_unless_a_flag_does() {
-        assert_eq!(config("").unwrap().input.format, InputFormat::Csv);
-        assert_eq!(config("--format txt").unwrap().input.format, InputFormat::Txt);
+        let format = |line: &str| config(line).unwrap().input.sources.list()[0].format;
+        assert_eq!(format(""), InputFormat::Csv);
+        assert_eq!(format("--format txt"), InputFormat::Txt);
         let standard_input = config("--input -").unwrap().input;
-        assert_eq!((standard_input.path, standard_input.format), (None, InputFormat::Auto));
+        let source = standard_input.sources.list().last().unwrap();
+        assert_eq!((&source.path, source.format), (&None, InputFormat::Auto));
     }
 
     #[test]

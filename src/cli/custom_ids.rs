@@ -51,17 +51,26 @@ impl CustomIds {
     }
 
     /// The same for a row as read, bad ones too: the error if its `custom_id` was seen before.
-    /// Rows that are no batch requests may share ids.
-    pub fn check(&mut self, row: &Result<Row, BadRow>) -> Option<RowError> {
+    /// Rows that are no batch requests may share ids. `said` is how a message names a line.
+    pub fn check(
+        &mut self,
+        row: &Result<Row, BadRow>,
+        said: &dyn Fn(u64) -> String,
+    ) -> Option<RowError> {
         let (passthrough, line) = match row {
             Ok(row) => (&row.passthrough, row.line),
             Err(bad) => (&bad.passthrough, bad.error.line),
         };
-        self.check_shown(passthrough, line)
+        self.check_shown(passthrough, line, said)
     }
 
     /// The same for what an output shows of a row.
-    fn check_shown(&mut self, passthrough: &Passthrough, line: u64) -> Option<RowError> {
+    fn check_shown(
+        &mut self,
+        passthrough: &Passthrough,
+        line: u64,
+        said: &dyn Fn(u64) -> String,
+    ) -> Option<RowError> {
         let id = match passthrough {
             Passthrough::Batch(line) => line.custom_id.clone()?,
             Passthrough::Json(fields) => batch_id(fields)?,
@@ -69,7 +78,7 @@ impl CustomIds {
         };
         let first = self.insert(&id, line).err()?;
         let shown: String = id.chars().take(100).collect();
-        let message = format!("custom_id {shown:?} is that of line {first} too");
+        let message = format!("custom_id {shown:?} is that of {} too", said(first));
         let error = RowError::new(DUPLICATE_ID, line, message);
         Some(error.with_help("give each request a custom_id of its own"))
     }
@@ -162,7 +171,7 @@ mod tests {
         let mut ids = CustomIds::default();
         let mut check = |row: &str, line| {
             let fields = JsonFields::parse(row.to_owned(), line).unwrap();
-            ids.check_shown(&Passthrough::Json(fields), line)
+            ids.check_shown(&Passthrough::Json(fields), line, &|line| format!("line {line}"))
         };
         let openai = r#"{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{}}"#;
         assert_eq!(check(openai, 1), None);

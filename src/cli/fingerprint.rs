@@ -113,7 +113,9 @@ pub fn of_files(
     set("quantization", format!("{:?}", engine.device.quantization));
     set("kv_cache_dtype", format!("{:?}", engine.cache.kv_cache_dtype));
     let input = &config.input;
-    set("format", format!("{:?}", input.format));
+    let formats: Vec<String> =
+        input.sources.formats().iter().map(|format| format!("{format:?}")).collect();
+    set("format", formats.join(", "));
     set("chat", format!("{:?}", input.rows.chat));
     set("template", format!("{:?}", input.rows.template));
     set("prompt_column", format!("{:?}", input.rows.prompt_column));

@@ -40,6 +40,7 @@ pub mod row_key;
 pub mod run;
 pub mod shard;
 pub mod signals;
+pub mod sources;
 pub mod storage;
 pub mod style;
 pub mod window;

@@ -197,6 +197,11 @@ impl Records {
         self.crlf
     }
 
+    /// The number of the line that would come next, which no record so far has gone beyond.
+    pub fn last_line(&self) -> u64 {
+        self.lines.number
+    }
+
     /// Blank lines skipped so far.
     pub fn blank_lines(&self) -> u64 {
         self.blank_lines

@@ -138,6 +138,8 @@ pub struct RowParser {
     next_index: u64,
     note: Option<String>,
     remarks: Remarks,
+    /// The name of the file that is read, where there are several.
+    file: Option<String>,
 }
 
 impl RowParser {
@@ -159,6 +161,7 @@ impl RowParser {
             next_index: 0,
             note: None,
             remarks: Remarks::default(),
+            file: None,
         };
         if let Some(names) = &parser.names {
             // The columns are the same in every row, so the header decides before the first.
@@ -169,6 +172,31 @@ impl RowParser {
         }
         parser.read_ahead(records)?;
         Ok(parser)
+    }
+
+    /// Goes on with the records of another file.
+    ///
+    /// # Errors
+    /// It is a table with other columns than the one before, or none that holds a prompt.
+    pub fn begin_file(&mut self, records: &mut Records) -> Result<(), InputError> {
+        let names = records.headers();
+        match (&self.names, &names) {
+            (Some(known), Some(found)) => check_columns(known, found)?,
+            (None, Some(found)) if !found.is_empty() => {
+                let shape = self.builder.shape_of_columns(found)?;
+                self.decide(shape, found.iter().any(|name| name == "system"));
+            }
+            _ => {}
+        }
+        self.names = names;
+        self.format = records.format();
+        self.read_ahead(records)
+    }
+
+    /// The name of the file that is read, where there are several: rows that cannot be read show
+    /// it.
+    pub fn name_file(&mut self, name: Option<&str>) {
+        self.file = name.map(str::to_owned);
     }
 
     fn read_ahead(&mut self, records: &mut Records) -> Result<(), InputError> {
@@ -371,7 +399,11 @@ impl RowParser {
             end -= 1;
         }
         let (line, input) = (line.to_string(), json_string(&text[..end]));
-        Passthrough::Json(JsonFields::from_pairs(&[("line", &line), ("input", &input)]))
+        let file = self.file.as_deref().map(json_string);
+        let file = file.as_deref().map(|file| ("file", file));
+        let pairs = [("line", line.as_str()), ("input", input.as_str())];
+        let pairs: Vec<_> = file.into_iter().chain(pairs).collect();
+        Passthrough::Json(JsonFields::from_pairs(&pairs))
     }
 
     /// Whether rows are requests of a batch API, as far as is known.
@@ -436,6 +468,22 @@ fn parse_json(text: String, line: u64) -> Result<NamedRow, Box<(String, RowError
         }
         Err(error) => Err(Box::new((text, error))),
     }
+}
+
+/// Refuses a table that cannot follow another: rows have one header.
+///
+/// # Errors
+/// It has other columns, or the same in another order.
+pub fn check_columns(known: &[String], found: &[String]) -> Result<(), InputError> {
+    if known == found {
+        return Ok(());
+    }
+    let message = format!(
+        "the columns are {}, and {} in the table before it",
+        found.join(", "),
+        known.join(", ")
+    );
+    Err(InputError::refused(message, "give tables with the same columns, or run them apart"))
 }
 
 /// A CSV row's cells as JSON fields. Cells are strings, except where the column's name asks for a

@@ -17,6 +17,7 @@ mod plan;
 mod refused_files;
 mod resume;
 mod retry_failed;
+mod several_inputs;
 mod shards;
 
 #[path = "../files/crash/random.rs"]

@@ -11,9 +11,9 @@ use crate::cli::shard::{ShardArg, shard_arg};
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Input")]
 pub struct InputArgs {
-    /// Rows to complete; - or nothing: standard input
-    #[arg(short = 'i', long, value_name = "FILE")]
-    pub input: Option<PathBuf>,
+    /// Files of rows, or patterns; - or nothing: standard input
+    #[arg(short = 'i', long, value_name = "FILE", num_args = 1..)]
+    pub input: Vec<PathBuf>,
     /// What the input is [default: auto, from its name and first row]
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<FormatArg>,

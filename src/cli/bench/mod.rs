@@ -128,7 +128,7 @@ impl Bench {
             engine,
             // Without a dataset no input is opened.
             input: InputArgs {
-                input: Some(workload.dataset.clone().unwrap_or_else(|| "-".into())),
+                input: vec![workload.dataset.clone().unwrap_or_else(|| "-".into())],
                 ..InputArgs::default()
             },
             output: OutputArgs::default(),

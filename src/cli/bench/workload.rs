@@ -108,8 +108,9 @@ pub fn dataset(
     };
     let file = File::open(path).map_err(refuse)?;
     let refused = |error| CliError::from_input(error, &input.name);
-    refuse_name(path, input.format).map_err(refused)?;
-    let mut records = Records::open(Box::new(file), input.format, MAX_LINE).map_err(refused)?;
+    let format = input.sources.list()[0].format;
+    refuse_name(path, format).map_err(refused)?;
+    let mut records = Records::open(Box::new(file), format, MAX_LINE).map_err(refused)?;
     let mut parser = RowParser::new(&mut records, &input.rows).map_err(refused)?;
     let bad_row = |error: &RowError| CliError::from_row(error, &input.name);
     let base = SamplingParams { max_tokens: Some(output_len), ..SamplingParams::default() };

@@ -75,6 +75,11 @@ impl RowFormat {
         let out_field = config.output.field.clone();
         Ok(match format.delimiter() {
             Some(delimiter) => {
+                let sources = &config.input.sources;
+                let has_others = sources.formats().iter().any(|other| other.delimiter().is_none());
+                if has_others && sources.list().len() > 1 {
+                    return refused("one CSV cannot hold the rows of tables and of other inputs");
+                }
                 let detail = config.output.detail;
                 let is_simple = detail == Detail::Simple;
                 let csv = CsvFormat { delimiter, crlf: shape.crlf, out_field, is_simple };

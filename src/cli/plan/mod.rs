@@ -8,16 +8,20 @@ mod sample;
 mod survey;
 
 use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::Instant;
 
-use super::args::PlanArgs;
+use super::args::{PlanArgs, PlanFlags};
 use super::config::RunConfig;
 use super::console::Console;
 use super::error::CliError;
 use super::exit::Exit;
+use super::ledger::{Document, Named};
 use super::model::{self, Loaded};
 use super::progress::Counters;
-use super::result_file;
-use super::run::read::{self, Input};
+use super::run::files;
+use super::run::read::Input;
+use super::storage::{Disk, Storage};
 use estimate::Estimate;
 use report::Report;
 use survey::Survey;
@@ -27,12 +31,11 @@ use survey::Survey;
 /// # Errors
 /// What `run` would refuse before its first row.
 pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
+    let started = Instant::now();
     let (args, flags) = args.split();
     let config = RunConfig::new(args)?;
-    if let Some(path) = &flags.output_json {
-        result_file::check("--output-json", "output_json", path)?;
-    }
-    let mut rows = Input::open(&config.input, read::open(&config.input)?)?;
+    let mut rows = Input::open(&config.input, files::open(&config.input.sources)?)?;
+    let document = document(&config, &flags)?;
     let folders = model::find(&config, console)?;
     let summary = model::summary(&config, &folders)?;
     config.check_sampling(summary.default_sampling_params(), summary.spec.vocab_size)?;
@@ -71,15 +74,28 @@ pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
         info: engine.info(),
         block_size: engine.stats().block_size,
         load_time,
+        elapsed: started.elapsed(),
         limits,
         surveyed: &surveyed,
         sample: sample.as_ref(),
         estimate,
     };
-    if let Some(path) = &flags.output_json {
-        result_file::write(path, "output_json", &report.json())?;
+    if let Some(document) = document {
+        document.write(&report.json()).map_err(CliError::from_output_midway)?;
     }
     let written = writeln!(io::stdout(), "{}", report.text());
     written.map_err(|error| CliError::from_stdout(&error))?;
     Ok(if surveyed.num_failed() > 0 { Exit::ErrorRows } else { Exit::Success })
+}
+
+/// What `--output-json` names, before anything is computed.
+fn document(config: &RunConfig, flags: &PlanFlags) -> Result<Option<Document>, CliError> {
+    let Some(path) = &flags.output_json else { return Ok(None) };
+    let storage: Arc<dyn Storage> = Arc::new(Disk);
+    let inputs = config.input.sources.list().iter().filter_map(|source| source.path.as_deref());
+    let inputs: Vec<_> = inputs.map(|path| Named::new("the input", path)).collect();
+    Document::open(&storage, "--output-json", path, &inputs).map(Some).map_err(|error| {
+        let help = "choose another name for --output-json, or move the file away";
+        CliError::from_output(error).help(help)
+    })
 }

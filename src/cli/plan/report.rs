@@ -29,6 +29,8 @@ pub struct Report<'a> {
     pub block_size: usize,
     /// To load it.
     pub load_time: Duration,
+    /// To make the plan, loading included.
+    pub elapsed: Duration,
     /// What bounds a step.
     pub limits: Limits,
     /// All rows.
@@ -166,6 +168,7 @@ impl Report<'_> {
             classes.iter().map(|c| json!({"min": c.min, "max": c.max, "rows": c.count})).collect();
         json!({
             "schema": 1,
+            "elapsed_time": self.elapsed.as_secs_f64(),
             "version": env!("CARGO_PKG_VERSION"),
             "model_id": self.model,
             "input": self.input,

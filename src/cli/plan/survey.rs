@@ -10,7 +10,9 @@ use crate::cli::progress::{Counters, Progress};
 use crate::cli::row::{BadRow, Row};
 use crate::cli::row_error::RowError;
 use crate::cli::run::read::{Input, Parsed};
-use crate::engine::input_processor::InputProcessor;
+use crate::cli::sources::Sources;
+use crate::engine::EngineError;
+use crate::engine::input_processor::{InputProcessor, ProcessError};
 use crate::engine::request::{Request, RowKey, SamplingParams};
 
 /// Rows that are looked at, not run.
@@ -123,10 +125,13 @@ impl<'a> Survey<'a> {
         max_sample_rows: usize,
         console: &Console,
     ) -> Result<Surveyed, CliError> {
-        rows.say_shape(&self.config.input, console);
         let counters = Arc::new(Counters::default());
         let progress = Progress::start(console.clone(), counters.clone());
-        let surveyed = self.read_all(rows, max_sample_rows, &counters);
+        let surveyed = self.read_all(rows, max_sample_rows, |rows| {
+            rows.take_notes();
+            rows.say_notes(console);
+            counters.row_done();
+        });
         progress.stop();
         surveyed
     }
@@ -135,7 +140,7 @@ impl<'a> Survey<'a> {
         &self,
         rows: &mut Input,
         max_sample_rows: usize,
-        counters: &Counters,
+        mut on_row: impl FnMut(&mut Input),
     ) -> Result<Surveyed, CliError> {
         let input = &self.config.input;
         let mut surveyed = Surveyed::default();
@@ -143,16 +148,15 @@ impl<'a> Survey<'a> {
             EvenSample { rows: Vec::new(), stride: 1, max_rows: max_sample_rows.max(2) };
         let (mut num_read, mut num_good) = (0, 0);
         while input.limit.is_none_or(|limit| num_read < limit) {
-            let next = rows.next_row().map_err(|error| CliError::from_input(error, &input.name))?;
-            let Some(Parsed { row, .. }) = next else { break };
+            let Some(Parsed { row, .. }) = rows.next_row()? else { break };
+            on_row(rows);
             num_read += 1;
             let index = row.as_ref().map_or_else(|bad| bad.index, |row| row.index);
             if !input.shard.owns(index) {
                 continue;
             }
             surveyed.num_rows += 1;
-            counters.row_done();
-            let request = self.request(surveyed.num_rows, row);
+            let request = self.request(surveyed.num_rows, row)?;
             if surveyed.num_rows == self.explain {
                 surveyed.explained = Some((self.explain, self.explained(&request)));
             }
@@ -163,27 +167,38 @@ impl<'a> Survey<'a> {
                     num_good += 1;
                 }
                 Err(error) if input.fail_on_bad_row => {
-                    return Err(CliError::from_row(&error, &input.name));
+                    return Err(input.sources.row_error(&error));
                 }
-                Err(error) => surveyed.fail(&error, &input.name),
+                Err(error) => surveyed.fail(&error, &input.sources),
             }
         }
         surveyed.sample = sample.rows;
         Ok(surveyed)
     }
 
-    /// What `run` would ask of the engine.
-    fn request(&self, number: u64, row: Result<Row, BadRow>) -> Result<Request, RowError> {
-        let row = row.map_err(|bad| bad.error)?;
-        let params = row.overrides.apply(&self.base);
+    /// What `run` would ask of the engine, or the error row.
+    fn request(
+        &self,
+        number: u64,
+        row: Result<Row, BadRow>,
+    ) -> Result<Result<Request, RowError>, CliError> {
+        let row = match row {
+            Ok(row) => row,
+            Err(bad) => return Ok(Err(bad.error)),
+        };
+        let params = row.overrides.apply(&self.base).map_err(ProcessError::from);
         let request = params
             .and_then(|params| self.processor.process(number, row.prompt, params, RowKey(number)));
-        request.map_err(|error| RowError::from_request(&error, row.line))
+        match request {
+            Ok(request) => Ok(Ok(request)),
+            Err(ProcessError::Row(error)) => Ok(Err(RowError::from_request(&error, row.line))),
+            Err(ProcessError::Machine(text)) => Err(EngineError::Machine(text).into()),
+        }
     }
 
     fn explained(&self, request: &Result<Request, RowError>) -> Explained {
         match request {
-            Err(error) => Explained::Error(said(error, &self.config.input.name)),
+            Err(error) => Explained::Error(said(error, &self.config.input.sources)),
             Ok(request) => {
                 let ids = &request.prompt_token_ids;
                 let text = self.processor.tokenizer().decode(ids, false);
@@ -205,19 +220,20 @@ impl Surveyed {
         self.max_cache_tokens.add(num_prompt + n * limit, 1);
     }
 
-    fn fail(&mut self, error: &RowError, file: &str) {
+    fn fail(&mut self, error: &RowError, sources: &Sources) {
         match self.failures.iter_mut().find(|failures| failures.code == error.code) {
             Some(failures) => failures.count += 1,
             None => self.failures.push(Failures {
                 code: error.code,
                 count: 1,
-                example: said(error, file),
+                example: said(error, sources),
             }),
         }
     }
 }
 
 /// Where a bad row is, and what is wrong with it.
-fn said(error: &RowError, file: &str) -> String {
-    format!("{}: {}", Location::of(error, file), error.message)
+fn said(error: &RowError, sources: &Sources) -> String {
+    let (file, error) = sources.located(error);
+    format!("{}: {}", Location::of(&error, file), error.message)
 }

@@ -21,6 +21,7 @@ use crate::cli::row::{BadRow, Row};
 use crate::cli::row_error::RowError;
 use crate::cli::row_hash::{ContentHash, InputDigest};
 use crate::cli::row_key::{RowName, row_key};
+use crate::cli::sources::Sources;
 use crate::cli::window::Window;
 use crate::engine::EngineError;
 use crate::engine::input_processor::{InputProcessor, ProcessError, Prompt};
@@ -58,7 +59,8 @@ pub fn feed_all(input: &mut Input, mut feed: Feed, console: &Console, counters: 
     let warnings =
         Warnings { console, of_collisions: false, of_two_bos: false, of_kwargs: Vec::new() };
     let run = Arc::clone(&feed.config);
-    let mut feeder = Feeder { feed, run: &run, warnings, shape: input.shape_text(), position: 0 };
+    let (shape, shape_of_bad) = (input.shape_text(), input.shape_text_of_bad());
+    let mut feeder = Feeder { feed, run: &run, warnings, shape, shape_of_bad, position: 0 };
     match feeder.feed_all(input, console) {
         Ok(Some(read)) => {
             counters.set_total(feeder.position);
@@ -75,8 +77,10 @@ struct Feeder<'a> {
     feed: Feed,
     run: &'a RunConfig,
     warnings: Warnings<'a>,
-    /// Of the input.
+    /// Of the file that is read.
     shape: String,
+    /// The same for rows that cannot be asked, which may show the file.
+    shape_of_bad: String,
     /// Of the next row in the output.
     position: u64,
 }
@@ -91,26 +95,24 @@ impl Feeder<'_> {
         let config = &self.run.input;
         let mut digest = InputDigest::default();
         while config.limit.is_none_or(|limit| digest.num_rows() < limit) {
-            let next = input.next_row().map_err(|error| {
-                match CliError::from_input(error, &config.name) {
-                    // Rows are finished: it is no refusal, and the same command continues.
-                    error if digest.num_rows() > 0 => CliError { exit: Exit::Stopped, ..error },
-                    error => error,
-                }
+            let next = input.next_row().map_err(|error| match error {
+                // Rows are finished: it is no refusal, and the same command continues.
+                error if digest.num_rows() > 0 => CliError { exit: Exit::Stopped, ..error },
+                error => error,
             })?;
             let Some(parsed) = next else { break };
-            if input.is_undecided() {
-                input.decide_shape();
-                input.say_shape(config, console);
+            let may_differ = input.take_notes();
+            input.say_notes(console);
+            if may_differ {
                 self.shape = input.shape_text();
+                self.shape_of_bad = input.shape_text_of_bad();
             }
-            input.say_remarks(config, console);
             digest.add(parsed.content);
             if !self.feed_row(parsed)? {
                 return Ok(None);
             }
         }
-        input.say_totals(config, console);
+        input.say_totals(&config.name, console);
         Ok(Some(digest.into()))
     }
 
@@ -123,7 +125,9 @@ impl Feeder<'_> {
         };
         // What is out cannot be refused any more, so a duplicate in a stream is an error row. Those
         // of other shards count too: every shard gives a row that is twice there the same answer.
-        let duplicate = self.feed.ids.as_mut().and_then(|ids| ids.check(&row));
+        let sources = &self.run.input.sources;
+        let duplicate =
+            self.feed.ids.as_mut().and_then(|ids| ids.check(&row, &|line| sources.said(line)));
         if !self.run.input.shard.owns(index) {
             return Ok(true);
         }
@@ -140,7 +144,7 @@ impl Feeder<'_> {
             Ok(row) => self.asked(position, content, row)?,
             Err(bad) => {
                 let line = bad.error.line;
-                let hash = content.of_bad_row(&self.shape, bad.index, line);
+                let hash = content.of_bad_row(&self.shape_of_bad, bad.index, line);
                 let asked = match self.recover(position, &hash)? {
                     Some(reused) if !self.run.input.fail_on_bad_row => Asked::Reused(reused),
                     _ => Asked::Failed(hash, bad.error),
@@ -159,9 +163,12 @@ impl Feeder<'_> {
             Asked::Failed(hash, error) => (hash, Err(error)),
         };
         match &request {
-            Ok(request) => self.warnings.two_bos(request, line, &self.feed.processor),
+            Ok(request) => {
+                let sources = &self.run.input.sources;
+                self.warnings.two_bos(request, line, &self.feed.processor, sources);
+            }
             Err(error) if self.run.input.fail_on_bad_row => {
-                return Err(CliError::from_row(error, &self.run.input.name));
+                return Err(self.run.input.sources.row_error(error));
             }
             Err(_) => {}
         }
@@ -196,7 +203,7 @@ impl Feeder<'_> {
             self.warnings.collisions(&self.feed.format.collisions(&passthrough, self.run));
         }
         if let Prompt::Messages(chat) = &prompt {
-            self.warnings.unread_kwargs(chat, line, &self.feed.processor);
+            self.warnings.unread_kwargs(chat, line, &self.feed.processor, &self.run.input.sources);
         }
         let name = match (overrides.seed(), &id) {
             (Some(seed), _) => RowName::Seed(seed),
@@ -209,12 +216,12 @@ impl Feeder<'_> {
         let params = match overrides.apply(&self.feed.base) {
             Ok(params) => params,
             Err(error) => {
-                let asked = failed(&error, content.of_bad_row(&self.shape, index, line));
+                let asked = failed(&error, content.of_bad_row(&self.shape_of_bad, index, line));
                 return Ok((line, passthrough, asked));
             }
         };
         if let Err(error) = self.feed.format.check_room(&params, line) {
-            let asked = Asked::Failed(content.of_bad_row(&self.shape, index, line), error);
+            let asked = Asked::Failed(content.of_bad_row(&self.shape_of_bad, index, line), error);
             return Ok((line, passthrough, asked));
         }
         // OpenAI's lines of rows without a name have one by their index, as the key does.
@@ -292,7 +299,13 @@ impl Warnings<'_> {
     }
 
     /// Says which variables the chat template does not read: they change nothing.
-    fn unread_kwargs(&mut self, chat: &Chat, line: u64, processor: &InputProcessor) {
+    fn unread_kwargs(
+        &mut self,
+        chat: &Chat,
+        line: u64,
+        processor: &InputProcessor,
+        sources: &Sources,
+    ) {
         for name in chat.kwargs.keys() {
             // The switch that comes with an effort is our own.
             let is_ours = name == "enable_thinking" && chat.kwargs.contains_key("reasoning_effort");
@@ -302,7 +315,8 @@ impl Warnings<'_> {
             if self.of_kwargs.len() < MAX_KWARGS_NAMED {
                 let name = sanitized(name);
                 self.console.warn(&format!(
-                    "line {line}: the chat template does not read `{name}`, so it changes nothing"
+                    "{}: the chat template does not read `{name}`, so it changes nothing",
+                    sources.said(line)
                 ));
                 self.of_kwargs.push(name);
             }
@@ -310,12 +324,19 @@ impl Warnings<'_> {
     }
 
     /// Says that a prompt's text brings the BOS that the tokenizer adds anyway.
-    fn two_bos(&mut self, request: &Request, line: u64, processor: &InputProcessor) {
+    fn two_bos(
+        &mut self,
+        request: &Request,
+        line: u64,
+        processor: &InputProcessor,
+        sources: &Sources,
+    ) {
         if !self.of_two_bos && processor.begins_with_two_bos(&request.prompt_token_ids) {
             self.of_two_bos = true;
             self.console.warn(&format!(
-                "line {line}: the prompt begins with the BOS token, and the tokenizer adds another; leave \
-                 it out of the text, or give chat rows as `messages`"
+                "{}: the prompt begins with the BOS token, and the tokenizer adds another; leave it \
+                 out of the text, or give chat rows as `messages`",
+                sources.said(line)
             ));
         }
     }

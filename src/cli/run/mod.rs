@@ -3,10 +3,11 @@
 
 mod end;
 mod feed;
+pub mod files;
 pub mod read;
 mod write;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -54,21 +55,22 @@ pub type Load<'a> = &'a dyn Fn(&RunConfig, &Folders) -> Result<model::Loaded, Cl
 /// # Errors
 /// Whatever ends the run before its last row.
 pub fn run(args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit, CliError> {
-    let read = read_files(&args);
+    let template = args.input.chat_template.clone();
     let mut config = RunConfig::new(args)?;
     let signals = Signals::install().map_err(|error| CliError::from_signals(&error))?;
     let counters = Arc::new(Counters::default());
-    let input = read::open(&config.input)?;
+    let input = files::open(&config.input.sources)?;
     let reading = {
         let config = Arc::new(config.input.clone());
         read::start(config, input, console.clone(), counters.clone())
     };
     // A file shows its first row at once, and is refused before anything else happens. Standard
     // input may take its time: the model is loaded meanwhile.
-    let shape = match config.input.path {
+    let shape = match config.input.sources.list()[0].path {
         Some(_) => Some(shape(&reading)?),
         None => reading.shape.recv_timeout(FIRST_ROW).ok().transpose()?,
     };
+    let read = read_files(&config, template);
     let draft = Draft::open(Arc::new(Disk), ledger_options(&config, read));
     let draft = draft.map_err(CliError::from_output)?;
     if let Some(found) = draft.found() {
@@ -88,12 +90,13 @@ fn shape(reading: &ReadThread) -> Result<Shape, CliError> {
 }
 
 /// Files that flags name and a run reads. Those of the model are known when it is found.
-fn read_files(args: &RunArgs) -> Vec<Named> {
-    let input = args.input.input.as_deref().filter(|path| *path != Path::new("-"));
-    let input = Named::new("the input", input.unwrap_or(Path::new("/dev/stdin")));
-    let template = args.input.chat_template.as_ref();
+fn read_files(config: &RunConfig, template: Option<PathBuf>) -> Vec<Named> {
+    let of_input = |path: &Option<PathBuf>| {
+        Named::new("the input", path.as_deref().unwrap_or(Path::new("/dev/stdin")))
+    };
+    let inputs = config.input.sources.list().iter().map(|source| of_input(&source.path));
     let template = template.map(|path| Named::new("the chat template", path));
-    [Some(input), template].into_iter().flatten().collect()
+    inputs.chain(template).collect()
 }
 
 fn ledger_options(config: &RunConfig, read: Vec<Named>) -> LedgerOptions {

@@ -2,12 +2,12 @@
 //! that an input that cannot be run is refused at once, and waits for the tokenizer with the first
 //! row in hand.
 
-use std::fs::File;
 use std::io::Read;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::feed::{Feed, feed_all};
+use super::files::{self, Files};
 use super::write::InputRead;
 use crate::cli::config::InputConfig;
 use crate::cli::console::{Console, ProgressMode};
@@ -16,8 +16,8 @@ use crate::cli::error::{CliError, sanitized};
 use crate::cli::exit::Exit;
 use crate::cli::output::Shape;
 use crate::cli::progress::Counters;
-use crate::cli::reader::{Content, InputError, MAX_LINE, Record, Records, refuse_name};
-use crate::cli::row::{BadRow, Row, RowParser};
+use crate::cli::reader::{Content, Record};
+use crate::cli::row::{BadRow, Row};
 use crate::cli::row_hash::{ContentHash, InputDigest};
 use crate::engine::input_processor::Prompt;
 
@@ -44,24 +44,6 @@ pub struct ReadThread {
 /// of them are chat.
 pub type Checked = Result<bool, CliError>;
 
-/// Opens the input.
-///
-/// # Errors
-/// There is no such file.
-pub fn open(config: &InputConfig) -> Result<Box<dyn Read + Send>, CliError> {
-    let Some(path) = &config.path else { return Ok(Box::new(std::io::stdin())) };
-    refuse_name(path, config.format).map_err(|error| CliError::from_input(error, &config.name))?;
-    let refuse = |text: String| {
-        let message = format!("cannot read {}: {text}", path.display());
-        CliError::new(Exit::Refused, "input", message).help("check --input")
-    };
-    let file = File::open(path).map_err(|error| refuse(error.to_string()))?;
-    match file.metadata() {
-        Ok(metadata) if metadata.is_dir() => Err(refuse("it is a folder".to_owned())),
-        _ => Ok(Box::new(file)),
-    }
-}
-
 /// Starts the thread.
 pub fn start(
     config: Arc<InputConfig>,
@@ -78,12 +60,11 @@ pub fn start(
             Ok(input) => input,
             Err(error) => return drop(shape_sender.send(Err(error))),
         };
-        input.decide_shape();
+        input.take_notes();
         let _ = shape_sender.send(Ok(input.shape()));
         match orders.recv() {
             Ok(Order::Feed(feed)) => {
-                // Only now: who is told that there is nothing to do asks for no shape.
-                input.say_shape(&config, &console);
+                input.say_notes(&console);
                 feed_all(&mut input, *feed, &console, &counters);
             }
             Ok(Order::Digest(digest)) => drop(digest.send(input.digest(&config))),
@@ -100,13 +81,11 @@ pub fn start(
 fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) -> Receiver<Checked> {
     let (sender, checked) = channel();
     std::thread::spawn(move || {
-        let file = input.path.as_ref().filter(|path| path.is_file()).map(File::open);
-        let Some(Ok(file)) = file else { return };
+        let sources = &input.sources;
         // Whatever is wrong with the input, the reading thread says it.
-        let records = Records::open(Box::new(file), input.format, MAX_LINE);
-        let Ok(mut records) = records else { return };
-        let Ok(mut parser) = RowParser::new(&mut records, &input.rows) else { return };
-        let mut ids = parser.is_batch().then(CustomIds::default);
+        let Some(Ok(first)) = sources.are_files().then(|| files::open(sources)) else { return };
+        let Ok(mut files) = Files::new(Arc::clone(sources), first, &input.rows) else { return };
+        let mut ids = files.as_parser().is_batch().then(CustomIds::default);
         if ids.is_none() {
             let _ = sender.send(Ok(false));
         }
@@ -116,18 +95,18 @@ fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) ->
         let limit = input.limit.unwrap_or(u64::MAX);
         let (mut rows, mut some_chat, mut only_chat) = (0, false, true);
         while rows < limit {
-            let Some(Ok(record)) = records.next() else { break };
+            let Ok(Some(record)) = files.next_record() else { break };
             rows += 1;
             let Some(ids) = &mut ids else { continue };
-            let Ok(row) = parser.parse(record) else { return };
+            let Ok(row) = files.parse(record) else { return };
             // A bad row is an error row in any case, and says nothing of the others.
             if let Ok(row) = &row {
                 let is_chat = matches!(row.prompt, Prompt::Messages(_));
                 some_chat |= is_chat;
                 only_chat &= is_chat;
             }
-            if let Some(error) = ids.check(&row) {
-                return drop(sender.send(Err(CliError::from_row(&error, &input.name))));
+            if let Some(error) = ids.check(&row, &|line| sources.said(line)) {
+                return drop(sender.send(Err(sources.row_error(&error))));
             }
         }
         counters.set_total(input.shard.num_rows(rows));
@@ -146,13 +125,18 @@ pub struct Parsed {
     pub row: Result<Row, BadRow>,
 }
 
-/// Records with their parser, and the first row.
+/// The rows of all files, and the first of them.
 pub struct Input {
-    records: Records,
-    parser: RowParser,
+    files: Files,
+    /// The number of files.
+    num_files: usize,
     first: Option<Parsed>,
     /// What the first readable row decided, in words.
     note: String,
+    /// The file whose notes were taken.
+    noted_of: usize,
+    /// Notes that were taken.
+    unsaid: Vec<String>,
 }
 
 impl Input {
@@ -161,11 +145,17 @@ impl Input {
     /// # Errors
     /// There are no rows, or none of the shape that was asked for.
     pub fn open(config: &InputConfig, input: Box<dyn Read + Send>) -> Result<Self, CliError> {
-        let refused = |error| CliError::from_input(error, &config.name);
-        let mut records = Records::open(input, config.format, MAX_LINE).map_err(refused)?;
-        let parser = RowParser::new(&mut records, &config.rows).map_err(refused)?;
-        let mut input = Self { records, parser, first: None, note: String::new() };
-        input.first = input.next_row().map_err(refused)?;
+        let files = Files::new(Arc::clone(&config.sources), input, &config.rows)?;
+        let num_files = config.sources.list().len();
+        let mut input = Self {
+            files,
+            num_files,
+            first: None,
+            note: String::new(),
+            noted_of: 0,
+            unsaid: Vec::new(),
+        };
+        input.first = input.next_row()?;
         if input.first.is_none() {
             let message = format!("{} has no rows", config.name);
             return Err(CliError::new(Exit::NoRows, "no_rows", message));
@@ -174,52 +164,49 @@ impl Input {
     }
 
     fn shape(&self) -> Shape {
-        let records = &self.records;
+        let records = self.files.records();
         Shape {
             format: records.format(),
             headers: records.headers(),
             crlf: records.crlf(),
-            has_batch_lines: self.parser.writes_batch_lines(),
-            is_chat: self.parser.is_chat(),
+            has_batch_lines: self.files.as_parser().writes_batch_lines(),
+            is_chat: self.files.as_parser().is_chat(),
         }
     }
 
     /// Whether rows are requests of a batch API that are read once only: no file was looked at
     /// before.
     pub fn is_batch_stream(&self, config: &InputConfig) -> bool {
-        self.parser.is_batch() && !config.path.as_ref().is_some_and(|path| path.is_file())
+        self.files.as_parser().is_batch() && !config.sources.are_files()
     }
 
-    /// Whether no readable row has come yet.
-    pub fn is_undecided(&self) -> bool {
-        self.note.is_empty()
+    /// Takes what the first readable row decided, once it has, and what may surprise about the rows
+    /// since. True: what rows' outputs depend on may be another than before.
+    pub fn take_notes(&mut self) -> bool {
+        let begins_file = self.noted_of != self.files.current();
+        self.noted_of = self.files.current();
+        let note = self.files.parser().take_note();
+        let remarks = self.files.parser().take_remarks();
+        for text in note.iter().chain(&remarks) {
+            self.unsaid.push(sanitized(&format!("{}: {text}", self.files.name())));
+        }
+        let is_decided = note.is_some();
+        self.note = note.unwrap_or(std::mem::take(&mut self.note));
+        begins_file || is_decided
     }
 
-    /// Takes what the first readable row decided, once it has.
-    pub fn decide_shape(&mut self) {
-        if let Some(note) = self.parser.take_note() {
-            self.note = note;
+    /// Says what was taken and not yet said: who is told that there is nothing to do asks for none
+    /// of it.
+    pub fn say_notes(&mut self, console: &Console) {
+        for note in self.unsaid.drain(..) {
+            console.note(&note);
         }
     }
 
-    /// Says what was decided, if it is.
-    pub fn say_shape(&self, config: &InputConfig, console: &Console) {
-        if !self.is_undecided() {
-            console.note(&format!("{}: {}", config.name, self.note));
-        }
-    }
-
-    /// Says what may surprise about the rows that were read, each thing once.
-    pub fn say_remarks(&mut self, config: &InputConfig, console: &Console) {
-        for remark in self.parser.take_remarks() {
-            console.note(&sanitized(&format!("{}: {remark}", config.name)));
-        }
-    }
-
-    /// Says how many rows these held for.
-    pub fn say_totals(&self, config: &InputConfig, console: &Console) {
-        for total in self.parser.remark_totals() {
-            console.note(&sanitized(&format!("{}: {total}", config.name)));
+    /// Says how many rows the remarks held for.
+    pub fn say_totals(&self, name: &str, console: &Console) {
+        for total in self.files.as_parser().remark_totals() {
+            console.note(&sanitized(&format!("{name}: {total}")));
         }
     }
 
@@ -229,26 +216,30 @@ impl Input {
         format!("{} {headers:?} {crlf}", self.note)
     }
 
+    /// The same of a row that cannot be asked: where there are several files, it may show which.
+    pub fn shape_text_of_bad(&self) -> String {
+        let file = if self.num_files > 1 { self.files.name() } else { "" };
+        format!("{} {file}", self.shape_text())
+    }
+
     /// The next row.
     ///
     /// # Errors
     /// The input cannot be read, or its first row has no shape that can be run.
-    pub fn next_row(&mut self) -> Result<Option<Parsed>, InputError> {
+    pub fn next_row(&mut self) -> Result<Option<Parsed>, CliError> {
         if let Some(first) = self.first.take() {
             return Ok(Some(first));
         }
-        let Some(record) = self.records.next().transpose()? else { return Ok(None) };
+        let Some(record) = self.files.next_record()? else { return Ok(None) };
         let (bytes, content) = (size(&record), ContentHash::of(&record));
-        Ok(Some(Parsed { bytes, content, row: self.parser.parse(record)? }))
+        Ok(Some(Parsed { bytes, content, row: self.files.parse(record)? }))
     }
 
     /// Reads to the end.
     fn digest(&mut self, config: &InputConfig) -> Result<InputRead, CliError> {
         let mut digest = InputDigest::default();
         while config.limit.is_none_or(|limit| digest.num_rows() < limit) {
-            let next =
-                self.next_row().map_err(|error| CliError::from_input(error, &config.name))?;
-            let Some(parsed) = next else { break };
+            let Some(parsed) = self.next_row()? else { break };
             digest.add(parsed.content);
         }
         Ok(digest.into())

@@ -207,16 +207,17 @@ impl WriteThread {
                     let max_model_len = self.processor.max_model_len();
                     match RowError::from_output(&output, line) {
                         None => self.tally.answered(&output, max_model_len, has_own_length),
-                        Some(error) => self.tally.failed(&error, &self.config.input.name),
+                        Some(error) => self.count_failed(&error),
                     }
                     self.finish_row(ledger, position, Ok(&output))?;
                 }
                 Message::Failed { position, error } => {
-                    self.tally.failed(&error, &self.config.input.name);
+                    self.count_failed(&error);
                     self.finish_row(ledger, position, Err(&error))?;
                 }
                 Message::Reused { position, line, reused } => {
-                    self.tally.reused(&reused, line, &self.config.input.name);
+                    let (file, line) = self.config.input.sources.place(line);
+                    self.tally.reused(&reused, line, file);
                     self.counters.row_reused();
                     ledger.reuse(position, &reused)?;
                 }
@@ -240,6 +241,11 @@ impl WriteThread {
                 return Ok(End::TooManyErrors(error));
             }
         }
+    }
+
+    fn count_failed(&mut self, error: &RowError) {
+        let (file, error) = self.config.input.sources.located(error);
+        self.tally.failed(&error, file);
     }
 
     /// The next message; None when all senders are gone. Meanwhile what is due is synced, and what

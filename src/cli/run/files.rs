@@ -1,0 +1,161 @@
+//! `Files`: the records of all input files, one file after the other.
+
+use std::fs::File;
+use std::io::Read;
+use std::sync::Arc;
+
+use crate::cli::error::CliError;
+use crate::cli::exit::Exit;
+use crate::cli::reader::{InputError, MAX_LINE, Record, Records, refuse_name};
+use crate::cli::row::{BadRow, Row, RowOptions, RowParser, check_columns};
+use crate::cli::sources::{Source, Sources};
+
+/// Opens the first file, and looks at the others: what cannot be read is said before the run.
+///
+/// # Errors
+/// A file is not there, cannot be read or holds no rows; or a table has other columns than the one
+/// before.
+pub fn open(sources: &Sources) -> Result<Box<dyn Read + Send>, CliError> {
+    let input = open_one(&sources.list()[0])?;
+    if sources.list().len() > 1 {
+        let mut columns = None;
+        for source in sources.list() {
+            look_at(source, &mut columns)?;
+        }
+    }
+    Ok(input)
+}
+
+/// A pipe is not opened: whoever writes to it would lose its reader.
+fn look_at(source: &Source, columns: &mut Option<Arc<[String]>>) -> Result<(), CliError> {
+    let Some(path) = &source.path else { return Ok(()) };
+    if path.exists() && !path.is_file() && !path.is_dir() {
+        return Ok(());
+    }
+    let input = open_one(source)?;
+    if source.format.delimiter().is_none() {
+        return Ok(());
+    }
+    let refused = |error| CliError::from_input(error, &source.name);
+    let found = Records::open(input, source.format, MAX_LINE).map_err(refused)?.headers();
+    if let (Some(known), Some(found)) = (columns.as_deref(), found.as_deref()) {
+        check_columns(known, found).map_err(refused)?;
+    }
+    *columns = found.or(columns.take());
+    Ok(())
+}
+
+fn open_one(source: &Source) -> Result<Box<dyn Read + Send>, CliError> {
+    let Some(path) = &source.path else { return Ok(Box::new(std::io::stdin())) };
+    refuse_name(path, source.format).map_err(|error| CliError::from_input(error, &source.name))?;
+    let refuse = |text: String| {
+        let message = format!("cannot read {}: {text}", path.display());
+        CliError::new(Exit::Refused, "input", message).help("check --input")
+    };
+    let file = File::open(path).map_err(|error| refuse(error.to_string()))?;
+    match file.metadata() {
+        Ok(metadata) if metadata.is_dir() => Err(refuse("it is a folder".to_owned())),
+        _ => Ok(Box::new(file)),
+    }
+}
+
+/// The files, with the parser of their rows.
+pub struct Files {
+    sources: Arc<Sources>,
+    /// The one that is read.
+    current: usize,
+    /// Lines of the files before it.
+    lines_before: u64,
+    records: Records,
+    parser: RowParser,
+}
+
+impl Files {
+    /// Begins with the first file, which is open.
+    ///
+    /// # Errors
+    /// It cannot be read, or its rows cannot be run.
+    pub fn new(
+        sources: Arc<Sources>,
+        first: Box<dyn Read + Send>,
+        options: &RowOptions,
+    ) -> Result<Self, CliError> {
+        let source = &sources.list()[0];
+        let refused = |error| CliError::from_input(error, &source.name);
+        let mut records = Records::open(first, source.format, MAX_LINE).map_err(refused)?;
+        let mut parser = RowParser::new(&mut records, options).map_err(refused)?;
+        parser.name_file((sources.list().len() > 1).then_some(source.name.as_str()));
+        Ok(Self { sources, current: 0, lines_before: 0, records, parser })
+    }
+
+    /// What the records of the current file are.
+    pub fn records(&self) -> &Records {
+        &self.records
+    }
+
+    /// The parser of all rows.
+    pub fn parser(&mut self) -> &mut RowParser {
+        &mut self.parser
+    }
+
+    /// The parser of all rows.
+    pub fn as_parser(&self) -> &RowParser {
+        &self.parser
+    }
+
+    /// The name of the current file.
+    pub fn name(&self) -> &str {
+        &self.sources.list()[self.current].name
+    }
+
+    /// Which file is read.
+    pub fn current(&self) -> usize {
+        self.current
+    }
+
+    /// The next record, of the next file that has one.
+    ///
+    /// # Errors
+    /// A file cannot be read, or its rows cannot be run with those before.
+    pub fn next_record(&mut self) -> Result<Option<Record>, CliError> {
+        loop {
+            let record = self.records.next().transpose();
+            match record.map_err(|error| self.failed(error.into()))? {
+                Some(record) => return Ok(Some(record)),
+                None if self.current + 1 < self.sources.list().len() => self.begin_next()?,
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// What a record is, with the number of its line among all lines.
+    ///
+    /// # Errors
+    /// It is the first one, and its shape cannot be run.
+    pub fn parse(&mut self, record: Record) -> Result<Result<Row, BadRow>, CliError> {
+        let row = self.parser.parse(record).map_err(|error| self.failed(error))?;
+        Ok(match row {
+            Ok(row) => Ok(Row { line: row.line + self.lines_before, ..row }),
+            Err(mut bad) => {
+                bad.error.line += self.lines_before;
+                Err(bad)
+            }
+        })
+    }
+
+    fn begin_next(&mut self) -> Result<(), CliError> {
+        self.lines_before += self.records.last_line();
+        self.current += 1;
+        let source = &self.sources.list()[self.current];
+        source.begins_after(self.lines_before);
+        let refused = |error| CliError::from_input(error, &source.name);
+        self.records =
+            Records::open(open_one(source)?, source.format, MAX_LINE).map_err(refused)?;
+        self.parser.name_file(Some(&source.name));
+        self.parser.begin_file(&mut self.records).map_err(refused)
+    }
+
+    fn failed(&self, error: InputError) -> CliError {
+        CliError::from_input(error, self.name())
+    }
+}

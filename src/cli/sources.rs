@@ -1,0 +1,211 @@
+//! `Sources`: the files that rows come from, in their order. They are read as one input: rows are
+//! numbered through, and so are lines, which [`Sources::place`] finds again.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use super::error::CliError;
+use super::reader::InputFormat;
+use super::row_error::RowError;
+
+/// One file.
+#[derive(Debug)]
+pub struct Source {
+    /// None: standard input.
+    pub path: Option<PathBuf>,
+    /// As messages name it.
+    pub name: String,
+    /// How it is divided into rows.
+    pub format: InputFormat,
+    /// Lines of the files before it, once they are read.
+    lines_before: OnceLock<u64>,
+}
+
+/// All of them; at least one.
+#[derive(Debug)]
+pub struct Sources(Vec<Source>);
+
+impl Sources {
+    /// The files of `--input`, each a name, a pattern or `-`. Nothing is standard input. `format`
+    /// is what the flag and a file's name say.
+    ///
+    /// # Errors
+    /// A pattern that matches nothing or is none; standard input twice.
+    pub fn new(
+        inputs: &[PathBuf],
+        format: impl Fn(Option<&Path>) -> InputFormat,
+    ) -> Result<Self, CliError> {
+        let mut list = Vec::new();
+        for input in inputs {
+            match is_pattern(input) {
+                true => list.extend(matches(input)?),
+                false => list.push(input.clone()),
+            }
+        }
+        if list.is_empty() {
+            list.push("-".into());
+        }
+        let is_stdin = |path: &&PathBuf| path.as_path() == Path::new("-");
+        if list.iter().filter(is_stdin).count() > 1 {
+            return Err(CliError::refused("input", "standard input is named twice")
+                .help("give --input - once"));
+        }
+        let sources: Vec<Source> = list
+            .into_iter()
+            .map(|path| {
+                let path = Some(path).filter(|path| !is_stdin(&path));
+                Source {
+                    name: path
+                        .as_ref()
+                        .map_or("<stdin>".to_owned(), |path| path.display().to_string()),
+                    format: format(path.as_deref()),
+                    path,
+                    lines_before: OnceLock::new(),
+                }
+            })
+            .collect();
+        sources[0].begins_after(0);
+        Ok(Self(sources))
+    }
+
+    /// The files in their order.
+    pub fn list(&self) -> &[Source] {
+        &self.0
+    }
+
+    /// What they are called together.
+    pub fn name(&self) -> String {
+        match self.0.as_slice() {
+            [only] => only.name.clone(),
+            [first, others @ ..] => format!("{} and {} more", first.name, others.len()),
+            [] => unreachable!("there is at least one"),
+        }
+    }
+
+    /// Whether each can be read more than once.
+    pub fn are_files(&self) -> bool {
+        self.0.iter().all(|source| source.path.as_ref().is_some_and(|path| path.is_file()))
+    }
+
+    /// The formats, each once.
+    pub fn formats(&self) -> Vec<InputFormat> {
+        let mut formats: Vec<InputFormat> = Vec::new();
+        for source in &self.0 {
+            if !formats.contains(&source.format) {
+                formats.push(source.format);
+            }
+        }
+        formats
+    }
+
+    /// The file that a line is in, and its number there.
+    pub fn place(&self, line: u64) -> (&str, u64) {
+        let begun = self.0.iter().filter_map(|source| Some((source, *source.lines_before.get()?)));
+        let found = begun.rev().find(|(_, before)| *before < line);
+        let (source, before) = found.unwrap_or((&self.0[0], 0));
+        (&source.name, line - before)
+    }
+
+    /// A line as messages name it, with its file where there are several.
+    pub fn said(&self, line: u64) -> String {
+        match (self.0.len(), self.place(line)) {
+            (1, (_, line)) => format!("line {line}"),
+            (_, (file, line)) => format!("{file}:{line}"),
+        }
+    }
+
+    /// The file of a row's error, and the error with its line in that file.
+    pub fn located<'a>(&self, error: &'a RowError) -> (&str, Cow<'a, RowError>) {
+        let (file, line) = self.place(error.line);
+        match line == error.line {
+            true => (file, Cow::Borrowed(error)),
+            false => (file, Cow::Owned(RowError { line, ..error.clone() })),
+        }
+    }
+
+    /// A bad row that ends the run.
+    pub fn row_error(&self, error: &RowError) -> CliError {
+        let (file, error) = self.located(error);
+        CliError::from_row(&error, file)
+    }
+}
+
+impl Source {
+    /// Says how many lines the files before it have. Whoever reads them finds the same.
+    pub fn begins_after(&self, num_lines: u64) {
+        let _ = self.lines_before.set(num_lines);
+    }
+}
+
+/// Whether a name is a pattern: it has one of a pattern's characters, and there is no such file.
+fn is_pattern(input: &Path) -> bool {
+    input.to_str().is_some_and(|text| text.contains(['*', '?', '['])) && !input.exists()
+}
+
+/// The files that a pattern matches, by their names.
+fn matches(pattern: &Path) -> Result<Vec<PathBuf>, CliError> {
+    let text = pattern.display().to_string();
+    let refused = |what: String| {
+        CliError::refused("input", format!("--input {text}: {what}"))
+            .help("give a file that exists, or a pattern such as 'data/*.jsonl'")
+    };
+    let found = glob::glob(&text).map_err(|error| refused(format!("no pattern: {error}")))?;
+    let mut paths = Vec::new();
+    for path in found {
+        paths.push(path.map_err(|error| refused(error.to_string()))?);
+    }
+    paths.sort();
+    match paths.is_empty() {
+        true => Err(refused("no file has such a name".to_owned())),
+        false => Ok(paths),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sources(inputs: &[&str]) -> Result<Sources, CliError> {
+        let inputs: Vec<PathBuf> = inputs.iter().map(PathBuf::from).collect();
+        Sources::new(&inputs, |path| path.map_or(InputFormat::Auto, InputFormat::from_path))
+    }
+
+    #[test]
+    fn a_line_is_found_in_its_file() {
+        let all = sources(&["a.jsonl", "-", "b.csv"]).unwrap();
+        assert_eq!(all.name(), "a.jsonl and 2 more");
+        assert_eq!(all.place(7), ("a.jsonl", 7));
+        all.list()[1].begins_after(7);
+        assert_eq!((all.place(7), all.place(8)), (("a.jsonl", 7), ("<stdin>", 1)));
+        all.list()[2].begins_after(7);
+        assert_eq!(all.said(9), "b.csv:2", "a file may have no line");
+        assert_eq!(all.place(0), ("a.jsonl", 0), "a line that nobody knows");
+        let error = RowError::new("bad_json", 9, "x");
+        let (file, error) = all.located(&error);
+        assert_eq!((file, error.line), ("b.csv", 2));
+        assert_eq!(sources(&["a.jsonl"]).unwrap().said(9), "line 9");
+        assert_eq!(sources(&[]).unwrap().name(), "<stdin>");
+        assert!(sources(&["-", "-"]).is_err());
+    }
+
+    #[test]
+    fn patterns_are_files_in_the_order_of_their_names() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["b.jsonl", "a.jsonl", "c.txt", "[x].jsonl"] {
+            std::fs::write(folder.path().join(name), "a").unwrap();
+        }
+        let names = |pattern: &str| {
+            let sources = sources(&[folder.path().join(pattern).to_str().unwrap()])?;
+            let name = |source: &Source| {
+                let path = source.path.as_ref().unwrap();
+                path.file_name().unwrap().to_str().unwrap().to_owned()
+            };
+            Ok::<_, CliError>(sources.list().iter().map(name).collect::<Vec<_>>())
+        };
+        assert_eq!(names("[ab].jsonl").unwrap(), ["a.jsonl", "b.jsonl"]);
+        assert_eq!(names("[x].jsonl").unwrap(), ["[x].jsonl"], "a name wins over a pattern");
+        assert_eq!(names("?.txt").unwrap(), ["c.txt"]);
+        assert!(names("*.csv").is_err() && names("[").is_err());
+    }
+}
