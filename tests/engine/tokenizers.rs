@@ -127,9 +127,11 @@ fn bytes_without_a_token_are_encoded_as_tokenizers_0_23_does() {
     let not_ascii = |byte: u8| !byte.is_ascii_graphic() && byte != b' ';
     let digits = json!({"type": "Sequence", "pretokenizers": [
         {"type": "Digits", "individual_digits": true},
-        {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}]});
+        {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+            "use_regex": true}]});
     let around = json!({"type": "TemplateProcessing",
-        "single": [{"SpecialToken": {"id": "<end>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+        "single": [{"SpecialToken": {"id": "<end>", "type_id": 0}},
+            {"Sequence": {"id": "A", "type_id": 0}},
             {"SpecialToken": {"id": "<end>", "type_id": 0}}],
         "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
         "special_tokens": {}});

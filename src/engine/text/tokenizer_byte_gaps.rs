@@ -235,7 +235,7 @@ impl Merges {
     /// Merges neighbours, the lowest rank first and the leftmost of equals, until none can be.
     fn apply(&self, mut symbols: Vec<u32>) -> Vec<u32> {
         let end = symbols.len();
-        // Where the neighbours of a symbol are. A symbol that was merged into its left is `is_gone`.
+        // The neighbours of each symbol. One that was merged into its left neighbour is gone.
         let mut next: Vec<usize> = (1..=end).collect();
         let mut previous: Vec<Option<usize>> = (0..end).map(|at| at.checked_sub(1)).collect();
         let mut is_gone = vec![false; end];

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::TextError;
 use super::tokenizer_files::{MAX_TOKENIZER_BYTES, TokenizerConfig, read_json_of, save_pretrained};
 use super::tokenizer_json::content;
-use super::tokenizer_sentencepiece::{PieceKind, SentencePiece};
+use super::tokenizer_sentencepiece::{Piece, PieceKind, SentencePiece};
 use crate::engine::files;
 
 pub(super) const SENTENCE_PIECE: &str = "tokenizer.model";
@@ -19,8 +19,14 @@ pub(super) const MERGES: &str = "merges.txt";
 /// Most steps that merges may take to be found in pieces.
 const MAX_MERGE_STEPS: usize = 1 << 30;
 
+/// Most merges that pieces may have, far more than those of published models.
+const MAX_MERGES: usize = 1 << 22;
+
 /// What Qwen 2's texts are cut into.
-const QWEN2_REGEX: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2_REGEX: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
 
 /// A tokenizer in another file than `tokenizer.json`.
 #[derive(Debug)]
@@ -241,7 +247,6 @@ fn of_sentence_piece(
             }
         }
     }
-    let replace = |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
     let is_bpe = class != Class::Plain || !model.is_unigram;
     let has_bytes = class != Class::Plain || model.byte_fallback;
     let mut decoders = vec![replace("▁", " ")];
@@ -278,12 +283,7 @@ fn of_sentence_piece(
             (json!({"type": "Sequence", "normalizers": members}), Value::Null)
         }
     };
-    let added = model.pieces.iter().enumerate().filter(|(_, piece)| piece.kind != PieceKind::Other);
-    let added = added.map(|(id, piece)| {
-        json!({"id": id, "content": piece.text, "single_word": false, "lstrip": false,
-            "rstrip": false, "normalized": false, "special": piece.kind == PieceKind::Control})
-    });
-    let added = added.collect();
+    let added = added_tokens(&model);
     let unk_token = match class {
         Class::Llama => Value::Null,
         Class::Gemma => content(&config.value["unk_token"]).into(),
@@ -295,6 +295,20 @@ fn of_sentence_piece(
     };
     let decoder = json!({"type": "Sequence", "decoders": decoders});
     Ok(file(model, normalizer, pre_tokenizer, decoder, added))
+}
+
+fn replace(from: &str, to: &str) -> Value {
+    json!({"type": "Replace", "pattern": {"String": from}, "content": to})
+}
+
+/// Control tokens are special ones; what a user defined is only never cut.
+fn added_tokens(model: &SentencePiece) -> Vec<Value> {
+    let added = model.pieces.iter().enumerate().filter(|(_, piece)| piece.kind != PieceKind::Other);
+    let token = |(id, piece): (usize, &Piece)| {
+        json!({"id": id, "content": piece.text, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false, "special": piece.kind == PieceKind::Control})
+    };
+    added.map(token).collect()
 }
 
 fn unigram(model: &SentencePiece, byte_fallback: bool) -> Value {
@@ -361,6 +375,9 @@ fn merges_of(order: &[String], vocab: &HashMap<String, usize>) -> Result<Vec<Val
                 let length = left.chars().count();
                 merges.push((id, length, (*left_id, *right_id), left, right));
             }
+        }
+        if merges.len() > MAX_MERGES {
+            return Err(format!("its pieces have more than {MAX_MERGES} merges"));
         }
     }
     merges.sort();

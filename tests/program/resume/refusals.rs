@@ -115,14 +115,16 @@ fn assert_refused(setting: &Setting, code: &str, field: &str, ended: &Ended, bef
     assert!(*before == Kept::of(setting.folder.path()), "{field}: something was touched");
 }
 
-/// Every file of a folder.
+/// Every file of a folder, but for a part without a byte: that is a lock, which a process that was
+/// killed left and the next one takes away.
 #[derive(PartialEq, Eq)]
 struct Kept(Vec<(String, Vec<u8>)>);
 
 impl Kept {
     fn of(folder: &Path) -> Self {
         let files = names(folder).into_iter().filter(|name| name != "model");
-        Self(files.map(|name| (name.clone(), fs::read(folder.join(name)).unwrap())).collect())
+        let files = files.map(|name| (name.clone(), fs::read(folder.join(name)).unwrap()));
+        Self(files.filter(|(name, bytes)| !name.ends_with(".part") || !bytes.is_empty()).collect())
     }
 }
 

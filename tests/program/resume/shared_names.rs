@@ -68,9 +68,9 @@ impl Side {
         assert!(self.written(folder) == *alone, "{what}: other bytes");
         let stats = json(&folder.join(&self.files["--stats"]));
         assert_eq!((&stats["rows"]["total"], &stats["complete"]), (&12.into(), &true.into()));
-        let mut wanted =
-            ["-o", "--errors", "--stats"].map(|flag| self.files[flag].clone()).to_vec();
-        wanted.push(format!("{}.meta.json", self.files["-o"]));
+        let name = |flag| self.files[flag].trim_start_matches("./").to_owned();
+        let mut wanted = ["-o", "--errors", "--stats"].map(name).to_vec();
+        wanted.push(format!("{}.meta.json", name("-o")));
         wanted.sort();
         assert_eq!(names(folder), wanted, "{what}: nothing else is left");
     }
