@@ -19,7 +19,7 @@ use crate::engine::model_summary::ModelSummary;
 use crate::engine::request::SamplingParams;
 
 /// The version of what rows look like: raised when the same run would write other bytes.
-const ROW_FORMAT: u32 = 2;
+const ROW_FORMAT: u32 = 3;
 
 /// The fields that say which model answers and how it computes, without the run's parameters.
 const SYSTEM: [&str; 8] = [

@@ -8,7 +8,8 @@ use super::config::{ModelConfig, Overflow};
 use super::model::hf_config::GenerationConfig;
 use super::request::{Request, RequestError, RowKey, SamplingParams, StopIds};
 use super::sampling_params::{TruncationSide, UNLIMITED_LOGPROBS};
-use super::text::{Chat, ChatTemplate, RunDate, TextError, Tokenizer};
+pub use super::text::{Chat, ChatEnding};
+use super::text::{ChatTemplate, RunDate, TextError, Tokenizer};
 
 /// Why there is no request of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -166,3 +166,22 @@ fn slips_and_other_shapes_are_said_once_and_counted() {
         rows.jsonl: 5 rows, 0 bad, 0 blank lines\n";
     assert_eq!((code, said.as_str()), (Some(0), expected));
 }
+
+#[test]
+fn the_note_on_batch_requests_says_how_they_are_sent() {
+    let row =
+        r#"{"custom_id":"a","params":{"max_tokens":9,"messages":[{"role":"user","content":"a"}]}}"#;
+    let folder = folder(&[("rows.jsonl", row)]);
+    let (code, said) = check(folder.path(), &["rows.jsonl"]);
+    let note = "rows.jsonl: rows are Anthropic batch requests, rendered with the chat template\n";
+    assert!(code == Some(0) && said.starts_with(note), "{said}");
+}
+
+#[test]
+fn chats_with_a_last_answer_are_bad_only_where_that_is_asked_for() {
+    let row = r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}"#;
+    let folder = folder(&[("rows.jsonl", row)]);
+    assert_eq!(check(folder.path(), &["rows.jsonl"]).0, Some(0));
+    let (code, said) = check(folder.path(), &["--last-assistant", "error", "rows.jsonl"]);
+    assert!(code == Some(2) && said.contains("error[last_assistant]: rows.jsonl:1:"), "{said}");
+}

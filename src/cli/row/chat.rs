@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::unsupported;
 use crate::cli::fields::JsonFields;
 use crate::cli::row_error::{RowError, code};
-use crate::engine::text::{Chat, ChatEnding};
+use crate::engine::input_processor::{Chat, ChatEnding};
 
 /// `--last-assistant`: what becomes of a chat of a dataset that ends with the assistant's turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::io::Cursor;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::engine::text::{Chat, ChatEnding};
+use crate::engine::input_processor::{Chat, ChatEnding};
 
 fn options() -> RowOptions {
     RowOptions::default()

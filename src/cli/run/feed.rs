@@ -24,9 +24,8 @@ use crate::cli::row_key::{RowName, row_key};
 use crate::cli::sources::Sources;
 use crate::cli::window::Window;
 use crate::engine::EngineError;
-use crate::engine::input_processor::{InputProcessor, ProcessError, Prompt};
+use crate::engine::input_processor::{Chat, InputProcessor, ProcessError, Prompt};
 use crate::engine::request::{Request, RequestError, SamplingParams};
-use crate::engine::text::Chat;
 
 /// Where rows go, once the model is loaded. Both channels are bounded by the window: a row in them
 /// has entered it.

@@ -8,9 +8,8 @@ use crate::cli::batch_line::{BatchKind, BatchLine, BatchLines};
 use crate::cli::fields::Passthrough;
 use crate::cli::reader::{InputFormat, Records};
 use crate::cli::row::{BadRow, Row, RowOptions, RowParser};
-use crate::engine::input_processor::Prompt;
+use crate::engine::input_processor::{ChatEnding, Prompt};
 use crate::engine::request::{NumLogprobs, SamplingParams};
-use crate::engine::text::ChatEnding;
 
 fn parse(input: &str, lines: BatchLines) -> Vec<Result<Row, BadRow>> {
     let input = Box::new(Cursor::new(input.to_owned()));
