@@ -841,6 +841,14 @@ SHAPES["null_content"] = Shape(
     """{% for m in messages %}{{ m.role }}:{{ m.content is defined }}:{{ m.content }}{% if m.tool_calls is defined %}:{{ m.tool_calls | length }}{% endif %};{% endfor %}""",
     [case([say("user", "x"), say("assistant", None, tool_calls=[CALL])]), case([say("user", "x", tool_calls=None), say("assistant", "y")])])
 
+SHAPES["formats_and_defaults"] = Shape(
+    "large numbers in formats, % with a literal, default by names, slices of tuples, partition, istitle",
+    """{{ '{:,}'.format(1234567) }} {{ '%d' % (1234567,) }} {{ '%s!' % 'a' }}
+{{ none | default('d') }} {{ false | d('x', boolean=true) }} {{ missing | default(default_value='m') }} {{ '' | default('e', true) }}
+{{ (1, 2, 3)[1:] }} {{ 'abc'.partition('b') }} {{ 'a.b.c'.rpartition('.') }} {{ 'Ab Cd'.istitle() }} {{ 'Ab cd'.istitle() }}
+{{ 1 < 2 < 3 }} {{ 1 < 3 < 2 }} {{ 'a' == 'a' == 'b' }} {{ 1 in [1] in [[1]] }} {{ [1, 2] is eq [1, 2] }} {{ (1, 2) in [(1, 2)] }}\
+{% for m in messages %}{{ loop.changed(m.role) }}{{ loop.cycle('x', 'y') }}{% endfor %}""", [case(TURNS)], common=False)
+
 SHAPES["dates"] = Shape(
     "strftime_now formats, date from kwargs first",
     """{{ date | default(strftime_now('%Y-%m-%d')) }} {{ strftime_now("%d %B %Y") }} {{ strftime_now('%A %a %b %H:%M:%S %j %y %m %% %p %I') }}\

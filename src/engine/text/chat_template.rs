@@ -205,6 +205,8 @@ impl ChatTemplate {
         options: &ChatOptions,
         allow_special: bool,
     ) -> Result<RenderedChat, TextError> {
+        // Before anything is learned of the template: a probe that finds no thread learns nothing.
+        drop(self.worker()?);
         let joined;
         let messages = match content_parts::occur_in(messages) && !self.takes_content_parts() {
             true => {

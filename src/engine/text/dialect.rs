@@ -5,7 +5,7 @@
 //! - Slices: minijinja 3.0.5 panics on `""[::-1]`, includes the end of `x[2:0:-1]`, and its slices
 //!   of lists are not lists. `x[a:b:c]` becomes `x.__slice__(a,b,c)`, see `python_methods::slice`.
 //! - `'%s' % x` formats strings; minijinja has the same as a filter, `'%s'|format(x)`. Only for a
-//!   literal on the left and a name or a parenthesis on the right.
+//!   literal on the left and a name, a literal or a parenthesis on the right.
 //! - Newlines are `\n`, as jinja2 reads its sources.
 //! - The left operand of `~`, `+` and the like passes through a filter that counts it: minijinja
 //!   would multiply constants while it compiles, without a limit.
@@ -207,6 +207,12 @@ fn percent_format<'a>(rest: &'a str, out: &mut String) -> &'a str {
         out.push_str("|format");
         return operand;
     }
+    if let Some(quote) = operand.chars().next().filter(|c| matches!(c, '\'' | '"'))
+        && let Some(end) = end_of_string(operand, quote)
+    {
+        out.push_str(&format!("|format({})", &operand[..end]));
+        return &operand[end..];
+    }
     let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
     let (path, after) = operand.split_at(operand.find(|c| !is_path(c)).unwrap_or(operand.len()));
     if path.is_empty() || after.starts_with(['(', '[']) {
@@ -260,6 +266,7 @@ mod tests {
             ("{{ f({'a': {'b': 1}}) }}x[:]", "{{ f({'a': {'b': 1}}) }}x[:]"),
             ("{{ 'a' ~ '%s=%d' % ('n', 3) }}", "{{ 'a'|__made__ ~ '%s=%d'|format('n', 3) }}"),
             ("{% if x == '%s' % y.z %}", "{% if x == '%s'|format(y.z) %}"),
+            ("{{ '%s' % 'a}}' ~ x }}", "{{ '%s'|format('a}}') ~ x }}"),
             ("{{ '[1:2] \\' }}' ~ m[:2] }}", "{{ '[1:2] \\' }}'|__made__ ~ m.__slice__(none,2) }}"),
             ("{{- a+-b -}}{{ f(*c, **d) }}", "{{- a|__made__ +-b -}}{{ f(*c, **d) }}"),
             ("{{ 1.5e-7 - 2E+3 }}", "{{ 1.5e-7|__made__ - 2E+3 }}"),

@@ -70,8 +70,8 @@ pub(super) fn add_to(environment: &mut Environment<'static>, budget: &Arc<Budget
         "max" => builtin::max,
         "first" => builtin::first,
         "last" => builtin::last,
-        "default" => builtin::default,
-        "d" => builtin::default,
+        "default" => default,
+        "d" => default,
         "abs" => builtin::abs,
         "int" => builtin::int,
         "float" => builtin::float,
@@ -148,6 +148,22 @@ pub(super) fn joined(value: &Value, with: &str, attribute: Option<&str>) -> Resu
         }
     }
     out.written(result)
+}
+
+/// `default(value, boolean=false)`, with both names of jinja2.
+fn default(
+    value: &Value,
+    other: Option<Value>,
+    boolean: Option<bool>,
+    kwargs: Kwargs,
+) -> Result<Value, Error> {
+    let other = other.or(kwargs.get("default_value")?);
+    let boolean = boolean.or(kwargs.get("boolean")?).unwrap_or(false);
+    kwargs.assert_all_used()?;
+    match value.is_undefined() || (boolean && !value.is_true()) {
+        true => Ok(other.unwrap_or_else(|| Value::from(""))),
+        false => Ok(value.clone()),
+    }
 }
 
 fn word_count(text: &str) -> usize {

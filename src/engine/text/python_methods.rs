@@ -1,6 +1,6 @@
 //! Python's methods of str, list and dict where minijinja-contrib's differ or are missing.
 
-use minijinja::value::{Kwargs, ValueKind, from_args};
+use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 
 use super::dialect::SLICE_METHOD;
@@ -53,7 +53,7 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Valu
                 None if last => ["", "", text],
                 None => [text, "", ""],
             };
-            Value::from(parts.map(Value::from).to_vec())
+            Value::from(Tuple::from(parts.map(Value::from)))
         }
         "removeprefix" => {
             let (prefix,): (&str,) = from_args(args)?;
@@ -103,6 +103,7 @@ fn case_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>
             })
             .collect::<String>()
             .into(),
+        "istitle" => (title(text) == text && text.chars().any(char::is_alphabetic)).into(),
         "isspace" => (!text.is_empty() && text.chars().all(is_space)).into(),
         _ => return Ok(None),
     };
@@ -154,7 +155,8 @@ fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
     }
     let items: Vec<Value> = value.try_iter()?.collect();
     let sliced = slice_indices(items.len(), start, stop, step).map(|i| items[i].clone());
-    Ok(Value::from(sliced.collect::<Vec<_>>()))
+    let sliced: Vec<Value> = sliced.collect();
+    Ok(if value.is_tuple() { Value::from(Tuple::from(sliced)) } else { Value::from(sliced) })
 }
 
 /// Python's `range(*slice(start, stop, step).indices(len))`.

@@ -345,7 +345,10 @@ fn check_call(budget: &Budget, name: &str, args: &[Value]) -> Result<(), Error> 
             let widest = args[1..].iter().map(|arg| arg.as_str().map_or(0, str::len)).max();
             let places = format.matches(['{', '%']).count();
             check_text(places.saturating_mul(widest.unwrap_or(0)))?;
-            check_widths(&args[1..])
+            match takes_widths(format) {
+                true => check_widths(&args[1..]),
+                false => Ok(()),
+            }
         }
         "indent" | "round" => check_widths(&args[1..]),
         "split" | "rsplit" | "lines" | "splitlines" => {
@@ -381,6 +384,16 @@ fn check_numbers(format: &str) -> Result<(), Error> {
         true => Err(too_much("the chat template formats with too large a width")),
         false => Ok(()),
     }
+}
+
+/// Whether widths of a format are arguments: `%*d`, `{:{}}`.
+fn takes_widths(format: &str) -> bool {
+    let mut fields = format.split('{').skip(1).peekable();
+    let mut nested = false;
+    while let Some(field) = fields.next() {
+        nested |= fields.peek().is_some() && !field.is_empty() && !field.contains('}');
+    }
+    nested || format.contains('*')
 }
 
 /// Widths as arguments, by place or by name.
