@@ -95,7 +95,7 @@ impl From<EngineError> for CliError {
             EngineError::Model(text) => CliError::new(Exit::Model, "model", text),
             EngineError::Config(text) => CliError::new(Exit::Refused, "config", text),
             EngineError::Device(text) => CliError::new(Exit::Stopped, "device", text),
-            EngineError::Machine(text) => CliError::new(Exit::Stopped, "machine", text),
+            EngineError::Machine(text) => CliError::from_machine(text),
         }
     }
 }
@@ -104,6 +104,14 @@ impl CliError {
     /// The system does not let signals be handled.
     pub fn from_signals(error: &io::Error) -> Self {
         Self::new(Exit::Internal, "signals", format!("cannot handle signals: {error}"))
+    }
+
+    /// The machine refuses memory, a thread or an open file.
+    pub fn from_machine(text: impl Into<String>) -> Self {
+        Self::new(Exit::Stopped, "machine", text).help(
+            "the same command continues when the machine has room: see ulimit -a, the container's \
+             limits, and what else runs",
+        )
     }
 
     /// Standard output does not take what it is given.

@@ -14,7 +14,8 @@ pub enum Exit {
     ErrorRows = 3,
     /// The input has no rows.
     NoRows = 4,
-    /// Stopped before the end: disk full, device lost, `--max-errors` reached.
+    /// Stopped before the end: disk full, device lost, no memory or threads, `--max-errors`
+    /// reached.
     Stopped = 5,
     /// The output exists or belongs to another run.
     OutputExists = 6,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread::{Scope, ScopedJoinHandle};
 
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +16,7 @@ use super::model::Folders;
 use super::row::ChatDefaults;
 use crate::engine::EngineInfo;
 use crate::engine::config::LoadFormat;
+use crate::engine::machine::{is_refusal, started};
 use crate::engine::model_summary::ModelSummary;
 use crate::engine::request::SamplingParams;
 
@@ -239,9 +241,8 @@ fn files(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
 /// files. One that is not there counts as such.
 fn hashed(paths: Vec<PathBuf>, folder: &Path) -> Result<String, CliError> {
     let results: Vec<io::Result<blake3::Hash>> = std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            paths.iter().map(|path| scope.spawn(move || hash_file(path))).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+        let threads: Vec<_> = paths.iter().map(|path| started(hashing(scope, path))).collect();
+        let join = |thread: ScopedJoinHandle<'_, _>| {
             thread.join().expect("a panic ends the process in its hook")
         };
         threads.into_iter().map(join).collect()
@@ -251,14 +252,27 @@ fn hashed(paths: Vec<PathBuf>, folder: &Path) -> Result<String, CliError> {
         let name = path.strip_prefix(folder).unwrap_or(path).to_string_lossy();
         let hash = match result {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            hash => hash.map_err(|error| {
-                CliError::new(Exit::Model, "model", format!("{}: {error}", path.display()))
-            })?,
+            hash => hash.map_err(|error| unreadable(path, &error))?,
         };
         hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
         hasher.update(hash.as_bytes());
     }
     Ok(hasher.finalize().to_hex()[..32].to_owned())
+}
+
+fn hashing<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    path: &'scope Path,
+) -> io::Result<ScopedJoinHandle<'scope, io::Result<blake3::Hash>>> {
+    std::thread::Builder::new().spawn_scoped(scope, move || hash_file(path))
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> CliError {
+    let text = format!("cannot read {}: {error}", path.display());
+    match is_refusal(error) {
+        true => CliError::from_machine(text),
+        false => CliError::new(Exit::Model, "model", text),
+    }
 }
 
 fn hash_file(path: &Path) -> io::Result<blake3::Hash> {

@@ -56,6 +56,7 @@ use error::{CliError, sanitized};
 use exit::Exit;
 use style::Environment;
 
+use crate::engine::machine::Refused;
 use crate::engine::text::is_contained;
 
 /// The whole program: from the command line to the exit code.
@@ -131,11 +132,17 @@ fn shown_end(console: &Console, result: Result<Exit, CliError>) -> Exit {
     }
 }
 
-/// A panic in any thread is a bug and ends the process: the other threads would wait for ever.
+/// A panic in any thread ends the process: the other threads would wait for ever. It is a bug, or
+/// the machine has refused what cannot return an error.
 fn install_panic_hook(verbose: bool) {
     std::panic::set_hook(Box::new(move |info| {
         if info.location().is_some_and(is_contained) {
             return;
+        }
+        if let Some(Refused(text)) = info.payload().downcast_ref() {
+            let error = CliError::from_machine(text.as_str()).render(style::Style::plain());
+            let _ = writeln!(io::stderr(), "{error}");
+            std::process::exit(Exit::Stopped.code().into());
         }
         let mut text = bug_report(info);
         if verbose {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::console::{Console, ProgressMode};
 use super::meter::Meter;
+use crate::engine::machine;
 use crate::engine::stats::EngineStats;
 
 /// A line that is not redrawn comes this often.
@@ -145,7 +146,7 @@ impl Progress {
                 show_json(&console, &counters, started.elapsed());
             }
         };
-        Self { stop, thread: std::thread::spawn(show) }
+        Self { stop, thread: machine::started(std::thread::Builder::new().spawn(show)) }
     }
 
     /// Shows the last state and ends.

@@ -6,6 +6,9 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use super::EngineError;
+use super::machine::is_refusal;
+
 /// Largest JSON file of a model folder but `tokenizer.json`; published ones stay below 1 MB.
 pub(in crate::engine) const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
@@ -20,7 +23,7 @@ pub(in crate::engine) fn open(path: &Path) -> io::Result<File> {
 }
 
 /// All of a regular file, up to a limit.
-pub(in crate::engine) fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
+pub(crate) fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     let file = open(path)?;
     let mut bytes = Vec::new();
     file.take(max_bytes + 1).read_to_end(&mut bytes)?;
@@ -34,6 +37,15 @@ pub(in crate::engine) fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>
 pub(in crate::engine) fn read_text(path: &Path, max_bytes: u64) -> io::Result<String> {
     String::from_utf8(read(path, max_bytes)?)
         .map_err(|error| invalid(format!("byte {} is not UTF-8", error.utf8_error().valid_up_to())))
+}
+
+/// Why a model file cannot be read: the machine's fault, or its own.
+pub(in crate::engine) fn unreadable(path: &Path, error: &io::Error) -> EngineError {
+    let text = format!("cannot read {}: {error}", path.display());
+    match is_refusal(error) {
+        true => EngineError::Machine(text),
+        false => EngineError::Model(text),
+    }
 }
 
 fn invalid(text: impl Into<String>) -> io::Error {

@@ -7,8 +7,9 @@ pub mod completion;
 pub mod config;
 pub mod device;
 pub mod executor;
-mod files;
+pub(crate) mod files;
 pub mod input_processor;
+pub mod machine;
 pub mod model;
 pub mod model_executor;
 pub mod model_summary;
@@ -35,6 +36,7 @@ use config::{DType, EngineConfig};
 use device::Device;
 use executor::{Executor, ExecutorError};
 use input_processor::InputProcessor;
+use machine::no_thread;
 use model_executor::ModelExecutor;
 use model_summary::ModelSummary;
 use request::{Request, RequestOutput};
@@ -335,7 +337,14 @@ fn beside<A: Send, B>(
         };
         let thread = std::thread::Builder::new().name("tokenizer".to_owned());
         let thread = thread.stack_size(LOADING_STACK);
-        let thread = thread.spawn_scoped(scope, run).expect("the system refused a thread");
+        let thread = thread.spawn_scoped(scope, run);
+        let thread = match thread {
+            Ok(thread) => thread,
+            Err(error) => {
+                given_up.store(true, Relaxed);
+                return (Err(no_thread(&error).into()), model(&given_up));
+            }
+        };
         let model = model(&given_up);
         (thread.join().expect("a panic ends the process in its hook"), model)
     })
@@ -360,7 +369,10 @@ fn load_input_processor(
     summary: &ModelSummary,
 ) -> Result<Arc<InputProcessor>, EngineError> {
     let dir: &Path = config.model.tokenizer_dir.as_ref().unwrap_or(&config.model.model_dir);
-    let error = |error: TextError| EngineError::Model(error.to_string());
+    let error = |error: TextError| match error {
+        TextError::Machine(text) => EngineError::Machine(text),
+        error => EngineError::Model(error.to_string()),
+    };
     let tokenizer = Tokenizer::from_dir(dir).map_err(error)?;
     let chat_template = match &config.model.chat_template {
         Some(source) => {
@@ -384,7 +396,7 @@ pub enum EngineError {
     Config(String),
     /// The device failed in the middle of a run (exit 5).
     Device(String),
-    /// The machine lacks memory, threads or the like now; no file and no row is to blame (exit 5).
+    /// The machine refuses memory, a thread or an open file that no flag asked for (exit 5).
     Machine(String),
 }
 

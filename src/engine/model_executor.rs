@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::EngineError;
 use super::batch::Batch;
-use super::config::{CacheConfig, DType, EngineConfig, LoadFormat};
+use super::config::{CacheConfig, DType, EngineConfig, LoadFormat, SchedulerConfig};
 use super::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape};
 use super::device::{Device, KvCache, Precision, Tensor, memory};
 use super::executor::{Executor, ExecutorError, Logits};
@@ -60,7 +60,8 @@ impl ModelExecutor {
         let limits = step_limits(config, &spec, max_model_len);
         let logits_rows = device.preallocated_rows(limits.max_num_logits);
         let logits = device.tensor(logits_rows, spec.vocab_size, Precision::Full)?;
-        let decoder = Decoder::load(spec, dtype, &device, checkpoint, limits)?;
+        let decoder = Decoder::load(spec, dtype, &device, checkpoint, limits)
+            .map_err(|error| of_step_size(error, limits.max_num_tokens))?;
         let shape = cache_shape(config, &device, decoder.spec(), dtype, max_model_len)?;
         let (cache, shrunk) = allocate(&device, shape, dtype, &config.cache)?;
         Ok(Self { device, decoder, cache, logits, notes: shrunk.into_iter().collect() })
@@ -127,6 +128,17 @@ fn refuse_without_memory(
         needed >> 20,
         total >> 20
     )))
+}
+
+/// Blames the flag where buffers for larger steps than usual were asked for.
+fn of_step_size(error: EngineError, max_num_tokens: usize) -> EngineError {
+    let usual = SchedulerConfig::default().max_num_batched_tokens;
+    match error {
+        EngineError::Machine(text) if max_num_tokens > usual => EngineError::Config(format!(
+            "steps of {max_num_tokens} tokens: {text}; give a smaller --max-num-batched-tokens"
+        )),
+        error => error,
+    }
 }
 
 /// The largest step that the scheduler may ask for.
@@ -210,7 +222,13 @@ fn cache_shape(
             num_blocks
         }
     };
+    // Tables of blocks have numbers of 32 bits.
+    let most = u32::MAX as usize - 1;
     match shape.num_blocks {
+        too_many if too_many > most => Err(EngineError::Config(format!(
+            "a KV cache of {too_many} blocks: the most is {most}; give a smaller \
+             --num-gpu-blocks-override or --kv-cache-memory-bytes"
+        ))),
         0 => Err(EngineError::Config(format!(
             "the KV cache has no block: one block of {block_size} tokens takes {block_bytes} bytes"
         ))),
@@ -243,11 +261,18 @@ fn allocate(
         let smaller = shape.num_blocks - shape.num_blocks.div_ceil(10);
         if is_asked_for || smaller * shape.block_size < MIN_POOL_TOKENS {
             let element_bytes = cache.kv_cache_dtype.size_bytes(dtype);
-            let mib = (shape.num_blocks * shape.block_bytes(element_bytes)) >> 20;
-            return Err(EngineError::Config(format!(
-                "no room for a KV cache of {mib} MiB ({error}); give a smaller \
-                 --kv-cache-memory-bytes or --gpu-memory-utilization"
-            )));
+            let mib = shape.num_blocks.saturating_mul(shape.block_bytes(element_bytes)) >> 20;
+            let flag = match (cache.num_blocks, cache.kv_cache_memory_bytes) {
+                (Some(_), _) => "--num-gpu-blocks-override",
+                (None, Some(_)) => "--kv-cache-memory-bytes",
+                (None, None) => "--kv-cache-memory-bytes or --gpu-memory-utilization",
+            };
+            let text =
+                format!("no room for a KV cache of {mib} MiB ({error}); give a smaller {flag}");
+            return Err(match error {
+                EngineError::Machine(_) if !is_asked_for => EngineError::Machine(text),
+                _ => EngineError::Config(text),
+            });
         }
         shape.num_blocks = smaller;
     }

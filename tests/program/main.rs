@@ -10,6 +10,7 @@ mod flags;
 mod hostile_input;
 mod hostile_model;
 mod invariance;
+mod machine;
 mod memory;
 mod merge;
 mod openai_batch;

@@ -17,6 +17,8 @@ pub enum HubErrorKind {
     Network,
     /// The cache folder cannot be read or written.
     Storage,
+    /// The machine refuses what reading takes.
+    Machine,
     /// A file that every model has is not there.
     Incomplete,
     /// A file name or link that leads out of the folder.
@@ -61,18 +63,19 @@ impl HubError {
             HubErrorKind::Offline => "hub_offline",
             HubErrorKind::Network => "hub_unreachable",
             HubErrorKind::Storage => "model_cache",
+            HubErrorKind::Machine => "machine",
             HubErrorKind::Incomplete => "model_incomplete",
             HubErrorKind::Unsafe => "model_unsafe",
             HubErrorKind::Unsupported => "model_unsupported",
         }
     }
 
-    /// 7 when the files are rejected, 5 when the disk stopped a download (a rerun continues it),
-    /// else 2.
+    /// 7 when the files are rejected, 5 when the disk or the machine stopped it (a rerun
+    /// continues), else 2.
     pub fn exit_code(&self) -> u8 {
         match self.kind {
             HubErrorKind::Incomplete | HubErrorKind::Unsafe | HubErrorKind::Unsupported => 7,
-            HubErrorKind::Storage => 5,
+            HubErrorKind::Storage | HubErrorKind::Machine => 5,
             HubErrorKind::BadName
             | HubErrorKind::NotFound
             | HubErrorKind::Access

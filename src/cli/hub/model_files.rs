@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 
 use serde::Deserialize;
 
 use super::names::{is_plain_file_name, quoted};
 use super::{HubError, HubErrorKind, Need};
+use crate::engine::machine::is_refusal;
 
 pub(super) const CONFIG: &str = "config.json";
 pub(super) const TOKENIZER: &str = "tokenizer.json";
@@ -49,7 +50,7 @@ pub(super) fn weight_files(folder: &Path) -> Result<BTreeSet<String>, HubError> 
     if index.is_file() {
         return shards(&index);
     }
-    let entries = fs::read_dir(folder).map_err(|error| unreadable(folder, &error.to_string()))?;
+    let entries = fs::read_dir(folder).map_err(|error| cannot_read(folder, &error))?;
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let present: BTreeSet<String> = names.filter(|name| folder.join(name).is_file()).collect();
     Ok(without_index(present.iter().map(String::as_str)))
@@ -60,7 +61,7 @@ fn shards(index: &Path) -> Result<BTreeSet<String>, HubError> {
     let mut text = Vec::new();
     fs::File::open(index)
         .and_then(|file| file.take(MAX_INDEX_BYTES).read_to_end(&mut text))
-        .map_err(|error| unreadable(index, &error.to_string()))?;
+        .map_err(|error| cannot_read(index, &error))?;
     let parsed: Index =
         serde_json::from_slice(&text).map_err(|error| unreadable(index, &error.to_string()))?;
     let shards: BTreeSet<String> = parsed.weight_map.into_values().collect();
@@ -179,6 +180,17 @@ pub(super) fn check_repository(
 
 const CONVERT_HINT: &str = "convert it with transformers: \
     AutoModelForCausalLM.from_pretrained(name).save_pretrained(folder, safe_serialization=True)";
+
+fn cannot_read(path: &Path, error: &io::Error) -> HubError {
+    if !is_refusal(error) {
+        return unreadable(path, &error.to_string());
+    }
+    HubError::new(
+        HubErrorKind::Machine,
+        format!("cannot read {}: {error}", path.display()),
+        "the same command continues when the machine has room: see ulimit -a",
+    )
+}
 
 fn unreadable(path: &Path, why: &str) -> HubError {
     HubError::new(

@@ -33,6 +33,7 @@ use super::storage::Disk;
 use super::window::Window;
 use crate::engine::Engine;
 use crate::engine::config::GenerationConfigSource;
+use crate::engine::machine;
 use crate::engine::request::{Request, SamplingParams};
 use crate::engine::stats::EngineStats;
 use end::{Ended, Ending, Left};
@@ -160,7 +161,9 @@ impl Job<'_> {
             self.counters.clone(),
         );
         let side_text = self.side_text(fingerprint, &format);
-        let writing = std::thread::spawn(move || writing.run(ledger, &shape, &messages, side_text));
+        let writing = std::thread::Builder::new()
+            .spawn(move || writing.run(ledger, &shape, &messages, side_text));
+        let writing = machine::started(writing);
         let ending = Ending {
             config: &self.config,
             console: self.console,
@@ -193,8 +196,9 @@ impl Job<'_> {
         std::thread::scope(|scope| {
             let (ended_sender, ended) = channel();
             let rows_of_ending = rows.clone();
-            let ending =
-                scope.spawn(move || ending.wait(&ended, rows_of_ending, writing, progress));
+            let ending = move || ending.wait(&ended, rows_of_ending, writing, progress);
+            let ending = std::thread::Builder::new().spawn_scoped(scope, ending);
+            let ending = machine::started(ending);
             let ended = self.drive(&mut engine, &incoming, &rows, &window, &stats);
             drop(rows);
             let _ = ended_sender.send(ended);
@@ -220,7 +224,9 @@ impl Job<'_> {
         self.config.check_sampling(defaults, summary.spec.vocab_size)?;
         let (config, of_model) = (self.config.clone(), folders.clone());
         // While the engine reads the same files. Its result is dropped if the engine refuses them.
-        let files = std::thread::spawn(move || fingerprint::of_files(&config, &of_model, &summary));
+        let files = std::thread::Builder::new()
+            .spawn(move || fingerprint::of_files(&config, &of_model, &summary));
+        let files = machine::started(files);
         let loaded = load(&self.config, &folders)?;
         let files = files.join().expect("a panic ends the process in its hook")?;
         // A file of batch requests was read to its end meanwhile.

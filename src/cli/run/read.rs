@@ -20,6 +20,7 @@ use crate::cli::reader::{Content, Record};
 use crate::cli::row::{BadRow, Row};
 use crate::cli::row_hash::{ContentHash, InputDigest};
 use crate::engine::input_processor::Prompt;
+use crate::engine::machine;
 
 /// What becomes of the rows.
 pub enum Order {
@@ -55,7 +56,7 @@ pub fn start(
     let (order, orders) = channel::<Order>();
     let counts = console.mode() != ProgressMode::None;
     let checked = look_ahead(config.clone(), counters.clone(), counts);
-    std::thread::spawn(move || {
+    machine::started(std::thread::Builder::new().spawn(move || {
         let mut input = match Input::open(&config, input) {
             Ok(input) => input,
             Err(error) => return drop(shape_sender.send(Err(error))),
@@ -71,7 +72,7 @@ pub fn start(
             // The run has ended.
             Err(_) => {}
         }
-    });
+    }));
     ReadThread { shape, order, checked }
 }
 
@@ -80,7 +81,7 @@ pub fn start(
 /// begins. What can be read once only (a pipe) is not looked at.
 fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) -> Receiver<Checked> {
     let (sender, checked) = channel();
-    std::thread::spawn(move || {
+    machine::started(std::thread::Builder::new().spawn(move || {
         let sources = &input.sources;
         // Whatever is wrong with the input, the reading thread says it.
         let Some(Ok(first)) = sources.are_files().then(|| files::open(sources)) else { return };
@@ -111,7 +112,7 @@ fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) ->
         }
         counters.set_total(input.shard.num_rows(rows));
         let _ = sender.send(Ok(some_chat && only_chat));
-    });
+    }));
     checked
 }
 

@@ -128,7 +128,7 @@ impl Gpu {
         let runtime = Runtime::new(driver);
         let matmul = MatmulEngine::new(&runtime, config.cache_dir.as_deref())?;
         let uploads = Uploads::new(&runtime)?;
-        let num_threads = config.num_threads.unwrap_or_else(super::thread_pool::num_physical_cores);
+        let pool = super::open::threads(config.num_threads)?;
         Ok(Self {
             runtime,
             config,
@@ -140,7 +140,7 @@ impl Gpu {
             fp8_scratch: Mutex::default(),
             sampled: OnceLock::new(),
             failure: Mutex::default(),
-            pool: ThreadPool::new(num_threads),
+            pool,
         })
     }
 

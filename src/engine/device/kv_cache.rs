@@ -7,6 +7,7 @@ use super::{Device, Gpu};
 use crate::engine::EngineError;
 use crate::engine::config::DType;
 use crate::engine::device::pages::Pages;
+use crate::engine::machine::{Refused, granted};
 
 /// Token positions of a block are stored in groups of this many, so a block is a multiple of it.
 pub const KV_GROUP_TOKENS: usize = 16;
@@ -86,7 +87,7 @@ impl KvCache {
     /// An empty cache on the device.
     ///
     /// # Errors
-    /// The GPU's memory does not suffice.
+    /// The memory does not suffice.
     ///
     /// # Panics
     /// As `new`.
@@ -96,7 +97,7 @@ impl KvCache {
         dtype: DType,
     ) -> Result<Self, EngineError> {
         match device {
-            Device::Cpu(_) => Ok(Self::new(shape, dtype)),
+            Device::Cpu(_) => Ok(Self::try_new(shape, dtype)?),
             Device::Cuda(gpu) => Self::on_gpu(gpu, shape),
         }
     }
@@ -137,16 +138,27 @@ impl KvCache {
     /// An empty cache of the CPU.
     ///
     /// # Panics
-    /// `block_size` is no multiple of [`KV_GROUP_TOKENS`].
+    /// `block_size` is no multiple of [`KV_GROUP_TOKENS`], or the system refuses the memory.
     pub fn new(shape: KvCacheShape, dtype: DType) -> Self {
+        granted(Self::try_new(shape, dtype))
+    }
+
+    fn try_new(shape: KvCacheShape, dtype: DType) -> Result<Self, Refused> {
         assert!(shape.block_size.is_multiple_of(KV_GROUP_TOKENS));
-        let num = shape.num_layers * shape.num_blocks * shape.num_kv_heads;
-        let (k, v) = (num * shape.k_len(), num * shape.v_len());
+        let num = shape.num_layers.saturating_mul(shape.num_blocks);
+        let num = num.saturating_mul(shape.num_kv_heads);
+        let (k, v) = (num.saturating_mul(shape.k_len()), num.saturating_mul(shape.v_len()));
         let data = match dtype {
-            DType::Float32 => KvData::Float32 { k: Pages::zeroed(k), v: Pages::zeroed(v) },
-            DType::BFloat16 => KvData::BFloat16 { k: Pages::zeroed(k), v: Pages::zeroed(v) },
-            DType::Float16 => KvData::Float16 { k: Pages::zeroed(k), v: Pages::zeroed(v) },
+            DType::Float32 => {
+                KvData::Float32 { k: Pages::try_zeroed(k)?, v: Pages::try_zeroed(v)? }
+            }
+            DType::BFloat16 => {
+                KvData::BFloat16 { k: Pages::try_zeroed(k)?, v: Pages::try_zeroed(v)? }
+            }
+            DType::Float16 => {
+                KvData::Float16 { k: Pages::try_zeroed(k)?, v: Pages::try_zeroed(v)? }
+            }
         };
-        Self { shape, data }
+        Ok(Self { shape, data })
     }
 }

@@ -58,8 +58,7 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    fn new(num_threads: usize, isa: Isa) -> Self {
-        let pool = ThreadPool::new(num_threads);
+    fn new(pool: ThreadPool, isa: Isa) -> Self {
         let (narrow_inputs, op_timer) = (Mutex::default(), OpTimer::default());
         Self { pool, isa, int8: false, narrow_inputs, op_timer }
     }
@@ -69,16 +68,24 @@ impl Device {
     /// The CPU with this many threads, None: one per physical core.
     pub fn cpu(num_threads: Option<usize>) -> Self {
         let num_threads = num_threads.unwrap_or_else(thread_pool::num_physical_cores);
-        Device::Cpu(Cpu::new(num_threads, Isa::detect()))
+        Device::Cpu(Cpu::new(ThreadPool::new(num_threads), Isa::detect()))
     }
 
     /// The CPU with a given instruction set: tests force every path on one machine.
     ///
     /// # Panics
-    /// The machine does not have it.
+    /// The machine does not have it, or refuses the threads.
     pub fn cpu_with_isa(num_threads: usize, isa: Isa) -> Self {
+        Self::cpu_of(ThreadPool::new(num_threads), isa)
+    }
+
+    /// The CPU with threads that were started.
+    ///
+    /// # Panics
+    /// The machine does not have the instructions.
+    fn cpu_of(pool: ThreadPool, isa: Isa) -> Self {
         assert!(isa.is_available(), "this CPU has no {}", isa.name());
-        Device::Cpu(Cpu::new(num_threads, isa))
+        Device::Cpu(Cpu::new(pool, isa))
     }
 
     /// The same CPU with linear layers narrowed to int8 (`LinearWeight::quantize`).
@@ -138,7 +145,7 @@ impl Device {
         precision: Precision,
     ) -> Result<Tensor, EngineError> {
         match self {
-            Device::Cpu(_) => Ok(Tensor::zeros(max_rows, width)),
+            Device::Cpu(_) => Ok(Tensor::try_zeros(max_rows, width)?),
             Device::Cuda(gpu) => gpu.tensor(max_rows, width, precision),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::cuda::{Compiler, CudaDriver, Driver, HostDriver, SearchHints};
 use super::simd::Isa;
-use super::thread_pool::num_physical_cores;
+use super::thread_pool::{ThreadPool, num_physical_cores};
 use super::{Device, Gpu, GpuConfig};
 use crate::engine::EngineError;
 use crate::engine::config::{
@@ -108,11 +108,23 @@ fn cpu(config: &EngineConfig) -> Result<Device, EngineError> {
             names.join(", ")
         )));
     }
-    let num_threads = config.parallel.num_threads;
-    let device = Device::cpu_with_isa(num_threads.unwrap_or_else(num_physical_cores), isa);
+    let device = Device::cpu_of(threads(config.parallel.num_threads)?, isa);
     Ok(match config.device.quantization {
         Some(Quantization::Int8) => device.with_int8(),
         _ => device,
+    })
+}
+
+/// The threads that were asked for, or one per physical core.
+pub(super) fn threads(asked: Option<usize>) -> Result<ThreadPool, EngineError> {
+    let num_threads = asked.unwrap_or_else(num_physical_cores);
+    ThreadPool::try_new(num_threads).map_err(|refused| match asked {
+        None => refused.into(),
+        Some(_) => EngineError::Config(format!(
+            "--threads {num_threads}: {}; give fewer, this machine has {} cores",
+            refused.0,
+            num_physical_cores()
+        )),
     })
 }
 

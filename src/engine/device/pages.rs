@@ -7,6 +7,7 @@ use std::ops::{Deref, DerefMut};
 use memmap2::MmapMut;
 
 use super::cuda::Plain;
+use crate::engine::machine::{Refused, granted};
 
 /// Bytes from which a buffer asks for huge pages: the size of one on most machines.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -25,10 +26,16 @@ impl<E: Plain> Pages<E> {
     /// # Panics
     /// The system refuses the memory.
     pub fn zeroed(len: usize) -> Self {
-        let bytes = (len * size_of::<E>()).max(1);
+        granted(Self::try_zeroed(len))
+    }
+
+    /// `len` zeros, where the system grants the memory.
+    pub fn try_zeroed(len: usize) -> Result<Self, Refused> {
+        // No size that overflows can be granted.
+        let bytes = len.saturating_mul(size_of::<E>()).max(1);
         let map = MmapMut::map_anon(bytes)
-            .unwrap_or_else(|error| panic!("no memory for {bytes} bytes: {error}"));
-        Self { map, len, element: PhantomData }
+            .map_err(|error| Refused(format!("no memory for {bytes} bytes: {error}")))?;
+        Ok(Self { map, len, element: PhantomData })
     }
 
     /// `len` zeros that will all be written, in huge pages where the system has them: fewer entries
@@ -37,13 +44,18 @@ impl<E: Plain> Pages<E> {
     /// # Panics
     /// The system refuses the memory.
     pub fn zeroed_huge(len: usize) -> Self {
-        let pages = Self::zeroed(len);
+        granted(Self::try_zeroed_huge(len))
+    }
+
+    /// The same, where the system grants the memory.
+    pub fn try_zeroed_huge(len: usize) -> Result<Self, Refused> {
+        let pages = Self::try_zeroed(len)?;
         #[cfg(target_os = "linux")]
         if pages.map.len() >= HUGE_PAGE_BYTES {
             // It is advice: a system without huge pages refuses it, and nothing is lost.
             let _ = pages.map.advise(memmap2::Advice::HugePage);
         }
-        pages
+        Ok(pages)
     }
 
     /// The values of a slice.
@@ -90,5 +102,13 @@ mod tests {
             assert!(pages.iter().all(|&value| value == bf16::ONE));
         }
         assert_eq!(*Pages::from_slice(&[1.0f32, 2.0]), [1.0, 2.0]);
+    }
+
+    #[test]
+    fn memory_that_no_machine_has_is_refused() {
+        for len in [1 << 60, usize::MAX] {
+            let refused = Pages::<f32>::try_zeroed_huge(len).unwrap_err();
+            assert!(refused.0.starts_with("no memory for "), "{}", refused.0);
+        }
     }
 }

@@ -5,6 +5,7 @@ use half::{bf16, f16};
 use super::cuda::{DeviceBuffer, DevicePtr};
 use super::pages::Pages;
 use crate::engine::config::DType;
+use crate::engine::machine::{Refused, granted};
 
 /// An activation buffer, allocated once at its largest size; a step sets how many rows it uses.
 /// On the CPU all are f32; a GPU has those between two linear layers in the model's dtype.
@@ -43,12 +44,17 @@ pub enum Precision {
 
 impl Tensor {
     /// Room for `max_rows` rows; it starts with all of them in use, zeroed.
+    ///
+    /// # Panics
+    /// The system refuses the memory.
     pub fn zeros(max_rows: usize, width: usize) -> Self {
-        Self {
-            storage: Storage::Host(Pages::zeroed_huge(max_rows * width)),
-            num_rows: max_rows,
-            width,
-        }
+        granted(Self::try_zeros(max_rows, width))
+    }
+
+    /// The same, where the system grants the memory.
+    pub(super) fn try_zeros(max_rows: usize, width: usize) -> Result<Self, Refused> {
+        let pages = Pages::try_zeroed_huge(max_rows.saturating_mul(width))?;
+        Ok(Self { storage: Storage::Host(pages), num_rows: max_rows, width })
     }
 
     /// A tensor of given values, for tests and tables.

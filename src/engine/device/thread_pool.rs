@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
+use crate::engine::machine::{Refused, granted, no_thread};
+
 /// Spins before a worker parks: about 50 microseconds, longer than the gap between two ops of a
 /// step.
 const NUM_SPINS: u32 = 20_000;
@@ -105,7 +107,15 @@ fn first_item(num_items: usize, num_threads: usize, thread: usize) -> usize {
 
 impl ThreadPool {
     /// A pool of `num_threads`, the caller included. At least 1.
+    ///
+    /// # Panics
+    /// The system refuses a thread.
     pub fn new(num_threads: usize) -> Self {
+        granted(Self::try_new(num_threads))
+    }
+
+    /// The same, where the system grants the threads. If it refuses one, those before it end.
+    pub fn try_new(num_threads: usize) -> Result<Self, Refused> {
         let shared = Arc::new(Shared {
             state: AtomicU64::new(0),
             ranges: (0..num_threads.max(1)).map(|_| ItemRange(AtomicU64::new(0))).collect(),
@@ -116,16 +126,14 @@ impl ThreadPool {
             lock: Mutex::new(()),
             wake: Condvar::new(),
         });
-        let workers = (1..num_threads.max(1))
-            .map(|thread| {
-                let shared = Arc::clone(&shared);
-                std::thread::Builder::new()
-                    .name(format!("cpu-{thread}"))
-                    .spawn(move || work(&shared, thread))
-                    .expect("the system refused a thread")
-            })
-            .collect();
-        Self { shared, workers, caller: Mutex::new(()) }
+        let mut pool = Self { shared, workers: Vec::new(), caller: Mutex::new(()) };
+        for thread in 1..num_threads.max(1) {
+            let shared = Arc::clone(&pool.shared);
+            let worker = std::thread::Builder::new().name(format!("cpu-{thread}"));
+            let worker = worker.spawn(move || work(&shared, thread));
+            pool.workers.push(worker.map_err(|error| no_thread(&error))?);
+        }
+        Ok(pool)
     }
 
     /// Threads of the pool, the caller included.

@@ -53,7 +53,10 @@ impl HfConfig {
         let path = dir.join("config.json");
         let text = files::read_text(&path, MAX_CONFIG_BYTES).map_err(|error| {
             let help = "a model folder needs config.json, tokenizer.json and *.safetensors";
-            EngineError::Model(format!("cannot read {}: {error}; {help}", path.display()))
+            match files::unreadable(&path, &error) {
+                EngineError::Model(text) => EngineError::Model(format!("{text}; {help}")),
+                refused => refused,
+            }
         })?;
         Self::parse(&text, &path.display().to_string())
     }
@@ -422,7 +425,7 @@ impl GenerationConfig {
         let text = match files::read_text(&path, MAX_CONFIG_BYTES) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
-            Err(error) => return Err(bad(error.to_string())),
+            Err(error) => return Err(files::unreadable(&path, &error)),
         };
         let keys: Map<String, Value> =
             serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;

@@ -17,7 +17,7 @@ use safetensors::Dtype;
 
 use crate::engine::EngineError;
 use crate::engine::config::{DType, OnLostFile};
-use crate::engine::files::quoted;
+use crate::engine::files::{self, quoted};
 use crate::engine::ops::linear::{SourceMatrix, SourceValues};
 use mapped_file::{MappedFile, Watch};
 
@@ -68,11 +68,12 @@ impl Checkpoint {
     pub fn open(dir: &Path, on_lost_file: Option<OnLostFile>) -> Result<Self, EngineError> {
         let mut maps = Vec::new();
         for path in index::weight_files(dir)? {
-            maps.push(MappedFile::open(&path).map_err(|error| bad_file(&path, error))?);
+            let map = MappedFile::open(&path);
+            maps.push(map.map_err(|error| files::unreadable(&path, &error))?);
         }
         // Before the first byte is read.
         let watch = on_lost_file.map(|on_lost| mapped_file::watch(&maps, on_lost)).transpose();
-        let watch = watch.map_err(|error| bad_file(dir, error))?;
+        let watch = watch.map_err(|error| files::unreadable(dir, &error))?;
         let tensors = find_tensors(&maps)?;
         // Integers beside the weights are masks and positions of old checkpoints.
         let weights = tensors.iter().filter(|(_, entry)| entry.dtype.is_some());

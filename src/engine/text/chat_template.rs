@@ -278,7 +278,7 @@ fn read(path: &Path) -> Result<Option<String>, TextError> {
     match files::read_text(path, MAX_CONFIG_BYTES) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(TextError::file(path, error)),
+        Err(error) => Err(TextError::io(path, &error)),
     }
 }
 

@@ -33,9 +33,11 @@ pub use stop::{StopChecker, StopMatch};
 pub use tokenizer::Tokenizer;
 
 use std::fmt;
+use std::io;
 use std::path::Path;
 
 use crate::engine::files::one_line;
+use crate::engine::machine::is_refusal;
 
 /// Why text could not be handled: a fault of the model's files, or of one row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +56,14 @@ pub enum TextError {
 }
 
 impl TextError {
+    /// A file that cannot be read.
+    fn io(path: &Path, error: &io::Error) -> Self {
+        match is_refusal(error) {
+            true => TextError::Machine(format!("cannot read {}: {error}", path.display())),
+            false => Self::file(path, error),
+        }
+    }
+
     fn file(path: &Path, message: impl fmt::Display) -> Self {
         TextError::Model(format!("{}: {}", path.display(), one_line(&message.to_string())))
     }

@@ -96,7 +96,7 @@ impl<'a> TokenizerFiles<'a> {
         match files::read(&path, MAX_TOKENIZER_BYTES) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(TextError::file(&path, error)),
+            Err(error) => Err(TextError::io(&path, &error)),
         }
     }
 
@@ -177,7 +177,7 @@ pub(super) fn read_json_of(path: &Path, max_bytes: u64) -> Result<Option<Value>,
             Err(error) => Err(TextError::file(path, error)),
         },
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(TextError::file(path, error)),
+        Err(error) => Err(TextError::io(path, &error)),
     }
 }
 

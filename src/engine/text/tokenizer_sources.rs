@@ -76,7 +76,7 @@ impl Source {
             Self::SentencePiece(path) => {
                 let error = |error: String| TextError::file(path, format!("{error}. {NOT_READ}"));
                 let file = files::read(path, MAX_TOKENIZER_BYTES)
-                    .map_err(|error| TextError::file(path, error))?;
+                    .map_err(|error| TextError::io(path, &error))?;
                 let model = SentencePiece::parse(&file).map_err(error)?;
                 of_sentence_piece(model, class, config)
                     .map_err(|error| TextError::file(path, error))
@@ -172,7 +172,7 @@ fn unsupported(dir: &Path, source: &Source, class: &str) -> TextError {
 }
 
 fn read_merges(path: &Path) -> Result<Vec<Value>, TextError> {
-    let file = files::read(path, MAX_TOKENIZER_BYTES).map_err(|e| TextError::file(path, e))?;
+    let file = files::read(path, MAX_TOKENIZER_BYTES).map_err(|e| TextError::io(path, &e))?;
     let text = String::from_utf8(file).map_err(|_| TextError::file(path, "it is not UTF-8"))?;
     let mut merges = Vec::new();
     for (index, line) in text.lines().enumerate() {

@@ -29,7 +29,8 @@ fn a_file_that_is_shortened_ends_the_process_with_one_message() {
         panic!("read {sum} from a file without bytes");
     }
     let folder = Folder::new();
-    let name = "lost_file::a_file_that_is_shortened_ends_the_process_with_one_message";
+    let name =
+        "hostile_model::lost_file::a_file_that_is_shortened_ends_the_process_with_one_message";
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([name, "--exact", "--nocapture", "--test-threads", "1"]);
     command.env(FOLDER, folder.path().join("model"));

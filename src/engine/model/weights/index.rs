@@ -63,7 +63,8 @@ pub(super) fn weight_files(dir: &Path) -> Result<Vec<PathBuf>, EngineError> {
     let (index, single) = (dir.join(INDEX), dir.join("model.safetensors"));
     let paths = if index.exists() {
         let bad = |text: String| EngineError::Model(format!("{}: {text}", index.display()));
-        let json = files::read(&index, MAX_INDEX_BYTES).map_err(|error| bad(error.to_string()))?;
+        let json = files::read(&index, MAX_INDEX_BYTES)
+            .map_err(|error| files::unreadable(&index, &error))?;
         let names = parse(&json).map_err(bad)?;
         names.into_iter().map(|name| dir.join(name)).collect()
     } else if single.exists() {
@@ -78,7 +79,7 @@ pub(super) fn weight_files(dir: &Path) -> Result<Vec<PathBuf>, EngineError> {
 /// All safetensors files of a folder without an index.
 fn listed(dir: &Path) -> Result<Vec<PathBuf>, EngineError> {
     let listing = std::fs::read_dir(dir)
-        .map_err(|error| EngineError::Model(format!("cannot read {}: {error}", dir.display())))?;
+        .map_err(|error| files::unreadable(dir, &error))?;
     let paths: Vec<_> = listing.filter_map(|entry| Some(entry.ok()?.path())).collect();
     let with = |extension: &str| {
         let has = |path: &&PathBuf| path.extension().is_some_and(|found| found == extension);

@@ -1,0 +1,63 @@
+//! What the machine refuses: memory, threads, open files. That is neither a bug nor a damaged
+//! model: the same command may succeed later, or with smaller flags.
+
+use std::io;
+
+use super::EngineError;
+
+/// The payload of a panic, for what cannot return an error: an op that is refused memory. A hook
+/// tells it from a bug by its type.
+#[derive(Debug)]
+pub struct Refused(pub String);
+
+/// The value, or a panic with [`Refused`].
+///
+/// # Panics
+/// The machine has refused.
+pub fn granted<T>(result: Result<T, Refused>) -> T {
+    result.unwrap_or_else(|refused| std::panic::panic_any(refused))
+}
+
+/// A thread that was started, or a panic with [`Refused`].
+///
+/// # Panics
+/// The system refuses a thread.
+pub fn started<T>(thread: io::Result<T>) -> T {
+    granted(thread.map_err(|error| no_thread(&error)))
+}
+
+/// A thread that the system refuses.
+pub(in crate::engine) fn no_thread(error: &io::Error) -> Refused {
+    Refused(format!("the system refused a thread: {error}"))
+}
+
+/// Whether an error is of this process's share of the machine, and not of the file that it was met
+/// at: no descriptors, no memory.
+pub fn is_refusal(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN))
+}
+
+impl From<Refused> for EngineError {
+    fn from(refused: Refused) -> Self {
+        EngineError::Machine(refused.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_table_of_descriptors_is_no_fault_of_a_file() {
+        assert!(is_refusal(&io::Error::from_raw_os_error(libc::EMFILE)));
+        for fault in [libc::ENOENT, libc::EACCES, libc::EIO] {
+            assert!(!is_refusal(&io::Error::from_raw_os_error(fault)));
+        }
+    }
+
+    #[test]
+    fn what_cannot_return_an_error_panics_with_a_payload_of_its_own() {
+        let panic = std::panic::catch_unwind(|| granted::<()>(Err(Refused("no".into()))));
+        assert_eq!(panic.unwrap_err().downcast_ref::<Refused>().unwrap().0, "no");
+    }
+}

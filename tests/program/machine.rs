@@ -1,0 +1,55 @@
+//! What the machine refuses: memory, threads, open files. It ends a run with exit 2 where a flag
+//! asked for it, else with exit 5. It is never "a bug", and no model is to be deleted for it.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// It has no chat template, whose engine takes much address space of its own.
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/opt");
+
+/// Runs one row under a limit of the shell; returns exit code and standard error.
+#[track_caller]
+fn run(folder: &Path, limit: &str, flags: &[&str]) -> (Option<i32>, String) {
+    fs::write(folder.join("in.jsonl"), "{\"prompt\": \"a\"}\n").unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("{limit}; exec \"$0\" \"$@\"")]);
+    command.arg(assert_cmd::cargo::cargo_bin!("vllm-batch"));
+    command.args(["run", "--model", MODEL, "-i", "in.jsonl", "-qq"]);
+    command.args(["--device", "cpu", "--progress", "none", "--max-tokens", "2"]).args(flags);
+    let output = command.current_dir(folder).stdin(Stdio::null()).output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn a_flag_that_asks_for_too_much_is_named_and_nothing_is_left() {
+    for (limit, flag, value) in [
+        (":", "--kv-cache-memory-bytes", "4000000GiB"),
+        (":", "--num-gpu-blocks-override", "4294967295"),
+        (":", "--max-num-batched-tokens", "400000000000"),
+        ("ulimit -v 1000000", "--threads", "2000"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let (code, stderr) = run(folder.path(), limit, &["-o", "out.jsonl", flag, value]);
+        assert_eq!(code, Some(2), "{flag}: {stderr}");
+        assert!(stderr.starts_with("error[config]: ") && stderr.contains(flag), "{stderr}");
+        let left = fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(left, 1, "{flag}: files beside the input");
+    }
+}
+
+#[test]
+fn without_descriptors_the_model_is_not_blamed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut refusals = 0;
+    for limit in 4..12 {
+        let (code, stderr) = run(folder.path(), &format!("ulimit -n {limit}"), &["--threads", "1"]);
+        assert!(matches!(code, Some(0 | 2 | 5)), "{limit}: {code:?} {stderr}");
+        assert!(!stderr.contains("delete") && !stderr.contains("a bug"), "{limit}: {stderr}");
+        if code == Some(5) && stderr.contains("error[machine]") {
+            assert!(stderr.contains("the same command continues"), "{stderr}");
+            refusals += 1;
+        }
+    }
+    assert!(refusals > 0);
+}
