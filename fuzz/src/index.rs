@@ -11,7 +11,7 @@ pub fn check(data: &[u8]) {
     if data.len() > MAX_INPUT {
         return;
     }
-    let Ok(names) = index::parse(data) else { return };
+    let Ok(names) = index::parse(data, "safetensors") else { return };
     assert!(!names.is_empty());
     for name in &names {
         let parts: Vec<Component<'_>> = Path::new(name).components().collect();

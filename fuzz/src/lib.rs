@@ -8,22 +8,25 @@ pub mod csv_records;
 pub mod index;
 pub mod journal_recovery;
 pub mod openai_lines;
+pub mod pickle;
 pub mod row_parser;
 pub mod rows;
 pub mod safetensors_header;
 pub mod template_render;
 pub mod tokenizer_edits;
 pub mod tokenizer_file;
+pub mod torch_file;
 
 /// Bytes to a panic, or none.
 pub type Check = fn(&[u8]);
 
 /// Every target by the name of its program and of its corpus.
-pub const TARGETS: [(&str, Check); 8] = [
+pub const TARGETS: [(&str, Check); 9] = [
     ("csv", csv_records::check),
     ("index", index::check),
     ("journal_recovery", journal_recovery::check),
     ("openai_lines", openai_lines::check),
+    ("pickle", pickle::check),
     ("row_parser", row_parser::check),
     ("safetensors_header", safetensors_header::check),
     ("template_render", template_render::check),

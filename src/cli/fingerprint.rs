@@ -210,7 +210,9 @@ fn set_sampling(params: &SamplingParams, set: &mut dyn FnMut(&str, String)) {
 /// The files that weights may come from.
 fn weight_files(folder: &Path) -> Vec<PathBuf> {
     files(folder, |name| {
-        name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")
+        name.ends_with(".safetensors")
+            || name.ends_with(".safetensors.index.json")
+            || name.starts_with("pytorch_model")
     })
 }
 

@@ -3,7 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::EngineError;
@@ -16,11 +16,25 @@ pub(in crate::engine) const MAX_CONFIG_BYTES: u64 = 16 << 20;
 pub(in crate::engine) fn open(path: &Path) -> io::Result<File> {
     // Without the flag, opening a pipe that nobody writes to does not return.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(invalid("it is not a regular file")),
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(invalid("it is not a regular file"));
     }
+    let mut start = [0; LFS_POINTER.len()];
+    if metadata.len() < MAX_POINTER_BYTES
+        && file.read_exact_at(&mut start, 0).is_ok()
+        && start == LFS_POINTER
+    {
+        return Err(invalid("it is a git-lfs pointer, not the file: run `git lfs pull` there"));
+    }
+    Ok(file)
 }
+
+/// What git leaves in place of a large file that was not fetched.
+const LFS_POINTER: [u8; 42] = *b"version https://git-lfs.github.com/spec/v1";
+
+/// Pointers have about 130 bytes; git-lfs itself takes nothing of this size for one.
+const MAX_POINTER_BYTES: u64 = 1024;
 
 /// All of a regular file, up to a limit.
 pub(crate) fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
@@ -82,6 +96,9 @@ mod tests {
         assert!(read(&path, 4).unwrap_err().to_string().contains("the limit"));
         assert!(read(folder.path(), 4).unwrap_err().to_string().contains("no regular file"));
         assert!(read(Path::new("/dev/zero"), 4).is_err());
+        let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n";
+        std::fs::write(&path, pointer).unwrap();
+        assert!(read(&path, 999).unwrap_err().to_string().contains("run `git lfs pull`"));
         assert_eq!(read(&folder.path().join("b"), 4).unwrap_err().kind(), io::ErrorKind::NotFound);
         std::fs::write(&path, b"ab\xff").unwrap();
         assert_eq!(read_text(&path, 4).unwrap_err().to_string(), "byte 2 is not UTF-8");

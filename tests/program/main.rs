@@ -23,3 +23,5 @@ mod shards;
 
 #[path = "../files/crash/random.rs"]
 mod random;
+#[path = "../../fuzz/src/torch_file.rs"]
+mod torch_file;

@@ -12,7 +12,7 @@ use super::cache::{Lookup, RepoCache};
 use super::client::{Client, status};
 use super::environment::NetworkLimits;
 use super::failure::Failure;
-use super::model_files::{INDEX, check_repository, first_files, weight_files};
+use super::model_files::{check_repository, first_files, shards_of};
 use super::names::is_commit;
 use super::transfer::{Transfer, is_there};
 use super::{DownloadProgress, HubEnvironment, HubError, HubErrorKind, Need};
@@ -47,15 +47,15 @@ pub(super) fn download(
         let transfer = Transfer { client: &client, cache, commit, file, listed_size };
         with_retries(limits, progress, |progress| transfer.attempt(progress)).map_err(words)
     };
-    let mut files = first_files(&listing.files, need);
     // Small files first: what is wrong with them is known before the long part begins.
-    files.iter().try_for_each(|file| fetch(file))?;
-    if need.weights && listing.files.contains_key(INDEX) {
-        files = weight_files(&snapshot)?.into_iter().collect();
+    first_files(&listing.files, need).iter().try_for_each(|file| fetch(file))?;
+    if need.weights
+        && let Some((index, files)) = shards_of(&listing.files, &snapshot)?
+    {
         if let Some(absent) = files.iter().find(|file| !listing.files.contains_key(*file)) {
             return Err(HubError::new(
                 HubErrorKind::Incomplete,
-                format!("{} has no {absent}, which its {INDEX} names", cache.what()),
+                format!("{} has no {absent}, which its {index} names", cache.what()),
                 "the repository is incomplete: choose another --revision or model",
             ));
         }

@@ -2,19 +2,44 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 use serde::Deserialize;
 
 use super::names::{is_plain_file_name, quoted};
 use super::{HubError, HubErrorKind, Need};
+use crate::engine::files;
 use crate::engine::machine::is_refusal;
 
 pub(super) const CONFIG: &str = "config.json";
 pub(super) const TOKENIZER: &str = "tokenizer.json";
-pub(super) const INDEX: &str = "model.safetensors.index.json";
-const SINGLE: &str = "model.safetensors";
+
+/// The formats of weights, the better one first, by the names that transformers gives them.
+const FORMATS: [Format; 2] = [
+    Format {
+        index: "model.safetensors.index.json",
+        single: "model.safetensors",
+        extension: ".safetensors",
+        any_name: true,
+    },
+    Format {
+        index: "pytorch_model.bin.index.json",
+        single: "pytorch_model.bin",
+        extension: ".bin",
+        any_name: false,
+    },
+];
+
+/// Names of weight files in a folder or a repository.
+#[derive(Clone, Copy, Debug)]
+struct Format {
+    index: &'static str,
+    single: &'static str,
+    extension: &'static str,
+    /// Whether a file of another name is a weight file too. Other pickles are of trainers.
+    any_name: bool,
+}
 
 /// Small files that the engine reads when they exist.
 pub(super) const SMALL: [&str; 8] = [
@@ -34,8 +59,7 @@ const OTHER_TOKENIZERS: [&[&str]; 2] = [&["tokenizer.model"], &["vocab.json", "m
 /// Published indexes stay below 20 MB; a hostile one must not fill memory.
 const MAX_INDEX_BYTES: u64 = 256 << 20;
 
-/// Formats that hold weights but are not read: most of them are pickles, which run code when
-/// opened.
+/// Files that hold weights in formats that are not read.
 const FOREIGN: [&str; 8] = [".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack", ".gguf"];
 
 #[derive(Deserialize)]
@@ -46,22 +70,53 @@ struct Index {
 /// The weight files of a folder, by its index or by what lies there; empty when there are none.
 /// A file that the index names need not exist.
 pub(super) fn weight_files(folder: &Path) -> Result<BTreeSet<String>, HubError> {
-    let index = folder.join(INDEX);
-    if index.is_file() {
-        return shards(&index);
-    }
     let entries = fs::read_dir(folder).map_err(|error| cannot_read(folder, &error))?;
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let present: BTreeSet<String> = names.filter(|name| folder.join(name).is_file()).collect();
-    Ok(without_index(present.iter().map(String::as_str)))
+    match choose(|| present.iter().map(String::as_str)) {
+        Choice::Index(format) => shards(&folder.join(format.index), format),
+        Choice::Files(files) => Ok(files),
+    }
+}
+
+/// Where the weights of a folder or a repository are.
+enum Choice {
+    /// In the files that an index names.
+    Index(&'static Format),
+    /// In these; there may be none.
+    Files(BTreeSet<String>),
+}
+
+/// The index or the files of the best format that is there.
+fn choose<'a, N: Iterator<Item = &'a str>>(names: impl Fn() -> N) -> Choice {
+    for format in &FORMATS {
+        if names().any(|name| name == format.index) {
+            return Choice::Index(format);
+        }
+        let files = without_index(&names, format);
+        if !files.is_empty() {
+            return Choice::Files(files);
+        }
+    }
+    Choice::Files(BTreeSet::new())
+}
+
+/// The index of a repository's weights, and the files that it names; None without an index.
+pub(super) fn shards_of(
+    files: &BTreeMap<String, Option<u64>>,
+    snapshot: &Path,
+) -> Result<Option<(&'static str, BTreeSet<String>)>, HubError> {
+    match choose(|| files.keys().map(String::as_str)) {
+        Choice::Index(format) => {
+            Ok(Some((format.index, shards(&snapshot.join(format.index), format)?)))
+        }
+        Choice::Files(_) => Ok(None),
+    }
 }
 
 /// The shards that an index names, each a plain file name.
-fn shards(index: &Path) -> Result<BTreeSet<String>, HubError> {
-    let mut text = Vec::new();
-    fs::File::open(index)
-        .and_then(|file| file.take(MAX_INDEX_BYTES).read_to_end(&mut text))
-        .map_err(|error| cannot_read(index, &error))?;
+fn shards(index: &Path, format: &Format) -> Result<BTreeSet<String>, HubError> {
+    let text = files::read(index, MAX_INDEX_BYTES).map_err(|error| cannot_read(index, &error))?;
     let parsed: Index =
         serde_json::from_slice(&text).map_err(|error| unreadable(index, &error.to_string()))?;
     let shards: BTreeSet<String> = parsed.weight_map.into_values().collect();
@@ -73,10 +128,15 @@ fn shards(index: &Path) -> Result<BTreeSet<String>, HubError> {
                 "do not use this model: its index is damaged or made to read other files",
             ));
         }
-        if !shard.ends_with(".safetensors") {
+        if !shard.ends_with(format.extension) {
             return Err(HubError::new(
                 HubErrorKind::Unsafe,
-                format!("{} names {}, not a safetensors file", index.display(), quoted(shard)),
+                format!(
+                    "{} names {}, not a {} file",
+                    index.display(),
+                    quoted(shard),
+                    format.extension
+                ),
                 CONVERT_HINT,
             ));
         }
@@ -87,14 +147,18 @@ fn shards(index: &Path) -> Result<BTreeSet<String>, HubError> {
     Ok(shards)
 }
 
-/// Without an index: `model.safetensors`, else every safetensors file but adapters.
-fn without_index<'a>(names: impl Iterator<Item = &'a str> + Clone) -> BTreeSet<String> {
-    if names.clone().any(|name| name == SINGLE) {
-        return BTreeSet::from([SINGLE.to_string()]);
+/// Without an index: `model.safetensors`, else every safetensors file but adapters. Of pickles
+/// `pytorch_model.bin` alone.
+fn without_index<'a, N: Iterator<Item = &'a str>>(
+    names: impl Fn() -> N,
+    format: &Format,
+) -> BTreeSet<String> {
+    if names().any(|name| name == format.single) {
+        return BTreeSet::from([format.single.to_string()]);
     }
-    names
-        .filter(|name| name.ends_with(".safetensors") && !name.starts_with("adapter"))
-        .filter(|name| is_plain_file_name(name))
+    names()
+        .filter(|name| format.any_name && name.ends_with(format.extension))
+        .filter(|name| !name.starts_with("adapter") && is_plain_file_name(name))
         .map(str::to_string)
         .collect()
 }
@@ -114,7 +178,7 @@ pub(super) fn missing_files(folder: &Path, need: Need) -> Result<Vec<String>, Hu
         let none = weights.is_empty();
         wanted.extend(weights);
         if none {
-            wanted.insert(SINGLE.to_string());
+            wanted.insert(FORMATS[0].single.to_string());
         }
     }
     wanted.retain(|name| !folder.join(name).is_file());
@@ -134,10 +198,11 @@ pub(super) fn first_files(files: &BTreeMap<String, Option<u64>>, need: Need) -> 
         let other = other_tokenizer(|name| files.contains_key(name)).unwrap_or_default();
         chosen.extend(other.iter().map(|name| name.to_string()));
     }
-    if need.weights && files.contains_key(INDEX) {
-        chosen.push(INDEX.to_string());
-    } else if need.weights {
-        chosen.extend(without_index(files.keys().map(String::as_str)));
+    if need.weights {
+        match choose(|| files.keys().map(String::as_str)) {
+            Choice::Index(format) => chosen.push(format.index.to_string()),
+            Choice::Files(files) => chosen.extend(files),
+        }
     }
     chosen
 }
@@ -150,12 +215,12 @@ pub(super) fn check_repository(
 ) -> Result<(), HubError> {
     let has = |name: &str| files.contains_key(name);
     let foreign = |name: &&String| FOREIGN.iter().any(|end| name.ends_with(end));
-    let no_weights =
-        need.weights && !has(INDEX) && without_index(files.keys().map(String::as_str)).is_empty();
+    let weights = choose(|| files.keys().map(String::as_str));
+    let no_weights = need.weights && matches!(weights, Choice::Files(found) if found.is_empty());
     if no_weights && let Some(file) = files.keys().find(foreign) {
         return Err(HubError::new(
             HubErrorKind::Unsupported,
-            format!("{what} has no safetensors weights, only files such as {}", quoted(file)),
+            format!("{what} has no weights in a format that is read, only {}", quoted(file)),
             CONVERT_HINT,
         ));
     }

@@ -1,4 +1,5 @@
-//! Tensors of a checkpoint: safetensors files mapped into memory, or seeded dummies.
+//! Tensors of a checkpoint: safetensors files or pytorch_model.bin mapped into memory, or seeded
+//! dummies.
 //!
 //! Every tensor the spec asks for must be there with its shape, and every tensor that is there must
 //! be asked for: a silent mismatch would be a silent wrong answer.
@@ -6,6 +7,7 @@
 pub mod header;
 pub mod index;
 mod mapped_file;
+pub mod pickle;
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -24,7 +26,7 @@ use mapped_file::{MappedFile, Watch};
 /// Where a model's tensors come from.
 #[derive(Debug)]
 pub enum Checkpoint {
-    /// safetensors files of a folder.
+    /// Weight files of a folder.
     Files(MappedFiles),
     /// Random values, a pure function of the seed and each tensor's name.
     Dummy {
@@ -36,7 +38,7 @@ pub enum Checkpoint {
 /// Largest absolute value of dummy weights: small, so that activations stay finite.
 const DUMMY_SCALE: f32 = 0.05;
 
-/// safetensors files, mapped.
+/// Weight files, mapped.
 #[derive(Debug)]
 pub struct MappedFiles {
     maps: Vec<MappedFile>,
@@ -60,16 +62,15 @@ struct Entry {
 }
 
 impl Checkpoint {
-    /// Maps the safetensors files of a folder: those that model.safetensors.index.json names, else
-    /// all.
+    /// Maps the weight files of a folder: the safetensors files that model.safetensors.index.json
+    /// names, else all; where there are none, pytorch_model.bin or its shards.
     ///
     /// # Errors
     /// No file is there, one is corrupt, or the index names a file outside the folder.
     pub fn open(dir: &Path, on_lost_file: Option<OnLostFile>) -> Result<Self, EngineError> {
         let mut maps = Vec::new();
         for path in index::weight_files(dir)? {
-            let map = MappedFile::open(&path);
-            maps.push(map.map_err(|error| files::unreadable(&path, &error))?);
+            maps.push(MappedFile::open(&path).map_err(|error| files::unreadable(&path, &error))?);
         }
         // Before the first byte is read.
         let watch = on_lost_file.map(|on_lost| mapped_file::watch(&maps, on_lost)).transpose();
@@ -200,6 +201,7 @@ impl Checkpoint {
 fn is_ignorable(name: &str) -> bool {
     name.ends_with("rotary_emb.inv_freq")
         || name.ends_with("attn.masked_bias")
+        || name.ends_with("decoder.version")
         || name == "lm_head.weight"
 }
 
@@ -218,7 +220,11 @@ fn bad_file(path: &Path, text: impl std::fmt::Display) -> EngineError {
 fn find_tensors(maps: &[MappedFile]) -> Result<HashMap<String, Entry>, EngineError> {
     let mut tensors = HashMap::new();
     for (file, map) in maps.iter().enumerate() {
-        let entries = header::parse(map.bytes()).map_err(|text| bad_file(map.path(), text))?;
+        let parse = match map.path().extension().is_some_and(|extension| extension == "bin") {
+            true => pickle::parse,
+            false => header::parse,
+        };
+        let entries = parse(map.bytes()).map_err(|text| bad_file(map.path(), text))?;
         for header::TensorEntry { name, dtype: file_dtype, shape, range } in entries {
             let dtype = match file_dtype {
                 Dtype::F32 => Some(DType::Float32),

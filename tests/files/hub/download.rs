@@ -123,6 +123,30 @@ fn a_file_whose_bytes_are_not_those_of_its_name_is_fetched_once_more() {
 }
 
 #[test]
+fn pickles_are_fetched_where_there_are_no_safetensors() {
+    let mut files = repository();
+    files.retain(|name, _| !name.contains("safetensors"));
+    let tokenizer = ["vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json"];
+    for name in tokenizer {
+        files.insert(name.into(), b"{}".to_vec());
+    }
+    // As repositories from before tokenizer.json have it.
+    files.remove("tokenizer.json");
+    files.insert("training_args.bin".into(), b"trainer".to_vec());
+    let (server, cache) = (Server::start(&files), tempdir().unwrap());
+    let found = names(&resolve(REPO, &online(&server, cache.path())).unwrap());
+    assert!(found.contains("pytorch_model.bin") && !found.contains("training_args.bin"));
+    assert!(tokenizer.iter().all(|name| found.contains(*name)), "{found:?}");
+
+    let index = serde_json::json!({"weight_map": {"a": "pytorch_model-1.bin"}}).to_string();
+    files.insert("pytorch_model.bin.index.json".into(), index.into_bytes());
+    files.insert("pytorch_model-1.bin".into(), b"shard".to_vec());
+    let (server, cache) = (Server::start(&files), tempdir().unwrap());
+    let found = names(&resolve(REPO, &online(&server, cache.path())).unwrap());
+    assert!(found.contains("pytorch_model-1.bin") && !found.contains("pytorch_model.bin"));
+}
+
+#[test]
 fn revisions_are_branches_and_commits_and_share_their_blobs() {
     let (server, cache) = (Server::start(&repository()), tempdir().unwrap());
     let environment = online(&server, cache.path());

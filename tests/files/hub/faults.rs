@@ -113,9 +113,12 @@ fn a_cache_that_cannot_be_written() {
 
 #[test]
 fn repositories_that_cannot_be_run_are_refused_before_their_weights_are_fetched() {
-    let error = failure_with(|files| files.retain(|name, _| !name.contains("safetensors")));
+    let error = failure_with(|files| {
+        files.retain(|name, _| !name.contains("safetensors") && name != "pytorch_model.bin");
+        files.insert("consolidated.00.pth".into(), b"pickle".to_vec());
+    });
     assert_eq!((error.code(), error.exit_code()), ("model_unsupported", 7));
-    assert!(error.to_string().contains("pytorch_model.bin"), "{error}");
+    assert!(error.to_string().contains("consolidated.00.pth"), "{error}");
     assert!(error.help().contains("safe_serialization=True"), "{}", error.help());
 
     let error = failure_with(|files| {
@@ -151,5 +154,5 @@ fn indexes_that_lead_out_of_the_folder_are_refused() {
         let index = serde_json::json!({"weight_map": {"a": "pytorch_model.bin"}});
         files.insert("model.safetensors.index.json".into(), index.to_string().into_bytes());
     });
-    assert!(error.to_string().contains("not a safetensors file"), "{error}");
+    assert!(error.to_string().contains("not a .safetensors file"), "{error}");
 }

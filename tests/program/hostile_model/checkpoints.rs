@@ -148,7 +148,7 @@ fn an_index_names_files_of_its_folder_only() {
         folder.run(&[prompt("a")], &[]).assert_refused(name, INDEX);
     }
     for (name, wanted) in [
-        ("pytorch_model.bin", "not a safetensors file"),
+        ("pytorch_model.bin", "not a .safetensors file"),
         ("model-00009-of-00003.safetensors", "model-00009-of-00003.safetensors"),
     ] {
         let mut index = index.clone();
@@ -190,7 +190,6 @@ fn a_tensor_that_no_shard_has_is_named() {
 fn what_is_no_regular_file_is_refused_and_not_waited_for() {
     let folder = Folder::new();
     let path = folder.model(SHARD);
-    let shard = folder.read(SHARD);
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     folder.run(&[prompt("a")], &[]).assert_refused("folder", "it is not a regular file");
@@ -198,12 +197,11 @@ fn what_is_no_regular_file_is_refused_and_not_waited_for() {
     assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
     folder.run(&[prompt("a")], &[]).assert_refused("pipe", "it is not a regular file");
     fs::remove_file(&path).unwrap();
-    fs::write(folder.path().join("elsewhere"), shard).unwrap();
-    for target in ["../elsewhere", "/dev/zero", "/etc/passwd"] {
+    for (target, wanted) in
+        [("/dev/zero", "it is no regular file"), ("/etc/passwd", "no safetensors file")]
+    {
         symlink(target, &path).unwrap();
-        folder
-            .run(&[prompt("a")], &[])
-            .assert_refused(target, "a link that leaves the model folder");
+        folder.run(&[prompt("a")], &[]).assert_refused(target, wanted);
         fs::remove_file(&path).unwrap();
     }
     symlink("../nowhere", &path).unwrap();
@@ -211,10 +209,16 @@ fn what_is_no_regular_file_is_refused_and_not_waited_for() {
 }
 
 #[test]
-fn links_within_the_folder_and_to_the_blobs_of_the_cache_are_followed() {
+fn links_are_followed() {
     let folder = Folder::new();
     fs::rename(folder.model(SHARD), folder.model("renamed")).unwrap();
     symlink("renamed", folder.model(SHARD)).unwrap();
+    assert_eq!(folder.run(&[prompt("a")], &[]).code, Some(0));
+    // Shared file systems have the weights elsewhere.
+    let elsewhere = tempfile::tempdir().unwrap();
+    fs::copy(folder.model("renamed"), elsewhere.path().join("shard")).unwrap();
+    fs::remove_file(folder.model(SHARD)).unwrap();
+    symlink(elsewhere.path().join("shard"), folder.model(SHARD)).unwrap();
     assert_eq!(folder.run(&[prompt("a")], &[]).code, Some(0));
     let repository = folder.path().join("models--a--b");
     fs::create_dir_all(repository.join("blobs")).unwrap();
@@ -228,6 +232,18 @@ fn links_within_the_folder_and_to_the_blobs_of_the_cache_are_followed() {
 }
 
 #[test]
+fn a_file_that_git_lfs_did_not_fetch_is_named_as_one() {
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 99\n";
+    for name in [SHARD, INDEX, "config.json", "tokenizer.json", "generation_config.json"] {
+        let folder = Folder::new();
+        folder.write(name, pointer);
+        let run = folder.run(&[prompt("a")], &[]);
+        run.assert_refused(name, "it is a git-lfs pointer");
+        assert!(run.stderr.contains(name) && run.stderr.contains("git lfs pull"), "{}", run.stderr);
+    }
+}
+
+#[test]
 fn pickles_are_refused_with_what_to_do() {
     let folder = Folder::new();
     for entry in fs::read_dir(folder.path().join("model")).unwrap() {
@@ -237,7 +253,10 @@ fn pickles_are_refused_with_what_to_do() {
         }
     }
     folder.run(&[prompt("a")], &[]).assert_refused("nothing", "no *.safetensors");
-    for name in ["pytorch_model.bin", "model.pt", "consolidated.00.pth", "model.ckpt"] {
+    folder.write("pytorch_model.bin", b"\x80\x04cos\nsystem\n");
+    folder.run(&[prompt("a")], &[]).assert_refused("no archive", "torch before 1.6");
+    fs::remove_file(folder.model("pytorch_model.bin")).unwrap();
+    for name in ["training_args.bin", "model.pt", "consolidated.00.pth", "model.ckpt"] {
         folder.write(name, b"\x80\x04cos\nsystem\n");
         let run = folder.run(&[prompt("a")], &[]);
         run.assert_refused(name, "safe_serialization=True");

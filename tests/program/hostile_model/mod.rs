@@ -4,6 +4,7 @@
 mod checkpoints;
 mod configs;
 mod lost_file;
+mod pickles;
 mod poison;
 mod templates;
 mod tokenizers;
@@ -28,10 +29,14 @@ struct Folder {
 
 impl Folder {
     fn new() -> Self {
+        Self::of(Path::new(MODEL))
+    }
+
+    fn of(source: &Path) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let model = folder.path().join("model");
         fs::create_dir(&model).unwrap();
-        for entry in fs::read_dir(MODEL).unwrap() {
+        for entry in fs::read_dir(source).unwrap() {
             let path = entry.unwrap().path();
             fs::write(model.join(path.file_name().unwrap()), fs::read(&path).unwrap()).unwrap();
         }

@@ -10,8 +10,24 @@ use serde_json::Value;
 use crate::engine::EngineError;
 use crate::engine::files::{self, quoted};
 
-/// The file that says which shard holds which tensor.
-const INDEX: &str = "model.safetensors.index.json";
+/// The formats that weights are read from, by preference: an index that says which shard holds
+/// which tensor, the file of a model without shards, and how the names end.
+const FORMATS: [Format; 2] = [
+    Format {
+        index: "model.safetensors.index.json",
+        single: "model.safetensors",
+        extension: "safetensors",
+    },
+    Format { index: "pytorch_model.bin.index.json", single: "pytorch_model.bin", extension: "bin" },
+];
+
+/// Names of weight files in a folder.
+#[derive(Clone, Copy, Debug)]
+struct Format {
+    index: &'static str,
+    single: &'static str,
+    extension: &'static str,
+}
 
 /// Largest index; those of models of 10^12 parameters have 20 MB.
 const MAX_INDEX_BYTES: u64 = 128 << 20;
@@ -24,11 +40,11 @@ struct Index {
     weight_map: BTreeMap<String, Value>,
 }
 
-/// The shards that an index names, each a plain name of a safetensors file.
+/// The shards that an index names, each a plain name with this extension.
 ///
 /// # Errors
 /// The bytes are no index; the text says why.
-pub fn parse(json: &[u8]) -> Result<BTreeSet<String>, String> {
+pub fn parse(json: &[u8], extension: &str) -> Result<BTreeSet<String>, String> {
     let index: Index = serde_json::from_slice(json).map_err(|error| error.to_string())?;
     let mut names = BTreeSet::new();
     for (tensor, file) in index.weight_map {
@@ -36,8 +52,8 @@ pub fn parse(json: &[u8]) -> Result<BTreeSet<String>, String> {
             let (tensor, file) = (quoted(&tensor), quoted(&file.to_string()));
             return Err(format!("{tensor} is said to be in {file}, no plain file name"));
         };
-        if !name.ends_with(".safetensors") {
-            return Err(format!("{} is no safetensors file", quoted(name)));
+        if !has_extension(name, extension) {
+            return Err(format!("{} is not a .{extension} file", quoted(name)));
         }
         names.insert(name.to_owned());
     }
@@ -58,64 +74,65 @@ fn is_plain_name(name: &str) -> bool {
         && !name.chars().any(char::is_control)
 }
 
-/// The folder's weight files.
+fn has_extension(name: &str, extension: &str) -> bool {
+    name.strip_suffix(extension).is_some_and(|stem| stem.ends_with('.'))
+}
+
+/// The folder's weight files. They may be links to anywhere, as shared file systems have them: what
+/// a link leads to is read as weights and never shown. A name in an index is another matter, since
+/// whoever wrote it did not have to put a link there.
 pub(super) fn weight_files(dir: &Path) -> Result<Vec<PathBuf>, EngineError> {
-    let (index, single) = (dir.join(INDEX), dir.join("model.safetensors"));
-    let paths = if index.exists() {
-        let bad = |text: String| EngineError::Model(format!("{}: {text}", index.display()));
-        let json = files::read(&index, MAX_INDEX_BYTES)
-            .map_err(|error| files::unreadable(&index, &error))?;
-        let names = parse(&json).map_err(bad)?;
-        names.into_iter().map(|name| dir.join(name)).collect()
-    } else if single.exists() {
-        vec![single]
-    } else {
-        listed(dir)?
-    };
-    paths.iter().try_for_each(|path| stays_inside(dir, path))?;
+    for format in FORMATS {
+        let index = dir.join(format.index);
+        if exists(&index) {
+            let json = files::read(&index, MAX_INDEX_BYTES)
+                .map_err(|error| files::unreadable(&index, &error))?;
+            let bad = |text| EngineError::Model(format!("{}: {text}", index.display()));
+            let names = parse(&json, format.extension).map_err(bad)?;
+            return Ok(names.into_iter().map(|name| dir.join(name)).collect());
+        }
+        let single = dir.join(format.single);
+        if exists(&single) {
+            return Ok(vec![single]);
+        }
+        let found = listed(dir, "safetensors")?;
+        if !found.is_empty() {
+            return Ok(found);
+        }
+    }
+    Err(no_weights(dir)?)
+}
+
+/// A link to nothing is there: that it leads nowhere is said when it is opened.
+fn exists(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}
+
+/// The files of a folder with an extension.
+fn listed(dir: &Path, extension: &str) -> Result<Vec<PathBuf>, EngineError> {
+    let listing = std::fs::read_dir(dir).map_err(|error| files::unreadable(dir, &error))?;
+    let paths = listing.filter_map(|entry| Some(entry.ok()?.path()));
+    let has = |path: &PathBuf| path.extension().is_some_and(|found| found == extension);
+    let mut paths: Vec<_> = paths.filter(has).collect();
+    paths.sort();
     Ok(paths)
 }
 
-/// All safetensors files of a folder without an index.
-fn listed(dir: &Path) -> Result<Vec<PathBuf>, EngineError> {
-    let listing = std::fs::read_dir(dir)
-        .map_err(|error| files::unreadable(dir, &error))?;
-    let paths: Vec<_> = listing.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    let with = |extension: &str| {
-        let has = |path: &&PathBuf| path.extension().is_some_and(|found| found == extension);
-        paths.iter().filter(has).cloned().collect::<Vec<_>>()
-    };
-    let mut found = with("safetensors");
-    found.sort();
-    if !found.is_empty() {
-        return Ok(found);
+/// What to do about a folder without weights.
+fn no_weights(dir: &Path) -> Result<EngineError, EngineError> {
+    let mut pickle = None;
+    for extension in ["bin", "pt", "pth", "ckpt", "pkl"] {
+        pickle = pickle.or(listed(dir, extension)?.pop());
     }
-    let pickles = ["bin", "pt", "pth", "ckpt", "pkl"];
-    let help = match pickles.iter().find_map(|extension| with(extension).pop()) {
+    let help = match pickle {
         Some(pickle) => format!(
-            "{} is a pickle, which can run code and is refused: convert the model with transformers' \
-             save_pretrained(safe_serialization=True)",
+            "{} is not read; of pickles pytorch_model.bin is, and its shards: convert the model \
+             with transformers' save_pretrained(safe_serialization=True)",
             quoted(&pickle.file_name().unwrap_or_default().to_string_lossy())
         ),
         None => "use --load-format dummy to run config.json with random weights".to_owned(),
     };
-    Err(EngineError::Model(format!("no *.safetensors in {}; {help}", dir.display())))
-}
-
-/// Refuses a link out of the folder: whoever packed the folder could have another file of this
-/// machine read. The links of Hugging Face's cache go from `snapshots/<commit>` to `blobs`, beside
-/// it in the repository's folder.
-fn stays_inside(dir: &Path, path: &Path) -> Result<(), EngineError> {
-    let bad = |text: &str| EngineError::Model(format!("{}: {text}", path.display()));
-    let real = |path: &Path| path.canonicalize().map_err(|error| bad(&error.to_string()));
-    let (target, inside) = (real(path)?, real(dir)?);
-    let snapshots = inside.parent().filter(|parent| parent.ends_with("snapshots"));
-    let blobs = snapshots.and_then(Path::parent).map(|repository| repository.join("blobs"));
-    let blobs = blobs.and_then(|blobs| blobs.canonicalize().ok());
-    if target.starts_with(&inside) || blobs.is_some_and(|blobs| target.starts_with(blobs)) {
-        return Ok(());
-    }
-    Err(bad("it is a link that leaves the model folder; copy the file there if you trust it"))
+    Ok(EngineError::Model(format!("no *.safetensors in {}; {help}", dir.display())))
 }
 
 #[cfg(test)]
@@ -127,15 +144,17 @@ mod tests {
         let names = ["../x.safetensors", "/etc/passwd", "a/b", "..", "", "a\\b", "a\0b", "a\nb"];
         for name in names {
             let json = serde_json::json!({"weight_map": {"t": name}});
-            let error = parse(json.to_string().as_bytes()).unwrap_err();
+            let error = parse(json.to_string().as_bytes(), "safetensors").unwrap_err();
             assert!(error.contains("no plain file name"), "{name}: {error}");
         }
         for json in ["", "[]", "{}", r#"{"weight_map": []}"#, r#"{"weight_map": {}}"#, "\u{7f}"] {
-            assert!(parse(json.as_bytes()).is_err(), "{json}");
+            assert!(parse(json.as_bytes(), "safetensors").is_err(), "{json}");
         }
         let json =
             br#"{"metadata": {}, "weight_map": {"t": "a.safetensors", "u": "a.safetensors"}}"#;
-        assert_eq!(parse(json).unwrap().into_iter().collect::<Vec<_>>(), ["a.safetensors"]);
+        let names = parse(json, "safetensors").unwrap();
+        assert_eq!(names.into_iter().collect::<Vec<_>>(), ["a.safetensors"]);
+        assert!(parse(json, "bin").unwrap_err().contains("is not a .bin file"));
     }
 
     #[test]
@@ -143,7 +162,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let error = weight_files(folder.path()).unwrap_err().to_string();
         assert!(error.contains("--load-format dummy"), "{error}");
-        for name in ["pytorch_model.bin", "consolidated.00.pth", "model.pt"] {
+        for name in ["training_args.bin", "consolidated.00.pth", "model.pt"] {
             std::fs::write(folder.path().join(name), b"x").unwrap();
             let error = weight_files(folder.path()).unwrap_err().to_string();
             assert!(error.contains("save_pretrained") && error.contains(name), "{error}");
@@ -152,18 +171,23 @@ mod tests {
     }
 
     #[test]
-    fn links_may_lead_to_the_blobs_of_the_cache_and_nowhere_else() {
+    fn safetensors_come_before_pickles() {
         let folder = tempfile::tempdir().unwrap();
-        let repository = folder.path().join("models--a--b");
-        let snapshot = repository.join("snapshots/0123");
-        std::fs::create_dir_all(&snapshot).unwrap();
-        std::fs::create_dir(repository.join("blobs")).unwrap();
-        for (target, stays) in [("blobs/x", true), ("refs", false), ("../secret", false)] {
-            std::fs::write(repository.join(target), b"x").unwrap();
-            let link = snapshot.join("model.safetensors");
-            let _ = std::fs::remove_file(&link);
-            std::os::unix::fs::symlink(Path::new("../..").join(target), &link).unwrap();
-            assert_eq!(weight_files(&snapshot).is_ok(), stays, "{target}");
-        }
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text);
+        let found = || {
+            let files = weight_files(folder.path()).unwrap();
+            let name = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+            files.iter().map(name).collect::<Vec<_>>()
+        };
+        write("training_args.bin", "").unwrap();
+        write("pytorch_model.bin", "").unwrap();
+        assert_eq!(found(), ["pytorch_model.bin"]);
+        let index = r#"{"weight_map": {"a": "pytorch_model-1.bin", "b": "pytorch_model-2.bin"}}"#;
+        write("pytorch_model.bin.index.json", index).unwrap();
+        assert_eq!(found(), ["pytorch_model-1.bin", "pytorch_model-2.bin"]);
+        write("other.safetensors", "").unwrap();
+        assert_eq!(found(), ["other.safetensors"]);
+        write("model.safetensors", "").unwrap();
+        assert_eq!(found(), ["model.safetensors"]);
     }
 }
