@@ -327,7 +327,7 @@ fn what_cannot_be_measured_is_refused() {
         ("--mode decode --num-prompts 64 --input-len 380", "raise --kv-cache-memory-bytes"),
         ("--output-json /nowhere/result.json", "no such folder"),
         ("--input-len 500 --output-len 13", "exceed the context of 512"),
-        ("--input-len 512 --output-len 1", "row 1: prompt has 512 tokens"),
+        ("--input-len 512 --output-len 1", "row 1: the prompt does not fit the context"),
         ("--num-gpu-blocks-override 1 --input-len 40", "KV cache"),
     ] {
         assert_refused(folder.path(), flags, 2, wanted);
