@@ -165,7 +165,9 @@ fn recover(bytes: &[u8], untouched: &[Range<usize>]) {
     let found = match journal.read() {
         Ok(Some(found)) => found,
         Ok(None) => return assert!(untouched.is_empty(), "records behind a header were given up"),
-        Err(LedgerError::NoJournal(_)) => return assert!(untouched.is_empty(), "refused"),
+        Err(LedgerError::NoJournal(_) | LedgerError::Foreign(_)) => {
+            return assert!(untouched.is_empty(), "refused");
+        }
         Err(error) => panic!("memory can be read: {error}"),
     };
     let records = scan(&*disk, found.start);
