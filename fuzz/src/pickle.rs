@@ -1,4 +1,5 @@
-//! `pytorch_model.bin`: tensors that are accepted lie in the file, each with the bytes of its shape.
+//! `pytorch_model.bin`: tensors that are accepted lie in the file, each with the bytes of its
+//! shape.
 
 use std::collections::BTreeSet;
 

@@ -23,14 +23,14 @@ fn run(folder: &Path, limit: &str, flags: &[&str]) -> (Option<i32>, String) {
 
 #[test]
 fn a_flag_that_asks_for_too_much_is_named_and_nothing_is_left() {
-    for (limit, flag, value) in [
-        (":", "--kv-cache-memory-bytes", "4000000GiB"),
-        (":", "--num-gpu-blocks-override", "4294967295"),
-        (":", "--max-num-batched-tokens", "400000000000"),
-        ("ulimit -v 1000000", "--threads", "2000"),
+    for (flag, value) in [
+        ("--kv-cache-memory-bytes", "4000000GiB"),
+        ("--num-gpu-blocks-override", "4294967295"),
+        ("--max-num-batched-tokens", "400000000000"),
+        ("--threads", "100000"),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let (code, stderr) = run(folder.path(), limit, &["-o", "out.jsonl", flag, value]);
+        let (code, stderr) = run(folder.path(), ":", &["-o", "out.jsonl", flag, value]);
         assert_eq!(code, Some(2), "{flag}: {stderr}");
         assert!(stderr.starts_with("error[config]: ") && stderr.contains(flag), "{stderr}");
         let left = fs::read_dir(folder.path()).unwrap().count();

@@ -14,7 +14,10 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "EngineError",
             "EngineInfo",
             "config",
+            // Every model file is opened in one way.
+            "files::read",
             "input_processor",
+            "machine",
             // What a model costs, as data: `bench`.
             "model::decoder_spec",
             "model::hf_config::HfConfig",
@@ -28,7 +31,7 @@ pub const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     // Memory and threads.
-    ("crate::engine::device", &["EngineError", "config"]),
+    ("crate::engine::device", &["EngineError", "config", "machine"]),
     // What a device computes; knows no model and no scheduler.
     ("crate::engine::ops", &["EngineError", "batch", "config", "device"]),
     // What a model is; knows no device: it may hold tensors and pass the device on.
@@ -47,7 +50,7 @@ pub const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     // Strings and token ids.
-    ("crate::engine::text", &["files"]),
+    ("crate::engine::text", &["files", "machine"]),
     // Pure functions of a row of logits.
     ("crate::engine::sampler", &["request", "sampling_params"]),
     ("crate::engine::sampling_params", &["request"]),

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::names::{is_plain_file_name, quoted};
 use super::{HubError, HubErrorKind, Need};
-use crate::engine::files;
+use crate::engine::files::read;
 use crate::engine::machine::is_refusal;
 
 pub(super) const CONFIG: &str = "config.json";
@@ -116,7 +116,7 @@ pub(super) fn shards_of(
 
 /// The shards that an index names, each a plain file name.
 fn shards(index: &Path, format: &Format) -> Result<BTreeSet<String>, HubError> {
-    let text = files::read(index, MAX_INDEX_BYTES).map_err(|error| cannot_read(index, &error))?;
+    let text = read(index, MAX_INDEX_BYTES).map_err(|error| cannot_read(index, &error))?;
     let parsed: Index =
         serde_json::from_slice(&text).map_err(|error| unreadable(index, &error.to_string()))?;
     let shards: BTreeSet<String> = parsed.weight_map.into_values().collect();

@@ -115,9 +115,19 @@ fn cpu(config: &EngineConfig) -> Result<Device, EngineError> {
     })
 }
 
+/// More than any machine has cores. To start as many as it takes to find the system's limit would
+/// leave none to others.
+const MAX_THREADS: usize = 4096;
+
 /// The threads that were asked for, or one per physical core.
 pub(super) fn threads(asked: Option<usize>) -> Result<ThreadPool, EngineError> {
     let num_threads = asked.unwrap_or_else(num_physical_cores);
+    if num_threads > MAX_THREADS {
+        return Err(EngineError::Config(format!(
+            "--threads {num_threads}: the most is {MAX_THREADS}; this machine has {} cores",
+            num_physical_cores()
+        )));
+    }
     ThreadPool::try_new(num_threads).map_err(|refused| match asked {
         None => refused.into(),
         Some(_) => EngineError::Config(format!(
