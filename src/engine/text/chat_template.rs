@@ -32,6 +32,8 @@ const FUEL: u64 = 5_000_000;
 const RECURSION_LIMIT: usize = 100;
 /// Longest rendered text, in bytes.
 const MAX_OUTPUT: usize = 16 << 20;
+/// Longest format of a date, in bytes.
+const MAX_DATE: usize = 4096;
 /// The template of a model; of several, the one for conversations without tools.
 const DEFAULT: &str = "default";
 /// The one for conversations with tools, where a model has both.
@@ -267,7 +269,11 @@ impl ChatTemplate {
         let messages = messages.iter().map(message_variable).collect();
         context.insert("messages", weight::given(messages));
         let now = options.now;
-        let strftime_now = Jinja::from_function(move |format: &str| now.strftime(format));
+        let strftime_now =
+            Jinja::from_function(move |format: &str| match format.len() > MAX_DATE {
+                true => Err(budget::too_much("the chat template writes too long a date")),
+                false => Ok(now.strftime(format)),
+            });
         context.insert("strftime_now", strftime_now);
         Ok(Jinja::from(context))
     }
