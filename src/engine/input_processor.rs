@@ -127,7 +127,7 @@ impl InputProcessor {
 
     /// The model's sampling defaults; `max_tokens` is its `max_new_tokens`, else None.
     pub fn default_sampling_params(&self) -> SamplingParams {
-        self.generation_config.sampling_params()
+        default_sampling_params(&self.generation_config)
     }
 
     /// Whether the model has a chat template.
@@ -258,6 +258,22 @@ impl InputProcessor {
         }
         all.retain(|ids| !ids.is_empty());
         Ok(all)
+    }
+}
+
+/// Neutral sampling parameters with these values over them; `max_tokens` is `max_new_tokens`.
+pub(super) fn default_sampling_params(config: &GenerationConfig) -> SamplingParams {
+    let neutral = SamplingParams::default();
+    SamplingParams {
+        temperature: config.temperature.unwrap_or(neutral.temperature),
+        top_k: config.top_k.unwrap_or(neutral.top_k),
+        top_p: config.top_p.unwrap_or(neutral.top_p),
+        min_p: config.min_p.unwrap_or(neutral.min_p),
+        repetition_penalty: config.repetition_penalty.unwrap_or(neutral.repetition_penalty),
+        presence_penalty: config.presence_penalty.unwrap_or(neutral.presence_penalty),
+        frequency_penalty: config.frequency_penalty.unwrap_or(neutral.frequency_penalty),
+        max_tokens: config.max_new_tokens,
+        ..neutral
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::EngineError;
 use super::config::{DType, GenerationConfigSource, ModelConfig};
-use super::input_processor::ModelLimits;
+use super::input_processor::{ModelLimits, default_sampling_params};
 use super::model;
 use super::model::hf_config::{GenerationConfig, HfConfig};
 use super::model::spec::DecoderSpec;
@@ -45,7 +45,7 @@ impl ModelSummary {
     /// Neutral sampling parameters overlaid with those of generation_config.json; `max_tokens` is
     /// its `max_new_tokens`, else None.
     pub fn default_sampling_params(&self) -> SamplingParams {
-        self.generation_config.sampling_params()
+        default_sampling_params(&self.generation_config)
     }
 }
 

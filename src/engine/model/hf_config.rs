@@ -16,7 +16,6 @@ use crate::engine::EngineError;
 use crate::engine::config::DType;
 use crate::engine::files::{self, MAX_CONFIG_BYTES, quoted};
 use crate::engine::ops::Activation;
-use crate::engine::request::SamplingParams;
 
 /// config.json, read key by key.
 #[derive(Clone, Debug)]
@@ -430,22 +429,6 @@ impl GenerationConfig {
         let keys: Map<String, Value> =
             serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
         Self::from_keys(&keys).map_err(bad)
-    }
-
-    /// Neutral sampling parameters with these values over them; `max_tokens` is `max_new_tokens`.
-    pub fn sampling_params(&self) -> SamplingParams {
-        let neutral = SamplingParams::default();
-        SamplingParams {
-            temperature: self.temperature.unwrap_or(neutral.temperature),
-            top_k: self.top_k.unwrap_or(neutral.top_k),
-            top_p: self.top_p.unwrap_or(neutral.top_p),
-            min_p: self.min_p.unwrap_or(neutral.min_p),
-            repetition_penalty: self.repetition_penalty.unwrap_or(neutral.repetition_penalty),
-            presence_penalty: self.presence_penalty.unwrap_or(neutral.presence_penalty),
-            frequency_penalty: self.frequency_penalty.unwrap_or(neutral.frequency_penalty),
-            max_tokens: self.max_new_tokens,
-            ..neutral
-        }
     }
 
     fn from_keys(keys: &Map<String, Value>) -> Result<Self, String> {
