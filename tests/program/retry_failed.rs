@@ -16,7 +16,8 @@ const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/demo");
 /// Runs over `in.jsonl`; exit code and what was said.
 fn run(folder: &Path, out: &str, flags: &[&str]) -> (i32, String) {
     let output = Command::new(assert_cmd::cargo::cargo_bin!("vllm-batch"))
-        .args(["run", "--model", DEMO, "-i", "in.jsonl", "-o", out, "--stats", "stats.json"])
+        .args(["run", "--model", DEMO, "-o", out, "--stats", "stats.json"])
+        .args(if flags.contains(&"-i") { &[][..] } else { &["-i", "in.jsonl"] })
         .args(["--max-tokens", "8", "--color", "never"])
         .args(flags)
         .current_dir(folder)
