@@ -162,7 +162,7 @@ impl CliError {
                 (Exit::OutputExists, "output_locked", Some(help))
             }
             LedgerError::Changed { .. } => {
-                let help = "put back what the run wrote, or begin anew with --overwrite";
+                let help = "put back what the run wrote, or start over with --overwrite";
                 (Exit::OutputExists, "output_changed", Some(help))
             }
             LedgerError::NoJournal(_) => {

@@ -41,6 +41,7 @@ pub mod run;
 pub mod shard;
 pub mod signals;
 pub mod sources;
+pub mod stdout;
 pub mod storage;
 pub mod style;
 pub mod window;

@@ -171,7 +171,7 @@ impl Storage for Disk {
         let file = options.custom_flags(flags).open(path)?;
         match file.metadata()?.is_file() {
             true => Ok(Box::new(file)),
-            false => Err(io::Error::other("it is no regular file")),
+            false => Err(io::Error::other("it is not a regular file")),
         }
     }
 

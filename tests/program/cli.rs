@@ -471,7 +471,7 @@ fn endless(folder: &Path, flags: &[&str]) -> Child {
 }
 
 fn wait(mut child: Child) -> (i32, String) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(300);
     while child.try_wait().unwrap().is_none() {
         if Instant::now() > deadline {
             child.kill().unwrap();
@@ -498,9 +498,25 @@ fn a_reader_that_goes_away_ends_the_run_in_silence() {
     assert_eq!((code, errors.as_str()), (141, ""));
 }
 
+#[test]
+fn a_closed_standard_output_is_warned_about() {
+    let folder = temporary();
+    let run = demo(folder.path(), &["-q"]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec \"$@\" >&-", "sh"]).arg(run.get_program()).args(run.get_args());
+    let output = finish(shell.current_dir(folder.path()), "{\"prompt\":\"2+3=\"}\n");
+    assert_eq!(output.status.code(), Some(0));
+    let said = text(&output.stderr);
+    assert!(said.contains("warning: standard output is closed, or /dev/null"), "{said}");
+    shell = Command::new("sh");
+    shell.args(["-c", "exec \"$@\" >/dev/null", "sh"]).arg(run.get_program()).args(run.get_args());
+    let output = finish(shell.current_dir(folder.path()), "{\"prompt\":\"2+3=\"}\n");
+    assert!(!text(&output.stderr).contains("warning"), "that is asked for");
+}
+
 fn part_with_rows(folder: &Path) -> PathBuf {
     let part = folder.join("out.jsonl.part");
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(300);
     while fs::metadata(&part).map_or(0, |found| found.len()) == 0 {
         assert!(Instant::now() < deadline, "no row is written");
         std::thread::sleep(Duration::from_millis(10));

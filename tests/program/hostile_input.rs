@@ -1,7 +1,7 @@
 //! Inputs made to break a reader: broken, deep, long, swollen. Every row that is not blank is one
 //! row or one error row, in bounded memory, and nothing panics.
 //!
-//! Sizes are small enough for every run. `VLLM_BATCH_SOAK=1` makes them whole: 4 GiB lines and
+//! Sizes are small enough for every run. `VLLM_BATCH_TEST_SOAK=1` makes them whole: 4 GiB lines and
 //! bombs of 10 GB.
 
 use std::fs;
@@ -22,7 +22,7 @@ const GOOD: &str = r#"{"prompt":"a"}"#;
 
 #[expect(clippy::disallowed_methods, reason = "tests may be steered by the environment")]
 fn soak() -> bool {
-    std::env::var("VLLM_BATCH_SOAK").is_ok_and(|value| value == "1")
+    std::env::var("VLLM_BATCH_TEST_SOAK").is_ok_and(|value| value == "1")
 }
 
 /// What an input gives: its rows, or what ended it.

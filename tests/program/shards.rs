@@ -182,7 +182,7 @@ fn compressed_shards_and_outputs() {
 
 /// Waits until a run has written a row.
 fn wait_for_rows(part: &Path) {
-    let deadline = Instant::now() + Duration::from_secs(120);
+    let deadline = Instant::now() + Duration::from_secs(300);
     while fs::metadata(part).map_or(0, |found| found.len()) == 0 {
         assert!(Instant::now() < deadline, "no row is written");
         std::thread::sleep(Duration::from_millis(10));

@@ -16,6 +16,9 @@ use crate::cli::error::{CliError, sanitized};
 /// What the names of our variables begin with.
 const PREFIX: &str = "VLLM_BATCH_";
 
+/// What else has this beginning: where NVRTC is, and what the tests of this program read.
+const NOT_FLAGS: [&str; 2] = ["nvrtc-dir", "test-"];
+
 /// The flag of the file; it has no place in a file itself.
 pub const CONFIG: &str = "config";
 
@@ -121,7 +124,8 @@ impl Settings {
         for (name, key, value) in ours(variables) {
             let Some(arg) = flag(command, &key) else {
                 let is_anothers = || program.get_subcommands().any(|c| flag(c, &key).is_some());
-                if key != CONFIG && !is_anothers() {
+                let is_known = NOT_FLAGS.iter().any(|name| key.starts_with(name));
+                if key != CONFIG && !is_known && !is_anothers() {
                     let near = nearest_flag(command, &key);
                     let near = near.map(|flag| format!("; {} is", variable_of(&flag)));
                     let near = near.unwrap_or_default();

@@ -89,7 +89,7 @@ impl Transfer<'_> {
         Ok(Facts { etag: etag.to_string(), size })
     }
 
-    /// Appends what is missing, or begins anew where the server does not continue.
+    /// Appends what is missing, or starts over where the server does not continue.
     fn fetch(
         &self,
         part: &mut Part,

@@ -46,7 +46,7 @@ pub enum LedgerError {
     Twice(Box<(Named, Named)>),
     /// This folder does not exist (exit 2).
     NoFolder(PathBuf),
-    /// What has this name is no regular file, and no file is to take its place (exit 2).
+    /// What has this name is not a regular file, and no file is to take its place (exit 2).
     NoFile {
         /// The name.
         path: PathBuf,

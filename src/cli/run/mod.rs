@@ -29,6 +29,7 @@ use super::progress::{Counters, Progress};
 use super::report::num_rows;
 use super::resolved::{self, Resolved};
 use super::signals::Signals;
+use super::stdout;
 use super::storage::Disk;
 use super::window::Window;
 use crate::engine::Engine;
@@ -58,6 +59,11 @@ pub type Load<'a> = &'a dyn Fn(&RunConfig, &Folders) -> Result<model::Loaded, Cl
 pub fn run(args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit, CliError> {
     let template = args.input.chat_template.clone();
     let mut config = RunConfig::new(args)?;
+    if config.output.path.is_none() && stdout::was_closed() {
+        console.warn(
+            "standard output is closed, or /dev/null: rows go nowhere. Give -o FILE to keep them",
+        );
+    }
     let signals = Signals::install().map_err(|error| CliError::from_signals(&error))?;
     let counters = Arc::new(Counters::default());
     let input = files::open(&config.input.sources)?;

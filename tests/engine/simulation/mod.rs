@@ -3,8 +3,8 @@
 //! The executor's "model" is a hash of the tokens that it reads back through the block table, so an
 //! error in block tables, slots, prefix hits, chunking or preemption changes the generated text.
 //!
-//! `VLLM_BATCH_SIMULATION_SEED=17 cargo test --test engine simulation` runs one seed alone,
-//! `VLLM_BATCH_SIMULATION_SEEDS=1000000` many more than usual.
+//! `VLLM_BATCH_TEST_SIMULATION_SEED=17 cargo test --test engine simulation` runs one seed alone,
+//! `VLLM_BATCH_TEST_SIMULATION_SEEDS=1000000` many more than usual.
 
 mod oracle;
 pub(super) mod workload;
@@ -321,7 +321,7 @@ fn run_seeds(next: &AtomicU64, num_seeds: u64, tokenizer: &Arc<Tokenizer>) -> Co
         }
         match catch_unwind(AssertUnwindSafe(|| run_seed(seed, tokenizer, &pieces))) {
             Ok(of_seed) => coverage += of_seed,
-            Err(_) => panic!("seed {seed} fails; rerun: VLLM_BATCH_SIMULATION_SEED={seed}"),
+            Err(_) => panic!("seed {seed} fails; rerun: VLLM_BATCH_TEST_SIMULATION_SEED={seed}"),
         }
     }
 }
@@ -334,11 +334,11 @@ fn number_from_env(name: &str) -> Option<u64> {
 #[test]
 fn every_request_is_answered_as_the_oracle_says() {
     let tokenizer = Arc::new(workload::tokenizer());
-    if let Some(seed) = number_from_env("VLLM_BATCH_SIMULATION_SEED") {
+    if let Some(seed) = number_from_env("VLLM_BATCH_TEST_SIMULATION_SEED") {
         run_seed(seed, &tokenizer, &workload::pieces());
         return;
     }
-    let num_seeds = number_from_env("VLLM_BATCH_SIMULATION_SEEDS").unwrap_or(NUM_SEEDS);
+    let num_seeds = number_from_env("VLLM_BATCH_TEST_SIMULATION_SEEDS").unwrap_or(NUM_SEEDS);
     let next = AtomicU64::new(0);
     let mut coverage = Coverage::default();
     std::thread::scope(|scope| {

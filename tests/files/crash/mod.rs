@@ -1,7 +1,7 @@
 //! Crashes and faults of an output: every operation on its files is a point where the machine may
 //! stop or the disk may fail. Afterwards the same command must give the same bytes.
 //!
-//! `VLLM_BATCH_CRASH_STATES=1000000 cargo test --test files many` runs as many random
+//! `VLLM_BATCH_TEST_CRASH_STATES=1000000 cargo test --test files many` runs as many random
 //! histories of crash after crash (`scripts/crash-soak`).
 
 mod disk;
@@ -98,8 +98,8 @@ fn check_resume(job: &Job, found: &Tree, num_durable: u64, what: &dyn Fn() -> St
 
 #[test]
 fn after_many_crashes_the_same_command_gives_the_same_bytes() {
-    let wanted = asked("VLLM_BATCH_CRASH_STATES").unwrap_or(2_000);
-    let first = asked("VLLM_BATCH_CRASH_SEED").unwrap_or(0);
+    let wanted = asked("VLLM_BATCH_TEST_CRASH_STATES").unwrap_or(2_000);
+    let first = asked("VLLM_BATCH_TEST_CRASH_SEED").unwrap_or(0);
     let (mut num_states, mut seed) = (0, first);
     while num_states < wanted {
         num_states += crash_after_crash(seed);

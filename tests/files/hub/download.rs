@@ -126,7 +126,7 @@ fn a_file_whose_bytes_are_not_those_of_its_name_is_fetched_once_more() {
 fn pickles_are_fetched_where_there_are_no_safetensors() {
     let mut files = repository();
     files.retain(|name, _| !name.contains("safetensors"));
-    let tokenizer = ["vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json"];
+    let tokenizer = ["vocab.json", "merges.txt", "added_tokens.json"];
     for name in tokenizer {
         files.insert(name.into(), b"{}".to_vec());
     }

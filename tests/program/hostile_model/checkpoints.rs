@@ -198,7 +198,7 @@ fn what_is_no_regular_file_is_refused_and_not_waited_for() {
     folder.run(&[prompt("a")], &[]).assert_refused("pipe", "it is not a regular file");
     fs::remove_file(&path).unwrap();
     for (target, wanted) in
-        [("/dev/zero", "it is no regular file"), ("/etc/passwd", "no safetensors file")]
+        [("/dev/zero", "it is not a regular file"), ("/etc/passwd", "no safetensors file")]
     {
         symlink(target, &path).unwrap();
         folder.run(&[prompt("a")], &[]).assert_refused(target, wanted);

@@ -18,7 +18,7 @@ const NUM_KILLS: u64 = 100;
 
 /// Half of them.
 fn num_kills() -> u64 {
-    number("VLLM_BATCH_KILLS").unwrap_or(NUM_KILLS).div_ceil(2)
+    number("VLLM_BATCH_TEST_KILLS").unwrap_or(NUM_KILLS).div_ceil(2)
 }
 
 #[expect(clippy::disallowed_methods, reason = "the environment selects kills of this test only")]
@@ -27,7 +27,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 fn seed() -> u64 {
-    number("VLLM_BATCH_KILL_SEED").unwrap_or(1)
+    number("VLLM_BATCH_TEST_KILL_SEED").unwrap_or(1)
 }
 
 /// Jobs of so many rows each: sampled with names and without, with error rows, compressed.

@@ -2,8 +2,8 @@
 //! out in the end are those of a run that nothing disturbed, and nothing that was finished is
 //! computed again. `tests/files/crash` does the same to the files alone, operation by operation.
 //!
-//! `VLLM_BATCH_KILLS=5000 cargo test --release --test program resume::kill` kills as many
-//! (`scripts/kill-soak`); `VLLM_BATCH_KILL_SEED` chooses other moments.
+//! `VLLM_BATCH_TEST_KILLS=5000 cargo test --release --test program resume::kill` kills as many
+//! (`scripts/kill-soak`); `VLLM_BATCH_TEST_KILL_SEED` chooses other moments.
 
 mod content;
 mod damage;

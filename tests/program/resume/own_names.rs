@@ -201,7 +201,9 @@ fn a_complete_output_that_was_changed_is_not_complete() {
         ended.assert_exit(6);
         ended.assert_says("error[output_changed]: ");
         ended.assert_says(" is not what its run wrote: ");
-        ended.assert_says(&format!("{difference}\nhelp: put back what the run wrote, or begin"));
+        ended.assert_says(&format!(
+            "{difference}\nhelp: put back what the run wrote, or start over"
+        ));
     };
     for (bytes, difference) in [(cut, "bytes then, 100 now"), (flipped, "with other bytes")] {
         fs::write(folder.join("o.jsonl"), &bytes).unwrap();

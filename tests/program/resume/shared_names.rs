@@ -1,7 +1,7 @@
 //! Two processes that name one file, as whatever: one of them does all of its work, and the other
 //! is refused before it has touched anything.
 //!
-//! `VLLM_BATCH_PAIRS=20 cargo test --test program shared_names` runs each pair as often.
+//! `VLLM_BATCH_TEST_PAIRS=20 cargo test --test program shared_names` runs each pair as often.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -111,7 +111,7 @@ fn assert_one_of_two(sides: &[Side; 2], what: &str) {
 
 #[expect(clippy::disallowed_methods, reason = "long runs are asked for in the environment")]
 fn num_pairs() -> u64 {
-    let asked = std::env::var("VLLM_BATCH_PAIRS").ok();
+    let asked = std::env::var("VLLM_BATCH_TEST_PAIRS").ok();
     asked.map_or(NUM_PAIRS, |text| text.parse().expect("a number"))
 }
 

@@ -157,7 +157,8 @@ fn a_wrong_variable_is_refused_and_an_unknown_one_is_noted() {
         error.contains("VLLM_BATCH_CHAT: --chat: expected true or false, got maybe"),
         "{error}"
     );
-    let names = ["MAX_TOKEN", "INPUT_LEN", "TOP_P", "TEST_DEVICE"].map(|n| format!("{PREFIX}{n}"));
+    let names = ["MAX_TOKEN", "INPUT_LEN", "TOP_P", "XYZZY", "NVRTC_DIR", "TEST_SOAK"]
+        .map(|n| format!("{PREFIX}{n}"));
     let mut variables: Vec<(&str, &str)> = names.iter().map(|n| (n.as_str(), "8")).collect();
     variables[2].1 = "";
     let parsed = Place::new("", &variables).parse("vllm-batch run --model m").unwrap();
@@ -166,8 +167,8 @@ fn a_wrong_variable_is_refused_and_an_unknown_one_is_noted() {
         [
             "VLLM_BATCH_MAX_TOKEN is not the variable of a flag, and is ignored; \
              VLLM_BATCH_MAX_TOKENS is",
-            "VLLM_BATCH_TEST_DEVICE is not the variable of a flag, and is ignored",
+            "VLLM_BATCH_XYZZY is not the variable of a flag, and is ignored",
         ],
-        "another command's is none of our business, an empty one is not set"
+        "another command's is none of our business, an empty one is not set, and some are no flags"
     );
 }
