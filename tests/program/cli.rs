@@ -1,5 +1,5 @@
 //! The command line as users and scripts meet it: exit codes, streams, files. Numbers in these
-//! tests are an interface (README.md); change them only by adding.
+//! tests are an interface (docs/CLI.md); change them only by adding.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
