@@ -128,8 +128,17 @@ fn folders_are_themselves() {
 fn hostile_and_mistyped_names_never_reach_disk_or_network() {
     let cache = tempdir().unwrap();
     let environment = environment(cache.path());
-    let paths =
-        ["../x", "./x", "/no/such/folder", "~/x", "a/b/c", "a\\b", "../..x", "models/", "..\\x"];
+    let paths = [
+        "../xyzzy",
+        "./xyzzy",
+        "/no/such/folder",
+        "~/x",
+        "a/b/c",
+        "a\\b",
+        "../..x",
+        "models/",
+        "..\\x",
+    ];
     for name in paths {
         let error = resolve(name, &environment).unwrap_err();
         assert_eq!((error.code(), error.exit_code()), ("model_not_found", 2), "{name}");
