@@ -6,6 +6,7 @@ pub mod block_pool;
 pub mod completion;
 pub mod config;
 pub mod device;
+mod error;
 pub mod executor;
 pub(crate) mod files;
 pub mod input_processor;
@@ -34,6 +35,7 @@ use std::time::{Duration, Instant};
 use batch::Batch;
 use config::{DType, EngineConfig};
 use device::Device;
+pub use error::EngineError;
 use executor::{Executor, ExecutorError};
 use input_processor::InputProcessor;
 use machine::no_thread;
@@ -118,7 +120,7 @@ impl Engine {
     pub fn load(config: &EngineConfig) -> Result<Self, EngineError> {
         let summary = ModelSummary::read(&config.model)?;
         let (dtype, max_model_len) = (summary.dtype, summary.max_model_len);
-        let vocab_size = summary.spec.vocab_size;
+        let vocab_size = summary.spec.vocab_size();
         let (input_processor, model) =
             beside(&|| load_input_processor(config, &summary), |given_up| {
                 load_model(config, &summary, given_up)
@@ -153,7 +155,7 @@ impl Engine {
     /// As `load`; weights are not read.
     pub fn simulated(config: &EngineConfig) -> Result<Self, EngineError> {
         let summary = ModelSummary::read(&config.model)?;
-        let (vocab_size, max_model_len) = (summary.spec.vocab_size, summary.max_model_len);
+        let (vocab_size, max_model_len) = (summary.spec.vocab_size(), summary.max_model_len);
         let input_processor = load_input_processor(config, &summary)?;
         let device = Arc::new(Device::cpu(config.parallel.num_threads));
         let block_size = config.cache.block_size;
@@ -357,7 +359,7 @@ fn load_model(
     given_up: &Arc<AtomicBool>,
 ) -> Result<(Arc<Device>, Option<String>, ModelExecutor), EngineError> {
     let ModelSummary { spec, dtype, max_model_len, .. } = summary;
-    let (device, why_cpu) = device::open(config, *dtype, spec.attention.head_dim)?;
+    let (device, why_cpu) = device::open(config, *dtype, spec.head_dim())?;
     let device = Arc::new(device);
     let on = Arc::clone(&device);
     let executor = ModelExecutor::load(config, spec.clone(), *dtype, *max_model_len, on, given_up)?;
@@ -385,30 +387,3 @@ fn load_input_processor(
     let processor = InputProcessor::new(&config.model, limits, tokenizer, chat_template, defaults);
     Ok(Arc::new(processor))
 }
-
-/// Why an engine could not be loaded, or could not go on.
-#[derive(Debug)]
-pub enum EngineError {
-    /// A model file is missing, corrupt, unsafe or unsupported (exit 7): path and remedy in the
-    /// text.
-    Model(String),
-    /// A configuration value cannot be honoured (exit 2).
-    Config(String),
-    /// The device failed in the middle of a run (exit 5).
-    Device(String),
-    /// The machine refuses memory, a thread or an open file that no flag asked for (exit 5).
-    Machine(String),
-}
-
-impl std::fmt::Display for EngineError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            EngineError::Model(text)
-            | EngineError::Config(text)
-            | EngineError::Device(text)
-            | EngineError::Machine(text) => f.write_str(text),
-        }
-    }
-}
-
-impl std::error::Error for EngineError {}

@@ -10,8 +10,7 @@ use super::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape};
 use super::device::{Device, KvCache, Precision, Tensor, memory};
 use super::executor::{Executor, ExecutorError, Logits};
 use super::model::decoder::Decoder;
-use super::model::spec::DecoderSpec;
-use super::model::tensors::{NamedShape, tensors};
+use super::model::spec::{DecoderSpec, NamedShape};
 use super::model::weights::Checkpoint;
 use super::ops::StepLimits;
 
@@ -54,12 +53,12 @@ impl ModelExecutor {
             LoadFormat::Dummy => Checkpoint::Dummy { seed: config.model.seed },
         };
         let checkpoint = checkpoint.until(given_up);
-        let tensors = tensors(&spec);
+        let tensors = spec.tensors();
         checkpoint.check(&tensors)?;
         refuse_without_memory(&device, &tensors, dtype)?;
         let limits = step_limits(config, &spec, max_model_len);
         let logits_rows = device.preallocated_rows(limits.max_num_logits);
-        let logits = device.tensor(logits_rows, spec.vocab_size, Precision::Full)?;
+        let logits = device.tensor(logits_rows, spec.vocab_size(), Precision::Full)?;
         let decoder = Decoder::load(spec, dtype, &device, checkpoint, limits)
             .map_err(|error| of_step_size(error, limits.max_num_tokens))?;
         let shape = cache_shape(config, &device, decoder.spec(), dtype, max_model_len)?;
@@ -150,8 +149,8 @@ fn step_limits(config: &EngineConfig, spec: &DecoderSpec, max_model_len: usize) 
         max_num_logits: scheduler.max_num_seqs + scheduler.max_num_prompt_logits,
         max_model_len,
         block_size: config.cache.block_size,
-        num_q_per_kv: spec.attention.num_heads / spec.attention.num_kv_heads,
-        head_dim: spec.attention.head_dim,
+        num_q_per_kv: spec.num_q_per_kv(),
+        head_dim: spec.head_dim(),
     }
 }
 
@@ -197,8 +196,8 @@ fn cache_shape(
         num_layers: spec.layers.len(),
         num_blocks: 0,
         block_size,
-        num_kv_heads: spec.attention.num_kv_heads,
-        head_dim: spec.attention.head_dim,
+        num_kv_heads: spec.num_kv_heads(),
+        head_dim: spec.head_dim(),
         panel_width: device.kv_panel_width(),
     };
     let block_bytes = shape.block_bytes(cache.kv_cache_dtype.size_bytes(dtype)) as u64;

@@ -39,7 +39,7 @@ impl ModelSummary {
 
     /// What prompts and parameters are checked against.
     pub fn limits(&self) -> ModelLimits {
-        ModelLimits { vocab_size: self.spec.vocab_size, max_model_len: self.max_model_len }
+        ModelLimits { vocab_size: self.spec.vocab_size(), max_model_len: self.max_model_len }
     }
 
     /// Neutral sampling parameters overlaid with those of generation_config.json; `max_tokens` is

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Map, Value, json};
 use vllm_batch::engine::model::decoder_spec;
 use vllm_batch::engine::model::hf_config::HfConfig;
-use vllm_batch::engine::model::tensors::{NamedShape, tensors};
+use vllm_batch::engine::model::spec::NamedShape;
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/demo");
 
@@ -36,7 +36,7 @@ fn weights_are_in_memory_once() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let spec = decoder_spec(&HfConfig::parse(CONFIG, "config.json").unwrap()).unwrap();
-    let num_bytes = write_model(folder.path(), &tensors(&spec));
+    let num_bytes = write_model(folder.path(), &spec.tensors());
     assert!(num_bytes > 240 * MIB, "a second copy must be seen");
     // Two rows, one of them of many steps' tokens: the buffers of a step are in it.
     let prompt = "The sky is blue. ".repeat(100);

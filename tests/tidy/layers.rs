@@ -21,7 +21,7 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             // What a model costs, as data: `bench`.
             "model::decoder_spec",
             "model::hf_config::HfConfig",
-            "model::spec::DecoderSpec",
+            "model::spec",
             // What small files of a model say, before its weights are read.
             "model_summary",
             "request",

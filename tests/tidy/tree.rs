@@ -136,8 +136,8 @@ pub fn files_with_settings() -> impl Iterator<Item = &'static str> {
     SETTINGS.iter().map(|(file, _)| *file)
 }
 
-/// The architectures of the registry (`src/engine/model/mod.rs`) for which no golden model's
-/// config.json stands.
+/// The architectures of the registry (`src/engine/model/families/mod.rs`) for which no golden
+/// model's config.json stands.
 pub fn architectures_without_golden(registry: &str, configs: &[String]) -> Vec<String> {
     let table = registry.split_once("ARCHITECTURES: &[").map_or("", |(_, rest)| rest);
     let table = table.split_once("= &[").map_or("", |(_, rest)| rest);

@@ -2,7 +2,7 @@
 //! enters it.
 
 use crate::engine::config::{DType, Quantization};
-use crate::engine::model::spec::DecoderSpec;
+use crate::engine::model::spec::{DecoderSpec, LinearSpec};
 
 /// A row of a run, by its lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,36 +41,28 @@ impl ModelCost {
         quantization: Option<Quantization>,
         kv_bytes_per_token: f64,
     ) -> Self {
-        let product = |a: usize, b: usize| a as f64 * b as f64;
-        let (hidden, inner, attention) = (spec.hidden_size, spec.intermediate_size, spec.attention);
-        let q_width = attention.num_heads * attention.head_dim;
-        let kv_width = attention.num_kv_heads * attention.head_dim;
-        let num_mlp_matrices = if spec.mlp.gated { 3.0 } else { 2.0 };
-        let per_layer =
-            product(hidden, 2 * q_width + 2 * kv_width) + num_mlp_matrices * product(hidden, inner);
-        let num_layers = spec.layers.len();
-        let embed_dim = spec.embedding.projected_from.unwrap_or(hidden);
-        // A projection leads in, another one out.
-        let projection = spec.embedding.projected_from.map_or(0.0, |dim| product(hidden, dim));
-        let in_layers = per_layer * num_layers as f64;
-        let layers = in_layers + projection;
+        let weights = |linear: Option<&LinearSpec>| linear.map_or(0.0, LinearSpec::num_weights);
+        let in_layers: f64 = spec.layer_linears().map(LinearSpec::num_weights).sum();
+        let (embedding, output) = (&spec.embedding, &spec.output);
+        let project_in = weights(embedding.projection.as_ref());
+        let project_out = weights(output.projection.as_ref());
+        let vocabulary = weights(output.lm_head.as_ref().or(Some(&embedding.tokens)));
         let bytes = dtype.size_bytes() as f64;
         let (layer_bytes, head_bytes) = match quantization {
             None => (bytes, bytes),
             Some(Quantization::Fp8) => (1.0, bytes),
             Some(Quantization::Int8) => (1.0, 1.0),
         };
-        let vocabulary = product(spec.vocab_size, embed_dim);
         Self {
-            layers_flops: 2.0 * layers,
-            head_flops: 2.0 * (vocabulary + projection),
+            layers_flops: 2.0 * (in_layers + project_in),
+            head_flops: 2.0 * (vocabulary + project_out),
             // Scores and values: two products as wide as all query heads.
-            position_flops: 4.0 * q_width as f64,
-            windows: spec.layers.iter().map(|layer| layer.sliding_window).collect(),
+            position_flops: 4.0 * spec.attentions().map(|a| a.q_width()).max().unwrap_or(0) as f64,
+            windows: spec.attentions().map(|attention| attention.sliding_window).collect(),
             weight_bytes: in_layers * layer_bytes
-                + 2.0 * projection * bytes
+                + (project_in + project_out) * bytes
                 + vocabulary * head_bytes,
-            kv_bytes: kv_bytes_per_token / num_layers as f64,
+            kv_bytes: kv_bytes_per_token / spec.layers.len() as f64,
         }
     }
 

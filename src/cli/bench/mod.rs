@@ -60,11 +60,11 @@ pub fn run(args: BenchArgs, console: &Console) -> Result<Exit, CliError> {
     let spec = decoder_spec(&HfConfig::from_dir(&model_dir)?)?;
     let rows = match rows {
         Some(rows) => rows,
-        None => bench.random.rows(spec.vocab_size),
+        None => bench.random.rows(spec.vocab_size()),
     };
     let lengths = bench.check_rows(&engine, &rows)?;
     let warmups =
-        workload::warmups(&lengths, bench.num_warmups, bench.random.seed, spec.vocab_size);
+        workload::warmups(&lengths, bench.num_warmups, bench.random.seed, spec.vocab_size());
     if !warmups.is_empty() {
         console.note(&format!("Warming up with {} rows", warmups.len()));
         measure::run(&mut engine, warmups, &Counters::default())?;

@@ -227,7 +227,7 @@ impl Job<'_> {
         draft.refuse_read(&self.files_of(&folders)).map_err(CliError::from_output)?;
         let summary = model::summary(&self.config, &folders)?;
         let defaults = summary.default_sampling_params();
-        self.config.check_sampling(defaults, summary.spec.vocab_size)?;
+        self.config.check_sampling(defaults, summary.spec.vocab_size())?;
         let (config, of_model) = (self.config.clone(), folders.clone());
         // While the engine reads the same files. Its result is dropped if the engine refuses them.
         let files = std::thread::Builder::new()

@@ -1,8 +1,8 @@
 //! THE forward pass: once, for every family. It runs a `DecoderSpec` over the
 //! flat token axis of a batch.
 
-use super::loading::{self, DecoderWeights, LayerWeights};
-use super::spec::{DecoderSpec, NormPlacement};
+use super::loading::{self, AttentionWeights, BlockNormWeights, DecoderWeights, MlpWeights};
+use super::spec::{AttentionSpec, DecoderSpec, LinearSpec, MlpForm, MlpSpec};
 use super::weights::Checkpoint;
 use crate::engine::EngineError;
 use crate::engine::batch::Batch;
@@ -55,10 +55,17 @@ struct Buffers {
 
 impl Buffers {
     fn new(device: &Device, spec: &DecoderSpec, limits: StepLimits) -> Result<Self, EngineError> {
-        let (hidden, inner) = (spec.hidden_size, spec.intermediate_size);
-        let attention = spec.attention;
-        let q_width = attention.num_heads * attention.head_dim;
-        let kv_width = attention.num_kv_heads * attention.head_dim;
+        let hidden = spec.hidden_size();
+        let widest = |widths: &mut dyn Iterator<Item = usize>| widths.max().unwrap_or(0);
+        let q_width = widest(&mut spec.attentions().map(AttentionSpec::q_width));
+        let qkv_width = widest(&mut spec.attentions().map(|attention| attention.qkv.n()));
+        let up_width = widest(&mut spec.layers.iter().map(|layer| layer.mlp.up.n()));
+        let gated = spec.layers.iter().filter(|layer| layer.mlp.form == MlpForm::Gated);
+        let activated = gated.map(|layer| layer.mlp.down.k).max();
+        let mut norms = spec.layers.iter().flat_map(|l| [&l.attention.norms, &l.mlp.norms]);
+        // A copy of the residual is no input that a GPU's norm rounds.
+        let is_normed = norms.all(|norms| norms.before.is_some());
+        let projected = spec.output.projection.as_ref().map(LinearSpec::n);
         let num_tokens = limits.max_num_tokens;
         let full = |rows: usize, width: usize| device.tensor(rows, width, Precision::Full);
         let per_token = |width: usize| device.tensor(num_tokens, width, Precision::Activation);
@@ -69,21 +76,21 @@ impl Buffers {
         let num_logits = device.preallocated_rows(limits.max_num_logits);
         let per_logit = |width: usize| device.tensor(num_logits, width, Precision::Activation);
         Ok(Self {
-            embedded: spec.embedding.projected_from.map(per_token).transpose()?,
+            embedded: projected.map(per_token).transpose()?,
             residual: full(num_tokens, hidden)?,
-            normed: match spec.norm_placement {
-                NormPlacement::Pre | NormPlacement::Sandwich => linear_input(block_rows, hidden)?,
-                NormPlacement::Post => per_row(hidden)?,
+            normed: match is_normed {
+                true => linear_input(block_rows, hidden)?,
+                false => per_row(hidden)?,
             },
             delta: per_token(hidden)?,
-            qkv: per_token(q_width + 2 * kv_width)?,
+            qkv: per_token(qkv_width)?,
             attended: per_token(q_width)?,
-            up: per_row(if spec.mlp.gated { 2 * inner } else { inner })?,
-            activated: spec.mlp.gated.then(|| linear_input(block_rows, inner)).transpose()?,
+            up: per_row(up_width)?,
+            activated: activated.map(|width| linear_input(block_rows, width)).transpose()?,
             last_residual: full(num_logits, hidden)?,
             last_delta: per_logit(hidden)?,
             last: per_logit(hidden)?,
-            projected: spec.embedding.projected_from.map(per_logit).transpose()?,
+            projected: projected.map(per_logit).transpose()?,
             attention: AttentionScratch::default(),
         })
     }
@@ -103,14 +110,10 @@ impl Decoder {
     ) -> Result<Self, EngineError> {
         let max_model_len = limits.max_model_len;
         let weights = loading::load(&spec, dtype, device, checkpoint, max_model_len)?;
-        let embed_scale = spec.embedding.scaled.then(|| {
-            // transformers keeps the factor in the model's dtype.
-            let scale = (spec.hidden_size as f32).sqrt();
-            match dtype {
-                DType::Float32 => scale,
-                DType::BFloat16 => half::bf16::from_f32(scale).to_f32(),
-                DType::Float16 => half::f16::from_f32(scale).to_f32(),
-            }
+        let embed_scale = spec.embedding.scale.map(|scale| match dtype {
+            DType::Float32 => scale,
+            DType::BFloat16 => half::bf16::from_f32(scale).to_f32(),
+            DType::Float16 => half::f16::from_f32(scale).to_f32(),
         });
         weights.prepare(device, limits)?;
         let inputs = StepInputs::new(device, limits)?;
@@ -138,7 +141,7 @@ impl Decoder {
         weights.ropes.iter_mut().for_each(|rope| rope.extend_to(num_positions));
         let step = inputs.step(device, batch);
         let embed_scale = *embed_scale;
-        let mut pass = Pass { device, spec, weights, embed_scale, step };
+        let mut pass = Pass { device, spec, weights, embed_scale, step, has_delta: false };
         device.record_or_replay(step.graph_key(), &mut || pass.run(cache, buffers, logits));
         logits.set_num_rows(step.num_logits_rows());
     }
@@ -152,14 +155,17 @@ struct Pass<'a> {
     weights: &'a DecoderWeights,
     embed_scale: Option<f32>,
     step: Step<'a>,
+    /// `delta` is not added yet.
+    has_delta: bool,
 }
 
 impl Pass<'_> {
     fn run(&mut self, cache: &mut KvCache, buffers: &mut Buffers, logits: &mut Tensor) {
         self.embed(buffers);
-        for (index, layer) in self.weights.layers.iter().enumerate() {
-            self.attention(layer, index, cache, buffers);
-            self.mlp(layer, buffers);
+        let layers = self.spec.layers.iter().zip(&self.weights.layers);
+        for (index, (spec, weights)) in layers.enumerate() {
+            self.attention((&spec.attention, &weights.attention), (cache, index), buffers);
+            self.mlp((&spec.mlp, &weights.mlp), buffers);
         }
         if self.step.num_logits_rows() > 0 {
             self.logits(buffers, logits);
@@ -168,10 +174,11 @@ impl Pass<'_> {
 
     /// residual = token embeddings (scaled, projected) + position embeddings.
     fn embed(&self, buffers: &mut Buffers) {
-        let Self { device, spec, weights, step, embed_scale } = *self;
+        let Self { device, spec, weights, step, embed_scale, .. } = *self;
         let table = &weights.embed_tokens;
         let (ids, residual) = (step.input_ids(), &mut buffers.residual);
         residual.set_num_rows(step.num_rows());
+        buffers.delta.set_num_rows(step.num_rows());
         match (&weights.project_in, &mut buffers.embedded) {
             (Some(project_in), Some(embedded)) => {
                 embedded.set_num_rows(step.num_rows());
@@ -183,11 +190,10 @@ impl Pass<'_> {
             }
             _ => ops::embedding(device, ids, table, embed_scale, residual),
         }
-        if let (Some(positions), Some(table)) = (spec.embedding.positions, &weights.embed_positions)
-        {
+        let positions = spec.embedding.positions.as_ref();
+        if let Some((positions, table)) = positions.zip(weights.embed_positions.as_ref()) {
             ops::add_rows_of(device, step.positions(), positions.offset, table, residual);
         }
-        ops::fill_zero(device, &mut buffers.delta, step.num_rows());
     }
 
     /// Final norm and output layer, for the wanted rows only.
@@ -200,10 +206,13 @@ impl Pass<'_> {
         last.resize_rows(num_rows);
         ops::gather_rows(device, &buffers.residual, indices, last_residual);
         ops::gather_rows(device, &buffers.delta, indices, last_delta);
+        let last_delta = self.has_delta.then_some(&*last_delta);
         match &weights.final_norm {
-            Some(norm) => ops::add_norm(device, last_residual, Some(last_delta), norm, last),
+            Some(norm) => ops::add_norm(device, last_residual, last_delta, norm, last),
             None => {
-                ops::add(device, last_residual, last_delta);
+                if let Some(last_delta) = last_delta {
+                    ops::add(device, last_residual, last_delta);
+                }
                 ops::copy(device, last_residual, last);
             }
         }
@@ -217,48 +226,39 @@ impl Pass<'_> {
             }
             _ => ops::linear(device, last, head, logits),
         }
-        if let Some(cap) = spec.final_logit_soft_cap {
+        if let Some(cap) = spec.output.soft_cap {
             ops::soft_cap(device, cap, logits);
         }
     }
 
     fn attention(
-        &self,
-        layer: &LayerWeights,
-        index: usize,
-        cache: &mut KvCache,
+        &mut self,
+        (spec, weights): (&AttentionSpec, &AttentionWeights),
+        (cache, index): (&mut KvCache, usize),
         buffers: &mut Buffers,
     ) {
         let Self { device, step, .. } = *self;
-        let attention = self.spec.attention;
         buffers.qkv.set_num_rows(step.num_rows());
         for (start, num_rows) in self.row_blocks() {
-            self.block_input(&layer.attention_norm, (start, num_rows), buffers);
+            self.block_input(&weights.norms, (start, num_rows), buffers);
             let Buffers { normed, qkv, .. } = &mut *buffers;
-            ops::linear_rows(device, (normed, 0), &layer.qkv_proj, (qkv, start), num_rows);
+            ops::linear_rows(device, (normed, 0), &weights.qkv, (qkv, start), num_rows);
         }
-        let heads = QkvHeads {
-            num_heads: attention.num_heads,
-            num_kv_heads: attention.num_kv_heads,
-            head_dim: attention.head_dim,
-        };
+        let AttentionSpec { num_heads, num_kv_heads, head_dim, .. } = *spec;
+        let heads = QkvHeads { num_heads, num_kv_heads, head_dim };
         let qkv = &mut buffers.qkv;
-        if let Some((q_norm, k_norm)) = &layer.qk_norm {
+        if let Some((q_norm, k_norm)) = &weights.qk_norm {
             ops::norm_heads(device, qkv, heads.q(), q_norm);
             ops::norm_heads(device, qkv, heads.k(), k_norm);
         }
-        let rope = layer.spec.rope.map(|rope| &self.weights.ropes[rope]);
+        let rope = spec.rope.map(|rope| &self.weights.ropes[rope]);
         ops::rotary_and_cache(device, (qkv, heads), rope, step, (cache, index));
-        let shape = AttentionShape {
-            num_heads: attention.num_heads,
-            scale: attention.scale,
-            soft_cap: attention.soft_cap,
-            sliding_window: layer.spec.sliding_window,
-        };
+        let AttentionSpec { scale, soft_cap, sliding_window, .. } = *spec;
+        let shape = AttentionShape { num_heads, scale, soft_cap, sliding_window };
         let (scratch, out) = (&mut buffers.attention, &mut buffers.attended);
         ops::paged_attention(device, (qkv, step), (cache, index), shape, scratch, out);
-        ops::linear(device, &buffers.attended, &layer.out_proj, &mut buffers.delta);
-        self.block_output(&layer.attention_norm, layer.attention_post_norm.as_ref(), buffers);
+        ops::linear(device, &buffers.attended, &weights.out, &mut buffers.delta);
+        self.block_output(&weights.norms, buffers);
     }
 
     /// (first row, rows): a block at a time where the device has a cache to keep its buffers in.
@@ -270,67 +270,61 @@ impl Pass<'_> {
             .map(move |start| (start, block_rows.min(num_tokens - start)))
     }
 
-    fn mlp(&self, layer: &LayerWeights, buffers: &mut Buffers) {
+    fn mlp(&mut self, (spec, weights): (&MlpSpec, &MlpWeights), buffers: &mut Buffers) {
         let device = self.device;
-        let activation = self.spec.mlp.activation;
+        let activation = spec.activation;
         for (start, num_rows) in self.row_blocks() {
-            self.block_input(&layer.mlp_norm, (start, num_rows), buffers);
+            self.block_input(&weights.norms, (start, num_rows), buffers);
             let Buffers { normed, delta, up, activated, .. } = &mut *buffers;
             let input = (&*normed, 0);
-            let activated = match activated {
-                Some(activated) => {
-                    let weight = (&layer.up_proj, activation);
+            let inner = match (spec.form, activated) {
+                (MlpForm::Gated, Some(activated)) => {
+                    let weight = (&weights.up, activation);
                     let out = (&mut *up, &mut *activated);
                     ops::linear_activate_and_mul(device, input, weight, out, num_rows);
                     activated
                 }
-                None => {
+                _ => {
                     up.set_num_rows(num_rows);
-                    ops::linear_rows(device, input, &layer.up_proj, (up, 0), num_rows);
+                    ops::linear_rows(device, input, &weights.up, (up, 0), num_rows);
                     ops::activate(device, activation, up);
                     &mut *up
                 }
             };
-            ops::linear_rows(device, (activated, 0), &layer.down_proj, (delta, start), num_rows);
+            ops::linear_rows(device, (inner, 0), &weights.down, (delta, start), num_rows);
         }
-        self.block_output(&layer.mlp_norm, layer.mlp_post_norm.as_ref(), buffers);
+        self.block_output(&weights.norms, buffers);
     }
 
     /// normed = what the block reads, for some rows; the delta of the block before is added on the
     /// way.
     fn block_input(
         &self,
-        norm: &ops::NormWeight,
+        norms: &BlockNormWeights,
         (start, num_rows): (usize, usize),
         buffers: &mut Buffers,
     ) {
         let Buffers { residual, delta, normed, .. } = buffers;
         normed.set_num_rows(num_rows);
-        match self.spec.norm_placement {
-            NormPlacement::Pre | NormPlacement::Sandwich => {
-                ops::add_norm_rows(self.device, (residual, Some(delta)), start, norm, normed);
+        match &norms.before {
+            Some(norm) => {
+                let delta = self.has_delta.then_some(&*delta);
+                ops::add_norm_rows(self.device, (residual, delta), start, norm, normed);
             }
-            NormPlacement::Post => ops::copy_rows(self.device, (residual, start), normed),
+            None => ops::copy_rows(self.device, (residual, start), normed),
         }
     }
 
-    /// Normalizes what the block adds (sandwich), or the sum (post-norm; then nothing is left to
-    /// add).
-    fn block_output(
-        &self,
-        norm: &ops::NormWeight,
-        post_norm: Option<&ops::NormWeight>,
-        buffers: &mut Buffers,
-    ) {
+    /// Normalizes what the block adds, or the sum. Without a norm of the sum the block after adds.
+    fn block_output(&mut self, norms: &BlockNormWeights, buffers: &mut Buffers) {
         let Buffers { residual, delta, .. } = buffers;
-        if let Some(post_norm) = post_norm {
-            ops::norm_in_place(self.device, delta, post_norm);
+        if let Some(norm) = &norms.after {
+            ops::norm_in_place(self.device, delta, norm);
         }
-        if self.spec.norm_placement == NormPlacement::Post {
+        self.has_delta = norms.of_sum.is_none();
+        if let Some(norm) = &norms.of_sum {
             ops::add(self.device, residual, delta);
             ops::norm_in_place(self.device, residual, norm);
-            let num_rows = delta.num_rows();
-            ops::fill_zero(self.device, delta, num_rows);
         }
     }
 }

@@ -18,15 +18,16 @@ const MAX_CONTEXT: usize = 1 << 24;
 /// # Errors
 /// It has a size or a number out of range; the text names it.
 pub(super) fn check(spec: &DecoderSpec) -> Result<(), String> {
-    let attention = spec.attention;
-    let embedding = spec.embedding.projected_from.unwrap_or(1);
+    let mlps = spec.layers.iter().map(|layer| &layer.mlp);
+    let first = spec.attentions().next();
+    let num_heads = first.map_or(0, |attention| attention.num_heads);
     for (what, size, max) in [
-        ("vocabulary", spec.vocab_size, MAX_VOCAB_SIZE),
-        ("hidden size", spec.hidden_size, MAX_WIDTH),
-        ("intermediate size", spec.intermediate_size, MAX_WIDTH),
-        ("width of embeddings", embedding, MAX_WIDTH),
-        ("number of attention heads", attention.num_heads, MAX_HEADS),
-        ("head_dim", attention.head_dim, MAX_HEAD_DIM),
+        ("vocabulary", spec.vocab_size(), MAX_VOCAB_SIZE),
+        ("hidden size", spec.hidden_size(), MAX_WIDTH),
+        ("intermediate size", mlps.map(|mlp| mlp.down.k).max().unwrap_or(0), MAX_WIDTH),
+        ("width of embeddings", spec.embedding.tokens.k, MAX_WIDTH),
+        ("number of attention heads", num_heads, MAX_HEADS),
+        ("head_dim", spec.head_dim(), MAX_HEAD_DIM),
         ("number of layers", spec.layers.len(), MAX_LAYERS),
         ("context length", spec.max_model_len, MAX_CONTEXT),
     ] {
@@ -34,16 +35,19 @@ pub(super) fn check(spec: &DecoderSpec) -> Result<(), String> {
             return Err(format!("a {what} of {size} is not supported: expected 1 to {max}"));
         }
     }
-    if spec.layers.iter().any(|layer| layer.sliding_window == Some(0)) {
+    if spec.attentions().any(|attention| attention.sliding_window == Some(0)) {
         return Err("a sliding window of 0 tokens is not supported".to_owned());
     }
-    let inv_freq = spec.ropes.iter().flat_map(|rope| rope.inv_freq(attention.head_dim));
+    let inv_freq = spec.ropes.iter().flat_map(|rope| rope.inv_freq(spec.head_dim()));
     let is_positive = |number: f32| number.is_finite() && number > 0.0;
     for (what, is_good) in [
-        ("norm's epsilon", (0.0..=1.0).contains(&spec.norm.eps)),
-        ("factor of attention scores", is_positive(attention.scale)),
-        ("soft cap of attention scores", attention.soft_cap.is_none_or(is_positive)),
-        ("soft cap of logits", spec.final_logit_soft_cap.is_none_or(is_positive)),
+        ("norm's epsilon", spec.norms().all(|norm| (0.0..=1.0).contains(&norm.eps))),
+        ("factor of attention scores", spec.attentions().all(|a| is_positive(a.scale))),
+        (
+            "soft cap of attention scores",
+            spec.attentions().all(|a| a.soft_cap.is_none_or(is_positive)),
+        ),
+        ("soft cap of logits", spec.output.soft_cap.is_none_or(is_positive)),
         ("rotary embedding", inv_freq.into_iter().all(|value| value.is_finite() && value >= 0.0)),
     ] {
         if !is_good {

@@ -1,11 +1,13 @@
 //! From a spec and a checkpoint to packed weights on a device.
 
-use super::spec::{DecoderSpec, LayerSpec, NormPlacement};
+use super::spec::{
+    AttentionSpec, BlockNorms, DecoderSpec, LayerSpec, LinearSpec, MlpSpec, NormSpec, RopeSpec,
+};
 use super::weights::Checkpoint;
 use crate::engine::EngineError;
 use crate::engine::config::DType;
 use crate::engine::device::{Device, Tensor};
-use crate::engine::ops::{LinearWeight, NormKind, NormWeight, RotaryTable, StepLimits};
+use crate::engine::ops::{LinearWeight, NormWeight, RotaryTable, StepLimits};
 
 /// All weights of a decoder. Shapes are in the spec's terms.
 #[derive(Debug)]
@@ -28,21 +30,33 @@ pub(super) struct DecoderWeights {
 /// Weights of one layer.
 #[derive(Debug)]
 pub(super) struct LayerWeights {
-    pub spec: LayerSpec,
-    pub attention_norm: NormWeight,
-    /// q, k and v stacked: ((num_heads + 2 * num_kv_heads) * head_dim, hidden_size)
-    pub qkv_proj: LinearWeight,
-    /// (head_dim)
+    pub attention: AttentionWeights,
+    pub mlp: MlpWeights,
+}
+
+/// Weights of an attention block.
+#[derive(Debug)]
+pub(super) struct AttentionWeights {
+    pub norms: BlockNormWeights,
+    pub qkv: LinearWeight,
     pub qk_norm: Option<(NormWeight, NormWeight)>,
-    /// (hidden_size, num_heads * head_dim)
-    pub out_proj: LinearWeight,
-    pub attention_post_norm: Option<NormWeight>,
-    pub mlp_norm: NormWeight,
-    /// gate and up stacked: (2 * intermediate_size, hidden_size), or up alone.
-    pub up_proj: LinearWeight,
-    /// (hidden_size, intermediate_size)
-    pub down_proj: LinearWeight,
-    pub mlp_post_norm: Option<NormWeight>,
+    pub out: LinearWeight,
+}
+
+/// Weights of an MLP block.
+#[derive(Debug)]
+pub(super) struct MlpWeights {
+    pub norms: BlockNormWeights,
+    pub up: LinearWeight,
+    pub down: LinearWeight,
+}
+
+/// Weights of a block's norms, (hidden_size) each.
+#[derive(Debug)]
+pub(super) struct BlockNormWeights {
+    pub before: Option<NormWeight>,
+    pub after: Option<NormWeight>,
+    pub of_sum: Option<NormWeight>,
 }
 
 impl DecoderWeights {
@@ -53,10 +67,9 @@ impl DecoderWeights {
     pub(super) fn prepare(&self, device: &Device, limits: StepLimits) -> Result<(), EngineError> {
         let activation = device.activation_dtype();
         let projections = [&self.project_in, &self.project_out].into_iter().flatten();
-        let of_layers = self
-            .layers
-            .iter()
-            .flat_map(|layer| [&layer.qkv_proj, &layer.out_proj, &layer.up_proj, &layer.down_proj]);
+        let of_layers = self.layers.iter().flat_map(|LayerWeights { attention, mlp }| {
+            [&attention.qkv, &attention.out, &mlp.up, &mlp.down]
+        });
         for weight in projections.chain(of_layers) {
             weight.prepare(device, activation, limits.max_num_tokens)?;
         }
@@ -76,156 +89,118 @@ pub(super) fn load(
     mut checkpoint: Checkpoint,
     max_model_len: usize,
 ) -> Result<DecoderWeights, EngineError> {
-    let mut loader = Loader { spec, dtype, device, checkpoint: &mut checkpoint };
-    let prefix = spec.names.prefix;
-    let embed_dim = spec.embedding.projected_from.unwrap_or(spec.hidden_size);
-    let (hidden, vocab) = (spec.hidden_size, spec.vocab_size);
+    let mut loader = Loader { dtype, device, checkpoint: &mut checkpoint };
     // The two largest come first: what is being packed is in memory twice, and little else is there
     // yet.
-    let embed_tokens =
-        loader.linear(&[(format!("{prefix}embed_tokens"), vocab)], embed_dim, false)?;
-    let lm_head = match spec.tie_word_embeddings {
+    let embed_tokens = loader.linear(&spec.embedding.tokens)?;
+    let lm_head = match &spec.output.lm_head {
         // The table is looked up in full precision.
-        true => embed_tokens.int8_copy(device)?,
-        false => {
-            let head = loader.linear(&[("lm_head".to_owned(), vocab)], embed_dim, false)?;
+        None => embed_tokens.int8_copy(device)?,
+        Some(head) => {
+            let head = loader.linear(head)?;
             Some(head.int8_copy(device)?.unwrap_or(head))
         }
     };
+    let positions = spec.embedding.positions.as_ref();
+    let head_dim = spec.head_dim();
+    let rope =
+        |rope: &RopeSpec| RotaryTable::on_device(device, rope.inv_freq(head_dim), max_model_len);
     let weights = DecoderWeights {
         embed_tokens,
         lm_head,
-        embed_positions: loader.embed_positions()?,
-        project_in: loader.projection(&format!("{prefix}project_in"), hidden, embed_dim)?,
-        project_out: loader.projection(&format!("{prefix}project_out"), embed_dim, hidden)?,
-        layers: (0..spec.layers.len())
-            .map(|index| loader.layer(index))
-            .collect::<Result<_, _>>()?,
-        final_norm: match spec.has_final_norm {
-            true => Some(loader.norm(&format!("{prefix}{}", spec.names.final_norm), hidden)?),
-            false => None,
-        },
-        ropes: spec
-            .ropes
-            .iter()
-            .map(|rope| {
-                let inv_freq = rope.inv_freq(spec.attention.head_dim);
-                RotaryTable::on_device(device, inv_freq, max_model_len)
-            })
-            .collect::<Result<_, _>>()?,
+        embed_positions: positions.map(|positions| loader.table(&positions.table)).transpose()?,
+        project_in: loader.projection(spec.embedding.projection.as_ref())?,
+        project_out: loader.projection(spec.output.projection.as_ref())?,
+        final_norm: loader.norm(spec.output.norm.as_ref())?,
+        layers: spec.layers.iter().map(|layer| loader.layer(layer)).collect::<Result<_, _>>()?,
+        ropes: spec.ropes.iter().map(rope).collect::<Result<_, _>>()?,
     };
     checkpoint.finish()?;
     Ok(weights)
 }
 
 struct Loader<'a> {
-    spec: &'a DecoderSpec,
     dtype: DType,
     device: &'a Device,
     checkpoint: &'a mut Checkpoint,
 }
 
 impl Loader<'_> {
-    /// One packed weight of stacked parts (name without `.weight`, rows).
-    fn linear(
-        &mut self,
-        parts: &[(String, usize)],
-        columns: usize,
-        bias: bool,
-    ) -> Result<LinearWeight, EngineError> {
+    /// One packed weight.
+    fn linear(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
         let mut biases = Vec::new();
-        if bias {
-            for (name, rows) in parts {
-                biases.extend(self.checkpoint.vector(&format!("{name}.bias"), *rows, 0.01)?);
-            }
+        for bias in spec.biases() {
+            biases.extend(self.checkpoint.vector(&bias, 0.01)?);
         }
-        let names: Vec<_> =
-            parts.iter().map(|(name, rows)| (format!("{name}.weight"), *rows)).collect();
-        let matrices = self.checkpoint.matrices(&names, columns)?;
-        let weight =
-            LinearWeight::load(self.device, self.dtype, &matrices, bias.then_some(biases))?;
+        let bias = spec.bias.then_some(biases);
+        let matrices = self.checkpoint.matrices(&spec.weights().collect::<Vec<_>>())?;
+        let weight = LinearWeight::load(self.device, self.dtype, &matrices, bias)?;
         // Else every weight would be in memory twice when the last one is packed.
         self.checkpoint.release();
         Ok(weight)
     }
 
-    /// OPT-350m's projections, which only exist where the embedding has another width.
+    /// One packed weight of a layer, narrowed where the device narrows.
+    fn layer_linear(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
+        self.linear(spec)?.quantize(self.device)
+    }
+
     fn projection(
         &mut self,
-        name: &str,
-        rows: usize,
-        columns: usize,
+        spec: Option<&LinearSpec>,
     ) -> Result<Option<LinearWeight>, EngineError> {
-        match self.spec.embedding.projected_from {
-            None => Ok(None),
-            Some(_) => self.linear(&[(name.to_owned(), rows)], columns, false).map(Some),
+        spec.map(|spec| self.linear(spec)).transpose()
+    }
+
+    /// A table whose rows are looked up in f32.
+    fn table(&mut self, spec: &LinearSpec) -> Result<Tensor, EngineError> {
+        let values = self.checkpoint.matrices(&spec.weights().collect::<Vec<_>>())?[0].to_vec();
+        self.device.upload(values, spec.k)
+    }
+
+    fn norm(&mut self, spec: Option<&NormSpec>) -> Result<Option<NormWeight>, EngineError> {
+        let Some(spec) = spec else { return Ok(None) };
+        let mut weight = self.checkpoint.vector(&spec.weight(), 1.0)?;
+        if spec.weight_offset != 0.0 {
+            weight.iter_mut().for_each(|weight| *weight += spec.weight_offset);
         }
+        let upload = |values| self.device.upload(values, spec.width);
+        let weight = upload(weight)?;
+        let bias = spec.bias().map(|bias| self.checkpoint.vector(&bias, 0.01)).transpose()?;
+        let bias = bias.map(upload).transpose()?;
+        Ok(Some(NormWeight { kind: spec.kind, eps: spec.eps, weight, bias }))
     }
 
-    fn embed_positions(&mut self) -> Result<Option<Tensor>, EngineError> {
-        let Some(positions) = self.spec.embedding.positions else { return Ok(None) };
-        let name = format!("{}embed_positions.weight", self.spec.names.prefix);
-        let width = self.spec.hidden_size;
-        let values = self.checkpoint.matrix(&name, positions.num_rows, width)?.to_vec();
-        self.device.upload(values, width).map(Some)
+    fn norms(&mut self, spec: &BlockNorms) -> Result<BlockNormWeights, EngineError> {
+        Ok(BlockNormWeights {
+            before: self.norm(spec.before.as_ref())?,
+            after: self.norm(spec.after.as_ref())?,
+            of_sum: self.norm(spec.of_sum.as_ref())?,
+        })
     }
 
-    fn norm(&mut self, name: &str, width: usize) -> Result<NormWeight, EngineError> {
-        let norm = self.spec.norm;
-        let mut weight = self.checkpoint.vector(&format!("{name}.weight"), width, 1.0)?;
-        if norm.unit_offset {
-            weight.iter_mut().for_each(|weight| *weight += 1.0);
-        }
-        let bias = match norm.kind {
-            NormKind::Rms => None,
-            NormKind::Layer => {
-                Some(self.checkpoint.vector(&format!("{name}.bias"), width, 0.01)?)
-            }
-        };
-        let weight = self.device.upload(weight, width)?;
-        let bias = bias.map(|bias| self.device.upload(bias, width)).transpose()?;
-        Ok(NormWeight { kind: norm.kind, eps: norm.eps, weight, bias })
+    fn layer(
+        &mut self,
+        LayerSpec { attention, mlp }: &LayerSpec,
+    ) -> Result<LayerWeights, EngineError> {
+        Ok(LayerWeights { attention: self.attention(attention)?, mlp: self.mlp(mlp)? })
     }
 
-    fn layer(&mut self, index: usize) -> Result<LayerWeights, EngineError> {
-        let (spec, device) = (self.spec, self.device);
-        let (attention, mlp, names) = (spec.attention, spec.mlp, spec.names);
-        let (hidden, inner) = (spec.hidden_size, spec.intermediate_size);
-        let head_dim = attention.head_dim;
-        let (q, kv) = (attention.num_heads * head_dim, attention.num_kv_heads * head_dim);
-        let name = |part: &str| format!("{}layers.{index}.{part}", names.prefix);
-        let attn = |part: &str| name(&format!("self_attn.{part}"));
-        let qkv = [(attn("q_proj"), q), (attn("k_proj"), kv), (attn("v_proj"), kv)];
-        let up = (name(names.up_proj), inner);
-        let ups = if mlp.gated { vec![(name(names.gate_proj), inner), up] } else { vec![up] };
-        let sandwich = spec.norm_placement == NormPlacement::Sandwich;
-        let mut post_norm = |part: &str| match sandwich {
-            true => self.norm(&name(part), hidden).map(Some),
-            false => Ok(None),
-        };
-        let attention_post_norm = post_norm(names.attention_post_norm)?;
-        let mlp_post_norm = post_norm(names.mlp_post_norm)?;
-        Ok(LayerWeights {
-            spec: spec.layers[index],
-            attention_norm: self.norm(&name(names.attention_norm), hidden)?,
-            qkv_proj: self.linear(&qkv, hidden, attention.qkv_bias)?.quantize(device)?,
-            qk_norm: match attention.qk_norm {
-                true => Some((
-                    self.norm(&attn("q_norm"), head_dim)?,
-                    self.norm(&attn("k_norm"), head_dim)?,
-                )),
-                false => None,
-            },
-            out_proj: self
-                .linear(&[(name(names.out_proj), hidden)], q, attention.out_bias)?
-                .quantize(device)?,
-            attention_post_norm,
-            mlp_norm: self.norm(&name(names.mlp_norm), hidden)?,
-            up_proj: self.linear(&ups, hidden, mlp.bias)?.quantize(device)?,
-            down_proj: self
-                .linear(&[(name(names.down_proj), hidden)], inner, mlp.bias)?
-                .quantize(device)?,
-            mlp_post_norm,
+    fn attention(&mut self, spec: &AttentionSpec) -> Result<AttentionWeights, EngineError> {
+        let (q_norm, k_norm) = spec.qk_norm.as_ref().map(|(q, k)| (q, k)).unzip();
+        Ok(AttentionWeights {
+            norms: self.norms(&spec.norms)?,
+            qkv: self.layer_linear(&spec.qkv)?,
+            qk_norm: self.norm(q_norm)?.zip(self.norm(k_norm)?),
+            out: self.layer_linear(&spec.out)?,
+        })
+    }
+
+    fn mlp(&mut self, spec: &MlpSpec) -> Result<MlpWeights, EngineError> {
+        Ok(MlpWeights {
+            norms: self.norms(&spec.norms)?,
+            up: self.layer_linear(&spec.up)?,
+            down: self.layer_linear(&spec.down)?,
         })
     }
 }

@@ -2,37 +2,18 @@
 //! `DecoderSpec`.
 
 pub mod decoder;
-mod gemma2;
-mod gemma3;
+pub mod families;
 pub mod hf_config;
 mod limits;
-mod llama;
 mod loading;
-mod mistral;
-mod opt;
-mod qwen2;
-mod qwen3;
 pub mod spec;
-pub mod tensors;
 pub mod weights;
 
 use super::EngineError;
 use super::files::quoted;
+pub use families::ARCHITECTURES;
 use hf_config::HfConfig;
 use spec::DecoderSpec;
-
-type BuildSpec = fn(&HfConfig) -> Result<DecoderSpec, EngineError>;
-
-/// Hugging Face architectures and what builds their spec. One line per family.
-pub const ARCHITECTURES: &[(&str, BuildSpec)] = &[
-    ("Gemma2ForCausalLM", gemma2::spec),
-    ("Gemma3ForCausalLM", gemma3::spec),
-    ("LlamaForCausalLM", llama::spec),
-    ("MistralForCausalLM", mistral::spec),
-    ("OPTForCausalLM", opt::spec),
-    ("Qwen2ForCausalLM", qwen2::spec),
-    ("Qwen3ForCausalLM", qwen3::spec),
-];
 
 /// The spec of a model folder's config.
 ///

@@ -17,10 +17,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use safetensors::Dtype;
 
+use super::spec::NamedShape;
 use crate::engine::EngineError;
 use crate::engine::config::{DType, OnLostFile};
 use crate::engine::files::{self, quoted};
-use crate::engine::ops::linear::{SourceMatrix, SourceValues};
+use crate::engine::ops::linear::SourceMatrix;
 use mapped_file::{MappedFile, Watch};
 
 /// Where a model's tensors come from.
@@ -98,11 +99,11 @@ impl Checkpoint {
     /// # Errors
     /// A tensor is missing, has another shape, or its type is not one of weights; or the file has a
     /// tensor that the model does not use.
-    pub fn check(&self, asked: &[(String, Vec<usize>)]) -> Result<(), EngineError> {
+    pub fn check(&self, asked: &[NamedShape]) -> Result<(), EngineError> {
         let Checkpoint::Files(files) = self else { return Ok(()) };
         let mut unused = files.unused.clone();
-        for (name, shape) in asked {
-            unused.remove(&files.checked(name, shape)?.0);
+        for tensor in asked {
+            unused.remove(&files.checked(tensor)?.0);
         }
         files.refuse_unused(&unused)
     }
@@ -111,48 +112,42 @@ impl Checkpoint {
     ///
     /// # Errors
     /// It is missing or has another shape.
-    pub fn matrix(
-        &mut self,
-        name: &str,
-        rows: usize,
-        columns: usize,
-    ) -> Result<SourceMatrix<'_>, EngineError> {
-        match self {
-            Checkpoint::Dummy { seed } => {
-                Ok(SourceMatrix::random(rows, columns, dummy_seed(*seed, name), DUMMY_SCALE))
-            }
-            Checkpoint::Files(files) => files
-                .take(name, &[rows, columns])
-                .map(|(dtype, bytes)| SourceMatrix::from_bytes(rows, columns, dtype, bytes)),
+    ///
+    /// # Panics
+    /// The shape is none of a matrix.
+    pub fn matrix(&mut self, tensor: &NamedShape) -> Result<SourceMatrix<'_>, EngineError> {
+        if let Checkpoint::Files(files) = self {
+            files.take(tensor)?;
         }
+        Ok(self.peek(tensor))
     }
 
-    /// Several matrices of one width, by name and number of rows.
+    /// Several matrices.
     ///
     /// # Errors
     /// One is missing or has another shape.
     pub fn matrices(
         &mut self,
-        parts: &[(String, usize)],
-        columns: usize,
+        tensors: &[NamedShape],
     ) -> Result<Vec<SourceMatrix<'_>>, EngineError> {
-        for (name, rows) in parts {
-            self.matrix(name, *rows, columns)?;
+        for tensor in tensors {
+            self.matrix(tensor)?;
         }
         let this = &*self;
-        Ok(parts.iter().map(|(name, rows)| this.peek(name, *rows, columns)).collect())
+        Ok(tensors.iter().map(|tensor| this.peek(tensor)).collect())
     }
 
     /// A matrix that `matrix` has found before.
-    fn peek(&self, name: &str, rows: usize, columns: usize) -> SourceMatrix<'_> {
+    fn peek(&self, tensor: &NamedShape) -> SourceMatrix<'_> {
+        let (name, shape) = tensor;
+        let &[rows, columns] = &shape[..] else { panic!("{name} is no matrix: {shape:?}") };
         match self {
             Checkpoint::Dummy { seed } => {
                 SourceMatrix::random(rows, columns, dummy_seed(*seed, name), DUMMY_SCALE)
             }
             Checkpoint::Files(files) => {
-                let found = files.checked(name, &[rows, columns]).expect("found by `matrix`");
-                let (dtype, bytes) = (found.1, files.bytes(found.2));
-                SourceMatrix::from_bytes(rows, columns, dtype, bytes)
+                let found = files.checked(tensor).expect("found by `matrix`");
+                SourceMatrix::from_bytes(rows, columns, found.1, files.bytes(found.2))
             }
         }
     }
@@ -161,15 +156,12 @@ impl Checkpoint {
     ///
     /// # Errors
     /// It is missing or has another length.
-    pub fn vector(&mut self, name: &str, len: usize, dummy: f32) -> Result<Vec<f32>, EngineError> {
+    pub fn vector(&mut self, tensor: &NamedShape, dummy: f32) -> Result<Vec<f32>, EngineError> {
+        let len = tensor.1.iter().product();
         let matrix = match self {
-            Checkpoint::Dummy { .. } => SourceMatrix {
-                num_rows: 1,
-                num_columns: len,
-                values: SourceValues::Constant(dummy),
-            },
+            Checkpoint::Dummy { .. } => return Ok(vec![dummy; len]),
             Checkpoint::Files(files) => {
-                let (dtype, bytes) = files.take(name, &[len])?;
+                let (dtype, bytes) = files.take(tensor)?;
                 SourceMatrix::from_bytes(1, len, dtype, bytes)
             }
         };
@@ -251,14 +243,14 @@ impl MappedFiles {
     }
 
     /// The same, where it is what the model asks for.
-    fn checked(&self, name: &str, shape: &[usize]) -> Result<(String, DType, &Entry), EngineError> {
+    fn checked(&self, (name, shape): &NamedShape) -> Result<(String, DType, &Entry), EngineError> {
         let dir = self.dir.display();
         let Some((found, entry)) = self.find(name) else {
             return Err(EngineError::Model(format!(
                 "{dir}: tensor {name} is missing from the weight files; are all shards there?"
             )));
         };
-        if entry.shape != shape {
+        if entry.shape != *shape {
             return Err(EngineError::Model(format!(
                 "{dir}: tensor {found} has shape {}, config.json asks for {shape:?}",
                 quoted(&format!("{:?}", entry.shape))
@@ -277,11 +269,11 @@ impl MappedFiles {
         &self.maps[entry.file].bytes()[entry.range.clone()]
     }
 
-    fn take(&mut self, name: &str, shape: &[usize]) -> Result<(DType, &[u8]), EngineError> {
+    fn take(&mut self, tensor: &NamedShape) -> Result<(DType, &[u8]), EngineError> {
         if self.given_up.load(Relaxed) {
             return Err(EngineError::Model("loading was given up".to_owned()));
         }
-        let (found, dtype, entry) = self.checked(name, shape)?;
+        let (found, dtype, entry) = self.checked(tensor)?;
         let (file, range) = (entry.file, entry.range.clone());
         self.unused.remove(&found);
         Ok((dtype, &self.maps[file].bytes()[range]))
@@ -319,17 +311,20 @@ mod tests {
         }
         std::fs::write(&path, &bytes).unwrap();
         let mut checkpoint = Checkpoint::open(folder.path(), None).unwrap();
-        assert!(checkpoint.matrix("a", 4, 3).unwrap_err().to_string().contains("shape `[4, 4]`"));
-        assert!(checkpoint.matrix("b", 4, 4).unwrap_err().to_string().contains("missing"));
+        let tensor = |name: &str, columns| (name.to_owned(), vec![4, columns]);
+        let wrong = checkpoint.matrix(&tensor("a", 3)).unwrap_err().to_string();
+        assert!(wrong.contains("shape `[4, 4]`"), "{wrong}");
+        let wrong = checkpoint.matrix(&tensor("b", 4)).unwrap_err().to_string();
+        assert!(wrong.contains("missing"), "{wrong}");
         assert!(checkpoint.finish().unwrap_err().to_string().contains("the first is `a`"));
 
         let given_up = Arc::default();
         let mut checkpoint = Checkpoint::open(folder.path(), None).unwrap().until(&given_up);
-        assert_eq!(checkpoint.matrix("a", 4, 4).unwrap().value(3, 3), 15.0);
+        assert_eq!(checkpoint.matrix(&tensor("a", 4)).unwrap().value(3, 3), 15.0);
         // What is read again after it comes back from the file.
         checkpoint.release();
-        assert_eq!(checkpoint.matrix("a", 4, 4).unwrap().value(3, 3), 15.0);
+        assert_eq!(checkpoint.matrix(&tensor("a", 4)).unwrap().value(3, 3), 15.0);
         given_up.store(true, Relaxed);
-        assert!(checkpoint.matrix("a", 4, 4).unwrap_err().to_string().contains("given up"));
+        assert!(checkpoint.matrix(&tensor("a", 4)).unwrap_err().to_string().contains("given up"));
     }
 }

@@ -21,11 +21,13 @@ fn a_file_that_is_shortened_ends_the_process_with_one_message() {
     if let Some(folder) = child_folder() {
         let folder = std::path::Path::new(&folder);
         let mut checkpoint = Checkpoint::open(folder, Some(ON_LOST_FILE)).unwrap();
-        checkpoint.matrix(TENSOR, 472, 48).unwrap();
+        let table = (TENSOR.to_owned(), vec![472, 48]);
+        let norm = ("model.norm.weight".to_owned(), vec![48]);
+        checkpoint.matrix(&table).unwrap();
         let file = OpenOptions::new().write(true).open(folder.join(SHARD)).unwrap();
         file.set_len(0).unwrap();
-        checkpoint.vector("model.norm.weight", 48, 0.0).unwrap();
-        let sum: f32 = checkpoint.matrix(TENSOR, 472, 48).unwrap().to_vec().iter().sum();
+        checkpoint.vector(&norm, 0.0).unwrap();
+        let sum: f32 = checkpoint.matrix(&table).unwrap().to_vec().iter().sum();
         panic!("read {sum} from a file without bytes");
     }
     let folder = Folder::new();
@@ -51,13 +53,11 @@ fn read_all(checkpoint: &mut Checkpoint) {
     let config = fs::read_to_string(format!("{MODEL}/config.json")).unwrap();
     let config = vllm_batch::engine::model::hf_config::HfConfig::parse(&config, "").unwrap();
     let spec = vllm_batch::engine::model::decoder_spec(&config).unwrap();
-    for (name, shape) in vllm_batch::engine::model::tensors::tensors(&spec) {
-        match shape[..] {
-            [len] => assert_eq!(checkpoint.vector(&name, len, 0.0).unwrap().len(), len),
-            [rows, columns] => {
-                assert_eq!(checkpoint.matrix(&name, rows, columns).unwrap().num_rows, rows);
-            }
-            _ => panic!("{name} has shape {shape:?}"),
+    for tensor in spec.tensors() {
+        match tensor.1[..] {
+            [len] => assert_eq!(checkpoint.vector(&tensor, 0.0).unwrap().len(), len),
+            [rows, _] => assert_eq!(checkpoint.matrix(&tensor).unwrap().num_rows, rows),
+            _ => panic!("{tensor:?} is no tensor of a model"),
         }
     }
 }

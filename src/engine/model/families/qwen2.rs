@@ -1,15 +1,17 @@
 //! Qwen2 and Qwen2.5: Llama with biases on q, k and v; upper layers may slide.
 
-use super::hf_config::{HfConfig, LayerType};
 use super::llama;
-use super::spec::DecoderSpec;
 use crate::engine::EngineError;
+use crate::engine::model::hf_config::{HfConfig, LayerType};
+use crate::engine::model::spec::DecoderSpec;
 
 /// Llama's spec with q, k, v biases and Qwen's windows.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let mut spec = llama::spec(config)?;
-    spec.attention.qkv_bias = true;
-    spec.attention.out_bias = false;
+    for layer in &mut spec.layers {
+        layer.attention.qkv.bias = true;
+        layer.attention.out.bias = false;
+    }
     set_windows(config, &mut spec)?;
     Ok(spec)
 }
@@ -28,7 +30,7 @@ pub(super) fn set_windows(config: &HfConfig, spec: &mut DecoderSpec) -> Result<(
             Some(types) => types[index] == LayerType::Sliding,
             None => index >= first_sliding,
         };
-        layer.sliding_window = window.filter(|_| slides);
+        layer.attention.sliding_window = window.filter(|_| slides);
     }
     Ok(())
 }
