@@ -6,6 +6,13 @@ constexpr u32 SILU = 0;
 constexpr u32 GELU_TANH = 1;
 constexpr u32 GELU = 2;
 constexpr u32 RELU = 3;
+constexpr u32 RELU2 = 4;
+constexpr u32 XIELU = 5;
+
+// The parameters of XIELU.
+struct XIelu {
+  float alpha_p, alpha_n, beta, eps;
+};
 
 // Chunks of a row that a thread loads before it looks at one.
 constexpr u32 NUM_PARTS = 2;
@@ -17,7 +24,7 @@ __device__ __forceinline__ float logistic(float x) {
 }
 
 template <u32 KIND>
-__device__ __forceinline__ float activated(float x) {
+__device__ __forceinline__ float activated(float x, const XIelu& xielu) {
   if (KIND == SILU) return x * logistic(x);
   if (KIND == GELU_TANH) {
     // (1 + tanh(y)) / 2 is the logistic function of 2 y.
@@ -25,13 +32,20 @@ __device__ __forceinline__ float activated(float x) {
     return x * logistic(inner);
   }
   if (KIND == GELU) return 0.5f * x * (1.0f + erff(x * 0.7071067812f));
-  // The comparison lets a NaN through.
-  return x < 0.0f ? 0.0f : x;
+  if (KIND == XIELU) {
+    // The comparisons let a NaN through.
+    const float below = x > xielu.eps ? xielu.eps : x;
+    const float side = x > 0.0f ? xielu.alpha_p * x * x : (expm1f(below) - x) * xielu.alpha_n;
+    return side + xielu.beta * x;
+  }
+  const float positive = x < 0.0f ? 0.0f : x;
+  return KIND == RELU2 ? positive * positive : positive;
 }
 
 // Chunks first, first + step, .. of f(gate) * up, PARTS of them.
 template <bool WIDE, u32 KIND, u32 PARTS>
 __device__ __forceinline__ void activate_chunks(const T* gate, u32 inner, u32 first, u32 step,
+                                                const XIelu& xielu,
                                                 Chunk<T, CHUNK> (&result)[PARTS]) {
   Chunk<T, CHUNK> gates[PARTS], ups[PARTS];
 #pragma unroll
@@ -46,18 +60,19 @@ __device__ __forceinline__ void activate_chunks(const T* gate, u32 inner, u32 fi
     unpack(gates[j], x);
     unpack(ups[j], y);
 #pragma unroll
-    for (u32 i = 0; i < CHUNK; ++i) x[i] = activated<KIND>(x[i]) * y[i];
+    for (u32 i = 0; i < CHUNK; ++i) x[i] = activated<KIND>(x[i], xielu) * y[i];
     pack(x, result[j]);
   }
 }
 
 template <bool WIDE, u32 KIND, u32 PARTS>
-__device__ __forceinline__ void activate_row(const T* gate, T* out, u32 inner) {
+__device__ __forceinline__ void activate_row(const T* gate, T* out, u32 inner,
+                                             const XIelu& xielu) {
   const u32 step = gridDim.y * blockDim.x;
   u32 first = blockIdx.y * blockDim.x + threadIdx.x;
   for (; first * CHUNK < inner; first += PARTS * step) {
     Chunk<T, CHUNK> result[PARTS];
-    activate_chunks<WIDE, KIND>(gate, inner, first, step, result);
+    activate_chunks<WIDE, KIND>(gate, inner, first, step, xielu, result);
 #pragma unroll
     for (u32 j = 0; j < PARTS; ++j) {
       store_raw<WIDE>(out, (first + j * step) * CHUNK, inner, result[j]);
@@ -69,13 +84,14 @@ __device__ __forceinline__ void activate_row(const T* gate, T* out, u32 inner) {
 // registers is computed again.
 template <bool WIDE, u32 KIND, u32 PARTS>
 __device__ __forceinline__ void activate_row_e4m3(const T* gate, u8* out, float* row_scale,
-                                                  u32 inner, u32 (&scratch)[WARP_SIZE]) {
+                                                  u32 inner, const XIelu& xielu,
+                                                  u32 (&scratch)[WARP_SIZE]) {
   const u32 step = blockDim.x, span = PARTS * step;
   Chunk<T, CHUNK> held[PARTS];
   float x[CHUNK];
   u32 largest = 0;
   for (u32 base = 0; base * CHUNK < inner; base += span) {
-    activate_chunks<WIDE, KIND>(gate, inner, base + threadIdx.x, step, held);
+    activate_chunks<WIDE, KIND>(gate, inner, base + threadIdx.x, step, xielu, held);
 #pragma unroll
     for (u32 j = 0; j < PARTS; ++j) {
       unpack(held[j], x);
@@ -86,7 +102,7 @@ __device__ __forceinline__ void activate_row_e4m3(const T* gate, u8* out, float*
   if (threadIdx.x == 0) *row_scale = quantized.scale;
   for (u32 base = 0; base * CHUNK < inner; base += span) {
     const u32 first = base + threadIdx.x;
-    if (span * CHUNK < inner) activate_chunks<WIDE, KIND>(gate, inner, first, step, held);
+    if (span * CHUNK < inner) activate_chunks<WIDE, KIND>(gate, inner, first, step, xielu, held);
 #pragma unroll
     for (u32 j = 0; j < PARTS; ++j) {
       unpack(held[j], x);
@@ -95,35 +111,40 @@ __device__ __forceinline__ void activate_row_e4m3(const T* gate, u8* out, float*
   }
 }
 
+// No model gates with XIELU: one part at a time, which needs fewer registers.
 template <u32 KIND>
-__device__ __forceinline__ void activate_row_of(const T* gate, T* out, u32 inner) {
-  if (is_wide<CHUNK>(gate, inner) && is_wide<CHUNK>(out, inner)) {
-    activate_row<true, KIND, NUM_PARTS>(gate, out, inner);
+__device__ __forceinline__ void activate_row_of(const T* gate, T* out, u32 inner,
+                                                const XIelu& xielu) {
+  if (KIND != XIELU && is_wide<CHUNK>(gate, inner) && is_wide<CHUNK>(out, inner)) {
+    activate_row<true, KIND, NUM_PARTS>(gate, out, inner, xielu);
   } else {
-    activate_row<false, KIND, 1>(gate, out, inner);
+    activate_row<false, KIND, 1>(gate, out, inner, xielu);
   }
 }
 
 // out (num_rows, inner) = f(gate) * up, where a row of gate_up (num_rows, 2 * inner) is gate then
 // up. Grid (num_rows, any): the blocks of y share a row.
 KERNEL(128, 8)
-activate_and_mul(const T* gate_up, T* out, u32 inner, u32 kind) {
+activate_and_mul(const T* gate_up, T* out, u32 inner, u32 kind, XIelu xielu) {
   gate_up += u64(blockIdx.x) * inner * 2;
   out += u64(blockIdx.x) * inner;
-  if (kind == SILU) activate_row_of<SILU>(gate_up, out, inner);
-  if (kind == GELU_TANH) activate_row_of<GELU_TANH>(gate_up, out, inner);
-  if (kind == GELU) activate_row_of<GELU>(gate_up, out, inner);
-  if (kind == RELU) activate_row_of<RELU>(gate_up, out, inner);
+  if (kind == SILU) activate_row_of<SILU>(gate_up, out, inner, xielu);
+  if (kind == GELU_TANH) activate_row_of<GELU_TANH>(gate_up, out, inner, xielu);
+  if (kind == GELU) activate_row_of<GELU>(gate_up, out, inner, xielu);
+  if (kind == RELU) activate_row_of<RELU>(gate_up, out, inner, xielu);
+  if (kind == RELU2) activate_row_of<RELU2>(gate_up, out, inner, xielu);
+  if (kind == XIELU) activate_row_of<XIELU>(gate_up, out, inner, xielu);
 }
 EXPORT(activate_and_mul)
 
 template <u32 KIND>
 __device__ __forceinline__ void activate_row_e4m3_of(const T* gate, u8* out, float* row_scale,
-                                                     u32 inner, u32 (&scratch)[WARP_SIZE]) {
-  if (is_wide<CHUNK>(gate, inner) && is_wide<CHUNK>(out, inner)) {
-    activate_row_e4m3<true, KIND, NUM_HELD>(gate, out, row_scale, inner, scratch);
+                                                     u32 inner, const XIelu& xielu,
+                                                  u32 (&scratch)[WARP_SIZE]) {
+  if (KIND != XIELU && is_wide<CHUNK>(gate, inner) && is_wide<CHUNK>(out, inner)) {
+    activate_row_e4m3<true, KIND, NUM_HELD>(gate, out, row_scale, inner, xielu, scratch);
   } else {
-    activate_row_e4m3<false, KIND, 1>(gate, out, row_scale, inner, scratch);
+    activate_row_e4m3<false, KIND, 1>(gate, out, row_scale, inner, xielu, scratch);
   }
 }
 
@@ -131,20 +152,22 @@ __device__ __forceinline__ void activate_row_e4m3_of(const T* gate, u8* out, flo
 // multiplied by scales (num_rows). One block per row, of any size up to 448; ceil(inner / 64)
 // threads hold the row (f32: ceil(inner / 8)).
 KERNEL(448)
-activate_and_mul_fp8(const T* gate_up, u8* out, float* scales, u32 inner, u32 kind) {
+activate_and_mul_fp8(const T* gate_up, u8* out, float* scales, u32 inner, u32 kind, XIelu xielu) {
   __shared__ u32 scratch[WARP_SIZE];
   gate_up += u64(blockIdx.x) * inner * 2;
   out += u64(blockIdx.x) * inner;
   scales += blockIdx.x;
-  if (kind == SILU) activate_row_e4m3_of<SILU>(gate_up, out, scales, inner, scratch);
-  if (kind == GELU_TANH) activate_row_e4m3_of<GELU_TANH>(gate_up, out, scales, inner, scratch);
-  if (kind == GELU) activate_row_e4m3_of<GELU>(gate_up, out, scales, inner, scratch);
-  if (kind == RELU) activate_row_e4m3_of<RELU>(gate_up, out, scales, inner, scratch);
+  if (kind == SILU) activate_row_e4m3_of<SILU>(gate_up, out, scales, inner, xielu, scratch);
+  if (kind == GELU_TANH) activate_row_e4m3_of<GELU_TANH>(gate_up, out, scales, inner, xielu, scratch);
+  if (kind == GELU) activate_row_e4m3_of<GELU>(gate_up, out, scales, inner, xielu, scratch);
+  if (kind == RELU) activate_row_e4m3_of<RELU>(gate_up, out, scales, inner, xielu, scratch);
+  if (kind == RELU2) activate_row_e4m3_of<RELU2>(gate_up, out, scales, inner, xielu, scratch);
+  if (kind == XIELU) activate_row_e4m3_of<XIELU>(gate_up, out, scales, inner, xielu, scratch);
 }
 EXPORT(activate_and_mul_fp8)
 
 template <u32 KIND>
-__device__ __forceinline__ void activate_all(T* x, u64 n) {
+__device__ __forceinline__ void activate_all(T* x, u64 n, const XIelu& xielu) {
   const bool wide = is_wide<CHUNK>(x, 0);
   const u64 step = u64(gridDim.x) * blockDim.x * CHUNK;
   u64 start = (u64(blockIdx.x) * blockDim.x + threadIdx.x) * CHUNK;
@@ -152,16 +175,18 @@ __device__ __forceinline__ void activate_all(T* x, u64 n) {
     float values[CHUNK];
     load_part(x, start, n, wide, values);
 #pragma unroll
-    for (u32 i = 0; i < CHUNK; ++i) values[i] = activated<KIND>(values[i]);
+    for (u32 i = 0; i < CHUNK; ++i) values[i] = activated<KIND>(values[i], xielu);
     store_part(x, start, n, wide, values);
   }
 }
 
 // x (n) = f(x), in place. Any grid.
-KERNEL(256) activate(T* x, u64 n, u32 kind) {
-  if (kind == SILU) activate_all<SILU>(x, n);
-  if (kind == GELU_TANH) activate_all<GELU_TANH>(x, n);
-  if (kind == GELU) activate_all<GELU>(x, n);
-  if (kind == RELU) activate_all<RELU>(x, n);
+KERNEL(256) activate(T* x, u64 n, u32 kind, XIelu xielu) {
+  if (kind == SILU) activate_all<SILU>(x, n, xielu);
+  if (kind == GELU_TANH) activate_all<GELU_TANH>(x, n, xielu);
+  if (kind == GELU) activate_all<GELU>(x, n, xielu);
+  if (kind == RELU) activate_all<RELU>(x, n, xielu);
+  if (kind == RELU2) activate_all<RELU2>(x, n, xielu);
+  if (kind == XIELU) activate_all<XIELU>(x, n, xielu);
 }
 EXPORT(activate)

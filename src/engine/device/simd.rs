@@ -292,12 +292,12 @@ pub trait Vector: Copy {
     /// The largest of the lanes; anything if one is NaN.
     unsafe fn largest(self) -> f32;
 
-    /// e^self, relative error about 1e-7; 0 below -87.3 (also for -infinity).
+    /// n and e^r - 1 of self = n ln 2 + r, |r| <= ln 2 / 2; self is bounded to [-87.3, 88.3] first.
     #[inline(always)]
-    unsafe fn exp(self) -> Self {
+    unsafe fn exp_parts(self) -> (Self, Self) {
         // SAFETY: this method's own promise, lane-wise arithmetic only.
         unsafe {
-            // Cephes' expf: x = n ln 2 + r, |r| <= ln 2 / 2, then a polynomial in r.
+            // Cephes' expf: a polynomial in r.
             let x = Self::splat(88.3).min(Self::splat(-87.3).max(self));
             let n = x.mul(Self::splat(std::f32::consts::LOG2_E)).round();
             let r = n.mul_add(Self::splat(-0.693_359_4), x);
@@ -306,8 +306,30 @@ pub trait Vector: Copy {
             for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_66, 0.5] {
                 p = p.mul_add(r, Self::splat(coefficient));
             }
-            let p = p.mul_add(r.mul(r), r).add(Self::splat(1.0));
-            self.zero_below(Self::splat(-87.3), p.mul_exp2(n))
+            (n, p.mul_add(r.mul(r), r))
+        }
+    }
+
+    /// e^self, relative error about 1e-7; 0 below -87.3 (also for -infinity).
+    #[inline(always)]
+    unsafe fn exp(self) -> Self {
+        // SAFETY: this method's own promise.
+        unsafe {
+            let (n, p) = self.exp_parts();
+            self.zero_below(Self::splat(-87.3), p.add(Self::splat(1.0)).mul_exp2(n))
+        }
+    }
+
+    /// e^self - 1, relative error about 2e-7, near 0 too: there n is 0, and nothing is added to
+    /// e^r - 1. Elsewhere 2^n - 1 is exact or near -1, and the sum keeps most of its places.
+    #[inline(always)]
+    unsafe fn exp_m1(self) -> Self {
+        // SAFETY: this method's own promise.
+        unsafe {
+            let (n, p) = self.exp_parts();
+            let one = Self::splat(1.0);
+            let power = one.mul_exp2(n);
+            p.mul(power).add(power.sub(one))
         }
     }
 

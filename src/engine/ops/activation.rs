@@ -9,7 +9,7 @@ use crate::engine::device::{Device, Tensor};
 use super::{VectorOp, for_row_chunks, gpu_row_block, map_in_place, map2};
 
 /// Activation functions, by Hugging Face's names in `hidden_act`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// `silu`: x / (1 + e^-x).
     Silu,
@@ -19,17 +19,45 @@ pub enum Activation {
     Gelu,
     /// `relu`.
     Relu,
+    /// `relu2`: the square of `relu`.
+    Relu2,
+    /// `xielu` (Huang and Schlag, 2024), which learns its parameters: alpha_p x² + beta x where
+    /// x > 0, elsewhere alpha_n (e^min(x, eps) - 1 - x) + beta x. [`Activation::xielu`] makes one.
+    XIelu {
+        /// Of the positive side.
+        alpha_p: f32,
+        /// Of the negative side.
+        alpha_n: f32,
+        /// Slope at 0.
+        beta: f32,
+        /// Where the exponential stops, a little below 0.
+        eps: f32,
+    },
 }
 
 impl Activation {
-    /// Its number in kernels/activation.cu.
-    fn kind(self) -> u32 {
-        match self {
-            Activation::Silu => 0,
-            Activation::GeluTanh => 1,
-            Activation::Gelu => 2,
-            Activation::Relu => 3,
-        }
+    /// `xielu` of the parameters as a checkpoint has them: the alphas pass through softplus, and
+    /// beta is added to the negative side's (transformers' `XIELUActivation`).
+    pub fn xielu(stored_alpha_p: f32, stored_alpha_n: f32, beta: f32, eps: f32) -> Self {
+        let softplus = |x: f32| match x > 20.0 {
+            true => x,
+            false => f64::from(x).exp().ln_1p() as f32,
+        };
+        let (alpha_p, alpha_n) = (softplus(stored_alpha_p), beta + softplus(stored_alpha_n));
+        Activation::XIelu { alpha_p, alpha_n, beta, eps }
+    }
+
+    /// Its number in kernels/activation.cu and the parameters of `xielu`, as kernels take them.
+    fn append_to(self, args: &mut Args) {
+        let (kind, xielu) = match self {
+            Activation::Silu => (0, [0.0; 4]),
+            Activation::GeluTanh => (1, [0.0; 4]),
+            Activation::Gelu => (2, [0.0; 4]),
+            Activation::Relu => (3, [0.0; 4]),
+            Activation::Relu2 => (4, [0.0; 4]),
+            Activation::XIelu { alpha_p, alpha_n, beta, eps } => (5, [alpha_p, alpha_n, beta, eps]),
+        };
+        args.u32(kind).value(xielu);
     }
 }
 
@@ -41,7 +69,7 @@ pub fn activate(device: &Device, activation: Activation, x: &mut Tensor) {
         Device::Cuda(gpu) => {
             let num_values = num_rows * width;
             let mut args = Args::new();
-            args.tensor(x).u64(num_values as u64).u32(activation.kind());
+            activation.append_to(args.tensor(x).u64(num_values as u64));
             return gpu.launch_over(num_values, ("activation", "activate"), &mut args);
         }
     };
@@ -78,7 +106,7 @@ pub fn activate_and_mul(
                     ("activate_and_mul_fp8", 1, gpu_row_block(width, 64).min(448))
                 }
             };
-            args.u32(width as u32).u32(activation.kind());
+            activation.append_to(args.u32(width as u32));
             let grid = [num_rows as u32, columns as u32];
             return gpu.launch(("activation", entry), grid, (block, 0), &mut args);
         }
@@ -189,6 +217,19 @@ fn apply<V: Vector>(activation: Activation, x: V) -> V {
                 half.mul(x).mul(one.add(erf(inner)))
             }
             Activation::Relu => V::splat(0.0).max(x),
+            Activation::Relu2 => {
+                let positive = V::splat(0.0).max(x);
+                positive.mul(positive)
+            }
+            Activation::XIelu { alpha_p, alpha_n, beta, eps } => {
+                let zero = V::splat(0.0);
+                // 0 where x is not positive, so that the sides add up.
+                let positive = zero.max(x);
+                let positive = V::splat(alpha_p).mul(positive).mul(positive);
+                let negative = V::splat(eps).min(x).exp_m1().sub(x).mul(V::splat(alpha_n));
+                let negative = zero.sub(x).zero_below(zero, negative);
+                positive.add(negative).add(V::splat(beta).mul(x))
+            }
         }
     }
 }
@@ -238,15 +279,33 @@ mod tests {
                 x * (0.5 + sum * h)
             }
             Activation::Relu => x.max(0.0),
+            Activation::Relu2 => x.max(0.0).powi(2),
+            Activation::XIelu { alpha_p, alpha_n, beta, eps } => {
+                let [alpha_p, alpha_n, beta, eps] = [alpha_p, alpha_n, beta, eps].map(f64::from);
+                match x > 0.0 {
+                    true => alpha_p * x * x + beta * x,
+                    false => (x.min(eps).exp_m1() - x) * alpha_n + beta * x,
+                }
+            }
         }
+    }
+
+    fn all() -> [Activation; 6] {
+        [
+            Activation::Silu,
+            Activation::GeluTanh,
+            Activation::Gelu,
+            Activation::Relu,
+            Activation::Relu2,
+            Activation::xielu(0.3, -0.7, 0.5, -1e-6),
+        ]
     }
 
     #[test]
     fn agree_with_f64_plain_and_gated_on_every_path() {
-        let all = [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::Relu];
         for isa in Isa::all_available() {
             let device = Device::cpu_with_isa(2, isa);
-            for activation in all {
+            for activation in all() {
                 let width = 37;
                 let gate: Vec<f32> = (0..5 * width).map(|i| (i as f32 - 92.0) * 0.11).collect();
                 let mut x = Tensor::from_vec(gate.clone(), width);
@@ -266,5 +325,34 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn xielu_is_that_of_transformers() {
+        // `XIELUActivation` of transformers 5.23 with alpha_p 0.3 and alpha_n -0.7 stored, in f32.
+        let expected = [
+            (-20.0, 7.160_536),
+            (-3.5, 0.535_239),
+            (-1.0, -0.167_736_41),
+            (-0.25, -0.098_987_535),
+            (-0.01, -0.004_954_990_5),
+            (-1e-4, -4.999_548_4e-5),
+            (-1e-7, -8.628_67e-7),
+            (0.0, -9.031_856_5e-7),
+            (1e-7, 5.000_001e-8),
+            (1e-3, 5.008_544e-4),
+            (0.5, 0.463_588_83),
+            (2.0, 4.417_421_3),
+            (17.0, 255.408_66),
+        ];
+        let xielu = Activation::xielu(0.3, -0.7, 0.5, -1e-6);
+        let mut x = Tensor::from_vec(expected.map(|(x, _): (f32, f32)| x).to_vec(), expected.len());
+        activate(&Device::cpu(Some(1)), xielu, &mut x);
+        for ((x, expected), got) in expected.iter().zip(x.values()) {
+            assert!((got - expected).abs() <= 1e-6 * expected.abs(), "xielu({x}) is {got}");
+        }
+        let large = Activation::xielu(100.0, 100.0, 0.5, -1e-6);
+        let expected = Activation::XIelu { alpha_p: 100.0, alpha_n: 100.5, beta: 0.5, eps: -1e-6 };
+        assert_eq!(large, expected, "softplus of what is large is itself");
     }
 }

@@ -6,14 +6,22 @@ use vllm_batch::engine::ops::{Activation, activate, activate_and_mul};
 use crate::cuda_ops::NUM_ROWS;
 use crate::cuda_ops::pair::{CLOSE, in_every_dtype, output};
 
-const KINDS: [Activation; 4] =
-    [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::Relu];
+pub fn kinds() -> [Activation; 6] {
+    [
+        Activation::Silu,
+        Activation::GeluTanh,
+        Activation::Gelu,
+        Activation::Relu,
+        Activation::Relu2,
+        Activation::xielu(0.3, -0.7, 0.5, -1e-6),
+    ]
+}
 
 #[test]
 fn activate_in_place() {
     in_every_dtype(400, |pair| {
         for (width, num_rows) in [4096, 1000, 96, 13, 576, 64, 16].into_iter().zip(NUM_ROWS) {
-            for kind in KINDS {
+            for kind in kinds() {
                 let x = pair.values(num_rows, width, 40, 9.0);
                 let what = format!("activate {kind:?}, width {width}");
                 pair.check(&what, num_rows, CLOSE, &|device, rows| {
@@ -30,7 +38,7 @@ fn activate_in_place() {
 fn activate_and_mul_takes_gate_then_up() {
     in_every_dtype(410, |pair| {
         for (width, num_rows) in [4096, 1000, 96, 13, 576, 64, 16].into_iter().zip(NUM_ROWS) {
-            for kind in KINDS {
+            for kind in kinds() {
                 let gate_up = pair.values(num_rows, 2 * width, 41, 4.0);
                 let what = format!("activate_and_mul {kind:?}, width {width}");
                 pair.check(&what, num_rows, CLOSE, &|device, rows| {

@@ -5,9 +5,10 @@ use vllm_batch::engine::config::{DType, Quantization};
 use vllm_batch::engine::device::{Device, Precision, Tensor};
 use vllm_batch::engine::ops::linear::SourceMatrix;
 use vllm_batch::engine::ops::{
-    Activation, LinearWeight, NormKind, NormWeight, activate_and_mul, add_norm, linear,
+    LinearWeight, NormKind, NormWeight, activate_and_mul, add_norm, linear,
 };
 
+use crate::cuda_ops::activation::kinds;
 use crate::cuda_ops::pair::{Pair, output, to_bits};
 
 const NUM_OUTPUTS: usize = 48;
@@ -73,10 +74,9 @@ fn add_norm_fp8_is_add_norm_and_quantize_rows() {
 
 #[test]
 fn activate_and_mul_fp8_is_activate_and_mul_and_quantize_rows() {
-    let all = [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::Relu];
     in_narrow_dtypes(710, |pair| {
         for (num_rows, width) in [(1, 14336), (4, 1040), (17, 96), (5, 16)] {
-            for activation in all {
+            for activation in kinds() {
                 let gate_up = pair.values(num_rows, 2 * width, 75, 2.0);
                 let rows: Vec<usize> = (0..num_rows).collect();
                 check(pair, (num_rows, width), &format!("{activation:?}"), &|device, out| {

@@ -5,6 +5,7 @@ use super::*;
 struct Check<'a> {
     inputs: &'a [f32],
     exp: &'a mut Vec<f32>,
+    exp_m1: &'a mut Vec<f32>,
     tanh: &'a mut Vec<f32>,
     sums: &'a mut Vec<f32>,
     largest: &'a mut Vec<f32>,
@@ -20,6 +21,8 @@ impl Kernel for Check<'_> {
                 let v = V::load(chunk.as_ptr());
                 v.exp().store(out.as_mut_ptr());
                 self.exp.extend_from_slice(&out);
+                v.exp_m1().store(out.as_mut_ptr());
+                self.exp_m1.extend_from_slice(&out);
                 v.tanh().store(out.as_mut_ptr());
                 self.tanh.extend_from_slice(&out);
                 self.sums.push(v.sum());
@@ -30,17 +33,19 @@ impl Kernel for Check<'_> {
 }
 
 #[test]
-fn exp_tanh_sum_and_largest_agree_with_f64_on_every_instruction_set() {
+fn exponentials_sum_and_largest_agree_with_f64_on_every_instruction_set() {
     let mut inputs: Vec<f32> = (0..16_000).map(|i| (i as f32 - 8000.0) * 0.0109).collect();
     inputs.extend([f32::NEG_INFINITY, -1e30, -88.0, -87.0, 0.0, -0.0, 1e-20, 88.0]);
-    inputs.extend([0.0; 8]);
+    inputs.extend([1e-3, -1e-3, -1e-6, -1e-9, 0.3465, -0.3465, 0.3467, -0.3467]);
     // The largest in every lane of some vector.
     inputs.extend((0..512u16).map(|i| f32::from(i * 37 % 512) * 0.01));
     for isa in Isa::all_available() {
-        let (mut exp, mut tanh, mut sums, mut largest) = (vec![], vec![], vec![], vec![]);
+        let (mut exp, mut exp_m1, mut tanh) = (vec![], vec![], vec![]);
+        let (mut sums, mut largest) = (vec![], vec![]);
         let check = Check {
             inputs: &inputs,
             exp: &mut exp,
+            exp_m1: &mut exp_m1,
             tanh: &mut tanh,
             sums: &mut sums,
             largest: &mut largest,
@@ -54,6 +59,9 @@ fn exp_tanh_sum_and_largest_agree_with_f64_on_every_instruction_set() {
             let expected = f64::from(x).exp();
             let limit = if x < -87.0 { 2e-38 } else { 3e-7 * expected };
             assert!((f64::from(exp[i]) - expected).abs() <= limit, "{isa:?} exp({x})");
+            let expected = f64::from(x).exp_m1();
+            let error = (f64::from(exp_m1[i]) - expected).abs();
+            assert!(error <= 3e-7 * expected.abs(), "{isa:?} exp_m1({x}): {}", exp_m1[i]);
             assert!((f64::from(tanh[i]) - f64::from(x).tanh()).abs() < 3e-7, "{isa:?} tanh({x})");
         }
         for (chunk, sum) in inputs.chunks_exact(isa.num_lanes()).zip(&sums) {
