@@ -16,7 +16,7 @@ constexpr u32 NO_SLOT = 0xFFFFFFFFu;
 constexpr u32 NUM_HEADS_AT_ONCE = 3;
 
 struct Shape {
-  u32 num_heads, num_kv_heads, head_dim, block_size;
+  u32 num_heads, num_kv_heads, head_dim, rotary_dim, block_size;
 
   __device__ __forceinline__ u32 k_end() const { return num_heads + num_kv_heads; }
   __device__ __forceinline__ u32 v_end() const { return num_heads + 2 * num_kv_heads; }
@@ -68,27 +68,27 @@ __device__ __forceinline__ void store_e4m3(u8* to, u32 start, u32 width,
 }
 #endif
 
-// One thread's share of a token: chunk `start` of the low half and its partner in the high half of
-// every step-th head.
+// One thread's share of a token: of every step-th head, chunk `start` of `width` values from the
+// head's start in `row` on, and its partner in the `width` values after these.
 template <bool WIDE, u32 HEADS>
 struct RotaryItems {
   const Shape& shape;
   T* row;
-  u32 start, step;
+  u32 start, width, step;
   Chunk<T, CHUNK> low[HEADS], high[HEADS];
 
-  __device__ __forceinline__ RotaryItems(const Shape& shape, T* row, u32 start, u32 step)
-      : shape(shape), row(row), start(start), step(step) {}
+  __device__ __forceinline__ RotaryItems(const Shape& shape, T* row, u32 start, u32 width,
+                                         u32 step)
+      : shape(shape), row(row), start(start), width(width), step(step) {}
 
   __device__ __forceinline__ void load(u32 first_head, u32 end) {
-    const u32 half = shape.head_dim / 2;
 #pragma unroll
     for (u32 j = 0; j < HEADS; ++j) {
       const u32 head = first_head + j * step;
       const T* values = row + head * shape.head_dim;
-      const u32 width = head < end ? half : 0;
-      low[j] = load_raw<WIDE, CHUNK>(values, start, width);
-      high[j] = load_raw<WIDE, CHUNK>(values + half, start, width);
+      const u32 existing = head < end ? width : 0;
+      low[j] = load_raw<WIDE, CHUNK>(values, start, existing);
+      high[j] = load_raw<WIDE, CHUNK>(values + width, start, existing);
     }
   }
 
@@ -109,16 +109,14 @@ struct RotaryItems {
   }
 
   __device__ __forceinline__ void store(u32 j, T* head) const {
-    const u32 half = shape.head_dim / 2;
-    store_raw<WIDE>(head, start, half, low[j]);
-    store_raw<WIDE>(head + half, start, half, high[j]);
+    store_raw<WIDE>(head, start, width, low[j]);
+    store_raw<WIDE>(head + width, start, width, high[j]);
   }
 
 #ifdef KV_FP8
   __device__ __forceinline__ void store(u32 j, u8* head) const {
-    const u32 half = shape.head_dim / 2;
-    store_e4m3<WIDE>(head, start, half, low[j]);
-    store_e4m3<WIDE>(head + half, start, half, high[j]);
+    store_e4m3<WIDE>(head, start, width, low[j]);
+    store_e4m3<WIDE>(head + width, start, width, high[j]);
   }
 #endif
 };
@@ -127,28 +125,35 @@ template <bool WIDE, u32 HEADS>
 __device__ __forceinline__ void rotate_and_cache(T* row, const u32* position, const float* cos_sin,
                                                  const u32* slot_of_row, KV* k_cache, KV* v_cache,
                                                  const Shape& shape) {
-  const u32 half = shape.head_dim / 2, parts = (half + CHUNK - 1) / CHUNK;
+  // The values that are rotated and those that are not are two halves each, in parts by themselves.
+  const u32 half = shape.rotary_dim / 2, half_of_rest = (shape.head_dim - shape.rotary_dim) / 2;
+  const u32 num_rotated = (half + CHUNK - 1) / CHUNK;
+  const u32 parts = num_rotated + (half_of_rest + CHUNK - 1) / CHUNK;
   const u32 heads_at_once = blockDim.x / parts, own_head = threadIdx.x / parts;
   if (own_head >= heads_at_once) return;
   // The head's values, its angles and its slot do not wait for each other.
   const u32 place = *position, slot_index = *slot_of_row;
-  const u32 start = threadIdx.x % parts * CHUNK, step = heads_at_once * gridDim.y;
-  u32 head = (cos_sin ? 0 : shape.num_heads) + blockIdx.y * heads_at_once + own_head;
-  RotaryItems<WIDE, HEADS> items(shape, row, start, step);
+  const u32 part = threadIdx.x % parts, step = heads_at_once * gridDim.y;
+  const bool rotates = part < num_rotated;
+  const u32 first = rotates ? 0 : shape.rotary_dim, width = rotates ? half : half_of_rest;
+  const u32 start = (rotates ? part : part - num_rotated) * CHUNK;
+  u32 head = (rotates ? 0 : shape.num_heads) + blockIdx.y * heads_at_once + own_head;
+  row += first;
+  RotaryItems<WIDE, HEADS> items(shape, row, start, width, step);
   items.load(head, shape.v_end());
   Chunk<float, 2 * CHUNK> angles;
-  if (cos_sin) {
-    const float* of_token = cos_sin + u64(place) * shape.head_dim;
+  if (rotates) {
+    const float* of_token = cos_sin + u64(place) * shape.rotary_dim;
     angles = load_raw<WIDE, 2 * CHUNK>(of_token, 2 * start, 2 * half);
   }
   const bool has_slot = slot_index != NO_SLOT;
-  const Slot slot(shape, slot_index, k_cache, v_cache);
+  const Slot slot(shape, slot_index, k_cache + first, v_cache + first);
   for (; head < shape.v_end(); head += HEADS * step) {
 #pragma unroll
     for (u32 j = 0; j < HEADS; ++j) {
       const u32 own = head + j * step;
       if (own >= shape.v_end()) break;
-      if (cos_sin && own < shape.k_end()) {
+      if (rotates && own < shape.k_end()) {
         items.rotate(j, angles);
         items.store(j, row + own * shape.head_dim);
       }
@@ -159,19 +164,21 @@ __device__ __forceinline__ void rotate_and_cache(T* row, const u32* position, co
 }
 
 // Row t of qkv (num_tokens, (num_heads + 2 * num_kv_heads) * head_dim): its q heads and k heads are
-// rotated in place by the angles of positions (num_tokens), cos_sin (num_positions, head_dim / 2)
-// of (cos, sin) or null for none; k and v go to slot_mapping (num_tokens) of k_cache and v_cache
-// (num_blocks, num_kv_heads, block_size, head_dim). Grid (num_tokens, any): the blocks of y share a
-// token; head_dim / 16 to 128 threads.
+// rotated in place by the angles of positions (num_tokens), cos_sin (num_positions, rotary_dim / 2)
+// of (cos, sin): the first rotary_dim values of each, which may be none; k and v go to slot_mapping
+// (num_tokens) of k_cache and v_cache (num_blocks, num_kv_heads, block_size, head_dim). head_dim and
+// rotary_dim are even. Grid (num_tokens, any): the blocks of y share a token; head_dim / 8 + 2 to
+// 128 threads.
 KERNEL(128)
 rotary_and_cache(T* qkv, const u32* positions, const float* cos_sin, const u32* slot_mapping,
                  KV* k_cache, KV* v_cache, u32 num_heads, u32 num_kv_heads, u32 head_dim,
-                 u32 block_size) {
-  const Shape shape{num_heads, num_kv_heads, head_dim, block_size};
+                 u32 rotary_dim, u32 block_size) {
+  const Shape shape{num_heads, num_kv_heads, head_dim, rotary_dim, block_size};
   T* row = qkv + u64(blockIdx.x) * (shape.v_end() * head_dim);
   const u32 *position = positions + blockIdx.x, *slot = slot_mapping + blockIdx.x;
-  const bool wide = head_dim % (2 * CHUNK) == 0 && is_aligned(qkv, 16) && is_aligned(cos_sin, 16) &&
-                    is_aligned(k_cache, 16) && is_aligned(v_cache, 16);
+  const bool wide = head_dim % (2 * CHUNK) == 0 && rotary_dim % (2 * CHUNK) == 0 &&
+                    is_aligned(qkv, 16) && is_aligned(cos_sin, 16) && is_aligned(k_cache, 16) &&
+                    is_aligned(v_cache, 16);
   if (wide) {
     rotate_and_cache<true, NUM_HEADS_AT_ONCE>(row, position, cos_sin, slot, k_cache, v_cache,
                                               shape);

@@ -180,7 +180,7 @@ mod elementwise {
     #[divan::bench(args = cases())]
     fn rotary_and_cache_of_a_row(bencher: Bencher, Case { shape, m }: Case) {
         let inv_freq = |i: usize| 10_000f32.powf(-2.0 * i as f32 / HEAD_DIM as f32);
-        let mut table = RotaryTable::new((0..HEAD_DIM / 2).map(inv_freq).collect());
+        let mut table = RotaryTable::new((0..HEAD_DIM / 2).map(inv_freq).collect(), 1.0);
         table.extend_to(1024);
         // A block for each token, and layer after layer, as in a decode step.
         let slot_mapping = (0..m as u32).map(|seq| 32 * seq + seq % 32).collect();

@@ -1,8 +1,9 @@
 //! rotary: rotary position embedding (Su et al., 2021) in the half-split ("neox") form of
 //! Hugging Face.
 //!
-//! For a head x of width d at position p, with angle a_i = p * inv_freq[i]:
-//! x[i], x[i + d/2] = x[i] cos a_i - x[i + d/2] sin a_i, x[i + d/2] cos a_i + x[i] sin a_i.
+//! For a head x at position p, with n frequencies and angle a_i = p * inv_freq[i]:
+//! x[i], x[i + n] = x[i] cos a_i - x[i + n] sin a_i, x[i + n] cos a_i + x[i] sin a_i.
+//! What follows the first 2 n values of a head stays as it is (partial rotary).
 
 use crate::engine::EngineError;
 use crate::engine::device::cuda::{DeviceBuffer, DevicePtr};
@@ -12,18 +13,21 @@ use crate::engine::device::{Device, bytes_of};
 /// start, since CUDA graphs keep its address.
 #[derive(Debug)]
 pub struct RotaryTable {
-    /// (head_dim / 2) angle per position step.
+    /// (rotary_dim / 2) angle per position step.
     inv_freq: Vec<f32>,
-    /// (num_positions, head_dim / 2) of (cos, sin).
+    /// What cos and sin are multiplied by.
+    factor: f32,
+    /// (num_positions, rotary_dim / 2) of (cos, sin), times the factor.
     table: Vec<(f32, f32)>,
     /// The same on a GPU.
     on_gpu: Option<DeviceBuffer>,
 }
 
 impl RotaryTable {
-    /// A table of these frequencies, empty so far.
-    pub fn new(inv_freq: Vec<f32>) -> Self {
-        Self { inv_freq, table: Vec::new(), on_gpu: None }
+    /// A table of these frequencies, empty so far. cos and sin are multiplied by `factor`: YaRN's
+    /// and LongRoPE's attention factor, else 1.
+    pub fn new(inv_freq: Vec<f32>, factor: f32) -> Self {
+        Self { inv_freq, factor, table: Vec::new(), on_gpu: None }
     }
 
     /// A table on the device; on a GPU for positions below `max_model_len`, all others grow.
@@ -33,9 +37,10 @@ impl RotaryTable {
     pub fn on_device(
         device: &Device,
         inv_freq: Vec<f32>,
+        factor: f32,
         max_model_len: usize,
     ) -> Result<Self, EngineError> {
-        let mut table = Self::new(inv_freq);
+        let mut table = Self::new(inv_freq, factor);
         if let Device::Cuda(gpu) = device {
             table.extend_to(max_model_len);
             let values: Vec<f32> = table.table.iter().flat_map(|&(cos, sin)| [cos, sin]).collect();
@@ -63,16 +68,17 @@ impl RotaryTable {
         for position in known..target {
             // f32 throughout, as transformers computes it.
             let angles = self.inv_freq.iter().map(|inv_freq| position as f32 * inv_freq);
-            self.table.extend(angles.map(|angle| (angle.cos(), angle.sin())));
+            let factor = self.factor;
+            self.table.extend(angles.map(|angle| (angle.cos() * factor, angle.sin() * factor)));
         }
     }
 
-    /// Width of the heads that it rotates.
-    pub(super) fn head_dim(&self) -> usize {
+    /// Values of a head that it rotates, the first ones.
+    pub(super) fn rotary_dim(&self) -> usize {
         2 * self.inv_freq.len()
     }
 
-    /// (cos, sin) of the angles of a position, head_dim / 2 of them.
+    /// (cos, sin) of the angles of a position, rotary_dim / 2 of them.
     pub(super) fn row(&self, position: u32) -> &[(f32, f32)] {
         let half = self.inv_freq.len();
         &self.table[position as usize * half..(position as usize + 1) * half]
@@ -82,9 +88,9 @@ impl RotaryTable {
 /// Rotates heads (num_heads, head_dim) of a token in place, by the angles of its position
 /// ([`RotaryTable::row`]). Plain loops: they are made vectors of for the instruction set.
 #[inline(always)]
-pub(super) fn rotate(heads: &mut [f32], angles: &[(f32, f32)]) {
-    for head in heads.chunks_exact_mut(2 * angles.len()) {
-        let (low, high) = head.split_at_mut(angles.len());
+pub(super) fn rotate_heads(heads: &mut [f32], head_dim: usize, angles: &[(f32, f32)]) {
+    for head in heads.chunks_exact_mut(head_dim) {
+        let (low, high) = head[..2 * angles.len()].split_at_mut(angles.len());
         for ((low, high), (cos, sin)) in low.iter_mut().zip(high).zip(angles) {
             let (x, y) = (*low, *high);
             *low = x * cos - y * sin;
@@ -98,22 +104,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rotates_heads_by_the_angle_of_the_position() {
+    fn rotates_the_first_values_of_heads_by_the_angle_of_the_position() {
         let inv_freq = vec![1.0, 0.25, 0.01];
-        let mut table = RotaryTable::new(inv_freq.clone());
-        table.extend_to(10);
+        for (head_dim, factor) in [(6, 1.0), (10, 1.0), (7, 1.5)] {
+            let mut table = RotaryTable::new(inv_freq.clone(), factor);
+            table.extend_to(10);
+            table.extend_to(1000);
+            for position in [0, 777] {
+                let before: Vec<f32> = (0..2 * head_dim).map(|i| i as f32 * 0.1 - 1.0).collect();
+                let mut after = before.clone();
+                rotate_heads(&mut after, head_dim, table.row(position));
+                for head in [0, head_dim] {
+                    for (i, inv_freq) in inv_freq.iter().enumerate() {
+                        let (i, j) = (head + i, head + i + 3);
+                        let angle = f64::from(position as f32 * inv_freq);
+                        let (a, b) = (f64::from(before[i]), f64::from(before[j]));
+                        let (cos, sin) = (angle.cos(), angle.sin());
+                        let low = (a * cos - b * sin) * f64::from(factor);
+                        let high = (b * cos + a * sin) * f64::from(factor);
+                        assert!((f64::from(after[i]) - low).abs() < 1e-5);
+                        assert!((f64::from(after[j]) - high).abs() < 1e-5);
+                    }
+                    let rest = head + 6..head + head_dim;
+                    assert_eq!(after[rest.clone()], before[rest], "what is not rotated");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_factor_of_one_changes_no_bit() {
+        let mut table = RotaryTable::new(vec![1.0, 0.25, 0.01], 1.0);
         table.extend_to(1000);
-        for position in [0, 777] {
-            let before: Vec<f32> = (0..12).map(|i| i as f32 * 0.1 - 1.0).collect();
-            let mut after = before.clone();
-            rotate(&mut after, table.row(position));
-            for (i, j) in [0, 6].into_iter().flat_map(|head| (0..3).map(move |i| (i, head + i))) {
-                let angle = f64::from(position as f32 * inv_freq[i]);
-                let (a, b) = (f64::from(before[j]), f64::from(before[j + 3]));
-                let expected =
-                    (a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin());
-                assert!((f64::from(after[j]) - expected.0).abs() < 1e-5);
-                assert!((f64::from(after[j + 3]) - expected.1).abs() < 1e-5);
+        for position in 0..1000 {
+            for (got, inv_freq) in table.row(position).iter().zip([1.0, 0.25, 0.01]) {
+                let angle = position as f32 * inv_freq;
+                assert_eq!(*got, (angle.cos(), angle.sin()));
             }
         }
     }

@@ -10,7 +10,7 @@ use crate::engine::device::{Cpu, Device, Gpu, KvCache, Tensor};
 
 use super::gemm::panel::PanelElement;
 use super::reshape_and_cache::LayerSlots;
-use super::rotary::{RotaryTable, rotate};
+use super::rotary::{RotaryTable, rotate_heads};
 use super::{Heads, Step, for_row_chunks};
 
 /// Threads of a row's block.
@@ -94,7 +94,7 @@ impl Task<'_> {
         let QkvHeads { num_heads, num_kv_heads, head_dim } = heads;
         assert_eq!(width, (num_heads + 2 * num_kv_heads) * head_dim);
         if let Some(table) = table {
-            assert!(positions.len() == num_rows && table.head_dim() == head_dim);
+            assert!(positions.len() == num_rows && table.rotary_dim() <= head_dim);
         }
         let shared = SharedMut::new(qkv.values_mut());
         for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
@@ -128,7 +128,7 @@ impl<E: PanelElement> Kernel for Row<'_, E> {
         let QkvHeads { num_heads, num_kv_heads, head_dim } = heads;
         let (qk, v) = values.split_at_mut((num_heads + num_kv_heads) * head_dim);
         if let Some(angles) = angles {
-            rotate(qk, angles);
+            rotate_heads(qk, head_dim, angles);
         }
         // SAFETY: the caller's promise.
         unsafe { slots.write(slot, &qk[num_heads * head_dim..], v) };
@@ -143,6 +143,8 @@ fn on_gpu(
     (cache, layer): (&KvCache, usize),
 ) {
     let (k, v) = cache.layer_ptrs(layer);
+    let rotary_dim = table.map_or(0, RotaryTable::rotary_dim);
+    assert!(rotary_dim <= heads.head_dim && heads.head_dim.is_multiple_of(2));
     let mut args = Args::new();
     args.tensor(qkv)
         .ptr(step.positions().device_ptr)
@@ -150,7 +152,8 @@ fn on_gpu(
         .ptr(step.slot_mapping().device_ptr)
         .ptr(k)
         .ptr(v)
-        .dims([heads.num_heads, heads.num_kv_heads, heads.head_dim, cache.shape.block_size]);
+        .dims([heads.num_heads, heads.num_kv_heads, heads.head_dim])
+        .dims([rotary_dim, cache.shape.block_size]);
     let grid = [qkv.num_rows() as u32, 1];
     gpu.launch(("rotary_and_cache", "rotary_and_cache"), grid, (BLOCK, 0), &mut args);
 }
@@ -166,7 +169,7 @@ mod tests {
     #[test]
     fn only_q_and_k_are_rotated_and_k_and_v_are_where_their_slots_are() {
         let heads = QkvHeads { num_heads: 4, num_kv_heads: 2, head_dim: 6 };
-        let mut table = RotaryTable::new(vec![1.0, 0.25, 0.01]);
+        let mut table = RotaryTable::new(vec![1.0, 0.25], 1.0);
         table.extend_to(1000);
         let width = 8 * 6;
         let values: Vec<f32> = (0..3 * width).map(|i| (i as f32 * 0.37).sin()).collect();
@@ -189,9 +192,7 @@ mod tests {
             let KvData::Float32 { k, v } = &cache.data else { panic!("f32 was asked for") };
             for row in 0..3 {
                 let mut expected = values[row * width..(row + 1) * width].to_vec();
-                for head in expected[..6 * 6].chunks_exact_mut(6) {
-                    rotate(head, table.row(batch.positions[row]));
-                }
+                rotate_heads(&mut expected[..6 * 6], 6, table.row(batch.positions[row]));
                 for (got, expected) in qkv.row(row).iter().zip(&expected) {
                     assert!((got - expected).abs() < 1e-6, "{isa:?} row {row}");
                 }

@@ -13,25 +13,33 @@ const MAX_MODEL_LEN: usize = 600;
 
 struct Case {
     heads: QkvHeads,
+    /// 0: nothing is rotated.
+    rotary_dim: usize,
+    factor: f32,
     block_size: usize,
     num_rows: usize,
-    is_rotated: bool,
 }
 
+/// Every width of heads whole and with a rest that is as wide as chunks are, and is not.
 fn cases() -> Vec<Case> {
-    // (num_heads, num_kv_heads, head_dim, block_size, num_rows, is_rotated)
+    // (num_heads, num_kv_heads, head_dim), rotary_dim, factor, block_size, num_rows
     let cases = [
-        (1, 1, 64, 16, 1, true),
-        (3, 1, 16, 16, 129, true),
-        (8, 2, 32, 32, 33, true),
-        (7, 1, 128, 16, 17, true),
-        (4, 4, 64, 48, 16, true),
-        (4, 2, 12, 16, 15, true),
-        (12, 12, 64, 16, 2, false),
+        ((1, 1, 64), 64, 1.0, 16, 1),
+        ((3, 1, 16), 16, 1.0, 16, 129),
+        ((8, 2, 32), 32, 1.25, 32, 33),
+        ((7, 1, 128), 128, 1.0, 16, 17),
+        ((4, 4, 64), 64, 1.0, 48, 16),
+        ((4, 2, 12), 12, 1.0, 16, 15),
+        ((12, 12, 64), 0, 1.0, 16, 2),
+        ((4, 2, 80), 32, 1.0, 16, 17),
+        ((4, 1, 80), 20, 1.0, 16, 15),
+        ((7, 3, 128), 64, 0.75, 16, 33),
+        ((5, 2, 12), 4, 1.0, 16, 16),
+        ((2, 2, 128), 96, 1.0, 32, 3),
     ];
-    let case = |(num_heads, num_kv_heads, head_dim, block_size, num_rows, is_rotated)| {
+    let case = |((num_heads, num_kv_heads, head_dim), rotary_dim, factor, block_size, num_rows)| {
         let heads = QkvHeads { num_heads, num_kv_heads, head_dim };
-        Case { heads, block_size, num_rows, is_rotated }
+        Case { heads, rotary_dim, factor, block_size, num_rows }
     };
     cases.into_iter().map(case).collect()
 }
@@ -54,10 +62,10 @@ impl Case {
     }
 
     fn table(&self, device: &Device) -> RotaryTable {
-        let head_dim = self.heads.head_dim;
-        let inv_freq = |i| 10000f32.powf(-2.0 * i as f32 / head_dim as f32);
-        let inv_freq = (0..head_dim / 2).map(inv_freq).collect();
-        let mut table = RotaryTable::on_device(device, inv_freq, MAX_MODEL_LEN).expect("memory");
+        let inv_freq = |i| 10000f32.powf(-2.0 * i as f32 / self.rotary_dim as f32);
+        let inv_freq = (0..self.rotary_dim / 2).map(inv_freq).collect();
+        let table = RotaryTable::on_device(device, inv_freq, self.factor, MAX_MODEL_LEN);
+        let mut table = table.expect("memory");
         table.extend_to(MAX_MODEL_LEN);
         table
     }
@@ -123,9 +131,9 @@ fn element_bits(value: f32, dtype: DType) -> u32 {
 
 fn check(pair: &Pair, case: &Case) {
     let QkvHeads { num_heads, num_kv_heads, head_dim } = case.heads;
-    let what = format!("rotary_and_cache, {:?}, blocks of {}", case.heads, case.block_size);
+    let what = format!("rotary_and_cache, {:?}, {} rotated", case.heads, case.rotary_dim);
     let values: Rows = pair.values(case.num_rows, case.width(), 50, 2.0);
-    let tables = pair.on_both(|device| case.table(device));
+    let tables = (case.rotary_dim > 0).then(|| pair.on_both(|device| case.table(device)));
     pair.check(&what, case.num_rows, CLOSE, &|device, rows| {
         let batch = case.batch(rows);
         let mut inputs = step_inputs(device, &batch);
@@ -134,7 +142,7 @@ fn check(pair: &Pair, case: &Case) {
         // As in a step: rows that pad it have no slot.
         qkv.resize_rows(step.num_rows());
         let mut cache = case.cache(device, pair.dtype);
-        let table = case.is_rotated.then(|| tables.of(device));
+        let table = tables.as_ref().map(|tables| tables.of(device));
         rotary_and_cache(device, (&mut qkv, case.heads), table, step, (&mut cache, 1));
         qkv.set_num_rows(rows.len());
         if let Device::Cuda(_) = device {
