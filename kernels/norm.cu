@@ -17,6 +17,12 @@ struct Norm {
   float eps;
   u32 is_layer;
 
+  // Of a head whose weights are `step` values after those of the head before.
+  __device__ __forceinline__ Norm of_head(u32 head, u32 step) const {
+    const u32 column = head * step;
+    return Norm{weight + column, bias ? bias + column : nullptr, eps, is_layer};
+  }
+
   template <u32 N>
   __device__ __forceinline__ bool is_wide_too(u32 width) const {
     return is_wide<N>(weight, width) && is_wide<N>(bias, width);
@@ -284,11 +290,12 @@ norm_in_place(float* x, const float* weight, const float* bias, float eps, u32 l
 EXPORT(norm_in_place)
 
 // Normalizes `num_heads` heads of `head_dim` by themselves, in place, from column `start` of each
-// row of x (num_rows, row_stride). One block per row.
+// row of x (num_rows, row_stride). weight and bias (head_dim) with weight_step 0, or (num_heads,
+// head_dim) with weight_step head_dim. One block per row.
 // head_dim <= 256: any multiple of 32 threads; else as `add_norm` of that width.
 KERNEL(512)
-norm_heads(T* x, u32 row_stride, u32 start, u32 num_heads, u32 head_dim, const float* weight,
-           const float* bias, float eps, u32 layer_norm) {
+norm_heads(T* x, u32 row_stride, u32 start, u32 num_heads, u32 head_dim, u32 weight_step,
+           const float* weight, const float* bias, float eps, u32 layer_norm) {
   __shared__ float scratch[2][WARP_SIZE];
   T* row = x + u64(blockIdx.x) * row_stride + start;
   const Norm norm{weight, bias, eps, layer_norm};
@@ -298,7 +305,8 @@ norm_heads(T* x, u32 row_stride, u32 start, u32 num_heads, u32 head_dim, const f
     const Block block{scratch, threadIdx.x, blockDim.x};
     for (u32 head = 0; head < num_heads; ++head) {
       T* values = row + head * head_dim;
-      norm_row<NUM_PARTS, F32_CHUNK>(values, no_delta, norm, values, head_dim, wide, block);
+      const Norm own = norm.of_head(head, weight_step);
+      norm_row<NUM_PARTS, F32_CHUNK>(values, no_delta, own, values, head_dim, wide, block);
       __syncthreads();
     }
     return;
@@ -312,8 +320,9 @@ norm_heads(T* x, u32 row_stride, u32 start, u32 num_heads, u32 head_dim, const f
     const u32 head = turn + threadIdx.x / lanes;
     const bool exists = head < num_heads;
     T* values = row + (exists ? head : 0) * head_dim;
+    const Norm own = norm.of_head(exists ? head : 0, weight_step);
     const Lanes group{exists ? threadIdx.x % lanes : lanes, lanes};
-    norm_row<1, CHUNK>(values, no_delta, norm, values, head_dim, wide, group);
+    norm_row<1, CHUNK>(values, no_delta, own, values, head_dim, wide, group);
   }
 }
 EXPORT(norm_heads)

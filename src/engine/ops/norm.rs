@@ -28,9 +28,9 @@ pub struct NormWeight {
     pub kind: NormKind,
     /// Added to the mean square or the variance.
     pub eps: f32,
-    /// (1, width)
+    /// (1, width); for heads (1, head_dim), or (1, num_heads * head_dim) with a slice for each.
     pub weight: Tensor,
-    /// (1, width)
+    /// As the weight.
     pub bias: Option<Tensor>,
 }
 
@@ -121,7 +121,7 @@ pub fn add_norm_rows(
             // SAFETY: as above.
             let out = unsafe { shared_out.slice(row * width, width) };
             out.copy_from_slice(residual);
-            norm_row(cpu.isa, norm, out);
+            norm_row(cpu.isa, (norm, 0), out);
         }
     });
 }
@@ -161,6 +161,14 @@ impl NormWeight {
             .f32(self.eps)
             .u32(u32::from(self.kind == NormKind::Layer))
     }
+
+    /// From the weights of a head to those of the next: none where all share them.
+    fn weight_step(&self, num_heads: usize, head_dim: usize) -> usize {
+        let width = self.weight.width();
+        assert!(width == head_dim || width == num_heads * head_dim, "weights of {width} values");
+        assert!(self.bias.as_ref().is_none_or(|bias| bias.width() == width));
+        if width == head_dim { 0 } else { head_dim }
+    }
 }
 
 /// x = norm(x).
@@ -178,17 +186,22 @@ pub fn norm_in_place(device: &Device, x: &mut Tensor, norm: &NormWeight) {
     norm_heads(device, x, Heads { start: 0, num_heads: 1, head_dim: width }, norm);
 }
 
-/// Normalizes every head of the given columns by itself, in place (q_norm and k_norm of Qwen3
-/// and Gemma 3).
+/// Normalizes every head of the given columns by itself, in place: with weights that all share
+/// (q_norm and k_norm of Qwen3 and Gemma 3), or each with its own (Cohere, StableLM). One head of
+/// all columns is a norm over the full width (Olmo 2).
+///
+/// # Panics
+/// The columns are not there, or the weights are neither for one head nor for all.
 pub fn norm_heads(device: &Device, x: &mut Tensor, heads: Heads, norm: &NormWeight) {
     let (num_rows, width) = (x.num_rows(), x.width());
     let Heads { start: column, num_heads, head_dim } = heads;
-    assert!(column + num_heads * head_dim <= width && norm.weight.width() == head_dim);
+    assert!(column + num_heads * head_dim <= width);
+    let weight_step = norm.weight_step(num_heads, head_dim);
     let cpu = match device {
         Device::Cpu(cpu) => cpu,
         Device::Cuda(gpu) => {
             let mut args = Args::new();
-            args.tensor(x).dims([width, column, num_heads, head_dim]);
+            args.tensor(x).dims([width, column, num_heads, head_dim, weight_step]);
             let grid = [num_rows as u32, 1];
             norm.append_to(&mut args);
             let block = if head_dim <= 256 { 128 } else { norm_block(head_dim) };
@@ -204,7 +217,7 @@ pub fn norm_heads(device: &Device, x: &mut Tensor, heads: Heads, norm: &NormWeig
                 // SAFETY: each row belongs to one item.
                 let values =
                     unsafe { shared.slice(row * width + column + head * head_dim, head_dim) };
-                norm_row(cpu.isa, norm, values);
+                norm_row(cpu.isa, (norm, head * weight_step), values);
             }
         }
     });
@@ -216,31 +229,37 @@ fn add_row(residual: &mut [f32], delta: &[f32]) {
     }
 }
 
-fn norm_row(isa: Isa, norm: &NormWeight, values: &mut [f32]) {
-    dispatch(isa, NormRow { norm, values });
+/// Normalizes `values` with the weights from the given column on.
+fn norm_row(isa: Isa, (norm, column): (&NormWeight, usize), values: &mut [f32]) {
+    let weight = &norm.weight.values()[column..column + values.len()];
+    let bias = norm.bias.as_ref().map(|bias| &bias.values()[column..column + values.len()]);
+    dispatch(isa, NormRow { kind: norm.kind, eps: norm.eps, weight, bias, values });
 }
 
 struct NormRow<'a> {
-    norm: &'a NormWeight,
+    kind: NormKind,
+    eps: f32,
+    weight: &'a [f32],
+    bias: Option<&'a [f32]>,
     values: &'a mut [f32],
 }
 
 impl Kernel for NormRow<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let Self { norm, values } = self;
+        let Self { kind, eps, weight, bias, values } = self;
         let len = values.len() as f32;
         // SAFETY: dispatched for this CPU.
         unsafe {
-            if norm.kind == NormKind::Layer {
+            if kind == NormKind::Layer {
                 let mean = V::splat(sum_of::<V>(values, |x| x) / len);
-                map2_in_place::<V>(values, norm.weight.values(), |x, _| x.sub(mean));
+                map2_in_place::<V>(values, weight, |x, _| x.sub(mean));
             }
             let mean_square = sum_of::<V>(values, |x| x.mul(x)) / len;
-            let scale = V::splat(1.0 / (mean_square + norm.eps).sqrt());
-            map2_in_place::<V>(values, norm.weight.values(), |x, weight| x.mul(scale).mul(weight));
-            if let Some(bias) = &norm.bias {
-                map2_in_place::<V>(values, bias.values(), |x, bias| x.add(bias));
+            let scale = V::splat(1.0 / (mean_square + eps).sqrt());
+            map2_in_place::<V>(values, weight, |x, weight| x.mul(scale).mul(weight));
+            if let Some(bias) = bias {
+                map2_in_place::<V>(values, bias, |x, bias| x.add(bias));
             }
         }
     }
@@ -308,7 +327,8 @@ mod tests {
     fn both_kinds_agree_with_f64_with_and_without_residual() {
         for isa in Isa::all_available() {
             let device = Device::cpu_with_isa(2, isa);
-            for (kind, bias) in [(NormKind::Rms, None), (NormKind::Layer, Some(row(37, 9)))] {
+            let layer = |bias| (NormKind::Layer, bias);
+            for (kind, bias) in [(NormKind::Rms, None), layer(Some(row(37, 9))), layer(None)] {
                 let vector = |values| Tensor::from_vec(values, 37);
                 let (weight, bias) = (vector(row(37, 5)), bias.map(vector));
                 let norm = NormWeight { kind, eps: 1e-5, weight, bias };
@@ -337,21 +357,39 @@ mod tests {
         }
     }
 
+    /// Weights that the heads share, and a slice for each; with a bias and without.
     #[test]
     fn heads_are_normalized_one_by_one_and_the_rest_is_left_alone() {
         let device = Device::cpu(Some(1));
-        let weight = Tensor::from_vec(row(5, 5), 5);
-        let norm = NormWeight { kind: NormKind::Rms, eps: 1e-6, weight, bias: None };
-        let mut x = Tensor::from_vec([row(20, 1), row(20, 2)].concat(), 20);
-        let before = Tensor::from_vec(x.values().to_vec(), 20);
-        norm_heads(&device, &mut x, Heads { start: 5, num_heads: 2, head_dim: 5 }, &norm);
-        for r in 0..2 {
-            assert_eq!(x.row(r)[..5], before.row(r)[..5]);
-            assert_eq!(x.row(r)[15..], before.row(r)[15..]);
-            for head in [5, 10] {
-                let expected = reference(&norm, &before.row(r)[head..head + 5]);
-                for (got, expected) in x.row(r)[head..head + 5].iter().zip(expected) {
-                    assert!((f64::from(*got) - expected).abs() < 1e-5);
+        for (kind, width, bias) in [
+            (NormKind::Rms, 5, None),
+            (NormKind::Rms, 10, None),
+            (NormKind::Layer, 5, None),
+            (NormKind::Layer, 10, Some(row(10, 9))),
+        ] {
+            let weight = row(width, 5);
+            let of_head = |head: usize| {
+                let columns = head * 5 % width..head * 5 % width + 5;
+                let bias = bias.as_ref().map(|bias| bias[columns.clone()].to_vec());
+                let vector = |values| Tensor::from_vec(values, 5);
+                let weight = vector(weight[columns].to_vec());
+                NormWeight { kind, eps: 1e-6, weight, bias: bias.map(vector) }
+            };
+            let vector = |values: &Vec<f32>| Tensor::from_vec(values.clone(), width);
+            let (weight, bias) = (vector(&weight), bias.as_ref().map(vector));
+            let norm = NormWeight { kind, eps: 1e-6, weight, bias };
+            let mut x = Tensor::from_vec([row(20, 1), row(20, 2)].concat(), 20);
+            let before = Tensor::from_vec(x.values().to_vec(), 20);
+            norm_heads(&device, &mut x, Heads { start: 5, num_heads: 2, head_dim: 5 }, &norm);
+            for r in 0..2 {
+                assert_eq!(x.row(r)[..5], before.row(r)[..5]);
+                assert_eq!(x.row(r)[15..], before.row(r)[15..]);
+                for head in 0..2 {
+                    let columns = 5 + 5 * head..10 + 5 * head;
+                    let expected = reference(&of_head(head), &before.row(r)[columns.clone()]);
+                    for (got, expected) in x.row(r)[columns].iter().zip(expected) {
+                        assert!((f64::from(*got) - expected).abs() < 1e-5, "{kind:?} {width}");
+                    }
                 }
             }
         }

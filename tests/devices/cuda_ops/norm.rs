@@ -47,7 +47,7 @@ fn norm_in_place_takes_both_precisions() {
     in_every_dtype(210, |pair| {
         for (width, num_rows) in [4096, 9000, 576, 1000, 48, 96, 16].into_iter().zip(NUM_ROWS) {
             for precision in [Precision::Full, Precision::Activation] {
-                for kind in [KINDS[0], KINDS[1]] {
+                for kind in KINDS {
                     let norm = weights(pair, width, kind);
                     let x = pair.values(num_rows, width, 24, 2.0);
                     let what = format!("norm_in_place {kind:?}, width {width}, {precision:?}");
@@ -72,15 +72,24 @@ fn norm_heads_normalizes_each_head_and_leaves_the_rest() {
         (2, 12, 15),
         (33, 96, 2),
         (2, 512, 1),
+        // Norms over the full width.
+        (1, 4096, 15),
+        (1, 5120, 2),
+        (1, 9000, 3),
     ];
     in_every_dtype(220, |pair| {
         for (num_heads, head_dim, num_rows) in cases {
-            for kind in KINDS {
-                let norm = weights(pair, head_dim, kind);
+            for (kind, is_shared) in
+                KINDS.into_iter().flat_map(|kind| [(kind, true), (kind, false)])
+            {
+                let norm =
+                    weights(pair, if is_shared { head_dim } else { num_heads * head_dim }, kind);
                 let start = 2 * head_dim;
                 let width = start + num_heads * head_dim + 24;
                 let x = pair.values(num_rows, width, 25, 2.0);
-                let what = format!("norm_heads {kind:?}, {num_heads} heads of {head_dim}");
+                let what = format!(
+                    "norm_heads {kind:?}, {num_heads} heads of {head_dim}, shared weights: {is_shared}"
+                );
                 pair.check(&what, num_rows, CLOSE, &|device, rows| {
                     let mut x = x.activations(device, rows);
                     let heads = Heads { start, num_heads, head_dim };
