@@ -1,4 +1,4 @@
-// Element by element: adding to the residual stream, narrowing.
+// Element by element: adding to the residual stream, narrowing, multiplying, bounding.
 #include "common.cuh"
 
 // residual (n) += delta (n). Any grid.
@@ -29,3 +29,53 @@ KERNEL(256) convert(const float* x, T* out, u64 n) {
   }
 }
 EXPORT(convert)
+
+struct Scale {
+  float factor;
+
+  __device__ __forceinline__ float operator()(float x) const { return x * factor; }
+};
+
+// The comparisons let a NaN through.
+struct Clamp {
+  float limit;
+
+  __device__ __forceinline__ float operator()(float x) const {
+    if (x < -limit) return -limit;
+    return x > limit ? limit : x;
+  }
+};
+
+template <u32 N, class E, class Change>
+__device__ __forceinline__ void change_all(E* x, u64 n, Change change) {
+  const bool wide = is_wide<N>(x, 0);
+  const u64 stride = u64(gridDim.x) * blockDim.x * N;
+  u64 start = (u64(blockIdx.x) * blockDim.x + threadIdx.x) * N;
+  for (; start < n; start += stride) {
+    float values[N];
+    load_part(x, start, n, wide, values);
+#pragma unroll
+    for (u32 i = 0; i < N; ++i) values[i] = change(values[i]);
+    store_part(x, start, n, wide, values);
+  }
+}
+
+// x (n) *= factor, in place. Any grid.
+KERNEL(256) scale(float* x, float factor, u64 n) { change_all<F32_CHUNK>(x, n, Scale{factor}); }
+EXPORT(scale)
+
+// As `scale`, rounded.
+KERNEL(256) scale_activations(T* x, float factor, u64 n) {
+  change_all<CHUNK>(x, n, Scale{factor});
+}
+EXPORT(scale_activations)
+
+// x (n) = min(max(x, -limit), limit), in place. Any grid.
+KERNEL(256) clamp(float* x, float limit, u64 n) { change_all<F32_CHUNK>(x, n, Clamp{limit}); }
+EXPORT(clamp)
+
+// As `clamp`, rounded.
+KERNEL(256) clamp_activations(T* x, float limit, u64 n) {
+  change_all<CHUNK>(x, n, Clamp{limit});
+}
+EXPORT(clamp_activations)

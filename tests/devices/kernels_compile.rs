@@ -84,7 +84,18 @@ const MODULES: &[Module] = &[
         &[("activate_and_mul", 80), ("activate_and_mul_fp8", 80), ("activate", 48)],
     ),
     ("count_mismatches", NONE, &[("count_mismatches", 32)]),
-    ("elementwise", DTYPES, &[("add", 32), ("convert", 32)]),
+    (
+        "elementwise",
+        DTYPES,
+        &[
+            ("add", 32),
+            ("convert", 32),
+            ("scale", 32),
+            ("scale_activations", 32),
+            ("clamp", 32),
+            ("clamp_activations", 32),
+        ],
+    ),
     ("embedding", DTYPES, &[("embedding", 40), ("add_rows", 40)]),
     ("gather_rows", NONE, &[("gather_rows", 56)]),
     (

@@ -1,8 +1,114 @@
-//! copy and fill_zero: what is neither a norm nor an addition.
+//! Element by element: add, scale, clamp, copy, fill_zero.
 
+use crate::engine::config::DType;
 use crate::engine::device::cuda::Args;
 use crate::engine::device::op_times::{Op, Work};
+use crate::engine::device::simd::{Kernel, Vector, dispatch};
+use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Device, Tensor};
+
+use super::{for_row_chunks, map_in_place};
+
+/// residual += delta.
+pub fn add(device: &Device, residual: &mut Tensor, delta: &Tensor) {
+    let (num_rows, width) = (residual.num_rows(), residual.width());
+    assert_eq!((num_rows, width), (delta.num_rows(), delta.width()));
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(gpu) => {
+            let num_values = num_rows * width;
+            let mut args = Args::new();
+            args.tensor(residual).tensor(delta).u64(num_values as u64);
+            return gpu.launch_over(num_values, ("elementwise", "add"), &mut args);
+        }
+    };
+    let work = || Work::elementwise(num_rows * width, 12);
+    let _timed = cpu.op_timer.timed(Op::new("add"), work);
+    let shared = SharedMut::new(residual.values_mut());
+    for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
+        for row in start..end {
+            // SAFETY: each row belongs to one item.
+            let residual = unsafe { shared.slice(row * width, width) };
+            add_row(residual, delta.row(row));
+        }
+    });
+}
+
+pub(super) fn add_row(residual: &mut [f32], delta: &[f32]) {
+    for (residual, delta) in residual.iter_mut().zip(delta) {
+        *residual += delta;
+    }
+}
+
+/// x *= factor, in place; x is f32 or of the model's dtype.
+pub fn scale(device: &Device, x: &mut Tensor, factor: f32) {
+    let entry = ["scale", "scale_activations"];
+    change(device, x, entry, Change::Scale(factor));
+}
+
+/// x = min(max(x, -limit), limit), in place; NaN stays. x is f32 or of the model's dtype.
+pub fn clamp(device: &Device, x: &mut Tensor, limit: f32) {
+    let entry = ["clamp", "clamp_activations"];
+    change(device, x, entry, Change::Clamp(limit));
+}
+
+/// What becomes of every value.
+#[derive(Clone, Copy)]
+enum Change {
+    /// It is multiplied by this.
+    Scale(f32),
+    /// Its size is bounded by this.
+    Clamp(f32),
+}
+
+/// `entry`: of the kernel for f32, and for the model's dtype.
+fn change(device: &Device, x: &mut Tensor, entry: [&'static str; 2], change: Change) {
+    let (num_rows, width) = (x.num_rows(), x.width());
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(gpu) => {
+            let num_values = num_rows * width;
+            let (Change::Scale(value) | Change::Clamp(value)) = change;
+            let entry = entry[usize::from(x.dtype() != DType::Float32)];
+            let mut args = Args::new();
+            args.tensor(x).f32(value).u64(num_values as u64);
+            return gpu.launch_over(num_values, ("elementwise", entry), &mut args);
+        }
+    };
+    let work = || Work::elementwise(num_rows * width, 8);
+    let _timed = cpu.op_timer.timed(Op::new(entry[0]), work);
+    let shared = SharedMut::new(x.values_mut());
+    for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
+        // SAFETY: each chunk of rows belongs to one item.
+        let values = unsafe { shared.slice(start * width, (end - start) * width) };
+        dispatch(cpu.isa, Changed { change, values });
+    });
+}
+
+struct Changed<'a> {
+    change: Change,
+    values: &'a mut [f32],
+}
+
+impl Kernel for Changed<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let Self { change, values } = self;
+        // SAFETY: dispatched for this CPU.
+        unsafe {
+            match change {
+                Change::Scale(factor) => {
+                    let factor = V::splat(factor);
+                    map_in_place::<V>(values, |x: V, _: V| x.mul(factor));
+                }
+                Change::Clamp(limit) => {
+                    let (low, high) = (V::splat(-limit), V::splat(limit));
+                    map_in_place::<V>(values, |x: V, _: V| high.min(low.max(x)));
+                }
+            }
+        }
+    }
+}
 
 /// out = x. `out` takes as many rows as `x` has; on a GPU its values are rounded to its type.
 ///
@@ -47,6 +153,30 @@ pub fn fill_zero(device: &Device, x: &mut Tensor, num_rows: usize) {
         }
         Device::Cuda(gpu) => {
             gpu.fill_zero(x.device_ptr(), num_rows * x.width() * x.dtype().size_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::device::simd::Isa;
+
+    #[test]
+    fn scale_and_clamp_are_those_of_one_value() {
+        let values: Vec<f32> = (0..74).map(|i| (i as f32 - 37.0) * 0.37).collect();
+        for isa in Isa::all_available() {
+            let device = Device::cpu_with_isa(2, isa);
+            let mut x = Tensor::from_vec(values.clone(), 37);
+            scale(&device, &mut x, 0.3);
+            assert!(x.values().iter().zip(&values).all(|(got, x)| *got == x * 0.3), "{isa:?}");
+            let mut x = Tensor::from_vec(values.clone(), 37);
+            x.values_mut()[5] = f32::NAN;
+            clamp(&device, &mut x, 8.0);
+            assert!(x.values()[5].is_nan(), "{isa:?}");
+            x.values_mut()[5] = -8.0;
+            let bounded = |x: &f32| x.clamp(-8.0, 8.0);
+            assert!(x.values().iter().zip(&values).all(|(got, x)| *got == bounded(x)), "{isa:?}");
         }
     }
 }

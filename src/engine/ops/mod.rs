@@ -21,12 +21,10 @@ mod step;
 mod wide;
 
 pub use activation::{Activation, activate, activate_and_mul};
-pub use elementwise::{copy, copy_rows, fill_zero};
+pub use elementwise::{add, clamp, copy, copy_rows, fill_zero, scale};
 pub use embedding::{add_rows_of, embedding, gather_rows};
 pub use linear::{LinearWeight, linear, linear_activate_and_mul, linear_rows};
-pub use norm::{
-    Heads, NormKind, NormWeight, add, add_norm, add_norm_rows, norm_heads, norm_in_place,
-};
+pub use norm::{Heads, NormKind, NormWeight, add_norm, add_norm_rows, norm_heads, norm_in_place};
 pub use paged_attention::{AttentionScratch, AttentionShape, paged_attention};
 pub use rotary::RotaryTable;
 pub use rotary_and_cache::{QkvHeads, rotary_and_cache};

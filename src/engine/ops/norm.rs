@@ -10,6 +10,7 @@ use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Device, Gpu, Tensor};
 
+use super::elementwise::add_row;
 use super::{for_row_chunks, gpu_row_block, map2};
 
 /// Which normalization.
@@ -43,31 +44,6 @@ pub struct Heads {
     pub num_heads: usize,
     /// Columns of a head.
     pub head_dim: usize,
-}
-
-/// residual += delta.
-pub fn add(device: &Device, residual: &mut Tensor, delta: &Tensor) {
-    let (num_rows, width) = (residual.num_rows(), residual.width());
-    assert_eq!((num_rows, width), (delta.num_rows(), delta.width()));
-    let cpu = match device {
-        Device::Cpu(cpu) => cpu,
-        Device::Cuda(gpu) => {
-            let num_values = num_rows * width;
-            let mut args = Args::new();
-            args.tensor(residual).tensor(delta).u64(num_values as u64);
-            return gpu.launch_over(num_values, ("elementwise", "add"), &mut args);
-        }
-    };
-    let work = || Work::elementwise(num_rows * width, 12);
-    let _timed = cpu.op_timer.timed(Op::new("add"), work);
-    let shared = SharedMut::new(residual.values_mut());
-    for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
-        for row in start..end {
-            // SAFETY: each row belongs to one item.
-            let residual = unsafe { shared.slice(row * width, width) };
-            add_row(residual, delta.row(row));
-        }
-    });
 }
 
 /// residual += delta (if any), then out = norm(residual): the pre-norm step in one pass. `out`
@@ -221,12 +197,6 @@ pub fn norm_heads(device: &Device, x: &mut Tensor, heads: Heads, norm: &NormWeig
             }
         }
     });
-}
-
-fn add_row(residual: &mut [f32], delta: &[f32]) {
-    for (residual, delta) in residual.iter_mut().zip(delta) {
-        *residual += delta;
-    }
 }
 
 /// Normalizes `values` with the weights from the given column on.

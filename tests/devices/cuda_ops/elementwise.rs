@@ -1,7 +1,7 @@
-//! add, copy, fill_zero, soft_cap.
+//! add, scale, clamp, copy, fill_zero, soft_cap.
 
-use vllm_batch::engine::device::Precision;
-use vllm_batch::engine::ops::{add, copy, fill_zero, soft_cap};
+use vllm_batch::engine::device::{Device, Precision, Tensor};
+use vllm_batch::engine::ops::{add, clamp, copy, fill_zero, scale, soft_cap};
 
 use crate::cuda_ops::NUM_ROWS;
 use crate::cuda_ops::pair::{CLOSE, in_every_dtype, output};
@@ -21,6 +21,34 @@ fn add_is_exact_in_f32() {
             });
         }
     });
+}
+
+/// An op in place, in both precisions.
+fn check_in_place(seed: u64, what: &str, op: impl Fn(&Device, &mut Tensor)) {
+    in_every_dtype(seed, |pair| {
+        for (width, num_rows) in WIDTHS.into_iter().zip(NUM_ROWS) {
+            for precision in [Precision::Full, Precision::Activation] {
+                let x = pair.values(num_rows, width, 35, 2.0);
+                let what = format!("{what}, width {width}, {precision:?}");
+                pair.check(&what, num_rows, 1e-7, &|device, rows| {
+                    let mut x = x.on(device, rows, precision);
+                    op(device, &mut x);
+                    vec![x]
+                });
+            }
+        }
+    });
+}
+
+#[test]
+fn scale_and_scale_activations_multiply_with_one_rounding() {
+    check_in_place(340, "scale", |device, x| scale(device, x, 0.3));
+}
+
+#[test]
+fn clamp_and_clamp_activations_bound_both_signs() {
+    // Between two values of the narrow dtypes.
+    check_in_place(350, "clamp", |device, x| clamp(device, x, 1.1));
 }
 
 #[test]
