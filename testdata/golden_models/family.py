@@ -72,7 +72,8 @@ def dims(hidden, inter, layers, heads, kv, **more) -> dict:
     """The sizes as most config classes name them."""
     return dict(
         hidden_size=hidden, intermediate_size=inter, num_hidden_layers=layers,
-        num_attention_heads=heads, num_key_value_heads=kv, **{"max_position_embeddings": 256, **more},
+        num_attention_heads=heads, num_key_value_heads=kv,
+        **{"max_position_embeddings": 256, **more},
     )
 
 

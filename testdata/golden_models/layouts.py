@@ -41,12 +41,14 @@ def without_prefix(prefix: str, extra) -> Layout:
     return Layout(same, publish, restore)
 
 
-def with_extra(extra) -> Layout:
-    """save_pretrained's tensors, and `extra(tensors)` beside them."""
+def with_extra(extra, inner: list[tuple[str, str]] = ()) -> Layout:
+    """save_pretrained's tensors, and `extra(tensors)` beside them. `inner`: names that
+    transformers has in memory for those that it writes."""
 
     def restore(tensors: dict) -> dict:
         unread = set(extra(tensors))
-        return {name: tensor for name, tensor in tensors.items() if name not in unread}
+        kept = {name: tensor for name, tensor in tensors.items() if name not in unread}
+        return renamed(inner, kept)
 
     return Layout(same, lambda tensors: {**tensors, **extra(tensors)}, restore)
 
