@@ -79,7 +79,7 @@ def load(
     fix = changes.pop("_fix", family.fix)
     if family.layout:
         raw = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        model = empty_model(family, make_config(family, raw, changes))
+        model = empty_model(family, make_config(family, raw, changes), fix)
         tensors = {k: v.float() for k, v in restored(folder, family).items()}
         missing, unexpected = model.load_state_dict(tensors, strict=False)
         tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()

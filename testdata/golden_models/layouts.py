@@ -1,7 +1,5 @@
 """Checkpoints whose tensors have other names or shapes than save_pretrained writes."""
 
-import re
-
 import torch
 
 from .family import Layout
@@ -12,11 +10,11 @@ def same(config: dict) -> dict:
 
 
 def renamed(pairs: list[tuple[str, str]], tensors: dict) -> dict:
-    """Every pair (pattern, replacement) applied to every name."""
+    """Every pair (part, replacement) applied to every name, in turn."""
 
     def rename(name: str) -> str:
-        for pattern, replacement in pairs:
-            name = re.sub(pattern, replacement, name)
+        for part, replacement in pairs:
+            name = name.replace(part, replacement)
         return name
 
     out = {rename(name): tensor for name, tensor in tensors.items()}
@@ -61,3 +59,43 @@ def causal_masks(name: str, layers: int, length: int, dtype: torch.dtype):
         return {name.format(layer): mask.clone() for layer in range(layers)}
 
     return extra
+
+
+def alias(architecture: str, model_type: str, **keys) -> Layout:
+    """The same tensors under another architecture, with more keys in config.json."""
+
+    def config(config: dict) -> dict:
+        return {**config, "architectures": [architecture], "model_type": model_type, **keys}
+
+    return Layout(config, dict, dict)
+
+
+def fused(names: list[tuple[str, str]], keys: dict, dropped: tuple[str, ...]) -> Layout:
+    """InternLM2's: q, k and v in one matrix, [q, .., q, k, v] for every KV head of 16 rows, two
+    query heads to each; then other names."""
+    back = [(new, old) for old, new in names]
+
+    def config(config: dict) -> dict:
+        return {k: v for k, v in {**config, **keys}.items() if k not in dropped}
+
+    def publish(tensors: dict) -> dict:
+        tensors = dict(tensors)
+        for name in [name for name in tensors if "q_proj" in name]:
+            q = tensors.pop(name).unflatten(0, (-1, 2, 16))
+            k, v = (
+                tensors.pop(name.replace("q_proj", part)).unflatten(0, (-1, 1, 16))
+                for part in ("k_proj", "v_proj")
+            )
+            tensors[name.replace("q_proj", "wqkv")] = torch.cat([q, k, v], dim=1).flatten(0, 2)
+        return renamed(names, tensors)
+
+    def restore(tensors: dict) -> dict:
+        tensors = renamed(back, tensors)
+        for name in [name for name in tensors if "wqkv" in name]:
+            groups = tensors.pop(name).unflatten(0, (-1, 4, 16))
+            parts = {"q_proj": groups[:, :2], "k_proj": groups[:, 2], "v_proj": groups[:, 3]}
+            for part, value in parts.items():
+                tensors[name.replace("wqkv", part)] = value.reshape(-1, value.shape[-1])
+        return tensors
+
+    return Layout(config, publish, restore)

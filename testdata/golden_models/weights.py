@@ -24,7 +24,7 @@ def model_class(family: Family) -> str:
 
 def make_model(family: Family, config, tokens: int, seed: int) -> torch.nn.Module:
     """The oracle in float32."""
-    model = empty_model(family, config)
+    model = empty_model(family, config, family.fix)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -36,12 +36,12 @@ def make_model(family: Family, config, tokens: int, seed: int) -> torch.nn.Modul
     return model.eval()
 
 
-def empty_model(family: Family, config) -> torch.nn.Module:
-    """The oracle with transformers' own random weights."""
+def empty_model(family: Family, config, fix) -> torch.nn.Module:
+    """The oracle with transformers' own random weights; `fix` is the family's or a mistake."""
     cls = getattr(transformers, model_class(family))
     model = cls._from_config(config, attn_implementation="eager")
-    if family.fix:
-        family.fix(model)
+    if fix:
+        fix(model)
     return model.float().eval()
 
 

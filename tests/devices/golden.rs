@@ -35,6 +35,7 @@ macro_rules! families {
 
 families! {
     apertus
+    aquila
     arcee
     bloom
     bloom_three_heads
@@ -43,6 +44,7 @@ families! {
     cohere2
     cohere_qk_norm
     cwm
+    decilm
     ernie4_5
     exaone4
     falcon_40b
@@ -62,11 +64,15 @@ families! {
     granite
     helium
     hunyuan_dense
+    internlm2
+    internlm3
+    iquestcoder
     llama2
     llama3
     llama_bias
     llama_dynamic
     llama_yarn
+    minicpm
     ministral3
     mistral
     mistral_nemo
@@ -87,9 +93,11 @@ families! {
     qwen3
     seed_oss
     smollm3
+    solar
     stablelm
     stablelm_parallel
     starcoder2
+    telechat3
 }
 
 /// Folders of a known architecture that has something the engine refuses. A folder that loads must

@@ -65,7 +65,7 @@ FAMILIES: dict[str, Family] = {
             dict(rope_parameters=rope(10000.0, partial_rotary_factor=1.0)),
         ],
         model_class="GPTNeoXForCausalLM",
-        layout=with_extra(neox_buffers, [("^embed_out", "lm_head")]), **NEOX,
+        layout=with_extra(neox_buffers, [("embed_out.", "lm_head.")]), **NEOX,
     ),
     "gpt_neox_serial": small(
         "GPTNeoXConfig", neox(use_parallel_residual=False),

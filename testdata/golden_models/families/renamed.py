@@ -1,0 +1,197 @@
+"""Families whose code is not in transformers: the oracle is a class that computes the same, and
+the checkpoint has the family's published names, layout and keys."""
+
+import torch
+from torch import nn
+
+from ..family import Family, Layout, dims, rope, small
+from ..layouts import alias, fused, renamed
+from ..mistakes import rows_swapped, swapped, zeroed
+from ..ropes import fixed_at
+
+INTERNLM2_NAMES = [
+    ("embed_tokens.", "tok_embeddings."), ("lm_head.", "output."), (".self_attn.", ".attention."),
+    (".o_proj.", ".wo."), (".input_layernorm.", ".attention_norm."),
+    (".post_attention_layernorm.", ".ffn_norm."), (".mlp.", ".feed_forward."),
+    (".gate_proj.", ".w1."), (".up_proj.", ".w3."), (".down_proj.", ".w2."),
+]
+DYNAMIC = rope(10000.0, "dynamic", factor=6.0)
+
+
+def minicpm_config(config: dict) -> dict:
+    """Granite's multipliers in MiniCPM's words; its files do not say that they are tied."""
+    layers, hidden = config["num_hidden_layers"], config["hidden_size"]
+    config = {
+        **config, "architectures": ["MiniCPMForCausalLM"], "model_type": "minicpm",
+        "scale_emb": config["embedding_multiplier"],
+        "scale_depth": round(config["residual_multiplier"] * layers**0.5, 6),
+        "dim_model_base": int(hidden / config["logits_scaling"]),
+    }
+    dropped = (
+        "embedding_multiplier", "residual_multiplier", "logits_scaling", "attention_multiplier",
+        "attention_bias", "mlp_bias", "tie_word_embeddings", "rope_theta", "attention_dropout",
+    )
+    return {k: v for k, v in config.items() if k not in dropped}
+
+
+# DeciLM: (query heads per KV head, ffn_mult) of each layer; None where the block is missing.
+DECI_LAYERS = [(2, 5.25), (None, 13.0), (1, None), (2, 1.0)]
+DECI_WIDTHS = [256, 512, None, 256]  # 2 * ffn_mult * 32 / 3, rounded up to a multiple of 256
+
+
+class NoAttention(nn.Module):
+    def forward(self, hidden_states: torch.Tensor, **_) -> tuple[torch.Tensor, None]:
+        return torch.zeros_like(hidden_states), None
+
+
+class NoMlp(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(x)
+
+
+def decilm(model: nn.Module) -> None:
+    """Llama with blocks missing, and with KV heads and widths of each layer."""
+    for layer, (group, _), width in zip(model.model.layers, DECI_LAYERS, DECI_WIDTHS):
+        if group is None:
+            layer.self_attn, layer.input_layernorm = NoAttention(), nn.Identity()
+        else:
+            layer.self_attn.num_key_value_groups = group
+            layer.self_attn.k_proj = nn.Linear(32, 32 // group, bias=False)
+            layer.self_attn.v_proj = nn.Linear(32, 32 // group, bias=False)
+        if width is None:
+            layer.mlp, layer.post_attention_layernorm = NoMlp(), nn.Identity()
+        else:
+            layer.mlp.gate_proj = nn.Linear(32, width, bias=False)
+            layer.mlp.up_proj = nn.Linear(32, width, bias=False)
+            layer.mlp.down_proj = nn.Linear(width, 32, bias=False)
+
+
+def decilm_config(config: dict) -> dict:
+    common = {"replace_with_linear": False, "sparsify": None}
+    blocks = [
+        {
+            "attention": {
+                "n_heads_in_group": group, "no_op": group is None, "num_sink_tokens": None,
+                "unshifted_sink": False, "use_prefill_window_in_sink_attention": False,
+                "window_length": None, **common,
+            },
+            "ffn": {"ffn_mult": mult, "no_op": mult is None, **common},
+        }
+        for group, mult in DECI_LAYERS
+    ]
+    return {
+        **config, "architectures": ["DeciLMForCausalLM"], "model_type": "nemotron-nas",
+        "block_configs": blocks, "num_key_value_heads": None, "intermediate_size": None,
+    }
+
+
+# Solar: the layers before which the stream is kept or mixed, and the share of what was kept.
+BSKCN = dict(bskcn_1=[1], bskcn_2=[2], bskcn_3=[3], bskcn_4=[4], bskcn_tv=[0.9, 0.8])
+
+
+def solar(share: float):
+    """Llama whose stream before some layers is mixed with that before an earlier one."""
+
+    def fix(model: nn.Module) -> None:
+        kept = {}
+
+        def before(index: int):
+            def hook(_, args):
+                hidden = args[0]
+                for keep, mix in (("bskcn_1", "bskcn_3"), ("bskcn_2", "bskcn_4")):
+                    if index in BSKCN[keep]:
+                        kept[keep] = hidden
+                    if index in BSKCN[mix]:
+                        hidden = kept[keep] * share + hidden * (1 - share)
+                return (hidden, *args[1:])
+
+            return hook
+
+        for index, layer in enumerate(model.model.layers):
+            layer.register_forward_pre_hook(before(index))
+
+    return fix
+
+
+def plain(**more) -> dict:
+    return dims(
+        32, 64, 3, 4, 2, head_dim=16, tie_word_embeddings=False, rms_norm_eps=1e-5,
+        **{"rope_parameters": rope(10000.0), **more},
+    )
+
+
+def llama_as(architecture: str, model_type: str, mistakes: list, **more) -> Family:
+    config = more.pop("config", plain())
+    layout = alias(architecture, model_type, **more.pop("keys", {}))
+    return small(
+        "LlamaConfig", config, mistakes, layout=layout, old_config=True,
+        oracle=f"transformers LlamaForCausalLM, as {architecture}", **more,
+    )
+
+
+FAMILIES: dict[str, Family] = {
+    "internlm2": small(
+        "LlamaConfig",
+        dims(64, 64, 2, 4, 2, tie_word_embeddings=False, rms_norm_eps=1e-5,
+             rope_parameters=rope(10000.0)),
+        [
+            rows_swapped("q_proj.weight", [16, 16]), swapped("gate_proj", "up_proj"),
+            swapped("k_proj", "v_proj"),
+        ],
+        layout=fused(
+            INTERNLM2_NAMES,
+            dict(architectures=["InternLM2ForCausalLM"], model_type="internlm2", bias=False),
+            ("attention_bias", "mlp_bias", "head_dim", "attention_dropout"),
+        ),
+        oracle="transformers LlamaForCausalLM, renamed and fused per group of heads",
+        old_config=True, shared="sentencepiece",
+    ),
+    "internlm3": small(
+        "InternLM3Config", plain(max_position_embeddings=64, rope_parameters=DYNAMIC),
+        [dict(_fix=None), dict(_fix=fixed_at(64))],
+        model_class="LlamaForCausalLM", fix=fixed_at(384), old_config=True,
+        layout=alias("InternLM3ForCausalLM", "internlm3"),
+        oracle="transformers LlamaForCausalLM, frequencies of length 384 at every position",
+        old_keys=dict(rope_scaling=dict(rope_type="dynamic", factor=6.0)),
+    ),
+    "minicpm": small(
+        "GraniteConfig",
+        dims(
+            48, 64, 3, 3, 1, tie_word_embeddings=True, rms_norm_eps=1e-5,
+            rope_parameters=rope(10000.0), embedding_multiplier=3.0, attention_multiplier=0.25,
+            residual_multiplier=1.4 / 3**0.5, logits_scaling=2.0,
+        ),
+        [
+            dict(embedding_multiplier=1.0), dict(residual_multiplier=1.4),
+            dict(residual_multiplier=1.0), dict(logits_scaling=1.0),
+        ],
+        head_std=0.04, final_norm_mean=21.0, old_config=True,
+        layout=Layout(minicpm_config, dict, dict),
+        oracle="transformers GraniteForCausalLM with MiniCPM's multipliers",
+    ),
+    "decilm": small(
+        "LlamaConfig",
+        dims(32, 256, 4, 2, 2, tie_word_embeddings=False, rms_norm_eps=1e-5,
+             rope_parameters=rope(10000.0)),
+        [
+            swapped("gate_proj", "up_proj"), zeroed("layers.1.mlp"), zeroed("layers.2.self_attn"),
+            rows_swapped("layers.2.self_attn.k_proj.weight", [16, 16]),
+        ],
+        fix=decilm, layout=Layout(decilm_config, dict, dict), old_config=True,
+        oracle="transformers LlamaForCausalLM with other or missing blocks",
+    ),
+    "aquila": llama_as("AquilaForCausalLM", "aquila", [swapped("gate_proj", "up_proj")]),
+    "telechat3": llama_as("TeleChat3ForCausalLM", "telechat3", [swapped("gate_proj", "up_proj")]),
+    "iquestcoder": small(
+        "IQuestCoderConfig", plain(), [swapped("gate_proj", "up_proj")],
+        model_class="LlamaForCausalLM", old_config=True,
+        layout=alias("IQuestCoderForCausalLM", "iquestcoder"),
+        oracle="transformers LlamaForCausalLM, as IQuestCoderForCausalLM",
+    ),
+    "solar": llama_as(
+        "SolarForCausalLM", "solar", [dict(_fix=None), dict(_fix=solar(0.9))],
+        keys=dict(BSKCN, sliding_window=2047), fix=solar(0.8),
+        config=dims(32, 64, 5, 4, 2, head_dim=16, tie_word_embeddings=False,
+                    rope_parameters=rope(10000.0)),
+    ),
+}
