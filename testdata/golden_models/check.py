@@ -50,9 +50,15 @@ def check_mistakes(folder: Path, name: str) -> None:
     for mistake in FAMILIES[name].mistakes:
         model = with_mistake(folder, FAMILIES[name], mistake)
         distance = max(distance_to_golden(model, record) for record in records)
-        label = mistake if isinstance(mistake, dict) else mistake.__name__
+        label = labelled(mistake)
         print(f"  {name}: {label} moves a logprob by {distance:.4f}", flush=True)
         assert distance > MIN_DISTANCE, (name, label, distance)
+
+
+def labelled(mistake: Mistake) -> str:
+    if callable(mistake):
+        return mistake.__name__
+    return str({key: getattr(value, "__name__", value) for key, value in mistake.items()})
 
 
 def with_mistake(folder: Path, family: Family, mistake: Mistake) -> torch.nn.Module:

@@ -99,3 +99,28 @@ def fused(names: list[tuple[str, str]], keys: dict, dropped: tuple[str, ...]) ->
         return tensors
 
     return Layout(config, publish, restore)
+
+
+def wrapped(model: str, head: str, vision: dict[str, tuple[int, ...]], config) -> Layout:
+    """The text part of a multimodal checkpoint: `model` and `head` are its prefixes for "model."
+    and "lm_head."; `vision` are tensors that no text needs, by shape."""
+
+    def publish(tensors: dict) -> dict:
+        out = {
+            name.replace("model.", model, 1)
+            if name.startswith("model.")
+            else name.replace("lm_head.", head, 1): tensor
+            for name, tensor in tensors.items()
+        }
+        images = {name: torch.full(shape, 0.5).bfloat16() for name, shape in vision.items()}
+        return {**out, **images}
+
+    def restore(tensors: dict) -> dict:
+        return {
+            name.replace(head, "lm_head.", 1)
+            if name.startswith(head)
+            else name.replace(model, "model.", 1): tensor
+            for name, tensor in tensors.items() if name not in vision
+        }
+
+    return Layout(config, publish, restore)

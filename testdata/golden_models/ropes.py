@@ -21,4 +21,5 @@ def fixed_at(length: int):
             rotary.inv_freq.copy_(inv_freq)
             rotary.rope_type = "default"  # no update by the current length
 
+    fix.__name__ = f"frequencies of length {length}"
     return fix

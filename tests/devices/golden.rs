@@ -54,6 +54,8 @@ families! {
     gemma
     gemma2
     gemma3
+    gemma3_multimodal
+    gemma3_published
     glm
     glm4
     gpt2
@@ -75,6 +77,7 @@ families! {
     minicpm
     ministral3
     mistral
+    mistral3
     mistral_nemo
     mpt
     nemotron
@@ -88,9 +91,11 @@ families! {
     phi3
     phi4_mini
     qwen2
+    qwen2_5_vl
     qwen2_dynamic
     qwen2_window
     qwen3
+    qwen3_vl
     seed_oss
     smollm3
     solar

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from ..family import Family, Layout, dims, rope, small
-from ..layouts import alias, fused, renamed
+from ..layouts import alias, fused
 from ..mistakes import rows_swapped, swapped, zeroed
 from ..ropes import fixed_at
 
@@ -110,6 +110,7 @@ def solar(share: float):
         for index, layer in enumerate(model.model.layers):
             layer.register_forward_pre_hook(before(index))
 
+    fix.__name__ = f"share {share}"
     return fix
 
 
