@@ -109,7 +109,11 @@ families! {
 /// leave this list.
 const NOT_YET: &[&str] = &["llama_dynamic", "llama_yarn", "qwen2_dynamic"];
 
-const TOLERANCE: f32 = 1e-3;
+/// Of a logprob, on the CPU and on the shim.
+const TOLERANCE: f32 = 1e-4;
+
+/// Of a logprob on a GPU, whose library of matrix products sums in an order of its own.
+const GPU_TOLERANCE: f32 = 1e-3;
 
 #[derive(Deserialize)]
 struct Golden {
@@ -199,7 +203,8 @@ fn run(
 }
 
 fn assert_close(got: f32, expected: f32, what: &str) {
-    assert!((got - expected).abs() < TOLERANCE, "{what}: {got}, transformers has {expected}");
+    let tolerance = if gpu::is_real() { GPU_TOLERANCE } else { TOLERANCE };
+    assert!((got - expected).abs() < tolerance, "{what}: {got}, transformers has {expected}");
 }
 
 /// Whether the tokenizer decodes byte tokens by runs: one invalid byte turns its whole run into

@@ -26,10 +26,12 @@ QWEN_VISION = {
     "visual.patch_embed.proj.weight": (8, 3, 2, 2, 2),
     "visual.blocks.0.attn.qkv.weight": (24, 8),
     "visual.blocks.0.attn.qkv.bias": (24,),
-    "visual.merger.mlp.0.weight": (32, 8),
+    "visual.merger.mlp.0.weight": (8, 8),
 }
 QWEN3_VISION = {
-    **{f"model.{name}": shape for name, shape in QWEN_VISION.items()},
+    "model.visual.patch_embed.proj.weight": (8, 3, 2, 2, 2),
+    "model.visual.blocks.0.attn.qkv.weight": (24, 8),
+    "model.visual.merger.linear_fc1.weight": (8, 8),
     "model.visual.deepstack_merger_list.0.norm.weight": (8,),
 }
 VISION_CONFIG = dict(hidden_size=8, intermediate_size=16, num_attention_heads=2)
