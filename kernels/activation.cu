@@ -158,7 +158,9 @@ activate_and_mul_fp8(const T* gate_up, u8* out, float* scales, u32 inner, u32 ki
   out += u64(blockIdx.x) * inner;
   scales += blockIdx.x;
   if (kind == SILU) activate_row_e4m3_of<SILU>(gate_up, out, scales, inner, xielu, scratch);
-  if (kind == GELU_TANH) activate_row_e4m3_of<GELU_TANH>(gate_up, out, scales, inner, xielu, scratch);
+  if (kind == GELU_TANH) {
+    activate_row_e4m3_of<GELU_TANH>(gate_up, out, scales, inner, xielu, scratch);
+  }
   if (kind == GELU) activate_row_e4m3_of<GELU>(gate_up, out, scales, inner, xielu, scratch);
   if (kind == RELU) activate_row_e4m3_of<RELU>(gate_up, out, scales, inner, xielu, scratch);
   if (kind == RELU2) activate_row_e4m3_of<RELU2>(gate_up, out, scales, inner, xielu, scratch);

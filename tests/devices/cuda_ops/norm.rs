@@ -88,7 +88,7 @@ fn norm_heads_normalizes_each_head_and_leaves_the_rest() {
                 let width = start + num_heads * head_dim + 24;
                 let x = pair.values(num_rows, width, 25, 2.0);
                 let what = format!(
-                    "norm_heads {kind:?}, {num_heads} heads of {head_dim}, shared weights: {is_shared}"
+                    "norm_heads {kind:?}, {num_heads} heads of {head_dim}, shared: {is_shared}"
                 );
                 pair.check(&what, num_rows, CLOSE, &|device, rows| {
                     let mut x = x.activations(device, rows);
