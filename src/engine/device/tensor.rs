@@ -120,10 +120,21 @@ impl Tensor {
     fn max_rows(&self) -> usize {
         match &self.storage {
             Storage::Host(data) => data.len() / self.width.max(1),
-            Storage::Cuda { buffer, .. } | Storage::CudaFp8 { buffer, .. } => {
-                buffer.bytes() / self.row_bytes().max(1)
+            Storage::Cuda { buffer, .. } => buffer.bytes() / self.row_bytes().max(1),
+            Storage::CudaFp8 { buffer, scales } => {
+                (buffer.bytes() / self.row_bytes().max(1)).min(scales.bytes() / 4)
             }
         }
+    }
+
+    /// Uses the same memory for `num_rows` rows of `width` values from now on, so that layers of
+    /// different widths share a buffer. Old values are not kept in any order.
+    ///
+    /// # Panics
+    /// There is no room for them.
+    pub fn reshape(&mut self, num_rows: usize, width: usize) {
+        self.width = width;
+        self.set_num_rows(num_rows);
     }
 
     /// Uses the first `num_rows` rows from now on.
@@ -131,7 +142,8 @@ impl Tensor {
     /// # Panics
     /// There is no room for them.
     pub fn set_num_rows(&mut self, num_rows: usize) {
-        assert!(num_rows <= self.max_rows(), "{num_rows} rows do not fit");
+        let width = self.width;
+        assert!(num_rows <= self.max_rows(), "{num_rows} rows of {width} values do not fit");
         self.num_rows = num_rows;
     }
 
@@ -256,5 +268,28 @@ impl<T> SharedMut<T> {
         assert!(start + len <= self.len);
         // SAFETY: inside the allocation by the assertion; exclusive by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.add(start), len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_shape_uses_the_same_memory() {
+        let mut tensor = Tensor::zeros(4, 6);
+        let before = tensor.values().as_ptr();
+        tensor.reshape(3, 8);
+        assert_eq!((tensor.num_rows(), tensor.width(), tensor.values().len()), (3, 8, 24));
+        tensor.row_mut(2)[7] = 1.0;
+        tensor.reshape(2, 5);
+        tensor.set_num_rows(4);
+        assert_eq!((tensor.row(3).len(), tensor.values().as_ptr()), (5, before));
+    }
+
+    #[test]
+    #[should_panic(expected = "5 rows of 5000 values do not fit")]
+    fn another_shape_needs_room() {
+        Tensor::zeros(4, 6).reshape(5, 5000);
     }
 }
