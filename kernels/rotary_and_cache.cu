@@ -16,7 +16,7 @@ constexpr u32 NO_SLOT = 0xFFFFFFFFu;
 constexpr u32 NUM_HEADS_AT_ONCE = 3;
 
 struct Shape {
-  u32 num_heads, num_kv_heads, head_dim, rotary_dim, block_size;
+  u32 num_heads, num_kv_heads, head_dim, rotary_dim, block_size, cache_heads;
 
   __device__ __forceinline__ u32 k_end() const { return num_heads + num_kv_heads; }
   __device__ __forceinline__ u32 v_end() const { return num_heads + 2 * num_kv_heads; }
@@ -33,7 +33,7 @@ struct Slot {
   __device__ __forceinline__ Slot(const Shape& shape, u32 slot, KV* k_cache, KV* v_cache)
       : stride(shape.block_size * shape.head_dim) {
     const u32 block = slot / shape.block_size, offset = slot % shape.block_size;
-    const u64 start = u64(block) * shape.num_kv_heads * stride + offset * shape.head_dim;
+    const u64 start = u64(block) * shape.cache_heads * stride + offset * shape.head_dim;
     k = k_cache + start;
     v = v_cache + start;
   }
@@ -131,6 +131,8 @@ __device__ __forceinline__ void rotate_and_cache(T* row, const u32* position, co
   const u32 parts = num_rotated + (half_of_rest + CHUNK - 1) / CHUNK;
   const u32 heads_at_once = blockDim.x / parts, own_head = threadIdx.x / parts;
   if (own_head >= heads_at_once) return;
+  // Without a cache nobody reads V.
+  const u32 end = k_cache ? shape.v_end() : shape.k_end();
   // The head's values, its angles and its slot do not wait for each other.
   const u32 place = *position, slot_index = *slot_of_row;
   const u32 part = threadIdx.x % parts, step = heads_at_once * gridDim.y;
@@ -140,40 +142,41 @@ __device__ __forceinline__ void rotate_and_cache(T* row, const u32* position, co
   u32 head = (rotates ? 0 : shape.num_heads) + blockIdx.y * heads_at_once + own_head;
   row += first;
   RotaryItems<WIDE, HEADS> items(shape, row, start, width, step);
-  items.load(head, shape.v_end());
+  items.load(head, end);
   Chunk<float, 2 * CHUNK> angles;
   if (rotates) {
     const float* of_token = cos_sin + u64(place) * shape.rotary_dim;
     angles = load_raw<WIDE, 2 * CHUNK>(of_token, 2 * start, 2 * half);
   }
-  const bool has_slot = slot_index != NO_SLOT;
+  const bool has_slot = k_cache && slot_index != NO_SLOT;
   const Slot slot(shape, slot_index, k_cache + first, v_cache + first);
-  for (; head < shape.v_end(); head += HEADS * step) {
+  for (; head < end; head += HEADS * step) {
 #pragma unroll
     for (u32 j = 0; j < HEADS; ++j) {
       const u32 own = head + j * step;
-      if (own >= shape.v_end()) break;
+      if (own >= end) break;
       if (rotates && own < shape.k_end()) {
         items.rotate(j, angles);
         items.store(j, row + own * shape.head_dim);
       }
       if (has_slot && own >= shape.num_heads) items.store(j, slot.of_head(shape, own));
     }
-    items.load(head + HEADS * step, shape.v_end());
+    items.load(head + HEADS * step, end);
   }
 }
 
 // Row t of qkv (num_tokens, (num_heads + 2 * num_kv_heads) * head_dim): its q heads and k heads are
 // rotated in place by the angles of positions (num_tokens), cos_sin (num_positions, rotary_dim / 2)
 // of (cos, sin): the first rotary_dim values of each, which may be none; k and v go to slot_mapping
-// (num_tokens) of k_cache and v_cache (num_blocks, num_kv_heads, block_size, head_dim). head_dim and
-// rotary_dim are even. Grid (num_tokens, any): the blocks of y share a token; head_dim / 8 + 2 to
-// 128 threads.
+// (num_tokens) of k_cache and v_cache (num_blocks, cache_heads, block_size, head_dim). head_dim and
+// rotary_dim are even; null caches are not written. Grid (num_tokens, any): the blocks of y share a
+// token; head_dim / 8 + 2 to 128 threads.
 KERNEL(128)
 rotary_and_cache(T* qkv, const u32* positions, const float* cos_sin, const u32* slot_mapping,
                  KV* k_cache, KV* v_cache, u32 num_heads, u32 num_kv_heads, u32 head_dim,
-                 u32 rotary_dim, u32 block_size) {
-  const Shape shape{num_heads, num_kv_heads, head_dim, rotary_dim, block_size};
+                 u32 rotary_dim, u32 block_size, u32 cache_heads) {
+  const Shape shape{num_heads, num_kv_heads, head_dim, rotary_dim, block_size,
+                    cache_heads};
   T* row = qkv + u64(blockIdx.x) * (shape.v_end() * head_dim);
   const u32 *position = positions + blockIdx.x, *slot = slot_mapping + blockIdx.x;
   const bool wide = head_dim % (2 * CHUNK) == 0 && rotary_dim % (2 * CHUNK) == 0 &&

@@ -27,7 +27,7 @@ pub use linear::{LinearWeight, linear, linear_activate_and_mul, linear_rows};
 pub use norm::{Heads, NormKind, NormWeight, add_norm, add_norm_rows, norm_heads, norm_in_place};
 pub use paged_attention::{AttentionScratch, AttentionShape, paged_attention};
 pub use rotary::RotaryTable;
-pub use rotary_and_cache::{QkvHeads, rotary_and_cache};
+pub use rotary_and_cache::{QkvHeads, rotary_and_cache, rotate};
 pub use soft_cap::soft_cap;
 pub use step::{Ids, Step, StepInputs, StepLimits};
 pub use wide::{Loops, run_loops};

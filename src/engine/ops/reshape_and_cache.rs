@@ -18,7 +18,8 @@ pub(super) struct LayerSlots<E> {
 }
 
 impl<E: PanelElement> LayerSlots<E> {
-    /// Writes the K heads and the V heads of a token, (num_kv_heads, head_dim) each.
+    /// Writes the K heads and the V heads of a token, head_dim values each; no more heads than the
+    /// cache has.
     ///
     /// # Safety
     /// Nobody else touches this slot meanwhile.

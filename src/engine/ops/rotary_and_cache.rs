@@ -1,5 +1,5 @@
 //! rotary_and_cache: rotates the step's q and k, and writes its K and V into their slots of the
-//! paged cache. One op, since a GPU does it in one pass over the rows.
+//! paged cache. One op, since a GPU does it in one pass over the rows. `rotate` is its first half.
 
 use crate::engine::device::cuda::{Args, DevicePtr};
 use crate::engine::device::kv_cache::{KvCacheShape, KvData};
@@ -38,14 +38,23 @@ impl QkvHeads {
         self.heads(self.num_heads, self.num_kv_heads)
     }
 
+    fn check(&self, qkv: &Tensor, table: Option<&RotaryTable>) {
+        assert_eq!(qkv.width(), (self.num_heads + 2 * self.num_kv_heads) * self.head_dim);
+        assert!(table.is_none_or(|table| table.rotary_dim() <= self.head_dim));
+    }
+
     fn heads(&self, first: usize, num_heads: usize) -> Heads {
         Heads { start: first * self.head_dim, num_heads, head_dim: self.head_dim }
     }
 }
 
 /// qkv (num_tokens, (num_heads + 2 * num_kv_heads) * head_dim): q and k are rotated in place (None:
-/// they are not), then k and v go to the step's slots of layer `layer`. Slots of a step are
-/// distinct: the block pool gives a block to be written to one sequence only.
+/// they are not), then k and v go to the step's slots of layer `layer`, to the first heads there if
+/// the cache has room for more. Slots of a step are distinct: the block pool gives a block to be
+/// written to one sequence only.
+///
+/// # Panics
+/// Shapes differ, the cache has fewer heads, or more of a head is to be rotated than there is.
 pub fn rotary_and_cache(
     device: &Device,
     (qkv, heads): (&mut Tensor, QkvHeads),
@@ -53,11 +62,13 @@ pub fn rotary_and_cache(
     step: Step<'_>,
     (cache, layer): (&mut KvCache, usize),
 ) {
+    let shape = cache.shape;
+    heads.check(qkv, table);
+    assert!(heads.num_kv_heads <= shape.num_kv_heads && heads.head_dim == shape.head_dim);
     let cpu = match device {
         Device::Cpu(cpu) => cpu,
-        Device::Cuda(gpu) => return on_gpu(gpu, (qkv, heads), table, step, (cache, layer)),
+        Device::Cuda(gpu) => return on_gpu(gpu, (qkv, heads), table, step, Some((cache, layer))),
     };
-    let shape = cache.shape;
     let QkvHeads { num_heads, num_kv_heads, head_dim } = heads;
     let work = || {
         let num_rotated = table.map_or(0, |_| num_heads + num_kv_heads);
@@ -71,6 +82,53 @@ pub fn rotary_and_cache(
         KvData::BFloat16 { k, v } => task.run(qkv, slots((k, v), layer, shape)),
         KvData::Float16 { k, v } => task.run(qkv, slots((k, v), layer, shape)),
         KvData::Cuda { .. } => panic!("a cache of a GPU was given to the CPU"),
+    }
+}
+
+/// Rotates q and k of qkv in place, as [`rotary_and_cache`] does, and writes no cache: for models
+/// that normalize q and k after the rotation.
+///
+/// # Panics
+/// Shapes differ, or more of a head is to be rotated than there is.
+pub fn rotate(
+    device: &Device,
+    qkv: &mut Tensor,
+    heads: QkvHeads,
+    table: &RotaryTable,
+    step: Step<'_>,
+) {
+    heads.check(qkv, Some(table));
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(gpu) => return on_gpu(gpu, (qkv, heads), Some(table), step, None),
+    };
+    let (num_rows, width, positions) = (qkv.num_rows(), qkv.width(), step.positions().host);
+    assert_eq!(positions.len(), num_rows);
+    let QkvHeads { num_heads, num_kv_heads, head_dim } = heads;
+    let rotated = (num_heads + num_kv_heads) * head_dim;
+    let work = || Work::elementwise(num_rows * rotated, 8);
+    let _timed = cpu.op_timer.timed(Op::new("rotate"), work);
+    let shared = SharedMut::new(qkv.values_mut());
+    for_row_chunks(&cpu.pool, num_rows, rotated, &|start, end| {
+        for (row, &position) in (start..end).zip(&positions[start..end]) {
+            // SAFETY: each row belongs to one item.
+            let values = unsafe { shared.slice(row * width, rotated) };
+            dispatch(cpu.isa, Rotate { values, head_dim, angles: table.row(position) });
+        }
+    });
+}
+
+/// q and k of one token.
+struct Rotate<'a> {
+    values: &'a mut [f32],
+    head_dim: usize,
+    angles: &'a [(f32, f32)],
+}
+
+impl Kernel for Rotate<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        rotate_heads(self.values, self.head_dim, self.angles);
     }
 }
 
@@ -91,11 +149,7 @@ impl Task<'_> {
         let (num_rows, width) = (qkv.num_rows(), qkv.width());
         let (positions, slot_mapping) = (step.positions().host, step.slot_mapping().host);
         assert_eq!(slot_mapping.len(), num_rows);
-        let QkvHeads { num_heads, num_kv_heads, head_dim } = heads;
-        assert_eq!(width, (num_heads + 2 * num_kv_heads) * head_dim);
-        if let Some(table) = table {
-            assert!(positions.len() == num_rows && table.rotary_dim() <= head_dim);
-        }
+        assert!(table.is_none() || positions.len() == num_rows);
         let shared = SharedMut::new(qkv.values_mut());
         for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
             for row in start..end {
@@ -140,11 +194,14 @@ fn on_gpu(
     (qkv, heads): (&Tensor, QkvHeads),
     table: Option<&RotaryTable>,
     step: Step<'_>,
-    (cache, layer): (&KvCache, usize),
+    cache: Option<(&KvCache, usize)>,
 ) {
-    let (k, v) = cache.layer_ptrs(layer);
+    let nowhere = (DevicePtr::NULL, DevicePtr::NULL);
+    let (k, v) = cache.map_or(nowhere, |(cache, layer)| cache.layer_ptrs(layer));
+    let (block_size, cache_heads) =
+        cache.map_or((1, 0), |(cache, _)| (cache.shape.block_size, cache.shape.num_kv_heads));
+    assert!(heads.head_dim.is_multiple_of(2));
     let rotary_dim = table.map_or(0, RotaryTable::rotary_dim);
-    assert!(rotary_dim <= heads.head_dim && heads.head_dim.is_multiple_of(2));
     let mut args = Args::new();
     args.tensor(qkv)
         .ptr(step.positions().device_ptr)
@@ -153,7 +210,7 @@ fn on_gpu(
         .ptr(k)
         .ptr(v)
         .dims([heads.num_heads, heads.num_kv_heads, heads.head_dim])
-        .dims([rotary_dim, cache.shape.block_size]);
+        .dims([rotary_dim, block_size, cache_heads]);
     let grid = [qkv.num_rows() as u32, 1];
     gpu.launch(("rotary_and_cache", "rotary_and_cache"), grid, (BLOCK, 0), &mut args);
 }
@@ -181,7 +238,7 @@ mod tests {
                 num_layers: 2,
                 num_blocks: 3,
                 block_size: 16,
-                num_kv_heads: 2,
+                num_kv_heads: 3,
                 head_dim: 6,
                 panel_width: device.kv_panel_width(),
             };
@@ -189,6 +246,9 @@ mod tests {
             let mut qkv = Tensor::from_vec(values.clone(), width);
             let step = Step::on_host(&batch);
             rotary_and_cache(&device, (&mut qkv, heads), Some(&table), step, (&mut cache, 1));
+            let mut rotated = Tensor::from_vec(values.clone(), width);
+            rotate(&device, &mut rotated, heads, &table, step);
+            assert_eq!(rotated.values(), qkv.values(), "{isa:?}: the rotation alone");
             let KvData::Float32 { k, v } = &cache.data else { panic!("f32 was asked for") };
             for row in 0..3 {
                 let mut expected = values[row * width..(row + 1) * width].to_vec();
@@ -200,7 +260,7 @@ mod tests {
                 let slot = batch.slot_mapping[row] as usize;
                 let (block, offset) = (slot / 16, slot % 16);
                 for (head, d) in (0..2).flat_map(|head| (0..6).map(move |d| (head, d))) {
-                    let index = (3 + block) * 2 + head;
+                    let index = (3 + block) * 3 + head;
                     let in_k = d * shape.k_panel_width() + offset % shape.k_panel_width();
                     let panel = offset / shape.k_panel_width() * 6 * shape.k_panel_width();
                     let got = k[index * shape.k_len() + panel + in_k];

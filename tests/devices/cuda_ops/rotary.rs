@@ -1,10 +1,10 @@
-//! rotary_and_cache: q and k as on the CPU; K and V in their slots and nowhere else.
+//! rotary_and_cache and rotate: q and k as on the CPU; K and V in their slots and nowhere else.
 
 use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::config::DType;
 use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvData};
 use vllm_batch::engine::device::{Device, KvCache};
-use vllm_batch::engine::ops::{QkvHeads, RotaryTable, rotary_and_cache};
+use vllm_batch::engine::ops::{QkvHeads, RotaryTable, rotary_and_cache, rotate};
 
 use crate::cuda_ops::pair::{CLOSE, Pair, Rows, in_every_dtype, step_inputs, to_bits};
 
@@ -16,6 +16,8 @@ struct Case {
     /// 0: nothing is rotated.
     rotary_dim: usize,
     factor: f32,
+    /// K and V heads of the cache.
+    cache_heads: usize,
     block_size: usize,
     num_rows: usize,
 }
@@ -39,7 +41,9 @@ fn cases() -> Vec<Case> {
     ];
     let case = |((num_heads, num_kv_heads, head_dim), rotary_dim, factor, block_size, num_rows)| {
         let heads = QkvHeads { num_heads, num_kv_heads, head_dim };
-        Case { heads, rotary_dim, factor, block_size, num_rows }
+        // Every other cache has room for the heads of a wider layer.
+        let cache_heads = num_kv_heads + num_rows % 2;
+        Case { heads, rotary_dim, factor, cache_heads, block_size, num_rows }
     };
     cases.into_iter().map(case).collect()
 }
@@ -54,7 +58,7 @@ impl Case {
             num_layers: 2,
             num_blocks: NUM_BLOCKS,
             block_size: self.block_size,
-            num_kv_heads: self.heads.num_kv_heads,
+            num_kv_heads: self.cache_heads,
             head_dim: self.heads.head_dim,
             panel_width: device.kv_panel_width(),
         };
@@ -104,12 +108,12 @@ fn layer(cache: &KvCache, dtype: DType, layer: usize) -> [Vec<u32>; 2] {
 /// What the layer must hold, given the rows of qkv after the op.
 fn expected_layer(case: &Case, pair: &Pair, qkv: &[f32], batch: &Batch) -> [Vec<u32>; 2] {
     let QkvHeads { num_heads, num_kv_heads, head_dim } = case.heads;
-    let len = NUM_BLOCKS * num_kv_heads * case.block_size * head_dim;
+    let len = NUM_BLOCKS * case.cache_heads * case.block_size * head_dim;
     let mut layers = [vec![0u32; len], vec![0u32; len]];
     for (row, slot) in qkv.chunks(case.width()).zip(&batch.slot_mapping) {
         let (block, offset) = (*slot as usize / case.block_size, *slot as usize % case.block_size);
         for head in 0..num_kv_heads {
-            let to = ((block * num_kv_heads + head) * case.block_size + offset) * head_dim;
+            let to = ((block * case.cache_heads + head) * case.block_size + offset) * head_dim;
             for (which, layer) in layers.iter_mut().enumerate() {
                 let from = (num_heads + which * num_kv_heads + head) * head_dim;
                 let values = row[from..from + head_dim].iter();
@@ -169,4 +173,32 @@ fn check(pair: &Pair, case: &Case) {
 #[test]
 fn rotary_and_cache_rotates_and_writes_each_slot() {
     in_every_dtype(500, |pair| cases().iter().for_each(|case| check(pair, case)));
+}
+
+#[test]
+fn rotate_is_the_rotation_of_rotary_and_cache() {
+    in_every_dtype(510, |pair| {
+        for case in cases().iter().filter(|case| case.rotary_dim > 0) {
+            let what = format!("rotate, {:?}, {} rotated", case.heads, case.rotary_dim);
+            let values = pair.values(case.num_rows, case.width(), 51, 2.0);
+            let tables = pair.on_both(|device| case.table(device));
+            pair.check(&what, case.num_rows, CLOSE, &|device, rows| {
+                let batch = case.batch(rows);
+                let mut inputs = step_inputs(device, &batch);
+                let step = inputs.step(device, &batch);
+                let [mut alone, mut both] = [0, 1].map(|_| {
+                    let mut qkv = values.activations(device, rows);
+                    qkv.resize_rows(step.num_rows());
+                    qkv
+                });
+                rotate(device, &mut alone, case.heads, tables.of(device), step);
+                let mut cache = case.cache(device, pair.dtype);
+                let (qkv, table) = ((&mut both, case.heads), tables.of(device));
+                rotary_and_cache(device, qkv, Some(table), step, (&mut cache, 1));
+                alone.set_num_rows(rows.len());
+                both.set_num_rows(rows.len());
+                vec![alone, both]
+            });
+        }
+    });
 }
