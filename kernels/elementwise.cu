@@ -79,3 +79,21 @@ KERNEL(256) clamp_activations(T* x, float limit, u64 n) {
   change_all<CHUNK>(x, n, Clamp{limit});
 }
 EXPORT(clamp_activations)
+
+// Columns start .. start + width of x (num_rows, row_stride) *= 1 + beta ln(1 + floor(position /
+// original)), of each row's positions (num_rows); in place. One block per row, of any size.
+KERNEL(1024)
+scale_by_position(T* x, const u32* positions, float beta, float original, u32 row_stride, u32 start,
+                  u32 width) {
+  const float factor = 1.0f + beta * logf(1.0f + floorf(float(positions[blockIdx.x]) / original));
+  const bool wide = is_wide<CHUNK>(x + start, row_stride);
+  T* row = x + u64(blockIdx.x) * row_stride + start;
+  for (u32 i = threadIdx.x * CHUNK; i < width; i += blockDim.x * CHUNK) {
+    float values[CHUNK];
+    load_part(row, i, width, wide, values);
+#pragma unroll
+    for (u32 j = 0; j < CHUNK; ++j) values[j] *= factor;
+    store_part(row, i, width, wide, values);
+  }
+}
+EXPORT(scale_by_position)

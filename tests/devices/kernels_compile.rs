@@ -94,6 +94,7 @@ const MODULES: &[Module] = &[
             ("scale_activations", 32),
             ("clamp", 32),
             ("clamp_activations", 32),
+            ("scale_by_position", 56),
         ],
     ),
     ("embedding", DTYPES, &[("embedding", 40), ("add_rows", 40)]),

@@ -3,7 +3,7 @@
 use crate::engine::config::DType;
 use crate::engine::device::cuda::Args;
 use crate::engine::device::op_times::{Op, Work};
-use crate::engine::device::simd::{Kernel, Vector, dispatch};
+use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Device, Tensor};
 
@@ -85,6 +85,11 @@ fn change(device: &Device, x: &mut Tensor, entry: [&'static str; 2], change: Cha
     });
 }
 
+/// values *= factor.
+pub(super) fn scale_values(isa: Isa, factor: f32, values: &mut [f32]) {
+    dispatch(isa, Changed { change: Change::Scale(factor), values });
+}
+
 struct Changed<'a> {
     change: Change,
     values: &'a mut [f32],
@@ -160,7 +165,6 @@ pub fn fill_zero(device: &Device, x: &mut Tensor, num_rows: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::device::simd::Isa;
 
     #[test]
     fn scale_and_clamp_are_those_of_one_value() {

@@ -16,6 +16,7 @@ mod reshape_and_cache;
 mod rotary;
 mod rotary_and_cache;
 pub mod sample;
+mod scale_by_position;
 mod soft_cap;
 mod step;
 mod wide;
@@ -28,6 +29,7 @@ pub use norm::{Heads, NormKind, NormWeight, add_norm, add_norm_rows, norm_heads,
 pub use paged_attention::{AttentionScratch, AttentionShape, paged_attention};
 pub use rotary::RotaryTable;
 pub use rotary_and_cache::{QkvHeads, rotary_and_cache, rotate};
+pub use scale_by_position::scale_by_position;
 pub use soft_cap::soft_cap;
 pub use step::{Ids, Step, StepInputs, StepLimits};
 pub use wide::{Loops, run_loops};

@@ -1,10 +1,13 @@
-//! add, scale, clamp, copy, fill_zero, soft_cap.
+//! add, scale, clamp, scale_by_position, copy, fill_zero, soft_cap; another width of a tensor.
 
+use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::device::{Device, Precision, Tensor};
-use vllm_batch::engine::ops::{add, clamp, copy, fill_zero, scale, soft_cap};
+use vllm_batch::engine::ops::{
+    Heads, add, clamp, copy, fill_zero, scale, scale_by_position, soft_cap,
+};
 
 use crate::cuda_ops::NUM_ROWS;
-use crate::cuda_ops::pair::{CLOSE, in_every_dtype, output};
+use crate::cuda_ops::pair::{CLOSE, in_every_dtype, output, step_inputs};
 
 const WIDTHS: [usize; 7] = [4096, 1000, 7, 16, 48, 576, 64];
 
@@ -52,6 +55,38 @@ fn clamp_and_clamp_activations_bound_both_signs() {
 }
 
 #[test]
+fn scale_by_position_reaches_the_heads_and_no_more() {
+    // (first column, heads, width of a head, rows)
+    let cases = [(0, 32, 128, 17), (64, 3, 64, 129), (7, 2, 12, 15), (0, 1, 16, 1), (8, 5, 80, 33)];
+    in_every_dtype(360, |pair| {
+        for (start, num_heads, head_dim, num_rows) in cases {
+            let heads = Heads { start, num_heads, head_dim };
+            let width = start + num_heads * head_dim + 24;
+            let x = pair.values(num_rows, width, 36, 2.0);
+            pair.check(
+                &format!("scale_by_position {heads:?}"),
+                num_rows,
+                CLOSE,
+                &|device, rows| {
+                    let batch = Batch {
+                        input_ids: vec![0; rows.len()],
+                        positions: rows.iter().map(|row| (row * 211 % 600) as u32).collect(),
+                        slot_mapping: vec![0; rows.len()],
+                        query_start_loc: vec![0],
+                        ..Batch::default()
+                    };
+                    let mut inputs = step_inputs(device, &batch);
+                    let step = inputs.step(device, &batch);
+                    let mut x = x.activations(device, rows);
+                    scale_by_position(device, &mut x, heads, step.positions(), 0.1, 64.0);
+                    vec![x]
+                },
+            );
+        }
+    });
+}
+
+#[test]
 fn convert_copies_with_one_rounding() {
     in_every_dtype(310, |pair| {
         for (width, num_rows) in WIDTHS.into_iter().zip(NUM_ROWS) {
@@ -92,6 +127,21 @@ fn soft_cap_bounds_logits() {
                 let mut x = x.on(device, rows, Precision::Full);
                 soft_cap(device, 30.0, &mut x);
                 vec![x]
+            });
+        }
+    });
+}
+
+#[test]
+fn another_width_of_a_tensor_is_other_rows_of_its_memory() {
+    in_every_dtype(370, |pair| {
+        for (width, num_rows) in [(48, 129), (96, 33), (7, 17)] {
+            let x = pair.values(num_rows, width, 37, 2.0);
+            pair.check(&format!("another width, {width}"), num_rows, 0.0, &|device, rows| {
+                let mut out = output(device, rows.len(), 96, Precision::Activation);
+                out.reshape(rows.len(), width);
+                copy(device, &x.on(device, rows, Precision::Full), &mut out);
+                vec![out]
             });
         }
     });
