@@ -359,7 +359,7 @@ fn load_model(
     given_up: &Arc<AtomicBool>,
 ) -> Result<(Arc<Device>, Option<String>, ModelExecutor), EngineError> {
     let ModelSummary { spec, dtype, max_model_len, .. } = summary;
-    let (device, why_cpu) = device::open(config, *dtype, spec.head_dim())?;
+    let (device, why_cpu) = device::open(config, *dtype, spec.heads().head_dim)?;
     let device = Arc::new(device);
     let on = Arc::clone(&device);
     let executor = ModelExecutor::load(config, spec.clone(), *dtype, *max_model_len, on, given_up)?;

@@ -63,7 +63,10 @@ impl ModelExecutor {
             .map_err(|error| of_step_size(error, limits.max_num_tokens))?;
         let shape = cache_shape(config, &device, decoder.spec(), dtype, max_model_len)?;
         let (cache, shrunk) = allocate(&device, shape, dtype, &config.cache)?;
-        Ok(Self { device, decoder, cache, logits, notes: shrunk.into_iter().collect() })
+        let ropes = decoder.spec().ropes.iter();
+        let choices = ropes.filter_map(|rope| rope.choice(max_model_len));
+        let notes = choices.chain(shrunk).collect();
+        Ok(Self { device, decoder, cache, logits, notes })
     }
 
     /// Runs a step of the kinds that there are, so that a GPU has compiled its kernels before the
@@ -150,7 +153,7 @@ fn step_limits(config: &EngineConfig, spec: &DecoderSpec, max_model_len: usize) 
         max_model_len,
         block_size: config.cache.block_size,
         num_q_per_kv: spec.num_q_per_kv(),
-        head_dim: spec.head_dim(),
+        head_dim: spec.heads().head_dim,
     }
 }
 
@@ -193,11 +196,11 @@ fn cache_shape(
         )));
     }
     let mut shape = KvCacheShape {
-        num_layers: spec.layers.len(),
+        num_layers: spec.attentions().count(),
         num_blocks: 0,
         block_size,
-        num_kv_heads: spec.num_kv_heads(),
-        head_dim: spec.head_dim(),
+        num_kv_heads: spec.heads().num_kv_heads,
+        head_dim: spec.heads().head_dim,
         panel_width: device.kv_panel_width(),
     };
     let block_bytes = shape.block_bytes(cache.kv_cache_dtype.size_bytes(dtype)) as u64;

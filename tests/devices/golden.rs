@@ -105,10 +105,6 @@ families! {
     telechat3
 }
 
-/// Folders of a known architecture that has something the engine refuses. A folder that loads must
-/// leave this list.
-const NOT_YET: &[&str] = &["llama_dynamic", "llama_yarn", "qwen2_dynamic"];
-
 /// Of a logprob, on the CPU and on the shim.
 const TOLERANCE: f32 = 1e-4;
 
@@ -261,7 +257,7 @@ fn check_prompt(name: &str, prompt: &GoldenPrompt, got: &[Option<PositionLogprob
 }
 
 fn agrees_with_transformers(family: &str) {
-    if !is_known(family) || NOT_YET.contains(&family) {
+    if !is_known(family) {
         println!("SKIP: the engine does not have {family} yet");
         return;
     }
@@ -297,17 +293,6 @@ fn check_all(family: &str, how: &str, config: EngineConfig) {
 #[test]
 fn every_folder_has_a_test() {
     assert_eq!(folders(), FAMILIES);
-}
-
-#[test]
-fn what_the_engine_does_not_have_yet_is_refused() {
-    for family in NOT_YET {
-        let scheduler = SchedulerConfig::default();
-        let config = engine_config(family, scheduler, &DeviceConfig::default());
-        let loaded = Engine::load(&config);
-        assert!(is_known(family), "{family} need not be in NOT_YET");
-        assert!(loaded.is_err(), "{family} loads: take it out of NOT_YET");
-    }
 }
 
 #[test]

@@ -57,12 +57,13 @@ impl ModelCost {
             layers_flops: 2.0 * (in_layers + project_in),
             head_flops: 2.0 * (vocabulary + project_out),
             // Scores and values: two products as wide as all query heads.
-            position_flops: 4.0 * spec.attentions().map(|a| a.q_width()).max().unwrap_or(0) as f64,
+            position_flops: 4.0
+                * spec.attentions().map(|a| a.heads.q_width()).max().unwrap_or(0) as f64,
             windows: spec.attentions().map(|attention| attention.sliding_window).collect(),
             weight_bytes: in_layers * layer_bytes
                 + (project_in + project_out) * bytes
                 + vocabulary * head_bytes,
-            kv_bytes: kv_bytes_per_token / spec.layers.len() as f64,
+            kv_bytes: kv_bytes_per_token / spec.attentions().count() as f64,
         }
     }
 

@@ -1,8 +1,13 @@
 //! THE forward pass: once, for every family. It runs a `DecoderSpec` over the
 //! flat token axis of a batch.
 
-use super::loading::{self, AttentionWeights, BlockNormWeights, DecoderWeights, MlpWeights};
-use super::spec::{AttentionSpec, DecoderSpec, LinearSpec, MlpForm, MlpSpec};
+use super::loading::{
+    self, AttentionWeights, BlockNormWeights, DecoderWeights, LayerWeights, MlpWeights,
+};
+use super::spec::{
+    AttentionSpec, DecoderSpec, Heads, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpan,
+    PositionScale, QkNormOrder, Wiring,
+};
 use super::weights::Checkpoint;
 use crate::engine::EngineError;
 use crate::engine::batch::Batch;
@@ -34,6 +39,8 @@ struct Buffers {
     normed: Tensor,
     /// (T, hidden_size) what a block adds.
     delta: Tensor,
+    /// (T, hidden_size) what attention adds where the MLP reads the same, only in such models.
+    beside: Option<Tensor>,
     /// (T, (num_heads + 2 * num_kv_heads) * head_dim)
     qkv: Tensor,
     /// (T, num_heads * head_dim)
@@ -57,14 +64,14 @@ impl Buffers {
     fn new(device: &Device, spec: &DecoderSpec, limits: StepLimits) -> Result<Self, EngineError> {
         let hidden = spec.hidden_size();
         let widest = |widths: &mut dyn Iterator<Item = usize>| widths.max().unwrap_or(0);
-        let q_width = widest(&mut spec.attentions().map(AttentionSpec::q_width));
+        let q_width = widest(&mut spec.attentions().map(|attention| attention.out.k));
         let qkv_width = widest(&mut spec.attentions().map(|attention| attention.qkv.n()));
-        let up_width = widest(&mut spec.layers.iter().map(|layer| layer.mlp.up.n()));
-        let gated = spec.layers.iter().filter(|layer| layer.mlp.form == MlpForm::Gated);
-        let activated = gated.map(|layer| layer.mlp.down.k).max();
-        let mut norms = spec.layers.iter().flat_map(|l| [&l.attention.norms, &l.mlp.norms]);
+        let up_width = widest(&mut spec.mlps().map(|mlp| mlp.up.n()));
+        let gated = spec.mlps().filter(|mlp| mlp.form == MlpForm::Gated);
+        let activated = gated.map(|mlp| mlp.down.k).max();
         // A copy of the residual is no input that a GPU's norm rounds.
-        let is_normed = norms.all(|norms| norms.before.is_some());
+        let is_normed = spec.block_norms().all(|norms| norms.before.is_some());
+        let is_parallel = spec.layers.iter().any(|layer| layer.wiring == Wiring::Parallel);
         let projected = spec.output.projection.as_ref().map(LinearSpec::n);
         let num_tokens = limits.max_num_tokens;
         let full = |rows: usize, width: usize| device.tensor(rows, width, Precision::Full);
@@ -83,6 +90,7 @@ impl Buffers {
                 false => per_row(hidden)?,
             },
             delta: per_token(hidden)?,
+            beside: is_parallel.then(|| per_token(hidden)).transpose()?,
             qkv: per_token(qkv_width)?,
             attended: per_token(q_width)?,
             up: per_row(up_width)?,
@@ -111,9 +119,9 @@ impl Decoder {
         let max_model_len = limits.max_model_len;
         let weights = loading::load(&spec, dtype, device, checkpoint, max_model_len)?;
         let embed_scale = spec.embedding.scale.map(|scale| match dtype {
-            DType::Float32 => scale,
-            DType::BFloat16 => half::bf16::from_f32(scale).to_f32(),
-            DType::Float16 => half::f16::from_f32(scale).to_f32(),
+            DType::BFloat16 if scale.is_rounded => half::bf16::from_f32(scale.factor).to_f32(),
+            DType::Float16 if scale.is_rounded => half::f16::from_f32(scale.factor).to_f32(),
+            _ => scale.factor,
         });
         weights.prepare(device, limits)?;
         let inputs = StepInputs::new(device, limits)?;
@@ -163,12 +171,39 @@ impl Pass<'_> {
     fn run(&mut self, cache: &mut KvCache, buffers: &mut Buffers, logits: &mut Tensor) {
         self.embed(buffers);
         let layers = self.spec.layers.iter().zip(&self.weights.layers);
-        for (index, (spec, weights)) in layers.enumerate() {
-            self.attention((&spec.attention, &weights.attention), (cache, index), buffers);
-            self.mlp((&spec.mlp, &weights.mlp), buffers);
+        let mut index = 0;
+        for (spec, weights) in layers {
+            self.layer((spec, weights), (cache, index), buffers);
+            index += usize::from(spec.attention.is_some());
         }
         if self.step.num_logits_rows() > 0 {
             self.logits(buffers, logits);
+        }
+    }
+
+    fn layer(
+        &mut self,
+        (spec, weights): (&LayerSpec, &LayerWeights),
+        (cache, cache_layer): (&mut KvCache, usize),
+        buffers: &mut Buffers,
+    ) {
+        if let (Some(block), Some(weights)) = (&spec.attention, &weights.attention) {
+            self.attention((block, weights), (cache, cache_layer), buffers);
+            self.block_output(&weights.norms, spec, buffers);
+        }
+        let is_parallel = spec.wiring == Wiring::Parallel;
+        if let (true, Some(beside)) = (is_parallel, &mut buffers.beside) {
+            // The MLP reads the stream without what attention adds, which waits here.
+            std::mem::swap(beside, &mut buffers.delta);
+            buffers.delta.set_num_rows(self.step.num_rows());
+            self.has_delta = false;
+        }
+        if let (Some(block), Some(weights)) = (&spec.mlp, &weights.mlp) {
+            self.mlp((block, weights), buffers);
+            self.block_output(&weights.norms, spec, buffers);
+        }
+        if let (true, Some(beside)) = (is_parallel, &buffers.beside) {
+            ops::add(self.device, &mut buffers.residual, beside);
         }
     }
 
@@ -193,6 +228,9 @@ impl Pass<'_> {
         let positions = spec.embedding.positions.as_ref();
         if let Some((positions, table)) = positions.zip(weights.embed_positions.as_ref()) {
             ops::add_rows_of(device, step.positions(), positions.offset, table, residual);
+        }
+        if let Some(norm) = &weights.embed_norm {
+            ops::norm_in_place(device, residual, norm);
         }
     }
 
@@ -226,6 +264,9 @@ impl Pass<'_> {
             }
             _ => ops::linear(device, last, head, logits),
         }
+        if let Some(scale) = spec.output.scale {
+            ops::scale(device, logits, scale);
+        }
         if let Some(cap) = spec.output.soft_cap {
             ops::soft_cap(device, cap, logits);
         }
@@ -238,27 +279,56 @@ impl Pass<'_> {
         buffers: &mut Buffers,
     ) {
         let Self { device, step, .. } = *self;
-        buffers.qkv.set_num_rows(step.num_rows());
+        buffers.qkv.reshape(step.num_rows(), spec.qkv.n());
         for (start, num_rows) in self.row_blocks() {
             self.block_input(&weights.norms, (start, num_rows), buffers);
             let Buffers { normed, qkv, .. } = &mut *buffers;
             ops::linear_rows(device, (normed, 0), &weights.qkv, (qkv, start), num_rows);
         }
-        let AttentionSpec { num_heads, num_kv_heads, head_dim, .. } = *spec;
-        let heads = QkvHeads { num_heads, num_kv_heads, head_dim };
-        let qkv = &mut buffers.qkv;
-        if let Some((q_norm, k_norm)) = &weights.qk_norm {
-            ops::norm_heads(device, qkv, heads.q(), q_norm);
-            ops::norm_heads(device, qkv, heads.k(), k_norm);
-        }
-        let rope = spec.rope.map(|rope| &self.weights.ropes[rope]);
-        ops::rotary_and_cache(device, (qkv, heads), rope, step, (cache, index));
+        self.rotate_and_cache((spec, weights), (cache, index), &mut buffers.qkv);
         let AttentionSpec { scale, soft_cap, sliding_window, .. } = *spec;
+        let num_heads = spec.heads.num_heads;
         let shape = AttentionShape { num_heads, scale, soft_cap, sliding_window };
-        let (scratch, out) = (&mut buffers.attention, &mut buffers.attended);
-        ops::paged_attention(device, (qkv, step), (cache, index), shape, scratch, out);
-        ops::linear(device, &buffers.attended, &weights.out, &mut buffers.delta);
-        self.block_output(&weights.norms, buffers);
+        let Buffers { qkv, attention, attended, delta, .. } = buffers;
+        attended.reshape(step.num_rows(), spec.out.k);
+        ops::paged_attention(device, (qkv, step), (cache, index), shape, attention, attended);
+        ops::linear(device, attended, &weights.out, delta);
+    }
+
+    /// From projected q, k and v to what attention takes; K and V go into the cache.
+    fn rotate_and_cache(
+        &self,
+        (spec, weights): (&AttentionSpec, &AttentionWeights),
+        (cache, index): (&mut KvCache, usize),
+        qkv: &mut Tensor,
+    ) {
+        let Self { device, step, .. } = *self;
+        let Heads { num_heads, num_kv_heads, head_dim } = spec.heads;
+        let heads = QkvHeads { num_heads, num_kv_heads, head_dim };
+        let mut rope = spec.rope.map(|rope| &self.weights.ropes[rope]);
+        if let Some(limit) = spec.clip_qkv {
+            ops::clamp(device, qkv, limit);
+        }
+        if let Some((norms, (q_norm, k_norm))) = spec.qk_norm.as_ref().zip(weights.qk_norm.as_ref())
+        {
+            if let Some(rope) = rope.take_if(|_| norms.order == QkNormOrder::AfterRotation) {
+                ops::rotate(device, qkv, heads, rope, step);
+            }
+            let together = |heads: ops::Heads| match norms.span {
+                NormSpan::Head => heads,
+                NormSpan::AllHeads => {
+                    ops::Heads { num_heads: 1, head_dim: heads.num_heads * heads.head_dim, ..heads }
+                }
+            };
+            ops::norm_heads(device, qkv, together(heads.q()), q_norm);
+            ops::norm_heads(device, qkv, together(heads.k()), k_norm);
+        }
+        ops::rotary_and_cache(device, (qkv, heads), rope, step, (cache, index));
+        if let Some(PositionScale { beta, original_max_position_embeddings: original }) =
+            spec.position_scale
+        {
+            ops::scale_by_position(device, qkv, heads.q(), step.positions(), beta, original);
+        }
     }
 
     /// (first row, rows): a block at a time where the device has a cache to keep its buffers in.
@@ -272,20 +342,22 @@ impl Pass<'_> {
 
     fn mlp(&mut self, (spec, weights): (&MlpSpec, &MlpWeights), buffers: &mut Buffers) {
         let device = self.device;
-        let activation = spec.activation;
+        let activation = weights.activation;
         for (start, num_rows) in self.row_blocks() {
             self.block_input(&weights.norms, (start, num_rows), buffers);
             let Buffers { normed, delta, up, activated, .. } = &mut *buffers;
             let input = (&*normed, 0);
             let inner = match (spec.form, activated) {
                 (MlpForm::Gated, Some(activated)) => {
+                    up.reshape(num_rows, spec.up.n());
+                    activated.reshape(num_rows, spec.down.k);
                     let weight = (&weights.up, activation);
                     let out = (&mut *up, &mut *activated);
                     ops::linear_activate_and_mul(device, input, weight, out, num_rows);
                     activated
                 }
                 _ => {
-                    up.set_num_rows(num_rows);
+                    up.reshape(num_rows, spec.up.n());
                     ops::linear_rows(device, input, &weights.up, (up, 0), num_rows);
                     ops::activate(device, activation, up);
                     &mut *up
@@ -293,7 +365,6 @@ impl Pass<'_> {
             };
             ops::linear_rows(device, (inner, 0), &weights.down, (delta, start), num_rows);
         }
-        self.block_output(&weights.norms, buffers);
     }
 
     /// normed = what the block reads, for some rows; the delta of the block before is added on the
@@ -311,15 +382,25 @@ impl Pass<'_> {
                 let delta = self.has_delta.then_some(&*delta);
                 ops::add_norm_rows(self.device, (residual, delta), start, norm, normed);
             }
-            None => ops::copy_rows(self.device, (residual, start), normed),
+            None => {
+                // All rows are added with the first ones.
+                if self.has_delta && start == 0 {
+                    ops::add(self.device, residual, delta);
+                }
+                ops::copy_rows(self.device, (residual, start), normed);
+            }
         }
     }
 
-    /// Normalizes what the block adds, or the sum. Without a norm of the sum the block after adds.
-    fn block_output(&mut self, norms: &BlockNormWeights, buffers: &mut Buffers) {
+    /// Normalizes and scales what a block adds, or normalizes the sum. Without a norm of the sum
+    /// the block after adds.
+    fn block_output(&mut self, norms: &BlockNormWeights, spec: &LayerSpec, buffers: &mut Buffers) {
         let Buffers { residual, delta, .. } = buffers;
         if let Some(norm) = &norms.after {
             ops::norm_in_place(self.device, delta, norm);
+        }
+        if let Some(scale) = spec.residual_scale {
+            ops::scale(self.device, delta, scale);
         }
         self.has_delta = norms.of_sum.is_none();
         if let Some(norm) = &norms.of_sum {

@@ -18,16 +18,14 @@ const MAX_CONTEXT: usize = 1 << 24;
 /// # Errors
 /// It has a size or a number out of range; the text names it.
 pub(super) fn check(spec: &DecoderSpec) -> Result<(), String> {
-    let mlps = spec.layers.iter().map(|layer| &layer.mlp);
-    let first = spec.attentions().next();
-    let num_heads = first.map_or(0, |attention| attention.num_heads);
+    let heads = spec.heads();
     for (what, size, max) in [
         ("vocabulary", spec.vocab_size(), MAX_VOCAB_SIZE),
         ("hidden size", spec.hidden_size(), MAX_WIDTH),
-        ("intermediate size", mlps.map(|mlp| mlp.down.k).max().unwrap_or(0), MAX_WIDTH),
+        ("intermediate size", spec.mlps().map(|mlp| mlp.down.k).max().unwrap_or(0), MAX_WIDTH),
         ("width of embeddings", spec.embedding.tokens.k, MAX_WIDTH),
-        ("number of attention heads", num_heads, MAX_HEADS),
-        ("head_dim", spec.head_dim(), MAX_HEAD_DIM),
+        ("number of attention heads", heads.num_heads, MAX_HEADS),
+        ("head_dim", heads.head_dim, MAX_HEAD_DIM),
         ("number of layers", spec.layers.len(), MAX_LAYERS),
         ("context length", spec.max_model_len, MAX_CONTEXT),
     ] {
@@ -38,7 +36,14 @@ pub(super) fn check(spec: &DecoderSpec) -> Result<(), String> {
     if spec.attentions().any(|attention| attention.sliding_window == Some(0)) {
         return Err("a sliding window of 0 tokens is not supported".to_owned());
     }
-    let inv_freq = spec.ropes.iter().flat_map(|rope| rope.inv_freq(spec.head_dim()));
+    if spec.attentions().any(|attention| attention.heads.head_dim != heads.head_dim) {
+        return Err("layers whose heads differ in width are not supported".to_owned());
+    }
+    // Both choices of those that depend on the run's context.
+    let frequencies = |len: usize| spec.ropes.iter().map(move |rope| rope.frequencies(len));
+    let frequencies: Vec<_> = frequencies(1).chain(frequencies(spec.max_model_len)).collect();
+    let inv_freq = frequencies.iter().flat_map(|frequencies| &frequencies.inv_freq);
+    let is_finite = |number: f32| number.is_finite();
     let is_positive = |number: f32| number.is_finite() && number > 0.0;
     for (what, is_good) in [
         ("norm's epsilon", spec.norms().all(|norm| (0.0..=1.0).contains(&norm.eps))),
@@ -47,8 +52,29 @@ pub(super) fn check(spec: &DecoderSpec) -> Result<(), String> {
             "soft cap of attention scores",
             spec.attentions().all(|a| a.soft_cap.is_none_or(is_positive)),
         ),
+        ("factor of logits", spec.output.scale.is_none_or(is_finite)),
+        ("factor of embeddings", spec.embedding.scale.is_none_or(|scale| is_finite(scale.factor))),
+        (
+            "factor of the residual stream",
+            spec.layers.iter().all(|layer| layer.residual_scale.is_none_or(is_finite)),
+        ),
+        ("bound of q, k and v", spec.attentions().all(|a| a.clip_qkv.is_none_or(is_positive))),
+        (
+            "factor of positions",
+            spec.attentions().filter_map(|a| a.position_scale).all(|scale| {
+                is_finite(scale.beta) && is_positive(scale.original_max_position_embeddings)
+            }),
+        ),
+        (
+            "slope of ALiBi",
+            spec.attentions()
+                .filter_map(|a| a.alibi_slopes.as_ref())
+                .flatten()
+                .all(|s| is_positive(*s)),
+        ),
+        ("factor of a rotary embedding", frequencies.iter().all(|f| is_positive(f.factor))),
         ("soft cap of logits", spec.output.soft_cap.is_none_or(is_positive)),
-        ("rotary embedding", inv_freq.into_iter().all(|value| value.is_finite() && value >= 0.0)),
+        ("rotary embedding", inv_freq.into_iter().all(|value| value.is_finite() && *value >= 0.0)),
     ] {
         if !is_good {
             return Err(format!("its {what} is out of range"));

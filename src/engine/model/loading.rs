@@ -1,13 +1,15 @@
 //! From a spec and a checkpoint to packed weights on a device.
 
 use super::spec::{
-    AttentionSpec, BlockNorms, DecoderSpec, LayerSpec, LinearSpec, MlpSpec, NormSpec, RopeSpec,
+    ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, LayerSpec, Layout, LinearSpec, MlpSpec,
+    NamedShape, NormSpec, RopeSpec,
 };
 use super::weights::Checkpoint;
 use crate::engine::EngineError;
 use crate::engine::config::DType;
 use crate::engine::device::{Device, Tensor};
-use crate::engine::ops::{LinearWeight, NormWeight, RotaryTable, StepLimits};
+use crate::engine::ops::linear::{SourceMatrix, SourceValues};
+use crate::engine::ops::{Activation, LinearWeight, NormWeight, RotaryTable, StepLimits};
 
 /// All weights of a decoder. Shapes are in the spec's terms.
 #[derive(Debug)]
@@ -16,6 +18,7 @@ pub(super) struct DecoderWeights {
     pub embed_tokens: LinearWeight,
     /// (num_rows, hidden_size)
     pub embed_positions: Option<Tensor>,
+    pub embed_norm: Option<NormWeight>,
     /// (hidden_size, embedding width)
     pub project_in: Option<LinearWeight>,
     /// (embedding width, hidden_size)
@@ -30,8 +33,8 @@ pub(super) struct DecoderWeights {
 /// Weights of one layer.
 #[derive(Debug)]
 pub(super) struct LayerWeights {
-    pub attention: AttentionWeights,
-    pub mlp: MlpWeights,
+    pub attention: Option<AttentionWeights>,
+    pub mlp: Option<MlpWeights>,
 }
 
 /// Weights of an attention block.
@@ -47,6 +50,7 @@ pub(super) struct AttentionWeights {
 #[derive(Debug)]
 pub(super) struct MlpWeights {
     pub norms: BlockNormWeights,
+    pub activation: Activation,
     pub up: LinearWeight,
     pub down: LinearWeight,
 }
@@ -68,7 +72,8 @@ impl DecoderWeights {
         let activation = device.activation_dtype();
         let projections = [&self.project_in, &self.project_out].into_iter().flatten();
         let of_layers = self.layers.iter().flat_map(|LayerWeights { attention, mlp }| {
-            [&attention.qkv, &attention.out, &mlp.up, &mlp.down]
+            let attention = attention.iter().flat_map(|attention| [&attention.qkv, &attention.out]);
+            attention.chain(mlp.iter().flat_map(|mlp| [&mlp.up, &mlp.down]))
         });
         for weight in projections.chain(of_layers) {
             weight.prepare(device, activation, limits.max_num_tokens)?;
@@ -102,13 +107,15 @@ pub(super) fn load(
         }
     };
     let positions = spec.embedding.positions.as_ref();
-    let head_dim = spec.head_dim();
-    let rope =
-        |rope: &RopeSpec| RotaryTable::on_device(device, rope.inv_freq(head_dim), max_model_len);
+    let rope = |rope: &RopeSpec| {
+        let frequencies = rope.frequencies(max_model_len);
+        RotaryTable::on_device(device, frequencies.inv_freq, frequencies.factor, max_model_len)
+    };
     let weights = DecoderWeights {
         embed_tokens,
         lm_head,
         embed_positions: positions.map(|positions| loader.table(&positions.table)).transpose()?,
+        embed_norm: loader.norm(spec.embedding.norm.as_ref())?,
         project_in: loader.projection(spec.embedding.projection.as_ref())?,
         project_out: loader.projection(spec.output.projection.as_ref())?,
         final_norm: loader.norm(spec.output.norm.as_ref())?,
@@ -128,16 +135,35 @@ struct Loader<'a> {
 impl Loader<'_> {
     /// One packed weight.
     fn linear(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
-        let mut biases = Vec::new();
-        for bias in spec.biases() {
-            biases.extend(self.checkpoint.vector(&bias, 0.01)?);
-        }
-        let bias = spec.bias.then_some(biases);
+        let biases = self.vectors(spec.biases(), 0.01)?;
+        let bias = spec.bias.then(|| spec.order.arrange(biases));
         let matrices = self.checkpoint.matrices(&spec.weights().collect::<Vec<_>>())?;
-        let weight = LinearWeight::load(self.device, self.dtype, &matrices, bias)?;
+        let weight = match (spec.layout, spec.order.rows()) {
+            (Layout::Rows, None) => LinearWeight::load(self.device, self.dtype, &matrices, bias)?,
+            _ => {
+                let values = arranged(spec, &matrices);
+                let (num_rows, num_columns) = (spec.n(), spec.k);
+                let values = SourceValues::Slice(&values);
+                let matrix = SourceMatrix { num_rows, num_columns, values };
+                LinearWeight::load(self.device, self.dtype, &[matrix], bias)?
+            }
+        };
         // Else every weight would be in memory twice when the last one is packed.
         self.checkpoint.release();
         Ok(weight)
+    }
+
+    /// Vectors, one after the other.
+    fn vectors(
+        &mut self,
+        tensors: impl Iterator<Item = NamedShape>,
+        dummy: f32,
+    ) -> Result<Vec<f32>, EngineError> {
+        let mut values = Vec::new();
+        for tensor in tensors {
+            values.extend(self.checkpoint.vector(&tensor, dummy)?);
+        }
+        Ok(values)
     }
 
     /// One packed weight of a layer, narrowed where the device narrows.
@@ -160,14 +186,25 @@ impl Loader<'_> {
 
     fn norm(&mut self, spec: Option<&NormSpec>) -> Result<Option<NormWeight>, EngineError> {
         let Some(spec) = spec else { return Ok(None) };
-        let mut weight = self.checkpoint.vector(&spec.weight(), 1.0)?;
-        if spec.weight_offset != 0.0 {
-            weight.iter_mut().for_each(|weight| *weight += spec.weight_offset);
-        }
-        let upload = |values| self.device.upload(values, spec.width);
-        let weight = upload(weight)?;
-        let bias = spec.bias().map(|bias| self.checkpoint.vector(&bias, 0.01)).transpose()?;
-        let bias = bias.map(upload).transpose()?;
+        let width = spec.width();
+        let weight = match spec.weight_offset {
+            None => vec![1.0; width],
+            Some(offset) => {
+                let mut weight = self.vectors(spec.weights(), 1.0)?;
+                if offset != 0.0 {
+                    weight.iter_mut().for_each(|weight| *weight += offset);
+                }
+                spec.order.arrange(weight)
+            }
+        };
+        let weight = self.device.upload(weight, width)?;
+        let bias = match spec.bias {
+            false => None,
+            true => {
+                let bias = spec.order.arrange(self.vectors(spec.biases(), 0.01)?);
+                Some(self.device.upload(bias, width)?)
+            }
+        };
         Ok(Some(NormWeight { kind: spec.kind, eps: spec.eps, weight, bias }))
     }
 
@@ -179,15 +216,16 @@ impl Loader<'_> {
         })
     }
 
-    fn layer(
-        &mut self,
-        LayerSpec { attention, mlp }: &LayerSpec,
-    ) -> Result<LayerWeights, EngineError> {
-        Ok(LayerWeights { attention: self.attention(attention)?, mlp: self.mlp(mlp)? })
+    fn layer(&mut self, spec: &LayerSpec) -> Result<LayerWeights, EngineError> {
+        let LayerSpec { attention, mlp, .. } = spec;
+        Ok(LayerWeights {
+            attention: attention.as_ref().map(|spec| self.attention(spec)).transpose()?,
+            mlp: mlp.as_ref().map(|spec| self.mlp(spec)).transpose()?,
+        })
     }
 
     fn attention(&mut self, spec: &AttentionSpec) -> Result<AttentionWeights, EngineError> {
-        let (q_norm, k_norm) = spec.qk_norm.as_ref().map(|(q, k)| (q, k)).unzip();
+        let (q_norm, k_norm) = spec.qk_norm.as_ref().map(|norms| (&norms.q, &norms.k)).unzip();
         Ok(AttentionWeights {
             norms: self.norms(&spec.norms)?,
             qkv: self.layer_linear(&spec.qkv)?,
@@ -197,10 +235,47 @@ impl Loader<'_> {
     }
 
     fn mlp(&mut self, spec: &MlpSpec) -> Result<MlpWeights, EngineError> {
+        let activation = match &spec.activation {
+            ActivationSpec::Known(activation) => *activation,
+            ActivationSpec::XIelu(_) => {
+                let values = self.vectors(spec.activation.tensors().into_iter(), 0.5)?;
+                Activation::xielu(values[0], values[1], values[2], values[3])
+            }
+        };
         Ok(MlpWeights {
             norms: self.norms(&spec.norms)?,
+            activation,
             up: self.layer_linear(&spec.up)?,
             down: self.layer_linear(&spec.down)?,
         })
     }
+}
+
+/// The rows of W in their order: a copy in f32, while this layer is packed.
+fn arranged(spec: &LinearSpec, matrices: &[SourceMatrix<'_>]) -> Vec<f32> {
+    let mut values = Vec::with_capacity(spec.n() * spec.k);
+    let row_of = |row: usize| spec.order.rows().map_or(row, |rows| rows[row] as usize);
+    for row in (0..spec.n()).map(row_of) {
+        let (matrix, row) = located(spec, matrices, row);
+        values.extend((0..spec.k).map(|column| match spec.layout {
+            Layout::Rows => matrix.value(row, column),
+            Layout::Transposed => matrix.value(column, row),
+        }));
+    }
+    values
+}
+
+/// The part that has a stored row, and which of its rows that is.
+fn located<'a, 'b>(
+    spec: &LinearSpec,
+    matrices: &'b [SourceMatrix<'a>],
+    mut row: usize,
+) -> (&'b SourceMatrix<'a>, usize) {
+    for (part, matrix) in spec.parts.iter().zip(matrices) {
+        if row < part.rows {
+            return (matrix, row);
+        }
+        row -= part.rows;
+    }
+    unreachable!("an order is a permutation of the rows of all parts")
 }

@@ -34,6 +34,7 @@ pub fn decoder_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     // Before a spec has one value per layer.
     config.refuse_more_layers_than(limits::MAX_LAYERS)?;
     let spec = spec(config)?;
+    config.refuse_unread()?;
     limits::check(&spec).map_err(|text| config.error(text))?;
     Ok(spec)
 }

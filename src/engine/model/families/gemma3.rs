@@ -4,7 +4,7 @@
 use super::gemma2;
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::{HfConfig, LayerType};
-use crate::engine::model::spec::{DecoderSpec, NormSpec};
+use crate::engine::model::spec::{DecoderSpec, NormSpec, QkNormSpec};
 
 /// The spec of a Gemma 3 text config.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -15,20 +15,24 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let eps = config.rms_norm_eps()?;
     let window = config.sliding_window()?;
     let types = config.layer_types()?;
-    let pattern = config.sliding_window_pattern()?;
-    for (index, layer) in spec.layers.iter_mut().enumerate() {
+    let root = config.root();
+    let pattern = root
+        .optional_size("sliding_window_pattern")?
+        .or(root.optional_size("_sliding_window_pattern")?);
+    let pattern = pattern.unwrap_or(6).max(1);
+    root.expect("use_bidirectional_attention", false)?;
+    for (index, attention) in spec.attentions_mut() {
         let slides = match &types {
             Some(types) => types[index] == LayerType::Sliding,
             None => !(index + 1).is_multiple_of(pattern),
         };
         let norm = |part| {
             let name = format!("model.layers.{index}.self_attn.{part}");
-            let norm = NormSpec::rms(name, layer.attention.head_dim, eps);
-            NormSpec { weight_offset: 1.0, ..norm }
+            NormSpec::rms(name, attention.heads.head_dim, eps).with_weight_offset(1.0)
         };
-        layer.attention.qk_norm = Some((norm("q_norm"), norm("k_norm")));
-        layer.attention.sliding_window = window.filter(|_| slides);
-        layer.attention.rope = Some(usize::from(slides));
+        attention.qk_norm = Some(QkNormSpec::per_head(norm("q_norm"), norm("k_norm")));
+        attention.sliding_window = window.filter(|_| slides);
+        attention.rope = Some(usize::from(slides));
     }
     Ok(spec)
 }

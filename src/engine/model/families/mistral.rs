@@ -9,6 +9,6 @@ use crate::engine::model::spec::DecoderSpec;
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let mut spec = llama::spec(config)?;
     let window = config.sliding_window()?;
-    spec.layers.iter_mut().for_each(|layer| layer.attention.sliding_window = window);
+    spec.attentions_mut().for_each(|(_, attention)| attention.sliding_window = window);
     Ok(spec)
 }

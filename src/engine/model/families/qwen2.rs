@@ -8,9 +8,9 @@ use crate::engine::model::spec::DecoderSpec;
 /// Llama's spec with q, k, v biases and Qwen's windows.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let mut spec = llama::spec(config)?;
-    for layer in &mut spec.layers {
-        layer.attention.qkv.bias = true;
-        layer.attention.out.bias = false;
+    for (_, attention) in spec.attentions_mut() {
+        attention.qkv.bias = true;
+        attention.out.bias = false;
     }
     set_windows(config, &mut spec)?;
     Ok(spec)
@@ -19,18 +19,17 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 /// `layer_types` where the file lists them, else layers from `max_window_layers` on slide; none
 /// does unless `use_sliding_window` is set.
 pub(super) fn set_windows(config: &HfConfig, spec: &mut DecoderSpec) -> Result<(), EngineError> {
-    if !config.use_sliding_window()? {
-        return Ok(());
-    }
-    let window = config.sliding_window()?;
+    let root = config.root();
+    let is_used = root.flag("use_sliding_window")?.unwrap_or(false);
+    let window = config.sliding_window()?.filter(|_| is_used);
     let types = config.layer_types()?;
-    let first_sliding = config.max_window_layers()?;
-    for (index, layer) in spec.layers.iter_mut().enumerate() {
+    let first_sliding = root.optional_size("max_window_layers")?.unwrap_or(28);
+    for (index, attention) in spec.attentions_mut() {
         let slides = match &types {
             Some(types) => types[index] == LayerType::Sliding,
             None => index >= first_sliding,
         };
-        layer.attention.sliding_window = window.filter(|_| slides);
+        attention.sliding_window = window.filter(|_| slides);
     }
     Ok(())
 }

@@ -3,18 +3,18 @@
 use super::{llama, qwen2};
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
-use crate::engine::model::spec::{DecoderSpec, NormSpec};
+use crate::engine::model::spec::{DecoderSpec, NormSpec, QkNormSpec};
 
 /// Llama's spec with q_norm and k_norm.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let mut spec = llama::spec(config)?;
     let eps = config.rms_norm_eps()?;
-    for (index, layer) in spec.layers.iter_mut().enumerate() {
+    for (index, attention) in spec.attentions_mut() {
         let norm = |part| {
             let name = format!("model.layers.{index}.self_attn.{part}");
-            NormSpec::rms(name, layer.attention.head_dim, eps)
+            NormSpec::rms(name, attention.heads.head_dim, eps)
         };
-        layer.attention.qk_norm = Some((norm("q_norm"), norm("k_norm")));
+        attention.qk_norm = Some(QkNormSpec::per_head(norm("q_norm"), norm("k_norm")));
     }
     qwen2::set_windows(config, &mut spec)?;
     Ok(spec)

@@ -1,12 +1,14 @@
 //! `DecoderSpec`: what a decoder-only model is, as data. `decoder.rs` runs it.
 
 mod rope;
+mod row_order;
 mod tensors;
 
-pub use rope::{RopeScaling, RopeSpec};
-pub use tensors::{LinearSpec, NamedShape, NormSpec, Part};
+pub use rope::{Frequencies, LongRope, RopeScaling, RopeSpec, Yarn};
+pub use row_order::{Heads, RowOrder};
+pub use tensors::{ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Part};
 
-use crate::engine::ops::Activation;
+use std::collections::HashSet;
 
 /// A decoder-only model. Families differ in these values only.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,19 +30,30 @@ pub struct DecoderSpec {
 pub struct EmbeddingSpec {
     /// (vocab_size, embedding width)
     pub tokens: LinearSpec,
-    /// Embeddings are multiplied by this, rounded to the model's dtype (Gemma).
-    pub scale: Option<f32>,
+    /// Embeddings are multiplied by this.
+    pub scale: Option<EmbeddingScale>,
     /// (hidden_size, embedding width): leads to the residual stream where the table has another
     /// width (OPT-350m).
     pub projection: Option<LinearSpec>,
     /// Learned positions are added.
     pub positions: Option<LearnedPositions>,
+    /// The sum is normalized (BLOOM).
+    pub norm: Option<NormSpec>,
+}
+
+/// A factor of embeddings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EmbeddingScale {
+    /// The factor.
+    pub factor: f32,
+    /// It is rounded to the model's dtype first (Gemma), as transformers keeps it there.
+    pub is_rounded: bool,
 }
 
 impl EmbeddingSpec {
     /// A table alone.
     pub fn of(tokens: LinearSpec) -> Self {
-        Self { tokens, scale: None, projection: None, positions: None }
+        Self { tokens, scale: None, projection: None, positions: None, norm: None }
     }
 }
 
@@ -62,17 +75,47 @@ pub struct OutputSpec {
     pub projection: Option<LinearSpec>,
     /// (vocab_size, embedding width); None: the embedding table.
     pub lm_head: Option<LinearSpec>,
+    /// Logits are multiplied by this.
+    pub scale: Option<f32>,
     /// logits = cap * tanh(logits / cap).
     pub soft_cap: Option<f32>,
+}
+
+impl OutputSpec {
+    /// A norm and an output layer; None: the embedding table.
+    pub fn new(norm: NormSpec, lm_head: Option<LinearSpec>) -> Self {
+        Self { norm: Some(norm), projection: None, lm_head, scale: None, soft_cap: None }
+    }
 }
 
 /// One layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
-    /// Its first block.
-    pub attention: AttentionSpec,
-    /// Its second block.
-    pub mlp: MlpSpec,
+    /// Its attention block, if it has one (DeciLM).
+    pub attention: Option<AttentionSpec>,
+    /// Its feed-forward block, if it has one.
+    pub mlp: Option<MlpSpec>,
+    /// What the feed-forward block reads.
+    pub wiring: Wiring,
+    /// What each block adds is multiplied by this first (Granite).
+    pub residual_scale: Option<f32>,
+}
+
+/// How the blocks of a layer follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wiring {
+    /// The feed-forward block reads what attention has added to.
+    Sequential,
+    /// Both read the same: x += attention(norm(x)) + mlp(norm(x)).
+    Parallel,
+}
+
+impl LayerSpec {
+    /// A layer of both blocks, one after the other.
+    pub fn new(attention: AttentionSpec, mlp: MlpSpec) -> Self {
+        let (attention, mlp) = (Some(attention), Some(mlp));
+        Self { attention, mlp, wiring: Wiring::Sequential, residual_scale: None }
+    }
 }
 
 /// Where a block f normalizes: x += f(x) when nowhere.
@@ -91,33 +134,95 @@ pub struct BlockNorms {
 pub struct AttentionSpec {
     /// Where it normalizes.
     pub norms: BlockNorms,
-    /// Query heads.
-    pub num_heads: usize,
-    /// K and V heads.
-    pub num_kv_heads: usize,
-    /// Width of a head.
-    pub head_dim: usize,
+    /// Its heads.
+    pub heads: Heads,
     /// ((num_heads + 2 * num_kv_heads) * head_dim, hidden_size): q, k, v.
     pub qkv: LinearSpec,
-    /// Norms of every q head and every k head, before the rotary embedding.
-    pub qk_norm: Option<(NormSpec, NormSpec)>,
-    /// (hidden_size, num_heads * head_dim)
-    pub out: LinearSpec,
+    /// q, k and v are bounded to [-clip, clip].
+    pub clip_qkv: Option<f32>,
+    /// Norms of q and k.
+    pub qk_norm: Option<QkNormSpec>,
+    /// Index into `ropes`; None: no rotary embedding.
+    pub rope: Option<usize>,
+    /// q grows with the position (Ministral 3).
+    pub position_scale: Option<PositionScale>,
     /// Factor of the scores.
     pub scale: f32,
     /// scores = cap * tanh(scores / cap).
     pub soft_cap: Option<f32>,
+    /// ALiBi: scores of head h change by this for every position between query and key.
+    pub alibi_slopes: Option<Vec<f32>>,
     /// Positions a token attends to, itself included; None: all before it.
     pub sliding_window: Option<usize>,
-    /// Index into `ropes`; None: no rotary embedding.
-    pub rope: Option<usize>,
+    /// (hidden_size, num_heads * head_dim)
+    pub out: LinearSpec,
 }
 
 impl AttentionSpec {
-    /// Values of all query heads.
-    pub fn q_width(&self) -> usize {
-        self.num_heads * self.head_dim
+    /// Softmax of q k / sqrt(head_dim) over all positions, without a rotary embedding.
+    pub fn new(norms: BlockNorms, heads: Heads, qkv: LinearSpec, out: LinearSpec) -> Self {
+        Self {
+            norms,
+            heads,
+            qkv,
+            clip_qkv: None,
+            qk_norm: None,
+            rope: None,
+            position_scale: None,
+            scale: 1.0 / (heads.head_dim as f32).sqrt(),
+            soft_cap: None,
+            alibi_slopes: None,
+            sliding_window: None,
+            out,
+        }
     }
+}
+
+/// Norms of q and k.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QkNormSpec {
+    /// Of q: (head_dim), the same for every head; or (num_heads * head_dim).
+    pub q: NormSpec,
+    /// Of k: (head_dim), or (num_kv_heads * head_dim).
+    pub k: NormSpec,
+    /// What is normalized together.
+    pub span: NormSpan,
+    /// When.
+    pub order: QkNormOrder,
+}
+
+/// Values of q or k that are normalized together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormSpan {
+    /// Those of one head.
+    Head,
+    /// All.
+    AllHeads,
+}
+
+/// When q and k are normalized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNormOrder {
+    /// Before the rotary embedding.
+    BeforeRotation,
+    /// After it (Hunyuan).
+    AfterRotation,
+}
+
+impl QkNormSpec {
+    /// Norms of every q head and every k head, before the rotary embedding.
+    pub fn per_head(q: NormSpec, k: NormSpec) -> Self {
+        Self { q, k, span: NormSpan::Head, order: QkNormOrder::BeforeRotation }
+    }
+}
+
+/// q *= 1 + beta * ln(1 + floor(position / original_max_position_embeddings)).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PositionScale {
+    /// How fast it grows.
+    pub beta: f32,
+    /// Positions up to which it is 1.
+    pub original_max_position_embeddings: f32,
 }
 
 /// Feed-forward of a layer.
@@ -128,7 +233,7 @@ pub struct MlpSpec {
     /// Whether `up` has a gate.
     pub form: MlpForm,
     /// The activation.
-    pub activation: Activation,
+    pub activation: ActivationSpec,
     /// (inner width, hidden_size), or gate and up, one after the other.
     pub up: LinearSpec,
     /// (hidden_size, inner width)
@@ -155,42 +260,67 @@ impl DecoderSpec {
         self.embedding.projection.as_ref().map_or(self.embedding.tokens.k, LinearSpec::n)
     }
 
-    /// Width of an attention head.
-    pub fn head_dim(&self) -> usize {
-        self.attentions().next().map_or(0, |attention| attention.head_dim)
-    }
-
-    /// K and V heads that the cache has room for.
-    pub fn num_kv_heads(&self) -> usize {
-        self.attentions().map(|attention| attention.num_kv_heads).max().unwrap_or(0)
+    /// The largest heads of all layers, which the cache has room for. Their width is the same in
+    /// all layers.
+    pub fn heads(&self) -> Heads {
+        let most = |of: fn(&Heads) -> usize| self.attentions().map(|a| of(&a.heads)).max();
+        Heads {
+            num_heads: most(|heads| heads.num_heads).unwrap_or(0),
+            num_kv_heads: most(|heads| heads.num_kv_heads).unwrap_or(0),
+            head_dim: most(|heads| heads.head_dim).unwrap_or(0),
+        }
     }
 
     /// Query heads that share a K and V head, at most.
     pub fn num_q_per_kv(&self) -> usize {
-        let ratios =
-            self.attentions().map(|attention| attention.num_heads / attention.num_kv_heads);
-        ratios.max().unwrap_or(0)
+        let ratio = |heads: Heads| heads.num_heads / heads.num_kv_heads;
+        self.attentions().map(|attention| ratio(attention.heads)).max().unwrap_or(0)
     }
 
-    /// The attention block of every layer.
+    /// The attention blocks.
     pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
-        self.layers.iter().map(|layer| &layer.attention)
+        self.layers.iter().filter_map(|layer| layer.attention.as_ref())
+    }
+
+    /// The same with the numbers of their layers, to be changed.
+    pub fn attentions_mut(&mut self) -> impl Iterator<Item = (usize, &mut AttentionSpec)> {
+        let layers = self.layers.iter_mut().enumerate();
+        layers.filter_map(|(index, layer)| Some((index, layer.attention.as_mut()?)))
+    }
+
+    /// The feed-forward blocks.
+    pub fn mlps(&self) -> impl Iterator<Item = &MlpSpec> {
+        self.layers.iter().filter_map(|layer| layer.mlp.as_ref())
+    }
+
+    /// The same with the numbers of their layers, to be changed.
+    pub fn mlps_mut(&mut self) -> impl Iterator<Item = (usize, &mut MlpSpec)> {
+        let layers = self.layers.iter_mut().enumerate();
+        layers.filter_map(|(index, layer)| Some((index, layer.mlp.as_mut()?)))
     }
 
     /// The linear layers of every layer.
     pub fn layer_linears(&self) -> impl Iterator<Item = &LinearSpec> {
-        self.layers.iter().flat_map(|LayerSpec { attention, mlp }| {
-            [&attention.qkv, &attention.out, &mlp.up, &mlp.down]
+        self.layers.iter().flat_map(|LayerSpec { attention, mlp, .. }| {
+            let attention = attention.iter().flat_map(|attention| [&attention.qkv, &attention.out]);
+            attention.chain(mlp.iter().flat_map(|mlp| [&mlp.up, &mlp.down]))
+        })
+    }
+
+    /// Where every block normalizes.
+    pub fn block_norms(&self) -> impl Iterator<Item = &BlockNorms> {
+        self.layers.iter().flat_map(|LayerSpec { attention, mlp, .. }| {
+            let attention = attention.iter().map(|attention| &attention.norms);
+            attention.chain(mlp.iter().map(|mlp| &mlp.norms))
         })
     }
 
     /// All normalizations.
     pub fn norms(&self) -> impl Iterator<Item = &NormSpec> {
-        let of_layers = self.layers.iter().flat_map(|LayerSpec { attention, mlp }| {
-            let qk = attention.qk_norm.iter().flat_map(|(q, k)| [q, k]);
-            [&attention.norms, &mlp.norms].into_iter().flat_map(BlockNorms::all).chain(qk)
-        });
-        of_layers.chain(&self.output.norm)
+        let qk = self.attentions().filter_map(|attention| attention.qk_norm.as_ref());
+        let of_layers = self.block_norms().flat_map(BlockNorms::all);
+        let of_layers = of_layers.chain(qk.flat_map(|norms| [&norms.q, &norms.k]));
+        of_layers.chain(&self.embedding.norm).chain(&self.output.norm)
     }
 
     /// All tensors: what a checkpoint is held against before anything of it is read, and what is
@@ -202,7 +332,13 @@ impl DecoderSpec {
         let linears = [projection.as_ref(), back.as_ref(), lm_head.as_ref(), table];
         let linears = linears.into_iter().flatten().chain(self.layer_linears());
         let of_linears = [tokens].into_iter().chain(linears).flat_map(LinearSpec::tensors);
-        of_linears.chain(self.norms().flat_map(NormSpec::tensors)).collect()
+        let of_norms = self.norms().flat_map(NormSpec::tensors);
+        let of_mlps = self.mlps().flat_map(|mlp| mlp.activation.tensors());
+        let mut tensors: Vec<_> = of_linears.chain(of_norms).chain(of_mlps).collect();
+        // Both blocks of a parallel layer may read through one norm.
+        let mut known = HashSet::new();
+        tensors.retain(|(name, _)| known.insert(name.clone()));
+        tensors
     }
 }
 

@@ -1,16 +1,20 @@
 //! Rotary embeddings as data: the frequencies of a kind of layer.
 
-/// A rotary embedding.
-#[derive(Clone, Copy, Debug, PartialEq)]
+use std::f64::consts::PI;
+
+/// A rotary embedding (transformers, `modeling_rope_utils.py`).
+#[derive(Clone, Debug, PartialEq)]
 pub struct RopeSpec {
     /// Base of the frequencies.
     pub theta: f64,
+    /// Values of a head that turn: the first ones.
+    pub rotary_dim: usize,
     /// How frequencies are stretched for longer contexts.
     pub scaling: RopeScaling,
 }
 
 /// Stretching of rotary frequencies.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
     /// None.
     None,
@@ -30,31 +34,175 @@ pub enum RopeScaling {
         /// Context length of the first training.
         original_max_position_embeddings: f64,
     },
+    /// YaRN (Peng et al., 2023).
+    Yarn(Yarn),
+    /// LongRoPE (Ding et al., 2024): one divisor per frequency.
+    LongRope(LongRope),
+    /// A base that grows with the context, chosen once for a run by its `max_model_len`: at each
+    /// length anew, as transformers does it, K in the cache would be wrong.
+    Dynamic {
+        /// The factor of the context.
+        factor: f64,
+        /// Context length up to which nothing is stretched.
+        max_position_embeddings: f64,
+    },
+    /// Gemma 4: a part of the frequencies of the whole head turn, the rest stand still.
+    Proportional {
+        /// Frequencies that turn.
+        num_turning: usize,
+        /// The divisor.
+        factor: f64,
+    },
+}
+
+/// YaRN's parameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Yarn {
+    /// The divisor of low frequencies.
+    pub factor: f64,
+    /// Turns over the original context above which a frequency is kept.
+    pub beta_fast: f64,
+    /// Turns below which it is divided.
+    pub beta_slow: f64,
+    /// The ramp between begins and ends at whole frequencies.
+    pub truncate: bool,
+    /// Context length of the first training.
+    pub original_max_position_embeddings: f64,
+    /// Factor of sine and cosine.
+    pub attention_factor: f64,
+}
+
+/// LongRoPE's parameters. Which divisors hold is chosen once for a run by its `max_model_len`, as
+/// in vLLM.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LongRope {
+    /// Divisors of runs whose `max_model_len` is at most the original context, (rotary_dim / 2).
+    pub short_factor: Vec<f64>,
+    /// Divisors of longer ones, (rotary_dim / 2).
+    pub long_factor: Vec<f64>,
+    /// Context length of the first training.
+    pub original_max_position_embeddings: f64,
+    /// Factor of sine and cosine.
+    pub attention_factor: f64,
+}
+
+/// What a rotary table is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Frequencies {
+    /// (rotary_dim / 2) radians per position.
+    pub inv_freq: Vec<f32>,
+    /// Factor of sine and cosine.
+    pub factor: f32,
 }
 
 impl RopeSpec {
-    /// (head_dim / 2) radians per position.
-    pub fn inv_freq(&self, head_dim: usize) -> Vec<f32> {
-        let plain = |i: usize| 1.0 / self.theta.powf(2.0 * i as f64 / head_dim as f64);
-        (0..head_dim / 2).map(|i| self.scaling.stretch(plain(i)) as f32).collect()
+    /// The frequencies of a run with this context length.
+    pub fn frequencies(&self, max_model_len: usize) -> Frequencies {
+        let (dim, len) = (self.rotary_dim as f64, max_model_len as f64);
+        let theta = match self.scaling {
+            RopeScaling::Dynamic { factor, max_position_embeddings: max } if len > max => {
+                self.theta * (factor * len / max - (factor - 1.0)).powf(dim / (dim - 2.0))
+            }
+            _ => self.theta,
+        };
+        let plain = |i: usize| 1.0 / theta.powf(2.0 * i as f64 / dim);
+        let stretched = |i: usize| match &self.scaling {
+            RopeScaling::None | RopeScaling::Dynamic { .. } => plain(i),
+            RopeScaling::Linear { factor } => plain(i) / factor,
+            RopeScaling::Llama3 { .. } => self.scaling.stretch_llama3(plain(i)),
+            RopeScaling::Yarn(yarn) => {
+                let kept = yarn.kept_share(i, dim, theta);
+                plain(i) / yarn.factor * (1.0 - kept) + plain(i) * kept
+            }
+            RopeScaling::LongRope(rope) => plain(i) / rope.factors(len)[i],
+            RopeScaling::Proportional { num_turning, .. } if i >= *num_turning => 0.0,
+            RopeScaling::Proportional { factor, .. } => plain(i) / factor,
+        };
+        let factor = match &self.scaling {
+            RopeScaling::Yarn(yarn) => yarn.attention_factor,
+            RopeScaling::LongRope(rope) => rope.attention_factor,
+            _ => 1.0,
+        };
+        let inv_freq = (0..self.rotary_dim / 2).map(|i| stretched(i) as f32).collect();
+        Frequencies { inv_freq, factor: factor as f32 }
+    }
+
+    /// What was chosen for a run by its context length, where there was a choice.
+    pub fn choice(&self, max_model_len: usize) -> Option<String> {
+        let len = max_model_len as f64;
+        match &self.scaling {
+            RopeScaling::LongRope(rope) => {
+                let original = rope.original_max_position_embeddings;
+                let which = if len > original { "long" } else { "short" };
+                Some(format!(
+                    "rotary embeddings have longrope's {which} factors: --max-model-len is \
+                     {max_model_len}, the model was first trained for {original}"
+                ))
+            }
+            RopeScaling::Dynamic { max_position_embeddings: max, .. } if len > *max => {
+                Some(format!(
+                    "rotary embeddings are stretched for --max-model-len {max_model_len} in every \
+                     row; up to {max} they would not be"
+                ))
+            }
+            _ => None,
+        }
     }
 }
 
 impl RopeScaling {
-    fn stretch(&self, inv_freq: f64) -> f64 {
-        match *self {
-            RopeScaling::None => inv_freq,
-            RopeScaling::Linear { factor } => inv_freq / factor,
-            RopeScaling::Llama3 {
-                factor,
-                low_freq_factor: low,
-                high_freq_factor: high,
-                original_max_position_embeddings: original,
-            } => {
-                let turns = original * inv_freq / (2.0 * std::f64::consts::PI);
-                let smooth = ((turns - low) / (high - low)).clamp(0.0, 1.0);
-                (1.0 - smooth) * inv_freq / factor + smooth * inv_freq
+    /// The context length of a model that has these `max_position_embeddings` (vLLM,
+    /// `_get_and_verify_max_len`): some configs give the stretched length, others do not.
+    pub fn context_len(&self, max_position_embeddings: usize) -> usize {
+        let stretched = match self {
+            RopeScaling::Linear { factor } | RopeScaling::Dynamic { factor, .. } => {
+                max_position_embeddings as f64 * factor
             }
+            RopeScaling::Yarn(yarn) => yarn.original_max_position_embeddings * yarn.factor,
+            _ => return max_position_embeddings,
+        };
+        stretched as usize
+    }
+
+    fn stretch_llama3(&self, inv_freq: f64) -> f64 {
+        let &RopeScaling::Llama3 {
+            factor,
+            low_freq_factor: low,
+            high_freq_factor: high,
+            original_max_position_embeddings: original,
+        } = self
+        else {
+            return inv_freq;
+        };
+        let turns = original * inv_freq / (2.0 * PI);
+        let smooth = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+        (1.0 - smooth) * inv_freq / factor + smooth * inv_freq
+    }
+}
+
+impl Yarn {
+    /// How much of frequency i is kept.
+    fn kept_share(&self, i: usize, dim: f64, theta: f64) -> f64 {
+        // The frequency that turns so often over the original context.
+        let frequency = |turns: f64| {
+            let original = self.original_max_position_embeddings;
+            dim * (original / (turns * 2.0 * PI)).ln() / (2.0 * theta.ln())
+        };
+        let (mut low, mut high) = (frequency(self.beta_fast), frequency(self.beta_slow));
+        if self.truncate {
+            (low, high) = (low.floor(), high.ceil());
+        }
+        let (low, high) = (low.max(0.0), high.min(dim - 1.0));
+        let width = if low == high { 0.001 } else { high - low };
+        1.0 - ((i as f64 - low) / width).clamp(0.0, 1.0)
+    }
+}
+
+impl LongRope {
+    fn factors(&self, max_model_len: f64) -> &[f64] {
+        match max_model_len > self.original_max_position_embeddings {
+            true => &self.long_factor,
+            false => &self.short_factor,
         }
     }
 }
@@ -71,10 +219,34 @@ mod tests {
             high_freq_factor: 4.0,
             original_max_position_embeddings: 8192.0,
         };
-        let wavelength = |length: f64| 2.0 * std::f64::consts::PI / length;
-        assert_eq!(scaling.stretch(wavelength(100.0)), wavelength(100.0));
-        assert_eq!(scaling.stretch(wavelength(10_000.0)), wavelength(10_000.0) / 8.0);
+        let wavelength = |length: f64| 2.0 * PI / length;
+        let stretch = |inv_freq| scaling.stretch_llama3(inv_freq);
+        assert_eq!(stretch(wavelength(100.0)), wavelength(100.0));
+        assert_eq!(stretch(wavelength(10_000.0)), wavelength(10_000.0) / 8.0);
         let middle = wavelength(8192.0 / 2.5);
-        assert!((scaling.stretch(middle) / middle - (0.5 / 8.0 + 0.5)).abs() < 1e-12);
+        assert!((stretch(middle) / middle - (0.5 / 8.0 + 0.5)).abs() < 1e-12);
+    }
+
+    #[test]
+    fn longrope_and_dynamic_are_chosen_by_the_context_of_the_run() {
+        let scaling = RopeScaling::LongRope(LongRope {
+            short_factor: vec![1.0, 2.0],
+            long_factor: vec![4.0, 8.0],
+            original_max_position_embeddings: 64.0,
+            attention_factor: 1.5,
+        });
+        let rope = RopeSpec { theta: 100.0, rotary_dim: 4, scaling };
+        let expected = |inv_freq: [f32; 2]| Frequencies { inv_freq: inv_freq.into(), factor: 1.5 };
+        assert_eq!(rope.frequencies(64), expected([1.0, 0.05]));
+        assert_eq!(rope.frequencies(65), expected([0.25, 0.0125]));
+        assert!(rope.choice(65).unwrap().contains("long factors"));
+
+        let scaling = RopeScaling::Dynamic { factor: 2.0, max_position_embeddings: 64.0 };
+        assert_eq!(scaling.context_len(64), 128);
+        let rope = RopeSpec { theta: 100.0, rotary_dim: 4, scaling };
+        assert_eq!(rope.frequencies(64).inv_freq, [1.0, 0.1]);
+        assert_eq!(rope.choice(64), None);
+        // theta * (2 * 128 / 64 - 1)^2 = 900.
+        assert_eq!(rope.frequencies(128).inv_freq, [1.0, 1.0 / 30.0]);
     }
 }

@@ -1,7 +1,8 @@
-//! What a model's tensors are: each is named once, in a `LinearSpec`, a `NormSpec` or a table of
-//! positions. Whatever lists, checks, loads, counts or makes them up goes over these.
+//! What a model's tensors are: each is named once, in a `LinearSpec`, a `NormSpec` or an
+//! `ActivationSpec`. Whatever lists, checks, loads, counts or makes them up goes over these.
 
-use crate::engine::ops::NormKind;
+use super::RowOrder;
+use crate::engine::ops::{Activation, NormKind};
 
 /// A tensor's name in a checkpoint, and its shape.
 pub type NamedShape = (String, Vec<usize>);
@@ -9,12 +10,16 @@ pub type NamedShape = (String, Vec<usize>);
 /// A linear layer (out = x Wᵀ + b) or an embedding table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinearSpec {
-    /// The tensors whose rows, one after the other, are those of W.
+    /// The tensors whose rows, one after the other, are those of W as stored.
     pub parts: Vec<Part>,
     /// Inputs, columns of W.
     pub k: usize,
     /// Every part has a bias.
     pub bias: bool,
+    /// How a part is stored.
+    pub layout: Layout,
+    /// Which stored row each row of W and each bias is.
+    pub order: RowOrder,
 }
 
 /// One tensor of a linear layer.
@@ -26,6 +31,16 @@ pub struct Part {
     pub rows: usize,
 }
 
+/// How a matrix is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// (outputs, inputs)
+    #[default]
+    Rows,
+    /// (inputs, outputs): GPT-2's `Conv1D`.
+    Transposed,
+}
+
 impl LinearSpec {
     /// A layer of one tensor (n, k), without a bias.
     pub fn new(name: impl Into<String>, n: usize, k: usize) -> Self {
@@ -35,12 +50,22 @@ impl LinearSpec {
     /// A layer of several tensors (name, rows), without biases.
     pub fn stacked(parts: impl IntoIterator<Item = (String, usize)>, k: usize) -> Self {
         let parts = parts.into_iter().map(|(name, rows)| Part { name, rows }).collect();
-        Self { parts, k, bias: false }
+        Self { parts, k, bias: false, layout: Layout::Rows, order: RowOrder::as_stored() }
     }
 
     /// The same, with or without biases.
     pub fn with_bias(self, bias: bool) -> Self {
         Self { bias, ..self }
+    }
+
+    /// The same, stored (inputs, outputs).
+    pub fn transposed(self) -> Self {
+        Self { layout: Layout::Transposed, ..self }
+    }
+
+    /// The same, with its rows stored in this order.
+    pub fn in_order(self, order: RowOrder) -> Self {
+        Self { order, ..self }
     }
 
     /// Outputs, rows of W.
@@ -60,8 +85,13 @@ impl LinearSpec {
 
     /// The tensors that W is made of.
     pub fn weights(&self) -> impl Iterator<Item = NamedShape> + '_ {
-        let weight = |part: &Part| (format!("{}.weight", part.name), vec![part.rows, self.k]);
-        self.parts.iter().map(weight)
+        self.parts.iter().map(|part| {
+            let shape = match self.layout {
+                Layout::Rows => vec![part.rows, self.k],
+                Layout::Transposed => vec![self.k, part.rows],
+            };
+            (format!("{}.weight", part.name), shape)
+        })
     }
 
     /// The biases of all parts, if it has them.
@@ -74,25 +104,28 @@ impl LinearSpec {
 /// A normalization.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NormSpec {
-    /// Its tensor's name, without `.weight` and `.bias`.
-    pub name: String,
-    /// Values that are normalized together.
-    pub width: usize,
+    /// Its tensors' names, without `.weight` and `.bias`: one, or one per head (StableLM).
+    pub parts: Vec<String>,
+    /// Shape of each.
+    pub shape: Vec<usize>,
     /// RMS or layer norm.
     pub kind: NormKind,
     /// Added under the root.
     pub eps: f32,
-    /// What is added to the stored weight: 1 in Gemma.
-    pub weight_offset: f32,
+    /// What is added to the stored weight: 1 in Gemma. None: no weight is stored (OLMo 1).
+    pub weight_offset: Option<f32>,
     /// There is a bias.
     pub bias: bool,
+    /// Which stored value each is.
+    pub order: RowOrder,
 }
 
 impl NormSpec {
     /// RMSNorm with a weight.
     pub fn rms(name: impl Into<String>, width: usize, eps: f32) -> Self {
-        let (kind, name) = (NormKind::Rms, name.into());
-        Self { name, width, kind, eps, weight_offset: 0.0, bias: false }
+        let (parts, shape) = (vec![name.into()], vec![width]);
+        let (kind, order) = (NormKind::Rms, RowOrder::as_stored());
+        Self { parts, shape, kind, eps, weight_offset: Some(0.0), bias: false, order }
     }
 
     /// LayerNorm with a weight and a bias.
@@ -100,23 +133,59 @@ impl NormSpec {
         Self { kind: NormKind::Layer, bias: true, ..Self::rms(name, width, eps) }
     }
 
-    /// The same norm of other values.
-    pub fn renamed(&self, name: impl Into<String>, width: usize) -> Self {
-        Self { name: name.into(), width, ..self.clone() }
+    /// The same, with or without a bias.
+    pub fn with_bias(self, bias: bool) -> Self {
+        Self { bias, ..self }
+    }
+
+    /// The same, with a factor of weight + offset.
+    pub fn with_weight_offset(self, offset: f32) -> Self {
+        Self { weight_offset: Some(offset), ..self }
+    }
+
+    /// The same, without a weight.
+    pub fn without_weight(self) -> Self {
+        Self { weight_offset: None, ..self }
+    }
+
+    /// Number of its weights.
+    pub fn width(&self) -> usize {
+        self.parts.len() * self.shape.iter().product::<usize>()
     }
 
     /// Its tensors.
-    pub fn tensors(&self) -> impl Iterator<Item = NamedShape> {
-        [self.weight()].into_iter().chain(self.bias())
+    pub fn tensors(&self) -> impl Iterator<Item = NamedShape> + '_ {
+        self.weights().chain(self.biases())
     }
 
-    /// Its weight.
-    pub fn weight(&self) -> NamedShape {
-        (format!("{}.weight", self.name), vec![self.width])
+    /// Its weights, if it has them.
+    pub fn weights(&self) -> impl Iterator<Item = NamedShape> + '_ {
+        let parts = self.parts.iter().filter(|_| self.weight_offset.is_some());
+        parts.map(|name| (format!("{name}.weight"), self.shape.clone()))
     }
 
-    /// Its bias, if it has one.
-    pub fn bias(&self) -> Option<NamedShape> {
-        self.bias.then(|| (format!("{}.bias", self.name), vec![self.width]))
+    /// Its biases, if it has them.
+    pub fn biases(&self) -> impl Iterator<Item = NamedShape> + '_ {
+        let parts = self.parts.iter().filter(|_| self.bias);
+        parts.map(|name| (format!("{name}.bias"), self.shape.clone()))
+    }
+}
+
+/// An activation function, or where its parameters are.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ActivationSpec {
+    /// One that has none.
+    Known(Activation),
+    /// xIELU (Apertus): the name before `.alpha_p`, `.alpha_n`, `.beta` and `.eps`.
+    XIelu(String),
+}
+
+impl ActivationSpec {
+    /// Its tensors: of xIELU alpha_p, alpha_n, beta, eps.
+    pub fn tensors(&self) -> Vec<NamedShape> {
+        let Self::XIelu(name) = self else { return Vec::new() };
+        let shapes =
+            [("alpha_p", vec![1]), ("alpha_n", vec![1]), ("beta", vec![]), ("eps", vec![])];
+        shapes.map(|(part, shape)| (format!("{name}.{part}"), shape)).into()
     }
 }

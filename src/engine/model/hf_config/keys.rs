@@ -1,0 +1,209 @@
+//! Keys that many families share, under all names that they have. A key of one family is read in
+//! that family's file.
+
+use super::{HfConfig, shown};
+use crate::engine::EngineError;
+use crate::engine::files::quoted;
+use crate::engine::model::spec::{Heads, LinearSpec};
+use crate::engine::ops::Activation;
+
+/// Kinds of attention layers in `layer_types` and nested `rope_parameters`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerType {
+    /// `full_attention`
+    Full,
+    /// `sliding_attention`
+    Sliding,
+}
+
+impl LayerType {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            LayerType::Full => "full_attention",
+            LayerType::Sliding => "sliding_attention",
+        }
+    }
+}
+
+impl HfConfig {
+    /// Refuses a number of layers that would fill memory before anything else is looked at.
+    pub(in crate::engine::model) fn refuse_more_layers_than(
+        &self,
+        max: usize,
+    ) -> Result<(), EngineError> {
+        let configs = [Some(self), self.text.as_deref()].into_iter().flatten();
+        for (config, key) in configs.flat_map(|config| NUM_LAYERS.iter().map(move |k| (config, k)))
+        {
+            let number = config.keys.get(*key).and_then(serde_json::Value::as_u64).unwrap_or(0);
+            if number > max as u64 {
+                return Err(self.error(format!(
+                    "a number of layers of {number} is not supported: expected 1 to {max}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// `vocab_size`
+    ///
+    /// # Errors
+    /// Missing or no count; so for all getters below.
+    pub fn vocab_size(&self) -> Result<usize, EngineError> {
+        self.root().size("vocab_size")
+    }
+
+    /// `hidden_size`
+    pub fn hidden_size(&self) -> Result<usize, EngineError> {
+        self.root().size_of(&["hidden_size", "n_embd", "d_model"])
+    }
+
+    /// `intermediate_size`
+    pub fn intermediate_size(&self) -> Result<usize, EngineError> {
+        self.root().size_of(&["intermediate_size", "ffn_dim"])
+    }
+
+    /// `num_hidden_layers`
+    pub fn num_layers(&self) -> Result<usize, EngineError> {
+        self.root().size_of(NUM_LAYERS)
+    }
+
+    /// `num_attention_heads`
+    pub fn num_heads(&self) -> Result<usize, EngineError> {
+        self.root().size_of(&["num_attention_heads", "n_head", "n_heads"])
+    }
+
+    /// `num_key_value_heads`, else all heads; a divisor of `num_heads`.
+    pub fn num_kv_heads(&self) -> Result<usize, EngineError> {
+        let num_heads = self.num_heads()?;
+        let num_kv_heads = self.root().optional_size("num_key_value_heads")?.unwrap_or(num_heads);
+        self.check_kv_heads(num_heads, num_kv_heads)?;
+        Ok(num_kv_heads)
+    }
+
+    /// Refuses K and V heads that the query heads cannot share evenly.
+    pub fn check_kv_heads(&self, num_heads: usize, num_kv_heads: usize) -> Result<(), EngineError> {
+        match num_kv_heads == 0 || !num_heads.is_multiple_of(num_kv_heads) {
+            true => Err(self.error(format!(
+                "{num_heads} attention heads cannot share {num_kv_heads} key-value heads"
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    /// `head_dim`, else hidden_size / num_heads; even.
+    pub fn head_dim(&self) -> Result<usize, EngineError> {
+        let head_dim = match self.root().optional_size("head_dim")? {
+            Some(head_dim) => head_dim,
+            None => self.hidden_size()? / self.num_heads()?,
+        };
+        if head_dim == 0 || !head_dim.is_multiple_of(2) {
+            return Err(self.error(format!("a head_dim of {head_dim} is not supported")));
+        }
+        Ok(head_dim)
+    }
+
+    /// `num_heads`, `num_kv_heads` and `head_dim`.
+    pub fn heads(&self) -> Result<Heads, EngineError> {
+        let (num_heads, num_kv_heads) = (self.num_heads()?, self.num_kv_heads()?);
+        Ok(Heads { num_heads, num_kv_heads, head_dim: self.head_dim()? })
+    }
+
+    /// As many K and V heads as query heads, of hidden_size / num_heads.
+    pub fn equal_heads(&self) -> Result<Heads, EngineError> {
+        let num_heads = self.num_heads()?;
+        Ok(Heads { num_heads, num_kv_heads: num_heads, head_dim: self.head_dim()? })
+    }
+
+    /// `max_position_embeddings`
+    pub fn max_position_embeddings(&self) -> Result<usize, EngineError> {
+        self.root().size_of(&["max_position_embeddings", "n_positions", "max_seq_len"])
+    }
+
+    /// `rms_norm_eps`
+    pub fn rms_norm_eps(&self) -> Result<f32, EngineError> {
+        Ok(self.root().number("rms_norm_eps")?.unwrap_or(1e-6) as f32)
+    }
+
+    /// `layer_norm_epsilon` and its other names, with the family's default.
+    pub fn layer_norm_eps(&self, default: f32) -> Result<f32, EngineError> {
+        let keys = ["layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps"];
+        for key in keys {
+            if let Some(eps) = self.root().number(key)? {
+                return Ok(eps as f32);
+            }
+        }
+        Ok(default)
+    }
+
+    /// The output layer (vocab_size, hidden_size) of this name; None: the embedding table, by
+    /// `tie_word_embeddings` with the family's default.
+    pub fn lm_head(&self, name: &str, tied: bool) -> Result<Option<LinearSpec>, EngineError> {
+        match self.root().flag("tie_word_embeddings")?.unwrap_or(tied) {
+            true => Ok(None),
+            false => Ok(Some(LinearSpec::new(name, self.vocab_size()?, self.hidden_size()?))),
+        }
+    }
+
+    /// `attention_bias`
+    pub fn attention_bias(&self) -> Result<bool, EngineError> {
+        Ok(self.root().flag("attention_bias")?.unwrap_or(false))
+    }
+
+    /// `mlp_bias`
+    pub fn mlp_bias(&self) -> Result<bool, EngineError> {
+        Ok(self.root().flag("mlp_bias")?.unwrap_or(false))
+    }
+
+    /// `hidden_act` and its other names, else SiLU.
+    pub fn activation(&self) -> Result<Activation, EngineError> {
+        self.activation_or(Activation::Silu)
+    }
+
+    /// `hidden_act` and its other names, with the family's default.
+    pub fn activation_or(&self, default: Activation) -> Result<Activation, EngineError> {
+        let keys = ["hidden_activation", "hidden_act", "activation_function", "activation"];
+        // Old files have several of them.
+        let names = keys.map(|key| self.root().value(key));
+        match names.into_iter().flatten().next() {
+            None => Ok(default),
+            Some(value) => match value.as_str() {
+                Some(name) => self.activation_named(name),
+                None => Err(self.error(format!("activation {} is not supported", shown(value)))),
+            },
+        }
+    }
+
+    /// The activation of a name.
+    pub fn activation_named(&self, name: &str) -> Result<Activation, EngineError> {
+        match name {
+            "silu" | "swish" => Ok(Activation::Silu),
+            "gelu_pytorch_tanh" | "gelu_new" | "gelu_fast" => Ok(Activation::GeluTanh),
+            "gelu" => Ok(Activation::Gelu),
+            "relu" => Ok(Activation::Relu),
+            "relu2" => Ok(Activation::Relu2),
+            other => Err(self.error(format!("activation {} is not supported", quoted(other)))),
+        }
+    }
+
+    /// `sliding_window`
+    pub fn sliding_window(&self) -> Result<Option<usize>, EngineError> {
+        self.root().optional_size("sliding_window")
+    }
+
+    /// `layer_types`, one per layer, when the file lists them.
+    pub fn layer_types(&self) -> Result<Option<Vec<LayerType>>, EngineError> {
+        let Some(list) = self.root().list("layer_types")? else { return Ok(None) };
+        let types = list.iter().map(|name| match name.as_str() {
+            Some("full_attention") => Ok(LayerType::Full),
+            Some("sliding_attention") => Ok(LayerType::Sliding),
+            _ => Err(self.error(format!("layer type {} is not supported", shown(name)))),
+        });
+        let types: Vec<_> = types.collect::<Result<_, _>>()?;
+        if types.len() != self.num_layers()? {
+            return Err(self.error("`layer_types` and `num_hidden_layers` disagree"));
+        }
+        Ok(Some(types))
+    }
+}
+
+const NUM_LAYERS: &[&str] = &["num_hidden_layers", "n_layer", "n_layers"];

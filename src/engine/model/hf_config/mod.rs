@@ -1,0 +1,175 @@
+//! Lenient reader of config.json, which remembers what was read: a key that nobody reads and that
+//! is not known to be harmless refuses the model.
+
+mod generation;
+mod harmless;
+mod keys;
+mod rope;
+mod section;
+
+pub use generation::GenerationConfig;
+pub use keys::LayerType;
+pub use section::Section;
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::EngineError;
+use crate::engine::config::DType;
+use crate::engine::files::{self, MAX_CONFIG_BYTES, quoted};
+
+/// config.json, read key by key.
+#[derive(Clone, Debug)]
+pub struct HfConfig {
+    keys: Map<String, Value>,
+    /// File name for messages.
+    path: String,
+    /// Keys that were asked for; those of an object have its name and a dot before them.
+    read: RefCell<BTreeSet<String>>,
+    /// The `text_config` of a multimodal model.
+    text: Option<Box<HfConfig>>,
+}
+
+impl HfConfig {
+    /// Reads `config.json` of a model folder.
+    ///
+    /// # Errors
+    /// The file is missing or no JSON object.
+    pub fn from_dir(dir: &Path) -> Result<Self, EngineError> {
+        let path = dir.join("config.json");
+        let text = files::read_text(&path, MAX_CONFIG_BYTES).map_err(|error| {
+            let help = "a model folder needs config.json, tokenizer.json and *.safetensors";
+            match files::unreadable(&path, &error) {
+                EngineError::Model(text) => EngineError::Model(format!("{text}; {help}")),
+                refused => refused,
+            }
+        })?;
+        Self::parse(&text, &path.display().to_string())
+    }
+
+    /// Parses the text of a config.json; `path` is for messages.
+    ///
+    /// # Errors
+    /// The text is no JSON object.
+    pub fn parse(text: &str, path: &str) -> Result<Self, EngineError> {
+        match serde_json::from_str(text) {
+            Ok(Value::Object(keys)) => Ok(Self::new(keys, path.to_owned())),
+            Ok(_) => Err(EngineError::Model(format!("{path}: expected a JSON object"))),
+            Err(error) => Err(EngineError::Model(format!("{path}: {error}"))),
+        }
+    }
+
+    fn new(mut keys: Map<String, Value>, path: String) -> Self {
+        let text = match keys.remove("text_config") {
+            Some(Value::Object(text)) => {
+                Some(Box::new(Self::new(text, format!("{path}: text_config"))))
+            }
+            _ => None,
+        };
+        Self { keys, path, read: RefCell::default(), text }
+    }
+
+    pub(super) fn error(&self, text: impl std::fmt::Display) -> EngineError {
+        EngineError::Model(format!("{}: {text}", self.path))
+    }
+
+    /// All keys, to be read.
+    pub(super) fn root(&self) -> Section<'_> {
+        Section::new(self, &self.keys)
+    }
+
+    /// The text model of a multimodal one.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn text(&self) -> Result<&HfConfig, EngineError> {
+        self.text.as_deref().ok_or_else(|| self.error("`text_config` is missing"))
+    }
+
+    /// The first of this file and its text model that has the key.
+    fn anywhere(&self, key: &str) -> Option<&Value> {
+        let in_text = || self.text.as_ref()?.root().value(key);
+        self.root().value(key).or_else(in_text)
+    }
+
+    /// Names of the model class, as in `architectures`.
+    ///
+    /// # Errors
+    /// `architectures` is missing or empty.
+    pub fn architectures(&self) -> Result<Vec<&str>, EngineError> {
+        let list = self.root().value("architectures").and_then(Value::as_array);
+        let names: Vec<_> = list.into_iter().flatten().filter_map(Value::as_str).collect();
+        if names.is_empty() {
+            return Err(self.error("`architectures` is missing: which model class is this?"));
+        }
+        Ok(names)
+    }
+
+    /// The checkpoint's dtype, float32 if it does not say.
+    ///
+    /// # Errors
+    /// The dtype is none that the engine has.
+    pub fn dtype(&self) -> Result<DType, EngineError> {
+        let name = self.anywhere("dtype").or_else(|| self.anywhere("torch_dtype"));
+        match name.and_then(Value::as_str) {
+            None | Some("float32") => Ok(DType::Float32),
+            Some("bfloat16") => Ok(DType::BFloat16),
+            Some("float16" | "half") => Ok(DType::Float16),
+            Some(other) => Err(self.error(format!(
+                "dtype {} is not supported; give --dtype float32, bfloat16 or float16",
+                quoted(other)
+            ))),
+        }
+    }
+
+    /// EOS ids of config.json, used where generation_config.json has none.
+    ///
+    /// # Errors
+    /// The value is not a token id or a list of them.
+    pub fn eos_token_ids(&self) -> Result<Vec<u32>, EngineError> {
+        self.anywhere("eos_token_id")
+            .map_or(Ok(Vec::new()), generation::token_ids)
+            .map_err(|text| self.error(text))
+    }
+
+    /// Refuses checkpoints whose weights are quantized: their tensors mean something else.
+    ///
+    /// # Errors
+    /// There is a `quantization_config`.
+    pub fn refuse_quantized(&self) -> Result<(), EngineError> {
+        let Some(config) = self.anywhere("quantization_config") else { return Ok(()) };
+        let method = config.get("quant_method").and_then(Value::as_str).unwrap_or("unknown method");
+        Err(self.error(format!(
+            "quantized weights ({}) are not supported; use the original",
+            quoted(method)
+        )))
+    }
+
+    /// Refuses keys that no code has read and that are not known to be harmless: the model may
+    /// compute something else than the spec that was made of the rest.
+    ///
+    /// # Errors
+    /// There is such a key; the text names it.
+    pub(super) fn refuse_unread(&self) -> Result<(), EngineError> {
+        let read = self.read.borrow();
+        let unread: Vec<_> =
+            section::unread(&self.keys, &read).filter(|key| !harmless::is_harmless(key)).collect();
+        match unread.as_slice() {
+            [] => self.text.as_ref().map_or(Ok(()), |text| text.refuse_unread()),
+            [first, ..] => Err(self.error(format!(
+                "{} {} not known for this architecture, so the model may be another than the one \
+                 that would run; leave it out of a copy of config.json if it changes nothing",
+                quoted(&unread.join(", ")),
+                if unread.len() == 1 && !first.is_empty() { "is" } else { "are" },
+            ))),
+        }
+    }
+}
+
+/// A value in a message.
+fn shown(value: &Value) -> String {
+    quoted(&value.to_string())
+}

@@ -1,0 +1,163 @@
+//! `Section`: an object of config.json, read key by key. Each key that is asked for is remembered.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::{HfConfig, shown};
+use crate::engine::EngineError;
+
+/// The whole file, or an object in it.
+#[derive(Clone, Debug)]
+pub struct Section<'a> {
+    config: &'a HfConfig,
+    keys: &'a Map<String, Value>,
+    /// What stands before each key where it is remembered.
+    prefix: String,
+}
+
+impl<'a> Section<'a> {
+    pub(super) fn new(config: &'a HfConfig, keys: &'a Map<String, Value>) -> Self {
+        Self { config, keys, prefix: String::new() }
+    }
+
+    /// A value, None if absent or null.
+    pub fn value(&self, key: &str) -> Option<&'a Value> {
+        self.config.read.borrow_mut().insert(format!("{}{key}", self.prefix));
+        self.keys.get(key).filter(|value| !value.is_null())
+    }
+
+    /// An object, None if absent or null.
+    ///
+    /// # Errors
+    /// It is something else; so for all below.
+    pub fn section(&self, key: &str) -> Result<Option<Section<'a>>, EngineError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let keys = value.as_object().ok_or_else(|| self.wrong(key, "an object", value))?;
+        let prefix = format!("{}{key}.", self.prefix);
+        Ok(Some(Section { config: self.config, keys, prefix }))
+    }
+
+    /// A non-negative integer.
+    pub fn optional_size(&self, key: &str) -> Result<Option<usize>, EngineError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        match value.as_u64() {
+            Some(number) if number <= u64::from(u32::MAX) => Ok(Some(number as usize)),
+            _ => Err(self.wrong(key, "a count", value)),
+        }
+    }
+
+    /// A positive integer that must be there.
+    pub fn size(&self, key: &str) -> Result<usize, EngineError> {
+        self.size_of(&[key])
+    }
+
+    /// The same under the first of several names that is there; messages have the first.
+    pub fn size_of(&self, keys: &[&str]) -> Result<usize, EngineError> {
+        let there = keys.iter().find(|key| self.value(key).is_some());
+        let key = there.unwrap_or(&keys[0]);
+        match self.optional_size(key)? {
+            Some(0) => Err(self.error(format!("`{}{key}` is 0", self.prefix))),
+            Some(size) => Ok(size),
+            None => Err(self.error(format!("`{}{key}` is missing", self.prefix))),
+        }
+    }
+
+    /// A number.
+    pub fn number(&self, key: &str) -> Result<Option<f64>, EngineError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let number = value.as_f64().filter(|number| number.is_finite());
+        number.map(Some).ok_or_else(|| self.wrong(key, "a number", value))
+    }
+
+    /// A number above zero that must be there.
+    pub fn positive(&self, key: &str) -> Result<f64, EngineError> {
+        let number = self.number(key)?.filter(|number| *number > 0.0);
+        number.ok_or_else(|| self.error(format!("`{}{key}` should be positive", self.prefix)))
+    }
+
+    /// True or false.
+    pub fn flag(&self, key: &str) -> Result<Option<bool>, EngineError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        value.as_bool().map(Some).ok_or_else(|| self.wrong(key, "true or false", value))
+    }
+
+    /// A string.
+    pub fn text(&self, key: &str) -> Result<Option<&'a str>, EngineError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        value.as_str().map(Some).ok_or_else(|| self.wrong(key, "a string", value))
+    }
+
+    /// A list.
+    pub fn list(&self, key: &str) -> Result<Option<&'a [Value]>, EngineError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let list = value.as_array().ok_or_else(|| self.wrong(key, "a list", value))?;
+        Ok(Some(list))
+    }
+
+    /// A list of numbers.
+    pub fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>, EngineError> {
+        let Some(list) = self.list(key)? else { return Ok(None) };
+        let number = |value: &Value| {
+            value.as_f64().ok_or_else(|| self.wrong(key, "a list of numbers", value))
+        };
+        list.iter().map(number).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// Refuses a key whose value is not what the engine computes. An absent one is.
+    pub fn expect(&self, key: &str, expected: impl Into<Value>) -> Result<(), EngineError> {
+        let expected = expected.into();
+        match self.value(key) {
+            Some(found) if *found != expected => Err(self.error(format!(
+                "`{}{key}` of {} is not supported; {expected} is",
+                self.prefix,
+                shown(found)
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Says that keys change nothing here.
+    pub fn ignore(&self, keys: &[&str]) {
+        keys.iter().for_each(|key| {
+            self.value(key);
+        });
+    }
+
+    /// An error of this file.
+    pub fn error(&self, text: impl std::fmt::Display) -> EngineError {
+        self.config.error(text)
+    }
+
+    fn wrong(&self, key: &str, what: &str, found: &Value) -> EngineError {
+        self.error(format!("`{}{key}` should be {what}, found {}", self.prefix, shown(found)))
+    }
+}
+
+/// Keys with a value that are not in `read`; those of an object count if the object was read.
+pub(super) fn unread(
+    keys: &Map<String, Value>,
+    read: &BTreeSet<String>,
+) -> impl Iterator<Item = String> {
+    let mut found = Vec::new();
+    add_unread("", keys, read, &mut found);
+    found.into_iter()
+}
+
+fn add_unread(
+    prefix: &str,
+    keys: &Map<String, Value>,
+    read: &BTreeSet<String>,
+    found: &mut Vec<String>,
+) {
+    for (key, value) in keys.iter().filter(|(_, value)| !value.is_null()) {
+        let name = format!("{prefix}{key}");
+        let inner = format!("{name}.");
+        let is_opened = read.range(inner.clone()..).next().is_some_and(|k| k.starts_with(&inner));
+        match value.as_object() {
+            Some(keys) if is_opened => add_unread(&inner, keys, read, found),
+            _ if read.contains(&name) => {}
+            _ => found.push(name),
+        }
+    }
+}

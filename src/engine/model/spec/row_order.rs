@@ -1,0 +1,153 @@
+//! `RowOrder`: where the rows of a layer are in the tensors that store them.
+
+use std::sync::Arc;
+
+/// The heads of an attention block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    /// Query heads.
+    pub num_heads: usize,
+    /// K and V heads.
+    pub num_kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+}
+
+impl Heads {
+    /// Values of all query heads.
+    pub fn q_width(self) -> usize {
+        self.num_heads * self.head_dim
+    }
+
+    /// Values of all K heads, or of all V heads.
+    pub fn kv_width(self) -> usize {
+        self.num_kv_heads * self.head_dim
+    }
+
+    /// Values of q, k and v.
+    pub fn qkv_width(self) -> usize {
+        self.q_width() + 2 * self.kv_width()
+    }
+}
+
+/// A permutation of rows: row i of the layer is row `order[i]` of what is stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RowOrder(Option<Arc<[u32]>>);
+
+impl RowOrder {
+    /// Row by row.
+    pub fn as_stored() -> Self {
+        Self(None)
+    }
+
+    /// Any order.
+    ///
+    /// # Panics
+    /// A row is named twice or is out of range.
+    pub fn new(order: Vec<u32>) -> Self {
+        let mut is_named = vec![false; order.len()];
+        order.iter().for_each(|&row| {
+            let before = std::mem::replace(&mut is_named[row as usize], true);
+            assert!(!before, "row {row} is there once");
+        });
+        Self(Some(order.into()))
+    }
+
+    /// q, k and v that are stored per K and V head: its query heads, its K, its V. With as many K
+    /// and V heads as query heads that is q, k, v of each head (GPT-NeoX, Falcon, InternLM2).
+    pub fn grouped_qkv(heads: Heads) -> Self {
+        let Heads { num_heads, num_kv_heads, head_dim } = heads;
+        let q_per_group = num_heads / num_kv_heads;
+        let head = |group: usize, index: usize| {
+            let first = (group * (q_per_group + 2) + index) * head_dim;
+            first as u32..(first + head_dim) as u32
+        };
+        let q = (0..num_heads).flat_map(|h| head(h / q_per_group, h % q_per_group));
+        let k = (0..num_kv_heads).flat_map(|group| head(group, q_per_group));
+        let v = (0..num_kv_heads).flat_map(|group| head(group, q_per_group + 1));
+        Self::new(q.chain(k).chain(v).collect())
+    }
+
+    /// Rotary embeddings that turn neighbours (2i, 2i + 1), made those of halves (i, i + d/2), in
+    /// the first `rotary_dim` values of every q and k head; v as stored. Scores are sums over a
+    /// head, so they do not change.
+    pub fn rotated_in_pairs(heads: Heads, rotary_dim: usize) -> Self {
+        let Heads { num_heads, num_kv_heads, head_dim } = heads;
+        let num_rotated = num_heads + num_kv_heads;
+        let head = pairs_as_halves(head_dim, rotary_dim);
+        let qk =
+            (0..num_rotated).flat_map(|h| head.iter().map(move |&d| (h * head_dim + d) as u32));
+        let first_v = num_rotated * head_dim;
+        let v = first_v as u32..(first_v + num_kv_heads * head_dim) as u32;
+        Self::new(qk.chain(v).collect())
+    }
+
+    /// The same for values of `num_heads` heads alone: a norm of q or of k.
+    pub fn heads_in_pairs(num_heads: usize, head_dim: usize, rotary_dim: usize) -> Self {
+        let head = pairs_as_halves(head_dim, rotary_dim);
+        let row = |h: usize| head.iter().map(move |&d| (h * head_dim + d) as u32);
+        Self::new((0..num_heads).flat_map(row).collect())
+    }
+
+    /// `after` of the rows that `self` gives.
+    pub fn then(&self, after: &Self) -> Self {
+        match (&self.0, &after.0) {
+            (None, _) => after.clone(),
+            (_, None) => self.clone(),
+            (Some(first), Some(after)) => {
+                Self::new(after.iter().map(|&row| first[row as usize]).collect())
+            }
+        }
+    }
+
+    /// The stored row of row i, unless they are the same for all.
+    pub fn rows(&self) -> Option<&[u32]> {
+        self.0.as_deref()
+    }
+
+    /// Values of rows in this order.
+    pub fn arrange<T: Copy>(&self, stored: Vec<T>) -> Vec<T> {
+        match self.rows() {
+            None => stored,
+            Some(rows) => rows.iter().map(|&row| stored[row as usize]).collect(),
+        }
+    }
+}
+
+/// Where value i of a head is stored.
+fn pairs_as_halves(head_dim: usize, rotary_dim: usize) -> Vec<usize> {
+    let half = rotary_dim / 2;
+    (0..head_dim)
+        .map(|d| match d {
+            d if d < half => 2 * d,
+            d if d < 2 * half => 2 * (d - half) + 1,
+            d => d,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADS: Heads = Heads { num_heads: 4, num_kv_heads: 2, head_dim: 2 };
+
+    #[test]
+    fn groups_are_taken_apart() {
+        // Group 0: rows 0 to 3 are q of heads 0 and 1, 4 and 5 are k, 6 and 7 are v.
+        let order = RowOrder::grouped_qkv(HEADS);
+        let expected = [0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15];
+        assert_eq!(order.rows().unwrap(), expected);
+        assert_eq!(RowOrder::as_stored().then(&order), order);
+        assert_eq!(order.then(&order).rows().unwrap()[4..8], [4, 5, 12, 13]);
+    }
+
+    #[test]
+    fn pairs_become_halves_in_q_and_k_alone() {
+        let heads = Heads { num_heads: 1, num_kv_heads: 1, head_dim: 6 };
+        let order = RowOrder::rotated_in_pairs(heads, 4);
+        let expected = [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17];
+        assert_eq!(order.rows().unwrap(), expected);
+        assert_eq!(RowOrder::heads_in_pairs(1, 6, 4).rows().unwrap(), &expected[..6]);
+    }
+}
