@@ -21,7 +21,7 @@ pub struct KvCacheShape {
     pub num_blocks: usize,
     /// Tokens of a block; a multiple of [`KV_GROUP_TOKENS`].
     pub block_size: usize,
-    /// K and V heads.
+    /// K and V heads of the layer that has most; another uses the first ones.
     pub num_kv_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
