@@ -30,17 +30,19 @@ using Kv = T;
 constexpr u32 SPLIT = 256;
 constexpr u32 TILE = 32;
 constexpr u32 ROWS = 16;
+// A head as the tensor cores take it, in whole steps; what is past HEAD_DIM is zero.
+constexpr u32 PADDED_DIM = (HEAD_DIM + 15) / 16 * 16;
 // The eight rows of a matrix fall on eight different groups of banks: chunks of 16 bytes are
 // permuted by row, or the row has an odd number of them.
-constexpr bool IS_SWIZZLED = HEAD_DIM % 64 == 0;
-constexpr u32 ROW_BYTES = HEAD_DIM * 2 + (IS_SWIZZLED ? 0 : 16);
+constexpr bool IS_SWIZZLED = PADDED_DIM % 64 == 0;
+constexpr u32 ROW_BYTES = PADDED_DIM * 2 + (IS_SWIZZLED ? 0 : 16);
 constexpr u32 TILE_BYTES = TILE * ROW_BYTES;
 // A tile as it comes from an E4M3 cache.
 constexpr u32 NARROW_BYTES = TILE * HEAD_DIM;
-constexpr u32 DEPTH_STEPS = HEAD_DIM / 16;
+constexpr u32 DEPTH_STEPS = PADDED_DIM / 16;
 static_assert(!IS_SWIZZLED || TILE_BYTES % 128 == 0, "the permutation is of address bits");
 constexpr float LOG2_E = 1.44269504088896340736f;
-static_assert(HEAD_DIM % 16 == 0 && HEAD_DIM <= 256, "no such head_dim");
+static_assert(HEAD_DIM % (IS_FP8 ? 16 : 8) == 0 && HEAD_DIM <= 256, "no such head_dim");
 
 __device__ __forceinline__ float neg_inf() { return bit_cast<float>(0xFF800000u); }
 
@@ -134,7 +136,8 @@ struct Queries {
       u32 to[4];
       for (u32 i = 0; i < 4; ++i) {
         const T* pair = from[i % 2] + step * 16 + i / 2 * 8;
-        to[i] = is_row[i % 2] ? *reinterpret_cast<const u32*>(pair) : 0;
+        const bool is_read = is_row[i % 2] && step * 16 + i / 2 * 8 < HEAD_DIM;
+        to[i] = is_read ? *reinterpret_cast<const u32*>(pair) : 0;
         if (group < OWN) words[group < OWN ? group : 0][step][i] = to[i];
       }
       if (group >= OWN) {
@@ -273,7 +276,7 @@ __device__ __forceinline__ void add_values(const float (&scores)[groups][4][4], 
 #pragma unroll
       for (u32 g = 0; g < groups; ++g) {
         mma<T>(partial[g].values[2 * step], p[g], b[0], b[1]);
-        mma<T>(partial[g].values[2 * step + 1], p[g], b[2], b[3]);
+        if (2 * step + 1 < HEAD_DIM / 8) mma<T>(partial[g].values[2 * step + 1], p[g], b[2], b[3]);
       }
     }
   }
@@ -341,12 +344,13 @@ __device__ __forceinline__ void store_output(const Inputs& in, const AttentionWo
 
 // Copies rows of keys or values, those between `start` and `end`, into a tile in shared memory; the
 // others become zero, since what lies in unused slots (NaN perhaps) would survive a product with 0.
+// So does what is past HEAD_DIM, which is another row's.
 // `offsets`: of the first and the second 16 rows in `cache`. `thread` is one of `num_threads`. E4M3
 // goes where `widen_tile` looks for it.
 template <u32 num_threads>
 __device__ __forceinline__ void copy_tile(const Kv* cache, const u64 (&offsets)[2], u32 tile,
                                           u32 start, u32 end, u32 thread, SmemAddress to) {
-  constexpr u32 NUM_ELEMENTS = 16 / sizeof(Kv), CHUNKS = HEAD_DIM / NUM_ELEMENTS;
+  constexpr u32 NUM_ELEMENTS = 16 / sizeof(Kv), CHUNKS = PADDED_DIM / NUM_ELEMENTS;
   // Where a step is a number of whole rows, a thread's chunk and half are known per step.
   constexpr u32 STEP_ROWS = num_threads / CHUNKS;
   constexpr bool IS_EVEN = num_threads % CHUNKS == 0 && STEP_ROWS > 0 && 16 % STEP_ROWS == 0;
@@ -363,7 +367,8 @@ __device__ __forceinline__ void copy_tile(const Kv* cache, const u64 (&offsets)[
     const u32 in_half = IS_EVEN ? step * STEP_ROWS % 16 * HEAD_DIM
                                 : row % 16 * HEAD_DIM + chunk * NUM_ELEMENTS;
     const Kv* from = (is_second ? halves[1] : halves[0]) + in_half;
-    const bool is_valid = tile + row - start < end - start;
+    const bool is_padding = HEAD_DIM < PADDED_DIM && chunk * NUM_ELEMENTS >= HEAD_DIM;
+    const bool is_valid = tile + row - start < (is_padding ? 0 : end - start);
     copy_async_16(to + (IS_FP8 ? index * 16 : chunk_offset(row, chunk)), from, is_valid);
   }
 }

@@ -19,10 +19,10 @@
 
 constexpr u32 MAX_SMEM_BYTES = MAX_SMEM_KB * 1024;
 // The fragments of a warp's queries are in shared memory where registers do not hold them.
-constexpr u32 QUERY_BYTES = ROWS * HEAD_DIM * 2;
+constexpr u32 QUERY_BYTES = ROWS * PADDED_DIM * 2;
 
 // A warp of a decode block has a ring of tiles, with E4M3 also the tile that is in use, as T.
-constexpr bool DECODE_SHARES_QUERIES = HEAD_DIM > 128;
+constexpr bool DECODE_SHARES_QUERIES = PADDED_DIM > 128;
 constexpr u32 DECODE_QUERY_BYTES = DECODE_SHARES_QUERIES ? QUERY_BYTES : 0;
 constexpr u32 DECODE_SLOT_BYTES = IS_FP8 ? NARROW_BYTES : TILE_BYTES;
 constexpr u32 DECODE_WIDE_BYTES = IS_FP8 ? TILE_BYTES : 0;
@@ -41,7 +41,7 @@ constexpr u32 DECODE_WARP_BYTES = DECODE_STAGES * DECODE_SLOT_BYTES + DECODE_FIX
 constexpr u32 DECODE_BYTES = DECODE_WARPS * DECODE_WARP_BYTES + DECODE_BLOCK_BYTES;
 // Blocks that a multiprocessor has the memory for, as far as the registers go.
 constexpr u32 DECODE_FIT = (MAX_SMEM_BYTES + 1024) / (DECODE_BYTES + 1024);
-constexpr u32 MOST_DECODE_BLOCKS = HEAD_DIM <= 32 ? 4 : 3;
+constexpr u32 MOST_DECODE_BLOCKS = PADDED_DIM <= 32 ? 4 : 3;
 constexpr u32 DECODE_BLOCKS = DECODE_FIT < MOST_DECODE_BLOCKS ? DECODE_FIT : MOST_DECODE_BLOCKS;
 
 // A prefill block has two pairs of tiles of keys and values: one in use, one to come. With E4M3,
@@ -49,7 +49,7 @@ constexpr u32 DECODE_BLOCKS = DECODE_FIT < MOST_DECODE_BLOCKS ? DECODE_FIT : MOS
 constexpr u32 PREFILL_TILES_BYTES = IS_FP8 ? 2 * (TILE_BYTES + NARROW_BYTES) : 4 * TILE_BYTES;
 // The last groups of a warp have their queries in shared memory: this many of `groups`.
 constexpr u32 shared_groups(u32 groups) {
-  return HEAD_DIM > 128 || HEAD_DIM == 64 ? groups : HEAD_DIM > 32 ? groups - 1 : 0;
+  return PADDED_DIM > 128 || PADDED_DIM == 64 ? groups : PADDED_DIM > 32 ? groups - 1 : 0;
 }
 constexpr u32 prefill_warp_bytes(u32 groups) {
   return groups * sizeof(State) + shared_groups(groups) * QUERY_BYTES;
@@ -62,7 +62,7 @@ constexpr bool do_fit(u32 blocks, u32 warps, u32 groups) {
   return blocks * (prefill_bytes(warps, groups) + 1024) <= MAX_SMEM_BYTES + 1024;
 }
 // Groups of 16 rows per warp: with two, each fragment of a tile that is read serves twice.
-constexpr u32 PREFILL_GROUPS = HEAD_DIM <= 128 && do_fit(2, 4, 2) ? 2 : 1;
+constexpr u32 PREFILL_GROUPS = PADDED_DIM <= 128 && do_fit(2, 4, 2) ? 2 : 1;
 constexpr u32 PREFILL_WARPS = do_fit(2, 4, PREFILL_GROUPS)   ? 4
                               : do_fit(1, 8, PREFILL_GROUPS) ? 8
                               : do_fit(1, 4, PREFILL_GROUPS) ? 4
@@ -70,7 +70,7 @@ constexpr u32 PREFILL_WARPS = do_fit(2, 4, PREFILL_GROUPS)   ? 4
                                                              : 1;
 constexpr u32 PREFILL_BYTES = prefill_bytes(PREFILL_WARPS, PREFILL_GROUPS);
 // Blocks at once that the registers have to allow.
-constexpr u32 PREFILL_BLOCKS = HEAD_DIM <= 64 && do_fit(3, PREFILL_WARPS, PREFILL_GROUPS) ? 3 : 1;
+constexpr u32 PREFILL_BLOCKS = PADDED_DIM <= 64 && do_fit(3, PREFILL_WARPS, PREFILL_GROUPS) ? 3 : 1;
 
 // Walks over the tasks of a block, a task being one split of one group of rows: a warp takes every
 // DECODE_WARPS-th. A split's `serial` number is its place among all of the block.

@@ -72,6 +72,15 @@ const MODULES: &[Module] = &[
     ),
     (
         "paged_attention",
+        &[
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "120")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "160")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "192")],
+        ],
+        &[(DECODE, 255), (PREFILL, 255)],
+    ),
+    (
+        "paged_attention",
         &[&[("DTYPE", "bf16"), ("HEAD_DIM", "256")]],
         &[(DECODE, 255), (PREFILL, 255)],
     ),

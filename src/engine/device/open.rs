@@ -53,8 +53,10 @@ pub fn open(
 ) -> Result<(Device, Option<String>), EngineError> {
     let device = &config.device;
     let int8 = device.quantization == Some(Quantization::Int8);
-    let probe = |ordinal| check_head_dim(dtype, head_dim).and_then(|()| probe(device, ordinal));
-    let narrow_cache = config.cache.kv_cache_dtype == KvCacheDType::Fp8;
+    let kv_cache_dtype = config.cache.kv_cache_dtype;
+    let narrow_cache = kv_cache_dtype == KvCacheDType::Fp8;
+    let check = || check_head_dim(dtype, kv_cache_dtype, head_dim);
+    let probe = |ordinal| check().and_then(|()| probe(device, ordinal));
     let refused = |why: String| {
         let help = if device.quantization.is_some() {
             "--quantization fp8 needs one; give int8, or leave it out, to run on the CPU"
@@ -90,7 +92,7 @@ pub fn open(
             Ok((gpu(config, dtype, driver)?, None))
         }
         DeviceKind::CudaShim { kernels_dir, module_dir, seed } => {
-            check_head_dim(dtype, head_dim).map_err(refused)?;
+            check().map_err(refused)?;
             let driver = HostDriver::new(kernels_dir, module_dir, *seed);
             Ok((gpu(config, dtype, Driver::Host(driver))?, None))
         }
@@ -138,16 +140,24 @@ pub(super) fn threads(asked: Option<usize>) -> Result<ThreadPool, EngineError> {
     })
 }
 
-/// The GPU's attention takes heads in steps of a tensor core's tile, or of a vector in float32.
-fn check_head_dim(dtype: DType, head_dim: usize) -> Result<(), String> {
-    let step = if dtype == DType::Float32 { 4 } else { 16 };
+/// The GPU's attention reads heads in pieces of 16 bytes.
+fn check_head_dim(
+    dtype: DType,
+    kv_cache_dtype: KvCacheDType,
+    head_dim: usize,
+) -> Result<(), String> {
+    let step = 16 / kv_cache_dtype.size_bytes(dtype);
     if head_dim.is_multiple_of(step) && head_dim <= MAX_HEAD_DIM {
         return Ok(());
     }
+    let cache = match kv_cache_dtype {
+        KvCacheDType::Auto => "",
+        KvCacheDType::Fp8 => " with an fp8 KV cache",
+    };
     let dtype = dtype.name();
     Err(format!(
         "this model's head_dim is {head_dim}, and the kernels take multiples of {step} up to \
-         {MAX_HEAD_DIM} in {dtype}"
+         {MAX_HEAD_DIM} in {dtype}{cache}"
     ))
 }
 
@@ -182,4 +192,29 @@ fn gpu(config: &EngineConfig, dtype: DType, driver: Driver) -> Result<Device, En
         )));
     }
     Ok(Device::Cuda(Box::new(Gpu::new(driver, gpu_config)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_that_no_kernel_takes_are_named() {
+        let check = |head_dim, dtype, cache| check_head_dim(dtype, cache, head_dim);
+        for head_dim in [16, 24, 48, 80, 96, 112, 120, 160, 192, 256] {
+            assert_eq!(check(head_dim, DType::BFloat16, KvCacheDType::Auto), Ok(()));
+        }
+        assert_eq!(check(12, DType::Float32, KvCacheDType::Auto), Ok(()));
+        assert_eq!(check(112, DType::Float16, KvCacheDType::Fp8), Ok(()));
+        let text = check(120, DType::Float16, KvCacheDType::Fp8).unwrap_err();
+        assert!(text.contains("head_dim is 120"), "{text}");
+        assert!(
+            text.contains("multiples of 16 up to 256 in float16 with an fp8 KV cache"),
+            "{text}"
+        );
+        let text = check(20, DType::BFloat16, KvCacheDType::Auto).unwrap_err();
+        assert!(text.contains("multiples of 8 up to 256 in bfloat16"), "{text}");
+        assert!(check(264, DType::BFloat16, KvCacheDType::Auto).is_err());
+        assert!(check(10, DType::Float32, KvCacheDType::Auto).is_err());
+    }
 }

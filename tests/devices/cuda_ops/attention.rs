@@ -262,6 +262,12 @@ fn paged_attention_f32_decodes_and_prefills() {
 }
 
 #[test]
+fn paged_attention_in_heads_that_tensor_cores_take_padded() {
+    check(DType::BFloat16, 800, &[case(3, 1, 24, 16), case(2, 1, 120, 32)], &MIX);
+    check(DType::Float16, 810, &[case(2, 2, 56, 16)], &MIX);
+}
+
+#[test]
 fn paged_attention_decode_beside_prefill_in_narrow_heads() {
     check(DType::BFloat16, 710, &[case(3, 1, 16, 16), case(8, 8, 32, 48)], &MIX);
 }

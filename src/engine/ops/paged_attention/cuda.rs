@@ -44,10 +44,11 @@ const TILE: usize = 32;
 impl Launch {
     fn new(head_dim: usize, max_smem_bytes: usize, has_fp8_cache: bool) -> Self {
         let smem = max_smem_bytes >> 10 << 10;
+        let state = 64 * head_dim + 128;
+        let head_dim = head_dim.next_multiple_of(ROWS);
         let padding = if head_dim.is_multiple_of(64) { 0 } else { 16 };
         let tile = TILE * (2 * head_dim + padding);
         let narrow = TILE * head_dim;
-        let state = 64 * head_dim + 128;
         let query = ROWS * head_dim * 2;
         let (decode_warps, decode_smem) = {
             let (slot, wide) = if has_fp8_cache { (narrow, tile) } else { (tile, 0) };
@@ -163,7 +164,7 @@ mod tests {
     #[test]
     fn sizes_fit_every_generation() {
         for (smem_kb, head_dims) in
-            [(227, &[16, 64, 128, 256][..]), (163, &[64, 128, 256]), (99, &[64, 128])]
+            [(227, &[16, 24, 64, 120, 160, 192, 256][..]), (163, &[64, 128, 256]), (99, &[64, 128])]
         {
             for (head_dim, has_fp8_cache) in
                 head_dims.iter().flat_map(|&head_dim| [(head_dim, false), (head_dim, true)])
@@ -180,5 +181,7 @@ mod tests {
         assert_eq!((hopper.prefill_threads, hopper.prefill_rows), (128, 128));
         assert_eq!(Launch::new(128, 227 << 10, true).prefill_smem, 107_520);
         assert_eq!(Launch::new(64, 227 << 10, false).prefill_smem, 66_560);
+        let padded = Launch::new(120, 227 << 10, false);
+        assert_eq!(padded, Launch { decode_smem: 106_128, prefill_smem: 111_616, ..hopper });
     }
 }
