@@ -2,21 +2,8 @@
 // shared memory, and the steps of a row's computation, in an order that no grid or tile changes.
 #pragma once
 
-#include "common.cuh"
+#include "attention_params.cuh"
 #include "ptx.cuh"
-
-struct AttentionWork {
-  u32 token;       // flat index of the first query token
-  u32 num_tokens;  // query tokens
-  u32 seq;         // row of the block tables
-  u32 position;    // absolute position of the first query token
-};
-
-struct AttentionParams {
-  u32 num_heads, num_kv_heads, block_size, max_blocks_per_seq, qkv_stride;
-  u32 window;  // 0: none
-  float scale, soft_cap;  // soft_cap 0: none
-};
 
 // What the caches hold: T, or E4M3 without a scale.
 #if KV_FP8
@@ -54,8 +41,9 @@ struct State {
 };
 
 // The parameters of the kernels. qkv (num_tokens, qkv_stride): the first num_heads * HEAD_DIM
-// elements of a row are the queries. Caches (num_blocks, num_kv_heads, block_size, HEAD_DIM), work
-// (num_work), block_tables (num_seqs, max_blocks_per_seq), out (num_tokens, num_heads * HEAD_DIM).
+// elements of a row are the queries. Caches (num_blocks, cache_kv_heads, block_size, HEAD_DIM),
+// work (num_work), block_tables (num_seqs, max_blocks_per_seq), out (num_tokens, num_heads *
+// HEAD_DIM).
 struct Inputs : AttentionParams {
   const T* qkv;
   const Kv *k_cache, *v_cache;
@@ -68,12 +56,12 @@ struct Inputs : AttentionParams {
   __device__ __forceinline__ u32 window_start(u32 position) const {
     return window > 0 && position + 1 > window ? position + 1 - window : 0;
   }
-  // Turns scores into exponents of 2.
+  // Turns scores into exponents of 2. The soft cap and ALiBi have applied `scale` before.
   __device__ __forceinline__ float exponent_factor() const {
-    return soft_cap > 0.0f ? LOG2_E : scale * LOG2_E;
+    return HAS_ALIBI || soft_cap > 0.0f ? LOG2_E : scale * LOG2_E;
   }
   // Where the 16 rows from `position` on begin in a cache: blocks are multiples of 16, so that such
-  // rows are one piece. `block_head`: block * num_kv_heads + kv_head.
+  // rows are one piece. `block_head`: block * cache_kv_heads + kv_head.
   __device__ __forceinline__ u64 rows_offset(u32 block_head, u32 position) const {
     return (u64(block_head) * block_size + position % block_size) * HEAD_DIM;
   }
@@ -189,10 +177,30 @@ __device__ __forceinline__ void score_tile(const Queries<groups, shared_groups>&
   }
 }
 
-// Soft cap and mask. `tile`: the position of the tile's first key.
-__device__ __forceinline__ void cap_and_mask(const Inputs& in, const AttentionWork& item,
-                                             const RowGroup& rows, u32 tile,
-                                             float (&scores)[4][4]) {
+// Scales scores, if the soft cap has not, and adds ALiBi's bias.
+__device__ __forceinline__ void add_alibi(const Inputs& in, const AttentionWork& item,
+                                          const RowGroup& rows, u32 kv_head, u32 tile,
+                                          float (&scores)[4][4]) {
+  const float factor = in.soft_cap > 0.0f ? 1.0f : in.scale;
+  for (u32 half = 0; half < 2; ++half) {
+    // Rows past the last one are biased as that is; they are not written.
+    const u32 in_rows = min(threadIdx.x % 32 / 4 + 8 * half, max(rows.num_rows, 1u) - 1);
+    const u32 row = rows.first_row + in_rows;
+    const float slope = in.alibi_slopes[kv_head * in.group_size + row % in.group_size];
+    const u32 position = item.position + row / in.group_size;
+    // Integers, so exact.
+    const float first = float(int(tile + threadIdx.x % 4 * 2 - position));
+    for (u32 i = 0; i < 8; ++i) {
+      float& score = scores[i / 2][2 * half + i % 2];
+      score = fmaf(slope, first + float(i / 2 * 8 + i % 2), score * factor);
+    }
+  }
+}
+
+// Soft cap, ALiBi and mask. `tile`: the position of the tile's first key.
+__device__ __forceinline__ void bound_and_mask(const Inputs& in, const AttentionWork& item,
+                                               const RowGroup& rows, u32 kv_head, u32 tile,
+                                               float (&scores)[4][4]) {
   if (in.soft_cap > 0.0f) {
     const float inner = in.scale / in.soft_cap;
 #pragma unroll
@@ -200,6 +208,7 @@ __device__ __forceinline__ void cap_and_mask(const Inputs& in, const AttentionWo
       scores[i / 4][i % 4] = in.soft_cap * tanhf(scores[i / 4][i % 4] * inner);
     }
   }
+  if (HAS_ALIBI) add_alibi(in, item, rows, kv_head, tile, scores);
   if (rows.do_all_see(in, tile)) return;
   for (u32 half = 0; half < 2; ++half) {
     // Rows past the last one see what some row sees; they are not written.

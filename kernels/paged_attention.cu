@@ -9,7 +9,8 @@
 // (row r of a work item: token r / G, head r % G of the G = num_heads / num_kv_heads heads).
 //
 // Launch, with the constants below (-DMAX_SMEM_KB is what a block may opt in to: 227 on sm_90 and
-// sm_100, 163 on sm_80, 99 on sm_86, sm_89 and sm_120; -DKV_FP8=1 where the caches are E4M3):
+// sm_100, 163 on sm_80, 99 on sm_86, sm_89 and sm_120; -DKV_FP8=1 where the caches are E4M3;
+// -DALIBI=1 for biases):
 // - paged_attention_decode: 32 DECODE_WARPS threads, DECODE_BYTES of dynamic shared memory. Grid:
 //   DECODE_BLOCKS per multiprocessor, or one per unit (num_work num_kv_heads) if those are fewer.
 // - paged_attention_prefill: 32 PREFILL_WARPS threads, PREFILL_BYTES of dynamic shared memory.
@@ -119,7 +120,7 @@ struct Ring {
     const u32 last = (task.rows.end - 1) / in.block_size;
     const u32 block = min(task.split * SPLIT / in.block_size + threadIdx.x % 32, last);
     block_head = in.block_tables[u64(task.item.seq) * in.max_blocks_per_seq + block] *
-                     in.num_kv_heads + task.unit % in.num_kv_heads;
+                     in.cache_kv_heads + task.unit % in.num_kv_heads;
   }
   __device__ __forceinline__ SmemAddress slot(u32 stage) const {
     return base + DECODE_WIDE_BYTES + stage * DECODE_SLOT_BYTES;
@@ -191,7 +192,7 @@ paged_attention_decode(const T* qkv, const Kv* k_cache, const Kv* v_cache,
     for (u32 tile = task.first_tile(); tile < task.end(); tile += TILE) {
       float scores[1][4][4] = {};
       score_tile(queries, ring.next(in), scores);
-      cap_and_mask(in, task.item, task.rows, tile, scores[0]);
+      bound_and_mask(in, task.item, task.rows, kv_head, tile, scores[0]);
       softmax_step<1, false>(in.exponent_factor(), scores, partial);
       add_values(scores, ring.next(in), partial);
     }
@@ -239,7 +240,8 @@ struct SharedTiles {
       u64 offsets[2];
       for (u32 half = 0; half < 2; ++half) {
         const u32 block = __shfl_sync(FULL_WARP, lane_block, next % LANE_ROWS / 16 + half);
-        offsets[half] = (u64(block * in.num_kv_heads + kv_head) * in.block_size + slot) * HEAD_DIM;
+        const u32 block_head = block * in.cache_kv_heads + kv_head;
+        offsets[half] = (u64(block_head) * in.block_size + slot) * HEAD_DIM;
         slot += 16;
         slot = slot == in.block_size ? 0 : slot;
       }
@@ -295,7 +297,7 @@ __device__ __forceinline__ void attend_rows(const Inputs& in, const AttentionWor
     end = rows.num_rows > 0 ? rows.end : end;
   }
   const u32 all_see_start = in.window_start(end - 1);
-  if (in.soft_cap > 0.0f) all_see_end = 0;
+  if (HAS_ALIBI || in.soft_cap > 0.0f) all_see_end = 0;
   const float factor = in.exponent_factor();
   tiles.open(in);
   tiles.fetch(in);
@@ -310,7 +312,7 @@ __device__ __forceinline__ void attend_rows(const Inputs& in, const AttentionWor
       for (u32 g = 0; g < PREFILL_GROUPS; ++g) {
         RowGroup rows;
         open_own(in, item, first_group, g, rows);
-        cap_and_mask(in, item, rows, tile, scores[g]);
+        bound_and_mask(in, item, rows, tiles.kv_head, tile, scores[g]);
       }
     }
     softmax_step<PREFILL_GROUPS, true>(factor, scores, partial);

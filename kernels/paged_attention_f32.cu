@@ -3,21 +3,7 @@
 //
 // Launch: 128 threads, no dynamic shared memory. Grid: one block per unit (num_work num_kv_heads),
 // or any fixed number.
-#include "common.cuh"
-
-struct AttentionWork {
-  u32 token;       // flat index of the first query token
-  u32 num_tokens;  // query tokens
-  u32 seq;         // row of the block tables
-  u32 position;    // absolute position of the first query token
-};
-
-struct AttentionParams {
-  u32 num_heads, num_kv_heads, block_size, max_blocks_per_seq, qkv_stride;
-  u32 window;  // 0: none
-  float scale;
-  float soft_cap;  // 0: none
-};
+#include "attention_params.cuh"
 
 constexpr u32 TILE = 32;
 constexpr u32 WARPS = 4;
@@ -30,11 +16,11 @@ struct Partial {
   float values[LANE_VALUES];
 };
 
-// Where the row of `position` begins in a cache (num_blocks, num_kv_heads, block_size, HEAD_DIM).
+// Where the row of `position` begins in a cache (num_blocks, cache_kv_heads, block_size, HEAD_DIM).
 __device__ __forceinline__ u64 row_offset(const u32* block_table, u32 kv_head, u32 position,
                                           const AttentionParams& params) {
   const u64 block = block_table[position / params.block_size];
-  return ((block * params.num_kv_heads + kv_head) * params.block_size +
+  return ((block * params.cache_kv_heads + kv_head) * params.block_size +
           position % params.block_size) * HEAD_DIM;
 }
 
@@ -77,10 +63,11 @@ __device__ __forceinline__ void softmax_step(float score, const float* v_cache,
   }
 }
 
-// Attention of the query q (HEAD_DIM) at `position`, written to out (HEAD_DIM).
+// Attention of the query q (HEAD_DIM) of `head` at `position`, written to out (HEAD_DIM).
 __device__ __forceinline__ void attend(const float* q, const float* k_cache, const float* v_cache,
-                                       const u32* block_table, u32 kv_head, u32 position,
+                                       const u32* block_table, u32 head, u32 position,
                                        const AttentionParams& params, float* out) {
+  const u32 kv_head = head / (params.num_heads / params.num_kv_heads);
   const u32 lane = threadIdx.x % WARP_SIZE;
   const u32 start =
       params.window > 0 && position + 1 > params.window ? position + 1 - params.window : 0;
@@ -93,6 +80,7 @@ __device__ __forceinline__ void attend(const float* q, const float* k_cache, con
     if (own >= first && own <= last) {
       score = dot(q, k_cache + row_offset(block_table, kv_head, own, params)) * params.scale;
       if (params.soft_cap > 0.0f) score = params.soft_cap * tanhf(score / params.soft_cap);
+      if (HAS_ALIBI) score = fmaf(params.alibi_slopes[head], float(int(own - position)), score);
     }
     softmax_step(score, v_cache, block_table, kv_head, tile, first, last, params, partial);
   }
@@ -104,7 +92,7 @@ __device__ __forceinline__ void attend(const float* q, const float* k_cache, con
 }
 
 // qkv (num_tokens, qkv_stride): first num_heads * HEAD_DIM query elements. Caches (num_blocks,
-// num_kv_heads, block_size, HEAD_DIM), work (num_work[0]), block_tables (num_seqs,
+// cache_kv_heads, block_size, HEAD_DIM), work (num_work[0]), block_tables (num_seqs,
 // max_blocks_per_seq), out (num_tokens, num_heads * HEAD_DIM).
 // The second bound keeps ptxas from spilling for the sake of more warps.
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 2)
@@ -121,7 +109,7 @@ paged_attention_f32(const T* qkv, const T* k_cache, const T* v_cache, const Atte
       const u32 in_item = row / group_size, head = kv_head * group_size + row % group_size;
       const u64 token = item.token + in_item;
       attend(qkv + token * params.qkv_stride + head * HEAD_DIM, k_cache, v_cache, block_table,
-             kv_head, item.position + in_item, params,
+             head, item.position + in_item, params,
              out + (token * params.num_heads + head) * HEAD_DIM);
     }
   }

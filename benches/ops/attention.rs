@@ -72,8 +72,14 @@ fn run(bencher: Bencher, dtype: DType, case: Case) {
     let qkv = random(num_seqs * num_tokens, shape.qkv(), 3);
     let mut out = Tensor::zeros(num_seqs * num_tokens, shape.num_heads * HEAD_DIM);
     let scale = (HEAD_DIM as f32).powf(-0.5);
-    let attention =
-        AttentionShape { num_heads: shape.num_heads, scale, soft_cap: None, sliding_window: None };
+    let attention = AttentionShape {
+        num_heads: shape.num_heads,
+        num_kv_heads: shape.num_kv_heads,
+        scale,
+        soft_cap: None,
+        sliding_window: None,
+        alibi: None,
+    };
     let mut scratch = AttentionScratch::default();
 
     // Each token sees itself and what is before it; q K and p V are a multiply-add per element.

@@ -29,6 +29,7 @@ const ROTARY: &[Defines] = &[
 const ATTENTION_F32: &[Defines] = &[
     &[("DTYPE", "float"), ("HEAD_DIM", "12")],
     &[("DTYPE", "float"), ("HEAD_DIM", "128")],
+    &[("DTYPE", "float"), ("HEAD_DIM", "128"), ("ALIBI", "1")],
     &[("DTYPE", "float"), ("HEAD_DIM", "256")],
 ];
 const DECODE: &str = "paged_attention_decode";
@@ -48,7 +49,10 @@ const MODULES: &[Module] = &[
     ),
     (
         "paged_attention",
-        &[&[("DTYPE", "bf16"), ("HEAD_DIM", "64")]],
+        &[
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "64")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "64"), ("ALIBI", "1")],
+        ],
         &[(DECODE, 255), (PREFILL, 255)],
     ),
     (
@@ -67,12 +71,15 @@ const MODULES: &[Module] = &[
             &[("DTYPE", "bf16"), ("HEAD_DIM", "128")],
             &[("DTYPE", "f16"), ("HEAD_DIM", "128")],
             &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("KV_FP8", "1")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("ALIBI", "1")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("KV_FP8", "1"), ("ALIBI", "1")],
         ],
         &[(DECODE, 255), (PREFILL, 255)],
     ),
     (
         "paged_attention",
         &[
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "112"), ("ALIBI", "1")],
             &[("DTYPE", "bf16"), ("HEAD_DIM", "120")],
             &[("DTYPE", "bf16"), ("HEAD_DIM", "160")],
             &[("DTYPE", "bf16"), ("HEAD_DIM", "192")],

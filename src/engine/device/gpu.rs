@@ -70,25 +70,31 @@ struct Sampled {
     readbacks: Mutex<Readbacks>,
 }
 
-/// A kernel: `entry` of kernels/`source`.cu, compiled for a width of heads where that matters.
+/// A kernel: `entry` of kernels/`source`.cu, compiled for attention of one kind where that matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kernel {
     source: &'static str,
     entry: &'static str,
     /// 0: not compiled for one.
     head_dim: u32,
+    has_alibi: bool,
 }
 
 impl From<(&'static str, &'static str)> for Kernel {
     fn from((source, entry): (&'static str, &'static str)) -> Self {
-        Self { source, entry, head_dim: 0 }
+        Self { source, entry, head_dim: 0, has_alibi: false }
     }
 }
 
 impl Kernel {
-    /// A kernel with HEAD_DIM defined.
-    pub fn with_head_dim(source: &'static str, entry: &'static str, head_dim: usize) -> Self {
-        Self { source, entry, head_dim: head_dim as u32 }
+    /// A kernel with HEAD_DIM defined, and ALIBI if it has slopes.
+    pub fn of_attention(
+        source: &'static str,
+        entry: &'static str,
+        head_dim: usize,
+        has_alibi: bool,
+    ) -> Self {
+        Self { source, entry, head_dim: head_dim as u32, has_alibi }
     }
 
     /// Whether it is compiled for the type of the KV cache.
@@ -267,6 +273,9 @@ impl Gpu {
         let mut defines = vec![("DTYPE", dtype)];
         if kernel.head_dim > 0 {
             defines.extend([("HEAD_DIM", &head_dim[..]), ("MAX_SMEM_KB", &smem_kb[..])]);
+        }
+        if kernel.has_alibi {
+            defines.push(("ALIBI", "1"));
         }
         if self.kv_cache_dtype() == KvCacheDType::Fp8 && kernel.touches_cache() {
             defines.push(("KV_FP8", "1"));

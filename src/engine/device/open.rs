@@ -19,6 +19,7 @@ macro_rules! sources {
 pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "common.cuh",
     "attention.cuh",
+    "attention_params.cuh",
     "logits.cuh",
     "ptx.cuh",
     "activation.cu",

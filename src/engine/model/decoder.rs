@@ -287,8 +287,10 @@ impl Pass<'_> {
         }
         self.rotate_and_cache((spec, weights), (cache, index), &mut buffers.qkv);
         let AttentionSpec { scale, soft_cap, sliding_window, .. } = *spec;
-        let num_heads = spec.heads.num_heads;
-        let shape = AttentionShape { num_heads, scale, soft_cap, sliding_window };
+        let Heads { num_heads, num_kv_heads, .. } = spec.heads;
+        let alibi = weights.alibi.as_ref();
+        let shape =
+            AttentionShape { num_heads, num_kv_heads, scale, soft_cap, sliding_window, alibi };
         let Buffers { qkv, attention, attended, delta, .. } = buffers;
         attended.reshape(step.num_rows(), spec.out.k);
         ops::paged_attention(device, (qkv, step), (cache, index), shape, attention, attended);

@@ -9,7 +9,9 @@ use crate::engine::EngineError;
 use crate::engine::config::DType;
 use crate::engine::device::{Device, Tensor};
 use crate::engine::ops::linear::{SourceMatrix, SourceValues};
-use crate::engine::ops::{Activation, LinearWeight, NormWeight, RotaryTable, StepLimits};
+use crate::engine::ops::{
+    Activation, AlibiSlopes, LinearWeight, NormWeight, RotaryTable, StepLimits,
+};
 
 /// All weights of a decoder. Shapes are in the spec's terms.
 #[derive(Debug)]
@@ -43,6 +45,7 @@ pub(super) struct AttentionWeights {
     pub norms: BlockNormWeights,
     pub qkv: LinearWeight,
     pub qk_norm: Option<(NormWeight, NormWeight)>,
+    pub alibi: Option<AlibiSlopes>,
     pub out: LinearWeight,
 }
 
@@ -226,10 +229,14 @@ impl Loader<'_> {
 
     fn attention(&mut self, spec: &AttentionSpec) -> Result<AttentionWeights, EngineError> {
         let (q_norm, k_norm) = spec.qk_norm.as_ref().map(|norms| (&norms.q, &norms.k)).unzip();
+        let slopes = spec.alibi_slopes.as_ref();
         Ok(AttentionWeights {
             norms: self.norms(&spec.norms)?,
             qkv: self.layer_linear(&spec.qkv)?,
             qk_norm: self.norm(q_norm)?.zip(self.norm(k_norm)?),
+            alibi: slopes
+                .map(|slopes| AlibiSlopes::on_device(self.device, slopes.clone()))
+                .transpose()?,
             out: self.layer_linear(&spec.out)?,
         })
     }

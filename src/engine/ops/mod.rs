@@ -26,7 +26,9 @@ pub use elementwise::{add, clamp, copy, copy_rows, fill_zero, scale};
 pub use embedding::{add_rows_of, embedding, gather_rows};
 pub use linear::{LinearWeight, linear, linear_activate_and_mul, linear_rows};
 pub use norm::{Heads, NormKind, NormWeight, add_norm, add_norm_rows, norm_heads, norm_in_place};
-pub use paged_attention::{AttentionScratch, AttentionShape, paged_attention};
+pub use paged_attention::{
+    AlibiSlopes, AttentionScratch, AttentionShape, alibi_slopes, paged_attention,
+};
 pub use rotary::RotaryTable;
 pub use rotary_and_cache::{QkvHeads, rotary_and_cache, rotate};
 pub use scale_by_position::scale_by_position;

@@ -103,7 +103,8 @@ pub struct StepLimits {
     pub max_model_len: usize,
     /// Tokens of a KV block.
     pub block_size: usize,
-    /// Query heads that share a K and V head.
+    /// Query heads that share a K and V head, by which a GPU's units of work are sized. Layers with
+    /// other numbers take the same units, in as many passes as they need.
     pub num_q_per_kv: usize,
     /// Width of a head.
     pub head_dim: usize,

@@ -7,8 +7,8 @@ use vllm_batch::engine::config::DType;
 use vllm_batch::engine::device::kv_cache::KvCacheShape;
 use vllm_batch::engine::device::{Device, KvCache, Precision};
 use vllm_batch::engine::ops::{
-    AttentionScratch, AttentionShape, QkvHeads, StepInputs, StepLimits, paged_attention,
-    rotary_and_cache,
+    AlibiSlopes, AttentionScratch, AttentionShape, QkvHeads, StepInputs, StepLimits, alibi_slopes,
+    paged_attention, rotary_and_cache,
 };
 
 use crate::cuda_ops::pair::{Bound, Pair, output, to_bits};
@@ -21,13 +21,16 @@ const LAYER: usize = 1;
 struct Case {
     heads: QkvHeads,
     block_size: usize,
+    /// Of the layer, the first of the cache's.
+    num_kv_heads: usize,
     window: Option<usize>,
     soft_cap: Option<f32>,
+    has_alibi: bool,
 }
 
 const fn case(num_heads: usize, num_kv_heads: usize, head_dim: usize, block_size: usize) -> Case {
     let heads = QkvHeads { num_heads, num_kv_heads, head_dim };
-    Case { heads, block_size, window: None, soft_cap: None }
+    Case { heads, block_size, num_kv_heads, window: None, soft_cap: None, has_alibi: false }
 }
 
 /// A sequence of `len` tokens, of which the K and V of the first `cached` are there.
@@ -50,6 +53,7 @@ struct Run<'a> {
     seqs: &'a [Seq],
     cache: KvCache,
     inputs: StepInputs,
+    alibi: Option<AlibiSlopes>,
 }
 
 impl<'a> Run<'a> {
@@ -74,7 +78,13 @@ impl<'a> Run<'a> {
         };
         let cache = KvCache::on_device(device, shape, pair.dtype).expect("memory");
         let inputs = StepInputs::new(device, limits).expect("memory");
-        Self { device, pair, case, seqs, cache, inputs }
+        let alibi = case.has_alibi.then(|| {
+            // Steep ones too, which leave most positions no weight.
+            let slopes = alibi_slopes(case.heads.num_heads, 8.0).into_iter();
+            AlibiSlopes::on_device(device, slopes.map(|slope| 4.0 * slope).collect())
+                .expect("memory")
+        });
+        Self { device, pair, case, seqs, cache, inputs, alibi }
     }
 
     fn width(&self) -> usize {
@@ -131,9 +141,11 @@ impl<'a> Run<'a> {
         }
         let shape = AttentionShape {
             num_heads,
+            num_kv_heads: self.case.num_kv_heads,
             scale: 0.3,
             soft_cap: self.case.soft_cap,
             sliding_window: self.case.window,
+            alibi: self.alibi.as_ref(),
         };
         let mut out = output(device, step.num_rows(), num_heads * head_dim, Precision::Activation);
         let mut scratch = AttentionScratch::default();
@@ -259,6 +271,23 @@ fn check(dtype: DType, seed: u64, cases: &[Case], seqs: &[Seq]) {
 fn paged_attention_f32_decodes_and_prefills() {
     let window = Case { window: Some(40), soft_cap: Some(20.0), ..case(4, 2, 12, 48) };
     check(DType::Float32, 700, &[case(3, 1, 32, 16), window], &MIX);
+}
+
+#[test]
+fn paged_attention_with_alibi() {
+    let with = |case: Case| Case { has_alibi: true, ..case };
+    let capped = Case { window: Some(40), soft_cap: Some(20.0), ..with(case(4, 2, 12, 48)) };
+    check(DType::Float32, 701, &[with(case(6, 2, 16, 16)), capped], &MIX);
+    let capped = Case { window: Some(33), soft_cap: Some(20.0), ..with(case(2, 1, 16, 16)) };
+    check(DType::BFloat16, 770, &[with(case(6, 2, 16, 16)), capped], &MIX);
+    check(DType::Float16, 780, &[with(case(4, 4, 64, 32))], &MIX);
+}
+
+#[test]
+fn paged_attention_of_a_layer_with_fewer_kv_heads_than_the_cache() {
+    let of = |num_kv_heads, case: Case| Case { num_kv_heads, ..case };
+    check(DType::Float32, 702, &[of(1, case(4, 2, 16, 16))], &MIX);
+    check(DType::BFloat16, 790, &[of(1, case(32, 4, 16, 16)), of(2, case(4, 4, 64, 32))], &MIX);
 }
 
 #[test]

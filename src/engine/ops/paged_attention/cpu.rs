@@ -44,7 +44,7 @@ struct Item {
 impl AttentionScratch {
     fn prepare(&mut self, task: &Task<'_>) {
         let Task { cpu, batch, kv, shape, .. } = *task;
-        let heads_per_kv = shape.num_heads / kv.num_kv_heads;
+        let heads_per_kv = shape.num_heads / shape.num_kv_heads;
         self.items.clear();
         let mut num_scores = 0;
         for seq in 0..batch.num_seqs() {
@@ -61,7 +61,7 @@ impl AttentionScratch {
             num_scores = num_scores.max(max_tokens * heads_per_kv * stride);
             for token in (start..end).step_by(max_tokens) {
                 let num_tokens = (end - token).min(max_tokens as u32);
-                for kv_head in 0..kv.num_kv_heads as u32 {
+                for kv_head in 0..shape.num_kv_heads as u32 {
                     self.items.push(Item { seq: seq as u32, kv_head, token, num_tokens });
                 }
             }
@@ -79,7 +79,7 @@ pub(super) struct Task<'a> {
     pub qkv: &'a Tensor,
     pub batch: &'a Batch,
     pub layer: usize,
-    pub shape: AttentionShape,
+    pub shape: AttentionShape<'a>,
     pub kv: KvCacheShape,
 }
 

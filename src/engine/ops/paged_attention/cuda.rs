@@ -1,26 +1,29 @@
 //! Attention on a GPU: kernels/paged_attention.cu, or paged_attention_f32.cu for exactness.
 
 use crate::engine::config::{DType, KvCacheDType};
-use crate::engine::device::cuda::Args;
+use crate::engine::device::cuda::{Args, DevicePtr};
 use crate::engine::device::gpu::Kernel;
 use crate::engine::device::{Gpu, KvCache, Tensor};
 use crate::engine::ops::Step;
 use crate::engine::ops::step::WorkList;
 
-use super::AttentionShape;
+use super::{AlibiSlopes, AttentionShape};
 
-/// `struct AttentionParams` of the kernels.
+/// `struct AttentionParams` of kernels/attention_params.cuh.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct AttentionParams {
     num_heads: u32,
     num_kv_heads: u32,
+    cache_kv_heads: u32,
     block_size: u32,
     max_blocks_per_seq: u32,
     qkv_stride: u32,
     window: u32,
     scale: f32,
     soft_cap: f32,
+    /// Null without a bias.
+    alibi_slopes: DevicePtr,
 }
 
 /// Launch sizes of paged_attention.cu, which derives its own from the same numbers by the same
@@ -106,13 +109,14 @@ pub(super) fn paged_attention(
     gpu: &Gpu,
     (qkv, step): (&Tensor, Step<'_>),
     (cache, layer): (&KvCache, usize),
-    shape: AttentionShape,
+    shape: AttentionShape<'_>,
     out: &Tensor,
 ) {
     let kv = cache.shape;
     let params = AttentionParams {
         num_heads: shape.num_heads as u32,
-        num_kv_heads: kv.num_kv_heads as u32,
+        num_kv_heads: shape.num_kv_heads as u32,
+        cache_kv_heads: kv.num_kv_heads as u32,
         block_size: kv.block_size as u32,
         // `AttentionWork::seq` is an entry of the tables, not a row.
         max_blocks_per_seq: 1,
@@ -120,6 +124,7 @@ pub(super) fn paged_attention(
         window: shape.sliding_window.map_or(0, |window| window as u32),
         scale: shape.scale,
         soft_cap: shape.soft_cap.unwrap_or(0.0),
+        alibi_slopes: shape.alibi.map_or(DevicePtr::NULL, AlibiSlopes::device_ptr),
     };
     let inputs = step.gpu_inputs();
     let (k, v) = cache.layer_ptrs(layer);
@@ -131,11 +136,11 @@ pub(super) fn paged_attention(
             DType::Float32 => "paged_attention_f32",
             DType::BFloat16 | DType::Float16 => "paged_attention",
         };
-        let kernel = Kernel::with_head_dim(source, entry, kv.head_dim);
+        let kernel = Kernel::of_attention(source, entry, kv.head_dim, shape.alibi.is_some());
         gpu.launch(kernel, [grid, 1], block, &mut args);
     };
     let properties = gpu.properties();
-    let units = |work: &WorkList| (work.host.len() * kv.num_kv_heads) as u32;
+    let units = |work: &WorkList| (work.host.len() * shape.num_kv_heads) as u32;
     if gpu.dtype() == DType::Float32 {
         for work in [&inputs.decode, &inputs.prefill] {
             launch("paged_attention_f32", work, units(work), (128, 0));
@@ -147,7 +152,7 @@ pub(super) fn paged_attention(
     // serves every step of its size.
     if !inputs.decode.host.is_empty() {
         let resident = properties.num_sms * sizes.decode_blocks_per_sm;
-        let grid = resident.min((step.num_rows() * kv.num_kv_heads) as u32);
+        let grid = resident.min((step.num_rows() * shape.num_kv_heads) as u32);
         let block = (sizes.decode_threads, sizes.decode_smem);
         launch("paged_attention_decode", &inputs.decode, grid, block);
     }

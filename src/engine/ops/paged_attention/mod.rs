@@ -6,12 +6,14 @@
 //! a multiple of 16; P·V runs over positions upward. On a GPU: kernels/paged_attention.cu. Block
 //! size, chunking and neighbours do not enter.
 
+mod alibi;
 mod cpu;
 mod cuda;
 #[cfg(test)]
 mod tests;
 mod work;
 
+pub use alibi::{AlibiSlopes, alibi_slopes};
 pub use cpu::AttentionScratch;
 pub(super) use cuda::prefill_tokens;
 
@@ -23,27 +25,36 @@ use super::Step;
 
 /// What attention looks like in one layer.
 #[derive(Clone, Copy, Debug)]
-pub struct AttentionShape {
+pub struct AttentionShape<'a> {
     /// Query heads; the first columns of a qkv row.
     pub num_heads: usize,
+    /// K and V heads, a divisor of `num_heads`: each serves as many query heads, in order. The
+    /// cache may have more of them, for other layers: the first ones are this layer's.
+    pub num_kv_heads: usize,
     /// Factor of the scores.
     pub scale: f32,
     /// Gemma 2's bound on scores.
     pub soft_cap: Option<f32>,
     /// A token attends to this many positions, itself included; None: all.
     pub sliding_window: Option<usize>,
+    /// A bias of slope * (j - i) for the query at position i and the key at j, after the soft cap.
+    /// transformers adds slope * j, which softmax makes the same; j - i is exact, and 0 at most.
+    pub alibi: Option<&'a AlibiSlopes>,
 }
 
-/// out (num_tokens, num_heads * head_dim) = softmax(q Kᵀ * scale) V, where q are the first columns
-/// of `qkv` and K, V (the step's own included) are in layer `layer` of the cache.
+/// out (num_tokens, num_heads * head_dim) = softmax(cap(q Kᵀ * scale) + bias) V, where q are the
+/// first columns of `qkv` and K, V (the step's own included) are in layer `layer` of the cache.
 pub fn paged_attention(
     device: &Device,
     (qkv, step): (&Tensor, Step<'_>),
     (cache, layer): (&KvCache, usize),
-    shape: AttentionShape,
+    shape: AttentionShape<'_>,
     scratch: &mut AttentionScratch,
     out: &mut Tensor,
 ) {
+    let AttentionShape { num_heads, num_kv_heads, alibi, .. } = shape;
+    assert!(num_kv_heads <= cache.shape.num_kv_heads && num_heads.is_multiple_of(num_kv_heads));
+    assert!(alibi.is_none_or(|slopes| slopes.of_heads().len() == num_heads));
     out.set_num_rows(qkv.num_rows());
     let cpu = match device {
         Device::Cpu(cpu) => cpu,

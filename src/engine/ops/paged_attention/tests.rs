@@ -10,24 +10,27 @@ use crate::engine::device::simd::Isa;
 
 const NUM_HEADS: usize = 6;
 
-struct Case {
+struct Case<'a> {
     isa: Isa,
     dtype: DType,
     head_dim: usize,
+    /// Of the cache; a layer may have fewer.
     num_kv_heads: usize,
     block_size: usize,
-    shape: AttentionShape,
+    shape: AttentionShape<'a>,
     /// What is put into random q, k and v.
-    edit: fn(&Case, &mut [f32]),
+    edit: fn(&Case<'_>, &mut [f32]),
 }
 
-impl Case {
+impl Case<'_> {
     fn new(num_kv_heads: usize, head_dim: usize) -> Self {
         let shape = AttentionShape {
             num_heads: NUM_HEADS,
+            num_kv_heads,
             scale: 0.3,
             soft_cap: None,
             sliding_window: None,
+            alibi: None,
         };
         let isa = Isa::detect();
         let (dtype, block_size) = (DType::Float32, 16);
@@ -117,14 +120,16 @@ impl Case {
         let mut out = Vec::new();
         for token in 0..num_tokens {
             for head in 0..NUM_HEADS {
-                let kv_head = head / (NUM_HEADS / self.num_kv_heads);
+                let kv_head = head / (NUM_HEADS / self.shape.num_kv_heads);
                 let start = self.shape.sliding_window.map_or(0, |w| (token + 1).saturating_sub(w));
                 let weight = |position: usize| {
                     let dot =
                         |d| at(token, head * hd + d) * at(position, first_k + kv_head * hd + d);
                     let score = (0..hd).map(dot).sum::<f64>() * f64::from(self.shape.scale);
                     let cap = self.shape.soft_cap.map(f64::from);
-                    cap.map_or(score, |cap| cap * (score / cap).tanh()).exp()
+                    let score = cap.map_or(score, |cap| cap * (score / cap).tanh());
+                    let slope = self.shape.alibi.map_or(0.0, |slopes| slopes.of_heads()[head]);
+                    (score - f64::from(slope) * (token - position) as f64).exp()
                 };
                 let weights: Vec<f64> = (start..=token).map(weight).collect();
                 let sum: f64 = weights.iter().sum();
@@ -168,14 +173,55 @@ fn windows_and_soft_caps_are_applied() {
     }
 }
 
+/// Steep and flat slopes, of which no two are the same.
+fn slopes() -> AlibiSlopes {
+    let slopes = alibi_slopes(NUM_HEADS, 8.0).into_iter().map(|slope| 20.0 * slope).collect();
+    AlibiSlopes::on_device(&Device::cpu(Some(1)), slopes).unwrap()
+}
+
+#[test]
+fn biases_fall_with_the_distance_by_each_heads_slope() {
+    let slopes = slopes();
+    for isa in Isa::all_available() {
+        for (num_kv_heads, soft_cap, window) in
+            [(6, None, None), (2, Some(1.5), None), (1, None, Some(21)), (3, Some(1.5), Some(5))]
+        {
+            let mut case = Case { isa, ..Case::new(num_kv_heads, 24) };
+            case.shape = AttentionShape {
+                soft_cap,
+                sliding_window: window,
+                alibi: Some(&slopes),
+                ..case.shape
+            };
+            case.check(&[1, 16, 17, 70], 100);
+            case.check(&[33, 5], 7);
+        }
+    }
+}
+
+#[test]
+fn a_layer_may_have_fewer_kv_heads_than_the_cache() {
+    for (num_kv_heads, of_cache) in [(1, 2), (2, 3), (3, 6), (1, 6)] {
+        let mut case = Case::new(of_cache, 24);
+        case.shape.num_kv_heads = num_kv_heads;
+        case.check(&[1, 16, 17, 70], 100);
+        case.check(&[33, 5], 7);
+    }
+}
+
 #[test]
 fn bits_do_not_depend_on_chunks_neighbours_or_block_size() {
+    let slopes = slopes();
     for isa in Isa::all_available() {
-        for (dtype, window) in
-            [(DType::Float32, None), (DType::BFloat16, Some(21)), (DType::Float16, None)]
-        {
+        for (dtype, window, alibi) in [
+            (DType::Float32, None, None),
+            (DType::Float32, None, Some(&slopes)),
+            (DType::BFloat16, Some(21), None),
+            (DType::BFloat16, Some(21), Some(&slopes)),
+            (DType::Float16, None, None),
+        ] {
             let mut case = Case { isa, dtype, ..Case::new(2, 24) };
-            case.shape.sliding_window = window;
+            case.shape = AttentionShape { sliding_window: window, alibi, ..case.shape };
             let whole = case.run(&[75], 75).remove(0);
             for (block_size, chunk) in [(16, 1), (32, 7), (48, 32), (16, 75)] {
                 let other = Case { block_size, ..case };
@@ -234,7 +280,7 @@ fn values_that_are_not_finite_reach_no_row_that_does_not_attend_to_them() {
 fn the_sign_of_a_zero_does_not_depend_on_chunks() {
     for isa in Isa::all_available() {
         // Token 1 attends to 0 and to a product that underflows; those behind it have values of 1.
-        let edit = |case: &Case, qkv: &mut [f32]| {
+        let edit = |case: &Case<'_>, qkv: &mut [f32]| {
             for (token, row) in qkv.chunks_exact_mut(case.width()).enumerate() {
                 let (qk, v) = row.split_at_mut(2 * NUM_HEADS * 16);
                 qk.fill(if token == 0 { 10.0 } else { 0.1 });

@@ -8,7 +8,7 @@ use super::AttentionShape;
 
 /// Operations of scores and values over all positions attended to; bytes of q and out, and of the K
 /// and V that some token of a sequence sees, once for the query heads that share them.
-pub(super) fn work(batch: &Batch, shape: AttentionShape, cache: &KvCache) -> Work {
+pub(super) fn work(batch: &Batch, shape: AttentionShape<'_>, cache: &KvCache) -> Work {
     let (mut num_scores, mut num_positions) = (0, 0);
     for (seq, &seq_len) in batch.seq_lens.iter().enumerate() {
         let (start, end) = (batch.query_start_loc[seq], batch.query_start_loc[seq + 1]);
@@ -20,7 +20,7 @@ pub(super) fn work(batch: &Batch, shape: AttentionShape, cache: &KvCache) -> Wor
     }
     let kv = cache.shape;
     let q_width = shape.num_heads * kv.head_dim;
-    let kv_bytes = 2 * kv.num_kv_heads * kv.head_dim * cache.element_bytes();
+    let kv_bytes = 2 * shape.num_kv_heads * kv.head_dim * cache.element_bytes();
     Work {
         flops: 4.0 * q_width as f64 * num_scores as f64,
         bytes: (num_positions as usize * kv_bytes + batch.num_tokens() * q_width * 2 * 4) as f64,
@@ -65,12 +65,21 @@ mod tests {
                 num_scores += (start..end).map(|token| token + 1 - first(token)).sum::<usize>();
                 num_positions += end - first(start);
             }
-            let attention =
-                AttentionShape { num_heads: 6, scale: 1.0, soft_cap: None, sliding_window: window };
-            // Scores and values of 6 heads of 8; K and V of 2 heads of 8 in 2 bytes; q and out.
-            let flops = (num_scores * 6 * 8 * 2 * 2) as f64;
-            let bytes = (num_positions * 2 * 2 * 8 * 2 + 13 * 6 * 8 * 2 * 4) as f64;
-            assert_eq!(work(&batch, attention, &cache), Work { flops, bytes }, "{window:?}");
+            for num_kv_heads in [2, 1] {
+                let attention = AttentionShape {
+                    num_heads: 6,
+                    num_kv_heads,
+                    scale: 1.0,
+                    soft_cap: None,
+                    sliding_window: window,
+                    alibi: None,
+                };
+                // Scores and values of 6 heads of 8; K and V of heads of 8 in 2 bytes; q and out.
+                let flops = (num_scores * 6 * 8 * 2 * 2) as f64;
+                let kv_bytes = num_positions * 2 * num_kv_heads * 8 * 2;
+                let bytes = (kv_bytes + 13 * 6 * 8 * 2 * 4) as f64;
+                assert_eq!(work(&batch, attention, &cache), Work { flops, bytes }, "{window:?}");
+            }
         }
     }
 }

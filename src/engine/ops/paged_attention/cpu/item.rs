@@ -79,7 +79,7 @@ impl Span {
         let start = shape.sliding_window.map_or(0, |window| (last + 1).saturating_sub(window));
         let base = start - start % kv.panel_width.max(KV_GROUP_TOKENS);
         let stride = (last + 1 - base).next_multiple_of(kv.panel_width) + SCORE_PADDING;
-        let heads_per_kv = shape.num_heads / kv.num_kv_heads;
+        let heads_per_kv = shape.num_heads / shape.num_kv_heads;
         Self { base, start, first, last, stride, heads_per_kv }
     }
 
@@ -104,7 +104,8 @@ impl<E: PanelElement> ItemTask<'_, E> {
         self.gather_queries(span, workspace);
         self.score(span, workspace, &mut widened);
         let Workspace { scores, totals, .. } = workspace;
-        dispatch(isa, Softmax { shape: self.task.shape, span, scores, totals });
+        let (shape, kv_head) = (self.task.shape, self.item.kv_head as usize);
+        dispatch(isa, Softmax { shape, kv_head, span, scores, totals });
         self.weigh(span, workspace, &mut widened);
         self.write(span, workspace);
     }

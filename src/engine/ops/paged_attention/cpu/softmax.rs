@@ -7,9 +7,14 @@ use crate::engine::ops::soft_cap::capped;
 use super::super::AttentionShape;
 use super::item::Span;
 
+/// The numbers of a vector's lanes; it takes as many as it has.
+const LANE_INDICES: [f32; KV_GROUP_TOKENS] =
+    [0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.];
+
 /// scores = e^(score - max), 0 outside the positions of the row; totals are their sums.
 pub(super) struct Softmax<'a> {
-    pub shape: AttentionShape,
+    pub shape: AttentionShape<'a>,
+    pub kv_head: usize,
     pub span: Span,
     pub scores: &'a mut [f32],
     pub totals: &'a mut [f32],
@@ -42,14 +47,15 @@ impl Kernel for Softmax<'_> {
 }
 
 impl Softmax<'_> {
-    /// R rows over `len` positions from the base on: scaled, capped, and then weights. Sums run
-    /// over a multiple of 16, lane by lane, so a row's do not depend on the others.
+    /// R rows over `len` positions from the base on: scaled, capped, biased, and then weights. Sums
+    /// run over a multiple of 16, lane by lane, so a row's do not depend on the others.
     ///
     /// # Safety
     /// The CPU has the instructions of `V`.
     #[inline(always)]
     unsafe fn rows<V: Vector, const R: usize>(&mut self, row: usize, len: usize) {
-        let Span { base, start, last, stride, .. } = self.span;
+        let Span { base, start, last, stride, heads_per_kv, .. } = self.span;
+        let head = self.kv_head * heads_per_kv + row % heads_per_kv;
         let (start, num_positions) = (start - base, last + 1 - base);
         let padded = len.next_multiple_of(KV_GROUP_TOKENS);
         let scores = &mut self.scores[row * stride..][..R * stride];
@@ -78,6 +84,10 @@ impl Softmax<'_> {
             for (r, max) in max.iter_mut().enumerate() {
                 let row = &mut scores[r * stride..][..stride];
                 fill_around::<V>(row, (start, len), f32::NEG_INFINITY);
+                if let Some(slopes) = self.shape.alibi {
+                    let slope = slopes.of_heads()[head + r];
+                    *max = add_bias(&mut row[..padded], slope, len - 1);
+                }
                 *max = V::splat(max.largest());
             }
             for i in (0..padded).step_by(V::LANES) {
@@ -98,6 +108,28 @@ impl Softmax<'_> {
             // SAFETY: as above.
             *total = unsafe { sum.sum() };
         }
+    }
+}
+
+/// scores[i] += slope * (i - own), where `own` is the index of the query's own position. Gives the
+/// largest, lane by lane.
+///
+/// # Safety
+/// The CPU has the instructions of `V`; the scores are whole groups of 16.
+#[inline(always)]
+unsafe fn add_bias<V: Vector>(scores: &mut [f32], slope: f32, own: usize) -> V {
+    // SAFETY: the caller's promise; vectors have 16 lanes at most, a divisor of 16.
+    unsafe {
+        let (lanes, slope) = (V::load(LANE_INDICES.as_ptr()), V::splat(slope));
+        let mut largest = V::splat(f32::NEG_INFINITY);
+        for (i, chunk) in scores.chunks_exact_mut(V::LANES).enumerate() {
+            // Integers below 2^24, so exact wherever the scores begin.
+            let distance = lanes.add(V::splat((i * V::LANES) as f32 - own as f32));
+            let score = distance.mul_add(slope, V::load(chunk.as_ptr()));
+            score.store(chunk.as_mut_ptr());
+            largest = largest.max(score);
+        }
+        largest
     }
 }
 
