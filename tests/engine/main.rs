@@ -3,6 +3,7 @@
 
 mod candle;
 mod chat_templates;
+mod config_keys;
 mod fuzz_corpus;
 mod input_processor;
 mod int8;

@@ -29,6 +29,8 @@ pub struct HfConfig {
     path: String,
     /// Keys that were asked for; those of an object have its name and a dot before them.
     read: RefCell<BTreeSet<String>>,
+    /// Keys that change nothing in this family.
+    ignored: RefCell<BTreeSet<String>>,
     /// The `text_config` of a multimodal model.
     text: Option<Box<HfConfig>>,
 }
@@ -69,7 +71,7 @@ impl HfConfig {
             }
             _ => None,
         };
-        Self { keys, path, read: RefCell::default(), text }
+        Self { keys, path, read: RefCell::default(), ignored: RefCell::default(), text }
     }
 
     pub(super) fn error(&self, text: impl std::fmt::Display) -> EngineError {
@@ -148,6 +150,15 @@ impl HfConfig {
         )))
     }
 
+    /// Whether a key changes nothing: in any family, or in the one whose spec was made of this. One
+    /// of an object has the object's name and a dot before it.
+    pub fn is_harmless(&self, key: &str) -> bool {
+        match key.strip_prefix("text_config.").zip(self.text.as_ref()) {
+            Some((key, text)) => text.is_harmless(key),
+            None => harmless::is_harmless(key) || self.ignored.borrow().contains(key),
+        }
+    }
+
     /// Refuses keys that no code has read and that are not known to be harmless: the model may
     /// compute something else than the spec that was made of the rest.
     ///
@@ -155,8 +166,8 @@ impl HfConfig {
     /// There is such a key; the text names it.
     pub(super) fn refuse_unread(&self) -> Result<(), EngineError> {
         let read = self.read.borrow();
-        let unread: Vec<_> =
-            section::unread(&self.keys, &read).filter(|key| !harmless::is_harmless(key)).collect();
+        let unread = section::unread(&self.keys, &read);
+        let unread: Vec<_> = unread.filter(|key| !self.is_harmless(key)).collect();
         match unread.as_slice() {
             [] => self.text.as_ref().map_or(Ok(()), |text| text.refuse_unread()),
             [first, ..] => Err(self.error(format!(

@@ -119,9 +119,8 @@ impl<'a> Section<'a> {
 
     /// Says that keys change nothing here.
     pub fn ignore(&self, keys: &[&str]) {
-        keys.iter().for_each(|key| {
-            self.value(key);
-        });
+        let names = keys.iter().map(|key| format!("{}{key}", self.prefix));
+        self.config.ignored.borrow_mut().extend(names);
     }
 
     /// An error of this file.

@@ -1,0 +1,124 @@
+//! No key of config.json is passed over in silence: for every golden model, each key with another
+//! value, or at another place, refuses the model, or is known to change nothing.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+use vllm_batch::engine::model::hf_config::HfConfig;
+use vllm_batch::engine::model::spec::DecoderSpec;
+use vllm_batch::engine::model::{ARCHITECTURES, decoder_spec};
+
+type Keys = Map<String, Value>;
+
+/// A place in a config: the keys of the objects around it, then its own.
+type Place = Vec<String>;
+
+fn golden_configs() -> Vec<(String, Keys)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/golden");
+    let folders = std::fs::read_dir(folder).expect("testdata/golden is committed");
+    let files = ["config.json", "config_v4.json"];
+    let paths = folders.flat_map(|folder| {
+        let folder = folder.expect("an entry").path();
+        files.map(|file| folder.join(file)).into_iter().filter(|path| path.exists())
+    });
+    let mut paths: Vec<PathBuf> = paths.collect();
+    paths.sort();
+    let read = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).expect("readable");
+        (path.display().to_string(), serde_json::from_str(&text).expect("an object"))
+    };
+    let mut configs: Vec<(String, Keys)> = paths.into_iter().map(read).collect();
+    let is_known = |name: &Value| ARCHITECTURES.iter().any(|(known, _)| name == known);
+    configs.retain(|(_, keys)| keys["architectures"].as_array().unwrap().iter().any(is_known));
+    configs
+}
+
+fn parse(keys: &Keys) -> HfConfig {
+    HfConfig::parse(&Value::Object(keys.clone()).to_string(), "config.json").expect("an object")
+}
+
+fn spec(keys: &Keys) -> Result<DecoderSpec, String> {
+    decoder_spec(&parse(keys)).map_err(|error| error.to_string())
+}
+
+/// Every key that has a value, those of objects too.
+fn places(keys: &Keys) -> Vec<Place> {
+    let mut found = Vec::new();
+    for (key, value) in keys.iter().filter(|(_, value)| !value.is_null()) {
+        found.push(vec![key.clone()]);
+        for inner in value.as_object().into_iter().flat_map(places) {
+            found.push([vec![key.clone()], inner].concat());
+        }
+    }
+    found
+}
+
+/// The object that a place is in.
+fn around<'a>(keys: &'a mut Keys, place: &Place) -> &'a mut Keys {
+    let outer = &place[..place.len() - 1];
+    outer.iter().fold(keys, |keys, key| keys[key].as_object_mut().expect("an object"))
+}
+
+/// The part of a config that has the place, and its name there.
+fn is_harmless(keys: &Keys, place: &Place) -> bool {
+    let config = parse(keys);
+    decoder_spec(&config).expect("a golden config");
+    // An object that nothing reads is harmless with all that is in it.
+    (1..=place.len()).any(|len| config.is_harmless(&place[..len].join(".")))
+}
+
+#[test]
+fn another_value_of_any_key_is_refused_or_changes_nothing() {
+    let (mut num_refused, mut num_harmless) = (0, 0);
+    for (path, keys) in golden_configs() {
+        spec(&keys).unwrap_or_else(|error| panic!("{path}: {error}"));
+        for place in places(&keys) {
+            let mut changed = keys.clone();
+            let key = place.last().expect("a key");
+            around(&mut changed, &place).insert(key.clone(), json!("something unknown"));
+            match spec(&changed) {
+                Err(_) => num_refused += 1,
+                Ok(_) => {
+                    let name = place.join(".");
+                    assert!(is_harmless(&keys, &place), "{path}: `{name}` is passed over");
+                    num_harmless += 1;
+                }
+            }
+        }
+    }
+    println!("{num_refused} changes refused, {num_harmless} of keys that change nothing");
+    assert!(num_refused > 500 && num_harmless > 100);
+}
+
+#[test]
+fn a_key_at_the_top_that_belongs_elsewhere_is_refused_or_means_the_same() {
+    let mut num_moved = 0;
+    for (path, keys) in golden_configs() {
+        let whole = spec(&keys).unwrap_or_else(|error| panic!("{path}: {error}"));
+        for place in places(&keys).into_iter().filter(|place| place.len() > 1) {
+            let key = place.last().expect("a key");
+            let mut moved = keys.clone();
+            let value = around(&mut moved, &place).remove(key).expect("a value");
+            if moved.insert(key.clone(), value).is_some() {
+                continue;
+            }
+            num_moved += 1;
+            let name = place.join(".");
+            if let Ok(spec) = spec(&moved) {
+                let is_same = spec == whole || is_harmless(&keys, &place);
+                assert!(is_same, "{path}: `{name}` at the top gives another model in silence");
+            }
+        }
+    }
+    println!("{num_moved} keys moved to the top");
+    assert!(num_moved > 50);
+}
+
+#[test]
+fn a_key_that_no_family_knows_is_refused_by_name() {
+    for (path, mut keys) in golden_configs() {
+        keys.insert("attention_bias_of_tomorrow".to_owned(), json!(true));
+        let error = spec(&keys).expect_err("an unknown key");
+        assert!(error.contains("attention_bias_of_tomorrow"), "{path}: {error}");
+    }
+}
