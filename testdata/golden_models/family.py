@@ -50,6 +50,7 @@ class Family:
     means: dict[str, float] = field(default_factory=dict)  # by a part of a tensor's name
     bias_std: float = 0.3
     old_config: bool = False  # write config.json as transformers 4 did
+    both_configs: bool = False  # write config_v4.json beside it: as transformers 4 did
     old_keys: dict[str, Any] = field(default_factory=dict)  # more of what transformers 4 wrote
     old_drop: tuple[str, ...] = ()  # and what it did not write
     chat_in_config: bool = False  # chat template in tokenizer_config.json, not in a .jinja file

@@ -76,7 +76,7 @@ def write_model(folder: Path, family: Family, model, tokenizer: Tokenizer) -> No
         publish(folder, family, config)
     elif family.old_config:
         write_json(folder / "config.json", old_style(config, family))
-    if config["model_type"] == "gemma3_text" and not family.layout:
+    if family.both_configs:
         write_json(folder / "config_v4.json", old_style(config, family))
     write_generation_config(folder, family, config, tokenizer)
 

@@ -103,7 +103,11 @@ families! {
     stablelm_parallel
     starcoder2
     telechat3
+    telechat3_yarn
 }
+
+/// The same model as transformers 4 wrote it, in some folders.
+const OLD_CONFIG: &str = "config_v4.json";
 
 /// Of a logprob, on the CPU and on the shim.
 const TOLERANCE: f32 = 1e-4;
@@ -266,9 +270,30 @@ fn agrees_with_transformers(family: &str) {
     check_all(family, "alone", engine_config(family, alone, &cpu));
     let chunks = SchedulerConfig { max_num_batched_tokens: 19, ..SchedulerConfig::default() };
     check_all(family, "in chunks", engine_config(family, chunks, &cpu));
+    if golden_dir().join(family).join(OLD_CONFIG).exists() {
+        let folder = folder_with_old_config(family);
+        let mut config = engine_config(family, SchedulerConfig::default(), &cpu);
+        config.model.model_dir = folder.path().to_owned();
+        check_all(family, "config.json of transformers 4", config);
+    }
     let Some(gpu) = gpu::device(7) else { return };
     let chunks = SchedulerConfig { max_num_batched_tokens: 40, ..SchedulerConfig::default() };
     check_all(family, "kernels of the GPU", engine_config(family, chunks, &gpu));
+}
+
+/// A folder whose config.json is the one that transformers 4 wrote; its other files are links.
+fn folder_with_old_config(family: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(golden_dir().join(family)).unwrap() {
+        let (path, name) = entry.map(|entry| (entry.path(), entry.file_name())).unwrap();
+        let name = match name.to_str().unwrap() {
+            "config.json" => continue,
+            OLD_CONFIG => "config.json",
+            name => name,
+        };
+        std::os::unix::fs::symlink(path, folder.path().join(name)).unwrap();
+    }
+    folder
 }
 
 /// The golden prompts twice in one engine: first with prompt logprobs, which read no cached

@@ -372,6 +372,7 @@ FAMILIES: dict[str, Family] = {
         final_norm_mean=4.0,
         head_std=0.1,
         chat_template=GEMMA_CHAT,
+        both_configs=True,
         generation_config=dict(eos_token_id=["<eos>", "<end_of_turn>"]),
     ),
 }

@@ -26,7 +26,7 @@ FAMILIES: dict[str, Family] = {
             swapped("attention_layernorm", "feedforward_layernorm"),
             dict(rope_parameters=rope(10000.0)),
         ],
-        means={"alpha_p": 1.0, "alpha_n": -0.5},
+        means={"alpha_p": 1.0, "alpha_n": -0.5}, both_configs=True,
     ),
     "persimmon": small(
         "PersimmonConfig",
@@ -49,7 +49,8 @@ FAMILIES: dict[str, Family] = {
             sliding_window=8, layer_types=[SLIDING, FULL, SLIDING], rope_parameters=LLAMA3,
         ),
         [dict(sliding_window=7), dict(sliding_window=9), dict(layer_types=[FULL] * 3)],
-        shared="sentencepiece",
+        shared="sentencepiece", both_configs=True,
+        old_keys=dict(layer_types=[SLIDING, FULL, SLIDING]),
     ),
     "ministral3": small(
         "Ministral3Config",

@@ -4,6 +4,12 @@ from ..family import FULL, SLIDING, Family, dims, rope, small
 from ..mistakes import activation, other_pairs, swapped, zeroed
 
 QUARTER = rope(10000.0, partial_rotary_factor=0.25)
+# What Command R7B's file has besides; the pattern is the only one of them that decides anything.
+COMMAND_R7B = dict(
+    sliding_window_pattern=2, layer_switch=2, order_of_interleaved_layers="local_attn_first",
+    position_embedding_type="rope_gptj", rotary_pct=1.0, use_embedding_sharing=True,
+    use_gated_activation=True, use_parallel_block=True, use_parallel_embedding=True,
+)
 
 FAMILIES: dict[str, Family] = {
     "cohere": small(
@@ -34,7 +40,7 @@ FAMILIES: dict[str, Family] = {
             dict(sliding_window=7), dict(sliding_window=9), dict(layer_types=[SLIDING] * 3),
             dict(layer_types=[FULL] * 3), other_pairs(16),
         ],
-        final_norm_mean=14.0,
+        final_norm_mean=14.0, both_configs=True, old_keys=COMMAND_R7B,
     ),
     "stablelm": small(
         "StableLmConfig",

@@ -3,8 +3,9 @@
 from ..family import FULL, SLIDING, Family, dims, rope, small
 from ..mistakes import activation, added, other_pairs, swapped, without, zeroed
 
+# The theta is the default: from a file of transformers 4 the windowed layers get no other.
 OLMO3_YARN = rope(
-    10000.0, "yarn", factor=8.0, original_max_position_embeddings=32, attention_factor=1.2,
+    500000.0, "yarn", factor=8.0, original_max_position_embeddings=32, attention_factor=1.2,
     beta_fast=32.0, beta_slow=1.0,
 )
 
@@ -33,14 +34,15 @@ FAMILIES: dict[str, Family] = {
         dims(
             48, 64, 3, 3, 1, tie_word_embeddings=False, rms_norm_eps=1e-6, sliding_window=8,
             layer_types=[SLIDING, FULL, SLIDING],
-            rope_parameters={FULL: OLMO3_YARN, SLIDING: rope(10000.0)},
+            rope_parameters={FULL: OLMO3_YARN, SLIDING: rope(500000.0)},
         ),
         [
             dict(sliding_window=7), dict(sliding_window=9),
             dict(layer_types=[SLIDING, SLIDING, FULL]),
-            dict(rope_parameters={FULL: rope(10000.0), SLIDING: rope(10000.0)}),
+            dict(rope_parameters={FULL: rope(500000.0), SLIDING: rope(500000.0)}),
             dict(rope_parameters={FULL: OLMO3_YARN, SLIDING: OLMO3_YARN}),
         ],
+        both_configs=True, old_keys=dict(layer_types=[SLIDING, FULL, SLIDING]),
     ),
     "exaone4": small(
         "Exaone4Config",
@@ -54,6 +56,7 @@ FAMILIES: dict[str, Family] = {
             swapped("q_norm", "k_norm"),
             without("post_attention_layernorm"), without("post_feedforward_layernorm"),
         ],
+        both_configs=True, old_keys=dict(layer_types=[SLIDING, FULL, SLIDING]),
     ),
     "glm": small(
         "GlmConfig",

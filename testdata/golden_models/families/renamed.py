@@ -1,6 +1,8 @@
 """Families whose code is not in transformers: the oracle is a class that computes the same, and
 the checkpoint has the family's published names, layout and keys."""
 
+import math
+
 import torch
 from torch import nn
 
@@ -16,6 +18,16 @@ INTERNLM2_NAMES = [
     (".gate_proj.", ".w1."), (".up_proj.", ".w3."), (".down_proj.", ".w2."),
 ]
 DYNAMIC = rope(10000.0, "dynamic", factor=6.0)
+YARN = dict(
+    kind="yarn", factor=4.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0
+)
+# TeleChat3's yarn differs from others in what cos and sin are multiplied by (vLLM's
+# telechat3_scaling_rope.py).
+TELE_FACTOR = 0.07 * math.log(4.0) + 1.0
+TELE_YARN = dict(
+    factor=4.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0,
+    rope_type="telechat3-yarn",
+)
 
 
 def minicpm_config(config: dict) -> dict:
@@ -183,6 +195,12 @@ FAMILIES: dict[str, Family] = {
     ),
     "aquila": llama_as("AquilaForCausalLM", "aquila", [swapped("gate_proj", "up_proj")]),
     "telechat3": llama_as("TeleChat3ForCausalLM", "telechat3", [swapped("gate_proj", "up_proj")]),
+    "telechat3_yarn": llama_as(
+        "TeleChat3ForCausalLM", "telechat3",
+        [dict(rope_parameters=rope(10000.0)), dict(rope_parameters=rope(10000.0, **YARN))],
+        config=plain(rope_parameters=rope(10000.0, attention_factor=TELE_FACTOR, **YARN)),
+        old_keys=dict(rope_scaling=dict(TELE_YARN, type="telechat3-yarn")),
+    ),
     "iquestcoder": small(
         "IQuestCoderConfig", plain(), [swapped("gate_proj", "up_proj")],
         model_class="LlamaForCausalLM", old_config=True,
