@@ -1,6 +1,7 @@
 """The text part of multimodal checkpoints: its config and its tensors are inside of others.
 
-The oracle is the text model. The vision tensors stand for the kinds that the real files have.
+The oracle is the text model; the check compares with the multimodal class too. The vision tensors
+stand for the kinds that the real files have.
 """
 
 from ..family import FULL, SLIDING, Family, dims, rope, small
@@ -34,7 +35,13 @@ QWEN3_VISION = {
     "model.visual.merger.linear_fc1.weight": (8, 8),
     "model.visual.deepstack_merger_list.0.norm.weight": (8,),
 }
-VISION_CONFIG = dict(hidden_size=8, intermediate_size=16, num_attention_heads=2)
+VISION_CONFIG = dict(
+    hidden_size=8, intermediate_size=16, num_attention_heads=2, num_hidden_layers=1,
+    image_size=8, patch_size=2,
+)
+QWEN_VISION_CONFIG = dict(
+    depth=1, hidden_size=8, intermediate_size=16, num_heads=2, patch_size=2, spatial_merge_size=2,
+)
 
 
 def gemma3_published(config: dict) -> dict:
@@ -49,7 +56,7 @@ def gemma3_published(config: dict) -> dict:
     return dict(
         architectures=["Gemma3ForConditionalGeneration"], boi_token_index=255999,
         eoi_token_index=256000, eos_token_id=[config["eos_token_id"]], image_token_index=262144,
-        initializer_range=0.02, mm_tokens_per_image=256, model_type="gemma3", text_config=text,
+        initializer_range=0.02, mm_tokens_per_image=4, model_type="gemma3", text_config=text,
         torch_dtype="bfloat16", transformers_version="4.50.0.dev0",
         vision_config=dict(VISION_CONFIG, model_type="siglip_vision_model"),
     )
@@ -61,7 +68,7 @@ def gemma3_saved(config: dict) -> dict:
     return dict(
         architectures=["Gemma3ForConditionalGeneration"], model_type="gemma3", dtype="bfloat16",
         boi_token_index=255999, eoi_token_index=256000, image_token_index=262144,
-        mm_tokens_per_image=256, tie_word_embeddings=True, text_config=text,
+        mm_tokens_per_image=4, tie_word_embeddings=True, text_config=text,
         vision_config=dict(VISION_CONFIG, model_type="siglip_vision_model"),
         transformers_version=config["transformers_version"],
     )
@@ -77,7 +84,7 @@ def mistral3(config: dict) -> dict:
         image_token_index=10, multimodal_projector_bias=False, projector_hidden_act="gelu",
         spatial_merge_size=2, vision_feature_layer=-1, text_config=text,
         torch_dtype="bfloat16", transformers_version="4.52.4",
-        vision_config=dict(VISION_CONFIG, model_type="pixtral", image_size=8, patch_size=2),
+        vision_config=dict(VISION_CONFIG, model_type="pixtral", head_dim=4),
     )
 
 
@@ -88,7 +95,9 @@ def qwen2_5_vl(config: dict) -> dict:
         "model_type": "qwen2_5_vl", "image_token_id": 280, "video_token_id": 281,
         "vision_start_token_id": 282, "vision_end_token_id": 283, "vision_token_id": 284,
         "rope_scaling": dict(type="mrope", mrope_section=[2, 3, 3]),
-        "vision_config": dict(VISION_CONFIG, model_type="qwen2_5_vl", depth=1),
+        "vision_config": dict(
+            QWEN_VISION_CONFIG, model_type="qwen2_5_vl", out_hidden_size=config["hidden_size"]
+        ),
     }
 
 
@@ -107,7 +116,8 @@ def qwen3_vl(config: dict) -> dict:
         vision_end_token_id=283, text_config=text, tie_word_embeddings=True,
         transformers_version="4.57.0.dev0",
         vision_config=dict(
-            VISION_CONFIG, model_type="qwen3_vl", depth=1, deepstack_visual_indexes=[0]
+            QWEN_VISION_CONFIG, model_type="qwen3_vl", out_hidden_size=config["hidden_size"],
+            deepstack_visual_indexes=[0],
         ),
     )
 
