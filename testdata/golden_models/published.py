@@ -42,10 +42,9 @@ def old_style(config: dict, family: Family) -> dict:
     config.pop("layer_types", None)
     if rope and "full_attention" in rope:
         config["rope_theta"] = rope["full_attention"]["rope_theta"]
-        config["rope_scaling"] = scaling(rope["full_attention"])
         if config["model_type"] == "gemma3_text":
             config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
-            config["sliding_window_pattern"] = 3
+        config["rope_scaling"] = scaling(rope["full_attention"])
     elif rope:
         config["rope_theta"] = rope["rope_theta"]
         config["rope_scaling"] = scaling(rope)

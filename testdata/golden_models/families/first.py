@@ -373,6 +373,7 @@ FAMILIES: dict[str, Family] = {
         head_std=0.1,
         chat_template=GEMMA_CHAT,
         both_configs=True,
+        old_keys={"sliding_window_pattern": 3},
         generation_config=dict(eos_token_id=["<eos>", "<end_of_turn>"]),
     ),
 }
