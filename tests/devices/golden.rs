@@ -75,6 +75,7 @@ families! {
     llama_dynamic
     llama_yarn
     minicpm
+    ministral
     ministral3
     mistral
     mistral3

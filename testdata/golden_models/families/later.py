@@ -52,6 +52,17 @@ FAMILIES: dict[str, Family] = {
         shared="sentencepiece", both_configs=True,
         old_keys=dict(layer_types=[SLIDING, FULL, SLIDING]),
     ),
+    "ministral": small(
+        "MinistralConfig",
+        dims(
+            32, 64, 3, 4, 2, head_dim=16, tie_word_embeddings=False, rms_norm_eps=1e-5,
+            sliding_window=8, layer_types=[FULL, SLIDING, SLIDING], rope_parameters=rope(10000.0),
+        ),
+        [
+            dict(sliding_window=7), dict(sliding_window=9), dict(layer_types=[SLIDING] * 3),
+            dict(layer_types=[FULL] * 3),
+        ],
+    ),
     "ministral3": small(
         "Ministral3Config",
         dims(
