@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use self::chat::MadeChat;
 pub use self::chat::{ChatDefaults, LastAssistant, check_kwargs};
-use self::near_miss::NearMiss;
+use self::near_miss::{NearMiss, NearMisses};
 use self::prompt::{Built, PromptBuilder};
 use self::remarks::{Remark, Remarks};
 use self::shape::RowShape;
@@ -138,6 +138,7 @@ pub struct RowParser {
     next_index: u64,
     note: Option<String>,
     remarks: Remarks,
+    near_misses: NearMisses,
     /// The name of the file that is read, where there are several.
     file: Option<String>,
 }
@@ -161,6 +162,7 @@ impl RowParser {
             next_index: 0,
             note: None,
             remarks: Remarks::default(),
+            near_misses: NearMisses::default(),
             file: None,
         };
         if let Some(names) = &parser.names {
@@ -241,18 +243,19 @@ impl RowParser {
             None => self.builder.other_shape(first, &named),
         };
         let shape = other.as_ref().unwrap_or(first);
+        let names = &mut self.near_misses;
         let asked = match shape {
             RowShape::OpenAiBatch if shape.fits(&named) => {
-                openai::read(&named.fields, self.builder.chats(), line)
+                openai::read(&named.fields, self.builder.chats(), names, line)
             }
             RowShape::AnthropicBatch if shape.fits(&named) => {
-                anthropic::read(&named.fields, self.builder.chats(), line)
+                anthropic::read(&named.fields, self.builder.chats(), names, line)
             }
             shape => self.builder.build(shape, &named, line).and_then(|built| {
                 unsupported::check(&named.fields, Place::Row, line)?;
                 let overrides = Overrides::collect(&named.fields);
                 let Built { prompt, dropped_answer } = built;
-                let near_misses = near_miss::find(&named.fields, false);
+                let near_misses = names.find(&named.fields, false);
                 Ok(Asked { dropped_answer, near_misses, ..Asked::new(prompt, overrides) })
             }),
         };

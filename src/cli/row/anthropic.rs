@@ -3,8 +3,9 @@
 use serde_json::Value;
 
 use super::chat::{ChatDefaults, Origin};
+use super::near_miss::NearMisses;
 use super::unsupported::{self, Place};
-use super::{Asked, near_miss, openai, prompt};
+use super::{Asked, openai, prompt};
 use crate::cli::fields::{JsonFields, json_string};
 use crate::cli::overrides::Overrides;
 use crate::cli::row_error::{RowError, code};
@@ -13,6 +14,7 @@ use crate::cli::row_error::{RowError, code};
 pub(super) fn read(
     fields: &JsonFields,
     chats: &ChatDefaults,
+    names: &mut NearMisses,
     line: u64,
 ) -> Result<Asked, RowError> {
     openai::check_custom_id(fields, line)?;
@@ -26,7 +28,7 @@ pub(super) fn read(
     if let Some(texts) = stop_sequences(&params, line)? {
         overrides = overrides.with("stop", Some(texts));
     }
-    Ok(Asked { near_misses: near_miss::find(&params, true), ..Asked::of_chat(made, overrides) })
+    Ok(Asked { near_misses: names.find(&params, true), ..Asked::of_chat(made, overrides) })
 }
 
 /// `system` is text, or text blocks, which are one text without anything between them, as in vLLM.

@@ -1,5 +1,7 @@
 //! Fields that are almost named like a parameter: a slip that would otherwise pass in silence.
 
+use std::collections::HashMap;
+
 use super::unsupported;
 use crate::cli::fields::JsonFields;
 use crate::cli::overrides;
@@ -12,6 +14,13 @@ const MIN_LENGTH_OF_ANY: usize = 4;
 
 /// Letters that the way of writing may add or take away.
 const MAX_DIFFERENCE: usize = 3;
+
+/// Nothing longer is near to a parameter.
+const MAX_LENGTH: usize = 32;
+
+/// Names that are remembered at a time: rows of one input have few, and a hostile one may not fill
+/// memory.
+const MAX_REMEMBERED: usize = 1024;
 
 /// From this length on, two letters may be wrong.
 const MIN_LENGTH_OF_TWO: usize = 11;
@@ -40,30 +49,61 @@ const OF_CHATS: &[&str] = &[
 /// A field, and the parameter that was probably meant.
 pub(super) type NearMiss = (String, &'static str);
 
-/// The fields of a row, or of a request's body, that are no parameter but almost named like one.
-pub(super) fn find(fields: &JsonFields, is_request: bool) -> Vec<NearMiss> {
-    let meant = |name: &str| match is_request {
-        true if OWN_MEANING.contains(&name) => None,
-        true => nearest(name),
-        false => {
-            let synonym = SYNONYMS.iter().find(|(known, _)| *known == name);
-            synonym.map(|(_, meant)| *meant).or_else(|| nearest(name))
+/// Finds near misses. The same few names stand in every row, so what each is near to is remembered.
+#[derive(Debug, Default)]
+pub(super) struct NearMisses {
+    known: HashMap<String, Option<&'static str>>,
+}
+
+impl NearMisses {
+    /// The fields of a row, or of a request's body, that are no parameter but almost named like
+    /// one.
+    pub(super) fn find(&mut self, fields: &JsonFields, is_request: bool) -> Vec<NearMiss> {
+        let mut found = Vec::new();
+        for field in fields.iter() {
+            if let Some(meant) = self.meant(&field.name, is_request) {
+                found.push((field.name.to_string(), meant));
+            }
         }
-    };
-    fields.iter().filter_map(|field| Some((field.name.to_string(), meant(&field.name)?))).collect()
+        found
+    }
+
+    fn meant(&mut self, name: &str, is_request: bool) -> Option<&'static str> {
+        if is_request {
+            return if OWN_MEANING.contains(&name) { None } else { self.nearest(name) };
+        }
+        let synonym = SYNONYMS.iter().find(|(known, _)| *known == name);
+        synonym.map(|(_, meant)| *meant).or_else(|| self.nearest(name))
+    }
+
+    fn nearest(&mut self, name: &str) -> Option<&'static str> {
+        if !(MIN_LENGTH_OF_ANY..=MAX_LENGTH).contains(&name.len()) {
+            return None;
+        }
+        if let Some(nearest) = self.known.get(name) {
+            return *nearest;
+        }
+        let nearest = nearest(name);
+        if self.known.len() == MAX_REMEMBERED {
+            self.known.clear();
+        }
+        self.known.insert(name.to_owned(), nearest);
+        nearest
+    }
+}
+
+/// Every parameter.
+fn parameters() -> impl Iterator<Item = &'static str> {
+    overrides::parameter_names().chain(OF_CHATS.iter().copied())
 }
 
 /// The parameter that a name is almost, but not quite.
 fn nearest(name: &str) -> Option<&'static str> {
-    if name.len() < MIN_LENGTH_OF_ANY {
-        return None;
-    }
-    let known = || overrides::parameter_names().chain(OF_CHATS.iter().copied());
-    if known().any(|parameter| parameter == name) || unsupported::is_known(name) {
+    if parameters().any(|parameter| parameter == name) || unsupported::is_known(name) {
         return None;
     }
     let plain = plain(name);
-    known().find(|parameter| {
+    parameters().find(|parameter| {
         if name.len().abs_diff(parameter.len()) > MAX_DIFFERENCE {
             return false;
         }
@@ -93,7 +133,7 @@ mod tests {
 
     fn meant(name: &str) -> Option<&'static str> {
         let fields = JsonFields::from_pairs(&[("prompt", "\"p\""), (name, "1")]);
-        let mut found = find(&fields, false);
+        let mut found = NearMisses::default().find(&fields, false);
         assert!(found.len() < 2, "{found:?}");
         found.pop().map(|(_, meant)| meant)
     }
@@ -150,6 +190,31 @@ mod tests {
     #[test]
     fn requests_have_names_of_their_own() {
         let fields = JsonFields::from_pairs(&[("top_logprobs", "5"), ("max_tokns", "5")]);
-        assert_eq!(find(&fields, true), [("max_tokns".to_owned(), "max_tokens")]);
+        let mut names = NearMisses::default();
+        assert_eq!(names.find(&fields, true), [("max_tokns".to_owned(), "max_tokens")]);
+        let of_row =
+            [("top_logprobs".to_owned(), "logprobs"), ("max_tokns".to_owned(), "max_tokens")];
+        assert_eq!(names.find(&fields, false), of_row, "in rows they have another meaning");
+    }
+
+    #[test]
+    fn what_is_remembered_is_what_was_found_and_has_an_end() {
+        let mut names = NearMisses::default();
+        let slip = JsonFields::from_pairs(&[("temprature", "1"), ("category", "1")]);
+        for _ in 0..2 {
+            assert_eq!(names.find(&slip, false), [("temprature".to_owned(), "temperature")]);
+        }
+        assert_eq!(names.known.len(), 2);
+        for number in 0..2 * MAX_REMEMBERED {
+            let name = format!("field{number}");
+            assert!(names.find(&JsonFields::from_pairs(&[(&name, "1")]), false).is_empty());
+            assert!(names.known.len() <= MAX_REMEMBERED);
+        }
+        assert_eq!(names.find(&slip, false), [("temprature".to_owned(), "temperature")]);
+    }
+
+    #[test]
+    fn no_parameter_is_too_long_to_be_near() {
+        assert!(parameters().all(|name| name.len() + MAX_DIFFERENCE <= MAX_LENGTH));
     }
 }

@@ -7,8 +7,9 @@ mod tests;
 use serde_json::Value;
 
 use super::chat::{ChatDefaults, Origin};
+use super::near_miss::NearMisses;
 use super::unsupported::{self, Place};
-use super::{Asked, messages, near_miss, prompt};
+use super::{Asked, messages, prompt};
 use crate::cli::batch_line::BatchKind;
 use crate::cli::fields::JsonFields;
 use crate::cli::overrides::{DefaultLength, Overrides};
@@ -33,6 +34,7 @@ pub(super) fn kind(fields: Option<&JsonFields>) -> BatchKind {
 pub(super) fn read(
     fields: &JsonFields,
     chats: &ChatDefaults,
+    names: &mut NearMisses,
     line: u64,
 ) -> Result<Asked, RowError> {
     check_custom_id(fields, line)?;
@@ -40,8 +42,8 @@ pub(super) fn read(
     let url = url(fields, line)?;
     let body = object(fields, "body", line)?;
     match url.as_str() {
-        CHAT => chat(&body, chats, line),
-        COMPLETIONS => completions(&body, line),
+        CHAT => chat(&body, chats, names, line),
+        COMPLETIONS => completions(&body, names, line),
         _ => {
             let message = format!("Invalid URL (POST {url}): {CHAT} and {COMPLETIONS} are served");
             Err(RowError::new(code::UNSUPPORTED_URL, line, message).of_param("url"))
@@ -94,7 +96,12 @@ pub(super) fn object(
     JsonFields::parse(json.to_owned(), line).map_err(|bad| bad.1)
 }
 
-fn chat(body: &JsonFields, chats: &ChatDefaults, line: u64) -> Result<Asked, RowError> {
+fn chat(
+    body: &JsonFields,
+    chats: &ChatDefaults,
+    names: &mut NearMisses,
+    line: u64,
+) -> Result<Asked, RowError> {
     unsupported::check(body, Place::Chat, line)?;
     const NAME: &str = "body.messages";
     let messages = messages_of(body, NAME, None, line)?;
@@ -102,7 +109,7 @@ fn chat(body: &JsonFields, chats: &ChatDefaults, line: u64) -> Result<Asked, Row
     let overrides = Overrides::collect(body)
         .with("logprobs", chat_logprobs(body, line)?)
         .with_default_length(DefaultLength::Context);
-    Ok(Asked { near_misses: near_miss::find(body, true), ..Asked::of_chat(made, overrides) })
+    Ok(Asked { near_misses: names.find(body, true), ..Asked::of_chat(made, overrides) })
 }
 
 /// The `messages` of a request, which errors call by their whole name.
@@ -146,7 +153,7 @@ fn chat_logprobs(body: &JsonFields, line: u64) -> Result<Option<String>, RowErro
     }
 }
 
-fn completions(body: &JsonFields, line: u64) -> Result<Asked, RowError> {
+fn completions(body: &JsonFields, names: &mut NearMisses, line: u64) -> Result<Asked, RowError> {
     unsupported::check(body, Place::Completions, line)?;
     // More candidates than answers: the best of them would have to be chosen.
     let given = |name| body.get(name).filter(|json| *json != "null");
@@ -164,7 +171,7 @@ fn completions(body: &JsonFields, line: u64) -> Result<Asked, RowError> {
     };
     let prompt = prompt.map_err(|error| error.of_param("prompt"))?;
     let overrides = Overrides::collect(body).with_default_length(DefaultLength::Completions);
-    Ok(Asked { near_misses: near_miss::find(body, true), ..Asked::new(prompt, overrides) })
+    Ok(Asked { near_misses: names.find(body, true), ..Asked::new(prompt, overrides) })
 }
 
 /// A prompt is text or token ids, or a list of one of these.
