@@ -21,6 +21,8 @@ pub const MAX_DEPTH: usize = 128;
 struct Span {
     key: Range<usize>,
     value: Range<usize>,
+    /// The key has escapes. Kept, as a row is asked for a hundred names that it has not.
+    is_escaped: bool,
 }
 
 /// A JSON object: its text, and where its fields are. Duplicate keys are all kept; the last one
@@ -55,7 +57,11 @@ impl JsonFields {
                 let start = raw.get().as_ptr() as usize - text.as_ptr() as usize;
                 start..start + raw.get().len()
             };
-            let spans = entries.0.iter().map(|(k, v)| Span { key: span_of(k), value: span_of(v) });
+            let spans = entries.0.iter().map(|(key, value)| Span {
+                is_escaped: key.get().contains('\\'),
+                key: span_of(key),
+                value: span_of(value),
+            });
             Ok(spans.collect())
         });
         match spans {
@@ -78,7 +84,8 @@ impl JsonFields {
             text.push(':');
             let start = text.len();
             text.push_str(value);
-            spans.push(Span { key, value: start..text.len() });
+            let is_escaped = text[key.clone()].contains('\\');
+            spans.push(Span { key, value: start..text.len(), is_escaped });
         }
         text.push('}');
         Self { text, spans }
@@ -93,25 +100,29 @@ impl JsonFields {
     pub fn iter(&self) -> impl Iterator<Item = Field<'_>> {
         self.spans.iter().map(|span| {
             let raw_name = &self.text[span.key.clone()];
-            Field { name: unescape(raw_name), raw_name, value: &self.text[span.value.clone()] }
+            Field { name: self.name(span), raw_name, value: &self.text[span.value.clone()] }
         })
     }
 
     /// The JSON text of a field's value. Of duplicates the last counts, as in vLLM and most
     /// readers.
     pub fn get(&self, name: &str) -> Option<&str> {
-        let span = self.spans.iter().rev().find(|s| unescape(&self.text[s.key.clone()]) == name)?;
+        // With its quotes. Nearly every name is told apart by it.
+        let length = name.len() + 2;
+        let may_be = |span: &&Span| span.is_escaped || span.key.len() == length;
+        let span = self.spans.iter().rev().filter(may_be).find(|span| self.name(span) == name)?;
         Some(&self.text[span.value.clone()])
     }
-}
 
-/// A name without quotes and escapes. One that is no valid text (a lone surrogate) stays as
-/// written.
-fn unescape(raw_name: &str) -> Cow<'_, str> {
-    let inner = &raw_name[1..raw_name.len() - 1];
-    match inner.contains('\\') {
-        true => serde_json::from_str(raw_name).map_or(Cow::Borrowed(inner), Cow::Owned),
-        false => Cow::Borrowed(inner),
+    /// A name without quotes and escapes. One that is no valid text (a lone surrogate) stays as
+    /// written.
+    fn name(&self, span: &Span) -> Cow<'_, str> {
+        let raw_name = &self.text[span.key.clone()];
+        let inner = &raw_name[1..raw_name.len() - 1];
+        match span.is_escaped {
+            true => serde_json::from_str(raw_name).map_or(Cow::Borrowed(inner), Cow::Owned),
+            false => Cow::Borrowed(inner),
+        }
     }
 }
 
