@@ -6,6 +6,8 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
+use crate::cli::PLAIN;
+
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/demo");
 
 fn plan(folder: &Path, flags: &[&str]) -> Output {
@@ -74,4 +76,18 @@ fn a_chat_is_shown_with_its_template_and_a_bad_row_with_its_fault() {
     assert_eq!(output.status.code(), Some(2));
     let said = text(&output.stderr);
     assert!(said.contains("error[explain]: --explain 3: the input has 2 rows"), "{said}");
+}
+
+#[test]
+fn an_empty_shard_has_a_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let chat = "{\"messages\":[{\"role\":\"user\",\"content\":\"2+2\"}]}\n";
+    fs::write(folder.path().join("rows.jsonl"), chat.repeat(3)).unwrap();
+    let flags = ["--model", PLAIN, "-i", "rows.jsonl", "--shard"];
+    let shard = |shard| plan(folder.path(), &[&flags[..], &[shard]].concat());
+    let empty = shard("5/10");
+    assert_eq!(empty.status.code(), Some(0), "{}", text(&empty.stderr));
+    assert!(text(&empty.stdout).contains("Rows: 0 in rows.jsonl"), "{}", text(&empty.stdout));
+    let chats = shard("0/10");
+    assert_eq!(chats.status.code(), Some(2), "the model has no chat template");
 }

@@ -48,7 +48,9 @@ pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
     let explained = flags.explain.map_or(1, |row| row as u64);
     let survey = Survey::new(&config, engine.input_processor(), explained);
     let surveyed = survey.read(&mut rows, max_num_seqs, console)?;
-    let needs_template = surveyed.failed_by("no_chat_template") == surveyed.num_rows;
+    // A shard may be empty: nothing in it is a chat.
+    let needs_template =
+        surveyed.num_rows > 0 && surveyed.failed_by("no_chat_template") == surveyed.num_rows;
     config.check_chat(!needs_template, needs_template)?;
     if flags.explain.is_some() && surveyed.explained.is_none() {
         let message = format!("--explain {explained}: the input has {} rows", surveyed.num_rows);
