@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::EngineError;
 use super::config::{ModelConfig, Overflow};
 use super::model::hf_config::GenerationConfig;
 use super::request::{Request, RequestError, RowKey, SamplingParams, StopIds};
@@ -30,6 +31,19 @@ impl std::fmt::Display for ProcessError {
 }
 
 impl std::error::Error for ProcessError {}
+
+impl ProcessError {
+    /// What is wrong with the row.
+    ///
+    /// # Errors
+    /// Nothing is: the machine refuses, which ends the run.
+    pub fn of_row(self) -> Result<RequestError, EngineError> {
+        match self {
+            ProcessError::Row(error) => Ok(error),
+            ProcessError::Machine(text) => Err(EngineError::Machine(text)),
+        }
+    }
+}
 
 impl From<RequestError> for ProcessError {
     fn from(error: RequestError) -> Self {

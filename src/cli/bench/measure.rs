@@ -9,10 +9,10 @@ use super::workload::BenchRow;
 use crate::cli::error::CliError;
 use crate::cli::exit::Exit;
 use crate::cli::progress::Counters;
+use crate::engine::Engine;
 use crate::engine::input_processor::{InputProcessor, ProcessError};
 use crate::engine::request::{Request, RequestError, RequestOutput, RowKey, SamplingParams};
 use crate::engine::stats::{EngineStats, StepTime};
-use crate::engine::{Engine, EngineError};
 
 /// One step of the engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,9 +69,9 @@ pub fn request(
 
 /// Why there is no request, as the error of the benchmark.
 pub fn refuse(index: u64, error: ProcessError) -> CliError {
-    match error {
-        ProcessError::Row(error) => refuse_row(index, &error),
-        ProcessError::Machine(text) => EngineError::Machine(text).into(),
+    match error.of_row() {
+        Ok(error) => refuse_row(index, &error),
+        Err(error) => error.into(),
     }
 }
 

@@ -11,7 +11,6 @@ use crate::cli::row::{BadRow, Row};
 use crate::cli::row_error::RowError;
 use crate::cli::run::read::{Input, Parsed};
 use crate::cli::sources::Sources;
-use crate::engine::EngineError;
 use crate::engine::input_processor::{InputProcessor, ProcessError};
 use crate::engine::request::{Request, RowKey, SamplingParams};
 
@@ -191,8 +190,7 @@ impl<'a> Survey<'a> {
             .and_then(|params| self.processor.process(number, row.prompt, params, RowKey(number)));
         match request {
             Ok(request) => Ok(Ok(request)),
-            Err(ProcessError::Row(error)) => Ok(Err(RowError::from_request(&error, row.line))),
-            Err(ProcessError::Machine(text)) => Err(EngineError::Machine(text).into()),
+            Err(error) => Ok(Err(RowError::from_request(&error.of_row()?, row.line))),
         }
     }
 

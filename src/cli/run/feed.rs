@@ -23,8 +23,7 @@ use crate::cli::row_hash::{ContentHash, InputDigest};
 use crate::cli::row_key::{RowName, row_key};
 use crate::cli::sources::Sources;
 use crate::cli::window::Window;
-use crate::engine::EngineError;
-use crate::engine::input_processor::{Chat, InputProcessor, ProcessError, Prompt};
+use crate::engine::input_processor::{Chat, InputProcessor, Prompt};
 use crate::engine::request::{Request, RequestError, SamplingParams};
 
 /// Where rows go, once the model is loaded. Both channels are bounded by the window: a row in them
@@ -244,8 +243,7 @@ impl Feeder<'_> {
         }
         let asked = match self.feed.processor.process(position, prompt, params, key) {
             Ok(request) => Asked::Request(hash, request),
-            Err(ProcessError::Row(error)) => failed(&error, hash),
-            Err(ProcessError::Machine(text)) => return Err(EngineError::Machine(text).into()),
+            Err(error) => failed(&error.of_row()?, hash),
         };
         Ok((line, passthrough, asked))
     }
