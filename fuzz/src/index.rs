@@ -3,6 +3,7 @@
 use std::path::{Component, Path};
 
 use vllm_batch::engine::model::weights::index;
+use vllm_batch::engine::weight_files::FORMATS;
 
 const MAX_INPUT: usize = 16 << 10;
 
@@ -11,7 +12,7 @@ pub fn check(data: &[u8]) {
     if data.len() > MAX_INPUT {
         return;
     }
-    let Ok(names) = index::parse(data, "safetensors") else { return };
+    let Ok(names) = index::parse(data, &FORMATS[0]) else { return };
     assert!(!names.is_empty());
     for name in &names {
         let parts: Vec<Component<'_>> = Path::new(name).components().collect();

@@ -25,6 +25,7 @@ pub mod simulated_executor;
 pub mod stats;
 pub mod step_sampler;
 pub mod text;
+pub mod weight_files;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -28,6 +28,8 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "stats",
             "text::RunDate",
             "text::is_contained",
+            // How files of weights are named.
+            "weight_files",
         ],
     ),
     // Memory and threads.
@@ -47,8 +49,11 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "device::Tensor",
             "files",
             "ops",
+            "weight_files",
         ],
     ),
+    // Names alone: both halves go by them.
+    ("crate::engine::weight_files", &[]),
     // Strings and token ids.
     ("crate::engine::text", &["files", "machine"]),
     // Pure functions of a row of logits.

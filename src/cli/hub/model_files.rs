@@ -11,35 +11,10 @@ use super::names::{is_plain_file_name, quoted};
 use super::{HubError, HubErrorKind, Need};
 use crate::engine::files::read;
 use crate::engine::machine::is_refusal;
+use crate::engine::weight_files::{FORMATS, Format, MAX_INDEX_BYTES};
 
 pub(super) const CONFIG: &str = "config.json";
 pub(super) const TOKENIZER: &str = "tokenizer.json";
-
-/// The formats of weights, the better one first, by the names that transformers gives them.
-const FORMATS: [Format; 2] = [
-    Format {
-        index: "model.safetensors.index.json",
-        single: "model.safetensors",
-        extension: ".safetensors",
-        any_name: true,
-    },
-    Format {
-        index: "pytorch_model.bin.index.json",
-        single: "pytorch_model.bin",
-        extension: ".bin",
-        any_name: false,
-    },
-];
-
-/// Names of weight files in a folder or a repository.
-#[derive(Clone, Copy, Debug)]
-struct Format {
-    index: &'static str,
-    single: &'static str,
-    extension: &'static str,
-    /// Whether a file of another name is a weight file too. Other pickles are of trainers.
-    any_name: bool,
-}
 
 /// Small files that the engine reads when they exist.
 pub(super) const SMALL: [&str; 8] = [
@@ -55,9 +30,6 @@ pub(super) const SMALL: [&str; 8] = [
 
 /// What a tokenizer is read from where there is no `TOKENIZER`: all files of one of these.
 const OTHER_TOKENIZERS: [&[&str]; 2] = [&["tokenizer.model"], &["vocab.json", "merges.txt"]];
-
-/// Published indexes stay below 20 MB; a hostile one must not fill memory.
-const MAX_INDEX_BYTES: u64 = 256 << 20;
 
 /// Files that hold weights in formats that are not read.
 const FOREIGN: [&str; 8] = [".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack", ".gguf"];
@@ -128,11 +100,11 @@ fn shards(index: &Path, format: &Format) -> Result<BTreeSet<String>, HubError> {
                 "do not use this model: its index is damaged or made to read other files",
             ));
         }
-        if !shard.ends_with(format.extension) {
+        if !format.ends(shard) {
             return Err(HubError::new(
                 HubErrorKind::Unsafe,
                 format!(
-                    "{} names {}, not a {} file",
+                    "{} names {}, not a .{} file",
                     index.display(),
                     quoted(shard),
                     format.extension
@@ -157,8 +129,7 @@ fn without_index<'a, N: Iterator<Item = &'a str>>(
         return BTreeSet::from([format.single.to_string()]);
     }
     names()
-        .filter(|name| format.any_name && name.ends_with(format.extension))
-        .filter(|name| !name.starts_with("adapter") && is_plain_file_name(name))
+        .filter(|name| format.is_loose(name) && is_plain_file_name(name))
         .map(str::to_string)
         .collect()
 }

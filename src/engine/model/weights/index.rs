@@ -2,6 +2,7 @@
 //! None may be outside of the folder.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -9,28 +10,7 @@ use serde_json::Value;
 
 use crate::engine::EngineError;
 use crate::engine::files::{self, quoted};
-
-/// The formats that weights are read from, by preference: an index that says which shard holds
-/// which tensor, the file of a model without shards, and how the names end.
-const FORMATS: [Format; 2] = [
-    Format {
-        index: "model.safetensors.index.json",
-        single: "model.safetensors",
-        extension: "safetensors",
-    },
-    Format { index: "pytorch_model.bin.index.json", single: "pytorch_model.bin", extension: "bin" },
-];
-
-/// Names of weight files in a folder.
-#[derive(Clone, Copy, Debug)]
-struct Format {
-    index: &'static str,
-    single: &'static str,
-    extension: &'static str,
-}
-
-/// Largest index; those of models of 10^12 parameters have 20 MB.
-const MAX_INDEX_BYTES: u64 = 128 << 20;
+use crate::engine::weight_files::{FORMATS, Format, MAX_INDEX_BYTES};
 
 /// Most shards.
 const MAX_SHARDS: usize = 10_000;
@@ -40,11 +20,11 @@ struct Index {
     weight_map: BTreeMap<String, Value>,
 }
 
-/// The shards that an index names, each a plain name with this extension.
+/// The shards that an index names, each a plain name of this format.
 ///
 /// # Errors
 /// The bytes are no index; the text says why.
-pub fn parse(json: &[u8], extension: &str) -> Result<BTreeSet<String>, String> {
+pub fn parse(json: &[u8], format: &Format) -> Result<BTreeSet<String>, String> {
     let index: Index = serde_json::from_slice(json).map_err(|error| error.to_string())?;
     let mut names = BTreeSet::new();
     for (tensor, file) in index.weight_map {
@@ -52,8 +32,8 @@ pub fn parse(json: &[u8], extension: &str) -> Result<BTreeSet<String>, String> {
             let (tensor, file) = (quoted(&tensor), quoted(&file.to_string()));
             return Err(format!("{tensor} is said to be in {file}, no plain file name"));
         };
-        if !has_extension(name, extension) {
-            return Err(format!("{} is not a .{extension} file", quoted(name)));
+        if !format.ends(name) {
+            return Err(format!("{} is not a .{} file", quoted(name), format.extension));
         }
         names.insert(name.to_owned());
     }
@@ -74,28 +54,24 @@ fn is_plain_name(name: &str) -> bool {
         && !name.chars().any(char::is_control)
 }
 
-fn has_extension(name: &str, extension: &str) -> bool {
-    name.strip_suffix(extension).is_some_and(|stem| stem.ends_with('.'))
-}
-
 /// The folder's weight files. They may be links to anywhere, as shared file systems have them: what
 /// a link leads to is read as weights and never shown. A name in an index is another matter, since
 /// whoever wrote it did not have to put a link there.
 pub(super) fn weight_files(dir: &Path) -> Result<Vec<PathBuf>, EngineError> {
-    for format in FORMATS {
+    for format in &FORMATS {
         let index = dir.join(format.index);
         if exists(&index) {
             let json = files::read(&index, MAX_INDEX_BYTES)
                 .map_err(|error| files::unreadable(&index, &error))?;
             let bad = |text| EngineError::Model(format!("{}: {text}", index.display()));
-            let names = parse(&json, format.extension).map_err(bad)?;
+            let names = parse(&json, format).map_err(bad)?;
             return Ok(names.into_iter().map(|name| dir.join(name)).collect());
         }
         let single = dir.join(format.single);
         if exists(&single) {
             return Ok(vec![single]);
         }
-        let found = listed(dir, "safetensors")?;
+        let found = listed(dir, |name| format.is_loose(name))?;
         if !found.is_empty() {
             return Ok(found);
         }
@@ -108,12 +84,12 @@ fn exists(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
 
-/// The files of a folder with an extension.
-fn listed(dir: &Path, extension: &str) -> Result<Vec<PathBuf>, EngineError> {
+/// The files of a folder that have such a name.
+fn listed(dir: &Path, has: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, EngineError> {
     let listing = std::fs::read_dir(dir).map_err(|error| files::unreadable(dir, &error))?;
     let paths = listing.filter_map(|entry| Some(entry.ok()?.path()));
-    let has = |path: &PathBuf| path.extension().is_some_and(|found| found == extension);
-    let mut paths: Vec<_> = paths.filter(has).collect();
+    let name = |path: &PathBuf| path.file_name().and_then(OsStr::to_str).is_some_and(&has);
+    let mut paths: Vec<_> = paths.filter(name).collect();
     paths.sort();
     Ok(paths)
 }
@@ -122,7 +98,8 @@ fn listed(dir: &Path, extension: &str) -> Result<Vec<PathBuf>, EngineError> {
 fn no_weights(dir: &Path) -> Result<EngineError, EngineError> {
     let mut pickle = None;
     for extension in ["bin", "pt", "pth", "ckpt", "pkl"] {
-        pickle = pickle.or(listed(dir, extension)?.pop());
+        let has = |name: &str| Path::new(name).extension().is_some_and(|e| e == extension);
+        pickle = pickle.or(listed(dir, has)?.pop());
     }
     let help = match pickle {
         Some(pickle) => format!(
@@ -144,17 +121,17 @@ mod tests {
         let names = ["../x.safetensors", "/etc/passwd", "a/b", "..", "", "a\\b", "a\0b", "a\nb"];
         for name in names {
             let json = serde_json::json!({"weight_map": {"t": name}});
-            let error = parse(json.to_string().as_bytes(), "safetensors").unwrap_err();
+            let error = parse(json.to_string().as_bytes(), &FORMATS[0]).unwrap_err();
             assert!(error.contains("no plain file name"), "{name}: {error}");
         }
         for json in ["", "[]", "{}", r#"{"weight_map": []}"#, r#"{"weight_map": {}}"#, "\u{7f}"] {
-            assert!(parse(json.as_bytes(), "safetensors").is_err(), "{json}");
+            assert!(parse(json.as_bytes(), &FORMATS[0]).is_err(), "{json}");
         }
         let json =
             br#"{"metadata": {}, "weight_map": {"t": "a.safetensors", "u": "a.safetensors"}}"#;
-        let names = parse(json, "safetensors").unwrap();
+        let names = parse(json, &FORMATS[0]).unwrap();
         assert_eq!(names.into_iter().collect::<Vec<_>>(), ["a.safetensors"]);
-        assert!(parse(json, "bin").unwrap_err().contains("is not a .bin file"));
+        assert!(parse(json, &FORMATS[1]).unwrap_err().contains("is not a .bin file"));
     }
 
     #[test]
