@@ -92,7 +92,7 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
             shown(&args.display.clone(), &settings, |console| bench::run(*args, console))
         }
         Command::Plan(args) => {
-            shown(&args.display.clone(), &settings, |console| plan::run(*args, console))
+            shown(&args.run.display.clone(), &settings, |console| plan::run(*args, console))
         }
         Command::Check(args) => {
             shown(&args.display.clone(), &settings, |console| check::run(*args, console))

@@ -72,6 +72,9 @@ fn a_chat_is_shown_with_its_template_and_a_bad_row_with_its_fault() {
     assert!(said.contains("Time: nothing was run to estimate it"), "{said}");
     let said = text(&explain("2").stdout);
     assert!(said.contains("Row 2 would be an error row: rows.jsonl:2: "), "{said}");
+    let named = plan(folder.path(), &[&flags[..], &["1", "--output-json", "t.jinja"]].concat());
+    assert_eq!(named.status.code(), Some(2), "{}", text(&named.stderr));
+    assert!(text(&named.stderr).contains("the chat template"), "{}", text(&named.stderr));
     let output = explain("3");
     assert_eq!(output.status.code(), Some(2));
     let said = text(&output.stderr);

@@ -2,10 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::ArgAction;
-
+use super::RunArgs;
 use super::values::{count, positive};
-use super::{DisplayArgs, EngineArgs, InputArgs, ModelArgs, OutputArgs, RunArgs, SamplingArgs};
 
 /// Seconds of the measured sample.
 const DEFAULT_SAMPLE_SECONDS: usize = 10;
@@ -29,30 +27,12 @@ Exit codes: those of `run`; 3 when at least one row would be an error row.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = PLAN_EXAMPLES, disable_help_flag = true, args_override_self = true)]
 pub struct PlanArgs {
-    /// Which model.
-    #[command(flatten)]
-    pub model: ModelArgs,
-    /// What is planned.
+    /// What is measured and shown.
     #[command(flatten)]
     pub plan: PlanFlags,
-    /// Rows in.
+    /// The run that is planned.
     #[command(flatten)]
-    pub input: InputArgs,
-    /// Rows out.
-    #[command(flatten)]
-    pub output: OutputArgs,
-    /// How tokens are chosen.
-    #[command(flatten)]
-    pub sampling: SamplingArgs,
-    /// How the engine runs.
-    #[command(flatten)]
-    pub engine: EngineArgs,
-    /// What is shown.
-    #[command(flatten)]
-    pub display: DisplayArgs,
-    /// Show help (with -v: every flag)
-    #[arg(short = 'h', long, action = ArgAction::HelpShort, help_heading = "Display")]
-    pub help: Option<bool>,
+    pub run: RunArgs,
 }
 
 /// What `plan` has and `run` has not.
@@ -68,14 +48,6 @@ pub struct PlanFlags {
     /// Write the plan as JSON
     #[arg(long, value_name = "FILE")]
     pub output_json: Option<PathBuf>,
-}
-
-impl PlanArgs {
-    /// The run that is planned, and what is `plan`'s alone.
-    pub fn split(self) -> (RunArgs, PlanFlags) {
-        let Self { model, plan, input, output, sampling, engine, display, help } = self;
-        (RunArgs { model, input, output, sampling, engine, display, help }, plan)
-    }
 }
 
 impl PlanFlags {

@@ -23,7 +23,6 @@ use super::exit::Exit;
 use super::ledger::{Document, Named};
 use super::model::{self, Loaded};
 use super::progress::{Counters, Progress};
-use super::storage::{Disk, Storage};
 use crate::engine::Engine;
 use crate::engine::model::decoder_spec;
 use crate::engine::model::hf_config::HfConfig;
@@ -153,15 +152,9 @@ impl Bench {
 
     /// What `--output-json` names, before anything is measured.
     fn document(&self) -> Result<Option<Document>, CliError> {
-        let Some(path) = &self.result.output_json else { return Ok(None) };
-        let storage: Arc<dyn Storage> = Arc::new(Disk);
         let dataset = self.dataset.iter().map(|path| Named::new("the dataset", path));
-        let document =
-            Document::open(&storage, "--output-json", path, &dataset.collect::<Vec<_>>());
-        document.map(Some).map_err(|error| {
-            let help = "choose another name for --output-json, or move the file away";
-            CliError::from_output(error).help(help)
-        })
+        let read: Vec<_> = dataset.collect();
+        Document::output_json(self.result.output_json.as_deref(), &read)
     }
 
     /// The dataset's rows, where there is one.

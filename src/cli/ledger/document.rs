@@ -12,7 +12,8 @@ use super::error::{LedgerError, unreadable};
 use super::files::Destination;
 use super::names::{Named, refuse_read};
 use super::output::part_of;
-use crate::cli::storage::{Access, Storage, read_at_most};
+use crate::cli::error::CliError;
+use crate::cli::storage::{Access, Disk, Storage, read_at_most};
 
 /// No document is longer.
 const MAX_BYTES: u64 = 1 << 20;
@@ -51,6 +52,20 @@ impl Document {
             refuse_other(&**storage, taken)?;
         }
         Ok(Self { destination, claim })
+    }
+
+    /// Opens what `--output-json` names, if it is given. Before anything is computed.
+    ///
+    /// # Errors
+    /// It is a file that is read, exists and is no document, or cannot be made.
+    pub fn output_json(path: Option<&Path>, read: &[Named]) -> Result<Option<Self>, CliError> {
+        const FLAG: &str = "--output-json";
+        let Some(path) = path else { return Ok(None) };
+        let storage: Arc<dyn Storage> = Arc::new(Disk);
+        Self::open(&storage, FLAG, path, read).map(Some).map_err(|error| {
+            let help = format!("choose another name for {FLAG}, or move the file away");
+            CliError::from_output(error).help(help)
+        })
     }
 
     /// Writes it.

@@ -8,20 +8,18 @@ mod sample;
 mod survey;
 
 use std::io::{self, Write};
-use std::sync::Arc;
+use std::mem;
 use std::time::Instant;
 
-use super::args::{PlanArgs, PlanFlags};
+use super::args::PlanArgs;
 use super::config::RunConfig;
 use super::console::Console;
 use super::error::CliError;
 use super::exit::Exit;
-use super::ledger::{Document, Named};
+use super::ledger::Document;
 use super::model::{self, Loaded};
-use super::progress::Counters;
 use super::run::files;
 use super::run::read::Input;
-use super::storage::{Disk, Storage};
 use estimate::Estimate;
 use report::Report;
 use survey::Survey;
@@ -32,10 +30,12 @@ use survey::Survey;
 /// What `run` would refuse before its first row.
 pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
     let started = Instant::now();
-    let (args, flags) = args.split();
-    let config = RunConfig::new(args)?;
+    let PlanArgs { plan: flags, run } = args;
+    let template = run.input.chat_template.clone();
+    let config = RunConfig::new(run)?;
     let mut rows = Input::open(&config.input, files::open(&config.input.sources)?)?;
-    let document = document(&config, &flags)?;
+    let read = files::named(&config.input.sources, template);
+    let document = Document::output_json(flags.output_json.as_deref(), &read)?;
     let folders = model::find(&config, console)?;
     let summary = model::summary(&config, &folders)?;
     config.check_sampling(summary.default_sampling_params(), summary.spec.vocab_size())?;
@@ -47,7 +47,7 @@ pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
     let max_num_seqs = config.engine.scheduler.max_num_seqs;
     let explained = flags.explain.map_or(1, |row| row as u64);
     let survey = Survey::new(&config, engine.input_processor(), explained);
-    let surveyed = survey.read(&mut rows, max_num_seqs, console)?;
+    let mut surveyed = survey.read(&mut rows, max_num_seqs, console)?;
     // A shard may be empty: nothing in it is a chat.
     let needs_template =
         surveyed.num_rows > 0 && surveyed.failed_by("no_chat_template") == surveyed.num_rows;
@@ -61,11 +61,11 @@ pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
         max_num_batched_tokens: config.engine.scheduler.max_num_batched_tokens,
         num_cache_tokens: engine.info().num_cache_tokens,
     };
-    let (seconds, requests) = (flags.sample_seconds(), surveyed.sample.clone());
+    let (seconds, requests) = (flags.sample_seconds(), mem::take(&mut surveyed.sample));
     let sample = match seconds > 0.0 && !requests.is_empty() {
         true => {
             console.note(&format!("Running rows for {seconds} s to estimate the time"));
-            Some(sample::run(&mut engine, requests, seconds, max_num_seqs, &Counters::default())?)
+            Some(sample::run(&mut engine, requests, seconds, max_num_seqs)?)
         }
         false => None,
     };
@@ -88,16 +88,4 @@ pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
     let written = writeln!(io::stdout(), "{}", report.text());
     written.map_err(|error| CliError::from_stdout(&error))?;
     Ok(if surveyed.num_failed() > 0 { Exit::ErrorRows } else { Exit::Success })
-}
-
-/// What `--output-json` names, before anything is computed.
-fn document(config: &RunConfig, flags: &PlanFlags) -> Result<Option<Document>, CliError> {
-    let Some(path) = &flags.output_json else { return Ok(None) };
-    let storage: Arc<dyn Storage> = Arc::new(Disk);
-    let inputs = config.input.sources.list().iter().filter_map(|source| source.path.as_deref());
-    let inputs: Vec<_> = inputs.map(|path| Named::new("the input", path)).collect();
-    Document::open(&storage, "--output-json", path, &inputs).map(Some).map_err(|error| {
-        let help = "choose another name for --output-json, or move the file away";
-        CliError::from_output(error).help(help)
-    })
 }

@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use crate::cli::error::CliError;
-use crate::cli::progress::Counters;
 use crate::engine::Engine;
 use crate::engine::request::{FinishReason, Request};
 use crate::engine::stats::EngineStats;
@@ -63,7 +62,6 @@ pub fn run(
     requests: Vec<Request>,
     seconds: f64,
     max_num_seqs: usize,
-    counters: &Counters,
 ) -> Result<Sample, CliError> {
     let mut sample = Sample::default();
     let mut waiting = requests.into_iter().peekable();
@@ -96,7 +94,6 @@ pub fn run(
         let completions = outputs.iter().flat_map(|output| &output.outputs);
         let stopped = completions.filter(|c| c.finish_reason == FinishReason::Stop);
         sample.num_stopped += stopped.count() as u64;
-        counters.set_engine(&after);
         before = after;
     }
     sample.num_prompt_tokens = before.num_prompt_tokens - base.num_prompt_tokens;

@@ -2,13 +2,25 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::cli::error::CliError;
 use crate::cli::exit::Exit;
+use crate::cli::ledger::Named;
 use crate::cli::reader::{InputError, MAX_LINE, Record, Records, refuse_name};
 use crate::cli::row::{BadRow, Row, RowOptions, RowParser, check_columns};
 use crate::cli::sources::{Source, Sources};
+
+/// Files that flags name and a run reads. Those of the model are known when it is found.
+pub fn named(sources: &Sources, template: Option<PathBuf>) -> Vec<Named> {
+    let of_input = |path: &Option<PathBuf>| {
+        Named::new("the input", path.as_deref().unwrap_or(Path::new("/dev/stdin")))
+    };
+    let inputs = sources.list().iter().map(|source| of_input(&source.path));
+    let template = template.map(|path| Named::new("the chat template", path));
+    inputs.chain(template).collect()
+}
 
 /// Opens the first file, and looks at the others: what cannot be read is said before the run.
 ///

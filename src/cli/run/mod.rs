@@ -7,7 +7,7 @@ pub mod files;
 pub mod read;
 mod write;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -77,7 +77,7 @@ pub fn run(args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit, Cli
         Some(_) => Some(shape(&reading)?),
         None => reading.shape.recv_timeout(FIRST_ROW).ok().transpose()?,
     };
-    let read = read_files(&config, template);
+    let read = files::named(&config.input.sources, template);
     let draft = Draft::open(Arc::new(Disk), ledger_options(&config, read));
     let draft = draft.map_err(CliError::from_output)?;
     if let Some(found) = draft.found() {
@@ -94,16 +94,6 @@ pub fn run(args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit, Cli
 
 fn shape(reading: &ReadThread) -> Result<Shape, CliError> {
     reading.shape.recv().expect("the reading thread says what it found")
-}
-
-/// Files that flags name and a run reads. Those of the model are known when it is found.
-fn read_files(config: &RunConfig, template: Option<PathBuf>) -> Vec<Named> {
-    let of_input = |path: &Option<PathBuf>| {
-        Named::new("the input", path.as_deref().unwrap_or(Path::new("/dev/stdin")))
-    };
-    let inputs = config.input.sources.list().iter().map(|source| of_input(&source.path));
-    let template = template.map(|path| Named::new("the chat template", path));
-    inputs.chain(template).collect()
 }
 
 fn ledger_options(config: &RunConfig, read: Vec<Named>) -> LedgerOptions {

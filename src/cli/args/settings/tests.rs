@@ -67,8 +67,8 @@ fn a_plan_takes_the_flags_of_the_run_and_its_own_over_them() {
     let place = Place::new(file, &[]);
     let parsed = place.parse("vllm-batch plan --model m --config batch.toml").unwrap();
     let Cmd::Plan(args) = parsed.command else { panic!("it is a plan") };
-    assert_eq!((args.sampling.max_tokens, args.sampling.top_k), (Some(9), Some(3)));
-    assert!(args.input.no_chat && !args.input.chat);
+    assert_eq!((args.run.sampling.max_tokens, args.run.sampling.top_k), (Some(9), Some(3)));
+    assert!(args.run.input.no_chat && !args.run.input.chat);
     let run = place.run("--model m --config batch.toml");
     assert_eq!((run.sampling.max_tokens, run.input.chat), (Some(7), true));
 }
