@@ -5,8 +5,9 @@ use std::io::Cursor;
 
 use serde_json::de::IoRead;
 use serde_json::value::RawValue;
+use vllm_batch::cli::config::Detail;
 use vllm_batch::cli::fields::Passthrough;
-use vllm_batch::cli::output::{Detail, JsonFormat, RowFormat, RunFacts};
+use vllm_batch::cli::output::{JsonFormat, RowFormat, RunFacts};
 use vllm_batch::cli::reader::{InputError, InputFormat, Records};
 use vllm_batch::cli::row::{RowOptions, RowParser};
 use vllm_batch::cli::row_error::RowError;

@@ -1,5 +1,9 @@
 //! What the command line means: `RunConfig`, every question answered that needs no model.
 
+mod device;
+mod engine;
+mod sampling;
+
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,26 +11,20 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 
+use self::engine::engine_config;
+use self::sampling::overlay;
 use super::args::values::MaxErrors;
-use super::args::{
-    BadRowArg, DTypeArg, EngineArgs, FormatArg, InputArgs, KvCacheDTypeArg, LoadFormatArg,
-    OutputFormatArg, OverflowArg, RunArgs, SamplingArgs, TruncationSideArg,
-};
+use super::args::{BadRowArg, FormatArg, InputArgs, OutputFormatArg, RunArgs, SamplingArgs};
 use super::batch_line::BatchLines;
-use super::device::{cpu_isa, device_config};
 use super::error::CliError;
-use super::output::{Detail, Shape};
+use super::files::Shape;
 use super::overrides::DEFAULT_MAX_TOKENS;
 use super::reader::foreign_kind;
 use super::row::{ChatDefaults, ChatMode, RowOptions, check_kwargs};
 use super::shard::{Shard, ShardArg};
 use super::sources::Sources;
-use super::window::WindowLimits;
-use crate::engine::config::{
-    CacheConfig, DType, EngineConfig, GenerationConfigSource, KvCacheDType, LoadFormat,
-    ModelConfig, Overflow, ParallelConfig, SchedulerConfig,
-};
-use crate::engine::request::{NumLogprobs, SamplingParams, TruncationSide, UNLIMITED_LOGPROBS};
+use crate::engine::config::EngineConfig;
+use crate::engine::request::{SamplingParams, UNLIMITED_LOGPROBS};
 use crate::engine::text::RunDate;
 
 /// Rows that are computed or wait for it: enough for the scheduler to choose from.
@@ -86,6 +84,29 @@ pub struct InputConfig {
     pub shard: Shard,
     /// A bad row ends the run.
     pub fail_on_bad_row: bool,
+}
+
+/// Whether `outputs` and `prompt_token_ids` are written (`--output-format`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Detail {
+    /// Where there is more than one text to say: several completions, log-probabilities.
+    #[default]
+    Auto,
+    /// In every row.
+    Full,
+    /// In no row.
+    Simple,
+}
+
+/// How much may be under way.
+#[derive(Clone, Copy, Debug)]
+pub struct WindowLimits {
+    /// Rows read and not yet finished.
+    pub max_rows: usize,
+    /// Bytes of such rows.
+    pub max_bytes: usize,
+    /// Rows read and not yet in the output.
+    pub max_ahead: u64,
 }
 
 /// Where rows go.
@@ -221,84 +242,6 @@ fn served_name(model: &str) -> String {
     last.map_or_else(|| model.to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
-fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
-    let EngineArgs { max_num_seqs, max_num_batched_tokens, threads, .. } = args.engine;
-    let defaults = SchedulerConfig::default();
-    let scheduler = SchedulerConfig {
-        max_num_seqs: max_num_seqs.unwrap_or(defaults.max_num_seqs),
-        max_num_batched_tokens: max_num_batched_tokens.unwrap_or(defaults.max_num_batched_tokens),
-        ..defaults
-    };
-    let defaults = CacheConfig::default();
-    let cache = CacheConfig {
-        block_size: args.engine.block_size.unwrap_or(defaults.block_size),
-        enable_prefix_caching: args
-            .engine
-            .prefix_caching()
-            .unwrap_or(defaults.enable_prefix_caching),
-        kv_cache_dtype: match args.engine.kv_cache_dtype {
-            None | Some(KvCacheDTypeArg::Auto) => KvCacheDType::Auto,
-            Some(KvCacheDTypeArg::Fp8) => KvCacheDType::Fp8,
-        },
-        num_blocks: args.engine.num_gpu_blocks_override,
-        kv_cache_memory_bytes: args.engine.kv_cache_memory_bytes,
-        memory_share: args.engine.gpu_memory_utilization,
-    };
-    let model = model_config(args)?;
-    let isa = args.engine.cpu_isa.map(cpu_isa);
-    let parallel = ParallelConfig { num_threads: threads, isa };
-    Ok(EngineConfig { model, cache, scheduler, parallel, device: device_config(&args.engine) })
-}
-
-fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
-    let generation_config = match args.sampling.generation_config.as_deref() {
-        None => GenerationConfigSource::Auto,
-        Some(path) if path == Path::new("auto") => GenerationConfigSource::Auto,
-        Some(path) if path == Path::new("vllm") => GenerationConfigSource::Vllm,
-        Some(path) => GenerationConfigSource::Dir(path.to_owned()),
-    };
-    let chat_template = args.input.chat_template.as_deref().map(chat_template).transpose()?;
-    Ok(ModelConfig {
-        model_dir: PathBuf::new(),
-        tokenizer_dir: None,
-        chat_template,
-        dtype: match args.model.dtype {
-            None | Some(DTypeArg::Auto) => None,
-            Some(DTypeArg::Float32) => Some(DType::Float32),
-            Some(DTypeArg::BFloat16) => Some(DType::BFloat16),
-            Some(DTypeArg::Float16) => Some(DType::Float16),
-        },
-        max_model_len: args.model.max_model_len,
-        load_format: match args.model.load_format {
-            None | Some(LoadFormatArg::Auto) => LoadFormat::Auto,
-            Some(LoadFormatArg::Dummy) => LoadFormat::Dummy,
-        },
-        seed: args.sampling.seed.unwrap_or(0),
-        generation_config,
-        overflow: match args.input.overflow {
-            None | Some(OverflowArg::Error) => Overflow::Error,
-            Some(OverflowArg::TruncateLeft) => Overflow::TruncateLeft,
-            Some(OverflowArg::TruncateRight) => Overflow::TruncateRight,
-        },
-        allow_special: args.input.allow_special,
-        chat_date: RunDate::default(),
-        on_lost_file: None,
-    })
-}
-
-/// The text of `--chat-template`: a file's, or as in vLLM the template itself.
-fn chat_template(value: &Path) -> Result<String, CliError> {
-    let text = value.to_str().filter(|text| text.contains("{{") || text.contains("{%"));
-    match text {
-        Some(text) if !value.is_file() => Ok(text.to_owned()),
-        _ => std::fs::read_to_string(value).map_err(|error| {
-            let message = format!("--chat-template {}: {error}", value.display());
-            CliError::refused("chat_template", message)
-                .help("give a file, or a template that has {{ or {%")
-        }),
-    }
-}
-
 /// The time that reproducible builds set: it makes runs of different days equal.
 #[expect(
     clippy::disallowed_methods,
@@ -394,59 +337,15 @@ fn output_config(args: &RunArgs) -> Result<OutputConfig, CliError> {
     })
 }
 
-/// The flags over the model's defaults.
-fn overlay(args: &SamplingArgs, base: SamplingParams) -> SamplingParams {
-    let top = |number: i64| match number {
-        ..0 => NumLogprobs::All,
-        _ => NumLogprobs::Top(number as u32),
-    };
-    let text = |flag: &Vec<String>, base: Vec<String>| match flag.is_empty() {
-        true => base,
-        false => flag.clone(),
-    };
-    SamplingParams {
-        n: args.n.unwrap_or(base.n),
-        presence_penalty: args.presence_penalty.unwrap_or(base.presence_penalty),
-        frequency_penalty: args.frequency_penalty.unwrap_or(base.frequency_penalty),
-        repetition_penalty: args.repetition_penalty.unwrap_or(base.repetition_penalty),
-        temperature: args.temperature.unwrap_or(base.temperature),
-        top_p: args.top_p.unwrap_or(base.top_p),
-        top_k: args.top_k.map_or(base.top_k, |k| k.max(0) as u32),
-        min_p: args.min_p.unwrap_or(base.min_p),
-        // `--seed` is the engine's: one seed for all rows would give equal prompts equal answers.
-        seed: base.seed,
-        stop: text(&args.stop, base.stop),
-        stop_token_ids: args.stop_token_ids.clone().unwrap_or(base.stop_token_ids),
-        ignore_eos: args.ignore_eos || base.ignore_eos,
-        max_tokens: args.max_tokens.or(base.max_tokens),
-        min_tokens: args.min_tokens.map_or(base.min_tokens, |n| n.min(u32::MAX as usize) as u32),
-        logprobs: args.logprobs.map(top).or(base.logprobs),
-        prompt_logprobs: args.prompt_logprobs.map(top).or(base.prompt_logprobs),
-        skip_special_tokens: !args.no_skip_special_tokens && base.skip_special_tokens,
-        include_stop_str_in_output: args.include_stop_str_in_output
-            || base.include_stop_str_in_output,
-        logit_bias: match args.logit_bias.is_empty() {
-            true => base.logit_bias,
-            false => args.logit_bias.clone(),
-        },
-        allowed_token_ids: args.allowed_token_ids.clone().or(base.allowed_token_ids),
-        bad_words: text(&args.bad_words, base.bad_words),
-        truncate_prompt_tokens: args.truncate_prompt_tokens.or(base.truncate_prompt_tokens),
-        truncation_side: match args.truncation_side {
-            None => base.truncation_side,
-            Some(TruncationSideArg::Left) => TruncationSide::Left,
-            Some(TruncationSideArg::Right) => TruncationSide::Right,
-        },
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli::args::{Command, parse};
     use crate::cli::exit::Exit;
     use crate::cli::reader::InputFormat;
+    use crate::engine::config::{DType, GenerationConfigSource, Overflow};
     use crate::engine::config::{DeviceKind, Quantization};
+    use crate::engine::request::NumLogprobs;
 
     fn config(flags: &str) -> Result<RunConfig, CliError> {
         let line = format!("vllm-batch run --model m --input rows.csv {flags}");

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::args::{DisplayArgs, ProgressArg};
+use super::display::{DisplayArgs, ProgressArg};
 use super::error::CliError;
 use super::style::{Environment, Style};
 

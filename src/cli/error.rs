@@ -5,9 +5,6 @@ use std::fmt::Write;
 use std::io;
 
 use super::exit::Exit;
-use super::ledger::LedgerError;
-use super::reader::InputError;
-use super::row_error::{Excerpt, RowError};
 use super::style::Style;
 use crate::engine::EngineError;
 
@@ -37,6 +34,46 @@ pub struct Location {
     pub column: Option<u64>,
     /// The place in the line.
     pub excerpt: Option<Excerpt>,
+}
+
+/// Characters of a line shown on each side of an error.
+const EXCERPT_REACH: usize = 36;
+
+/// A piece of the offending line, safe to print: control characters are escaped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Excerpt {
+    /// The text, `...` where it was cut.
+    pub text: String,
+    /// Characters before the offending one.
+    pub caret: usize,
+}
+
+impl Excerpt {
+    /// The surroundings of a byte of a line.
+    pub fn around(line: &str, byte: usize) -> Self {
+        let byte = byte.min(line.len());
+        let at = (0..=byte).rev().find(|&i| line.is_char_boundary(i)).unwrap_or(0);
+        let before = line[..at].char_indices().rev().take(EXCERPT_REACH).last();
+        let start = before.map_or(at, |(index, _)| index);
+        let mut text = String::from(if start > 0 { "..." } else { "" });
+        push_escaped(&mut text, line[start..at].chars());
+        let caret = text.chars().count();
+        push_escaped(&mut text, line[at..].chars().take(EXCERPT_REACH));
+        if line[at..].chars().nth(EXCERPT_REACH).is_some() {
+            text.push_str("...");
+        }
+        Self { text, caret }
+    }
+}
+
+/// Control characters could drive the user's terminal, so they are spelled out.
+fn push_escaped(text: &mut String, chars: impl Iterator<Item = char>) {
+    for c in chars {
+        match c.is_control() {
+            true => text.extend(c.escape_default()),
+            false => text.push(c),
+        }
+    }
 }
 
 impl std::fmt::Display for Location {
@@ -122,93 +159,6 @@ impl CliError {
         };
         Self::new(exit, "output", format!("cannot write to standard output: {error}"))
     }
-
-    /// A bad row that ends the run (`--on-bad-row fail`).
-    pub fn from_row(error: &RowError, file: &str) -> Self {
-        let location = Location::of(error, file);
-        let help = error.help.clone();
-        Self { help, ..Self::new(Exit::Refused, error.code, error.message.as_str()) }.at(location)
-    }
-
-    /// An input that cannot be used.
-    pub fn from_input(error: InputError, file: &str) -> Self {
-        match error {
-            InputError::Refused { message, help } => {
-                Self::new(Exit::Refused, "input", format!("{file}: {message}")).help(help)
-            }
-            InputError::Io(error) => {
-                Self::new(Exit::Refused, "input", format!("cannot read {file}: {error}"))
-            }
-        }
-    }
-
-    /// Output that cannot be written, at the start of a run.
-    pub fn from_output(error: LedgerError) -> Self {
-        let (exit, code, help) = match &error {
-            LedgerError::Exists(_) => {
-                let help = "choose another --out, or replace it with --overwrite";
-                (Exit::OutputExists, "output_exists", Some(help))
-            }
-            LedgerError::Complete { .. } => {
-                let help = "choose another --out, or start over with --overwrite";
-                (Exit::OutputExists, "output_complete", Some(help))
-            }
-            LedgerError::Unfinished(_) => {
-                let help = "move it away, or give --overwrite";
-                (Exit::OutputExists, "output_unfinished", Some(help))
-            }
-            LedgerError::Locked(_) => {
-                let help = "wait until it ends, or choose another name";
-                (Exit::OutputExists, "output_locked", Some(help))
-            }
-            LedgerError::Changed { .. } => {
-                let help = "put back what the run wrote, or start over with --overwrite";
-                (Exit::OutputExists, "output_changed", Some(help))
-            }
-            LedgerError::NoJournal(_) => {
-                let help = "move it away, or start over with --overwrite";
-                (Exit::OutputExists, "journal", Some(help))
-            }
-            LedgerError::Foreign(_) => {
-                (Exit::OutputExists, "journal", Some("move it away, or choose another --journal"))
-            }
-            LedgerError::Differs { .. } => {
-                let help = "give the flags and the model of that run to continue it, or start over \
-                            with --overwrite";
-                (Exit::OutputExists, "journal_differs", Some(help))
-            }
-            LedgerError::IsRead(_) | LedgerError::Twice(_) => {
-                (Exit::Refused, "output", Some("choose another name"))
-            }
-            LedgerError::NoFolder(_) => {
-                (Exit::Refused, "output", Some("make it with mkdir -p, or choose another name"))
-            }
-            LedgerError::NoFile { .. } => {
-                (Exit::Refused, "output", Some("move it away, or choose another name"))
-            }
-            LedgerError::BrokenPipe => (Exit::BrokenPipe, "broken_pipe", None),
-            LedgerError::Full { .. } => (Exit::Stopped, "disk_full", Some("free some space")),
-            LedgerError::Io { .. } => (Exit::Refused, "output", None),
-        };
-        let help = help.map(str::to_owned);
-        Self { help, ..Self::new(exit, code, error.to_string()) }
-    }
-
-    /// Output that cannot be written in the middle of a run: what was written stays, so it is no
-    /// refusal.
-    pub fn from_output_midway(error: LedgerError) -> Self {
-        let error = Self::from_output(error);
-        let exit = if error.exit == Exit::Refused { Exit::Stopped } else { error.exit };
-        Self { exit, ..error }
-    }
-}
-
-impl Location {
-    /// Where a bad row is.
-    pub fn of(error: &RowError, file: &str) -> Self {
-        let (line, column, excerpt) = (error.line, error.column, error.excerpt.as_deref().cloned());
-        Self { file: file.to_owned(), line, column, excerpt }
-    }
 }
 
 /// The piece of the line with a caret under the offending character.
@@ -242,29 +192,6 @@ fn printable(c: char) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn place_excerpt_caret_and_help() {
-        let line = r#"{"id":26,"prompt":"a" 1}"#;
-        let row = RowError::new("bad_json", 26, "expected ',' or '}'").at(line, 22);
-        let error = CliError::from_row(&row, "prompts.jsonl").help("check the file");
-        assert_eq!(
-            error.render(Style::plain()),
-            "error[bad_json]: prompts.jsonl:26:23: expected ',' or '}'\n\
-             26 | {\"id\":26,\"prompt\":\"a\" 1}\n   |                       ^\n\
-             help: check the file"
-        );
-    }
-
-    #[test]
-    fn nothing_in_a_file_reaches_the_terminal_as_a_command() {
-        let row = RowError::new("bad_json", 1, "bad \u{202e}").at("a\x1b[2J\u{9b}31m\r", 2);
-        let text = CliError::from_row(&row, "a\x1b]0;b").render(Style::plain());
-        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
-        let error =
-            CliError::new(Exit::Refused, "input", "no file \x1b[31m").render(Style::plain());
-        assert_eq!(error, "error[input]: no file ␛[31m");
-    }
 
     #[test]
     fn engine_errors_have_their_exit_codes() {

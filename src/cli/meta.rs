@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fingerprint::Fingerprint;
 use super::ledger::output::Facts;
+use super::output::FileFormat;
 use super::shard::Shard;
 
 /// The version of the side file's fields. They are only added to.
@@ -100,18 +101,6 @@ pub struct NamedFile {
     /// What is in it.
     #[serde(flatten)]
     pub facts: FileFacts,
-}
-
-/// How rows are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum FileFormat {
-    /// A JSON object per line.
-    Jsonl,
-    /// Comma separated, with a header.
-    Csv,
-    /// Tab separated, with a header.
-    Tsv,
 }
 
 impl Meta {

@@ -3,7 +3,8 @@
 
 use std::io::Read;
 
-use super::output::{Detail, OutputOptions, RunFacts, format_row};
+use super::config::Detail;
+use super::output::{OutputOptions, RunFacts, format_row};
 use super::reader::{InputError, InputFormat, Records};
 use super::row::{RowOptions, RowParser};
 use super::row_error::RowError;

@@ -15,8 +15,9 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 pub use self::csv::CsvFormat;
-pub use self::row_format::{JsonFormat, RowFormat, Shape};
+pub use self::row_format::{FileFormat, JsonFormat, RowFormat};
 use super::batch_line::BatchKind;
+use super::config::Detail;
 use super::fields::Passthrough;
 use super::row_error::RowError;
 use crate::engine::request::{
@@ -27,18 +28,6 @@ use crate::engine::request::{
 /// name is kept as `input_<name>`. `prompt_token_ids` is not among them: where the input has it, it
 /// says the same, and ours is left out.
 const RESERVED: &[&str] = &["finish_reason", "usage", "error", "outputs", "prompt_logprobs"];
-
-/// Whether `outputs` and `prompt_token_ids` are written (`--output-format`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Detail {
-    /// Where there is more than one text to say: several completions, log-probabilities.
-    #[default]
-    Auto,
-    /// In every row.
-    Full,
-    /// In no row.
-    Simple,
-}
 
 /// What is the same in all batch lines of a run. It comes from outside, so that a row's bytes do
 /// not depend on when it is written.

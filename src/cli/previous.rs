@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use super::error::CliError;
 use super::fields::Passthrough;
-use super::meta::{FileFormat, Meta};
+use super::meta::Meta;
+use super::output::FileFormat;
 use super::output::RowFormat;
 use super::reader::{Content, InputFormat, MAX_LINE, Records};
 

@@ -21,6 +21,8 @@ pub use self::foreign::{foreign_kind, refuse_name};
 use self::lines::Lines;
 pub(super) use self::sniff::is_mark;
 use super::compress::Compression;
+use super::error::CliError;
+use super::exit::Exit;
 use super::row_error::{RowError, code};
 
 /// Longest line or CSV record accepted.
@@ -268,4 +270,18 @@ fn too_long(what: &str, line: u64, head: &[u8], length: u64, limit: usize) -> (S
     let shown = String::from_utf8_lossy(&head[..head.len().min(SHOWN_OF_LONG)]).into_owned();
     let help = format!("split the row; a line may have at most {} MiB", MAX_LINE >> 20);
     (shown + "...", error.with_help(help))
+}
+
+impl CliError {
+    /// An input that cannot be used.
+    pub fn from_input(error: InputError, file: &str) -> Self {
+        match error {
+            InputError::Refused { message, help } => {
+                Self::new(Exit::Refused, "input", format!("{file}: {message}")).help(help)
+            }
+            InputError::Io(error) => {
+                Self::new(Exit::Refused, "input", format!("cannot read {file}: {error}"))
+            }
+        }
+    }
 }

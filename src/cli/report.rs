@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::error::{Location, sanitized};
 use super::ledger::Reused;
 use super::meta::{RowCounts, TokenCounts};
+use super::numbers::{grouped, num_rows};
 use super::resolved::Resolved;
 use super::row_error::RowError;
 use super::style::Style;
@@ -302,24 +303,6 @@ impl Report {
     }
 }
 
-/// `1 row`, `2,000 rows`.
-pub fn num_rows(number: u64) -> String {
-    format!("{} row{}", grouped(number), if number == 1 { "" } else { "s" })
-}
-
-/// 1234567 as `1,234,567`.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -435,10 +418,5 @@ Output: out.jsonl";
         assert_eq!(rows["by_code"]["bad_json"], 4);
         assert_eq!(rows["row_limited"], 1);
         assert_eq!((&rows["length_limited"], &rows["context_limited"]), (&json!(3), &json!(1)));
-    }
-
-    #[test]
-    fn thousands_are_grouped() {
-        assert_eq!([0, 999, 1000, 1234567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
     }
 }

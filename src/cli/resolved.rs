@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::args::SamplingArgs;
 use super::config::RunConfig;
-use super::report::grouped;
+use super::numbers::grouped;
 use crate::engine::EngineInfo;
 use crate::engine::request::SamplingParams;
 

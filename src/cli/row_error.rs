@@ -1,6 +1,8 @@
 //! `RowError`: why one row cannot be answered. Data, not a failure of the run: it becomes the row's
 //! output.
 
+use super::error::{CliError, Excerpt, Location};
+use super::exit::Exit;
 use crate::engine::request::{FinishReason, RequestError, RequestOutput};
 
 /// The stable words of row errors found before a row reaches the engine. The engine adds its own
@@ -36,46 +38,6 @@ pub mod code {
     pub const SEVERAL_PROMPTS: &str = "several_prompts";
     /// The engine failed without saying why.
     pub const ENGINE: &str = "engine";
-}
-
-/// Characters of a line shown on each side of an error.
-const EXCERPT_REACH: usize = 36;
-
-/// A piece of the offending line, safe to print: control characters are escaped.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Excerpt {
-    /// The text, `...` where it was cut.
-    pub text: String,
-    /// Characters before the offending one.
-    pub caret: usize,
-}
-
-impl Excerpt {
-    /// The surroundings of a byte of a line.
-    pub fn around(line: &str, byte: usize) -> Self {
-        let byte = byte.min(line.len());
-        let at = (0..=byte).rev().find(|&i| line.is_char_boundary(i)).unwrap_or(0);
-        let before = line[..at].char_indices().rev().take(EXCERPT_REACH).last();
-        let start = before.map_or(at, |(index, _)| index);
-        let mut text = String::from(if start > 0 { "..." } else { "" });
-        push_escaped(&mut text, line[start..at].chars());
-        let caret = text.chars().count();
-        push_escaped(&mut text, line[at..].chars().take(EXCERPT_REACH));
-        if line[at..].chars().nth(EXCERPT_REACH).is_some() {
-            text.push_str("...");
-        }
-        Self { text, caret }
-    }
-}
-
-/// Control characters could drive the user's terminal, so they are spelled out.
-fn push_escaped(text: &mut String, chars: impl Iterator<Item = char>) {
-    for c in chars {
-        match c.is_control() {
-            true => text.extend(c.escape_default()),
-            false => text.push(c),
-        }
-    }
 }
 
 /// Why a row cannot be answered.
@@ -160,9 +122,55 @@ impl RowError {
     }
 }
 
+impl CliError {
+    /// A bad row that ends the run (`--on-bad-row fail`).
+    pub fn from_row(error: &RowError, file: &str) -> Self {
+        let location = Location::of(error, file);
+        let help = error.help.clone();
+        Self { help, ..Self::new(Exit::Refused, error.code, error.message.as_str()) }.at(location)
+    }
+}
+
+impl Location {
+    /// Where a bad row is.
+    pub fn of(error: &RowError, file: &str) -> Self {
+        let (line, column, excerpt) = (error.line, error.column, error.excerpt.as_deref().cloned());
+        Self { file: file.to_owned(), line, column, excerpt }
+    }
+}
+
 /// serde_json's text without its position, in the words of the other errors.
 fn json_message(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let text = text.split(" at line ").next().unwrap_or(&text);
     text.replace("EOF while parsing", "the line ends inside").replace('`', "'")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::style::Style;
+
+    #[test]
+    fn place_excerpt_caret_and_help() {
+        let line = r#"{"id":26,"prompt":"a" 1}"#;
+        let row = RowError::new("bad_json", 26, "expected ',' or '}'").at(line, 22);
+        let error = CliError::from_row(&row, "prompts.jsonl").help("check the file");
+        assert_eq!(
+            error.render(Style::plain()),
+            "error[bad_json]: prompts.jsonl:26:23: expected ',' or '}'\n\
+             26 | {\"id\":26,\"prompt\":\"a\" 1}\n   |                       ^\n\
+             help: check the file"
+        );
+    }
+
+    #[test]
+    fn nothing_in_a_file_reaches_the_terminal_as_a_command() {
+        let row = RowError::new("bad_json", 1, "bad \u{202e}").at("a\x1b[2J\u{9b}31m\r", 2);
+        let text = CliError::from_row(&row, "a\x1b]0;b").render(Style::plain());
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+        let error =
+            CliError::new(Exit::Refused, "input", "no file \x1b[31m").render(Style::plain());
+        assert_eq!(error, "error[input]: no file ␛[31m");
+    }
 }

@@ -4,18 +4,8 @@
 //! Rows that are being computed are few and bounded in bytes: they are in memory. Rows that are
 //! finished and wait for a slow earlier one are on disk, and may be many.
 
+use super::config::WindowLimits;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-
-/// How much may be under way.
-#[derive(Clone, Copy, Debug)]
-pub struct WindowLimits {
-    /// Rows read and not yet finished.
-    pub max_rows: usize,
-    /// Bytes of such rows.
-    pub max_bytes: usize,
-    /// Rows read and not yet in the output.
-    pub max_ahead: u64,
-}
 
 /// What is under way.
 #[derive(Debug)]

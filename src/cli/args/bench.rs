@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::ArgAction;
 
 use super::values::{count, positive, positive_number, positive_u32, ratio, seed};
-use super::{DisplayArgs, EngineArgs, ModelArgs};
+use super::{EngineArgs, ModelArgs};
+use crate::cli::display::DisplayArgs;
 
 const BENCH_EXAMPLES: &str = "\
 Examples:

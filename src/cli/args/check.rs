@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::ArgAction;
 
 use super::values::{count, positive};
-use super::{DisplayArgs, FormatArg, LastAssistantArg};
+use super::{FormatArg, LastAssistantArg};
+use crate::cli::display::DisplayArgs;
 
 /// Errors shown of a file.
 pub const DEFAULT_MAX_ERRORS: usize = 100;

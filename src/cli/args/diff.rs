@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::ArgAction;
 
-use super::MessageArgs;
 use super::values::count;
+use crate::cli::display::MessageArgs;
 
 const DIFF_EXAMPLES: &str = "\
 Examples:

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ArgAction;
 
-use super::MessageArgs;
+use crate::cli::display::MessageArgs;
 
 const MERGE_EXAMPLES: &str = "\
 Examples:

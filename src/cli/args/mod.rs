@@ -27,7 +27,7 @@ pub use engine::{
 };
 pub use input::{BadRowArg, FormatArg, InputArgs, LastAssistantArg, OverflowArg};
 pub use merge::MergeArgs;
-pub use output::{ColorArg, DisplayArgs, MessageArgs, OutputArgs, OutputFormatArg, ProgressArg};
+pub use output::{OutputArgs, OutputFormatArg};
 pub use plan::{PlanArgs, PlanFlags};
 pub use sampling::{SamplingArgs, TruncationSideArg};
 pub use settings::{Settings, Variables};
@@ -38,6 +38,7 @@ use std::path::PathBuf;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use super::display::DisplayArgs;
 use super::error::CliError;
 
 const ABOUT: &str = "Run a language model over a dataset: prompts in, ordered completions out";

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::args::{
-    BenchArgs, DisplayArgs, InputArgs, ModeArg, OutputArgs, ResultArgs, RunArgs, SamplingArgs,
-    WorkloadArgs,
+    BenchArgs, InputArgs, ModeArg, OutputArgs, ResultArgs, RunArgs, SamplingArgs, WorkloadArgs,
 };
 use super::config::RunConfig;
 use super::console::Console;
+use super::display::DisplayArgs;
 use super::error::CliError;
 use super::exit::Exit;
 use super::ledger::{Document, Named};

@@ -5,6 +5,8 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::names::Named;
+use crate::cli::error::CliError;
+use crate::cli::exit::Exit;
 
 /// Why rows cannot be kept or written.
 #[derive(Debug)]
@@ -135,4 +137,66 @@ impl std::error::Error for LedgerError {}
 /// A file that cannot be read.
 pub fn unreadable(path: &Path, error: io::Error) -> LedgerError {
     LedgerError::of(format!("read {}", path.display()), error)
+}
+
+impl CliError {
+    /// Output that cannot be written, at the start of a run.
+    pub fn from_output(error: LedgerError) -> Self {
+        let (exit, code, help) = match &error {
+            LedgerError::Exists(_) => {
+                let help = "choose another --out, or replace it with --overwrite";
+                (Exit::OutputExists, "output_exists", Some(help))
+            }
+            LedgerError::Complete { .. } => {
+                let help = "choose another --out, or start over with --overwrite";
+                (Exit::OutputExists, "output_complete", Some(help))
+            }
+            LedgerError::Unfinished(_) => {
+                let help = "move it away, or give --overwrite";
+                (Exit::OutputExists, "output_unfinished", Some(help))
+            }
+            LedgerError::Locked(_) => {
+                let help = "wait until it ends, or choose another name";
+                (Exit::OutputExists, "output_locked", Some(help))
+            }
+            LedgerError::Changed { .. } => {
+                let help = "put back what the run wrote, or start over with --overwrite";
+                (Exit::OutputExists, "output_changed", Some(help))
+            }
+            LedgerError::NoJournal(_) => {
+                let help = "move it away, or start over with --overwrite";
+                (Exit::OutputExists, "journal", Some(help))
+            }
+            LedgerError::Foreign(_) => {
+                (Exit::OutputExists, "journal", Some("move it away, or choose another --journal"))
+            }
+            LedgerError::Differs { .. } => {
+                let help = "give the flags and the model of that run to continue it, or start over \
+                            with --overwrite";
+                (Exit::OutputExists, "journal_differs", Some(help))
+            }
+            LedgerError::IsRead(_) | LedgerError::Twice(_) => {
+                (Exit::Refused, "output", Some("choose another name"))
+            }
+            LedgerError::NoFolder(_) => {
+                (Exit::Refused, "output", Some("make it with mkdir -p, or choose another name"))
+            }
+            LedgerError::NoFile { .. } => {
+                (Exit::Refused, "output", Some("move it away, or choose another name"))
+            }
+            LedgerError::BrokenPipe => (Exit::BrokenPipe, "broken_pipe", None),
+            LedgerError::Full { .. } => (Exit::Stopped, "disk_full", Some("free some space")),
+            LedgerError::Io { .. } => (Exit::Refused, "output", None),
+        };
+        let help = help.map(str::to_owned);
+        Self { help, ..Self::new(exit, code, error.to_string()) }
+    }
+
+    /// Output that cannot be written in the middle of a run: what was written stays, so it is no
+    /// refusal.
+    pub fn from_output_midway(error: LedgerError) -> Self {
+        let error = Self::from_output(error);
+        let exit = if error.exit == Exit::Refused { Exit::Stopped } else { error.exit };
+        Self { exit, ..error }
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::shard_set::ShardFile;
 use crate::cli::error::CliError;
-use crate::cli::meta::FileFormat;
+use crate::cli::output::FileFormat;
 use crate::cli::reader::{Decoder, MAX_LINE};
 
 /// Read at once. There are as many buffers as shards.

@@ -1,32 +1,16 @@
 //! `RowFormat`: which rows go out, by the flags, the output's name and what the input is.
 
-use std::sync::Arc;
-
-use super::{CsvFormat, Detail, OutputOptions, RunFacts, collisions, format_input, format_row};
+use super::{CsvFormat, OutputOptions, RunFacts, collisions, format_input, format_row};
 use crate::cli::batch_line::BatchLines;
-use crate::cli::config::RunConfig;
+use crate::cli::config::{Detail, RunConfig};
 use crate::cli::error::CliError;
 use crate::cli::exit::Exit;
 use crate::cli::fields::Passthrough;
-use crate::cli::meta::FileFormat;
+use crate::cli::files::Shape;
 use crate::cli::reader::InputFormat;
 use crate::cli::row_error::{RowError, code};
 use crate::engine::request::{RequestOutput, SamplingParams};
-
-/// What is known of the input once it is open and its first row is read.
-#[derive(Clone, Debug)]
-pub struct Shape {
-    /// Never `Auto`.
-    pub format: InputFormat,
-    /// Column names of a CSV.
-    pub headers: Option<Arc<[String]>>,
-    /// Lines end with CRLF.
-    pub crlf: bool,
-    /// Rows become lines of a batch API.
-    pub has_batch_lines: bool,
-    /// Every row of this shape is chat.
-    pub is_chat: bool,
-}
+use serde::{Deserialize, Serialize};
 
 /// How rows are written.
 #[derive(Clone)]
@@ -35,6 +19,18 @@ pub enum RowFormat {
     Json(JsonFormat),
     /// CSV or TSV.
     Csv(CsvFormat),
+}
+
+/// How rows are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FileFormat {
+    /// A JSON object per line.
+    Jsonl,
+    /// Comma separated, with a header.
+    Csv,
+    /// Tab separated, with a header.
+    Tsv,
 }
 
 /// JSON lines: ours, or those of a batch API.

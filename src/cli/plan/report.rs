@@ -10,7 +10,7 @@ use super::lengths::{Class, Lengths};
 use super::sample::Sample;
 use super::survey::{Explained, Surveyed};
 use crate::cli::error::{sanitized, sanitized_lines};
-use crate::cli::report::{grouped, num_rows};
+use crate::cli::numbers::{grouped, num_rows};
 use crate::engine::EngineInfo;
 use crate::engine::request::SamplingParams;
 

@@ -3,11 +3,11 @@
 
 mod end;
 mod feed;
-pub mod files;
+mod fingerprinted;
 pub mod read;
 mod write;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,18 +17,20 @@ use super::config::RunConfig;
 use super::console::Console;
 use super::error::CliError;
 use super::exit::Exit;
-use super::fingerprint::{self, Fingerprint};
+use super::files::{self, Shape};
+use super::fingerprint::Fingerprint;
 use super::ledger::names::files_of_model;
 use super::ledger::record::Header;
 use super::ledger::{Draft, Ledger, LedgerError, LedgerOptions, Named, Recovered};
 use super::meta::Meta;
 use super::model::{self, Folders};
-use super::output::{RowFormat, Shape};
+use super::numbers::num_rows;
+use super::output::RowFormat;
 use super::previous::Previous;
 use super::progress::{Counters, Progress};
-use super::report::num_rows;
 use super::resolved::{self, Resolved};
 use super::signals::Signals;
+use super::sources::Sources;
 use super::stdout;
 use super::storage::Disk;
 use super::window::Window;
@@ -77,7 +79,7 @@ pub fn run(args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit, Cli
         Some(_) => Some(shape(&reading)?),
         None => reading.shape.recv_timeout(FIRST_ROW).ok().transpose()?,
     };
-    let read = files::named(&config.input.sources, template);
+    let read = read_files(&config.input.sources, template);
     let draft = Draft::open(Arc::new(Disk), ledger_options(&config, read));
     let draft = draft.map_err(CliError::from_output)?;
     if let Some(found) = draft.found() {
@@ -94,6 +96,16 @@ pub fn run(args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit, Cli
 
 fn shape(reading: &ReadThread) -> Result<Shape, CliError> {
     reading.shape.recv().expect("the reading thread says what it found")
+}
+
+/// Files that flags name and a run reads. Those of the model are known when it is found.
+pub fn read_files(sources: &Sources, template: Option<PathBuf>) -> Vec<Named> {
+    let of_input = |path: &Option<PathBuf>| {
+        Named::new("the input", path.as_deref().unwrap_or(Path::new("/dev/stdin")))
+    };
+    let inputs = sources.list().iter().map(|source| of_input(&source.path));
+    let template = template.map(|path| Named::new("the chat template", path));
+    inputs.chain(template).collect()
 }
 
 fn ledger_options(config: &RunConfig, read: Vec<Named>) -> LedgerOptions {
@@ -221,7 +233,7 @@ impl Job<'_> {
         let (config, of_model) = (self.config.clone(), folders.clone());
         // While the engine reads the same files. Its result is dropped if the engine refuses them.
         let files = std::thread::Builder::new()
-            .spawn(move || fingerprint::of_files(&config, &of_model, &summary));
+            .spawn(move || fingerprinted::of_files(&config, &of_model, &summary));
         let files = machine::started(files);
         let loaded = load(&self.config, &folders)?;
         let files = files.join().expect("a panic ends the process in its hook")?;
@@ -329,7 +341,7 @@ impl Job<'_> {
         let shape = known.map_or_else(|| shape(reading), Ok)?;
         let folders = model::find(&self.config, self.console)?;
         let summary = model::summary(&self.config, &folders)?;
-        let files = fingerprint::of_files(&self.config, &folders, &summary)?;
+        let files = fingerprinted::of_files(&self.config, &folders, &summary)?;
         let files = files.showing(self.config.shown_model_name(&shape)).alone();
         let mut differences = meta.fingerprint.differences(&files);
         let (sender, digest) = channel();

@@ -7,14 +7,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::feed::{Feed, feed_all};
-use super::files::{self, Files};
 use super::write::InputRead;
 use crate::cli::config::InputConfig;
 use crate::cli::console::{Console, ProgressMode};
 use crate::cli::custom_ids::CustomIds;
 use crate::cli::error::{CliError, sanitized};
 use crate::cli::exit::Exit;
-use crate::cli::output::Shape;
+use crate::cli::files::{self, Files, Shape};
 use crate::cli::progress::Counters;
 use crate::cli::reader::{Content, Record};
 use crate::cli::row::{BadRow, Row};

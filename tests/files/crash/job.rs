@@ -9,7 +9,8 @@ use vllm_batch::cli::ledger::record::Header;
 use vllm_batch::cli::ledger::{
     Draft, Finished, Ledger, LedgerError, LedgerOptions, Recovered, RowHash, Totals,
 };
-use vllm_batch::cli::meta::{FileFormat, InputFacts, Meta, NamedFile, RowCounts, TokenCounts};
+use vllm_batch::cli::meta::{InputFacts, Meta, NamedFile, RowCounts, TokenCounts};
+use vllm_batch::cli::output::FileFormat;
 use vllm_batch::cli::shard::Shard;
 
 use crate::crash::disk::{MemoryDisk, Tree};

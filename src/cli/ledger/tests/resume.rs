@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::cli::ledger::record::RecordHead;
-use crate::cli::meta::{FileFormat, InputFacts, Meta, NamedFile, RowCounts, TokenCounts};
+use crate::cli::meta::{InputFacts, Meta, NamedFile, RowCounts, TokenCounts};
+use crate::cli::output::FileFormat;
 use crate::cli::shard::Shard;
 use crate::cli::storage::{Access, FileKind};
 

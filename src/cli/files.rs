@@ -2,25 +2,13 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::cli::error::CliError;
 use crate::cli::exit::Exit;
-use crate::cli::ledger::Named;
-use crate::cli::reader::{InputError, MAX_LINE, Record, Records, refuse_name};
+use crate::cli::reader::{InputError, InputFormat, MAX_LINE, Record, Records, refuse_name};
 use crate::cli::row::{BadRow, Row, RowOptions, RowParser, check_columns};
 use crate::cli::sources::{Source, Sources};
-
-/// Files that flags name and a run reads. Those of the model are known when it is found.
-pub fn named(sources: &Sources, template: Option<PathBuf>) -> Vec<Named> {
-    let of_input = |path: &Option<PathBuf>| {
-        Named::new("the input", path.as_deref().unwrap_or(Path::new("/dev/stdin")))
-    };
-    let inputs = sources.list().iter().map(|source| of_input(&source.path));
-    let template = template.map(|path| Named::new("the chat template", path));
-    inputs.chain(template).collect()
-}
 
 /// Opens the first file, and looks at the others: what cannot be read is said before the run.
 ///
@@ -69,6 +57,21 @@ fn open_one(source: &Source) -> Result<Box<dyn Read + Send>, CliError> {
         Ok(metadata) if metadata.is_dir() => Err(refuse("it is a folder".to_owned())),
         _ => Ok(Box::new(file)),
     }
+}
+
+/// What is known of the input once it is open and its first row is read.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// Never `Auto`.
+    pub format: InputFormat,
+    /// Column names of a CSV.
+    pub headers: Option<Arc<[String]>>,
+    /// Lines end with CRLF.
+    pub crlf: bool,
+    /// Rows become lines of a batch API.
+    pub has_batch_lines: bool,
+    /// Every row of this shape is chat.
+    pub is_chat: bool,
 }
 
 /// The files, with the parser of their rows.

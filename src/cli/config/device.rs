@@ -3,12 +3,12 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::args::{CpuIsaArg, DeviceArg, EngineArgs, QuantizationArg};
+use crate::cli::args::{CpuIsaArg, DeviceArg, EngineArgs, QuantizationArg};
 use crate::engine::config::{DeviceConfig, DeviceKind, Isa, Quantization};
 
 /// Resolves the flags and the variables that say where CUDA's libraries are.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads CUDA's variables")]
-pub fn device_config(args: &EngineArgs) -> DeviceConfig {
+pub(super) fn device_config(args: &EngineArgs) -> DeviceConfig {
     resolve(args, &|name| std::env::var_os(name).filter(|value| !value.is_empty()))
 }
 
@@ -37,7 +37,7 @@ fn resolve(args: &EngineArgs, variable: &dyn Fn(&str) -> Option<OsString>) -> De
 }
 
 /// Instructions, in the engine's terms.
-pub fn cpu_isa(isa: CpuIsaArg) -> Isa {
+pub(super) fn cpu_isa(isa: CpuIsaArg) -> Isa {
     match isa {
         CpuIsaArg::Avx512 => Isa::Avx512,
         CpuIsaArg::Avx512Bf16 => Isa::Avx512Bf16,

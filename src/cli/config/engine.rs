@@ -1,0 +1,96 @@
+//! The engine's configuration, of the flags. The model's folders are filled in when it is found.
+
+use std::path::{Path, PathBuf};
+
+use super::device::{cpu_isa, device_config};
+use crate::cli::args::{
+    DTypeArg, EngineArgs, KvCacheDTypeArg, LoadFormatArg, OverflowArg, RunArgs,
+};
+use crate::cli::error::CliError;
+use crate::engine::config::{
+    CacheConfig, DType, EngineConfig, GenerationConfigSource, KvCacheDType, LoadFormat,
+    ModelConfig, Overflow, ParallelConfig, SchedulerConfig,
+};
+use crate::engine::text::RunDate;
+
+/// What the flags say of the engine, and the chat template's text.
+///
+/// # Errors
+/// The chat template cannot be read.
+pub(super) fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
+    let EngineArgs { max_num_seqs, max_num_batched_tokens, threads, .. } = args.engine;
+    let defaults = SchedulerConfig::default();
+    let scheduler = SchedulerConfig {
+        max_num_seqs: max_num_seqs.unwrap_or(defaults.max_num_seqs),
+        max_num_batched_tokens: max_num_batched_tokens.unwrap_or(defaults.max_num_batched_tokens),
+        ..defaults
+    };
+    let defaults = CacheConfig::default();
+    let cache = CacheConfig {
+        block_size: args.engine.block_size.unwrap_or(defaults.block_size),
+        enable_prefix_caching: args
+            .engine
+            .prefix_caching()
+            .unwrap_or(defaults.enable_prefix_caching),
+        kv_cache_dtype: match args.engine.kv_cache_dtype {
+            None | Some(KvCacheDTypeArg::Auto) => KvCacheDType::Auto,
+            Some(KvCacheDTypeArg::Fp8) => KvCacheDType::Fp8,
+        },
+        num_blocks: args.engine.num_gpu_blocks_override,
+        kv_cache_memory_bytes: args.engine.kv_cache_memory_bytes,
+        memory_share: args.engine.gpu_memory_utilization,
+    };
+    let model = model_config(args)?;
+    let isa = args.engine.cpu_isa.map(cpu_isa);
+    let parallel = ParallelConfig { num_threads: threads, isa };
+    Ok(EngineConfig { model, cache, scheduler, parallel, device: device_config(&args.engine) })
+}
+
+fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
+    let generation_config = match args.sampling.generation_config.as_deref() {
+        None => GenerationConfigSource::Auto,
+        Some(path) if path == Path::new("auto") => GenerationConfigSource::Auto,
+        Some(path) if path == Path::new("vllm") => GenerationConfigSource::Vllm,
+        Some(path) => GenerationConfigSource::Dir(path.to_owned()),
+    };
+    let chat_template = args.input.chat_template.as_deref().map(chat_template).transpose()?;
+    Ok(ModelConfig {
+        model_dir: PathBuf::new(),
+        tokenizer_dir: None,
+        chat_template,
+        dtype: match args.model.dtype {
+            None | Some(DTypeArg::Auto) => None,
+            Some(DTypeArg::Float32) => Some(DType::Float32),
+            Some(DTypeArg::BFloat16) => Some(DType::BFloat16),
+            Some(DTypeArg::Float16) => Some(DType::Float16),
+        },
+        max_model_len: args.model.max_model_len,
+        load_format: match args.model.load_format {
+            None | Some(LoadFormatArg::Auto) => LoadFormat::Auto,
+            Some(LoadFormatArg::Dummy) => LoadFormat::Dummy,
+        },
+        seed: args.sampling.seed.unwrap_or(0),
+        generation_config,
+        overflow: match args.input.overflow {
+            None | Some(OverflowArg::Error) => Overflow::Error,
+            Some(OverflowArg::TruncateLeft) => Overflow::TruncateLeft,
+            Some(OverflowArg::TruncateRight) => Overflow::TruncateRight,
+        },
+        allow_special: args.input.allow_special,
+        chat_date: RunDate::default(),
+        on_lost_file: None,
+    })
+}
+
+/// The text of `--chat-template`: a file's, or as in vLLM the template itself.
+fn chat_template(value: &Path) -> Result<String, CliError> {
+    let text = value.to_str().filter(|text| text.contains("{{") || text.contains("{%"));
+    match text {
+        Some(text) if !value.is_file() => Ok(text.to_owned()),
+        _ => std::fs::read_to_string(value).map_err(|error| {
+            let message = format!("--chat-template {}: {error}", value.display());
+            CliError::refused("chat_template", message)
+                .help("give a file, or a template that has {{ or {%")
+        }),
+    }
+}

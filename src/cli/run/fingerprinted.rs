@@ -1,0 +1,261 @@
+//! What the bytes of a run depend on, as its fingerprint: the model's files, and what they and the
+//! flags resolve to.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread::{Scope, ScopedJoinHandle};
+
+use crate::cli::config::RunConfig;
+use crate::cli::error::CliError;
+use crate::cli::exit::Exit;
+use crate::cli::fingerprint::Fingerprint;
+use crate::cli::model::Folders;
+use crate::cli::row::ChatDefaults;
+use crate::engine::EngineInfo;
+use crate::engine::config::LoadFormat;
+use crate::engine::machine::{is_refusal, started};
+use crate::engine::model_summary::ModelSummary;
+use crate::engine::request::SamplingParams;
+
+/// The version of what rows look like: raised when the same run would write other bytes.
+const ROW_FORMAT: u32 = 3;
+
+/// What can be said before the engine is loaded: the model's files, and what they and the flags
+/// resolve to.
+#[derive(Clone, Debug)]
+pub struct FileFields(BTreeMap<String, String>);
+
+/// Hashes the files of a model, and lists the settings that bytes depend on.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn of_files(
+    config: &RunConfig,
+    folders: &Folders,
+    summary: &ModelSummary,
+) -> Result<FileFields, CliError> {
+    let model_dir = folders.model.as_path();
+    let mut fields = BTreeMap::new();
+    let mut set = |name: &str, value: String| drop(fields.insert(name.to_owned(), value));
+    let engine = &config.engine;
+    let version = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
+    set("version", format!("{version}, rows {ROW_FORMAT}"));
+    let weights = match engine.model.load_format {
+        LoadFormat::Auto => hashed(weight_files(model_dir), model_dir)?,
+        LoadFormat::Dummy => "dummy".to_owned(),
+    };
+    set("model", weights);
+    set("config", hashed(vec![model_dir.join("config.json")], model_dir)?);
+    let tokenizer = folders.tokenizer.as_deref().unwrap_or(model_dir);
+    set("tokenizer", hashed(tokenizer_files(tokenizer), tokenizer)?);
+    set("eos_token_ids", format!("{:?}", summary.generation_config.eos_token_ids));
+    set("dtype", summary.dtype.name().to_owned());
+    set("max_model_len", summary.max_model_len.to_string());
+    set_sampling(&config.sampling_params(summary.default_sampling_params()), &mut set);
+    let template = engine.model.chat_template.as_deref();
+    set("chat_template", template.map_or("the model's".to_owned(), |text| short(text.as_bytes())));
+    set("seed", engine.model.seed.to_string());
+    set("overflow", format!("{:?}", engine.model.overflow));
+    set("allow_special", engine.model.allow_special.to_string());
+    set("quantization", format!("{:?}", engine.device.quantization));
+    set("kv_cache_dtype", format!("{:?}", engine.cache.kv_cache_dtype));
+    let input = &config.input;
+    let formats: Vec<String> =
+        input.sources.formats().iter().map(|format| format!("{format:?}")).collect();
+    set("format", formats.join(", "));
+    set("chat", format!("{:?}", input.rows.chat));
+    set("template", format!("{:?}", input.rows.template));
+    set("prompt_column", format!("{:?}", input.rows.prompt_column));
+    let ChatDefaults { system_prompt, last_assistant, template_kwargs } = &input.rows.chats;
+    set("system_prompt", format!("{system_prompt:?}"));
+    set("last_assistant", format!("{last_assistant:?}"));
+    set("chat_template_kwargs", serde_json::Value::from(template_kwargs.clone()).to_string());
+    set("out_field", config.output.field.clone());
+    set("output_format", format!("{:?} {:?}", input.rows.lines, config.output.detail));
+    Ok(FileFields(fields))
+}
+
+impl FileFields {
+    /// The same with the model's name, where rows show it. A model's path is no part of a run: the
+    /// same files under another spelling or mount continue it.
+    pub fn showing(mut self, model_name: Option<&str>) -> Self {
+        let shown = model_name.map_or("not shown".to_owned(), |name| format!("`{name}`"));
+        self.0.insert("served_model_name".to_owned(), shown);
+        self
+    }
+
+    /// The fingerprint without what only a loaded engine knows.
+    pub fn alone(self) -> Fingerprint {
+        Fingerprint::new(self.0)
+    }
+
+    /// The fingerprint of a run.
+    ///
+    /// `date`: when the run began, where its rows show it.
+    pub fn with_engine(mut self, info: &EngineInfo, date: Option<i64>) -> Fingerprint {
+        let mut set = |name: &str, value: String| drop(self.0.insert(name.to_owned(), value));
+        set("date", date.map_or("not shown".to_owned(), |seconds| seconds.to_string()));
+        set("kernel_set", info.kernel_set.clone());
+        Fingerprint::new(self.0)
+    }
+}
+
+/// Every parameter by its name: a new one does not compile until it is here.
+fn set_sampling(params: &SamplingParams, set: &mut dyn FnMut(&str, String)) {
+    let SamplingParams {
+        n,
+        presence_penalty,
+        frequency_penalty,
+        repetition_penalty,
+        temperature,
+        top_p,
+        top_k,
+        min_p,
+        seed,
+        stop,
+        stop_token_ids,
+        ignore_eos,
+        max_tokens,
+        min_tokens,
+        logprobs,
+        prompt_logprobs,
+        skip_special_tokens,
+        include_stop_str_in_output,
+        logit_bias,
+        allowed_token_ids,
+        bad_words,
+        truncate_prompt_tokens,
+        truncation_side,
+    } = params;
+    set("n", n.to_string());
+    set("presence_penalty", presence_penalty.to_string());
+    set("frequency_penalty", frequency_penalty.to_string());
+    set("repetition_penalty", repetition_penalty.to_string());
+    set("temperature", temperature.to_string());
+    set("top_p", top_p.to_string());
+    set("top_k", top_k.to_string());
+    set("min_p", min_p.to_string());
+    set("sampling_seed", format!("{seed:?}"));
+    set("stop", format!("{stop:?}"));
+    set("stop_token_ids", format!("{stop_token_ids:?}"));
+    set("ignore_eos", ignore_eos.to_string());
+    set("max_tokens", format!("{max_tokens:?}"));
+    set("min_tokens", min_tokens.to_string());
+    set("logprobs", format!("{logprobs:?}"));
+    set("prompt_logprobs", format!("{prompt_logprobs:?}"));
+    set("skip_special_tokens", skip_special_tokens.to_string());
+    set("include_stop_str_in_output", include_stop_str_in_output.to_string());
+    set("logit_bias", format!("{logit_bias:?}"));
+    set("allowed_token_ids", format!("{allowed_token_ids:?}"));
+    set("bad_words", format!("{bad_words:?}"));
+    set("truncate_prompt_tokens", format!("{truncate_prompt_tokens:?}"));
+    set("truncation_side", format!("{truncation_side:?}"));
+}
+
+/// The files that weights may come from.
+fn weight_files(folder: &Path) -> Vec<PathBuf> {
+    files(folder, |name| {
+        name.ends_with(".safetensors")
+            || name.ends_with(".safetensors.index.json")
+            || name.starts_with("pytorch_model")
+    })
+}
+
+/// The files that may decide how text becomes token ids.
+fn tokenizer_files(folder: &Path) -> Vec<PathBuf> {
+    let is_one = |name: &str| {
+        name.starts_with("tokenizer")
+            || name.starts_with("vocab.")
+            || ["merges.txt", "special_tokens_map.json", "added_tokens.json"].contains(&name)
+            || name.starts_with("chat_template")
+    };
+    files(folder, is_one)
+}
+
+fn files(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let is_wanted = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        path.is_file() && name.is_some_and(&is_wanted)
+    };
+    let mut paths: Vec<PathBuf> = paths.filter(is_wanted).collect();
+    paths.sort();
+    paths
+}
+
+/// One hash over names and contents. The files are read at the same time: what is large is in many
+/// files. One that is not there counts as such.
+fn hashed(paths: Vec<PathBuf>, folder: &Path) -> Result<String, CliError> {
+    let results: Vec<io::Result<blake3::Hash>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = paths.iter().map(|path| started(hashing(scope, path))).collect();
+        let join = |thread: ScopedJoinHandle<'_, _>| {
+            thread.join().expect("a panic ends the process in its hook")
+        };
+        threads.into_iter().map(join).collect()
+    });
+    let mut hasher = blake3::Hasher::new();
+    for (path, result) in paths.iter().zip(results) {
+        let name = path.strip_prefix(folder).unwrap_or(path).to_string_lossy();
+        let hash = match result {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            hash => hash.map_err(|error| unreadable(path, &error))?,
+        };
+        hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
+        hasher.update(hash.as_bytes());
+    }
+    Ok(hasher.finalize().to_hex()[..32].to_owned())
+}
+
+fn hashing<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    path: &'scope Path,
+) -> io::Result<ScopedJoinHandle<'scope, io::Result<blake3::Hash>>> {
+    std::thread::Builder::new().spawn_scoped(scope, move || hash_file(path))
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> CliError {
+    let text = format!("cannot read {}: {error}", path.display());
+    match is_refusal(error) {
+        true => CliError::from_machine(text),
+        false => CliError::new(Exit::Model, "model", text),
+    }
+}
+
+fn hash_file(path: &Path) -> io::Result<blake3::Hash> {
+    if !fs::metadata(path)?.is_file() {
+        // A pipe or a device may have no end.
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(File::open(path)?)?;
+    Ok(hasher.finalize())
+}
+
+fn short(bytes: &[u8]) -> String {
+    blake3::hash(bytes).to_hex()[..32].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_of_a_model_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        let hash = || hashed(weight_files(folder.path()), folder.path()).unwrap();
+        write("a.safetensors", "one");
+        write("readme.md", "one");
+        let first = hash();
+        write("readme.md", "two");
+        assert_eq!(hash(), first);
+        write("a.safetensors", "onf");
+        assert_ne!(hash(), first);
+        write("a.safetensors", "one");
+        write("b.safetensors", "");
+        assert_ne!(hash(), first);
+    }
+}
