@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use vllm_batch::cli;
 use vllm_batch::cli::config::RunConfig;
-use vllm_batch::cli::error::CliError;
 use vllm_batch::cli::model::{Folders, Loaded};
+use vllm_batch::cli::terminal::error::CliError;
 use vllm_batch::engine::Engine;
 
 fn main() -> ExitCode {

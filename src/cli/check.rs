@@ -5,14 +5,14 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use super::args::{CheckArgs, DEFAULT_MAX_ERRORS, FormatArg};
-use super::console::Console;
-use super::custom_ids::CustomIds;
-use super::error::{CliError, sanitized};
-use super::exit::Exit;
-use super::reader::{InputError, MAX_LINE, Records, refuse_name};
-use super::row::{BadRow, ChatDefaults, ChatMode, Row, RowOptions, RowParser};
-use super::row_error::RowError;
+use crate::cli::args::{CheckArgs, DEFAULT_MAX_ERRORS, FormatArg};
+use crate::cli::custom_ids::CustomIds;
+use crate::cli::reader::{InputError, MAX_LINE, Records, refuse_name};
+use crate::cli::row::{BadRow, ChatDefaults, ChatMode, Row, RowOptions, RowParser};
+use crate::cli::row_error::RowError;
+use crate::cli::terminal::console::Console;
+use crate::cli::terminal::error::{CliError, sanitized};
+use crate::cli::terminal::exit::Exit;
 use crate::engine::request::SamplingParams;
 
 /// Checks the inputs, one after the other.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::args;
+use crate::cli::args;
 
 /// Writes the completion script of a shell to standard output.
 ///

@@ -13,16 +13,16 @@ use serde_json::{Map, Value};
 
 use self::engine::engine_config;
 use self::sampling::overlay;
-use super::args::values::MaxErrors;
-use super::args::{BadRowArg, FormatArg, InputArgs, OutputFormatArg, RunArgs, SamplingArgs};
-use super::batch_line::BatchLines;
-use super::error::CliError;
-use super::files::Shape;
-use super::overrides::DEFAULT_MAX_TOKENS;
-use super::reader::foreign_kind;
-use super::row::{ChatDefaults, ChatMode, RowOptions, check_kwargs};
-use super::shard::{Shard, ShardArg};
-use super::sources::Sources;
+use crate::cli::args::values::MaxErrors;
+use crate::cli::args::{BadRowArg, FormatArg, InputArgs, OutputFormatArg, RunArgs, SamplingArgs};
+use crate::cli::batch_line::BatchLines;
+use crate::cli::files::Shape;
+use crate::cli::overrides::DEFAULT_MAX_TOKENS;
+use crate::cli::reader::foreign_kind;
+use crate::cli::row::{ChatDefaults, ChatMode, RowOptions, check_kwargs};
+use crate::cli::shard::{Shard, ShardArg};
+use crate::cli::sources::Sources;
+use crate::cli::terminal::error::CliError;
 use crate::engine::config::EngineConfig;
 use crate::engine::request::{SamplingParams, UNLIMITED_LOGPROBS};
 use crate::engine::text::RunDate;
@@ -341,8 +341,8 @@ fn output_config(args: &RunArgs) -> Result<OutputConfig, CliError> {
 mod tests {
     use super::*;
     use crate::cli::args::{Command, parse};
-    use crate::cli::exit::Exit;
     use crate::cli::reader::InputFormat;
+    use crate::cli::terminal::exit::Exit;
     use crate::engine::config::{DType, GenerationConfigSource, Overflow};
     use crate::engine::config::{DeviceKind, Quantization};
     use crate::engine::request::NumLogprobs;

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::{DefaultHasher, Entry};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use super::fields::{JsonFields, Passthrough};
-use super::row::{BadRow, Row};
-use super::row_error::RowError;
+use crate::cli::fields::{JsonFields, Passthrough};
+use crate::cli::row::{BadRow, Row};
+use crate::cli::row_error::RowError;
 
 /// Stable word of a `custom_id` that an earlier row has.
 pub const DUPLICATE_ID: &str = "duplicate_id";

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io::Read;
 use std::sync::Arc;
 
-use crate::cli::error::CliError;
-use crate::cli::exit::Exit;
 use crate::cli::reader::{InputError, InputFormat, MAX_LINE, Record, Records, refuse_name};
 use crate::cli::row::{BadRow, Row, RowOptions, RowParser, check_columns};
 use crate::cli::sources::{Source, Sources};
+use crate::cli::terminal::error::CliError;
+use crate::cli::terminal::exit::Exit;
 
 /// Opens the first file, and looks at the others: what cannot be read is said before the run.
 ///

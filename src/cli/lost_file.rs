@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use super::error::sanitized;
-use super::exit::Exit;
+use crate::cli::terminal::error::sanitized;
+use crate::cli::terminal::exit::Exit;
 use crate::engine::config::OnLostFile;
 
 /// One message, and the exit code of rejected model files.

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use clap::{Arg, ArgAction, Command};
 
-use super::args;
+use crate::cli::args;
 
 /// Writes the page to standard output.
 ///

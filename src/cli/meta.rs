@@ -3,10 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::fingerprint::Fingerprint;
-use super::ledger::output::Facts;
-use super::output::FileFormat;
-use super::shard::Shard;
+use crate::cli::fingerprint::Fingerprint;
+use crate::cli::ledger::output::Facts;
+use crate::cli::output::FileFormat;
+use crate::cli::shard::Shard;
 
 /// The version of the side file's fields. They are only added to.
 pub const SCHEMA: u32 = 1;

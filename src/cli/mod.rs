@@ -7,12 +7,8 @@ pub mod check;
 pub mod completions;
 pub mod compress;
 pub mod config;
-pub mod console;
 pub mod custom_ids;
 pub mod diff;
-pub mod display;
-pub mod error;
-pub mod exit;
 pub mod fields;
 pub mod files;
 pub mod fingerprint;
@@ -24,7 +20,6 @@ pub mod merge;
 pub mod meta;
 pub mod meter;
 pub mod model;
-pub mod numbers;
 #[cfg(test)]
 mod odd_inputs;
 pub mod output;
@@ -43,9 +38,8 @@ pub mod run;
 pub mod shard;
 pub mod signals;
 pub mod sources;
-pub mod stdout;
 pub mod storage;
-pub mod style;
+pub mod terminal;
 pub mod window;
 
 use std::backtrace::Backtrace;
@@ -54,11 +48,11 @@ use std::io::{self, Write};
 use std::panic::PanicHookInfo;
 
 use args::{Command, ParseError, Parsed, Settings};
-use console::Console;
-use display::DisplayArgs;
-use error::{CliError, sanitized};
-use exit::Exit;
-use style::Environment;
+use terminal::console::Console;
+use terminal::display::DisplayArgs;
+use terminal::error::{CliError, sanitized};
+use terminal::exit::Exit;
+use terminal::style::Environment;
 
 use crate::engine::machine::Refused;
 use crate::engine::text::is_contained;
@@ -144,7 +138,8 @@ fn install_panic_hook(verbose: bool) {
             return;
         }
         if let Some(Refused(text)) = info.payload().downcast_ref() {
-            let error = CliError::from_machine(text.as_str()).render(style::Style::plain());
+            let error =
+                CliError::from_machine(text.as_str()).render(terminal::style::Style::plain());
             let _ = writeln!(io::stderr(), "{error}");
             std::process::exit(Exit::Stopped.code().into());
         }
@@ -178,7 +173,7 @@ fn printed(result: io::Result<()>) -> Exit {
 /// Says what ended a command that has no console.
 fn said(error: &CliError) -> Exit {
     if error.exit != Exit::BrokenPipe {
-        let _ = writeln!(io::stderr(), "{}", error.render(style::Style::plain()));
+        let _ = writeln!(io::stderr(), "{}", error.render(terminal::style::Style::plain()));
     }
     error.exit
 }

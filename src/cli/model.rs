@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::config::{ModelSource, RunConfig};
-use super::console::{Console, ProgressMode};
-use super::error::{CliError, sanitized};
-use super::exit::Exit;
-use super::hub::{self, HubEnvironment, HubError, ModelRequest, Need, progress};
-use super::lost_file::ON_LOST_FILE;
-use super::resolved::Resolved;
+use crate::cli::config::{ModelSource, RunConfig};
+use crate::cli::hub::{self, HubEnvironment, HubError, ModelRequest, Need, progress};
+use crate::cli::lost_file::ON_LOST_FILE;
+use crate::cli::resolved::Resolved;
+use crate::cli::terminal::console::{Console, ProgressMode};
+use crate::cli::terminal::error::{CliError, sanitized};
+use crate::cli::terminal::exit::Exit;
 use crate::engine::Engine;
 use crate::engine::config::{EngineConfig, LoadFormat};
 use crate::engine::model_summary::ModelSummary;

@@ -3,11 +3,11 @@
 
 use std::io::Read;
 
-use super::config::Detail;
-use super::output::{OutputOptions, RunFacts, format_row};
-use super::reader::{InputError, InputFormat, Records};
-use super::row::{RowOptions, RowParser};
-use super::row_error::RowError;
+use crate::cli::config::Detail;
+use crate::cli::output::{OutputOptions, RunFacts, format_row};
+use crate::cli::reader::{InputError, InputFormat, Records};
+use crate::cli::row::{RowOptions, RowParser};
+use crate::cli::row_error::RowError;
 use crate::engine::input_processor::Prompt;
 use crate::engine::request::{CompletionOutput, FinishReason, RequestOutput, SamplingParams};
 
@@ -216,7 +216,7 @@ fn nesting_is_limited_and_deep_lines_do_not_overflow() {
         let records = Records::open(
             Box::new(std::io::Cursor::new(line)),
             InputFormat::Jsonl,
-            super::reader::MAX_LINE,
+            crate::cli::reader::MAX_LINE,
         );
         let mut records = records.expect("text");
         let mut parser = RowParser::new(&mut records, &RowOptions::default()).expect("no options");

@@ -7,12 +7,12 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::error::CliError;
-use super::fields::Passthrough;
-use super::meta::Meta;
-use super::output::FileFormat;
-use super::output::RowFormat;
-use super::reader::{Content, InputFormat, MAX_LINE, Records};
+use crate::cli::fields::Passthrough;
+use crate::cli::meta::Meta;
+use crate::cli::output::FileFormat;
+use crate::cli::output::RowFormat;
+use crate::cli::reader::{Content, InputFormat, MAX_LINE, Records};
+use crate::cli::terminal::error::CliError;
 
 /// The rows of an output, one after the other.
 pub struct Previous {

@@ -20,10 +20,10 @@ pub use self::decompress::{Codec, Decoder};
 pub use self::foreign::{foreign_kind, refuse_name};
 use self::lines::Lines;
 pub(super) use self::sniff::is_mark;
-use super::compress::Compression;
-use super::error::CliError;
-use super::exit::Exit;
-use super::row_error::{RowError, code};
+use crate::cli::compress::Compression;
+use crate::cli::row_error::{RowError, code};
+use crate::cli::terminal::error::CliError;
+use crate::cli::terminal::exit::Exit;
 
 /// Longest line or CSV record accepted.
 pub const MAX_LINE: usize = 64 << 20;

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::error::{Location, sanitized};
-use super::ledger::Reused;
-use super::meta::{RowCounts, TokenCounts};
-use super::numbers::{grouped, num_rows};
-use super::resolved::Resolved;
-use super::row_error::RowError;
-use super::style::Style;
+use crate::cli::ledger::Reused;
+use crate::cli::meta::{RowCounts, TokenCounts};
+use crate::cli::resolved::Resolved;
+use crate::cli::row_error::RowError;
+use crate::cli::terminal::error::{Location, sanitized};
+use crate::cli::terminal::numbers::{grouped, num_rows};
+use crate::cli::terminal::style::Style;
 use crate::engine::request::{FinishReason, RequestOutput};
 use crate::engine::stats::EngineStats;
 

@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::args::SamplingArgs;
-use super::config::RunConfig;
-use super::numbers::grouped;
+use crate::cli::args::SamplingArgs;
+use crate::cli::config::RunConfig;
+use crate::cli::terminal::numbers::grouped;
 use crate::engine::EngineInfo;
 use crate::engine::request::SamplingParams;
 

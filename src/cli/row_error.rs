@@ -1,8 +1,8 @@
 //! `RowError`: why one row cannot be answered. Data, not a failure of the run: it becomes the row's
 //! output.
 
-use super::error::{CliError, Excerpt, Location};
-use super::exit::Exit;
+use crate::cli::terminal::error::{CliError, Excerpt, Location};
+use crate::cli::terminal::exit::Exit;
 use crate::engine::request::{FinishReason, RequestError, RequestOutput};
 
 /// The stable words of row errors found before a row reaches the engine. The engine adds its own
@@ -149,7 +149,7 @@ fn json_message(error: &serde_json::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::style::Style;
+    use crate::cli::terminal::style::Style;
 
     #[test]
     fn place_excerpt_caret_and_help() {

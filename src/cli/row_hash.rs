@@ -1,8 +1,8 @@
 //! What a row was asked, as hashes: by them rows of an unfinished run are found again, wherever
 //! they stand in the input.
 
-use super::ledger::RowHash;
-use super::reader::{Content, Record};
+use crate::cli::ledger::RowHash;
+use crate::cli::reader::{Content, Record};
 use crate::engine::request::RowKey;
 
 /// Hash of what was read of a row.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::error::CliError;
+use crate::cli::terminal::error::CliError;
 
 /// Part `index` of `count` of an input's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]

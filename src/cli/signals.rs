@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
-use super::exit::Exit;
+use crate::cli::terminal::exit::Exit;
 
 /// Which signal has come, and whether the next one ends the process.
 #[derive(Clone, Debug)]

@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use super::error::CliError;
-use super::reader::InputFormat;
-use super::row_error::RowError;
+use crate::cli::reader::InputFormat;
+use crate::cli::row_error::RowError;
+use crate::cli::terminal::error::CliError;
 
 /// One file.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 //! Rows that are being computed are few and bounded in bytes: they are in memory. Rows that are
 //! finished and wait for a slow earlier one are on disk, and may be many.
 
-use super::config::WindowLimits;
+use crate::cli::config::WindowLimits;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// What is under way.

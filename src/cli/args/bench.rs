@@ -6,7 +6,7 @@ use clap::ArgAction;
 
 use super::values::{count, positive, positive_number, positive_u32, ratio, seed};
 use super::{EngineArgs, ModelArgs};
-use crate::cli::display::DisplayArgs;
+use crate::cli::terminal::display::DisplayArgs;
 
 const BENCH_EXAMPLES: &str = "\
 Examples:

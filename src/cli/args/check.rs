@@ -6,7 +6,7 @@ use clap::ArgAction;
 
 use super::values::{count, positive};
 use super::{FormatArg, LastAssistantArg};
-use crate::cli::display::DisplayArgs;
+use crate::cli::terminal::display::DisplayArgs;
 
 /// Errors shown of a file.
 pub const DEFAULT_MAX_ERRORS: usize = 100;

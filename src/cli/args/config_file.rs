@@ -7,7 +7,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::cli::error::{CliError, Location};
+use crate::cli::terminal::error::{CliError, Location};
 
 /// More than any list of flags takes.
 const MAX_BYTES: u64 = 1 << 20;
@@ -151,7 +151,7 @@ pub fn at(file: &str, line: u64, message: &str) -> CliError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::style::Style;
+    use crate::cli::terminal::style::Style;
 
     fn file(text: &str) -> Result<Vec<Entry>, String> {
         let folder = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::ArgAction;
 
 use super::values::count;
-use crate::cli::display::MessageArgs;
+use crate::cli::terminal::display::MessageArgs;
 
 const DIFF_EXAMPLES: &str = "\
 Examples:

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ArgAction;
 
-use crate::cli::display::MessageArgs;
+use crate::cli::terminal::display::MessageArgs;
 
 const MERGE_EXAMPLES: &str = "\
 Examples:

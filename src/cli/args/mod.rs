@@ -38,8 +38,8 @@ use std::path::PathBuf;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use super::display::DisplayArgs;
-use super::error::CliError;
+use crate::cli::terminal::display::DisplayArgs;
+use crate::cli::terminal::error::CliError;
 
 const ABOUT: &str = "Run a language model over a dataset: prompts in, ordered completions out";
 

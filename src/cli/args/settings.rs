@@ -10,8 +10,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::config_file::{self, Value};
 use super::tips;
-use crate::cli::console::Console;
-use crate::cli::error::{CliError, sanitized};
+use crate::cli::terminal::console::Console;
+use crate::cli::terminal::error::{CliError, sanitized};
 
 /// What the names of our variables begin with.
 const PREFIX: &str = "VLLM_BATCH_";

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::cost::RowLengths;
 use super::workload::BenchRow;
-use crate::cli::error::CliError;
-use crate::cli::exit::Exit;
 use crate::cli::progress::Counters;
+use crate::cli::terminal::error::CliError;
+use crate::cli::terminal::exit::Exit;
 use crate::engine::Engine;
 use crate::engine::input_processor::{InputProcessor, ProcessError};
 use crate::engine::request::{Request, RequestError, RequestOutput, RowKey, SamplingParams};

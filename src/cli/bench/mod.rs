@@ -12,17 +12,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::args::{
+use crate::cli::args::{
     BenchArgs, InputArgs, ModeArg, OutputArgs, ResultArgs, RunArgs, SamplingArgs, WorkloadArgs,
 };
-use super::config::RunConfig;
-use super::console::Console;
-use super::display::DisplayArgs;
-use super::error::CliError;
-use super::exit::Exit;
-use super::ledger::{Document, Named};
-use super::model::{self, Loaded};
-use super::progress::{Counters, Progress};
+use crate::cli::config::RunConfig;
+use crate::cli::ledger::{Document, Named};
+use crate::cli::model::{self, Loaded};
+use crate::cli::progress::{Counters, Progress};
+use crate::cli::terminal::console::Console;
+use crate::cli::terminal::display::DisplayArgs;
+use crate::cli::terminal::error::CliError;
+use crate::cli::terminal::exit::Exit;
 use crate::engine::Engine;
 use crate::engine::model::decoder_spec;
 use crate::engine::model::hf_config::HfConfig;

@@ -11,7 +11,7 @@ use super::measure::{Measured, Step};
 use super::op_table::{self, OpTable};
 use super::workload::RandomRows;
 use crate::cli::args::ModeArg;
-use crate::cli::error::sanitized;
+use crate::cli::terminal::error::sanitized;
 use crate::engine::EngineInfo;
 use crate::engine::stats::{OpTimes, StepTime};
 

@@ -6,7 +6,7 @@ use super::device::{cpu_isa, device_config};
 use crate::cli::args::{
     DTypeArg, EngineArgs, KvCacheDTypeArg, LoadFormatArg, OverflowArg, RunArgs,
 };
-use crate::cli::error::CliError;
+use crate::cli::terminal::error::CliError;
 use crate::engine::config::{
     CacheConfig, DType, EngineConfig, GenerationConfigSource, KvCacheDType, LoadFormat,
     ModelConfig, Overflow, ParallelConfig, SchedulerConfig,

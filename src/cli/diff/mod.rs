@@ -9,10 +9,10 @@ mod shown;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use super::args::DiffArgs;
-use super::console::Console;
-use super::error::{CliError, sanitized};
-use super::exit::Exit;
+use crate::cli::args::DiffArgs;
+use crate::cli::terminal::console::Console;
+use crate::cli::terminal::error::{CliError, sanitized};
+use crate::cli::terminal::exit::Exit;
 use pairing::Counts;
 use rows::OutputFile;
 use shown::Finding;

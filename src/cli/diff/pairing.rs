@@ -5,8 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use super::difference::Difference;
 use super::rows::{OutputFile, OutputRow};
 use super::shown::Finding;
-use crate::cli::error::CliError;
 use crate::cli::reader::{Content, Record};
+use crate::cli::terminal::error::CliError;
 
 /// Rows by what was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::difference::Difference;
 use super::rows::OutputRow;
-use crate::cli::error::Excerpt;
-use crate::cli::error::sanitized;
+use crate::cli::terminal::error::Excerpt;
+use crate::cli::terminal::error::sanitized;
 
 /// Characters shown of an error's text or an id.
 const SHOWN_OF_TEXT: usize = 200;

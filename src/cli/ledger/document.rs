@@ -12,8 +12,8 @@ use super::error::{LedgerError, unreadable};
 use super::files::Destination;
 use super::names::{Named, refuse_read};
 use super::output::part_of;
-use crate::cli::error::CliError;
 use crate::cli::storage::{Access, Disk, Storage, read_at_most};
+use crate::cli::terminal::error::CliError;
 
 /// No document is longer.
 const MAX_BYTES: u64 = 1 << 20;

@@ -5,8 +5,8 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::names::Named;
-use crate::cli::error::CliError;
-use crate::cli::exit::Exit;
+use crate::cli::terminal::error::CliError;
+use crate::cli::terminal::exit::Exit;
 
 /// Why rows cannot be kept or written.
 #[derive(Debug)]

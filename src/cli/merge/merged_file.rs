@@ -11,7 +11,6 @@ use std::sync::Arc;
 use super::shard_set::ShardFile;
 use crate::cli::compress::Compression;
 use crate::cli::config::now;
-use crate::cli::error::CliError;
 use crate::cli::fingerprint::Fingerprint;
 use crate::cli::ledger::claim::publish_text;
 use crate::cli::ledger::files::side_file_of;
@@ -21,6 +20,7 @@ use crate::cli::ledger::record::{Header, Kind, Record};
 use crate::cli::ledger::{Draft, LedgerError, LedgerOptions, Named};
 use crate::cli::meta::{FileFacts, Meta};
 use crate::cli::storage::{Disk, Storage};
+use crate::cli::terminal::error::CliError;
 
 /// The joined rows on their way to the disk.
 pub struct MergedFile {

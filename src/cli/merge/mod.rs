@@ -9,14 +9,14 @@ mod shard_set;
 
 use std::path::Path;
 
-use super::args::MergeArgs;
-use super::compress::Compression;
-use super::console::Console;
-use super::error::CliError;
-use super::exit::Exit;
-use super::meta::{FileFacts, Meta, RowCounts, SCHEMA, TokenCounts};
-use super::output::FileFormat;
-use super::shard::Shard;
+use crate::cli::args::MergeArgs;
+use crate::cli::compress::Compression;
+use crate::cli::meta::{FileFacts, Meta, RowCounts, SCHEMA, TokenCounts};
+use crate::cli::output::FileFormat;
+use crate::cli::shard::Shard;
+use crate::cli::terminal::console::Console;
+use crate::cli::terminal::error::CliError;
+use crate::cli::terminal::exit::Exit;
 use merged_file::MergedFile;
 use shard_reader::ShardReader;
 use shard_set::{ShardFile, ShardSet};

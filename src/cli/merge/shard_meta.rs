@@ -6,10 +6,10 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::cli::error::CliError;
 use crate::cli::ledger::files::side_file_of;
 use crate::cli::meta::{Meta, RowCounts, SCHEMA};
 use crate::cli::shard::Shard;
+use crate::cli::terminal::error::CliError;
 
 /// No side file is longer: what is belongs to something else.
 const MAX_BYTES: u64 = 16 << 20;

@@ -6,9 +6,9 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::shard_set::ShardFile;
-use crate::cli::error::CliError;
 use crate::cli::output::FileFormat;
 use crate::cli::reader::{Decoder, MAX_LINE};
+use crate::cli::terminal::error::CliError;
 
 /// Read at once. There are as many buffers as shards.
 const BUFFER: usize = 64 << 10;

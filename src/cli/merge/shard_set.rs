@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::shard_meta::read_meta;
-use crate::cli::error::CliError;
-use crate::cli::exit::Exit;
 use crate::cli::fingerprint::Fingerprint;
 use crate::cli::meta::Meta;
 use crate::cli::reader::Codec;
 use crate::cli::shard::Shard;
+use crate::cli::terminal::error::CliError;
+use crate::cli::terminal::exit::Exit;
 
 /// Characters shown of a value that differs.
 const SHOWN_OF_VALUE: usize = 80;

@@ -3,12 +3,12 @@
 use super::{CsvFormat, OutputOptions, RunFacts, collisions, format_input, format_row};
 use crate::cli::batch_line::BatchLines;
 use crate::cli::config::{Detail, RunConfig};
-use crate::cli::error::CliError;
-use crate::cli::exit::Exit;
 use crate::cli::fields::Passthrough;
 use crate::cli::files::Shape;
 use crate::cli::reader::InputFormat;
 use crate::cli::row_error::{RowError, code};
+use crate::cli::terminal::error::CliError;
+use crate::cli::terminal::exit::Exit;
 use crate::engine::request::{RequestOutput, SamplingParams};
 use serde::{Deserialize, Serialize};
 

@@ -9,8 +9,8 @@ use super::estimate::{Estimate, Limits};
 use super::lengths::{Class, Lengths};
 use super::sample::Sample;
 use super::survey::{Explained, Surveyed};
-use crate::cli::error::{sanitized, sanitized_lines};
-use crate::cli::numbers::{grouped, num_rows};
+use crate::cli::terminal::error::{sanitized, sanitized_lines};
+use crate::cli::terminal::numbers::{grouped, num_rows};
 use crate::engine::EngineInfo;
 use crate::engine::request::SamplingParams;
 

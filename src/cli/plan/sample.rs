@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::cli::error::CliError;
+use crate::cli::terminal::error::CliError;
 use crate::engine::Engine;
 use crate::engine::request::{FinishReason, Request};
 use crate::engine::stats::EngineStats;

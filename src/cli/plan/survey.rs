@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use super::lengths::Lengths;
 use crate::cli::config::RunConfig;
-use crate::cli::console::Console;
-use crate::cli::error::{CliError, Location};
 use crate::cli::progress::{Counters, Progress};
 use crate::cli::row::{BadRow, Row};
 use crate::cli::row_error::RowError;
 use crate::cli::run::read::{Input, Parsed};
 use crate::cli::sources::Sources;
+use crate::cli::terminal::console::Console;
+use crate::cli::terminal::error::{CliError, Location};
 use crate::engine::input_processor::{InputProcessor, ProcessError};
 use crate::engine::request::{Request, RowKey, SamplingParams};
 

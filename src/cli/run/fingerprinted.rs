@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::thread::{Scope, ScopedJoinHandle};
 
 use crate::cli::config::RunConfig;
-use crate::cli::error::CliError;
-use crate::cli::exit::Exit;
 use crate::cli::fingerprint::Fingerprint;
 use crate::cli::model::Folders;
 use crate::cli::row::ChatDefaults;
+use crate::cli::terminal::error::CliError;
+use crate::cli::terminal::exit::Exit;
 use crate::engine::EngineInfo;
 use crate::engine::config::LoadFormat;
 use crate::engine::machine::{is_refusal, started};

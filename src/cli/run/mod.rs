@@ -12,28 +12,28 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::args::RunArgs;
-use super::config::RunConfig;
-use super::console::Console;
-use super::error::CliError;
-use super::exit::Exit;
-use super::files::{self, Shape};
-use super::fingerprint::Fingerprint;
-use super::ledger::names::files_of_model;
-use super::ledger::record::Header;
-use super::ledger::{Draft, Ledger, LedgerError, LedgerOptions, Named, Recovered};
-use super::meta::Meta;
-use super::model::{self, Folders};
-use super::numbers::num_rows;
-use super::output::RowFormat;
-use super::previous::Previous;
-use super::progress::{Counters, Progress};
-use super::resolved::{self, Resolved};
-use super::signals::Signals;
-use super::sources::Sources;
-use super::stdout;
-use super::storage::Disk;
-use super::window::Window;
+use crate::cli::args::RunArgs;
+use crate::cli::config::RunConfig;
+use crate::cli::files::{self, Shape};
+use crate::cli::fingerprint::Fingerprint;
+use crate::cli::ledger::names::files_of_model;
+use crate::cli::ledger::record::Header;
+use crate::cli::ledger::{Draft, Ledger, LedgerError, LedgerOptions, Named, Recovered};
+use crate::cli::meta::Meta;
+use crate::cli::model::{self, Folders};
+use crate::cli::output::RowFormat;
+use crate::cli::previous::Previous;
+use crate::cli::progress::{Counters, Progress};
+use crate::cli::resolved::{self, Resolved};
+use crate::cli::signals::Signals;
+use crate::cli::sources::Sources;
+use crate::cli::storage::Disk;
+use crate::cli::terminal::console::Console;
+use crate::cli::terminal::error::CliError;
+use crate::cli::terminal::exit::Exit;
+use crate::cli::terminal::numbers::num_rows;
+use crate::cli::terminal::stdout;
+use crate::cli::window::Window;
 use crate::engine::Engine;
 use crate::engine::config::GenerationConfigSource;
 use crate::engine::machine;
@@ -324,7 +324,7 @@ impl Job<'_> {
 
     fn what_would_be_left(&self, draft: &Draft) -> Left {
         Left {
-            part: draft.path().map(super::ledger::output::part_of),
+            part: draft.path().map(crate::cli::ledger::output::part_of),
             journal: draft.journal_path().map(Path::to_owned),
         }
     }

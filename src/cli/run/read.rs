@@ -9,15 +9,15 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use super::feed::{Feed, feed_all};
 use super::write::InputRead;
 use crate::cli::config::InputConfig;
-use crate::cli::console::{Console, ProgressMode};
 use crate::cli::custom_ids::CustomIds;
-use crate::cli::error::{CliError, sanitized};
-use crate::cli::exit::Exit;
 use crate::cli::files::{self, Files, Shape};
 use crate::cli::progress::Counters;
 use crate::cli::reader::{Content, Record};
 use crate::cli::row::{BadRow, Row};
 use crate::cli::row_hash::{ContentHash, InputDigest};
+use crate::cli::terminal::console::{Console, ProgressMode};
+use crate::cli::terminal::error::{CliError, sanitized};
+use crate::cli::terminal::exit::Exit;
 use crate::engine::input_processor::Prompt;
 use crate::engine::machine;
 

@@ -7,8 +7,6 @@ use std::time::{Duration, Instant};
 
 use crate::cli::args::values::MaxErrors;
 use crate::cli::config::RunConfig;
-use crate::cli::error::CliError;
-use crate::cli::exit::Exit;
 use crate::cli::fields::Passthrough;
 use crate::cli::files::Shape;
 use crate::cli::ledger::{Finished, Ledger, LedgerError, Reused, RowHash, Totals};
@@ -17,6 +15,8 @@ use crate::cli::previous::Good;
 use crate::cli::progress::Counters;
 use crate::cli::report::Tally;
 use crate::cli::row_error::RowError;
+use crate::cli::terminal::error::CliError;
+use crate::cli::terminal::exit::Exit;
 use crate::cli::window::Window;
 use crate::engine::input_processor::InputProcessor;
 use crate::engine::request::RequestOutput;

@@ -2,7 +2,7 @@
 
 use super::super::{Command as Cmd, ParseError, Parsed, RunArgs, parse};
 use super::*;
-use crate::cli::style::Style;
+use crate::cli::terminal::style::Style;
 
 struct Place {
     folder: tempfile::TempDir,

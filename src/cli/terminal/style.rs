@@ -3,7 +3,7 @@
 
 use std::io::IsTerminal;
 
-use super::display::ColorArg;
+use crate::cli::terminal::display::ColorArg;
 
 /// What of the environment matters for display.
 #[derive(Clone, Debug, Default)]

@@ -1,0 +1,10 @@
+//! What a person sees: messages on standard error, colours, what ends a run, exit codes. The bottom
+//! of `cli`: knows no other folder of it, and nothing of rows, files or models.
+
+pub mod console;
+pub mod display;
+pub mod error;
+pub mod exit;
+pub mod numbers;
+pub mod stdout;
+pub mod style;
