@@ -3,10 +3,10 @@
 
 use std::io::Cursor;
 
-use vllm_batch::cli::fields::Passthrough;
+use vllm_batch::cli::input::fields::Passthrough;
+use vllm_batch::cli::input::reader::{Content, InputFormat, Records};
+use vllm_batch::cli::input::row::RowOptions;
 use vllm_batch::cli::output::{CsvFormat, RowFormat};
-use vllm_batch::cli::reader::{Content, InputFormat, Records};
-use vllm_batch::cli::row::RowOptions;
 
 use super::rows::{self, MAX_INPUT};
 

@@ -2,10 +2,10 @@
 //! line has the fields of its API, and the `custom_id` of its request.
 
 use serde_json::Value;
-use vllm_batch::cli::batch_line::{BatchKind, BatchLine, BatchLines};
-use vllm_batch::cli::fields::Passthrough;
-use vllm_batch::cli::reader::InputFormat;
-use vllm_batch::cli::row::RowOptions;
+use vllm_batch::cli::input::batch_line::{BatchKind, BatchLine, BatchLines};
+use vllm_batch::cli::input::fields::Passthrough;
+use vllm_batch::cli::input::reader::InputFormat;
+use vllm_batch::cli::input::row::RowOptions;
 
 use super::rows::{self, MAX_INPUT};
 

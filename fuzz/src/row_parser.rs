@@ -1,9 +1,9 @@
 //! Lines through `Records` and `RowParser`: every line that is not blank becomes one row, in its
 //! place, whatever it holds.
 
-use vllm_batch::cli::batch_line::BatchLines;
-use vllm_batch::cli::reader::InputFormat;
-use vllm_batch::cli::row::{ChatMode, RowOptions};
+use vllm_batch::cli::input::batch_line::BatchLines;
+use vllm_batch::cli::input::reader::InputFormat;
+use vllm_batch::cli::input::row::{ChatMode, RowOptions};
 
 use super::rows::{self, Counts, MAX_INPUT, MAX_LINE};
 

@@ -6,11 +6,11 @@ use std::io::Cursor;
 use serde_json::de::IoRead;
 use serde_json::value::RawValue;
 use vllm_batch::cli::config::Detail;
-use vllm_batch::cli::fields::Passthrough;
+use vllm_batch::cli::input::fields::Passthrough;
+use vllm_batch::cli::input::reader::{InputError, InputFormat, Records};
+use vllm_batch::cli::input::row::{RowOptions, RowParser};
+use vllm_batch::cli::input::row_error::RowError;
 use vllm_batch::cli::output::{JsonFormat, RowFormat, RunFacts};
-use vllm_batch::cli::reader::{InputError, InputFormat, Records};
-use vllm_batch::cli::row::{RowOptions, RowParser};
-use vllm_batch::cli::row_error::RowError;
 use vllm_batch::engine::input_processor::Prompt;
 use vllm_batch::engine::request::{
     CompletionOutput, FinishReason, PositionLogprobs, RequestOutput, SamplingParams, StopReason,

@@ -6,10 +6,10 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use crate::cli::args::{CheckArgs, DEFAULT_MAX_ERRORS, FormatArg};
-use crate::cli::custom_ids::CustomIds;
-use crate::cli::reader::{InputError, MAX_LINE, Records, refuse_name};
-use crate::cli::row::{BadRow, ChatDefaults, ChatMode, Row, RowOptions, RowParser};
-use crate::cli::row_error::RowError;
+use crate::cli::input::custom_ids::CustomIds;
+use crate::cli::input::reader::{InputError, MAX_LINE, Records, refuse_name};
+use crate::cli::input::row::{BadRow, ChatDefaults, ChatMode, Row, RowOptions, RowParser};
+use crate::cli::input::row_error::RowError;
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::{CliError, sanitized};
 use crate::cli::terminal::exit::Exit;

@@ -4,9 +4,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cli::fingerprint::Fingerprint;
+use crate::cli::input::shard::Shard;
 use crate::cli::ledger::output::Facts;
 use crate::cli::output::FileFormat;
-use crate::cli::shard::Shard;
 
 /// The version of the side file's fields. They are only added to.
 pub const SCHEMA: u32 = 1;

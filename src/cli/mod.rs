@@ -1,18 +1,14 @@
 //! Everything that touches users and files. Knows no tensors; uses only the engine's public API.
 
 pub mod args;
-pub mod batch_line;
 pub mod bench;
 pub mod check;
 pub mod completions;
-pub mod compress;
 pub mod config;
-pub mod custom_ids;
 pub mod diff;
-pub mod fields;
-pub mod files;
 pub mod fingerprint;
 pub mod hub;
+pub mod input;
 pub mod ledger;
 pub mod lost_file;
 pub mod man;
@@ -23,21 +19,15 @@ pub mod model;
 #[cfg(test)]
 mod odd_inputs;
 pub mod output;
-pub mod overrides;
 pub mod plan;
 pub mod previous;
 pub mod progress;
-pub mod reader;
 pub mod report;
 pub mod resolved;
-pub mod row;
-pub mod row_error;
 pub mod row_hash;
 pub mod row_key;
 pub mod run;
-pub mod shard;
 pub mod signals;
-pub mod sources;
 pub mod storage;
 pub mod terminal;
 pub mod window;

@@ -4,10 +4,10 @@
 use std::io::Read;
 
 use crate::cli::config::Detail;
+use crate::cli::input::reader::{InputError, InputFormat, Records};
+use crate::cli::input::row::{RowOptions, RowParser};
+use crate::cli::input::row_error::RowError;
 use crate::cli::output::{OutputOptions, RunFacts, format_row};
-use crate::cli::reader::{InputError, InputFormat, Records};
-use crate::cli::row::{RowOptions, RowParser};
-use crate::cli::row_error::RowError;
 use crate::engine::input_processor::Prompt;
 use crate::engine::request::{CompletionOutput, FinishReason, RequestOutput, SamplingParams};
 
@@ -216,7 +216,7 @@ fn nesting_is_limited_and_deep_lines_do_not_overflow() {
         let records = Records::open(
             Box::new(std::io::Cursor::new(line)),
             InputFormat::Jsonl,
-            crate::cli::reader::MAX_LINE,
+            crate::cli::input::reader::MAX_LINE,
         );
         let mut records = records.expect("text");
         let mut parser = RowParser::new(&mut records, &RowOptions::default()).expect("no options");

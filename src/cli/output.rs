@@ -16,10 +16,10 @@ use serde::Serialize;
 
 pub use self::csv::CsvFormat;
 pub use self::row_format::{FileFormat, JsonFormat, RowFormat};
-use crate::cli::batch_line::BatchKind;
 use crate::cli::config::Detail;
-use crate::cli::fields::Passthrough;
-use crate::cli::row_error::RowError;
+use crate::cli::input::batch_line::BatchKind;
+use crate::cli::input::fields::Passthrough;
+use crate::cli::input::row_error::RowError;
 use crate::engine::request::{
     CompletionOutput, PositionLogprobs, RequestOutput, StopReason, TokenLogprob,
 };

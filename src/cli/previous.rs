@@ -7,11 +7,11 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::cli::fields::Passthrough;
+use crate::cli::input::fields::Passthrough;
+use crate::cli::input::reader::{Content, InputFormat, MAX_LINE, Records};
 use crate::cli::meta::Meta;
 use crate::cli::output::FileFormat;
 use crate::cli::output::RowFormat;
-use crate::cli::reader::{Content, InputFormat, MAX_LINE, Records};
 use crate::cli::terminal::error::CliError;
 
 /// The rows of an output, one after the other.

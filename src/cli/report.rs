@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::cli::input::row_error::RowError;
 use crate::cli::ledger::Reused;
 use crate::cli::meta::{RowCounts, TokenCounts};
 use crate::cli::resolved::Resolved;
-use crate::cli::row_error::RowError;
 use crate::cli::terminal::error::{Location, sanitized};
 use crate::cli::terminal::numbers::{grouped, num_rows};
 use crate::cli::terminal::style::Style;

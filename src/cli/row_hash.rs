@@ -1,8 +1,8 @@
 //! What a row was asked, as hashes: by them rows of an unfinished run are found again, wherever
 //! they stand in the input.
 
+use crate::cli::input::reader::{Content, Record};
 use crate::cli::ledger::RowHash;
-use crate::cli::reader::{Content, Record};
 use crate::engine::request::RowKey;
 
 /// Hash of what was read of a row.
@@ -86,7 +86,7 @@ fn first_half(hasher: blake3::Hasher) -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::row_error::RowError;
+    use crate::cli::input::row_error::RowError;
 
     fn line(text: &str) -> Record {
         Record { line: 1, content: Content::Line(text.to_owned()), error: None }

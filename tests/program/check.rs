@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use vllm_batch::cli::compress::Compression;
+use vllm_batch::cli::input::compress::Compression;
 
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/llama2");
 const GOOD: &str = "{\"prompt\":\"a\"}\n{\"prompt\":\"b\"}\n";

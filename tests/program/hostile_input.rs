@@ -9,9 +9,9 @@ use std::io::{BufRead, BufReader, Cursor, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-use vllm_batch::cli::compress::Compression;
-use vllm_batch::cli::reader::{InputError, InputFormat, MAX_LINE, Records};
-use vllm_batch::cli::row::{BadRow, Row, RowOptions, RowParser};
+use vllm_batch::cli::input::compress::Compression;
+use vllm_batch::cli::input::reader::{InputError, InputFormat, MAX_LINE, Records};
+use vllm_batch::cli::input::row::{BadRow, Row, RowOptions, RowParser};
 use vllm_batch::engine::request::SamplingParams;
 
 /// Most resident memory of a process that checks any input, in KiB.

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::values::positive;
-use crate::cli::reader::InputFormat;
-use crate::cli::row::LastAssistant;
-use crate::cli::shard::{ShardArg, shard_arg};
+use crate::cli::input::reader::InputFormat;
+use crate::cli::input::row::LastAssistant;
+use crate::cli::input::shard::{ShardArg, shard_arg};
 
 /// Rows in.
 #[derive(Debug, Default, clap::Args)]

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::path::Path;
 
 use crate::cli::config::InputConfig;
-use crate::cli::reader::{MAX_LINE, Records, refuse_name};
-use crate::cli::row::RowParser;
-use crate::cli::row_error::RowError;
+use crate::cli::input::reader::{MAX_LINE, Records, refuse_name};
+use crate::cli::input::row::RowParser;
+use crate::cli::input::row_error::RowError;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 use crate::engine::input_processor::Prompt;

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use super::difference::Difference;
 use super::rows::{OutputFile, OutputRow};
 use super::shown::Finding;
-use crate::cli::reader::{Content, Record};
+use crate::cli::input::reader::{Content, Record};
 use crate::cli::terminal::error::CliError;
 
 /// Rows by what was found.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::cli::fields::JsonFields;
-use crate::cli::reader::{Content, InputError, InputFormat, Record, Records};
+use crate::cli::input::fields::JsonFields;
+use crate::cli::input::reader::{Content, InputError, InputFormat, Record, Records};
 use crate::cli::terminal::error::{CliError, Location};
 
 /// Longest row. One of output may be longer than one of input: it has logprobs.

@@ -35,7 +35,7 @@ use self::output::{Facts, Output};
 use self::record::{Header, Kind, Record};
 pub use self::recovered::{Recovered, Reused};
 use self::spill::Spill;
-use crate::cli::compress::Compression;
+use crate::cli::input::compress::Compression;
 use crate::cli::storage::Storage;
 
 /// Bytes of rows that wait for an earlier one and stay in memory; the others wait on disk.

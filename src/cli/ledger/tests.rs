@@ -17,8 +17,8 @@ use tempfile::TempDir;
 
 use super::claim::Claim;
 use super::*;
-use crate::cli::compress::Compression;
 use crate::cli::fingerprint::Fingerprint;
+use crate::cli::input::compress::Compression;
 use crate::cli::storage::{Disk, StoredFile};
 
 /// A file of these bytes, read a few at a time.

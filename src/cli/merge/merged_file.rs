@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::shard_set::ShardFile;
-use crate::cli::compress::Compression;
 use crate::cli::config::now;
 use crate::cli::fingerprint::Fingerprint;
+use crate::cli::input::compress::Compression;
 use crate::cli::ledger::claim::publish_text;
 use crate::cli::ledger::files::side_file_of;
 use crate::cli::ledger::journal::{Journal, LockedJournal};

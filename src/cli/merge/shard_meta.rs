@@ -6,9 +6,9 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use crate::cli::input::shard::Shard;
 use crate::cli::ledger::files::side_file_of;
 use crate::cli::meta::{Meta, RowCounts, SCHEMA};
-use crate::cli::shard::Shard;
 use crate::cli::terminal::error::CliError;
 
 /// No side file is longer: what is belongs to something else.

@@ -6,8 +6,8 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::shard_set::ShardFile;
+use crate::cli::input::reader::{Decoder, MAX_LINE};
 use crate::cli::output::FileFormat;
-use crate::cli::reader::{Decoder, MAX_LINE};
 use crate::cli::terminal::error::CliError;
 
 /// Read at once. There are as many buffers as shards.

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use super::shard_meta::read_meta;
 use crate::cli::fingerprint::Fingerprint;
+use crate::cli::input::reader::Codec;
+use crate::cli::input::shard::Shard;
 use crate::cli::meta::Meta;
-use crate::cli::reader::Codec;
-use crate::cli::shard::Shard;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use super::RowWriter;
 use super::openai::status;
-use crate::cli::batch_line::BatchLine;
-use crate::cli::row_error::RowError;
+use crate::cli::input::batch_line::BatchLine;
+use crate::cli::input::row_error::RowError;
 use crate::engine::request::{CompletionOutput, FinishReason, RequestOutput, StopReason};
 
 impl RowWriter<'_> {

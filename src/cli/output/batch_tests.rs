@@ -2,7 +2,7 @@
 
 use super::tests::{completion, output, token};
 use super::*;
-use crate::cli::batch_line::BatchLine;
+use crate::cli::input::batch_line::BatchLine;
 use crate::engine::request::{FinishReason, RequestError};
 
 /// The line of a result, with facts of a run; `<id>` is the text of a token.

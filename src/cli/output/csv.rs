@@ -1,9 +1,9 @@
 //! `CsvFormat`: rows out for CSV in.
 
 use super::{kept_name, resolve};
-use crate::cli::fields::Passthrough;
-use crate::cli::reader;
-use crate::cli::row_error::RowError;
+use crate::cli::input::fields::Passthrough;
+use crate::cli::input::reader;
+use crate::cli::input::row_error::RowError;
 use crate::engine::request::{RequestOutput, SamplingParams};
 
 /// Columns that follow the text.

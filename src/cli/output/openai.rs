@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use super::RowWriter;
-use crate::cli::batch_line::{BatchKind, BatchLine};
-use crate::cli::overrides::parameter_of;
-use crate::cli::row_error::{RowError, code};
+use crate::cli::input::batch_line::{BatchKind, BatchLine};
+use crate::cli::input::overrides::parameter_of;
+use crate::cli::input::row_error::{RowError, code};
 use crate::engine::request::{
     CompletionOutput, FinishReason, PositionLogprobs, RequestOutput, TokenLogprob,
 };

@@ -1,12 +1,12 @@
 //! `RowFormat`: which rows go out, by the flags, the output's name and what the input is.
 
 use super::{CsvFormat, OutputOptions, RunFacts, collisions, format_input, format_row};
-use crate::cli::batch_line::BatchLines;
 use crate::cli::config::{Detail, RunConfig};
-use crate::cli::fields::Passthrough;
-use crate::cli::files::Shape;
-use crate::cli::reader::InputFormat;
-use crate::cli::row_error::{RowError, code};
+use crate::cli::input::batch_line::BatchLines;
+use crate::cli::input::fields::Passthrough;
+use crate::cli::input::files::Shape;
+use crate::cli::input::reader::InputFormat;
+use crate::cli::input::row_error::{RowError, code};
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 use crate::engine::request::{RequestOutput, SamplingParams};

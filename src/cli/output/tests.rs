@@ -4,8 +4,8 @@ use std::io::Cursor;
 use std::sync::Arc;
 
 use super::*;
-use crate::cli::fields::JsonFields;
-use crate::cli::reader::{InputFormat, Records};
+use crate::cli::input::fields::JsonFields;
+use crate::cli::input::reader::{InputFormat, Records};
 use crate::engine::request::{FinishReason, RequestError};
 
 pub(super) fn token(token_id: u32, logprob: f32, rank: u32) -> TokenLogprob {

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use crate::cli::args::PlanArgs;
 use crate::cli::config::RunConfig;
-use crate::cli::files;
+use crate::cli::input::files;
 use crate::cli::ledger::Document;
 use crate::cli::model::{self, Loaded};
 use crate::cli::run::read::Input;

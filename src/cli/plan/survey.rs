@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::lengths::Lengths;
 use crate::cli::config::RunConfig;
+use crate::cli::input::row::{BadRow, Row};
+use crate::cli::input::row_error::RowError;
+use crate::cli::input::sources::Sources;
 use crate::cli::progress::{Counters, Progress};
-use crate::cli::row::{BadRow, Row};
-use crate::cli::row_error::RowError;
 use crate::cli::run::read::{Input, Parsed};
-use crate::cli::sources::Sources;
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::{CliError, Location};
 use crate::engine::input_processor::{InputProcessor, ProcessError};

@@ -9,8 +9,8 @@ use std::thread::{Scope, ScopedJoinHandle};
 
 use crate::cli::config::RunConfig;
 use crate::cli::fingerprint::Fingerprint;
+use crate::cli::input::row::ChatDefaults;
 use crate::cli::model::Folders;
-use crate::cli::row::ChatDefaults;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 use crate::engine::EngineInfo;

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 
 use crate::cli::args::RunArgs;
 use crate::cli::config::RunConfig;
-use crate::cli::files::{self, Shape};
 use crate::cli::fingerprint::Fingerprint;
+use crate::cli::input::files::{self, Shape};
+use crate::cli::input::sources::Sources;
 use crate::cli::ledger::names::files_of_model;
 use crate::cli::ledger::record::Header;
 use crate::cli::ledger::{Draft, Ledger, LedgerError, LedgerOptions, Named, Recovered};
@@ -26,7 +27,6 @@ use crate::cli::previous::Previous;
 use crate::cli::progress::{Counters, Progress};
 use crate::cli::resolved::{self, Resolved};
 use crate::cli::signals::Signals;
-use crate::cli::sources::Sources;
 use crate::cli::storage::Disk;
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::CliError;

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use crate::cli::args::values::MaxErrors;
 use crate::cli::config::RunConfig;
-use crate::cli::fields::Passthrough;
-use crate::cli::files::Shape;
+use crate::cli::input::fields::Passthrough;
+use crate::cli::input::files::Shape;
+use crate::cli::input::row_error::RowError;
 use crate::cli::ledger::{Finished, Ledger, LedgerError, Reused, RowHash, Totals};
 use crate::cli::output::RowFormat;
 use crate::cli::previous::Good;
 use crate::cli::progress::Counters;
 use crate::cli::report::Tally;
-use crate::cli::row_error::RowError;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 use crate::cli::window::Window;

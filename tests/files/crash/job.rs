@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use vllm_batch::cli::fingerprint::Fingerprint;
+use vllm_batch::cli::input::shard::Shard;
 use vllm_batch::cli::ledger::record::Header;
 use vllm_batch::cli::ledger::{
     Draft, Finished, Ledger, LedgerError, LedgerOptions, Recovered, RowHash, Totals,
 };
 use vllm_batch::cli::meta::{InputFacts, Meta, NamedFile, RowCounts, TokenCounts};
 use vllm_batch::cli::output::FileFormat;
-use vllm_batch::cli::shard::Shard;
 
 use crate::crash::disk::{MemoryDisk, Tree};
 use crate::crash::random::Random;

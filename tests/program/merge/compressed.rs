@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::json;
-use vllm_batch::cli::compress::Compression;
+use vllm_batch::cli::input::compress::Compression;
 
 use crate::merge::{Random, Run, assert_exit, csv, hash};
 

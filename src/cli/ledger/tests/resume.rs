@@ -1,10 +1,10 @@
 //! What a run finished is not computed again, and how a run ends.
 
 use super::*;
+use crate::cli::input::shard::Shard;
 use crate::cli::ledger::record::RecordHead;
 use crate::cli::meta::{InputFacts, Meta, NamedFile, RowCounts, TokenCounts};
 use crate::cli::output::FileFormat;
-use crate::cli::shard::Shard;
 use crate::cli::storage::{Access, FileKind};
 
 /// Takes rows from a journal: (position now, number of the row). Those that it has not.

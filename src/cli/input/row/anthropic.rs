@@ -6,9 +6,9 @@ use super::chat::{ChatDefaults, Origin};
 use super::near_miss::NearMisses;
 use super::unsupported::{self, Place};
 use super::{Asked, openai, prompt};
-use crate::cli::fields::{JsonFields, json_string};
-use crate::cli::overrides::Overrides;
-use crate::cli::row_error::{RowError, code};
+use crate::cli::input::fields::{JsonFields, json_string};
+use crate::cli::input::overrides::Overrides;
+use crate::cli::input::row_error::{RowError, code};
 
 /// What a request asks for.
 pub(super) fn read(

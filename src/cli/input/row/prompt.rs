@@ -4,9 +4,9 @@ use super::chat::{ChatDefaults, LastAssistant, MadeChat, Origin};
 use super::shape::{PROMPT_COLUMNS, PromptKind, RowShape, field_list, kind_name};
 use super::template::Template;
 use super::{ChatMode, NamedRow, RowOptions, messages};
-use crate::cli::fields::JsonFields;
-use crate::cli::reader::InputError;
-use crate::cli::row_error::{RowError, code};
+use crate::cli::input::fields::JsonFields;
+use crate::cli::input::reader::InputError;
+use crate::cli::input::row_error::{RowError, code};
 use crate::engine::input_processor::Prompt;
 
 /// Makes prompts of rows.

@@ -1,6 +1,6 @@
 //! `--template 'Summarise: {{text}}'`: the row's fields put into a text, nothing more.
 
-use crate::cli::reader::InputError;
+use crate::cli::input::reader::InputError;
 
 /// A parsed template.
 pub(super) struct Template {

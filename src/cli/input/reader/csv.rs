@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::lines::Lines;
 use super::{Content, InputError, Record, decode, too_long};
-use crate::cli::row_error::{RowError, code};
+use crate::cli::input::row_error::{RowError, code};
 
 /// Bytes read at once of a record.
 const PIECE: usize = 64 << 10;

@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::unsupported;
-use crate::cli::fields::JsonFields;
-use crate::cli::row_error::{RowError, code};
+use crate::cli::input::fields::JsonFields;
+use crate::cli::input::row_error::{RowError, code};
 use crate::engine::input_processor::{Chat, ChatEnding};
 
 /// `--last-assistant`: what becomes of a chat of a dataset that ends with the assistant's turn.

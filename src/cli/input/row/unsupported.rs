@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use crate::cli::fields::JsonFields;
-use crate::cli::row_error::{RowError, code};
+use crate::cli::input::fields::JsonFields;
+use crate::cli::input::row_error::{RowError, code};
 
 /// Where a field stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

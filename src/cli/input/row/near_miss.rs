@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use super::unsupported;
-use crate::cli::fields::JsonFields;
-use crate::cli::overrides;
+use crate::cli::input::fields::JsonFields;
+use crate::cli::input::overrides;
 
 /// Shorter names are near to too many others: of these only the way of writing may differ.
 const MIN_LENGTH: usize = 8;

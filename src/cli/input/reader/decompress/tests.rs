@@ -2,8 +2,8 @@
 
 use std::io::Cursor;
 
-use crate::cli::compress::Compression;
-use crate::cli::reader::{Content, InputFormat, Records};
+use crate::cli::input::compress::Compression;
+use crate::cli::input::reader::{Content, InputFormat, Records};
 
 use super::*;
 

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::NamedRow;
-use crate::cli::fields::JsonFields;
-use crate::cli::reader::InputError;
+use crate::cli::input::fields::JsonFields;
+use crate::cli::input::reader::InputError;
 
 /// What kind of prompt a JSON value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

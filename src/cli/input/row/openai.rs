@@ -10,10 +10,10 @@ use super::chat::{ChatDefaults, Origin};
 use super::near_miss::NearMisses;
 use super::unsupported::{self, Place};
 use super::{Asked, messages, prompt};
-use crate::cli::batch_line::BatchKind;
-use crate::cli::fields::JsonFields;
-use crate::cli::overrides::{DefaultLength, Overrides};
-use crate::cli::row_error::{RowError, code};
+use crate::cli::input::batch_line::BatchKind;
+use crate::cli::input::fields::JsonFields;
+use crate::cli::input::overrides::{DefaultLength, Overrides};
+use crate::cli::input::row_error::{RowError, code};
 use crate::engine::input_processor::Prompt;
 
 const CHAT: &str = "/v1/chat/completions";

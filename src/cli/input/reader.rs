@@ -19,9 +19,9 @@ use self::csv::CsvRecords;
 pub use self::decompress::{Codec, Decoder};
 pub use self::foreign::{foreign_kind, refuse_name};
 use self::lines::Lines;
-pub(super) use self::sniff::is_mark;
-use crate::cli::compress::Compression;
-use crate::cli::row_error::{RowError, code};
+pub(in crate::cli) use self::sniff::is_mark;
+use crate::cli::input::compress::Compression;
+use crate::cli::input::row_error::{RowError, code};
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::cli::row_error::{RowError, code};
+use crate::cli::input::row_error::{RowError, code};
 
 /// What each speaker of ShareGPT is in a chat.
 const SHARE_GPT_ROLES: &[(&str, &str)] = &[

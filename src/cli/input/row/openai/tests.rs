@@ -4,10 +4,10 @@ use std::io::Cursor;
 
 use serde_json::json;
 
-use crate::cli::batch_line::{BatchKind, BatchLine, BatchLines};
-use crate::cli::fields::Passthrough;
-use crate::cli::reader::{InputFormat, Records};
-use crate::cli::row::{BadRow, Row, RowOptions, RowParser};
+use crate::cli::input::batch_line::{BatchKind, BatchLine, BatchLines};
+use crate::cli::input::fields::Passthrough;
+use crate::cli::input::reader::{InputFormat, Records};
+use crate::cli::input::row::{BadRow, Row, RowOptions, RowParser};
 use crate::engine::input_processor::{ChatEnding, Prompt};
 use crate::engine::request::{NumLogprobs, SamplingParams};
 

@@ -1,0 +1,14 @@
+//! Rows in: from the files of `--input` to prompts with their parameters, or to why a row is none.
+//! Knows no flags, no model and no output.
+
+pub mod batch_line;
+pub mod compress;
+pub mod custom_ids;
+pub mod fields;
+pub mod files;
+pub mod overrides;
+pub mod reader;
+pub mod row;
+pub mod row_error;
+pub mod shard;
+pub mod sources;
