@@ -10,12 +10,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use disk::{MemoryDisk, Tree};
-use vllm_batch::cli::fingerprint::Fingerprint;
+use vllm_batch::cli::ledger::fingerprint::Fingerprint;
 use vllm_batch::cli::ledger::journal::{LockedJournal, read_row};
 use vllm_batch::cli::ledger::record::{Header, Kind, RECORD_LEN, Record, RecordHead};
 use vllm_batch::cli::ledger::scan::{Scanned, Scanner};
+use vllm_batch::cli::ledger::storage::{Access, Storage};
 use vllm_batch::cli::ledger::{LedgerError, Recovered, RowHash};
-use vllm_batch::cli::storage::{Access, Storage};
 
 use super::choices::Choices;
 

@@ -6,14 +6,12 @@ pub mod check;
 pub mod completions;
 pub mod config;
 pub mod diff;
-pub mod fingerprint;
 pub mod hub;
 pub mod input;
 pub mod ledger;
 pub mod lost_file;
 pub mod man;
 pub mod merge;
-pub mod meta;
 pub mod meter;
 pub mod model;
 #[cfg(test)]
@@ -24,11 +22,8 @@ pub mod previous;
 pub mod progress;
 pub mod report;
 pub mod resolved;
-pub mod row_hash;
-pub mod row_key;
 pub mod run;
 pub mod signals;
-pub mod storage;
 pub mod terminal;
 pub mod window;
 

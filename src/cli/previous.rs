@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::cli::input::fields::Passthrough;
 use crate::cli::input::reader::{Content, InputFormat, MAX_LINE, Records};
-use crate::cli::meta::Meta;
+use crate::cli::ledger::meta::Meta;
 use crate::cli::output::FileFormat;
 use crate::cli::output::RowFormat;
 use crate::cli::terminal::error::CliError;

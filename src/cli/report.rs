@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::cli::input::row_error::RowError;
 use crate::cli::ledger::Reused;
-use crate::cli::meta::{RowCounts, TokenCounts};
+use crate::cli::ledger::meta::{RowCounts, TokenCounts};
 use crate::cli::resolved::Resolved;
 use crate::cli::terminal::error::{Location, sanitized};
 use crate::cli::terminal::numbers::{grouped, num_rows};

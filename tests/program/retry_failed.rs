@@ -6,10 +6,10 @@ use std::process::Command;
 use std::sync::Arc;
 
 use serde_json::Value;
-use vllm_batch::cli::fingerprint::Fingerprint;
+use vllm_batch::cli::ledger::fingerprint::Fingerprint;
 use vllm_batch::cli::ledger::journal::LockedJournal;
 use vllm_batch::cli::ledger::record::{Header, Kind, Record};
-use vllm_batch::cli::storage::Disk;
+use vllm_batch::cli::ledger::storage::Disk;
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/demo");
 

@@ -16,9 +16,9 @@ use super::record::Header;
 use super::recovered::Recovered;
 use super::spill::Spill;
 use super::{Book, Ledger};
-use crate::cli::fingerprint::Fingerprint;
-use crate::cli::meta::Meta;
-use crate::cli::storage::{Access, Storage, StoredFile, read_at_most};
+use crate::cli::ledger::fingerprint::Fingerprint;
+use crate::cli::ledger::meta::Meta;
+use crate::cli::ledger::storage::{Access, Storage, StoredFile, read_at_most};
 
 /// Which files.
 #[derive(Clone, Debug, Default)]

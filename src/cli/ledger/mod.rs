@@ -1,3 +1,6 @@
+//! What a run has finished, and what it was made of: the journal, the output's files, the side file,
+//! fingerprints and hashes of rows. Knows how rows are written, and no engine, model or thread.
+//!
 //! `Ledger`: what a run has finished. Rows come in any order; each goes into the journal, and from
 //! there or from memory into the output when all before it are out. The one owner of an output's
 //! files while a run goes on.
@@ -11,13 +14,18 @@ pub mod document;
 pub mod draft;
 pub mod error;
 pub mod files;
+pub mod fingerprint;
 pub mod journal;
+pub mod meta;
 pub mod names;
 pub mod output;
 pub mod record;
 pub mod recovered;
+pub mod row_hash;
+pub mod row_key;
 pub mod scan;
 mod spill;
+pub mod storage;
 #[cfg(test)]
 mod tests;
 
@@ -36,7 +44,7 @@ use self::record::{Header, Kind, Record};
 pub use self::recovered::{Recovered, Reused};
 use self::spill::Spill;
 use crate::cli::input::compress::Compression;
-use crate::cli::storage::Storage;
+use crate::cli::ledger::storage::Storage;
 
 /// Bytes of rows that wait for an earlier one and stay in memory; the others wait on disk.
 const MAX_HELD: usize = 32 << 20;

@@ -17,9 +17,9 @@ use tempfile::TempDir;
 
 use super::claim::Claim;
 use super::*;
-use crate::cli::fingerprint::Fingerprint;
 use crate::cli::input::compress::Compression;
-use crate::cli::storage::{Disk, StoredFile};
+use crate::cli::ledger::fingerprint::Fingerprint;
+use crate::cli::ledger::storage::{Disk, StoredFile};
 
 /// A file of these bytes, read a few at a time.
 pub struct Bytes(pub Vec<u8>);

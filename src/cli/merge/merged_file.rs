@@ -10,16 +10,16 @@ use std::sync::Arc;
 
 use super::shard_set::ShardFile;
 use crate::cli::config::now;
-use crate::cli::fingerprint::Fingerprint;
 use crate::cli::input::compress::Compression;
 use crate::cli::ledger::claim::publish_text;
 use crate::cli::ledger::files::side_file_of;
+use crate::cli::ledger::fingerprint::Fingerprint;
 use crate::cli::ledger::journal::{Journal, LockedJournal};
+use crate::cli::ledger::meta::{FileFacts, Meta};
 use crate::cli::ledger::output::Output;
 use crate::cli::ledger::record::{Header, Kind, Record};
+use crate::cli::ledger::storage::{Disk, Storage};
 use crate::cli::ledger::{Draft, LedgerError, LedgerOptions, Named};
-use crate::cli::meta::{FileFacts, Meta};
-use crate::cli::storage::{Disk, Storage};
 use crate::cli::terminal::error::CliError;
 
 /// The joined rows on their way to the disk.

@@ -12,7 +12,7 @@ use std::path::Path;
 use crate::cli::args::MergeArgs;
 use crate::cli::input::compress::Compression;
 use crate::cli::input::shard::Shard;
-use crate::cli::meta::{FileFacts, Meta, RowCounts, SCHEMA, TokenCounts};
+use crate::cli::ledger::meta::{FileFacts, Meta, RowCounts, SCHEMA, TokenCounts};
 use crate::cli::output::FileFormat;
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::CliError;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::cli::input::shard::Shard;
 use crate::cli::ledger::files::side_file_of;
-use crate::cli::meta::{Meta, RowCounts, SCHEMA};
+use crate::cli::ledger::meta::{Meta, RowCounts, SCHEMA};
 use crate::cli::terminal::error::CliError;
 
 /// No side file is longer: what is belongs to something else.

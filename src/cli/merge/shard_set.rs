@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::shard_meta::read_meta;
-use crate::cli::fingerprint::Fingerprint;
 use crate::cli::input::reader::Codec;
 use crate::cli::input::shard::Shard;
-use crate::cli::meta::Meta;
+use crate::cli::ledger::fingerprint::Fingerprint;
+use crate::cli::ledger::meta::Meta;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 
@@ -207,7 +207,7 @@ fn differences(one: &Meta, other: &Meta) -> Vec<String> {
     let (input, others) = (&one.input, &other.input);
     differ("rows of the input", input.rows.to_string(), others.rows.to_string());
     let content =
-        |input: &crate::cli::meta::InputFacts| format!("{} ({})", input.digest, input.path);
+        |input: &crate::cli::ledger::meta::InputFacts| format!("{} ({})", input.digest, input.path);
     if input.digest != others.digest {
         differ("content of the input", content(input), content(others));
     }

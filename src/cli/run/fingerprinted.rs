@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::thread::{Scope, ScopedJoinHandle};
 
 use crate::cli::config::RunConfig;
-use crate::cli::fingerprint::Fingerprint;
 use crate::cli::input::row::ChatDefaults;
+use crate::cli::ledger::fingerprint::Fingerprint;
 use crate::cli::model::Folders;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use vllm_batch::cli::storage::{Access, FileKind, Storage, StoredFile};
+use vllm_batch::cli::ledger::storage::{Access, FileKind, Storage, StoredFile};
 
 /// What changes a disk. A file is a number; names point to it.
 #[derive(Clone, Debug)]

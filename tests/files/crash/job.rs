@@ -4,13 +4,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use vllm_batch::cli::fingerprint::Fingerprint;
 use vllm_batch::cli::input::shard::Shard;
+use vllm_batch::cli::ledger::fingerprint::Fingerprint;
+use vllm_batch::cli::ledger::meta::{InputFacts, Meta, NamedFile, RowCounts, TokenCounts};
 use vllm_batch::cli::ledger::record::Header;
 use vllm_batch::cli::ledger::{
     Draft, Finished, Ledger, LedgerError, LedgerOptions, Recovered, RowHash, Totals,
 };
-use vllm_batch::cli::meta::{InputFacts, Meta, NamedFile, RowCounts, TokenCounts};
 use vllm_batch::cli::output::FileFormat;
 
 use crate::crash::disk::{MemoryDisk, Tree};

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use vllm_batch::cli::fingerprint::Fingerprint;
+use vllm_batch::cli::ledger::fingerprint::Fingerprint;
 use vllm_batch::cli::ledger::record::{Header, Kind, Record, RecordHead};
 
 use crate::merge::{Run, assert_exit, names, text};

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use vllm_batch::cli::fingerprint::Fingerprint;
+use vllm_batch::cli::ledger::fingerprint::Fingerprint;
 use vllm_batch::cli::ledger::record::Header;
+use vllm_batch::cli::ledger::storage::Disk;
 use vllm_batch::cli::ledger::{Draft, Finished, LedgerError, LedgerOptions, RowHash};
-use vllm_batch::cli::storage::Disk;
 
 use crate::resume::journal;
 use crate::resume::program::{Ended, finish, names, num_reused, run};

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::cli::input::shard::Shard;
+use crate::cli::ledger::meta::{InputFacts, Meta, NamedFile, RowCounts, TokenCounts};
 use crate::cli::ledger::record::RecordHead;
-use crate::cli::meta::{InputFacts, Meta, NamedFile, RowCounts, TokenCounts};
+use crate::cli::ledger::storage::{Access, FileKind};
 use crate::cli::output::FileFormat;
-use crate::cli::storage::{Access, FileKind};
 
 /// Takes rows from a journal: (position now, number of the row). Those that it has not.
 fn reuse(ledger: &mut Ledger, recovered: &mut Recovered, rows: &[(u64, u64)]) -> Vec<u64> {

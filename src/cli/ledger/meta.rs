@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::fingerprint::Fingerprint;
 use crate::cli::input::shard::Shard;
+use crate::cli::ledger::fingerprint::Fingerprint;
 use crate::cli::ledger::output::Facts;
 use crate::cli::output::FileFormat;
 
