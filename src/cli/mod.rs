@@ -6,26 +6,15 @@ pub mod check;
 pub mod completions;
 pub mod config;
 pub mod diff;
-pub mod hub;
 pub mod input;
 pub mod ledger;
-pub mod lost_file;
 pub mod man;
 pub mod merge;
-pub mod meter;
 pub mod model;
-#[cfg(test)]
-mod odd_inputs;
 pub mod output;
 pub mod plan;
-pub mod previous;
-pub mod progress;
-pub mod report;
-pub mod resolved;
 pub mod run;
-pub mod signals;
 pub mod terminal;
-pub mod window;
 
 use std::backtrace::Backtrace;
 use std::ffi::OsString;
@@ -63,7 +52,7 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
             return shown_end(&console, Err(error));
         }
     };
-    if let Err(error) = signals::fail_at_file_size_limit() {
+    if let Err(error) = run::signals::fail_at_file_size_limit() {
         return said(&CliError::from_signals(&error));
     }
     match command {

@@ -1,5 +1,5 @@
 //! The flag table, with vLLM's spellings, and the flags of a run: typed, in variables, in a file.
-//! `config` says what they mean.
+//! `config` says what they mean. Knows no model and no run.
 //!
 //! Every flag that has a default elsewhere (model files, rows) is an `Option`, so that "given" is
 //! known.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::cost::RowLengths;
 use super::workload::BenchRow;
-use crate::cli::progress::Counters;
+use crate::cli::run::progress::Counters;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 use crate::engine::Engine;

@@ -18,7 +18,7 @@ use crate::cli::args::{
 use crate::cli::config::RunConfig;
 use crate::cli::ledger::{Document, Named};
 use crate::cli::model::{self, Loaded};
-use crate::cli::progress::{Counters, Progress};
+use crate::cli::run::progress::{Counters, Progress};
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::display::DisplayArgs;
 use crate::cli::terminal::error::CliError;

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::{DefaultHasher, Entry};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::cli::input::fields::{JsonFields, Passthrough};
-use crate::cli::input::row::{BadRow, Row};
-use crate::cli::input::row_error::RowError;
+use super::fields::{JsonFields, Passthrough};
+use super::row::{BadRow, Row};
+use super::row_error::RowError;
 
 /// Stable word of a `custom_id` that an earlier row has.
 pub const DUPLICATE_ID: &str = "duplicate_id";

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::cli::input::batch_line::BatchLine;
-use crate::cli::input::row_error::{RowError, code};
+use super::batch_line::BatchLine;
+use super::row_error::{RowError, code};
 
 /// Deepest nesting of a row. serde_json skips values without recursion and would accept any depth,
 /// but readers of our output may not.

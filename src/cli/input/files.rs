@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::Read;
 use std::sync::Arc;
 
-use crate::cli::input::reader::{InputError, InputFormat, MAX_LINE, Record, Records, refuse_name};
-use crate::cli::input::row::{BadRow, Row, RowOptions, RowParser, check_columns};
-use crate::cli::input::sources::{Source, Sources};
+use super::reader::{InputError, InputFormat, MAX_LINE, Record, Records, refuse_name};
+use super::row::{BadRow, Row, RowOptions, RowParser, check_columns};
+use super::sources::{Source, Sources};
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 

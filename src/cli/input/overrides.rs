@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::cli::input::fields::{JsonFields, json_string};
-use crate::cli::input::row_error::code;
+use super::fields::{JsonFields, json_string};
+use super::row_error::code;
 use crate::engine::request::{NumLogprobs, RequestError, SamplingParams, TruncationSide};
 
 /// `max_tokens` of a row that is no batch request, where nobody says it.

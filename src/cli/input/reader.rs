@@ -20,8 +20,8 @@ pub use self::decompress::{Codec, Decoder};
 pub use self::foreign::{foreign_kind, refuse_name};
 use self::lines::Lines;
 pub(in crate::cli) use self::sniff::is_mark;
-use crate::cli::input::compress::Compression;
-use crate::cli::input::row_error::{RowError, code};
+use super::compress::Compression;
+use super::row_error::{RowError, code};
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 

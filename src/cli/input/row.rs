@@ -24,11 +24,11 @@ use self::prompt::{Built, PromptBuilder};
 use self::remarks::{Remark, Remarks};
 use self::shape::RowShape;
 use self::unsupported::Place;
-use crate::cli::input::batch_line::{BatchKind, BatchLine, BatchLines, recovered_custom_id};
-use crate::cli::input::fields::{JsonFields, Passthrough, json_string};
-use crate::cli::input::overrides::{Overrides, parameter_cell};
-use crate::cli::input::reader::{Content, InputError, InputFormat, Record, Records};
-use crate::cli::input::row_error::{RowError, code};
+use super::batch_line::{BatchKind, BatchLine, BatchLines, recovered_custom_id};
+use super::fields::{JsonFields, Passthrough, json_string};
+use super::overrides::{Overrides, parameter_cell};
+use super::reader::{Content, InputError, InputFormat, Record, Records};
+use super::row_error::{RowError, code};
 use crate::engine::input_processor::Prompt;
 
 /// Bytes that an error row keeps of a line that could not be parsed.
@@ -457,7 +457,7 @@ fn parse_json(text: String, line: u64) -> Result<NamedRow, Box<(String, RowError
         let fields = JsonFields::parse(text, line)?;
         return Ok(NamedRow { fields, is_bare: false });
     }
-    let checked = crate::cli::input::fields::check_depth(&text, line).and_then(|()| {
+    let checked = super::fields::check_depth(&text, line).and_then(|()| {
         serde_json::from_str::<&serde_json::value::RawValue>(&text)
             .map(|value| JsonFields::from_pairs(&[("prompt", value.get())]))
             .map_err(|error| RowError::bad_json(&error, &text, line))
@@ -503,7 +503,7 @@ fn fields_of_cells(names: &[String], cells: &[String]) -> JsonFields {
 
 fn is_json_list(cell: &str) -> bool {
     cell.trim_start().starts_with('[')
-        && crate::cli::input::fields::check_depth(cell, 0).is_ok()
+        && super::fields::check_depth(cell, 0).is_ok()
         && serde_json::from_str::<serde::de::IgnoredAny>(cell).is_ok()
 }
 

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::cli::input::reader::InputFormat;
-use crate::cli::input::row_error::RowError;
+use super::reader::InputFormat;
+use super::row_error::RowError;
 use crate::cli::terminal::error::CliError;
 
 /// One file.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::error::LedgerError;
 use super::names::folder_of;
 use super::output::part_of;
-use crate::cli::ledger::storage::{Access, FileKind, Storage, StoredFile, write_all_at};
+use super::storage::{Access, FileKind, Storage, StoredFile, write_all_at};
 
 /// How often a file is opened again that was removed before it could be locked, or whose run has
 /// just been killed and is still ending.

@@ -12,7 +12,7 @@ use super::error::{LedgerError, unreadable};
 use super::files::Destination;
 use super::names::{Named, refuse_read};
 use super::output::part_of;
-use crate::cli::ledger::storage::{Access, Disk, Storage, read_at_most};
+use super::storage::{Access, Disk, Storage, read_at_most};
 use crate::cli::terminal::error::CliError;
 
 /// No document is longer.

@@ -9,16 +9,16 @@ use super::claim::{Claim, publish_text};
 use super::document::{self, Document};
 use super::error::{LedgerError, unreadable};
 use super::files::{Claims, Destination, Files, side_file_of};
+use super::fingerprint::Fingerprint;
 use super::journal::{Found, LockedJournal};
+use super::meta::Meta;
 use super::names::{Named, Place};
 use super::output::{Facts, Output, part_of};
 use super::record::Header;
 use super::recovered::Recovered;
 use super::spill::Spill;
+use super::storage::{Access, Storage, StoredFile, read_at_most};
 use super::{Book, Ledger};
-use crate::cli::ledger::fingerprint::Fingerprint;
-use crate::cli::ledger::meta::Meta;
-use crate::cli::ledger::storage::{Access, Storage, StoredFile, read_at_most};
 
 /// Which files.
 #[derive(Clone, Debug, Default)]

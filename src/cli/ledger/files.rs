@@ -12,7 +12,7 @@ use super::error::LedgerError;
 use super::journal::LockedJournal;
 use super::names::{Named, Place, refuse_read, refuse_twice};
 use super::output::{Output, part_of, with_suffix};
-use crate::cli::ledger::storage::Storage;
+use super::storage::Storage;
 
 /// Where something is written.
 pub enum Destination {

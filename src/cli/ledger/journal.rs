@@ -8,7 +8,7 @@ use super::claim::{Claim, open_locked_in_time};
 use super::error::{LedgerError, unreadable};
 use super::record::{Header, Kind, RECORD_LEN, Record, RecordHead};
 use super::scan::{Scanned, Scanner};
-use crate::cli::ledger::storage::{Access, Storage, StoredFile, read_at_most, write_all_at};
+use super::storage::{Access, Storage, StoredFile, read_at_most, write_all_at};
 
 /// Records are handed to the system when there are this many bytes of them.
 const BUFFER: usize = 64 << 10;

@@ -3,9 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::fingerprint::Fingerprint;
+use super::output::Facts;
 use crate::cli::input::shard::Shard;
-use crate::cli::ledger::fingerprint::Fingerprint;
-use crate::cli::ledger::output::Facts;
 use crate::cli::output::FileFormat;
 
 /// The version of the side file's fields. They are only added to.

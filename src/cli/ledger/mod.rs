@@ -43,8 +43,8 @@ use self::output::{Facts, Output};
 use self::record::{Header, Kind, Record};
 pub use self::recovered::{Recovered, Reused};
 use self::spill::Spill;
+use self::storage::Storage;
 use crate::cli::input::compress::Compression;
-use crate::cli::ledger::storage::Storage;
 
 /// Bytes of rows that wait for an earlier one and stay in memory; the others wait on disk.
 const MAX_HELD: usize = 32 << 20;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::error::LedgerError;
-use crate::cli::ledger::storage::identity;
+use super::storage::identity;
 
 /// A file of a run, and what it is to the run.
 #[derive(Clone, Debug, PartialEq, Eq)]

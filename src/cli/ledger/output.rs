@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::claim::Claim;
 use super::error::LedgerError;
+use super::storage::{StoredFile, write_all_at};
 use crate::cli::input::compress::Compression;
-use crate::cli::ledger::storage::{StoredFile, write_all_at};
 
 /// Rows are handed to the system when there are this many bytes of them.
 const BUFFER: usize = 64 << 10;

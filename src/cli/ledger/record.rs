@@ -18,7 +18,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::RowHash;
-use crate::cli::ledger::fingerprint::Fingerprint;
+use super::fingerprint::Fingerprint;
 
 /// Bytes of a record before its payload.
 pub const RECORD_LEN: usize = 64;

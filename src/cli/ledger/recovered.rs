@@ -8,7 +8,7 @@ use super::RowHash;
 use super::journal::Location;
 use super::record::Kind;
 use super::scan::{Scanned, Scanner};
-use crate::cli::ledger::storage::StoredFile;
+use super::storage::StoredFile;
 
 /// How many records before and behind a row's place in the input its own is looked for. Rows finish
 /// in another order than they are read in, but no further apart than the window lets them, so an
@@ -137,7 +137,7 @@ impl Recovered {
     fn code(&self, scanned: &Scanned) -> io::Result<String> {
         let mut bytes = vec![0; scanned.head.code_len()];
         let offset = scanned.row_offset() - bytes.len() as u64;
-        crate::cli::ledger::storage::read_at_most(&*self.file, &mut bytes, offset)?;
+        super::storage::read_at_most(&*self.file, &mut bytes, offset)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }

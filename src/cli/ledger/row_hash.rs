@@ -1,8 +1,8 @@
 //! What a row was asked, as hashes: by them rows of an unfinished run are found again, wherever
 //! they stand in the input.
 
+use super::RowHash;
 use crate::cli::input::reader::{Content, Record};
-use crate::cli::ledger::RowHash;
 use crate::engine::request::RowKey;
 
 /// Hash of what was read of a row.

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::record::{RECORD_LEN, RECORD_MAGIC, RecordHead};
-use crate::cli::ledger::storage::{StoredFile, read_at_most};
+use super::storage::{StoredFile, read_at_most};
 
 /// Read at once.
 const BUFFER: usize = 256 << 10;

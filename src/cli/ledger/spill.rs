@@ -5,7 +5,7 @@ use std::io;
 
 use super::error::LedgerError;
 use super::journal::{Location, read_row};
-use crate::cli::ledger::storage::write_all_at;
+use super::storage::write_all_at;
 
 /// A file without a name, made when memory does not suffice. It is gone with the process.
 #[derive(Default)]

@@ -16,10 +16,10 @@ use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
 use super::claim::Claim;
+use super::fingerprint::Fingerprint;
+use super::storage::{Disk, StoredFile};
 use super::*;
 use crate::cli::input::compress::Compression;
-use crate::cli::ledger::fingerprint::Fingerprint;
-use crate::cli::ledger::storage::{Disk, StoredFile};
 
 /// A file of these bytes, read a few at a time.
 pub struct Bytes(pub Vec<u8>);

@@ -7,7 +7,7 @@ use crate::cli::config::RunConfig;
 use crate::cli::input::row::{BadRow, Row};
 use crate::cli::input::row_error::RowError;
 use crate::cli::input::sources::Sources;
-use crate::cli::progress::{Counters, Progress};
+use crate::cli::run::progress::{Counters, Progress};
 use crate::cli::run::read::{Input, Parsed};
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::{CliError, Location};

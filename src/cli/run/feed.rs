@@ -4,7 +4,10 @@
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use super::previous::{Good, Previous};
+use super::progress::Counters;
 use super::read::{Input, Parsed};
+use super::window::Window;
 use super::write::{InputRead, Message, Waiting};
 use crate::cli::config::RunConfig;
 use crate::cli::input::batch_line::BatchLines;
@@ -17,12 +20,9 @@ use crate::cli::ledger::row_hash::{ContentHash, InputDigest};
 use crate::cli::ledger::row_key::{RowName, row_key};
 use crate::cli::ledger::{Recovered, Reused, RowHash};
 use crate::cli::output::RowFormat;
-use crate::cli::previous::{Good, Previous};
-use crate::cli::progress::Counters;
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::{CliError, sanitized};
 use crate::cli::terminal::exit::Exit;
-use crate::cli::window::Window;
 use crate::engine::input_processor::{Chat, InputProcessor, Prompt};
 use crate::engine::request::{Request, RequestError, SamplingParams};
 

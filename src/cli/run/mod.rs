@@ -1,10 +1,16 @@
 //! `run`: three threads (read, engine, write), one that shows progress, and one that waits for the
-//! end. This thread owns the engine.
+//! end. This thread owns the engine. Knows no other command.
 
 mod end;
 mod feed;
 mod fingerprinted;
+pub mod meter;
+pub mod previous;
+pub mod progress;
 pub mod read;
+pub mod report;
+pub mod signals;
+pub mod window;
 mod write;
 
 use std::path::{Path, PathBuf};
@@ -12,6 +18,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use self::previous::Previous;
+use self::progress::{Counters, Progress};
+use self::signals::Signals;
+use self::window::Window;
 use crate::cli::args::RunArgs;
 use crate::cli::config::RunConfig;
 use crate::cli::input::files::{self, Shape};
@@ -22,18 +32,14 @@ use crate::cli::ledger::names::files_of_model;
 use crate::cli::ledger::record::Header;
 use crate::cli::ledger::storage::Disk;
 use crate::cli::ledger::{Draft, Ledger, LedgerError, LedgerOptions, Named, Recovered};
+use crate::cli::model::resolved::{self, Resolved};
 use crate::cli::model::{self, Folders};
 use crate::cli::output::RowFormat;
-use crate::cli::previous::Previous;
-use crate::cli::progress::{Counters, Progress};
-use crate::cli::resolved::{self, Resolved};
-use crate::cli::signals::Signals;
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 use crate::cli::terminal::numbers::num_rows;
 use crate::cli::terminal::stdout;
-use crate::cli::window::Window;
 use crate::engine::Engine;
 use crate::engine::config::GenerationConfigSource;
 use crate::engine::machine;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::feed::{Feed, feed_all};
+use super::progress::Counters;
 use super::write::InputRead;
 use crate::cli::config::InputConfig;
 use crate::cli::input::custom_ids::CustomIds;
@@ -14,7 +15,6 @@ use crate::cli::input::files::{self, Files, Shape};
 use crate::cli::input::reader::{Content, Record};
 use crate::cli::input::row::{BadRow, Row};
 use crate::cli::ledger::row_hash::{ContentHash, InputDigest};
-use crate::cli::progress::Counters;
 use crate::cli::terminal::console::{Console, ProgressMode};
 use crate::cli::terminal::error::{CliError, sanitized};
 use crate::cli::terminal::exit::Exit;

@@ -5,6 +5,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
+use super::previous::Good;
+use super::progress::Counters;
+use super::report::Tally;
+use super::window::Window;
 use crate::cli::args::values::MaxErrors;
 use crate::cli::config::RunConfig;
 use crate::cli::input::fields::Passthrough;
@@ -12,12 +16,8 @@ use crate::cli::input::files::Shape;
 use crate::cli::input::row_error::RowError;
 use crate::cli::ledger::{Finished, Ledger, LedgerError, Reused, RowHash, Totals};
 use crate::cli::output::RowFormat;
-use crate::cli::previous::Good;
-use crate::cli::progress::Counters;
-use crate::cli::report::Tally;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
-use crate::cli::window::Window;
 use crate::engine::input_processor::InputProcessor;
 use crate::engine::request::RequestOutput;
 

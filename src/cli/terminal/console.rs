@@ -5,9 +5,9 @@ use std::io::Write;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::cli::terminal::display::{DisplayArgs, ProgressArg};
-use crate::cli::terminal::error::CliError;
-use crate::cli::terminal::style::{Environment, Style};
+use super::display::{DisplayArgs, ProgressArg};
+use super::error::CliError;
+use super::style::{Environment, Style};
 
 /// Columns of a terminal that does not say how many it has.
 const DEFAULT_COLUMNS: usize = 80;

@@ -4,8 +4,8 @@
 use std::fmt::Write;
 use std::io;
 
-use crate::cli::terminal::exit::Exit;
-use crate::cli::terminal::style::Style;
+use super::exit::Exit;
+use super::style::Style;
 use crate::engine::EngineError;
 
 /// Why the run ends early. Bad rows are not errors of this kind: they are rows of the output.

@@ -3,7 +3,7 @@
 
 use std::io::IsTerminal;
 
-use crate::cli::terminal::display::ColorArg;
+use super::display::ColorArg;
 
 /// What of the environment matters for display.
 #[derive(Clone, Debug, Default)]

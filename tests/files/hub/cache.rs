@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use tempfile::tempdir;
-use vllm_batch::cli::hub::{HubEnvironment, resolve_model};
+use vllm_batch::cli::model::hub::{HubEnvironment, resolve_model};
 
 use crate::hub::server::{MAIN, REPO, etag};
 use crate::hub::{SHARDS, environment, repository, resolve, shown};

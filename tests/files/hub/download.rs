@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use tempfile::tempdir;
-use vllm_batch::cli::hub::progress::PlainProgress;
-use vllm_batch::cli::hub::{HubEnvironment, ModelRequest, Need, resolve_model};
+use vllm_batch::cli::model::hub::progress::PlainProgress;
+use vllm_batch::cli::model::hub::{HubEnvironment, ModelRequest, Need, resolve_model};
 
 use crate::hub::server::{DEV, Fault, MAIN, REPO, Request, Server, etag};
 use crate::hub::{SECRET, SHARDS, environment, repository, resolve, shown};
@@ -249,7 +249,7 @@ fn a_tokenizer_is_fetched_without_weights_and_completed_later() {
     let environment = online(&server, cache.path());
     let need = Need::TOKENIZER;
     let request = ModelRequest { name: REPO, revision: None, download_dir: None, need };
-    let folder = vllm_batch::cli::hub::resolve(&request, &environment, &mut ()).unwrap();
+    let folder = vllm_batch::cli::model::hub::resolve(&request, &environment, &mut ()).unwrap();
     assert!(folder.join("tokenizer.json").exists() && !folder.join(SHARDS[0]).exists());
     assert_eq!(resolve(REPO, &environment).unwrap(), folder);
     assert!(folder.join(SHARDS[0]).exists());

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use tempfile::tempdir;
-use vllm_batch::cli::hub::HubEnvironment;
+use vllm_batch::cli::model::hub::HubEnvironment;
 
 use crate::hub::SECRET;
 

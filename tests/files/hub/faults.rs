@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use tempfile::tempdir;
-use vllm_batch::cli::hub::{HubEnvironment, HubError};
+use vllm_batch::cli::model::hub::{HubEnvironment, HubError};
 
 use crate::hub::server::{Fault, REPO, Server};
 use crate::hub::{SHARDS, environment, repository, resolve, shown};

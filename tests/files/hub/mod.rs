@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use vllm_batch::cli::hub::environment::{NetworkLimits, Token};
-use vllm_batch::cli::hub::{HubEnvironment, HubError, resolve_model};
+use vllm_batch::cli::model::hub::environment::{NetworkLimits, Token};
+use vllm_batch::cli::model::hub::{HubEnvironment, HubError, resolve_model};
 
 const SECRET: &str = "hf_VerySecretToken";
 const SHARDS: [&str; 2] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];

@@ -4,7 +4,7 @@
 use std::fs::{self, OpenOptions};
 use std::process::Command;
 
-use vllm_batch::cli::lost_file::ON_LOST_FILE;
+use vllm_batch::cli::model::lost_file::ON_LOST_FILE;
 use vllm_batch::engine::model::weights::Checkpoint;
 
 use super::{Folder, MODEL, Run};

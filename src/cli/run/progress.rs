@@ -7,7 +7,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::cli::meter::Meter;
+use super::meter::Meter;
 use crate::cli::terminal::console::{Console, ProgressMode};
 use crate::engine::machine;
 use crate::engine::stats::EngineStats;

@@ -3,11 +3,11 @@
 
 use std::io::Read;
 
+use super::{OutputOptions, RunFacts, format_row};
 use crate::cli::config::Detail;
 use crate::cli::input::reader::{InputError, InputFormat, Records};
 use crate::cli::input::row::{RowOptions, RowParser};
 use crate::cli::input::row_error::RowError;
-use crate::cli::output::{OutputOptions, RunFacts, format_row};
 use crate::engine::input_processor::Prompt;
 use crate::engine::request::{CompletionOutput, FinishReason, RequestOutput, SamplingParams};
 

@@ -1,4 +1,5 @@
-//! What the command line means: `RunConfig`, every question answered that needs no model.
+//! What the command line means: `RunConfig`, every question answered that needs no model. Knows how
+//! flags are typed, and nothing of what a run then does.
 
 mod device;
 mod engine;

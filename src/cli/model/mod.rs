@@ -1,12 +1,17 @@
-//! From `--model` and `--tokenizer` to folders, and to an engine.
+//! From `--model` and `--tokenizer` to folders, and to an engine; what the flags came to. Knows no
+//! rows, no ledger and no run.
+
+pub mod hub;
+pub mod lost_file;
+pub mod resolved;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use self::hub::{HubEnvironment, HubError, ModelRequest, Need, progress};
+use self::lost_file::ON_LOST_FILE;
+use self::resolved::Resolved;
 use crate::cli::config::{ModelSource, RunConfig};
-use crate::cli::hub::{self, HubEnvironment, HubError, ModelRequest, Need, progress};
-use crate::cli::lost_file::ON_LOST_FILE;
-use crate::cli::resolved::Resolved;
 use crate::cli::terminal::console::{Console, ProgressMode};
 use crate::cli::terminal::error::{CliError, sanitized};
 use crate::cli::terminal::exit::Exit;

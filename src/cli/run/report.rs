@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::cli::input::row_error::RowError;
 use crate::cli::ledger::Reused;
 use crate::cli::ledger::meta::{RowCounts, TokenCounts};
-use crate::cli::resolved::Resolved;
+use crate::cli::model::resolved::Resolved;
 use crate::cli::terminal::error::{Location, sanitized};
 use crate::cli::terminal::numbers::{grouped, num_rows};
 use crate::cli::terminal::style::Style;

@@ -1,10 +1,12 @@
 //! Rows out: the input's fields in their order, then the answer or the error; or lines as OpenAI's
-//! and Anthropic's batch APIs give them.
+//! and Anthropic's batch APIs give them. Knows bytes, and no file that they go to.
 
 mod anthropic;
 #[cfg(test)]
 mod batch_tests;
 mod csv;
+#[cfg(test)]
+mod odd_inputs;
 mod openai;
 mod row_format;
 #[cfg(test)]
