@@ -90,7 +90,7 @@ fn run(bencher: Bencher, dtype: DType, case: Case) {
         .counter(ItemsCount::new(4 * num_scores * HEAD_DIM))
         .counter(BytesCount::new(kv_bytes(dtype, case)))
         .bench_local(|| {
-            let layer = (&cache, layers.next().unwrap_or(0));
+            let layer = cache.layer(layers.next().unwrap_or(0));
             let input = (&qkv, Step::on_host(&batch));
             paged_attention(&DEVICE, input, layer, attention, &mut scratch, &mut out);
         });
@@ -128,8 +128,8 @@ fn filled_cache(dtype: DType, case: Case, num_layers: usize, batch: &Batch) -> K
         let slot_mapping = (first..first + BLOCK_SIZE as u32).collect();
         let batch = Batch { slot_mapping, ..Batch::default() };
         for layer in 0..num_layers {
-            let (qkv, cache) = ((&mut qkv, case.shape.heads()), (&mut cache, layer));
-            rotary_and_cache(&DEVICE, qkv, None, Step::on_host(&batch), cache);
+            let (qkv, layer) = ((&mut qkv, case.shape.heads()), cache.layer_mut(layer));
+            rotary_and_cache(&DEVICE, qkv, None, Step::on_host(&batch), layer);
         }
     }
     cache

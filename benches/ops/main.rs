@@ -191,9 +191,9 @@ mod elementwise {
         let mut qkv = random(m, shape.qkv(), 1);
         // q and k read and written, v read, k and v narrowed into the cache
         bencher.counter(BytesCount::of_many::<f32>(2 * m * shape.qkv())).bench_local(|| {
-            let cache = (&mut cache, layers.next().unwrap_or(0));
+            let layer = cache.layer_mut(layers.next().unwrap_or(0));
             let (qkv, step) = ((&mut qkv, shape.heads()), Step::on_host(&batch));
-            rotary_and_cache(&DEVICE, qkv, Some(&table), step, cache);
+            rotary_and_cache(&DEVICE, qkv, Some(&table), step, layer);
         });
     }
 

@@ -43,6 +43,7 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "EngineError",
             "batch",
             "config",
+            "device::CacheLayerMut",
             "device::Device",
             "device::KvCache",
             "device::Precision",

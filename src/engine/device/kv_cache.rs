@@ -83,6 +83,34 @@ pub enum KvData {
     Cuda { k: DeviceBuffer, v: DeviceBuffer },
 }
 
+/// One layer of a cache, to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheLayer<'a> {
+    /// The cache.
+    pub cache: &'a KvCache,
+    /// Which of its layers.
+    pub index: usize,
+}
+
+/// One layer of a cache, to be written.
+#[derive(Debug)]
+pub struct CacheLayerMut<'a> {
+    /// The cache.
+    pub cache: &'a mut KvCache,
+    /// Which of its layers.
+    pub index: usize,
+}
+
+impl CacheLayer<'_> {
+    /// Where K and V of the layer are in a GPU's memory.
+    ///
+    /// # Panics
+    /// The cache is on the host.
+    pub(in crate::engine) fn ptrs(self) -> (DevicePtr, DevicePtr) {
+        self.cache.layer_ptrs(self.index)
+    }
+}
+
 impl KvCache {
     /// An empty cache on the device.
     ///
@@ -115,12 +143,22 @@ impl KvCache {
     ///
     /// # Panics
     /// The cache is on the host.
-    pub(in crate::engine) fn layer_ptrs(&self, layer: usize) -> (DevicePtr, DevicePtr) {
+    fn layer_ptrs(&self, layer: usize) -> (DevicePtr, DevicePtr) {
         let KvData::Cuda { k, v } = &self.data else {
             panic!("a cache of the host was given to a GPU");
         };
         let offset = k.bytes() / self.shape.num_layers * layer;
         (k.ptr().offset(offset), v.ptr().offset(offset))
+    }
+
+    /// One layer, to be read.
+    pub fn layer(&self, index: usize) -> CacheLayer<'_> {
+        CacheLayer { cache: self, index }
+    }
+
+    /// One layer, to be written.
+    pub fn layer_mut(&mut self, index: usize) -> CacheLayerMut<'_> {
+        CacheLayerMut { cache: self, index }
     }
 
     /// Bytes of an element.

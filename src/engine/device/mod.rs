@@ -16,10 +16,10 @@ pub mod thread_pool;
 
 pub use cuda::memory::bytes_of;
 pub use gpu::{Gpu, GpuConfig, Matmul, MatmulInput, MatmulShape};
-pub use kv_cache::KvCache;
+pub use kv_cache::{CacheLayer, CacheLayerMut, KvCache};
 pub use narrow_inputs::NarrowInputs;
 pub use open::{KERNEL_SOURCES, open};
-pub use tensor::{Precision, Tensor};
+pub use tensor::{Precision, Rows, RowsMut, Tensor};
 
 use std::sync::Mutex;
 

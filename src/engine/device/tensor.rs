@@ -42,7 +42,35 @@ pub enum Precision {
     LinearInput,
 }
 
+/// Rows of a tensor from `first` on, to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// The tensor.
+    pub tensor: &'a Tensor,
+    /// Its first row of these.
+    pub first: usize,
+}
+
+/// Rows of a tensor from `first` on, to be written.
+#[derive(Debug)]
+pub struct RowsMut<'a> {
+    /// The tensor.
+    pub tensor: &'a mut Tensor,
+    /// Its first row of these.
+    pub first: usize,
+}
+
 impl Tensor {
+    /// Its rows from `first` on.
+    pub fn rows_from(&self, first: usize) -> Rows<'_> {
+        Rows { tensor: self, first }
+    }
+
+    /// The same, to be written.
+    pub fn rows_from_mut(&mut self, first: usize) -> RowsMut<'_> {
+        RowsMut { tensor: self, first }
+    }
+
     /// Room for `max_rows` rows; it starts with all of them in use, zeroed.
     ///
     /// # Panics

@@ -12,7 +12,7 @@ use super::weights::Checkpoint;
 use crate::engine::EngineError;
 use crate::engine::batch::Batch;
 use crate::engine::config::DType;
-use crate::engine::device::{Device, KvCache, Precision, Tensor};
+use crate::engine::device::{CacheLayerMut, Device, KvCache, Precision, Tensor};
 use crate::engine::ops::{
     self, AttentionScratch, AttentionShape, QkvHeads, Step, StepInputs, StepLimits,
 };
@@ -173,7 +173,7 @@ impl Pass<'_> {
         let layers = self.spec.layers.iter().zip(&self.weights.layers);
         let mut index = 0;
         for (spec, weights) in layers {
-            self.layer((spec, weights), (cache, index), buffers);
+            self.layer((spec, weights), cache.layer_mut(index), buffers);
             index += usize::from(spec.attention.is_some());
         }
         if self.step.num_logits_rows() > 0 {
@@ -184,11 +184,11 @@ impl Pass<'_> {
     fn layer(
         &mut self,
         (spec, weights): (&LayerSpec, &LayerWeights),
-        (cache, cache_layer): (&mut KvCache, usize),
+        cache: CacheLayerMut<'_>,
         buffers: &mut Buffers,
     ) {
         if let (Some(block), Some(weights)) = (&spec.attention, &weights.attention) {
-            self.attention((block, weights), (cache, cache_layer), buffers);
+            self.attention((block, weights), cache, buffers);
             self.block_output(&weights.norms, spec, buffers);
         }
         let is_parallel = spec.wiring == Wiring::Parallel;
@@ -275,7 +275,7 @@ impl Pass<'_> {
     fn attention(
         &mut self,
         (spec, weights): (&AttentionSpec, &AttentionWeights),
-        (cache, index): (&mut KvCache, usize),
+        cache: CacheLayerMut<'_>,
         buffers: &mut Buffers,
     ) {
         let Self { device, step, .. } = *self;
@@ -283,9 +283,11 @@ impl Pass<'_> {
         for (start, num_rows) in self.row_blocks() {
             self.block_input(&weights.norms, (start, num_rows), buffers);
             let Buffers { normed, qkv, .. } = &mut *buffers;
-            ops::linear_rows(device, (normed, 0), &weights.qkv, (qkv, start), num_rows);
+            let (x, out) = (normed.rows_from(0), qkv.rows_from_mut(start));
+            ops::linear_rows(device, x, &weights.qkv, out, num_rows);
         }
-        self.rotate_and_cache((spec, weights), (cache, index), &mut buffers.qkv);
+        let CacheLayerMut { cache, index } = cache;
+        self.rotate_and_cache((spec, weights), cache.layer_mut(index), &mut buffers.qkv);
         let AttentionSpec { scale, soft_cap, sliding_window, .. } = *spec;
         let Heads { num_heads, num_kv_heads, .. } = spec.heads;
         let alibi = weights.alibi.as_ref();
@@ -293,7 +295,8 @@ impl Pass<'_> {
             AttentionShape { num_heads, num_kv_heads, scale, soft_cap, sliding_window, alibi };
         let Buffers { qkv, attention, attended, delta, .. } = buffers;
         attended.reshape(step.num_rows(), spec.out.k);
-        ops::paged_attention(device, (qkv, step), (cache, index), shape, attention, attended);
+        let layer = cache.layer(index);
+        ops::paged_attention(device, (qkv, step), layer, shape, attention, attended);
         ops::linear(device, attended, &weights.out, delta);
     }
 
@@ -301,7 +304,7 @@ impl Pass<'_> {
     fn rotate_and_cache(
         &self,
         (spec, weights): (&AttentionSpec, &AttentionWeights),
-        (cache, index): (&mut KvCache, usize),
+        cache: CacheLayerMut<'_>,
         qkv: &mut Tensor,
     ) {
         let Self { device, step, .. } = *self;
@@ -325,7 +328,7 @@ impl Pass<'_> {
             ops::norm_heads(device, qkv, together(heads.q()), q_norm);
             ops::norm_heads(device, qkv, together(heads.k()), k_norm);
         }
-        ops::rotary_and_cache(device, (qkv, heads), rope, step, (cache, index));
+        ops::rotary_and_cache(device, (qkv, heads), rope, step, cache);
         if let Some(PositionScale { beta, original_max_position_embeddings: original }) =
             spec.position_scale
         {
@@ -348,7 +351,7 @@ impl Pass<'_> {
         for (start, num_rows) in self.row_blocks() {
             self.block_input(&weights.norms, (start, num_rows), buffers);
             let Buffers { normed, delta, up, activated, .. } = &mut *buffers;
-            let input = (&*normed, 0);
+            let input = normed.rows_from(0);
             let inner = match (spec.form, activated) {
                 (MlpForm::Gated, Some(activated)) => {
                     up.reshape(num_rows, spec.up.n());
@@ -360,12 +363,13 @@ impl Pass<'_> {
                 }
                 _ => {
                     up.reshape(num_rows, spec.up.n());
-                    ops::linear_rows(device, input, &weights.up, (up, 0), num_rows);
+                    ops::linear_rows(device, input, &weights.up, up.rows_from_mut(0), num_rows);
                     ops::activate(device, activation, up);
                     &mut *up
                 }
             };
-            ops::linear_rows(device, (inner, 0), &weights.down, (delta, start), num_rows);
+            let (x, out) = (inner.rows_from(0), delta.rows_from_mut(start));
+            ops::linear_rows(device, x, &weights.down, out, num_rows);
         }
     }
 
@@ -389,7 +393,7 @@ impl Pass<'_> {
                 if self.has_delta && start == 0 {
                     ops::add(self.device, residual, delta);
                 }
-                ops::copy_rows(self.device, (residual, start), normed);
+                ops::copy_rows(self.device, residual.rows_from(start), normed);
             }
         }
     }

@@ -5,7 +5,7 @@ use crate::engine::device::cuda::Args;
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, Tensor};
+use crate::engine::device::{Device, Rows, Tensor};
 
 use super::{for_row_chunks, map_in_place};
 
@@ -121,14 +121,15 @@ impl Kernel for Changed<'_> {
 /// Widths differ.
 pub fn copy(device: &Device, x: &Tensor, out: &mut Tensor) {
     out.set_num_rows(x.num_rows());
-    copy_rows(device, (x, 0), out);
+    copy_rows(device, x.rows_from(0), out);
 }
 
-/// out = rows `first..` of x, as many as `out` has.
+/// out = these rows, as many as `out` has.
 ///
 /// # Panics
 /// Widths differ, there are not so many rows, or a GPU is asked for some of them only.
-pub fn copy_rows(device: &Device, (x, first): (&Tensor, usize), out: &mut Tensor) {
+pub fn copy_rows(device: &Device, rows: Rows<'_>, out: &mut Tensor) {
+    let Rows { tensor: x, first } = rows;
     assert_eq!(x.width(), out.width());
     let num_values = out.num_rows() * x.width();
     match device {

@@ -6,7 +6,7 @@ use crate::engine::device::kv_cache::{KvCacheShape, KvData};
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Cpu, Device, Gpu, KvCache, Tensor};
+use crate::engine::device::{CacheLayer, CacheLayerMut, Cpu, Device, Gpu, Tensor};
 
 use super::gemm::panel::PanelElement;
 use super::reshape_and_cache::LayerSlots;
@@ -60,14 +60,17 @@ pub fn rotary_and_cache(
     (qkv, heads): (&mut Tensor, QkvHeads),
     table: Option<&RotaryTable>,
     step: Step<'_>,
-    (cache, layer): (&mut KvCache, usize),
+    layer: CacheLayerMut<'_>,
 ) {
+    let CacheLayerMut { cache, index } = layer;
     let shape = cache.shape;
     heads.check(qkv, table);
     assert!(heads.num_kv_heads <= shape.num_kv_heads && heads.head_dim == shape.head_dim);
     let cpu = match device {
         Device::Cpu(cpu) => cpu,
-        Device::Cuda(gpu) => return on_gpu(gpu, (qkv, heads), table, step, Some((cache, layer))),
+        Device::Cuda(gpu) => {
+            return on_gpu(gpu, (qkv, heads), table, step, Some(cache.layer(index)));
+        }
     };
     let QkvHeads { num_heads, num_kv_heads, head_dim } = heads;
     let work = || {
@@ -78,9 +81,9 @@ pub fn rotary_and_cache(
     let _timed = cpu.op_timer.timed(Op::new("rotary_and_cache"), work);
     let task = Task { cpu, heads, table, step };
     match &mut cache.data {
-        KvData::Float32 { k, v } => task.run(qkv, slots((k, v), layer, shape)),
-        KvData::BFloat16 { k, v } => task.run(qkv, slots((k, v), layer, shape)),
-        KvData::Float16 { k, v } => task.run(qkv, slots((k, v), layer, shape)),
+        KvData::Float32 { k, v } => task.run(qkv, slots((k, v), index, shape)),
+        KvData::BFloat16 { k, v } => task.run(qkv, slots((k, v), index, shape)),
+        KvData::Float16 { k, v } => task.run(qkv, slots((k, v), index, shape)),
         KvData::Cuda { .. } => panic!("a cache of a GPU was given to the CPU"),
     }
 }
@@ -194,12 +197,13 @@ fn on_gpu(
     (qkv, heads): (&Tensor, QkvHeads),
     table: Option<&RotaryTable>,
     step: Step<'_>,
-    cache: Option<(&KvCache, usize)>,
+    layer: Option<CacheLayer<'_>>,
 ) {
     let nowhere = (DevicePtr::NULL, DevicePtr::NULL);
-    let (k, v) = cache.map_or(nowhere, |(cache, layer)| cache.layer_ptrs(layer));
+    let (k, v) = layer.map_or(nowhere, CacheLayer::ptrs);
+    let shape = layer.map(|layer| layer.cache.shape);
     let (block_size, cache_heads) =
-        cache.map_or((1, 0), |(cache, _)| (cache.shape.block_size, cache.shape.num_kv_heads));
+        shape.map_or((1, 0), |shape| (shape.block_size, shape.num_kv_heads));
     assert!(heads.head_dim.is_multiple_of(2));
     let rotary_dim = table.map_or(0, RotaryTable::rotary_dim);
     let mut args = Args::new();
@@ -220,6 +224,7 @@ mod tests {
     use super::*;
     use crate::engine::batch::Batch;
     use crate::engine::config::DType;
+    use crate::engine::device::KvCache;
     use crate::engine::device::simd::Isa;
 
     /// q and k are rotated and v is not, and the cache holds what k and v then are.
@@ -245,7 +250,7 @@ mod tests {
             let mut cache = KvCache::new(shape, DType::Float32);
             let mut qkv = Tensor::from_vec(values.clone(), width);
             let step = Step::on_host(&batch);
-            rotary_and_cache(&device, (&mut qkv, heads), Some(&table), step, (&mut cache, 1));
+            rotary_and_cache(&device, (&mut qkv, heads), Some(&table), step, cache.layer_mut(1));
             let mut rotated = Tensor::from_vec(values.clone(), width);
             rotate(&device, &mut rotated, heads, &table, step);
             assert_eq!(rotated.values(), qkv.values(), "{isa:?}: the rotation alone");

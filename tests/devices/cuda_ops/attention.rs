@@ -133,7 +133,7 @@ impl<'a> Run<'a> {
         let step = self.inputs.step(device, &batch);
         let mut qkv = device.upload_as(values, width, Precision::Activation).expect("memory");
         qkv.resize_rows(step.num_rows());
-        let cache = (&mut self.cache, LAYER);
+        let cache = self.cache.layer_mut(LAYER);
         rotary_and_cache(device, (&mut qkv, self.case.heads), None, step, cache);
         if !attends {
             device.check().expect("the op ran");
@@ -149,7 +149,7 @@ impl<'a> Run<'a> {
         };
         let mut out = output(device, step.num_rows(), num_heads * head_dim, Precision::Activation);
         let mut scratch = AttentionScratch::default();
-        let cache = (&self.cache, LAYER);
+        let cache = self.cache.layer(LAYER);
         paged_attention(device, (&qkv, step), cache, shape, &mut scratch, &mut out);
         out.set_num_rows(num_tokens);
         let out = device.read(&out).expect("the op ran");

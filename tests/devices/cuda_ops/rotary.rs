@@ -147,7 +147,7 @@ fn check(pair: &Pair, case: &Case) {
         qkv.resize_rows(step.num_rows());
         let mut cache = case.cache(device, pair.dtype);
         let table = tables.as_ref().map(|tables| tables.of(device));
-        rotary_and_cache(device, (&mut qkv, case.heads), table, step, (&mut cache, 1));
+        rotary_and_cache(device, (&mut qkv, case.heads), table, step, cache.layer_mut(1));
         qkv.set_num_rows(rows.len());
         if let Device::Cuda(_) = device {
             let after = device.read(&qkv).expect("the op ran");
@@ -194,7 +194,7 @@ fn rotate_is_the_rotation_of_rotary_and_cache() {
                 rotate(device, &mut alone, case.heads, tables.of(device), step);
                 let mut cache = case.cache(device, pair.dtype);
                 let (qkv, table) = ((&mut both, case.heads), tables.of(device));
-                rotary_and_cache(device, qkv, Some(table), step, (&mut cache, 1));
+                rotary_and_cache(device, qkv, Some(table), step, cache.layer_mut(1));
                 alone.set_num_rows(rows.len());
                 both.set_num_rows(rows.len());
                 vec![alone, both]

@@ -3,7 +3,7 @@
 use crate::engine::EngineError;
 use crate::engine::config::DType;
 use crate::engine::device::cuda::{Args, DeviceBuffer, DevicePtr};
-use crate::engine::device::{Gpu, Matmul, MatmulInput, MatmulShape, Tensor};
+use crate::engine::device::{Gpu, Matmul, MatmulInput, MatmulShape, Rows, RowsMut, Tensor};
 
 use super::pack::{SourceMatrix, SourceValues};
 use crate::engine::ops::gpu_row_block;
@@ -91,16 +91,12 @@ impl Weight {
         gpu.prepare_matmul(self.shape(output), max_rows)
     }
 
-    /// Rows `first_out..` of `out` = rows `first..` of x Wᵀ + b.
-    pub(super) fn linear(
-        &self,
-        gpu: &Gpu,
-        (x, first): (&Tensor, usize),
-        (out, first_out): (&Tensor, usize),
-        num_rows: usize,
-    ) {
+    /// `num_rows` rows of `out` = those of x Wᵀ + b.
+    pub(super) fn linear(&self, gpu: &Gpu, x: Rows<'_>, out: RowsMut<'_>, num_rows: usize) {
         let at = |tensor: &Tensor, row: usize| tensor.device_ptr().offset(row * tensor.row_bytes());
-        let (x_ptr, out_ptr) = (at(x, first), at(out, first_out));
+        let Rows { tensor: x, first } = x;
+        let (x_ptr, out_ptr) = (at(x, first), at(out.tensor, out.first));
+        let output = out.tensor.dtype();
         let (x, scales) = match (&self.scales, x.scales_ptr()) {
             (None, None) => (x_ptr, None),
             (Some(of_weight), Some(of_x)) => {
@@ -115,7 +111,7 @@ impl Weight {
         };
         let bias = self.bias.as_ref().map(DeviceBuffer::ptr);
         let matmul = Matmul { x, weight: self.rows.ptr(), bias, scales, out: out_ptr };
-        gpu.matmul(self.shape(out.dtype()), num_rows, &matmul);
+        gpu.matmul(self.shape(output), num_rows, &matmul);
     }
 
     fn shape(&self, output: DType) -> MatmulShape {

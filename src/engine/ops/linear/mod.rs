@@ -28,7 +28,7 @@ use crate::engine::device::limits::Arithmetic;
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::pages::Pages;
 use crate::engine::device::simd::Isa;
-use crate::engine::device::tensor::SharedMut;
+use crate::engine::device::tensor::{Rows, RowsMut, SharedMut};
 use crate::engine::device::{Cpu, Device, Tensor};
 use crate::engine::ops::activation::{Activation, activate_and_mul};
 use crate::engine::ops::gemm::MAX_INPUTS;
@@ -197,7 +197,7 @@ impl LinearWeight {
     fn product(
         &self,
         (cpu, packed): (&Cpu, &Packed),
-        (x, first): (&Tensor, usize),
+        x: Rows<'_>,
         num_rows: usize,
         out: &mut [f32],
         gated_by: Option<Activation>,
@@ -208,7 +208,7 @@ impl LinearWeight {
         };
         assert_eq!(out.len(), num_rows * n);
         let _timed = cpu.op_timer.timed(self.op(name, cpu, packed), || self.work(num_rows));
-        let x = &x.values()[first * self.k..(first + num_rows) * self.k];
+        let x = &x.tensor.values()[x.first * self.k..(x.first + num_rows) * self.k];
         let out = Outputs { values: SharedMut::new(out), n, width: packed.panel_width, gated_by };
         packed.product(cpu, Shape { num_rows, n, k: self.k }, x, out);
     }
@@ -329,42 +329,42 @@ fn size(parts: &[SourceMatrix<'_>], bias: Option<&[f32]>) -> (usize, usize) {
 /// Widths do not fit the weight.
 pub fn linear(device: &Device, x: &Tensor, weight: &LinearWeight, out: &mut Tensor) {
     out.set_num_rows(x.num_rows());
-    linear_rows(device, (x, 0), weight, (out, 0), x.num_rows());
+    linear_rows(device, x.rows_from(0), weight, out.rows_from_mut(0), x.num_rows());
 }
 
-/// Rows `first_out..` of `out` = rows `first..` of x Wᵀ + b.
+/// `num_rows` rows of `out` = those of x Wᵀ + b.
 ///
 /// # Panics
 /// Widths do not fit the weight, or the rows are not in use.
 pub fn linear_rows(
     device: &Device,
-    (x, first): (&Tensor, usize),
+    x: Rows<'_>,
     weight: &LinearWeight,
-    (out, first_out): (&mut Tensor, usize),
+    out: RowsMut<'_>,
     num_rows: usize,
 ) {
-    assert!(x.width() == weight.k && out.width() == weight.n, "shapes of linear");
-    assert!(first + num_rows <= x.num_rows() && first_out + num_rows <= out.num_rows());
+    let RowsMut { tensor: out, first: first_out } = out;
+    assert!(x.tensor.width() == weight.k && out.width() == weight.n, "shapes of linear");
+    assert!(x.first + num_rows <= x.tensor.num_rows() && first_out + num_rows <= out.num_rows());
     let (cpu, packed) = match (device, &weight.storage) {
         (Device::Cpu(cpu), Storage::Cpu(packed)) => (cpu, packed),
         (Device::Cuda(gpu), Storage::Cuda(weight)) => {
-            return weight.linear(gpu, (x, first), (out, first_out), num_rows);
+            return weight.linear(gpu, x, out.rows_from_mut(first_out), num_rows);
         }
         _ => panic!("the weight is on another device"),
     };
     let n = weight.n;
     let values = &mut out.values_mut()[first_out * n..(first_out + num_rows) * n];
-    weight.product((cpu, packed), (x, first), num_rows, values, None);
+    weight.product((cpu, packed), x, num_rows, values, None);
 }
 
-/// Rows of x Wᵀ + b are gate then up; `activated` = f(gate) * up for `num_rows` rows from `first`
-/// on. `gate_up` is for what is in between, where a device needs it.
+/// Rows of x Wᵀ + b are gate then up; `activated` = f(gate) * up for `num_rows` of them. `gate_up` is for what is in between, where a device needs it.
 ///
 /// # Panics
 /// Widths do not fit the weight, or the rows are not in use.
 pub fn linear_activate_and_mul(
     device: &Device,
-    (x, first): (&Tensor, usize),
+    x: Rows<'_>,
     (weight, activation): (&LinearWeight, Activation),
     (gate_up, activated): (&mut Tensor, &mut Tensor),
     num_rows: usize,
@@ -375,14 +375,14 @@ pub fn linear_activate_and_mul(
         }
         _ => {
             gate_up.set_num_rows(num_rows);
-            linear_rows(device, (x, first), weight, (gate_up, 0), num_rows);
+            linear_rows(device, x, weight, gate_up.rows_from_mut(0), num_rows);
             return activate_and_mul(device, activation, gate_up, activated);
         }
     };
-    assert!(x.width() == weight.k && 2 * activated.width() == weight.n, "shapes of linear");
+    assert!(x.tensor.width() == weight.k && 2 * activated.width() == weight.n, "shapes of linear");
     activated.set_num_rows(num_rows);
     let out = activated.values_mut();
-    weight.product((cpu, packed), (x, first), num_rows, out, Some(activation));
+    weight.product((cpu, packed), x, num_rows, out, Some(activation));
 }
 
 /// Narrows the inputs, then multiplies.

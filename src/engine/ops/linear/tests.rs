@@ -189,11 +189,11 @@ fn gated(device: &Device, dtype: DType, (m, inner, k): (usize, usize, usize)) ->
     let weight = LinearWeight::load(device, dtype, &parts, bias).unwrap().quantize(device).unwrap();
     let x = Tensor::from_vec(random((m + 1) * k, 4), k);
     let (mut gate_up, mut out) = (Tensor::zeros(m, 2 * inner), Tensor::zeros(m, inner));
-    linear_rows(device, (&x, 1), &weight, (&mut gate_up, 0), m);
+    linear_rows(device, x.rows_from(1), &weight, gate_up.rows_from_mut(0), m);
     activate_and_mul(device, Activation::Silu, &gate_up, &mut out);
     let expected = out.values().to_vec();
     let weight = (&weight, Activation::Silu);
-    linear_activate_and_mul(device, (&x, 1), weight, (&mut gate_up, &mut out), m);
+    linear_activate_and_mul(device, x.rows_from(1), weight, (&mut gate_up, &mut out), m);
     [out.values().to_vec(), expected]
 }
 

@@ -3,7 +3,7 @@
 use crate::engine::config::{DType, KvCacheDType};
 use crate::engine::device::cuda::{Args, DevicePtr};
 use crate::engine::device::gpu::Kernel;
-use crate::engine::device::{Gpu, KvCache, Tensor};
+use crate::engine::device::{CacheLayer, Gpu, Tensor};
 use crate::engine::ops::Step;
 use crate::engine::ops::step::WorkList;
 
@@ -108,11 +108,11 @@ pub(in crate::engine::ops) fn prefill_tokens(
 pub(super) fn paged_attention(
     gpu: &Gpu,
     (qkv, step): (&Tensor, Step<'_>),
-    (cache, layer): (&KvCache, usize),
+    layer: CacheLayer<'_>,
     shape: AttentionShape<'_>,
     out: &Tensor,
 ) {
-    let kv = cache.shape;
+    let kv = layer.cache.shape;
     let params = AttentionParams {
         num_heads: shape.num_heads as u32,
         num_kv_heads: shape.num_kv_heads as u32,
@@ -127,7 +127,7 @@ pub(super) fn paged_attention(
         alibi_slopes: shape.alibi.map_or(DevicePtr::NULL, AlibiSlopes::device_ptr),
     };
     let inputs = step.gpu_inputs();
-    let (k, v) = cache.layer_ptrs(layer);
+    let (k, v) = layer.ptrs();
     let launch = |entry: &'static str, work: &WorkList, grid: u32, block: (u32, usize)| {
         let mut args = Args::new();
         args.tensor(qkv).ptr(k).ptr(v).ptr(work.items.ptr()).ptr(work.num_items.ptr());

@@ -19,7 +19,7 @@ pub(super) use cuda::prefill_tokens;
 
 use crate::engine::device::kv_cache::KvData;
 use crate::engine::device::op_times::Op;
-use crate::engine::device::{Device, KvCache, Tensor};
+use crate::engine::device::{CacheLayer, Device, Tensor};
 
 use super::Step;
 
@@ -43,28 +43,29 @@ pub struct AttentionShape<'a> {
 }
 
 /// out (num_tokens, num_heads * head_dim) = softmax(cap(q Kᵀ * scale) + bias) V, where q are the
-/// first columns of `qkv` and K, V (the step's own included) are in layer `layer` of the cache.
+/// first columns of `qkv` and K, V (the step's own included) are in this layer of the cache.
 pub fn paged_attention(
     device: &Device,
     (qkv, step): (&Tensor, Step<'_>),
-    (cache, layer): (&KvCache, usize),
+    layer: CacheLayer<'_>,
     shape: AttentionShape<'_>,
     scratch: &mut AttentionScratch,
     out: &mut Tensor,
 ) {
     let AttentionShape { num_heads, num_kv_heads, alibi, .. } = shape;
+    let CacheLayer { cache, index } = layer;
     assert!(num_kv_heads <= cache.shape.num_kv_heads && num_heads.is_multiple_of(num_kv_heads));
     assert!(alibi.is_none_or(|slopes| slopes.of_heads().len() == num_heads));
     out.set_num_rows(qkv.num_rows());
     let cpu = match device {
         Device::Cpu(cpu) => cpu,
         Device::Cuda(gpu) => {
-            return cuda::paged_attention(gpu, (qkv, step), (cache, layer), shape, out);
+            return cuda::paged_attention(gpu, (qkv, step), layer, shape, out);
         }
     };
     let op = Op::new("paged_attention");
     let _timed = cpu.op_timer.timed(op, || work::work(step.batch, shape, cache));
-    let task = cpu::Task { cpu, qkv, batch: step.batch, layer, shape, kv: cache.shape };
+    let task = cpu::Task { cpu, qkv, batch: step.batch, layer: index, shape, kv: cache.shape };
     match &cache.data {
         KvData::Float32 { k, v } => task.run(k, v, scratch, out),
         KvData::BFloat16 { k, v } => task.run(k, v, scratch, out),

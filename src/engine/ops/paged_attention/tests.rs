@@ -5,6 +5,7 @@ use super::super::{Step, linear::SourceMatrix};
 use super::*;
 use crate::engine::batch::Batch;
 use crate::engine::config::DType;
+use crate::engine::device::KvCache;
 use crate::engine::device::kv_cache::KvCacheShape;
 use crate::engine::device::simd::Isa;
 
@@ -93,12 +94,12 @@ impl Case<'_> {
             }
             let mut qkv = Tensor::from_vec(values, self.width());
             let (input, step) = ((&mut qkv, self.heads()), Step::on_host(&batch));
-            rotary_and_cache(&device, input, None, step, (&mut cache, 1));
+            rotary_and_cache(&device, input, None, step, cache.layer_mut(1));
             let mut out = Tensor::zeros(qkv.num_rows(), NUM_HEADS * self.head_dim);
             paged_attention(
                 &device,
                 (&qkv, Step::on_host(&batch)),
-                (&cache, 1),
+                cache.layer(1),
                 self.shape,
                 &mut scratch,
                 &mut out,
