@@ -1,18 +1,15 @@
 //! Everything that touches users and files. Knows no tensors; uses only the engine's public API.
+//!
+//! Each folder names only those before it: `terminal`, `input`, `args`, `config`, `output`,
+//! `ledger`, `model`, `run`, `commands`.
 
 pub mod args;
-pub mod bench;
-pub mod check;
-pub mod completions;
+pub mod commands;
 pub mod config;
-pub mod diff;
 pub mod input;
 pub mod ledger;
-pub mod man;
-pub mod merge;
 pub mod model;
 pub mod output;
-pub mod plan;
 pub mod run;
 pub mod terminal;
 
@@ -22,11 +19,12 @@ use std::io::{self, Write};
 use std::panic::PanicHookInfo;
 
 use args::{Command, ParseError, Parsed, Settings};
+use commands::{bench, check, completions, diff, man, merge, plan};
 use terminal::console::Console;
 use terminal::display::DisplayArgs;
 use terminal::error::{CliError, sanitized};
 use terminal::exit::Exit;
-use terminal::style::Environment;
+use terminal::style::{Environment, Style};
 
 use crate::engine::machine::Refused;
 use crate::engine::text::is_contained;
@@ -49,7 +47,7 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
         }
         Err(ParseError::Setting(error)) => {
             let console = Console::new(&DisplayArgs::default(), &Environment::read());
-            return shown_end(&console, Err(error));
+            return console.end(Err(error));
         }
     };
     if let Err(error) = run::signals::fail_at_file_size_limit() {
@@ -88,20 +86,7 @@ fn shown(
     let console = Console::new(display, &Environment::read());
     install_panic_hook(console.verbose());
     settings.tell(&console);
-    shown_end(&console, command(&console))
-}
-
-/// Shows what ended a command, and says how the process ends.
-fn shown_end(console: &Console, result: Result<Exit, CliError>) -> Exit {
-    match result {
-        Ok(exit) => exit,
-        // The reader of our output has seen enough: nothing to say.
-        Err(error) if error.exit == Exit::BrokenPipe => Exit::BrokenPipe,
-        Err(error) => {
-            console.error(&error);
-            error.exit
-        }
-    }
+    console.end(command(&console))
 }
 
 /// A panic in any thread ends the process: the other threads would wait for ever. It is a bug, or
@@ -112,8 +97,7 @@ fn install_panic_hook(verbose: bool) {
             return;
         }
         if let Some(Refused(text)) = info.payload().downcast_ref() {
-            let error =
-                CliError::from_machine(text.as_str()).render(terminal::style::Style::plain());
+            let error = CliError::from_machine(text.as_str()).render(Style::plain());
             let _ = writeln!(io::stderr(), "{error}");
             std::process::exit(Exit::Stopped.code().into());
         }
@@ -147,7 +131,7 @@ fn printed(result: io::Result<()>) -> Exit {
 /// Says what ended a command that has no console.
 fn said(error: &CliError) -> Exit {
     if error.exit != Exit::BrokenPipe {
-        let _ = writeln!(io::stderr(), "{}", error.render(terminal::style::Style::plain()));
+        let _ = writeln!(io::stderr(), "{}", error.render(Style::plain()));
     }
     error.exit
 }

@@ -84,6 +84,39 @@ pub const LAYERS: &[(&str, &[&str])] = &[
     ("crate::engine::simulated_executor", &["batch", "device::Tensor", "executor"]),
 ];
 
+/// The folders of `cli`, from the bottom up: each may name itself and those before it.
+pub const CLI: &[&str] =
+    &["terminal", "input", "args", "config", "output", "ledger", "model", "run", "commands"];
+
+/// Names of folders of `cli` that are above the one that names them; of other commands, in a
+/// command; and files that are in no folder.
+pub fn cli_points_down(source: &Source) -> Vec<String> {
+    let module = module_of(&source.path);
+    let [_, _, folder, rest @ ..] = module.as_slice() else { return Vec::new() };
+    if !within(&module.join("::"), "crate::cli") {
+        return Vec::new();
+    }
+    let level = |folder: &str| CLI.iter().position(|known| *known == folder);
+    let Some(own) = level(folder) else {
+        return vec![source.violation(1, format!("cli/{folder} is no folder of the table"))];
+    };
+    let is_refused = |path: &str| {
+        let mut parts = path.split("::").skip(2);
+        let (named, command) = (parts.next().unwrap_or("*"), parts.next());
+        let is_other = *folder == "commands"
+            && named == "commands"
+            && command.is_none_or(|command| rest.first().is_some_and(|own| own != command));
+        is_other || level(named).is_none_or(|level| level > own)
+    };
+    let named = paths(source).into_iter().filter(|named| within(&named.path, "crate::cli"));
+    let refused = named.filter(|named| is_refused(&named.path));
+    refused
+        .map(|named| {
+            source.violation(named.line, format!("cli/{folder} may not name {}", named.path))
+        })
+        .collect()
+}
+
 /// Names of other layers that `LAYERS` does not grant; and of `cli`, anywhere in the engine.
 pub fn layers(source: &Source) -> Vec<String> {
     let module = module_of(&source.path).join("::");
@@ -165,6 +198,28 @@ mod tests {
         assert_eq!(refused("src/cli/run/mod.rs", "use super::args::RunArgs;"), 0);
         for path in ["src/engine/mod.rs", "src/engine/stats.rs", "src/engine/text/mod.rs"] {
             assert_eq!(refused(path, "use crate::cli::exit::Exit;"), 1, "{path}");
+        }
+    }
+
+    #[test]
+    fn folders_of_cli_name_what_is_below_them() {
+        let refused = |path: &str, text: &str| cli_points_down(&Source::new(path, text)).len();
+        for (path, text, count) in [
+            ("src/cli/terminal/error.rs", "use crate::cli::input::row_error::RowError;", 1),
+            ("src/cli/terminal/error.rs", "use super::exit::Exit;", 0),
+            ("src/cli/input/row/chat.rs", "use super::super::super::args::RunArgs;", 1),
+            ("src/cli/input/row/chat.rs", "use super::super::fields::JsonFields;", 0),
+            ("src/cli/ledger/mod.rs", "use crate::cli::{output::FileFormat, run::read};", 1),
+            ("src/cli/run/mod.rs", "use crate::cli::commands::plan;", 1),
+            ("src/cli/run/mod.rs", "use crate::cli::main;", 1),
+            ("src/cli/commands/plan/mod.rs", "use crate::cli::commands::bench;", 1),
+            ("src/cli/commands/plan/mod.rs", "use self::estimate; use super::bench;", 1),
+            ("src/cli/commands/plan/survey.rs", "use super::lengths::Lengths;", 0),
+            ("src/cli/window.rs", "", 1),
+            ("src/cli/mod.rs", "use run::run; use commands::plan;", 0),
+            ("src/engine/mod.rs", "use batch::Batch;", 0),
+        ] {
+            assert_eq!(refused(path, text), count, "{path}: {text}");
         }
     }
 

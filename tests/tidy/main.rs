@@ -88,6 +88,20 @@ fn layers_name_only_what_is_below_them() {
 }
 
 #[test]
+fn folders_of_cli_name_only_what_is_below_them() {
+    check(layers::cli_points_down, RUST);
+}
+
+#[test]
+fn every_folder_of_cli_is_in_the_table() {
+    let sources = sources(RUST);
+    for folder in layers::CLI {
+        let path = format!("src/cli/{folder}/mod.rs");
+        assert!(sources.iter().any(|source| source.path == path), "{path} is gone");
+    }
+}
+
+#[test]
 fn every_layer_is_a_module() {
     let sources = sources(RUST);
     for (layer, _) in layers::LAYERS {

@@ -1,9 +1,9 @@
-//! What a run has finished, and what it was made of: the journal, the output's files, the side file,
-//! fingerprints and hashes of rows. Knows how rows are written, and no engine, model or thread.
+//! What a run has finished, and what it was made of: journal, files of the output, side file,
+//! fingerprints and hashes of rows. Knows no model and no run.
 //!
-//! `Ledger`: what a run has finished. Rows come in any order; each goes into the journal, and from
-//! there or from memory into the output when all before it are out. The one owner of an output's
-//! files while a run goes on.
+//! Rows come into the `Ledger` in any order; each goes into the journal, and from there or from
+//! memory into the output when all before it are out. The one owner of an output's files while a
+//! run goes on.
 //!
 //! The order of operations is what makes a crash harmless: a journal's header is durable before its
 //! records, the output and an `End` record before the rename, the names before the journal goes. So

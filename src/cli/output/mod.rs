@@ -1,5 +1,5 @@
 //! Rows out: the input's fields in their order, then the answer or the error; or lines as OpenAI's
-//! and Anthropic's batch APIs give them. Knows bytes, and no file that they go to.
+//! and Anthropic's batch APIs give them. Knows a file by its name only.
 
 mod anthropic;
 #[cfg(test)]

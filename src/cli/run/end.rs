@@ -12,8 +12,7 @@ use super::progress::{Counters, Progress};
 use super::report::Report;
 use super::signals::Signals;
 use super::write::{Message, SideText, Written};
-use crate::cli;
-use crate::cli::config::RunConfig;
+use crate::cli::config::{RunConfig, now};
 use crate::cli::ledger::Document;
 use crate::cli::ledger::fingerprint::Fingerprint;
 use crate::cli::ledger::meta::{self, InputFacts, Meta, NamedFile};
@@ -99,7 +98,7 @@ impl Ending<'_> {
         progress.stop();
         let result = self.conclude(ended, written);
         if is_stuck {
-            std::process::exit(cli::shown_end(self.console, result).code().into());
+            std::process::exit(self.console.end(result).code().into());
         }
         result
     }
@@ -254,7 +253,7 @@ impl Job<'_> {
                 tool: env!("CARGO_PKG_NAME").to_owned(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 started: utc(config.started),
-                finished: utc(cli::config::now()),
+                finished: utc(now()),
                 resumes: totals.num_resumes,
                 rows: tally.counts(),
                 tokens: tally.tokens(),

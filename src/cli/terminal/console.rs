@@ -7,6 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::display::{DisplayArgs, ProgressArg};
 use super::error::CliError;
+use super::exit::Exit;
 use super::style::{Environment, Style};
 
 /// Columns of a terminal that does not say how many it has.
@@ -114,6 +115,19 @@ impl Console {
     pub fn warn(&self, text: &str) {
         if self.quiet < 2 {
             self.print(&format!("{} {text}", self.style.warning("warning:")));
+        }
+    }
+
+    /// Shows what ended a command, and says how the process ends.
+    pub fn end(&self, result: Result<Exit, CliError>) -> Exit {
+        match result {
+            Ok(exit) => exit,
+            // The reader of our output has seen enough: nothing to say.
+            Err(error) if error.exit == Exit::BrokenPipe => Exit::BrokenPipe,
+            Err(error) => {
+                self.error(&error);
+                error.exit
+            }
         }
     }
 

@@ -1,0 +1,9 @@
+//! The commands besides `run`, each in a file or folder. None knows another.
+
+pub mod bench;
+pub mod check;
+pub mod completions;
+pub mod diff;
+pub mod man;
+pub mod merge;
+pub mod plan;
