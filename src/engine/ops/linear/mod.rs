@@ -358,7 +358,8 @@ pub fn linear_rows(
     weight.product((cpu, packed), x, num_rows, values, None);
 }
 
-/// Rows of x Wᵀ + b are gate then up; `activated` = f(gate) * up for `num_rows` of them. `gate_up` is for what is in between, where a device needs it.
+/// Rows of x Wᵀ + b are gate then up; `activated` = f(gate) * up for `num_rows` of them. `gate_up`
+/// is for what is in between, where a device needs it.
 ///
 /// # Panics
 /// Widths do not fit the weight, or the rows are not in use.
