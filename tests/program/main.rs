@@ -6,6 +6,7 @@ mod check;
 mod cli;
 mod demo;
 mod diff;
+mod ended;
 mod flags;
 mod hostile_input;
 mod hostile_model;

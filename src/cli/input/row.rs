@@ -4,6 +4,7 @@
 mod anthropic;
 mod chat;
 mod messages;
+mod named;
 mod near_miss;
 mod openai;
 mod prompt;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 use self::chat::MadeChat;
 pub use self::chat::{ChatDefaults, LastAssistant, check_kwargs};
+use self::named::{Named, NamedRow, custom_id, fields_of_cells, parse_json, row_id};
 use self::near_miss::{NearMiss, NearMisses};
 use self::prompt::{Built, PromptBuilder};
 use self::remarks::{Remark, Remarks};
@@ -26,9 +28,9 @@ use self::shape::RowShape;
 use self::unsupported::Place;
 use super::batch_line::{BatchKind, BatchLine, BatchLines, recovered_custom_id};
 use super::fields::{JsonFields, Passthrough, json_string};
-use super::overrides::{Overrides, parameter_cell};
+use super::overrides::Overrides;
 use super::reader::{Content, InputError, InputFormat, Record, Records};
-use super::row_error::{RowError, code};
+use super::row_error::RowError;
 use crate::engine::input_processor::Prompt;
 
 /// Bytes that an error row keeps of a line that could not be parsed.
@@ -92,12 +94,6 @@ pub struct BadRow {
     pub error: RowError,
 }
 
-/// A row's fields by name, and whether it had names: bare values and text lines are named `prompt`.
-struct NamedRow {
-    fields: JsonFields,
-    is_bare: bool,
-}
-
 /// What a row asks of the engine.
 struct Asked {
     prompt: Prompt,
@@ -116,16 +112,6 @@ impl Asked {
     fn of_chat(MadeChat { chat, dropped_answer }: MadeChat, overrides: Overrides) -> Self {
         Self { dropped_answer, ..Self::new(Prompt::Messages(chat), overrides) }
     }
-}
-
-/// What a record is, before it has a shape.
-enum Named {
-    /// Fields; the cells of a CSV row come along for its output.
-    Row(NamedRow, Option<Vec<String>>),
-    /// A line that has none.
-    Line(String, RowError),
-    /// A CSV record that cannot be a row.
-    Cells(Vec<String>, RowError),
 }
 
 /// Parses rows. The first readable one decides the shape of those that may have several.
@@ -450,29 +436,6 @@ impl RowParser {
     }
 }
 
-/// A JSON line: an object, or a bare string or list, which becomes the field `prompt`.
-fn parse_json(text: String, line: u64) -> Result<NamedRow, Box<(String, RowError)>> {
-    let first = text.bytes().find(|b| !b.is_ascii_whitespace());
-    if first == Some(b'{') {
-        let fields = JsonFields::parse(text, line)?;
-        return Ok(NamedRow { fields, is_bare: false });
-    }
-    let checked = super::fields::check_depth(&text, line).and_then(|()| {
-        serde_json::from_str::<&serde_json::value::RawValue>(&text)
-            .map(|value| JsonFields::from_pairs(&[("prompt", value.get())]))
-            .map_err(|error| RowError::bad_json(&error, &text, line))
-    });
-    match checked {
-        Ok(fields) if matches!(first, Some(b'"' | b'[')) => Ok(NamedRow { fields, is_bare: true }),
-        Ok(_) => {
-            let message = "a row must be an object, a string or a list of token ids";
-            let error = RowError::new(code::ROW_SHAPE, line, message).at(&text, 0);
-            Err(Box::new((text, error)))
-        }
-        Err(error) => Err(Box::new((text, error))),
-    }
-}
-
 /// Refuses a table that cannot follow another: rows have one header.
 ///
 /// # Errors
@@ -487,41 +450,4 @@ pub fn check_columns(known: &[String], found: &[String]) -> Result<(), InputErro
         known.join(", ")
     );
     Err(InputError::refused(message, "give tables with the same columns, or run them apart"))
-}
-
-/// A CSV row's cells as JSON fields. Cells are strings, except where the column's name asks for a
-/// list of messages or a sampling parameter.
-fn fields_of_cells(names: &[String], cells: &[String]) -> JsonFields {
-    let value = |(name, cell): (&String, &String)| match name.as_str() {
-        "messages" | "conversations" if is_json_list(cell) => cell.trim().to_owned(),
-        name => parameter_cell(name, cell).unwrap_or_else(|| json_string(cell)),
-    };
-    let values: Vec<String> = names.iter().zip(cells).map(value).collect();
-    let pairs: Vec<_> = names.iter().zip(&values).map(|(n, v)| (n.as_str(), v.as_str())).collect();
-    JsonFields::from_pairs(&pairs)
-}
-
-fn is_json_list(cell: &str) -> bool {
-    cell.trim_start().starts_with('[')
-        && super::fields::check_depth(cell, 0).is_ok()
-        && serde_json::from_str::<serde::de::IgnoredAny>(cell).is_ok()
-}
-
-/// `id`, else `custom_id`, as text: 7 and "7" are the same id. Empty and null are none.
-fn row_id(fields: &JsonFields) -> Option<String> {
-    let id = |name: &&str| id_text(fields.get(name)?).filter(|id| !id.is_empty());
-    ["id", "custom_id"].iter().find_map(id)
-}
-
-/// The `custom_id` of a batch request: a string, or a number as it is written.
-fn custom_id(fields: &JsonFields) -> Option<String> {
-    id_text(fields.get("custom_id")?)
-}
-
-fn id_text(json: &str) -> Option<String> {
-    match json.as_bytes()[0] {
-        b'"' => serde_json::from_str(json).ok(),
-        b'-' | b'0'..=b'9' => Some(json.to_owned()),
-        _ => None,
-    }
 }

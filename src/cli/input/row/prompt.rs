@@ -1,9 +1,10 @@
 //! `PromptBuilder`: the prompt of a row, by its shape and the user's options.
 
 use super::chat::{ChatDefaults, LastAssistant, MadeChat, Origin};
+use super::named::NamedRow;
 use super::shape::{PROMPT_COLUMNS, PromptKind, RowShape, field_list, kind_name};
 use super::template::Template;
-use super::{ChatMode, NamedRow, RowOptions, messages};
+use super::{ChatMode, RowOptions, messages};
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::reader::InputError;
 use crate::cli::input::row_error::{RowError, code};

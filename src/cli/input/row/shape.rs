@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::NamedRow;
+use super::named::NamedRow;
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::reader::InputError;
 

@@ -1,0 +1,155 @@
+//! Rows that are chats: speakers, system prompts, last answers, variables of the template.
+
+use serde_json::json;
+
+use super::*;
+
+#[test]
+fn share_gpt_speakers_become_roles_and_the_last_answer_is_not_sent() {
+    let input = r#"{"system":"S","conversations":[{"from":"human","value":"1"},
+        {"from":"gpt","value":"2"},{"from":"observation","value":"3"},
+        {"from":"bard","value":"4"}]}"#
+        .replace('\n', "");
+    let expected = json!([
+        {"role": "system", "content": "S"}, user("1"),
+        {"role": "assistant", "content": "2"}, {"role": "tool", "content": "3"},
+    ]);
+    assert_eq!(prompt(&input, &options()), Prompt::Messages(expected.into()));
+    let input = r#"{"conversations":[{"from":"gpt","value":"1"}]}"#;
+    assert_eq!(error(input, &options()).message, "conversations: there is no message to answer");
+    let input = r#"{"conversations":[{"from":"martian","value":"1"}]}"#;
+    let message = "conversations: turn 0 is from 'martian', which is not known";
+    assert_eq!(error(input, &options()).message, message);
+    let input = r#"{"conversations":[{"role":"user","content":"1"}]}"#;
+    let message = "conversations: turn 0 has no `from` that is a string";
+    assert_eq!(error(input, &options()).message, message);
+}
+
+#[test]
+fn chat_makes_user_turns_and_takes_the_system_text() {
+    let system = json!({"role": "system", "content": "S"});
+    let cases = [
+        (r#"{"prompt":"p"}"#, json!([user("p")])),
+        (r#"{"prompt":"p","system":"S"}"#, json!([system, user("p")])),
+        (r#"{"prompt":"p","system":""}"#, json!([user("p")])),
+        (r#"{"prompt":"p","system":null}"#, json!([user("p")])),
+        (r#"{"instruction":"Do","input":"This"}"#, json!([user("Do\nThis")])),
+        (r#"{"instruction":"Do"}"#, json!([user("Do")])),
+        (r#""bare""#, json!([user("bare")])),
+        ("line", json!([user("line")])),
+        (
+            r#"{"system":"S","messages":[{"role":"user","content":"x"}]}"#,
+            json!([system, user("x")]),
+        ),
+    ];
+    for (input, messages) in cases {
+        assert_eq!(prompt(input, &chat()), Prompt::Messages(messages.into()), "{input}");
+    }
+    assert_eq!(
+        error(r#"{"prompt":"p","system":5}"#, &chat()).message,
+        "system: expected text, found a number"
+    );
+    assert_eq!(prompt(r#"{"prompt":"p","system":5}"#, &options()), text("p"));
+}
+
+fn with_chats(chats: ChatDefaults) -> RowOptions {
+    RowOptions { chats, ..options() }
+}
+
+fn last_assistant(last_assistant: LastAssistant) -> RowOptions {
+    with_chats(ChatDefaults { last_assistant, ..ChatDefaults::default() })
+}
+
+/// The chat of one row.
+fn made(row: &str, options: &RowOptions) -> Chat {
+    match prompt(row, options) {
+        Prompt::Messages(chat) => chat,
+        other => panic!("{row}: {other:?}"),
+    }
+}
+
+#[test]
+fn a_last_answer_is_dropped_continued_or_an_error() {
+    let messages = r#""messages":[{"role":"user","content":"x"},{"role":"assistant","content":"y"},
+        {"role":"assistant","content":"z"}]"#
+        .replace('\n', "");
+    let row = |fields: &str| format!("{{{messages}{fields}}}");
+    let share_gpt =
+        r#"{"conversations":[{"from":"human","value":"x"},{"from":"gpt","value":"y"}]}"#;
+    let dropped = made(&row(""), &options());
+    assert_eq!(dropped, json!([user("x")]).into());
+    assert_eq!(made(share_gpt, &options()), json!([user("x")]).into());
+    let keep = last_assistant(LastAssistant::Continue);
+    for (input, num_messages) in [(row(""), 3), (share_gpt.to_owned(), 2)] {
+        let kept = made(&input, &keep);
+        assert_eq!(kept.messages.as_array().unwrap().len(), num_messages);
+        assert_eq!(kept.ending, ChatEnding::OpenMessage);
+    }
+    let found = error(&row(""), &last_assistant(LastAssistant::Error));
+    let message = "messages: the last message is the assistant's: nothing to answer";
+    assert_eq!((found.code, found.message.as_str()), ("last_assistant", message));
+    // A row's own fields win.
+    let ending = |fields: &str| made(&row(fields), &options()).ending;
+    assert_eq!(ending(r#","continue_final_message":true"#), ChatEnding::OpenMessage);
+    assert_eq!(ending(r#","add_generation_prompt":false"#), ChatEnding::LastMessage);
+    assert_eq!(ending(r#","add_generation_prompt":true"#), ChatEnding::NewTurn);
+    let both = row(r#","add_generation_prompt":true,"continue_final_message":true"#);
+    assert_eq!(error(&both, &options()).code, "invalid_parameter");
+}
+
+#[test]
+fn a_system_prompt_is_for_chats_that_have_none() {
+    let options = with_chats(ChatDefaults {
+        system_prompt: Some("Be brief.".to_owned()),
+        ..ChatDefaults::default()
+    });
+    let system = json!({"role": "system", "content": "Be brief."});
+    let row = r#"{"messages":[{"role":"user","content":"x"}]}"#;
+    assert_eq!(made(row, &options), json!([system, user("x")]).into());
+    for own in ["system", "developer"] {
+        let row = format!(
+            r#"{{"messages":[{{"role":"{own}","content":"S"}},{{"role":"user","content":"x"}}]}}"#
+        );
+        assert_eq!(made(&row, &options).messages.as_array().unwrap().len(), 2, "{own}");
+    }
+    let field = r#"{"system":"S","messages":[{"role":"user","content":"x"}]}"#;
+    assert_eq!(made(field, &options).messages[0]["content"], "S");
+    let chat = RowOptions { chat: ChatMode::Always, ..options.clone() };
+    assert_eq!(made(r#"{"prompt":"x"}"#, &chat), json!([system, user("x")]).into());
+    assert_eq!(prompt(r#"{"prompt":"x"}"#, &options), text("x"));
+}
+
+#[test]
+fn variables_of_the_template_are_the_rows_over_the_flags() {
+    let flag = json!({"enable_thinking": true, "a": 1});
+    let options = with_chats(ChatDefaults {
+        template_kwargs: flag.as_object().unwrap().clone(),
+        ..ChatDefaults::default()
+    });
+    let row =
+        |fields: &str| format!(r#"{{"messages":[{{"role":"user","content":"x"}}],{fields}}}"#);
+    let kwargs =
+        |fields: &str, options: &RowOptions| Value::Object(made(&row(fields), options).kwargs);
+    assert_eq!(
+        kwargs(r#""chat_template_kwargs":{"a":2,"b":3}"#, &options),
+        json!({"enable_thinking": true, "a": 2, "b": 3})
+    );
+    assert_eq!(
+        kwargs(r#""reasoning_effort":"none""#, &RowOptions::default()),
+        json!({"enable_thinking": false, "reasoning_effort": "none"})
+    );
+    assert_eq!(
+        kwargs(r#""reasoning_effort":"none""#, &options),
+        json!({"enable_thinking": true, "a": 1, "reasoning_effort": "none"})
+    );
+    let ends = row(r#""chat_template_kwargs":{"add_generation_prompt":false}"#);
+    assert_eq!(made(&ends, &options).ending, ChatEnding::LastMessage);
+    for (field, code) in [
+        (r#""chat_template_kwargs":{"tokenize":false}"#, "invalid_parameter"),
+        (r#""chat_template_kwargs":[]"#, "invalid_parameter"),
+        (r#""chat_template_kwargs":{"tools":[{}]}"#, "unsupported_field"),
+        (r#""reasoning_effort":5"#, "invalid_parameter"),
+    ] {
+        assert_eq!(error(&row(field), &options).code, code, "{field}");
+    }
+}
