@@ -3,52 +3,116 @@
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::{HfConfig, LayerType};
 use crate::engine::model::spec::{
-    ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, EmbeddingSpec, LayerSpec, LinearSpec,
-    MlpForm, MlpSpec, NormSpec, OutputSpec,
+    ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, EmbeddingSpec, Heads, LayerSpec,
+    LinearSpec, MlpForm, MlpSpec, NormSpec, OutputSpec,
 };
+use crate::engine::ops::Activation;
+
+/// What keys are where config.json does not have them. A family of Llama's shape has its own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Defaults {
+    /// `rope_theta`
+    pub rope_theta: f64,
+    /// `rms_norm_eps`
+    pub rms_norm_eps: f32,
+    /// `tie_word_embeddings`
+    pub is_tied: bool,
+    /// `hidden_act`
+    pub activation: Activation,
+}
+
+impl Defaults {
+    /// Llama's.
+    pub const LLAMA: Self = Self {
+        rope_theta: 10_000.0,
+        rms_norm_eps: 1e-6,
+        is_tied: false,
+        activation: Activation::Silu,
+    };
+}
 
 /// Pre-norm RMS, gated MLP, rotary embedding, grouped query heads.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    let rope = config.rope(LayerType::Full)?;
+    spec_with(config, Defaults::LLAMA)
+}
+
+/// The same with a family's defaults.
+pub(super) fn spec_with(config: &HfConfig, defaults: Defaults) -> Result<DecoderSpec, EngineError> {
+    let (heads, inner) = (config.heads()?, config.intermediate_size()?);
+    let layer = |index| {
+        let attention = attention(config, defaults, (index, heads))?;
+        Ok(LayerSpec::new(attention, mlp(config, defaults, (index, inner))?))
+    };
+    let layers = (0..config.num_layers()?).map(layer);
+    around(config, defaults, layers.collect::<Result<_, EngineError>>()?)
+}
+
+/// Layers between the embedding and the output layer.
+pub(super) fn around(
+    config: &HfConfig,
+    defaults: Defaults,
+    layers: Vec<LayerSpec>,
+) -> Result<DecoderSpec, EngineError> {
+    let rope = config.rope_of(LayerType::Full, defaults.rope_theta)?;
     let (hidden, vocab) = (config.hidden_size()?, config.vocab_size()?);
-    let layers = (0..config.num_layers()?).map(|index| layer(config, index));
-    let norm = NormSpec::rms("model.norm", hidden, config.rms_norm_eps()?);
+    let eps = config.rms_norm_eps_or(defaults.rms_norm_eps)?;
+    let lm_head = config.lm_head("lm_head", defaults.is_tied)?;
     Ok(DecoderSpec {
         max_model_len: rope.scaling.context_len(config.max_position_embeddings()?),
         embedding: EmbeddingSpec::of(LinearSpec::new("model.embed_tokens", vocab, hidden)),
-        layers: layers.collect::<Result<_, _>>()?,
+        layers,
         ropes: vec![rope],
-        output: OutputSpec::new(norm, config.lm_head("lm_head", false)?),
+        output: OutputSpec::new(NormSpec::rms("model.norm", hidden, eps), lm_head),
     })
 }
 
-fn layer(config: &HfConfig, index: usize) -> Result<LayerSpec, EngineError> {
+/// The attention block of a layer.
+pub(super) fn attention(
+    config: &HfConfig,
+    defaults: Defaults,
+    (index, heads): (usize, Heads),
+) -> Result<AttentionSpec, EngineError> {
     let name = |part: &str| format!("model.layers.{index}.{part}");
-    let (hidden, inner) = (config.hidden_size()?, config.intermediate_size()?);
-    let (eps, heads) = (config.rms_norm_eps()?, config.heads()?);
-    let norm = |part| BlockNorms::before(NormSpec::rms(name(part), hidden, eps));
+    let hidden = config.hidden_size()?;
+    let eps = config.rms_norm_eps_or(defaults.rms_norm_eps)?;
+    let norms = BlockNorms::before(NormSpec::rms(name("input_layernorm"), hidden, eps));
     let (q, kv) = (heads.q_width(), heads.kv_width());
     let qkv = [("self_attn.q_proj", q), ("self_attn.k_proj", kv), ("self_attn.v_proj", kv)];
     let qkv = LinearSpec::stacked(qkv.map(|(part, n)| (name(part), n)), hidden);
     let out = LinearSpec::new(name("self_attn.o_proj"), hidden, q);
+    let bias = config.attention_bias()?;
+    let block = AttentionSpec::new(norms, heads, qkv.with_bias(bias), out.with_bias(bias));
+    Ok(AttentionSpec { rope: Some(0), ..block })
+}
+
+/// The feed-forward block of a layer, of this inner width.
+pub(super) fn mlp(
+    config: &HfConfig,
+    defaults: Defaults,
+    (index, inner): (usize, usize),
+) -> Result<MlpSpec, EngineError> {
+    let name = |part: &str| format!("model.layers.{index}.{part}");
+    let hidden = config.hidden_size()?;
+    let eps = config.rms_norm_eps_or(defaults.rms_norm_eps)?;
+    let norm = NormSpec::rms(name("post_attention_layernorm"), hidden, eps);
     let up = ["mlp.gate_proj", "mlp.up_proj"].map(|part| (name(part), inner));
     let down = LinearSpec::new(name("mlp.down_proj"), hidden, inner);
-    let (bias, mlp_bias) = (config.attention_bias()?, config.mlp_bias()?);
-    let attention = AttentionSpec {
-        rope: Some(0),
-        ..AttentionSpec::new(
-            norm("input_layernorm"),
-            heads,
-            qkv.with_bias(bias),
-            out.with_bias(bias),
-        )
+    let bias = config.mlp_bias()?;
+    let activation = match config.root().text("hidden_act")? {
+        Some("xielu") => ActivationSpec::XIelu(name("mlp.act_fn")),
+        _ => ActivationSpec::Known(config.activation_or(defaults.activation)?),
     };
-    let mlp = MlpSpec {
-        norms: norm("post_attention_layernorm"),
+    Ok(MlpSpec {
+        norms: BlockNorms::before(norm),
         form: MlpForm::Gated,
-        activation: ActivationSpec::Known(config.activation()?),
-        up: LinearSpec::stacked(up, hidden).with_bias(mlp_bias),
-        down: down.with_bias(mlp_bias),
-    };
-    Ok(LayerSpec::new(attention, mlp))
+        activation,
+        up: LinearSpec::stacked(up, hidden).with_bias(bias),
+        down: down.with_bias(bias),
+    })
+}
+
+/// The MLP without its gate.
+pub(super) fn without_gate(mlp: &mut MlpSpec) {
+    mlp.form = MlpForm::Plain;
+    mlp.up.parts.remove(0);
 }

@@ -121,7 +121,12 @@ impl HfConfig {
 
     /// `rms_norm_eps`
     pub fn rms_norm_eps(&self) -> Result<f32, EngineError> {
-        Ok(self.root().number("rms_norm_eps")?.unwrap_or(1e-6) as f32)
+        self.rms_norm_eps_or(1e-6)
+    }
+
+    /// `rms_norm_eps`, with the family's default.
+    pub fn rms_norm_eps_or(&self, default: f32) -> Result<f32, EngineError> {
+        Ok(self.root().number("rms_norm_eps")?.map_or(default, |eps| eps as f32))
     }
 
     /// `layer_norm_epsilon` and its other names, with the family's default.

@@ -1,0 +1,21 @@
+//! Granite 3 and 4 (dense): Llama with multipliers of embeddings, scores, residuals and logits.
+
+use super::llama;
+use crate::engine::EngineError;
+use crate::engine::model::hf_config::HfConfig;
+use crate::engine::model::spec::{DecoderSpec, EmbeddingScale};
+
+/// Llama's spec with the multipliers.
+pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let mut spec = llama::spec(config)?;
+    let root = config.root();
+    let multiplier = |key| root.number(key).map(|number| number.unwrap_or(1.0) as f32);
+    let factor = multiplier("embedding_multiplier")?;
+    let scores = multiplier("attention_multiplier")?;
+    let residual = multiplier("residual_multiplier")?;
+    spec.embedding.scale = Some(EmbeddingScale { factor, is_rounded: false });
+    spec.attentions_mut().for_each(|(_, attention)| attention.scale = scores);
+    spec.layers.iter_mut().for_each(|layer| layer.residual_scale = Some(residual));
+    spec.output.scale = Some(1.0 / multiplier("logits_scaling")?);
+    Ok(spec)
+}
