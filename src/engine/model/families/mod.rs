@@ -1,16 +1,23 @@
 //! One file per family: from a config to a `DecoderSpec`.
 
+mod apertus;
 mod arcee;
+mod cwm;
 mod ernie4_5;
 mod gemma;
 mod gemma2;
 mod gemma3;
 mod granite;
 mod helium;
+mod hunyuan_dense;
+mod internlm2;
+mod internlm3;
 mod llama;
 mod minicpm;
+mod ministral3;
 mod mistral;
 mod opt;
+mod phi3;
 mod qwen2;
 mod qwen3;
 mod seed_oss;
@@ -25,19 +32,29 @@ pub type BuildSpec = fn(&HfConfig) -> Result<DecoderSpec, EngineError>;
 
 /// Hugging Face architectures and what builds their spec. One line per family.
 pub const ARCHITECTURES: &[(&str, BuildSpec)] = &[
+    ("ApertusForCausalLM", apertus::spec),
+    ("AquilaForCausalLM", llama::spec),
     ("ArceeForCausalLM", arcee::spec),
+    ("CwmForCausalLM", cwm::spec),
     ("Ernie4_5ForCausalLM", ernie4_5::spec),
     ("Gemma2ForCausalLM", gemma2::spec),
     ("Gemma3ForCausalLM", gemma3::spec),
     ("GemmaForCausalLM", gemma::spec),
     ("GraniteForCausalLM", granite::spec),
     ("HeliumForCausalLM", helium::spec),
+    ("HunYuanDenseV1ForCausalLM", hunyuan_dense::spec),
+    ("IQuestCoderForCausalLM", llama::spec),
+    ("InternLM2ForCausalLM", internlm2::spec),
+    ("InternLM3ForCausalLM", internlm3::spec),
     ("LlamaForCausalLM", llama::spec),
     ("MiniCPMForCausalLM", minicpm::spec),
+    ("Ministral3ForCausalLM", ministral3::spec),
     ("MistralForCausalLM", mistral::spec),
     ("OPTForCausalLM", opt::spec),
+    ("Phi3ForCausalLM", phi3::spec),
     ("Qwen2ForCausalLM", qwen2::spec),
     ("Qwen3ForCausalLM", qwen3::spec),
     ("SeedOssForCausalLM", seed_oss::spec),
     ("SmolLM3ForCausalLM", smollm3::spec),
+    ("TeleChat3ForCausalLM", llama::spec),
 ];

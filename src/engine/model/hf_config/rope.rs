@@ -39,6 +39,16 @@ impl HfConfig {
         self.scaled(&section, RopeSpec { theta, rotary_dim, scaling: RopeScaling::None })
     }
 
+    /// Refuses a file that says nothing of the rotary embedding, where the family's code then has
+    /// a stretched one of its own.
+    pub fn expect_rope_scaling(&self) -> Result<(), EngineError> {
+        let keys = ["rope_parameters", "rope_scaling"];
+        match keys.iter().any(|key| self.root().value(key).is_some()) {
+            true => Ok(()),
+            false => Err(self.error("`rope_scaling` is missing")),
+        }
+    }
+
     /// Values of a head that turn.
     fn rotary_dim(&self, section: &Section<'_>) -> Result<usize, EngineError> {
         let head_dim = self.head_dim()?;

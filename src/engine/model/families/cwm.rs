@@ -1,0 +1,23 @@
+//! Code World Model: Llama with three sliding layers after each full one.
+
+use super::llama::{self, Defaults};
+use crate::engine::EngineError;
+use crate::engine::model::hf_config::{HfConfig, LayerType};
+use crate::engine::model::spec::DecoderSpec;
+
+/// Llama's spec with windows.
+pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    config.expect_rope_scaling()?;
+    let defaults = Defaults { rope_theta: 1_000_000.0, rms_norm_eps: 1e-5, ..Defaults::LLAMA };
+    let mut spec = llama::spec_with(config, defaults)?;
+    let window = config.sliding_window()?.filter(|window| *window != 0);
+    let types = config.layer_types()?;
+    for (index, attention) in spec.attentions_mut() {
+        let slides = match &types {
+            Some(types) => types[index] == LayerType::Sliding,
+            None => !index.is_multiple_of(4),
+        };
+        attention.sliding_window = window.filter(|_| slides);
+    }
+    Ok(spec)
+}
