@@ -3,6 +3,7 @@
 mod apertus;
 mod arcee;
 mod cwm;
+mod decilm;
 mod ernie4_5;
 mod gemma;
 mod gemma2;
@@ -36,6 +37,7 @@ pub const ARCHITECTURES: &[(&str, BuildSpec)] = &[
     ("AquilaForCausalLM", llama::spec),
     ("ArceeForCausalLM", arcee::spec),
     ("CwmForCausalLM", cwm::spec),
+    ("DeciLMForCausalLM", decilm::spec),
     ("Ernie4_5ForCausalLM", ernie4_5::spec),
     ("Gemma2ForCausalLM", gemma2::spec),
     ("Gemma3ForCausalLM", gemma3::spec),

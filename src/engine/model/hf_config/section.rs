@@ -38,6 +38,17 @@ impl<'a> Section<'a> {
         Ok(Some(Section { config: self.config, keys, prefix }))
     }
 
+    /// A list of objects, None if absent or null.
+    pub fn sections(&self, key: &str) -> Result<Option<Vec<Section<'a>>>, EngineError> {
+        let Some(list) = self.list(key)? else { return Ok(None) };
+        let section = |(index, value): (usize, &'a Value)| {
+            let keys = value.as_object().ok_or_else(|| self.wrong(key, "a list of objects", value));
+            let prefix = format!("{}{key}[{index}].", self.prefix);
+            Ok(Section { config: self.config, keys: keys?, prefix })
+        };
+        list.iter().enumerate().map(section).collect::<Result<_, _>>().map(Some)
+    }
+
     /// A non-negative integer.
     pub fn optional_size(&self, key: &str) -> Result<Option<usize>, EngineError> {
         let Some(value) = self.value(key) else { return Ok(None) };
@@ -151,12 +162,40 @@ fn add_unread(
 ) {
     for (key, value) in keys.iter().filter(|(_, value)| !value.is_null()) {
         let name = format!("{prefix}{key}");
-        let inner = format!("{name}.");
-        let is_opened = read.range(inner.clone()..).next().is_some_and(|k| k.starts_with(&inner));
-        match value.as_object() {
-            Some(keys) if is_opened => add_unread(&inner, keys, read, found),
-            _ if read.contains(&name) => {}
-            _ => found.push(name),
+        if !add_unread_within(&name, value, read, found) && !read.contains(&name) {
+            found.push(name);
         }
+    }
+}
+
+/// Unread keys of an object, or of the objects of a list; false where nobody read a key in it.
+fn add_unread_within(
+    name: &str,
+    value: &Value,
+    read: &BTreeSet<String>,
+    found: &mut Vec<String>,
+) -> bool {
+    let is_opened = |inner: &String| {
+        read.range(inner.clone()..).next().is_some_and(|key| key.starts_with(inner))
+    };
+    match value {
+        Value::Object(keys) => {
+            let inner = format!("{name}.");
+            let is_opened = is_opened(&inner);
+            if is_opened {
+                add_unread(&inner, keys, read, found);
+            }
+            is_opened
+        }
+        Value::Array(list) if is_opened(&format!("{name}[")) => {
+            for (index, value) in list.iter().enumerate() {
+                let name = format!("{name}[{index}]");
+                if !add_unread_within(&name, value, read, found) {
+                    found.push(name);
+                }
+            }
+            true
+        }
+        _ => false,
     }
 }
