@@ -1,5 +1,7 @@
 //! Keys of config.json that change nothing of what the engine computes, each with its reason.
 
+use serde_json::Value;
+
 /// (why they are harmless, keys). A key that a family reads is not here: its value counts.
 const HARMLESS: &[(&str, &[&str])] = &[
     (
@@ -8,13 +10,26 @@ const HARMLESS: &[(&str, &[&str])] = &[
             "_commit_hash",
             "_name_or_path",
             "auto_map",
+            "custom_pipelines",
+            "is_llama_config",
             "license",
             "model_type",
             "name_or_path",
+            "tokenizer_name",
             "transformers.js_config",
             "transformers_version",
             "transformers_weights",
+            "unsloth_fixed",
+            "unsloth_version",
         ],
+    ),
+    (
+        "lengths that tokenizers and trainers go by; the longest context is computed from others",
+        &["max_sequence_length", "model_max_length"],
+    ),
+    (
+        "what the class of transformers does not read; `sliding_window` counts",
+        &["sliding_window_size"],
     ),
     (
         "read by the loader, wherever it stands",
@@ -70,6 +85,7 @@ const HARMLESS: &[(&str, &[&str])] = &[
         "how transformers computes the same, or keeps what it computed",
         &[
             "_attn_implementation",
+            "_flash_attn_2_enabled",
             "_attn_implementation_autoset",
             "attention_softmax_in_fp32",
             "attn_implementation",
@@ -127,6 +143,7 @@ const HARMLESS: &[(&str, &[&str])] = &[
     (
         "heads for classification and summaries, which a model for text has not",
         &[
+            "_num_labels",
             "finetuning_task",
             "id2label",
             "label2id",
@@ -154,9 +171,15 @@ const HARMLESS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Whether a key that nobody read changes nothing.
-pub(super) fn is_harmless(key: &str) -> bool {
+/// Switches that no family reads and that change nothing where they stand as here: they turn off
+/// what the engine has not, or on what it always does.
+const SWITCHES: &[(&str, bool)] =
+    &[("is_causal", true), ("rope_interleaved", false), ("use_mrope", false)];
+
+/// Whether a key that nobody read changes nothing, with the value that it has.
+pub(super) fn is_harmless(key: &str, value: Option<&Value>) -> bool {
     HARMLESS.iter().any(|(_, keys)| keys.contains(&key))
+        || SWITCHES.iter().any(|(name, on)| *name == key && value == Some(&Value::Bool(*on)))
 }
 
 #[cfg(test)]
@@ -165,10 +188,19 @@ mod tests {
 
     #[test]
     fn each_key_is_listed_once() {
-        let mut keys: Vec<_> = HARMLESS.iter().flat_map(|(_, keys)| *keys).collect();
+        let switches = SWITCHES.iter().map(|(key, _)| key);
+        let keys = HARMLESS.iter().flat_map(|(_, keys)| *keys);
+        let mut keys: Vec<_> = keys.chain(switches).collect();
         let num_keys = keys.len();
         keys.sort();
         keys.dedup();
         assert_eq!(keys.len(), num_keys);
+    }
+
+    #[test]
+    fn a_switch_is_harmless_with_its_value_alone() {
+        assert!(is_harmless("rope_interleaved", Some(&Value::Bool(false))));
+        assert!(!is_harmless("rope_interleaved", Some(&Value::Bool(true))));
+        assert!(!is_harmless("rope_interleaved", None));
     }
 }

@@ -155,7 +155,10 @@ impl HfConfig {
     pub fn is_harmless(&self, key: &str) -> bool {
         match key.strip_prefix("text_config.").zip(self.text.as_ref()) {
             Some((key, text)) => text.is_harmless(key),
-            None => harmless::is_harmless(key) || self.ignored.borrow().contains(key),
+            None => {
+                harmless::is_harmless(key, self.keys.get(key))
+                    || self.ignored.borrow().contains(key)
+            }
         }
     }
 

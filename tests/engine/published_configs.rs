@@ -1,0 +1,205 @@
+//! config.json files as their models are published: each builds its spec, with as many parameters
+//! and as long a context as the model has. `testdata/published_configs/README.md` says where each
+//! file is from.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use vllm_batch::engine::model::hf_config::HfConfig;
+use vllm_batch::engine::model::spec::DecoderSpec;
+use vllm_batch::engine::model::{ARCHITECTURES, decoder_spec};
+
+/// What is known of a model: its file, its parameters, its longest context.
+type Published = (&'static str, usize, usize);
+
+/// Parameters as transformers counts them, a tied output layer once, those of images left out; the
+/// context as vLLM derives it.
+#[rustfmt::skip]
+const PUBLISHED: &[Published] = &[
+    ("afm-4.5b", 4_619_184_640, 81_920),
+    ("apertus-8b-instruct", 8_053_338_176, 65_536),
+    ("aquilachat2-7b", 7_295_537_152, 2_048),
+    ("aya-expanse-8b", 8_028_033_024, 8_192),
+    ("bloom-560m", 559_214_592, 2_048),
+    ("bloom-7b1", 7_069_016_064, 2_048),
+    ("codegen-350m-mono", 356_712_448, 2_048),
+    ("codellama-7b", 6_738_546_688, 16_384),
+    ("command-r-08-2024", 32_296_476_672, 131_072),
+    ("command-r-plus", 103_810_674_688, 131_072),
+    ("command-r-v01", 34_980_831_232, 8_192),
+    ("command-r7b-12-2024", 8_028_033_024, 8_192),
+    ("cwm", 32_581_097_472, 131_072),
+    ("deepseek-coder-6.7b", 6_740_512_768, 65_536),
+    ("deepseek-llm-7b", 6_910_365_696, 4_096),
+    ("deepseek-r1-distill-llama-8b", 8_030_261_248, 131_072),
+    ("deepseek-r1-distill-qwen-1.5b", 1_777_088_000, 131_072),
+    ("dialogpt-medium", 354_823_168, 1_024),
+    ("distilgpt2", 81_912_576, 1_024),
+    ("dolly-v2-3b", 2_775_086_080, 2_048),
+    ("ernie-4.5-0.3b", 360_748_032, 131_072),
+    ("exaone-4.0-1.2b", 1_279_391_488, 65_536),
+    ("exaone-4.0-32b", 32_003_216_384, 131_072),
+    ("falcon-11b", 11_102_822_400, 8_192),
+    ("falcon-40b", 41_303_293_952, 2_048),
+    ("falcon-7b-instruct", 6_921_720_704, 2_048),
+    ("falcon-7b", 6_921_720_704, 2_048),
+    ("falcon-rw-1b", 1_311_625_216, 2_048),
+    ("falcon3-7b-instruct", 7_455_550_464, 32_768),
+    ("gemma-2-27b-it", 27_227_128_320, 8_192),
+    ("gemma-2-2b-it", 2_614_341_888, 8_192),
+    ("gemma-2-9b-it", 9_241_705_984, 8_192),
+    ("gemma-2b", 2_506_172_416, 8_192),
+    ("gemma-3-1b-it", 999_885_952, 32_768),
+    ("gemma-3-270m", 268_098_176, 32_768),
+    ("gemma-3-27b-it", 27_009_346_304, 131_072),
+    ("gemma-3-4b-it", 3_880_263_168, 131_072),
+    ("gemma-7b-it", 8_537_680_896, 8_192),
+    ("glm-4-32b-0414", 33_141_749_760, 32_768),
+    ("glm-4-9b-0414", 9_400_279_040, 32_768),
+    ("glm-4-9b-chat", 9_399_951_360, 131_072),
+    ("gpt-j-6b", 6_050_882_784, 2_048),
+    ("gpt-neox-20b", 20_554_567_680, 2_048),
+    ("gpt2-xl", 1_557_611_200, 1_024),
+    ("gpt2", 124_439_808, 1_024),
+    ("granite-3.1-2b-instruct", 2_533_531_648, 131_072),
+    ("granite-3.3-8b-instruct", 8_170_864_640, 131_072),
+    ("granite-8b-code", 8_054_910_976, 4_096),
+    ("helium-1-preview-2b", 2_172_643_840, 4_096),
+    ("hermes-2-pro-mistral-7b", 7_241_994_240, 32_768),
+    ("hermes-3-llama-3.1-8b", 8_030_261_248, 131_072),
+    ("hunyuan-0.5b-instruct", 539_010_048, 262_144),
+    ("hunyuan-mt2-7b", 7_504_568_320, 262_144),
+    ("internlm2-chat-7b", 7_737_708_544, 98_304),
+    ("internlm2.5-7b-chat", 7_737_708_544, 65_536),
+    ("internlm3-8b-instruct", 8_804_241_408, 196_608),
+    ("llama-2-7b-chat", 6_738_415_616, 4_096),
+    ("llama-2-7b", 6_738_415_616, 4_096),
+    ("llama-3-8b-instruct", 8_030_261_248, 8_192),
+    ("llama-3.1-8b-instruct", 8_030_261_248, 131_072),
+    ("llama-3.1-nemotron-nano-8b", 8_030_261_248, 131_072),
+    ("llama-3.2-1b-instruct", 1_235_814_400, 131_072),
+    ("llama-3.3-70b-instruct", 70_553_706_496, 131_072),
+    ("minicpm-2b-sft", 2_724_880_896, 4_096),
+    ("ministral-3-3b", 3_429_006_336, 262_144),
+    ("ministral-8b-2410", 8_019_808_256, 32_768),
+    ("minitron-4b", 4_190_509_056, 4_096),
+    ("mistral-7b-instruct-v0.3", 7_248_023_552, 32_768),
+    ("mistral-7b-v0.1", 7_241_732_096, 32_768),
+    ("mistral-nemo-instruct-2407", 12_247_782_400, 131_072),
+    ("mistral-small-24b-2501", 23_572_403_200, 32_768),
+    ("mistral-small-3.1-24b", 23_572_403_200, 131_072),
+    ("mpt-7b-instruct", 6_649_286_656, 2_048),
+    ("mpt-7b", 6_649_286_656, 2_048),
+    ("nemotron-mini-4b-instruct", 4_190_509_056, 4_096),
+    ("olmo-1b", 1_176_764_416, 2_048),
+    ("olmo-2-0425-1b", 1_484_916_736, 4_096),
+    ("olmo-2-1124-7b-instruct", 7_298_617_344, 4_096),
+    ("olmo-3-7b-instruct", 7_298_011_136, 65_536),
+    ("olmo-7b-0424", 6_888_095_744, 4_096),
+    ("opt-1.3b", 1_315_758_080, 2_048),
+    ("opt-125m", 125_239_296, 2_048),
+    ("opt-350m", 331_196_416, 2_048),
+    ("persimmon-8b-base", 9_397_175_296, 16_384),
+    ("phi-1.5", 1_418_270_720, 2_048),
+    ("phi-2", 2_779_683_840, 2_048),
+    ("phi-3-medium-4k-instruct", 13_960_238_080, 4_096),
+    ("phi-3-mini-4k-instruct", 3_821_079_552, 4_096),
+    ("phi-3.5-mini-instruct", 3_821_079_552, 131_072),
+    ("phi-4-mini-instruct", 3_836_021_760, 131_072),
+    ("phi-4", 14_659_507_200, 16_384),
+    ("pythia-1.4b", 1_414_647_808, 2_048),
+    ("pythia-70m", 70_426_624, 2_048),
+    ("qwen2-0.5b", 494_032_768, 131_072),
+    ("qwen2-7b-instruct", 7_615_616_512, 32_768),
+    ("qwen2.5-0.5b-instruct", 494_032_768, 32_768),
+    ("qwen2.5-7b-instruct", 7_615_616_512, 32_768),
+    ("qwen2.5-vl-3b-instruct", 3_085_938_688, 128_000),
+    ("qwen3-0.6b", 596_049_920, 40_960),
+    ("qwen3-32b", 32_762_123_264, 40_960),
+    ("qwen3-4b-instruct-2507", 4_022_468_096, 262_144),
+    ("qwen3-4b", 4_022_468_096, 40_960),
+    ("qwen3-vl-4b-instruct", 4_022_468_096, 262_144),
+    ("qwq-32b", 32_763_876_352, 40_960),
+    ("seed-oss-36b-instruct", 36_151_104_512, 524_288),
+    ("smollm2-1.7b-instruct", 1_711_376_384, 8_192),
+    ("smollm2-135m-instruct", 134_515_008, 8_192),
+    ("smollm3-3b", 3_075_098_624, 65_536),
+    ("solar-10.7b", 10_731_524_096, 4_096),
+    ("solar-pro-preview", 22_140_032_000, 4_096),
+    ("stablelm-2-1.6b", 1_644_515_328, 4_096),
+    ("stablelm-2-12b", 12_143_185_920, 4_096),
+    ("stablelm-3b-4e1t", 2_795_443_200, 4_096),
+    ("stablelm-base-alpha-7b", 7_868_755_968, 4_096),
+    ("starcoder", 15_517_456_384, 8_192),
+    ("starcoder2-3b", 3_030_371_328, 16_384),
+    ("starcoder2-7b", 7_173_923_840, 16_384),
+    ("starcoderbase-1b", 1_137_207_296, 8_192),
+    ("tinyllama-1.1b-chat", 1_100_048_384, 2_048),
+    ("vicuna-7b-v1.5-16k", 6_738_415_616, 16_384),
+    ("vicuna-7b-v1.5", 6_738_415_616, 4_096),
+    ("yi-34b-chat", 34_388_917_248, 4_096),
+    ("yi-6b", 6_061_035_520, 4_096),
+    ("zephyr-7b-beta", 7_241_732_096, 32_768),
+];
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/published_configs")
+}
+
+fn read(name: &str) -> HfConfig {
+    let file = format!("{name}.json");
+    let text = std::fs::read_to_string(folder().join(&file)).expect("a file of the table");
+    HfConfig::parse(&text, &file).expect("an object")
+}
+
+fn num_parameters(spec: &DecoderSpec) -> usize {
+    spec.tensors().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
+}
+
+fn is_known(config: &HfConfig) -> bool {
+    let names = config.architectures().expect("a class");
+    names.iter().any(|name| ARCHITECTURES.iter().any(|(known, _)| known == name))
+}
+
+/// What is wrong with a model.
+fn wrong((name, parameters, context): &Published) -> Option<String> {
+    let config = read(name);
+    if !is_known(&config) {
+        println!("SKIP {name}: no such architecture yet");
+        return None;
+    }
+    match decoder_spec(&config) {
+        Err(error) => Some(error.to_string()),
+        Ok(spec) if num_parameters(&spec) != *parameters => {
+            Some(format!("{name}: {} parameters, not {parameters}", num_parameters(&spec)))
+        }
+        Ok(spec) if spec.max_model_len != *context => {
+            Some(format!("{name}: a context of {}, not {context}", spec.max_model_len))
+        }
+        Ok(_) => None,
+    }
+}
+
+#[test]
+fn published_models_have_their_parameters_and_their_context() {
+    let wrong: Vec<_> = PUBLISHED.iter().filter_map(wrong).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_published_config_is_in_the_table_and_in_the_readme() {
+    let readme = std::fs::read_to_string(folder().join("README.md")).expect("a readme");
+    let files = std::fs::read_dir(folder()).expect("committed").map(|file| file.expect("a file"));
+    let names = files.filter_map(|file| {
+        let name = file.file_name().into_string().expect("UTF-8");
+        name.strip_suffix(".json").map(str::to_owned)
+    });
+    let mut times: BTreeMap<String, usize> = names.map(|name| (name, 0)).collect();
+    for (name, ..) in PUBLISHED {
+        *times.get_mut(*name).unwrap_or_else(|| panic!("no file of {name}")) += 1;
+    }
+    for (name, times) in times {
+        assert_eq!(times, 1, "{name} in the table");
+        assert!(readme.contains(&format!("| {name} |")), "{name} is not in the README");
+    }
+}
