@@ -192,9 +192,16 @@ impl Checkpoint {
 /// output layer beside the embedding that it is tied to.
 fn is_ignorable(name: &str) -> bool {
     name.ends_with("rotary_emb.inv_freq")
-        || name.ends_with("attn.masked_bias")
+        || name.ends_with(".attn.masked_bias")
+        || name.ends_with(".attention.masked_bias")
         || name.ends_with("decoder.version")
         || name == "lm_head.weight"
+}
+
+/// The causal mask that GPT-2 and GPT-NeoX keep beside the biases of attention: (1, 1, n, n).
+fn is_causal_mask(name: &str, shape: &[usize]) -> bool {
+    let is_named = name.ends_with(".attn.bias") || name.ends_with(".attention.bias");
+    is_named && matches!(shape, [1, 1, rows, columns] if rows == columns)
 }
 
 fn dummy_seed(seed: u64, name: &str) -> u64 {
@@ -237,7 +244,8 @@ fn find_tensors(maps: &[MappedFile]) -> Result<HashMap<String, Entry>, EngineErr
 impl MappedFiles {
     /// An entry by the name transformers gives it, or by what other tools leave or add in front.
     fn find(&self, name: &str) -> Option<(String, &Entry)> {
-        let shorter = name.strip_prefix("model.").unwrap_or(name);
+        let prefixes = ["model.", "transformer."];
+        let shorter = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
         let candidates = [name.to_owned(), shorter.to_owned(), format!("language_model.{name}")];
         candidates.into_iter().find_map(|name| Some((name.clone(), self.tensors.get(&name)?)))
     }
@@ -280,7 +288,9 @@ impl MappedFiles {
     }
 
     fn refuse_unused(&self, unused: &BTreeSet<String>) -> Result<(), EngineError> {
-        let unused: Vec<_> = unused.iter().filter(|name| !is_ignorable(name)).collect();
+        let is_mask = |name: &String| is_causal_mask(name, &self.tensors[name].shape);
+        let unused: Vec<_> =
+            unused.iter().filter(|name| !is_ignorable(name) && !is_mask(name)).collect();
         match unused.as_slice() {
             [] => Ok(()),
             [first, ..] => Err(EngineError::Model(format!(
