@@ -54,7 +54,7 @@ impl HfConfig {
 
     /// `hidden_size`
     pub fn hidden_size(&self) -> Result<usize, EngineError> {
-        self.root().size_of(&["hidden_size", "n_embd", "d_model"])
+        self.root().size_of(&["hidden_size", "n_embd", "n_embed", "d_model"])
     }
 
     /// `intermediate_size`

@@ -63,10 +63,14 @@ impl<'a> Section<'a> {
         self.size_of(&[key])
     }
 
-    /// The same under the first of several names that is there; messages have the first.
+    /// The same under one of several names; where more are there, they agree. Messages have the
+    /// first.
     pub fn size_of(&self, keys: &[&str]) -> Result<usize, EngineError> {
-        let there = keys.iter().find(|key| self.value(key).is_some());
-        let key = there.unwrap_or(&keys[0]);
+        let there: Vec<_> = keys.iter().filter(|key| self.value(key).is_some()).collect();
+        let key = there.first().copied().unwrap_or(&keys[0]);
+        if let Some(other) = there.iter().find(|other| self.value(other) != self.value(key)) {
+            return Err(self.error(format!("`{key}` and `{other}` disagree")));
+        }
         match self.optional_size(key)? {
             Some(0) => Err(self.error(format!("`{}{key}` is 0", self.prefix))),
             Some(size) => Ok(size),

@@ -50,7 +50,8 @@ impl RowOrder {
             let before = std::mem::replace(&mut is_named[row as usize], true);
             assert!(!before, "row {row} is there once");
         });
-        Self(Some(order.into()))
+        let is_as_stored = (0..).zip(&order).all(|(index, row)| index == *row);
+        Self((!is_as_stored).then(|| order.into()))
     }
 
     /// q, k and v that are stored per K and V head: its query heads, its K, its V. With as many K
