@@ -1,5 +1,9 @@
 """Falcon in its four forms, BLOOM, MPT."""
 
+from dataclasses import replace
+
+import torch
+
 from ..family import Family, Layout, small
 from ..layouts import without_prefix
 from ..mistakes import activation, attributes, rows_swapped, swapped, zeroed
@@ -17,6 +21,12 @@ def falcon_family(config: dict, mistakes: list) -> Family:
         "FalconConfig", config, mistakes, old_config=True,
         old_drop=("rope_scaling", "rope_theta") if config.get("alibi") is False else (),
     )
+
+
+def without_second_alibi(model: torch.nn.Module) -> None:
+    """Eager attention of transformers 5 adds ALiBi with the mask and once more with the scores;
+    the default, scaled_dot_product_attention, adds it once."""
+    model.set_attn_implementation("sdpa")
 
 
 def bloom(heads: int) -> Family:
@@ -66,11 +76,15 @@ FAMILIES: dict[str, Family] = {
         ),
         [rows_swapped("query_key_value.weight", [32, 16]), zeroed("input_layernorm.bias")],
     ),
-    "falcon_rw": falcon_family(
-        falcon(4, multi_query=False, parallel_attn=False, alibi=True, bias=True,
-               tie_word_embeddings=False),
-        [dict(alibi=False), zeroed("dense.bias"), zeroed("query_key_value.bias"),
-         rows_swapped("query_key_value.weight", [16, 16])],
+    "falcon_rw": replace(
+        falcon_family(
+            falcon(4, multi_query=False, parallel_attn=False, alibi=True, bias=True,
+                   tie_word_embeddings=False),
+            [dict(alibi=False), zeroed("dense.bias"), zeroed("query_key_value.bias"),
+             rows_swapped("query_key_value.weight", [16, 16])],
+        ),
+        fix=without_second_alibi,
+        oracle="transformers FalconForCausalLM with scaled_dot_product_attention",
     ),
     "bloom": bloom(4),
     "bloom_three_heads": bloom(3),
