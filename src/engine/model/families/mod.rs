@@ -13,10 +13,21 @@ mod helium;
 mod hunyuan_dense;
 mod internlm2;
 mod internlm3;
+mod bloom;
+mod codegen;
+mod falcon;
+mod gemma2;
+mod gemma3;
+mod gpt;
+mod gpt2;
+mod gpt_bigcode;
+mod gpt_neox;
+mod gptj;
 mod llama;
 mod minicpm;
 mod ministral3;
 mod mistral;
+mod mpt;
 mod opt;
 mod phi3;
 mod qwen2;
@@ -39,6 +50,13 @@ pub const ARCHITECTURES: &[(&str, BuildSpec)] = &[
     ("CwmForCausalLM", cwm::spec),
     ("DeciLMForCausalLM", decilm::spec),
     ("Ernie4_5ForCausalLM", ernie4_5::spec),
+    ("BloomForCausalLM", bloom::spec),
+    ("CodeGenForCausalLM", codegen::spec),
+    ("FalconForCausalLM", falcon::spec),
+    ("GPT2LMHeadModel", gpt2::spec),
+    ("GPTBigCodeForCausalLM", gpt_bigcode::spec),
+    ("GPTJForCausalLM", gptj::spec),
+    ("GPTNeoXForCausalLM", gpt_neox::spec),
     ("Gemma2ForCausalLM", gemma2::spec),
     ("Gemma3ForCausalLM", gemma3::spec),
     ("GemmaForCausalLM", gemma::spec),
@@ -52,6 +70,7 @@ pub const ARCHITECTURES: &[(&str, BuildSpec)] = &[
     ("MiniCPMForCausalLM", minicpm::spec),
     ("Ministral3ForCausalLM", ministral3::spec),
     ("MistralForCausalLM", mistral::spec),
+    ("MptForCausalLM", mpt::spec),
     ("OPTForCausalLM", opt::spec),
     ("Phi3ForCausalLM", phi3::spec),
     ("Qwen2ForCausalLM", qwen2::spec),
