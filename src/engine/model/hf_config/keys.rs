@@ -132,12 +132,7 @@ impl HfConfig {
     /// `layer_norm_epsilon` and its other names, with the family's default.
     pub fn layer_norm_eps(&self, default: f32) -> Result<f32, EngineError> {
         let keys = ["layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps"];
-        for key in keys {
-            if let Some(eps) = self.root().number(key)? {
-                return Ok(eps as f32);
-            }
-        }
-        Ok(default)
+        Ok(self.root().number_of(&keys)?.map_or(default, |eps| eps as f32))
     }
 
     /// The output layer (vocab_size, hidden_size) of this name; None: the embedding table, by
@@ -209,6 +204,53 @@ impl HfConfig {
         }
         Ok(Some(types))
     }
+
+    /// Which layers slide: by `layer_types` where the file lists them, else all but each last one
+    /// of `pattern` layers.
+    pub fn sliding_layers(&self, pattern: usize) -> Result<Vec<bool>, EngineError> {
+        match self.layer_types()? {
+            Some(types) => Ok(types.iter().map(|kind| *kind == LayerType::Sliding).collect()),
+            None if pattern == 0 => Err(self.error("a pattern of 0 layers is not supported")),
+            None => Ok((1..=self.num_layers()?).map(|n| !n.is_multiple_of(pattern)).collect()),
+        }
+    }
 }
 
 const NUM_LAYERS: &[&str] = &["num_hidden_layers", "n_layer", "n_layers"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> HfConfig {
+        HfConfig::parse(text, "config.json").unwrap()
+    }
+
+    #[test]
+    fn an_absent_size_is_the_default_and_null_is_none() {
+        let window = |text| config(text).root().size_or_none("sliding_window", 8).unwrap();
+        assert_eq!(window("{}"), Some(8));
+        assert_eq!(window(r#"{"sliding_window": null}"#), None);
+        assert_eq!(window(r#"{"sliding_window": 4}"#), Some(4));
+    }
+
+    #[test]
+    fn layers_slide_by_the_list_or_by_the_pattern() {
+        let slides = |text, pattern| config(text).sliding_layers(pattern);
+        let listed = r#"{"num_hidden_layers": 2, "layer_types":
+            ["full_attention", "sliding_attention"]}"#;
+        assert_eq!(slides(listed, 4).unwrap(), [false, true]);
+        let plain = r#"{"num_hidden_layers": 3}"#;
+        assert_eq!(slides(plain, 2).unwrap(), [true, false, true]);
+        assert!(slides(plain, 0).unwrap_err().to_string().contains("pattern of 0"));
+    }
+
+    #[test]
+    fn two_names_of_an_epsilon_agree() {
+        let eps = |text| config(text).layer_norm_eps(1e-3);
+        assert_eq!(eps("{}").unwrap(), 1e-3);
+        assert_eq!(eps(r#"{"norm_epsilon": 1e-5, "layer_norm_epsilon": 1e-5}"#).unwrap(), 1e-5);
+        let error = eps(r#"{"norm_epsilon": 1e-5, "layer_norm_epsilon": 1e-6}"#).unwrap_err();
+        assert!(error.to_string().contains("disagree"), "{error}");
+    }
+}

@@ -9,6 +9,7 @@ mod section;
 
 pub use generation::GenerationConfig;
 pub use keys::LayerType;
+pub use rope::RopeDefaults;
 pub use section::Section;
 
 use std::cell::RefCell;

@@ -6,6 +6,19 @@ use crate::engine::EngineError;
 use crate::engine::files::quoted;
 use crate::engine::model::spec::{LongRope, RopeScaling, RopeSpec, Yarn};
 
+/// Names of the part of a head that turns: transformers', GPT-NeoX's, StableLM's, Nemotron's.
+const ROTARY_PART_KEYS: &[&str] =
+    &["partial_rotary_factor", "rotary_pct", "rope_pct", "rope_percent", "rope_percentage"];
+
+/// What a family's rotary embedding is where the file does not say.
+#[derive(Clone, Copy, Debug)]
+pub struct RopeDefaults {
+    /// Base of the frequencies.
+    pub base: f64,
+    /// Part of a head that turns.
+    pub part: f64,
+}
+
 impl HfConfig {
     /// The rotary embedding of a kind of layers, of heads of `head_dim`.
     ///
@@ -17,8 +30,17 @@ impl HfConfig {
 
     /// The same with the family's default base.
     pub fn rope_of(&self, layer_type: LayerType, base: f64) -> Result<RopeSpec, EngineError> {
+        self.rope_with(layer_type, RopeDefaults { base, part: 1.0 })
+    }
+
+    /// The same with all of the family's defaults.
+    pub fn rope_with(
+        &self,
+        layer_type: LayerType,
+        defaults: RopeDefaults,
+    ) -> Result<RopeSpec, EngineError> {
         let root = self.root();
-        let base = root.number("rope_theta")?.unwrap_or(base);
+        let base = root.number("rope_theta")?.unwrap_or(defaults.base);
         let local = root.number("rope_local_base_freq")?;
         let section = match root.section("rope_parameters")? {
             Some(parameters) => Some(parameters.section(layer_type.name())?.unwrap_or(parameters)),
@@ -28,14 +50,11 @@ impl HfConfig {
         };
         let Some(section) = section else {
             let theta = local.filter(|_| layer_type == LayerType::Sliding).unwrap_or(base);
-            let rotary_dim = self.rotary_dim(&root)?;
+            let rotary_dim = self.rotary_dim(&[&root], defaults.part)?;
             return Ok(RopeSpec { theta, rotary_dim, scaling: RopeScaling::None });
         };
         let theta = section.number("rope_theta")?.unwrap_or(base);
-        let rotary_dim = match section.number("partial_rotary_factor")? {
-            Some(_) => self.rotary_dim(&section)?,
-            None => self.rotary_dim(&root)?,
-        };
+        let rotary_dim = self.rotary_dim(&[&section, &root], defaults.part)?;
         self.scaled(&section, RopeSpec { theta, rotary_dim, scaling: RopeScaling::None })
     }
 
@@ -49,20 +68,25 @@ impl HfConfig {
         }
     }
 
-    /// Values of a head that turn.
-    fn rotary_dim(&self, section: &Section<'_>) -> Result<usize, EngineError> {
+    /// Values of a head that turn: the part that these sections give, under any of its names.
+    fn rotary_dim(&self, sections: &[&Section<'_>], default: f64) -> Result<usize, EngineError> {
         let head_dim = self.head_dim()?;
-        for key in ["partial_rotary_factor", "rotary_pct", "rope_pct"] {
-            let Some(factor) = section.number(key)? else { continue };
-            let rotary_dim = (head_dim as f64 * factor) as usize;
-            if rotary_dim == 0 || rotary_dim > head_dim || !rotary_dim.is_multiple_of(2) {
-                return Err(self.error(format!(
-                    "`{key}` {factor} of a head_dim of {head_dim} is not supported"
-                )));
-            }
-            return Ok(rotary_dim);
+        let mut parts = Vec::new();
+        for section in sections {
+            parts.push(section.number_of(ROTARY_PART_KEYS)?);
         }
-        Ok(head_dim)
+        let mut parts = parts.into_iter().flatten();
+        let part = parts.next().unwrap_or(default);
+        if parts.any(|other| other != part) {
+            return Err(self.error("the part of a head that turns is given twice, differently"));
+        }
+        let rotary_dim = (head_dim as f64 * part) as usize;
+        match rotary_dim == 0 || rotary_dim > head_dim || !rotary_dim.is_multiple_of(2) {
+            true => Err(self.error(format!(
+                "a rotary embedding of {part} of a head_dim of {head_dim} is not supported"
+            ))),
+            false => Ok(rotary_dim),
+        }
     }
 
     fn scaled(&self, section: &Section<'_>, rope: RopeSpec) -> Result<RopeSpec, EngineError> {
@@ -186,5 +210,35 @@ impl HfConfig {
         let factor = section.positive("factor")?;
         let scaling = RopeScaling::Dynamic { factor, max_position_embeddings };
         Ok(RopeSpec { scaling, ..rope })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rotary_dim(keys: &str) -> Result<usize, String> {
+        let text = format!("{{\"head_dim\": 16, {keys}}}");
+        let config = HfConfig::parse(&text, "config.json").unwrap();
+        let defaults = RopeDefaults { base: 10_000.0, part: 0.25 };
+        let rope = config.rope_with(LayerType::Full, defaults).map_err(|e| e.to_string())?;
+        config.refuse_unread().map_err(|error| error.to_string())?;
+        Ok(rope.rotary_dim)
+    }
+
+    #[test]
+    fn the_part_that_turns_has_many_names_and_one_value() {
+        assert_eq!(rotary_dim(r#""rope_theta": 1e4"#), Ok(4));
+        assert_eq!(rotary_dim(r#""rope_percent": 0.5"#), Ok(8));
+        let nested = r#""rope_parameters": {"partial_rotary_factor": 0.5}"#;
+        assert_eq!(rotary_dim(nested), Ok(8));
+        assert_eq!(rotary_dim(&format!(r#"{nested}, "rotary_pct": 0.5"#)), Ok(8));
+        for twice in
+            [r#""rope_pct": 0.5, "rotary_pct": 1.0"#, &format!(r#"{nested}, "rope_pct": 1"#)]
+        {
+            let error = rotary_dim(twice).unwrap_err();
+            assert!(error.contains("disagree") || error.contains("differently"), "{error}");
+        }
+        assert!(rotary_dim(r#""rope_pct": 0.2"#).unwrap_err().contains("not supported"));
     }
 }

@@ -58,6 +58,14 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// A non-negative integer: null is none, an absent key is the default.
+    pub fn size_or_none(&self, key: &str, default: usize) -> Result<Option<usize>, EngineError> {
+        match self.keys.contains_key(key) {
+            true => self.optional_size(key),
+            false => Ok(Some(default)),
+        }
+    }
+
     /// A positive integer that must be there.
     pub fn size(&self, key: &str) -> Result<usize, EngineError> {
         self.size_of(&[key])
@@ -83,6 +91,25 @@ impl<'a> Section<'a> {
         let Some(value) = self.value(key) else { return Ok(None) };
         let number = value.as_f64().filter(|number| number.is_finite());
         number.map(Some).ok_or_else(|| self.wrong(key, "a number", value))
+    }
+
+    /// A number under any of several names. Old files have several of them.
+    ///
+    /// # Errors
+    /// Two of them differ.
+    pub fn number_of(&self, keys: &[&str]) -> Result<Option<f64>, EngineError> {
+        let mut found: Option<(&str, f64)> = None;
+        for key in keys {
+            let Some(number) = self.number(key)? else { continue };
+            match found {
+                Some((first, other)) if other != number => {
+                    let text = format!("`{}{first}` and `{key}` disagree", self.prefix);
+                    return Err(self.error(text));
+                }
+                _ => found = Some((key, number)),
+            }
+        }
+        Ok(found.map(|(_, number)| number))
     }
 
     /// A number above zero that must be there.

@@ -116,6 +116,14 @@ impl LayerSpec {
         let (attention, mlp) = (Some(attention), Some(mlp));
         Self { attention, mlp, wiring: Wiring::Sequential, residual_scale: None }
     }
+
+    /// Lets both blocks read the same, through attention's norms.
+    pub fn make_parallel(&mut self) {
+        self.wiring = Wiring::Parallel;
+        if let (Some(attention), Some(mlp)) = (&self.attention, &mut self.mlp) {
+            mlp.norms = attention.norms.clone();
+        }
+    }
 }
 
 /// Where a block f normalizes: x += f(x) when nowhere.
@@ -323,6 +331,18 @@ impl DecoderSpec {
         of_layers.chain(&self.embedding.norm).chain(&self.output.norm)
     }
 
+    /// The normalizations of the residual stream and of what is added to it, to be changed.
+    pub fn residual_norms_mut(&mut self) -> impl Iterator<Item = &mut NormSpec> {
+        let of_layers = self.layers.iter_mut().flat_map(|LayerSpec { attention, mlp, .. }| {
+            let attention = attention.iter_mut().map(|attention| &mut attention.norms);
+            attention.chain(mlp.iter_mut().map(|mlp| &mut mlp.norms))
+        });
+        let of_layers = of_layers.flat_map(|BlockNorms { before, after, of_sum }| {
+            [before, after, of_sum].into_iter().flatten()
+        });
+        of_layers.chain(&mut self.embedding.norm).chain(&mut self.output.norm)
+    }
+
     /// All tensors: what a checkpoint is held against before anything of it is read, and what is
     /// loaded.
     pub fn tensors(&self) -> Vec<NamedShape> {
@@ -346,6 +366,11 @@ impl BlockNorms {
     /// The usual norm, of what the block reads.
     pub fn before(norm: NormSpec) -> Self {
         Self { before: Some(norm), ..Self::default() }
+    }
+
+    /// A norm of what the block adds.
+    pub fn after(norm: NormSpec) -> Self {
+        Self { after: Some(norm), ..Self::default() }
     }
 
     fn all(&self) -> impl Iterator<Item = &NormSpec> {
