@@ -6,6 +6,7 @@ mod cwm;
 mod decilm;
 mod ernie4_5;
 mod gemma;
+mod exaone4;
 mod gemma2;
 mod gemma3;
 mod granite;
@@ -28,6 +29,9 @@ mod minicpm;
 mod ministral3;
 mod mistral;
 mod mpt;
+mod olmo;
+mod olmo2;
+mod olmo3;
 mod opt;
 mod phi3;
 mod qwen2;
@@ -57,6 +61,7 @@ pub const ARCHITECTURES: &[(&str, BuildSpec)] = &[
     ("GPTBigCodeForCausalLM", gpt_bigcode::spec),
     ("GPTJForCausalLM", gptj::spec),
     ("GPTNeoXForCausalLM", gpt_neox::spec),
+    ("Exaone4ForCausalLM", exaone4::spec),
     ("Gemma2ForCausalLM", gemma2::spec),
     ("Gemma3ForCausalLM", gemma3::spec),
     ("GemmaForCausalLM", gemma::spec),
@@ -71,6 +76,9 @@ pub const ARCHITECTURES: &[(&str, BuildSpec)] = &[
     ("Ministral3ForCausalLM", ministral3::spec),
     ("MistralForCausalLM", mistral::spec),
     ("MptForCausalLM", mpt::spec),
+    ("Olmo2ForCausalLM", olmo2::spec),
+    ("Olmo3ForCausalLM", olmo3::spec),
+    ("OlmoForCausalLM", olmo::spec),
     ("OPTForCausalLM", opt::spec),
     ("Phi3ForCausalLM", phi3::spec),
     ("Qwen2ForCausalLM", qwen2::spec),

@@ -1,0 +1,33 @@
+//! EXAONE 4: OLMo 2 that normalizes every q and k head. Where layers slide, full ones have no
+//! rotary embedding.
+
+use super::olmo2;
+use crate::engine::EngineError;
+use crate::engine::model::hf_config::HfConfig;
+use crate::engine::model::spec::{DecoderSpec, NormSpec, QkNormSpec};
+
+/// OLMo 2's spec with what differs.
+pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let mut spec = olmo2::spec(config)?;
+    let (root, eps) = (config.root(), config.rms_norm_eps()?);
+    let window = root.size_or_none("sliding_window", 4096)?;
+    let pattern = match (root.value("layer_types"), window) {
+        // The list counts, whatever the pattern (a count, or `LLLG`).
+        (Some(_), _) | (_, None) => {
+            root.ignore(&["sliding_window_pattern"]);
+            4
+        }
+        (None, Some(_)) => root.optional_size("sliding_window_pattern")?.unwrap_or(4),
+    };
+    let slides = config.sliding_layers(pattern)?;
+    for (index, attention) in spec.attentions_mut() {
+        let norm = |part| {
+            let name = format!("model.layers.{index}.self_attn.{part}");
+            NormSpec::rms(name, attention.heads.head_dim, eps)
+        };
+        attention.qk_norm = Some(QkNormSpec::per_head(norm("q_norm"), norm("k_norm")));
+        attention.sliding_window = window.filter(|_| slides[index]);
+        attention.rope = (window.is_none() || slides[index]).then_some(0);
+    }
+    Ok(spec)
+}
