@@ -24,6 +24,14 @@ mod gpt2;
 mod gpt_bigcode;
 mod gpt_neox;
 mod gptj;
+mod cohere;
+mod cohere2;
+mod exaone4;
+mod gemma2;
+mod gemma3;
+mod glm;
+mod glm4;
+mod layer_norm;
 mod llama;
 mod minicpm;
 mod ministral3;
@@ -71,6 +79,13 @@ pub const ARCHITECTURES: &[(&str, BuildSpec)] = &[
     ("IQuestCoderForCausalLM", llama::spec),
     ("InternLM2ForCausalLM", internlm2::spec),
     ("InternLM3ForCausalLM", internlm3::spec),
+    ("Cohere2ForCausalLM", cohere2::spec),
+    ("CohereForCausalLM", cohere::spec),
+    ("Exaone4ForCausalLM", exaone4::spec),
+    ("Gemma2ForCausalLM", gemma2::spec),
+    ("Gemma3ForCausalLM", gemma3::spec),
+    ("Glm4ForCausalLM", glm4::spec),
+    ("GlmForCausalLM", glm::spec),
     ("LlamaForCausalLM", llama::spec),
     ("MiniCPMForCausalLM", minicpm::spec),
     ("Ministral3ForCausalLM", ministral3::spec),
