@@ -37,6 +37,7 @@ mod minicpm;
 mod ministral3;
 mod mistral;
 mod mpt;
+mod nemotron;
 mod olmo;
 mod olmo2;
 mod olmo3;
@@ -46,6 +47,14 @@ mod qwen2;
 mod qwen3;
 mod seed_oss;
 mod smollm3;
+mod persimmon;
+mod phi;
+#[cfg(test)]
+mod published;
+mod qwen2;
+mod qwen3;
+mod stablelm;
+mod starcoder2;
 
 use super::hf_config::HfConfig;
 use super::spec::DecoderSpec;
@@ -91,6 +100,7 @@ pub const ARCHITECTURES: &[(&str, BuildSpec)] = &[
     ("Ministral3ForCausalLM", ministral3::spec),
     ("MistralForCausalLM", mistral::spec),
     ("MptForCausalLM", mpt::spec),
+    ("NemotronForCausalLM", nemotron::spec),
     ("Olmo2ForCausalLM", olmo2::spec),
     ("Olmo3ForCausalLM", olmo3::spec),
     ("OlmoForCausalLM", olmo::spec),
@@ -101,4 +111,10 @@ pub const ARCHITECTURES: &[(&str, BuildSpec)] = &[
     ("SeedOssForCausalLM", seed_oss::spec),
     ("SmolLM3ForCausalLM", smollm3::spec),
     ("TeleChat3ForCausalLM", llama::spec),
+    ("PersimmonForCausalLM", persimmon::spec),
+    ("PhiForCausalLM", phi::spec),
+    ("Qwen2ForCausalLM", qwen2::spec),
+    ("Qwen3ForCausalLM", qwen3::spec),
+    ("StableLmForCausalLM", stablelm::spec),
+    ("Starcoder2ForCausalLM", starcoder2::spec),
 ];
