@@ -1,7 +1,7 @@
 //! What no model is: sizes that would overflow or take all memory, numbers that make every result
 //! NaN. A config.json is not trusted.
 
-use super::spec::DecoderSpec;
+use super::spec::{DecoderSpec, Heads};
 
 /// Sizes up to these: several times those of the largest published models. Products of any that
 /// belong together stay below 2^63.
@@ -13,26 +13,42 @@ const MAX_HEAD_DIM: usize = 1 << 12;
 pub(super) const MAX_LAYERS: usize = 1 << 12;
 const MAX_CONTEXT: usize = 1 << 24;
 
+/// Refuses heads that no model has; checked before there is a value per head or row.
+///
+/// # Errors
+/// A number is out of range; the text names it.
+pub(super) fn check_heads(heads: Heads) -> Result<(), String> {
+    check_sizes(&[
+        ("number of attention heads", heads.num_heads, MAX_HEADS),
+        ("head_dim", heads.head_dim, MAX_HEAD_DIM),
+    ])
+}
+
+/// (what, size, most)
+fn check_sizes(sizes: &[(&str, usize, usize)]) -> Result<(), String> {
+    match sizes.iter().find(|(_, size, max)| !(1..=*max).contains(size)) {
+        Some((what, size, max)) => {
+            Err(format!("a {what} of {size} is not supported: expected 1 to {max}"))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Refuses a spec that no model has.
 ///
 /// # Errors
 /// It has a size or a number out of range; the text names it.
 pub(super) fn check(spec: &DecoderSpec) -> Result<(), String> {
     let heads = spec.heads();
-    for (what, size, max) in [
+    check_heads(heads)?;
+    check_sizes(&[
         ("vocabulary", spec.vocab_size(), MAX_VOCAB_SIZE),
         ("hidden size", spec.hidden_size(), MAX_WIDTH),
         ("intermediate size", spec.mlps().map(|mlp| mlp.down.k).max().unwrap_or(0), MAX_WIDTH),
         ("width of embeddings", spec.embedding.tokens.k, MAX_WIDTH),
-        ("number of attention heads", heads.num_heads, MAX_HEADS),
-        ("head_dim", heads.head_dim, MAX_HEAD_DIM),
         ("number of layers", spec.layers.len(), MAX_LAYERS),
         ("context length", spec.max_model_len, MAX_CONTEXT),
-    ] {
-        if !(1..=max).contains(&size) {
-            return Err(format!("a {what} of {size} is not supported: expected 1 to {max}"));
-        }
-    }
+    ])?;
     if spec.attentions().any(|attention| attention.sliding_window == Some(0)) {
         return Err("a sliding window of 0 tokens is not supported".to_owned());
     }

@@ -4,6 +4,7 @@
 use super::{HfConfig, shown};
 use crate::engine::EngineError;
 use crate::engine::files::quoted;
+use crate::engine::model::limits;
 use crate::engine::model::spec::{Heads, LinearSpec};
 use crate::engine::ops::Activation;
 
@@ -105,13 +106,18 @@ impl HfConfig {
     /// `num_heads`, `num_kv_heads` and `head_dim`.
     pub fn heads(&self) -> Result<Heads, EngineError> {
         let (num_heads, num_kv_heads) = (self.num_heads()?, self.num_kv_heads()?);
-        Ok(Heads { num_heads, num_kv_heads, head_dim: self.head_dim()? })
+        self.checked(Heads { num_heads, num_kv_heads, head_dim: self.head_dim()? })
     }
 
     /// As many K and V heads as query heads, of hidden_size / num_heads.
     pub fn equal_heads(&self) -> Result<Heads, EngineError> {
         let num_heads = self.num_heads()?;
-        Ok(Heads { num_heads, num_kv_heads: num_heads, head_dim: self.head_dim()? })
+        self.checked(Heads { num_heads, num_kv_heads: num_heads, head_dim: self.head_dim()? })
+    }
+
+    fn checked(&self, heads: Heads) -> Result<Heads, EngineError> {
+        limits::check_heads(heads).map_err(|text| self.error(text))?;
+        Ok(heads)
     }
 
     /// `max_position_embeddings`
@@ -224,6 +230,15 @@ mod tests {
 
     fn config(text: &str) -> HfConfig {
         HfConfig::parse(text, "config.json").unwrap()
+    }
+
+    #[test]
+    fn more_heads_than_any_model_has_are_refused_before_there_are_values_of_each() {
+        let text = r#"{"num_attention_heads": 4294967295, "head_dim": 128}"#;
+        for heads in [config(text).heads(), config(text).equal_heads()] {
+            let error = heads.unwrap_err().to_string();
+            assert!(error.contains("attention heads of 4294967295"), "{error}");
+        }
     }
 
     #[test]
