@@ -7,6 +7,7 @@ mod config_keys;
 mod fuzz_corpus;
 mod input_processor;
 mod int8;
+mod models_table;
 mod published_configs;
 mod real_model;
 mod sampler;

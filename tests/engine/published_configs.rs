@@ -26,7 +26,7 @@ const PUBLISHED: &[Published] = &[
     ("codellama-7b", 6_738_546_688, 16_384),
     ("command-r-08-2024", 32_296_476_672, 131_072),
     ("command-r-plus", 103_810_674_688, 131_072),
-    ("command-r-v01", 34_980_831_232, 8_192),
+    ("command-r-v01", 34_980_831_232, 131_072),
     ("command-r7b-12-2024", 8_028_033_024, 8_192),
     ("cwm", 32_581_097_472, 131_072),
     ("deepseek-coder-6.7b", 6_740_512_768, 65_536),
@@ -159,7 +159,7 @@ fn num_parameters(spec: &DecoderSpec) -> usize {
 
 fn is_known(config: &HfConfig) -> bool {
     let names = config.architectures().expect("a class");
-    names.iter().any(|name| ARCHITECTURES.iter().any(|(known, _)| known == name))
+    names.iter().any(|name| ARCHITECTURES.iter().any(|known| known.name == *name))
 }
 
 /// What is wrong with a model.

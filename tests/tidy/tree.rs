@@ -136,19 +136,6 @@ pub fn files_with_settings() -> impl Iterator<Item = &'static str> {
     SETTINGS.iter().map(|(file, _)| *file)
 }
 
-/// The architectures of the registry (`src/engine/model/families/mod.rs`) for which no golden
-/// model's config.json stands.
-pub fn architectures_without_golden(registry: &str, configs: &[String]) -> Vec<String> {
-    let table = registry.split_once("ARCHITECTURES: &[").map_or("", |(_, rest)| rest);
-    let table = table.split_once("= &[").map_or("", |(_, rest)| rest);
-    let table = table.split_once("];").map_or("", |(table, _)| table);
-    let names: Vec<&str> = table.split('"').skip(1).step_by(2).collect();
-    assert!(!names.is_empty(), "no architecture is registered, or the registry is written anew");
-    let has_golden =
-        |name: &&&str| configs.iter().any(|text| text.contains(&format!("\"{name}\"")));
-    names.iter().filter(|name| !has_golden(name)).map(|name| format!("{name}: no golden")).collect()
-}
-
 /// Tests that a document names, as `module::name`, and that are not there.
 pub fn named_tests_without_code(document: &str, tests: &[(String, String)]) -> Vec<String> {
     let named: Vec<(&str, &str)> =
@@ -222,14 +209,5 @@ mod tests {
         let tests = [("tests/a/b.rs".to_owned(), "#[test]\nfn one() {}".to_owned())];
         let missing = named_tests_without_code("see `a::one`, `a::two`, `c::one`", &tests);
         assert_eq!(missing, ["a::two: no such test", "c::one: no such test"]);
-    }
-
-    #[test]
-    fn an_architecture_without_golden_is_found() {
-        let registry =
-            "pub const ARCHITECTURES: &[(&str, B)] = &[\n(\"A\", a),\n(\"B\", b),\n];\n\"C\"";
-        let config = |name: &str| format!("{{\"architectures\": [\"{name}\"]}}");
-        assert_eq!(architectures_without_golden(registry, &[config("A")]), ["B: no golden"]);
-        assert!(architectures_without_golden(registry, &[config("B"), config("A")]).is_empty());
     }
 }

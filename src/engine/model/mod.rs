@@ -22,9 +22,9 @@ use spec::DecoderSpec;
 pub fn decoder_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     config.refuse_quantized()?;
     let names = config.architectures()?;
-    let known = ARCHITECTURES.iter().find(|(name, _)| names.contains(name));
-    let Some((_, spec)) = known else {
-        let list: Vec<_> = ARCHITECTURES.iter().map(|(name, _)| *name).collect();
+    let known = ARCHITECTURES.iter().find(|known| names.contains(&known.name));
+    let Some(known) = known else {
+        let list: Vec<_> = ARCHITECTURES.iter().map(|known| known.name).collect();
         return Err(EngineError::Model(format!(
             "architecture {} is not supported; supported are {}",
             quoted(&names.join(", ")),
@@ -33,7 +33,7 @@ pub fn decoder_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     };
     // Before a spec has one value per layer.
     config.refuse_more_layers_than(limits::MAX_LAYERS)?;
-    let spec = spec(config)?;
+    let spec = (known.spec)(config)?;
     config.refuse_unread()?;
     limits::check(&spec).map_err(|text| config.error(text))?;
     Ok(spec)
@@ -48,7 +48,7 @@ mod tests {
         let config = HfConfig::parse(r#"{"architectures": ["MambaForCausalLM"]}"#, "config.json");
         let error = decoder_spec(&config.unwrap()).unwrap_err().to_string();
         assert!(error.contains("`MambaForCausalLM` is not supported"));
-        assert!(ARCHITECTURES.iter().all(|(name, _)| error.contains(name)));
+        assert!(ARCHITECTURES.iter().all(|known| error.contains(known.name)));
     }
 
     #[test]

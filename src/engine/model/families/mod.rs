@@ -2,35 +2,30 @@
 
 mod apertus;
 mod arcee;
+mod bloom;
+mod codegen;
+mod cohere;
+mod cohere2;
 mod cwm;
 mod decilm;
 mod ernie4_5;
-mod gemma;
 mod exaone4;
-mod gemma2;
-mod gemma3;
-mod granite;
-mod helium;
-mod hunyuan_dense;
-mod internlm2;
-mod internlm3;
-mod bloom;
-mod codegen;
 mod falcon;
+mod gemma;
 mod gemma2;
 mod gemma3;
+mod glm;
+mod glm4;
 mod gpt;
 mod gpt2;
 mod gpt_bigcode;
 mod gpt_neox;
 mod gptj;
-mod cohere;
-mod cohere2;
-mod exaone4;
-mod gemma2;
-mod gemma3;
-mod glm;
-mod glm4;
+mod granite;
+mod helium;
+mod hunyuan_dense;
+mod internlm2;
+mod internlm3;
 mod layer_norm;
 mod llama;
 mod minicpm;
@@ -42,17 +37,15 @@ mod olmo;
 mod olmo2;
 mod olmo3;
 mod opt;
-mod phi3;
-mod qwen2;
-mod qwen3;
-mod seed_oss;
-mod smollm3;
 mod persimmon;
 mod phi;
+mod phi3;
 #[cfg(test)]
 mod published;
 mod qwen2;
 mod qwen3;
+mod seed_oss;
+mod smollm3;
 mod stablelm;
 mod starcoder2;
 
@@ -63,58 +56,72 @@ use crate::engine::EngineError;
 /// From a config to a spec.
 pub type BuildSpec = fn(&HfConfig) -> Result<DecoderSpec, EngineError>;
 
-/// Hugging Face architectures and what builds their spec. One line per family.
-pub const ARCHITECTURES: &[(&str, BuildSpec)] = &[
-    ("ApertusForCausalLM", apertus::spec),
-    ("AquilaForCausalLM", llama::spec),
-    ("ArceeForCausalLM", arcee::spec),
-    ("CwmForCausalLM", cwm::spec),
-    ("DeciLMForCausalLM", decilm::spec),
-    ("Ernie4_5ForCausalLM", ernie4_5::spec),
-    ("BloomForCausalLM", bloom::spec),
-    ("CodeGenForCausalLM", codegen::spec),
-    ("FalconForCausalLM", falcon::spec),
-    ("GPT2LMHeadModel", gpt2::spec),
-    ("GPTBigCodeForCausalLM", gpt_bigcode::spec),
-    ("GPTJForCausalLM", gptj::spec),
-    ("GPTNeoXForCausalLM", gpt_neox::spec),
-    ("Exaone4ForCausalLM", exaone4::spec),
-    ("Gemma2ForCausalLM", gemma2::spec),
-    ("Gemma3ForCausalLM", gemma3::spec),
-    ("GemmaForCausalLM", gemma::spec),
-    ("GraniteForCausalLM", granite::spec),
-    ("HeliumForCausalLM", helium::spec),
-    ("HunYuanDenseV1ForCausalLM", hunyuan_dense::spec),
-    ("IQuestCoderForCausalLM", llama::spec),
-    ("InternLM2ForCausalLM", internlm2::spec),
-    ("InternLM3ForCausalLM", internlm3::spec),
-    ("Cohere2ForCausalLM", cohere2::spec),
-    ("CohereForCausalLM", cohere::spec),
-    ("Exaone4ForCausalLM", exaone4::spec),
-    ("Gemma2ForCausalLM", gemma2::spec),
-    ("Gemma3ForCausalLM", gemma3::spec),
-    ("Glm4ForCausalLM", glm4::spec),
-    ("GlmForCausalLM", glm::spec),
-    ("LlamaForCausalLM", llama::spec),
-    ("MiniCPMForCausalLM", minicpm::spec),
-    ("Ministral3ForCausalLM", ministral3::spec),
-    ("MistralForCausalLM", mistral::spec),
-    ("MptForCausalLM", mpt::spec),
-    ("NemotronForCausalLM", nemotron::spec),
-    ("Olmo2ForCausalLM", olmo2::spec),
-    ("Olmo3ForCausalLM", olmo3::spec),
-    ("OlmoForCausalLM", olmo::spec),
-    ("OPTForCausalLM", opt::spec),
-    ("Phi3ForCausalLM", phi3::spec),
-    ("Qwen2ForCausalLM", qwen2::spec),
-    ("Qwen3ForCausalLM", qwen3::spec),
-    ("SeedOssForCausalLM", seed_oss::spec),
-    ("SmolLM3ForCausalLM", smollm3::spec),
-    ("TeleChat3ForCausalLM", llama::spec),
-    ("PersimmonForCausalLM", persimmon::spec),
-    ("PhiForCausalLM", phi::spec),
-    ("Qwen2ForCausalLM", qwen2::spec),
-    ("Qwen3ForCausalLM", qwen3::spec),
-    ("StableLmForCausalLM", stablelm::spec),
-    ("Starcoder2ForCausalLM", starcoder2::spec),
+/// A family that the engine has.
+#[derive(Clone, Copy, Debug)]
+pub struct Architecture {
+    /// Its name in `architectures` of config.json.
+    pub name: &'static str,
+    /// What builds its spec.
+    pub spec: BuildSpec,
+    /// The models that people know it by.
+    pub models: &'static str,
+}
+
+const fn family(name: &'static str, spec: BuildSpec, models: &'static str) -> Architecture {
+    Architecture { name, spec, models }
+}
+
+/// Hugging Face architectures, one line each, by name.
+pub const ARCHITECTURES: &[Architecture] = &[
+    family("ApertusForCausalLM", apertus::spec, "Apertus 8B, 70B"),
+    family("AquilaForCausalLM", llama::spec, "Aquila, Aquila2"),
+    family("ArceeForCausalLM", arcee::spec, "AFM 4.5B"),
+    family("BloomForCausalLM", bloom::spec, "BLOOM, BLOOMZ"),
+    family("CodeGenForCausalLM", codegen::spec, "CodeGen"),
+    family("Cohere2ForCausalLM", cohere2::spec, "Command R7B, Command A, Aya"),
+    family("CohereForCausalLM", cohere::spec, "Command R, Command R+, Aya"),
+    family("CwmForCausalLM", cwm::spec, "Code World Model"),
+    family("DeciLMForCausalLM", decilm::spec, "Nemotron Nano, Super and Ultra of Llama 3"),
+    family("Ernie4_5ForCausalLM", ernie4_5::spec, "ERNIE 4.5, dense"),
+    family("Exaone4ForCausalLM", exaone4::spec, "EXAONE 4.0"),
+    family("FalconForCausalLM", falcon::spec, "Falcon 7B, 11B, 40B, 180B, RW"),
+    family("Gemma2ForCausalLM", gemma2::spec, "Gemma 2"),
+    family("Gemma3ForCausalLM", gemma3::spec, "Gemma 3, text"),
+    family("GemmaForCausalLM", gemma::spec, "Gemma 1, CodeGemma"),
+    family("Glm4ForCausalLM", glm4::spec, "GLM-4-0414, Z1"),
+    family("GlmForCausalLM", glm::spec, "GLM-4-9B"),
+    family("GPT2LMHeadModel", gpt2::spec, "GPT-2, DistilGPT-2"),
+    family("GPTBigCodeForCausalLM", gpt_bigcode::spec, "StarCoder, SantaCoder"),
+    family("GPTJForCausalLM", gptj::spec, "GPT-J"),
+    family("GPTNeoXForCausalLM", gpt_neox::spec, "Pythia, GPT-NeoX, Dolly"),
+    family("GraniteForCausalLM", granite::spec, "Granite 3 and 4, dense"),
+    family("HeliumForCausalLM", helium::spec, "Helium"),
+    family("HunYuanDenseV1ForCausalLM", hunyuan_dense::spec, "Hunyuan, dense"),
+    family("InternLM2ForCausalLM", internlm2::spec, "InternLM 2, 2.5"),
+    family("InternLM3ForCausalLM", internlm3::spec, "InternLM 3"),
+    family("IQuestCoderForCausalLM", llama::spec, "IQuest-Coder"),
+    family(
+        "LlamaForCausalLM",
+        llama::spec,
+        "Llama 2, 3, 3.1, 3.2, 3.3, Yi, SmolLM2, TinyLlama, and others of this class",
+    ),
+    family("MiniCPMForCausalLM", minicpm::spec, "MiniCPM 1, 2"),
+    family("Ministral3ForCausalLM", ministral3::spec, "Ministral 3"),
+    family("MistralForCausalLM", mistral::spec, "Mistral 7B, Nemo, Small"),
+    family("MptForCausalLM", mpt::spec, "MPT, as transformers writes it"),
+    family("NemotronForCausalLM", nemotron::spec, "Minitron, Nemotron-4"),
+    family("Olmo2ForCausalLM", olmo2::spec, "OLMo 2"),
+    family("Olmo3ForCausalLM", olmo3::spec, "OLMo 3"),
+    family("OlmoForCausalLM", olmo::spec, "OLMo 1"),
+    family("OPTForCausalLM", opt::spec, "OPT"),
+    family("PersimmonForCausalLM", persimmon::spec, "Persimmon"),
+    family("Phi3ForCausalLM", phi3::spec, "Phi-3, Phi-3.5, Phi-4, Phi-4-mini"),
+    family("PhiForCausalLM", phi::spec, "Phi-1.5, Phi-2"),
+    family("Qwen2ForCausalLM", qwen2::spec, "Qwen2, Qwen2.5, QwQ"),
+    family("Qwen3ForCausalLM", qwen3::spec, "Qwen3, dense"),
+    family("SeedOssForCausalLM", seed_oss::spec, "Seed-OSS"),
+    family("SmolLM3ForCausalLM", smollm3::spec, "SmolLM3"),
+    family("StableLmForCausalLM", stablelm::spec, "StableLM 2, StableLM 3B"),
+    family("Starcoder2ForCausalLM", starcoder2::spec, "StarCoder2"),
+    family("TeleChat3ForCausalLM", llama::spec, "TeleChat 3"),
 ];
