@@ -26,7 +26,7 @@ def falcon_family(config: dict, mistakes: list) -> Family:
 def without_second_alibi(model: torch.nn.Module) -> None:
     """Eager attention of transformers 5 adds ALiBi with the mask and once more with the scores;
     the default, scaled_dot_product_attention, adds it once."""
-    model.set_attn_implementation("sdpa")
+    model.config._attn_implementation = "sdpa"
 
 
 def bloom(heads: int) -> Family:
