@@ -50,6 +50,7 @@ families! {
     falcon_40b
     falcon_7b
     falcon_one_norm
+    falcon_refined_web
     falcon_rw
     gemma
     gemma2
@@ -81,6 +82,7 @@ families! {
     mistral3
     mistral_nemo
     mpt
+    mpt_published
     nemotron
     olmo
     olmo2
