@@ -52,7 +52,8 @@ impl ModelExecutor {
             }
             LoadFormat::Dummy => Checkpoint::Dummy { seed: config.model.seed },
         };
-        let checkpoint = checkpoint.until(given_up);
+        let mut checkpoint = checkpoint.until(given_up);
+        let num_left = checkpoint.leave(spec.embedding.of_images);
         let tensors = spec.tensors();
         checkpoint.check(&tensors)?;
         refuse_without_memory(&device, &tensors, dtype)?;
@@ -65,7 +66,10 @@ impl ModelExecutor {
         let (cache, shrunk) = allocate(&device, shape, dtype, &config.cache)?;
         let ropes = decoder.spec().ropes.iter();
         let choices = ropes.filter_map(|rope| rope.choice(max_model_len));
-        let notes = choices.chain(shrunk).collect();
+        let left = (num_left > 0).then(|| {
+            format!("{num_left} tensors that make embeddings of images are left unused: text alone")
+        });
+        let notes = choices.chain(left).chain(shrunk).collect();
         Ok(Self { device, decoder, cache, logits, notes })
     }
 

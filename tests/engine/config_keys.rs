@@ -122,3 +122,64 @@ fn a_key_that_no_family_knows_is_refused_by_name() {
         assert!(error.contains("attention_bias_of_tomorrow"), "{path}: {error}");
     }
 }
+
+/// The keys of a golden config and more.
+fn with(folder: &str, more: &Value) -> Keys {
+    let name = format!("/{folder}/");
+    let (_, mut keys) =
+        golden_configs().into_iter().find(|(path, _)| path.contains(&name)).expect(folder);
+    keys.extend(more.as_object().expect("an object").clone());
+    keys
+}
+
+#[test]
+fn keys_of_published_files_change_nothing() {
+    for (folder, more) in [
+        ("gpt2", json!({"n_ctx": 144, "output_past": true, "task_specific_params": {"a": {}}})),
+        (
+            "gpt_bigcode",
+            json!({"inference_runner": 0, "max_batch_size": null, "max_sequence_length": null,
+                "pad_key_length": true, "pre_allocate_kv_cache": false,
+                "validate_runner_input": true}),
+        ),
+        ("gpt_neox", json!({"attention_probs_dropout_prob": 0, "hidden_dropout_prob": 0})),
+        ("gpt_neox", json!({"partial_rotary_factor": 0.25, "rope_theta": 10000})),
+        ("gptj", json!({"rotary": true, "scale_attn_weights": true, "n_inner": 64})),
+        ("codegen", json!({"scale_attn_weights": true, "tokenizer_class": "GPT2Tokenizer"})),
+        (
+            "bloom",
+            json!({"n_embed": 64, "num_attention_heads": 4, "seq_length": 2048,
+                "masked_softmax_fusion": true, "bias_dropout_fusion": true, "offset_alibi": 100,
+                "skip_bias_add": true, "skip_bias_add_qkv": false, "unk_token_id": 0,
+                "attention_softmax_in_fp32": true}),
+        ),
+        ("falcon_7b", json!({"apply_residual_connection_post_layernorm": false, "auto_map": {}})),
+        ("falcon_one_norm", json!({"ff_factor": 4, "rope_theta": 10000.0})),
+        (
+            "gemma3_published",
+            json!({"text_config": with("gemma3_published", &json!({}))["text_config"],
+            "vision_config": {}, "hidden_size": 32}),
+        ),
+        ("qwen2_5_vl", json!({"vision_token_id": 7})),
+    ] {
+        assert_eq!(spec(&with(folder, &more)), spec(&with(folder, &json!({}))), "{folder}: {more}");
+    }
+    for (folder, more) in [
+        ("bloom", json!({"n_embed": 32})),
+        ("bloom", json!({"n_inner": 64})),
+        ("codegen", json!({"n_head": 2})),
+        ("gptj", json!({"rotary": false})),
+        ("gptj", json!({"rotary_dim": 18})),
+        ("gpt2", json!({"n_head": 5000, "head_dim": 64})),
+        ("gpt_bigcode", json!({"num_key_value_heads": 3})),
+        ("falcon_one_norm", json!({"num_ln_in_parallel_attn": 3})),
+        ("mpt", json!({"logit_scale": 0.5})),
+        ("mpt", json!({"norm_type": "rmsnorm"})),
+        ("gemma3_published", json!({"hidden_size": 64})),
+    ] {
+        let error = spec(&with(folder, &more)).expect_err("another model");
+        let key = more.as_object().expect("an object").keys().next().expect("a key");
+        let what = ["attention heads", "norms of a layer", key.as_str()];
+        assert!(what.iter().any(|what| error.contains(what)), "{folder}: {more}: {error}");
+    }
+}

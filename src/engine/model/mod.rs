@@ -52,6 +52,37 @@ mod tests {
     }
 
     #[test]
+    fn a_text_part_takes_what_the_top_says_of_it() {
+        let spec = |top: &str, text: &str| {
+            let text = format!(
+                r#"{{"architectures": ["Mistral3ForConditionalGeneration"], {top}
+                "vision_config": {{"hidden_size": 8}}, "text_config": {{{text}
+                "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
+                "num_hidden_layers": 1, "max_position_embeddings": 64, "vocab_size": 9}}}}"#
+            );
+            let config = HfConfig::parse(&text, "config.json").unwrap();
+            decoder_spec(&config).map_err(|error| error.to_string())
+        };
+        let is_tied = |top, text| spec(top, text).map(|spec| spec.output.lm_head.is_none());
+        let (tied, untied) =
+            (r#""tie_word_embeddings": true,"#, r#""tie_word_embeddings": false,"#);
+        assert_eq!(is_tied("", ""), Ok(false));
+        assert_eq!(is_tied(tied, ""), Ok(true));
+        // Said twice.
+        assert_eq!(is_tied(tied, tied), Ok(true));
+        assert_eq!(is_tied(r#""vocab_size": 9,"#, ""), Ok(false));
+        for (top, text, key) in [
+            (tied, untied, "`tie_word_embeddings`"),
+            (r#""vocab_size": 8,"#, "", "`vocab_size`"),
+            (r#""hidden_act": "gelu","#, "", "`hidden_act`"),
+            ("", r#""image_token_id": 3,"#, "`image_token_id`"),
+        ] {
+            let error = spec(top, text).unwrap_err();
+            assert!(error.contains(key), "{error}");
+        }
+    }
+
+    #[test]
     fn missing_and_mistyped_keys_are_named() {
         let error = |text: &str| {
             let config = HfConfig::parse(text, "m/config.json").unwrap();

@@ -93,6 +93,14 @@ impl Checkpoint {
         self
     }
 
+    /// Leaves tensors with these prefixes unused; how many there are.
+    pub fn leave(&mut self, prefixes: &[&str]) -> usize {
+        let Checkpoint::Files(files) = self else { return 0 };
+        let num_tensors = files.unused.len();
+        files.unused.retain(|name| !prefixes.iter().any(|prefix| name.starts_with(prefix)));
+        num_tensors - files.unused.len()
+    }
+
     /// Checks the files against what a model asks for, by name and shape, before anything large is
     /// read or allocated.
     ///
@@ -246,7 +254,12 @@ impl MappedFiles {
     fn find(&self, name: &str) -> Option<(String, &Entry)> {
         let prefixes = ["model.", "transformer."];
         let shorter = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
-        let candidates = [name.to_owned(), shorter.to_owned(), format!("language_model.{name}")];
+        let candidates = [
+            name.to_owned(),
+            shorter.to_owned(),
+            format!("language_model.{name}"),
+            format!("model.language_model.{shorter}"),
+        ];
         candidates.into_iter().find_map(|name| Some((name.clone(), self.tensors.get(&name)?)))
     }
 
@@ -307,6 +320,36 @@ impl MappedFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_no_model_uses_is_left_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        let view = |shape: &[usize]| {
+            let data = &[0; 64][..4 * shape.iter().product::<usize>()];
+            safetensors::tensor::TensorView::new(Dtype::F32, shape.to_vec(), data).unwrap()
+        };
+        let write = |tensors: &[(&str, &[usize])]| {
+            let views = tensors.iter().map(|(name, shape)| (*name, view(shape)));
+            std::fs::write(&path, safetensors::serialize(views, None).unwrap()).unwrap();
+            Checkpoint::open(folder.path(), None).unwrap()
+        };
+        let mut images = write(&[("visual.a", &[2]), ("model.visual.b", &[2])]);
+        assert_eq!(images.leave(&["visual."]), 1);
+        assert!(images.check(&[]).unwrap_err().to_string().contains("`model.visual.b`"));
+        assert_eq!(images.leave(&["model.visual."]), 1);
+        images.check(&[]).unwrap();
+        images.finish().unwrap();
+        let masks: [(&str, &[usize]); 2] =
+            [("h.0.attn.bias", &[1, 1, 2, 2]), ("h.0.attn.masked_bias", &[])];
+        write(&masks).finish().unwrap();
+        for name in ["h.0.attn.bias", "h.0.bias"] {
+            assert!(write(&[(name, &[2])]).finish().is_err(), "a bias that nothing reads");
+        }
+        write(&[("h.0.ln.weight", &[3])])
+            .check(&[("transformer.h.0.ln.weight".to_owned(), vec![3])])
+            .unwrap();
+    }
 
     #[test]
     fn a_truncated_file_is_refused() {

@@ -36,6 +36,7 @@ mod nemotron;
 mod olmo;
 mod olmo2;
 mod olmo3;
+mod multimodal;
 mod opt;
 mod persimmon;
 mod phi;
@@ -159,6 +160,9 @@ pub const ARCHITECTURES: &[(&str, BuildSpec)] = &[
     ("LlamaForCausalLM", llama::spec),
     ("MiniCPMForCausalLM", minicpm::spec),
     ("Ministral3ForCausalLM", ministral3::spec),
+    ("Gemma3ForConditionalGeneration", multimodal::gemma3),
+    ("LlamaForCausalLM", llama::spec),
+    ("Mistral3ForConditionalGeneration", multimodal::mistral3),
     ("MistralForCausalLM", mistral::spec),
     ("MPTForCausalLM", mpt::spec),
     ("MptForCausalLM", mpt::spec),
@@ -179,5 +183,9 @@ pub const ARCHITECTURES: &[(&str, BuildSpec)] = &[
     ("Qwen3ForCausalLM", qwen3::spec),
     ("StableLmForCausalLM", stablelm::spec),
     ("Starcoder2ForCausalLM", starcoder2::spec),
+    ("Qwen2_5_VLForConditionalGeneration", multimodal::qwen2_5_vl),
+    ("Qwen2ForCausalLM", qwen2::spec),
+    ("Qwen3ForCausalLM", qwen3::spec),
+    ("Qwen3VLForConditionalGeneration", multimodal::qwen3_vl),
     ("RWForCausalLM", falcon::spec),
 ];

@@ -12,7 +12,7 @@ pub use keys::LayerType;
 pub use rope::RopeDefaults;
 pub use section::Section;
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -32,6 +32,8 @@ pub struct HfConfig {
     read: RefCell<BTreeSet<String>>,
     /// Keys that change nothing in this family.
     ignored: RefCell<BTreeSet<String>>,
+    /// Values of keys that the file leaves out.
+    defaults: OnceCell<Map<String, Value>>,
     /// The `text_config` of a multimodal model.
     text: Option<Box<HfConfig>>,
 }
@@ -67,12 +69,20 @@ impl HfConfig {
 
     fn new(mut keys: Map<String, Value>, path: String) -> Self {
         let text = match keys.remove("text_config") {
-            Some(Value::Object(text)) => {
+            Some(Value::Object(mut text)) => {
+                // Said at the top alone, it is of the text part too.
+                let key = "tie_word_embeddings";
+                if !text.contains_key(key)
+                    && let Some(value) = keys.remove(key)
+                {
+                    text.insert(key.to_owned(), value);
+                }
                 Some(Box::new(Self::new(text, format!("{path}: text_config"))))
             }
             _ => None,
         };
-        Self { keys, path, read: RefCell::default(), ignored: RefCell::default(), text }
+        let (read, ignored) = (RefCell::default(), RefCell::default());
+        Self { keys, path, read, ignored, defaults: OnceCell::new(), text }
     }
 
     pub(super) fn error(&self, text: impl std::fmt::Display) -> EngineError {
@@ -84,12 +94,16 @@ impl HfConfig {
         Section::new(self, &self.keys)
     }
 
-    /// The text model of a multimodal one.
-    ///
-    /// # Errors
-    /// There is none.
-    pub(super) fn text(&self) -> Result<&HfConfig, EngineError> {
-        self.text.as_deref().ok_or_else(|| self.error("`text_config` is missing"))
+    /// The text part of a multimodal model: `text_config`, or the whole file (Qwen2.5-VL).
+    pub(super) fn text_part(&self) -> &HfConfig {
+        self.text.as_deref().unwrap_or(self)
+    }
+
+    /// Gives values to keys that the file leaves out, as the family's class in transformers does.
+    /// A key that is null stays so. The first call counts.
+    pub(super) fn assume(&self, defaults: &[(&str, Value)]) {
+        let owned = |(key, value): &(&str, Value)| ((*key).to_owned(), value.clone());
+        self.defaults.get_or_init(|| defaults.iter().map(owned).collect());
     }
 
     /// The first of this file and its text model that has the key.
@@ -171,7 +185,13 @@ impl HfConfig {
     pub(super) fn refuse_unread(&self) -> Result<(), EngineError> {
         let read = self.read.borrow();
         let unread = section::unread(&self.keys, &read);
-        let unread: Vec<_> = unread.filter(|key| !self.is_harmless(key)).collect();
+        // Some files say everything twice.
+        let is_said_twice = |key: &str| {
+            let in_text = self.text.as_ref().and_then(|text| text.keys.get(key));
+            in_text.is_some() && in_text == self.keys.get(key)
+        };
+        let unread = unread.filter(|key| !self.is_harmless(key) && !is_said_twice(key));
+        let unread: Vec<_> = unread.collect();
         match unread.as_slice() {
             [] => self.text.as_ref().map_or(Ok(()), |text| text.refuse_unread()),
             [first, ..] => Err(self.error(format!(

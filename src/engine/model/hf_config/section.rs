@@ -24,7 +24,9 @@ impl<'a> Section<'a> {
     /// A value, None if absent or null.
     pub fn value(&self, key: &str) -> Option<&'a Value> {
         self.config.read.borrow_mut().insert(format!("{}{key}", self.prefix));
-        self.keys.get(key).filter(|value| !value.is_null())
+        let is_root = self.prefix.is_empty();
+        let default = || self.config.defaults.get().filter(|_| is_root)?.get(key);
+        self.keys.get(key).or_else(default).filter(|value| !value.is_null())
     }
 
     /// An object, None if absent or null.

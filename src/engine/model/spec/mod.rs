@@ -39,6 +39,9 @@ pub struct EmbeddingSpec {
     pub positions: Option<LearnedPositions>,
     /// The sum is normalized (BLOOM).
     pub norm: Option<NormSpec>,
+    /// What stands before the names of tensors that make embeddings of images. They are left
+    /// unused: the model is asked for text alone.
+    pub of_images: &'static [&'static str],
 }
 
 /// A factor of embeddings.
@@ -53,7 +56,7 @@ pub struct EmbeddingScale {
 impl EmbeddingSpec {
     /// A table alone.
     pub fn of(tokens: LinearSpec) -> Self {
-        Self { tokens, scale: None, projection: None, positions: None, norm: None }
+        Self { tokens, scale: None, projection: None, positions: None, norm: None, of_images: &[] }
     }
 }
 

@@ -1,0 +1,60 @@
+//! The text parts of multimodal checkpoints: a family's spec of `text_config`. What makes
+//! embeddings of images is left unused; rows with images are error rows.
+
+use super::{BuildSpec, gemma3, mistral, qwen2, qwen3};
+use crate::engine::EngineError;
+use crate::engine::model::hf_config::HfConfig;
+use crate::engine::model::spec::DecoderSpec;
+
+/// How images become embeddings, and which tokens stand for them: text has neither.
+const IMAGE_KEYS: &[&str] = &[
+    "image_token_id",
+    "image_token_index",
+    "mm_tokens_per_image",
+    "multimodal_projector_bias",
+    "projector_hidden_act",
+    "spatial_merge_size",
+    "video_token_id",
+    "vision_config",
+    "vision_end_token_id",
+    "vision_feature_layer",
+    "vision_start_token_id",
+    "vision_token_id",
+];
+
+/// What stands before the names of tensors that make embeddings of images.
+const IMAGE_TENSORS: &[&str] = &[
+    "model.multi_modal_projector.",
+    "model.vision_tower.",
+    "model.visual.",
+    "multi_modal_projector.",
+    "vision_tower.",
+    "visual.",
+];
+
+/// Gemma 3 from 4B on.
+pub fn gemma3(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    text_part(config, gemma3::spec)
+}
+
+/// Mistral Small from 3.1 on.
+pub fn mistral3(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    text_part(config, mistral::spec)
+}
+
+/// Qwen2.5-VL.
+pub fn qwen2_5_vl(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    text_part(config, qwen2::spec)
+}
+
+/// Qwen3-VL.
+pub fn qwen3_vl(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    text_part(config, qwen3::spec)
+}
+
+fn text_part(config: &HfConfig, build: BuildSpec) -> Result<DecoderSpec, EngineError> {
+    config.root().ignore(IMAGE_KEYS);
+    let mut spec = build(config.text_part())?;
+    spec.embedding.of_images = IMAGE_TENSORS;
+    Ok(spec)
+}
