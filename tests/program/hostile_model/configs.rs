@@ -136,6 +136,18 @@ fn windows_and_caps_of_nothing_are_refused() {
         ("gemma2", "layer_types", json!("x")),
         ("opt", "word_embed_proj_dim", json!(0)),
         ("opt", "ffn_dim", json!(0)),
+        ("cohere", "logit_scale", json!(1e300)),
+        ("cohere", "model_max_length", json!(0)),
+        ("cohere", "num_attention_heads", json!(u32::MAX)),
+        ("cohere2", "sliding_window", json!(0)),
+        ("cohere2", "sliding_window_pattern", json!(-1)),
+        ("exaone4", "layer_types", json!(null)),
+        ("glm", "partial_rotary_factor", json!(0)),
+        ("olmo", "clip_qkv", json!(0)),
+        ("olmo2", "rms_norm_eps", json!(0)),
+        ("persimmon", "num_attention_heads", json!(u32::MAX)),
+        ("persimmon", "rope_percent", json!(1.0)),
+        ("stablelm", "rotary_scaling_factor", json!(2.0)),
     ] {
         let folder = Folder::new();
         let golden = std::path::Path::new(super::MODEL).with_file_name(family);
