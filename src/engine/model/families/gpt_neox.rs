@@ -3,8 +3,8 @@
 
 use super::gpt::{Gpt, Names};
 use crate::engine::EngineError;
-use crate::engine::model::hf_config::{HfConfig, LayerType};
-use crate::engine::model::spec::{DecoderSpec, Heads, RopeSpec, RowOrder, Wiring};
+use crate::engine::model::hf_config::{HfConfig, LayerType, RopeDefaults};
+use crate::engine::model::spec::{DecoderSpec, RowOrder, Wiring};
 use crate::engine::ops::Activation;
 
 /// The spec of a GPT-NeoX config.
@@ -13,7 +13,8 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     // Dolly 2: names of transformers' pipelines.
     root.ignore(&["custom_pipelines"]);
     let heads = config.equal_heads()?;
-    let rope = rope(config, heads)?;
+    let base = root.number("rotary_emb_base")?.unwrap_or(10_000.0);
+    let rope = config.rope_with(LayerType::Full, RopeDefaults { base, part: 0.25 })?;
     let gpt = Gpt {
         names: Names {
             tokens: "gpt_neox.embed_in",
@@ -44,21 +45,4 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         layer.wiring = Wiring::Parallel;
     }
     Ok(spec)
-}
-
-/// A quarter of each head turns, unless the file says otherwise.
-fn rope(config: &HfConfig, heads: Heads) -> Result<RopeSpec, EngineError> {
-    let root = config.root();
-    let base = root.number("rotary_emb_base")?.unwrap_or(10_000.0);
-    let key = "partial_rotary_factor";
-    let of_parameters = match root.section("rope_parameters")? {
-        Some(parameters) => parameters.number(key)?,
-        None => None,
-    };
-    let part = of_parameters.or(root.number(key)?).or(root.number("rotary_pct")?);
-    let rope = config.rope_of(LayerType::Full, base)?;
-    Ok(match part {
-        Some(_) => rope,
-        None => RopeSpec { rotary_dim: heads.head_dim / 8 * 2, ..rope },
-    })
 }
