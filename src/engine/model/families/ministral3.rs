@@ -13,7 +13,8 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     };
     // The whole length, beside the one before it was stretched.
     rope.ignore(&["max_position_embeddings"]);
-    let original = rope.number("original_max_position_embeddings")?;
+    let key = "original_max_position_embeddings";
+    let original = rope.number(key)?.or(config.root().number(key)?);
     let beta = rope.number("llama_4_scaling_beta")?;
     let scale = beta.zip(original).map(|(beta, original)| PositionScale {
         beta: beta as f32,
