@@ -67,7 +67,7 @@ impl ModelExecutor {
         let ropes = decoder.spec().ropes.iter();
         let choices = ropes.filter_map(|rope| rope.choice(max_model_len));
         let left = (num_left > 0).then(|| {
-            format!("{num_left} tensors that make embeddings of images are left unused: text alone")
+            format!("{num_left} tensors of the model are left unused: they are for images")
         });
         let notes = choices.chain(left).chain(shrunk).collect();
         Ok(Self { device, decoder, cache, logits, notes })
