@@ -71,7 +71,15 @@ mod tests {
         // Said twice.
         assert_eq!(is_tied(tied, tied), Ok(true));
         assert_eq!(is_tied(r#""vocab_size": 9,"#, ""), Ok(false));
+        let ministral = r#""model_type": "ministral3", "rope_parameters": {"rope_type": "yarn",
+            "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 4,
+            "llama_4_scaling_beta": 0.1},"#;
+        for (text, has_scale) in [("", false), (ministral, true)] {
+            let spec = spec("", text).unwrap();
+            assert!(spec.attentions().all(|a| a.position_scale.is_some() == has_scale));
+        }
         for (top, text, key) in [
+            ("", r#""model_type": "llama","#, "`llama`"),
             (tied, untied, "`tie_word_embeddings`"),
             (r#""vocab_size": 8,"#, "", "`vocab_size`"),
             (r#""hidden_act": "gelu","#, "", "`hidden_act`"),

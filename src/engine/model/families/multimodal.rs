@@ -1,8 +1,9 @@
 //! The text parts of multimodal checkpoints: a family's spec of `text_config`. What makes
 //! embeddings of images is left unused; rows with images are error rows.
 
-use super::{BuildSpec, gemma3, mistral, qwen2, qwen3};
+use super::{BuildSpec, gemma3, ministral3, mistral, qwen2, qwen3};
 use crate::engine::EngineError;
+use crate::engine::files::quoted;
 use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::spec::DecoderSpec;
 
@@ -37,9 +38,16 @@ pub fn gemma3(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     text_part(config, gemma3::spec)
 }
 
-/// Mistral Small from 3.1 on.
+/// Mistral Small from 3.1 on, and Ministral 3.
 pub fn mistral3(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    text_part(config, mistral::spec)
+    match config.text_part().root().text("model_type")? {
+        None | Some("mistral") => text_part(config, mistral::spec),
+        Some("ministral3") => text_part(config, ministral3::spec),
+        Some(other) => Err(config.error(format!(
+            "a text part of type {} is not supported; mistral and ministral3 are",
+            quoted(other)
+        ))),
+    }
 }
 
 /// Qwen2.5-VL.
