@@ -25,7 +25,7 @@ const HARMLESS: &[(&str, &[&str])] = &[
     ),
     (
         "lengths that tokenizers and trainers go by; the longest context is computed from others",
-        &["max_sequence_length", "model_max_length"],
+        &["max_sequence_length"],
     ),
     (
         "what the class of transformers does not read; `sliding_window` counts",
@@ -173,8 +173,13 @@ const HARMLESS: &[(&str, &[&str])] = &[
 
 /// Switches that no family reads and that change nothing where they stand as here: they turn off
 /// what the engine has not, or on what it always does.
-const SWITCHES: &[(&str, bool)] =
-    &[("is_causal", true), ("rope_interleaved", false), ("use_mrope", false)];
+const SWITCHES: &[(&str, bool)] = &[
+    ("is_causal", true),
+    ("learned_embeddings", true),
+    ("rope_interleaved", false),
+    ("scale_embeddings", false),
+    ("use_mrope", false),
+];
 
 /// Whether a key that nobody read changes nothing, with the value that it has.
 pub(super) fn is_harmless(key: &str, value: Option<&Value>) -> bool {

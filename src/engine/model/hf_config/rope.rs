@@ -149,10 +149,12 @@ impl HfConfig {
         let is_set = |number: &f64| *number != 0.0;
         let of_all = section.number("mscale_all_dim")?.filter(is_set);
         let of_one = section.number("mscale")?.filter(is_set);
+        // vLLM's name of another factor, which transformers passes over (DeepSeek-R1-0528-Qwen3).
+        let more = section.number("attn_factor")?.unwrap_or(1.0);
         let attention_factor = match (section.number("attention_factor")?, of_one.zip(of_all)) {
             (Some(factor), _) => factor,
-            (None, Some((one, all))) => mscale(one) / mscale(all),
-            (None, None) => mscale(1.0),
+            (None, Some((one, all))) => more * mscale(one) / mscale(all),
+            (None, None) => more * mscale(1.0),
         };
         Ok(Yarn {
             factor,
@@ -240,5 +242,25 @@ mod tests {
             assert!(error.contains("disagree") || error.contains("differently"), "{error}");
         }
         assert!(rotary_dim(r#""rope_pct": 0.2"#).unwrap_err().contains("not supported"));
+    }
+
+    #[test]
+    fn yarn_has_its_factor_under_two_names() {
+        let factor = |keys: &str| {
+            let text = format!(
+                r#"{{"head_dim": 16, "max_position_embeddings": 64, "rope_scaling": {{
+                    "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16
+                    {keys}}}}}"#
+            );
+            let config = HfConfig::parse(&text, "config.json").unwrap();
+            let rope = config.rope(LayerType::Full).unwrap();
+            config.refuse_unread().unwrap();
+            let RopeScaling::Yarn(yarn) = rope.scaling else { panic!("{:?}", rope.scaling) };
+            yarn.attention_factor
+        };
+        let usual = 0.1 * 4f64.ln() + 1.0;
+        assert_eq!(factor(""), usual);
+        assert_eq!(factor(r#", "attn_factor": 0.5"#), 0.5 * usual);
+        assert_eq!(factor(r#", "attention_factor": 0.5"#), 0.5);
     }
 }
