@@ -5,7 +5,7 @@ use super::loading::{
     self, AttentionWeights, BlockNormWeights, DecoderWeights, LayerWeights, MlpWeights,
 };
 use super::spec::{
-    AttentionSpec, DecoderSpec, Heads, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpan,
+    AttentionSpec, DecoderSpec, Heads, Kept, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpan,
     PositionScale, QkNormOrder, Wiring,
 };
 use super::weights::Checkpoint;
@@ -41,6 +41,8 @@ struct Buffers {
     delta: Tensor,
     /// (T, hidden_size) what attention adds where the MLP reads the same, only in such models.
     beside: Option<Tensor>,
+    /// (T, hidden_size) each: streams of earlier layers, only in models that come back to them.
+    kept: Vec<Tensor>,
     /// (T, (num_heads + 2 * num_kv_heads) * head_dim)
     qkv: Tensor,
     /// (T, num_heads * head_dim)
@@ -91,6 +93,7 @@ impl Buffers {
             },
             delta: per_token(hidden)?,
             beside: is_parallel.then(|| per_token(hidden)).transpose()?,
+            kept: (0..spec.num_kept()).map(|_| per_token(hidden)).collect::<Result<_, _>>()?,
             qkv: per_token(qkv_width)?,
             attended: per_token(q_width)?,
             up: per_row(up_width)?,
@@ -173,11 +176,29 @@ impl Pass<'_> {
         let layers = self.spec.layers.iter().zip(&self.weights.layers);
         let mut index = 0;
         for (spec, weights) in layers {
+            self.mix_streams(spec, buffers);
             self.layer((spec, weights), cache.layer_mut(index), buffers);
             index += usize::from(spec.attention.is_some());
         }
         if self.step.num_logits_rows() > 0 {
             self.logits(buffers, logits);
+        }
+    }
+
+    /// The stream is kept for later layers, or mixed with that of an earlier one.
+    fn mix_streams(&mut self, spec: &LayerSpec, buffers: &mut Buffers) {
+        let Buffers { residual, delta, kept, .. } = buffers;
+        let is_read = spec.adds.is_some() || !spec.keeps.is_empty();
+        if is_read && std::mem::take(&mut self.has_delta) {
+            ops::add(self.device, residual, delta);
+        }
+        for &Kept { slot, factor } in &spec.keeps {
+            ops::copy(self.device, residual, &mut kept[slot]);
+            ops::scale(self.device, &mut kept[slot], factor);
+        }
+        if let Some(Kept { slot, factor }) = spec.adds {
+            ops::scale(self.device, residual, factor);
+            ops::add(self.device, residual, &kept[slot]);
         }
     }
 

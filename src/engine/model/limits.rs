@@ -74,6 +74,13 @@ pub(super) fn check(spec: &DecoderSpec) -> Result<(), String> {
             "factor of the residual stream",
             spec.layers.iter().all(|layer| layer.residual_scale.is_none_or(is_finite)),
         ),
+        (
+            "share of an earlier stream",
+            spec.layers
+                .iter()
+                .flat_map(|l| l.keeps.iter().chain(&l.adds))
+                .all(|kept| is_finite(kept.factor)),
+        ),
         ("bound of q, k and v", spec.attentions().all(|a| a.clip_qkv.is_none_or(is_positive))),
         (
             "factor of positions",

@@ -3,7 +3,7 @@
 use super::llama::{self, Defaults};
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::{HfConfig, Section};
-use crate::engine::model::spec::{AttentionSpec, DecoderSpec, Heads, LayerSpec, MlpSpec, Wiring};
+use crate::engine::model::spec::{AttentionSpec, DecoderSpec, Heads, LayerSpec, MlpSpec};
 
 /// Widths of MLPs are multiples of this.
 const WIDTH_STEP: usize = 256;
@@ -16,14 +16,13 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     if blocks.len() != config.num_layers()? {
         return Err(config.error("`block_configs` and `num_hidden_layers` disagree"));
     }
-    let layer = |(index, block): (usize, &Section<'_>)| {
-        let attention = part(block, "attention")?;
+    llama::around(config, Defaults::LLAMA, |index| {
+        let attention = part(&blocks[index], "attention")?;
         let attention = attention.map(|part| attention_of(config, index, &part)).transpose()?;
-        let mlp = part(block, "ffn")?.map(|part| mlp_of(config, index, &part)).transpose()?;
-        Ok(LayerSpec { attention, mlp, wiring: Wiring::Sequential, residual_scale: None })
-    };
-    let layers = blocks.iter().enumerate().map(layer);
-    llama::around(config, Defaults::LLAMA, layers.collect::<Result<_, EngineError>>()?)
+        let mlp = part(&blocks[index], "ffn")?;
+        let mlp = mlp.map(|part| mlp_of(config, index, &part)).transpose()?;
+        Ok(LayerSpec { attention, mlp, ..LayerSpec::default() })
+    })
 }
 
 /// A block's keys; None: the layer is without it.
@@ -46,8 +45,11 @@ fn attention_of(
     part: &Section<'_>,
 ) -> Result<AttentionSpec, EngineError> {
     let (num_heads, head_dim) = (config.num_heads()?, config.head_dim()?);
-    let num_kv_heads = num_heads / part.size("n_heads_in_group")?;
-    config.check_kv_heads(num_heads, num_kv_heads)?;
+    let group = part.size("n_heads_in_group")?;
+    if !num_heads.is_multiple_of(group) {
+        return Err(config.error(format!("{num_heads} attention heads are no groups of {group}")));
+    }
+    let num_kv_heads = num_heads / group;
     llama::attention(config, Defaults::LLAMA, (index, Heads { num_heads, num_kv_heads, head_dim }))
 }
 

@@ -38,29 +38,28 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 
 /// The same with a family's defaults.
 pub(super) fn spec_with(config: &HfConfig, defaults: Defaults) -> Result<DecoderSpec, EngineError> {
-    let (heads, inner) = (config.heads()?, config.intermediate_size()?);
-    let layer = |index| {
+    around(config, defaults, |index| {
+        let (heads, inner) = (config.heads()?, config.intermediate_size()?);
         let attention = attention(config, defaults, (index, heads))?;
         Ok(LayerSpec::new(attention, mlp(config, defaults, (index, inner))?))
-    };
-    let layers = (0..config.num_layers()?).map(layer);
-    around(config, defaults, layers.collect::<Result<_, EngineError>>()?)
+    })
 }
 
-/// Layers between the embedding and the output layer.
+/// Layers, each by its number, between the embedding and the output layer.
 pub(super) fn around(
     config: &HfConfig,
     defaults: Defaults,
-    layers: Vec<LayerSpec>,
+    layer: impl FnMut(usize) -> Result<LayerSpec, EngineError>,
 ) -> Result<DecoderSpec, EngineError> {
     let rope = config.rope_of(LayerType::Full, defaults.rope_theta)?;
     let (hidden, vocab) = (config.hidden_size()?, config.vocab_size()?);
     let eps = config.rms_norm_eps_or(defaults.rms_norm_eps)?;
     let lm_head = config.lm_head("lm_head", defaults.is_tied)?;
+    let layers = (0..config.num_layers()?).map(layer);
     Ok(DecoderSpec {
         max_model_len: rope.scaling.context_len(config.max_position_embeddings()?),
         embedding: EmbeddingSpec::of(LinearSpec::new("model.embed_tokens", vocab, hidden)),
-        layers,
+        layers: layers.collect::<Result<_, _>>()?,
         ropes: vec![rope],
         output: OutputSpec::new(NormSpec::rms("model.norm", hidden, eps), lm_head),
     })

@@ -47,6 +47,7 @@ mod qwen2;
 mod qwen3;
 mod seed_oss;
 mod smollm3;
+mod solar;
 mod stablelm;
 mod starcoder2;
 
@@ -132,6 +133,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("RWForCausalLM", falcon::spec, "Falcon of early files"),
     family("SeedOssForCausalLM", seed_oss::spec, "Seed-OSS"),
     family("SmolLM3ForCausalLM", smollm3::spec, "SmolLM3"),
+    family("SolarForCausalLM", solar::spec, "Solar Pro"),
     family("StableLmForCausalLM", stablelm::spec, "StableLM 2, StableLM 3B"),
     family("Starcoder2ForCausalLM", starcoder2::spec, "StarCoder2"),
     family("TeleChat3ForCausalLM", llama::spec, "TeleChat 3"),

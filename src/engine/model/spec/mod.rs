@@ -92,8 +92,12 @@ impl OutputSpec {
 }
 
 /// One layer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct LayerSpec {
+    /// Before the layer the stream is kept in these slots, times their factors (Solar).
+    pub keeps: Vec<Kept>,
+    /// After that, what is in this slot is added to the stream times its factor.
+    pub adds: Option<Kept>,
     /// Its attention block, if it has one (DeciLM).
     pub attention: Option<AttentionSpec>,
     /// Its feed-forward block, if it has one.
@@ -104,10 +108,20 @@ pub struct LayerSpec {
     pub residual_scale: Option<f32>,
 }
 
+/// A stream of an earlier layer, in a slot.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Kept {
+    /// Which slot.
+    pub slot: usize,
+    /// A factor of the stream.
+    pub factor: f32,
+}
+
 /// How the blocks of a layer follow each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wiring {
     /// The feed-forward block reads what attention has added to.
+    #[default]
     Sequential,
     /// Both read the same: x += attention(norm(x)) + mlp(norm(x)).
     Parallel,
@@ -117,7 +131,7 @@ impl LayerSpec {
     /// A layer of both blocks, one after the other.
     pub fn new(attention: AttentionSpec, mlp: MlpSpec) -> Self {
         let (attention, mlp) = (Some(attention), Some(mlp));
-        Self { attention, mlp, wiring: Wiring::Sequential, residual_scale: None }
+        Self { attention, mlp, ..Self::default() }
     }
 
     /// Lets both blocks read the same, through attention's norms.
@@ -286,6 +300,12 @@ impl DecoderSpec {
     pub fn num_q_per_kv(&self) -> usize {
         let ratio = |heads: Heads| heads.num_heads / heads.num_kv_heads;
         self.attentions().map(|attention| ratio(attention.heads)).max().unwrap_or(0)
+    }
+
+    /// Slots for streams of earlier layers.
+    pub fn num_kept(&self) -> usize {
+        let keeps = self.layers.iter().flat_map(|layer| &layer.keeps);
+        keeps.map(|kept| kept.slot + 1).max().unwrap_or(0)
     }
 
     /// The attention blocks.
