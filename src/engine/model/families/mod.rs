@@ -26,6 +26,7 @@ mod helium;
 mod hunyuan_dense;
 mod internlm2;
 mod internlm3;
+mod iquestcoder;
 mod layer_norm;
 mod llama;
 mod minicpm;
@@ -45,6 +46,8 @@ mod phi3;
 mod published;
 mod qwen2;
 mod qwen3;
+#[cfg(test)]
+mod refused;
 mod seed_oss;
 mod smollm3;
 mod solar;
@@ -102,7 +105,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("HunYuanDenseV1ForCausalLM", hunyuan_dense::spec, "Hunyuan, dense"),
     family("InternLM2ForCausalLM", internlm2::spec, "InternLM 2, 2.5"),
     family("InternLM3ForCausalLM", internlm3::spec, "InternLM 3"),
-    family("IQuestCoderForCausalLM", llama::spec, "IQuest-Coder"),
+    family("IQuestCoderForCausalLM", iquestcoder::spec, "IQuest-Coder"),
     family(
         "LlamaForCausalLM",
         llama::spec,

@@ -105,7 +105,9 @@ impl HfConfig {
                 original_max_position_embeddings: section
                     .positive("original_max_position_embeddings")?,
             },
-            "yarn" => RopeScaling::Yarn(self.yarn(section)?),
+            "yarn" => RopeScaling::Yarn(self.yarn(section, 0.1)?),
+            // TeleChat 3: vLLM's `telechat3_scaling_rope.py`.
+            "telechat3-yarn" => RopeScaling::Yarn(self.yarn(section, 0.07)?),
             "longrope" | "su" => RopeScaling::LongRope(self.longrope(section, rope.rotary_dim)?),
             "dynamic" => return self.dynamic(section, rope),
             "proportional" => {
@@ -135,15 +137,16 @@ impl HfConfig {
         }
     }
 
-    fn yarn(&self, section: &Section<'_>) -> Result<Yarn, EngineError> {
+    /// `growth`: of sine and cosine with the logarithm of the factor.
+    fn yarn(&self, section: &Section<'_>, growth: f64) -> Result<Yarn, EngineError> {
         let original = self.original_len(section)?;
         let factor = match section.number("factor")? {
             Some(_) => section.positive("factor")?,
             None => self.max_position_embeddings()? as f64 / original,
         };
-        // As in the paper, section 3.4.
+        // As in the paper, section 3.4, where growth is 0.1.
         let mscale = |mscale: f64| match factor > 1.0 {
-            true => 0.1 * mscale * factor.ln() + 1.0,
+            true => growth * mscale * factor.ln() + 1.0,
             false => 1.0,
         };
         let is_set = |number: &f64| *number != 0.0;
@@ -262,5 +265,25 @@ mod tests {
         assert_eq!(factor(""), usual);
         assert_eq!(factor(r#", "attn_factor": 0.5"#), 0.5 * usual);
         assert_eq!(factor(r#", "attention_factor": 0.5"#), 0.5);
+    }
+
+    #[test]
+    fn telechat_has_a_yarn_of_its_own() {
+        let scaling = |kind: &str| {
+            let text = format!(
+                r#"{{"head_dim": 64, "rope_scaling": {{"rope_type": "{kind}", "type": "{kind}",
+                    "beta_fast": 32.0, "beta_slow": 1.0, "factor": 4.0,
+                    "original_max_position_embeddings": 8192}}}}"#
+            );
+            let config = HfConfig::parse(&text, "config.json").unwrap();
+            match config.rope(LayerType::Full).unwrap().scaling {
+                RopeScaling::Yarn(yarn) => yarn,
+                other => panic!("{other:?}"),
+            }
+        };
+        let (usual, own) = (scaling("yarn"), scaling("telechat3-yarn"));
+        assert_eq!(usual.attention_factor, 0.1 * 4f64.ln() + 1.0);
+        let attention_factor = 0.07 * 4f64.ln() + 1.0;
+        assert_eq!(own, Yarn { attention_factor, ..usual });
     }
 }
