@@ -55,7 +55,7 @@ impl ModelExecutor {
         let mut checkpoint = checkpoint.until(given_up);
         let num_left = checkpoint.leave(spec.embedding.of_images);
         let tensors = spec.tensors();
-        checkpoint.check(&tensors)?;
+        checkpoint.check(&spec)?;
         refuse_without_memory(&device, &tensors, dtype)?;
         let limits = step_limits(config, &spec, max_model_len);
         let logits_rows = device.preallocated_rows(limits.max_num_logits);

@@ -245,7 +245,10 @@ impl Loader<'_> {
         let activation = match &spec.activation {
             ActivationSpec::Known(activation) => *activation,
             ActivationSpec::XIelu(_) => {
-                let values = self.vectors(spec.activation.tensors().into_iter(), 0.5)?;
+                let mut values = self.vectors(spec.activation.tensors().into_iter(), 0.5)?;
+                for (tensor, default) in spec.activation.optional_tensors() {
+                    values.extend(self.checkpoint.vector_or(&tensor, default)?);
+                }
                 Activation::xielu(values[0], values[1], values[2], values[3])
             }
         };

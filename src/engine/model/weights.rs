@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use safetensors::Dtype;
 
-use super::spec::NamedShape;
+use super::spec::{DecoderSpec, NamedShape};
 use crate::engine::EngineError;
 use crate::engine::config::{DType, OnLostFile};
 use crate::engine::files::{self, quoted};
@@ -77,9 +77,7 @@ impl Checkpoint {
         let watch = on_lost_file.map(|on_lost| mapped_file::watch(&maps, on_lost)).transpose();
         let watch = watch.map_err(|error| files::unreadable(dir, &error))?;
         let tensors = find_tensors(&maps)?;
-        // Integers beside the weights are masks and positions of old checkpoints.
-        let weights = tensors.iter().filter(|(_, entry)| entry.dtype.is_some());
-        let unused = weights.map(|(name, _)| name.clone()).collect();
+        let unused = tensors.keys().cloned().collect();
         let dir = dir.to_owned();
         let given_up = Arc::default();
         Ok(Checkpoint::Files(MappedFiles { maps, _watch: watch, tensors, unused, dir, given_up }))
@@ -107,11 +105,16 @@ impl Checkpoint {
     /// # Errors
     /// A tensor is missing, has another shape, or its type is not one of weights; or the file has a
     /// tensor that the model does not use.
-    pub fn check(&self, asked: &[NamedShape]) -> Result<(), EngineError> {
+    pub fn check(&self, asked: &DecoderSpec) -> Result<(), EngineError> {
         let Checkpoint::Files(files) = self else { return Ok(()) };
         let mut unused = files.unused.clone();
-        for tensor in asked {
-            unused.remove(&files.checked(tensor)?.0);
+        for tensor in asked.tensors() {
+            unused.remove(&files.checked(&tensor)?.0);
+        }
+        for (tensor, _) in asked.optional_tensors() {
+            if files.find(&tensor.0).is_some() {
+                unused.remove(&files.checked(&tensor)?.0);
+            }
         }
         files.refuse_unused(&unused)
     }
@@ -176,6 +179,23 @@ impl Checkpoint {
         Ok(matrix.to_vec())
     }
 
+    /// The same where the file may lack it; then it is `default`.
+    ///
+    /// # Errors
+    /// It is there and has another length.
+    pub fn vector_or(
+        &mut self,
+        tensor: &NamedShape,
+        default: f32,
+    ) -> Result<Vec<f32>, EngineError> {
+        match self {
+            Checkpoint::Files(files) if files.find(&tensor.0).is_none() => {
+                Ok(vec![default; tensor.1.iter().product()])
+            }
+            _ => self.vector(tensor, default),
+        }
+    }
+
     /// Says that what was read so far is packed: it takes no memory from now on.
     pub fn release(&self) {
         if let Checkpoint::Files(files) = self {
@@ -203,12 +223,14 @@ fn is_ignorable(name: &str) -> bool {
         || name.ends_with(".attn.masked_bias")
         || name.ends_with(".attention.masked_bias")
         || name.ends_with("decoder.version")
+        || name.ends_with(".position_ids")
         || name == "lm_head.weight"
 }
 
-/// The causal mask that GPT-2 and GPT-NeoX keep beside the biases of attention: (1, 1, n, n).
+/// The causal mask that GPT-2, GPT-NeoX and CodeGen keep beside the biases of attention: (1, 1, n, n).
 fn is_causal_mask(name: &str, shape: &[usize]) -> bool {
-    let is_named = name.ends_with(".attn.bias") || name.ends_with(".attention.bias");
+    let names = [".attn.bias", ".attention.bias", ".attn.causal_mask"];
+    let is_named = names.iter().any(|ending| name.ends_with(ending));
     is_named && matches!(shape, [1, 1, rows, columns] if rows == columns)
 }
 

@@ -383,6 +383,11 @@ impl DecoderSpec {
         tensors.retain(|(name, _)| known.insert(name.clone()));
         tensors
     }
+
+    /// Tensors that a checkpoint may lack, and what they are then.
+    pub fn optional_tensors(&self) -> impl Iterator<Item = (NamedShape, f32)> + '_ {
+        self.mlps().flat_map(|mlp| mlp.activation.optional_tensors())
+    }
 }
 
 impl BlockNorms {

@@ -181,11 +181,16 @@ pub enum ActivationSpec {
 }
 
 impl ActivationSpec {
-    /// Its tensors: of xIELU alpha_p, alpha_n, beta, eps.
+    /// Its tensors: alpha_p and alpha_n of xIELU.
     pub fn tensors(&self) -> Vec<NamedShape> {
         let Self::XIelu(name) = self else { return Vec::new() };
-        let shapes =
-            [("alpha_p", vec![1]), ("alpha_n", vec![1]), ("beta", vec![]), ("eps", vec![])];
-        shapes.map(|(part, shape)| (format!("{name}.{part}"), shape)).into()
+        ["alpha_p", "alpha_n"].map(|part| (format!("{name}.{part}"), vec![1])).into()
+    }
+
+    /// Tensors that a file may lack, and what they are then: beta and eps of xIELU.
+    pub fn optional_tensors(&self) -> Vec<(NamedShape, f32)> {
+        let Self::XIelu(name) = self else { return Vec::new() };
+        let parts = [("beta", 0.5), ("eps", -1e-6)];
+        parts.map(|(part, default)| ((format!("{name}.{part}"), vec![]), default)).into()
     }
 }
