@@ -98,7 +98,7 @@ mod tests {
         };
         let missing = error(r#"{"architectures": ["LlamaForCausalLM"]}"#);
         assert!(missing.starts_with("m/config.json: `") && missing.ends_with("` is missing"));
-        let wrong = error(r#"{"architectures": ["LlamaForCausalLM"], "num_attention_heads": "x"}"#);
-        assert!(wrong.contains("`num_attention_heads` should be a count"), "{wrong}");
+        let wrong = error(r#"{"architectures": ["LlamaForCausalLM"], "hidden_size": "x"}"#);
+        assert!(wrong.contains("`hidden_size` should be a count"), "{wrong}");
     }
 }

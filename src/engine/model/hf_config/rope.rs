@@ -251,7 +251,7 @@ mod tests {
     fn yarn_has_its_factor_under_two_names() {
         let factor = |keys: &str| {
             let text = format!(
-                r#"{{"head_dim": 16, "max_position_embeddings": 64, "rope_scaling": {{
+                r#"{{"head_dim": 16, "rope_scaling": {{
                     "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16
                     {keys}}}}}"#
             );
