@@ -55,7 +55,8 @@ impl ModelExecutor {
         let mut checkpoint = checkpoint.until(given_up);
         let num_left = checkpoint.leave(spec.embedding.of_images);
         let tensors = spec.tensors();
-        checkpoint.check(&spec)?;
+        let optional: Vec<_> = spec.optional_tensors().map(|(tensor, _)| tensor).collect();
+        checkpoint.check(&tensors, &optional)?;
         refuse_without_memory(&device, &tensors, dtype)?;
         let limits = step_limits(config, &spec, max_model_len);
         let logits_rows = device.preallocated_rows(limits.max_num_logits);

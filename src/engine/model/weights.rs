@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use safetensors::Dtype;
 
-use super::spec::{DecoderSpec, NamedShape};
+use super::spec::NamedShape;
 use crate::engine::EngineError;
 use crate::engine::config::{DType, OnLostFile};
 use crate::engine::files::{self, quoted};
@@ -99,22 +99,18 @@ impl Checkpoint {
         num_tensors - files.unused.len()
     }
 
-    /// Checks the files against what a model asks for, by name and shape, before anything large is
-    /// read or allocated.
+    /// Checks the files against what a model asks for, by name and shape, and what it can do without,
+    /// before anything large is read or allocated.
     ///
     /// # Errors
     /// A tensor is missing, has another shape, or its type is not one of weights; or the file has a
     /// tensor that the model does not use.
-    pub fn check(&self, asked: &DecoderSpec) -> Result<(), EngineError> {
+    pub fn check(&self, asked: &[NamedShape], optional: &[NamedShape]) -> Result<(), EngineError> {
         let Checkpoint::Files(files) = self else { return Ok(()) };
         let mut unused = files.unused.clone();
-        for tensor in asked.tensors() {
-            unused.remove(&files.checked(&tensor)?.0);
-        }
-        for (tensor, _) in asked.optional_tensors() {
-            if files.find(&tensor.0).is_some() {
-                unused.remove(&files.checked(&tensor)?.0);
-            }
+        let is_there = |tensor: &&NamedShape| files.find(&tensor.0).is_some();
+        for tensor in asked.iter().chain(optional.iter().filter(is_there)) {
+            unused.remove(&files.checked(tensor)?.0);
         }
         files.refuse_unused(&unused)
     }
@@ -358,9 +354,9 @@ mod tests {
         };
         let mut images = write(&[("visual.a", &[2]), ("model.visual.b", &[2])]);
         assert_eq!(images.leave(&["visual."]), 1);
-        assert!(images.check(&[]).unwrap_err().to_string().contains("`model.visual.b`"));
+        assert!(images.check(&[], &[]).unwrap_err().to_string().contains("`model.visual.b`"));
         assert_eq!(images.leave(&["model.visual."]), 1);
-        images.check(&[]).unwrap();
+        images.check(&[], &[]).unwrap();
         images.finish().unwrap();
         let masks: [(&str, &[usize]); 2] =
             [("h.0.attn.bias", &[1, 1, 2, 2]), ("h.0.attn.masked_bias", &[])];
@@ -369,7 +365,7 @@ mod tests {
             assert!(write(&[(name, &[2])]).finish().is_err(), "a bias that nothing reads");
         }
         write(&[("h.0.ln.weight", &[3])])
-            .check(&[("transformer.h.0.ln.weight".to_owned(), vec![3])])
+            .check(&[("transformer.h.0.ln.weight".to_owned(), vec![3])], &[])
             .unwrap();
     }
 
