@@ -148,6 +148,7 @@ const PUBLISHED: &[Published] = &[
     ("starcoder2-3b", 3_030_371_328, 16_384),
     ("starcoder2-7b", 7_173_923_840, 16_384),
     ("starcoderbase-1b", 1_137_207_296, 8_192),
+    ("tiny-aya-global", 3_349_227_520, 500_000),
     ("tinyllama-1.1b-chat", 1_100_048_384, 2_048),
     ("vicuna-7b-v1.5-16k", 6_738_415_616, 16_384),
     ("vicuna-7b-v1.5", 6_738_415_616, 4_096),
