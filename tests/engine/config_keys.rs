@@ -1,5 +1,6 @@
-//! No key of config.json is passed over in silence: for every golden model, each key with another
-//! value, or at another place, refuses the model, or is known to change nothing.
+//! No key of config.json is passed over in silence: for every golden model and every published one,
+//! each key with another value, or at another place, refuses the model, or is known to change
+//! nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -21,16 +22,28 @@ fn golden_configs() -> Vec<(String, Keys)> {
         let folder = folder.expect("an entry").path();
         files.map(|file| folder.join(file)).into_iter().filter(|path| path.exists())
     });
-    let mut paths: Vec<PathBuf> = paths.collect();
+    let mut configs = read_sorted(paths.collect());
+    let is_known = |name: &Value| ARCHITECTURES.iter().any(|known| name == known.name);
+    configs.retain(|(_, keys)| keys["architectures"].as_array().unwrap().iter().any(is_known));
+    configs
+}
+
+fn read_sorted(mut paths: Vec<PathBuf>) -> Vec<(String, Keys)> {
     paths.sort();
     let read = |path: PathBuf| {
         let text = std::fs::read_to_string(&path).expect("readable");
         (path.display().to_string(), serde_json::from_str(&text).expect("an object"))
     };
-    let mut configs: Vec<(String, Keys)> = paths.into_iter().map(read).collect();
-    let is_known = |name: &Value| ARCHITECTURES.iter().any(|known| name == known.name);
-    configs.retain(|(_, keys)| keys["architectures"].as_array().unwrap().iter().any(is_known));
-    configs
+    paths.into_iter().map(read).collect()
+}
+
+/// Of golden models, and of published ones.
+fn all_configs() -> Vec<(String, Keys)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/published_configs");
+    let files = std::fs::read_dir(folder).expect("testdata/published_configs is committed");
+    let paths = files.map(|file| file.expect("a file").path());
+    let paths = paths.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+    [golden_configs(), read_sorted(paths.collect())].concat()
 }
 
 fn parse(keys: &Keys) -> HfConfig {
@@ -70,7 +83,7 @@ fn is_harmless(keys: &Keys, place: &Place) -> bool {
 #[test]
 fn another_value_of_any_key_is_refused_or_changes_nothing() {
     let (mut num_refused, mut num_harmless) = (0, 0);
-    for (path, keys) in golden_configs() {
+    for (path, keys) in all_configs() {
         spec(&keys).unwrap_or_else(|error| panic!("{path}: {error}"));
         for place in places(&keys) {
             let mut changed = keys.clone();
@@ -93,7 +106,7 @@ fn another_value_of_any_key_is_refused_or_changes_nothing() {
 #[test]
 fn a_key_at_the_top_that_belongs_elsewhere_is_refused_or_means_the_same() {
     let mut num_moved = 0;
-    for (path, keys) in golden_configs() {
+    for (path, keys) in all_configs() {
         let whole = spec(&keys).unwrap_or_else(|error| panic!("{path}: {error}"));
         for place in places(&keys).into_iter().filter(|place| place.len() > 1) {
             let key = place.last().expect("a key");
@@ -116,7 +129,7 @@ fn a_key_at_the_top_that_belongs_elsewhere_is_refused_or_means_the_same() {
 
 #[test]
 fn a_key_that_no_family_knows_is_refused_by_name() {
-    for (path, mut keys) in golden_configs() {
+    for (path, mut keys) in all_configs() {
         keys.insert("attention_bias_of_tomorrow".to_owned(), json!(true));
         let error = spec(&keys).expect_err("an unknown key");
         assert!(error.contains("attention_bias_of_tomorrow"), "{path}: {error}");

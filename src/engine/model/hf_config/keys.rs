@@ -168,14 +168,14 @@ impl HfConfig {
     /// `hidden_act` and its other names, with the family's default.
     pub fn activation_or(&self, default: Activation) -> Result<Activation, EngineError> {
         let keys = ["hidden_activation", "hidden_act", "activation_function", "activation"];
-        // Old files have several of them.
-        let names = keys.map(|key| self.root().value(key));
-        match names.into_iter().flatten().next() {
-            None => Ok(default),
-            Some(value) => match value.as_str() {
-                Some(name) => self.activation_named(name),
-                None => Err(self.error(format!("activation {} is not supported", shown(value)))),
-            },
+        let root = self.root();
+        let mut given = keys.into_iter().filter_map(|key| Some((key, root.value(key)?)));
+        let Some((_, value)) = given.next() else { return Ok(default) };
+        // Old files have several of them: the others change nothing.
+        given.for_each(|(key, _)| root.ignore(&[key]));
+        match value.as_str() {
+            Some(name) => self.activation_named(name),
+            None => Err(self.error(format!("activation {} is not supported", shown(value)))),
         }
     }
 

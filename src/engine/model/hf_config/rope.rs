@@ -90,7 +90,14 @@ impl HfConfig {
     }
 
     fn scaled(&self, section: &Section<'_>, rope: RopeSpec) -> Result<RopeSpec, EngineError> {
-        let name = section.text("rope_type")?.or(section.text("type")?).unwrap_or("default");
+        let name = match section.text("rope_type")? {
+            Some(name) => {
+                // Its name before, which files have beside it.
+                section.ignore(&["type"]);
+                name
+            }
+            None => section.text("type")?.unwrap_or("default"),
+        };
         let scaling = match name {
             // Three equal axes of positions in text: a plain rotary embedding.
             "default" | "mrope" => {
