@@ -17,7 +17,7 @@ type Published = (&'static str, usize, usize);
 #[rustfmt::skip]
 const PUBLISHED: &[Published] = &[
     ("afm-4.5b", 4_619_184_640, 81_920),
-    ("apertus-8b-instruct", 8_053_338_240, 65_536),
+    ("apertus-8b-instruct", 8_053_338_176, 65_536),
     ("aquilachat2-7b", 7_295_537_152, 2_048),
     ("aya-expanse-8b", 8_028_033_024, 8_192),
     ("bloom-560m", 559_214_592, 2_048),

@@ -5,17 +5,15 @@ use super::loading::{
     self, AttentionWeights, BlockNormWeights, DecoderWeights, LayerWeights, MlpWeights,
 };
 use super::spec::{
-    AttentionSpec, DecoderSpec, Heads, Kept, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpan,
-    PositionScale, QkNormOrder, Wiring,
+    AttentionSpec, DecoderSpec, Kept, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpan,
+    PositionScale, QkNormOrder, QkvHeads, Wiring,
 };
 use super::weights::Checkpoint;
 use crate::engine::EngineError;
 use crate::engine::batch::Batch;
 use crate::engine::config::DType;
 use crate::engine::device::{CacheLayerMut, Device, KvCache, Precision, Tensor};
-use crate::engine::ops::{
-    self, AttentionScratch, AttentionShape, QkvHeads, Step, StepInputs, StepLimits,
-};
+use crate::engine::ops::{self, AttentionScratch, AttentionShape, Step, StepInputs, StepLimits};
 
 /// A loaded decoder with the buffers of its forward pass.
 #[derive(Debug)]
@@ -310,7 +308,7 @@ impl Pass<'_> {
         let CacheLayerMut { cache, index } = cache;
         self.rotate_and_cache((spec, weights), cache.layer_mut(index), &mut buffers.qkv);
         let AttentionSpec { scale, soft_cap, sliding_window, .. } = *spec;
-        let Heads { num_heads, num_kv_heads, .. } = spec.heads;
+        let QkvHeads { num_heads, num_kv_heads, .. } = spec.heads;
         let alibi = weights.alibi.as_ref();
         let shape =
             AttentionShape { num_heads, num_kv_heads, scale, soft_cap, sliding_window, alibi };
@@ -329,8 +327,7 @@ impl Pass<'_> {
         qkv: &mut Tensor,
     ) {
         let Self { device, step, .. } = *self;
-        let Heads { num_heads, num_kv_heads, head_dim } = spec.heads;
-        let heads = QkvHeads { num_heads, num_kv_heads, head_dim };
+        let heads = spec.heads;
         let mut rope = spec.rope.map(|rope| &self.weights.ropes[rope]);
         if let Some(limit) = spec.clip_qkv {
             ops::clamp(device, qkv, limit);

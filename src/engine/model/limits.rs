@@ -1,7 +1,7 @@
 //! What no model is: sizes that would overflow or take all memory, numbers that make every result
 //! NaN. A config.json is not trusted.
 
-use super::spec::{DecoderSpec, Heads};
+use super::spec::{DecoderSpec, QkvHeads};
 
 /// Sizes up to these: several times those of the largest published models. Products of any that
 /// belong together stay below 2^63.
@@ -17,7 +17,7 @@ const MAX_CONTEXT: usize = 1 << 24;
 ///
 /// # Errors
 /// A number is out of range; the text names it.
-pub(super) fn check_heads(heads: Heads) -> Result<(), String> {
+pub(super) fn check_heads(heads: QkvHeads) -> Result<(), String> {
     check_sizes(&[
         ("number of attention heads", heads.num_heads, MAX_HEADS),
         ("head_dim", heads.head_dim, MAX_HEAD_DIM),

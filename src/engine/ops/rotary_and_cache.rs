@@ -17,7 +17,7 @@ use super::{Heads, Step, for_row_chunks};
 const BLOCK: u32 = 128;
 
 /// The query, key and value heads of a row of `qkv`, in this order.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QkvHeads {
     /// Query heads.
     pub num_heads: usize,
@@ -28,6 +28,21 @@ pub struct QkvHeads {
 }
 
 impl QkvHeads {
+    /// Values of all query heads.
+    pub fn q_width(self) -> usize {
+        self.num_heads * self.head_dim
+    }
+
+    /// Values of all K heads, or of all V heads.
+    pub fn kv_width(self) -> usize {
+        self.num_kv_heads * self.head_dim
+    }
+
+    /// Values of q, k and v.
+    pub fn qkv_width(self) -> usize {
+        self.q_width() + 2 * self.kv_width()
+    }
+
     /// Query heads.
     pub fn q(&self) -> Heads {
         self.heads(0, self.num_heads)

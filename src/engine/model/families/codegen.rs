@@ -3,7 +3,7 @@
 use super::gptj;
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
-use crate::engine::model::spec::{DecoderSpec, Heads, RowOrder};
+use crate::engine::model::spec::{DecoderSpec, QkvHeads, RowOrder};
 
 /// Shares of the heads: the cores of the machine that trained it.
 const NUM_SHARES: usize = 4;
@@ -23,7 +23,7 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 }
 
 /// Each share is its q, its v, its k.
-fn shares(heads: Heads) -> RowOrder {
+fn shares(heads: QkvHeads) -> RowOrder {
     let width = heads.q_width() / NUM_SHARES;
     let rows = |part: usize| {
         (0..NUM_SHARES).flat_map(move |share| {

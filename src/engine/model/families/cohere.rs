@@ -4,7 +4,9 @@
 use super::layer_norm;
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::{HfConfig, LayerType};
-use crate::engine::model::spec::{DecoderSpec, Heads, LayerSpec, NormSpec, QkNormSpec, RowOrder};
+use crate::engine::model::spec::{
+    DecoderSpec, LayerSpec, NormSpec, QkNormSpec, QkvHeads, RowOrder,
+};
 
 /// The spec of a Cohere config.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -13,7 +15,7 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let eps = config.layer_norm_eps(1e-5)?;
     let rotary_dim = spec.ropes[0].rotary_dim;
     if root.flag("use_qk_norm")?.unwrap_or(false) {
-        let Heads { num_heads, num_kv_heads, head_dim } = config.heads()?;
+        let QkvHeads { num_heads, num_kv_heads, head_dim } = config.heads()?;
         let order = |num_heads| RowOrder::heads_in_pairs(num_heads, head_dim, rotary_dim);
         let (q_order, k_order) = (order(num_heads), order(num_kv_heads));
         for (index, attention) in spec.attentions_mut() {

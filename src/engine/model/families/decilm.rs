@@ -3,7 +3,7 @@
 use super::llama::{self, Defaults};
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::{HfConfig, Section};
-use crate::engine::model::spec::{AttentionSpec, DecoderSpec, Heads, LayerSpec, MlpSpec};
+use crate::engine::model::spec::{AttentionSpec, DecoderSpec, LayerSpec, MlpSpec, QkvHeads};
 
 /// Widths of MLPs are multiples of this.
 const WIDTH_STEP: usize = 256;
@@ -50,7 +50,11 @@ fn attention_of(
         return Err(config.error(format!("{num_heads} attention heads are no groups of {group}")));
     }
     let num_kv_heads = num_heads / group;
-    llama::attention(config, Defaults::LLAMA, (index, Heads { num_heads, num_kv_heads, head_dim }))
+    llama::attention(
+        config,
+        Defaults::LLAMA,
+        (index, QkvHeads { num_heads, num_kv_heads, head_dim }),
+    )
 }
 
 fn mlp_of(config: &HfConfig, index: usize, part: &Section<'_>) -> Result<MlpSpec, EngineError> {

@@ -4,7 +4,7 @@
 use super::gpt::{Gpt, Names};
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::{HfConfig, LayerType};
-use crate::engine::model::spec::{DecoderSpec, Heads, RowOrder, Wiring};
+use crate::engine::model::spec::{DecoderSpec, QkvHeads, RowOrder, Wiring};
 use crate::engine::ops::{Activation, alibi_slopes};
 
 /// The context of files that do not say, as in transformers.
@@ -59,7 +59,7 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     Ok(spec)
 }
 
-fn heads(config: &HfConfig, is_new: bool) -> Result<Heads, EngineError> {
+fn heads(config: &HfConfig, is_new: bool) -> Result<QkvHeads, EngineError> {
     let root = config.root();
     let heads = config.equal_heads()?;
     let num_heads = heads.num_heads;
@@ -70,7 +70,7 @@ fn heads(config: &HfConfig, is_new: bool) -> Result<Heads, EngineError> {
         (false, false) => num_heads,
     };
     config.check_kv_heads(num_heads, num_kv_heads)?;
-    Ok(Heads { num_kv_heads, ..heads })
+    Ok(QkvHeads { num_kv_heads, ..heads })
 }
 
 /// ALiBi, whose slopes are scaled with the scores, or a rotary embedding.

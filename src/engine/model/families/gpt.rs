@@ -4,8 +4,8 @@
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::spec::{
-    ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, EmbeddingSpec, Heads, LayerSpec,
-    LinearSpec, MlpForm, MlpSpec, NormSpec, OutputSpec,
+    ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, EmbeddingSpec, LayerSpec, LinearSpec,
+    MlpForm, MlpSpec, NormSpec, OutputSpec, QkvHeads,
 };
 use crate::engine::ops::Activation;
 
@@ -14,7 +14,7 @@ pub(super) struct Gpt {
     /// Names of its tensors.
     pub names: Names,
     /// Its heads.
-    pub heads: Heads,
+    pub heads: QkvHeads,
     /// Inner width of its MLP.
     pub inner: usize,
     /// The MLP's activation.

@@ -3,7 +3,7 @@
 use super::gpt::{Gpt, Names, inner_width};
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
-use crate::engine::model::spec::{DecoderSpec, Heads, Layout, LearnedPositions, LinearSpec};
+use crate::engine::model::spec::{DecoderSpec, Layout, LearnedPositions, LinearSpec, QkvHeads};
 use crate::engine::ops::Activation;
 
 /// The spec of a GPT-2 config.
@@ -28,7 +28,10 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 }
 
 /// GPT-2 with other heads, its matrices stored as usual.
-pub(super) fn with_positions(config: &HfConfig, heads: Heads) -> Result<DecoderSpec, EngineError> {
+pub(super) fn with_positions(
+    config: &HfConfig,
+    heads: QkvHeads,
+) -> Result<DecoderSpec, EngineError> {
     let max_model_len = config.max_position_embeddings()?;
     let gpt = Gpt {
         names: Names {

@@ -4,7 +4,7 @@
 use super::gpt2;
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
-use crate::engine::model::spec::{DecoderSpec, Heads, RowOrder};
+use crate::engine::model::spec::{DecoderSpec, QkvHeads, RowOrder};
 
 /// GPT-2's spec with the heads of this family.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -21,7 +21,7 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     ]);
     let heads = config.equal_heads()?;
     let heads = match root.flag("multi_query")?.unwrap_or(true) {
-        true => Heads { num_kv_heads: 1, ..heads },
+        true => QkvHeads { num_kv_heads: 1, ..heads },
         false => heads,
     };
     root.expect("num_key_value_heads", heads.num_kv_heads)?;

@@ -3,8 +3,8 @@
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::{HfConfig, LayerType};
 use crate::engine::model::spec::{
-    ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, EmbeddingSpec, Heads, LayerSpec,
-    LinearSpec, MlpForm, MlpSpec, NormSpec, OutputSpec,
+    ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, EmbeddingSpec, LayerSpec, LinearSpec,
+    MlpForm, MlpSpec, NormSpec, OutputSpec, QkvHeads,
 };
 use crate::engine::ops::Activation;
 
@@ -69,7 +69,7 @@ pub(super) fn around(
 pub(super) fn attention(
     config: &HfConfig,
     defaults: Defaults,
-    (index, heads): (usize, Heads),
+    (index, heads): (usize, QkvHeads),
 ) -> Result<AttentionSpec, EngineError> {
     let name = |part: &str| format!("model.layers.{index}.{part}");
     let hidden = config.hidden_size()?;

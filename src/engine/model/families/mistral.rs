@@ -2,7 +2,7 @@
 
 use super::llama;
 use crate::engine::EngineError;
-use crate::engine::model::hf_config::HfConfig;
+use crate::engine::model::hf_config::{HfConfig, LayerType};
 use crate::engine::model::spec::DecoderSpec;
 
 /// Llama's spec with the window.
@@ -10,5 +10,17 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let mut spec = llama::spec(config)?;
     let window = config.sliding_window()?;
     spec.attentions_mut().for_each(|(_, attention)| attention.sliding_window = window);
+    Ok(spec)
+}
+
+/// Ministral: the layers that `layer_types` names slide.
+pub fn ministral(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let mut spec = spec(config)?;
+    let Some(types) = config.layer_types()? else {
+        return Err(config.error("`layer_types` is missing"));
+    };
+    for (index, attention) in spec.attentions_mut() {
+        attention.sliding_window.take_if(|_| types[index] != LayerType::Sliding);
+    }
     Ok(spec)
 }

@@ -5,7 +5,7 @@ use super::{HfConfig, shown};
 use crate::engine::EngineError;
 use crate::engine::files::quoted;
 use crate::engine::model::limits;
-use crate::engine::model::spec::{Heads, LinearSpec};
+use crate::engine::model::spec::{LinearSpec, QkvHeads};
 use crate::engine::ops::Activation;
 
 /// Kinds of attention layers in `layer_types` and nested `rope_parameters`.
@@ -104,18 +104,18 @@ impl HfConfig {
     }
 
     /// `num_heads`, `num_kv_heads` and `head_dim`.
-    pub fn heads(&self) -> Result<Heads, EngineError> {
+    pub fn heads(&self) -> Result<QkvHeads, EngineError> {
         let (num_heads, num_kv_heads) = (self.num_heads()?, self.num_kv_heads()?);
-        self.checked(Heads { num_heads, num_kv_heads, head_dim: self.head_dim()? })
+        self.checked(QkvHeads { num_heads, num_kv_heads, head_dim: self.head_dim()? })
     }
 
     /// As many K and V heads as query heads, of hidden_size / num_heads.
-    pub fn equal_heads(&self) -> Result<Heads, EngineError> {
+    pub fn equal_heads(&self) -> Result<QkvHeads, EngineError> {
         let num_heads = self.num_heads()?;
-        self.checked(Heads { num_heads, num_kv_heads: num_heads, head_dim: self.head_dim()? })
+        self.checked(QkvHeads { num_heads, num_kv_heads: num_heads, head_dim: self.head_dim()? })
     }
 
-    fn checked(&self, heads: Heads) -> Result<Heads, EngineError> {
+    fn checked(&self, heads: QkvHeads) -> Result<QkvHeads, EngineError> {
         limits::check_heads(heads).map_err(|text| self.error(text))?;
         Ok(heads)
     }

@@ -4,8 +4,9 @@ mod rope;
 mod row_order;
 mod tensors;
 
+pub use crate::engine::ops::QkvHeads;
 pub use rope::{Frequencies, LongRope, RopeScaling, RopeSpec, Yarn};
-pub use row_order::{Heads, RowOrder};
+pub use row_order::RowOrder;
 pub use tensors::{ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Part};
 
 use std::collections::HashSet;
@@ -160,7 +161,7 @@ pub struct AttentionSpec {
     /// Where it normalizes.
     pub norms: BlockNorms,
     /// Its heads.
-    pub heads: Heads,
+    pub heads: QkvHeads,
     /// ((num_heads + 2 * num_kv_heads) * head_dim, hidden_size): q, k, v.
     pub qkv: LinearSpec,
     /// q, k and v are bounded to [-clip, clip].
@@ -185,7 +186,7 @@ pub struct AttentionSpec {
 
 impl AttentionSpec {
     /// Softmax of q k / sqrt(head_dim) over all positions, without a rotary embedding.
-    pub fn new(norms: BlockNorms, heads: Heads, qkv: LinearSpec, out: LinearSpec) -> Self {
+    pub fn new(norms: BlockNorms, heads: QkvHeads, qkv: LinearSpec, out: LinearSpec) -> Self {
         Self {
             norms,
             heads,
@@ -287,9 +288,9 @@ impl DecoderSpec {
 
     /// The largest heads of all layers, which the cache has room for. Their width is the same in
     /// all layers.
-    pub fn heads(&self) -> Heads {
-        let most = |of: fn(&Heads) -> usize| self.attentions().map(|a| of(&a.heads)).max();
-        Heads {
+    pub fn heads(&self) -> QkvHeads {
+        let most = |of: fn(&QkvHeads) -> usize| self.attentions().map(|a| of(&a.heads)).max();
+        QkvHeads {
             num_heads: most(|heads| heads.num_heads).unwrap_or(0),
             num_kv_heads: most(|heads| heads.num_kv_heads).unwrap_or(0),
             head_dim: most(|heads| heads.head_dim).unwrap_or(0),
@@ -298,7 +299,7 @@ impl DecoderSpec {
 
     /// Query heads that share a K and V head, at most.
     pub fn num_q_per_kv(&self) -> usize {
-        let ratio = |heads: Heads| heads.num_heads / heads.num_kv_heads;
+        let ratio = |heads: QkvHeads| heads.num_heads / heads.num_kv_heads;
         self.attentions().map(|attention| ratio(attention.heads)).max().unwrap_or(0)
     }
 

@@ -2,33 +2,7 @@
 
 use std::sync::Arc;
 
-/// The heads of an attention block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heads {
-    /// Query heads.
-    pub num_heads: usize,
-    /// K and V heads.
-    pub num_kv_heads: usize,
-    /// Width of a head.
-    pub head_dim: usize,
-}
-
-impl Heads {
-    /// Values of all query heads.
-    pub fn q_width(self) -> usize {
-        self.num_heads * self.head_dim
-    }
-
-    /// Values of all K heads, or of all V heads.
-    pub fn kv_width(self) -> usize {
-        self.num_kv_heads * self.head_dim
-    }
-
-    /// Values of q, k and v.
-    pub fn qkv_width(self) -> usize {
-        self.q_width() + 2 * self.kv_width()
-    }
-}
+use crate::engine::ops::QkvHeads;
 
 /// A permutation of rows: row i of the layer is row `order[i]` of what is stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,8 +30,8 @@ impl RowOrder {
 
     /// q, k and v that are stored per K and V head: its query heads, its K, its V. With as many K
     /// and V heads as query heads that is q, k, v of each head (GPT-NeoX, Falcon, InternLM2).
-    pub fn grouped_qkv(heads: Heads) -> Self {
-        let Heads { num_heads, num_kv_heads, head_dim } = heads;
+    pub fn grouped_qkv(heads: QkvHeads) -> Self {
+        let QkvHeads { num_heads, num_kv_heads, head_dim } = heads;
         let q_per_group = num_heads / num_kv_heads;
         let head = |group: usize, index: usize| {
             let first = (group * (q_per_group + 2) + index) * head_dim;
@@ -72,8 +46,8 @@ impl RowOrder {
     /// Rotary embeddings that turn neighbours (2i, 2i + 1), made those of halves (i, i + d/2), in
     /// the first `rotary_dim` values of every q and k head; v as stored. Scores are sums over a
     /// head, so they do not change.
-    pub fn rotated_in_pairs(heads: Heads, rotary_dim: usize) -> Self {
-        let Heads { num_heads, num_kv_heads, head_dim } = heads;
+    pub fn rotated_in_pairs(heads: QkvHeads, rotary_dim: usize) -> Self {
+        let QkvHeads { num_heads, num_kv_heads, head_dim } = heads;
         let num_rotated = num_heads + num_kv_heads;
         let head = pairs_as_halves(head_dim, rotary_dim);
         let qk =
@@ -131,7 +105,7 @@ fn pairs_as_halves(head_dim: usize, rotary_dim: usize) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    const HEADS: Heads = Heads { num_heads: 4, num_kv_heads: 2, head_dim: 2 };
+    const HEADS: QkvHeads = QkvHeads { num_heads: 4, num_kv_heads: 2, head_dim: 2 };
 
     #[test]
     fn groups_are_taken_apart() {
@@ -145,7 +119,7 @@ mod tests {
 
     #[test]
     fn pairs_become_halves_in_q_and_k_alone() {
-        let heads = Heads { num_heads: 1, num_kv_heads: 1, head_dim: 6 };
+        let heads = QkvHeads { num_heads: 1, num_kv_heads: 1, head_dim: 6 };
         let order = RowOrder::rotated_in_pairs(heads, 4);
         let expected = [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17];
         assert_eq!(order.rows().unwrap(), expected);
