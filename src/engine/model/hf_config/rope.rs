@@ -146,6 +146,8 @@ impl HfConfig {
 
     /// `growth`: of sine and cosine with the logarithm of the factor.
     fn yarn(&self, section: &Section<'_>, growth: f64) -> Result<Yarn, EngineError> {
+        // That the weights were trained with it (Yarn-Llama-2).
+        section.ignore(&["finetuned"]);
         let original = self.original_len(section)?;
         let factor = match section.number("factor")? {
             Some(_) => section.positive("factor")?,
