@@ -99,8 +99,8 @@ impl Checkpoint {
         num_tensors - files.unused.len()
     }
 
-    /// Checks the files against what a model asks for, by name and shape, and what it can do without,
-    /// before anything large is read or allocated.
+    /// Checks the files against what a model asks for and what it can do without, by name and
+    /// shape, before anything large is read or allocated.
     ///
     /// # Errors
     /// A tensor is missing, has another shape, or its type is not one of weights; or the file has a
@@ -223,7 +223,7 @@ fn is_ignorable(name: &str) -> bool {
         || name == "lm_head.weight"
 }
 
-/// The causal mask that GPT-2, GPT-NeoX and CodeGen keep beside the biases of attention: (1, 1, n, n).
+/// The causal mask that GPT-2, GPT-NeoX and CodeGen keep beside attention's biases: (1, 1, n, n).
 fn is_causal_mask(name: &str, shape: &[usize]) -> bool {
     let names = [".attn.bias", ".attention.bias", ".attn.causal_mask"];
     let is_named = names.iter().any(|ending| name.ends_with(ending));
