@@ -24,11 +24,11 @@ pub fn decoder_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let names = config.architectures()?;
     let known = ARCHITECTURES.iter().find(|known| names.contains(&known.name));
     let Some(known) = known else {
-        let list: Vec<_> = ARCHITECTURES.iter().map(|known| known.name).collect();
         return Err(EngineError::Model(format!(
-            "architecture {} is not supported; supported are {}",
+            "architecture {} is not supported; {} are (docs/MODELS.md), {} among them",
             quoted(&names.join(", ")),
-            list.join(", ")
+            ARCHITECTURES.len(),
+            nearest(names[0]).join(", "),
         )));
     };
     // Before a spec has one value per layer.
@@ -39,16 +39,28 @@ pub fn decoder_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     Ok(spec)
 }
 
+/// The architectures whose names are nearest to one that is not there.
+fn nearest(name: &str) -> Vec<&'static str> {
+    const NUM_NEAREST: usize = 3;
+    let name: String = name.chars().take(64).collect();
+    let distance = |known: &str| strsim::damerau_levenshtein(&name, known);
+    let mut known: Vec<_> = ARCHITECTURES.iter().map(|known| known.name).collect();
+    known.sort_by_cached_key(|known| distance(known));
+    known.truncate(NUM_NEAREST);
+    known
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_architecture_is_refused_with_the_list_of_known_ones() {
-        let config = HfConfig::parse(r#"{"architectures": ["MambaForCausalLM"]}"#, "config.json");
+    fn an_unknown_architecture_is_refused_with_the_nearest_known_ones() {
+        let config =
+            HfConfig::parse(r#"{"architectures": ["Qwen3MoeForCausalLM"]}"#, "config.json");
         let error = decoder_spec(&config.unwrap()).unwrap_err().to_string();
-        assert!(error.contains("`MambaForCausalLM` is not supported"));
-        assert!(ARCHITECTURES.iter().all(|known| error.contains(known.name)));
+        assert!(error.contains("`Qwen3MoeForCausalLM` is not supported"), "{error}");
+        assert!(error.contains("Qwen3ForCausalLM, "), "{error}");
     }
 
     #[test]

@@ -192,15 +192,16 @@ impl HfConfig {
         };
         let unread = unread.filter(|key| !self.is_harmless(key) && !is_said_twice(key));
         let unread: Vec<_> = unread.collect();
-        match unread.as_slice() {
-            [] => self.text.as_ref().map_or(Ok(()), |text| text.refuse_unread()),
-            [first, ..] => Err(self.error(format!(
-                "{} {} not known for this architecture, so the model may be another than the one \
-                 that would run; leave it out of a copy of config.json if it changes nothing",
-                quoted(&unread.join(", ")),
-                if unread.len() == 1 && !first.is_empty() { "is" } else { "are" },
-            ))),
-        }
+        let verb = match unread.len() {
+            0 => return self.text.as_ref().map_or(Ok(()), |text| text.refuse_unread()),
+            1 => "is",
+            _ => "are",
+        };
+        Err(self.error(format!(
+            "{} {verb} not known for this architecture, so the model may be another than the one \
+             that would run; leave it out of a copy of config.json if it changes nothing",
+            quoted(&unread.join(", ")),
+        )))
     }
 }
 
