@@ -249,4 +249,11 @@ mod tests {
         // theta * (2 * 128 / 64 - 1)^2 = 900.
         assert_eq!(rope.frequencies(128).inv_freq, [1.0, 1.0 / 30.0]);
     }
+
+    #[test]
+    fn proportional_turns_some_frequencies_of_the_whole_head() {
+        let scaling = RopeScaling::Proportional { num_turning: 2, factor: 2.0 };
+        let rope = RopeSpec { theta: 16.0, rotary_dim: 8, scaling };
+        assert_eq!(rope.frequencies(64).inv_freq, [0.5, 0.25, 0.0, 0.0]);
+    }
 }
