@@ -18,12 +18,11 @@ use spec::DecoderSpec;
 /// The spec of a model folder's config.
 ///
 /// # Errors
-/// The architecture is unknown (the message lists the known ones), or the config lacks something.
+/// The architecture is unknown (the message has the nearest known ones), or the config lacks something.
 pub fn decoder_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     config.refuse_quantized()?;
     let names = config.architectures()?;
-    let known = ARCHITECTURES.iter().find(|known| names.contains(&known.name));
-    let Some(known) = known else {
+    let Some(known) = names.iter().find_map(|name| families::find(name)) else {
         return Err(EngineError::Model(format!(
             "architecture {} is not supported; {} are (docs/MODELS.md), {} among them",
             quoted(&names.join(", ")),
@@ -99,6 +98,14 @@ mod tests {
         ] {
             let error = spec(top, text).unwrap_err();
             assert!(error.contains(key), "{error}");
+        }
+    }
+
+    #[test]
+    fn early_names_are_of_families_that_are_there() {
+        for (early, now) in families::EARLY_NAMES {
+            assert!(ARCHITECTURES.iter().all(|known| known.name != *early), "{early} is a family");
+            assert_eq!(families::find(early).map(|known| known.name), Some(*now));
         }
     }
 

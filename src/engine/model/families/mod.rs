@@ -76,6 +76,20 @@ const fn family(name: &'static str, spec: BuildSpec, models: &'static str) -> Ar
     Architecture { name, spec, models }
 }
 
+/// Names that early files of a family have, and the name that it has now.
+pub const EARLY_NAMES: &[(&str, &str)] = &[
+    ("Ernie4_5_ForCausalLM", "Ernie4_5ForCausalLM"),
+    ("LLaMAForCausalLM", "LlamaForCausalLM"),
+    ("Telechat3ForCausalLM", "TeleChat3ForCausalLM"),
+];
+
+/// The family of a name in `architectures`.
+pub fn find(name: &str) -> Option<&'static Architecture> {
+    let early = EARLY_NAMES.iter().find(|(early, _)| *early == name);
+    let name = early.map_or(name, |(_, now)| *now);
+    ARCHITECTURES.iter().find(|known| known.name == name)
+}
+
 /// Hugging Face architectures, one line each, by name.
 pub const ARCHITECTURES: &[Architecture] = &[
     family("ApertusForCausalLM", apertus::spec, "Apertus 8B, 70B"),
