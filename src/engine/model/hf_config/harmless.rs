@@ -8,6 +8,7 @@ const HARMLESS: &[(&str, &[&str])] = &[
         "says what the file is, or where it came from",
         &[
             "_commit_hash",
+            "_model_name_or_path",
             "_name_or_path",
             "auto_map",
             "custom_pipelines",
