@@ -11,7 +11,7 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 /// Families whose real weights were run, and what they were.
 const REAL: [(&str, &str); 2] = [
-    ("Gemma3ForCausalLM", "Gemma 3 270M, by hand"),
+    ("Gemma3ForCausalLM", "Gemma 3 270M, `against_transformers.py`"),
     ("LlamaForCausalLM", "SmolLM2-135M-Instruct, `real_model`"),
 ];
 
