@@ -18,7 +18,7 @@ use spec::DecoderSpec;
 /// The spec of a model folder's config.
 ///
 /// # Errors
-/// The architecture is unknown (the message has the nearest known ones), or the config lacks something.
+/// The architecture is unknown (the message has the nearest ones), or the config lacks something.
 pub fn decoder_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     config.refuse_quantized()?;
     let names = config.architectures()?;
