@@ -2,7 +2,7 @@
 //! and as long a context as the model has. `testdata/published_configs/README.md` says where each
 //! file is from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use vllm_batch::engine::model::decoder_spec;
@@ -191,6 +191,21 @@ fn wrong((name, parameters, context): &Published) -> Option<String> {
 fn published_models_have_their_parameters_and_their_context() {
     let wrong: Vec<_> = PUBLISHED.iter().filter_map(wrong).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// An order has a number per row: one for each layer would fill memory before sizes are refused.
+#[test]
+fn layers_share_the_order_of_their_rows() {
+    let mut num_shared = 0;
+    for (name, ..) in PUBLISHED {
+        let spec = decoder_spec(&read(name)).expect("a published config");
+        let orders = spec.attentions().filter_map(|attention| attention.qkv.order.rows());
+        let orders: Vec<_> = orders.map(<[u32]>::as_ptr).collect();
+        let places: BTreeSet<_> = orders.iter().collect();
+        assert!(places.len() <= 1, "{name}: {} orders", places.len());
+        num_shared += usize::from(orders.len() > 1);
+    }
+    assert!(num_shared > 10, "{num_shared} models with an order");
 }
 
 #[test]

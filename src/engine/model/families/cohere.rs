@@ -1,7 +1,7 @@
 //! Cohere (Command R, Aya): blocks that read the same through one LayerNorm, rotation of
 //! neighbours, scaled logits. Command R+ normalizes every q and k head with weights of its own.
 
-use super::layer_norm;
+use super::{layer_norm, llama};
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::{HfConfig, LayerType};
 use crate::engine::model::spec::{
@@ -39,10 +39,8 @@ pub(super) fn cohere(config: &HfConfig, base: f64) -> Result<DecoderSpec, Engine
     let mut spec = layer_norm::spec(config)?;
     spec.residual_norms_mut().for_each(|norm| norm.bias = false);
     spec.layers.iter_mut().for_each(LayerSpec::make_parallel);
-    let rope = config.rope_of(LayerType::Full, base)?;
-    let order = RowOrder::rotated_in_pairs(config.heads()?, rope.rotary_dim);
-    spec.attentions_mut().for_each(|(_, attention)| attention.qkv.order = order.clone());
-    spec.ropes = vec![rope];
+    spec.ropes = vec![config.rope_of(LayerType::Full, base)?];
+    llama::turn_pairs(&mut spec);
     spec.output.lm_head = config.lm_head("lm_head", true)?;
     spec.output.scale = Some(config.root().number("logit_scale")?.unwrap_or(0.0625) as f32);
     Ok(spec)

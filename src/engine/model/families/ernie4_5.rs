@@ -1,6 +1,5 @@
 //! ERNIE 4.5 (dense): Llama whose rotary embedding turns neighbours, with one flag for all biases.
 
-use super::helium;
 use super::llama::{self, Defaults};
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
@@ -11,7 +10,7 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let defaults =
         Defaults { rope_theta: 500_000.0, rms_norm_eps: 1e-5, is_tied: true, ..Defaults::LLAMA };
     let mut spec = llama::spec_with(config, defaults)?;
-    helium::turn_pairs(&mut spec);
+    llama::turn_pairs(&mut spec);
     let root = config.root();
     let bias = root.flag("use_bias")?.unwrap_or(false);
     // Positions of the first files' own code are divided by this.

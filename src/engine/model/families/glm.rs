@@ -4,7 +4,7 @@
 use super::llama;
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::{HfConfig, LayerType, RopeDefaults};
-use crate::engine::model::spec::{DecoderSpec, LinearSpec, RowOrder};
+use crate::engine::model::spec::{DecoderSpec, LinearSpec};
 
 /// Llama's spec with what differs.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -15,15 +15,13 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     root.size("head_dim")?;
     root.size("num_key_value_heads")?;
     let defaults = RopeDefaults { base: 10_000.0, part: 0.5 };
-    let rope = config.rope_with(LayerType::Full, defaults)?;
+    spec.ropes = vec![config.rope_with(LayerType::Full, defaults)?];
+    llama::turn_pairs(&mut spec);
     let bias = root.flag("attention_bias")?.unwrap_or(true);
-    let order = RowOrder::rotated_in_pairs(config.heads()?, rope.rotary_dim);
     for (_, attention) in spec.attentions_mut() {
         attention.qkv.bias = bias;
-        attention.qkv.order = order.clone();
         attention.out.bias = false;
     }
-    spec.ropes = vec![rope];
     for (index, mlp) in spec.mlps_mut() {
         let name = format!("model.layers.{index}.mlp.gate_up_proj");
         mlp.up = LinearSpec::new(name, mlp.up.n(), mlp.up.k);

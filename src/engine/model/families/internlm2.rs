@@ -9,6 +9,8 @@ use crate::engine::model::spec::{BlockNorms, DecoderSpec, LinearSpec, RowOrder};
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let mut spec = llama::spec(config)?;
     let hidden = spec.hidden_size();
+    // One for all layers: it has a value per row.
+    let order = RowOrder::grouped_qkv(spec.heads());
     let bias = config.root().flag("bias")?.unwrap_or(true);
     rename_parts(&mut spec.embedding.tokens, &["model.tok_embeddings"]);
     for (index, attention) in spec.attentions_mut() {
@@ -17,7 +19,7 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         rename_norm(&mut attention.norms, name("attention_norm"));
         attention.qkv = LinearSpec::new(name("attention.wqkv"), heads.qkv_width(), hidden)
             .with_bias(bias)
-            .in_order(RowOrder::grouped_qkv(heads));
+            .in_order(order.clone());
         attention.out.bias = bias;
         rename_parts(&mut attention.out, &[&name("attention.wo")]);
     }

@@ -4,7 +4,7 @@ use crate::engine::EngineError;
 use crate::engine::model::hf_config::{HfConfig, LayerType};
 use crate::engine::model::spec::{
     ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, EmbeddingSpec, LayerSpec, LinearSpec,
-    MlpForm, MlpSpec, NormSpec, OutputSpec, QkvHeads,
+    MlpForm, MlpSpec, NormSpec, OutputSpec, QkvHeads, RowOrder,
 };
 use crate::engine::ops::Activation;
 
@@ -114,4 +114,11 @@ pub(super) fn mlp(
 pub(super) fn without_gate(mlp: &mut MlpSpec) {
     mlp.form = MlpForm::Plain;
     mlp.up.parts.remove(0);
+}
+
+/// Rotary embeddings turn values 2i and 2i + 1 of every q and k head.
+pub(super) fn turn_pairs(spec: &mut DecoderSpec) {
+    // One for all layers: it has a value per row.
+    let order = RowOrder::rotated_in_pairs(spec.heads(), spec.ropes[0].rotary_dim);
+    spec.attentions_mut().for_each(|(_, attention)| attention.qkv.order = order.clone());
 }

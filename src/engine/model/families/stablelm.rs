@@ -25,9 +25,11 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
             let norm = NormSpec::layer("", heads.head_dim, eps).with_bias(false);
             NormSpec { parts: (0..num_heads).map(name).collect(), ..norm }
         };
-        let q = norm("q_layernorm", heads.num_heads);
-        let k = norm("k_layernorm", heads.num_kv_heads);
-        attention.qk_norm = is_qk_normed.then(|| QkNormSpec::per_head(q, k));
+        let norms = || {
+            let q = norm("q_layernorm", heads.num_heads);
+            QkNormSpec::per_head(q, norm("k_layernorm", heads.num_kv_heads))
+        };
+        attention.qk_norm = is_qk_normed.then(norms);
         attention.qkv.bias = bias;
         attention.out.bias = false;
     }
