@@ -3,7 +3,7 @@
 use super::llama::{self, Defaults};
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
-use crate::engine::model::spec::{BlockNorms, DecoderSpec, NormSpec, QkNormSpec};
+use crate::engine::model::spec::{BlockNorms, DecoderSpec, NormSpec};
 
 /// Llama's spec with what differs.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -14,17 +14,15 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let defaults = Defaults { rope_theta: 12_000_000.0, rms_norm_eps: 1e-5, ..Defaults::LLAMA };
     let mut spec = llama::spec_with(config, defaults)?;
     let (hidden, eps) = (spec.hidden_size(), config.rms_norm_eps_or(defaults.rms_norm_eps)?);
-    let norm =
-        |index, part, width| NormSpec::rms(format!("model.layers.{index}.{part}"), width, eps);
+    let norm = |index, part| NormSpec::rms(format!("model.layers.{index}.{part}"), hidden, eps);
     for (index, attention) in spec.attentions_mut() {
-        let of_heads = |part| norm(index, part, attention.heads.head_dim);
-        let (q, k) = (of_heads("self_attn.q_norm"), of_heads("self_attn.k_norm"));
-        attention.qk_norm = Some(QkNormSpec::per_head(q, k));
-        attention.norms = BlockNorms::before(norm(index, "attention_layernorm", hidden));
+        let head_dim = attention.heads.head_dim;
+        attention.qk_norm = Some(llama::head_norms(index, ["q_norm", "k_norm"], head_dim, eps));
+        attention.norms = BlockNorms::before(norm(index, "attention_layernorm"));
     }
     for (index, mlp) in spec.mlps_mut() {
         llama::without_gate(mlp);
-        mlp.norms = BlockNorms::before(norm(index, "feedforward_layernorm", hidden));
+        mlp.norms = BlockNorms::before(norm(index, "feedforward_layernorm"));
     }
     Ok(spec)
 }

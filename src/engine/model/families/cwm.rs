@@ -2,7 +2,7 @@
 
 use super::llama::{self, Defaults};
 use crate::engine::EngineError;
-use crate::engine::model::hf_config::{HfConfig, LayerType};
+use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::spec::DecoderSpec;
 
 /// Llama's spec with windows.
@@ -11,13 +11,9 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let defaults = Defaults { rope_theta: 1_000_000.0, rms_norm_eps: 1e-5, ..Defaults::LLAMA };
     let mut spec = llama::spec_with(config, defaults)?;
     let window = config.sliding_window()?.filter(|window| *window != 0);
-    let types = config.layer_types()?;
+    let slides = config.sliding_layers_or(|index| !index.is_multiple_of(4))?;
     for (index, attention) in spec.attentions_mut() {
-        let slides = match &types {
-            Some(types) => types[index] == LayerType::Sliding,
-            None => !index.is_multiple_of(4),
-        };
-        attention.sliding_window = window.filter(|_| slides);
+        attention.sliding_window = window.filter(|_| slides[index]);
     }
     Ok(spec)
 }

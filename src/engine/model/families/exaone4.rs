@@ -1,10 +1,10 @@
 //! EXAONE 4: OLMo 2 that normalizes every q and k head. Where layers slide, full ones have no
 //! rotary embedding.
 
-use super::olmo2;
+use super::{llama, olmo2};
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
-use crate::engine::model::spec::{DecoderSpec, NormSpec, QkNormSpec};
+use crate::engine::model::spec::DecoderSpec;
 
 /// OLMo 2's spec with what differs.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -21,11 +21,8 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     };
     let slides = config.sliding_layers(pattern)?;
     for (index, attention) in spec.attentions_mut() {
-        let norm = |part| {
-            let name = format!("model.layers.{index}.self_attn.{part}");
-            NormSpec::rms(name, attention.heads.head_dim, eps)
-        };
-        attention.qk_norm = Some(QkNormSpec::per_head(norm("q_norm"), norm("k_norm")));
+        let head_dim = attention.heads.head_dim;
+        attention.qk_norm = Some(llama::head_norms(index, ["q_norm", "k_norm"], head_dim, eps));
         attention.sliding_window = window.filter(|_| slides[index]);
         attention.rope = (window.is_none() || slides[index]).then_some(0);
     }

@@ -3,20 +3,16 @@
 
 use super::llama;
 use crate::engine::EngineError;
-use crate::engine::model::hf_config::{HfConfig, LayerType};
+use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::spec::{BlockNorms, DecoderSpec, EmbeddingScale, NormSpec};
 
 /// The spec of a Gemma 2 config.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let mut spec = gemma(config)?;
     let window = config.sliding_window()?;
-    let types = config.layer_types()?;
+    let slides = config.sliding_layers_or(|index| index.is_multiple_of(2))?;
     for (index, attention) in spec.attentions_mut() {
-        let slides = match &types {
-            Some(types) => types[index] == LayerType::Sliding,
-            None => index.is_multiple_of(2),
-        };
-        attention.sliding_window = window.filter(|_| slides);
+        attention.sliding_window = window.filter(|_| slides[index]);
     }
     Ok(spec)
 }

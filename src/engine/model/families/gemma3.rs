@@ -3,10 +3,10 @@
 
 use serde_json::json;
 
-use super::gemma2;
+use super::{gemma2, llama};
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::{HfConfig, LayerType};
-use crate::engine::model::spec::{DecoderSpec, NormSpec, QkNormSpec};
+use crate::engine::model::spec::{DecoderSpec, QkNormSpec};
 
 /// The spec of a Gemma 3 text config.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -28,25 +28,19 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     spec.ropes = vec![config.rope(LayerType::Full)?, config.rope(LayerType::Sliding)?];
     let eps = config.rms_norm_eps()?;
     let window = config.sliding_window()?;
-    let types = config.layer_types()?;
     let root = config.root();
     let pattern = root
         .optional_size("sliding_window_pattern")?
         .or(root.optional_size("_sliding_window_pattern")?);
-    let pattern = pattern.unwrap_or(6).max(1);
+    let slides = config.sliding_layers(pattern.unwrap_or(6).max(1))?;
     root.expect("use_bidirectional_attention", false)?;
     for (index, attention) in spec.attentions_mut() {
-        let slides = match &types {
-            Some(types) => types[index] == LayerType::Sliding,
-            None => !(index + 1).is_multiple_of(pattern),
-        };
-        let norm = |part| {
-            let name = format!("model.layers.{index}.self_attn.{part}");
-            NormSpec::rms(name, attention.heads.head_dim, eps).with_weight_offset(1.0)
-        };
-        attention.qk_norm = Some(QkNormSpec::per_head(norm("q_norm"), norm("k_norm")));
-        attention.sliding_window = window.filter(|_| slides);
-        attention.rope = Some(usize::from(slides));
+        let head_dim = attention.heads.head_dim;
+        let QkNormSpec { q, k, .. } = llama::head_norms(index, ["q_norm", "k_norm"], head_dim, eps);
+        let (q, k) = (q.with_weight_offset(1.0), k.with_weight_offset(1.0));
+        attention.qk_norm = Some(QkNormSpec::per_head(q, k));
+        attention.sliding_window = window.filter(|_| slides[index]);
+        attention.rope = Some(usize::from(slides[index]));
     }
     Ok(spec)
 }

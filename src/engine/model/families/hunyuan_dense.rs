@@ -3,7 +3,7 @@
 use super::llama::{self, Defaults};
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
-use crate::engine::model::spec::{DecoderSpec, NormSpec, QkNormOrder, QkNormSpec};
+use crate::engine::model::spec::{DecoderSpec, QkNormOrder, QkNormSpec};
 
 /// Llama's spec with query_layernorm and key_layernorm.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -23,14 +23,9 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     root.ignore(&["eod_token_id", "im_end_id", "im_newline_id", "im_start_id", "mask_init_id"]);
     root.ignore(&["pad_id", "text_end_id", "text_start_id", "video_end_id", "video_start_id"]);
     for (index, attention) in spec.attentions_mut().filter(|_| has_norms) {
-        let norm = |part| {
-            let name = format!("model.layers.{index}.self_attn.{part}");
-            NormSpec::rms(name, attention.heads.head_dim, eps)
-        };
-        attention.qk_norm = Some(QkNormSpec {
-            order: QkNormOrder::AfterRotation,
-            ..QkNormSpec::per_head(norm("query_layernorm"), norm("key_layernorm"))
-        });
+        let names = ["query_layernorm", "key_layernorm"];
+        let norms = llama::head_norms(index, names, attention.heads.head_dim, eps);
+        attention.qk_norm = Some(QkNormSpec { order: QkNormOrder::AfterRotation, ..norms });
     }
     Ok(spec)
 }

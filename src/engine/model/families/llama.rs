@@ -4,7 +4,7 @@ use crate::engine::EngineError;
 use crate::engine::model::hf_config::{HfConfig, LayerType};
 use crate::engine::model::spec::{
     ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, EmbeddingSpec, LayerSpec, LinearSpec,
-    MlpForm, MlpSpec, NormSpec, OutputSpec, QkvHeads, RowOrder,
+    MlpForm, MlpSpec, NormSpec, OutputSpec, QkNormSpec, QkvHeads, RowOrder,
 };
 use crate::engine::ops::Activation;
 
@@ -121,4 +121,11 @@ pub(super) fn turn_pairs(spec: &mut DecoderSpec) {
     // One for all layers: it has a value per row.
     let order = RowOrder::rotated_in_pairs(spec.heads(), spec.ropes[0].rotary_dim);
     spec.attentions_mut().for_each(|(_, attention)| attention.qkv.order = order.clone());
+}
+
+/// RMSNorm of every q head and every k head, by these names.
+pub(super) fn head_norms(index: usize, names: [&str; 2], head_dim: usize, eps: f32) -> QkNormSpec {
+    let [q, k] = names
+        .map(|part| NormSpec::rms(format!("model.layers.{index}.self_attn.{part}"), head_dim, eps));
+    QkNormSpec::per_head(q, k)
 }

@@ -4,7 +4,7 @@ use super::gpt::{Gpt, Names};
 use crate::engine::EngineError;
 use crate::engine::files::quoted;
 use crate::engine::model::hf_config::HfConfig;
-use crate::engine::model::spec::{DecoderSpec, NormSpec};
+use crate::engine::model::spec::DecoderSpec;
 use crate::engine::ops::{Activation, alibi_slopes};
 
 /// The spec of an MPT config.
@@ -47,10 +47,7 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let mut spec = gpt.spec(config)?;
     spec.output.lm_head = config.lm_head("lm_head", true)?;
     set_attention(config, &mut spec)?;
-    let without_bias = |norm: &mut Option<NormSpec>| norm.iter_mut().for_each(|n| n.bias = false);
-    spec.attentions_mut().for_each(|(_, attention)| without_bias(&mut attention.norms.before));
-    spec.mlps_mut().for_each(|(_, mlp)| without_bias(&mut mlp.norms.before));
-    without_bias(&mut spec.output.norm);
+    spec.residual_norms_mut().for_each(|norm| norm.bias = false);
     Ok(spec)
 }
 

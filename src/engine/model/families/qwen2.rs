@@ -2,7 +2,7 @@
 
 use super::llama;
 use crate::engine::EngineError;
-use crate::engine::model::hf_config::{HfConfig, LayerType};
+use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::spec::DecoderSpec;
 
 /// Llama's spec with q, k, v biases and Qwen's windows.
@@ -22,14 +22,10 @@ pub(super) fn set_windows(config: &HfConfig, spec: &mut DecoderSpec) -> Result<(
     let root = config.root();
     let is_used = root.flag("use_sliding_window")?.unwrap_or(false);
     let window = config.sliding_window()?.filter(|_| is_used);
-    let types = config.layer_types()?;
     let first_sliding = root.optional_size("max_window_layers")?.unwrap_or(28);
+    let slides = config.sliding_layers_or(|index| index >= first_sliding)?;
     for (index, attention) in spec.attentions_mut() {
-        let slides = match &types {
-            Some(types) => types[index] == LayerType::Sliding,
-            None => index >= first_sliding,
-        };
-        attention.sliding_window = window.filter(|_| slides);
+        attention.sliding_window = window.filter(|_| slides[index]);
     }
     Ok(())
 }

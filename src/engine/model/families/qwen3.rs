@@ -3,18 +3,15 @@
 use super::{llama, qwen2};
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
-use crate::engine::model::spec::{DecoderSpec, NormSpec, QkNormSpec};
+use crate::engine::model::spec::DecoderSpec;
 
 /// Llama's spec with q_norm and k_norm.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let mut spec = llama::spec(config)?;
     let eps = config.rms_norm_eps()?;
     for (index, attention) in spec.attentions_mut() {
-        let norm = |part| {
-            let name = format!("model.layers.{index}.self_attn.{part}");
-            NormSpec::rms(name, attention.heads.head_dim, eps)
-        };
-        attention.qk_norm = Some(QkNormSpec::per_head(norm("q_norm"), norm("k_norm")));
+        let head_dim = attention.heads.head_dim;
+        attention.qk_norm = Some(llama::head_norms(index, ["q_norm", "k_norm"], head_dim, eps));
     }
     qwen2::set_windows(config, &mut spec)?;
     Ok(spec)

@@ -2,7 +2,7 @@
 
 use super::llama::{self, Defaults};
 use crate::engine::EngineError;
-use crate::engine::model::hf_config::{HfConfig, LayerType};
+use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::spec::DecoderSpec;
 
 /// Llama's spec with `no_rope_layers`.
@@ -12,7 +12,6 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let root = config.root();
     let slides = root.flag("use_sliding_window")?.unwrap_or(false);
     let window = config.sliding_window()?.filter(|_| slides);
-    let types = config.layer_types()?;
     // 1: the layer has a rotary embedding.
     let turns = root.numbers("no_rope_layers")?;
     let interval = root.optional_size("no_rope_layer_interval")?.unwrap_or(4);
@@ -21,17 +20,14 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     if turns.as_ref().is_some_and(|turns| turns.len() < spec.layers.len()) {
         return Err(config.error("`no_rope_layers` has fewer entries than there are layers"));
     }
+    let turns = |index: usize| match &turns {
+        Some(turns) => turns[index] != 0.0,
+        None => interval == 0 || !(index + 1).is_multiple_of(interval),
+    };
+    let slides = config.sliding_layers_or(|index| !turns(index))?;
     for (index, attention) in spec.attentions_mut() {
-        let turns = match &turns {
-            Some(turns) => turns[index] != 0.0,
-            None => interval == 0 || !(index + 1).is_multiple_of(interval),
-        };
-        let slides = match &types {
-            Some(types) => types[index] == LayerType::Sliding,
-            None => !turns,
-        };
-        attention.rope = attention.rope.filter(|_| turns);
-        attention.sliding_window = window.filter(|_| slides);
+        attention.rope = attention.rope.filter(|_| turns(index));
+        attention.sliding_window = window.filter(|_| slides[index]);
     }
     Ok(spec)
 }

@@ -180,7 +180,7 @@ impl HfConfig {
     }
 
     /// The activation of a name.
-    pub fn activation_named(&self, name: &str) -> Result<Activation, EngineError> {
+    fn activation_named(&self, name: &str) -> Result<Activation, EngineError> {
         match name {
             "silu" | "swish" => Ok(Activation::Silu),
             "gelu_pytorch_tanh" | "gelu_new" | "gelu_fast" => Ok(Activation::GeluTanh),
@@ -211,14 +211,23 @@ impl HfConfig {
         Ok(Some(types))
     }
 
-    /// Which layers slide: by `layer_types` where the file lists them, else all but each last one
-    /// of `pattern` layers.
-    pub fn sliding_layers(&self, pattern: usize) -> Result<Vec<bool>, EngineError> {
+    /// Which layers slide: by `layer_types` where the file lists them, else as the family has it.
+    pub fn sliding_layers_or(
+        &self,
+        slides: impl Fn(usize) -> bool,
+    ) -> Result<Vec<bool>, EngineError> {
         match self.layer_types()? {
             Some(types) => Ok(types.iter().map(|kind| *kind == LayerType::Sliding).collect()),
-            None if pattern == 0 => Err(self.error("a pattern of 0 layers is not supported")),
-            None => Ok((1..=self.num_layers()?).map(|n| !n.is_multiple_of(pattern)).collect()),
+            None => Ok((0..self.num_layers()?).map(slides).collect()),
         }
+    }
+
+    /// The same where each last one of `pattern` layers is full.
+    pub fn sliding_layers(&self, pattern: usize) -> Result<Vec<bool>, EngineError> {
+        if pattern == 0 && self.layer_types()?.is_none() {
+            return Err(self.error("a pattern of 0 layers is not supported"));
+        }
+        self.sliding_layers_or(|index| !(index + 1).is_multiple_of(pattern))
     }
 }
 
