@@ -206,9 +206,13 @@ fn multiply_adds(model: &str, workload: &str, rows: &[Row]) -> f64 {
 fn peak_gflops() -> f64 {
     let device = Device::cpu(None);
     let (m, n, k) = (2048, 1024, 1024);
-    let weight =
-        LinearWeight::load(&device, DType::Float32, &[SourceMatrix::random(n, k, 1, 1.0)], None)
-            .expect("the CPU has room");
+    let weight = LinearWeight::load(
+        &device,
+        DType::Float32,
+        &[SourceMatrix::random(n, k, 1, 1.0)].into(),
+        None,
+    )
+    .expect("the CPU has room");
     let x = Tensor::from_vec(SourceMatrix::random(m, k, 2, 1.0).to_vec(), k);
     let mut out = Tensor::zeros(m, n);
     let seconds = (0..40).map(|_| {

@@ -113,7 +113,7 @@ mod linear {
 
     fn run(bencher: Bencher, dtype: DType, case: Case) {
         let Case { n, k, m, .. } = case;
-        let source = [SourceMatrix::random(n, k, 1, 1.0)];
+        let source = [SourceMatrix::random(n, k, 1, 1.0)].into();
         let weight = LinearWeight::load(&DEVICE, dtype, &source, None).expect("the CPU has room");
         let x = random(m, k, 2);
         let mut out = Tensor::zeros(m, n);

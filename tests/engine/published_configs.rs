@@ -200,7 +200,7 @@ fn layers_share_the_order_of_their_rows() {
     for (name, ..) in PUBLISHED {
         let spec = decoder_spec(&read(name)).expect("a published config");
         let orders = spec.attentions().filter_map(|attention| attention.qkv.order.rows());
-        let orders: Vec<_> = orders.map(<[u32]>::as_ptr).collect();
+        let orders: Vec<_> = orders.map(|order| order.as_ptr()).collect();
         let places: BTreeSet<_> = orders.iter().collect();
         assert!(places.len() <= 1, "{name}: {} orders", places.len());
         num_shared += usize::from(orders.len() > 1);

@@ -8,7 +8,7 @@ use super::weights::Checkpoint;
 use crate::engine::EngineError;
 use crate::engine::config::DType;
 use crate::engine::device::{Device, Tensor};
-use crate::engine::ops::linear::{SourceMatrix, SourceValues};
+use crate::engine::ops::linear::{SourceMatrix, SourceRows};
 use crate::engine::ops::{
     Activation, AlibiSlopes, LinearWeight, NormWeight, RotaryTable, StepLimits,
 };
@@ -140,17 +140,14 @@ impl Loader<'_> {
     fn linear(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
         let biases = self.vectors(spec.biases(), 0.01)?;
         let bias = spec.bias.then(|| spec.order.arrange(biases));
-        let matrices = self.checkpoint.matrices(&spec.weights().collect::<Vec<_>>())?;
-        let weight = match (spec.layout, spec.order.rows()) {
-            (Layout::Rows, None) => LinearWeight::load(self.device, self.dtype, &matrices, bias)?,
-            _ => {
-                let values = arranged(spec, &matrices);
-                let (num_rows, num_columns) = (spec.n(), spec.k);
-                let values = SourceValues::Slice(&values);
-                let matrix = SourceMatrix { num_rows, num_columns, values };
-                LinearWeight::load(self.device, self.dtype, &[matrix], bias)?
-            }
-        };
+        let tensors: Vec<_> = spec.weights().collect();
+        let mut matrices = self.checkpoint.matrices(&tensors)?;
+        if spec.layout == Layout::Transposed {
+            matrices = matrices.into_iter().map(SourceMatrix::transposed).collect();
+        }
+        let rows = SourceRows::from(matrices).in_order(spec.order.rows().cloned());
+        let weight = LinearWeight::load(self.device, self.dtype, &rows, bias)?;
+        drop(rows);
         // Else every weight would be in memory twice when the last one is packed.
         self.checkpoint.release();
         Ok(weight)
@@ -259,33 +256,4 @@ impl Loader<'_> {
             down: self.layer_linear(&spec.down)?,
         })
     }
-}
-
-/// The rows of W in their order: a copy in f32, while this layer is packed.
-fn arranged(spec: &LinearSpec, matrices: &[SourceMatrix<'_>]) -> Vec<f32> {
-    let mut values = Vec::with_capacity(spec.n() * spec.k);
-    let row_of = |row: usize| spec.order.rows().map_or(row, |rows| rows[row] as usize);
-    for row in (0..spec.n()).map(row_of) {
-        let (matrix, row) = located(spec, matrices, row);
-        values.extend((0..spec.k).map(|column| match spec.layout {
-            Layout::Rows => matrix.value(row, column),
-            Layout::Transposed => matrix.value(column, row),
-        }));
-    }
-    values
-}
-
-/// The part that has a stored row, and which of its rows that is.
-fn located<'a, 'b>(
-    spec: &LinearSpec,
-    matrices: &'b [SourceMatrix<'a>],
-    mut row: usize,
-) -> (&'b SourceMatrix<'a>, usize) {
-    for (part, matrix) in spec.parts.iter().zip(matrices) {
-        if row < part.rows {
-            return (matrix, row);
-        }
-        row -= part.rows;
-    }
-    unreachable!("an order is a permutation of the rows of all parts")
 }

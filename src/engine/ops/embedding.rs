@@ -111,10 +111,12 @@ mod tests {
     fn rows_are_looked_up_scaled_shifted_and_gathered() {
         let device = Device::cpu(Some(2));
         let source = SourceMatrix::random(50, 6, 7, 1.0);
-        let table = LinearWeight::load(&device, DType::Float32, &[source], None).unwrap();
+        let table =
+            LinearWeight::load(&device, DType::Float32, &[source.clone()].into(), None).unwrap();
         let mut out = Tensor::zeros(3, 6);
         embedding(&device, [49, 0, 3][..].into(), &table, Some(2.0), &mut out);
-        let row = |id: usize| (0..6).map(|c| source.value(id, c) * 2.0).collect::<Vec<_>>();
+        let values = source.to_vec();
+        let row = |id: usize| values[6 * id..][..6].iter().map(|v| v * 2.0).collect::<Vec<_>>();
         assert_eq!(out.values(), [row(49), row(0), row(3)].concat());
         let positions = Tensor::from_vec((0..60).map(|i| i as f32).collect(), 6);
         add_rows_of(&device, [0, 1, 7][..].into(), 2, &positions, &mut out);

@@ -16,12 +16,8 @@ fn id_of(row: usize) -> u32 {
 }
 
 fn table(pair: &Pair, values: &Rows, device: &Device) -> LinearWeight {
-    let source = SourceMatrix {
-        num_rows: VOCAB_SIZE,
-        num_columns: values.width,
-        values: SourceValues::Slice(&values.values),
-    };
-    LinearWeight::load(device, pair.dtype, &[source], None).expect("memory")
+    let source = SourceMatrix::new(VOCAB_SIZE, values.width, SourceValues::Slice(&values.values));
+    LinearWeight::load(device, pair.dtype, &[source].into(), None).expect("memory")
 }
 
 /// A batch in which every row has the id, the position and the wanted row of `id_of`.
@@ -118,7 +114,7 @@ fn random_fill_makes_the_weights_that_the_cpu_makes() {
             };
             let values = |device: &Device| -> Vec<f32> {
                 let source = SourceMatrix::random(VOCAB_SIZE, width, 7, 0.02);
-                let table = LinearWeight::load(device, pair.dtype, &[source], None);
+                let table = LinearWeight::load(device, pair.dtype, &[source].into(), None);
                 let mut inputs = step_inputs(device, &batch);
                 let ids = inputs.step(device, &batch).input_ids();
                 let mut out: Tensor = output(device, VOCAB_SIZE, width, Precision::Full);

@@ -15,7 +15,7 @@ const NUM_OUTPUTS: usize = 48;
 
 /// A quantized layer of `width` inputs.
 fn layer(device: &Device, dtype: DType, width: usize, num_rows: usize) -> LinearWeight {
-    let source = [SourceMatrix::random(NUM_OUTPUTS, width, 7, 0.3)];
+    let source = [SourceMatrix::random(NUM_OUTPUTS, width, 7, 0.3)].into();
     let weight = LinearWeight::load(device, dtype, &source, None);
     let weight = weight.and_then(|weight| weight.quantize(device)).expect("memory");
     weight.prepare(device, device.activation_dtype(), num_rows).expect("algorithms");

@@ -48,12 +48,11 @@ fn weights(pair: &Pair, case: &Case, narrows: bool) -> Both<LinearWeight> {
             true => (&narrowed, DType::Float32),
             false => (&parts, pair.dtype),
         };
-        let parts = parts.each_ref().map(|rows| SourceMatrix {
-            num_rows: rows.values.len() / case.k,
-            num_columns: case.k,
-            values: SourceValues::Slice(&rows.values),
+        let parts = parts.each_ref().map(|rows| {
+            let num_rows = rows.values.len() / case.k;
+            SourceMatrix::new(num_rows, case.k, SourceValues::Slice(&rows.values))
         });
-        let weight = LinearWeight::load(device, dtype, &parts, bias.clone());
+        let weight = LinearWeight::load(device, dtype, &parts.into(), bias.clone());
         let weight = weight.and_then(|weight| weight.quantize(device)).expect("memory");
         let output = match case.output {
             Precision::Full => DType::Float32,

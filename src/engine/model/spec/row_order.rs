@@ -76,8 +76,8 @@ impl RowOrder {
     }
 
     /// The stored row of row i, unless they are the same for all.
-    pub fn rows(&self) -> Option<&[u32]> {
-        self.0.as_deref()
+    pub fn rows(&self) -> Option<&Arc<[u32]>> {
+        self.0.as_ref()
     }
 
     /// Values of rows in this order.
@@ -112,7 +112,7 @@ mod tests {
         // Group 0: rows 0 to 3 are q of heads 0 and 1, 4 and 5 are k, 6 and 7 are v.
         let order = RowOrder::grouped_qkv(HEADS);
         let expected = [0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15];
-        assert_eq!(order.rows().unwrap(), expected);
+        assert_eq!(order.rows().unwrap()[..], expected);
         assert_eq!(RowOrder::as_stored().then(&order), order);
         assert_eq!(order.then(&order).rows().unwrap()[4..8], [4, 5, 12, 13]);
     }
@@ -122,7 +122,7 @@ mod tests {
         let heads = QkvHeads { num_heads: 1, num_kv_heads: 1, head_dim: 6 };
         let order = RowOrder::rotated_in_pairs(heads, 4);
         let expected = [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17];
-        assert_eq!(order.rows().unwrap(), expected);
-        assert_eq!(RowOrder::heads_in_pairs(1, 6, 4).rows().unwrap(), &expected[..6]);
+        assert_eq!(order.rows().unwrap()[..], expected);
+        assert_eq!(RowOrder::heads_in_pairs(1, 6, 4).rows().unwrap()[..], expected[..6]);
     }
 }

@@ -5,7 +5,7 @@ use crate::engine::config::DType;
 use crate::engine::device::cuda::{Args, DeviceBuffer, DevicePtr};
 use crate::engine::device::{Gpu, Matmul, MatmulInput, MatmulShape, Rows, RowsMut, Tensor};
 
-use super::pack::{SourceMatrix, SourceValues};
+use super::source::{SourceMatrix, SourceRows, SourceValues};
 use crate::engine::ops::gpu_row_block;
 
 /// Weights of a linear layer in a GPU's memory.
@@ -23,29 +23,32 @@ pub(super) struct Weight {
 }
 
 impl Weight {
-    /// Copies the rows of `parts`; a quantizing GPU then narrows them.
+    /// Copies the rows; a quantizing GPU then narrows them.
     pub(super) fn load(
         gpu: &Gpu,
         dtype: DType,
-        (n, k): (usize, usize),
-        parts: &[SourceMatrix<'_>],
+        source: &SourceRows<'_>,
         bias: Option<&[f32]>,
     ) -> Result<Self, EngineError> {
+        let (n, k) = (source.num_rows(), source.num_columns());
         let element = dtype.size_bytes();
         let rows = gpu.alloc(n * k * element)?;
-        let mut start = 0;
-        for part in parts {
-            upload(gpu, part, dtype, rows.ptr().offset(start))?;
-            start += part.num_rows * k * element;
+        match source.in_parts() {
+            Some(parts) => {
+                let mut start = 0;
+                for part in parts {
+                    upload(gpu, part, dtype, rows.ptr().offset(start))?;
+                    start += part.num_rows * k * element;
+                }
+            }
+            None => gpu.upload_weights(rows.ptr(), n * k * element, |offset, chunk| {
+                source.write_as(dtype, offset / element, chunk);
+            })?,
         }
         let bias = match bias {
             None => None,
             Some(values) => {
-                let source = SourceMatrix {
-                    num_rows: 1,
-                    num_columns: n,
-                    values: SourceValues::Slice(values),
-                };
+                let source = SourceMatrix::new(1, n, SourceValues::Slice(values));
                 let buffer = gpu.alloc(n * element)?;
                 upload(gpu, &source, dtype, buffer.ptr())?;
                 Some(buffer)
@@ -140,20 +143,18 @@ fn upload(
     to: DevicePtr,
 ) -> Result<(), EngineError> {
     let num_values = source.num_rows * source.num_columns;
-    match source.values {
-        SourceValues::Random { seed, scale } => {
-            let mut args = Args::new();
-            args.ptr(to).u64(num_values as u64).u64(seed).f32(scale);
-            gpu.launch_over(num_values, ("random_fill", "random_fill"), &mut args);
-            Ok(())
-        }
-        SourceValues::Bytes(of, bytes) if of == dtype => {
-            gpu.upload_weights(to, bytes.len(), |offset, chunk| {
-                chunk.copy_from_slice(&bytes[offset..offset + chunk.len()]);
-            })
-        }
-        _ => gpu.upload_weights(to, num_values * dtype.size_bytes(), |offset, chunk| {
-            source.write_as(dtype, offset / dtype.size_bytes(), chunk);
-        }),
+    if let Some(bytes) = source.all_bytes_of(dtype) {
+        return gpu.upload_weights(to, bytes.len(), |offset, chunk| {
+            chunk.copy_from_slice(&bytes[offset..offset + chunk.len()]);
+        });
     }
+    if let Some((seed, scale)) = source.as_random() {
+        let mut args = Args::new();
+        args.ptr(to).u64(num_values as u64).u64(seed).f32(scale);
+        gpu.launch_over(num_values, ("random_fill", "random_fill"), &mut args);
+        return Ok(());
+    }
+    gpu.upload_weights(to, num_values * dtype.size_bytes(), |offset, chunk| {
+        source.write_as(dtype, offset / dtype.size_bytes(), chunk);
+    })
 }

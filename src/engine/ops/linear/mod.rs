@@ -11,8 +11,9 @@ mod cuda;
 mod dot;
 mod narrow;
 mod pack;
+mod source;
 
-pub use pack::{SourceMatrix, SourceValues};
+pub use source::{QuantizedMatrix, SourceMatrix, SourceRows, SourceValues};
 
 use std::sync::PoisonError;
 
@@ -103,25 +104,25 @@ enum Panels {
 }
 
 impl LinearWeight {
-    /// Puts the rows of `parts`, one after the other (q, k, v become one weight), on the device, in
-    /// `dtype`. `bias` has one value per output.
+    /// Puts rows (those of q, k, v become one weight) on the device, in `dtype`. `bias` has one
+    /// value per output.
     ///
     /// # Errors
     /// The GPU's memory does not suffice.
     ///
     /// # Panics
-    /// Parts differ in width, or the bias has another length.
+    /// The bias has another length.
     pub fn load(
         device: &Device,
         dtype: DType,
-        parts: &[SourceMatrix<'_>],
+        source: &SourceRows<'_>,
         bias: Option<Vec<f32>>,
     ) -> Result<Self, EngineError> {
         match device {
-            Device::Cpu(cpu) => Ok(Self::pack(cpu, dtype, parts, bias)),
+            Device::Cpu(cpu) => Ok(Self::pack(cpu, dtype, source, bias)),
             Device::Cuda(gpu) => {
-                let (n, k) = size(parts, bias.as_deref());
-                let weight = cuda::Weight::load(gpu, dtype, (n, k), parts, bias.as_deref())?;
+                let (n, k) = size(source, bias.as_deref());
+                let weight = cuda::Weight::load(gpu, dtype, source, bias.as_deref())?;
                 Ok(Self { n, k, storage: Storage::Cuda(weight) })
             }
         }
@@ -131,18 +132,13 @@ impl LinearWeight {
     ///
     /// # Panics
     /// As `load`.
-    pub fn pack(
-        cpu: &Cpu,
-        dtype: DType,
-        parts: &[SourceMatrix<'_>],
-        bias: Option<Vec<f32>>,
-    ) -> Self {
-        let (n, k) = size(parts, bias.as_deref());
+    pub fn pack(cpu: &Cpu, dtype: DType, source: &SourceRows<'_>, bias: Option<Vec<f32>>) -> Self {
+        let (n, k) = size(source, bias.as_deref());
         let panel_width = 2 * cpu.isa.num_lanes();
         let panels = match dtype {
-            DType::Float32 => Panels::Float32(pack::pack(&cpu.pool, parts, panel_width)),
-            DType::BFloat16 => Panels::BFloat16(pack::pack(&cpu.pool, parts, panel_width)),
-            DType::Float16 => Panels::Float16(pack::pack(&cpu.pool, parts, panel_width)),
+            DType::Float32 => Panels::Float32(pack::pack(&cpu.pool, source, panel_width)),
+            DType::BFloat16 => Panels::BFloat16(pack::pack(&cpu.pool, source, panel_width)),
+            DType::Float16 => Panels::Float16(pack::pack(&cpu.pool, source, panel_width)),
         };
         let bias = bias.map(|bias| padded(bias, panel_width));
         Self { n, k, storage: Storage::Cpu(Packed { panel_width, panels, bias }) }
@@ -314,13 +310,11 @@ fn padded(mut values: Vec<f32>, panel_width: usize) -> Vec<f32> {
     values
 }
 
-/// (n, k) of stacked parts.
-fn size(parts: &[SourceMatrix<'_>], bias: Option<&[f32]>) -> (usize, usize) {
-    let k = parts[0].num_columns;
-    assert!(parts.iter().all(|part| part.num_columns == k), "parts of one width");
-    let n = parts.iter().map(|part| part.num_rows).sum();
+/// (n, k) of the rows.
+fn size(source: &SourceRows<'_>, bias: Option<&[f32]>) -> (usize, usize) {
+    let n = source.num_rows();
     assert!(bias.is_none_or(|bias| bias.len() == n), "one bias per output");
-    (n, k)
+    (n, source.num_columns())
 }
 
 /// out = x Wᵀ + b. `out` takes as many rows as `x` has.

@@ -7,7 +7,7 @@ const DTYPES: [DType; 3] = [DType::Float32, DType::BFloat16, DType::Float16];
 
 fn random(len: usize, seed: u64) -> Vec<f32> {
     let source = SourceMatrix::random(1, len, seed, 1.0);
-    (0..len).map(|column| source.value(0, column)).collect()
+    source.to_vec()
 }
 
 fn check(isa: Isa, dtype: DType, m: usize, n: usize, k: usize) {
@@ -15,9 +15,9 @@ fn check(isa: Isa, dtype: DType, m: usize, n: usize, k: usize) {
     let split = n / 3;
     let parts =
         [SourceMatrix::random(split, k, 1, 1.0), SourceMatrix::random(n - split, k, 2, 1.0)];
-    let parts = if split == 0 { &parts[1..] } else { &parts[..] };
+    let parts = if split == 0 { parts[1..].to_vec() } else { parts.to_vec() };
     let bias = random(n, 3);
-    let weight = LinearWeight::load(&device, dtype, parts, Some(bias.clone())).unwrap();
+    let weight = LinearWeight::load(&device, dtype, &parts.into(), Some(bias.clone())).unwrap();
     let x = Tensor::from_vec(random(m * k, 4), k);
     let mut out = Tensor::zeros(m + 1, n);
     linear(&device, &x, &weight, &mut out);
@@ -59,7 +59,7 @@ fn a_row_has_the_same_bits_alone_and_among_others() {
             DTYPES.into_iter().flat_map(|dtype| [(dtype, (131, 75, 96)), (dtype, (20, 75, 2101))])
         {
             let parts = [SourceMatrix::random(n, k, 5, 1.0)];
-            let weight = LinearWeight::load(&device, dtype, &parts, None).unwrap();
+            let weight = LinearWeight::load(&device, dtype, &parts.into(), None).unwrap();
             let x = Tensor::from_vec(random(m * k, 6), k);
             let mut all = Tensor::zeros(m, n);
             linear(&device, &x, &weight, &mut all);
@@ -79,7 +79,7 @@ fn packing_keeps_values_of_the_same_dtype_exactly() {
     let values: Vec<bf16> = (0..40 * 9).map(|i| bf16::from_f32(i as f32 * 0.37)).collect();
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
     let source = SourceMatrix::from_bytes(40, 9, DType::BFloat16, &bytes);
-    let weight = LinearWeight::load(&device, DType::BFloat16, &[source], None).unwrap();
+    let weight = LinearWeight::load(&device, DType::BFloat16, &[source].into(), None).unwrap();
     let mut row = vec![0.0; 9];
     for n in 0..40 {
         weight.copy_row(n, &mut row);
@@ -102,7 +102,7 @@ fn int8_rows(values: &[f32], k: usize) -> Vec<(Vec<i64>, f32)> {
 
 /// Outputs of int8 layers on every instruction set, one by one.
 fn int8_outputs(m: usize, n: usize, k: usize) -> Vec<Vec<f32>> {
-    let source = [SourceMatrix::random(n, k, 7, 0.3)];
+    let source = [SourceMatrix::random(n, k, 7, 0.3)].into();
     let x = Tensor::from_vec(random(m * k, 8), k);
     let run = |isa| {
         let device = Device::cpu_with_isa(2, isa).with_int8();
@@ -144,9 +144,8 @@ fn int8_takes_rows_of_zeros_and_of_the_largest_values() {
         let device = Device::cpu_with_isa(1, isa).with_int8();
         let k = 64;
         let weights = vec![-1.0; 2 * k];
-        let source =
-            SourceMatrix { num_rows: 2, num_columns: k, values: SourceValues::Slice(&weights) };
-        let weight = LinearWeight::load(&device, DType::Float32, &[source], None).unwrap();
+        let source = SourceMatrix::new(2, k, SourceValues::Slice(&weights));
+        let weight = LinearWeight::load(&device, DType::Float32, &[source].into(), None).unwrap();
         let weight = weight.quantize(&device).unwrap();
         let x = Tensor::from_vec([vec![0.0; k], vec![-3.0; k]].concat(), k);
         let mut out = Tensor::zeros(2, 2);
@@ -164,9 +163,8 @@ fn int8_passes_on_what_is_no_number() {
         // The third output has a weight that is no number, the last inputs of rows 1 to 3 are none.
         let mut weights = random(n * k, 11);
         weights[2 * k + 30] = f32::NAN;
-        let values = SourceValues::Slice(&weights);
-        let source = SourceMatrix { num_rows: n, num_columns: k, values };
-        let weight = LinearWeight::load(&device, DType::Float32, &[source], None).unwrap();
+        let source = SourceMatrix::new(n, k, SourceValues::Slice(&weights));
+        let weight = LinearWeight::load(&device, DType::Float32, &[source].into(), None).unwrap();
         let weight = weight.quantize(&device).unwrap();
         let mut x = random(m * k, 12);
         for (row, value) in [(1, f32::NAN), (2, f32::INFINITY), (3, f32::NEG_INFINITY)] {
@@ -186,7 +184,8 @@ fn int8_passes_on_what_is_no_number() {
 fn gated(device: &Device, dtype: DType, (m, inner, k): (usize, usize, usize)) -> [Vec<f32>; 2] {
     let parts = [1, 2].map(|seed| SourceMatrix::random(inner, k, seed, 0.3));
     let bias = Some(random(2 * inner, 3));
-    let weight = LinearWeight::load(device, dtype, &parts, bias).unwrap().quantize(device).unwrap();
+    let weight =
+        LinearWeight::load(device, dtype, &parts.into(), bias).unwrap().quantize(device).unwrap();
     let x = Tensor::from_vec(random((m + 1) * k, 4), k);
     let (mut gate_up, mut out) = (Tensor::zeros(m, 2 * inner), Tensor::zeros(m, inner));
     linear_rows(device, x.rows_from(1), &weight, gate_up.rows_from_mut(0), m);
