@@ -1,0 +1,233 @@
+//! Weight files of a folder, mapped: which tensors they have, how each is stored, and which of them
+//! were asked for.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+use safetensors::Dtype;
+
+use super::mapped_file::{self, MappedFile, Watch};
+use super::{header, index, pickle};
+use crate::engine::EngineError;
+use crate::engine::config::{DType, OnLostFile};
+use crate::engine::files::{self, quoted};
+use crate::engine::model::spec::NamedShape;
+use crate::engine::ops::linear::SourceMatrix;
+
+/// Weight files, mapped.
+#[derive(Debug)]
+pub struct MappedFiles {
+    maps: Vec<MappedFile>,
+    /// While the files are mapped; None where nobody asked for it.
+    _watch: Option<Watch>,
+    tensors: HashMap<String, Entry>,
+    unused: BTreeSet<String>,
+    dir: PathBuf,
+    /// The tensors are not needed any more.
+    pub(super) given_up: Arc<AtomicBool>,
+}
+
+/// A tensor of a file.
+#[derive(Clone, Debug)]
+struct Entry {
+    file: usize,
+    stored: Stored,
+    shape: Vec<usize>,
+    range: Range<usize>,
+}
+
+/// What the bytes of a tensor are.
+#[derive(Clone, Copy, Debug)]
+enum Stored {
+    /// Values, one after the other.
+    Values(DType),
+    /// Of a type that weights do not have.
+    Other(Dtype),
+}
+
+impl From<Dtype> for Stored {
+    fn from(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F32 => Self::Values(DType::Float32),
+            Dtype::BF16 => Self::Values(DType::BFloat16),
+            Dtype::F16 => Self::Values(DType::Float16),
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl MappedFiles {
+    /// Maps them, and reads what they have.
+    pub(super) fn open(dir: &Path, on_lost_file: Option<OnLostFile>) -> Result<Self, EngineError> {
+        let mut maps = Vec::new();
+        for path in index::weight_files(dir)? {
+            maps.push(MappedFile::open(&path).map_err(|error| files::unreadable(&path, &error))?);
+        }
+        // Before the first byte is read.
+        let watch = on_lost_file.map(|on_lost| mapped_file::watch(&maps, on_lost)).transpose();
+        let watch = watch.map_err(|error| files::unreadable(dir, &error))?;
+        let tensors = find_tensors(&maps)?;
+        let unused = tensors.keys().cloned().collect();
+        let dir = dir.to_owned();
+        let given_up = Arc::default();
+        Ok(Self { maps, _watch: watch, tensors, unused, dir, given_up })
+    }
+
+    /// Leaves tensors with these prefixes unused; how many there are.
+    pub(super) fn leave(&mut self, prefixes: &[&str]) -> usize {
+        let num_tensors = self.unused.len();
+        self.unused.retain(|name| !prefixes.iter().any(|prefix| name.starts_with(prefix)));
+        num_tensors - self.unused.len()
+    }
+
+    /// As [`super::Checkpoint::check`].
+    pub(super) fn check(
+        &self,
+        asked: &[NamedShape],
+        optional: &[NamedShape],
+    ) -> Result<(), EngineError> {
+        let mut unused = self.unused.clone();
+        let is_there = |tensor: &&NamedShape| self.has(&tensor.0);
+        for tensor in asked.iter().chain(optional.iter().filter(is_there)) {
+            unused.remove(&self.checked(tensor)?.0);
+        }
+        self.refuse_unused(&unused)
+    }
+
+    /// Whether there is a tensor of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
+    /// Notes that a tensor was asked for.
+    pub(super) fn take(&mut self, tensor: &NamedShape) -> Result<(), EngineError> {
+        if self.given_up.load(Relaxed) {
+            return Err(EngineError::Model("loading was given up".to_owned()));
+        }
+        let found = self.checked(tensor)?.0;
+        self.unused.remove(&found);
+        Ok(())
+    }
+
+    /// A tensor that `take` has found, as a matrix: a vector has one row.
+    pub(super) fn matrix(&self, tensor: &NamedShape) -> Result<SourceMatrix<'_>, EngineError> {
+        let (_, dtype, entry) = self.checked(tensor)?;
+        let columns = tensor.1.last().copied().unwrap_or(1);
+        let rows = tensor.1.iter().rev().skip(1).product();
+        Ok(SourceMatrix::from_bytes(rows, columns, dtype, self.bytes(entry)))
+    }
+
+    /// Says that what was read so far is packed: it takes no memory from now on.
+    pub(super) fn release(&self) {
+        self.maps.iter().for_each(MappedFile::release);
+    }
+
+    /// As [`super::Checkpoint::finish`].
+    pub(super) fn finish(self) -> Result<(), EngineError> {
+        match self.maps.iter().find(|map| !map.is_unchanged()) {
+            Some(map) => Err(bad_file(map.path(), "it has changed while it was read; run again")),
+            None => self.refuse_unused(&self.unused),
+        }
+    }
+
+    /// An entry by the name transformers gives it, or by what other tools leave or add in front.
+    fn find(&self, name: &str) -> Option<(String, &Entry)> {
+        let prefixes = ["model.", "transformer."];
+        let shorter = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
+        let candidates = [
+            name.to_owned(),
+            shorter.to_owned(),
+            format!("language_model.{name}"),
+            format!("model.language_model.{shorter}"),
+        ];
+        candidates.into_iter().find_map(|name| Some((name.clone(), self.tensors.get(&name)?)))
+    }
+
+    /// The same, where it is what the model asks for.
+    fn checked(&self, (name, shape): &NamedShape) -> Result<(String, DType, &Entry), EngineError> {
+        let dir = self.dir.display();
+        let Some((found, entry)) = self.find(name) else {
+            return Err(EngineError::Model(format!(
+                "{dir}: tensor {name} is missing from the weight files; are all shards there?"
+            )));
+        };
+        if entry.shape != *shape {
+            return Err(EngineError::Model(format!(
+                "{dir}: tensor {found} has shape {}, config.json asks for {shape:?}",
+                quoted(&format!("{:?}", entry.shape))
+            )));
+        }
+        match entry.stored {
+            Stored::Values(dtype) => Ok((found, dtype, entry)),
+            Stored::Other(dtype) => Err(EngineError::Model(format!(
+                "{dir}: tensor {found} is of type {dtype}; weights are F32, BF16 or F16"
+            ))),
+        }
+    }
+
+    fn bytes(&self, entry: &Entry) -> &[u8] {
+        &self.maps[entry.file].bytes()[entry.range.clone()]
+    }
+
+    fn refuse_unused(&self, unused: &BTreeSet<String>) -> Result<(), EngineError> {
+        let is_mask = |name: &String| is_causal_mask(name, &self.tensors[name].shape);
+        let unused: Vec<_> =
+            unused.iter().filter(|name| !is_ignorable(name) && !is_mask(name)).collect();
+        match unused.as_slice() {
+            [] => Ok(()),
+            [first, ..] => Err(EngineError::Model(format!(
+                "{}: {} tensors are in the weight files but not in the model that config.json \
+                 describes, the first is {}",
+                self.dir.display(),
+                unused.len(),
+                quoted(first)
+            ))),
+        }
+    }
+}
+
+/// All tensors of all files.
+fn find_tensors(maps: &[MappedFile]) -> Result<HashMap<String, Entry>, EngineError> {
+    let mut tensors = HashMap::new();
+    for (file, map) in maps.iter().enumerate() {
+        let parse = match map.path().extension().is_some_and(|extension| extension == "bin") {
+            true => pickle::parse,
+            false => header::parse,
+        };
+        let entries = parse(map.bytes()).map_err(|text| bad_file(map.path(), text))?;
+        for header::TensorEntry { name, dtype, shape, range } in entries {
+            let entry = Entry { file, stored: dtype.into(), shape, range };
+            if tensors.insert(name.clone(), entry).is_some() {
+                let text = format!("{} is in another file as well", quoted(&name));
+                return Err(bad_file(map.path(), text));
+            }
+        }
+    }
+    Ok(tensors)
+}
+
+/// Buffers that old checkpoints carry and nothing reads: rotary tables, attention masks, and an
+/// output layer beside the embedding that it is tied to.
+fn is_ignorable(name: &str) -> bool {
+    name.ends_with("rotary_emb.inv_freq")
+        || name.ends_with(".attn.masked_bias")
+        || name.ends_with(".attention.masked_bias")
+        || name.ends_with("decoder.version")
+        || name.ends_with(".position_ids")
+        || name == "lm_head.weight"
+}
+
+/// The causal mask that GPT-2, GPT-NeoX and CodeGen keep beside attention's biases: (1, 1, n, n).
+fn is_causal_mask(name: &str, shape: &[usize]) -> bool {
+    let names = [".attn.bias", ".attention.bias", ".attn.causal_mask"];
+    let is_named = names.iter().any(|ending| name.ends_with(ending));
+    is_named && matches!(shape, [1, 1, rows, columns] if rows == columns)
+}
+
+fn bad_file(path: &Path, text: impl std::fmt::Display) -> EngineError {
+    EngineError::Model(format!("{}: {text}", path.display()))
+}
