@@ -4,6 +4,7 @@
 //! Every tensor the spec asks for must be there with its shape, and every tensor that is there must
 //! be asked for: a silent mismatch would be a silent wrong answer.
 
+pub mod gguf;
 pub mod header;
 pub mod index;
 mod mapped_file;
