@@ -3,6 +3,7 @@
 
 pub mod decoder;
 pub mod families;
+pub mod gguf;
 pub mod hf_config;
 mod limits;
 mod loading;

@@ -64,6 +64,14 @@ impl RowOrder {
         Self::new((0..num_heads).flat_map(row).collect())
     }
 
+    /// What puts rows in this order back to where they were.
+    pub fn inverse(&self) -> Self {
+        let Some(rows) = self.rows() else { return Self::as_stored() };
+        let mut inverse = vec![0; rows.len()];
+        (0..).zip(rows).for_each(|(index, row)| inverse[*row as usize] = index);
+        Self::new(inverse)
+    }
+
     /// `after` of the rows that `self` gives.
     pub fn then(&self, after: &Self) -> Self {
         match (&self.0, &after.0) {
@@ -115,6 +123,7 @@ mod tests {
         assert_eq!(order.rows().unwrap()[..], expected);
         assert_eq!(RowOrder::as_stored().then(&order), order);
         assert_eq!(order.then(&order).rows().unwrap()[4..8], [4, 5, 12, 13]);
+        assert_eq!(order.then(&order.inverse()), RowOrder::as_stored());
     }
 
     #[test]

@@ -1,0 +1,244 @@
+//! The architectures of GGUF files: for each, transformers' class, the names of its tensors, and
+//! what its metadata says in config.json's words.
+//!
+//! Source: llama.cpp's `conversion/` (what is written) and `src/models/` (what holds where nothing
+//! is written).
+
+use super::config::Config;
+use super::gpt;
+use super::names::{self, NameTable};
+
+/// An architecture.
+#[derive(Debug)]
+pub(super) struct Arch {
+    /// Its name in `general.architecture`.
+    pub name: &'static str,
+    /// What its metadata comes to, `architectures` left out; transformers' class, and the names of
+    /// tensors.
+    pub translate: fn(&mut Config<'_>) -> Result<Class, String>,
+}
+
+/// transformers' class of a file.
+pub(super) type Class = (&'static str, NameTable);
+
+const fn arch(name: &'static str, translate: fn(&mut Config<'_>) -> Result<Class, String>) -> Arch {
+    Arch { name, translate }
+}
+
+/// By name.
+pub(super) const ARCHS: &[Arch] = &[
+    arch("arcee", arcee),
+    arch("bloom", gpt::bloom),
+    arch("cohere2", cohere2),
+    arch("command-r", command_r),
+    arch("ernie4_5", ernie4_5),
+    arch("exaone4", exaone4),
+    arch("falcon", gpt::falcon),
+    arch("gemma", gemma),
+    arch("gemma2", gemma2),
+    arch("gemma3", gemma3),
+    arch("glm4", glm4),
+    arch("gpt2", gpt::gpt2),
+    arch("gptneox", gpt::gptneox),
+    arch("granite", granite),
+    arch("hunyuan-dense", hunyuan),
+    arch("internlm2", internlm2),
+    arch("llama", llama),
+    arch("mpt", gpt::mpt),
+    arch("nemotron", nemotron),
+    arch("olmo", olmo),
+    arch("olmo2", olmo2),
+    arch("phi3", phi3),
+    arch("qwen2", qwen2),
+    arch("qwen3", qwen3),
+    arch("seed_oss", seed_oss),
+    arch("smollm3", smollm3),
+    arch("stablelm", stablelm),
+    arch("starcoder", gpt::starcoder),
+    arch("starcoder2", starcoder2),
+];
+
+/// Also Mistral, TinyLlama, SmolLM2, Yi and others, which llama.cpp calls llama too.
+fn llama(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    config.set("attention_bias", config.keys.has("blk.0.attn_output.bias"));
+    config.set("mlp_bias", config.keys.has("blk.0.ffn_down.bias"));
+    Ok(("LlamaForCausalLM", names::LLAMA))
+}
+
+/// Its q, k and v are stored apart, in Llama's way.
+fn internlm2(config: &mut Config<'_>) -> Result<Class, String> {
+    llama(config)
+}
+
+fn arcee(config: &mut Config<'_>) -> Result<Class, String> {
+    llama(config)?;
+    Ok(("ArceeForCausalLM", names::LLAMA))
+}
+
+fn granite(config: &mut Config<'_>) -> Result<Class, String> {
+    llama(config)?;
+    config.floats(&[
+        ("attention.scale", "attention_multiplier"),
+        ("embedding_scale", "embedding_multiplier"),
+        ("residual_scale", "residual_multiplier"),
+        ("logit_scale", "logits_scaling"),
+    ])?;
+    Ok(("GraniteForCausalLM", names::LLAMA))
+}
+
+/// Which layers are rotated is in no key: all but each fourth.
+fn smollm3(config: &mut Config<'_>) -> Result<Class, String> {
+    llama(config)?;
+    config.set("no_rope_layer_interval", 4);
+    Ok(("SmolLM3ForCausalLM", names::LLAMA))
+}
+
+fn olmo(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    config.floats(&[("attention.clamp_kqv", "clip_qkv")])?;
+    config.expect_layer_norm_eps(1e-5)?;
+    Ok(("OlmoForCausalLM", names::LLAMA))
+}
+
+fn qwen2(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    Ok(("Qwen2ForCausalLM", names::PLAIN))
+}
+
+fn qwen3(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    Ok(("Qwen3ForCausalLM", names::PLAIN))
+}
+
+fn seed_oss(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    config.set("attention_bias", config.keys.has("blk.0.attn_q.bias"));
+    config.set("attention_out_bias", config.keys.has("blk.0.attn_output.bias"));
+    Ok(("SeedOssForCausalLM", names::PLAIN))
+}
+
+fn hunyuan(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    Ok(("HunYuanDenseV1ForCausalLM", names::HUNYUAN))
+}
+
+fn ernie4_5(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    config.set("use_bias", config.keys.has("blk.0.attn_output.bias"));
+    Ok(("Ernie4_5ForCausalLM", names::PLAIN))
+}
+
+fn gemma(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    config.set("hidden_activation", "gelu_pytorch_tanh");
+    Ok(("GemmaForCausalLM", names::GEMMA))
+}
+
+fn gemma2(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    config.windows(Some(4096), |layer| layer % 2 == 0)?;
+    // Files that were written before these keys have llama.cpp's defaults.
+    let cap = |key, default| Ok::<_, String>(config.keys.float(key)?.unwrap_or(default));
+    let caps = [cap("attn_logit_softcapping", 50.0)?, cap("final_logit_softcapping", 30.0)?];
+    config.set("attn_logit_softcapping", caps[0]);
+    config.set("final_logit_softcapping", caps[1]);
+    gemma_scale(config, 46)?;
+    Ok(("Gemma2ForCausalLM", names::GEMMA_2))
+}
+
+/// Layers that slide have a base of their own, and are not stretched.
+fn gemma3(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    config.windows(None, |layer| (layer + 1) % 6 != 0)?;
+    config.floats(&[("final_logit_softcapping", "final_logit_softcapping")])?;
+    let local = config.keys.float("rope.freq_base_swa")?.unwrap_or(10_000.0);
+    config.set("rope_local_base_freq", local);
+    gemma_scale(config, 62)?;
+    Ok(("Gemma3ForCausalLM", names::GEMMA_2))
+}
+
+/// What Gemma 2 and 3 share. Scores of their 27B, known by its layers, are scaled otherwise.
+fn gemma_scale(config: &mut Config<'_>, layers_of_27b: u64) -> Result<(), String> {
+    let scalar = match config.keys.size("block_count")? == layers_of_27b {
+        true => config.keys.size("embedding_length")? / config.num_heads()?.max(1),
+        false => config.head_dim()?,
+    };
+    config.set("query_pre_attn_scalar", scalar);
+    config.set("hidden_activation", "gelu_pytorch_tanh");
+    Ok(())
+}
+
+fn phi3(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    // 0 is none; llama.cpp does not use it.
+    let window = config.keys.optional_size("attention.sliding_window")?;
+    config.set("sliding_window", window.filter(|window| *window > 0));
+    let original = config.keys.optional_size("rope.scaling.original_context_length")?;
+    config.set_some("original_max_position_embeddings", original);
+    Ok(("Phi3ForCausalLM", names::PHI_3))
+}
+
+/// OLMo 3 is the one with windows.
+fn olmo2(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    match config.keys.optional_size("attention.sliding_window")?.is_some() {
+        true => {
+            config.windows(None, |layer| (layer + 1) % 4 != 0)?;
+            Ok(("Olmo3ForCausalLM", names::OLMO_2))
+        }
+        false => Ok(("Olmo2ForCausalLM", names::OLMO_2)),
+    }
+}
+
+fn exaone4(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    config.windows(None, |layer| (layer + 1) % 4 != 0)?;
+    Ok(("Exaone4ForCausalLM", names::OLMO_2))
+}
+
+fn glm4(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    config.set("attention_bias", config.keys.has("blk.0.attn_q.bias"));
+    Ok(("Glm4ForCausalLM", names::GLM_4))
+}
+
+fn command_r(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    config.floats(&[("logit_scale", "logit_scale")])?;
+    config.set("use_qk_norm", config.keys.has("blk.0.attn_q_norm.weight"));
+    Ok(("CohereForCausalLM", names::PLAIN))
+}
+
+fn cohere2(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    config.windows(None, |layer| (layer + 1) % 4 != 0)?;
+    config.floats(&[("logit_scale", "logit_scale")])?;
+    Ok(("Cohere2ForCausalLM", names::PLAIN))
+}
+
+fn nemotron(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    config.set("mlp_bias", config.keys.has("blk.0.ffn_down.bias"));
+    config.set("attention_bias", config.keys.has("blk.0.attn_output.bias"));
+    Ok(("NemotronForCausalLM", NameTable { adds_one: true, ..names::PLAIN }))
+}
+
+fn stablelm(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    let is_parallel = config.keys.flag("use_parallel_residual")?.unwrap_or(true);
+    // 12B: llama.cpp stacks what transformers has apart.
+    if config.keys.has("blk.0.attn_q_norm.weight") {
+        return Err("StableLM with norms of q and k is not supported".to_owned());
+    }
+    // Files of all sizes say that it is parallel; the norm of the second block tells.
+    config.set("use_parallel_residual", is_parallel && !config.keys.has("blk.0.ffn_norm.weight"));
+    config.set("use_qkv_bias", config.keys.has("blk.0.attn_q.bias"));
+    Ok(("StableLmForCausalLM", names::PLAIN))
+}
+
+fn starcoder2(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    config.set("use_bias", config.keys.has("blk.0.ffn_down.bias"));
+    Ok(("Starcoder2ForCausalLM", names::STARCODER_2))
+}

@@ -1,0 +1,163 @@
+//! `Config`: a config.json in the making, from the metadata of a GGUF file.
+
+use serde_json::{Map, Value};
+
+use super::keys::Keys;
+use crate::engine::model::limits::MAX_LAYERS;
+
+/// What a config.json would say.
+pub(super) struct Config<'a> {
+    pub keys: Keys<'a>,
+    map: Map<String, Value>,
+}
+
+impl<'a> Config<'a> {
+    pub fn new(keys: Keys<'a>) -> Self {
+        Self { keys, map: Map::new() }
+    }
+
+    pub fn set(&mut self, key: &str, value: impl Into<Value>) {
+        self.map.insert(key.to_owned(), value.into());
+    }
+
+    /// The same where there is a value.
+    pub fn set_some(&mut self, key: &str, value: Option<impl Into<Value>>) {
+        if let Some(value) = value {
+            self.set(key, value);
+        }
+    }
+
+    pub fn remove(&mut self, key: &str) {
+        self.map.remove(key);
+    }
+
+    /// Copies numbers, under other names, where the file has them.
+    pub fn floats(&mut self, names: &[(&str, &str)]) -> Result<(), String> {
+        for (key, name) in names {
+            let value = self.keys.float(key)?;
+            self.set_some(name, value);
+        }
+        Ok(())
+    }
+
+    /// The config, if all keys of the architecture were asked for.
+    pub fn finish(self) -> Result<Map<String, Value>, String> {
+        self.keys.refuse_unread()?;
+        Ok(self.map)
+    }
+
+    /// What Llama and all models of its shape have.
+    pub fn decoder(&mut self) -> Result<(), String> {
+        self.shape()?;
+        self.heads()?;
+        self.set("intermediate_size", self.keys.size("feed_forward_length")?);
+        self.floats(&[
+            ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+            ("attention.layer_norm_epsilon", "layer_norm_eps"),
+        ])?;
+        self.rope()
+    }
+
+    /// Layers, widths, the vocabulary and the context.
+    pub fn shape(&mut self) -> Result<(), String> {
+        self.refuse_experts()?;
+        if self.keys.flag("attention.causal")? == Some(false) {
+            return Err("a model that is no causal one is not supported".to_owned());
+        }
+        // Rows count; others are how the file was made.
+        self.keys.ignore(&["vocab_size", "tensor_data_layout"]);
+        self.set("num_hidden_layers", self.keys.size("block_count")?);
+        self.set("hidden_size", self.keys.size("embedding_length")?);
+        self.set("vocab_size", self.keys.shape("token_embd.weight")?[0]);
+        self.set("max_position_embeddings", self.keys.size("context_length")?);
+        self.set("tie_word_embeddings", !self.keys.has("output.weight"));
+        Ok(())
+    }
+
+    fn refuse_experts(&self) -> Result<(), String> {
+        let num_experts = self.keys.optional_size("expert_count")?.unwrap_or(0);
+        let num_more = self.keys.optional_size("nextn_predict_layers")?.unwrap_or(0);
+        match (num_experts, num_more) {
+            (0, 0) => {
+                self.keys.ignore(&["expert_used_count"]);
+                Ok(())
+            }
+            (0, _) => Err("layers that predict further tokens are not supported".to_owned()),
+            _ => Err("a mixture of experts is not supported".to_owned()),
+        }
+    }
+
+    /// Refuses another epsilon where config.json has no key for it.
+    pub fn expect_layer_norm_eps(&mut self, expected: f64) -> Result<(), String> {
+        self.remove("layer_norm_eps");
+        match self.keys.float("attention.layer_norm_epsilon")? {
+            Some(other) if other != expected => {
+                Err(format!("a layer_norm_epsilon of {other} is not supported"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Heads and their width.
+    pub fn heads(&mut self) -> Result<(), String> {
+        let num_heads = self.num_heads()?;
+        self.set("num_attention_heads", num_heads);
+        let num_kv_heads = self.num_kv_heads()?;
+        self.set("num_key_value_heads", num_kv_heads);
+        let head_dim = self.head_dim()?;
+        self.set("head_dim", head_dim);
+        Ok(())
+    }
+
+    pub fn num_heads(&self) -> Result<u64, String> {
+        self.keys.size("attention.head_count")
+    }
+
+    /// K and V heads: as many as query heads where the file does not say.
+    pub fn num_kv_heads(&self) -> Result<u64, String> {
+        Ok(self.keys.optional_size("attention.head_count_kv")?.unwrap_or(self.num_heads()?))
+    }
+
+    pub fn head_dim(&self) -> Result<u64, String> {
+        let hidden = self.keys.size("embedding_length")?;
+        let (k, v) = (
+            self.keys.optional_size("attention.key_length")?,
+            self.keys.optional_size("attention.value_length")?,
+        );
+        match (k, v, hidden.checked_div(self.num_heads()?)) {
+            (Some(k), Some(v), _) if k != v => {
+                Err(format!("heads of K of {k} and of V of {v} are not supported"))
+            }
+            (Some(head_dim), ..) | (None, None, Some(head_dim)) if head_dim > 0 => Ok(head_dim),
+            _ => Err("it has no width of heads".to_owned()),
+        }
+    }
+
+    /// `sliding_window` and `layer_types`. A window of 0 is none.
+    pub fn windows(
+        &mut self,
+        default: Option<u64>,
+        slides: impl Fn(u64) -> bool,
+    ) -> Result<Option<u64>, String> {
+        let num_layers = self.keys.size("block_count")?;
+        check_layers(num_layers)?;
+        let window = self.keys.optional_size("attention.sliding_window")?.or(default);
+        let listed = self.keys.pattern("attention.sliding_window_pattern", num_layers)?;
+        let window = window.filter(|window| *window > 0);
+        self.set("sliding_window", window);
+        let Some(window) = window else { return Ok(None) };
+        let slides = listed.unwrap_or_else(|| (0..num_layers).map(slides).collect());
+        let name = |slides| if slides { "sliding_attention" } else { "full_attention" };
+        let types: Vec<Value> = slides.into_iter().map(|slides| name(slides).into()).collect();
+        self.set("layer_types", types);
+        Ok(Some(window))
+    }
+}
+
+/// Before there is a value for each layer.
+fn check_layers(num_layers: u64) -> Result<(), String> {
+    match num_layers > MAX_LAYERS as u64 {
+        true => Err(format!("{num_layers} layers are not supported")),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,351 @@
+//! Names of tensors: from llama.cpp's to transformers', with what undoes llama.cpp's conversion.
+//!
+//! Source: llama.cpp's `gguf-py/gguf/tensor_mapping.py` and `conversion/`.
+
+use crate::engine::model::spec::RowOrder;
+use crate::engine::ops::QkvHeads;
+
+/// A tensor by transformers' name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Translated {
+    /// transformers' name.
+    pub name: String,
+    /// From the values of the file to the tensor's.
+    pub transform: Transform,
+}
+
+/// What undoes the conversion of a tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Transform {
+    /// It is as transformers has it.
+    None,
+    /// Row i of the tensor is row `order[i]` of the file's; of a vector so are its values.
+    Rows(RowOrder),
+    /// The file has 1 more everywhere.
+    MinusOne,
+}
+
+/// Parts of names, the file's and transformers'.
+pub(super) type Parts = &'static [(&'static str, &'static str)];
+
+/// How an architecture's tensors are named.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NameTable {
+    /// Tensors that are no layer's.
+    pub outer: Parts,
+    /// What stands before the number of a layer.
+    pub layers: &'static str,
+    /// Tensors of a layer; of two entries the first counts.
+    pub inner: &'static [Parts],
+    /// What was done to q and k, or to all of them.
+    pub qkv: Qkv,
+    /// Weights of norms are stored with 1 added.
+    pub adds_one: bool,
+}
+
+/// How rows of q, k and v were moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Qkv {
+    /// They are where transformers has them.
+    AsTheyWere,
+    /// In q and in k: rotary pairs were made neighbours.
+    Pairs,
+    /// In one tensor: heads were sorted, q first, that transformers has in groups.
+    Sorted,
+}
+
+/// The names of a model's tensors.
+#[derive(Clone, Debug)]
+pub struct Names {
+    table: NameTable,
+    q: RowOrder,
+    k: RowOrder,
+    qkv: RowOrder,
+}
+
+impl Names {
+    pub(super) fn new(table: NameTable, heads: QkvHeads) -> Self {
+        let QkvHeads { num_heads, num_kv_heads, head_dim } = heads;
+        let none = RowOrder::as_stored;
+        let pairs = |num_heads| match table.qkv {
+            Qkv::Pairs => RowOrder::heads_in_pairs(num_heads, head_dim, head_dim),
+            _ => none(),
+        };
+        let qkv = match table.qkv {
+            Qkv::Sorted => RowOrder::grouped_qkv(heads).inverse(),
+            _ => none(),
+        };
+        Self { table, q: pairs(num_heads), k: pairs(num_kv_heads), qkv }
+    }
+
+    /// A tensor of the file; None: no name of this architecture.
+    pub fn translate(&self, name: &str) -> Option<Translated> {
+        let (stem, suffix) = name.rsplit_once('.')?;
+        let Some(inner) = stem.strip_prefix("blk.") else {
+            let known = find(&[self.table.outer], stem)?;
+            return Some(self.translated(stem, format!("{known}.{suffix}")));
+        };
+        let (number, part) = inner.split_once('.')?;
+        let number: usize = number.parse().ok()?;
+        let known = find(self.table.inner, part)?;
+        let name = format!("{}.{number}.{known}.{suffix}", self.table.layers);
+        Some(self.translated(part, name))
+    }
+
+    fn translated(&self, part: &str, name: String) -> Translated {
+        let order = match part {
+            "attn_q" => &self.q,
+            "attn_k" => &self.k,
+            "attn_qkv" => &self.qkv,
+            _ => &RowOrder::as_stored(),
+        };
+        let transform = match order.rows() {
+            Some(_) => Transform::Rows(order.clone()),
+            None if self.table.adds_one && name.ends_with("norm.weight") => Transform::MinusOne,
+            None => Transform::None,
+        };
+        Translated { name, transform }
+    }
+}
+
+fn find(tables: &[Parts], part: &str) -> Option<&'static str> {
+    let mut entries = tables.iter().flat_map(|parts| parts.iter());
+    entries.find(|(file, _)| *file == part).map(|(_, known)| *known)
+}
+
+/// Tensors that say how positions are rotated; they are no weights.
+pub const ROPE_VECTORS: [&str; 3] =
+    ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
+
+const OUTER: Parts =
+    &[("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
+
+const LLAMA_LAYER: Parts = &[
+    ("attn_norm", "input_layernorm"),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_q_norm", "self_attn.q_norm"),
+    ("attn_k_norm", "self_attn.k_norm"),
+    ("attn_output", "self_attn.o_proj"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+];
+
+/// As llama's, with rows where transformers has them.
+pub(super) const PLAIN: NameTable = NameTable {
+    outer: OUTER,
+    layers: "model.layers",
+    inner: &[LLAMA_LAYER],
+    qkv: Qkv::AsTheyWere,
+    adds_one: false,
+};
+
+pub(super) const LLAMA: NameTable = NameTable { qkv: Qkv::Pairs, ..PLAIN };
+
+pub(super) const GEMMA: NameTable = NameTable { adds_one: true, ..PLAIN };
+
+/// Norms before and after each block.
+pub(super) const GEMMA_2: NameTable = NameTable {
+    inner: &[
+        &[
+            ("post_attention_norm", "post_attention_layernorm"),
+            ("ffn_norm", "pre_feedforward_layernorm"),
+            ("post_ffw_norm", "post_feedforward_layernorm"),
+        ],
+        LLAMA_LAYER,
+    ],
+    ..GEMMA
+};
+
+/// Norms after each block.
+pub(super) const OLMO_2: NameTable = NameTable {
+    inner: &[
+        &[
+            ("post_attention_norm", "post_attention_layernorm"),
+            ("post_ffw_norm", "post_feedforward_layernorm"),
+        ],
+        LLAMA_LAYER,
+    ],
+    ..PLAIN
+};
+
+pub(super) const GLM_4: NameTable = NameTable {
+    inner: &[
+        &[
+            ("post_attention_norm", "post_self_attn_layernorm"),
+            ("post_ffw_norm", "post_mlp_layernorm"),
+            ("ffn_up", "mlp.gate_up_proj"),
+        ],
+        LLAMA_LAYER,
+    ],
+    ..PLAIN
+};
+
+pub(super) const PHI_3: NameTable = NameTable {
+    inner: &[&[("attn_qkv", "self_attn.qkv_proj"), ("ffn_up", "mlp.gate_up_proj")], LLAMA_LAYER],
+    ..PLAIN
+};
+
+pub(super) const HUNYUAN: NameTable = NameTable {
+    inner: &[
+        &[("attn_q_norm", "self_attn.query_layernorm"), ("attn_k_norm", "self_attn.key_layernorm")],
+        LLAMA_LAYER,
+    ],
+    ..PLAIN
+};
+
+pub(super) const STARCODER_2: NameTable = NameTable {
+    inner: &[&[("ffn_up", "mlp.c_fc"), ("ffn_down", "mlp.c_proj")], LLAMA_LAYER],
+    ..PLAIN
+};
+
+pub(super) const GPT_2: NameTable = NameTable {
+    outer: &[
+        ("token_embd", "transformer.wte"),
+        ("position_embd", "transformer.wpe"),
+        ("output_norm", "transformer.ln_f"),
+        ("output", "lm_head"),
+    ],
+    layers: "transformer.h",
+    inner: &[&[
+        ("attn_norm", "ln_1"),
+        ("attn_qkv", "attn.c_attn"),
+        ("attn_output", "attn.c_proj"),
+        ("ffn_norm", "ln_2"),
+        ("ffn_up", "mlp.c_fc"),
+        ("ffn_down", "mlp.c_proj"),
+    ]],
+    qkv: Qkv::Sorted,
+    adds_one: false,
+};
+
+const QUERY_KEY_VALUE: Parts = &[
+    ("attn_norm", "input_layernorm"),
+    ("attn_qkv", "self_attention.query_key_value"),
+    ("attn_output", "self_attention.dense"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("ffn_up", "mlp.dense_h_to_4h"),
+    ("ffn_down", "mlp.dense_4h_to_h"),
+];
+
+pub(super) const BLOOM: NameTable = NameTable {
+    outer: &[
+        ("token_embd", "transformer.word_embeddings"),
+        ("token_embd_norm", "transformer.word_embeddings_layernorm"),
+        ("output_norm", "transformer.ln_f"),
+        ("output", "lm_head"),
+    ],
+    layers: "transformer.h",
+    inner: &[QUERY_KEY_VALUE],
+    qkv: Qkv::Sorted,
+    adds_one: false,
+};
+
+/// One norm for both blocks.
+pub(super) const FALCON: NameTable = BLOOM;
+
+/// A norm for each block.
+pub(super) const FALCON_40B: NameTable = NameTable {
+    inner: &[&[("attn_norm", "ln_mlp"), ("attn_norm_2", "ln_attn")], QUERY_KEY_VALUE],
+    ..BLOOM
+};
+
+pub(super) const GPT_NEOX: NameTable = NameTable {
+    outer: &[
+        ("token_embd", "gpt_neox.embed_in"),
+        ("output_norm", "gpt_neox.final_layer_norm"),
+        ("output", "embed_out"),
+    ],
+    layers: "gpt_neox.layers",
+    inner: &[
+        &[("attn_qkv", "attention.query_key_value"), ("attn_output", "attention.dense")],
+        QUERY_KEY_VALUE,
+    ],
+    qkv: Qkv::Sorted,
+    adds_one: false,
+};
+
+pub(super) const MPT: NameTable = NameTable {
+    outer: &[
+        ("token_embd", "transformer.wte"),
+        ("output_norm", "transformer.norm_f"),
+        ("output", "lm_head"),
+    ],
+    layers: "transformer.blocks",
+    inner: &[&[
+        ("attn_norm", "norm_1"),
+        ("attn_qkv", "attn.Wqkv"),
+        ("attn_output", "attn.out_proj"),
+        ("ffn_norm", "norm_2"),
+        ("ffn_up", "ffn.up_proj"),
+        ("ffn_down", "ffn.down_proj"),
+    ]],
+    qkv: Qkv::AsTheyWere,
+    adds_one: false,
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADS: QkvHeads = QkvHeads { num_heads: 2, num_kv_heads: 1, head_dim: 4 };
+
+    fn translated(table: NameTable, name: &str) -> Option<(String, Transform)> {
+        let translated = Names::new(table, HEADS).translate(name)?;
+        Some((translated.name, translated.transform))
+    }
+
+    #[test]
+    fn llama_has_its_rotary_pairs_taken_apart() {
+        let rows = |order: &[u32]| Transform::Rows(RowOrder::new(order.to_vec()));
+        let q = rows(&[0, 2, 1, 3, 4, 6, 5, 7]);
+        let name = |part: &str| format!("model.layers.11.{part}");
+        let of_layer = |part: &str| translated(LLAMA, &format!("blk.11.{part}"));
+        assert_eq!(of_layer("attn_q.weight"), Some((name("self_attn.q_proj.weight"), q.clone())));
+        assert_eq!(of_layer("attn_q.bias"), Some((name("self_attn.q_proj.bias"), q)));
+        let k = rows(&[0, 2, 1, 3]);
+        assert_eq!(of_layer("attn_k.weight"), Some((name("self_attn.k_proj.weight"), k)));
+        let v = (name("self_attn.v_proj.weight"), Transform::None);
+        assert_eq!(of_layer("attn_v.weight"), Some(v));
+        let top = |name: &str| translated(LLAMA, name).map(|(name, _)| name);
+        assert_eq!(top("output.weight").as_deref(), Some("lm_head.weight"));
+        for unknown in ["attn_q", "blk.x.attn_q.weight", "blk.1.ffn_up_exps.weight", "a.weight"] {
+            assert_eq!(translated(LLAMA, unknown), None, "{unknown}");
+        }
+        let qwen = translated(PLAIN, "blk.0.attn_q.weight").unwrap();
+        assert_eq!(qwen.1, Transform::None);
+    }
+
+    #[test]
+    fn gemma_has_one_taken_from_its_norms() {
+        for (part, name) in [
+            ("attn_norm", "input_layernorm"),
+            ("post_attention_norm", "post_attention_layernorm"),
+            ("ffn_norm", "pre_feedforward_layernorm"),
+            ("attn_q_norm", "self_attn.q_norm"),
+        ] {
+            let expected = (format!("model.layers.0.{name}.weight"), Transform::MinusOne);
+            assert_eq!(translated(GEMMA_2, &format!("blk.0.{part}.weight")), Some(expected));
+        }
+        let outer = translated(GEMMA_2, "output_norm.weight").unwrap();
+        assert_eq!(outer, ("model.norm.weight".to_owned(), Transform::MinusOne));
+        assert_eq!(translated(GEMMA_2, "blk.0.attn_q.weight").unwrap().1, Transform::None);
+        let gemma_1 = translated(GEMMA, "blk.0.ffn_norm.weight").unwrap();
+        assert_eq!(gemma_1.0, "model.layers.0.post_attention_layernorm.weight");
+    }
+
+    #[test]
+    fn sorted_heads_go_back_to_their_groups() {
+        let heads = QkvHeads { num_heads: 2, num_kv_heads: 2, head_dim: 1 };
+        let names = Names::new(BLOOM, heads);
+        // The file: q0 q1 k0 k1 v0 v1. transformers: q0 k0 v0 q1 k1 v1.
+        let expected = Transform::Rows(RowOrder::new(vec![0, 2, 4, 1, 3, 5]));
+        for suffix in ["weight", "bias"] {
+            let found = names.translate(&format!("blk.0.attn_qkv.{suffix}")).unwrap();
+            assert_eq!(found.transform, expected);
+        }
+    }
+}
