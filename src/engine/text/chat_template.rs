@@ -109,6 +109,23 @@ impl ChatTemplate {
         Ok(None)
     }
 
+    /// The templates of a GGUF file, the one for conversations with tools if it has one; `path` is
+    /// for messages.
+    ///
+    /// # Errors
+    /// One does not compile.
+    pub fn from_gguf(
+        default: &str,
+        tool_use: Option<&str>,
+        tokenizer: &Tokenizer,
+        path: &Path,
+    ) -> Result<Self, TextError> {
+        let tool_use = tool_use.map(|source| (TOOL_USE, source.to_owned()));
+        let sources = [(DEFAULT, default.to_owned())].into_iter().chain(tool_use).collect();
+        Self::compile(sources, tokenizer.special_tokens().clone(), STACK_BYTES)
+            .map_err(|error| TextError::file(path, format!("its chat template: {error}")))
+    }
+
     /// Compiles a template (`--chat-template`).
     ///
     /// # Errors

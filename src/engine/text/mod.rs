@@ -18,6 +18,8 @@ mod stop;
 mod tokenizer;
 mod tokenizer_byte_gaps;
 mod tokenizer_files;
+mod tokenizer_gguf;
+mod tokenizer_gguf_pre;
 mod tokenizer_json;
 mod tokenizer_limits;
 mod tokenizer_sentencepiece;
@@ -31,6 +33,7 @@ pub use detokenizer::Detokenizer;
 pub use run_date::RunDate;
 pub use stop::{StopChecker, StopMatch};
 pub use tokenizer::Tokenizer;
+pub use tokenizer_gguf::GgufTokenizer;
 
 use std::fmt;
 use std::io;

@@ -10,6 +10,7 @@ use super::control_tokens::{self, RenderedChat};
 use super::regex_guard::RegexGuard;
 use super::tokenizer_byte_gaps::ByteGaps;
 use super::tokenizer_files::{self, TokenizerConfig, TokenizerFiles};
+use super::tokenizer_gguf::GgufTokenizer;
 use super::tokenizer_json::TokenizerJson;
 use super::tokenizer_limits::{self, Growth};
 use super::tokenizer_sources::Source;
@@ -53,6 +54,21 @@ impl Tokenizer {
         TokenizerFiles::complete(tokenizer, &config, true)
             .and_then(Self::build)
             .map_err(|message| TextError::file(source.path(), message))
+    }
+
+    /// The tokenizer of a GGUF file; `path` is for messages.
+    ///
+    /// # Errors
+    /// It is damaged, or of a kind that is not supported.
+    pub fn from_gguf(gguf: &GgufTokenizer<'_>, path: &Path) -> Result<Self, TextError> {
+        let build = |(tokenizer, config): (Value, TokenizerConfig)| {
+            TokenizerFiles::complete(TokenizerJson::whole(tokenizer), &config, true)
+                .and_then(Self::build)
+        };
+        gguf.convert().and_then(build).map_err(|message| {
+            let help = "give the folder of the original tokenizer by --tokenizer";
+            TextError::file(path, format!("its tokenizer: {message}; {help}"))
+        })
     }
 
     /// A tokenizer from the bytes of a `tokenizer.json` and a parsed `tokenizer_config.json`.

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::TextError;
 use super::tokenizer_files::{MAX_TOKENIZER_BYTES, TokenizerConfig, read_json_of, save_pretrained};
+use super::tokenizer_gguf_pre::QWEN_2;
 use super::tokenizer_json::content;
 use super::tokenizer_sentencepiece::{Piece, PieceKind, SentencePiece};
 use crate::engine::files;
@@ -21,12 +22,6 @@ const MAX_MERGE_STEPS: usize = 1 << 30;
 
 /// Most merges that pieces may have, far more than those of published models.
 const MAX_MERGES: usize = 1 << 22;
-
-/// What Qwen 2's texts are cut into.
-const QWEN2_REGEX: &str = concat!(
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-);
 
 /// A tokenizer in another file than `tokenizer.json`.
 #[derive(Debug)]
@@ -202,7 +197,7 @@ fn of_vocab_and_merges(
     };
     let (normalizer, pre_tokenizer) = match class {
         Class::Qwen2 => {
-            let split = json!({"type": "Split", "pattern": {"Regex": QWEN2_REGEX},
+            let split = json!({"type": "Split", "pattern": {"Regex": QWEN_2},
                 "behavior": "Isolated", "invert": false});
             let members = json!([split, byte_level(false)]);
             (json!({"type": "NFC"}), json!({"type": "Sequence", "pretokenizers": members}))
@@ -218,7 +213,8 @@ fn of_vocab_and_merges(
     Ok(file(model, normalizer, pre_tokenizer, json!({"type": "ByteLevel"}), Vec::new()))
 }
 
-fn file(
+/// A tokenizer.json.
+pub(super) fn file(
     model: Value,
     normalizer: Value,
     pre_tokenizer: Value,
@@ -297,7 +293,8 @@ fn of_sentence_piece(
     Ok(file(model, normalizer, pre_tokenizer, decoder, added))
 }
 
-fn replace(from: &str, to: &str) -> Value {
+/// A normalizer or decoder.
+pub(super) fn replace(from: &str, to: &str) -> Value {
     json!({"type": "Replace", "pattern": {"String": from}, "content": to})
 }
 
@@ -335,7 +332,7 @@ fn bpe(
             order.push(piece.text.clone());
         }
     }
-    let merges = merges_of(&order, &vocab)?;
+    let merges = merges_of(&order, &vocab, None)?;
     let mut ids: Map<String, Value> = order
         .into_iter()
         .map(|p| {
@@ -359,9 +356,14 @@ fn bpe(
         "byte_fallback": byte_fallback, "ignore_merges": false, "vocab": ids, "merges": merges}))
 }
 
-/// All ways to make a piece of two others, in the order of the pieces, then of the lengths and of
-/// the parts: transformers' `generate_merges`.
-fn merges_of(order: &[String], vocab: &HashMap<String, usize>) -> Result<Vec<Value>, String> {
+/// All ways to make a piece of two others, as transformers' `generate_merges`: in the order of the
+/// pieces' ids, then of the lengths of the first parts; with scores in the opposite order of both,
+/// of scores in place of ids.
+pub(super) fn merges_of(
+    order: &[String],
+    vocab: &HashMap<String, usize>,
+    scores: Option<&[f32]>,
+) -> Result<Vec<Value>, String> {
     let steps = order.iter().map(|piece| piece.len().saturating_mul(piece.len()));
     if steps.fold(0, usize::saturating_add) > MAX_MERGE_STEPS {
         return Err("its pieces are too long".to_owned());
@@ -380,7 +382,17 @@ fn merges_of(order: &[String], vocab: &HashMap<String, usize>) -> Result<Vec<Val
             return Err(format!("its pieces have more than {MAX_MERGES} merges"));
         }
     }
-    merges.sort();
+    match scores {
+        None => merges.sort(),
+        Some(scores) => merges.sort_by(|a, b| {
+            let by_score = scores[b.0].total_cmp(&scores[a.0]);
+            let length = |right: &str| right.chars().count();
+            by_score
+                .then(b.1.cmp(&a.1))
+                .then_with(|| length(b.4).cmp(&length(a.4)))
+                .then((a.0, a.2).cmp(&(b.0, b.2)))
+        }),
+    }
     Ok(merges.into_iter().map(|(.., left, right)| json!([left, right])).collect())
 }
 

@@ -1,0 +1,170 @@
+//! From the tokenizer of a GGUF file to what `tokenizer.json` and `tokenizer_config.json` would
+//! say: byte-level BPE (`gpt2`) and SentencePiece's BPE (`llama`).
+//!
+//! Source: llama.cpp's `src/llama-vocab.cpp`, and transformers 5.23's
+//! `integrations/gguf/gguf_tokenizer_mapping.py`.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value, json};
+use tokenizers::utils::byte_level::{BYTES_CHAR_LOOKUP, char_to_byte};
+
+use super::tokenizer_files::TokenizerConfig;
+use super::tokenizer_gguf_pre::PreTokenizer;
+use super::tokenizer_limits::MAX_VOCAB_SIZE;
+use super::tokenizer_sources::{file, merges_of, replace};
+use crate::engine::files::quoted;
+
+/// What a GGUF file says of its tokenizer.
+#[derive(Clone, Debug, Default)]
+pub struct GgufTokenizer<'a> {
+    /// `tokenizer.ggml.model`.
+    pub model: &'a str,
+    /// `tokenizer.ggml.pre`: how texts are cut before tokens are looked for.
+    pub pre: Option<&'a str>,
+    /// Of a Gemma: its scores do not say the order of merges, and spaces stand for themselves.
+    pub is_gemma: bool,
+    /// Tokens in the order of their ids.
+    pub tokens: Vec<&'a str>,
+    /// Their scores; none for byte-level BPE.
+    pub scores: Vec<f32>,
+    /// Their kinds (`token_type`); empty: all are normal ones.
+    pub kinds: Vec<u64>,
+    /// Two tokens and a space, the first merge first.
+    pub merges: Vec<&'a str>,
+    /// `bos_token` and other names, with ids.
+    pub special: Vec<(&'static str, u64)>,
+    /// `add_bos_token`.
+    pub add_bos: Option<bool>,
+    /// `add_eos_token`.
+    pub add_eos: Option<bool>,
+    /// Whether a space is put before a text.
+    pub add_space_prefix: Option<bool>,
+}
+
+/// Kinds of tokens that are found in a text before it is cut.
+const CONTROL: u64 = 3;
+const USER_DEFINED: u64 = 4;
+
+impl GgufTokenizer<'_> {
+    /// What `tokenizer.json` and `tokenizer_config.json` would say.
+    ///
+    /// # Errors
+    /// The tokenizer is damaged, or of a kind that is not supported: the text says what to do.
+    pub(super) fn convert(&self) -> Result<(Value, TokenizerConfig), String> {
+        self.check()?;
+        let (tokenizer, adds_bos) = match self.model {
+            "gpt2" => self.byte_level()?,
+            "llama" => (self.sentence_piece()?, true),
+            other => return Err(format!("its model {} is not supported", quoted(other))),
+        };
+        let mut config = Map::new();
+        for (name, id) in &self.special {
+            let token = usize::try_from(*id).ok().and_then(|id| self.tokens.get(id));
+            let token = token.ok_or_else(|| format!("its {name} has the id {id}, of no token"))?;
+            config.insert((*name).to_owned(), (*token).into());
+        }
+        config.insert("add_bos_token".to_owned(), self.add_bos.unwrap_or(adds_bos).into());
+        config.insert("add_eos_token".to_owned(), self.add_eos.unwrap_or(false).into());
+        Ok((tokenizer, TokenizerConfig::of(Value::Object(config))))
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let num_tokens = self.tokens.len();
+        let fits = |len: usize| len == 0 || len == num_tokens;
+        if num_tokens == 0 || num_tokens as u64 > MAX_VOCAB_SIZE {
+            return Err(format!("{num_tokens} tokens; expected 1 to {MAX_VOCAB_SIZE}"));
+        }
+        match fits(self.scores.len()) && fits(self.kinds.len()) {
+            true => Ok(()),
+            false => Err("it has not one score and one kind for each token".to_owned()),
+        }
+    }
+
+    fn kind(&self, id: usize) -> u64 {
+        self.kinds.get(id).copied().unwrap_or(1)
+    }
+
+    fn is_added(&self, id: usize) -> bool {
+        matches!(self.kind(id), CONTROL | USER_DEFINED)
+    }
+
+    /// Control tokens are special ones; what a user defined is only never cut.
+    fn added_tokens(&self, is_kept: impl Fn(&str) -> bool) -> Vec<Value> {
+        let tokens = self.tokens.iter().enumerate();
+        let added = tokens.filter(|(id, text)| self.is_added(*id) && is_kept(text));
+        let token = |(id, text): (usize, &&str)| {
+            json!({"id": id, "content": text, "single_word": false, "lstrip": false,
+                "rstrip": false, "normalized": false, "special": self.kind(id) == CONTROL})
+        };
+        added.map(token).collect()
+    }
+
+    /// The tokenizer, and whether texts begin with BOS where the file does not say.
+    fn byte_level(&self) -> Result<(Value, bool), String> {
+        let pre = PreTokenizer::of(self.pre)?;
+        let spelled = |(id, token): (usize, &&str)| {
+            // Control tokens are no bytes of a text.
+            let is_spelled =
+                self.is_added(id) || token.chars().all(|char| char_to_byte(char).is_some());
+            let bytes = || token.bytes().map(|byte| BYTES_CHAR_LOOKUP[usize::from(byte)]);
+            (if is_spelled { (*token).to_owned() } else { bytes().collect() }, id.into())
+        };
+        let vocab: Map<String, Value> = self.tokens.iter().enumerate().map(spelled).collect();
+        let mut merges = Vec::with_capacity(self.merges.len());
+        for merge in &self.merges {
+            match merge.split(' ').collect::<Vec<_>>()[..] {
+                [left, right] => merges.push(json!([left, right])),
+                _ => return Err(format!("the merge {} is not two tokens", quoted(merge))),
+            }
+        }
+        let model = json!({"type": "BPE", "dropout": null, "unk_token": null,
+            "continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": false,
+            "byte_fallback": false, "ignore_merges": pre.ignores_merges, "vocab": vocab,
+            "merges": merges});
+        let added = self.added_tokens(|_| true);
+        let decoder = json!({"type": "ByteLevel"});
+        let tokenizer = file(model, pre.normalizer(), pre.json(), decoder, added);
+        Ok((tokenizer, pre.adds_bos))
+    }
+
+    fn sentence_piece(&self) -> Result<Value, String> {
+        let has_prefix = self.add_space_prefix.unwrap_or(true);
+        // Gemma's files have real spaces in tokens of nothing else.
+        let is_blank = |token: &str| self.is_gemma && token.bytes().all(|byte| byte == b' ');
+        let spelled = |token: &str| match is_blank(token) {
+            true => "▁".repeat(token.len()),
+            false => token.to_owned(),
+        };
+        let order: Vec<String> = self.tokens.iter().map(|token| spelled(token)).collect();
+        let vocab: HashMap<String, usize> =
+            order.iter().enumerate().map(|(id, token)| (token.clone(), id)).collect();
+        let scores: Vec<f32> = match self.is_gemma {
+            // Below the limit of ids each is a float of its own.
+            true => (0..order.len()).map(|id| -(id as f32)).collect(),
+            false => self.scores.clone(),
+        };
+        if scores.len() != order.len() || scores.iter().any(|score| !score.is_finite()) {
+            return Err("it has not a finite score for each token".to_owned());
+        }
+        let merges = merges_of(&order, &vocab, Some(&scores))?;
+        let unk = self.special.iter().find(|(name, _)| *name == "unk_token");
+        let unk = unk.and_then(|(_, id)| order.get(usize::try_from(*id).ok()?));
+        let model = json!({"type": "BPE", "dropout": null, "unk_token": unk,
+            "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": true,
+            "byte_fallback": true, "ignore_merges": false,
+            "vocab": vocab, "merges": merges});
+        let mut decoders =
+            vec![replace("▁", " "), json!({"type": "ByteFallback"}), json!({"type": "Fuse"})];
+        let mut normalizers = vec![replace(" ", "▁")];
+        if has_prefix {
+            // Before every piece of text between control tokens, as llama.cpp does it.
+            normalizers.insert(0, json!({"type": "Prepend", "prepend": "▁"}));
+            decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+        }
+        let normalizer = json!({"type": "Sequence", "normalizers": normalizers});
+        let decoder = json!({"type": "Sequence", "decoders": decoders});
+        let added = self.added_tokens(|token| !is_blank(token));
+        Ok(file(model, normalizer, Value::Null, decoder, added))
+    }
+}
