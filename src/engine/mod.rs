@@ -9,6 +9,7 @@ pub mod device;
 mod error;
 pub mod executor;
 pub(crate) mod files;
+mod gguf_text;
 pub mod input_processor;
 pub mod machine;
 pub mod model;
@@ -40,6 +41,7 @@ pub use error::EngineError;
 use executor::{Executor, ExecutorError};
 use input_processor::InputProcessor;
 use machine::no_thread;
+use model::gguf::Described;
 use model_executor::ModelExecutor;
 use model_summary::ModelSummary;
 use request::{Request, RequestOutput};
@@ -371,18 +373,23 @@ fn load_input_processor(
     config: &EngineConfig,
     summary: &ModelSummary,
 ) -> Result<Arc<InputProcessor>, EngineError> {
-    let dir: &Path = config.model.tokenizer_dir.as_ref().unwrap_or(&config.model.model_dir);
+    let path: &Path = config.model.tokenizer_dir.as_ref().unwrap_or(&config.model.model_dir);
     let error = |error: TextError| match error {
         TextError::Machine(text) => EngineError::Machine(text),
         error => EngineError::Model(error.to_string()),
     };
-    let tokenizer = Tokenizer::from_dir(dir).map_err(error)?;
-    let chat_template = match &config.model.chat_template {
-        Some(source) => {
+    let gguf = path.is_file().then(|| Described::open(path)).transpose()?;
+    let tokenizer = match &gguf {
+        Some(file) => gguf_text::tokenizer(file, path).map_err(error)?,
+        None => Tokenizer::from_dir(path).map_err(error)?,
+    };
+    let chat_template = match (&config.model.chat_template, &gguf) {
+        (Some(source), _) => {
             let (bos, eos) = (tokenizer.bos_token(), tokenizer.eos_token());
             Some(ChatTemplate::new(source, bos, eos).map_err(error)?)
         }
-        None => ChatTemplate::from_dir(dir, &tokenizer).map_err(error)?,
+        (None, Some(file)) => gguf_text::chat_template(file, path, &tokenizer).map_err(error)?,
+        (None, None) => ChatTemplate::from_dir(path, &tokenizer).map_err(error)?,
     };
     let (limits, defaults) = (summary.limits(), summary.generation_config.clone());
     let processor = InputProcessor::new(&config.model, limits, tokenizer, chat_template, defaults);

@@ -1,4 +1,4 @@
-//! `ModelSummary`: what the small files of a model folder say. It is read before the weights, so
+//! `ModelSummary`: what the small files of a model folder say, or the header of a GGUF file. It is read before the weights, so
 //! that a flag that does not fit the model is refused before anything large is loaded.
 
 use super::EngineError;
@@ -23,13 +23,13 @@ pub struct ModelSummary {
 }
 
 impl ModelSummary {
-    /// Reads config.json and generation_config.json.
+    /// Reads config.json and generation_config.json, or a GGUF file's header.
     ///
     /// # Errors
     /// A file is missing or corrupt, the model is not supported, or it does not have the context
     /// length that was asked for.
     pub fn read(config: &ModelConfig) -> Result<Self, EngineError> {
-        let hf_config = HfConfig::from_dir(&config.model_dir)?;
+        let hf_config = HfConfig::open(&config.model_dir)?;
         let spec = model::decoder_spec(&hf_config)?;
         let dtype = config.dtype.map_or_else(|| hf_config.dtype(), Ok)?;
         let max_model_len = max_model_len(config, spec.max_model_len)?;
@@ -69,7 +69,7 @@ fn generation_config(
         GenerationConfigSource::Dir(dir) => dir,
         GenerationConfigSource::Auto | GenerationConfigSource::Vllm => &config.model_dir,
     };
-    let mut found = GenerationConfig::from_dir(dir)?;
+    let mut found = GenerationConfig::open(dir)?;
     if found.eos_token_ids.is_empty() {
         found.eos_token_ids = hf_config.eos_token_ids()?;
     }

@@ -56,7 +56,7 @@ pub fn run(args: BenchArgs, console: &Console) -> Result<Exit, CliError> {
         console.warn("this is a debug build: its figures say little");
     }
     let Loaded { mut engine, model_dir, load_time } = loaded;
-    let spec = decoder_spec(&HfConfig::from_dir(&model_dir)?)?;
+    let spec = decoder_spec(&HfConfig::open(&model_dir)?)?;
     let rows = match rows {
         Some(rows) => rows,
         None => bench.random.rows(spec.vocab_size()),

@@ -6,6 +6,7 @@ mod config;
 mod gpt;
 mod keys;
 mod names;
+mod open;
 mod rope;
 
 use std::collections::BTreeMap;

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::shown;
 use crate::engine::EngineError;
 use crate::engine::files::{self, MAX_CONFIG_BYTES};
+use crate::engine::model::gguf::Described;
 
 /// What generation_config.json says about sampling. `do_sample` is ignored, as in vLLM.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,13 +35,19 @@ pub struct GenerationConfig {
 }
 
 impl GenerationConfig {
-    /// Reads generation_config.json of a folder; a missing file is an empty one.
+    /// Reads generation_config.json of a folder, or what a GGUF file says in its place; a missing
+    /// file is an empty one.
     ///
     /// # Errors
     /// The file is no JSON object, or has a value of another type.
-    pub fn from_dir(dir: &Path) -> Result<Self, EngineError> {
-        let path = dir.join("generation_config.json");
-        let bad = |text: String| EngineError::Model(format!("{}: {text}", path.display()));
+    pub fn open(model: &Path) -> Result<Self, EngineError> {
+        let bad = |path: &Path, text| EngineError::Model(format!("{}: {text}", path.display()));
+        if model.is_file() {
+            let keys = Described::open(model)?.generation_config();
+            return keys.and_then(|keys| Self::from_keys(&keys)).map_err(|text| bad(model, text));
+        }
+        let path = model.join("generation_config.json");
+        let bad = |text: String| bad(&path, text);
         let text = match files::read_text(&path, MAX_CONFIG_BYTES) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),

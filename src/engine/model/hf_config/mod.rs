@@ -21,6 +21,7 @@ use serde_json::{Map, Value};
 use super::EngineError;
 use crate::engine::config::DType;
 use crate::engine::files::{self, MAX_CONFIG_BYTES, quoted};
+use crate::engine::model::gguf::Described;
 
 /// config.json, read key by key.
 #[derive(Clone, Debug)]
@@ -39,12 +40,16 @@ pub struct HfConfig {
 }
 
 impl HfConfig {
-    /// Reads `config.json` of a model folder.
+    /// Reads `config.json` of a model folder, or what a GGUF file says in its place.
     ///
     /// # Errors
-    /// The file is missing or no JSON object.
-    pub fn from_dir(dir: &Path) -> Result<Self, EngineError> {
-        let path = dir.join("config.json");
+    /// The file is missing or no JSON object; or the GGUF file is not supported.
+    pub fn open(model: &Path) -> Result<Self, EngineError> {
+        if model.is_file() {
+            let translation = Described::open(model)?.translation(model)?;
+            return Ok(Self::new(translation.config, model.display().to_string()));
+        }
+        let path = model.join("config.json");
         let text = files::read_text(&path, MAX_CONFIG_BYTES).map_err(|error| {
             let help = "a model folder needs config.json, tokenizer.json and *.safetensors";
             match files::unreadable(&path, &error) {

@@ -68,7 +68,7 @@ impl RowOrder {
     pub fn inverse(&self) -> Self {
         let Some(rows) = self.rows() else { return Self::as_stored() };
         let mut inverse = vec![0; rows.len()];
-        (0..).zip(rows).for_each(|(index, row)| inverse[*row as usize] = index);
+        (0..).zip(rows.iter()).for_each(|(index, row)| inverse[*row as usize] = index);
         Self::new(inverse)
     }
 

@@ -20,7 +20,7 @@ use crate::engine::files;
 
 /// A file, mapped.
 #[derive(Debug)]
-pub(super) struct MappedFile {
+pub(in crate::engine::model) struct MappedFile {
     map: Mmap,
     path: PathBuf,
     stamp: Stamp,
