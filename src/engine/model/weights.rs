@@ -1,5 +1,5 @@
-//! Tensors of a checkpoint: safetensors files or pytorch_model.bin mapped into memory, or seeded
-//! dummies.
+//! Tensors of a checkpoint: safetensors files, pytorch_model.bin or GGUF files mapped into memory,
+//! or seeded dummies.
 //!
 //! Every tensor the spec asks for must be there with its shape, and every tensor that is there must
 //! be asked for: a silent mismatch would be a silent wrong answer.
@@ -19,12 +19,13 @@ use super::spec::NamedShape;
 use crate::engine::EngineError;
 use crate::engine::config::OnLostFile;
 use crate::engine::ops::linear::SourceMatrix;
+use gguf::{GgufFiles, TensorInfo, Translated};
 pub use mapped_files::MappedFiles;
 
 /// Where a model's tensors come from.
 #[derive(Debug)]
 pub enum Checkpoint {
-    /// Weight files of a folder.
+    /// Weight files.
     Files(MappedFiles),
     /// Random values, a pure function of the seed and each tensor's name.
     Dummy {
@@ -44,6 +45,19 @@ impl Checkpoint {
     /// No file is there, one is corrupt, or the index names a file outside the folder.
     pub fn open(dir: &Path, on_lost_file: Option<OnLostFile>) -> Result<Self, EngineError> {
         Ok(Checkpoint::Files(MappedFiles::open(dir, on_lost_file)?))
+    }
+
+    /// The tensors of GGUF files, by what each is in Hugging Face's words: none, where the config
+    /// is made of it; several, where it holds several.
+    ///
+    /// # Errors
+    /// A tensor is unknown, or cannot be what it is said to be.
+    pub fn of_gguf(
+        path: &Path,
+        files: GgufFiles,
+        translate: impl Fn(&TensorInfo) -> Result<Vec<Translated>, String>,
+    ) -> Result<Self, EngineError> {
+        Ok(Checkpoint::Files(MappedFiles::of_gguf(path, files, translate)?))
     }
 
     /// The same, whose tensors are refused once `given_up` is set.
@@ -125,7 +139,7 @@ impl Checkpoint {
             Checkpoint::Dummy { .. } => Ok(vec![dummy; tensor.1.iter().product()]),
             Checkpoint::Files(files) => {
                 files.take(tensor)?;
-                Ok(files.matrix(tensor)?.to_vec())
+                files.vector(tensor)
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Weight files of a folder, mapped: which tensors they have, how each is stored, and which of them
+//! Weight files, mapped: which tensors they have, how each is stored, and which of them
 //! were asked for.
 
 use std::collections::{BTreeSet, HashMap};
@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use safetensors::Dtype;
 
+use super::gguf::{GgufFiles, StoredRows, TensorInfo, Translated};
 use super::mapped_file::{self, MappedFile, Watch};
 use super::{header, index, pickle};
 use crate::engine::EngineError;
@@ -26,7 +27,8 @@ pub struct MappedFiles {
     _watch: Option<Watch>,
     tensors: HashMap<String, Entry>,
     unused: BTreeSet<String>,
-    dir: PathBuf,
+    /// The folder, or the GGUF file.
+    path: PathBuf,
     /// The tensors are not needed any more.
     pub(super) given_up: Arc<AtomicBool>,
 }
@@ -41,10 +43,12 @@ struct Entry {
 }
 
 /// What the bytes of a tensor are.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Stored {
     /// Values, one after the other.
     Values(DType),
+    /// Rows of a GGUF file.
+    Rows(StoredRows),
     /// Of a type that weights do not have.
     Other(Dtype),
 }
@@ -71,10 +75,29 @@ impl MappedFiles {
         let watch = on_lost_file.map(|on_lost| mapped_file::watch(&maps, on_lost)).transpose();
         let watch = watch.map_err(|error| files::unreadable(dir, &error))?;
         let tensors = find_tensors(&maps)?;
+        Ok(Self::new(dir, maps, watch, tensors))
+    }
+
+    /// As [`super::Checkpoint::of_gguf`].
+    pub(super) fn of_gguf(
+        path: &Path,
+        files: GgufFiles,
+        translate: impl Fn(&TensorInfo) -> Result<Vec<Translated>, String>,
+    ) -> Result<Self, EngineError> {
+        let tensors = translated(&files, translate).map_err(|text| bad_file(path, text))?;
+        let (maps, watch) = files.into_maps();
+        Ok(Self::new(path, maps, watch, tensors))
+    }
+
+    fn new(
+        path: &Path,
+        maps: Vec<MappedFile>,
+        watch: Option<Watch>,
+        tensors: HashMap<String, Entry>,
+    ) -> Self {
         let unused = tensors.keys().cloned().collect();
-        let dir = dir.to_owned();
-        let given_up = Arc::default();
-        Ok(Self { maps, _watch: watch, tensors, unused, dir, given_up })
+        let (path, given_up) = (path.to_owned(), Arc::default());
+        Self { maps, _watch: watch, tensors, unused, path, given_up }
     }
 
     /// Leaves tensors with these prefixes unused; how many there are.
@@ -113,12 +136,40 @@ impl MappedFiles {
         Ok(())
     }
 
-    /// A tensor that `take` has found, as a matrix: a vector has one row.
+    /// A matrix that `take` has found.
     pub(super) fn matrix(&self, tensor: &NamedShape) -> Result<SourceMatrix<'_>, EngineError> {
-        let (_, dtype, entry) = self.checked(tensor)?;
-        let columns = tensor.1.last().copied().unwrap_or(1);
-        let rows = tensor.1.iter().rev().skip(1).product();
-        Ok(SourceMatrix::from_bytes(rows, columns, dtype, self.bytes(entry)))
+        let (_, entry) = self.checked(tensor)?;
+        let matrix = self.source(entry);
+        assert_eq!([matrix.num_rows, matrix.num_columns][..], tensor.1, "no matrix");
+        Ok(matrix)
+    }
+
+    /// A vector that `take` has found.
+    pub(super) fn vector(&self, tensor: &NamedShape) -> Result<Vec<f32>, EngineError> {
+        let (_, entry) = self.checked(tensor)?;
+        let mut values = self.source(entry).to_vec();
+        if let Stored::Rows(StoredRows { offset, .. }) = entry.stored
+            && offset != 0.0
+        {
+            values.iter_mut().for_each(|value| *value += offset);
+        }
+        Ok(values)
+    }
+
+    /// The values of a tensor that was checked, without their offset. A vector has one row, or one
+    /// column.
+    fn source(&self, entry: &Entry) -> SourceMatrix<'_> {
+        let Entry { shape, range, .. } = entry;
+        let bytes = &self.maps[entry.file].bytes()[range.clone()];
+        match &entry.stored {
+            Stored::Values(dtype) => {
+                let columns = shape.last().copied().unwrap_or(1);
+                let rows = shape.iter().rev().skip(1).product();
+                SourceMatrix::from_bytes(rows, columns, *dtype, bytes)
+            }
+            Stored::Rows(rows) => rows.source(shape.iter().product(), bytes),
+            Stored::Other(dtype) => unreachable!("{dtype} is refused by `checked`"),
+        }
     }
 
     /// Says that what was read so far is packed: it takes no memory from now on.
@@ -148,29 +199,25 @@ impl MappedFiles {
     }
 
     /// The same, where it is what the model asks for.
-    fn checked(&self, (name, shape): &NamedShape) -> Result<(String, DType, &Entry), EngineError> {
-        let dir = self.dir.display();
+    fn checked(&self, (name, shape): &NamedShape) -> Result<(String, &Entry), EngineError> {
+        let path = self.path.display();
         let Some((found, entry)) = self.find(name) else {
             return Err(EngineError::Model(format!(
-                "{dir}: tensor {name} is missing from the weight files; are all shards there?"
+                "{path}: tensor {name} is missing from the weight files; are all shards there?"
             )));
         };
         if entry.shape != *shape {
             return Err(EngineError::Model(format!(
-                "{dir}: tensor {found} has shape {}, config.json asks for {shape:?}",
+                "{path}: tensor {found} has shape {}, the model asks for {shape:?}",
                 quoted(&format!("{:?}", entry.shape))
             )));
         }
         match entry.stored {
-            Stored::Values(dtype) => Ok((found, dtype, entry)),
+            Stored::Values(_) | Stored::Rows(_) => Ok((found, entry)),
             Stored::Other(dtype) => Err(EngineError::Model(format!(
-                "{dir}: tensor {found} is of type {dtype}; weights are F32, BF16 or F16"
+                "{path}: tensor {found} is of type {dtype}; weights are F32, BF16 or F16"
             ))),
         }
-    }
-
-    fn bytes(&self, entry: &Entry) -> &[u8] {
-        &self.maps[entry.file].bytes()[entry.range.clone()]
     }
 
     fn refuse_unused(&self, unused: &BTreeSet<String>) -> Result<(), EngineError> {
@@ -180,9 +227,9 @@ impl MappedFiles {
         match unused.as_slice() {
             [] => Ok(()),
             [first, ..] => Err(EngineError::Model(format!(
-                "{}: {} tensors are in the weight files but not in the model that config.json \
+                "{}: {} tensors are in the weight files but not in the model that its config \
                  describes, the first is {}",
-                self.dir.display(),
+                self.path.display(),
                 unused.len(),
                 quoted(first)
             ))),
@@ -204,6 +251,26 @@ fn find_tensors(maps: &[MappedFile]) -> Result<HashMap<String, Entry>, EngineErr
             if tensors.insert(name.clone(), entry).is_some() {
                 let text = format!("{} is in another file as well", quoted(&name));
                 return Err(bad_file(map.path(), text));
+            }
+        }
+    }
+    Ok(tensors)
+}
+
+/// All tensors of GGUF files, by Hugging Face's names.
+fn translated(
+    files: &GgufFiles,
+    translate: impl Fn(&TensorInfo) -> Result<Vec<Translated>, String>,
+) -> Result<HashMap<String, Entry>, String> {
+    let mut tensors = HashMap::new();
+    for (file, tensor) in files.places() {
+        let of_tensor = |text| format!("tensor {}: {text}", quoted(&tensor.name));
+        for translated in translate(tensor).map_err(of_tensor)? {
+            let stored = Stored::Rows(translated.stored(tensor).map_err(of_tensor)?);
+            let Translated { name, shape, .. } = translated;
+            let entry = Entry { file, stored, shape, range: tensor.range.clone() };
+            if tensors.insert(name.clone(), entry).is_some() {
+                return Err(of_tensor(format!("another one is {} too", quoted(&name))));
             }
         }
     }

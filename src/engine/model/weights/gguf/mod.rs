@@ -7,12 +7,19 @@
 mod blocks;
 mod container;
 mod cursor;
+mod files;
 mod ggml_type;
+mod matrix;
 mod metadata;
+mod translated;
 #[cfg(test)]
 mod written;
 
 pub use blocks::read;
 pub use container::{Gguf, TensorInfo};
+pub use files::GgufFiles;
 pub use ggml_type::GgmlType;
+pub use matrix::GgmlMatrix;
 pub use metadata::{Array, Metadata, NumberType, Numbers, Texts, Value};
+pub(super) use translated::StoredRows;
+pub use translated::Translated;
