@@ -47,9 +47,9 @@ pub enum LoadFormat {
 /// Which model, in which precision.
 #[derive(Clone, Debug, Default)]
 pub struct ModelConfig {
-    /// Folder with config.json, tokenizer.json and weights.
+    /// Folder with config.json, tokenizer.json and weights; or a GGUF file, which has all three.
     pub model_dir: PathBuf,
-    /// Folder of the tokenizer files, when they are not in `model_dir`.
+    /// Folder of the tokenizer files, or a GGUF file, when they are not in `model_dir`.
     pub tokenizer_dir: Option<PathBuf>,
     /// Jinja text that replaces the model's chat template.
     pub chat_template: Option<String>,

@@ -1,5 +1,7 @@
-//! How files of weights are named, in a folder and in a repository, by transformers' names. Reads
-//! nothing.
+//! How files of weights are named, in a folder and in a repository, by transformers' names and by
+//! llama.cpp's. Reads nothing.
+
+use std::path::{Path, PathBuf};
 
 /// The formats of weights that are read, the better one first.
 pub const FORMATS: [Format; 2] = [
@@ -46,9 +48,51 @@ impl Format {
     }
 }
 
+/// Most parts of a split GGUF file.
+const MAX_PARTS: usize = 1024;
+
+/// All parts of a GGUF file, by the name of one: `m-00002-of-00003.gguf` has two more. A file of
+/// another name is alone.
+pub fn gguf_parts(path: &Path) -> Vec<PathBuf> {
+    let split = || {
+        let name = path.file_name()?.to_str()?.strip_suffix(".gguf")?;
+        let (stem, num_parts) = name.rsplit_once("-of-")?;
+        let (stem, number) = stem.rsplit_once('-')?;
+        let count = |text: &str| text.parse().ok().filter(|_| text.len() == 5);
+        let (number, num_parts): (usize, usize) = (count(number)?, count(num_parts)?);
+        let name =
+            |number| path.with_file_name(format!("{stem}-{number:05}-of-{num_parts:05}.gguf"));
+        let is_one = (1..=num_parts).contains(&number) && num_parts <= MAX_PARTS;
+        is_one.then(|| (1..=num_parts).map(name).collect())
+    };
+    split().unwrap_or_else(|| vec![path.to_owned()])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_of_a_gguf_file_are_known_by_its_name() {
+        let parts = |name: &str| {
+            let parts = gguf_parts(&Path::new("dir").join(name)).into_iter();
+            let names = parts.map(|path| path.strip_prefix("dir").unwrap().display().to_string());
+            names.collect::<Vec<_>>()
+        };
+        let all = ["a-b-00001-of-00002.gguf", "a-b-00002-of-00002.gguf"];
+        assert_eq!(parts(all[0]), all);
+        assert_eq!(parts(all[1]), all);
+        for alone in [
+            "a.gguf",
+            "a-1-of-2.gguf",
+            "a-00003-of-00002.gguf",
+            "a-00001-of-99999.gguf",
+            "a-00001-of-00002.bin",
+            "00001-of-00002.gguf",
+        ] {
+            assert_eq!(parts(alone), [alone]);
+        }
+    }
 
     #[test]
     fn loose_files_are_safetensors_that_are_no_adapters() {

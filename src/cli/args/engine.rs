@@ -8,8 +8,8 @@ use super::values::{bytes, positive, share};
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// Folder with config.json, tokenizer.json and *.safetensors, or a Hugging Face id
-    #[arg(short = 'm', long, value_name = "DIR|HF_ID")]
+    /// Folder with config.json, tokenizer.json and *.safetensors, a GGUF file, or a Hugging Face id
+    #[arg(short = 'm', long, value_name = "DIR|GGUF|HF_ID")]
     pub model: PathBuf,
     /// Folder of the tokenizer files [default: the model's]
     #[arg(long, value_name = "DIR", hide_short_help = true)]
@@ -23,7 +23,7 @@ pub struct ModelArgs {
     /// Read the weights, or make up random ones from config.json alone (dummy)
     #[arg(long, value_name = "FORMAT", hide_short_help = true)]
     pub load_format: Option<LoadFormatArg>,
-    /// Type of weights and KV cache [default: auto, the checkpoint's own]
+    /// Type of weights and KV cache [default: auto, the checkpoint's own; of GGUF files bfloat16]
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<DTypeArg>,
     /// Longest prompt plus output, in tokens [default: the model's]

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::LedgerError;
 use super::storage::identity;
+use crate::engine::weight_files::gguf_parts;
 
 /// A file of a run, and what it is to the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,9 +114,13 @@ const MODEL_FILES: [&str; 14] = [
     "added_tokens.json",
 ];
 
-/// The files of a model in a folder.
-pub fn files_of_model(folder: &Path) -> Vec<Named> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+/// The files of a model in a folder; or a GGUF file, with all of its parts.
+pub fn files_of_model(model: &Path) -> Vec<Named> {
+    if model.is_file() {
+        let parts = gguf_parts(model).into_iter();
+        return parts.map(|path| Named::new("a file of the model", path)).collect();
+    }
+    let Ok(entries) = fs::read_dir(model) else { return Vec::new() };
     let paths = entries.flatten().map(|entry| entry.path());
     let is_one = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -1,4 +1,4 @@
-//! From `--model` and `--tokenizer` to folders, and to an engine; what the flags came to. Knows no
+//! From `--model` and `--tokenizer` to folders or GGUF files, and to an engine; what the flags came to. Knows no
 //! rows, no ledger and no run.
 
 pub mod hub;
@@ -22,7 +22,7 @@ use crate::engine::model_summary::ModelSummary;
 /// Where the files are.
 #[derive(Clone, Debug)]
 pub struct Folders {
-    /// Configuration and weights.
+    /// Configuration and weights; a GGUF file has both, and a tokenizer.
     pub model: PathBuf,
     /// When it is another one.
     pub tokenizer: Option<PathBuf>,
@@ -32,7 +32,7 @@ pub struct Folders {
 pub struct Loaded {
     /// What runs it.
     pub engine: Engine,
-    /// Its folder.
+    /// Its folder or GGUF file.
     pub model_dir: PathBuf,
     /// What loading took, downloads not counted.
     pub load_time: Duration,

@@ -18,6 +18,7 @@ use crate::engine::config::LoadFormat;
 use crate::engine::machine::{is_refusal, started};
 use crate::engine::model_summary::ModelSummary;
 use crate::engine::request::SamplingParams;
+use crate::engine::weight_files::gguf_parts;
 
 /// The version of what rows look like: raised when the same run would write other bytes.
 const ROW_FORMAT: u32 = 3;
@@ -36,20 +37,15 @@ pub fn of_files(
     folders: &Folders,
     summary: &ModelSummary,
 ) -> Result<FileFields, CliError> {
-    let model_dir = folders.model.as_path();
     let mut fields = BTreeMap::new();
     let mut set = |name: &str, value: String| drop(fields.insert(name.to_owned(), value));
     let engine = &config.engine;
     let version = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
     set("version", format!("{version}, rows {ROW_FORMAT}"));
-    let weights = match engine.model.load_format {
-        LoadFormat::Auto => hashed(weight_files(model_dir), model_dir)?,
-        LoadFormat::Dummy => "dummy".to_owned(),
-    };
+    let [weights, model_config, tokenizer] = model_hashes(engine.model.load_format, folders)?;
     set("model", weights);
-    set("config", hashed(vec![model_dir.join("config.json")], model_dir)?);
-    let tokenizer = folders.tokenizer.as_deref().unwrap_or(model_dir);
-    set("tokenizer", hashed(tokenizer_files(tokenizer), tokenizer)?);
+    set("config", model_config);
+    set("tokenizer", tokenizer);
     set("eos_token_ids", format!("{:?}", summary.generation_config.eos_token_ids));
     set("dtype", summary.dtype.name().to_owned());
     set("max_model_len", summary.max_model_len.to_string());
@@ -152,6 +148,36 @@ fn set_sampling(params: &SamplingParams, set: &mut dyn FnMut(&str, String)) {
     set("bad_words", format!("{bad_words:?}"));
     set("truncate_prompt_tokens", format!("{truncate_prompt_tokens:?}"));
     set("truncation_side", format!("{truncation_side:?}"));
+}
+
+/// Hashes of weights, configuration and tokenizer. A GGUF file is all three.
+fn model_hashes(load_format: LoadFormat, folders: &Folders) -> Result<[String; 3], CliError> {
+    let model = folders.model.as_path();
+    let is_dummy = load_format == LoadFormat::Dummy;
+    let of_gguf = |path: &Path| hashed(gguf_parts(path), path.parent().unwrap_or(path));
+    let of_tokenizer = |path: &Path| match path.is_file() {
+        true => of_gguf(path),
+        false => hashed(tokenizer_files(path), path),
+    };
+    let tokenizer = folders.tokenizer.as_deref().map(of_tokenizer).transpose()?;
+    let (weights, config) = match (model.is_file(), is_dummy) {
+        (true, _) => (None, of_gguf(model)?),
+        (false, true) => (None, hashed(vec![model.join("config.json")], model)?),
+        (false, false) => {
+            let weights = hashed(weight_files(model), model)?;
+            (Some(weights), hashed(vec![model.join("config.json")], model)?)
+        }
+    };
+    let tokenizer = match tokenizer {
+        None if model.is_file() => config.clone(),
+        None => of_tokenizer(model)?,
+        Some(tokenizer) => tokenizer,
+    };
+    let weights = match is_dummy {
+        true => "dummy".to_owned(),
+        false => weights.unwrap_or_else(|| config.clone()),
+    };
+    Ok([weights, config, tokenizer])
 }
 
 /// The files that weights may come from.

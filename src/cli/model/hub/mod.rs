@@ -1,4 +1,4 @@
-//! From what the user typed after `--model` to a folder of model files: a local folder, a snapshot
+//! From what the user typed after `--model` to model files: a local folder or GGUF file, a snapshot
 //! of the Hugging Face cache, or a download into that cache.
 //!
 //! The cache is asked first and a complete snapshot is used as it is, without a request: a run that
@@ -20,9 +20,11 @@ use std::path::{Path, PathBuf};
 use cache::{Lookup, RepoCache};
 pub use environment::HubEnvironment;
 pub use error::{HubError, HubErrorKind};
-use model_files::{CONFIG, weight_files};
+use model_files::{CONFIG, cannot_read, weight_files};
 use names::{RepoId, Revision};
 pub use progress::DownloadProgress;
+
+use crate::engine::weight_files::gguf_parts;
 
 /// Which files the caller cannot do without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +47,7 @@ impl Need {
 /// What is looked for, and where.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelRequest<'a> {
-    /// A folder, or `org/name` on the hub.
+    /// A folder, a GGUF file, or `org/name` on the hub.
     pub name: &'a str,
     /// Branch, tag or commit; None: `main`.
     pub revision: Option<&'a str>,
@@ -70,7 +72,8 @@ pub fn resolve_model(
     resolve(&request, environment, progress)
 }
 
-/// The folder with the needed files: the local folder itself, or a complete snapshot in the cache.
+/// The folder with the needed files, the local folder itself or a complete snapshot in the cache;
+/// or a GGUF file, which has all of them.
 ///
 /// # Errors
 /// The name is neither a folder nor a repository, the hub cannot be reached or refuses, or the
@@ -84,18 +87,14 @@ pub fn resolve(
     if path.is_dir() {
         return local_folder(path, request.need);
     }
-    if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) {
-        return Err(HubError::new(
-            HubErrorKind::BadName,
-            format!("{}: GGUF models are not read yet", request.name.escape_debug()),
-            "give a folder or a Hugging Face id with config.json, tokenizer.json and *.safetensors",
-        ));
-    }
     if path.exists() {
+        return local_file(path);
+    }
+    if is_gguf(path) {
         return Err(HubError::new(
-            HubErrorKind::BadName,
-            format!("{} is a file", path.display()),
-            "give the folder that holds config.json, tokenizer.json and *.safetensors",
+            HubErrorKind::NotFound,
+            format!("no such file: {}", request.name.escape_debug()),
+            "give a GGUF file that is on this machine; single files of repositories are not fetched",
         ));
     }
     if names::looks_like_path(request.name) {
@@ -119,8 +118,57 @@ pub fn resolve(
     }
 }
 
+/// A GGUF file is whole; other files are a part of a model.
+fn local_file(path: &Path) -> Result<PathBuf, HubError> {
+    match path.is_file() && is_gguf(path) {
+        true => Ok(path.to_path_buf()),
+        false => Err(HubError::new(
+            HubErrorKind::BadName,
+            format!("{} is a file, and no GGUF file by its name", path.display()),
+            "give the folder that holds config.json, tokenizer.json and *.safetensors, or a GGUF \
+             file",
+        )),
+    }
+}
+
+/// The GGUF file in a folder without config.json, if there is one.
+fn gguf_in(folder: &Path) -> Result<Option<PathBuf>, HubError> {
+    let entries = std::fs::read_dir(folder).map_err(|error| cannot_read(folder, &error))?;
+    let paths = entries.flatten().map(|entry| entry.path());
+    // Of a split file the first part stands for all.
+    let is_whole =
+        |path: &PathBuf| path.is_file() && is_gguf(path) && gguf_parts(path).first() == Some(path);
+    let mut files: Vec<PathBuf> = paths.filter(is_whole).collect();
+    files.sort();
+    match files.as_slice() {
+        [] | [_] => Ok(files.pop()),
+        several => {
+            let names = several.iter().take(8).map(|path| {
+                path.file_name().unwrap_or_default().to_string_lossy().escape_debug().to_string()
+            });
+            let names = names.collect::<Vec<_>>().join(", ");
+            Err(HubError::new(
+                HubErrorKind::BadName,
+                format!("the folder {} has several GGUF files: {names}", folder.display()),
+                "name one of them",
+            ))
+        }
+    }
+}
+
+/// Whether a file is GGUF's by its name.
+fn is_gguf(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+}
+
 /// A user's own folder is taken as it is; the engine reports missing weights with more detail.
 fn local_folder(folder: &Path, need: Need) -> Result<PathBuf, HubError> {
+    if need.config
+        && !folder.join(CONFIG).is_file()
+        && let Some(file) = gguf_in(folder)?
+    {
+        return Ok(file);
+    }
     if need.config && !folder.join(CONFIG).is_file() {
         return Err(HubError::new(
             HubErrorKind::Incomplete,

@@ -217,7 +217,7 @@ pub(super) fn check_repository(
 const CONVERT_HINT: &str = "convert it with transformers: \
     AutoModelForCausalLM.from_pretrained(name).save_pretrained(folder, safe_serialization=True)";
 
-fn cannot_read(path: &Path, error: &io::Error) -> HubError {
+pub(super) fn cannot_read(path: &Path, error: &io::Error) -> HubError {
     if !is_refusal(error) {
         return unreadable(path, &error.to_string());
     }
