@@ -6,6 +6,7 @@
 //! cuBLASLt runs algorithms that were tested to give the same bits for every number of rows.
 
 mod blocks;
+pub mod codes;
 mod cpu;
 mod cuda;
 mod dot;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 
+use super::codes::CodedMatrix;
 use crate::engine::config::DType;
 use crate::engine::device::split_mix::{GAMMA, mix};
 
@@ -51,6 +52,11 @@ pub trait QuantizedMatrix: Debug + Send + Sync {
     /// # Panics
     /// The row or a column is out of range, or `out` has another length than `columns`.
     fn read_row(&self, row: usize, columns: Range<usize>, out: &mut [f32]);
+
+    /// Its codes, where a device may keep those; None: it is widened at load.
+    fn codes(&self) -> Option<&dyn CodedMatrix> {
+        None
+    }
 }
 
 impl<'a> SourceMatrix<'a> {
@@ -100,6 +106,14 @@ impl<'a> SourceMatrix<'a> {
     /// The stored row of row `row`.
     fn stored_row(&self, row: usize) -> usize {
         self.order.as_ref().map_or(row, |order| order[row] as usize)
+    }
+
+    /// The codes of a row and which stored row it is, where it has codes.
+    pub(super) fn coded(&self, row: usize) -> Option<(&dyn CodedMatrix, usize)> {
+        match &self.values {
+            SourceValues::Quantized(matrix) => Some((matrix.codes()?, self.stored_row(row))),
+            _ => None,
+        }
     }
 
     /// Bytes of elements of `dtype` in these columns, where they lie like that.

@@ -1,0 +1,59 @@
+//! Weights that stay as narrow as a checkpoint holds them: unsigned codes with scales by group.
+//!
+//! A matrix that can say its codes is a [`CodedMatrix`]. [`CodePanels`] are its rows by panels, as
+//! wide as those of f32 weights, so that both are shared out alike.
+//!
+//! # Memory of a panel
+//! Words of 32 bits, `width` lanes side by side. Its sections follow each other, each from a
+//! multiple of 16 words on:
+//!
+//! 1. codes, by units of 32 inputs: a unit has `bits` rows of `width` words. Bits of a code lie in
+//!    planes, the low ones first: 8 bits in one plane of bytes; else planes of 4, of 2 and of 1 bit
+//!    as the number of bits asks for (5 = 4 + 1, 6 = 4 + 2, 3 = 2 + 1).
+//!    A byte of a word belongs to one of 4 neighbouring inputs (a quad), as integer dot products
+//!    want them. A plane of bits b has, in the word of a lane, 8 / b quads from the lowest bits up:
+//!    a word of 4 bits has inputs 8v to 8v + 3 in the low nibbles of its bytes and 8v + 4 to 8v + 7
+//!    in the high ones; a word of 2 bits has 16 inputs, one of 1 bit all 32 of the unit.
+//! 2. scales, (groups, width), in the bytes of their kind;
+//! 3. zeros (a byte each) or minima (as scales), (groups, width), where there are some;
+//! 4. outer scales, float16, (k / 256, width), where there are some;
+//! 5. outer scales of the minima, likewise.
+//!
+//! Inputs past the last one and lanes past the last row have code 0 and scale 0.
+
+mod kind;
+mod layout;
+mod pack;
+
+pub use kind::{CodeKind, Levels, SUPER_GROUP, Scales, Table, UNIT};
+pub(super) use layout::{CodePanels, Layout, Panel, PanelKind};
+
+use std::fmt::Debug;
+use std::ops::Range;
+
+/// A matrix whose codes a device may keep. Its values are those of the `QuantizedMatrix` that it
+/// belongs to, bit for bit.
+pub trait CodedMatrix: Debug + Send + Sync {
+    /// What all of its codes are.
+    fn kind(&self) -> CodeKind;
+
+    /// The codes of some columns of a row.
+    fn read_codes(&self, row: usize, columns: Range<usize>, out: &mut [u8]);
+
+    /// The scales of all groups of a row, as bits of the kind's types.
+    fn read_scales(&self, row: usize, out: RowScales<'_>);
+}
+
+/// Room for what the groups of a row hold: bits of an f32, in the low half those of a float16 or
+/// bfloat16, or in the lowest byte an index or an integer.
+#[derive(Debug)]
+pub struct RowScales<'a> {
+    /// One per group.
+    pub scales: &'a mut [u32],
+    /// One per group: its zero, or its minimum, which is taken off; none without.
+    pub offsets: &'a mut [u32],
+    /// Bits of a float16 for each 256 inputs; none without.
+    pub supers: &'a mut [u16],
+    /// The same for minima.
+    pub super_minima: &'a mut [u16],
+}
