@@ -7,6 +7,7 @@
 mod portable;
 #[cfg(test)]
 mod tests;
+mod words;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -16,6 +17,7 @@ use super::cuda::Plain;
 use crate::engine::config::DType;
 pub use crate::engine::config::Isa;
 use portable::Portable;
+pub use words::Words;
 
 impl Isa {
     /// The fastest that this machine has. `vdpbf16ps` runs at twice the rate of multiply-adds on
@@ -149,6 +151,20 @@ pub fn dispatch<K: Kernel>(isa: Isa, kernel: K) {
     }
 }
 
+/// As [`dispatch`] for AVX512-BF16, with [`Words::bf16_pairs`] among the instructions: kernels that
+/// do without are not compiled once more.
+#[inline]
+pub fn dispatch_bf16<K: Kernel>(kernel: K) {
+    debug_assert!(Isa::Avx512Bf16.is_available());
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as in `dispatch`.
+    unsafe {
+        x86::run_avx512_bf16(kernel);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    drop(kernel);
+}
+
 /// Asks for the cache line at `ptr`, which need not be readable.
 #[inline(always)]
 pub fn prefetch(ptr: *const u8) {
@@ -259,6 +275,7 @@ impl Element for f16 {
 /// elements behind their pointer.
 #[allow(clippy::missing_safety_doc, missing_docs)]
 pub trait Vector: Copy {
+    type Words: Words<Floats = Self>;
     const LANES: usize;
     /// Vectors that the CPU's registers hold.
     const NUM_REGISTERS: usize;

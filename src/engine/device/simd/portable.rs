@@ -16,6 +16,7 @@ impl Portable {
 }
 
 impl Vector for Portable {
+    type Words = [u32; 8];
     const LANES: usize = 8;
     /// SSE has sixteen of half this size.
     const NUM_REGISTERS: usize = 8;

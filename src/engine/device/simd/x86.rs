@@ -16,6 +16,14 @@ pub(super) unsafe fn run_avx512<K: Kernel>(kernel: K) {
 
 /// # Safety
 /// The CPU has these features.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c,avx2")]
+pub(super) unsafe fn run_avx512_bf16<K: Kernel>(kernel: K) {
+    // SAFETY: this function's own target features.
+    unsafe { kernel.run::<__m512>() }
+}
+
+/// # Safety
+/// The CPU has these features.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) {
     // SAFETY: this function's own target features.
@@ -34,6 +42,7 @@ macro_rules! intrinsics {
 }
 
 impl Vector for __m512 {
+    type Words = __m512i;
     const LANES: usize = 16;
     const NUM_REGISTERS: usize = 32;
     intrinsics! {
@@ -126,6 +135,7 @@ impl Vector for __m512 {
 }
 
 impl Vector for __m256 {
+    type Words = __m256i;
     const LANES: usize = 8;
     const NUM_REGISTERS: usize = 16;
     intrinsics! {

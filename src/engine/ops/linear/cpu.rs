@@ -10,7 +10,7 @@ use crate::engine::ops::gemm::panel::PanelElement;
 use crate::engine::ops::gemm::{MAX_INPUTS, PanelProduct, Tiling, Widened, num_short_rows};
 
 /// Panels, at least, that share a block of k of the rows while it is in the cache.
-const MIN_GROUP_PANELS: usize = 8;
+pub(super) const MIN_GROUP_PANELS: usize = 8;
 
 /// Multiply-adds of a work item at least: some 10 microseconds.
 pub(super) const ITEM_MACS: usize = 1 << 20;

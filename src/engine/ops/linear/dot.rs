@@ -55,7 +55,7 @@ impl DotKernel {
         if self == Self::Vnni { 128 } else { 0 }
     }
 
-    fn max_height(self) -> usize {
+    pub(super) fn max_height(self) -> usize {
         match self {
             Self::BFloat16 | Self::Vnni => 12,
             Self::Avx2 => 4,
@@ -86,19 +86,22 @@ pub(super) struct DotInputs<'a> {
 
 /// What a tile works on.
 #[derive(Clone, Copy)]
-struct DotTile {
-    /// First word of the first row, and words to a row.
-    x: *const u32,
-    num_words: usize,
-    weights: *const u32,
-    initial: *const i32,
-    row_scales: *const f32,
-    scales: *const f32,
-    bias: *const f32,
-    out: *mut f32,
-    out_stride: usize,
+pub(super) struct DotTile {
+    /// First word of the first row, and the distance of rows.
+    pub x: *const u32,
+    pub x_stride: usize,
+    pub num_words: usize,
+    pub weights: *const u32,
+    /// Whether sums begin here, or those of bf16 go on from what `out` holds.
+    pub is_first: bool,
+    pub initial: *const i32,
+    pub row_scales: *const f32,
+    pub scales: *const f32,
+    pub bias: *const f32,
+    pub out: *mut f32,
+    pub out_stride: usize,
     /// What is needed next: where it begins, and its bytes for each word.
-    next: (*const u8, usize),
+    pub next: (*const u8, usize),
 }
 
 pub(super) fn linear(
@@ -147,8 +150,10 @@ impl Block<'_> {
             let x = &self.x.words[row * num_words..(row + height) * num_words];
             let tile = DotTile {
                 x: x.as_ptr(),
+                x_stride: num_words,
                 num_words,
                 weights,
+                is_first: true,
                 initial: initial
                     .map_or(std::ptr::null(), |initial| initial[panel * width..][..width].as_ptr()),
                 row_scales: match scales {
@@ -182,7 +187,7 @@ impl DotTile {
     /// # Safety
     /// Its pointers are valid for `height` rows and a panel; nobody else writes its outputs. The
     /// CPU has the kernel's instructions.
-    unsafe fn run(&self, kernel: DotKernel, height: usize) {
+    pub(super) unsafe fn run(&self, kernel: DotKernel, height: usize) {
         for row in 0..height {
             prefetch_to_write(self.out.wrapping_add(row * self.out_stride), kernel.panel_width());
         }

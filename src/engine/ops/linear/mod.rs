@@ -19,6 +19,7 @@ pub use source::{QuantizedMatrix, SourceMatrix, SourceRows, SourceValues};
 use std::sync::PoisonError;
 
 use blocks::{Outputs, Shape};
+use codes::{CodeWeights, Inputs, NarrowWeights, Rounding};
 use cpu::Weights;
 use dot::{DotInputs, DotKernel, DotWeights};
 use half::{bf16, f16};
@@ -83,13 +84,18 @@ impl Packed {
                 };
                 dot_product(cpu, shape, x, weights, out);
             }
+            Panels::Codes(NarrowWeights { panels, rounding, .. }) => {
+                let weights = CodeWeights { panels, rounding: *rounding, bias };
+                codes_product(cpu, shape, x, weights, out);
+            }
         }
     }
 
     /// Whether gate and up of an (n, k) weight begin at panels, and their inputs are not cut.
     fn can_be_gated(&self, (n, k): (usize, usize)) -> bool {
-        let is_cut = match self.panels {
+        let is_cut = match &self.panels {
             Panels::Int8(_) => false,
+            Panels::Codes(codes) => codes.rounding != Rounding::Pairs && k > MAX_INPUTS,
             _ => k > MAX_INPUTS,
         };
         n.is_multiple_of(2 * self.panel_width) && !is_cut
@@ -102,6 +108,7 @@ enum Panels {
     BFloat16(Pages<bf16>),
     Float16(Pages<f16>),
     Int8(narrow::Int8Panels),
+    Codes(NarrowWeights),
 }
 
 impl LinearWeight {
@@ -136,10 +143,12 @@ impl LinearWeight {
     pub fn pack(cpu: &Cpu, dtype: DType, source: &SourceRows<'_>, bias: Option<Vec<f32>>) -> Self {
         let (n, k) = size(source, bias.as_deref());
         let panel_width = 2 * cpu.isa.num_lanes();
-        let panels = match dtype {
-            DType::Float32 => Panels::Float32(pack::pack(&cpu.pool, source, panel_width)),
-            DType::BFloat16 => Panels::BFloat16(pack::pack(&cpu.pool, source, panel_width)),
-            DType::Float16 => Panels::Float16(pack::pack(&cpu.pool, source, panel_width)),
+        let codes = NarrowWeights::pack(cpu, dtype, source, panel_width);
+        let panels = match (codes, dtype) {
+            (Some(codes), _) => Panels::Codes(codes),
+            (None, DType::Float32) => Panels::Float32(pack::pack(&cpu.pool, source, panel_width)),
+            (None, DType::BFloat16) => Panels::BFloat16(pack::pack(&cpu.pool, source, panel_width)),
+            (None, DType::Float16) => Panels::Float16(pack::pack(&cpu.pool, source, panel_width)),
         };
         let bias = bias.map(|bias| padded(bias, panel_width));
         Self { n, k, storage: Storage::Cpu(Packed { panel_width, panels, bias }) }
@@ -154,6 +163,7 @@ impl LinearWeight {
                 Panels::BFloat16(panels) => panels.len() * 2,
                 Panels::Float16(panels) => panels.len() * 2,
                 Panels::Int8(panels) => panels.num_bytes(),
+                Panels::Codes(codes) => codes.panels.num_bytes(),
             },
         }
     }
@@ -181,6 +191,7 @@ impl LinearWeight {
             Panels::BFloat16(panels) => pack::copy_row(panels, row, *panel_width, out),
             Panels::Float16(panels) => pack::copy_row(panels, row, *panel_width, out),
             Panels::Int8(_) => panic!("int8 weights are no embedding table"),
+            Panels::Codes(codes) => codes.copy_row(row, out),
         }
     }
 
@@ -215,7 +226,10 @@ impl LinearWeight {
         let arithmetic = match packed.panels {
             Panels::Int8(_) => Arithmetic::Int8,
             Panels::BFloat16(_) if cpu.isa == Isa::Avx512Bf16 => Arithmetic::BFloat16,
-            Panels::Float32(_) | Panels::BFloat16(_) | Panels::Float16(_) => Arithmetic::Float32,
+            Panels::Codes(ref codes) if codes.rounding == Rounding::Pairs => Arithmetic::BFloat16,
+            Panels::Float32(_) | Panels::BFloat16(_) | Panels::Float16(_) | Panels::Codes(_) => {
+                Arithmetic::Float32
+            }
         };
         Op { name, shape: Some((self.n, self.k)), arithmetic }
     }
@@ -273,6 +287,7 @@ impl LinearWeight {
             Panels::Float32(panels) => pack::widen_panel(panels, panel, (k, width), out),
             Panels::BFloat16(panels) => pack::widen_panel(panels, panel, (k, width), out),
             Panels::Float16(panels) => pack::widen_panel(panels, panel, (k, width), out),
+            Panels::Codes(codes) => codes.widen_panel(panel, out),
             Panels::Int8(_) => unreachable!("layers are narrowed once"),
         };
         let int8 = narrow::Int8Panels::new(cpu, (n.div_ceil(width), width, k), &widen);
@@ -388,6 +403,16 @@ fn dot_product(cpu: &Cpu, shape: Shape, x: &[f32], weights: DotWeights<'_>, out:
     narrow::narrow_inputs(cpu, weights.kernel, (x, shape.k), inputs);
     let inputs = DotInputs { words: &inputs.words, scales: &inputs.scales };
     dot::linear(cpu, shape, inputs, weights, out);
+}
+
+/// Rounds the inputs as the weights, then multiplies.
+fn codes_product(cpu: &Cpu, shape: Shape, x: &[f32], weights: CodeWeights<'_>, out: Outputs) {
+    if weights.rounding != Rounding::Pairs {
+        return codes::linear(cpu, shape, Inputs::Floats(x), weights, out);
+    }
+    let inputs = &mut *cpu.narrow_inputs.lock().unwrap_or_else(PoisonError::into_inner);
+    narrow::narrow_inputs(cpu, DotKernel::BFloat16, (x, shape.k), inputs);
+    codes::linear(cpu, shape, Inputs::Pairs(&inputs.words), weights, out);
 }
 
 #[cfg(test)]

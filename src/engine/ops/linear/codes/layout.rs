@@ -47,6 +47,17 @@ pub(in super::super) struct Layout {
     pub num_words: usize,
 }
 
+/// How the values of codes are rounded for a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Rounding {
+    /// Not at all: they are f32.
+    Exact,
+    /// To bf16, and widened.
+    BFloat16,
+    /// To bf16, and in words of two inputs each.
+    Pairs,
+}
+
 /// One panel.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Panel<'a> {
@@ -104,6 +115,19 @@ impl CodePanels {
         let (kind, first) = self.panels[index];
         let kind = &self.kinds[kind];
         Panel { kind, words: &self.words[first..first + kind.num_words(self.k, self.width)] }
+    }
+
+    /// Where the codes of an input of a panel begin, or what lies behind the last one, and the bytes
+    /// of an input.
+    pub fn codes_behind(&self, index: usize, input: usize) -> (*const u8, usize) {
+        let (kind, first) = self.panels[index];
+        let bits = match &self.kinds[kind] {
+            PanelKind::Codes(kind, _) => kind.bits as usize,
+            PanelKind::Dense => 32,
+        };
+        let words = self.words.as_ptr().wrapping_add(first);
+        let num_bytes = bits * self.width;
+        (words.cast::<u8>().wrapping_add(input * num_bytes / 8), num_bytes.div_ceil(8))
     }
 
     /// Bytes that they take.

@@ -24,9 +24,23 @@
 mod kind;
 mod layout;
 mod pack;
+mod product;
+mod widen;
+
+#[cfg(test)]
+mod tests;
 
 pub use kind::{CodeKind, Levels, SUPER_GROUP, Scales, Table, UNIT};
-pub(super) use layout::{CodePanels, Layout, Panel, PanelKind};
+pub(super) use layout::{CodePanels, Rounding};
+pub(super) use product::{CodeWeights, Inputs, linear};
+
+use super::source::SourceRows;
+use crate::engine::config::DType;
+use crate::engine::device::Cpu;
+use crate::engine::device::simd::Isa;
+use crate::engine::ops::gemm::MAX_PANEL_WIDTH;
+use product::PIECE;
+use widen::Widen;
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -56,4 +70,67 @@ pub struct RowScales<'a> {
     pub supers: &'a mut [u16],
     /// The same for minima.
     pub super_minima: &'a mut [u16],
+}
+
+impl Rounding {
+    /// Of weights that compute in `dtype`. float16 has no products of its own: nothing is rounded.
+    pub fn of(dtype: DType, isa: Isa) -> Self {
+        match (dtype, isa) {
+            (DType::Float32 | DType::Float16, _) => Rounding::Exact,
+            (DType::BFloat16, Isa::Avx512Bf16) => Rounding::Pairs,
+            (DType::BFloat16, _) => Rounding::BFloat16,
+        }
+    }
+}
+
+/// Panels of codes, and how their values are rounded.
+#[derive(Debug)]
+pub(super) struct NarrowWeights {
+    pub panels: CodePanels,
+    pub rounding: Rounding,
+    isa: Isa,
+}
+
+impl NarrowWeights {
+    /// All rows, to compute in `dtype`; None: there are no codes to keep.
+    pub fn pack(cpu: &Cpu, dtype: DType, rows: &SourceRows<'_>, width: usize) -> Option<Self> {
+        let panels = CodePanels::pack(&cpu.pool, rows, width)?;
+        Some(Self { panels, rounding: Rounding::of(dtype, cpu.isa), isa: cpu.isa })
+    }
+
+    /// Inputs `first..` of a panel as products take them, but each as an f32: (inputs, width).
+    fn widen(&self, panel: usize, first: usize, out: &mut [f32]) {
+        let CodePanels { width, .. } = self.panels;
+        let rounding = match self.rounding {
+            Rounding::Exact => Rounding::Exact,
+            Rounding::BFloat16 | Rounding::Pairs => Rounding::BFloat16,
+        };
+        let panel = self.panels.panel(panel);
+        let inputs = first..first + out.len() / width;
+        let mut floats = [0.0; PIECE * MAX_PANEL_WIDTH];
+        assert!(inputs.len() <= PIECE);
+        // SAFETY: there is room for a piece.
+        unsafe { Widen { panel, inputs, rounding, out: floats.as_mut_ptr() }.run(self.isa) };
+        out.copy_from_slice(&floats[..out.len()]);
+    }
+
+    /// One panel, widened: (k, width).
+    pub fn widen_panel(&self, panel: usize, out: &mut [f32]) {
+        for (index, out) in out.chunks_mut(PIECE * self.panels.width).enumerate() {
+            self.widen(panel, index * PIECE, out);
+        }
+    }
+
+    /// One row, widened.
+    pub fn copy_row(&self, row: usize, out: &mut [f32]) {
+        let CodePanels { width, .. } = self.panels;
+        let mut floats = [0.0; PIECE * MAX_PANEL_WIDTH];
+        for (index, out) in out.chunks_mut(PIECE).enumerate() {
+            let floats = &mut floats[..out.len() * width];
+            self.widen(row / width, index * PIECE, floats);
+            for (value, inputs) in out.iter_mut().zip(floats.chunks_exact(width)) {
+                *value = inputs[row % width];
+            }
+        }
+    }
 }

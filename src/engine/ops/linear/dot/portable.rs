@@ -13,7 +13,7 @@ pub(super) unsafe fn run(tile: &DotTile, height: usize) {
             // SAFETY: the caller's promise.
             let (x, weights) = unsafe {
                 let weights = tile.weights.add(word * WIDTH).cast::<[u32; WIDTH]>();
-                (*tile.x.add(row * tile.num_words + word), weights.read_unaligned())
+                (*tile.x.add(row * tile.x_stride + word), weights.read_unaligned())
             };
             // Byte by byte over all lanes: a loop that is made vectors of.
             for byte in 0..4 {

@@ -41,6 +41,12 @@ unsafe fn bf16<const MR: usize>(tile: &DotTile) {
     // SAFETY: the promise of `DotTile::run`.
     unsafe {
         let mut sums = [[_mm512_setzero_ps(); 2]; MR];
+        if !tile.is_first {
+            for (m, sum) in sums.iter_mut().enumerate() {
+                let out = tile.out.add(m * tile.out_stride);
+                *sum = [_mm512_loadu_ps(out), _mm512_loadu_ps(out.add(16))];
+            }
+        }
         for word in 0..tile.num_words {
             tile.bring(word);
             let weights = tile.weights.add(word * 32);
@@ -51,7 +57,7 @@ unsafe fn bf16<const MR: usize>(tile: &DotTile) {
                 )),
             ];
             for (m, sum) in sums.iter_mut().enumerate() {
-                let x = _mm512_set1_epi32(*tile.x.add(m * tile.num_words + word) as i32);
+                let x = _mm512_set1_epi32(*tile.x.add(m * tile.x_stride + word) as i32);
                 let x = std::mem::transmute::<__m512i, __m512bh>(x);
                 sum[0] = _mm512_dpbf16_ps(sum[0], x, row[0]);
                 sum[1] = _mm512_dpbf16_ps(sum[1], x, row[1]);
@@ -96,7 +102,7 @@ unsafe fn vnni<const MR: usize>(tile: &DotTile) {
             let low = _mm512_loadu_si512(weights.cast());
             let high = _mm512_loadu_si512(weights.add(16).cast());
             for (m, sum) in sums.iter_mut().enumerate() {
-                let x = _mm512_set1_epi32(*tile.x.add(m * tile.num_words + word) as i32);
+                let x = _mm512_set1_epi32(*tile.x.add(m * tile.x_stride + word) as i32);
                 sum[0] = _mm512_dpbusd_epi32(sum[0], x, low);
                 sum[1] = _mm512_dpbusd_epi32(sum[1], x, high);
             }
@@ -129,7 +135,7 @@ unsafe fn avx2<const MR: usize>(tile: &DotTile) {
             let row =
                 [_mm256_loadu_si256(weights.cast()), _mm256_loadu_si256(weights.add(8).cast())];
             for (m, sum) in sums.iter_mut().enumerate() {
-                let x = _mm256_set1_epi32(*tile.x.add(m * tile.num_words + word) as i32);
+                let x = _mm256_set1_epi32(*tile.x.add(m * tile.x_stride + word) as i32);
                 let size = _mm256_abs_epi8(x);
                 for (sum, row) in sum.iter_mut().zip(row) {
                     let pairs = _mm256_maddubs_epi16(size, _mm256_sign_epi8(row, x));

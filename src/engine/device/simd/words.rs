@@ -1,0 +1,42 @@
+//! Vectors of 32-bit words, and how floats come out of their bits.
+
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use super::Vector;
+
+/// As many words as a vector has floats. All operations are lane by lane.
+///
+/// # Safety
+/// As of [`Vector`].
+#[allow(clippy::missing_safety_doc, missing_docs)]
+pub trait Words: Copy {
+    type Floats: Vector;
+    unsafe fn load(ptr: *const u32) -> Self;
+    /// A byte for each lane.
+    unsafe fn load_bytes(ptr: *const u8) -> Self;
+    unsafe fn store(self, ptr: *mut u32);
+    unsafe fn shift_right(self, bits: u32) -> Self;
+    unsafe fn shift_left(self, bits: u32) -> Self;
+    unsafe fn and(self, mask: u32) -> Self;
+    unsafe fn or(self, other: Self) -> Self;
+    /// The floats of integers below 2^31.
+    unsafe fn to_floats(self) -> Self::Floats;
+    /// The floats that have these bits.
+    unsafe fn as_floats(self) -> Self::Floats;
+    /// The entries of a table of 16 at the lowest four bits; the others do not count.
+    unsafe fn lookup(self, table: *const f32) -> Self::Floats;
+    /// The E4M3 floats with these bits: a byte, and not one of its two NaN.
+    unsafe fn float8(self) -> Self::Floats;
+    /// The bits of bf16, rounded to nearest, ties to even.
+    unsafe fn bf16_bits(floats: Self::Floats) -> Self;
+    /// The bits of two bf16, the first in the low half, rounded likewise; but where the CPU has
+    /// dot products of bf16, what is below their smallest normal number may be 0, as it is there.
+    /// With vectors of 16 lanes this needs AVX512-BF16: see [`super::dispatch_bf16`].
+    #[inline(always)]
+    unsafe fn bf16_pairs(first: Self::Floats, second: Self::Floats) -> Self {
+        // SAFETY: the promise of `Words`.
+        unsafe { Self::bf16_bits(first).or(Self::bf16_bits(second).shift_left(16)) }
+    }
+}

@@ -1,0 +1,192 @@
+//! Products with panels of codes: each piece of a panel becomes floats in the first cache, and the
+//! tiles of plain weights run over it. Sums go on from piece to piece, which is exact, so that the
+//! bits are those of panels of such floats, whatever the number of rows.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::kind::UNIT;
+use super::layout::{CodePanels, Rounding};
+use super::widen::Widen;
+use crate::engine::device::Cpu;
+use crate::engine::device::simd::Isa;
+use crate::engine::ops::gemm::{
+    MAX_INPUTS, MAX_PANEL_WIDTH, PanelProduct, Tiling, Widened, even_tile, num_short_rows, part_of,
+};
+use crate::engine::ops::linear::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
+use crate::engine::ops::linear::cpu::{ITEM_MACS, MIN_GROUP_PANELS};
+use crate::engine::ops::linear::dot::{DotKernel, DotTile};
+
+/// Inputs of a piece: with 32 lanes of f32 a third of the first cache.
+pub(super) const PIECE: usize = 128;
+
+/// How far ahead codes are read: the latency of memory at its rate.
+const AHEAD_BYTES: usize = 4096;
+
+/// A piece of a panel as floats.
+#[repr(C, align(64))]
+struct Scratch([MaybeUninit<f32>; PIECE * MAX_PANEL_WIDTH]);
+
+/// The rows of inputs.
+#[derive(Clone, Copy)]
+pub(in super::super) enum Inputs<'a> {
+    /// (rows, k)
+    Floats(&'a [f32]),
+    /// (rows, k / 2 rounded up) words of two bf16, for the dot products of AVX512-BF16.
+    Pairs(&'a [u32]),
+}
+
+/// Panels, and one bias per output of them, those past n included.
+#[derive(Clone, Copy)]
+pub(in super::super) struct CodeWeights<'a> {
+    pub panels: &'a CodePanels,
+    pub rounding: Rounding,
+    pub bias: Option<&'a [f32]>,
+}
+
+/// x Wᵀ + b of rows of inputs; they are pairs where the rounding is to pairs.
+pub(in super::super) fn linear(
+    cpu: &Cpu,
+    shape: Shape,
+    x: Inputs<'_>,
+    weights: CodeWeights<'_>,
+    out: Outputs,
+) {
+    let is_short = shape.num_rows <= num_short_rows(cpu.isa, false);
+    let (block_k, macs) = match x {
+        Inputs::Floats(_) if !is_short => (block_k(shape.k), ITEM_MACS),
+        Inputs::Floats(_) => (shape.k, ITEM_MACS),
+        // Dot products are twice as fast.
+        Inputs::Pairs(_) => (shape.k, 2 * ITEM_MACS),
+    };
+    let num_panels = if block_k < shape.k { MIN_GROUP_PANELS } else { 1 };
+    for_blocks(cpu, shape, out.width, ItemSize { macs, num_panels }, &|rows, panels| {
+        let tiling = Tiling::new::<f32>(cpu.isa, false, rows.end - rows.first);
+        let block = Block { isa: cpu.isa, k: shape.k, block_k, x, weights, rows, tiling };
+        block.run(panels, out);
+    });
+}
+
+/// Inputs of a block of k, in whole units.
+fn block_k(k: usize) -> usize {
+    k.div_ceil(k.div_ceil(MAX_INPUTS)).next_multiple_of(UNIT)
+}
+
+/// Some rows of a product.
+struct Block<'a> {
+    isa: Isa,
+    k: usize,
+    block_k: usize,
+    x: Inputs<'a>,
+    weights: CodeWeights<'a>,
+    rows: Rows,
+    tiling: Tiling,
+}
+
+/// Inputs of a panel as floats, and where their products go.
+struct Piece {
+    inputs: Range<usize>,
+    floats: *const f32,
+    bias: *const f32,
+    out: (*mut f32, usize),
+    /// What is needed next, and its bytes.
+    next: (*const u8, usize),
+}
+
+impl Block<'_> {
+    fn run(&self, panels: Range<usize>, out: Outputs) {
+        let mut scratch = Scratch([MaybeUninit::uninit(); _]);
+        for first_k in (0..self.k).step_by(self.block_k) {
+            let inputs = first_k..(first_k + self.block_k).min(self.k);
+            for panel in panels.clone() {
+                let product = |panel: usize, to: *mut f32, stride: usize| {
+                    self.panel(panel, inputs.clone(), (to, stride), &mut scratch);
+                };
+                // SAFETY: this item alone computes these rows of its panels, and a product writes
+                // its rows.
+                unsafe { out.with_panel(self.isa, self.rows, panel, product) };
+            }
+        }
+    }
+
+    /// All rows of the block by some inputs of a panel.
+    fn panel(
+        &self,
+        index: usize,
+        inputs: Range<usize>,
+        out: (*mut f32, usize),
+        scratch: &mut Scratch,
+    ) {
+        let CodeWeights { panels, rounding, bias } = self.weights;
+        let panel = panels.panel(index);
+        let floats: *mut f32 = scratch.0.as_mut_ptr().cast();
+        let bias = bias.map(|bias| bias[index * panels.width..][..panels.width].as_ptr());
+        for start in inputs.clone().step_by(PIECE) {
+            let end = (start + PIECE).min(inputs.end);
+            let widen = Widen { panel, inputs: start..end, rounding, out: floats };
+            // SAFETY: a piece of whole units has room in the scratch.
+            unsafe { widen.run(self.isa) };
+            let (first, num_bytes) = panels.codes_behind(index, end);
+            let piece = Piece {
+                inputs: start..end,
+                floats,
+                bias: bias.filter(|_| end == self.k).unwrap_or(std::ptr::null()),
+                out,
+                next: (first.wrapping_add(AHEAD_BYTES), num_bytes * (end - start)),
+            };
+            match self.x {
+                Inputs::Floats(x) => self.by_floats(x, &piece),
+                Inputs::Pairs(x) => self.by_pairs(x, &piece),
+            }
+        }
+    }
+
+    fn by_floats(&self, x: &[f32], piece: &Piece) {
+        let Rows { first, end, .. } = self.rows;
+        let k = self.k;
+        let x = &x[first * k + piece.inputs.start..(end - 1) * k + piece.inputs.end];
+        let product = PanelProduct {
+            tiling: &self.tiling,
+            x: (x.as_ptr(), k),
+            weights: piece.floats,
+            inputs: (0, piece.inputs.len()),
+            out: piece.out,
+            is_first: piece.inputs.start == 0,
+            bias: piece.bias,
+            next: Some(piece.next),
+            brings_rows: false,
+        };
+        // SAFETY: the slice reaches the last input of the last row, and the piece has all of its
+        // inputs; `out` is the block's own. The device was made for this CPU.
+        unsafe { product.run(&mut Widened::new()) };
+    }
+
+    fn by_pairs(&self, x: &[u32], piece: &Piece) {
+        let Rows { first, end, .. } = self.rows;
+        let kernel = DotKernel::BFloat16;
+        let x_stride = self.k.div_ceil(2);
+        let num_words = piece.inputs.len().div_ceil(2);
+        let num_tiles = (end - first).div_ceil(kernel.max_height());
+        for index in 0..num_tiles {
+            let (start, height) = even_tile(end - first, num_tiles, index);
+            let row = (first + start) * x_stride + piece.inputs.start / 2;
+            let x = &x[row..row + (height - 1) * x_stride + num_words];
+            let tile = DotTile {
+                x: x.as_ptr(),
+                x_stride,
+                num_words,
+                weights: piece.floats.cast(),
+                is_first: piece.inputs.start == 0,
+                initial: std::ptr::null(),
+                row_scales: std::ptr::null(),
+                scales: std::ptr::null(),
+                bias: piece.bias,
+                out: piece.out.0.wrapping_add(start * piece.out.1),
+                out_stride: piece.out.1,
+                next: part_of(piece.next, num_words, (index, num_tiles)),
+            };
+            // SAFETY: as in `by_floats`, in words of two inputs.
+            unsafe { tile.run(kernel, height) };
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! Codes to floats: a piece of a panel at a time, into memory that stays in the first cache.
+
+use std::ops::Range;
+
+use super::kind::{Levels, SUPER_GROUP, Scales, UNIT};
+use super::layout::{Layout, Panel, PanelKind, Rounding};
+use crate::engine::device::simd::{Isa, Kernel, Vector, Words, dispatch, dispatch_bf16};
+
+/// Ways of a code to its level.
+const LESS_ZERO: u8 = 0;
+const LESS_MINIMUM: u8 = 1;
+const LOOKED_UP: u8 = 2;
+const FLOAT8: u8 = 3;
+
+/// Some inputs of a panel on their way to floats.
+pub(super) struct Widen<'a> {
+    pub panel: Panel<'a>,
+    /// The first is that of a unit.
+    pub inputs: Range<usize>,
+    pub rounding: Rounding,
+    /// Room for whole units of inputs by a panel's width.
+    pub out: *mut f32,
+}
+
+impl Widen<'_> {
+    /// Writes the values to `out`: (inputs, width) f32, or of pairs (inputs / 2, width) words.
+    ///
+    /// # Safety
+    /// There is room behind `out`, which nobody else uses; the panel has these inputs and the width
+    /// of `isa`.
+    pub unsafe fn run(self, isa: Isa) {
+        assert!(self.inputs.start.is_multiple_of(UNIT));
+        match self.rounding {
+            Rounding::Pairs => dispatch_bf16(self),
+            Rounding::Exact | Rounding::BFloat16 => dispatch(isa, self),
+        }
+    }
+}
+
+impl Kernel for Widen<'_> {
+    /// # Safety
+    /// As `Kernel::run` and `Widen::run`.
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        // SAFETY: as above.
+        unsafe {
+            match self.panel.kind {
+                PanelKind::Dense => self.dense::<V>(),
+                PanelKind::Codes(kind, layout) => {
+                    let words = self.panel.words;
+                    let section = |range: &Range<usize>| words[range.clone()].as_ptr().cast();
+                    let (zero, table) = levels(&kind.levels);
+                    let codes = Codes {
+                        table: &table,
+                        zero,
+                        scales: &kind.scales,
+                        layout,
+                        words: words[layout.codes.clone()].as_ptr(),
+                        group_scales: section(&layout.scales),
+                        group_offsets: section(&layout.offsets),
+                        supers: section(&layout.supers).cast(),
+                        super_minima: section(&layout.super_minima).cast(),
+                    };
+                    match (&kind.levels, kind.bits) {
+                        (Levels::Table(_), _) | (Levels::Integers { .. }, 4) => {
+                            codes.units::<V, 4, LOOKED_UP>(&self);
+                        }
+                        (Levels::Float8, _) => codes.units::<V, 8, FLOAT8>(&self),
+                        (Levels::Minima, bits) => codes.of_bits::<V, LESS_MINIMUM>(bits, &self),
+                        (_, bits) => codes.of_bits::<V, LESS_ZERO>(bits, &self),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The zero of all groups, where they have none of their own, and the levels of 4 bits.
+fn levels(levels: &Levels) -> (f32, [f32; 16]) {
+    match levels {
+        Levels::Integers { zero } => {
+            let zero = f32::from(*zero);
+            (zero, std::array::from_fn(|code| code as f32 - zero))
+        }
+        Levels::Table(table) => (0.0, *table.0),
+        Levels::Zeros | Levels::Minima | Levels::Float8 => (0.0, [0.0; 16]),
+    }
+}
+
+impl Widen<'_> {
+    /// Rounds values that are floats.
+    ///
+    /// # Safety
+    /// As `Kernel::run`.
+    #[inline(always)]
+    unsafe fn dense<V: Vector>(&self) {
+        let words = self.panel.words.as_ptr().cast::<f32>();
+        for input in self.inputs.clone().step_by(2) {
+            // SAFETY: a panel has an even number of inputs.
+            unsafe {
+                let pair = words.add(input * 2 * V::LANES);
+                let row = |odd: usize| {
+                    std::array::from_fn(|c| V::load(pair.add((2 * odd + c) * V::LANES)))
+                };
+                self.put_pair::<V>(input - self.inputs.start, row(0), row(1));
+            }
+        }
+    }
+
+    /// Puts two inputs, the first of them even, in their place.
+    ///
+    /// # Safety
+    /// As `Kernel::run`; there is room for the input.
+    #[inline(always)]
+    unsafe fn put_pair<V: Vector>(&self, input: usize, first: [V; 2], second: [V; 2]) {
+        let out = self.out;
+        // SAFETY: the caller's promise.
+        unsafe {
+            for c in 0..2 {
+                let at = out.add((2 * input + c) * V::LANES);
+                let at_second = at.add(2 * V::LANES);
+                match self.rounding {
+                    Rounding::Exact => {
+                        first[c].store(at);
+                        second[c].store(at_second);
+                    }
+                    Rounding::BFloat16 => {
+                        let round = |v| V::Words::bf16_bits(v).shift_left(16).as_floats();
+                        round(first[c]).store(at);
+                        round(second[c]).store(at_second);
+                    }
+                    Rounding::Pairs => {
+                        let at = out.cast::<u32>().add((input + c) * V::LANES);
+                        V::Words::bf16_pairs(first[c], second[c]).store(at);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The sections of a panel.
+struct Codes<'a> {
+    /// Levels of codes that are looked up.
+    table: &'a [f32; 16],
+    /// The zero of all groups, where they have none of their own.
+    zero: f32,
+    scales: &'a Scales,
+    layout: &'a Layout,
+    words: *const u32,
+    group_scales: *const u8,
+    group_offsets: *const u8,
+    supers: *const u16,
+    super_minima: *const u16,
+}
+
+/// What the lanes of a group have.
+#[derive(Clone, Copy)]
+struct Group<V> {
+    scale: [V; 2],
+    /// Zeros, or minima with the other sign.
+    offset: [V; 2],
+}
+
+impl Codes<'_> {
+    /// All units of a piece, of codes of so many bits.
+    ///
+    /// # Safety
+    /// As `Kernel::run`.
+    #[inline(always)]
+    unsafe fn of_bits<V: Vector, const WAY: u8>(&self, bits: u32, to: &Widen<'_>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match bits {
+                2 => self.units::<V, 2, WAY>(to),
+                3 => self.units::<V, 3, WAY>(to),
+                4 => self.units::<V, 4, WAY>(to),
+                5 => self.units::<V, 5, WAY>(to),
+                6 => self.units::<V, 6, WAY>(to),
+                8 => self.units::<V, 8, WAY>(to),
+                _ => unreachable!("codes of {bits} bits"),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As `Kernel::run`.
+    #[inline(always)]
+    unsafe fn units<V: Vector, const BITS: usize, const WAY: u8>(&self, to: &Widen<'_>) {
+        let per_group = self.layout.group;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut group = self.group::<V, WAY>(to.inputs.start);
+            let mut next_group = to.inputs.start.next_multiple_of(per_group);
+            for first in to.inputs.clone().step_by(UNIT) {
+                let words = self.words.add(first * BITS / UNIT * 2 * V::LANES);
+                for half in 0..2 {
+                    let input = first + half * UNIT / 2;
+                    if input == next_group {
+                        group = self.group::<V, WAY>(input);
+                        next_group += per_group;
+                    }
+                    for quad in 4 * half..4 * half + 4 {
+                        let levels = self.quad::<V, BITS, WAY>(words, quad);
+                        let value = |index: usize| -> [V; 2] {
+                            std::array::from_fn(|c| {
+                                let level: V = levels[index][c];
+                                match WAY {
+                                    LESS_MINIMUM => level.mul_add(group.scale[c], group.offset[c]),
+                                    LESS_ZERO => level.sub(group.offset[c]).mul(group.scale[c]),
+                                    _ => level.mul(group.scale[c]),
+                                }
+                            })
+                        };
+                        let at = first - to.inputs.start + 4 * quad;
+                        to.put_pair(at, value(0), value(1));
+                        to.put_pair(at + 2, value(2), value(3));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The levels of four inputs of a unit; without a table, the codes.
+    ///
+    /// # Safety
+    /// As `Kernel::run`; `words` is the unit's first.
+    #[inline(always)]
+    unsafe fn quad<V: Vector, const BITS: usize, const WAY: u8>(
+        &self,
+        words: *const u32,
+        quad: usize,
+    ) -> [[V; 2]; 4] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let bytes: [V::Words; 2] =
+                std::array::from_fn(|c| Self::quad_bytes::<V, BITS>(words.add(c * V::LANES), quad));
+            // Codes of one plane of less than a byte lie among others.
+            let (shift, mask) = match BITS {
+                2 | 4 => (BITS * (quad % (8 / BITS)), (1 << BITS) - 1),
+                _ => (0, 0xff),
+            };
+            std::array::from_fn(|index| {
+                bytes.map(|bytes| {
+                    let code = bytes.shift_right((shift + 8 * index) as u32);
+                    match WAY {
+                        LOOKED_UP => code.lookup(self.table.as_ptr()),
+                        FLOAT8 => code.and(mask).float8(),
+                        _ => code.and(mask).to_floats(),
+                    }
+                })
+            })
+        }
+    }
+
+    /// A word with the codes of four inputs: of one plane as it is, else with a byte for each.
+    ///
+    /// # Safety
+    /// As `quad`, for one vector of lanes.
+    #[inline(always)]
+    unsafe fn quad_bytes<V: Vector, const BITS: usize>(words: *const u32, quad: usize) -> V::Words {
+        let plane = |plane: usize, first_row: usize| {
+            let row = first_row + quad / (8 / plane);
+            // SAFETY: the caller's promise: a unit has as many rows as its codes have bits.
+            unsafe { V::Words::load(words.add(row * 2 * V::LANES)) }
+        };
+        let field = |plane: usize, word: V::Words| {
+            let mask = ((1 << plane) - 1) * 0x0101_0101;
+            // SAFETY: instructions of V.
+            unsafe { word.shift_right((plane * (quad % (8 / plane))) as u32).and(mask) }
+        };
+        // SAFETY: as above.
+        unsafe {
+            match BITS {
+                3 => field(2, plane(2, 0)).or(field(1, plane(1, 2)).shift_left(2)),
+                5 => field(4, plane(4, 0)).or(field(1, plane(1, 4)).shift_left(4)),
+                6 => field(4, plane(4, 0)).or(field(2, plane(2, 4)).shift_left(4)),
+                _ => plane(BITS, 0),
+            }
+        }
+    }
+
+    /// What the group of an input has.
+    ///
+    /// # Safety
+    /// As `Kernel::run`; the panel has the input.
+    #[inline(always)]
+    unsafe fn group<V: Vector, const WAY: u8>(&self, input: usize) -> Group<V> {
+        let width = 2 * V::LANES;
+        let row = input / self.layout.group * width;
+        let super_row = input / SUPER_GROUP * width;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let scale = std::array::from_fn(|c| {
+                let at = (row + c * V::LANES, super_row + c * V::LANES);
+                self.scale(self.group_scales, self.supers, at, true)
+            });
+            let offset = std::array::from_fn(|c| {
+                let at = (row + c * V::LANES, super_row + c * V::LANES);
+                match (WAY, self.layout.offsets.is_empty()) {
+                    (LESS_MINIMUM, _) => {
+                        let minimum: V =
+                            self.scale(self.group_offsets, self.super_minima, at, false);
+                        minimum.mul(V::splat(-1.0))
+                    }
+                    (_, true) => V::splat(self.zero),
+                    (_, false) => V::Words::load_bytes(self.group_offsets.add(at.0)).to_floats(),
+                }
+            });
+            Group { scale, offset }
+        }
+    }
+
+    /// The scales or minima at an index of their section, and of that of their outer scales.
+    ///
+    /// # Safety
+    /// As `group`.
+    #[inline(always)]
+    unsafe fn scale<V: Vector>(
+        &self,
+        section: *const u8,
+        supers: *const u16,
+        (index, super_index): (usize, usize),
+        may_be_signed: bool,
+    ) -> V {
+        // SAFETY: the caller's promise: both sections have a vector there.
+        unsafe {
+            match self.scales {
+                Scales::Float32 => V::load(section.cast::<f32>().add(index)),
+                Scales::Float16 => V::load_f16(section.cast::<u16>().add(index)),
+                Scales::BFloat16 => V::load_bf16(section.cast::<u16>().add(index)),
+                Scales::Table(table) => {
+                    let mut values = [0.0; 16];
+                    for (lane, value) in values.iter_mut().enumerate().take(V::LANES) {
+                        *value = table.0[usize::from(*section.add(index + lane))];
+                    }
+                    V::load(values.as_ptr())
+                }
+                Scales::Super { signed } => {
+                    let inner = V::Words::load_bytes(section.add(index)).to_floats();
+                    let bias = if *signed && may_be_signed { 128.0 } else { 0.0 };
+                    inner.sub(V::splat(bias)).mul(V::load_f16(supers.add(super_index)))
+                }
+            }
+        }
+    }
+}
