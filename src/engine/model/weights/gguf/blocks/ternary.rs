@@ -14,7 +14,7 @@ pub fn tq1_0(block: &[u8; 54], out: &mut [f32; 256]) {
         for (out, power) in out.chunks_exact_mut(bytes.len()).zip(POWERS) {
             for (out, byte) in out.iter_mut().zip(bytes) {
                 // A byte is a fraction of 256; its top digit is the whole part of three times it.
-                let digit = u16::from(byte.wrapping_mul(power)) * 3 >> 8;
+                let digit = (u16::from(byte.wrapping_mul(power)) * 3) >> 8;
                 *out = d * f32::from(digit as i8 - 1);
             }
         }
