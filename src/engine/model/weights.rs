@@ -7,7 +7,7 @@
 pub mod gguf;
 pub mod header;
 pub mod index;
-pub(in crate::engine::model) mod mapped_file;
+mod mapped_file;
 mod mapped_files;
 pub mod pickle;
 

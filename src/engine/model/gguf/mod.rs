@@ -19,7 +19,8 @@ use crate::engine::files::quoted;
 use archs::{ARCHS, Arch};
 use config::Config;
 use keys::Keys;
-pub use names::{Names, ROPE_VECTORS, Transform, Translated};
+pub use names::{Names, ROPE_VECTORS};
+pub use open::checkpoint;
 
 /// What a GGUF file says of its model; of a split one, all files together.
 #[derive(Clone, Debug, Default)]

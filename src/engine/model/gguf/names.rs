@@ -2,28 +2,10 @@
 //!
 //! Source: llama.cpp's `gguf-py/gguf/tensor_mapping.py` and `conversion/`.
 
+use crate::engine::files::quoted;
 use crate::engine::model::spec::RowOrder;
+use crate::engine::model::weights::gguf::{TensorInfo, Translated};
 use crate::engine::ops::QkvHeads;
-
-/// A tensor by transformers' name.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Translated {
-    /// transformers' name.
-    pub name: String,
-    /// From the values of the file to the tensor's.
-    pub transform: Transform,
-}
-
-/// What undoes the conversion of a tensor.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Transform {
-    /// It is as transformers has it.
-    None,
-    /// Row i of the tensor is row `order[i]` of the file's; of a vector so are its values.
-    Rows(RowOrder),
-    /// The file has 1 more everywhere.
-    MinusOne,
-}
 
 /// Parts of names, the file's and transformers'.
 pub(super) type Parts = &'static [(&'static str, &'static str)];
@@ -78,33 +60,41 @@ impl Names {
         Self { table, q: pairs(num_heads), k: pairs(num_kv_heads), qkv }
     }
 
-    /// A tensor of the file; None: no name of this architecture.
-    pub fn translate(&self, name: &str) -> Option<Translated> {
-        let (stem, suffix) = name.rsplit_once('.')?;
-        let Some(inner) = stem.strip_prefix("blk.") else {
-            let known = find(&[self.table.outer], stem)?;
-            return Some(self.translated(stem, format!("{known}.{suffix}")));
+    /// What a tensor of the file is in a folder: nothing, where it says how positions are rotated.
+    ///
+    /// # Errors
+    /// It has no name of this architecture.
+    pub fn translate(&self, tensor: &TensorInfo) -> Result<Vec<Translated>, String> {
+        let name = tensor.name.as_str();
+        if ROPE_VECTORS.contains(&name) {
+            return Ok(Vec::new());
+        }
+        let Some((part, known)) = self.find(name) else {
+            return Err(format!("tensor {} is none of this architecture", quoted(name)));
         };
-        let (number, part) = inner.split_once('.')?;
-        let number: usize = number.parse().ok()?;
-        let known = find(self.table.inner, part)?;
-        let name = format!("{}.{number}.{known}.{suffix}", self.table.layers);
-        Some(self.translated(part, name))
-    }
-
-    fn translated(&self, part: &str, name: String) -> Translated {
         let order = match part {
             "attn_q" => &self.q,
             "attn_k" => &self.k,
             "attn_qkv" => &self.qkv,
             _ => &RowOrder::as_stored(),
         };
-        let transform = match order.rows() {
-            Some(_) => Transform::Rows(order.clone()),
-            None if self.table.adds_one && name.ends_with("norm.weight") => Transform::MinusOne,
-            None => Transform::None,
+        let is_larger = self.table.adds_one && known.ends_with("norm.weight");
+        let offset = if is_larger { -1.0 } else { 0.0 };
+        let rows = order.rows().cloned();
+        Ok(vec![Translated { rows, offset, ..Translated::named(known, tensor) }])
+    }
+
+    /// The file's name of a part, and transformers' name of the tensor.
+    fn find<'n>(&self, name: &'n str) -> Option<(&'n str, String)> {
+        let (stem, suffix) = name.rsplit_once('.')?;
+        let Some(inner) = stem.strip_prefix("blk.") else {
+            let known = find(&[self.table.outer], stem)?;
+            return Some((stem, format!("{known}.{suffix}")));
         };
-        Translated { name, transform }
+        let (number, part) = inner.split_once('.')?;
+        let number: usize = number.parse().ok()?;
+        let known = find(self.table.inner, part)?;
+        Some((part, format!("{}.{number}.{known}.{suffix}", self.table.layers)))
     }
 }
 
@@ -290,33 +280,40 @@ pub(super) const MPT: NameTable = NameTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::model::weights::gguf::GgmlType;
 
     const HEADS: QkvHeads = QkvHeads { num_heads: 2, num_kv_heads: 1, head_dim: 4 };
 
-    fn translated(table: NameTable, name: &str) -> Option<(String, Transform)> {
-        let translated = Names::new(table, HEADS).translate(name)?;
-        Some((translated.name, translated.transform))
+    fn translated(table: NameTable, name: &str) -> Result<Vec<Translated>, String> {
+        let (ty, range) = (GgmlType::F32, 0..32);
+        let tensor = TensorInfo { name: name.to_owned(), ty, shape: vec![8], range };
+        Names::new(table, HEADS).translate(&tensor)
+    }
+
+    /// Name, rows and offset.
+    fn one(table: NameTable, name: &str) -> (String, Option<Vec<u32>>, f32) {
+        let [tensor] = &translated(table, name).unwrap()[..] else { panic!("{name}") };
+        (tensor.name.clone(), tensor.rows.as_ref().map(|rows| rows.to_vec()), tensor.offset)
     }
 
     #[test]
     fn llama_has_its_rotary_pairs_taken_apart() {
-        let rows = |order: &[u32]| Transform::Rows(RowOrder::new(order.to_vec()));
-        let q = rows(&[0, 2, 1, 3, 4, 6, 5, 7]);
-        let name = |part: &str| format!("model.layers.11.{part}");
-        let of_layer = |part: &str| translated(LLAMA, &format!("blk.11.{part}"));
-        assert_eq!(of_layer("attn_q.weight"), Some((name("self_attn.q_proj.weight"), q.clone())));
-        assert_eq!(of_layer("attn_q.bias"), Some((name("self_attn.q_proj.bias"), q)));
-        let k = rows(&[0, 2, 1, 3]);
-        assert_eq!(of_layer("attn_k.weight"), Some((name("self_attn.k_proj.weight"), k)));
-        let v = (name("self_attn.v_proj.weight"), Transform::None);
-        assert_eq!(of_layer("attn_v.weight"), Some(v));
-        let top = |name: &str| translated(LLAMA, name).map(|(name, _)| name);
-        assert_eq!(top("output.weight").as_deref(), Some("lm_head.weight"));
-        for unknown in ["attn_q", "blk.x.attn_q.weight", "blk.1.ffn_up_exps.weight", "a.weight"] {
-            assert_eq!(translated(LLAMA, unknown), None, "{unknown}");
+        let q = Some(vec![0, 2, 1, 3, 4, 6, 5, 7]);
+        for (part, name, rows) in [
+            ("attn_q.weight", "self_attn.q_proj.weight", q.clone()),
+            ("attn_q.bias", "self_attn.q_proj.bias", q),
+            ("attn_k.weight", "self_attn.k_proj.weight", Some(vec![0, 2, 1, 3])),
+            ("attn_v.weight", "self_attn.v_proj.weight", None),
+        ] {
+            let found = one(LLAMA, &format!("blk.11.{part}"));
+            assert_eq!(found, (format!("model.layers.11.{name}"), rows, 0.0));
         }
-        let qwen = translated(PLAIN, "blk.0.attn_q.weight").unwrap();
-        assert_eq!(qwen.1, Transform::None);
+        assert_eq!(one(LLAMA, "output.weight").0, "lm_head.weight");
+        assert_eq!(translated(LLAMA, "rope_freqs.weight"), Ok(Vec::new()));
+        for unknown in ["attn_q", "blk.x.attn_q.weight", "blk.1.ffn_up_exps.weight", "a.weight"] {
+            assert!(translated(LLAMA, unknown).unwrap_err().contains(unknown), "{unknown}");
+        }
+        assert_eq!(one(PLAIN, "blk.0.attn_q.weight").1, None);
     }
 
     #[test]
@@ -327,25 +324,29 @@ mod tests {
             ("ffn_norm", "pre_feedforward_layernorm"),
             ("attn_q_norm", "self_attn.q_norm"),
         ] {
-            let expected = (format!("model.layers.0.{name}.weight"), Transform::MinusOne);
-            assert_eq!(translated(GEMMA_2, &format!("blk.0.{part}.weight")), Some(expected));
+            let expected = (format!("model.layers.0.{name}.weight"), None, -1.0);
+            assert_eq!(one(GEMMA_2, &format!("blk.0.{part}.weight")), expected);
         }
-        let outer = translated(GEMMA_2, "output_norm.weight").unwrap();
-        assert_eq!(outer, ("model.norm.weight".to_owned(), Transform::MinusOne));
-        assert_eq!(translated(GEMMA_2, "blk.0.attn_q.weight").unwrap().1, Transform::None);
-        let gemma_1 = translated(GEMMA, "blk.0.ffn_norm.weight").unwrap();
-        assert_eq!(gemma_1.0, "model.layers.0.post_attention_layernorm.weight");
+        let outer = one(GEMMA_2, "output_norm.weight");
+        assert_eq!(outer, ("model.norm.weight".to_owned(), None, -1.0));
+        assert_eq!(one(GEMMA_2, "blk.0.attn_q.weight").2, 0.0);
+        let gemma_1 = one(GEMMA, "blk.0.ffn_norm.weight").0;
+        assert_eq!(gemma_1, "model.layers.0.post_attention_layernorm.weight");
     }
 
     #[test]
     fn sorted_heads_go_back_to_their_groups() {
+        // The file: q0 q1 k v, of 4 rows each; transformers has one group, which is the same. With
+        // as many K heads: q0 q1 k0 k1 v0 v1, and q0 k0 v0 q1 k1 v1.
+        assert_eq!(one(BLOOM, "blk.0.attn_qkv.weight").1, None);
         let heads = QkvHeads { num_heads: 2, num_kv_heads: 2, head_dim: 1 };
         let names = Names::new(BLOOM, heads);
-        // The file: q0 q1 k0 k1 v0 v1. transformers: q0 k0 v0 q1 k1 v1.
-        let expected = Transform::Rows(RowOrder::new(vec![0, 2, 4, 1, 3, 5]));
+        assert_eq!(names.qkv, RowOrder::new(vec![0, 2, 4, 1, 3, 5]));
         for suffix in ["weight", "bias"] {
-            let found = names.translate(&format!("blk.0.attn_qkv.{suffix}")).unwrap();
-            assert_eq!(found.transform, expected);
+            let (name, range) = (format!("blk.0.attn_qkv.{suffix}"), 0..24);
+            let tensor = TensorInfo { name, ty: GgmlType::F32, shape: vec![6], range };
+            let found = names.translate(&tensor).unwrap();
+            assert_eq!(found[0].rows, names.qkv.rows().cloned());
         }
     }
 }

@@ -1,30 +1,30 @@
-//! From the path of a GGUF file to what it says of its model.
+//! From the path of a GGUF file to what it says of its model, and to its tensors.
 
 use std::path::Path;
 
 use super::{Described, ROPE_VECTORS, Translation};
 use crate::engine::EngineError;
-use crate::engine::files;
-use crate::engine::model::weights::gguf::{GgmlType, Gguf};
-use crate::engine::model::weights::mapped_file::MappedFile;
+use crate::engine::config::OnLostFile;
+use crate::engine::model::weights::Checkpoint;
+use crate::engine::model::weights::gguf::GgufFiles;
 
 impl Described {
-    /// Reads the header of a file.
+    /// Reads the header of a file; of a split one those of all parts.
     ///
     /// # Errors
     /// It cannot be read or is no such file.
     pub fn open(path: &Path) -> Result<Self, EngineError> {
-        let map = MappedFile::open(path).map_err(|error| files::unreadable(path, &error))?;
-        let gguf = Gguf::parse(map.bytes()).map_err(|text| bad_file(path, &text))?;
-        let mut described = Self { metadata: gguf.metadata, ..Self::default() };
-        for tensor in gguf.tensors {
-            if ROPE_VECTORS.contains(&tensor.name.as_str()) && tensor.ty == GgmlType::F32 {
-                let values = map.bytes()[tensor.range].as_chunks().0.iter();
-                let values = values.map(|bytes| f32::from_le_bytes(*bytes)).collect();
-                described.vectors.insert(tensor.name.clone(), values);
-            }
-            described.shapes.insert(tensor.name, tensor.shape);
+        Self::of(&GgufFiles::open(path, None)?).map_err(|text| bad_file(path, &text))
+    }
+
+    fn of(files: &GgufFiles) -> Result<Self, String> {
+        let mut described = Self { metadata: files.metadata().clone(), ..Self::default() };
+        for name in ROPE_VECTORS {
+            let values = files.vector(name)?;
+            described.vectors.extend(values.map(|values| (name.to_owned(), values)));
         }
+        let shapes = files.tensors().map(|tensor| (tensor.name.clone(), tensor.shape.clone()));
+        described.shapes = shapes.collect();
         Ok(described)
     }
 
@@ -35,6 +35,20 @@ impl Described {
     pub fn translation(&self, path: &Path) -> Result<Translation, EngineError> {
         self.translate().map_err(|text| bad_file(path, &text))
     }
+}
+
+/// The tensors of a file, by transformers' names.
+///
+/// # Errors
+/// It cannot be read, or is of no architecture that is supported.
+pub fn checkpoint(
+    path: &Path,
+    on_lost_file: Option<OnLostFile>,
+) -> Result<Checkpoint, EngineError> {
+    let files = GgufFiles::open(path, on_lost_file)?;
+    let described = Described::of(&files).map_err(|text| bad_file(path, &text))?;
+    let names = described.translation(path)?.names;
+    Checkpoint::of_gguf(path, files, |tensor| names.translate(tensor))
 }
 
 fn bad_file(path: &Path, text: &str) -> EngineError {

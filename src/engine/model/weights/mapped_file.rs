@@ -20,7 +20,7 @@ use crate::engine::files;
 
 /// A file, mapped.
 #[derive(Debug)]
-pub(in crate::engine::model) struct MappedFile {
+pub(super) struct MappedFile {
     map: Mmap,
     path: PathBuf,
     stamp: Stamp,
