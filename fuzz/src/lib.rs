@@ -5,6 +5,7 @@
 pub mod choices;
 pub mod contained;
 pub mod csv_records;
+pub mod gguf;
 pub mod index;
 pub mod journal_recovery;
 pub mod openai_lines;
@@ -21,8 +22,9 @@ pub mod torch_file;
 pub type Check = fn(&[u8]);
 
 /// Every target by the name of its program and of its corpus.
-pub const TARGETS: [(&str, Check); 9] = [
+pub const TARGETS: [(&str, Check); 10] = [
     ("csv", csv_records::check),
+    ("gguf", gguf::check),
     ("index", index::check),
     ("journal_recovery", journal_recovery::check),
     ("openai_lines", openai_lines::check),
