@@ -20,6 +20,7 @@ use vllm_batch::engine::ops::QkvHeads;
 use vllm_batch::engine::ops::linear::SourceMatrix;
 
 mod attention;
+mod codes;
 mod sampling;
 
 /// The machine as the engine uses it: one thread per physical core, the widest instructions.

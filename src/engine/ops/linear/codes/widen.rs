@@ -99,10 +99,10 @@ impl Widen<'_> {
             // SAFETY: a panel has an even number of inputs.
             unsafe {
                 let pair = words.add(input * 2 * V::LANES);
-                let row = |odd: usize| {
-                    std::array::from_fn(|c| V::load(pair.add((2 * odd + c) * V::LANES)))
-                };
-                self.put_pair::<V>(input - self.inputs.start, row(0), row(1));
+                let first = [V::load(pair), V::load(pair.add(V::LANES))];
+                let pair = pair.add(2 * V::LANES);
+                let second = [V::load(pair), V::load(pair.add(V::LANES))];
+                self.put_pair(input - self.inputs.start, first, second);
             }
         }
     }
@@ -125,9 +125,8 @@ impl Widen<'_> {
                         second[c].store(at_second);
                     }
                     Rounding::BFloat16 => {
-                        let round = |v| V::Words::bf16_bits(v).shift_left(16).as_floats();
-                        round(first[c]).store(at);
-                        round(second[c]).store(at_second);
+                        V::Words::bf16_bits(first[c]).shift_left(16).as_floats().store(at);
+                        V::Words::bf16_bits(second[c]).shift_left(16).as_floats().store(at_second);
                     }
                     Rounding::Pairs => {
                         let at = out.cast::<u32>().add((input + c) * V::LANES);
@@ -201,20 +200,21 @@ impl Codes<'_> {
                         next_group += per_group;
                     }
                     for quad in 4 * half..4 * half + 4 {
-                        let levels = self.quad::<V, BITS, WAY>(words, quad);
-                        let value = |index: usize| -> [V; 2] {
-                            std::array::from_fn(|c| {
-                                let level: V = levels[index][c];
-                                match WAY {
-                                    LESS_MINIMUM => level.mul_add(group.scale[c], group.offset[c]),
-                                    LESS_ZERO => level.sub(group.offset[c]).mul(group.scale[c]),
-                                    _ => level.mul(group.scale[c]),
-                                }
-                            })
-                        };
+                        let mut values = self.quad::<V, BITS, WAY>(words, quad);
+                        for value in &mut values {
+                            for ((value, scale), offset) in
+                                value.iter_mut().zip(group.scale).zip(group.offset)
+                            {
+                                *value = match WAY {
+                                    LESS_MINIMUM => value.mul_add(scale, offset),
+                                    LESS_ZERO => value.sub(offset).mul(scale),
+                                    _ => value.mul(scale),
+                                };
+                            }
+                        }
                         let at = first - to.inputs.start + 4 * quad;
-                        to.put_pair(at, value(0), value(1));
-                        to.put_pair(at + 2, value(2), value(3));
+                        to.put_pair(at, values[0], values[1]);
+                        to.put_pair(at + 2, values[2], values[3]);
                     }
                 }
             }
@@ -231,25 +231,27 @@ impl Codes<'_> {
         words: *const u32,
         quad: usize,
     ) -> [[V; 2]; 4] {
+        // Codes of one plane of less than a byte lie among others.
+        let (shift, mask) = match BITS {
+            2 | 4 => (BITS * (quad % (8 / BITS)), (1 << BITS) - 1),
+            _ => (0, 0xff),
+        };
+        // No closures in kernels: what is not inlined has no vectors.
         // SAFETY: the caller's promise.
         unsafe {
-            let bytes: [V::Words; 2] =
-                std::array::from_fn(|c| Self::quad_bytes::<V, BITS>(words.add(c * V::LANES), quad));
-            // Codes of one plane of less than a byte lie among others.
-            let (shift, mask) = match BITS {
-                2 | 4 => (BITS * (quad % (8 / BITS)), (1 << BITS) - 1),
-                _ => (0, 0xff),
-            };
-            std::array::from_fn(|index| {
-                bytes.map(|bytes| {
+            let mut levels = [[V::splat(0.0); 2]; 4];
+            for c in 0..2 {
+                let bytes = Self::quad_bytes::<V, BITS>(words.add(c * V::LANES), quad);
+                for (index, levels) in levels.iter_mut().enumerate() {
                     let code = bytes.shift_right((shift + 8 * index) as u32);
-                    match WAY {
+                    levels[c] = match WAY {
                         LOOKED_UP => code.lookup(self.table.as_ptr()),
                         FLOAT8 => code.and(mask).float8(),
                         _ => code.and(mask).to_floats(),
-                    }
-                })
-            })
+                    };
+                }
+            }
+            levels
         }
     }
 
@@ -259,23 +261,14 @@ impl Codes<'_> {
     /// As `quad`, for one vector of lanes.
     #[inline(always)]
     unsafe fn quad_bytes<V: Vector, const BITS: usize>(words: *const u32, quad: usize) -> V::Words {
-        let plane = |plane: usize, first_row: usize| {
-            let row = first_row + quad / (8 / plane);
-            // SAFETY: the caller's promise: a unit has as many rows as its codes have bits.
-            unsafe { V::Words::load(words.add(row * 2 * V::LANES)) }
-        };
-        let field = |plane: usize, word: V::Words| {
-            let mask = ((1 << plane) - 1) * 0x0101_0101;
-            // SAFETY: instructions of V.
-            unsafe { word.shift_right((plane * (quad % (8 / plane))) as u32).and(mask) }
-        };
-        // SAFETY: as above.
+        // SAFETY: the caller's promise: a unit has as many rows as its codes have bits.
         unsafe {
             match BITS {
-                3 => field(2, plane(2, 0)).or(field(1, plane(1, 2)).shift_left(2)),
-                5 => field(4, plane(4, 0)).or(field(1, plane(1, 4)).shift_left(4)),
-                6 => field(4, plane(4, 0)).or(field(2, plane(2, 4)).shift_left(4)),
-                _ => plane(BITS, 0),
+                2 | 4 | 8 => V::Words::load(words.add(quad / (8 / BITS) * 2 * V::LANES)),
+                3 => field::<V, 2>(words, 0, quad).or(field::<V, 1>(words, 2, quad).shift_left(2)),
+                5 => field::<V, 4>(words, 0, quad).or(field::<V, 1>(words, 4, quad).shift_left(4)),
+                6 => field::<V, 4>(words, 0, quad).or(field::<V, 2>(words, 4, quad).shift_left(4)),
+                _ => unreachable!("codes of so many bits"),
             }
         }
     }
@@ -291,23 +284,19 @@ impl Codes<'_> {
         let super_row = input / SUPER_GROUP * width;
         // SAFETY: the caller's promise.
         unsafe {
-            let scale = std::array::from_fn(|c| {
+            let mut group = Group { scale: [V::splat(0.0); 2], offset: [V::splat(self.zero); 2] };
+            for c in 0..2 {
                 let at = (row + c * V::LANES, super_row + c * V::LANES);
-                self.scale(self.group_scales, self.supers, at, true)
-            });
-            let offset = std::array::from_fn(|c| {
-                let at = (row + c * V::LANES, super_row + c * V::LANES);
-                match (WAY, self.layout.offsets.is_empty()) {
-                    (LESS_MINIMUM, _) => {
-                        let minimum: V =
-                            self.scale(self.group_offsets, self.super_minima, at, false);
-                        minimum.mul(V::splat(-1.0))
-                    }
-                    (_, true) => V::splat(self.zero),
-                    (_, false) => V::Words::load_bytes(self.group_offsets.add(at.0)).to_floats(),
+                group.scale[c] = self.scale(self.group_scales, self.supers, at, true);
+                if WAY == LESS_MINIMUM {
+                    let minimum: V = self.scale(self.group_offsets, self.super_minima, at, false);
+                    group.offset[c] = minimum.mul(V::splat(-1.0));
+                } else if !self.layout.offsets.is_empty() {
+                    let zeros = V::Words::load_bytes(self.group_offsets.add(at.0));
+                    group.offset[c] = zeros.to_floats();
                 }
-            });
-            Group { scale, offset }
+            }
+            group
         }
     }
 
@@ -343,5 +332,21 @@ impl Codes<'_> {
                 }
             }
         }
+    }
+}
+
+/// The bits that a plane of P has for the codes of a quad, a byte each; `row` is the plane's first
+/// in the unit at `words`.
+///
+/// # Safety
+/// The unit has the plane; the CPU has the instructions of `V`.
+#[inline(always)]
+unsafe fn field<V: Vector, const P: usize>(words: *const u32, row: usize, quad: usize) -> V::Words {
+    let per_word = 8 / P;
+    let mask = ((1 << P) - 1) * 0x0101_0101;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let word = V::Words::load(words.add((row + quad / per_word) * 2 * V::LANES));
+        word.shift_right((P * (quad % per_word)) as u32).and(mask)
     }
 }
