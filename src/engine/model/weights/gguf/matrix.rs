@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
+use super::blocks::kind_of;
 use super::{GgmlType, read};
 use crate::engine::ops::linear::QuantizedMatrix;
+use crate::engine::ops::linear::codes::CodedMatrix;
 
 /// A matrix of a GGUF file. Rows are one after the other, each of whole blocks.
 #[derive(Clone, Copy, Debug)]
@@ -42,5 +44,9 @@ impl<'a> GgmlMatrix<'a> {
 impl QuantizedMatrix for GgmlMatrix<'_> {
     fn read_row(&self, row: usize, columns: Range<usize>, out: &mut [f32]) {
         read(self.ty, self.row(row), columns, out);
+    }
+
+    fn codes(&self) -> Option<&dyn CodedMatrix> {
+        kind_of(self.ty).is_some().then_some(self)
     }
 }

@@ -3,10 +3,11 @@
 use super::{scale, split_nibbles};
 
 /// Levels of IQ4_NL and IQ4_XS.
-const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+pub const IQ4: [i8; 16] =
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// Levels of e2m1, doubled. A negative zero is a zero.
-const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+pub const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 pub fn iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
     let d = scale(block);
@@ -15,14 +16,18 @@ pub fn iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
 
 pub fn iq4_xs(block: &[u8; 136], out: &mut [f32; 256]) {
     let d = scale(block);
-    let (high, low) = (u16::from_le_bytes([block[2], block[3]]), &block[4..8]);
     let (qs, _) = block[8..].as_chunks::<16>();
     for ((group, out), qs) in out.chunks_exact_mut(32).enumerate().zip(qs) {
-        let low = low[group / 2] >> (group % 2 * 4) & 15;
-        let high = (high >> (group * 2) & 3) as u8;
-        let factor = d * f32::from((low | high << 4) as i8 - 32);
+        let factor = d * f32::from(iq4_xs_scale(block, group));
         split_nibbles(qs, out, |q| factor * f32::from(IQ4[usize::from(q)]));
     }
+}
+
+/// Scale of one of eight groups: two high bits each in two bytes, four low ones in the next four.
+pub fn iq4_xs_scale(block: &[u8], group: usize) -> i8 {
+    let high = u16::from_le_bytes([block[2], block[3]]) >> (group * 2) & 3;
+    let low = block[4 + group / 2] >> (group % 2 * 4) & 15;
+    (low | (high as u8) << 4) as i8 - 32
 }
 
 pub fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
@@ -31,7 +36,7 @@ pub fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
 }
 
 /// 2 to the (exponent - 128). The two smallest are no normal numbers.
-fn half_of_e8m0(exponent: u8) -> f32 {
+pub fn half_of_e8m0(exponent: u8) -> f32 {
     f32::from_bits(match exponent {
         0 | 1 => 0x0020_0000 << exponent,
         _ => u32::from(exponent - 1) << 23,
@@ -49,7 +54,7 @@ pub fn nvfp4(block: &[u8; 36], out: &mut [f32; 64]) {
 }
 
 /// Half of an e4m3 whose sign bit is not looked at. What stands for NaN is 0, as in the reference.
-fn half_of_e4m3(bits: u8) -> f32 {
+pub fn half_of_e4m3(bits: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(bits >> 3 & 15), f32::from(bits & 7));
     match (bits, exponent) {
         (0x7F, _) => 0.0,

@@ -3,11 +3,14 @@
 //! Layouts: `ggml/src/ggml-common.h`. A value is a product of a scale and an integer, less a
 //! minimum in some types. Products are exact in f32, so that a value is rounded once at most.
 
+mod codes;
 mod levels;
 mod nibbles;
 mod plain;
 mod super_blocks;
 mod ternary;
+
+pub use codes::kind_of;
 
 use std::ops::Range;
 

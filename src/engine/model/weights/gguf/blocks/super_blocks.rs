@@ -25,10 +25,7 @@ pub fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
     let (high, qs, scales) = (&block[..32], &block[32..96], &block[96..108]);
     let d = scale(&block[108..]);
     for (group, out) in out.chunks_exact_mut(16).enumerate() {
-        // Four low bits in the first eight bytes, two high ones in the last four.
-        let low = scales[group % 8] >> (group / 8 * 4) & 15;
-        let top = scales[8 + group % 4] >> (group / 4 * 2) & 3;
-        let factor = d * f32::from((low | top << 4) as i8 - 32);
+        let factor = d * f32::from(q3_k_scale(scales, group));
         let (bytes, shift) = two_bits(qs, group);
         for ((out, byte), high) in out.iter_mut().zip(bytes).zip(&high[group % 2 * 16..]) {
             // The third bit is set where four is not taken away.
@@ -38,8 +35,16 @@ pub fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
     }
 }
 
+/// Scale of one of sixteen groups, six bits each in twelve bytes.
+pub fn q3_k_scale(bytes: &[u8], group: usize) -> i8 {
+    // Four low bits in the first eight bytes, two high ones in the last four.
+    let low = bytes[group % 8] >> (group / 8 * 4) & 15;
+    let top = bytes[8 + group % 4] >> (group / 4 * 2) & 3;
+    (low | top << 4) as i8 - 32
+}
+
 /// Scale and minimum of one of eight groups, six bits each in twelve bytes.
-fn scale_and_minimum(bytes: &[u8], group: usize) -> (u8, u8) {
+pub fn scale_and_minimum(bytes: &[u8], group: usize) -> (u8, u8) {
     match group {
         0..4 => (bytes[group] & 63, bytes[group + 4] & 63),
         _ => {
