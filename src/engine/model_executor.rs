@@ -14,6 +14,7 @@ use super::model::gguf;
 use super::model::spec::{DecoderSpec, NamedShape};
 use super::model::weights::Checkpoint;
 use super::ops::StepLimits;
+use super::ops::linear::SourceMatrix;
 
 /// Runs a decoder over batches.
 pub struct ModelExecutor {
@@ -64,7 +65,8 @@ impl ModelExecutor {
         let tensors = spec.tensors();
         let optional: Vec<_> = spec.optional_tensors().map(|(tensor, _)| tensor).collect();
         checkpoint.check(&tensors, &optional)?;
-        refuse_without_memory(&device, &tensors, dtype)?;
+        let held = Held::of(&device, &checkpoint, &tensors, dtype);
+        held.refuse_without_memory(&device)?;
         let limits = step_limits(config, &spec, max_model_len);
         let logits_rows = device.preallocated_rows(limits.max_num_logits);
         let logits = device.tensor(logits_rows, spec.vocab_size(), Precision::Full)?;
@@ -77,7 +79,7 @@ impl ModelExecutor {
         let left = (num_left > 0).then(|| {
             format!("{num_left} tensors of the model are left unused: they are for images")
         });
-        let notes = choices.chain(left).chain(shrunk).collect();
+        let notes = choices.chain(held.note(dtype)).chain(left).chain(shrunk).collect();
         Ok(Self { device, decoder, cache, logits, notes })
     }
 
@@ -124,24 +126,57 @@ impl Executor for ModelExecutor {
     }
 }
 
-/// Refuses weights that the machine's memory cannot hold: without it the process would be ended by
-/// the system. A GPU says itself what it cannot hold.
-fn refuse_without_memory(
-    device: &Device,
-    tensors: &[NamedShape],
-    dtype: DType,
-) -> Result<(), EngineError> {
-    let (Device::Cpu(_), Some(total)) = (device, memory::total_bytes()) else { return Ok(()) };
-    let elements = tensors.iter().map(|(_, shape)| shape.iter().product::<usize>() as u64);
-    let needed = elements.fold(0, u64::saturating_add).saturating_mul(dtype.size_bytes() as u64);
-    if needed <= total {
-        return Ok(());
+/// What weights are on a device.
+struct Held {
+    bytes: u64,
+    /// Quantized matrices, and those of them that the device widens.
+    num_quantized: usize,
+    num_widened: usize,
+}
+
+impl Held {
+    fn of(device: &Device, checkpoint: &Checkpoint, tensors: &[NamedShape], dtype: DType) -> Self {
+        let mut held = Self { bytes: 0, num_quantized: 0, num_widened: 0 };
+        for tensor in tensors {
+            let matrix = checkpoint.stored_matrix(tensor);
+            let is_quantized = matrix.as_ref().is_some_and(SourceMatrix::is_quantized);
+            let code_bytes = match device {
+                Device::Cpu(_) => matrix.and_then(|matrix| matrix.code_bytes()),
+                Device::Cuda(_) => None,
+            };
+            held.num_quantized += usize::from(is_quantized);
+            held.num_widened += usize::from(is_quantized && code_bytes.is_none());
+            let elements = tensor.1.iter().product::<usize>() as u64;
+            let wide = elements.saturating_mul(dtype.size_bytes() as u64);
+            let bytes = code_bytes.map_or(wide, |bytes| bytes as u64);
+            held.bytes = held.bytes.saturating_add(bytes);
+        }
+        held
     }
-    Err(EngineError::Config(format!(
-        "the weights take {} MiB of memory, there are {}; give a smaller model or --dtype bfloat16",
-        needed >> 20,
-        total >> 20
-    )))
+
+    /// For people: what a quantized checkpoint gains nothing by.
+    fn note(&self, dtype: DType) -> Option<String> {
+        let Self { num_quantized, num_widened, .. } = *self;
+        let dtype = dtype.name();
+        (num_widened > 0).then(|| {
+            format!("{num_widened} of {num_quantized} quantized matrices are widened to {dtype}")
+        })
+    }
+
+    /// Refuses weights that the machine's memory cannot hold: without it the process would be ended
+    /// by the system. A GPU says itself what it cannot hold.
+    fn refuse_without_memory(&self, device: &Device) -> Result<(), EngineError> {
+        let (Device::Cpu(_), Some(total)) = (device, memory::total_bytes()) else { return Ok(()) };
+        if self.bytes <= total {
+            return Ok(());
+        }
+        Err(EngineError::Config(format!(
+            "the weights take {} MiB of memory, there are {}; give a smaller model or --dtype \
+             bfloat16",
+            self.bytes >> 20,
+            total >> 20
+        )))
+    }
 }
 
 /// Blames the flag where buffers for larger steps than usual were asked for.

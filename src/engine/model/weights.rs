@@ -130,6 +130,14 @@ impl Checkpoint {
         }
     }
 
+    /// A matrix of the files, which was checked and is not taken by this.
+    pub fn stored_matrix(&self, tensor: &NamedShape) -> Option<SourceMatrix<'_>> {
+        match self {
+            Checkpoint::Files(files) if tensor.1.len() == 2 => files.matrix(tensor).ok(),
+            Checkpoint::Files(_) | Checkpoint::Dummy { .. } => None,
+        }
+    }
+
     /// A vector, widened; dummies are `dummy` everywhere.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 
-use super::codes::CodedMatrix;
+use super::codes::{CodePanels, CodedMatrix};
 use crate::engine::config::DType;
 use crate::engine::device::split_mix::{GAMMA, mix};
 
@@ -114,6 +114,17 @@ impl<'a> SourceMatrix<'a> {
             SourceValues::Quantized(matrix) => Some((matrix.codes()?, self.stored_row(row))),
             _ => None,
         }
+    }
+
+    /// Whether it is held narrower than its values are.
+    pub fn is_quantized(&self) -> bool {
+        matches!(self.values, SourceValues::Quantized(_))
+    }
+
+    /// Bytes that its codes take on a CPU, where they stay as they are.
+    pub fn code_bytes(&self) -> Option<usize> {
+        let SourceValues::Quantized(matrix) = &self.values else { return None };
+        CodePanels::num_bytes_of(&matrix.codes()?.kind(), self.num_rows, self.num_columns)
     }
 
     /// Bytes of elements of `dtype` in these columns, where they lie like that.

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::kind::{CodeKind, Levels, SUPER_GROUP, Scales, UNIT};
 use crate::engine::device::pages::Pages;
+use crate::engine::ops::gemm::MAX_PANEL_WIDTH;
 
 /// Words to a cache line: each section begins at one.
 const LINE_WORDS: usize = 16;
@@ -128,6 +129,12 @@ impl CodePanels {
         let words = self.words.as_ptr().wrapping_add(first);
         let num_bytes = bits * self.width;
         (words.cast::<u8>().wrapping_add(input * num_bytes / 8), num_bytes.div_ceil(8))
+    }
+
+    /// Bytes of panels for n rows of k such codes, in the widest panels; None: they do not stay.
+    pub fn num_bytes_of(kind: &CodeKind, n: usize, k: usize) -> Option<usize> {
+        let num_words = || Layout::new(kind, k, MAX_PANEL_WIDTH).num_words;
+        kind.is_supported().then(|| 4 * num_words() * n.div_ceil(MAX_PANEL_WIDTH))
     }
 
     /// Bytes that they take.
