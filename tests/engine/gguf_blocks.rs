@@ -1,5 +1,5 @@
-//! candle's reader of GGUF files and its blocks, as a second opinion on ours. Types that candle lacks
-//! are left out: those of gguf's golden are all there (`weights/gguf/blocks`).
+//! candle's reader of GGUF files and its blocks, as a second opinion on ours. Types that candle
+//! lacks are left out: the golden of `weights/gguf/blocks` has them all.
 
 use std::io::Cursor;
 use std::path::Path;
