@@ -4,6 +4,8 @@
 //! Source: llama.cpp's `conversion/` (what is written) and `src/models/` (what holds where nothing
 //! is written).
 
+use serde_json::Value;
+
 use super::config::Config;
 use super::gpt;
 use super::names::{self, NameTable};
@@ -44,13 +46,18 @@ pub(super) const ARCHS: &[Arch] = &[
     arch("hunyuan-dense", hunyuan),
     arch("internlm2", internlm2),
     arch("llama", llama),
+    arch("minicpm", minicpm),
+    arch("mistral3", mistral3),
     arch("mpt", gpt::mpt),
     arch("nemotron", nemotron),
     arch("olmo", olmo),
     arch("olmo2", olmo2),
+    arch("phi2", phi2),
     arch("phi3", phi3),
     arch("qwen2", qwen2),
+    arch("qwen2vl", qwen2vl),
     arch("qwen3", qwen3),
+    arch("qwen3vl", qwen3vl),
     arch("seed_oss", seed_oss),
     arch("smollm3", smollm3),
     arch("stablelm", stablelm),
@@ -87,6 +94,45 @@ fn granite(config: &mut Config<'_>) -> Result<Class, String> {
     Ok(("GraniteForCausalLM", names::LLAMA))
 }
 
+/// Granite with other names; scores are scaled as usual.
+fn minicpm(config: &mut Config<'_>) -> Result<Class, String> {
+    llama(config)?;
+    for (key, name) in [
+        ("embedding_scale", "embedding_multiplier"),
+        ("residual_scale", "residual_multiplier"),
+        ("logit_scale", "logits_scaling"),
+    ] {
+        let value = config.keys.float(key)?.ok_or_else(|| format!("{key} is missing"))?;
+        config.set(name, value);
+    }
+    config.set("attention_multiplier", 1.0 / (config.head_dim()? as f64).sqrt());
+    Ok(("GraniteForCausalLM", names::LLAMA))
+}
+
+/// Mistral; Ministral 3 is the one whose queries grow with their position.
+fn mistral3(config: &mut Config<'_>) -> Result<Class, String> {
+    llama(config)?;
+    let growth = config.keys.float("attention.temperature_scale")?.filter(|beta| *beta != 0.0);
+    let factor_of_all = config.keys.float("rope.scaling.yarn_log_multiplier")?;
+    // The file has one of two numbers; models have 1 for both.
+    if factor_of_all != growth.map(|_| 1.0) {
+        return Err("this rope.scaling.yarn_log_multiplier is not supported".to_owned());
+    }
+    let Some(growth) = growth else { return Ok(("LlamaForCausalLM", names::LLAMA)) };
+    let theta = config.keys.float("rope.freq_base")?;
+    let Some(Value::Object(mut rope)) = config.remove("rope_scaling") else {
+        return Err("yarn is missing".to_owned());
+    };
+    rope.extend([
+        ("rope_theta".to_owned(), theta.into()),
+        ("llama_4_scaling_beta".to_owned(), growth.into()),
+        ("mscale".to_owned(), 1.0.into()),
+        ("mscale_all_dim".to_owned(), 1.0.into()),
+    ]);
+    config.set("rope_parameters", rope);
+    Ok(("Ministral3ForCausalLM", names::LLAMA))
+}
+
 /// Which layers are rotated is in no key: all but each fourth.
 fn smollm3(config: &mut Config<'_>) -> Result<Class, String> {
     llama(config)?;
@@ -111,11 +157,29 @@ fn qwen3(config: &mut Config<'_>) -> Result<Class, String> {
     Ok(("Qwen3ForCausalLM", names::PLAIN))
 }
 
+/// In text the axes of positions are equal.
+fn qwen2vl(config: &mut Config<'_>) -> Result<Class, String> {
+    config.keys.ignore(&["rope.dimension_sections"]);
+    qwen2(config)
+}
+
+/// What its deeper layers get of images is none of text.
+fn qwen3vl(config: &mut Config<'_>) -> Result<Class, String> {
+    config.keys.ignore(&["rope.dimension_sections", "n_deepstack_layers"]);
+    qwen3(config)
+}
+
+fn phi2(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    config.set("intermediate_size", config.inner_width()?);
+    Ok(("PhiForCausalLM", names::PHI_2))
+}
+
 fn seed_oss(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
     config.set("attention_bias", config.keys.has("blk.0.attn_q.bias"));
     config.set("attention_out_bias", config.keys.has("blk.0.attn_output.bias"));
-    Ok(("SeedOssForCausalLM", names::PLAIN))
+    Ok(("SeedOssForCausalLM", names::SEED_OSS))
 }
 
 fn hunyuan(config: &mut Config<'_>) -> Result<Class, String> {
@@ -137,6 +201,7 @@ fn gemma(config: &mut Config<'_>) -> Result<Class, String> {
 
 fn gemma2(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
+    config.one_base()?;
     config.windows(Some(4096), |layer| layer % 2 == 0)?;
     // Files that were written before these keys have llama.cpp's defaults.
     let cap = |key, default| Ok::<_, String>(config.keys.float(key)?.unwrap_or(default));
@@ -184,6 +249,7 @@ fn olmo2(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
     match config.keys.optional_size("attention.sliding_window")?.is_some() {
         true => {
+            config.one_base()?;
             config.windows(None, |layer| (layer + 1) % 4 != 0)?;
             Ok(("Olmo3ForCausalLM", names::OLMO_2))
         }
@@ -193,6 +259,7 @@ fn olmo2(config: &mut Config<'_>) -> Result<Class, String> {
 
 fn exaone4(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
+    config.one_base()?;
     config.windows(None, |layer| (layer + 1) % 4 != 0)?;
     Ok(("Exaone4ForCausalLM", names::OLMO_2))
 }
@@ -212,6 +279,7 @@ fn command_r(config: &mut Config<'_>) -> Result<Class, String> {
 
 fn cohere2(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
+    config.one_base()?;
     config.windows(None, |layer| (layer + 1) % 4 != 0)?;
     config.floats(&[("logit_scale", "logit_scale")])?;
     Ok(("Cohere2ForCausalLM", names::PLAIN))

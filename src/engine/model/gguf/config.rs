@@ -27,8 +27,8 @@ impl<'a> Config<'a> {
         }
     }
 
-    pub fn remove(&mut self, key: &str) {
-        self.map.remove(key);
+    pub fn remove(&mut self, key: &str) -> Option<Value> {
+        self.map.remove(key)
     }
 
     /// Copies numbers, under other names, where the file has them.
@@ -56,6 +56,12 @@ impl<'a> Config<'a> {
             ("attention.layer_norm_epsilon", "layer_norm_eps"),
         ])?;
         self.rope()
+    }
+
+    /// The inner width by the tensor: llama.cpp writes four times the residual stream for some.
+    pub fn inner_width(&self) -> Result<u64, String> {
+        self.keys.ignore(&["feed_forward_length"]);
+        Ok(self.keys.shape("blk.0.ffn_up.weight")?[0] as u64)
     }
 
     /// Layers, widths, the vocabulary and the context.
@@ -130,6 +136,17 @@ impl<'a> Config<'a> {
             }
             (Some(head_dim), ..) | (None, None, Some(head_dim)) if head_dim > 0 => Ok(head_dim),
             _ => Err("it has no width of heads".to_owned()),
+        }
+    }
+
+    /// Refuses a base of its own for layers that slide.
+    pub fn one_base(&self) -> Result<(), String> {
+        let base = self.keys.float("rope.freq_base")?;
+        match self.keys.float("rope.freq_base_swa")? {
+            of_sliding if of_sliding.is_some() && of_sliding != base => {
+                Err("a rope.freq_base_swa of its own is not supported".to_owned())
+            }
+            _ => Ok(()),
         }
     }
 

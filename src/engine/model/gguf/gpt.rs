@@ -23,7 +23,7 @@ impl Config<'_> {
     fn gpt(&mut self, is_inner_four_times: bool) -> Result<u64, String> {
         self.shape()?;
         self.floats(&[("attention.layer_norm_epsilon", "layer_norm_epsilon")])?;
-        let inner = self.keys.size("feed_forward_length")?;
+        let inner = self.inner_width()?;
         let hidden = self.keys.size("embedding_length")?;
         match is_inner_four_times && hidden.checked_mul(4) != Some(inner) {
             true => Err(format!("an inner width of {inner} is not supported")),

@@ -99,8 +99,8 @@ impl<'a> Keys<'a> {
 
     /// The shape of a tensor that must be there, rows first.
     pub fn shape(&self, tensor: &str) -> Result<&'a [usize], String> {
-        let shape = self.file.shapes.get(tensor).map(Vec::as_slice);
-        shape.ok_or_else(|| format!("tensor {tensor} is missing"))
+        let shape = self.file.shapes.get(tensor).filter(|shape| !shape.is_empty());
+        shape.map(Vec::as_slice).ok_or_else(|| format!("tensor {tensor} is missing"))
     }
 
     /// Says that keys change nothing here.

@@ -179,6 +179,24 @@ pub(super) const PHI_3: NameTable = NameTable {
     ..PLAIN
 };
 
+pub(super) const PHI_2: NameTable = NameTable {
+    outer: &[
+        ("token_embd", "model.embed_tokens"),
+        ("output_norm", "model.final_layernorm"),
+        ("output", "lm_head"),
+    ],
+    inner: &[
+        &[("attn_output", "self_attn.dense"), ("ffn_up", "mlp.fc1"), ("ffn_down", "mlp.fc2")],
+        LLAMA_LAYER,
+    ],
+    ..PLAIN
+};
+
+pub(super) const SEED_OSS: NameTable = NameTable {
+    inner: &[&[("post_attention_norm", "post_attention_layernorm")], LLAMA_LAYER],
+    ..PLAIN
+};
+
 pub(super) const HUNYUAN: NameTable = NameTable {
     inner: &[
         &[("attn_q_norm", "self_attn.query_layernorm"), ("attn_k_norm", "self_attn.key_layernorm")],

@@ -61,9 +61,13 @@ impl Config<'_> {
                 if keys.float("rope.scaling.yarn_ext_factor")?.is_some_and(|f| f != 1.0) {
                     return Err("rope.scaling.yarn_ext_factor is not supported".to_owned());
                 }
+                // llama.cpp's converter writes transformers' factor of sine and cosine here, which
+                // is above 1, or vLLM's factor of that factor, which is not.
+                let given = keys.float("rope.scaling.yarn_attn_factor")?;
+                let (whole, part) = (given.filter(|f| *f > 1.0), given.filter(|f| *f <= 1.0));
                 Ok(Some(json!({"rope_type": "yarn", "factor": factor,
                     "original_max_position_embeddings": original,
-                    "attn_factor": keys.float("rope.scaling.yarn_attn_factor")?,
+                    "attention_factor": whole, "attn_factor": part,
                     "beta_fast": keys.float("rope.scaling.yarn_beta_fast")?,
                     "beta_slow": keys.float("rope.scaling.yarn_beta_slow")?})))
             }

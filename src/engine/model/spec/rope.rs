@@ -131,6 +131,7 @@ impl RopeSpec {
     pub fn choice(&self, max_model_len: usize) -> Option<String> {
         let len = max_model_len as f64;
         match &self.scaling {
+            RopeScaling::LongRope(rope) if rope.long_factor == rope.short_factor => None,
             RopeScaling::LongRope(rope) => {
                 let original = rope.original_max_position_embeddings;
                 let which = if len > original { "long" } else { "short" };
