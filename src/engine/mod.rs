@@ -99,6 +99,8 @@ fn lap(clock: &mut Instant, total: &mut Duration) {
 pub struct EngineInfo {
     /// Weights and KV cache.
     pub dtype: DType,
+    /// How the checkpoint's linear layers are stored, where they are quantized; for people to read.
+    pub checkpoint_format: Option<String>,
     /// Device and instruction set: outputs are byte-equal only within one kernel set.
     pub kernel_set: String,
     /// What the device is called.
@@ -132,6 +134,7 @@ impl Engine {
         let shape = executor.cache_shape();
         let info = EngineInfo {
             dtype,
+            checkpoint_format: summary.checkpoint_format(),
             kernel_set: device.kernel_set(),
             device_name: device.name(),
             notes: why_cpu.into_iter().chain(executor.take_notes()).collect(),
@@ -166,6 +169,7 @@ impl Engine {
         let num_blocks = config.cache.num_blocks.unwrap_or(all_at_full_length);
         let info = EngineInfo {
             dtype: DType::Float32,
+            checkpoint_format: None,
             kernel_set: "simulated".to_owned(),
             device_name: "no device, simulated".to_owned(),
             notes: Vec::new(),
@@ -361,11 +365,11 @@ fn load_model(
     summary: &ModelSummary,
     given_up: &Arc<AtomicBool>,
 ) -> Result<(Arc<Device>, Option<String>, ModelExecutor), EngineError> {
-    let ModelSummary { spec, dtype, max_model_len, .. } = summary;
-    let (device, why_cpu) = device::open(config, *dtype, spec.heads().head_dim)?;
+    let head_dim = summary.spec.heads().head_dim;
+    let (device, why_cpu) = device::open(config, summary.dtype, head_dim)?;
     let device = Arc::new(device);
     let on = Arc::clone(&device);
-    let executor = ModelExecutor::load(config, spec.clone(), *dtype, *max_model_len, on, given_up)?;
+    let executor = ModelExecutor::load(config, summary, on, given_up)?;
     Ok((device, why_cpu, executor))
 }
 

@@ -11,8 +11,10 @@ use super::device::{Device, KvCache, Precision, Tensor, memory};
 use super::executor::{Executor, ExecutorError, Logits};
 use super::model::decoder::Decoder;
 use super::model::gguf;
+use super::model::quantization::QuantizationConfig;
 use super::model::spec::{DecoderSpec, NamedShape};
 use super::model::weights::Checkpoint;
+use super::model_summary::ModelSummary;
 use super::ops::StepLimits;
 use super::ops::linear::SourceMatrix;
 
@@ -50,18 +52,19 @@ impl ModelExecutor {
     /// The weights do not fit the spec, or the memory does not hold a useful KV cache.
     pub fn load(
         config: &EngineConfig,
-        spec: DecoderSpec,
-        dtype: DType,
-        max_model_len: usize,
+        summary: &ModelSummary,
         device: Arc<Device>,
         given_up: &Arc<AtomicBool>,
     ) -> Result<Self, EngineError> {
+        let ModelSummary { dtype, max_model_len, .. } = *summary;
+        let (spec, quantization) = (summary.spec.clone(), summary.quantization.as_ref());
         let checkpoint = match config.model.load_format {
             LoadFormat::Auto => open(&config.model)?,
             LoadFormat::Dummy => Checkpoint::Dummy { seed: config.model.seed },
         };
-        let mut checkpoint = checkpoint.until(given_up);
+        let mut checkpoint = checkpoint.until(given_up).quantized(quantization, &spec)?;
         let num_left = checkpoint.leave(spec.embedding.of_images);
+        let of_cache = checkpoint.leave_cache_scales();
         let tensors = spec.tensors();
         let optional: Vec<_> = spec.optional_tensors().map(|(tensor, _)| tensor).collect();
         checkpoint.check(&tensors, &optional)?;
@@ -79,7 +82,15 @@ impl ModelExecutor {
         let left = (num_left > 0).then(|| {
             format!("{num_left} tensors of the model are left unused: they are for images")
         });
-        let notes = choices.chain(held.note(dtype)).chain(left).chain(shrunk).collect();
+        let of_quantization = quantization.into_iter().flat_map(|quantization| {
+            quantization_notes(quantization, config.model.load_format, (dtype, of_cache))
+        });
+        let notes = choices
+            .chain(held.note(dtype))
+            .chain(left)
+            .chain(of_quantization)
+            .chain(shrunk)
+            .collect();
         Ok(Self { device, decoder, cache, logits, notes })
     }
 
@@ -124,6 +135,30 @@ impl Executor for ModelExecutor {
         self.device.check().map_err(|error| ExecutorError(error.to_string()))?;
         Ok(Logits { tensor: &mut self.logits })
     }
+}
+
+/// What is otherwise than a quantized checkpoint's config says.
+///
+/// `of_cache`: how many scales of keys and values the files have.
+fn quantization_notes(
+    quantization: &QuantizationConfig,
+    load_format: LoadFormat,
+    (dtype, of_cache): (DType, usize),
+) -> Vec<String> {
+    if load_format == LoadFormat::Dummy {
+        let format = quantization.description();
+        return vec![format!("dummy weights are not quantized: config.json says {format}")];
+    }
+    let activations = quantization.activations().map(|asked| {
+        format!(
+            "inputs of linear layers are computed in {}; the checkpoint's config asks for {asked}",
+            dtype.name()
+        )
+    });
+    let of_cache = (of_cache > 0).then(|| {
+        format!("{of_cache} scales of keys and values are left unused: the KV cache has none")
+    });
+    activations.into_iter().chain(of_cache).collect()
 }
 
 /// What weights are on a device.

@@ -6,6 +6,7 @@ use super::config::{DType, GenerationConfigSource, ModelConfig};
 use super::input_processor::{ModelLimits, default_sampling_params};
 use super::model;
 use super::model::hf_config::{GenerationConfig, HfConfig};
+use super::model::quantization::QuantizationConfig;
 use super::model::spec::DecoderSpec;
 use super::request::SamplingParams;
 
@@ -14,6 +15,8 @@ use super::request::SamplingParams;
 pub struct ModelSummary {
     /// Its shape.
     pub spec: DecoderSpec,
+    /// How the checkpoint's linear layers are stored, where they are quantized.
+    pub quantization: Option<QuantizationConfig>,
     /// Weights and KV cache: what was asked for, else the checkpoint's own.
     pub dtype: DType,
     /// Longest prompt plus output, in tokens: what was asked for, else the model's.
@@ -30,11 +33,18 @@ impl ModelSummary {
     /// length that was asked for.
     pub fn read(config: &ModelConfig) -> Result<Self, EngineError> {
         let hf_config = HfConfig::open(&config.model_dir)?;
+        // First: the keys that it reads are not unknown ones.
+        let quantization = QuantizationConfig::read(&hf_config, &config.model_dir)?;
         let spec = model::decoder_spec(&hf_config)?;
         let dtype = config.dtype.map_or_else(|| hf_config.dtype(), Ok)?;
         let max_model_len = max_model_len(config, spec.max_model_len)?;
         let generation_config = generation_config(config, &hf_config)?;
-        Ok(Self { spec, dtype, max_model_len, generation_config })
+        Ok(Self { spec, quantization, dtype, max_model_len, generation_config })
+    }
+
+    /// How the checkpoint's linear layers are stored, where they are quantized; for people to read.
+    pub fn checkpoint_format(&self) -> Option<String> {
+        self.quantization.as_ref().map(|quantization| quantization.description().to_owned())
     }
 
     /// What prompts and parameters are checked against.

@@ -2,6 +2,7 @@
 the mistakes that its family lists."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from .families import FAMILIES
 from .family import Family, Mistake
 from .files import restored
 from .published import make_config
+from .quantized import Misread
 from .records import cached_greedy, logits_of
 from .weights import empty_model, model_class
 
@@ -70,7 +72,7 @@ def check_mistakes(folder: Path, name: str) -> None:
 
 
 def labelled(mistake: Mistake) -> str:
-    if callable(mistake):
+    if isinstance(mistake, Misread) or callable(mistake):
         return mistake.__name__
     return str({key: getattr(value, "__name__", value) for key, value in mistake.items()})
 
@@ -78,6 +80,9 @@ def labelled(mistake: Mistake) -> str:
 def with_mistake(folder: Path, family: Family, mistake: Mistake) -> torch.nn.Module:
     if isinstance(mistake, dict):
         return load(folder, family, mistake, exactly=False)
+    if isinstance(mistake, Misread):
+        misread = family.quantized.misread(**mistake.changes)
+        return load(folder, replace(family, quantized=misread), exactly=False)
     model = load(folder, family)
     with torch.no_grad():
         mistake(model)
@@ -97,10 +102,10 @@ def load(
     replaces the family's `fix`."""
     changes = dict(changes or {})
     fix = changes.pop("_fix", family.fix)
-    if family.layout:
+    if family.layout or family.quantized:
         raw = Tokenizer.from_file(str(folder / "tokenizer.json"))
         model = empty_model(family, make_config(family, raw, changes), fix)
-        tensors = {k: v.float() for k, v in restored(folder, family).items()}
+        tensors = {k: v.float() for k, v in restored(folder, family, exactly).items()}
         missing, unexpected = model.load_state_dict(tensors, strict=False)
         tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
         assert not set(missing) - tied and not unexpected, (missing, unexpected)

@@ -7,11 +7,13 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
+from .quantized import Misread, Quantized
+
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 # A plausible mistake: config changes that it amounts to, or a change of the model.
 # Every mistake must move a golden logprob: a golden that a mistake does not touch tests nothing.
-Mistake = dict | Callable[[torch.nn.Module], None]
+Mistake = dict | Misread | Callable[[torch.nn.Module], None]
 
 
 @dataclass
@@ -37,6 +39,7 @@ class Family:
     shared: str | None = None  # a kind of tokenizer_kinds.SHARED; such folders are small ones
     model_class: str | None = None  # where it is not the config's name + ForCausalLM
     layout: Layout | None = None
+    quantized: Quantized | None = None  # how linear layers are stored
     oracle: str | None = None  # in golden.json's head, where it is not the family's own class
     fix: Callable[[torch.nn.Module], None] | None = None  # of the oracle, once it is made
     mistakes: list[Mistake] = field(default_factory=list)

@@ -9,6 +9,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
+from . import quantized
 from .family import Family
 from .published import old_style
 from .tokenizer_kinds import SHARED
@@ -72,7 +73,11 @@ def write_model(folder: Path, family: Family, model, tokenizer: Tokenizer) -> No
     stored.config.dtype = family.dtype
     stored.save_pretrained(folder, max_shard_size=family.shard_size or "5GB")
     config = json.loads((folder / "config.json").read_text())
-    if family.layout:
+    if family.quantized:
+        file = folder / "model.safetensors"
+        save_file(quantized.stored(load_file(file), model), file, metadata={"format": "pt"})
+        quantized.write_config(folder, config, family.quantized)
+    elif family.layout:
         publish(folder, family, config)
     elif family.old_config:
         write_json(folder / "config.json", old_style(config, family))
@@ -92,8 +97,11 @@ def publish(folder: Path, family: Family, config: dict) -> None:
     write_json(folder / "config.json", family.layout.config(config))
 
 
-def restored(folder: Path, family: Family) -> dict[str, torch.Tensor]:
+def restored(folder: Path, family: Family, exactly: bool = True) -> dict[str, torch.Tensor]:
     """The oracle's tensors, read back from the published ones."""
+    if family.quantized:
+        tensors = load_file(folder / "model.safetensors")
+        return quantized.unpacked(tensors, family.quantized, check=exactly)
     return family.layout.restore(load_file(folder / "model.safetensors"))
 
 

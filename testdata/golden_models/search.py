@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 import transformers
+from safetensors.torch import load_file
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from .check import check
@@ -20,6 +21,7 @@ from .files import (
     write_tokenizer,
 )
 from .published import make_config
+from .quantized import digests
 from .records import golden_prompt, prompts_of
 from .weights import make_model
 
@@ -89,6 +91,8 @@ def fill(folder: Path, name: str, family: Family) -> tuple[int, list[int]]:
     }
     if family.oracle:
         head["oracle"] = family.oracle
+    if family.quantized:
+        head["sha256"] = digests(load_file(folder / "model.safetensors"), family.quantized)
     write_golden(folder / "golden.json", head, records)
     return seed, [len(ids) for _, ids in prompts]
 

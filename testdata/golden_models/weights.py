@@ -8,6 +8,7 @@ import transformers
 from transformers.pytorch_utils import Conv1D
 
 from .family import Family
+from .quantized import quantize
 
 FINAL_NORMS = (
     "model.norm.weight", "final_layernorm.weight", "ln_f.weight", "norm_f.weight",
@@ -33,6 +34,8 @@ def make_model(family: Family, config, tokens: int, seed: int) -> torch.nn.Modul
             if values.shape[0] == config.vocab_size:
                 values[tokens:] = 0.0
             parameter.copy_(values.to(family.dtype).float())
+    if family.quantized:
+        quantize(model, family.quantized)
     return model.eval()
 
 

@@ -37,12 +37,22 @@ families! {
     apertus
     aquila
     arcee
+    awq
     bloom
     bloom_three_heads
+    bnb_fp4
+    bnb_int8
+    bnb_nf4
     codegen
     cohere
     cohere2
     cohere_qk_norm
+    ct_fp8
+    ct_int4
+    ct_int8
+    ct_mixed
+    ct_mxfp4
+    ct_nvfp4
     cwm
     decilm
     ernie4_5
@@ -52,6 +62,9 @@ families! {
     falcon_one_norm
     falcon_refined_web
     falcon_rw
+    fp8
+    fp8_static
+    fp8_ue8m0
     gemma
     gemma2
     gemma3
@@ -64,6 +77,9 @@ families! {
     gpt_neox
     gpt_neox_serial
     gptj
+    gptq
+    gptq_asym
+    gptq_v2
     granite
     helium
     hunyuan_dense
@@ -81,6 +97,8 @@ families! {
     mistral
     mistral3
     mistral_nemo
+    modelopt_fp8
+    modelopt_nvfp4
     mpt
     mpt_published
     nemotron

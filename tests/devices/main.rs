@@ -7,4 +7,5 @@ mod cuda_ops;
 mod golden;
 mod gpu;
 mod kernels_compile;
+mod quantized_weights;
 mod step_sampler;

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 /// The fields that say which model answers and how it computes, without the run's parameters.
-const SYSTEM: [&str; 8] = [
+const SYSTEM: [&str; 9] = [
     "version",
     "model",
     "config",
+    "checkpoint_format",
     "tokenizer",
     "quantization",
     "kv_cache_dtype",

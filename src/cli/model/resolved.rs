@@ -17,6 +17,7 @@ pub struct Resolved {
     kernel_set: String,
     num_threads: usize,
     dtype: &'static str,
+    checkpoint_format: Option<String>,
     quantization: Option<String>,
     kv_cache_dtype: String,
     kv_cache_tokens: usize,
@@ -39,6 +40,7 @@ impl Resolved {
             kernel_set: info.kernel_set.clone(),
             num_threads: info.num_threads,
             dtype: info.dtype.name(),
+            checkpoint_format: info.checkpoint_format.clone(),
             quantization: engine.device.quantization.as_ref().map(|kind| lower(kind)),
             kv_cache_dtype: match lower(&engine.cache.kv_cache_dtype).as_str() {
                 "auto" => info.dtype.name().to_owned(),
@@ -71,9 +73,13 @@ impl Resolved {
             Some(kind) => format!(", {kind} linear layers"),
             None => String::new(),
         };
+        let format = match &self.checkpoint_format {
+            Some(format) => format!(" of {format}"),
+            None => String::new(),
+        };
         let prefix_caching = if self.prefix_caching { "on" } else { "off" };
         format!(
-            "Engine: {}, kernels {}, {} thread{}, {}{quantization}\n\
+            "Engine: {}, kernels {}, {} thread{}, {}{format}{quantization}\n\
              KV cache: {} tokens in {} blocks of {}, {:.1} MiB of {}\n\
              Maximum concurrency for rows of {} tokens: {:.2}x\n\
              Limits: context {}, {} sequences, {} tokens per step; prefix caching {prefix_caching}",
@@ -102,6 +108,7 @@ impl Resolved {
             "kernels": self.kernel_set,
             "threads": self.num_threads,
             "dtype": self.dtype,
+            "checkpoint_format": self.checkpoint_format,
             "quantization": self.quantization,
             "kv_cache_dtype": self.kv_cache_dtype,
             "kv_cache_tokens": self.kv_cache_tokens,
@@ -185,6 +192,15 @@ KV cache: 131,072 tokens in 4,096 blocks of 32, 3.0 MiB of bfloat16
 Maximum concurrency for rows of 3,000 tokens: 43.69x
 Limits: context 3,000, 256 sequences, 4,096 tokens per step; prefix caching on";
         assert_eq!(resolved().lines(), lines);
+        let format = Some("gptq 4 bit, groups of 128".to_owned());
+        let packed = Resolved {
+            checkpoint_format: format.clone(),
+            quantization: Some("int8".to_owned()),
+            ..resolved()
+        };
+        let line = "4 threads, bfloat16 of gptq 4 bit, groups of 128, int8 linear layers\n";
+        assert!(packed.lines().contains(line), "{}", packed.lines());
+        assert_eq!(packed.json()["checkpoint_format"], json!(format));
         let json = resolved().json();
         assert_eq!((&json["num_blocks"], &json["quantization"]), (&json!(4096), &Value::Null));
     }

@@ -16,6 +16,7 @@ use crate::cli::terminal::exit::Exit;
 use crate::engine::EngineInfo;
 use crate::engine::config::LoadFormat;
 use crate::engine::machine::{is_refusal, started};
+use crate::engine::model::quantization;
 use crate::engine::model_summary::ModelSummary;
 use crate::engine::request::SamplingParams;
 use crate::engine::weight_files::gguf_parts;
@@ -46,6 +47,9 @@ pub fn of_files(
     set("model", weights);
     set("config", model_config);
     set("tokenizer", tokenizer);
+    if let Some(format) = summary.checkpoint_format() {
+        set("checkpoint_format", format);
+    }
     set("eos_token_ids", format!("{:?}", summary.generation_config.eos_token_ids));
     set("dtype", summary.dtype.name().to_owned());
     set("max_model_len", summary.max_model_len.to_string());
@@ -162,10 +166,10 @@ fn model_hashes(load_format: LoadFormat, folders: &Folders) -> Result<[String; 3
     let tokenizer = folders.tokenizer.as_deref().map(of_tokenizer).transpose()?;
     let (weights, config) = match (model.is_file(), is_dummy) {
         (true, _) => (None, of_gguf(model)?),
-        (false, true) => (None, hashed(vec![model.join("config.json")], model)?),
+        (false, true) => (None, hashed(config_files(model), model)?),
         (false, false) => {
             let weights = hashed(weight_files(model), model)?;
-            (Some(weights), hashed(vec![model.join("config.json")], model)?)
+            (Some(weights), hashed(config_files(model), model)?)
         }
     };
     let tokenizer = match tokenizer {
@@ -178,6 +182,12 @@ fn model_hashes(load_format: LoadFormat, folders: &Folders) -> Result<[String; 3
         false => weights.unwrap_or_else(|| config.clone()),
     };
     Ok([weights, config, tokenizer])
+}
+
+/// The files that say what the weights are.
+fn config_files(folder: &Path) -> Vec<PathBuf> {
+    let names = ["config.json"].into_iter().chain(quantization::files_beside());
+    names.map(|name| folder.join(name)).collect()
 }
 
 /// The files that weights may come from.

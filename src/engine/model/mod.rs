@@ -7,6 +7,7 @@ pub mod gguf;
 pub mod hf_config;
 mod limits;
 mod loading;
+pub mod quantization;
 pub mod spec;
 pub mod weights;
 
@@ -21,7 +22,6 @@ use spec::DecoderSpec;
 /// # Errors
 /// The architecture is unknown (the message has the nearest ones), or the config lacks something.
 pub fn decoder_spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    config.refuse_quantized()?;
     let names = config.architectures()?;
     let Some(known) = names.iter().find_map(|name| families::find(name)) else {
         return Err(EngineError::Model(format!(

@@ -10,12 +10,14 @@ pub mod index;
 mod mapped_file;
 mod mapped_files;
 pub mod pickle;
+mod quantized;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::spec::NamedShape;
+use super::quantization::QuantizationConfig;
+use super::spec::{DecoderSpec, NamedShape};
 use crate::engine::EngineError;
 use crate::engine::config::OnLostFile;
 use crate::engine::ops::linear::SourceMatrix;
@@ -60,6 +62,29 @@ impl Checkpoint {
         Ok(Checkpoint::Files(MappedFiles::of_gguf(path, files, translate)?))
     }
 
+    /// The same, whose linear layers are stored as `config` says.
+    ///
+    /// # Errors
+    /// The format has no layer of a shape that the model has.
+    pub fn quantized(
+        mut self,
+        config: Option<&QuantizationConfig>,
+        spec: &DecoderSpec,
+    ) -> Result<Self, EngineError> {
+        if let (Checkpoint::Files(files), Some(config)) = (&mut self, config) {
+            files.quantize(config, spec)?;
+        }
+        Ok(self)
+    }
+
+    /// Leaves scales of keys and values unused, in a quantized checkpoint; how many there are.
+    pub fn leave_cache_scales(&mut self) -> usize {
+        match self {
+            Checkpoint::Files(files) => files.leave_cache_scales(),
+            Checkpoint::Dummy { .. } => 0,
+        }
+    }
+
     /// The same, whose tensors are refused once `given_up` is set.
     pub fn until(mut self, given_up: &Arc<AtomicBool>) -> Self {
         if let Checkpoint::Files(files) = &mut self {
@@ -97,10 +122,8 @@ impl Checkpoint {
     /// # Panics
     /// The shape is none of a matrix.
     pub fn matrix(&mut self, tensor: &NamedShape) -> Result<SourceMatrix<'_>, EngineError> {
-        if let Checkpoint::Files(files) = self {
-            files.take(tensor)?;
-        }
-        Ok(self.peek(tensor))
+        self.take(tensor)?;
+        self.peek(tensor)
     }
 
     /// Several matrices.
@@ -112,21 +135,29 @@ impl Checkpoint {
         tensors: &[NamedShape],
     ) -> Result<Vec<SourceMatrix<'_>>, EngineError> {
         for tensor in tensors {
-            self.matrix(tensor)?;
+            self.take(tensor)?;
         }
         let this = &*self;
-        Ok(tensors.iter().map(|tensor| this.peek(tensor)).collect())
+        tensors.iter().map(|tensor| this.peek(tensor)).collect()
     }
 
-    /// A matrix that `matrix` has found before.
-    fn peek(&self, tensor: &NamedShape) -> SourceMatrix<'_> {
+    /// Notes that a tensor was asked for.
+    fn take(&mut self, tensor: &NamedShape) -> Result<(), EngineError> {
+        match self {
+            Checkpoint::Files(files) => files.take(tensor),
+            Checkpoint::Dummy { .. } => Ok(()),
+        }
+    }
+
+    /// A matrix that was asked for before.
+    fn peek(&self, tensor: &NamedShape) -> Result<SourceMatrix<'_>, EngineError> {
         let (name, shape) = tensor;
         let &[rows, columns] = &shape[..] else { panic!("{name} is no matrix: {shape:?}") };
         match self {
             Checkpoint::Dummy { seed } => {
-                SourceMatrix::random(rows, columns, dummy_seed(*seed, name), DUMMY_SCALE)
+                Ok(SourceMatrix::random(rows, columns, dummy_seed(*seed, name), DUMMY_SCALE))
             }
-            Checkpoint::Files(files) => files.matrix(tensor).expect("found by `matrix`"),
+            Checkpoint::Files(files) => files.matrix(tensor),
         }
     }
 

@@ -1,11 +1,14 @@
 """All families, by folder."""
 
 from ..family import Family
-from . import alibi, first, gpt, later, llama_kin, multimodal, parallel, phi3, post_norm, renamed
+from . import (
+    alibi, first, gpt, later, llama_kin, multimodal, parallel, phi3, post_norm, quantized, renamed,
+)
 
 FAMILIES: dict[str, Family] = {}
 MODULES = (
     first, llama_kin, post_norm, phi3, parallel, gpt, alibi, later, renamed, multimodal,
+    quantized,
 )
 for _module in MODULES:
     FAMILIES.update(_module.FAMILIES)

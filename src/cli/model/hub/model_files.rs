@@ -17,8 +17,11 @@ pub(super) const CONFIG: &str = "config.json";
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 
 /// Small files that the engine reads when they exist.
-pub(super) const SMALL: [&str; 8] = [
+pub(super) const SMALL: [&str; 11] = [
     CONFIG,
+    "quantize_config.json",
+    "quant_config.json",
+    "hf_quant_config.json",
     TOKENIZER,
     "generation_config.json",
     "tokenizer_config.json",

@@ -157,17 +157,17 @@ impl HfConfig {
             .map_err(|text| self.error(text))
     }
 
-    /// Refuses checkpoints whose weights are quantized: their tensors mean something else.
+    /// `quantization_config`, at the top or in the text part.
     ///
     /// # Errors
-    /// There is a `quantization_config`.
-    pub fn refuse_quantized(&self) -> Result<(), EngineError> {
-        let Some(config) = self.anywhere("quantization_config") else { return Ok(()) };
-        let method = config.get("quant_method").and_then(Value::as_str).unwrap_or("unknown method");
-        Err(self.error(format!(
-            "quantized weights ({}) are not supported; use the original",
-            quoted(method)
-        )))
+    /// It is no object.
+    pub(super) fn quantization(&self) -> Result<Option<Section<'_>>, EngineError> {
+        let key = "quantization_config";
+        match (self.root().section(key)?, &self.text) {
+            (Some(section), _) => Ok(Some(section)),
+            (None, Some(text)) => text.root().section(key),
+            (None, None) => Ok(None),
+        }
     }
 
     /// Whether a key changes nothing: in any family, or in the one whose spec was made of this. One

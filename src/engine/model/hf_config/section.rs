@@ -139,6 +139,25 @@ impl<'a> Section<'a> {
         Ok(Some(list))
     }
 
+    /// A list of strings.
+    pub fn texts(&self, key: &str) -> Result<Option<Vec<&'a str>>, EngineError> {
+        let Some(list) = self.list(key)? else { return Ok(None) };
+        let text = |value: &'a Value| {
+            value.as_str().ok_or_else(|| self.wrong(key, "a list of strings", value))
+        };
+        list.iter().map(text).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// The keys that are there.
+    pub fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.keys.keys().map(String::as_str)
+    }
+
+    /// How many keys and strings there are, at any depth.
+    pub fn num_strings(&self) -> usize {
+        self.keys.values().map(|value| 1 + num_strings(value)).sum()
+    }
+
     /// A list of numbers.
     pub fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>, EngineError> {
         let Some(list) = self.list(key)? else { return Ok(None) };
@@ -174,6 +193,15 @@ impl<'a> Section<'a> {
 
     fn wrong(&self, key: &str, what: &str, found: &Value) -> EngineError {
         self.error(format!("`{}{key}` should be {what}, found {}", self.prefix, shown(found)))
+    }
+}
+
+fn num_strings(value: &Value) -> usize {
+    match value {
+        Value::String(_) => 1,
+        Value::Array(list) => list.iter().map(num_strings).sum(),
+        Value::Object(keys) => keys.values().map(|value| 1 + num_strings(value)).sum(),
+        _ => 0,
     }
 }
 

@@ -12,6 +12,7 @@ use safetensors::Dtype;
 
 use super::gguf::{GgufFiles, StoredRows, TensorInfo, Translated};
 use super::mapped_file::{self, MappedFile, Watch};
+use super::quantized::QuantizedModules;
 use super::{header, index, pickle};
 use crate::engine::EngineError;
 use crate::engine::config::{DType, OnLostFile};
@@ -26,19 +27,21 @@ pub struct MappedFiles {
     /// While the files are mapped; None where nobody asked for it.
     _watch: Option<Watch>,
     tensors: HashMap<String, Entry>,
-    unused: BTreeSet<String>,
+    pub(super) unused: BTreeSet<String>,
     /// The folder, or the GGUF file.
     path: PathBuf,
+    /// What of the tensors is quantized by the folder's config.
+    pub(super) quantized: QuantizedModules,
     /// The tensors are not needed any more.
     pub(super) given_up: Arc<AtomicBool>,
 }
 
 /// A tensor of a file.
 #[derive(Clone, Debug)]
-struct Entry {
+pub(super) struct Entry {
     file: usize,
     stored: Stored,
-    shape: Vec<usize>,
+    pub shape: Vec<usize>,
     range: Range<usize>,
 }
 
@@ -61,6 +64,24 @@ impl From<Dtype> for Stored {
             Dtype::F16 => Self::Values(DType::Float16),
             other => Self::Other(other),
         }
+    }
+}
+
+impl Entry {
+    /// The type that a file of safetensors gives it.
+    pub fn dtype(&self) -> Option<Dtype> {
+        Some(match self.stored {
+            Stored::Values(DType::Float32) => Dtype::F32,
+            Stored::Values(DType::BFloat16) => Dtype::BF16,
+            Stored::Values(DType::Float16) => Dtype::F16,
+            Stored::Other(dtype) => dtype,
+            Stored::Rows(_) => return None,
+        })
+    }
+
+    /// Whether it is of values that need no format.
+    pub fn is_plain(&self) -> bool {
+        matches!(self.stored, Stored::Values(_))
     }
 }
 
@@ -96,8 +117,9 @@ impl MappedFiles {
         tensors: HashMap<String, Entry>,
     ) -> Self {
         let unused = tensors.keys().cloned().collect();
+        let quantized = QuantizedModules::default();
         let (path, given_up) = (path.to_owned(), Arc::default());
-        Self { maps, _watch: watch, tensors, unused, path, given_up }
+        Self { maps, _watch: watch, tensors, unused, path, quantized, given_up }
     }
 
     /// Leaves tensors with these prefixes unused; how many there are.
@@ -116,7 +138,9 @@ impl MappedFiles {
         let mut unused = self.unused.clone();
         let is_there = |tensor: &&NamedShape| self.has(&tensor.0);
         for tensor in asked.iter().chain(optional.iter().filter(is_there)) {
-            unused.remove(&self.checked(tensor)?.0);
+            for name in self.names_of(tensor)? {
+                unused.remove(&name);
+            }
         }
         self.refuse_unused(&unused)
     }
@@ -131,13 +155,25 @@ impl MappedFiles {
         if self.given_up.load(Relaxed) {
             return Err(EngineError::Model("loading was given up".to_owned()));
         }
-        let found = self.checked(tensor)?.0;
-        self.unused.remove(&found);
+        for name in self.names_of(tensor)? {
+            self.unused.remove(&name);
+        }
         Ok(())
+    }
+
+    /// What the files call a tensor that the model asks for, or those that it is made of.
+    fn names_of(&self, tensor: &NamedShape) -> Result<Vec<String>, EngineError> {
+        match self.quantized.get(&tensor.0) {
+            Some(module) => Ok(self.tensors_of(module)?.0),
+            None => Ok(vec![self.checked(tensor)?.0]),
+        }
     }
 
     /// A matrix that `take` has found.
     pub(super) fn matrix(&self, tensor: &NamedShape) -> Result<SourceMatrix<'_>, EngineError> {
+        if let Some(module) = self.quantized.get(&tensor.0) {
+            return self.quantized_matrix(module);
+        }
         let (_, entry) = self.checked(tensor)?;
         let matrix = self.source(entry);
         assert_eq!([matrix.num_rows, matrix.num_columns][..], tensor.1, "no matrix");
@@ -159,8 +195,7 @@ impl MappedFiles {
     /// The values of a tensor that was checked, without their offset. A vector has one row, or one
     /// column.
     fn source(&self, entry: &Entry) -> SourceMatrix<'_> {
-        let Entry { shape, range, .. } = entry;
-        let bytes = &self.maps[entry.file].bytes()[range.clone()];
+        let (shape, bytes) = (&entry.shape, self.bytes(entry));
         match &entry.stored {
             Stored::Values(dtype) => {
                 let columns = shape.last().copied().unwrap_or(1);
@@ -186,7 +221,7 @@ impl MappedFiles {
     }
 
     /// An entry by the name transformers gives it, or by what other tools leave or add in front.
-    fn find(&self, name: &str) -> Option<(String, &Entry)> {
+    pub(super) fn find(&self, name: &str) -> Option<(String, &Entry)> {
         let prefixes = ["model.", "transformer."];
         let shorter = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
         let candidates = [
@@ -200,24 +235,31 @@ impl MappedFiles {
 
     /// The same, where it is what the model asks for.
     fn checked(&self, (name, shape): &NamedShape) -> Result<(String, &Entry), EngineError> {
-        let path = self.path.display();
         let Some((found, entry)) = self.find(name) else {
-            return Err(EngineError::Model(format!(
-                "{path}: tensor {name} is missing from the weight files; are all shards there?"
-            )));
+            return Err(self.error(self.stored_quantized(name).unwrap_or_else(|| {
+                format!("tensor {name} is missing from the weight files; are all shards there?")
+            })));
         };
+        if let Stored::Other(dtype) = entry.stored {
+            return Err(self.error(self.of_other_type(&found, dtype)));
+        }
         if entry.shape != *shape {
-            return Err(EngineError::Model(format!(
-                "{path}: tensor {found} has shape {}, the model asks for {shape:?}",
+            return Err(self.error(format!(
+                "tensor {found} has shape {}, the model asks for {shape:?}",
                 quoted(&format!("{:?}", entry.shape))
             )));
         }
-        match entry.stored {
-            Stored::Values(_) | Stored::Rows(_) => Ok((found, entry)),
-            Stored::Other(dtype) => Err(EngineError::Model(format!(
-                "{path}: tensor {found} is of type {dtype}; weights are F32, BF16 or F16"
-            ))),
-        }
+        Ok((found, entry))
+    }
+
+    /// An error about the files.
+    pub(super) fn error(&self, text: impl std::fmt::Display) -> EngineError {
+        EngineError::Model(format!("{}: {text}", self.path.display()))
+    }
+
+    /// The bytes of a tensor.
+    pub(super) fn bytes(&self, entry: &Entry) -> &[u8] {
+        &self.maps[entry.file].bytes()[entry.range.clone()]
     }
 
     fn refuse_unused(&self, unused: &BTreeSet<String>) -> Result<(), EngineError> {
