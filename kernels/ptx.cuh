@@ -191,6 +191,35 @@ DEFINE_MMA(bf16, "bf16")
 DEFINE_MMA(f16, "f16")
 #undef DEFINE_MMA
 
+// a * b + c of two numbers of E each, with one rounding; on the shim, where f32 holds the result.
+template <class E>
+__device__ __forceinline__ u32 fma_x2(u32 a, u32 b, u32 c);
+
+#ifdef HOST_SHIM
+#define DEFINE_FMA_X2(type, name)                                                        \
+  template <>                                                                            \
+  __forceinline__ u32 fma_x2<type>(u32 a, u32 b, u32 c) {                                \
+    u32 pair = 0;                                                                        \
+    for (u32 half = 0; half < 2; ++half) {                                               \
+      const float x = half_of<type>(a, half), y = half_of<type>(b, half);                \
+      const type sum = from_float<type>(fmaf(x, y, half_of<type>(c, half)));             \
+      pair |= u32(sum.bits) << 16 * half;                                                \
+    }                                                                                    \
+    return pair;                                                                         \
+  }
+#else
+#define DEFINE_FMA_X2(type, name)                                                         \
+  template <>                                                                             \
+  __device__ __forceinline__ u32 fma_x2<type>(u32 a, u32 b, u32 c) {                      \
+    u32 pair;                                                                             \
+    asm("fma.rn." name "x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(a), "r"(b), "r"(c));       \
+    return pair;                                                                          \
+  }
+#endif
+DEFINE_FMA_X2(bf16, "bf16")
+DEFINE_FMA_X2(f16, "f16")
+#undef DEFINE_FMA_X2
+
 // Two values narrowed into one word, `low` in the low half.
 template <class E>
 __device__ __forceinline__ u32 narrow_x2(float low, float high);

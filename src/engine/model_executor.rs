@@ -12,11 +12,11 @@ use super::executor::{Executor, ExecutorError, Logits};
 use super::model::decoder::Decoder;
 use super::model::gguf;
 use super::model::quantization::QuantizationConfig;
-use super::model::spec::{DecoderSpec, NamedShape};
+use super::model::spec::DecoderSpec;
 use super::model::weights::Checkpoint;
 use super::model_summary::ModelSummary;
 use super::ops::StepLimits;
-use super::ops::linear::SourceMatrix;
+use super::ops::linear::{self, SourceMatrix};
 
 /// Runs a decoder over batches.
 pub struct ModelExecutor {
@@ -68,7 +68,7 @@ impl ModelExecutor {
         let tensors = spec.tensors();
         let optional: Vec<_> = spec.optional_tensors().map(|(tensor, _)| tensor).collect();
         checkpoint.check(&tensors, &optional)?;
-        let held = Held::of(&device, &checkpoint, &tensors, dtype);
+        let held = Held::of(&device, &checkpoint, &spec, dtype);
         held.refuse_without_memory(&device)?;
         let limits = step_limits(config, &spec, max_model_len);
         let logits_rows = device.preallocated_rows(limits.max_num_logits);
@@ -170,15 +170,19 @@ struct Held {
 }
 
 impl Held {
-    fn of(device: &Device, checkpoint: &Checkpoint, tensors: &[NamedShape], dtype: DType) -> Self {
+    fn of(device: &Device, checkpoint: &Checkpoint, spec: &DecoderSpec, dtype: DType) -> Self {
         let mut held = Self { bytes: 0, num_quantized: 0, num_widened: 0 };
-        for tensor in tensors {
+        // A GPU looks rows up in values.
+        let tables: Vec<_> = match device {
+            Device::Cpu(_) => Vec::new(),
+            Device::Cuda(_) => spec.embedding.tokens.weights().collect(),
+        };
+        for tensor in &spec.tensors() {
             let matrix = checkpoint.stored_matrix(tensor);
             let is_quantized = matrix.as_ref().is_some_and(SourceMatrix::is_quantized);
-            let code_bytes = match device {
-                Device::Cpu(_) => matrix.and_then(|matrix| matrix.code_bytes()),
-                Device::Cuda(_) => None,
-            };
+            let code_bytes = matrix
+                .filter(|_| !tables.contains(tensor))
+                .and_then(|matrix| linear::code_bytes(device, dtype, matrix));
             held.num_quantized += usize::from(is_quantized);
             held.num_widened += usize::from(is_quantized && code_bytes.is_none());
             let elements = tensor.1.iter().product::<usize>() as u64;

@@ -32,6 +32,26 @@ const ATTENTION_F32: &[Defines] = &[
     &[("DTYPE", "float"), ("HEAD_DIM", "128"), ("ALIBI", "1")],
     &[("DTYPE", "float"), ("HEAD_DIM", "256")],
 ];
+macro_rules! codes {
+    ($dtype:literal, $levels:literal, $bits:literal, $scale:literal, $group:literal) => {
+        &[
+            ("DTYPE", $dtype),
+            ("LEVELS", $levels),
+            ("CODE_BITS", $bits),
+            ("SCALE", $scale),
+            ("GROUP", $group),
+        ]
+    };
+}
+
+/// As GPTQ, AWQ, MXFP4, Q4_K and fp8 by blocks have them: every way to a level.
+const CODES: &[Defines] = &[
+    codes!("f16", "INTEGERS", "4", "f16", "128"),
+    codes!("bf16", "ZEROS", "4", "bf16", "64"),
+    codes!("bf16", "TABLE", "4", "bf16", "32"),
+    codes!("f16", "MINIMA", "4", "float", "32"),
+    codes!("bf16", "FLOAT8", "8", "float", "128"),
+];
 const DECODE: &str = "paged_attention_decode";
 const PREFILL: &str = "paged_attention_prefill";
 
@@ -90,6 +110,17 @@ const MODULES: &[Module] = &[
         "paged_attention",
         &[&[("DTYPE", "bf16"), ("HEAD_DIM", "256")]],
         &[(DECODE, 255), (PREFILL, 255)],
+    ),
+    (
+        "linear_codes",
+        CODES,
+        &[
+            ("linear_codes_16x32", 72),
+            ("linear_codes_16x128", 184),
+            ("linear_codes_64x32", 128),
+            ("linear_codes_64x128", 208),
+            ("linear_codes_128x128", 255),
+        ],
     ),
     ("paged_attention_f32", ATTENTION_F32, &[("paged_attention_f32", 72)]),
     ("sample", NONE, &[("sample", 96)]),

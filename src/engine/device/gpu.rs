@@ -5,14 +5,17 @@
 //! executor asks once a step.
 
 mod graphs;
+mod kernel;
 mod matmul;
 mod readback;
 mod uploads;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+pub use kernel::{CodeDefines, Kernel};
 pub use matmul::{Matmul, MatmulInput, MatmulShape};
 pub use readback::Readback;
 
@@ -60,6 +63,8 @@ pub struct Gpu {
     graphs: Mutex<Graphs>,
     fp8_scratch: Mutex<Option<(DeviceBuffer, DeviceBuffer)>>,
     sampled: OnceLock<Sampled>,
+    /// Whether weights are held as codes.
+    has_codes: AtomicBool,
     failure: Mutex<Option<CudaError>>,
     pub(super) pool: ThreadPool,
 }
@@ -68,39 +73,6 @@ pub struct Gpu {
 struct Sampled {
     results: DeviceBuffer,
     readbacks: Mutex<Readbacks>,
-}
-
-/// A kernel: `entry` of kernels/`source`.cu, compiled for attention of one kind where that matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Kernel {
-    source: &'static str,
-    entry: &'static str,
-    /// 0: not compiled for one.
-    head_dim: u32,
-    has_alibi: bool,
-}
-
-impl From<(&'static str, &'static str)> for Kernel {
-    fn from((source, entry): (&'static str, &'static str)) -> Self {
-        Self { source, entry, head_dim: 0, has_alibi: false }
-    }
-}
-
-impl Kernel {
-    /// A kernel with HEAD_DIM defined, and ALIBI if it has slopes.
-    pub fn of_attention(
-        source: &'static str,
-        entry: &'static str,
-        head_dim: usize,
-        has_alibi: bool,
-    ) -> Self {
-        Self { source, entry, head_dim: head_dim as u32, has_alibi }
-    }
-
-    /// Whether it is compiled for the type of the KV cache.
-    fn touches_cache(self) -> bool {
-        matches!(self.source, "rotary_and_cache" | "paged_attention")
-    }
 }
 
 struct LoadedKernel {
@@ -145,6 +117,7 @@ impl Gpu {
             graphs: Mutex::default(),
             fp8_scratch: Mutex::default(),
             sampled: OnceLock::new(),
+            has_codes: AtomicBool::new(false),
             failure: Mutex::default(),
             pool,
         })
@@ -174,18 +147,27 @@ impl Gpu {
     /// of cuBLASLt is part of it.
     pub fn kernel_set(&self) -> String {
         let (major, minor) = self.properties().compute_capability;
-        let quantized = match (self.quantization(), self.kv_cache_dtype()) {
-            (None | Some(Quantization::Int8), KvCacheDType::Auto) => "",
-            (Some(Quantization::Fp8), KvCacheDType::Auto) => "-fp8",
-            (None | Some(Quantization::Int8), KvCacheDType::Fp8) => "-kv8",
-            (Some(Quantization::Fp8), KvCacheDType::Fp8) => "-fp8-kv8",
+        let fp8 = match self.quantization() {
+            Some(Quantization::Fp8) => "-fp8",
+            None | Some(Quantization::Int8) => "",
         };
+        let codes = if self.has_codes.load(Ordering::Relaxed) { "-codes" } else { "" };
+        let cache = match self.kv_cache_dtype() {
+            KvCacheDType::Auto => "",
+            KvCacheDType::Fp8 => "-kv8",
+        };
+        let narrowed = format!("{fp8}{codes}{cache}");
         match &**self.runtime.driver() {
             Driver::Cuda(_) => {
-                format!("cuda-sm{major}{minor}-lt{}{quantized}", gemm::cublas_version())
+                format!("cuda-sm{major}{minor}-lt{}{narrowed}", gemm::cublas_version())
             }
-            Driver::Host(_) => format!("cuda-shim{quantized}"),
+            Driver::Host(_) => format!("cuda-shim{narrowed}"),
         }
+    }
+
+    /// Notes that weights are held as codes, of which the kernel set's name tells from then on.
+    pub fn compute_with_codes(&self) {
+        self.has_codes.store(true, Ordering::Relaxed);
     }
 
     /// (free, total) bytes of the device's memory.
@@ -263,23 +245,9 @@ impl Gpu {
     }
 
     fn load(&self, kernel: Kernel) -> Result<LoadedKernel, CudaError> {
-        let dtype = match self.config.dtype {
-            DType::Float32 => "float",
-            DType::BFloat16 => "bf16",
-            DType::Float16 => "f16",
-        };
-        let head_dim = kernel.head_dim.to_string();
-        let smem_kb = (self.properties().max_smem_per_block_bytes >> 10).to_string();
-        let mut defines = vec![("DTYPE", dtype)];
-        if kernel.head_dim > 0 {
-            defines.extend([("HEAD_DIM", &head_dim[..]), ("MAX_SMEM_KB", &smem_kb[..])]);
-        }
-        if kernel.has_alibi {
-            defines.push(("ALIBI", "1"));
-        }
-        if self.kv_cache_dtype() == KvCacheDType::Fp8 && kernel.touches_cache() {
-            defines.push(("KV_FP8", "1"));
-        }
+        let max_smem = self.properties().max_smem_per_block_bytes;
+        let defines = kernel.defines(self.config.dtype, self.kv_cache_dtype(), max_smem);
+        let defines: Vec<_> = defines.iter().map(|(name, value)| (*name, &value[..])).collect();
         let function = self.runtime.function(kernel.source, &defines, kernel.entry)?;
         Ok(LoadedKernel { function, max_smem: DEFAULT_SMEM_BYTES })
     }

@@ -27,6 +27,7 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "elementwise.cu",
     "embedding.cu",
     "gather_rows.cu",
+    "linear_codes.cu",
     "logprobs.cu",
     "norm.cu",
     "paged_attention.cu",

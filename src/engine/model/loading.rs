@@ -100,7 +100,7 @@ pub(super) fn load(
     let mut loader = Loader { dtype, device, checkpoint: &mut checkpoint };
     // The two largest come first: what is being packed is in memory twice, and little else is there
     // yet.
-    let embed_tokens = loader.linear(&spec.embedding.tokens)?;
+    let embed_tokens = loader.token_table(&spec.embedding.tokens)?;
     let lm_head = match &spec.output.lm_head {
         // The table is looked up in full precision.
         None => embed_tokens.int8_copy(device)?,
@@ -138,6 +138,23 @@ struct Loader<'a> {
 impl Loader<'_> {
     /// One packed weight.
     fn linear(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
+        let (device, dtype) = (self.device, self.dtype);
+        self.packed(spec, |rows, bias| LinearWeight::load(device, dtype, rows, bias))
+    }
+
+    /// The table of tokens, which may be the output layer too.
+    fn token_table(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
+        assert!(!spec.bias, "a table has no bias");
+        let (device, dtype) = (self.device, self.dtype);
+        self.packed(spec, |rows, _| LinearWeight::load_table(device, dtype, rows))
+    }
+
+    /// What `load` makes of the rows and the bias of a layer.
+    fn packed(
+        &mut self,
+        spec: &LinearSpec,
+        load: impl Fn(&SourceRows<'_>, Option<Vec<f32>>) -> Result<LinearWeight, EngineError>,
+    ) -> Result<LinearWeight, EngineError> {
         let biases = self.vectors(spec.biases(), 0.01)?;
         let bias = spec.bias.then(|| spec.order.arrange(biases));
         let tensors: Vec<_> = spec.weights().collect();
@@ -146,7 +163,7 @@ impl Loader<'_> {
             matrices = matrices.into_iter().map(SourceMatrix::transposed).collect();
         }
         let rows = SourceRows::from(matrices).in_order(spec.order.rows().cloned());
-        let weight = LinearWeight::load(self.device, self.dtype, &rows, bias)?;
+        let weight = load(&rows, bias)?;
         drop(rows);
         // Else every weight would be in memory twice when the last one is packed.
         self.checkpoint.release();

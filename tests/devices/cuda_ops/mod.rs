@@ -6,6 +6,8 @@
 
 mod activation;
 mod attention;
+mod codes;
+mod codes_timed;
 mod elementwise;
 mod embedding;
 mod fp8;

@@ -86,7 +86,7 @@ mod tests {
         for (row, bits) in bits.iter_mut().enumerate() {
             for column in 0..21 {
                 for bit in 0..3 {
-                    bits[3 * column + bit] = (column + row) % 8 >> bit & 1 == 1;
+                    bits[3 * column + bit] = ((column + row) % 8) >> bit & 1 == 1;
                 }
             }
         }

@@ -192,7 +192,7 @@ fn group_size(section: &Section<'_>, keys: &[&str]) -> Result<Option<GroupSize>,
         return Ok(Some(GroupSize::All));
     }
     const MAX: f64 = (1u32 << 20) as f64;
-    match size >= 1.0 && size <= MAX && size.fract() == 0.0 {
+    match (1.0..=MAX).contains(&size) && size.fract() == 0.0 {
         true => Ok(Some(GroupSize::Of(size as usize))),
         false => Err(section.error(format!("a `{}` of {size} is not supported", keys[0]))),
     }

@@ -1,9 +1,16 @@
-//! The GPU's GEMM: weights in rows, as checkpoints hold them, and cuBLASLt.
+//! The GPU's GEMM: weights in rows, as checkpoints hold them, and cuBLASLt; or codes, and a kernel
+//! of our own.
+
+mod coded;
+mod repack;
 
 use crate::engine::EngineError;
-use crate::engine::config::DType;
+use crate::engine::config::{DType, Quantization};
 use crate::engine::device::cuda::{Args, DeviceBuffer, DevicePtr};
 use crate::engine::device::{Gpu, Matmul, MatmulInput, MatmulShape, Rows, RowsMut, Tensor};
+
+use coded::{CodedWeight, Product};
+use repack::CodedRows;
 
 use super::source::{SourceMatrix, SourceRows, SourceValues};
 use crate::engine::ops::gpu_row_block;
@@ -13,18 +20,45 @@ use crate::engine::ops::gpu_row_block;
 pub(super) struct Weight {
     n: usize,
     k: usize,
+    values: Values,
+    /// (n) in the model's dtype.
+    bias: Option<DeviceBuffer>,
+}
+
+#[derive(Debug)]
+enum Values {
+    /// As many values as there are weights.
+    Rows(WeightRows),
+    /// Codes, as the checkpoint has them.
+    Codes(CodedWeight),
+}
+
+#[derive(Debug)]
+struct WeightRows {
     input: MatmulInput,
     /// (n, k) in the model's dtype, or in E4M3.
     rows: DeviceBuffer,
     /// (n) f32, when quantized: what a row's elements are multiples of.
     scales: Option<DeviceBuffer>,
-    /// (n) in the model's dtype.
-    bias: Option<DeviceBuffer>,
 }
 
 impl Weight {
-    /// Copies the rows; a quantizing GPU then narrows them.
+    /// Copies the rows, as codes where they have some; a quantizing GPU then narrows them.
     pub(super) fn load(
+        gpu: &Gpu,
+        dtype: DType,
+        source: &SourceRows<'_>,
+        bias: Option<&[f32]>,
+    ) -> Result<Self, EngineError> {
+        let codes = if keeps_codes(gpu, dtype) { CodedWeight::load(gpu, source)? } else { None };
+        let Some(codes) = codes else { return Self::load_rows(gpu, dtype, source, bias) };
+        let bias = load_bias(gpu, dtype, bias)?;
+        let (n, k) = (source.num_rows(), source.num_columns());
+        Ok(Self { n, k, values: Values::Codes(codes), bias })
+    }
+
+    /// As `load`, each weight in `dtype`.
+    pub(super) fn load_rows(
         gpu: &Gpu,
         dtype: DType,
         source: &SourceRows<'_>,
@@ -45,44 +79,47 @@ impl Weight {
                 source.write_as(dtype, offset / element, chunk);
             })?,
         }
-        let bias = match bias {
-            None => None,
-            Some(values) => {
-                let source = SourceMatrix::new(1, n, SourceValues::Slice(values));
-                let buffer = gpu.alloc(n * element)?;
-                upload(gpu, &source, dtype, buffer.ptr())?;
-                Some(buffer)
-            }
-        };
-        let input = MatmulInput::Plain(dtype);
-        Ok(Self { n, k, input, rows, scales: None, bias })
+        let bias = load_bias(gpu, dtype, bias)?;
+        let rows = WeightRows { input: MatmulInput::Plain(dtype), rows, scales: None };
+        Ok(Self { n, k, values: Values::Rows(rows), bias })
     }
 
     /// Narrows the rows to E4M3 with a scale per output.
     pub(super) fn quantize(&mut self, gpu: &Gpu) -> Result<(), EngineError> {
-        let MatmulInput::Plain(dtype) = self.input else { return Ok(()) };
-        let (narrow, scales) = (gpu.alloc(self.n * self.k)?, gpu.alloc(self.n * 4)?);
+        let (n, k) = (self.n, self.k);
+        let Values::Rows(weights) = &mut self.values else { return Ok(()) };
+        let MatmulInput::Plain(dtype) = weights.input else { return Ok(()) };
+        let (narrow, scales) = (gpu.alloc(n * k)?, gpu.alloc(n * 4)?);
         gpu.wait_for_weights()?;
-        quantize_rows(gpu, self.rows.ptr(), (narrow.ptr(), scales.ptr()), (self.n, self.k));
+        quantize_rows(gpu, weights.rows.ptr(), (narrow.ptr(), scales.ptr()), (n, k));
         gpu.synchronize()?;
-        self.rows = narrow;
-        self.scales = Some(scales);
-        self.input = MatmulInput::Fp8(dtype);
+        let input = MatmulInput::Fp8(dtype);
+        *weights = WeightRows { input, rows: narrow, scales: Some(scales) };
         Ok(())
     }
 
     pub(super) fn num_bytes(&self) -> usize {
-        self.rows.bytes() + self.scales.as_ref().map_or(0, DeviceBuffer::bytes)
+        match &self.values {
+            Values::Rows(WeightRows { rows, scales, .. }) => {
+                rows.bytes() + scales.as_ref().map_or(0, DeviceBuffer::bytes)
+            }
+            Values::Codes(codes) => codes.num_bytes(),
+        }
     }
 
     /// Inputs, when they are quantized too.
     pub(super) fn quantized_width(&self) -> Option<usize> {
-        self.scales.as_ref().map(|_| self.k)
+        match &self.values {
+            Values::Rows(WeightRows { scales: Some(_), .. }) => Some(self.k),
+            _ => None,
+        }
     }
 
     pub(super) fn rows_ptr(&self) -> DevicePtr {
-        assert!(matches!(self.input, MatmulInput::Plain(_)), "a quantized table");
-        self.rows.ptr()
+        match &self.values {
+            Values::Rows(WeightRows { input: MatmulInput::Plain(_), rows, .. }) => rows.ptr(),
+            _ => panic!("a quantized table"),
+        }
     }
 
     pub(super) fn prepare(
@@ -91,7 +128,11 @@ impl Weight {
         output: DType,
         max_rows: usize,
     ) -> Result<(), EngineError> {
-        gpu.prepare_matmul(self.shape(output), max_rows)
+        match &self.values {
+            Values::Rows(rows) => gpu.prepare_matmul(self.shape(rows, output), max_rows),
+            // Its tiles all give the same bits: there is nothing to choose by trial.
+            Values::Codes(_) => Ok(()),
+        }
     }
 
     /// `num_rows` rows of `out` = those of x Wᵀ + b.
@@ -100,7 +141,16 @@ impl Weight {
         let Rows { tensor: x, first } = x;
         let (x_ptr, out_ptr) = (at(x, first), at(out.tensor, out.first));
         let output = out.tensor.dtype();
-        let (x, scales) = match (&self.scales, x.scales_ptr()) {
+        let bias = self.bias.as_ref().map(DeviceBuffer::ptr);
+        let weights = match &self.values {
+            Values::Rows(rows) => rows,
+            Values::Codes(codes) => {
+                let shape = (self.n, self.k);
+                let product = Product { x: x_ptr, out: out_ptr, output, bias, num_rows, shape };
+                return codes.multiply(gpu, &product);
+            }
+        };
+        let (x, scales) = match (&weights.scales, x.scales_ptr()) {
             (None, None) => (x_ptr, None),
             (Some(of_weight), Some(of_x)) => {
                 (x_ptr, Some((of_x.offset(4 * first), of_weight.ptr())))
@@ -112,14 +162,38 @@ impl Weight {
             }
             (None, Some(_)) => panic!("E4M3 rows were given to a layer that is not quantized"),
         };
-        let bias = self.bias.as_ref().map(DeviceBuffer::ptr);
-        let matmul = Matmul { x, weight: self.rows.ptr(), bias, scales, out: out_ptr };
-        gpu.matmul(self.shape(output), num_rows, &matmul);
+        let matmul = Matmul { x, weight: weights.rows.ptr(), bias, scales, out: out_ptr };
+        gpu.matmul(self.shape(weights, output), num_rows, &matmul);
     }
 
-    fn shape(&self, output: DType) -> MatmulShape {
-        MatmulShape { n: self.n, k: self.k, input: self.input, output, bias: self.bias.is_some() }
+    fn shape(&self, rows: &WeightRows, output: DType) -> MatmulShape {
+        let input = rows.input;
+        MatmulShape { n: self.n, k: self.k, input, output, bias: self.bias.is_some() }
     }
+}
+
+/// Whether codes stay. float32 is for exactness, and E4M3 has matrix units of its own.
+fn keeps_codes(gpu: &Gpu, dtype: DType) -> bool {
+    dtype != DType::Float32 && gpu.quantization() != Some(Quantization::Fp8)
+}
+
+/// Bytes of a layer of this matrix, where its codes stay.
+pub(super) fn code_bytes(gpu: &Gpu, dtype: DType, matrix: SourceMatrix<'_>) -> Option<usize> {
+    let rows = [matrix].into();
+    let runs = CodedRows::runs(&rows).filter(|_| keeps_codes(gpu, dtype))?;
+    Some(runs.iter().map(CodedRows::num_bytes).sum())
+}
+
+fn load_bias(
+    gpu: &Gpu,
+    dtype: DType,
+    bias: Option<&[f32]>,
+) -> Result<Option<DeviceBuffer>, EngineError> {
+    let Some(values) = bias else { return Ok(None) };
+    let source = SourceMatrix::new(1, values.len(), SourceValues::Slice(values));
+    let buffer = gpu.alloc(values.len() * dtype.size_bytes())?;
+    upload(gpu, &source, dtype, buffer.ptr())?;
+    Ok(Some(buffer))
 }
 
 /// Rows of x in the model's dtype to E4M3 with a scale per row.

@@ -136,6 +136,25 @@ impl LinearWeight {
         }
     }
 
+    /// As `load`, for a table whose rows are looked up too: a GPU holds its values in `dtype`.
+    ///
+    /// # Errors
+    /// As `load`.
+    pub fn load_table(
+        device: &Device,
+        dtype: DType,
+        source: &SourceRows<'_>,
+    ) -> Result<Self, EngineError> {
+        match device {
+            Device::Cpu(cpu) => Ok(Self::pack(cpu, dtype, source, None)),
+            Device::Cuda(gpu) => {
+                let (n, k) = size(source, None);
+                let weight = cuda::Weight::load_rows(gpu, dtype, source, None)?;
+                Ok(Self { n, k, storage: Storage::Cuda(weight) })
+            }
+        }
+    }
+
     /// Packs them for the CPU.
     ///
     /// # Panics
@@ -171,7 +190,7 @@ impl LinearWeight {
     /// The rows of W in a GPU's memory, one after the other.
     ///
     /// # Panics
-    /// They are on the host, or quantized.
+    /// They are on the host, quantized, or codes.
     pub(super) fn device_ptr(&self) -> DevicePtr {
         match &self.storage {
             Storage::Cuda(weight) => weight.rows_ptr(),
@@ -317,6 +336,14 @@ impl LinearWeight {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Bytes that a layer of this matrix takes on a device as codes; None: it is widened to `dtype`.
+pub fn code_bytes(device: &Device, dtype: DType, matrix: SourceMatrix<'_>) -> Option<usize> {
+    match device {
+        Device::Cpu(_) => matrix.code_bytes(),
+        Device::Cuda(gpu) => cuda::code_bytes(gpu, dtype, matrix),
     }
 }
 

@@ -1,0 +1,334 @@
+// Linear layers whose weights stay codes in memory: out = x Wᵀ + b. A weight is made of its code in
+// registers, rounded to T, and multiplied by mma.m16n8k16 with rows of x.
+//
+// An output is the sum over k upward, 16 inputs a step, in one accumulator. A tile decides which
+// outputs a block computes, never how: all tiles give the same bits.
+//
+// Defined at compilation: LEVELS, what a code stands for; CODE_BITS, 4 or 8; SCALE, the type of
+// scales and offsets; GROUP, the inputs that share them: 16, 32, 64 or 128.
+#include "ptx.cuh"
+
+// Values of LEVELS.
+constexpr u32 INTEGERS = 0;  // The code less `zero`.
+constexpr u32 ZEROS = 1;     // The code less the offset of its group.
+constexpr u32 MINIMA = 2;    // The code; the offset of its group is taken off after scaling.
+constexpr u32 TABLE = 3;     // An entry of `table`.
+constexpr u32 FLOAT8 = 4;    // An E4M3 number.
+
+using S = SCALE;
+constexpr bool HAS_OFFSETS = LEVELS == ZEROS || LEVELS == MINIMA;
+
+constexpr u32 NUM_WARPS = 4;
+constexpr u32 NUM_THREADS = NUM_WARPS * WARP_SIZE;
+constexpr u32 STEP = 16;
+// Outputs that a warp multiplies at once.
+constexpr u32 STRIP = 8;
+// Codes of a strip lie in units of 64 inputs (of 4 bits) or 32 (of 8), 8 bytes for each lane.
+constexpr u32 UNIT = 256 / CODE_BITS;
+constexpr u32 UNIT_BYTES = 256;
+constexpr u32 WORD_STEPS = 8 / CODE_BITS;
+// k is filled up to a multiple of this, with codes and scales of 0.
+constexpr u32 BLOCK_INPUTS = 128;
+constexpr u32 COPY_BYTES = 16;
+
+// With its last places set to an integer below 2^23, this float is larger by just that.
+constexpr float SHIFTED = 8388608.0f;
+
+template <class A, class B>
+constexpr bool IS_SAME = false;
+template <class A>
+constexpr bool IS_SAME<A, A> = true;
+
+// Whether T holds both factors of a weight: then two are made at once, each rounded as often.
+constexpr bool IN_PAIRS =
+    CODE_BITS == 4 && (LEVELS == INTEGERS || LEVELS == ZEROS) && IS_SAME<S, T>;
+// As SHIFTED, of T: bits and value, for codes and zeros below 2^7.
+constexpr u32 SHIFTED_T = IS_SAME<T, bf16> ? 0x4300 : 0x6400;
+constexpr float SHIFTED_T_VALUE = IS_SAME<T, bf16> ? 128.0f : 1024.0f;
+constexpr u32 ONE_T = IS_SAME<T, bf16> ? 0x3F80 : 0x3C00;
+
+__device__ __forceinline__ u32 twice(u32 half) { return half << 16 | half; }
+
+// What a block computes and how it goes along k: in stages of `INPUTS`, `NUM_STAGES` under way.
+template <u32 ROW_TILES_, u32 STRIPS_, u32 INPUTS_, u32 NUM_STAGES_>
+struct Tile {
+  static constexpr u32 ROW_TILES = ROW_TILES_, STRIPS = STRIPS_, INPUTS = INPUTS_;
+  static constexpr u32 NUM_STAGES = NUM_STAGES_;
+  static constexpr u32 ROWS = 16 * ROW_TILES;
+  static constexpr u32 ROW_BYTES = INPUTS * sizeof(T);
+  static constexpr u32 X_BYTES = ROWS * ROW_BYTES;
+  static constexpr u32 CODE_BYTES = INPUTS / UNIT * UNIT_BYTES;
+  static constexpr u32 NUM_GROUPS = INPUTS > GROUP ? INPUTS / GROUP : 1;
+  static constexpr u32 SCALE_BYTES = NUM_GROUPS * STRIP * sizeof(S);
+  static constexpr u32 STRIP_BYTES = CODE_BYTES + SCALE_BYTES * (HAS_OFFSETS ? 2 : 1);
+  static constexpr u32 STAGE_BYTES = X_BYTES + NUM_WARPS * STRIPS * STRIP_BYTES;
+};
+
+// Where the operands of a block begin, and how far they go.
+struct Operands {
+  const T* x;          // Row 0 of the block.
+  u32 num_rows, k;     // Rows from there on.
+  const u8* codes;     // All strips.
+  const u8* scales;
+  const u8* offsets;
+  u32 first_strip, num_strips;  // Those of the warp; of the layer.
+  u32 num_inputs;               // k, filled up.
+};
+
+__device__ __forceinline__ u32 lane_of_thread() { return threadIdx.x % WARP_SIZE; }
+__device__ __forceinline__ u32 warp_of_thread() { return threadIdx.x / WARP_SIZE; }
+
+// Where 8 inputs of a row are in shared memory: 8 rows of one column lie in different banks.
+template <class Tile>
+__device__ __forceinline__ u32 x_place(u32 row, u32 chunk) {
+  return row * Tile::ROW_BYTES + (chunk ^ row % 8) * COPY_BYTES;
+}
+
+// Bytes of a strip, copied by a warp; zeros unless `is_valid`.
+template <u32 BYTES>
+__device__ __forceinline__ void copy_strip(u8* to, const u8* from, bool is_valid) {
+#pragma unroll
+  for (u32 first = 0; first < BYTES; first += WARP_SIZE * COPY_BYTES) {
+    const u32 at = first + lane_of_thread() * COPY_BYTES;
+    if (at < BYTES) copy_async_16(smem_address(to + at), from + at, is_valid);
+  }
+}
+
+template <class Tile>
+__device__ __forceinline__ void copy_stage(const Operands& of, u32 stage, u8* to) {
+  constexpr u32 CHUNKS = Tile::INPUTS / CHUNK;
+  static_assert(Tile::ROWS * CHUNKS % NUM_THREADS == 0, "every thread copies as many");
+  const u32 first_input = stage * Tile::INPUTS;
+#pragma unroll
+  for (u32 i = 0; i < Tile::ROWS * CHUNKS / NUM_THREADS; ++i) {
+    const u32 index = i * NUM_THREADS + threadIdx.x, row = index / CHUNKS, chunk = index % CHUNKS;
+    const u32 input = first_input + chunk * CHUNK;
+    const bool is_valid = row < of.num_rows && input < of.k;
+    const T* from = is_valid ? of.x + u64(row) * of.k + input : of.x;
+    copy_async_16(smem_address(to + x_place<Tile>(row, chunk)), from, is_valid);
+  }
+  to += Tile::X_BYTES + warp_of_thread() * Tile::STRIPS * Tile::STRIP_BYTES;
+#pragma unroll
+  for (u32 s = 0; s < Tile::STRIPS; ++s) {
+    const bool is_valid = of.first_strip + s < of.num_strips;
+    const u64 input = u64(is_valid ? of.first_strip + s : 0) * of.num_inputs + first_input;
+    const u64 scale = input / GROUP * STRIP * sizeof(S);
+    copy_strip<Tile::CODE_BYTES>(to, of.codes + input / UNIT * UNIT_BYTES, is_valid);
+    copy_strip<Tile::SCALE_BYTES>(to + Tile::CODE_BYTES, of.scales + scale, is_valid);
+    if (HAS_OFFSETS) {
+      copy_strip<Tile::SCALE_BYTES>(to + Tile::CODE_BYTES + Tile::SCALE_BYTES,
+                                    of.offsets + scale, is_valid);
+    }
+    to += Tile::STRIP_BYTES;
+  }
+}
+
+// A weight in f32, with one rounding. `offset` is what a level is less than the bits of its code
+// in `SHIFTED`, or a minimum.
+__device__ __forceinline__ float weight_of(u32 code, float scale, float offset,
+                                           const float* levels) {
+  if (LEVELS == TABLE) return scale * levels[code];
+  const float shifted = bit_cast<float>(bit_cast<u32>(SHIFTED) | code);
+  // The first product is exact, so that this rounds once.
+  if (LEVELS == MINIMA) return scale * (shifted - SHIFTED) - offset;
+  return scale * (shifted - offset);
+}
+
+// Codes of E4M3, which is not a level by its place.
+__device__ __forceinline__ u32 float8_pair(u32 pair, float scale) {
+  const u32 halves = widen_e4m3x2<f16>(pair);
+  return narrow_x2<T>(scale * widen_f16(u16(halves)), scale * widen_f16(u16(halves >> 16)));
+}
+
+// A lane's part of operand b (16 inputs, 8 outputs) of one step, of the word that has its codes and
+// what `Groups` has of its group.
+__device__ __forceinline__ void widen_step(u32 word, u32 step, u32 group_scale, u32 group_offset,
+                                           const float* levels, u32 (&b)[2]) {
+  const float scale = bit_cast<float>(group_scale), offset = bit_cast<float>(group_offset);
+#pragma unroll
+  for (u32 half = 0; half < 2; ++half) {
+    if (IN_PAIRS) {
+      const u32 codes = word >> (step % 2 * 8 + half * 4) & 0x000F000F;
+      const u32 level = fma_x2<T>(codes | twice(SHIFTED_T), twice(ONE_T), group_offset);
+      b[half] = fma_x2<T>(level, group_scale, twice(0x8000));
+      continue;
+    }
+    if (LEVELS == FLOAT8) {
+      b[half] = float8_pair(word >> 16 * half & 0xFFFF, scale);
+      continue;
+    }
+    // Of 4 bits, the second input is 16 bits above the first; of 8 bits it is the next byte.
+    const u32 low = CODE_BITS == 4 ? step % 2 * 8 + half * 4 : half * 16;
+    const u32 high = low + (CODE_BITS == 4 ? 16 : 8), mask = (1u << CODE_BITS) - 1;
+    b[half] = narrow_x2<T>(weight_of(word >> low & mask, scale, offset, levels),
+                           weight_of(word >> high & mask, scale, offset, levels));
+  }
+}
+
+template <class Tile>
+struct Sums {
+  float values[Tile::ROW_TILES][Tile::STRIPS][4];
+};
+
+// What a lane knows of the group that it is at, of each strip: bits of f32, for `weight_of`; for
+// pairs of weights, the scale and what takes a shifted code to its level, in both halves.
+template <class Tile>
+struct Groups {
+  u32 scales[Tile::STRIPS], offsets[Tile::STRIPS];
+
+  __device__ __forceinline__ void load(const u8* strips, u32 group, float zero) {
+    const u32 at = group * STRIP + lane_of_thread() / 4;
+#pragma unroll
+    for (u32 s = 0; s < Tile::STRIPS; ++s) {
+      const u8* strip = strips + s * Tile::STRIP_BYTES + Tile::CODE_BYTES;
+      const S scale = reinterpret_cast<const S*>(strip)[at];
+      float offset = zero;
+      if (HAS_OFFSETS) {
+        offset = to_float(reinterpret_cast<const S*>(strip + Tile::SCALE_BYTES)[at]);
+      }
+      if (IN_PAIRS) {
+        scales[s] = twice(bits_of(scale));
+        offsets[s] = twice(bits_of(from_float<T>(-(SHIFTED_T_VALUE + offset))));
+      } else {
+        scales[s] = bit_cast<u32>(to_float(scale));
+        offsets[s] = bit_cast<u32>(LEVELS == MINIMA ? offset : SHIFTED + offset);
+      }
+    }
+  }
+};
+
+template <class Tile>
+__device__ __forceinline__ void add_stage(const u8* stage, float zero, const float* levels,
+                                          Sums<Tile>& sums) {
+  const u32 lane = lane_of_thread();
+  const u8* strips =
+      stage + Tile::X_BYTES + warp_of_thread() * Tile::STRIPS * Tile::STRIP_BYTES;
+  Words<2> codes[Tile::STRIPS];
+  Groups<Tile> groups;
+#pragma unroll
+  for (u32 step = 0; step < Tile::INPUTS / STEP; ++step) {
+    const u32 input = step * STEP;
+    if (input % UNIT == 0) {
+      const u32 at = input / UNIT * UNIT_BYTES + lane * sizeof(Words<2>);
+#pragma unroll
+      for (u32 s = 0; s < Tile::STRIPS; ++s) {
+        codes[s] = *reinterpret_cast<const Words<2>*>(strips + s * Tile::STRIP_BYTES + at);
+      }
+    }
+    if (input % GROUP == 0) groups.load(strips, input / GROUP, zero);
+    u32 x[Tile::ROW_TILES][4];
+#pragma unroll
+    for (u32 r = 0; r < Tile::ROW_TILES; ++r) {
+      const u32 at = x_place<Tile>(r * 16 + lane % 16, step * 2 + lane / 16);
+      ldmatrix(smem_address(stage + at), x[r]);
+    }
+#pragma unroll
+    for (u32 s = 0; s < Tile::STRIPS; ++s) {
+      u32 b[2];
+      widen_step(codes[s].word[step / WORD_STEPS % 2], step, groups.scales[s], groups.offsets[s],
+                 levels, b);
+#pragma unroll
+      for (u32 r = 0; r < Tile::ROW_TILES; ++r) mma<T>(sums.values[r][s], x[r], b[0], b[1]);
+    }
+  }
+}
+
+// Where the outputs of a block go: rows of `stride` elements, T or f32.
+struct Outputs {
+  void* first;
+  const T* bias;
+  u32 num_rows, n, stride;
+  bool is_f32;
+
+  __device__ __forceinline__ void store(u32 row, u32 column, float sum) const {
+    if (row >= num_rows || column >= n) return;
+    const float value = bias == nullptr ? sum : sum + to_float(bias[column]);
+    const u64 at = u64(row) * stride + column;
+    if (is_f32) {
+      static_cast<float*>(first)[at] = value;
+    } else {
+      static_cast<T*>(first)[at] = from_float<T>(value);
+    }
+  }
+};
+
+template <class Tile>
+__device__ __forceinline__ void store_sums(const Sums<Tile>& sums, const Outputs& out, u32 first_row,
+                                           u32 first_strip) {
+  const u32 lane = lane_of_thread();
+#pragma unroll
+  for (u32 r = 0; r < Tile::ROW_TILES; ++r) {
+#pragma unroll
+    for (u32 s = 0; s < Tile::STRIPS; ++s) {
+#pragma unroll
+      for (u32 i = 0; i < 4; ++i) {
+        const u32 row = first_row + r * 16 + lane / 4 + i / 2 * 8;
+        const u32 column = (first_strip + s) * STRIP + lane % 4 * 2 + i % 2;
+        out.store(row, column, sums.values[r][s][i]);
+      }
+    }
+  }
+}
+
+template <class Tile>
+__device__ __forceinline__ void multiply(Operands of, float zero, const float* levels,
+                                         const Outputs& out) {
+  DYN_SMEM(u8, stages);
+  const u32 first_row = blockIdx.x * Tile::ROWS;
+  of.x += u64(first_row) * of.k;
+  of.num_rows -= first_row;
+  of.first_strip = (blockIdx.y * NUM_WARPS + warp_of_thread()) * Tile::STRIPS;
+
+  const u32 num_stages = of.num_inputs / Tile::INPUTS;
+#pragma unroll
+  for (u32 stage = 0; stage < Tile::NUM_STAGES - 1; ++stage) {
+    if (stage < num_stages) copy_stage<Tile>(of, stage, stages + stage * Tile::STAGE_BYTES);
+    commit_async();
+  }
+  Sums<Tile> sums{};
+  u32 slot = 0;
+  for (u32 stage = 0; stage < num_stages; ++stage) {
+    wait_async<Tile::NUM_STAGES - 2>();
+    // All have what this stage needs, and none is at the stage before, whose place is filled.
+    __syncthreads();
+    const u32 next = stage + Tile::NUM_STAGES - 1;
+    const u32 free = slot == 0 ? Tile::NUM_STAGES - 1 : slot - 1;
+    if (next < num_stages) copy_stage<Tile>(of, next, stages + free * Tile::STAGE_BYTES);
+    commit_async();
+    add_stage<Tile>(stages + slot * Tile::STAGE_BYTES, zero, levels, sums);
+    slot = slot + 1 == Tile::NUM_STAGES ? 0 : slot + 1;
+  }
+  store_sums<Tile>(sums, out, first_row, of.first_strip);
+}
+
+// out (num_rows, n) at rows of `stride` = x (num_rows, k) Wᵀ + bias (n, or null), in f32 where
+// `is_f32`. k is a multiple of 8. Strips of 8 outputs, each for k filled up to a multiple of 128:
+// `codes` in units, `scales` and `offsets` (groups, 8). `table`: 16 floats. A block has 128 threads
+// and (stages under way) * STAGE_BYTES of dynamic shared memory; grid (ceil(num_rows / rows of the
+// tile), ceil(n / outputs of the tile)).
+#define LINEAR_CODES(name, min_blocks, ...)                                                     \
+  KERNEL(NUM_THREADS, min_blocks)                                                               \
+  name(const T* x, const u8* codes, const u8* scales, const u8* offsets, const float* table,    \
+       const T* bias, void* out, u32 num_rows, u32 n, u32 k, u32 stride, float zero,            \
+       u32 is_f32) {                                                                            \
+    __shared__ float levels[16];                                                                \
+    /* Read after the first stage's barrier. */                                                 \
+    if (LEVELS == TABLE && threadIdx.x < 16) levels[threadIdx.x] = table[threadIdx.x];          \
+    const u32 num_inputs = (k + BLOCK_INPUTS - 1) / BLOCK_INPUTS * BLOCK_INPUTS;                \
+    const Operands of{x,       num_rows, k, codes, scales,                                      \
+                      offsets, 0,        (n + STRIP - 1) / STRIP, num_inputs};                  \
+    multiply<Tile<__VA_ARGS__>>(of, zero, levels,                                               \
+                                Outputs{out, bias, num_rows, n, stride, is_f32 != 0});          \
+  }
+
+// Rows, outputs: named for both. The first two are for decode.
+LINEAR_CODES(linear_codes_16x32, 2, 1, 1, 128, 8)
+EXPORT(linear_codes_16x32)
+LINEAR_CODES(linear_codes_16x128, 2, 1, 4, 128, 4)
+EXPORT(linear_codes_16x128)
+LINEAR_CODES(linear_codes_64x32, 2, 4, 1, 64, 6)
+EXPORT(linear_codes_64x32)
+LINEAR_CODES(linear_codes_64x128, 2, 4, 4, 64, 4)
+EXPORT(linear_codes_64x128)
+LINEAR_CODES(linear_codes_128x128, 2, 8, 4, 64, 3)
+EXPORT(linear_codes_128x128)

@@ -1,0 +1,100 @@
+//! What kernels are called and compiled with.
+
+use crate::engine::config::{DType, KvCacheDType};
+
+/// A kernel: `entry` of kernels/`source`.cu, compiled for attention or codes of one kind where that
+/// matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Kernel {
+    pub(super) source: &'static str,
+    pub(super) entry: &'static str,
+    compiled_for: CompiledFor,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum CompiledFor {
+    Any,
+    Attention { head_dim: u32, has_alibi: bool },
+    Codes(CodeDefines),
+}
+
+/// What a kernel over codes is compiled for, in the words of kernels/linear_codes.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CodeDefines {
+    /// What a code stands for.
+    pub levels: &'static str,
+    /// Bits of a code: 4 or 8.
+    pub bits: u32,
+    /// Type of scales and offsets.
+    pub scale: DType,
+    /// Inputs that share them: 16, 32, 64 or 128.
+    pub group: u32,
+}
+
+impl From<(&'static str, &'static str)> for Kernel {
+    fn from((source, entry): (&'static str, &'static str)) -> Self {
+        Self { source, entry, compiled_for: CompiledFor::Any }
+    }
+}
+
+impl Kernel {
+    /// A kernel with HEAD_DIM defined, and ALIBI if it has slopes.
+    pub fn of_attention(
+        source: &'static str,
+        entry: &'static str,
+        head_dim: usize,
+        has_alibi: bool,
+    ) -> Self {
+        let compiled_for = CompiledFor::Attention { head_dim: head_dim as u32, has_alibi };
+        Self { source, entry, compiled_for }
+    }
+
+    /// A kernel with LEVELS, CODE_BITS, SCALE and GROUP defined.
+    pub fn of_codes(source: &'static str, entry: &'static str, defines: CodeDefines) -> Self {
+        Self { source, entry, compiled_for: CompiledFor::Codes(defines) }
+    }
+
+    /// Whether it is compiled for the type of the KV cache.
+    fn touches_cache(self) -> bool {
+        matches!(self.source, "rotary_and_cache" | "paged_attention")
+    }
+
+    /// Names and values that it is compiled with, on a device with so much shared memory a block.
+    pub(super) fn defines(
+        self,
+        dtype: DType,
+        kv_cache_dtype: KvCacheDType,
+        max_smem_bytes: usize,
+    ) -> Vec<(&'static str, String)> {
+        let mut defines = vec![("DTYPE", name(dtype).to_owned())];
+        match self.compiled_for {
+            CompiledFor::Any => {}
+            CompiledFor::Attention { head_dim, has_alibi } => {
+                defines.push(("HEAD_DIM", head_dim.to_string()));
+                defines.push(("MAX_SMEM_KB", (max_smem_bytes >> 10).to_string()));
+                if has_alibi {
+                    defines.push(("ALIBI", "1".to_owned()));
+                }
+            }
+            CompiledFor::Codes(CodeDefines { levels, bits, scale, group }) => {
+                defines.push(("LEVELS", levels.to_owned()));
+                defines.push(("CODE_BITS", bits.to_string()));
+                defines.push(("SCALE", name(scale).to_owned()));
+                defines.push(("GROUP", group.to_string()));
+            }
+        }
+        if kv_cache_dtype == KvCacheDType::Fp8 && self.touches_cache() {
+            defines.push(("KV_FP8", "1".to_owned()));
+        }
+        defines
+    }
+}
+
+/// A type's name in kernels.
+fn name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Float32 => "float",
+        DType::BFloat16 => "bf16",
+        DType::Float16 => "f16",
+    }
+}

@@ -1,0 +1,191 @@
+//! Weights that stay codes in a GPU's memory, and the launches that multiply by them.
+
+use super::repack::{CodedRows, STRIP};
+use crate::engine::EngineError;
+use crate::engine::config::DType;
+use crate::engine::device::Gpu;
+use crate::engine::device::cuda::{Args, DeviceBuffer, DevicePtr};
+use crate::engine::device::gpu::{CodeDefines, Kernel};
+use crate::engine::ops::linear::source::SourceRows;
+
+const THREADS: u32 = 128;
+const NUM_WARPS: usize = 4;
+
+/// What a block of a kernel computes, as kernels/linear_codes.cu says it: every tile gives the same
+/// bits.
+#[derive(Debug)]
+struct Tile {
+    entry: &'static str,
+    rows: usize,
+    outputs: usize,
+    /// Inputs of a stage.
+    inputs: usize,
+    stages: usize,
+}
+
+const fn tile(
+    entry: &'static str,
+    (rows, outputs): (usize, usize),
+    (inputs, stages): (usize, usize),
+) -> Tile {
+    Tile { entry, rows, outputs, inputs, stages }
+}
+
+/// From the widest to the narrowest that is tried for a number of rows.
+const UP_TO_16_ROWS: [Tile; 2] = [
+    tile("linear_codes_16x128", (16, 128), (128, 4)),
+    tile("linear_codes_16x32", (16, 32), (128, 8)),
+];
+const MORE_ROWS: [Tile; 3] = [
+    tile("linear_codes_128x128", (128, 128), (64, 3)),
+    tile("linear_codes_64x128", (64, 128), (64, 4)),
+    tile("linear_codes_64x32", (64, 32), (64, 6)),
+];
+
+impl Tile {
+    /// The first that gives every multiprocessor a block; else the one with the most blocks.
+    fn choose(num_rows: usize, n: usize, num_sms: usize) -> &'static Self {
+        let tiles: &[Tile] = match num_rows {
+            ..=16 => &UP_TO_16_ROWS,
+            17..=64 => &MORE_ROWS[1..],
+            _ => &MORE_ROWS,
+        };
+        let fills = |tile: &&Tile| {
+            let [rows, outputs] = tile.grid(num_rows, n);
+            rows as usize * outputs as usize >= num_sms
+        };
+        tiles.iter().find(fills).unwrap_or(&tiles[tiles.len() - 1])
+    }
+
+    fn grid(&self, num_rows: usize, n: usize) -> [u32; 2] {
+        [num_rows.div_ceil(self.rows) as u32, n.div_ceil(self.outputs) as u32]
+    }
+
+    /// Bytes of shared memory.
+    fn smem(&self, defines: CodeDefines, has_offsets: bool) -> usize {
+        let groups = (self.inputs / defines.group as usize).max(1);
+        let scales = groups * STRIP * defines.scale.size_bytes();
+        let codes = self.inputs * STRIP * defines.bits as usize / 8;
+        let strip = codes + scales * (1 + usize::from(has_offsets));
+        let strips = NUM_WARPS * (self.outputs / (NUM_WARPS * STRIP));
+        self.stages * (self.rows * self.inputs * 2 + strips * strip)
+    }
+}
+
+/// The weights of a layer, as codes.
+#[derive(Debug)]
+pub(super) struct CodedWeight {
+    runs: Vec<Run>,
+}
+
+/// Outputs whose codes are of one kind.
+#[derive(Debug)]
+struct Run {
+    first: usize,
+    n: usize,
+    defines: CodeDefines,
+    zero: u8,
+    codes: DeviceBuffer,
+    scales: DeviceBuffer,
+    offsets: Option<DeviceBuffer>,
+    /// 16 floats.
+    table: Option<DeviceBuffer>,
+}
+
+/// A product: rows of x, and where those of the layer's outputs go.
+pub(super) struct Product {
+    /// (num_rows, k) in the model's dtype.
+    pub x: DevicePtr,
+    /// (num_rows, n)
+    pub out: DevicePtr,
+    pub output: DType,
+    /// (n) in the model's dtype.
+    pub bias: Option<DevicePtr>,
+    pub num_rows: usize,
+    /// (n, k) of the layer.
+    pub shape: (usize, usize),
+}
+
+impl CodedWeight {
+    /// Copies the codes, where all rows have some that kernels take.
+    ///
+    /// # Errors
+    /// The GPU's memory does not suffice.
+    pub fn load(gpu: &Gpu, source: &SourceRows<'_>) -> Result<Option<Self>, EngineError> {
+        let Some(runs) = CodedRows::runs(source) else { return Ok(None) };
+        let runs = runs.iter().map(|rows| Run::load(gpu, rows)).collect::<Result<_, _>>()?;
+        gpu.compute_with_codes();
+        Ok(Some(Self { runs }))
+    }
+
+    pub fn num_bytes(&self) -> usize {
+        self.runs.iter().map(Run::num_bytes).sum()
+    }
+
+    /// Queues the product.
+    pub fn multiply(&self, gpu: &Gpu, product: &Product) {
+        for run in &self.runs {
+            run.multiply(gpu, product);
+        }
+    }
+}
+
+impl Run {
+    fn load(gpu: &Gpu, rows: &CodedRows<'_>) -> Result<Self, EngineError> {
+        let defines = rows.defines();
+        let codes = gpu.alloc(rows.code_bytes())?;
+        gpu.upload_weights(codes.ptr(), rows.code_bytes(), |offset, out| {
+            rows.write_codes(offset, out);
+        })?;
+        let size = defines.scale.size_bytes();
+        let upload = |of_offsets: bool| -> Result<DeviceBuffer, EngineError> {
+            let buffer = gpu.alloc(rows.num_scales() * size)?;
+            gpu.upload_weights(buffer.ptr(), rows.num_scales() * size, |offset, out| {
+                rows.write_scales(of_offsets, offset / size, out);
+            })?;
+            Ok(buffer)
+        };
+        let scales = upload(false)?;
+        let offsets = rows.has_offsets().then(|| upload(true)).transpose()?;
+        let table = match rows.table() {
+            None => None,
+            Some(levels) => {
+                let buffer = gpu.alloc(size_of_val(&levels))?;
+                gpu.upload_weights(buffer.ptr(), size_of_val(&levels), |_, out| {
+                    for (level, bytes) in levels.iter().zip(out.chunks_exact_mut(4)) {
+                        bytes.copy_from_slice(&level.to_le_bytes());
+                    }
+                })?;
+                Some(buffer)
+            }
+        };
+        let (first, n, zero) = (rows.first, rows.n, rows.zero());
+        Ok(Self { first, n, defines, zero, codes, scales, offsets, table })
+    }
+
+    fn num_bytes(&self) -> usize {
+        let others = [&self.offsets, &self.table].into_iter().flatten();
+        let others: usize = others.map(DeviceBuffer::bytes).sum();
+        self.codes.bytes() + self.scales.bytes() + others
+    }
+
+    fn multiply(&self, gpu: &Gpu, product: &Product) {
+        let Product { x, out, output, bias, num_rows, shape: (stride, k) } = *product;
+        let dtype = gpu.dtype();
+        let pointer = |buffer: &Option<DeviceBuffer>| {
+            buffer.as_ref().map_or(DevicePtr::NULL, DeviceBuffer::ptr)
+        };
+        let mut args = Args::new();
+        args.ptr(x).ptr(self.codes.ptr()).ptr(self.scales.ptr());
+        args.ptr(pointer(&self.offsets)).ptr(pointer(&self.table));
+        let bias = bias.map(|bias| bias.offset(self.first * dtype.size_bytes()));
+        args.ptr(bias.unwrap_or(DevicePtr::NULL));
+        args.ptr(out.offset(self.first * output.size_bytes()));
+        args.dims([num_rows, self.n, k, stride]).f32(self.zero.into());
+        args.u32((output == DType::Float32).into());
+        let tile = Tile::choose(num_rows, self.n, gpu.properties().num_sms as usize);
+        let smem = tile.smem(self.defines, self.offsets.is_some());
+        let kernel = Kernel::of_codes("linear_codes", tile.entry, self.defines);
+        gpu.launch(kernel, tile.grid(num_rows, self.n), (THREADS, smem), &mut args);
+    }
+}
