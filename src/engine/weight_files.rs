@@ -19,6 +19,14 @@ pub const FORMATS: [Format; 2] = [
     },
 ];
 
+/// Configs that some tools write beside config.json: how a checkpoint is quantized, and by which
+/// method.
+pub const QUANTIZATION_CONFIGS: [(&str, &str); 3] = [
+    ("quantize_config.json", "gptq"),
+    ("quant_config.json", "awq"),
+    ("hf_quant_config.json", "modelopt"),
+];
+
 /// Largest index; those of models of 10^12 parameters have 20 MB.
 pub const MAX_INDEX_BYTES: u64 = 128 << 20;
 

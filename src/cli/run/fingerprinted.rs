@@ -16,10 +16,9 @@ use crate::cli::terminal::exit::Exit;
 use crate::engine::EngineInfo;
 use crate::engine::config::LoadFormat;
 use crate::engine::machine::{is_refusal, started};
-use crate::engine::model::quantization;
 use crate::engine::model_summary::ModelSummary;
 use crate::engine::request::SamplingParams;
-use crate::engine::weight_files::gguf_parts;
+use crate::engine::weight_files::{QUANTIZATION_CONFIGS, gguf_parts};
 
 /// The version of what rows look like: raised when the same run would write other bytes.
 const ROW_FORMAT: u32 = 3;
@@ -186,7 +185,8 @@ fn model_hashes(load_format: LoadFormat, folders: &Folders) -> Result<[String; 3
 
 /// The files that say what the weights are.
 fn config_files(folder: &Path) -> Vec<PathBuf> {
-    let names = ["config.json"].into_iter().chain(quantization::files_beside());
+    let beside = QUANTIZATION_CONFIGS.into_iter().map(|(name, _)| name);
+    let names = ["config.json"].into_iter().chain(beside);
     names.map(|name| folder.join(name)).collect()
 }
 

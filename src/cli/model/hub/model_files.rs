@@ -11,17 +11,14 @@ use super::names::{is_plain_file_name, quoted};
 use super::{HubError, HubErrorKind, Need};
 use crate::engine::files::read;
 use crate::engine::machine::is_refusal;
-use crate::engine::weight_files::{FORMATS, Format, MAX_INDEX_BYTES};
+use crate::engine::weight_files::{FORMATS, Format, MAX_INDEX_BYTES, QUANTIZATION_CONFIGS};
 
 pub(super) const CONFIG: &str = "config.json";
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 
 /// Small files that the engine reads when they exist.
-pub(super) const SMALL: [&str; 11] = [
+pub(super) const SMALL: [&str; 8] = [
     CONFIG,
-    "quantize_config.json",
-    "quant_config.json",
-    "hf_quant_config.json",
     TOKENIZER,
     "generation_config.json",
     "tokenizer_config.json",
@@ -166,8 +163,9 @@ fn other_tokenizer(is_there: impl Fn(&str) -> bool) -> Option<&'static [&'static
 
 /// Of a repository's files, those to fetch first. With an index the shards follow from its content.
 pub(super) fn first_files(files: &BTreeMap<String, Option<u64>>, need: Need) -> Vec<String> {
-    let small = SMALL.iter().filter(|name| files.contains_key(**name)).map(|name| name.to_string());
-    let mut chosen: Vec<String> = small.collect();
+    let beside = QUANTIZATION_CONFIGS.into_iter().map(|(name, _)| name);
+    let small = SMALL.into_iter().chain(beside).filter(|name| files.contains_key(*name));
+    let mut chosen: Vec<String> = small.map(str::to_owned).collect();
     if !files.contains_key(TOKENIZER) {
         let other = other_tokenizer(|name| files.contains_key(name)).unwrap_or_default();
         chosen.extend(other.iter().map(|name| name.to_string()));

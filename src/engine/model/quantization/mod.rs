@@ -28,6 +28,7 @@ pub use tensors::{ModuleTensors, Need, Role, Scheme, StoredTensor};
 use super::hf_config::{HfConfig, Section};
 use crate::engine::EngineError;
 use crate::engine::files::{self, MAX_CONFIG_BYTES, quoted};
+use crate::engine::weight_files::QUANTIZATION_CONFIGS;
 
 /// How the linear layers of a checkpoint are stored.
 #[derive(Clone, Debug)]
@@ -74,18 +75,6 @@ impl fmt::Display for GroupSize {
     }
 }
 
-/// Configs that some tools write beside config.json, and what is in them.
-const BESIDE: [(&str, &str); 3] = [
-    ("quantize_config.json", "gptq"),
-    ("quant_config.json", "awq"),
-    ("hf_quant_config.json", "modelopt"),
-];
-
-/// Names of the files beside config.json that say how a checkpoint is quantized.
-pub fn files_beside() -> impl Iterator<Item = &'static str> {
-    BESIDE.into_iter().map(|(name, _)| name)
-}
-
 impl QuantizationConfig {
     fn new(method: Arc<dyn Method>, description: String) -> Self {
         Self { method, description, activations: None }
@@ -107,7 +96,7 @@ impl QuantizationConfig {
             };
             return of_method(method, &section).map(Some);
         }
-        for (name, method) in BESIDE {
+        for (name, method) in QUANTIZATION_CONFIGS {
             let path = dir.join(name);
             if !path.exists() {
                 continue;

@@ -110,7 +110,8 @@ fn modules_are_quantized_by_the_rules_of_their_format() {
     let mlp = layer("model.layers.1.mlp.up_proj");
     let groups = |ignored: &str| {
         format!(
-            r#"{{"quant_method": "compressed-tensors", "format": "int-quantized", "ignore": {ignored},
+            r#"{{"quant_method": "compressed-tensors", "format": "int-quantized",
+            "ignore": {ignored},
             "config_groups": {{"g": {{"targets": ["Linear"], "weights": {{"strategy": "channel"}}}},
             "h": {{"targets": ["re:.*mlp"], "weights": null}}}}}}"#
         )
@@ -237,7 +238,8 @@ fn a_format_is_said_in_words() {
             Some("fp8, by their largest values"),
         ),
         (
-            r#"{"load_in_4bit": true, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": true}"#,
+            r#"{"load_in_4bit": true, "bnb_4bit_quant_type": "nf4",
+            "bnb_4bit_use_double_quant": true}"#,
             "bitsandbytes nf4, double quantized",
             None,
         ),
