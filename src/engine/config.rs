@@ -198,7 +198,7 @@ impl Default for SchedulerConfig {
 pub enum Quantization {
     /// E4M3 with a scale per output channel, activations with a scale per token: on a GPU.
     Fp8,
-    /// int8 with a scale per output channel, activations with a scale per token: on the CPU.
+    /// int8 with a scale per group of inputs, of weights and of activations: on the CPU.
     Int8,
 }
 

@@ -102,7 +102,7 @@ impl Device {
     /// Names the set of kernels in use: outputs are equal only within one set.
     pub fn kernel_set(&self) -> String {
         match self {
-            Device::Cpu(cpu) if cpu.int8 => format!("cpu-{}-int8", cpu.isa.name()),
+            Device::Cpu(cpu) if cpu.int8 => format!("cpu-{}-int8-groups", cpu.isa.name()),
             Device::Cpu(cpu) => format!("cpu-{}", cpu.isa.name()),
             Device::Cuda(gpu) => gpu.kernel_set(),
         }

@@ -6,6 +6,8 @@
 pub struct NarrowInputs {
     /// (num_rows, words) of four int8 or two bf16.
     pub words: Vec<u32>,
-    /// (num_rows) factors of int8.
+    /// (num_rows, groups) scales of int8.
     pub scales: Vec<f32>,
+    /// (num_rows, groups) sums of int8.
+    pub sums: Vec<i32>,
 }

@@ -103,10 +103,10 @@ pub(super) fn load(
     let embed_tokens = loader.token_table(&spec.embedding.tokens)?;
     let lm_head = match &spec.output.lm_head {
         // The table is looked up in full precision.
-        None => embed_tokens.int8_copy(device)?,
+        None => embed_tokens.int8_copy(device),
         Some(head) => {
             let head = loader.linear(head)?;
-            Some(head.int8_copy(device)?.unwrap_or(head))
+            Some(head.int8_copy(device).unwrap_or(head))
         }
     };
     let positions = spec.embedding.positions.as_ref();

@@ -1,87 +1,27 @@
-//! linear by dot-product instructions: words of four int8 or two bf16, a row's by every output's.
-//!
-//! int8 sums are integers, so exact in any order. bf16 sums run over pairs upward in one
-//! accumulator. Either way an output depends on its row alone.
+//! linear by `vdpbf16ps`: words of two bf16, a row's by every output's. Sums run over pairs upward in
+//! one accumulator, so an output depends on its row alone.
 
-mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 use crate::engine::device::Cpu;
-use crate::engine::device::simd::{Int8Dots, Isa, prefetch, prefetch_to_write};
+use crate::engine::device::simd::{prefetch, prefetch_to_write};
 use crate::engine::ops::gemm::{even_tile, next_panel, part_of};
 
 use super::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
 use super::cpu::ITEM_MACS;
 
-/// Which instructions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DotKernel {
-    /// `vdpbf16ps`.
-    BFloat16,
-    /// `vpdpbusd`, 16 lanes: inputs are offset by 128, which the initial sums take off.
-    Vnni,
-    /// `vpsignb`, `vpmaddubsw`, `vpmaddwd`: no pair of products of 7 bits and a sign overflows.
-    Avx2,
-    /// Plain loops.
-    Portable,
-}
+/// Outputs of a panel.
+const WIDTH: usize = 32;
 
-impl DotKernel {
-    /// For int8 on this CPU.
-    pub(super) fn int8(isa: Isa) -> Self {
-        match isa.int8_dots() {
-            Int8Dots::Vnni => Self::Vnni,
-            Int8Dots::Avx2 => Self::Avx2,
-            Int8Dots::Portable => Self::Portable,
-        }
-    }
+/// Rows of a tile at most.
+pub(super) const MAX_HEIGHT: usize = 12;
 
-    /// Outputs of a panel.
-    pub(super) fn panel_width(self) -> usize {
-        match self {
-            Self::BFloat16 | Self::Vnni => 32,
-            Self::Avx2 | Self::Portable => 16,
-        }
-    }
-
-    /// Inputs of a word.
-    pub(super) fn word_inputs(self) -> usize {
-        if self == Self::BFloat16 { 2 } else { 4 }
-    }
-
-    /// What is added to an input byte, by flipping its highest bit.
-    pub(super) fn input_offset(self) -> i32 {
-        if self == Self::Vnni { 128 } else { 0 }
-    }
-
-    pub(super) fn max_height(self) -> usize {
-        match self {
-            Self::BFloat16 | Self::Vnni => 12,
-            Self::Avx2 => 4,
-            Self::Portable => 2,
-        }
-    }
-}
-
-/// Words of the weights by panel, (words, panel_width) each, and what turns sums into outputs; all
-/// of these have one value per lane of all panels.
+/// Words of the weights by panel, (words, panel width) each, and one bias per lane of all panels.
 #[derive(Clone, Copy)]
 pub(super) struct DotWeights<'a> {
-    pub kernel: DotKernel,
     pub words: &'a [u32],
-    /// Where integer sums begin; None: at 0.
-    pub initial: Option<&'a [i32]>,
-    /// Factors of integer sums.
-    pub scales: Option<&'a [f32]>,
     pub bias: Option<&'a [f32]>,
-}
-
-/// (rows, words) inputs, and a factor per row of integer sums.
-#[derive(Clone, Copy)]
-pub(super) struct DotInputs<'a> {
-    pub words: &'a [u32],
-    pub scales: &'a [f32],
 }
 
 /// What a tile works on.
@@ -92,11 +32,8 @@ pub(super) struct DotTile {
     pub x_stride: usize,
     pub num_words: usize,
     pub weights: *const u32,
-    /// Whether sums begin here, or those of bf16 go on from what `out` holds.
+    /// Whether sums begin here, or go on from what `out` holds.
     pub is_first: bool,
-    pub initial: *const i32,
-    pub row_scales: *const f32,
-    pub scales: *const f32,
     pub bias: *const f32,
     pub out: *mut f32,
     pub out_stride: usize,
@@ -104,17 +41,13 @@ pub(super) struct DotTile {
     pub next: (*const u8, usize),
 }
 
-pub(super) fn linear(
-    cpu: &Cpu,
-    shape: Shape,
-    x: DotInputs<'_>,
-    weights: DotWeights<'_>,
-    out: Outputs,
-) {
-    // Dot products are two to four times as fast as multiply-adds.
+/// x (rows, words) by the weights.
+pub(super) fn linear(cpu: &Cpu, shape: Shape, x: &[u32], weights: DotWeights<'_>, out: Outputs) {
+    // Dot products are twice as fast as multiply-adds, or more.
     let size = ItemSize { macs: 4 * ITEM_MACS, num_panels: 1 };
+    let num_words = shape.k.div_ceil(2);
     for_blocks(cpu, shape, out.width, size, &|rows, panels| {
-        let block = Block { x, weights, rows };
+        let block = Block { x, weights, rows, num_words };
         let product = |panel: usize, out: *mut f32, stride| block.tiles(panel, (out, stride));
         for panel in panels {
             // SAFETY: this item alone computes these rows of its panels, all of them.
@@ -125,50 +58,40 @@ pub(super) fn linear(
 
 /// Some rows of a product.
 struct Block<'a> {
-    x: DotInputs<'a>,
+    x: &'a [u32],
     weights: DotWeights<'a>,
     rows: Rows,
+    num_words: usize,
 }
 
 impl Block<'_> {
     /// All rows of the block by one panel.
     fn tiles(&self, panel: usize, (out, out_stride): (*mut f32, usize)) {
-        let DotWeights { kernel, words, initial, scales, bias } = self.weights;
-        let width = kernel.panel_width();
-        // One scale per row.
-        let num_words = self.x.words.len() / self.x.scales.len();
+        let DotWeights { words, bias } = self.weights;
+        let num_words = self.num_words;
         let Rows { first: first_row, end, .. } = self.rows;
-        let num_tiles = (end - first_row).div_ceil(kernel.max_height());
-        let weights = words[panel * num_words * width..][..num_words * width].as_ptr();
-        let lanes = |values: Option<&[f32]>| {
-            values.map_or(std::ptr::null(), |values| values[panel * width..][..width].as_ptr())
-        };
-        let next = next_panel(weights, num_words * width, num_tiles == 1);
+        let num_tiles = (end - first_row).div_ceil(MAX_HEIGHT);
+        let weights = words[panel * num_words * WIDTH..][..num_words * WIDTH].as_ptr();
+        let bias = bias.map_or(std::ptr::null(), |bias| bias[panel * WIDTH..][..WIDTH].as_ptr());
+        let next = next_panel(weights, num_words * WIDTH, num_tiles == 1);
         for index in 0..num_tiles {
             let (start, height) = even_tile(end - first_row, num_tiles, index);
             let row = first_row + start;
-            let x = &self.x.words[row * num_words..(row + height) * num_words];
+            let x = &self.x[row * num_words..(row + height) * num_words];
             let tile = DotTile {
                 x: x.as_ptr(),
                 x_stride: num_words,
                 num_words,
                 weights,
                 is_first: true,
-                initial: initial
-                    .map_or(std::ptr::null(), |initial| initial[panel * width..][..width].as_ptr()),
-                row_scales: match scales {
-                    Some(_) => self.x.scales[row..row + height].as_ptr(),
-                    None => std::ptr::null(),
-                },
-                scales: lanes(scales),
-                bias: lanes(bias),
+                bias,
                 out: out.wrapping_add(start * out_stride),
                 out_stride,
                 next: part_of(next, num_words, (index, num_tiles)),
             };
             // SAFETY: the slices above hold `height` rows of inputs and a panel's width of the
-            // rest, `out` the block's rows; the kernel was chosen for this CPU.
-            unsafe { tile.run(kernel, height) };
+            // rest, `out` the block's rows; such words are only made for CPUs that have the instruction.
+            unsafe { tile.run(height) };
         }
     }
 }
@@ -186,22 +109,17 @@ impl DotTile {
 
     /// # Safety
     /// Its pointers are valid for `height` rows and a panel; nobody else writes its outputs. The
-    /// CPU has the kernel's instructions.
-    pub(super) unsafe fn run(&self, kernel: DotKernel, height: usize) {
+    /// CPU has AVX512-BF16.
+    pub(super) unsafe fn run(&self, height: usize) {
         for row in 0..height {
-            prefetch_to_write(self.out.wrapping_add(row * self.out_stride), kernel.panel_width());
+            prefetch_to_write(self.out.wrapping_add(row * self.out_stride), WIDTH);
         }
         // SAFETY: the caller's promise.
+        #[cfg(target_arch = "x86_64")]
         unsafe {
-            match kernel {
-                #[cfg(target_arch = "x86_64")]
-                DotKernel::BFloat16 => x86::run_bf16(self, height),
-                #[cfg(target_arch = "x86_64")]
-                DotKernel::Vnni => x86::run_vnni(self, height),
-                #[cfg(target_arch = "x86_64")]
-                DotKernel::Avx2 => x86::run_avx2(self, height),
-                _ => portable::run(self, height),
-            }
+            x86::run(self, height);
         }
+        #[cfg(not(target_arch = "x86_64"))]
+        unreachable!("no CPU but x86 has the instruction");
     }
 }

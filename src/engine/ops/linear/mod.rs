@@ -10,6 +10,7 @@ pub mod codes;
 mod cpu;
 mod cuda;
 mod dot;
+mod int8;
 mod narrow;
 mod pack;
 mod source;
@@ -21,7 +22,7 @@ use std::sync::PoisonError;
 use blocks::{Outputs, Shape};
 use codes::{CodeWeights, Inputs, NarrowWeights, Rounding};
 use cpu::Weights;
-use dot::{DotInputs, DotKernel, DotWeights};
+use dot::DotWeights;
 use half::{bf16, f16};
 
 use crate::engine::EngineError;
@@ -68,22 +69,11 @@ impl Packed {
             Panels::Float32(panels) => cpu::linear(cpu, shape, x, Weights { panels, bias }, out),
             Panels::BFloat16(panels) if cpu.isa == Isa::Avx512Bf16 => {
                 let words = pack::pairs_as_words(panels);
-                let (initial, scales, kernel) = (None, None, DotKernel::BFloat16);
-                let weights = DotWeights { kernel, words, initial, scales, bias };
-                dot_product(cpu, shape, x, weights, out);
+                dot_product(cpu, shape, x, DotWeights { words, bias }, out);
             }
             Panels::BFloat16(panels) => cpu::linear(cpu, shape, x, Weights { panels, bias }, out),
             Panels::Float16(panels) => cpu::linear(cpu, shape, x, Weights { panels, bias }, out),
-            Panels::Int8(panels) => {
-                let weights = DotWeights {
-                    kernel: panels.kernel,
-                    words: &panels.words,
-                    initial: panels.initial.as_deref(),
-                    scales: Some(&panels.scales),
-                    bias,
-                };
-                dot_product(cpu, shape, x, weights, out);
-            }
+            Panels::Int8(panels) => panels.linear(cpu, shape, x, bias, out),
             Panels::Codes(NarrowWeights { panels, rounding, .. }) => {
                 let weights = CodeWeights { panels, rounding: *rounding, bias };
                 codes_product(cpu, shape, x, weights, out);
@@ -107,7 +97,7 @@ enum Panels {
     Float32(Pages<f32>),
     BFloat16(Pages<bf16>),
     Float16(Pages<f16>),
-    Int8(narrow::Int8Panels),
+    Int8(int8::Int8Panels),
     Codes(NarrowWeights),
 }
 
@@ -266,7 +256,7 @@ impl LinearWeight {
     /// The GPU's memory does not suffice, or its matrix units do not take such widths.
     pub fn quantize(mut self, device: &Device) -> Result<Self, EngineError> {
         let (Device::Cuda(gpu), Storage::Cuda(weight)) = (device, &mut self.storage) else {
-            return Ok(self.int8_copy(device)?.unwrap_or(self));
+            return Ok(self.int8_copy(device).unwrap_or(self));
         };
         if gpu.quantization() != Some(Quantization::Fp8) {
             return Ok(self);
@@ -283,23 +273,13 @@ impl LinearWeight {
     }
 
     /// The weights in int8, where the device narrows to that.
-    ///
-    /// # Errors
-    /// Sums over so many inputs would not fit 32 bits.
-    pub fn int8_copy(&self, device: &Device) -> Result<Option<Self>, EngineError> {
+    pub fn int8_copy(&self, device: &Device) -> Option<Self> {
         let (Device::Cpu(cpu), Storage::Cpu(packed)) = (device, &self.storage) else {
-            return Ok(None);
+            return None;
         };
         let (n, k) = (self.n, self.k);
         if !cpu.int8 {
-            return Ok(None);
-        }
-        if k > narrow::MAX_INT8_INPUTS {
-            return Err(EngineError::Config(format!(
-                "--quantization int8 takes layers of up to {} inputs; this model has one of {k}; \
-                 leave it out",
-                narrow::MAX_INT8_INPUTS
-            )));
+            return None;
         }
         let width = packed.panel_width;
         let widen = |panel: usize, out: &mut [f32]| match &packed.panels {
@@ -309,11 +289,11 @@ impl LinearWeight {
             Panels::Codes(codes) => codes.widen_panel(panel, out),
             Panels::Int8(_) => unreachable!("layers are narrowed once"),
         };
-        let int8 = narrow::Int8Panels::new(cpu, (n.div_ceil(width), width, k), &widen);
-        let panel_width = int8.kernel.panel_width();
+        let int8 = int8::Int8Panels::new(cpu, (n.div_ceil(width), width, k), &widen);
+        let panel_width = int8.panel_width();
         let bias = packed.bias.as_ref().map(|bias| padded(bias[..n].to_vec(), panel_width));
         let packed = Packed { panel_width, panels: Panels::Int8(int8), bias };
-        Ok(Some(Self { n, k, storage: Storage::Cpu(packed) }))
+        Some(Self { n, k, storage: Storage::Cpu(packed) })
     }
 
     /// Makes the device ready to run this layer over up to `max_rows` rows, with outputs of this
@@ -423,13 +403,12 @@ pub fn linear_activate_and_mul(
     weight.product((cpu, packed), x, num_rows, out, Some(activation));
 }
 
-/// Narrows the inputs, then multiplies.
+/// Rounds the inputs to bf16, then multiplies.
 fn dot_product(cpu: &Cpu, shape: Shape, x: &[f32], weights: DotWeights<'_>, out: Outputs) {
     // A poisoned lock only says that a thread panicked: what is there is written anew.
     let inputs = &mut *cpu.narrow_inputs.lock().unwrap_or_else(PoisonError::into_inner);
-    narrow::narrow_inputs(cpu, weights.kernel, (x, shape.k), inputs);
-    let inputs = DotInputs { words: &inputs.words, scales: &inputs.scales };
-    dot::linear(cpu, shape, inputs, weights, out);
+    narrow::narrow_inputs(cpu, (x, shape.k), inputs);
+    dot::linear(cpu, shape, &inputs.words, weights, out);
 }
 
 /// Rounds the inputs as the weights, then multiplies.
@@ -438,7 +417,7 @@ fn codes_product(cpu: &Cpu, shape: Shape, x: &[f32], weights: CodeWeights<'_>, o
         return codes::linear(cpu, shape, Inputs::Floats(x), weights, out);
     }
     let inputs = &mut *cpu.narrow_inputs.lock().unwrap_or_else(PoisonError::into_inner);
-    narrow::narrow_inputs(cpu, DotKernel::BFloat16, (x, shape.k), inputs);
+    narrow::narrow_inputs(cpu, (x, shape.k), inputs);
     codes::linear(cpu, shape, Inputs::Pairs(&inputs.words), weights, out);
 }
 

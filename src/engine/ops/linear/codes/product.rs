@@ -15,7 +15,7 @@ use crate::engine::ops::gemm::{
 };
 use crate::engine::ops::linear::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
 use crate::engine::ops::linear::cpu::{ITEM_MACS, MIN_GROUP_PANELS};
-use crate::engine::ops::linear::dot::{DotKernel, DotTile};
+use crate::engine::ops::linear::dot::{DotTile, MAX_HEIGHT};
 
 /// Inputs of a piece: with 32 lanes of f32 a third of the first cache.
 pub(super) const PIECE: usize = 128;
@@ -163,10 +163,9 @@ impl Block<'_> {
 
     fn by_pairs(&self, x: &[u32], piece: &Piece) {
         let Rows { first, end, .. } = self.rows;
-        let kernel = DotKernel::BFloat16;
         let x_stride = self.k.div_ceil(2);
         let num_words = piece.inputs.len().div_ceil(2);
-        let num_tiles = (end - first).div_ceil(kernel.max_height());
+        let num_tiles = (end - first).div_ceil(MAX_HEIGHT);
         for index in 0..num_tiles {
             let (start, height) = even_tile(end - first, num_tiles, index);
             let row = (first + start) * x_stride + piece.inputs.start / 2;
@@ -177,16 +176,13 @@ impl Block<'_> {
                 num_words,
                 weights: piece.floats.cast(),
                 is_first: piece.inputs.start == 0,
-                initial: std::ptr::null(),
-                row_scales: std::ptr::null(),
-                scales: std::ptr::null(),
                 bias: piece.bias,
                 out: piece.out.0.wrapping_add(start * piece.out.1),
                 out_stride: piece.out.1,
                 next: part_of(piece.next, num_words, (index, num_tiles)),
             };
             // SAFETY: as in `by_floats`, in words of two inputs.
-            unsafe { tile.run(kernel, height) };
+            unsafe { tile.run(height) };
         }
     }
 }

@@ -1,0 +1,218 @@
+//! linear in int8 (`--quantization int8`): exact integer sums over groups of inputs.
+//!
+//! Weights and inputs are cut into groups of [`GROUP`] inputs. A group is rotated first, the same
+//! way on both sides (`rotation`), which leaves products as they are and spreads out the few large
+//! inputs that trained models have. Then each has a scale of its own, symmetric: an output's group
+//! of weights, and a row's group of inputs.
+//!
+//! Sums within a group are integers, so exact in any order. Groups are added in f32, upward, each
+//! as sum * (input scale * weight scale), without fused multiply-adds. So all instruction sets give
+//! the same bits, and an output depends on its row alone.
+
+mod narrow;
+mod portable;
+mod rotation;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use std::sync::PoisonError;
+
+use super::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
+use super::cpu::ITEM_MACS;
+use crate::engine::device::pages::Pages;
+use crate::engine::device::simd::{Int8Dots, Isa, prefetch, prefetch_to_write};
+use crate::engine::device::{Cpu, NarrowInputs};
+use crate::engine::ops::gemm::{even_tile, next_panel, part_of};
+
+/// Inputs that share a scale; the last group may have fewer.
+const GROUP: usize = 128;
+
+/// Inputs of a word.
+const WORD: usize = 4;
+
+/// Weights of a layer in int8.
+#[derive(Debug)]
+pub(super) struct Int8Panels {
+    kernel: Int8Kernel,
+    /// (panels, words, panel width) of four inputs each.
+    words: Pages<u32>,
+    /// (panels, groups, panel width)
+    scales: Vec<f32>,
+}
+
+/// Which instructions multiply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Int8Kernel {
+    /// `vpdpbusd`, 16 lanes: weights are offset by 128, which the initial sums take off.
+    Vnni,
+    /// `vpsignb`, `vpmaddubsw`, `vpmaddwd`: no pair of products of 7 bits and a sign overflows.
+    Avx2,
+    /// Plain loops.
+    Portable,
+}
+
+impl Int8Kernel {
+    fn new(isa: Isa) -> Self {
+        match isa.int8_dots() {
+            Int8Dots::Vnni => Self::Vnni,
+            Int8Dots::Avx2 => Self::Avx2,
+            Int8Dots::Portable => Self::Portable,
+        }
+    }
+
+    fn panel_width(self) -> usize {
+        match self {
+            Self::Vnni => 32,
+            Self::Avx2 | Self::Portable => 16,
+        }
+    }
+
+    /// Rows of a tile at most.
+    fn max_height(self) -> usize {
+        match self {
+            Self::Vnni => 12,
+            Self::Avx2 => 4,
+            Self::Portable => 2,
+        }
+    }
+
+    /// What is added to a weight's byte, by flipping its highest bit.
+    fn weight_offset(self) -> u32 {
+        if self == Self::Vnni { 128 } else { 0 }
+    }
+}
+
+/// What a tile works on.
+#[derive(Clone, Copy)]
+struct Int8Tile {
+    /// First word of the first row, and words to a row.
+    x: *const u32,
+    num_words: usize,
+    /// By row and group.
+    row_scales: *const f32,
+    row_sums: *const i32,
+    num_groups: usize,
+    weights: *const u32,
+    /// By group and lane.
+    scales: *const f32,
+    /// By lane, or null.
+    bias: *const f32,
+    out: *mut f32,
+    out_stride: usize,
+    /// What is needed next: where it begins, and its bytes for each word.
+    next: (*const u8, usize),
+}
+
+impl Int8Panels {
+    pub fn panel_width(&self) -> usize {
+        self.kernel.panel_width()
+    }
+
+    /// Bytes that they take.
+    pub fn num_bytes(&self) -> usize {
+        4 * (self.words.len() + self.scales.len())
+    }
+
+    /// x Wᵀ + b, with one bias per output of all panels.
+    pub fn linear(&self, cpu: &Cpu, shape: Shape, x: &[f32], bias: Option<&[f32]>, out: Outputs) {
+        // A poisoned lock only says that a thread panicked: what is there is written anew.
+        let inputs = &mut *cpu.narrow_inputs.lock().unwrap_or_else(PoisonError::into_inner);
+        narrow::narrow_inputs(cpu, (x, shape.k), inputs);
+        // Dot products are two to four times as fast as multiply-adds.
+        let size = ItemSize { macs: 4 * ITEM_MACS, num_panels: 1 };
+        for_blocks(cpu, shape, out.width, size, &|rows, panels| {
+            let block = Block { x: inputs, weights: self, bias, rows, k: shape.k };
+            let product = |panel: usize, out: *mut f32, stride| block.tiles(panel, (out, stride));
+            for panel in panels {
+                // SAFETY: this item alone computes these rows of its panels, all of them.
+                unsafe { out.with_panel(cpu.isa, rows, panel, product) };
+            }
+        });
+    }
+}
+
+/// Some rows of a product.
+struct Block<'a> {
+    x: &'a NarrowInputs,
+    weights: &'a Int8Panels,
+    bias: Option<&'a [f32]>,
+    rows: Rows,
+    k: usize,
+}
+
+impl Block<'_> {
+    /// All rows of the block by one panel.
+    fn tiles(&self, panel: usize, (out, out_stride): (*mut f32, usize)) {
+        let Int8Panels { kernel, words, scales } = self.weights;
+        let width = kernel.panel_width();
+        let (num_words, num_groups) = (self.k.div_ceil(WORD), self.k.div_ceil(GROUP));
+        let Rows { first: first_row, end, .. } = self.rows;
+        let num_tiles = (end - first_row).div_ceil(kernel.max_height());
+        let weights = words[panel * num_words * width..][..num_words * width].as_ptr();
+        let scales = scales[panel * num_groups * width..][..num_groups * width].as_ptr();
+        let bias =
+            self.bias.map_or(std::ptr::null(), |bias| bias[panel * width..][..width].as_ptr());
+        let next = next_panel(weights, num_words * width, num_tiles == 1);
+        for index in 0..num_tiles {
+            let (start, height) = even_tile(end - first_row, num_tiles, index);
+            let row = first_row + start;
+            let groups = row * num_groups..(row + height) * num_groups;
+            let tile = Int8Tile {
+                x: self.x.words[row * num_words..(row + height) * num_words].as_ptr(),
+                num_words,
+                row_scales: self.x.scales[groups.clone()].as_ptr(),
+                row_sums: self.x.sums[groups].as_ptr(),
+                num_groups,
+                weights,
+                scales,
+                bias,
+                out: out.wrapping_add(start * out_stride),
+                out_stride,
+                next: part_of(next, num_words, (index, num_tiles)),
+            };
+            // SAFETY: the slices above hold `height` rows of inputs and a panel's width of the
+            // rest, `out` the block's rows; the kernel was chosen for this CPU.
+            unsafe { tile.run(*kernel, height) };
+        }
+    }
+}
+
+impl Int8Tile {
+    /// Asks for the lines that a word stands for, of which there may be two.
+    #[inline(always)]
+    fn bring(&self, word: usize) {
+        let (next, step) = self.next;
+        prefetch(next.wrapping_add(word * step));
+        if step > 64 {
+            prefetch(next.wrapping_add(word * step + 64));
+        }
+    }
+
+    /// The words of a group.
+    #[inline(always)]
+    fn words(&self, group: usize) -> std::ops::Range<usize> {
+        let first = group * (GROUP / WORD);
+        first..(first + GROUP / WORD).min(self.num_words)
+    }
+
+    /// # Safety
+    /// Its pointers are valid for `height` rows and a panel; nobody else touches its outputs. The
+    /// CPU has the kernel's instructions.
+    unsafe fn run(&self, kernel: Int8Kernel, height: usize) {
+        for row in 0..height {
+            prefetch_to_write(self.out.wrapping_add(row * self.out_stride), kernel.panel_width());
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            match kernel {
+                #[cfg(target_arch = "x86_64")]
+                Int8Kernel::Vnni => x86::run_vnni(self, height),
+                #[cfg(target_arch = "x86_64")]
+                Int8Kernel::Avx2 => x86::run_avx2(self, height),
+                _ => portable::run(self, height),
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! From f32 to int8: weights once at load, inputs for each product.
+
+use super::rotation::{block_len, rotate, rotate_lanes};
+use super::{GROUP, Int8Kernel, Int8Panels, WORD};
+use crate::engine::device::pages::Pages;
+use crate::engine::device::simd::{Kernel, Vector, dispatch};
+use crate::engine::device::tensor::SharedMut;
+use crate::engine::device::{Cpu, NarrowInputs};
+use crate::engine::ops::for_row_chunks;
+use crate::engine::ops::gemm::MAX_PANEL_WIDTH;
+
+/// Largest int8 magnitude in use: -128 has no counterpart.
+const INT8_MAX: f32 = 127.0;
+
+impl Int8Panels {
+    /// Narrows panels of `width` lanes of k weights. `widen` gives one of them as f32, (k, width).
+    pub fn new(
+        cpu: &Cpu,
+        (num_panels, width, k): (usize, usize, usize),
+        widen: &(dyn Fn(usize, &mut [f32]) + Sync),
+    ) -> Self {
+        let kernel = Int8Kernel::new(cpu.isa);
+        let (num_words, num_groups) = (k.div_ceil(WORD), k.div_ceil(GROUP));
+        let mut words = Pages::zeroed_huge(num_panels * num_words * width);
+        let mut scales = vec![0.0; num_panels * num_groups * width];
+        let shared = (SharedMut::new(&mut words), SharedMut::new(&mut scales));
+        cpu.pool.run(num_panels, &|_, panel| {
+            let mut values = vec![0.0; k * width];
+            widen(panel, &mut values);
+            // SAFETY: each item writes its own panel.
+            let narrow = unsafe {
+                NarrowPanel {
+                    kernel,
+                    width,
+                    values: &mut values,
+                    words: shared.0.slice(panel * num_words * width, num_words * width),
+                    scales: shared.1.slice(panel * num_groups * width, num_groups * width),
+                }
+            };
+            dispatch(cpu.isa, narrow);
+        });
+        Self { kernel, words, scales }
+    }
+}
+
+/// One panel. Plain loops over its lanes: they are made vectors of for the instruction set.
+struct NarrowPanel<'a> {
+    kernel: Int8Kernel,
+    width: usize,
+    /// (inputs, lanes)
+    values: &'a mut [f32],
+    /// By panel of the kernel, which may be narrower: (words, lanes).
+    words: &'a mut [u32],
+    /// Likewise: (groups, lanes).
+    scales: &'a mut [f32],
+}
+
+impl Kernel for NarrowPanel<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let Self { kernel, width, values, words, scales } = self;
+        let panel_width = kernel.panel_width();
+        let flip = kernel.weight_offset();
+        let (num_words, num_groups) = (words.len() / width, scales.len() / width);
+        for (group, values) in values.chunks_mut(GROUP * width).enumerate() {
+            rotate_lanes(values, width);
+            let mut largest = [0.0f32; MAX_PANEL_WIDTH];
+            for row in values.chunks_exact(width) {
+                for (largest, value) in largest.iter_mut().zip(row) {
+                    *largest = larger(*largest, value.abs());
+                }
+            }
+            // Both sides are rotated, which makes a product so many times as large.
+            let unrotated = 1.0 / block_len(values.len() / width) as f32;
+            let mut factors = [0.0f32; MAX_PANEL_WIDTH];
+            for lane in 0..width {
+                let (panel, in_panel) = (lane / panel_width, lane % panel_width);
+                let at = (panel * num_groups + group) * panel_width + in_panel;
+                scales[at] = largest[lane] / INT8_MAX * unrotated;
+                factors[lane] = factor(largest[lane]);
+            }
+            for (word, rows) in values.chunks(WORD * width).enumerate() {
+                let word = group * (GROUP / WORD) + word;
+                for lane in 0..width {
+                    let (panel, in_panel) = (lane / panel_width, lane % panel_width);
+                    let at = (panel * num_words + word) * panel_width + in_panel;
+                    let inputs = rows.chunks_exact(width).enumerate();
+                    words[at] = inputs.fold(flip * 0x0101_0101, |word, (byte, row)| {
+                        word ^ (int8_bits(row[lane] * factors[lane]) & 0xff) << (8 * byte)
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// What takes values of at most this magnitude to int8.
+#[inline(always)]
+fn factor(largest: f32) -> f32 {
+    if largest > 0.0 { INT8_MAX / largest } else { 0.0 }
+}
+
+/// The larger of two magnitudes; NaN where one is NaN, so that a scale tells of it: int8 cannot.
+#[inline(always)]
+fn larger(a: f32, b: f32) -> f32 {
+    if a >= b || a.is_nan() { a } else { b }
+}
+
+/// The nearest integer, ties to even, of a small number, in the low bits.
+#[inline(always)]
+fn int8_bits(value: f32) -> u32 {
+    // Above this one neighbours differ by 1.
+    const ROUND: f32 = 12_582_912.0;
+    (value + ROUND).to_bits()
+}
+
+/// x (num_rows, k) as words, with scales and sums by group; the rest of a last word is zero.
+pub(super) fn narrow_inputs(cpu: &Cpu, (x, k): (&[f32], usize), inputs: &mut NarrowInputs) {
+    let num_rows = x.len() / k;
+    let (num_words, num_groups) = (k.div_ceil(WORD), k.div_ceil(GROUP));
+    inputs.words.resize(num_rows * num_words, 0);
+    inputs.scales.resize(num_rows * num_groups, 0.0);
+    inputs.sums.resize(num_rows * num_groups, 0);
+    let words = SharedMut::new(&mut inputs.words);
+    let scales = SharedMut::new(&mut inputs.scales);
+    let sums = SharedMut::new(&mut inputs.sums);
+    for_row_chunks(&cpu.pool, num_rows, k, &|start, end| {
+        let groups = (start * num_groups, (end - start) * num_groups);
+        // SAFETY: each row belongs to one item.
+        let narrow = unsafe {
+            NarrowRows {
+                x: &x[start * k..end * k],
+                k,
+                words: words.slice(start * num_words, (end - start) * num_words),
+                scales: scales.slice(groups.0, groups.1),
+                sums: sums.slice(groups.0, groups.1),
+            }
+        };
+        dispatch(cpu.isa, narrow);
+    });
+}
+
+/// Some rows of inputs.
+struct NarrowRows<'a> {
+    x: &'a [f32],
+    k: usize,
+    words: &'a mut [u32],
+    scales: &'a mut [f32],
+    sums: &'a mut [i32],
+}
+
+impl Kernel for NarrowRows<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let (num_words, num_groups) = (self.k.div_ceil(WORD), self.k.div_ceil(GROUP));
+        for (row, x) in self.x.chunks_exact(self.k).enumerate() {
+            let words = &mut self.words[row * num_words..][..num_words];
+            let groups = x.chunks(GROUP).zip(words.chunks_mut(GROUP / WORD));
+            for (group, (x, words)) in groups.enumerate() {
+                let at = row * num_groups + group;
+                (self.scales[at], self.sums[at]) = narrow_group(x, words);
+            }
+        }
+    }
+}
+
+/// One group of a row; its scale, and the sum of its integers.
+#[inline(always)]
+fn narrow_group(x: &[f32], words: &mut [u32]) -> (f32, i32) {
+    let mut values = [0.0f32; GROUP];
+    values[..x.len()].copy_from_slice(x);
+    rotate(&mut values[..x.len()]);
+    let mut lanes = [0.0f32; 16];
+    for chunk in values.as_chunks::<16>().0 {
+        for (lane, value) in lanes.iter_mut().zip(chunk) {
+            *lane = larger(*lane, value.abs());
+        }
+    }
+    let largest = lanes.into_iter().fold(0.0, larger);
+    let factor = factor(largest);
+    let mut bytes = [0u8; GROUP];
+    for (byte, value) in bytes.iter_mut().zip(&values) {
+        *byte = int8_bits(value * factor) as u8;
+    }
+    let sum = bytes.iter().map(|&byte| i32::from(byte as i8)).sum();
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+        *word = u32::from_le_bytes(*bytes);
+    }
+    (largest / INT8_MAX, sum)
+}
