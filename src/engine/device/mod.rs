@@ -35,6 +35,7 @@ const CPU_BLOCK_ROWS: usize = 512;
 
 /// A device that runs ops.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // There is one of it.
 pub enum Device {
     /// The machine's CPU.
     Cpu(Cpu),

@@ -158,7 +158,7 @@ fn scheme(section: &Section<'_>, format: &str) -> Result<(Arc<dyn Scheme>, Strin
     };
     let (is_block, is_whole) = (matches!(spread, Spread::Block(..)), spread == Spread::Tensor);
     let scheme: Arc<dyn Scheme> = match (format, is_float, bits) {
-        ("pack-quantized", false, 1..=8) if !is_block && !(has_zeros && is_whole) => {
+        ("pack-quantized", false, 1..=8) if !is_block && (!has_zeros || !is_whole) => {
             Arc::new(Packed { bits, spread, has_zeros, is_listed })
         }
         _ if is_listed => {

@@ -17,13 +17,6 @@ fn layer<'a>(name: &'a str) -> Module<'a> {
 
 #[test]
 fn formats_that_are_not_read_are_refused_by_name() {
-    let groups = |weights: &str, more: &str| {
-        format!(
-            r#"{{"quant_method": "compressed-tensors", "format": "pack-quantized", {more}
-            "config_groups": {{"group_0": {{"targets": ["Linear"], "weights": {weights}}}}}}}"#
-        )
-    };
-    let int4 = r#"{"num_bits": 4, "group_size": 128, "strategy": "group"}"#;
     for (config, parts) in [
         (r#"{"quant_method": "quark"}"#.to_owned(), ["`quark`", "not supported"]),
         (r#"{"quant_method": "mxfp4"}"#.to_owned(), ["`mxfp4`", "not supported"]),
@@ -58,18 +51,6 @@ fn formats_that_are_not_read_are_refused_by_name() {
             r#"{"quant_method": "awq", "bits": 4, "zero_point": false}"#.to_owned(),
             ["zero_point", "not supported"],
         ),
-        (groups(int4, r#""sparsity_config": {"format": "24"},"#), ["`sparsity_config`", ""]),
-        (
-            groups(int4, r#""quantization_status": "calibration","#),
-            ["`calibration`", "not supported"],
-        ),
-        (groups(int4, r#""format": "marlin-24","#), ["marlin-24", "compressed-tensors"]),
-        (groups(r#"{"num_bits": 9, "strategy": "channel"}"#, ""), ["int9", ""]),
-        (groups(r#"{"num_bits": 4, "strategy": "attn_head"}"#, ""), ["attn_head", ""]),
-        (
-            groups(r#"{"num_bits": 8, "strategy": "block", "block_structure": [0, 4]}"#, ""),
-            ["`block_structure`", "two sides"],
-        ),
         (
             r#"{"quant_method": "fp8", "fmt": "e5m2"}"#.to_owned(),
             ["`quantization_config.fmt`", "not supported"],
@@ -88,8 +69,39 @@ fn formats_that_are_not_read_are_refused_by_name() {
         ),
         (r#"{"load_in_4bit": true, "load_in_8bit": true}"#.to_owned(), ["load_in_4bit", "one of"]),
     ] {
-        let error = read(&config).err().unwrap_or_else(|| panic!("{config} is read"));
-        assert!(parts.iter().all(|part| error.contains(part)), "{config}: {error}");
+        assert_refused(&config, parts);
+    }
+}
+
+fn assert_refused(config: &str, parts: [&str; 2]) {
+    let error = read(config).err().unwrap_or_else(|| panic!("{config} is read"));
+    assert!(parts.iter().all(|part| error.contains(part)), "{config}: {error}");
+}
+
+#[test]
+fn parts_of_compressed_tensors_that_are_not_read_are_refused_by_name() {
+    let groups = |weights: &str, more: &str| {
+        format!(
+            r#"{{"quant_method": "compressed-tensors", "format": "pack-quantized", {more}
+            "config_groups": {{"group_0": {{"targets": ["Linear"], "weights": {weights}}}}}}}"#
+        )
+    };
+    let int4 = r#"{"num_bits": 4, "group_size": 128, "strategy": "group"}"#;
+    for (config, parts) in [
+        (groups(int4, r#""sparsity_config": {"format": "24"},"#), ["`sparsity_config`", ""]),
+        (
+            groups(int4, r#""quantization_status": "calibration","#),
+            ["`calibration`", "not supported"],
+        ),
+        (groups(int4, r#""format": "marlin-24","#), ["marlin-24", "compressed-tensors"]),
+        (groups(r#"{"num_bits": 9, "strategy": "channel"}"#, ""), ["int9", ""]),
+        (groups(r#"{"num_bits": 4, "strategy": "attn_head"}"#, ""), ["attn_head", ""]),
+        (
+            groups(r#"{"num_bits": 8, "strategy": "block", "block_structure": [0, 4]}"#, ""),
+            ["`block_structure`", "two sides"],
+        ),
+    ] {
+        assert_refused(&config, parts);
     }
 }
 
