@@ -49,19 +49,32 @@ constexpr u32 ONE_T = IS_SAME<T, bf16> ? 0x3F80 : 0x3C00;
 
 __device__ __forceinline__ u32 twice(u32 half) { return half << 16 | half; }
 
-// What a block computes and how it goes along k: in stages of `INPUTS`, `NUM_STAGES` under way.
-template <u32 ROW_TILES_, u32 STRIPS_, u32 INPUTS_, u32 NUM_STAGES_>
+__device__ __forceinline__ u32 lane_of_thread() { return threadIdx.x % WARP_SIZE; }
+__device__ __forceinline__ u32 warp_of_thread() { return threadIdx.x / WARP_SIZE; }
+
+// What a warp computes, 16 * ROW_TILES rows by STRIPS strips, how many warps share a strip, and how
+// a block goes along k: in stages of `INPUTS`, `NUM_STAGES` under way.
+template <u32 ROW_TILES_, u32 STRIPS_, u32 ROW_WARPS_, u32 INPUTS_, u32 NUM_STAGES_>
 struct Tile {
   static constexpr u32 ROW_TILES = ROW_TILES_, STRIPS = STRIPS_, INPUTS = INPUTS_;
-  static constexpr u32 NUM_STAGES = NUM_STAGES_;
-  static constexpr u32 ROWS = 16 * ROW_TILES;
+  static constexpr u32 ROW_WARPS = ROW_WARPS_, NUM_STAGES = NUM_STAGES_;
+  static constexpr u32 ROWS = 16 * ROW_TILES * ROW_WARPS;
+  static constexpr u32 BLOCK_STRIPS = STRIPS * (NUM_WARPS / ROW_WARPS);
   static constexpr u32 ROW_BYTES = INPUTS * sizeof(T);
   static constexpr u32 X_BYTES = ROWS * ROW_BYTES;
   static constexpr u32 CODE_BYTES = INPUTS / UNIT * UNIT_BYTES;
   static constexpr u32 NUM_GROUPS = INPUTS > GROUP ? INPUTS / GROUP : 1;
   static constexpr u32 SCALE_BYTES = NUM_GROUPS * STRIP * sizeof(S);
   static constexpr u32 STRIP_BYTES = CODE_BYTES + SCALE_BYTES * (HAS_OFFSETS ? 2 : 1);
-  static constexpr u32 STAGE_BYTES = X_BYTES + NUM_WARPS * STRIPS * STRIP_BYTES;
+  static constexpr u32 STAGE_BYTES = X_BYTES + BLOCK_STRIPS * STRIP_BYTES;
+
+  // The first row and strip of a warp, of those of its block.
+  static __device__ __forceinline__ u32 row_of_warp() {
+    return warp_of_thread() % ROW_WARPS * ROW_TILES * 16;
+  }
+  static __device__ __forceinline__ u32 strip_of_warp() {
+    return warp_of_thread() / ROW_WARPS * STRIPS;
+  }
 };
 
 // Where the operands of a block begin, and how far they go.
@@ -71,12 +84,9 @@ struct Operands {
   const u8* codes;     // All strips.
   const u8* scales;
   const u8* offsets;
-  u32 first_strip, num_strips;  // Those of the warp; of the layer.
+  u32 first_strip, num_strips;  // Those of the block; of the layer.
   u32 num_inputs;               // k, filled up.
 };
-
-__device__ __forceinline__ u32 lane_of_thread() { return threadIdx.x % WARP_SIZE; }
-__device__ __forceinline__ u32 warp_of_thread() { return threadIdx.x / WARP_SIZE; }
 
 // Where 8 inputs of a row are in shared memory: 8 rows of one column lie in different banks.
 template <class Tile>
@@ -107,19 +117,20 @@ __device__ __forceinline__ void copy_stage(const Operands& of, u32 stage, u8* to
     const T* from = is_valid ? of.x + u64(row) * of.k + input : of.x;
     copy_async_16(smem_address(to + x_place<Tile>(row, chunk)), from, is_valid);
   }
-  to += Tile::X_BYTES + warp_of_thread() * Tile::STRIPS * Tile::STRIP_BYTES;
+  static_assert(Tile::BLOCK_STRIPS % NUM_WARPS == 0, "every warp copies as many");
 #pragma unroll
-  for (u32 s = 0; s < Tile::STRIPS; ++s) {
-    const bool is_valid = of.first_strip + s < of.num_strips;
-    const u64 input = u64(is_valid ? of.first_strip + s : 0) * of.num_inputs + first_input;
+  for (u32 i = 0; i < Tile::BLOCK_STRIPS / NUM_WARPS; ++i) {
+    const u32 index = i * NUM_WARPS + warp_of_thread(), strip = of.first_strip + index;
+    u8* const at = to + Tile::X_BYTES + index * Tile::STRIP_BYTES;
+    const bool is_valid = strip < of.num_strips;
+    const u64 input = u64(is_valid ? strip : 0) * of.num_inputs + first_input;
     const u64 scale = input / GROUP * STRIP * sizeof(S);
-    copy_strip<Tile::CODE_BYTES>(to, of.codes + input / UNIT * UNIT_BYTES, is_valid);
-    copy_strip<Tile::SCALE_BYTES>(to + Tile::CODE_BYTES, of.scales + scale, is_valid);
+    copy_strip<Tile::CODE_BYTES>(at, of.codes + input / UNIT * UNIT_BYTES, is_valid);
+    copy_strip<Tile::SCALE_BYTES>(at + Tile::CODE_BYTES, of.scales + scale, is_valid);
     if (HAS_OFFSETS) {
-      copy_strip<Tile::SCALE_BYTES>(to + Tile::CODE_BYTES + Tile::SCALE_BYTES,
+      copy_strip<Tile::SCALE_BYTES>(at + Tile::CODE_BYTES + Tile::SCALE_BYTES,
                                     of.offsets + scale, is_valid);
     }
-    to += Tile::STRIP_BYTES;
   }
 }
 
@@ -201,8 +212,7 @@ template <class Tile>
 __device__ __forceinline__ void add_stage(const u8* stage, float zero, const float* levels,
                                           Sums<Tile>& sums) {
   const u32 lane = lane_of_thread();
-  const u8* strips =
-      stage + Tile::X_BYTES + warp_of_thread() * Tile::STRIPS * Tile::STRIP_BYTES;
+  const u8* strips = stage + Tile::X_BYTES + Tile::strip_of_warp() * Tile::STRIP_BYTES;
   Words<2> codes[Tile::STRIPS];
   Groups<Tile> groups;
 #pragma unroll
@@ -219,7 +229,7 @@ __device__ __forceinline__ void add_stage(const u8* stage, float zero, const flo
     u32 x[Tile::ROW_TILES][4];
 #pragma unroll
     for (u32 r = 0; r < Tile::ROW_TILES; ++r) {
-      const u32 at = x_place<Tile>(r * 16 + lane % 16, step * 2 + lane / 16);
+      const u32 at = x_place<Tile>(Tile::row_of_warp() + r * 16 + lane % 16, step * 2 + lane / 16);
       ldmatrix(smem_address(stage + at), x[r]);
     }
 #pragma unroll
@@ -253,9 +263,11 @@ struct Outputs {
 };
 
 template <class Tile>
-__device__ __forceinline__ void store_sums(const Sums<Tile>& sums, const Outputs& out, u32 first_row,
-                                           u32 first_strip) {
+__device__ __forceinline__ void store_sums(const Sums<Tile>& sums, const Outputs& out,
+                                           u32 first_row, u32 first_strip) {
   const u32 lane = lane_of_thread();
+  first_row += Tile::row_of_warp();
+  first_strip += Tile::strip_of_warp();
 #pragma unroll
   for (u32 r = 0; r < Tile::ROW_TILES; ++r) {
 #pragma unroll
@@ -277,7 +289,7 @@ __device__ __forceinline__ void multiply(Operands of, float zero, const float* l
   const u32 first_row = blockIdx.x * Tile::ROWS;
   of.x += u64(first_row) * of.k;
   of.num_rows -= first_row;
-  of.first_strip = (blockIdx.y * NUM_WARPS + warp_of_thread()) * Tile::STRIPS;
+  of.first_strip = blockIdx.y * Tile::BLOCK_STRIPS;
 
   const u32 num_stages = of.num_inputs / Tile::INPUTS;
 #pragma unroll
@@ -322,13 +334,13 @@ __device__ __forceinline__ void multiply(Operands of, float zero, const float* l
   }
 
 // Rows, outputs: named for both. The first two are for decode.
-LINEAR_CODES(linear_codes_16x32, 2, 1, 1, 128, 8)
+LINEAR_CODES(linear_codes_16x32, 2, 1, 1, 1, 128, 8)
 EXPORT(linear_codes_16x32)
-LINEAR_CODES(linear_codes_16x128, 2, 1, 4, 128, 4)
+LINEAR_CODES(linear_codes_16x128, 2, 1, 4, 1, 128, 4)
 EXPORT(linear_codes_16x128)
-LINEAR_CODES(linear_codes_64x32, 2, 4, 1, 64, 6)
+LINEAR_CODES(linear_codes_64x32, 2, 2, 2, 2, 64, 6)
 EXPORT(linear_codes_64x32)
-LINEAR_CODES(linear_codes_64x128, 2, 4, 4, 64, 4)
+LINEAR_CODES(linear_codes_64x128, 2, 4, 4, 1, 64, 4)
 EXPORT(linear_codes_64x128)
-LINEAR_CODES(linear_codes_128x128, 2, 8, 4, 64, 3)
+LINEAR_CODES(linear_codes_128x128, 2, 8, 4, 1, 64, 3)
 EXPORT(linear_codes_128x128)
