@@ -1,8 +1,10 @@
 """Greedy tokens of a real model: transformers' in float32 against vllm-batch's.
 
-    python scripts/against_transformers.py MODEL_DIR [--binary target/release/vllm-batch] [--work DIR]
+    python scripts/against_transformers.py MODEL_DIR [--gguf FILE] [--binary target/release/vllm-batch]
+        [--work DIR]
 
-MODEL_DIR is a folder that both load (config.json, tokenizer, safetensors). Sends 28 texts, and 26
+MODEL_DIR is a folder that both load (config.json, tokenizer, safetensors); with --gguf transformers
+alone loads it, and vllm-batch the GGUF file that it was dequantized from. Sends 28 texts, and 26
 chats if it has a chat template, 64 tokens each. Prints each row that differs with the gap of the two
 likeliest tokens there; exit 1 if any differs. transformers' tokens are kept in DIR/reference.json
 and used again. Needs torch and transformers.
@@ -144,6 +146,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model_dir", type=Path)
     parser.add_argument("--binary", default="target/release/vllm-batch")
+    parser.add_argument("--gguf", type=Path)
     parser.add_argument("--work", type=Path)
     args = parser.parse_args()
     work = args.work or Path(tempfile.mkdtemp())
@@ -152,7 +155,7 @@ def main():
     if not kept.exists():
         kept.write_text(json.dumps(reference(args.model_dir)))
     wanted = json.loads(kept.read_text())
-    got = ours(args.binary, args.model_dir, work, len(wanted))
+    got = ours(args.binary, args.gguf or args.model_dir, work, len(wanted))
     assert len(wanted) == len(got)
     num_equal = 0
     for index, (want, have) in enumerate(zip(wanted, got)):

@@ -5,6 +5,7 @@ mod candle;
 mod chat_templates;
 mod config_keys;
 mod fuzz_corpus;
+mod gguf;
 mod gguf_blocks;
 mod input_processor;
 mod int8;

@@ -1,0 +1,111 @@
+//! Tiny GGUF files that llama.cpp's own converter wrote, against transformers on the same weights
+//! (`testdata/gguf/make_models.py`): nothing beside the file is needed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use vllm_batch::engine::Engine;
+use vllm_batch::engine::config::{CacheConfig, DType, EngineConfig, ModelConfig};
+use vllm_batch::engine::input_processor::Prompt;
+use vllm_batch::engine::model_summary::ModelSummary;
+use vllm_batch::engine::request::{NumLogprobs, RowKey, SamplingParams};
+
+const TOLERANCE: f32 = 1e-4;
+
+#[derive(Deserialize)]
+struct Golden {
+    text: String,
+    prompt_token_ids: Vec<u32>,
+    token_ids: Vec<u32>,
+    logprobs: Vec<f32>,
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/gguf")
+}
+
+fn model(name: &str) -> ModelConfig {
+    let model_dir = folder().join(format!("{name}.gguf"));
+    ModelConfig { model_dir, ..ModelConfig::default() }
+}
+
+fn check(name: &str) {
+    let goldens = std::fs::read_to_string(folder().join("models.json")).unwrap();
+    let mut goldens: BTreeMap<String, Vec<Golden>> = serde_json::from_str(&goldens).unwrap();
+    let goldens = goldens.remove(name).unwrap();
+    let dtype = Some(DType::Float32);
+    // Phi-3's first context: longer runs have its other divisors, whatever the length of a row.
+    let model = ModelConfig { dtype, max_model_len: Some(64), ..model(name) };
+    let cache = CacheConfig { num_blocks: Some(64), ..CacheConfig::default() };
+    let mut engine = Engine::load(&EngineConfig { model, cache, ..EngineConfig::default() })
+        .unwrap_or_else(|error| panic!("{error}"));
+    let processor = Arc::clone(&engine.input_processor());
+    for (index, golden) in goldens.iter().enumerate() {
+        let params = SamplingParams {
+            temperature: 0.0,
+            max_tokens: Some(golden.token_ids.len() as u32),
+            ignore_eos: true,
+            logprobs: Some(NumLogprobs::Top(1)),
+            ..SamplingParams::default()
+        };
+        let (index, prompt) = (index as u64, Prompt::Text(golden.text.clone()));
+        engine.add_request(processor.process(index, prompt, params, RowKey(index)).unwrap());
+    }
+    let mut outputs = Vec::new();
+    while engine.has_unfinished_requests() {
+        outputs.extend(engine.step().unwrap());
+    }
+    outputs.sort_by_key(|output| output.request_id);
+    for (golden, output) in goldens.iter().zip(&outputs) {
+        let what = format!("{name}, {:?}", golden.text);
+        assert_eq!(output.prompt_token_ids, golden.prompt_token_ids, "{what}");
+        let completion = &output.outputs[0];
+        assert_eq!(completion.token_ids, golden.token_ids, "{what}");
+        let logprobs = completion.logprobs.as_ref().unwrap();
+        for (got, expected) in logprobs.iter().zip(&golden.logprobs) {
+            let difference = (got.token.logprob - expected).abs();
+            assert!(difference < TOLERANCE, "{what}: {difference} beside");
+        }
+    }
+}
+
+/// Rows of q and k go back to where they were; llama3's rope is known by its divisors.
+#[test]
+fn llama_answers_as_in_transformers() {
+    check("llama");
+}
+
+/// Rows are where they were.
+#[test]
+fn qwen3_answers_as_in_transformers() {
+    check("qwen3");
+}
+
+/// Norms with 1 added; windows, two bases and the scale of scores, which no key has.
+#[test]
+fn gemma3_answers_as_in_transformers() {
+    check("gemma3");
+}
+
+/// Fused tensors, divisors of longrope, SentencePiece with a space before each text.
+#[test]
+fn phi3_answers_as_in_transformers() {
+    check("phi3");
+}
+
+/// Heads that are sorted go back to their groups; two norms read the same.
+#[test]
+fn falcon_answers_as_in_transformers() {
+    check("falcon");
+}
+
+/// Blocks are widened to it, and it is the type of the KV cache.
+#[test]
+fn a_gguf_file_is_of_bfloat16_and_names_its_eos() {
+    let summary = ModelSummary::read(&model("llama")).unwrap();
+    assert_eq!(summary.dtype, DType::BFloat16);
+    assert_eq!(summary.max_model_len, 16384);
+    assert_eq!(summary.generation_config.eos_token_ids.len(), 1);
+}
