@@ -23,9 +23,16 @@ pub(super) const PIECE: usize = 128;
 /// How far ahead codes are read: the latency of memory at its rate.
 const AHEAD_BYTES: usize = 4096;
 
+/// Room on the stack of a thread, made once: it is large.
+struct Scratch {
+    piece: PieceFloats,
+    /// What tiles of f32 never write.
+    widened: Widened,
+}
+
 /// A piece of a panel as floats.
 #[repr(C, align(64))]
-struct Scratch([MaybeUninit<f32>; PIECE * MAX_PANEL_WIDTH]);
+struct PieceFloats([MaybeUninit<f32>; PIECE * MAX_PANEL_WIDTH]);
 
 /// The rows of inputs.
 #[derive(Clone, Copy)]
@@ -95,7 +102,8 @@ struct Piece {
 
 impl Block<'_> {
     fn run(&self, panels: Range<usize>, out: Outputs) {
-        let mut scratch = Scratch([MaybeUninit::uninit(); _]);
+        let piece = PieceFloats([MaybeUninit::uninit(); _]);
+        let mut scratch = Scratch { piece, widened: Widened::new() };
         for first_k in (0..self.k).step_by(self.block_k) {
             let inputs = first_k..(first_k + self.block_k).min(self.k);
             for panel in panels.clone() {
@@ -119,7 +127,7 @@ impl Block<'_> {
     ) {
         let CodeWeights { panels, rounding, bias } = self.weights;
         let panel = panels.panel(index);
-        let floats: *mut f32 = scratch.0.as_mut_ptr().cast();
+        let floats: *mut f32 = scratch.piece.0.as_mut_ptr().cast();
         let bias = bias.map(|bias| bias[index * panels.width..][..panels.width].as_ptr());
         for start in inputs.clone().step_by(PIECE) {
             let end = (start + PIECE).min(inputs.end);
@@ -135,13 +143,13 @@ impl Block<'_> {
                 next: (first.wrapping_add(AHEAD_BYTES), num_bytes * (end - start)),
             };
             match self.x {
-                Inputs::Floats(x) => self.by_floats(x, &piece),
+                Inputs::Floats(x) => self.by_floats(x, &piece, &mut scratch.widened),
                 Inputs::Pairs(x) => self.by_pairs(x, &piece),
             }
         }
     }
 
-    fn by_floats(&self, x: &[f32], piece: &Piece) {
+    fn by_floats(&self, x: &[f32], piece: &Piece, widened: &mut Widened) {
         let Rows { first, end, .. } = self.rows;
         let k = self.k;
         let x = &x[first * k + piece.inputs.start..(end - 1) * k + piece.inputs.end];
@@ -158,7 +166,7 @@ impl Block<'_> {
         };
         // SAFETY: the slice reaches the last input of the last row, and the piece has all of its
         // inputs; `out` is the block's own. The device was made for this CPU.
-        unsafe { product.run(&mut Widened::new()) };
+        unsafe { product.run(widened) };
     }
 
     fn by_pairs(&self, x: &[u32], piece: &Piece) {
