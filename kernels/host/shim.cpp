@@ -14,12 +14,13 @@
 #include <ucontext.h>
 #endif
 
-__thread uint3 threadIdx, blockIdx, blockDim, gridDim;
+uint3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace shim {
 namespace {
 
-constexpr size_t STACK_BYTES = 128 << 10;
+// No power of two: fibers whose stacks begin in the same lines of the cache push each other out.
+constexpr size_t STACK_BYTES = (128 << 10) + 3 * 64;
 constexpr size_t PAGE_BYTES = 4096;
 constexpr size_t MAX_SMEM_BYTES = 256 << 10;
 // Yields in a row, with nothing else happening, after which waiting loops are a deadlock.
@@ -85,6 +86,7 @@ struct Fiber {
 
 struct Block {
   std::vector<Fiber> fibers;
+  std::vector<uint32_t> in_collective;  // per warp: lanes that wait in a warp-wide function
   std::vector<Fiber*> ready;
   size_t first_ready = 0;
   Fiber* current = nullptr;
@@ -98,12 +100,12 @@ struct Block {
   char* smem = nullptr;
   size_t smem_bytes = 0;
   std::string error;
-};
 
-Block& block() {
-  static thread_local Block one;
-  return one;
-}
+  ~Block() {
+    if (stacks != nullptr) munmap(stacks, num_stacks * STACK_BYTES);
+    if (smem != nullptr) munmap(smem, MAX_SMEM_BYTES + PAGE_BYTES);
+  }
+} the_block;
 
 char* map_pages(size_t bytes) {
   void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
@@ -112,11 +114,12 @@ char* map_pages(size_t bytes) {
   return static_cast<char*>(at);
 }
 
-uint64_t next_random(Block& b) {
+// Below `end`.
+size_t next_random(Block& b, size_t end) {
   b.random ^= b.random << 13;
   b.random ^= b.random >> 7;
   b.random ^= b.random << 17;
-  return b.random;
+  return static_cast<size_t>(static_cast<unsigned __int128>(b.random) * end >> 64);
 }
 
 // Seed 0 runs fibers in the order in which they became ready. Odd seeds take any ready fiber,
@@ -128,7 +131,7 @@ Fiber* take_ready(Block& b) {
     return next;
   }
   if (b.seed % 2 == 1 || b.yields > 0)
-    std::swap(b.ready[next_random(b) % b.ready.size()], b.ready.back());
+    std::swap(b.ready[next_random(b, b.ready.size())], b.ready.back());
   Fiber* next = b.ready.back();
   b.ready.pop_back();
   return next;
@@ -140,33 +143,41 @@ void make_ready(Block& b, Fiber& fiber) {
   b.yields = 0;
 }
 
-void to_scheduler(Block& b) { change(&b.current->context, &b.scheduler); }
+// Runs the next fiber that is ready; without one, or after an error, the scheduler.
+void run_others(Block& b) {
+  Fiber* self = b.current;
+  if (b.ready.empty() || !b.error.empty()) return change(&self->context, &b.scheduler);
+  b.current = take_ready(b);
+  threadIdx = b.current->index;
+  if (b.current != self) change(&self->context, &b.current->context);
+}
 
 void run_fiber() {
-  Block& b = block();
+  Block& b = the_block;
   b.entry->call(b.entry->entry, b.args);
   b.current->state = State::Finished;
   ++b.num_finished;
-  to_scheduler(b);
+  run_others(b);
 }
 
 void start_fibers(Block& b) {
   b.ready.clear();
   b.first_ready = 0;
   b.num_finished = b.num_at_barrier = b.predicates = 0;
+  b.in_collective.assign((b.fibers.size() + 31) / 32, 0);
   uint32_t number = 0;
   for (Fiber& fiber : b.fibers) {
     fiber.number = number;
     fiber.index = {number % blockDim.x, number / blockDim.x % blockDim.y,
                    number / blockDim.x / blockDim.y};
-    fiber.copies.assign(1, {});
+    if (fiber.copies.size() != 1 || !fiber.copies[0].empty()) fiber.copies.assign(1, {});
     prepare(&fiber.context, b.stacks + STACK_BYTES * number++, run_fiber);
     make_ready(b, fiber);
   }
   if (b.seed != 0)
     for (size_t i = b.ready.size(); i > 1; --i)
-      std::swap(b.ready[i - 1], b.ready[next_random(b) % i]);
-  memset(b.smem, 0xff, MAX_SMEM_BYTES);
+      std::swap(b.ready[i - 1], b.ready[next_random(b, i)]);
+  memset(dynamic_smem(), 0xff, b.smem + MAX_SMEM_BYTES - static_cast<char*>(dynamic_smem()));
 }
 
 void describe_deadlock(Block& b) {
@@ -183,11 +194,9 @@ void describe_deadlock(Block& b) {
 
 bool run_block(Block& b) {
   start_fibers(b);
-  while (b.error.empty() && !b.ready.empty()) {
-    b.current = take_ready(b);
-    threadIdx = b.current->index;
-    change(&b.scheduler, &b.current->context);
-  }
+  b.current = take_ready(b);
+  threadIdx = b.current->index;
+  change(&b.scheduler, &b.current->context);
   if (b.error.empty() && b.num_finished < b.fibers.size()) describe_deadlock(b);
   return b.error.empty();
 }
@@ -201,7 +210,7 @@ void apply(const Copy& copy) {
 
 void* dynamic_smem() {
   // Ends at an unmapped page, so that an access past the end is a fault.
-  Block& b = block();
+  Block& b = the_block;
   return b.smem + MAX_SMEM_BYTES - (b.smem_bytes + 127) / 128 * 128;
 }
 
@@ -210,40 +219,40 @@ void register_entry(const char* name, void (*entry)(), CallFn call) {
 }
 
 void fail(const char* what) {
-  Block& b = block();
+  Block& b = the_block;
   b.error = std::string(what) + " in " + b.entry->name;
-  to_scheduler(b);
+  run_others(b);
   abort();
 }
 
 void yield() {
-  Block& b = block();
+  Block& b = the_block;
   if (++b.yields > MAX_YIELDS) fail("a loop waits for a value that no thread writes");
   if (b.seed == 0)
     b.ready.push_back(b.current);
   else
     b.ready.insert(b.ready.begin(), b.current);
-  to_scheduler(b);
+  run_others(b);
 }
 
 uint32_t block_barrier(uint32_t predicate) {
-  Block& b = block();
+  Block& b = the_block;
   Fiber* self = b.current;
   self->state = State::Barrier;
   b.predicates += predicate;
   if (++b.num_at_barrier == b.fibers.size()) {
     b.last_predicates = b.predicates;
     b.num_at_barrier = b.predicates = 0;
-    size_t first = b.seed == 0 ? 0 : next_random(b) % b.fibers.size();
+    size_t first = b.seed == 0 ? 0 : next_random(b, b.fibers.size());
     for (size_t i = 0; i < b.fibers.size(); ++i)
       make_ready(b, b.fibers[(first + i) % b.fibers.size()]);
   }
-  to_scheduler(b);
+  run_others(b);
   return b.last_predicates;
 }
 
 void warp_collective(uint32_t mask, void* payload, CollectiveFn fn) {
-  Block& b = block();
+  Block& b = the_block;
   Fiber* self = b.current;
   Fiber* warp = &b.fibers[self->number & ~31u];
   size_t lanes = b.fibers.size() - (self->number & ~31u);
@@ -255,17 +264,20 @@ void warp_collective(uint32_t mask, void* payload, CollectiveFn fn) {
   self->mask = mask;
   self->fn = fn;
   self->payload = payload;
+  uint32_t& waiting = b.in_collective[self->number / 32];
+  waiting |= 1u << (self->number & 31);
+  if ((waiting & mask) != mask) return run_others(b);
+  waiting &= ~mask;
   void* payloads[32] = {};
   for (uint32_t left = mask; left != 0; left &= left - 1) {
     Fiber& lane = warp[__builtin_ctz(left)];
-    if (lane.state != State::Collective) return to_scheduler(b);
     if (lane.fn != fn || lane.mask != mask) fail("lanes of one warp in different warp functions");
     payloads[__builtin_ctz(left)] = lane.payload;
   }
   if (fn != nullptr) fn(payloads, mask);
   for (uint32_t left = mask; left != 0; left &= left - 1)
     make_ready(b, warp[__builtin_ctz(left)]);
-  to_scheduler(b);
+  run_others(b);
 }
 
 void copy_async(void* to, const void* from, uint32_t bytes, uint32_t bytes_read) {
@@ -273,13 +285,13 @@ void copy_async(void* to, const void* from, uint32_t bytes, uint32_t bytes_read)
     fail("cp.async with an unaligned address");
   // Whoever reads before waiting sees NaN.
   memset(to, 0xff, bytes);
-  block().current->copies.back().push_back({to, from, bytes, bytes_read});
+  the_block.current->copies.back().push_back({to, from, bytes, bytes_read});
 }
 
-void commit_copies() { block().current->copies.emplace_back(); }
+void commit_copies() { the_block.current->copies.emplace_back(); }
 
 void wait_copies(uint32_t groups_left) {
-  auto& groups = block().current->copies;
+  auto& groups = the_block.current->copies;
   while (groups.size() > groups_left + 1) {
     for (const Copy& copy : groups.front()) apply(copy);
     groups.erase(groups.begin());
@@ -288,13 +300,15 @@ void wait_copies(uint32_t groups_left) {
 
 }  // namespace shim
 
-extern "C" const char* shim_error() { return shim::block().error.c_str(); }
+#define VISIBLE extern "C" __attribute__((visibility("default")))
 
-extern "C" int shim_launch(const char* name, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx,
-                           uint32_t by, uint32_t bz, uint64_t dynamic_smem_bytes, void** args,
-                           uint64_t seed) {
+VISIBLE const char* shim_error() { return shim::the_block.error.c_str(); }
+
+VISIBLE int shim_launch(const char* name, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx,
+                        uint32_t by, uint32_t bz, uint64_t dynamic_smem_bytes, void** args,
+                        uint64_t seed) {
   using namespace shim;
-  Block& b = block();
+  Block& b = the_block;
   b.error.clear();
   b.entry = nullptr;
   for (const Entry& entry : entries())
@@ -317,7 +331,7 @@ extern "C" int shim_launch(const char* name, uint32_t gx, uint32_t gy, uint32_t 
   b.seed = seed;
   b.random = seed * 0x9e3779b97f4a7c15ull + 0x2545f4914f6cdd1dull;
   b.args = args;
-  b.fibers = std::vector<Fiber>(num_threads);
+  b.fibers.resize(num_threads);
   blockDim = {bx, by, bz};
   gridDim = {gx, gy, gz};
   for (uint32_t z = 0; z < gz; ++z)

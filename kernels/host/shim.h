@@ -1,7 +1,7 @@
 // What g++ needs to compile a kernel of this folder for the CPU: CUDA's keywords, built-in
 // variables, vector types and intrinsics. Force-included before the kernel, linked with shim.cpp.
-// One OS thread runs one block at a time, each of its threads a fiber, so plain loads and stores
-// are atomic; what goes wrong on a GPU by a missing barrier goes wrong here by the order of fibers.
+// A module runs one block at a time, each of its threads a fiber, so plain loads and stores are
+// atomic; what goes wrong on a GPU by a missing barrier goes wrong here by the order of fibers.
 #pragma once
 
 #include <math.h>
@@ -19,7 +19,7 @@
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
-#define __shared__ static thread_local
+#define __shared__ static
 #define DYN_SMEM(type, name) type* name = reinterpret_cast<type*>(shim::dynamic_smem())
 
 #define SHIM_VECTORS(base, type, align2, align4) \
@@ -42,7 +42,7 @@ SHIM_VECTORS(ulonglong, unsigned long long, 16, 16)
 #undef SHIM_VECTORS
 
 struct dim3 { unsigned x = 1, y = 1, z = 1; };
-extern __thread uint3 threadIdx, blockIdx, blockDim, gridDim;
+extern uint3 threadIdx, blockIdx, blockDim, gridDim;
 constexpr int warpSize = 32;
 
 namespace shim {

@@ -54,10 +54,11 @@ impl HostModule {
         source: &str,
         defines: &[(&str, &str)],
     ) -> Result<Self> {
-        let args = compiler_args(kernels_dir, source, defines);
+        let mut args = compiler_args(kernels_dir, source, defines);
         let hash = hash(kernels_dir, source, &args)?;
         let path = module_dir.join(format!("{source}-{hash:032x}.so"));
         if !path.is_file() {
+            args.push(object_of_shim(kernels_dir, module_dir)?.to_string_lossy().into_owned());
             compile(module_dir, source, &args, &path)?;
         }
         Self::open(module_dir, source, &path)
@@ -68,8 +69,8 @@ impl HostModule {
     fn open(module_dir: &Path, source: &str, path: &Path) -> Result<Self> {
         let copy = module_dir.join(format!("{source}-{}.so", unique_name()));
         std::fs::copy(path, &copy).map_err(|error| io(source, &copy, &error))?;
-        // SAFETY: built above from our own sources, which have no initialisers but the table of
-        // the kernels.
+        // SAFETY: built above from our own sources, whose initialisers fill the table of the
+        // kernels and the shim's empty state.
         let library = unsafe { Library::open(Some(&copy), RTLD_NOW | RTLD_LOCAL) };
         let _ = std::fs::remove_file(&copy);
         let failed = |error| CudaError::new("dlopen", source, format!("{error:?}"), "");
@@ -130,19 +131,43 @@ impl HostFunction {
     }
 }
 
-fn compiler_args(kernels_dir: &Path, source: &str, defines: &[(&str, &str)]) -> Vec<String> {
-    let path = |name: &str| kernels_dir.join(name).to_string_lossy().into_owned();
+/// Of the shim and of every kernel.
+fn shared_args(kernels_dir: &Path) -> Vec<String> {
     let mut args: Vec<String> =
-        ["-O1", "-std=c++17", "-shared", "-fPIC", "-ffp-contract=off"].map(str::to_owned).into();
+        ["-O1", "-std=c++17", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden"]
+            .map(str::to_owned)
+            .into();
     // Unique symbols would be shared by all copies of a module.
     args.extend(["-fno-gnu-unique", "-DHOST_SHIM"].map(str::to_owned));
-    args.push(format!("-I{}", path("")));
-    args.push(format!("-I{}", path("host")));
-    args.extend(["-include", "shim.h", "-x", "c++"].map(str::to_owned));
-    args.push(path(&format!("{source}.cu")));
-    args.extend(defines.iter().map(|(name, value)| format!("-D{name}={value}")));
-    args.push(path("host/shim.cpp"));
+    args.push(format!("-I{}", kernels_dir.to_string_lossy()));
+    args.push(format!("-I{}", kernels_dir.join("host").to_string_lossy()));
+    args.extend(["-include", "shim.h"].map(str::to_owned));
     args
+}
+
+/// All but the shim's object file, which has to follow.
+fn compiler_args(kernels_dir: &Path, source: &str, defines: &[(&str, &str)]) -> Vec<String> {
+    let mut args = shared_args(kernels_dir);
+    args.extend(defines.iter().map(|(name, value)| format!("-D{name}={value}")));
+    args.extend(["-shared", "-x", "c++"].map(str::to_owned));
+    args.push(kernels_dir.join(format!("{source}.cu")).to_string_lossy().into_owned());
+    args.extend(["-x", "none"].map(str::to_owned));
+    args
+}
+
+/// The shim itself, compiled once for all modules.
+fn object_of_shim(kernels_dir: &Path, module_dir: &Path) -> Result<PathBuf> {
+    let source = "host/shim.cpp";
+    let mut args = shared_args(kernels_dir);
+    args.extend(["-O2", "-c"].map(str::to_owned));
+    args.push(kernels_dir.join(source).to_string_lossy().into_owned());
+    let mut hasher = hasher_of_args(&args);
+    add_files(&mut hasher, source, &files_of(&kernels_dir.join("host"), source, None)?)?;
+    let path = module_dir.join(format!("shim-{:032x}.o", hasher.finish()));
+    if !path.is_file() {
+        compile(module_dir, "shim", &args, &path)?;
+    }
+    Ok(path)
 }
 
 /// Of everything that may go into the module.
@@ -150,15 +175,25 @@ fn hash(kernels_dir: &Path, source: &str, args: &[String]) -> Result<u128> {
     let mut files = vec![kernels_dir.join(format!("{source}.cu"))];
     files.extend(files_of(kernels_dir, source, Some("cuh"))?);
     files.extend(files_of(&kernels_dir.join("host"), source, None)?);
+    let mut hasher = hasher_of_args(args);
+    add_files(&mut hasher, source, &files)?;
+    Ok(hasher.finish())
+}
+
+fn hasher_of_args(args: &[String]) -> Hasher {
     let mut hasher = Hasher::default();
     for arg in args {
         hasher.field(arg.as_bytes());
     }
+    hasher
+}
+
+fn add_files(hasher: &mut Hasher, source: &str, files: &[PathBuf]) -> Result<()> {
     for file in files {
-        let bytes = std::fs::read(&file).map_err(|error| io(source, &file, &error))?;
+        let bytes = std::fs::read(file).map_err(|error| io(source, file, &error))?;
         hasher.field(file.to_string_lossy().as_bytes()).field(&bytes);
     }
-    Ok(hasher.finish())
+    Ok(())
 }
 
 fn files_of(folder: &Path, source: &str, extension: Option<&str>) -> Result<Vec<PathBuf>> {
