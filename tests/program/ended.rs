@@ -3,12 +3,13 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::cli::{TINY, demo, rows, temporary, vllm_batch};
+use crate::signal;
 
 /// Rows without end, each of which takes a while.
 fn endless(folder: &Path, flags: &[&str]) -> Child {
@@ -76,12 +77,11 @@ fn a_bad_row_that_ends_the_run_keeps_what_is_finished() {
 
 #[test]
 fn signals_keep_what_is_finished() {
-    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+    for (name, code) in [("INT", 130), ("TERM", 143)] {
         let folder = temporary();
         let child = endless(folder.path(), &["-o", "out.jsonl"]);
         let part = part_with_rows(folder.path());
-        let pid = child.id().to_string();
-        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        assert!(signal::send(name, child.id()));
         let (exit, errors) = wait(child);
         assert_eq!(exit, code, "{errors}");
         let out = fs::read_to_string(&part).unwrap();

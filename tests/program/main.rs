@@ -21,6 +21,7 @@ mod resume;
 mod retry_failed;
 mod several_inputs;
 mod shards;
+mod signal;
 
 #[path = "../files/crash/random.rs"]
 mod random;

@@ -204,8 +204,7 @@ fn a_shard_that_was_interrupted_and_continued_merges_the_same() {
     let half: String = text.split_inclusive('\n').take(12).collect();
     pipe.write_all(half.as_bytes()).unwrap();
     wait_for_rows(&runs.folder.path().join("s1.jsonl.part"));
-    let pid = child.id().to_string();
-    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    assert!(crate::signal::send("INT", child.id()));
     assert_exit(&child.wait_with_output().unwrap(), 130);
     drop(pipe);
     let refused = runs.vllm_batch(&["merge", "s0.jsonl", "s1.jsonl", "-o", "x"]).output().unwrap();

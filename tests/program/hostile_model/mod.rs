@@ -140,13 +140,13 @@ impl Run {
 /// Waits for a process, and ends one that hangs.
 #[track_caller]
 fn wait(child: std::process::Child, started: Instant) -> Output {
-    let id = child.id().to_string();
+    let id = child.id();
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(child.wait_with_output()));
     match receiver.recv_timeout(HANG.saturating_sub(started.elapsed())) {
         Ok(output) => output.unwrap(),
         Err(_) => {
-            let _ = Command::new("kill").args(["-KILL", &id]).status();
+            let _ = crate::signal::send("KILL", id);
             panic!("no end after {HANG:?}");
         }
     }

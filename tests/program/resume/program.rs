@@ -115,9 +115,7 @@ pub fn kill(mut child: Child) -> Result<(), Ended> {
 
 /// Sends a signal by its name.
 pub fn signal(child: &Child, name: &str) {
-    let mut command = Command::new("kill");
-    let status = command.args([&format!("-{name}"), &child.id().to_string()]).status();
-    assert!(status.unwrap().success(), "kill -{name}");
+    assert!(crate::signal::send(name, child.id()), "kill -{name}");
 }
 
 /// Waits until a journal has so many rows, while a process writes it.
