@@ -1,5 +1,6 @@
-//! `ModelSummary`: what the small files of a model folder say, or the header of a GGUF file. It is read before the weights, so
-//! that a flag that does not fit the model is refused before anything large is loaded.
+//! `ModelSummary`: what the small files of a model folder say, or the header of a GGUF file. It is
+//! read before the weights, so that a flag that does not fit the model is refused before anything
+//! large is loaded.
 
 use super::EngineError;
 use super::config::{DType, GenerationConfigSource, ModelConfig};

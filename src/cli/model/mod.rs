@@ -1,5 +1,5 @@
-//! From `--model` and `--tokenizer` to folders or GGUF files, and to an engine; what the flags came to. Knows no
-//! rows, no ledger and no run.
+//! From `--model` and `--tokenizer` to folders or GGUF files, and to an engine; what the flags came
+//! to. Knows no rows, no ledger and no run.
 
 pub mod hub;
 pub mod lost_file;

@@ -1,5 +1,5 @@
-//! linear by `vdpbf16ps`: words of two bf16, a row's by every output's. Sums run over pairs upward in
-//! one accumulator, so an output depends on its row alone.
+//! linear by `vdpbf16ps`: words of two bf16, a row's by every output's. Sums run over pairs upward
+//! in one accumulator, so an output depends on its row alone.
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -90,7 +90,8 @@ impl Block<'_> {
                 next: part_of(next, num_words, (index, num_tiles)),
             };
             // SAFETY: the slices above hold `height` rows of inputs and a panel's width of the
-            // rest, `out` the block's rows; such words are only made for CPUs that have the instruction.
+            // rest, `out` the block's rows; such words are only made for CPUs that have the
+            // instruction.
             unsafe { tile.run(height) };
         }
     }

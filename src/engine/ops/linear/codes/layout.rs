@@ -118,8 +118,8 @@ impl CodePanels {
         Panel { kind, words: &self.words[first..first + kind.num_words(self.k, self.width)] }
     }
 
-    /// Where the codes of an input of a panel begin, or what lies behind the last one, and the bytes
-    /// of an input.
+    /// Where the codes of an input of a panel begin, or what lies behind the last one, and the
+    /// bytes of an input.
     pub fn codes_behind(&self, index: usize, input: usize) -> (*const u8, usize) {
         let (kind, first) = self.panels[index];
         let bits = match &self.kinds[kind] {
