@@ -99,7 +99,7 @@ fn lap(clock: &mut Instant, total: &mut Duration) {
 pub struct EngineInfo {
     /// Weights and KV cache.
     pub dtype: DType,
-    /// How the checkpoint's linear layers are stored, where they are quantized; for people to read.
+    /// How a checkpoint's weights are stored, where they are quantized or a GGUF file; for people.
     pub checkpoint_format: Option<String>,
     /// Device and instruction set: outputs are byte-equal only within one kernel set.
     pub kernel_set: String,

@@ -18,6 +18,8 @@ pub struct ModelSummary {
     pub spec: DecoderSpec,
     /// How the checkpoint's linear layers are stored, where they are quantized.
     pub quantization: Option<QuantizationConfig>,
+    /// How many tensors are of which type, of a GGUF file.
+    pub gguf_types: Option<String>,
     /// Weights and KV cache: what was asked for, else the checkpoint's own.
     pub dtype: DType,
     /// Longest prompt plus output, in tokens: what was asked for, else the model's.
@@ -40,12 +42,15 @@ impl ModelSummary {
         let dtype = config.dtype.map_or_else(|| hf_config.dtype(), Ok)?;
         let max_model_len = max_model_len(config, spec.max_model_len)?;
         let generation_config = generation_config(config, &hf_config)?;
-        Ok(Self { spec, quantization, dtype, max_model_len, generation_config })
+        let gguf_types = hf_config.gguf_types().map(str::to_owned);
+        Ok(Self { spec, quantization, gguf_types, dtype, max_model_len, generation_config })
     }
 
-    /// How the checkpoint's linear layers are stored, where they are quantized; for people to read.
+    /// How a checkpoint's weights are stored, where they are quantized or a GGUF file; for people
+    /// to read.
     pub fn checkpoint_format(&self) -> Option<String> {
-        self.quantization.as_ref().map(|quantization| quantization.description().to_owned())
+        let gguf = self.gguf_types.as_ref().map(|types| format!("GGUF ({types})"));
+        self.quantization.as_ref().map(|quantized| quantized.description().to_owned()).or(gguf)
     }
 
     /// What prompts and parameters are checked against.

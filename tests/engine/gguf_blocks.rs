@@ -1,5 +1,6 @@
-//! candle's reader of GGUF files and its blocks, as a second opinion on ours. Types that candle
-//! lacks are left out: the golden of `weights/gguf/blocks` has them all.
+//! What a GGUF file is said to be; and candle's reader of such files and its blocks, as a second
+//! opinion on ours. Types that candle lacks are left out: the golden of `weights/gguf/blocks` has
+//! them all.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -8,7 +9,9 @@ use candle_core::quantized::GgmlDType;
 use candle_core::quantized::ggml_file::qtensor_from_ggml;
 use candle_core::quantized::gguf_file::Content;
 use candle_core::{DType, Device};
+use vllm_batch::engine::config::ModelConfig;
 use vllm_batch::engine::model::weights::gguf::{GgmlType, Gguf, read};
+use vllm_batch::engine::model_summary::ModelSummary;
 
 /// Types of both, with candle's name.
 const TYPES: [(GgmlType, GgmlDType); 13] = [
@@ -54,14 +57,30 @@ fn candle_makes_the_same_of_the_same_blocks() {
     }
 }
 
+/// An input of the fuzz target: a header, with data behind it.
+fn seed(name: &str) -> Vec<u8> {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/gguf");
+    let input = std::fs::read(corpus.join(name)).unwrap();
+    let num_data_bytes = usize::from(u16::from_le_bytes([input[1], input[2]])) * 16;
+    let mut file = input[3..].to_vec();
+    file.resize(file.len() + num_data_bytes, 0);
+    file
+}
+
+#[test]
+fn the_format_of_a_file_names_the_types_of_its_tensors() {
+    let folder = tempfile::tempdir().unwrap();
+    let model_dir = folder.path().join("a.gguf");
+    std::fs::write(&model_dir, seed("heads_per_layer")).unwrap();
+    let config = ModelConfig { model_dir, ..ModelConfig::default() };
+    let summary = ModelSummary::read(&config).unwrap();
+    assert_eq!(summary.checkpoint_format().unwrap(), "GGUF (Q8_0 8, F32 3)");
+}
+
 #[test]
 fn candle_finds_the_same_tensors() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/gguf");
     for name in ["llama", "falcon", "alignment"] {
-        let input = std::fs::read(corpus.join(name)).unwrap();
-        let num_data_bytes = usize::from(u16::from_le_bytes([input[1], input[2]])) * 16;
-        let mut file = input[3..].to_vec();
-        file.resize(file.len() + num_data_bytes, 0);
+        let file = seed(name);
         let ours = Gguf::parse(&file).unwrap();
         let theirs = Content::read(&mut Cursor::new(&file)).unwrap();
         assert_eq!(ours.tensors.len(), theirs.tensor_infos.len());

@@ -31,6 +31,8 @@ pub struct Described {
     pub shapes: BTreeMap<String, Vec<usize>>,
     /// Values of `ROPE_VECTORS`, of those that are there.
     pub vectors: BTreeMap<String, Vec<f32>>,
+    /// How many tensors are of which type, for people to read.
+    pub types: String,
 }
 
 /// A file's model, in the words of a folder.

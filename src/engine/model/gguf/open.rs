@@ -18,7 +18,8 @@ impl Described {
     }
 
     fn of(files: &GgufFiles) -> Result<Self, String> {
-        let mut described = Self { metadata: files.metadata().clone(), ..Self::default() };
+        let (metadata, types) = (files.metadata().clone(), files.types());
+        let mut described = Self { metadata, types, ..Self::default() };
         for name in ROPE_VECTORS {
             let values = files.vector(name)?;
             described.vectors.extend(values.map(|values| (name.to_owned(), values)));

@@ -37,6 +37,8 @@ pub struct HfConfig {
     defaults: OnceCell<Map<String, Value>>,
     /// The `text_config` of a multimodal model.
     text: Option<Box<HfConfig>>,
+    /// How many tensors are of which type, of a GGUF file; for people to read.
+    gguf_types: Option<String>,
 }
 
 impl HfConfig {
@@ -46,8 +48,10 @@ impl HfConfig {
     /// The file is missing or no JSON object; or the GGUF file is not supported.
     pub fn open(model: &Path) -> Result<Self, EngineError> {
         if model.is_file() {
-            let translation = Described::open(model)?.translation(model)?;
-            return Ok(Self::new(translation.config, model.display().to_string()));
+            let described = Described::open(model)?;
+            let config = described.translation(model)?.config;
+            let gguf_types = Some(described.types);
+            return Ok(Self { gguf_types, ..Self::new(config, model.display().to_string()) });
         }
         let path = model.join("config.json");
         let text = files::read_text(&path, MAX_CONFIG_BYTES).map_err(|error| {
@@ -87,7 +91,13 @@ impl HfConfig {
             _ => None,
         };
         let (read, ignored) = (RefCell::default(), RefCell::default());
-        Self { keys, path, read, ignored, defaults: OnceCell::new(), text }
+        let defaults = OnceCell::new();
+        Self { keys, path, read, ignored, defaults, text, gguf_types: None }
+    }
+
+    /// How many tensors are of which type, of a GGUF file; for people to read.
+    pub fn gguf_types(&self) -> Option<&str> {
+        self.gguf_types.as_deref()
     }
 
     pub(super) fn error(&self, text: impl std::fmt::Display) -> EngineError {

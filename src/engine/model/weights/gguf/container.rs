@@ -189,6 +189,7 @@ mod tests {
             .key("a.u16", 2, &[1, 2])
             .key("a.i8", 1, &[0xFF])
             .key("a.f32", 6, &1e-5f32.to_le_bytes())
+            .key("a.nan", 6, &f32::NAN.to_le_bytes())
             .key("a.bool", 7, &[1])
             .key("a.text", 8, &text("é"))
             .array("a.texts", 8, &[text("x"), text(""), text("yz")])
@@ -202,6 +203,7 @@ mod tests {
             assert_eq!(metadata.unsigned("a.u16"), Ok(Some(513)));
             assert_eq!(metadata.get("a.i8"), Some(&Value::Signed(-1)));
             assert_eq!(metadata.float("a.f32"), Ok(Some(1e-5)));
+            assert!(metadata.float("a.nan").unwrap_err().contains("not a finite number"));
             assert_eq!(metadata.bool("a.bool"), Ok(Some(true)));
             assert_eq!(metadata.text("a.text"), Ok(Some("é")));
             assert_eq!(metadata.text("a.nothing"), Ok(None));

@@ -298,12 +298,13 @@ impl Metadata {
         self.typed(key, Value::as_unsigned, "an integer of 0 or more")
     }
 
-    /// A float; of 32 bits the f64 of its shortest decimal.
+    /// A finite float; of 32 bits the f64 of its shortest decimal.
     ///
     /// # Errors
     /// The value is something else.
     pub fn float(&self, key: &str) -> Result<Option<f64>, String> {
-        self.typed(key, Value::as_float, "a float")
+        let finite = |value: &Value| value.as_float().filter(|number| number.is_finite());
+        self.typed(key, finite, "a finite number")
     }
 
     /// A boolean.
