@@ -294,4 +294,23 @@ mod tests {
         write("b.safetensors", "");
         assert_ne!(hash(), first);
     }
+
+    #[test]
+    fn a_gguf_file_is_weights_config_and_tokenizer_with_all_its_parts() {
+        let folder = tempfile::tempdir().unwrap();
+        let part = |number| folder.path().join(format!("m-0000{number}-of-00002.gguf"));
+        let write = |number, text| fs::write(part(number), text).unwrap();
+        write(1, "one");
+        write(2, "two");
+        let hashes = |load_format| {
+            let folders = Folders { model: part(1), tokenizer: None };
+            model_hashes(load_format, &folders).unwrap()
+        };
+        let [weights, config, tokenizer] = hashes(LoadFormat::Auto);
+        assert_eq!([&weights, &config], [&config, &tokenizer]);
+        let dummy = ["dummy".to_owned(), config.clone(), tokenizer];
+        assert_eq!(hashes(LoadFormat::Dummy), dummy);
+        write(2, "twp");
+        assert!(hashes(LoadFormat::Auto).iter().all(|hash| *hash != config));
+    }
 }

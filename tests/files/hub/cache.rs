@@ -125,6 +125,24 @@ fn folders_are_themselves() {
 }
 
 #[test]
+fn gguf_files_are_themselves_and_one_in_a_folder_is_meant() {
+    let parent = tempdir().unwrap();
+    let folder = parent.path().join("model");
+    fs::create_dir(&folder).unwrap();
+    let environment = environment(&parent.path().join("cache"));
+    let find = |path: &Path| resolve(path.to_str().unwrap(), &environment);
+    let parts = ["a-00001-of-00002.gguf", "a-00002-of-00002.gguf"].map(|name| folder.join(name));
+    parts.iter().for_each(|path| fs::write(path, "").unwrap());
+    assert_eq!(find(&parts[1]).unwrap(), parts[1]);
+    assert_eq!(find(&folder).unwrap(), parts[0]);
+    fs::write(folder.join("b.gguf"), "").unwrap();
+    let error = find(&folder).unwrap_err().to_string();
+    assert!(error.contains("several GGUF files: a-00001-of-00002.gguf, b.gguf"), "{error}");
+    fs::write(folder.join("config.json"), "{}").unwrap();
+    assert_eq!(find(&folder).unwrap(), folder);
+}
+
+#[test]
 fn hostile_and_mistyped_names_never_reach_disk_or_network() {
     let cache = tempdir().unwrap();
     let environment = environment(cache.path());

@@ -136,3 +136,129 @@ fn small(number: u64) -> Result<usize, String> {
     let fits = usize::try_from(number).ok().filter(|number| *number <= 1 << 20);
     fits.ok_or_else(|| format!("{number} heads, or values of a head, are not supported"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::weights::gguf::written::{Written, text};
+    use super::super::weights::gguf::{GgmlType, Gguf};
+    use super::*;
+
+    const U32: u32 = 4;
+    const F32: u32 = 6;
+    const TEXT: u32 = 8;
+
+    /// A model of this architecture with 12 layers, and what is added to it.
+    fn described(
+        arch: &str,
+        more: impl Fn(Written, &dyn Fn(&str) -> String) -> Written,
+    ) -> Described {
+        let key = |name: &str| format!("{arch}.{name}");
+        let mut written = Written::new().key("general.architecture", TEXT, &text(arch));
+        for (name, size) in [
+            ("block_count", 12u32),
+            ("context_length", 64),
+            ("embedding_length", 32),
+            ("feed_forward_length", 48),
+            ("attention.head_count", 4),
+            ("attention.head_count_kv", 2),
+        ] {
+            written = written.key(&key(name), U32, &size.to_le_bytes());
+        }
+        let eps = key("attention.layer_norm_rms_epsilon");
+        written = written.key(&eps, F32, &1e-5f32.to_le_bytes());
+        written = written.tensor("token_embd.weight", &[3, 32], GgmlType::F32, &[0; 384]);
+        let Gguf { metadata, tensors } = Gguf::parse(&more(written, &key).bytes()).unwrap();
+        let shapes = tensors.into_iter().map(|tensor| (tensor.name, tensor.shape)).collect();
+        Described { metadata, shapes, vectors: BTreeMap::new() }
+    }
+
+    fn refused(
+        arch: &str,
+        more: impl Fn(Written, &dyn Fn(&str) -> String) -> Written,
+        wanted: &str,
+    ) {
+        let error = described(arch, more).translate().unwrap_err();
+        assert!(error.contains(wanted), "{error}, not {wanted}");
+    }
+
+    fn number(number: u32) -> [u8; 4] {
+        number.to_le_bytes()
+    }
+
+    #[test]
+    fn metadata_is_a_config() {
+        let file = described("llama", |written, _| {
+            written
+                .key("tokenizer.ggml.eos_token_id", U32, &number(2))
+                .key("tokenizer.ggml.eot_token_id", U32, &number(7))
+                .key("tokenizer.ggml.eom_token_id", U32, &number(2))
+                .key("general.sampling.temp", F32, &0.7f32.to_le_bytes())
+        });
+        let config = Value::Object(file.translate().unwrap().config);
+        for (key, value) in [
+            ("architectures", json!(["LlamaForCausalLM"])),
+            ("num_hidden_layers", json!(12)),
+            ("vocab_size", json!(3)),
+            ("head_dim", json!(8)),
+            // Not 9.999999747378752e-06.
+            ("rms_norm_eps", json!(1e-5)),
+            ("tie_word_embeddings", json!(true)),
+            ("rope_theta", json!(10_000.0)),
+            ("dtype", json!("bfloat16")),
+            ("eos_token_id", json!([2, 7])),
+        ] {
+            assert_eq!(config[key], value, "{key}");
+        }
+        assert_eq!(file.generation_config().unwrap()["temperature"], json!(0.7));
+    }
+
+    #[test]
+    fn layers_slide_by_the_key_or_as_in_llama_cpp() {
+        let types = |more: &dyn Fn(Written, &str) -> Written| {
+            let file = described("gemma3", |written, key| {
+                let window = key("attention.sliding_window");
+                let pattern = key("attention.sliding_window_pattern");
+                more(written.key(&window, U32, &number(8)), &pattern)
+            });
+            let config = Value::Object(file.translate().unwrap().config);
+            let types = config["layer_types"].as_array().unwrap().clone();
+            types.iter().map(|kind| kind == "sliding_attention").collect::<Vec<_>>()
+        };
+        let each = |last: usize| (1..=12).map(|layer| layer % last != 0).collect::<Vec<_>>();
+        assert_eq!(types(&|written, _| written), each(6));
+        assert_eq!(types(&|written, key| written.key(key, U32, &number(4))), each(4));
+        let flags: Vec<Vec<u8>> = (0..12).map(|layer| vec![u8::from(layer < 3)]).collect();
+        let listed: Vec<bool> = (0..12).map(|layer| layer < 3).collect();
+        assert_eq!(types(&|written, key| written.array(key, 7, &flags)), listed);
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_by_name() {
+        let none = |written: Written, _: &dyn Fn(&str) -> String| written;
+        refused("qwen3moe", none, "a mixture of experts");
+        refused("mamba", none, "`mamba` is not supported in GGUF files; these are: arcee,");
+        let with = |name: &'static str, value: u32| {
+            move |written: Written, key: &dyn Fn(&str) -> String| {
+                written.key(&key(name), U32, &number(value))
+            }
+        };
+        refused("llama", with("expert_count", 8), "a mixture of experts");
+        refused("llama", with("wonder", 1), "metadata `llama.wonder` is not known");
+        refused("llama", with("rope.dimension_sections", 1), "rope.dimension_sections");
+        refused("qwen3", with("attention.value_length", 16), "no width of heads");
+        refused("phi3", with("attention.scale", 1), "attention.scale");
+        let sizes: Vec<Vec<u8>> = [8, 9].map(|size| number(size).to_vec()).into();
+        let by_layer = |written: Written, key: &dyn Fn(&str) -> String| {
+            written.array(&key("vocab_size2"), U32, &sizes)
+        };
+        refused("llama", by_layer, "vocab_size2");
+        let projector = |written: Written, _: &dyn Fn(&str) -> String| {
+            written.key("general.type", TEXT, &text("mmproj"))
+        };
+        refused("llama", projector, "the file is no model: `mmproj`");
+        let scaling = |written: Written, key: &dyn Fn(&str) -> String| {
+            written.key(&key("rope.scaling.type"), TEXT, &text("wild"))
+        };
+        refused("llama", scaling, "rope scaling `wild`");
+    }
+}

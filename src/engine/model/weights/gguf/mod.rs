@@ -13,7 +13,7 @@ mod matrix;
 mod metadata;
 mod translated;
 #[cfg(test)]
-mod written;
+pub(in crate::engine::model) mod written;
 
 pub use blocks::read;
 pub use container::{Gguf, TensorInfo};
