@@ -168,3 +168,97 @@ impl GgufTokenizer<'_> {
         Ok(file(model, normalizer, Value::Null, decoder, added))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::engine::text::Tokenizer;
+
+    const TOKENS: [&str; 7] = ["<s>", "a", "b", "Ġ", "ab", "Ġab", "< x >"];
+
+    fn byte_level() -> GgufTokenizer<'static> {
+        GgufTokenizer {
+            model: "gpt2",
+            pre: Some("gpt-2"),
+            tokens: TOKENS.into(),
+            kinds: vec![3, 1, 1, 1, 1, 1, 4],
+            merges: vec!["a b", "Ġ ab"],
+            special: vec![("bos_token", 0)],
+            ..GgufTokenizer::default()
+        }
+    }
+
+    fn sentence_piece() -> GgufTokenizer<'static> {
+        GgufTokenizer {
+            model: "llama",
+            tokens: vec!["<s>", "▁", "a", "b", "ab", "▁a", "▁ab"],
+            scores: vec![0.0, -9.0, -9.0, -9.0, -2.0, -1.0, -3.0],
+            kinds: vec![3, 1, 1, 1, 1, 1, 1],
+            special: vec![("bos_token", 0)],
+            ..GgufTokenizer::default()
+        }
+    }
+
+    fn ids(gguf: &GgufTokenizer<'_>, text: &str) -> Vec<u32> {
+        let tokenizer = Tokenizer::from_gguf(gguf, Path::new("m.gguf"));
+        tokenizer.unwrap_or_else(|error| panic!("{error}")).encode(text, true).unwrap()
+    }
+
+    #[test]
+    fn bytes_are_merged_and_added_tokens_are_found_whole() {
+        assert_eq!(ids(&byte_level(), "ab ab<s>< x >a"), [4, 5, 0, 6, 1]);
+        let with_bos = GgufTokenizer { add_bos: Some(true), ..byte_level() };
+        assert_eq!(ids(&with_bos, "a"), [0, 1]);
+    }
+
+    #[test]
+    fn pieces_are_merged_by_their_scores() {
+        // "▁a" and "b" before "▁" and "ab": the score of "▁a" is higher.
+        assert_eq!(ids(&sentence_piece(), "ab"), [0, 6]);
+        let scores = vec![0.0, -9.0, -9.0, -9.0, -1.0, -2.0, -30.0];
+        let other = GgufTokenizer {
+            tokens: vec!["<s>", "▁", "a", "b", "ab", "▁a", "x"],
+            scores,
+            ..sentence_piece()
+        };
+        assert_eq!(ids(&other, "ab"), [0, 1, 4]);
+        let bare = GgufTokenizer { add_space_prefix: Some(false), ..sentence_piece() };
+        assert_eq!(ids(&bare, "ab"), [0, 4]);
+        // Of a Gemma the order of tokens counts.
+        let gemma = GgufTokenizer { is_gemma: true, ..bare };
+        assert_eq!(ids(&gemma, "ab"), [0, 4]);
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_with_a_way_out() {
+        let base = byte_level;
+        let (pieces, bad) = (sentence_piece(), vec![0.0; 3]);
+        for (gguf, wanted) in [
+            (GgufTokenizer { pre: Some("strange"), ..base() }, "`pre strange`, is not known"),
+            (GgufTokenizer { pre: None, ..base() }, "`pre default`, is not known"),
+            (GgufTokenizer { model: "bert", ..base() }, "its model `bert` is not supported"),
+            (GgufTokenizer { merges: vec!["a"], ..base() }, "the merge `a` is not two tokens"),
+            (GgufTokenizer { tokens: Vec::new(), ..base() }, "0 tokens"),
+            (GgufTokenizer { kinds: vec![1], ..base() }, "one score and one kind"),
+            (GgufTokenizer { special: vec![("eos_token", 7)], ..base() }, "eos_token has the id 7"),
+            (GgufTokenizer { scores: bad, ..pieces.clone() }, "one score and one kind"),
+            (GgufTokenizer { scores: Vec::new(), ..pieces.clone() }, "a finite score"),
+            (GgufTokenizer { scores: vec![f32::NAN; 7], ..pieces }, "a finite score"),
+        ] {
+            let error = Tokenizer::from_gguf(&gguf, Path::new("m.gguf")).err().unwrap();
+            let error = error.to_string();
+            assert!(error.starts_with("m.gguf: its tokenizer: "), "{error}");
+            assert!(error.contains(wanted) && error.contains("--tokenizer"), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_name_of_how_texts_are_cut_loads() {
+        for pre in PreTokenizer::names() {
+            let gguf = GgufTokenizer { pre: Some(pre), add_bos: Some(false), ..byte_level() };
+            assert_eq!(ids(&gguf, "ab ab"), [4, 5], "{pre}");
+        }
+    }
+}

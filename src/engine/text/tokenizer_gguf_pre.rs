@@ -26,8 +26,6 @@ enum Cut {
     Gpt2,
     /// Single digits, then GPT-2's regex.
     Digits,
-    /// Punctuation, GPT-2's regex, numbers, three digits.
-    Falcon,
     /// Regexes, one after the other.
     Regexes(&'static [&'static str]),
 }
@@ -119,7 +117,6 @@ const KNOWN: &[(&[&str], PreTokenizer)] = &[
     (&["deepseek-v3", "hunyuan-dense"], regexes(&DEEPSEEK_3, PLAIN)),
     (&["deepseek-coder"], regexes(&DEEPSEEK_CODER, PLAIN)),
     (&["bloom", "gpt3-finnish", "poro-chat"], regexes(&[BLOOM], PLAIN)),
-    (&["falcon"], PreTokenizer { cut: Cut::Falcon, ..PLAIN }),
 ];
 
 impl PreTokenizer {
@@ -133,6 +130,12 @@ impl PreTokenizer {
         known.map(|(_, pre)| *pre).ok_or_else(|| {
             format!("how it cuts texts, {}, is not known", quoted(&format!("pre {name}")))
         })
+    }
+
+    /// All names.
+    #[cfg(test)]
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        KNOWN.iter().flat_map(|(names, _)| names.iter().copied())
     }
 
     /// The `normalizer` of a tokenizer.json.
@@ -150,16 +153,10 @@ impl PreTokenizer {
             json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated",
                 "invert": false})
         };
-        let digits = |individual: bool| json!({"type": "Digits", "individual_digits": individual});
+        let digits = json!({"type": "Digits", "individual_digits": true});
         let members = match self.cut {
             Cut::Gpt2 => return byte_level(true),
-            Cut::Digits => vec![digits(true), byte_level(true)],
-            Cut::Falcon => vec![
-                json!({"type": "Punctuation", "behavior": "Contiguous"}),
-                byte_level(true),
-                digits(false),
-                split(&"[0-9][0-9][0-9]"),
-            ],
+            Cut::Digits => vec![digits, byte_level(true)],
             Cut::Regexes(patterns) => {
                 patterns.iter().map(split).chain([byte_level(false)]).collect()
             }
