@@ -77,3 +77,32 @@ fn every_kind_of_bad_row_is_an_error_row_in_its_place_and_good_rows_keep_their_b
         assert!(!message.is_empty());
     }
 }
+
+/// Each command reads it, and an output that another file made is not continued.
+#[test]
+fn a_gguf_file_is_a_model_for_every_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("in.jsonl");
+    std::fs::write(&input, "{\"prompt\":\"Hello\",\"max_tokens\":3}\n").unwrap();
+    let command = |arguments: &[&str], model: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_vllm-batch"))
+            .args(arguments)
+            .arg("--model")
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/gguf").join(model))
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    let run = ["run", "-i", "in.jsonl", "-o", "out.jsonl", "--device", "cpu"];
+    let bench = ["bench", "--num-prompts", "1", "--input-len", "4", "--output-len", "2"];
+    for arguments in [&["plan", "-i", "in.jsonl"][..], &bench, &run, &run] {
+        let (code, said) = command(arguments, "llama.gguf");
+        assert_eq!(code, Some(0), "{arguments:?}: {said}");
+    }
+    let row = std::fs::read_to_string(folder.path().join("out.jsonl")).unwrap();
+    assert_eq!(json(row.trim())["usage"]["completion_tokens"], 3);
+    let (code, said) = command(&run, "qwen3.gguf");
+    assert_eq!(code, Some(6), "{said}");
+}
