@@ -304,6 +304,9 @@ pub trait Vector: Copy {
     unsafe fn mul_exp2(self, exponent: Self) -> Self;
     /// 0 in the lanes where self < limit, `other` elsewhere.
     unsafe fn zero_below(self, limit: Self, other: Self) -> Self;
+    /// Of each two lanes that are `H` apart (1, 2, 4 or 8, less than `LANES`), their sum in the
+    /// first and their difference in the second.
+    unsafe fn butterflies<const H: usize>(self) -> Self;
     /// The sum of the lanes, by halves.
     unsafe fn sum(self) -> f32;
     /// The largest of the lanes; anything if one is NaN.

@@ -95,6 +95,14 @@ impl Vector for Portable {
         Self(std::array::from_fn(|i| if self.0[i] < limit.0[i] { 0.0 } else { other.0[i] }))
     }
     #[inline(always)]
+    unsafe fn butterflies<const H: usize>(self) -> Self {
+        let v = self.0;
+        Self(std::array::from_fn(|lane| match lane & H {
+            0 => v[lane] + v[lane ^ H],
+            _ => v[lane ^ H] - v[lane],
+        }))
+    }
+    #[inline(always)]
     unsafe fn sum(self) -> f32 {
         let v = self.0;
         ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]))

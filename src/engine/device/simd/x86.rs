@@ -115,6 +115,20 @@ impl Vector for __m512 {
         }
     }
     #[inline(always)]
+    unsafe fn butterflies<const H: usize>(self) -> Self {
+        // SAFETY: the promise of `Vector`.
+        unsafe {
+            let (others, second) = match H {
+                1 => (_mm512_permute_ps::<0b10_11_00_01>(self), 0xaaaa),
+                2 => (_mm512_permute_ps::<0b01_00_11_10>(self), 0xcccc),
+                4 => (_mm512_shuffle_f32x4::<0b10_11_00_01>(self, self), 0xf0f0),
+                8 => (_mm512_shuffle_f32x4::<0b01_00_11_10>(self, self), 0xff00),
+                _ => unreachable!("lanes {H} apart"),
+            };
+            _mm512_mask_sub_ps(_mm512_add_ps(self, others), second, others, self)
+        }
+    }
+    #[inline(always)]
     unsafe fn sum(self) -> f32 {
         // SAFETY: the promise of `Vector`.
         unsafe {
@@ -206,6 +220,24 @@ impl Vector for __m256 {
     unsafe fn zero_below(self, limit: Self, other: Self) -> Self {
         // SAFETY: the promise of `Vector`.
         unsafe { _mm256_andnot_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(self, limit), other) }
+    }
+    #[inline(always)]
+    unsafe fn butterflies<const H: usize>(self) -> Self {
+        // SAFETY: the promise of `Vector`.
+        unsafe {
+            let others = match H {
+                1 => _mm256_permute_ps::<0b10_11_00_01>(self),
+                2 => _mm256_permute_ps::<0b01_00_11_10>(self),
+                4 => _mm256_permute2f128_ps::<1>(self, self),
+                _ => unreachable!("lanes {H} apart"),
+            };
+            let (sums, differences) = (_mm256_add_ps(self, others), _mm256_sub_ps(others, self));
+            match H {
+                1 => _mm256_blend_ps::<0xaa>(sums, differences),
+                2 => _mm256_blend_ps::<0xcc>(sums, differences),
+                _ => _mm256_blend_ps::<0xf0>(sums, differences),
+            }
+        }
     }
     #[inline(always)]
     unsafe fn sum(self) -> f32 {

@@ -60,34 +60,41 @@ impl Kernel for NarrowPanel<'_> {
     unsafe fn run<V: Vector>(self) {
         let Self { kernel, width, values, words, scales } = self;
         let panel_width = kernel.panel_width();
-        let flip = kernel.weight_offset();
+        let flip = kernel.weight_offset() * 0x0101_0101;
         let (num_words, num_groups) = (words.len() / width, scales.len() / width);
         for (group, values) in values.chunks_mut(GROUP * width).enumerate() {
             rotate_lanes(values, width);
-            let mut largest = [0.0f32; MAX_PANEL_WIDTH];
+            let mut largest = [0u32; MAX_PANEL_WIDTH];
             for row in values.chunks_exact(width) {
-                for (largest, value) in largest.iter_mut().zip(row) {
-                    *largest = larger(*largest, value.abs());
+                for (largest, &value) in largest.iter_mut().zip(row) {
+                    *largest = magnitude_bits(value).max(*largest);
                 }
             }
+            let largest = largest.map(f32::from_bits);
             // Both sides are rotated, which makes a product so many times as large.
             let unrotated = 1.0 / block_len(values.len() / width) as f32;
             let mut factors = [0.0f32; MAX_PANEL_WIDTH];
-            for lane in 0..width {
-                let (panel, in_panel) = (lane / panel_width, lane % panel_width);
-                let at = (panel * num_groups + group) * panel_width + in_panel;
-                scales[at] = largest[lane] / INT8_MAX * unrotated;
-                factors[lane] = factor(largest[lane]);
+            for (factor, largest) in factors.iter_mut().zip(largest) {
+                *factor = factor_of(largest);
             }
-            for (word, rows) in values.chunks(WORD * width).enumerate() {
-                let word = group * (GROUP / WORD) + word;
-                for lane in 0..width {
-                    let (panel, in_panel) = (lane / panel_width, lane % panel_width);
-                    let at = (panel * num_words + word) * panel_width + in_panel;
-                    let inputs = rows.chunks_exact(width).enumerate();
-                    words[at] = inputs.fold(flip * 0x0101_0101, |word, (byte, row)| {
-                        word ^ (int8_bits(row[lane] * factors[lane]) & 0xff) << (8 * byte)
-                    });
+            for (panel, first) in (0..width).step_by(panel_width).enumerate() {
+                let lanes = first..first + panel_width;
+                let at = (panel * num_groups + group) * panel_width;
+                let scales = &mut scales[at..at + panel_width];
+                for (scale, largest) in scales.iter_mut().zip(&largest[lanes.clone()]) {
+                    *scale = largest / INT8_MAX * unrotated;
+                }
+                let factors = &factors[lanes.clone()];
+                for (word, rows) in values.chunks(WORD * width).enumerate() {
+                    let word = panel * num_words + group * (GROUP / WORD) + word;
+                    let words = &mut words[word * panel_width..][..panel_width];
+                    words.fill(flip);
+                    for (byte, row) in rows.chunks_exact(width).enumerate() {
+                        let row = &row[lanes.clone()];
+                        for ((word, value), factor) in words.iter_mut().zip(row).zip(factors) {
+                            *word ^= (int8_bits(value * factor) & 0xff) << (8 * byte);
+                        }
+                    }
                 }
             }
         }
@@ -96,14 +103,15 @@ impl Kernel for NarrowPanel<'_> {
 
 /// What takes values of at most this magnitude to int8.
 #[inline(always)]
-fn factor(largest: f32) -> f32 {
+fn factor_of(largest: f32) -> f32 {
     if largest > 0.0 { INT8_MAX / largest } else { 0.0 }
 }
 
-/// The larger of two magnitudes; NaN where one is NaN, so that a scale tells of it: int8 cannot.
+/// The bits of a magnitude. In their order NaN is the largest, so that a scale tells of it: int8
+/// cannot.
 #[inline(always)]
-fn larger(a: f32, b: f32) -> f32 {
-    if a >= b || a.is_nan() { a } else { b }
+fn magnitude_bits(value: f32) -> u32 {
+    value.to_bits() & 0x7fff_ffff
 }
 
 /// The nearest integer, ties to even, of a small number, in the low bits.
@@ -158,31 +166,50 @@ impl Kernel for NarrowRows<'_> {
             let groups = x.chunks(GROUP).zip(words.chunks_mut(GROUP / WORD));
             for (group, (x, words)) in groups.enumerate() {
                 let at = row * num_groups + group;
-                (self.scales[at], self.sums[at]) = narrow_group(x, words);
+                // SAFETY: the caller's promise.
+                (self.scales[at], self.sums[at]) = unsafe { narrow_group::<V>(x, words) };
             }
         }
     }
 }
 
 /// One group of a row; its scale, and the sum of its integers.
+///
+/// # Safety
+/// As `Kernel::run`.
 #[inline(always)]
-fn narrow_group(x: &[f32], words: &mut [u32]) -> (f32, i32) {
+unsafe fn narrow_group<V: Vector>(x: &[f32], words: &mut [u32]) -> (f32, i32) {
     let mut values = [0.0f32; GROUP];
-    values[..x.len()].copy_from_slice(x);
-    rotate(&mut values[..x.len()]);
-    let mut lanes = [0.0f32; 16];
-    for chunk in values.as_chunks::<16>().0 {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            *lane = larger(*lane, value.abs());
+    // SAFETY: the caller's promise.
+    unsafe {
+        if let Ok(x) = <&[f32; GROUP]>::try_from(x) {
+            // Loops of a known length.
+            values = *x;
+            rotate::<V>(&mut values);
+        } else {
+            values[..x.len()].copy_from_slice(x);
+            rotate::<V>(&mut values[..x.len()]);
         }
     }
-    let largest = lanes.into_iter().fold(0.0, larger);
-    let factor = factor(largest);
-    let mut bytes = [0u8; GROUP];
-    for (byte, value) in bytes.iter_mut().zip(&values) {
-        *byte = int8_bits(value * factor) as u8;
+    let mut largest = 0;
+    for &value in &values {
+        largest = magnitude_bits(value).max(largest);
     }
-    let sum = bytes.iter().map(|&byte| i32::from(byte as i8)).sum();
+    let largest = f32::from_bits(largest);
+    let factor = factor_of(largest);
+    // A loop for each step: they are made vectors of.
+    let mut ints = [0; GROUP];
+    for (int, value) in ints.iter_mut().zip(&values) {
+        *int = int8_bits(value * factor);
+    }
+    let mut sum = 0;
+    for &int in &ints {
+        sum += (int as i32) << 24 >> 24;
+    }
+    let mut bytes = [0u8; GROUP];
+    for (byte, int) in bytes.iter_mut().zip(ints) {
+        *byte = int as u8;
+    }
     for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
         *word = u32::from_le_bytes(*bytes);
     }

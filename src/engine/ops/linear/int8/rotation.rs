@@ -4,6 +4,7 @@
 //! group it is all. Additions only, in one order for each output: the same bits everywhere.
 
 use super::GROUP;
+use crate::engine::device::simd::Vector;
 
 /// Inputs of a block of a group of this length.
 pub(super) fn block_len(group_len: usize) -> usize {
@@ -11,48 +12,44 @@ pub(super) fn block_len(group_len: usize) -> usize {
 }
 
 /// Rotates the values of a group.
+///
+/// # Safety
+/// The CPU has the instructions of `V`.
 #[inline(always)]
-pub(super) fn rotate(group: &mut [f32]) {
+pub(super) unsafe fn rotate<V: Vector>(group: &mut [f32]) {
     let len = block_len(group.len());
     for block in group.chunks_exact_mut(len) {
-        // Loops of a known length become vectors.
-        match len {
-            128 => rotate_block::<128>(block),
-            64 => rotate_block::<64>(block),
-            32 => rotate_block::<32>(block),
-            16 => rotate_block::<16>(block),
-            8 => rotate_block::<8>(block),
-            4 => rotate_block::<4>(block),
-            2 => rotate_block::<2>(block),
-            _ => {}
+        let mut half = 1;
+        if len >= V::LANES {
+            for values in block.chunks_exact_mut(V::LANES) {
+                let values = values.as_mut_ptr();
+                // SAFETY: the caller's promise, and a whole vector.
+                unsafe {
+                    let mut vector = V::load(values).butterflies::<1>();
+                    vector = vector.butterflies::<2>().butterflies::<4>();
+                    if V::LANES == 16 {
+                        vector = vector.butterflies::<8>();
+                    }
+                    vector.store(values);
+                }
+            }
+            half = V::LANES;
         }
+        rotate_from(half, block, 1);
     }
 }
 
-/// Each step takes neighbours to their sum and difference, half a block apart: the bits of an index
-/// turn by one place, so that after all steps every value is back at its own.
+/// The steps of a rotation of (inputs, width) from this half on.
 #[inline(always)]
-fn rotate_block<const LEN: usize>(block: &mut [f32]) {
-    let mut other = [0.0; LEN];
-    let mut is_in_other = false;
-    for _ in 0..LEN.trailing_zeros() {
-        match is_in_other {
-            false => step(block, &mut other),
-            true => step(&other, block),
+fn rotate_from(mut half: usize, block: &mut [f32], width: usize) {
+    while half * width < block.len() {
+        for pair in block.chunks_exact_mut(2 * half * width) {
+            let (first, second) = pair.split_at_mut(half * width);
+            for (a, b) in first.iter_mut().zip(second) {
+                (*a, *b) = (*a + *b, *a - *b);
+            }
         }
-        is_in_other = !is_in_other;
-    }
-    if is_in_other {
-        block.copy_from_slice(&other);
-    }
-}
-
-#[inline(always)]
-fn step(from: &[f32], to: &mut [f32]) {
-    let (sums, differences) = to.split_at_mut(from.len() / 2);
-    for ((pair, sum), difference) in from.chunks_exact(2).zip(sums).zip(differences) {
-        *sum = pair[0] + pair[1];
-        *difference = pair[0] - pair[1];
+        half *= 2;
     }
 }
 
@@ -62,22 +59,24 @@ pub(super) fn rotate_lanes(group: &mut [f32], width: usize) {
     let len = block_len(group.len() / width);
     assert!(len <= GROUP);
     for block in group.chunks_exact_mut(len * width) {
-        let mut half = 1;
-        while half < len {
-            for pair in block.chunks_exact_mut(2 * half * width) {
-                let (first, second) = pair.split_at_mut(half * width);
-                for (a, b) in first.iter_mut().zip(second) {
-                    (*a, *b) = (*a + *b, *a - *b);
-                }
-            }
-            half *= 2;
-        }
+        rotate_from(1, block, width);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::device::simd::{Isa, Kernel, dispatch};
+
+    struct Rotate<'a>(&'a mut [f32]);
+
+    impl Kernel for Rotate<'_> {
+        #[inline(always)]
+        unsafe fn run<V: Vector>(self) {
+            // SAFETY: the caller's promise.
+            unsafe { rotate::<V>(self.0) }
+        }
+    }
 
     #[test]
     fn a_rotation_is_the_hadamard_matrix_of_each_block_in_rows_and_in_lanes() {
@@ -94,9 +93,11 @@ mod tests {
                     signed.sum()
                 })
                 .collect();
-            let mut rotated = values.clone();
-            rotate(&mut rotated);
-            assert_eq!(rotated, expected, "{len}");
+            for isa in Isa::all_available() {
+                let mut rotated = values.clone();
+                dispatch(isa, Rotate(&mut rotated));
+                assert_eq!(rotated, expected, "{isa:?} {len}");
+            }
 
             let mut lanes: Vec<f32> = values.iter().flat_map(|&v| [v, 2.0 * v]).collect();
             rotate_lanes(&mut lanes, 2);

@@ -1,7 +1,7 @@
 //! Every instruction set against the definition; a row alone and among others.
 
 use super::GROUP;
-use super::rotation::{block_len, rotate};
+use super::rotation::{block_len, rotate_lanes};
 use crate::engine::config::DType;
 use crate::engine::device::simd::Isa;
 use crate::engine::device::{Device, Tensor};
@@ -22,7 +22,7 @@ fn layer(device: &Device, weights: &[f32], k: usize, bias: Option<Vec<f32>>) -> 
 fn groups(values: &[f32], k: usize) -> Vec<Vec<(Vec<i64>, f32, f32)>> {
     let group = |group: &[f32]| {
         let mut values = group.to_vec();
-        rotate(&mut values);
+        rotate_lanes(&mut values, 1);
         let largest = values.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
         let factor = if largest > 0.0 { 127.0 / largest } else { 0.0 };
         let ints = values.iter().map(|x| (x * factor).round_ties_even() as i64).collect();
