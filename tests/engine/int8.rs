@@ -100,9 +100,9 @@ fn compare(exact: &[RequestOutput], int8: &[RequestOutput]) -> (f64, f64, f64) {
 
 #[test]
 fn log_probabilities_move_little_and_the_first_choice_stays() {
-    // Random weights have large logits without a clear first choice: worse than any trained model.
+    // Random weights have no clear first choice.
     for (model, max_mean, min_agreement) in [
-        ("demo", 0.05, 0.97),
+        ("demo", 0.04, 0.97),
         ("golden/llama3", 0.2, 0.85),
         ("golden/qwen2", 0.2, 0.85),
         ("golden/gemma3", 0.2, 0.85),
