@@ -224,7 +224,10 @@ fn codes_of_every_kind_give_the_bits_of_their_floats() {
 fn check_kind(device: &Device, kind: &CodeKind, shape: (usize, usize), num_rows: &[usize]) {
     let bias = Some(SourceMatrix::random(1, shape.0, 3, 1.0).to_vec());
     for dtype in [DType::Float32, DType::BFloat16] {
-        let weights = both(kind, shape).map(|source| {
+        let sources = both(kind, shape);
+        let [foreseen, none] = sources.each_ref().map(SourceMatrix::code_bytes);
+        assert!(none.is_none() && sources.iter().all(SourceMatrix::is_quantized));
+        let weights = sources.map(|source| {
             LinearWeight::load(device, dtype, &[source].into(), bias.clone()).unwrap()
         });
         for &num_rows in num_rows {
@@ -233,6 +236,8 @@ fn check_kind(device: &Device, kind: &CodeKind, shape: (usize, usize), num_rows:
         }
         let [narrow, dense] = weights.map(|weight| weight.num_bytes());
         assert!(narrow < dense, "{kind:?}: {narrow} of {dense} bytes");
+        // Panels of half the width have fewer lanes to spare.
+        assert!(foreseen.is_some_and(|bytes| bytes >= narrow), "{kind:?}: {foreseen:?} bytes");
     }
 }
 
