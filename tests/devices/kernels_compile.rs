@@ -117,7 +117,7 @@ const MODULES: &[Module] = &[
         &[
             ("linear_codes_16x32", 72),
             ("linear_codes_16x128", 184),
-            ("linear_codes_64x32", 128),
+            ("linear_codes_64x32", 112),
             ("linear_codes_64x128", 208),
             ("linear_codes_128x128", 255),
         ],

@@ -4,7 +4,7 @@ use super::repack::{CodedRows, STRIP};
 use crate::engine::EngineError;
 use crate::engine::config::DType;
 use crate::engine::device::Gpu;
-use crate::engine::device::cuda::{Args, DeviceBuffer, DevicePtr};
+use crate::engine::device::cuda::{Args, DeviceBuffer, DevicePtr, Properties};
 use crate::engine::device::gpu::{CodeDefines, Kernel};
 use crate::engine::ops::linear::source::SourceRows;
 
@@ -43,18 +43,24 @@ const MORE_ROWS: [Tile; 3] = [
 ];
 
 impl Tile {
-    /// The first that gives every multiprocessor a block; else the one with the most blocks.
-    fn choose(num_rows: usize, n: usize, num_sms: usize) -> &'static Self {
+    /// The first that gives every multiprocessor a block and whose shared memory a block may have;
+    /// else the one with the most blocks.
+    fn choose(
+        (num_rows, n): (usize, usize),
+        properties: &Properties,
+        smem: impl Fn(&Self) -> usize,
+    ) -> &'static Self {
         let tiles: &[Tile] = match num_rows {
             ..=16 => &UP_TO_16_ROWS,
             17..=64 => &MORE_ROWS[1..],
             _ => &MORE_ROWS,
         };
-        let fills = |tile: &&Tile| {
+        let fits = |tile: &&Tile| {
             let [rows, outputs] = tile.grid(num_rows, n);
-            rows as usize * outputs as usize >= num_sms
+            rows * outputs >= properties.num_sms
+                && smem(tile) <= properties.max_smem_per_block_bytes
         };
-        tiles.iter().find(fills).unwrap_or(&tiles[tiles.len() - 1])
+        tiles.iter().find(fits).unwrap_or(&tiles[tiles.len() - 1])
     }
 
     fn grid(&self, num_rows: usize, n: usize) -> [u32; 2] {
@@ -183,9 +189,39 @@ impl Run {
         args.ptr(out.offset(self.first * output.size_bytes()));
         args.dims([num_rows, self.n, k, stride]).f32(self.zero.into());
         args.u32((output == DType::Float32).into());
-        let tile = Tile::choose(num_rows, self.n, gpu.properties().num_sms as usize);
-        let smem = tile.smem(self.defines, self.offsets.is_some());
+        let smem = |tile: &Tile| tile.smem(self.defines, self.offsets.is_some());
+        let tile = Tile::choose((num_rows, self.n), gpu.properties(), smem);
         let kernel = Kernel::of_codes("linear_codes", tile.entry, self.defines);
-        gpu.launch(kernel, tile.grid(num_rows, self.n), (THREADS, smem), &mut args);
+        gpu.launch(kernel, tile.grid(num_rows, self.n), (THREADS, smem(tile)), &mut args);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_widest_tile_that_fills_the_device_and_its_memory_is_chosen() {
+        let properties = |num_sms, smem_kb: usize| Properties {
+            name: String::new(),
+            compute_capability: (9, 0),
+            num_sms,
+            max_smem_per_block_bytes: smem_kb << 10,
+        };
+        let of_group =
+            |group| CodeDefines { levels: "MINIMA", bits: 8, scale: DType::Float32, group };
+        let entry = |shape, properties: Properties, group| {
+            Tile::choose(shape, &properties, |tile| tile.smem(of_group(group), true)).entry
+        };
+        let chosen = [(1, 4096), (16, 28672), (17, 4096), (64, 28672), (65, 4096), (2048, 4096)]
+            .map(|shape| entry(shape, properties(132, 227), 128));
+        let expected = ["16x32", "16x128", "64x32", "64x128", "64x32", "128x128"];
+        assert_eq!(chosen.map(|name| name.trim_start_matches("linear_codes_")), expected);
+        // Groups of 16 with minima in f32 take more than a block of sm_89 may have.
+        assert_eq!(entry((16, 28672), properties(132, 99), 16), "linear_codes_16x32");
+        for tile in UP_TO_16_ROWS.iter().chain(&MORE_ROWS) {
+            let is_last = tile.outputs == 32;
+            assert!(!is_last || tile.smem(of_group(16), true) <= 99 << 10, "{}", tile.entry);
+        }
     }
 }

@@ -49,7 +49,8 @@ impl<'a> CodedRows<'a> {
             let (matrix, row_of_matrix) = rows.locate(row);
             if last.is_none_or(|last| !std::ptr::eq(last, matrix)) {
                 let kind = matrix.coded(row_of_matrix)?.0.kind();
-                if !kind.is_supported() || runs.len() > MAX_RUNS {
+                let is_far = matches!(kind.levels, Levels::Integers { zero } if zero >= 128);
+                if !kind.is_supported() || is_far && kind.bits <= 4 || runs.len() > MAX_RUNS {
                     return None;
                 }
                 last = Some(matrix);
@@ -234,6 +235,8 @@ impl<'a> CodedRows<'a> {
             },
         );
         if of_offsets && !has_minima {
+            // The kernel makes pairs of weights of 4 bits with integers below 2^7.
+            assert!(self.kind.bits > 4 || offsets.iter().all(|&zero| zero < 128), "a zero");
             return offsets.into_iter().map(|zero| zero as f32).collect();
         }
         let (values, supers) = if of_offsets { (offsets, super_minima) } else { (scales, supers) };
