@@ -152,6 +152,26 @@ fn float16_models_are_close_to_the_cpu() {
 }
 
 #[test]
+fn quantized_models_are_close_to_the_cpu_and_stay_codes() {
+    let models = [
+        (DType::BFloat16, &["awq", "ct_mxfp4", "ct_int8"][..], &BFLOAT16),
+        (DType::Float16, &["gptq_v2"], &FLOAT16),
+    ];
+    for (dtype, families, bounds) in models {
+        let Some(device) = gpu::device(5) else { return };
+        for family in families {
+            let engine = Engine::load(&config(family, dtype, &device)).expect("a model");
+            let info = engine.info();
+            assert!(info.kernel_set.contains("-codes"), "{family}: {}", info.kernel_set);
+            // GPTQ's model has kinds that no device keeps.
+            let is_widened = info.notes.iter().any(|note| note.contains("widened"));
+            assert_eq!(is_widened, *family == "gptq_v2", "{family}: {:?}", info.notes);
+        }
+        check(dtype, 6, families, bounds);
+    }
+}
+
+#[test]
 fn the_device_samples_as_the_host_does() {
     let Some(device) = gpu::device(4) else { return };
     let (mut num_equal, mut num_rows) = (0, 0);
