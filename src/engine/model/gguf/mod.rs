@@ -169,7 +169,7 @@ mod tests {
         written = written.tensor("token_embd.weight", &[3, 32], GgmlType::F32, &[0; 384]);
         let Gguf { metadata, tensors } = Gguf::parse(&more(written, &key).bytes()).unwrap();
         let shapes = tensors.into_iter().map(|tensor| (tensor.name, tensor.shape)).collect();
-        Described { metadata, shapes, vectors: BTreeMap::new() }
+        Described { metadata, shapes, vectors: BTreeMap::new(), types: String::new() }
     }
 
     fn refused(
