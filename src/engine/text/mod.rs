@@ -1,6 +1,7 @@
 //! Strings to token ids and back: tokenizer, chat template, detokenizer, stop strings. Knows no
 //! tensors.
 
+mod answer;
 mod chat;
 mod chat_template;
 mod contained;
@@ -25,6 +26,7 @@ mod tokenizer_limits;
 mod tokenizer_sentencepiece;
 mod tokenizer_sources;
 
+pub use answer::{AnswerForm, ParsedAnswer, Tool, ToolCall, ToolChoice};
 pub use chat::{Chat, ChatEnding};
 pub use chat_template::{ChatOptions, ChatTemplate};
 pub use contained::is_contained;

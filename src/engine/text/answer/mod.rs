@@ -1,0 +1,62 @@
+//! What the text of an answer is made of: thinking, content, calls of tools. Parsing is a function
+//! of the finished text and of what its row asked for; it changes no token.
+
+use serde_json::Value;
+
+/// What a row allows its answer to be.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AnswerForm {
+    /// Functions that the answer may call, in the row's order. Empty: it calls none.
+    pub tools: Vec<Tool>,
+    /// Whether it calls them.
+    pub tool_choice: ToolChoice,
+    /// False: only the first call is kept (OpenAI's `parallel_tool_calls`).
+    pub is_single_call: bool,
+    /// What the row says of thinking, by its template's switch (`enable_thinking`, `thinking`).
+    pub thinking: Option<bool>,
+    /// The thinking is not shown (vLLM's `include_reasoning: false`).
+    pub hides_reasoning: bool,
+}
+
+/// A function that an answer may call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tool {
+    /// Its name.
+    pub name: String,
+    /// JSON schema of its arguments; null where the row has none.
+    pub parameters: Value,
+}
+
+/// OpenAI's `tool_choice`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ToolChoice {
+    /// No call is looked for.
+    #[default]
+    None,
+    /// The model decides: its text is looked through for calls.
+    Auto,
+    /// The answer is a JSON list of calls, by structured output.
+    Required,
+    /// The answer is the JSON arguments of this function, by structured output.
+    Named(String),
+}
+
+/// An answer's parts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ParsedAnswer {
+    /// What was thought before the answer.
+    pub reasoning: Option<String>,
+    /// The text. None: there is none beside the thinking or the calls.
+    pub content: Option<String>,
+    /// In the order of the text.
+    pub tool_calls: Vec<ToolCall>,
+}
+
+/// A call of a tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolCall {
+    /// The function.
+    pub name: String,
+    /// Its arguments: the text of a JSON object where the model wrote one.
+    pub arguments: String,
+}
