@@ -46,6 +46,7 @@ fn run(bencher: Bencher, params: &SamplingParams) {
         row_key: RowKey(0),
         engine_seed: 0,
         sample_index: 0,
+        token_mask: None,
     });
     let logits = logits();
     let mut scratch = SamplerScratch::default();

@@ -119,6 +119,7 @@ fn answer(prompt: &Prompt, params: &SamplingParams) -> RequestOutput {
         logprobs: params.logprobs.map(|_| vec![position()]),
         finish_reason: if index == 0 { FinishReason::Stop } else { FinishReason::Length },
         stop_reason: params.stop.first().cloned().map(StopReason::Text),
+        is_complete: true,
         error: None,
     };
     RequestOutput {

@@ -155,6 +155,7 @@ impl Completion {
             logprobs: self.logprobs,
             finish_reason: finish.reason(),
             stop_reason: finish.stop_reason(&request.params),
+            is_complete: true,
             error: if let Finish::Error(error) = finish { Some(error) } else { None },
         }
     }

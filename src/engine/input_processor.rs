@@ -9,6 +9,7 @@ use super::config::{ModelConfig, Overflow};
 use super::model::hf_config::GenerationConfig;
 use super::request::{Request, RequestError, RowKey, SamplingParams, StopIds};
 use super::sampling_params::{TruncationSide, UNLIMITED_LOGPROBS};
+use super::structured_output::{GrammarCompiler, Guidance, StructuredOutputs, Thinking};
 pub use super::text::{Chat, ChatEnding};
 use super::text::{ChatTemplate, RunDate, TextError, Tokenizer};
 
@@ -90,6 +91,9 @@ pub struct InputProcessor {
     allow_special: bool,
     overflow: Overflow,
     generation_config: GenerationConfig,
+    grammars: GrammarCompiler,
+    /// How the model thinks, where the run knows it; without a budget.
+    thinking: Option<Thinking>,
 }
 
 impl InputProcessor {
@@ -102,9 +106,22 @@ impl InputProcessor {
         chat_template: Option<ChatTemplate>,
         generation_config: GenerationConfig,
     ) -> Self {
+        let tokenizer = Arc::new(tokenizer);
+        let all_eos = tokenizer
+            .eos_token_id()
+            .into_iter()
+            .chain(generation_config.eos_token_ids.iter().copied());
+        let mut eos_token_ids: Vec<u32> = Vec::new();
+        all_eos.for_each(|id| {
+            if !eos_token_ids.contains(&id) {
+                eos_token_ids.push(id)
+            }
+        });
         Self {
             limits,
-            tokenizer: Arc::new(tokenizer),
+            grammars: GrammarCompiler::new(Arc::clone(&tokenizer), eos_token_ids),
+            thinking: None,
+            tokenizer,
             chat_template,
             chat_date: config.chat_date,
             allow_special: config.allow_special,
@@ -134,9 +151,21 @@ impl InputProcessor {
             prompt_token_ids,
             stop_ids: self.stop_ids(&params),
             bad_words_token_ids: self.bad_words_token_ids(&params)?,
+            guidance: self.guidance(&params)?,
             params: Arc::new(params),
             row_key,
         })
+    }
+
+    /// Whether a constraint compiles for this model.
+    ///
+    /// # Errors
+    /// It does not, or the tokenizer cannot be constrained: an error row of every row that has it.
+    pub fn check_structured_outputs(
+        &self,
+        outputs: &StructuredOutputs,
+    ) -> Result<(), RequestError> {
+        self.grammars.compile(outputs).map(drop)
     }
 
     /// The model's sampling defaults; `max_tokens` is its `max_new_tokens`, else None.
@@ -241,6 +270,22 @@ impl InputProcessor {
             Overflow::TruncateLeft => Ok(truncated(ids, room, TruncationSide::Left)),
             Overflow::TruncateRight => Ok(truncated(ids, room, TruncationSide::Right)),
         }
+    }
+
+    /// What constrains the answers: a grammar, a budget of thinking, or nothing.
+    fn guidance(&self, params: &SamplingParams) -> Result<Option<Guidance>, RequestError> {
+        let outputs = params.structured_outputs.as_deref();
+        let grammar = outputs.map(|outputs| self.grammars.compile(outputs)).transpose()?;
+        let budget = params.thinking_token_budget;
+        let thinking =
+            self.thinking.as_ref().map(|thinking| Thinking { budget, ..thinking.clone() });
+        if budget.is_some() && thinking.is_none() {
+            let message = "thinking_token_budget: the run does not know how the model thinks; name \
+                           it with --reasoning-parser";
+            return Err(RequestError::new("invalid_parameter", message));
+        }
+        let is_needed = grammar.is_some() || budget.is_some();
+        Ok(is_needed.then_some(Guidance { grammar, thinking }))
     }
 
     /// vLLM's EOS rules: the tokenizer's EOS is the primary one; the other EOS ids of

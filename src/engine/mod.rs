@@ -25,6 +25,7 @@ pub mod sequence;
 pub mod simulated_executor;
 pub mod stats;
 pub mod step_sampler;
+pub mod structured_output;
 pub mod text;
 pub mod weight_files;
 
@@ -274,6 +275,10 @@ impl Engine {
             lap(clock, &mut self.time.schedule);
             let logits = self.executor.execute(&self.batch).map_err(device_error)?;
             lap(clock, &mut self.time.execute);
+            // On a GPU the forward pass runs meanwhile.
+            if self.scheduler.has_guides(&scheduled) {
+                self.sampler.fill_masks(self.scheduler.guides(&scheduled));
+            }
             let mut tasks: Vec<RowTask<'_>> = std::mem::take(&mut self.tasks);
             tasks.extend(self.scheduler.row_tasks(&scheduled));
             pending = self.sampler.sample(logits, &tasks)?;

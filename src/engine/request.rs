@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 pub use super::sampling_params::{NumLogprobs, SamplingParams, TruncationSide, UNLIMITED_LOGPROBS};
+use super::structured_output::Guidance;
 
 /// Key of a row's random numbers: 64 bits of a hash of the row's id, of its index where it has
 /// none, or of its own seed. Never a slot, a time or a thread (docs/ARCHITECTURE.md).
@@ -26,6 +27,8 @@ pub struct Request {
     pub bad_words_token_ids: Vec<Vec<u32>>,
     /// Key of its random numbers.
     pub row_key: RowKey,
+    /// What constrains its answers. None: nothing.
+    pub guidance: Option<Guidance>,
 }
 
 /// The stop token ids of one request.
@@ -122,6 +125,9 @@ pub struct CompletionOutput {
     pub finish_reason: FinishReason,
     /// What stopped it.
     pub stop_reason: Option<StopReason>,
+    /// False: it ended, by its length or a stop string, before it matched what was asked of its
+    /// form (structured output).
+    pub is_complete: bool,
     /// Set when `finish_reason` is `Error`.
     pub error: Option<RequestError>,
 }

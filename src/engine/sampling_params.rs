@@ -2,6 +2,9 @@
 
 mod verify;
 
+use std::sync::Arc;
+
+use super::structured_output::StructuredOutputs;
 pub use verify::{DEFAULT_MAX_LOGPROBS, MAX_N, UNLIMITED_LOGPROBS};
 
 /// Sampling parameters of one request: vLLM's names, defaults and ranges
@@ -55,6 +58,10 @@ pub struct SamplingParams {
     pub truncate_prompt_tokens: Option<i64>,
     /// Which end of the prompt `truncate_prompt_tokens` removes.
     pub truncation_side: TruncationSide,
+    /// What the answer must match.
+    pub structured_outputs: Option<Arc<StructuredOutputs>>,
+    /// Most tokens of thinking, where the run knows how the model thinks (a reasoning parser).
+    pub thinking_token_budget: Option<u32>,
 }
 
 /// The end of a prompt that is cut off.
@@ -125,6 +132,8 @@ impl Default for SamplingParams {
             bad_words: Vec::new(),
             truncate_prompt_tokens: None,
             truncation_side: TruncationSide::default(),
+            structured_outputs: None,
+            thinking_token_budget: None,
         }
     }
 }

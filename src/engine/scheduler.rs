@@ -29,6 +29,7 @@ use super::request::{
 use super::sampler::{RowResult, RowTask, SampleTask};
 use super::sequence::Sequence;
 use super::stats::EngineStats;
+use super::structured_output::Guide;
 use super::text::Tokenizer;
 use look_ahead::WaitingQueue;
 
@@ -190,6 +191,19 @@ impl Scheduler {
         })
     }
 
+    /// The guides of the sequences that sample in a step: each finds the mask of its next token.
+    pub fn guides(&mut self, scheduled: &Scheduled) -> Vec<&mut Guide> {
+        let mut samples = vec![false; self.seqs.len()];
+        scheduled.seqs.iter().for_each(|entry| samples[entry.slot] = entry.samples);
+        let seqs = self.seqs.iter_mut().zip(samples).filter(|(_, samples)| *samples);
+        seqs.filter_map(|(seq, _)| seq.as_mut()?.guide.as_deref_mut()).collect()
+    }
+
+    /// Whether a sequence that samples in a step has a guide.
+    pub fn has_guides(&self, scheduled: &Scheduled) -> bool {
+        scheduled.seqs.iter().any(|entry| entry.samples && self.seq(entry.slot).guide.is_some())
+    }
+
     fn sample_task<'a>(&self, seq: &'a Sequence) -> SampleTask<'a> {
         SampleTask {
             params: &seq.request.params,
@@ -200,6 +214,7 @@ impl Scheduler {
             row_key: seq.request.row_key,
             engine_seed: self.engine_seed,
             sample_index: seq.index,
+            token_mask: seq.guide.as_ref().and_then(|guide| guide.mask()),
         }
     }
 
@@ -331,7 +346,11 @@ impl Scheduler {
             rows.for_each(drop);
             return finish;
         }
-        match rows.next().expect("one result per row task") {
+        let result = rows.next().expect("one result per row task");
+        if let Some(error) = seq.guide.as_ref().and_then(|guide| guide.error()) {
+            return Some(Finish::Error(error.clone()));
+        }
+        match result {
             RowResult::Sampled { token_id, logprobs } => {
                 self.stats.num_generation_tokens += 1;
                 seq.completion.push_logprobs(logprobs);
@@ -357,13 +376,25 @@ impl Scheduler {
         }
         let output_token_ids = &seq.token_ids[seq.request.prompt_token_ids.len()..];
         let tokenizer = self.tokenizer.as_deref();
-        state.outputs.push(seq.completion.into_output(
+        let is_cut = matches!(finish, Finish::StopString { .. })
+            && !seq.request.params.include_stop_str_in_output;
+        let mut output = seq.completion.into_output(
             &seq.request,
             seq.index,
             output_token_ids,
             finish,
             tokenizer,
-        ));
+        );
+        if let Some(guide) = &mut seq.guide {
+            output.is_complete = match (is_cut, tokenizer) {
+                (true, Some(tokenizer)) => {
+                    let token_ids = tokenizer.encode_inside(&output.text);
+                    token_ids.is_ok_and(|token_ids| guide.matches(&token_ids))
+                }
+                _ => guide.is_complete(),
+            };
+        }
+        state.outputs.push(output);
         state.num_unfinished -= 1;
         if state.num_unfinished > 0 {
             return;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use super::completion::{Completion, Finish};
 use super::prefix_cache::ROOT_SERIAL;
 use super::request::{Request, RequestError, RequestStatus};
+use super::structured_output::Guide;
 use super::text::Tokenizer;
 
 /// One of the `n` completions of a request: its state in the scheduler.
@@ -37,6 +38,8 @@ pub struct Sequence {
     pub num_cached_tokens: Option<usize>,
     /// Text and logprobs so far.
     pub completion: Completion,
+    /// What it may say next, where that is constrained. A preemption leaves it as it is.
+    pub guide: Option<Box<Guide>>,
 }
 
 impl Sequence {
@@ -52,6 +55,10 @@ impl Sequence {
             last_serial: ROOT_SERIAL,
             num_cached_tokens: None,
             completion: Completion::new(&request.params, index),
+            guide: request
+                .guidance
+                .as_ref()
+                .map(|guidance| Box::new(Guide::new(guidance, &request.prompt_token_ids))),
             request,
         }
     }
@@ -121,6 +128,9 @@ impl Sequence {
     ) -> Result<Option<Finish>, RequestError> {
         self.token_ids.push(token_id);
         let stop_ids = &self.request.stop_ids;
+        if let Some(guide) = &mut self.guide {
+            guide.accept(token_id);
+        }
         let num_output_tokens = self.token_ids.len() - self.request.prompt_token_ids.len();
         let max_tokens = self.request.params.max_tokens.map_or(usize::MAX, |max| max as usize);
         let finish = if stop_ids.eos_token_id == Some(token_id) {

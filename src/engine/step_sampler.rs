@@ -19,6 +19,7 @@ use super::ops::{Loops, run_loops};
 use super::request::{NumLogprobs, RowKey, SamplingParams, StopIds};
 use super::sampler::wide::{Vectors, Wide};
 use super::sampler::{self, RowResult, RowTask, SampleTask, SamplerScratch};
+use super::structured_output::Guide;
 use gpu_rows::{GpuRows, Limits, RowKind};
 
 /// Samples the rows of a step.
@@ -73,9 +74,20 @@ impl StepSampler {
             row_key: RowKey(0),
             engine_seed: 0,
             sample_index: 0,
+            token_mask: None,
         };
         let pending = self.sample(logits, &[RowTask::Sample(task)])?;
         self.results(pending).map(drop)
+    }
+
+    /// Finds the masks of the next tokens, on all threads.
+    pub fn fill_masks(&self, guides: Vec<&mut Guide>) {
+        let num_guides = guides.len();
+        let guides = Mutex::new(guides.into_iter());
+        self.device.parallel_for(num_guides, &|_, _| {
+            let next = guides.lock().expect("no thread panics while it holds the lock").next();
+            next.expect("one guide per item").fill();
+        });
     }
 
     /// Samples row i of the logits for task i: at once on the CPU, after what is queued on a GPU.
@@ -316,6 +328,7 @@ mod tests {
                 row_key: RowKey(row),
                 engine_seed: 3,
                 sample_index: 0,
+                token_mask: None,
             })
         };
         let tasks: Vec<_> = (0..).zip(&params).map(task).collect();

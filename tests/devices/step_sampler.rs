@@ -75,6 +75,7 @@ impl Step {
                 row_key: RowKey(row as u64 * 31),
                 engine_seed: 5,
                 sample_index: 0,
+                token_mask: None,
             }),
         }
     }

@@ -62,6 +62,7 @@ impl Case {
             row_key: RowKey(self.row_key),
             engine_seed: self.engine_seed,
             sample_index: self.sample_index,
+            token_mask: None,
         }
     }
 

@@ -15,6 +15,7 @@ mod output;
 mod plan;
 mod sampling;
 mod settings;
+mod structured_outputs;
 mod tips;
 pub mod values;
 
@@ -31,6 +32,7 @@ pub use output::{OutputArgs, OutputFormatArg};
 pub use plan::{PlanArgs, PlanFlags};
 pub use sampling::{SamplingArgs, TruncationSideArg};
 pub use settings::{Settings, Variables};
+pub use structured_outputs::StructuredOutputsArgs;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -130,6 +132,9 @@ pub struct RunArgs {
     /// How tokens are chosen.
     #[command(flatten)]
     pub sampling: SamplingArgs,
+    /// What answers must match.
+    #[command(flatten)]
+    pub structured_outputs: StructuredOutputsArgs,
     /// How the engine runs.
     #[command(flatten)]
     pub engine: EngineArgs,

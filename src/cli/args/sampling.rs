@@ -94,6 +94,9 @@ pub struct SamplingArgs {
     /// Which end of a prompt --truncate-prompt-tokens cuts off [default: left]
     #[arg(long, value_name = "SIDE", hide_short_help = true)]
     pub truncation_side: Option<TruncationSideArg>,
+    /// Most tokens of thinking, then its end is forced; needs --reasoning-parser
+    #[arg(long, value_name = "N", alias = "thinking-budget", hide_short_help = true)]
+    pub thinking_token_budget: Option<u32>,
     /// Sampling defaults: the model's generation_config.json (auto), none (vllm), or that of a
     /// folder
     #[arg(long, value_name = "auto|vllm|DIR", hide_short_help = true)]

@@ -248,7 +248,10 @@ fn flag<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
             ArgAction::Set | ArgAction::Append | ArgAction::SetTrue | ArgAction::Count
         );
         let aliases = arg.get_all_aliases().unwrap_or_default();
-        sets && arg.get_id() != CONFIG && (arg.get_long() == Some(name) || aliases.contains(&name))
+        // Names of variables have no dots.
+        let is_named = |long: &str| long == name || long.replace('.', "-") == name;
+        let is_it = arg.get_long().is_some_and(is_named) || aliases.contains(&name);
+        sets && arg.get_id() != CONFIG && is_it
     })
 }
 

@@ -26,6 +26,7 @@ use crate::cli::input::sources::Sources;
 use crate::cli::terminal::error::CliError;
 use crate::engine::config::EngineConfig;
 use crate::engine::request::{SamplingParams, UNLIMITED_LOGPROBS};
+use crate::engine::structured_output::StructuredOutputs;
 use crate::engine::text::RunDate;
 
 /// Rows that are computed or wait for it: enough for the scheduler to choose from.
@@ -47,6 +48,8 @@ pub struct RunConfig {
     pub output: OutputConfig,
     /// Sampling flags as typed.
     pub sampling: SamplingArgs,
+    /// What answers must match, of rows that do not say.
+    pub structured_outputs: Option<Arc<StructuredOutputs>>,
     /// How far reading may be ahead.
     pub window: WindowLimits,
     /// When the run began, in seconds since 1970: what chat templates and `created` see.
@@ -160,8 +163,19 @@ impl RunConfig {
         };
         let mut input = input_config(args.input, std::io::stdin().is_terminal())?;
         input.rows.lines = batch_lines(args.output.output_format);
+        let structured_outputs = sampling::structured_outputs(&args.structured_outputs)?;
         let sampling = args.sampling;
-        Ok(Self { engine, model, input, output, sampling, window, started, date_is_fixed })
+        Ok(Self {
+            engine,
+            model,
+            input,
+            output,
+            sampling,
+            structured_outputs,
+            window,
+            started,
+            date_is_fixed,
+        })
     }
 
     /// The run is one that began at this time.
@@ -223,7 +237,8 @@ impl RunConfig {
     /// What rows start from: the model's defaults with the flags over them. `max_tokens` is None
     /// where nobody says it, since its default is the row's: OpenAI's endpoints have their own.
     pub fn row_params(&self, model_defaults: SamplingParams) -> SamplingParams {
-        overlay(&self.sampling, model_defaults)
+        let structured_outputs = self.structured_outputs.clone();
+        overlay(&self.sampling, SamplingParams { structured_outputs, ..model_defaults })
     }
 }
 

@@ -1,7 +1,42 @@
 //! Sampling flags as parameters.
 
-use crate::cli::args::{SamplingArgs, TruncationSideArg};
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::cli::args::{SamplingArgs, StructuredOutputsArgs, TruncationSideArg};
+use crate::cli::terminal::error::CliError;
 use crate::engine::request::{NumLogprobs, SamplingParams, TruncationSide};
+use crate::engine::structured_output::StructuredOutputs;
+
+/// What the flags say that answers must match.
+pub(super) fn structured_outputs(
+    args: &StructuredOutputsArgs,
+) -> Result<Option<Arc<StructuredOutputs>>, CliError> {
+    let mut fields = Map::new();
+    let mut put = |name: &str, value: Option<Value>| {
+        fields.extend(value.map(|value| (name.to_owned(), value)));
+    };
+    let text = |text: &Option<String>| text.as_deref().map(Value::from);
+    let switch = |is_on: bool| is_on.then_some(Value::Bool(true));
+    put("json", text(&args.json));
+    put("regex", text(&args.regex));
+    put("choice", (!args.choice.is_empty()).then(|| args.choice.clone().into()));
+    put("grammar", text(&args.grammar));
+    put("json_object", switch(args.json_object));
+    put("structural_tag", text(&args.structural_tag));
+    put("whitespace_pattern", text(&args.whitespace_pattern));
+    put("disable_any_whitespace", switch(args.disable_any_whitespace));
+    put("disable_additional_properties", switch(args.disable_additional_properties));
+    if fields.is_empty() {
+        return Ok(None);
+    }
+    let outputs = StructuredOutputs::from_json(&Value::Object(fields));
+    outputs.map(|outputs| Some(Arc::new(outputs))).map_err(|what| {
+        let message = format!("--structured-outputs: {what}");
+        CliError::refused("structured_outputs", message)
+    })
+}
 
 /// The flags over the model's defaults.
 pub(super) fn overlay(args: &SamplingArgs, base: SamplingParams) -> SamplingParams {
@@ -46,5 +81,7 @@ pub(super) fn overlay(args: &SamplingArgs, base: SamplingParams) -> SamplingPara
             Some(TruncationSideArg::Left) => TruncationSide::Left,
             Some(TruncationSideArg::Right) => TruncationSide::Right,
         },
+        structured_outputs: base.structured_outputs,
+        thinking_token_budget: args.thinking_token_budget.or(base.thinking_token_budget),
     }
 }

@@ -1,10 +1,18 @@
 //! `Overrides`: the sampling parameters that a row brings, by vLLM's field names and conventions.
 
+mod values;
+
 use serde_json::Value;
+
+use self::values::{
+    Problem, boolean, integer, logit_bias, logprobs, number, response_format, seed, set, shortened,
+    strings, structured_outputs, thinking_token_budget, token_ids, top_k, truncation_side,
+    unsigned,
+};
 
 use super::fields::{JsonFields, json_string};
 use super::row_error::code;
-use crate::engine::request::{NumLogprobs, RequestError, SamplingParams, TruncationSide};
+use crate::engine::request::{RequestError, SamplingParams};
 
 /// `max_tokens` of a row that is no batch request, where nobody says it.
 pub const DEFAULT_MAX_TOKENS: u32 = 512;
@@ -69,6 +77,14 @@ const PARAMETERS: &[(&str, Setter)] = &[
         set(&mut p.truncate_prompt_tokens, integer(v, -1, i64::MAX).map(Some))
     }),
     ("truncation_side", |p, v| set(&mut p.truncation_side, truncation_side(v))),
+    ("structured_outputs", |p, v| set(&mut p.structured_outputs, structured_outputs(v))),
+    // OpenAI's form of it, which wins, as in vLLM.
+    ("response_format", |p, v| {
+        response_format(v).map(|outputs| {
+            p.structured_outputs = outputs.or(p.structured_outputs.take());
+        })
+    }),
+    ("thinking_token_budget", |p, v| set(&mut p.thinking_token_budget, thinking_token_budget(v))),
 ];
 
 impl Overrides {
@@ -167,154 +183,13 @@ pub fn parameter_cell(column: &str, cell: &str) -> Option<String> {
     Some(if takes_text && text.is_empty() && !cell.is_empty() { json_string(cell) } else { json })
 }
 
-/// Why a value does not fit.
-enum Problem {
-    /// Another type: what was expected.
-    Expected(&'static str),
-    /// The right type, but too small.
-    AtLeast(i64),
-    /// Too large.
-    AtMost(i64),
-    /// vLLM's words for `top_k`.
-    TopK,
-    /// vLLM's words for `logprobs`.
-    Logprobs,
-}
-
-impl Problem {
-    fn message(&self, name: &str, text: &str) -> String {
-        let got = shortened(text);
-        match self {
-            Problem::Expected(what) => format!("{name}: expected {what}, found {}", found(text)),
-            Problem::AtLeast(least) => format!("{name} must be at least {least}, got {got}."),
-            Problem::AtMost(most) => format!("{name} must be at most {most}, got {got}."),
-            Problem::TopK => format!("{name} must be 0 (disable), or at least 1, got {got}."),
-            Problem::Logprobs => format!("{name} must be non-negative or -1, got {got}."),
-        }
-    }
-}
-
-/// Type and beginning of a JSON value.
-fn found(text: &str) -> String {
-    let kind = match text.as_bytes().first() {
-        Some(b'"') => "the string ",
-        Some(b'[') => "the list ",
-        Some(b'{') => "the object ",
-        Some(b't' | b'f' | b'n') => "",
-        _ => "the number ",
-    };
-    format!("{kind}{}", shortened(text))
-}
-
-/// At most 40 characters, without control characters (raw JSON has none but whitespace).
-fn shortened(text: &str) -> String {
-    let mut short: String = text.chars().take(40).map(|c| if c < ' ' { ' ' } else { c }).collect();
-    if text.chars().nth(40).is_some() {
-        short.push_str("...");
-    }
-    short
-}
-
-fn set<T>(slot: &mut T, value: Result<T, Problem>) -> Result<(), Problem> {
-    *slot = value?;
-    Ok(())
-}
-
-fn number(value: &Value) -> Result<f32, Problem> {
-    let number = value.as_f64().map(|x| x as f32).filter(|x| x.is_finite());
-    number.ok_or(Problem::Expected("a number"))
-}
-
-fn boolean(value: &Value) -> Result<bool, Problem> {
-    value.as_bool().ok_or(Problem::Expected("true or false"))
-}
-
-/// An integer in a range. `256.0` is one: pandas writes it so when a column has gaps.
-fn integer(value: &Value, least: i64, most: i64) -> Result<i64, Problem> {
-    /// Up to here every f64 that looks like an integer is exactly that integer.
-    const EXACT: f64 = 9_007_199_254_740_992.0;
-    let from_float = |x: f64| (x.fract() == 0.0 && x.abs() <= EXACT).then_some(x as i64);
-    let integer = value.as_i64().or_else(|| value.as_f64().and_then(from_float));
-    match integer.ok_or(Problem::Expected("an integer"))? {
-        x if x < least => Err(Problem::AtLeast(least)),
-        x if x > most => Err(Problem::AtMost(most)),
-        x => Ok(x),
-    }
-}
-
-fn unsigned(value: &Value, least: u32) -> Result<u32, Problem> {
-    integer(value, i64::from(least), i64::from(u32::MAX)).map(|x| x as u32)
-}
-
-/// -1 and 0 are off.
-fn top_k(value: &Value) -> Result<u32, Problem> {
-    match integer(value, -1, i64::from(u32::MAX)) {
-        Ok(x) => Ok(x.max(0) as u32),
-        Err(Problem::AtLeast(_)) => Err(Problem::TopK),
-        Err(problem) => Err(problem),
-    }
-}
-
-/// -1 is none; other negative ones are taken by their bits, as they are valid in vLLM.
-fn seed(value: &Value) -> Result<Option<u64>, Problem> {
-    match value.as_u64() {
-        Some(seed) => Ok(Some(seed)),
-        None => integer(value, i64::MIN, i64::MAX).map(|x| (x != -1).then_some(x as u64)),
-    }
-}
-
-/// `true` is 1 and `false` none, as in OpenAI's chat requests; -1 is the whole vocabulary.
-fn logprobs(value: &Value) -> Result<Option<NumLogprobs>, Problem> {
-    if let Some(wanted) = value.as_bool() {
-        return Ok(wanted.then_some(NumLogprobs::Top(1)));
-    }
-    match integer(value, -1, i64::from(u32::MAX)) {
-        Ok(-1) => Ok(Some(NumLogprobs::All)),
-        Ok(count) => Ok(Some(NumLogprobs::Top(count as u32))),
-        Err(Problem::AtLeast(_)) => Err(Problem::Logprobs),
-        Err(Problem::Expected(_)) => Err(Problem::Expected("an integer, true or false")),
-        Err(problem) => Err(problem),
-    }
-}
-
-fn strings(value: &Value) -> Result<Vec<String>, Problem> {
-    const EXPECTED: Problem = Problem::Expected("a string or a list of strings");
-    match value {
-        Value::String(text) => Ok(vec![text.clone()]),
-        Value::Array(items) => {
-            items.iter().map(|item| item.as_str().map(str::to_owned).ok_or(EXPECTED)).collect()
-        }
-        _ => Err(EXPECTED),
-    }
-}
-
-fn token_ids(value: &Value) -> Result<Vec<u32>, Problem> {
-    const EXPECTED: Problem = Problem::Expected("a list of token ids");
-    let items = value.as_array().ok_or(EXPECTED)?;
-    items.iter().map(|item| unsigned(item, 0).map_err(|_| EXPECTED)).collect()
-}
-
-fn truncation_side(value: &Value) -> Result<TruncationSide, Problem> {
-    match value.as_str() {
-        Some("left") => Ok(TruncationSide::Left),
-        Some("right") => Ok(TruncationSide::Right),
-        _ => Err(Problem::Expected("\"left\" or \"right\"")),
-    }
-}
-
-/// OpenAI's form: an object from token id to bias.
-fn logit_bias(value: &Value) -> Result<Vec<(u32, f32)>, Problem> {
-    const EXPECTED: Problem = Problem::Expected("an object of token ids and numbers");
-    let pairs = value.as_object().ok_or(EXPECTED)?.iter();
-    pairs
-        .map(|(id, bias)| Ok((id.parse().map_err(|_| EXPECTED)?, number(bias)?)))
-        .collect::<Result<_, Problem>>()
-        .map_err(|_| EXPECTED)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::engine::request::{NumLogprobs, TruncationSide};
+    use crate::engine::structured_output::{Constraint, StructuredOutputs};
 
     fn apply(row: &str) -> Result<SamplingParams, String> {
         let fields = JsonFields::parse(row.to_owned(), 1).expect("valid row");
@@ -332,7 +207,8 @@ mod tests {
             "min_tokens":3,"logprobs":5,"prompt_logprobs":-1,"skip_special_tokens":false,
             "include_stop_str_in_output":true,"logit_bias":{"17":-100,"3":1.5},
             "allowed_token_ids":[1],"bad_words":"x","truncate_prompt_tokens":-1,
-            "truncation_side":"right","other":1}"####;
+            "truncation_side":"right","structured_outputs":{"regex":"a"},
+            "response_format":{"type":"json_object"},"thinking_token_budget":7,"other":1}"####;
         let expected = SamplingParams {
             n: 2,
             presence_penalty: 0.5,
@@ -357,6 +233,8 @@ mod tests {
             bad_words: vec!["x".into()],
             truncate_prompt_tokens: Some(-1),
             truncation_side: TruncationSide::Right,
+            structured_outputs: Some(Arc::new(StructuredOutputs::new(Constraint::JsonObject))),
+            thinking_token_budget: Some(7),
         };
         assert_eq!(apply(row), Ok(expected));
     }

@@ -239,7 +239,11 @@ impl RowParser {
             }
             shape => self.builder.build(shape, &named, line).and_then(|built| {
                 unsupported::check(&named.fields, Place::Row, line)?;
-                let overrides = Overrides::collect(&named.fields);
+                let mut overrides = Overrides::collect(&named.fields);
+                if named.fields.get("response_format").is_some_and(|json| !json.starts_with('{')) {
+                    // A field of the user's own.
+                    overrides = overrides.with("response_format", None);
+                }
                 let Built { prompt, dropped_answer } = built;
                 let near_misses = names.find(&named.fields, false);
                 Ok(Asked { dropped_answer, near_misses, ..Asked::new(prompt, overrides) })

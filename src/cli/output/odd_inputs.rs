@@ -64,6 +64,7 @@ fn answer(prompt: &Prompt) -> RequestOutput {
             logprobs: None,
             finish_reason: FinishReason::Stop,
             stop_reason: None,
+            is_complete: true,
             error: None,
         }],
         num_cached_tokens: 0,

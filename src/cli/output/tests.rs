@@ -21,6 +21,7 @@ pub(super) fn completion(index: u32, text: &str) -> CompletionOutput {
         logprobs: None,
         finish_reason: FinishReason::Stop,
         stop_reason: None,
+        is_complete: true,
         error: None,
     }
 }

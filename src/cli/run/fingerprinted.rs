@@ -18,6 +18,7 @@ use crate::engine::config::LoadFormat;
 use crate::engine::machine::{is_refusal, started};
 use crate::engine::model_summary::ModelSummary;
 use crate::engine::request::SamplingParams;
+use crate::engine::structured_output;
 use crate::engine::weight_files::{QUANTIZATION_CONFIGS, gguf_parts};
 
 /// The version of what rows look like: raised when the same run would write other bytes.
@@ -127,6 +128,8 @@ fn set_sampling(params: &SamplingParams, set: &mut dyn FnMut(&str, String)) {
         bad_words,
         truncate_prompt_tokens,
         truncation_side,
+        structured_outputs,
+        thinking_token_budget,
     } = params;
     set("n", n.to_string());
     set("presence_penalty", presence_penalty.to_string());
@@ -151,6 +154,9 @@ fn set_sampling(params: &SamplingParams, set: &mut dyn FnMut(&str, String)) {
     set("bad_words", format!("{bad_words:?}"));
     set("truncate_prompt_tokens", format!("{truncate_prompt_tokens:?}"));
     set("truncation_side", format!("{truncation_side:?}"));
+    let outputs = structured_outputs.as_ref().map(|outputs| outputs.to_json().to_string());
+    set("structured_outputs", format!("{}; {outputs:?}", structured_output::BACKEND));
+    set("thinking_token_budget", format!("{thinking_token_budget:?}"));
 }
 
 /// Hashes of weights, configuration and tokenizer. A GGUF file is all three.

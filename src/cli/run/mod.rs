@@ -249,6 +249,11 @@ impl Job<'_> {
         let shape = known.map_or_else(|| shape(reading), Ok)?;
         let all_chat = shape.is_chat || all_requests_are_chat;
         self.config.check_chat(processor.has_chat_template(), all_chat)?;
+        if let Some(outputs) = &self.config.structured_outputs {
+            processor
+                .check_structured_outputs(outputs)
+                .map_err(|error| CliError::refused(error.code, format!("--{}", error.message)))?;
+        }
         loaded.announce(&self.config, self.console);
         self.say_sampling(&processor.default_sampling_params(), &shape);
         let shows_date = shape.has_batch_lines || processor.shows_date();

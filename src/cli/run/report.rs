@@ -317,6 +317,7 @@ mod tests {
             logprobs: None,
             finish_reason,
             stop_reason: None,
+            is_complete: true,
             error: None,
         };
         let mut tally = Tally::default();

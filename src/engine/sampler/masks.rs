@@ -21,6 +21,22 @@ pub(super) fn apply_masks(logits: &mut [f32], task: &SampleTask, saved: &mut Vec
         || !params.logit_bias.is_empty()
 }
 
+/// Tokens without their bit get -inf, and so do those past the last word.
+pub(super) fn apply_token_mask(logits: &mut [f32], words: &[u32]) {
+    let mut chunks = logits.chunks_mut(32);
+    for (&word, chunk) in words.iter().zip(&mut chunks) {
+        if word == u32::MAX {
+            continue;
+        }
+        for (bit, logit) in chunk.iter_mut().enumerate() {
+            if word >> bit & 1 == 0 {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
+    chunks.for_each(|chunk| chunk.fill(f32::NEG_INFINITY));
+}
+
 /// An id beyond the row cannot be sampled anyway (tokenizers may have more ids than the model).
 fn mask(logits: &mut [f32], id: u32) {
     if let Some(logit) = logits.get_mut(id as usize) {

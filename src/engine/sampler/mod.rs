@@ -1,5 +1,5 @@
 //! Sampling: pure functions of one row of logits, in vLLM V1's order of application:
-//! raw logprobs, `allowed_token_ids`, `bad_words`, `min_tokens`, `logit_bias`, penalties
+//! the mask of structured output, raw logprobs, `allowed_token_ids`, `bad_words`, `min_tokens`, `logit_bias`, penalties
 //! (repetition, frequency, presence), then greedy argmax, or temperature, `min_p`,
 //! `top_k`, `top_p` and a draw.
 
@@ -14,6 +14,7 @@ pub mod wide;
 
 use super::request::{PositionLogprobs, RowKey, StopIds};
 use super::sampling_params::{NumLogprobs, SamplingParams};
+use super::structured_output::TokenMask;
 pub(in crate::engine) use masks::forbidden_ids;
 use penalties::Occurrences;
 use reduce::RowMax;
@@ -54,6 +55,18 @@ pub struct SampleTask<'a> {
     pub engine_seed: u64,
     /// Which of the `n` completions, 0..n.
     pub sample_index: u32,
+    /// Tokens that may come, before everything else: logprobs are of the logits that it leaves.
+    pub token_mask: Option<TokenMask<'a>>,
+}
+
+impl SampleTask<'_> {
+    /// The token, where the mask leaves one and nothing else is asked: logits are not looked at.
+    pub fn forced(&self) -> Option<u32> {
+        let only = self.token_mask?.only?;
+        let is_allowed =
+            self.params.allowed_token_ids.is_none() && forbidden_ids(self).all(|id| id != only);
+        (is_allowed && self.params.logprobs.is_none()).then_some(only)
+    }
 }
 
 /// What became of a row.
@@ -102,6 +115,14 @@ pub fn run_row_with(
     task: &RowTask,
     scratch: &mut SamplerScratch,
 ) -> RowResult {
+    if let RowTask::Sample(task) = task {
+        if let Some(token_id) = task.forced() {
+            return RowResult::Sampled { token_id, logprobs: None };
+        }
+        if let Some(mask) = task.token_mask {
+            masks::apply_token_mask(logits, mask.words);
+        }
+    }
     let Some(raw_max) = usable_max(vectors, logits) else {
         return RowResult::NonFinite;
     };

@@ -28,7 +28,16 @@ fn request(request_id: u64, prompt_token_ids: Vec<u32>, params: SamplingParams) 
     let params = Arc::new(params);
     let row_key = RowKey(request_id);
     let bad_words_token_ids = Vec::new();
-    Request { request_id, prompt_token_ids, params, stop_ids, bad_words_token_ids, row_key }
+    let guidance = None;
+    Request {
+        request_id,
+        prompt_token_ids,
+        params,
+        stop_ids,
+        bad_words_token_ids,
+        row_key,
+        guidance,
+    }
 }
 
 /// A prompt of its own, shared with no other request.

@@ -297,6 +297,7 @@ mod tests {
             row_key: RowKey(3),
             engine_seed: 0,
             sample_index: 0,
+            token_mask: None,
         };
         let mut rows = GpuRows::new(LIMITS);
         let logprobs = SamplingParams { logprobs: Some(NumLogprobs::All), ..params.clone() };
@@ -329,6 +330,7 @@ mod tests {
             row_key: RowKey(3),
             engine_seed: 0,
             sample_index: 0,
+            token_mask: None,
         };
         let prompt = RowTask::PromptLogprobs { target: 7, num_logprobs: NumLogprobs::Top(0) };
         let (edited, plain) = (RowTask::Sample(task(&edited)), RowTask::Sample(task(&plain)));

@@ -1,15 +1,15 @@
-//! Panics of the template engine and of the tokenizers crate that cost one row, or the tokenizer,
-//! and not the run.
+//! Panics of the template engine, of the tokenizers crate and of llguidance that cost one row, or
+//! the tokenizer, and not the run.
 
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 
 /// Runs `render`; None if it panicked.
-pub(super) fn contain<T>(render: impl FnOnce() -> T) -> Option<T> {
+pub(in crate::engine) fn contain<T>(render: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(render)).ok()
 }
 
 /// Crates that run within `contain` only: what models bring is read and run by them.
-const CONTAINED: [&str; 9] = [
+const CONTAINED: [&str; 13] = [
     "minijinja-",
     "tokenizers-",
     "tk-convert-",
@@ -19,6 +19,10 @@ const CONTAINED: [&str; 9] = [
     "fancy-regex-",
     "spm_precompiled-",
     "daachorse-",
+    "llguidance-",
+    "derivre-",
+    "toktrie-",
+    "referencing-",
 ];
 
 /// Whether a panic at this place is caught and becomes an error row: a panic hook should let it

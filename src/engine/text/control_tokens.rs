@@ -187,7 +187,11 @@ pub(super) fn encode_chat(
 
 /// Encodes a piece from the middle of a text. SentencePiece tokenizers put a space before whatever
 /// they encode: a newline in front takes it, and its ids are removed.
-fn encode_inside(tokenizer: &Tokenizer, text: &str, typed: bool) -> Result<Vec<u32>, TextError> {
+pub(super) fn encode_inside(
+    tokenizer: &Tokenizer,
+    text: &str,
+    typed: bool,
+) -> Result<Vec<u32>, TextError> {
     let encode = |text: &str| match typed {
         true => tokenizer.encode_as_text(text),
         false => tokenizer.encode(text, false),

@@ -8,6 +8,7 @@ use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineToken
 
 use super::control_tokens::{self, RenderedChat};
 use super::regex_guard::RegexGuard;
+use super::token_bytes::ByteForm;
 use super::tokenizer_byte_gaps::ByteGaps;
 use super::tokenizer_files::{self, TokenizerConfig, TokenizerFiles};
 use super::tokenizer_gguf::GgufTokenizer;
@@ -34,6 +35,8 @@ pub struct Tokenizer {
     vocab_size: usize,
     /// Ids of `<0x80>`..`<0xBF>`: the inside of a character, where no window may start.
     continuation_byte_ids: BTreeSet<u32>,
+    /// How tokens spell bytes.
+    byte_form: ByteForm,
     /// Ids of "\n", which shields a piece of text from the space that some put before a text.
     newline_ids: Vec<u32>,
 }
@@ -111,6 +114,7 @@ impl Tokenizer {
             .filter(|_| has_byte_tokens)
             .filter_map(|byte: u8| id_of(&format!("<0x{byte:02X}>")))
             .collect();
+        let byte_form = ByteForm::of_decoder(&tokenizer.value["decoder"]);
         let vocab_size = tokenizer.largest_id().map_or(0, |id| id as usize + 1);
         let mut added_tokens = BTreeMap::new();
         let mut special_ids = BTreeSet::new();
@@ -155,6 +159,7 @@ impl Tokenizer {
             eos_token_id,
             vocab_size,
             continuation_byte_ids,
+            byte_form,
             newline_ids: Vec::new(),
         };
         tokenizer.newline_ids = tokenizer.encode("\n", false).map_err(|e| e.to_string())?;
@@ -333,6 +338,46 @@ impl Tokenizer {
     /// Id of an added token (`<|im_end|>`, `<think>`).
     pub fn added_token_id(&self, token: &str) -> Option<u32> {
         self.added_tokens.get(token).copied()
+    }
+
+    /// The bytes of every token, by id; empty where a token adds none to a text, as special ones do.
+    ///
+    /// # Errors
+    /// What a token adds to a text depends on its neighbours.
+    pub fn token_bytes(&self) -> Result<Vec<Vec<u8>>, TextError> {
+        if self.byte_form == ByteForm::Neither {
+            return Err(TextError::tokenize(
+                "its tokens are no bytes of a text (a WordPiece tokenizer, or an unknown decoder)",
+            ));
+        }
+        let model = self.inner.get_model();
+        let bytes = |id: u32| {
+            let token = contained::contain(|| model.id_to_token(id)).flatten()?;
+            self.byte_form.bytes(&token)
+        };
+        let ids = 0..self.vocab_size as u32;
+        let mut all: Vec<_> = ids.map(|id| bytes(id).unwrap_or_default()).collect();
+        for (text, &id) in &self.added_tokens {
+            all[id as usize] = match self.is_special(id) {
+                true => Vec::new(),
+                false => text.clone().into_bytes(),
+            };
+        }
+        Ok(all)
+    }
+
+    /// Special tokens: text, id.
+    pub fn special_token_ids(&self) -> impl Iterator<Item = (&str, u32)> {
+        let is_special = |(_, id): &(&String, &u32)| self.is_special(**id);
+        self.added_tokens.iter().filter(is_special).map(|(text, &id)| (text.as_str(), id))
+    }
+
+    /// Ids of a text inside a longer one: nothing is an added token, and nothing is put before it.
+    ///
+    /// # Errors
+    /// As `encode`.
+    pub fn encode_inside(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        control_tokens::encode_inside(self, text, true)
     }
 
     pub(super) fn added_tokens(&self) -> &BTreeMap<String, u32> {

@@ -60,6 +60,7 @@ fn task<'a>(params: &'a SamplingParams, stop_ids: &'a StopIds, row: usize) -> Sa
         row_key: RowKey(row as u64 * 77),
         engine_seed: ENGINE_SEED,
         sample_index: 0,
+        token_mask: None,
     }
 }
 

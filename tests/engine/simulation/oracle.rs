@@ -39,6 +39,7 @@ impl Oracle<'_> {
             logprobs: request.params.logprobs.map(|_| Vec::new()),
             finish_reason: FinishReason::Error,
             stop_reason: None,
+            is_complete: true,
             error: None,
         };
         let capacity = self.workload.num_blocks * self.workload.cache.block_size;
@@ -91,6 +92,7 @@ impl Oracle<'_> {
             row_key: request.row_key,
             engine_seed: self.workload.engine_seed,
             sample_index: index,
+            token_mask: None,
         });
         match run_on(token_ids, &task) {
             RowResult::Sampled { token_id, logprobs } => Some((token_id, logprobs)),

@@ -130,7 +130,16 @@ fn request(rng: &mut Rng, id: u64, prefixes: &[Vec<u32>], max_model_len: usize) 
     let mut word = || (0..=rng.up_to(1)).map(|_| rng.up_to(EOS as usize) as u32).collect();
     let bad_words_token_ids = (0..num_bad_words).map(|_| word()).collect();
     let request_id = 1000 - id;
-    Request { request_id, prompt_token_ids, params, stop_ids, bad_words_token_ids, row_key }
+    let guidance = None;
+    Request {
+        request_id,
+        prompt_token_ids,
+        params,
+        stop_ids,
+        bad_words_token_ids,
+        row_key,
+        guidance,
+    }
 }
 
 fn sampling_params(rng: &mut Rng) -> SamplingParams {

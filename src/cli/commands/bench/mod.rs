@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cli::args::{
-    BenchArgs, InputArgs, ModeArg, OutputArgs, ResultArgs, RunArgs, SamplingArgs, WorkloadArgs,
+    BenchArgs, InputArgs, ModeArg, OutputArgs, ResultArgs, RunArgs, SamplingArgs,
+    StructuredOutputsArgs, WorkloadArgs,
 };
 use crate::cli::config::RunConfig;
 use crate::cli::ledger::{Document, Named};
@@ -132,6 +133,7 @@ impl Bench {
             },
             output: OutputArgs::default(),
             sampling: SamplingArgs { seed: Some(random.seed), ..SamplingArgs::default() },
+            structured_outputs: StructuredOutputsArgs::default(),
             display: DisplayArgs::default(),
             help: None,
         })?;

@@ -161,9 +161,7 @@ fn messages_are_checked() {
 #[test]
 fn fields_that_ask_for_what_is_not_there_are_refused_by_name() {
     let asking = [
-        (r#""structured_outputs":{"regex":"a"}"#, "structured_outputs"),
         (r#""guided_choice":["a","b"]"#, "guided_choice"),
-        (r#""response_format":{"type":"json_object"}"#, "response_format"),
         (r#""tools":[{"type":"function"}]"#, "tools"),
         (r#""tool_choice":"required""#, "tool_choice"),
         (r#""lora_request":{"lora_name":"a"}"#, "lora_request"),

@@ -32,14 +32,11 @@ const OPENAI: &[Place] = &[Chat, Completions];
 /// its value must be unmistakable.
 const FEATURES: &[(&str, &[Place], AsksNothing)] = &[
     // Answers of a given form.
-    ("structured_outputs", EVERYWHERE, is_nothing),
     ("guided_json", EVERYWHERE, never),
     ("guided_regex", EVERYWHERE, never),
     ("guided_choice", EVERYWHERE, never),
     ("guided_grammar", EVERYWHERE, never),
     ("guided_decoding", EVERYWHERE, is_nothing),
-    ("response_format", OPENAI, |value| value["type"] == "text"),
-    ("response_format", &[Row], |value| !value.is_object() || value["type"] == "text"),
     ("output_config", &[Anthropic], is_nothing),
     ("output_format", &[Anthropic], never),
     ("verbosity", &[Chat], |value| value == "medium"),
@@ -57,7 +54,6 @@ const FEATURES: &[(&str, &[Place], AsksNothing)] = &[
     ("container", &[Anthropic], never),
     // Thinking.
     ("thinking", &[Anthropic], |value| value["type"] == "disabled"),
-    ("thinking_token_budget", EVERYWHERE, |value| *value == -1),
     // Pictures and sound.
     ("images", &[Row, Chat, Completions], |value| value.is_string() || is_nothing(value)),
     ("multi_modal_data", EVERYWHERE, is_nothing),

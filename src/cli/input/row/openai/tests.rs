@@ -189,7 +189,6 @@ fn requests_that_cannot_be_honoured_are_refused_by_name() {
         (r#","stream":true"#, "stream"),
         (r#","tools":[{"type":"function"}]"#, "tools"),
         (r#","tool_choice":"required""#, "tool_choice"),
-        (r#","response_format":{"type":"json_object"}"#, "response_format"),
         (r#","chat_template":"x""#, "chat_template"),
         (r#","guided_json":{}"#, "guided_json"),
         (r#","echo":true"#, "echo"),

@@ -1,0 +1,75 @@
+//! Flags of vLLM's `StructuredOutputsParams`, for all rows. A row's own fields win over them.
+
+use clap::builder::NonEmptyStringValueParser as NonEmpty;
+
+/// What answers must match.
+#[derive(Clone, Debug, Default, serde::Serialize, clap::Args)]
+#[command(next_help_heading = "Structured output")]
+pub struct StructuredOutputsArgs {
+    /// Answers are JSON of this schema
+    #[arg(long = "structured-outputs.json", value_name = "FILE|JSON", value_parser = file_or_text)]
+    pub json: Option<String>,
+    /// Answers match this regular expression, as a whole
+    #[arg(long = "structured-outputs.regex", value_name = "REGEX")]
+    pub regex: Option<String>,
+    /// Answers are one of these texts; repeat for each
+    #[arg(long = "structured-outputs.choice", value_name = "TEXT")]
+    #[arg(value_parser = NonEmpty::new())]
+    pub choice: Vec<String>,
+    /// Answers match this grammar, in Lark or EBNF (as of GBNF)
+    #[arg(long = "structured-outputs.grammar", value_name = "FILE|TEXT")]
+    #[arg(value_parser = file_or_text, hide_short_help = true)]
+    pub grammar: Option<String>,
+    /// Answers are JSON objects
+    #[arg(long = "structured-outputs.json-object", hide_short_help = true)]
+    pub json_object: bool,
+    /// Answers are free text with tags of a given content, as vLLM's structural_tag
+    #[arg(long = "structured-outputs.structural-tag", value_name = "FILE|JSON")]
+    #[arg(value_parser = file_or_text, hide_short_help = true)]
+    pub structural_tag: Option<String>,
+    /// Whitespace that JSON may have between its tokens, as a regular expression; '[ \t\n\r]*' is
+    /// all [default: up to 16 characters, since models loop on blanks]
+    #[arg(long = "structured-outputs.whitespace-pattern", value_name = "REGEX")]
+    #[arg(hide_short_help = true)]
+    pub whitespace_pattern: Option<String>,
+    /// JSON without whitespace
+    #[arg(long = "structured-outputs.disable-any-whitespace", hide_short_help = true)]
+    pub disable_any_whitespace: bool,
+    /// JSON objects have only the keys that their schema names, where it does not say
+    #[arg(long = "structured-outputs.disable-additional-properties", hide_short_help = true)]
+    pub disable_additional_properties: bool,
+}
+
+/// The contents of a file, or a text that is no file's name.
+fn file_or_text(value: &str) -> Result<String, String> {
+    const MAX_BYTES: u64 = 16 << 20;
+    let path = std::path::Path::new(value);
+    let looks_like_text = value.trim_start().starts_with(['{', '[']) || value.contains('\n');
+    if looks_like_text || !path.exists() {
+        let is_name = !looks_like_text && !value.contains([' ', ':']);
+        return match is_name {
+            true => Err(format!("there is no file '{value}'")),
+            false => Ok(value.to_owned()),
+        };
+    }
+    let size = path.metadata().map_err(|error| error.to_string())?;
+    if !size.is_file() || size.len() > MAX_BYTES {
+        return Err(format!("'{value}' is not a file of up to 16 MiB"));
+    }
+    std::fs::read_to_string(path).map_err(|error| format!("cannot read '{value}': {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_a_file_or_a_text() {
+        assert_eq!(file_or_text("{\"a\": 1}").unwrap(), "{\"a\": 1}");
+        assert_eq!(file_or_text("start: \"a\"").unwrap(), "start: \"a\"");
+        assert!(file_or_text("schema-that-is-not-there.json").unwrap_err().contains("no file"));
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/clippy.toml");
+        assert!(!file_or_text(file).unwrap().is_empty());
+        assert!(file_or_text(env!("CARGO_MANIFEST_DIR")).is_err());
+    }
+}

@@ -1,0 +1,193 @@
+//! `GrammarCompiler`: constraints to grammars, once per text.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::{Matcher, ParserFactory};
+use serde_json::{Value, json};
+
+use super::constraint::{Constraint, StructuredOutputs};
+use super::{ebnf, structural_tag, vocabulary};
+use crate::engine::request::RequestError;
+use crate::engine::text::{TextError, Tokenizer, contain};
+
+/// Grammars that are kept for other rows.
+const MAX_KEPT: usize = 256;
+
+/// Earley items in one row of the parser. llguidance allows 2000, whose cost is quadratic: an
+/// ambiguous grammar then takes a second for a token.
+const MAX_ITEMS_IN_ROW: usize = 500;
+
+/// What a grammar may cost. Counts, not times: a row's answer does not depend on the machine. Of
+/// these, lexer fuel is spent or not by what a lexer knows already, so only the others decide.
+fn limits() -> ParserLimits {
+    ParserLimits {
+        max_items_in_row: MAX_ITEMS_IN_ROW,
+        step_lexer_fuel: 2_000_000,
+        max_lexer_states: 50_000,
+        verbose_errors: false,
+        ..ParserLimits::default()
+    }
+}
+
+/// A compiled constraint. Rows copy it, and never run it: what a shared lexer has learned would
+/// change what another row may cost.
+pub struct Grammar {
+    pristine: Matcher,
+}
+
+impl std::fmt::Debug for Grammar {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Grammar")
+    }
+}
+
+impl Grammar {
+    /// A matcher of its own for one sequence.
+    pub(super) fn matcher(&self) -> Matcher {
+        self.pristine.deep_clone()
+    }
+}
+
+type Compiled = Result<Arc<Grammar>, RequestError>;
+
+/// Compiles constraints for one model. Shared between threads.
+pub struct GrammarCompiler {
+    tokenizer: Arc<Tokenizer>,
+    eos_token_ids: Vec<u32>,
+    /// Made for the first row that has a constraint.
+    factory: OnceLock<Result<ParserFactory, RequestError>>,
+    kept: Mutex<Kept>,
+}
+
+/// Grammars by the JSON of their constraints; the oldest go first.
+#[derive(Default)]
+struct Kept {
+    by_text: HashMap<String, Compiled>,
+    order: VecDeque<String>,
+}
+
+impl GrammarCompiler {
+    /// For a model's tokens, any of which `eos_token_ids` end an answer.
+    pub fn new(tokenizer: Arc<Tokenizer>, eos_token_ids: Vec<u32>) -> Self {
+        let (factory, kept) = (OnceLock::new(), Mutex::default());
+        Self { tokenizer, eos_token_ids, factory, kept }
+    }
+
+    /// The grammar of a constraint.
+    ///
+    /// # Errors
+    /// Code `structured_outputs`: it does not compile, with the place where that is known, or the
+    /// tokenizer cannot be constrained.
+    pub fn compile(&self, outputs: &StructuredOutputs) -> Compiled {
+        let text = outputs.to_json().to_string();
+        let lock = || self.kept.lock().expect("no thread panics while it holds the lock");
+        if let Some(known) = lock().by_text.get(&text) {
+            return known.clone();
+        }
+        let compiled = self.compile_anew(outputs);
+        let mut kept = lock();
+        if kept.order.len() == MAX_KEPT {
+            let oldest = kept.order.pop_front().expect("it is full");
+            kept.by_text.remove(&oldest);
+        }
+        if kept.by_text.insert(text.clone(), compiled.clone()).is_none() {
+            kept.order.push_back(text);
+        }
+        compiled
+    }
+
+    fn compile_anew(&self, outputs: &StructuredOutputs) -> Compiled {
+        let factory = self.factory.get_or_init(|| self.new_factory()).as_ref();
+        let factory = factory.map_err(RequestError::clone)?;
+        let grammar = self.grammar(outputs).map_err(refused)?;
+        let compile = || Matcher::new(factory.create_parser(grammar));
+        let matcher = contain(compile).ok_or_else(|| refused("the compiler failed on it"))?;
+        if let Some(error) = matcher.get_error() {
+            return Err(refused(error));
+        }
+        // Some faults show with the first mask only; found here, they name the schema.
+        let mut trial = matcher.deep_clone();
+        if let Err(error) = trial.compute_mask_or_eos() {
+            return Err(refused(error));
+        }
+        Ok(Arc::new(Grammar { pristine: matcher }))
+    }
+
+    fn new_factory(&self) -> Result<ParserFactory, RequestError> {
+        let tokenizer = Arc::clone(&self.tokenizer);
+        let environment = vocabulary::environment(tokenizer, &self.eos_token_ids);
+        let environment = environment.map_err(|error: TextError| refused(error))?;
+        let mut factory = ParserFactory::new_simple(&environment).map_err(refused)?;
+        factory.quiet();
+        *factory.limits_mut() = limits();
+        Ok(factory)
+    }
+
+    /// What llguidance compiles.
+    fn grammar(&self, outputs: &StructuredOutputs) -> Result<TopLevelGrammar, String> {
+        Ok(match &outputs.constraint {
+            Constraint::Json(schema) => {
+                TopLevelGrammar::from_json_schema(schema_of(outputs, schema))
+            }
+            Constraint::JsonObject => {
+                TopLevelGrammar::from_json_schema(schema_of(outputs, &json!({"type": "object"})))
+            }
+            Constraint::Regex(regex) => TopLevelGrammar::from_regex(regex),
+            Constraint::Choice(choices) => {
+                let quoted: Vec<String> =
+                    choices.iter().map(|choice| Value::from(choice.as_str()).to_string()).collect();
+                TopLevelGrammar::from_lark(format!("start: {}", quoted.join(" | ")))
+            }
+            Constraint::Grammar(text) if ebnf::is_ebnf(text) => {
+                TopLevelGrammar::from_lark(ebnf::to_lark(text)?)
+            }
+            Constraint::Grammar(text) => TopLevelGrammar::from_lark(text.clone()),
+            Constraint::StructuralTag(tag) => {
+                let is_special = |text: &str| {
+                    let id = self.tokenizer.added_token_id(text);
+                    id.is_some_and(|id| self.tokenizer.is_special(id))
+                };
+                TopLevelGrammar::from_lark(structural_tag::to_lark(tag, is_special)?)
+            }
+        })
+    }
+}
+
+/// The schema with our options in place of any that the user wrote.
+fn schema_of(outputs: &StructuredOutputs, schema: &Value) -> Value {
+    let mut schema = schema.clone();
+    if outputs.disable_additional_properties {
+        close_objects(&mut schema);
+    }
+    let options = match (&outputs.whitespace_pattern, outputs.disable_any_whitespace) {
+        (_, true) => json!({ "whitespace_flexible": false }),
+        (Some(pattern), false) => json!({ "whitespace_pattern": pattern }),
+        (None, false) => json!({ "whitespace_pattern": r"[ \t\n\r]{0,16}" }),
+    };
+    schema["x-guidance"] = options;
+    schema
+}
+
+/// Objects with `properties` that say nothing of other keys get none.
+fn close_objects(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            fields.values_mut().for_each(close_objects);
+            let has = |name: &str| fields.contains_key(name);
+            if has("properties") && !has("additionalProperties") && !has("patternProperties") {
+                fields.insert("additionalProperties".to_owned(), false.into());
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(close_objects),
+        _ => {}
+    }
+}
+
+fn refused(what: impl std::fmt::Display) -> RequestError {
+    let what = what.to_string();
+    // llguidance puts a backtrace after the first line.
+    let first = what.lines().next().unwrap_or_default();
+    RequestError::new("structured_outputs", format!("structured_outputs: {first}"))
+}

@@ -1,0 +1,199 @@
+//! `Guide`: what one sequence may say next.
+
+use std::sync::Arc;
+
+use llguidance::Matcher;
+use llguidance::toktrie::SimpleVob;
+
+use super::compiler::Grammar;
+use super::thinking::{Thinking, Thought};
+use crate::engine::request::RequestError;
+
+/// Earley items over all masks of a row. Typical ones take some hundreds; so many take seconds.
+const MAX_ITEMS: usize = 20_000_000;
+
+/// What a request asks of its sequences' guides.
+#[derive(Clone, Debug)]
+pub struct Guidance {
+    /// What the answer must match, after the thinking.
+    pub grammar: Option<Arc<Grammar>>,
+    /// How the model thinks, where that delays the grammar or has a budget.
+    pub thinking: Option<Thinking>,
+}
+
+/// Tokens that may come next.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenMask<'a> {
+    /// Bit i of word j: whether token 32 * j + i may come. Those past the last word may not.
+    pub words: &'a [u32],
+    /// The token, if it is the only one.
+    pub only: Option<u32>,
+}
+
+/// The masks of one sequence: a function of what was asked and of the sequence's own tokens.
+#[derive(Debug)]
+pub struct Guide {
+    thinking: Option<Thought>,
+    form: Option<Form>,
+    /// Of the next token. None: any may come.
+    mask: Option<Mask>,
+    error: Option<RequestError>,
+}
+
+#[derive(Debug)]
+struct Mask {
+    tokens: SimpleVob,
+    only: Option<u32>,
+}
+
+/// The grammar's part.
+struct Form {
+    grammar: Arc<Grammar>,
+    /// Made for the first mask.
+    matcher: Option<Box<Matcher>>,
+    num_items: usize,
+}
+
+impl std::fmt::Debug for Form {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Form").field("num_items", &self.num_items).finish_non_exhaustive()
+    }
+}
+
+impl Guide {
+    /// A guide at the beginning of an answer to a prompt.
+    pub fn new(guidance: &Guidance, prompt_token_ids: &[u32]) -> Self {
+        let thinking = guidance.thinking.as_ref();
+        let form = |grammar: &Arc<Grammar>| Form {
+            grammar: Arc::clone(grammar),
+            matcher: None,
+            num_items: 0,
+        };
+        Self {
+            thinking: thinking.and_then(|rules| Thought::new(rules, prompt_token_ids)),
+            form: guidance.grammar.as_ref().map(form),
+            mask: None,
+            error: None,
+        }
+    }
+
+    /// Finds which tokens may come next. Takes from microseconds to milliseconds.
+    pub fn fill(&mut self) {
+        self.mask = None;
+        if self.error.is_some() {
+            return;
+        }
+        let tokens = match (&self.thinking, &mut self.form) {
+            (Some(thought), _) => Ok(thought.forced().map(single)),
+            (None, Some(form)) => form.next_tokens(),
+            (None, None) => Ok(None),
+        };
+        match tokens {
+            Ok(tokens) => {
+                self.mask = tokens.map(|tokens| {
+                    let only = (tokens.num_set() == 1).then(|| tokens.first_bit_set()).flatten();
+                    Mask { only: only.map(|id| id as u32), tokens }
+                });
+            }
+            Err(error) => self.error = Some(error),
+        }
+    }
+
+    /// The tokens that may come next, as `fill` found them. None: any.
+    pub fn mask(&self) -> Option<TokenMask<'_>> {
+        let mask = self.mask.as_ref()?;
+        Some(TokenMask { words: mask.tokens.as_slice(), only: mask.only })
+    }
+
+    /// Goes on by a token that was sampled.
+    pub fn accept(&mut self, token_id: u32) {
+        if let Some(thought) = &mut self.thinking {
+            if thought.accept(token_id) {
+                self.thinking = None;
+            }
+            return;
+        }
+        let Some(form) = &mut self.form else { return };
+        if self.error.is_none()
+            && let Err(error) = form.accept(token_id)
+        {
+            self.error = Some(error);
+        }
+    }
+
+    /// Why the sequence cannot go on.
+    pub fn error(&self) -> Option<&RequestError> {
+        self.error.as_ref()
+    }
+
+    /// Whether what was said matches the grammar as a whole; true without one.
+    pub fn is_complete(&mut self) -> bool {
+        match (&self.thinking, &mut self.form) {
+            (_, None) => true,
+            (Some(_), Some(_)) => false,
+            (None, Some(form)) => form.is_complete(),
+        }
+    }
+
+    /// Whether tokens, as a whole answer, match the grammar; true without one. For texts that were
+    /// cut after they were sampled.
+    pub fn matches(&self, token_ids: &[u32]) -> bool {
+        let Some(form) = &self.form else { return true };
+        let mut matcher = form.grammar.matcher();
+        let taken = matcher.try_consume_tokens(token_ids);
+        taken.is_ok_and(|taken| taken == token_ids.len()) && matcher.is_accepting().unwrap_or(false)
+    }
+}
+
+/// A mask of one token.
+fn single(token_id: u32) -> SimpleVob {
+    let mut tokens = SimpleVob::alloc(token_id as usize + 1);
+    tokens.set(token_id as usize, true);
+    tokens
+}
+
+impl Form {
+    fn matcher(&mut self) -> &mut Matcher {
+        self.matcher.get_or_insert_with(|| Box::new(self.grammar.matcher()))
+    }
+
+    fn next_tokens(&mut self) -> Result<Option<SimpleVob>, RequestError> {
+        let matcher = self.matcher();
+        // `ignore_eos`: what comes after the end is free.
+        if matcher.stop_reason() == llguidance::api::StopReason::EndOfSentence {
+            return Ok(None);
+        }
+        let tokens = matcher.compute_mask_or_eos().map_err(too_complex)?;
+        let num_items = matcher.last_step_stats().map_or(0, |stats| stats.all_items);
+        self.num_items += num_items;
+        if self.num_items > MAX_ITEMS {
+            return Err(too_complex(format!("more than {MAX_ITEMS} items")));
+        }
+        Ok(Some(tokens))
+    }
+
+    fn accept(&mut self, token_id: u32) -> Result<(), RequestError> {
+        let matcher = self.matcher();
+        // An end token after the end, or what follows it with `ignore_eos`.
+        if matcher.is_stopped() && matcher.get_error().is_none() {
+            return Ok(());
+        }
+        matcher.consume_token(token_id).map_err(too_complex)
+    }
+
+    fn is_complete(&mut self) -> bool {
+        let matcher = self.matcher();
+        let stopped = matcher.is_stopped() && matcher.get_error().is_none();
+        stopped || matcher.is_accepting().unwrap_or(false)
+    }
+}
+
+fn too_complex(error: impl std::fmt::Display) -> RequestError {
+    let error = error.to_string();
+    let first = error.lines().next().unwrap_or_default();
+    let message = format!(
+        "structured_outputs: the grammar takes more work than a row may ({first}); make it less \
+         ambiguous, or its counts smaller"
+    );
+    RequestError::new("structured_outputs", message)
+}

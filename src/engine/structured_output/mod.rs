@@ -1,0 +1,25 @@
+//! Structured output: answers that match a JSON schema, a regular expression, a list of choices or
+//! a grammar. vLLM's names and semantics; llguidance says which tokens may come next.
+//!
+//! ```text
+//! reading thread   StructuredOutputs --compile--> Grammar (pristine, shared by its rows)
+//! step             Guide of a sequence: deep copy, mask -> logits -> token -> accepted
+//! ```
+//!
+//! A mask is a function of the grammar's text, the tokens' bytes and the row's own tokens.
+
+mod compiler;
+mod constraint;
+mod ebnf;
+mod guide;
+mod structural_tag;
+mod thinking;
+mod vocabulary;
+
+pub use compiler::{Grammar, GrammarCompiler};
+pub use constraint::{Constraint, StructuredOutputs};
+pub use guide::{Guidance, Guide, TokenMask};
+pub use thinking::Thinking;
+
+/// What decides masks beside grammars and tokens: part of a run's fingerprint.
+pub const BACKEND: &str = "llguidance 1.9.1, limits 1";
