@@ -15,6 +15,7 @@ use super::device::{Device, Gpu, Tensor};
 use super::executor::Logits;
 use super::ops::logprobs::{self, LogprobBuffers};
 use super::ops::sample::{self, SampleBuffers};
+use super::ops::token_mask::{self, MaskBuffers};
 use super::ops::{Loops, run_loops};
 use super::request::{NumLogprobs, RowKey, SamplingParams, StopIds};
 use super::sampler::wide::{Vectors, Wide};
@@ -35,6 +36,7 @@ pub struct StepSampler {
 struct OnGpu {
     buffers: SampleBuffers,
     logprobs: LogprobBuffers,
+    masks: MaskBuffers,
     rows: GpuRows,
     /// Logits of one row that the host samples from.
     row: Vec<f32>,
@@ -234,6 +236,7 @@ impl OnGpu {
         Ok(Self {
             buffers: SampleBuffers::new(gpu, max_rows)?,
             logprobs: LogprobBuffers::new(gpu, max_rows, vocab_size)?,
+            masks: MaskBuffers::new(gpu)?,
             rows: GpuRows::new(Limits { vocab_size, max_kept }),
             row: Vec::new(),
         })
@@ -241,8 +244,9 @@ impl OnGpu {
 
     /// Queues all that `rows` says, and the way of the results to the host.
     fn queue(&mut self, gpu: &Gpu, logits: &mut Tensor) -> Result<Queued, EngineError> {
-        let Self { buffers, logprobs: kept, rows, .. } = self;
+        let Self { buffers, logprobs: kept, masks, rows, .. } = self;
         let num_rows = rows.rows.len();
+        token_mask::token_mask(gpu, logits, (&rows.masks, &rows.mask_words), masks)?;
         sample::upload(gpu, (&rows.rows, &rows.edits), buffers)?;
         logprobs::upload(gpu, &rows.logprobs, &rows.kept, kept);
         for group in &rows.groups {

@@ -156,6 +156,7 @@ const MODULES: &[Module] = &[
     ("rotary_and_cache", ROTARY, &[("rotary_and_cache", 112)]),
     ("soft_cap", NONE, &[("soft_cap", 32)]),
     ("take_sampled", NONE, &[("take_sampled", 24)]),
+    ("token_mask", NONE, &[("token_mask", 32)]),
 ];
 
 fn kernels_dir() -> PathBuf {

@@ -16,6 +16,7 @@ use vllm_batch::engine::request::{
 };
 use vllm_batch::engine::sampler::{RowResult, RowTask, SampleTask, SamplerScratch, run_row};
 use vllm_batch::engine::step_sampler::StepSampler;
+use vllm_batch::engine::structured_output::TokenMask;
 
 use crate::gpu;
 
@@ -48,6 +49,8 @@ struct Step {
     vocab_size: usize,
     logits: Vec<Vec<f32>>,
     wanted: Vec<Wanted>,
+    /// Tokens that may come; empty: any.
+    masks: Vec<Vec<u32>>,
 }
 
 enum Wanted {
@@ -59,6 +62,7 @@ impl Step {
     fn push(&mut self, row: Vec<f32>, wanted: Wanted) {
         self.logits.push(row);
         self.wanted.push(wanted);
+        self.masks.push(Vec::new());
     }
 
     fn task(&self, row: usize) -> RowTask<'_> {
@@ -75,9 +79,30 @@ impl Step {
                 row_key: RowKey(row as u64 * 31),
                 engine_seed: 5,
                 sample_index: 0,
-                token_mask: None,
+                token_mask: self.token_mask(row),
             }),
         }
+    }
+
+    fn token_mask(&self, row: usize) -> Option<TokenMask<'_>> {
+        let words = self.masks[row].as_slice();
+        let num_allowed: u32 = words.iter().map(|word| word.count_ones()).sum();
+        let first = || (0..).find(|id| words[*id as usize / 32] >> (id % 32) & 1 == 1);
+        let only = if num_allowed == 1 { first() } else { None };
+        (!words.is_empty()).then_some(TokenMask { words, only })
+    }
+
+    /// Logits as the mask leaves them.
+    fn masked_logits(&self, row: usize) -> Vec<f32> {
+        let mut logits = self.logits[row].clone();
+        if let Some(TokenMask { words, .. }) = self.token_mask(row) {
+            for (id, logit) in logits.iter_mut().enumerate() {
+                if words.get(id / 32).is_none_or(|word| word >> (id % 32) & 1 == 0) {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
+        }
+        logits
     }
 
     /// Results of these rows, in one step.
@@ -97,7 +122,11 @@ impl Step {
     }
 
     fn on_host(&self, row: usize, task: &RowTask<'_>) -> RowResult {
-        run_row(&mut self.logits[row].clone(), task, &mut SamplerScratch::default())
+        let mut logits = match task {
+            RowTask::PromptLogprobs { .. } => self.masked_logits(row),
+            RowTask::Sample(_) => self.logits[row].clone(),
+        };
+        run_row(&mut logits, task, &mut SamplerScratch::default())
     }
 
     /// What the host says of the token at a row.
@@ -148,6 +177,19 @@ fn params_of(rng: &mut Rng, vocab_size: usize, kind: usize) -> SamplingParams {
     }
 }
 
+/// Few tokens, many, one, or none of the last ones.
+fn mask_of(rng: &mut Rng, vocab_size: usize) -> Vec<u32> {
+    let num_words = vocab_size.div_ceil(32);
+    let mut words = vec![0; num_words];
+    match rng.below(4) {
+        0 => words[rng.below(vocab_size / 32)] = 1 << rng.below(32),
+        1 => words.iter_mut().for_each(|word| *word = rng.next() as u32 & rng.next() as u32),
+        2 => words.iter_mut().for_each(|word| *word = !(1 << rng.below(32))),
+        _ => words = vec![u32::MAX; 1 + rng.below(num_words / 2)],
+    }
+    words
+}
+
 /// Every kind of row with every kind of parameters, prompt rows between them.
 fn step(vocab_size: usize, num_rows: usize) -> Step {
     let rng = &mut Rng(99 + vocab_size as u64);
@@ -168,7 +210,11 @@ fn step(vocab_size: usize, num_rows: usize) -> Step {
                 Wanted::Sample(Box::new(SamplingParams { logprobs, ..params }))
             }
         };
+        let is_sampled = matches!(wanted, Wanted::Sample(_));
         step.push(row, wanted);
+        if is_sampled && rng.below(3) == 0 {
+            *step.masks.last_mut().expect("it was pushed") = mask_of(rng, vocab_size);
+        }
     }
     step
 }

@@ -38,6 +38,7 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "sample.cu",
     "soft_cap.cu",
     "take_sampled.cu",
+    "token_mask.cu",
 ];
 
 /// Widest head that the attention kernels take.

@@ -19,6 +19,7 @@ pub mod sample;
 mod scale_by_position;
 mod soft_cap;
 mod step;
+pub mod token_mask;
 mod wide;
 
 pub use activation::{Activation, activate, activate_and_mul};

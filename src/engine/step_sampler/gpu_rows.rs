@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use crate::engine::ops::logprobs::{LogprobEntry, LogprobRow};
 use crate::engine::ops::sample::{Edit, SampleResult, SampleRow};
+use crate::engine::ops::token_mask::MaskRow;
 use crate::engine::request::{PositionLogprobs, TokenLogprob};
 use crate::engine::sampler::{RowResult, RowTask, SampleTask, draw, forbidden_ids};
 use crate::engine::sampling_params::NumLogprobs;
@@ -17,6 +18,10 @@ pub(super) struct GpuRows {
     pub rows: Vec<SampleRow>,
     /// What masks, biases and penalties do to tokens, row after row.
     pub edits: Vec<Edit>,
+    /// Rows of logits with a mask.
+    pub masks: Vec<MaskRow>,
+    /// Their words, row after row.
+    pub mask_words: Vec<u32>,
     /// What logprobs are of, row after row.
     pub logprobs: Vec<LogprobRow>,
     /// Rows of logits that sampling overwrites before their logprobs are taken.
@@ -49,6 +54,8 @@ pub(super) struct Group {
 pub(super) enum RowKind {
     /// The host takes it.
     OfHost,
+    /// This token: nothing is sampled.
+    Forced { token_id: u32 },
     /// A token.
     Token,
     /// A token with its logprobs.
@@ -60,7 +67,7 @@ pub(super) enum RowKind {
 impl RowKind {
     fn num_top(self) -> Option<u32> {
         match self {
-            RowKind::OfHost | RowKind::Token => None,
+            RowKind::OfHost | RowKind::Forced { .. } | RowKind::Token => None,
             RowKind::TokenWithLogprobs { num_top } | RowKind::Logprobs { num_top } => Some(num_top),
         }
     }
@@ -75,7 +82,8 @@ impl GpuRows {
     pub(super) fn new(limits: Limits) -> Self {
         let (rows, edits, logprobs) = (Vec::new(), Vec::new(), Vec::new());
         let (kept, groups, kinds) = (Vec::new(), Vec::new(), Vec::new());
-        Self { rows, edits, logprobs, kept, groups, kinds, limits }
+        let (masks, mask_words) = (Vec::new(), Vec::new());
+        Self { rows, edits, masks, mask_words, logprobs, kept, groups, kinds, limits }
     }
 
     /// Replaces the contents by another step's.
@@ -84,8 +92,11 @@ impl GpuRows {
         for task in tasks {
             match task {
                 RowTask::Sample(task) => match self.kind_of(task) {
-                    RowKind::OfHost => self.push(not_sampled(), RowKind::OfHost, 0),
+                    kind @ (RowKind::OfHost | RowKind::Forced { .. }) => {
+                        self.push(not_sampled(), kind, 0);
+                    }
                     kind => {
+                        self.push_mask(task);
                         let row = self.row(task);
                         self.push(row, kind, LogprobRow::SAMPLED);
                     }
@@ -120,6 +131,8 @@ impl GpuRows {
     fn clear(&mut self) {
         self.rows.clear();
         self.edits.clear();
+        self.masks.clear();
+        self.mask_words.clear();
         self.logprobs.clear();
         self.kept.clear();
         self.groups.clear();
@@ -131,11 +144,26 @@ impl GpuRows {
     }
 
     fn kind_of(&self, task: &SampleTask<'_>) -> RowKind {
+        if let Some(token_id) = task.forced() {
+            return RowKind::Forced { token_id };
+        }
         match task.params.logprobs.map(|num_logprobs| self.num_top(num_logprobs)) {
             None => RowKind::Token,
             Some(None) => RowKind::OfHost,
             Some(Some(num_top)) => RowKind::TokenWithLogprobs { num_top },
         }
+    }
+
+    /// The mask of the next row of logits.
+    fn push_mask(&mut self, task: &SampleTask<'_>) {
+        let Some(mask) = task.token_mask else { return };
+        self.masks.push(MaskRow {
+            logits_row: self.rows.len() as u32,
+            first_word: self.mask_words.len() as u32,
+            num_words: mask.words.len() as u32,
+            ..MaskRow::default()
+        });
+        self.mask_words.extend_from_slice(mask.words);
     }
 
     /// Adds the next row of logits, and what logprobs of it are wanted.
@@ -218,6 +246,7 @@ pub(super) fn results(
         let (own, others) = entries.split_at(kind.num_entries());
         entries = others;
         results.push(match (sampled.status, kind) {
+            (_, &RowKind::Forced { token_id }) => RowResult::Sampled { token_id, logprobs: None },
             (SampleResult::NON_FINITE, _) | (_, RowKind::OfHost) => RowResult::NonFinite,
             (SampleResult::NO_TOKEN, _) => RowResult::NoTokenAllowed,
             (_, RowKind::Logprobs { .. }) => RowResult::PromptLogprobs(position(own)),
