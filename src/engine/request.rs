@@ -60,6 +60,9 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens` or the context limit.
     Length,
+    /// Stopped, by a stop string for example, before the text matches what was asked of its form
+    /// (structured output). Not vLLM's.
+    Incomplete,
     /// Aborted by the caller.
     Abort,
     /// The row cannot be answered: see `CompletionOutput::error`.
@@ -72,6 +75,7 @@ impl FinishReason {
         match self {
             FinishReason::Stop => "stop",
             FinishReason::Length => "length",
+            FinishReason::Incomplete => "incomplete",
             FinishReason::Abort => "abort",
             FinishReason::Error => "error",
         }

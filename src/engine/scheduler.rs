@@ -24,7 +24,8 @@ use super::block_pool::BlockPool;
 use super::completion::Finish;
 use super::config::{CacheConfig, SchedulerConfig};
 use super::request::{
-    CompletionOutput, PositionLogprobs, Request, RequestError, RequestOutput, RequestStatus,
+    CompletionOutput, FinishReason, PositionLogprobs, Request, RequestError, RequestOutput,
+    RequestStatus,
 };
 use super::sampler::{RowResult, RowTask, SampleTask};
 use super::sequence::Sequence;
@@ -393,6 +394,9 @@ impl Scheduler {
                 }
                 _ => guide.is_complete(),
             };
+            if output.finish_reason == FinishReason::Stop && !output.is_complete {
+                output.finish_reason = FinishReason::Incomplete;
+            }
         }
         state.outputs.push(output);
         state.num_unfinished -= 1;

@@ -69,8 +69,11 @@ impl RowWriter<'_> {
 fn stopped_by(completion: &CompletionOutput) -> (Option<&'static str>, Option<&str>) {
     match (completion.finish_reason, &completion.stop_reason) {
         (FinishReason::Length, _) => (Some("max_tokens"), None),
-        (FinishReason::Stop, Some(StopReason::Text(text))) => (Some("stop_sequence"), Some(text)),
+        (FinishReason::Stop | FinishReason::Incomplete, Some(StopReason::Text(text))) => {
+            (Some("stop_sequence"), Some(text))
+        }
         (FinishReason::Stop, _) => (Some("end_turn"), None),
+        (FinishReason::Incomplete, _) => (Some(completion.finish_reason.name()), None),
         (FinishReason::Abort | FinishReason::Error, _) => (None, None),
     }
 }

@@ -191,7 +191,7 @@ fn finite(token: &TokenLogprob) -> f32 {
 
 fn finish_reason(reason: FinishReason) -> &'static str {
     match reason {
-        FinishReason::Length => "length",
+        FinishReason::Length | FinishReason::Incomplete => reason.name(),
         // An aborted row has no line, and one with an error is an error.
         FinishReason::Stop | FinishReason::Abort | FinishReason::Error => "stop",
     }

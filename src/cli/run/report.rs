@@ -14,7 +14,7 @@ use crate::cli::model::resolved::Resolved;
 use crate::cli::terminal::error::{Location, sanitized};
 use crate::cli::terminal::numbers::{grouped, num_rows};
 use crate::cli::terminal::style::Style;
-use crate::engine::request::{FinishReason, RequestOutput};
+use crate::engine::request::{CompletionOutput, FinishReason, RequestOutput};
 use crate::engine::stats::EngineStats;
 
 /// Messages shown of each kind of error.
@@ -34,6 +34,8 @@ pub struct Tally {
     context_limited: u64,
     /// Those cut by their own `max_tokens`, where the context had room.
     row_limited: u64,
+    /// Rows with an answer that ended before it matched what was asked of its form.
+    incomplete: u64,
     input_tokens: u64,
     output_tokens: u64,
     reused_tokens: TokenCounts,
@@ -58,6 +60,8 @@ impl Tally {
         self.ok += 1;
         self.input_tokens += num_prompt_tokens as u64;
         self.output_tokens += output.num_output_tokens() as u64;
+        let is_complete = |completion: &CompletionOutput| completion.is_complete;
+        self.incomplete += u64::from(!output.outputs.iter().all(is_complete));
         let mut limited = output
             .outputs
             .iter()
@@ -258,6 +262,10 @@ impl Report {
             let context = grouped(self.max_model_len as u64);
             let _ = write!(text, "\n{rows} reached the context of {context} tokens");
         }
+        if self.tally.incomplete > 0 {
+            let rows = num_rows(self.tally.incomplete);
+            let _ = write!(text, "\nEnded before the answer matched its structured output: {rows}");
+        }
         if self.engine.num_preemptions > 0 {
             let number = grouped(self.engine.num_preemptions);
             let advice = "a larger --kv-cache-memory-bytes or fewer --max-num-seqs avoid them";
@@ -289,7 +297,7 @@ impl Report {
             "rows": { "total": tally.rows(), "ok": tally.ok, "failed": tally.failed,
                       "reused": tally.reused, "by_code": by_code, "length_limited": tally.length_limited,
                       "context_limited": tally.context_limited,
-                      "row_limited": tally.row_limited },
+                      "row_limited": tally.row_limited, "incomplete": tally.incomplete },
             "tokens": { "input": tally.input_tokens, "output": tally.output_tokens,
                         "reused": { "input": tally.reused_tokens.input,
                                     "output": tally.reused_tokens.output },

@@ -185,9 +185,14 @@ fn close_objects(schema: &mut Value) {
     }
 }
 
+/// An error of llguidance on one line, without the backtrace that it may have.
+pub(super) fn shown(error: &impl std::fmt::Display) -> String {
+    let text = error.to_string();
+    let text = text.split("<backtrace>").next().unwrap_or_default();
+    let line: Vec<&str> = text.split_whitespace().collect();
+    line.join(" ").chars().take(300).collect()
+}
+
 fn refused(what: impl std::fmt::Display) -> RequestError {
-    let what = what.to_string();
-    // llguidance puts a backtrace after the first line.
-    let first = what.lines().next().unwrap_or_default();
-    RequestError::new("structured_outputs", format!("structured_outputs: {first}"))
+    RequestError::new("structured_outputs", format!("structured_outputs: {}", shown(&what)))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
 
-use super::compiler::Grammar;
+use super::compiler::{Grammar, shown};
 use super::thinking::{Thinking, Thought};
 use crate::engine::request::RequestError;
 
@@ -189,10 +189,9 @@ impl Form {
 }
 
 fn too_complex(error: impl std::fmt::Display) -> RequestError {
-    let error = error.to_string();
-    let first = error.lines().next().unwrap_or_default();
+    let error = shown(&error);
     let message = format!(
-        "structured_outputs: the grammar takes more work than a row may ({first}); make it less \
+        "structured_outputs: the grammar takes more work than a row may ({error}); make it less \
          ambiguous, or its counts smaller"
     );
     RequestError::new("structured_outputs", message)

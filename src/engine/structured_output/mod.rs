@@ -13,6 +13,8 @@ mod constraint;
 mod ebnf;
 mod guide;
 mod structural_tag;
+#[cfg(test)]
+mod tests;
 mod thinking;
 mod vocabulary;
 
