@@ -35,11 +35,12 @@ macro_rules! intrinsics {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty = $body:expr;)*) => {$(
         #[inline(always)]
         unsafe fn $name($($arg: $ty),*) -> $out {
-            // SAFETY: the promise of `Vector`: instructions and readable or writable lanes.
+            // SAFETY: the promise of `Vector` and `Words`: instructions, and lanes of memory.
             unsafe { $body }
         }
     )*};
 }
+pub(super) use intrinsics;
 
 impl Vector for __m512 {
     type Words = __m512i;

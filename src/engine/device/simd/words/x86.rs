@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::Words;
+use crate::engine::device::simd::x86::intrinsics;
 
 /// 2^-6, E4M3's smallest normal number.
 const SMALLEST_NORMAL: f32 = 0.015_625;
@@ -15,17 +16,6 @@ const ALTERNATING: [u16; 32] = [
     0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28,
     13, 29, 14, 30, 15, 31,
 ];
-
-/// Methods of intrinsic calls.
-macro_rules! intrinsics {
-    ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty = $body:expr;)*) => {$(
-        #[inline(always)]
-        unsafe fn $name($($arg: $ty),*) -> $out {
-            // SAFETY: the promise of `Words`: instructions and readable lanes.
-            unsafe { $body }
-        }
-    )*};
-}
 
 impl Words for __m512i {
     type Floats = __m512;
