@@ -57,7 +57,7 @@ impl Format {
 }
 
 /// Most parts of a split GGUF file.
-const MAX_PARTS: usize = 1024;
+pub const MAX_GGUF_PARTS: usize = 1024;
 
 /// All parts of a GGUF file, by the name of one: `m-00002-of-00003.gguf` has two more. A file of
 /// another name is alone.
@@ -70,7 +70,7 @@ pub fn gguf_parts(path: &Path) -> Vec<PathBuf> {
         let (number, num_parts): (usize, usize) = (count(number)?, count(num_parts)?);
         let name =
             |number| path.with_file_name(format!("{stem}-{number:05}-of-{num_parts:05}.gguf"));
-        let is_one = (1..=num_parts).contains(&number) && num_parts <= MAX_PARTS;
+        let is_one = (1..=num_parts).contains(&number) && num_parts <= MAX_GGUF_PARTS;
         is_one.then(|| (1..=num_parts).map(name).collect())
     };
     split().unwrap_or_else(|| vec![path.to_owned()])

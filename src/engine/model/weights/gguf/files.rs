@@ -9,9 +9,7 @@ use crate::engine::EngineError;
 use crate::engine::config::OnLostFile;
 use crate::engine::files::{self, quoted};
 use crate::engine::model::weights::mapped_file::{self, MappedFile, Watch};
-
-/// Most parts of a split file.
-const MAX_PARTS: u64 = 1024;
+use crate::engine::weight_files::{MAX_GGUF_PARTS, gguf_parts};
 
 const SPLIT_NO: &str = "split.no";
 const SPLIT_COUNT: &str = "split.count";
@@ -136,18 +134,17 @@ fn part_paths(path: &Path, metadata: &Metadata) -> Result<Option<Vec<PathBuf>>, 
     if num_parts <= 1 {
         return Ok(None);
     }
-    if num_parts > MAX_PARTS {
-        return Err(format!("{num_parts} parts, the limit is {MAX_PARTS}"));
+    if num_parts > MAX_GGUF_PARTS as u64 {
+        return Err(format!("{num_parts} parts, the limit is {MAX_GGUF_PARTS}"));
     }
     let number = metadata.unsigned(SPLIT_NO)?.unwrap_or(0).saturating_add(1);
-    let ending = |number: u64| format!("-{number:05}-of-{num_parts:05}.gguf");
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let Some(stem) = name.strip_suffix(&ending(number)) else {
-        let ending = ending(number);
+    let paths = gguf_parts(path);
+    let place = paths.iter().position(|part| part == path).map(|place| place as u64 + 1);
+    if place != Some(number) || paths.len() as u64 != num_parts {
+        let ending = format!("-{number:05}-of-{num_parts:05}.gguf");
         return Err(format!("it is part {number} of {num_parts}, so its name ends with {ending}"));
-    };
-    let part = |number| path.with_file_name(format!("{stem}{}", ending(number)));
-    Ok(Some((1..=num_parts).map(part).collect()))
+    }
+    Ok(Some(paths))
 }
 
 /// The tensors of all parts, each with the place of its part.
