@@ -1,64 +1,23 @@
 //! Products with weights that stay codes, beside those of plain weights of the same shape.
 
 use std::fmt;
-use std::ops::Range;
-use std::sync::Arc;
 
 use divan::Bencher;
-use divan::counter::{BytesCount, ItemsCount};
 use vllm_batch::engine::config::DType;
-use vllm_batch::engine::device::Tensor;
-use vllm_batch::engine::ops::linear::codes::{CodeKind, CodedMatrix, Levels, RowScales, Scales};
-use vllm_batch::engine::ops::linear::{
-    LinearWeight, QuantizedMatrix, SourceMatrix, SourceValues, linear,
+use vllm_batch::engine::ops::linear::codes::{
+    CodeKind, CodedMatrix, Levels, RowScales, SUPER_GROUP, Scales,
 };
+use vllm_batch::engine::ops::linear::{LinearWeight, QuantizedMatrix, SourceMatrix, SourceValues};
 
-use super::{DEVICE, random};
+use super::{DEVICE, time_layers};
+use made_up::MadeUp;
+
+#[path = "../../src/engine/ops/linear/codes/tests/made_up.rs"]
+mod made_up;
 
 /// A layer of a model of some 1B weights.
 const N: usize = 8192;
 const K: usize = 2048;
-
-/// Codes of nothing in particular: what products cost does not depend on them.
-#[derive(Debug)]
-struct MadeUp(CodeKind);
-
-impl QuantizedMatrix for MadeUp {
-    fn read_row(&self, _: usize, _: Range<usize>, out: &mut [f32]) {
-        out.fill(0.5);
-    }
-
-    fn codes(&self) -> Option<&dyn CodedMatrix> {
-        Some(self)
-    }
-}
-
-impl CodedMatrix for MadeUp {
-    fn kind(&self) -> CodeKind {
-        self.0.clone()
-    }
-
-    fn read_codes(&self, row: usize, columns: Range<usize>, out: &mut [u8]) {
-        let mask = ((1u32 << self.0.bits) - 1) as u8;
-        for (column, code) in columns.zip(out) {
-            *code = (row * 31 + column * 7) as u8 & mask & 0x7e;
-        }
-    }
-
-    fn read_scales(&self, _: usize, out: RowScales<'_>) {
-        // 1 in float16 and in bfloat16, or a small integer.
-        let scale = match self.0.scales {
-            Scales::Float16 => 0x3c00,
-            Scales::BFloat16 => 0x3f80,
-            Scales::Float32 => 1f32.to_bits(),
-            Scales::Table(_) | Scales::Super { .. } => 3,
-        };
-        out.scales.fill(scale);
-        out.offsets.fill(if self.0.levels == Levels::Minima { scale } else { 8 });
-        out.supers.fill(0x2c00);
-        out.super_minima.fill(0x2c00);
-    }
-}
 
 #[derive(Clone, Copy)]
 struct Case {
@@ -98,25 +57,12 @@ fn cases() -> impl Iterator<Item = Case> {
 fn run(bencher: Bencher, dtype: DType, Case { name, m }: Case) {
     let source = match name {
         "plain" => SourceMatrix::random(N, K, 1, 1.0),
-        name => {
-            let values = SourceValues::Quantized(Arc::new(MadeUp(kind(name))));
-            SourceMatrix::new(N, K, values)
-        }
+        name => MadeUp::matrix(&kind(name), (N, K), true),
     };
     // Enough of them that no cache holds all: as a model's layers, each is read from memory.
     let load = || LinearWeight::load(&DEVICE, dtype, &[source.clone()].into(), None);
     let weights: Vec<_> = (0..8).map(|_| load().expect("the CPU has room")).collect();
-    let x = random(m, K, 2);
-    let mut out = Tensor::zeros(m, N);
-    let mut layers = weights.iter().cycle();
-    bencher
-        .counter(ItemsCount::new(2 * m * N * K))
-        .counter(BytesCount::new(weights[0].num_bytes() + 4 * m * (N + K)))
-        .bench_local(|| {
-            if let Some(weight) = layers.next() {
-                linear(&DEVICE, &x, weight, &mut out);
-            }
-        });
+    time_layers(bencher, &weights, m, (N, K));
 }
 
 #[divan::bench(args = cases())]

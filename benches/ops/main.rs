@@ -16,8 +16,8 @@ use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 use vllm_batch::engine::config::DType;
 use vllm_batch::engine::device::{Device, Tensor};
-use vllm_batch::engine::ops::QkvHeads;
-use vllm_batch::engine::ops::linear::SourceMatrix;
+use vllm_batch::engine::ops::linear::{LinearWeight, SourceMatrix};
+use vllm_batch::engine::ops::{self, QkvHeads};
 
 mod attention;
 mod codes;
@@ -69,10 +69,24 @@ fn random(num_rows: usize, width: usize, seed: u64) -> Tensor {
     Tensor::from_vec(SourceMatrix::random(num_rows, width, seed, 1.0).to_vec(), width)
 }
 
+/// Times products of `m` rows with layers (n, k), one after the other.
+fn time_layers(bencher: Bencher, layers: &[LinearWeight], m: usize, (n, k): (usize, usize)) {
+    let x = random(m, k, 2);
+    let mut out = Tensor::zeros(m, n);
+    let num_bytes = layers[0].num_bytes() + 4 * m * (n + k);
+    let mut layers = layers.iter().cycle();
+    bencher
+        .counter(ItemsCount::new(2 * m * n * k))
+        .counter(BytesCount::new(num_bytes))
+        .bench_local(|| {
+            if let Some(layer) = layers.next() {
+                ops::linear(&DEVICE, &x, layer, &mut out);
+            }
+        });
+}
+
 mod linear {
     use super::*;
-    use vllm_batch::engine::ops::linear::{LinearWeight, linear};
-
     #[derive(Clone, Copy)]
     struct Case {
         name: &'static str,
@@ -116,12 +130,7 @@ mod linear {
         let Case { n, k, m, .. } = case;
         let source = [SourceMatrix::random(n, k, 1, 1.0)].into();
         let weight = LinearWeight::load(&DEVICE, dtype, &source, None).expect("the CPU has room");
-        let x = random(m, k, 2);
-        let mut out = Tensor::zeros(m, n);
-        bencher
-            .counter(ItemsCount::new(2 * m * n * k))
-            .counter(BytesCount::new(weight.num_bytes() + 4 * m * (n + k)))
-            .bench_local(|| linear(&DEVICE, &x, &weight, &mut out));
+        time_layers(bencher, &[weight], m, (n, k));
     }
 
     #[divan::bench(args = cases())]

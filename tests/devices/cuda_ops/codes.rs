@@ -1,155 +1,30 @@
 //! linear over codes: each tile against the same layer with its weights widened.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use half::{bf16, f16};
 use vllm_batch::engine::config::{DType, Quantization};
 use vllm_batch::engine::device::{Device, Precision};
 use vllm_batch::engine::ops::linear::codes::{
-    CodeKind, CodedMatrix, Levels, RowScales, Scales, Table,
+    CodeKind, CodedMatrix, Levels, RowScales, SUPER_GROUP, Scales, Table,
 };
 use vllm_batch::engine::ops::linear::{QuantizedMatrix, SourceMatrix, SourceRows, SourceValues};
 use vllm_batch::engine::ops::{LinearWeight, linear};
 
 use crate::cuda_ops::pair::{Pair, Rows, output, rounded, to_bits};
 use crate::gpu;
+use made_up::MadeUp;
+
+#[path = "../../../src/engine/ops/linear/codes/tests/made_up.rs"]
+mod made_up;
 
 /// Sums of matrix units, of terms that add up to a few units.
 const SUMS: f32 = 3e-5;
-
-/// Codes and scales that are functions of their place.
-#[derive(Clone, Debug)]
-struct MadeUp {
-    kind: CodeKind,
-    k: usize,
-}
-
-impl MadeUp {
-    fn random(&self, row: usize, place: usize, salt: u32) -> u32 {
-        let mut x = (row as u32) << 16 ^ place as u32 ^ salt << 28;
-        for _ in 0..3 {
-            x = (x ^ x >> 15).wrapping_mul(0x2c1b_3c6d);
-        }
-        x >> 8
-    }
-
-    fn code(&self, row: usize, column: usize) -> u8 {
-        let code = (self.random(row, column, 1) & ((1 << self.kind.bits) - 1)) as u8;
-        let is_nan = self.kind.levels == Levels::Float8 && code & 0x7f == 0x7f;
-        if is_nan { 1 } else { code }
-    }
-
-    /// Bits of a group's scale or minimum, and their f32. Its size keeps sums of outputs small.
-    fn scale(&self, row: usize, group: usize, salt: u32) -> (u32, f32) {
-        let largest = match self.kind.levels {
-            Levels::Float8 => 448.0,
-            _ => (1 << self.kind.bits) as f32,
-        };
-        let share = (self.random(row, group, salt) & 0xffff) as f32 / 65_536.0 + 0.1;
-        let value = share / (largest * (self.k as f32).sqrt());
-        match &self.kind.scales {
-            Scales::Float32 => (value.to_bits(), value),
-            Scales::Float16 => (f16::from_f32(value).to_bits().into(), f16::from_f32(value).into()),
-            Scales::BFloat16 => {
-                (bf16::from_f32(value).to_bits().into(), bf16::from_f32(value).into())
-            }
-            Scales::Table(table) => {
-                let index = self.random(row, group, salt) & 15;
-                (index, table.0[index as usize])
-            }
-            Scales::Super { signed } => {
-                let byte = (self.random(row, group, salt) & 0x3f) as u8 | 1;
-                // Of scales only: minima are never negative.
-                let byte = if *signed && salt == SCALE { byte.wrapping_neg() } else { byte };
-                let inner = match *signed && salt == SCALE {
-                    true => f32::from(byte as i8),
-                    false => f32::from(byte),
-                };
-                let outer = self.outer(row, group * self.kind.group / 256, salt).to_f32();
-                (byte.into(), outer * inner)
-            }
-        }
-    }
-
-    fn outer(&self, row: usize, index: usize, salt: u32) -> f16 {
-        f16::from_f32(((self.random(row, index, salt + 4) & 0xff) + 64) as f32 * 6e-7)
-    }
-
-    fn zero(&self, row: usize, group: usize) -> u8 {
-        (self.random(row, group, 4) & ((1 << self.kind.bits) - 1)) as u8
-    }
-}
-
-const SCALE: u32 = 2;
-const MINIMUM: u32 = 3;
-
-impl QuantizedMatrix for MadeUp {
-    fn read_row(&self, row: usize, columns: Range<usize>, out: &mut [f32]) {
-        for (column, value) in columns.zip(out) {
-            let group = column / self.kind.group_of(self.k);
-            let code = self.code(row, column);
-            let (_, scale) = self.scale(row, group, SCALE);
-            *value = match &self.kind.levels {
-                Levels::Integers { zero } => scale * (f32::from(code) - f32::from(*zero)),
-                Levels::Zeros => scale * (f32::from(code) - f32::from(self.zero(row, group))),
-                Levels::Minima => scale * f32::from(code) - self.scale(row, group, MINIMUM).1,
-                Levels::Table(table) => scale * table.0[usize::from(code)],
-                Levels::Float8 => scale * float8(code),
-            };
-        }
-    }
-
-    fn codes(&self) -> Option<&dyn CodedMatrix> {
-        Some(self)
-    }
-}
-
-/// E4M3 by its definition.
-fn float8(code: u8) -> f32 {
-    let sign = if code & 0x80 == 0 { 1.0 } else { -1.0 };
-    let (exponent, fraction) = (i32::from(code >> 3 & 15), f32::from(code & 7) / 8.0);
-    match exponent {
-        0 => sign * fraction * (-6f32).exp2(),
-        _ => sign * (1.0 + fraction) * ((exponent - 7) as f32).exp2(),
-    }
-}
-
-impl CodedMatrix for MadeUp {
-    fn kind(&self) -> CodeKind {
-        self.kind.clone()
-    }
-
-    fn read_codes(&self, row: usize, columns: Range<usize>, out: &mut [u8]) {
-        for (column, code) in columns.zip(out) {
-            *code = self.code(row, column);
-        }
-    }
-
-    fn read_scales(&self, row: usize, out: RowScales<'_>) {
-        for (group, bits) in out.scales.iter_mut().enumerate() {
-            *bits = self.scale(row, group, SCALE).0;
-        }
-        for (group, offset) in out.offsets.iter_mut().enumerate() {
-            *offset = match self.kind.levels {
-                Levels::Minima => self.scale(row, group, MINIMUM).0,
-                _ => self.zero(row, group).into(),
-            };
-        }
-        for (index, bits) in out.supers.iter_mut().enumerate() {
-            *bits = self.outer(row, index, SCALE).to_bits();
-        }
-        for (index, bits) in out.super_minima.iter_mut().enumerate() {
-            *bits = self.outer(row, index, MINIMUM).to_bits();
-        }
-    }
-}
 
 /// Kinds by what kernels are compiled for: as GPTQ, AWQ, MXFP4, Q8_0, fp8 by blocks, Q4_K, Q6_K.
 pub fn kinds() -> [(CodeKind, DType); 8] {
     let doubled = [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0];
     let fp4 = std::array::from_fn(|i| doubled[i % 8] * if i < 8 { 0.5 } else { -0.5 });
-    let powers = std::array::from_fn(|i| (i as f32 / 2.0 - 13.0).floor().exp2());
+    let powers = std::array::from_fn(|i| (i as f32 / 32.0 - 13.0).floor().exp2());
     let (fp4, powers) = (Table(Arc::new(fp4)), Table(Arc::new(powers)));
     let (bf16, f16) = (DType::BFloat16, DType::Float16);
     let (minima, integers) = (Levels::Minima, |zero| Levels::Integers { zero });
@@ -167,9 +42,8 @@ pub fn kinds() -> [(CodeKind, DType); 8] {
     .map(|(bits, levels, group, scales, dtype)| (CodeKind { bits, levels, group, scales }, dtype))
 }
 
-pub fn coded(kind: &CodeKind, (n, k): (usize, usize)) -> SourceMatrix<'static> {
-    let made_up = MadeUp { kind: kind.clone(), k };
-    SourceMatrix::new(n, k, SourceValues::Quantized(Arc::new(made_up)))
+pub fn coded(kind: &CodeKind, shape: (usize, usize)) -> SourceMatrix<'static> {
+    MadeUp::matrix(kind, shape, true)
 }
 
 /// The values of a layer, each rounded to the type that it computes in.

@@ -3,143 +3,18 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use half::{bf16, f16};
-
 use super::{CodeKind, CodedMatrix, Levels, RowScales, SUPER_GROUP, Scales, Table};
 use crate::engine::config::DType;
 use crate::engine::device::simd::Isa;
-use crate::engine::device::split_mix::mix;
 use crate::engine::device::{Device, Tensor};
 use crate::engine::ops::activation::Activation;
 use crate::engine::ops::linear::{
     LinearWeight, QuantizedMatrix, SourceMatrix, SourceRows, SourceValues, linear,
     linear_activate_and_mul,
 };
+use made_up::MadeUp;
 
-/// Codes and scales that are functions of their place.
-#[derive(Clone, Debug)]
-struct MadeUp {
-    kind: CodeKind,
-    k: usize,
-    /// Whether a device hears of the codes.
-    tells: bool,
-}
-
-impl MadeUp {
-    fn random(&self, row: usize, column: usize, salt: u64) -> u32 {
-        (mix(salt << 40 | (row as u64) << 20 | column as u64) >> 20) as u32
-    }
-
-    fn code(&self, row: usize, column: usize) -> u8 {
-        let code = (self.random(row, column, 1) & ((1 << self.kind.bits) - 1)) as u8;
-        match self.kind.levels {
-            // No NaN.
-            Levels::Float8 if code & 0x7f == 0x7f => 0x01,
-            _ => code,
-        }
-    }
-
-    /// Bits of the scale of a group, and the f32 that they stand for.
-    fn scale(&self, row: usize, group: usize, salt: u64) -> (u32, f32) {
-        let random = self.random(row, group, salt);
-        let value = (random & 0xffff) as f32 / 65_536.0 - 0.5;
-        match &self.kind.scales {
-            Scales::Float32 => (value.to_bits(), value),
-            Scales::Float16 => {
-                let value = f16::from_f32(value);
-                (value.to_bits().into(), value.to_f32())
-            }
-            Scales::BFloat16 => {
-                let value = bf16::from_f32(value);
-                (value.to_bits().into(), value.to_f32())
-            }
-            Scales::Table(table) => (random & 0xff, table.0[random as usize & 0xff]),
-            Scales::Super { signed } => {
-                let byte = (random & 0xff) as u8;
-                let inner = match *signed && salt == SCALE {
-                    true => f32::from(byte as i8),
-                    false => f32::from(byte & 0x3f),
-                };
-                let column = group * self.kind.group_of(self.k);
-                let outer = self.outer(row, column / SUPER_GROUP, salt).to_f32();
-                let bits = if *signed && salt == SCALE { byte } else { byte & 0x3f };
-                (bits.into(), outer * inner)
-            }
-        }
-    }
-
-    fn outer(&self, row: usize, index: usize, salt: u64) -> f16 {
-        f16::from_f32((self.random(row, index, salt + 10) & 0xff) as f32 / 4096.0)
-    }
-
-    fn zero(&self, row: usize, group: usize) -> u8 {
-        (self.random(row, group, 4) & ((1 << self.kind.bits) - 1)) as u8
-    }
-}
-
-const SCALE: u64 = 2;
-const MINIMUM: u64 = 3;
-
-impl QuantizedMatrix for MadeUp {
-    fn read_row(&self, row: usize, columns: Range<usize>, out: &mut [f32]) {
-        for (column, value) in columns.zip(out) {
-            let group = column / self.kind.group_of(self.k);
-            let code = self.code(row, column);
-            let (_, scale) = self.scale(row, group, SCALE);
-            *value = match &self.kind.levels {
-                Levels::Integers { zero } => scale * (f32::from(code) - f32::from(*zero)),
-                Levels::Zeros => scale * (f32::from(code) - f32::from(self.zero(row, group))),
-                Levels::Minima => scale * f32::from(code) - self.scale(row, group, MINIMUM).1,
-                Levels::Table(table) => scale * table.0[usize::from(code)],
-                Levels::Float8 => scale * float8(code),
-            };
-        }
-    }
-
-    fn codes(&self) -> Option<&dyn CodedMatrix> {
-        self.tells.then_some(self)
-    }
-}
-
-/// E4M3 by its definition.
-fn float8(code: u8) -> f32 {
-    let sign = if code & 0x80 == 0 { 1.0 } else { -1.0 };
-    let (exponent, fraction) = (i32::from(code >> 3 & 15), f32::from(code & 7) / 8.0);
-    match exponent {
-        0 => sign * fraction * (-6f32).exp2(),
-        _ => sign * (1.0 + fraction) * ((exponent - 7) as f32).exp2(),
-    }
-}
-
-impl CodedMatrix for MadeUp {
-    fn kind(&self) -> CodeKind {
-        self.kind.clone()
-    }
-
-    fn read_codes(&self, row: usize, columns: Range<usize>, out: &mut [u8]) {
-        for (column, code) in columns.zip(out) {
-            *code = self.code(row, column);
-        }
-    }
-
-    fn read_scales(&self, row: usize, out: RowScales<'_>) {
-        for (group, bits) in out.scales.iter_mut().enumerate() {
-            *bits = self.scale(row, group, SCALE).0;
-        }
-        for (group, offset) in out.offsets.iter_mut().enumerate() {
-            *offset = match self.kind.levels {
-                Levels::Minima => self.scale(row, group, MINIMUM).0,
-                _ => self.zero(row, group).into(),
-            };
-        }
-        for (index, bits) in out.supers.iter_mut().enumerate() {
-            *bits = self.outer(row, index, SCALE).to_bits();
-        }
-        for (index, bits) in out.super_minima.iter_mut().enumerate() {
-            *bits = self.outer(row, index, MINIMUM).to_bits();
-        }
-    }
-}
+mod made_up;
 
 /// Every number of bits, way to a level, and way to hold a scale.
 fn kinds() -> Vec<CodeKind> {
@@ -172,11 +47,8 @@ fn kinds() -> Vec<CodeKind> {
 }
 
 /// The same matrix as codes, and as floats only.
-fn both(kind: &CodeKind, (n, k): (usize, usize)) -> [SourceMatrix<'static>; 2] {
-    [true, false].map(|tells| {
-        let made_up = MadeUp { kind: kind.clone(), k, tells };
-        SourceMatrix::new(n, k, SourceValues::Quantized(Arc::new(made_up)))
-    })
+fn both(kind: &CodeKind, shape: (usize, usize)) -> [SourceMatrix<'static>; 2] {
+    [true, false].map(|tells| MadeUp::matrix(kind, shape, tells))
 }
 
 fn inputs(num_rows: usize, k: usize) -> Tensor {
@@ -322,7 +194,7 @@ fn floats_of_8_bits_that_are_no_number_stay_none() {
     }
     let device = Device::cpu(Some(1));
     let kind = kinds().pop().expect("the last one is of floats");
-    let values = SourceValues::Quantized(Arc::new(Nan(MadeUp { kind, k: 64, tells: true })));
+    let values = SourceValues::Quantized(Arc::new(Nan(MadeUp::new(&kind, 64, true))));
     let source = SourceMatrix::new(80, 64, values);
     let weight = LinearWeight::load(&device, DType::Float32, &[source].into(), None).unwrap();
     let mut out = Tensor::zeros(1, 80);
