@@ -13,6 +13,8 @@ mod shape;
 mod template;
 #[cfg(test)]
 mod tests;
+mod tool_history;
+mod tools;
 mod unsupported;
 
 use std::collections::VecDeque;
@@ -32,6 +34,7 @@ use super::overrides::Overrides;
 use super::reader::{Content, InputError, InputFormat, Record, Records};
 use super::row_error::RowError;
 use crate::engine::input_processor::Prompt;
+use crate::engine::text::AnswerForm;
 
 /// Bytes that an error row keeps of a line that could not be parsed.
 const KEPT_OF_BAD_LINE: usize = 64 << 10;
@@ -79,6 +82,8 @@ pub struct Row {
     pub overrides: Overrides,
     /// `id` or `custom_id` as text: the key of its random numbers.
     pub id: Option<String>,
+    /// What a chat's answer may be; a text that is completed has no parts.
+    pub answer_form: Option<AnswerForm>,
     /// What appears again in the output row.
     pub passthrough: Passthrough,
 }
@@ -98,6 +103,8 @@ pub struct BadRow {
 struct Asked {
     prompt: Prompt,
     overrides: Overrides,
+    /// Of a chat.
+    answer_form: Option<AnswerForm>,
     /// Of a chat: its last answer is not sent.
     dropped_answer: bool,
     /// Fields that are almost named like a parameter.
@@ -106,11 +113,21 @@ struct Asked {
 
 impl Asked {
     fn new(prompt: Prompt, overrides: Overrides) -> Self {
-        Self { prompt, overrides, dropped_answer: false, near_misses: Vec::new() }
+        let near_misses = Vec::new();
+        Self { prompt, overrides, answer_form: None, dropped_answer: false, near_misses }
     }
 
-    fn of_chat(MadeChat { chat, dropped_answer }: MadeChat, overrides: Overrides) -> Self {
-        Self { dropped_answer, ..Self::new(Prompt::Messages(chat), overrides) }
+    /// A choice of tools decides the form of an answer over the row's own parameters, as in vLLM.
+    fn of_chat(made: MadeChat, overrides: Overrides) -> Self {
+        let MadeChat { chat, answer, constraint, dropped_answer } = made;
+        let overrides = match constraint {
+            None => overrides,
+            constraint => {
+                overrides.with("response_format", None).with("structured_outputs", constraint)
+            }
+        };
+        let asked = Self::new(Prompt::Messages(chat), overrides);
+        Self { answer_form: Some(answer), dropped_answer, ..asked }
     }
 }
 
@@ -238,15 +255,21 @@ impl RowParser {
                 anthropic::read(&named.fields, self.builder.chats(), names, line)
             }
             shape => self.builder.build(shape, &named, line).and_then(|built| {
-                unsupported::check(&named.fields, Place::Row, line)?;
-                let mut overrides = Overrides::collect(&named.fields);
-                if named.fields.get("response_format").is_some_and(|json| !json.starts_with('{')) {
+                let fields = &named.fields;
+                unsupported::check(fields, Place::Row, line)?;
+                let mut overrides = Overrides::collect(fields);
+                if fields.get("response_format").is_some_and(|json| !json.starts_with('{')) {
                     // A field of the user's own.
                     overrides = overrides.with("response_format", None);
                 }
-                let Built { prompt, dropped_answer } = built;
-                let near_misses = names.find(&named.fields, false);
-                Ok(Asked { dropped_answer, near_misses, ..Asked::new(prompt, overrides) })
+                let asked = match built {
+                    Built::Chat(made) => Asked::of_chat(*made, overrides),
+                    Built::Plain(prompt) => {
+                        tools::refuse_beside_text(fields, line)?;
+                        Asked::new(prompt, overrides)
+                    }
+                };
+                Ok(Asked { near_misses: names.find(fields, false), ..asked })
             }),
         };
         let id = match shape.is_batch() {
@@ -256,7 +279,7 @@ impl RowParser {
         let prompt = asked.as_ref().ok().map(|asked| &asked.prompt);
         let passthrough = self.passthrough(named.fields, cells, prompt, index);
         match asked {
-            Ok(Asked { prompt, overrides, dropped_answer, near_misses }) => {
+            Ok(Asked { prompt, overrides, answer_form, dropped_answer, near_misses }) => {
                 if dropped_answer {
                     self.remarks.add(Remark::DroppedAnswer, line);
                 }
@@ -268,7 +291,7 @@ impl RowParser {
                     let shape = other.to_string();
                     self.remarks.add(Remark::OtherShape { shape, treatment }, line);
                 }
-                Ok(Ok(Row { index, line, prompt, overrides, id, passthrough }))
+                Ok(Ok(Row { index, line, prompt, overrides, id, answer_form, passthrough }))
             }
             Err(error) => bad(passthrough, error),
         }

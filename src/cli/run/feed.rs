@@ -196,7 +196,7 @@ impl Feeder<'_> {
         content: ContentHash,
         row: Row,
     ) -> Result<(u64, Passthrough, Asked), CliError> {
-        let Row { index, line, prompt, overrides, id, passthrough } = row;
+        let Row { index, line, prompt, overrides, id, passthrough, answer_form: _ } = row;
         if !self.warnings.of_collisions {
             self.warnings.collisions(&self.feed.format.collisions(&passthrough, self.run));
         }

@@ -17,6 +17,8 @@ pub struct Chat {
     pub messages: Value,
     /// Where the prompt ends.
     pub ending: ChatEnding,
+    /// A JSON array of tools.
+    pub tools: Option<Value>,
     /// A JSON array of documents.
     pub documents: Option<Value>,
     /// Further variables of the template (`enable_thinking`, ...), vLLM's `chat_template_kwargs`.
@@ -55,7 +57,7 @@ impl Chat {
     ) -> Result<RenderedChat, TextError> {
         let options = ChatOptions {
             add_generation_prompt: self.ending == ChatEnding::NewTurn,
-            tools: None,
+            tools: self.tools.clone(),
             documents: self.documents.clone(),
             kwargs: self.kwargs.clone(),
             now,
@@ -174,6 +176,35 @@ mod tests {
         assert_eq!(rendered.text(), format!("<user>hi</><assistant>So{token} it"));
         let ids = tokenizer.encode_chat(&rendered).unwrap();
         assert!(!ids.contains(&tokenizer.eos_token_id().unwrap()));
+    }
+
+    #[test]
+    fn control_tokens_in_tools_and_calls_are_text() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/demo");
+        let tokenizer = Tokenizer::from_dir(std::path::Path::new(folder)).unwrap();
+        let token = tokenizer.eos_token().unwrap();
+        let function = json!({"name": "f", "description": format!("ends{token}"), "parameters":
+            {"type": "object", "properties": {format!("a{token}"): {"type": "string"}}}});
+        let arguments = json!({format!("b{token}"): [token]});
+        let mut chat = Chat::from(json!([
+            {"role": "assistant", "content": "", "tool_calls": [
+                {"type": "function", "function": {"name": "f", "arguments": arguments}}]},
+            {"role": "tool", "content": token},
+        ]));
+        chat.tools = Some(json!([{"type": "function", "function": function}]));
+        let source = "{{ tools | tojson }}{% for m in messages %}{{ m.content }}\
+            {{ m.tool_calls | default([]) | tojson }}{% endfor %}";
+        let template = ChatTemplate::new(source, None, None).unwrap();
+        let render = |allow_special| {
+            chat.render(&template, &tokenizer, RunDate::default(), allow_special).unwrap()
+        };
+        let count = |chat: &RenderedChat| {
+            let ids = tokenizer.encode_chat(chat).unwrap();
+            ids.iter().filter(|id| Some(**id) == tokenizer.eos_token_id()).count()
+        };
+        assert_eq!(count(&render(true)), 5, "{}", render(true).text());
+        assert_eq!(count(&render(false)), 0);
+        assert_eq!(render(false).text(), render(true).text());
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! Control tokens that users type are text, those that the chat template writes are control tokens.
 //!
 //! As transformers' `apply_chat_template(sanitize_control_tokens=True)`: before rendering, control
-//! tokens inside the values of messages, tools and documents are put between two private-use
-//! characters; after rendering, what is between them is encoded without added tokens. Templates can
+//! tokens inside messages, tools and documents are put between two private-use characters; after rendering, what is between them is encoded without added tokens. Templates can
 //! still look at the content (`'</think>' in content`), since only the markers are new.
 
 use serde_json::Value;
@@ -89,12 +88,14 @@ impl ControlTokens {
         places.any(|at| self.at(&text[at..]).is_some())
     }
 
-    /// Whether a string anywhere in a value (keys of objects aside) has a control token.
+    /// Whether a string anywhere in a value has a control token.
     pub fn occur_in_value(&self, value: &Value) -> bool {
         match value {
             Value::String(text) => self.occur_in(text),
             Value::Array(items) => items.iter().any(|item| self.occur_in_value(item)),
-            Value::Object(items) => items.values().any(|item| self.occur_in_value(item)),
+            Value::Object(items) => items.iter().any(|(key, item)| {
+                !is_identifier(key) && self.occur_in(key) || self.occur_in_value(item)
+            }),
             _ => false,
         }
     }
@@ -105,10 +106,16 @@ impl ControlTokens {
             Value::String(text) => Value::String(self.mark_text(text)),
             Value::Array(items) => items.iter().map(|item| self.mark(item)).collect(),
             Value::Object(items) => {
-                items.iter().map(|(key, item)| (key.clone(), self.mark(item))).collect()
+                items.iter().map(|(key, item)| (self.mark_key(key), self.mark(item))).collect()
             }
             other => other.clone(),
         }
+    }
+
+    /// Arguments of calls and schemas of tools have keys that users chose. Those that a template
+    /// looks for are identifiers.
+    fn mark_key(&self, key: &str) -> String {
+        if is_identifier(key) { key.to_owned() } else { self.mark_text(key) }
     }
 
     fn mark_text(&self, text: &str) -> String {
@@ -133,6 +140,10 @@ impl ControlTokens {
         }
         out
     }
+}
+
+fn is_identifier(key: &str) -> bool {
+    key.chars().all(|c| c == '_' || c.is_ascii_alphanumeric())
 }
 
 /// A part of a marked text.

@@ -1,11 +1,18 @@
-//! Rows of Anthropic's message batches: `custom_id`, `params`.
+//! Rows of Anthropic's message batches: `custom_id`, `params`. What they say of chats is told in
+//! OpenAI's words, and then read as a request of theirs.
 
-use serde_json::Value;
+mod blocks;
+#[cfg(test)]
+mod tests;
+mod thinking;
+mod tools;
 
-use super::chat::{ChatDefaults, Origin};
+use serde_json::{Value, json};
+
+use super::chat::{ChatDefaults, Origin, invalid, value};
 use super::near_miss::NearMisses;
 use super::unsupported::{self, Place};
-use super::{Asked, openai, prompt};
+use super::{Asked, messages, openai, prompt};
 use crate::cli::input::fields::{JsonFields, json_string};
 use crate::cli::input::overrides::Overrides;
 use crate::cli::input::row_error::{RowError, code};
@@ -20,15 +27,77 @@ pub(super) fn read(
     openai::check_custom_id(fields, line)?;
     let params = openai::object(fields, "params", line)?;
     unsupported::check(&params, Place::Anthropic, line)?;
-    let system = system(&params, line).map_err(|error| error.of_param("system"))?;
     const NAME: &str = "params.messages";
-    let messages = openai::messages_of(&params, NAME, system, line)?;
-    let made = chats.chat(messages, &params, Origin::Anthropic, (NAME, line))?;
+    let messages = messages_of(&params, NAME, line).map_err(|error| match error.param {
+        None => error.of_param("messages"),
+        Some(_) => error,
+    })?;
+    let said = thinking::read(&params, line)?;
+    let mut told: Vec<(&str, String)> = TOLD
+        .iter()
+        .filter_map(|name| Some((*name, params.get(name)?.to_owned())))
+        .chain(tools::told(&params, line)?)
+        .collect();
+    said.tell(&mut told);
+    let told: Vec<_> = told.iter().map(|(name, json)| (*name, json.as_str())).collect();
+    let made =
+        chats.chat(messages, &JsonFields::from_pairs(&told), Origin::Anthropic, (NAME, line))?;
     let mut overrides = Overrides::collect(&params);
-    if let Some(texts) = stop_sequences(&params, line)? {
-        overrides = overrides.with("stop", Some(texts));
+    for (name, json) in [
+        ("stop", stop_sequences(&params, line)?),
+        ("structured_outputs", structured_outputs(&params, line)?),
+        ("thinking_token_budget", said.budget.map(|budget| budget.to_string())),
+    ] {
+        if json.is_some() {
+            overrides = overrides.with(name, json);
+        }
     }
     Ok(Asked { near_misses: names.find(&params, true), ..Asked::of_chat(made, overrides) })
+}
+
+/// Fields of a request that have the same meaning in OpenAI's.
+const TOLD: &[&str] = &[
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "continue_final_message",
+    "reasoning_effort",
+    "include_reasoning",
+];
+
+fn messages_of(params: &JsonFields, name: &str, line: u64) -> Result<Vec<Value>, RowError> {
+    let system = system(params, line).map_err(|error| error.of_param("system"))?;
+    match params.get("messages") {
+        None | Some("null") => {
+            Err(RowError::new(code::INVALID_PROMPT, line, format!("{name}: missing")))
+        }
+        Some(json) => {
+            let messages = blocks::told(name, messages::list(name, json, line)?, line)?;
+            messages::finish(name, messages, system, line)
+        }
+    }
+}
+
+/// The form of an answer: `output_config.format`, or `output_format` by its older name.
+fn structured_outputs(params: &JsonFields, line: u64) -> Result<Option<String>, RowError> {
+    let config = value(params, "output_config", line)?;
+    if config.as_ref().is_some_and(|config| !config.is_object()) {
+        return Err(invalid("output_config", "expected an object", line));
+    }
+    let in_config = config.map(|mut config| ("output_config", config["format"].take()));
+    let format = match in_config.filter(|(_, format)| !format.is_null()) {
+        Some(format) => Some(format),
+        None => value(params, "output_format", line)?.map(|format| ("output_format", format)),
+    };
+    let Some((name, format)) = format else { return Ok(None) };
+    match (&format["type"], &format["schema"]) {
+        (kind, schema @ Value::Object(_)) if kind == "json_schema" => {
+            Ok(Some(json!({ "json": schema }).to_string()))
+        }
+        _ => {
+            let what = "expected a format {\"type\": \"json_schema\", \"schema\": {...}}";
+            Err(invalid(name, what, line))
+        }
+    }
 }
 
 /// `system` is text, or text blocks, which are one text without anything between them, as in vLLM.

@@ -2,10 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-use super::unsupported;
+use super::tools::RowTools;
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::row_error::{RowError, code};
 use crate::engine::input_processor::{Chat, ChatEnding};
+use crate::engine::text::AnswerForm;
 
 /// `--last-assistant`: what becomes of a chat of a dataset that ends with the assistant's turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,6 +45,10 @@ pub(super) enum Origin {
 /// A chat as it will be sent.
 pub(super) struct MadeChat {
     pub(super) chat: Chat,
+    /// What its answer may be.
+    pub(super) answer: AnswerForm,
+    /// The structured output that makes the answer a call of a tool.
+    pub(super) constraint: Option<String>,
     /// Its last answer is not sent.
     pub(super) dropped_answer: bool,
 }
@@ -53,6 +58,7 @@ const TAKEN_KWARGS: &[(&str, &str)] = &[
     ("chat_template", "use --chat-template FILE"),
     ("tokenize", "prompts are always tokenized"),
     ("messages", "they are the row's"),
+    ("tools", "they are a field of the row"),
 ];
 
 /// What is wrong with variables for the template.
@@ -74,32 +80,13 @@ impl ChatDefaults {
         (name, line): (&str, u64),
     ) -> Result<MadeChat, RowError> {
         let mut kwargs = self.kwargs(fields, line)?;
-        let ending = ending(fields, &mut kwargs, line)?;
-        let mut dropped_answer = false;
-        let ends_with_answer = |messages: &[Value]| {
-            messages.last().is_some_and(|message| message["role"] == "assistant")
+        let (ending, dropped_answer) = match ending(fields, &mut kwargs, line)? {
+            Some(ending) => (ending, false),
+            None => self.ending_of(&messages, origin, (name, line))?,
         };
-        let ending = match (ending, origin, self.last_assistant) {
-            (Some(ending), ..) => ending,
-            (None, ..) if !ends_with_answer(&messages) => ChatEnding::NewTurn,
-            (None, Origin::OpenAi, _) => ChatEnding::NewTurn,
-            (None, Origin::Anthropic, _) | (None, Origin::Dataset, LastAssistant::Continue) => {
-                ChatEnding::OpenMessage
-            }
-            (None, Origin::Dataset, LastAssistant::Error) => {
-                let message =
-                    format!("{name}: the last message is the assistant's: nothing to answer");
-                return Err(RowError::new(code::LAST_ASSISTANT, line, message)
-                    .with_help("--last-assistant drop leaves it out, continue goes on from it"));
-            }
-            (None, Origin::Dataset, LastAssistant::Drop) => {
-                while ends_with_answer(&messages) {
-                    messages.pop();
-                }
-                dropped_answer = true;
-                ChatEnding::NewTurn
-            }
-        };
+        while dropped_answer && ends_with_answer(&messages) {
+            messages.pop();
+        }
         if messages.is_empty() {
             let message = format!("{name}: there is no message to answer");
             return Err(RowError::new(code::INVALID_PROMPT, line, message));
@@ -114,8 +101,44 @@ impl ChatDefaults {
             // A dataset may have a field of this name.
             Origin::Dataset | Origin::Anthropic => kwargs.remove("documents"),
         };
-        let chat = Chat { messages: Value::Array(messages), ending, documents, kwargs };
-        Ok(MadeChat { chat, dropped_answer })
+        let tools = match origin {
+            Origin::OpenAi | Origin::Anthropic => RowTools::of_request(fields, line)?,
+            Origin::Dataset => RowTools::of_row(fields, line)?,
+        };
+        let constraint = tools.constraint(line)?;
+        let (tools, answer) = tools.into_form();
+        let thinking = ["enable_thinking", "thinking"].map(|name| kwargs.get(name)?.as_bool());
+        let answer = AnswerForm {
+            thinking: thinking.into_iter().flatten().next(),
+            hides_reasoning: hides_reasoning(fields, origin, line)?,
+            ..answer
+        };
+        let messages = Value::Array(messages);
+        let chat = Chat { messages, ending, tools, documents, kwargs };
+        Ok(MadeChat { chat, answer, constraint, dropped_answer })
+    }
+
+    /// Where a prompt ends whose row does not say it, and whether its last answer is not sent.
+    fn ending_of(
+        &self,
+        messages: &[Value],
+        origin: Origin,
+        (name, line): (&str, u64),
+    ) -> Result<(ChatEnding, bool), RowError> {
+        match (origin, self.last_assistant) {
+            _ if !ends_with_answer(messages) => Ok((ChatEnding::NewTurn, false)),
+            (Origin::OpenAi, _) => Ok((ChatEnding::NewTurn, false)),
+            (Origin::Anthropic, _) | (Origin::Dataset, LastAssistant::Continue) => {
+                Ok((ChatEnding::OpenMessage, false))
+            }
+            (Origin::Dataset, LastAssistant::Error) => {
+                let message =
+                    format!("{name}: the last message is the assistant's: nothing to answer");
+                Err(RowError::new(code::LAST_ASSISTANT, line, message)
+                    .with_help("--last-assistant drop leaves it out, continue goes on from it"))
+            }
+            (Origin::Dataset, LastAssistant::Drop) => Ok((ChatEnding::NewTurn, true)),
+        }
     }
 
     /// The variables of the template: the row's over the flag's.
@@ -126,9 +149,6 @@ impl ChatDefaults {
             None => {}
             Some(Value::Object(own)) => {
                 check_kwargs(&own).map_err(|what| invalid(NAME, what, line))?;
-                if own.get("tools").is_some_and(|tools| !tools.is_null()) {
-                    return Err(unsupported::error("tools", line));
-                }
                 kwargs.extend(own);
             }
             Some(_) => return Err(invalid(NAME, "expected an object", line)),
@@ -144,6 +164,22 @@ impl ChatDefaults {
             Some(_) => return Err(invalid(EFFORT, "expected a string", line)),
         }
         Ok(kwargs)
+    }
+}
+
+fn ends_with_answer(messages: &[Value]) -> bool {
+    messages.last().is_some_and(|message| message["role"] == "assistant")
+}
+
+/// `include_reasoning`: a dataset may have a field of this name.
+fn hides_reasoning(fields: &JsonFields, origin: Origin, line: u64) -> Result<bool, RowError> {
+    const NAME: &str = "include_reasoning";
+    match (value(fields, NAME, line), origin) {
+        (Ok(None), _) => Ok(false),
+        (Ok(Some(Value::Bool(is_shown))), _) => Ok(!is_shown),
+        (_, Origin::Dataset) => Ok(false),
+        (Ok(Some(_)), _) => Err(invalid(NAME, "expected true or false", line)),
+        (Err(error), _) => Err(error),
     }
 }
 
@@ -173,6 +209,7 @@ fn ending(
     }
 }
 
+/// A field that is a list.
 fn list(fields: &JsonFields, name: &'static str, line: u64) -> Result<Option<Value>, RowError> {
     match value(fields, name, line)? {
         Some(value) if !value.is_array() => Err(invalid(name, "expected a list", line)),
@@ -181,13 +218,18 @@ fn list(fields: &JsonFields, name: &'static str, line: u64) -> Result<Option<Val
 }
 
 /// The value of a field; null is none.
-fn value(fields: &JsonFields, name: &'static str, line: u64) -> Result<Option<Value>, RowError> {
+pub(super) fn value(
+    fields: &JsonFields,
+    name: &'static str,
+    line: u64,
+) -> Result<Option<Value>, RowError> {
     let Some(json) = fields.get(name) else { return Ok(None) };
     let value: Value = serde_json::from_str(json)
         .map_err(|error| invalid(name, super::prompt::reason(&error), line))?;
     Ok(Some(value).filter(|value| !value.is_null()))
 }
 
-fn invalid(name: &'static str, what: impl std::fmt::Display, line: u64) -> RowError {
+/// The error of a field whose value is wrong.
+pub(super) fn invalid(name: &'static str, what: impl std::fmt::Display, line: u64) -> RowError {
     RowError::new(code::INVALID_PARAMETER, line, format!("{name}: {what}")).of_param(name)
 }

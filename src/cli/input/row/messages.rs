@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::tool_history;
 use crate::cli::input::row_error::{RowError, code};
 
 /// What each speaker of ShareGPT is in a chat.
@@ -30,9 +31,13 @@ pub(super) fn parse(
     system: Option<String>,
     line: u64,
 ) -> Result<Vec<Value>, RowError> {
-    let messages: Vec<Value> = serde_json::from_str(json)
-        .map_err(|error| invalid(line, format!("{name}: {}", super::prompt::reason(&error))))?;
-    finish(name, messages, system, line)
+    finish(name, list(name, json, line)?, system, line)
+}
+
+/// The messages of a JSON text, as they are.
+pub(super) fn list(name: &str, json: &str, line: u64) -> Result<Vec<Value>, RowError> {
+    serde_json::from_str(json)
+        .map_err(|error| invalid(line, format!("{name}: {}", super::prompt::reason(&error))))
 }
 
 /// The messages of a ShareGPT conversation.
@@ -68,14 +73,17 @@ pub(super) fn from_text(text: String, system: Option<String>) -> Vec<Value> {
     system.into_iter().chain([user]).collect()
 }
 
-fn finish(
+/// Messages of which each is a message, with a system message before them if there is one.
+pub(super) fn finish(
     name: &str,
     mut messages: Vec<Value>,
     system: Option<String>,
     line: u64,
 ) -> Result<Vec<Value>, RowError> {
-    for (number, message) in messages.iter().enumerate() {
-        check(message).map_err(|fault| fault.at(&format!("{name}: message {number}"), line))?;
+    for (number, message) in messages.iter_mut().enumerate() {
+        let checked = check(message)
+            .and_then(|()| tool_history::prepare(message).map_err(|what| Fault::invalid(&what)));
+        checked.map_err(|fault| fault.at(&format!("{name}: message {number}"), line))?;
     }
     if messages.is_empty() {
         return Err(invalid(line, format!("{name}: there is no message to answer")));
@@ -104,7 +112,7 @@ impl Fault {
 }
 
 /// A message has a role and a content: text, or parts that are text. An assistant that calls tools
-/// may have none.
+/// may have none, and so may what a tool gave back.
 fn check(message: &Value) -> Result<(), Fault> {
     if message.get("role").and_then(Value::as_str).is_none() {
         return Err(Fault::invalid("has no `role` that is a string"));
@@ -113,6 +121,7 @@ fn check(message: &Value) -> Result<(), Fault> {
         Some(Value::String(_)) => Ok(()),
         Some(Value::Array(parts)) => parts.iter().try_for_each(check_part),
         None | Some(Value::Null) if message.get("tool_calls").is_some() => Ok(()),
+        Some(Value::Null) if message["role"] == "assistant" || message["role"] == "tool" => Ok(()),
         None => Err(Fault::invalid("has no `content`")),
         Some(_) => Err(Fault::invalid("has a `content` that is neither text nor a list of parts")),
     }

@@ -43,6 +43,8 @@ const OF_CHATS: &[&str] = &[
     "add_generation_prompt",
     "chat_template_kwargs",
     "continue_final_message",
+    "include_reasoning",
+    "parallel_tool_calls",
     "reasoning_effort",
 ];
 

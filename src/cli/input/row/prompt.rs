@@ -19,21 +19,22 @@ pub(super) struct PromptBuilder {
 }
 
 /// The prompt of a row.
-pub(super) struct Built {
-    pub(super) prompt: Prompt,
-    /// Of a chat: its last answer is not sent.
-    pub(super) dropped_answer: bool,
+pub(super) enum Built {
+    /// Text or token ids, to be completed.
+    Plain(Prompt),
+    /// Messages, to be answered.
+    Chat(Box<MadeChat>),
 }
 
 impl From<Prompt> for Built {
     fn from(prompt: Prompt) -> Self {
-        Self { prompt, dropped_answer: false }
+        Built::Plain(prompt)
     }
 }
 
 impl From<MadeChat> for Built {
-    fn from(MadeChat { chat, dropped_answer }: MadeChat) -> Self {
-        Self { prompt: Prompt::Messages(chat), dropped_answer }
+    fn from(made: MadeChat) -> Self {
+        Built::Chat(Box::new(made))
     }
 }
 
@@ -205,8 +206,8 @@ impl PromptBuilder {
                 let system = system_text(fields, line)?;
                 let messages = messages::parse_share_gpt(json, system, line)?;
                 let made = self.chat(messages, fields, ("conversations", line))?;
-                // The note on the shape says it.
-                return Ok(Built { dropped_answer: false, ..made });
+                // The note on the shape says what becomes of an answer.
+                return Ok(MadeChat { dropped_answer: false, ..made }.into());
             }
             RowShape::Field(name, kind) => (name.as_str(), *kind),
             RowShape::Bare(kind) => ("prompt", *kind),
@@ -227,7 +228,7 @@ impl PromptBuilder {
             PromptKind::Messages => {
                 let system = system_text(fields, line)?;
                 let messages = messages::parse(name, json, system, line)?;
-                self.chat(messages, fields, (name, line))
+                self.chat(messages, fields, (name, line)).map(Built::from)
             }
         }
     }
@@ -237,8 +238,8 @@ impl PromptBuilder {
         messages: Vec<serde_json::Value>,
         fields: &JsonFields,
         place: (&str, u64),
-    ) -> Result<Built, RowError> {
-        self.chats.chat(messages, fields, Origin::Dataset, place).map(Built::from)
+    ) -> Result<MadeChat, RowError> {
+        self.chats.chat(messages, fields, Origin::Dataset, place)
     }
 
     /// What the flags say of chats.
@@ -251,7 +252,7 @@ impl PromptBuilder {
         match self.chat {
             ChatMode::Always => {
                 let messages = messages::from_text(text, system_text(fields, line)?);
-                self.chat(messages, fields, ("prompt", line))
+                self.chat(messages, fields, ("prompt", line)).map(Built::from)
             }
             ChatMode::Auto | ChatMode::Never => Ok(Prompt::Text(text).into()),
         }

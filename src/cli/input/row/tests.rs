@@ -186,6 +186,8 @@ fn fields_that_ask_for_what_is_not_there_are_refused_by_name() {
         r#""tools":[]"#,
         r#""tools":"hammer, saw""#,
         r#""tools":["hammer"]"#,
+        r#""tools":[{"name":"hammer"}]"#,
+        r#""tool_choice":"any""#,
         r#""functions":"f""#,
         r#""response_format":{"type":"text"}"#,
         r#""response_format":"letter""#,

@@ -83,7 +83,7 @@ fn parameters_are_those_of_the_body() {
     assert_eq!(params(&chat("")), Ok(context.clone()));
     let given = r#","max_tokens":3,"max_completion_tokens":7,"stop":["a"],"seed":5,"top_k":4,
         "logit_bias":{"9":1},"user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto",
-        "stream":false,"tools":[],"tool_choice":"auto","response_format":{"type":"text"},
+        "stream":false,"tools":null,"tool_choice":"none","response_format":{"type":"text"},
         "stream_options":null,"parallel_tool_calls":true"#
         .replace('\n', "");
     let expected = SamplingParams {
@@ -187,8 +187,7 @@ fn refused(row: &str) -> (&'static str, Option<&'static str>, String) {
 fn requests_that_cannot_be_honoured_are_refused_by_name() {
     for (body, param) in [
         (r#","stream":true"#, "stream"),
-        (r#","tools":[{"type":"function"}]"#, "tools"),
-        (r#","tool_choice":"required""#, "tool_choice"),
+        (r#","tools":[{"type":"custom"}]"#, "tools"),
         (r#","chat_template":"x""#, "chat_template"),
         (r#","guided_json":{}"#, "guided_json"),
         (r#","echo":true"#, "echo"),
@@ -202,14 +201,14 @@ fn requests_that_cannot_be_honoured_are_refused_by_name() {
         (r#""prompt":"p","suffix":"s""#, "suffix"),
         (r#""prompt":"p","best_of":2"#, "best_of"),
         (r#""prompt":"p","stream":true"#, "stream"),
+        (r#""prompt":"p","tools":[{"type":"function"}]"#, "tools"),
     ] {
         let (code, found, _) = refused(&completions(body));
         assert_eq!((code, found), ("unsupported_field", Some(param)), "{body}");
     }
     assert!(one(&completions(r#""prompt":"p","best_of":2,"n":2"#)).is_ok());
     for (body, param) in [
-        (r#","tools":[{"name":"f"}]"#, "tools"),
-        (r#","thinking":{"type":"enabled","budget_tokens":9}"#, "thinking"),
+        (r#","mcp_servers":[{"name":"f"}]"#, "mcp_servers"),
         (r#","stream":true"#, "stream"),
         (r#","n":2"#, "n"),
     ] {

@@ -147,7 +147,7 @@ fn variables_of_the_template_are_the_rows_over_the_flags() {
     for (field, code) in [
         (r#""chat_template_kwargs":{"tokenize":false}"#, "invalid_parameter"),
         (r#""chat_template_kwargs":[]"#, "invalid_parameter"),
-        (r#""chat_template_kwargs":{"tools":[{}]}"#, "unsupported_field"),
+        (r#""chat_template_kwargs":{"tools":[{}]}"#, "invalid_parameter"),
         (r#""reasoning_effort":5"#, "invalid_parameter"),
     ] {
         assert_eq!(error(&row(field), &options).code, code, "{field}");
