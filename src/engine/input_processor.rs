@@ -7,10 +7,10 @@ use std::sync::Arc;
 use super::EngineError;
 use super::config::{ModelConfig, Overflow};
 use super::model::hf_config::GenerationConfig;
-use super::request::{Request, RequestError, RowKey, SamplingParams, StopIds};
+use super::request::{Request, RequestError, RowKey, SamplingParams, StopIds, StructuredOutputs};
 use super::sampling_params::{TruncationSide, UNLIMITED_LOGPROBS};
-use super::structured_output::{GrammarCompiler, Guidance, StructuredOutputs, Thinking};
-pub use super::text::{Chat, ChatEnding};
+use super::structured_output::{GrammarCompiler, Guidance, Thinking};
+pub use super::text::{AnswerForm, Chat, ChatEnding, ParsedAnswer, Tool, ToolCall, ToolChoice};
 use super::text::{ChatTemplate, RunDate, TextError, Tokenizer};
 
 /// Why there is no request of a row.
@@ -70,7 +70,7 @@ pub enum Prompt {
     /// Token ids, used as they are.
     TokenIds(Vec<u32>),
     /// Chat messages, rendered with the chat template.
-    Messages(Chat),
+    Messages(Box<Chat>),
 }
 
 /// What the model can take.

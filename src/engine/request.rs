@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-pub use super::sampling_params::{NumLogprobs, SamplingParams, TruncationSide, UNLIMITED_LOGPROBS};
+pub use super::sampling_params::{
+    Constraint, NumLogprobs, SamplingParams, StructuredOutputs, TruncationSide, UNLIMITED_LOGPROBS,
+};
 use super::structured_output::Guidance;
 
 /// Key of a row's random numbers: 64 bits of a hash of the row's id, of its index where it has

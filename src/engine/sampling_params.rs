@@ -1,10 +1,11 @@
 //! vLLM's `SamplingParams`: names, defaults, ranges. `verify.rs` checks them.
 
+mod structured_outputs;
 mod verify;
 
 use std::sync::Arc;
 
-use super::structured_output::StructuredOutputs;
+pub use structured_outputs::{Constraint, StructuredOutputs};
 pub use verify::{DEFAULT_MAX_LOGPROBS, MAX_N, UNLIMITED_LOGPROBS};
 
 /// Sampling parameters of one request: vLLM's names, defaults and ranges

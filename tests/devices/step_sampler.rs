@@ -14,9 +14,10 @@ use vllm_batch::engine::input_processor::Prompt;
 use vllm_batch::engine::request::{
     NumLogprobs, PositionLogprobs, RequestOutput, RowKey, SamplingParams, StopIds, TokenLogprob,
 };
-use vllm_batch::engine::sampler::{RowResult, RowTask, SampleTask, SamplerScratch, run_row};
+use vllm_batch::engine::sampler::{
+    RowResult, RowTask, SampleTask, SamplerScratch, TokenMask, run_row,
+};
 use vllm_batch::engine::step_sampler::StepSampler;
-use vllm_batch::engine::structured_output::TokenMask;
 
 use crate::gpu;
 

@@ -72,10 +72,19 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "sampler",
             "sequence",
             "stats",
+            "structured_output",
             "text",
         ],
     ),
-    ("crate::engine::sequence", &["completion", "prefix_cache", "request", "text"]),
+    // Which tokens may come next; knows no logits.
+    (
+        "crate::engine::structured_output",
+        &["request", "sampler::TokenMask", "sampling_params", "text"],
+    ),
+    (
+        "crate::engine::sequence",
+        &["completion", "prefix_cache", "request", "structured_output", "text"],
+    ),
     ("crate::engine::completion", &["request", "text"]),
     ("crate::engine::block_pool", &["prefix_cache"]),
     ("crate::engine::prefix_cache", &[]),

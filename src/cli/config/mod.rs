@@ -25,8 +25,7 @@ use crate::cli::input::shard::{Shard, ShardArg};
 use crate::cli::input::sources::Sources;
 use crate::cli::terminal::error::CliError;
 use crate::engine::config::EngineConfig;
-use crate::engine::request::{SamplingParams, UNLIMITED_LOGPROBS};
-use crate::engine::structured_output::StructuredOutputs;
+use crate::engine::request::{SamplingParams, StructuredOutputs, UNLIMITED_LOGPROBS};
 use crate::engine::text::RunDate;
 
 /// Rows that are computed or wait for it: enough for the scheduler to choose from.

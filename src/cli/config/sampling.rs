@@ -6,8 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::cli::args::{SamplingArgs, StructuredOutputsArgs, TruncationSideArg};
 use crate::cli::terminal::error::CliError;
-use crate::engine::request::{NumLogprobs, SamplingParams, TruncationSide};
-use crate::engine::structured_output::StructuredOutputs;
+use crate::engine::request::{NumLogprobs, SamplingParams, StructuredOutputs, TruncationSide};
 
 /// What the flags say that answers must match.
 pub(super) fn structured_outputs(

@@ -188,8 +188,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::engine::request::{NumLogprobs, TruncationSide};
-    use crate::engine::structured_output::{Constraint, StructuredOutputs};
+    use crate::engine::request::{Constraint, NumLogprobs, StructuredOutputs, TruncationSide};
 
     fn apply(row: &str) -> Result<SamplingParams, String> {
         let fields = JsonFields::parse(row.to_owned(), 1).expect("valid row");

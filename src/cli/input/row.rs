@@ -33,8 +33,8 @@ use super::fields::{JsonFields, Passthrough, json_string};
 use super::overrides::Overrides;
 use super::reader::{Content, InputError, InputFormat, Record, Records};
 use super::row_error::RowError;
+use crate::engine::input_processor::AnswerForm;
 use crate::engine::input_processor::Prompt;
-use crate::engine::text::AnswerForm;
 
 /// Bytes that an error row keeps of a line that could not be parsed.
 const KEPT_OF_BAD_LINE: usize = 64 << 10;
@@ -126,7 +126,7 @@ impl Asked {
                 overrides.with("response_format", None).with("structured_outputs", constraint)
             }
         };
-        let asked = Self::new(Prompt::Messages(chat), overrides);
+        let asked = Self::new(Prompt::Messages(Box::new(chat)), overrides);
         Self { answer_form: Some(answer), dropped_answer, ..asked }
     }
 }

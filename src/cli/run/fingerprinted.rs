@@ -17,8 +17,7 @@ use crate::engine::EngineInfo;
 use crate::engine::config::LoadFormat;
 use crate::engine::machine::{is_refusal, started};
 use crate::engine::model_summary::ModelSummary;
-use crate::engine::request::SamplingParams;
-use crate::engine::structured_output;
+use crate::engine::request::{SamplingParams, StructuredOutputs};
 use crate::engine::weight_files::{QUANTIZATION_CONFIGS, gguf_parts};
 
 /// The version of what rows look like: raised when the same run would write other bytes.
@@ -155,7 +154,7 @@ fn set_sampling(params: &SamplingParams, set: &mut dyn FnMut(&str, String)) {
     set("truncate_prompt_tokens", format!("{truncate_prompt_tokens:?}"));
     set("truncation_side", format!("{truncation_side:?}"));
     let outputs = structured_outputs.as_ref().map(|outputs| outputs.to_json().to_string());
-    set("structured_outputs", format!("{}; {outputs:?}", structured_output::BACKEND));
+    set("structured_outputs", format!("{}; {outputs:?}", StructuredOutputs::BACKEND));
     set("thinking_token_budget", format!("{thinking_token_budget:?}"));
 }
 

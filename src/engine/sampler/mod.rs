@@ -1,7 +1,7 @@
 //! Sampling: pure functions of one row of logits, in vLLM V1's order of application:
-//! the mask of structured output, raw logprobs, `allowed_token_ids`, `bad_words`, `min_tokens`, `logit_bias`, penalties
-//! (repetition, frequency, presence), then greedy argmax, or temperature, `min_p`,
-//! `top_k`, `top_p` and a draw.
+//! the mask of structured output, raw logprobs, `allowed_token_ids`, `bad_words`, `min_tokens`,
+//! `logit_bias`, penalties (repetition, frequency, presence), then greedy argmax, or temperature,
+//! `min_p`, `top_k`, `top_p` and a draw.
 
 pub mod draw;
 mod logprobs;
@@ -14,7 +14,6 @@ pub mod wide;
 
 use super::request::{PositionLogprobs, RowKey, StopIds};
 use super::sampling_params::{NumLogprobs, SamplingParams};
-use super::structured_output::TokenMask;
 pub(in crate::engine) use masks::forbidden_ids;
 use penalties::Occurrences;
 use reduce::RowMax;
@@ -34,6 +33,15 @@ pub enum RowTask<'a> {
     },
     /// The end of a sequence: sample its next token.
     Sample(SampleTask<'a>),
+}
+
+/// Tokens that may come next, by structured output.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenMask<'a> {
+    /// Bit i of word j: whether token 32 * j + i may come. Those past the last word may not.
+    pub words: &'a [u32],
+    /// The token, if it is the only one.
+    pub only: Option<u32>,
 }
 
 /// Everything that decides a sampled token, besides the logits.

@@ -7,9 +7,8 @@ use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 
-use super::constraint::{Constraint, StructuredOutputs};
 use super::{ebnf, structural_tag, vocabulary};
-use crate::engine::request::RequestError;
+use crate::engine::request::{Constraint, RequestError, StructuredOutputs};
 use crate::engine::text::{TextError, Tokenizer, contain};
 
 /// Grammars that are kept for other rows.

@@ -8,6 +8,7 @@ use llguidance::toktrie::SimpleVob;
 use super::compiler::{Grammar, shown};
 use super::thinking::{Thinking, Thought};
 use crate::engine::request::RequestError;
+use crate::engine::sampler::TokenMask;
 
 /// Earley items over all masks of a row. Typical ones take some hundreds; so many take seconds.
 const MAX_ITEMS: usize = 20_000_000;
@@ -19,15 +20,6 @@ pub struct Guidance {
     pub grammar: Option<Arc<Grammar>>,
     /// How the model thinks, where that delays the grammar or has a budget.
     pub thinking: Option<Thinking>,
-}
-
-/// Tokens that may come next.
-#[derive(Clone, Copy, Debug)]
-pub struct TokenMask<'a> {
-    /// Bit i of word j: whether token 32 * j + i may come. Those past the last word may not.
-    pub words: &'a [u32],
-    /// The token, if it is the only one.
-    pub only: Option<u32>,
 }
 
 /// The masks of one sequence: a function of what was asked and of the sequence's own tokens.

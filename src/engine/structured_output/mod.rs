@@ -9,7 +9,6 @@
 //! A mask is a function of the grammar's text, the tokens' bytes and the row's own tokens.
 
 mod compiler;
-mod constraint;
 mod ebnf;
 mod guide;
 mod structural_tag;
@@ -19,9 +18,5 @@ mod thinking;
 mod vocabulary;
 
 pub use compiler::{Grammar, GrammarCompiler};
-pub use constraint::{Constraint, StructuredOutputs};
-pub use guide::{Guidance, Guide, TokenMask};
+pub use guide::{Guidance, Guide};
 pub use thinking::Thinking;
-
-/// What decides masks beside grammars and tokens: part of a run's fingerprint.
-pub const BACKEND: &str = "llguidance 1.9.1, limits 1";

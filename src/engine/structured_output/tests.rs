@@ -1,10 +1,12 @@
+//! Grammars over real vocabularies: masks, walks, refusals, budgets.
+
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{GrammarCompiler, Guidance, Guide, StructuredOutputs, Thinking};
-use crate::engine::request::RequestError;
+use super::{GrammarCompiler, Guidance, Guide, Thinking};
+use crate::engine::request::{RequestError, StructuredOutputs};
 use crate::engine::text::Tokenizer;
 
 struct Model {

@@ -43,6 +43,12 @@ impl From<Value> for Chat {
     }
 }
 
+impl From<Value> for Box<Chat> {
+    fn from(messages: Value) -> Self {
+        Box::new(messages.into())
+    }
+}
+
 impl Chat {
     /// The prompt. Control tokens in what users wrote are text, unless `allow_special`.
     ///

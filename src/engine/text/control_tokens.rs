@@ -1,7 +1,8 @@
 //! Control tokens that users type are text, those that the chat template writes are control tokens.
 //!
 //! As transformers' `apply_chat_template(sanitize_control_tokens=True)`: before rendering, control
-//! tokens inside messages, tools and documents are put between two private-use characters; after rendering, what is between them is encoded without added tokens. Templates can
+//! tokens inside messages, tools and documents are put between two private-use characters; after
+//! rendering, what is between them is encoded without added tokens. Templates can
 //! still look at the content (`'</think>' in content`), since only the markers are new.
 
 use serde_json::Value;

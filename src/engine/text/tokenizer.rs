@@ -340,7 +340,7 @@ impl Tokenizer {
         self.added_tokens.get(token).copied()
     }
 
-    /// The bytes of every token, by id; empty where a token adds none to a text, as special ones do.
+    /// The bytes of every token, by id. Empty: it adds none to a text, as special ones.
     ///
     /// # Errors
     /// What a token adds to a text depends on its neighbours.

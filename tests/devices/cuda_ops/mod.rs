@@ -16,6 +16,7 @@ mod norm;
 mod pair;
 mod rotary;
 mod sampling;
+mod token_mask;
 
 /// Numbers of rows on both sides of tiles, of padding and of work items.
 const NUM_ROWS: [usize; 7] = [1, 2, 15, 16, 17, 33, 129];

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::engine::request::{NumLogprobs, TruncationSide};
-use crate::engine::structured_output::StructuredOutputs;
+use crate::engine::request::{NumLogprobs, StructuredOutputs, TruncationSide};
 
 /// Why a value does not fit.
 pub(super) enum Problem {

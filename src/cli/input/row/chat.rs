@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use super::tools::RowTools;
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::row_error::{RowError, code};
+use crate::engine::input_processor::AnswerForm;
 use crate::engine::input_processor::{Chat, ChatEnding};
-use crate::engine::text::AnswerForm;
 
 /// `--last-assistant`: what becomes of a chat of a dataset that ends with the assistant's turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

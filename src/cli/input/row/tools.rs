@@ -10,7 +10,7 @@ use super::chat::{invalid, value};
 use super::unsupported;
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::row_error::{RowError, code};
-use crate::engine::text::{AnswerForm, Tool, ToolChoice};
+use crate::engine::input_processor::{AnswerForm, Tool, ToolChoice};
 
 const TOOLS: &str = "tools";
 const CHOICE: &str = "tool_choice";

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::cli::input::reader::{InputFormat, Records};
 use crate::cli::input::row::{BadRow, Row, RowOptions, RowParser};
 use crate::engine::input_processor::{Chat, Prompt};
-use crate::engine::text::{Tool, ToolChoice};
+use crate::engine::input_processor::{Tool, ToolChoice};
 
 fn parsed(params: &Value) -> Result<Row, Box<BadRow>> {
     let first =
@@ -35,7 +35,7 @@ fn row(fields: Value) -> Row {
 
 fn chat(fields: Value) -> Chat {
     match row(fields).prompt {
-        Prompt::Messages(chat) => chat,
+        Prompt::Messages(chat) => *chat,
         other => panic!("{other:?}"),
     }
 }

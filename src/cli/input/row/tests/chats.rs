@@ -63,7 +63,7 @@ fn last_assistant(last_assistant: LastAssistant) -> RowOptions {
 /// The chat of one row.
 fn made(row: &str, options: &RowOptions) -> Chat {
     match prompt(row, options) {
-        Prompt::Messages(chat) => chat,
+        Prompt::Messages(chat) => *chat,
         other => panic!("{row}: {other:?}"),
     }
 }

@@ -38,7 +38,7 @@ fn row(fields: &str) -> Row {
 
 fn chat(row: Row) -> Chat {
     match row.prompt {
-        Prompt::Messages(chat) => chat,
+        Prompt::Messages(chat) => *chat,
         other => panic!("{other:?}"),
     }
 }

@@ -41,6 +41,9 @@ const CONSTRAINTS: [&str; 6] =
     ["json", "regex", "choice", "grammar", "json_object", "structural_tag"];
 
 impl StructuredOutputs {
+    /// What decides the masks beside constraints and tokens: part of a run's fingerprint.
+    pub const BACKEND: &str = "llguidance 1.9.1, limits 1";
+
     /// Free choice of everything beside the constraint.
     pub fn new(constraint: Constraint) -> Self {
         Self {
