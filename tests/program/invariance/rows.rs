@@ -2,9 +2,6 @@
 
 use serde_json::{Map, Value, json};
 
-/// Rows in the file.
-pub const NUM_ROWS: usize = 120;
-
 const WORDS: [&str; 16] = [
     "the", "sum", "of", "red", "and", "seven", "bird", "is", "what", "12", "+", "30", "house",
     "reverse", "a", "quick",
@@ -21,11 +18,11 @@ fn words(seed: usize, num_words: usize) -> String {
     (0..num_words).map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// The input file.
-pub fn jsonl() -> String {
+/// An input file of so many rows.
+pub fn jsonl(num_rows: usize) -> String {
     let shared = words(1000, 24);
     let mut text = String::new();
-    for index in 0..NUM_ROWS {
+    for index in 0..num_rows {
         let own = words(index, 1 + index * 7 % 23);
         let prompt = if index % 3 == 0 { format!("{shared} {own}") } else { own };
         let mut row = Map::new();

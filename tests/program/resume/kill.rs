@@ -14,7 +14,7 @@ use crate::resume::rows::{rows, with_bad_rows};
 use crate::resume::work::{Expected, Left, Work};
 
 /// Kills of all tests here together.
-const NUM_KILLS: u64 = 100;
+const NUM_KILLS: u64 = 60;
 
 /// Half of them.
 fn num_kills() -> u64 {

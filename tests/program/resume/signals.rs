@@ -17,7 +17,7 @@ use crate::resume::work::{Expected, Left, Work};
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/demo");
 
 /// Interruptions by each signal.
-const NUM_STOPS: usize = 20;
+const NUM_STOPS: usize = 10;
 
 /// What a run says that a signal ended.
 fn assert_interrupted(ended: &Ended, name: &str, num_rows: usize) {
@@ -149,7 +149,7 @@ fn a_signal_in_a_long_step_keeps_what_is_finished() {
     let ids = |row: usize| (0..500).map(move |i| (6 + (i * (row + 3)) % 400).to_string());
     let long = |row| ids(row).collect::<Vec<_>>().join(" ");
     let long = |row| format!("{{\"id\":\"long-{row}\",\"prompt\":\"{}\"}}\n", &long(row)[..480]);
-    let long: String = (0..40).map(long).collect();
+    let long: String = (0..24).map(long).collect();
     let all = format!("{short}{long}");
     let journal = folder.join("out.jsonl.journal");
     let mut held = Held::start(&mut command(&flags), journal.clone());
