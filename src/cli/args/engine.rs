@@ -9,6 +9,7 @@ use super::values::{bytes, positive, share};
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
     /// Folder with config.json, tokenizer.json and *.safetensors, a GGUF file, or a Hugging Face id
+    /// (of a GGUF file there: OWNER/REPO:FILE.gguf)
     #[arg(short = 'm', long, value_name = "DIR|GGUF|HF_ID")]
     pub model: PathBuf,
     /// Folder of the tokenizer files [default: the model's]

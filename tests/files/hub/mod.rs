@@ -6,6 +6,7 @@ mod cache;
 mod download;
 mod environment;
 mod faults;
+mod gguf;
 mod server;
 
 use std::collections::BTreeMap;

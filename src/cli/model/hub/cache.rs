@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::gguf_file::{GgufName, parts};
 use super::model_files::missing_files;
 use super::names::{RepoId, Revision, is_commit};
 use super::{HubError, HubErrorKind, Need};
@@ -15,6 +16,15 @@ pub(super) enum Lookup {
     Complete(PathBuf),
     /// What is missing, in words.
     Incomplete(String),
+}
+
+/// What is asked of a repository.
+#[derive(Clone, Debug)]
+pub(super) enum Wanted {
+    /// A folder with these files.
+    Folder(Need),
+    /// A GGUF file with all its parts, and nothing beside it.
+    Gguf(GgufName),
 }
 
 /// A repository at a revision, and the cache that holds or will hold it.
@@ -83,25 +93,37 @@ impl RepoCache {
     }
 
     /// Looks for the revision without any request.
-    pub fn find(&self, need: Need) -> Result<Lookup, HubError> {
+    pub fn find(&self, wanted: &Wanted) -> Result<Lookup, HubError> {
         if !self.repo_folder().is_dir() {
             return Ok(Lookup::Incomplete("it was never downloaded there".into()));
         }
         match self.commit() {
-            Some(commit) if self.snapshot(&commit).is_dir() => self.check(&commit, need),
+            Some(commit) if self.snapshot(&commit).is_dir() => self.check(&commit, wanted),
             _ => Ok(Lookup::Incomplete(self.other_revisions())),
         }
     }
 
     /// Whether the snapshot has all needed files, and no link out of the repository's folder.
-    pub fn check(&self, commit: &str, need: Need) -> Result<Lookup, HubError> {
+    pub fn check(&self, commit: &str, wanted: &Wanted) -> Result<Lookup, HubError> {
         let snapshot = self.snapshot(commit);
-        self.check_links(&snapshot)?;
-        let missing = missing_files(&snapshot, need)?;
-        if missing.is_empty() {
-            return Ok(Lookup::Complete(snapshot));
+        self.check_links(&snapshot, &[])?;
+        match wanted {
+            Wanted::Folder(need) => {
+                let missing = missing_files(&snapshot, *need)?;
+                Ok(match missing.is_empty() {
+                    true => Lookup::Complete(snapshot),
+                    false => Lookup::Incomplete(format!("it lacks {}", missing.join(", "))),
+                })
+            }
+            Wanted::Gguf(name) => match name.find(&snapshot) {
+                Ok(file) => {
+                    // It may be in a folder.
+                    self.check_links(&snapshot, &parts(&file))?;
+                    Ok(Lookup::Complete(snapshot.join(file)))
+                }
+                Err(what) => Ok(Lookup::Incomplete(what)),
+            },
         }
-        Ok(Lookup::Incomplete(format!("it lacks {}", missing.join(", "))))
     }
 
     /// A revision is a commit itself, or the name of a file that holds one.
@@ -128,7 +150,9 @@ impl RepoCache {
     /// Every link of a snapshot must end within the repository's folder: a cache may be shared, or
     /// come out of an archive, and a link to `/etc` or to another user's key must not be read as a
     /// model file. A dangling link is a missing file, not an attack.
-    fn check_links(&self, snapshot: &Path) -> Result<(), HubError> {
+    ///
+    /// `deeper`: files in folders of the snapshot.
+    fn check_links(&self, snapshot: &Path, deeper: &[String]) -> Result<(), HubError> {
         let unreadable = |error: std::io::Error| {
             HubError::new(
                 HubErrorKind::Storage,
@@ -137,8 +161,11 @@ impl RepoCache {
             )
         };
         let inside = fs::canonicalize(self.repo_folder()).map_err(unreadable)?;
-        for entry in fs::read_dir(snapshot).map_err(unreadable)? {
-            let path = entry.map_err(unreadable)?.path();
+        let entries = fs::read_dir(snapshot).map_err(unreadable)?;
+        let entries = entries.map(|entry| entry.map(|entry| entry.path()));
+        let deeper = deeper.iter().map(|name| Ok(snapshot.join(name)));
+        for path in entries.chain(deeper) {
+            let path = path.map_err(unreadable)?;
             if fs::canonicalize(&path).is_ok_and(|target| !target.starts_with(&inside)) {
                 return Err(HubError::new(
                     HubErrorKind::Unsafe,

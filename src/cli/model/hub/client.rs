@@ -90,7 +90,8 @@ impl Client {
     }
 
     fn file(&self, repo: &str, commit: &str, file: &str) -> String {
-        format!("{}/{repo}/resolve/{commit}/{}", self.endpoint, encoded(file))
+        let file: Vec<String> = file.split('/').map(encoded).collect();
+        format!("{}/{repo}/resolve/{commit}/{}", self.endpoint, file.join("/"))
     }
 
     /// The answer at the end of all redirects.

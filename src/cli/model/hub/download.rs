@@ -8,26 +8,27 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::cache::{Lookup, RepoCache};
+use super::cache::{Lookup, RepoCache, Wanted};
 use super::client::{Client, status};
 use super::environment::NetworkLimits;
 use super::failure::Failure;
+use super::gguf_file::parts;
 use super::model_files::{check_repository, first_files, shards_of};
 use super::names::is_commit;
 use super::transfer::{Transfer, is_there};
 use super::{DownloadProgress, HubEnvironment, HubError, HubErrorKind, Need};
 
-/// Fetches what is needed and not there yet; returns the snapshot's folder.
+/// Fetches what is wanted and not there yet; returns the snapshot's folder, or the file in it.
 pub(super) fn download(
     cache: &RepoCache,
-    need: Need,
+    wanted: &Wanted,
     environment: &HubEnvironment,
     progress: &mut dyn DownloadProgress,
 ) -> Result<PathBuf, HubError> {
     let words = |failure: Failure| failure.into_error(cache, environment);
     let _lock = lock(cache, progress).map_err(words)?;
     // Whoever held the lock may have fetched it all.
-    if let Lookup::Complete(folder) = cache.find(need)? {
+    if let Lookup::Complete(folder) = cache.find(wanted)? {
         return Ok(folder);
     }
 
@@ -35,7 +36,15 @@ pub(super) fn download(
     let limits = environment.limits;
     let listing = with_retries(limits, progress, |_| (list(&client, cache), false));
     let listing = listing.map_err(|failure| words(failure.before_any_answer()))?;
-    check_repository(&listing.files, need, &cache.what())?;
+    let first_files = match wanted {
+        Wanted::Folder(need) => {
+            check_repository(&listing.files, *need, &cache.what())?;
+            first_files(&listing.files, *need)
+        }
+        Wanted::Gguf(name) => {
+            parts(&name.choose(listing.files.keys().map(String::as_str), &cache.what())?)
+        }
+    };
 
     let snapshot = cache.snapshot(&listing.commit);
     let mut fetch = |file: &str| {
@@ -48,8 +57,8 @@ pub(super) fn download(
         with_retries(limits, progress, |progress| transfer.attempt(progress)).map_err(words)
     };
     // Small files first: what is wrong with them is known before the long part begins.
-    first_files(&listing.files, need).iter().try_for_each(|file| fetch(file))?;
-    if need.weights
+    first_files.iter().try_for_each(|file| fetch(file))?;
+    if let Wanted::Folder(Need { weights: true, .. }) = wanted
         && let Some((index, files)) = shards_of(&listing.files, &snapshot)?
     {
         if let Some(absent) = files.iter().find(|file| !listing.files.contains_key(*file)) {
@@ -61,18 +70,18 @@ pub(super) fn download(
         }
         files.iter().try_for_each(|file| fetch(file))?;
     }
-    finish(cache, &listing.commit, need, environment)
+    finish(cache, &listing.commit, wanted, environment)
 }
 
 /// Points the revision at the commit, only now that all its files are there.
 fn finish(
     cache: &RepoCache,
     commit: &str,
-    need: Need,
+    wanted: &Wanted,
     environment: &HubEnvironment,
 ) -> Result<PathBuf, HubError> {
     cache.point_at(commit).map_err(|error| Failure::from(error).into_error(cache, environment))?;
-    match cache.check(commit, need)? {
+    match cache.check(commit, wanted)? {
         Lookup::Complete(folder) => Ok(folder),
         Lookup::Incomplete(what) => Err(HubError::new(
             HubErrorKind::Incomplete,

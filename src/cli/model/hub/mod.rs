@@ -10,6 +10,7 @@ mod download;
 pub mod environment;
 mod error;
 mod failure;
+mod gguf_file;
 mod model_files;
 mod names;
 pub mod progress;
@@ -17,7 +18,7 @@ mod transfer;
 
 use std::path::{Path, PathBuf};
 
-use cache::{Lookup, RepoCache};
+use cache::{Lookup, RepoCache, Wanted};
 pub use environment::HubEnvironment;
 pub use error::{HubError, HubErrorKind};
 use model_files::{CONFIG, cannot_read, weight_files};
@@ -47,7 +48,7 @@ impl Need {
 /// What is looked for, and where.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelRequest<'a> {
-    /// A folder, a GGUF file, or `org/name` on the hub.
+    /// A folder, a GGUF file, or `org/name` or `org/name:FILE.gguf` on the hub.
     pub name: &'a str,
     /// Branch, tag or commit; None: `main`.
     pub revision: Option<&'a str>,
@@ -90,14 +91,15 @@ pub fn resolve(
     if path.exists() {
         return local_file(path);
     }
-    if is_gguf(path) {
+    let of_repo = gguf_file::split(request.name);
+    if is_gguf(path) && of_repo.is_none() {
         return Err(HubError::new(
             HubErrorKind::NotFound,
             format!("no such file: {}", request.name.escape_debug()),
-            "give a GGUF file that is on this machine; single files of repositories are not fetched",
+            "give a GGUF file that is on this machine, or one of a repository: OWNER/REPO:FILE.gguf",
         ));
     }
-    if names::looks_like_path(request.name) {
+    if of_repo.is_none() && names::looks_like_path(request.name) {
         return Err(HubError::new(
             HubErrorKind::NotFound,
             format!("no such folder: {}", request.name.escape_debug()),
@@ -105,16 +107,21 @@ pub fn resolve(
         ));
     }
 
-    let repo = RepoId::parse(request.name)?;
+    let (repo, wanted) = match of_repo {
+        Some((repo, name)) => {
+            name.check()?;
+            (repo, Wanted::Gguf(name))
+        }
+        None => (request.name, Wanted::Folder(request.need)),
+    };
+    let repo = RepoId::parse(repo)?;
     let revision = Revision::parse(request.revision.unwrap_or("main"))?;
     let cache_dir = request.download_dir.unwrap_or(&environment.cache_dir);
     let cache = RepoCache::new(cache_dir, repo, revision)?;
-    match (cache.find(request.need)?, &environment.offline) {
+    match (cache.find(&wanted)?, &environment.offline) {
         (Lookup::Complete(folder), _) => Ok(folder),
         (Lookup::Incomplete(what), Some(variable)) => Err(offline(&cache, &what, variable)),
-        (Lookup::Incomplete(_), None) => {
-            download::download(&cache, request.need, environment, progress)
-        }
+        (Lookup::Incomplete(_), None) => download::download(&cache, &wanted, environment, progress),
     }
 }
 

@@ -150,14 +150,15 @@ impl Transfer<'_> {
         Err(Failure::Damaged(format!("{} {how}", self.file)))
     }
 
-    /// `snapshots/<commit>/<file> -> ../../blobs/<etag>`
+    /// `snapshots/<commit>/<file> -> ../../blobs/<etag>`, from a folder of it one `..` more.
     fn link(&self, etag: &str) -> Result<(), Failure> {
-        let snapshot = self.cache.snapshot(self.commit);
-        fs::create_dir_all(&snapshot)?;
-        let pointer = snapshot.join(self.file);
+        let pointer = self.cache.snapshot(self.commit).join(self.file);
+        pointer.parent().map_or(Ok(()), fs::create_dir_all)?;
         // Of an earlier try; a dangling one counts too.
         let _ = fs::remove_file(&pointer);
-        Ok(std::os::unix::fs::symlink(Path::new("../../blobs").join(etag), pointer)?)
+        let up = "../".repeat(2 + self.file.matches('/').count());
+        let blob = Path::new(&up).join("blobs").join(etag);
+        Ok(std::os::unix::fs::symlink(blob, pointer)?)
     }
 }
 
