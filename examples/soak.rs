@@ -12,12 +12,13 @@ use vllm_batch::cli::config::RunConfig;
 use vllm_batch::cli::model::{Folders, Loaded};
 use vllm_batch::cli::terminal::error::CliError;
 use vllm_batch::engine::Engine;
+use vllm_batch::engine::model_summary::ModelSummary;
 
 fn main() -> ExitCode {
     cli::main_with(&load).into()
 }
 
-fn load(config: &RunConfig, folders: &Folders) -> Result<Loaded, CliError> {
+fn load(config: &RunConfig, folders: &Folders, _: &ModelSummary) -> Result<Loaded, CliError> {
     let mut engine_config = config.engine.clone();
     engine_config.model.model_dir = folders.model.clone();
     let loading = Instant::now();

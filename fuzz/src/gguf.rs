@@ -34,6 +34,7 @@ pub fn check(data: &[u8]) {
         assert_read_alike(&file, tensor);
     }
     let shapes = tensors.iter().map(|tensor| (tensor.name.clone(), tensor.shape.clone()));
+    let metadata = metadata.into();
     let described = Described { metadata, shapes: shapes.collect(), ..Described::default() };
     let _ = described.generation_config();
     if let Ok(translation) = described.translate() {

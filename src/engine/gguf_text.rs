@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::model::gguf::Described;
+use super::model::gguf::GgufModel;
 use super::model::weights::gguf::{Metadata, Texts};
 use super::text::{ChatTemplate, GgufTokenizer, TextError, Tokenizer};
 
@@ -21,8 +21,9 @@ const SPECIAL: [(&str, &str); 7] = [
 ///
 /// # Errors
 /// The file has none, or one that is not supported.
-pub(super) fn tokenizer(file: &Described, path: &Path) -> Result<Tokenizer, TextError> {
-    let gguf = of_metadata(&file.metadata).map_err(|text| bad(path, &text))?;
+pub(super) fn tokenizer(file: &GgufModel) -> Result<Tokenizer, TextError> {
+    let path = file.path();
+    let gguf = of_metadata(&file.described().metadata).map_err(|text| bad(path, &text))?;
     Tokenizer::from_gguf(&gguf, path)
 }
 
@@ -31,11 +32,11 @@ pub(super) fn tokenizer(file: &Described, path: &Path) -> Result<Tokenizer, Text
 /// # Errors
 /// It does not compile.
 pub(super) fn chat_template(
-    file: &Described,
-    path: &Path,
+    file: &GgufModel,
     tokenizer: &Tokenizer,
 ) -> Result<Option<ChatTemplate>, TextError> {
-    let text = |key: &str| file.metadata.text(key).map_err(|text| bad(path, &text));
+    let (path, metadata) = (file.path(), &file.described().metadata);
+    let text = |key: &str| metadata.text(key).map_err(|text| bad(path, &text));
     let Some(default) = text("tokenizer.chat_template")? else { return Ok(None) };
     let tool_use = text("tokenizer.chat_template.tool_use")?;
     ChatTemplate::from_gguf(default, tool_use, tokenizer, path).map(Some)

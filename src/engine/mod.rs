@@ -29,7 +29,6 @@ pub mod structured_output;
 pub mod text;
 pub mod weight_files;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -42,7 +41,7 @@ pub use error::EngineError;
 use executor::{Executor, ExecutorError};
 use input_processor::InputProcessor;
 use machine::no_thread;
-use model::gguf::Described;
+use model::model_files::ModelFiles;
 use model_executor::ModelExecutor;
 use model_summary::ModelSummary;
 use request::{Request, RequestOutput};
@@ -124,12 +123,22 @@ impl Engine {
     /// # Errors
     /// Model files are missing, corrupt or unsupported, or memory does not suffice.
     pub fn load(config: &EngineConfig) -> Result<Self, EngineError> {
-        let summary = ModelSummary::read(&config.model)?;
+        Self::load_summarized(config, &ModelSummary::read(&config.model)?)
+    }
+
+    /// The same for a model whose small files were read before, with the same configuration.
+    ///
+    /// # Errors
+    /// As `load`.
+    pub fn load_summarized(
+        config: &EngineConfig,
+        summary: &ModelSummary,
+    ) -> Result<Self, EngineError> {
         let (dtype, max_model_len) = (summary.dtype, summary.max_model_len);
         let vocab_size = summary.spec.vocab_size();
         let (input_processor, model) =
-            beside(&|| load_input_processor(config, &summary), |given_up| {
-                load_model(config, &summary, given_up)
+            beside(&|| load_input_processor(config, summary), |given_up| {
+                load_model(config, summary, given_up)
             });
         let (input_processor, (device, why_cpu, mut executor)) = (input_processor?, model?);
         let shape = executor.cache_shape();
@@ -382,23 +391,30 @@ fn load_input_processor(
     config: &EngineConfig,
     summary: &ModelSummary,
 ) -> Result<Arc<InputProcessor>, EngineError> {
-    let path: &Path = config.model.tokenizer_dir.as_ref().unwrap_or(&config.model.model_dir);
+    let files = match &config.model.tokenizer_dir {
+        Some(path) => &ModelFiles::open(path, config.model.on_lost_file)?,
+        None => &summary.files,
+    };
     let error = |error: TextError| match error {
         TextError::Machine(text) => EngineError::Machine(text),
         error => EngineError::Model(error.to_string()),
     };
-    let gguf = path.is_file().then(|| Described::open(path)).transpose()?;
-    let tokenizer = match &gguf {
-        Some(file) => gguf_text::tokenizer(file, path).map_err(error)?,
-        None => Tokenizer::from_dir(path).map_err(error)?,
+    let tokenizer = match files {
+        ModelFiles::Gguf(file) => gguf_text::tokenizer(file),
+        ModelFiles::Folder(folder) => Tokenizer::from_dir(folder),
     };
-    let chat_template = match (&config.model.chat_template, &gguf) {
+    let tokenizer = tokenizer.map_err(error)?;
+    let chat_template = match (&config.model.chat_template, files) {
         (Some(source), _) => {
             let (bos, eos) = (tokenizer.bos_token(), tokenizer.eos_token());
             Some(ChatTemplate::new(source, bos, eos).map_err(error)?)
         }
-        (None, Some(file)) => gguf_text::chat_template(file, path, &tokenizer).map_err(error)?,
-        (None, None) => ChatTemplate::from_dir(path, &tokenizer).map_err(error)?,
+        (None, ModelFiles::Gguf(file)) => {
+            gguf_text::chat_template(file, &tokenizer).map_err(error)?
+        }
+        (None, ModelFiles::Folder(folder)) => {
+            ChatTemplate::from_dir(folder, &tokenizer).map_err(error)?
+        }
     };
     let (limits, defaults) = (summary.limits(), summary.generation_config.clone());
     let processor = InputProcessor::new(&config.model, limits, tokenizer, chat_template, defaults);

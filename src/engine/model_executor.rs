@@ -5,12 +5,11 @@ use std::sync::atomic::AtomicBool;
 
 use super::EngineError;
 use super::batch::Batch;
-use super::config::{CacheConfig, DType, EngineConfig, LoadFormat, ModelConfig, SchedulerConfig};
+use super::config::{CacheConfig, DType, EngineConfig, LoadFormat, SchedulerConfig};
 use super::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape};
 use super::device::{Device, KvCache, Precision, Tensor, memory};
 use super::executor::{Executor, ExecutorError, Logits};
 use super::model::decoder::Decoder;
-use super::model::gguf;
 use super::model::quantization::QuantizationConfig;
 use super::model::spec::DecoderSpec;
 use super::model::weights::Checkpoint;
@@ -33,14 +32,6 @@ const CPU_MEMORY_SHARE: f64 = 0.4;
 /// Share of a GPU's memory that is used, weights and buffers included: vLLM's default.
 const GPU_MEMORY_SHARE: f64 = 0.9;
 
-/// The tensors of a folder, or of a GGUF file.
-fn open(config: &ModelConfig) -> Result<Checkpoint, EngineError> {
-    match config.model_dir.is_file() {
-        true => gguf::checkpoint(&config.model_dir, config.on_lost_file),
-        false => Checkpoint::open(&config.model_dir, config.on_lost_file),
-    }
-}
-
 /// Tokens that the pool should hold at least when it is sized from free memory.
 const MIN_POOL_TOKENS: usize = 512;
 
@@ -59,7 +50,7 @@ impl ModelExecutor {
         let ModelSummary { dtype, max_model_len, .. } = *summary;
         let (spec, quantization) = (summary.spec.clone(), summary.quantization.as_ref());
         let checkpoint = match config.model.load_format {
-            LoadFormat::Auto => open(&config.model)?,
+            LoadFormat::Auto => summary.files.checkpoint(config.model.on_lost_file)?,
             LoadFormat::Dummy => Checkpoint::Dummy { seed: config.model.seed },
         };
         let mut checkpoint = checkpoint.until(given_up).quantized(quantization, &spec)?;

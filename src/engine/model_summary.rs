@@ -7,6 +7,7 @@ use super::config::{DType, GenerationConfigSource, ModelConfig};
 use super::input_processor::{ModelLimits, default_sampling_params};
 use super::model;
 use super::model::hf_config::{GenerationConfig, HfConfig};
+use super::model::model_files::ModelFiles;
 use super::model::quantization::QuantizationConfig;
 use super::model::spec::DecoderSpec;
 use super::request::SamplingParams;
@@ -14,6 +15,8 @@ use super::request::SamplingParams;
 /// A model without its weights and its tokenizer.
 #[derive(Clone, Debug)]
 pub struct ModelSummary {
+    /// Where it is; a GGUF file stays open.
+    pub files: ModelFiles,
     /// Its shape.
     pub spec: DecoderSpec,
     /// How the checkpoint's linear layers are stored, where they are quantized.
@@ -35,15 +38,16 @@ impl ModelSummary {
     /// A file is missing or corrupt, the model is not supported, or it does not have the context
     /// length that was asked for.
     pub fn read(config: &ModelConfig) -> Result<Self, EngineError> {
-        let hf_config = HfConfig::open(&config.model_dir)?;
+        let files = ModelFiles::open(&config.model_dir, config.on_lost_file)?;
+        let hf_config = HfConfig::open(&files)?;
         // First: the keys that it reads are not unknown ones.
         let quantization = QuantizationConfig::read(&hf_config, &config.model_dir)?;
         let spec = model::decoder_spec(&hf_config)?;
         let dtype = config.dtype.map_or_else(|| hf_config.dtype(), Ok)?;
         let max_model_len = max_model_len(config, spec.max_model_len)?;
-        let generation_config = generation_config(config, &hf_config)?;
+        let generation_config = generation_config(config, &files, &hf_config)?;
         let gguf_types = hf_config.gguf_types().map(str::to_owned);
-        Ok(Self { spec, quantization, gguf_types, dtype, max_model_len, generation_config })
+        Ok(Self { files, spec, quantization, gguf_types, dtype, max_model_len, generation_config })
     }
 
     /// How a checkpoint's weights are stored, where they are quantized or a GGUF file; for people
@@ -79,13 +83,17 @@ fn max_model_len(config: &ModelConfig, of_model: usize) -> Result<usize, EngineE
 /// EOS ids are merged even where the sampling defaults are not wanted, as in vLLM.
 fn generation_config(
     config: &ModelConfig,
+    files: &ModelFiles,
     hf_config: &HfConfig,
 ) -> Result<GenerationConfig, EngineError> {
-    let dir = match &config.generation_config {
-        GenerationConfigSource::Dir(dir) => dir,
-        GenerationConfigSource::Auto | GenerationConfigSource::Vllm => &config.model_dir,
+    let mut found = match &config.generation_config {
+        GenerationConfigSource::Dir(dir) => {
+            GenerationConfig::open(&ModelFiles::open(dir, config.on_lost_file)?)?
+        }
+        GenerationConfigSource::Auto | GenerationConfigSource::Vllm => {
+            GenerationConfig::open(files)?
+        }
     };
-    let mut found = GenerationConfig::open(dir)?;
     if found.eos_token_ids.is_empty() {
         found.eos_token_ids = hf_config.eos_token_ids()?;
     }

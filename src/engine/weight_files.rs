@@ -1,5 +1,5 @@
 //! How files of weights are named, in a folder and in a repository, by transformers' names and by
-//! llama.cpp's. Reads nothing.
+//! llama.cpp's. Reads no file.
 
 use std::path::{Path, PathBuf};
 
@@ -54,6 +54,12 @@ impl Format {
     pub fn is_loose(&self, name: &str) -> bool {
         self.any_name && self.ends(name) && !name.starts_with("adapter")
     }
+}
+
+/// Whether a model is a GGUF file; else it is a folder. Tools name these files in many ways, so
+/// names do not count.
+pub fn is_gguf_model(model: &Path) -> bool {
+    model.is_file()
 }
 
 /// Most parts of a split GGUF file.

@@ -78,31 +78,68 @@ fn every_kind_of_bad_row_is_an_error_row_in_its_place_and_good_rows_keep_their_b
     }
 }
 
+/// Commands that take a model, each as far as it needs to load one.
+const PLAN: [&str; 3] = ["plan", "-i", "in.jsonl"];
+const BENCH: [&str; 7] = ["bench", "--num-prompts", "1", "--input-len", "4", "--output-len", "2"];
+const RUN: [&str; 7] = ["run", "-i", "in.jsonl", "-o", "out.jsonl", "--device", "cpu"];
+
+/// Exit code and standard error of a command in a folder, which gets its input first.
+fn command(folder: &Path, arguments: &[&str], model: &Path) -> (Option<i32>, String) {
+    let row = "{\"prompt\":\"Hello\",\"max_tokens\":3}\n";
+    std::fs::write(folder.join("in.jsonl"), row).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_vllm-batch"))
+        .args(arguments)
+        .arg("--model")
+        .arg(model)
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
 /// Each command reads it, and an output that another file made is not continued.
 #[test]
 fn a_gguf_file_is_a_model_for_every_command() {
     let folder = tempfile::tempdir().unwrap();
-    let input = folder.path().join("in.jsonl");
-    std::fs::write(&input, "{\"prompt\":\"Hello\",\"max_tokens\":3}\n").unwrap();
-    let command = |arguments: &[&str], model: &str| {
-        let output = Command::new(env!("CARGO_BIN_EXE_vllm-batch"))
-            .args(arguments)
-            .arg("--model")
-            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/gguf").join(model))
-            .current_dir(folder.path())
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        (output.status.code(), said)
-    };
-    let run = ["run", "-i", "in.jsonl", "-o", "out.jsonl", "--device", "cpu"];
-    let bench = ["bench", "--num-prompts", "1", "--input-len", "4", "--output-len", "2"];
-    for arguments in [&["plan", "-i", "in.jsonl"][..], &bench, &run, &run] {
-        let (code, said) = command(arguments, "llama.gguf");
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/gguf");
+    for arguments in [&PLAN[..], &BENCH, &RUN, &RUN] {
+        let (code, said) = command(folder.path(), arguments, &models.join("llama.gguf"));
         assert_eq!(code, Some(0), "{arguments:?}: {said}");
     }
     let row = std::fs::read_to_string(folder.path().join("out.jsonl")).unwrap();
     assert_eq!(json(row.trim())["usage"]["completion_tokens"], 3);
-    let (code, said) = command(&run, "qwen3.gguf");
+    let (code, said) = command(folder.path(), &RUN, &models.join("qwen3.gguf"));
     assert_eq!(code, Some(6), "{said}");
+}
+
+#[test]
+fn every_command_reads_how_a_folder_is_quantized() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/golden/gptq");
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model");
+    std::fs::create_dir(&model).unwrap();
+    for file in ["generation_config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(golden.join(file), model.join(file)).unwrap();
+    }
+    let read = |file| json(&std::fs::read_to_string(golden.join(file)).unwrap());
+    let (config, quantized) = (read("config.json"), read("quantize_config.json"));
+    let set = |key: &str, value: Value| {
+        let mut config = config.clone();
+        config["quantization_config"] = quantized.clone();
+        config["quantization_config"]["quant_method"] = "gptq".into();
+        config["quantization_config"][key] = value;
+        std::fs::write(model.join("config.json"), config.to_string()).unwrap();
+    };
+    let assert_each = |wanted: i32, text: &str| {
+        for arguments in [&PLAN[..], &BENCH, &RUN] {
+            let (code, said) = command(folder.path(), arguments, &model);
+            assert!(code == Some(wanted) && said.contains(text), "{arguments:?}: {code:?} {said}");
+        }
+    };
+    set("bits", quantized["bits"].clone());
+    assert_each(0, "14 of 14 quantized matrices");
+    set("wonder", true.into());
+    assert_each(7, "quantization_config.wonder");
+    set("bits", 5.into());
+    assert_each(7, "`5 bit` of gptq is not supported");
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::LedgerError;
 use super::storage::identity;
-use crate::engine::weight_files::gguf_parts;
+use crate::engine::weight_files::{gguf_parts, is_gguf_model};
 
 /// A file of a run, and what it is to the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ const MODEL_FILES: [&str; 14] = [
 
 /// The files of a model in a folder; or a GGUF file, with all of its parts.
 pub fn files_of_model(model: &Path) -> Vec<Named> {
-    if model.is_file() {
+    if is_gguf_model(model) {
         let parts = gguf_parts(model).into_iter();
         return parts.map(|path| Named::new("a file of the model", path)).collect();
     }

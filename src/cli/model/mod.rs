@@ -38,14 +38,6 @@ pub struct Loaded {
     pub load_time: Duration,
 }
 
-/// Finds the model, downloads what is not there, and loads it.
-///
-/// # Errors
-/// There is no such model, or it cannot be fetched or loaded.
-pub fn load(config: &RunConfig, console: &Console) -> Result<Loaded, CliError> {
-    load_from(config, &find(config, console)?)
-}
-
 /// Finds the model, and downloads what is not there.
 ///
 /// # Errors
@@ -55,14 +47,18 @@ pub fn find(config: &RunConfig, console: &Console) -> Result<Folders, CliError> 
     resolve(&config.model, config.engine.model.load_format, shows_progress)
 }
 
-/// Loads a model that was found.
+/// Loads a model that was found, by its `summary`.
 ///
 /// # Errors
 /// It cannot be loaded.
-pub fn load_from(config: &RunConfig, folders: &Folders) -> Result<Loaded, CliError> {
+pub fn load_from(
+    config: &RunConfig,
+    folders: &Folders,
+    summary: &ModelSummary,
+) -> Result<Loaded, CliError> {
     let engine_config = engine_config(config, folders);
     let loading = Instant::now();
-    let engine = Engine::load(&engine_config)?;
+    let engine = Engine::load_summarized(&engine_config, summary)?;
     Ok(Loaded { engine, model_dir: folders.model.clone(), load_time: loading.elapsed() })
 }
 

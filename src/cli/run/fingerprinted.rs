@@ -18,7 +18,7 @@ use crate::engine::config::LoadFormat;
 use crate::engine::machine::{is_refusal, started};
 use crate::engine::model_summary::ModelSummary;
 use crate::engine::request::{SamplingParams, StructuredOutputs};
-use crate::engine::weight_files::{QUANTIZATION_CONFIGS, gguf_parts};
+use crate::engine::weight_files::{QUANTIZATION_CONFIGS, gguf_parts, is_gguf_model};
 
 /// The version of what rows look like: raised when the same run would write other bytes.
 const ROW_FORMAT: u32 = 3;
@@ -163,12 +163,12 @@ fn model_hashes(load_format: LoadFormat, folders: &Folders) -> Result<[String; 3
     let model = folders.model.as_path();
     let is_dummy = load_format == LoadFormat::Dummy;
     let of_gguf = |path: &Path| hashed(gguf_parts(path), path.parent().unwrap_or(path));
-    let of_tokenizer = |path: &Path| match path.is_file() {
+    let of_tokenizer = |path: &Path| match is_gguf_model(path) {
         true => of_gguf(path),
         false => hashed(tokenizer_files(path), path),
     };
     let tokenizer = folders.tokenizer.as_deref().map(of_tokenizer).transpose()?;
-    let (weights, config) = match (model.is_file(), is_dummy) {
+    let (weights, config) = match (is_gguf_model(model), is_dummy) {
         (true, _) => (None, of_gguf(model)?),
         (false, true) => (None, hashed(config_files(model), model)?),
         (false, false) => {
@@ -177,7 +177,7 @@ fn model_hashes(load_format: LoadFormat, folders: &Folders) -> Result<[String; 3
         }
     };
     let tokenizer = match tokenizer {
-        None if model.is_file() => config.clone(),
+        None if is_gguf_model(model) => config.clone(),
         None => of_tokenizer(model)?,
         Some(tokenizer) => tokenizer,
     };

@@ -43,6 +43,7 @@ use crate::cli::terminal::stdout;
 use crate::engine::Engine;
 use crate::engine::config::GenerationConfigSource;
 use crate::engine::machine;
+use crate::engine::model_summary::ModelSummary;
 use crate::engine::request::{Request, SamplingParams};
 use crate::engine::stats::EngineStats;
 use end::{Ended, Ending, Left};
@@ -57,8 +58,9 @@ const IDLE: Duration = Duration::from_millis(50);
 /// at once.
 const FIRST_ROW: Duration = Duration::from_millis(50);
 
-/// Makes an engine of a configuration and the folders of its model.
-pub type Load<'a> = &'a dyn Fn(&RunConfig, &Folders) -> Result<model::Loaded, CliError>;
+/// Makes an engine of a configuration, the folders of its model and what its small files say.
+pub type Load<'a> =
+    &'a dyn Fn(&RunConfig, &Folders, &ModelSummary) -> Result<model::Loaded, CliError>;
 
 /// Runs a dataset through a model.
 ///
@@ -233,15 +235,16 @@ impl Job<'_> {
         }
         let folders = model::find(&self.config, self.console)?;
         draft.refuse_read(&self.files_of(&folders)).map_err(CliError::from_output)?;
-        let summary = model::summary(&self.config, &folders)?;
+        let summary = Arc::new(model::summary(&self.config, &folders)?);
         let defaults = summary.default_sampling_params();
         self.config.check_sampling(defaults, summary.spec.vocab_size())?;
         let (config, of_model) = (self.config.clone(), folders.clone());
+        let of_summary = summary.clone();
         // While the engine reads the same files. Its result is dropped if the engine refuses them.
         let files = std::thread::Builder::new()
-            .spawn(move || fingerprinted::of_files(&config, &of_model, &summary));
+            .spawn(move || fingerprinted::of_files(&config, &of_model, &of_summary));
         let files = machine::started(files);
-        let loaded = load(&self.config, &folders)?;
+        let loaded = load(&self.config, &folders, &summary)?;
         let files = files.join().expect("a panic ends the process in its hook")?;
         // A file of batch requests was read to its end meanwhile.
         let all_requests_are_chat = reading.checked.recv().unwrap_or(Ok(false))?;

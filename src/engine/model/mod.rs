@@ -7,6 +7,7 @@ pub mod gguf;
 pub mod hf_config;
 mod limits;
 mod loading;
+pub mod model_files;
 pub mod quantization;
 pub mod spec;
 pub mod weights;

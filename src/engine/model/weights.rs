@@ -56,7 +56,7 @@ impl Checkpoint {
     /// A tensor is unknown, or cannot be what it is said to be.
     pub fn of_gguf(
         path: &Path,
-        files: GgufFiles,
+        files: &GgufFiles,
         translate: impl Fn(&TensorInfo) -> Result<Vec<Translated>, String>,
     ) -> Result<Self, EngineError> {
         Ok(Checkpoint::Files(MappedFiles::of_gguf(path, files, translate)?))

@@ -25,8 +25,6 @@ use crate::cli::terminal::display::DisplayArgs;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 use crate::engine::Engine;
-use crate::engine::model::decoder_spec;
-use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::spec::DecoderSpec;
 use crate::engine::stats::{GivenLimits, OpTimes};
 use cost::ModelCost;
@@ -51,13 +49,12 @@ pub fn run(args: BenchArgs, console: &Console) -> Result<Exit, CliError> {
     let document = bench.document()?;
     let rows = bench.dataset()?;
     bench.make_room(rows.as_ref().map_or(bench.random.num_prompts, Vec::len))?;
-    let loaded = model::load(&bench.config, console)?;
+    let (loaded, spec) = bench.load(console)?;
     loaded.announce(&bench.config, console);
     if cfg!(debug_assertions) {
         console.warn("this is a debug build: its figures say little");
     }
-    let Loaded { mut engine, model_dir, load_time } = loaded;
-    let spec = decoder_spec(&HfConfig::open(&model_dir)?)?;
+    let Loaded { mut engine, load_time, .. } = loaded;
     let rows = match rows {
         Some(rows) => rows,
         None => bench.random.rows(spec.vocab_size()),
@@ -112,6 +109,13 @@ struct Bench {
 }
 
 impl Bench {
+    fn load(&self, console: &Console) -> Result<(Loaded, DecoderSpec), CliError> {
+        let folders = model::find(&self.config, console)?;
+        let summary = model::summary(&self.config, &folders)?;
+        let loaded = model::load_from(&self.config, &folders, &summary)?;
+        Ok((loaded, summary.spec))
+    }
+
     fn new(args: BenchArgs) -> Result<Self, CliError> {
         let BenchArgs { model, workload, result, engine, .. } = args;
         let mode = workload.mode.unwrap_or_default();

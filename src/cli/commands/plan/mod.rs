@@ -40,7 +40,8 @@ pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
     let folders = model::find(&config, console)?;
     let summary = model::summary(&config, &folders)?;
     config.check_sampling(summary.default_sampling_params(), summary.spec.vocab_size())?;
-    let loaded = model::load_from(&config, &folders)?;
+    let loaded = model::load_from(&config, &folders, &summary)?;
+    drop(summary);
     config.check_chat(loaded.engine.input_processor().has_chat_template(), false)?;
     loaded.announce(&config, console);
     let Loaded { mut engine, load_time, .. } = loaded;

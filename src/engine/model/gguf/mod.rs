@@ -10,6 +10,7 @@ mod open;
 mod rope;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
@@ -20,13 +21,13 @@ use archs::{ARCHS, Arch};
 use config::Config;
 use keys::Keys;
 pub use names::{Names, ROPE_VECTORS};
-pub use open::checkpoint;
+pub use open::GgufModel;
 
 /// What a GGUF file says of its model; of a split one, all files together.
 #[derive(Clone, Debug, Default)]
 pub struct Described {
     /// Values by key.
-    pub metadata: Metadata,
+    pub metadata: Arc<Metadata>,
     /// Shapes of tensors by the file's names, rows first.
     pub shapes: BTreeMap<String, Vec<usize>>,
     /// Values of `ROPE_VECTORS`, of those that are there.
@@ -169,7 +170,12 @@ mod tests {
         written = written.tensor("token_embd.weight", &[3, 32], GgmlType::F32, &[0; 384]);
         let Gguf { metadata, tensors } = Gguf::parse(&more(written, &key).bytes()).unwrap();
         let shapes = tensors.into_iter().map(|tensor| (tensor.name, tensor.shape)).collect();
-        Described { metadata, shapes, vectors: BTreeMap::new(), types: String::new() }
+        Described {
+            metadata: metadata.into(),
+            shapes,
+            vectors: BTreeMap::new(),
+            types: String::new(),
+        }
     }
 
     fn refused(

@@ -1,6 +1,6 @@
 //! From the path of a GGUF file to what it says of its model, and to its tensors.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{Described, ROPE_VECTORS, Translation};
 use crate::engine::EngineError;
@@ -8,48 +8,63 @@ use crate::engine::config::OnLostFile;
 use crate::engine::model::weights::Checkpoint;
 use crate::engine::model::weights::gguf::GgufFiles;
 
-impl Described {
-    /// Reads the header of a file; of a split one those of all parts.
+/// A GGUF file with its header read; of a split one those of all parts.
+#[derive(Debug)]
+pub struct GgufModel {
+    path: PathBuf,
+    files: GgufFiles,
+    described: Described,
+}
+
+impl GgufModel {
+    /// Maps a file and reads its header.
     ///
     /// # Errors
     /// It cannot be read or is no such file.
-    pub fn open(path: &Path) -> Result<Self, EngineError> {
-        Self::of(&GgufFiles::open(path, None)?).map_err(|text| bad_file(path, &text))
+    pub fn open(path: &Path, on_lost_file: Option<OnLostFile>) -> Result<Self, EngineError> {
+        let files = GgufFiles::open(path, on_lost_file)?;
+        let described = described(&files).map_err(|text| bad_file(path, &text))?;
+        Ok(Self { path: path.to_owned(), files, described })
     }
 
-    fn of(files: &GgufFiles) -> Result<Self, String> {
-        let (metadata, types) = (files.metadata().clone(), files.types());
-        let mut described = Self { metadata, types, ..Self::default() };
-        for name in ROPE_VECTORS {
-            let values = files.vector(name)?;
-            described.vectors.extend(values.map(|values| (name.to_owned(), values)));
-        }
-        let shapes = files.tensors().map(|tensor| (tensor.name.clone(), tensor.shape.clone()));
-        described.shapes = shapes.collect();
-        Ok(described)
+    /// The file that was asked for.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
-    /// `translate`, with the file in its error.
+    /// What it says of its model.
+    pub fn described(&self) -> &Described {
+        &self.described
+    }
+
+    /// `Described::translate`, with the file in its error.
     ///
     /// # Errors
     /// As `translate`.
-    pub fn translation(&self, path: &Path) -> Result<Translation, EngineError> {
-        self.translate().map_err(|text| bad_file(path, &text))
+    pub fn translation(&self) -> Result<Translation, EngineError> {
+        self.described.translate().map_err(|text| bad_file(&self.path, &text))
+    }
+
+    /// The tensors by transformers' names.
+    ///
+    /// # Errors
+    /// The file is of no architecture that is supported, or has a tensor that is not known.
+    pub fn checkpoint(&self) -> Result<Checkpoint, EngineError> {
+        let names = self.translation()?.names;
+        Checkpoint::of_gguf(&self.path, &self.files, |tensor| names.translate(tensor))
     }
 }
 
-/// The tensors of a file, by transformers' names.
-///
-/// # Errors
-/// It cannot be read, or is of no architecture that is supported.
-pub fn checkpoint(
-    path: &Path,
-    on_lost_file: Option<OnLostFile>,
-) -> Result<Checkpoint, EngineError> {
-    let files = GgufFiles::open(path, on_lost_file)?;
-    let described = Described::of(&files).map_err(|text| bad_file(path, &text))?;
-    let names = described.translation(path)?.names;
-    Checkpoint::of_gguf(path, files, |tensor| names.translate(tensor))
+fn described(files: &GgufFiles) -> Result<Described, String> {
+    let (metadata, types) = (files.metadata().clone(), files.types());
+    let mut described = Described { metadata, types, ..Described::default() };
+    for name in ROPE_VECTORS {
+        let values = files.vector(name)?;
+        described.vectors.extend(values.map(|values| (name.to_owned(), values)));
+    }
+    let shapes = files.tensors().map(|tensor| (tensor.name.clone(), tensor.shape.clone()));
+    described.shapes = shapes.collect();
+    Ok(described)
 }
 
 fn bad_file(path: &Path, text: &str) -> EngineError {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::shown;
 use crate::engine::EngineError;
 use crate::engine::files::{self, MAX_CONFIG_BYTES};
-use crate::engine::model::gguf::Described;
+use crate::engine::model::model_files::ModelFiles;
 
 /// What generation_config.json says about sampling. `do_sample` is ignored, as in vLLM.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,13 +40,17 @@ impl GenerationConfig {
     ///
     /// # Errors
     /// The file is no JSON object, or has a value of another type.
-    pub fn open(model: &Path) -> Result<Self, EngineError> {
+    pub fn open(model: &ModelFiles) -> Result<Self, EngineError> {
         let bad = |path: &Path, text| EngineError::Model(format!("{}: {text}", path.display()));
-        if model.is_file() {
-            let keys = Described::open(model)?.generation_config();
-            return keys.and_then(|keys| Self::from_keys(&keys)).map_err(|text| bad(model, text));
-        }
-        let path = model.join("generation_config.json");
+        let folder = match model {
+            ModelFiles::Folder(folder) => folder,
+            ModelFiles::Gguf(file) => {
+                let keys = file.described().generation_config();
+                let read = keys.and_then(|keys| Self::from_keys(&keys));
+                return read.map_err(|text| bad(file.path(), text));
+            }
+        };
+        let path = folder.join("generation_config.json");
         let bad = |text: String| bad(&path, text);
         let text = match files::read_text(&path, MAX_CONFIG_BYTES) {
             Ok(text) => text,

@@ -14,14 +14,13 @@ pub use section::Section;
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use serde_json::{Map, Value};
 
 use super::EngineError;
 use crate::engine::config::DType;
 use crate::engine::files::{self, MAX_CONFIG_BYTES, quoted};
-use crate::engine::model::gguf::Described;
+use crate::engine::model::model_files::ModelFiles;
 
 /// config.json, read key by key.
 #[derive(Clone, Debug)]
@@ -46,14 +45,17 @@ impl HfConfig {
     ///
     /// # Errors
     /// The file is missing or no JSON object; or the GGUF file is not supported.
-    pub fn open(model: &Path) -> Result<Self, EngineError> {
-        if model.is_file() {
-            let described = Described::open(model)?;
-            let config = described.translation(model)?.config;
-            let gguf_types = Some(described.types);
-            return Ok(Self { gguf_types, ..Self::new(config, model.display().to_string()) });
-        }
-        let path = model.join("config.json");
+    pub fn open(model: &ModelFiles) -> Result<Self, EngineError> {
+        let folder = match model {
+            ModelFiles::Folder(folder) => folder,
+            ModelFiles::Gguf(file) => {
+                let config = file.translation()?.config;
+                let gguf_types = Some(file.described().types.clone());
+                let path = file.path().display().to_string();
+                return Ok(Self { gguf_types, ..Self::new(config, path) });
+            }
+        };
+        let path = folder.join("config.json");
         let text = files::read_text(&path, MAX_CONFIG_BYTES).map_err(|error| {
             let help = "a model folder needs config.json, tokenizer.json and *.safetensors";
             match files::unreadable(&path, &error) {

@@ -5,7 +5,7 @@
 //! for it. What is not a fault in these files takes its usual course.
 
 use std::io;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -81,9 +81,32 @@ impl MappedFile {
     }
 }
 
+/// Mapped files, with a watch over them where it was asked for.
+#[derive(Debug)]
+pub(super) struct Maps {
+    files: Vec<MappedFile>,
+    _watch: Option<Watch>,
+}
+
+impl Maps {
+    /// Watches files of which no byte was read yet.
+    pub fn watched(files: Vec<MappedFile>, on_lost: Option<OnLostFile>) -> io::Result<Self> {
+        let watch = on_lost.map(|on_lost| watch(&files, on_lost)).transpose()?;
+        Ok(Self { files, _watch: watch })
+    }
+}
+
+impl Deref for Maps {
+    type Target = [MappedFile];
+
+    fn deref(&self) -> &[MappedFile] {
+        &self.files
+    }
+}
+
 /// A watch over mapped files, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Watch {
+struct Watch {
     is_on: Arc<AtomicBool>,
 }
 
@@ -95,7 +118,7 @@ impl Drop for Watch {
 
 /// From now on a fault in one of these files is said and ends the process. The handler stays for
 /// good; once the watch is dropped, SIGBUS takes its usual course.
-pub(super) fn watch(files: &[MappedFile], on_lost: OnLostFile) -> io::Result<Watch> {
+fn watch(files: &[MappedFile], on_lost: OnLostFile) -> io::Result<Watch> {
     let places: Vec<(Range<usize>, String)> = files
         .iter()
         .map(|file| {

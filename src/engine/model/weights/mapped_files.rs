@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use safetensors::Dtype;
 
 use super::gguf::{GgufFiles, StoredRows, TensorInfo, Translated};
-use super::mapped_file::{self, MappedFile, Watch};
+use super::mapped_file::{MappedFile, Maps};
 use super::quantized::QuantizedModules;
 use super::{header, index, pickle};
 use crate::engine::EngineError;
@@ -23,9 +23,7 @@ use crate::engine::ops::linear::SourceMatrix;
 /// Weight files, mapped.
 #[derive(Debug)]
 pub struct MappedFiles {
-    maps: Vec<MappedFile>,
-    /// While the files are mapped; None where nobody asked for it.
-    _watch: Option<Watch>,
+    maps: Arc<Maps>,
     tensors: HashMap<String, Entry>,
     pub(super) unused: BTreeSet<String>,
     /// The folder, or the GGUF file.
@@ -92,34 +90,27 @@ impl MappedFiles {
         for path in index::weight_files(dir)? {
             maps.push(MappedFile::open(&path).map_err(|error| files::unreadable(&path, &error))?);
         }
-        // Before the first byte is read.
-        let watch = on_lost_file.map(|on_lost| mapped_file::watch(&maps, on_lost)).transpose();
-        let watch = watch.map_err(|error| files::unreadable(dir, &error))?;
+        let maps = Maps::watched(maps, on_lost_file);
+        let maps = maps.map_err(|error| files::unreadable(dir, &error))?;
         let tensors = find_tensors(&maps)?;
-        Ok(Self::new(dir, maps, watch, tensors))
+        Ok(Self::new(dir, maps.into(), tensors))
     }
 
     /// As [`super::Checkpoint::of_gguf`].
     pub(super) fn of_gguf(
         path: &Path,
-        files: GgufFiles,
+        files: &GgufFiles,
         translate: impl Fn(&TensorInfo) -> Result<Vec<Translated>, String>,
     ) -> Result<Self, EngineError> {
-        let tensors = translated(&files, translate).map_err(|text| bad_file(path, text))?;
-        let (maps, watch) = files.into_maps();
-        Ok(Self::new(path, maps, watch, tensors))
+        let tensors = translated(files, translate).map_err(|text| bad_file(path, text))?;
+        Ok(Self::new(path, Arc::clone(files.maps()), tensors))
     }
 
-    fn new(
-        path: &Path,
-        maps: Vec<MappedFile>,
-        watch: Option<Watch>,
-        tensors: HashMap<String, Entry>,
-    ) -> Self {
+    fn new(path: &Path, maps: Arc<Maps>, tensors: HashMap<String, Entry>) -> Self {
         let unused = tensors.keys().cloned().collect();
         let quantized = QuantizedModules::default();
         let (path, given_up) = (path.to_owned(), Arc::default());
-        Self { maps, _watch: watch, tensors, unused, path, quantized, given_up }
+        Self { maps, tensors, unused, path, quantized, given_up }
     }
 
     /// Leaves tensors with these prefixes unused; how many there are.

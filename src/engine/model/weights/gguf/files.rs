@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::container::{Gguf, TensorInfo};
 use super::{GgmlType, Metadata, read};
 use crate::engine::EngineError;
 use crate::engine::config::OnLostFile;
 use crate::engine::files::{self, quoted};
-use crate::engine::model::weights::mapped_file::{self, MappedFile, Watch};
+use crate::engine::model::weights::mapped_file::{MappedFile, Maps};
 use crate::engine::weight_files::{MAX_GGUF_PARTS, gguf_parts};
 
 const SPLIT_NO: &str = "split.no";
@@ -18,9 +19,8 @@ const SPLIT_TENSORS: &str = "split.tensors.count";
 /// A file or its parts, mapped.
 #[derive(Debug)]
 pub struct GgufFiles {
-    maps: Vec<MappedFile>,
-    watch: Option<Watch>,
-    metadata: Metadata,
+    maps: Arc<Maps>,
+    metadata: Arc<Metadata>,
     /// Each with the place of its file in `maps`, in the order of their bytes.
     tensors: Vec<(usize, TensorInfo)>,
 }
@@ -33,21 +33,17 @@ impl GgufFiles {
     pub fn open(path: &Path, on_lost_file: Option<OnLostFile>) -> Result<Self, EngineError> {
         let open =
             |path: &Path| MappedFile::open(path).map_err(|error| files::unreadable(path, &error));
-        // Before the first byte is read.
-        let watch = |maps: &[MappedFile]| {
-            let watch = on_lost_file.map(|on_lost| mapped_file::watch(maps, on_lost)).transpose();
-            watch.map_err(|error| files::unreadable(path, &error))
+        let watched = |maps| {
+            Maps::watched(maps, on_lost_file).map_err(|error| files::unreadable(path, &error))
         };
-        let maps = vec![open(path)?];
-        let watched = watch(&maps)?;
+        let maps = watched(vec![open(path)?])?;
         let Gguf { metadata, tensors } = parse(&maps[0])?;
         let bad_part = |text| bad_file(path, text);
         let Some(paths) = part_paths(path, &metadata).map_err(bad_part)? else {
             let tensors = tensors.into_iter().map(|tensor| (0, tensor)).collect();
-            return Ok(Self { maps, watch: watched, metadata, tensors });
+            return Ok(Self { maps: maps.into(), metadata: metadata.into(), tensors });
         };
-        let maps = paths.iter().map(|path| open(path)).collect::<Result<Vec<_>, _>>()?;
-        let watched = watch(&maps)?;
+        let maps = watched(paths.iter().map(|path| open(path)).collect::<Result<Vec<_>, _>>()?)?;
         let Gguf { metadata, .. } = parse(&maps[0])?;
         let tensors = tensors_of_parts(&maps, &metadata)?;
         let said = metadata.unsigned(SPLIT_TENSORS).map_err(bad_part)?;
@@ -56,12 +52,12 @@ impl GgufFiles {
                 let found = tensors.len();
                 Err(bad_part(format!("{SPLIT_TENSORS} is {said}, all parts have {found}")))
             }
-            _ => Ok(Self { maps, watch: watched, metadata, tensors }),
+            _ => Ok(Self { maps: maps.into(), metadata: metadata.into(), tensors }),
         }
     }
 
     /// Values by key; of a split file those of its first part.
-    pub fn metadata(&self) -> &Metadata {
+    pub fn metadata(&self) -> &Arc<Metadata> {
         &self.metadata
     }
 
@@ -73,8 +69,8 @@ impl GgufFiles {
     }
 
     /// The files and the watch over them.
-    pub(in crate::engine::model::weights) fn into_maps(self) -> (Vec<MappedFile>, Option<Watch>) {
-        (self.maps, self.watch)
+    pub(in crate::engine::model::weights) fn maps(&self) -> &Arc<Maps> {
+        &self.maps
     }
 
     /// All tensors.

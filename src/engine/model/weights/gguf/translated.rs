@@ -109,7 +109,7 @@ mod tests {
             .tensor("v", &[3], GgmlType::F32, &floats(&[5.0, 6.0, 7.0]));
         std::fs::write(&path, written.bytes()).unwrap();
         let files = GgufFiles::open(&path, None).unwrap();
-        Checkpoint::of_gguf(&path, files, translate).map_err(|error| error.to_string())
+        Checkpoint::of_gguf(&path, &files, translate).map_err(|error| error.to_string())
     }
 
     #[test]
