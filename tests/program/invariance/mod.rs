@@ -2,6 +2,7 @@
 //! byte-identical for every batch size, token budget, block size, thread count, with and without
 //! prefix caching, and under preemption; greedy and sampled rows, in float32 and bfloat16.
 
+mod blocks;
 mod rows;
 
 use std::path::Path;
@@ -74,17 +75,21 @@ fn first_difference(left: &[u8], right: &[u8]) -> String {
 
 fn check(model: &str) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let model = &root.join("testdata").join(model);
+    check_model(&root.join("testdata").join(model), NUM_ROWS, "");
+}
+
+/// Runs so many rows on a model with these flags in every way.
+fn check_model(model: &Path, num_rows: usize, flags: &str) {
     let folder = tempfile::tempdir().unwrap();
     let input = folder.path().join("in.jsonl");
-    std::fs::write(&input, rows::jsonl(NUM_ROWS)).unwrap();
+    std::fs::write(&input, rows::jsonl(num_rows)).unwrap();
     for dtype in ["float32", "bfloat16"] {
-        let baseline = run(model, &input, folder.path(), &format!("--dtype {dtype}"));
-        assert_eq!(baseline.stats["rows"]["ok"], NUM_ROWS, "{dtype}");
+        let baseline = run(model, &input, folder.path(), &format!("--dtype {dtype} {flags}"));
+        assert_eq!(baseline.stats["rows"]["ok"], num_rows, "{dtype}");
         assert!(baseline.stats["tokens"]["cached"].as_u64() > Some(0), "prefixes are shared");
         let mut num_preemptions = baseline.stats["num_preemptions"].as_u64().unwrap();
         for variant in VARIANTS {
-            let all_flags = format!("--dtype {dtype} {variant}");
+            let all_flags = format!("--dtype {dtype} {flags} {variant}");
             let other = run(model, &input, folder.path(), &all_flags);
             num_preemptions += other.stats["num_preemptions"].as_u64().unwrap();
             if variant.contains("--no-enable-prefix-caching") {
@@ -175,6 +180,15 @@ fn soft_caps_give_the_same_bytes_however_they_are_run() {
 #[test]
 fn post_norm_and_learned_positions_give_the_same_bytes_however_they_are_run() {
     check("golden/opt350");
+}
+
+#[test]
+fn blocks_of_a_gguf_file_give_the_same_bytes_however_they_are_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("blocks.gguf");
+    std::fs::write(&model, blocks::file()).unwrap();
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/demo");
+    check_model(&model, NUM_KERNEL_ROWS, &format!("--tokenizer {}", demo.display()));
 }
 
 #[test]
