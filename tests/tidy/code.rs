@@ -150,9 +150,34 @@ pub fn no_clippy_threshold_is_lifted(source: &Source) -> Vec<String> {
     lifted.map(|at| source.violation_at(at, "a clippy threshold is lifted")).collect()
 }
 
+/// Code in a comment would be a test that nobody runs: rustdoc would have to read the whole crate.
+pub fn no_code_in_docs(source: &Source) -> Vec<String> {
+    let (mut violations, mut is_open) = (Vec::new(), false);
+    for (index, comment) in source.comments.iter().enumerate() {
+        let text = comment.trim();
+        let is_doc = source.is_in(&["src/"]) && text.starts_with("//");
+        let Some(kind) = text.trim_start_matches(['/', '!', ' ']).strip_prefix("```") else {
+            continue;
+        };
+        is_open = is_doc && !is_open;
+        if is_open && kind != "text" {
+            violations.push(source.violation(index + 1, "code in a comment: ```text"));
+        }
+    }
+    violations
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn code_in_a_comment_is_found() {
+        let rule = no_code_in_docs;
+        assert_eq!(count(rule, "src/a.rs", "/// ```\n/// a();\n/// ```\nfn b() {}"), 1);
+        assert_eq!(count(rule, "src/a.rs", "//! ```no_run\n//! a();\n//! ```"), 1);
+        assert_eq!(count(rule, "src/a.rs", "//! ```text\n//! a\n//! ```\n\n//! ```text"), 0);
+    }
 
     type Rule = fn(&Source) -> Vec<String>;
 

@@ -169,6 +169,11 @@ fn nothing_is_put_off() {
 }
 
 #[test]
+fn no_code_in_docs() {
+    check(code::no_code_in_docs, RUST);
+}
+
+#[test]
 fn no_clippy_threshold_is_lifted() {
     check(code::no_clippy_threshold_is_lifted, RUST);
 }
