@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 
 use batch::Batch;
 use config::{DType, EngineConfig};
-use device::Device;
+use device::{Device, memory};
 pub use error::EngineError;
 use executor::{Executor, ExecutorError};
 use input_processor::InputProcessor;
@@ -141,6 +141,7 @@ impl Engine {
                 load_model(config, summary, given_up)
             });
         let (input_processor, (device, why_cpu, mut executor)) = (input_processor?, model?);
+        memory::release_freed();
         let shape = executor.cache_shape();
         let info = EngineInfo {
             dtype,
