@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Make the tiny GGUF models beside this file, with what transformers computes for them.
 
-    python testdata/gguf/make_models.py LLAMA_CPP        # a folder with llama.cpp's conversion/
+    python testdata/gguf/make_models.py LLAMA_CPP           # a folder with llama.cpp's conversion/
+    python testdata/gguf/make_models.py LLAMA_CPP bloom     # of these only
 
 The weights are random and fit in f16. llama.cpp's own converter writes the files (PyPI's sdist
 llama-cpp-python 0.3.36 has it in vendor/llama.cpp), but for the vocabulary, which it only takes of
@@ -47,8 +48,30 @@ def configs():
     falcon = transformers.FalconConfig(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_kv_heads=2,
         new_decoder_architecture=True, num_ln_in_parallel_attn=2, alibi=False, bias=False)
+    plain = {"rope_type": "default", "rope_theta": 20000.0}
+    wide = {**SHAPE, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
+    gemma2 = transformers.Gemma2Config(
+        **SHAPE, **HEADS, num_hidden_layers=4, sliding_window=6, query_pre_attn_scalar=8,
+        attn_logit_softcapping=4.0, final_logit_softcapping=8.0)
+    cohere2 = transformers.Cohere2Config(
+        **wide, num_hidden_layers=4, sliding_window=6, logit_scale=0.25, rope_parameters=plain,
+        rotary_pct=1.0)
+    hunyuan = transformers.HunYuanDenseV1Config(
+        **SHAPE, **HEADS, num_hidden_layers=2, rope_parameters=plain, tie_word_embeddings=True)
+    nemotron = transformers.NemotronConfig(
+        **wide, num_hidden_layers=2, head_dim=8,
+        rope_parameters={**plain, "partial_rotary_factor": 0.5})
+    smollm3 = transformers.SmolLM3Config(
+        **wide, num_hidden_layers=4, no_rope_layer_interval=4, pad_token_id=None,
+        rope_parameters=plain)
+    starcoder2 = transformers.Starcoder2Config(
+        **wide, num_hidden_layers=2, sliding_window=None, rope_parameters=plain)
+    bloom = transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4)
     return {
-        "llama": ("llama3", llama), "qwen3": ("qwen3", qwen3), "gemma3": ("gemma3", gemma3),
+        "gemma2": ("gemma2", gemma2), "cohere2": ("llama3", cohere2),
+        "hunyuan": ("llama3", hunyuan), "nemotron": ("llama3", nemotron),
+        "smollm3": ("llama3", smollm3), "starcoder2": ("qwen3", starcoder2),
+        "bloom": ("qwen3", bloom), "llama": ("llama3", llama), "qwen3": ("qwen3", qwen3), "gemma3": ("gemma3", gemma3),
         "phi3": ("phi3", phi3), "falcon": ("falcon_40b", falcon),
     }
 
@@ -65,7 +88,8 @@ def build(name, tokenizer, config, seed):
             scale = 0.25 if value.dim() > 1 else 0.4
             # Of so few digits that 1 can be added and taken away.
             new = (torch.randn(value.shape) * scale * 256).round() / 256
-            is_plain_norm = value.dim() == 1 and "gemma" not in name and key.endswith("weight")
+            adds_one = "gemma" in name or name == "nemotron"
+            is_plain_norm = value.dim() == 1 and not adds_one and key.endswith("weight")
             value.copy_(new + 1 if is_plain_norm else new)
     return model
 
@@ -149,7 +173,7 @@ def write(name, model, tokenizer, folder):
 
 
 def permute(model, parts):
-    """Rows of q and k as llama.cpp has them."""
+    """Rows of q and k as llama.cpp has them, of heads of 8."""
     for layer in model.model.layers:
         for part in parts:
             weight = getattr(layer.self_attn, part).weight
@@ -181,6 +205,32 @@ def mistakes(name, model):
             permute(other, ["q_proj", "k_proj"])
             yield "permutation left in", other
             yield "no llama3", rebuilt(model, rope_parameters={**rope, "rope_type": "default"})
+        if name in ["gemma2", "nemotron"]:
+            add_one(other)
+            yield "norm + 1 left in", other
+        if name in ["gemma2", "cohere2"]:
+            kinds = model.config.layer_types
+            yield "no window", rebuilt(model, layer_types=["full_attention"] * len(kinds))
+            yield "pattern", rebuilt(model, layer_types=[kinds[-1], *kinds[:-1]])
+        if name == "gemma2":
+            yield "scale", rebuilt(model, query_pre_attn_scalar=256)
+            yield "no caps", rebuilt(
+                model, attn_logit_softcapping=None, final_logit_softcapping=None)
+        if name == "cohere2":
+            yield "no scale of logits", rebuilt(model, logit_scale=1.0)
+        if name == "smollm3":
+            yield "rope everywhere", rebuilt(model, no_rope_layers=[1] * 4)
+        if name in ["smollm3", "hunyuan", "starcoder2"]:
+            permute(other, ["q_proj", "k_proj"])
+            yield "permuted", other
+        if name == "nemotron":
+            both = {**rope, "partial_rotary_factor": 1.0}
+            yield "all rotated", rebuilt(model, rope_parameters=both)
+        if name == "bloom":
+            for layer in other.transformer.h:
+                weight = layer.self_attention.query_key_value.weight
+                weight.copy_(weight.view(4, 3, 8, 32).transpose(0, 1).reshape(weight.shape))
+            yield "heads left sorted", other
         if name == "qwen3":
             permute(other, ["q_proj", "k_proj"])
             yield "permuted", other
@@ -218,8 +268,11 @@ def main():
 
     sys.path[:0] = [f"{sys.argv[1]}/gguf-py", sys.argv[1]]
     torch.set_num_threads(1)
-    records = {}
+    path, names = HERE / "models.json", sys.argv[2:]
+    records = json.loads(path.read_text())
     for name, (tokenizer, config) in configs().items():
+        if names and name not in names:
+            continue
         tokenizer = GOLDEN / tokenizer
         text = transformers.PreTrainedTokenizerFast(
             tokenizer_file=str(tokenizer / "tokenizer.json"))
@@ -242,7 +295,7 @@ def main():
                     for at, (token, logprob) in enumerate(zip(tokens, logprobs)))
             assert moved > 1e-2, (name, what, moved)
             print(f"{name}: {what} moves logprobs by {moved:.3f}")
-    (HERE / "models.json").write_text(json.dumps(records, indent=1, ensure_ascii=False) + "\n")
+    path.write_text(json.dumps(records, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -101,6 +101,48 @@ fn falcon_answers_as_in_transformers() {
     check("falcon");
 }
 
+/// Heads of a fused tensor go back to their groups; slopes in place of positions.
+#[test]
+fn bloom_answers_as_in_transformers() {
+    check("bloom");
+}
+
+/// Windows and layers without a rotary embedding, by the key; a scale of logits.
+#[test]
+fn cohere2_answers_as_in_transformers() {
+    check("cohere2");
+}
+
+/// Norms with 1 added, windows on each other layer, two caps and the scale of scores.
+#[test]
+fn gemma2_answers_as_in_transformers() {
+    check("gemma2");
+}
+
+/// Norms of heads behind the rotary embedding.
+#[test]
+fn hunyuan_answers_as_in_transformers() {
+    check("hunyuan");
+}
+
+/// Norms with 1 added and a bias; half of a head is rotated.
+#[test]
+fn nemotron_answers_as_in_transformers() {
+    check("nemotron");
+}
+
+/// Each fourth layer has no rotary embedding, which no key says.
+#[test]
+fn smollm3_answers_as_in_transformers() {
+    check("smollm3");
+}
+
+/// Biases everywhere; without a window.
+#[test]
+fn starcoder2_answers_as_in_transformers() {
+    check("starcoder2");
+}
+
 /// Blocks are widened to it, and it is the type of the KV cache.
 #[test]
 fn a_gguf_file_is_of_bfloat16_and_names_its_eos() {
