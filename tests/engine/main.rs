@@ -1,6 +1,7 @@
 //! The engine as a library: text, requests, scheduling and sampling, models on the CPU; and the
 //! inputs that fuzzing found.
 
+mod answers;
 mod candle;
 mod chat_templates;
 mod config_keys;

@@ -27,7 +27,7 @@ mod tokenizer_limits;
 mod tokenizer_sentencepiece;
 mod tokenizer_sources;
 
-pub use answer::{AnswerForm, ParsedAnswer, Tool, ToolCall, ToolChoice};
+pub use answer::{AnswerForm, AnswerParser, ParsedAnswer, Tool, ToolCall, ToolChoice};
 pub use chat::{Chat, ChatEnding};
 pub use chat_template::{ChatOptions, ChatTemplate};
 pub(in crate::engine) use contained::contain;

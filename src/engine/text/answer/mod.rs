@@ -1,6 +1,16 @@
 //! What the text of an answer is made of: thinking, content, calls of tools. Parsing is a function
 //! of the finished text and of what its row asked for; it changes no token.
 
+mod harmony;
+mod parser;
+mod reasoning;
+mod reasoning_tokens;
+mod tags;
+mod template;
+mod tool_calls;
+
+pub use parser::AnswerParser;
+
 use serde_json::Value;
 
 /// What a row allows its answer to be.

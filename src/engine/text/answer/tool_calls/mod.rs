@@ -1,0 +1,87 @@
+//! Calls of tools in an answer's content: one function for each form in which models write them.
+//!
+//! A form reads all calls of a text or none: a text with a call that is cut or is not JSON stays
+//! as it is. Text after a call is dropped, as in vLLM.
+
+mod deepseek;
+mod glm;
+mod granite;
+mod hermes;
+mod json;
+mod kimi;
+mod listed;
+mod llama;
+mod mistral;
+mod object;
+mod python_literal;
+mod pythonic;
+mod qwen_xml;
+mod schema;
+mod xlam;
+
+use super::{Tool, ToolCall};
+
+pub(super) use json::{is_json, named_calls};
+
+/// A form of calls.
+#[derive(Debug)]
+pub(super) struct CallFormat {
+    /// Its names in `--tool-call-parser`, vLLM's. The first goes into the fingerprint.
+    pub(super) names: &'static [&'static str],
+    /// Models have its tags as special tokens, which a text shows only if asked to (the parsers
+    /// for which vLLM sets `skip_special_tokens` to false).
+    pub(super) has_special_tokens: bool,
+    /// The calls of a text, and its content. None: there are none that can be read.
+    pub(super) read: fn(&str, &[Tool]) -> Option<Calls>,
+}
+
+/// What a content is made of.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Calls {
+    /// The text before the first call.
+    pub(super) content: String,
+    /// The calls, at least one.
+    pub(super) calls: Vec<ToolCall>,
+}
+
+impl Calls {
+    /// None without a call.
+    fn new(content: &str, calls: Vec<ToolCall>) -> Option<Self> {
+        (!calls.is_empty()).then(|| Self { content: content.to_owned(), calls })
+    }
+}
+
+/// A form whose tags are special tokens in some model.
+const fn special(
+    names: &'static [&'static str],
+    read: fn(&str, &[Tool]) -> Option<Calls>,
+) -> CallFormat {
+    CallFormat { names, has_special_tokens: true, read }
+}
+
+/// A form of plain text.
+const fn plain(
+    names: &'static [&'static str],
+    read: fn(&str, &[Tool]) -> Option<Calls>,
+) -> CallFormat {
+    CallFormat { names, has_special_tokens: false, read }
+}
+
+/// All forms but Harmony's, whose channels hold the thinking too.
+pub(super) const FORMATS: &[CallFormat] = &[
+    special(&["hermes", "qwen3_json"], hermes::read),
+    plain(&["llama3_json", "llama4_json"], llama::read),
+    special(&["mistral"], mistral::read),
+    plain(&["pythonic"], pythonic::read),
+    special(&["qwen3_coder", "qwen3_xml"], qwen_xml::read_qwen),
+    special(&["seed_oss"], qwen_xml::read_seed),
+    special(&["granite"], granite::read),
+    special(&["jamba"], listed::read_jamba),
+    special(&["internlm"], listed::read_internlm),
+    plain(&["phi4_mini_json"], listed::read_phi4),
+    plain(&["xlam"], xlam::read),
+    special(&["deepseek_v3"], deepseek::read_v3),
+    special(&["deepseek_v31"], deepseek::read_v31),
+    special(&["kimi_k2"], kimi::read),
+    special(&["glm45", "glm47"], glm::read),
+];
