@@ -68,6 +68,11 @@ pub struct ModelConfig {
     pub overflow: Overflow,
     /// Text of chat messages may produce control tokens (`--allow-special`).
     pub allow_special: bool,
+    /// How thinking is told from the answer: a parser's name, or `auto` by the chat template. None:
+    /// it is not.
+    pub reasoning_parser: Option<String>,
+    /// How calls of tools are told from the answer, in the same way.
+    pub tool_call_parser: Option<String>,
     /// The date that chat templates see, fixed for a run so that reruns give the same bytes.
     pub chat_date: RunDate,
     /// What becomes of the process when a weight file is shortened while it is read; None: SIGBUS.

@@ -10,7 +10,9 @@ use super::model::hf_config::GenerationConfig;
 use super::request::{Request, RequestError, RowKey, SamplingParams, StopIds, StructuredOutputs};
 use super::sampling_params::{TruncationSide, UNLIMITED_LOGPROBS};
 use super::structured_output::{GrammarCompiler, Guidance, Thinking};
-pub use super::text::{AnswerForm, Chat, ChatEnding, ParsedAnswer, Tool, ToolCall, ToolChoice};
+pub use super::text::{
+    AnswerForm, AnswerParser, Chat, ChatEnding, ParsedAnswer, Tool, ToolCall, ToolChoice,
+};
 use super::text::{ChatTemplate, RunDate, TextError, Tokenizer};
 
 /// Why there is no request of a row.
@@ -92,6 +94,7 @@ pub struct InputProcessor {
     overflow: Overflow,
     generation_config: GenerationConfig,
     grammars: GrammarCompiler,
+    answer_parser: AnswerParser,
     /// How the model thinks, where the run knows it; without a budget.
     thinking: Option<Thinking>,
 }
@@ -99,35 +102,39 @@ pub struct InputProcessor {
 impl InputProcessor {
     /// Puts together what `Engine::load` has read. `generation_config` holds sampling defaults and
     /// all EOS ids.
+    ///
+    /// # Errors
+    /// There is no parser of a name that the configuration gives.
     pub fn new(
         config: &ModelConfig,
         limits: ModelLimits,
         tokenizer: Tokenizer,
         chat_template: Option<ChatTemplate>,
         generation_config: GenerationConfig,
-    ) -> Self {
+    ) -> Result<Self, EngineError> {
+        let name = |parser: &Option<String>| parser.clone().unwrap_or_else(|| "none".to_owned());
+        let answer_parser = AnswerParser::new(
+            &name(&config.reasoning_parser),
+            &name(&config.tool_call_parser),
+            chat_template.as_ref().map(ChatTemplate::source),
+        );
+        let answer_parser = answer_parser.map_err(EngineError::Config)?;
         let tokenizer = Arc::new(tokenizer);
-        let all_eos = tokenizer
-            .eos_token_id()
-            .into_iter()
-            .chain(generation_config.eos_token_ids.iter().copied());
-        let mut eos_token_ids: Vec<u32> = Vec::new();
-        all_eos.for_each(|id| {
-            if !eos_token_ids.contains(&id) {
-                eos_token_ids.push(id)
-            }
-        });
-        Self {
+        let all_eos = generation_config.eos_token_ids.iter().copied();
+        let mut eos_token_ids: Vec<u32> = tokenizer.eos_token_id().into_iter().collect();
+        eos_token_ids.extend(all_eos.filter(|id| Some(*id) != tokenizer.eos_token_id()));
+        Ok(Self {
             limits,
             grammars: GrammarCompiler::new(Arc::clone(&tokenizer), eos_token_ids),
-            thinking: None,
+            thinking: thinking_of(&answer_parser, &tokenizer)?,
+            answer_parser,
             tokenizer,
             chat_template,
             chat_date: config.chat_date,
             allow_special: config.allow_special,
             overflow: config.overflow,
             generation_config,
-        }
+        })
     }
 
     /// Tokenizes, checks against the model's limits, resolves stop ids.
@@ -145,13 +152,14 @@ impl InputProcessor {
         // The caller owns the machine, so vLLM's server-side cap of 20 logprobs does not apply.
         params.verify(self.limits.vocab_size, UNLIMITED_LOGPROBS)?;
         let params = params.normalized();
+        let thinks = may_think(&prompt);
         let prompt_token_ids = self.fit(self.tokenize(prompt)?, &params)?;
         Ok(Request {
             request_id,
             prompt_token_ids,
             stop_ids: self.stop_ids(&params),
             bad_words_token_ids: self.bad_words_token_ids(&params)?,
-            guidance: self.guidance(&params)?,
+            guidance: self.guidance(&params, thinks)?,
             params: Arc::new(params),
             row_key,
         })
@@ -166,6 +174,11 @@ impl InputProcessor {
         outputs: &StructuredOutputs,
     ) -> Result<(), RequestError> {
         self.grammars.compile(outputs).map(drop)
+    }
+
+    /// What splits the text of answers.
+    pub fn answer_parser(&self) -> &AnswerParser {
+        &self.answer_parser
     }
 
     /// The model's sampling defaults; `max_tokens` is its `max_new_tokens`, else None.
@@ -273,18 +286,25 @@ impl InputProcessor {
     }
 
     /// What constrains the answers: a grammar, a budget of thinking, or nothing.
-    fn guidance(&self, params: &SamplingParams) -> Result<Option<Guidance>, RequestError> {
+    fn guidance(
+        &self,
+        params: &SamplingParams,
+        thinks: bool,
+    ) -> Result<Option<Guidance>, RequestError> {
         let outputs = params.structured_outputs.as_deref();
         let grammar = outputs.map(|outputs| self.grammars.compile(outputs)).transpose()?;
         let budget = params.thinking_token_budget;
-        let thinking =
-            self.thinking.as_ref().map(|thinking| Thinking { budget, ..thinking.clone() });
-        if budget.is_some() && thinking.is_none() {
+        let thinking = self
+            .thinking
+            .as_ref()
+            .filter(|_| thinks)
+            .map(|thinking| Thinking { budget, ..thinking.clone() });
+        if budget.is_some() && self.thinking.is_none() {
             let message = "thinking_token_budget: the run does not know how the model thinks; name \
                            it with --reasoning-parser";
             return Err(RequestError::new("invalid_parameter", message));
         }
-        let is_needed = grammar.is_some() || budget.is_some();
+        let is_needed = grammar.is_some() || (budget.is_some() && thinking.is_some());
         Ok(is_needed.then_some(Guidance { grammar, thinking }))
     }
 
@@ -334,6 +354,26 @@ pub(super) fn default_sampling_params(config: &GenerationConfig) -> SamplingPara
         max_tokens: config.max_new_tokens,
         ..neutral
     }
+}
+
+/// The tokens of the markers of thinking; None where the parser tells none.
+fn thinking_of(
+    parser: &AnswerParser,
+    tokenizer: &Tokenizer,
+) -> Result<Option<Thinking>, EngineError> {
+    let Some((start, end)) = parser.reasoning_markers() else { return Ok(None) };
+    let ids = |marker: &str| {
+        let ids = tokenizer.encode_special(marker);
+        ids.map_err(|error| EngineError::Model(error.to_string()))
+    };
+    Ok(Some(Thinking { start: ids(start)?, end: ids(end)?, budget: None }))
+}
+
+/// Whether nothing in a chat's variables turns thinking off.
+fn may_think(prompt: &Prompt) -> bool {
+    let Prompt::Messages(chat) = prompt else { return true };
+    let is_off = |name| chat.kwargs.get(name).is_some_and(|value| value == false);
+    !["enable_thinking", "thinking"].into_iter().any(is_off)
 }
 
 /// At most `keep` token ids; the others are cut off at `side`.

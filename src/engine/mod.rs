@@ -418,6 +418,6 @@ fn load_input_processor(
         }
     };
     let (limits, defaults) = (summary.limits(), summary.generation_config.clone());
-    let processor = InputProcessor::new(&config.model, limits, tokenizer, chat_template, defaults);
+    let processor = InputProcessor::new(&config.model, limits, tokenizer, chat_template, defaults)?;
     Ok(Arc::new(processor))
 }

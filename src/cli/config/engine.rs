@@ -77,6 +77,8 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
             Some(OverflowArg::TruncateRight) => Overflow::TruncateRight,
         },
         allow_special: args.input.allow_special,
+        reasoning_parser: None,
+        tool_call_parser: None,
         chat_date: RunDate::default(),
         on_lost_file: None,
     })

@@ -148,6 +148,11 @@ impl ChatTemplate {
         sources.any(|source| source.contains(name))
     }
 
+    /// The text of the one for chats without tools.
+    pub fn source(&self) -> &str {
+        &self.sources.default
+    }
+
     /// Whether it may write the date.
     pub fn shows_date(&self) -> bool {
         self.mentions("strftime_now")

@@ -380,6 +380,14 @@ impl Tokenizer {
         control_tokens::encode_inside(self, text, true)
     }
 
+    /// The same of a text in which added tokens are such, as a chat template writes them.
+    ///
+    /// # Errors
+    /// As `encode`.
+    pub fn encode_special(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        control_tokens::encode_inside(self, text, false)
+    }
+
     pub(super) fn added_tokens(&self) -> &BTreeMap<String, u32> {
         &self.added_tokens
     }
