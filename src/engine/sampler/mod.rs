@@ -157,6 +157,9 @@ pub fn surviving_token_ids(
     task: &SampleTask,
     scratch: &mut SamplerScratch,
 ) -> Result<Vec<u32>, RowResult> {
+    if let Some(mask) = task.token_mask {
+        masks::apply_token_mask(logits, mask.words);
+    }
     let raw_max = usable_max(Baseline, logits).ok_or(RowResult::NonFinite)?;
     let max = process(Baseline, logits, raw_max, task, scratch)?;
     if task.params.is_greedy() {

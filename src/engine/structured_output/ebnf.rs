@@ -22,15 +22,11 @@ pub(super) fn to_lark(grammar: &str) -> Result<String, String> {
     let mut parser = Parser { tokens: &tokens, at: 0, names: HashMap::new(), rules: Vec::new() };
     parser.rules()?;
     let Parser { names, rules, .. } = parser;
-    let mut bodies = Vec::with_capacity(rules.len());
-    for (name, &index) in &names {
-        let Rule { body: Some(_), .. } = &rules[index] else {
-            let line = rules[index].line;
-            return Err(format!("line {line}: rule '{name}' is not defined"));
-        };
-    }
     let root = *names.get("root").ok_or("there is no rule 'root'")?;
-    bodies.extend(rules.into_iter().map(|rule| rule.body.expect("all are defined")));
+    let body = |Rule { name, line, body }: Rule| {
+        body.ok_or_else(|| format!("line {line}: rule '{name}' is not defined"))
+    };
+    let bodies: Vec<Node> = rules.into_iter().map(body).collect::<Result<_, _>>()?;
     let is_terminal = terminals(&bodies);
     let name = |index: usize| match is_terminal[index] {
         true => format!("T{index}"),
@@ -277,6 +273,7 @@ impl Scanner<'_> {
 }
 
 struct Rule {
+    name: String,
     /// Where it is first named.
     line: usize,
     body: Option<Node>,
@@ -319,7 +316,7 @@ impl Parser<'_> {
         let next = self.rules.len();
         let index = *self.names.entry(name.to_owned()).or_insert(next);
         if index == next {
-            self.rules.push(Rule { line, body: None });
+            self.rules.push(Rule { name: name.to_owned(), line, body: None });
         }
         index
     }
@@ -399,7 +396,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_with_its_line() {
         let cases = [
-            ("root ::= a\n", "line 1: rule 'a' is not defined"),
+            ("root ::=\n a b c", "line 2: rule 'a' is not defined"),
             ("x ::= \"a\"", "there is no rule 'root'"),
             ("root ::= \"a\nb\"", "line 1: a text without its end"),
             ("root ::= \"a\"\nroot ::= \"b\"", "line 2: rule 'root' is defined twice"),
