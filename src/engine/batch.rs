@@ -24,6 +24,9 @@ pub struct Batch {
     /// (num_tokens) or empty: of a step ahead, rows of the step before whose sampled tokens are the
     /// `input_ids`, which are unknown here.
     pub sampled_rows: Vec<u32>,
+    /// KV blocks whose contents, of all layers, are copied before the forward pass: from and to. No
+    /// block is both.
+    pub block_copies: Vec<(u32, u32)>,
 }
 
 impl Batch {
@@ -37,6 +40,7 @@ impl Batch {
     /// Replaces the contents by another step; allocates only where a buffer was never that long.
     pub fn refill(&mut self, scheduled: &Scheduled, scheduler: &Scheduler) {
         self.clear();
+        self.block_copies.extend_from_slice(&scheduled.block_copies);
         let block_size = scheduler.block_size();
         let seq_len =
             |slot: usize, num_tokens: usize| scheduler.seq(slot).num_computed_tokens + num_tokens;
@@ -106,6 +110,7 @@ impl Batch {
         ] {
             buffer.clear();
         }
+        self.block_copies.clear();
     }
 
     /// Tokens of the step.

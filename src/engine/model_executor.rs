@@ -105,6 +105,7 @@ impl ModelExecutor {
             max_blocks_per_seq: 1,
             logits_indices: vec![1, 2],
             sampled_rows: Vec::new(),
+            block_copies: Vec::new(),
         };
         self.execute(&batch).map_err(|error| EngineError::Device(error.0))
     }

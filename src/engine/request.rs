@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 pub use super::sampling_params::{
-    Constraint, NumLogprobs, SamplingParams, StructuredOutputs, TruncationSide, UNLIMITED_LOGPROBS,
+    BeamSearchParams, Constraint, NumLogprobs, SamplingParams, StructuredOutputs, TruncationSide,
+    UNLIMITED_LOGPROBS,
 };
 use super::structured_output::Guidance;
 

@@ -59,10 +59,33 @@ pub struct SamplingParams {
     pub truncate_prompt_tokens: Option<i64>,
     /// Which end of the prompt `truncate_prompt_tokens` removes.
     pub truncation_side: TruncationSide,
+    /// The most likely completions are searched for, and none is sampled. `n` is the beam width.
+    pub beam_search: Option<BeamSearchParams>,
     /// What the answer must match.
     pub structured_outputs: Option<Arc<StructuredOutputs>>,
     /// Most tokens of thinking, where the run knows how the model thinks (a reasoning parser).
     pub thinking_token_budget: Option<u32>,
+}
+
+/// How a row is searched with beams: vLLM's `BeamSearchParams`, as far as `SamplingParams` does not
+/// have it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BeamSearchParams {
+    /// Beams that live on after each step, and completions that are returned.
+    pub beam_width: u32,
+    /// A sequence's score is its cumulative logprob over its number of tokens, the prompt's
+    /// included, to this power.
+    pub length_penalty: f64,
+}
+
+impl BeamSearchParams {
+    /// vLLM's `length_penalty` where nobody says it.
+    pub const DEFAULT_LENGTH_PENALTY: f64 = 1.0;
+
+    /// A search of this width.
+    pub fn of_width(beam_width: u32) -> Self {
+        Self { beam_width, length_penalty: Self::DEFAULT_LENGTH_PENALTY }
+    }
 }
 
 /// The end of a prompt that is cut off.
@@ -133,6 +156,7 @@ impl Default for SamplingParams {
             bad_words: Vec::new(),
             truncate_prompt_tokens: None,
             truncation_side: TruncationSide::default(),
+            beam_search: None,
             structured_outputs: None,
             thinking_token_budget: None,
         }

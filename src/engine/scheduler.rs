@@ -10,6 +10,7 @@
 //! ```
 
 mod ahead;
+mod beam;
 mod look_ahead;
 mod schedule;
 #[cfg(test)]
@@ -32,6 +33,7 @@ use super::sequence::Sequence;
 use super::stats::EngineStats;
 use super::structured_output::Guide;
 use super::text::Tokenizer;
+use beam::BeamRow;
 use look_ahead::WaitingQueue;
 
 /// One sequence's part of a step.
@@ -54,6 +56,9 @@ pub struct Scheduled {
     pub seqs: Vec<ScheduledSeq>,
     /// Sum of their tokens, at most `max_num_batched_tokens`.
     pub num_tokens: usize,
+    /// KV blocks whose contents are copied before anything is computed: from and to. No block is
+    /// both.
+    pub block_copies: Vec<(u32, u32)>,
 }
 
 impl Scheduled {
@@ -86,6 +91,10 @@ pub struct Scheduler {
     /// In order of admission: the last one is the youngest.
     running: Vec<usize>,
     requests: HashMap<u64, RequestState>,
+    /// Rows that are searched with beams.
+    beam_rows: HashMap<u64, BeamRow>,
+    /// Of the step that is put together.
+    block_copies: Vec<(u32, u32)>,
     /// Finished, to be returned by the next `update`.
     finished: Vec<RequestOutput>,
     /// Between `schedule` and `update`.
@@ -121,6 +130,8 @@ impl Scheduler {
             waiting: WaitingQueue::new(config.max_look_ahead()),
             running: Vec::new(),
             requests: HashMap::new(),
+            beam_rows: HashMap::new(),
+            block_copies: Vec::new(),
             finished: Vec::new(),
             in_step: false,
             prefix_hits: Vec::new(),
@@ -129,9 +140,10 @@ impl Scheduler {
         }
     }
 
-    /// Queues a request as `n` sequences, which share the prompt through the prefix cache.
+    /// Queues a request as `n` sequences, which share the prompt through the prefix cache. One that
+    /// is searched with beams begins as one sequence.
     pub fn add_request(&mut self, request: Request) {
-        let n = request.params.n;
+        let n = if request.params.beam_search.is_some() { 1 } else { request.params.n };
         let num_prompt_tokens = request.prompt_token_ids.len();
         assert!(n > 0 && num_prompt_tokens > 0 && num_prompt_tokens < self.max_model_len);
         let state = RequestState {
@@ -147,15 +159,21 @@ impl Scheduler {
         let max_blocks = self.max_blocks(&request);
         let request = Arc::new(request);
         for index in 0..n {
-            let sequence = Some(Sequence::new(Arc::clone(&request), index));
-            let slot = self.free_slots.pop().unwrap_or(self.seqs.len());
-            if slot == self.seqs.len() {
-                self.seqs.push(sequence);
-            } else {
-                self.seqs[slot] = sequence;
-            }
+            let slot = self.take_slot();
+            self.seqs[slot] = Some(Sequence::new(Arc::clone(&request), index));
             self.waiting.push(slot, max_output_tokens, max_blocks);
+            if request.params.beam_search.is_some() {
+                self.add_beam_row(&request, slot);
+            }
         }
+    }
+
+    /// A slot for a sequence.
+    fn take_slot(&mut self) -> usize {
+        self.free_slots.pop().unwrap_or_else(|| {
+            self.seqs.push(None);
+            self.seqs.len() - 1
+        })
     }
 
     /// Tokens that a completion has at most.
@@ -164,10 +182,13 @@ impl Scheduler {
         request.params.max_tokens.map_or(room, |max| room.min(max as usize)).max(1)
     }
 
-    /// Blocks that a sequence of a request has at most.
+    /// Blocks that a sequence of a request has at most, or all beams of one that is searched.
     fn max_blocks(&self, request: &Request) -> usize {
-        let max_tokens = request.prompt_token_ids.len() + self.max_output_tokens(request);
-        max_tokens.div_ceil(self.block_pool.block_size())
+        let (block_size, num_prompt_tokens) = (self.block_size(), request.prompt_token_ids.len());
+        let max_tokens = num_prompt_tokens + self.max_output_tokens(request);
+        let max_blocks = max_tokens.div_ceil(block_size);
+        let num_more = request.params.beam_search.map_or(0, |beams| beams.beam_width as usize - 1);
+        max_blocks + num_more * (max_blocks - num_prompt_tokens / block_size)
     }
 
     /// Whether `schedule` and `update` have anything left to do or to return.
@@ -187,7 +208,10 @@ impl Scheduler {
                 target: seq.token_ids[position + 1],
                 num_logprobs: params.prompt_logprobs.expect("they were asked for"),
             };
-            let sampled = entry.samples.then(|| RowTask::Sample(self.sample_task(seq)));
+            let sampled = entry.samples.then(|| match params.beam_search {
+                Some(beams) => Self::beam_task(params, beams),
+                None => RowTask::Sample(self.sample_task(seq)),
+            });
             seq.prompt_logits_in(entry.num_tokens).map(of_prompt).chain(sampled)
         })
     }
@@ -228,7 +252,16 @@ impl Scheduler {
         assert!(std::mem::take(&mut self.in_step), "update without schedule");
         let mut results = results.into_iter();
         let mut any_finished = false;
+        let mut ended_rounds = Vec::new();
         for entry in &scheduled.seqs {
+            if let Some(request_id) = self.beam_row_of(entry.slot) {
+                let result =
+                    entry.samples.then(|| results.next().expect("one result per row task"));
+                if self.apply_to_beam(request_id, entry, result) {
+                    ended_rounds.push(request_id);
+                }
+                continue;
+            }
             let num_rows = entry.num_prompt_logits + usize::from(entry.samples);
             let finish = self.apply(entry, results.by_ref().take(num_rows));
             if let Some(finish) = finish {
@@ -240,6 +273,8 @@ impl Scheduler {
         if any_finished {
             self.running.retain(|&slot| self.seqs[slot].is_some());
         }
+        // They take slots, so those of finished sequences are in no queue by now.
+        ended_rounds.into_iter().for_each(|request_id| self.end_round(request_id));
         if !scheduled.is_empty() {
             self.stats.num_steps += 1;
             self.stats.num_computed_tokens += scheduled.num_tokens as u64;
@@ -285,7 +320,7 @@ impl Scheduler {
     pub fn stats(&self) -> EngineStats {
         let num_blocks = self.block_pool.num_blocks();
         EngineStats {
-            num_running: self.running.len(),
+            num_running: self.running.iter().map(|&slot| self.num_places(slot)).sum(),
             num_waiting: self.waiting.len(),
             num_blocks,
             num_used_blocks: num_blocks - self.block_pool.num_free_blocks(),
@@ -305,15 +340,17 @@ impl Scheduler {
         for (block, &expected) in ref_counts.iter().enumerate() {
             assert_eq!(self.block_pool.ref_count(block as u32), expected, "block {block}");
         }
-        for slot in self.waiting.slots() {
+        let waiting: Vec<_> = self.waiting.slots().flat_map(|slot| self.slots_of(slot)).collect();
+        for &slot in &waiting {
             assert!(self.seq(slot).block_table.is_empty(), "a waiting sequence holds blocks");
             assert_ne!(self.seq(slot).status, RequestStatus::Running);
         }
-        for &slot in &self.running {
+        let running: Vec<_> = self.running.iter().flat_map(|&slot| self.slots_of(slot)).collect();
+        for &slot in &running {
             assert_eq!(self.seq(slot).status, RequestStatus::Running);
         }
         let num_seqs = self.seqs.iter().flatten().count();
-        assert_eq!(num_seqs, self.waiting.len() + self.running.len());
+        assert_eq!(num_seqs, waiting.len() + running.len());
         assert_eq!(num_seqs + self.free_slots.len(), self.seqs.len());
     }
 
@@ -364,8 +401,12 @@ impl Scheduler {
         }
     }
 
-    /// Removes a sequence; its slot stays in `running` or `waiting`, which the caller clears.
+    /// Removes a sequence, or all beams of a row; its slot stays in `running` or `waiting`, which
+    /// the caller clears.
     fn finish(&mut self, slot: usize, finish: Finish) {
+        if let Some(request_id) = self.beam_row_of(slot) {
+            return self.finish_beam_row(request_id, finish);
+        }
         let mut seq = self.seqs[slot].take().expect("the slot is taken");
         self.free_slots.push(slot);
         self.block_pool.free(&seq.block_table);
@@ -405,7 +446,13 @@ impl Scheduler {
         }
         let mut state = self.requests.remove(&request_id).expect("it was just there");
         state.outputs.sort_unstable_by_key(|output| output.index);
-        let prompt_token_ids = Arc::try_unwrap(seq.request)
+        self.answer(seq.request, state);
+    }
+
+    /// Returns a finished request.
+    fn answer(&mut self, request: Arc<Request>, state: RequestState) {
+        let request_id = request.request_id;
+        let prompt_token_ids = Arc::try_unwrap(request)
             .map_or_else(|shared| shared.prompt_token_ids.clone(), |own| own.prompt_token_ids);
         self.finished.push(RequestOutput {
             request_id,

@@ -41,6 +41,12 @@ impl SimulatedExecutor {
         block * self.block_size + position % self.block_size
     }
 
+    fn copy_block(&mut self, from: u32, to: u32) {
+        let first_slot = |block: u32| block as usize * self.block_size;
+        let (from, to) = (first_slot(from), first_slot(to));
+        self.slots.copy_within(from..from + self.block_size, to);
+    }
+
     /// Writes one sequence's new tokens.
     fn write(&mut self, batch: &Batch, seq: usize) {
         let block_table = batch.block_table(seq);
@@ -78,6 +84,7 @@ impl Executor for SimulatedExecutor {
         assert_eq!(batch.slot_mapping.len(), num_tokens);
         assert_eq!(batch.query_start_loc.len(), batch.num_seqs() + 1);
         assert_eq!(batch.query_start_loc[batch.num_seqs()] as usize, num_tokens);
+        batch.block_copies.iter().for_each(|&(from, to)| self.copy_block(from, to));
         (0..batch.num_seqs()).for_each(|seq| self.write(batch, seq));
         self.logits.resize_rows(batch.logits_indices.len());
         let mut seq = 0;

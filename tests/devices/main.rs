@@ -1,6 +1,7 @@
 //! What runs on every device: ops, the sampler, whole models. The GPU is the CPU shim of its
 //! kernels, or a real one where VLLM_BATCH_TEST_DEVICE=cuda says so (`gpu`, scripts/gpu-check).
 
+mod beam_search;
 mod cuda_driver;
 mod cuda_engine;
 mod cuda_ops;

@@ -1,6 +1,10 @@
 //! `SamplingParams`: vLLM's words for values out of range, and the values that take effect.
 
-use vllm_batch::engine::request::{NumLogprobs, RequestError, SamplingParams};
+use std::sync::Arc;
+
+use vllm_batch::engine::request::{
+    BeamSearchParams, Constraint, NumLogprobs, RequestError, SamplingParams, StructuredOutputs,
+};
 use vllm_batch::engine::sampling_params::{DEFAULT_MAX_LOGPROBS, UNLIMITED_LOGPROBS};
 
 fn message(change: impl FnOnce(&mut SamplingParams)) -> String {
@@ -87,6 +91,45 @@ fn sampling_params_refuse_values_in_vllms_words() {
     }
     let everything = SamplingParams { logprobs: Some(NumLogprobs::All), ..Default::default() };
     assert_eq!(everything.verify(100, UNLIMITED_LOGPROBS), Ok(()));
+}
+
+#[test]
+fn what_does_not_go_with_beam_search_is_refused_by_name() {
+    let beams = |change: fn(&mut SamplingParams)| {
+        message(|p| {
+            (p.n, p.temperature, p.beam_search) = (4, 0.0, Some(BeamSearchParams::of_width(4)));
+            change(p);
+        })
+    };
+    assert_eq!(beams(|_| {}), "ok");
+    assert_eq!(beams(|p| (p.top_p, p.seed) = (0.5, Some(3))), "ok");
+    assert_eq!(beams(|p| p.n = 3), "n must be the beam width, got n=3 and beam_width=4.");
+    let infinite = beams(|p| p.beam_search.as_mut().unwrap().length_penalty = f64::INFINITY);
+    assert_eq!(infinite, "length_penalty must be a finite number, got inf.");
+    let json = || Arc::new(StructuredOutputs::new(Constraint::JsonObject));
+    type Change = (&'static str, fn(&mut SamplingParams));
+    let table: &[Change] = &[
+        ("stop", |p| p.stop = vec!["a".into()]),
+        ("stop_token_ids", |p| p.stop_token_ids = vec![1]),
+        ("min_tokens", |p| p.min_tokens = 1),
+        ("presence_penalty", |p| p.presence_penalty = 0.5),
+        ("frequency_penalty", |p| p.frequency_penalty = 0.5),
+        ("repetition_penalty", |p| p.repetition_penalty = 1.1),
+        ("logit_bias", |p| p.logit_bias = vec![(1, 1.0)]),
+        ("allowed_token_ids", |p| p.allowed_token_ids = Some(vec![1])),
+        ("bad_words", |p| p.bad_words = vec!["a".into()]),
+        ("prompt_logprobs", |p| p.prompt_logprobs = Some(NumLogprobs::Top(0))),
+        ("thinking_token_budget", |p| p.thinking_token_budget = Some(3)),
+    ];
+    for (name, change) in table {
+        let refused = beams(*change);
+        assert!(refused.starts_with(&format!("{name} ")), "{refused}");
+        assert!(refused.contains("does not go with beam search"), "{refused}");
+    }
+    let constrained = message(|p| {
+        (p.beam_search, p.structured_outputs) = (Some(BeamSearchParams::of_width(1)), Some(json()));
+    });
+    assert_eq!(constrained, "structured_outputs does not go with beam search; leave it out");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The program as users and scripts meet it: every test here starts `vllm-batch`.
 
+mod beams;
 mod bench;
 mod chats;
 mod check;

@@ -3,8 +3,8 @@
 use clap::builder::NonEmptyStringValueParser as NonEmpty;
 
 use super::values::{
-    count, logit_bias, min_p, or_minus_one, penalty, positive_u32, repetition_penalty, seed,
-    temperature, top_p,
+    count, length_penalty, logit_bias, min_p, or_minus_one, penalty, positive_u32,
+    repetition_penalty, seed, temperature, top_p,
 };
 
 /// How tokens are chosen.
@@ -43,6 +43,15 @@ pub struct SamplingArgs {
     /// Completions per row [default: 1]
     #[arg(short = 'n', long, value_name = "N", value_parser = positive_u32)]
     pub n: Option<u32>,
+    /// Search for the N likeliest completions with N beams, in place of sampling
+    #[arg(long, value_name = "N", value_parser = positive_u32, conflicts_with = "n")]
+    #[arg(hide_short_help = true)]
+    pub beam_width: Option<u32>,
+    /// With --beam-width: a completion's score is its log-probability divided by its number of
+    /// tokens, prompt included, to the power of X [default: 1]
+    #[arg(long, value_name = "X", value_parser = length_penalty, allow_negative_numbers = true)]
+    #[arg(requires = "beam_width", hide_short_help = true)]
+    pub length_penalty: Option<f64>,
     /// Log-probabilities of the N likeliest tokens at each position; 0: of the chosen token only,
     /// -1: of the whole vocabulary
     #[arg(long, value_name = "N", value_parser = or_minus_one)]

@@ -14,7 +14,8 @@ const NO_LORA: &str = "adapters are not supported; merge the adapter into the mo
 const NO_SPECULATION: &str = "there is no speculative decoding; leave the flag out";
 const NO_STRUCTURE: &str = "there is no structured output; leave the flag out";
 const NO_TOOLS: &str = "there are no tool calls or reasoning parsers; the answer is the whole text";
-const NO_BEAMS: &str = "there is no beam search; -n gives several samples";
+const BEAMS: &str = "--beam-width N searches with N beams";
+const NO_BEST_OF: &str = "-n gives several samples, and --beam-width the likeliest completions";
 const NO_LOGS: &str = "there are no request logs; -q hides progress, --stats FILE has the figures";
 const NO_IMAGES: &str = "models read text only";
 
@@ -44,10 +45,9 @@ const FLAGS: &[(&str, &str)] = &[
     ("reasoning-parser", NO_TOOLS),
     ("tool-call-parser", NO_TOOLS),
     ("enable-auto-tool-choice", NO_TOOLS),
-    ("use-beam-search", NO_BEAMS),
-    ("beam-width", NO_BEAMS),
-    ("best-of", NO_BEAMS),
-    ("length-penalty", NO_BEAMS),
+    ("use-beam-search", BEAMS),
+    ("num-beams", BEAMS),
+    ("best-of", NO_BEST_OF),
     ("enable-chunked-prefill", ALWAYS),
     ("async-scheduling", ALWAYS),
     ("disable-log-stats", NO_LOGS),

@@ -112,6 +112,15 @@ fn check(text: &str, holds: fn(f32) -> bool, rule: &str) -> Result<f32, String> 
     if holds(value) { Ok(value) } else { Err(format!("{rule}, got {value}.")) }
 }
 
+/// `length_penalty`: any number.
+///
+/// # Errors
+/// No finite number.
+pub fn length_penalty(text: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().map_err(|_| "expected a number".to_owned())?;
+    if value.is_finite() { Ok(value) } else { Err("must be a finite number".to_owned()) }
+}
+
 /// `temperature`: [0, 2].
 ///
 /// # Errors

@@ -6,7 +6,9 @@ use serde_json::{Map, Value};
 
 use crate::cli::args::{SamplingArgs, StructuredOutputsArgs, TruncationSideArg};
 use crate::cli::terminal::error::CliError;
-use crate::engine::request::{NumLogprobs, SamplingParams, StructuredOutputs, TruncationSide};
+use crate::engine::request::{
+    BeamSearchParams, NumLogprobs, SamplingParams, StructuredOutputs, TruncationSide,
+};
 
 /// What the flags say that answers must match.
 pub(super) fn structured_outputs(
@@ -47,8 +49,12 @@ pub(super) fn overlay(args: &SamplingArgs, base: SamplingParams) -> SamplingPara
         true => base,
         false => flag.clone(),
     };
+    let beam_search = args.beam_width.map(|beam_width| BeamSearchParams {
+        length_penalty: args.length_penalty.unwrap_or(BeamSearchParams::DEFAULT_LENGTH_PENALTY),
+        ..BeamSearchParams::of_width(beam_width)
+    });
     SamplingParams {
-        n: args.n.unwrap_or(base.n),
+        n: args.n.or(args.beam_width).unwrap_or(base.n),
         presence_penalty: args.presence_penalty.unwrap_or(base.presence_penalty),
         frequency_penalty: args.frequency_penalty.unwrap_or(base.frequency_penalty),
         repetition_penalty: args.repetition_penalty.unwrap_or(base.repetition_penalty),
@@ -80,6 +86,7 @@ pub(super) fn overlay(args: &SamplingArgs, base: SamplingParams) -> SamplingPara
             Some(TruncationSideArg::Left) => TruncationSide::Left,
             Some(TruncationSideArg::Right) => TruncationSide::Right,
         },
+        beam_search: beam_search.or(base.beam_search),
         structured_outputs: base.structured_outputs,
         thinking_token_budget: args.thinking_token_budget.or(base.thinking_token_budget),
     }

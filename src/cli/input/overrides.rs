@@ -5,9 +5,9 @@ mod values;
 use serde_json::Value;
 
 use self::values::{
-    Problem, boolean, integer, logit_bias, logprobs, number, response_format, seed, set, shortened,
-    strings, structured_outputs, thinking_token_budget, token_ids, top_k, truncation_side,
-    unsigned,
+    Problem, beam_width, boolean, integer, length_penalty, logit_bias, logprobs, number,
+    response_format, seed, set, shortened, strings, structured_outputs, thinking_token_budget,
+    token_ids, top_k, truncation_side, unsigned, use_beam_search,
 };
 
 use super::fields::{JsonFields, json_string};
@@ -77,6 +77,9 @@ const PARAMETERS: &[(&str, Setter)] = &[
         set(&mut p.truncate_prompt_tokens, integer(v, -1, i64::MAX).map(Some))
     }),
     ("truncation_side", |p, v| set(&mut p.truncation_side, truncation_side(v))),
+    ("use_beam_search", use_beam_search),
+    ("beam_width", beam_width),
+    ("length_penalty", length_penalty),
     ("structured_outputs", |p, v| set(&mut p.structured_outputs, structured_outputs(v))),
     // OpenAI's form of it, which wins, as in vLLM.
     ("response_format", |p, v| {
@@ -129,6 +132,13 @@ impl Overrides {
                 invalid(format!("{name}: {} cannot be represented", shortened(text)))
             })?;
             set(&mut params, &value).map_err(|problem| invalid(problem.message(name, text)))?;
+        }
+        if !self.entries.iter().any(|(name, _)| *name == "n") {
+            params.n = match (base.beam_search, params.beam_search) {
+                (_, Some(beams)) => beams.beam_width,
+                (Some(_), None) => 1,
+                (None, None) => params.n,
+            };
         }
         Ok(params)
     }
@@ -188,7 +198,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::engine::request::{Constraint, NumLogprobs, StructuredOutputs, TruncationSide};
+    use crate::engine::request::{
+        BeamSearchParams, Constraint, NumLogprobs, StructuredOutputs, TruncationSide,
+    };
 
     fn apply(row: &str) -> Result<SamplingParams, String> {
         let fields = JsonFields::parse(row.to_owned(), 1).expect("valid row");
@@ -232,10 +244,45 @@ mod tests {
             bad_words: vec!["x".into()],
             truncate_prompt_tokens: Some(-1),
             truncation_side: TruncationSide::Right,
+            beam_search: None,
             structured_outputs: Some(Arc::new(StructuredOutputs::new(Constraint::JsonObject))),
             thinking_token_budget: Some(7),
         };
         assert_eq!(apply(row), Ok(expected));
+    }
+
+    #[test]
+    fn beam_search_is_asked_for_by_n_or_by_its_width() {
+        let flags = SamplingParams {
+            n: 4,
+            beam_search: Some(BeamSearchParams { beam_width: 4, length_penalty: 0.5 }),
+            ..SamplingParams::default()
+        };
+        let of = |row: &str, base: &SamplingParams| {
+            let fields = JsonFields::parse(row.to_owned(), 1).expect("valid row");
+            let params = Overrides::collect(&fields).apply(base).expect("valid values");
+            let beams = params.beam_search.map(|beams| (beams.beam_width, beams.length_penalty));
+            (params.n, beams)
+        };
+        let none = SamplingParams::default();
+        let cases = [
+            (r#"{"use_beam_search":true,"n":3}"#, &none, (3, Some((3, 1.0)))),
+            (r#"{"use_beam_search":true,"n":3,"length_penalty":2}"#, &none, (3, Some((3, 2.0)))),
+            (r#"{"beam_width":5}"#, &none, (5, Some((5, 1.0)))),
+            (r#"{"use_beam_search":true,"beam_width":5}"#, &none, (5, Some((5, 1.0)))),
+            (r#"{"use_beam_search":false,"n":2,"length_penalty":1.0}"#, &none, (2, None)),
+            (r"{}", &flags, (4, Some((4, 0.5)))),
+            (r#"{"beam_width":2,"length_penalty":-1}"#, &flags, (2, Some((2, -1.0)))),
+            (r#"{"use_beam_search":true}"#, &flags, (4, Some((4, 0.5)))),
+            (r#"{"use_beam_search":false}"#, &flags, (1, None)),
+            // The engine refuses it.
+            (r#"{"n":2}"#, &flags, (2, Some((4, 0.5)))),
+        ];
+        for (row, base, expected) in cases {
+            assert_eq!(of(row, base), expected, "{row}");
+        }
+        let alone = apply(r#"{"length_penalty":0.5}"#);
+        assert_eq!(alone, Err("length_penalty: it is for rows with use_beam_search".to_owned()));
     }
 
     #[test]

@@ -155,7 +155,17 @@ pub fn sampling_line(
             );)*
         };
     }
-    each!(temperature, top_p, top_k, min_p, n);
+    each!(temperature, top_p, top_k, min_p);
+    match rows.beam_search {
+        None => {
+            each!(n);
+        }
+        Some(beams) => {
+            add("beam_width", beams.beam_width.to_string(), flags.beam_width.is_some(), false);
+            let is_flag = flags.length_penalty.is_some();
+            add("length_penalty", beams.length_penalty.to_string(), is_flag, false);
+        }
+    }
     each!(presence_penalty, frequency_penalty, repetition_penalty);
     let max_tokens = rows.max_tokens.map_or("of the endpoint".to_owned(), |n| n.to_string());
     add("max_tokens", max_tokens, flags.max_tokens.is_some(), model.max_tokens.is_some());

@@ -224,7 +224,8 @@ impl Feeder<'_> {
         }
         // OpenAI's lines of rows without a name have one by their index, as the key does.
         let shows_key = self.run.input.rows.lines == BatchLines::OpenAi;
-        let has_key = params.temperature != 0.0 || shows_key;
+        let draws = params.temperature != 0.0 && params.beam_search.is_none();
+        let has_key = draws || shows_key;
         let hash = content.of_row(&self.shape, has_key.then_some(key));
         if let Some(reused) = self.recover(position, &hash)? {
             return Ok((line, passthrough, Asked::Reused(reused)));

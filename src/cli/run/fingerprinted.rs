@@ -127,6 +127,7 @@ fn set_sampling(params: &SamplingParams, set: &mut dyn FnMut(&str, String)) {
         bad_words,
         truncate_prompt_tokens,
         truncation_side,
+        beam_search,
         structured_outputs,
         thinking_token_budget,
     } = params;
@@ -153,6 +154,7 @@ fn set_sampling(params: &SamplingParams, set: &mut dyn FnMut(&str, String)) {
     set("bad_words", format!("{bad_words:?}"));
     set("truncate_prompt_tokens", format!("{truncate_prompt_tokens:?}"));
     set("truncation_side", format!("{truncation_side:?}"));
+    set("beam_search", format!("{beam_search:?}"));
     let outputs = structured_outputs.as_ref().map(|outputs| outputs.to_json().to_string());
     set("structured_outputs", format!("{}; {outputs:?}", StructuredOutputs::BACKEND));
     set("thinking_token_budget", format!("{thinking_token_budget:?}"));

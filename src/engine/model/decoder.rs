@@ -150,6 +150,7 @@ impl Decoder {
         weights.ropes.iter_mut().for_each(|rope| rope.extend_to(num_positions));
         let step = inputs.step(device, batch);
         let embed_scale = *embed_scale;
+        ops::copy_blocks(device, step, cache);
         let mut pass = Pass { device, spec, weights, embed_scale, step, has_delta: false };
         device.record_or_replay(step.graph_key(), &mut || pass.run(cache, buffers, logits));
         logits.set_num_rows(step.num_logits_rows());

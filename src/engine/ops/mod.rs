@@ -5,6 +5,7 @@
 //! (docs/ARCHITECTURE.md): no op may look at how many rows there are when it computes one.
 
 mod activation;
+mod copy_blocks;
 mod elementwise;
 mod embedding;
 mod gemm;
@@ -23,6 +24,7 @@ pub mod token_mask;
 mod wide;
 
 pub use activation::{Activation, activate, activate_and_mul};
+pub use copy_blocks::copy_blocks;
 pub use elementwise::{add, clamp, copy, copy_rows, fill_zero, scale};
 pub use embedding::{add_rows_of, embedding, gather_rows};
 pub use linear::{LinearWeight, linear, linear_activate_and_mul, linear_rows};

@@ -145,6 +145,8 @@ pub(super) struct GpuInputs {
     logits_indices: DeviceBuffer,
     /// Of a step ahead.
     sampled_rows: DeviceBuffer,
+    /// (max_num_seqs, 2) as many as are made at a time; uploaded by the op.
+    pub(super) block_copies: DeviceBuffer,
     /// Rows of all sequences one after the other; `AttentionWork::seq` is where one begins.
     pub(super) block_tables: DeviceBuffer,
     pub(super) decode: WorkList,
@@ -218,6 +220,7 @@ impl GpuInputs {
             slot_mapping: ids(rows)?,
             logits_indices: ids(logits_rows)?,
             sampled_rows: ids(limits.max_num_seqs)?,
+            block_copies: ids(2 * limits.max_num_seqs)?,
             // Two at least, for the warm-up.
             block_tables: ids((limits.max_num_seqs * blocks).max(2))?,
             decode: WorkList::new(gpu, limits.max_num_seqs)?,

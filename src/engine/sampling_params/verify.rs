@@ -1,6 +1,6 @@
 //! Ranges of `SamplingParams`, in vLLM's words, and the values that take effect.
 
-use super::{NumLogprobs, SamplingParams};
+use super::{BeamSearchParams, NumLogprobs, SamplingParams};
 use crate::engine::request::RequestError;
 
 /// Most completions of one prompt (vLLM's `VLLM_MAX_N_SEQUENCES`).
@@ -32,8 +32,12 @@ impl SamplingParams {
         self.verify_distribution()?;
         self.verify_lengths()?;
         self.verify_texts()?;
+        if let Some(beams) = self.beam_search {
+            self.verify_beam_search(beams)?;
+        }
         // A temperature between 0 and the least one is raised, so only 0 itself is greedy.
-        require(self.temperature != 0.0 || self.n == 1, || {
+        let samples_one = self.n == 1 || self.beam_search.is_some();
+        require(self.temperature != 0.0 || samples_one, || {
             format!("n must be 1 when using greedy sampling, got {}.", self.n)
         })?;
         verify_logprobs("sample", self.logprobs, vocab_size, max_logprobs)?;
@@ -90,6 +94,42 @@ impl SamplingParams {
         require((0.0..=1.0).contains(&self.min_p), || {
             format!("min_p must be in [0, 1], got {}.", python(self.min_p))
         })
+    }
+
+    /// vLLM ignores in silence what has no effect on beams.
+    fn verify_beam_search(&self, beams: BeamSearchParams) -> Result<(), RequestError> {
+        let BeamSearchParams { beam_width, length_penalty } = beams;
+        require(self.n == beam_width, || {
+            format!("n must be the beam width, got n={} and beam_width={beam_width}.", self.n)
+        })?;
+        require(length_penalty.is_finite(), || {
+            format!("length_penalty must be a finite number, got {length_penalty}.")
+        })?;
+        let asked = [
+            ("stop", !self.stop.is_empty()),
+            ("stop_token_ids", !self.stop_token_ids.is_empty()),
+            ("min_tokens", self.min_tokens > 0),
+            ("presence_penalty", self.presence_penalty != 0.0),
+            ("frequency_penalty", self.frequency_penalty != 0.0),
+            ("repetition_penalty", self.repetition_penalty != 1.0),
+            ("logit_bias", !self.logit_bias.is_empty()),
+            ("allowed_token_ids", self.allowed_token_ids.is_some()),
+            ("bad_words", !self.bad_words.is_empty()),
+            ("prompt_logprobs", self.prompt_logprobs.is_some()),
+            ("structured_outputs", self.structured_outputs.is_some()),
+            ("thinking_token_budget", self.thinking_token_budget.is_some()),
+        ];
+        for (name, is_asked) in asked {
+            require(!is_asked, || match name {
+                "repetition_penalty" => format!(
+                    "{name} {} does not go with beam search; give {name} 1 (the other value may be \
+                     the model's default)",
+                    python(self.repetition_penalty)
+                ),
+                _ => format!("{name} does not go with beam search; leave it out"),
+            })?;
+        }
+        Ok(())
     }
 
     fn verify_lengths(&self) -> Result<(), RequestError> {

@@ -122,7 +122,8 @@ impl Scheduler {
 fn is_plain(seq: &Sequence) -> bool {
     let params = &*seq.request.params;
     let next = seq.output_token_ids().len() + 1;
-    seq.guide.is_none()
+    params.beam_search.is_none()
+        && seq.guide.is_none()
         && params.logprobs.is_none_or(|logprobs| logprobs.on_gpu().is_some())
         && params.allowed_token_ids.is_none()
         && seq.request.bad_words_token_ids.is_empty()

@@ -12,9 +12,9 @@ use super::{Scheduled, ScheduledSeq, Scheduler};
 const MAX_RESERVED_TOKENS: usize = 1024;
 
 /// A step while it is put together: what it holds, and what may still be added.
-struct Step {
+pub(super) struct Step {
     scheduled: Scheduled,
-    token_budget: usize,
+    pub(super) token_budget: usize,
     prompt_logits_budget: usize,
 }
 
@@ -28,6 +28,7 @@ impl Scheduler {
         let mut scheduled = std::mem::take(&mut self.spare);
         scheduled.seqs.clear();
         scheduled.num_tokens = 0;
+        scheduled.block_copies.clear();
         let mut step = Step {
             scheduled,
             token_budget: self.config.max_num_batched_tokens,
@@ -39,6 +40,7 @@ impl Scheduler {
         if self.stats.num_preemptions == num_preemptions {
             self.schedule_waiting(&mut step);
         }
+        std::mem::swap(&mut step.scheduled.block_copies, &mut self.block_copies);
         step.scheduled
     }
 
@@ -51,8 +53,8 @@ impl Scheduler {
                 self.finish(slot, self.kv_cache_too_small(slot));
                 continue;
             }
-            let num_new_tokens = self.num_new_tokens(slot, step);
-            if num_new_tokens == 0 {
+            // One of a row's beams at least has something to compute.
+            if self.beam_row_of(slot).is_none() && self.num_new_tokens(slot, step) == 0 {
                 i += 1;
                 continue;
             }
@@ -64,7 +66,7 @@ impl Scheduler {
                     return;
                 }
             }
-            self.add_to_step(slot, num_new_tokens, step);
+            self.add_to_step(slot, step);
             i += 1;
         }
     }
@@ -72,9 +74,11 @@ impl Scheduler {
     fn schedule_waiting(&mut self, step: &mut Step) {
         let of_running = self.running.iter().map(|&slot| self.max_blocks(&self.seq(slot).request));
         let mut num_running_blocks: usize = of_running.sum();
-        while step.token_budget > 0 && self.running.len() < self.config.max_num_seqs {
+        let places = self.running.iter().map(|&slot| self.num_places(slot));
+        let mut num_free_places = self.config.max_num_seqs - places.sum::<usize>();
+        while step.token_budget > 0 && num_free_places > 0 {
             let room = Room {
-                num_seqs: self.config.max_num_seqs - self.running.len(),
+                num_seqs: num_free_places,
                 num_blocks: self.block_pool.num_blocks().saturating_sub(num_running_blocks),
             };
             let seq = |slot: usize| self.seqs[slot].as_ref().expect("the slot is taken");
@@ -86,22 +90,33 @@ impl Scheduler {
                 continue;
             }
             let wants_prompt_logits = !self.seq(slot).missing_prompt_logits().is_empty();
-            if (wants_prompt_logits && step.prompt_logits_budget == 0) || !self.admit(slot) {
+            let num_places = self.num_places(slot);
+            if (wants_prompt_logits && step.prompt_logits_budget == 0)
+                || num_places > num_free_places
+                || !self.admit(slot)
+            {
                 return;
             }
             self.waiting.remove(place);
             self.running.push(slot);
+            num_free_places -= num_places;
             num_running_blocks += self.max_blocks(&self.seq(slot).request);
-            let num_new_tokens = self.num_new_tokens(slot, step);
-            self.add_to_step(slot, num_new_tokens, step);
+            self.add_to_step(slot, step);
+        }
+    }
+
+    fn admit(&mut self, slot: usize) -> bool {
+        match self.beam_row_of(slot) {
+            Some(request_id) => self.admit_beams(request_id),
+            None => self.admit_sequence(slot),
         }
     }
 
     /// Gives a waiting sequence the blocks of all its known tokens, those of a cached prefix
     /// shared, if that many are free. Its later chunks are covered too. So a prompt that has begun
     /// preempts no other sequence, and no later one takes the blocks that it still needs.
-    fn admit(&mut self, slot: usize) -> bool {
-        let num_needed = self.num_blocks_needed(slot);
+    pub(super) fn admit_sequence(&mut self, slot: usize) -> bool {
+        let num_needed = self.num_blocks_of_sequence(slot);
         let max_output_tokens = self.max_output_tokens(&self.seq(slot).request);
         let seq = self.seqs[slot].as_mut().expect("the slot is taken");
         let max_cached_tokens = seq.max_cached_tokens();
@@ -125,14 +140,21 @@ impl Scheduler {
             self.block_pool.touch(block);
             seq.block_table.push(block);
         }
-        let grown = self.grow(slot);
+        let grown = self.grow_sequence(slot);
         assert!(grown, "the blocks were counted");
         true
     }
 
-    /// Extends the block table to hold all known tokens; false if the pool runs out.
     fn grow(&mut self, slot: usize) -> bool {
-        let num_needed = self.num_blocks_needed(slot);
+        match self.beam_row_of(slot) {
+            Some(request_id) => self.grow_beams(request_id),
+            None => self.grow_sequence(slot),
+        }
+    }
+
+    /// Extends the block table to hold all known tokens; false if the pool runs out.
+    pub(super) fn grow_sequence(&mut self, slot: usize) -> bool {
+        let num_needed = self.num_blocks_of_sequence(slot);
         let seq = self.seqs[slot].as_mut().expect("the slot is taken");
         while seq.block_table.len() < num_needed {
             let Some(block) = self.block_pool.allocate() else { return false };
@@ -142,9 +164,13 @@ impl Scheduler {
     }
 
     fn preempt(&mut self, slot: usize) {
-        let seq = self.seqs[slot].as_mut().expect("the slot is taken");
-        self.block_pool.free(&seq.block_table);
-        seq.preempt();
+        if let Some(request_id) = self.beam_row_of(slot) {
+            self.preempt_beams(request_id);
+        } else {
+            let seq = self.seqs[slot].as_mut().expect("the slot is taken");
+            self.block_pool.free(&seq.block_table);
+            seq.preempt();
+        }
         self.waiting.push_preempted(slot);
         self.stats.num_preemptions += 1;
     }
@@ -162,7 +188,15 @@ impl Scheduler {
         wanted.start + step.prompt_logits_budget - seq.num_computed_tokens
     }
 
-    fn add_to_step(&mut self, slot: usize, num_tokens: usize, step: &mut Step) {
+    fn add_to_step(&mut self, slot: usize, step: &mut Step) {
+        match self.beam_row_of(slot) {
+            Some(request_id) => self.add_beams_to_step(request_id, step),
+            None => self.add_sequence_to_step(slot, step),
+        }
+    }
+
+    pub(super) fn add_sequence_to_step(&mut self, slot: usize, step: &mut Step) {
+        let num_tokens = self.num_new_tokens(slot, step);
         self.register_full_blocks(slot, num_tokens);
         let seq = self.seq(slot);
         let num_prompt_logits = seq.prompt_logits_in(num_tokens).len();
@@ -182,7 +216,13 @@ impl Scheduler {
     pub(super) fn register_full_blocks(&mut self, slot: usize, num_new_tokens: usize) {
         let block_size = self.block_pool.block_size();
         let seq = self.seqs[slot].as_mut().expect("the slot is taken");
-        let num_full = (seq.num_computed_tokens + num_new_tokens) / block_size;
+        let num_known = seq.num_computed_tokens + num_new_tokens;
+        // Of what beams try nobody else asks for, and most of it is given up.
+        let num_offered = match seq.request.params.beam_search {
+            Some(_) => num_known.min(seq.num_prompt_tokens()),
+            None => num_known,
+        };
+        let num_full = num_offered / block_size;
         for i in seq.num_registered_blocks..num_full {
             let content = &seq.token_ids[i * block_size..(i + 1) * block_size];
             seq.last_serial =
@@ -191,17 +231,32 @@ impl Scheduler {
         seq.num_registered_blocks = seq.num_registered_blocks.max(num_full);
     }
 
+    /// Blocks for all known tokens.
     fn num_blocks_needed(&self, slot: usize) -> usize {
+        match self.beam_row_of(slot) {
+            Some(request_id) => self.num_blocks_of_beams(request_id),
+            None => self.num_blocks_of_sequence(slot),
+        }
+    }
+
+    fn num_blocks_of_sequence(&self, slot: usize) -> usize {
         self.seq(slot).num_tokens().div_ceil(self.block_pool.block_size())
     }
 
     fn kv_cache_too_small(&self, slot: usize) -> Finish {
         let num_tokens = self.seq(slot).num_tokens();
+        let has = match self.slots_of(slot).len() {
+            1 => format!("sequence has {num_tokens} tokens"),
+            beams => {
+                let num_shared = self.num_blocks_needed(slot) * self.block_size();
+                format!("row has {beams} beams of {num_tokens} tokens, {num_shared} in all")
+            }
+        };
         let capacity = self.block_pool.num_blocks() * self.block_pool.block_size();
         Finish::Error(RequestError::new(
             "kv_cache_too_small",
             format!(
-                "the sequence has {num_tokens} tokens and the whole KV cache holds {capacity}; \
+                "the {has} and the whole KV cache holds {capacity}; \
                  enlarge it (--kv-cache-memory-bytes, or --gpu-memory-utilization on a GPU), or \
                  lower max_tokens or --max-model-len"
             ),

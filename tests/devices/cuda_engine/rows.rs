@@ -1,7 +1,7 @@
-//! Twelve rows: mixed lengths, some with a shared prefix, every way to sample.
+//! Thirteen rows: mixed lengths, some with a shared prefix, every way to sample.
 
 use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::request::{NumLogprobs, SamplingParams};
+use vllm_batch::engine::request::{BeamSearchParams, NumLogprobs, SamplingParams};
 
 const WORDS: [&str; 8] = ["the", "sum", "of", "red", "and", "seven", "bird", "is"];
 const MAX_TOKENS: u32 = 7;
@@ -52,7 +52,17 @@ pub fn rows() -> Vec<(Prompt, SamplingParams)> {
             stop_token_ids: (5..90).collect(),
             ..base.clone()
         },
-        SamplingParams { bad_words: vec!["the".to_owned(), "e".to_owned()], top_k: 50, ..base },
+        SamplingParams {
+            bad_words: vec!["the".to_owned(), "e".to_owned()],
+            top_k: 50,
+            ..base.clone()
+        },
+        SamplingParams {
+            n: 3,
+            beam_search: Some(BeamSearchParams::of_width(3)),
+            logprobs: top(1),
+            ..base
+        },
     ];
     ways.into_iter().enumerate().map(|(index, params)| (prompt(index), params)).collect()
 }

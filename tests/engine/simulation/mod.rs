@@ -6,6 +6,7 @@
 //! `VLLM_BATCH_TEST_SIMULATION_SEED=17 cargo test --test engine simulation` runs one seed alone,
 //! `VLLM_BATCH_TEST_SIMULATION_SEEDS=1000000` many more than usual.
 
+mod beams;
 mod oracle;
 pub(super) mod workload;
 
@@ -47,15 +48,26 @@ struct Coverage {
     too_small: u64,
     nothing_allowed: u64,
     prompt_logprobs: u64,
+    beams: u64,
+    block_copies: u64,
 }
 
 impl Coverage {
     fn assert_rich(&self) {
         let Self { preemptions, cached_tokens, siblings, stop_strings, stop_tokens, .. } = *self;
         let Self { lengths, aborts, too_small, nothing_allowed, prompt_logprobs, .. } = *self;
-        let Self { steps_ahead, rows_in_vain, .. } = *self;
+        let Self { steps_ahead, rows_in_vain, beams, block_copies, .. } = *self;
         assert!(steps_ahead > 20_000 && rows_in_vain > 1000, "{self:?}");
-        let events = [preemptions, siblings, stop_strings, stop_tokens, lengths, aborts];
+        let events = [
+            beams,
+            block_copies,
+            preemptions,
+            siblings,
+            stop_strings,
+            stop_tokens,
+            lengths,
+            aborts,
+        ];
         let rarer = [too_small, nothing_allowed];
         let tokens = [cached_tokens, prompt_logprobs];
         assert!(events.iter().all(|&count| count > 2000), "{self:?}");
@@ -79,6 +91,8 @@ impl AddAssign for Coverage {
         self.too_small += other.too_small;
         self.nothing_allowed += other.nothing_allowed;
         self.prompt_logprobs += other.prompt_logprobs;
+        self.beams += other.beams;
+        self.block_copies += other.block_copies;
     }
 }
 
@@ -96,6 +110,7 @@ struct Simulation {
     ahead: Option<(Ahead, Vec<f32>)>,
     num_steps_ahead: u64,
     num_rows_in_vain: u64,
+    num_block_copies: u64,
 }
 
 impl Simulation {
@@ -122,6 +137,7 @@ impl Simulation {
             ahead: None,
             num_steps_ahead: 0,
             num_rows_in_vain: 0,
+            num_block_copies: 0,
         }
     }
 
@@ -182,6 +198,7 @@ impl Simulation {
         }
         self.batch.refill(&step, &self.scheduler);
         assert_eq!(self.batch.num_tokens(), step.num_tokens);
+        self.num_block_copies += step.block_copies.len() as u64;
         let logits = self.executor.execute(&self.batch).expect("it cannot fail");
         (step, logits.tensor.values().to_vec())
     }
@@ -219,6 +236,7 @@ impl Simulation {
             rows_in_vain: self.num_rows_in_vain,
             preemptions: stats.num_preemptions,
             cached_tokens: stats.num_cached_tokens,
+            block_copies: self.num_block_copies,
             ..Coverage::default()
         };
         let mut requests: HashMap<u64, &Request> =
@@ -240,8 +258,11 @@ fn check_request(
     coverage: &mut Coverage,
 ) {
     assert_eq!(output.prompt_token_ids, request.prompt_token_ids);
-    assert_eq!(output.outputs.len(), request.params.n as usize);
     assert!(output.num_cached_tokens < request.prompt_token_ids.len());
+    if request.params.beam_search.is_some() {
+        return check_beams(oracle, request, output, coverage);
+    }
+    assert_eq!(output.outputs.len(), request.params.n as usize);
     coverage.siblings += output.outputs.len() as u64 - 1;
     for (index, actual) in (0..).zip(&output.outputs) {
         let expected = oracle.completion(request, index);
@@ -268,6 +289,46 @@ fn check_request(
         }
     }
     check_prompt_logprobs(oracle, request, output, coverage);
+}
+
+fn check_beams(
+    oracle: &Oracle,
+    request: &Request,
+    output: &RequestOutput,
+    coverage: &mut Coverage,
+) {
+    if output.outputs.iter().all(|beam| beam.finish_reason == FinishReason::Abort) {
+        assert!((1..=request.params.n as usize).contains(&output.outputs.len()));
+        coverage.aborts += 1;
+        return;
+    }
+    let expected = oracle.beams(request);
+    if expected.is_empty() {
+        let codes = output.outputs.iter().map(|beam| beam.error.as_ref().map(|e| e.code));
+        assert!(codes.into_iter().all(|code| code == Some("kv_cache_too_small")));
+        coverage.too_small += 1;
+        return;
+    }
+    assert_eq!(output.outputs.len(), expected.len());
+    for (index, (actual, expected)) in (0..).zip(output.outputs.iter().zip(&expected)) {
+        assert_eq!(actual.index, index);
+        assert_eq!(actual.token_ids, expected.token_ids);
+        let bits = actual.cumulative_logprob.map(f64::to_bits);
+        assert_eq!(bits, Some(expected.cumulative_logprob.to_bits()));
+        assert_eq!(actual.logprobs, request.params.logprobs.map(|_| expected.logprobs.clone()));
+        let last = expected.token_ids.last().copied().expect("a token at least");
+        let (shown, reason, stop_reason) = match expected.ended {
+            true => (
+                expected.token_ids.len() - usize::from(!request.params.include_stop_str_in_output),
+                FinishReason::Stop,
+                Some(StopReason::TokenId(last)),
+            ),
+            false => (expected.token_ids.len(), FinishReason::Length, None),
+        };
+        assert_eq!(actual.text, oracle.text(request, &expected.token_ids[..shown]));
+        assert_eq!((actual.finish_reason, &actual.stop_reason), (reason, &stop_reason));
+        coverage.beams += 1;
+    }
 }
 
 /// An aborted completion is the beginning of the whole one.

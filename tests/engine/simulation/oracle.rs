@@ -145,7 +145,7 @@ fn first_stop<'a>(text: &str, old_len: usize, stop: &'a [String]) -> Option<(&'a
     })
 }
 
-fn run_on(token_ids: &[u32], task: &RowTask) -> RowResult {
+pub fn run_on(token_ids: &[u32], task: &RowTask) -> RowResult {
     let mut row = [0.0; VOCAB_SIZE];
     simulated_logits(token_ids, &mut row);
     run_row(&mut row, task, &mut SamplerScratch::default())

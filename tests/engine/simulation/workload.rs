@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use vllm_batch::engine::config::{CacheConfig, SchedulerConfig};
-use vllm_batch::engine::request::{NumLogprobs, Request, RowKey, SamplingParams, StopIds};
+use vllm_batch::engine::request::{
+    BeamSearchParams, NumLogprobs, Request, RowKey, SamplingParams, StopIds,
+};
 use vllm_batch::engine::text::Tokenizer;
 
 /// SplitMix64.
@@ -114,8 +116,8 @@ fn request(rng: &mut Rng, id: u64, prefixes: &[Vec<u32>], max_model_len: usize) 
     if prompt_token_ids.is_empty() {
         prompt_token_ids.push(0);
     }
-    let mut params = sampling_params(rng);
-    if rng.once_in(16) {
+    let mut params = if rng.once_in(6) { beam_params(rng) } else { sampling_params(rng) };
+    if rng.once_in(16) && params.beam_search.is_none() {
         // Together with `min_tokens` this may leave nothing to sample.
         params.allowed_token_ids =
             Some([EOS].into_iter().chain(params.stop_token_ids.clone()).collect());
@@ -126,7 +128,8 @@ fn request(rng: &mut Rng, id: u64, prefixes: &[Vec<u32>], max_model_len: usize) 
         stop_token_ids: params.stop_token_ids.clone(),
     };
     let row_key = RowKey(rng.up_to(5) as u64);
-    let num_bad_words = if rng.once_in(4) { 1 + rng.up_to(2) } else { 0 };
+    let num_bad_words =
+        if rng.once_in(4) && params.beam_search.is_none() { 1 + rng.up_to(2) } else { 0 };
     let mut word = || (0..=rng.up_to(1)).map(|_| rng.up_to(EOS as usize) as u32).collect();
     let bad_words_token_ids = (0..num_bad_words).map(|_| word()).collect();
     let request_id = 1000 - id;
@@ -139,6 +142,20 @@ fn request(rng: &mut Rng, id: u64, prefixes: &[Vec<u32>], max_model_len: usize) 
         bad_words_token_ids,
         row_key,
         guidance,
+    }
+}
+
+fn beam_params(rng: &mut Rng) -> SamplingParams {
+    let beam_width = 1 + rng.up_to(4) as u32;
+    let length_penalty = [1.0, 0.0, 2.5, -0.5][rng.up_to(3)];
+    SamplingParams {
+        n: beam_width,
+        beam_search: Some(BeamSearchParams { beam_width, length_penalty }),
+        logprobs: rng.once_in(3).then_some(NumLogprobs::Top(rng.up_to(12) as u32)),
+        ignore_eos: rng.once_in(2),
+        max_tokens: (!rng.once_in(8)).then(|| 1 + rng.up_to(11) as u32),
+        include_stop_str_in_output: rng.once_in(3),
+        ..SamplingParams::default()
     }
 }
 

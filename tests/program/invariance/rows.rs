@@ -39,7 +39,8 @@ pub fn jsonl(num_rows: usize) -> String {
 /// Every row has one of these ways to sample.
 fn sampling(index: usize) -> Value {
     match index % 12 {
-        0 | 6 => json!({"temperature": 0}),
+        0 => json!({"temperature": 0}),
+        6 => json!({"use_beam_search": true, "n": 3, "length_penalty": 0.5, "logprobs": 1}),
         1 => json!({"temperature": 1.0}),
         2 => json!({"temperature": 0.8, "top_p": 0.9}),
         3 => json!({"temperature": 1.2, "top_k": 20, "ignore_eos": true}),

@@ -38,6 +38,7 @@ const CHANGES: &[(&str, (&str, &str))] = &[
     ("skip_special_tokens", ("--no-skip-special-tokens", "")),
     ("truncate_prompt_tokens", ("--truncate-prompt-tokens", "5")),
     ("truncation_side", ("--truncation-side", "right")),
+    ("beam_search", ("--beam-width", "2")),
     ("dtype", ("--dtype", "bfloat16")),
     ("max_model_len", ("--max-model-len", "200")),
     ("chat_template", ("--chat-template", "template.jinja")),

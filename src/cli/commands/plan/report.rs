@@ -225,7 +225,11 @@ fn spread_json(lengths: &Lengths) -> Value {
 /// What decides how long an answer is, and whether it is the most likely one.
 fn sampling(params: &SamplingParams) -> String {
     let limit = params.max_tokens.map_or("the rest of the context".to_owned(), |n| n.to_string());
-    format!("temperature {}, at most {limit} output tokens", params.temperature)
+    let chosen = match params.beam_search {
+        Some(beams) => format!("{} beams", beams.beam_width),
+        None => format!("temperature {}", params.temperature),
+    };
+    format!("{chosen}, at most {limit} output tokens")
 }
 
 /// 42 s, 12 min, 3 h 20 min.

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::engine::request::{NumLogprobs, StructuredOutputs, TruncationSide};
+use crate::engine::request::{
+    BeamSearchParams, NumLogprobs, SamplingParams, StructuredOutputs, TruncationSide,
+};
 
 /// Why a value does not fit.
 pub(super) enum Problem {
@@ -142,6 +144,31 @@ pub(super) fn truncation_side(value: &Value) -> Result<TruncationSide, Problem> 
         Some("right") => Ok(TruncationSide::Right),
         _ => Err(Problem::Expected("\"left\" or \"right\"")),
     }
+}
+
+/// vLLM's field: `n`, which is set before it, is the width.
+pub(super) fn use_beam_search(params: &mut SamplingParams, value: &Value) -> Result<(), Problem> {
+    let beams = params.beam_search.unwrap_or(BeamSearchParams::of_width(params.n));
+    params.beam_search = boolean(value)?.then_some(beams);
+    Ok(())
+}
+
+pub(super) fn beam_width(params: &mut SamplingParams, value: &Value) -> Result<(), Problem> {
+    let beam_width = unsigned(value, 1)?;
+    let beams = params.beam_search.unwrap_or(BeamSearchParams::of_width(beam_width));
+    params.beam_search = Some(BeamSearchParams { beam_width, ..beams });
+    Ok(())
+}
+
+/// 1 asks for nothing.
+pub(super) fn length_penalty(params: &mut SamplingParams, value: &Value) -> Result<(), Problem> {
+    let penalty = value.as_f64().ok_or(Problem::Expected("a number"))?;
+    match &mut params.beam_search {
+        Some(beams) => beams.length_penalty = penalty,
+        None if penalty == BeamSearchParams::DEFAULT_LENGTH_PENALTY => {}
+        None => return Err(Problem::Wrong("it is for rows with use_beam_search".to_owned())),
+    }
+    Ok(())
 }
 
 /// OpenAI's form: an object from token id to bias.

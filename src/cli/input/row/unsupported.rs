@@ -59,13 +59,13 @@ const FEATURES: &[(&str, &[Place], AsksNothing)] = &[
     ("lora_request", EVERYWHERE, is_nothing),
     // How tokens are chosen.
     ("best_of", &[Row, Chat, Anthropic], |value| *value == 1),
-    ("use_beam_search", EVERYWHERE, is_nothing),
-    ("beam_width", EVERYWHERE, is_nothing),
     ("logits_processors", EVERYWHERE, is_nothing),
     ("repetition_detection", EVERYWHERE, is_nothing),
     ("extra_args", EVERYWHERE, |value| !value.is_object() || is_nothing(value)),
     ("vllm_xargs", EVERYWHERE, is_nothing),
     ("n", &[Anthropic], |value| *value == 1),
+    ("use_beam_search", &[Anthropic], is_nothing),
+    ("beam_width", &[Anthropic], is_nothing),
     // What an answer shows.
     ("stream", &[Chat, Completions, Anthropic], is_nothing),
     ("echo", OPENAI, is_nothing),
