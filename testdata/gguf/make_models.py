@@ -66,7 +66,7 @@ def configs():
         rope_parameters=plain)
     starcoder2 = transformers.Starcoder2Config(
         **wide, num_hidden_layers=2, sliding_window=None, rope_parameters=plain)
-    bloom = transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4)
+    bloom = transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4, seq_length=256)
     return {
         "gemma2": ("gemma2", gemma2), "cohere2": ("llama3", cohere2),
         "hunyuan": ("llama3", hunyuan), "nemotron": ("llama3", nemotron),
