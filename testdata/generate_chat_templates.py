@@ -6,8 +6,8 @@
 Run with: Python 3.11, transformers 5.23.0, Jinja2 3.1.6. The templates are written for this file: they have the shapes of the
 well-known families' templates (their control flow, filters and whitespace tricks), not their text.
 
-Every file: {name, features, template, bos_token, eos_token, now?, cases: [{messages, tools?, add_generation_prompt, kwargs?,
-expected, error?, error_by?}]}. `expected` is null where rendering fails. `error` is then the message and `error_by` says whose it is: "template" for raise_exception,
+Every file: {name, features, template, bos_token, eos_token, now?, cases: [{messages, tools?, documents?, add_generation_prompt,
+continue_final_message?, kwargs?, expected, error?, error_by?}]}. `expected` is null where rendering fails. `error` is then the message and `error_by` says whose it is: "template" for raise_exception,
 whose text users must see, or "jinja", whose wording is Jinja's own and need not be matched. A token that is null is not defined in
 the template. `now` is the frozen clock of strftime_now.
 """
@@ -75,14 +75,38 @@ PARTS = [say("user", [{"type": "text", "text": "Look: "}, {"type": "image"}, {"t
 COMMON = [PLAIN, SYSTEM, TURNS, SYSTEM_TURNS, UNICODE, SPACES, EMPTY]
 
 
-def case(messages, generate=True, tools=None, **kwargs) -> dict:
+def case(messages, generate=True, tools=None, documents=None, go_on=False, **kwargs) -> dict:
     out = {"messages": messages}
     if tools is not None:
         out["tools"] = tools
-    out["add_generation_prompt"] = generate
+    if documents is not None:
+        out["documents"] = documents
+    out["add_generation_prompt"] = generate and not go_on
+    if go_on:
+        out["continue_final_message"] = True
     if kwargs:
         out["kwargs"] = kwargs
     return out
+
+
+# What agents send: calls and their results, thinking before calls, answers that go on, switches.
+SMALL_TOOL = {"type": "function", "function": {"name": "add", "description": "a + b", "parameters": {
+    "type": "object", "properties": {"b": {"type": "number"}, "a": {"type": "number", "default": 1.0}}, "required": ["b"]}}}
+ADD = {"id": "abcdefghi", "type": "function", "function": {"name": "add", "arguments": {"b": 2, "a": 1e3}}}
+NO_ARGUMENTS = {"id": "123456789", "type": "function", "function": {"name": "add", "arguments": {}}}
+RESULT = say("tool", "1002.0", tool_call_id="abcdefghi", name="add")
+ASKED = [say("user", "1000 + 2?"), say("assistant", "", tool_calls=[ADD]), RESULT]
+ASKED_TWICE = [say("user", "Both."), say("assistant", "I add <é>.", tool_calls=[ADD, NO_ARGUMENTS]), RESULT,
+               say("tool", "{}", tool_call_id="123456789", name="add")]
+THOUGHT_FIRST = [say("user", "1000 + 2?"), say("assistant", "", reasoning_content="I add.", tool_calls=[ADD]), RESULT]
+DOCUMENTS = [{"title": "A", "text": "First <doc> & é"}, {"title": "B", "text": "second"}]
+AGENTS = [
+    case(PLAIN, tools=[SMALL_TOOL]), case(ASKED, tools=[SMALL_TOOL]), case(ASKED), case(ASKED_TWICE, tools=[SMALL_TOOL]),
+    case([say("system", "Add.")] + ASKED + [say("assistant", "1002"), say("user", "So?")], tools=[SMALL_TOOL]),
+    case(THOUGHT_FIRST, tools=[SMALL_TOOL]), case(ASKED + [say("assistant", "It is ")], tools=[SMALL_TOOL], go_on=True),
+    case([say("user", "Hi"), say("assistant", " So")], tools=[SMALL_TOOL], go_on=True), case(PLAIN, documents=DOCUMENTS),
+    case(PLAIN, tools=[SMALL_TOOL], enable_thinking=False), case(SYSTEM, thinking=True), case(SYSTEM, thinking=False),
+]
 
 
 @dataclass
@@ -192,7 +216,7 @@ SHAPES["llama31_tools"] = Shape(
 """,
     [case(PLAIN, date_string="1 Jan 2025"), case(TOOL_TURNS, tools=[TOOL, OTHER_TOOL]), case(SYSTEM, False, tools=[]),
      case([say("user", "x"), say("assistant", "", tool_calls=[CALL, CALL])]),
-     case(PLAIN, builtin_tools=["brave_search", "code_interpreter", "wolfram_alpha"])],
+     case(PLAIN, builtin_tools=["brave_search", "code_interpreter", "wolfram_alpha"])] + AGENTS,
     bos="<|begin_of_text|>", eos="<|eot_id|>", clock=True)
 
 SHAPES["chatml"] = Shape(
@@ -258,7 +282,7 @@ SHAPES["qwen25_tools"] = Shape(
     {{- '<|im_start|>assistant\\n' }}
 {%- endif %}
 """,
-    [case(TOOL_TURNS, tools=[TOOL, OTHER_TOOL]), case(PLAIN, tools=[TOOL]), case(TOOL_TURNS[:4]), case(TURNS, False, tools=[])],
+    [case(TOOL_TURNS, tools=[TOOL, OTHER_TOOL]), case(PLAIN, tools=[TOOL]), case(TOOL_TURNS[:4]), case(TURNS, False, tools=[])] + AGENTS,
     bos=None, eos="<|im_end|>")
 
 SHAPES["qwen3_thinking"] = Shape(
@@ -352,8 +376,39 @@ SHAPES["qwen3_thinking"] = Shape(
 {%- endif %}""",
     [case(THINKING, False), case(THINKING + PLAIN), case(REASONING), case(REASONING[:2], False), case(PARTS),
      case(TOOL_TURNS, tools=[TOOL]), case(TOOL_TURNS[:5], tools=[TOOL]), case(PLAIN, enable_thinking=False), case(PLAIN, enable_thinking=True),
-     case([say("user", "x"), say("assistant", "y", tool_calls=[{"name": "f", "arguments": "{\"a\": 1}"}, CALL])], False)],
+     case([say("user", "x"), say("assistant", "y", tool_calls=[{"name": "f", "arguments": "{\"a\": 1}"}, CALL])], False)] + AGENTS,
     bos=None, eos="<|im_end|>")
+
+SHAPES["switched_thinking"] = Shape(
+    "DeepSeek V3.1's shape: a switch that the prompt ends with, calls after a marker, arguments printed as text or as JSON, namespace over messages",
+    """{% if not thinking is defined %}{% set thinking = false %}{% endif %}{% set ns = namespace(system='', is_tool=false, in_user=false) %}\
+{%- for message in messages %}{%- if message['role'] == 'system' %}{% set ns.system = ns.system + message['content'] %}{%- endif %}{%- endfor %}\
+{{ bos_token }}{{ ns.system }}{%- if tools is defined and tools is not none %}{{ '\\n\\n## Tools\\n' }}{% for tool in tools %}\
+{{ '### ' + tool.function.name + '\\n' + tool.function.description + '\\n' + (tool.function.parameters | tojson) + '\\n' }}{% endfor %}{% endif %}\
+{%- for message in messages %}{%- if message['role'] == 'user' %}{%- set ns.is_tool = false -%}{%- set ns.in_user = true -%}{{ '<|User|>' + message['content'] }}{%- endif %}\
+{%- if message['role'] == 'assistant' and message['tool_calls'] is defined and message['tool_calls'] is not none %}\
+{%- if ns.in_user %}{{ '<|Assistant|></think>' }}{%- endif %}{%- set ns.in_user = false -%}{{ message['content'] or '' }}<|calls|>{%- for tool in message['tool_calls'] %}\
+{{ '<|call|>' + tool['function']['name'] + '<|sep|>' }}{{ tool['function']['arguments'] if tool['function']['arguments'] is string else tool['function']['arguments'] | tojson }}<|end|>\
+{%- endfor %}{{ '<|calls_end|>' + eos_token }}{%- elif message['role'] == 'assistant' %}\
+{%- if ns.in_user %}{{ '<|Assistant|>' }}{% if message['prefix'] is defined and message['prefix'] and thinking %}{{ '<think>' }}{% else %}{{ '</think>' }}{% endif %}{% endif %}\
+{%- set ns.in_user = false -%}{%- set content = message['content'] -%}{% if '</think>' in content %}{% set content = content.split('</think>', 1)[1] %}{% endif %}{{ content + eos_token }}\
+{%- endif %}{%- if message['role'] == 'tool' %}{%- set ns.in_user = false -%}{%- set ns.is_tool = true -%}{{ '<|output|>' + message['content'] + '<|output_end|>' }}{%- endif %}{%- endfor -%}\
+{% if add_generation_prompt and ns.in_user and not ns.is_tool %}{{ '<|Assistant|>' }}{% if not thinking %}{{ '</think>' }}{% else %}{{ '<think>' }}{% endif %}{% endif %}""",
+    AGENTS)
+
+SHAPES["documents_first"] = Shape(
+    "Granite's shape: a system text by what there is, lists as tojson(indent=4), documents one by one, a thinking switch, a role for each",
+    """{%- if messages[0]['role'] == 'system' %}{%- set system_message = messages[0]['content'] %}{%- set loop_messages = messages[1:] %}\
+{%- else %}{%- set system_message = 'Today is ' + strftime_now('%B %d, %Y') + '.' %}\
+{%- if tools and documents %}{%- set system_message = system_message + ' Tools and documents.' %}{%- elif tools %}{%- set system_message = system_message + ' Tools.' %}\
+{%- elif documents %}{%- set system_message = system_message + ' Documents.' %}{%- elif thinking %}{%- set system_message = system_message + ' Think.' %}{%- endif %}\
+{%- set loop_messages = messages %}{%- endif %}{{- '<|role|>system<|/role|>' + system_message + '<|end|>\\n' }}\
+{%- if tools %}{{- '<|role|>tools<|/role|>' }}{{- tools | tojson(indent=4) }}{{- '<|end|>\\n' }}{%- endif %}\
+{%- if documents %}{{- '<|role|>documents<|/role|>' }}{%- for document in documents %}{{- 'Document ' + loop.index0 | string + '\\n' }}{{- document['title'] + ': ' + document['text'] }}\
+{%- if not loop.last %}{{- '\\n\\n' }}{%- endif %}{%- endfor %}{{- '<|end|>\\n' }}{%- endif %}\
+{%- for message in loop_messages %}{{- '<|role|>' + message['role'] + '<|/role|>' }}{%- if message.tool_calls %}{{- '<|tool_call|>' + (message.tool_calls | map(attribute='function') | list | tojson) }}{%- endif %}\
+{{- message['content'] + '<|end|>\\n' }}{%- if loop.last and add_generation_prompt %}{{- '<|role|>assistant' }}{%- if controls %}{{- ' ' + controls | tojson }}{%- endif %}{{- '<|/role|>' }}{%- endif %}{%- endfor %}""",
+    AGENTS + [case(PLAIN, tools=[SMALL_TOOL], documents=DOCUMENTS), case(SYSTEM, documents=DOCUMENTS), case(PLAIN, controls={"length": "short"})], clock=True)
 
 SHAPES["mistral_v1"] = Shape(
     "raise_exception on alternation, system folded into the first user turn, no generation prompt",
@@ -464,7 +519,7 @@ SHAPES["mistral_v3_tools"] = Shape(
 """,
     [case(TOOL_TURNS, tools=[TOOL, OTHER_TOOL]), case(TWO_USERS), case(ODD_ROLE), case(PLAIN, tools=[OTHER_TOOL]),
      case([say("user", "x"), say("assistant", "", tool_calls=[dict(CALL, id="abcdefghi")]), say("tool", 12.5), say("assistant", "y")], False),
-     case([say("user", "x"), say("assistant", "", tool_calls=[dict(CALL, id="short")])])])
+     case([say("user", "x"), say("assistant", "", tool_calls=[dict(CALL, id="short")])])] + AGENTS)
 
 SHAPES["gemma"] = Shape(
     "role mapping, raise_exception on system, trim, inline if with else",
@@ -788,6 +843,17 @@ end
 """,
     [])
 
+SHAPES["raw_blocks"] = Shape(
+    "Qwen2-VL's newlines: the one after a raw tag stays, the one after its end goes, and - takes both",
+    """{% for m in messages %}<|im_start|>{{ m.role }}{% raw %}
+{% endraw %}
+{{ m.content }}<|im_end|>{% raw %}
+
+{% endraw %}[{% raw -%}
+  {{ x }}
+{%- endraw %}]
+{% endfor %}""", common=False, cases=[case(SYSTEM)])
+
 SHAPES["macros"] = Shape(
     "macros with defaults and keywords, a macro calling a macro, call blocks, set in loops does not leak, namespace does, recursion, with",
     """{%- macro turn(role, content, end='<|end|>', pad=0) -%}
@@ -868,9 +934,10 @@ def rendered(tokenizer, template: str, one: dict) -> dict:
     try:
         text = tokenizer.apply_chat_template(
             one["messages"], tools=one.get("tools"), chat_template=template, tokenize=False,
-            add_generation_prompt=one["add_generation_prompt"], **one.get("kwargs", {}))
+            documents=one.get("documents"), add_generation_prompt=one["add_generation_prompt"],
+            continue_final_message=one.get("continue_final_message", False), **one.get("kwargs", {}))
         return {**one, "expected": text}
-    except (jinja2.exceptions.TemplateError, TypeError, ZeroDivisionError) as error:
+    except (jinja2.exceptions.TemplateError, TypeError, ValueError, ZeroDivisionError) as error:
         raised = type(error) is jinja2.exceptions.TemplateError      # by raise_exception; Jinja's own errors are subclasses
         return {**one, "expected": None, "error": str(error), "error_by": "template" if raised else "jinja"}
 

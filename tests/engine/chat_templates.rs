@@ -4,7 +4,22 @@
 use std::path::Path;
 
 use serde_json::Value;
-use vllm_batch::engine::text::{ChatOptions, ChatTemplate, RunDate};
+use vllm_batch::engine::text::{
+    Chat, ChatEnding, ChatOptions, ChatTemplate, RunDate, TextError, Tokenizer,
+};
+
+/// Renders a conversation whose last message goes on.
+fn continued(
+    template: &ChatTemplate,
+    case: &Value,
+    options: ChatOptions,
+) -> Result<String, TextError> {
+    let ChatOptions { tools, documents, kwargs, now, .. } = options;
+    let (messages, ending) = (case["messages"].clone(), ChatEnding::OpenMessage);
+    let chat = Chat { messages, ending, tools, documents, kwargs };
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/demo");
+    chat.render(template, &Tokenizer::from_dir(&demo)?, now, false).map(|chat| chat.text())
+}
 
 /// Renders one case; None if it is as expected, else what is wrong.
 fn check(template: &ChatTemplate, case: &Value, now: RunDate) -> Option<String> {
@@ -15,7 +30,10 @@ fn check(template: &ChatTemplate, case: &Value, now: RunDate) -> Option<String> 
         kwargs: case.get("kwargs").and_then(Value::as_object).cloned().unwrap_or_default(),
         now,
     };
-    let rendered = template.render(&case["messages"], &options);
+    let rendered = match case["continue_final_message"] == true {
+        true => continued(template, case, options),
+        false => template.render(&case["messages"], &options),
+    };
     match (rendered, case["expected"].as_str()) {
         (Ok(text), Some(expected)) if text == expected => None,
         (Err(error), None) => {

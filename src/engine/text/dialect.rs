@@ -6,6 +6,7 @@
 //!   of lists are not lists. `x[a:b:c]` becomes `x.__slice__(a,b,c)`, see `python_methods::slice`.
 //! - `'%s' % x` formats strings; minijinja has the same as a filter, `'%s'|format(x)`. Only for a
 //!   literal on the left and a name, a literal or a parenthesis on the right.
+//! - A newline after `{% raw %}` stays, where minijinja takes it.
 //! - Newlines are `\n`, as jinja2 reads its sources.
 //! - The left operand of `~`, `+` and the like passes through a filter that counts it: minijinja
 //!   would multiply constants while it compiles, without a limit.
@@ -51,6 +52,9 @@ pub(super) fn translate(source: &str) -> Result<String, String> {
                 }
                 let is_raw = out.ends_with("raw") && !out.ends_with("endraw");
                 let body = expression(after, "%}", &mut out)?;
+                if is_raw && body.starts_with('\n') && !out.ends_with("-%}") {
+                    out.push('\n');
+                }
                 if is_raw { copy(body, end_of_raw(body), &mut out) } else { body }
             }
             _ => {
