@@ -479,8 +479,8 @@ fn no_token_allowed(seq: &Sequence) -> Finish {
     Finish::Error(RequestError::new(
         "no_token_allowed",
         format!(
-            "allowed_token_ids, bad_words and min_tokens together forbid every token after {} \
-             generated ones; relax one of them",
+            "structured_outputs, allowed_token_ids, bad_words and min_tokens together forbid every \
+             token after {} generated ones; relax one of them",
             seq.output_token_ids().len()
         ),
     ))

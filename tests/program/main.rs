@@ -23,6 +23,7 @@ mod retry_failed;
 mod several_inputs;
 mod shards;
 mod signal;
+mod structured_output;
 
 #[path = "../files/crash/random.rs"]
 mod random;
