@@ -260,7 +260,8 @@ fn a_search_has_the_same_bits_in_any_company() {
     let (expected, _) = searched(&base, &forward);
     assert_eq!(expected.len(), 6);
     let backward: Vec<usize> = (0..NUM_ROWS).rev().collect();
-    let changes: [(&str, fn(&mut EngineConfig)); 6] = [
+    type Change = fn(&mut EngineConfig);
+    let changes: [(&str, Change); 6] = [
         ("two sequences", |c| c.scheduler.max_num_seqs = 2),
         ("five sequences", |c| c.scheduler.max_num_seqs = 5),
         ("7 tokens a step", |c| c.scheduler.max_num_batched_tokens = 7),

@@ -84,9 +84,8 @@ fn rows_with_constraints_are_the_same_among_others_and_change_none() {
     let constraints = constraints();
     let of = |kind: &str, index: usize, more: &Value| row(format!("{kind}-{index}"), index, more);
     let plain: Vec<Value> = (0..8).map(|index| of("plain", index, &json!({}))).collect();
-    let bound: Vec<Value> = (0..18)
-        .map(|index| of("bound", index, &constraints[index % constraints.len()]))
-        .collect();
+    let bound: Vec<Value> =
+        (0..18).map(|index| of("bound", index, &constraints[index % constraints.len()])).collect();
     let bad: Vec<Value> =
         poisons().iter().enumerate().map(|(index, more)| of("bad", index, more)).collect();
     let mut all = Vec::new();
