@@ -7,6 +7,7 @@ use vllm_batch::cli::input::fields::Passthrough;
 use vllm_batch::cli::input::reader::{Content, InputFormat, Records};
 use vllm_batch::cli::input::row::RowOptions;
 use vllm_batch::cli::output::{CsvFormat, RowFormat};
+use vllm_batch::engine::input_processor::AnswerParser;
 
 use super::rows::{self, MAX_INPUT};
 
@@ -43,8 +44,13 @@ pub fn check(data: &[u8]) {
     assert_eq!(expected.next(), None, "a record is lost");
     if !names.is_empty() {
         let delimiter = format.delimiter().expect("it is no other format");
-        let written =
-            CsvFormat { delimiter, crlf, out_field: "response".to_owned(), is_simple: false };
+        let written = CsvFormat {
+            delimiter,
+            crlf,
+            out_field: "response".to_owned(),
+            is_simple: false,
+            parser: AnswerParser::default(),
+        };
         assert_reads_back(input, format, written, &names, &all);
     }
 }

@@ -10,7 +10,8 @@ use vllm_batch::cli::input::fields::Passthrough;
 use vllm_batch::cli::input::reader::{InputError, InputFormat, Records};
 use vllm_batch::cli::input::row::{RowOptions, RowParser};
 use vllm_batch::cli::input::row_error::RowError;
-use vllm_batch::cli::output::{JsonFormat, RowFormat, RunFacts};
+use vllm_batch::cli::output::{Asked, JsonFormat, RowFormat, RunFacts, Tokens};
+use vllm_batch::engine::input_processor::AnswerParser;
 use vllm_batch::engine::input_processor::Prompt;
 use vllm_batch::engine::request::{
     CompletionOutput, FinishReason, PositionLogprobs, RequestOutput, SamplingParams, StopReason,
@@ -58,7 +59,7 @@ pub fn run(
         let record = record?;
         assert!(record.line > last_line, "line {} after {last_line}", record.line);
         last_line = record.line;
-        let (index, line, passthrough, result) = match parser.parse(record)? {
+        let (index, line, passthrough, form, result) = match parser.parse(record)? {
             Ok(row) => {
                 let params = row.overrides.apply(&SamplingParams::default()).and_then(|params| {
                     params.verify(VOCAB_SIZE, UNLIMITED_LOGPROBS)?;
@@ -67,14 +68,16 @@ pub fn run(
                 let result = params
                     .map(|params| answer(&row.prompt, &params))
                     .map_err(|error| RowError::from_request(&error, row.line));
-                (row.index, row.line, row.passthrough, result)
+                (row.index, row.line, row.passthrough, row.answer_form, result)
             }
-            Err(bad) => (bad.index, bad.error.line, bad.passthrough, Err(bad.error)),
+            Err(bad) => (bad.index, bad.error.line, bad.passthrough, None, Err(bad.error)),
         };
         assert_eq!((index, line), (rows, last_line), "a row is in another place");
         rows += 1;
         let mut text = Vec::new();
-        output.format_row(&passthrough, result.as_ref(), &|id| format!("<{id}\n>"), &mut text);
+        let tokens = Tokens { text: &|id| format!("<{id}\n>"), num_reasoning: &|ids, _| ids.len() };
+        let asked = Asked { passthrough: &passthrough, form: form.as_ref() };
+        output.format_row(asked, result.as_ref(), &tokens, &mut text);
         see(&passthrough, &text);
     }
     Ok(Counts { rows, blank_lines: records.blank_lines() })
@@ -84,7 +87,8 @@ pub fn run(
 pub fn json_format(choice: u8) -> RowFormat {
     let detail = [Detail::Auto, Detail::Full, Detail::Simple][usize::from(choice % 3)];
     let facts = RunFacts { model: "m\"\n".to_owned(), created: 1, system_fingerprint: None };
-    RowFormat::Json(JsonFormat { out_field: "response".to_owned(), detail, facts })
+    let (out_field, parser) = ("response".to_owned(), AnswerParser::default());
+    RowFormat::Json(JsonFormat { out_field, detail, facts, parser })
 }
 
 /// Fails unless a row is one line that holds one JSON object and nothing else.

@@ -181,6 +181,19 @@ impl InputProcessor {
         &self.answer_parser
     }
 
+    /// The reasoning parser that the chat template asks for, where none is used.
+    pub fn unused_reasoning_parser(&self) -> Option<&'static str> {
+        let template = self.chat_template.as_ref().map(ChatTemplate::source);
+        let fitting = AnswerParser::new("auto", "none", template).ok()?.names().0;
+        (self.answer_parser.names().0 == "none" && fitting != "none").then_some(fitting)
+    }
+
+    /// How many of an answer's tokens are thinking.
+    pub fn num_reasoning_tokens(&self, token_ids: &[u32], form: &AnswerForm) -> usize {
+        // The engine has decoded these tokens, so they can be.
+        self.answer_parser.reasoning_tokens(token_ids, &self.tokenizer, form).unwrap_or_default()
+    }
+
     /// The model's sampling defaults; `max_tokens` is its `max_new_tokens`, else None.
     pub fn default_sampling_params(&self) -> SamplingParams {
         default_sampling_params(&self.generation_config)

@@ -88,3 +88,87 @@ fn variables_that_the_template_does_not_read_are_named() {
         assert!(said.contains("--chat-template-kwargs") && said.contains("help:"), "{said}");
     }
 }
+
+const TOOL: &str = r#"{"type":"function","function":{"name":"flag","parameters":{"type":"object","properties":{"on":{"type":"boolean"}},"required":["on"],"additionalProperties":false}}}"#;
+const ASKED: &str = r#""messages":[{"role":"user","content":"What is 2+3?"}]"#;
+
+/// Reads the arguments of a call of `flag`, which must be its schema's.
+fn is_on(arguments: &Value) -> bool {
+    let arguments: Value = serde_json::from_str(arguments.as_str().unwrap()).unwrap();
+    assert_eq!(arguments.as_object().unwrap().len(), 1, "{arguments}");
+    arguments["on"].as_bool().unwrap()
+}
+
+#[test]
+fn an_answer_that_must_call_a_tool_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let choices = [r#""required","parallel_tool_calls":false"#, r#"{"function":{"name":"flag"}}"#];
+    let plain = |choice: &&str| format!(r#"{{{ASKED},"tools":[{TOOL}],"tool_choice":{choice}}}"#);
+    let rows = choices.iter().map(plain).collect::<Vec<_>>().join("\n");
+    // The model likes white space, which JSON may have anywhere.
+    let flags = ["--max-tokens", "200", "--frequency-penalty", "2"];
+    let (code, rows, said) = run(folder.path(), &rows, &flags);
+    assert_eq!(code, Some(0), "{said}");
+    for (row, reason) in rows.iter().zip(["tool_calls", "stop"]) {
+        assert_eq!((&row["response"], &row["finish_reason"]), (&Value::Null, &reason.into()));
+        let call = &row["tool_calls"][0];
+        assert_eq!(
+            (&call["type"], &call["function"]["name"]),
+            (&"function".into(), &"flag".into())
+        );
+        is_on(&call["function"]["arguments"]);
+    }
+    let body = format!(r#"{ASKED},"tools":[{TOOL}],"tool_choice":"required""#);
+    let batch =
+        format!(r#"{{"custom_id":"a","url":"/v1/chat/completions","body":{{{body},"n":2}}}}"#);
+    let (_, rows, said) = run(folder.path(), &batch, &flags);
+    let choices = &rows[0]["response"]["body"]["choices"];
+    let calls = |index: usize| &choices[index]["message"]["tool_calls"];
+    is_on(&calls(1)[0]["function"]["arguments"]);
+    assert_eq!(choices[0]["finish_reason"], "tool_calls", "{said}");
+    assert_ne!(calls(0)[0]["id"], calls(1)[0]["id"]);
+    assert_eq!(rows, run(folder.path(), &batch, &flags).1, "ids are a function of the row");
+    let tool = r#"{"name":"flag","input_schema":{"type":"object","properties":{"on":{"type":"boolean"}},"required":["on"],"additionalProperties":false}}"#;
+    let choice = r#"{"type":"any","disable_parallel_tool_use":true}"#;
+    let message = format!(
+        r#"{{"custom_id":"a","params":{{{ASKED},"tools":[{tool}],"tool_choice":{choice}}}}}"#
+    );
+    let (_, rows, said) = run(folder.path(), &message, &flags);
+    let message = &rows[0]["result"]["message"];
+    assert_eq!(message["stop_reason"], "tool_use", "{said}");
+    assert!(message["content"][0]["input"]["on"].is_boolean(), "{message}");
+}
+
+#[test]
+fn calls_that_nobody_reads_stay_text_and_a_warning_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let row = format!("{{{ASKED},\"tools\":[{TOOL}]}}\n");
+    let warning = "the row has tools, and no parser reads calls from its answer";
+    let (code, rows, said) = run(folder.path(), &row.repeat(2), &[]);
+    assert_eq!((code, &rows[0]["response"]), (Some(0), &"5".into()), "{said}");
+    assert_eq!(said.matches(warning).count(), 1, "{said}");
+    let (_, rows, said) = run(folder.path(), &row, &["--tool-call-parser", "hermes"]);
+    assert_eq!(rows[0]["response"], "5");
+    assert!(!said.contains(warning), "{said}");
+}
+
+#[test]
+fn a_reasoning_parser_shows_thinking_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    // An answer without an end of thinking is all thinking.
+    let flags = ["--reasoning-parser", "deepseek_r1"];
+    let (code, rows, said) = run(folder.path(), &format!("{{{ASKED}}}"), &flags);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!((&rows[0]["response"], &rows[0]["reasoning"]), (&Value::Null, &"5".into()));
+    let batch = format!(r#"{{"custom_id":"a","url":"/v1/chat/completions","body":{{{ASKED}}}}}"#);
+    let body = run(folder.path(), &batch, &flags).1[0]["response"]["body"].take();
+    assert_eq!(body["choices"][0]["message"]["reasoning"], "5");
+    assert!(body["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64() > Some(0));
+    let (code, _, said) = run(folder.path(), &batch, &["--reasoning-parser", "other"]);
+    assert_eq!(code, Some(2));
+    assert!(said.contains("no reasoning parser is called `other`"), "{said}");
+    let csv = ["--format", "csv", "-o", "out.csv", "--chat", "--reasoning-parser", "deepseek_r1"];
+    let (code, _, said) = run(folder.path(), "prompt\nWhat is 2+3?\n", &csv);
+    assert_eq!(code, Some(2));
+    assert!(said.contains("CSV has no room for the thinking"), "{said}");
+}

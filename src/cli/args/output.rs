@@ -20,6 +20,14 @@ pub struct OutputArgs {
     /// never (simple); OpenAI's batch lines (openai) [default: auto, batch requests in their form]
     #[arg(long, value_name = "FORMAT")]
     pub output_format: Option<OutputFormatArg>,
+    /// How thinking is told from the answer of a chat: a parser of vLLM's, auto for what the chat
+    /// template says, or none [default: none]
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
+    pub reasoning_parser: Option<String>,
+    /// How calls are found in the answer of a chat with tools: as --reasoning-parser [default:
+    /// auto]
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
+    pub tool_call_parser: Option<String>,
     /// Name of the model in lines of batch APIs [default: its hub id, or its folder's name]
     #[arg(long, value_name = "NAME", value_parser = NonEmpty::new(), hide_short_help = true)]
     pub served_model_name: Option<String>,

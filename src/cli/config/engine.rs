@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 
 use super::device::{cpu_isa, device_config};
 use crate::cli::args::{
-    DTypeArg, EngineArgs, KvCacheDTypeArg, LoadFormatArg, OverflowArg, RunArgs,
+    DTypeArg, EngineArgs, KvCacheDTypeArg, LoadFormatArg, OutputArgs, OverflowArg, RunArgs,
 };
 use crate::cli::terminal::error::CliError;
 use crate::engine::config::{
     CacheConfig, DType, EngineConfig, GenerationConfigSource, KvCacheDType, LoadFormat,
     ModelConfig, Overflow, ParallelConfig, SchedulerConfig,
 };
+use crate::engine::input_processor::AnswerParser;
 use crate::engine::text::RunDate;
 
 /// What the flags say of the engine, and the chat template's text.
@@ -53,6 +54,7 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
         Some(path) if path == Path::new("vllm") => GenerationConfigSource::Vllm,
         Some(path) => GenerationConfigSource::Dir(path.to_owned()),
     };
+    let [reasoning_parser, tool_call_parser] = answer_parsers(&args.output)?;
     let chat_template = args.input.chat_template.as_deref().map(chat_template).transpose()?;
     Ok(ModelConfig {
         model_dir: PathBuf::new(),
@@ -77,11 +79,21 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
             Some(OverflowArg::TruncateRight) => Overflow::TruncateRight,
         },
         allow_special: args.input.allow_special,
-        reasoning_parser: None,
-        tool_call_parser: None,
+        reasoning_parser,
+        tool_call_parser,
         chat_date: RunDate::default(),
         on_lost_file: None,
     })
+}
+
+/// `--reasoning-parser` and `--tool-call-parser`. Whoever gives tools wants calls.
+fn answer_parsers(args: &OutputArgs) -> Result<[Option<String>; 2], CliError> {
+    let reasoning = args.reasoning_parser.as_deref().unwrap_or("none");
+    let tool_calls = args.tool_call_parser.as_deref().unwrap_or("auto");
+    // What `auto` is, the model's chat template says.
+    AnswerParser::new(reasoning, tool_calls, None)
+        .map(|_| [reasoning, tool_calls].map(|name| Some(name.to_owned())))
+        .map_err(|message| CliError::refused("answer_parser", message))
 }
 
 /// The text of `--chat-template`: a file's, or as in vLLM the template itself.

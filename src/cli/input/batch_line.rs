@@ -62,7 +62,24 @@ impl RowDigest {
         hasher.update(&(name.len() as u64).to_le_bytes());
         hasher.update(name.as_bytes());
         hasher.update(text.trim_ascii().as_bytes());
-        let hash = hasher.finalize();
+        Self::of_hash(&hasher.finalize())
+    }
+
+    /// The same of a row without a name.
+    pub fn of_text(text: &str) -> Self {
+        Self::new("", text)
+    }
+
+    /// That of a call in one of the row's answers: a function of the row and of both numbers.
+    pub fn call(self, sample_index: u32, call_index: usize) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.0.to_le_bytes());
+        hasher.update(&u64::from(sample_index).to_le_bytes());
+        hasher.update(&(call_index as u64).to_le_bytes());
+        Self::of_hash(&hasher.finalize())
+    }
+
+    fn of_hash(hash: &blake3::Hash) -> Self {
         let (head, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
         Self(u64::from_be_bytes(*head))
     }
@@ -108,6 +125,14 @@ mod tests {
         let named = line.clone().or_named(|| "row-3".to_owned());
         assert_eq!((named.custom_id.as_deref(), named.digest), (Some("row-3"), line.digest));
         assert_eq!(named.clone().or_named(|| "other".to_owned()), named);
+    }
+
+    #[test]
+    fn ids_of_calls_differ_within_a_row_and_between_rows() {
+        let id = |text, sample, call| RowDigest::of_text(text).call(sample, call).id("");
+        let all = [id("a", 0, 0), id("a", 0, 1), id("a", 1, 0), id("b", 0, 0)];
+        assert!((0..4).all(|i| (0..i).all(|j| all[i] != all[j])), "{all:?}");
+        assert_eq!(all[1], id(" a\r", 0, 1));
     }
 
     #[test]

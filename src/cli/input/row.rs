@@ -27,6 +27,7 @@ use self::near_miss::{NearMiss, NearMisses};
 use self::prompt::{Built, PromptBuilder};
 use self::remarks::{Remark, Remarks};
 use self::shape::RowShape;
+pub use self::tools::are_functions;
 use self::unsupported::Place;
 use super::batch_line::{BatchKind, BatchLine, BatchLines, recovered_custom_id};
 use super::fields::{JsonFields, Passthrough, json_string};

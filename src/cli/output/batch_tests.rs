@@ -1,19 +1,19 @@
 //! Lines of batch APIs as their readers see them, to the byte.
 
-use super::tests::{completion, output, token};
+use super::tests::{TOKENS, completion, output, token};
 use super::*;
 use crate::cli::input::batch_line::BatchLine;
 use crate::engine::request::{FinishReason, RequestError};
 
 /// The line of a result, with facts of a run; `<id>` is the text of a token.
 fn shown(kind: BatchKind, result: Result<&RequestOutput, &RowError>) -> String {
-    shown_with(kind, result, &|id| format!("<{id}>"))
+    shown_with(kind, result, &TOKENS)
 }
 
 fn shown_with(
     kind: BatchKind,
     result: Result<&RequestOutput, &RowError>,
-    token_text: &dyn Fn(u32) -> String,
+    tokens: &Tokens<'_>,
 ) -> String {
     let facts = RunFacts {
         model: "m".to_owned(),
@@ -25,11 +25,13 @@ fn shown_with(
         detail: Detail::Auto,
         usage_cached: false,
         facts: &facts,
-        token_text,
+        parser: &AnswerParser::default(),
+        tokens,
     };
     let passthrough = Passthrough::Batch(BatchLine::new(kind, None, "{}"));
     let mut out = Vec::new();
-    format_row(&passthrough, result, &options, &mut out);
+    let asked = Asked { passthrough: &passthrough, form: None };
+    format_row(asked, result, &options, &mut out);
     let out = String::from_utf8(out).expect("output is UTF-8");
     out.strip_suffix('\n').expect("one line").to_owned()
 }
@@ -109,7 +111,7 @@ fn logprobs_of_completions_are_lists_side_by_side() {
     );
     assert!(line.contains(expected), "{line}");
     // Two ids of the same text: a reader of JSON would see one of them.
-    let same = |_| "é".to_owned();
+    let same = Tokens { text: &|_| "é".to_owned(), ..TOKENS };
     let line = shown_with(BatchKind::Completions, Ok(&with_logprobs()), &same);
     let expected = r#""top_logprobs":[{"é":-0.25},{"é":-0.0}],"text_offset":[0,1]}"#;
     assert!(line.contains(expected), "{line}");

@@ -1,9 +1,11 @@
 //! `CsvFormat`: rows out for CSV in.
 
-use super::{kept_name, resolve};
+use super::shown::Shown;
+use super::{Asked, kept_name, resolve};
 use crate::cli::input::fields::Passthrough;
 use crate::cli::input::reader;
 use crate::cli::input::row_error::RowError;
+use crate::engine::input_processor::AnswerParser;
 use crate::engine::request::{RequestOutput, SamplingParams};
 
 /// Columns that follow the text.
@@ -21,6 +23,8 @@ pub struct CsvFormat {
     pub out_field: String,
     /// Only the first completion is wanted, whatever else is asked for (`--output-format simple`).
     pub is_simple: bool,
+    /// Splits the answers of chats: the text is what is not thinking.
+    pub parser: AnswerParser,
 }
 
 impl CsvFormat {
@@ -57,10 +61,10 @@ impl CsvFormat {
         first.map(|(name, _)| name)
     }
 
-    /// Appends one row: its first completion. `passthrough` is that of a CSV row.
+    /// Appends one row: the text of its first completion. It is asked by a CSV row.
     pub fn format_row(
         &self,
-        passthrough: &Passthrough,
+        Asked { passthrough, form }: Asked<'_>,
         result: Result<&RequestOutput, &RowError>,
         out: &mut Vec<u8>,
     ) {
@@ -70,8 +74,10 @@ impl CsvFormat {
         let ours = match resolve(result) {
             Ok(output) => {
                 let first = output.outputs.first();
+                let shown = first.map(|completion| Shown::new(completion, form, &self.parser));
+                let text = shown.and_then(|shown| shown.content);
                 [
-                    first.map(|c| c.text.clone()).unwrap_or_default(),
+                    text.unwrap_or_default().into_owned(),
                     first.map(|c| c.finish_reason.name().to_owned()).unwrap_or_default(),
                     output.prompt_token_ids.len().to_string(),
                     output.num_output_tokens().to_string(),

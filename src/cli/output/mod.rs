@@ -4,11 +4,14 @@
 mod anthropic;
 #[cfg(test)]
 mod batch_tests;
+#[cfg(test)]
+mod chat_tests;
 mod csv;
 #[cfg(test)]
 mod odd_inputs;
 mod openai;
 mod row_format;
+mod shown;
 #[cfg(test)]
 mod tests;
 
@@ -19,9 +22,11 @@ use serde::Serialize;
 pub use self::csv::CsvFormat;
 pub use self::row_format::{FileFormat, JsonFormat, RowFormat};
 use crate::cli::config::Detail;
-use crate::cli::input::batch_line::BatchKind;
+use crate::cli::input::batch_line::{BatchKind, RowDigest};
 use crate::cli::input::fields::Passthrough;
+use crate::cli::input::row::are_functions;
 use crate::cli::input::row_error::RowError;
+use crate::engine::input_processor::{AnswerForm, AnswerParser};
 use crate::engine::request::{
     CompletionOutput, PositionLogprobs, RequestOutput, StopReason, TokenLogprob,
 };
@@ -54,19 +59,38 @@ pub struct OutputOptions<'a> {
     pub usage_cached: bool,
     /// Of batch lines.
     pub facts: &'a RunFacts,
+    /// Splits the answers of chats.
+    pub parser: &'a AnswerParser,
+    /// By the model's tokenizer.
+    pub tokens: &'a Tokens<'a>,
+}
+
+/// What rows show of tokens.
+pub struct Tokens<'a> {
     /// Text of a token, for logprobs.
-    pub token_text: &'a dyn Fn(u32) -> String,
+    pub text: &'a dyn Fn(u32) -> String,
+    /// How many of an answer's tokens are thinking.
+    pub num_reasoning: &'a dyn Fn(&[u32], &AnswerForm) -> usize,
+}
+
+/// A row, and what its answer may be.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    /// What the output shows of the row.
+    pub passthrough: &'a Passthrough,
+    /// Of a chat.
+    pub form: Option<&'a AnswerForm>,
 }
 
 /// Appends one JSON row, newline included. A request whose completions carry an error is an error
 /// row.
 pub fn format_row(
-    passthrough: &Passthrough,
+    Asked { passthrough, form }: Asked<'_>,
     result: Result<&RequestOutput, &RowError>,
     options: &OutputOptions<'_>,
     out: &mut Vec<u8>,
 ) {
-    let mut row = RowWriter { out, options };
+    let mut row = RowWriter { out, options, form };
     let result = resolve(result);
     row.out.push(b'{');
     match passthrough {
@@ -88,7 +112,7 @@ pub fn format_row(
 /// Appends the beginning of a JSON row: what it shows of its input.
 pub fn format_input(passthrough: &Passthrough, options: &OutputOptions<'_>, out: &mut Vec<u8>) {
     out.push(b'{');
-    RowWriter { out, options }.input(passthrough);
+    RowWriter { out, options, form: None }.input(passthrough);
 }
 
 /// The answer, or the error of the row or of its request.
@@ -100,9 +124,30 @@ fn resolve<'a>(
     RowError::from_output(output, 0).map_or(Ok(output), |error| Err(Cow::Owned(error)))
 }
 
+/// Whether a field of the input is named like one of ours. Names of parts are ours only where an
+/// answer may have them: for calls that is in rows that bring tools.
+fn is_ours(name: &str, passthrough: &Passthrough, out_field: &str, parser: &AnswerParser) -> bool {
+    match name {
+        _ if name == out_field => true,
+        "reasoning" => parser.names().0 != "none",
+        "tool_calls" => match passthrough {
+            Passthrough::Json(fields) => {
+                let is_request = |name| fields.get(name).is_some_and(|json| json.starts_with('{'));
+                are_functions(fields) || is_request("body") || is_request("params")
+            }
+            Passthrough::Cells { .. } | Passthrough::Batch(_) => false,
+        },
+        _ => RESERVED.contains(&name),
+    }
+}
+
 /// Names of input fields that are also ours; they appear as `input_<name>`. Warn once about them.
-pub fn collisions(passthrough: &Passthrough, out_field: &str) -> Vec<String> {
-    let is_ours = |name: &str| name == out_field || RESERVED.contains(&name);
+pub fn collisions(
+    passthrough: &Passthrough,
+    out_field: &str,
+    parser: &AnswerParser,
+) -> Vec<String> {
+    let is_ours = |name: &str| is_ours(name, passthrough, out_field, parser);
     match passthrough {
         Passthrough::Json(fields) => {
             fields.iter().map(|f| f.name.into_owned()).filter(|name| is_ours(name)).collect()
@@ -127,11 +172,14 @@ fn kept_name(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
 struct RowWriter<'a> {
     out: &'a mut Vec<u8>,
     options: &'a OutputOptions<'a>,
+    /// What the row's answer may be; None: a text that is completed.
+    form: Option<&'a AnswerForm>,
 }
 
 impl RowWriter<'_> {
     fn input(&mut self, passthrough: &Passthrough) {
-        let is_ours = |name: &str| name == self.options.out_field || RESERVED.contains(&name);
+        let OutputOptions { out_field, parser, .. } = *self.options;
+        let is_ours = |name: &str| is_ours(name, passthrough, out_field, parser);
         match passthrough {
             Passthrough::Json(fields) => {
                 for field in fields.iter() {
@@ -157,9 +205,24 @@ impl RowWriter<'_> {
     }
 
     fn answer(&mut self, output: &RequestOutput, passthrough: &Passthrough) {
+        let digest = shown::digest(passthrough);
         let first = output.outputs.first();
-        self.field(self.options.out_field, &first.map(|completion| &completion.text));
-        self.field("finish_reason", &first.map(|completion| completion.finish_reason.name()));
+        let shown = first.map(|completion| self.shown(completion));
+        self.field(
+            self.options.out_field,
+            &shown.as_ref().and_then(|shown| shown.content.as_deref()),
+        );
+        if let Some(shown) = &shown {
+            self.parts(shown, digest, 0);
+        }
+        let ends_in_calls = shown.is_some_and(|shown| shown.ends_in_calls);
+        self.field(
+            "finish_reason",
+            &first.map(|completion| match ends_in_calls {
+                true => "tool_calls",
+                false => completion.finish_reason.name(),
+            }),
+        );
         self.usage(output);
         let has_logprobs = output.outputs.iter().any(|completion| completion.logprobs.is_some());
         let has_more = output.outputs.len() > 1 || has_logprobs || output.prompt_logprobs.is_some();
@@ -172,7 +235,7 @@ impl RowWriter<'_> {
             return;
         }
         self.key("outputs");
-        self.list(&output.outputs, |row, completion| row.completion(completion));
+        self.list(&output.outputs, |row, completion| row.completion(completion, digest));
         let input_has_ids = match passthrough {
             Passthrough::Json(fields) => fields.get("prompt_token_ids").is_some(),
             Passthrough::Cells { names, .. } => names.iter().any(|n| n == "prompt_token_ids"),
@@ -201,10 +264,16 @@ impl RowWriter<'_> {
         });
     }
 
-    fn completion(&mut self, completion: &CompletionOutput) {
+    /// The whole text, and its parts where it has any.
+    fn completion(&mut self, completion: &CompletionOutput, digest: RowDigest) {
         self.out.push(b'{');
         self.field("index", &completion.index);
         self.field("text", &completion.text);
+        let shown = self.shown(completion);
+        if shown.has_parts() {
+            self.field("content", &shown.content);
+            self.parts(&shown, digest, completion.index);
+        }
         self.field("token_ids", &completion.token_ids);
         self.field("finish_reason", completion.finish_reason.name());
         match &completion.stop_reason {
@@ -242,7 +311,7 @@ impl RowWriter<'_> {
     /// null.
     fn token(&mut self, token: &TokenLogprob) {
         self.field("token_id", &token.token_id);
-        self.field("token", &(self.options.token_text)(token.token_id));
+        self.field("token", &(self.options.tokens.text)(token.token_id));
         self.field("logprob", &token.logprob);
     }
 

@@ -3,11 +3,13 @@
 
 use std::io::Read;
 
-use super::{OutputOptions, RunFacts, format_row};
+use super::tests::TOKENS;
+use super::{Asked, OutputOptions, RunFacts, format_row};
 use crate::cli::config::Detail;
 use crate::cli::input::reader::{InputError, InputFormat, Records};
 use crate::cli::input::row::{RowOptions, RowParser};
 use crate::cli::input::row_error::RowError;
+use crate::engine::input_processor::AnswerParser;
 use crate::engine::input_processor::Prompt;
 use crate::engine::request::{CompletionOutput, FinishReason, RequestOutput, SamplingParams};
 
@@ -28,19 +30,22 @@ pub(super) fn run(
         detail: Detail::Auto,
         usage_cached: false,
         facts: &RunFacts::default(),
-        token_text: &|id| format!("<{id}>"),
+        parser: &AnswerParser::default(),
+        tokens: &TOKENS,
     };
     for (index, record) in (&mut records).enumerate() {
-        let (found, passthrough, result) = match parser.parse(record?)? {
+        let (found, passthrough, form, result) = match parser.parse(record?)? {
             Ok(row) => {
                 let applied = row.overrides.apply(&SamplingParams::default());
                 let applied = applied.map_err(|error| RowError::from_request(&error, row.line));
-                (row.index, row.passthrough, applied.map(|_| answer(&row.prompt)))
+                let result = applied.map(|_| answer(&row.prompt));
+                (row.index, row.passthrough, row.answer_form, result)
             }
-            Err(row) => (row.index, row.passthrough, Err(row.error)),
+            Err(row) => (row.index, row.passthrough, None, Err(row.error)),
         };
         assert_eq!(found, index as u64);
-        format_row(&passthrough, result.as_ref(), &output_options, &mut out);
+        let asked = Asked { passthrough: &passthrough, form: form.as_ref() };
+        format_row(asked, result.as_ref(), &output_options, &mut out);
     }
     Ok(String::from_utf8(out).expect("output is always UTF-8"))
 }

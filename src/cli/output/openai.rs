@@ -56,11 +56,15 @@ impl RowWriter<'_> {
         self.key("choices");
         self.list(&output.outputs, |row, completion| {
             row.out.push(b'{');
-            match is_chat {
-                true => row.chat_choice(completion),
+            let ends_in_calls = match is_chat {
+                true => row.chat_choice(completion, line),
                 false => row.text_choice(completion),
-            }
-            row.field("finish_reason", finish_reason(completion.finish_reason));
+            };
+            let reason = match ends_in_calls {
+                true => "tool_calls",
+                false => finish_reason(completion.finish_reason),
+            };
+            row.field("finish_reason", reason);
             row.out.push(b'}');
         });
         let (prompt, generated) = (output.prompt_token_ids.len(), output.num_output_tokens());
@@ -68,6 +72,15 @@ impl RowWriter<'_> {
             row.field("prompt_tokens", &prompt);
             row.field("completion_tokens", &generated);
             row.field("total_tokens", &(prompt + generated));
+            if let Some(form) = row.form.filter(|_| row.options.parser.names().0 != "none") {
+                let count = row.options.tokens.num_reasoning;
+                let counts =
+                    output.outputs.iter().map(|completion| count(&completion.token_ids, form));
+                let num_reasoning: usize = counts.sum();
+                row.object("completion_tokens_details", |row| {
+                    row.field("reasoning_tokens", &num_reasoning);
+                });
+            }
         });
         self.field("system_fingerprint", &facts.system_fingerprint);
         if let Some(positions) = &output.prompt_logprobs {
@@ -79,12 +92,20 @@ impl RowWriter<'_> {
         }
     }
 
-    fn chat_choice(&mut self, completion: &CompletionOutput) {
+    /// A message. Returns whether it ends in calls.
+    fn chat_choice(&mut self, completion: &CompletionOutput, line: &BatchLine) -> bool {
+        let shown = self.shown(completion);
         self.field("index", &completion.index);
         self.object("message", |row| {
             row.field("role", "assistant");
-            row.field("content", &completion.text);
+            row.field("content", &shown.content);
+            row.parts(&shown, line.digest, completion.index);
         });
+        self.chat_logprobs(completion);
+        shown.ends_in_calls
+    }
+
+    fn chat_logprobs(&mut self, completion: &CompletionOutput) {
         let Some(positions) = &completion.logprobs else { return self.field("logprobs", &()) };
         self.object("logprobs", |row| {
             row.key("content");
@@ -98,17 +119,23 @@ impl RowWriter<'_> {
     }
 
     fn chat_token(&mut self, token: &TokenLogprob) {
-        let text = (self.options.token_text)(token.token_id);
+        let text = (self.options.tokens.text)(token.token_id);
         self.field("token", &text);
         self.field("logprob", &finite(token));
         self.field("bytes", text.as_bytes());
     }
 
-    fn text_choice(&mut self, completion: &CompletionOutput) {
+    /// A text, which has no calls to end in.
+    fn text_choice(&mut self, completion: &CompletionOutput) -> bool {
         self.field("index", &completion.index);
         self.field("text", &completion.text);
+        self.text_logprobs(completion);
+        false
+    }
+
+    fn text_logprobs(&mut self, completion: &CompletionOutput) {
         let Some(positions) = &completion.logprobs else { return self.field("logprobs", &()) };
-        let text = self.options.token_text;
+        let text = self.options.tokens.text;
         let tokens: Vec<String> = positions.iter().map(|p| text(p.token.token_id)).collect();
         let logprobs: Vec<f32> = positions.iter().map(|p| finite(&p.token)).collect();
         // In characters, as in vLLM.
@@ -130,7 +157,7 @@ impl RowWriter<'_> {
         let mut shown: Vec<String> = Vec::new();
         self.out.push(b'{');
         for token in distinct(position) {
-            let text = (self.options.token_text)(token.token_id);
+            let text = (self.options.tokens.text)(token.token_id);
             if !shown.contains(&text) {
                 self.field(&text, &finite(token));
                 shown.push(text);
@@ -146,7 +173,7 @@ impl RowWriter<'_> {
             self.object(&token.token_id.to_string(), |row| {
                 row.field("logprob", &finite(token));
                 row.field("rank", &token.rank);
-                row.field("decoded_token", &(row.options.token_text)(token.token_id));
+                row.field("decoded_token", &(row.options.tokens.text)(token.token_id));
             });
         }
         self.out.push(b'}');

@@ -1,6 +1,8 @@
 //! `RowFormat`: which rows go out, by the flags, the output's name and what the input is.
 
-use super::{CsvFormat, OutputOptions, RunFacts, collisions, format_input, format_row};
+use super::{
+    Asked, CsvFormat, OutputOptions, RunFacts, Tokens, collisions, format_input, format_row,
+};
 use crate::cli::config::{Detail, RunConfig};
 use crate::cli::input::batch_line::BatchLines;
 use crate::cli::input::fields::Passthrough;
@@ -9,6 +11,7 @@ use crate::cli::input::reader::InputFormat;
 use crate::cli::input::row_error::{RowError, code};
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
+use crate::engine::input_processor::{AnswerForm, AnswerParser, ToolChoice};
 use crate::engine::request::{RequestOutput, SamplingParams};
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +45,8 @@ pub struct JsonFormat {
     pub detail: Detail,
     /// Of batch lines.
     pub facts: RunFacts,
+    /// Splits the answers of chats.
+    pub parser: AnswerParser,
 }
 
 impl RowFormat {
@@ -50,6 +55,7 @@ impl RowFormat {
     /// # Errors
     /// CSV is asked for and the input has no columns, or the rows become batch lines.
     pub fn new(config: &RunConfig, shape: &Shape) -> Result<Self, CliError> {
+        let parser = AnswerParser::default();
         let named = config.output.path.as_deref().map_or(InputFormat::Auto, InputFormat::from_path);
         let refused = |message: &str| {
             let error = CliError::new(Exit::Refused, "output", message);
@@ -78,9 +84,12 @@ impl RowFormat {
                 }
                 let detail = config.output.detail;
                 let is_simple = detail == Detail::Simple;
-                let csv = CsvFormat { delimiter, crlf: shape.crlf, out_field, is_simple };
+                let csv = CsvFormat { delimiter, crlf: shape.crlf, out_field, is_simple, parser };
                 if detail == Detail::Full {
                     return refused("--output-format full: CSV has room for the text only");
+                }
+                if config.engine.model.reasoning_parser.as_deref() != Some("none") && !is_simple {
+                    return refused("--reasoning-parser: CSV has no room for the thinking");
                 }
                 let typed = config.row_params(SamplingParams::default());
                 if let Some(name) = csv.has_no_room_for(&typed) {
@@ -99,6 +108,7 @@ impl RowFormat {
                     created: config.started,
                     system_fingerprint: None,
                 },
+                parser,
             }),
         })
     }
@@ -132,11 +142,37 @@ impl RowFormat {
         self
     }
 
+    /// The same with what splits the answers of chats.
+    pub fn with_parser(mut self, parser: AnswerParser) -> Self {
+        match &mut self {
+            RowFormat::Json(json) => json.parser = parser,
+            RowFormat::Csv(csv) => csv.parser = parser,
+        }
+        self
+    }
+
+    /// Sets what the text of an answer needs, so that its parts can be found in it: the tags of
+    /// some models are special tokens.
+    pub fn adjust(&self, params: &mut SamplingParams, form: Option<&AnswerForm>) {
+        let parser = match self {
+            RowFormat::Json(json) => &json.parser,
+            RowFormat::Csv(csv) => &csv.parser,
+        };
+        let Some(form) = form else { return };
+        let has_tools = !form.tools.is_empty() && form.tool_choice != ToolChoice::None;
+        if has_tools && parser.needs_special_tokens() || parser.needs_special_tokens_to_think() {
+            params.skip_special_tokens = false;
+        }
+    }
+
     /// Names of a row's fields that are also ours.
     pub fn collisions(&self, passthrough: &Passthrough, config: &RunConfig) -> Vec<String> {
         match (self, passthrough) {
             (RowFormat::Csv(csv), Passthrough::Cells { names, .. }) => csv.collisions(names),
-            _ => collisions(passthrough, &config.output.field),
+            (RowFormat::Csv(csv), _) => collisions(passthrough, &config.output.field, &csv.parser),
+            (RowFormat::Json(json), _) => {
+                collisions(passthrough, &config.output.field, &json.parser)
+            }
         }
     }
 
@@ -159,33 +195,33 @@ impl RowFormat {
     /// Appends one row, line end included: a function of what is given, and of nothing else.
     pub fn format_row(
         &self,
-        passthrough: &Passthrough,
+        asked: Asked<'_>,
         result: Result<&RequestOutput, &RowError>,
-        token_text: &dyn Fn(u32) -> String,
+        tokens: &Tokens<'_>,
         out: &mut Vec<u8>,
     ) {
         match self {
-            RowFormat::Csv(csv) => csv.format_row(passthrough, result, out),
-            RowFormat::Json(json) => {
-                format_row(passthrough, result, &json.options(token_text), out);
-            }
+            RowFormat::Csv(csv) => csv.format_row(asked, result, out),
+            RowFormat::Json(json) => format_row(asked, result, &json.options(tokens), out),
         }
     }
 }
 
 impl JsonFormat {
-    fn options<'a>(&'a self, token_text: &'a dyn Fn(u32) -> String) -> OutputOptions<'a> {
+    fn options<'a>(&'a self, tokens: &'a Tokens<'a>) -> OutputOptions<'a> {
         OutputOptions {
             out_field: &self.out_field,
             detail: self.detail,
             usage_cached: false,
             facts: &self.facts,
-            token_text,
+            parser: &self.parser,
+            tokens,
         }
     }
 
     /// Appends what a row shows of its input.
     fn format_input(&self, passthrough: &Passthrough, out: &mut Vec<u8>) {
-        format_input(passthrough, &self.options(&|_| String::new()), out);
+        let tokens = Tokens { text: &|_| String::new(), num_reasoning: &|_, _| 0 };
+        format_input(passthrough, &self.options(&tokens), out);
     }
 }

@@ -40,23 +40,28 @@ fn json(text: &str) -> Passthrough {
     Passthrough::Json(JsonFields::parse(text.to_owned(), 1).expect("valid JSON"))
 }
 
+/// `<id>` is the text of a token, and all tokens are thinking.
+pub(super) const TOKENS: Tokens<'static> =
+    Tokens { text: &|id| format!("<{id}>"), num_reasoning: &|ids, _| ids.len() };
+
 fn row(
     passthrough: &Passthrough,
     result: Result<&RequestOutput, &RowError>,
     change: impl FnOnce(&mut OutputOptions<'_>),
 ) -> String {
-    let token_text = |id| format!("<{id}>");
+    let parser = AnswerParser::default();
     let facts = RunFacts::default();
     let mut options = OutputOptions {
         out_field: "response",
         detail: Detail::Auto,
         usage_cached: false,
         facts: &facts,
-        token_text: &token_text,
+        parser: &parser,
+        tokens: &TOKENS,
     };
     change(&mut options);
     let mut out = b"before\n".to_vec();
-    format_row(passthrough, result, &options, &mut out);
+    format_row(Asked { passthrough, form: None }, result, &options, &mut out);
     let out = String::from_utf8(out).expect("output is UTF-8");
     let line = out.strip_prefix("before\n").and_then(|row| row.strip_suffix('\n'));
     line.expect("one line, appended").to_owned()
@@ -194,8 +199,9 @@ fn error_rows_of_the_parser_and_of_the_engine() {
 #[test]
 fn collisions_are_named() {
     let input = json(r#"{"prompt":"a","response":1,"usage":2,"finish_reasons":3}"#);
-    assert_eq!(collisions(&input, "response"), ["response", "usage"]);
-    assert_eq!(collisions(&input, "prompt"), ["prompt", "usage"]);
+    let collisions = |out_field| collisions(&input, out_field, &AnswerParser::default());
+    assert_eq!(collisions("response"), ["response", "usage"]);
+    assert_eq!(collisions("prompt"), ["prompt", "usage"]);
 }
 
 fn cells(names: &[&str], cells: &[&str]) -> Passthrough {
@@ -209,17 +215,16 @@ fn csv_rows_keep_their_columns_and_line_ends() {
     let error = RowError::new("bad_csv", 3, "too few");
     let names = ["id", "error", "text"].map(str::to_owned);
     let csv = |delimiter, crlf| {
-        let format =
-            CsvFormat { delimiter, crlf, out_field: "response".to_owned(), is_simple: false };
+        let (out_field, parser) = ("response".to_owned(), AnswerParser::default());
+        let format = CsvFormat { delimiter, crlf, out_field, is_simple: false, parser };
         let mut out = Vec::new();
         assert_eq!(format.collisions(&names), ["error"]);
         format.format_header(&names, &mut out);
-        format.format_row(
-            &cells(&["id", "error", "text"], &["7", "", "x\ry"]),
-            Ok(&answer),
-            &mut out,
-        );
-        format.format_row(&cells(&["id", "error", "text"], &["8", "", ""]), Err(&error), &mut out);
+        let of = |values: [&str; 3]| cells(&["id", "error", "text"], &values);
+        let (first, second) = (of(["7", "", "x\ry"]), of(["8", "", ""]));
+        let asked = |passthrough| Asked { passthrough, form: None };
+        format.format_row(asked(&first), Ok(&answer), &mut out);
+        format.format_row(asked(&second), Err(&error), &mut out);
         String::from_utf8(out).expect("output is UTF-8")
     };
     assert_eq!(
@@ -243,6 +248,7 @@ fn a_csv_never_begins_like_another_kind_of_file() {
         crlf: false,
         out_field: "response".to_owned(),
         is_simple: false,
+        parser: AnswerParser::default(),
     };
     for first in ["\u{feff}x", "PK\u{3}\u{4}", "PAR1\u{15}", "BZh9", "P*M\u{18}", "PAR1", "{", ""] {
         let names = [first, "prompt"].map(str::to_owned);

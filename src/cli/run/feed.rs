@@ -23,6 +23,7 @@ use crate::cli::output::RowFormat;
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::{CliError, sanitized};
 use crate::cli::terminal::exit::Exit;
+use crate::engine::input_processor::{AnswerForm, ToolChoice};
 use crate::engine::input_processor::{Chat, InputProcessor, Prompt};
 use crate::engine::request::{Request, RequestError, SamplingParams};
 
@@ -54,11 +55,17 @@ pub struct Feed {
 /// Sends every row on its way.
 pub fn feed_all(input: &mut Input, mut feed: Feed, console: &Console, counters: &Counters) {
     feed.ids = input.is_batch_stream(&feed.config.input).then(CustomIds::default);
-    let warnings =
-        Warnings { console, of_collisions: false, of_two_bos: false, of_kwargs: Vec::new() };
+    let warnings = Warnings {
+        console,
+        of_collisions: false,
+        of_two_bos: false,
+        of_calls: false,
+        of_kwargs: Vec::new(),
+    };
     let run = Arc::clone(&feed.config);
     let (shape, shape_of_bad) = (input.shape_text(), input.shape_text_of_bad());
-    let mut feeder = Feeder { feed, run: &run, warnings, shape, shape_of_bad, position: 0 };
+    let (run, form) = (&*run, Arc::default());
+    let mut feeder = Feeder { feed, run, warnings, shape, shape_of_bad, position: 0, form };
     match feeder.feed_all(input, console) {
         Ok(Some(read)) => {
             counters.set_total(feeder.position);
@@ -81,6 +88,8 @@ struct Feeder<'a> {
     shape_of_bad: String,
     /// Of the next row in the output.
     position: u64,
+    /// Of the last chat: rows of one input mostly have the same tools.
+    form: Arc<AnswerForm>,
 }
 
 impl Feeder<'_> {
@@ -138,8 +147,12 @@ impl Feeder<'_> {
         let position = self.position;
         self.position += 1;
         let has_own_length = row.as_ref().is_ok_and(|row| row.overrides.has_own_length());
+        let mut answer_form = None;
         let (line, passthrough, asked) = match row {
-            Ok(row) => self.asked(position, content, row)?,
+            Ok(mut row) => {
+                answer_form = row.answer_form.take().map(|form| self.shared(form));
+                self.asked(position, content, row, answer_form.as_deref())?
+            }
             Err(bad) => {
                 let line = bad.error.line;
                 let hash = content.of_bad_row(&self.shape_of_bad, bad.index, line);
@@ -174,7 +187,8 @@ impl Feeder<'_> {
             return Ok(false);
         }
         // The row goes first, so that whoever writes knows it before its answer comes.
-        let waiting = Waiting { position, line, bytes, hash, passthrough, has_own_length };
+        let waiting =
+            Waiting { position, line, bytes, hash, passthrough, answer_form, has_own_length };
         if self.feed.rows.send(Message::Row(waiting)).is_err() {
             return Ok(false);
         }
@@ -182,6 +196,14 @@ impl Feeder<'_> {
             Ok(request) => self.feed.requests.send(Ok(request)).is_ok(),
             Err(error) => self.feed.rows.send(Message::Failed { position, error }).is_ok(),
         })
+    }
+
+    /// The form of a row's answer, in memory once for rows that follow each other.
+    fn shared(&mut self, form: AnswerForm) -> Arc<AnswerForm> {
+        if *self.form != form {
+            self.form = Arc::new(form);
+        }
+        Arc::clone(&self.form)
     }
 
     /// Sends a row that needs no engine. False: the run has ended.
@@ -195,10 +217,14 @@ impl Feeder<'_> {
         position: u64,
         content: ContentHash,
         row: Row,
+        form: Option<&AnswerForm>,
     ) -> Result<(u64, Passthrough, Asked), CliError> {
-        let Row { index, line, prompt, overrides, id, passthrough, answer_form: _ } = row;
+        let Row { index, line, prompt, overrides, id, passthrough, .. } = row;
         if !self.warnings.of_collisions {
             self.warnings.collisions(&self.feed.format.collisions(&passthrough, self.run));
+        }
+        if let Some(form) = form {
+            self.warnings.unread_calls(form, line, &self.feed.processor, &self.run.input.sources);
         }
         if let Prompt::Messages(chat) = &prompt {
             self.warnings.unread_kwargs(chat, line, &self.feed.processor, &self.run.input.sources);
@@ -212,7 +238,10 @@ impl Feeder<'_> {
         let failed =
             |error: &RequestError, hash| Asked::Failed(hash, RowError::from_request(error, line));
         let params = match overrides.apply(&self.feed.base) {
-            Ok(params) => params,
+            Ok(mut params) => {
+                self.feed.format.adjust(&mut params, form);
+                params
+            }
             Err(error) => {
                 let asked = failed(&error, content.of_bad_row(&self.shape_of_bad, index, line));
                 return Ok((line, passthrough, asked));
@@ -278,6 +307,7 @@ struct Warnings<'a> {
     console: &'a Console,
     of_collisions: bool,
     of_two_bos: bool,
+    of_calls: bool,
     /// Variables that the chat template does not read.
     of_kwargs: Vec<String>,
 }
@@ -305,8 +335,14 @@ impl Warnings<'_> {
         sources: &Sources,
     ) {
         for name in chat.kwargs.keys() {
-            // The switch that comes with an effort is our own.
-            let is_ours = name == "enable_thinking" && chat.kwargs.contains_key("reasoning_effort");
+            // The switch that comes with an effort is our own. Given by both its names, one is read.
+            let given = |name| chat.kwargs.contains_key(name);
+            let reads_other = |other| given(other) && processor.template_mentions(other);
+            let is_ours = match name.as_str() {
+                "enable_thinking" => given("reasoning_effort") || reads_other("thinking"),
+                "thinking" => reads_other("enable_thinking"),
+                _ => false,
+            };
             if is_ours || processor.template_mentions(name) || self.of_kwargs.contains(name) {
                 continue;
             }
@@ -318,6 +354,27 @@ impl Warnings<'_> {
                 ));
                 self.of_kwargs.push(name);
             }
+        }
+    }
+
+    /// Says that calls of tools stay text, where nobody knows how the model writes them.
+    fn unread_calls(
+        &mut self,
+        form: &AnswerForm,
+        line: u64,
+        processor: &InputProcessor,
+        sources: &Sources,
+    ) {
+        let is_unread = !form.tools.is_empty()
+            && form.tool_choice == ToolChoice::Auto
+            && processor.answer_parser().names().1 == "none";
+        if is_unread && !self.of_calls {
+            self.of_calls = true;
+            self.console.warn(&format!(
+                "{}: the row has tools, and no parser reads calls from its answer, so they stay \
+                 text; name one with --tool-call-parser",
+                sources.said(line)
+            ));
         }
     }
 

@@ -21,7 +21,7 @@ use crate::engine::request::{SamplingParams, StructuredOutputs};
 use crate::engine::weight_files::{QUANTIZATION_CONFIGS, gguf_parts, is_gguf_model};
 
 /// The version of what rows look like: raised when the same run would write other bytes.
-const ROW_FORMAT: u32 = 3;
+const ROW_FORMAT: u32 = 4;
 
 /// What can be said before the engine is loaded: the model's files, and what they and the flags
 /// resolve to.
@@ -58,6 +58,9 @@ pub fn of_files(
     set("seed", engine.model.seed.to_string());
     set("overflow", format!("{:?}", engine.model.overflow));
     set("allow_special", engine.model.allow_special.to_string());
+    let name = |parser: &Option<String>| parser.clone().unwrap_or_default();
+    set("reasoning_parser", name(&engine.model.reasoning_parser));
+    set("tool_call_parser", name(&engine.model.tool_call_parser));
     set("quantization", format!("{:?}", engine.device.quantization));
     set("kv_cache_dtype", format!("{:?}", engine.cache.kv_cache_dtype));
     let input = &config.input;

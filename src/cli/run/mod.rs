@@ -258,13 +258,20 @@ impl Job<'_> {
                 .map_err(|error| CliError::refused(error.code, format!("--{}", error.message)))?;
         }
         loaded.announce(&self.config, self.console);
+        if let Some(parser) = processor.unused_reasoning_parser().filter(|_| all_chat) {
+            self.console.note(&format!(
+                "The model thinks before it answers, and rows show that as text; \
+                 --reasoning-parser {parser} shows it apart"
+            ));
+        }
         self.say_sampling(&processor.default_sampling_params(), &shape);
         let shows_date = shape.has_batch_lines || processor.shows_date();
         let date = shows_date.then_some(self.config.started);
         let files = files.showing(self.config.shown_model_name(&shape));
         let fingerprint = files.with_engine(loaded.engine.info(), date);
-        let format =
-            RowFormat::new(&self.config, &shape)?.with_system_fingerprint(fingerprint.system());
+        let format = RowFormat::new(&self.config, &shape)?
+            .with_parser(*processor.answer_parser())
+            .with_system_fingerprint(fingerprint.system());
         let model::Loaded { engine, load_time, .. } = loaded;
         Ok(Loaded { engine, load_time, shape, format, fingerprint })
     }

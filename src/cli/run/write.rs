@@ -15,9 +15,10 @@ use crate::cli::input::fields::Passthrough;
 use crate::cli::input::files::Shape;
 use crate::cli::input::row_error::RowError;
 use crate::cli::ledger::{Finished, Ledger, LedgerError, Reused, RowHash, Totals};
-use crate::cli::output::RowFormat;
+use crate::cli::output::{Asked, RowFormat, Tokens};
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
+use crate::engine::input_processor::AnswerForm;
 use crate::engine::input_processor::InputProcessor;
 use crate::engine::request::RequestOutput;
 
@@ -85,6 +86,8 @@ pub struct Waiting {
     pub hash: RowHash,
     /// What appears again.
     pub passthrough: Passthrough,
+    /// What a chat's answer may be.
+    pub answer_form: Option<Arc<AnswerForm>>,
     /// It says itself how long its answer may be.
     pub has_own_length: bool,
 }
@@ -309,7 +312,7 @@ impl WriteThread {
             code: failure,
             input_tokens: input_tokens as u32,
             output_tokens: output_tokens as u32,
-            row: self.format(&row.passthrough, result),
+            row: self.format(&row, result),
         };
         self.counters.row_done();
         self.tally.wrote(finished.row.len());
@@ -317,14 +320,14 @@ impl WriteThread {
         ledger.push(finished)
     }
 
-    fn format(
-        &self,
-        passthrough: &Passthrough,
-        result: Result<&RequestOutput, &RowError>,
-    ) -> Vec<u8> {
+    fn format(&self, row: &Waiting, result: Result<&RequestOutput, &RowError>) -> Vec<u8> {
         let mut line = Vec::new();
-        let token_text = |id| self.processor.token_text(id);
-        self.format.format_row(passthrough, result, &token_text, &mut line);
+        let tokens = Tokens {
+            text: &|id| self.processor.token_text(id),
+            num_reasoning: &|ids, form| self.processor.num_reasoning_tokens(ids, form),
+        };
+        let asked = Asked { passthrough: &row.passthrough, form: row.answer_form.as_deref() };
+        self.format.format_row(asked, result, &tokens, &mut line);
         line
     }
 

@@ -148,9 +148,9 @@ impl ChatTemplate {
         sources.any(|source| source.contains(name))
     }
 
-    /// The text of the one for chats without tools.
+    /// The text; of two, of the one for chats with tools, which says how calls are written.
     pub fn source(&self) -> &str {
-        &self.sources.default
+        self.sources.tool_use.as_deref().unwrap_or(&self.sources.default)
     }
 
     /// Whether it may write the date.

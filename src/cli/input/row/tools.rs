@@ -121,7 +121,7 @@ impl RowTools {
 }
 
 /// Whether the field `tools` is a list of functions in OpenAI's form, by its first item.
-pub(super) fn are_functions(fields: &JsonFields) -> bool {
+pub fn are_functions(fields: &JsonFields) -> bool {
     let json = fields.get(TOOLS).filter(|json| json.starts_with('['));
     let value: Option<Value> = json.and_then(|json| serde_json::from_str(json).ok());
     value.is_some_and(|value| value[0]["type"] == "function")

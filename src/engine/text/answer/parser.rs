@@ -10,15 +10,16 @@ use super::{AnswerForm, ParsedAnswer, ToolCall, ToolChoice, harmony, template};
 const HARMONY: &[&str] = &["openai", "gpt-oss"];
 
 /// Splits the text of an answer into thinking, content and calls. A pure function of the text and
-/// of what its row asked for.
-#[derive(Clone, Copy, Debug)]
+/// of what its row asked for. By default an answer is one text.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct AnswerParser {
     reasoning: Option<&'static ReasoningFormat>,
     tool_calls: ToolCalls,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 enum ToolCalls {
+    #[default]
     None,
     Format(&'static CallFormat),
     Harmony,
