@@ -8,6 +8,6 @@ pub struct NarrowInputs {
     pub words: Vec<u32>,
     /// (num_rows, groups) scales of int8.
     pub scales: Vec<f32>,
-    /// (num_rows, groups) sums of int8.
-    pub sums: Vec<i32>,
+    /// (num_rows, groups) what sums of int8 products begin with.
+    pub starts: Vec<i32>,
 }

@@ -30,6 +30,19 @@ pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) {
     unsafe { kernel.run::<__m256>() }
 }
 
+/// 1 in the first of each two lanes that are H apart, and -1 in the second.
+const fn butterfly_signs<const H: usize>() -> [f32; 16] {
+    let mut signs = [1.0; 16];
+    let mut lane = 0;
+    while lane < 16 {
+        if lane & H != 0 {
+            signs[lane] = -1.0;
+        }
+        lane += 1;
+    }
+    signs
+}
+
 /// Methods that are one intrinsic call.
 macro_rules! intrinsics {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty = $body:expr;)*) => {$(
@@ -119,14 +132,16 @@ impl Vector for __m512 {
     unsafe fn butterflies<const H: usize>(self) -> Self {
         // SAFETY: the promise of `Vector`.
         unsafe {
-            let (others, second) = match H {
-                1 => (_mm512_permute_ps::<0b10_11_00_01>(self), 0xaaaa),
-                2 => (_mm512_permute_ps::<0b01_00_11_10>(self), 0xcccc),
-                4 => (_mm512_shuffle_f32x4::<0b10_11_00_01>(self, self), 0xf0f0),
-                8 => (_mm512_shuffle_f32x4::<0b01_00_11_10>(self, self), 0xff00),
+            let others = match H {
+                1 => _mm512_permute_ps::<0b10_11_00_01>(self),
+                2 => _mm512_permute_ps::<0b01_00_11_10>(self),
+                4 => _mm512_shuffle_f32x4::<0b10_11_00_01>(self, self),
+                8 => _mm512_shuffle_f32x4::<0b01_00_11_10>(self, self),
                 _ => unreachable!("lanes {H} apart"),
             };
-            _mm512_mask_sub_ps(_mm512_add_ps(self, others), second, others, self)
+            // Products with 1 and -1 are exact, and spare a mask.
+            let signs = const { butterfly_signs::<H>() };
+            _mm512_fmadd_ps(self, _mm512_loadu_ps(signs.as_ptr()), others)
         }
     }
     #[inline(always)]

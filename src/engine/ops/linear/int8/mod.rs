@@ -9,6 +9,7 @@
 //! as sum * (input scale * weight scale), without fused multiply-adds. So all instruction sets give
 //! the same bits, and an output depends on its row alone.
 
+mod inputs;
 mod narrow;
 mod portable;
 mod rotation;
@@ -27,7 +28,7 @@ use crate::engine::device::{Cpu, NarrowInputs};
 use crate::engine::ops::gemm::{even_tile, next_panel, part_of};
 
 /// Inputs that share a scale; the last group may have fewer.
-const GROUP: usize = 128;
+const GROUP: usize = 256;
 
 /// Inputs of a word.
 const WORD: usize = 4;
@@ -79,7 +80,7 @@ impl Int8Kernel {
     }
 
     /// What is added to a weight's byte, by flipping its highest bit.
-    fn weight_offset(self) -> u32 {
+    fn weight_offset(self) -> i32 {
         if self == Self::Vnni { 128 } else { 0 }
     }
 }
@@ -92,7 +93,8 @@ struct Int8Tile {
     num_words: usize,
     /// By row and group.
     row_scales: *const f32,
-    row_sums: *const i32,
+    /// What the integer sums begin with: see `weight_offset`.
+    row_starts: *const i32,
     num_groups: usize,
     weights: *const u32,
     /// By group and lane.
@@ -119,7 +121,7 @@ impl Int8Panels {
     pub fn linear(&self, cpu: &Cpu, shape: Shape, x: &[f32], bias: Option<&[f32]>, out: Outputs) {
         // A poisoned lock only says that a thread panicked: what is there is written anew.
         let inputs = &mut *cpu.narrow_inputs.lock().unwrap_or_else(PoisonError::into_inner);
-        narrow::narrow_inputs(cpu, (x, shape.k), inputs);
+        inputs::narrow_inputs(cpu, self.kernel.weight_offset(), (x, shape.k), inputs);
         // Dot products are two to four times as fast as multiply-adds.
         let size = ItemSize { macs: 4 * ITEM_MACS, num_panels: 1 };
         for_blocks(cpu, shape, out.width, size, &|rows, panels| {
@@ -163,7 +165,7 @@ impl Block<'_> {
                 x: self.x.words[row * num_words..(row + height) * num_words].as_ptr(),
                 num_words,
                 row_scales: self.x.scales[groups.clone()].as_ptr(),
-                row_sums: self.x.sums[groups].as_ptr(),
+                row_starts: self.x.starts[groups].as_ptr(),
                 num_groups,
                 weights,
                 scales,

@@ -1,16 +1,18 @@
-//! From f32 to int8: weights once at load, inputs for each product.
+//! From f32 to int8: weights, once at load.
 
-use super::rotation::{block_len, rotate, rotate_lanes};
+use super::rotation::{block_len, rotate_lanes};
 use super::{GROUP, Int8Kernel, Int8Panels, WORD};
+use crate::engine::device::Cpu;
 use crate::engine::device::pages::Pages;
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Cpu, NarrowInputs};
-use crate::engine::ops::for_row_chunks;
 use crate::engine::ops::gemm::MAX_PANEL_WIDTH;
 
 /// Largest int8 magnitude in use: -128 has no counterpart.
-const INT8_MAX: f32 = 127.0;
+pub(super) const INT8_MAX: f32 = 127.0;
+
+/// Groups whose largest magnitude is smaller are all zeros: their factor might be infinite.
+const MIN_LARGEST: f32 = 1e-36;
 
 impl Int8Panels {
     /// Narrows panels of `width` lanes of k weights. `widen` gives one of them as f32, (k, width).
@@ -60,7 +62,7 @@ impl Kernel for NarrowPanel<'_> {
     unsafe fn run<V: Vector>(self) {
         let Self { kernel, width, values, words, scales } = self;
         let panel_width = kernel.panel_width();
-        let flip = kernel.weight_offset() * 0x0101_0101;
+        let flip = kernel.weight_offset() as u32 * 0x0101_0101;
         let (num_words, num_groups) = (words.len() / width, scales.len() / width);
         for (group, values) in values.chunks_mut(GROUP * width).enumerate() {
             rotate_lanes(values, width);
@@ -101,117 +103,24 @@ impl Kernel for NarrowPanel<'_> {
     }
 }
 
-/// What takes values of at most this magnitude to int8.
+/// What takes values of at most this magnitude to int8; 0 where integers can say nothing of them.
 #[inline(always)]
-fn factor_of(largest: f32) -> f32 {
-    if largest > 0.0 { INT8_MAX / largest } else { 0.0 }
+pub(super) fn factor_of(largest: f32) -> f32 {
+    let is_said = largest >= MIN_LARGEST && largest < f32::INFINITY;
+    if is_said { INT8_MAX / largest } else { 0.0 }
 }
 
 /// The bits of a magnitude. In their order NaN is the largest, so that a scale tells of it: int8
 /// cannot.
 #[inline(always)]
-fn magnitude_bits(value: f32) -> u32 {
+pub(super) fn magnitude_bits(value: f32) -> u32 {
     value.to_bits() & 0x7fff_ffff
 }
 
 /// The nearest integer, ties to even, of a small number, in the low bits.
 #[inline(always)]
-fn int8_bits(value: f32) -> u32 {
+pub(super) fn int8_bits(value: f32) -> u32 {
     // Above this one neighbours differ by 1.
     const ROUND: f32 = 12_582_912.0;
     (value + ROUND).to_bits()
-}
-
-/// x (num_rows, k) as words, with scales and sums by group; the rest of a last word is zero.
-pub(super) fn narrow_inputs(cpu: &Cpu, (x, k): (&[f32], usize), inputs: &mut NarrowInputs) {
-    let num_rows = x.len() / k;
-    let (num_words, num_groups) = (k.div_ceil(WORD), k.div_ceil(GROUP));
-    inputs.words.resize(num_rows * num_words, 0);
-    inputs.scales.resize(num_rows * num_groups, 0.0);
-    inputs.sums.resize(num_rows * num_groups, 0);
-    let words = SharedMut::new(&mut inputs.words);
-    let scales = SharedMut::new(&mut inputs.scales);
-    let sums = SharedMut::new(&mut inputs.sums);
-    for_row_chunks(&cpu.pool, num_rows, k, &|start, end| {
-        let groups = (start * num_groups, (end - start) * num_groups);
-        // SAFETY: each row belongs to one item.
-        let narrow = unsafe {
-            NarrowRows {
-                x: &x[start * k..end * k],
-                k,
-                words: words.slice(start * num_words, (end - start) * num_words),
-                scales: scales.slice(groups.0, groups.1),
-                sums: sums.slice(groups.0, groups.1),
-            }
-        };
-        dispatch(cpu.isa, narrow);
-    });
-}
-
-/// Some rows of inputs.
-struct NarrowRows<'a> {
-    x: &'a [f32],
-    k: usize,
-    words: &'a mut [u32],
-    scales: &'a mut [f32],
-    sums: &'a mut [i32],
-}
-
-impl Kernel for NarrowRows<'_> {
-    #[inline(always)]
-    unsafe fn run<V: Vector>(self) {
-        let (num_words, num_groups) = (self.k.div_ceil(WORD), self.k.div_ceil(GROUP));
-        for (row, x) in self.x.chunks_exact(self.k).enumerate() {
-            let words = &mut self.words[row * num_words..][..num_words];
-            let groups = x.chunks(GROUP).zip(words.chunks_mut(GROUP / WORD));
-            for (group, (x, words)) in groups.enumerate() {
-                let at = row * num_groups + group;
-                // SAFETY: the caller's promise.
-                (self.scales[at], self.sums[at]) = unsafe { narrow_group::<V>(x, words) };
-            }
-        }
-    }
-}
-
-/// One group of a row; its scale, and the sum of its integers.
-///
-/// # Safety
-/// As `Kernel::run`.
-#[inline(always)]
-unsafe fn narrow_group<V: Vector>(x: &[f32], words: &mut [u32]) -> (f32, i32) {
-    let mut values = [0.0f32; GROUP];
-    // SAFETY: the caller's promise.
-    unsafe {
-        if let Ok(x) = <&[f32; GROUP]>::try_from(x) {
-            // Loops of a known length.
-            values = *x;
-            rotate::<V>(&mut values);
-        } else {
-            values[..x.len()].copy_from_slice(x);
-            rotate::<V>(&mut values[..x.len()]);
-        }
-    }
-    let mut largest = 0;
-    for &value in &values {
-        largest = magnitude_bits(value).max(largest);
-    }
-    let largest = f32::from_bits(largest);
-    let factor = factor_of(largest);
-    // A loop for each step: they are made vectors of.
-    let mut ints = [0; GROUP];
-    for (int, value) in ints.iter_mut().zip(&values) {
-        *int = int8_bits(value * factor);
-    }
-    let mut sum = 0;
-    for &int in &ints {
-        sum += (int as i32) << 24 >> 24;
-    }
-    let mut bytes = [0u8; GROUP];
-    for (byte, int) in bytes.iter_mut().zip(ints) {
-        *byte = int as u8;
-    }
-    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
-        *word = u32::from_le_bytes(*bytes);
-    }
-    (largest / INT8_MAX, sum)
 }

@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_rotation_is_the_hadamard_matrix_of_each_block_in_rows_and_in_lanes() {
-        for (len, block) in [(128, 128), (64, 64), (96, 32), (40, 8), (2, 2), (7, 1)] {
+        for (len, block) in [(256, 256), (128, 128), (64, 64), (96, 32), (40, 8), (2, 2), (7, 1)] {
             assert_eq!(block_len(len), block);
             let values: Vec<f32> = (0..len).map(|i| (i * i % 31) as f32 - 11.0).collect();
             let expected: Vec<f32> = (0..len)

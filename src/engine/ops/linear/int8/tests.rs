@@ -49,7 +49,10 @@ fn outputs(isa: Isa, (m, n, k): (usize, usize, usize)) -> Vec<f32> {
 
 #[test]
 fn layers_are_what_their_integers_say_on_every_path_and_for_every_row_alone() {
-    for (m, n, k) in [(1, 1, 1), (3, 5, 7), (13, 33, 128), (150, 70, 41), (29, 40, 352)] {
+    let small = [(1, 1, 1), (3, 5, 7), (13, 33, 128), (150, 70, 41), (29, 40, 352)];
+    // Whole groups and last ones of 64, 192 and 80 inputs; more groups than are rotated at a time.
+    let long = [(2, 33, 576), (2, 33, 192), (2, 33, 592), (3, 33, 9 * GROUP + 64)];
+    for (m, n, k) in small.into_iter().chain(long) {
         let weights = groups(&random(n * k, 7), k);
         let inputs = groups(&random(m * k, 8), k);
         let bias = random(n, 9);
@@ -108,9 +111,30 @@ fn rows_of_zeros_and_of_the_largest_values_are_taken() {
 }
 
 #[test]
+fn all_paths_agree_on_what_integers_cannot_say() {
+    let (n, k) = (3, 320);
+    let mut x = random(4 * k, 5);
+    x[k - 1] = f32::INFINITY;
+    x[k + 3] = f32::from_bits(0x7fc0_1234);
+    x[2 * k..3 * k].iter_mut().for_each(|x| *x *= 1e-38);
+    x[3 * k..].iter_mut().for_each(|x| *x *= 1e36);
+    let outputs = Isa::all_available().into_iter().map(|isa| {
+        let device = Device::cpu_with_isa(1, isa).with_int8();
+        let weight = layer(&device, &random(n * k, 7), k, None);
+        let mut out = Tensor::zeros(4, n);
+        linear(&device, &Tensor::from_vec(x.clone(), k), &weight, &mut out);
+        out.values().iter().map(|y| (!y.is_nan()).then_some(y.to_bits())).collect::<Vec<_>>()
+    });
+    let outputs: Vec<_> = outputs.collect();
+    assert!(outputs[0][..2 * n].iter().all(Option::is_none), "{outputs:?}");
+    assert!(outputs[0][2 * n..].iter().all(Option::is_some), "{outputs:?}");
+    outputs.iter().for_each(|other| assert_eq!(other, &outputs[0]));
+}
+
+#[test]
 fn what_is_no_number_is_passed_on() {
     let (m, n) = (5, 40);
-    for (isa, k) in Isa::all_available().into_iter().flat_map(|isa| [(isa, 37), (isa, 192)]) {
+    for (isa, k) in Isa::all_available().into_iter().flat_map(|isa| [(isa, 37), (isa, 320)]) {
         let device = Device::cpu_with_isa(1, isa).with_int8();
         // The third output has a weight that is no number, the last inputs of rows 1 to 3 are none.
         let mut weights = random(n * k, 11);

@@ -36,9 +36,8 @@ unsafe fn vnni<const MR: usize>(tile: &Int8Tile) {
         for group in 0..tile.num_groups {
             let mut sums = [[_mm512_setzero_si512(); 2]; MR];
             for (m, sum) in sums.iter_mut().enumerate() {
-                // What the offset of the weights adds.
-                let offset = -128 * *tile.row_sums.add(m * tile.num_groups + group);
-                *sum = [_mm512_set1_epi32(offset); 2];
+                let start = *tile.row_starts.add(m * tile.num_groups + group);
+                *sum = [_mm512_set1_epi32(start); 2];
             }
             for word in tile.words(group) {
                 tile.bring(word);

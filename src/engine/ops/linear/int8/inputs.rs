@@ -1,0 +1,148 @@
+//! From f32 to int8: the inputs of a product.
+//!
+//! Some groups at a time are rotated, and then rounded. A group that went through both at once
+//! would wait for its own largest value.
+
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use super::narrow::{INT8_MAX, factor_of, int8_bits, magnitude_bits};
+use super::rotation::rotate;
+use super::{GROUP, WORD};
+use crate::engine::device::simd::{Kernel, Vector, dispatch};
+use crate::engine::device::tensor::SharedMut;
+use crate::engine::device::{Cpu, NarrowInputs};
+use crate::engine::ops::for_row_chunks;
+
+/// Groups that are rotated before the first is rounded: 8 kB, in the first cache.
+const PASS_GROUPS: usize = 8;
+
+/// x (num_rows, k) as words, with scales and starts by group; the rest of a last word is zero.
+/// Weights have `weight_offset` added, which the starts of sums take off.
+pub(super) fn narrow_inputs(
+    cpu: &Cpu,
+    weight_offset: i32,
+    (x, k): (&[f32], usize),
+    inputs: &mut NarrowInputs,
+) {
+    let num_rows = x.len() / k;
+    let (num_words, num_groups) = (k.div_ceil(WORD), k.div_ceil(GROUP));
+    inputs.words.resize(num_rows * num_words, 0);
+    inputs.scales.resize(num_rows * num_groups, 0.0);
+    inputs.starts.resize(num_rows * num_groups, 0);
+    let words = SharedMut::new(&mut inputs.words);
+    let scales = SharedMut::new(&mut inputs.scales);
+    let starts = SharedMut::new(&mut inputs.starts);
+    for_row_chunks(&cpu.pool, num_rows, k, &|start, end| {
+        let groups = (start * num_groups, (end - start) * num_groups);
+        // SAFETY: each row belongs to one item.
+        let narrow = unsafe {
+            NarrowRows {
+                x: &x[start * k..end * k],
+                k,
+                weight_offset,
+                words: words.slice(start * num_words, (end - start) * num_words),
+                scales: scales.slice(groups.0, groups.1),
+                starts: starts.slice(groups.0, groups.1),
+            }
+        };
+        dispatch(cpu.isa, narrow);
+    });
+}
+
+/// Some rows of inputs.
+struct NarrowRows<'a> {
+    x: &'a [f32],
+    k: usize,
+    weight_offset: i32,
+    words: &'a mut [u32],
+    scales: &'a mut [f32],
+    starts: &'a mut [i32],
+}
+
+impl Kernel for NarrowRows<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let Self { x, k, weight_offset, words, scales, starts } = self;
+        let (num_words, num_groups) = (k.div_ceil(WORD), k.div_ceil(GROUP));
+        let mut rotated = [0.0; PASS_GROUPS * GROUP];
+        let mut largest = [0.0; PASS_GROUPS];
+        for (row, x) in x.chunks_exact(k).enumerate() {
+            let words = &mut words[row * num_words..][..num_words];
+            let passes = x.chunks(PASS_GROUPS * GROUP);
+            for (pass, x) in passes.enumerate() {
+                let groups = x.chunks(GROUP).zip(rotated.chunks_mut(GROUP));
+                for ((x, rotated), largest) in groups.zip(&mut largest) {
+                    // SAFETY: the caller's promise.
+                    *largest = unsafe { rotate_group::<V>(x, &mut rotated[..x.len()]) };
+                }
+                let first = pass * PASS_GROUPS;
+                let words = words[first * (GROUP / WORD)..].chunks_mut(GROUP / WORD);
+                let groups = rotated[..x.len()].chunks(GROUP).zip(words);
+                for (index, (rotated, words)) in groups.enumerate() {
+                    let largest = largest[index];
+                    let at = row * num_groups + first + index;
+                    scales[at] = largest / INT8_MAX;
+                    // SAFETY: the caller's promise.
+                    let sum = unsafe { round_group::<V>(rotated, factor_of(largest), words) };
+                    starts[at] = -weight_offset * sum;
+                }
+            }
+        }
+    }
+}
+
+/// Rotates a group; gives the largest magnitude of what comes out.
+///
+/// # Safety
+/// As `Kernel::run`.
+#[inline(always)]
+unsafe fn rotate_group<V: Vector>(x: &[f32], rotated: &mut [f32]) -> f32 {
+    #[cfg(target_arch = "x86_64")]
+    if V::LANES == 16 && x.len().is_multiple_of(16) {
+        // SAFETY: only AVX-512 has so many lanes.
+        return unsafe { x86::rotate_group(x, rotated) };
+    }
+    rotated.copy_from_slice(x);
+    // SAFETY: the caller's promise.
+    unsafe { rotate::<V>(rotated) };
+    let mut largest = 0;
+    for &value in &*rotated {
+        largest = magnitude_bits(value).max(largest);
+    }
+    f32::from_bits(largest)
+}
+
+/// The words of a group, and the sum of its integers. These are zeros where the scale says all.
+///
+/// # Safety
+/// As `Kernel::run`.
+#[inline(always)]
+unsafe fn round_group<V: Vector>(rotated: &[f32], factor: f32, words: &mut [u32]) -> i32 {
+    if factor == 0.0 {
+        words.fill(0);
+        return 0;
+    }
+    #[cfg(target_arch = "x86_64")]
+    if V::LANES == 16 && rotated.len().is_multiple_of(64) {
+        // SAFETY: only AVX-512 has so many lanes.
+        return unsafe { x86::round_group(rotated, factor, words) };
+    }
+    // A loop for each step: they are made vectors of.
+    let mut ints = [0; GROUP];
+    for (int, value) in ints.iter_mut().zip(rotated) {
+        *int = int8_bits(value * factor);
+    }
+    let mut sum = 0;
+    for &int in &ints {
+        sum += (int as i32) << 24 >> 24;
+    }
+    let mut bytes = [0u8; GROUP];
+    for (byte, int) in bytes.iter_mut().zip(ints) {
+        *byte = int as u8;
+    }
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+        *word = u32::from_le_bytes(*bytes);
+    }
+    sum
+}
