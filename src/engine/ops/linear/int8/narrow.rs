@@ -106,7 +106,7 @@ impl Kernel for NarrowPanel<'_> {
 /// What takes values of at most this magnitude to int8; 0 where integers can say nothing of them.
 #[inline(always)]
 pub(super) fn factor_of(largest: f32) -> f32 {
-    let is_said = largest >= MIN_LARGEST && largest < f32::INFINITY;
+    let is_said = (MIN_LARGEST..f32::INFINITY).contains(&largest);
     if is_said { INT8_MAX / largest } else { 0.0 }
 }
 
