@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::cli::input::fields::JsonFields;
@@ -191,12 +191,17 @@ fn json_row(fields: &JsonFields, field: &str) -> Option<OutputRow> {
             row(error.or(failure), answers)
         }
         answer => {
-            let text = answer.as_ref().map(plain).unwrap_or_default();
+            let content = answer.as_ref().map(plain);
             let outputs = fields.get("outputs");
             let parts: Option<Vec<OutputPart>> =
                 outputs.and_then(|outputs| serde_json::from_str(outputs).ok());
             // Where another field is compared, `outputs` are not of it.
-            let parts = parts.filter(|parts| parts.first().is_some_and(|part| part.text == text));
+            let is_first = |part: &OutputPart| match &part.content {
+                Some(of_part) => *of_part == content,
+                None => part.text == content.as_deref().unwrap_or_default(),
+            };
+            let parts = parts.filter(|parts| parts.first().is_some_and(is_first));
+            let text = whole(content.unwrap_or_default(), value);
             row(
                 error,
                 match parts {
@@ -212,13 +217,21 @@ fn json_row(fields: &JsonFields, field: &str) -> Option<OutputRow> {
 #[derive(Deserialize)]
 struct OutputPart {
     text: String,
+    /// Where the answer has other parts: its text beside them, or null.
+    #[serde(default, deserialize_with = "given")]
+    content: Option<Option<String>>,
     token_ids: Option<Vec<i64>>,
     finish_reason: Option<String>,
 }
 
+/// A field that is there, be it null.
+fn given<'de, D: Deserializer<'de>>(field: D) -> Result<Option<Option<String>>, D::Error> {
+    Deserialize::deserialize(field).map(Some)
+}
+
 impl From<OutputPart> for Answer {
     fn from(part: OutputPart) -> Self {
-        let OutputPart { text, token_ids, finish_reason } = part;
+        let OutputPart { text, token_ids, finish_reason, .. } = part;
         Self { text, token_ids, finish_reason }
     }
 }
@@ -236,16 +249,27 @@ fn openai_response(response: &Value) -> (Option<String>, Vec<Answer>) {
     };
     let answers = choices.iter().map(|choice| {
         let message = &choice["message"];
-        let text = [&message["content"], &choice["text"], message];
-        let text = text.into_iter().find(|text| !text.is_null());
+        let text = [&message["content"], &choice["text"]];
+        let text = text.into_iter().find(|text| !text.is_null()).map(plain);
+        let text = whole(text.unwrap_or_default(), |name| Some(message[name].clone()));
         let ids = choice["token_ids"].as_array();
         Answer {
-            text: text.map(plain).unwrap_or_default(),
+            text,
             token_ids: ids.and_then(|ids| ids.iter().map(Value::as_i64).collect()),
             finish_reason: choice["finish_reason"].as_str().map(str::to_owned),
         }
     });
     (error, answers.collect())
+}
+
+/// A text with the other parts of its answer: the thinking before it, the calls after it. Ids of
+/// calls are made up, here and elsewhere, and are no part.
+fn whole(content: String, part: impl Fn(&str) -> Option<Value>) -> String {
+    let thinking = part("reasoning").and_then(|text| text.as_str().map(str::to_owned));
+    let calls = part("tool_calls").and_then(|calls| calls.as_array().cloned()).unwrap_or_default();
+    let calls = calls.iter().filter_map(|call| call.get("function").map(Value::to_string));
+    let content = Some(content).filter(|content| !content.is_empty());
+    thinking.into_iter().chain(content).chain(calls).collect::<Vec<_>>().join("\n")
 }
 
 /// `code: message`, as the error column of a CSV has it.
@@ -291,6 +315,18 @@ mod tests {
         let expected =
             [answer("5", Some(&[23, 1]), Some("stop")), answer("6", Some(&[24]), Some("length"))];
         assert_eq!((full.id, &full.answers[..]), (None, &expected[..]));
+        let called = concat!(
+            r#"{"response":null,"tool_calls":[{"id":"x","function":{"name":"f"}}],"#,
+            r#""finish_reason":"tool_calls"}"#,
+        );
+        let expected = answer(r#"{"name":"f"}"#, None, Some("tool_calls"));
+        assert_eq!(row(called).answers, [expected]);
+        let parts = concat!(
+            r#"{"response":null,"reasoning":"r","outputs":[{"text":"<think>r","content":null},"#,
+            r#"{"text":"b"}]}"#,
+        );
+        let expected = [answer("<think>r", None, None), answer("b", None, None)];
+        assert_eq!(row(parts).answers, expected);
         let other = r#"{"response":"other","outputs":[{"text":"5","token_ids":[1]}]}"#;
         assert_eq!(row(other).answers, [answer("other", None, None)]);
         let error = row(concat!(
@@ -310,13 +346,14 @@ mod tests {
         let chat = row(concat!(
             r#"{"id":"batch_req_1","custom_id":"r7","response":{"status_code":200,"body":{"#,
             r#""choices":[{"index":0,"message":{"role":"assistant","content":"5"},"#,
-            r#""finish_reason":"stop"},{"message":{"content":null,"tool_calls":[]}},"#,
+            r#""finish_reason":"stop"},{"message":{"content":null,"reasoning":"hm","#,
+            r#""tool_calls":[{"id":"x","function":{"name":"f","arguments":"{}"}}]}},"#,
             r#"{"text":"7","token_ids":[3,4]}]}},"error":null}"#,
         ));
         assert_eq!((chat.id.as_deref(), chat.error), (Some("r7"), None));
         let expected = [
             answer("5", None, Some("stop")),
-            answer(r#"{"content":null,"tool_calls":[]}"#, None, None),
+            answer("hm\n{\"name\":\"f\",\"arguments\":\"{}\"}", None, None),
             answer("7", Some(&[3, 4]), None),
         ];
         assert_eq!(chat.answers, expected);
