@@ -118,9 +118,10 @@ fn an_answer_that_must_call_a_tool_does() {
         );
         is_on(&call["function"]["arguments"]);
     }
-    let body = format!(r#"{ASKED},"tools":[{TOOL}],"tool_choice":"required""#);
+    let body = format!(r#"{ASKED},"tools":[{TOOL}],"tool_choice":{}"#, choices[0]);
+    let two = r#""n":2,"temperature":0.3,"seed":1"#;
     let batch =
-        format!(r#"{{"custom_id":"a","url":"/v1/chat/completions","body":{{{body},"n":2}}}}"#);
+        format!(r#"{{"custom_id":"a","url":"/v1/chat/completions","body":{{{body},{two}}}}}"#);
     let (_, rows, said) = run(folder.path(), &batch, &flags);
     let choices = &rows[0]["response"]["body"]["choices"];
     let calls = |index: usize| &choices[index]["message"]["tool_calls"];

@@ -335,7 +335,7 @@ impl Warnings<'_> {
         sources: &Sources,
     ) {
         for name in chat.kwargs.keys() {
-            // The switch that comes with an effort is our own. Given by both its names, one is read.
+            // The switch that comes with an effort is our own. Of its two names one may be read.
             let given = |name| chat.kwargs.contains_key(name);
             let reads_other = |other| given(other) && processor.template_mentions(other);
             let is_ours = match name.as_str() {
