@@ -165,6 +165,9 @@ fn a_reasoning_parser_shows_thinking_apart() {
     let body = run(folder.path(), &batch, &flags).1[0]["response"]["body"].take();
     assert_eq!(body["choices"][0]["message"]["reasoning"], "5");
     assert!(body["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64() > Some(0));
+    let template = "{{ messages[0].content }}{% if enable_thinking %}<think></think>{% endif %}";
+    let (_, _, said) = run(folder.path(), &batch, &["--chat-template", template]);
+    assert!(said.contains("--reasoning-parser qwen3 shows it apart"), "{said}");
     let (code, _, said) = run(folder.path(), &batch, &["--reasoning-parser", "other"]);
     assert_eq!(code, Some(2));
     assert!(said.contains("no reasoning parser is called `other`"), "{said}");

@@ -79,6 +79,11 @@ impl RowDigest {
         Self::of_hash(&hasher.finalize())
     }
 
+    /// Nine letters or digits alone, the form of an id that Mistral's chat templates take.
+    pub fn short_id(self) -> String {
+        format!("{:016x}", self.0)[..9].to_owned()
+    }
+
     fn of_hash(hash: &blake3::Hash) -> Self {
         let (head, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
         Self(u64::from_be_bytes(*head))

@@ -24,12 +24,21 @@ const AT_ONCE: &str = "<think></think>";
 /// A line with qwen3's thinking and hermes' calls.
 fn line(passthrough: &Passthrough, form: &AnswerForm, answer: &RequestOutput) -> String {
     let parser = AnswerParser::new("qwen3", "hermes", None).expect("known names");
+    line_by(&parser, passthrough, form, answer)
+}
+
+fn line_by(
+    parser: &AnswerParser,
+    passthrough: &Passthrough,
+    form: &AnswerForm,
+    answer: &RequestOutput,
+) -> String {
     let options = OutputOptions {
         out_field: "response",
         detail: Detail::Auto,
         usage_cached: false,
         facts: &RunFacts::default(),
-        parser: &parser,
+        parser,
         tokens: &TOKENS,
     };
     let mut out = Vec::new();
@@ -157,6 +166,19 @@ fn a_plain_row_has_parts_only_where_there_are_any() {
     let alone: Value = serde_json::from_str(&row(&[&call])).expect("JSON");
     assert_eq!(alone["finish_reason"], "tool_calls");
     assert_ne!(alone["tool_calls"][0]["id"], second["tool_calls"][0]["id"], "of another answer");
+}
+
+/// Its templates refuse others in the messages of the next request.
+#[test]
+fn ids_of_mistrals_calls_are_nine_letters_and_digits() {
+    let parser = AnswerParser::new("none", "mistral", None).expect("known names");
+    let passthrough = Passthrough::Batch(BatchLine::new(BatchKind::Chat, None, "{}"));
+    let answer = output(vec![completion(0, r#"[TOOL_CALLS] [{"name": "f", "arguments": {}}]"#)]);
+    let line = line_by(&parser, &passthrough, &form(ToolChoice::Auto), &answer);
+    let line: Value = serde_json::from_str(&line).expect("JSON");
+    let id = &line["response"]["body"]["choices"][0]["message"]["tool_calls"][0]["id"];
+    let id = id.as_str().unwrap_or_else(|| panic!("{line}"));
+    assert!(id.len() == 9 && id.bytes().all(|c| c.is_ascii_alphanumeric()), "{id}");
 }
 
 #[test]

@@ -129,7 +129,8 @@ fn resolve<'a>(
 fn is_ours(name: &str, passthrough: &Passthrough, out_field: &str, parser: &AnswerParser) -> bool {
     match name {
         _ if name == out_field => true,
-        "reasoning" => parser.names().0 != "none",
+        // Harmony's answers have it by either parser.
+        "reasoning" => parser.names().0 != "none" || parser.needs_special_tokens_to_think(),
         "tool_calls" => match passthrough {
             Passthrough::Json(fields) => {
                 let is_request = |name| fields.get(name).is_some_and(|json| json.starts_with('{'));

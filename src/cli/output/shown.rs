@@ -73,8 +73,13 @@ impl RowWriter<'_> {
         self.key("tool_calls");
         let numbered: Vec<_> = shown.tool_calls.iter().enumerate().collect();
         self.list(&numbered, |row, (number, call)| {
+            let digest = digest.call(index, *number);
+            let id = match row.options.parser.names().1 {
+                "mistral" => digest.short_id(),
+                _ => digest.id("chatcmpl-tool-"),
+            };
             row.out.push(b'{');
-            row.field("id", &digest.call(index, *number).id("chatcmpl-tool-"));
+            row.field("id", &id);
             row.field("type", "function");
             row.object("function", |row| {
                 row.field("name", &call.name);

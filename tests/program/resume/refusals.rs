@@ -47,6 +47,8 @@ const CHANGES: &[(&str, (&str, &str))] = &[
     ("prompt_column", ("--prompt-column", "prompt")),
     ("out_field", ("--out-field", "answer")),
     ("output_format", ("--output-format", "full")),
+    ("reasoning_parser", ("--reasoning-parser", "deepseek_r1")),
+    ("tool_call_parser", ("--tool-call-parser", "hermes")),
     ("overflow", ("--overflow", "truncate-left")),
     ("allow_special", ("--allow-special", "")),
 ];
