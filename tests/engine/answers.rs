@@ -14,6 +14,8 @@ type Case<'a> = (&'a str, &'a str);
 const STAY_TEXT: &[Case<'_>] = &[
     ("hermes", r#"<tool_call>{"name": "now", "arguments": {"x": NaN}}</tool_call>"#),
     ("hermes", r#"<tool_call>{"name": "now", "arguments": {"x": 1e999}}</tool_call>"#),
+    ("granite4", r#"<tool_call>{"name": "now", "arguments": {"x": NaN}}</tool_call>"#),
+    ("granite4", r#"<tool_call>{"name": "now", "arguments": {"x": 1e999}}</tool_call>"#),
     ("mistral", r#"[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Rome"}}"#),
     ("mistral", "[TOOL_CALLS] ["),
     ("mistral", "[TOOL_CALLS]"),
@@ -23,6 +25,7 @@ const STAY_TEXT: &[Case<'_>] = &[
     ("mistral", r#"[TOOL_CALLS]get_weather{"city": "Ro"#),
     ("mistral", "[TOOL_CALLS]get_weather"),
     ("mistral", r#"[TOOL_CALLS]now{"a": 1} Done."#),
+    ("pythonic", "[now(x=--1)]"),
     ("qwen3_coder", "<tool_call>\n<function=get_weather>\n<parameter=city>\nRo"),
     ("qwen3_coder", "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n"),
     ("qwen3_coder", "<tool_call>\n<function=get_wea"),
@@ -71,6 +74,11 @@ const READ_OTHERWISE: &[(Case<'_>, &str, &[Case<'_>])] = &[
     ),
     (("pythonic", "[a.b.c(x=1)]"), "a name may have dots", &[("a.b.c", r#"{"x": 1}"#)]),
     (("pythonic", "[now(), ]"), "Python allows a last comma", &[("now", "{}")]),
+    (
+        ("olmo3", "Let me see.\n<function_calls>now()</function_calls>"),
+        "vLLM drops the text before the tag",
+        &[("now", "{}")],
+    ),
     (("pythonic", " [now()]"), "white space is no text", &[("now", "{}")]),
     (
         (
@@ -187,7 +195,9 @@ fn parsers_give_what_vllms_give_or_differ_as_listed() {
         let listed = READ_OTHERWISE.iter().find(|(known, ..)| *known == (tool_calls, text));
         let expected = match listed {
             Some((.., expected)) => {
-                answer.content.is_none() && calls(&answer) == expected_calls(expected)
+                let content = answer.content.as_deref();
+                content.is_none_or(|content| text.starts_with(content))
+                    && calls(&answer) == expected_calls(expected)
             }
             None if STAY_TEXT.contains(&(tool_calls, text)) => {
                 answer.content.as_deref() == Some(text) && answer.tool_calls.is_empty()
@@ -268,6 +278,8 @@ const HOSTILE: &[(&str, &str, &str, &str)] = &[
     ("qwen3", "none", "</think>", "<think>"),
     ("mistral", "none", "", "[THINK]"),
     ("granite", "none", "", "Here is my thought process:"),
+    ("none", "granite4", "", "<tool_call>"),
+    ("none", "olmo3", "", "x(),"),
 ];
 
 #[test]

@@ -142,8 +142,8 @@ mod tests {
 
     #[test]
     fn messages_to_functions_are_calls() {
-        let after = "<|channel|>analysis<|message|>one<|end|><|start|>assistant<|channel|>commentary \
-                     to=functions.f <|constrain|>json<|message|>{\"a\": 1e3}";
+        let after = "<|channel|>analysis<|message|>one<|end|><|start|>assistant\
+                     <|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": 1e3}";
         let calls = vec![call("f", "{\"a\": 1e3}")];
         assert_eq!(parts(after), (text("one"), None, calls.clone()));
         let before = " to=functions.f<|channel|>commentary json<|message|>{\"a\": 1e3}<|call|>";

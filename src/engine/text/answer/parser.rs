@@ -74,6 +74,12 @@ impl AnswerParser {
         self.reasoning.map(|format| (format.start, format.end)).or(channels)
     }
 
+    /// Whether an answer may think, by what its row says of it ([`AnswerForm::thinking`]).
+    pub fn may_think(&self, thinking: Option<bool>) -> bool {
+        let by_row = self.reasoning.map(|format| format.switch.is_on(thinking));
+        by_row.unwrap_or_else(|| self.is_harmony())
+    }
+
     /// Whether its tags are special tokens in its models, so that the text must show those. Tags
     /// of calls are looked for only in answers of rows with tools.
     pub fn needs_special_tokens(&self) -> bool {
@@ -272,7 +278,7 @@ mod tests {
 
     #[test]
     fn the_content_is_the_list_of_required_calls() {
-        let text = "[{\"name\": \"f\", \"parameters\": {\"a\": 1}}, {\"name\": \"g\", \"parameters\": {}}]";
+        let text = r#"[{"name": "f", "parameters": {"a": 1}}, {"name": "g", "parameters": {}}]"#;
         let parsed = parse("none", "none", text, ToolChoice::Required);
         assert_eq!(parsed, answer(None, None, &[call("f", "{\"a\": 1}"), call("g", "{}")]));
         let cut = parse("none", "hermes", &text[..60], ToolChoice::Required);
@@ -303,6 +309,20 @@ mod tests {
         assert!(error.contains("reasoning") && error.contains("deepseek_r1"), "{error}");
         assert!(AnswerParser::new("qwen3", "openai", None).is_err());
         assert!(AnswerParser::new("openai_gptoss", "hermes", None).is_err());
+    }
+
+    #[test]
+    fn rows_turn_thinking_on_and_off() {
+        let on = |name: &str| {
+            let parser = AnswerParser::new(name, "none", None).expect("a known name");
+            [None, Some(true), Some(false)].map(|thinking| parser.may_think(thinking))
+        };
+        assert_eq!(on("none"), [false; 3]);
+        assert_eq!(on("deepseek_r1"), [true; 3]);
+        assert_eq!(on("qwen3"), [true, true, false]);
+        assert_eq!(on("deepseek_v3"), [false, true, false]);
+        let harmony = AnswerParser::new("none", "openai", None).expect("a known name");
+        assert!(harmony.may_think(None));
     }
 
     #[test]

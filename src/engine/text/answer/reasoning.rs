@@ -32,11 +32,24 @@ pub(super) enum Switch {
     IfOn,
 }
 
+impl Switch {
+    /// Whether an answer may think, by what its row says.
+    pub(super) fn is_on(self, thinking: Option<bool>) -> bool {
+        match self {
+            Self::Always => true,
+            Self::UnlessOff => thinking != Some(false),
+            Self::IfOn => thinking == Some(true),
+        }
+    }
+}
+
 /// How thinking is found.
 #[derive(Debug)]
 pub(super) enum Rule {
-    /// All before the first end; without an end, all. A start tag before the end is where it begins.
+    /// All before the first end, and all where there is none. A start tag is where it begins.
     UpToEnd,
+    /// The same where there is an end. A start tag is one at the answer's beginning.
+    IfEnded,
     /// Tags that switch between thinking and content, wherever they are.
     Tags {
         /// A call of a tool ends the thinking too, and belongs to the content.
@@ -63,9 +76,10 @@ const RESPONSE: &[&str] = &["Here is my response:", "Here's my response:"];
 
 /// All formats.
 pub(super) const FORMATS: &[ReasoningFormat] = &[
-    up_to_end(&["deepseek_r1"], Switch::Always),
-    up_to_end(&["deepseek_v3"], Switch::IfOn),
-    up_to_end(&["holo2"], Switch::UnlessOff),
+    plain(&["deepseek_r1"], Switch::Always, Rule::UpToEnd),
+    plain(&["deepseek_v3"], Switch::IfOn, Rule::UpToEnd),
+    plain(&["holo2"], Switch::UnlessOff, Rule::UpToEnd),
+    plain(&["olmo3"], Switch::Always, Rule::IfEnded),
     ReasoningFormat {
         names: &["qwen3"],
         start: THINK.0,
@@ -73,6 +87,14 @@ pub(super) const FORMATS: &[ReasoningFormat] = &[
         has_special_tokens: false,
         switch: Switch::UnlessOff,
         rule: Rule::Tags { call: TOOL_CALL, is_open: true, reopens: false, trims: false },
+    },
+    ReasoningFormat {
+        names: &["step3p5"],
+        start: THINK.0,
+        end: THINK.1,
+        has_special_tokens: false,
+        switch: Switch::Always,
+        rule: Rule::Tags { call: TOOL_CALL, is_open: true, reopens: false, trims: true },
     },
     ReasoningFormat {
         names: &["glm45", "glm47"],
@@ -129,16 +151,9 @@ pub(super) const FORMATS: &[ReasoningFormat] = &[
     },
 ];
 
-/// A format of `<think>` tags by DeepSeek's rule.
-const fn up_to_end(names: &'static [&'static str], switch: Switch) -> ReasoningFormat {
-    ReasoningFormat {
-        names,
-        start: THINK.0,
-        end: THINK.1,
-        has_special_tokens: false,
-        switch,
-        rule: Rule::UpToEnd,
-    }
+/// A format of `<think>` tags of plain text.
+const fn plain(names: &'static [&'static str], switch: Switch, rule: Rule) -> ReasoningFormat {
+    ReasoningFormat { names, start: THINK.0, end: THINK.1, has_special_tokens: false, switch, rule }
 }
 
 /// An answer's parts, by place. Tags are in neither.
@@ -153,19 +168,15 @@ pub(super) struct Split {
 impl ReasoningFormat {
     /// Finds the thinking. Harmony's is not found here.
     pub(super) fn split(&self, text: &str, form: &AnswerForm) -> Split {
-        let is_off = match self.switch {
-            Switch::Always => false,
-            Switch::UnlessOff => form.thinking == Some(false),
-            Switch::IfOn => form.thinking != Some(true),
-        };
-        if is_off {
-            return Split { thinking: Vec::new(), content: present(0..text.len()) };
+        if !self.switch.is_on(form.thinking) {
+            return all_content(text);
         }
         match self.rule {
             Rule::UpToEnd => self.split_at_end(text),
+            Rule::IfEnded => self.split_if_ended(text),
             Rule::Tags { .. } => self.split_at_tags(text),
             Rule::Sentences => split_at_sentences(text),
-            Rule::Harmony => Split { thinking: Vec::new(), content: present(0..text.len()) },
+            Rule::Harmony => all_content(text),
         }
     }
 
@@ -175,6 +186,15 @@ impl ReasoningFormat {
         let start = text[..thinking_end].find(self.start).map_or(0, |at| at + self.start.len());
         let content = end.map_or(text.len(), |at| at + self.end.len());
         Split { thinking: present(start..thinking_end), content: present(content..text.len()) }
+    }
+
+    fn split_if_ended(&self, text: &str) -> Split {
+        let Some(end) = text.find(self.end) else {
+            return all_content(text);
+        };
+        let start = if text.starts_with(self.start) { self.start.len() } else { 0 };
+        let content = end + self.end.len();
+        Split { thinking: present(start..end), content: present(content..text.len()) }
     }
 
     fn split_at_tags(&self, text: &str) -> Split {
@@ -238,8 +258,13 @@ fn split_at_sentences(text: &str) -> Split {
         Some((start, end, content)) => {
             Split { thinking: present(start..end), content: present(content..text.len()) }
         }
-        None => Split { thinking: Vec::new(), content: present(0..text.len()) },
+        None => all_content(text),
     }
+}
+
+/// An answer without thinking.
+fn all_content(text: &str) -> Split {
+    Split { thinking: Vec::new(), content: present(0..text.len()) }
 }
 
 /// The part, unless it is empty.

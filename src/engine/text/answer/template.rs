@@ -16,7 +16,10 @@ pub(super) fn tool_call_parser(template: &str) -> &'static str {
         () if has("<tool_calls>") => "jamba",
         () if has("functools[") => "phi4_mini_json",
         () if has("<|tool_call|>") => "granite",
+        () if has("<tool_call>") && has("<|start_of_role|>") => "granite4",
         () if has("<tool_call>") => "hermes",
+        () if has("<function_calls>") => "olmo3",
+        () if has("<|python_start|>") => "llama4_pythonic",
         // Llama 3.2, Llama 4 and ToolACE show the model the form in this text.
         () if has("[func_name1(") => "pythonic",
         // Llama 3's role of what a function returned.
@@ -108,6 +111,9 @@ mod tests {
             ("Here is my thought process: <|tool_call|>", ("granite", "granite")),
             ("<|action_start|><|plugin|>", ("none", "internlm")),
             ("<tool_calls>", ("none", "jamba")),
+            ("<|start_of_role|><tool_call>", ("none", "granite4")),
+            ("<function_calls>", ("none", "olmo3")),
+            ("<|python_start|>", ("none", "llama4_pythonic")),
             ("You should return [func_name1(params_name1=", ("none", "pythonic")),
             (
                 "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n",

@@ -1,4 +1,4 @@
-//! `<tool_call>{"name": .., "arguments": {..}}</tool_call>`: Hermes, Qwen2.5, Qwen3.
+//! `<tool_call>{"name": .., "arguments": {..}}</tool_call>`: Hermes, Qwen2.5, Qwen3, Granite 4.
 
 use super::json;
 use super::{Calls, Tool};
@@ -17,5 +17,23 @@ pub(super) fn read(text: &str, _: &[Tool]) -> Option<Calls> {
             Some((_, next)) => rest = next,
             None => return Calls::new(content, calls),
         }
+    }
+}
+
+/// The same by Granite 4's rules: every call has its end tag, and the content is all text beside
+/// them.
+pub(super) fn read_granite(text: &str, _: &[Tool]) -> Option<Calls> {
+    let (content, mut rest) = text.split_once(START)?;
+    let (mut content, mut calls) = (content.to_owned(), Vec::new());
+    loop {
+        let (object, after) = rest.split_once(END)?;
+        let call = json::unquoted(json::call(object, &["arguments"])?)?;
+        calls.push(Some(call).filter(|call| call.arguments != "null")?);
+        let (between, next) = after.split_once(START).unwrap_or((after, ""));
+        content.push_str(between);
+        if between.len() == after.len() {
+            return Calls::new(&content, calls);
+        }
+        rest = next;
     }
 }

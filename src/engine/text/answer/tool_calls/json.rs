@@ -43,6 +43,14 @@ pub(super) fn call_or_empty(object: &str, keys: &[&str]) -> Option<ToolCall> {
     })
 }
 
+/// A call whose arguments may be a string that holds them.
+pub(super) fn unquoted(mut call: ToolCall) -> Option<ToolCall> {
+    if let Ok(text) = serde_json::from_str::<String>(&call.arguments) {
+        call.arguments = text;
+    }
+    is_json(&call.arguments).then_some(call)
+}
+
 /// The elements of a JSON list, raw.
 pub(super) fn elements(list: &str) -> Option<Vec<&str>> {
     let elements: Vec<&RawValue> = serde_json::from_str(list).ok()?;

@@ -37,11 +37,7 @@ fn listed(text: &str) -> Option<Vec<ToolCall>> {
 
 /// A call whose arguments may lack, or be a string that holds them.
 fn listed_call(object: &str) -> Option<ToolCall> {
-    let mut call = json::call_or_empty(object, &["arguments"])?;
-    if let Ok(text) = serde_json::from_str::<String>(&call.arguments) {
-        call.arguments = text;
-    }
-    json::is_json(&call.arguments).then_some(call)
+    json::unquoted(json::call_or_empty(object, &["arguments"])?)
 }
 
 /// `name[ARGS]{..}` or `name{..}`.

@@ -1,7 +1,7 @@
 //! Calls of tools in an answer's content: one function for each form in which models write them.
 //!
 //! A form reads all calls of a text or none: a text with a call that is cut or is not JSON stays
-//! as it is. Text after a call is dropped, as in vLLM.
+//! as it is. Most drop text after a call, as in vLLM.
 
 mod deepseek;
 mod glm;
@@ -38,7 +38,7 @@ pub(super) struct CallFormat {
 /// What a content is made of.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Calls {
-    /// The text before the first call.
+    /// The text before the first call, or beside all.
     pub(super) content: String,
     /// The calls, at least one.
     pub(super) calls: Vec<ToolCall>,
@@ -73,15 +73,18 @@ pub(super) const FORMATS: &[CallFormat] = &[
     plain(&["llama3_json", "llama4_json"], llama::read),
     special(&["mistral"], mistral::read),
     plain(&["pythonic"], pythonic::read),
-    special(&["qwen3_coder", "qwen3_xml"], qwen_xml::read_qwen),
+    plain(&["llama4_pythonic"], pythonic::read_llama4),
+    plain(&["olmo3"], pythonic::read_olmo),
+    special(&["qwen3_coder", "qwen3_xml", "step3p5"], qwen_xml::read_qwen),
     special(&["seed_oss"], qwen_xml::read_seed),
     special(&["granite"], granite::read),
+    special(&["granite4"], hermes::read_granite),
     special(&["jamba"], listed::read_jamba),
     special(&["internlm"], listed::read_internlm),
     plain(&["phi4_mini_json"], listed::read_phi4),
     plain(&["xlam"], xlam::read),
-    special(&["deepseek_v3"], deepseek::read_v3),
-    special(&["deepseek_v31"], deepseek::read_v31),
+    plain(&["deepseek_v3"], deepseek::read_v3),
+    plain(&["deepseek_v31"], deepseek::read_v31),
     special(&["kimi_k2"], kimi::read),
     special(&["glm45", "glm47"], glm::read),
 ];

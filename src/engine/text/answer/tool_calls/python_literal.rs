@@ -74,7 +74,7 @@ impl<'a> Reader<'a> {
     fn nested_value(&mut self) -> Option<String> {
         let text = self.rest.trim_start();
         match text.chars().next()? {
-            '[' => self.list('[', ']'),
+            '[' => self.list(),
             '(' => self.tuple(),
             '{' => self.dict_or_set(),
             '-' | '+' => self.signed_number(),
@@ -93,44 +93,31 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn list(&mut self, open: char, close: char) -> Option<String> {
-        self.pass(open)?;
+    fn list(&mut self) -> Option<String> {
+        self.pass('[')?;
         let mut values = Vec::new();
-        self.items(close, |reader| {
+        self.items(']', |reader| {
             values.push(reader.value()?);
             Some(())
         })?;
         Some(format!("[{}]", values.join(", ")))
     }
 
-    /// A tuple is a list; a value in brackets is that value.
+    /// A tuple is a list; one value without a comma is that value.
     fn tuple(&mut self) -> Option<String> {
-        let text = self.rest.trim_start();
-        let mut probe = Self { rest: &text[1..], depth: self.depth };
-        let first = probe.pass(')').is_none().then(|| probe.value());
-        match first {
-            Some(value) if probe.pass(')').is_some() => {
-                self.rest = probe.rest;
-                value
+        self.pass('(')?;
+        let (mut values, mut has_comma) = (Vec::new(), true);
+        while self.pass(')').is_none() {
+            values.push(self.value()?);
+            has_comma = self.pass(',').is_some();
+            if !has_comma {
+                self.pass(')')?;
+                break;
             }
-            _ => self.rest_of_tuple(first.flatten(), probe),
         }
-    }
-
-    /// The rest after a tuple's first value, which is not read twice.
-    fn rest_of_tuple(&mut self, first: Option<String>, mut probe: Reader<'a>) -> Option<String> {
-        let Some(first) = first else {
-            let is_empty = self.rest.trim_start()[1..].trim_start().starts_with(')');
-            self.rest = probe.rest;
-            return is_empty.then(|| "[]".to_owned());
-        };
-        let mut values = vec![first];
-        probe.pass(',')?;
-        probe.items(')', |reader| {
-            values.push(reader.value()?);
-            Some(())
-        })?;
-        self.rest = probe.rest;
+        if values.len() == 1 && !has_comma {
+            return values.pop();
+        }
         Some(format!("[{}]", values.join(", ")))
     }
 

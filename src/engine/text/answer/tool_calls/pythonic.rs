@@ -1,4 +1,4 @@
-//! `[f(a=1), g(b="x")]`: Llama 3.2, Llama 4, ToolACE.
+//! `[f(a=1), g(b="x")]`: Llama 3.2, Llama 4, ToolACE; and Olmo 3, without brackets.
 
 use super::object::Object;
 use super::python_literal::Reader;
@@ -15,6 +15,32 @@ pub(super) fn read(text: &str, _: &[Tool]) -> Option<Calls> {
         Some(())
     })?;
     if reader.is_at_end() { Calls::new("", calls) } else { None }
+}
+
+/// The same, perhaps between Llama 4's special tokens.
+pub(super) fn read_llama4(text: &str, tools: &[Tool]) -> Option<Calls> {
+    match text.strip_prefix("<|python_start|>") {
+        Some(list) => read(&list.replace("<|python_end|>", ""), tools),
+        None => read(text, tools),
+    }
+}
+
+/// Calls on lines of their own, perhaps between tags. The content is what is before the tags.
+pub(super) fn read_olmo(text: &str, _: &[Tool]) -> Option<Calls> {
+    let tagged = text.split_once("<function_calls>").and_then(|(before, after)| {
+        after.split_once("</function_calls>").map(|(lines, _)| (before, lines))
+    });
+    let (content, lines) = tagged.unwrap_or(("", text));
+    let mut reader = Reader::new(lines);
+    let mut calls = Vec::new();
+    while !reader.is_at_end() {
+        // Calls on one line have a comma between them.
+        if !calls.is_empty() {
+            reader.pass(',');
+        }
+        calls.push(call(&mut reader)?);
+    }
+    Calls::new(content, calls)
 }
 
 fn call(reader: &mut Reader<'_>) -> Option<ToolCall> {
