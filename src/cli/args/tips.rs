@@ -12,8 +12,10 @@ const ALWAYS: &str = "it is always so; leave the flag out";
 const OWN_CODE: &str = "no code of a model is ever run; the families are built in";
 const NO_LORA: &str = "adapters are not supported; merge the adapter into the model first";
 const NO_SPECULATION: &str = "there is no speculative decoding; leave the flag out";
-const NO_STRUCTURE: &str = "there is no structured output; leave the flag out";
-const NO_TOOLS: &str = "there are no tool calls or reasoning parsers; the answer is the whole text";
+const STRUCTURE: &str =
+    "--structured-outputs.json FILE (or .regex, .choice, .grammar) constrains all rows";
+const CALLS: &str =
+    "calls are looked for wherever a row has tools; --tool-call-parser none turns that off";
 const BEAMS: &str = "--beam-width N searches with N beams";
 const NO_BEST_OF: &str = "-n gives several samples, and --beam-width the likeliest completions";
 const NO_LOGS: &str = "there are no request logs; -q hides progress, --stats FILE has the figures";
@@ -39,12 +41,11 @@ const FLAGS: &[(&str, &str)] = &[
     ("speculative-config", NO_SPECULATION),
     ("speculative-model", NO_SPECULATION),
     ("num-speculative-tokens", NO_SPECULATION),
-    ("structured-outputs-config", NO_STRUCTURE),
-    ("guided-decoding-backend", NO_STRUCTURE),
-    ("response-format", NO_STRUCTURE),
-    ("reasoning-parser", NO_TOOLS),
-    ("tool-call-parser", NO_TOOLS),
-    ("enable-auto-tool-choice", NO_TOOLS),
+    ("structured-outputs-config", STRUCTURE),
+    ("guided-decoding-backend", STRUCTURE),
+    ("guided-json", STRUCTURE),
+    ("response-format", STRUCTURE),
+    ("enable-auto-tool-choice", CALLS),
     ("use-beam-search", BEAMS),
     ("num-beams", BEAMS),
     ("best-of", NO_BEST_OF),

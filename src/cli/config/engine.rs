@@ -88,11 +88,11 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
 
 /// `--reasoning-parser` and `--tool-call-parser`. Whoever gives tools wants calls.
 fn answer_parsers(args: &OutputArgs) -> Result<[Option<String>; 2], CliError> {
-    let reasoning = args.reasoning_parser.as_deref().unwrap_or("none");
+    let reasoning = args.reasoning_parser.as_deref();
     let tool_calls = args.tool_call_parser.as_deref().unwrap_or("auto");
     // What `auto` is, the model's chat template says.
-    AnswerParser::new(reasoning, tool_calls, None)
-        .map(|_| [reasoning, tool_calls].map(|name| Some(name.to_owned())))
+    AnswerParser::new(reasoning.unwrap_or("none"), tool_calls, None)
+        .map(|_| [reasoning, Some(tool_calls)].map(|name| name.map(str::to_owned)))
         .map_err(|message| CliError::refused("answer_parser", message))
 }
 

@@ -435,6 +435,8 @@ mod tests {
         // Nor an environment; and a library does not look for a GPU unasked.
         assert_eq!(got.device.kind, DeviceKind::Auto);
         default.device = got.device.clone();
+        // Nor for calls.
+        default.model.tool_call_parser = Some("auto".to_owned());
         assert_eq!(format!("{got:?}"), format!("{default:?}"));
     }
 
