@@ -246,8 +246,10 @@ mod tests {
         }
     }
 
-    const CALLS: &str = "<tool_call>{\"name\":\"f\",\"arguments\":{\"b\": 1.0,\"a\":1e3}}</tool_call>\
-                         <tool_call>{\"name\":\"g\",\"arguments\":{}}</tool_call>";
+    const CALLS: &str = concat!(
+        "<tool_call>{\"name\":\"f\",\"arguments\":{\"b\": 1.0,\"a\":1e3}}</tool_call>",
+        "<tool_call>{\"name\":\"g\",\"arguments\":{}}</tool_call>"
+    );
 
     #[test]
     fn arguments_are_the_models_own_text() {
