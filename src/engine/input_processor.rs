@@ -152,8 +152,15 @@ impl InputProcessor {
         // The caller owns the machine, so vLLM's server-side cap of 20 logprobs does not apply.
         params.verify(self.limits.vocab_size, UNLIMITED_LOGPROBS)?;
         let params = params.normalized();
-        let thinks = may_think(&prompt);
+        let (said, goes_on) = match &prompt {
+            Prompt::Messages(chat) => {
+                (said_of_thinking(chat), chat.ending == ChatEnding::OpenMessage)
+            }
+            Prompt::Text(_) | Prompt::TokenIds(_) => (None, true),
+        };
         let prompt_token_ids = self.fit(self.tokenize(prompt)?, &params)?;
+        let thinks =
+            self.answer_parser.may_think(said) && !self.has_thought(&prompt_token_ids, goes_on);
         Ok(Request {
             request_id,
             prompt_token_ids,
@@ -298,6 +305,17 @@ impl InputProcessor {
         }
     }
 
+    /// Whether a prompt has ended the thinking. Its last end may be that of an earlier turn, unless
+    /// the prompt goes on from there, or nothing but white space follows.
+    fn has_thought(&self, prompt_token_ids: &[u32], goes_on: bool) -> bool {
+        let thinking = self.thinking.as_ref();
+        let after = thinking.and_then(|thinking| thinking.after_end(prompt_token_ids));
+        after.is_some_and(|after| {
+            let text = || self.tokenizer.decode(after, false);
+            goes_on || text().is_ok_and(|text| text.trim().is_empty())
+        })
+    }
+
     /// What constrains the answers: a grammar, a budget of thinking, or nothing.
     fn guidance(
         &self,
@@ -379,14 +397,18 @@ fn thinking_of(
         let ids = tokenizer.encode_special(marker);
         ids.map_err(|error| EngineError::Model(error.to_string()))
     };
-    Ok(Some(Thinking { start: ids(start)?, end: ids(end)?, budget: None }))
+    Ok(Some(Thinking {
+        start: ids(start)?,
+        end: ids(end)?,
+        is_optional: parser.may_answer_at_once(),
+        budget: None,
+    }))
 }
 
-/// Whether nothing in a chat's variables turns thinking off.
-fn may_think(prompt: &Prompt) -> bool {
-    let Prompt::Messages(chat) = prompt else { return true };
-    let is_off = |name| chat.kwargs.get(name).is_some_and(|value| value == false);
-    !["enable_thinking", "thinking"].into_iter().any(is_off)
+/// What a chat's variables say of thinking.
+fn said_of_thinking(chat: &Chat) -> Option<bool> {
+    let names = ["enable_thinking", "thinking"];
+    names.iter().find_map(|name| chat.kwargs.get(*name)?.as_bool())
 }
 
 /// At most `keep` token ids; the others are cut off at `side`.

@@ -18,7 +18,8 @@ const MAX_ITEMS: usize = 20_000_000;
 pub struct Guidance {
     /// What the answer must match, after the thinking.
     pub grammar: Option<Arc<Grammar>>,
-    /// How the model thinks, where that delays the grammar or has a budget.
+    /// How the model thinks, where that delays the grammar or has a budget. None: it does not, or
+    /// the prompt has ended it.
     pub thinking: Option<Thinking>,
 }
 
@@ -62,7 +63,7 @@ impl Guide {
             num_items: 0,
         };
         Self {
-            thinking: thinking.and_then(|rules| Thought::new(rules, prompt_token_ids)),
+            thinking: thinking.map(|rules| Thought::new(rules, prompt_token_ids)),
             form: guidance.grammar.as_ref().map(form),
             mask: None,
             error: None,
@@ -76,6 +77,13 @@ impl Guide {
             return;
         }
         let tokens = match (&self.thinking, &mut self.form) {
+            (Some(thought), Some(form)) if thought.opening().is_some() => {
+                form.next_tokens().map(|tokens| {
+                    let mut tokens = tokens?;
+                    thought.opening().into_iter().for_each(|id| tokens.allow_token(id));
+                    Some(tokens)
+                })
+            }
             (Some(thought), _) => Ok(thought.forced().map(single)),
             (None, Some(form)) => form.next_tokens(),
             (None, None) => Ok(None),
@@ -100,10 +108,13 @@ impl Guide {
     /// Goes on by a token that was sampled.
     pub fn accept(&mut self, token_id: u32) {
         if let Some(thought) = &mut self.thinking {
-            if thought.accept(token_id) {
+            let answers = thought.opening().is_some_and(|opening| opening != token_id);
+            if answers || thought.accept(token_id) {
                 self.thinking = None;
             }
-            return;
+            if !answers {
+                return;
+            }
         }
         let Some(form) = &mut self.form else { return };
         if self.error.is_none()

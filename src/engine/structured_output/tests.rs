@@ -284,7 +284,8 @@ fn a_grammar_begins_after_the_thinking() {
     let outputs = StructuredOutputs::from_json(&json!({"choice": ["yes"]})).expect("valid");
     let grammar = model.compiler.compile(&outputs).expect("it compiles");
     let (start, end) = (model.ids("<think>"), model.ids("</think>"));
-    let thinking = Some(Thinking { start, end: end.clone(), budget: None });
+    let rules = Thinking { start, end: end.clone(), is_optional: false, budget: None };
+    let thinking = Some(rules.clone());
     let guidance = Guidance { grammar: Some(grammar), thinking };
     let mut guide = Guide::new(&guidance, &[5]);
     for token_id in model.ids("hmm, <think>let me see").into_iter().chain(end.clone()) {
@@ -298,7 +299,22 @@ fn a_grammar_begins_after_the_thinking() {
         guide.accept(token_id);
     }
     assert!(guide.is_complete());
-    let mut over = Guide::new(&guidance, &end);
-    over.fill();
-    assert!(over.mask().is_some(), "the prompt has ended the thinking");
+    // It may be left out: the first token is the start's, or the answer's.
+    let rules = Thinking { is_optional: true, ..rules };
+    let guidance = Guidance { thinking: Some(rules.clone()), ..guidance };
+    let mut guide = Guide::new(&guidance, &[5]);
+    guide.fill();
+    let mut first = vec![rules.start[0], model.ids("yes")[0]];
+    first.sort_unstable();
+    assert_eq!(allowed(&guide), first);
+    guide.accept(model.ids("yes")[0]);
+    guide.fill();
+    assert_eq!(guide.mask().expect("it is constrained").only, model.ids("yes").get(1).copied());
+    let mut guide = Guide::new(&guidance, &[5]);
+    for token_id in rules.start {
+        guide.fill();
+        guide.accept(token_id);
+    }
+    guide.fill();
+    assert!(guide.mask().is_none(), "it thinks");
 }

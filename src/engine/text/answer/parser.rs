@@ -80,6 +80,15 @@ impl AnswerParser {
         by_row.unwrap_or_else(|| self.is_harmony())
     }
 
+    /// Whether an answer of its models may begin without thinking, and without a word of it.
+    pub fn may_answer_at_once(&self) -> bool {
+        self.reasoning.is_some_and(|format| match format.rule {
+            Rule::UpToEnd | Rule::Harmony => false,
+            Rule::IfEnded | Rule::Sentences => true,
+            Rule::Tags { is_open, .. } => !is_open,
+        })
+    }
+
     /// Whether its tags are special tokens in its models, so that the text must show those. Tags
     /// of calls are looked for only in answers of rows with tools.
     pub fn needs_special_tokens(&self) -> bool {
@@ -324,7 +333,11 @@ mod tests {
         assert_eq!(on("qwen3"), [true, true, false]);
         assert_eq!(on("deepseek_v3"), [false, true, false]);
         let harmony = AnswerParser::new("none", "openai", None).expect("a known name");
-        assert!(harmony.may_think(None));
+        assert!(harmony.may_think(None) && !harmony.may_answer_at_once());
+        let at_once = |name| AnswerParser::new(name, "none", None).expect("known");
+        assert!(at_once("granite").may_answer_at_once());
+        assert!(at_once("mistral").may_answer_at_once());
+        assert!(!at_once("qwen3").may_answer_at_once());
     }
 
     #[test]
