@@ -3,8 +3,9 @@
 //!
 //!     cargo run --release --example grammars -- testdata/demo < cases.jsonl
 //!
-//! A line in: `{"id": .., "structured_outputs": {..}, "texts": [".."]}`. A line out: `error`, why the
-//! constraint does not compile; or by text `accepted` and, if it is, the microseconds of its masks.
+//! A line in: `{"id": .., "structured_outputs": {..}, "texts": [".."]}`. A line out: `error`, why
+//! the constraint does not compile; or by text `accepted` and, if it is, the microseconds of its
+//! masks.
 
 use std::error::Error;
 use std::io::{BufRead, Write};

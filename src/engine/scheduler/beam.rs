@@ -114,8 +114,8 @@ impl Scheduler {
     }
 
     /// Adds the beams that are not done to a step, in their order: a beam may share blocks that an
-    /// earlier one computes in the same step. One whose tokens the budget cuts off leaves nothing of
-    /// it to those after it.
+    /// earlier one computes in the same step. One whose tokens the budget cuts off leaves nothing
+    /// of it to those after it.
     pub(super) fn add_beams_to_step(&mut self, request_id: u64, step: &mut Step) {
         let row = self.beam_row(request_id);
         let most = self.num_places(row.leader());
