@@ -46,7 +46,7 @@ fn flags_search_every_row_and_rows_may_leave_it() {
         "{{{PROMPT}}}\n{{{PROMPT},\"beam_width\":4}}\n{{{PROMPT},\"use_beam_search\":false}}\n\
          {{{PROMPT},\"n\":3}}\n{{{PROMPT},\"stop\":\"a\"}}\n"
     );
-    let flags = ["--beam-width", "2", "--length-penalty", "-0.5", "--max-num-seqs", "3"];
+    let flags = ["--beam-width", "2", "--length-penalty", "-0.5", "--max-num-seqs", "3", "-v"];
     let output = over(folder.path(), &input, DEMO, &flags);
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
     let said = text(&output.stderr);
