@@ -29,6 +29,7 @@ const MIN_LENGTH_OF_TWO: usize = 11;
 const SYNONYMS: &[(&str, &str)] = &[
     ("max_new_tokens", "max_tokens"),
     ("max_output_tokens", "max_tokens"),
+    ("num_beams", "beam_width"),
     ("num_return_sequences", "n"),
     ("stop_sequences", "stop"),
     ("stop_strings", "stop"),
