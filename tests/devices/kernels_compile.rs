@@ -145,7 +145,7 @@ const MODULES: &[Module] = &[
         ],
     ),
     ("embedding", DTYPES, &[("embedding", 40), ("add_rows", 40)]),
-    ("gather_rows", NONE, &[("gather_rows", 56), ("copy_blocks", 56)]),
+    ("gather_rows", NONE, &[("gather_rows", 56), ("copy_blocks", 64)]),
     (
         "norm",
         DTYPES,
