@@ -39,4 +39,10 @@ pub trait Words: Copy {
         // SAFETY: the promise of `Words`.
         unsafe { Self::bf16_bits(first).or(Self::bf16_bits(second).shift_left(16)) }
     }
+    /// sums + the products of these pairs of bf16 with the pair `x`, by the CPU's dot products. As
+    /// [`Self::bf16_pairs`], this needs AVX512-BF16.
+    #[inline(always)]
+    unsafe fn add_bf16_products(self, _x: u32, _sums: Self::Floats) -> Self::Floats {
+        unreachable!("vectors of 16 lanes alone have the instruction")
+    }
 }

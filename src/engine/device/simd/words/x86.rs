@@ -25,6 +25,9 @@ impl Words for __m512i {
         bf16_pairs(first: __m512, second: __m512) -> Self = _mm512_permutexvar_epi16(
             _mm512_loadu_si512(ALTERNATING.as_ptr().cast()),
             std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(second, first)));
+        add_bf16_products(self: Self, x: u32, sums: __m512) -> __m512 = _mm512_dpbf16_ps(
+            sums, std::mem::transmute::<__m512i, __m512bh>(_mm512_set1_epi32(x as i32)),
+            std::mem::transmute::<__m512i, __m512bh>(self));
     }
     #[inline(always)]
     unsafe fn store(self, ptr: *mut u32) {

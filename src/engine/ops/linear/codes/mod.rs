@@ -21,6 +21,7 @@
 //!
 //! Inputs past the last one and lanes past the last row have code 0 and scale 0.
 
+mod few_rows;
 mod kind;
 mod layout;
 mod pack;

@@ -5,6 +5,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use super::few_rows::{self, FewRows};
 use super::kind::UNIT;
 use super::layout::{CodePanels, Rounding};
 use super::widen::Widen;
@@ -129,6 +130,10 @@ impl Block<'_> {
         let panel = panels.panel(index);
         let floats: *mut f32 = scratch.piece.0.as_mut_ptr().cast();
         let bias = bias.map(|bias| bias[index * panels.width..][..panels.width].as_ptr());
+        if few_rows::takes(self.rows.end - self.rows.first, self.k) {
+            assert!(inputs == (0..self.k));
+            return self.few_rows(index, bias, out);
+        }
         for start in inputs.clone().step_by(PIECE) {
             let end = (start + PIECE).min(inputs.end);
             let widen = Widen { panel, inputs: start..end, rounding, out: floats };
@@ -147,6 +152,29 @@ impl Block<'_> {
                 Inputs::Pairs(x) => self.by_pairs(x, &piece),
             }
         }
+    }
+
+    /// All inputs of a panel, where `few_rows` takes them.
+    fn few_rows(&self, index: usize, bias: Option<*const f32>, out: (*mut f32, usize)) {
+        let CodeWeights { panels, rounding, .. } = self.weights;
+        let (Rows { first, end, .. }, k) = (self.rows, self.k);
+        let (codes, num_bytes) = panels.codes_behind(index, 0);
+        let few = FewRows {
+            panel: panels.panel(index),
+            rounding,
+            k,
+            x: match self.x {
+                Inputs::Floats(x) => (x[first * k..end * k].as_ptr().cast(), k),
+                Inputs::Pairs(x) => (x[first * k / 2..end * k / 2].as_ptr(), k / 2),
+            },
+            num_rows: end - first,
+            bias: bias.unwrap_or(std::ptr::null()),
+            out,
+            next: (codes.wrapping_add(AHEAD_BYTES), num_bytes),
+        };
+        // SAFETY: the slices reach the last input of the last row and the panel's last bias; `out`
+        // is the block's own. The panels were made for this CPU.
+        unsafe { few.run(self.isa) };
     }
 
     fn by_floats(&self, x: &[f32], piece: &Piece, widened: &mut Widened) {

@@ -86,6 +86,8 @@ fn codes_of_every_kind_give_the_bits_of_their_floats() {
             // Edges of lanes, units, groups and pairs.
             let k = if matches!(kind.scales, Scales::Super { .. }) { 296 } else { 135 };
             check_kind(&device, &kind, (40, k), &[1, 3, 14]);
+            // Whole units, which few rows are multiplied by as they are widened.
+            check_kind(&device, &kind, (40, k.next_multiple_of(32)), &[1, 2, 4, 5]);
         }
         // Inputs that are cut.
         check_kind(&device, &kinds()[5], (33, 1056), &[1, 31]);
@@ -138,7 +140,9 @@ fn rows_of_several_kinds_share_a_layer() {
             };
             let weights =
                 [0, 1].map(|i| LinearWeight::load(&device, dtype, &parts(i), None).unwrap());
-            assert_same(&device, &weights, 9, &format!("{isa:?} {dtype:?}"));
+            for num_rows in [1, 3, 9] {
+                assert_same(&device, &weights, num_rows, &format!("{isa:?} {dtype:?}"));
+            }
         }
     }
 }
@@ -148,17 +152,19 @@ fn gate_and_up_of_codes_give_the_bits_of_their_floats() {
     let kind = &kinds()[6];
     for isa in Isa::all_available() {
         let device = Device::cpu_with_isa(2, isa);
-        for (dtype, k) in [(DType::Float32, 256), (DType::BFloat16, 256), (DType::BFloat16, 1280)] {
+        let cases = [(DType::Float32, 256), (DType::BFloat16, 256), (DType::BFloat16, 1280)];
+        for ((dtype, k), num_rows) in cases.into_iter().flat_map(|case| [(case, 20), (case, 3)]) {
             let [got, expected] = both(kind, (128, k)).map(|source| {
                 let weight = LinearWeight::load(&device, dtype, &[source].into(), None).unwrap();
-                let (mut gate_up, mut out) = (Tensor::zeros(20, 128), Tensor::zeros(20, 64));
-                let x = inputs(20, k);
+                let (mut gate_up, mut out) =
+                    (Tensor::zeros(num_rows, 128), Tensor::zeros(num_rows, 64));
+                let x = inputs(num_rows, k);
                 let tensors = (&mut gate_up, &mut out);
                 let weight = (&weight, Activation::Silu);
-                linear_activate_and_mul(&device, x.rows_from(0), weight, tensors, 20);
+                linear_activate_and_mul(&device, x.rows_from(0), weight, tensors, num_rows);
                 bits(out.values())
             });
-            assert!(got == expected, "{isa:?} {dtype:?} {k}");
+            assert!(got == expected, "{isa:?} {dtype:?} {k} {num_rows}");
         }
     }
 }

@@ -42,20 +42,52 @@ impl Kernel for Widen<'_> {
     /// As `Kernel::run` and `Widen::run`.
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
+        let Self { panel, inputs, rounding, out } = self;
         // SAFETY: as above.
+        unsafe { panel.put_values::<V, Memory>(inputs, &mut Memory { rounding, out }) };
+    }
+}
+
+/// Where values go, as they come out of their codes.
+pub(super) trait Sink<V> {
+    /// Before the values of four inputs; the first is a multiple of four from the beginning.
+    ///
+    /// # Safety
+    /// As `put_pair`.
+    unsafe fn begin_quad(&mut self, input: usize);
+
+    /// Takes two inputs, the first of them even, counted from the beginning.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `V`; the sink was made for so many inputs.
+    unsafe fn put_pair(&mut self, input: usize, first: [V; 2], second: [V; 2]);
+}
+
+impl Panel<'_> {
+    /// Puts the values of some inputs into a sink, whole units of them where the panel is of codes.
+    ///
+    /// # Safety
+    /// As `Sink::put_pair`. The panel has these inputs, the first is that of a unit, and it has the
+    /// width of two vectors.
+    #[inline(always)]
+    pub(super) unsafe fn put_values<V: Vector, S: Sink<V>>(
+        self,
+        inputs: Range<usize>,
+        sink: &mut S,
+    ) {
+        // SAFETY: the caller's promise.
         unsafe {
-            match self.panel.kind {
-                PanelKind::Dense => self.dense::<V>(),
+            match self.kind {
+                PanelKind::Dense => put_floats(self.words, inputs, sink),
                 PanelKind::Codes(kind, layout) => {
-                    let words = self.panel.words;
-                    let section = |range: &Range<usize>| words[range.clone()].as_ptr().cast();
+                    let section = |range: &Range<usize>| self.words[range.clone()].as_ptr().cast();
                     let (zero, table) = levels(&kind.levels);
                     let codes = Codes {
                         table: &table,
                         zero,
                         scales: &kind.scales,
                         layout,
-                        words: words[layout.codes.clone()].as_ptr(),
+                        words: self.words[layout.codes.clone()].as_ptr(),
                         group_scales: section(&layout.scales),
                         group_offsets: section(&layout.offsets),
                         supers: section(&layout.supers).cast(),
@@ -63,16 +95,47 @@ impl Kernel for Widen<'_> {
                     };
                     match (&kind.levels, kind.bits) {
                         (Levels::Table(_), _) | (Levels::Integers { .. }, 4) => {
-                            codes.units::<V, 4, LOOKED_UP>(&self);
+                            codes.units::<V, S, 4, LOOKED_UP>(inputs, sink);
                         }
-                        (Levels::Float8, _) => codes.units::<V, 8, FLOAT8>(&self),
-                        (Levels::Minima, bits) => codes.of_bits::<V, LESS_MINIMUM>(bits, &self),
-                        (_, bits) => codes.of_bits::<V, LESS_ZERO>(bits, &self),
+                        (Levels::Float8, _) => codes.units::<V, S, 8, FLOAT8>(inputs, sink),
+                        (Levels::Minima, bits) => {
+                            codes.of_bits::<V, S, LESS_MINIMUM>(bits, inputs, sink);
+                        }
+                        (_, bits) => codes.of_bits::<V, S, LESS_ZERO>(bits, inputs, sink),
                     }
                 }
             }
         }
     }
+}
+
+/// Values that are floats.
+///
+/// # Safety
+/// As `Panel::put_values`.
+#[inline(always)]
+unsafe fn put_floats<V: Vector, S: Sink<V>>(words: &[u32], inputs: Range<usize>, sink: &mut S) {
+    let words = words.as_ptr().cast::<f32>();
+    let first_input = inputs.start;
+    for input in inputs.step_by(2) {
+        // SAFETY: a panel has an even number of inputs.
+        unsafe {
+            if input % 4 == 0 {
+                sink.begin_quad(input - first_input);
+            }
+            let pair = words.add(input * 2 * V::LANES);
+            let first = [V::load(pair), V::load(pair.add(V::LANES))];
+            let pair = pair.add(2 * V::LANES);
+            let second = [V::load(pair), V::load(pair.add(V::LANES))];
+            sink.put_pair(input - first_input, first, second);
+        }
+    }
+}
+
+/// (inputs, width) f32, or of pairs (inputs / 2, width) words.
+struct Memory {
+    rounding: Rounding,
+    out: *mut f32,
 }
 
 /// The zero of all groups, where they have none of their own, and the levels of 4 bits.
@@ -87,32 +150,12 @@ fn levels(levels: &Levels) -> (f32, [f32; 16]) {
     }
 }
 
-impl Widen<'_> {
-    /// Rounds values that are floats.
-    ///
-    /// # Safety
-    /// As `Kernel::run`.
+impl<V: Vector> Sink<V> for Memory {
     #[inline(always)]
-    unsafe fn dense<V: Vector>(&self) {
-        let words = self.panel.words.as_ptr().cast::<f32>();
-        for input in self.inputs.clone().step_by(2) {
-            // SAFETY: a panel has an even number of inputs.
-            unsafe {
-                let pair = words.add(input * 2 * V::LANES);
-                let first = [V::load(pair), V::load(pair.add(V::LANES))];
-                let pair = pair.add(2 * V::LANES);
-                let second = [V::load(pair), V::load(pair.add(V::LANES))];
-                self.put_pair(input - self.inputs.start, first, second);
-            }
-        }
-    }
+    unsafe fn begin_quad(&mut self, _: usize) {}
 
-    /// Puts two inputs, the first of them even, in their place.
-    ///
-    /// # Safety
-    /// As `Kernel::run`; there is room for the input.
     #[inline(always)]
-    unsafe fn put_pair<V: Vector>(&self, input: usize, first: [V; 2], second: [V; 2]) {
+    unsafe fn put_pair(&mut self, input: usize, first: [V; 2], second: [V; 2]) {
         let out = self.out;
         // SAFETY: the caller's promise.
         unsafe {
@@ -167,16 +210,21 @@ impl Codes<'_> {
     /// # Safety
     /// As `Kernel::run`.
     #[inline(always)]
-    unsafe fn of_bits<V: Vector, const WAY: u8>(&self, bits: u32, to: &Widen<'_>) {
+    unsafe fn of_bits<V: Vector, S: Sink<V>, const WAY: u8>(
+        &self,
+        bits: u32,
+        inputs: Range<usize>,
+        sink: &mut S,
+    ) {
         // SAFETY: the caller's promise.
         unsafe {
             match bits {
-                2 => self.units::<V, 2, WAY>(to),
-                3 => self.units::<V, 3, WAY>(to),
-                4 => self.units::<V, 4, WAY>(to),
-                5 => self.units::<V, 5, WAY>(to),
-                6 => self.units::<V, 6, WAY>(to),
-                8 => self.units::<V, 8, WAY>(to),
+                2 => self.units::<V, S, 2, WAY>(inputs, sink),
+                3 => self.units::<V, S, 3, WAY>(inputs, sink),
+                4 => self.units::<V, S, 4, WAY>(inputs, sink),
+                5 => self.units::<V, S, 5, WAY>(inputs, sink),
+                6 => self.units::<V, S, 6, WAY>(inputs, sink),
+                8 => self.units::<V, S, 8, WAY>(inputs, sink),
                 _ => unreachable!("codes of {bits} bits"),
             }
         }
@@ -185,13 +233,17 @@ impl Codes<'_> {
     /// # Safety
     /// As `Kernel::run`.
     #[inline(always)]
-    unsafe fn units<V: Vector, const BITS: usize, const WAY: u8>(&self, to: &Widen<'_>) {
+    unsafe fn units<V: Vector, S: Sink<V>, const BITS: usize, const WAY: u8>(
+        &self,
+        inputs: Range<usize>,
+        sink: &mut S,
+    ) {
         let per_group = self.layout.group;
         // SAFETY: the caller's promise.
         unsafe {
-            let mut group = self.group::<V, WAY>(to.inputs.start);
-            let mut next_group = to.inputs.start.next_multiple_of(per_group);
-            for first in to.inputs.clone().step_by(UNIT) {
+            let mut group = self.group::<V, WAY>(inputs.start);
+            let mut next_group = inputs.start.next_multiple_of(per_group);
+            for first in inputs.clone().step_by(UNIT) {
                 let words = self.words.add(first * BITS / UNIT * 2 * V::LANES);
                 for half in 0..2 {
                     let input = first + half * UNIT / 2;
@@ -200,6 +252,8 @@ impl Codes<'_> {
                         next_group += per_group;
                     }
                     for quad in 4 * half..4 * half + 4 {
+                        let at = first - inputs.start + 4 * quad;
+                        sink.begin_quad(at);
                         let mut values = self.quad::<V, BITS, WAY>(words, quad);
                         for value in &mut values {
                             for ((value, scale), offset) in
@@ -212,9 +266,8 @@ impl Codes<'_> {
                                 };
                             }
                         }
-                        let at = first - to.inputs.start + 4 * quad;
-                        to.put_pair(at, values[0], values[1]);
-                        to.put_pair(at + 2, values[2], values[3]);
+                        sink.put_pair(at, values[0], values[1]);
+                        sink.put_pair(at + 2, values[2], values[3]);
                     }
                 }
             }
