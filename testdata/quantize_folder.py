@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """A real model's folder in the layouts of GPTQ and AWQ, to measure what they cost.
 
-    quantize_folder.py FOLDER OUT --format gptq|awq [--group 64]
+    quantize_folder.py FOLDER OUT --format gptq|awq [--group 64] [--calibrate TEXT ...]
 
 FOLDER has model.safetensors in float32 or bfloat16 (as shared/real/make_real.py makes it). The
-linear layers of OUT are rounded to the nearest code of 4 bits, groups along the inputs, without
-the searches that GPTQ and AWQ are named after: published files are better than these.
+linear layers of OUT are of 4 bits, groups along the inputs. With --calibrate, codes of GPTQ's
+layout are searched for as GPTQ does, by the inputs that layers have on these texts
+(`calibrated.py`). Else they are rounded to the nearest code, without the searches that both formats
+are named after.
 """
 
 import argparse
@@ -15,6 +17,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
+import calibrated
 from golden_models.quantized.integers import Awq, Gptq
 
 LAYERS = "model.layers."
@@ -26,7 +29,11 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--format", choices=["gptq", "awq"], required=True)
     parser.add_argument("--group", type=int, default=64)
+    parser.add_argument("--calibrate", type=Path, nargs="+", metavar="TEXT")
+    parser.add_argument("--chars", type=int, default=2000, help="of a piece of the texts")
     args = parser.parse_args()
+    if args.calibrate and args.format != "gptq":
+        parser.error("--calibrate is for --format gptq")
     if args.format == "gptq":
         layout = Gptq(bits=4, group=args.group)
         config = dict(
@@ -39,11 +46,19 @@ def main() -> None:
             quant_method="awq", bits=4, group_size=args.group, zero_point=True, version="gemm",
         )
     args.out.mkdir(parents=True)
+    source, moments = load_file(args.folder / "model.safetensors"), {}
+    if args.calibrate:
+        text = "".join(path.read_text(encoding="utf-8") for path in args.calibrate)
+        moments = calibrated.second_moments(args.folder, text, args.chars)
     tensors = {}
-    for index, (name, tensor) in enumerate(load_file(args.folder / "model.safetensors").items()):
+    for index, (name, tensor) in enumerate(source.items()):
         module = name.removesuffix(".weight")
         if name.startswith(LAYERS) and tensor.dim() == 2:
-            for suffix, packed in layout.pack(tensor.float(), index).items():
+            if moments:
+                coded = calibrated.gptq(tensor.float(), moments[module], args.group)
+            else:
+                coded = layout.pack(tensor.float(), index)
+            for suffix, packed in coded.items():
                 tensors[f"{module}.{suffix}"] = packed.contiguous()
         else:
             tensors[name] = tensor
