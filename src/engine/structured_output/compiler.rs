@@ -148,7 +148,8 @@ impl GrammarCompiler {
                     let id = self.tokenizer.added_token_id(text);
                     id.is_some_and(|id| self.tokenizer.is_special(id))
                 };
-                TopLevelGrammar::from_lark(structural_tag::to_lark(tag, is_special)?)
+                let schema = |schema: &Value| schema_of(outputs, schema);
+                TopLevelGrammar::from_lark(structural_tag::to_lark(tag, is_special, &schema)?)
             }
         })
     }
@@ -169,25 +170,36 @@ fn schema_of(outputs: &StructuredOutputs, schema: &Value) -> Value {
     schema
 }
 
-/// Objects with `properties` that say nothing of other keys get none.
+/// Objects with `properties` that say nothing of other keys get none. Only schemas are looked into:
+/// a property may be called `properties`, and a constant may have such a key.
 fn close_objects(schema: &mut Value) {
-    match schema {
-        Value::Object(fields) => {
-            fields.values_mut().for_each(close_objects);
-            let has = |name: &str| fields.contains_key(name);
-            if has("properties") && !has("additionalProperties") && !has("patternProperties") {
-                fields.insert("additionalProperties".to_owned(), false.into());
-            }
+    let Value::Object(fields) = schema else { return };
+    for (name, value) in fields.iter_mut() {
+        match (name.as_str(), value) {
+            ("const" | "enum" | "default" | "examples", _) => {}
+            (
+                "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas",
+                Value::Object(schemas),
+            ) => schemas.values_mut().for_each(close_objects),
+            (_, Value::Array(schemas)) => schemas.iter_mut().for_each(close_objects),
+            (_, value) => close_objects(value),
         }
-        Value::Array(items) => items.iter_mut().for_each(close_objects),
-        _ => {}
+    }
+    let has = |name: &str| fields.contains_key(name);
+    if has("properties") && !has("additionalProperties") && !has("patternProperties") {
+        fields.insert("additionalProperties".to_owned(), false.into());
     }
 }
 
-/// An error of llguidance on one line, without the backtrace that it may have.
+/// An error of llguidance on one line, without the backtrace that it may have, and without options
+/// that nobody can set.
 pub(super) fn shown(error: &impl std::fmt::Display) -> String {
     let text = error.to_string();
     let text = text.split("<backtrace>").next().unwrap_or_default();
+    let text = text.replace(" <non-verbose/>", "").replace(
+        "are not supported. Enable 'coerce_one_of' option to approximate oneOf with anyOf",
+        "are supported only where the branches exclude each other; write anyOf",
+    );
     let line: Vec<&str> = text.split_whitespace().collect();
     line.join(" ").chars().take(300).collect()
 }

@@ -13,18 +13,26 @@ struct Tag {
     end: String,
 }
 
-/// The grammar in Lark. `is_special` says of a text whether it is one special token.
+/// A schema with the options of the constraint.
+type WithOptions<'a> = &'a dyn Fn(&Value) -> Value;
+
+/// The grammar in Lark. `is_special` says of a text whether it is one special token, `schema` gives
+/// schemas the constraint's options.
 ///
 /// # Errors
 /// What is missing, or not supported.
-pub(super) fn to_lark(tag: &Value, is_special: impl Fn(&str) -> bool) -> Result<String, String> {
+pub(super) fn to_lark(
+    tag: &Value,
+    is_special: impl Fn(&str) -> bool,
+    schema: WithOptions,
+) -> Result<String, String> {
     let (tags, whole) = match (&tag["structures"], &tag["format"]) {
         (Value::Array(structures), Value::Null) => {
-            (of_structures(structures, &tag["triggers"])?, None)
+            (of_structures(structures, &tag["triggers"], schema)?, None)
         }
         (Value::Null, format @ Value::Object(_)) => match format["type"].as_str() {
-            Some("triggered_tags") => (of_triggered(format)?, None),
-            Some("tag") => (Vec::new(), Some(of_tag(format, None)?)),
+            Some("triggered_tags") => (of_triggered(format, schema)?, None),
+            Some("tag") => (Vec::new(), Some(of_tag(format, None, schema)?)),
             other => {
                 let found = other.unwrap_or("missing");
                 return Err(format!(
@@ -59,23 +67,32 @@ pub(super) fn to_lark(tag: &Value, is_special: impl Fn(&str) -> bool) -> Result<
     Ok(lark)
 }
 
-fn of_structures(structures: &[Value], triggers: &Value) -> Result<Vec<Tag>, String> {
+fn of_structures(
+    structures: &[Value],
+    triggers: &Value,
+    schema: WithOptions,
+) -> Result<Vec<Tag>, String> {
     let triggers = texts(triggers)?;
     let tag = |structure: &Value| {
         let begin = text(structure, "begin")?;
-        let schema = &structure["schema"];
-        let content = match schema {
-            Value::Object(_) => format!("%json {schema}"),
-            Value::String(text) if text.trim_start().starts_with('{') => format!("%json {text}"),
-            _ => return Err("structures: expected `schema`, an object".to_owned()),
-        };
+        let content = json_of(&structure["schema"], schema)
+            .map_err(|_| "structures: expected `schema`, an object")?;
         let trigger = trigger_of(&begin, &triggers)?;
         Ok(Tag { trigger, begin, content, end: text(structure, "end")? })
     };
     structures.iter().map(tag).collect()
 }
 
-fn of_triggered(format: &Value) -> Result<Vec<Tag>, String> {
+/// JSON of a schema: an object, or its text.
+fn json_of(value: &Value, schema: WithOptions) -> Result<String, String> {
+    let parsed = value.as_str().and_then(|text| serde_json::from_str(text).ok());
+    match parsed.as_ref().unwrap_or(value) {
+        value @ Value::Object(_) => Ok(format!("%json {}", schema(value))),
+        _ => Err("json_schema: expected a schema, an object".to_owned()),
+    }
+}
+
+fn of_triggered(format: &Value, schema: WithOptions) -> Result<Vec<Tag>, String> {
     let triggers = texts(&format["triggers"])?;
     for name in ["at_least_one", "stop_after_first"] {
         if format[name] == true {
@@ -83,10 +100,10 @@ fn of_triggered(format: &Value) -> Result<Vec<Tag>, String> {
         }
     }
     let tags = format["tags"].as_array().ok_or("format.tags: expected a list")?;
-    tags.iter().map(|tag| of_tag(tag, Some(&triggers))).collect()
+    tags.iter().map(|tag| of_tag(tag, Some(&triggers), schema)).collect()
 }
 
-fn of_tag(tag: &Value, triggers: Option<&[String]>) -> Result<Tag, String> {
+fn of_tag(tag: &Value, triggers: Option<&[String]>, schema: WithOptions) -> Result<Tag, String> {
     let begin = text(tag, "begin")?;
     let end = match &tag["end"] {
         Value::Array(ends) if ends.len() == 1 => ends[0].as_str().unwrap_or_default().to_owned(),
@@ -95,7 +112,7 @@ fn of_tag(tag: &Value, triggers: Option<&[String]>) -> Result<Tag, String> {
     };
     let content = &tag["content"];
     let content = match content["type"].as_str() {
-        Some("json_schema") => format!("%json {}", content["json_schema"]),
+        Some("json_schema") => json_of(&content["json_schema"], schema)?,
         Some("const_string") => quoted(&text(content, "value")?),
         Some("regex") => {
             let regex = text(content, "pattern")?.replace('/', "\\/");
@@ -145,18 +162,20 @@ mod tests {
     #[test]
     fn both_forms_are_one_grammar() {
         let schema = json!({"type": "null"});
+        let closed = |schema: &Value| json!({"closed": schema});
         let old = json!({"triggers": ["<f="],
             "structures": [{"begin": "<f=a>", "schema": schema, "end": "</f>"}]});
         let new = json!({"type": "structural_tag", "format": {"type": "triggered_tags",
             "triggers": ["<f="], "tags": [{"begin": "<f=a>", "end": "</f>",
             "content": {"type": "json_schema", "json_schema": schema}}]}});
-        let lark = to_lark(&old, |_| false).unwrap();
+        let lark = to_lark(&old, |_| false, &closed).unwrap();
         assert!(lark.contains("head_0[lazy]: TEXT \"<f=\"\n"), "{lark}");
-        assert!(lark.contains("tag_0: head_0 \"a>\" %json {\"type\":\"null\"} \"</f>\"\n"));
-        assert_eq!(to_lark(&new, |_| false).unwrap(), lark);
+        let json = "%json {\"closed\":{\"type\":\"null\"}}";
+        assert!(lark.contains(&format!("tag_0: head_0 \"a>\" {json} \"</f>\"\n")), "{lark}");
+        assert_eq!(to_lark(&new, |_| false, &closed).unwrap(), lark);
         let special = json!({"triggers": ["<t>"],
             "structures": [{"begin": "<t>", "schema": schema, "end": ""}]});
-        let lark = to_lark(&special, |text| text == "<t>").unwrap();
+        let lark = to_lark(&special, |text| text == "<t>", &closed).unwrap();
         assert!(lark.contains("tag_0: TEXT <t>  %json"), "{lark}");
     }
 
@@ -178,7 +197,7 @@ mod tests {
             ),
         ];
         for (case, message) in cases {
-            let found = to_lark(&case, |_| false).unwrap_err();
+            let found = to_lark(&case, |_| false, &Value::clone).unwrap_err();
             assert!(found.starts_with(message), "{case}: {found}");
         }
     }

@@ -190,6 +190,17 @@ fn texts_match_or_do_not() {
             vec!["{}", "{\"a\":null}"],
             vec!["{\"b\":null}"],
         ),
+        (
+            json!({"json": {"properties": {"properties": {"const": {"properties": 1}}}},
+                "disable_additional_properties": true}),
+            vec!["{\"properties\":{\"properties\":1}}"],
+            vec!["{\"b\":1}", "{\"properties\":{\"properties\":1,\"additionalProperties\":false}}"],
+        ),
+        (
+            json!({ "structural_tag": tag, "disable_any_whitespace": true }),
+            vec!["<f=add>{\"a\":1}</f>"],
+            vec!["<f=add>{\"a\": 1}</f>"],
+        ),
     ];
     for (outputs, right, wrong) in cases {
         let guide = model.guide(outputs.clone()).expect("it compiles");
@@ -233,6 +244,7 @@ fn what_does_not_compile_is_an_error_row_that_says_why() {
         (json!({"regex": "(?=a)b"}), "look"),
         (json!({"json": {"not": {}}}), "not"),
         (json!({"json": {"$ref": "http://example.com/x"}}), "example.com"),
+        (json!({"json": {"oneOf": [{"minimum": 1}, {"maximum": 3}]}}), "write anyOf"),
         (json!({"json": {"$ref": "#"}}), ""),
         (json!({"json": {"type": "integer", "minimum": 3, "maximum": 1}}), ""),
         (json!({"grammar": "start: undefined_rule"}), "undefined_rule"),
