@@ -57,6 +57,9 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
         Command::Run(args) => {
             shown(&args.display.clone(), &settings, |console| run::run(*args, console, load))
         }
+        Command::Embed(args) => {
+            shown(&args.display.clone(), &settings, |console| run::embed(*args, console))
+        }
         Command::Bench(args) => {
             shown(&args.display.clone(), &settings, |console| bench::run(*args, console))
         }

@@ -73,6 +73,8 @@ pub enum Prompt {
     TokenIds(Vec<u32>),
     /// Chat messages, rendered with the chat template.
     Messages(Box<Chat>),
+    /// Several of these, whose vectors are asked for together.
+    Several(Vec<Prompt>),
 }
 
 /// What the model can take.
@@ -156,9 +158,9 @@ impl InputProcessor {
             Prompt::Messages(chat) => {
                 (said_of_thinking(chat), chat.ending == ChatEnding::OpenMessage)
             }
-            Prompt::Text(_) | Prompt::TokenIds(_) => (None, true),
+            Prompt::Text(_) | Prompt::TokenIds(_) | Prompt::Several(_) => (None, true),
         };
-        let prompt_token_ids = self.fit(self.tokenize(prompt)?, &params)?;
+        let prompt_token_ids = self.fit(self.tokenize(prompt, true)?, &params)?;
         let thinks =
             self.answer_parser.may_think(said) && !self.has_thought(&prompt_token_ids, goes_on);
         Ok(Request {
@@ -221,6 +223,11 @@ impl InputProcessor {
         self.chat_template.as_ref().is_some_and(ChatTemplate::shows_date)
     }
 
+    /// What becomes of a prompt that the context does not hold.
+    pub(in crate::engine) fn overflow(&self) -> Overflow {
+        self.overflow
+    }
+
     /// Longest prompt plus output, in tokens.
     pub fn max_model_len(&self) -> usize {
         self.limits.max_model_len
@@ -242,11 +249,27 @@ impl InputProcessor {
         Arc::clone(&self.tokenizer)
     }
 
-    fn tokenize(&self, prompt: Prompt) -> Result<Vec<u32>, ProcessError> {
+    /// A text's tokens without special ones around them.
+    pub(in crate::engine) fn tokenize_plain(&self, text: &str) -> Result<Vec<u32>, ProcessError> {
+        Ok(self.tokenizer.encode(text, false)?)
+    }
+
+    /// Tokens of a prompt, checked against the vocabulary.
+    ///
+    /// `add_special_tokens`: around a text, such as BOS.
+    pub(in crate::engine) fn tokenize(
+        &self,
+        prompt: Prompt,
+        add_special_tokens: bool,
+    ) -> Result<Vec<u32>, ProcessError> {
         let ids = match prompt {
-            Prompt::Text(text) => self.tokenizer.encode(&text, true)?,
+            Prompt::Text(text) => self.tokenizer.encode(&text, add_special_tokens)?,
             Prompt::TokenIds(ids) => ids,
             Prompt::Messages(chat) => self.tokenize_chat(&chat)?,
+            Prompt::Several(_) => {
+                let message = "several prompts, where a row has one: make a row of each";
+                return Err(RequestError::new("several_prompts", message).into());
+            }
         };
         let vocab_size = self.limits.vocab_size;
         if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab_size) {

@@ -16,8 +16,10 @@ pub mod model;
 pub mod model_executor;
 pub mod model_summary;
 pub mod ops;
+pub mod pooling;
 pub mod prefix_cache;
 pub mod request;
+pub mod runner;
 pub mod sampler;
 pub mod sampling_params;
 pub mod scheduler;
@@ -39,8 +41,9 @@ use config::{DType, EngineConfig};
 use device::{Device, memory};
 pub use error::EngineError;
 use executor::{Executor, ExecutorError};
-use input_processor::InputProcessor;
+use input_processor::{InputProcessor, ModelLimits};
 use machine::no_thread;
+use model::hf_config::GenerationConfig;
 use model::model_files::ModelFiles;
 use model_executor::ModelExecutor;
 use model_summary::ModelSummary;
@@ -137,7 +140,7 @@ impl Engine {
         let (dtype, max_model_len) = (summary.dtype, summary.max_model_len);
         let vocab_size = summary.spec.vocab_size();
         let (input_processor, model) =
-            beside(&|| load_input_processor(config, summary), |given_up| {
+            beside(&|| decoders_input_processor(config, summary), |given_up| {
                 load_model(config, summary, given_up)
             });
         let (input_processor, (device, why_cpu, mut executor)) = (input_processor?, model?);
@@ -173,7 +176,7 @@ impl Engine {
     pub fn simulated(config: &EngineConfig) -> Result<Self, EngineError> {
         let summary = ModelSummary::read(&config.model)?;
         let (vocab_size, max_model_len) = (summary.spec.vocab_size(), summary.max_model_len);
-        let input_processor = load_input_processor(config, &summary)?;
+        let input_processor = decoders_input_processor(config, &summary)?;
         let device = Arc::new(Device::cpu(config.parallel.num_threads));
         let block_size = config.cache.block_size;
         let all_at_full_length = config.scheduler.max_num_seqs * max_model_len.div_ceil(block_size);
@@ -388,13 +391,24 @@ fn load_model(
     Ok((device, why_cpu, executor))
 }
 
-fn load_input_processor(
+fn decoders_input_processor(
     config: &EngineConfig,
     summary: &ModelSummary,
 ) -> Result<Arc<InputProcessor>, EngineError> {
+    let (limits, defaults) = (summary.limits(), summary.generation_config.clone());
+    load_input_processor(config, &summary.files, limits, defaults)
+}
+
+/// Loads the tokenizer and the chat template.
+fn load_input_processor(
+    config: &EngineConfig,
+    files: &ModelFiles,
+    limits: ModelLimits,
+    defaults: GenerationConfig,
+) -> Result<Arc<InputProcessor>, EngineError> {
     let files = match &config.model.tokenizer_dir {
         Some(path) => &ModelFiles::open(path, config.model.on_lost_file)?,
-        None => &summary.files,
+        None => files,
     };
     let error = |error: TextError| match error {
         TextError::Machine(text) => EngineError::Machine(text),
@@ -417,7 +431,6 @@ fn load_input_processor(
             ChatTemplate::from_dir(folder, &tokenizer).map_err(error)?
         }
     };
-    let (limits, defaults) = (summary.limits(), summary.generation_config.clone());
     let processor = InputProcessor::new(&config.model, limits, tokenizer, chat_template, defaults)?;
     Ok(Arc::new(processor))
 }

@@ -5,6 +5,7 @@ mod answers;
 mod candle;
 mod chat_templates;
 mod config_keys;
+mod embeddings;
 mod fuzz_corpus;
 mod gguf;
 mod gguf_blocks;

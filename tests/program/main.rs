@@ -7,6 +7,7 @@ mod check;
 mod cli;
 mod demo;
 mod diff;
+mod embed;
 mod ended;
 mod flags;
 mod hostile_input;

@@ -24,7 +24,9 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "model::spec",
             // What small files of a model say, before its weights are read.
             "model_summary",
+            "pooling",
             "request",
+            "runner",
             "stats",
             "text::RunDate",
             "text::is_contained",

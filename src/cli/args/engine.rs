@@ -32,19 +32,16 @@ pub struct ModelArgs {
     pub max_model_len: Option<usize>,
 }
 
-/// How the engine runs. On one device none of these changes a row's answer.
+/// Where a model is computed, and how much of it at once.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Engine")]
-pub struct EngineArgs {
+pub struct ComputeArgs {
     /// Where to compute [default: auto]
     #[arg(long, value_name = "auto|cpu|cuda[:N]")]
     pub device: Option<DeviceArg>,
     /// Narrow the weights of linear layers to 8 bits (int8: CPU; fp8: NVIDIA GPUs from Ada on)
     #[arg(long, value_name = "KIND", hide_short_help = true)]
     pub quantization: Option<QuantizationArg>,
-    /// On a GPU, queue every step anew instead of replaying CUDA graphs
-    #[arg(long, hide_short_help = true)]
-    pub enforce_eager: bool,
     /// Threads that compute [default: one per physical core]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub threads: Option<usize>,
@@ -58,6 +55,18 @@ pub struct EngineArgs {
     /// Most tokens computed in one step [default: 4096]
     #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
     pub max_num_batched_tokens: Option<usize>,
+}
+
+/// How the engine runs. On one device none of these changes a row's answer.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Engine")]
+pub struct EngineArgs {
+    /// What engines of all kinds have.
+    #[command(flatten)]
+    pub compute: ComputeArgs,
+    /// On a GPU, queue every step anew instead of replaying CUDA graphs
+    #[arg(long, hide_short_help = true)]
+    pub enforce_eager: bool,
     /// Tokens of a KV cache block [default: 32]
     #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
     pub block_size: Option<usize>,

@@ -8,6 +8,7 @@ mod bench;
 mod check;
 mod config_file;
 mod diff;
+mod embed;
 mod engine;
 mod input;
 mod merge;
@@ -22,9 +23,10 @@ pub mod values;
 pub use bench::{BenchArgs, ModeArg, ResultArgs, WorkloadArgs};
 pub use check::{CheckArgs, DEFAULT_MAX_ERRORS};
 pub use diff::DiffArgs;
+pub use embed::{EmbedArgs, EncodingFormatArg, PoolingArgs, PoolingTypeArg};
 pub use engine::{
-    CpuIsaArg, DTypeArg, DeviceArg, EngineArgs, KvCacheDTypeArg, LoadFormatArg, ModelArgs,
-    QuantizationArg,
+    ComputeArgs, CpuIsaArg, DTypeArg, DeviceArg, EngineArgs, KvCacheDTypeArg, LoadFormatArg,
+    ModelArgs, QuantizationArg,
 };
 pub use input::{BadRowArg, FormatArg, InputArgs, LastAssistantArg, OverflowArg};
 pub use merge::MergeArgs;
@@ -50,6 +52,7 @@ Examples:
   vllm-batch run --model ./model -i prompts.jsonl -o out.jsonl
   cat prompts.jsonl | vllm-batch run --model ./model | jq -r .response
   vllm-batch run --model ./model -i reviews.csv --template 'Summarise: {{text}}' -o out.csv
+  vllm-batch embed --model ./encoder -i texts.jsonl -o vectors.jsonl
   vllm-batch check prompts.jsonl
   vllm-batch plan --model ./model -i prompts.jsonl
   vllm-batch bench --model ./model --num-prompts 200
@@ -97,6 +100,8 @@ pub struct Cli {
 pub enum Command {
     /// Complete every row of a dataset, in order
     Run(Box<RunArgs>),
+    /// Make a vector of every text of a dataset, in order
+    Embed(Box<EmbedArgs>),
     /// Say what a run would be: prompt lengths, error rows, memory, minutes. Runs a sample only
     Plan(Box<PlanArgs>),
     /// Measure how fast a model runs: throughput, prefill or decode

@@ -17,7 +17,7 @@ fn resolve(args: &EngineArgs, variable: &dyn Fn(&str) -> Option<OsString>) -> De
     let library_path = variable("LD_LIBRARY_PATH").unwrap_or_default();
     let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(path);
     DeviceConfig {
-        kind: match args.device {
+        kind: match args.compute.device {
             None | Some(DeviceArg::Auto) => DeviceKind::Auto,
             Some(DeviceArg::Cpu) => DeviceKind::Cpu,
             Some(DeviceArg::Cuda(ordinal)) => DeviceKind::Cuda(ordinal),
@@ -29,7 +29,7 @@ fn resolve(args: &EngineArgs, variable: &dyn Fn(&str) -> Option<OsString>) -> De
             .or_else(|| Some(path("HOME")?.join(".cache")))
             .map(|cache| cache.join("vllm-batch")),
         enforce_eager: args.enforce_eager,
-        quantization: args.quantization.map(|quantization| match quantization {
+        quantization: args.compute.quantization.map(|quantization| match quantization {
             QuantizationArg::Fp8 => Quantization::Fp8,
             QuantizationArg::Int8 => Quantization::Int8,
         }),

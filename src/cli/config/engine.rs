@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::device::{cpu_isa, device_config};
 use crate::cli::args::{
-    DTypeArg, EngineArgs, KvCacheDTypeArg, LoadFormatArg, OutputArgs, OverflowArg, RunArgs,
+    ComputeArgs, DTypeArg, KvCacheDTypeArg, LoadFormatArg, OutputArgs, OverflowArg, RunArgs,
 };
 use crate::cli::terminal::error::CliError;
 use crate::engine::config::{
@@ -19,7 +19,7 @@ use crate::engine::text::RunDate;
 /// # Errors
 /// The chat template cannot be read.
 pub(super) fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
-    let EngineArgs { max_num_seqs, max_num_batched_tokens, threads, .. } = args.engine;
+    let ComputeArgs { max_num_seqs, max_num_batched_tokens, threads, .. } = args.engine.compute;
     let defaults = SchedulerConfig::default();
     let scheduler = SchedulerConfig {
         max_num_seqs: max_num_seqs.unwrap_or(defaults.max_num_seqs),
@@ -42,7 +42,7 @@ pub(super) fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
         memory_share: args.engine.gpu_memory_utilization,
     };
     let model = model_config(args)?;
-    let isa = args.engine.cpu_isa.map(cpu_isa);
+    let isa = args.engine.compute.cpu_isa.map(cpu_isa);
     let parallel = ParallelConfig { num_threads: threads, isa };
     Ok(EngineConfig { model, cache, scheduler, parallel, device: device_config(&args.engine) })
 }
@@ -78,6 +78,7 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
             Some(OverflowArg::TruncateLeft) => Overflow::TruncateLeft,
             Some(OverflowArg::TruncateRight) => Overflow::TruncateRight,
         },
+        pooling_type: None,
         allow_special: args.input.allow_special,
         reasoning_parser,
         tool_call_parser,

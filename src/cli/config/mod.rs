@@ -2,6 +2,7 @@
 //! flags are typed, and nothing of what a run then does.
 
 mod device;
+mod embed;
 mod engine;
 mod sampling;
 
@@ -12,6 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 
+pub use self::embed::EmbedConfig;
 use self::engine::engine_config;
 use self::sampling::overlay;
 use crate::cli::args::values::MaxErrors;
@@ -20,7 +22,7 @@ use crate::cli::input::batch_line::BatchLines;
 use crate::cli::input::files::Shape;
 use crate::cli::input::overrides::DEFAULT_MAX_TOKENS;
 use crate::cli::input::reader::foreign_kind;
-use crate::cli::input::row::{ChatDefaults, ChatMode, RowOptions, check_kwargs};
+use crate::cli::input::row::{ChatDefaults, ChatMode, RowOptions, Task, check_kwargs};
 use crate::cli::input::shard::{Shard, ShardArg};
 use crate::cli::input::sources::Sources;
 use crate::cli::terminal::error::CliError;
@@ -49,6 +51,8 @@ pub struct RunConfig {
     pub sampling: SamplingArgs,
     /// What answers must match, of rows that do not say.
     pub structured_outputs: Option<Arc<StructuredOutputs>>,
+    /// How vectors are made, where rows are not completed.
+    pub embed: Option<EmbedConfig>,
     /// How far reading may be ahead.
     pub window: WindowLimits,
     /// When the run began, in seconds since 1970: what chat templates and `created` see.
@@ -171,6 +175,7 @@ impl RunConfig {
             output,
             sampling,
             structured_outputs,
+            embed: None,
             window,
             started,
             date_is_fixed,
@@ -299,6 +304,7 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
         name: sources.name(),
         sources: Arc::new(sources),
         rows: RowOptions {
+            task: Task::Complete,
             chat,
             template: args.template,
             prompt_column: args.prompt_column,

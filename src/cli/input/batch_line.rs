@@ -20,6 +20,8 @@ pub enum BatchKind {
     Chat,
     /// OpenAI's `text_completion`.
     Completions,
+    /// OpenAI's list of `embedding`s.
+    Embeddings,
     /// Anthropic's `message`.
     Message,
 }

@@ -5,13 +5,15 @@ mod values;
 use serde_json::Value;
 
 use self::values::{
-    Problem, beam_width, boolean, integer, length_penalty, logit_bias, logprobs, number,
-    response_format, seed, set, shortened, strings, structured_outputs, thinking_token_budget,
-    token_ids, top_k, truncation_side, unsigned, use_beam_search,
+    Problem, beam_width, boolean, encoding_format, integer, length_penalty, logit_bias, logprobs,
+    number, response_format, seed, set, shortened, strings, structured_outputs,
+    thinking_token_budget, token_ids, top_k, truncated_length, truncation_side, unsigned,
+    use_beam_search,
 };
 
 use super::fields::{JsonFields, json_string};
 use super::row_error::code;
+use crate::engine::pooling::PoolingParams;
 use crate::engine::request::{RequestError, SamplingParams};
 
 /// `max_tokens` of a row that is no batch request, where nobody says it.
@@ -46,11 +48,11 @@ impl DefaultLength {
 }
 
 /// Puts a value, never null, into its parameter.
-type Setter = fn(&mut SamplingParams, &Value) -> Result<(), Problem>;
+type Setter<P> = fn(&mut P, &Value) -> Result<(), Problem>;
 
 /// Every field that overrides a parameter. `max_completion_tokens` is OpenAI's later name of
 /// `max_tokens` and wins over it, as in vLLM: the table's order is the order of application.
-const PARAMETERS: &[(&str, Setter)] = &[
+const PARAMETERS: &[(&str, Setter<SamplingParams>)] = &[
     ("n", |p, v| set(&mut p.n, unsigned(v, 1))),
     ("presence_penalty", |p, v| set(&mut p.presence_penalty, number(v))),
     ("frequency_penalty", |p, v| set(&mut p.frequency_penalty, number(v))),
@@ -90,6 +92,18 @@ const PARAMETERS: &[(&str, Setter)] = &[
     ("thinking_token_budget", |p, v| set(&mut p.thinking_token_budget, thinking_token_budget(v))),
 ];
 
+/// The same of vectors, by the names of vLLM's embeddings requests.
+const POOLING_PARAMETERS: &[(&str, Setter<PoolingParams>)] = &[
+    ("dimensions", |p, v| set(&mut p.dimensions, unsigned(v, 1).map(|n| Some(n as usize)))),
+    ("use_activation", |p, v| set(&mut p.normalize, boolean(v).map(Some))),
+    ("encoding_format", |p, v| set(&mut p.encoding_format, encoding_format(v))),
+    ("add_special_tokens", |p, v| set(&mut p.add_special_tokens, boolean(v))),
+    ("truncate_prompt_tokens", |p, v| {
+        set(&mut p.truncate_prompt_tokens, truncated_length(v).map(Some))
+    }),
+    ("truncation_side", |p, v| set(&mut p.truncation_side, truncation_side(v))),
+];
+
 impl Overrides {
     /// The sampling fields among a row's fields. `null` is "not given"; of duplicates the last
     /// counts.
@@ -99,6 +113,30 @@ impl Overrides {
             (value != "null").then(|| (*name, value.to_owned()))
         });
         Self { entries: entries.collect(), default_length: DefaultLength::Row }
+    }
+
+    /// The fields of an embeddings request that say how its vectors are made.
+    pub fn collect_pooling(fields: &JsonFields) -> Self {
+        let entries = POOLING_PARAMETERS.iter().filter_map(|(name, _)| {
+            let value = fields.get(name)?;
+            (value != "null").then(|| (*name, value.to_owned()))
+        });
+        Self { entries: entries.collect(), ..Self::none() }
+    }
+
+    /// Of a row that overrides nothing.
+    pub fn none() -> Self {
+        Self { entries: Vec::new(), default_length: DefaultLength::Row }
+    }
+
+    /// `base` with the row's fields over it. Sizes that depend on the model are checked later.
+    ///
+    /// # Errors
+    /// A field has the wrong type or value: code `invalid_parameter`.
+    pub fn apply_pooling(&self, base: &PoolingParams) -> Result<PoolingParams, RequestError> {
+        let mut params = base.clone();
+        set_all(&self.entries, POOLING_PARAMETERS, &mut params)?;
+        Ok(params)
     }
 
     /// The same with another value of a parameter; None: not given.
@@ -123,16 +161,7 @@ impl Overrides {
     pub fn apply(&self, base: &SamplingParams) -> Result<SamplingParams, RequestError> {
         let mut params = base.clone();
         params.max_tokens = params.max_tokens.or(self.default_length.max_tokens());
-        for (name, text) in &self.entries {
-            let set = PARAMETERS.iter().find(|(known, _)| known == name).map(|(_, set)| set);
-            let set = set.expect("entries hold known names only");
-            let invalid = |message| RequestError::new(code::INVALID_PARAMETER, message);
-            // A number too large for f64, or a lone surrogate: valid in a row, not in a parameter.
-            let value: Value = serde_json::from_str(text).map_err(|_| {
-                invalid(format!("{name}: {} cannot be represented", shortened(text)))
-            })?;
-            set(&mut params, &value).map_err(|problem| invalid(problem.message(name, text)))?;
-        }
+        set_all(&self.entries, PARAMETERS, &mut params)?;
         if !self.entries.iter().any(|(name, _)| *name == "n") {
             params.n = match (base.beam_search, params.beam_search) {
                 (_, Some(beams)) => beams.beam_width,
@@ -161,6 +190,24 @@ impl Overrides {
     }
 }
 
+/// Puts values into the parameters of their names.
+fn set_all<P>(
+    entries: &[(&'static str, String)],
+    parameters: &[(&str, Setter<P>)],
+    params: &mut P,
+) -> Result<(), RequestError> {
+    for (name, text) in entries {
+        let set = parameters.iter().find(|(known, _)| known == name).map(|(_, set)| set);
+        let set = set.expect("entries hold known names only");
+        let invalid = |message| RequestError::new(code::INVALID_PARAMETER, message);
+        // A number too large for f64, or a lone surrogate: valid in a row, not in a parameter.
+        let value: Value = serde_json::from_str(text)
+            .map_err(|_| invalid(format!("{name}: {} cannot be represented", shortened(text))))?;
+        set(params, &value).map_err(|problem| invalid(problem.message(name, text)))?;
+    }
+    Ok(())
+}
+
 /// The names of all parameters.
 pub fn parameter_names() -> impl Iterator<Item = &'static str> {
     PARAMETERS.iter().map(|(name, _)| *name)
@@ -169,7 +216,8 @@ pub fn parameter_names() -> impl Iterator<Item = &'static str> {
 /// The parameter that a message about an invalid one begins with.
 pub fn parameter_of(message: &str) -> Option<&'static str> {
     let name = message.split([' ', ':']).next()?;
-    parameter_names().find(|known| *known == name)
+    let of_vectors = POOLING_PARAMETERS.iter().map(|(name, _)| *name);
+    parameter_names().chain(of_vectors).find(|known| *known == name)
 }
 
 /// A CSV cell as the JSON value of the parameter its column names: `None` if the column names none.

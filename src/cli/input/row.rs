@@ -3,6 +3,7 @@
 
 mod anthropic;
 mod chat;
+mod embeddings;
 mod messages;
 mod named;
 mod near_miss;
@@ -55,9 +56,21 @@ pub enum ChatMode {
     Never,
 }
 
+/// What rows are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Task {
+    /// They are completed.
+    #[default]
+    Complete,
+    /// Vectors are made of them.
+    Embed,
+}
+
 /// How rows become prompts.
 #[derive(Clone, Debug, Default)]
 pub struct RowOptions {
+    /// What they are for.
+    pub task: Task,
     /// `--chat`, `--no-chat`.
     pub chat: ChatMode,
     /// `--template`: the prompt, with `{{name}}` for the row's fields.
@@ -135,6 +148,7 @@ impl Asked {
 /// Parses rows. The first readable one decides the shape of those that may have several.
 pub struct RowParser {
     builder: PromptBuilder,
+    task: Task,
     format: InputFormat,
     lines: BatchLines,
     names: Option<Arc<[String]>>,
@@ -159,6 +173,7 @@ impl RowParser {
         let names = records.headers();
         let mut parser = Self {
             builder,
+            task: options.task,
             format: records.format(),
             lines: options.lines,
             names,
@@ -249,6 +264,9 @@ impl RowParser {
         let shape = other.as_ref().unwrap_or(first);
         let names = &mut self.near_misses;
         let asked = match shape {
+            RowShape::OpenAiBatch if shape.fits(&named) && self.task == Task::Embed => {
+                embeddings::read(&named.fields, line)
+            }
             RowShape::OpenAiBatch if shape.fits(&named) => {
                 openai::read(&named.fields, self.builder.chats(), names, line)
             }
@@ -257,6 +275,14 @@ impl RowParser {
             }
             shape => self.builder.build(shape, &named, line).and_then(|built| {
                 let fields = &named.fields;
+                if self.task == Task::Embed {
+                    // A row's own fields say nothing of vectors.
+                    let none = Overrides::none();
+                    return Ok(match built {
+                        Built::Chat(made) => Asked::of_chat(*made, none),
+                        Built::Plain(prompt) => Asked::new(prompt, none),
+                    });
+                }
                 unsupported::check(fields, Place::Row, line)?;
                 let mut overrides = Overrides::collect(fields);
                 if fields.get("response_format").is_some_and(|json| !json.starts_with('{')) {
@@ -447,6 +473,7 @@ impl RowParser {
     /// The batch line that a row becomes, if it becomes one.
     fn line_kind(&self, fields: Option<&JsonFields>, prompt: Option<&Prompt>) -> Option<BatchKind> {
         let own = match &self.shape {
+            Some(RowShape::OpenAiBatch) if self.task == Task::Embed => Some(BatchKind::Embeddings),
             Some(RowShape::OpenAiBatch) => Some(openai::kind(fields)),
             Some(RowShape::AnthropicBatch) => Some(BatchKind::Message),
             _ => None,
@@ -456,8 +483,11 @@ impl RowParser {
             (BatchLines::Own, own) => own,
             (BatchLines::OpenAi, Some(BatchKind::Message)) => Some(BatchKind::Chat),
             (BatchLines::OpenAi, Some(kind)) => Some(kind),
+            (BatchLines::OpenAi, None) if self.task == Task::Embed => Some(BatchKind::Embeddings),
             (BatchLines::OpenAi, None) => Some(match prompt {
-                Some(Prompt::Text(_) | Prompt::TokenIds(_)) => BatchKind::Completions,
+                Some(Prompt::Text(_) | Prompt::TokenIds(_) | Prompt::Several(_)) => {
+                    BatchKind::Completions
+                }
                 Some(Prompt::Messages(_)) | None => BatchKind::Chat,
             }),
         }

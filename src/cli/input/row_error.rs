@@ -4,6 +4,7 @@
 use crate::cli::terminal::error::{CliError, Excerpt, Location};
 use crate::cli::terminal::exit::Exit;
 use crate::engine::request::{FinishReason, RequestError, RequestOutput};
+use crate::engine::runner::Answer;
 
 /// The stable words of row errors found before a row reaches the engine. The engine adds its own
 /// (`context_length`, ...) through [`RequestError`].
@@ -105,6 +106,14 @@ impl RowError {
     /// What the engine's input processor says about the row at `line`.
     pub fn from_request(error: &RequestError, line: u64) -> Self {
         Self::new(error.code, line, error.message.clone())
+    }
+
+    /// The error of an answer, if it has one.
+    pub fn from_answer(answer: &Answer, line: u64) -> Option<Self> {
+        match answer {
+            Answer::Generate(output) => Self::from_output(output, line),
+            Answer::Pooling(output) => output.error().map(|error| Self::from_request(&error, line)),
+        }
     }
 
     /// The error of a finished request, if any of its completions has one: a row with a part

@@ -5,7 +5,8 @@ pub mod hub;
 pub mod lost_file;
 pub mod resolved;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::hub::{HubEnvironment, HubError, ModelRequest, Need, progress};
@@ -15,9 +16,11 @@ use crate::cli::config::{ModelSource, RunConfig};
 use crate::cli::terminal::console::{Console, ProgressMode};
 use crate::cli::terminal::error::{CliError, sanitized};
 use crate::cli::terminal::exit::Exit;
-use crate::engine::Engine;
 use crate::engine::config::{EngineConfig, LoadFormat};
 use crate::engine::model_summary::ModelSummary;
+use crate::engine::pooling::{PoolingEngine, PoolingSummary};
+use crate::engine::runner::Runner;
+use crate::engine::{Engine, EngineInfo};
 
 /// Where the files are.
 #[derive(Clone, Debug)]
@@ -28,10 +31,18 @@ pub struct Folders {
     pub tokenizer: Option<PathBuf>,
 }
 
+/// What a model's small files say, by what it is for.
+pub enum Summary {
+    /// It completes prompts.
+    Generate(ModelSummary),
+    /// It makes vectors.
+    Pooling(Arc<PoolingSummary>),
+}
+
 /// A loaded model.
-pub struct Loaded {
+pub struct Loaded<E = Engine> {
     /// What runs it.
-    pub engine: Engine,
+    pub engine: E,
     /// Its folder or GGUF file.
     pub model_dir: PathBuf,
     /// What loading took, downloads not counted.
@@ -43,6 +54,13 @@ pub struct Loaded {
 /// # Errors
 /// There is no such model, or it cannot be fetched.
 pub fn find(config: &RunConfig, console: &Console) -> Result<Folders, CliError> {
+    let name = &config.model.name;
+    if config.embed.is_some() && !Path::new(name).is_dir() {
+        // What is fetched for `run` lacks the files that say how vectors are made.
+        let message = format!("{name} is no folder, and models for vectors are not downloaded");
+        return Err(CliError::refused("model", sanitized(&message))
+            .help("give the folder of a whole snapshot, as `hf download` prints it"));
+    }
     let shows_progress = console.mode() != ProgressMode::None;
     resolve(&config.model, config.engine.model.load_format, shows_progress)
 }
@@ -59,6 +77,22 @@ pub fn load_from(
     let engine_config = engine_config(config, folders);
     let loading = Instant::now();
     let engine = Engine::load_summarized(&engine_config, summary)?;
+    Ok(Loaded { engine, model_dir: folders.model.clone(), load_time: loading.elapsed() })
+}
+
+/// The same of a model that makes vectors.
+///
+/// # Errors
+/// It cannot be loaded.
+pub fn load_pooling(
+    config: &RunConfig,
+    folders: &Folders,
+    summary: &PoolingSummary,
+) -> Result<Loaded<Runner>, CliError> {
+    let engine_config = engine_config(config, folders);
+    let loading = Instant::now();
+    let engine = PoolingEngine::load_summarized(&engine_config, summary)?;
+    let engine = Runner::Pooling(Box::new(engine));
     Ok(Loaded { engine, model_dir: folders.model.clone(), load_time: loading.elapsed() })
 }
 
@@ -80,10 +114,29 @@ pub fn summary(config: &RunConfig, folders: &Folders) -> Result<ModelSummary, Cl
     Ok(ModelSummary::read(&engine_config(config, folders).model)?)
 }
 
+/// The same of the model of a command: of one that makes vectors, where `embed` asks for them.
+///
+/// # Errors
+/// As `summary`.
+pub fn summary_for(config: &RunConfig, folders: &Folders) -> Result<Summary, CliError> {
+    if config.embed.is_none() {
+        return summary(config, folders).map(Summary::Generate);
+    }
+    let summary = PoolingSummary::read(&engine_config(config, folders).model)?;
+    Ok(Summary::Pooling(Arc::new(summary)))
+}
+
 impl Loaded {
+    /// The same for whoever runs models of all kinds.
+    pub fn into_runner(self) -> Loaded<Runner> {
+        let Self { engine, model_dir, load_time } = self;
+        Loaded { engine: Runner::Generate(Box::new(engine)), model_dir, load_time }
+    }
+}
+
+impl<E> Loaded<E> {
     /// Says what was loaded, and what was done otherwise than asked.
-    pub fn announce(&self, config: &RunConfig, console: &Console) {
-        let info = self.engine.info();
+    pub fn announce(&self, info: &EngineInfo, config: &RunConfig, console: &Console) {
         for note in &info.notes {
             console.note(note);
         }

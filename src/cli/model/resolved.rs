@@ -78,16 +78,27 @@ impl Resolved {
             None => String::new(),
         };
         let prefix_caching = if self.prefix_caching { "on" } else { "off" };
-        format!(
-            "Engine: {}, kernels {}, {} thread{}, {}{format}{quantization}\n\
-             KV cache: {} tokens in {} blocks of {}, {:.1} MiB of {}\n\
-             Maximum concurrency for rows of {} tokens: {:.2}x\n\
-             Limits: context {}, {} sequences, {} tokens per step; prefix caching {prefix_caching}",
+        let engine = format!(
+            "Engine: {}, kernels {}, {} thread{}, {}{format}{quantization}",
             self.device,
             self.kernel_set,
             self.num_threads,
             if self.num_threads == 1 { "" } else { "s" },
             self.dtype,
+        );
+        if self.kv_cache_tokens == 0 {
+            return format!(
+                "{engine}\nLimits: texts of {} tokens, {} texts, {} tokens per step",
+                number(self.max_model_len),
+                number(self.max_num_seqs),
+                number(self.max_num_batched_tokens.max(self.max_model_len)),
+            );
+        }
+        format!(
+            "{engine}\n\
+             KV cache: {} tokens in {} blocks of {}, {:.1} MiB of {}\n\
+             Maximum concurrency for rows of {} tokens: {:.2}x\n\
+             Limits: context {}, {} sequences, {} tokens per step; prefix caching {prefix_caching}",
             number(self.kv_cache_tokens),
             number(self.num_blocks()),
             self.block_size,
@@ -211,6 +222,11 @@ Limits: context 3,000, 256 sequences, 4,096 tokens per step; prefix caching on";
         let line = "4 threads, bfloat16 of gptq 4 bit, groups of 128, int8 linear layers\n";
         assert!(packed.lines().contains(line), "{}", packed.lines());
         assert_eq!(packed.json()["checkpoint_format"], json!(format));
+        let encoder = Resolved { kv_cache_tokens: 0, ..resolved() };
+        let lines = encoder.lines();
+        assert!(
+            lines.ends_with("\nLimits: texts of 3,000 tokens, 256 texts, 4,096 tokens per step")
+        );
         let json = resolved().json();
         assert_eq!((&json["num_blocks"], &json["quantization"]), (&json!(4096), &Value::Null));
     }

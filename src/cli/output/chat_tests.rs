@@ -56,7 +56,7 @@ fn shown(kind: BatchKind, form: &AnswerForm, text: &str) -> Value {
     let mut line: Value = serde_json::from_str(&line).expect("JSON");
     match kind {
         BatchKind::Message => line["result"]["message"].take(),
-        BatchKind::Chat | BatchKind::Completions => line["response"]["body"].take(),
+        _ => line["response"]["body"].take(),
     }
 }
 

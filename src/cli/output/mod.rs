@@ -14,6 +14,7 @@ mod row_format;
 mod shown;
 #[cfg(test)]
 mod tests;
+mod vectors;
 
 use std::borrow::Cow;
 
@@ -71,6 +72,13 @@ pub struct Tokens<'a> {
     pub text: &'a dyn Fn(u32) -> String,
     /// How many of an answer's tokens are thinking.
     pub num_reasoning: &'a dyn Fn(&[u32], &AnswerForm) -> usize,
+}
+
+impl Tokens<'_> {
+    /// Of rows that show none.
+    fn none() -> Self {
+        Self { text: &|_| String::new(), num_reasoning: &|_, _| 0 }
+    }
 }
 
 /// A row, and what its answer may be.

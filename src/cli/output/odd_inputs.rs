@@ -56,6 +56,7 @@ fn answer(prompt: &Prompt) -> RequestOutput {
         Prompt::Text(text) => text.clone(),
         Prompt::TokenIds(ids) => format!("{ids:?}"),
         Prompt::Messages(chat) => chat.messages.to_string(),
+        Prompt::Several(_) => unreachable!("no row of `run` has several"),
     };
     RequestOutput {
         request_id: 0,

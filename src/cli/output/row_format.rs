@@ -1,5 +1,6 @@
 //! `RowFormat`: which rows go out, by the flags, the output's name and what the input is.
 
+use super::vectors::format_vectors;
 use super::{
     Asked, CsvFormat, OutputOptions, RunFacts, Tokens, collisions, format_input, format_row,
 };
@@ -12,6 +13,7 @@ use crate::cli::input::row_error::{RowError, code};
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 use crate::engine::input_processor::{AnswerForm, AnswerParser, ToolChoice};
+use crate::engine::pooling::PoolingOutput;
 use crate::engine::request::{RequestOutput, SamplingParams};
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +64,14 @@ impl RowFormat {
             Err(error.help("name the output FILE.jsonl (-o)"))
         };
         let lines = config.input.rows.lines;
+        if config.embed.is_some() {
+            return match named {
+                InputFormat::Csv | InputFormat::Tsv => {
+                    refused("vectors are written as JSON lines, not as CSV")
+                }
+                _ => Ok(RowFormat::Json(JsonFormat::new(config, parser))),
+            };
+        }
         let format = match (named, shape.format) {
             (InputFormat::Csv | InputFormat::Tsv, _) if lines == BatchLines::OpenAi => {
                 return refused("--output-format openai: the lines are JSON, not CSV");
@@ -107,16 +117,7 @@ impl RowFormat {
                 }
                 RowFormat::Csv(csv)
             }
-            None => RowFormat::Json(JsonFormat {
-                out_field,
-                detail: config.output.detail,
-                facts: RunFacts {
-                    model: config.model.served_name.clone(),
-                    created: config.started,
-                    system_fingerprint: None,
-                },
-                parser,
-            }),
+            None => RowFormat::Json(JsonFormat::new(config, parser)),
         })
     }
 
@@ -199,6 +200,20 @@ impl RowFormat {
         }
     }
 
+    /// Appends a row with vectors, line end included.
+    ///
+    /// # Panics
+    /// Rows are CSV, which `new` refuses for vectors.
+    pub fn format_vectors(
+        &self,
+        passthrough: &Passthrough,
+        output: &PoolingOutput,
+        out: &mut Vec<u8>,
+    ) {
+        let RowFormat::Json(json) = self else { panic!("vectors are no CSV") };
+        format_vectors(passthrough, output, &json.options(&Tokens::none()), out);
+    }
+
     /// Appends one row, line end included: a function of what is given, and of nothing else.
     pub fn format_row(
         &self,
@@ -215,6 +230,19 @@ impl RowFormat {
 }
 
 impl JsonFormat {
+    fn new(config: &RunConfig, parser: AnswerParser) -> Self {
+        Self {
+            out_field: config.output.field.clone(),
+            detail: config.output.detail,
+            facts: RunFacts {
+                model: config.model.served_name.clone(),
+                created: config.started,
+                system_fingerprint: None,
+            },
+            parser,
+        }
+    }
+
     fn options<'a>(&'a self, tokens: &'a Tokens<'a>) -> OutputOptions<'a> {
         OutputOptions {
             out_field: &self.out_field,
@@ -228,7 +256,6 @@ impl JsonFormat {
 
     /// Appends what a row shows of its input.
     fn format_input(&self, passthrough: &Passthrough, out: &mut Vec<u8>) {
-        let tokens = Tokens { text: &|_| String::new(), num_reasoning: &|_, _| 0 };
-        format_input(passthrough, &self.options(&tokens), out);
+        format_input(passthrough, &self.options(&Tokens::none()), out);
     }
 }

@@ -7,6 +7,7 @@ use std::sync::mpsc::Sender;
 use super::previous::{Good, Previous};
 use super::progress::Counters;
 use super::read::{Input, Parsed};
+use super::row_params::RowParams;
 use super::window::Window;
 use super::write::{InputRead, Message, Waiting};
 use crate::cli::config::RunConfig;
@@ -25,7 +26,8 @@ use crate::cli::terminal::error::{CliError, sanitized};
 use crate::cli::terminal::exit::Exit;
 use crate::engine::input_processor::{AnswerForm, ToolChoice};
 use crate::engine::input_processor::{Chat, InputProcessor, Prompt};
-use crate::engine::request::{Request, RequestError, SamplingParams};
+use crate::engine::request::{Request, RequestError};
+use crate::engine::runner::Work;
 
 /// Where rows go, once the model is loaded. Both channels are bounded by the window: a row in them
 /// has entered it.
@@ -37,13 +39,13 @@ pub struct Feed {
     /// How rows are written.
     pub format: RowFormat,
     /// What rows override.
-    pub base: SamplingParams,
+    pub base: RowParams,
     /// Bounds what is read ahead.
     pub window: Arc<Window>,
     /// Every row, to the thread that writes.
     pub rows: Sender<Message>,
     /// Rows that can be asked, to the engine; an error ends the run.
-    pub requests: Sender<Result<Request, CliError>>,
+    pub requests: Sender<Result<Work, CliError>>,
     /// What an earlier run answered.
     pub recovered: Option<Recovered>,
     /// What a complete run answered, where only its error rows are asked.
@@ -174,14 +176,14 @@ impl Feeder<'_> {
             Asked::Failed(hash, error) => (hash, Err(error)),
         };
         match &request {
-            Ok(request) => {
+            Ok(Work::Generate(request)) => {
                 let sources = &self.run.input.sources;
                 self.warnings.two_bos(request, line, &self.feed.processor, sources);
             }
             Err(error) if self.run.input.fail_on_bad_row => {
                 return Err(self.run.input.sources.row_error(error));
             }
-            Err(_) => {}
+            Ok(Work::Pooling(_)) | Err(_) => {}
         }
         if !self.feed.window.enter(bytes) {
             return Ok(false);
@@ -237,9 +239,11 @@ impl Feeder<'_> {
         let key = row_key(name);
         let failed =
             |error: &RequestError, hash| Asked::Failed(hash, RowError::from_request(error, line));
-        let params = match overrides.apply(&self.feed.base) {
+        let params = match self.feed.base.of_row(&overrides) {
             Ok(mut params) => {
-                self.feed.format.adjust(&mut params, form);
+                if let RowParams::Sampling(params) = &mut params {
+                    self.feed.format.adjust(params, form);
+                }
                 params
             }
             Err(error) => {
@@ -247,14 +251,17 @@ impl Feeder<'_> {
                 return Ok((line, passthrough, asked));
             }
         };
-        if let Err(error) = self.feed.format.check_room(&params, line) {
+        let sampling = params.sampling();
+        let room = sampling.map_or(Ok(()), |params| self.feed.format.check_room(params, line));
+        if let Err(error) = room {
             let asked = Asked::Failed(content.of_bad_row(&self.shape_of_bad, index, line), error);
             return Ok((line, passthrough, asked));
         }
         // OpenAI's lines of rows without a name have one by their index, as the key does.
         let shows_key = self.run.input.rows.lines == BatchLines::OpenAi;
-        let draws = params.temperature != 0.0 && params.beam_search.is_none();
-        let has_key = draws || shows_key;
+        let is_random = sampling
+            .is_some_and(|params| params.temperature != 0.0 && params.beam_search.is_none());
+        let has_key = is_random || shows_key;
         let hash = content.of_row(&self.shape, has_key.then_some(key));
         if let Some(reused) = self.recover(position, &hash)? {
             return Ok((line, passthrough, Asked::Reused(reused)));
@@ -271,7 +278,7 @@ impl Feeder<'_> {
                 return Ok((line, passthrough, Asked::Good(hash, good)));
             }
         }
-        let asked = match self.feed.processor.process(position, prompt, params, key) {
+        let asked = match params.work(&self.feed.processor, position, prompt, key) {
             Ok(request) => Asked::Request(hash, request),
             Err(error) => failed(&error.of_row()?, hash),
         };
@@ -290,7 +297,7 @@ impl Feeder<'_> {
 /// What becomes of a row.
 enum Asked {
     /// It goes to the engine.
-    Request(RowHash, Request),
+    Request(RowHash, Work),
     /// It is an error row.
     Failed(RowHash, RowError),
     /// An earlier run answered it.

@@ -10,13 +10,14 @@ use std::thread::{Scope, ScopedJoinHandle};
 use crate::cli::config::RunConfig;
 use crate::cli::input::row::ChatDefaults;
 use crate::cli::ledger::fingerprint::Fingerprint;
-use crate::cli::model::Folders;
+use crate::cli::model::{Folders, Summary};
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 use crate::engine::EngineInfo;
 use crate::engine::config::LoadFormat;
 use crate::engine::machine::{is_refusal, started};
 use crate::engine::model_summary::ModelSummary;
+use crate::engine::pooling::PoolingSummary;
 use crate::engine::request::{SamplingParams, StructuredOutputs};
 use crate::engine::weight_files::{QUANTIZATION_CONFIGS, gguf_parts, is_gguf_model};
 
@@ -35,7 +36,7 @@ pub struct FileFields(BTreeMap<String, String>);
 pub fn of_files(
     config: &RunConfig,
     folders: &Folders,
-    summary: &ModelSummary,
+    summary: &Summary,
 ) -> Result<FileFields, CliError> {
     let mut fields = BTreeMap::new();
     let mut set = |name: &str, value: String| drop(fields.insert(name.to_owned(), value));
@@ -46,13 +47,10 @@ pub fn of_files(
     set("model", weights);
     set("config", model_config);
     set("tokenizer", tokenizer);
-    if let Some(format) = summary.checkpoint_format() {
-        set("checkpoint_format", format);
+    match summary {
+        Summary::Generate(summary) => set_generation(config, summary, &mut set),
+        Summary::Pooling(summary) => set_pooling(config, summary, &mut set)?,
     }
-    set("eos_token_ids", format!("{:?}", summary.generation_config.eos_token_ids));
-    set("dtype", summary.dtype.name().to_owned());
-    set("max_model_len", summary.max_model_len.to_string());
-    set_sampling(&config.sampling_params(summary.default_sampling_params()), &mut set);
     let template = engine.model.chat_template.as_deref();
     set("chat_template", template.map_or("the model's".to_owned(), |text| short(text.as_bytes())));
     set("seed", engine.model.seed.to_string());
@@ -102,6 +100,31 @@ impl FileFields {
         set("kernel_set", info.kernel_set.clone());
         Fingerprint::new(self.0)
     }
+}
+
+/// What completions depend on.
+fn set_generation(config: &RunConfig, summary: &ModelSummary, set: &mut dyn FnMut(&str, String)) {
+    if let Some(format) = summary.checkpoint_format() {
+        set("checkpoint_format", format);
+    }
+    set("eos_token_ids", format!("{:?}", summary.generation_config.eos_token_ids));
+    set("dtype", summary.dtype.name().to_owned());
+    set("max_model_len", summary.max_model_len.to_string());
+    set_sampling(&config.sampling_params(summary.default_sampling_params()), set);
+}
+
+/// What vectors depend on.
+fn set_pooling(
+    config: &RunConfig,
+    summary: &PoolingSummary,
+    set: &mut dyn FnMut(&str, String),
+) -> Result<(), CliError> {
+    set("dtype", summary.dtype.name().to_owned());
+    set("max_model_len", summary.max_model_len.to_string());
+    set("pooling", format!("{:?}", summary.pooling));
+    let params = config.embed.as_ref().map(|embed| embed.params(summary)).transpose()?;
+    set("vectors", format!("{params:?}"));
+    Ok(())
 }
 
 /// Every parameter by its name: a new one does not compile until it is here.

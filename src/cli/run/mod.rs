@@ -9,6 +9,7 @@ pub mod previous;
 pub mod progress;
 pub mod read;
 pub mod report;
+mod row_params;
 pub mod signals;
 pub mod window;
 mod write;
@@ -22,8 +23,8 @@ use self::previous::Previous;
 use self::progress::{Counters, Progress};
 use self::signals::Signals;
 use self::window::Window;
-use crate::cli::args::RunArgs;
-use crate::cli::config::RunConfig;
+use crate::cli::args::{EmbedArgs, RunArgs};
+use crate::cli::config::{EmbedConfig, RunConfig};
 use crate::cli::input::files::{self, Shape};
 use crate::cli::input::sources::Sources;
 use crate::cli::ledger::fingerprint::Fingerprint;
@@ -33,22 +34,23 @@ use crate::cli::ledger::record::Header;
 use crate::cli::ledger::storage::Disk;
 use crate::cli::ledger::{Draft, Ledger, LedgerError, LedgerOptions, Named, Recovered};
 use crate::cli::model::resolved::{self, Resolved};
-use crate::cli::model::{self, Folders};
+use crate::cli::model::{self, Folders, Summary};
 use crate::cli::output::RowFormat;
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 use crate::cli::terminal::numbers::num_rows;
 use crate::cli::terminal::stdout;
-use crate::engine::Engine;
 use crate::engine::config::GenerationConfigSource;
 use crate::engine::machine;
 use crate::engine::model_summary::ModelSummary;
-use crate::engine::request::{Request, SamplingParams};
+use crate::engine::request::SamplingParams;
+use crate::engine::runner::{Runner, Work};
 use crate::engine::stats::EngineStats;
 use end::{Ended, Ending, Left};
 use feed::Feed;
 use read::{Order, ReadThread};
+use row_params::RowParams;
 use write::{InputRead, Message, WriteThread};
 
 /// How often an engine without work looks for signals.
@@ -62,13 +64,33 @@ const FIRST_ROW: Duration = Duration::from_millis(50);
 pub type Load<'a> =
     &'a dyn Fn(&RunConfig, &Folders, &ModelSummary) -> Result<model::Loaded, CliError>;
 
-/// Runs a dataset through a model.
+/// Completes the rows of a dataset.
 ///
 /// # Errors
 /// Whatever ends the run before its last row.
 pub fn run(args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit, CliError> {
     let template = args.input.chat_template.clone();
-    let mut config = RunConfig::new(args)?;
+    run_config(RunConfig::new(args)?, template, console, load)
+}
+
+/// Makes vectors of the rows of a dataset.
+///
+/// # Errors
+/// As `run`.
+pub fn embed(args: EmbedArgs, console: &Console) -> Result<Exit, CliError> {
+    let template = args.input.chat_template.clone();
+    run_config(RunConfig::embedding(args)?, template, console, &model::load_from)
+}
+
+/// Runs a dataset through a model.
+///
+/// `template`: the file of a chat template, where a flag names one.
+fn run_config(
+    mut config: RunConfig,
+    template: Option<PathBuf>,
+    console: &Console,
+    load: Load<'_>,
+) -> Result<Exit, CliError> {
     if config.output.path.is_none() && stdout::was_closed() {
         console.warn(
             "standard output is closed, or /dev/null: rows go nowhere. Give -o FILE to keep them",
@@ -138,7 +160,8 @@ struct Job<'a> {
 
 /// What there is once the model is loaded.
 struct Loaded {
-    engine: Engine,
+    engine: Runner,
+    base: RowParams,
     load_time: Duration,
     shape: Shape,
     format: RowFormat,
@@ -153,7 +176,7 @@ impl Job<'_> {
         mut draft: Draft,
         load: Load<'_>,
     ) -> Result<Exit, CliError> {
-        let Loaded { mut engine, load_time, shape, format, fingerprint } =
+        let Loaded { mut engine, base, load_time, shape, format, fingerprint } =
             self.load(&reading, known, &draft, load)?;
         let left = self.what_would_be_left(&draft);
         let previous = self.previous(&draft, &fingerprint)?;
@@ -168,7 +191,6 @@ impl Job<'_> {
         let processor = engine.input_processor();
         let defaults = processor.default_sampling_params();
         let max_tokens = self.start_of_rows(&defaults, &shape).max_tokens;
-        let base = self.config.row_params(defaults);
         let writing = WriteThread::new(
             self.config.clone(),
             format.clone(),
@@ -235,16 +257,18 @@ impl Job<'_> {
         }
         let folders = model::find(&self.config, self.console)?;
         draft.refuse_read(&self.files_of(&folders)).map_err(CliError::from_output)?;
-        let summary = Arc::new(model::summary(&self.config, &folders)?);
-        let defaults = summary.default_sampling_params();
-        self.config.check_sampling(defaults, summary.spec.vocab_size())?;
+        let summary = Arc::new(model::summary_for(&self.config, &folders)?);
+        let base = self.start_of_params(&summary)?;
         let (config, of_model) = (self.config.clone(), folders.clone());
         let of_summary = summary.clone();
         // While the engine reads the same files. Its result is dropped if the engine refuses them.
         let files = std::thread::Builder::new()
             .spawn(move || fingerprinted::of_files(&config, &of_model, &of_summary));
         let files = machine::started(files);
-        let loaded = load(&self.config, &folders, &summary)?;
+        let loaded = match &*summary {
+            Summary::Generate(summary) => load(&self.config, &folders, summary)?.into_runner(),
+            Summary::Pooling(summary) => model::load_pooling(&self.config, &folders, summary)?,
+        };
         let files = files.join().expect("a panic ends the process in its hook")?;
         // A file of batch requests was read to its end meanwhile.
         let all_requests_are_chat = reading.checked.recv().unwrap_or(Ok(false))?;
@@ -257,14 +281,21 @@ impl Job<'_> {
                 .check_structured_outputs(outputs)
                 .map_err(|error| CliError::refused(error.code, format!("--{}", error.message)))?;
         }
-        loaded.announce(&self.config, self.console);
+        loaded.announce(loaded.engine.info(), &self.config, self.console);
         if let Some(parser) = processor.unused_reasoning_parser().filter(|_| all_chat) {
             self.console.note(&format!(
                 "The model thinks before it answers, and rows show that as text; \
                  --reasoning-parser {parser} shows it apart"
             ));
         }
-        self.say_sampling(&processor.default_sampling_params(), &shape);
+        match &base {
+            RowParams::Sampling(_) => {
+                self.say_sampling(&processor.default_sampling_params(), &shape);
+            }
+            RowParams::Pooling(params, summary) => {
+                self.console.detail(&EmbedConfig::line(params, summary));
+            }
+        }
         let shows_date = shape.has_batch_lines || processor.shows_date();
         let date = shows_date.then_some(self.config.started);
         let files = files.showing(self.config.shown_model_name(&shape));
@@ -273,7 +304,25 @@ impl Job<'_> {
             .with_parser(*processor.answer_parser())
             .with_system_fingerprint(fingerprint.system());
         let model::Loaded { engine, load_time, .. } = loaded;
-        Ok(Loaded { engine, load_time, shape, format, fingerprint })
+        Ok(Loaded { engine, base, load_time, shape, format, fingerprint })
+    }
+
+    /// What rows without own parameters are asked with.
+    ///
+    /// # Errors
+    /// The flags do not fit each other or the model.
+    fn start_of_params(&self, summary: &Summary) -> Result<RowParams, CliError> {
+        match (summary, &self.config.embed) {
+            (Summary::Pooling(summary), Some(embed)) => {
+                Ok(RowParams::Pooling(embed.params(summary)?, summary.clone()))
+            }
+            (Summary::Generate(summary), _) => {
+                let defaults = summary.default_sampling_params();
+                self.config.check_sampling(defaults.clone(), summary.spec.vocab_size())?;
+                Ok(RowParams::Sampling(self.config.row_params(defaults)))
+            }
+            (Summary::Pooling(_), None) => unreachable!("`embed` alone asks for vectors"),
+        }
     }
 
     fn say_sampling(&self, defaults: &SamplingParams, shape: &Shape) {
@@ -361,7 +410,7 @@ impl Job<'_> {
     ) -> Result<Exit, CliError> {
         let shape = known.map_or_else(|| shape(reading), Ok)?;
         let folders = model::find(&self.config, self.console)?;
-        let summary = model::summary(&self.config, &folders)?;
+        let summary = model::summary_for(&self.config, &folders)?;
         let files = fingerprinted::of_files(&self.config, &folders, &summary)?;
         let files = files.showing(self.config.shown_model_name(&shape)).alone();
         let mut differences = meta.fingerprint.differences(&files);
@@ -395,8 +444,8 @@ impl Job<'_> {
     /// what was read of it is answered; a row that ends it does so at once.
     fn drive(
         &self,
-        engine: &mut Engine,
-        incoming: &Receiver<Result<Request, CliError>>,
+        engine: &mut Runner,
+        incoming: &Receiver<Result<Work, CliError>>,
         rows: &Sender<Message>,
         window: &Window,
         stats: &Mutex<EngineStats>,

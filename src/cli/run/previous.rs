@@ -98,16 +98,21 @@ impl Previous {
 fn tokens_of_answer(line: &str) -> Option<(u32, u32)> {
     let row: Value = serde_json::from_str(line).ok()?;
     let number = |usage: &Value, name: &str| u32::try_from(usage.get(name)?.as_u64()?).ok();
+    // Vectors have no tokens of an answer.
+    let generated = |usage: &Value| match usage.get("completion_tokens") {
+        Some(_) => number(usage, "completion_tokens"),
+        None => Some(0),
+    };
     if let Some(response) = row.get("response").filter(|value| value.is_object()) {
         let usage = response.get("body")?.get("usage")?;
-        return Some((number(usage, "prompt_tokens")?, number(usage, "completion_tokens")?));
+        return Some((number(usage, "prompt_tokens")?, generated(usage)?));
     }
     if let Some(message) = row.get("result").and_then(|result| result.get("message")) {
         let usage = message.get("usage")?;
         return Some((number(usage, "input_tokens")?, number(usage, "output_tokens")?));
     }
     let usage = row.get("usage").filter(|_| row.get("error").is_none_or(|e| !e.is_object()))?;
-    Some((number(usage, "prompt_tokens")?, number(usage, "completion_tokens")?))
+    Some((number(usage, "prompt_tokens")?, generated(usage)?))
 }
 
 #[cfg(test)]
@@ -119,6 +124,8 @@ mod tests {
         let own = r#"{"id":1,"response":"a","finish_reason":"stop","usage":{"prompt_tokens":3,"completion_tokens":2}}"#;
         let openai = r#"{"id":"x","response":{"status_code":200,"body":{"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}},"error":null}"#;
         let anthropic = r#"{"custom_id":"a","result":{"type":"succeeded","message":{"usage":{"input_tokens":3,"output_tokens":2}}}}"#;
+        let vector = r#"{"id":1,"embedding":[1.0],"usage":{"prompt_tokens":3,"total_tokens":3}}"#;
+        assert_eq!(tokens_of_answer(vector), Some((3, 0)));
         for good in [own, openai, anthropic] {
             assert_eq!(tokens_of_answer(good), Some((3, 2)), "{good}");
         }

@@ -80,8 +80,13 @@ impl Counters {
         self.output_tokens.store(stats.num_generation_tokens, Relaxed);
         self.running.store(stats.num_running as u64, Relaxed);
         self.waiting.store(stats.num_waiting as u64, Relaxed);
-        let percent = stats.num_used_blocks * 100 / stats.num_blocks.max(1);
-        self.kv_percent.store(percent as u64, Relaxed);
+        // Some engines have no cache.
+        let percent = (stats.num_used_blocks * 100).checked_div(stats.num_blocks);
+        self.kv_percent.store(percent.map_or(UNKNOWN, |percent| percent as u64), Relaxed);
+    }
+
+    fn kv_percent(&self) -> Option<u64> {
+        Some(self.kv_percent.load(Relaxed)).filter(|percent| *percent != UNKNOWN)
     }
 
     fn meter(&self, elapsed: Duration) -> Meter {
@@ -98,8 +103,8 @@ impl Counters {
 
     fn line(&self, elapsed: Duration, columns: Option<usize>) -> String {
         let (running, waiting) = (self.running.load(Relaxed), self.waiting.load(Relaxed));
-        let percent = self.kv_percent.load(Relaxed);
-        let suffix = format!(" running {running} waiting {waiting} kv {percent}%");
+        let kv = self.kv_percent().map(|percent| format!(" kv {percent}%")).unwrap_or_default();
+        let suffix = format!(" running {running} waiting {waiting}{kv}");
         self.meter(elapsed).line(columns, &suffix)
     }
 
@@ -115,7 +120,7 @@ impl Counters {
             "output_tokens_per_second": meter.output_speed,
             "running": self.running.load(Relaxed),
             "waiting": self.waiting.load(Relaxed),
-            "kv_cache_usage_percent": self.kv_percent.load(Relaxed),
+            "kv_cache_usage_percent": self.kv_percent(),
         })
         .to_string()
     }
@@ -206,6 +211,14 @@ mod tests {
             "Processed prompts: 1it [00:10, 10.00s/it, est. speed input: 100.00 toks/s, \
              output: 10.00 toks/s] running 64 waiting 512 kv 59%"
         );
+    }
+
+    #[test]
+    fn an_engine_without_a_cache_shows_none() {
+        let counters = Counters::default();
+        counters.set_engine(&EngineStats { num_waiting: 3, ..EngineStats::default() });
+        let line = counters.line(Duration::from_secs(10), None);
+        assert!(line.ends_with("] running 0 waiting 3"), "{line}");
     }
 
     #[test]

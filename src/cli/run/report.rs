@@ -75,6 +75,12 @@ impl Tally {
         self.row_limited += u64::from(is_limited && !fills_context && has_own_length);
     }
 
+    /// Vectors were made of a row of so many tokens.
+    pub fn embedded(&mut self, num_tokens: usize) {
+        self.ok += 1;
+        self.input_tokens += num_tokens as u64;
+    }
+
     /// A row became an error row.
     pub fn failed(&mut self, error: &RowError, file: &str) {
         let place = Location::of(error, file);

@@ -20,7 +20,7 @@ use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 use crate::engine::input_processor::AnswerForm;
 use crate::engine::input_processor::InputProcessor;
-use crate::engine::request::RequestOutput;
+use crate::engine::runner::Answer;
 
 /// A share of error rows says little before so many rows.
 const MIN_ROWS_FOR_SHARE: u64 = 100;
@@ -33,7 +33,7 @@ pub enum Message {
     /// A row was read.
     Row(Waiting),
     /// The engine answered it: the request's number is the row's position.
-    Done(RequestOutput),
+    Done(Answer),
     /// It cannot be asked.
     Failed {
         /// Of the row.
@@ -203,17 +203,22 @@ impl WriteThread {
                 Message::Stop => return Ok(End::Told),
                 Message::InputEnd(input) => self.input = input,
                 Message::Row(row) => drop(self.waiting.insert(row.position, row)),
-                Message::Done(output) => {
-                    let position = output.request_id;
+                Message::Done(answer) => {
+                    let position = answer.request_id();
                     let row = self.waiting.get(&position);
                     let line = row.map_or(0, |row| row.line);
                     let has_own_length = row.is_some_and(|row| row.has_own_length);
                     let max_model_len = self.processor.max_model_len();
-                    match RowError::from_output(&output, line) {
-                        None => self.tally.answered(&output, max_model_len, has_own_length),
-                        Some(error) => self.count_failed(&error),
+                    match (RowError::from_answer(&answer, line), &answer) {
+                        (Some(error), _) => self.count_failed(&error),
+                        (None, Answer::Generate(output)) => {
+                            self.tally.answered(output, max_model_len, has_own_length);
+                        }
+                        (None, Answer::Pooling(output)) => {
+                            self.tally.embedded(output.num_prompt_tokens);
+                        }
                     }
-                    self.finish_row(ledger, position, Ok(&output))?;
+                    self.finish_row(ledger, position, Ok(&answer))?;
                 }
                 Message::Failed { position, error } => {
                     self.count_failed(&error);
@@ -294,16 +299,16 @@ impl WriteThread {
         &mut self,
         ledger: &mut Ledger,
         position: u64,
-        result: Result<&RequestOutput, &RowError>,
+        result: Result<&Answer, &RowError>,
     ) -> Result<(), LedgerError> {
         let row = self.waiting.remove(&position);
         let row = row.expect("a row is read before it is answered, and answered once");
         let failure = match &result {
-            Ok(output) => RowError::from_output(output, row.line).map(|error| error.code),
+            Ok(answer) => RowError::from_answer(answer, row.line).map(|error| error.code),
             Err(error) => Some(error.code),
         };
         let (input_tokens, output_tokens) = match (&result, failure) {
-            (Ok(output), None) => (output.prompt_token_ids.len(), output.num_output_tokens()),
+            (Ok(answer), None) => answer.num_tokens(),
             _ => (0, 0),
         };
         let finished = Finished {
@@ -320,8 +325,16 @@ impl WriteThread {
         ledger.push(finished)
     }
 
-    fn format(&self, row: &Waiting, result: Result<&RequestOutput, &RowError>) -> Vec<u8> {
+    fn format(&self, row: &Waiting, result: Result<&Answer, &RowError>) -> Vec<u8> {
         let mut line = Vec::new();
+        let result = match result {
+            Ok(Answer::Pooling(output)) => {
+                self.format.format_vectors(&row.passthrough, output, &mut line);
+                return line;
+            }
+            Ok(Answer::Generate(output)) => Ok(output),
+            Err(error) => Err(error),
+        };
         let tokens = Tokens {
             text: &|id| self.processor.token_text(id),
             num_reasoning: &|ids, form| self.processor.num_reasoning_tokens(ids, form),

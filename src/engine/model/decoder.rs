@@ -1,13 +1,12 @@
 //! THE forward pass: once, for every family. It runs a `DecoderSpec` over the
 //! flat token axis of a batch.
 
-use super::loading::{
-    self, AttentionWeights, BlockNormWeights, DecoderWeights, LayerWeights, MlpWeights,
-};
+use super::loading::{self, AttentionWeights, DecoderWeights, LayerWeights};
 use super::spec::{
-    AttentionSpec, DecoderSpec, Kept, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpan,
-    PositionScale, QkNormOrder, QkvHeads, Wiring,
+    AttentionSpec, DecoderSpec, Kept, LayerSpec, LinearSpec, NormSpan, PositionScale, QkNormOrder,
+    QkvHeads, Wiring,
 };
+use super::stream::Stream;
 use super::weights::Checkpoint;
 use crate::engine::EngineError;
 use crate::engine::batch::Batch;
@@ -31,12 +30,7 @@ pub struct Decoder {
 struct Buffers {
     /// (T, embedding width), only with projections.
     embedded: Option<Tensor>,
-    /// (T, hidden_size) the stream that blocks add to.
-    residual: Tensor,
-    /// (rows of a block, hidden_size) what a block reads.
-    normed: Tensor,
-    /// (T, hidden_size) what a block adds.
-    delta: Tensor,
+    stream: Stream,
     /// (T, hidden_size) what attention adds where the MLP reads the same, only in such models.
     beside: Option<Tensor>,
     /// (T, hidden_size) each: streams of earlier layers, only in models that come back to them.
@@ -45,10 +39,6 @@ struct Buffers {
     qkv: Tensor,
     /// (T, num_heads * head_dim)
     attended: Tensor,
-    /// (rows of a block, 2 * intermediate_size or intermediate_size)
-    up: Tensor,
-    /// (rows of a block, intermediate_size), only when gated.
-    activated: Option<Tensor>,
     /// (L, hidden_size) rows whose logits are wanted.
     last_residual: Tensor,
     /// (L, hidden_size)
@@ -66,36 +56,21 @@ impl Buffers {
         let widest = |widths: &mut dyn Iterator<Item = usize>| widths.max().unwrap_or(0);
         let q_width = widest(&mut spec.attentions().map(|attention| attention.out.k));
         let qkv_width = widest(&mut spec.attentions().map(|attention| attention.qkv.n()));
-        let up_width = widest(&mut spec.mlps().map(|mlp| mlp.up.n()));
-        let gated = spec.mlps().filter(|mlp| mlp.form == MlpForm::Gated);
-        let activated = gated.map(|mlp| mlp.down.k).max();
-        // A copy of the residual is no input that a GPU's norm rounds.
-        let is_normed = spec.block_norms().all(|norms| norms.before.is_some());
         let is_parallel = spec.layers.iter().any(|layer| layer.wiring == Wiring::Parallel);
         let projected = spec.output.projection.as_ref().map(LinearSpec::n);
         let num_tokens = limits.max_num_tokens;
         let full = |rows: usize, width: usize| device.tensor(rows, width, Precision::Full);
         let per_token = |width: usize| device.tensor(num_tokens, width, Precision::Activation);
-        let linear_input = |rows, width| device.tensor(rows, width, Precision::LinearInput);
-        let block_rows = device.block_rows(num_tokens);
-        let per_row = |width: usize| device.tensor(block_rows, width, Precision::Activation);
         // The CPU's grow when they are needed.
         let num_logits = device.preallocated_rows(limits.max_num_logits);
         let per_logit = |width: usize| device.tensor(num_logits, width, Precision::Activation);
         Ok(Self {
             embedded: projected.map(per_token).transpose()?,
-            residual: full(num_tokens, hidden)?,
-            normed: match is_normed {
-                true => linear_input(block_rows, hidden)?,
-                false => per_row(hidden)?,
-            },
-            delta: per_token(hidden)?,
+            stream: Stream::new(device, (num_tokens, hidden), spec.block_norms(), spec.mlps())?,
             beside: is_parallel.then(|| per_token(hidden)).transpose()?,
             kept: (0..spec.num_kept()).map(|_| per_token(hidden)).collect::<Result<_, _>>()?,
             qkv: per_token(qkv_width)?,
             attended: per_token(q_width)?,
-            up: per_row(up_width)?,
-            activated: activated.map(|width| linear_input(block_rows, width)).transpose()?,
             last_residual: full(num_logits, hidden)?,
             last_delta: per_logit(hidden)?,
             last: per_logit(hidden)?,
@@ -151,26 +126,23 @@ impl Decoder {
         let step = inputs.step(device, batch);
         let embed_scale = *embed_scale;
         ops::copy_blocks(device, step, cache);
-        let mut pass = Pass { device, spec, weights, embed_scale, step, has_delta: false };
+        let pass = Pass { device, spec, weights, embed_scale, step };
         device.record_or_replay(step.graph_key(), &mut || pass.run(cache, buffers, logits));
         logits.set_num_rows(step.num_logits_rows());
     }
 }
 
-/// One forward pass over one step. A block leaves what it adds in `delta`; the next one (or the
-/// end) adds it, in the same pass as its norm.
+/// One forward pass over one step.
 struct Pass<'a> {
     device: &'a Device,
     spec: &'a DecoderSpec,
     weights: &'a DecoderWeights,
     embed_scale: Option<f32>,
     step: Step<'a>,
-    /// `delta` is not added yet.
-    has_delta: bool,
 }
 
 impl Pass<'_> {
-    fn run(&mut self, cache: &mut KvCache, buffers: &mut Buffers, logits: &mut Tensor) {
+    fn run(&self, cache: &mut KvCache, buffers: &mut Buffers, logits: &mut Tensor) {
         self.embed(buffers);
         let layers = self.spec.layers.iter().zip(&self.weights.layers);
         let mut index = 0;
@@ -185,10 +157,10 @@ impl Pass<'_> {
     }
 
     /// The stream is kept for later layers, or mixed with that of an earlier one.
-    fn mix_streams(&mut self, spec: &LayerSpec, buffers: &mut Buffers) {
-        let Buffers { residual, delta, kept, .. } = buffers;
+    fn mix_streams(&self, spec: &LayerSpec, buffers: &mut Buffers) {
+        let Buffers { stream: Stream { residual, delta, has_delta, .. }, kept, .. } = buffers;
         let is_read = spec.adds.is_some() || !spec.keeps.is_empty();
-        if is_read && std::mem::take(&mut self.has_delta) {
+        if is_read && std::mem::take(has_delta) {
             ops::add(self.device, residual, delta);
         }
         for &Kept { slot, factor } in &spec.keeps {
@@ -202,28 +174,29 @@ impl Pass<'_> {
     }
 
     fn layer(
-        &mut self,
+        &self,
         (spec, weights): (&LayerSpec, &LayerWeights),
         cache: CacheLayerMut<'_>,
         buffers: &mut Buffers,
     ) {
         if let (Some(block), Some(weights)) = (&spec.attention, &weights.attention) {
             self.attention((block, weights), cache, buffers);
-            self.block_output(&weights.norms, spec, buffers);
+            buffers.stream.block_output(self.device, &weights.norms, spec.residual_scale);
         }
         let is_parallel = spec.wiring == Wiring::Parallel;
         if let (true, Some(beside)) = (is_parallel, &mut buffers.beside) {
             // The MLP reads the stream without what attention adds, which waits here.
-            std::mem::swap(beside, &mut buffers.delta);
-            buffers.delta.set_num_rows(self.step.num_rows());
-            self.has_delta = false;
+            let Stream { delta, has_delta, .. } = &mut buffers.stream;
+            std::mem::swap(beside, delta);
+            delta.set_num_rows(self.step.num_rows());
+            *has_delta = false;
         }
         if let (Some(block), Some(weights)) = (&spec.mlp, &weights.mlp) {
-            self.mlp((block, weights), buffers);
-            self.block_output(&weights.norms, spec, buffers);
+            buffers.stream.mlp(self.device, (block, weights));
+            buffers.stream.block_output(self.device, &weights.norms, spec.residual_scale);
         }
         if let (true, Some(beside)) = (is_parallel, &buffers.beside) {
-            ops::add(self.device, &mut buffers.residual, beside);
+            ops::add(self.device, &mut buffers.stream.residual, beside);
         }
     }
 
@@ -231,17 +204,17 @@ impl Pass<'_> {
     fn embed(&self, buffers: &mut Buffers) {
         let Self { device, spec, weights, step, embed_scale, .. } = *self;
         let table = &weights.embed_tokens;
-        let (ids, residual) = (step.input_ids(), &mut buffers.residual);
-        residual.set_num_rows(step.num_rows());
-        buffers.delta.set_num_rows(step.num_rows());
+        let ids = step.input_ids();
+        buffers.stream.begin(step.num_rows());
+        let Stream { residual, delta, .. } = &mut buffers.stream;
         match (&weights.project_in, &mut buffers.embedded) {
             (Some(project_in), Some(embedded)) => {
                 embedded.set_num_rows(step.num_rows());
                 ops::embedding(device, ids, table, embed_scale, embedded);
                 // Through `delta`, whose type a GPU's linear layers write.
-                ops::linear(device, embedded, project_in, &mut buffers.delta);
+                ops::linear(device, embedded, project_in, delta);
                 ops::fill_zero(device, residual, step.num_rows());
-                ops::add(device, residual, &buffers.delta);
+                ops::add(device, residual, delta);
             }
             _ => ops::embedding(device, ids, table, embed_scale, residual),
         }
@@ -258,13 +231,13 @@ impl Pass<'_> {
     fn logits(&self, buffers: &mut Buffers, logits: &mut Tensor) {
         let Self { device, spec, weights, step, .. } = *self;
         let (indices, num_rows) = (step.logits_indices(), step.num_logits_rows());
-        let Buffers { last_residual, last_delta, last, .. } = buffers;
+        let Buffers { stream, last_residual, last_delta, last, .. } = buffers;
         last_residual.resize_rows(num_rows);
         last_delta.resize_rows(num_rows);
         last.resize_rows(num_rows);
-        ops::gather_rows(device, &buffers.residual, indices, last_residual);
-        ops::gather_rows(device, &buffers.delta, indices, last_delta);
-        let last_delta = self.has_delta.then_some(&*last_delta);
+        ops::gather_rows(device, &stream.residual, indices, last_residual);
+        ops::gather_rows(device, &stream.delta, indices, last_delta);
+        let last_delta = stream.has_delta.then_some(&*last_delta);
         match &weights.final_norm {
             Some(norm) => ops::add_norm(device, last_residual, last_delta, norm, last),
             None => {
@@ -293,17 +266,17 @@ impl Pass<'_> {
     }
 
     fn attention(
-        &mut self,
+        &self,
         (spec, weights): (&AttentionSpec, &AttentionWeights),
         cache: CacheLayerMut<'_>,
         buffers: &mut Buffers,
     ) {
         let Self { device, step, .. } = *self;
         buffers.qkv.reshape(step.num_rows(), spec.qkv.n());
-        for (start, num_rows) in self.row_blocks() {
-            self.block_input(&weights.norms, (start, num_rows), buffers);
-            let Buffers { normed, qkv, .. } = &mut *buffers;
-            let (x, out) = (normed.rows_from(0), qkv.rows_from_mut(start));
+        for (start, num_rows) in buffers.stream.row_blocks(device) {
+            buffers.stream.block_input(device, &weights.norms, (start, num_rows));
+            let Buffers { stream, qkv, .. } = &mut *buffers;
+            let (x, out) = (stream.normed.rows_from(0), qkv.rows_from_mut(start));
             ops::linear_rows(device, x, &weights.qkv, out, num_rows);
         }
         let CacheLayerMut { cache, index } = cache;
@@ -313,11 +286,11 @@ impl Pass<'_> {
         let alibi = weights.alibi.as_ref();
         let shape =
             AttentionShape { num_heads, num_kv_heads, scale, soft_cap, sliding_window, alibi };
-        let Buffers { qkv, attention, attended, delta, .. } = buffers;
+        let Buffers { stream, qkv, attention, attended, .. } = buffers;
         attended.reshape(step.num_rows(), spec.out.k);
         let layer = cache.layer(index);
         ops::paged_attention(device, (qkv, step), layer, shape, attention, attended);
-        ops::linear(device, attended, &weights.out, delta);
+        ops::linear(device, attended, &weights.out, &mut stream.delta);
     }
 
     /// From projected q, k and v to what attention takes; K and V go into the cache.
@@ -352,85 +325,6 @@ impl Pass<'_> {
             spec.position_scale
         {
             ops::scale_by_position(device, qkv, heads.q(), step.positions(), beta, original);
-        }
-    }
-
-    /// (first row, rows): a block at a time where the device has a cache to keep its buffers in.
-    fn row_blocks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let num_tokens = self.step.num_rows();
-        let block_rows = self.device.block_rows(num_tokens);
-        (0..num_tokens)
-            .step_by(block_rows)
-            .map(move |start| (start, block_rows.min(num_tokens - start)))
-    }
-
-    fn mlp(&mut self, (spec, weights): (&MlpSpec, &MlpWeights), buffers: &mut Buffers) {
-        let device = self.device;
-        let activation = weights.activation;
-        for (start, num_rows) in self.row_blocks() {
-            self.block_input(&weights.norms, (start, num_rows), buffers);
-            let Buffers { normed, delta, up, activated, .. } = &mut *buffers;
-            let input = normed.rows_from(0);
-            let inner = match (spec.form, activated) {
-                (MlpForm::Gated, Some(activated)) => {
-                    up.reshape(num_rows, spec.up.n());
-                    activated.reshape(num_rows, spec.down.k);
-                    let weight = (&weights.up, activation);
-                    let out = (&mut *up, &mut *activated);
-                    ops::linear_activate_and_mul(device, input, weight, out, num_rows);
-                    activated
-                }
-                _ => {
-                    up.reshape(num_rows, spec.up.n());
-                    ops::linear_rows(device, input, &weights.up, up.rows_from_mut(0), num_rows);
-                    ops::activate(device, activation, up);
-                    &mut *up
-                }
-            };
-            let (x, out) = (inner.rows_from(0), delta.rows_from_mut(start));
-            ops::linear_rows(device, x, &weights.down, out, num_rows);
-        }
-    }
-
-    /// normed = what the block reads, for some rows; the delta of the block before is added on the
-    /// way.
-    fn block_input(
-        &self,
-        norms: &BlockNormWeights,
-        (start, num_rows): (usize, usize),
-        buffers: &mut Buffers,
-    ) {
-        let Buffers { residual, delta, normed, .. } = buffers;
-        normed.set_num_rows(num_rows);
-        match &norms.before {
-            Some(norm) => {
-                let delta = self.has_delta.then_some(&*delta);
-                ops::add_norm_rows(self.device, (residual, delta), start, norm, normed);
-            }
-            None => {
-                // All rows are added with the first ones.
-                if self.has_delta && start == 0 {
-                    ops::add(self.device, residual, delta);
-                }
-                ops::copy_rows(self.device, residual.rows_from(start), normed);
-            }
-        }
-    }
-
-    /// Normalizes and scales what a block adds, or normalizes the sum. Without a norm of the sum
-    /// the block after adds.
-    fn block_output(&mut self, norms: &BlockNormWeights, spec: &LayerSpec, buffers: &mut Buffers) {
-        let Buffers { residual, delta, .. } = buffers;
-        if let Some(norm) = &norms.after {
-            ops::norm_in_place(self.device, delta, norm);
-        }
-        if let Some(scale) = spec.residual_scale {
-            ops::scale(self.device, delta, scale);
-        }
-        self.has_delta = norms.of_sum.is_none();
-        if let Some(norm) = &norms.of_sum {
-            ops::add(self.device, residual, delta);
-            ops::norm_in_place(self.device, residual, norm);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What no model is: sizes that would overflow or take all memory, numbers that make every result
 //! NaN. A config.json is not trusted.
 
-use super::spec::{DecoderSpec, QkvHeads};
+use super::spec::{DecoderSpec, EncoderSpec, LinearSpec, QkvHeads};
 
 /// Sizes up to these: several times those of the largest published models. Products of any that
 /// belong together stay below 2^63.
@@ -32,6 +32,34 @@ fn check_sizes(sizes: &[(&str, usize, usize)]) -> Result<(), String> {
         }
         None => Ok(()),
     }
+}
+
+/// Refuses an encoder that no model is.
+///
+/// # Errors
+/// It has a size or a number out of range; the text names it.
+pub(super) fn check_encoder(spec: &EncoderSpec) -> Result<(), String> {
+    check_sizes(&[
+        ("vocabulary", spec.vocab_size(), MAX_VOCAB_SIZE),
+        ("hidden size", spec.hidden_size(), MAX_WIDTH),
+        ("intermediate size", spec.mlps().map(|mlp| mlp.down.k).max().unwrap_or(0), MAX_WIDTH),
+        ("number of layers", spec.layers.len(), MAX_LAYERS),
+        ("context length", spec.max_model_len, MAX_CONTEXT),
+    ])?;
+    check_heads(spec.heads())?;
+    let types = spec.token_types.as_ref().map_or(1, LinearSpec::n);
+    check_sizes(&[("number of token types", types, MAX_WIDTH)])?;
+    let is_frequency = |value: &f32| value.is_finite() && *value >= 0.0;
+    let mut ropes = spec.ropes.iter().map(|rope| rope.frequencies(spec.max_model_len));
+    for (what, is_good) in [
+        ("norm's epsilon", spec.norms().all(|norm| (0.0..=1.0).contains(&norm.eps))),
+        ("rotary embedding", ropes.all(|rope| rope.inv_freq.iter().all(is_frequency))),
+    ] {
+        if !is_good {
+            return Err(format!("its {what} is out of range"));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a spec that no model has.

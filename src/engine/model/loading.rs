@@ -110,10 +110,7 @@ pub(super) fn load(
         }
     };
     let positions = spec.embedding.positions.as_ref();
-    let rope = |rope: &RopeSpec| {
-        let frequencies = rope.frequencies(max_model_len);
-        RotaryTable::on_device(device, frequencies.inv_freq, frequencies.factor, max_model_len)
-    };
+    let rope = |spec| rotary_table(device, spec, max_model_len);
     let weights = DecoderWeights {
         embed_tokens,
         lm_head,
@@ -129,10 +126,21 @@ pub(super) fn load(
     Ok(weights)
 }
 
-struct Loader<'a> {
-    dtype: DType,
-    device: &'a Device,
-    checkpoint: &'a mut Checkpoint,
+/// Sines and cosines of positions below `max_model_len`.
+pub(super) fn rotary_table(
+    device: &Device,
+    spec: &RopeSpec,
+    max_model_len: usize,
+) -> Result<RotaryTable, EngineError> {
+    let frequencies = spec.frequencies(max_model_len);
+    RotaryTable::on_device(device, frequencies.inv_freq, frequencies.factor, max_model_len)
+}
+
+/// Reads parts of a spec from a checkpoint, and packs them for a device.
+pub(super) struct Loader<'a> {
+    pub dtype: DType,
+    pub device: &'a Device,
+    pub checkpoint: &'a mut Checkpoint,
 }
 
 impl Loader<'_> {
@@ -143,7 +151,7 @@ impl Loader<'_> {
     }
 
     /// The table of tokens, which may be the output layer too.
-    fn token_table(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
+    pub(super) fn token_table(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
         assert!(!spec.bias, "a table has no bias");
         let (device, dtype) = (self.device, self.dtype);
         self.packed(spec, |rows, _| LinearWeight::load_table(device, dtype, rows))
@@ -196,12 +204,16 @@ impl Loader<'_> {
     }
 
     /// A table whose rows are looked up in f32.
-    fn table(&mut self, spec: &LinearSpec) -> Result<Tensor, EngineError> {
+    pub(super) fn table(&mut self, spec: &LinearSpec) -> Result<Tensor, EngineError> {
         let values = self.checkpoint.matrices(&spec.weights().collect::<Vec<_>>())?[0].to_vec();
         self.device.upload(values, spec.k)
     }
 
-    fn norm(&mut self, spec: Option<&NormSpec>) -> Result<Option<NormWeight>, EngineError> {
+    /// A normalization, if there is one.
+    pub(super) fn norm(
+        &mut self,
+        spec: Option<&NormSpec>,
+    ) -> Result<Option<NormWeight>, EngineError> {
         let Some(spec) = spec else { return Ok(None) };
         let width = spec.width();
         let weight = match spec.weight_offset {
@@ -233,7 +245,8 @@ impl Loader<'_> {
         })
     }
 
-    fn layer(&mut self, spec: &LayerSpec) -> Result<LayerWeights, EngineError> {
+    /// The blocks of a layer.
+    pub(super) fn layer(&mut self, spec: &LayerSpec) -> Result<LayerWeights, EngineError> {
         let LayerSpec { attention, mlp, .. } = spec;
         Ok(LayerWeights {
             attention: attention.as_ref().map(|spec| self.attention(spec)).transpose()?,

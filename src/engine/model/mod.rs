@@ -1,7 +1,9 @@
 //! What a model is; knows no device. A family is one file that turns config.json into a
-//! `DecoderSpec`.
+//! `DecoderSpec` or an `EncoderSpec`.
 
 pub mod decoder;
+pub mod encoder;
+pub mod encoders;
 pub mod families;
 pub mod gguf;
 pub mod hf_config;
@@ -10,10 +12,12 @@ mod loading;
 pub mod model_files;
 pub mod quantization;
 pub mod spec;
+mod stream;
 pub mod weights;
 
 use super::EngineError;
 use super::files::quoted;
+pub use encoders::{ENCODERS, encoder_spec, matryoshka_dimensions};
 pub use families::ARCHITECTURES;
 use hf_config::HfConfig;
 use spec::DecoderSpec;

@@ -8,6 +8,7 @@ mod activation;
 mod copy_blocks;
 mod elementwise;
 mod embedding;
+mod encoder_attention;
 mod gemm;
 pub mod linear;
 pub mod logprobs;
@@ -27,6 +28,9 @@ pub use activation::{Activation, activate, activate_and_mul};
 pub use copy_blocks::copy_blocks;
 pub use elementwise::{add, clamp, copy, copy_rows, fill_zero, scale};
 pub use embedding::{add_rows_of, embedding, gather_rows};
+pub use encoder_attention::{
+    EncoderAttentionShape, EncoderScratch, RelativeBias, encoder_attention,
+};
 pub use linear::{LinearWeight, linear, linear_activate_and_mul, linear_rows};
 pub use norm::{Heads, NormKind, NormWeight, add_norm, add_norm_rows, norm_heads, norm_in_place};
 pub use paged_attention::{

@@ -50,7 +50,7 @@ pub fn run(args: BenchArgs, console: &Console) -> Result<Exit, CliError> {
     let rows = bench.dataset()?;
     bench.make_room(rows.as_ref().map_or(bench.random.num_prompts, Vec::len))?;
     let (loaded, spec) = bench.load(console)?;
-    loaded.announce(&bench.config, console);
+    loaded.announce(loaded.engine.info(), &bench.config, console);
     if cfg!(debug_assertions) {
         console.warn("this is a debug build: its figures say little");
     }
@@ -126,7 +126,7 @@ impl Bench {
                 CliError::refused("mode", message).help("leave out --enable-prefix-caching")
             );
         }
-        let has_max_num_seqs = engine.max_num_seqs.is_some();
+        let has_max_num_seqs = engine.compute.max_num_seqs.is_some();
         let mut config = RunConfig::new(RunArgs {
             model,
             engine,

@@ -43,7 +43,7 @@ pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
     let loaded = model::load_from(&config, &folders, &summary)?;
     drop(summary);
     config.check_chat(loaded.engine.input_processor().has_chat_template(), false)?;
-    loaded.announce(&config, console);
+    loaded.announce(loaded.engine.info(), &config, console);
     let Loaded { mut engine, load_time, .. } = loaded;
 
     let max_num_seqs = config.engine.scheduler.max_num_seqs;

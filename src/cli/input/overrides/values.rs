@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::engine::pooling::EncodingFormat;
 use crate::engine::request::{
     BeamSearchParams, NumLogprobs, SamplingParams, StructuredOutputs, TruncationSide,
 };
@@ -136,6 +137,22 @@ pub(super) fn token_ids(value: &Value) -> Result<Vec<u32>, Problem> {
     const EXPECTED: Problem = Problem::Expected("a list of token ids");
     let items = value.as_array().ok_or(EXPECTED)?;
     items.iter().map(|item| unsigned(item, 0).map_err(|_| EXPECTED)).collect()
+}
+
+/// -1, or at least 1.
+pub(super) fn truncated_length(value: &Value) -> Result<i64, Problem> {
+    match integer(value, -1, i64::MAX)? {
+        0 => Err(Problem::AtLeast(1)),
+        length => Ok(length),
+    }
+}
+
+pub(super) fn encoding_format(value: &Value) -> Result<EncodingFormat, Problem> {
+    match value.as_str() {
+        Some("float") => Ok(EncodingFormat::Float),
+        Some("base64") => Ok(EncodingFormat::Base64),
+        _ => Err(Problem::Expected("\"float\" or \"base64\"")),
+    }
 }
 
 pub(super) fn truncation_side(value: &Value) -> Result<TruncationSide, Problem> {

@@ -67,7 +67,7 @@ pub(super) fn check_custom_id(fields: &JsonFields, line: u64) -> Result<(), RowE
     }
 }
 
-fn check_method(fields: &JsonFields, line: u64) -> Result<(), RowError> {
+pub(super) fn check_method(fields: &JsonFields, line: u64) -> Result<(), RowError> {
     match fields.get("method") {
         None | Some("null" | "\"POST\"") => Ok(()),
         Some(json) => {
@@ -77,7 +77,7 @@ fn check_method(fields: &JsonFields, line: u64) -> Result<(), RowError> {
     }
 }
 
-fn url(fields: &JsonFields, line: u64) -> Result<String, RowError> {
+pub(super) fn url(fields: &JsonFields, line: u64) -> Result<String, RowError> {
     let wrong = |what: String| RowError::new(code::ROW_SHAPE, line, what).of_param("url");
     match fields.get("url") {
         None => Err(wrong("url: missing".to_owned())),

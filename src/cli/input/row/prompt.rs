@@ -4,7 +4,7 @@ use super::chat::{ChatDefaults, LastAssistant, MadeChat, Origin};
 use super::named::NamedRow;
 use super::shape::{PROMPT_COLUMNS, PromptKind, RowShape, field_list, kind_name};
 use super::template::Template;
-use super::{ChatMode, RowOptions, messages};
+use super::{ChatMode, RowOptions, Task, messages};
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::reader::InputError;
 use crate::cli::input::row_error::{RowError, code};
@@ -12,6 +12,7 @@ use crate::engine::input_processor::Prompt;
 
 /// Makes prompts of rows.
 pub(super) struct PromptBuilder {
+    task: Task,
     chat: ChatMode,
     template: Option<Template>,
     prompt_column: Option<String>,
@@ -50,6 +51,7 @@ impl PromptBuilder {
             ));
         }
         Ok(Self {
+            task: options.task,
             chat: options.chat,
             template: options.template.as_deref().map(Template::parse).transpose()?,
             prompt_column: options.prompt_column.clone(),
@@ -141,6 +143,13 @@ impl PromptBuilder {
 
     /// Refuses a shape that cannot be run, or not with these options.
     fn accept(&self, shape: RowShape) -> Result<RowShape, InputError> {
+        if self.task == Task::Embed && matches!(shape, RowShape::AnthropicBatch | RowShape::Alpaca)
+        {
+            return Err(InputError::refused(
+                format!("the rows are {shape}, of which no vectors are made"),
+                "name the field with the text: --prompt-column NAME",
+            ));
+        }
         match (&shape, self.chat) {
             (_, ChatMode::Always | ChatMode::Never) if shape.is_batch() => {
                 let flag = if self.chat == ChatMode::Always { "--chat" } else { "--no-chat" };
@@ -169,7 +178,9 @@ impl PromptBuilder {
 
     /// What is done with rows of a shape, in words.
     pub(super) fn treatment(&self, shape: &RowShape) -> &'static str {
+        let embeds = self.task == Task::Embed;
         match shape {
+            RowShape::OpenAiBatch if embeds => "each `input` embedded",
             RowShape::OpenAiBatch => "chat or completions by their `url`",
             RowShape::AnthropicBatch => "rendered with the chat template",
             RowShape::Conversations if self.chats.last_assistant == LastAssistant::Drop => {
@@ -180,6 +191,7 @@ impl PromptBuilder {
             RowShape::Field(_, PromptKind::TokenIds) | RowShape::Bare(PromptKind::TokenIds) => {
                 "used as they are"
             }
+            _ if embeds => "embedded as text (--chat sends a user turn)",
             RowShape::Alpaca => "completed with the Alpaca prompt (--chat sends a user turn)",
             _ => "completed as text (--chat sends a user turn)",
         }

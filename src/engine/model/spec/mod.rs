@@ -1,10 +1,12 @@
 //! `DecoderSpec`: what a decoder-only model is, as data. `decoder.rs` runs it.
 
+mod encoder;
 mod rope;
 mod row_order;
 mod tensors;
 
 pub use crate::engine::ops::QkvHeads;
+pub use encoder::{EncoderSpec, RelativeBiasSpec};
 pub use rope::{Frequencies, LongRope, RopeScaling, RopeSpec, Yarn};
 pub use row_order::RowOrder;
 pub use tensors::{ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Part};
@@ -133,6 +135,18 @@ impl LayerSpec {
     pub fn new(attention: AttentionSpec, mlp: MlpSpec) -> Self {
         let (attention, mlp) = (Some(attention), Some(mlp));
         Self { attention, mlp, ..Self::default() }
+    }
+
+    /// Its linear layers.
+    pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
+        let attention = self.attention.iter().flat_map(|block| [&block.qkv, &block.out]);
+        attention.chain(self.mlp.iter().flat_map(|mlp| [&mlp.up, &mlp.down]))
+    }
+
+    /// Where its blocks normalize.
+    pub fn block_norms(&self) -> impl Iterator<Item = &BlockNorms> {
+        let attention = self.attention.iter().map(|attention| &attention.norms);
+        attention.chain(self.mlp.iter().map(|mlp| &mlp.norms))
     }
 
     /// Lets both blocks read the same, through attention's norms.
@@ -321,7 +335,7 @@ impl DecoderSpec {
     }
 
     /// The feed-forward blocks.
-    pub fn mlps(&self) -> impl Iterator<Item = &MlpSpec> {
+    pub fn mlps(&self) -> impl Iterator<Item = &MlpSpec> + Clone {
         self.layers.iter().filter_map(|layer| layer.mlp.as_ref())
     }
 
@@ -333,18 +347,12 @@ impl DecoderSpec {
 
     /// The linear layers of every layer.
     pub fn layer_linears(&self) -> impl Iterator<Item = &LinearSpec> {
-        self.layers.iter().flat_map(|LayerSpec { attention, mlp, .. }| {
-            let attention = attention.iter().flat_map(|attention| [&attention.qkv, &attention.out]);
-            attention.chain(mlp.iter().flat_map(|mlp| [&mlp.up, &mlp.down]))
-        })
+        self.layers.iter().flat_map(LayerSpec::linears)
     }
 
     /// Where every block normalizes.
     pub fn block_norms(&self) -> impl Iterator<Item = &BlockNorms> {
-        self.layers.iter().flat_map(|LayerSpec { attention, mlp, .. }| {
-            let attention = attention.iter().map(|attention| &attention.norms);
-            attention.chain(mlp.iter().map(|mlp| &mlp.norms))
-        })
+        self.layers.iter().flat_map(LayerSpec::block_norms)
     }
 
     /// All normalizations.

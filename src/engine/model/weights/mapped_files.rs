@@ -213,7 +213,7 @@ impl MappedFiles {
 
     /// An entry by the name transformers gives it, or by what other tools leave or add in front.
     pub(super) fn find(&self, name: &str) -> Option<(String, &Entry)> {
-        let prefixes = ["model.", "transformer."];
+        let prefixes = ["model.", "transformer.", "bert.", "roberta.", "distilbert.", "mpnet."];
         let shorter = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
         let candidates = [
             name.to_owned(),
@@ -221,7 +221,17 @@ impl MappedFiles {
             format!("language_model.{name}"),
             format!("model.language_model.{shorter}"),
         ];
-        candidates.into_iter().find_map(|name| Some((name.clone(), self.tensors.get(&name)?)))
+        let entry = |name: String| Some((name.clone(), self.tensors.get(&name)?));
+        let found = candidates.iter().cloned().find_map(entry);
+        // What TensorFlow calls them.
+        let old = |name: &String| {
+            let weight = name.strip_suffix("LayerNorm.weight");
+            let bias = name.strip_suffix("LayerNorm.bias");
+            weight
+                .map(|name| format!("{name}LayerNorm.gamma"))
+                .or_else(|| bias.map(|name| format!("{name}LayerNorm.beta")))
+        };
+        found.or_else(|| candidates.iter().filter_map(old).find_map(entry))
     }
 
     /// The same, where it is what the model asks for.

@@ -1,0 +1,115 @@
+//! Rows of OpenAI's batch API that ask for vectors: `input` of /v1/embeddings is text or token ids,
+//! or a list of these.
+
+use serde_json::{Value, json};
+
+use super::openai::{self, object};
+use super::{Asked, prompt};
+use crate::cli::input::fields::JsonFields;
+use crate::cli::input::overrides::Overrides;
+use crate::cli::input::row_error::{RowError, code};
+use crate::engine::input_processor::Prompt;
+
+const EMBEDDINGS: &str = "/v1/embeddings";
+
+/// Fields of vLLM's that would change a vector, and what of them asks for nothing.
+const UNSUPPORTED: &[(&str, &[&str])] = &[
+    ("messages", &[]),
+    ("chat_template", &[]),
+    ("chat_template_kwargs", &["{}"]),
+    ("embed_dtype", &["\"float32\""]),
+    ("endianness", &["\"native\"", "\"little\""]),
+    ("mm_processor_kwargs", &["{}"]),
+];
+
+/// What a request asks for.
+pub(super) fn read(fields: &JsonFields, line: u64) -> Result<Asked, RowError> {
+    openai::check_custom_id(fields, line)?;
+    openai::check_method(fields, line)?;
+    let url = openai::url(fields, line)?;
+    if url != EMBEDDINGS {
+        let message = format!("Invalid URL (POST {url}): `embed` serves {EMBEDDINGS}");
+        return Err(RowError::new(code::UNSUPPORTED_URL, line, message).of_param("url"));
+    }
+    let body = object(fields, "body", line)?;
+    for (name, nothing) in UNSUPPORTED {
+        let asks = |json: &str| json != "null" && !nothing.contains(&json);
+        if body.get(name).is_some_and(asks) {
+            let message =
+                format!("{name}: not supported: the vector would not be what it asks for");
+            let error = RowError::new(code::UNSUPPORTED_FIELD, line, message).of_param(name);
+            return Err(error.with_help("leave the field out"));
+        }
+    }
+    let prompts = match body.get("input") {
+        None | Some("null") => Err(wrong("missing".to_owned(), line)),
+        Some(json) => inputs(json, line),
+    };
+    Ok(Asked::new(Prompt::Several(prompts?), Overrides::collect_pooling(&body)))
+}
+
+/// One text or list of ids, or several.
+fn inputs(json: &str, line: u64) -> Result<Vec<Prompt>, RowError> {
+    if json.starts_with('"') {
+        return Ok(vec![Prompt::Text(prompt::string("body.input", json, line)?)]);
+    }
+    let unreadable = |error: &serde_json::Error| wrong(prompt::reason(error), line);
+    let value: Value = serde_json::from_str(json).map_err(|error| unreadable(&error))?;
+    let Value::Array(items) = value else {
+        let found = super::shape::kind_name(json);
+        return Err(wrong(
+            format!("expected text, token ids or a list of them, found {found}"),
+            line,
+        ));
+    };
+    let ids = |items: &Value| serde_json::from_value::<Vec<u32>>(items.clone());
+    if items.first().is_some_and(Value::is_number) {
+        let ids = ids(&json!(items)).map_err(|error| unreadable(&error))?;
+        return Ok(vec![Prompt::TokenIds(ids)]);
+    }
+    let input = |item: &Value| match item {
+        Value::String(text) => Ok(Prompt::Text(text.clone())),
+        Value::Array(_) => ids(item).map(Prompt::TokenIds).map_err(|error| unreadable(&error)),
+        _ => Err(wrong("neither text nor token ids".to_owned(), line)),
+    };
+    items.iter().map(input).collect()
+}
+
+fn wrong(what: String, line: u64) -> RowError {
+    RowError::new(code::INVALID_PROMPT, line, format!("body.input: {what}")).of_param("input")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(url: &str, body: &str) -> Result<Vec<Prompt>, (&'static str, String)> {
+        let row = format!(r#"{{"custom_id":"a","method":"POST","url":"{url}","body":{body}}}"#);
+        let fields = JsonFields::parse(row, 1).map_err(|bad| bad.1).unwrap();
+        match read(&fields, 1) {
+            Ok(Asked { prompt: Prompt::Several(prompts), .. }) => Ok(prompts),
+            Ok(other) => panic!("{:?}", other.prompt),
+            Err(error) => Err((error.code, error.message)),
+        }
+    }
+
+    #[test]
+    fn an_input_is_one_text_or_list_of_ids_or_several() {
+        let of = |input: &str| asked("/v1/embeddings", &format!(r#"{{"input":{input}}}"#));
+        let text = |text: &str| Prompt::Text(text.to_owned());
+        assert_eq!(of(r#""a""#), Ok(vec![text("a")]));
+        assert_eq!(of(r#"["a","b"]"#), Ok(vec![text("a"), text("b")]));
+        assert_eq!(of("[1,2]"), Ok(vec![Prompt::TokenIds(vec![1, 2])]));
+        assert_eq!(of(r#"[[1],"b"]"#), Ok(vec![Prompt::TokenIds(vec![1]), text("b")]));
+        for (url, body, code) in [
+            ("/v1/embeddings", r#"{"input":7}"#, "invalid_prompt"),
+            ("/v1/embeddings", r#"{"input":[{"a":1}]}"#, "invalid_prompt"),
+            ("/v1/embeddings", r#"{"input":[-1]}"#, "invalid_prompt"),
+            ("/v1/embeddings", "{}", "invalid_prompt"),
+            ("/v1/embeddings", r#"{"input":"a","embed_dtype":"fp8"}"#, "unsupported_field"),
+            ("/v1/chat/completions", r#"{"input":"a"}"#, "unsupported_url"),
+        ] {
+            assert_eq!(asked(url, body).unwrap_err().0, code, "{body}");
+        }
+    }
+}

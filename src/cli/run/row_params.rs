@@ -1,0 +1,65 @@
+//! What rows are asked with: sampling parameters, or how vectors are made. What differs between the
+//! commands on a row's way to the engine.
+
+use std::sync::Arc;
+
+use crate::cli::input::overrides::Overrides;
+use crate::engine::input_processor::{InputProcessor, ProcessError, Prompt};
+use crate::engine::pooling::{PoolingParams, PoolingSummary};
+use crate::engine::request::{RequestError, RowKey, SamplingParams};
+use crate::engine::runner::Work;
+
+/// Parameters of a row, or those that rows start from.
+#[derive(Clone, Debug)]
+pub enum RowParams {
+    /// Of a row that is completed.
+    Sampling(SamplingParams),
+    /// Of a row whose vector is asked for, of this model.
+    Pooling(PoolingParams, Arc<PoolingSummary>),
+}
+
+impl RowParams {
+    /// The same with a row's own over them.
+    ///
+    /// # Errors
+    /// A value is wrong, or the model cannot do what it asks for.
+    pub fn of_row(&self, overrides: &Overrides) -> Result<Self, RequestError> {
+        match self {
+            RowParams::Sampling(base) => overrides.apply(base).map(RowParams::Sampling),
+            RowParams::Pooling(base, summary) => {
+                let params = overrides.apply_pooling(base)?;
+                summary.check_dimensions(&params)?;
+                Ok(RowParams::Pooling(params, Arc::clone(summary)))
+            }
+        }
+    }
+
+    /// Sampling parameters, where rows are completed.
+    pub fn sampling(&self) -> Option<&SamplingParams> {
+        match self {
+            RowParams::Sampling(params) => Some(params),
+            RowParams::Pooling(..) => None,
+        }
+    }
+
+    /// What the engine is asked.
+    ///
+    /// # Errors
+    /// The row cannot be answered, or the machine lacks something.
+    pub fn work(
+        self,
+        processor: &InputProcessor,
+        position: u64,
+        prompt: Prompt,
+        key: RowKey,
+    ) -> Result<Work, ProcessError> {
+        Ok(match self {
+            RowParams::Sampling(params) => {
+                Work::Generate(processor.process(position, prompt, params, key)?)
+            }
+            RowParams::Pooling(params, _) => {
+                Work::Pooling(processor.process_pooling(position, prompt, params)?)
+            }
+        })
+    }
+}

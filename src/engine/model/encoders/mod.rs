@@ -1,0 +1,88 @@
+//! Families of encoders: from a config to an `EncoderSpec`, one file each.
+
+mod bert;
+mod distilbert;
+mod modernbert;
+mod mpnet;
+
+use super::hf_config::HfConfig;
+use super::spec::EncoderSpec;
+use crate::engine::EngineError;
+use crate::engine::files::quoted;
+
+/// From a config to a spec.
+pub type BuildEncoder = fn(&HfConfig) -> Result<EncoderSpec, EngineError>;
+
+/// A family of encoders that the engine has.
+#[derive(Clone, Copy, Debug)]
+pub struct EncoderArchitecture {
+    /// Its name in `architectures` of config.json.
+    pub name: &'static str,
+    /// What builds its spec.
+    pub spec: BuildEncoder,
+    /// The models that people know it by.
+    pub models: &'static str,
+}
+
+const fn family(
+    name: &'static str,
+    spec: BuildEncoder,
+    models: &'static str,
+) -> EncoderArchitecture {
+    EncoderArchitecture { name, spec, models }
+}
+
+/// Hugging Face architectures that `embed` takes, by name. A class with a head is taken without it.
+pub const ENCODERS: &[EncoderArchitecture] = &[
+    family("BertForMaskedLM", bert::bert, "BERT, as it was trained"),
+    family("BertModel", bert::bert, "all-MiniLM, bge (en), e5, gte v1, mxbai"),
+    family("CamembertModel", bert::roberta, "Sentence-CamemBERT"),
+    family("DistilBertModel", distilbert::spec, "msmarco-distilbert, multi-qa-distilbert"),
+    family("MPNetForMaskedLM", mpnet::spec, "all-mpnet-base"),
+    family("MPNetModel", mpnet::spec, "multi-qa-mpnet-base, paraphrase-mpnet-base"),
+    family("ModernBertModel", modernbert::spec, "gte-modernbert, granite-embedding"),
+    family("RobertaModel", bert::roberta, "all-distilroberta, all-roberta-large"),
+    family("XLMRobertaModel", bert::roberta, "bge-m3, multilingual-e5, arctic-embed-l-v2"),
+];
+
+/// The sizes that vectors of a model may be cut to; an empty list: any. None: it was not trained
+/// for it. Read before the spec, since keys that nobody reads refuse the model.
+///
+/// # Errors
+/// A key is something else than it should be.
+pub fn matryoshka_dimensions(config: &HfConfig) -> Result<Option<Vec<usize>>, EngineError> {
+    let root = config.root();
+    root.ignore(&["sentence_transformers"]);
+    let is_any = root.flag("is_matryoshka")?.unwrap_or(false);
+    let sizes = root.numbers("matryoshka_dimensions")?;
+    let sizes = sizes.map(|sizes| sizes.into_iter().map(|size| size as usize).collect());
+    Ok(sizes.or_else(|| is_any.then(Vec::new)))
+}
+
+/// The spec of an encoder's config.
+///
+/// # Errors
+/// The architecture is unknown (the message has those that are known), or the config lacks
+/// something.
+pub fn encoder_spec(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
+    let names = config.architectures()?;
+    let known = names.iter().find_map(|name| ENCODERS.iter().find(|known| known.name == *name));
+    let Some(known) = known else {
+        let known: Vec<_> = ENCODERS.iter().map(|known| known.name).collect();
+        return Err(EngineError::Model(format!(
+            "architecture {} makes no vectors here; `embed` takes {} (docs/EMBEDDINGS.md)",
+            quoted(&names.join(", ")),
+            known.join(", "),
+        )));
+    };
+    config.refuse_more_layers_than(super::limits::MAX_LAYERS)?;
+    if config.quantization()?.is_some() {
+        return Err(config.error("`quantization_config`: quantized encoders are not supported"));
+    }
+    // An encoder has no output layer that could share the table.
+    config.root().ignore(&["tie_word_embeddings"]);
+    let spec = (known.spec)(config)?;
+    config.refuse_unread()?;
+    super::limits::check_encoder(&spec).map_err(|text| config.error(text))?;
+    Ok(spec)
+}

@@ -1,0 +1,128 @@
+//! `EncoderSpec`: what an encoder is, as data. Its layers are in a decoder's terms; `encoder.rs`
+//! runs it.
+
+use super::{
+    AttentionSpec, BlockNorms, LayerSpec, LearnedPositions, LinearSpec, MlpSpec, NamedShape,
+    NormSpec, QkvHeads, RopeSpec,
+};
+
+/// A model whose tokens all see each other. Families differ in these values only.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EncoderSpec {
+    /// Longest text that it was made for, in tokens.
+    pub max_model_len: usize,
+    /// (vocab_size, hidden_size)
+    pub tokens: LinearSpec,
+    /// (types, hidden_size): the row of a token's segment is added. Single texts are of the first.
+    pub token_types: Option<LinearSpec>,
+    /// Learned positions are added.
+    pub positions: Option<LearnedPositions>,
+    /// Of the sum of embeddings.
+    pub embed_norm: Option<NormSpec>,
+    /// One per layer. Attention reaches in both directions: its `sliding_window` is the number of
+    /// positions on each side.
+    pub layers: Vec<LayerSpec>,
+    /// Rotary embeddings that layers refer to.
+    pub ropes: Vec<RopeSpec>,
+    /// What all layers add to scores, by distance (MPNet).
+    pub relative_bias: Option<RelativeBiasSpec>,
+    /// Of what the last layer gives.
+    pub final_norm: Option<NormSpec>,
+    /// What stands before the names of tensors that no vector of a token depends on: heads and
+    /// poolers of the model that it was saved as.
+    pub of_heads: &'static [&'static str],
+}
+
+/// T5's relative positions: a number for each head and bucket of distances.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RelativeBiasSpec {
+    /// (buckets, heads)
+    pub table: LinearSpec,
+    /// Distances from which on all are in the last bucket.
+    pub max_distance: usize,
+}
+
+impl RelativeBiasSpec {
+    /// The bucket of key position - query position. Half of them are for keys after the query; half
+    /// of those for one distance each, the others for a range that grows with the distance.
+    ///
+    /// From transformers' `MPNetEncoder.relative_position_bucket`, in its order of operations.
+    pub fn bucket(&self, distance: isize) -> usize {
+        let num_buckets = self.table.n() / 2;
+        let first = if distance > 0 { num_buckets } else { 0 };
+        let (distance, exact) = (distance.unsigned_abs(), num_buckets / 2);
+        if distance < exact {
+            return first + distance;
+        }
+        let ratio = (distance as f32 / exact as f32).ln();
+        let whole = (self.max_distance as f64 / exact as f64).ln() as f32;
+        let further = ratio / whole * (num_buckets - exact) as f32;
+        first + (exact + further as usize).min(num_buckets - 1)
+    }
+}
+
+impl EncoderSpec {
+    /// Rows of the table of tokens.
+    pub fn vocab_size(&self) -> usize {
+        self.tokens.n()
+    }
+
+    /// Width of a token's state.
+    pub fn hidden_size(&self) -> usize {
+        self.tokens.k
+    }
+
+    /// The largest heads of all layers.
+    pub fn heads(&self) -> QkvHeads {
+        let heads = self.attentions().map(|attention| attention.heads);
+        let none = QkvHeads { num_heads: 0, num_kv_heads: 0, head_dim: 0 };
+        heads.max_by_key(|heads| heads.num_heads * heads.head_dim).unwrap_or(none)
+    }
+
+    /// The attention blocks.
+    pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
+        self.layers.iter().filter_map(|layer| layer.attention.as_ref())
+    }
+
+    /// The feed-forward blocks.
+    pub fn mlps(&self) -> impl Iterator<Item = &MlpSpec> + Clone {
+        self.layers.iter().filter_map(|layer| layer.mlp.as_ref())
+    }
+
+    /// Where every block normalizes.
+    pub fn block_norms(&self) -> impl Iterator<Item = &BlockNorms> {
+        self.layers.iter().flat_map(LayerSpec::block_norms)
+    }
+
+    /// All normalizations.
+    pub fn norms(&self) -> impl Iterator<Item = &NormSpec> {
+        let of_layers = self.block_norms().flat_map(BlockNorms::all);
+        of_layers.chain(&self.embed_norm).chain(&self.final_norm)
+    }
+
+    /// All tensors: what a checkpoint is held against before anything of it is read, and what is
+    /// loaded.
+    pub fn tensors(&self) -> Vec<NamedShape> {
+        let positions = self.positions.as_ref().map(|positions| &positions.table);
+        let bias = self.relative_bias.as_ref().map(|bias| &bias.table);
+        let tables = [Some(&self.tokens), self.token_types.as_ref(), positions, bias];
+        let linears = tables.into_iter().flatten();
+        let linears = linears.chain(self.layers.iter().flat_map(LayerSpec::linears));
+        let of_norms = self.norms().flat_map(NormSpec::tensors);
+        linears.flat_map(LinearSpec::tensors).chain(of_norms).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_those_of_transformers() {
+        // `MPNetEncoder.relative_position_bucket` of transformers 5.23, of key - query.
+        let spec = RelativeBiasSpec { table: LinearSpec::new("bias", 32, 4), max_distance: 128 };
+        let distances = [-511, -128, -90, -64, -20, -12, -8, -7, -1, 0, 1, 7, 8, 16, 46, 91, 300];
+        let buckets = [15, 15, 14, 14, 10, 9, 8, 7, 1, 0, 17, 23, 24, 26, 29, 31, 31];
+        assert_eq!(distances.map(|distance| spec.bucket(distance)), buckets);
+    }
+}

@@ -1,0 +1,232 @@
+//! One head of one row: K and V by panels, then a few queries at a time.
+
+use crate::engine::device::Tensor;
+use crate::engine::device::simd::{Kernel, Vector};
+use crate::engine::device::tensor::SharedMut;
+
+use super::super::QkvHeads;
+use super::EncoderAttentionShape;
+
+/// Queries that share every load of K and V.
+const TILE: usize = 4;
+
+/// Positions and columns are padded to so many: the widest panel, two vectors of 16.
+const WIDEST_PANEL: usize = 32;
+
+/// Buffers of a thread.
+#[derive(Debug, Default)]
+pub(super) struct Workspace {
+    /// Panels of positions: (panels, head_dim, panel width)
+    keys: Vec<f32>,
+    /// Panels of columns: (panels, positions, panel width)
+    values: Vec<f32>,
+    /// (TILE, positions), then weights.
+    scores: Vec<f32>,
+}
+
+impl Workspace {
+    /// Makes room for a row of `len` tokens; what is there is lost.
+    pub(super) fn reserve(&mut self, len: usize, head_dim: usize) {
+        let positions = len.next_multiple_of(WIDEST_PANEL);
+        let columns = head_dim.next_multiple_of(WIDEST_PANEL);
+        let grow = |buffer: &mut Vec<f32>, len: usize| {
+            if buffer.len() < len {
+                buffer.resize(len, 0.0);
+            }
+        };
+        grow(&mut self.keys, positions * head_dim);
+        grow(&mut self.values, positions * columns);
+        grow(&mut self.scores, TILE * positions);
+    }
+}
+
+/// Attention of one head over the tokens `first..first + len`.
+pub(super) struct HeadPass<'a> {
+    pub qkv: &'a Tensor,
+    pub shape: EncoderAttentionShape<'a>,
+    pub head: usize,
+    pub first: usize,
+    pub len: usize,
+    pub workspace: &'a mut Workspace,
+    pub out: SharedMut<f32>,
+}
+
+impl Kernel for HeadPass<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(mut self) {
+        self.pack(2 * V::LANES);
+        let mut query = 0;
+        // SAFETY: dispatched for this CPU.
+        unsafe {
+            while query + TILE <= self.len {
+                self.queries::<V, TILE>(query);
+                query += TILE;
+            }
+            while query < self.len {
+                self.queries::<V, 1>(query);
+                query += 1;
+            }
+        }
+    }
+}
+
+impl HeadPass<'_> {
+    /// Copies K and V of the head into panels; what is past the last position or column is zero.
+    fn pack(&mut self, width: usize) {
+        let QkvHeads { num_heads, num_kv_heads, head_dim } = self.shape.heads;
+        let kv_head = self.head / (num_heads / num_kv_heads);
+        let k_start = (num_heads + kv_head) * head_dim;
+        let v_start = k_start + num_kv_heads * head_dim;
+        let padded = self.len.next_multiple_of(width);
+        let Workspace { keys, values, .. } = &mut *self.workspace;
+        for position in 0..padded {
+            let panel = &mut keys[position / width * width * head_dim..][..width * head_dim];
+            let lane = position % width;
+            if position >= self.len {
+                panel[lane..].iter_mut().step_by(width).for_each(|key| *key = 0.0);
+                continue;
+            }
+            let row = self.qkv.row(self.first + position);
+            let key = &row[k_start..k_start + head_dim];
+            for (out, key) in panel[lane..].iter_mut().step_by(width).zip(key) {
+                *out = *key;
+            }
+            let value = &row[v_start..v_start + head_dim];
+            for (panel, value) in value.chunks(width).enumerate() {
+                let out = &mut values[(panel * self.len + position) * width..][..width];
+                out[..value.len()].copy_from_slice(value);
+                out[value.len()..].fill(0.0);
+            }
+        }
+    }
+
+    /// Attention of R queries from `query` on. How many there are changes no element.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `V`.
+    #[inline(always)]
+    unsafe fn queries<V: Vector, const R: usize>(&mut self, query: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.score::<V, R>(query);
+            let totals: [f32; R] = std::array::from_fn(|r| self.softmax::<V>(query + r, r));
+            self.weigh::<V, R>(query, totals);
+        }
+    }
+
+    /// scores (R, positions) = q Kᵀ, summed over head_dim upward.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `V`.
+    #[inline(always)]
+    unsafe fn score<V: Vector, const R: usize>(&mut self, query: usize) {
+        let (head_dim, width) = (self.shape.heads.head_dim, 2 * V::LANES);
+        let padded = self.len.next_multiple_of(width);
+        let queries: [&[f32]; R] = std::array::from_fn(|r| {
+            &self.qkv.row(self.first + query + r)[self.head * head_dim..][..head_dim]
+        });
+        let Workspace { keys, scores, .. } = &mut *self.workspace;
+        let scores = &mut scores[..R * padded];
+        for (index, panel) in keys.chunks_exact(width * head_dim).take(padded / width).enumerate() {
+            // SAFETY: the caller's promise; a panel has `width` keys for each of head_dim, and a
+            // row of scores has room for whole panels.
+            unsafe {
+                let mut sums = [[V::splat(0.0); 2]; R];
+                for (dim, keys) in panel.chunks_exact(width).enumerate() {
+                    let low = V::load(keys.as_ptr());
+                    let high = V::load(keys.as_ptr().add(V::LANES));
+                    for (sum, query) in sums.iter_mut().zip(&queries) {
+                        let q = V::splat(*query.get_unchecked(dim));
+                        *sum = [q.mul_add(low, sum[0]), q.mul_add(high, sum[1])];
+                    }
+                }
+                for (r, sum) in sums.iter().enumerate() {
+                    let at = scores[r * padded + index * width..][..width].as_mut_ptr();
+                    sum[0].store(at);
+                    sum[1].store(at.add(V::LANES));
+                }
+            }
+        }
+    }
+
+    /// Scores of row r to weights e^(score - max); gives their sum.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `V`.
+    #[inline(always)]
+    unsafe fn softmax<V: Vector>(&mut self, position: usize, r: usize) -> f32 {
+        let (len, EncoderAttentionShape { scale, reach, bias, .. }) = (self.len, self.shape);
+        let padded = len.next_multiple_of(2 * V::LANES);
+        let scores = &mut self.workspace.scores[r * padded..][..padded];
+        let bias = bias.map(|bias| bias.of_query(self.head, position, len));
+        // SAFETY: the caller's promise; scores are whole vectors, and a bias has as many values.
+        unsafe {
+            let factor = V::splat(scale);
+            for (index, chunk) in scores.chunks_exact_mut(V::LANES).enumerate() {
+                let mut score = V::load(chunk.as_ptr()).mul(factor);
+                if let Some(bias) = bias {
+                    score = score.add(V::load(bias[index * V::LANES..][..V::LANES].as_ptr()));
+                }
+                score.store(chunk.as_mut_ptr());
+            }
+            scores[len..].fill(f32::NEG_INFINITY);
+            if let Some(reach) = reach {
+                scores[..position.saturating_sub(reach)].fill(f32::NEG_INFINITY);
+                scores[(position + reach + 1).min(len)..].fill(f32::NEG_INFINITY);
+            }
+            let mut max = V::splat(f32::NEG_INFINITY);
+            for chunk in scores.chunks_exact(V::LANES) {
+                max = max.max(V::load(chunk.as_ptr()));
+            }
+            let (max, mut sum) = (V::splat(max.largest()), V::splat(0.0));
+            for chunk in scores.chunks_exact_mut(V::LANES) {
+                let weight = V::load(chunk.as_ptr()).sub(max).exp();
+                weight.store(chunk.as_mut_ptr());
+                sum = sum.add(weight);
+            }
+            sum.sum()
+        }
+    }
+
+    /// out = weights V / totals, summed over positions upward.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `V`.
+    #[inline(always)]
+    unsafe fn weigh<V: Vector, const R: usize>(&mut self, query: usize, totals: [f32; R]) {
+        let QkvHeads { num_heads, head_dim, .. } = self.shape.heads;
+        let (len, width) = (self.len, 2 * V::LANES);
+        let padded = len.next_multiple_of(width);
+        let Workspace { values, scores, .. } = &mut *self.workspace;
+        let weights: [&[f32]; R] = std::array::from_fn(|r| &scores[r * padded..][..len]);
+        let num_panels = head_dim.div_ceil(width);
+        for (panel, values) in values.chunks_exact(len * width).take(num_panels).enumerate() {
+            let columns = panel * width..head_dim.min((panel + 1) * width);
+            let mut result = [[0.0f32; WIDEST_PANEL]; R];
+            // SAFETY: the caller's promise; a panel has `width` values for each position.
+            unsafe {
+                let mut sums = [[V::splat(0.0); 2]; R];
+                for (position, values) in values.chunks_exact(width).enumerate() {
+                    let low = V::load(values.as_ptr());
+                    let high = V::load(values.as_ptr().add(V::LANES));
+                    for (sum, weights) in sums.iter_mut().zip(&weights) {
+                        let weight = V::splat(*weights.get_unchecked(position));
+                        *sum = [weight.mul_add(low, sum[0]), weight.mul_add(high, sum[1])];
+                    }
+                }
+                for ((sum, total), result) in sums.iter().zip(totals).zip(&mut result) {
+                    let factor = V::splat(1.0 / total);
+                    sum[0].mul(factor).store(result.as_mut_ptr());
+                    sum[1].mul(factor).store(result.as_mut_ptr().add(V::LANES));
+                }
+            }
+            for (r, result) in result.iter().enumerate() {
+                let row = (self.first + query + r) * num_heads * head_dim;
+                let at = row + self.head * head_dim + columns.start;
+                // SAFETY: this item alone writes this head of its tokens.
+                let out = unsafe { self.out.slice(at, columns.len()) };
+                out.copy_from_slice(&result[..columns.len()]);
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+use super::*;
+use crate::engine::device::simd::Isa;
+use crate::engine::device::split_mix::mix;
+
+fn tensor(num_rows: usize, width: usize, seed: u64) -> Tensor {
+    let value = |index: usize| (mix(seed + index as u64) >> 40) as f32 / (1 << 23) as f32 - 1.0;
+    Tensor::from_vec((0..num_rows * width).map(value).collect(), width)
+}
+
+/// In f64, straight from the definition.
+fn expected(
+    qkv: &Tensor,
+    shape: EncoderAttentionShape<'_>,
+    (first, len): (usize, usize),
+) -> Vec<f64> {
+    let QkvHeads { num_heads, num_kv_heads, head_dim } = shape.heads;
+    let part = |token: usize, start: usize| &qkv.row(first + token)[start..start + head_dim];
+    let mut out = Vec::new();
+    for i in 0..len {
+        for head in 0..num_heads {
+            let kv = num_heads + head / (num_heads / num_kv_heads);
+            let q = part(i, head * head_dim);
+            let weight = |j: usize| {
+                let k = part(j, kv * head_dim);
+                let dot: f64 = q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
+                let bias = shape.bias.map_or(0.0, |bias| bias.of_query(head, i, len)[j]);
+                let is_seen = shape.reach.is_none_or(|reach| i.abs_diff(j) <= reach);
+                if is_seen { (dot * f64::from(shape.scale) + f64::from(bias)).exp() } else { 0.0 }
+            };
+            let weights: Vec<f64> = (0..len).map(weight).collect();
+            let total: f64 = weights.iter().sum();
+            for dim in 0..head_dim {
+                let value = |j: usize| f64::from(part(j, (kv + num_kv_heads) * head_dim)[dim]);
+                out.push((0..len).map(|j| weights[j] * value(j)).sum::<f64>() / total);
+            }
+        }
+    }
+    out
+}
+
+#[test]
+fn each_row_is_the_definition_and_the_same_alone() {
+    let bias = RelativeBias::new(4, 80, |head, distance| {
+        0.1 * (head as f32 + 1.0) * (distance as f32 * 0.3).sin()
+    });
+    for (num_kv_heads, head_dim, reach, bias) in
+        [(4, 8, None, None), (2, 40, Some(5), None), (4, 64, None, Some(&bias))]
+    {
+        let heads = QkvHeads { num_heads: 4, num_kv_heads, head_dim };
+        let shape = EncoderAttentionShape { heads, scale: 0.7, reach, bias };
+        let lens = [1usize, 3, 33, 80, 16];
+        let starts: Vec<u32> = lens
+            .iter()
+            .scan(0, |next, len| Some(std::mem::replace(next, *next + *len as u32)))
+            .chain([lens.iter().sum::<usize>() as u32])
+            .collect();
+        let width = (4 + 2 * num_kv_heads) * head_dim;
+        let qkv = tensor(lens.iter().sum(), width, 7);
+        for isa in Isa::all_available() {
+            let mut scratch = EncoderScratch::default();
+            let mut out = Tensor::zeros(qkv.num_rows(), 4 * head_dim);
+            let device = Device::cpu_with_isa(3, isa);
+            encoder_attention(&device, (&qkv, &starts), shape, &mut scratch, &mut out);
+            for (row, &len) in lens.iter().enumerate() {
+                let first = starts[row] as usize;
+                let got = &out.values()[first * 4 * head_dim..][..len * 4 * head_dim];
+                let expected = expected(&qkv, shape, (first, len));
+                let is_close =
+                    |(got, expected): (&f32, &f64)| (f64::from(*got) - expected).abs() < 2e-6;
+                assert!(got.iter().zip(&expected).all(is_close), "{isa:?}, a row of {len}");
+                let alone = &qkv.values()[first * width..][..len * width];
+                let alone = Tensor::from_vec(alone.to_vec(), width);
+                let mut out = Tensor::zeros(len, 4 * head_dim);
+                let device = Device::cpu_with_isa(1, isa);
+                let rows = (&alone, &[0, len as u32][..]);
+                encoder_attention(&device, rows, shape, &mut EncoderScratch::default(), &mut out);
+                assert_eq!(out.values(), got, "{isa:?}, a row of {len} alone");
+            }
+        }
+    }
+}

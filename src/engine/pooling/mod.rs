@@ -1,0 +1,254 @@
+//! The engine of models that make a vector of a text: vLLM's pooling runner. Whole texts go through
+//! an encoder together, without padding and without a cache; a pooler makes a vector of each.
+
+mod input;
+mod modules;
+mod pooler;
+mod request;
+mod summary;
+
+pub use modules::{Pooling, PoolingType, Prompts};
+pub use request::{EncodingFormat, PoolingOutput, PoolingParams, PoolingRequest};
+pub use summary::PoolingSummary;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use super::batch::Batch;
+use super::config::{DeviceConfig, DeviceKind, EngineConfig, LoadFormat};
+use super::device::{self, Device};
+use super::input_processor::InputProcessor;
+use super::model::encoder::Encoder;
+use super::model::weights::Checkpoint;
+use super::stats::EngineStats;
+use super::{EngineError, EngineInfo, beside, load_input_processor};
+
+/// An encoder, and the texts that wait for it.
+pub struct PoolingEngine {
+    device: Arc<Device>,
+    encoder: Encoder,
+    pooling: Pooling,
+    input_processor: Arc<InputProcessor>,
+    info: EngineInfo,
+    /// Texts in the order in which their requests came.
+    waiting: VecDeque<Text>,
+    /// Requests with texts that wait.
+    unfinished: HashMap<u64, Unfinished>,
+    max_num_tokens: usize,
+    max_num_seqs: usize,
+    /// Refilled by every step.
+    batch: Batch,
+    stats: EngineStats,
+}
+
+/// A text of a request.
+struct Text {
+    request_id: u64,
+    /// Which text of the request.
+    index: usize,
+    token_ids: Vec<u32>,
+}
+
+/// A request with the vectors that are there.
+struct Unfinished {
+    params: Arc<PoolingParams>,
+    num_prompt_tokens: usize,
+    vectors: Vec<Vec<f32>>,
+    num_missing: usize,
+}
+
+impl PoolingEngine {
+    /// Loads model, tokenizer and the modules that say how vectors are made.
+    ///
+    /// # Errors
+    /// Model files are missing, corrupt or unsupported, the device is a GPU, or memory does not
+    /// suffice.
+    pub fn load(config: &EngineConfig) -> Result<Self, EngineError> {
+        Self::load_summarized(config, &PoolingSummary::read(&config.model)?)
+    }
+
+    /// The same for a model whose small files were read before, with the same configuration.
+    ///
+    /// # Errors
+    /// As `load`.
+    pub fn load_summarized(
+        config: &EngineConfig,
+        summary: &PoolingSummary,
+    ) -> Result<Self, EngineError> {
+        let max_model_len = summary.max_model_len;
+        // A text goes through the model in one piece.
+        let max_num_tokens = config.scheduler.max_num_batched_tokens.max(max_model_len);
+        let (input_processor, model) = beside(
+            &|| load_input_processor(config, &summary.files, summary.limits(), Default::default()),
+            |given_up| load_model(config, summary, max_num_tokens, given_up),
+        );
+        let (input_processor, (device, encoder)) = (input_processor?, model?);
+        let info = EngineInfo {
+            dtype: summary.dtype,
+            checkpoint_format: None,
+            kernel_set: device.kernel_set(),
+            device_name: device.name(),
+            notes: Vec::new(),
+            num_threads: device.num_threads(),
+            max_model_len,
+            num_cache_tokens: 0,
+            kv_cache_bytes: 0,
+        };
+        Ok(Self {
+            device,
+            encoder,
+            pooling: summary.pooling.clone(),
+            input_processor,
+            info,
+            waiting: VecDeque::new(),
+            unfinished: HashMap::new(),
+            max_num_tokens,
+            max_num_seqs: config.scheduler.max_num_seqs,
+            batch: Batch::default(),
+            stats: EngineStats::default(),
+        })
+    }
+
+    /// What turns prompts into requests; shared with the thread that reads rows.
+    pub fn input_processor(&self) -> Arc<InputProcessor> {
+        Arc::clone(&self.input_processor)
+    }
+
+    /// What was loaded.
+    pub fn info(&self) -> &EngineInfo {
+        &self.info
+    }
+
+    /// How vectors are made, where a request does not say otherwise.
+    pub fn pooling(&self) -> &Pooling {
+        &self.pooling
+    }
+
+    /// Queues a request. It was validated by the input processor.
+    ///
+    /// # Panics
+    /// Another request of its number is unfinished, or it has no text.
+    pub fn add_request(&mut self, request: PoolingRequest) {
+        let PoolingRequest { request_id, texts, params } = request;
+        let num_prompt_tokens = texts.iter().map(Vec::len).sum();
+        self.stats.num_prompt_tokens += num_prompt_tokens as u64;
+        let unfinished = Unfinished {
+            params,
+            num_prompt_tokens,
+            vectors: vec![Vec::new(); texts.len()],
+            num_missing: texts.len(),
+        };
+        assert!(!texts.is_empty(), "a request has a text");
+        let before = self.unfinished.insert(request_id, unfinished);
+        assert!(before.is_none(), "a request's number is its own");
+        for (index, token_ids) in texts.into_iter().enumerate() {
+            self.waiting.push_back(Text { request_id, index, token_ids });
+        }
+    }
+
+    /// Whether any request waits.
+    pub fn has_unfinished_requests(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Runs as many texts as a step takes, first come, first served; returns the requests that are
+    /// finished with them.
+    pub fn step(&mut self) -> Vec<PoolingOutput> {
+        let clock = Instant::now();
+        let texts = self.take_texts();
+        self.fill_batch(&texts);
+        let scheduled = clock.elapsed();
+        let states = self.encoder.forward(&self.device, &self.batch);
+        let vectors: Vec<_> = texts.iter().map(|_| OnceLock::new()).collect();
+        let (starts, width) = (&self.batch.query_start_loc, states.width());
+        self.device.parallel_for(texts.len(), &|_, index| {
+            let (start, end) = (starts[index] as usize * width, starts[index + 1] as usize * width);
+            let params = &self.unfinished[&texts[index].request_id].params;
+            let vector = self.pooling.vector(&states.values()[start..end], width, params);
+            vectors[index].set(vector).expect("each text is one item");
+        });
+        let stats = &mut self.stats;
+        stats.num_steps += 1;
+        stats.num_computed_tokens += self.batch.input_ids.len() as u64;
+        stats.time.schedule += scheduled;
+        stats.time.execute += clock.elapsed() - scheduled;
+        let finished = texts.into_iter().zip(vectors).filter_map(|(text, vector)| {
+            let vector = vector.into_inner().expect("every item ran");
+            self.keep(text, vector)
+        });
+        finished.collect()
+    }
+
+    /// Counters since load, and the present queue lengths.
+    pub fn stats(&self) -> EngineStats {
+        EngineStats { num_waiting: self.waiting.len(), ..self.stats }
+    }
+
+    /// The next texts of a step.
+    fn take_texts(&mut self) -> Vec<Text> {
+        let (mut texts, mut num_tokens) = (Vec::new(), 0);
+        while texts.len() < self.max_num_seqs
+            && let Some(text) = self.waiting.front()
+            && num_tokens + text.token_ids.len() <= self.max_num_tokens
+        {
+            num_tokens += text.token_ids.len();
+            texts.extend(self.waiting.pop_front());
+        }
+        texts
+    }
+
+    fn fill_batch(&mut self, texts: &[Text]) {
+        let Batch { input_ids, positions, query_start_loc, .. } = &mut self.batch;
+        input_ids.clear();
+        positions.clear();
+        query_start_loc.clear();
+        query_start_loc.push(0);
+        for text in texts {
+            input_ids.extend_from_slice(&text.token_ids);
+            positions.extend(0..text.token_ids.len() as u32);
+            query_start_loc.push(input_ids.len() as u32);
+        }
+    }
+
+    /// Keeps a vector; returns its request's output if it was the last one.
+    fn keep(&mut self, text: Text, vector: Vec<f32>) -> Option<PoolingOutput> {
+        let Text { request_id, index, .. } = text;
+        let request = self.unfinished.get_mut(&request_id).expect("its request is unfinished");
+        request.vectors[index] = vector;
+        request.num_missing -= 1;
+        if request.num_missing > 0 {
+            return None;
+        }
+        let Unfinished { params, num_prompt_tokens, vectors, .. } =
+            self.unfinished.remove(&request_id).expect("it was there");
+        Some(PoolingOutput { request_id, num_prompt_tokens, vectors, params })
+    }
+}
+
+fn load_model(
+    config: &EngineConfig,
+    summary: &PoolingSummary,
+    max_num_tokens: usize,
+    given_up: &Arc<AtomicBool>,
+) -> Result<(Arc<Device>, Encoder), EngineError> {
+    let kind = match &config.device.kind {
+        DeviceKind::Auto | DeviceKind::Cpu => DeviceKind::Cpu,
+        DeviceKind::Cuda(_) | DeviceKind::CudaShim { .. } => {
+            let text = "--device cuda: encoders run on the CPU alone; give --device cpu";
+            return Err(EngineError::Config(text.to_owned()));
+        }
+    };
+    let device = DeviceConfig { kind, ..config.device.clone() };
+    let on_cpu = EngineConfig { device, ..config.clone() };
+    let (device, _) = device::open(&on_cpu, summary.dtype, summary.spec.heads().head_dim)?;
+    let checkpoint = match config.model.load_format {
+        LoadFormat::Auto => summary.files.checkpoint(config.model.on_lost_file)?,
+        LoadFormat::Dummy => Checkpoint::Dummy { seed: config.model.seed },
+    };
+    let (spec, dtype) = (summary.spec.clone(), summary.dtype);
+    let sizes = (summary.max_model_len, max_num_tokens);
+    let encoder = Encoder::load(spec, dtype, &device, checkpoint.until(given_up), sizes)?;
+    Ok((Arc::new(device), encoder))
+}

@@ -1,0 +1,279 @@
+//! The files of sentence-transformers beside config.json: which pooling, whether vectors are
+//! normalized, how long texts may be, and what stands before them. What is not implemented is
+//! refused, never replaced.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::engine::EngineError;
+use crate::engine::files::{self, MAX_CONFIG_BYTES, quoted};
+
+/// Which of a text's states its vector is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PoolingType {
+    /// That of the first token.
+    #[default]
+    Cls,
+    /// The mean of all.
+    Mean,
+    /// That of the last token.
+    Last,
+}
+
+impl PoolingType {
+    /// sentence-transformers' spelling.
+    fn of_name(name: &str) -> Option<Self> {
+        match name {
+            "cls" => Some(PoolingType::Cls),
+            "mean" => Some(PoolingType::Mean),
+            "lasttoken" => Some(PoolingType::Last),
+            _ => None,
+        }
+    }
+}
+
+/// How vectors are made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pooling {
+    /// Of which states.
+    pub pooling_type: PoolingType,
+    /// Vectors have a length of 1.
+    pub normalize: bool,
+    /// The sizes that vectors may be cut to; an empty list: any. None: the model was not trained
+    /// for it.
+    pub dimensions: Option<Vec<usize>>,
+    /// The tokens of a prompt count. INSTRUCTOR leaves them out.
+    pub include_prompt: bool,
+}
+
+impl Default for Pooling {
+    /// vLLM's for an encoder that says nothing.
+    fn default() -> Self {
+        let pooling_type = PoolingType::Cls;
+        Self { pooling_type, normalize: true, dimensions: None, include_prompt: true }
+    }
+}
+
+/// Texts that stand before texts, by their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prompts {
+    /// Each by its name.
+    pub by_name: BTreeMap<String, String>,
+    /// The one that stands there unless another is asked for.
+    pub default: Option<String>,
+}
+
+/// All that these files say.
+#[derive(Debug, Default)]
+pub(super) struct Modules {
+    pub pooling: Pooling,
+    pub prompts: Prompts,
+    pub max_seq_length: Option<usize>,
+}
+
+/// Poolings by the flags that older files have.
+const FLAGS: &[(&str, &str)] = &[
+    ("pooling_mode_cls_token", "cls"),
+    ("pooling_mode_mean_tokens", "mean"),
+    ("pooling_mode_lasttoken", "lasttoken"),
+    ("pooling_mode_max_tokens", "max"),
+    ("pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens"),
+    ("pooling_mode_weightedmean_tokens", "weightedmean"),
+];
+
+/// Keys of a transformer module that hold where it is read from and how; its files are read
+/// themselves.
+const TRANSFORMER_FILES: &[&str] = &[
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+];
+
+impl Modules {
+    /// Reads modules.json and what it names, config_sentence_transformers.json and
+    /// sentence_bert_config.json; a folder without them says nothing.
+    ///
+    /// # Errors
+    /// A file is corrupt, or asks for what is not implemented.
+    pub(super) fn read(dir: &Path) -> Result<Self, EngineError> {
+        let mut modules = Self::default();
+        let path = dir.join("modules.json");
+        if let Some(list) = read(&path)? {
+            let list = list.as_array().cloned().ok_or_else(|| bad(&path, "it is no list"))?;
+            modules.pooling.normalize = false;
+            for module in &list {
+                modules.add(dir, &path, module)?;
+            }
+        }
+        for name in TRANSFORMER_FILES {
+            let path = dir.join(name);
+            let Some(Value::Object(keys)) = read(&path)? else { continue };
+            if keys.get("do_lower_case").and_then(Value::as_bool) == Some(true) {
+                let text = "`do_lower_case`: lower-casing beside the tokenizer's is not supported";
+                return Err(bad(&path, text));
+            }
+            modules.max_seq_length = keys
+                .get("max_seq_length")
+                .and_then(Value::as_u64)
+                .filter(|length| *length > 0)
+                .map(|length| length as usize);
+            break;
+        }
+        modules.read_prompts(&dir.join("config_sentence_transformers.json"))?;
+        Ok(modules)
+    }
+
+    fn add(&mut self, dir: &Path, path: &Path, module: &Value) -> Result<(), EngineError> {
+        let text = |key: &str| module.get(key).and_then(Value::as_str).unwrap_or_default();
+        let kind = text("type").rsplit('.').next().unwrap_or_default();
+        match kind {
+            "Transformer" if text("path").is_empty() => Ok(()),
+            "Normalize" => {
+                self.pooling.normalize = true;
+                Ok(())
+            }
+            "Pooling" => {
+                let folder = text("path");
+                let is_inside =
+                    !folder.is_empty() && !folder.contains(['/', '\\']) && folder != "..";
+                if !is_inside {
+                    let text = format!("{} is no folder of a module", quoted(folder));
+                    return Err(bad(path, &text));
+                }
+                self.read_pooling(&dir.join(folder).join("config.json"))
+            }
+            _ => {
+                let name = quoted(text("type"));
+                Err(bad(path, &format!("a module of type {name} is not supported")))
+            }
+        }
+    }
+
+    fn read_pooling(&mut self, path: &Path) -> Result<(), EngineError> {
+        let Some(Value::Object(keys)) = read(path)? else {
+            return Err(bad(path, "the config of the pooling is missing"));
+        };
+        let name = match keys.get("pooling_mode").and_then(Value::as_str) {
+            Some(name) => name.to_owned(),
+            None => {
+                name_of_flags(&keys).ok_or_else(|| bad(path, "it does not name one pooling"))?
+            }
+        };
+        self.pooling.pooling_type = PoolingType::of_name(&name).ok_or_else(|| {
+            bad(path, &format!("a pooling of {} is not supported", quoted(&name)))
+        })?;
+        let include_prompt = keys.get("include_prompt").and_then(Value::as_bool);
+        self.pooling.include_prompt = include_prompt.unwrap_or(true);
+        Ok(())
+    }
+
+    fn read_prompts(&mut self, path: &Path) -> Result<(), EngineError> {
+        let Some(keys) = read(path)? else { return Ok(()) };
+        if let Some(prompts) = keys.get("prompts").and_then(Value::as_object) {
+            for (name, prompt) in prompts {
+                let prompt = prompt.as_str().ok_or_else(|| bad(path, "a prompt is no text"))?;
+                self.prompts.by_name.insert(name.clone(), prompt.to_owned());
+            }
+        }
+        let default = keys.get("default_prompt_name").and_then(Value::as_str);
+        if let Some(name) = default.filter(|name| !self.prompts.by_name.contains_key(*name)) {
+            let text = format!("`default_prompt_name` {} is no prompt", quoted(name));
+            return Err(bad(path, &text));
+        }
+        self.prompts.default = default.map(str::to_owned);
+        Ok(())
+    }
+}
+
+/// The pooling whose flag is on, if it is one.
+fn name_of_flags(keys: &Map<String, Value>) -> Option<String> {
+    let is_on = |flag: &str| keys.get(flag).and_then(Value::as_bool) == Some(true);
+    let mut on = FLAGS.iter().filter(|(flag, _)| is_on(flag));
+    let (first, second) = (on.next(), on.next());
+    first.filter(|_| second.is_none()).map(|(_, name)| (*name).to_owned())
+}
+
+/// A JSON file; None: it is not there.
+fn read(path: &Path) -> Result<Option<Value>, EngineError> {
+    if path.symlink_metadata().is_err() {
+        return Ok(None);
+    }
+    let text = files::read_text(path, MAX_CONFIG_BYTES)
+        .map_err(|error| files::unreadable(path, &error))?;
+    serde_json::from_str(&text).map(Some).map_err(|error| bad(path, &error.to_string()))
+}
+
+fn bad(path: &Path, text: &str) -> EngineError {
+    EngineError::Model(format!("{}: {text}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_files(files: &[(&str, &str)]) -> Result<Modules, String> {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        Modules::read(folder.path()).map_err(|error| error.to_string())
+    }
+
+    const TRANSFORMER: &str = r#"{"path": "", "type": "sentence_transformers.models.Transformer"}"#;
+    const POOLING: &str =
+        r#"{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}"#;
+    const MEAN: &str = r#"{"pooling_mode_cls_token": false, "pooling_mode_mean_tokens": true}"#;
+
+    #[test]
+    fn a_folder_says_how_vectors_are_made() {
+        let nothing = of_files(&[]).unwrap();
+        assert_eq!((nothing.pooling, nothing.max_seq_length), (Pooling::default(), None));
+        let list = |more: &str| format!("[{TRANSFORMER}, {POOLING}{more}]");
+        let files = |more: &str, pooling: &str| {
+            of_files(&[("modules.json", &list(more)), ("1_Pooling/config.json", pooling)])
+        };
+        let normalize = r#", {"path": "2", "type": "sentence_transformers.models.Normalize"}"#;
+        let mean = files(normalize, MEAN).unwrap().pooling;
+        assert_eq!((mean.pooling_type, mean.normalize), (PoolingType::Mean, true));
+        let last = files("", r#"{"pooling_mode": "lasttoken"}"#).unwrap().pooling;
+        assert_eq!((last.pooling_type, last.normalize), (PoolingType::Last, false));
+        for (more, pooling, what) in [
+            ("", r#"{"pooling_mode_max_tokens": true}"#, "`max`"),
+            ("", r#"{"pooling_mode": "weightedmean"}"#, "`weightedmean`"),
+            ("", r#"{"pooling_mode_mean_tokens": true, "pooling_mode_cls_token": true}"#, "one"),
+            (r#", {"path": "2_Dense", "type": "x.Dense"}"#, MEAN, "`x.Dense`"),
+            (r#", {"path": "../a", "type": "x.Pooling"}"#, MEAN, "`../a`"),
+        ] {
+            let error = files(more, pooling).unwrap_err();
+            assert!(error.contains(what), "{error}");
+        }
+    }
+
+    #[test]
+    fn lengths_and_prompts_are_read() {
+        let prompts = r#"{"prompts": {"query": "query: "}, "default_prompt_name": "query"}"#;
+        let modules = of_files(&[
+            ("sentence_bert_config.json", r#"{"max_seq_length": 256, "do_lower_case": false}"#),
+            ("config_sentence_transformers.json", prompts),
+        ])
+        .unwrap();
+        assert_eq!(modules.max_seq_length, Some(256));
+        assert_eq!(modules.prompts.by_name["query"], "query: ");
+        assert_eq!(modules.prompts.default.as_deref(), Some("query"));
+        for (name, text, what) in [
+            ("sentence_bert_config.json", r#"{"do_lower_case": true}"#, "do_lower_case"),
+            ("config_sentence_transformers.json", r#"{"default_prompt_name": "x"}"#, "`x`"),
+            ("modules.json", "{", "modules.json"),
+        ] {
+            assert!(of_files(&[(name, text)]).unwrap_err().contains(what), "{name}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! `PoolingSummary`: what the small files of an embedding model say, before its weights are read.
+
+use super::PoolingParams;
+use super::modules::{Modules, Pooling, Prompts};
+use crate::engine::EngineError;
+use crate::engine::config::{DType, ModelConfig};
+use crate::engine::input_processor::ModelLimits;
+use crate::engine::model;
+use crate::engine::model::hf_config::HfConfig;
+use crate::engine::model::model_files::ModelFiles;
+use crate::engine::model::spec::EncoderSpec;
+use crate::engine::request::RequestError;
+
+/// A model without its weights and its tokenizer.
+#[derive(Clone, Debug)]
+pub struct PoolingSummary {
+    /// Where it is.
+    pub files: ModelFiles,
+    /// Its shape.
+    pub spec: EncoderSpec,
+    /// How vectors are made.
+    pub pooling: Pooling,
+    /// What may stand before texts.
+    pub prompts: Prompts,
+    /// What was asked for, else the checkpoint's own.
+    pub dtype: DType,
+    /// Longest text, in tokens: what was asked for, else the model's.
+    pub max_model_len: usize,
+}
+
+impl PoolingSummary {
+    /// Reads config.json, and the files of sentence-transformers beside it.
+    ///
+    /// # Errors
+    /// A file is missing or corrupt, the model is not supported, or it does not take texts of the
+    /// length that was asked for.
+    pub fn read(config: &ModelConfig) -> Result<Self, EngineError> {
+        let files = ModelFiles::open(&config.model_dir, config.on_lost_file)?;
+        let ModelFiles::Folder(folder) = &files else {
+            let path = config.model_dir.display();
+            return Err(EngineError::Model(format!("{path}: GGUF files of encoders are not read")));
+        };
+        let hf_config = HfConfig::open(&files)?;
+        let dimensions = model::matryoshka_dimensions(&hf_config)?;
+        let spec = model::encoder_spec(&hf_config)?;
+        let Modules { mut pooling, prompts, max_seq_length } = Modules::read(folder)?;
+        pooling.dimensions = dimensions;
+        pooling.pooling_type = config.pooling_type.unwrap_or(pooling.pooling_type);
+        let of_model = max_seq_length.unwrap_or(spec.max_model_len).min(spec.max_model_len);
+        let max_model_len = match config.max_model_len {
+            None => of_model,
+            Some(asked) if (1..=spec.max_model_len).contains(&asked) => asked,
+            Some(asked) => {
+                return Err(EngineError::Config(format!(
+                    "--max-model-len {asked}: expected 1 to {}, the model's context",
+                    spec.max_model_len
+                )));
+            }
+        };
+        let dtype = config.dtype.map_or_else(|| hf_config.dtype(), Ok)?;
+        Ok(Self { files, spec, pooling, prompts, dtype, max_model_len })
+    }
+
+    /// Refuses a size that vectors cannot be cut to, as vLLM does.
+    ///
+    /// # Errors
+    /// The model was not trained for it, or for other sizes.
+    pub fn check_dimensions(&self, params: &PoolingParams) -> Result<(), RequestError> {
+        let Some(asked) = params.dimensions else { return Ok(()) };
+        let (width, sizes) = (self.spec.hidden_size(), self.pooling.dimensions.as_deref());
+        let message = match sizes {
+            None => "dimensions: the model was not trained for vectors that are cut \
+                     (config.json has no matryoshka_dimensions)"
+                .to_owned(),
+            Some(sizes) if !sizes.is_empty() && !sizes.contains(&asked) => {
+                format!("dimensions: {asked} is none of the model's: {sizes:?}")
+            }
+            Some(_) if !(1..=width).contains(&asked) => {
+                format!("dimensions: {asked} is out of range: expected 1 to {width}")
+            }
+            Some(_) => return Ok(()),
+        };
+        Err(RequestError::new("invalid_parameter", message))
+    }
+
+    /// What prompts are checked against.
+    pub fn limits(&self) -> ModelLimits {
+        ModelLimits { vocab_size: self.spec.vocab_size(), max_model_len: self.max_model_len }
+    }
+}

@@ -1,0 +1,121 @@
+//! An engine of either kind, what it is asked and what it answers: the seam between the commands
+//! that run a dataset and the engines. vLLM's runners are of the same kinds, `generate` and
+//! `pooling`.
+
+use std::sync::Arc;
+
+use super::input_processor::InputProcessor;
+use super::pooling::{PoolingEngine, PoolingOutput, PoolingRequest};
+use super::request::{Request, RequestError, RequestOutput};
+use super::stats::EngineStats;
+use super::{Engine, EngineError, EngineInfo};
+
+/// An engine.
+pub enum Runner {
+    /// It completes prompts.
+    Generate(Box<Engine>),
+    /// It makes vectors of texts.
+    Pooling(Box<PoolingEngine>),
+}
+
+/// A request.
+pub enum Work {
+    /// To be completed.
+    Generate(Request),
+    /// To be made vectors of.
+    Pooling(PoolingRequest),
+}
+
+/// A finished request.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// Completions.
+    Generate(RequestOutput),
+    /// Vectors.
+    Pooling(PoolingOutput),
+}
+
+impl Runner {
+    /// What turns prompts into requests; shared with the thread that reads rows.
+    pub fn input_processor(&self) -> Arc<InputProcessor> {
+        match self {
+            Runner::Generate(engine) => engine.input_processor(),
+            Runner::Pooling(engine) => engine.input_processor(),
+        }
+    }
+
+    /// What was loaded.
+    pub fn info(&self) -> &EngineInfo {
+        match self {
+            Runner::Generate(engine) => engine.info(),
+            Runner::Pooling(engine) => engine.info(),
+        }
+    }
+
+    /// Queues a request. It was validated by the input processor.
+    ///
+    /// # Panics
+    /// It is for an engine of the other kind.
+    pub fn add_request(&mut self, work: Work) {
+        match (self, work) {
+            (Runner::Generate(engine), Work::Generate(request)) => engine.add_request(request),
+            (Runner::Pooling(engine), Work::Pooling(request)) => engine.add_request(request),
+            _ => panic!("a request came to an engine of the other kind"),
+        }
+    }
+
+    /// Whether any request is waiting or running.
+    pub fn has_unfinished_requests(&self) -> bool {
+        match self {
+            Runner::Generate(engine) => engine.has_unfinished_requests(),
+            Runner::Pooling(engine) => engine.has_unfinished_requests(),
+        }
+    }
+
+    /// One step; returns the requests that finished in it.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn step(&mut self) -> Result<Vec<Answer>, EngineError> {
+        Ok(match self {
+            Runner::Generate(engine) => engine.step()?.into_iter().map(Answer::Generate).collect(),
+            Runner::Pooling(engine) => engine.step().into_iter().map(Answer::Pooling).collect(),
+        })
+    }
+
+    /// Counters since load, and the present queue lengths.
+    pub fn stats(&self) -> EngineStats {
+        match self {
+            Runner::Generate(engine) => engine.stats(),
+            Runner::Pooling(engine) => engine.stats(),
+        }
+    }
+}
+
+impl Answer {
+    /// The caller's number of the request.
+    pub fn request_id(&self) -> u64 {
+        match self {
+            Answer::Generate(output) => output.request_id,
+            Answer::Pooling(output) => output.request_id,
+        }
+    }
+
+    /// Tokens that were read, and tokens that were generated.
+    pub fn num_tokens(&self) -> (usize, usize) {
+        match self {
+            Answer::Generate(output) => (output.prompt_token_ids.len(), output.num_output_tokens()),
+            Answer::Pooling(output) => (output.num_prompt_tokens, 0),
+        }
+    }
+
+    /// Why the row cannot be answered, if it cannot.
+    pub fn error(&self) -> Option<RequestError> {
+        match self {
+            Answer::Generate(output) => {
+                output.outputs.iter().find_map(|completion| completion.error.clone())
+            }
+            Answer::Pooling(output) => output.error(),
+        }
+    }
+}
