@@ -273,31 +273,7 @@ impl RowParser {
             RowShape::AnthropicBatch if shape.fits(&named) => {
                 anthropic::read(&named.fields, self.builder.chats(), names, line)
             }
-            shape => self.builder.build(shape, &named, line).and_then(|built| {
-                let fields = &named.fields;
-                if self.task == Task::Embed {
-                    // A row's own fields say nothing of vectors.
-                    let none = Overrides::none();
-                    return Ok(match built {
-                        Built::Chat(made) => Asked::of_chat(*made, none),
-                        Built::Plain(prompt) => Asked::new(prompt, none),
-                    });
-                }
-                unsupported::check(fields, Place::Row, line)?;
-                let mut overrides = Overrides::collect(fields);
-                if fields.get("response_format").is_some_and(|json| !json.starts_with('{')) {
-                    // A field of the user's own.
-                    overrides = overrides.with("response_format", None);
-                }
-                let asked = match built {
-                    Built::Chat(made) => Asked::of_chat(*made, overrides),
-                    Built::Plain(prompt) => {
-                        tools::refuse_beside_text(fields, line)?;
-                        Asked::new(prompt, overrides)
-                    }
-                };
-                Ok(Asked { near_misses: names.find(fields, false), ..asked })
-            }),
+            shape => own_row(&self.builder, self.task, names, (shape, &named), line),
         };
         let id = match shape.is_batch() {
             true => custom_id(&named.fields),
@@ -492,6 +468,40 @@ impl RowParser {
             }),
         }
     }
+}
+
+/// What a row asks that is no batch request.
+fn own_row(
+    builder: &PromptBuilder,
+    task: Task,
+    names: &mut NearMisses,
+    (shape, named): (&RowShape, &NamedRow),
+    line: u64,
+) -> Result<Asked, RowError> {
+    let built = builder.build(shape, named, line)?;
+    let fields = &named.fields;
+    if task == Task::Embed {
+        // A row's own fields say nothing of vectors.
+        let none = Overrides::none();
+        return Ok(match built {
+            Built::Chat(made) => Asked::of_chat(*made, none),
+            Built::Plain(prompt) => Asked::new(prompt, none),
+        });
+    }
+    unsupported::check(fields, Place::Row, line)?;
+    let mut overrides = Overrides::collect(fields);
+    if fields.get("response_format").is_some_and(|json| !json.starts_with('{')) {
+        // A field of the user's own.
+        overrides = overrides.with("response_format", None);
+    }
+    let asked = match built {
+        Built::Chat(made) => Asked::of_chat(*made, overrides),
+        Built::Plain(prompt) => {
+            tools::refuse_beside_text(fields, line)?;
+            Asked::new(prompt, overrides)
+        }
+    };
+    Ok(Asked { near_misses: names.find(fields, false), ..asked })
 }
 
 /// Refuses a table that cannot follow another: rows have one header.

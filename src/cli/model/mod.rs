@@ -34,7 +34,7 @@ pub struct Folders {
 /// What a model's small files say, by what it is for.
 pub enum Summary {
     /// It completes prompts.
-    Generate(ModelSummary),
+    Generate(Box<ModelSummary>),
     /// It makes vectors.
     Pooling(Arc<PoolingSummary>),
 }
@@ -120,7 +120,7 @@ pub fn summary(config: &RunConfig, folders: &Folders) -> Result<ModelSummary, Cl
 /// As `summary`.
 pub fn summary_for(config: &RunConfig, folders: &Folders) -> Result<Summary, CliError> {
     if config.embed.is_none() {
-        return summary(config, folders).map(Summary::Generate);
+        return Ok(Summary::Generate(Box::new(summary(config, folders)?)));
     }
     let summary = PoolingSummary::read(&engine_config(config, folders).model)?;
     Ok(Summary::Pooling(Arc::new(summary)))

@@ -1,3 +1,5 @@
+//! The op against its definition in f64, and rows alone against rows among others.
+
 use super::*;
 use crate::engine::device::simd::Isa;
 use crate::engine::device::split_mix::mix;
