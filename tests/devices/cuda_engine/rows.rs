@@ -1,7 +1,11 @@
-//! Thirteen rows: mixed lengths, some with a shared prefix, every way to sample.
+//! Sixteen rows: mixed lengths, some with a shared prefix, every way to sample.
+
+use std::sync::Arc;
 
 use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::request::{BeamSearchParams, NumLogprobs, SamplingParams};
+use vllm_batch::engine::request::{
+    BeamSearchParams, Constraint, NumLogprobs, SamplingParams, StructuredOutputs,
+};
 
 const WORDS: [&str; 8] = ["the", "sum", "of", "red", "and", "seven", "bird", "is"];
 const MAX_TOKENS: u32 = 7;
@@ -15,6 +19,15 @@ fn prompt(index: usize) -> Prompt {
     let own = words(index, 1 + index * 7 % 19);
     let text = if index.is_multiple_of(3) { format!("{} {own}", words(99, 16)) } else { own };
     Prompt::Text(text)
+}
+
+fn regex(text: &str) -> Constraint {
+    Constraint::Regex(text.to_owned())
+}
+
+fn bound(constraint: Constraint, params: SamplingParams) -> SamplingParams {
+    let structured_outputs = Some(Arc::new(StructuredOutputs::new(constraint)));
+    SamplingParams { structured_outputs, ..params }
 }
 
 /// A row per way to sample.
@@ -61,8 +74,12 @@ pub fn rows() -> Vec<(Prompt, SamplingParams)> {
             n: 3,
             beam_search: Some(BeamSearchParams::of_width(3)),
             logprobs: top(1),
-            ..base
+            ..base.clone()
         },
+        SamplingParams { n: 2, logprobs: top(2), ..bound(regex("[ab]{2,4}"), base.clone()) },
+        // Its tokens are forced; what comes after its end is not.
+        bound(Constraint::Choice(vec!["is".to_owned()]), base),
+        SamplingParams { logprobs: top(0), ..bound(Constraint::JsonObject, greedy) },
     ];
     ways.into_iter().enumerate().map(|(index, params)| (prompt(index), params)).collect()
 }
