@@ -13,6 +13,11 @@ use crate::engine::sampler::TokenMask;
 /// Earley items over all masks of a row. Typical ones take some hundreds; so many take seconds.
 const MAX_ITEMS: usize = 20_000_000;
 
+/// Work of the lexer over all masks of a row, in llguidance's units. 400 tokens of usual schemas and
+/// expressions take up to 80 thousand; nested counts take as much for each token, and a second for
+/// so many as this.
+const MAX_LEXER_COST: u64 = 4_000_000;
+
 /// What a request asks of its sequences' guides.
 #[derive(Clone, Debug)]
 pub struct Guidance {
@@ -45,6 +50,7 @@ struct Form {
     /// Made for the first mask.
     matcher: Option<Box<Matcher>>,
     num_items: usize,
+    lexer_cost: u64,
 }
 
 impl std::fmt::Debug for Form {
@@ -61,6 +67,7 @@ impl Guide {
             grammar: Arc::clone(grammar),
             matcher: None,
             num_items: 0,
+            lexer_cost: 0,
         };
         Self {
             thinking: thinking.map(|rules| Thought::new(rules, prompt_token_ids)),
@@ -167,10 +174,15 @@ impl Form {
             return Ok(None);
         }
         let tokens = matcher.compute_mask_or_eos().map_err(too_complex)?;
-        let num_items = matcher.last_step_stats().map_or(0, |stats| stats.all_items);
+        let (num_items, cost) =
+            matcher.last_step_stats().map_or((0, 0), |stats| (stats.all_items, stats.lexer_cost));
         self.num_items += num_items;
+        self.lexer_cost += cost;
         if self.num_items > MAX_ITEMS {
             return Err(too_complex(format!("more than {MAX_ITEMS} items")));
+        }
+        if self.lexer_cost > MAX_LEXER_COST {
+            return Err(too_complex(format!("more than {MAX_LEXER_COST} units of the lexer")));
         }
         Ok(Some(tokens))
     }

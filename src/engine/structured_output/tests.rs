@@ -291,6 +291,22 @@ fn hostile_grammars_end_within_their_budget() {
 }
 
 #[test]
+fn the_lexers_work_is_limited_over_a_whole_row() {
+    let model = Model::demo();
+    let mut guide = model.guide(json!({"regex": "(a{0,1000}){0,1000}"})).expect("it compiles");
+    for _ in 0..300 {
+        guide.fill();
+        if guide.error().is_some() {
+            break;
+        }
+        let token_id = allowed(&guide).into_iter().rfind(|&id| id != model.eos);
+        guide.accept(token_id.expect("an a may come"));
+    }
+    let error = guide.error().expect("it has a budget");
+    assert!(error.message.contains("units of the lexer"), "{}", error.message);
+}
+
+#[test]
 fn a_grammar_begins_after_the_thinking() {
     let model = Model::demo();
     let outputs = StructuredOutputs::from_json(&json!({"choice": ["yes"]})).expect("valid");
