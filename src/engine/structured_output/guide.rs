@@ -13,9 +13,8 @@ use crate::engine::sampler::TokenMask;
 /// Earley items over all masks of a row. Typical ones take some hundreds; so many take seconds.
 const MAX_ITEMS: usize = 20_000_000;
 
-/// Work of the lexer over all masks of a row, in llguidance's units. 400 tokens of usual schemas and
-/// expressions take up to 80 thousand; nested counts take as much for each token, and a second for
-/// so many as this.
+/// Work of the lexer over all masks of a row, in llguidance's units. 400 tokens of usual schemas
+/// take up to 80 thousand; nested counts take as much for each token, and a second for so many.
 const MAX_LEXER_COST: u64 = 4_000_000;
 
 /// What a request asks of its sequences' guides.
