@@ -42,7 +42,7 @@ const CONSTRAINTS: [&str; 6] =
 
 impl StructuredOutputs {
     /// What decides the masks beside constraints and tokens: part of a run's fingerprint.
-    pub const BACKEND: &str = "llguidance 1.9.1, limits 1";
+    pub const BACKEND: &str = "llguidance 1.9.1, limits 2";
 
     /// Free choice of everything beside the constraint.
     pub fn new(constraint: Constraint) -> Self {
