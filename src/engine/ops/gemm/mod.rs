@@ -11,6 +11,7 @@ mod tiling;
 
 use std::mem::MaybeUninit;
 
+use crate::engine::device::simd::prefetch;
 use panel::PanelElement;
 use tile::{Prefetch, TileArgs};
 use tiling::Tiles;
@@ -21,6 +22,9 @@ pub const MAX_INPUTS: usize = 1024;
 
 /// Widest panel of any instruction set.
 pub const MAX_PANEL_WIDTH: usize = 32;
+
+/// Bytes that a CPU brings at once.
+const CACHE_LINE_BYTES: usize = 64;
 
 /// A panel, widened: 128 kB on the stack of the thread that uses it.
 #[repr(C, align(64))]
@@ -85,6 +89,16 @@ pub fn part_of(
     let (index, num_parts) = part;
     let step = bytes.div_ceil(num_parts * num_inputs.max(1));
     (from.wrapping_add(index * num_inputs * step), step)
+}
+
+/// Asks for the cache lines, of which there may be two, that stand for some inputs from `input` on;
+/// `next` is what [`part_of`] gives.
+#[inline(always)]
+pub fn bring((next, step): (*const u8, usize), input: usize, num_inputs: usize) {
+    prefetch(next.wrapping_add(input * step));
+    if num_inputs * step > CACHE_LINE_BYTES {
+        prefetch(next.wrapping_add(input * step + CACHE_LINE_BYTES));
+    }
 }
 
 impl<E: PanelElement> PanelProduct<'_, E> {

@@ -10,6 +10,19 @@ use crate::engine::device::tensor::SharedMut;
 use crate::engine::ops::activation::{Activation, activate_and_mul_panel};
 use crate::engine::ops::gemm::{MAX_PANEL_WIDTH, even_tile};
 
+/// `$run::<height>(tile)` of one of these heights.
+#[cfg(target_arch = "x86_64")]
+macro_rules! by_height {
+    ($height:expr, $tile:expr, $run:ident: $($mr:literal)*) => {
+        match $height {
+            $($mr => $run::<$mr>($tile),)*
+            height => unreachable!("a tile of {height} rows"),
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+pub(super) use by_height;
+
 /// Rows of a block: with 1024 inputs they are 590 kB, within a core's L2 cache beside a panel.
 const BLOCK_ROWS: usize = 144;
 
@@ -56,6 +69,24 @@ pub(super) fn for_blocks(
         let is_new = item == cpu.pool.first_item(num_items, thread) || panel == 0;
         let rows = Rows { first, end: first + num, is_new };
         block(rows, panel..(panel + group).min(num_panels));
+    });
+}
+
+/// Has `product(rows, panel, (out, stride))` write every panel's sums of all rows, from `out` on with
+/// so far from row to row: all rows of the panel.
+pub(super) fn for_panels(
+    cpu: &Cpu,
+    shape: Shape,
+    size: ItemSize,
+    out: Outputs,
+    product: &(dyn Fn(Rows, usize, (*mut f32, usize)) + Sync),
+) {
+    for_blocks(cpu, shape, out.width, size, &|rows, panels| {
+        for panel in panels {
+            let of_panel = |panel, out, stride| product(rows, panel, (out, stride));
+            // SAFETY: this item alone computes these rows of its panels, all of them.
+            unsafe { out.with_panel(cpu.isa, rows, panel, of_panel) };
+        }
     });
 }
 

@@ -5,10 +5,10 @@
 mod x86;
 
 use crate::engine::device::Cpu;
-use crate::engine::device::simd::{prefetch, prefetch_to_write};
+use crate::engine::device::simd::prefetch_to_write;
 use crate::engine::ops::gemm::{even_tile, next_panel, part_of};
 
-use super::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
+use super::blocks::{ItemSize, Outputs, Rows, Shape, for_panels};
 use super::cpu::ITEM_MACS;
 
 /// Outputs of a panel.
@@ -46,13 +46,8 @@ pub(super) fn linear(cpu: &Cpu, shape: Shape, x: &[u32], weights: DotWeights<'_>
     // Dot products are twice as fast as multiply-adds, or more.
     let size = ItemSize { macs: 4 * ITEM_MACS, num_panels: 1 };
     let num_words = shape.k.div_ceil(2);
-    for_blocks(cpu, shape, out.width, size, &|rows, panels| {
-        let block = Block { x, weights, rows, num_words };
-        let product = |panel: usize, out: *mut f32, stride| block.tiles(panel, (out, stride));
-        for panel in panels {
-            // SAFETY: this item alone computes these rows of its panels, all of them.
-            unsafe { out.with_panel(cpu.isa, rows, panel, product) };
-        }
+    for_panels(cpu, shape, size, out, &|rows, panel, out| {
+        Block { x, weights, rows, num_words }.tiles(panel, out);
     });
 }
 
@@ -98,16 +93,6 @@ impl Block<'_> {
 }
 
 impl DotTile {
-    /// Asks for the lines that a word stands for, of which there may be two.
-    #[inline(always)]
-    fn bring(&self, word: usize) {
-        let (next, step) = self.next;
-        prefetch(next.wrapping_add(word * step));
-        if step > 64 {
-            prefetch(next.wrapping_add(word * step + 64));
-        }
-    }
-
     /// # Safety
     /// Its pointers are valid for `height` rows and a panel; nobody else writes its outputs. The
     /// CPU has AVX512-BF16.

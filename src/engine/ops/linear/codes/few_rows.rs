@@ -4,7 +4,8 @@
 use super::kind::UNIT;
 use super::layout::{Panel, Rounding};
 use super::widen::Sink;
-use crate::engine::device::simd::{Isa, Kernel, Vector, Words, dispatch, dispatch_bf16, prefetch};
+use crate::engine::device::simd::{Isa, Kernel, Vector, Words, dispatch, dispatch_bf16};
+use crate::engine::ops::gemm::bring;
 
 /// Most rows that are multiplied so: their sums have registers beside what widening takes.
 pub(super) const MAX_ROWS: usize = 4;
@@ -60,16 +61,6 @@ impl FewRows<'_> {
         rows
     }
 
-    /// Asks for the lines that four inputs stand for, of which there may be two.
-    #[inline(always)]
-    fn bring(&self, input: usize) {
-        let (next, step) = self.next;
-        prefetch(next.wrapping_add(input * step));
-        if step > 16 {
-            prefetch(next.wrapping_add(input * step + 64));
-        }
-    }
-
     /// Adds the bias, or else `without`, where that is something, and writes the sums.
     ///
     /// # Safety
@@ -121,7 +112,7 @@ struct FloatSums<'a, V, const M: usize> {
 impl<V: Vector, const M: usize> Sink<V> for FloatSums<'_, V, M> {
     #[inline(always)]
     unsafe fn begin_quad(&mut self, input: usize) {
-        self.few.bring(input);
+        bring(self.few.next, input, 4);
     }
 
     #[inline(always)]
@@ -175,7 +166,7 @@ struct PairSums<'a, V, const M: usize> {
 impl<V: Vector, const M: usize> Sink<V> for PairSums<'_, V, M> {
     #[inline(always)]
     unsafe fn begin_quad(&mut self, input: usize) {
-        self.few.bring(input);
+        bring(self.few.next, input, 4);
     }
 
     #[inline(always)]

@@ -3,15 +3,8 @@
 use std::arch::x86_64::*;
 
 use super::DotTile;
-
-macro_rules! by_height {
-    ($height:expr, $tile:expr, $run:ident: $($mr:literal)*) => {
-        match $height {
-            $($mr => $run::<$mr>($tile),)*
-            height => unreachable!("a tile of {height} rows"),
-        }
-    };
-}
+use crate::engine::ops::gemm::bring;
+use crate::engine::ops::linear::blocks::by_height;
 
 /// # Safety
 /// As `DotTile::run`.
@@ -34,7 +27,7 @@ unsafe fn bf16<const MR: usize>(tile: &DotTile) {
             }
         }
         for word in 0..tile.num_words {
-            tile.bring(word);
+            bring(tile.next, word, 1);
             let weights = tile.weights.add(word * 32);
             let row: [__m512bh; 2] = [
                 std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(weights.cast())),

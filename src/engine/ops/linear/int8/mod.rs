@@ -20,10 +20,10 @@ mod x86;
 
 use std::sync::PoisonError;
 
-use super::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
+use super::blocks::{ItemSize, Outputs, Rows, Shape, for_panels};
 use super::cpu::ITEM_MACS;
 use crate::engine::device::pages::Pages;
-use crate::engine::device::simd::{Int8Dots, Isa, prefetch, prefetch_to_write};
+use crate::engine::device::simd::{Int8Dots, Isa, prefetch_to_write};
 use crate::engine::device::{Cpu, NarrowInputs};
 use crate::engine::ops::gemm::{even_tile, next_panel, part_of};
 
@@ -124,13 +124,9 @@ impl Int8Panels {
         inputs::narrow_inputs(cpu, self.kernel.weight_offset(), (x, shape.k), inputs);
         // Dot products are two to four times as fast as multiply-adds.
         let size = ItemSize { macs: 4 * ITEM_MACS, num_panels: 1 };
-        for_blocks(cpu, shape, out.width, size, &|rows, panels| {
-            let block = Block { x: inputs, weights: self, bias, rows, k: shape.k };
-            let product = |panel: usize, out: *mut f32, stride| block.tiles(panel, (out, stride));
-            for panel in panels {
-                // SAFETY: this item alone computes these rows of its panels, all of them.
-                unsafe { out.with_panel(cpu.isa, rows, panel, product) };
-            }
+        let inputs = &*inputs;
+        for_panels(cpu, shape, size, out, &|rows, panel, out| {
+            Block { x: inputs, weights: self, bias, rows, k: shape.k }.tiles(panel, out);
         });
     }
 }
@@ -182,16 +178,6 @@ impl Block<'_> {
 }
 
 impl Int8Tile {
-    /// Asks for the lines that a word stands for, of which there may be two.
-    #[inline(always)]
-    fn bring(&self, word: usize) {
-        let (next, step) = self.next;
-        prefetch(next.wrapping_add(word * step));
-        if step > 64 {
-            prefetch(next.wrapping_add(word * step + 64));
-        }
-    }
-
     /// The words of a group.
     #[inline(always)]
     fn words(&self, group: usize) -> std::ops::Range<usize> {

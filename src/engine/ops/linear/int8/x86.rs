@@ -3,15 +3,8 @@
 use std::arch::x86_64::*;
 
 use super::Int8Tile;
-
-macro_rules! by_height {
-    ($height:expr, $tile:expr, $run:ident: $($mr:literal)*) => {
-        match $height {
-            $($mr => $run::<$mr>($tile),)*
-            height => unreachable!("a tile of {height} rows"),
-        }
-    };
-}
+use crate::engine::ops::gemm::bring;
+use crate::engine::ops::linear::blocks::by_height;
 
 /// # Safety
 /// As `Int8Tile::run`; the CPU has AVX512-VNNI.
@@ -40,7 +33,7 @@ unsafe fn vnni<const MR: usize>(tile: &Int8Tile) {
                 *sum = [_mm512_set1_epi32(start); 2];
             }
             for word in tile.words(group) {
-                tile.bring(word);
+                bring(tile.next, word, 1);
                 let weights = tile.weights.add(word * 32);
                 let low = _mm512_loadu_si512(weights.cast());
                 let high = _mm512_loadu_si512(weights.add(16).cast());
@@ -99,7 +92,7 @@ unsafe fn avx2<const MR: usize>(tile: &Int8Tile) {
         for group in 0..tile.num_groups {
             let mut sums = [[_mm256_setzero_si256(); 2]; MR];
             for word in tile.words(group) {
-                tile.bring(word);
+                bring(tile.next, word, 1);
                 let weights = tile.weights.add(word * 16);
                 let row =
                     [_mm256_loadu_si256(weights.cast()), _mm256_loadu_si256(weights.add(8).cast())];
