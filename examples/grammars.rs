@@ -32,8 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         let case: Value = serde_json::from_str(&line?)?;
         let start = Instant::now();
         let outputs = StructuredOutputs::from_json(&case["structured_outputs"]);
-        let grammar =
-            outputs.and_then(|outputs| compiler.compile(&outputs).map_err(|error| error.message));
+        let grammar = outputs
+            .and_then(|outputs| compiler.compile(&outputs.into()).map_err(|error| error.message));
         let compile_us = start.elapsed().as_micros() as u64;
         let shown = match grammar {
             Err(message) => json!({"id": case["id"], "error": message, "compile_us": compile_us}),

@@ -180,7 +180,7 @@ impl InputProcessor {
     /// It does not, or the tokenizer cannot be constrained: an error row of every row that has it.
     pub fn check_structured_outputs(
         &self,
-        outputs: &StructuredOutputs,
+        outputs: &Arc<StructuredOutputs>,
     ) -> Result<(), RequestError> {
         self.grammars.compile(outputs).map(drop)
     }
@@ -345,7 +345,7 @@ impl InputProcessor {
         params: &SamplingParams,
         thinks: bool,
     ) -> Result<Option<Guidance>, RequestError> {
-        let outputs = params.structured_outputs.as_deref();
+        let outputs = params.structured_outputs.as_ref();
         let grammar = outputs.map(|outputs| self.grammars.compile(outputs)).transpose()?;
         let budget = params.thinking_token_budget;
         let thinking = self

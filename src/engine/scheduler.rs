@@ -218,15 +218,14 @@ impl Scheduler {
 
     /// The guides of the sequences that sample in a step: each finds the mask of its next token.
     pub fn guides(&mut self, scheduled: &Scheduled) -> Vec<&mut Guide> {
+        let guide = |entry: &ScheduledSeq| self.seq(entry.slot).guide.as_ref();
+        if !scheduled.seqs.iter().any(|entry| entry.samples && guide(entry).is_some()) {
+            return Vec::new();
+        }
         let mut samples = vec![false; self.seqs.len()];
         scheduled.seqs.iter().for_each(|entry| samples[entry.slot] = entry.samples);
         let seqs = self.seqs.iter_mut().zip(samples).filter(|(_, samples)| *samples);
         seqs.filter_map(|(seq, _)| seq.as_mut()?.guide.as_deref_mut()).collect()
-    }
-
-    /// Whether a sequence that samples in a step has a guide.
-    pub fn has_guides(&self, scheduled: &Scheduled) -> bool {
-        scheduled.seqs.iter().any(|entry| entry.samples && self.seq(entry.slot).guide.is_some())
     }
 
     fn sample_task<'a>(&self, seq: &'a Sequence) -> SampleTask<'a> {

@@ -63,8 +63,25 @@ pub struct GrammarCompiler {
 /// Grammars by the JSON of their constraints; the oldest go first.
 #[derive(Default)]
 struct Kept {
+    /// The constraint that was asked for last, which all rows of a run may share.
+    last: Option<(Arc<StructuredOutputs>, Compiled)>,
     by_text: HashMap<String, Compiled>,
     order: VecDeque<String>,
+}
+
+impl Kept {
+    fn keep(&mut self, outputs: &Arc<StructuredOutputs>, text: String, compiled: &Compiled) {
+        self.last = Some((Arc::clone(outputs), compiled.clone()));
+        if self.by_text.contains_key(&text) {
+            return;
+        }
+        if self.order.len() == MAX_KEPT {
+            let oldest = self.order.pop_front().expect("it is full");
+            self.by_text.remove(&oldest);
+        }
+        self.by_text.insert(text.clone(), compiled.clone());
+        self.order.push_back(text);
+    }
 }
 
 impl GrammarCompiler {
@@ -79,21 +96,17 @@ impl GrammarCompiler {
     /// # Errors
     /// Code `structured_outputs`: it does not compile, with the place where that is known, or the
     /// tokenizer cannot be constrained.
-    pub fn compile(&self, outputs: &StructuredOutputs) -> Compiled {
-        let text = outputs.to_json().to_string();
+    pub fn compile(&self, outputs: &Arc<StructuredOutputs>) -> Compiled {
         let lock = || self.kept.lock().expect("no thread panics while it holds the lock");
-        if let Some(known) = lock().by_text.get(&text) {
+        if let Some((last, known)) = &lock().last
+            && Arc::ptr_eq(last, outputs)
+        {
             return known.clone();
         }
-        let compiled = self.compile_anew(outputs);
-        let mut kept = lock();
-        if kept.order.len() == MAX_KEPT {
-            let oldest = kept.order.pop_front().expect("it is full");
-            kept.by_text.remove(&oldest);
-        }
-        if kept.by_text.insert(text.clone(), compiled.clone()).is_none() {
-            kept.order.push_back(text);
-        }
+        let text = outputs.to_json().to_string();
+        let known = lock().by_text.get(&text).cloned();
+        let compiled = known.unwrap_or_else(|| self.compile_anew(outputs));
+        lock().keep(outputs, text, &compiled);
         compiled
     }
 

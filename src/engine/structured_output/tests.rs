@@ -30,7 +30,7 @@ impl Model {
 
     fn guide(&self, outputs: Value) -> Result<Guide, RequestError> {
         let outputs = StructuredOutputs::from_json(&outputs).expect("a constraint");
-        let grammar = Some(self.compiler.compile(&outputs)?);
+        let grammar = Some(self.compiler.compile(&outputs.into())?);
         Ok(Guide::new(&Guidance { grammar, thinking: None }, &[5]))
     }
 
@@ -265,7 +265,7 @@ fn what_does_not_compile_is_an_error_row_that_says_why() {
     let tokenizer = Tokenizer::from_bytes(word_piece.to_string().as_bytes(), None);
     let compiler = GrammarCompiler::new(Arc::new(tokenizer.expect("a tokenizer")), vec![0]);
     let outputs = StructuredOutputs::from_json(&json!({"regex": "a"})).expect("a constraint");
-    let error = compiler.compile(&outputs).expect_err("it is WordPiece");
+    let error = compiler.compile(&outputs.into()).expect_err("it is WordPiece");
     assert!(error.message.contains("WordPiece"), "{}", error.message);
 }
 
@@ -310,7 +310,7 @@ fn the_lexers_work_is_limited_over_a_whole_row() {
 fn a_grammar_begins_after_the_thinking() {
     let model = Model::demo();
     let outputs = StructuredOutputs::from_json(&json!({"choice": ["yes"]})).expect("valid");
-    let grammar = model.compiler.compile(&outputs).expect("it compiles");
+    let grammar = model.compiler.compile(&outputs.into()).expect("it compiles");
     let (start, end) = (model.ids("<think>"), model.ids("</think>"));
     let rules = Thinking { start, end: end.clone(), is_optional: false, budget: None };
     let thinking = Some(rules.clone());
