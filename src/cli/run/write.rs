@@ -209,8 +209,9 @@ impl WriteThread {
                     let line = row.map_or(0, |row| row.line);
                     let has_own_length = row.is_some_and(|row| row.has_own_length);
                     let max_model_len = self.processor.max_model_len();
-                    match (RowError::from_answer(&answer, line), &answer) {
-                        (Some(error), _) => self.count_failed(&error),
+                    let error = RowError::from_answer(&answer, line);
+                    match (&error, &answer) {
+                        (Some(error), _) => self.count_failed(error),
                         (None, Answer::Generate(output)) => {
                             self.tally.answered(output, max_model_len, has_own_length);
                         }
@@ -218,7 +219,7 @@ impl WriteThread {
                             self.tally.embedded(output.num_prompt_tokens);
                         }
                     }
-                    self.finish_row(ledger, position, Ok(&answer))?;
+                    self.finish_row(ledger, position, error.as_ref().map_or(Ok(&answer), Err))?;
                 }
                 Message::Failed { position, error } => {
                     self.count_failed(&error);
@@ -303,18 +304,11 @@ impl WriteThread {
     ) -> Result<(), LedgerError> {
         let row = self.waiting.remove(&position);
         let row = row.expect("a row is read before it is answered, and answered once");
-        let failure = match &result {
-            Ok(answer) => RowError::from_answer(answer, row.line).map(|error| error.code),
-            Err(error) => Some(error.code),
-        };
-        let (input_tokens, output_tokens) = match (&result, failure) {
-            (Ok(answer), None) => answer.num_tokens(),
-            _ => (0, 0),
-        };
+        let (input_tokens, output_tokens) = result.map_or((0, 0), Answer::num_tokens);
         let finished = Finished {
             position,
             hash: row.hash,
-            code: failure,
+            code: result.err().map(|error| error.code),
             input_tokens: input_tokens as u32,
             output_tokens: output_tokens as u32,
             row: self.format(&row, result),
