@@ -145,6 +145,21 @@ fn a_constraint_and_other_parameters() {
     assert!(message.contains("structured_outputs"), "{message}");
 }
 
+#[test]
+fn a_flag_that_does_not_compile_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("in.txt"), "a\n").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_vllm-batch"))
+        .args(["run", "--device", "cpu", "--model", TINY, "-i", "in.txt", "-o", "out.jsonl"])
+        .args(["--structured-outputs.regex", "(a"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("--structured-outputs: "), "{said}");
+}
+
 /// Logprobs are of what the grammar leaves, as in vLLM.
 #[test]
 fn logprobs_of_allowed_tokens_sum_to_one() {

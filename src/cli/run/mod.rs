@@ -277,9 +277,11 @@ impl Job<'_> {
         let all_chat = shape.is_chat || all_requests_are_chat;
         self.config.check_chat(processor.has_chat_template(), all_chat)?;
         if let Some(outputs) = &self.config.structured_outputs {
-            processor
-                .check_structured_outputs(outputs)
-                .map_err(|error| CliError::refused(error.code, format!("--{}", error.message)))?;
+            let checked = processor.check_structured_outputs(outputs);
+            checked.map_err(|error| {
+                let message = error.message.replacen("structured_outputs", "structured-outputs", 1);
+                CliError::refused(error.code, format!("--{message}"))
+            })?;
         }
         loaded.announce(loaded.engine.info(), &self.config, self.console);
         if let Some(parser) = processor.unused_reasoning_parser().filter(|_| all_chat) {
