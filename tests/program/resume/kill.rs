@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::random::Random;
 use crate::resume::program::{kill, wait};
-use crate::resume::rows::{rows, with_bad_rows};
+use crate::resume::rows::{rows, with_bad_rows, with_constraints};
 use crate::resume::work::{Expected, Left, Work};
 
 /// Kills of all tests here together.
@@ -30,14 +30,15 @@ fn seed() -> u64 {
     number("VLLM_BATCH_TEST_KILL_SEED").unwrap_or(1)
 }
 
-/// Jobs of so many rows each: sampled with names and without, with error rows, compressed.
+/// Jobs of so many rows each: sampled with names and without, with error rows, compressed beside
+/// constraints.
 fn works(num_rows: usize) -> Vec<Work> {
     let named = || rows(1, num_rows, true);
     vec![
         Work::sampled(named()),
         Work::sampled(rows(2, num_rows, false)),
         Work { errors: Some("errors.jsonl"), ..Work::sampled(with_bad_rows(named())) },
-        Work { out: "out.jsonl.zst", ..Work::sampled(named()) },
+        Work { out: "out.jsonl.zst", ..Work::sampled(with_constraints(named())) },
     ]
 }
 

@@ -30,6 +30,19 @@ pub fn long_rows(seed: u64, number: usize, num_bytes: usize) -> Vec<String> {
     rows(seed, number, true).iter().map(|row| row.replace("}\n", &end)).collect()
 }
 
+/// Every third row gets a constraint: a pattern, a list or a schema.
+pub fn with_constraints(mut rows: Vec<String>) -> Vec<String> {
+    const CONSTRAINTS: [&str; 3] = [
+        r#"{"regex":"([a-z]{2,9} ){4,9}[0-9]{3}"}"#,
+        r#"{"choice":["red","green","blue"]}"#,
+        r#"{"json":{"type":"object","properties":{"a":{"type":"string","maxLength":20}}}}"#,
+    ];
+    for (row, constraint) in rows.iter_mut().step_by(3).zip(CONSTRAINTS.iter().cycle()) {
+        *row = row.replace("}\n", &format!(",\"structured_outputs\":{constraint}}}\n"));
+    }
+    rows
+}
+
 /// Every tenth row becomes one that cannot be asked.
 pub fn with_bad_rows(mut rows: Vec<String>) -> Vec<String> {
     for row in rows.iter_mut().skip(4).step_by(10) {
