@@ -20,6 +20,7 @@ use std::panic::PanicHookInfo;
 
 use args::{Command, ParseError, Parsed, Settings};
 use commands::{bench, check, completions, diff, man, merge, plan};
+use input::row::Task;
 use terminal::console::Console;
 use terminal::display::DisplayArgs;
 use terminal::error::{CliError, sanitized};
@@ -58,7 +59,14 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
             shown(&args.display.clone(), &settings, |console| run::run(*args, console, load))
         }
         Command::Embed(args) => {
-            shown(&args.display.clone(), &settings, |console| run::embed(*args, console))
+            let display = args.display();
+            let command = |console: &_| run::pool(Task::Embed, args.into_run(), console);
+            shown(&display, &settings, command)
+        }
+        Command::Classify(args) => {
+            let display = args.display();
+            let command = |console: &_| run::pool(Task::Classify, args.into_run(), console);
+            shown(&display, &settings, command)
         }
         Command::Bench(args) => {
             shown(&args.display.clone(), &settings, |console| bench::run(*args, console))

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::pooling::PoolingType;
+use super::pooling::{PoolingTask, PoolingType};
 use super::text::RunDate;
 
 /// Element type of weights and KV cache. Activations between operations are always f32.
@@ -67,6 +67,8 @@ pub struct ModelConfig {
     pub generation_config: GenerationConfigSource,
     /// What becomes of a prompt that the context does not hold.
     pub overflow: Overflow,
+    /// What an encoder is run for; None: what its class is made for.
+    pub pooling_task: Option<PoolingTask>,
     /// Of which states an embedding model makes its vectors; None: as its files say.
     pub pooling_type: Option<PoolingType>,
     /// Text of chat messages may produce control tokens (`--allow-special`).

@@ -79,7 +79,7 @@ impl Runner {
     pub fn step(&mut self) -> Result<Vec<Answer>, EngineError> {
         Ok(match self {
             Runner::Generate(engine) => engine.step()?.into_iter().map(Answer::Generate).collect(),
-            Runner::Pooling(engine) => engine.step().into_iter().map(Answer::Pooling).collect(),
+            Runner::Pooling(engine) => engine.step()?.into_iter().map(Answer::Pooling).collect(),
         })
     }
 

@@ -4,6 +4,7 @@
 mod answers;
 mod candle;
 mod chat_templates;
+mod classifiers;
 mod config_keys;
 mod embeddings;
 mod fuzz_corpus;

@@ -4,6 +4,7 @@ mod beams;
 mod bench;
 mod chats;
 mod check;
+mod classify;
 mod cli;
 mod demo;
 mod diff;

@@ -8,12 +8,12 @@ mod bench;
 mod check;
 mod config_file;
 mod diff;
-mod embed;
 mod engine;
 mod input;
 mod merge;
 mod output;
 mod plan;
+mod pooling;
 mod sampling;
 mod settings;
 mod structured_outputs;
@@ -23,7 +23,6 @@ pub mod values;
 pub use bench::{BenchArgs, ModeArg, ResultArgs, WorkloadArgs};
 pub use check::{CheckArgs, DEFAULT_MAX_ERRORS};
 pub use diff::DiffArgs;
-pub use embed::{EmbedArgs, EncodingFormatArg, PoolingArgs, PoolingTypeArg};
 pub use engine::{
     ComputeArgs, CpuIsaArg, DTypeArg, DeviceArg, EngineArgs, KvCacheDTypeArg, LoadFormatArg,
     ModelArgs, QuantizationArg,
@@ -32,6 +31,9 @@ pub use input::{BadRowArg, FormatArg, InputArgs, LastAssistantArg, OverflowArg};
 pub use merge::MergeArgs;
 pub use output::{OutputArgs, OutputFormatArg};
 pub use plan::{PlanArgs, PlanFlags};
+pub use pooling::{
+    ClassifyArgs, EmbedArgs, EncodingFormatArg, PoolingFlags, PoolingTypeArg, VectorArgs,
+};
 pub use sampling::{SamplingArgs, TruncationSideArg};
 pub use settings::{Settings, Variables};
 pub use structured_outputs::StructuredOutputsArgs;
@@ -53,6 +55,7 @@ Examples:
   cat prompts.jsonl | vllm-batch run --model ./model | jq -r .response
   vllm-batch run --model ./model -i reviews.csv --template 'Summarise: {{text}}' -o out.csv
   vllm-batch embed --model ./encoder -i texts.jsonl -o vectors.jsonl
+  vllm-batch classify --model ./classifier -i texts.jsonl -o labels.jsonl
   vllm-batch check prompts.jsonl
   vllm-batch plan --model ./model -i prompts.jsonl
   vllm-batch bench --model ./model --num-prompts 200
@@ -102,6 +105,8 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Make a vector of every text of a dataset, in order
     Embed(Box<EmbedArgs>),
+    /// Find the class of every text of a dataset, in order
+    Classify(Box<ClassifyArgs>),
     /// Say what a run would be: prompt lengths, error rows, memory, minutes. Runs a sample only
     Plan(Box<PlanArgs>),
     /// Measure how fast a model runs: throughput, prefill or decode

@@ -78,6 +78,7 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
             Some(OverflowArg::TruncateLeft) => Overflow::TruncateLeft,
             Some(OverflowArg::TruncateRight) => Overflow::TruncateRight,
         },
+        pooling_task: None,
         pooling_type: None,
         allow_special: args.input.allow_special,
         reasoning_parser,

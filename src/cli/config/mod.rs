@@ -2,8 +2,8 @@
 //! flags are typed, and nothing of what a run then does.
 
 mod device;
-mod embed;
 mod engine;
+mod pooling;
 mod sampling;
 
 use std::io::IsTerminal;
@@ -13,8 +13,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 
-pub use self::embed::EmbedConfig;
 use self::engine::engine_config;
+pub use self::pooling::PoolingConfig;
 use self::sampling::overlay;
 use crate::cli::args::values::MaxErrors;
 use crate::cli::args::{BadRowArg, FormatArg, InputArgs, OutputFormatArg, RunArgs, SamplingArgs};
@@ -51,8 +51,8 @@ pub struct RunConfig {
     pub sampling: SamplingArgs,
     /// What answers must match, of rows that do not say.
     pub structured_outputs: Option<Arc<StructuredOutputs>>,
-    /// How vectors are made, where rows are not completed.
-    pub embed: Option<EmbedConfig>,
+    /// What rows become that are not completed.
+    pub pooling: Option<PoolingConfig>,
     /// How far reading may be ahead.
     pub window: WindowLimits,
     /// When the run began, in seconds since 1970: what chat templates and `created` see.
@@ -175,7 +175,7 @@ impl RunConfig {
             output,
             sampling,
             structured_outputs,
-            embed: None,
+            pooling: None,
             window,
             started,
             date_is_fixed,

@@ -92,10 +92,10 @@ const PARAMETERS: &[(&str, Setter<SamplingParams>)] = &[
     ("thinking_token_budget", |p, v| set(&mut p.thinking_token_budget, thinking_token_budget(v))),
 ];
 
-/// The same of vectors, by the names of vLLM's embeddings requests.
+/// The same of vectors and classes, by the names of vLLM's requests for them.
 const POOLING_PARAMETERS: &[(&str, Setter<PoolingParams>)] = &[
     ("dimensions", |p, v| set(&mut p.dimensions, unsigned(v, 1).map(|n| Some(n as usize)))),
-    ("use_activation", |p, v| set(&mut p.normalize, boolean(v).map(Some))),
+    ("use_activation", |p, v| set(&mut p.use_activation, boolean(v).map(Some))),
     ("encoding_format", |p, v| set(&mut p.encoding_format, encoding_format(v))),
     ("add_special_tokens", |p, v| set(&mut p.add_special_tokens, boolean(v))),
     ("truncate_prompt_tokens", |p, v| {
@@ -117,9 +117,19 @@ impl Overrides {
 
     /// The fields of an embeddings request that say how its vectors are made.
     pub fn collect_pooling(fields: &JsonFields) -> Self {
-        let entries = POOLING_PARAMETERS.iter().filter_map(|(name, _)| {
+        let names = POOLING_PARAMETERS.iter().map(|(name, _)| *name);
+        Self::collect_of(names, fields)
+    }
+
+    /// The field of a row that says what becomes of its classes.
+    pub fn collect_classes(fields: &JsonFields) -> Self {
+        Self::collect_of(["use_activation"].into_iter(), fields)
+    }
+
+    fn collect_of(names: impl Iterator<Item = &'static str>, fields: &JsonFields) -> Self {
+        let entries = names.filter_map(|name| {
             let value = fields.get(name)?;
-            (value != "null").then(|| (*name, value.to_owned()))
+            (value != "null").then(|| (name, value.to_owned()))
         });
         Self { entries: entries.collect(), ..Self::none() }
     }

@@ -64,6 +64,8 @@ pub enum Task {
     Complete,
     /// Vectors are made of them.
     Embed,
+    /// They are classified.
+    Classify,
 }
 
 /// How rows become prompts.
@@ -480,12 +482,15 @@ fn own_row(
 ) -> Result<Asked, RowError> {
     let built = builder.build(shape, named, line)?;
     let fields = &named.fields;
-    if task == Task::Embed {
-        // A row's own fields say nothing of vectors.
-        let none = Overrides::none();
+    if task != Task::Complete {
+        let overrides = match task {
+            Task::Classify => Overrides::collect_classes(fields),
+            // A row's own fields say nothing of vectors.
+            Task::Complete | Task::Embed => Overrides::none(),
+        };
         return Ok(match built {
-            Built::Chat(made) => Asked::of_chat(*made, none),
-            Built::Plain(prompt) => Asked::new(prompt, none),
+            Built::Chat(made) => Asked::of_chat(*made, overrides),
+            Built::Plain(prompt) => Asked::new(prompt, overrides),
         });
     }
     unsupported::check(fields, Place::Row, line)?;

@@ -35,7 +35,7 @@ pub struct Folders {
 pub enum Summary {
     /// It completes prompts.
     Generate(Box<ModelSummary>),
-    /// It makes vectors.
+    /// It makes vectors or classes.
     Pooling(Arc<PoolingSummary>),
 }
 
@@ -55,9 +55,10 @@ pub struct Loaded<E = Engine> {
 /// There is no such model, or it cannot be fetched.
 pub fn find(config: &RunConfig, console: &Console) -> Result<Folders, CliError> {
     let name = &config.model.name;
-    if config.embed.is_some() && !Path::new(name).is_dir() {
-        // What is fetched for `run` lacks the files that say how vectors are made.
-        let message = format!("{name} is no folder, and models for vectors are not downloaded");
+    if config.pooling.is_some() && !Path::new(name).is_dir() {
+        // What is fetched for `run` lacks the files that say what texts become.
+        let message =
+            format!("{name} is no folder, and models for vectors and classes are not downloaded");
         return Err(CliError::refused("model", sanitized(&message))
             .help("give the folder of a whole snapshot, as `hf download` prints it"));
     }
@@ -80,7 +81,7 @@ pub fn load_from(
     Ok(Loaded { engine, model_dir: folders.model.clone(), load_time: loading.elapsed() })
 }
 
-/// The same of a model that makes vectors.
+/// The same of a pooling model.
 ///
 /// # Errors
 /// It cannot be loaded.
@@ -114,12 +115,12 @@ pub fn summary(config: &RunConfig, folders: &Folders) -> Result<ModelSummary, Cl
     Ok(ModelSummary::read(&engine_config(config, folders).model)?)
 }
 
-/// The same of the model of a command: of one that makes vectors, where `embed` asks for them.
+/// The same of the model of a command: of a pooling model, where the command asks for one.
 ///
 /// # Errors
 /// As `summary`.
 pub fn summary_for(config: &RunConfig, folders: &Folders) -> Result<Summary, CliError> {
-    if config.embed.is_none() {
+    if config.pooling.is_none() {
         return Ok(Summary::Generate(Box::new(summary(config, folders)?)));
     }
     let summary = PoolingSummary::read(&engine_config(config, folders).model)?;

@@ -22,6 +22,7 @@ fn shown_with(
     };
     let options = OutputOptions {
         out_field: "response",
+        more_fields: &[],
         detail: Detail::Auto,
         usage_cached: false,
         facts: &facts,

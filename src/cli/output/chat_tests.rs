@@ -35,6 +35,7 @@ fn line_by(
 ) -> String {
     let options = OutputOptions {
         out_field: "response",
+        more_fields: &[],
         detail: Detail::Auto,
         usage_cached: false,
         facts: &RunFacts::default(),

@@ -10,17 +10,18 @@ mod csv;
 #[cfg(test)]
 mod odd_inputs;
 mod openai;
+mod pooled;
 mod row_format;
 mod shown;
 #[cfg(test)]
 mod tests;
-mod vectors;
 
 use std::borrow::Cow;
 
 use serde::Serialize;
 
 pub use self::csv::CsvFormat;
+pub use self::pooled::PooledForm;
 pub use self::row_format::{FileFormat, JsonFormat, RowFormat};
 use crate::cli::config::Detail;
 use crate::cli::input::batch_line::{BatchKind, RowDigest};
@@ -53,6 +54,8 @@ pub struct RunFacts {
 pub struct OutputOptions<'a> {
     /// Name of the field with the text (`--out-field`).
     pub out_field: &'a str,
+    /// Names of more fields that rows get.
+    pub more_fields: &'a [&'a str],
     /// Whether every output is written.
     pub detail: Detail,
     /// Write `usage.cached_tokens` (`--usage-cached`). It depends on scheduling, and a run must
@@ -134,9 +137,14 @@ fn resolve<'a>(
 
 /// Whether a field of the input is named like one of ours. Names of parts are ours only where an
 /// answer may have them: for calls that is in rows that bring tools.
-fn is_ours(name: &str, passthrough: &Passthrough, out_field: &str, parser: &AnswerParser) -> bool {
+fn is_ours(
+    name: &str,
+    passthrough: &Passthrough,
+    out_fields: &[&str],
+    parser: &AnswerParser,
+) -> bool {
     match name {
-        _ if name == out_field => true,
+        _ if out_fields.contains(&name) => true,
         // Harmony's answers have it by either parser.
         "reasoning" => parser.names().0 != "none" || parser.needs_special_tokens_to_think(),
         "tool_calls" => match passthrough {
@@ -151,12 +159,13 @@ fn is_ours(name: &str, passthrough: &Passthrough, out_field: &str, parser: &Answ
 }
 
 /// Names of input fields that are also ours; they appear as `input_<name>`. Warn once about them.
+/// `out_fields`: that of the answer, and what this run has beside it.
 pub fn collisions(
     passthrough: &Passthrough,
-    out_field: &str,
+    out_fields: &[&str],
     parser: &AnswerParser,
 ) -> Vec<String> {
-    let is_ours = |name: &str| is_ours(name, passthrough, out_field, parser);
+    let is_ours = |name: &str| is_ours(name, passthrough, out_fields, parser);
     match passthrough {
         Passthrough::Json(fields) => {
             fields.iter().map(|f| f.name.into_owned()).filter(|name| is_ours(name)).collect()
@@ -187,8 +196,9 @@ struct RowWriter<'a> {
 
 impl RowWriter<'_> {
     fn input(&mut self, passthrough: &Passthrough) {
-        let OutputOptions { out_field, parser, .. } = *self.options;
-        let is_ours = |name: &str| is_ours(name, passthrough, out_field, parser);
+        let OutputOptions { out_field, more_fields, parser, .. } = *self.options;
+        let out_fields = [&[out_field], more_fields].concat();
+        let is_ours = |name: &str| is_ours(name, passthrough, &out_fields, parser);
         match passthrough {
             Passthrough::Json(fields) => {
                 for field in fields.iter() {

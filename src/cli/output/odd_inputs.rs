@@ -27,6 +27,7 @@ pub(super) fn run(
     let mut out = Vec::new();
     let output_options = OutputOptions {
         out_field: "response",
+        more_fields: &[],
         detail: Detail::Auto,
         usage_cached: false,
         facts: &RunFacts::default(),

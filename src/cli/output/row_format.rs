@@ -1,6 +1,8 @@
 //! `RowFormat`: which rows go out, by the flags, the output's name and what the input is.
 
-use super::vectors::format_vectors;
+use std::sync::Arc;
+
+use super::pooled::{PooledForm, format_pooled};
 use super::{
     Asked, CsvFormat, OutputOptions, RunFacts, Tokens, collisions, format_input, format_row,
 };
@@ -9,6 +11,7 @@ use crate::cli::input::batch_line::BatchLines;
 use crate::cli::input::fields::Passthrough;
 use crate::cli::input::files::Shape;
 use crate::cli::input::reader::InputFormat;
+use crate::cli::input::row::Task;
 use crate::cli::input::row_error::{RowError, code};
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
@@ -49,6 +52,8 @@ pub struct JsonFormat {
     pub facts: RunFacts,
     /// Splits the answers of chats.
     pub parser: AnswerParser,
+    /// How rows show what texts became.
+    pub pooled: PooledForm,
 }
 
 impl RowFormat {
@@ -64,10 +69,10 @@ impl RowFormat {
             Err(error.help("name the output FILE.jsonl (-o)"))
         };
         let lines = config.input.rows.lines;
-        if config.embed.is_some() {
+        if config.pooling.is_some() {
             return match named {
                 InputFormat::Csv | InputFormat::Tsv => {
-                    refused("vectors are written as JSON lines, not as CSV")
+                    refused("vectors and classes are written as JSON lines, not as CSV")
                 }
                 _ => Ok(RowFormat::Json(JsonFormat::new(config, parser))),
             };
@@ -150,6 +155,14 @@ impl RowFormat {
         self
     }
 
+    /// The same with the names of a classifier's classes.
+    pub fn with_labels(mut self, labels: Arc<[String]>) -> Self {
+        if let RowFormat::Json(JsonFormat { pooled: PooledForm::Classes(known), .. }) = &mut self {
+            *known = labels;
+        }
+        self
+    }
+
     /// The same with what splits the answers of chats.
     pub fn with_parser(mut self, parser: AnswerParser) -> Self {
         match &mut self {
@@ -177,9 +190,12 @@ impl RowFormat {
     pub fn collisions(&self, passthrough: &Passthrough, config: &RunConfig) -> Vec<String> {
         match (self, passthrough) {
             (RowFormat::Csv(csv), Passthrough::Cells { names, .. }) => csv.collisions(names),
-            (RowFormat::Csv(csv), _) => collisions(passthrough, &config.output.field, &csv.parser),
+            (RowFormat::Csv(csv), _) => {
+                collisions(passthrough, &[&config.output.field], &csv.parser)
+            }
             (RowFormat::Json(json), _) => {
-                collisions(passthrough, &config.output.field, &json.parser)
+                let out_fields = [&[config.output.field.as_str()], json.pooled.fields()].concat();
+                collisions(passthrough, &out_fields, &json.parser)
             }
         }
     }
@@ -200,18 +216,19 @@ impl RowFormat {
         }
     }
 
-    /// Appends a row with vectors, line end included.
+    /// Appends a row with what its texts became, line end included.
     ///
     /// # Panics
-    /// Rows are CSV, which `new` refuses for vectors.
-    pub fn format_vectors(
+    /// Rows are CSV, which `new` refuses for pooling models.
+    pub fn format_pooled(
         &self,
         passthrough: &Passthrough,
         output: &PoolingOutput,
         out: &mut Vec<u8>,
     ) {
         let RowFormat::Json(json) = self else { panic!("vectors are no CSV") };
-        format_vectors(passthrough, output, &json.options(&Tokens::none()), out);
+        let row = (passthrough, output);
+        format_pooled(row, &json.pooled, &json.options(&Tokens::none()), out);
     }
 
     /// Appends one row, line end included: a function of what is given, and of nothing else.
@@ -240,12 +257,17 @@ impl JsonFormat {
                 system_fingerprint: None,
             },
             parser,
+            pooled: match config.input.rows.task {
+                Task::Complete | Task::Embed => PooledForm::Vectors,
+                Task::Classify => PooledForm::Classes(Arc::default()),
+            },
         }
     }
 
     fn options<'a>(&'a self, tokens: &'a Tokens<'a>) -> OutputOptions<'a> {
         OutputOptions {
             out_field: &self.out_field,
+            more_fields: self.pooled.fields(),
             detail: self.detail,
             usage_cached: false,
             facts: &self.facts,

@@ -53,6 +53,7 @@ fn row(
     let facts = RunFacts::default();
     let mut options = OutputOptions {
         out_field: "response",
+        more_fields: &[],
         detail: Detail::Auto,
         usage_cached: false,
         facts: &facts,
@@ -199,7 +200,7 @@ fn error_rows_of_the_parser_and_of_the_engine() {
 #[test]
 fn collisions_are_named() {
     let input = json(r#"{"prompt":"a","response":1,"usage":2,"finish_reasons":3}"#);
-    let collisions = |out_field| collisions(&input, out_field, &AnswerParser::default());
+    let collisions = |out_field| collisions(&input, &[out_field], &AnswerParser::default());
     assert_eq!(collisions("response"), ["response", "usage"]);
     assert_eq!(collisions("prompt"), ["prompt", "usage"]);
 }

@@ -113,7 +113,7 @@ fn set_generation(config: &RunConfig, summary: &ModelSummary, set: &mut dyn FnMu
     set_sampling(&config.sampling_params(summary.default_sampling_params()), set);
 }
 
-/// What vectors depend on.
+/// What vectors and classes depend on.
 fn set_pooling(
     config: &RunConfig,
     summary: &PoolingSummary,
@@ -121,8 +121,10 @@ fn set_pooling(
 ) -> Result<(), CliError> {
     set("dtype", summary.dtype.name().to_owned());
     set("max_model_len", summary.max_model_len.to_string());
+    set("task", summary.task.name().to_owned());
     set("pooling", format!("{:?}", summary.pooling));
-    let params = config.embed.as_ref().map(|embed| embed.params(summary)).transpose()?;
+    set("classifier", format!("{:?}", summary.classifier));
+    let params = config.pooling.as_ref().map(|pooling| pooling.params(summary)).transpose()?;
     set("vectors", format!("{params:?}"));
     Ok(())
 }

@@ -23,9 +23,10 @@ use self::previous::Previous;
 use self::progress::{Counters, Progress};
 use self::signals::Signals;
 use self::window::Window;
-use crate::cli::args::{EmbedArgs, RunArgs};
-use crate::cli::config::{EmbedConfig, RunConfig};
+use crate::cli::args::{PoolingFlags, RunArgs};
+use crate::cli::config::{PoolingConfig, RunConfig};
 use crate::cli::input::files::{self, Shape};
+use crate::cli::input::row::Task;
 use crate::cli::input::sources::Sources;
 use crate::cli::ledger::fingerprint::Fingerprint;
 use crate::cli::ledger::meta::Meta;
@@ -73,13 +74,17 @@ pub fn run(args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit, Cli
     run_config(RunConfig::new(args)?, template, console, load)
 }
 
-/// Makes vectors of the rows of a dataset.
+/// Makes vectors or classes of the rows of a dataset, as the task says.
 ///
 /// # Errors
 /// As `run`.
-pub fn embed(args: EmbedArgs, console: &Console) -> Result<Exit, CliError> {
-    let template = args.input.chat_template.clone();
-    run_config(RunConfig::embedding(args)?, template, console, &model::load_from)
+pub fn pool(
+    task: Task,
+    flags: (RunArgs, PoolingFlags),
+    console: &Console,
+) -> Result<Exit, CliError> {
+    let template = flags.0.input.chat_template.clone();
+    run_config(RunConfig::pooling(task, flags)?, template, console, &model::load_from)
 }
 
 /// Runs a dataset through a model.
@@ -121,6 +126,17 @@ fn run_config(
     match draft.complete().cloned() {
         Some(meta) => job.nothing_to_do(&reading, shape, &draft, &meta),
         None => job.run(reading, shape, draft, load),
+    }
+}
+
+/// Names of the classes of a classifier.
+fn labels(summary: &Summary) -> Arc<[String]> {
+    match summary {
+        Summary::Generate(_) => Arc::default(),
+        Summary::Pooling(summary) => {
+            let classifier = summary.classifier.as_ref();
+            classifier.map(|classifier| classifier.labels.clone().into()).unwrap_or_default()
+        }
     }
 }
 
@@ -295,7 +311,7 @@ impl Job<'_> {
                 self.say_sampling(&processor.default_sampling_params(), &shape);
             }
             RowParams::Pooling(params, summary) => {
-                self.console.detail(&EmbedConfig::line(params, summary));
+                self.console.detail(&PoolingConfig::line(params, summary));
             }
         }
         let shows_date = shape.has_batch_lines || processor.shows_date();
@@ -304,7 +320,8 @@ impl Job<'_> {
         let fingerprint = files.with_engine(loaded.engine.info(), date);
         let format = RowFormat::new(&self.config, &shape)?
             .with_parser(*processor.answer_parser())
-            .with_system_fingerprint(fingerprint.system());
+            .with_system_fingerprint(fingerprint.system())
+            .with_labels(labels(&summary));
         let model::Loaded { engine, load_time, .. } = loaded;
         Ok(Loaded { engine, base, load_time, shape, format, fingerprint })
     }
@@ -314,16 +331,16 @@ impl Job<'_> {
     /// # Errors
     /// The flags do not fit each other or the model.
     fn start_of_params(&self, summary: &Summary) -> Result<RowParams, CliError> {
-        match (summary, &self.config.embed) {
-            (Summary::Pooling(summary), Some(embed)) => {
-                Ok(RowParams::Pooling(embed.params(summary)?, summary.clone()))
+        match (summary, &self.config.pooling) {
+            (Summary::Pooling(summary), Some(pooling)) => {
+                Ok(RowParams::Pooling(pooling.params(summary)?, summary.clone()))
             }
             (Summary::Generate(summary), _) => {
                 let defaults = summary.default_sampling_params();
                 self.config.check_sampling(defaults.clone(), summary.spec.vocab_size())?;
                 Ok(RowParams::Sampling(self.config.row_params(defaults)))
             }
-            (Summary::Pooling(_), None) => unreachable!("`embed` alone asks for vectors"),
+            (Summary::Pooling(_), None) => unreachable!("`run` completes"),
         }
     }
 

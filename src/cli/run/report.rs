@@ -75,8 +75,8 @@ impl Tally {
         self.row_limited += u64::from(is_limited && !fills_context && has_own_length);
     }
 
-    /// Vectors were made of a row of so many tokens.
-    pub fn embedded(&mut self, num_tokens: usize) {
+    /// A row of so many tokens became vectors or classes.
+    pub fn pooled(&mut self, num_tokens: usize) {
         self.ok += 1;
         self.input_tokens += num_tokens as u64;
     }

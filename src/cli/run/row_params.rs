@@ -1,4 +1,4 @@
-//! What rows are asked with: sampling parameters, or how vectors are made. What differs between the
+//! What rows are asked with: sampling parameters, or what texts become. What differs between the
 //! commands on a row's way to the engine.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::engine::runner::Work;
 pub enum RowParams {
     /// Of a row that is completed.
     Sampling(SamplingParams),
-    /// Of a row whose vector is asked for, of this model.
+    /// Of a row whose vector or class is asked for, of this model.
     Pooling(PoolingParams, Arc<PoolingSummary>),
 }
 

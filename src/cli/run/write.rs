@@ -216,7 +216,7 @@ impl WriteThread {
                             self.tally.answered(output, max_model_len, has_own_length);
                         }
                         (None, Answer::Pooling(output)) => {
-                            self.tally.embedded(output.num_prompt_tokens);
+                            self.tally.pooled(output.num_prompt_tokens);
                         }
                     }
                     self.finish_row(ledger, position, error.as_ref().map_or(Ok(&answer), Err))?;
@@ -323,7 +323,7 @@ impl WriteThread {
         let mut line = Vec::new();
         let result = match result {
             Ok(Answer::Pooling(output)) => {
-                self.format.format_vectors(&row.passthrough, output, &mut line);
+                self.format.format_pooled(&row.passthrough, output, &mut line);
                 return line;
             }
             Ok(Answer::Generate(output)) => Ok(output),

@@ -52,20 +52,18 @@ struct Buffers {
 
 impl Encoder {
     /// Packs the weights of a checkpoint for texts of up to `max_model_len` tokens, and steps of up
-    /// to `max_num_tokens`.
+    /// to `max_num_tokens`. Whoever opened the checkpoint has checked it, and finishes it.
     ///
     /// # Errors
-    /// The weights do not fit the spec, or memory does not suffice.
+    /// A weight is missing, or memory does not suffice.
     pub fn load(
         spec: EncoderSpec,
         dtype: DType,
         device: &Device,
-        mut checkpoint: Checkpoint,
+        checkpoint: &mut Checkpoint,
         (max_model_len, max_num_tokens): (usize, usize),
     ) -> Result<Self, EngineError> {
-        checkpoint.leave(spec.of_heads);
-        checkpoint.check(&spec.tensors(), &[])?;
-        let mut loader = Loader { dtype, device, checkpoint: &mut checkpoint };
+        let mut loader = Loader { dtype, device, checkpoint };
         let positions = spec.positions.as_ref();
         let layers = spec.layers.iter().map(|layer| loader.layer(layer));
         let layers = layers.collect::<Result<_, _>>()?;
@@ -87,7 +85,6 @@ impl Encoder {
                 .map(|rope| loading::rotary_table(device, rope, max_model_len))
                 .collect::<Result<_, _>>()?,
         };
-        checkpoint.finish()?;
         let buffers = Buffers::new(device, &spec, max_num_tokens)?;
         Ok(Self { spec, weights, buffers })
     }

@@ -145,7 +145,7 @@ pub(super) struct Loader<'a> {
 
 impl Loader<'_> {
     /// One packed weight.
-    fn linear(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
+    pub(super) fn linear(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
         let (device, dtype) = (self.device, self.dtype);
         self.packed(spec, |rows, bias| LinearWeight::load(device, dtype, rows, bias))
     }

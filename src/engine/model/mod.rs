@@ -6,6 +6,7 @@ pub mod encoder;
 pub mod encoders;
 pub mod families;
 pub mod gguf;
+pub mod head;
 pub mod hf_config;
 mod limits;
 mod loading;
@@ -17,7 +18,7 @@ pub mod weights;
 
 use super::EngineError;
 use super::files::quoted;
-pub use encoders::{ENCODERS, encoder_spec, matryoshka_dimensions};
+pub use encoders::{CLASSIFIERS, ENCODERS, classifier, encoder_spec, matryoshka_dimensions};
 pub use families::ARCHITECTURES;
 use hf_config::HfConfig;
 use spec::DecoderSpec;

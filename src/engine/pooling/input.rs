@@ -25,7 +25,7 @@ impl InputProcessor {
             one => vec![one],
         };
         if prompts.is_empty() {
-            return Err(RequestError::new("empty_prompt", "there is no text to embed").into());
+            return Err(RequestError::new("empty_prompt", "there is no text in it").into());
         }
         let texts = prompts.into_iter().map(|prompt| self.tokens_to_pool(prompt, &params));
         let texts = texts.collect::<Result<_, _>>()?;

@@ -1,19 +1,23 @@
-//! The engine of models that make a vector of a text: vLLM's pooling runner. Whole texts go through
-//! an encoder together, without padding and without a cache; a pooler makes a vector of each.
+//! The engine of models that make vectors or classes of a text: vLLM's pooling runner. Whole texts
+//! go through an encoder together, without padding and without a cache; a pooler, and a head if the
+//! model has one, make of each what is asked for.
 
 mod input;
 mod modules;
 mod pooler;
 mod request;
 mod summary;
+mod task;
 
+pub use crate::engine::model::encoders::{ClassActivation, Classifier};
 pub use modules::{Pooling, PoolingType, Prompts};
-pub use request::{EncodingFormat, PoolingOutput, PoolingParams, PoolingRequest};
+pub use request::{EncodingFormat, Pooled, PoolingOutput, PoolingParams, PoolingRequest};
 pub use summary::PoolingSummary;
+pub use task::PoolingTask;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::batch::Batch;
@@ -21,15 +25,18 @@ use super::config::{DeviceConfig, DeviceKind, EngineConfig, LoadFormat};
 use super::device::{self, Device};
 use super::input_processor::InputProcessor;
 use super::model::encoder::Encoder;
+use super::model::head::Head;
+use super::model::spec::HeadSpec;
 use super::model::weights::Checkpoint;
 use super::stats::EngineStats;
 use super::{EngineError, EngineInfo, beside, load_input_processor};
+use pooler::{Asked, Pooler};
 
 /// An encoder, and the texts that wait for it.
 pub struct PoolingEngine {
     device: Arc<Device>,
     encoder: Encoder,
-    pooling: Pooling,
+    pooler: Pooler,
     input_processor: Arc<InputProcessor>,
     info: EngineInfo,
     /// Texts in the order in which their requests came.
@@ -51,16 +58,16 @@ struct Text {
     token_ids: Vec<u32>,
 }
 
-/// A request with the vectors that are there.
+/// A request with what is there of its texts.
 struct Unfinished {
     params: Arc<PoolingParams>,
     num_prompt_tokens: usize,
-    vectors: Vec<Vec<f32>>,
+    texts: Vec<Option<Pooled>>,
     num_missing: usize,
 }
 
 impl PoolingEngine {
-    /// Loads model, tokenizer and the modules that say how vectors are made.
+    /// Loads model, tokenizer and the modules that say what texts become.
     ///
     /// # Errors
     /// Model files are missing, corrupt or unsupported, the device is a GPU, or memory does not
@@ -84,7 +91,7 @@ impl PoolingEngine {
             &|| load_input_processor(config, &summary.files, summary.limits(), Default::default()),
             |given_up| load_model(config, summary, max_num_tokens, given_up),
         );
-        let (input_processor, (device, encoder)) = (input_processor?, model?);
+        let (input_processor, (device, encoder, head)) = (input_processor?, model?);
         let info = EngineInfo {
             dtype: summary.dtype,
             checkpoint_format: None,
@@ -99,7 +106,11 @@ impl PoolingEngine {
         Ok(Self {
             device,
             encoder,
-            pooling: summary.pooling.clone(),
+            pooler: Pooler {
+                pooling: summary.pooling.clone(),
+                head,
+                activation: summary.classifier.as_ref().map(|classifier| classifier.activation),
+            },
             input_processor,
             info,
             waiting: VecDeque::new(),
@@ -121,9 +132,9 @@ impl PoolingEngine {
         &self.info
     }
 
-    /// How vectors are made, where a request does not say otherwise.
+    /// What texts become, where a request does not say otherwise.
     pub fn pooling(&self) -> &Pooling {
-        &self.pooling
+        &self.pooler.pooling
     }
 
     /// Queues a request. It was validated by the input processor.
@@ -137,7 +148,7 @@ impl PoolingEngine {
         let unfinished = Unfinished {
             params,
             num_prompt_tokens,
-            vectors: vec![Vec::new(); texts.len()],
+            texts: vec![None; texts.len()],
             num_missing: texts.len(),
         };
         assert!(!texts.is_empty(), "a request has a text");
@@ -155,30 +166,29 @@ impl PoolingEngine {
 
     /// Runs as many texts as a step takes, first come, first served; returns the requests that are
     /// finished with them.
-    pub fn step(&mut self) -> Vec<PoolingOutput> {
+    ///
+    /// # Errors
+    /// Memory does not suffice.
+    pub fn step(&mut self) -> Result<Vec<PoolingOutput>, EngineError> {
         let clock = Instant::now();
         let texts = self.take_texts();
         self.fill_batch(&texts);
         let scheduled = clock.elapsed();
         let states = self.encoder.forward(&self.device, &self.batch);
-        let vectors: Vec<_> = texts.iter().map(|_| OnceLock::new()).collect();
-        let (starts, width) = (&self.batch.query_start_loc, states.width());
-        self.device.parallel_for(texts.len(), &|_, index| {
-            let (start, end) = (starts[index] as usize * width, starts[index + 1] as usize * width);
-            let params = &self.unfinished[&texts[index].request_id].params;
-            let vector = self.pooling.vector(&states.values()[start..end], width, params);
-            vectors[index].set(vector).expect("each text is one item");
+        let places = self.batch.query_start_loc.windows(2);
+        let asked = texts.iter().zip(places).map(|(text, place)| Asked {
+            start: place[0] as usize,
+            end: place[1] as usize,
+            params: &self.unfinished[&text.request_id].params,
         });
+        let pooled = self.pooler.texts(&self.device, states, &asked.collect::<Vec<_>>())?;
         let stats = &mut self.stats;
         stats.num_steps += 1;
         stats.num_computed_tokens += self.batch.input_ids.len() as u64;
         stats.time.schedule += scheduled;
         stats.time.execute += clock.elapsed() - scheduled;
-        let finished = texts.into_iter().zip(vectors).filter_map(|(text, vector)| {
-            let vector = vector.into_inner().expect("every item ran");
-            self.keep(text, vector)
-        });
-        finished.collect()
+        let finished = texts.into_iter().zip(pooled);
+        Ok(finished.filter_map(|(text, pooled)| self.keep(text, pooled)).collect())
     }
 
     /// Counters since load, and the present queue lengths.
@@ -212,18 +222,19 @@ impl PoolingEngine {
         }
     }
 
-    /// Keeps a vector; returns its request's output if it was the last one.
-    fn keep(&mut self, text: Text, vector: Vec<f32>) -> Option<PoolingOutput> {
+    /// Keeps what a text became; returns its request's output if it was the last one.
+    fn keep(&mut self, text: Text, pooled: Pooled) -> Option<PoolingOutput> {
         let Text { request_id, index, .. } = text;
         let request = self.unfinished.get_mut(&request_id).expect("its request is unfinished");
-        request.vectors[index] = vector;
+        request.texts[index] = Some(pooled);
         request.num_missing -= 1;
         if request.num_missing > 0 {
             return None;
         }
-        let Unfinished { params, num_prompt_tokens, vectors, .. } =
+        let Unfinished { params, num_prompt_tokens, texts, .. } =
             self.unfinished.remove(&request_id).expect("it was there");
-        Some(PoolingOutput { request_id, num_prompt_tokens, vectors, params })
+        let texts = texts.into_iter().flatten().collect();
+        Some(PoolingOutput { request_id, num_prompt_tokens, texts, params })
     }
 }
 
@@ -232,7 +243,7 @@ fn load_model(
     summary: &PoolingSummary,
     max_num_tokens: usize,
     given_up: &Arc<AtomicBool>,
-) -> Result<(Arc<Device>, Encoder), EngineError> {
+) -> Result<(Arc<Device>, Encoder, Option<Head>), EngineError> {
     let kind = match &config.device.kind {
         DeviceKind::Auto | DeviceKind::Cpu => DeviceKind::Cpu,
         DeviceKind::Cuda(_) | DeviceKind::CudaShim { .. } => {
@@ -249,6 +260,14 @@ fn load_model(
     };
     let (spec, dtype) = (summary.spec.clone(), summary.dtype);
     let sizes = (summary.max_model_len, max_num_tokens);
-    let encoder = Encoder::load(spec, dtype, &device, checkpoint.until(given_up), sizes)?;
-    Ok((Arc::new(device), encoder))
+    let mut checkpoint = checkpoint.until(given_up);
+    let head = summary.classifier.as_ref().map(|classifier| &classifier.head);
+    checkpoint.leave(spec.of_heads);
+    let mut tensors = spec.tensors();
+    tensors.extend(head.into_iter().flat_map(HeadSpec::tensors));
+    checkpoint.check(&tensors, &[])?;
+    let encoder = Encoder::load(spec, dtype, &device, &mut checkpoint, sizes)?;
+    let head = head.map(|head| Head::load(head, &device, &mut checkpoint)).transpose()?;
+    checkpoint.finish()?;
+    Ok((Arc::new(device), encoder, head))
 }

@@ -20,6 +20,8 @@ pub enum PoolingType {
     Mean,
     /// That of the last token.
     Last,
+    /// Each, made one with no other: a text becomes as much as it has tokens.
+    All,
 }
 
 impl PoolingType {

@@ -1,18 +1,115 @@
-//! From the states of a text's tokens to its vector: pure functions, in one order.
+//! From the states of a text's tokens to what it becomes: pooled, through the head, and its end. A
+//! function of the text's states alone, in one order.
 
-use super::{Pooling, PoolingParams, PoolingType};
+use std::sync::OnceLock;
+
+use super::{Pooled, Pooling, PoolingParams, PoolingType};
+use crate::engine::EngineError;
+use crate::engine::device::{Device, Tensor};
+use crate::engine::model::encoders::ClassActivation;
+use crate::engine::model::head::Head;
+
+/// All that comes after the body of a model.
+pub(super) struct Pooler {
+    /// Which states count, and how vectors end.
+    pub pooling: Pooling,
+    /// What becomes of them.
+    pub head: Option<Head>,
+    /// What becomes of a classifier's outputs; None: they are vectors.
+    pub activation: Option<ClassActivation>,
+}
+
+/// A text in a step: its tokens' states are rows `start..end` of all, and what is asked of it.
+pub(super) struct Asked<'a> {
+    pub start: usize,
+    pub end: usize,
+    pub params: &'a PoolingParams,
+}
+
+impl Pooler {
+    /// What texts become, whose states are rows of `states` (tokens of all, width).
+    ///
+    /// # Errors
+    /// The device's memory does not suffice.
+    pub(super) fn texts(
+        &self,
+        device: &Device,
+        states: &Tensor,
+        texts: &[Asked<'_>],
+    ) -> Result<Vec<Pooled>, EngineError> {
+        let width = states.width();
+        let pooled = |index: usize| {
+            let Asked { start, end, .. } = texts[index];
+            self.pooling.pooled(&states.values()[start * width..end * width], width)
+        };
+        let Some(head) = &self.head else {
+            let ended = |index| self.ended(&pooled(index), width, texts[index].params);
+            return Ok(each(device, texts.len(), &ended));
+        };
+        let pooled = each(device, texts.len(), &pooled);
+        let mut first = 0;
+        let starts: Vec<_> = pooled
+            .iter()
+            .map(|rows| {
+                let start = first;
+                first += rows.len() / width;
+                start..first
+            })
+            .collect();
+        let rows = head.forward(device, Tensor::from_vec(pooled.concat(), width))?;
+        let ended = |index: usize| {
+            let (rows_of_text, width) = (starts[index].clone(), rows.width());
+            let rows = &rows.values()[rows_of_text.start * width..rows_of_text.end * width];
+            self.ended(rows, width, texts[index].params)
+        };
+        Ok(each(device, texts.len(), &ended))
+    }
+
+    /// The end of a text's rows (rows, width).
+    fn ended(&self, rows: &[f32], width: usize, params: &PoolingParams) -> Pooled {
+        let ended = |row: &[f32]| match self.activation {
+            None => self.pooling.vector(row, params),
+            Some(activation) => match params.use_activation {
+                Some(false) => row.to_vec(),
+                Some(true) | None => activated(row, activation),
+            },
+        };
+        match self.pooling.pooling_type {
+            PoolingType::All => Pooled::Tokens(rows.chunks_exact(width).map(ended).collect()),
+            _ => Pooled::Vector(ended(rows)),
+        }
+    }
+}
+
+/// What `item` gives of every number below `num_items`, on the threads of the device.
+fn each<T: Send + Sync>(
+    device: &Device,
+    num_items: usize,
+    item: &(dyn Fn(usize) -> T + Sync),
+) -> Vec<T> {
+    let results: Vec<_> = (0..num_items).map(|_| OnceLock::new()).collect();
+    device.parallel_for(num_items, &|_, index| {
+        let is_first = results[index].set(item(index)).is_ok();
+        assert!(is_first, "each item runs once");
+    });
+    results.into_iter().map(|result| result.into_inner().expect("every item ran")).collect()
+}
 
 impl Pooling {
-    /// The vector of a text, whose tokens have these states (tokens, width): pooled, cut to its
-    /// `dimensions`, normalized, in this order as in vLLM.
-    pub(super) fn vector(&self, states: &[f32], width: usize, params: &PoolingParams) -> Vec<f32> {
-        let mut vector = match self.pooling_type {
+    /// The states (tokens, width) of a text that count, made one or left as they are.
+    fn pooled(&self, states: &[f32], width: usize) -> Vec<f32> {
+        match self.pooling_type {
             PoolingType::Cls => states[..width].to_vec(),
             PoolingType::Last => states[states.len() - width..].to_vec(),
             PoolingType::Mean => mean(states, width),
-        };
-        vector.truncate(params.dimensions.unwrap_or(width));
-        if params.normalize.unwrap_or(self.normalize) {
+            PoolingType::All => states.to_vec(),
+        }
+    }
+
+    /// A vector, cut to its `dimensions` and then normalized, in this order as in vLLM.
+    fn vector(&self, row: &[f32], params: &PoolingParams) -> Vec<f32> {
+        let mut vector = row[..params.dimensions.unwrap_or(row.len())].to_vec();
+        if params.use_activation.unwrap_or(self.normalize) {
             normalize(&mut vector);
         }
         vector
@@ -37,32 +134,96 @@ fn normalize(vector: &mut [f32]) {
     vector.iter_mut().for_each(|value| *value /= length);
 }
 
+/// The numbers of a row's classes, computed in f64 and rounded once.
+fn activated(row: &[f32], activation: ClassActivation) -> Vec<f32> {
+    let values = row.iter().map(|value| f64::from(*value));
+    let of_each = |f: fn(f64) -> f64| values.clone().map(|value| f(value) as f32).collect();
+    match activation {
+        ClassActivation::Identity => row.to_vec(),
+        ClassActivation::Sigmoid => of_each(|value| 1.0 / (1.0 + (-value).exp())),
+        ClassActivation::Tanh => of_each(f64::tanh),
+        ClassActivation::Softmax => {
+            let largest = values.clone().fold(f64::NEG_INFINITY, f64::max);
+            let powers: Vec<f64> = values.map(|value| (value - largest).exp()).collect();
+            let sum: f64 = powers.iter().sum();
+            powers.into_iter().map(|power| (power / sum) as f32).collect()
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const STATES: [f32; 6] = [3.0, 4.0, 1.0, 2.0, 0.5, 0.0];
 
-    fn vector(pooling_type: PoolingType, params: PoolingParams) -> Vec<f32> {
+    fn pooled(
+        pooling_type: PoolingType,
+        activation: Option<ClassActivation>,
+        params: &PoolingParams,
+    ) -> Pooled {
         let pooling = Pooling { pooling_type, ..Pooling::default() };
-        pooling.vector(&STATES, 2, &params)
+        let pooler = Pooler { pooling, head: None, activation };
+        // Another text is before it.
+        let all = [&[9.0, 9.0][..], &STATES].concat();
+        let states = Tensor::from_vec(all, 2);
+        let asked = [Asked { start: 0, end: 1, params }, Asked { start: 1, end: 4, params }];
+        let mut texts = pooler.texts(&Device::cpu(Some(2)), &states, &asked).unwrap();
+        texts.pop().unwrap()
+    }
+
+    fn raw() -> PoolingParams {
+        PoolingParams { use_activation: Some(false), ..PoolingParams::default() }
+    }
+
+    fn vector(pooling_type: PoolingType, params: &PoolingParams) -> Vec<f32> {
+        match pooled(pooling_type, None, params) {
+            Pooled::Vector(vector) => vector,
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
     fn each_type_takes_its_tokens() {
-        let raw = || PoolingParams { normalize: Some(false), ..PoolingParams::default() };
-        assert_eq!(vector(PoolingType::Cls, raw()), [3.0, 4.0]);
-        assert_eq!(vector(PoolingType::Last, raw()), [0.5, 0.0]);
-        assert_eq!(vector(PoolingType::Mean, raw()), [1.5, 2.0]);
+        assert_eq!(vector(PoolingType::Cls, &raw()), [3.0, 4.0]);
+        assert_eq!(vector(PoolingType::Last, &raw()), [0.5, 0.0]);
+        assert_eq!(vector(PoolingType::Mean, &raw()), [1.5, 2.0]);
+        let tokens = Pooled::Tokens(vec![vec![3.0, 4.0], vec![1.0, 2.0], vec![0.5, 0.0]]);
+        assert_eq!(pooled(PoolingType::All, None, &raw()), tokens);
     }
 
     #[test]
     fn a_vector_is_cut_before_it_is_normalized() {
         let one = PoolingParams { dimensions: Some(1), ..PoolingParams::default() };
-        assert_eq!(vector(PoolingType::Cls, one), [1.0]);
-        assert_eq!(vector(PoolingType::Cls, PoolingParams::default()), [0.6, 0.8]);
+        assert_eq!(vector(PoolingType::Cls, &one), [1.0]);
+        assert_eq!(vector(PoolingType::Cls, &PoolingParams::default()), [0.6, 0.8]);
         let mut zeros = [0.0; 2];
         normalize(&mut zeros);
         assert_eq!(zeros, [0.0; 2]);
+    }
+
+    #[test]
+    fn classes_get_their_activation_unless_the_row_does_not_want_it() {
+        let params = PoolingParams::default();
+        let raw = raw();
+        let classes = |activation, params| pooled(PoolingType::Cls, Some(activation), params);
+        let softmax = classes(ClassActivation::Softmax, &params);
+        assert_eq!(softmax, Pooled::Vector(vec![0.268_941_43, 0.731_058_6]));
+        let raw_classes = classes(ClassActivation::Softmax, &raw);
+        assert_eq!(raw_classes, Pooled::Vector(vec![3.0, 4.0]));
+        let sigmoid = classes(ClassActivation::Sigmoid, &params);
+        assert_eq!(sigmoid, Pooled::Vector(vec![0.952_574_13, 0.982_013_76]));
+        let tanh = classes(ClassActivation::Tanh, &params);
+        assert_eq!(tanh, Pooled::Vector(vec![0.995_054_75, 0.999_329_3]));
+        let identity = classes(ClassActivation::Identity, &params);
+        assert_eq!(identity, Pooled::Vector(vec![3.0, 4.0]));
+        let Pooled::Tokens(tokens) =
+            pooled(PoolingType::All, Some(ClassActivation::Softmax), &params)
+        else {
+            panic!()
+        };
+        assert_eq!((tokens.len(), &tokens[1]), (3, &vec![0.268_941_43, 0.731_058_6]));
+        // Large outputs do not overflow.
+        assert_eq!(activated(&[1000.0, 0.0], ClassActivation::Softmax), [1.0, 0.0]);
     }
 }

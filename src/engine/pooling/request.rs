@@ -5,13 +5,13 @@ use std::sync::Arc;
 use crate::engine::request::RequestError;
 use crate::engine::sampling_params::TruncationSide;
 
-/// How vectors of a request are made; None: as the model says.
+/// What becomes of the texts of a request; None: as the model says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolingParams {
     /// Values of a vector that are kept, the first ones, of a model that was trained for it.
     pub dimensions: Option<usize>,
-    /// Vectors have a length of 1.
-    pub normalize: Option<bool>,
+    /// Vectors have a length of 1, and numbers of classes pass through the model's activation.
+    pub use_activation: Option<bool>,
     /// Tokens of a text at most, special ones included; -1: as many as the model takes.
     pub truncate_prompt_tokens: Option<i64>,
     /// Where a text that is too long is cut.
@@ -28,7 +28,7 @@ impl Default for PoolingParams {
     fn default() -> Self {
         Self {
             dimensions: None,
-            normalize: None,
+            use_activation: None,
             truncate_prompt_tokens: None,
             truncation_side: TruncationSide::Right,
             add_special_tokens: true,
@@ -59,6 +59,26 @@ pub struct PoolingRequest {
     pub params: Arc<PoolingParams>,
 }
 
+/// What a text becomes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Pooled {
+    /// A vector, or a number for each class.
+    Vector(Vec<f32>),
+    /// The same for each token.
+    Tokens(Vec<Vec<f32>>),
+}
+
+impl Pooled {
+    /// All numbers.
+    pub fn values(&self) -> impl Iterator<Item = f32> + '_ {
+        let rows = match self {
+            Pooled::Vector(vector) => std::slice::from_ref(vector),
+            Pooled::Tokens(rows) => rows,
+        };
+        rows.iter().flatten().copied()
+    }
+}
+
 /// A finished request.
 #[derive(Clone, Debug)]
 pub struct PoolingOutput {
@@ -67,16 +87,15 @@ pub struct PoolingOutput {
     /// Tokens of all texts.
     pub num_prompt_tokens: usize,
     /// One per text.
-    pub vectors: Vec<Vec<f32>>,
+    pub texts: Vec<Pooled>,
     /// What was asked.
     pub params: Arc<PoolingParams>,
 }
 
 impl PoolingOutput {
-    /// Why the row cannot be answered: a model that overflows has no vector.
+    /// Why the row cannot be answered: a model that overflows has no answer.
     pub fn error(&self) -> Option<RequestError> {
-        let is_finite = |vector: &Vec<f32>| vector.iter().all(|value| value.is_finite());
-        let all_finite = self.vectors.iter().all(is_finite);
+        let all_finite = self.texts.iter().flat_map(Pooled::values).all(f32::is_finite);
         (!all_finite).then(|| {
             let message = "the model gave infinite or NaN values; try --dtype float32";
             RequestError::new("non_finite_vector", message)

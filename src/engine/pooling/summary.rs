@@ -1,11 +1,13 @@
-//! `PoolingSummary`: what the small files of an embedding model say, before its weights are read.
+//! `PoolingSummary`: what the small files of an encoder or a classifier say, before its weights are
+//! read.
 
-use super::PoolingParams;
 use super::modules::{Modules, Pooling, Prompts};
+use super::{PoolingParams, PoolingTask, PoolingType};
 use crate::engine::EngineError;
 use crate::engine::config::{DType, ModelConfig};
 use crate::engine::input_processor::ModelLimits;
 use crate::engine::model;
+use crate::engine::model::encoders::Classifier;
 use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::model_files::ModelFiles;
 use crate::engine::model::spec::EncoderSpec;
@@ -18,8 +20,12 @@ pub struct PoolingSummary {
     pub files: ModelFiles,
     /// Its shape.
     pub spec: EncoderSpec,
-    /// How vectors are made.
+    /// What it is run for.
+    pub task: PoolingTask,
+    /// Of what its vectors or classes are made.
     pub pooling: Pooling,
+    /// What its classes are made with.
+    pub classifier: Option<Classifier>,
     /// What may stand before texts.
     pub prompts: Prompts,
     /// What was asked for, else the checkpoint's own.
@@ -42,10 +48,20 @@ impl PoolingSummary {
         };
         let hf_config = HfConfig::open(&files)?;
         let dimensions = model::matryoshka_dimensions(&hf_config)?;
+        let classifier = model::classifier(&hf_config)?;
         let spec = model::encoder_spec(&hf_config)?;
+        let task = PoolingTask::resolve(config.pooling_task, classifier.as_ref())?;
         let Modules { mut pooling, prompts, max_seq_length } = Modules::read(folder)?;
         pooling.dimensions = dimensions;
-        pooling.pooling_type = config.pooling_type.unwrap_or(pooling.pooling_type);
+        pooling.pooling_type = match (&classifier, task, config.pooling_type) {
+            (Some(_), _, Some(_)) => {
+                let text = "--pooling-type: a classifier reads the states that it was trained on";
+                return Err(EngineError::Config(text.to_owned()));
+            }
+            (Some(classifier), _, None) => classifier.states.into(),
+            (None, PoolingTask::TokenEmbed, _) => PoolingType::All,
+            (None, _, asked) => asked.unwrap_or(pooling.pooling_type),
+        };
         let of_model = max_seq_length.unwrap_or(spec.max_model_len).min(spec.max_model_len);
         let max_model_len = match config.max_model_len {
             None => of_model,
@@ -58,7 +74,7 @@ impl PoolingSummary {
             }
         };
         let dtype = config.dtype.map_or_else(|| hf_config.dtype(), Ok)?;
-        Ok(Self { files, spec, pooling, prompts, dtype, max_model_len })
+        Ok(Self { files, spec, task, pooling, classifier, prompts, dtype, max_model_len })
     }
 
     /// Refuses a size that vectors cannot be cut to, as vLLM does.
@@ -69,6 +85,7 @@ impl PoolingSummary {
         let Some(asked) = params.dimensions else { return Ok(()) };
         let (width, sizes) = (self.spec.hidden_size(), self.pooling.dimensions.as_deref());
         let message = match sizes {
+            _ if self.classifier.is_some() => "dimensions: classes are not cut".to_owned(),
             None => "dimensions: the model was not trained for vectors that are cut \
                      (config.json has no matryoshka_dimensions)"
                 .to_owned(),

@@ -143,10 +143,14 @@ impl PromptBuilder {
 
     /// Refuses a shape that cannot be run, or not with these options.
     fn accept(&self, shape: RowShape) -> Result<RowShape, InputError> {
-        if self.task == Task::Embed && matches!(shape, RowShape::AnthropicBatch | RowShape::Alpaca)
-        {
+        let is_for_run = match self.task {
+            Task::Complete => false,
+            Task::Embed => matches!(shape, RowShape::AnthropicBatch | RowShape::Alpaca),
+            Task::Classify => shape.is_batch() || shape == RowShape::Alpaca,
+        };
+        if is_for_run {
             return Err(InputError::refused(
-                format!("the rows are {shape}, of which no vectors are made"),
+                format!("the rows are {shape}, which are for `run`"),
                 "name the field with the text: --prompt-column NAME",
             ));
         }
@@ -178,9 +182,8 @@ impl PromptBuilder {
 
     /// What is done with rows of a shape, in words.
     pub(super) fn treatment(&self, shape: &RowShape) -> &'static str {
-        let embeds = self.task == Task::Embed;
         match shape {
-            RowShape::OpenAiBatch if embeds => "each `input` embedded",
+            RowShape::OpenAiBatch if self.task == Task::Embed => "each `input` embedded",
             RowShape::OpenAiBatch => "chat or completions by their `url`",
             RowShape::AnthropicBatch => "rendered with the chat template",
             RowShape::Conversations if self.chats.last_assistant == LastAssistant::Drop => {
@@ -191,7 +194,8 @@ impl PromptBuilder {
             RowShape::Field(_, PromptKind::TokenIds) | RowShape::Bare(PromptKind::TokenIds) => {
                 "used as they are"
             }
-            _ if embeds => "embedded as text (--chat sends a user turn)",
+            _ if self.task == Task::Embed => "embedded as text (--chat sends a user turn)",
+            _ if self.task == Task::Classify => "classified as text (--chat sends a user turn)",
             RowShape::Alpaca => "completed with the Alpaca prompt (--chat sends a user turn)",
             _ => "completed as text (--chat sends a user turn)",
         }

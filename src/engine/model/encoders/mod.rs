@@ -1,9 +1,12 @@
 //! Families of encoders: from a config to an `EncoderSpec`, one file each.
 
 mod bert;
+mod classifiers;
 mod distilbert;
 mod modernbert;
 mod mpnet;
+
+pub use classifiers::{CLASSIFIERS, ClassActivation, Classifier, HeadStates, classifier};
 
 use super::hf_config::HfConfig;
 use super::spec::EncoderSpec;
@@ -33,6 +36,7 @@ const fn family(
 }
 
 /// Hugging Face architectures that `embed` takes, by name. A class with a head is taken without it.
+/// Those with a classifier are in `CLASSIFIERS`.
 pub const ENCODERS: &[EncoderArchitecture] = &[
     family("BertForMaskedLM", bert::bert, "BERT, as it was trained"),
     family("BertModel", bert::bert, "all-MiniLM, bge (en), e5, gte v1, mxbai"),
@@ -66,11 +70,15 @@ pub fn matryoshka_dimensions(config: &HfConfig) -> Result<Option<Vec<usize>>, En
 /// something.
 pub fn encoder_spec(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
     let names = config.architectures()?;
-    let known = names.iter().find_map(|name| ENCODERS.iter().find(|known| known.name == *name));
-    let Some(known) = known else {
-        let known: Vec<_> = ENCODERS.iter().map(|known| known.name).collect();
+    let bodies = || {
+        let of_classifiers = CLASSIFIERS.iter().map(|known| (known.name, known.body));
+        ENCODERS.iter().map(|known| (known.name, known.spec)).chain(of_classifiers)
+    };
+    let known = names.iter().find_map(|name| bodies().find(|(known, _)| known == name));
+    let Some((_, body)) = known else {
+        let known: Vec<_> = bodies().map(|(known, _)| known).collect();
         return Err(EngineError::Model(format!(
-            "architecture {} makes no vectors here; `embed` takes {} (docs/EMBEDDINGS.md)",
+            "architecture {} makes no vectors here; {} do (docs/EMBEDDINGS.md)",
             quoted(&names.join(", ")),
             known.join(", "),
         )));
@@ -81,7 +89,7 @@ pub fn encoder_spec(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
     }
     // An encoder has no output layer that could share the table.
     config.root().ignore(&["tie_word_embeddings"]);
-    let spec = (known.spec)(config)?;
+    let spec = body(config)?;
     config.refuse_unread()?;
     super::limits::check_encoder(&spec).map_err(|text| config.error(text))?;
     Ok(spec)

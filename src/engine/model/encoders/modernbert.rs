@@ -60,7 +60,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
     })
 }
 
-fn norm(config: &HfConfig, name: &str) -> Result<NormSpec, EngineError> {
+pub(super) fn norm(config: &HfConfig, name: &str) -> Result<NormSpec, EngineError> {
     let (hidden, eps) = (config.hidden_size()?, config.layer_norm_eps(1e-5)?);
     let bias = config.root().flag("norm_bias")?.unwrap_or(false);
     Ok(NormSpec::layer(name, hidden, eps).with_bias(bias))

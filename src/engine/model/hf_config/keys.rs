@@ -180,7 +180,7 @@ impl HfConfig {
     }
 
     /// The activation of a name.
-    fn activation_named(&self, name: &str) -> Result<Activation, EngineError> {
+    pub fn activation_named(&self, name: &str) -> Result<Activation, EngineError> {
         match name {
             "silu" | "swish" => Ok(Activation::Silu),
             "gelu_pytorch_tanh" | "gelu_new" | "gelu_fast" => Ok(Activation::GeluTanh),

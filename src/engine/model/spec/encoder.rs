@@ -28,8 +28,8 @@ pub struct EncoderSpec {
     pub relative_bias: Option<RelativeBiasSpec>,
     /// Of what the last layer gives.
     pub final_norm: Option<NormSpec>,
-    /// What stands before the names of tensors that no vector of a token depends on: heads and
-    /// poolers of the model that it was saved as.
+    /// What stands before the names of tensors that no state of a token depends on: heads and
+    /// poolers of the model that it was saved as. Those that a `HeadSpec` asks for are read anyway.
     pub of_heads: &'static [&'static str],
 }
 

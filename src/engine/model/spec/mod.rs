@@ -1,12 +1,14 @@
 //! `DecoderSpec`: what a decoder-only model is, as data. `decoder.rs` runs it.
 
 mod encoder;
+mod head;
 mod rope;
 mod row_order;
 mod tensors;
 
 pub use crate::engine::ops::QkvHeads;
 pub use encoder::{EncoderSpec, RelativeBiasSpec};
+pub use head::{HeadActivation, HeadLayer, HeadSpec};
 pub use rope::{Frequencies, LongRope, RopeScaling, RopeSpec, Yarn};
 pub use row_order::RowOrder;
 pub use tensors::{ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Part};

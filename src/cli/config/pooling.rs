@@ -1,0 +1,148 @@
+//! What the flags of the commands of pooling models mean, once the model is known.
+
+use std::sync::Arc;
+
+use super::RunConfig;
+use crate::cli::args::{
+    EncodingFormatArg, OutputFormatArg, PoolingFlags, PoolingTypeArg, RunArgs, VectorArgs,
+};
+use crate::cli::input::row::Task;
+use crate::cli::terminal::error::CliError;
+use crate::engine::pooling::{
+    EncodingFormat, PoolingParams, PoolingSummary, PoolingTask, PoolingType,
+};
+
+/// What texts become, and how it is shown.
+#[derive(Clone, Debug)]
+pub struct PoolingConfig {
+    /// Which command it is.
+    pub task: Task,
+    flags: PoolingFlags,
+}
+
+impl RunConfig {
+    /// The same of the flags of a command of pooling models.
+    ///
+    /// # Errors
+    /// As `new`; or a flag asks for what an answer of this command has not.
+    ///
+    /// # Panics
+    /// The task is that of `run`.
+    pub fn pooling(
+        task: Task,
+        (mut args, flags): (RunArgs, PoolingFlags),
+    ) -> Result<Self, CliError> {
+        let field = match task {
+            Task::Complete => panic!("`run` has a configuration of its own"),
+            Task::Embed => "embedding",
+            Task::Classify => "label",
+        };
+        args.output.out_field.get_or_insert_with(|| field.to_owned());
+        let refused = |message: String| Err(CliError::refused("output", message));
+        match args.output.output_format {
+            Some(OutputFormatArg::Full) => {
+                let text = "--output-format full: there are no other outputs and no token ids";
+                return refused(text.to_owned());
+            }
+            Some(OutputFormatArg::OpenAi) if task != Task::Embed => {
+                let text = "--output-format openai: OpenAI's batches have no such answers";
+                return refused(text.to_owned());
+            }
+            _ => {}
+        }
+        for (flag, parser) in [
+            ("--reasoning-parser", &args.output.reasoning_parser),
+            ("--tool-call-parser", &args.output.tool_call_parser),
+        ] {
+            if parser.is_some() {
+                return refused(format!("{flag}: there is no thinking and there are no calls"));
+            }
+        }
+        let mut config = Self::new(args)?;
+        config.input.rows.task = task;
+        config.engine.model.pooling_task = match task {
+            Task::Complete | Task::Embed => Some(PoolingTask::Embed),
+            Task::Classify => Some(PoolingTask::Classify),
+        };
+        config.engine.model.pooling_type = flags.vectors.pooling_type.map(|name| match name {
+            PoolingTypeArg::Cls => PoolingType::Cls,
+            PoolingTypeArg::Mean => PoolingType::Mean,
+            PoolingTypeArg::Last => PoolingType::Last,
+        });
+        config.pooling = Some(PoolingConfig { task, flags });
+        Ok(config)
+    }
+}
+
+impl PoolingConfig {
+    /// What rows without own parameters are asked with, of this model.
+    ///
+    /// # Errors
+    /// A flag asks for what the model has not.
+    pub fn params(&self, summary: &PoolingSummary) -> Result<PoolingParams, CliError> {
+        let PoolingFlags { vectors, classes, texts } = &self.flags;
+        if texts.truncate_prompt_tokens == Some(0) {
+            let message = "--truncate-prompt-tokens must be -1 or at least 1, got 0";
+            return Err(CliError::refused("invalid_parameter", message));
+        }
+        let params = PoolingParams {
+            dimensions: vectors.dimensions,
+            use_activation: vectors.normalizes().or(classes.activates()),
+            truncate_prompt_tokens: texts.truncate_prompt_tokens,
+            prompt: prompt(vectors, summary)?,
+            encoding_format: match vectors.encoding_format {
+                Some(EncodingFormatArg::Base64) => EncodingFormat::Base64,
+                Some(EncodingFormatArg::Float) | None => EncodingFormat::Float,
+            },
+            ..PoolingParams::default()
+        };
+        let checked = summary.check_dimensions(&params);
+        checked.map_err(|error| CliError::refused(error.code, format!("--{}", error.message)))?;
+        Ok(params)
+    }
+
+    /// What texts become, in one line.
+    pub fn line(params: &PoolingParams, summary: &PoolingSummary) -> String {
+        let pooling = &summary.pooling;
+        let prompt = match &params.prompt {
+            Some(prompt) => format!(", with {prompt:?} before every text"),
+            None => String::new(),
+        };
+        if let Some(classifier) = &summary.classifier {
+            let activation = match params.use_activation {
+                Some(false) => "no activation".to_owned(),
+                Some(true) | None => format!("{:?}", classifier.activation),
+            };
+            let (task, labels) = (summary.task.name(), classifier.labels.len());
+            return format!("Classes: {labels}, {task}, {activation}{prompt}");
+        }
+        let normalized = match params.use_activation.unwrap_or(pooling.normalize) {
+            true => "normalized",
+            false => "not normalized",
+        };
+        let size = params.dimensions.unwrap_or(summary.spec.hidden_size());
+        format!("Vectors: {size} values, {:?} pooling, {normalized}{prompt}", pooling.pooling_type)
+    }
+}
+
+/// What stands before every text.
+fn prompt(flags: &VectorArgs, summary: &PoolingSummary) -> Result<Option<Arc<str>>, CliError> {
+    let prompts = &summary.prompts;
+    let name = flags.prompt_name.as_ref().or(prompts.default.as_ref());
+    let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(None) };
+    let refused = |message: String| CliError::refused("prompt_name", message);
+    let Some(prompt) = prompts.by_name.get(name) else {
+        let known: Vec<_> = prompts.by_name.keys().map(String::as_str).collect();
+        let known = match known.is_empty() {
+            true => "it has none".to_owned(),
+            false => format!("it has {}", known.join(", ")),
+        };
+        return Err(refused(format!("--prompt-name {name}: the model has no such prompt"))
+            .help(format!("config_sentence_transformers.json names them; {known}")));
+    };
+    if !prompt.is_empty() && !summary.pooling.include_prompt {
+        let message = "a pooling that leaves the prompt's tokens out is not supported";
+        return Err(refused(message.to_owned()).help("give --prompt-name ''"));
+    }
+    Ok(Some(prompt.as_str().into()).filter(|prompt: &Arc<str>| !prompt.is_empty()))
+}

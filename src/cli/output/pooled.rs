@@ -1,0 +1,184 @@
+//! Rows with what texts became: ours, and lines of OpenAI's batch output.
+
+use std::sync::Arc;
+
+use super::{OutputOptions, RowWriter};
+use crate::cli::input::batch_line::BatchLine;
+use crate::cli::input::fields::Passthrough;
+use crate::engine::pooling::{EncodingFormat, Pooled, PoolingOutput};
+
+/// How rows show what their texts became.
+#[derive(Clone, Debug)]
+pub enum PooledForm {
+    /// Vectors, under the name of the answer.
+    Vectors,
+    /// The name of the largest class under that name, and the numbers of all as `probs`. Names of
+    /// the classes are known once the model is.
+    Classes(Arc<[String]>),
+}
+
+impl PooledForm {
+    /// Fields of the output beside that of the answer.
+    pub fn fields(&self) -> &'static [&'static str] {
+        match self {
+            PooledForm::Vectors => &[],
+            PooledForm::Classes(_) => &[PROBS],
+        }
+    }
+}
+
+const PROBS: &str = "probs";
+
+/// Appends one JSON row with what its texts became, newline included.
+pub(super) fn format_pooled(
+    (passthrough, output): (&Passthrough, &PoolingOutput),
+    form: &PooledForm,
+    options: &OutputOptions<'_>,
+    out: &mut Vec<u8>,
+) {
+    let mut row = RowWriter { out, options, form: None };
+    row.out.push(b'{');
+    match (passthrough, form) {
+        (Passthrough::Batch(line), _) => row.openai_vectors(line, output),
+        (_, PooledForm::Vectors) => {
+            row.input(passthrough);
+            row.key(options.out_field);
+            let encoding = output.params.encoding_format;
+            row.each(&output.texts, |row, text| row.vectors(text, encoding));
+            row.usage_of_texts(output);
+        }
+        (_, PooledForm::Classes(labels)) => {
+            row.input(passthrough);
+            row.key(options.out_field);
+            row.each(&output.texts, |row, text| row.labels(text, labels));
+            row.key(PROBS);
+            row.each(&output.texts, |row, text| row.vectors(text, EncodingFormat::Float));
+            row.usage_of_texts(output);
+        }
+    }
+    row.out.extend_from_slice(b"}\n");
+}
+
+impl RowWriter<'_> {
+    fn openai_vectors(&mut self, line: &BatchLine, output: &PoolingOutput) {
+        let encoding = output.params.encoding_format;
+        self.field("id", &line.digest.id("batch_req_"));
+        self.field("custom_id", &line.custom_id);
+        self.object("response", |row| {
+            row.field("status_code", &200);
+            row.field("request_id", &line.digest.id("req_"));
+            row.object("body", |row| {
+                row.field("id", &line.digest.id("embd-"));
+                row.field("object", "list");
+                row.field("created", &row.options.facts.created);
+                row.field("model", &row.options.facts.model);
+                row.key("data");
+                let texts: Vec<_> = output.texts.iter().enumerate().collect();
+                row.list(&texts, |row, (index, text)| {
+                    row.out.push(b'{');
+                    row.field("index", index);
+                    row.field("object", "embedding");
+                    row.key("embedding");
+                    row.vectors(text, encoding);
+                    row.out.push(b'}');
+                });
+                row.usage_of_texts(output);
+            });
+        });
+        self.field("error", &());
+    }
+
+    /// What there is of one text, or a list of that for several.
+    fn each(&mut self, texts: &[Pooled], write: impl Fn(&mut Self, &Pooled)) {
+        match texts {
+            [text] => write(self, text),
+            texts => self.list(texts, write),
+        }
+    }
+
+    /// A text's vector, or its tokens'.
+    fn vectors(&mut self, text: &Pooled, encoding: EncodingFormat) {
+        match text {
+            Pooled::Vector(vector) => self.vector(vector, encoding),
+            Pooled::Tokens(rows) => self.list(rows, |row, vector| row.vector(vector, encoding)),
+        }
+    }
+
+    /// The name of a text's largest class, or those of its tokens.
+    fn labels(&mut self, text: &Pooled, labels: &[String]) {
+        match text {
+            Pooled::Vector(values) => self.value(largest(values, labels)),
+            Pooled::Tokens(rows) => self.list(rows, |row, values| {
+                row.value(largest(values, labels));
+            }),
+        }
+    }
+
+    /// Numbers are the shortest that give the same f32 again.
+    fn vector(&mut self, vector: &[f32], encoding: EncodingFormat) {
+        match encoding {
+            EncodingFormat::Float => self.value(vector),
+            EncodingFormat::Base64 => {
+                let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
+                self.value(&base64(&bytes));
+            }
+        }
+    }
+
+    fn usage_of_texts(&mut self, output: &PoolingOutput) {
+        self.object("usage", |row| {
+            row.field("prompt_tokens", &output.num_prompt_tokens);
+            row.field("total_tokens", &output.num_prompt_tokens);
+        });
+    }
+}
+
+/// The name of the class with the largest number; of equal ones, of the first.
+fn largest<'a>(values: &[f32], labels: &'a [String]) -> &'a str {
+    let best = (0..values.len()).rev().max_by(|a, b| values[*a].total_cmp(&values[*b]));
+    best.and_then(|best| labels.get(best)).expect("every class has a name")
+}
+
+/// RFC 4648, with padding.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let byte = |index: usize| u32::from(group.get(index).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for digit in 0..4 {
+            let value = bits >> (18 - 6 * digit) & 63;
+            let is_padding = digit > group.len() as u32;
+            text.push(if is_padding { '=' } else { char::from(DIGITS[value as usize]) });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_class_is_named_and_the_first_of_equal_ones() {
+        let labels = ["a", "b", "c"].map(str::to_owned);
+        assert_eq!(largest(&[0.1, 0.7, 0.2], &labels), "b");
+        assert_eq!(largest(&[0.4, 0.2, 0.4], &labels), "a");
+        assert_eq!(largest(&[-3.0, -2.0, -2.0], &labels), "b");
+    }
+
+    #[test]
+    fn base64_is_that_of_the_rfc() {
+        for (text, encoded) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("foobar", "Zm9vYmFy"),
+        ] {
+            assert_eq!(base64(text.as_bytes()), encoded);
+        }
+        assert_eq!(base64(&1.0f32.to_le_bytes()), "AACAPw==");
+    }
+}
