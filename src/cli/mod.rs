@@ -68,6 +68,11 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
             let command = |console: &_| run::pool(Task::Classify, args.into_run(), console);
             shown(&display, &settings, command)
         }
+        Command::Reward(args) => {
+            let display = args.display();
+            let command = |console: &_| run::pool(Task::Reward, args.into_run(), console);
+            shown(&display, &settings, command)
+        }
         Command::Bench(args) => {
             shown(&args.display.clone(), &settings, |console| bench::run(*args, console))
         }

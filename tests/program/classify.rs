@@ -1,5 +1,6 @@
-//! `classify` through the program: rows in, labels and probabilities out; steps, threads and kills
-//! change no byte. The models are tiny ones of `testdata/golden_classifiers`.
+//! `classify` and `reward` through the program: rows in, labels, probabilities and scores out;
+//! steps, threads and kills change no byte. The models are tiny ones of
+//! `testdata/golden_classifiers`.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -11,16 +12,24 @@ use serde_json::{Value, json};
 const TOKENIZER: &str = "testdata/golden_embeddings/bert";
 
 fn command(model: &str, flags: &[&str]) -> Command {
+    command_named("classify", model, &[&["--tokenizer", TOKENIZER], flags].concat())
+}
+
+fn command_named(name: &str, model: &str, flags: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-batch"));
     let model = format!("testdata/golden_classifiers/{model}");
-    command.args(["classify", "--model", &model, "--tokenizer", TOKENIZER, "--threads", "2"]);
+    command.args([name, "--model", &model, "--threads", "2"]);
     command.args(flags).current_dir(env!("CARGO_MANIFEST_DIR"));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
 fn classify(model: &str, input: &str, flags: &[&str]) -> Output {
-    let mut child = command(model, flags).spawn().unwrap();
+    answered(command(model, flags), input)
+}
+
+fn answered(mut command: Command, input: &str) -> Output {
+    let mut child = command.spawn().unwrap();
     let (mut stdin, text) = (child.stdin.take().unwrap(), input.to_owned());
     // A program that refuses its flags reads nothing.
     let writing = std::thread::spawn(move || drop(stdin.write_all(text.as_bytes())));
@@ -164,4 +173,30 @@ fn what_is_no_classifier_or_no_text_is_refused_by_name() {
         assert!(matches!(output.status.code(), Some(2 | 7)), "{flags:?}: {errors}");
         assert!(errors.contains(what), "{flags:?}: {errors}");
     }
+}
+
+#[test]
+fn a_reward_is_the_number_of_the_only_class() {
+    let golden = golden("xlm_roberta", 2);
+    let rows = [json!({"id": 1, "text": golden["text"]}), json!({"id": 2, "text": [1]})];
+    let input = rows.map(|row| row.to_string() + "\n").concat();
+    let tokenizer = "testdata/golden_embeddings/xlm_roberta";
+    let reward = |flags: &[&str]| {
+        let flags = [&["--tokenizer", tokenizer], flags].concat();
+        answered(command_named("reward", "xlm_roberta", &flags), &input)
+    };
+    let output = reward(&["--no-activation"]);
+    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows = lines(&output);
+    let logit = golden["logits"][0].as_f64().unwrap() as f32;
+    assert!((rows[0]["score"].as_f64().unwrap() as f32 - logit).abs() < 1e-5, "{}", rows[0]);
+    assert_eq!((&rows[0]["id"], &rows[1]["score"]), (&json!(1), &Value::Null));
+    let sigmoid = 1.0 / (1.0 + (-logit).exp());
+    let row = &lines(&reward(&[]))[0];
+    assert!((row["score"].as_f64().unwrap() as f32 - sigmoid).abs() < 1e-6, "{row}");
+    let several = command_named("reward", "bert", &["--tokenizer", TOKENIZER]);
+    let several = answered(several, &input);
+    let errors = String::from_utf8_lossy(&several.stderr).into_owned();
+    assert_eq!(several.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("3 classes"), "{errors}");
 }

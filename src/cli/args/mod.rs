@@ -32,7 +32,8 @@ pub use merge::MergeArgs;
 pub use output::{OutputArgs, OutputFormatArg};
 pub use plan::{PlanArgs, PlanFlags};
 pub use pooling::{
-    ClassifyArgs, EmbedArgs, EncodingFormatArg, PoolingFlags, PoolingTypeArg, VectorArgs,
+    ClassifyArgs, EmbedArgs, EncodingFormatArg, PoolingFlags, PoolingTypeArg, RewardArgs,
+    VectorArgs,
 };
 pub use sampling::{SamplingArgs, TruncationSideArg};
 pub use settings::{Settings, Variables};
@@ -107,6 +108,8 @@ pub enum Command {
     Embed(Box<EmbedArgs>),
     /// Find the class of every text of a dataset, in order
     Classify(Box<ClassifyArgs>),
+    /// Score every text or chat of a dataset by a reward model, in order
+    Reward(Box<RewardArgs>),
     /// Say what a run would be: prompt lengths, error rows, memory, minutes. Runs a sample only
     Plan(Box<PlanArgs>),
     /// Measure how fast a model runs: throughput, prefill or decode

@@ -1,4 +1,5 @@
-//! Flags of `embed` and `classify`: model, rows in and rows out as of `run`, and what texts become.
+//! Flags of `embed`, `classify` and `reward`: model, rows in and rows out as of `run`, and what
+//! texts become.
 
 use clap::ArgAction;
 
@@ -36,6 +37,20 @@ Exit codes: those of `run`.
 
 `--help -v` adds the rarer flags and the details.";
 
+const REWARD_EXAMPLES: &str = "\
+Examples:
+  vllm-batch reward --model ./reward-model -i chats.jsonl -o scores.jsonl
+  vllm-batch reward --model ./reward-model -i answers.csv --template '{{question}} {{answer}}'
+  vllm-batch reward --model ./reward-model -i chats.jsonl --no-activation | jq .score
+
+A row is what `run` takes: `messages` with the answer as their last turn, or a text. Its fields pass
+through to the output, with `score` and `usage` after them. A model that scores tokens gives a list,
+one number for each. docs/CLASSIFY.md has the models.
+
+Exit codes: those of `run`.
+
+`--help -v` adds the rarer flags and the details.";
+
 /// Flags of `embed`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EMBED_EXAMPLES, disable_help_flag = true, args_override_self = true)]
@@ -54,6 +69,20 @@ pub struct EmbedArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = CLASSIFY_EXAMPLES, disable_help_flag = true, args_override_self = true)]
 pub struct ClassifyArgs {
+    #[command(flatten)]
+    rows: RowArgs,
+    #[command(flatten)]
+    classes: ClassArgs,
+    #[command(flatten)]
+    texts: TextArgs,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+/// Flags of `reward`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = REWARD_EXAMPLES, disable_help_flag = true, args_override_self = true)]
+pub struct RewardArgs {
     #[command(flatten)]
     rows: RowArgs,
     #[command(flatten)]
@@ -140,7 +169,7 @@ pub struct TextArgs {
 pub struct PoolingFlags {
     /// Of `embed`.
     pub vectors: VectorArgs,
-    /// Of `classify`.
+    /// Of `classify` and `reward`.
     pub classes: ClassArgs,
     /// Of all.
     pub texts: TextArgs,
@@ -206,6 +235,19 @@ impl EmbedArgs {
 }
 
 impl ClassifyArgs {
+    /// What is shown.
+    pub fn display(&self) -> DisplayArgs {
+        self.machine.display.clone()
+    }
+
+    /// As `EmbedArgs::into_run`.
+    pub fn into_run(self) -> (RunArgs, PoolingFlags) {
+        let Self { rows, classes, texts, machine } = self;
+        (run_args(rows, machine), PoolingFlags { classes, texts, ..PoolingFlags::default() })
+    }
+}
+
+impl RewardArgs {
     /// What is shown.
     pub fn display(&self) -> DisplayArgs {
         self.machine.display.clone()

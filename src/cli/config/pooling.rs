@@ -36,6 +36,7 @@ impl RunConfig {
             Task::Complete => panic!("`run` has a configuration of its own"),
             Task::Embed => "embedding",
             Task::Classify => "label",
+            Task::Reward => "score",
         };
         args.output.out_field.get_or_insert_with(|| field.to_owned());
         let refused = |message: String| Err(CliError::refused("output", message));
@@ -62,7 +63,7 @@ impl RunConfig {
         config.input.rows.task = task;
         config.engine.model.pooling_task = match task {
             Task::Complete | Task::Embed => Some(PoolingTask::Embed),
-            Task::Classify => Some(PoolingTask::Classify),
+            Task::Classify | Task::Reward => Some(PoolingTask::Classify),
         };
         config.engine.model.pooling_type = flags.vectors.pooling_type.map(|name| match name {
             PoolingTypeArg::Cls => PoolingType::Cls,
@@ -81,6 +82,12 @@ impl PoolingConfig {
     /// A flag asks for what the model has not.
     pub fn params(&self, summary: &PoolingSummary) -> Result<PoolingParams, CliError> {
         let PoolingFlags { vectors, classes, texts } = &self.flags;
+        let num_labels = summary.classifier.as_ref().map_or(0, |found| found.labels.len());
+        if self.task == Task::Reward && num_labels != 1 {
+            let message =
+                format!("a reward has one number, and the model has {num_labels} classes");
+            return Err(CliError::refused("model", message).help("`classify` gives all of them"));
+        }
         if texts.truncate_prompt_tokens == Some(0) {
             let message = "--truncate-prompt-tokens must be -1 or at least 1, got 0";
             return Err(CliError::refused("invalid_parameter", message));

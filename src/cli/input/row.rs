@@ -66,6 +66,8 @@ pub enum Task {
     Embed,
     /// They are classified.
     Classify,
+    /// They get the number of a model's only class.
+    Reward,
 }
 
 /// How rows become prompts.
@@ -484,7 +486,7 @@ fn own_row(
     let fields = &named.fields;
     if task != Task::Complete {
         let overrides = match task {
-            Task::Classify => Overrides::collect_classes(fields),
+            Task::Classify | Task::Reward => Overrides::collect_classes(fields),
             // A row's own fields say nothing of vectors.
             Task::Complete | Task::Embed => Overrides::none(),
         };

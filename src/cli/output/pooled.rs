@@ -15,13 +15,15 @@ pub enum PooledForm {
     /// The name of the largest class under that name, and the numbers of all as `probs`. Names of
     /// the classes are known once the model is.
     Classes(Arc<[String]>),
+    /// The number of the only class, or those of the tokens, under that name.
+    Scores,
 }
 
 impl PooledForm {
     /// Fields of the output beside that of the answer.
     pub fn fields(&self) -> &'static [&'static str] {
         match self {
-            PooledForm::Vectors => &[],
+            PooledForm::Vectors | PooledForm::Scores => &[],
             PooledForm::Classes(_) => &[PROBS],
         }
     }
@@ -45,6 +47,12 @@ pub(super) fn format_pooled(
             row.key(options.out_field);
             let encoding = output.params.encoding_format;
             row.each(&output.texts, |row, text| row.vectors(text, encoding));
+            row.usage_of_texts(output);
+        }
+        (_, PooledForm::Scores) => {
+            row.input(passthrough);
+            row.key(options.out_field);
+            row.each(&output.texts, RowWriter::scores);
             row.usage_of_texts(output);
         }
         (_, PooledForm::Classes(labels)) => {
@@ -111,6 +119,14 @@ impl RowWriter<'_> {
             Pooled::Tokens(rows) => self.list(rows, |row, values| {
                 row.value(largest(values, labels));
             }),
+        }
+    }
+
+    /// The one number of a text, or those of its tokens.
+    fn scores(&mut self, text: &Pooled) {
+        match text {
+            Pooled::Vector(values) => self.value(&values[0]),
+            Pooled::Tokens(rows) => self.list(rows, |row, values| row.value(&values[0])),
         }
     }
 

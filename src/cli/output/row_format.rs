@@ -260,6 +260,7 @@ impl JsonFormat {
             pooled: match config.input.rows.task {
                 Task::Complete | Task::Embed => PooledForm::Vectors,
                 Task::Classify => PooledForm::Classes(Arc::default()),
+                Task::Reward => PooledForm::Scores,
             },
         }
     }

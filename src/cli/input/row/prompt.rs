@@ -146,7 +146,7 @@ impl PromptBuilder {
         let is_for_run = match self.task {
             Task::Complete => false,
             Task::Embed => matches!(shape, RowShape::AnthropicBatch | RowShape::Alpaca),
-            Task::Classify => shape.is_batch() || shape == RowShape::Alpaca,
+            Task::Classify | Task::Reward => shape.is_batch() || shape == RowShape::Alpaca,
         };
         if is_for_run {
             return Err(InputError::refused(
@@ -196,6 +196,7 @@ impl PromptBuilder {
             }
             _ if self.task == Task::Embed => "embedded as text (--chat sends a user turn)",
             _ if self.task == Task::Classify => "classified as text (--chat sends a user turn)",
+            _ if self.task == Task::Reward => "scored as text (--chat sends a user turn)",
             RowShape::Alpaca => "completed with the Alpaca prompt (--chat sends a user turn)",
             _ => "completed as text (--chat sends a user turn)",
         }
