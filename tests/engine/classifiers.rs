@@ -12,7 +12,7 @@ use vllm_batch::engine::config::{
 use vllm_batch::engine::input_processor::Prompt;
 use vllm_batch::engine::model::CLASSIFIERS;
 use vllm_batch::engine::pooling::{
-    Pooled, PoolingEngine, PoolingParams, PoolingSummary, PoolingTask, PoolingType,
+    ClassActivation, Pooled, PoolingEngine, PoolingParams, PoolingSummary, PoolingTask, PoolingType,
 };
 
 /// Of a value, relative to 1 or to itself.
@@ -214,4 +214,73 @@ fn what_a_model_is_not_made_for_is_refused_by_name() {
     let summary = PoolingSummary::read(&config.model).unwrap();
     assert_eq!(summary.task, PoolingTask::TokenClassify);
     assert_eq!(summary.classifier.unwrap().labels[1], "B-PER");
+}
+
+/// config.json files as models are published, their sizes left small: what they say beside the
+/// model, and what their classifier is.
+#[test]
+fn published_configs_are_read() {
+    let bert = r#""hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
+        "num_hidden_layers": 2, "max_position_embeddings": 512, "vocab_size": 100,
+        "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
+        "initializer_range": 0.02, "layer_norm_eps": 1e-12, "type_vocab_size": 2,
+        "position_embedding_type": "absolute", "pad_token_id": 0, "use_cache": true"#;
+    let distilbert = r#""activation": "gelu", "attention_dropout": 0.1, "dim": 64,
+        "dropout": 0.1, "hidden_dim": 128, "initializer_range": 0.02, "n_heads": 4, "n_layers": 2,
+        "max_position_embeddings": 512, "model_type": "distilbert", "output_past": true,
+        "pad_token_id": 0, "qa_dropout": 0.1, "seq_classif_dropout": 0.2, "vocab_size": 100,
+        "sinusoidal_pos_embds": false, "tie_weights_": true"#;
+    let cases = [
+        // cross-encoder/ms-marco-MiniLM-L6-v2
+        (
+            "BertForSequenceClassification",
+            format!(
+                r#"{bert}, "gradient_checkpointing": false, "id2label": {{"0": "LABEL_0"}},
+                "label2id": {{"LABEL_0": 0}}, "sentence_transformers": {{"version": "4.0.1",
+                "activation_fn": "torch.nn.modules.linear.Identity"}}"#
+            ),
+            (ClassActivation::Identity, "LABEL_0"),
+        ),
+        // nlptown/bert-base-multilingual-uncased-sentiment
+        (
+            "BertForSequenceClassification",
+            format!(
+                r#"{bert}, "_num_labels": 2, "directionality": "bidi", "finetuning_task":
+                "sentiment-analysis", "id2label": {{"0": "1 star", "1": "2 stars"}}, "label2id":
+                {{"1 star": 0, "2 stars": 1}}, "output_past": true, "pooler_fc_size": 768,
+                "pooler_num_attention_heads": 12, "pooler_num_fc_layers": 3,
+                "pooler_size_per_head": 128, "pooler_type": "first_token_transform""#
+            ),
+            (ClassActivation::Softmax, "1 star"),
+        ),
+        // distilbert-base-uncased-finetuned-sst-2-english
+        (
+            "DistilBertForSequenceClassification",
+            format!(
+                r#"{distilbert}, "finetuning_task": "sst-2", "id2label": {{"0": "NEGATIVE",
+                "1": "POSITIVE"}}, "label2id": {{"NEGATIVE": 0, "POSITIVE": 1}}"#
+            ),
+            (ClassActivation::Softmax, "NEGATIVE"),
+        ),
+        // unitary/toxic-bert
+        (
+            "BertForSequenceClassification",
+            format!(
+                r#"{bert}, "id2label": {{"0": "toxic", "1": "insult"}}, "problem_type":
+                "multi_label_classification""#
+            ),
+            (ClassActivation::Sigmoid, "toxic"),
+        ),
+    ];
+    for (class, keys, (activation, label)) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        let text = format!(r#"{{"architectures": ["{class}"], {keys}}}"#);
+        std::fs::write(folder.path().join("config.json"), text).unwrap();
+        let model_dir = folder.path().to_owned();
+        let model = ModelConfig { model_dir, ..ModelConfig::default() };
+        let summary = PoolingSummary::read(&model).unwrap();
+        let classifier = summary.classifier.unwrap();
+        assert_eq!((classifier.activation, &*classifier.labels[0]), (activation, label), "{keys}");
+        assert_eq!(summary.task, PoolingTask::Classify);
+    }
 }

@@ -10,8 +10,20 @@ use crate::engine::model::spec::{
 };
 use crate::engine::ops::Activation;
 
+/// How TensorFlow's BERT was built, which files of multilingual models still say. transformers reads
+/// none of it.
+const OF_TENSORFLOW: &[&str] = &[
+    "directionality",
+    "pooler_fc_size",
+    "pooler_num_attention_heads",
+    "pooler_num_fc_layers",
+    "pooler_size_per_head",
+    "pooler_type",
+];
+
 /// The spec of a BERT config.
 pub(super) fn bert(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
+    config.root().ignore(OF_TENSORFLOW);
     spec(config, "bert", 0, &["pooler.", "bert.pooler.", "cls."])
 }
 
