@@ -108,17 +108,12 @@ impl Overrides {
     /// The sampling fields among a row's fields. `null` is "not given"; of duplicates the last
     /// counts.
     pub fn collect(fields: &JsonFields) -> Self {
-        let entries = PARAMETERS.iter().filter_map(|(name, _)| {
-            let value = fields.get(name)?;
-            (value != "null").then(|| (*name, value.to_owned()))
-        });
-        Self { entries: entries.collect(), default_length: DefaultLength::Row }
+        Self::collect_of(PARAMETERS.iter().map(|(name, _)| *name), fields)
     }
 
     /// The fields of an embeddings request that say how its vectors are made.
     pub fn collect_pooling(fields: &JsonFields) -> Self {
-        let names = POOLING_PARAMETERS.iter().map(|(name, _)| *name);
-        Self::collect_of(names, fields)
+        Self::collect_of(POOLING_PARAMETERS.iter().map(|(name, _)| *name), fields)
     }
 
     /// The field of a row that says what becomes of its classes.
