@@ -72,8 +72,8 @@ pub(super) fn for_blocks(
     });
 }
 
-/// Has `product(rows, panel, (out, stride))` write every panel's sums of all rows, from `out` on with
-/// so far from row to row: all rows of the panel.
+/// Has `product(rows, panel, (out, stride))` write every panel's sums of all rows, from `out` on
+/// with so far from row to row: all rows of the panel.
 pub(super) fn for_panels(
     cpu: &Cpu,
     shape: Shape,
