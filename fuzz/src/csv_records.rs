@@ -50,6 +50,7 @@ pub fn check(data: &[u8]) {
             out_field: "response".to_owned(),
             is_simple: false,
             parser: AnswerParser::default(),
+            pooled: None,
         };
         assert_reads_back(input, format, written, &names, &all);
     }

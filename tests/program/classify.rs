@@ -163,7 +163,7 @@ fn what_is_no_classifier_or_no_text_is_refused_by_name() {
     for (input, flags, what) in [
         (text, &["--model", TOKENIZER][..], "no classifier"),
         (text, &["--device", "cuda"], "--device cuda"),
-        (text, &["--out", "labels.csv"], "not as CSV"),
+        (text, &["--out", "labels.csv"], "CSV output needs CSV input"),
         (text, &["--output-format", "openai"], "--output-format openai"),
         (text, &["--dimensions", "8"], "--dimensions"),
         (line, &[], "OpenAI batch requests"),
@@ -199,4 +199,30 @@ fn a_reward_is_the_number_of_the_only_class() {
     let errors = String::from_utf8_lossy(&several.stderr).into_owned();
     assert_eq!(several.status.code(), Some(2), "{errors}");
     assert!(errors.contains("3 classes"), "{errors}");
+}
+
+#[test]
+fn tables_get_columns() {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, out) = (folder.path().join("in.csv"), folder.path().join("out.csv"));
+    let golden = golden("bert", 2);
+    let text = golden["text"].as_str().unwrap();
+    let long = "cat ".repeat(400);
+    fs::write(&input, format!("id,text,probs\n7,{text},mine\n8,{long},\n")).unwrap();
+    let flags = ["-i", input.to_str().unwrap(), "-o", out.to_str().unwrap()];
+    let output = classify("bert", "", &flags);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{errors}");
+    let table = fs::read_to_string(&out).unwrap();
+    let mut rows = table.lines();
+    assert_eq!(rows.next(), Some("id,text,input_probs,label,probs,prompt_tokens,error"));
+    let json = classify("bert", &(json!({"text": text}).to_string() + "\n"), &[]);
+    let row = &lines(&json)[0];
+    let (label, tokens) = (row["label"].as_str().unwrap(), &row["usage"]["prompt_tokens"]);
+    let json = String::from_utf8(json.stdout).unwrap();
+    let (_, probs) = json.split_once("\"probs\":").unwrap();
+    let (probs, _) = probs.split_once(",\"usage\"").unwrap();
+    assert_eq!(rows.next().unwrap(), format!("7,{text},mine,{label},\"{probs}\",{tokens},"));
+    let failed = rows.next().unwrap();
+    assert!(failed.starts_with("8,cat") && failed.contains(",,,,\"context_length: "), "{failed}");
 }

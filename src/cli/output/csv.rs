@@ -1,18 +1,23 @@
 //! `CsvFormat`: rows out for CSV in.
 
+use super::pooled::PooledForm;
 use super::shown::Shown;
 use super::{Asked, kept_name, resolve};
 use crate::cli::input::fields::Passthrough;
 use crate::cli::input::reader;
 use crate::cli::input::row_error::RowError;
 use crate::engine::input_processor::AnswerParser;
+use crate::engine::pooling::PoolingOutput;
 use crate::engine::request::{RequestOutput, SamplingParams};
 
 /// Columns that follow the text.
 const COLUMNS: [&str; 4] = ["finish_reason", "prompt_tokens", "completion_tokens", "error"];
 
+/// Columns that follow what a text became.
+const POOLED_COLUMNS: [&str; 2] = ["prompt_tokens", "error"];
+
 /// Rows out for CSV in: all input columns, then the text, finish_reason, prompt_tokens,
-/// completion_tokens, error.
+/// completion_tokens, error; or what the text became, prompt_tokens, error.
 #[derive(Clone, Debug)]
 pub struct CsvFormat {
     /// `,` or tab.
@@ -25,6 +30,8 @@ pub struct CsvFormat {
     pub is_simple: bool,
     /// Splits the answers of chats: the text is what is not thinking.
     pub parser: AnswerParser,
+    /// How rows show what their texts became; None: they are completed.
+    pub pooled: Option<PooledForm>,
 }
 
 impl CsvFormat {
@@ -36,7 +43,7 @@ impl CsvFormat {
             true => kept_name(name, is_taken),
             false => name.clone(),
         });
-        let ours = std::iter::once(self.out_field.as_str()).chain(COLUMNS).map(str::to_owned);
+        let ours = self.columns().into_iter().map(str::to_owned);
         let quotes = match names.first().is_some_and(|name| reader::is_mark(name)) {
             true => csv::QuoteStyle::Always,
             false => csv::QuoteStyle::Necessary,
@@ -72,11 +79,17 @@ impl CsvFormat {
             unreachable!("only CSV rows are written as CSV");
         };
         let ours = match resolve(result) {
+            Err(error) if self.pooled.is_some() => {
+                let mut cells = vec![String::new(); self.columns().len()];
+                cells.pop();
+                cells.push(format!("{}: {}", error.code, error.message));
+                cells
+            }
             Ok(output) => {
                 let first = output.outputs.first();
                 let shown = first.map(|completion| Shown::new(completion, form, &self.parser));
                 let text = shown.and_then(|shown| shown.content);
-                [
+                vec![
                     text.unwrap_or_default().into_owned(),
                     first.map(|c| c.finish_reason.name().to_owned()).unwrap_or_default(),
                     output.prompt_token_ids.len().to_string(),
@@ -86,14 +99,40 @@ impl CsvFormat {
             }
             Err(error) => {
                 let message = format!("{}: {}", error.code, error.message);
-                [String::new(), "error".to_owned(), String::new(), String::new(), message]
+                vec![String::new(), "error".to_owned(), String::new(), String::new(), message]
             }
         };
         self.write(cells.iter().cloned().chain(ours), csv::QuoteStyle::Necessary, out);
     }
 
+    /// The same with what its text became.
+    pub(super) fn format_pooled(
+        &self,
+        passthrough: &Passthrough,
+        output: &PoolingOutput,
+        out: &mut Vec<u8>,
+    ) {
+        let (Passthrough::Cells { cells, .. }, Some(form), [text]) =
+            (passthrough, &self.pooled, &output.texts[..])
+        else {
+            unreachable!("only CSV rows, of one text each, are written as CSV");
+        };
+        let after = [output.num_prompt_tokens.to_string(), String::new()];
+        let ours = form.cells(text).into_iter().chain(after);
+        self.write(cells.iter().cloned().chain(ours), csv::QuoteStyle::Necessary, out);
+    }
+
+    /// Names of our columns.
+    fn columns(&self) -> Vec<&str> {
+        let after = match &self.pooled {
+            None => COLUMNS.to_vec(),
+            Some(form) => [form.fields(), &POOLED_COLUMNS].concat(),
+        };
+        [&[self.out_field.as_str()], &after[..]].concat()
+    }
+
     fn is_ours(&self, name: &str) -> bool {
-        name == self.out_field || COLUMNS.contains(&name)
+        self.columns().contains(&name)
     }
 
     fn write(

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use super::{OutputOptions, RowWriter};
 use crate::cli::input::batch_line::BatchLine;
 use crate::cli::input::fields::Passthrough;
+use crate::cli::input::row::Task;
 use crate::engine::pooling::{EncodingFormat, Pooled, PoolingOutput};
 
 /// How rows show what their texts became.
@@ -20,6 +23,50 @@ pub enum PooledForm {
 }
 
 impl PooledForm {
+    /// That of a command; None: its rows are completed.
+    pub fn of(task: Task) -> Option<Self> {
+        match task {
+            Task::Complete => None,
+            Task::Embed => Some(PooledForm::Vectors),
+            Task::Classify => Some(PooledForm::Classes(Arc::default())),
+            Task::Reward => Some(PooledForm::Scores),
+        }
+    }
+
+    /// Whether a CSV has room for it.
+    pub fn has_columns(&self) -> bool {
+        match self {
+            PooledForm::Vectors => false,
+            PooledForm::Classes(_) | PooledForm::Scores => true,
+        }
+    }
+
+    /// Cells of a CSV: that of the answer, and those of `fields`. Lists are JSON.
+    pub(super) fn cells(&self, text: &Pooled) -> Vec<String> {
+        match (self, text) {
+            (PooledForm::Vectors, Pooled::Vector(values)) => vec![json(values)],
+            (PooledForm::Vectors, Pooled::Tokens(rows)) => vec![json(rows)],
+            (PooledForm::Classes(labels), Pooled::Vector(values)) => {
+                vec![largest(values, labels).to_owned(), json(values)]
+            }
+            (PooledForm::Classes(labels), Pooled::Tokens(rows)) => {
+                let names: Vec<_> = rows.iter().map(|values| largest(values, labels)).collect();
+                vec![json(&names), json(rows)]
+            }
+            (PooledForm::Scores, Pooled::Vector(values)) => vec![json(&values[0])],
+            (PooledForm::Scores, Pooled::Tokens(rows)) => {
+                vec![json(&rows.iter().map(|values| values[0]).collect::<Vec<_>>())]
+            }
+        }
+    }
+
+    /// Names the classes, where there are some.
+    pub(super) fn name(&mut self, labels: Arc<[String]>) {
+        if let PooledForm::Classes(known) = self {
+            *known = labels;
+        }
+    }
+
     /// Fields of the output beside that of the answer.
     pub fn fields(&self) -> &'static [&'static str] {
         match self {
@@ -147,6 +194,10 @@ impl RowWriter<'_> {
             row.field("total_tokens", &output.num_prompt_tokens);
         });
     }
+}
+
+fn json<T: Serialize + ?Sized>(value: &T) -> String {
+    serde_json::to_string(value).expect("plain values")
 }
 
 /// The name of the class with the largest number; of equal ones, of the first.

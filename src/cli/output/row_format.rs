@@ -11,7 +11,6 @@ use crate::cli::input::batch_line::BatchLines;
 use crate::cli::input::fields::Passthrough;
 use crate::cli::input::files::Shape;
 use crate::cli::input::reader::InputFormat;
-use crate::cli::input::row::Task;
 use crate::cli::input::row_error::{RowError, code};
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
@@ -69,10 +68,11 @@ impl RowFormat {
             Err(error.help("name the output FILE.jsonl (-o)"))
         };
         let lines = config.input.rows.lines;
-        if config.pooling.is_some() {
+        let pooled = PooledForm::of(config.input.rows.task);
+        if pooled.as_ref().is_some_and(|form| !form.has_columns()) {
             return match named {
                 InputFormat::Csv | InputFormat::Tsv => {
-                    refused("vectors and classes are written as JSON lines, not as CSV")
+                    refused("vectors are written as JSON lines, not as CSV")
                 }
                 _ => Ok(RowFormat::Json(JsonFormat::new(config, parser))),
             };
@@ -99,7 +99,8 @@ impl RowFormat {
                 }
                 let detail = config.output.detail;
                 let is_simple = detail == Detail::Simple;
-                let csv = CsvFormat { delimiter, crlf: shape.crlf, out_field, is_simple, parser };
+                let crlf = shape.crlf;
+                let csv = CsvFormat { delimiter, crlf, out_field, is_simple, parser, pooled };
                 if detail == Detail::Full {
                     return refused("--output-format full: CSV has room for the text only");
                 }
@@ -157,8 +158,13 @@ impl RowFormat {
 
     /// The same with the names of a classifier's classes.
     pub fn with_labels(mut self, labels: Arc<[String]>) -> Self {
-        if let RowFormat::Json(JsonFormat { pooled: PooledForm::Classes(known), .. }) = &mut self {
-            *known = labels;
+        match &mut self {
+            RowFormat::Json(json) => json.pooled.name(labels),
+            RowFormat::Csv(csv) => {
+                if let Some(form) = &mut csv.pooled {
+                    form.name(labels);
+                }
+            }
         }
         self
     }
@@ -217,18 +223,19 @@ impl RowFormat {
     }
 
     /// Appends a row with what its texts became, line end included.
-    ///
-    /// # Panics
-    /// Rows are CSV, which `new` refuses for pooling models.
     pub fn format_pooled(
         &self,
         passthrough: &Passthrough,
         output: &PoolingOutput,
         out: &mut Vec<u8>,
     ) {
-        let RowFormat::Json(json) = self else { panic!("vectors are no CSV") };
-        let row = (passthrough, output);
-        format_pooled(row, &json.pooled, &json.options(&Tokens::none()), out);
+        match self {
+            RowFormat::Csv(csv) => csv.format_pooled(passthrough, output, out),
+            RowFormat::Json(json) => {
+                let row = (passthrough, output);
+                format_pooled(row, &json.pooled, &json.options(&Tokens::none()), out);
+            }
+        }
     }
 
     /// Appends one row, line end included: a function of what is given, and of nothing else.
@@ -257,11 +264,7 @@ impl JsonFormat {
                 system_fingerprint: None,
             },
             parser,
-            pooled: match config.input.rows.task {
-                Task::Complete | Task::Embed => PooledForm::Vectors,
-                Task::Classify => PooledForm::Classes(Arc::default()),
-                Task::Reward => PooledForm::Scores,
-            },
+            pooled: PooledForm::of(config.input.rows.task).unwrap_or(PooledForm::Vectors),
         }
     }
 

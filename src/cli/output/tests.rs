@@ -217,7 +217,8 @@ fn csv_rows_keep_their_columns_and_line_ends() {
     let names = ["id", "error", "text"].map(str::to_owned);
     let csv = |delimiter, crlf| {
         let (out_field, parser) = ("response".to_owned(), AnswerParser::default());
-        let format = CsvFormat { delimiter, crlf, out_field, is_simple: false, parser };
+        let format =
+            CsvFormat { delimiter, crlf, out_field, is_simple: false, parser, pooled: None };
         let mut out = Vec::new();
         assert_eq!(format.collisions(&names), ["error"]);
         format.format_header(&names, &mut out);
@@ -250,6 +251,7 @@ fn a_csv_never_begins_like_another_kind_of_file() {
         out_field: "response".to_owned(),
         is_simple: false,
         parser: AnswerParser::default(),
+        pooled: None,
     };
     for first in ["\u{feff}x", "PK\u{3}\u{4}", "PAR1\u{15}", "BZh9", "P*M\u{18}", "PAR1", "{", ""] {
         let names = [first, "prompt"].map(str::to_owned);
