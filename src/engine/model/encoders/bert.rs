@@ -10,8 +10,8 @@ use crate::engine::model::spec::{
 };
 use crate::engine::ops::Activation;
 
-/// How TensorFlow's BERT was built, which files of multilingual models still say. transformers reads
-/// none of it.
+/// How TensorFlow's BERT was built, which files of multilingual models still say. transformers
+/// reads none of it.
 const OF_TENSORFLOW: &[&str] = &[
     "directionality",
     "pooler_fc_size",
