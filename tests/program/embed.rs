@@ -170,7 +170,7 @@ fn what_a_model_cannot_do_is_refused_by_name() {
         (&["--output-format", "full"], "--output-format full"),
         (&["--truncate-prompt-tokens", "0"], "at least 1"),
         (&["--model", "testdata/golden/llama3"], "makes no vectors"),
-        (&["--model", "org/name"], "not downloaded"),
+        (&["--model", "org/name:a.gguf"], "GGUF files of models that make vectors"),
     ] {
         let output = embed("{\"text\":\"a\"}\n", flags);
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -5,7 +5,7 @@ pub mod hub;
 pub mod lost_file;
 pub mod resolved;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -54,16 +54,14 @@ pub struct Loaded<E = Engine> {
 /// # Errors
 /// There is no such model, or it cannot be fetched.
 pub fn find(config: &RunConfig, console: &Console) -> Result<Folders, CliError> {
-    let name = &config.model.name;
-    if config.pooling.is_some() && !Path::new(name).is_dir() {
-        // What is fetched for `run` lacks the files that say what texts become.
-        let message =
-            format!("{name} is no folder, and models for vectors and classes are not downloaded");
-        return Err(CliError::refused("model", sanitized(&message))
-            .help("give the folder of a whole snapshot, as `hf download` prints it"));
-    }
     let shows_progress = console.mode() != ProgressMode::None;
-    resolve(&config.model, config.engine.model.load_format, shows_progress)
+    let need = Need {
+        config: true,
+        tokenizer: config.model.tokenizer.is_none(),
+        weights: config.engine.model.load_format != LoadFormat::Dummy,
+        modules: config.pooling.is_some(),
+    };
+    resolve(&config.model, need, shows_progress)
 }
 
 /// Loads a model that was found, by its `summary`.
@@ -149,22 +147,13 @@ impl<E> Loaded<E> {
 }
 
 /// Finds the folders; downloads what is not there.
-fn resolve(
-    source: &ModelSource,
-    load_format: LoadFormat,
-    shows_progress: bool,
-) -> Result<Folders, CliError> {
+fn resolve(source: &ModelSource, need: Need, shows_progress: bool) -> Result<Folders, CliError> {
     let environment = HubEnvironment::from_env();
     let mut progress = if shows_progress { progress::on_stderr() } else { Box::new(()) };
     let mut folder = |name: &str, revision: Option<&str>, need: Need| {
         let download_dir = source.download_dir.as_deref();
         let request = ModelRequest { name, revision, download_dir, need };
         hub::resolve(&request, &environment, progress.as_mut()).map_err(rejected)
-    };
-    let need = Need {
-        config: true,
-        tokenizer: source.tokenizer.is_none(),
-        weights: load_format != LoadFormat::Dummy,
     };
     let model = folder(&source.name, source.revision.as_deref(), need)?;
     let tokenizer = match &source.tokenizer {

@@ -10,7 +10,9 @@ mod summary;
 mod task;
 
 pub use crate::engine::model::encoders::{ClassActivation, Classifier};
-pub use modules::{Pooling, PoolingType, Prompts};
+pub use modules::{
+    ListedModule, MODULES, PROMPTS, Pooling, PoolingType, Prompts, TRANSFORMER_FILES,
+};
 pub use request::{EncodingFormat, Pooled, PoolingOutput, PoolingParams, PoolingRequest};
 pub use summary::PoolingSummary;
 pub use task::PoolingTask;

@@ -85,9 +85,14 @@ const FLAGS: &[(&str, &str)] = &[
     ("pooling_mode_weightedmean_tokens", "weightedmean"),
 ];
 
-/// Keys of a transformer module that hold where it is read from and how; its files are read
-/// themselves.
-const TRANSFORMER_FILES: &[&str] = &[
+/// The list of modules, in the model's folder.
+pub const MODULES: &str = "modules.json";
+
+/// Prompts, in the model's folder.
+pub const PROMPTS: &str = "config_sentence_transformers.json";
+
+/// What a transformer module is told of its texts, in the model's folder: the first that is there.
+pub const TRANSFORMER_FILES: &[&str] = &[
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
     "sentence_distilbert_config.json",
@@ -97,6 +102,46 @@ const TRANSFORMER_FILES: &[&str] = &[
     "sentence_xlnet_config.json",
 ];
 
+/// A module of modules.json.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedModule {
+    /// As it is written there: a class of sentence-transformers.
+    pub class: String,
+    /// Its folder in the model's; empty: the model's own.
+    pub folder: String,
+}
+
+impl ListedModule {
+    /// The modules of a model's folder, in their order; None: it has no list.
+    ///
+    /// # Errors
+    /// The list is corrupt, or names what is no folder of the model's.
+    pub fn list(dir: &Path) -> Result<Option<Vec<Self>>, EngineError> {
+        let path = dir.join(MODULES);
+        let Some(list) = read(&path)? else { return Ok(None) };
+        let list = list.as_array().ok_or_else(|| bad(&path, "it is no list"))?;
+        let module = |module: &Value| {
+            let text = |key: &str| module.get(key).and_then(Value::as_str).unwrap_or_default();
+            let (class, folder) = (text("type").to_owned(), text("path").to_owned());
+            match folder.contains(['/', '\\']) || folder == ".." {
+                true => Err(bad(&path, &format!("{} is no folder of a module", quoted(&folder)))),
+                false => Ok(Self { class, folder }),
+            }
+        };
+        list.iter().map(module).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// The last part of its class, which is the same in all versions of sentence-transformers.
+    pub fn kind(&self) -> &str {
+        self.class.rsplit('.').next().unwrap_or_default()
+    }
+
+    /// Whether its folder has weights.
+    pub fn has_weights(&self) -> bool {
+        !matches!(self.kind(), "Transformer" | "Pooling" | "Normalize")
+    }
+}
+
 impl Modules {
     /// Reads modules.json and what it names, config_sentence_transformers.json and
     /// sentence_bert_config.json; a folder without them says nothing.
@@ -105,12 +150,10 @@ impl Modules {
     /// A file is corrupt, or asks for what is not implemented.
     pub(super) fn read(dir: &Path) -> Result<Self, EngineError> {
         let mut modules = Self::default();
-        let path = dir.join("modules.json");
-        if let Some(list) = read(&path)? {
-            let list = list.as_array().cloned().ok_or_else(|| bad(&path, "it is no list"))?;
+        if let Some(list) = ListedModule::list(dir)? {
             modules.pooling.normalize = false;
             for module in &list {
-                modules.add(dir, &path, module)?;
+                modules.add(dir, module)?;
             }
         }
         for name in TRANSFORMER_FILES {
@@ -127,32 +170,24 @@ impl Modules {
                 .map(|length| length as usize);
             break;
         }
-        modules.read_prompts(&dir.join("config_sentence_transformers.json"))?;
+        modules.read_prompts(&dir.join(PROMPTS))?;
         Ok(modules)
     }
 
-    fn add(&mut self, dir: &Path, path: &Path, module: &Value) -> Result<(), EngineError> {
-        let text = |key: &str| module.get(key).and_then(Value::as_str).unwrap_or_default();
-        let kind = text("type").rsplit('.').next().unwrap_or_default();
-        match kind {
-            "Transformer" if text("path").is_empty() => Ok(()),
+    fn add(&mut self, dir: &Path, module: &ListedModule) -> Result<(), EngineError> {
+        match module.kind() {
+            "Transformer" if module.folder.is_empty() => Ok(()),
             "Normalize" => {
                 self.pooling.normalize = true;
                 Ok(())
             }
-            "Pooling" => {
-                let folder = text("path");
-                let is_inside =
-                    !folder.is_empty() && !folder.contains(['/', '\\']) && folder != "..";
-                if !is_inside {
-                    let text = format!("{} is no folder of a module", quoted(folder));
-                    return Err(bad(path, &text));
-                }
-                self.read_pooling(&dir.join(folder).join("config.json"))
+            "Pooling" if !module.folder.is_empty() => {
+                self.read_pooling(&dir.join(&module.folder).join("config.json"))
             }
             _ => {
-                let name = quoted(text("type"));
-                Err(bad(path, &format!("a module of type {name} is not supported")))
+                let (class, folder) = (quoted(&module.class), quoted(&module.folder));
+                let text = format!("a module of type {class} in {folder} is not supported");
+                Err(bad(&dir.join(MODULES), &text))
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Downloads that go well.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -253,6 +253,85 @@ fn a_tokenizer_is_fetched_without_weights_and_completed_later() {
     assert!(folder.join("tokenizer.json").exists() && !folder.join(SHARDS[0]).exists());
     assert_eq!(resolve(REPO, &environment).unwrap(), folder);
     assert!(folder.join(SHARDS[0]).exists());
+}
+
+/// A repository of sentence-transformers.
+fn repository_with_modules() -> BTreeMap<String, Vec<u8>> {
+    let module = |path: &str, kind: &str| serde_json::json!({"path": path, "type": format!("sentence_transformers.models.{kind}")});
+    let list = serde_json::json!([
+        module("", "Transformer"),
+        module("1_Pooling", "Pooling"),
+        module("2_Dense", "Dense"),
+        module("3_Normalize", "Normalize"),
+    ]);
+    let mut files = repository();
+    files.insert("modules.json".into(), list.to_string().into_bytes());
+    for name in [
+        "config_sentence_transformers.json",
+        "sentence_bert_config.json",
+        "1_Pooling/config.json",
+        "2_Dense/config.json",
+        "2_Dense/model.safetensors",
+        "2_Dense/pytorch_model.bin",
+    ] {
+        files.insert(name.into(), name.as_bytes().to_vec());
+    }
+    files
+}
+
+#[test]
+fn a_model_for_vectors_comes_with_its_modules() {
+    let (files, cache) = (repository_with_modules(), tempdir().unwrap());
+    let server = Server::start(&files);
+    let mut environment = online(&server, cache.path());
+    let need = Need { modules: true, ..Need::MODEL };
+    let request = ModelRequest { name: REPO, revision: None, download_dir: None, need };
+    let find = |environment: &HubEnvironment| {
+        vllm_batch::cli::model::hub::resolve(&request, environment, &mut ())
+    };
+    // What is fetched to complete texts does not say how vectors are made.
+    let folder = resolve(REPO, &environment).unwrap();
+    assert!(!folder.join("modules.json").exists());
+    environment.offline = Some("HF_HUB_OFFLINE".into());
+    let error = find(&environment).unwrap_err();
+    assert!(shown(&error).contains("it lacks modules.json;"), "{error}");
+    environment.offline = None;
+    assert_eq!(find(&environment).unwrap(), folder);
+    for name in files.keys().filter(|name| name.contains("_") && !name.contains("pytorch_model")) {
+        assert_eq!(fs::read(folder.join(name)).unwrap(), files[name], "{name}");
+    }
+    assert!(!folder.join("2_Dense/pytorch_model.bin").exists() && !folder.join("onnx").exists());
+    environment.offline = Some("HF_HUB_OFFLINE".into());
+    assert_eq!(find(&environment).unwrap(), folder);
+    for (name, lacks) in [
+        ("2_Dense/model.safetensors", "2_Dense/model.safetensors"),
+        ("1_Pooling/config.json", "1_Pooling/config.json, 2_Dense/model.safetensors"),
+        ("config_sentence_transformers.json", "config_sentence_transformers.json, 1_Pooling"),
+    ] {
+        fs::remove_file(folder.join(name)).unwrap();
+        let error = find(&environment).unwrap_err();
+        assert!(shown(&error).contains(&format!("it lacks {lacks}")), "{error}");
+    }
+}
+
+#[test]
+fn a_repository_without_modules_is_known_to_have_none() {
+    let (server, cache) = (Server::start(&repository()), tempdir().unwrap());
+    let mut environment = online(&server, cache.path());
+    let need = Need { modules: true, ..Need::MODEL };
+    let request = ModelRequest { name: REPO, revision: None, download_dir: None, need };
+    let find = |environment: &HubEnvironment| {
+        vllm_batch::cli::model::hub::resolve(&request, environment, &mut ())
+    };
+    let folder = find(&environment).unwrap();
+    environment.offline = Some("HF_HUB_OFFLINE".into());
+    assert_eq!(find(&environment).unwrap(), folder);
+    // Noted where huggingface_hub notes it.
+    let notes = cache.path().join("models--tiny-org--Tiny-Llama_1.5/.no_exist").join(MAIN);
+    let noted = ["config_sentence_transformers.json", "modules.json"].map(String::from);
+    assert_eq!(names(&notes), BTreeSet::from(noted));
+    fs::remove_dir_all(notes).unwrap();
+    assert!(shown(&find(&environment).unwrap_err()).contains("it lacks modules.json"));
 }
 
 #[test]

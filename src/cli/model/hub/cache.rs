@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::gguf_file::{GgufName, parts};
 use super::model_files::missing_files;
+use super::module_files;
 use super::names::{RepoId, Revision, is_commit};
 use super::{HubError, HubErrorKind, Need};
 
@@ -76,6 +77,11 @@ impl RepoCache {
         self.repo_folder().join("snapshots").join(commit)
     }
 
+    /// The folder of notes on files that a commit has not.
+    pub fn absent(&self, commit: &str) -> PathBuf {
+        self.repo_folder().join(".no_exist").join(commit)
+    }
+
     /// The place of a file's bytes, which revisions share.
     pub fn blob(&self, etag: &str) -> PathBuf {
         self.repo_folder().join("blobs").join(etag)
@@ -109,7 +115,11 @@ impl RepoCache {
         self.check_links(&snapshot, &[])?;
         match wanted {
             Wanted::Folder(need) => {
-                let missing = missing_files(&snapshot, *need)?;
+                let mut missing = missing_files(&snapshot, *need)?;
+                if need.modules {
+                    missing.extend(module_files::missing(&snapshot, &self.absent(commit))?);
+                    self.check_links(&snapshot, &module_files::present(&snapshot)?)?;
+                }
                 Ok(match missing.is_empty() {
                     true => Lookup::Complete(snapshot),
                     false => Lookup::Incomplete(format!("it lacks {}", missing.join(", "))),

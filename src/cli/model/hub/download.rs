@@ -14,6 +14,7 @@ use super::environment::NetworkLimits;
 use super::failure::Failure;
 use super::gguf_file::parts;
 use super::model_files::{check_repository, first_files, shards_of};
+use super::module_files;
 use super::names::is_commit;
 use super::transfer::{Transfer, is_there};
 use super::{DownloadProgress, HubEnvironment, HubError, HubErrorKind, Need};
@@ -57,6 +58,13 @@ pub(super) fn download(
         with_retries(limits, progress, |progress| transfer.attempt(progress)).map_err(words)
     };
     // Small files first: what is wrong with them is known before the long part begins.
+    if let Wanted::Folder(Need { modules: true, .. }) = wanted {
+        module_files::beside(&listing.files).iter().try_for_each(|file| fetch(file))?;
+        let in_folders = module_files::in_folders(&listing.files, &snapshot)?;
+        in_folders.iter().try_for_each(|file| fetch(file))?;
+        let noted = module_files::note_absent(&listing.files, &cache.absent(&listing.commit));
+        noted.map_err(|error| words(Failure::from(error)))?;
+    }
     first_files.iter().try_for_each(|file| fetch(file))?;
     if let Wanted::Folder(Need { weights: true, .. }) = wanted
         && let Some((index, files)) = shards_of(&listing.files, &snapshot)?

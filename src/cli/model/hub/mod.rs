@@ -12,6 +12,7 @@ mod error;
 mod failure;
 mod gguf_file;
 mod model_files;
+mod module_files;
 mod names;
 pub mod progress;
 mod transfer;
@@ -36,13 +37,16 @@ pub struct Need {
     pub tokenizer: bool,
     /// The safetensors files; false for `--load-format dummy`.
     pub weights: bool,
+    /// The files of sentence-transformers, which say how vectors are made.
+    pub modules: bool,
 }
 
 impl Need {
     /// A model to run.
-    pub const MODEL: Need = Need { config: true, tokenizer: true, weights: true };
+    pub const MODEL: Need = Need { config: true, tokenizer: true, weights: true, modules: false };
     /// The folder of `--tokenizer`.
-    pub const TOKENIZER: Need = Need { config: false, tokenizer: true, weights: false };
+    pub const TOKENIZER: Need =
+        Need { config: false, tokenizer: true, weights: false, modules: false };
 }
 
 /// What is looked for, and where.
@@ -108,6 +112,13 @@ pub fn resolve(
     }
 
     let (repo, wanted) = match of_repo {
+        Some(_) if request.need.modules => {
+            return Err(HubError::new(
+                HubErrorKind::Unsupported,
+                "GGUF files of models that make vectors are not read",
+                "give the repository with the model's safetensors",
+            ));
+        }
         Some((repo, name)) => {
             name.check()?;
             (repo, Wanted::Gguf(name))
