@@ -160,6 +160,148 @@ fn a_killed_run_continues_to_the_same_bytes() {
     assert!(continued.stdout == embed(&input, &[]).stdout);
 }
 
+/// Rows and columns of a matrix of NumPy's, and its values.
+fn matrix(path: &Path) -> (usize, usize, Vec<f32>) {
+    let bytes = fs::read(path).unwrap();
+    let header = std::str::from_utf8(&bytes[10..128]).unwrap();
+    let shape = header.split(['(', ')']).nth(1).unwrap();
+    let (rows, columns) = shape.split_once(", ").unwrap();
+    let values = bytes[128..].chunks_exact(4);
+    let values = values.map(|value| f32::from_le_bytes(value.try_into().unwrap())).collect();
+    (rows.parse().unwrap(), columns.parse().unwrap(), values)
+}
+
+/// Rows with bad ones among them.
+fn rows_with_bad_ones() -> String {
+    let long = json!({"id": "long", "text": "cat ".repeat(400)}).to_string();
+    let all = rows(20);
+    let mut lines: Vec<&str> = all.lines().collect();
+    lines.insert(13, &long);
+    lines.insert(4, "{");
+    lines.join("\n") + "\n"
+}
+
+#[test]
+fn a_matrix_has_a_row_for_every_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let out = at("v.npy");
+    let output = embed(&rows_with_bad_ones(), &["--out", out.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+    let (num_rows, width, values) = matrix(&out);
+    assert_eq!((num_rows, width, values.len()), (22, 32, 22 * 32));
+    let lines = lines(&embed(&rows_with_bad_ones(), &[]));
+    for (vector, line) in values.chunks_exact(width).zip(&lines) {
+        match line["embedding"].is_null() {
+            true => assert!(vector.iter().all(|value| value.is_nan())),
+            false => assert_eq!(vector, numbers(&line["embedding"])),
+        }
+    }
+    // Error rows are in a file beside it, in their order.
+    let errors = fs::read_to_string(at("v.npy.errors.jsonl")).unwrap();
+    let errors: Vec<Value> =
+        errors.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(errors, [lines[4].clone(), lines[14].clone()]);
+    let meta: Value = serde_json::from_slice(&fs::read(at("v.npy.meta.json")).unwrap()).unwrap();
+    assert_eq!((&meta["format"], &meta["output"]["rows"]), (&json!("npy"), &json!(22)));
+    assert_eq!(meta["errors"]["rows"], 2);
+    // It is complete, and its bytes are what the side file says.
+    let again = embed(&rows_with_bad_ones(), &["--out", out.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(said.contains("Nothing to do"), "{said}");
+}
+
+#[test]
+fn a_matrix_has_one_vector_in_a_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = |body: Value| {
+        let url = "/v1/embeddings";
+        let row =
+            json!({"custom_id": body.to_string(), "method": "POST", "url": url, "body": body});
+        row.to_string() + "\n"
+    };
+    let input = line(json!({"input": ["one"]}))
+        + &line(json!({"input": ["one", "two"]}))
+        + &line(json!({"input": "one", "encoding_format": "base64"}));
+    let out = folder.path().join("v.npy");
+    let errors = folder.path().join("bad.jsonl");
+    let flags = ["--out", out.to_str().unwrap(), "--errors", errors.to_str().unwrap()];
+    let output = embed(&input, &flags);
+    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+    let (num_rows, width, values) = matrix(&out);
+    assert_eq!((num_rows, values[0].is_nan(), values[width].is_nan()), (3, false, true));
+    let errors = fs::read_to_string(errors).unwrap();
+    assert!(errors.contains("2 texts") && errors.contains("encoding_format"), "{errors}");
+}
+
+#[test]
+fn shards_of_a_matrix_are_merged_to_what_one_run_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (input, read) = (at("rows.jsonl"), |name: &str| fs::read(at(name)).unwrap());
+    fs::write(&input, rows_with_bad_ones()).unwrap();
+    let run = |out: &str, shard: &[&str]| {
+        let output = embed("", &[&["-i", &input, "--out", &at(out)], shard].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(matches!(output.status.code(), Some(0 | 3)), "{said}");
+    };
+    run("one.npy", &[]);
+    let shards = ["0.npy", "1.npy", "2.npy"];
+    for (index, out) in shards.iter().enumerate() {
+        run(out, &["--shard", &format!("{index}/3")]);
+    }
+    let merge = |out: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-batch"));
+        command.args(["merge", "--verify", "--out", &at(out)]).args(shards.map(at));
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, said) = merge("all.npy");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(read("all.npy") == read("one.npy"));
+    assert!(read("all.npy.errors.jsonl") == read("one.npy.errors.jsonl"));
+    let meta = |name: &str| -> Value { serde_json::from_slice(&read(name)).unwrap() };
+    let (one, all) = (meta("one.npy.meta.json"), meta("all.npy.meta.json"));
+    assert_eq!((&one["output"], &one["rows"]), (&all["output"], &all["rows"]));
+    assert_eq!(one["errors"]["blake3"], all["errors"]["blake3"]);
+    assert_eq!(merge("all.jsonl").0, Some(2));
+    let mut bytes = read("1.npy");
+    bytes[20] ^= 1;
+    fs::write(at("1.npy"), bytes).unwrap();
+    let (code, said) = merge("again.npy");
+    assert!(code == Some(6) && said.contains("the header of its matrix"), "{said}");
+}
+
+#[test]
+fn a_killed_run_continues_to_the_same_matrix() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (out, part) = (at("v.npy"), at("v.npy.part"));
+    let flags = ["--out", out.to_str().unwrap()];
+    let mut child = command(&flags).spawn().unwrap();
+    // The input stays open: the run waits for more when it is killed.
+    let mut stdin = child.stdin.take().unwrap();
+    let input = rows_with_bad_ones();
+    let first: String = input.split_inclusive('\n').take(9).collect();
+    stdin.write_all(first.as_bytes()).unwrap();
+    let written = || fs::metadata(&part).map_or(0, |found| found.len());
+    while written() < 128 + 9 * 32 * 4 {
+        std::thread::yield_now();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(fs::read(&part).unwrap()[..128].iter().all(|byte| *byte == 0), "it is no matrix yet");
+    let continued = embed(&input, &flags);
+    let said = String::from_utf8_lossy(&continued.stderr).into_owned();
+    assert!(said.contains("Continuing a run with 9 finished rows"), "{said}");
+    let other = at("other.npy");
+    embed(&input, &["--out", other.to_str().unwrap()]);
+    assert!(fs::read(out).unwrap() == fs::read(other).unwrap());
+    let errors = ["v.npy.errors.jsonl", "other.npy.errors.jsonl"].map(|name| fs::read(at(name)));
+    let [one, other] = errors.map(Result::unwrap);
+    assert!(one == other && !one.is_empty());
+}
+
 #[test]
 fn what_a_model_cannot_do_is_refused_by_name() {
     for (flags, what) in [
@@ -167,6 +309,10 @@ fn what_a_model_cannot_do_is_refused_by_name() {
         (&["--prompt-name", "query"], "no such prompt"),
         (&["--device", "cuda"], "--device cuda"),
         (&["--out", "vectors.csv"], "not as CSV"),
+        (&["--out", "vectors.npy", "--encoding-format", "base64"], "asks for base64"),
+        (&["--out", "vectors.npy", "--output-format", "openai"], "asks for lines"),
+        (&["--out", "vectors.npy", "--out-field", "v"], "no --out-field"),
+        (&["--out", "vectors.npy.gz"], "a NumPy array"),
         (&["--output-format", "full"], "--output-format full"),
         (&["--truncate-prompt-tokens", "0"], "at least 1"),
         (&["--model", "testdata/golden/llama3"], "makes no vectors"),

@@ -13,6 +13,7 @@ Examples:
   cat texts.txt | vllm-batch embed --model ./encoder --format txt | jq -c .embedding
   vllm-batch embed --model ./encoder -i queries.jsonl -o vectors.jsonl --prompt-name query
   vllm-batch embed --model ./encoder -i docs.csv --template '{{title}}: {{text}}' -o vectors.jsonl
+  vllm-batch embed --model sentence-transformers/all-MiniLM-L6-v2 -i texts.jsonl -o vectors.npy
 
 A row is what `run` takes: a JSON object with `text`, `input`, ..., a JSON string, a line of text or
 a CSV record; or an OpenAI batch line of /v1/embeddings. Its fields pass through to the output, with

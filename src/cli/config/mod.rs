@@ -121,6 +121,8 @@ pub struct WindowLimits {
 pub struct OutputConfig {
     /// None: standard output.
     pub path: Option<PathBuf>,
+    /// Vectors are rows of a matrix of NumPy's.
+    pub is_matrix: bool,
     /// Field of the answer.
     pub field: String,
     /// Whether every output is written.
@@ -284,6 +286,13 @@ fn batch_lines(format: Option<OutputFormatArg>) -> BatchLines {
     }
 }
 
+/// Where the error rows of a matrix go unless a flag says it: `FILE.npy.errors.jsonl`.
+pub fn errors_beside(matrix: &Path) -> PathBuf {
+    let mut name = matrix.as_os_str().to_owned();
+    name.push(".errors.jsonl");
+    PathBuf::from(name)
+}
+
 /// Seconds since 1970.
 pub fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64
@@ -337,12 +346,15 @@ fn output_config(args: &RunArgs) -> Result<OutputConfig, CliError> {
     for (flag, path) in [("--out", &output.out), ("--errors", &output.errors)] {
         if let Some(what) = path.as_deref().and_then(foreign_kind) {
             let message = format!("{flag}: by its name the output is {what}, which is not written");
-            return Err(CliError::refused("output", message)
-                .help("name the output FILE.jsonl, or FILE.csv where the input is CSV"));
+            return Err(CliError::refused("output", message).help(
+                "name the output FILE.jsonl, or FILE.csv where the input is CSV; `embed` writes \
+                       FILE.npy too",
+            ));
         }
     }
     Ok(OutputConfig {
         path: output.out.clone().filter(|path| path != Path::new("-")),
+        is_matrix: false,
         field: output.out_field.clone().unwrap_or_else(|| "response".to_owned()),
         detail: match output.output_format {
             None | Some(OutputFormatArg::Auto | OutputFormatArg::OpenAi) => Detail::Auto,

@@ -1,10 +1,11 @@
 //! What the flags of the commands of pooling models mean, once the model is known.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::RunConfig;
+use super::{RunConfig, errors_beside};
 use crate::cli::args::{
-    EncodingFormatArg, OutputFormatArg, PoolingFlags, PoolingTypeArg, RunArgs, VectorArgs,
+    EncodingFormatArg, OutputArgs, OutputFormatArg, PoolingFlags, PoolingTypeArg, RunArgs, VectorArgs,
 };
 use crate::cli::input::row::Task;
 use crate::cli::terminal::error::CliError;
@@ -38,6 +39,11 @@ impl RunConfig {
             Task::Classify => "label",
             Task::Reward => "score",
         };
+        let is_asked = |path: &mut PathBuf| task == Task::Embed && is_matrix(path);
+        let matrix = args.output.out.take_if(is_asked);
+        if let Some(path) = &matrix {
+            check_matrix(path, &args.output, &flags.vectors)?;
+        }
         args.output.out_field.get_or_insert_with(|| field.to_owned());
         let refused = |message: String| Err(CliError::refused("output", message));
         match args.output.output_format {
@@ -70,9 +76,38 @@ impl RunConfig {
             PoolingTypeArg::Mean => PoolingType::Mean,
             PoolingTypeArg::Last => PoolingType::Last,
         });
+        if let Some(path) = matrix {
+            let output = &mut config.output;
+            output.is_matrix = true;
+            output.errors.get_or_insert_with(|| errors_beside(&path));
+            output.path = Some(path);
+        }
         config.pooling = Some(PoolingConfig { task, flags });
         Ok(config)
     }
+}
+
+/// Whether a file's name asks for a matrix of NumPy's.
+fn is_matrix(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("npy"))
+}
+
+/// Refuses what a matrix cannot be.
+fn check_matrix(path: &Path, output: &OutputArgs, flags: &VectorArgs) -> Result<(), CliError> {
+    let is_other_file = std::fs::metadata(path).is_ok_and(|found| !found.is_file());
+    let what = match (output, flags) {
+        _ if is_other_file => "is no file, and a matrix is one",
+        (OutputArgs { out_field: Some(_), .. }, _) => "is a matrix, which has no --out-field",
+        (OutputArgs { output_format: Some(OutputFormatArg::OpenAi), .. }, _) => {
+            "is a matrix, and --output-format openai asks for lines"
+        }
+        (_, VectorArgs { encoding_format: Some(EncodingFormatArg::Base64), .. }) => {
+            "is a matrix of floats, and --encoding-format asks for base64"
+        }
+        _ => return Ok(()),
+    };
+    let message = format!("--out: {} {what}", path.display());
+    Err(CliError::refused("output", message).help("name the output FILE.jsonl"))
 }
 
 impl PoolingConfig {
@@ -127,7 +162,7 @@ impl PoolingConfig {
             true => "normalized",
             false => "not normalized",
         };
-        let size = params.dimensions.unwrap_or(summary.spec.hidden_size());
+        let size = summary.width(params);
         format!("Vectors: {size} values, {:?} pooling, {normalized}{prompt}", pooling.pooling_type)
     }
 }

@@ -17,7 +17,7 @@ use super::output::{Facts, Output, part_of};
 use super::record::Header;
 use super::recovered::Recovered;
 use super::spill::Spill;
-use super::storage::{Access, Storage, StoredFile, read_at_most};
+use super::storage::{Access, Storage, StoredFile, hash_of, read_at_most};
 use super::{Book, Ledger};
 
 /// Which files.
@@ -297,21 +297,24 @@ impl Draft {
         Some(Document::new(destination, self.claims.stats.take()))
     }
 
-    /// The output alone, for rows that come in order and can be had again; and the lock on it.
+    /// The outputs alone, for rows that come in order and can be had again; and the lock on them.
     /// What a journal with the fingerprint `own` began may be begun again.
     ///
     /// # Errors
     /// There is an output, or one of another unfinished run.
-    pub fn into_output(
+    pub fn into_outputs(
         self,
         own: &Fingerprint,
-    ) -> Result<(Output, Option<LockedJournal>), LedgerError> {
+    ) -> Result<(Output, Option<Output>, Option<LockedJournal>), LedgerError> {
         let Self { files, claims, found, complete, .. } = self;
         let found = found.filter(|found| found.header.fingerprint != *own);
         match files.out.path() {
             Some(path) if complete.is_some() => Err(LedgerError::Exists(path.to_owned())),
             Some(path) if found.is_some() => Err(LedgerError::Unfinished(part_of(path))),
-            _ => Ok((files.out.into_output(claims.out), claims.journal)),
+            _ => {
+                let errors = files.errors.map(|errors| errors.into_output(claims.errors));
+                Ok((files.out.into_output(claims.out), errors, claims.journal))
+            }
         }
     }
 
@@ -354,19 +357,5 @@ impl Draft {
             num_resumes,
         };
         Ok((ledger, recovered))
-    }
-}
-
-/// blake3 of a file's bytes, as 64 hexadecimal digits.
-fn hash_of(file: &dyn StoredFile) -> io::Result<String> {
-    let (mut hasher, mut buffer, mut at) = (blake3::Hasher::new(), vec![0; 1 << 20], 0);
-    loop {
-        match read_at_most(file, &mut buffer, at)? {
-            0 => return Ok(hasher.finalize().to_hex().to_string()),
-            count => {
-                hasher.update(&buffer[..count]);
-                at += count as u64;
-            }
-        }
     }
 }

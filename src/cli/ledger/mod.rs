@@ -131,6 +131,17 @@ impl Ledger {
         }
     }
 
+    /// Makes a matrix of NumPy's of the output, before the first row: error rows are NaN in it.
+    ///
+    /// `width`: values of a row.
+    ///
+    /// # Panics
+    /// It is no file, or there is no file of errors.
+    pub fn begin_matrix(&mut self, width: usize) {
+        assert!(self.errors.is_some(), "a matrix shows no errors");
+        self.output.begin_matrix(width);
+    }
+
     /// Takes a row that has just finished; emits it and those that waited for it, when its turn has
     /// come.
     ///
@@ -209,7 +220,10 @@ impl Ledger {
             },
         };
         match &mut self.errors {
-            Some(errors) if waiting.is_error => errors.emit(&row),
+            Some(errors) if waiting.is_error => {
+                errors.emit(&row)?;
+                self.output.emit_hole()
+            }
             _ => self.output.emit(&row),
         }
     }

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use super::claim::Claim;
 use super::error::LedgerError;
-use super::storage::{StoredFile, write_all_at};
+use super::storage::{StoredFile, hash_of, write_all_at};
 use crate::cli::input::compress::Compression;
+use crate::cli::output::npy;
 
 /// Rows are handed to the system when there are this many bytes of them.
 const BUFFER: usize = 64 << 10;
@@ -60,6 +61,8 @@ impl PartFile {
 pub struct Output {
     target: Target,
     compression: Compression,
+    /// Values of a row, where the rows are a matrix.
+    matrix: Option<usize>,
     /// Emitted, not yet written: plain text, less than a member of it where it is compressed.
     buffer: Vec<u8>,
     num_rows: u64,
@@ -82,7 +85,7 @@ impl Output {
 
     fn new(target: Target, compression: Compression) -> Self {
         let (buffer, hasher) = (Vec::new(), blake3::Hasher::new());
-        Self { target, compression, buffer, num_rows: 0, bytes: 0, hasher }
+        Self { target, compression, matrix: None, buffer, num_rows: 0, bytes: 0, hasher }
     }
 
     /// Takes bytes that belong to no row (a CSV header), before the first row. They are written
@@ -90,6 +93,25 @@ impl Output {
     pub fn write_header(&mut self, bytes: &[u8]) {
         assert_eq!(self.num_rows, 0, "a header comes before the first row");
         self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Makes a matrix of the rows to come. Its header says how many there are, so it is written
+    /// last: until then nobody takes the part for a matrix.
+    ///
+    /// # Panics
+    /// It is no file.
+    pub fn begin_matrix(&mut self, width: usize) {
+        assert!(self.part().is_some(), "a matrix is a file");
+        self.write_header(&[0; npy::HEADER_BYTES]);
+        self.matrix = Some(width);
+    }
+
+    /// Takes a row that is elsewhere. A matrix has a row for it.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn emit_hole(&mut self) -> Result<(), LedgerError> {
+        self.matrix.map_or(Ok(()), |width| self.emit(&npy::hole(width)))
     }
 
     /// Takes the next row, newline included.
@@ -148,12 +170,17 @@ impl Output {
             self.write_buffer()?;
         }
         self.flush()?;
+        let mut blake3 = self.hasher.finalize().to_hex().to_string();
         if let Target::File(part) = &mut self.target {
+            if let Some(width) = self.matrix {
+                let (file, header) = (part.open()?, npy::header(self.num_rows, width));
+                let hash = write_all_at(file, &header, 0).and_then(|()| hash_of(file));
+                blake3 = hash.map_err(|error| part.failed("write", error))?;
+            }
             part.open()?.sync().map_err(|error| part.failed("sync", error))?;
             // Its name too: one of two outputs must not be published while the other can vanish.
             part.claim.sync_part_name()?;
         }
-        let blake3 = self.hasher.finalize().to_hex().to_string();
         Ok(Facts { num_rows: self.num_rows, bytes: self.bytes, blake3 })
     }
 

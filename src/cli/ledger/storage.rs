@@ -130,6 +130,23 @@ pub fn write_all_at(
     Ok(())
 }
 
+/// blake3 of a file's bytes, as 64 hexadecimal digits.
+///
+/// # Errors
+/// The file's.
+pub fn hash_of(file: &dyn StoredFile) -> io::Result<String> {
+    let (mut hasher, mut buffer, mut at) = (blake3::Hasher::new(), vec![0; 1 << 20], 0);
+    loop {
+        match read_at_most(file, &mut buffer, at)? {
+            0 => return Ok(hasher.finalize().to_hex().to_string()),
+            count => {
+                hasher.update(&buffer[..count]);
+                at += count as u64;
+            }
+        }
+    }
+}
+
 /// Fills a buffer from a position; returns how much of it there was.
 ///
 /// # Errors

@@ -7,6 +7,7 @@ mod batch_tests;
 #[cfg(test)]
 mod chat_tests;
 mod csv;
+pub mod npy;
 #[cfg(test)]
 mod odd_inputs;
 mod openai;

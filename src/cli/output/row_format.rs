@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::npy::NpyFormat;
 use super::pooled::{PooledForm, format_pooled};
 use super::{
     Asked, CsvFormat, OutputOptions, RunFacts, Tokens, collisions, format_input, format_row,
@@ -26,6 +27,8 @@ pub enum RowFormat {
     Json(JsonFormat),
     /// CSV or TSV.
     Csv(CsvFormat),
+    /// A matrix, and JSON lines of error rows beside it.
+    Npy(NpyFormat),
 }
 
 /// How rows are written.
@@ -38,6 +41,8 @@ pub enum FileFormat {
     Csv,
     /// Tab separated, with a header.
     Tsv,
+    /// A matrix of NumPy's.
+    Npy,
 }
 
 /// JSON lines: ours, or those of a batch API.
@@ -68,6 +73,12 @@ impl RowFormat {
             Err(error.help("name the output FILE.jsonl (-o)"))
         };
         let lines = config.input.rows.lines;
+        if config.output.is_matrix {
+            return Ok(RowFormat::Npy(NpyFormat {
+                width: 0,
+                json: JsonFormat::new(config, parser),
+            }));
+        }
         let pooled = PooledForm::of(config.input.rows.task);
         if pooled.as_ref().is_some_and(|form| !form.has_columns()) {
             return match named {
@@ -145,12 +156,13 @@ impl RowFormat {
             RowFormat::Json(_) => FileFormat::Jsonl,
             RowFormat::Csv(csv) if csv.delimiter == b'\t' => FileFormat::Tsv,
             RowFormat::Csv(_) => FileFormat::Csv,
+            RowFormat::Npy(_) => FileFormat::Npy,
         }
     }
 
     /// The same with the `system_fingerprint` of OpenAI's lines.
     pub fn with_system_fingerprint(mut self, fingerprint: String) -> Self {
-        if let RowFormat::Json(json) = &mut self {
+        if let RowFormat::Json(json) | RowFormat::Npy(NpyFormat { json, .. }) = &mut self {
             json.facts.system_fingerprint = Some(fingerprint);
         }
         self
@@ -159,7 +171,9 @@ impl RowFormat {
     /// The same with the names of a classifier's classes.
     pub fn with_labels(mut self, labels: Arc<[String]>) -> Self {
         match &mut self {
-            RowFormat::Json(json) => json.pooled.name(labels),
+            RowFormat::Json(json) | RowFormat::Npy(NpyFormat { json, .. }) => {
+                json.pooled.name(labels);
+            }
             RowFormat::Csv(csv) => {
                 if let Some(form) = &mut csv.pooled {
                     form.name(labels);
@@ -172,8 +186,16 @@ impl RowFormat {
     /// The same with what splits the answers of chats.
     pub fn with_parser(mut self, parser: AnswerParser) -> Self {
         match &mut self {
-            RowFormat::Json(json) => json.parser = parser,
+            RowFormat::Json(json) | RowFormat::Npy(NpyFormat { json, .. }) => json.parser = parser,
             RowFormat::Csv(csv) => csv.parser = parser,
+        }
+        self
+    }
+
+    /// The same with the width of vectors.
+    pub fn with_width(mut self, width: usize) -> Self {
+        if let RowFormat::Npy(npy) = &mut self {
+            npy.width = width;
         }
         self
     }
@@ -182,7 +204,7 @@ impl RowFormat {
     /// some models are special tokens.
     pub fn adjust(&self, params: &mut SamplingParams, form: Option<&AnswerForm>) {
         let parser = match self {
-            RowFormat::Json(json) => &json.parser,
+            RowFormat::Json(json) | RowFormat::Npy(NpyFormat { json, .. }) => &json.parser,
             RowFormat::Csv(csv) => &csv.parser,
         };
         let Some(form) = form else { return };
@@ -203,6 +225,8 @@ impl RowFormat {
                 let out_fields = [&[config.output.field.as_str()], json.pooled.fields()].concat();
                 collisions(passthrough, &out_fields, &json.parser)
             }
+            // Its error rows show fields of the input, and seldom one of them is renamed.
+            (RowFormat::Npy(_), _) => Vec::new(),
         }
     }
 
@@ -223,6 +247,9 @@ impl RowFormat {
     }
 
     /// Appends a row with what its texts became, line end included.
+    ///
+    /// # Panics
+    /// `NpyFormat::check` refuses this one.
     pub fn format_pooled(
         &self,
         passthrough: &Passthrough,
@@ -235,6 +262,7 @@ impl RowFormat {
                 let row = (passthrough, output);
                 format_pooled(row, &json.pooled, &json.options(&Tokens::none()), out);
             }
+            RowFormat::Npy(npy) => npy.format_row(output, out),
         }
     }
 
@@ -248,7 +276,9 @@ impl RowFormat {
     ) {
         match self {
             RowFormat::Csv(csv) => csv.format_row(asked, result, out),
-            RowFormat::Json(json) => format_row(asked, result, &json.options(tokens), out),
+            RowFormat::Json(json) | RowFormat::Npy(NpyFormat { json, .. }) => {
+                format_row(asked, result, &json.options(tokens), out);
+            }
         }
     }
 }

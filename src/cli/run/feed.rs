@@ -252,8 +252,7 @@ impl Feeder<'_> {
             }
         };
         let sampling = params.sampling();
-        let room = sampling.map_or(Ok(()), |params| self.feed.format.check_room(params, line));
-        if let Err(error) = room {
+        if let Err(error) = params.check_room(&self.feed.format, &prompt, line) {
             let asked = Asked::Failed(content.of_bad_row(&self.shape_of_bad, index, line), error);
             return Ok((line, passthrough, asked));
         }

@@ -73,7 +73,8 @@ pub fn of_files(
     set("last_assistant", format!("{last_assistant:?}"));
     set("chat_template_kwargs", serde_json::Value::from(template_kwargs.clone()).to_string());
     set("out_field", config.output.field.clone());
-    set("output_format", format!("{:?} {:?}", input.rows.lines, config.output.detail));
+    let matrix = if config.output.is_matrix { " npy" } else { "" };
+    set("output_format", format!("{:?} {:?}{matrix}", input.rows.lines, config.output.detail));
     Ok(FileFields(fields))
 }
 

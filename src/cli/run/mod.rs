@@ -318,7 +318,12 @@ impl Job<'_> {
         let date = shows_date.then_some(self.config.started);
         let files = files.showing(self.config.shown_model_name(&shape));
         let fingerprint = files.with_engine(loaded.engine.info(), date);
+        let width = match &base {
+            RowParams::Pooling(params, summary) => summary.width(params),
+            RowParams::Sampling(_) => 0,
+        };
         let format = RowFormat::new(&self.config, &shape)?
+            .with_width(width)
             .with_parser(*processor.answer_parser())
             .with_system_fingerprint(fingerprint.system())
             .with_labels(labels(&summary));

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 
 use crate::cli::input::overrides::Overrides;
+use crate::cli::input::row_error::RowError;
+use crate::cli::output::RowFormat;
 use crate::engine::input_processor::{InputProcessor, ProcessError, Prompt};
 use crate::engine::pooling::{PoolingParams, PoolingSummary};
 use crate::engine::request::{RequestError, RowKey, SamplingParams};
@@ -39,6 +41,25 @@ impl RowParams {
         match self {
             RowParams::Sampling(params) => Some(params),
             RowParams::Pooling(..) => None,
+        }
+    }
+
+    /// Refuses a row that the output has no room for.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn check_room(
+        &self,
+        format: &RowFormat,
+        prompt: &Prompt,
+        line: u64,
+    ) -> Result<(), RowError> {
+        match (self, format) {
+            (RowParams::Sampling(params), _) => format.check_room(params, line),
+            (RowParams::Pooling(params, summary), RowFormat::Npy(npy)) => {
+                npy.check(prompt, params, summary.width(params), line)
+            }
+            (RowParams::Pooling(..), _) => Ok(()),
         }
     }
 

@@ -185,10 +185,15 @@ impl WriteThread {
     }
 
     fn header(&self, ledger: &mut Ledger, shape: &Shape) {
-        let (RowFormat::Csv(csv), Some(names)) = (&self.format, &shape.headers) else { return };
-        let mut line = Vec::new();
-        csv.format_header(names, &mut line);
-        ledger.write_header(&line);
+        match (&self.format, &shape.headers) {
+            (RowFormat::Npy(npy), _) => ledger.begin_matrix(npy.width),
+            (RowFormat::Csv(csv), Some(names)) => {
+                let mut line = Vec::new();
+                csv.format_header(names, &mut line);
+                ledger.write_header(&line);
+            }
+            _ => {}
+        }
     }
 
     fn write(

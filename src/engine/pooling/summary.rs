@@ -100,6 +100,11 @@ impl PoolingSummary {
         Err(RequestError::new("invalid_parameter", message))
     }
 
+    /// Values of a vector.
+    pub fn width(&self, params: &PoolingParams) -> usize {
+        params.dimensions.unwrap_or(self.spec.hidden_size())
+    }
+
     /// What prompts are checked against.
     pub fn limits(&self) -> ModelLimits {
         ModelLimits { vocab_size: self.spec.vocab_size(), max_model_len: self.max_model_len }

@@ -15,7 +15,7 @@ use crate::cli::ledger::claim::publish_text;
 use crate::cli::ledger::files::side_file_of;
 use crate::cli::ledger::fingerprint::Fingerprint;
 use crate::cli::ledger::journal::{Journal, LockedJournal};
-use crate::cli::ledger::meta::{FileFacts, Meta};
+use crate::cli::ledger::meta::{FileFacts, Meta, NamedFile};
 use crate::cli::ledger::output::Output;
 use crate::cli::ledger::record::{Header, Kind, Record};
 use crate::cli::ledger::storage::{Disk, Storage};
@@ -26,6 +26,8 @@ use crate::cli::terminal::error::CliError;
 pub struct MergedFile {
     path: PathBuf,
     output: Output,
+    /// Error rows, with their file's name, where the output is a matrix.
+    errors: Option<(PathBuf, Output)>,
     lock: Lock,
 }
 
@@ -44,27 +46,32 @@ impl MergedFile {
     ///
     /// # Errors
     /// It would replace a shard, exists, or cannot be created.
-    pub fn create(path: &Path, shards: &[ShardFile], overwrite: bool) -> Result<Self, CliError> {
+    pub fn create(
+        path: &Path,
+        errors: Option<PathBuf>,
+        shards: &[ShardFile],
+        overwrite: bool,
+    ) -> Result<Self, CliError> {
         let read = shards.iter().map(|shard| Named::new("a shard", &shard.path)).collect();
         let out = Some(path.to_owned());
-        let options = LedgerOptions { out, overwrite, read, ..LedgerOptions::default() };
+        let options = LedgerOptions { out, errors, overwrite, read, ..LedgerOptions::default() };
         Self::open(path, options).map_err(CliError::from_output)
     }
 
     fn open(path: &Path, options: LedgerOptions) -> Result<Self, LedgerError> {
-        let overwrite = options.overwrite;
+        let (overwrite, errors_path) = (options.overwrite, options.errors.clone());
         let header = Header { started: now(), replaces: false, fingerprint: of_merges() };
         let draft = Draft::open(disk(), options)?;
         // A link stays a link.
         let path = draft.path().unwrap_or(path).to_owned();
-        let (output, lock) = draft.into_output(&header.fingerprint)?;
+        let (output, errors, lock) = draft.into_outputs(&header.fingerprint)?;
         let lock = match lock {
             None => Lock::None,
             Some(lock) if overwrite => Lock::Bare(lock),
             // There is no output, no other run's journal, and no part but that of a merge.
             Some(lock) => Lock::Marked(lock.create(&header)?),
         };
-        Ok(Self { path, output, lock })
+        Ok(Self { path, output, errors: errors_path.zip(errors), lock })
     }
 
     /// How the rows are compressed.
@@ -75,6 +82,26 @@ impl MergedFile {
     /// Takes a header, before the first row.
     pub fn write_header(&mut self, bytes: &[u8]) {
         self.output.write_header(bytes);
+    }
+
+    /// Makes a matrix of the rows to come.
+    pub fn begin_matrix(&mut self, width: usize) {
+        self.output.begin_matrix(width);
+    }
+
+    /// Takes bytes of an error row of a matrix.
+    pub fn write_error(&mut self, bytes: &[u8]) {
+        let errors = self.errors.as_mut();
+        errors.expect("a matrix has a file of errors").1.add_piece(bytes);
+    }
+
+    /// The error row is whole.
+    ///
+    /// # Errors
+    /// The disk is full or fails.
+    pub fn end_error(&mut self) -> Result<(), CliError> {
+        let ended = self.errors.as_mut().map_or(Ok(()), |(_, errors)| errors.end_row());
+        ended.map_err(CliError::from_output_midway)
     }
 
     /// Takes bytes of a row.
@@ -90,12 +117,18 @@ impl MergedFile {
         self.output.end_row().map_err(CliError::from_output_midway)
     }
 
-    /// Makes the rows durable; what their bytes are.
+    /// Makes the rows durable; what their bytes are, and those of the file of errors.
     ///
     /// # Errors
     /// The disk is full or fails.
-    pub fn complete(&mut self) -> Result<FileFacts, CliError> {
-        self.output.complete().map(FileFacts::from).map_err(CliError::from_output_midway)
+    pub fn complete(&mut self) -> Result<(FileFacts, Option<NamedFile>), CliError> {
+        let mut complete = || {
+            let output = self.output.complete()?.into();
+            let Some((path, errors)) = &mut self.errors else { return Ok((output, None)) };
+            let (path, facts) = (path.display().to_string(), errors.complete()?.into());
+            Ok((output, Some(NamedFile { path, facts })))
+        };
+        complete().map_err(CliError::from_output_midway)
     }
 
     /// Gives the output its name, then writes its side file. A device has none.
@@ -116,6 +149,9 @@ impl MergedFile {
             let side_file = side_file_of(&self.path);
             // A side file beside bytes of which it does not tell is worse than none.
             remove_if_there(&side_file)?;
+            if let Some((_, errors)) = &self.errors {
+                errors.publish()?;
+            }
             self.output.publish()?;
             publish_text(&disk(), text, &side_file)?;
         }
@@ -130,8 +166,11 @@ impl MergedFile {
     /// Removes what was written. What an earlier run left stays if nothing has replaced it.
     pub fn abandon(self) {
         let is_of_merge = matches!(self.lock, Lock::Marked(_));
-        if let Some(part) = self.output.part().filter(|_| self.output.has_begun() || is_of_merge) {
-            let _ = fs::remove_file(part);
+        let errors = self.errors.as_ref().map(|(_, errors)| errors);
+        for output in [Some(&self.output), errors].into_iter().flatten() {
+            if let Some(part) = output.part().filter(|_| output.has_begun() || is_of_merge) {
+                let _ = fs::remove_file(part);
+            }
         }
         if let Lock::Marked(journal) = self.lock {
             let _ = journal.remove();

@@ -2,6 +2,7 @@
 //! in the order of the input. Rows are bytes here: nothing looks into them. Shards and output may
 //! be compressed, each as it is named: members are cut where one run cuts them.
 
+mod matrix;
 mod merged_file;
 mod shard_meta;
 mod shard_reader;
@@ -12,7 +13,7 @@ use std::path::Path;
 use crate::cli::args::MergeArgs;
 use crate::cli::input::compress::Compression;
 use crate::cli::input::shard::Shard;
-use crate::cli::ledger::meta::{FileFacts, Meta, RowCounts, SCHEMA, TokenCounts};
+use crate::cli::ledger::meta::{FileFacts, Meta, NamedFile, RowCounts, SCHEMA, TokenCounts};
 use crate::cli::output::FileFormat;
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::CliError;
@@ -32,8 +33,18 @@ pub fn run(args: &MergeArgs, console: &Console) -> Result<Exit, CliError> {
     }
     let files: Result<Vec<_>, _> = args.shards.iter().map(|path| ShardFile::read(path)).collect();
     let set = ShardSet::new(files?)?;
-    let mut output = MergedFile::create(&args.out, &set.files, args.overwrite)?;
-    let joined = join(&set, args.verify, &mut output).and_then(|()| output.complete());
+    let is_matrix = set.meta().format == FileFormat::Npy;
+    if is_matrix != args.out.extension().is_some_and(|end| end.eq_ignore_ascii_case("npy")) {
+        let message = "a matrix is merged into FILE.npy, and nothing else is";
+        return Err(CliError::refused("output", message).help("name the output as the shards"));
+    }
+    let errors = matrix::errors_path(&set, &args.out);
+    let mut output = MergedFile::create(&args.out, errors, &set.files, args.overwrite)?;
+    let joined = match is_matrix {
+        true => matrix::join(&set, args.verify, &mut output),
+        false => join(&set, args.verify, &mut output),
+    };
+    let joined = joined.and_then(|()| output.complete());
     let written = match joined {
         Ok(written) => written,
         Err(error) => {
@@ -41,7 +52,7 @@ pub fn run(args: &MergeArgs, console: &Console) -> Result<Exit, CliError> {
             return Err(error);
         }
     };
-    let hash = written.blake3.clone();
+    let hash = written.0.blake3.clone();
     let meta = merged_meta(&set, written, output.compression());
     output.finish(&meta)?;
     let (rows, shards, out) = (set.num_rows, set.files.len(), args.out.display());
@@ -95,7 +106,11 @@ fn read_header(readers: &mut [ShardReader<'_>]) -> Result<Vec<u8>, CliError> {
 }
 
 /// The side file that one run would have left, of what the shards' say.
-fn merged_meta(set: &ShardSet, output: FileFacts, compression: Compression) -> Meta {
+fn merged_meta(
+    set: &ShardSet,
+    (output, errors): (FileFacts, Option<NamedFile>),
+    compression: Compression,
+) -> Meta {
     let metas = || set.files.iter().map(|file| &file.meta);
     let mut rows = RowCounts::default();
     let mut tokens = TokenCounts::default();
@@ -124,6 +139,7 @@ fn merged_meta(set: &ShardSet, output: FileFacts, compression: Compression) -> M
         rows,
         tokens,
         output,
+        errors,
         compression: compression.name().to_owned(),
         shard: Shard::default(),
         ..first.clone()

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::shard_set::ShardFile;
 use crate::cli::input::reader::{Decoder, MAX_LINE};
-use crate::cli::output::FileFormat;
+use crate::cli::output::{FileFormat, npy};
 use crate::cli::terminal::error::CliError;
 
 /// Read at once. There are as many buffers as shards.
@@ -20,8 +20,19 @@ pub struct ShardReader<'a> {
     input: BufReader<Box<dyn Read + Send>>,
     /// What they come from.
     raw: RawFile,
-    has_quotes: bool,
+    ends: Ends,
     rows: u64,
+}
+
+/// Where records end.
+#[derive(Clone, Copy)]
+enum Ends {
+    /// At a line end.
+    Line,
+    /// At one outside of quotes.
+    CsvRecord,
+    /// After so many bytes.
+    Length(usize),
 }
 
 /// The bytes on the disk. A decoder keeps what it reads from, so this is shared with it.
@@ -92,8 +103,12 @@ impl<'a> ShardReader<'a> {
             Some(codec) => Box::new(Decoder::new(codec, input).map_err(failed)?),
         };
         let input = BufReader::with_capacity(BUFFER, input);
-        let has_quotes = file.meta.format != FileFormat::Jsonl;
-        Ok(Self { file, input, raw, has_quotes, rows: 0 })
+        let ends = match file.meta.format {
+            FileFormat::Jsonl => Ends::Line,
+            FileFormat::Csv | FileFormat::Tsv => Ends::CsvRecord,
+            FileFormat::Npy => Ends::Length(npy::HEADER_BYTES),
+        };
+        Ok(Self { file, input, raw, ends, rows: 0 })
     }
 
     /// The shard.
@@ -120,6 +135,26 @@ impl<'a> ShardReader<'a> {
         }
     }
 
+    /// The width of a matrix, from its header.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not what the run left.
+    pub fn read_matrix_header(&mut self) -> Result<usize, CliError> {
+        let mut header = Vec::new();
+        self.copy(&mut |bytes| {
+            header.extend_from_slice(bytes);
+            Ok(())
+        })?;
+        let shape = header.as_slice().try_into().ok().and_then(npy::shape);
+        match shape {
+            Some((rows, width)) if rows == self.file.meta.output.rows && width > 0 => {
+                self.ends = Ends::Length(width.saturating_mul(size_of::<f32>()));
+                Ok(width)
+            }
+            _ => Err(self.file.changed("does not begin with the header of its matrix")),
+        }
+    }
+
     /// Passes the next record on, line end included.
     ///
     /// # Errors
@@ -137,7 +172,10 @@ impl<'a> ShardReader<'a> {
                 let (found, wanted) = (self.rows, self.file.meta.output.rows);
                 Err(self.file.changed(&format!("has {found} rows, its run left {wanted}")))
             }
-            Copied::Cut => Err(self.file.changed("does not end with a line end")),
+            Copied::Cut => Err(self.file.changed(match self.ends {
+                Ends::Length(_) => "does not end with a whole row",
+                Ends::Line | Ends::CsvRecord => "does not end with a line end",
+            })),
         }
     }
 
@@ -165,7 +203,7 @@ impl<'a> ShardReader<'a> {
         &mut self,
         take: &mut dyn FnMut(&[u8]) -> Result<(), CliError>,
     ) -> Result<Copied, CliError> {
-        let (mut in_quotes, mut copied) = (false, Copied::Nothing);
+        let (mut in_quotes, mut copied, mut taken) = (false, Copied::Nothing, 0);
         loop {
             let buffer = match self.input.fill_buf() {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
@@ -173,13 +211,15 @@ impl<'a> ShardReader<'a> {
                 Ok([]) => return Ok(copied),
                 Ok(buffer) => buffer,
             };
-            let end = match self.has_quotes {
-                true => csv_record_end(buffer, &mut in_quotes),
-                false => buffer.iter().position(|byte| *byte == b'\n').map(|at| at + 1),
+            let end = match self.ends {
+                Ends::CsvRecord => csv_record_end(buffer, &mut in_quotes),
+                Ends::Line => buffer.iter().position(|byte| *byte == b'\n').map(|at| at + 1),
+                Ends::Length(length) => Some(length - taken).filter(|left| *left <= buffer.len()),
             };
             let count = end.unwrap_or(buffer.len());
             take(&buffer[..count])?;
             self.input.consume(count);
+            taken += count;
             if end.is_some() {
                 return Ok(Copied::Record);
             }

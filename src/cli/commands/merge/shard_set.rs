@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::shard_meta::read_meta;
+use crate::cli::input::compress::Compression;
 use crate::cli::input::reader::Codec;
 use crate::cli::input::shard::Shard;
 use crate::cli::ledger::fingerprint::Fingerprint;
 use crate::cli::ledger::meta::Meta;
+use crate::cli::output::FileFormat;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 
@@ -50,6 +52,22 @@ impl ShardFile {
         Ok(shard)
     }
 
+    /// The file of errors of a shard; `meta` says of it what the shard's says of the shard.
+    ///
+    /// # Errors
+    /// It is not there, or not as its run left it.
+    pub fn of_errors(path: PathBuf, meta: Meta) -> Result<Self, CliError> {
+        let codec = codec_of(&path, Compression::from_path(&path).name())?;
+        let found = std::fs::metadata(&path).map_err(|error| {
+            let message = format!("cannot read {}: {error}", path.display());
+            CliError::refused("input", message)
+                .help("it has the error rows of a matrix; put it beside the shard")
+        })?;
+        let file = Self { path, meta, codec };
+        file.check_length(found.len())?;
+        Ok(file)
+    }
+
     /// As messages name it.
     pub fn name(&self) -> String {
         self.path.display().to_string()
@@ -59,7 +77,7 @@ impl ShardFile {
     fn check_kind(&self) -> Result<(), CliError> {
         let Meta { errors, rows, output, .. } = &self.meta;
         let name = self.name();
-        if let Some(errors) = errors {
+        if let Some(errors) = errors.as_ref().filter(|_| self.meta.format != FileFormat::Npy) {
             let message = format!(
                 "{name} was made with --errors: its {} error rows are in {}, not in their places",
                 errors.facts.rows, errors.path
