@@ -17,5 +17,6 @@ mod published_configs;
 mod real_model;
 mod sampler;
 mod sampling_params;
+mod sentence_modules;
 mod simulation;
 mod tokenizers;

@@ -188,6 +188,15 @@ pub enum PoolingTypeArg {
     /// The last token's
     #[value(name = "LAST", alias = "last")]
     Last,
+    /// The largest value of each column
+    #[value(name = "MAX", alias = "max")]
+    Max,
+    /// The sum, divided by the root of the number of tokens
+    #[value(name = "MEAN_SQRT_LEN", alias = "mean_sqrt_len_tokens")]
+    MeanSqrtLen,
+    /// The mean, each token as often as its place
+    #[value(name = "WEIGHTEDMEAN", alias = "weightedmean")]
+    WeightedMean,
 }
 
 /// `--encoding-format`.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::{RunConfig, errors_beside};
 use crate::cli::args::{
-    EncodingFormatArg, OutputArgs, OutputFormatArg, PoolingFlags, PoolingTypeArg, RunArgs, VectorArgs,
+    EncodingFormatArg, OutputArgs, OutputFormatArg, PoolingFlags, PoolingTypeArg, RunArgs,
+    VectorArgs,
 };
 use crate::cli::input::row::Task;
 use crate::cli::terminal::error::CliError;
@@ -75,6 +76,9 @@ impl RunConfig {
             PoolingTypeArg::Cls => PoolingType::Cls,
             PoolingTypeArg::Mean => PoolingType::Mean,
             PoolingTypeArg::Last => PoolingType::Last,
+            PoolingTypeArg::Max => PoolingType::Max,
+            PoolingTypeArg::MeanSqrtLen => PoolingType::MeanSqrtLen,
+            PoolingTypeArg::WeightedMean => PoolingType::WeightedMean,
         });
         if let Some(path) = matrix {
             let output = &mut config.output;
@@ -132,6 +136,7 @@ impl PoolingConfig {
             use_activation: vectors.normalizes().or(classes.activates()),
             truncate_prompt_tokens: texts.truncate_prompt_tokens,
             prompt: prompt(vectors, summary)?,
+            include_prompt: summary.pooling.include_prompt,
             encoding_format: match vectors.encoding_format {
                 Some(EncodingFormatArg::Base64) => EncodingFormat::Base64,
                 Some(EncodingFormatArg::Float) | None => EncodingFormat::Float,
@@ -182,9 +187,5 @@ fn prompt(flags: &VectorArgs, summary: &PoolingSummary) -> Result<Option<Arc<str
         return Err(refused(format!("--prompt-name {name}: the model has no such prompt"))
             .help(format!("config_sentence_transformers.json names them; {known}")));
     };
-    if !prompt.is_empty() && !summary.pooling.include_prompt {
-        let message = "a pooling that leaves the prompt's tokens out is not supported";
-        return Err(refused(message.to_owned()).help("give --prompt-name ''"));
-    }
     Ok(Some(prompt.as_str().into()).filter(|prompt: &Arc<str>| !prompt.is_empty()))
 }

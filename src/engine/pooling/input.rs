@@ -28,15 +28,17 @@ impl InputProcessor {
             return Err(RequestError::new("empty_prompt", "there is no text in it").into());
         }
         let texts = prompts.into_iter().map(|prompt| self.tokens_to_pool(prompt, &params));
-        let texts = texts.collect::<Result<_, _>>()?;
-        Ok(PoolingRequest { request_id, texts, params: Arc::new(params) })
+        let texts = texts.collect::<Result<Vec<_>, _>>()?;
+        let (texts, num_skipped) = texts.into_iter().unzip();
+        Ok(PoolingRequest { request_id, texts, num_skipped, params: Arc::new(params) })
     }
 
+    /// Tokens of a text, and how many of them its pooling leaves out.
     fn tokens_to_pool(
         &self,
         prompt: Prompt,
         params: &PoolingParams,
-    ) -> Result<Vec<u32>, ProcessError> {
+    ) -> Result<(Vec<u32>, usize), ProcessError> {
         let max_len = self.max_model_len();
         let (keep, side) = match (params.truncate_prompt_tokens, self.overflow()) {
             (Some(asked), _) => {
@@ -54,6 +56,10 @@ impl InputProcessor {
             }
             other => (other, None),
         };
+        let skipped = match &text {
+            Some(_) if !params.include_prompt => self.num_prompt_tokens(params)?,
+            _ => 0,
+        };
         let ids = self.tokenize(prompt, params.add_special_tokens)?;
         match keep {
             Some(keep) if ids.len() > keep => {
@@ -61,7 +67,12 @@ impl InputProcessor {
                     (Some(text), true) => self.tokenize_plain(&text)?,
                     _ => ids.clone(),
                 };
-                Ok(cut(&ids, &plain, keep, side))
+                let kept = cut(&ids, &plain, keep, side);
+                let skipped = match side {
+                    TruncationSide::Left => skipped.saturating_sub(ids.len() - kept.len()),
+                    TruncationSide::Right => skipped,
+                };
+                behind_prompt(kept, skipped)
             }
             _ if ids.len() > max_len => Err(RequestError::new(
                 "context_length",
@@ -72,16 +83,45 @@ impl InputProcessor {
                 ),
             )
             .into()),
-            _ => Ok(ids),
+            _ => behind_prompt(ids, skipped),
         }
     }
+
+    /// Tokens of the prompt alone, with special ones before it and none behind it: what
+    /// sentence-transformers leaves out.
+    fn num_prompt_tokens(&self, params: &PoolingParams) -> Result<usize, ProcessError> {
+        let Some(prompt) = &params.prompt else { return Ok(0) };
+        let plain = self.tokenize_plain(prompt)?;
+        if !params.add_special_tokens {
+            return Ok(plain.len());
+        }
+        let ids = self.tokenize(Prompt::Text(prompt.to_string()), true)?;
+        let place = place_of(&plain, &ids);
+        Ok(place.map_or(ids.len(), |at| at + plain.len()))
+    }
+}
+
+/// Tokens of which the first are left out.
+fn behind_prompt(ids: Vec<u32>, skipped: usize) -> Result<(Vec<u32>, usize), ProcessError> {
+    match skipped < ids.len() {
+        true => Ok((ids, skipped)),
+        false => {
+            let message = "nothing is left of the text behind its prompt, which does not count";
+            Err(RequestError::new("empty_prompt", message).into())
+        }
+    }
+}
+
+/// Where the tokens of a text are among those with special ones around them.
+fn place_of(plain: &[u32], ids: &[u32]) -> Option<usize> {
+    (0..=ids.len().saturating_sub(plain.len())).find(|&at| ids[at..].starts_with(plain))
 }
 
 /// At most `keep` tokens of a text: of `plain`, what it is without special tokens, one end is left
 /// out; what stands around it in `ids` stays.
 fn cut(ids: &[u32], plain: &[u32], keep: usize, side: TruncationSide) -> Vec<u32> {
     let num_special = ids.len().saturating_sub(plain.len());
-    let place = (0..=num_special).find(|&at| ids[at..].starts_with(plain));
+    let place = place_of(plain, ids);
     let (before, plain, after) = match place {
         Some(at) if num_special <= keep => (&ids[..at], plain, &ids[at + plain.len()..]),
         // The tokens are not the text's with others around them.

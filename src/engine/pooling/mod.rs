@@ -58,6 +58,8 @@ struct Text {
     /// Which text of the request.
     index: usize,
     token_ids: Vec<u32>,
+    /// Tokens that a vector of it leaves out, the first ones.
+    num_skipped: usize,
 }
 
 /// A request with what is there of its texts.
@@ -144,7 +146,7 @@ impl PoolingEngine {
     /// # Panics
     /// Another request of its number is unfinished, or it has no text.
     pub fn add_request(&mut self, request: PoolingRequest) {
-        let PoolingRequest { request_id, texts, params } = request;
+        let PoolingRequest { request_id, texts, num_skipped, params } = request;
         let num_prompt_tokens = texts.iter().map(Vec::len).sum();
         self.stats.num_prompt_tokens += num_prompt_tokens as u64;
         let unfinished = Unfinished {
@@ -156,8 +158,8 @@ impl PoolingEngine {
         assert!(!texts.is_empty(), "a request has a text");
         let before = self.unfinished.insert(request_id, unfinished);
         assert!(before.is_none(), "a request's number is its own");
-        for (index, token_ids) in texts.into_iter().enumerate() {
-            self.waiting.push_back(Text { request_id, index, token_ids });
+        for (index, (token_ids, num_skipped)) in texts.into_iter().zip(num_skipped).enumerate() {
+            self.waiting.push_back(Text { request_id, index, token_ids, num_skipped });
         }
     }
 
@@ -181,6 +183,7 @@ impl PoolingEngine {
         let asked = texts.iter().zip(places).map(|(text, place)| Asked {
             start: place[0] as usize,
             end: place[1] as usize,
+            num_skipped: text.num_skipped,
             params: &self.unfinished[&text.request_id].params,
         });
         let pooled = self.pooler.texts(&self.device, states, &asked.collect::<Vec<_>>())?;

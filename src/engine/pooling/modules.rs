@@ -20,6 +20,12 @@ pub enum PoolingType {
     Mean,
     /// That of the last token.
     Last,
+    /// The largest value of each column.
+    Max,
+    /// The sum of all, divided by the square root of their number.
+    MeanSqrtLen,
+    /// The mean of all, each as often as its place from 1.
+    WeightedMean,
     /// Each, made one with no other: a text becomes as much as it has tokens.
     All,
 }
@@ -31,6 +37,9 @@ impl PoolingType {
             "cls" => Some(PoolingType::Cls),
             "mean" => Some(PoolingType::Mean),
             "lasttoken" => Some(PoolingType::Last),
+            "max" => Some(PoolingType::Max),
+            "mean_sqrt_len_tokens" => Some(PoolingType::MeanSqrtLen),
+            "weightedmean" => Some(PoolingType::WeightedMean),
             _ => None,
         }
     }
@@ -282,9 +291,16 @@ mod tests {
         assert_eq!((mean.pooling_type, mean.normalize), (PoolingType::Mean, true));
         let last = files("", r#"{"pooling_mode": "lasttoken"}"#).unwrap().pooling;
         assert_eq!((last.pooling_type, last.normalize), (PoolingType::Last, false));
+        for (pooling, pooling_type) in [
+            (r#"{"pooling_mode_max_tokens": true}"#, PoolingType::Max),
+            (r#"{"pooling_mode_mean_sqrt_len_tokens": true}"#, PoolingType::MeanSqrtLen),
+            (r#"{"pooling_mode": "weightedmean"}"#, PoolingType::WeightedMean),
+        ] {
+            assert_eq!(files("", pooling).unwrap().pooling.pooling_type, pooling_type);
+        }
         for (more, pooling, what) in [
-            ("", r#"{"pooling_mode_max_tokens": true}"#, "`max`"),
-            ("", r#"{"pooling_mode": "weightedmean"}"#, "`weightedmean`"),
+            ("", r#"{"pooling_mode": "median"}"#, "`median`"),
+            ("", r#"{"pooling_mode": ["cls", "mean"]}"#, "one"),
             ("", r#"{"pooling_mode_mean_tokens": true, "pooling_mode_cls_token": true}"#, "one"),
             (r#", {"path": "2_Dense", "type": "x.Dense"}"#, MEAN, "`x.Dense`"),
             (r#", {"path": "../a", "type": "x.Pooling"}"#, MEAN, "`../a`"),

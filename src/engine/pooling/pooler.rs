@@ -23,6 +23,8 @@ pub(super) struct Pooler {
 pub(super) struct Asked<'a> {
     pub start: usize,
     pub end: usize,
+    /// The first tokens, which the pooling leaves out. There is another one behind them.
+    pub num_skipped: usize,
     pub params: &'a PoolingParams,
 }
 
@@ -39,8 +41,8 @@ impl Pooler {
     ) -> Result<Vec<Pooled>, EngineError> {
         let width = states.width();
         let pooled = |index: usize| {
-            let Asked { start, end, .. } = texts[index];
-            self.pooling.pooled(&states.values()[start * width..end * width], width)
+            let Asked { start, end, num_skipped, .. } = texts[index];
+            self.pooling.pooled(&states.values()[start * width..end * width], width, num_skipped)
         };
         let Some(head) = &self.head else {
             let ended = |index| self.ended(&pooled(index), width, texts[index].params);
@@ -97,11 +99,23 @@ fn each<T: Send + Sync>(
 
 impl Pooling {
     /// The states (tokens, width) of a text that count, made one or left as they are.
-    fn pooled(&self, states: &[f32], width: usize) -> Vec<f32> {
+    ///
+    /// `num_skipped`: the first tokens, which a vector of the text leaves out.
+    fn pooled(&self, states: &[f32], width: usize, num_skipped: usize) -> Vec<f32> {
+        let counted = &states[num_skipped * width..];
+        let num_tokens = (counted.len() / width) as f32;
         match self.pooling_type {
-            PoolingType::Cls => states[..width].to_vec(),
-            PoolingType::Last => states[states.len() - width..].to_vec(),
-            PoolingType::Mean => mean(states, width),
+            PoolingType::Cls => counted[..width].to_vec(),
+            PoolingType::Last => counted[counted.len() - width..].to_vec(),
+            PoolingType::Max => max(counted, width),
+            PoolingType::Mean => divided(sums(counted, width, |_| 1.0), num_tokens),
+            PoolingType::MeanSqrtLen => divided(sums(counted, width, |_| 1.0), num_tokens.sqrt()),
+            PoolingType::WeightedMean => {
+                // A token keeps its place, whatever is left out before it.
+                let weight = |index: usize| (num_skipped + index + 1) as f32;
+                let total = (0..counted.len() / width).map(weight).sum();
+                divided(sums(counted, width, weight), total)
+            }
             PoolingType::All => states.to_vec(),
         }
     }
@@ -116,15 +130,31 @@ impl Pooling {
     }
 }
 
-/// Sums over tokens upward, in f32, divided by their number.
-fn mean(states: &[f32], width: usize) -> Vec<f32> {
+/// Weighted sums over tokens upward, in f32.
+fn sums(states: &[f32], width: usize, weight: impl Fn(usize) -> f32) -> Vec<f32> {
     let mut sums = vec![0.0f32; width];
-    for state in states.chunks_exact(width) {
-        sums.iter_mut().zip(state).for_each(|(sum, value)| *sum += value);
+    for (index, state) in states.chunks_exact(width).enumerate() {
+        let weight = weight(index);
+        sums.iter_mut().zip(state).for_each(|(sum, value)| *sum += value * weight);
     }
-    let num_tokens = (states.len() / width) as f32;
-    sums.iter_mut().for_each(|sum| *sum /= num_tokens);
     sums
+}
+
+fn divided(mut sums: Vec<f32>, by: f32) -> Vec<f32> {
+    sums.iter_mut().for_each(|sum| *sum /= by);
+    sums
+}
+
+/// The largest value of each column; NaN where there is one, so that the row fails.
+fn max(states: &[f32], width: usize) -> Vec<f32> {
+    let mut largest = vec![f32::NEG_INFINITY; width];
+    for state in states.chunks_exact(width) {
+        for (largest, value) in largest.iter_mut().zip(state) {
+            let is_larger = *value > *largest || value.is_nan();
+            *largest = if is_larger { *value } else { *largest };
+        }
+    }
+    largest
 }
 
 /// Divides by the length, which is 1e-12 at least, as PyTorch's `normalize` has it.
@@ -162,12 +192,22 @@ mod tests {
         activation: Option<ClassActivation>,
         params: &PoolingParams,
     ) -> Pooled {
+        pooled_behind(pooling_type, activation, params, 0)
+    }
+
+    fn pooled_behind(
+        pooling_type: PoolingType,
+        activation: Option<ClassActivation>,
+        params: &PoolingParams,
+        num_skipped: usize,
+    ) -> Pooled {
         let pooling = Pooling { pooling_type, ..Pooling::default() };
         let pooler = Pooler { pooling, head: None, activation };
         // Another text is before it.
         let all = [&[9.0, 9.0][..], &STATES].concat();
         let states = Tensor::from_vec(all, 2);
-        let asked = [Asked { start: 0, end: 1, params }, Asked { start: 1, end: 4, params }];
+        let other = Asked { start: 0, end: 1, num_skipped: 0, params };
+        let asked = [other, Asked { start: 1, end: 4, num_skipped, params }];
         let mut texts = pooler.texts(&Device::cpu(Some(2)), &states, &asked).unwrap();
         texts.pop().unwrap()
     }
@@ -190,6 +230,29 @@ mod tests {
         assert_eq!(vector(PoolingType::Mean, &raw()), [1.5, 2.0]);
         let tokens = Pooled::Tokens(vec![vec![3.0, 4.0], vec![1.0, 2.0], vec![0.5, 0.0]]);
         assert_eq!(pooled(PoolingType::All, None, &raw()), tokens);
+    }
+
+    #[test]
+    fn each_type_of_sentence_transformers_counts_behind_the_prompt() {
+        let root = |number: f32| number.sqrt();
+        for (pooling_type, all, behind_one) in [
+            (PoolingType::Cls, [3.0, 4.0], [1.0, 2.0]),
+            (PoolingType::Last, [0.5, 0.0], [0.5, 0.0]),
+            (PoolingType::Mean, [1.5, 2.0], [0.75, 1.0]),
+            (PoolingType::Max, [3.0, 4.0], [1.0, 2.0]),
+            (
+                PoolingType::MeanSqrtLen,
+                [4.5 / root(3.0), 6.0 / root(3.0)],
+                [1.5 / root(2.0), 2.0 / root(2.0)],
+            ),
+            (PoolingType::WeightedMean, [6.5 / 6.0, 8.0 / 6.0], [3.5 / 5.0, 4.0 / 5.0]),
+        ] {
+            for (num_skipped, expected) in [(0, all), (1, behind_one)] {
+                let got = pooled_behind(pooling_type, None, &raw(), num_skipped);
+                assert_eq!(got, Pooled::Vector(expected.to_vec()), "{pooling_type:?}");
+            }
+        }
+        assert!(max(&[1.0, f32::NAN, 2.0], 1)[0].is_nan(), "the row is to fail");
     }
 
     #[test]

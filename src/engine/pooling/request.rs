@@ -20,6 +20,8 @@ pub struct PoolingParams {
     pub add_special_tokens: bool,
     /// Stands before every text.
     pub prompt: Option<Arc<str>>,
+    /// The prompt's tokens count in the pooling.
+    pub include_prompt: bool,
     /// How the caller shows vectors; the engine hands it on.
     pub encoding_format: EncodingFormat,
 }
@@ -33,6 +35,7 @@ impl Default for PoolingParams {
             truncation_side: TruncationSide::Right,
             add_special_tokens: true,
             prompt: None,
+            include_prompt: true,
             encoding_format: EncodingFormat::Float,
         }
     }
@@ -55,6 +58,8 @@ pub struct PoolingRequest {
     pub request_id: u64,
     /// Tokens of each text: none is empty, or longer than the model takes.
     pub texts: Vec<Vec<u32>>,
+    /// Of each text, the first tokens that its pooling leaves out; not all.
+    pub num_skipped: Vec<usize>,
     /// Validated parameters.
     pub params: Arc<PoolingParams>,
 }
