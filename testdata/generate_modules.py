@@ -23,19 +23,13 @@ import sentence_transformers
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
-from sentence_transformers.sentence_transformer.modules import (
-    LayerNorm, Normalize, Pooling, Transformer,
-)
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
 ROOT = Path(__file__).parent
 MODEL = ROOT / "golden_embeddings" / "bert"
 OUT = ROOT / "golden_modules"
 PROMPT = "Represent the sentence: "
 TEXTS = ["", "a", "The cat sits outside.", "A man is playing guitar, and nobody listens to him."]
-
-
-def dense(inputs: int, outputs: int, **more) -> Dense:
-    return Dense(inputs, outputs, **more)
 
 
 CASES = {
@@ -48,14 +42,13 @@ CASES = {
     ],
     "dense": lambda: [
         Pooling(32, pooling_mode="mean"),
-        dense(32, 24, activation_function=torch.nn.Tanh()),
-        dense(24, 16, bias=False, activation_function=torch.nn.Identity()),
+        Dense(32, 24, activation_function=torch.nn.Tanh()),
+        Dense(24, 16, bias=False, activation_function=torch.nn.Identity()),
         Normalize(),
     ],
-    "dense_gelu_norm": lambda: [
+    "dense_gelu": lambda: [
         Pooling(32, pooling_mode="cls"),
-        dense(32, 16, activation_function=torch.nn.GELU()),
-        LayerNorm(16),
+        Dense(32, 16, activation_function=torch.nn.GELU()),
     ],
 }
 
@@ -66,8 +59,7 @@ def generate(name: str) -> None:
     generator = torch.Generator().manual_seed(17)
     for module in modules:
         for parameter in module.parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            parameter.data = 1 + 0.2 * noise if isinstance(module, LayerNorm) else 0.25 * noise
+            parameter.data = 0.25 * torch.randn(parameter.shape, generator=generator)
     has_prompt = "without_prompt" in name
     model = SentenceTransformer(
         modules=[transformer, *modules], device="cpu",

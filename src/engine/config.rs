@@ -71,6 +71,8 @@ pub struct ModelConfig {
     pub pooling_task: Option<PoolingTask>,
     /// Of which states an embedding model makes its vectors; None: as its files say.
     pub pooling_type: Option<PoolingType>,
+    /// An embedding model makes sparse vectors with the head that it was trained with.
+    pub sparse: bool,
     /// Text of chat messages may produce control tokens (`--allow-special`).
     pub allow_special: bool,
     /// How thinking is told from the answer: a parser's name, or `auto` by the chat template. None:

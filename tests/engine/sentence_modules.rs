@@ -1,9 +1,11 @@
 //! Folders of sentence-transformers against it (`testdata/golden_modules`): poolings, prompts that
-//! do not count.
+//! do not count, Dense modules; and sparse vectors of masked language models
+//! (`testdata/golden_sparse`).
 
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use vllm_batch::engine::EngineError;
 use vllm_batch::engine::config::{DType, EngineConfig, ModelConfig};
 use vllm_batch::engine::input_processor::Prompt;
 use vllm_batch::engine::pooling::{Pooled, PoolingEngine, PoolingParams, PoolingSummary};
@@ -59,9 +61,6 @@ fn vectors_are_those_of_sentence_transformers() {
     let listing = std::fs::read_dir(testdata("golden_modules")).unwrap();
     let mut num_folders = 0;
     for name in listing.map(|entry| entry.unwrap().file_name().into_string().unwrap()) {
-        if !MADE.contains(&name.as_str()) {
-            continue;
-        }
         num_folders += 1;
         let folder = assembled(&name);
         let config = config(folder.path());
@@ -88,8 +87,104 @@ fn vectors_are_those_of_sentence_transformers() {
             assert!(largest < TOLERANCE, "{name}, {:?}: off by {largest}", text.text);
         }
     }
-    assert_eq!(num_folders, MADE.len());
+    assert_eq!(num_folders, 7);
 }
 
-const MADE: &[&str] =
-    &["max", "mean_sqrt_len", "weightedmean", "without_prompt", "weighted_without_prompt"];
+#[derive(Deserialize)]
+struct GoldenSparse {
+    texts: Vec<SparseText>,
+}
+
+/// Of the words with a weight: once through the logarithm, and twice.
+#[derive(Deserialize)]
+struct SparseText {
+    text: String,
+    indices: Vec<u32>,
+    relu: Vec<f32>,
+    log1p_relu: Vec<f32>,
+}
+
+/// Two lists of words with weights agree; one that weighs almost nothing may be missing.
+fn assert_close(got: &[(u32, f32)], indices: &[u32], weights: &[f32], what: &str) {
+    assert!(got.is_sorted_by(|one, other| one.0 < other.0), "{what}");
+    let of = |word: u32| got.iter().find(|(index, _)| *index == word).map_or(0.0, |found| found.1);
+    for (word, weight) in indices.iter().zip(weights) {
+        assert!((of(*word) - weight).abs() < TOLERANCE, "{what}, {word}: {} {weight}", of(*word));
+    }
+    let others = got.iter().filter(|(word, _)| !indices.contains(word));
+    assert!(others.clone().all(|(_, weight)| *weight < TOLERANCE), "{what}");
+}
+
+/// The sparse vectors of texts, one request for each.
+fn sparse(config: &EngineConfig, texts: &[SparseText]) -> Vec<Vec<(u32, f32)>> {
+    let mut engine = PoolingEngine::load(config).unwrap();
+    let processor = engine.input_processor();
+    for (index, text) in texts.iter().enumerate() {
+        let prompt = Prompt::Text(text.text.clone());
+        let params = PoolingParams::default();
+        engine.add_request(processor.process_pooling(index as u64, prompt, params).unwrap());
+    }
+    let mut vectors = Vec::new();
+    while engine.has_unfinished_requests() {
+        for output in engine.step().unwrap() {
+            let [Pooled::Sparse(words)] = &output.texts[..] else { panic!("{:?}", output.texts) };
+            vectors.push(words.clone());
+        }
+    }
+    vectors
+}
+
+#[test]
+fn sparse_vectors_are_those_of_sentence_transformers() {
+    for entry in std::fs::read_dir(testdata("golden_sparse")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        copy(&testdata("golden_sparse").join(&name), folder.path());
+        let tokenizer = testdata("golden_embeddings/bert/tokenizer.json");
+        std::fs::copy(tokenizer, folder.path().join("tokenizer.json")).unwrap();
+        let text = std::fs::read_to_string(folder.path().join("golden.json")).unwrap();
+        let golden: GoldenSparse = serde_json::from_str(&text).unwrap();
+        let mut config = config(folder.path());
+        config.model.sparse = true;
+        let once = sparse(&config, &golden.texts);
+        for (got, text) in once.iter().zip(&golden.texts) {
+            assert_close(got, &text.indices, &text.relu, &name);
+        }
+        // A text alone has the same bytes.
+        config.scheduler.max_num_seqs = 1;
+        assert_eq!(sparse(&config, &golden.texts), once, "{name}");
+        // The files say so, and that the logarithm is taken twice.
+        config.model.sparse = false;
+        let list = r#"[{"path": "", "type": "x.MLMTransformer"},
+            {"path": "1_SpladePooling", "type": "x.SpladePooling"}]"#;
+        std::fs::write(folder.path().join("modules.json"), list).unwrap();
+        std::fs::create_dir(folder.path().join("1_SpladePooling")).unwrap();
+        let pooling = folder.path().join("1_SpladePooling/config.json");
+        std::fs::write(pooling, r#"{"activation_function": "log1p_relu"}"#).unwrap();
+        for (got, text) in sparse(&config, &golden.texts).iter().zip(&golden.texts) {
+            assert_close(got, &text.indices, &text.log1p_relu, &name);
+        }
+    }
+}
+
+#[test]
+fn what_modules_cannot_be_is_refused_by_name() {
+    let folder = assembled("dense");
+    let error = |config: &EngineConfig| match PoolingSummary::read(&config.model) {
+        Err(EngineError::Model(text) | EngineError::Config(text)) => text,
+        other => panic!("{other:?}"),
+    };
+    let mut config = config(folder.path());
+    config.model.sparse = true;
+    assert!(error(&config).contains("masked language model"), "{}", error(&config));
+    config.model.sparse = false;
+    let path = folder.path().join("3_Dense/config.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("24", "25")).unwrap();
+    let expected = "a Dense module of 25 inputs: vectors have 24 values before it";
+    assert!(error(&config).contains(expected), "{}", error(&config));
+    // Its weights are held against its config.
+    std::fs::write(&path, text.replace("16", "17")).unwrap();
+    let Err(EngineError::Model(text)) = PoolingEngine::load(&config) else { panic!() };
+    assert!(text.contains("3_Dense") && text.contains("linear.weight"), "{text}");
+}

@@ -212,6 +212,34 @@ fn a_matrix_has_a_row_for_every_row() {
 }
 
 #[test]
+fn vectors_may_be_sparse_or_those_of_tokens() {
+    let row = json!({"id": 1, "text": "The cat sits outside."}).to_string() + "\n";
+    let sparse = ["--model", "testdata/golden_sparse/bert", "--tokenizer", MODEL, "--sparse"];
+    let output = embed(&row, &sparse);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let vector = &lines(&output)[0]["embedding"];
+    let indices = numbers(&vector["indices"]);
+    assert_eq!(indices.len(), numbers(&vector["values"]).len());
+    assert!(indices.len() > 10 && indices.is_sorted());
+    for (flags, what) in [
+        (["--normalize", "--threads", "1"], "not of sparse vectors"),
+        (["--encoding-format", "base64", "--normalize"], "not of sparse vectors"),
+        (["--pooling-type", "MEAN", "--normalize"], "made of all tokens"),
+        (["--out", "vectors.npy", "--overwrite"], "no rows of a matrix"),
+    ] {
+        let refused = embed(&row, &[&sparse[..], &flags].concat());
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(2) && said.contains(what), "{flags:?}: {said}");
+    }
+    let tokens = &lines(&embed(&row, &["--pooling-type", "ALL"]))[0];
+    let vectors = tokens["embedding"].as_array().unwrap();
+    assert_eq!(json!(vectors.len()), tokens["usage"]["prompt_tokens"]);
+    // Normalized, as a vector of the first token is.
+    let first = &lines(&embed(&row, &["--pooling-type", "CLS"]))[0];
+    assert_eq!(vectors[0], first["embedding"]);
+}
+
+#[test]
 fn a_matrix_has_one_vector_in_a_row() {
     let folder = tempfile::tempdir().unwrap();
     let line = |body: Value| {

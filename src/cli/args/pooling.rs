@@ -133,6 +133,10 @@ pub struct VectorArgs {
     /// Keep the first N values of a vector, of a model that was trained for it [default: all]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub dimensions: Option<usize>,
+    /// Make sparse vectors with the model's head for masked words (SPLADE) [default: as the model
+    /// says]
+    #[arg(long)]
+    pub sparse: bool,
     /// How vectors are written [default: float]
     #[arg(long, value_name = "FORMAT")]
     pub encoding_format: Option<EncodingFormatArg>,
@@ -197,6 +201,9 @@ pub enum PoolingTypeArg {
     /// The mean, each token as often as its place
     #[value(name = "WEIGHTEDMEAN", alias = "weightedmean")]
     WeightedMean,
+    /// All of them: a vector for each token
+    #[value(name = "ALL", alias = "all")]
+    All,
 }
 
 /// `--encoding-format`.

@@ -69,6 +69,9 @@ impl RunConfig {
         let mut config = Self::new(args)?;
         config.input.rows.task = task;
         config.engine.model.pooling_task = match task {
+            Task::Embed if flags.vectors.pooling_type == Some(PoolingTypeArg::All) => {
+                Some(PoolingTask::TokenEmbed)
+            }
             Task::Complete | Task::Embed => Some(PoolingTask::Embed),
             Task::Classify | Task::Reward => Some(PoolingTask::Classify),
         };
@@ -79,7 +82,9 @@ impl RunConfig {
             PoolingTypeArg::Max => PoolingType::Max,
             PoolingTypeArg::MeanSqrtLen => PoolingType::MeanSqrtLen,
             PoolingTypeArg::WeightedMean => PoolingType::WeightedMean,
+            PoolingTypeArg::All => PoolingType::All,
         });
+        config.engine.model.sparse = flags.vectors.sparse;
         if let Some(path) = matrix {
             let output = &mut config.output;
             output.is_matrix = true;
@@ -143,9 +148,23 @@ impl PoolingConfig {
             },
             ..PoolingParams::default()
         };
-        let checked = summary.check_dimensions(&params);
+        let checked = summary.check_params(&params);
         checked.map_err(|error| CliError::refused(error.code, format!("--{}", error.message)))?;
         Ok(params)
+    }
+
+    /// Refuses a model whose vectors are no rows of a matrix.
+    ///
+    /// # Errors
+    /// They are sparse, or there is one for each token.
+    pub fn check_matrix(summary: &PoolingSummary) -> Result<(), CliError> {
+        let what = match (&summary.splade, summary.task) {
+            (Some(_), _) => "sparse vectors are no rows of a matrix",
+            (None, PoolingTask::TokenEmbed) => "vectors of tokens are no rows of a matrix",
+            (None, _) => return Ok(()),
+        };
+        Err(CliError::refused("output", format!("--out: {what}"))
+            .help("name the output FILE.jsonl"))
     }
 
     /// What texts become, in one line.
@@ -167,6 +186,9 @@ impl PoolingConfig {
             true => "normalized",
             false => "not normalized",
         };
+        if summary.splade.is_some() {
+            return format!("Vectors: sparse, of {} words{prompt}", summary.spec.vocab_size());
+        }
         let size = summary.width(params);
         format!("Vectors: {size} values, {:?} pooling, {normalized}{prompt}", pooling.pooling_type)
     }

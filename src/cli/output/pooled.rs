@@ -57,6 +57,7 @@ impl PooledForm {
             (PooledForm::Scores, Pooled::Tokens(rows)) => {
                 vec![json(&rows.iter().map(|values| values[0]).collect::<Vec<_>>())]
             }
+            (_, Pooled::Sparse(_)) => unreachable!("sparse vectors are no cells"),
         }
     }
 
@@ -156,6 +157,13 @@ impl RowWriter<'_> {
         match text {
             Pooled::Vector(vector) => self.vector(vector, encoding),
             Pooled::Tokens(rows) => self.list(rows, |row, vector| row.vector(vector, encoding)),
+            Pooled::Sparse(words) => {
+                let (indices, values): (Vec<_>, Vec<_>) = words.iter().copied().unzip();
+                self.out.push(b'{');
+                self.field("indices", &indices);
+                self.field("values", &values);
+                self.out.push(b'}');
+            }
         }
     }
 
@@ -166,6 +174,7 @@ impl RowWriter<'_> {
             Pooled::Tokens(rows) => self.list(rows, |row, values| {
                 row.value(largest(values, labels));
             }),
+            Pooled::Sparse(_) => unreachable!("a classifier's outputs are not sparse"),
         }
     }
 
@@ -174,6 +183,7 @@ impl RowWriter<'_> {
         match text {
             Pooled::Vector(values) => self.value(&values[0]),
             Pooled::Tokens(rows) => self.list(rows, |row, values| row.value(&values[0])),
+            Pooled::Sparse(_) => unreachable!("a classifier's outputs are not sparse"),
         }
     }
 

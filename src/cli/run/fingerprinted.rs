@@ -17,9 +17,9 @@ use crate::engine::EngineInfo;
 use crate::engine::config::LoadFormat;
 use crate::engine::machine::{is_refusal, started};
 use crate::engine::model_summary::ModelSummary;
-use crate::engine::pooling::PoolingSummary;
+use crate::engine::pooling::{ListedModule, PoolingSummary};
 use crate::engine::request::{SamplingParams, StructuredOutputs};
-use crate::engine::weight_files::{QUANTIZATION_CONFIGS, gguf_parts, is_gguf_model};
+use crate::engine::weight_files::{FORMATS, QUANTIZATION_CONFIGS, gguf_parts, is_gguf_model};
 
 /// The version of what rows look like: raised when the same run would write other bytes.
 const ROW_FORMAT: u32 = 4;
@@ -49,7 +49,10 @@ pub fn of_files(
     set("tokenizer", tokenizer);
     match summary {
         Summary::Generate(summary) => set_generation(config, summary, &mut set),
-        Summary::Pooling(summary) => set_pooling(config, summary, &mut set)?,
+        Summary::Pooling(summary) => {
+            set("modules", hashed(module_files(&folders.model), &folders.model)?);
+            set_pooling(config, summary, &mut set)?;
+        }
     }
     let template = engine.model.chat_template.as_deref();
     set("chat_template", template.map_or("the model's".to_owned(), |text| short(text.as_bytes())));
@@ -124,6 +127,7 @@ fn set_pooling(
     set("max_model_len", summary.max_model_len.to_string());
     set("task", summary.task.name().to_owned());
     set("pooling", format!("{:?}", summary.pooling));
+    set("sparse", format!("{:?}", summary.splade.as_ref().map(|splade| splade.num_logs)));
     set("classifier", format!("{:?}", summary.classifier));
     let params = config.pooling.as_ref().map(|pooling| pooling.params(summary)).transpose()?;
     set("vectors", format!("{params:?}"));
@@ -224,6 +228,17 @@ fn config_files(folder: &Path) -> Vec<PathBuf> {
     let beside = QUANTIZATION_CONFIGS.into_iter().map(|(name, _)| name);
     let names = ["config.json"].into_iter().chain(beside);
     names.map(|name| folder.join(name)).collect()
+}
+
+/// The files of modules of sentence-transformers that have weights.
+fn module_files(folder: &Path) -> Vec<PathBuf> {
+    // Their list was read before: it is none, or sound.
+    let list = ListedModule::list(folder).ok().flatten().unwrap_or_default();
+    let with_weights = list.iter().filter(|module| module.has_weights());
+    let names = || ["config.json"].into_iter().chain(FORMATS.iter().map(|format| format.single));
+    with_weights
+        .flat_map(|module| names().map(|name| folder.join(&module.folder).join(name)))
+        .collect()
 }
 
 /// The files that weights may come from.

@@ -338,6 +338,9 @@ impl Job<'_> {
     fn start_of_params(&self, summary: &Summary) -> Result<RowParams, CliError> {
         match (summary, &self.config.pooling) {
             (Summary::Pooling(summary), Some(pooling)) => {
+                if self.config.output.is_matrix {
+                    PoolingConfig::check_matrix(summary)?;
+                }
                 Ok(RowParams::Pooling(pooling.params(summary)?, summary.clone()))
             }
             (Summary::Generate(summary), _) => {

@@ -30,7 +30,7 @@ impl RowParams {
             RowParams::Sampling(base) => overrides.apply(base).map(RowParams::Sampling),
             RowParams::Pooling(base, summary) => {
                 let params = overrides.apply_pooling(base)?;
-                summary.check_dimensions(&params)?;
+                summary.check_params(&params)?;
                 Ok(RowParams::Pooling(params, Arc::clone(summary)))
             }
         }

@@ -47,6 +47,12 @@ impl Head {
         Ok(Self { layers })
     }
 
+    /// The same with the layers of another behind it.
+    pub fn followed_by(mut self, next: Head) -> Self {
+        self.layers.extend(next.layers);
+        self
+    }
+
     /// What becomes of rows (R, width): (R, outputs of the last layer), each a function of its own
     /// row.
     ///

@@ -18,7 +18,9 @@ pub mod weights;
 
 use super::EngineError;
 use super::files::quoted;
-pub use encoders::{CLASSIFIERS, ENCODERS, classifier, encoder_spec, matryoshka_dimensions};
+pub use encoders::{
+    CLASSIFIERS, ENCODERS, classifier, encoder_spec, masked_lm, matryoshka_dimensions,
+};
 pub use families::ARCHITECTURES;
 use hf_config::HfConfig;
 use spec::DecoderSpec;

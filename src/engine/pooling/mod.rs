@@ -2,10 +2,12 @@
 //! go through an encoder together, without padding and without a cache; a pooler, and a head if the
 //! model has one, make of each what is asked for.
 
+mod dense;
 mod input;
 mod modules;
 mod pooler;
 mod request;
+mod splade;
 mod summary;
 mod task;
 
@@ -14,7 +16,7 @@ pub use modules::{
     ListedModule, MODULES, PROMPTS, Pooling, PoolingType, Prompts, TRANSFORMER_FILES,
 };
 pub use request::{EncodingFormat, Pooled, PoolingOutput, PoolingParams, PoolingRequest};
-pub use summary::PoolingSummary;
+pub use summary::{PoolingSummary, SpladeSpec};
 pub use task::PoolingTask;
 
 use std::collections::{HashMap, VecDeque};
@@ -33,6 +35,7 @@ use super::model::weights::Checkpoint;
 use super::stats::EngineStats;
 use super::{EngineError, EngineInfo, beside, load_input_processor};
 use pooler::{Asked, Pooler};
+use splade::Splade;
 
 /// An encoder, and the texts that wait for it.
 pub struct PoolingEngine {
@@ -95,7 +98,7 @@ impl PoolingEngine {
             &|| load_input_processor(config, &summary.files, summary.limits(), Default::default()),
             |given_up| load_model(config, summary, max_num_tokens, given_up),
         );
-        let (input_processor, (device, encoder, head)) = (input_processor?, model?);
+        let (input_processor, (device, encoder, pooler)) = (input_processor?, model?);
         let info = EngineInfo {
             dtype: summary.dtype,
             checkpoint_format: None,
@@ -110,11 +113,7 @@ impl PoolingEngine {
         Ok(Self {
             device,
             encoder,
-            pooler: Pooler {
-                pooling: summary.pooling.clone(),
-                head,
-                activation: summary.classifier.as_ref().map(|classifier| classifier.activation),
-            },
+            pooler,
             input_processor,
             info,
             waiting: VecDeque::new(),
@@ -248,7 +247,7 @@ fn load_model(
     summary: &PoolingSummary,
     max_num_tokens: usize,
     given_up: &Arc<AtomicBool>,
-) -> Result<(Arc<Device>, Encoder, Option<Head>), EngineError> {
+) -> Result<(Arc<Device>, Encoder, Pooler), EngineError> {
     let kind = match &config.device.kind {
         DeviceKind::Auto | DeviceKind::Cpu => DeviceKind::Cpu,
         DeviceKind::Cuda(_) | DeviceKind::CudaShim { .. } => {
@@ -263,16 +262,41 @@ fn load_model(
         LoadFormat::Auto => summary.files.checkpoint(config.model.on_lost_file)?,
         LoadFormat::Dummy => Checkpoint::Dummy { seed: config.model.seed },
     };
-    let (spec, dtype) = (summary.spec.clone(), summary.dtype);
-    let sizes = (summary.max_model_len, max_num_tokens);
     let mut checkpoint = checkpoint.until(given_up);
+    let sizes = (summary.max_model_len, max_num_tokens);
+    let (encoder, pooler) = load_weights(summary, &device, &mut checkpoint, sizes)?;
+    checkpoint.finish()?;
+    let head = summary.dense.iter().try_fold(pooler.head, |before, module| {
+        let layer = match config.model.load_format {
+            LoadFormat::Auto => module.load(&device, config.model.on_lost_file)?,
+            LoadFormat::Dummy => module.dummy(&device, config.model.seed)?,
+        };
+        Ok::<_, EngineError>(Some(match before {
+            Some(before) => before.followed_by(layer),
+            None => layer,
+        }))
+    })?;
+    Ok((Arc::new(device), encoder, Pooler { head, ..pooler }))
+}
+
+/// What is made of the model's own weights.
+fn load_weights(
+    summary: &PoolingSummary,
+    device: &Device,
+    checkpoint: &mut Checkpoint,
+    sizes: (usize, usize),
+) -> Result<(Encoder, Pooler), EngineError> {
+    let (spec, dtype) = (summary.spec.clone(), summary.dtype);
     let head = summary.classifier.as_ref().map(|classifier| &classifier.head);
+    let splade = summary.splade.as_ref();
     checkpoint.leave(spec.of_heads);
     let mut tensors = spec.tensors();
     tensors.extend(head.into_iter().flat_map(HeadSpec::tensors));
+    tensors.extend(splade.into_iter().flat_map(|splade| splade.head.tensors()));
     checkpoint.check(&tensors, &[])?;
-    let encoder = Encoder::load(spec, dtype, &device, &mut checkpoint, sizes)?;
-    let head = head.map(|head| Head::load(head, &device, &mut checkpoint)).transpose()?;
-    checkpoint.finish()?;
-    Ok((Arc::new(device), encoder, head))
+    let encoder = Encoder::load(spec, dtype, device, checkpoint, sizes)?;
+    let head = head.map(|head| Head::load(head, device, checkpoint)).transpose()?;
+    let splade = splade.map(|splade| Splade::load(splade, device, checkpoint)).transpose()?;
+    let activation = summary.classifier.as_ref().map(|classifier| classifier.activation);
+    Ok((encoder, Pooler { pooling: summary.pooling.clone(), head, splade, activation }))
 }

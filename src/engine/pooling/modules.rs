@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::dense::DenseModule;
 use crate::engine::EngineError;
 use crate::engine::files::{self, MAX_CONFIG_BYTES, quoted};
 
@@ -80,6 +81,12 @@ pub struct Prompts {
 #[derive(Debug, Default)]
 pub(super) struct Modules {
     pub pooling: Pooling,
+    /// Behind the pooling, in their order.
+    pub dense: Vec<DenseModule>,
+    /// How often sparse vectors take the logarithm; None: vectors are dense.
+    pub splade: Option<usize>,
+    /// There was a pooling.
+    is_pooled: bool,
     pub prompts: Prompts,
     pub max_seq_length: Option<usize>,
 }
@@ -110,6 +117,10 @@ pub const TRANSFORMER_FILES: &[&str] = &[
     "sentence_xlm-roberta_config.json",
     "sentence_xlnet_config.json",
 ];
+
+/// Modules in the order in which they may come.
+const MODULE_KINDS: &[&str] =
+    &["Transformer", "MLMTransformer", "Pooling", "SpladePooling", "Dense", "Normalize"];
 
 /// A module of modules.json.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,7 +158,10 @@ impl ListedModule {
 
     /// Whether its folder has weights.
     pub fn has_weights(&self) -> bool {
-        !matches!(self.kind(), "Transformer" | "Pooling" | "Normalize")
+        !matches!(
+            self.kind(),
+            "Transformer" | "MLMTransformer" | "Pooling" | "SpladePooling" | "Normalize"
+        )
     }
 }
 
@@ -183,19 +197,36 @@ impl Modules {
         Ok(modules)
     }
 
+    /// Takes the next module.
     fn add(&mut self, dir: &Path, module: &ListedModule) -> Result<(), EngineError> {
+        let config = dir.join(&module.folder).join("config.json");
+        let has_folder = !module.folder.is_empty();
+        let is_open = self.is_pooled && self.splade.is_none() && !self.pooling.normalize;
         match module.kind() {
-            "Transformer" if module.folder.is_empty() => Ok(()),
-            "Normalize" => {
+            "Transformer" | "MLMTransformer" if !has_folder && !self.is_pooled => Ok(()),
+            "Pooling" if has_folder && !self.is_pooled => {
+                self.is_pooled = true;
+                self.read_pooling(&config)
+            }
+            "SpladePooling" if has_folder && !self.is_pooled => {
+                self.is_pooled = true;
+                self.splade = Some(read_splade(&config)?);
+                Ok(())
+            }
+            "Dense" if has_folder && is_open => {
+                self.dense.push(DenseModule::read(dir, module)?);
+                Ok(())
+            }
+            "Normalize" if is_open => {
                 self.pooling.normalize = true;
                 Ok(())
             }
-            "Pooling" if !module.folder.is_empty() => {
-                self.read_pooling(&dir.join(&module.folder).join("config.json"))
-            }
-            _ => {
+            kind => {
                 let (class, folder) = (quoted(&module.class), quoted(&module.folder));
-                let text = format!("a module of type {class} in {folder} is not supported");
+                let text = match MODULE_KINDS.contains(&kind) {
+                    true => format!("a module of type {class} in {folder} is not in its place"),
+                    false => format!("a module of type {class} in {folder} is not supported"),
+                };
                 Err(bad(&dir.join(MODULES), &text))
             }
         }
@@ -237,6 +268,23 @@ impl Modules {
     }
 }
 
+/// How often sparse vectors take the logarithm.
+fn read_splade(path: &Path) -> Result<usize, EngineError> {
+    let Some(Value::Object(keys)) = read(path)? else {
+        return Err(bad(path, "the config of the pooling is missing"));
+    };
+    let text = |key: &str| keys.get(key).and_then(Value::as_str);
+    let strategy = text("pooling_strategy").unwrap_or("max");
+    if strategy != "max" {
+        return Err(bad(path, &format!("a pooling of {} is not supported", quoted(strategy))));
+    }
+    match text("activation_function").unwrap_or("relu") {
+        "relu" => Ok(1),
+        "log1p_relu" => Ok(2),
+        other => Err(bad(path, &format!("an activation of {} is not supported", quoted(other)))),
+    }
+}
+
 /// The pooling whose flag is on, if it is one.
 fn name_of_flags(keys: &Map<String, Value>) -> Option<String> {
     let is_on = |flag: &str| keys.get(flag).and_then(Value::as_bool) == Some(true);
@@ -246,7 +294,7 @@ fn name_of_flags(keys: &Map<String, Value>) -> Option<String> {
 }
 
 /// A JSON file; None: it is not there.
-fn read(path: &Path) -> Result<Option<Value>, EngineError> {
+pub(super) fn read(path: &Path) -> Result<Option<Value>, EngineError> {
     if path.symlink_metadata().is_err() {
         return Ok(None);
     }
@@ -255,7 +303,7 @@ fn read(path: &Path) -> Result<Option<Value>, EngineError> {
     serde_json::from_str(&text).map(Some).map_err(|error| bad(path, &error.to_string()))
 }
 
-fn bad(path: &Path, text: &str) -> EngineError {
+pub(super) fn bad(path: &Path, text: &str) -> EngineError {
     EngineError::Model(format!("{}: {text}", path.display()))
 }
 
@@ -302,12 +350,30 @@ mod tests {
             ("", r#"{"pooling_mode": "median"}"#, "`median`"),
             ("", r#"{"pooling_mode": ["cls", "mean"]}"#, "one"),
             ("", r#"{"pooling_mode_mean_tokens": true, "pooling_mode_cls_token": true}"#, "one"),
-            (r#", {"path": "2_Dense", "type": "x.Dense"}"#, MEAN, "`x.Dense`"),
+            (r#", {"path": "2_LSTM", "type": "x.LSTM"}"#, MEAN, "`x.LSTM`"),
+            (r#", {"path": "1_Pooling", "type": "x.Pooling"}"#, MEAN, "not in its place"),
+            (r#", {"path": "2_Dense", "type": "x.Dense"}"#, MEAN, "2_Dense/config.json"),
             (r#", {"path": "../a", "type": "x.Pooling"}"#, MEAN, "`../a`"),
         ] {
             let error = files(more, pooling).unwrap_err();
             assert!(error.contains(what), "{error}");
         }
+        let normalized = format!("{normalize}, {}", r#"{"path": "3_Dense", "type": "x.Dense"}"#);
+        assert!(files(&normalized, MEAN).unwrap_err().contains("not in its place"));
+    }
+
+    #[test]
+    fn sparse_vectors_have_a_pooling_of_their_own() {
+        let list = r#"[{"path": "", "type": "x.MLMTransformer"},
+            {"path": "1_SpladePooling", "type": "x.SpladePooling"}]"#;
+        let of = |config: &str| {
+            let files = [("modules.json", list), ("1_SpladePooling/config.json", config)];
+            of_files(&files).map(|modules| modules.splade)
+        };
+        let relu = r#"{"pooling_strategy": "max", "activation_function": "relu"}"#;
+        assert_eq!(of(relu), Ok(Some(1)));
+        assert_eq!(of(r#"{"activation_function": "log1p_relu"}"#), Ok(Some(2)));
+        assert!(of(r#"{"pooling_strategy": "sum"}"#).unwrap_err().contains("`sum`"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::sync::OnceLock;
 
+use super::splade::Splade;
 use super::{Pooled, Pooling, PoolingParams, PoolingType};
 use crate::engine::EngineError;
 use crate::engine::device::{Device, Tensor};
@@ -15,6 +16,8 @@ pub(super) struct Pooler {
     pub pooling: Pooling,
     /// What becomes of them.
     pub head: Option<Head>,
+    /// What makes sparse vectors of them instead.
+    pub splade: Option<Splade>,
     /// What becomes of a classifier's outputs; None: they are vectors.
     pub activation: Option<ClassActivation>,
 }
@@ -39,6 +42,9 @@ impl Pooler {
         states: &Tensor,
         texts: &[Asked<'_>],
     ) -> Result<Vec<Pooled>, EngineError> {
+        if let Some(splade) = &self.splade {
+            return splade.texts(device, states, texts);
+        }
         let width = states.width();
         let pooled = |index: usize| {
             let Asked { start, end, num_skipped, .. } = texts[index];
@@ -202,7 +208,7 @@ mod tests {
         num_skipped: usize,
     ) -> Pooled {
         let pooling = Pooling { pooling_type, ..Pooling::default() };
-        let pooler = Pooler { pooling, head: None, activation };
+        let pooler = Pooler { pooling, head: None, splade: None, activation };
         // Another text is before it.
         let all = [&[9.0, 9.0][..], &STATES].concat();
         let states = Tensor::from_vec(all, 2);

@@ -71,16 +71,20 @@ pub enum Pooled {
     Vector(Vec<f32>),
     /// The same for each token.
     Tokens(Vec<Vec<f32>>),
+    /// Words of the vocabulary with their weights, upward; the others weigh 0.
+    Sparse(Vec<(u32, f32)>),
 }
 
 impl Pooled {
     /// All numbers.
     pub fn values(&self) -> impl Iterator<Item = f32> + '_ {
-        let rows = match self {
-            Pooled::Vector(vector) => std::slice::from_ref(vector),
-            Pooled::Tokens(rows) => rows,
+        let (rows, words) = match self {
+            Pooled::Vector(vector) => (std::slice::from_ref(vector), &[][..]),
+            Pooled::Tokens(rows) => (&rows[..], &[][..]),
+            Pooled::Sparse(words) => (&[][..], &words[..]),
         };
-        rows.iter().flatten().copied()
+        let weights = words.iter().map(|(_, weight)| *weight);
+        rows.iter().flatten().copied().chain(weights)
     }
 }
 

@@ -1,13 +1,14 @@
 //! `PoolingSummary`: what the small files of an encoder or a classifier say, before its weights are
 //! read.
 
+use super::dense::DenseModule;
 use super::modules::{Modules, Pooling, Prompts};
-use super::{PoolingParams, PoolingTask, PoolingType};
+use super::{EncodingFormat, PoolingParams, PoolingTask, PoolingType};
 use crate::engine::EngineError;
 use crate::engine::config::{DType, ModelConfig};
 use crate::engine::input_processor::ModelLimits;
 use crate::engine::model;
-use crate::engine::model::encoders::Classifier;
+use crate::engine::model::encoders::{Classifier, MaskedLmSpec};
 use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::model_files::ModelFiles;
 use crate::engine::model::spec::EncoderSpec;
@@ -26,12 +27,25 @@ pub struct PoolingSummary {
     pub pooling: Pooling,
     /// What its classes are made with.
     pub classifier: Option<Classifier>,
+    /// What vectors pass through behind the pooling.
+    pub dense: Vec<DenseModule>,
+    /// What sparse vectors are made with, in place of all that.
+    pub splade: Option<SpladeSpec>,
     /// What may stand before texts.
     pub prompts: Prompts,
     /// What was asked for, else the checkpoint's own.
     pub dtype: DType,
     /// Longest text, in tokens: what was asked for, else the model's.
     pub max_model_len: usize,
+}
+
+/// How sparse vectors are made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SpladeSpec {
+    /// What gives a token's number for each word.
+    pub head: MaskedLmSpec,
+    /// How often the logarithm of 1 + x is taken of the largest.
+    pub num_logs: usize,
 }
 
 impl PoolingSummary {
@@ -51,7 +65,10 @@ impl PoolingSummary {
         let classifier = model::classifier(&hf_config)?;
         let spec = model::encoder_spec(&hf_config)?;
         let task = PoolingTask::resolve(config.pooling_task, classifier.as_ref())?;
-        let Modules { mut pooling, prompts, max_seq_length } = Modules::read(folder)?;
+        let modules = Modules::read(folder)?;
+        let splade = splade(config, modules.splade, &hf_config, &spec)?;
+        let Modules { mut pooling, dense, prompts, max_seq_length, .. } = modules;
+        check_dense(&dense, &spec, classifier.is_some())?;
         pooling.dimensions = dimensions;
         pooling.pooling_type = match (&classifier, task, config.pooling_type) {
             (Some(_), _, Some(_)) => {
@@ -59,6 +76,10 @@ impl PoolingSummary {
                 return Err(EngineError::Config(text.to_owned()));
             }
             (Some(classifier), _, None) => classifier.states.into(),
+            (None, _, Some(_)) if splade.is_some() => {
+                let text = "--pooling-type: sparse vectors are made of all tokens";
+                return Err(EngineError::Config(text.to_owned()));
+            }
             (None, PoolingTask::TokenEmbed, _) => PoolingType::All,
             (None, _, asked) => asked.unwrap_or(pooling.pooling_type),
         };
@@ -74,16 +95,37 @@ impl PoolingSummary {
             }
         };
         let dtype = config.dtype.map_or_else(|| hf_config.dtype(), Ok)?;
-        Ok(Self { files, spec, task, pooling, classifier, prompts, dtype, max_model_len })
+        Ok(Self {
+            files,
+            spec,
+            task,
+            pooling,
+            classifier,
+            dense,
+            splade,
+            prompts,
+            dtype,
+            max_model_len,
+        })
     }
 
-    /// Refuses a size that vectors cannot be cut to, as vLLM does.
+    /// Refuses what cannot be made of a vector; as vLLM does, sizes that it cannot be cut to.
     ///
     /// # Errors
-    /// The model was not trained for it, or for other sizes.
-    pub fn check_dimensions(&self, params: &PoolingParams) -> Result<(), RequestError> {
+    /// The model was not trained for the size, or for other sizes; or vectors are sparse.
+    pub fn check_params(&self, params: &PoolingParams) -> Result<(), RequestError> {
+        if self.splade.is_some() {
+            let asked = [
+                ("normalize", params.use_activation == Some(true)),
+                ("encoding_format", params.encoding_format != EncodingFormat::Float),
+                ("dimensions", params.dimensions.is_some()),
+            ];
+            let Some((name, _)) = asked.iter().find(|(_, asked)| *asked) else { return Ok(()) };
+            let message = format!("{name}: not of sparse vectors");
+            return Err(RequestError::new("invalid_parameter", message));
+        }
         let Some(asked) = params.dimensions else { return Ok(()) };
-        let (width, sizes) = (self.spec.hidden_size(), self.pooling.dimensions.as_deref());
+        let (width, sizes) = (self.full_width(), self.pooling.dimensions.as_deref());
         let message = match sizes {
             _ if self.classifier.is_some() => "dimensions: classes are not cut".to_owned(),
             None => "dimensions: the model was not trained for vectors that are cut \
@@ -102,11 +144,55 @@ impl PoolingSummary {
 
     /// Values of a vector.
     pub fn width(&self, params: &PoolingParams) -> usize {
-        params.dimensions.unwrap_or(self.spec.hidden_size())
+        params.dimensions.unwrap_or(self.full_width())
+    }
+
+    /// The same of one that is not cut.
+    fn full_width(&self) -> usize {
+        self.dense.last().map_or(self.spec.hidden_size(), |module| module.outputs)
     }
 
     /// What prompts are checked against.
     pub fn limits(&self) -> ModelLimits {
         ModelLimits { vocab_size: self.spec.vocab_size(), max_model_len: self.max_model_len }
     }
+}
+
+/// What makes sparse vectors, where the files or a flag ask for them.
+fn splade(
+    config: &ModelConfig,
+    num_logs: Option<usize>,
+    hf_config: &HfConfig,
+    spec: &EncoderSpec,
+) -> Result<Option<SpladeSpec>, EngineError> {
+    let Some(num_logs) = num_logs.or(config.sparse.then_some(1)) else { return Ok(None) };
+    match model::masked_lm(hf_config, spec)? {
+        Some(head) => Ok(Some(SpladeSpec { head, num_logs })),
+        None => Err(EngineError::Model(format!(
+            "{}: sparse vectors are made with the head of a masked language model \
+             (`BertForMaskedLM`, ...), and this is none",
+            config.model_dir.display()
+        ))),
+    }
+}
+
+/// Refuses modules that do not fit the model or each other.
+fn check_dense(
+    dense: &[DenseModule],
+    spec: &EncoderSpec,
+    is_classifier: bool,
+) -> Result<(), EngineError> {
+    let mut width = spec.hidden_size();
+    for module in dense {
+        if is_classifier || module.inputs != width {
+            let what = match is_classifier {
+                true => "the model is a classifier".to_owned(),
+                false => format!("vectors have {width} values before it"),
+            };
+            let inputs = module.inputs;
+            return Err(EngineError::Model(format!("a Dense module of {inputs} inputs: {what}")));
+        }
+        width = module.outputs;
+    }
+    Ok(())
 }

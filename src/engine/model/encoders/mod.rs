@@ -3,10 +3,12 @@
 mod bert;
 mod classifiers;
 mod distilbert;
+mod masked_lm;
 mod modernbert;
 mod mpnet;
 
 pub use classifiers::{CLASSIFIERS, ClassActivation, Classifier, HeadStates, classifier};
+pub use masked_lm::{MaskedLmSpec, masked_lm};
 
 use super::hf_config::HfConfig;
 use super::spec::EncoderSpec;
@@ -38,14 +40,18 @@ const fn family(
 /// Hugging Face architectures that `embed` takes, by name. A class with a head is taken without it.
 /// Those with a classifier are in `CLASSIFIERS`.
 pub const ENCODERS: &[EncoderArchitecture] = &[
-    family("BertForMaskedLM", bert::bert, "BERT, as it was trained"),
+    family("BertForMaskedLM", bert::bert, "splade-v3, splade-cocondenser, BERT as it was trained"),
     family("BertModel", bert::bert, "all-MiniLM, bge (en), e5, gte v1, mxbai"),
+    family("CamembertForMaskedLM", bert::roberta, "CamemBERT, as it was trained"),
     family("CamembertModel", bert::roberta, "Sentence-CamemBERT"),
+    family("DistilBertForMaskedLM", distilbert::spec, "splade-v3-distilbert"),
     family("DistilBertModel", distilbert::spec, "msmarco-distilbert, multi-qa-distilbert"),
     family("MPNetForMaskedLM", mpnet::spec, "all-mpnet-base"),
     family("MPNetModel", mpnet::spec, "multi-qa-mpnet-base, paraphrase-mpnet-base"),
     family("ModernBertModel", modernbert::spec, "gte-modernbert, granite-embedding"),
+    family("RobertaForMaskedLM", bert::roberta, "RoBERTa, as it was trained"),
     family("RobertaModel", bert::roberta, "all-distilroberta, all-roberta-large"),
+    family("XLMRobertaForMaskedLM", bert::roberta, "XLM-RoBERTa, as it was trained"),
     family("XLMRobertaModel", bert::roberta, "bge-m3, multilingual-e5, arctic-embed-l-v2"),
 ];
 

@@ -1,0 +1,107 @@
+//! Heads of masked language models: from a token's state to a number for each word of the
+//! vocabulary. SPLADE makes sparse vectors of them.
+
+use crate::engine::EngineError;
+use crate::engine::model::hf_config::HfConfig;
+use crate::engine::model::spec::{
+    EncoderSpec, HeadActivation, HeadLayer, HeadSpec, LinearSpec, NamedShape, NormSpec,
+};
+use crate::engine::ops::Activation;
+
+/// A head of a masked language model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MaskedLmSpec {
+    /// Of a state.
+    pub transform: HeadSpec,
+    /// To the words, without the bias.
+    pub decoder: HeadSpec,
+    /// Of the words.
+    pub bias: NamedShape,
+}
+
+/// How a class calls its tensors.
+struct Names {
+    class: &'static str,
+    dense: &'static str,
+    norm: &'static str,
+    bias: &'static str,
+    /// Where the words have a table of their own.
+    decoder: &'static str,
+    /// The activation is that of the layers; else GELU.
+    is_of_layers: bool,
+}
+
+const CLASSES: &[Names] = &[
+    Names {
+        class: "BertForMaskedLM",
+        dense: "cls.predictions.transform.dense",
+        norm: "cls.predictions.transform.LayerNorm",
+        bias: "cls.predictions.bias",
+        decoder: "cls.predictions.decoder",
+        is_of_layers: true,
+    },
+    Names {
+        class: "DistilBertForMaskedLM",
+        dense: "vocab_transform",
+        norm: "vocab_layer_norm",
+        bias: "vocab_projector.bias",
+        decoder: "vocab_projector",
+        is_of_layers: true,
+    },
+    Names { class: "RobertaForMaskedLM", ..LM_HEAD },
+    Names { class: "XLMRobertaForMaskedLM", ..LM_HEAD },
+    Names { class: "CamembertForMaskedLM", ..LM_HEAD },
+    Names { class: "MPNetForMaskedLM", ..LM_HEAD },
+];
+
+const LM_HEAD: Names = Names {
+    class: "",
+    dense: "lm_head.dense",
+    norm: "lm_head.layer_norm",
+    bias: "lm_head.bias",
+    decoder: "lm_head.decoder",
+    is_of_layers: false,
+};
+
+/// The head of a config's class, over a body; None: it has none.
+///
+/// # Errors
+/// The config lacks something.
+pub fn masked_lm(
+    config: &HfConfig,
+    body: &EncoderSpec,
+) -> Result<Option<MaskedLmSpec>, EngineError> {
+    let classes = config.architectures()?;
+    let is_it = |names: &&Names| classes.iter().any(|class| *class == names.class);
+    let Some(names) = CLASSES.iter().find(is_it) else { return Ok(None) };
+    let (hidden, words) = (body.hidden_size(), body.vocab_size());
+    let activation = match names.is_of_layers {
+        true => config.activation_or(Activation::Gelu)?,
+        false => Activation::Gelu,
+    };
+    let layer = HeadLayer {
+        linear: LinearSpec::new(names.dense, hidden, hidden).with_bias(true),
+        activation: Some(HeadActivation::Known(activation)),
+        norm: Some(NormSpec::layer(names.norm, hidden, config.layer_norm_eps(1e-12)?)),
+    };
+    let (decoder, bias) = match config.root().flag("tie_word_embeddings")?.unwrap_or(true) {
+        true => (body.tokens.clone(), names.bias.to_owned()),
+        false => {
+            let own = LinearSpec::new(names.decoder, words, hidden);
+            (own, format!("{}.bias", names.decoder))
+        }
+    };
+    Ok(Some(MaskedLmSpec {
+        transform: HeadSpec { layers: vec![layer] },
+        decoder: HeadSpec { layers: vec![HeadLayer::new(decoder)] },
+        bias: (bias, vec![words]),
+    }))
+}
+
+impl MaskedLmSpec {
+    /// All tensors.
+    pub fn tensors(&self) -> impl Iterator<Item = NamedShape> + '_ {
+        let bias = std::iter::once(self.bias.clone());
+        self.transform.tensors().chain(self.decoder.tensors()).chain(bias)
+    }
+}

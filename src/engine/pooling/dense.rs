@@ -1,0 +1,180 @@
+//! Dense modules of sentence-transformers: linear layers behind the pooling, each with weights in a
+//! folder of its own.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::modules::{ListedModule, bad, read};
+use crate::engine::EngineError;
+use crate::engine::config::OnLostFile;
+use crate::engine::device::Device;
+use crate::engine::files::quoted;
+use crate::engine::model::head::Head;
+use crate::engine::model::spec::{HeadActivation, HeadLayer, HeadSpec, LinearSpec};
+use crate::engine::model::weights::Checkpoint;
+use crate::engine::ops::Activation;
+
+/// Widest input or output.
+const MAX_WIDTH: u64 = 1 << 20;
+
+/// What it is a function of, and what becomes of it, unless the config says it.
+const VECTOR: &str = "sentence_embedding";
+
+/// The same where it is a function of each token's state.
+const TOKENS: &str = "token_embeddings";
+
+/// A linear layer in a folder of its own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DenseModule {
+    folder: PathBuf,
+    spec: HeadSpec,
+    /// Values of what it reads.
+    pub inputs: usize,
+    /// Values of what it makes.
+    pub outputs: usize,
+    /// It reads the states of all tokens, and not what is pooled.
+    pub of_tokens: bool,
+}
+
+impl DenseModule {
+    /// Reads the config of a module.
+    ///
+    /// # Errors
+    /// It is missing or corrupt, or asks for what is not implemented.
+    pub(super) fn read(dir: &Path, module: &ListedModule) -> Result<Self, EngineError> {
+        let folder = dir.join(&module.folder);
+        let path = folder.join("config.json");
+        let Some(Value::Object(keys)) = read(&path)? else {
+            return Err(bad(&path, "the config of the module is missing"));
+        };
+        let size = |key: &str| {
+            let size = keys.get(key).and_then(Value::as_u64);
+            let size = size.filter(|size| (1..=MAX_WIDTH).contains(size));
+            size.map(|size| size as usize).ok_or_else(|| bad(&path, &format!("`{key}`: no size")))
+        };
+        let (inputs, outputs) = (size("in_features")?, size("out_features")?);
+        let known = [
+            "in_features",
+            "out_features",
+            "bias",
+            "activation_function",
+            "module_input_name",
+            "module_output_name",
+            "use_residual",
+        ];
+        if let Some(key) = keys.keys().find(|key| !known.contains(&key.as_str())) {
+            return Err(bad(&path, &format!("{} is not supported", quoted(key))));
+        }
+        if keys.get("use_residual").is_some_and(|value| *value != Value::Bool(false)) {
+            return Err(bad(&path, "`use_residual`: a residual is not supported"));
+        }
+        let bias = keys.get("bias").and_then(Value::as_bool).unwrap_or(true);
+        let linear = LinearSpec::new("linear", outputs, inputs).with_bias(bias);
+        let activation = activation(&keys, &path)?;
+        let layer = HeadLayer { activation, ..HeadLayer::new(linear) };
+        let spec = HeadSpec { layers: vec![layer] };
+        let of_tokens = reads_tokens(&keys, &path)?;
+        Ok(Self { folder, spec, inputs, outputs, of_tokens })
+    }
+
+    /// Reads and packs the weights.
+    ///
+    /// # Errors
+    /// A tensor is missing, unused or has another shape, or memory does not suffice.
+    pub(super) fn load(
+        &self,
+        device: &Device,
+        on_lost_file: Option<OnLostFile>,
+    ) -> Result<Head, EngineError> {
+        let mut checkpoint = Checkpoint::open(&self.folder, on_lost_file)?;
+        checkpoint.check(&self.spec.tensors().collect::<Vec<_>>(), &[])?;
+        let head = Head::load(&self.spec, device, &mut checkpoint)?;
+        checkpoint.finish()?;
+        Ok(head)
+    }
+
+    /// The same with random weights.
+    ///
+    /// # Errors
+    /// Memory does not suffice.
+    pub(super) fn dummy(&self, device: &Device, seed: u64) -> Result<Head, EngineError> {
+        Head::load(&self.spec, device, &mut Checkpoint::Dummy { seed })
+    }
+}
+
+/// A class of PyTorch, by its name. Without one sentence-transformers takes the hyperbolic tangent.
+fn activation(
+    keys: &Map<String, Value>,
+    path: &Path,
+) -> Result<Option<HeadActivation>, EngineError> {
+    let name = match keys.get("activation_function") {
+        None => return Ok(Some(HeadActivation::Tanh)),
+        Some(name) => name.as_str().unwrap_or_default(),
+    };
+    let class = name.rsplit('.').next().filter(|_| name.starts_with("torch.nn."));
+    Ok(match class.unwrap_or_default() {
+        "Identity" => None,
+        "Tanh" => Some(HeadActivation::Tanh),
+        "ReLU" => Some(HeadActivation::Known(Activation::Relu)),
+        "GELU" => Some(HeadActivation::Known(Activation::Gelu)),
+        "SiLU" => Some(HeadActivation::Known(Activation::Silu)),
+        _ => {
+            let text = format!("`activation_function` {} is not supported", quoted(name));
+            return Err(bad(path, &text));
+        }
+    })
+}
+
+/// Whether it reads the states of tokens. What it makes takes their place.
+fn reads_tokens(keys: &Map<String, Value>, path: &Path) -> Result<bool, EngineError> {
+    let text = |key: &str| keys.get(key).and_then(Value::as_str);
+    let input = text("module_input_name").unwrap_or(VECTOR);
+    let output = text("module_output_name").unwrap_or(input);
+    match input == output && [VECTOR, TOKENS].contains(&input) {
+        true => Ok(input == TOKENS),
+        false => {
+            let (input, output) = (quoted(input), quoted(output));
+            Err(bad(path, &format!("a module from {input} to {output} is not supported")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_config(config: &str) -> Result<DenseModule, String> {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("2_Dense")).unwrap();
+        std::fs::write(folder.path().join("2_Dense/config.json"), config).unwrap();
+        let module = ListedModule { class: "x.Dense".into(), folder: "2_Dense".into() };
+        DenseModule::read(folder.path(), &module).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_config_says_what_the_layer_is() {
+        let sizes = r#""in_features": 32, "out_features": 8"#;
+        let of = |more: &str| of_config(&format!("{{{sizes}{more}}}"));
+        let plain = of("").unwrap();
+        assert_eq!((plain.inputs, plain.outputs, plain.of_tokens), (32, 8, false));
+        let layer = &plain.spec.layers[0];
+        assert_eq!((layer.activation, layer.linear.bias), (Some(HeadActivation::Tanh), true));
+        let identity = r#", "bias": false, "activation_function": "torch.nn.modules.linear.Identity",
+            "module_input_name": "token_embeddings""#;
+        let identity = of(identity).unwrap();
+        assert_eq!((identity.spec.layers[0].activation, identity.of_tokens), (None, true));
+        assert!(!identity.spec.layers[0].linear.bias);
+        for (config, what) in [
+            (r#", "activation_function": "torch.nn.modules.activation.Mish""#, "Mish"),
+            (r#", "activation_function": "mine.Tanh""#, "mine.Tanh"),
+            (r#", "use_residual": true"#, "residual"),
+            (r#", "dropout": 0.1"#, "`dropout`"),
+            (r#", "module_output_name": "other""#, "`other`"),
+        ] {
+            let error = of(config).unwrap_err();
+            assert!(error.contains(what), "{error}");
+        }
+        assert!(of_config(r#"{"in_features": 32}"#).unwrap_err().contains("`out_features`"));
+    }
+}
