@@ -12,6 +12,7 @@ Versions: transformers 5.23.0, torch 2.15.0, tokenizers as transformers brings i
 
 import json
 import os
+import sys
 from pathlib import Path
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -30,6 +31,7 @@ TEXTS = [
     "Ärger über 東京 and naïve café prices, 12.50 euros.",
     "vectors of texts are compared by their angle, and rows of one file by nothing at all " * 3,
 ]
+# The tokenizers are made of the text above: it stays as it is.
 CORPUS = [*TEXTS, __doc__]
 SMALL = dict(hidden_size=32, intermediate_size=48, num_attention_heads=4, num_hidden_layers=3)
 POSITIONS = dict(max_position_embeddings=160)
@@ -54,6 +56,16 @@ def word_piece() -> Tokenizer:
     return tokenizer
 
 
+def ending() -> Tokenizer:
+    """As those of Qwen3-Embedding: one token ends a text, and none begins it."""
+    tokenizer = word_piece()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A [SEP]", pair="$A $B [SEP]",
+        special_tokens=[("[SEP]", tokenizer.token_to_id("[SEP]"))],
+    )
+    return tokenizer
+
+
 def unigram() -> Tokenizer:
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()
@@ -69,7 +81,27 @@ def unigram() -> Tokenizer:
     return tokenizer
 
 
+GROUPED = dict(num_key_value_heads=2, head_dim=8)
+
+# Their vectors are of the last token, unless their files say otherwise.
+DECODERS = ("gemma3_bidirectional", "qwen2_bidirectional", "qwen3")
 FAMILIES = {
+    "gemma3_bidirectional": (
+        transformers.Gemma3TextModel,
+        transformers.Gemma3TextConfig(
+            **SMALL, **POSITIONS, **GROUPED, sliding_window=16, use_bidirectional_attention=True,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        ),
+        word_piece,
+    ),
+    "qwen2_bidirectional": (
+        transformers.Qwen2Model,
+        transformers.Qwen2Config(**SMALL, **POSITIONS, num_key_value_heads=2, is_causal=False),
+        ending,
+    ),
+    "qwen3": (
+        transformers.Qwen3Model, transformers.Qwen3Config(**SMALL, **POSITIONS, **GROUPED), ending
+    ),
     "bert": (transformers.BertModel, transformers.BertConfig(**SMALL, **POSITIONS), word_piece),
     "distilbert": (
         transformers.DistilBertModel,
@@ -124,10 +156,11 @@ def generate(name: str) -> None:
         ids = tokenizer.encode(text).ids
         with torch.no_grad():
             states = model(torch.tensor([ids])).last_hidden_state[0]
-        mean, first = states.mean(0), states[0]
-        records.append(
-            {"text": text, "token_ids": ids, "mean": mean.tolist(), "cls": first.tolist()}
-        )
+        vectors = dict(mean=states.mean(0), cls=states[0])
+        if name in DECODERS:
+            vectors["last"] = states[-1]
+        vectors = {name: vector.tolist() for name, vector in vectors.items()}
+        records.append({"text": text, "token_ids": ids, **vectors})
     golden = {"transformers": transformers.__version__, "texts": records}
     text = json.dumps(golden, ensure_ascii=False, separators=(",", ":"))
     (folder / "golden.json").write_text(text.replace('{"text"', '\n{"text"') + "\n")
@@ -136,6 +169,6 @@ def generate(name: str) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    for family in FAMILIES:
+    for family in sys.argv[1:] or FAMILIES:
         generate(family)
         print(f"{family}: ok", flush=True)

@@ -10,6 +10,7 @@ mod error;
 pub mod executor;
 pub(crate) mod files;
 mod gguf_text;
+mod held_weights;
 pub mod input_processor;
 pub mod machine;
 pub mod model;
@@ -144,7 +145,6 @@ impl Engine {
                 load_model(config, summary, given_up)
             });
         let (input_processor, (device, why_cpu, mut executor)) = (input_processor?, model?);
-        memory::release_freed();
         let shape = executor.cache_shape();
         let info = EngineInfo {
             dtype,
@@ -371,7 +371,9 @@ fn beside<A: Send, B>(
             }
         };
         let model = model(&given_up);
-        (thread.join().expect("a panic ends the process in its hook"), model)
+        let tokenizer = thread.join().expect("a panic ends the process in its hook");
+        memory::release_freed();
+        (tokenizer, model)
     })
 }
 

@@ -9,13 +9,12 @@ use super::config::{CacheConfig, DType, EngineConfig, LoadFormat, SchedulerConfi
 use super::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape};
 use super::device::{Device, KvCache, Precision, Tensor, memory};
 use super::executor::{Executor, ExecutorError, Logits};
+use super::held_weights::{HeldWeights, quantization_notes};
 use super::model::decoder::Decoder;
-use super::model::quantization::QuantizationConfig;
 use super::model::spec::DecoderSpec;
-use super::model::weights::Checkpoint;
+use super::model::weights::{self, Checkpoint};
 use super::model_summary::ModelSummary;
 use super::ops::StepLimits;
-use super::ops::linear::{self, SourceMatrix};
 
 /// Runs a decoder over batches.
 pub struct ModelExecutor {
@@ -53,13 +52,19 @@ impl ModelExecutor {
             LoadFormat::Auto => summary.files.checkpoint(config.model.on_lost_file)?,
             LoadFormat::Dummy => Checkpoint::Dummy { seed: config.model.seed },
         };
-        let mut checkpoint = checkpoint.until(given_up).quantized(quantization, &spec)?;
+        let linears = weights::linears_of_decoder(&spec);
+        let mut checkpoint = checkpoint.until(given_up).quantized(quantization, linears)?;
         let num_left = checkpoint.leave(spec.embedding.of_images);
         let of_cache = checkpoint.leave_cache_scales();
         let tensors = spec.tensors();
         let optional: Vec<_> = spec.optional_tensors().map(|(tensor, _)| tensor).collect();
         checkpoint.check(&tensors, &optional)?;
-        let held = Held::of(&device, &checkpoint, &spec, dtype);
+        // A GPU looks rows up in values.
+        let tables: Vec<_> = match &*device {
+            Device::Cpu(_) => Vec::new(),
+            Device::Cuda(_) => spec.embedding.tokens.weights().collect(),
+        };
+        let held = HeldWeights::of(&device, &checkpoint, (&tensors, &tables), dtype);
         held.refuse_without_memory(&device)?;
         let limits = step_limits(config, &spec, max_model_len);
         let logits_rows = device.preallocated_rows(limits.max_num_logits);
@@ -126,87 +131,6 @@ impl Executor for ModelExecutor {
         self.decoder.forward(&self.device, batch, &mut self.cache, &mut self.logits);
         self.device.check().map_err(|error| ExecutorError(error.to_string()))?;
         Ok(Logits { tensor: &mut self.logits })
-    }
-}
-
-/// What is otherwise than a quantized checkpoint's config says.
-///
-/// `of_cache`: how many scales of keys and values the files have.
-fn quantization_notes(
-    quantization: &QuantizationConfig,
-    load_format: LoadFormat,
-    (dtype, of_cache): (DType, usize),
-) -> Vec<String> {
-    if load_format == LoadFormat::Dummy {
-        let format = quantization.description();
-        return vec![format!("dummy weights are not quantized: config.json says {format}")];
-    }
-    let activations = quantization.activations().map(|asked| {
-        format!(
-            "inputs of linear layers are computed in {}; the checkpoint's config asks for {asked}",
-            dtype.name()
-        )
-    });
-    let of_cache = (of_cache > 0).then(|| {
-        format!("{of_cache} scales of keys and values are left unused: the KV cache has none")
-    });
-    activations.into_iter().chain(of_cache).collect()
-}
-
-/// What weights are on a device.
-struct Held {
-    bytes: u64,
-    /// Quantized matrices, and those of them that the device widens.
-    num_quantized: usize,
-    num_widened: usize,
-}
-
-impl Held {
-    fn of(device: &Device, checkpoint: &Checkpoint, spec: &DecoderSpec, dtype: DType) -> Self {
-        let mut held = Self { bytes: 0, num_quantized: 0, num_widened: 0 };
-        // A GPU looks rows up in values.
-        let tables: Vec<_> = match device {
-            Device::Cpu(_) => Vec::new(),
-            Device::Cuda(_) => spec.embedding.tokens.weights().collect(),
-        };
-        for tensor in &spec.tensors() {
-            let matrix = checkpoint.stored_matrix(tensor);
-            let is_quantized = matrix.as_ref().is_some_and(SourceMatrix::is_quantized);
-            let code_bytes = matrix
-                .filter(|_| !tables.contains(tensor))
-                .and_then(|matrix| linear::code_bytes(device, dtype, matrix));
-            held.num_quantized += usize::from(is_quantized);
-            held.num_widened += usize::from(is_quantized && code_bytes.is_none());
-            let elements = tensor.1.iter().product::<usize>() as u64;
-            let wide = elements.saturating_mul(dtype.size_bytes() as u64);
-            let bytes = code_bytes.map_or(wide, |bytes| bytes as u64);
-            held.bytes = held.bytes.saturating_add(bytes);
-        }
-        held
-    }
-
-    /// For people: what a quantized checkpoint gains nothing by.
-    fn note(&self, dtype: DType) -> Option<String> {
-        let Self { num_quantized, num_widened, .. } = *self;
-        let dtype = dtype.name();
-        (num_widened > 0).then(|| {
-            format!("{num_widened} of {num_quantized} quantized matrices are widened to {dtype}")
-        })
-    }
-
-    /// Refuses weights that the machine's memory cannot hold: without it the process would be ended
-    /// by the system. A GPU says itself what it cannot hold.
-    fn refuse_without_memory(&self, device: &Device) -> Result<(), EngineError> {
-        let (Device::Cpu(_), Some(total)) = (device, memory::total_bytes()) else { return Ok(()) };
-        if self.bytes <= total {
-            return Ok(());
-        }
-        Err(EngineError::Config(format!(
-            "the weights take {} MiB of memory, there are {}; give a smaller model or --dtype \
-             bfloat16",
-            self.bytes >> 20,
-            total >> 20
-        )))
     }
 }
 

@@ -53,8 +53,7 @@ impl ModelSummary {
     /// How a checkpoint's weights are stored, where they are quantized or a GGUF file; for people
     /// to read.
     pub fn checkpoint_format(&self) -> Option<String> {
-        let gguf = self.gguf_types.as_ref().map(|types| format!("GGUF ({types})"));
-        self.quantization.as_ref().map(|quantized| quantized.description().to_owned()).or(gguf)
+        checkpoint_format(self.quantization.as_ref(), self.gguf_types.as_deref())
     }
 
     /// What prompts and parameters are checked against.
@@ -67,6 +66,16 @@ impl ModelSummary {
     pub fn default_sampling_params(&self) -> SamplingParams {
         default_sampling_params(&self.generation_config)
     }
+}
+
+/// How weights are stored, where they are quantized or of a GGUF file with these types; for people
+/// to read.
+pub(super) fn checkpoint_format(
+    quantization: Option<&QuantizationConfig>,
+    gguf_types: Option<&str>,
+) -> Option<String> {
+    let gguf = gguf_types.map(|types| format!("GGUF ({types})"));
+    quantization.map(|quantized| quantized.description().to_owned()).or(gguf)
 }
 
 /// The context length: what was asked for, else what the model has.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use vllm_batch::engine::Engine;
 use vllm_batch::engine::config::{CacheConfig, DType, EngineConfig, LoadFormat, ModelConfig};
-use vllm_batch::engine::model::weights::Checkpoint;
+use vllm_batch::engine::model::weights::{Checkpoint, linears_of_decoder};
 use vllm_batch::engine::model_summary::ModelSummary;
 
 /// What `golden.json` says of a quantized model.
@@ -42,7 +42,8 @@ fn every_matrix_has_the_bits_of_its_dequantized_twin() {
         let shapes: BTreeMap<_, _> = summary.spec.tensors().into_iter().collect();
         let quantization = summary.quantization.as_ref();
         let checkpoint = Checkpoint::open(&folder, None).unwrap();
-        let mut checkpoint = checkpoint.quantized(quantization, &summary.spec).unwrap();
+        let mut checkpoint =
+            checkpoint.quantized(quantization, linears_of_decoder(&summary.spec)).unwrap();
         for (module, expected) in golden.sha256 {
             let name = format!("{module}.weight");
             let matrix = checkpoint.matrix(&(name.clone(), shapes[&name].clone())).unwrap();
@@ -77,7 +78,8 @@ fn refused(name: &str, change: impl Fn(&mut Map<String, Value>)) -> String {
     let config = ModelConfig { model_dir: folder.path().to_owned(), ..ModelConfig::default() };
     let summary = ModelSummary::read(&config).unwrap();
     let checkpoint = Checkpoint::open(folder.path(), None).unwrap();
-    let checkpoint = checkpoint.quantized(summary.quantization.as_ref(), &summary.spec);
+    let checkpoint =
+        checkpoint.quantized(summary.quantization.as_ref(), linears_of_decoder(&summary.spec));
     checkpoint.unwrap().check(&summary.spec.tensors(), &[]).unwrap_err().to_string()
 }
 

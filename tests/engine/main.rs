@@ -6,6 +6,7 @@ mod candle;
 mod chat_templates;
 mod classifiers;
 mod config_keys;
+mod decoder_vectors;
 mod embeddings;
 mod fuzz_corpus;
 mod gguf;

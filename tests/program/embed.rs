@@ -38,7 +38,11 @@ fn lines(output: &Output) -> Vec<Value> {
 }
 
 fn golden() -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(MODEL).join("golden.json");
+    golden_of(MODEL)
+}
+
+fn golden_of(model: &str) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(model).join("golden.json");
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
@@ -88,6 +92,22 @@ fn rows_get_vectors_in_their_order() {
     let output = embed(&input, &["--out-field", "vector"]);
     let vector = numbers(&lines(&output)[0]["vector"]);
     assert!(is_close(&vector, &normalized(&of(2, "cls"))));
+}
+
+#[test]
+fn a_decoder_gives_the_state_of_the_last_token() {
+    let model = "testdata/golden_embeddings/qwen3";
+    let golden = golden_of(model);
+    let texts = golden["texts"].as_array().unwrap();
+    let input: String =
+        texts.iter().map(|row| json!({"text": row["text"]}).to_string() + "\n").collect();
+    let output = embed(&input, &["--model", model]);
+    let rows = lines(&output);
+    assert_eq!(rows.len(), texts.len(), "{}", String::from_utf8_lossy(&output.stderr));
+    for (row, text) in rows.iter().zip(texts) {
+        let expected = normalized(&numbers(&text["last"]));
+        assert!(is_close(&numbers(&row["embedding"]), &expected), "{}", text["text"]);
+    }
 }
 
 #[test]
@@ -343,7 +363,7 @@ fn what_a_model_cannot_do_is_refused_by_name() {
         (&["--out", "vectors.npy.gz"], "a NumPy array"),
         (&["--output-format", "full"], "--output-format full"),
         (&["--truncate-prompt-tokens", "0"], "at least 1"),
-        (&["--model", "testdata/golden/llama3"], "makes no vectors"),
+        (&["--model", "testdata/golden/opt350"], "another width than the model's"),
         (&["--model", "org/name:a.gguf"], "GGUF files of models that make vectors"),
     ] {
         let output = embed("{\"text\":\"a\"}\n", flags);

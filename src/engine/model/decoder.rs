@@ -1,12 +1,9 @@
 //! THE forward pass: once, for every family. It runs a `DecoderSpec` over the
 //! flat token axis of a batch.
 
-use super::loading::{self, AttentionWeights, DecoderWeights, LayerWeights};
-use super::spec::{
-    AttentionSpec, DecoderSpec, Kept, LayerSpec, LinearSpec, NormSpan, PositionScale, QkNormOrder,
-    QkvHeads, Wiring,
-};
-use super::stream::Stream;
+use super::loading::{self, AttentionWeights, DecoderWeights};
+use super::spec::{AttentionSpec, DecoderSpec, LinearSpec, QkvHeads};
+use super::stream::{Stream, norm_q_and_k, scale_q};
 use super::weights::Checkpoint;
 use crate::engine::EngineError;
 use crate::engine::batch::Batch;
@@ -31,14 +28,7 @@ struct Buffers {
     /// (T, embedding width), only with projections.
     embedded: Option<Tensor>,
     stream: Stream,
-    /// (T, hidden_size) what attention adds where the MLP reads the same, only in such models.
-    beside: Option<Tensor>,
-    /// (T, hidden_size) each: streams of earlier layers, only in models that come back to them.
-    kept: Vec<Tensor>,
-    /// (T, (num_heads + 2 * num_kv_heads) * head_dim)
-    qkv: Tensor,
-    /// (T, num_heads * head_dim)
-    attended: Tensor,
+    attention: AttentionBuffers,
     /// (L, hidden_size) rows whose logits are wanted.
     last_residual: Tensor,
     /// (L, hidden_size)
@@ -47,7 +37,16 @@ struct Buffers {
     last: Tensor,
     /// (L, embedding width), only with projections.
     projected: Option<Tensor>,
-    attention: AttentionScratch,
+}
+
+/// What attention works in.
+#[derive(Debug)]
+struct AttentionBuffers {
+    /// (T, (num_heads + 2 * num_kv_heads) * head_dim)
+    qkv: Tensor,
+    /// (T, num_heads * head_dim)
+    attended: Tensor,
+    scratch: AttentionScratch,
 }
 
 impl Buffers {
@@ -56,7 +55,6 @@ impl Buffers {
         let widest = |widths: &mut dyn Iterator<Item = usize>| widths.max().unwrap_or(0);
         let q_width = widest(&mut spec.attentions().map(|attention| attention.out.k));
         let qkv_width = widest(&mut spec.attentions().map(|attention| attention.qkv.n()));
-        let is_parallel = spec.layers.iter().any(|layer| layer.wiring == Wiring::Parallel);
         let projected = spec.output.projection.as_ref().map(LinearSpec::n);
         let num_tokens = limits.max_num_tokens;
         let full = |rows: usize, width: usize| device.tensor(rows, width, Precision::Full);
@@ -66,16 +64,16 @@ impl Buffers {
         let per_logit = |width: usize| device.tensor(num_logits, width, Precision::Activation);
         Ok(Self {
             embedded: projected.map(per_token).transpose()?,
-            stream: Stream::new(device, (num_tokens, hidden), spec.block_norms(), spec.mlps())?,
-            beside: is_parallel.then(|| per_token(hidden)).transpose()?,
-            kept: (0..spec.num_kept()).map(|_| per_token(hidden)).collect::<Result<_, _>>()?,
-            qkv: per_token(qkv_width)?,
-            attended: per_token(q_width)?,
+            stream: Stream::new(device, (num_tokens, hidden), &spec.layers)?,
+            attention: AttentionBuffers {
+                qkv: per_token(qkv_width)?,
+                attended: per_token(q_width)?,
+                scratch: AttentionScratch::default(),
+            },
             last_residual: full(num_logits, hidden)?,
             last_delta: per_logit(hidden)?,
             last: per_logit(hidden)?,
             projected: projected.map(per_logit).transpose()?,
-            attention: AttentionScratch::default(),
         })
     }
 }
@@ -94,11 +92,7 @@ impl Decoder {
     ) -> Result<Self, EngineError> {
         let max_model_len = limits.max_model_len;
         let weights = loading::load(&spec, dtype, device, checkpoint, max_model_len)?;
-        let embed_scale = spec.embedding.scale.map(|scale| match dtype {
-            DType::BFloat16 if scale.is_rounded => half::bf16::from_f32(scale.factor).to_f32(),
-            DType::Float16 if scale.is_rounded => half::f16::from_f32(scale.factor).to_f32(),
-            _ => scale.factor,
-        });
+        let embed_scale = spec.embedding.scale.map(|scale| scale.of_dtype(dtype));
         weights.prepare(device, limits)?;
         let inputs = StepInputs::new(device, limits)?;
         let buffers = Buffers::new(device, &spec, limits)?;
@@ -147,56 +141,14 @@ impl Pass<'_> {
         let layers = self.spec.layers.iter().zip(&self.weights.layers);
         let mut index = 0;
         for (spec, weights) in layers {
-            self.mix_streams(spec, buffers);
-            self.layer((spec, weights), cache.layer_mut(index), buffers);
+            let Buffers { stream, attention, .. } = &mut *buffers;
+            stream.layer(self.device, (spec, weights), |stream, block| {
+                self.attention(block, cache.layer_mut(index), (stream, attention));
+            });
             index += usize::from(spec.attention.is_some());
         }
         if self.step.num_logits_rows() > 0 {
             self.logits(buffers, logits);
-        }
-    }
-
-    /// The stream is kept for later layers, or mixed with that of an earlier one.
-    fn mix_streams(&self, spec: &LayerSpec, buffers: &mut Buffers) {
-        let Buffers { stream: Stream { residual, delta, has_delta, .. }, kept, .. } = buffers;
-        let is_read = spec.adds.is_some() || !spec.keeps.is_empty();
-        if is_read && std::mem::take(has_delta) {
-            ops::add(self.device, residual, delta);
-        }
-        for &Kept { slot, factor } in &spec.keeps {
-            ops::copy(self.device, residual, &mut kept[slot]);
-            ops::scale(self.device, &mut kept[slot], factor);
-        }
-        if let Some(Kept { slot, factor }) = spec.adds {
-            ops::scale(self.device, residual, factor);
-            ops::add(self.device, residual, &kept[slot]);
-        }
-    }
-
-    fn layer(
-        &self,
-        (spec, weights): (&LayerSpec, &LayerWeights),
-        cache: CacheLayerMut<'_>,
-        buffers: &mut Buffers,
-    ) {
-        if let (Some(block), Some(weights)) = (&spec.attention, &weights.attention) {
-            self.attention((block, weights), cache, buffers);
-            buffers.stream.block_output(self.device, &weights.norms, spec.residual_scale);
-        }
-        let is_parallel = spec.wiring == Wiring::Parallel;
-        if let (true, Some(beside)) = (is_parallel, &mut buffers.beside) {
-            // The MLP reads the stream without what attention adds, which waits here.
-            let Stream { delta, has_delta, .. } = &mut buffers.stream;
-            std::mem::swap(beside, delta);
-            delta.set_num_rows(self.step.num_rows());
-            *has_delta = false;
-        }
-        if let (Some(block), Some(weights)) = (&spec.mlp, &weights.mlp) {
-            buffers.stream.mlp(self.device, (block, weights));
-            buffers.stream.block_output(self.device, &weights.norms, spec.residual_scale);
-        }
-        if let (true, Some(beside)) = (is_parallel, &buffers.beside) {
-            ops::add(self.device, &mut buffers.stream.residual, beside);
         }
     }
 
@@ -269,62 +221,24 @@ impl Pass<'_> {
         &self,
         (spec, weights): (&AttentionSpec, &AttentionWeights),
         cache: CacheLayerMut<'_>,
-        buffers: &mut Buffers,
+        (stream, buffers): (&mut Stream, &mut AttentionBuffers),
     ) {
         let Self { device, step, .. } = *self;
-        buffers.qkv.reshape(step.num_rows(), spec.qkv.n());
-        for (start, num_rows) in buffers.stream.row_blocks(device) {
-            buffers.stream.block_input(device, &weights.norms, (start, num_rows));
-            let Buffers { stream, qkv, .. } = &mut *buffers;
-            let (x, out) = (stream.normed.rows_from(0), qkv.rows_from_mut(start));
-            ops::linear_rows(device, x, &weights.qkv, out, num_rows);
-        }
+        let AttentionBuffers { qkv, attended, scratch } = buffers;
+        stream.qkv(device, (spec, weights), qkv);
+        let rope = spec.rope.map(|rope| &self.weights.ropes[rope]);
+        let rope = norm_q_and_k(device, (spec, weights), rope, step, qkv);
         let CacheLayerMut { cache, index } = cache;
-        self.rotate_and_cache((spec, weights), cache.layer_mut(index), &mut buffers.qkv);
+        ops::rotary_and_cache(device, (qkv, spec.heads), rope, step, cache.layer_mut(index));
+        scale_q(device, spec, step, qkv);
         let AttentionSpec { scale, soft_cap, sliding_window, .. } = *spec;
         let QkvHeads { num_heads, num_kv_heads, .. } = spec.heads;
         let alibi = weights.alibi.as_ref();
         let shape =
             AttentionShape { num_heads, num_kv_heads, scale, soft_cap, sliding_window, alibi };
-        let Buffers { stream, qkv, attention, attended, .. } = buffers;
         attended.reshape(step.num_rows(), spec.out.k);
         let layer = cache.layer(index);
-        ops::paged_attention(device, (qkv, step), layer, shape, attention, attended);
+        ops::paged_attention(device, (qkv, step), layer, shape, scratch, attended);
         ops::linear(device, attended, &weights.out, &mut stream.delta);
-    }
-
-    /// From projected q, k and v to what attention takes; K and V go into the cache.
-    fn rotate_and_cache(
-        &self,
-        (spec, weights): (&AttentionSpec, &AttentionWeights),
-        cache: CacheLayerMut<'_>,
-        qkv: &mut Tensor,
-    ) {
-        let Self { device, step, .. } = *self;
-        let heads = spec.heads;
-        let mut rope = spec.rope.map(|rope| &self.weights.ropes[rope]);
-        if let Some(limit) = spec.clip_qkv {
-            ops::clamp(device, qkv, limit);
-        }
-        if let Some((norms, (q_norm, k_norm))) = spec.qk_norm.as_ref().zip(weights.qk_norm.as_ref())
-        {
-            if let Some(rope) = rope.take_if(|_| norms.order == QkNormOrder::AfterRotation) {
-                ops::rotate(device, qkv, heads, rope, step);
-            }
-            let together = |heads: ops::Heads| match norms.span {
-                NormSpan::Head => heads,
-                NormSpan::AllHeads => {
-                    ops::Heads { num_heads: 1, head_dim: heads.num_heads * heads.head_dim, ..heads }
-                }
-            };
-            ops::norm_heads(device, qkv, together(heads.q()), q_norm);
-            ops::norm_heads(device, qkv, together(heads.k()), k_norm);
-        }
-        ops::rotary_and_cache(device, (qkv, heads), rope, step, cache);
-        if let Some(PositionScale { beta, original_max_position_embeddings: original }) =
-            spec.position_scale
-        {
-            ops::scale_by_position(device, qkv, heads.q(), step.positions(), beta, original);
-        }
     }
 }

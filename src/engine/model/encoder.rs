@@ -1,9 +1,9 @@
-//! The forward pass of encoders: once, for every family. It runs an `EncoderSpec` over texts that
-//! lie one after the other, without padding.
+//! The forward pass over whole texts: once, for every family of encoders, and for decoders that
+//! make vectors. It runs an `EncoderSpec` over texts that lie one after the other, without padding.
 
 use super::loading::{self, AttentionWeights, LayerWeights, Loader};
 use super::spec::{AttentionSpec, EncoderSpec, RelativeBiasSpec};
-use super::stream::Stream;
+use super::stream::{Stream, norm_q_and_k, scale_q};
 use super::weights::Checkpoint;
 use crate::engine::EngineError;
 use crate::engine::batch::Batch;
@@ -19,6 +19,7 @@ use crate::engine::ops::{
 pub struct Encoder {
     spec: EncoderSpec,
     weights: Weights,
+    embed_scale: Option<f32>,
     buffers: Buffers,
 }
 
@@ -33,7 +34,7 @@ struct Weights {
     embed_norm: Option<NormWeight>,
     layers: Vec<LayerWeights>,
     ropes: Vec<RotaryTable>,
-    relative_bias: Option<RelativeBias>,
+    bias: Option<RelativeBias>,
     final_norm: Option<NormWeight>,
 }
 
@@ -41,13 +42,19 @@ struct Weights {
 #[derive(Debug)]
 struct Buffers {
     stream: Stream,
+    attention: AttentionBuffers,
+    /// Segments of the tokens.
+    token_types: Vec<u32>,
+}
+
+/// What attention works in.
+#[derive(Debug)]
+struct AttentionBuffers {
     /// (T, (num_heads + 2 * num_kv_heads) * head_dim)
     qkv: Tensor,
     /// (T, num_heads * head_dim)
     attended: Tensor,
-    attention: EncoderScratch,
-    /// Segments of the tokens.
-    token_types: Vec<u32>,
+    scratch: EncoderScratch,
 }
 
 impl Encoder {
@@ -73,11 +80,7 @@ impl Encoder {
             token_types: spec.token_types.as_ref().map(|table| loader.table(table)).transpose()?,
             positions: positions.map(|positions| loader.table(&positions.table)).transpose()?,
             embed_norm: loader.norm(spec.embed_norm.as_ref())?,
-            relative_bias: spec
-                .relative_bias
-                .as_ref()
-                .map(|bias| relative_bias(bias, &mut loader, max_model_len))
-                .transpose()?,
+            bias: bias(&spec, &mut loader, max_model_len)?,
             final_norm: loader.norm(spec.final_norm.as_ref())?,
             ropes: spec
                 .ropes
@@ -86,16 +89,18 @@ impl Encoder {
                 .collect::<Result<_, _>>()?,
         };
         let buffers = Buffers::new(device, &spec, max_num_tokens)?;
-        Ok(Self { spec, weights, buffers })
+        let embed_scale = spec.embed_scale.map(|scale| scale.of_dtype(dtype));
+        Ok(Self { spec, weights, embed_scale, buffers })
     }
 
     /// Runs texts: `batch` has their tokens, their positions and where each text begins. Gives the
     /// tokens' states (num_tokens, hidden_size) after the last layer.
     pub fn forward(&mut self, device: &Device, batch: &Batch) -> &Tensor {
-        let Self { spec, weights, buffers } = self;
+        let Self { spec, weights, embed_scale, buffers } = self;
         let longest = batch.query_start_loc.windows(2).map(|pair| pair[1] - pair[0]).max();
         weights.ropes.iter_mut().for_each(|rope| rope.extend_to(longest.unwrap_or(0) as usize));
-        let pass = Pass { device, spec, weights, step: Step::on_host(batch) };
+        let (embed_scale, step) = (*embed_scale, Step::on_host(batch));
+        let pass = Pass { device, spec, weights, embed_scale, step };
         pass.run(buffers);
         &buffers.stream.residual
     }
@@ -111,10 +116,12 @@ impl Buffers {
         let size = (max_num_tokens, spec.hidden_size());
         let widest = |of: fn(&AttentionSpec) -> usize| spec.attentions().map(of).max().unwrap_or(0);
         Ok(Self {
-            stream: Stream::new(device, size, spec.block_norms(), spec.mlps())?,
-            qkv: per_token(widest(|attention| attention.qkv.n()))?,
-            attended: per_token(widest(|attention| attention.out.k))?,
-            attention: EncoderScratch::default(),
+            stream: Stream::new(device, size, &spec.layers)?,
+            attention: AttentionBuffers {
+                qkv: per_token(widest(|attention| attention.qkv.n()))?,
+                attended: per_token(widest(|attention| attention.out.k))?,
+                scratch: EncoderScratch::default(),
+            },
             token_types: Vec::new(),
         })
     }
@@ -125,21 +132,18 @@ struct Pass<'a> {
     device: &'a Device,
     spec: &'a EncoderSpec,
     weights: &'a Weights,
+    embed_scale: Option<f32>,
     step: Step<'a>,
 }
 
 impl Pass<'_> {
     fn run(&self, buffers: &mut Buffers) {
         self.embed(buffers);
-        for (spec, weights) in self.spec.layers.iter().zip(&self.weights.layers) {
-            if let (Some(block), Some(weights)) = (&spec.attention, &weights.attention) {
-                self.attention((block, weights), buffers);
-                buffers.stream.block_output(self.device, &weights.norms, spec.residual_scale);
-            }
-            if let (Some(block), Some(weights)) = (&spec.mlp, &weights.mlp) {
-                buffers.stream.mlp(self.device, (block, weights));
-                buffers.stream.block_output(self.device, &weights.norms, spec.residual_scale);
-            }
+        let Buffers { stream, attention, .. } = &mut *buffers;
+        for layer in self.spec.layers.iter().zip(&self.weights.layers) {
+            stream.layer(self.device, layer, |stream, block| {
+                self.attention(block, (stream, attention));
+            });
         }
         let Stream { residual, delta, has_delta, .. } = &mut buffers.stream;
         if std::mem::take(has_delta) {
@@ -150,14 +154,14 @@ impl Pass<'_> {
         }
     }
 
-    /// residual = norm(token embeddings + segments + positions), added in this order, as
+    /// residual = norm(scaled token embeddings + segments + positions), added in this order, as
     /// transformers adds them.
     fn embed(&self, buffers: &mut Buffers) {
-        let Self { device, spec, weights, step } = self;
+        let Self { device, spec, weights, embed_scale, step } = self;
         let Buffers { stream, token_types, .. } = buffers;
         stream.begin(step.num_rows());
         let residual = &mut stream.residual;
-        ops::embedding(device, step.input_ids(), &weights.tokens, None, residual);
+        ops::embedding(device, step.input_ids(), &weights.tokens, *embed_scale, residual);
         if let Some(table) = &weights.token_types {
             token_types.resize(step.num_rows(), 0);
             ops::add_rows_of(device, token_types[..].into(), 0, table, residual);
@@ -173,30 +177,45 @@ impl Pass<'_> {
     fn attention(
         &self,
         (spec, weights): (&AttentionSpec, &AttentionWeights),
-        buffers: &mut Buffers,
+        (stream, buffers): (&mut Stream, &mut AttentionBuffers),
     ) {
         let Self { device, step, .. } = *self;
-        let Buffers { stream, qkv, attended, attention, .. } = buffers;
-        qkv.reshape(step.num_rows(), spec.qkv.n());
-        for (start, num_rows) in stream.row_blocks(device) {
-            stream.block_input(device, &weights.norms, (start, num_rows));
-            let (x, out) = (stream.normed.rows_from(0), qkv.rows_from_mut(start));
-            ops::linear_rows(device, x, &weights.qkv, out, num_rows);
+        let AttentionBuffers { qkv, attended, scratch } = buffers;
+        stream.qkv(device, (spec, weights), qkv);
+        let rope = spec.rope.map(|rope| &self.weights.ropes[rope]);
+        if let Some(rope) = norm_q_and_k(device, (spec, weights), rope, step, qkv) {
+            ops::rotate(device, qkv, spec.heads, rope, step);
         }
-        if let Some(rope) = spec.rope {
-            ops::rotate(device, qkv, spec.heads, &self.weights.ropes[rope], step);
-        }
-        let shape = EncoderAttentionShape {
-            heads: spec.heads,
-            scale: spec.scale,
-            reach: spec.sliding_window,
-            bias: self.weights.relative_bias.as_ref(),
+        scale_q(device, spec, step, qkv);
+        // A decoder counts the token itself.
+        let (before, after) = match self.spec.is_causal {
+            true => (spec.sliding_window.map(|window| window - 1), Some(0)),
+            false => (spec.sliding_window, spec.sliding_window),
         };
+        let AttentionSpec { heads, scale, soft_cap, .. } = *spec;
+        let bias = self.weights.bias.as_ref();
+        let shape = EncoderAttentionShape { heads, scale, soft_cap, before, after, bias };
         attended.reshape(step.num_rows(), spec.out.k);
         let rows = (&*qkv, &step.batch.query_start_loc[..]);
-        ops::encoder_attention(device, rows, shape, attention, attended);
+        ops::encoder_attention(device, rows, shape, scratch, attended);
         ops::linear(device, attended, &weights.out, &mut stream.delta);
     }
+}
+
+/// What is added to scores: by T5's buckets of distances, or by ALiBi's slopes.
+fn bias(
+    spec: &EncoderSpec,
+    loader: &mut Loader<'_>,
+    max_len: usize,
+) -> Result<Option<RelativeBias>, EngineError> {
+    if let Some(spec) = &spec.relative_bias {
+        return relative_bias(spec, loader, max_len).map(Some);
+    }
+    let slopes = spec.attentions().find_map(|attention| attention.alibi_slopes.as_ref());
+    Ok(slopes.map(|slopes| {
+        let value = |head: usize, distance: isize| -slopes[head] * distance.unsigned_abs() as f32;
+        RelativeBias::new(slopes.len(), max_len, value)
+    }))
 }
 
 /// The bias of every distance, from its bucket's.

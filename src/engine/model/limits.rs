@@ -49,6 +49,10 @@ pub(super) fn check_encoder(spec: &EncoderSpec) -> Result<(), String> {
     check_heads(spec.heads())?;
     let types = spec.token_types.as_ref().map_or(1, LinearSpec::n);
     check_sizes(&[("number of token types", types, MAX_WIDTH)])?;
+    let slopes: Vec<_> = spec.attentions().map(|attention| &attention.alibi_slopes).collect();
+    if slopes.windows(2).any(|pair| pair[0] != pair[1]) {
+        return Err("layers whose slopes of ALiBi differ are not supported".to_owned());
+    }
     let is_frequency = |value: &f32| value.is_finite() && *value >= 0.0;
     let mut ropes = spec.ropes.iter().map(|rope| rope.frequencies(spec.max_model_len));
     for (what, is_good) in [

@@ -1,11 +1,13 @@
-//! `Stream`: the residual stream, and how blocks read it and add to it. What decoders and encoders
+//! `Stream`: the residual stream, and how layers read it and add to it. What decoders and encoders
 //! have in common.
 
-use super::loading::{BlockNormWeights, MlpWeights};
-use super::spec::{BlockNorms, MlpForm, MlpSpec};
+use super::loading::{AttentionWeights, BlockNormWeights, LayerWeights, MlpWeights};
+use super::spec::{
+    AttentionSpec, Kept, LayerSpec, MlpForm, MlpSpec, NormSpan, PositionScale, QkNormOrder, Wiring,
+};
 use crate::engine::EngineError;
 use crate::engine::device::{Device, Precision, Tensor};
-use crate::engine::ops;
+use crate::engine::ops::{self, RotaryTable, Step};
 
 /// The stream and the buffers of what runs over it, allocated once for the largest step of T
 /// tokens. A block leaves what it adds in `delta`; the next one (or the end) adds it, in the same
@@ -24,30 +26,39 @@ pub(super) struct Stream {
     up: Tensor,
     /// (rows of a block, intermediate_size), only when gated.
     activated: Option<Tensor>,
+    /// (T, hidden_size) what attention adds where the MLP reads the same, only in such models.
+    beside: Option<Tensor>,
+    /// (T, hidden_size) each: streams of earlier layers, only in models that come back to them.
+    kept: Vec<Tensor>,
 }
 
 impl Stream {
-    /// Buffers for steps of `num_tokens` tokens.
+    /// Buffers for steps of `num_tokens` tokens through these layers.
     ///
     /// # Errors
     /// The device has no memory for them.
-    pub(super) fn new<'a>(
+    pub(super) fn new(
         device: &Device,
         (num_tokens, hidden_size): (usize, usize),
-        mut norms: impl Iterator<Item = &'a BlockNorms>,
-        mlps: impl Iterator<Item = &'a MlpSpec> + Clone,
+        layers: &[LayerSpec],
     ) -> Result<Self, EngineError> {
-        let up_width = mlps.clone().map(|mlp| mlp.up.n()).max().unwrap_or(0);
-        let gated = mlps.filter(|mlp| mlp.form == MlpForm::Gated);
+        let mlps = || layers.iter().filter_map(|layer| layer.mlp.as_ref());
+        let up_width = mlps().map(|mlp| mlp.up.n()).max().unwrap_or(0);
+        let gated = mlps().filter(|mlp| mlp.form == MlpForm::Gated);
         let activated = gated.map(|mlp| mlp.down.k).max();
         // A copy of the residual is no input that a GPU's norm rounds.
+        let mut norms = layers.iter().flat_map(LayerSpec::block_norms);
         let is_normed = norms.all(|norms| norms.before.is_some());
+        let is_parallel = layers.iter().any(|layer| layer.wiring == Wiring::Parallel);
+        let slots = layers.iter().flat_map(|layer| &layer.keeps).map(|kept| kept.slot + 1);
+        let num_kept = slots.max().unwrap_or(0);
         let block_rows = device.block_rows(num_tokens);
         let linear_input = |width| device.tensor(block_rows, width, Precision::LinearInput);
         let per_row = |width| device.tensor(block_rows, width, Precision::Activation);
+        let per_token = || device.tensor(num_tokens, hidden_size, Precision::Activation);
         Ok(Self {
             residual: device.tensor(num_tokens, hidden_size, Precision::Full)?,
-            delta: device.tensor(num_tokens, hidden_size, Precision::Activation)?,
+            delta: per_token()?,
             has_delta: false,
             normed: match is_normed {
                 true => linear_input(hidden_size)?,
@@ -55,6 +66,8 @@ impl Stream {
             },
             up: per_row(up_width)?,
             activated: activated.map(linear_input).transpose()?,
+            beside: is_parallel.then(per_token).transpose()?,
+            kept: (0..num_kept).map(|_| per_token()).collect::<Result<_, _>>()?,
         })
     }
 
@@ -65,11 +78,68 @@ impl Stream {
         self.has_delta = false;
     }
 
-    /// (first row, rows): a block at a time where the device has a cache to keep its buffers in.
-    pub(super) fn row_blocks(
-        &self,
+    /// Runs a layer over the stream. `attend` puts what its attention adds into `delta`.
+    pub(super) fn layer(
+        &mut self,
         device: &Device,
-    ) -> impl Iterator<Item = (usize, usize)> + use<> {
+        (spec, weights): (&LayerSpec, &LayerWeights),
+        attend: impl FnOnce(&mut Self, (&AttentionSpec, &AttentionWeights)),
+    ) {
+        self.mix(device, spec);
+        if let (Some(block), Some(weights)) = (&spec.attention, &weights.attention) {
+            attend(self, (block, weights));
+            self.block_output(device, &weights.norms, spec.residual_scale);
+        }
+        let is_parallel = spec.wiring == Wiring::Parallel;
+        if let (true, Some(beside)) = (is_parallel, &mut self.beside) {
+            // The MLP reads the stream without what attention adds, which waits here.
+            std::mem::swap(beside, &mut self.delta);
+            self.delta.set_num_rows(beside.num_rows());
+            self.has_delta = false;
+        }
+        if let (Some(block), Some(weights)) = (&spec.mlp, &weights.mlp) {
+            self.mlp(device, (block, weights));
+            self.block_output(device, &weights.norms, spec.residual_scale);
+        }
+        if let (true, Some(beside)) = (is_parallel, &self.beside) {
+            ops::add(device, &mut self.residual, beside);
+        }
+    }
+
+    /// The stream is kept for later layers, or mixed with that of an earlier one.
+    fn mix(&mut self, device: &Device, spec: &LayerSpec) {
+        let Self { residual, delta, has_delta, kept, .. } = self;
+        let is_read = spec.adds.is_some() || !spec.keeps.is_empty();
+        if is_read && std::mem::take(has_delta) {
+            ops::add(device, residual, delta);
+        }
+        for &Kept { slot, factor } in &spec.keeps {
+            ops::copy(device, residual, &mut kept[slot]);
+            ops::scale(device, &mut kept[slot], factor);
+        }
+        if let Some(Kept { slot, factor }) = spec.adds {
+            ops::scale(device, residual, factor);
+            ops::add(device, residual, &kept[slot]);
+        }
+    }
+
+    /// qkv = q, k and v of the stream.
+    pub(super) fn qkv(
+        &mut self,
+        device: &Device,
+        (spec, weights): (&AttentionSpec, &AttentionWeights),
+        qkv: &mut Tensor,
+    ) {
+        qkv.reshape(self.residual.num_rows(), spec.qkv.n());
+        for (start, num_rows) in self.row_blocks(device) {
+            self.block_input(device, &weights.norms, (start, num_rows));
+            let (x, out) = (self.normed.rows_from(0), qkv.rows_from_mut(start));
+            ops::linear_rows(device, x, &weights.qkv, out, num_rows);
+        }
+    }
+
+    /// (first row, rows): a block at a time where the device has a cache to keep its buffers in.
+    fn row_blocks(&self, device: &Device) -> impl Iterator<Item = (usize, usize)> + use<> {
         let num_rows = self.residual.num_rows();
         let block_rows = device.block_rows(num_rows);
         (0..num_rows)
@@ -79,7 +149,7 @@ impl Stream {
 
     /// normed = what the block reads, for some rows; the delta of the block before is added on the
     /// way.
-    pub(super) fn block_input(
+    fn block_input(
         &mut self,
         device: &Device,
         norms: &BlockNormWeights,
@@ -103,7 +173,7 @@ impl Stream {
     }
 
     /// delta = the feed-forward block of the stream.
-    pub(super) fn mlp(&mut self, device: &Device, (spec, weights): (&MlpSpec, &MlpWeights)) {
+    fn mlp(&mut self, device: &Device, (spec, weights): (&MlpSpec, &MlpWeights)) {
         let activation = weights.activation;
         for (start, num_rows) in self.row_blocks(device) {
             self.block_input(device, &weights.norms, (start, num_rows));
@@ -132,12 +202,7 @@ impl Stream {
 
     /// Normalizes and scales what a block adds, or normalizes the sum. Without a norm of the sum
     /// the block after adds.
-    pub(super) fn block_output(
-        &mut self,
-        device: &Device,
-        norms: &BlockNormWeights,
-        scale: Option<f32>,
-    ) {
+    fn block_output(&mut self, device: &Device, norms: &BlockNormWeights, scale: Option<f32>) {
         let Self { residual, delta, has_delta, .. } = self;
         if let Some(norm) = &norms.after {
             ops::norm_in_place(device, delta, norm);
@@ -151,4 +216,43 @@ impl Stream {
             ops::norm_in_place(device, residual, norm);
         }
     }
+}
+
+/// Bounds q and k, and normalizes them; where the rotation comes first, they are rotated. Gives the
+/// rotation that is left to do.
+pub(super) fn norm_q_and_k<'a>(
+    device: &Device,
+    (spec, weights): (&AttentionSpec, &AttentionWeights),
+    mut rope: Option<&'a RotaryTable>,
+    step: Step<'_>,
+    qkv: &mut Tensor,
+) -> Option<&'a RotaryTable> {
+    let heads = spec.heads;
+    if let Some(limit) = spec.clip_qkv {
+        ops::clamp(device, qkv, limit);
+    }
+    if let Some((norms, (q_norm, k_norm))) = spec.qk_norm.as_ref().zip(weights.qk_norm.as_ref()) {
+        if let Some(rope) = rope.take_if(|_| norms.order == QkNormOrder::AfterRotation) {
+            ops::rotate(device, qkv, heads, rope, step);
+        }
+        let together = |heads: ops::Heads| match norms.span {
+            NormSpan::Head => heads,
+            NormSpan::AllHeads => {
+                ops::Heads { num_heads: 1, head_dim: heads.num_heads * heads.head_dim, ..heads }
+            }
+        };
+        ops::norm_heads(device, qkv, together(heads.q()), q_norm);
+        ops::norm_heads(device, qkv, together(heads.k()), k_norm);
+    }
+    rope
+}
+
+/// Lets q grow with the position, in models where it does.
+pub(super) fn scale_q(device: &Device, spec: &AttentionSpec, step: Step<'_>, qkv: &mut Tensor) {
+    let Some(PositionScale { beta, original_max_position_embeddings: original }) =
+        spec.position_scale
+    else {
+        return;
+    };
+    ops::scale_by_position(device, qkv, spec.heads.q(), step.positions(), beta, original);
 }

@@ -16,13 +16,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::quantization::QuantizationConfig;
-use super::spec::{DecoderSpec, NamedShape};
+use super::quantization::{Place, QuantizationConfig};
+use super::spec::{LinearSpec, NamedShape};
 use crate::engine::EngineError;
 use crate::engine::config::OnLostFile;
 use crate::engine::ops::linear::SourceMatrix;
 use gguf::{GgufFiles, TensorInfo, Translated};
 pub use mapped_files::MappedFiles;
+pub use quantized::{linears_of_decoder, linears_of_encoder};
 
 /// Where a model's tensors come from.
 #[derive(Debug)]
@@ -66,13 +67,13 @@ impl Checkpoint {
     ///
     /// # Errors
     /// The format has no layer of a shape that the model has.
-    pub fn quantized(
+    pub fn quantized<'a>(
         mut self,
         config: Option<&QuantizationConfig>,
-        spec: &DecoderSpec,
+        linears: impl Iterator<Item = (&'a LinearSpec, Place)>,
     ) -> Result<Self, EngineError> {
         if let (Checkpoint::Files(files), Some(config)) = (&mut self, config) {
-            files.quantize(config, spec)?;
+            files.quantize(config, linears)?;
         }
         Ok(self)
     }
@@ -98,6 +99,13 @@ impl Checkpoint {
         match self {
             Checkpoint::Files(files) => files.leave(prefixes),
             Checkpoint::Dummy { .. } => 0,
+        }
+    }
+
+    /// Leaves a tensor unused, if it is there, or what it is made of.
+    pub fn leave_tensor(&mut self, tensor: &NamedShape) {
+        if let Checkpoint::Files(files) = self {
+            files.leave_tensor(tensor);
         }
     }
 

@@ -4,6 +4,7 @@
 
 mod dense;
 mod input;
+mod loading;
 mod modules;
 mod pooler;
 mod request;
@@ -21,21 +22,17 @@ pub use task::PoolingTask;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use super::batch::Batch;
-use super::config::{DeviceConfig, DeviceKind, EngineConfig, LoadFormat};
-use super::device::{self, Device};
+use super::config::EngineConfig;
+use super::device::Device;
 use super::input_processor::InputProcessor;
 use super::model::encoder::Encoder;
-use super::model::head::Head;
-use super::model::spec::HeadSpec;
-use super::model::weights::Checkpoint;
 use super::stats::EngineStats;
 use super::{EngineError, EngineInfo, beside, load_input_processor};
+use loading::{Loaded, load_model};
 use pooler::{Asked, Pooler};
-use splade::Splade;
 
 /// An encoder, and the texts that wait for it.
 pub struct PoolingEngine {
@@ -98,13 +95,14 @@ impl PoolingEngine {
             &|| load_input_processor(config, &summary.files, summary.limits(), Default::default()),
             |given_up| load_model(config, summary, max_num_tokens, given_up),
         );
-        let (input_processor, (device, encoder, pooler)) = (input_processor?, model?);
+        let (input_processor, (device, loaded)) = (input_processor?, model?);
+        let Loaded { encoder, pooler, notes } = loaded;
         let info = EngineInfo {
             dtype: summary.dtype,
-            checkpoint_format: None,
+            checkpoint_format: summary.checkpoint_format(),
             kernel_set: device.kernel_set(),
             device_name: device.name(),
-            notes: Vec::new(),
+            notes,
             num_threads: device.num_threads(),
             max_model_len,
             num_cache_tokens: 0,
@@ -240,63 +238,4 @@ impl PoolingEngine {
         let texts = texts.into_iter().flatten().collect();
         Some(PoolingOutput { request_id, num_prompt_tokens, texts, params })
     }
-}
-
-fn load_model(
-    config: &EngineConfig,
-    summary: &PoolingSummary,
-    max_num_tokens: usize,
-    given_up: &Arc<AtomicBool>,
-) -> Result<(Arc<Device>, Encoder, Pooler), EngineError> {
-    let kind = match &config.device.kind {
-        DeviceKind::Auto | DeviceKind::Cpu => DeviceKind::Cpu,
-        DeviceKind::Cuda(_) | DeviceKind::CudaShim { .. } => {
-            let text = "--device cuda: encoders run on the CPU alone; give --device cpu";
-            return Err(EngineError::Config(text.to_owned()));
-        }
-    };
-    let device = DeviceConfig { kind, ..config.device.clone() };
-    let on_cpu = EngineConfig { device, ..config.clone() };
-    let (device, _) = device::open(&on_cpu, summary.dtype, summary.spec.heads().head_dim)?;
-    let checkpoint = match config.model.load_format {
-        LoadFormat::Auto => summary.files.checkpoint(config.model.on_lost_file)?,
-        LoadFormat::Dummy => Checkpoint::Dummy { seed: config.model.seed },
-    };
-    let mut checkpoint = checkpoint.until(given_up);
-    let sizes = (summary.max_model_len, max_num_tokens);
-    let (encoder, pooler) = load_weights(summary, &device, &mut checkpoint, sizes)?;
-    checkpoint.finish()?;
-    let head = summary.dense.iter().try_fold(pooler.head, |before, module| {
-        let layer = match config.model.load_format {
-            LoadFormat::Auto => module.load(&device, config.model.on_lost_file)?,
-            LoadFormat::Dummy => module.dummy(&device, config.model.seed)?,
-        };
-        Ok::<_, EngineError>(Some(match before {
-            Some(before) => before.followed_by(layer),
-            None => layer,
-        }))
-    })?;
-    Ok((Arc::new(device), encoder, Pooler { head, ..pooler }))
-}
-
-/// What is made of the model's own weights.
-fn load_weights(
-    summary: &PoolingSummary,
-    device: &Device,
-    checkpoint: &mut Checkpoint,
-    sizes: (usize, usize),
-) -> Result<(Encoder, Pooler), EngineError> {
-    let (spec, dtype) = (summary.spec.clone(), summary.dtype);
-    let head = summary.classifier.as_ref().map(|classifier| &classifier.head);
-    let splade = summary.splade.as_ref();
-    checkpoint.leave(spec.of_heads);
-    let mut tensors = spec.tensors();
-    tensors.extend(head.into_iter().flat_map(HeadSpec::tensors));
-    tensors.extend(splade.into_iter().flat_map(|splade| splade.head.tensors()));
-    checkpoint.check(&tensors, &[])?;
-    let encoder = Encoder::load(spec, dtype, device, checkpoint, sizes)?;
-    let head = head.map(|head| Head::load(head, device, checkpoint)).transpose()?;
-    let splade = splade.map(|splade| Splade::load(splade, device, checkpoint)).transpose()?;
-    let activation = summary.classifier.as_ref().map(|classifier| classifier.activation);
-    Ok((encoder, Pooler { pooling: summary.pooling.clone(), head, splade, activation }))
 }

@@ -32,6 +32,16 @@ pub enum PoolingType {
 }
 
 impl PoolingType {
+    /// llama.cpp's number in a GGUF file.
+    pub(super) fn of_gguf(number: usize) -> Option<Self> {
+        match number {
+            1 => Some(PoolingType::Mean),
+            2 => Some(PoolingType::Cls),
+            3 => Some(PoolingType::Last),
+            _ => None,
+        }
+    }
+
     /// sentence-transformers' spelling.
     fn of_name(name: &str) -> Option<Self> {
         match name {
@@ -166,13 +176,20 @@ impl ListedModule {
 }
 
 impl Modules {
+    /// Of a model without these files.
+    pub(super) fn none(default: PoolingType) -> Self {
+        let pooling = Pooling { pooling_type: default, ..Pooling::default() };
+        Self { pooling, ..Self::default() }
+    }
+
     /// Reads modules.json and what it names, config_sentence_transformers.json and
-    /// sentence_bert_config.json; a folder without them says nothing.
+    /// sentence_bert_config.json; a folder without them says nothing, and vectors are made by
+    /// `default`.
     ///
     /// # Errors
     /// A file is corrupt, or asks for what is not implemented.
-    pub(super) fn read(dir: &Path) -> Result<Self, EngineError> {
-        let mut modules = Self::default();
+    pub(super) fn read(dir: &Path, default: PoolingType) -> Result<Self, EngineError> {
+        let mut modules = Self::none(default);
         if let Some(list) = ListedModule::list(dir)? {
             modules.pooling.normalize = false;
             for module in &list {
@@ -318,7 +335,7 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         }
-        Modules::read(folder.path()).map_err(|error| error.to_string())
+        Modules::read(folder.path(), PoolingType::Cls).map_err(|error| error.to_string())
     }
 
     const TRANSFORMER: &str = r#"{"path": "", "type": "sentence_transformers.models.Transformer"}"#;

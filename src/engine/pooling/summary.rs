@@ -11,7 +11,9 @@ use crate::engine::model;
 use crate::engine::model::encoders::{Classifier, MaskedLmSpec};
 use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::model_files::ModelFiles;
+use crate::engine::model::quantization::QuantizationConfig;
 use crate::engine::model::spec::EncoderSpec;
+use crate::engine::model_summary::checkpoint_format;
 use crate::engine::request::RequestError;
 
 /// A model without its weights and its tokenizer.
@@ -21,6 +23,10 @@ pub struct PoolingSummary {
     pub files: ModelFiles,
     /// Its shape.
     pub spec: EncoderSpec,
+    /// How the checkpoint's linear layers are stored, where they are quantized.
+    pub quantization: Option<QuantizationConfig>,
+    /// How many tensors are of which type, of a GGUF file.
+    pub gguf_types: Option<String>,
     /// What it is run for.
     pub task: PoolingTask,
     /// Of what its vectors or classes are made.
@@ -49,23 +55,26 @@ pub struct SpladeSpec {
 }
 
 impl PoolingSummary {
-    /// Reads config.json, and the files of sentence-transformers beside it.
+    /// Reads config.json and the files of sentence-transformers beside it, or a GGUF file's header.
     ///
     /// # Errors
     /// A file is missing or corrupt, the model is not supported, or it does not take texts of the
     /// length that was asked for.
     pub fn read(config: &ModelConfig) -> Result<Self, EngineError> {
         let files = ModelFiles::open(&config.model_dir, config.on_lost_file)?;
-        let ModelFiles::Folder(folder) = &files else {
-            let path = config.model_dir.display();
-            return Err(EngineError::Model(format!("{path}: GGUF files of encoders are not read")));
-        };
         let hf_config = HfConfig::open(&files)?;
+        // First: the keys that it reads are not unknown ones.
+        let quantization = QuantizationConfig::read(&hf_config, &config.model_dir)?;
+        let of_gguf = model::gguf_pooling(&hf_config)?;
         let dimensions = model::matryoshka_dimensions(&hf_config)?;
         let classifier = model::classifier(&hf_config)?;
         let spec = model::encoder_spec(&hf_config)?;
         let task = PoolingTask::resolve(config.pooling_task, classifier.as_ref())?;
-        let modules = Modules::read(folder)?;
+        let default = default_pooling(&hf_config, &spec, of_gguf)?;
+        let modules = match &files {
+            ModelFiles::Folder(folder) => Modules::read(folder, default)?,
+            ModelFiles::Gguf(_) => Modules::none(default),
+        };
         let splade = splade(config, modules.splade, &hf_config, &spec)?;
         let Modules { mut pooling, dense, prompts, max_seq_length, .. } = modules;
         check_dense(&dense, &spec, classifier.is_some())?;
@@ -95,9 +104,12 @@ impl PoolingSummary {
             }
         };
         let dtype = config.dtype.map_or_else(|| hf_config.dtype(), Ok)?;
+        let gguf_types = hf_config.gguf_types().map(str::to_owned);
         Ok(Self {
             files,
             spec,
+            quantization,
+            gguf_types,
             task,
             pooling,
             classifier,
@@ -107,6 +119,12 @@ impl PoolingSummary {
             dtype,
             max_model_len,
         })
+    }
+
+    /// How a checkpoint's weights are stored, where they are quantized or a GGUF file; for people
+    /// to read.
+    pub fn checkpoint_format(&self) -> Option<String> {
+        checkpoint_format(self.quantization.as_ref(), self.gguf_types.as_deref())
     }
 
     /// Refuses what cannot be made of a vector; as vLLM does, sizes that it cannot be cut to.
@@ -195,4 +213,18 @@ fn check_dense(
         width = module.outputs;
     }
     Ok(())
+}
+/// Which states vectors are made of where no module says it: by a GGUF file's number, else as vLLM
+/// has it.
+fn default_pooling(
+    config: &HfConfig,
+    spec: &EncoderSpec,
+    of_gguf: Option<usize>,
+) -> Result<PoolingType, EngineError> {
+    match (of_gguf, &spec.output) {
+        (Some(number), _) => PoolingType::of_gguf(number)
+            .ok_or_else(|| config.error(format!("`pooling_type` {number} is not supported"))),
+        (None, Some(_)) => Ok(PoolingType::Last),
+        (None, None) => Ok(PoolingType::Cls),
+    }
 }

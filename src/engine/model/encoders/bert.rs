@@ -52,16 +52,19 @@ fn spec(
         max_model_len: num_positions.saturating_sub(first_position),
         tokens: table("word_embeddings", config.vocab_size()?),
         token_types: (num_types > 0).then(|| table("token_type_embeddings", num_types)),
+        embed_scale: None,
         positions: Some(LearnedPositions {
             table: table("position_embeddings", num_positions),
             offset: first_position,
         }),
         embed_norm: Some(norm(config, name("LayerNorm"))?),
+        is_causal: false,
         layers: layers.collect::<Result<_, _>>()?,
         ropes: Vec::new(),
         relative_bias: None,
         final_norm: None,
         of_heads,
+        output: None,
     })
 }
 

@@ -1,7 +1,9 @@
-//! Families of encoders: from a config to an `EncoderSpec`, one file each.
+//! Families of encoders: from a config to an `EncoderSpec`, one file each; and decoders that make
+//! vectors.
 
 mod bert;
 mod classifiers;
+mod decoders;
 mod distilbert;
 mod masked_lm;
 mod modernbert;
@@ -10,6 +12,7 @@ mod mpnet;
 pub use classifiers::{CLASSIFIERS, ClassActivation, Classifier, HeadStates, classifier};
 pub use masked_lm::{MaskedLmSpec, masked_lm};
 
+use super::families;
 use super::hf_config::HfConfig;
 use super::spec::EncoderSpec;
 use crate::engine::EngineError;
@@ -38,7 +41,7 @@ const fn family(
 }
 
 /// Hugging Face architectures that `embed` takes, by name. A class with a head is taken without it.
-/// Those with a classifier are in `CLASSIFIERS`.
+/// Those with a classifier are in `CLASSIFIERS`, and the decoders of `run` in `ARCHITECTURES`.
 pub const ENCODERS: &[EncoderArchitecture] = &[
     family("BertForMaskedLM", bert::bert, "splade-v3, splade-cocondenser, BERT as it was trained"),
     family("BertModel", bert::bert, "all-MiniLM, bge (en), e5, gte v1, mxbai"),
@@ -46,6 +49,8 @@ pub const ENCODERS: &[EncoderArchitecture] = &[
     family("CamembertModel", bert::roberta, "Sentence-CamemBERT"),
     family("DistilBertForMaskedLM", distilbert::spec, "splade-v3-distilbert"),
     family("DistilBertModel", distilbert::spec, "msmarco-distilbert, multi-qa-distilbert"),
+    family("Gemma3ForCausalLM", decoders::gemma3, "Gemma 3, EmbeddingGemma"),
+    family("Gemma3TextModel", decoders::gemma3, "EmbeddingGemma"),
     family("MPNetForMaskedLM", mpnet::spec, "all-mpnet-base"),
     family("MPNetModel", mpnet::spec, "multi-qa-mpnet-base, paraphrase-mpnet-base"),
     family("ModernBertModel", modernbert::spec, "gte-modernbert, granite-embedding"),
@@ -54,6 +59,9 @@ pub const ENCODERS: &[EncoderArchitecture] = &[
     family("XLMRobertaForMaskedLM", bert::roberta, "XLM-RoBERTa, as it was trained"),
     family("XLMRobertaModel", bert::roberta, "bge-m3, multilingual-e5, arctic-embed-l-v2"),
 ];
+
+/// What a GGUF file's pooling is called in the words of a folder.
+pub(super) const GGUF_POOLING: &str = "pooling_type";
 
 /// The sizes that vectors of a model may be cut to; an empty list: any. None: it was not trained
 /// for it. Read before the spec, since keys that nobody reads refuse the model.
@@ -69,6 +77,17 @@ pub fn matryoshka_dimensions(config: &HfConfig) -> Result<Option<Vec<usize>>, En
     Ok(sizes.or_else(|| is_any.then(Vec::new)))
 }
 
+/// llama.cpp's number of a pooling, which a GGUF file may have. Read before the spec, as above.
+///
+/// # Errors
+/// It is no number.
+pub fn gguf_pooling(config: &HfConfig) -> Result<Option<usize>, EngineError> {
+    match config.gguf_types() {
+        None => Ok(None),
+        Some(_) => config.root().optional_size(GGUF_POOLING),
+    }
+}
+
 /// The spec of an encoder's config.
 ///
 /// # Errors
@@ -76,27 +95,37 @@ pub fn matryoshka_dimensions(config: &HfConfig) -> Result<Option<Vec<usize>>, En
 /// something.
 pub fn encoder_spec(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
     let names = config.architectures()?;
-    let bodies = || {
-        let of_classifiers = CLASSIFIERS.iter().map(|known| (known.name, known.body));
-        ENCODERS.iter().map(|known| (known.name, known.spec)).chain(of_classifiers)
-    };
-    let known = names.iter().find_map(|name| bodies().find(|(known, _)| known == name));
-    let Some((_, body)) = known else {
-        let known: Vec<_> = bodies().map(|(known, _)| known).collect();
-        return Err(EngineError::Model(format!(
-            "architecture {} makes no vectors here; {} do (docs/EMBEDDINGS.md)",
-            quoted(&names.join(", ")),
-            known.join(", "),
-        )));
-    };
     config.refuse_more_layers_than(super::limits::MAX_LAYERS)?;
-    if config.quantization()?.is_some() {
-        return Err(config.error("`quantization_config`: quantized encoders are not supported"));
-    }
     // An encoder has no output layer that could share the table.
     config.root().ignore(&["tie_word_embeddings"]);
-    let spec = body(config)?;
+    let spec = body(config, &names).ok_or_else(|| unknown(&names))??;
     config.refuse_unread()?;
     super::limits::check_encoder(&spec).map_err(|text| config.error(text))?;
     Ok(spec)
+}
+
+/// The spec of the first class that is known, without its head.
+fn body(config: &HfConfig, names: &[&str]) -> Option<Result<EncoderSpec, EngineError>> {
+    let of_encoders = |name: &&str| bodies().find(|(known, _)| known == name);
+    if let Some((_, body)) = names.iter().find_map(of_encoders) {
+        return Some(body(config));
+    }
+    let decoder = names.iter().find_map(|name| families::find_body(name))?;
+    Some(decoders::spec(config, decoder))
+}
+
+/// Names of classes of encoders, and what builds their bodies.
+fn bodies() -> impl Iterator<Item = (&'static str, BuildEncoder)> {
+    let of_classifiers = CLASSIFIERS.iter().map(|known| (known.name, known.body));
+    ENCODERS.iter().map(|known| (known.name, known.spec)).chain(of_classifiers)
+}
+
+fn unknown(names: &[&str]) -> EngineError {
+    let known: Vec<_> = bodies().map(|(known, _)| known).collect();
+    EngineError::Model(format!(
+        "architecture {} makes no vectors here; {} do, and decoders of `run`, such as Qwen3Model \
+         and Qwen3ForCausalLM (docs/EMBEDDINGS.md)",
+        quoted(&names.join(", ")),
+        known.join(", "),
+    ))
 }

@@ -47,8 +47,10 @@ pub(super) fn spec(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
         max_model_len: config.max_position_embeddings()?,
         tokens: LinearSpec::new("model.embeddings.tok_embeddings", config.vocab_size()?, hidden),
         token_types: None,
+        embed_scale: None,
         positions: None,
         embed_norm: Some(norm(config, "model.embeddings.norm")?),
+        is_causal: false,
         layers: layers.collect::<Result<_, EngineError>>()?,
         ropes: vec![
             config.rope_of(LayerType::Full, global)?,
@@ -57,6 +59,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
         relative_bias: None,
         final_norm: Some(norm(config, "model.final_norm")?),
         of_heads: &["head.", "decoder.", "classifier."],
+        output: None,
     })
 }
 

@@ -28,11 +28,13 @@ pub(super) fn spec(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
         max_model_len: num_positions.saturating_sub(FIRST_POSITION),
         tokens: LinearSpec::new(name("word_embeddings"), config.vocab_size()?, hidden),
         token_types: None,
+        embed_scale: None,
         positions: Some(LearnedPositions {
             table: LinearSpec::new(name("position_embeddings"), num_positions, hidden),
             offset: FIRST_POSITION,
         }),
         embed_norm: Some(NormSpec::layer(name("LayerNorm"), hidden, eps)),
+        is_causal: false,
         layers: layers.collect::<Result<_, _>>()?,
         ropes: Vec::new(),
         relative_bias: Some(RelativeBiasSpec {
@@ -41,6 +43,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
         }),
         final_norm: None,
         of_heads: &["pooler.", "mpnet.pooler.", "lm_head."],
+        output: None,
     })
 }
 

@@ -10,6 +10,12 @@ use crate::engine::model::spec::{DecoderSpec, QkNormSpec};
 
 /// The spec of a Gemma 3 text config.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    config.root().expect("use_bidirectional_attention", false)?;
+    layers(config)
+}
+
+/// The same, whose tokens may see those after them too.
+pub fn layers(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     // The files of 4B leave out most of what is as in the class.
     config.assume(&[
         ("head_dim", json!(256)),
@@ -33,7 +39,6 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         .optional_size("sliding_window_pattern")?
         .or(root.optional_size("_sliding_window_pattern")?);
     let slides = config.sliding_layers(pattern.unwrap_or(6).max(1))?;
-    root.expect("use_bidirectional_attention", false)?;
     for (index, attention) in spec.attentions_mut() {
         let head_dim = attention.heads.head_dim;
         let QkNormSpec { q, k, .. } = llama::head_norms(index, ["q_norm", "k_norm"], head_dim, eps);

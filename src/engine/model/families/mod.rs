@@ -13,7 +13,7 @@ mod exaone4;
 mod falcon;
 mod gemma;
 mod gemma2;
-mod gemma3;
+pub(super) mod gemma3;
 mod glm;
 mod glm4;
 mod gpt;
@@ -88,6 +88,13 @@ pub fn find(name: &str) -> Option<&'static Architecture> {
     let early = EARLY_NAMES.iter().find(|(early, _)| *early == name);
     let name = early.map_or(name, |(_, now)| *now);
     ARCHITECTURES.iter().find(|known| known.name == name)
+}
+
+/// The family of a decoder's class, or of the same class without an output layer: `Qwen3Model` is
+/// that of `Qwen3ForCausalLM`.
+pub fn find_body(name: &str) -> Option<&'static Architecture> {
+    let with_output = |ending| find(&format!("{}{ending}", name.strip_suffix("Model")?));
+    find(name).or_else(|| ["ForCausalLM", "LMHeadModel"].into_iter().find_map(with_output))
 }
 
 /// Hugging Face architectures, one line each, by name.

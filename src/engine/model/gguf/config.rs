@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::keys::Keys;
+use crate::engine::model::encoders::GGUF_POOLING;
 use crate::engine::model::limits::MAX_LAYERS;
 
 /// What a config.json would say.
@@ -77,6 +78,7 @@ impl<'a> Config<'a> {
         self.set("vocab_size", self.keys.shape("token_embd.weight")?[0]);
         self.set("max_position_embeddings", self.keys.size("context_length")?);
         self.set("tie_word_embeddings", !self.keys.has("output.weight"));
+        self.set_some(GGUF_POOLING, self.keys.optional_size("pooling_type")?);
         Ok(())
     }
 

@@ -140,8 +140,10 @@ fn small(number: u64) -> Result<usize, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::hf_config::HfConfig;
     use super::super::weights::gguf::written::{Written, text};
     use super::super::weights::gguf::{GgmlType, Gguf};
+    use super::super::{decoder_spec, encoders};
     use super::*;
 
     const U32: u32 = 4;
@@ -216,6 +218,18 @@ mod tests {
             assert_eq!(config[key], value, "{key}");
         }
         assert_eq!(file.generation_config().unwrap()["temperature"], json!(0.7));
+    }
+
+    #[test]
+    fn a_pooling_is_for_embed_alone() {
+        let pooling = |written: Written, key: &dyn Fn(&str) -> String| {
+            written.key(&key("pooling_type"), U32, &number(3))
+        };
+        let config = Value::Object(described("llama", pooling).translate().unwrap().config);
+        assert_eq!(config[encoders::GGUF_POOLING], json!(3));
+        let config = HfConfig::parse(&config.to_string(), "a.gguf").unwrap();
+        let error = decoder_spec(&config).unwrap_err().to_string();
+        assert!(error.contains("`pooling_type` is not known"), "{error}");
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl HfConfig {
         self.gguf_types.as_deref()
     }
 
-    pub(super) fn error(&self, text: impl std::fmt::Display) -> EngineError {
+    pub(in crate::engine) fn error(&self, text: impl std::fmt::Display) -> EngineError {
         EngineError::Model(format!("{}: {text}", self.path))
     }
 

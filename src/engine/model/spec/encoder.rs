@@ -2,11 +2,12 @@
 //! runs it.
 
 use super::{
-    AttentionSpec, BlockNorms, LayerSpec, LearnedPositions, LinearSpec, MlpSpec, NamedShape,
-    NormSpec, QkvHeads, RopeSpec,
+    AttentionSpec, DecoderSpec, EmbeddingScale, EmbeddingSpec, LayerSpec, LearnedPositions,
+    LinearSpec, MlpSpec, NamedShape, NormSpec, OutputSpec, QkvHeads, RopeSpec, distinct,
 };
 
-/// A model whose tokens all see each other. Families differ in these values only.
+/// A model that makes a state of every token, in one pass over a text. Families differ in these
+/// values only.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EncoderSpec {
     /// Longest text that it was made for, in tokens.
@@ -15,12 +16,16 @@ pub struct EncoderSpec {
     pub tokens: LinearSpec,
     /// (types, hidden_size): the row of a token's segment is added. Single texts are of the first.
     pub token_types: Option<LinearSpec>,
+    /// Embeddings of tokens are multiplied by this.
+    pub embed_scale: Option<EmbeddingScale>,
     /// Learned positions are added.
     pub positions: Option<LearnedPositions>,
     /// Of the sum of embeddings.
     pub embed_norm: Option<NormSpec>,
-    /// One per layer. Attention reaches in both directions: its `sliding_window` is the number of
-    /// positions on each side.
+    /// A token sees those up to it alone, and itself.
+    pub is_causal: bool,
+    /// One per layer. Unless the model is causal, a `sliding_window` is the number of positions on
+    /// each side.
     pub layers: Vec<LayerSpec>,
     /// Rotary embeddings that layers refer to.
     pub ropes: Vec<RopeSpec>,
@@ -31,6 +36,8 @@ pub struct EncoderSpec {
     /// What stands before the names of tensors that no state of a token depends on: heads and
     /// poolers of the model that it was saved as. Those that a `HeadSpec` asks for are read anyway.
     pub of_heads: &'static [&'static str],
+    /// Of a decoder: what follows its last norm. No vector depends on it.
+    pub output: Option<OutputSpec>,
 }
 
 /// T5's relative positions: a number for each head and bucket of distances.
@@ -62,6 +69,33 @@ impl RelativeBiasSpec {
 }
 
 impl EncoderSpec {
+    /// The layers of a decoder, which make states in place of logits.
+    ///
+    /// # Errors
+    /// It has a part that encoders are not given; the text names it.
+    pub fn of_decoder(decoder: DecoderSpec, is_causal: bool) -> Result<Self, String> {
+        let DecoderSpec { max_model_len, embedding, layers, ropes, mut output } = decoder;
+        let EmbeddingSpec { tokens, scale, projection, positions, norm, of_images } = embedding;
+        if projection.is_some() || output.projection.is_some() {
+            return Err("a table of tokens of another width than the model's".to_owned());
+        }
+        Ok(Self {
+            max_model_len,
+            tokens,
+            token_types: None,
+            embed_scale: scale,
+            positions,
+            embed_norm: norm,
+            is_causal,
+            layers,
+            ropes,
+            relative_bias: None,
+            final_norm: output.norm.take(),
+            of_heads: of_images,
+            output: Some(output),
+        })
+    }
+
     /// Rows of the table of tokens.
     pub fn vocab_size(&self) -> usize {
         self.tokens.n()
@@ -89,14 +123,9 @@ impl EncoderSpec {
         self.layers.iter().filter_map(|layer| layer.mlp.as_ref())
     }
 
-    /// Where every block normalizes.
-    pub fn block_norms(&self) -> impl Iterator<Item = &BlockNorms> {
-        self.layers.iter().flat_map(LayerSpec::block_norms)
-    }
-
     /// All normalizations.
     pub fn norms(&self) -> impl Iterator<Item = &NormSpec> {
-        let of_layers = self.block_norms().flat_map(BlockNorms::all);
+        let of_layers = self.layers.iter().flat_map(LayerSpec::norms);
         of_layers.chain(&self.embed_norm).chain(&self.final_norm)
     }
 
@@ -106,10 +135,22 @@ impl EncoderSpec {
         let positions = self.positions.as_ref().map(|positions| &positions.table);
         let bias = self.relative_bias.as_ref().map(|bias| &bias.table);
         let tables = [Some(&self.tokens), self.token_types.as_ref(), positions, bias];
-        let linears = tables.into_iter().flatten();
-        let linears = linears.chain(self.layers.iter().flat_map(LayerSpec::linears));
-        let of_norms = self.norms().flat_map(NormSpec::tensors);
-        linears.flat_map(LinearSpec::tensors).chain(of_norms).collect()
+        let of_tables = tables.into_iter().flatten().flat_map(LinearSpec::tensors);
+        let ends = [&self.embed_norm, &self.final_norm].into_iter().flatten();
+        let of_layers = self.layers.iter().flat_map(LayerSpec::tensors);
+        distinct(of_tables.chain(of_layers).chain(ends.flat_map(NormSpec::tensors)))
+    }
+
+    /// The tensors of a decoder's output layer, which a checkpoint may have beside all others.
+    pub fn output_tensors(&self) -> impl Iterator<Item = NamedShape> + '_ {
+        let output = self.output.iter().filter_map(|output| output.lm_head.as_ref());
+        output.flat_map(LinearSpec::tensors)
+    }
+
+    /// Tensors that a checkpoint may lack.
+    pub fn optional_tensors(&self) -> Vec<NamedShape> {
+        let optional = self.layers.iter().flat_map(LayerSpec::optional_tensors);
+        optional.map(|(tensor, _)| tensor).collect()
     }
 }
 

@@ -15,6 +15,8 @@ pub use tensors::{ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Part
 
 use std::collections::HashSet;
 
+use crate::engine::config::DType;
+
 /// A decoder-only model. Families differ in these values only.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecoderSpec {
@@ -56,6 +58,17 @@ pub struct EmbeddingScale {
     pub factor: f32,
     /// It is rounded to the model's dtype first (Gemma), as transformers keeps it there.
     pub is_rounded: bool,
+}
+
+impl EmbeddingScale {
+    /// The factor in a model of this dtype.
+    pub fn of_dtype(self, dtype: DType) -> f32 {
+        match dtype {
+            DType::BFloat16 if self.is_rounded => half::bf16::from_f32(self.factor).to_f32(),
+            DType::Float16 if self.is_rounded => half::f16::from_f32(self.factor).to_f32(),
+            _ => self.factor,
+        }
+    }
 }
 
 impl EmbeddingSpec {
@@ -149,6 +162,25 @@ impl LayerSpec {
     pub fn block_norms(&self) -> impl Iterator<Item = &BlockNorms> {
         let attention = self.attention.iter().map(|attention| &attention.norms);
         attention.chain(self.mlp.iter().map(|mlp| &mlp.norms))
+    }
+
+    /// All normalizations.
+    pub fn norms(&self) -> impl Iterator<Item = &NormSpec> {
+        let qk = self.attention.iter().filter_map(|attention| attention.qk_norm.as_ref());
+        let of_blocks = self.block_norms().flat_map(BlockNorms::all);
+        of_blocks.chain(qk.flat_map(|norms| [&norms.q, &norms.k]))
+    }
+
+    /// All tensors.
+    fn tensors(&self) -> impl Iterator<Item = NamedShape> {
+        let linears = self.linears().flat_map(LinearSpec::tensors);
+        let activations = self.mlp.iter().flat_map(|mlp| mlp.activation.tensors());
+        linears.chain(self.norms().flat_map(NormSpec::tensors)).chain(activations)
+    }
+
+    /// Tensors that a checkpoint may lack, and what they are then.
+    fn optional_tensors(&self) -> impl Iterator<Item = (NamedShape, f32)> {
+        self.mlp.iter().flat_map(|mlp| mlp.activation.optional_tensors())
     }
 
     /// Lets both blocks read the same, through attention's norms.
@@ -319,12 +351,6 @@ impl DecoderSpec {
         self.attentions().map(|attention| ratio(attention.heads)).max().unwrap_or(0)
     }
 
-    /// Slots for streams of earlier layers.
-    pub fn num_kept(&self) -> usize {
-        let keeps = self.layers.iter().flat_map(|layer| &layer.keeps);
-        keeps.map(|kept| kept.slot + 1).max().unwrap_or(0)
-    }
-
     /// The attention blocks.
     pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
         self.layers.iter().filter_map(|layer| layer.attention.as_ref())
@@ -352,16 +378,9 @@ impl DecoderSpec {
         self.layers.iter().flat_map(LayerSpec::linears)
     }
 
-    /// Where every block normalizes.
-    pub fn block_norms(&self) -> impl Iterator<Item = &BlockNorms> {
-        self.layers.iter().flat_map(LayerSpec::block_norms)
-    }
-
     /// All normalizations.
     pub fn norms(&self) -> impl Iterator<Item = &NormSpec> {
-        let qk = self.attentions().filter_map(|attention| attention.qk_norm.as_ref());
-        let of_layers = self.block_norms().flat_map(BlockNorms::all);
-        let of_layers = of_layers.chain(qk.flat_map(|norms| [&norms.q, &norms.k]));
+        let of_layers = self.layers.iter().flat_map(LayerSpec::norms);
         of_layers.chain(&self.embedding.norm).chain(&self.output.norm)
     }
 
@@ -383,22 +402,23 @@ impl DecoderSpec {
         let EmbeddingSpec { tokens, projection, positions, .. } = &self.embedding;
         let OutputSpec { projection: back, lm_head, .. } = &self.output;
         let table = positions.as_ref().map(|positions| &positions.table);
-        let linears = [projection.as_ref(), back.as_ref(), lm_head.as_ref(), table];
-        let linears = linears.into_iter().flatten().chain(self.layer_linears());
-        let of_linears = [tokens].into_iter().chain(linears).flat_map(LinearSpec::tensors);
-        let of_norms = self.norms().flat_map(NormSpec::tensors);
-        let of_mlps = self.mlps().flat_map(|mlp| mlp.activation.tensors());
-        let mut tensors: Vec<_> = of_linears.chain(of_norms).chain(of_mlps).collect();
-        // Both blocks of a parallel layer may read through one norm.
-        let mut known = HashSet::new();
-        tensors.retain(|(name, _)| known.insert(name.clone()));
-        tensors
+        let linears = [Some(tokens), projection.as_ref(), back.as_ref(), lm_head.as_ref(), table];
+        let of_linears = linears.into_iter().flatten().flat_map(LinearSpec::tensors);
+        let ends = [&self.embedding.norm, &self.output.norm].into_iter().flatten();
+        let of_layers = self.layers.iter().flat_map(LayerSpec::tensors);
+        distinct(of_linears.chain(of_layers).chain(ends.flat_map(NormSpec::tensors)))
     }
 
     /// Tensors that a checkpoint may lack, and what they are then.
     pub fn optional_tensors(&self) -> impl Iterator<Item = (NamedShape, f32)> + '_ {
-        self.mlps().flat_map(|mlp| mlp.activation.optional_tensors())
+        self.layers.iter().flat_map(LayerSpec::optional_tensors)
     }
+}
+
+/// Each tensor once: both blocks of a parallel layer may read through one norm.
+fn distinct(tensors: impl Iterator<Item = NamedShape>) -> Vec<NamedShape> {
+    let mut known = HashSet::new();
+    tensors.filter(|(name, _)| known.insert(name.clone())).collect()
 }
 
 impl BlockNorms {

@@ -120,6 +120,13 @@ impl MappedFiles {
         num_tensors - self.unused.len()
     }
 
+    /// Leaves a tensor unused, if it is there, or what it is made of.
+    pub(super) fn leave_tensor(&mut self, tensor: &NamedShape) {
+        for name in self.names_of(tensor).unwrap_or_default() {
+            self.unused.remove(&name);
+        }
+    }
+
     /// As [`super::Checkpoint::check`].
     pub(super) fn check(
         &self,
@@ -213,8 +220,9 @@ impl MappedFiles {
 
     /// An entry by the name transformers gives it, or by what other tools leave or add in front.
     pub(super) fn find(&self, name: &str) -> Option<(String, &Entry)> {
-        let prefixes = ["model.", "transformer.", "bert.", "roberta.", "distilbert.", "mpnet."];
-        let shorter = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
+        const PREFIXES: [&str; 7] =
+            ["model.", "transformer.", "bert.", "roberta.", "distilbert.", "mpnet.", "gpt_neox."];
+        let shorter = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
         let candidates = [
             name.to_owned(),
             shorter.to_owned(),

@@ -12,7 +12,7 @@ use crate::engine::files::quoted;
 use crate::engine::model::quantization::{
     Module, ModuleTensors, Need, Place, QuantizationConfig, Role, Scheme, StoredTensor,
 };
-use crate::engine::model::spec::{DecoderSpec, Layout, LinearSpec};
+use crate::engine::model::spec::{DecoderSpec, EncoderSpec, LayerSpec, Layout, LinearSpec};
 use crate::engine::ops::linear::{SourceMatrix, SourceValues};
 
 /// What the config quantizes.
@@ -61,8 +61,8 @@ fn stored_plain(found: &str, format: &str) -> String {
     format!("{found} is stored as it is, but its config says {format}")
 }
 
-/// The linear layers of a model. Tables and norms are never quantized.
-fn linears(spec: &DecoderSpec) -> impl Iterator<Item = (&LinearSpec, Place)> {
+/// The linear layers of a decoder. Tables and norms are never quantized.
+pub fn linears_of_decoder(spec: &DecoderSpec) -> impl Iterator<Item = (&LinearSpec, Place)> {
     let projections = [&spec.embedding.projection, &spec.output.projection].into_iter().flatten();
     let elsewhere = projections.map(|linear| (linear, Place::Elsewhere));
     let head = spec.output.lm_head.iter().map(|linear| (linear, Place::Head));
@@ -70,18 +70,25 @@ fn linears(spec: &DecoderSpec) -> impl Iterator<Item = (&LinearSpec, Place)> {
     elsewhere.chain(head).chain(layers)
 }
 
+/// The linear layers of an encoder, and the output layer of what was a decoder.
+pub fn linears_of_encoder(spec: &EncoderSpec) -> impl Iterator<Item = (&LinearSpec, Place)> {
+    let head = spec.output.iter().filter_map(|output| output.lm_head.as_ref());
+    let layers = spec.layers.iter().flat_map(LayerSpec::linears);
+    layers.map(|linear| (linear, Place::Layer)).chain(head.map(|linear| (linear, Place::Head)))
+}
+
 impl MappedFiles {
     /// Reads the modules that the config quantizes as its format stores them.
     ///
     /// # Errors
     /// The format has no such module.
-    pub(super) fn quantize(
+    pub(super) fn quantize<'a>(
         &mut self,
         config: &QuantizationConfig,
-        spec: &DecoderSpec,
+        linears: impl Iterator<Item = (&'a LinearSpec, Place)>,
     ) -> Result<(), EngineError> {
         self.quantized.format = Some(config.description().to_owned());
-        for (linear, place) in linears(spec) {
+        for (linear, place) in linears {
             for part in &linear.parts {
                 let in_files = self.module_in_files(&part.name);
                 let module = Module { names: [&part.name, &in_files], place };

@@ -1,10 +1,13 @@
 //! One head of one row: K and V by panels, then a few queries at a time.
 
+use std::ops::Range;
+
 use crate::engine::device::Tensor;
 use crate::engine::device::simd::{Kernel, Vector};
 use crate::engine::device::tensor::SharedMut;
 
 use super::super::QkvHeads;
+use super::super::soft_cap::capped;
 use super::EncoderAttentionShape;
 
 /// Queries that share every load of K and V.
@@ -106,20 +109,24 @@ impl HeadPass<'_> {
     /// The CPU has the instructions of `V`.
     #[inline(always)]
     unsafe fn queries<V: Vector, const R: usize>(&mut self, query: usize) {
+        let width = 2 * V::LANES;
+        let seen = self.shape.seen(query).start..self.shape.seen(query + R - 1).end.min(self.len);
+        // Whole panels.
+        let seen = seen.start / width * width..seen.end.next_multiple_of(width);
         // SAFETY: the caller's promise.
         unsafe {
-            self.score::<V, R>(query);
-            let totals: [f32; R] = std::array::from_fn(|r| self.softmax::<V>(query + r, r));
-            self.weigh::<V, R>(query, totals);
+            self.score::<V, R>(query, &seen);
+            let totals: [f32; R] = std::array::from_fn(|r| self.softmax::<V>(query + r, r, &seen));
+            self.weigh::<V, R>(query, totals, &seen);
         }
     }
 
-    /// scores (R, positions) = q Kᵀ, summed over head_dim upward.
+    /// scores (R, positions) = q Kᵀ of what is seen, summed over head_dim upward.
     ///
     /// # Safety
     /// The CPU has the instructions of `V`.
     #[inline(always)]
-    unsafe fn score<V: Vector, const R: usize>(&mut self, query: usize) {
+    unsafe fn score<V: Vector, const R: usize>(&mut self, query: usize, seen: &Range<usize>) {
         let (head_dim, width) = (self.shape.heads.head_dim, 2 * V::LANES);
         let padded = self.len.next_multiple_of(width);
         let queries: [&[f32]; R] = std::array::from_fn(|r| {
@@ -127,7 +134,8 @@ impl HeadPass<'_> {
         });
         let Workspace { keys, scores, .. } = &mut *self.workspace;
         let scores = &mut scores[..R * padded];
-        for (index, panel) in keys.chunks_exact(width * head_dim).take(padded / width).enumerate() {
+        let keys = &keys[seen.start * head_dim..seen.end * head_dim];
+        for (start, panel) in seen.clone().step_by(width).zip(keys.chunks_exact(width * head_dim)) {
             // SAFETY: the caller's promise; a panel has `width` keys for each of head_dim, and a
             // row of scores has room for whole panels.
             unsafe {
@@ -141,7 +149,7 @@ impl HeadPass<'_> {
                     }
                 }
                 for (r, sum) in sums.iter().enumerate() {
-                    let at = scores[r * padded + index * width..][..width].as_mut_ptr();
+                    let at = scores[r * padded + start..][..width].as_mut_ptr();
                     sum[0].store(at);
                     sum[1].store(at.add(V::LANES));
                 }
@@ -149,31 +157,33 @@ impl HeadPass<'_> {
         }
     }
 
-    /// Scores of row r to weights e^(score - max); gives their sum.
+    /// Scores of row r to weights e^(score - max), which are 0 where a query does not look; gives
+    /// their sum.
     ///
     /// # Safety
     /// The CPU has the instructions of `V`.
     #[inline(always)]
-    unsafe fn softmax<V: Vector>(&mut self, position: usize, r: usize) -> f32 {
-        let (len, EncoderAttentionShape { scale, reach, bias, .. }) = (self.len, self.shape);
+    unsafe fn softmax<V: Vector>(&mut self, query: usize, r: usize, seen: &Range<usize>) -> f32 {
+        let (len, EncoderAttentionShape { scale, soft_cap, bias, .. }) = (self.len, self.shape);
         let padded = len.next_multiple_of(2 * V::LANES);
-        let scores = &mut self.workspace.scores[r * padded..][..padded];
-        let bias = bias.map(|bias| bias.of_query(self.head, position, len));
+        let scores = &mut self.workspace.scores[r * padded..][seen.clone()];
+        let bias = bias.map(|bias| &bias.of_query(self.head, query, len)[seen.start..]);
         // SAFETY: the caller's promise; scores are whole vectors, and a bias has as many values.
         unsafe {
             let factor = V::splat(scale);
             for (index, chunk) in scores.chunks_exact_mut(V::LANES).enumerate() {
                 let mut score = V::load(chunk.as_ptr()).mul(factor);
+                if let Some(cap) = soft_cap {
+                    score = capped(score, cap);
+                }
                 if let Some(bias) = bias {
                     score = score.add(V::load(bias[index * V::LANES..][..V::LANES].as_ptr()));
                 }
                 score.store(chunk.as_mut_ptr());
             }
-            scores[len..].fill(f32::NEG_INFINITY);
-            if let Some(reach) = reach {
-                scores[..position.saturating_sub(reach)].fill(f32::NEG_INFINITY);
-                scores[(position + reach + 1).min(len)..].fill(f32::NEG_INFINITY);
-            }
+            let own = self.shape.seen(query);
+            scores[..own.start - seen.start].fill(f32::NEG_INFINITY);
+            scores[own.end.min(len) - seen.start..].fill(f32::NEG_INFINITY);
             let mut max = V::splat(f32::NEG_INFINITY);
             for chunk in scores.chunks_exact(V::LANES) {
                 max = max.max(V::load(chunk.as_ptr()));
@@ -193,15 +203,22 @@ impl HeadPass<'_> {
     /// # Safety
     /// The CPU has the instructions of `V`.
     #[inline(always)]
-    unsafe fn weigh<V: Vector, const R: usize>(&mut self, query: usize, totals: [f32; R]) {
+    unsafe fn weigh<V: Vector, const R: usize>(
+        &mut self,
+        query: usize,
+        totals: [f32; R],
+        seen: &Range<usize>,
+    ) {
         let QkvHeads { num_heads, head_dim, .. } = self.shape.heads;
         let (len, width) = (self.len, 2 * V::LANES);
         let padded = len.next_multiple_of(width);
         let Workspace { values, scores, .. } = &mut *self.workspace;
-        let weights: [&[f32]; R] = std::array::from_fn(|r| &scores[r * padded..][..len]);
+        let seen = seen.start..seen.end.min(len);
+        let weights: [&[f32]; R] = std::array::from_fn(|r| &scores[r * padded..][seen.clone()]);
         let num_panels = head_dim.div_ceil(width);
         for (panel, values) in values.chunks_exact(len * width).take(num_panels).enumerate() {
             let columns = panel * width..head_dim.min((panel + 1) * width);
+            let values = &values[seen.start * width..seen.end * width];
             let mut result = [[0.0f32; WIDEST_PANEL]; R];
             // SAFETY: the caller's promise; a panel has `width` values for each position.
             unsafe {

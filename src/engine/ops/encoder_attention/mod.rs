@@ -1,5 +1,6 @@
-//! encoder_attention: every token of a row attends to the tokens of its row, before and after it.
-//! Rows lie one after the other, without padding; K and V are those of the same pass.
+//! encoder_attention: every token of a row attends to the tokens of its row: to all, to those near
+//! it, or, in a decoder's layers, to those up to it. Rows lie one after the other, without padding;
+//! K and V are those of the same pass.
 //!
 //! One order, which the row alone decides: scores are sums over head_dim upward; the softmax sums
 //! lane i over the positions i, i + LANES, ...; P·V runs over positions upward. On the CPU only:
@@ -8,6 +9,8 @@
 mod head;
 #[cfg(test)]
 mod tests;
+
+use std::ops::Range;
 
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::dispatch;
@@ -24,10 +27,22 @@ pub struct EncoderAttentionShape<'a> {
     pub heads: QkvHeads,
     /// Factor of the scores.
     pub scale: f32,
-    /// A token attends to this many positions on each side; None: to all.
-    pub reach: Option<usize>,
+    /// scores = cap * tanh(scores / cap).
+    pub soft_cap: Option<f32>,
+    /// A token attends to this many positions before it; None: to all.
+    pub before: Option<usize>,
+    /// And to this many after it; None: to all.
+    pub after: Option<usize>,
     /// Added to the scores.
     pub bias: Option<&'a RelativeBias>,
+}
+
+impl EncoderAttentionShape<'_> {
+    /// What the query at a position attends to, in a row that is long enough.
+    fn seen(&self, query: usize) -> Range<usize> {
+        let start = self.before.map_or(0, |before| query.saturating_sub(before));
+        start..self.after.map_or(usize::MAX, |after| query.saturating_add(after).saturating_add(1))
+    }
 }
 
 /// What is added to scores, by the distance of key and query.
@@ -67,8 +82,8 @@ impl RelativeBias {
 #[derive(Debug, Default)]
 pub struct EncoderScratch(Vec<Workspace>);
 
-/// out (num_tokens, num_heads * head_dim) = softmax(q Kᵀ * scale + bias) V within each row. Row i
-/// is the tokens `row_starts[i]..row_starts[i + 1]` of `qkv`.
+/// out (num_tokens, num_heads * head_dim) = softmax(cap(q Kᵀ * scale) + bias) V within each row.
+/// Row i is the tokens `row_starts[i]..row_starts[i + 1]` of `qkv`.
 ///
 /// # Panics
 /// The device is a GPU, or widths and rows do not fit.

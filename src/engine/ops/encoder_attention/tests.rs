@@ -26,8 +26,14 @@ fn expected(
                 let k = part(j, kv * head_dim);
                 let dot: f64 = q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
                 let bias = shape.bias.map_or(0.0, |bias| bias.of_query(head, i, len)[j]);
-                let is_seen = shape.reach.is_none_or(|reach| i.abs_diff(j) <= reach);
-                if is_seen { (dot * f64::from(shape.scale) + f64::from(bias)).exp() } else { 0.0 }
+                let is_seen = match j <= i {
+                    true => shape.before.is_none_or(|before| i - j <= before),
+                    false => shape.after.is_none_or(|after| j - i <= after),
+                };
+                let score = dot * f64::from(shape.scale);
+                let cap = shape.soft_cap.map(f64::from);
+                let score = cap.map_or(score, |cap| cap * (score / cap).tanh());
+                if is_seen { (score + f64::from(bias)).exp() } else { 0.0 }
             };
             let weights: Vec<f64> = (0..len).map(weight).collect();
             let total: f64 = weights.iter().sum();
@@ -45,11 +51,15 @@ fn each_row_is_the_definition_and_the_same_alone() {
     let bias = RelativeBias::new(4, 80, |head, distance| {
         0.1 * (head as f32 + 1.0) * (distance as f32 * 0.3).sin()
     });
-    for (num_kv_heads, head_dim, reach, bias) in
-        [(4, 8, None, None), (2, 40, Some(5), None), (4, 64, None, Some(&bias))]
-    {
+    for (num_kv_heads, head_dim, (before, after), soft_cap, bias) in [
+        (4, 8, (None, None), None, None),
+        (2, 40, (Some(5), Some(5)), Some(1.5), None),
+        (4, 64, (None, None), None, Some(&bias)),
+        (1, 16, (None, Some(0)), None, Some(&bias)),
+        (2, 24, (Some(36), Some(0)), Some(0.5), None),
+    ] {
         let heads = QkvHeads { num_heads: 4, num_kv_heads, head_dim };
-        let shape = EncoderAttentionShape { heads, scale: 0.7, reach, bias };
+        let shape = EncoderAttentionShape { heads, scale: 0.7, soft_cap, before, after, bias };
         let lens = [1usize, 3, 33, 80, 16];
         let starts: Vec<u32> = lens
             .iter()

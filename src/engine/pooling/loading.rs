@@ -1,0 +1,102 @@
+//! The weights of a pooling model: its body, its head, and the modules behind them.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::PoolingSummary;
+use super::pooler::Pooler;
+use super::splade::Splade;
+use crate::engine::EngineError;
+use crate::engine::config::{DeviceConfig, DeviceKind, EngineConfig, LoadFormat};
+use crate::engine::device::{self, Device};
+use crate::engine::held_weights::{HeldWeights, quantization_notes};
+use crate::engine::model::encoder::Encoder;
+use crate::engine::model::head::Head;
+use crate::engine::model::spec::HeadSpec;
+use crate::engine::model::weights::{self, Checkpoint};
+
+/// A model on a device.
+pub(super) struct Loaded {
+    pub encoder: Encoder,
+    pub pooler: Pooler,
+    /// What was done otherwise than asked, for people to read.
+    pub notes: Vec<String>,
+}
+
+/// Opens the device, and loads the model for steps of up to so many tokens.
+///
+/// # Errors
+/// The device is a GPU, the weights do not fit the spec, or memory does not suffice.
+pub(super) fn load_model(
+    config: &EngineConfig,
+    summary: &PoolingSummary,
+    max_num_tokens: usize,
+    given_up: &Arc<AtomicBool>,
+) -> Result<(Arc<Device>, Loaded), EngineError> {
+    let kind = match &config.device.kind {
+        DeviceKind::Auto | DeviceKind::Cpu => DeviceKind::Cpu,
+        DeviceKind::Cuda(_) | DeviceKind::CudaShim { .. } => {
+            let text = "--device cuda: encoders run on the CPU alone; give --device cpu";
+            return Err(EngineError::Config(text.to_owned()));
+        }
+    };
+    let device = DeviceConfig { kind, ..config.device.clone() };
+    let on_cpu = EngineConfig { device, ..config.clone() };
+    let (device, _) = device::open(&on_cpu, summary.dtype, summary.spec.heads().head_dim)?;
+    let checkpoint = match config.model.load_format {
+        LoadFormat::Auto => summary.files.checkpoint(config.model.on_lost_file)?,
+        LoadFormat::Dummy => Checkpoint::Dummy { seed: config.model.seed },
+    };
+    let linears = weights::linears_of_encoder(&summary.spec);
+    let quantization = summary.quantization.as_ref();
+    let mut checkpoint = checkpoint.until(given_up).quantized(quantization, linears)?;
+    let format = config.model.load_format;
+    let Loaded { encoder, pooler, notes } =
+        load_weights(summary, format, &device, &mut checkpoint, max_num_tokens)?;
+    checkpoint.finish()?;
+    let head = summary.dense.iter().try_fold(pooler.head, |before, module| {
+        let layer = match format {
+            LoadFormat::Auto => module.load(&device, config.model.on_lost_file)?,
+            LoadFormat::Dummy => module.dummy(&device, config.model.seed)?,
+        };
+        Ok::<_, EngineError>(Some(match before {
+            Some(before) => before.followed_by(layer),
+            None => layer,
+        }))
+    })?;
+    Ok((Arc::new(device), Loaded { encoder, pooler: Pooler { head, ..pooler }, notes }))
+}
+
+/// What is made of the model's own weights.
+fn load_weights(
+    summary: &PoolingSummary,
+    format: LoadFormat,
+    device: &Device,
+    checkpoint: &mut Checkpoint,
+    max_num_tokens: usize,
+) -> Result<Loaded, EngineError> {
+    let (spec, dtype, max_model_len) = (&summary.spec, summary.dtype, summary.max_model_len);
+    let head = summary.classifier.as_ref().map(|classifier| &classifier.head);
+    let splade = summary.splade.as_ref();
+    checkpoint.leave(spec.of_heads);
+    spec.output_tensors().for_each(|tensor| checkpoint.leave_tensor(&tensor));
+    let of_cache = checkpoint.leave_cache_scales();
+    let mut tensors = spec.tensors();
+    tensors.extend(head.into_iter().flat_map(HeadSpec::tensors));
+    tensors.extend(splade.into_iter().flat_map(|splade| splade.head.tensors()));
+    checkpoint.check(&tensors, &spec.optional_tensors())?;
+    let held = HeldWeights::of(device, checkpoint, (&tensors, &[]), dtype);
+    held.refuse_without_memory(device)?;
+    let of_quantization = summary.quantization.iter().flat_map(|quantization| {
+        quantization_notes(quantization, format, (dtype, of_cache))
+    });
+    let choices = spec.ropes.iter().filter_map(|rope| rope.choice(max_model_len));
+    let notes = choices.chain(held.note(dtype)).chain(of_quantization).collect();
+    let sizes = (max_model_len, max_num_tokens);
+    let encoder = Encoder::load(spec.clone(), dtype, device, checkpoint, sizes)?;
+    let head = head.map(|head| Head::load(head, device, checkpoint)).transpose()?;
+    let splade = splade.map(|splade| Splade::load(splade, device, checkpoint)).transpose()?;
+    let activation = summary.classifier.as_ref().map(|classifier| classifier.activation);
+    let pooler = Pooler { pooling: summary.pooling.clone(), head, splade, activation };
+    Ok(Loaded { encoder, pooler, notes })
+}
