@@ -2,7 +2,7 @@
 //! cache.
 
 use crate::engine::EngineError;
-use crate::engine::model::families::{Architecture, gemma3};
+use crate::engine::model::families::{Architecture, gemma3, llama};
 use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::limits;
 use crate::engine::model::spec::{DecoderSpec, EncoderSpec};
@@ -31,6 +31,13 @@ pub(super) fn gemma3(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
         }
     }
     layers(config, decoder, !sees_both)
+}
+
+/// The spec of a EuroBERT config: Llama whose tokens all see each other, with an encoder's heads.
+pub(super) fn eurobert(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
+    config.root().ignore(&["classifier_pooling", "clf_pooling"]);
+    let spec = layers(config, llama::spec(config)?, false)?;
+    Ok(EncoderSpec { of_heads: &["lm_head."], output: None, ..spec })
 }
 
 fn layers(

@@ -5,9 +5,12 @@ mod bert;
 mod classifiers;
 mod decoders;
 mod distilbert;
+mod gte;
+mod jina;
 mod masked_lm;
 mod modernbert;
 mod mpnet;
+mod nomic;
 
 pub use classifiers::{CLASSIFIERS, ClassActivation, Classifier, HeadStates, classifier};
 pub use masked_lm::{MaskedLmSpec, masked_lm};
@@ -49,11 +52,18 @@ pub const ENCODERS: &[EncoderArchitecture] = &[
     family("CamembertModel", bert::roberta, "Sentence-CamemBERT"),
     family("DistilBertForMaskedLM", distilbert::spec, "splade-v3-distilbert"),
     family("DistilBertModel", distilbert::spec, "msmarco-distilbert, multi-qa-distilbert"),
+    family("EuroBertForMaskedLM", decoders::eurobert, "EuroBERT, as it was trained"),
+    family("EuroBertModel", decoders::eurobert, "EuroBERT"),
     family("Gemma3ForCausalLM", decoders::gemma3, "Gemma 3, EmbeddingGemma"),
     family("Gemma3TextModel", decoders::gemma3, "EmbeddingGemma"),
+    family("GteModel", gte::spec, "gte-multilingual, gte-en-v1.5, as transformers writes them"),
+    family("JinaBertForMaskedLM", jina::spec, "jina-embeddings-v2"),
+    family("JinaBertModel", jina::spec, "jina-embeddings-v2"),
     family("MPNetForMaskedLM", mpnet::spec, "all-mpnet-base"),
     family("MPNetModel", mpnet::spec, "multi-qa-mpnet-base, paraphrase-mpnet-base"),
     family("ModernBertModel", modernbert::spec, "gte-modernbert, granite-embedding"),
+    family("NewModel", gte::spec, "gte-multilingual, gte-en-v1.5, arctic-embed-m-v2"),
+    family("NomicBertModel", nomic::spec, "nomic-embed-text-v1, v1.5"),
     family("RobertaForMaskedLM", bert::roberta, "RoBERTa, as it was trained"),
     family("RobertaModel", bert::roberta, "all-distilroberta, all-roberta-large"),
     family("XLMRobertaForMaskedLM", bert::roberta, "XLM-RoBERTa, as it was trained"),

@@ -28,7 +28,7 @@ mod internlm2;
 mod internlm3;
 mod iquestcoder;
 mod layer_norm;
-mod llama;
+pub(super) mod llama;
 mod minicpm;
 mod ministral3;
 mod mistral;

@@ -64,6 +64,12 @@ impl RowOrder {
         Self::new((0..num_heads).flat_map(row).collect())
     }
 
+    /// Two halves, the second one of which is stored first.
+    pub fn halves_swapped(num_rows: usize) -> Self {
+        let half = num_rows as u32 / 2;
+        Self::new((half..2 * half).chain(0..half).collect())
+    }
+
     /// What puts rows in this order back to where they were.
     pub fn inverse(&self) -> Self {
         let Some(rows) = self.rows() else { return Self::as_stored() };

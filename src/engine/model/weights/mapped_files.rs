@@ -220,8 +220,16 @@ impl MappedFiles {
 
     /// An entry by the name transformers gives it, or by what other tools leave or add in front.
     pub(super) fn find(&self, name: &str) -> Option<(String, &Entry)> {
-        const PREFIXES: [&str; 7] =
-            ["model.", "transformer.", "bert.", "roberta.", "distilbert.", "mpnet.", "gpt_neox."];
+        const PREFIXES: [&str; 8] = [
+            "model.",
+            "transformer.",
+            "bert.",
+            "roberta.",
+            "distilbert.",
+            "mpnet.",
+            "gpt_neox.",
+            "new.",
+        ];
         let shorter = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
         let candidates = [
             name.to_owned(),
