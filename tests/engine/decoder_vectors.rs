@@ -9,7 +9,7 @@ use vllm_batch::engine::config::{DType, EngineConfig, ModelConfig};
 use vllm_batch::engine::input_processor::Prompt;
 use vllm_batch::engine::model::spec::{LinearSpec, OutputSpec};
 use vllm_batch::engine::model::weights::{Checkpoint, linears_of_encoder};
-use vllm_batch::engine::pooling::{PoolingEngine, PoolingOutput, PoolingParams, PoolingSummary};
+use vllm_batch::engine::pooling::{PoolingEngine, PoolingParams, PoolingSummary};
 
 /// Of a logprob.
 const TOLERANCE: f64 = 1e-4;
@@ -53,9 +53,9 @@ fn states(config: &EngineConfig, texts: &[Vec<u32>]) -> Vec<Vec<f32>> {
     engine.add_request(request.unwrap());
     let mut outputs = Vec::new();
     while engine.has_unfinished_requests() {
-        outputs.extend(engine.step());
+        outputs.extend(engine.step().unwrap());
     }
-    let output: PoolingOutput = outputs.pop().unwrap();
+    let output = outputs.pop().unwrap();
     output.texts.iter().map(|text| text.values().collect()).collect()
 }
 
