@@ -72,7 +72,7 @@ pub fn masked_lm(
     body: &EncoderSpec,
 ) -> Result<Option<MaskedLmSpec>, EngineError> {
     let classes = config.architectures()?;
-    let is_it = |names: &&Names| classes.iter().any(|class| *class == names.class);
+    let is_it = |names: &&Names| classes.contains(&names.class);
     let Some(names) = CLASSES.iter().find(is_it) else { return Ok(None) };
     let (hidden, words) = (body.hidden_size(), body.vocab_size());
     let activation = match names.is_of_layers {
