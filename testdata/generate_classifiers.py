@@ -7,11 +7,13 @@ the token ids and the logits in float32, of the text or of each of its tokens. R
 one, so no padding is in them.
 
     nice python testdata/generate_classifiers.py           # all, a minute on one core
+    nice python testdata/generate_classifiers.py llama     # one
 
 Versions: transformers 5.23.0, torch 2.15.0, tokenizers as transformers brings it.
 """
 
 import json
+import sys
 from pathlib import Path
 
 import torch
@@ -27,6 +29,8 @@ ENTITIES = dict(id2label={0: "O", 1: "B-PER", 2: "I-PER", 3: "B-LOC"})
 
 DISTILBERT = dict(dim=24, hidden_dim=32, n_heads=2, n_layers=1)
 MODERNBERT = {**SMALL, "num_hidden_layers": 2, "local_attention": 16}
+# Of decoders. There is no padding token, so the last token is the last one.
+DECODER = {**SMALL, "num_hidden_layers": 2, "num_key_value_heads": 1, "head_dim": 12}
 
 # Class, keys of its config, folder of its tokenizer.
 CLASSIFIERS = {
@@ -45,8 +49,21 @@ CLASSIFIERS = {
     ),
     "modernbert_tokens": ("ModernBertForTokenClassification", {**MODERNBERT, **ENTITIES},
                           "modernbert"),
+    "gemma2": (
+        "Gemma2ForSequenceClassification",
+        {**DECODER, **MOODS, "query_pre_attn_scalar": 12, "sliding_window": 16}, "bert",
+    ),
+    "llama": ("LlamaForSequenceClassification", {**DECODER, **MOODS}, "bert"),
     "mpnet": ("MPNetForSequenceClassification", {**SMALL, **MOODS}, "mpnet"),
     "mpnet_tokens": ("MPNetForTokenClassification", {**SMALL, **ENTITIES}, "mpnet"),
+    "qwen2_tokens": (
+        "Qwen2ForTokenClassification",
+        {**{k: v for k, v in DECODER.items() if k != "head_dim"}, **ENTITIES}, "bert",
+    ),
+    # A reward model has one class.
+    "qwen3": (
+        "Qwen3ForSequenceClassification", {**DECODER, "id2label": {0: "LABEL_0"}}, "bert"
+    ),
     "roberta": ("RobertaForSequenceClassification", {**SMALL, **MOODS}, "roberta"),
     "roberta_tokens": ("RobertaForTokenClassification", {**SMALL, **ENTITIES}, "roberta"),
     # A cross-encoder has one class.
@@ -68,6 +85,8 @@ def generate(name: str) -> None:
     for key in ("cls_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "pad_token_id"):
         if (getattr(config, key, None) or 0) >= config.vocab_size:
             setattr(config, key, 1 if key == "pad_token_id" else None)
+    if getattr(config, "num_key_value_heads", None):
+        config.pad_token_id = None
     config.architectures = [class_name]
     model = model_class(config).eval().float()
     random_weights(model)
@@ -89,6 +108,6 @@ def generate(name: str) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    for classifier in CLASSIFIERS:
+    for classifier in sys.argv[1:] or CLASSIFIERS:
         generate(classifier)
         print(f"{classifier}: ok", flush=True)

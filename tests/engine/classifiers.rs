@@ -154,7 +154,7 @@ fn probabilities_are_those_of_the_problem() {
 
 #[test]
 fn classes_depend_on_no_neighbour_budget_or_thread() {
-    for name in ["bert", "modernbert", "roberta_tokens"] {
+    for name in ["bert", "modernbert", "qwen3", "roberta_tokens"] {
         let golden = golden(name);
         let of = |limits| classify(&config(name, &golden, limits), &golden.texts, None);
         let all = of((256, 4096, 1));
@@ -209,6 +209,8 @@ fn what_a_model_is_not_made_for_is_refused_by_name() {
     assert!(pooling.contains("--pooling-type"), "{pooling}");
     let encoder = refused("../golden_embeddings/bert", Some(PoolingTask::Classify), None);
     assert!(encoder.contains("no classifier"), "{encoder}");
+    let decoder = refused("qwen3", Some(PoolingTask::Embed), None);
+    assert!(decoder.contains("`classify`"), "{decoder}");
     // Without a task a model is run for what it is made for.
     let mut config = config("bert_tokens", &golden, (1, 1, 1));
     config.model.pooling_task = None;

@@ -64,6 +64,7 @@ impl From<HeadStates> for PoolingType {
         match states {
             HeadStates::First => PoolingType::Cls,
             HeadStates::Mean => PoolingType::Mean,
+            HeadStates::Last => PoolingType::Last,
             HeadStates::Each => PoolingType::All,
         }
     }

@@ -1,9 +1,10 @@
-//! Classes with a classifier: which states of a text it reads, its layers, what its outputs are
-//! called and which activation makes probabilities of them.
+//! Classes with a classifier, of encoders and of decoders: which states of a text it reads, its
+//! layers, what its outputs are called and which activation makes probabilities of them.
 
 use super::{BuildEncoder, bert, distilbert, modernbert, mpnet};
 use crate::engine::EngineError;
 use crate::engine::files::quoted;
+use crate::engine::model::families::{self, Architecture};
 use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::spec::{HeadActivation, HeadLayer, HeadSpec, LinearSpec};
 use crate::engine::ops::Activation;
@@ -28,6 +29,8 @@ pub enum HeadStates {
     First,
     /// The mean of all.
     Mean,
+    /// That of the last token.
+    Last,
     /// Each: every token has classes of its own.
     Each,
 }
@@ -65,7 +68,27 @@ const fn class(name: &'static str, body: BuildEncoder, head: BuildHead) -> Class
     ClassifierArchitecture { name, body, head }
 }
 
-/// Hugging Face architectures that `classify` takes, by name.
+/// Endings of the names of decoders with a classifier.
+const OF_DECODERS: &[(&str, BuildHead)] = &[
+    ("ForSequenceClassification", score_of_the_last_token),
+    ("ForTokenClassification", score_of_each_token),
+];
+
+/// The family and the classifier of a decoder's class: `Qwen3ForSequenceClassification` is the body
+/// of `Qwen3ForCausalLM` with one.
+fn of_decoder(name: &str) -> Option<(&'static Architecture, BuildHead)> {
+    OF_DECODERS.iter().find_map(|(ending, head)| {
+        let body = name.strip_suffix(ending)?;
+        Some((families::find_body(&format!("{body}Model"))?, *head))
+    })
+}
+
+/// The family of a decoder's class with a classifier.
+pub(super) fn decoder(name: &str) -> Option<&'static Architecture> {
+    of_decoder(name).map(|(family, _)| family)
+}
+
+/// Hugging Face architectures that `classify` takes, by name; decoders go by `OF_DECODERS`.
 pub const CLASSIFIERS: &[ClassifierArchitecture] = &[
     class("BertForSequenceClassification", bert::bert, bert_pooled),
     class("BertForTokenClassification", bert::bert, each_token),
@@ -90,10 +113,14 @@ pub const CLASSIFIERS: &[ClassifierArchitecture] = &[
 /// The config lacks something, or asks for what is not supported.
 pub fn classifier(config: &HfConfig) -> Result<Option<Classifier>, EngineError> {
     let names = config.architectures()?;
-    let find = |name: &&str| CLASSIFIERS.iter().find(|known| known.name == *name);
-    let Some(known) = names.iter().find_map(find) else { return Ok(None) };
+    let of_encoder = |name: &str| CLASSIFIERS.iter().find(|known| known.name == name);
+    let head = |name: &&str| match of_encoder(name) {
+        Some(known) => Some(known.head),
+        None => of_decoder(name).map(|(_, head)| head),
+    };
+    let Some(head) = names.iter().find_map(head) else { return Ok(None) };
     let labels = labels(config)?;
-    let (states, head) = (known.head)(config, labels.len())?;
+    let (states, head) = head(config, labels.len())?;
     let activation = activation(config, labels.len())?;
     Ok(Some(Classifier { states, head, labels, activation }))
 }
@@ -199,6 +226,24 @@ fn each_token(config: &HfConfig, num_labels: usize) -> Result<(HeadStates, HeadS
     };
     let layers = vec![linear("classifier", num_labels, width)];
     Ok((HeadStates::Each, HeadSpec { layers }))
+}
+
+/// transformers' `GenericForSequenceClassification`.
+fn score_of_the_last_token(
+    config: &HfConfig,
+    num_labels: usize,
+) -> Result<(HeadStates, HeadSpec), EngineError> {
+    let score = HeadLayer::new(LinearSpec::new("score", num_labels, config.hidden_size()?));
+    Ok((HeadStates::Last, HeadSpec { layers: vec![score] }))
+}
+
+/// transformers' `GenericForTokenClassification`.
+fn score_of_each_token(
+    config: &HfConfig,
+    num_labels: usize,
+) -> Result<(HeadStates, HeadSpec), EngineError> {
+    let score = linear("score", num_labels, config.hidden_size()?);
+    Ok((HeadStates::Each, HeadSpec { layers: vec![score] }))
 }
 
 fn modernbert_pooled(

@@ -120,7 +120,8 @@ fn body(config: &HfConfig, names: &[&str]) -> Option<Result<EncoderSpec, EngineE
     if let Some((_, body)) = names.iter().find_map(of_encoders) {
         return Some(body(config));
     }
-    let decoder = names.iter().find_map(|name| families::find_body(name))?;
+    let decoder = |name: &&str| families::find_body(name).or_else(|| classifiers::decoder(name));
+    let decoder = names.iter().find_map(decoder)?;
     Some(decoders::spec(config, decoder))
 }
 
