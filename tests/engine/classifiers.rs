@@ -15,6 +15,9 @@ use vllm_batch::engine::pooling::{
     ClassActivation, Pooled, PoolingEngine, PoolingParams, PoolingSummary, PoolingTask, PoolingType,
 };
 
+/// From a row of logits to probabilities.
+type Activation = fn(&[f32]) -> Vec<f32>;
+
 /// Of a value, relative to 1 or to itself.
 const TOLERANCE: f32 = 1e-5;
 
@@ -118,22 +121,22 @@ fn every_class_agrees_with_transformers() {
 
 #[test]
 fn probabilities_are_those_of_the_problem() {
-    let softmax = |row: &[f32]| {
+    let softmax: Activation = |row| {
         let powers: Vec<f64> = row.iter().map(|value| f64::from(*value).exp()).collect();
         let sum: f64 = powers.iter().sum();
         powers.iter().map(|power| (power / sum) as f32).collect::<Vec<_>>()
     };
-    let sigmoid = |row: &[f32]| {
+    let sigmoid: Activation = |row| {
         let of = |value: &f32| (1.0 / (1.0 + (-f64::from(*value)).exp())) as f32;
         row.iter().map(of).collect::<Vec<_>>()
     };
-    let activations: [(&str, &dyn Fn(&[f32]) -> Vec<f32>); 4] = [
-        ("bert", &softmax),
-        ("bert_tokens", &softmax),
-        // Its problem has several labels, its texts.
-        ("distilbert", &sigmoid),
+    let activations: [(&str, Activation); 4] = [
+        ("bert", softmax),
+        ("bert_tokens", softmax),
+        // Its problem: a text has several labels.
+        ("distilbert", sigmoid),
         // One label.
-        ("xlm_roberta", &sigmoid),
+        ("xlm_roberta", sigmoid),
     ];
     for (name, activation) in activations {
         let golden = golden(name);
