@@ -109,7 +109,7 @@ fn answer(prompt: &Prompt, params: &SamplingParams) -> RequestOutput {
         Prompt::Text(text) => text.clone(),
         Prompt::TokenIds(ids) => format!("{ids:?}"),
         Prompt::Messages(chat) => chat.messages.to_string(),
-        Prompt::Several(prompts) => format!("{prompts:?}"),
+        other => format!("{other:?}"),
     };
     let token = |token_id, logprob| TokenLogprob { token_id, logprob, rank: 1 };
     let position = || PositionLogprobs {

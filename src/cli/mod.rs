@@ -73,6 +73,16 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
             let command = |console: &_| run::pool(Task::Reward, args.into_run(), console);
             shown(&display, &settings, command)
         }
+        Command::Score(args) => {
+            let display = args.display();
+            let command = |console: &_| run::pool(Task::Score, args.into_run(), console);
+            shown(&display, &settings, command)
+        }
+        Command::Rerank(args) => {
+            let display = args.display();
+            let command = |console: &_| run::pool(Task::Rerank, args.into_run(), console);
+            shown(&display, &settings, command)
+        }
         Command::Bench(args) => {
             shown(&args.display.clone(), &settings, |console| bench::run(*args, console))
         }

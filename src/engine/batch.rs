@@ -9,6 +9,8 @@ pub struct Batch {
     pub input_ids: Vec<u32>,
     /// (num_tokens) absolute position of each token in its sequence.
     pub positions: Vec<u32>,
+    /// (num_tokens) segment of each token, of an encoder's step; else empty.
+    pub token_types: Vec<u32>,
     /// (num_tokens) where its K and V go: block id * block_size + offset.
     pub slot_mapping: Vec<u32>,
     /// (num_seqs + 1) first token of each sequence in the flat axis.

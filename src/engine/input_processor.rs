@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::EngineError;
 use super::config::{ModelConfig, Overflow};
 use super::model::hf_config::GenerationConfig;
+use super::pooling::Compared;
 use super::request::{Request, RequestError, RowKey, SamplingParams, StopIds, StructuredOutputs};
 use super::sampling_params::{TruncationSide, UNLIMITED_LOGPROBS};
 use super::structured_output::{GrammarCompiler, Guidance, Thinking};
@@ -73,6 +74,10 @@ pub enum Prompt {
     TokenIds(Vec<u32>),
     /// Chat messages, rendered with the chat template.
     Messages(Box<Chat>),
+    /// Two texts that a model reads together.
+    Pair([String; 2]),
+    /// Texts whose scores are asked for.
+    Compared(Box<Compared>),
     /// Several of these, whose vectors are asked for together.
     Several(Vec<Prompt>),
 }
@@ -158,7 +163,7 @@ impl InputProcessor {
             Prompt::Messages(chat) => {
                 (said_of_thinking(chat), chat.ending == ChatEnding::OpenMessage)
             }
-            Prompt::Text(_) | Prompt::TokenIds(_) | Prompt::Several(_) => (None, true),
+            _ => (None, true),
         };
         let prompt_token_ids = self.fit(self.tokenize(prompt, true)?, &params)?;
         let thinks =
@@ -266,24 +271,28 @@ impl InputProcessor {
             Prompt::Text(text) => self.tokenizer.encode(&text, add_special_tokens)?,
             Prompt::TokenIds(ids) => ids,
             Prompt::Messages(chat) => self.tokenize_chat(&chat)?,
-            Prompt::Several(_) => {
+            Prompt::Pair(_) | Prompt::Compared(_) | Prompt::Several(_) => {
                 let message = "several prompts, where a row has one: make a row of each";
                 return Err(RequestError::new("several_prompts", message).into());
             }
         };
+        self.check_ids(&ids)?;
+        Ok(ids)
+    }
+
+    /// Refuses tokens that the model has not, and no tokens at all.
+    pub(in crate::engine) fn check_ids(&self, ids: &[u32]) -> Result<(), RequestError> {
         let vocab_size = self.limits.vocab_size;
         if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
             return Err(RequestError::new(
                 "invalid_prompt",
                 format!("Token id {id} is out of vocabulary; the model has {vocab_size} tokens"),
-            )
-            .into());
+            ));
         }
-        if ids.is_empty() {
-            let message = "The decoder prompt cannot be empty";
-            return Err(RequestError::new("empty_prompt", message).into());
+        match ids.is_empty() {
+            true => Err(RequestError::new("empty_prompt", "The decoder prompt cannot be empty")),
+            false => Ok(()),
         }
-        Ok(ids)
     }
 
     fn tokenize_chat(&self, chat: &Chat) -> Result<Vec<u32>, ProcessError> {

@@ -103,6 +103,7 @@ impl ModelExecutor {
         let batch = Batch {
             input_ids: vec![0; 3],
             positions: vec![0, 1, 0],
+            token_types: Vec::new(),
             slot_mapping: vec![0, 1, block * block_size + 2],
             query_start_loc: vec![0, 2, 3],
             seq_lens: vec![2, 1],

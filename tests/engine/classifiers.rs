@@ -87,7 +87,7 @@ fn classify(
         let params = PoolingParams { use_activation, ..PoolingParams::default() };
         let prompt = Prompt::Text(text.text.clone());
         let request = processor.process_pooling(index as u64, prompt, params).unwrap();
-        assert_eq!(request.texts, [&text.token_ids[..]], "{:?}", text.text);
+        assert_eq!(request.texts[0].ids, text.token_ids, "{:?}", text.text);
         engine.add_request(request);
     }
     let mut outputs = Vec::new();

@@ -18,6 +18,7 @@ mod published_configs;
 mod real_model;
 mod sampler;
 mod sampling_params;
+mod scores;
 mod sentence_modules;
 mod simulation;
 mod tokenizers;

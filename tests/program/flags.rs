@@ -43,7 +43,7 @@ fn wrong_usage_exits_2_and_says_what_is_true() {
         ("run --model m --max-new-tokens=2", "tip: it is --max-tokens here"),
         ("serve m", "tip: there is no server here"),
         ("plan", "--model"),
-        ("score", "tip: the command says it: `run` completes"),
+        ("run --model m --task score", "tip: the command says it: `run` completes"),
         ("run m", "tip: the input is named by a flag: -i m; the model by -m"),
         ("run -m m in.jsonl", "tip: the input is named by a flag: -i in.jsonl"),
         ("bench m", "tip: the model is named by a flag: -m m"),

@@ -15,6 +15,7 @@ mod output;
 mod plan;
 mod pooling;
 mod sampling;
+mod scores;
 mod settings;
 mod structured_outputs;
 mod tips;
@@ -36,6 +37,7 @@ pub use pooling::{
     VectorArgs,
 };
 pub use sampling::{SamplingArgs, TruncationSideArg};
+pub use scores::{RerankArgs, ScoreArgs};
 pub use settings::{Settings, Variables};
 pub use structured_outputs::StructuredOutputsArgs;
 
@@ -57,6 +59,7 @@ Examples:
   vllm-batch run --model ./model -i reviews.csv --template 'Summarise: {{text}}' -o out.csv
   vllm-batch embed --model ./encoder -i texts.jsonl -o vectors.jsonl
   vllm-batch classify --model ./classifier -i texts.jsonl -o labels.jsonl
+  vllm-batch rerank --model ./cross-encoder -i queries.jsonl -o ranked.jsonl --top-n 10
   vllm-batch check prompts.jsonl
   vllm-batch plan --model ./model -i prompts.jsonl
   vllm-batch bench --model ./model --num-prompts 200
@@ -70,6 +73,17 @@ Exit codes:
   100 `diff`: rows differ
 
 `vllm-batch run --help` shows the flags; `run --help -v` and `man` explain all of them.";
+
+/// Flags that texts which are compared have no use for. They are refused by name.
+const REFUSED_OF_SCORES: &[&str] = &[
+    "prompt_column",
+    "template",
+    "chat",
+    "no_chat",
+    "system_prompt",
+    "last_assistant",
+    "encoding_format",
+];
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -110,6 +124,10 @@ pub enum Command {
     Classify(Box<ClassifyArgs>),
     /// Score every text or chat of a dataset by a reward model, in order
     Reward(Box<RewardArgs>),
+    /// Say how well the two texts of every row fit
+    Score(Box<ScoreArgs>),
+    /// Put the documents of every query in the order of their scores
+    Rerank(Box<RerankArgs>),
     /// Say what a run would be: prompt lengths, error rows, memory, minutes. Runs a sample only
     Plan(Box<PlanArgs>),
     /// Measure how fast a model runs: throughput, prefill or decode
@@ -252,6 +270,9 @@ pub fn command(long_help: bool) -> clap::Command {
     Cli::command().mut_subcommands(|command| {
         let command = match command.get_name() {
             "check" => command.mut_arg("progress", hidden),
+            "score" | "rerank" => REFUSED_OF_SCORES
+                .iter()
+                .fold(command, |command, flag| command.mut_arg(flag, hidden)),
             _ => command,
         };
         if !command.get_arguments().any(|arg| arg.get_id() == "verbose") {

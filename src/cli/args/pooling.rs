@@ -3,6 +3,7 @@
 
 use clap::ArgAction;
 
+use super::scores::{RankingArgs, SideArgs};
 use super::values::{or_minus_one, positive};
 use super::{ComputeArgs, EngineArgs, InputArgs, ModelArgs, OutputArgs, RunArgs};
 use crate::cli::terminal::display::DisplayArgs;
@@ -96,7 +97,7 @@ pub struct RewardArgs {
 
 /// Which model, rows in and rows out.
 #[derive(Debug, clap::Args)]
-struct RowArgs {
+pub(super) struct RowArgs {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -107,11 +108,11 @@ struct RowArgs {
 
 /// Where it is computed, and what is shown.
 #[derive(Debug, clap::Args)]
-struct MachineArgs {
+pub(super) struct MachineArgs {
     #[command(flatten)]
     compute: ComputeArgs,
     #[command(flatten)]
-    display: DisplayArgs,
+    pub display: DisplayArgs,
     /// Show help (with -v: every flag)
     #[arg(short = 'h', long, action = ArgAction::HelpShort, help_heading = "Display")]
     help: Option<bool>,
@@ -176,6 +177,10 @@ pub struct PoolingFlags {
     pub vectors: VectorArgs,
     /// Of `classify` and `reward`.
     pub classes: ClassArgs,
+    /// Of `score` and `rerank`.
+    pub sides: SideArgs,
+    /// Of `rerank`.
+    pub ranking: RankingArgs,
     /// Of all.
     pub texts: TextArgs,
 }
@@ -277,7 +282,8 @@ impl RewardArgs {
     }
 }
 
-fn run_args(rows: RowArgs, machine: MachineArgs) -> RunArgs {
+/// The flags that `run` has too, as if they were typed there.
+pub(super) fn run_args(rows: RowArgs, machine: MachineArgs) -> RunArgs {
     let RowArgs { model, input, output } = rows;
     let MachineArgs { compute, display, help } = machine;
     RunArgs {

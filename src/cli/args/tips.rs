@@ -8,7 +8,7 @@ const NO_SERVER: &str = "there is no server here; `run` completes a file of rows
 const ONE_DEVICE: &str =
     "one run computes on one GPU; --shard I/N and `merge` share an input between runs";
 const NO_POOLING: &str =
-    "the command says it: `run` completes, `embed` makes vectors, `classify` finds classes";
+    "the command says it: `run` completes; others are `embed`, `classify`, `score`, `rerank`";
 const ALWAYS: &str = "it is always so; leave the flag out";
 const OWN_CODE: &str = "no code of a model is ever run; the families are built in";
 const NO_LORA: &str = "adapters are not supported; merge the adapter into the model first";
@@ -95,8 +95,6 @@ const COMMANDS: &[(&str, &str)] = &[
     ("generate", "it is `run` here"),
     ("run-batch", "it is `run` here; OpenAI batch files are read as they are"),
     ("batch", "it is `run` here; OpenAI batch files are read as they are"),
-    ("score", NO_POOLING),
-    ("rerank", NO_POOLING),
     ("download", "`run` downloads a model by its Hugging Face id"),
     ("pull", "`run` downloads a model by its Hugging Face id"),
     ("convert", "safetensors are read as they are; other formats are not read"),

@@ -318,6 +318,7 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
             template: args.template,
             prompt_column: args.prompt_column,
             lines: BatchLines::Own,
+            fills_template: false,
             chats: ChatDefaults {
                 system_prompt: args.system_prompt.filter(|text| !text.is_empty()),
                 last_assistant: args.last_assistant.unwrap_or_default().into(),

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::{RunConfig, errors_beside};
 use crate::cli::args::{
-    EncodingFormatArg, OutputArgs, OutputFormatArg, PoolingFlags, PoolingTypeArg, RunArgs,
-    VectorArgs,
+    EncodingFormatArg, InputArgs, OutputArgs, OutputFormatArg, PoolingFlags, PoolingTypeArg,
+    RunArgs, VectorArgs,
 };
 use crate::cli::input::row::Task;
 use crate::cli::terminal::error::CliError;
 use crate::engine::pooling::{
-    EncodingFormat, PoolingParams, PoolingSummary, PoolingTask, PoolingType,
+    EncodingFormat, PoolingParams, PoolingSummary, PoolingTask, PoolingType, Scoring,
 };
 
 /// What texts become, and how it is shown.
@@ -19,6 +19,8 @@ use crate::engine::pooling::{
 pub struct PoolingConfig {
     /// Which command it is.
     pub task: Task,
+    /// A flag names a chat template.
+    has_template: bool,
     flags: PoolingFlags,
 }
 
@@ -38,7 +40,8 @@ impl RunConfig {
             Task::Complete => panic!("`run` has a configuration of its own"),
             Task::Embed => "embedding",
             Task::Classify => "label",
-            Task::Reward => "score",
+            Task::Reward | Task::Score => "score",
+            Task::Rerank => "results",
         };
         let is_asked = |path: &mut PathBuf| task == Task::Embed && is_matrix(path);
         let matrix = args.output.out.take_if(is_asked);
@@ -52,7 +55,7 @@ impl RunConfig {
                 let text = "--output-format full: there are no other outputs and no token ids";
                 return refused(text.to_owned());
             }
-            Some(OutputFormatArg::OpenAi) if task != Task::Embed => {
+            Some(OutputFormatArg::OpenAi) if task == Task::Classify => {
                 let text = "--output-format openai: OpenAI's batches have no such answers";
                 return refused(text.to_owned());
             }
@@ -66,14 +69,21 @@ impl RunConfig {
                 return refused(format!("{flag}: there is no thinking and there are no calls"));
             }
         }
+        if task.compares() {
+            refuse_other_prompts(&args.input)?;
+        }
         let mut config = Self::new(args)?;
         config.input.rows.task = task;
+        let has_template = config.engine.model.chat_template.is_some();
+        config.input.rows.fills_template = task.compares() && has_template;
         config.engine.model.pooling_task = match task {
-            Task::Embed if flags.vectors.pooling_type == Some(PoolingTypeArg::All) => {
+            _ if flags.vectors.pooling_type == Some(PoolingTypeArg::All) => {
                 Some(PoolingTask::TokenEmbed)
             }
             Task::Complete | Task::Embed => Some(PoolingTask::Embed),
             Task::Classify | Task::Reward => Some(PoolingTask::Classify),
+            // The model says it.
+            Task::Score | Task::Rerank => None,
         };
         config.engine.model.pooling_type = flags.vectors.pooling_type.map(|name| match name {
             PoolingTypeArg::Cls => PoolingType::Cls,
@@ -91,7 +101,7 @@ impl RunConfig {
             output.errors.get_or_insert_with(|| errors_beside(&path));
             output.path = Some(path);
         }
-        config.pooling = Some(PoolingConfig { task, flags });
+        config.pooling = Some(PoolingConfig { task, has_template, flags });
         Ok(config)
     }
 }
@@ -125,7 +135,7 @@ impl PoolingConfig {
     /// # Errors
     /// A flag asks for what the model has not.
     pub fn params(&self, summary: &PoolingSummary) -> Result<PoolingParams, CliError> {
-        let PoolingFlags { vectors, classes, texts } = &self.flags;
+        let PoolingFlags { vectors, classes, sides, ranking, texts } = &self.flags;
         let num_labels = summary.classifier.as_ref().map_or(0, |found| found.labels.len());
         if self.task == Task::Reward && num_labels != 1 {
             let message =
@@ -136,11 +146,25 @@ impl PoolingConfig {
             let message = "--truncate-prompt-tokens must be -1 or at least 1, got 0";
             return Err(CliError::refused("invalid_parameter", message));
         }
+        let scoring = match self.task.compares() {
+            true => self.scoring(summary)?,
+            false => Scoring::default(),
+        };
+        let query_prompt = prompt("--prompt-name", vectors.prompt_name.as_ref(), summary)?;
+        let document_prompt = match &sides.document_prompt_name {
+            None => query_prompt.clone(),
+            name => prompt("--document-prompt-name", name.as_ref(), summary)?,
+        };
         let params = PoolingParams {
+            scoring,
+            document_prompt,
+            max_tokens_per_query: sides.max_tokens_per_query,
+            max_tokens_per_doc: sides.max_tokens_per_doc,
+            top_n: ranking.top_n,
             dimensions: vectors.dimensions,
             use_activation: vectors.normalizes().or(classes.activates()),
             truncate_prompt_tokens: texts.truncate_prompt_tokens,
-            prompt: prompt(vectors, summary)?,
+            prompt: query_prompt,
             include_prompt: summary.pooling.include_prompt,
             encoding_format: match vectors.encoding_format {
                 Some(EncodingFormatArg::Base64) => EncodingFormat::Base64,
@@ -165,6 +189,47 @@ impl PoolingConfig {
         };
         Err(CliError::refused("output", format!("--out: {what}"))
             .help("name the output FILE.jsonl"))
+    }
+
+    /// How the model makes scores; flags that are for another way of it are refused.
+    fn scoring(&self, summary: &PoolingSummary) -> Result<Scoring, CliError> {
+        let PoolingFlags { vectors, classes, sides, .. } = &self.flags;
+        let scoring = match (summary.scoring()?, self.has_template) {
+            (Scoring::Pair, true) => Scoring::Template,
+            (scoring, _) => scoring,
+        };
+        let of_pairs = [
+            ("--use-activation or --no-activation", classes.activates().is_some()),
+            ("--chat-template", self.has_template),
+        ];
+        let of_vectors = [
+            ("--normalize or --no-normalize", vectors.normalizes().is_some()),
+            ("--prompt-name", vectors.prompt_name.is_some()),
+            ("--document-prompt-name", sides.document_prompt_name.is_some()),
+        ];
+        let (refused, message) = match scoring {
+            Scoring::Vectors(_) => (&of_pairs[..], "the model has no classifier"),
+            Scoring::Pair | Scoring::Template => {
+                (&of_vectors[..], "the model reads both texts at once")
+            }
+        };
+        let cuts_sides = sides.max_tokens_per_query.or(sides.max_tokens_per_doc).is_some();
+        let cuts_in_template = cuts_sides && scoring == Scoring::Template;
+        let typed = [
+            ("--encoding-format", vectors.encoding_format.is_some(), "scores are numbers"),
+            (
+                "--max-tokens-per-query or --max-tokens-per-doc",
+                cuts_in_template,
+                "the texts in a template are not cut; give --truncate-prompt-tokens",
+            ),
+        ];
+        let refused = refused.iter().map(|(flag, is_typed)| (*flag, *is_typed, message));
+        match refused.chain(typed).find(|(_, is_typed, _)| *is_typed) {
+            None => Ok(scoring),
+            Some((flag, _, message)) => {
+                Err(CliError::refused("flag", format!("{flag}: {message}")))
+            }
+        }
     }
 
     /// What texts become, in one line.
@@ -194,10 +259,14 @@ impl PoolingConfig {
     }
 }
 
-/// What stands before every text.
-fn prompt(flags: &VectorArgs, summary: &PoolingSummary) -> Result<Option<Arc<str>>, CliError> {
+/// What stands before texts, by the name that a flag gives, or the model.
+fn prompt(
+    flag: &str,
+    name: Option<&String>,
+    summary: &PoolingSummary,
+) -> Result<Option<Arc<str>>, CliError> {
     let prompts = &summary.prompts;
-    let name = flags.prompt_name.as_ref().or(prompts.default.as_ref());
+    let name = name.or(prompts.default.as_ref());
     let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(None) };
     let refused = |message: String| CliError::refused("prompt_name", message);
     let Some(prompt) = prompts.by_name.get(name) else {
@@ -206,8 +275,30 @@ fn prompt(flags: &VectorArgs, summary: &PoolingSummary) -> Result<Option<Arc<str
             true => "it has none".to_owned(),
             false => format!("it has {}", known.join(", ")),
         };
-        return Err(refused(format!("--prompt-name {name}: the model has no such prompt"))
+        return Err(refused(format!("{flag} {name}: the model has no such prompt"))
             .help(format!("config_sentence_transformers.json names them; {known}")));
     };
     Ok(Some(prompt.as_str().into()).filter(|prompt: &Arc<str>| !prompt.is_empty()))
+}
+
+/// Refuses flags that make a prompt of a row in another way than its texts.
+fn refuse_other_prompts(input: &InputArgs) -> Result<(), CliError> {
+    let typed = [
+        ("--template", input.template.is_some()),
+        ("--prompt-column", input.prompt_column.is_some()),
+        ("--chat and --no-chat", input.chat().is_some()),
+        (
+            "--chat-template-kwargs without --chat-template",
+            input.chat_template_kwargs.is_some() && input.chat_template.is_none(),
+        ),
+        ("--system-prompt", input.system_prompt.is_some()),
+        ("--last-assistant", input.last_assistant.is_some()),
+    ];
+    match typed.iter().find(|(_, is_typed)| *is_typed) {
+        None => Ok(()),
+        Some((flag, _)) => {
+            let message = format!("{flag}: the texts of a row are compared as they are");
+            Err(CliError::refused("flag", message).help("leave the flag out"))
+        }
+    }
 }

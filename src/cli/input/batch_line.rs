@@ -22,6 +22,10 @@ pub enum BatchKind {
     Completions,
     /// OpenAI's list of `embedding`s.
     Embeddings,
+    /// vLLM's list of `score`s.
+    Score,
+    /// vLLM's `results`, the best first.
+    Rerank,
     /// Anthropic's `message`.
     Message,
 }

@@ -5,8 +5,8 @@ mod values;
 use serde_json::Value;
 
 use self::values::{
-    Problem, beam_width, boolean, encoding_format, integer, length_penalty, logit_bias, logprobs,
-    number, response_format, seed, set, shortened, strings, structured_outputs,
+    Problem, beam_width, boolean, encoding_format, integer, length_penalty, limit, logit_bias,
+    logprobs, number, response_format, seed, set, shortened, strings, structured_outputs,
     thinking_token_budget, token_ids, top_k, truncated_length, truncation_side, unsigned,
     use_beam_search,
 };
@@ -102,7 +102,14 @@ const POOLING_PARAMETERS: &[(&str, Setter<PoolingParams>)] = &[
         set(&mut p.truncate_prompt_tokens, truncated_length(v).map(Some))
     }),
     ("truncation_side", |p, v| set(&mut p.truncation_side, truncation_side(v))),
+    // 0 is no limit.
+    ("max_tokens_per_query", |p, v| set(&mut p.max_tokens_per_query, limit(v))),
+    ("max_tokens_per_doc", |p, v| set(&mut p.max_tokens_per_doc, limit(v))),
+    (TOP_N, |p, v| set(&mut p.top_n, limit(v))),
 ];
+
+/// How many documents a ranking shows.
+const TOP_N: &str = "top_n";
 
 impl Overrides {
     /// The sampling fields among a row's fields. `null` is "not given"; of duplicates the last
@@ -127,6 +134,12 @@ impl Overrides {
             (value != "null").then(|| (name, value.to_owned()))
         });
         Self { entries: entries.collect(), ..Self::none() }
+    }
+
+    /// The field of a row of `rerank` that says how long its ranking is.
+    pub fn collect_top_n(fields: &JsonFields) -> Self {
+        let value = fields.get(TOP_N).filter(|json| *json != "null");
+        Self::none().with(TOP_N, value.map(str::to_owned))
     }
 
     /// Of a row that overrides nothing.

@@ -3,6 +3,7 @@
 
 mod anthropic;
 mod chat;
+mod compared;
 mod embeddings;
 mod messages;
 mod named;
@@ -68,6 +69,17 @@ pub enum Task {
     Classify,
     /// They get the number of a model's only class.
     Reward,
+    /// Their texts are compared.
+    Score,
+    /// Their documents are put in an order.
+    Rerank,
+}
+
+impl Task {
+    /// Whether texts of a row are compared.
+    pub fn compares(self) -> bool {
+        compared::spellings(self).is_some()
+    }
 }
 
 /// How rows become prompts.
@@ -83,6 +95,8 @@ pub struct RowOptions {
     pub prompt_column: Option<String>,
     /// `--output-format`: which rows keep what a batch line shows, in place of their fields.
     pub lines: BatchLines,
+    /// `--chat-template` of texts that are compared: rows may have an `instruction` for it.
+    pub fills_template: bool,
     /// `--system-prompt`, `--last-assistant`, `--chat-template-kwargs`.
     pub chats: ChatDefaults,
 }
@@ -271,6 +285,9 @@ impl RowParser {
             RowShape::OpenAiBatch if shape.fits(&named) && self.task == Task::Embed => {
                 embeddings::read(&named.fields, line)
             }
+            RowShape::OpenAiBatch if shape.fits(&named) && self.task.compares() => {
+                compared::read_batch(&named.fields, self.builder.variables(), line)
+            }
             RowShape::OpenAiBatch if shape.fits(&named) => {
                 openai::read(&named.fields, self.builder.chats(), names, line)
             }
@@ -454,6 +471,9 @@ impl RowParser {
     fn line_kind(&self, fields: Option<&JsonFields>, prompt: Option<&Prompt>) -> Option<BatchKind> {
         let own = match &self.shape {
             Some(RowShape::OpenAiBatch) if self.task == Task::Embed => Some(BatchKind::Embeddings),
+            Some(RowShape::OpenAiBatch) if self.task.compares() => {
+                Some(compared::kind(self.task, fields))
+            }
             Some(RowShape::OpenAiBatch) => Some(openai::kind(fields)),
             Some(RowShape::AnthropicBatch) => Some(BatchKind::Message),
             _ => None,
@@ -464,11 +484,12 @@ impl RowParser {
             (BatchLines::OpenAi, Some(BatchKind::Message)) => Some(BatchKind::Chat),
             (BatchLines::OpenAi, Some(kind)) => Some(kind),
             (BatchLines::OpenAi, None) if self.task == Task::Embed => Some(BatchKind::Embeddings),
+            (BatchLines::OpenAi, None) if self.task.compares() => {
+                Some(compared::kind(self.task, None))
+            }
             (BatchLines::OpenAi, None) => Some(match prompt {
-                Some(Prompt::Text(_) | Prompt::TokenIds(_) | Prompt::Several(_)) => {
-                    BatchKind::Completions
-                }
                 Some(Prompt::Messages(_)) | None => BatchKind::Chat,
+                Some(_) => BatchKind::Completions,
             }),
         }
     }
@@ -487,8 +508,9 @@ fn own_row(
     if task != Task::Complete {
         let overrides = match task {
             Task::Classify | Task::Reward => Overrides::collect_classes(fields),
+            Task::Rerank => Overrides::collect_top_n(fields),
             // A row's own fields say nothing of vectors.
-            Task::Complete | Task::Embed => Overrides::none(),
+            Task::Complete | Task::Embed | Task::Score => Overrides::none(),
         };
         return Ok(match built {
             Built::Chat(made) => Asked::of_chat(*made, overrides),

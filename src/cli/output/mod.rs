@@ -13,6 +13,7 @@ mod odd_inputs;
 mod openai;
 mod pooled;
 mod row_format;
+mod scores;
 mod shown;
 #[cfg(test)]
 mod tests;

@@ -57,7 +57,7 @@ fn answer(prompt: &Prompt) -> RequestOutput {
         Prompt::Text(text) => text.clone(),
         Prompt::TokenIds(ids) => format!("{ids:?}"),
         Prompt::Messages(chat) => chat.messages.to_string(),
-        Prompt::Several(_) => unreachable!("no row of `run` has several"),
+        other => unreachable!("no row of `run` asks for {other:?}"),
     };
     RequestOutput {
         request_id: 0,

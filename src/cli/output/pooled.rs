@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{OutputOptions, RowWriter};
+use super::{OutputOptions, RowWriter, scores};
 use crate::cli::input::batch_line::BatchLine;
 use crate::cli::input::fields::Passthrough;
 use crate::cli::input::row::Task;
@@ -19,7 +19,11 @@ pub enum PooledForm {
     /// the classes are known once the model is.
     Classes(Arc<[String]>),
     /// The number of the only class, or those of the tokens, under that name.
+    Rewards,
+    /// A score, or several.
     Scores,
+    /// Documents in the order of their scores.
+    Ranking,
 }
 
 impl PooledForm {
@@ -29,15 +33,17 @@ impl PooledForm {
             Task::Complete => None,
             Task::Embed => Some(PooledForm::Vectors),
             Task::Classify => Some(PooledForm::Classes(Arc::default())),
-            Task::Reward => Some(PooledForm::Scores),
+            Task::Reward => Some(PooledForm::Rewards),
+            Task::Score => Some(PooledForm::Scores),
+            Task::Rerank => Some(PooledForm::Ranking),
         }
     }
 
     /// Whether a CSV has room for it.
     pub fn has_columns(&self) -> bool {
         match self {
-            PooledForm::Vectors => false,
-            PooledForm::Classes(_) | PooledForm::Scores => true,
+            PooledForm::Vectors | PooledForm::Scores | PooledForm::Ranking => false,
+            PooledForm::Classes(_) | PooledForm::Rewards => true,
         }
     }
 
@@ -53,11 +59,12 @@ impl PooledForm {
                 let names: Vec<_> = rows.iter().map(|values| largest(values, labels)).collect();
                 vec![json(&names), json(rows)]
             }
-            (PooledForm::Scores, Pooled::Vector(values)) => vec![json(&values[0])],
-            (PooledForm::Scores, Pooled::Tokens(rows)) => {
+            (PooledForm::Rewards, Pooled::Vector(values)) => vec![json(&values[0])],
+            (PooledForm::Rewards, Pooled::Tokens(rows)) => {
                 vec![json(&rows.iter().map(|values| values[0]).collect::<Vec<_>>())]
             }
             (_, Pooled::Sparse(_)) => unreachable!("sparse vectors are no cells"),
+            (PooledForm::Scores | PooledForm::Ranking, _) => unreachable!("they have no columns"),
         }
     }
 
@@ -71,7 +78,8 @@ impl PooledForm {
     /// Fields of the output beside that of the answer.
     pub fn fields(&self) -> &'static [&'static str] {
         match self {
-            PooledForm::Vectors | PooledForm::Scores => &[],
+            PooledForm::Vectors | PooledForm::Rewards | PooledForm::Ranking => &[],
+            PooledForm::Scores => &[scores::SCORES],
             PooledForm::Classes(_) => &[PROBS],
         }
     }
@@ -89,7 +97,20 @@ pub(super) fn format_pooled(
     let mut row = RowWriter { out, options, form: None };
     row.out.push(b'{');
     match (passthrough, form) {
+        (Passthrough::Batch(line), PooledForm::Scores | PooledForm::Ranking) => {
+            row.score_line(line, output);
+        }
         (Passthrough::Batch(line), _) => row.openai_vectors(line, output),
+        (_, PooledForm::Scores) => {
+            row.input(passthrough);
+            row.scores(output);
+            row.usage_of_texts(output);
+        }
+        (_, PooledForm::Ranking) => {
+            row.input(passthrough);
+            row.results(output);
+            row.usage_of_texts(output);
+        }
         (_, PooledForm::Vectors) => {
             row.input(passthrough);
             row.key(options.out_field);
@@ -97,10 +118,10 @@ pub(super) fn format_pooled(
             row.each(&output.texts, |row, text| row.vectors(text, encoding));
             row.usage_of_texts(output);
         }
-        (_, PooledForm::Scores) => {
+        (_, PooledForm::Rewards) => {
             row.input(passthrough);
             row.key(options.out_field);
-            row.each(&output.texts, RowWriter::scores);
+            row.each(&output.texts, RowWriter::rewards);
             row.usage_of_texts(output);
         }
         (_, PooledForm::Classes(labels)) => {
@@ -179,7 +200,7 @@ impl RowWriter<'_> {
     }
 
     /// The one number of a text, or those of its tokens.
-    fn scores(&mut self, text: &Pooled) {
+    fn rewards(&mut self, text: &Pooled) {
         match text {
             Pooled::Vector(values) => self.value(&values[0]),
             Pooled::Tokens(rows) => self.list(rows, |row, values| row.value(&values[0])),
@@ -198,7 +219,7 @@ impl RowWriter<'_> {
         }
     }
 
-    fn usage_of_texts(&mut self, output: &PoolingOutput) {
+    pub(super) fn usage_of_texts(&mut self, output: &PoolingOutput) {
         self.object("usage", |row| {
             row.field("prompt_tokens", &output.num_prompt_tokens);
             row.field("total_tokens", &output.num_prompt_tokens);

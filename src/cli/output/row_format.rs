@@ -83,7 +83,7 @@ impl RowFormat {
         if pooled.as_ref().is_some_and(|form| !form.has_columns()) {
             return match named {
                 InputFormat::Csv | InputFormat::Tsv => {
-                    refused("vectors are written as JSON lines, not as CSV")
+                    refused("vectors and scores are written as JSON lines, not as CSV")
                 }
                 _ => Ok(RowFormat::Json(JsonFormat::new(config, parser))),
             };

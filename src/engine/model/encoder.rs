@@ -43,8 +43,6 @@ struct Weights {
 struct Buffers {
     stream: Stream,
     attention: AttentionBuffers,
-    /// Segments of the tokens.
-    token_types: Vec<u32>,
 }
 
 /// What attention works in.
@@ -93,8 +91,8 @@ impl Encoder {
         Ok(Self { spec, weights, embed_scale, buffers })
     }
 
-    /// Runs texts: `batch` has their tokens, their positions and where each text begins. Gives the
-    /// tokens' states (num_tokens, hidden_size) after the last layer.
+    /// Runs texts: `batch` has their tokens with positions and types, and where each text begins.
+    /// Gives the tokens' states (num_tokens, hidden_size) after the last layer.
     pub fn forward(&mut self, device: &Device, batch: &Batch) -> &Tensor {
         let Self { spec, weights, embed_scale, buffers } = self;
         let longest = batch.query_start_loc.windows(2).map(|pair| pair[1] - pair[0]).max();
@@ -122,7 +120,6 @@ impl Buffers {
                 attended: per_token(widest(|attention| attention.out.k))?,
                 scratch: EncoderScratch::default(),
             },
-            token_types: Vec::new(),
         })
     }
 }
@@ -158,13 +155,12 @@ impl Pass<'_> {
     /// transformers adds them.
     fn embed(&self, buffers: &mut Buffers) {
         let Self { device, spec, weights, embed_scale, step } = self;
-        let Buffers { stream, token_types, .. } = buffers;
+        let stream = &mut buffers.stream;
         stream.begin(step.num_rows());
         let residual = &mut stream.residual;
         ops::embedding(device, step.input_ids(), &weights.tokens, *embed_scale, residual);
         if let Some(table) = &weights.token_types {
-            token_types.resize(step.num_rows(), 0);
-            ops::add_rows_of(device, token_types[..].into(), 0, table, residual);
+            ops::add_rows_of(device, step.batch.token_types[..].into(), 0, table, residual);
         }
         if let Some((positions, table)) = spec.positions.as_ref().zip(weights.positions.as_ref()) {
             ops::add_rows_of(device, step.positions(), positions.offset, table, residual);

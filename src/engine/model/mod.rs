@@ -19,8 +19,7 @@ pub mod weights;
 use super::EngineError;
 use super::files::quoted;
 pub use encoders::{
-    CLASSIFIERS, ENCODERS, classifier, encoder_spec, gguf_pooling, masked_lm,
-    matryoshka_dimensions,
+    CLASSIFIERS, ENCODERS, classifier, encoder_spec, gguf_pooling, masked_lm, matryoshka_dimensions,
 };
 pub use families::ARCHITECTURES;
 use hf_config::HfConfig;

@@ -3,11 +3,39 @@
 
 use std::sync::Arc;
 
-use super::{PoolingParams, PoolingRequest};
+use serde_json::{Map, Value, json};
+
+use super::compared::{Compared, Scoring};
+use super::{PoolingParams, PoolingRequest, TextTokens};
 use crate::engine::config::Overflow;
 use crate::engine::input_processor::{InputProcessor, ProcessError, Prompt};
 use crate::engine::request::RequestError;
 use crate::engine::sampling_params::TruncationSide;
+use crate::engine::text::{Chat, ChatEnding, longest_first};
+
+/// What of `PoolingParams` is about one of two sides that are compared.
+#[derive(Clone, Copy)]
+struct Side<'a> {
+    /// Stands before its texts.
+    prompt: Option<&'a str>,
+    /// Tokens of a text at most, special ones not counted.
+    max_tokens: Option<usize>,
+}
+
+impl PoolingParams {
+    /// Of texts that are not compared.
+    fn alone(&self) -> Side<'_> {
+        Side { max_tokens: None, ..self.queries() }
+    }
+
+    fn queries(&self) -> Side<'_> {
+        Side { prompt: self.prompt.as_deref(), max_tokens: self.max_tokens_per_query }
+    }
+
+    fn documents(&self) -> Side<'_> {
+        Side { prompt: self.document_prompt.as_deref(), max_tokens: self.max_tokens_per_doc }
+    }
+}
 
 impl InputProcessor {
     /// Tokenizes texts and checks their lengths. A text that is cut keeps its special tokens.
@@ -21,26 +49,196 @@ impl InputProcessor {
         params: PoolingParams,
     ) -> Result<PoolingRequest, ProcessError> {
         let prompts = match prompt {
+            Prompt::Compared(compared) => {
+                return self.process_compared(request_id, *compared, params);
+            }
             Prompt::Several(prompts) => prompts,
             one => vec![one],
         };
         if prompts.is_empty() {
             return Err(RequestError::new("empty_prompt", "there is no text in it").into());
         }
-        let texts = prompts.into_iter().map(|prompt| self.tokens_to_pool(prompt, &params));
-        let texts = texts.collect::<Result<Vec<_>, _>>()?;
-        let (texts, num_skipped) = texts.into_iter().unzip();
-        Ok(PoolingRequest { request_id, texts, num_skipped, params: Arc::new(params) })
+        let texts = prompts.into_iter().map(|prompt| match prompt {
+            Prompt::Pair([first, second]) => self.pair_to_pool([&first, &second], &params),
+            one => self.tokens_to_pool(one, params.alone(), &params),
+        });
+        let texts = texts.collect::<Result<_, _>>()?;
+        Ok(PoolingRequest {
+            request_id,
+            texts,
+            comparisons: Vec::new(),
+            compared: None,
+            params: Arc::new(params),
+        })
     }
 
-    /// Tokens of a text, and how many of them its pooling leaves out.
+    /// Texts that are compared: each by itself, or the two of every score together.
+    fn process_compared(
+        &self,
+        request_id: u64,
+        compared: Compared,
+        params: PoolingParams,
+    ) -> Result<PoolingRequest, ProcessError> {
+        let (queries, documents) = (compared.queries(), compared.documents());
+        let (texts, comparisons) = match params.scoring {
+            Scoring::Vectors(_) => {
+                let text = |side| {
+                    let params = &params;
+                    move |text: &String| {
+                        self.tokens_to_pool(Prompt::Text(text.clone()), side, params)
+                    }
+                };
+                let queries = queries.iter().map(text(params.queries()));
+                let texts = queries.chain(documents.iter().map(text(params.documents())));
+                let first = compared.queries().len();
+                let places = compared.pairs().map(|(query, document)| (query, first + document));
+                (texts.collect::<Result<_, _>>()?, places.collect())
+            }
+            Scoring::Pair => {
+                let texts = compared.pairs().map(|(query, document)| {
+                    self.pair_to_pool([&queries[query], &documents[document]], &params)
+                });
+                (texts.collect::<Result<_, _>>()?, Vec::new())
+            }
+            Scoring::Template => {
+                let texts = compared.pairs().map(|(query, document)| {
+                    let texts = [&*queries[query], &*documents[document]];
+                    self.templated(texts, compared.variables(), &params)
+                });
+                (texts.collect::<Result<_, _>>()?, Vec::new())
+            }
+        };
+        let compared = Some(Arc::new(compared));
+        Ok(PoolingRequest { request_id, texts, comparisons, compared, params: Arc::new(params) })
+    }
+
+    /// Two texts as the chat template writes them, with the special tokens of a text around.
+    fn templated(
+        &self,
+        [query, document]: [&str; 2],
+        variables: &Map<String, Value>,
+        params: &PoolingParams,
+    ) -> Result<TextTokens, ProcessError> {
+        if params.max_tokens_per_query.or(params.max_tokens_per_doc).is_some() {
+            let message = "max_tokens_per_query and max_tokens_per_doc: the texts in a template \
+                           are not cut; give truncate_prompt_tokens";
+            return Err(RequestError::new("invalid_parameter", message).into());
+        }
+        let turn = |role: &str, text: &str| json!({"role": role, "content": text});
+        let chat = Chat {
+            messages: json!([turn("query", query), turn("document", document)]),
+            ending: ChatEnding::LastMessage,
+            kwargs: variables.clone(),
+            ..Chat::default()
+        };
+        let mut ids = self.tokenize(Prompt::Messages(Box::new(chat)), false)?;
+        if params.add_special_tokens {
+            ids = self.tokenizer().with_special_tokens(&ids);
+        }
+        let (keep, side) = self.keep(params);
+        let ids = kept(&ids, keep.unwrap_or(usize::MAX), side).to_vec();
+        self.check_length(ids.len(), "the two texts have")?;
+        Ok(ids.into())
+    }
+
+    /// Two texts as the tokenizer puts them together.
+    fn pair_to_pool(
+        &self,
+        texts: [&str; 2],
+        params: &PoolingParams,
+    ) -> Result<TextTokens, ProcessError> {
+        let mut ids = [Vec::new(), Vec::new()];
+        for ((text, side), ids) in
+            texts.iter().zip([params.queries(), params.documents()]).zip(&mut ids)
+        {
+            *ids = self.tokenize_plain(text)?;
+            ids.truncate(side.max_tokens.unwrap_or(usize::MAX));
+        }
+        let template = self.tokenizer().pair_template();
+        let num_special = if params.add_special_tokens { template.num_special() } else { 0 };
+        let lengths = ids.each_ref().map(Vec::len);
+        let num_tokens = lengths[0] + lengths[1] + num_special;
+        let (keep, side) = self.keep(params);
+        if keep.is_none() {
+            self.check_length(num_tokens, "the two texts have")?;
+        }
+        let room = keep.map_or(usize::MAX, |keep| keep.saturating_sub(num_special));
+        let [first, second] = longest_first(lengths, room);
+        let texts = [kept(&ids[0], first, side), kept(&ids[1], second, side)];
+        let (ids, types) = template.join(texts, params.add_special_tokens);
+        self.check_ids(&ids)?;
+        // A limit below the number of special tokens.
+        self.check_length(ids.len(), "the two texts have")?;
+        Ok(TextTokens { ids, types, num_skipped: 0 })
+    }
+
     fn tokens_to_pool(
         &self,
         prompt: Prompt,
+        side: Side<'_>,
         params: &PoolingParams,
-    ) -> Result<(Vec<u32>, usize), ProcessError> {
+    ) -> Result<TextTokens, ProcessError> {
+        let (prompt, text) = match prompt {
+            Prompt::Text(text) => {
+                let text = side.prompt.unwrap_or_default().to_owned() + &text;
+                (Prompt::Text(text.clone()), Some(text))
+            }
+            other => (other, None),
+        };
+        let mut num_skipped = match &text {
+            Some(_) if !params.include_prompt => self.num_prompt_tokens(side, params)?,
+            _ => 0,
+        };
+        let mut ids = self.tokenize(prompt, params.add_special_tokens)?;
+        let (keep, cut_side) = self.keep(params);
+        let is_long = |ids: &[u32], most: Option<usize>| most.is_some_and(|most| ids.len() > most);
+        if is_long(&ids, side.max_tokens) || is_long(&ids, keep) {
+            let mut plain = match (text, params.add_special_tokens) {
+                (Some(text), true) => self.tokenize_plain(&text)?,
+                _ => ids.clone(),
+            };
+            if let Some(most) = side.max_tokens.filter(|most| plain.len() > *most) {
+                let num_special = ids.len().saturating_sub(plain.len());
+                ids = cut(&ids, &plain, most + num_special, TruncationSide::Right);
+                plain.truncate(most);
+            }
+            if let Some(keep) = keep.filter(|keep| ids.len() > *keep) {
+                let num_tokens = ids.len();
+                ids = cut(&ids, &plain, keep, cut_side);
+                if cut_side == TruncationSide::Left {
+                    num_skipped = num_skipped.saturating_sub(num_tokens - ids.len());
+                }
+            }
+        }
+        self.check_length(ids.len(), "the text has")?;
+        if num_skipped >= ids.len() {
+            let message = "nothing is left of the text behind its prompt, which does not count";
+            return Err(RequestError::new("empty_prompt", message).into());
+        }
+        Ok(TextTokens { num_skipped, ..ids.into() })
+    }
+
+    /// Tokens of the prompt alone, with special ones before it and none behind it: what
+    /// sentence-transformers leaves out.
+    fn num_prompt_tokens(
+        &self,
+        side: Side<'_>,
+        params: &PoolingParams,
+    ) -> Result<usize, ProcessError> {
+        let Some(prompt) = side.prompt else { return Ok(0) };
+        let plain = self.tokenize_plain(prompt)?;
+        if !params.add_special_tokens {
+            return Ok(plain.len());
+        }
+        let ids = self.tokenize(Prompt::Text(prompt.to_owned()), true)?;
+        let place = place_of(&plain, &ids);
+        Ok(place.map_or(ids.len(), |at| at + plain.len()))
+    }
+
+    /// How many tokens of a text stay, where it is to be cut, and which.
+    fn keep(&self, params: &PoolingParams) -> (Option<usize>, TruncationSide) {
         let max_len = self.max_model_len();
-        let (keep, side) = match (params.truncate_prompt_tokens, self.overflow()) {
+        match (params.truncate_prompt_tokens, self.overflow()) {
             (Some(asked), _) => {
                 let asked = usize::try_from(asked).unwrap_or(max_len);
                 (Some(asked.min(max_len)), params.truncation_side)
@@ -48,66 +246,21 @@ impl InputProcessor {
             (None, Overflow::TruncateLeft) => (Some(max_len), TruncationSide::Left),
             (None, Overflow::TruncateRight) => (Some(max_len), TruncationSide::Right),
             (None, Overflow::Error) => (None, TruncationSide::Right),
-        };
-        let (prompt, text) = match prompt {
-            Prompt::Text(text) => {
-                let text = params.prompt.as_deref().unwrap_or_default().to_owned() + &text;
-                (Prompt::Text(text.clone()), Some(text))
-            }
-            other => (other, None),
-        };
-        let skipped = match &text {
-            Some(_) if !params.include_prompt => self.num_prompt_tokens(params)?,
-            _ => 0,
-        };
-        let ids = self.tokenize(prompt, params.add_special_tokens)?;
-        match keep {
-            Some(keep) if ids.len() > keep => {
-                let plain = match (text, params.add_special_tokens) {
-                    (Some(text), true) => self.tokenize_plain(&text)?,
-                    _ => ids.clone(),
-                };
-                let kept = cut(&ids, &plain, keep, side);
-                let skipped = match side {
-                    TruncationSide::Left => skipped.saturating_sub(ids.len() - kept.len()),
-                    TruncationSide::Right => skipped,
-                };
-                behind_prompt(kept, skipped)
-            }
-            _ if ids.len() > max_len => Err(RequestError::new(
+        }
+    }
+
+    /// Refuses what the model does not take; `what`: the beginning of the message.
+    fn check_length(&self, num_tokens: usize, what: &str) -> Result<(), RequestError> {
+        let max_len = self.max_model_len();
+        match num_tokens > max_len {
+            true => Err(RequestError::new(
                 "context_length",
                 format!(
-                    "the text has {} tokens, the limit is {max_len}; shorten it, or give \
-                     --truncate-prompt-tokens -1",
-                    ids.len()
+                    "{what} {num_tokens} tokens, the limit is {max_len}; shorten it, or give \
+                     --truncate-prompt-tokens -1"
                 ),
-            )
-            .into()),
-            _ => behind_prompt(ids, skipped),
-        }
-    }
-
-    /// Tokens of the prompt alone, with special ones before it and none behind it: what
-    /// sentence-transformers leaves out.
-    fn num_prompt_tokens(&self, params: &PoolingParams) -> Result<usize, ProcessError> {
-        let Some(prompt) = &params.prompt else { return Ok(0) };
-        let plain = self.tokenize_plain(prompt)?;
-        if !params.add_special_tokens {
-            return Ok(plain.len());
-        }
-        let ids = self.tokenize(Prompt::Text(prompt.to_string()), true)?;
-        let place = place_of(&plain, &ids);
-        Ok(place.map_or(ids.len(), |at| at + plain.len()))
-    }
-}
-
-/// Tokens of which the first are left out.
-fn behind_prompt(ids: Vec<u32>, skipped: usize) -> Result<(Vec<u32>, usize), ProcessError> {
-    match skipped < ids.len() {
-        true => Ok((ids, skipped)),
-        false => {
-            let message = "nothing is left of the text behind its prompt, which does not count";
-            Err(RequestError::new("empty_prompt", message).into())
+            )),
+            false => Ok(()),
         }
     }
 }
@@ -128,11 +281,15 @@ fn cut(ids: &[u32], plain: &[u32], keep: usize, side: TruncationSide) -> Vec<u32
         _ => (&[][..], ids, &[][..]),
     };
     let room = keep - before.len() - after.len();
-    let kept = match side {
-        TruncationSide::Left => &plain[plain.len().saturating_sub(room)..],
-        TruncationSide::Right => &plain[..room.min(plain.len())],
-    };
-    [before, kept, after].concat()
+    [before, kept(plain, room, side), after].concat()
+}
+
+/// The first tokens of a text, or the last ones.
+fn kept(ids: &[u32], length: usize, side: TruncationSide) -> &[u32] {
+    match side {
+        TruncationSide::Left => &ids[ids.len().saturating_sub(length)..],
+        TruncationSide::Right => &ids[..length.min(ids.len())],
+    }
 }
 
 #[cfg(test)]

@@ -87,9 +87,10 @@ fn load_weights(
     checkpoint.check(&tensors, &spec.optional_tensors())?;
     let held = HeldWeights::of(device, checkpoint, (&tensors, &[]), dtype);
     held.refuse_without_memory(device)?;
-    let of_quantization = summary.quantization.iter().flat_map(|quantization| {
-        quantization_notes(quantization, format, (dtype, of_cache))
-    });
+    let of_quantization = summary
+        .quantization
+        .iter()
+        .flat_map(|quantization| quantization_notes(quantization, format, (dtype, of_cache)));
     let choices = spec.ropes.iter().filter_map(|rope| rope.choice(max_model_len));
     let notes = choices.chain(held.note(dtype)).chain(of_quantization).collect();
     let sizes = (max_model_len, max_num_tokens);

@@ -2,21 +2,26 @@
 //! go through an encoder together, without padding and without a cache; a pooler, and a head if the
 //! model has one, make of each what is asked for.
 
+mod compared;
 mod dense;
 mod input;
 mod loading;
 mod modules;
 mod pooler;
 mod request;
+mod shared_texts;
 mod splade;
 mod summary;
 mod task;
 
 pub use crate::engine::model::encoders::{ClassActivation, Classifier};
+pub use compared::{Compared, Scoring, Similarity};
 pub use modules::{
     ListedModule, MODULES, PROMPTS, Pooling, PoolingType, Prompts, TRANSFORMER_FILES,
 };
-pub use request::{EncodingFormat, Pooled, PoolingOutput, PoolingParams, PoolingRequest};
+pub use request::{
+    EncodingFormat, Pooled, PoolingOutput, PoolingParams, PoolingRequest, TextTokens,
+};
 pub use summary::{PoolingSummary, SpladeSpec};
 pub use task::PoolingTask;
 
@@ -29,10 +34,12 @@ use super::config::EngineConfig;
 use super::device::Device;
 use super::input_processor::InputProcessor;
 use super::model::encoder::Encoder;
+use super::model::spec::LinearSpec;
 use super::stats::EngineStats;
 use super::{EngineError, EngineInfo, beside, load_input_processor};
 use loading::{Loaded, load_model};
 use pooler::{Asked, Pooler};
+use shared_texts::{Known, Reader, SharedTexts, TextKey};
 
 /// An encoder, and the texts that wait for it.
 pub struct PoolingEngine {
@@ -45,6 +52,12 @@ pub struct PoolingEngine {
     waiting: VecDeque<Text>,
     /// Requests with texts that wait.
     unfinished: HashMap<u64, Unfinished>,
+    /// Texts that are compared.
+    shared: SharedTexts,
+    /// Requests whose vectors were there when they came.
+    finished: Vec<PoolingOutput>,
+    /// Segments that the model knows.
+    num_token_types: usize,
     max_num_tokens: usize,
     max_num_seqs: usize,
     /// Refilled by every step.
@@ -57,16 +70,18 @@ struct Text {
     request_id: u64,
     /// Which text of the request.
     index: usize,
-    token_ids: Vec<u32>,
-    /// Tokens that a vector of it leaves out, the first ones.
-    num_skipped: usize,
+    tokens: TextTokens,
+    /// Others may ask for it too.
+    shared: Option<Arc<TextKey>>,
 }
 
 /// A request with what is there of its texts.
 struct Unfinished {
     params: Arc<PoolingParams>,
+    comparisons: Vec<(usize, usize)>,
+    compared: Option<Arc<Compared>>,
     num_prompt_tokens: usize,
-    texts: Vec<Option<Pooled>>,
+    texts: Vec<Option<Arc<Pooled>>>,
     num_missing: usize,
 }
 
@@ -114,8 +129,11 @@ impl PoolingEngine {
             pooler,
             input_processor,
             info,
+            num_token_types: summary.spec.token_types.as_ref().map_or(0, LinearSpec::n),
             waiting: VecDeque::new(),
             unfinished: HashMap::new(),
+            shared: SharedTexts::default(),
+            finished: Vec::new(),
             max_num_tokens,
             max_num_seqs: config.scheduler.max_num_seqs,
             batch: Batch::default(),
@@ -143,26 +161,44 @@ impl PoolingEngine {
     /// # Panics
     /// Another request of its number is unfinished, or it has no text.
     pub fn add_request(&mut self, request: PoolingRequest) {
-        let PoolingRequest { request_id, texts, num_skipped, params } = request;
-        let num_prompt_tokens = texts.iter().map(Vec::len).sum();
+        let PoolingRequest { request_id, texts, comparisons, compared, params } = request;
+        let num_prompt_tokens = texts.iter().map(|text| text.ids.len()).sum();
         self.stats.num_prompt_tokens += num_prompt_tokens as u64;
+        assert!(!texts.is_empty(), "a request has a text");
+        let is_shared = !comparisons.is_empty();
+        let (dimensions, use_activation) = (params.dimensions, params.use_activation);
         let unfinished = Unfinished {
             params,
+            comparisons,
+            compared,
             num_prompt_tokens,
             texts: vec![None; texts.len()],
             num_missing: texts.len(),
         };
-        assert!(!texts.is_empty(), "a request has a text");
         let before = self.unfinished.insert(request_id, unfinished);
         assert!(before.is_none(), "a request's number is its own");
-        for (index, (token_ids, num_skipped)) in texts.into_iter().zip(num_skipped).enumerate() {
-            self.waiting.push_back(Text { request_id, index, token_ids, num_skipped });
+        for (index, tokens) in texts.into_iter().enumerate() {
+            let mut text = Text { request_id, index, tokens, shared: None };
+            if is_shared {
+                let tokens = text.tokens.clone();
+                let key = Arc::new(TextKey { tokens, dimensions, use_activation });
+                match self.shared.ask(&key, (request_id, index)) {
+                    Known::No => text.shared = Some(key),
+                    Known::Waits => continue,
+                    Known::Computed(pooled) => {
+                        let finished = self.keep((request_id, index), pooled);
+                        self.finished.extend(finished);
+                        continue;
+                    }
+                }
+            }
+            self.waiting.push_back(text);
         }
     }
 
     /// Whether any request waits.
     pub fn has_unfinished_requests(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.waiting.is_empty() || !self.finished.is_empty()
     }
 
     /// Runs as many texts as a step takes, first come, first served; returns the requests that are
@@ -171,6 +207,10 @@ impl PoolingEngine {
     /// # Errors
     /// Memory does not suffice.
     pub fn step(&mut self) -> Result<Vec<PoolingOutput>, EngineError> {
+        let mut finished = std::mem::take(&mut self.finished);
+        if self.waiting.is_empty() {
+            return Ok(finished);
+        }
         let clock = Instant::now();
         let texts = self.take_texts();
         self.fill_batch(&texts);
@@ -180,7 +220,7 @@ impl PoolingEngine {
         let asked = texts.iter().zip(places).map(|(text, place)| Asked {
             start: place[0] as usize,
             end: place[1] as usize,
-            num_skipped: text.num_skipped,
+            num_skipped: text.tokens.num_skipped,
             params: &self.unfinished[&text.request_id].params,
         });
         let pooled = self.pooler.texts(&self.device, states, &asked.collect::<Vec<_>>())?;
@@ -189,8 +229,16 @@ impl PoolingEngine {
         stats.num_computed_tokens += self.batch.input_ids.len() as u64;
         stats.time.schedule += scheduled;
         stats.time.execute += clock.elapsed() - scheduled;
-        let finished = texts.into_iter().zip(pooled);
-        Ok(finished.filter_map(|(text, pooled)| self.keep(text, pooled)).collect())
+        for (text, pooled) in texts.into_iter().zip(pooled) {
+            let pooled = Arc::new(pooled);
+            let readers = match text.shared {
+                Some(key) => self.shared.computed(&key, Arc::clone(&pooled)),
+                None => vec![(text.request_id, text.index)],
+            };
+            let given = |reader| self.keep(reader, Arc::clone(&pooled));
+            finished.extend(readers.into_iter().filter_map(given));
+        }
+        Ok(finished)
     }
 
     /// Counters since load, and the present queue lengths.
@@ -203,39 +251,60 @@ impl PoolingEngine {
         let (mut texts, mut num_tokens) = (Vec::new(), 0);
         while texts.len() < self.max_num_seqs
             && let Some(text) = self.waiting.front()
-            && num_tokens + text.token_ids.len() <= self.max_num_tokens
+            && num_tokens + text.tokens.ids.len() <= self.max_num_tokens
         {
-            num_tokens += text.token_ids.len();
+            num_tokens += text.tokens.ids.len();
             texts.extend(self.waiting.pop_front());
         }
         texts
     }
 
     fn fill_batch(&mut self, texts: &[Text]) {
-        let Batch { input_ids, positions, query_start_loc, .. } = &mut self.batch;
+        let Batch { input_ids, positions, token_types, query_start_loc, .. } = &mut self.batch;
         input_ids.clear();
         positions.clear();
+        token_types.clear();
         query_start_loc.clear();
         query_start_loc.push(0);
-        for text in texts {
-            input_ids.extend_from_slice(&text.token_ids);
-            positions.extend(0..text.token_ids.len() as u32);
+        for TextTokens { ids, types, .. } in texts.iter().map(|text| &text.tokens) {
+            input_ids.extend_from_slice(ids);
+            positions.extend(0..ids.len() as u32);
+            // A model of one segment was trained on pairs without them.
+            if self.num_token_types > 1 {
+                token_types.extend_from_slice(types);
+            }
+            token_types.resize(input_ids.len(), 0);
             query_start_loc.push(input_ids.len() as u32);
         }
     }
 
     /// Keeps what a text became; returns its request's output if it was the last one.
-    fn keep(&mut self, text: Text, pooled: Pooled) -> Option<PoolingOutput> {
-        let Text { request_id, index, .. } = text;
+    fn keep(&mut self, (request_id, index): Reader, pooled: Arc<Pooled>) -> Option<PoolingOutput> {
         let request = self.unfinished.get_mut(&request_id).expect("its request is unfinished");
         request.texts[index] = Some(pooled);
         request.num_missing -= 1;
         if request.num_missing > 0 {
             return None;
         }
-        let Unfinished { params, num_prompt_tokens, texts, .. } =
-            self.unfinished.remove(&request_id).expect("it was there");
-        let texts = texts.into_iter().flatten().collect();
-        Some(PoolingOutput { request_id, num_prompt_tokens, texts, params })
+        let request = self.unfinished.remove(&request_id).expect("it was there");
+        Some(request.output(request_id))
+    }
+}
+
+impl Unfinished {
+    /// What was asked: what the texts became, or how they compare.
+    fn output(self, request_id: u64) -> PoolingOutput {
+        let Self { params, comparisons, compared, num_prompt_tokens, texts, .. } = self;
+        let texts: Vec<_> = texts.into_iter().flatten().collect();
+        let texts = match params.scoring {
+            Scoring::Vectors(similarity) if !comparisons.is_empty() => {
+                let score = |(query, document): &(usize, usize)| {
+                    Pooled::Vector(vec![similarity.of(&texts[*query], &texts[*document])])
+                };
+                comparisons.iter().map(score).collect()
+            }
+            _ => texts.into_iter().map(Arc::unwrap_or_clone).collect(),
+        };
+        PoolingOutput { request_id, num_prompt_tokens, texts, compared, params }
     }
 }

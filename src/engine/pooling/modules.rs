@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::Similarity;
 use super::dense::DenseModule;
 use crate::engine::EngineError;
 use crate::engine::files::{self, MAX_CONFIG_BYTES, quoted};
@@ -98,6 +99,7 @@ pub(super) struct Modules {
     /// There was a pooling.
     is_pooled: bool,
     pub prompts: Prompts,
+    pub similarity: Similarity,
     pub max_seq_length: Option<usize>,
 }
 
@@ -267,6 +269,7 @@ impl Modules {
         Ok(())
     }
 
+    /// Prompts, and how vectors are compared.
     fn read_prompts(&mut self, path: &Path) -> Result<(), EngineError> {
         let Some(keys) = read(path)? else { return Ok(()) };
         if let Some(prompts) = keys.get("prompts").and_then(Value::as_object) {
@@ -281,6 +284,11 @@ impl Modules {
             return Err(bad(path, &text));
         }
         self.prompts.default = default.map(str::to_owned);
+        if let Some(name) = keys.get("similarity_fn_name").and_then(Value::as_str) {
+            let known = Similarity::of_name(name);
+            let unknown = || format!("`similarity_fn_name` {} is not supported", quoted(name));
+            self.similarity = known.ok_or_else(|| bad(path, &unknown()))?;
+        }
         Ok(())
     }
 }
@@ -395,7 +403,8 @@ mod tests {
 
     #[test]
     fn lengths_and_prompts_are_read() {
-        let prompts = r#"{"prompts": {"query": "query: "}, "default_prompt_name": "query"}"#;
+        let prompts = r#"{"prompts": {"query": "query: "}, "default_prompt_name": "query",
+                          "similarity_fn_name": "dot"}"#;
         let modules = of_files(&[
             ("sentence_bert_config.json", r#"{"max_seq_length": 256, "do_lower_case": false}"#),
             ("config_sentence_transformers.json", prompts),
@@ -404,9 +413,11 @@ mod tests {
         assert_eq!(modules.max_seq_length, Some(256));
         assert_eq!(modules.prompts.by_name["query"], "query: ");
         assert_eq!(modules.prompts.default.as_deref(), Some("query"));
+        assert_eq!(modules.similarity, Similarity::Dot);
         for (name, text, what) in [
             ("sentence_bert_config.json", r#"{"do_lower_case": true}"#, "do_lower_case"),
             ("config_sentence_transformers.json", r#"{"default_prompt_name": "x"}"#, "`x`"),
+            ("config_sentence_transformers.json", r#"{"similarity_fn_name": "y"}"#, "`y`"),
             ("modules.json", "{", "modules.json"),
         ] {
             assert!(of_files(&[(name, text)]).unwrap_err().contains(what), "{name}");

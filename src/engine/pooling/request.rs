@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::compared::{Compared, Scoring};
 use crate::engine::request::RequestError;
 use crate::engine::sampling_params::TruncationSide;
 
@@ -18,10 +19,20 @@ pub struct PoolingParams {
     pub truncation_side: TruncationSide,
     /// Special tokens around a text, such as \[CLS\] and \[SEP\].
     pub add_special_tokens: bool,
-    /// Stands before every text.
+    /// Stands before every text; of texts that are compared, before queries.
     pub prompt: Option<Arc<str>>,
     /// The prompt's tokens count in the pooling.
     pub include_prompt: bool,
+    /// Stands before the documents that queries are compared with.
+    pub document_prompt: Option<Arc<str>>,
+    /// How texts that are compared become scores.
+    pub scoring: Scoring,
+    /// Tokens of a query at most, special ones not counted.
+    pub max_tokens_per_query: Option<usize>,
+    /// The same of a document.
+    pub max_tokens_per_doc: Option<usize>,
+    /// How many documents a ranking shows, the best ones; None: all. For the caller.
+    pub top_n: Option<usize>,
     /// How the caller shows vectors; the engine hands it on.
     pub encoding_format: EncodingFormat,
 }
@@ -36,6 +47,11 @@ impl Default for PoolingParams {
             add_special_tokens: true,
             prompt: None,
             include_prompt: true,
+            document_prompt: None,
+            scoring: Scoring::default(),
+            max_tokens_per_query: None,
+            max_tokens_per_doc: None,
+            top_n: None,
             encoding_format: EncodingFormat::Float,
         }
     }
@@ -57,11 +73,30 @@ pub struct PoolingRequest {
     /// Caller's number of the request; outputs carry it back.
     pub request_id: u64,
     /// Tokens of each text: none is empty, or longer than the model takes.
-    pub texts: Vec<Vec<u32>>,
-    /// Of each text, the first tokens that its pooling leaves out; not all.
-    pub num_skipped: Vec<usize>,
+    pub texts: Vec<TextTokens>,
+    /// What is asked is how some of them compare: places of two texts for each score.
+    pub comparisons: Vec<(usize, usize)>,
+    /// What was compared.
+    pub compared: Option<Arc<Compared>>,
     /// Validated parameters.
     pub params: Arc<PoolingParams>,
+}
+
+/// Tokens of a text, or of two that are read together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TextTokens {
+    /// Their ids.
+    pub ids: Vec<u32>,
+    /// The type (segment) of each; empty: all are of the first.
+    pub types: Vec<u32>,
+    /// The first of them that a vector leaves out; not all.
+    pub num_skipped: usize,
+}
+
+impl From<Vec<u32>> for TextTokens {
+    fn from(ids: Vec<u32>) -> Self {
+        Self { ids, ..Self::default() }
+    }
 }
 
 /// What a text becomes.
@@ -76,15 +111,27 @@ pub enum Pooled {
 }
 
 impl Pooled {
+    /// A vector, or one for each token; sparse vectors have none.
+    pub fn rows(&self) -> &[Vec<f32>] {
+        match self {
+            Pooled::Vector(vector) => std::slice::from_ref(vector),
+            Pooled::Tokens(rows) => rows,
+            Pooled::Sparse(_) => &[],
+        }
+    }
+
+    /// The words of a sparse vector.
+    pub fn words(&self) -> &[(u32, f32)] {
+        match self {
+            Pooled::Vector(_) | Pooled::Tokens(_) => &[],
+            Pooled::Sparse(words) => words,
+        }
+    }
+
     /// All numbers.
     pub fn values(&self) -> impl Iterator<Item = f32> + '_ {
-        let (rows, words) = match self {
-            Pooled::Vector(vector) => (std::slice::from_ref(vector), &[][..]),
-            Pooled::Tokens(rows) => (&rows[..], &[][..]),
-            Pooled::Sparse(words) => (&[][..], &words[..]),
-        };
-        let weights = words.iter().map(|(_, weight)| *weight);
-        rows.iter().flatten().copied().chain(weights)
+        let weights = self.words().iter().map(|(_, weight)| *weight);
+        self.rows().iter().flatten().copied().chain(weights)
     }
 }
 
@@ -97,6 +144,8 @@ pub struct PoolingOutput {
     pub num_prompt_tokens: usize,
     /// One per text.
     pub texts: Vec<Pooled>,
+    /// What was compared: each of `texts` is one number, the score of a document.
+    pub compared: Option<Arc<Compared>>,
     /// What was asked.
     pub params: Arc<PoolingParams>,
 }

@@ -3,7 +3,7 @@
 
 use super::dense::DenseModule;
 use super::modules::{Modules, Pooling, Prompts};
-use super::{EncodingFormat, PoolingParams, PoolingTask, PoolingType};
+use super::{EncodingFormat, PoolingParams, PoolingTask, PoolingType, Scoring, Similarity};
 use crate::engine::EngineError;
 use crate::engine::config::{DType, ModelConfig};
 use crate::engine::input_processor::ModelLimits;
@@ -39,6 +39,8 @@ pub struct PoolingSummary {
     pub splade: Option<SpladeSpec>,
     /// What may stand before texts.
     pub prompts: Prompts,
+    /// How its vectors are compared.
+    pub similarity: Similarity,
     /// What was asked for, else the checkpoint's own.
     pub dtype: DType,
     /// Longest text, in tokens: what was asked for, else the model's.
@@ -76,7 +78,7 @@ impl PoolingSummary {
             ModelFiles::Gguf(_) => Modules::none(default),
         };
         let splade = splade(config, modules.splade, &hf_config, &spec)?;
-        let Modules { mut pooling, dense, prompts, max_seq_length, .. } = modules;
+        let Modules { mut pooling, dense, prompts, similarity, max_seq_length, .. } = modules;
         check_dense(&dense, &spec, classifier.is_some())?;
         pooling.dimensions = dimensions;
         pooling.pooling_type = match (&classifier, task, config.pooling_type) {
@@ -116,6 +118,7 @@ impl PoolingSummary {
             dense,
             splade,
             prompts,
+            similarity,
             dtype,
             max_model_len,
         })
@@ -168,6 +171,24 @@ impl PoolingSummary {
     /// The same of one that is not cut.
     fn full_width(&self) -> usize {
         self.dense.last().map_or(self.spec.hidden_size(), |module| module.outputs)
+    }
+
+    /// How the model makes a score of two texts, as vLLM decides it.
+    ///
+    /// # Errors
+    /// It is a classifier that gives no single number.
+    pub fn scoring(&self) -> Result<Scoring, EngineError> {
+        match (&self.classifier, self.task) {
+            (None, _) => Ok(Scoring::Vectors(self.similarity)),
+            (Some(classifier), PoolingTask::Classify) if classifier.labels.len() == 1 => {
+                Ok(Scoring::Pair)
+            }
+            (Some(classifier), task) => Err(EngineError::Config(format!(
+                "the model is for `{}` with {} classes, and a score is of one; `classify` runs it",
+                task.name(),
+                classifier.labels.len()
+            ))),
+        }
     }
 
     /// What prompts are checked against.

@@ -7,6 +7,7 @@ use serde_json::Value;
 use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineTokenizer};
 
 use super::control_tokens::{self, RenderedChat};
+use super::pair_template::PairTemplate;
 use super::regex_guard::RegexGuard;
 use super::token_bytes::ByteForm;
 use super::tokenizer_byte_gaps::ByteGaps;
@@ -303,6 +304,20 @@ impl Tokenizer {
             }
         }
         String::new()
+    }
+
+    /// The ids of a text with what is put around it.
+    pub fn with_special_tokens(&self, ids: &[u32]) -> Vec<u32> {
+        let template = &self.inner.get_post_processor().single;
+        let around = |run: &[(PipelineToken, u8)]| -> Vec<u32> {
+            run.iter().map(|(token, _)| token.id()).collect()
+        };
+        [&around(&template.prefix), ids, &around(&template.suffix)].concat()
+    }
+
+    /// What it puts around two texts.
+    pub fn pair_template(&self) -> PairTemplate {
+        PairTemplate::new(&self.inner.get_post_processor().pair)
     }
 
     /// Id of the beginning-of-sequence token.

@@ -91,6 +91,11 @@ pub(super) fn unsigned(value: &Value, least: u32) -> Result<u32, Problem> {
     integer(value, i64::from(least), i64::from(u32::MAX)).map(|x| x as u32)
 }
 
+/// 0 is none.
+pub(super) fn limit(value: &Value) -> Result<Option<usize>, Problem> {
+    Ok(Some(unsigned(value, 0)? as usize).filter(|limit| *limit > 0))
+}
+
 /// -1 and 0 are off.
 pub(super) fn top_k(value: &Value) -> Result<u32, Problem> {
     match integer(value, -1, i64::from(u32::MAX)) {

@@ -1,10 +1,12 @@
 //! `PromptBuilder`: the prompt of a row, by its shape and the user's options.
 
+use serde_json::{Map, Value};
+
 use super::chat::{ChatDefaults, LastAssistant, MadeChat, Origin};
 use super::named::NamedRow;
 use super::shape::{PROMPT_COLUMNS, PromptKind, RowShape, field_list, kind_name};
 use super::template::Template;
-use super::{ChatMode, RowOptions, Task, messages};
+use super::{ChatMode, RowOptions, Task, compared, messages};
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::reader::InputError;
 use crate::cli::input::row_error::{RowError, code};
@@ -17,6 +19,7 @@ pub(super) struct PromptBuilder {
     template: Option<Template>,
     prompt_column: Option<String>,
     chats: ChatDefaults,
+    fills_template: bool,
 }
 
 /// The prompt of a row.
@@ -56,6 +59,7 @@ impl PromptBuilder {
             template: options.template.as_deref().map(Template::parse).transpose()?,
             prompt_column: options.prompt_column.clone(),
             chats: options.chats.clone(),
+            fills_template: options.fills_template,
         })
     }
 
@@ -66,11 +70,23 @@ impl PromptBuilder {
             let message = format!("{flag}: there is no column '{name}'");
             InputError::refused(message, format!("the columns are {}", names.join(", ")))
         };
+        if let Some(spellings) = compared::spellings(self.task) {
+            return match compared::spelling(spellings, has) {
+                Some(_) => Ok(RowShape::Compared(spellings)),
+                None => Err(InputError::refused(
+                    format!("no columns hold {}", compared::described(spellings)),
+                    format!("the columns are {}", names.join(", ")),
+                )),
+            };
+        }
         if let Some(template) = &self.template {
             return match template.names().find(|name| !has(name)) {
                 Some(name) => Err(missing("--template", name)),
                 None => Ok(RowShape::Template),
             };
+        }
+        if self.prompt_column.is_none() && self.is_pair(has) {
+            return Ok(RowShape::Compared(compared::PAIR));
         }
         let name = match &self.prompt_column {
             Some(name) if !has(name) => return Err(missing("--prompt-column", name)),
@@ -96,6 +112,17 @@ impl PromptBuilder {
             let message = format!("{flag}: the row on line {line} has no field '{name}'");
             InputError::refused(message, format!("it has {found}"))
         };
+        if let Some(spellings) = compared::spellings(self.task) {
+            let compared = RowShape::Compared(spellings);
+            return match RowShape::of(row) {
+                _ if compared.fits(row) => Ok(compared),
+                Some(shape) if shape.is_batch() => self.accept(shape),
+                _ => Err(InputError::refused(
+                    format!("line {line}: the row has no {compared}"),
+                    format!("it has {}", field_list(&row.fields)),
+                )),
+            };
+        }
         if let Some(template) = &self.template {
             return match template.names().find(|name| template_value(row, name).is_none()) {
                 Some(name) => Err(missing("--template", name)),
@@ -117,6 +144,9 @@ impl PromptBuilder {
             })?;
             return self.accept(RowShape::Field(name.clone(), kind));
         }
+        if !row.is_bare && self.is_pair(|name| row.fields.get(name).is_some()) {
+            return Ok(RowShape::Compared(compared::PAIR));
+        }
         let shape = RowShape::of(row).ok_or_else(|| {
             let found = field_list(&row.fields);
             let message = format!("line {line}: the row has no prompt; it has {found}");
@@ -130,7 +160,7 @@ impl PromptBuilder {
     /// user named is where the prompt is.
     pub(super) fn other_shape(&self, first: &RowShape, row: &NamedRow) -> Option<RowShape> {
         let may_differ = !first.is_batch()
-            && *first != RowShape::Template
+            && !matches!(first, RowShape::Template | RowShape::Compared(_))
             && self.prompt_column.is_none()
             && !first.fits(row);
         if !may_differ {
@@ -141,11 +171,18 @@ impl PromptBuilder {
         another.is_none().then(|| self.accept(shape).ok()).flatten()
     }
 
+    /// Whether a row of these fields is two texts of one class.
+    fn is_pair(&self, has: impl Fn(&str) -> bool) -> bool {
+        self.task == Task::Classify && compared::spelling(compared::PAIR, has).is_some()
+    }
+
     /// Refuses a shape that cannot be run, or not with these options.
     fn accept(&self, shape: RowShape) -> Result<RowShape, InputError> {
         let is_for_run = match self.task {
             Task::Complete => false,
-            Task::Embed => matches!(shape, RowShape::AnthropicBatch | RowShape::Alpaca),
+            Task::Embed | Task::Score | Task::Rerank => {
+                matches!(shape, RowShape::AnthropicBatch | RowShape::Alpaca)
+            }
             Task::Classify | Task::Reward => shape.is_batch() || shape == RowShape::Alpaca,
         };
         if is_for_run {
@@ -184,6 +221,10 @@ impl PromptBuilder {
     pub(super) fn treatment(&self, shape: &RowShape) -> &'static str {
         match shape {
             RowShape::OpenAiBatch if self.task == Task::Embed => "each `input` embedded",
+            RowShape::OpenAiBatch if self.task.compares() => "scored or ranked by their `url`",
+            RowShape::Compared(_) if self.task == Task::Rerank => "documents put in an order",
+            RowShape::Compared(_) if self.task == Task::Classify => "classified together",
+            RowShape::Compared(_) => "texts compared",
             RowShape::OpenAiBatch => "chat or completions by their `url`",
             RowShape::AnthropicBatch => "rendered with the chat template",
             RowShape::Conversations if self.chats.last_assistant == LastAssistant::Drop => {
@@ -228,6 +269,13 @@ impl PromptBuilder {
             }
             RowShape::Field(name, kind) => (name.as_str(), *kind),
             RowShape::Bare(kind) => ("prompt", *kind),
+            RowShape::Compared(spellings) => {
+                let sides = compared::spelling(spellings, |name| fields.get(name).is_some());
+                let sides = sides.expect("the shape fits");
+                let compared = compared::read(sides, fields, line)?;
+                let compared = compared::instructed(compared, fields, self.variables());
+                return compared::prompt(self.task, compared, (sides, line)).map(Built::from);
+            }
             RowShape::OpenAiBatch | RowShape::AnthropicBatch => {
                 unreachable!("batch requests that fit have readers of their own")
             }
@@ -252,11 +300,16 @@ impl PromptBuilder {
 
     fn chat(
         &self,
-        messages: Vec<serde_json::Value>,
+        messages: Vec<Value>,
         fields: &JsonFields,
         place: (&str, u64),
     ) -> Result<MadeChat, RowError> {
         self.chats.chat(messages, fields, Origin::Dataset, place)
+    }
+
+    /// Variables of the template that texts are compared with, if there is one.
+    pub(super) fn variables(&self) -> Option<&Map<String, Value>> {
+        self.fills_template.then_some(&self.chats.template_kwargs)
     }
 
     /// What the flags say of chats.

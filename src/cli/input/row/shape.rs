@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::compared::{self, Sides};
 use super::named::NamedRow;
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::reader::InputError;
@@ -43,6 +44,8 @@ pub(super) enum RowShape {
     Bare(PromptKind),
     /// `--template` makes the prompt.
     Template,
+    /// Texts that are compared, in fields of one of these spellings.
+    Compared(&'static [Sides]),
 }
 
 /// Fields that hold a prompt, and what it may be, in the order they are looked for.
@@ -132,6 +135,9 @@ impl RowShape {
             RowShape::Template => true,
             RowShape::Bare(kind) => row.is_bare && is_kind("prompt", *kind),
             _ if row.is_bare => false,
+            RowShape::Compared(spellings) => {
+                compared::spelling(spellings, |name| value(name).is_some()).is_some()
+            }
             RowShape::Field(name, kind) => is_kind(name, *kind),
             RowShape::Alpaca => is_kind("instruction", PromptKind::Text),
             RowShape::Conversations => is_kind("conversations", PromptKind::Messages),
@@ -179,6 +185,7 @@ impl fmt::Display for RowShape {
             RowShape::Field(name, kind) => write!(f, "`{name}` {}", kind_text(kind)),
             RowShape::Bare(kind) => write!(f, "bare {}", kind_text(kind)),
             RowShape::Template => f.write_str("fields for --template"),
+            RowShape::Compared(spellings) => f.write_str(&compared::described(spellings)),
         }
     }
 }

@@ -59,6 +59,31 @@ fn user(text: &str) -> Value {
 }
 
 #[test]
+fn rows_of_texts_that_are_compared_have_one_shape() {
+    let of = |task| RowOptions { task, ..options() };
+    let pair = r#"{"text_1":"a","text_2":"b"}"#;
+    let Prompt::Compared(compared) = prompt(pair, &of(Task::Score)) else { panic!() };
+    assert_eq!((compared.queries(), compared.documents()), (&["a".into()][..], &["b".into()][..]));
+    let table = parse_as(InputFormat::Csv, "id,text_1,text_2\n1,a,b\n", &of(Task::Score)).unwrap();
+    assert_eq!(table[0].as_ref().unwrap().prompt, Prompt::Compared(compared));
+    let ranking = r#"{"query":"a","documents":["b"],"top_n":"3"}"#;
+    let rows = parse(ranking, &of(Task::Rerank)).unwrap();
+    let overrides = &rows[0].as_ref().unwrap().overrides;
+    let wrong = overrides.apply_pooling(&Default::default()).unwrap_err();
+    assert_eq!(wrong.message, "top_n: expected an integer, found the string \"3\"");
+    let other = error(&format!("{pair}\n{{\"text\":\"a\"}}\n"), &of(Task::Score));
+    assert_eq!(other.code, "row_shape");
+    for (format, input) in [
+        (InputFormat::Csv, "text,other\na,b\n"),
+        (InputFormat::Jsonl, "{\"text\":\"a\"}\n"),
+        (InputFormat::Txt, "a\n"),
+    ] {
+        let (message, _) = refusal(format, input, &of(Task::Score));
+        assert!(message.contains("`text_1` and `text_2`"), "{message}");
+    }
+}
+
+#[test]
 fn every_shape_gives_its_prompt() {
     let hi = Prompt::Messages(json!([user("hi")]).into());
     let cases = [

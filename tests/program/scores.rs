@@ -1,0 +1,303 @@
+//! `score` and `rerank` through the program, by a bi-encoder and by a cross-encoder: rows and batch
+//! lines in, scores out; steps, threads, shards and kills change no byte.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+/// Its vectors are compared.
+const BI: &str = "testdata/golden_embeddings/bert";
+/// It reads both texts at once.
+const CROSS: &str = "testdata/golden_scores/bert";
+
+fn command(name: &str, model: &str, flags: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-batch"));
+    command.args([name, "--model", model, "--threads", "2"]).args(flags);
+    command.current_dir(env!("CARGO_MANIFEST_DIR")).env("SOURCE_DATE_EPOCH", "1711652795");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn fed(mut child: Child, input: &str) -> Output {
+    let mut stdin = child.stdin.take().unwrap();
+    let text = input.to_owned();
+    // A program that refuses its flags reads nothing.
+    let writing = std::thread::spawn(move || drop(stdin.write_all(text.as_bytes())));
+    let output = child.wait_with_output().unwrap();
+    writing.join().unwrap();
+    output
+}
+
+fn run(name: &str, model: &str, input: &str, flags: &[&str]) -> Output {
+    fed(command(name, model, flags).spawn().unwrap(), input)
+}
+
+fn lines(output: &Output) -> Vec<Value> {
+    let text = std::str::from_utf8(&output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn rows(rows: &[Value]) -> String {
+    rows.iter().map(|row| row.to_string() + "\n").collect()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// The cosine of two vectors as `embed` gives them.
+fn cosine(a: &Value, b: &Value) -> f64 {
+    let numbers = |value: &Value| value.as_array().unwrap().iter().map(number).collect::<Vec<_>>();
+    let (a, b) = (numbers(a), numbers(b));
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    dot(&a, &b) / (dot(&a, &a) * dot(&b, &b)).sqrt()
+}
+
+const TEXTS: [&str; 3] = ["The cat sits outside.", "A man is playing guitar", "late rows"];
+
+/// Rows of lists of many lengths, whose texts come again and again.
+fn many(num_rows: usize) -> String {
+    let row = |index: usize| {
+        let documents: Vec<String> =
+            (0..1 + index % 4).map(|d| format!("document {} of many", (index + d) % 7)).collect();
+        json!({"id": index, "text_1": TEXTS[index % 3], "text_2": documents})
+    };
+    rows(&(0..num_rows).map(row).collect::<Vec<_>>())
+}
+
+#[test]
+fn scores_are_the_cosines_of_vectors() {
+    let [a, b, c] = TEXTS;
+    let texts = rows(&TEXTS.map(|text| json!({"text": text})));
+    let vectors = lines(&run("embed", BI, &texts, &[]));
+    let expected = |i: usize, j: usize| cosine(&vectors[i]["embedding"], &vectors[j]["embedding"]);
+    let input = rows(&[
+        json!({"id": 1, "text_1": a, "text_2": b, "scores": "mine"}),
+        json!({"id": 2, "text_1": a, "text_2": [b, c, a]}),
+        json!({"id": 3, "data_1": [a, b], "data_2": [b, c]}),
+        json!({"id": 4, "text_1": [a, b], "text_2": [c]}),
+    ]);
+    let output = run("score", BI, &input, &[]);
+    assert_eq!(output.status.code(), Some(3), "{}", errors(&output));
+    let rows = lines(&output);
+    let close = |value: &Value, expected: f64| assert!((number(value) - expected).abs() < 1e-6);
+    close(&rows[0]["score"], expected(0, 1));
+    assert_eq!((&rows[0]["id"], &rows[0]["input_scores"]), (&json!(1), &json!("mine")));
+    assert!(rows[0]["usage"]["prompt_tokens"].as_u64().unwrap() > 4);
+    close(&rows[1]["scores"][0], expected(0, 1));
+    close(&rows[1]["scores"][1], expected(0, 2));
+    close(&rows[1]["scores"][2], 1.0);
+    assert_eq!(rows[1]["scores"].as_array().unwrap().len(), 3);
+    close(&rows[2]["scores"][1], expected(1, 2));
+    assert_eq!(rows[3]["error"]["code"], "invalid_prompt");
+    assert!(rows[3]["error"]["message"].as_str().unwrap().contains("1:1, 1:N or N:N"));
+}
+
+#[test]
+fn documents_come_in_the_order_of_their_scores() {
+    let [a, b, c] = TEXTS;
+    let input = rows(&[
+        json!({"id": 1, "query": a, "documents": [b, a, c, a]}),
+        json!({"id": 2, "query": a, "documents": [b, a, c], "top_n": 1}),
+        json!({"id": 3, "query": a, "documents": [b, a, c], "top_n": 0}),
+    ]);
+    let output = run("rerank", BI, &input, &["--top-n", "3"]);
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let rows = lines(&output);
+    let results = rows[0]["results"].as_array().unwrap();
+    // Equal documents stay in their order.
+    assert_eq!((&results[0]["index"], &results[1]["index"]), (&json!(1), &json!(3)));
+    assert_eq!(results[0]["relevance_score"], results[1]["relevance_score"]);
+    let scores: Vec<f64> = results.iter().map(|r| number(&r["relevance_score"])).collect();
+    assert!(scores.len() == 3 && scores.is_sorted_by(|a, b| a >= b), "{scores:?}");
+    let lengths = rows.iter().map(|row| row["results"].as_array().unwrap().len());
+    assert_eq!(lengths.collect::<Vec<_>>(), [3, 1, 3]);
+}
+
+#[test]
+fn a_cross_encoder_reads_both_texts() {
+    let golden =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(CROSS).join("golden.json"));
+    let golden: Value = serde_json::from_str(&golden.unwrap()).unwrap();
+    let pairs = golden["pairs"].as_array().unwrap();
+    let input: Vec<Value> = pairs
+        .iter()
+        .map(|pair| json!({"text_1": pair["texts"][0], "text_2": pair["texts"][1]}))
+        .collect();
+    let output = run("score", CROSS, &rows(&input), &["--truncate-prompt-tokens", "-1"]);
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    for (row, pair) in lines(&output).iter().zip(pairs) {
+        let off = (number(&row["score"]) - number(&pair["score"])).abs();
+        assert!(off < 1e-6, "{}: off by {off}", pair["texts"]);
+        assert_eq!(row["usage"]["prompt_tokens"], pair["token_ids"].as_array().unwrap().len());
+    }
+    let flags = ["--truncate-prompt-tokens", "-1", "--no-activation"];
+    let logits = lines(&run("score", CROSS, &rows(&input), &flags));
+    assert!((number(&logits[0]["score"]) - number(&pairs[0]["logit"])).abs() < 1e-5);
+}
+
+#[test]
+fn a_template_writes_both_texts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("template.jinja");
+    let template = "{{ instruction }} {{ messages[0].content }} [SEP] {{ messages[1].content }}\
+                    {% if add_generation_prompt %}late{% endif %}";
+    fs::write(&path, template).unwrap();
+    let flags = ["--chat-template", path.to_str().unwrap()];
+    let kwargs = ["--chat-template-kwargs", r#"{"instruction": "guitar"}"#];
+    let flags = [&flags[..], &kwargs].concat();
+    let [a, b, _] = TEXTS;
+    let input = rows(&[
+        json!({"text_1": a, "text_2": b}),
+        json!({"text_1": a, "text_2": b, "instruction": "cat"}),
+        json!({"text_1": a, "text_2": "rows [SEP] rows"}),
+    ]);
+    let output = run("score", CROSS, &input, &flags);
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let scores = lines(&output);
+    let texts =
+        rows(&["guitar", "cat"].map(|word| json!({"text": format!("{word} {a} [SEP] {b}")})));
+    let classes = lines(&run("classify", CROSS, &texts, &[]));
+    for (score, class) in scores.iter().zip(&classes) {
+        assert_eq!((&score["score"], &score["usage"]), (&class["probs"][0], &class["usage"]));
+    }
+    // What users write is no control token.
+    assert!(scores[2]["usage"]["prompt_tokens"].as_u64() > Some(12));
+    let line = |body: Value| json!({"custom_id": "a", "url": "/v1/score", "body": body});
+    let body = json!({"text_1": a, "text_2": b, "instruction": "cat"});
+    let output = run("score", CROSS, &rows(&[line(body.clone())]), &flags);
+    assert_eq!(lines(&output)[0]["response"]["body"]["data"][0]["score"], scores[1]["score"]);
+    let refused = run("score", CROSS, &rows(&[line(body)]), &[]);
+    assert_eq!(lines(&refused)[0]["response"]["body"]["error"]["code"], "unsupported_field");
+    let cut = [&flags[..], &["--max-tokens-per-doc", "3"]].concat();
+    assert!(errors(&run("score", CROSS, &input, &cut)).contains("--max-tokens-per-doc: the texts"));
+    assert!(errors(&run("score", BI, &input, &flags)).contains("--chat-template: the model has"));
+}
+
+#[test]
+fn a_pair_has_one_class() {
+    let [a, b, _] = TEXTS;
+    let pair = json!({"text_1": a, "text_2": b});
+    let score = lines(&run("score", CROSS, &rows(std::slice::from_ref(&pair)), &[]));
+    let input = rows(&[pair, json!({"text_1": a, "text_2": [b]}), json!({"text": a})]);
+    let output = run("classify", CROSS, &input, &[]);
+    assert_eq!(output.status.code(), Some(3), "{}", errors(&output));
+    let rows = lines(&output);
+    assert_eq!(rows[0]["probs"][0], score[0]["score"]);
+    assert_eq!((&rows[0]["label"], &rows[0]["usage"]), (&json!("LABEL_0"), &score[0]["usage"]));
+    assert_eq!(rows[1]["error"]["code"], "invalid_prompt");
+    assert_eq!(rows[2]["error"]["code"], "row_shape");
+}
+
+#[test]
+fn batch_lines_are_answered_in_vllms_form() {
+    let [a, b, c] = TEXTS;
+    let line = |id: &str, url: &str, body: Value| {
+        let (method, url) = ("POST", url.to_owned());
+        json!({"custom_id": id, "method": method, "url": url, "body": body})
+    };
+    let input = rows(&[
+        line("pair", "/v1/score", json!({"model": "m", "text_1": a, "text_2": [b, c]})),
+        line("rank", "/v1/rerank", json!({"query": a, "documents": [b, a, c], "top_n": 2})),
+        line("items", "/score", json!({"queries": a, "items": [a]})),
+        line("again", "/v2/rerank", json!({"query": a, "documents": [b]})),
+        line("other", "/v1/embeddings", json!({"input": a})),
+        line("none", "/v1/score", json!({"text_1": a})),
+    ]);
+    for name in ["score", "rerank"] {
+        let output = run(name, BI, &input, &[]);
+        assert_eq!(output.status.code(), Some(3), "{}", errors(&output));
+        let lines = lines(&output);
+        let body = |index: usize| &lines[index]["response"]["body"];
+        assert_eq!((&body(0)["object"], &body(0)["model"]), (&json!("list"), &json!("bert")));
+        let data = body(0)["data"].as_array().unwrap();
+        assert_eq!((data.len(), &data[1]["index"]), (2, &json!(1)));
+        assert_eq!(data[0]["object"], "score");
+        let results = body(1)["results"].as_array().unwrap();
+        assert_eq!((results.len(), &results[0]["index"]), (2, &json!(1)));
+        assert_eq!(results[0]["document"], json!({"text": a}));
+        assert!((number(&body(2)["data"][0]["score"]) - 1.0).abs() < 1e-6);
+        assert!(body(3)["usage"]["total_tokens"].as_u64().unwrap() > 4);
+        assert_eq!(lines[4]["response"]["status_code"], 404);
+        assert_eq!(body(5)["error"]["code"], "invalid_prompt");
+    }
+}
+
+#[test]
+fn steps_threads_and_shards_change_no_byte() {
+    let input = many(40);
+    for model in [BI, CROSS] {
+        let expected = run("score", model, &input, &[]);
+        assert_eq!(expected.status.code(), Some(0), "{}", errors(&expected));
+        let expected = expected.stdout;
+        for flags in [
+            ["--max-num-seqs", "1", "--threads", "1"],
+            ["--max-num-batched-tokens", "1", "--threads", "3"],
+        ] {
+            assert!(run("score", model, &input, &flags).stdout == expected, "{flags:?}");
+        }
+        let [even, odd] =
+            ["0/2", "1/2"].map(|shard| run("score", model, &input, &["--shard", shard]).stdout);
+        let [even, odd] = [&even, &odd].map(|bytes| bytes.split_inclusive(|byte| *byte == b'\n'));
+        let joined: Vec<u8> = even.zip(odd).flat_map(|(a, b)| [a, b].concat()).collect();
+        assert!(joined == expected, "{model}");
+    }
+}
+
+#[test]
+fn a_killed_run_continues_to_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = folder.path().join("journal");
+    let flags = ["--journal", journal.to_str().unwrap()];
+    let input = many(50);
+    let mut child = command("score", BI, &flags).spawn().unwrap();
+    // The input stays open: the run waits for more when it is killed.
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(many(20).as_bytes()).unwrap();
+    let mut written = BufReader::new(child.stdout.take().unwrap()).lines();
+    for _ in 0..20 {
+        written.next().unwrap().unwrap();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let continued = run("score", BI, &input, &flags);
+    assert!(
+        errors(&continued).contains("Continuing a run with 20 finished rows"),
+        "{}",
+        errors(&continued)
+    );
+    assert!(continued.stdout == run("score", BI, &input, &[]).stdout);
+}
+
+#[test]
+fn what_cannot_be_scored_is_refused_by_name() {
+    let pair = "{\"text_1\":\"a\",\"text_2\":\"b\"}\n";
+    for (model, flags, what) in [
+        (BI, &["--out", "scores.csv"][..], "not as CSV"),
+        (BI, &["--template", "{{a}}"], "--template"),
+        (BI, &["--prompt-column", "a"], "--prompt-column"),
+        (BI, &["--chat"], "--chat"),
+        (BI, &["--system-prompt", "a"], "--system-prompt"),
+        (BI, &["--encoding-format", "base64"], "--encoding-format"),
+        (BI, &["--no-activation"], "--no-activation"),
+        (BI, &["--document-prompt-name", "passage"], "no such prompt"),
+        (CROSS, &["--normalize"], "--normalize"),
+        (CROSS, &["--prompt-name", "query"], "--prompt-name"),
+        ("testdata/golden/llama3", &[], "makes no vectors"),
+    ] {
+        let output = run("score", model, pair, flags);
+        let errors = errors(&output);
+        assert!(matches!(output.status.code(), Some(2 | 7)), "{flags:?}: {errors}");
+        assert!(errors.contains(what), "{flags:?}: {errors}");
+    }
+    let output = run("rerank", BI, pair, &[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(errors(&output).contains("no `query` and `documents`"), "{}", errors(&output));
+}
