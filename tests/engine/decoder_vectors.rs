@@ -59,6 +59,9 @@ fn states(config: &EngineConfig, texts: &[Vec<u32>]) -> Vec<Vec<f32>> {
     output.texts.iter().map(|text| text.values().collect()).collect()
 }
 
+/// A text, and the logprobs of some tokens after it.
+type Wanted = (Vec<u32>, Vec<(u32, f64)>);
+
 #[derive(Deserialize)]
 struct GgufGolden {
     prompt_token_ids: Vec<u32>,
@@ -67,7 +70,7 @@ struct GgufGolden {
 }
 
 impl GgufGolden {
-    fn wanted(&self) -> (Vec<u32>, Vec<(u32, f64)>) {
+    fn wanted(&self) -> Wanted {
         let mut text = [&self.prompt_token_ids[..], &self.token_ids].concat();
         let token = text.pop().unwrap();
         (text, vec![(token, *self.logprobs.last().unwrap())])
@@ -118,8 +121,8 @@ fn biases(linear: &LinearSpec, checkpoint: &mut Checkpoint) -> Vec<Vec<f32>> {
     linear.biases().map(|tensor| checkpoint.vector(&tensor, 0.0).unwrap()).collect()
 }
 
-/// What a model's last states say of some next tokens: (text, token and its logprob) each.
-fn check(model: ModelConfig, wanted: &[(Vec<u32>, Vec<(u32, f64)>)]) {
+/// What a model's last states say of some next tokens.
+fn check(model: ModelConfig, wanted: &[Wanted]) {
     let name = model.model_dir.display().to_string();
     let config = EngineConfig { model, ..EngineConfig::default() };
     let texts: Vec<_> = wanted.iter().map(|(text, _)| text.clone()).collect();
