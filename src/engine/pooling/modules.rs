@@ -310,6 +310,20 @@ fn read_splade(path: &Path) -> Result<usize, EngineError> {
     }
 }
 
+/// Refuses vectors of tokens of a model that has a layer of its own for them (bge-m3).
+///
+/// # Errors
+/// It has.
+pub(super) fn check_token_vectors(dir: &Path) -> Result<(), EngineError> {
+    let path = dir.join("colbert_linear.pt");
+    match path.symlink_metadata() {
+        Ok(_) => {
+            Err(bad(&path, "--pooling-type ALL: this layer of token vectors is not supported"))
+        }
+        Err(_) => Ok(()),
+    }
+}
+
 /// The pooling whose flag is on, if it is one.
 fn name_of_flags(keys: &Map<String, Value>) -> Option<String> {
     let is_on = |flag: &str| keys.get(flag).and_then(Value::as_bool) == Some(true);
@@ -399,6 +413,15 @@ mod tests {
         assert_eq!(of(relu), Ok(Some(1)));
         assert_eq!(of(r#"{"activation_function": "log1p_relu"}"#), Ok(Some(2)));
         assert!(of(r#"{"pooling_strategy": "sum"}"#).unwrap_err().contains("`sum`"));
+    }
+
+    #[test]
+    fn a_layer_of_token_vectors_is_not_left_out_in_silence() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(check_token_vectors(folder.path()).is_ok());
+        std::fs::write(folder.path().join("colbert_linear.pt"), "").unwrap();
+        let error = check_token_vectors(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("colbert_linear.pt"), "{error}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! read.
 
 use super::dense::DenseModule;
-use super::modules::{Modules, Pooling, Prompts};
+use super::modules::{Modules, Pooling, Prompts, check_token_vectors};
 use super::{EncodingFormat, PoolingParams, PoolingTask, PoolingType, Scoring, Similarity};
 use crate::engine::EngineError;
 use crate::engine::config::{DType, ModelConfig};
@@ -72,6 +72,9 @@ impl PoolingSummary {
         let classifier = model::classifier(&hf_config)?;
         let spec = model::encoder_spec(&hf_config)?;
         let task = PoolingTask::resolve(config.pooling_task, classifier.as_ref())?;
+        if let (PoolingTask::TokenEmbed, ModelFiles::Folder(folder)) = (task, &files) {
+            check_token_vectors(folder)?;
+        }
         let default = default_pooling(&hf_config, &spec, of_gguf)?;
         let modules = match &files {
             ModelFiles::Folder(folder) => Modules::read(folder, default)?,
@@ -235,6 +238,7 @@ fn check_dense(
     }
     Ok(())
 }
+
 /// Which states vectors are made of where no module says it: by a GGUF file's number, else as vLLM
 /// has it.
 fn default_pooling(
