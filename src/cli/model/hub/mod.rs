@@ -115,8 +115,8 @@ pub fn resolve(
         Some(_) if request.need.modules => {
             return Err(HubError::new(
                 HubErrorKind::Unsupported,
-                "GGUF files of models that make vectors are not read",
-                "give the repository with the model's safetensors",
+                "GGUF files of models that make vectors are not fetched",
+                "give the file, or the repository with the model's safetensors",
             ));
         }
         Some((repo, name)) => {
