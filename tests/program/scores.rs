@@ -168,6 +168,15 @@ fn a_template_writes_both_texts() {
     for (score, class) in scores.iter().zip(&classes) {
         assert_eq!((&score["score"], &score["usage"]), (&class["probs"][0], &class["usage"]));
     }
+    // A decoder with a classifier reads its last token.
+    let decoder = "testdata/golden_classifiers/qwen3";
+    let tokenizer = ["--tokenizer", BI];
+    let by_template = lines(&run("score", decoder, &input, &[&flags[..], &tokenizer].concat()));
+    let of_texts = lines(&run("reward", decoder, &texts, &tokenizer));
+    for (score, reward) in by_template.iter().zip(&of_texts) {
+        assert_eq!((&score["score"], &score["usage"]), (&reward["score"], &reward["usage"]));
+    }
+    assert_eq!((by_template.len(), of_texts.len()), (3, 2));
     // What users write is no control token.
     assert!(scores[2]["usage"]["prompt_tokens"].as_u64() > Some(12));
     let line = |body: Value| json!({"custom_id": "a", "url": "/v1/score", "body": body});
@@ -290,7 +299,8 @@ fn what_cannot_be_scored_is_refused_by_name() {
         (BI, &["--document-prompt-name", "passage"], "no such prompt"),
         (CROSS, &["--normalize"], "--normalize"),
         (CROSS, &["--prompt-name", "query"], "--prompt-name"),
-        ("testdata/golden/llama3", &[], "makes no vectors"),
+        ("testdata/golden_classifiers/qwen3", &[], "--chat-template FILE"),
+        ("testdata/golden_classifiers/bert", &[], "`classify` runs it"),
     ] {
         let output = run("score", model, pair, flags);
         let errors = errors(&output);

@@ -196,6 +196,12 @@ impl PoolingConfig {
         let PoolingFlags { vectors, classes, sides, .. } = &self.flags;
         let scoring = match (summary.scoring()?, self.has_template) {
             (Scoring::Pair, true) => Scoring::Template,
+            // What its tokenizer puts between two texts is not what it was trained on.
+            (Scoring::Pair, false) if summary.spec.output.is_some() => {
+                let message = "the model is a decoder, which reads two texts by a template";
+                return Err(CliError::refused("chat_template", message)
+                    .help("give the one that it was trained with: --chat-template FILE"));
+            }
             (scoring, _) => scoring,
         };
         let of_pairs = [
