@@ -29,15 +29,26 @@ impl RowWriter<'_> {
         line: &BatchLine,
         result: Result<&RequestOutput, Cow<'_, RowError>>,
     ) {
+        let status = result.as_ref().map_or_else(|error| status(error), |_| 200);
+        self.openai_envelope(line, status, |row| match &result {
+            Ok(output) => row.openai_body(line, output),
+            Err(error) => row.openai_error(line.kind, error),
+        });
+    }
+
+    /// The fields of a line around the body of its response.
+    pub(super) fn openai_envelope(
+        &mut self,
+        line: &BatchLine,
+        status: u16,
+        body: impl FnOnce(&mut Self),
+    ) {
         self.field("id", &line.digest.id("batch_req_"));
         self.field("custom_id", &line.custom_id);
         self.object("response", |row| {
-            row.field("status_code", &result.as_ref().map_or_else(|error| status(error), |_| 200));
+            row.field("status_code", &status);
             row.field("request_id", &line.digest.id("req_"));
-            row.object("body", |row| match &result {
-                Ok(output) => row.openai_body(line, output),
-                Err(error) => row.openai_error(line.kind, error),
-            });
+            row.object("body", body);
         });
         self.field("error", &());
     }

@@ -139,30 +139,36 @@ pub(super) fn format_pooled(
 impl RowWriter<'_> {
     fn openai_vectors(&mut self, line: &BatchLine, output: &PoolingOutput) {
         let encoding = output.params.encoding_format;
-        self.field("id", &line.digest.id("batch_req_"));
-        self.field("custom_id", &line.custom_id);
-        self.object("response", |row| {
-            row.field("status_code", &200);
-            row.field("request_id", &line.digest.id("req_"));
-            row.object("body", |row| {
-                row.field("id", &line.digest.id("embd-"));
-                row.field("object", "list");
-                row.field("created", &row.options.facts.created);
-                row.field("model", &row.options.facts.model);
-                row.key("data");
-                let texts: Vec<_> = output.texts.iter().enumerate().collect();
-                row.list(&texts, |row, (index, text)| {
-                    row.out.push(b'{');
-                    row.field("index", index);
-                    row.field("object", "embedding");
-                    row.key("embedding");
-                    row.vectors(text, encoding);
-                    row.out.push(b'}');
-                });
-                row.usage_of_texts(output);
+        self.openai_envelope(line, 200, |row| {
+            row.openai_list("embd-", line, output, |row, text| {
+                row.field("object", "embedding");
+                row.key("embedding");
+                row.vectors(text, encoding);
             });
         });
-        self.field("error", &());
+    }
+
+    /// The body of vLLM's answers to embeddings and scores: an object for each text.
+    pub(super) fn openai_list(
+        &mut self,
+        prefix: &str,
+        line: &BatchLine,
+        output: &PoolingOutput,
+        item: impl Fn(&mut Self, &Pooled),
+    ) {
+        self.field("id", &line.digest.id(prefix));
+        self.field("object", "list");
+        self.field("created", &self.options.facts.created);
+        self.field("model", &self.options.facts.model);
+        self.key("data");
+        let texts: Vec<_> = output.texts.iter().enumerate().collect();
+        self.list(&texts, |row, (index, text)| {
+            row.out.push(b'{');
+            row.field("index", index);
+            item(row, text);
+            row.out.push(b'}');
+        });
+        self.usage_of_texts(output);
     }
 
     /// What there is of one text, or a list of that for several.
@@ -200,7 +206,7 @@ impl RowWriter<'_> {
     }
 
     /// The one number of a text, or those of its tokens.
-    fn rewards(&mut self, text: &Pooled) {
+    pub(super) fn rewards(&mut self, text: &Pooled) {
         match text {
             Pooled::Vector(values) => self.value(&values[0]),
             Pooled::Tokens(rows) => self.list(rows, |row, values| row.value(&values[0])),

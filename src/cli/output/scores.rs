@@ -56,34 +56,14 @@ impl RowWriter<'_> {
 
     /// The fields of a batch line.
     pub(super) fn score_line(&mut self, line: &BatchLine, output: &PoolingOutput) {
-        self.field("id", &line.digest.id("batch_req_"));
-        self.field("custom_id", &line.custom_id);
-        self.object("response", |row| {
-            row.field("status_code", &200);
-            row.field("request_id", &line.digest.id("req_"));
-            row.object("body", |row| match line.kind {
-                BatchKind::Rerank => row.rerank_body(line, output),
-                _ => row.score_body(line, output),
-            });
+        self.openai_envelope(line, 200, |row| match line.kind {
+            BatchKind::Rerank => row.rerank_body(line, output),
+            _ => row.openai_list("score-", line, output, |row, score| {
+                row.field("object", "score");
+                row.key("score");
+                row.rewards(score);
+            }),
         });
-        self.field("error", &());
-    }
-
-    fn score_body(&mut self, line: &BatchLine, output: &PoolingOutput) {
-        self.field("id", &line.digest.id("score-"));
-        self.field("object", "list");
-        self.field("created", &self.options.facts.created);
-        self.field("model", &self.options.facts.model);
-        self.key("data");
-        let scores = scores(output).into_iter().enumerate().collect::<Vec<_>>();
-        self.list(&scores, |row, (index, score)| {
-            row.out.push(b'{');
-            row.field("index", index);
-            row.field("object", "score");
-            row.field("score", score);
-            row.out.push(b'}');
-        });
-        self.usage_of_texts(output);
     }
 
     fn rerank_body(&mut self, line: &BatchLine, output: &PoolingOutput) {
