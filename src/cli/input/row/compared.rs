@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::openai::{self, object};
 use super::shape::kind_name;
-use super::{Asked, Task};
+use super::{Asked, Task, unsupported};
 use crate::cli::input::batch_line::BatchKind;
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::overrides::Overrides;
@@ -135,15 +135,9 @@ pub(super) fn read_batch(
         }
     };
     let body = object(fields, "body", line)?;
-    for (name, nothing) in UNSUPPORTED {
-        let is_read = *name == INSTRUCTION && variables.is_some();
-        let asks = |json: &str| json != "null" && !nothing.contains(&json) && !is_read;
-        if body.get(name).is_some_and(asks) {
-            let message = format!("{name}: not supported: the score would not be what it asks for");
-            let error = RowError::new(code::UNSUPPORTED_FIELD, line, message).of_param(name);
-            return Err(error.with_help("leave the field out"));
-        }
-    }
+    let is_read = |name: &str| name == INSTRUCTION && variables.is_some();
+    let refused = UNSUPPORTED.iter().filter(|(name, _)| !is_read(name));
+    unsupported::check_body(refused, (&body, line), "score")?;
     let has = |name: &str| body.get(name).is_some_and(|json| json != "null");
     let Some(sides) = spelling(spellings, has) else {
         return Err(wrong("body", &format!("expected {}", described(spellings)), line));

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::openai::{self, object};
-use super::{Asked, prompt};
+use super::{Asked, prompt, unsupported};
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::overrides::Overrides;
 use crate::cli::input::row_error::{RowError, code};
@@ -32,15 +32,7 @@ pub(super) fn read(fields: &JsonFields, line: u64) -> Result<Asked, RowError> {
         return Err(RowError::new(code::UNSUPPORTED_URL, line, message).of_param("url"));
     }
     let body = object(fields, "body", line)?;
-    for (name, nothing) in UNSUPPORTED {
-        let asks = |json: &str| json != "null" && !nothing.contains(&json);
-        if body.get(name).is_some_and(asks) {
-            let message =
-                format!("{name}: not supported: the vector would not be what it asks for");
-            let error = RowError::new(code::UNSUPPORTED_FIELD, line, message).of_param(name);
-            return Err(error.with_help("leave the field out"));
-        }
-    }
+    unsupported::check_body(UNSUPPORTED.iter(), (&body, line), "vector")?;
     let prompts = match body.get("input") {
         None | Some("null") => Err(wrong("missing".to_owned(), line)),
         Some(json) => inputs(json, line),

@@ -103,6 +103,22 @@ pub(super) fn check(fields: &JsonFields, place: Place, line: u64) -> Result<(), 
     Ok(())
 }
 
+/// Refuses fields of a request's body that would change `what`: their names, each with the values
+/// that ask for nothing.
+pub(super) fn check_body<'a>(
+    mut refused: impl Iterator<Item = &'a (&'static str, &'a [&'a str])>,
+    (body, line): (&JsonFields, u64),
+    what: &str,
+) -> Result<(), RowError> {
+    let is_asked = |(name, nothing): &&(&str, &[&str])| {
+        body.get(name).is_some_and(|json| json != "null" && !nothing.contains(&json))
+    };
+    let Some((name, _)) = refused.find(is_asked) else { return Ok(()) };
+    let message = format!("{name}: not supported: the {what} would not be what it asks for");
+    let error = RowError::new(code::UNSUPPORTED_FIELD, line, message).of_param(name);
+    Err(error.with_help("leave the field out"))
+}
+
 /// Whether a field would have a meaning if its feature were there.
 pub(super) fn is_known(name: &str) -> bool {
     FEATURES.iter().any(|(known, ..)| *known == name)
