@@ -20,7 +20,7 @@ use crate::engine::config::{EngineConfig, LoadFormat};
 use crate::engine::model_summary::ModelSummary;
 use crate::engine::pooling::{PoolingEngine, PoolingSummary};
 use crate::engine::runner::Runner;
-use crate::engine::{Engine, EngineInfo};
+use crate::engine::{Engine, EngineError, EngineInfo};
 
 /// Where the files are.
 #[derive(Clone, Debug)]
@@ -73,10 +73,7 @@ pub fn load_from(
     folders: &Folders,
     summary: &ModelSummary,
 ) -> Result<Loaded, CliError> {
-    let engine_config = engine_config(config, folders);
-    let loading = Instant::now();
-    let engine = Engine::load_summarized(&engine_config, summary)?;
-    Ok(Loaded { engine, model_dir: folders.model.clone(), load_time: loading.elapsed() })
+    Loaded::by(config, folders, |config| Engine::load_summarized(config, summary))
 }
 
 /// The same of a pooling model.
@@ -88,11 +85,10 @@ pub fn load_pooling(
     folders: &Folders,
     summary: &PoolingSummary,
 ) -> Result<Loaded<Runner>, CliError> {
-    let engine_config = engine_config(config, folders);
-    let loading = Instant::now();
-    let engine = PoolingEngine::load_summarized(&engine_config, summary)?;
-    let engine = Runner::Pooling(Box::new(engine));
-    Ok(Loaded { engine, model_dir: folders.model.clone(), load_time: loading.elapsed() })
+    Loaded::by(config, folders, |config| {
+        let engine = PoolingEngine::load_summarized(config, summary)?;
+        Ok(Runner::Pooling(Box::new(engine)))
+    })
 }
 
 /// The engine's configuration, with the folders that were found.
@@ -134,6 +130,17 @@ impl Loaded {
 }
 
 impl<E> Loaded<E> {
+    fn by(
+        config: &RunConfig,
+        folders: &Folders,
+        load: impl FnOnce(&EngineConfig) -> Result<E, EngineError>,
+    ) -> Result<Self, CliError> {
+        let engine_config = engine_config(config, folders);
+        let loading = Instant::now();
+        let engine = load(&engine_config)?;
+        Ok(Self { engine, model_dir: folders.model.clone(), load_time: loading.elapsed() })
+    }
+
     /// Says what was loaded, and what was done otherwise than asked.
     pub fn announce(&self, info: &EngineInfo, config: &RunConfig, console: &Console) {
         for note in &info.notes {

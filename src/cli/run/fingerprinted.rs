@@ -14,7 +14,7 @@ use crate::cli::model::{Folders, Summary};
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 use crate::engine::EngineInfo;
-use crate::engine::config::LoadFormat;
+use crate::engine::config::{DType, LoadFormat};
 use crate::engine::machine::{is_refusal, started};
 use crate::engine::model_summary::ModelSummary;
 use crate::engine::pooling::{ListedModule, PoolingSummary};
@@ -106,14 +106,23 @@ impl FileFields {
     }
 }
 
-/// What completions depend on.
-fn set_generation(config: &RunConfig, summary: &ModelSummary, set: &mut dyn FnMut(&str, String)) {
-    if let Some(format) = summary.checkpoint_format() {
+/// What answers of either kind depend on.
+fn set_model(
+    checkpoint_format: Option<String>,
+    (dtype, max_model_len): (DType, usize),
+    set: &mut dyn FnMut(&str, String),
+) {
+    if let Some(format) = checkpoint_format {
         set("checkpoint_format", format);
     }
+    set("dtype", dtype.name().to_owned());
+    set("max_model_len", max_model_len.to_string());
+}
+
+/// What completions depend on.
+fn set_generation(config: &RunConfig, summary: &ModelSummary, set: &mut dyn FnMut(&str, String)) {
+    set_model(summary.checkpoint_format(), (summary.dtype, summary.max_model_len), set);
     set("eos_token_ids", format!("{:?}", summary.generation_config.eos_token_ids));
-    set("dtype", summary.dtype.name().to_owned());
-    set("max_model_len", summary.max_model_len.to_string());
     set_sampling(&config.sampling_params(summary.default_sampling_params()), set);
 }
 
@@ -123,8 +132,7 @@ fn set_pooling(
     summary: &PoolingSummary,
     set: &mut dyn FnMut(&str, String),
 ) -> Result<(), CliError> {
-    set("dtype", summary.dtype.name().to_owned());
-    set("max_model_len", summary.max_model_len.to_string());
+    set_model(summary.checkpoint_format(), (summary.dtype, summary.max_model_len), set);
     set("task", summary.task.name().to_owned());
     set("pooling", format!("{:?}", summary.pooling));
     set("sparse", format!("{:?}", summary.splade.as_ref().map(|splade| splade.num_logs)));
