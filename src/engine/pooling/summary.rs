@@ -72,9 +72,6 @@ impl PoolingSummary {
         let classifier = model::classifier(&hf_config)?;
         let spec = model::encoder_spec(&hf_config)?;
         let task = PoolingTask::resolve(config.pooling_task, classifier.as_ref())?;
-        if let (PoolingTask::TokenEmbed, ModelFiles::Folder(folder)) = (task, &files) {
-            check_token_vectors(folder)?;
-        }
         let default = default_pooling(&hf_config, &spec, of_gguf)?;
         let modules = match &files {
             ModelFiles::Folder(folder) => Modules::read(folder, default)?,
@@ -97,6 +94,11 @@ impl PoolingSummary {
             (None, PoolingTask::TokenEmbed, _) => PoolingType::All,
             (None, _, asked) => asked.unwrap_or(pooling.pooling_type),
         };
+        if let (PoolingType::All, None, ModelFiles::Folder(folder)) =
+            (pooling.pooling_type, &classifier, &files)
+        {
+            check_token_vectors(folder)?;
+        }
         let of_model = max_seq_length.unwrap_or(spec.max_model_len).min(spec.max_model_len);
         let max_model_len = match config.max_model_len {
             None => of_model,
