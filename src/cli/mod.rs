@@ -18,7 +18,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::panic::PanicHookInfo;
 
-use args::{Command, ParseError, Parsed, Settings};
+use args::{Command, ParseError, Parsed, PoolingFlags, RunArgs, Settings};
 use commands::{bench, check, completions, diff, man, merge, plan};
 use input::row::Task;
 use terminal::console::Console;
@@ -58,31 +58,11 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
         Command::Run(args) => {
             shown(&args.display.clone(), &settings, |console| run::run(*args, console, load))
         }
-        Command::Embed(args) => {
-            let display = args.display();
-            let command = |console: &_| run::pool(Task::Embed, args.into_run(), console);
-            shown(&display, &settings, command)
-        }
-        Command::Classify(args) => {
-            let display = args.display();
-            let command = |console: &_| run::pool(Task::Classify, args.into_run(), console);
-            shown(&display, &settings, command)
-        }
-        Command::Reward(args) => {
-            let display = args.display();
-            let command = |console: &_| run::pool(Task::Reward, args.into_run(), console);
-            shown(&display, &settings, command)
-        }
-        Command::Score(args) => {
-            let display = args.display();
-            let command = |console: &_| run::pool(Task::Score, args.into_run(), console);
-            shown(&display, &settings, command)
-        }
-        Command::Rerank(args) => {
-            let display = args.display();
-            let command = |console: &_| run::pool(Task::Rerank, args.into_run(), console);
-            shown(&display, &settings, command)
-        }
+        Command::Embed(args) => pooled(Task::Embed, args.into_run(), &settings),
+        Command::Classify(args) => pooled(Task::Classify, args.into_run(), &settings),
+        Command::Reward(args) => pooled(Task::Reward, args.into_run(), &settings),
+        Command::Score(args) => pooled(Task::Score, args.into_run(), &settings),
+        Command::Rerank(args) => pooled(Task::Rerank, args.into_run(), &settings),
         Command::Bench(args) => {
             shown(&args.display.clone(), &settings, |console| bench::run(*args, console))
         }
@@ -101,6 +81,12 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
         Command::Completions { shell } => printed(completions::completions(shell)),
         Command::Man => printed(man::man()),
     }
+}
+
+/// A command of pooling models.
+fn pooled(task: Task, flags: (RunArgs, PoolingFlags), settings: &Settings) -> Exit {
+    let display = flags.0.display.clone();
+    shown(&display, settings, |console| run::pool(task, flags, console))
 }
 
 /// A command with a console: what ends it is shown there.

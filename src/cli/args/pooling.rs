@@ -72,19 +72,20 @@ pub struct EmbedArgs {
 #[command(after_help = CLASSIFY_EXAMPLES, disable_help_flag = true, args_override_self = true)]
 pub struct ClassifyArgs {
     #[command(flatten)]
-    rows: RowArgs,
-    #[command(flatten)]
-    classes: ClassArgs,
-    #[command(flatten)]
-    texts: TextArgs,
-    #[command(flatten)]
-    machine: MachineArgs,
+    flags: ClassifierArgs,
 }
 
 /// Flags of `reward`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = REWARD_EXAMPLES, disable_help_flag = true, args_override_self = true)]
 pub struct RewardArgs {
+    #[command(flatten)]
+    flags: ClassifierArgs,
+}
+
+/// All that models with a classifier are run by.
+#[derive(Debug, clap::Args)]
+struct ClassifierArgs {
     #[command(flatten)]
     rows: RowArgs,
     #[command(flatten)]
@@ -112,7 +113,7 @@ pub(super) struct MachineArgs {
     #[command(flatten)]
     compute: ComputeArgs,
     #[command(flatten)]
-    pub display: DisplayArgs,
+    display: DisplayArgs,
     /// Show help (with -v: every flag)
     #[arg(short = 'h', long, action = ArgAction::HelpShort, help_heading = "Display")]
     help: Option<bool>,
@@ -244,11 +245,6 @@ impl ClassArgs {
 }
 
 impl EmbedArgs {
-    /// What is shown.
-    pub fn display(&self) -> DisplayArgs {
-        self.machine.display.clone()
-    }
-
     /// The flags that `run` has too, as if they were typed there; and those of pooling models.
     pub fn into_run(self) -> (RunArgs, PoolingFlags) {
         let Self { rows, vectors, texts, machine } = self;
@@ -257,26 +253,21 @@ impl EmbedArgs {
 }
 
 impl ClassifyArgs {
-    /// What is shown.
-    pub fn display(&self) -> DisplayArgs {
-        self.machine.display.clone()
-    }
-
     /// As `EmbedArgs::into_run`.
     pub fn into_run(self) -> (RunArgs, PoolingFlags) {
-        let Self { rows, classes, texts, machine } = self;
-        (run_args(rows, machine), PoolingFlags { classes, texts, ..PoolingFlags::default() })
+        self.flags.into_run()
     }
 }
 
 impl RewardArgs {
-    /// What is shown.
-    pub fn display(&self) -> DisplayArgs {
-        self.machine.display.clone()
-    }
-
     /// As `EmbedArgs::into_run`.
     pub fn into_run(self) -> (RunArgs, PoolingFlags) {
+        self.flags.into_run()
+    }
+}
+
+impl ClassifierArgs {
+    fn into_run(self) -> (RunArgs, PoolingFlags) {
         let Self { rows, classes, texts, machine } = self;
         (run_args(rows, machine), PoolingFlags { classes, texts, ..PoolingFlags::default() })
     }

@@ -5,7 +5,6 @@ use super::pooling::{
     ClassArgs, MachineArgs, PoolingFlags, RowArgs, TextArgs, VectorArgs, run_args,
 };
 use super::values::positive;
-use crate::cli::terminal::display::DisplayArgs;
 
 const SCORE_EXAMPLES: &str = "\
 Examples:
@@ -99,11 +98,6 @@ pub struct RankingArgs {
 }
 
 impl ScoreArgs {
-    /// What is shown.
-    pub fn display(&self) -> DisplayArgs {
-        self.scores.machine.display.clone()
-    }
-
     /// As `EmbedArgs::into_run`.
     pub fn into_run(self) -> (RunArgs, PoolingFlags) {
         self.scores.into_run(self.rows, RankingArgs::default())
@@ -111,11 +105,6 @@ impl ScoreArgs {
 }
 
 impl RerankArgs {
-    /// What is shown.
-    pub fn display(&self) -> DisplayArgs {
-        self.scores.machine.display.clone()
-    }
-
     /// As `EmbedArgs::into_run`.
     pub fn into_run(self) -> (RunArgs, PoolingFlags) {
         self.scores.into_run(self.rows, self.ranking)
