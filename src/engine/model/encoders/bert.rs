@@ -46,46 +46,58 @@ fn spec(
     let (hidden, num_positions) = (config.hidden_size()?, config.max_position_embeddings()?);
     let name = |part: &str| format!("{prefix}.embeddings.{part}");
     let table = |part: &str, rows| LinearSpec::new(name(part), rows, hidden);
-    let num_types = root.optional_size("type_vocab_size")?.unwrap_or(2);
+    let tokens = table("word_embeddings", config.vocab_size()?);
     let layers = (0..config.num_layers()?).map(|index| layer(config, prefix, index));
+    let layers = layers.collect::<Result<_, _>>()?;
     Ok(EncoderSpec {
-        max_model_len: num_positions.saturating_sub(first_position),
-        tokens: table("word_embeddings", config.vocab_size()?),
-        token_types: (num_types > 0).then(|| table("token_type_embeddings", num_types)),
-        embed_scale: None,
+        token_types: token_types(config, name("token_type_embeddings"), 2)?,
         positions: Some(LearnedPositions {
             table: table("position_embeddings", num_positions),
             offset: first_position,
         }),
         embed_norm: Some(norm(config, name("LayerNorm"))?),
-        is_causal: false,
-        layers: layers.collect::<Result<_, _>>()?,
-        ropes: Vec::new(),
-        relative_bias: None,
-        final_norm: None,
         of_heads,
-        output: None,
+        ..EncoderSpec::new(num_positions.saturating_sub(first_position), tokens, layers)
     })
 }
 
-fn norm(config: &HfConfig, name: String) -> Result<NormSpec, EngineError> {
+/// The table of segments, with `default` of them where the config does not say.
+pub(super) fn token_types(
+    config: &HfConfig,
+    name: String,
+    default: usize,
+) -> Result<Option<LinearSpec>, EngineError> {
+    let num_types = config.root().optional_size("type_vocab_size")?.unwrap_or(default);
+    let hidden = config.hidden_size()?;
+    Ok((num_types > 0).then(|| LinearSpec::new(name, num_types, hidden)))
+}
+
+/// A norm with BERT's epsilon, where the config does not say another.
+pub(super) fn norm(config: &HfConfig, name: String) -> Result<NormSpec, EngineError> {
     Ok(NormSpec::layer(name, config.hidden_size()?, config.layer_norm_eps(1e-12)?))
 }
 
 fn layer(config: &HfConfig, prefix: &str, index: usize) -> Result<LayerSpec, EngineError> {
     let name = |part: &str| format!("{prefix}.encoder.layer.{index}.{part}");
-    let (hidden, heads) = (config.hidden_size()?, config.equal_heads()?);
-    let qkv = ["query", "key", "value"].map(|part| name(&format!("attention.self.{part}")));
-    let qkv = LinearSpec::stacked(qkv.map(|part| (part, heads.q_width())), hidden);
-    let out = LinearSpec::new(name("attention.output.dense"), hidden, heads.q_width());
-    let norms = after_sum(norm(config, name("attention.output.LayerNorm"))?);
-    let attention = AttentionSpec::new(norms, heads, qkv.with_bias(true), out.with_bias(true));
     let mlp = mlp(
         config,
         [name("intermediate.dense"), name("output.dense")],
         norm(config, name("output.LayerNorm"))?,
     )?;
-    Ok(LayerSpec::new(attention, mlp))
+    Ok(LayerSpec::new(attention(config, &name)?, mlp))
+}
+
+/// The attention of a layer, whose tensors have these names.
+pub(super) fn attention(
+    config: &HfConfig,
+    name: &dyn Fn(&str) -> String,
+) -> Result<AttentionSpec, EngineError> {
+    let (hidden, heads) = (config.hidden_size()?, config.equal_heads()?);
+    let qkv = ["query", "key", "value"].map(|part| name(&format!("attention.self.{part}")));
+    let qkv = LinearSpec::stacked(qkv.map(|part| (part, heads.q_width())), hidden);
+    let out = LinearSpec::new(name("attention.output.dense"), hidden, heads.q_width());
+    let norms = after_sum(norm(config, name("attention.output.LayerNorm"))?);
+    Ok(AttentionSpec::new(norms, heads, qkv.with_bias(true), out.with_bias(true)))
 }
 
 /// A norm of what a block and its input sum up to.

@@ -20,23 +20,16 @@ pub(super) fn spec(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
     let (dim, num_positions) = (root.size("dim")?, config.max_position_embeddings()?);
     let name = |part: &str| format!("distilbert.embeddings.{part}");
     let layers = (0..config.num_layers()?).map(|index| layer(config, dim, index));
+    let layers = layers.collect::<Result<_, _>>()?;
+    let tokens = LinearSpec::new(name("word_embeddings"), config.vocab_size()?, dim);
     Ok(EncoderSpec {
-        max_model_len: num_positions,
-        tokens: LinearSpec::new(name("word_embeddings"), config.vocab_size()?, dim),
-        token_types: None,
-        embed_scale: None,
         positions: Some(LearnedPositions {
             table: LinearSpec::new(name("position_embeddings"), num_positions, dim),
             offset: 0,
         }),
         embed_norm: Some(NormSpec::layer(name("LayerNorm"), dim, LAYER_NORM_EPS)),
-        is_causal: false,
-        layers: layers.collect::<Result<_, _>>()?,
-        ropes: Vec::new(),
-        relative_bias: None,
-        final_norm: None,
         of_heads: &["vocab_"],
-        output: None,
+        ..EncoderSpec::new(num_positions, tokens, layers)
     })
 }
 

@@ -1,11 +1,11 @@
 //! GTE of version 1.5 and later (`NewModel` of its own code, `GteModel` of transformers): BERT with
 //! rotary positions and a gated MLP.
 
-use super::bert::after_sum;
+use super::bert::{after_sum, norm, token_types};
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::{HfConfig, LayerType};
 use crate::engine::model::spec::{
-    ActivationSpec, AttentionSpec, EncoderSpec, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpec,
+    ActivationSpec, AttentionSpec, EncoderSpec, LayerSpec, LinearSpec, MlpForm, MlpSpec,
     RopeScaling, RopeSpec, RowOrder,
 };
 use crate::engine::ops::Activation;
@@ -23,23 +23,16 @@ pub(super) fn spec(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
     root.expect("position_embedding_type", "rope")?;
     root.ignore(OF_OTHERS);
     let hidden = config.hidden_size()?;
-    let table = |part: &str, rows| LinearSpec::new(format!("new.embeddings.{part}"), rows, hidden);
-    let num_types = root.optional_size("type_vocab_size")?.unwrap_or(1);
+    let name = |part: &str| format!("new.embeddings.{part}");
+    let tokens = LinearSpec::new(name("word_embeddings"), config.vocab_size()?, hidden);
     let layers = (0..config.num_layers()?).map(|index| layer(config, index));
+    let layers = layers.collect::<Result<_, _>>()?;
     Ok(EncoderSpec {
-        max_model_len: config.max_position_embeddings()?,
-        tokens: table("word_embeddings", config.vocab_size()?),
-        token_types: (num_types > 0).then(|| table("token_type_embeddings", num_types)),
-        embed_scale: None,
-        positions: None,
-        embed_norm: Some(norm(config, "new.embeddings.LayerNorm")?),
-        is_causal: false,
-        layers: layers.collect::<Result<_, _>>()?,
+        token_types: token_types(config, name("token_type_embeddings"), 1)?,
+        embed_norm: Some(norm(config, name("LayerNorm"))?),
         ropes: vec![rope(config)?],
-        relative_bias: None,
-        final_norm: None,
         of_heads: &["pooler.", "new.pooler.", "lm_head.", "classifier."],
-        output: None,
+        ..EncoderSpec::new(config.max_position_embeddings()?, tokens, layers)
     })
 }
 
@@ -60,29 +53,23 @@ fn rope(config: &HfConfig) -> Result<RopeSpec, EngineError> {
     }
 }
 
-fn norm(config: &HfConfig, name: &str) -> Result<NormSpec, EngineError> {
-    Ok(NormSpec::layer(name, config.hidden_size()?, config.layer_norm_eps(1e-12)?))
-}
-
 fn layer(config: &HfConfig, index: usize) -> Result<LayerSpec, EngineError> {
     let name = |part: &str| format!("new.encoder.layer.{index}.{part}");
     let (hidden, heads) = (config.hidden_size()?, config.equal_heads()?);
     let inner = config.intermediate_size()?;
     let attention = AttentionSpec::new(
-        after_sum(norm(config, &name("attn_ln"))?),
+        after_sum(norm(config, name("attn_ln"))?),
         heads,
         LinearSpec::new(name("attention.qkv_proj"), heads.qkv_width(), hidden).with_bias(true),
         LinearSpec::new(name("attention.o_proj"), hidden, heads.q_width()).with_bias(true),
     );
     let up = LinearSpec::new(name("mlp.up_gate_proj"), 2 * inner, hidden);
     let mlp = MlpSpec {
-        norms: after_sum(norm(config, &name("mlp_ln"))?),
+        norms: after_sum(norm(config, name("mlp_ln"))?),
         form: MlpForm::Gated,
         activation: ActivationSpec::Known(config.activation_or(Activation::Gelu)?),
         up: up.in_order(RowOrder::halves_swapped(2 * inner)),
         down: LinearSpec::new(name("mlp.down_proj"), hidden, inner).with_bias(true),
     };
-    let mut layer = LayerSpec::new(attention, mlp);
-    layer.attention.iter_mut().for_each(|attention| attention.rope = Some(0));
-    Ok(layer)
+    Ok(LayerSpec::new(AttentionSpec { rope: Some(0), ..attention }, mlp))
 }

@@ -43,23 +43,17 @@ pub(super) fn spec(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
         }
         Ok(layer)
     });
+    let layers = layers.collect::<Result<_, EngineError>>()?;
+    let tokens = LinearSpec::new("model.embeddings.tok_embeddings", config.vocab_size()?, hidden);
     Ok(EncoderSpec {
-        max_model_len: config.max_position_embeddings()?,
-        tokens: LinearSpec::new("model.embeddings.tok_embeddings", config.vocab_size()?, hidden),
-        token_types: None,
-        embed_scale: None,
-        positions: None,
         embed_norm: Some(norm(config, "model.embeddings.norm")?),
-        is_causal: false,
-        layers: layers.collect::<Result<_, EngineError>>()?,
         ropes: vec![
             config.rope_of(LayerType::Full, global)?,
             config.rope_of(LayerType::Sliding, local)?,
         ],
-        relative_bias: None,
         final_norm: Some(norm(config, "model.final_norm")?),
         of_heads: &["head.", "decoder.", "classifier."],
-        output: None,
+        ..EncoderSpec::new(config.max_position_embeddings()?, tokens, layers)
     })
 }
 

@@ -24,26 +24,20 @@ pub(super) fn spec(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
         return Err(config.error(format!("{num_buckets} buckets of distances are not supported")));
     }
     let bias = "mpnet.encoder.relative_attention_bias";
+    let layers = layers.collect::<Result<_, _>>()?;
+    let tokens = LinearSpec::new(name("word_embeddings"), config.vocab_size()?, hidden);
     Ok(EncoderSpec {
-        max_model_len: num_positions.saturating_sub(FIRST_POSITION),
-        tokens: LinearSpec::new(name("word_embeddings"), config.vocab_size()?, hidden),
-        token_types: None,
-        embed_scale: None,
         positions: Some(LearnedPositions {
             table: LinearSpec::new(name("position_embeddings"), num_positions, hidden),
             offset: FIRST_POSITION,
         }),
         embed_norm: Some(NormSpec::layer(name("LayerNorm"), hidden, eps)),
-        is_causal: false,
-        layers: layers.collect::<Result<_, _>>()?,
-        ropes: Vec::new(),
         relative_bias: Some(RelativeBiasSpec {
             table: LinearSpec::new(bias, num_buckets, config.num_heads()?),
             max_distance: MAX_DISTANCE,
         }),
-        final_norm: None,
         of_heads: &["pooler.", "mpnet.pooler.", "lm_head."],
-        output: None,
+        ..EncoderSpec::new(num_positions.saturating_sub(FIRST_POSITION), tokens, layers)
     })
 }
 

@@ -1,11 +1,11 @@
 //! NomicBERT: BERT with rotary positions, a gated MLP and fused q, k and v. Its own code and
 //! transformers have different keys in config.json, and the same names of tensors.
 
-use super::bert::after_sum;
+use super::bert::{after_sum, norm, token_types};
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::{HfConfig, LayerType, RopeDefaults};
 use crate::engine::model::spec::{
-    ActivationSpec, AttentionSpec, EncoderSpec, LayerSpec, LinearSpec, MlpForm, MlpSpec, NormSpec,
+    ActivationSpec, AttentionSpec, EncoderSpec, LayerSpec, LinearSpec, MlpForm, MlpSpec,
 };
 use crate::engine::ops::Activation;
 
@@ -45,35 +45,24 @@ pub(super) fn spec(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
     let num_positions = config.max_position_embeddings()?;
     let trained = root.optional_size("max_trained_positions")?.unwrap_or(num_positions);
     let hidden = config.hidden_size()?;
-    let table = |part: &str, rows| LinearSpec::new(format!("bert.embeddings.{part}"), rows, hidden);
-    let num_types = root.optional_size("type_vocab_size")?.unwrap_or(2);
+    let name = |part: &str| format!("bert.embeddings.{part}");
+    let tokens = LinearSpec::new(name("word_embeddings"), config.vocab_size()?, hidden);
     let layers = (0..config.num_layers()?).map(|index| layer(config, index));
+    let layers = layers.collect::<Result<_, _>>()?;
     Ok(EncoderSpec {
-        max_model_len: num_positions.min(trained),
-        tokens: table("word_embeddings", config.vocab_size()?),
-        token_types: (num_types > 0).then(|| table("token_type_embeddings", num_types)),
-        embed_scale: None,
-        positions: None,
-        embed_norm: Some(norm(config, "bert.emb_ln")?),
-        is_causal: false,
-        layers: layers.collect::<Result<_, _>>()?,
+        token_types: token_types(config, name("token_type_embeddings"), 2)?,
+        embed_norm: Some(norm(config, "bert.emb_ln".to_owned())?),
         ropes: vec![config.rope_with(LayerType::Full, RopeDefaults { base, part })?],
-        relative_bias: None,
-        final_norm: None,
         of_heads: &["pooler.", "bert.pooler.", "cls."],
-        output: None,
+        ..EncoderSpec::new(num_positions.min(trained), tokens, layers)
     })
-}
-
-fn norm(config: &HfConfig, name: &str) -> Result<NormSpec, EngineError> {
-    Ok(NormSpec::layer(name, config.hidden_size()?, config.layer_norm_eps(1e-12)?))
 }
 
 fn layer(config: &HfConfig, index: usize) -> Result<LayerSpec, EngineError> {
     let name = |part: &str| format!("bert.encoder.layers.{index}.{part}");
     let (hidden, heads) = (config.hidden_size()?, config.equal_heads()?);
     let attention = AttentionSpec::new(
-        after_sum(norm(config, &name("norm1"))?),
+        after_sum(norm(config, name("norm1"))?),
         heads,
         LinearSpec::new(name("attn.Wqkv"), heads.qkv_width(), hidden),
         LinearSpec::new(name("attn.out_proj"), hidden, heads.q_width()),
@@ -87,15 +76,13 @@ fn layer(config: &HfConfig, index: usize) -> Result<LayerSpec, EngineError> {
     };
     let up = ["mlp.fc12", "mlp.fc11"].map(|part| (name(part), inner));
     let mlp = MlpSpec {
-        norms: after_sum(norm(config, &name("norm2"))?),
+        norms: after_sum(norm(config, name("norm2"))?),
         form: MlpForm::Gated,
         activation: ActivationSpec::Known(activation),
         up: LinearSpec::stacked(up, hidden),
         down: LinearSpec::new(name("mlp.fc2"), hidden, inner),
     };
-    let mut layer = LayerSpec::new(attention, mlp);
-    layer.attention.iter_mut().for_each(|attention| attention.rope = Some(0));
-    Ok(layer)
+    Ok(LayerSpec::new(AttentionSpec { rope: Some(0), ..attention }, mlp))
 }
 
 #[cfg(test)]

@@ -69,6 +69,25 @@ impl RelativeBiasSpec {
 }
 
 impl EncoderSpec {
+    /// Layers whose tokens all see each other, over a table of tokens, and nothing else.
+    pub fn new(max_model_len: usize, tokens: LinearSpec, layers: Vec<LayerSpec>) -> Self {
+        Self {
+            max_model_len,
+            tokens,
+            token_types: None,
+            embed_scale: None,
+            positions: None,
+            embed_norm: None,
+            is_causal: false,
+            layers,
+            ropes: Vec::new(),
+            relative_bias: None,
+            final_norm: None,
+            of_heads: &[],
+            output: None,
+        }
+    }
+
     /// The layers of a decoder, which make states in place of logits.
     ///
     /// # Errors
@@ -80,19 +99,15 @@ impl EncoderSpec {
             return Err("a table of tokens of another width than the model's".to_owned());
         }
         Ok(Self {
-            max_model_len,
-            tokens,
-            token_types: None,
             embed_scale: scale,
             positions,
             embed_norm: norm,
             is_causal,
-            layers,
             ropes,
-            relative_bias: None,
             final_norm: output.norm.take(),
             of_heads: of_images,
             output: Some(output),
+            ..Self::new(max_model_len, tokens, layers)
         })
     }
 
