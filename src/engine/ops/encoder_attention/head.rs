@@ -116,7 +116,11 @@ impl HeadPass<'_> {
         // SAFETY: the caller's promise.
         unsafe {
             self.score::<V, R>(query, &seen);
-            let totals: [f32; R] = std::array::from_fn(|r| self.softmax::<V>(query + r, r, &seen));
+            // A closure would be compiled without the instructions of `V`, each a call then.
+            let mut totals = [0.0; R];
+            for (r, total) in totals.iter_mut().enumerate() {
+                *total = self.softmax::<V>(query + r, r, &seen);
+            }
             self.weigh::<V, R>(query, totals, &seen);
         }
     }
