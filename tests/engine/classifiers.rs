@@ -1,19 +1,16 @@
 //! Tiny random classifiers of every class against Hugging Face transformers
 //! (`testdata/golden_classifiers`), alone and among others.
 
-use std::path::{Path, PathBuf};
-
 use serde::Deserialize;
 use serde_json::Value;
 use vllm_batch::engine::EngineError;
-use vllm_batch::engine::config::{
-    DType, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig,
-};
-use vllm_batch::engine::input_processor::Prompt;
+use vllm_batch::engine::config::{EngineConfig, ModelConfig};
 use vllm_batch::engine::model::CLASSIFIERS;
 use vllm_batch::engine::pooling::{
-    ClassActivation, Pooled, PoolingEngine, PoolingParams, PoolingSummary, PoolingTask, PoolingType,
+    ClassActivation, Pooled, PoolingParams, PoolingSummary, PoolingTask, PoolingType,
 };
+
+use super::pooled::{self, Limits, WIDE, architecture, of_texts, testdata};
 
 /// From a row of logits to probabilities.
 type Activation = fn(&[f32]) -> Vec<f32>;
@@ -43,36 +40,19 @@ impl GoldenText {
     }
 }
 
-fn testdata() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata")
-}
-
 fn names() -> Vec<String> {
-    let listing = std::fs::read_dir(testdata().join("golden_classifiers")).unwrap();
-    let names = listing.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut names: Vec<_> = names.collect();
-    names.sort();
-    names
+    pooled::names("golden_classifiers")
 }
 
 fn golden(name: &str) -> Golden {
-    let path = testdata().join("golden_classifiers").join(name).join("golden.json");
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    pooled::golden(&testdata("golden_classifiers").join(name))
 }
 
-fn config(name: &str, golden: &Golden, limits: (usize, usize, usize)) -> EngineConfig {
-    let (max_num_seqs, max_num_batched_tokens, num_threads) = limits;
-    let model = ModelConfig {
-        model_dir: testdata().join("golden_classifiers").join(name),
-        tokenizer_dir: Some(testdata().join("golden_embeddings").join(&golden.tokenizer)),
-        dtype: Some(DType::Float32),
-        pooling_task: Some(PoolingTask::Classify),
-        ..ModelConfig::default()
-    };
-    let scheduler =
-        SchedulerConfig { max_num_seqs, max_num_batched_tokens, ..SchedulerConfig::default() };
-    let parallel = ParallelConfig { num_threads: Some(num_threads), isa: None };
-    EngineConfig { model, scheduler, parallel, ..EngineConfig::default() }
+fn config(name: &str, golden: &Golden, limits: Limits) -> EngineConfig {
+    let mut config = pooled::config(testdata("golden_classifiers").join(name), limits);
+    config.model.tokenizer_dir = Some(testdata("golden_embeddings").join(&golden.tokenizer));
+    config.model.pooling_task = Some(PoolingTask::Classify);
+    config
 }
 
 /// What all texts become, one request for each.
@@ -81,21 +61,10 @@ fn classify(
     texts: &[GoldenText],
     use_activation: Option<bool>,
 ) -> Vec<Pooled> {
-    let mut engine = PoolingEngine::load(config).unwrap();
-    let processor = engine.input_processor();
-    for (index, text) in texts.iter().enumerate() {
-        let params = PoolingParams { use_activation, ..PoolingParams::default() };
-        let prompt = Prompt::Text(text.text.clone());
-        let request = processor.process_pooling(index as u64, prompt, params).unwrap();
-        assert_eq!(request.texts[0].ids, text.token_ids, "{:?}", text.text);
-        engine.add_request(request);
-    }
-    let mut outputs = Vec::new();
-    while engine.has_unfinished_requests() {
-        outputs.extend(engine.step().unwrap());
-    }
-    outputs.sort_by_key(|output| output.request_id);
-    outputs.into_iter().map(|output| output.texts.into_iter().next().unwrap()).collect()
+    let params = PoolingParams { use_activation, ..PoolingParams::default() };
+    let texts = texts.iter().map(|text| (text.text.as_str(), &text.token_ids[..]));
+    let outputs = of_texts(config, texts, &params).into_iter();
+    outputs.map(|output| output.texts.into_iter().next().unwrap()).collect()
 }
 
 fn assert_close(got: &Pooled, expected: &Pooled, name: &str) {
@@ -111,7 +80,7 @@ fn assert_close(got: &Pooled, expected: &Pooled, name: &str) {
 fn every_class_agrees_with_transformers() {
     for name in names() {
         let golden = golden(&name);
-        let config = config(&name, &golden, (256, 4096, 2));
+        let config = config(&name, &golden, WIDE);
         let outputs = classify(&config, &golden.texts, Some(false));
         for (output, text) in outputs.iter().zip(&golden.texts) {
             assert_close(output, &text.pooled(), &format!("{name}, {:?}", text.text));
@@ -169,15 +138,8 @@ fn classes_depend_on_no_neighbour_budget_or_thread() {
 
 #[test]
 fn every_classifier_has_a_golden_folder() {
-    let tested: Vec<String> = names()
-        .iter()
-        .map(|name| {
-            let path = testdata().join("golden_classifiers").join(name).join("config.json");
-            let config: Value =
-                serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-            config["architectures"][0].as_str().unwrap().to_owned()
-        })
-        .collect();
+    let folder = testdata("golden_classifiers");
+    let tested: Vec<String> = names().iter().map(|name| architecture(&folder.join(name))).collect();
     // Built by the same code as one that is tested.
     let alike = [
         "CamembertForSequenceClassification",

@@ -2,7 +2,7 @@
 //! `testdata/golden` makes of its last state is what transformers says of the next token.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Deserialize;
 use vllm_batch::engine::config::{DType, EngineConfig, ModelConfig};
@@ -10,6 +10,8 @@ use vllm_batch::engine::input_processor::Prompt;
 use vllm_batch::engine::model::spec::{LinearSpec, OutputSpec};
 use vllm_batch::engine::model::weights::{Checkpoint, linears_of_encoder};
 use vllm_batch::engine::pooling::{PoolingEngine, PoolingParams, PoolingSummary};
+
+use super::pooled::{self, answers, requests, testdata};
 
 /// Of a logprob.
 const TOLERANCE: f64 = 1e-4;
@@ -36,12 +38,8 @@ impl GoldenPrompt {
 }
 
 fn folders() -> Vec<PathBuf> {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/golden");
-    let listing = std::fs::read_dir(golden).expect("testdata is committed");
-    let mut folders: Vec<_> = listing.map(|entry| entry.unwrap().path()).collect();
-    folders.retain(|folder| folder.join("config.json").exists());
-    folders.sort();
-    folders
+    let folders = pooled::names("golden").into_iter().map(|name| testdata("golden").join(name));
+    folders.filter(|folder| folder.join("config.json").exists()).collect()
 }
 
 /// Vectors of token ids, of the states as they are.
@@ -49,12 +47,8 @@ fn states(config: &EngineConfig, texts: &[Vec<u32>]) -> Vec<Vec<f32>> {
     let mut engine = PoolingEngine::load(config).unwrap_or_else(|error| panic!("{error}"));
     let params = PoolingParams { use_activation: Some(false), ..PoolingParams::default() };
     let texts = texts.iter().map(|ids| Prompt::TokenIds(ids.clone())).collect();
-    let request = engine.input_processor().process_pooling(0, Prompt::Several(texts), params);
-    engine.add_request(request.unwrap());
-    let mut outputs = Vec::new();
-    while engine.has_unfinished_requests() {
-        outputs.extend(engine.step().unwrap());
-    }
+    let requests = requests(&engine, [Prompt::Several(texts)], &params);
+    let mut outputs = answers(&mut engine, requests);
     let output = outputs.pop().unwrap();
     output.texts.iter().map(|text| text.values().collect()).collect()
 }
@@ -149,8 +143,7 @@ fn last_states_say_of_the_next_token_what_transformers_says() {
         if folder.ends_with("opt350") {
             continue;
         }
-        let golden = std::fs::read_to_string(folder.join("golden.json")).unwrap();
-        let golden: Golden = serde_json::from_str(&golden).unwrap();
+        let golden: Golden = pooled::golden(&folder);
         let wanted = |prompt: &GoldenPrompt| (prompt.text(), prompt.top.last().unwrap().clone());
         let wanted: Vec<_> = golden.prompts.iter().map(wanted).collect();
         check(in_float32(folder), &wanted);
@@ -161,7 +154,7 @@ fn last_states_say_of_the_next_token_what_transformers_says() {
 
 #[test]
 fn so_do_those_of_gguf_files() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/gguf");
+    let folder = testdata("gguf");
     let goldens = std::fs::read_to_string(folder.join("models.json")).unwrap();
     let goldens: BTreeMap<String, Vec<GgufGolden>> = serde_json::from_str(&goldens).unwrap();
     for (name, goldens) in goldens {

@@ -1,18 +1,16 @@
 //! Tiny random encoders of every family against Hugging Face transformers
 //! (`testdata/golden_embeddings`), and a vector alone against the same among others.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Deserialize;
 use vllm_batch::engine::EngineError;
-use vllm_batch::engine::config::{
-    DType, DeviceConfig, DeviceKind, EngineConfig, ModelConfig, ParallelConfig, Quantization,
-    SchedulerConfig,
-};
-use vllm_batch::engine::input_processor::Prompt;
+use vllm_batch::engine::config::{DType, DeviceConfig, DeviceKind, EngineConfig, Quantization};
 use vllm_batch::engine::model::hf_config::HfConfig;
 use vllm_batch::engine::model::{ENCODERS, encoder_spec};
 use vllm_batch::engine::pooling::{PoolingEngine, PoolingOutput, PoolingParams, PoolingType};
+
+use super::pooled::{self, Limits, WIDE, architecture, of_texts, testdata};
 
 /// Of a value, or of its part where it is above 1.
 const TOLERANCE: f32 = 1e-5;
@@ -33,24 +31,16 @@ struct GoldenText {
 }
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/golden_embeddings")
+    testdata("golden_embeddings")
 }
 
 fn families() -> Vec<String> {
-    let listing = std::fs::read_dir(folder()).expect("testdata is committed");
-    let names = listing.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut names: Vec<_> = names.collect();
-    names.sort();
-    names
+    pooled::names("golden_embeddings")
 }
 
 fn golden(family: &str) -> Golden {
-    let path = folder().join(family).join("golden.json");
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    pooled::golden(&folder().join(family))
 }
-
-/// (texts of a step at most, tokens of a step at most, threads)
-type Limits = (usize, usize, usize);
 
 /// `pooling_type`: None, if it is the model's.
 fn config(
@@ -58,36 +48,16 @@ fn config(
     pooling_type: impl Into<Option<PoolingType>>,
     limits: Limits,
 ) -> EngineConfig {
-    let (max_num_seqs, max_num_batched_tokens, num_threads) = limits;
-    let model = ModelConfig {
-        model_dir: folder().join(family),
-        dtype: Some(DType::Float32),
-        pooling_type: pooling_type.into(),
-        ..ModelConfig::default()
-    };
-    let scheduler =
-        SchedulerConfig { max_num_seqs, max_num_batched_tokens, ..SchedulerConfig::default() };
-    let parallel = ParallelConfig { num_threads: Some(num_threads), isa: None };
-    EngineConfig { model, scheduler, parallel, ..EngineConfig::default() }
+    let mut config = pooled::config(folder().join(family), limits);
+    config.model.pooling_type = pooling_type.into();
+    config
 }
 
 /// The vectors of all texts, as the model gives them, one request for each.
 fn embed(config: &EngineConfig, texts: &[GoldenText]) -> Vec<PoolingOutput> {
-    let mut engine = PoolingEngine::load(config).unwrap();
-    let processor = engine.input_processor();
-    for (index, text) in texts.iter().enumerate() {
-        let params = PoolingParams { use_activation: Some(false), ..PoolingParams::default() };
-        let prompt = Prompt::Text(text.text.clone());
-        let request = processor.process_pooling(index as u64, prompt, params).unwrap();
-        assert_eq!(request.texts[0].ids, text.token_ids, "{:?}", text.text);
-        engine.add_request(request);
-    }
-    let mut outputs = Vec::new();
-    while engine.has_unfinished_requests() {
-        outputs.extend(engine.step().unwrap());
-    }
-    outputs.sort_by_key(|output| output.request_id);
-    outputs
+    let params = PoolingParams { use_activation: Some(false), ..PoolingParams::default() };
+    let texts = texts.iter().map(|text| (text.text.as_str(), &text.token_ids[..]));
+    of_texts(config, texts, &params)
 }
 
 #[test]
@@ -95,7 +65,7 @@ fn every_family_agrees_with_transformers() {
     for family in families() {
         let golden = golden(&family);
         for pooling_type in [Some(PoolingType::Mean), Some(PoolingType::Cls), None] {
-            let outputs = embed(&config(&family, pooling_type, (256, 4096, 2)), &golden.texts);
+            let outputs = embed(&config(&family, pooling_type, WIDE), &golden.texts);
             for (output, text) in outputs.iter().zip(&golden.texts) {
                 let expected = match pooling_type {
                     Some(PoolingType::Mean) => &text.mean,
@@ -116,15 +86,8 @@ fn every_family_agrees_with_transformers() {
 
 #[test]
 fn every_family_has_a_golden_folder() {
-    let tested: Vec<String> = families()
-        .iter()
-        .map(|family| {
-            let path = folder().join(family).join("config.json");
-            let text = std::fs::read_to_string(path).unwrap();
-            let config: serde_json::Value = serde_json::from_str(&text).unwrap();
-            config["architectures"][0].as_str().unwrap().to_owned()
-        })
-        .collect();
+    let tested: Vec<String> =
+        families().iter().map(|family| architecture(&folder().join(family))).collect();
     // Built by the same code as one that is tested.
     let mut alike = vec!["CamembertForMaskedLM", "CamembertModel", "XLMRobertaForMaskedLM"];
     alike.extend(["EuroBertForMaskedLM", "Gemma3ForCausalLM", "GteModel", "JinaBertModel"]);
@@ -182,7 +145,7 @@ fn bfloat16_and_int8_stay_close_to_float32() {
     ] {
         for family in families() {
             let golden = golden(&family);
-            let mut config = config(&family, PoolingType::Mean, (256, 4096, 2));
+            let mut config = config(&family, PoolingType::Mean, WIDE);
             config.model.dtype = Some(dtype);
             config.device.quantization = quantization;
             for (output, text) in embed(&config, &golden.texts).iter().zip(&golden.texts) {

@@ -14,6 +14,7 @@ mod gguf_blocks;
 mod input_processor;
 mod int8;
 mod models_table;
+mod pooled;
 mod published_configs;
 mod real_model;
 mod sampler;

@@ -2,17 +2,15 @@
 //! (`testdata/golden_scores`), vectors compared against those of `testdata/golden_embeddings`, and
 //! each text computed once.
 
-use std::path::Path;
-
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use vllm_batch::engine::config::{
-    DType, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig,
-};
+use vllm_batch::engine::config::EngineConfig;
 use vllm_batch::engine::input_processor::Prompt;
 use vllm_batch::engine::pooling::{
     Compared, Pooled, PoolingEngine, PoolingParams, PoolingType, Scoring, Similarity,
 };
+
+use super::pooled::{self, Limits, WIDE, answers, requests, testdata};
 
 /// Of a score, or of a logit of about 2.
 const TOLERANCE: f64 = 5e-6;
@@ -44,26 +42,11 @@ struct Text {
 }
 
 fn golden<T: DeserializeOwned>(folder: &str) -> T {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join("golden.json");
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    pooled::golden(&testdata(folder))
 }
 
-/// (texts of a step at most, tokens of a step at most, threads)
-type Limits = (usize, usize, usize);
-
-const WIDE: Limits = (256, 4096, 2);
-
 fn config(folder: &str, limits: Limits) -> EngineConfig {
-    let (max_num_seqs, max_num_batched_tokens, num_threads) = limits;
-    let model = ModelConfig {
-        model_dir: Path::new(env!("CARGO_MANIFEST_DIR")).join(folder),
-        dtype: Some(DType::Float32),
-        ..ModelConfig::default()
-    };
-    let scheduler =
-        SchedulerConfig { max_num_seqs, max_num_batched_tokens, ..SchedulerConfig::default() };
-    let parallel = ParallelConfig { num_threads: Some(num_threads), isa: None };
-    EngineConfig { model, scheduler, parallel, ..EngineConfig::default() }
+    pooled::config(testdata(folder), limits)
 }
 
 fn compared(queries: &[&str], documents: &[&str]) -> Prompt {
@@ -78,17 +61,9 @@ fn scores(
     prompts: Vec<Prompt>,
     params: &PoolingParams,
 ) -> (Vec<Vec<f32>>, u64) {
-    let processor = engine.input_processor();
     let before = engine.stats().num_computed_tokens;
-    for (index, prompt) in prompts.into_iter().enumerate() {
-        let request = processor.process_pooling(index as u64, prompt, params.clone()).unwrap();
-        engine.add_request(request);
-    }
-    let mut outputs = Vec::new();
-    while engine.has_unfinished_requests() {
-        outputs.extend(engine.step().unwrap());
-    }
-    outputs.sort_by_key(|output| output.request_id);
+    let requests = requests(engine, prompts, params);
+    let outputs = answers(engine, requests);
     let one = |pooled: &Pooled| match pooled {
         Pooled::Vector(score) if score.len() == 1 => score[0],
         other => panic!("{other:?}"),
@@ -100,7 +75,7 @@ fn scores(
 #[test]
 fn cross_encoders_agree_with_transformers() {
     for family in ["bert", "xlm_roberta"] {
-        let folder = format!("testdata/golden_scores/{family}");
+        let folder = format!("golden_scores/{family}");
         let Pairs { pairs } = golden(&folder);
         let mut engine = PoolingEngine::load(&config(&folder, WIDE)).unwrap();
         let params = PoolingParams {
@@ -132,7 +107,7 @@ fn cross_encoders_agree_with_transformers() {
 
 #[test]
 fn a_pair_that_is_too_long_is_cut_or_refused() {
-    let folder = "testdata/golden_scores/bert";
+    let folder = "golden_scores/bert";
     let Pairs { pairs } = golden(folder);
     let engine = PoolingEngine::load(&config(folder, WIDE)).unwrap();
     let processor = engine.input_processor();
@@ -157,7 +132,7 @@ fn a_pair_that_is_too_long_is_cut_or_refused() {
 
 #[test]
 fn vectors_are_compared_by_their_angle() {
-    let folder = "testdata/golden_embeddings/bert";
+    let folder = "golden_embeddings/bert";
     let Vectors { texts } = golden(folder);
     let mut config = config(folder, WIDE);
     config.model.pooling_type = Some(PoolingType::Mean);
@@ -189,7 +164,7 @@ fn vectors_are_compared_by_their_angle() {
 
 #[test]
 fn each_text_is_computed_once_and_no_score_depends_on_it() {
-    let folder = "testdata/golden_embeddings/bert";
+    let folder = "golden_embeddings/bert";
     let Vectors { texts } = golden(folder);
     let text = |index: usize| texts[index].text.as_str();
     let prompts = vec![

@@ -2,13 +2,15 @@
 //! do not count, Dense modules; and sparse vectors of masked language models
 //! (`testdata/golden_sparse`).
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Deserialize;
 use vllm_batch::engine::EngineError;
-use vllm_batch::engine::config::{DType, EngineConfig, ModelConfig};
+use vllm_batch::engine::config::EngineConfig;
 use vllm_batch::engine::input_processor::Prompt;
 use vllm_batch::engine::pooling::{Pooled, PoolingEngine, PoolingParams, PoolingSummary};
+
+use super::pooled::{self, WIDE, answers, golden, names, requests, testdata};
 
 /// Of a value; vectors are about 1 to 10.
 const TOLERANCE: f32 = 1e-5;
@@ -22,10 +24,6 @@ struct Golden {
 struct GoldenText {
     text: String,
     vector: Vec<f32>,
-}
-
-fn testdata(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(name)
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -48,26 +46,19 @@ fn assembled(name: &str) -> tempfile::TempDir {
 }
 
 fn config(folder: &Path) -> EngineConfig {
-    let model = ModelConfig {
-        model_dir: folder.to_owned(),
-        dtype: Some(DType::Float32),
-        ..ModelConfig::default()
-    };
-    EngineConfig { model, ..EngineConfig::default() }
+    pooled::config(folder.to_owned(), WIDE)
 }
 
 #[test]
 fn vectors_are_those_of_sentence_transformers() {
-    let listing = std::fs::read_dir(testdata("golden_modules")).unwrap();
-    let mut num_folders = 0;
-    for name in listing.map(|entry| entry.unwrap().file_name().into_string().unwrap()) {
-        num_folders += 1;
+    let names = names("golden_modules");
+    assert_eq!(names.len(), 7);
+    for name in names {
         let folder = assembled(&name);
         let config = config(folder.path());
         let summary = PoolingSummary::read(&config.model).unwrap();
         let mut engine = PoolingEngine::load_summarized(&config, &summary).unwrap();
-        let text = std::fs::read_to_string(folder.path().join("golden.json")).unwrap();
-        let golden: Golden = serde_json::from_str(&text).unwrap();
+        let golden: Golden = golden(folder.path());
         let prompt = summary.prompts.by_name.get("instruction").map(|text| text.as_str().into());
         let params = PoolingParams {
             prompt,
@@ -75,10 +66,8 @@ fn vectors_are_those_of_sentence_transformers() {
             ..PoolingParams::default()
         };
         let prompts = golden.texts.iter().map(|text| Prompt::Text(text.text.clone())).collect();
-        let processor = engine.input_processor();
-        let request = processor.process_pooling(0, Prompt::Several(prompts), params).unwrap();
-        engine.add_request(request);
-        let output = engine.step().unwrap().remove(0);
+        let requests = requests(&engine, [Prompt::Several(prompts)], &params);
+        let output = answers(&mut engine, requests).remove(0);
         for (text, got) in golden.texts.iter().zip(&output.texts) {
             let Pooled::Vector(got) = got else { panic!("{got:?}") };
             let distance = |(got, expected): (&f32, &f32)| (got - expected).abs();
@@ -87,7 +76,6 @@ fn vectors_are_those_of_sentence_transformers() {
             assert!(largest < TOLERANCE, "{name}, {:?}: off by {largest}", text.text);
         }
     }
-    assert_eq!(num_folders, 7);
 }
 
 #[derive(Deserialize)]
@@ -118,32 +106,23 @@ fn assert_close(got: &[(u32, f32)], indices: &[u32], weights: &[f32], what: &str
 /// The sparse vectors of texts, one request for each.
 fn sparse(config: &EngineConfig, texts: &[SparseText]) -> Vec<Vec<(u32, f32)>> {
     let mut engine = PoolingEngine::load(config).unwrap();
-    let processor = engine.input_processor();
-    for (index, text) in texts.iter().enumerate() {
-        let prompt = Prompt::Text(text.text.clone());
-        let params = PoolingParams::default();
-        engine.add_request(processor.process_pooling(index as u64, prompt, params).unwrap());
-    }
-    let mut vectors = Vec::new();
-    while engine.has_unfinished_requests() {
-        for output in engine.step().unwrap() {
-            let [Pooled::Sparse(words)] = &output.texts[..] else { panic!("{:?}", output.texts) };
-            vectors.push(words.clone());
-        }
-    }
-    vectors
+    let prompts = texts.iter().map(|text| Prompt::Text(text.text.clone()));
+    let requests = requests(&engine, prompts, &PoolingParams::default());
+    let words = |pooled: &[Pooled]| match pooled {
+        [Pooled::Sparse(words)] => words.clone(),
+        other => panic!("{other:?}"),
+    };
+    answers(&mut engine, requests).iter().map(|output| words(&output.texts)).collect()
 }
 
 #[test]
 fn sparse_vectors_are_those_of_sentence_transformers() {
-    for entry in std::fs::read_dir(testdata("golden_sparse")).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
+    for name in names("golden_sparse") {
         let folder = tempfile::tempdir().unwrap();
         copy(&testdata("golden_sparse").join(&name), folder.path());
         let tokenizer = testdata("golden_embeddings/bert/tokenizer.json");
         std::fs::copy(tokenizer, folder.path().join("tokenizer.json")).unwrap();
-        let text = std::fs::read_to_string(folder.path().join("golden.json")).unwrap();
-        let golden: GoldenSparse = serde_json::from_str(&text).unwrap();
+        let golden: GoldenSparse = golden(folder.path());
         let mut config = config(folder.path());
         config.model.sparse = true;
         let once = sparse(&config, &golden.texts);

@@ -3,11 +3,13 @@
 //! `testdata/golden_classifiers`.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use serde_json::{Value, json};
+
+use super::piped::{
+    assert_refused, change_no_byte, continues, errors, fed, kill_after, lines, numbers, texts,
+};
 
 const TOKENIZER: &str = "testdata/golden_embeddings/bert";
 
@@ -16,55 +18,19 @@ fn command(model: &str, flags: &[&str]) -> Command {
 }
 
 fn command_named(name: &str, model: &str, flags: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-batch"));
-    let model = format!("testdata/golden_classifiers/{model}");
-    command.args([name, "--model", &model, "--threads", "2"]);
-    command.args(flags).current_dir(env!("CARGO_MANIFEST_DIR"));
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
+    super::piped::command(name, &format!("testdata/golden_classifiers/{model}"), flags)
 }
 
 fn classify(model: &str, input: &str, flags: &[&str]) -> Output {
-    answered(command(model, flags), input)
-}
-
-fn answered(mut command: Command, input: &str) -> Output {
-    let mut child = command.spawn().unwrap();
-    let (mut stdin, text) = (child.stdin.take().unwrap(), input.to_owned());
-    // A program that refuses its flags reads nothing.
-    let writing = std::thread::spawn(move || drop(stdin.write_all(text.as_bytes())));
-    let output = child.wait_with_output().unwrap();
-    writing.join().unwrap();
-    output
-}
-
-fn lines(output: &Output) -> Vec<Value> {
-    let text = std::str::from_utf8(&output.stdout).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    fed(command(model, flags), input)
 }
 
 fn golden(model: &str, index: usize) -> Value {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/golden_classifiers");
-    let text = fs::read_to_string(folder.join(model).join("golden.json")).unwrap();
-    let mut golden: Value = serde_json::from_str(&text).unwrap();
-    golden["texts"][index].take()
-}
-
-fn numbers(value: &Value) -> Vec<f32> {
-    value.as_array().unwrap().iter().map(|value| value.as_f64().unwrap() as f32).collect()
+    super::piped::golden(&format!("testdata/golden_classifiers/{model}"))["texts"][index].take()
 }
 
 fn is_close(got: &Value, expected: &Value) -> bool {
-    let (got, expected) = (numbers(got), numbers(expected));
-    got.len() == expected.len() && got.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-5)
-}
-
-fn rows(num_rows: usize) -> String {
-    let row = |index: usize| {
-        let text = "the cat sits outside and a man is playing guitar ".repeat(index % 3);
-        json!({"id": index, "text": format!("{text}row {index}")}).to_string() + "\n"
-    };
-    (0..num_rows).map(row).collect()
+    super::piped::is_close(&numbers(got), &numbers(expected))
 }
 
 #[test]
@@ -77,7 +43,7 @@ fn rows_get_labels_and_probabilities() {
         json!({"id": 9, "text": other["text"], "use_activation": false}),
     );
     let output = classify("bert", &input, &[]);
-    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(3), "{}", errors(&output));
     let rows = lines(&output);
     let labels = ["sad", "glad", "neither"];
     let largest = |logits: &Value| {
@@ -125,35 +91,23 @@ fn tokens_get_labels_of_their_own() {
 }
 
 #[test]
-fn steps_and_threads_change_no_byte_and_a_killed_run_continues() {
-    let input = rows(50);
-    let expected = classify("bert", &input, &[]).stdout;
-    for flags in [
-        ["--max-num-seqs", "1", "--threads", "1"],
-        ["--max-num-batched-tokens", "1", "--threads", "3"],
-    ] {
-        assert!(classify("bert", &input, &flags).stdout == expected, "{flags:?}");
-    }
+fn steps_threads_and_shards_change_no_byte() {
+    change_no_byte(&|flags| command("bert", flags), &texts(50));
+}
+
+#[test]
+fn a_killed_run_continues_to_the_same_bytes() {
+    continues(&|flags| command("bert", flags), &texts(50), 20);
+}
+
+#[test]
+fn a_run_of_other_numbers_does_not_continue() {
     let folder = tempfile::tempdir().unwrap();
     let journal = folder.path().join("journal");
     let flags = ["--journal", journal.to_str().unwrap()];
-    let mut child = command("bert", &flags).spawn().unwrap();
-    // The input stays open: the run waits for more when it is killed.
-    let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(rows(20).as_bytes()).unwrap();
-    let mut written = BufReader::new(child.stdout.take().unwrap()).lines();
-    for _ in 0..20 {
-        written.next().unwrap().unwrap();
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    // Other numbers would follow those that are there.
-    let other = classify("bert", &input, &[&flags[..], &["--no-activation"]].concat());
-    assert_eq!(other.status.code(), Some(6), "{}", String::from_utf8_lossy(&other.stderr));
-    let continued = classify("bert", &input, &flags);
-    let errors = String::from_utf8_lossy(&continued.stderr).into_owned();
-    assert!(errors.contains("Continuing a run with 20 finished rows"), "{errors}");
-    assert!(continued.stdout == expected);
+    kill_after(command("bert", &flags), &texts(2));
+    let other = classify("bert", &texts(3), &[&flags[..], &["--no-activation"]].concat());
+    assert_eq!(other.status.code(), Some(6), "{}", errors(&other));
 }
 
 #[test]
@@ -168,10 +122,7 @@ fn what_is_no_classifier_or_no_text_is_refused_by_name() {
         (text, &["--dimensions", "8"], "--dimensions"),
         (line, &[], "OpenAI batch requests"),
     ] {
-        let output = classify("bert", input, flags);
-        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(matches!(output.status.code(), Some(2 | 7)), "{flags:?}: {errors}");
-        assert!(errors.contains(what), "{flags:?}: {errors}");
+        assert_refused(&classify("bert", input, flags), flags, what);
     }
 }
 
@@ -183,10 +134,10 @@ fn a_reward_is_the_number_of_the_only_class() {
     let tokenizer = "testdata/golden_embeddings/xlm_roberta";
     let reward = |flags: &[&str]| {
         let flags = [&["--tokenizer", tokenizer], flags].concat();
-        answered(command_named("reward", "xlm_roberta", &flags), &input)
+        fed(command_named("reward", "xlm_roberta", &flags), &input)
     };
     let output = reward(&["--no-activation"]);
-    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(3), "{}", errors(&output));
     let rows = lines(&output);
     let logit = golden["logits"][0].as_f64().unwrap() as f32;
     assert!((rows[0]["score"].as_f64().unwrap() as f32 - logit).abs() < 1e-5, "{}", rows[0]);
@@ -195,8 +146,8 @@ fn a_reward_is_the_number_of_the_only_class() {
     let row = &lines(&reward(&[]))[0];
     assert!((row["score"].as_f64().unwrap() as f32 - sigmoid).abs() < 1e-6, "{row}");
     let several = command_named("reward", "bert", &["--tokenizer", TOKENIZER]);
-    let several = answered(several, &input);
-    let errors = String::from_utf8_lossy(&several.stderr).into_owned();
+    let several = fed(several, &input);
+    let errors = errors(&several);
     assert_eq!(several.status.code(), Some(2), "{errors}");
     assert!(errors.contains("3 classes"), "{errors}");
 }
@@ -211,7 +162,7 @@ fn tables_get_columns() {
     fs::write(&input, format!("id,text,probs\n7,{text},mine\n8,{long},\n")).unwrap();
     let flags = ["-i", input.to_str().unwrap(), "-o", out.to_str().unwrap()];
     let output = classify("bert", "", &flags);
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let errors = errors(&output);
     assert_eq!(output.status.code(), Some(3), "{errors}");
     let table = fs::read_to_string(&out).unwrap();
     let mut rows = table.lines();

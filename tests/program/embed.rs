@@ -2,56 +2,24 @@
 //! kills change no byte. The model is a tiny BERT of `testdata/golden_embeddings`.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use serde_json::{Value, json};
+
+use super::piped::{
+    assert_refused, change_no_byte, continues, errors, fed, golden, is_close, lines, numbers, texts,
+};
 
 const MODEL: &str = "testdata/golden_embeddings/bert";
 
 fn command(flags: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-batch"));
-    command.args(["embed", "--model", MODEL, "--threads", "2"]).args(flags);
-    command.current_dir(env!("CARGO_MANIFEST_DIR")).env("SOURCE_DATE_EPOCH", "1711652795");
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-fn fed(mut child: Child, input: &str) -> Output {
-    let mut stdin = child.stdin.take().unwrap();
-    let text = input.to_owned();
-    // A program that refuses its flags reads nothing.
-    let writing = std::thread::spawn(move || drop(stdin.write_all(text.as_bytes())));
-    let output = child.wait_with_output().unwrap();
-    writing.join().unwrap();
-    output
+    super::piped::command("embed", MODEL, flags)
 }
 
 fn embed(input: &str, flags: &[&str]) -> Output {
-    fed(command(flags).spawn().unwrap(), input)
-}
-
-fn lines(output: &Output) -> Vec<Value> {
-    let text = std::str::from_utf8(&output.stdout).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-fn golden() -> Value {
-    golden_of(MODEL)
-}
-
-fn golden_of(model: &str) -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(model).join("golden.json");
-    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
-}
-
-fn numbers(value: &Value) -> Vec<f32> {
-    value.as_array().unwrap().iter().map(|value| value.as_f64().unwrap() as f32).collect()
-}
-
-fn is_close(got: &[f32], expected: &[f32]) -> bool {
-    got.len() == expected.len() && got.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5)
+    fed(command(flags), input)
 }
 
 fn normalized(vector: &[f32]) -> Vec<f32> {
@@ -59,18 +27,9 @@ fn normalized(vector: &[f32]) -> Vec<f32> {
     vector.iter().map(|value| value / length).collect()
 }
 
-/// Rows of texts of many lengths.
-fn rows(num_rows: usize) -> String {
-    let row = |index: usize| {
-        let text = "the cat sits outside and a man is playing guitar ".repeat(index % 3);
-        json!({"id": index, "text": format!("{text}row {index}")}).to_string() + "\n"
-    };
-    (0..num_rows).map(row).collect()
-}
-
 #[test]
 fn rows_get_vectors_in_their_order() {
-    let golden = golden();
+    let golden = golden(MODEL);
     let of = |index: usize, name: &str| numbers(&golden["texts"][index][name]);
     let text = |index: usize| golden["texts"][index]["text"].clone();
     let input = format!(
@@ -80,7 +39,7 @@ fn rows_get_vectors_in_their_order() {
         json!({"id": 9, "text": text(3)}),
     );
     let output = embed(&input, &["--pooling-type", "MEAN", "--no-normalize"]);
-    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(3), "{}", errors(&output));
     let rows = lines(&output);
     assert!(is_close(&numbers(&rows[0]["embedding"]), &of(2, "mean")));
     assert_eq!((&rows[0]["id"], &rows[0]["dimensions"]), (&json!(7), &json!("10 x 20")));
@@ -97,13 +56,13 @@ fn rows_get_vectors_in_their_order() {
 #[test]
 fn a_decoder_gives_the_state_of_the_last_token() {
     let model = "testdata/golden_embeddings/qwen3";
-    let golden = golden_of(model);
+    let golden = golden(model);
     let texts = golden["texts"].as_array().unwrap();
     let input: String =
         texts.iter().map(|row| json!({"text": row["text"]}).to_string() + "\n").collect();
     let output = embed(&input, &["--model", model]);
     let rows = lines(&output);
-    assert_eq!(rows.len(), texts.len(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(rows.len(), texts.len(), "{}", errors(&output));
     for (row, text) in rows.iter().zip(texts) {
         let expected = normalized(&numbers(&text["last"]));
         assert!(is_close(&numbers(&row["embedding"]), &expected), "{}", text["text"]);
@@ -116,7 +75,7 @@ fn batch_lines_are_answered_in_openais_form() {
         let row = json!({"custom_id": id, "method": "POST", "url": "/v1/embeddings", "body": body});
         row.to_string() + "\n"
     };
-    let golden = golden();
+    let golden = golden(MODEL);
     let (text, ids) = (&golden["texts"][2]["text"], &golden["texts"][2]["token_ids"]);
     let input = line("two", json!({"input": [text, ids]}))
         + &line("bytes", json!({"input": text, "encoding_format": "base64"}))
@@ -124,7 +83,7 @@ fn batch_lines_are_answered_in_openais_form() {
         + &line("cut", json!({"input": golden["texts"][5]["text"], "truncate_prompt_tokens": 9}))
         + &line("long", json!({"input": "cat ".repeat(400)}));
     let output = embed(&input, &[]);
-    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(3), "{}", errors(&output));
     let lines = lines(&output);
     let body = |index: usize| &lines[index]["response"]["body"];
     let data = &body(0)["data"];
@@ -142,42 +101,12 @@ fn batch_lines_are_answered_in_openais_form() {
 
 #[test]
 fn steps_threads_and_shards_change_no_byte() {
-    let input = rows(60);
-    let expected = embed(&input, &[]).stdout;
-    for flags in [
-        ["--max-num-seqs", "1", "--threads", "1"],
-        ["--max-num-batched-tokens", "1", "--threads", "3"],
-    ] {
-        let flags: Vec<_> = ["--max-num-seqs", "7"].iter().chain(&flags).copied().collect();
-        assert!(embed(&input, &flags).stdout == expected, "{flags:?}");
-    }
-    let shards = ["0/2", "1/2"].map(|shard| embed(&input, &["--shard", shard]).stdout);
-    let shards = shards.each_ref().map(|bytes| bytes.split_inclusive(|byte| *byte == b'\n'));
-    let [even, odd] = shards;
-    let joined: Vec<u8> = even.zip(odd).flat_map(|(a, b)| [a, b].concat()).collect();
-    assert!(joined == expected);
+    change_no_byte(&command, &texts(60));
 }
 
 #[test]
 fn a_killed_run_continues_to_the_same_bytes() {
-    let folder = tempfile::tempdir().unwrap();
-    let journal = folder.path().join("journal");
-    let flags = ["--journal", journal.to_str().unwrap()];
-    let input = rows(50);
-    let mut child = command(&flags).spawn().unwrap();
-    // The input stays open: the run waits for more when it is killed.
-    let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(rows(20).as_bytes()).unwrap();
-    let mut written = BufReader::new(child.stdout.take().unwrap()).lines();
-    for _ in 0..20 {
-        written.next().unwrap().unwrap();
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let continued = embed(&input, &flags);
-    let errors = String::from_utf8_lossy(&continued.stderr).into_owned();
-    assert!(errors.contains("Continuing a run with 20 finished rows"), "{errors}");
-    assert!(continued.stdout == embed(&input, &[]).stdout);
+    continues(&command, &texts(50), 20);
 }
 
 /// Rows and columns of a matrix of NumPy's, and its values.
@@ -194,7 +123,7 @@ fn matrix(path: &Path) -> (usize, usize, Vec<f32>) {
 /// Rows with bad ones among them.
 fn rows_with_bad_ones() -> String {
     let long = json!({"id": "long", "text": "cat ".repeat(400)}).to_string();
-    let all = rows(20);
+    let all = texts(20);
     let mut lines: Vec<&str> = all.lines().collect();
     lines.insert(13, &long);
     lines.insert(4, "{");
@@ -207,7 +136,7 @@ fn a_matrix_has_a_row_for_every_row() {
     let at = |name: &str| folder.path().join(name);
     let out = at("v.npy");
     let output = embed(&rows_with_bad_ones(), &["--out", out.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(3), "{}", errors(&output));
     let (num_rows, width, values) = matrix(&out);
     assert_eq!((num_rows, width, values.len()), (22, 32, 22 * 32));
     let lines = lines(&embed(&rows_with_bad_ones(), &[]));
@@ -218,16 +147,16 @@ fn a_matrix_has_a_row_for_every_row() {
         }
     }
     // Error rows are in a file beside it, in their order.
-    let errors = fs::read_to_string(at("v.npy.errors.jsonl")).unwrap();
-    let errors: Vec<Value> =
-        errors.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(errors, [lines[4].clone(), lines[14].clone()]);
+    let failed = fs::read_to_string(at("v.npy.errors.jsonl")).unwrap();
+    let failed: Vec<Value> =
+        failed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(failed, [lines[4].clone(), lines[14].clone()]);
     let meta: Value = serde_json::from_slice(&fs::read(at("v.npy.meta.json")).unwrap()).unwrap();
     assert_eq!((&meta["format"], &meta["output"]["rows"]), (&json!("npy"), &json!(22)));
     assert_eq!(meta["errors"]["rows"], 2);
     // It is complete, and its bytes are what the side file says.
     let again = embed(&rows_with_bad_ones(), &["--out", out.to_str().unwrap()]);
-    let said = String::from_utf8_lossy(&again.stderr).into_owned();
+    let said = errors(&again);
     assert!(said.contains("Nothing to do"), "{said}");
 }
 
@@ -236,7 +165,7 @@ fn vectors_may_be_sparse_or_those_of_tokens() {
     let row = json!({"id": 1, "text": "The cat sits outside."}).to_string() + "\n";
     let sparse = ["--model", "testdata/golden_sparse/bert", "--tokenizer", MODEL, "--sparse"];
     let output = embed(&row, &sparse);
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
     let vector = &lines(&output)[0]["embedding"];
     let indices = numbers(&vector["indices"]);
     assert_eq!(indices.len(), numbers(&vector["values"]).len());
@@ -248,7 +177,7 @@ fn vectors_may_be_sparse_or_those_of_tokens() {
         (["--out", "vectors.npy", "--overwrite"], "no rows of a matrix"),
     ] {
         let refused = embed(&row, &[&sparse[..], &flags].concat());
-        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        let said = errors(&refused);
         assert!(refused.status.code() == Some(2) && said.contains(what), "{flags:?}: {said}");
     }
     let tokens = &lines(&embed(&row, &["--pooling-type", "ALL"]))[0];
@@ -272,14 +201,14 @@ fn a_matrix_has_one_vector_in_a_row() {
         + &line(json!({"input": ["one", "two"]}))
         + &line(json!({"input": "one", "encoding_format": "base64"}));
     let out = folder.path().join("v.npy");
-    let errors = folder.path().join("bad.jsonl");
-    let flags = ["--out", out.to_str().unwrap(), "--errors", errors.to_str().unwrap()];
+    let bad = folder.path().join("bad.jsonl");
+    let flags = ["--out", out.to_str().unwrap(), "--errors", bad.to_str().unwrap()];
     let output = embed(&input, &flags);
-    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(3), "{}", errors(&output));
     let (num_rows, width, values) = matrix(&out);
     assert_eq!((num_rows, values[0].is_nan(), values[width].is_nan()), (3, false, true));
-    let errors = fs::read_to_string(errors).unwrap();
-    assert!(errors.contains("2 texts") && errors.contains("encoding_format"), "{errors}");
+    let failed = fs::read_to_string(bad).unwrap();
+    assert!(failed.contains("2 texts") && failed.contains("encoding_format"), "{failed}");
 }
 
 #[test]
@@ -290,7 +219,7 @@ fn shards_of_a_matrix_are_merged_to_what_one_run_writes() {
     fs::write(&input, rows_with_bad_ones()).unwrap();
     let run = |out: &str, shard: &[&str]| {
         let output = embed("", &[&["-i", &input, "--out", &at(out)], shard].concat());
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let said = errors(&output);
         assert!(matches!(output.status.code(), Some(0 | 3)), "{said}");
     };
     run("one.npy", &[]);
@@ -302,7 +231,7 @@ fn shards_of_a_matrix_are_merged_to_what_one_run_writes() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-batch"));
         command.args(["merge", "--verify", "--out", &at(out)]).args(shards.map(at));
         let output = command.output().unwrap();
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+        (output.status.code(), errors(&output))
     };
     let (code, said) = merge("all.npy");
     assert_eq!(code, Some(0), "{said}");
@@ -340,7 +269,7 @@ fn a_killed_run_continues_to_the_same_matrix() {
     child.wait().unwrap();
     assert!(fs::read(&part).unwrap()[..128].iter().all(|byte| *byte == 0), "it is no matrix yet");
     let continued = embed(&input, &flags);
-    let said = String::from_utf8_lossy(&continued.stderr).into_owned();
+    let said = errors(&continued);
     assert!(said.contains("Continuing a run with 9 finished rows"), "{said}");
     let other = at("other.npy");
     embed(&input, &["--out", other.to_str().unwrap()]);
@@ -366,9 +295,6 @@ fn what_a_model_cannot_do_is_refused_by_name() {
         (&["--model", "testdata/golden/opt350"], "another width than the model's"),
         (&["--model", "org/name:a.gguf"], "GGUF files of models that make vectors"),
     ] {
-        let output = embed("{\"text\":\"a\"}\n", flags);
-        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(matches!(output.status.code(), Some(2 | 7)), "{flags:?}: {errors}");
-        assert!(errors.contains(what), "{flags:?}: {errors}");
+        assert_refused(&embed("{\"text\":\"a\"}\n", flags), flags, what);
     }
 }

@@ -18,6 +18,7 @@ mod machine;
 mod memory;
 mod merge;
 mod openai_batch;
+mod piped;
 mod plan;
 mod refused_files;
 mod resume;

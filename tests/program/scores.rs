@@ -2,50 +2,21 @@
 //! lines in, scores out; steps, threads, shards and kills change no byte.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Output;
 
 use serde_json::{Value, json};
+
+use super::piped::{
+    assert_refused, change_no_byte, command, continues, errors, fed, golden, lines, rows,
+};
 
 /// Its vectors are compared.
 const BI: &str = "testdata/golden_embeddings/bert";
 /// It reads both texts at once.
 const CROSS: &str = "testdata/golden_scores/bert";
 
-fn command(name: &str, model: &str, flags: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-batch"));
-    command.args([name, "--model", model, "--threads", "2"]).args(flags);
-    command.current_dir(env!("CARGO_MANIFEST_DIR")).env("SOURCE_DATE_EPOCH", "1711652795");
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-fn fed(mut child: Child, input: &str) -> Output {
-    let mut stdin = child.stdin.take().unwrap();
-    let text = input.to_owned();
-    // A program that refuses its flags reads nothing.
-    let writing = std::thread::spawn(move || drop(stdin.write_all(text.as_bytes())));
-    let output = child.wait_with_output().unwrap();
-    writing.join().unwrap();
-    output
-}
-
 fn run(name: &str, model: &str, input: &str, flags: &[&str]) -> Output {
-    fed(command(name, model, flags).spawn().unwrap(), input)
-}
-
-fn lines(output: &Output) -> Vec<Value> {
-    let text = std::str::from_utf8(&output.stdout).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-fn errors(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn rows(rows: &[Value]) -> String {
-    rows.iter().map(|row| row.to_string() + "\n").collect()
+    fed(command(name, model, flags), input)
 }
 
 fn number(value: &Value) -> f64 {
@@ -123,9 +94,7 @@ fn documents_come_in_the_order_of_their_scores() {
 
 #[test]
 fn a_cross_encoder_reads_both_texts() {
-    let golden =
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(CROSS).join("golden.json"));
-    let golden: Value = serde_json::from_str(&golden.unwrap()).unwrap();
+    let golden = golden(CROSS);
     let pairs = golden["pairs"].as_array().unwrap();
     let input: Vec<Value> = pairs
         .iter()
@@ -241,48 +210,14 @@ fn batch_lines_are_answered_in_vllms_form() {
 
 #[test]
 fn steps_threads_and_shards_change_no_byte() {
-    let input = many(40);
     for model in [BI, CROSS] {
-        let expected = run("score", model, &input, &[]);
-        assert_eq!(expected.status.code(), Some(0), "{}", errors(&expected));
-        let expected = expected.stdout;
-        for flags in [
-            ["--max-num-seqs", "1", "--threads", "1"],
-            ["--max-num-batched-tokens", "1", "--threads", "3"],
-        ] {
-            assert!(run("score", model, &input, &flags).stdout == expected, "{flags:?}");
-        }
-        let [even, odd] =
-            ["0/2", "1/2"].map(|shard| run("score", model, &input, &["--shard", shard]).stdout);
-        let [even, odd] = [&even, &odd].map(|bytes| bytes.split_inclusive(|byte| *byte == b'\n'));
-        let joined: Vec<u8> = even.zip(odd).flat_map(|(a, b)| [a, b].concat()).collect();
-        assert!(joined == expected, "{model}");
+        change_no_byte(&|flags| command("score", model, flags), &many(40));
     }
 }
 
 #[test]
 fn a_killed_run_continues_to_the_same_bytes() {
-    let folder = tempfile::tempdir().unwrap();
-    let journal = folder.path().join("journal");
-    let flags = ["--journal", journal.to_str().unwrap()];
-    let input = many(50);
-    let mut child = command("score", BI, &flags).spawn().unwrap();
-    // The input stays open: the run waits for more when it is killed.
-    let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(many(20).as_bytes()).unwrap();
-    let mut written = BufReader::new(child.stdout.take().unwrap()).lines();
-    for _ in 0..20 {
-        written.next().unwrap().unwrap();
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let continued = run("score", BI, &input, &flags);
-    assert!(
-        errors(&continued).contains("Continuing a run with 20 finished rows"),
-        "{}",
-        errors(&continued)
-    );
-    assert!(continued.stdout == run("score", BI, &input, &[]).stdout);
+    continues(&|flags| command("score", BI, flags), &many(50), 20);
 }
 
 #[test]
@@ -302,10 +237,7 @@ fn what_cannot_be_scored_is_refused_by_name() {
         ("testdata/golden_classifiers/qwen3", &[], "--chat-template FILE"),
         ("testdata/golden_classifiers/bert", &[], "`classify` runs it"),
     ] {
-        let output = run("score", model, pair, flags);
-        let errors = errors(&output);
-        assert!(matches!(output.status.code(), Some(2 | 7)), "{flags:?}: {errors}");
-        assert!(errors.contains(what), "{flags:?}: {errors}");
+        assert_refused(&run("score", model, pair, flags), flags, what);
     }
     let output = run("rerank", BI, pair, &[]);
     assert_eq!(output.status.code(), Some(2));
