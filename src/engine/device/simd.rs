@@ -2,7 +2,8 @@
 //!
 //! A kernel is a struct of its arguments that implements [`Kernel`]; [`dispatch`] runs it with the
 //! vector type of the instruction set, inside a function that has the target features, so that
-//! everything marked `inline(always)` is compiled for them.
+//! everything marked `inline(always)` is compiled for them. A closure is not, as `array::from_fn`
+//! takes one: each of its instructions becomes a call (`scripts/inlined-instructions` finds them).
 
 mod portable;
 #[cfg(test)]
@@ -148,6 +149,27 @@ pub fn dispatch<K: Kernel>(isa: Isa, kernel: K) {
         Isa::Avx2 => unsafe { x86::run_avx2(kernel) },
         // SAFETY: arrays need no instructions.
         _ => unsafe { kernel.run::<Portable>() },
+    }
+}
+
+/// As [`dispatch`] for kernels that plain arrays do without: they are not compiled for them.
+///
+/// # Panics
+/// The set has no vectors.
+#[inline]
+pub fn dispatch_vectors<K: Kernel>(isa: Isa, kernel: K) {
+    debug_assert!(isa.is_available());
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as in `dispatch`.
+        Isa::Avx512 | Isa::Avx512Bf16 => unsafe { x86::run_avx512(kernel) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx2 => unsafe { x86::run_avx2(kernel) },
+        _ => {
+            drop(kernel);
+            unreachable!("`{}` has no vectors", isa.name())
+        }
     }
 }
 

@@ -116,7 +116,6 @@ impl HeadPass<'_> {
         // SAFETY: the caller's promise.
         unsafe {
             self.score::<V, R>(query, &seen);
-            // A closure would be compiled without the instructions of `V`, each a call then.
             let mut totals = [0.0; R];
             for (r, total) in totals.iter_mut().enumerate() {
                 *total = self.softmax::<V>(query + r, r, &seen);

@@ -40,7 +40,13 @@ macro_rules! one_row_after_the_other {
             #[inline(always)]
             unsafe fn load_row<V: Vector, const C: usize>(pair: *const Self) -> [V; C] {
                 // SAFETY: the caller's promise.
-                std::array::from_fn(|c| unsafe { Self::load::<V>(pair.add(c * V::LANES)) })
+                unsafe {
+                    let mut row = [V::splat(0.0); C];
+                    for (c, row) in row.iter_mut().enumerate() {
+                        *row = Self::load::<V>(pair.add(c * V::LANES));
+                    }
+                    row
+                }
             }
 
             #[inline(always)]
@@ -68,13 +74,25 @@ impl PanelElement for bf16 {
     unsafe fn load_row<V: Vector, const C: usize>(pair: *const Self) -> [V; C] {
         let pair: *const u32 = pair.cast();
         // SAFETY: the caller's promise; two bf16 are as large as one u32.
-        std::array::from_fn(|c| unsafe { V::load_low_bf16(pair.add(c * V::LANES)) })
+        unsafe {
+            let mut row = [V::splat(0.0); C];
+            for (c, row) in row.iter_mut().enumerate() {
+                *row = V::load_low_bf16(pair.add(c * V::LANES));
+            }
+            row
+        }
     }
 
     #[inline(always)]
     unsafe fn load_odd_row<V: Vector, const C: usize>(pair: *const Self) -> [V; C] {
         let pair: *const u32 = pair.cast();
         // SAFETY: as above.
-        std::array::from_fn(|c| unsafe { V::load_high_bf16(pair.add(c * V::LANES)) })
+        unsafe {
+            let mut row = [V::splat(0.0); C];
+            for (c, row) in row.iter_mut().enumerate() {
+                *row = V::load_high_bf16(pair.add(c * V::LANES));
+            }
+            row
+        }
     }
 }

@@ -180,15 +180,17 @@ impl<E: PanelElement, const MR: usize, const C: usize, const KEEPS: bool> Kernel
                     if args.is_first {
                         prefetch_to_write(out, C * V::LANES);
                     } else {
-                        *sum = std::array::from_fn(|c| V::load(out.add(c * V::LANES)));
+                        for (c, sum) in sum.iter_mut().enumerate() {
+                            *sum = V::load(out.add(c * V::LANES));
+                        }
                     }
                 }
                 self.inputs(x, prefetch, &mut sums);
                 if !args.bias.is_null() {
-                    let bias: [V; C] =
-                        std::array::from_fn(|c| V::load(args.bias.add(c * V::LANES)));
                     for sum in &mut sums {
-                        *sum = std::array::from_fn(|c| sum[c].add(bias[c]));
+                        for (c, sum) in sum.iter_mut().enumerate() {
+                            *sum = sum.add(V::load(args.bias.add(c * V::LANES)));
+                        }
                     }
                 }
                 // By reference: an array that is moved goes through memory.

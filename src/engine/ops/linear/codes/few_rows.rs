@@ -4,15 +4,16 @@
 use super::kind::UNIT;
 use super::layout::{Panel, Rounding};
 use super::widen::Sink;
-use crate::engine::device::simd::{Isa, Kernel, Vector, Words, dispatch, dispatch_bf16};
+use crate::engine::device::simd::{Isa, Kernel, Vector, Words, dispatch_bf16, dispatch_vectors};
 use crate::engine::ops::gemm::bring;
 
 /// Most rows that are multiplied so: their sums have registers beside what widening takes.
 pub(super) const MAX_ROWS: usize = 4;
 
-/// Whether rows of k inputs can be: panels are read in whole units.
-pub(super) fn takes(num_rows: usize, k: usize) -> bool {
-    num_rows <= MAX_ROWS && k.is_multiple_of(UNIT)
+/// Whether rows of k inputs can be: panels are read in whole units. Plain arrays gain nothing by
+/// it, and would take long to compile.
+pub(super) fn takes(isa: Isa, num_rows: usize, k: usize) -> bool {
+    isa != Isa::Portable && num_rows <= MAX_ROWS && k.is_multiple_of(UNIT)
 }
 
 /// Rows by all inputs of a panel.
@@ -42,12 +43,12 @@ impl FewRows<'_> {
     /// `out` is writable for its width in all rows, and nobody else touches these. The panel has
     /// the width of `isa`, which this CPU has.
     pub unsafe fn run(self, isa: Isa) {
-        assert!(takes(self.num_rows, self.k));
+        assert!(takes(isa, self.num_rows, self.k));
         match (self.rounding, self.num_rows) {
             (Rounding::Pairs, 1) => dispatch_bf16(PairRows::<1>(self)),
             (Rounding::Pairs, _) => dispatch_bf16(PairRows::<MAX_ROWS>(self)),
-            (_, 1) => dispatch(isa, FloatRows::<1>(self)),
-            (_, _) => dispatch(isa, FloatRows::<MAX_ROWS>(self)),
+            (_, 1) => dispatch_vectors(isa, FloatRows::<1>(self)),
+            (_, _) => dispatch_vectors(isa, FloatRows::<MAX_ROWS>(self)),
         }
     }
 

@@ -130,7 +130,7 @@ impl Block<'_> {
         let panel = panels.panel(index);
         let floats: *mut f32 = scratch.piece.0.as_mut_ptr().cast();
         let bias = bias.map(|bias| bias[index * panels.width..][..panels.width].as_ptr());
-        if few_rows::takes(self.rows.end - self.rows.first, self.k) {
+        if few_rows::takes(self.isa, self.rows.end - self.rows.first, self.k) {
             assert!(inputs == (0..self.k));
             return self.few_rows(index, bias, out);
         }
