@@ -57,10 +57,10 @@ pub(super) struct HeadPass<'a> {
 impl Kernel for HeadPass<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector>(mut self) {
-        self.pack(2 * V::LANES);
         let mut query = 0;
         // SAFETY: dispatched for this CPU.
         unsafe {
+            self.pack::<V>();
             while query + TILE <= self.len {
                 self.queries::<V, TILE>(query);
                 query += TILE;
@@ -75,7 +75,12 @@ impl Kernel for HeadPass<'_> {
 
 impl HeadPass<'_> {
     /// Copies K and V of the head into panels; what is past the last position or column is zero.
-    fn pack(&mut self, width: usize) {
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `V`.
+    #[inline(always)]
+    unsafe fn pack<V: Vector>(&mut self) {
+        let width = 2 * V::LANES;
         let QkvHeads { num_heads, num_kv_heads, head_dim } = self.shape.heads;
         let kv_head = self.head / (num_heads / num_kv_heads);
         let k_start = (num_heads + kv_head) * head_dim;
@@ -97,8 +102,13 @@ impl HeadPass<'_> {
             let value = &row[v_start..v_start + head_dim];
             for (panel, value) in value.chunks(width).enumerate() {
                 let out = &mut values[(panel * self.len + position) * width..][..width];
-                out[..value.len()].copy_from_slice(value);
-                out[value.len()..].fill(0.0);
+                if value.len() == width {
+                    // SAFETY: the caller's promise; both are two vectors.
+                    unsafe { copy_pair::<V>(value.as_ptr(), out.as_mut_ptr()) };
+                } else {
+                    out[..value.len()].copy_from_slice(value);
+                    out[value.len()..].fill(0.0);
+                }
             }
         }
     }
@@ -245,8 +255,26 @@ impl HeadPass<'_> {
                 let at = row + self.head * head_dim + columns.start;
                 // SAFETY: this item alone writes this head of its tokens.
                 let out = unsafe { self.out.slice(at, columns.len()) };
-                out.copy_from_slice(&result[..columns.len()]);
+                if out.len() == width {
+                    // SAFETY: the caller's promise; both are two vectors.
+                    unsafe { copy_pair::<V>(result.as_ptr(), out.as_mut_ptr()) };
+                } else {
+                    out.copy_from_slice(&result[..columns.len()]);
+                }
             }
         }
+    }
+}
+
+/// Two vectors from one place to another: a call of the C library's copy takes longer.
+///
+/// # Safety
+/// The CPU has the instructions of `V`, and there is room for two vectors at both places.
+#[inline(always)]
+unsafe fn copy_pair<V: Vector>(from: *const f32, to: *mut f32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        V::load(from).store(to);
+        V::load(from.add(V::LANES)).store(to.add(V::LANES));
     }
 }
