@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::LedgerError;
 use super::storage::identity;
+use crate::engine::pooling::ListedModule;
 use crate::engine::weight_files::{gguf_parts, is_gguf_model};
 
 /// A file of a run, and what it is to the run.
@@ -97,13 +98,15 @@ pub fn refuse_read(written: &[Named], read: &[Named]) -> Result<(), LedgerError>
 }
 
 /// How the names of a model's files end. Outputs may be in its folder too.
-const MODEL_FILES: [&str; 14] = [
+const MODEL_FILES: [&str; 16] = [
     ".safetensors",
     ".bin",
+    ".pt",
     ".gguf",
     ".model",
     ".jinja",
     "config.json",
+    "modules.json",
     ".index.json",
     "tokenizer.json",
     "tekken.json",
@@ -114,17 +117,59 @@ const MODEL_FILES: [&str; 14] = [
     "added_tokens.json",
 ];
 
-/// The files of a model in a folder; or a GGUF file, with all of its parts.
+/// The files of a model in a folder, with those of its modules in folders of their own; or a GGUF
+/// file, with all of its parts.
 pub fn files_of_model(model: &Path) -> Vec<Named> {
-    if is_gguf_model(model) {
-        let parts = gguf_parts(model).into_iter();
-        return parts.map(|path| Named::new("a file of the model", path)).collect();
-    }
-    let Ok(entries) = fs::read_dir(model) else { return Vec::new() };
-    let paths = entries.flatten().map(|entry| entry.path());
+    let paths = match is_gguf_model(model) {
+        true => gguf_parts(model),
+        false => {
+            // A list that cannot be read refuses the model, whatever the files of the run are.
+            let modules = ListedModule::list(model).ok().flatten().unwrap_or_default();
+            let inside = modules.iter().filter(|module| !module.folder.is_empty());
+            let inside = inside.flat_map(|module| files_in(&model.join(&module.folder)));
+            files_in(model).into_iter().chain(inside).collect()
+        }
+    };
+    paths.into_iter().map(|path| Named::new("a file of the model", path)).collect()
+}
+
+/// The files of a folder that have names of a model's.
+fn files_in(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let is_one = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         MODEL_FILES.iter().any(|end| name.ends_with(end)) || name == "chat_template.json"
     };
-    paths.filter(is_one).map(|path| Named::new("a file of the model", path)).collect()
+    entries.flatten().map(|entry| entry.path()).filter(is_one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_in_folders_are_files_of_a_model() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir_all(folder_of(&path)).expect("a folder");
+            fs::write(path, text).expect("a file");
+        };
+        let list = r#"[{"path": "", "type": "a.Transformer"},
+                       {"path": "2_Dense", "type": "a.Dense"}]"#;
+        write("modules.json", list);
+        for name in ["config.json", "sparse_linear.pt", "2_Dense/model.safetensors"] {
+            write(name, "");
+        }
+        write("rows.jsonl", "");
+        write("2_Dense/rows.jsonl", "");
+        write("other/model.safetensors", "");
+        let files = files_of_model(folder.path());
+        let name = |named: &Named| named.path.strip_prefix(folder.path()).unwrap().to_owned();
+        let mut names: Vec<_> = files.iter().map(name).collect();
+        names.sort();
+        let expected =
+            ["2_Dense/model.safetensors", "config.json", "modules.json", "sparse_linear.pt"];
+        assert_eq!(names, expected.map(PathBuf::from));
+    }
 }
