@@ -24,6 +24,7 @@ mod refused_files;
 mod resume;
 mod retrieval;
 mod retry_failed;
+mod run_texts;
 mod scores;
 mod several_inputs;
 mod shards;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::values::{bytes, positive, share};
 
 /// Which model.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
     /// Folder with config.json, tokenizer.json and *.safetensors, a GGUF file, or a Hugging Face id
@@ -33,7 +33,7 @@ pub struct ModelArgs {
 }
 
 /// Where a model is computed, and how much of it at once.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Engine")]
 pub struct ComputeArgs {
     /// Where to compute [default: auto]
@@ -58,11 +58,12 @@ pub struct ComputeArgs {
 }
 
 /// How the engine runs. On one device none of these changes a row's answer.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, serde::Serialize, clap::Args)]
 #[command(next_help_heading = "Engine")]
 pub struct EngineArgs {
     /// What engines of all kinds have.
     #[command(flatten)]
+    #[serde(skip)]
     pub compute: ComputeArgs,
     /// On a GPU, queue every step anew instead of replaying CUDA graphs
     #[arg(long, hide_short_help = true)]
@@ -154,7 +155,7 @@ pub enum CpuIsaArg {
 }
 
 /// `--kv-cache-dtype`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, clap::ValueEnum)]
 pub enum KvCacheDTypeArg {
     /// The model's type
     Auto,

@@ -8,7 +8,7 @@ use crate::cli::input::row::LastAssistant;
 use crate::cli::input::shard::{ShardArg, shard_arg};
 
 /// Rows in.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Input")]
 pub struct InputArgs {
     /// Files of rows, or patterns; - or nothing: standard input

@@ -148,7 +148,7 @@ pub enum Command {
 }
 
 /// Flags of `run`.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = RUN_EXAMPLES, disable_help_flag = true, args_override_self = true)]
 pub struct RunArgs {
     /// Which model.

@@ -7,7 +7,7 @@ use clap::builder::NonEmptyStringValueParser as NonEmpty;
 use super::values::{MaxErrors, max_errors};
 
 /// Rows out.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub struct OutputArgs {
     /// Where rows go, in input order; - or nothing: standard output

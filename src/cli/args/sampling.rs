@@ -8,7 +8,7 @@ use super::values::{
 };
 
 /// How tokens are chosen.
-#[derive(Debug, Default, serde::Serialize, clap::Args)]
+#[derive(Clone, Debug, Default, serde::Serialize, clap::Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Randomness; 0 always takes the likeliest token [default: the model's, else 1]

@@ -168,6 +168,7 @@ impl RunConfig {
         };
         let mut input = input_config(args.input, std::io::stdin().is_terminal())?;
         input.rows.lines = batch_lines(args.output.output_format);
+        input.rows.fills_template = engine.model.chat_template.is_some();
         let structured_outputs = sampling::structured_outputs(&args.structured_outputs)?;
         let sampling = args.sampling;
         Ok(Self {
@@ -314,6 +315,7 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
         sources: Arc::new(sources),
         rows: RowOptions {
             task: Task::Complete,
+            lines_decide: false,
             chat,
             template: args.template,
             prompt_column: args.prompt_column,
@@ -356,7 +358,7 @@ fn output_config(args: &RunArgs) -> Result<OutputConfig, CliError> {
     Ok(OutputConfig {
         path: output.out.clone().filter(|path| path != Path::new("-")),
         is_matrix: false,
-        field: output.out_field.clone().unwrap_or_else(|| "response".to_owned()),
+        field: output.out_field.clone().unwrap_or_else(|| Task::Complete.answer_field().to_owned()),
         detail: match output.output_format {
             None | Some(OutputFormatArg::Auto | OutputFormatArg::OpenAi) => Detail::Auto,
             Some(OutputFormatArg::Simple) => Detail::Simple,

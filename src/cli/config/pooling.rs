@@ -3,6 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde::Serialize;
+use serde_json::Value;
+
 use super::{RunConfig, errors_beside};
 use crate::cli::args::{
     EncodingFormatArg, InputArgs, OutputArgs, OutputFormatArg, PoolingFlags, PoolingTypeArg,
@@ -25,6 +28,40 @@ pub struct PoolingConfig {
 }
 
 impl RunConfig {
+    /// The same, where lines of OpenAI's batch API may ask for something else: then the
+    /// configuration is that of `of_lines`.
+    pub fn by_lines(mut self) -> Self {
+        self.input.rows.lines_decide = true;
+        self
+    }
+
+    /// The same of the flags of `run`, where its rows ask for something else than completions.
+    ///
+    /// # Errors
+    /// As `pooling`; or a flag says how completions are made.
+    ///
+    /// # Panics
+    /// As `pooling`.
+    pub fn of_lines(
+        task: Task,
+        mut args: RunArgs,
+        mut flags: PoolingFlags,
+    ) -> Result<Self, CliError> {
+        flags.texts.truncate_prompt_tokens = args.sampling.truncate_prompt_tokens.take();
+        // It is that of dummy weights, too.
+        let seed = args.sampling.seed.take();
+        let RunArgs { sampling, structured_outputs, engine, .. } = &args;
+        let of_outputs =
+            || first_typed(structured_outputs).map(|name| format!("structured-outputs.{name}"));
+        let typed = first_typed(sampling).or_else(of_outputs).or_else(|| first_typed(engine));
+        if let Some(flag) = typed {
+            let message = format!("--{flag}: rows get {}, not completions", task.gives());
+            return Err(CliError::refused("flag", message).help("leave the flag out"));
+        }
+        args.sampling.seed = seed;
+        Self::pooling(task, (args, flags))
+    }
+
     /// The same of the flags of a command of pooling models.
     ///
     /// # Errors
@@ -36,19 +73,13 @@ impl RunConfig {
         task: Task,
         (mut args, flags): (RunArgs, PoolingFlags),
     ) -> Result<Self, CliError> {
-        let field = match task {
-            Task::Complete => panic!("`run` has a configuration of its own"),
-            Task::Embed => "embedding",
-            Task::Classify => "label",
-            Task::Reward | Task::Score => "score",
-            Task::Rerank => "results",
-        };
+        assert!(task != Task::Complete, "`run` has a configuration of its own");
         let is_asked = |path: &mut PathBuf| task == Task::Embed && is_matrix(path);
         let matrix = args.output.out.take_if(is_asked);
         if let Some(path) = &matrix {
             check_matrix(path, &args.output, &flags.vectors)?;
         }
-        args.output.out_field.get_or_insert_with(|| field.to_owned());
+        args.output.out_field.get_or_insert_with(|| task.answer_field().to_owned());
         let refused = |message: String| Err(CliError::refused("output", message));
         match args.output.output_format {
             Some(OutputFormatArg::Full) => {
@@ -75,7 +106,6 @@ impl RunConfig {
         let mut config = Self::new(args)?;
         config.input.rows.task = task;
         let has_template = config.engine.model.chat_template.is_some();
-        config.input.rows.fills_template = task.compares() && has_template;
         config.engine.model.pooling_task = match task {
             _ if flags.vectors.pooling_type == Some(PoolingTypeArg::All) => {
                 Some(PoolingTask::TokenEmbed)
@@ -104,6 +134,16 @@ impl RunConfig {
         config.pooling = Some(PoolingConfig { task, has_template, flags });
         Ok(config)
     }
+}
+
+/// The name of a flag of a group that was typed, if any was.
+fn first_typed<Flags: Serialize + Default>(flags: &Flags) -> Option<String> {
+    let fields = |flags: &Flags| serde_json::to_value(flags).expect("flags are plain values");
+    let (Value::Object(typed), untyped) = (fields(flags), fields(&Flags::default())) else {
+        return None;
+    };
+    let name = typed.iter().find(|(name, value)| untyped.get(name.as_str()) != Some(value))?.0;
+    Some(name.replace('_', "-"))
 }
 
 /// Whether a file's name asks for a matrix of NumPy's.

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::sync::Arc;
 
 use super::reader::{InputError, InputFormat, MAX_LINE, Record, Records, refuse_name};
-use super::row::{BadRow, Row, RowOptions, RowParser, check_columns};
+use super::row::{BadRow, Row, RowOptions, RowParser, Task, check_columns};
 use super::sources::{Source, Sources};
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
@@ -72,6 +72,8 @@ pub struct Shape {
     pub has_batch_lines: bool,
     /// Every row of this shape is chat.
     pub is_chat: bool,
+    /// What rows are for.
+    pub task: Task,
 }
 
 /// The files, with the parser of their rows.

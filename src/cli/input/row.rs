@@ -5,6 +5,7 @@ mod anthropic;
 mod chat;
 mod compared;
 mod embeddings;
+mod endpoint;
 mod messages;
 mod named;
 mod near_miss;
@@ -12,6 +13,7 @@ mod openai;
 mod prompt;
 mod remarks;
 mod shape;
+mod task;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -24,18 +26,20 @@ use std::sync::Arc;
 
 use self::chat::MadeChat;
 pub use self::chat::{ChatDefaults, LastAssistant, check_kwargs};
+use self::endpoint::Endpoint;
 use self::named::{Named, NamedRow, custom_id, fields_of_cells, parse_json, row_id};
 use self::near_miss::{NearMiss, NearMisses};
 use self::prompt::{Built, PromptBuilder};
 use self::remarks::{Remark, Remarks};
 use self::shape::RowShape;
+pub use self::task::Task;
 pub use self::tools::are_functions;
 use self::unsupported::Place;
 use super::batch_line::{BatchKind, BatchLine, BatchLines, recovered_custom_id};
 use super::fields::{JsonFields, Passthrough, json_string};
 use super::overrides::Overrides;
 use super::reader::{Content, InputError, InputFormat, Record, Records};
-use super::row_error::RowError;
+use super::row_error::{RowError, code};
 use crate::engine::input_processor::AnswerForm;
 use crate::engine::input_processor::Prompt;
 
@@ -57,36 +61,13 @@ pub enum ChatMode {
     Never,
 }
 
-/// What rows are for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Task {
-    /// They are completed.
-    #[default]
-    Complete,
-    /// Vectors are made of them.
-    Embed,
-    /// They are classified.
-    Classify,
-    /// They get the number of a model's only class.
-    Reward,
-    /// Their texts are compared.
-    Score,
-    /// Their documents are put in an order.
-    Rerank,
-}
-
-impl Task {
-    /// Whether texts of a row are compared.
-    pub fn compares(self) -> bool {
-        compared::spellings(self).is_some()
-    }
-}
-
 /// How rows become prompts.
 #[derive(Clone, Debug, Default)]
 pub struct RowOptions {
     /// What they are for.
     pub task: Task,
+    /// Lines of OpenAI's batch API may be for something else: the first of them decides for all.
+    pub lines_decide: bool,
     /// `--chat`, `--no-chat`.
     pub chat: ChatMode,
     /// `--template`: the prompt, with `{{name}}` for the row's fields.
@@ -131,6 +112,13 @@ pub struct BadRow {
     pub error: RowError,
 }
 
+impl BadRow {
+    /// Why a file with the row is refused: it asks for something else than the rows before it.
+    pub fn of_other_task(&self) -> Option<&RowError> {
+        Some(&self.error).filter(|error| error.code == code::OTHER_TASK)
+    }
+}
+
 /// What a row asks of the engine.
 struct Asked {
     prompt: Prompt,
@@ -167,6 +155,7 @@ impl Asked {
 pub struct RowParser {
     builder: PromptBuilder,
     task: Task,
+    lines_decide: bool,
     format: InputFormat,
     lines: BatchLines,
     names: Option<Arc<[String]>>,
@@ -192,6 +181,7 @@ impl RowParser {
         let mut parser = Self {
             builder,
             task: options.task,
+            lines_decide: options.lines_decide,
             format: records.format(),
             lines: options.lines,
             names,
@@ -282,14 +272,10 @@ impl RowParser {
         let shape = other.as_ref().unwrap_or(first);
         let names = &mut self.near_misses;
         let asked = match shape {
-            RowShape::OpenAiBatch if shape.fits(&named) && self.task == Task::Embed => {
-                embeddings::read(&named.fields, line)
-            }
-            RowShape::OpenAiBatch if shape.fits(&named) && self.task.compares() => {
-                compared::read_batch(&named.fields, self.builder.variables(), line)
-            }
             RowShape::OpenAiBatch if shape.fits(&named) => {
-                openai::read(&named.fields, self.builder.chats(), names, line)
+                check_task(&named.fields, self.lines_decide.then_some(self.task), line).and_then(
+                    |()| openai::read(&named.fields, self.task, &self.builder, names, line),
+                )
             }
             RowShape::AnthropicBatch if shape.fits(&named) => {
                 anthropic::read(&named.fields, self.builder.chats(), names, line)
@@ -340,6 +326,13 @@ impl RowParser {
     fn decide_by(&mut self, row: &NamedRow, line: u64) -> Result<(), InputError> {
         if self.shape.is_none() {
             let shape = self.builder.shape_of_first(row, line)?;
+            if self.lines_decide
+                && shape == RowShape::OpenAiBatch
+                && let Some(endpoint) = Endpoint::of_line(&row.fields)
+            {
+                self.task = endpoint.task();
+                self.builder.decide(self.task);
+            }
             self.decide(shape, row.fields.get("system").is_some());
         }
         Ok(())
@@ -451,6 +444,11 @@ impl RowParser {
         self.shape.as_ref().is_some_and(RowShape::is_batch)
     }
 
+    /// What rows are for, as far as is known.
+    pub fn task(&self) -> Task {
+        self.task
+    }
+
     /// Whether every row of the shape is chat. Of OpenAI's requests each says it itself.
     pub fn is_chat(&self) -> bool {
         let is_chat =
@@ -470,11 +468,7 @@ impl RowParser {
     /// The batch line that a row becomes, if it becomes one.
     fn line_kind(&self, fields: Option<&JsonFields>, prompt: Option<&Prompt>) -> Option<BatchKind> {
         let own = match &self.shape {
-            Some(RowShape::OpenAiBatch) if self.task == Task::Embed => Some(BatchKind::Embeddings),
-            Some(RowShape::OpenAiBatch) if self.task.compares() => {
-                Some(compared::kind(self.task, fields))
-            }
-            Some(RowShape::OpenAiBatch) => Some(openai::kind(fields)),
+            Some(RowShape::OpenAiBatch) => Some(Endpoint::kind_of_line(fields, self.task)),
             Some(RowShape::AnthropicBatch) => Some(BatchKind::Message),
             _ => None,
         };
@@ -483,9 +477,8 @@ impl RowParser {
             (BatchLines::Own, own) => own,
             (BatchLines::OpenAi, Some(BatchKind::Message)) => Some(BatchKind::Chat),
             (BatchLines::OpenAi, Some(kind)) => Some(kind),
-            (BatchLines::OpenAi, None) if self.task == Task::Embed => Some(BatchKind::Embeddings),
-            (BatchLines::OpenAi, None) if self.task.compares() => {
-                Some(compared::kind(self.task, None))
+            (BatchLines::OpenAi, None) if self.task != Task::Complete => {
+                Some(Endpoint::kind_of_line(None, self.task))
             }
             (BatchLines::OpenAi, None) => Some(match prompt {
                 Some(Prompt::Messages(_)) | None => BatchKind::Chat,
@@ -493,6 +486,19 @@ impl RowParser {
             }),
         }
     }
+}
+
+/// Refuses a line of OpenAI's batch API that asks for something else than the first one, where that
+/// has decided the task: a run has one.
+fn check_task(fields: &JsonFields, decided: Option<Task>, line: u64) -> Result<(), RowError> {
+    let Some((task, endpoint)) = decided.zip(Endpoint::of_line(fields)) else { return Ok(()) };
+    if endpoint.is_served(task) {
+        return Ok(());
+    }
+    let (this, first) = (endpoint.task().gives(), task.gives());
+    let message = format!("the request asks for {this}, and those before it for {first}");
+    let help = format!("put requests for {this} into a file of their own");
+    Err(RowError::new(code::OTHER_TASK, line, message).of_param("url").with_help(help))
 }
 
 /// What a row asks that is no batch request.

@@ -31,6 +31,8 @@ pub mod code {
     pub const CUSTOM_ID: &str = "custom_id";
     /// A batch request to an endpoint that is not served.
     pub const UNSUPPORTED_URL: &str = "unsupported_url";
+    /// A batch request for something else than those before it, as vectors among completions.
+    pub const OTHER_TASK: &str = "other_task";
     /// A batch request that is no POST.
     pub const UNSUPPORTED_METHOD: &str = "unsupported_method";
     /// A field asks for what would change the answer and is not supported.

@@ -121,6 +121,11 @@ pub fn summary_for(config: &RunConfig, folders: &Folders) -> Result<Summary, Cli
     Ok(Summary::Pooling(Arc::new(summary)))
 }
 
+/// Whether a model's files are those of one that makes vectors or classes.
+pub fn makes_vectors(config: &RunConfig, folders: &Folders) -> bool {
+    PoolingSummary::read(&engine_config(config, folders).model).is_ok()
+}
+
 impl Loaded {
     /// The same for whoever runs models of all kinds.
     pub fn into_runner(self) -> Loaded<Runner> {

@@ -17,6 +17,7 @@ mod write;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use self::previous::Previous;
@@ -50,6 +51,7 @@ use crate::engine::runner::{Runner, Work};
 use crate::engine::stats::EngineStats;
 use end::{Ended, Ending, Left};
 use feed::Feed;
+use fingerprinted::FileFields;
 use read::{Order, ReadThread};
 use row_params::RowParams;
 use write::{InputRead, Message, WriteThread};
@@ -65,13 +67,15 @@ const FIRST_ROW: Duration = Duration::from_millis(50);
 pub type Load<'a> =
     &'a dyn Fn(&RunConfig, &Folders, &ModelSummary) -> Result<model::Loaded, CliError>;
 
-/// Completes the rows of a dataset.
+/// Completes the rows of a dataset; or does what its lines of a batch API ask for, which may be
+/// vectors or scores.
 ///
 /// # Errors
 /// Whatever ends the run before its last row.
 pub fn run(args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit, CliError> {
     let template = args.input.chat_template.clone();
-    run_config(RunConfig::new(args)?, template, console, load)
+    let config = RunConfig::new(args.clone())?.by_lines();
+    run_config(config, (template, Some(args)), console, load)
 }
 
 /// Makes vectors or classes of the rows of a dataset, as the task says.
@@ -84,15 +88,16 @@ pub fn pool(
     console: &Console,
 ) -> Result<Exit, CliError> {
     let template = flags.0.input.chat_template.clone();
-    run_config(RunConfig::pooling(task, flags)?, template, console, &model::load_from)
+    run_config(RunConfig::pooling(task, flags)?, (template, None), console, &model::load_from)
 }
 
 /// Runs a dataset through a model.
 ///
-/// `template`: the file of a chat template, where a flag names one.
+/// `template`: the file of a chat template, where a flag names one. `flags`: what was typed, where
+/// the first row decides what it is typed for.
 fn run_config(
     mut config: RunConfig,
-    template: Option<PathBuf>,
+    (template, flags): (Option<PathBuf>, Option<RunArgs>),
     console: &Console,
     load: Load<'_>,
 ) -> Result<Exit, CliError> {
@@ -121,8 +126,10 @@ fn run_config(
         // Chat templates see the day on which the run began.
         config.begin_at(found.header.started);
     }
-    let config = Arc::new(config);
-    let job = Job { config, console, signals, counters };
+    let mut job = Job { config: Arc::new(config), flags, console, signals, counters };
+    if let Some(shape) = &shape {
+        job.turn_to(shape.task)?;
+    }
     match draft.complete().cloned() {
         Some(meta) => job.nothing_to_do(&reading, shape, &draft, &meta),
         None => job.run(reading, shape, draft, load),
@@ -169,9 +176,19 @@ fn ledger_options(config: &RunConfig, read: Vec<Named>) -> LedgerOptions {
 /// A run whose input and output are open.
 struct Job<'a> {
     config: Arc<RunConfig>,
+    /// Of `run`, whose first row decides the task.
+    flags: Option<RunArgs>,
     console: &'a Console,
     signals: Signals,
     counters: Arc<Counters>,
+}
+
+/// A model that is loaded, and what is known of it before the first row is.
+struct Opened {
+    summary: Arc<Summary>,
+    base: RowParams,
+    files: JoinHandle<Result<FileFields, CliError>>,
+    loaded: model::Loaded<Runner>,
 }
 
 /// What there is once the model is loaded.
@@ -186,7 +203,7 @@ struct Loaded {
 
 impl Job<'_> {
     fn run(
-        &self,
+        mut self,
         reading: ReadThread,
         known: Option<Shape>,
         mut draft: Draft,
@@ -260,21 +277,61 @@ impl Job<'_> {
         })
     }
 
+    /// Goes on with what the first row asks for.
+    ///
+    /// # Errors
+    /// A flag does not go with it.
+    fn turn_to(&mut self, task: Task) -> Result<(), CliError> {
+        let Some(flags) = self.flags.take().filter(|_| task != self.config.input.rows.task) else {
+            return Ok(());
+        };
+        let mut config = RunConfig::of_lines(task, flags, PoolingFlags::default())?;
+        config.begin_at(self.config.started);
+        self.config = Arc::new(config);
+        Ok(())
+    }
+
     fn load(
-        &self,
+        &mut self,
         reading: &ReadThread,
         known: Option<Shape>,
         draft: &Draft,
         load: Load<'_>,
     ) -> Result<Loaded, CliError> {
-        if let Some(shape) = &known {
+        if let Some(shape) = known {
             // Before the model is loaded, where that is possible.
-            RowFormat::new(&self.config, shape)?;
+            RowFormat::new(&self.config, &shape)?;
+            let folders = model::find(&self.config, self.console)?;
+            let opened = self.open(&folders, draft, load)?;
+            return self.loaded(opened, shape, reading);
         }
+        // A row that takes its time mostly asks for a completion: the model is loaded meanwhile.
         let folders = model::find(&self.config, self.console)?;
-        draft.refuse_read(&self.files_of(&folders)).map_err(CliError::from_output)?;
-        let summary = Arc::new(model::summary_for(&self.config, &folders)?);
-        let base = self.start_of_params(&summary)?;
+        let opened = self.open(&folders, draft, load);
+        let may_pool = || self.flags.is_some() && model::makes_vectors(&self.config, &folders);
+        let opened = match opened {
+            Err(error) if !may_pool() => return Err(error),
+            opened => opened,
+        };
+        let shape = shape(reading)?;
+        let opened = match shape.task == self.config.input.rows.task {
+            true => opened?,
+            false => {
+                drop(opened);
+                self.turn_to(shape.task)?;
+                // With what its vectors are made of.
+                let folders = model::find(&self.config, self.console)?;
+                self.open(&folders, draft, load)?
+            }
+        };
+        self.loaded(opened, shape, reading)
+    }
+
+    /// Loads the model, while its files are hashed.
+    fn open(&self, folders: &Folders, draft: &Draft, load: Load<'_>) -> Result<Opened, CliError> {
+        draft.refuse_read(&self.files_of(folders)).map_err(CliError::from_output)?;
+        let summary = Arc::new(model::summary_for(&self.config, folders)?);
+        let base = RowParams::start(&self.config, &summary)?;
         let (config, of_model) = (self.config.clone(), folders.clone());
         let of_summary = summary.clone();
         // While the engine reads the same files. Its result is dropped if the engine refuses them.
@@ -282,14 +339,24 @@ impl Job<'_> {
             .spawn(move || fingerprinted::of_files(&config, &of_model, &of_summary));
         let files = machine::started(files);
         let loaded = match &*summary {
-            Summary::Generate(summary) => load(&self.config, &folders, summary)?.into_runner(),
-            Summary::Pooling(summary) => model::load_pooling(&self.config, &folders, summary)?,
+            Summary::Generate(summary) => load(&self.config, folders, summary)?.into_runner(),
+            Summary::Pooling(summary) => model::load_pooling(&self.config, folders, summary)?,
         };
+        Ok(Opened { summary, base, files, loaded })
+    }
+
+    /// What rows are run with, once both the model and the first row are there.
+    fn loaded(
+        &self,
+        opened: Opened,
+        shape: Shape,
+        reading: &ReadThread,
+    ) -> Result<Loaded, CliError> {
+        let Opened { summary, base, files, loaded } = opened;
         let files = files.join().expect("a panic ends the process in its hook")?;
         // A file of batch requests was read to its end meanwhile.
         let all_requests_are_chat = reading.checked.recv().unwrap_or(Ok(false))?;
         let processor = loaded.engine.input_processor();
-        let shape = known.map_or_else(|| shape(reading), Ok)?;
         let all_chat = shape.is_chat || all_requests_are_chat;
         self.config.check_chat(processor.has_chat_template(), all_chat)?;
         if let Some(outputs) = &self.config.structured_outputs {
@@ -318,38 +385,13 @@ impl Job<'_> {
         let date = shows_date.then_some(self.config.started);
         let files = files.showing(self.config.shown_model_name(&shape));
         let fingerprint = files.with_engine(loaded.engine.info(), date);
-        let width = match &base {
-            RowParams::Pooling(params, summary) => summary.width(params),
-            RowParams::Sampling(_) => 0,
-        };
         let format = RowFormat::new(&self.config, &shape)?
-            .with_width(width)
+            .with_width(base.width())
             .with_parser(*processor.answer_parser())
             .with_system_fingerprint(fingerprint.system())
             .with_labels(labels(&summary));
         let model::Loaded { engine, load_time, .. } = loaded;
         Ok(Loaded { engine, base, load_time, shape, format, fingerprint })
-    }
-
-    /// What rows without own parameters are asked with.
-    ///
-    /// # Errors
-    /// The flags do not fit each other or the model.
-    fn start_of_params(&self, summary: &Summary) -> Result<RowParams, CliError> {
-        match (summary, &self.config.pooling) {
-            (Summary::Pooling(summary), Some(pooling)) => {
-                if self.config.output.is_matrix {
-                    PoolingConfig::check_matrix(summary)?;
-                }
-                Ok(RowParams::Pooling(pooling.params(summary)?, summary.clone()))
-            }
-            (Summary::Generate(summary), _) => {
-                let defaults = summary.default_sampling_params();
-                self.config.check_sampling(defaults.clone(), summary.spec.vocab_size())?;
-                Ok(RowParams::Sampling(self.config.row_params(defaults)))
-            }
-            (Summary::Pooling(_), None) => unreachable!("`run` completes"),
-        }
     }
 
     fn say_sampling(&self, defaults: &SamplingParams, shape: &Shape) {
@@ -429,13 +471,14 @@ impl Job<'_> {
     /// The output is complete. It is this run's if the same flags and files made it of the same
     /// rows.
     fn nothing_to_do(
-        &self,
+        mut self,
         reading: &ReadThread,
         known: Option<Shape>,
         draft: &Draft,
         meta: &Meta,
     ) -> Result<Exit, CliError> {
         let shape = known.map_or_else(|| shape(reading), Ok)?;
+        self.turn_to(shape.task)?;
         let folders = model::find(&self.config, self.console)?;
         let summary = model::summary_for(&self.config, &folders)?;
         let files = fingerprinted::of_files(&self.config, &folders, &summary)?;

@@ -99,6 +99,9 @@ fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) ->
             rows += 1;
             let Some(ids) = &mut ids else { continue };
             let Ok(row) = files.parse(record) else { return };
+            if let Some(error) = row.as_ref().err().and_then(BadRow::of_other_task) {
+                return drop(sender.send(Err(sources.row_error(error))));
+            }
             // A bad row is an error row in any case, and says nothing of the others.
             if let Ok(row) = &row {
                 let is_chat = matches!(row.prompt, Prompt::Messages(_));
@@ -163,7 +166,8 @@ impl Input {
         Ok(input)
     }
 
-    fn shape(&self) -> Shape {
+    /// What is known of the rows.
+    pub fn shape(&self) -> Shape {
         let records = self.files.records();
         Shape {
             format: records.format(),
@@ -171,6 +175,7 @@ impl Input {
             crlf: records.crlf(),
             has_batch_lines: self.files.as_parser().writes_batch_lines(),
             is_chat: self.files.as_parser().is_chat(),
+            task: self.files.as_parser().task(),
         }
     }
 

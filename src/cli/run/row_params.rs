@@ -3,9 +3,12 @@
 
 use std::sync::Arc;
 
+use crate::cli::config::{PoolingConfig, RunConfig};
 use crate::cli::input::overrides::Overrides;
 use crate::cli::input::row_error::RowError;
+use crate::cli::model::Summary;
 use crate::cli::output::RowFormat;
+use crate::cli::terminal::error::CliError;
 use crate::engine::input_processor::{InputProcessor, ProcessError, Prompt};
 use crate::engine::pooling::{PoolingParams, PoolingSummary};
 use crate::engine::request::{RequestError, RowKey, SamplingParams};
@@ -21,6 +24,35 @@ pub enum RowParams {
 }
 
 impl RowParams {
+    /// What rows without own parameters are asked with.
+    ///
+    /// # Errors
+    /// The flags do not fit each other or the model.
+    pub fn start(config: &RunConfig, summary: &Summary) -> Result<Self, CliError> {
+        match (summary, &config.pooling) {
+            (Summary::Pooling(summary), Some(pooling)) => {
+                if config.output.is_matrix {
+                    PoolingConfig::check_matrix(summary)?;
+                }
+                Ok(RowParams::Pooling(pooling.params(summary)?, summary.clone()))
+            }
+            (Summary::Generate(summary), _) => {
+                let defaults = summary.default_sampling_params();
+                config.check_sampling(defaults.clone(), summary.spec.vocab_size())?;
+                Ok(RowParams::Sampling(config.row_params(defaults)))
+            }
+            (Summary::Pooling(_), None) => unreachable!("`run` completes"),
+        }
+    }
+
+    /// Values of a vector of a matrix; 0 of what is none.
+    pub fn width(&self) -> usize {
+        match self {
+            RowParams::Pooling(params, summary) => summary.width(params),
+            RowParams::Sampling(_) => 0,
+        }
+    }
+
     /// The same with a row's own over them.
     ///
     /// # Errors

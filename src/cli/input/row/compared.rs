@@ -3,10 +3,9 @@
 
 use serde_json::{Map, Value};
 
-use super::openai::{self, object};
+use super::endpoint::Endpoint;
 use super::shape::kind_name;
 use super::{Asked, Task, unsupported};
-use crate::cli::input::batch_line::BatchKind;
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::overrides::Overrides;
 use crate::cli::input::row_error::{RowError, code};
@@ -105,45 +104,23 @@ pub(super) fn prompt(
     }
 }
 
-/// What a batch request is answered with, by its url.
-pub(super) fn kind(task: Task, fields: Option<&JsonFields>) -> BatchKind {
-    let url = fields.and_then(|fields| fields.get("url"));
-    let url: Option<String> = url.and_then(|json| serde_json::from_str(json).ok());
-    let ranks = url.map_or(task == Task::Rerank, |url| url.ends_with("/rerank"));
-    if ranks { BatchKind::Rerank } else { BatchKind::Score }
-}
-
-/// What a batch request asks for.
-pub(super) fn read_batch(
-    fields: &JsonFields,
+/// What the body of a batch request asks for.
+pub(super) fn read_request(
+    endpoint: Endpoint,
+    body: &JsonFields,
     variables: Option<&Map<String, Value>>,
     line: u64,
 ) -> Result<Asked, RowError> {
-    openai::check_custom_id(fields, line)?;
-    openai::check_method(fields, line)?;
-    let url = openai::url(fields, line)?;
-    // As vLLM tells them apart.
-    let spellings = match &url {
-        url if url.ends_with("/score") => SCORE,
-        url if url.ends_with("/rerank") => RERANK,
-        _ => {
-            let message = format!(
-                "Invalid URL (POST {url}): `score` and `rerank` serve /v1/score, /v1/rerank and \
-                 /v2/rerank"
-            );
-            return Err(RowError::new(code::UNSUPPORTED_URL, line, message).of_param("url"));
-        }
-    };
-    let body = object(fields, "body", line)?;
+    let spellings = if endpoint == Endpoint::Rerank { RERANK } else { SCORE };
     let is_read = |name: &str| name == INSTRUCTION && variables.is_some();
     let refused = UNSUPPORTED.iter().filter(|(name, _)| !is_read(name));
-    unsupported::check_body(refused, (&body, line), "score")?;
+    unsupported::check_body(refused, (body, line), "score")?;
     let has = |name: &str| body.get(name).is_some_and(|json| json != "null");
     let Some(sides) = spelling(spellings, has) else {
         return Err(wrong("body", &format!("expected {}", described(spellings)), line));
     };
-    let compared = instructed(read(sides, &body, line)?, &body, variables);
-    let overrides = Overrides::collect_pooling(&body);
+    let compared = instructed(read(sides, body, line)?, body, variables);
+    let overrides = Overrides::collect_pooling(body);
     Ok(Asked::new(Prompt::Compared(Box::new(compared)), overrides))
 }
 
@@ -235,24 +212,16 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_request_is_what_its_url_ends_with() {
-        let asked = |url: &str, body: &str| {
-            let row = format!(r#"{{"custom_id":"a","url":"{url}","body":{body}}}"#);
-            let fields = fields(&row);
-            let kind = kind(Task::Score, Some(&fields));
-            read_batch(&fields, None, 1).map(|_| kind).map_err(|error| (error.code, error.message))
+    fn a_batch_request_has_the_fields_of_its_endpoint() {
+        let asked = |endpoint, body: &str| {
+            read_request(endpoint, &fields(body), None, 1).map(drop).map_err(|error| error.code)
         };
         let pair = r#"{"text_1":"a","text_2":"b"}"#;
         let ranking = r#"{"query":"a","documents":["b"],"top_n":1}"#;
-        assert_eq!(asked("/v1/score", pair), Ok(BatchKind::Score));
-        assert_eq!(asked("/score", pair), Ok(BatchKind::Score));
-        assert_eq!(asked("/v2/rerank", ranking), Ok(BatchKind::Rerank));
-        for (url, body, code) in [
-            ("/v1/rerank", pair, "invalid_prompt"),
-            ("/v1/embeddings", pair, "unsupported_url"),
-            ("/score", r#"{"text_1":"a","text_2":"b","instruction":"x"}"#, "unsupported_field"),
-        ] {
-            assert_eq!(asked(url, body).unwrap_err().0, code, "{url} {body}");
-        }
+        assert_eq!(asked(Endpoint::Score, pair), Ok(()));
+        assert_eq!(asked(Endpoint::Rerank, ranking), Ok(()));
+        assert_eq!(asked(Endpoint::Rerank, pair), Err("invalid_prompt"));
+        let instructed = r#"{"text_1":"a","text_2":"b","instruction":"x"}"#;
+        assert_eq!(asked(Endpoint::Score, instructed), Err("unsupported_field"));
     }
 }

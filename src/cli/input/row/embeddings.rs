@@ -3,14 +3,11 @@
 
 use serde_json::{Value, json};
 
-use super::openai::{self, object};
 use super::{Asked, prompt, unsupported};
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::overrides::Overrides;
 use crate::cli::input::row_error::{RowError, code};
 use crate::engine::input_processor::Prompt;
-
-const EMBEDDINGS: &str = "/v1/embeddings";
 
 /// Fields of vLLM's that would change a vector, and what of them asks for nothing.
 const UNSUPPORTED: &[(&str, &[&str])] = &[
@@ -22,22 +19,14 @@ const UNSUPPORTED: &[(&str, &[&str])] = &[
     ("mm_processor_kwargs", &["{}"]),
 ];
 
-/// What a request asks for.
-pub(super) fn read(fields: &JsonFields, line: u64) -> Result<Asked, RowError> {
-    openai::check_custom_id(fields, line)?;
-    openai::check_method(fields, line)?;
-    let url = openai::url(fields, line)?;
-    if url != EMBEDDINGS {
-        let message = format!("Invalid URL (POST {url}): `embed` serves {EMBEDDINGS}");
-        return Err(RowError::new(code::UNSUPPORTED_URL, line, message).of_param("url"));
-    }
-    let body = object(fields, "body", line)?;
-    unsupported::check_body(UNSUPPORTED.iter(), (&body, line), "vector")?;
+/// What the body of a request asks for.
+pub(super) fn read(body: &JsonFields, line: u64) -> Result<Asked, RowError> {
+    unsupported::check_body(UNSUPPORTED.iter(), (body, line), "vector")?;
     let prompts = match body.get("input") {
         None | Some("null") => Err(wrong("missing".to_owned(), line)),
         Some(json) => inputs(json, line),
     };
-    Ok(Asked::new(Prompt::Several(prompts?), Overrides::collect_pooling(&body)))
+    Ok(Asked::new(Prompt::Several(prompts?), Overrides::collect_pooling(body)))
 }
 
 /// One text or list of ids, or several.
@@ -75,10 +64,9 @@ fn wrong(what: String, line: u64) -> RowError {
 mod tests {
     use super::*;
 
-    fn asked(url: &str, body: &str) -> Result<Vec<Prompt>, (&'static str, String)> {
-        let row = format!(r#"{{"custom_id":"a","method":"POST","url":"{url}","body":{body}}}"#);
-        let fields = JsonFields::parse(row, 1).map_err(|bad| bad.1).unwrap();
-        match read(&fields, 1) {
+    fn asked(body: &str) -> Result<Vec<Prompt>, (&'static str, String)> {
+        let body = JsonFields::parse(body.to_owned(), 1).map_err(|bad| bad.1).unwrap();
+        match read(&body, 1) {
             Ok(Asked { prompt: Prompt::Several(prompts), .. }) => Ok(prompts),
             Ok(other) => panic!("{:?}", other.prompt),
             Err(error) => Err((error.code, error.message)),
@@ -87,21 +75,20 @@ mod tests {
 
     #[test]
     fn an_input_is_one_text_or_list_of_ids_or_several() {
-        let of = |input: &str| asked("/v1/embeddings", &format!(r#"{{"input":{input}}}"#));
+        let of = |input: &str| asked(&format!(r#"{{"input":{input}}}"#));
         let text = |text: &str| Prompt::Text(text.to_owned());
         assert_eq!(of(r#""a""#), Ok(vec![text("a")]));
         assert_eq!(of(r#"["a","b"]"#), Ok(vec![text("a"), text("b")]));
         assert_eq!(of("[1,2]"), Ok(vec![Prompt::TokenIds(vec![1, 2])]));
         assert_eq!(of(r#"[[1],"b"]"#), Ok(vec![Prompt::TokenIds(vec![1]), text("b")]));
-        for (url, body, code) in [
-            ("/v1/embeddings", r#"{"input":7}"#, "invalid_prompt"),
-            ("/v1/embeddings", r#"{"input":[{"a":1}]}"#, "invalid_prompt"),
-            ("/v1/embeddings", r#"{"input":[-1]}"#, "invalid_prompt"),
-            ("/v1/embeddings", "{}", "invalid_prompt"),
-            ("/v1/embeddings", r#"{"input":"a","embed_dtype":"fp8"}"#, "unsupported_field"),
-            ("/v1/chat/completions", r#"{"input":"a"}"#, "unsupported_url"),
+        for (body, code) in [
+            (r#"{"input":7}"#, "invalid_prompt"),
+            (r#"{"input":[{"a":1}]}"#, "invalid_prompt"),
+            (r#"{"input":[-1]}"#, "invalid_prompt"),
+            ("{}", "invalid_prompt"),
+            (r#"{"input":"a","embed_dtype":"fp8"}"#, "unsupported_field"),
         ] {
-            assert_eq!(asked(url, body).unwrap_err().0, code, "{body}");
+            assert_eq!(asked(body).unwrap_err().0, code, "{body}");
         }
     }
 }

@@ -7,46 +7,39 @@ mod tests;
 use serde_json::Value;
 
 use super::chat::{ChatDefaults, Origin};
+use super::endpoint::Endpoint;
 use super::near_miss::NearMisses;
+use super::prompt::PromptBuilder;
 use super::unsupported::{self, Place};
-use super::{Asked, messages, prompt};
-use crate::cli::input::batch_line::BatchKind;
+use super::{Asked, Task, compared, embeddings, messages, prompt};
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::overrides::{DefaultLength, Overrides};
 use crate::cli::input::row_error::{RowError, code};
 use crate::engine::input_processor::Prompt;
 
-const CHAT: &str = "/v1/chat/completions";
-const COMPLETIONS: &str = "/v1/completions";
-
-/// What a row is answered with, by its url. A row that is wrong about it gets an error, which looks
-/// the same in both.
-pub(super) fn kind(fields: Option<&JsonFields>) -> BatchKind {
-    let url = fields.and_then(|fields| fields.get("url"));
-    let url: Option<String> = url.and_then(|json| serde_json::from_str(json).ok());
-    match url.as_deref() {
-        Some(COMPLETIONS) => BatchKind::Completions,
-        _ => BatchKind::Chat,
-    }
-}
-
-/// What a request asks for.
+/// What a request asks for, in a run of this task.
 pub(super) fn read(
     fields: &JsonFields,
-    chats: &ChatDefaults,
+    task: Task,
+    builder: &PromptBuilder,
     names: &mut NearMisses,
     line: u64,
 ) -> Result<Asked, RowError> {
     check_custom_id(fields, line)?;
     check_method(fields, line)?;
     let url = url(fields, line)?;
+    let endpoint = Endpoint::of_url(&url).filter(|endpoint| endpoint.is_served(task));
+    let Some(endpoint) = endpoint else {
+        let message = format!("Invalid URL (POST {url}): {}", Endpoint::served(task));
+        return Err(RowError::new(code::UNSUPPORTED_URL, line, message).of_param("url"));
+    };
     let body = object(fields, "body", line)?;
-    match url.as_str() {
-        CHAT => chat(&body, chats, names, line),
-        COMPLETIONS => completions(&body, names, line),
-        _ => {
-            let message = format!("Invalid URL (POST {url}): {CHAT} and {COMPLETIONS} are served");
-            Err(RowError::new(code::UNSUPPORTED_URL, line, message).of_param("url"))
+    match endpoint {
+        Endpoint::Chat => chat(&body, builder.chats(), names, line),
+        Endpoint::Completions => completions(&body, names, line),
+        Endpoint::Embeddings => embeddings::read(&body, line),
+        Endpoint::Score | Endpoint::Rerank => {
+            compared::read_request(endpoint, &body, builder.variables(), line)
         }
     }
 }

@@ -63,6 +63,11 @@ impl PromptBuilder {
         })
     }
 
+    /// Goes on for another task, which the first row decides.
+    pub(super) fn decide(&mut self, task: Task) {
+        self.task = task;
+    }
+
     /// The shape of a CSV, by its columns.
     pub(super) fn shape_of_columns(&self, names: &[String]) -> Result<RowShape, InputError> {
         let has = |wanted: &str| names.iter().any(|name| name == wanted);

@@ -12,10 +12,13 @@ use crate::engine::input_processor::{ChatEnding, Prompt};
 use crate::engine::request::{NumLogprobs, SamplingParams};
 
 fn parse(input: &str, lines: BatchLines) -> Vec<Result<Row, BadRow>> {
+    parse_by(input, &RowOptions { lines, ..RowOptions::default() })
+}
+
+fn parse_by(input: &str, options: &RowOptions) -> Vec<Result<Row, BadRow>> {
     let input = Box::new(Cursor::new(input.to_owned()));
     let mut records = Records::open(input, InputFormat::Jsonl, 1 << 20).expect("text");
-    let options = RowOptions { lines, ..RowOptions::default() };
-    let mut parser = RowParser::new(&mut records, &options).expect("a shape");
+    let mut parser = RowParser::new(&mut records, options).expect("a shape");
     let rows = records.map(|record| parser.parse(record?));
     rows.collect::<Result<_, _>>().expect("a shape")
 }
@@ -368,4 +371,29 @@ fn rows_of_ours_keep_their_fields() {
         .collect();
     assert_eq!(names[0], ["custom_id", "method", "url", "body"]);
     assert_eq!(names[1], ["line", "input"]);
+}
+
+#[test]
+fn the_first_line_decides_what_all_are_for() {
+    let to = |url: &str, body: &str| format!(r#"{{"custom_id":"a","url":"{url}","body":{body}}}"#);
+    let chat = to("/v1/chat/completions", r#"{"messages":[{"role":"user","content":"a"}]}"#);
+    let embeddings = to("/v1/embeddings", r#"{"input":"a"}"#);
+    let score = to("/v1/score", r#"{"text_1":"a","text_2":"b"}"#);
+    let rerank = to("/v2/rerank", r#"{"query":"a","documents":["b"]}"#);
+    let options = RowOptions { lines_decide: true, ..RowOptions::default() };
+    let codes = |rows: &[&String]| -> Vec<Option<&'static str>> {
+        let rows: Vec<&str> = rows.iter().map(|row| row.as_str()).collect();
+        let rows = parse_by(&rows.join("\n"), &options);
+        rows.iter().map(|row| row.as_ref().err().map(|bad| bad.error.code)).collect()
+    };
+    let other = Some("other_task");
+    assert_eq!(codes(&[&chat, &embeddings, &score, &chat]), [None, other, other, None]);
+    assert_eq!(codes(&[&embeddings, &chat, &embeddings, &score]), [None, other, None, other]);
+    assert_eq!(codes(&[&score, &rerank, &embeddings]), [None, None, other]);
+    let unknown = to("/v1/responses", "{}");
+    assert_eq!(codes(&[&rerank, &unknown]), [None, Some("unsupported_url")]);
+    let mixed = parse_by(&format!("{embeddings}\n{chat}"), &options).pop().unwrap();
+    let error = mixed.unwrap_err().error;
+    assert_eq!(error.message, "the request asks for completions, and those before it for vectors");
+    assert_eq!(error.help.unwrap(), "put requests for completions into a file of their own");
 }
