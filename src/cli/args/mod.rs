@@ -47,6 +47,7 @@ use std::path::PathBuf;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::cli::input::row::Task;
 use crate::cli::terminal::display::DisplayArgs;
 use crate::cli::terminal::error::CliError;
 
@@ -275,6 +276,11 @@ pub fn command(long_help: bool) -> clap::Command {
                 .fold(command, |command, flag| command.mut_arg(flag, hidden)),
             _ => command,
         };
+        let task = Task::ALL.into_iter().find(|task| task.command() == command.get_name());
+        let command = match task {
+            Some(task) => command.mut_arg("out_field", |arg| arg.help(answer_help(task))),
+            None => command,
+        };
         if !command.get_arguments().any(|arg| arg.get_id() == "verbose") {
             return command;
         }
@@ -284,6 +290,11 @@ pub fn command(long_help: bool) -> clap::Command {
             false => command,
         }
     })
+}
+
+/// What `--out-field` says of itself, of the command of a task.
+fn answer_help(task: Task) -> String {
+    format!("Name of the field that holds the answer [default: {}]", task.answer_field())
 }
 
 fn config_flag() -> Arg {
@@ -368,6 +379,21 @@ mod tests {
             let error = parse_run(&format!("vllm-batch run --model m {flag}")).unwrap_err();
             assert!(error.to_string().contains(text), "{flag}: {error}");
             assert_eq!(error.exit_code(), 2);
+        }
+    }
+
+    #[test]
+    fn every_command_names_the_field_of_its_answer() {
+        let help = |command: &str| {
+            let argv = ["vllm-batch", command, "--help"].map(OsString::from);
+            let Err(ParseError::Usage(help)) = parse(&argv, &[]) else { panic!("{command}") };
+            help.to_string()
+        };
+        for task in Task::ALL {
+            let help = help(task.command());
+            let wanted = format!("holds the answer [default: {}]", task.answer_field());
+            assert!(help.contains(&wanted), "{help}");
+            assert!(help.lines().count() < 100, "{} lines: {help}", help.lines().count());
         }
     }
 

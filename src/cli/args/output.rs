@@ -13,7 +13,7 @@ pub struct OutputArgs {
     /// Where rows go, in input order; - or nothing: standard output
     #[arg(short = 'o', long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Name of the field that holds the answer [default: response]
+    /// Name of the field that holds the answer [default: the command's]
     #[arg(long, value_name = "NAME")]
     pub out_field: Option<String>,
     /// Every output and its token ids where -n or --logprobs ask for them (auto), always (full) or
