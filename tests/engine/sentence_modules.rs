@@ -147,6 +147,25 @@ fn sparse_vectors_are_those_of_sentence_transformers() {
 }
 
 #[test]
+fn the_longest_text_is_what_the_files_say() {
+    let folder = assembled("max");
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let mut config = config(folder.path());
+    let longest =
+        |config: &EngineConfig| PoolingSummary::read(&config.model).unwrap().max_model_len;
+    write("tokenizer_config.json", r#"{"model_max_length": 48}"#);
+    write("sentence_bert_config.json", r#"{"max_seq_length": 64}"#);
+    assert_eq!(longest(&config), 64);
+    // As sentence-transformers has it where its own file says none.
+    for text in [r#"{"max_seq_length": null}"#, "{}"] {
+        write("sentence_bert_config.json", text);
+        assert_eq!(longest(&config), 48, "{text}");
+    }
+    config.model.max_model_len = Some(100);
+    assert_eq!(longest(&config), 100);
+}
+
+#[test]
 fn what_modules_cannot_be_is_refused_by_name() {
     let folder = assembled("dense");
     let error = |config: &EngineConfig| match PoolingSummary::read(&config.model) {

@@ -324,6 +324,17 @@ pub(super) fn check_token_vectors(dir: &Path) -> Result<(), EngineError> {
     }
 }
 
+/// The longest text that a tokenizer's files name, in tokens; None: they name none.
+///
+/// # Errors
+/// tokenizer_config.json is corrupt.
+pub(super) fn length_of_tokenizer(dir: &Path) -> Result<Option<usize>, EngineError> {
+    let Some(keys) = read(&dir.join("tokenizer_config.json"))? else { return Ok(None) };
+    // Without a limit transformers writes 10^30, which becomes the largest number.
+    let length = keys.get("model_max_length").and_then(Value::as_f64);
+    Ok(length.filter(|length| *length >= 1.0).map(|length| length as usize))
+}
+
 /// The pooling whose flag is on, if it is one.
 fn name_of_flags(keys: &Map<String, Value>) -> Option<String> {
     let is_on = |flag: &str| keys.get(flag).and_then(Value::as_bool) == Some(true);
@@ -422,6 +433,22 @@ mod tests {
         std::fs::write(folder.path().join("colbert_linear.pt"), "").unwrap();
         let error = check_token_vectors(folder.path()).unwrap_err().to_string();
         assert!(error.contains("colbert_linear.pt"), "{error}");
+    }
+
+    #[test]
+    fn a_tokenizer_may_name_the_longest_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |config: &str| {
+            std::fs::write(folder.path().join("tokenizer_config.json"), config).unwrap();
+            length_of_tokenizer(folder.path()).map_err(|error| error.to_string())
+        };
+        assert_eq!(of(r#"{"model_max_length": 512}"#), Ok(Some(512)));
+        let endless = r#"{"model_max_length": 1000000000000000019884624838656}"#;
+        assert_eq!(of(endless), Ok(Some(usize::MAX)));
+        assert_eq!(of(r#"{"model_max_length": null}"#), Ok(None));
+        assert!(of("{").unwrap_err().contains("tokenizer_config.json"));
+        std::fs::remove_file(folder.path().join("tokenizer_config.json")).unwrap();
+        assert_eq!(length_of_tokenizer(folder.path()).unwrap(), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! read.
 
 use super::dense::DenseModule;
-use super::modules::{Modules, Pooling, Prompts, check_token_vectors};
+use super::modules::{Modules, Pooling, Prompts, check_token_vectors, length_of_tokenizer};
 use super::{EncodingFormat, PoolingParams, PoolingTask, PoolingType, Scoring, Similarity};
 use crate::engine::EngineError;
 use crate::engine::config::{DType, ModelConfig};
@@ -99,17 +99,7 @@ impl PoolingSummary {
         {
             check_token_vectors(folder)?;
         }
-        let of_model = max_seq_length.unwrap_or(spec.max_model_len).min(spec.max_model_len);
-        let max_model_len = match config.max_model_len {
-            None => of_model,
-            Some(asked) if (1..=spec.max_model_len).contains(&asked) => asked,
-            Some(asked) => {
-                return Err(EngineError::Config(format!(
-                    "--max-model-len {asked}: expected 1 to {}, the model's context",
-                    spec.max_model_len
-                )));
-            }
-        };
+        let max_model_len = longest(config, &files, max_seq_length, spec.max_model_len)?;
         let dtype = config.dtype.map_or_else(|| hf_config.dtype(), Ok)?;
         let gguf_types = hf_config.gguf_types().map(str::to_owned);
         Ok(Self {
@@ -200,6 +190,35 @@ impl PoolingSummary {
     pub fn limits(&self) -> ModelLimits {
         ModelLimits { vocab_size: self.spec.vocab_size(), max_model_len: self.max_model_len }
     }
+}
+
+/// The longest text, in tokens: what was asked for, else what the files of sentence-transformers
+/// say, else those of the tokenizer, as in vLLM too; no longer than the model's context.
+///
+/// # Errors
+/// What was asked for is longer than the context, or a file is corrupt.
+fn longest(
+    config: &ModelConfig,
+    files: &ModelFiles,
+    max_seq_length: Option<usize>,
+    context: usize,
+) -> Result<usize, EngineError> {
+    match config.max_model_len {
+        Some(asked) if (1..=context).contains(&asked) => return Ok(asked),
+        Some(asked) => {
+            return Err(EngineError::Config(format!(
+                "--max-model-len {asked}: expected 1 to {context}, the model's context"
+            )));
+        }
+        None => {}
+    }
+    let of_tokenizer = || match (config.tokenizer_dir.as_deref(), files) {
+        (Some(folder), _) => length_of_tokenizer(folder),
+        (None, ModelFiles::Folder(folder)) => length_of_tokenizer(folder),
+        (None, ModelFiles::Gguf(_)) => Ok(None),
+    };
+    let length = max_seq_length.map_or_else(of_tokenizer, |length| Ok(Some(length)))?;
+    Ok(length.unwrap_or(context).min(context))
 }
 
 /// What makes sparse vectors, where the files or a flag ask for them.
