@@ -53,3 +53,39 @@ fn without_descriptors_the_model_is_not_blamed() {
     }
     assert!(refusals > 0);
 }
+
+/// Few texts are as long as a model's context: no memory is taken for them before they come.
+#[test]
+fn a_long_context_takes_no_memory_of_short_texts() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model");
+    fs::create_dir(&model).unwrap();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/golden_embeddings/qwen3");
+    for name in ["model.safetensors", "tokenizer.json"] {
+        fs::copy(golden.join(name), model.join(name)).unwrap();
+    }
+    let config = fs::read_to_string(golden.join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    config["max_position_embeddings"] = (1 << 24).into();
+    fs::write(model.join("config.json"), config.to_string()).unwrap();
+    let rows: String = ["a".to_owned(), "the cat ".repeat(60), "b".to_owned()]
+        .map(|text| serde_json::json!({"text": text}).to_string() + "\n")
+        .concat();
+    fs::write(folder.path().join("in.jsonl"), rows).unwrap();
+    let embed = |limit: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{limit}; exec \"$0\" \"$@\"")]);
+        command.arg(assert_cmd::cargo::cargo_bin!("vllm-batch"));
+        command.args(["embed", "--model", "model", "-i", "in.jsonl", "-q", "--threads", "1"]);
+        command.args(["--max-num-batched-tokens", "32"]);
+        command.current_dir(folder.path()).stdin(Stdio::null()).output().unwrap()
+    };
+    // Buffers for the whole context would take 10 GiB.
+    let limited = embed("ulimit -v 4194304");
+    assert_eq!(limited.status.code(), Some(0), "{}", String::from_utf8_lossy(&limited.stderr));
+    let rows = String::from_utf8(limited.stdout).unwrap();
+    let lines: Vec<serde_json::Value> =
+        rows.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines[1]["usage"]["prompt_tokens"].as_u64().unwrap() > 100, "{}", lines[1]["usage"]);
+    assert!(lines.iter().all(|line| line["embedding"].is_array()));
+}

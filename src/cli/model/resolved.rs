@@ -91,7 +91,7 @@ impl Resolved {
                 "{engine}\nLimits: texts of {} tokens, {} texts, {} tokens per step",
                 number(self.max_model_len),
                 number(self.max_num_seqs),
-                number(self.max_num_batched_tokens.max(self.max_model_len)),
+                number(self.max_num_batched_tokens),
             );
         }
         format!(

@@ -14,6 +14,9 @@ use crate::engine::ops::{
     RotaryTable, Step,
 };
 
+/// Buffers grow by so many tokens.
+const GROWTH: usize = 4096;
+
 /// A loaded encoder with the buffers of its forward pass.
 #[derive(Debug)]
 pub struct Encoder {
@@ -38,9 +41,10 @@ struct Weights {
     final_norm: Option<NormWeight>,
 }
 
-/// Activations, allocated once for the largest step of T tokens.
+/// Activations, for steps of up to T tokens.
 #[derive(Debug)]
 struct Buffers {
+    max_num_tokens: usize,
     stream: Stream,
     attention: AttentionBuffers,
 }
@@ -56,8 +60,9 @@ struct AttentionBuffers {
 }
 
 impl Encoder {
-    /// Packs the weights of a checkpoint for texts of up to `max_model_len` tokens, and steps of up
-    /// to `max_num_tokens`. Whoever opened the checkpoint has checked it, and finishes it.
+    /// Packs the weights of a checkpoint for texts of up to `max_model_len` tokens, and makes
+    /// buffers for steps of up to `max_num_tokens`; `reserve` makes larger ones. Whoever opened the
+    /// checkpoint has checked it, and finishes it.
     ///
     /// # Errors
     /// A weight is missing, or memory does not suffice.
@@ -91,8 +96,22 @@ impl Encoder {
         Ok(Self { spec, weights, embed_scale, buffers })
     }
 
-    /// Runs texts: `batch` has their tokens with positions and types, and where each text begins.
-    /// Gives the tokens' states (num_tokens, hidden_size) after the last layer.
+    /// Makes room for a step of so many tokens. Few texts of a model are as long as its context, so
+    /// nothing is held for them before they come.
+    ///
+    /// # Errors
+    /// The device has no memory for it.
+    pub fn reserve(&mut self, device: &Device, num_tokens: usize) -> Result<(), EngineError> {
+        if num_tokens > self.buffers.max_num_tokens {
+            let num_tokens = num_tokens.next_multiple_of(GROWTH);
+            self.buffers = Buffers::new(device, &self.spec, num_tokens)?;
+        }
+        Ok(())
+    }
+
+    /// Runs texts, for which there is room: `batch` has their tokens with positions and types, and
+    /// where each text begins. Gives the tokens' states (num_tokens, hidden_size) after the last
+    /// layer.
     pub fn forward(&mut self, device: &Device, batch: &Batch) -> &Tensor {
         let Self { spec, weights, embed_scale, buffers } = self;
         let longest = batch.query_start_loc.windows(2).map(|pair| pair[1] - pair[0]).max();
@@ -114,6 +133,7 @@ impl Buffers {
         let size = (max_num_tokens, spec.hidden_size());
         let widest = |of: fn(&AttentionSpec) -> usize| spec.attentions().map(of).max().unwrap_or(0);
         Ok(Self {
+            max_num_tokens,
             stream: Stream::new(device, size, &spec.layers)?,
             attention: AttentionBuffers {
                 qkv: per_token(widest(|attention| attention.qkv.n()))?,

@@ -23,14 +23,13 @@ pub(super) struct Loaded {
     pub notes: Vec<String>,
 }
 
-/// Opens the device, and loads the model for steps of up to so many tokens.
+/// Opens the device, and loads the model.
 ///
 /// # Errors
 /// The device is a GPU, the weights do not fit the spec, or memory does not suffice.
 pub(super) fn load_model(
     config: &EngineConfig,
     summary: &PoolingSummary,
-    max_num_tokens: usize,
     given_up: &Arc<AtomicBool>,
 ) -> Result<(Arc<Device>, Loaded), EngineError> {
     let kind = match &config.device.kind {
@@ -51,6 +50,7 @@ pub(super) fn load_model(
     let quantization = summary.quantization.as_ref();
     let mut checkpoint = checkpoint.until(given_up).quantized(quantization, linears)?;
     let format = config.model.load_format;
+    let max_num_tokens = config.scheduler.max_num_batched_tokens;
     let Loaded { encoder, pooler, notes } =
         load_weights(summary, format, &device, &mut checkpoint, max_num_tokens)?;
     checkpoint.finish()?;

@@ -58,6 +58,7 @@ pub struct PoolingEngine {
     finished: Vec<PoolingOutput>,
     /// Segments that the model knows.
     num_token_types: usize,
+    /// Tokens of a step, unless it is one text: that goes through the model in one piece.
     max_num_tokens: usize,
     max_num_seqs: usize,
     /// Refilled by every step.
@@ -104,11 +105,9 @@ impl PoolingEngine {
         summary: &PoolingSummary,
     ) -> Result<Self, EngineError> {
         let max_model_len = summary.max_model_len;
-        // A text goes through the model in one piece.
-        let max_num_tokens = config.scheduler.max_num_batched_tokens.max(max_model_len);
         let (input_processor, model) = beside(
             &|| load_input_processor(config, &summary.files, summary.limits(), Default::default()),
-            |given_up| load_model(config, summary, max_num_tokens, given_up),
+            |given_up| load_model(config, summary, given_up),
         );
         let (input_processor, (device, loaded)) = (input_processor?, model?);
         let Loaded { encoder, pooler, notes } = loaded;
@@ -134,7 +133,7 @@ impl PoolingEngine {
             unfinished: HashMap::new(),
             shared: SharedTexts::default(),
             finished: Vec::new(),
-            max_num_tokens,
+            max_num_tokens: config.scheduler.max_num_batched_tokens,
             max_num_seqs: config.scheduler.max_num_seqs,
             batch: Batch::default(),
             stats: EngineStats::default(),
@@ -214,6 +213,7 @@ impl PoolingEngine {
         let clock = Instant::now();
         let texts = self.take_texts();
         self.fill_batch(&texts);
+        self.encoder.reserve(&self.device, self.batch.input_ids.len())?;
         let scheduled = clock.elapsed();
         let states = self.encoder.forward(&self.device, &self.batch);
         let places = self.batch.query_start_loc.windows(2);
@@ -251,7 +251,7 @@ impl PoolingEngine {
         let (mut texts, mut num_tokens) = (Vec::new(), 0);
         while texts.len() < self.max_num_seqs
             && let Some(text) = self.waiting.front()
-            && num_tokens + text.tokens.ids.len() <= self.max_num_tokens
+            && (texts.is_empty() || num_tokens + text.tokens.ids.len() <= self.max_num_tokens)
         {
             num_tokens += text.tokens.ids.len();
             texts.extend(self.waiting.pop_front());
