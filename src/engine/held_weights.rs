@@ -42,6 +42,15 @@ impl HeldWeights {
         held
     }
 
+    /// The same with tensors of f32 that are read from other files.
+    pub(super) fn and_floats(mut self, tensors: impl Iterator<Item = NamedShape>) -> Self {
+        for (_, shape) in tensors {
+            let bytes = shape.iter().fold(4u64, |bytes, size| bytes.saturating_mul(*size as u64));
+            self.bytes = self.bytes.saturating_add(bytes);
+        }
+        self
+    }
+
     /// For people: what a quantized checkpoint gains nothing by.
     pub(super) fn note(&self, dtype: DType) -> Option<String> {
         let Self { num_quantized, num_widened, .. } = *self;

@@ -166,6 +166,25 @@ fn the_longest_text_is_what_the_files_say() {
 }
 
 #[test]
+fn modules_that_memory_cannot_hold_are_refused_before_they_are_read() {
+    let folder = assembled("dense");
+    for name in ["2_Dense", "3_Dense"] {
+        let path = folder.path().join(name).join("config.json");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+        config["out_features"] = (1 << 20).into();
+        if name == "3_Dense" {
+            config["in_features"] = (1 << 20).into();
+        }
+        std::fs::write(&path, config.to_string()).unwrap();
+    }
+    let Err(EngineError::Config(text)) = PoolingEngine::load(&config(folder.path())) else {
+        panic!("4 TiB of weights")
+    };
+    assert!(text.contains("the weights take 4194"), "{text}");
+}
+
+#[test]
 fn what_modules_cannot_be_is_refused_by_name() {
     let folder = assembled("dense");
     let error = |config: &EngineConfig| match PoolingSummary::read(&config.model) {

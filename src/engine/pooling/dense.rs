@@ -11,7 +11,7 @@ use crate::engine::config::OnLostFile;
 use crate::engine::device::Device;
 use crate::engine::files::quoted;
 use crate::engine::model::head::Head;
-use crate::engine::model::spec::{HeadActivation, HeadLayer, HeadSpec, LinearSpec};
+use crate::engine::model::spec::{HeadActivation, HeadLayer, HeadSpec, LinearSpec, NamedShape};
 use crate::engine::model::weights::Checkpoint;
 use crate::engine::ops::Activation;
 
@@ -76,6 +76,11 @@ impl DenseModule {
         let spec = HeadSpec { layers: vec![layer] };
         let of_tokens = reads_tokens(&keys, &path)?;
         Ok(Self { folder, spec, inputs, outputs, of_tokens })
+    }
+
+    /// Its tensors.
+    pub(super) fn tensors(&self) -> impl Iterator<Item = NamedShape> + '_ {
+        self.spec.tensors()
     }
 
     /// Reads and packs the weights.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::PoolingSummary;
+use super::dense::DenseModule;
 use super::pooler::Pooler;
 use super::splade::Splade;
 use crate::engine::EngineError;
@@ -86,6 +87,7 @@ fn load_weights(
     tensors.extend(splade.into_iter().flat_map(|splade| splade.head.tensors()));
     checkpoint.check(&tensors, &spec.optional_tensors())?;
     let held = HeldWeights::of(device, checkpoint, (&tensors, &[]), dtype);
+    let held = held.and_floats(summary.dense.iter().flat_map(DenseModule::tensors));
     held.refuse_without_memory(device)?;
     let of_quantization = summary
         .quantization
