@@ -1,6 +1,7 @@
 //! Folders of sentence-transformers against it (`testdata/golden_modules`): poolings, prompts that
-//! do not count, Dense modules; and sparse vectors of masked language models
-//! (`testdata/golden_sparse`).
+//! do not count, Dense modules; sparse vectors of masked language models
+//! (`testdata/golden_sparse`); and the layers of bge-m3 against FlagEmbedding's formulas
+//! (`testdata/golden_m3`).
 
 use std::path::Path;
 
@@ -8,7 +9,9 @@ use serde::Deserialize;
 use vllm_batch::engine::EngineError;
 use vllm_batch::engine::config::EngineConfig;
 use vllm_batch::engine::input_processor::Prompt;
-use vllm_batch::engine::pooling::{Pooled, PoolingEngine, PoolingParams, PoolingSummary};
+use vllm_batch::engine::pooling::{
+    Compared, Pooled, PoolingEngine, PoolingParams, PoolingSummary, PoolingTask,
+};
 
 use super::pooled::{self, WIDE, answers, golden, names, requests, testdata};
 
@@ -103,16 +106,28 @@ fn assert_close(got: &[(u32, f32)], indices: &[u32], weights: &[f32], what: &str
     assert!(others.clone().all(|(_, weight)| *weight < TOLERANCE), "{what}");
 }
 
-/// The sparse vectors of texts, one request for each.
-fn sparse(config: &EngineConfig, texts: &[SparseText]) -> Vec<Vec<(u32, f32)>> {
+/// What each prompt becomes, one request for each.
+fn of_prompts(
+    config: &EngineConfig,
+    prompts: impl IntoIterator<Item = Prompt>,
+    params: &PoolingParams,
+) -> Vec<Pooled> {
     let mut engine = PoolingEngine::load(config).unwrap();
-    let prompts = texts.iter().map(|text| Prompt::Text(text.text.clone()));
-    let requests = requests(&engine, prompts, &PoolingParams::default());
-    let words = |pooled: &[Pooled]| match pooled {
-        [Pooled::Sparse(words)] => words.clone(),
+    let requests = requests(&engine, prompts, params);
+    answers(&mut engine, requests).into_iter().flat_map(|output| output.texts).collect()
+}
+
+/// The sparse vectors of texts, one request for each.
+fn sparse<'a>(
+    config: &EngineConfig,
+    texts: impl IntoIterator<Item = &'a String>,
+) -> Vec<Vec<(u32, f32)>> {
+    let prompts = texts.into_iter().map(|text| Prompt::Text(text.clone()));
+    let words = |pooled| match pooled {
+        Pooled::Sparse(words) => words,
         other => panic!("{other:?}"),
     };
-    answers(&mut engine, requests).iter().map(|output| words(&output.texts)).collect()
+    of_prompts(config, prompts, &PoolingParams::default()).into_iter().map(words).collect()
 }
 
 #[test]
@@ -125,13 +140,14 @@ fn sparse_vectors_are_those_of_sentence_transformers() {
         let golden: GoldenSparse = golden(folder.path());
         let mut config = config(folder.path());
         config.model.sparse = true;
-        let once = sparse(&config, &golden.texts);
+        let texts = || golden.texts.iter().map(|text| &text.text);
+        let once = sparse(&config, texts());
         for (got, text) in once.iter().zip(&golden.texts) {
             assert_close(got, &text.indices, &text.relu, &name);
         }
         // A text alone has the same bytes.
         config.scheduler.max_num_seqs = 1;
-        assert_eq!(sparse(&config, &golden.texts), once, "{name}");
+        assert_eq!(sparse(&config, texts()), once, "{name}");
         // The files say so, and that the logarithm is taken twice.
         config.model.sparse = false;
         let list = r#"[{"path": "", "type": "x.MLMTransformer"},
@@ -140,10 +156,124 @@ fn sparse_vectors_are_those_of_sentence_transformers() {
         std::fs::create_dir(folder.path().join("1_SpladePooling")).unwrap();
         let pooling = folder.path().join("1_SpladePooling/config.json");
         std::fs::write(pooling, r#"{"activation_function": "log1p_relu"}"#).unwrap();
-        for (got, text) in sparse(&config, &golden.texts).iter().zip(&golden.texts) {
+        for (got, text) in sparse(&config, texts()).iter().zip(&golden.texts) {
             assert_close(got, &text.indices, &text.log1p_relu, &name);
         }
     }
+}
+
+#[derive(Deserialize)]
+struct GoldenM3 {
+    texts: Vec<M3Text>,
+    pairs: Vec<M3Pair>,
+}
+
+#[derive(Deserialize)]
+struct M3Text {
+    text: String,
+    indices: Vec<u32>,
+    weights: Vec<f32>,
+    vectors: Vec<Vec<f32>>,
+}
+
+/// Places of two texts, and their scores.
+#[derive(Deserialize)]
+struct M3Pair {
+    texts: [usize; 2],
+    lexical: f32,
+    late_interaction: f32,
+}
+
+/// The tiny XLM-RoBERTa with both layers of bge-m3.
+fn m3() -> (tempfile::TempDir, GoldenM3) {
+    let folder = tempfile::tempdir().unwrap();
+    copy(&testdata("golden_embeddings/xlm_roberta"), folder.path());
+    copy(&testdata("golden_m3"), folder.path());
+    let golden = golden(folder.path());
+    (folder, golden)
+}
+
+#[test]
+fn lexical_weights_and_vectors_of_tokens_are_those_of_flag_embedding() {
+    let (folder, golden) = m3();
+    let prompts = || golden.texts.iter().map(|text| Prompt::Text(text.text.clone()));
+    let mut lexical = config(folder.path());
+    lexical.model.sparse = true;
+    let weights = sparse(&lexical, golden.texts.iter().map(|text| &text.text));
+    for (got, text) in weights.iter().zip(&golden.texts) {
+        assert_close(got, &text.indices, &text.weights, &text.text);
+    }
+    assert!(weights.iter().any(|words| words.len() > 3), "the golden says something");
+    let mut colbert = config(folder.path());
+    colbert.model.pooling_task = Some(PoolingTask::TokenEmbed);
+    let vectors = of_prompts(&colbert, prompts(), &PoolingParams::default());
+    for (got, text) in vectors.iter().zip(&golden.texts) {
+        let Pooled::Tokens(rows) = got else { panic!("{got:?}") };
+        assert_eq!(rows.len(), text.vectors.len(), "{}: all but the first token", text.text);
+        for (got, expected) in rows.iter().flatten().zip(text.vectors.iter().flatten()) {
+            assert!((got - expected).abs() < TOLERANCE, "{}: {got} {expected}", text.text);
+        }
+    }
+    // A text alone, or one token of it, has the same bytes.
+    colbert.scheduler.max_num_seqs = 1;
+    assert_eq!(of_prompts(&colbert, prompts(), &PoolingParams::default()), vectors);
+    let one = PoolingParams { truncate_prompt_tokens: Some(1), ..PoolingParams::default() };
+    let first = Prompt::TokenIds(vec![0]);
+    assert_eq!(of_prompts(&colbert, [first], &one), [Pooled::Tokens(Vec::new())]);
+    lexical.scheduler.max_num_seqs = 1;
+    let alone = sparse(&lexical, golden.texts.iter().map(|text| &text.text));
+    assert_eq!(alone, weights);
+    // Without either flag the vectors are those of the model alone.
+    let dense = of_prompts(&config(folder.path()), prompts(), &PoolingParams::default());
+    std::fs::remove_file(folder.path().join("sparse_linear.pt")).unwrap();
+    std::fs::remove_file(folder.path().join("colbert_linear.pt")).unwrap();
+    assert_eq!(of_prompts(&config(folder.path()), prompts(), &PoolingParams::default()), dense);
+    assert!(matches!(PoolingSummary::read(&lexical.model), Err(EngineError::Model(text))
+        if text.contains("sparse_linear.pt")));
+}
+
+#[test]
+fn texts_are_compared_by_lexical_weights_or_late_interaction() {
+    let (folder, golden) = m3();
+    for is_lexical in [true, false] {
+        let mut config = config(folder.path());
+        config.model.sparse = is_lexical;
+        config.model.pooling_task = (!is_lexical).then_some(PoolingTask::TokenEmbed);
+        let summary = PoolingSummary::read(&config.model).unwrap();
+        let scoring = summary.scoring().unwrap();
+        let params = PoolingParams { scoring, ..PoolingParams::default() };
+        let compared = |pair: &M3Pair| {
+            let [query, document] = pair.texts.map(|place| vec![golden.texts[place].text.clone()]);
+            Prompt::Compared(Box::new(Compared::new(query, document, false).unwrap()))
+        };
+        let scores = of_prompts(&config, golden.pairs.iter().map(compared), &params);
+        for (got, pair) in scores.iter().zip(&golden.pairs) {
+            let expected = if is_lexical { pair.lexical } else { pair.late_interaction };
+            let Pooled::Vector(got) = got else { panic!("{got:?}") };
+            assert!((got[0] - expected).abs() < TOLERANCE, "{:?}: {got:?} {expected}", pair.texts);
+        }
+    }
+}
+
+#[test]
+fn layers_that_do_not_fit_are_refused_by_name() {
+    let (folder, _) = m3();
+    let mut config = config(folder.path());
+    config.model.pooling_task = Some(PoolingTask::TokenEmbed);
+    let error = |config: &EngineConfig| match PoolingEngine::load(config) {
+        Err(EngineError::Model(text)) => text,
+        Err(other) => panic!("{other:?}"),
+        Ok(_) => panic!("it is loaded"),
+    };
+    let at = |name: &str| folder.path().join(name);
+    std::fs::copy(at("sparse_linear.pt"), at("colbert_linear.pt")).unwrap();
+    let text = error(&config);
+    assert!(text.contains("colbert_linear.pt") && text.contains("[1, 32]"), "{text}");
+    std::fs::write(at("colbert_linear.pt"), "no archive").unwrap();
+    assert!(error(&config).contains("colbert_linear.pt"), "{}", error(&config));
+    // What a pickle would run is not run.
+    std::fs::copy(testdata("pickle/command.bin"), at("colbert_linear.pt")).unwrap();
+    assert!(error(&config).contains("colbert_linear.pt"), "{}", error(&config));
 }
 
 #[test]

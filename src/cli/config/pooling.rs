@@ -222,7 +222,7 @@ impl PoolingConfig {
     /// # Errors
     /// They are sparse, or there is one for each token.
     pub fn check_matrix(summary: &PoolingSummary) -> Result<(), CliError> {
-        let what = match (&summary.splade, summary.task) {
+        let what = match (&summary.sparse, summary.task) {
             (Some(_), _) => "sparse vectors are no rows of a matrix",
             (None, PoolingTask::TokenEmbed) => "vectors of tokens are no rows of a matrix",
             (None, _) => return Ok(()),
@@ -297,7 +297,7 @@ impl PoolingConfig {
             true => "normalized",
             false => "not normalized",
         };
-        if summary.splade.is_some() {
+        if summary.sparse.is_some() {
             return format!("Vectors: sparse, of {} words{prompt}", summary.spec.vocab_size());
         }
         let size = summary.width(params);

@@ -17,7 +17,9 @@ use crate::engine::EngineInfo;
 use crate::engine::config::{DType, LoadFormat};
 use crate::engine::machine::{is_refusal, started};
 use crate::engine::model_summary::ModelSummary;
-use crate::engine::pooling::{ListedModule, PoolingSummary};
+use crate::engine::pooling::{
+    LEXICAL_LAYER, ListedModule, PoolingSummary, SparseSpec, TOKEN_LAYER,
+};
 use crate::engine::request::{SamplingParams, StructuredOutputs};
 use crate::engine::weight_files::{FORMATS, QUANTIZATION_CONFIGS, gguf_parts, is_gguf_model};
 
@@ -135,7 +137,7 @@ fn set_pooling(
     set_model(summary.checkpoint_format(), (summary.dtype, summary.max_model_len), set);
     set("task", summary.task.name().to_owned());
     set("pooling", format!("{:?}", summary.pooling));
-    set("sparse", format!("{:?}", summary.splade.as_ref().map(|splade| splade.num_logs)));
+    set("sparse", format!("{:?}", summary.sparse.as_ref().map(SparseSpec::num_logs)));
     set("classifier", format!("{:?}", summary.classifier));
     let params = config.pooling.as_ref().map(|pooling| pooling.params(summary)).transpose()?;
     set("vectors", format!("{params:?}"));
@@ -238,15 +240,16 @@ fn config_files(folder: &Path) -> Vec<PathBuf> {
     names.map(|name| folder.join(name)).collect()
 }
 
-/// The files of modules of sentence-transformers that have weights.
+/// The files of layers behind a model: modules of sentence-transformers that have weights, and
+/// layers of FlagEmbedding.
 fn module_files(folder: &Path) -> Vec<PathBuf> {
     // Their list was read before: it is none, or sound.
     let list = ListedModule::list(folder).ok().flatten().unwrap_or_default();
     let with_weights = list.iter().filter(|module| module.has_weights());
     let names = || ["config.json"].into_iter().chain(FORMATS.iter().map(|format| format.single));
-    with_weights
-        .flat_map(|module| names().map(|name| folder.join(&module.folder).join(name)))
-        .collect()
+    let in_folders =
+        with_weights.flat_map(|module| names().map(|name| folder.join(&module.folder).join(name)));
+    in_folders.chain([LEXICAL_LAYER, TOKEN_LAYER].map(|name| folder.join(name))).collect()
 }
 
 /// The files that weights may come from.

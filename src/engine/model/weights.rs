@@ -50,6 +50,19 @@ impl Checkpoint {
         Ok(Checkpoint::Files(MappedFiles::open(dir, on_lost_file)?))
     }
 
+    /// Maps a file of torch.save that has the tensors of one module, which are called as in a model
+    /// that calls the module `name`.
+    ///
+    /// # Errors
+    /// The file is not there or corrupt, or holds anything but tensors.
+    pub fn of_module(
+        path: &Path,
+        name: &str,
+        on_lost_file: Option<OnLostFile>,
+    ) -> Result<Self, EngineError> {
+        Ok(Checkpoint::Files(MappedFiles::of_module(path, name, on_lost_file)?))
+    }
+
     /// The tensors of GGUF files, by what each is in Hugging Face's words: none, where the config
     /// is made of it; several, where it holds several.
     ///

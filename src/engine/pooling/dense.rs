@@ -1,18 +1,15 @@
 //! Dense modules of sentence-transformers: linear layers behind the pooling, each with weights in a
 //! folder of its own.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::layer_file::LayerFile;
 use super::modules::{ListedModule, bad, read};
 use crate::engine::EngineError;
-use crate::engine::config::OnLostFile;
-use crate::engine::device::Device;
 use crate::engine::files::quoted;
-use crate::engine::model::head::Head;
-use crate::engine::model::spec::{HeadActivation, HeadLayer, HeadSpec, LinearSpec, NamedShape};
-use crate::engine::model::weights::Checkpoint;
+use crate::engine::model::spec::HeadActivation;
 use crate::engine::ops::Activation;
 
 /// Widest input or output.
@@ -27,12 +24,8 @@ const TOKENS: &str = "token_embeddings";
 /// A linear layer in a folder of its own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DenseModule {
-    folder: PathBuf,
-    spec: HeadSpec,
-    /// Values of what it reads.
-    pub inputs: usize,
-    /// Values of what it makes.
-    pub outputs: usize,
+    /// Behind the pooling.
+    pub layer: LayerFile,
     /// It reads the states of all tokens, and not what is pooled.
     pub of_tokens: bool,
 }
@@ -70,41 +63,10 @@ impl DenseModule {
             return Err(bad(&path, "`use_residual`: a residual is not supported"));
         }
         let bias = keys.get("bias").and_then(Value::as_bool).unwrap_or(true);
-        let linear = LinearSpec::new("linear", outputs, inputs).with_bias(bias);
-        let activation = activation(&keys, &path)?;
-        let layer = HeadLayer { activation, ..HeadLayer::new(linear) };
-        let spec = HeadSpec { layers: vec![layer] };
+        let layer = LayerFile::new(folder, (outputs, inputs));
+        let layer = layer.with(bias, activation(&keys, &path)?);
         let of_tokens = reads_tokens(&keys, &path)?;
-        Ok(Self { folder, spec, inputs, outputs, of_tokens })
-    }
-
-    /// Its tensors.
-    pub(super) fn tensors(&self) -> impl Iterator<Item = NamedShape> + '_ {
-        self.spec.tensors()
-    }
-
-    /// Reads and packs the weights.
-    ///
-    /// # Errors
-    /// A tensor is missing, unused or has another shape, or memory does not suffice.
-    pub(super) fn load(
-        &self,
-        device: &Device,
-        on_lost_file: Option<OnLostFile>,
-    ) -> Result<Head, EngineError> {
-        let mut checkpoint = Checkpoint::open(&self.folder, on_lost_file)?;
-        checkpoint.check(&self.spec.tensors().collect::<Vec<_>>(), &[])?;
-        let head = Head::load(&self.spec, device, &mut checkpoint)?;
-        checkpoint.finish()?;
-        Ok(head)
-    }
-
-    /// The same with random weights.
-    ///
-    /// # Errors
-    /// Memory does not suffice.
-    pub(super) fn dummy(&self, device: &Device, seed: u64) -> Result<Head, EngineError> {
-        Head::load(&self.spec, device, &mut Checkpoint::Dummy { seed })
+        Ok(Self { layer, of_tokens })
     }
 }
 
@@ -162,14 +124,14 @@ mod tests {
         let sizes = r#""in_features": 32, "out_features": 8"#;
         let of = |more: &str| of_config(&format!("{{{sizes}{more}}}"));
         let plain = of("").unwrap();
-        assert_eq!((plain.inputs, plain.outputs, plain.of_tokens), (32, 8, false));
-        let layer = &plain.spec.layers[0];
+        assert_eq!((plain.layer.inputs(), plain.layer.outputs(), plain.of_tokens), (32, 8, false));
+        let layer = &plain.layer.layer;
         assert_eq!((layer.activation, layer.linear.bias), (Some(HeadActivation::Tanh), true));
         let identity = r#", "bias": false, "activation_function": "torch.nn.modules.linear.Identity",
             "module_input_name": "token_embeddings""#;
         let identity = of(identity).unwrap();
-        assert_eq!((identity.spec.layers[0].activation, identity.of_tokens), (None, true));
-        assert!(!identity.spec.layers[0].linear.bias);
+        let layer = &identity.layer.layer;
+        assert_eq!((layer.activation, layer.linear.bias, identity.of_tokens), (None, false, true));
         for (config, what) in [
             (r#", "activation_function": "torch.nn.modules.activation.Mish""#, "Mish"),
             (r#", "activation_function": "mine.Tanh""#, "mine.Tanh"),

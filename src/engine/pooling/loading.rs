@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::PoolingSummary;
-use super::dense::DenseModule;
-use super::pooler::Pooler;
+use super::layer_file::LayerFile;
+use super::lexical::Lexical;
+use super::pooler::{Pooler, Sparse};
 use super::splade::Splade;
+use super::{PoolingSummary, SparseSpec};
 use crate::engine::EngineError;
-use crate::engine::config::{DeviceConfig, DeviceKind, EngineConfig, LoadFormat};
+use crate::engine::config::{DeviceConfig, DeviceKind, EngineConfig, LoadFormat, ModelConfig};
 use crate::engine::device::{self, Device};
 use crate::engine::held_weights::{HeldWeights, quantization_notes};
 use crate::engine::model::encoder::Encoder;
@@ -50,35 +51,35 @@ pub(super) fn load_model(
     let linears = weights::linears_of_encoder(&summary.spec);
     let quantization = summary.quantization.as_ref();
     let mut checkpoint = checkpoint.until(given_up).quantized(quantization, linears)?;
-    let format = config.model.load_format;
     let max_num_tokens = config.scheduler.max_num_batched_tokens;
-    let Loaded { encoder, pooler, notes } =
-        load_weights(summary, format, &device, &mut checkpoint, max_num_tokens)?;
+    let mut loaded =
+        load_weights(summary, &config.model, &device, &mut checkpoint, max_num_tokens)?;
     checkpoint.finish()?;
-    let head = summary.dense.iter().try_fold(pooler.head, |before, module| {
-        let layer = match format {
-            LoadFormat::Auto => module.load(&device, config.model.on_lost_file)?,
-            LoadFormat::Dummy => module.dummy(&device, config.model.seed)?,
-        };
-        Ok::<_, EngineError>(Some(match before {
+    let pooler = &mut loaded.pooler;
+    for layer in summary.layers_behind() {
+        let layer = layer.load(&device, &config.model)?;
+        pooler.head = Some(match pooler.head.take() {
             Some(before) => before.followed_by(layer),
             None => layer,
-        }))
-    })?;
-    Ok((Arc::new(device), Loaded { encoder, pooler: Pooler { head, ..pooler }, notes }))
+        });
+    }
+    if let Some(SparseSpec::Lexical(layer)) = &summary.sparse {
+        pooler.sparse = Some(Sparse::Lexical(Lexical::new(layer.load(&device, &config.model)?)));
+    }
+    Ok((Arc::new(device), loaded))
 }
 
 /// What is made of the model's own weights.
 fn load_weights(
     summary: &PoolingSummary,
-    format: LoadFormat,
+    config: &ModelConfig,
     device: &Device,
     checkpoint: &mut Checkpoint,
     max_num_tokens: usize,
 ) -> Result<Loaded, EngineError> {
     let (spec, dtype, max_model_len) = (&summary.spec, summary.dtype, summary.max_model_len);
     let head = summary.classifier.as_ref().map(|classifier| &classifier.head);
-    let splade = summary.splade.as_ref();
+    let splade = summary.sparse.as_ref().and_then(SparseSpec::splade);
     checkpoint.leave(spec.of_heads);
     spec.output_tensors().for_each(|tensor| checkpoint.leave_tensor(&tensor));
     let of_cache = checkpoint.leave_cache_scales();
@@ -87,12 +88,11 @@ fn load_weights(
     tensors.extend(splade.into_iter().flat_map(|splade| splade.head.tensors()));
     checkpoint.check(&tensors, &spec.optional_tensors())?;
     let held = HeldWeights::of(device, checkpoint, (&tensors, &[]), dtype);
-    let held = held.and_floats(summary.dense.iter().flat_map(DenseModule::tensors));
+    let held = held.and_floats(summary.layers_behind().flat_map(LayerFile::tensors));
     held.refuse_without_memory(device)?;
-    let of_quantization = summary
-        .quantization
-        .iter()
-        .flat_map(|quantization| quantization_notes(quantization, format, (dtype, of_cache)));
+    let of_quantization = summary.quantization.iter().flat_map(|quantization| {
+        quantization_notes(quantization, config.load_format, (dtype, of_cache))
+    });
     let choices = spec.ropes.iter().filter_map(|rope| rope.choice(max_model_len));
     let notes = choices.chain(held.note(dtype)).chain(of_quantization).collect();
     let sizes = (max_model_len, max_num_tokens);
@@ -100,6 +100,7 @@ fn load_weights(
     let head = head.map(|head| Head::load(head, device, checkpoint)).transpose()?;
     let splade = splade.map(|splade| Splade::load(splade, device, checkpoint)).transpose()?;
     let activation = summary.classifier.as_ref().map(|classifier| classifier.activation);
-    let pooler = Pooler { pooling: summary.pooling.clone(), head, splade, activation };
+    let sparse = splade.map(Sparse::Splade);
+    let pooler = Pooler { pooling: summary.pooling.clone(), head, sparse, activation };
     Ok(Loaded { encoder, pooler, notes })
 }

@@ -5,6 +5,8 @@
 mod compared;
 mod dense;
 mod input;
+mod layer_file;
+mod lexical;
 mod loading;
 mod modules;
 mod pooler;
@@ -17,12 +19,13 @@ mod task;
 pub use crate::engine::model::encoders::{ClassActivation, Classifier};
 pub use compared::{Compared, Scoring, Similarity};
 pub use modules::{
-    ListedModule, MODULES, PROMPTS, Pooling, PoolingType, Prompts, TRANSFORMER_FILES,
+    LEXICAL_LAYER, ListedModule, MODULES, PROMPTS, Pooling, PoolingType, Prompts, TOKEN_LAYER,
+    TRANSFORMER_FILES,
 };
 pub use request::{
     EncodingFormat, Pooled, PoolingOutput, PoolingParams, PoolingRequest, TextTokens,
 };
-pub use summary::{PoolingSummary, SpladeSpec};
+pub use summary::{PoolingSummary, SparseSpec, SpladeSpec};
 pub use task::PoolingTask;
 
 use std::collections::{HashMap, VecDeque};
@@ -38,7 +41,7 @@ use super::model::spec::LinearSpec;
 use super::stats::EngineStats;
 use super::{EngineError, EngineInfo, beside, load_input_processor};
 use loading::{Loaded, load_model};
-use pooler::{Asked, Pooler};
+use pooler::{Asked, Pooler, Sparse};
 use shared_texts::{Known, Reader, SharedTexts, TextKey};
 
 /// An encoder, and the texts that wait for it.
@@ -110,7 +113,10 @@ impl PoolingEngine {
             |given_up| load_model(config, summary, given_up),
         );
         let (input_processor, (device, loaded)) = (input_processor?, model?);
-        let Loaded { encoder, pooler, notes } = loaded;
+        let Loaded { encoder, mut pooler, notes } = loaded;
+        if let Some(Sparse::Lexical(lexical)) = &mut pooler.sparse {
+            lexical.leave_out(input_processor.tokenizer().ids_around_texts());
+        }
         let info = EngineInfo {
             dtype: summary.dtype,
             checkpoint_format: summary.checkpoint_format(),
@@ -220,6 +226,7 @@ impl PoolingEngine {
         let asked = texts.iter().zip(places).map(|(text, place)| Asked {
             start: place[0] as usize,
             end: place[1] as usize,
+            ids: &text.tokens.ids,
             num_skipped: text.tokens.num_skipped,
             params: &self.unfinished[&text.request_id].params,
         });

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::Similarity;
 use super::dense::DenseModule;
+use super::layer_file::LayerFile;
 use crate::engine::EngineError;
 use crate::engine::files::{self, MAX_CONFIG_BYTES, quoted};
 
@@ -69,13 +70,20 @@ pub struct Pooling {
     pub dimensions: Option<Vec<usize>>,
     /// The tokens of a prompt count. INSTRUCTOR leaves them out.
     pub include_prompt: bool,
+    /// Vectors of tokens begin behind the first token.
+    pub skips_first: bool,
 }
 
 impl Default for Pooling {
     /// vLLM's for an encoder that says nothing.
     fn default() -> Self {
-        let pooling_type = PoolingType::Cls;
-        Self { pooling_type, normalize: true, dimensions: None, include_prompt: true }
+        Self {
+            pooling_type: PoolingType::Cls,
+            normalize: true,
+            dimensions: None,
+            include_prompt: true,
+            skips_first: false,
+        }
     }
 }
 
@@ -99,7 +107,8 @@ pub(super) struct Modules {
     /// There was a pooling.
     is_pooled: bool,
     pub prompts: Prompts,
-    pub similarity: Similarity,
+    /// None: they do not say.
+    pub similarity: Option<Similarity>,
     pub max_seq_length: Option<usize>,
 }
 
@@ -287,7 +296,7 @@ impl Modules {
         if let Some(name) = keys.get("similarity_fn_name").and_then(Value::as_str) {
             let known = Similarity::of_name(name);
             let unknown = || format!("`similarity_fn_name` {} is not supported", quoted(name));
-            self.similarity = known.ok_or_else(|| bad(path, &unknown()))?;
+            self.similarity = Some(known.ok_or_else(|| bad(path, &unknown()))?);
         }
         Ok(())
     }
@@ -310,18 +319,22 @@ fn read_splade(path: &Path) -> Result<usize, EngineError> {
     }
 }
 
-/// Refuses vectors of tokens of a model that has a layer of its own for them (bge-m3).
-///
-/// # Errors
-/// It has.
-pub(super) fn check_token_vectors(dir: &Path) -> Result<(), EngineError> {
-    let path = dir.join("colbert_linear.pt");
-    match path.symlink_metadata() {
-        Ok(_) => {
-            Err(bad(&path, "--pooling-type ALL: this layer of token vectors is not supported"))
-        }
-        Err(_) => Ok(()),
-    }
+/// The layer of lexical weights, in the model's folder: FlagEmbedding's `sparse_linear`.
+pub const LEXICAL_LAYER: &str = "sparse_linear.pt";
+
+/// The layer of vectors of tokens: FlagEmbedding's `colbert_linear`.
+pub const TOKEN_LAYER: &str = "colbert_linear.pt";
+
+/// A layer of one of these names, from states of this width to so many values, if it is there.
+pub(super) fn layer_of(
+    dir: &Path,
+    name: &str,
+    (outputs, width): (usize, usize),
+) -> Option<LayerFile> {
+    let path = dir.join(name);
+    // A link to nothing is there: loading says what is wrong with it.
+    let is_there = path.symlink_metadata().is_ok();
+    is_there.then(|| LayerFile::new(path, (outputs, width)))
 }
 
 /// The longest text that a tokenizer's files name, in tokens; None: they name none.
@@ -427,15 +440,6 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_of_token_vectors_is_not_left_out_in_silence() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(check_token_vectors(folder.path()).is_ok());
-        std::fs::write(folder.path().join("colbert_linear.pt"), "").unwrap();
-        let error = check_token_vectors(folder.path()).unwrap_err().to_string();
-        assert!(error.contains("colbert_linear.pt"), "{error}");
-    }
-
-    #[test]
     fn a_tokenizer_may_name_the_longest_text() {
         let folder = tempfile::tempdir().unwrap();
         let of = |config: &str| {
@@ -463,7 +467,7 @@ mod tests {
         assert_eq!(modules.max_seq_length, Some(256));
         assert_eq!(modules.prompts.by_name["query"], "query: ");
         assert_eq!(modules.prompts.default.as_deref(), Some("query"));
-        assert_eq!(modules.similarity, Similarity::Dot);
+        assert_eq!(modules.similarity, Some(Similarity::Dot));
         for (name, text, what) in [
             ("sentence_bert_config.json", r#"{"do_lower_case": true}"#, "do_lower_case"),
             ("config_sentence_transformers.json", r#"{"default_prompt_name": "x"}"#, "`x`"),

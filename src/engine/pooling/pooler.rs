@@ -3,6 +3,7 @@
 
 use std::sync::OnceLock;
 
+use super::lexical::Lexical;
 use super::splade::Splade;
 use super::{Pooled, Pooling, PoolingParams, PoolingType};
 use crate::engine::EngineError;
@@ -17,15 +18,25 @@ pub(super) struct Pooler {
     /// What becomes of them.
     pub head: Option<Head>,
     /// What makes sparse vectors of them instead.
-    pub splade: Option<Splade>,
+    pub sparse: Option<Sparse>,
     /// What becomes of a classifier's outputs; None: they are vectors.
     pub activation: Option<ClassActivation>,
+}
+
+/// What makes sparse vectors of a text.
+pub(super) enum Sparse {
+    /// Numbers of all words.
+    Splade(Splade),
+    /// Weights of the tokens.
+    Lexical(Lexical),
 }
 
 /// A text in a step: its tokens' states are rows `start..end` of all, and what is asked of it.
 pub(super) struct Asked<'a> {
     pub start: usize,
     pub end: usize,
+    /// Its tokens.
+    pub ids: &'a [u32],
     /// The first tokens, which the pooling leaves out. There is another one behind them.
     pub num_skipped: usize,
     pub params: &'a PoolingParams,
@@ -42,8 +53,10 @@ impl Pooler {
         states: &Tensor,
         texts: &[Asked<'_>],
     ) -> Result<Vec<Pooled>, EngineError> {
-        if let Some(splade) = &self.splade {
-            return splade.texts(device, states, texts);
+        match &self.sparse {
+            Some(Sparse::Splade(splade)) => return splade.texts(device, states, texts),
+            Some(Sparse::Lexical(lexical)) => return lexical.texts(device, states, texts),
+            None => {}
         }
         let width = states.width();
         let pooled = |index: usize| {
@@ -64,7 +77,11 @@ impl Pooler {
                 start..first
             })
             .collect();
-        let rows = head.forward(device, Tensor::from_vec(pooled.concat(), width))?;
+        let rows = match pooled.concat() {
+            // No text has a token that counts.
+            rows if rows.is_empty() => Tensor::from_vec(rows, width),
+            rows => head.forward(device, Tensor::from_vec(rows, width))?,
+        };
         let ended = |index: usize| {
             let (rows_of_text, width) = (starts[index].clone(), rows.width());
             let rows = &rows.values()[rows_of_text.start * width..rows_of_text.end * width];
@@ -122,6 +139,7 @@ impl Pooling {
                 let total = (0..counted.len() / width).map(weight).sum();
                 divided(sums(counted, width, weight), total)
             }
+            PoolingType::All if self.skips_first => states[width..].to_vec(),
             PoolingType::All => states.to_vec(),
         }
     }
@@ -208,12 +226,12 @@ mod tests {
         num_skipped: usize,
     ) -> Pooled {
         let pooling = Pooling { pooling_type, ..Pooling::default() };
-        let pooler = Pooler { pooling, head: None, splade: None, activation };
+        let pooler = Pooler { pooling, head: None, sparse: None, activation };
         // Another text is before it.
         let all = [&[9.0, 9.0][..], &STATES].concat();
         let states = Tensor::from_vec(all, 2);
-        let other = Asked { start: 0, end: 1, num_skipped: 0, params };
-        let asked = [other, Asked { start: 1, end: 4, num_skipped, params }];
+        let other = Asked { start: 0, end: 1, ids: &[1], num_skipped: 0, params };
+        let asked = [other, Asked { start: 1, end: 4, ids: &[1, 2, 3], num_skipped, params }];
         let mut texts = pooler.texts(&Device::cpu(Some(2)), &states, &asked).unwrap();
         texts.pop().unwrap()
     }

@@ -1,8 +1,13 @@
 //! `PoolingSummary`: what the small files of an encoder or a classifier say, before its weights are
 //! read.
 
+use std::path::Path;
+
 use super::dense::DenseModule;
-use super::modules::{Modules, Pooling, Prompts, check_token_vectors, length_of_tokenizer};
+use super::layer_file::LayerFile;
+use super::modules::{
+    LEXICAL_LAYER, Modules, Pooling, Prompts, TOKEN_LAYER, layer_of, length_of_tokenizer,
+};
 use super::{EncodingFormat, PoolingParams, PoolingTask, PoolingType, Scoring, Similarity};
 use crate::engine::EngineError;
 use crate::engine::config::{DType, ModelConfig};
@@ -35,8 +40,10 @@ pub struct PoolingSummary {
     pub classifier: Option<Classifier>,
     /// What vectors pass through behind the pooling.
     pub dense: Vec<DenseModule>,
+    /// What vectors of tokens pass through, in place of that.
+    pub token_layer: Option<LayerFile>,
     /// What sparse vectors are made with, in place of all that.
-    pub splade: Option<SpladeSpec>,
+    pub sparse: Option<SparseSpec>,
     /// What may stand before texts.
     pub prompts: Prompts,
     /// How its vectors are compared.
@@ -48,6 +55,32 @@ pub struct PoolingSummary {
 }
 
 /// How sparse vectors are made.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SparseSpec {
+    /// Of numbers of all words of the vocabulary.
+    Splade(SpladeSpec),
+    /// Of a layer that gives each token of a text its weight.
+    Lexical(LayerFile),
+}
+
+impl SparseSpec {
+    /// How often the logarithm of 1 + x is taken of a weight.
+    pub fn num_logs(&self) -> usize {
+        match self {
+            SparseSpec::Splade(splade) => splade.num_logs,
+            SparseSpec::Lexical(_) => 0,
+        }
+    }
+
+    pub(super) fn splade(&self) -> Option<&SpladeSpec> {
+        match self {
+            SparseSpec::Splade(splade) => Some(splade),
+            SparseSpec::Lexical(_) => None,
+        }
+    }
+}
+
+/// How weights of all words are made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpladeSpec {
     /// What gives a token's number for each word.
@@ -77,7 +110,7 @@ impl PoolingSummary {
             ModelFiles::Folder(folder) => Modules::read(folder, default)?,
             ModelFiles::Gguf(_) => Modules::none(default),
         };
-        let splade = splade(config, modules.splade, &hf_config, &spec)?;
+        let sparse = sparse(config, modules.splade, &hf_config, (&spec, &files))?;
         let Modules { mut pooling, dense, prompts, similarity, max_seq_length, .. } = modules;
         check_dense(&dense, &spec, classifier.is_some())?;
         pooling.dimensions = dimensions;
@@ -87,18 +120,22 @@ impl PoolingSummary {
                 return Err(EngineError::Config(text.to_owned()));
             }
             (Some(classifier), _, None) => classifier.states.into(),
-            (None, _, Some(_)) if splade.is_some() => {
+            (None, _, Some(_)) if sparse.is_some() => {
                 let text = "--pooling-type: sparse vectors are made of all tokens";
                 return Err(EngineError::Config(text.to_owned()));
             }
             (None, PoolingTask::TokenEmbed, _) => PoolingType::All,
             (None, _, asked) => asked.unwrap_or(pooling.pooling_type),
         };
-        if let (PoolingType::All, None, ModelFiles::Folder(folder)) =
-            (pooling.pooling_type, &classifier, &files)
-        {
-            check_token_vectors(folder)?;
-        }
+        let gives_tokens = pooling.pooling_type == PoolingType::All && classifier.is_none();
+        let token_layer = match &files {
+            ModelFiles::Folder(folder) if gives_tokens => token_layer(folder, &dense, &spec)?,
+            _ => None,
+        };
+        pooling.skips_first = token_layer.is_some();
+        // That of sentence-transformers' encoders of either kind.
+        let default = if sparse.is_some() { Similarity::Dot } else { Similarity::default() };
+        let similarity = similarity.unwrap_or(default);
         let max_model_len = longest(config, &files, max_seq_length, spec.max_model_len)?;
         let dtype = config.dtype.map_or_else(|| hf_config.dtype(), Ok)?;
         let gguf_types = hf_config.gguf_types().map(str::to_owned);
@@ -111,7 +148,8 @@ impl PoolingSummary {
             pooling,
             classifier,
             dense,
-            splade,
+            token_layer,
+            sparse,
             prompts,
             similarity,
             dtype,
@@ -130,7 +168,7 @@ impl PoolingSummary {
     /// # Errors
     /// The model was not trained for the size, or for other sizes; or vectors are sparse.
     pub fn check_params(&self, params: &PoolingParams) -> Result<(), RequestError> {
-        if self.splade.is_some() {
+        if self.sparse.is_some() {
             let asked = [
                 ("normalize", params.use_activation == Some(true)),
                 ("encoding_format", params.encoding_format != EncodingFormat::Float),
@@ -165,7 +203,12 @@ impl PoolingSummary {
 
     /// The same of one that is not cut.
     fn full_width(&self) -> usize {
-        self.dense.last().map_or(self.spec.hidden_size(), |module| module.outputs)
+        self.layers_behind().last().map_or(self.spec.hidden_size(), LayerFile::outputs)
+    }
+
+    /// What vectors pass through behind the pooling, in this order.
+    pub(super) fn layers_behind(&self) -> impl Iterator<Item = &LayerFile> {
+        self.dense.iter().map(|module| &module.layer).chain(&self.token_layer)
     }
 
     /// How the model makes a score of two texts, as vLLM decides it.
@@ -222,20 +265,48 @@ fn longest(
 }
 
 /// What makes sparse vectors, where the files or a flag ask for them.
-fn splade(
+fn sparse(
     config: &ModelConfig,
     num_logs: Option<usize>,
     hf_config: &HfConfig,
-    spec: &EncoderSpec,
-) -> Result<Option<SpladeSpec>, EngineError> {
-    let Some(num_logs) = num_logs.or(config.sparse.then_some(1)) else { return Ok(None) };
+    (spec, files): (&EncoderSpec, &ModelFiles),
+) -> Result<Option<SparseSpec>, EngineError> {
+    let lexical = match files {
+        ModelFiles::Folder(folder) => layer_of(folder, LEXICAL_LAYER, (1, spec.hidden_size())),
+        ModelFiles::Gguf(_) => None,
+    };
+    match (num_logs, lexical) {
+        (None, _) if !config.sparse => return Ok(None),
+        // The modules of a SPLADE model say what they are.
+        (None, Some(layer)) => return Ok(Some(SparseSpec::Lexical(layer))),
+        _ => {}
+    }
     match model::masked_lm(hf_config, spec)? {
-        Some(head) => Ok(Some(SpladeSpec { head, num_logs })),
+        Some(head) => {
+            let num_logs = num_logs.unwrap_or(1);
+            Ok(Some(SparseSpec::Splade(SpladeSpec { head, num_logs })))
+        }
         None => Err(EngineError::Model(format!(
             "{}: sparse vectors are made with the head of a masked language model \
-             (`BertForMaskedLM`, ...), and this is none",
+             (`BertForMaskedLM`, ...) or with a layer in {LEXICAL_LAYER}, and there is neither",
             config.model_dir.display()
         ))),
+    }
+}
+
+/// What vectors of tokens pass through, where a folder has a layer of its own for them.
+fn token_layer(
+    folder: &Path,
+    dense: &[DenseModule],
+    spec: &EncoderSpec,
+) -> Result<Option<LayerFile>, EngineError> {
+    let width = spec.hidden_size();
+    match layer_of(folder, TOKEN_LAYER, (width, width)) {
+        Some(_) if !dense.is_empty() => Err(EngineError::Model(format!(
+            "{}: {TOKEN_LAYER} beside Dense modules is not supported",
+            folder.display()
+        ))),
+        layer => Ok(layer),
     }
 }
 
@@ -247,15 +318,15 @@ fn check_dense(
 ) -> Result<(), EngineError> {
     let mut width = spec.hidden_size();
     for module in dense {
-        if is_classifier || module.inputs != width {
+        let inputs = module.layer.inputs();
+        if is_classifier || inputs != width {
             let what = match is_classifier {
                 true => "the model is a classifier".to_owned(),
                 false => format!("vectors have {width} values before it"),
             };
-            let inputs = module.inputs;
             return Err(EngineError::Model(format!("a Dense module of {inputs} inputs: {what}")));
         }
-        width = module.outputs;
+        width = module.layer.outputs();
     }
     Ok(())
 }

@@ -387,6 +387,14 @@ impl Tokenizer {
         self.added_tokens.iter().filter(is_special).map(|(text, &id)| (text.as_str(), id))
     }
 
+    /// Ids of special tokens that stand for no part of a text, as those around it: all but that of
+    /// a masked word.
+    pub fn ids_around_texts(&self) -> impl Iterator<Item = u32> {
+        let mask = self.special_tokens.get("mask_token").map(String::as_str);
+        let others = self.special_token_ids().filter(move |(text, _)| Some(*text) != mask);
+        others.map(|(_, id)| id)
+    }
+
     /// Ids of a text inside a longer one: nothing is an added token, and nothing is put before it.
     ///
     /// # Errors

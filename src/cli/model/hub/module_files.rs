@@ -9,7 +9,9 @@ use std::path::Path;
 
 use super::model_files::CONFIG;
 use super::{HubError, HubErrorKind};
-use crate::engine::pooling::{ListedModule, MODULES, PROMPTS, TRANSFORMER_FILES};
+use crate::engine::pooling::{
+    LEXICAL_LAYER, ListedModule, MODULES, PROMPTS, TOKEN_LAYER, TRANSFORMER_FILES,
+};
 use crate::engine::weight_files::FORMATS;
 
 /// Files that mean something else when they are not there.
@@ -17,7 +19,7 @@ const DECISIVE: [&str; 2] = [MODULES, PROMPTS];
 
 /// Of a repository's files, those that say how vectors are made, but for those in folders.
 pub(super) fn beside(files: &BTreeMap<String, Option<u64>>) -> Vec<String> {
-    let names = DECISIVE.iter().chain(TRANSFORMER_FILES);
+    let names = DECISIVE.iter().chain(TRANSFORMER_FILES).chain(&[LEXICAL_LAYER, TOKEN_LAYER]);
     names.filter(|name| files.contains_key(**name)).map(|name| (*name).to_owned()).collect()
 }
 

@@ -2,6 +2,7 @@
 //! were asked for.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -86,14 +87,33 @@ impl Entry {
 impl MappedFiles {
     /// Maps them, and reads what they have.
     pub(super) fn open(dir: &Path, on_lost_file: Option<OnLostFile>) -> Result<Self, EngineError> {
+        Self::map(dir, index::weight_files(dir)?, on_lost_file)
+    }
+
+    /// As [`super::Checkpoint::of_module`].
+    pub(super) fn of_module(
+        path: &Path,
+        name: &str,
+        on_lost_file: Option<OnLostFile>,
+    ) -> Result<Self, EngineError> {
+        let Self { maps, tensors, .. } = Self::map(path, vec![path.to_owned()], on_lost_file)?;
+        let named = tensors.into_iter().map(|(tensor, entry)| (format!("{name}.{tensor}"), entry));
+        Ok(Self::new(path, maps, named.collect()))
+    }
+
+    fn map(
+        of: &Path,
+        paths: Vec<PathBuf>,
+        on_lost_file: Option<OnLostFile>,
+    ) -> Result<Self, EngineError> {
         let mut maps = Vec::new();
-        for path in index::weight_files(dir)? {
+        for path in paths {
             maps.push(MappedFile::open(&path).map_err(|error| files::unreadable(&path, &error))?);
         }
         let maps = Maps::watched(maps, on_lost_file);
-        let maps = maps.map_err(|error| files::unreadable(dir, &error))?;
+        let maps = maps.map_err(|error| files::unreadable(of, &error))?;
         let tensors = find_tensors(&maps)?;
-        Ok(Self::new(dir, maps.into(), tensors))
+        Ok(Self::new(of, maps.into(), tensors))
     }
 
     /// As [`super::Checkpoint::of_gguf`].
@@ -300,7 +320,8 @@ impl MappedFiles {
 fn find_tensors(maps: &[MappedFile]) -> Result<HashMap<String, Entry>, EngineError> {
     let mut tensors = HashMap::new();
     for (file, map) in maps.iter().enumerate() {
-        let parse = match map.path().extension().is_some_and(|extension| extension == "bin") {
+        let is_pickle = |extension: &OsStr| extension == "bin" || extension == "pt";
+        let parse = match map.path().extension().is_some_and(is_pickle) {
             true => pickle::parse,
             false => header::parse,
         };

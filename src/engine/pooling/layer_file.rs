@@ -1,0 +1,71 @@
+//! `LayerFile`: layers behind a model whose weights are in a folder or a file of their own.
+
+use std::path::PathBuf;
+
+use crate::engine::EngineError;
+use crate::engine::config::{LoadFormat, ModelConfig};
+use crate::engine::device::Device;
+use crate::engine::model::head::Head;
+use crate::engine::model::spec::{HeadActivation, HeadLayer, HeadSpec, LinearSpec, NamedShape};
+use crate::engine::model::weights::Checkpoint;
+
+/// What the layer is called, in all such files.
+const NAME: &str = "linear";
+
+/// A linear layer with an activation, and where its weights are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerFile {
+    /// A folder of weight files, or a file of torch.save with the tensors of the layer alone.
+    path: PathBuf,
+    /// What it computes.
+    pub(super) layer: HeadLayer,
+}
+
+impl LayerFile {
+    /// A linear layer (outputs, inputs) with a bias.
+    pub(super) fn new(path: PathBuf, (outputs, inputs): (usize, usize)) -> Self {
+        let linear = LinearSpec::new(NAME, outputs, inputs).with_bias(true);
+        Self { path, layer: HeadLayer::new(linear) }
+    }
+
+    /// The same, with or without a bias, and with this activation.
+    pub(super) fn with(mut self, bias: bool, activation: Option<HeadActivation>) -> Self {
+        self.layer.linear.bias = bias;
+        self.layer.activation = activation;
+        self
+    }
+
+    /// Values of what it reads.
+    pub(super) fn inputs(&self) -> usize {
+        self.layer.linear.k
+    }
+
+    /// Values of what it makes.
+    pub(super) fn outputs(&self) -> usize {
+        self.layer.linear.n()
+    }
+
+    /// Its tensors.
+    pub(super) fn tensors(&self) -> impl Iterator<Item = NamedShape> + '_ {
+        self.layer.linear.tensors()
+    }
+
+    /// Reads and packs the weights, or makes them up.
+    ///
+    /// # Errors
+    /// A tensor is missing, unused or has another shape, or memory does not suffice.
+    pub(super) fn load(&self, device: &Device, config: &ModelConfig) -> Result<Head, EngineError> {
+        let mut checkpoint = match config.load_format {
+            LoadFormat::Auto if self.path.is_dir() => {
+                Checkpoint::open(&self.path, config.on_lost_file)?
+            }
+            LoadFormat::Auto => Checkpoint::of_module(&self.path, NAME, config.on_lost_file)?,
+            LoadFormat::Dummy => Checkpoint::Dummy { seed: config.seed },
+        };
+        checkpoint.check(&self.tensors().collect::<Vec<_>>(), &[])?;
+        let spec = HeadSpec { layers: vec![self.layer.clone()] };
+        let head = Head::load(&spec, device, &mut checkpoint)?;
+        checkpoint.finish()?;
+        Ok(head)
+    }
+}
