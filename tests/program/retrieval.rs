@@ -38,27 +38,34 @@ fn read(folder: &Path, name: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn vector(row: &Value) -> Vec<f64> {
-    row["embedding"].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
+/// The rows of a matrix of NumPy's, each 32 wide.
+fn vectors(folder: &Path, name: &str) -> Vec<Vec<f32>> {
+    let bytes = fs::read(folder.join(name)).unwrap();
+    let (header, values) = bytes.split_at(128);
+    assert!(std::str::from_utf8(&header[10..]).unwrap().contains(", 32)"));
+    let number = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().unwrap());
+    values.chunks_exact(4 * 32).map(|row| row.chunks_exact(4).map(number).collect()).collect()
 }
 
 /// What the page's Python does: the nearest documents of every query, as rows of `rerank`.
 fn candidates(folder: &Path) -> String {
-    let corpus = read(folder, "corpus.vectors.jsonl");
-    let row = |query: &Value| {
-        let query_vector = vector(query);
-        let score = |document: &&Value| -> f64 {
-            vector(document).iter().zip(&query_vector).map(|(a, b)| a * b).sum()
+    let (corpus, documents) = (read(folder, "corpus.jsonl"), vectors(folder, "corpus.npy"));
+    let row = |(query, vector): (&Value, &Vec<f32>)| {
+        let score = |place: &usize| -> f32 {
+            documents[*place].iter().zip(vector).map(|(a, b)| a * b).sum()
         };
-        let mut nearest: Vec<&Value> = corpus.iter().collect();
+        let mut nearest: Vec<usize> = (0..corpus.len()).collect();
         nearest.sort_by(|a, b| score(b).total_cmp(&score(a)));
-        let of = |name: &str| nearest.iter().map(|row| row[name].clone()).collect::<Vec<_>>();
+        let of = |name: &str| {
+            nearest.iter().map(|place| corpus[*place][name].clone()).collect::<Vec<_>>()
+        };
         let (ids, documents) = (of("id"), of("text"));
         let row = json!({"id": query["id"], "query": query["text"], "ids": ids,
                          "documents": documents});
         row.to_string() + "\n"
     };
-    read(folder, "queries.vectors.jsonl").iter().map(row).collect()
+    let (queries, vectors) = (read(folder, "queries.jsonl"), vectors(folder, "queries.npy"));
+    queries.iter().zip(&vectors).map(row).collect()
 }
 
 #[test]
