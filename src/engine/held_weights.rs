@@ -51,6 +51,11 @@ impl HeldWeights {
         self
     }
 
+    /// How much memory they take.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// For people: what a quantized checkpoint gains nothing by.
     pub(super) fn note(&self, dtype: DType) -> Option<String> {
         let Self { num_quantized, num_widened, .. } = *self;

@@ -115,6 +115,8 @@ pub struct EngineInfo {
     pub num_threads: usize,
     /// Longest prompt plus output, in tokens.
     pub max_model_len: usize,
+    /// Bytes of the weights, as the device holds them.
+    pub weight_bytes: u64,
     /// Tokens that the KV cache holds.
     pub num_cache_tokens: usize,
     /// Bytes of the KV cache.
@@ -154,6 +156,7 @@ impl Engine {
             notes: why_cpu.into_iter().chain(executor.take_notes()).collect(),
             num_threads: device.num_threads(),
             max_model_len,
+            weight_bytes: executor.weight_bytes(),
             num_cache_tokens: shape.num_blocks * shape.block_size,
             kv_cache_bytes: shape.num_blocks
                 * shape.block_bytes(config.cache.kv_cache_dtype.size_bytes(dtype)),
@@ -189,6 +192,7 @@ impl Engine {
             notes: Vec::new(),
             num_threads: device.num_threads(),
             max_model_len,
+            weight_bytes: 0,
             num_cache_tokens: num_blocks * block_size,
             kv_cache_bytes: 0,
         };

@@ -23,6 +23,7 @@ pub struct ModelExecutor {
     cache: KvCache,
     /// (num_logits, vocab_size)
     logits: Tensor,
+    weight_bytes: u64,
     notes: Vec<String>,
 }
 
@@ -87,7 +88,7 @@ impl ModelExecutor {
             .chain(of_quantization)
             .chain(shrunk)
             .collect();
-        Ok(Self { device, decoder, cache, logits, notes })
+        Ok(Self { device, decoder, cache, logits, weight_bytes: held.bytes(), notes })
     }
 
     /// Runs a step of the kinds that there are, so that a GPU has compiled its kernels before the
@@ -119,6 +120,11 @@ impl ModelExecutor {
     /// What was done otherwise than asked, for people to read.
     pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
+    }
+
+    /// Bytes of the weights on the device.
+    pub fn weight_bytes(&self) -> u64 {
+        self.weight_bytes
     }
 
     /// Sizes of the KV cache.

@@ -19,6 +19,7 @@ pub enum Runner {
 }
 
 /// A request.
+#[derive(Clone, Debug)]
 pub enum Work {
     /// To be completed.
     Generate(Request),
@@ -88,6 +89,16 @@ impl Runner {
         match self {
             Runner::Generate(engine) => engine.stats(),
             Runner::Pooling(engine) => engine.stats(),
+        }
+    }
+}
+
+impl Work {
+    /// Tokens of the prompt; of several texts those of each.
+    pub fn prompts(&self) -> Vec<&[u32]> {
+        match self {
+            Work::Generate(request) => vec![&request.prompt_token_ids],
+            Work::Pooling(request) => request.texts.iter().map(|text| &text.ids[..]).collect(),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Lines of `/v1/embeddings`, `/v1/score` and `/v1/rerank` through `run`: the first line decides
-//! what is done, and the bytes are those of `embed` and `score`.
+//! Lines of `/v1/embeddings`, `/v1/score` and `/v1/rerank` through `run`, `check` and `plan`: the
+//! first line decides what is done, and the bytes are those of `embed` and `score`.
 
 use std::fs;
 use std::io::Write;
@@ -168,4 +168,99 @@ fn a_run_of_texts_continues_and_is_complete() {
     let embed =
         over(folder.path(), &["embed", "--model", ENCODER, "-o", "out.jsonl"], &embeddings());
     assert!(errors(&embed).contains("Nothing to do"), "{}", errors(&embed));
+}
+
+/// What `check` says of rows, and its exit code.
+fn check(folder: &Path, flags: &[&str], input: &str) -> (Option<i32>, String) {
+    fs::write(folder.join("in.jsonl"), input).unwrap();
+    let mut command = command(&["check", "-q"]);
+    let output = command.args(flags).arg("in.jsonl").current_dir(folder).output().unwrap();
+    (output.status.code(), errors(&output))
+}
+
+#[test]
+fn check_judges_rows_of_texts() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |flags: &[&str], input: &str| check(folder.path(), flags, input);
+    assert_eq!(check(&[], &embeddings()).0, Some(0));
+    let bad = line(20, "/v1/embeddings", json!({"input": 7}))
+        + &line(21, "/v1/embeddings", json!({"input": "a", "dimensions": 0}))
+        + &completion(22);
+    let (code, said) = check(&[], &(embeddings() + &bad));
+    assert_eq!(code, Some(2));
+    let counts = "23 rows, 3 bad (invalid_prompt 1, invalid_parameter 1, other_task 1)";
+    assert!(said.contains(counts), "{said}");
+    let pair = "{\"text_1\":\"a\",\"text_2\":\"b\"}\n";
+    let (code, said) = check(&["--task", "score"], &(pair.to_owned() + "{\"text_1\":\"a\"}\n"));
+    assert!(
+        code == Some(2) && said.contains("in.jsonl:2: expected `text_1` and `text_2`"),
+        "{said}"
+    );
+    assert_eq!(check(&["--task", "classify"], pair).0, Some(0));
+    assert_eq!(
+        check(&["--task", "embed"], "{\"text\":\"a\",\"temperature\":\"mine\"}\n").0,
+        Some(0)
+    );
+    let ranking = "{\"query\":\"a\",\"documents\":[\"b\"],\"top_n\":-1}\n";
+    let (code, said) = check(&["--task", "rerank"], ranking);
+    assert!(code == Some(2) && said.contains("top_n"), "{said}");
+    let (code, said) = check(&["--task", "score", "--template", "{{a}}"], pair);
+    assert!(code == Some(2) && said.contains("--template: the texts of a row"), "{said}");
+}
+
+/// The plan of rows, as text and as JSON.
+fn plan(folder: &Path, model: &str, flags: &[&str], input: &str) -> (Option<i32>, String, Value) {
+    let words = ["plan", "-q", "--model", model, "--output-json", "plan.json"];
+    let output = over(folder, &[&words, flags].concat(), input);
+    let json = fs::read(folder.join("plan.json")).unwrap_or_else(|_| panic!("{}", errors(&output)));
+    let text = String::from_utf8(output.stdout).unwrap();
+    (output.status.code(), text, serde_json::from_slice(&json).unwrap())
+}
+
+#[test]
+fn plan_says_what_a_run_of_texts_would_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let texts: String =
+        (0..40).map(|i| json!({"text": format!("row {i}")}).to_string() + "\n").collect();
+    let long = json!({"text": "cat ".repeat(400)}).to_string() + "\n";
+    let plan = |model, flags: &[&str], input: &str| plan(folder.path(), model, flags, input);
+    let flags = ["--task", "embed", "--explain", "2", "--normalize"];
+    let (code, text, json) = plan(ENCODER, &flags, &(texts.clone() + &long));
+    assert_eq!(code, Some(3), "{text}");
+    for wanted in [
+        "Rows: 41 in in.jsonl; 40 to run, 1 that would be error rows\n  context_length  1\n",
+        "Prompt tokens: ",
+        "\nWeights: ",
+        "\nTime: about ",
+        "\n  by 40 rows, ",
+        "\nRow 2 as the model sees it, ",
+        "[CLS] row 1",
+    ] {
+        assert!(text.contains(wanted), "{wanted}\n{text}");
+    }
+    assert!(!text.contains("KV cache") && !text.contains("Output tokens"), "{text}");
+    assert_eq!((&json["rows"]["ok"], &json["kv_cache_bytes"]), (&json!(40), &json!(0)));
+    assert!(json["estimate"]["seconds"].as_f64().unwrap() > 0.0);
+    assert!(json["weight_bytes"].as_u64().unwrap() > 10_000);
+    // Lines of a batch API say it themselves, and rows may have several texts.
+    let (code, text, json) = plan(ENCODER, &[], &embeddings());
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("Prompt tokens of 27 texts: "), "{text}");
+    assert_eq!(json["sample"]["rows"], 20);
+    let pairs = "{\"text_1\":\"the cat\",\"text_2\":[\"a cat\",\"a man\"]}\n".repeat(8);
+    for (model, num_texts) in [(ENCODER, 24), (CROSS, 16)] {
+        let (code, text, _) = plan(model, &["--task", "score"], &pairs);
+        assert!(code == Some(0) && text.contains(&format!("of {num_texts} texts")), "{text}");
+    }
+    // Flags of another command than the one that is planned.
+    let words = ["plan", "--model", ENCODER, "--dimensions", "4"];
+    let output = over(folder.path(), &words, &texts);
+    assert!(
+        errors(&output).contains("--dimensions: `run` has no such flag"),
+        "{}",
+        errors(&output)
+    );
+    let mixed =
+        over(folder.path(), &["plan", "--model", ENCODER], &(embeddings() + &completion(9)));
+    assert!(errors(&mixed).contains("error[other_task]: in.jsonl:21"), "{}", errors(&mixed));
 }

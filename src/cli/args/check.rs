@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::ArgAction;
 
 use super::values::{count, positive};
-use super::{FormatArg, LastAssistantArg};
+use super::{FormatArg, LastAssistantArg, TaskArg};
 use crate::cli::terminal::display::DisplayArgs;
 
 /// Errors shown of a file.
@@ -15,11 +15,12 @@ const CHECK_EXAMPLES: &str = "\
 Examples:
   vllm-batch check prompts.jsonl
   vllm-batch check --template 'Summarise: {{text}}' reviews.csv.gz
+  vllm-batch check --task score pairs.jsonl
   zcat huge.jsonl.gz | vllm-batch check --limit 10000 -
 
-What is checked is what `run` makes an error row of before it asks the model: JSON and CSV, UTF-8,
-the shape of each row, its messages, its sampling parameters as far as their limits do not depend
-on the model, and that no two batch requests have one custom_id.
+What is checked is what `run` (or the command of --task) makes an error row of before it asks the
+model: JSON and CSV, UTF-8, the shape of each row, its messages, its parameters as far as their
+limits do not depend on the model, and that no two batch requests have one custom_id.
 
 Exit codes:
   0 every row is good          2 a bad row, or an input that is refused          4 no rows";
@@ -31,6 +32,9 @@ pub struct CheckArgs {
     /// Inputs to check; - is standard input
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
+    /// The command that the rows are for [default: run]
+    #[arg(long, value_name = "COMMAND", help_heading = "Input")]
+    pub task: Option<TaskArg>,
     /// What the inputs are [default: auto, from their names and first rows]
     #[arg(long, value_name = "FORMAT", help_heading = "Input")]
     pub format: Option<FormatArg>,

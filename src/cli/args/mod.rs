@@ -33,7 +33,7 @@ pub use merge::MergeArgs;
 pub use output::{OutputArgs, OutputFormatArg};
 pub use plan::{PlanArgs, PlanFlags};
 pub use pooling::{
-    ClassifyArgs, EmbedArgs, EncodingFormatArg, PoolingFlags, PoolingTypeArg, RewardArgs,
+    ClassifyArgs, EmbedArgs, EncodingFormatArg, PoolingFlags, PoolingTypeArg, RewardArgs, TaskArg,
     VectorArgs,
 };
 pub use sampling::{SamplingArgs, TruncationSideArg};
@@ -84,6 +84,24 @@ const REFUSED_OF_SCORES: &[&str] = &[
     "system_prompt",
     "last_assistant",
     "encoding_format",
+];
+
+/// Flags of vectors, classes and scores that `plan` takes with `--task`. Short help leaves them to
+/// the help of the commands that have them.
+const PLANNED_OF_TASKS: &[&str] = &[
+    "pooling_type",
+    "normalize",
+    "no_normalize",
+    "dimensions",
+    "sparse",
+    "encoding_format",
+    "prompt_name",
+    "use_activation",
+    "no_activation",
+    "max_tokens_per_query",
+    "max_tokens_per_doc",
+    "document_prompt_name",
+    "top_n",
 ];
 
 const RUN_EXAMPLES: &str = "\
@@ -271,6 +289,9 @@ pub fn command(long_help: bool) -> clap::Command {
     Cli::command().mut_subcommands(|command| {
         let command = match command.get_name() {
             "check" => command.mut_arg("progress", hidden),
+            "plan" => PLANNED_OF_TASKS.iter().fold(command, |command, flag| {
+                command.mut_arg(flag, |arg| arg.hide_short_help(true))
+            }),
             "score" | "rerank" => REFUSED_OF_SCORES
                 .iter()
                 .fold(command, |command, flag| command.mut_arg(flag, hidden)),
@@ -395,6 +416,7 @@ mod tests {
             assert!(help.contains(&wanted), "{help}");
             assert!(help.lines().count() < 100, "{} lines: {help}", help.lines().count());
         }
+        assert!(help("plan").contains("--task") && !help("plan").contains("--dimensions"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use clap::ArgAction;
 use super::scores::{RankingArgs, SideArgs};
 use super::values::{or_minus_one, positive};
 use super::{ComputeArgs, EngineArgs, InputArgs, ModelArgs, OutputArgs, RunArgs};
+use crate::cli::input::row::Task;
 use crate::cli::terminal::display::DisplayArgs;
 
 const EMBED_EXAMPLES: &str = "\
@@ -120,7 +121,7 @@ pub(super) struct MachineArgs {
 }
 
 /// How vectors are made and shown.
-#[derive(Clone, Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, serde::Serialize, clap::Args)]
 #[command(next_help_heading = "Vectors")]
 pub struct VectorArgs {
     /// Which states of a text its vector is made of [default: the model's]
@@ -149,7 +150,7 @@ pub struct VectorArgs {
 }
 
 /// What becomes of a classifier's outputs.
-#[derive(Clone, Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, serde::Serialize, clap::Args)]
 #[command(next_help_heading = "Classes")]
 pub struct ClassArgs {
     /// Make probabilities of the model's outputs [default]
@@ -187,7 +188,7 @@ pub struct PoolingFlags {
 }
 
 /// `--pooling-type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, clap::ValueEnum)]
 pub enum PoolingTypeArg {
     /// The first token's
     #[value(name = "CLS", alias = "cls")]
@@ -213,12 +214,39 @@ pub enum PoolingTypeArg {
 }
 
 /// `--encoding-format`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, clap::ValueEnum)]
 pub enum EncodingFormatArg {
     /// A list of numbers, each the shortest that gives the same 32 bits again
     Float,
     /// Base64 of 32-bit floats, little-endian
     Base64,
+}
+
+/// `--task`: the command whose rows are looked at, where that is not `run`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum TaskArg {
+    /// As `embed` takes them
+    Embed,
+    /// As `classify`
+    Classify,
+    /// As `reward`
+    Reward,
+    /// As `score`
+    Score,
+    /// As `rerank`
+    Rerank,
+}
+
+impl From<TaskArg> for Task {
+    fn from(task: TaskArg) -> Self {
+        match task {
+            TaskArg::Embed => Task::Embed,
+            TaskArg::Classify => Task::Classify,
+            TaskArg::Reward => Task::Reward,
+            TaskArg::Score => Task::Score,
+            TaskArg::Rerank => Task::Rerank,
+        }
+    }
 }
 
 /// What was typed, of two flags that turn something on and off.

@@ -73,7 +73,7 @@ struct ComparedArgs {
 }
 
 /// What is compared with what.
-#[derive(Clone, Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, serde::Serialize, clap::Args)]
 #[command(next_help_heading = "Scores")]
 pub struct SideArgs {
     /// Cut queries (`text_1`) to their first N tokens, special ones not counted [default: no limit]
@@ -89,7 +89,7 @@ pub struct SideArgs {
 }
 
 /// How long rankings are.
-#[derive(Clone, Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, serde::Serialize, clap::Args)]
 #[command(next_help_heading = "Scores")]
 pub struct RankingArgs {
     /// Show the N best documents; a row's own `top_n` wins [default: all]

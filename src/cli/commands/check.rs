@@ -1,31 +1,50 @@
 //! `check`: finds every bad row of an input without a model. Rows are read and parsed as `run` does
-//! it; what only a model can tell (token ids, lengths) is not looked at.
+//! it, or the command of `--task`. What only a model can tell (token ids, lengths) is not looked
+//! at.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
 use crate::cli::args::{CheckArgs, DEFAULT_MAX_ERRORS, FormatArg};
+use crate::cli::config::PoolingConfig;
 use crate::cli::input::custom_ids::CustomIds;
 use crate::cli::input::reader::{InputError, MAX_LINE, Records, refuse_name};
-use crate::cli::input::row::{BadRow, ChatDefaults, ChatMode, Row, RowOptions, RowParser};
+use crate::cli::input::row::{BadRow, ChatDefaults, ChatMode, Row, RowOptions, RowParser, Task};
 use crate::cli::input::row_error::RowError;
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::{CliError, sanitized};
 use crate::cli::terminal::exit::Exit;
+use crate::engine::pooling::PoolingParams;
 use crate::engine::request::SamplingParams;
 
 /// Checks the inputs, one after the other.
 ///
 /// # Errors
-/// None: what is wrong is shown, and is in the exit code.
+/// Flags do not go together. What is wrong with rows is shown, and is in the exit code.
 pub fn run(args: CheckArgs, console: &Console) -> Result<Exit, CliError> {
+    refuse_other_prompts(&args)?;
     let mut exits = Vec::new();
     for path in &args.files {
         exits.push(Check::new(path, &args, console).run());
     }
     let worst = [Exit::Refused, Exit::NoRows].into_iter().find(|exit| exits.contains(exit));
     Ok(worst.unwrap_or(Exit::Success))
+}
+
+/// Refuses flags that the command of the task has not.
+fn refuse_other_prompts(args: &CheckArgs) -> Result<(), CliError> {
+    let compares = args.task.is_some_and(|task| Task::from(task).compares());
+    let typed = [
+        ("--template", args.template.is_some()),
+        ("--prompt-column", args.prompt_column.is_some()),
+        ("--chat and --no-chat", args.chat || args.no_chat),
+        ("--last-assistant", args.last_assistant.is_some()),
+    ];
+    match typed.iter().find(|(_, is_typed)| compares && *is_typed) {
+        None => Ok(()),
+        Some((flag, _)) => Err(PoolingConfig::not_of_scores(flag)),
+    }
 }
 
 /// The check of one input.
@@ -105,7 +124,7 @@ impl<'a> Check<'a> {
             for remark in parser.take_remarks() {
                 self.console.note(&sanitized(&format!("{}: {remark}", self.name)));
             }
-            self.judge(&row);
+            self.judge(&row, parser.task());
         }
         for total in parser.remark_totals() {
             self.console.note(&sanitized(&format!("{}: {total}", self.name)));
@@ -128,6 +147,8 @@ impl<'a> Check<'a> {
         };
         let CheckArgs { template, prompt_column, .. } = self.args;
         RowOptions {
+            task: self.args.task.map(Task::from).unwrap_or_default(),
+            lines_decide: self.args.task.is_none(),
             chat,
             template: template.clone(),
             prompt_column: prompt_column.clone(),
@@ -140,9 +161,9 @@ impl<'a> Check<'a> {
     }
 
     /// Says what is wrong with a row. A bad one may have another's id on top.
-    fn judge(&mut self, row: &Result<Row, BadRow>) {
+    fn judge(&mut self, row: &Result<Row, BadRow>, task: Task) {
         let error = match row {
-            Ok(row) => self.parameters(row).err(),
+            Ok(row) => self.parameters(row, task).err(),
             Err(bad) => Some(bad.error.clone()),
         };
         let duplicate = self.ids.check(row, &|line| format!("line {line}"));
@@ -153,11 +174,15 @@ impl<'a> Check<'a> {
     }
 
     /// The row's own parameters, against the limits that every model has.
-    fn parameters(&self, row: &Row) -> Result<(), RowError> {
-        let params = row.overrides.apply(&self.base);
-        params
-            .and_then(|params| params.verify(u32::MAX as usize, u32::MAX))
-            .map_err(|error| RowError::from_request(&error, row.line))
+    fn parameters(&self, row: &Row, task: Task) -> Result<(), RowError> {
+        let checked = match task {
+            Task::Complete => {
+                let params = row.overrides.apply(&self.base);
+                params.and_then(|params| params.verify(u32::MAX as usize, u32::MAX))
+            }
+            _ => row.overrides.apply_pooling(&PoolingParams::default()).map(drop),
+        };
+        checked.map_err(|error| RowError::from_request(&error, row.line))
     }
 
     fn report(&mut self, error: &RowError) {

@@ -14,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value};
 
 use self::engine::engine_config;
-pub use self::pooling::PoolingConfig;
+pub use self::pooling::{PoolingConfig, first_typed};
 use self::sampling::overlay;
 use crate::cli::args::values::MaxErrors;
 use crate::cli::args::{BadRowArg, FormatArg, InputArgs, OutputFormatArg, RunArgs, SamplingArgs};

@@ -137,7 +137,7 @@ impl RunConfig {
 }
 
 /// The name of a flag of a group that was typed, if any was.
-fn first_typed<Flags: Serialize + Default>(flags: &Flags) -> Option<String> {
+pub fn first_typed<Flags: Serialize + Default>(flags: &Flags) -> Option<String> {
     let fields = |flags: &Flags| serde_json::to_value(flags).expect("flags are plain values");
     let (Value::Object(typed), untyped) = (fields(flags), fields(&Flags::default())) else {
         return None;
@@ -170,6 +170,12 @@ fn check_matrix(path: &Path, output: &OutputArgs, flags: &VectorArgs) -> Result<
 }
 
 impl PoolingConfig {
+    /// Why texts that are compared are no prompt that a flag makes.
+    pub fn not_of_scores(flag: &str) -> CliError {
+        let message = format!("{flag}: the texts of a row are compared as they are");
+        CliError::refused("flag", message).help("leave the flag out")
+    }
+
     /// What rows without own parameters are asked with, of this model.
     ///
     /// # Errors
@@ -342,9 +348,6 @@ fn refuse_other_prompts(input: &InputArgs) -> Result<(), CliError> {
     ];
     match typed.iter().find(|(_, is_typed)| *is_typed) {
         None => Ok(()),
-        Some((flag, _)) => {
-            let message = format!("{flag}: the texts of a row are compared as they are");
-            Err(CliError::refused("flag", message).help("leave the flag out"))
-        }
+        Some((flag, _)) => Err(PoolingConfig::not_of_scores(flag)),
     }
 }

@@ -9,7 +9,7 @@ pub mod previous;
 pub mod progress;
 pub mod read;
 pub mod report;
-mod row_params;
+pub mod row_params;
 pub mod signals;
 pub mod window;
 mod write;

@@ -21,6 +21,8 @@ use crate::engine::model::weights::{self, Checkpoint};
 pub(super) struct Loaded {
     pub encoder: Encoder,
     pub pooler: Pooler,
+    /// Bytes of the weights.
+    pub weight_bytes: u64,
     /// What was done otherwise than asked, for people to read.
     pub notes: Vec<String>,
 }
@@ -102,5 +104,5 @@ fn load_weights(
     let activation = summary.classifier.as_ref().map(|classifier| classifier.activation);
     let sparse = splade.map(Sparse::Splade);
     let pooler = Pooler { pooling: summary.pooling.clone(), head, sparse, activation };
-    Ok(Loaded { encoder, pooler, notes })
+    Ok(Loaded { encoder, pooler, weight_bytes: held.bytes(), notes })
 }

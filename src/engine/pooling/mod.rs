@@ -113,7 +113,7 @@ impl PoolingEngine {
             |given_up| load_model(config, summary, given_up),
         );
         let (input_processor, (device, loaded)) = (input_processor?, model?);
-        let Loaded { encoder, mut pooler, notes } = loaded;
+        let Loaded { encoder, mut pooler, weight_bytes, notes } = loaded;
         if let Some(Sparse::Lexical(lexical)) = &mut pooler.sparse {
             lexical.leave_out(input_processor.tokenizer().ids_around_texts());
         }
@@ -125,6 +125,7 @@ impl PoolingEngine {
             notes,
             num_threads: device.num_threads(),
             max_model_len,
+            weight_bytes,
             num_cache_tokens: 0,
             kv_cache_bytes: 0,
         };

@@ -11,19 +11,26 @@ use std::io::{self, Write};
 use std::mem;
 use std::time::Instant;
 
-use crate::cli::args::PlanArgs;
-use crate::cli::config::RunConfig;
+use crate::cli::args::{PlanArgs, PoolingFlags, RunArgs, TaskArg};
+use crate::cli::config::{RunConfig, first_typed};
 use crate::cli::input::files;
 use crate::cli::ledger::Document;
-use crate::cli::model::{self, Loaded};
+use crate::cli::model::{self, Loaded, Summary};
+use crate::cli::output::RowFormat;
 use crate::cli::run::read::Input;
 use crate::cli::run::read_files;
+use crate::cli::run::row_params::RowParams;
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
+use crate::engine::runner::{Runner, Work};
 use estimate::Estimate;
 use report::Report;
+use sample::Sample;
 use survey::Survey;
+
+/// Full steps that a sample of texts is enough for, about.
+const TEXT_STEPS: usize = 16;
 
 /// Plans a run, and prints the plan on standard output.
 ///
@@ -31,16 +38,25 @@ use survey::Survey;
 /// What `run` would refuse before its first row.
 pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
     let started = Instant::now();
-    let PlanArgs { plan: flags, run } = args;
+    let (flags, run, of_texts) = args.into_parts();
     let template = run.input.chat_template.clone();
-    let config = RunConfig::new(run)?;
+    let config = planned(flags.task, run.clone(), of_texts)?;
     let mut rows = Input::open(&config.input, files::open(&config.input.sources)?)?;
+    let shape = rows.shape();
+    let config = match shape.task == config.input.rows.task {
+        true => config,
+        false => RunConfig::of_lines(shape.task, run, PoolingFlags::default())?,
+    };
+    let format = RowFormat::new(&config, &shape)?;
     let read = read_files(&config.input.sources, template);
     let document = Document::output_json(flags.output_json.as_deref(), &read)?;
     let folders = model::find(&config, console)?;
-    let summary = model::summary(&config, &folders)?;
-    config.check_sampling(summary.default_sampling_params(), summary.spec.vocab_size())?;
-    let loaded = model::load_from(&config, &folders, &summary)?;
+    let summary = model::summary_for(&config, &folders)?;
+    let base = RowParams::start(&config, &summary)?;
+    let loaded = match &summary {
+        Summary::Generate(summary) => model::load_from(&config, &folders, summary)?.into_runner(),
+        Summary::Pooling(summary) => model::load_pooling(&config, &folders, summary)?,
+    };
     drop(summary);
     config.check_chat(loaded.engine.input_processor().has_chat_template(), false)?;
     loaded.announce(loaded.engine.info(), &config, console);
@@ -48,8 +64,9 @@ pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
 
     let max_num_seqs = config.engine.scheduler.max_num_seqs;
     let explained = flags.explain.map_or(1, |row| row as u64);
-    let survey = Survey::new(&config, engine.input_processor(), explained);
-    let mut surveyed = survey.read(&mut rows, max_num_seqs, console)?;
+    let format = format.with_width(base.width());
+    let survey = Survey::new(&config, engine.input_processor(), (base, format), explained);
+    let mut surveyed = survey.read(&mut rows, max_sample_rows(&engine, max_num_seqs), console)?;
     // A shard may be empty: nothing in it is a chat.
     let needs_template =
         surveyed.num_rows > 0 && surveyed.failed_by("no_chat_template") == surveyed.num_rows;
@@ -63,14 +80,8 @@ pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
         max_num_batched_tokens: config.engine.scheduler.max_num_batched_tokens,
         num_cache_tokens: engine.info().num_cache_tokens,
     };
-    let (seconds, requests) = (flags.sample_seconds(), mem::take(&mut surveyed.sample));
-    let sample = match seconds > 0.0 && !requests.is_empty() {
-        true => {
-            console.note(&format!("Running rows for {seconds} s to estimate the time"));
-            Some(sample::run(&mut engine, requests, seconds, max_num_seqs)?)
-        }
-        false => None,
-    };
+    let requests = mem::take(&mut surveyed.sample);
+    let sample = sampled(&mut engine, requests, flags.sample_seconds(), limits, console)?;
     let estimate = sample.as_ref().map(|sample| Estimate::new(&surveyed, sample, limits));
     let report = Report {
         model: &config.model.name,
@@ -90,4 +101,52 @@ pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
     let written = writeln!(io::stdout(), "{}", report.text());
     written.map_err(|error| CliError::from_stdout(&error))?;
     Ok(if surveyed.num_failed() > 0 { Exit::ErrorRows } else { Exit::Success })
+}
+
+/// Runs some rows for so many seconds; None: there are no seconds, or no rows.
+fn sampled(
+    engine: &mut Runner,
+    requests: Vec<Work>,
+    seconds: f64,
+    limits: estimate::Limits,
+    console: &Console,
+) -> Result<Option<Sample>, CliError> {
+    if seconds <= 0.0 || requests.is_empty() {
+        return Ok(None);
+    }
+    console.note(&format!("Running rows for {seconds} s to estimate the time"));
+    let estimate::Limits { max_num_seqs, max_num_batched_tokens, .. } = limits;
+    Ok(Some(match engine {
+        Runner::Generate(_) => sample::run(engine, requests, seconds, max_num_seqs)?,
+        Runner::Pooling(_) => sample::run_texts(engine, requests, seconds, max_num_batched_tokens)?,
+    }))
+}
+
+/// The run that is planned: that of `run`, or of the command of a task.
+fn planned(
+    task: Option<TaskArg>,
+    run: RunArgs,
+    of_texts: PoolingFlags,
+) -> Result<RunConfig, CliError> {
+    if let Some(task) = task {
+        return RunConfig::of_lines(task.into(), run, of_texts);
+    }
+    let PoolingFlags { vectors, classes, sides, ranking, .. } = &of_texts;
+    let typed = first_typed(vectors)
+        .or_else(|| first_typed(classes))
+        .or_else(|| first_typed(sides))
+        .or_else(|| first_typed(ranking));
+    match typed {
+        None => Ok(RunConfig::new(run)?.by_lines()),
+        Some(flag) => Err(CliError::refused("flag", format!("--{flag}: `run` has no such flag"))
+            .help("name the command that is planned: --task embed, ...")),
+    }
+}
+
+/// Rows to run at most. Whole texts go through an engine fast.
+fn max_sample_rows(engine: &Runner, max_num_seqs: usize) -> usize {
+    match engine {
+        Runner::Generate(_) => max_num_seqs,
+        Runner::Pooling(_) => TEXT_STEPS * max_num_seqs,
+    }
 }

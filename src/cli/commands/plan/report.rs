@@ -13,6 +13,7 @@ use crate::cli::terminal::error::{sanitized, sanitized_lines};
 use crate::cli::terminal::numbers::{grouped, num_rows};
 use crate::engine::EngineInfo;
 use crate::engine::request::SamplingParams;
+use crate::engine::runner::Work;
 
 /// Cells of the longest bar of the histogram.
 const BAR_CELLS: u64 = 40;
@@ -55,7 +56,7 @@ impl Report<'_> {
 
     fn rows(&self) -> String {
         let rows = self.surveyed;
-        let good = rows.prompt_tokens.count();
+        let good = rows.num_good;
         let mut text = format!(
             "Rows: {} in {}; {} to run, {} that would be error rows\n",
             grouped(rows.num_rows),
@@ -72,7 +73,11 @@ impl Report<'_> {
 
     fn lengths(&self) -> String {
         let Surveyed { prompt_tokens, max_output_tokens, .. } = self.surveyed;
-        let mut text = format!("Prompt tokens: {}\n", spread(prompt_tokens));
+        let texts = match prompt_tokens.count() == self.surveyed.num_good {
+            true => String::new(),
+            false => format!(" of {} texts", grouped(prompt_tokens.count())),
+        };
+        let mut text = format!("Prompt tokens{texts}: {}\n", spread(prompt_tokens));
         let classes = prompt_tokens.classes();
         let most = classes.iter().map(|class| class.count).max().unwrap_or(0).max(1);
         for Class { min, max, count } in classes {
@@ -81,8 +86,15 @@ impl Report<'_> {
             let line = format!("{range:>15} {:>9} {bar}", grouped(count));
             let _ = writeln!(text, "{}", line.trim_end());
         }
-        let _ = writeln!(text, "Output tokens at most: {}", spread(max_output_tokens));
+        if self.has_cache() {
+            let _ = writeln!(text, "Output tokens at most: {}", spread(max_output_tokens));
+        }
         text
+    }
+
+    /// Whether the model completes: then there are output tokens, and a KV cache.
+    fn has_cache(&self) -> bool {
+        self.info.num_cache_tokens > 0
     }
 
     fn memory(&self) -> String {
@@ -94,25 +106,32 @@ impl Report<'_> {
             let fits = (cache as f64 / tokens.max(1.0)).min(self.limits.max_num_seqs as f64);
             grouped(fits as u64)
         };
-        format!(
-            "Model: {} on {}, {:?}, context of {} tokens, loaded in {:.1} s\n\
-             KV cache: {} blocks of {} tokens, {} tokens in {:.1} MiB\n  \
-             a row takes {} blocks at most; {} rows of the mean length at once, {} of the longest \
-             (--max-num-seqs {})\n",
+        let mut text = format!(
+            "Model: {} on {}, {:?}, context of {} tokens, loaded in {:.1} s\n",
             sanitized(self.model),
             info.device_name,
             info.dtype,
             grouped(info.max_model_len as u64),
             self.load_time.as_secs_f64(),
-            blocks(cache),
-            self.block_size,
-            grouped(cache as u64),
-            info.kv_cache_bytes as f64 / f64::from(1 << 20),
-            blocks(longest),
-            at_once(rows.max_cache_tokens.mean()),
-            at_once(longest as f64),
-            self.limits.max_num_seqs,
-        )
+        );
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let _ = writeln!(text, "Weights: {:.1} MiB", mib(info.weight_bytes));
+        if self.has_cache() {
+            let _ = writeln!(
+                text,
+                "KV cache: {} blocks of {} tokens, {} tokens in {:.1} MiB\n  a row takes {} blocks \
+                 at most; {} rows of the mean length at once, {} of the longest (--max-num-seqs {})",
+                blocks(cache),
+                self.block_size,
+                grouped(cache as u64),
+                mib(info.kv_cache_bytes as u64),
+                blocks(longest),
+                at_once(rows.max_cache_tokens.mean()),
+                at_once(longest as f64),
+                self.limits.max_num_seqs,
+            );
+        }
+        text
     }
 
     fn time(&self) -> String {
@@ -123,6 +142,13 @@ impl Report<'_> {
         if estimate.max_seconds > 1.05 * estimate.seconds {
             let longest = duration(estimate.max_seconds);
             let _ = write!(text, "; {longest} if every answer is as long as it may be");
+        }
+        if !self.has_cache() {
+            let tokens = sample.steps.iter().map(|step| step.num_prompt_tokens).sum();
+            let (rows, tokens) = (num_rows(sample.num_finished as u64), grouped(tokens));
+            let seconds = sample.seconds();
+            let _ = writeln!(text, "\n  by {rows}, {tokens} tokens, run for {seconds:.1} s");
+            return text;
         }
         let _ = writeln!(
             text,
@@ -148,12 +174,18 @@ impl Report<'_> {
             Explained::Error(said) => {
                 format!("Row {number} would be an error row: {}\n", sanitized(said))
             }
-            Explained::Request { text, request } => format!(
-                "Row {number} as the model sees it, {} tokens; {}:\n{}\n",
-                grouped(request.prompt_token_ids.len() as u64),
-                sampling(&request.params),
-                sanitized_lines(text)
-            ),
+            Explained::Request { texts, request } => {
+                let num_tokens: usize = request.prompts().into_iter().map(<[u32]>::len).sum();
+                let sampled = match &**request {
+                    Work::Generate(request) => format!("; {}", sampling(&request.params)),
+                    Work::Pooling(_) => String::new(),
+                };
+                format!(
+                    "Row {number} as the model sees it, {} tokens{sampled}:\n{}\n",
+                    grouped(num_tokens as u64),
+                    sanitized_lines(&texts.join("\n"))
+                )
+            }
         }
     }
 
@@ -172,17 +204,18 @@ impl Report<'_> {
             "version": env!("CARGO_PKG_VERSION"),
             "model_id": self.model,
             "input": self.input,
-            "rows": { "total": rows.num_rows, "ok": rows.prompt_tokens.count(),
+            "rows": { "total": rows.num_rows, "ok": rows.num_good,
                       "failed": rows.num_failed(), "by_code": by_code },
             "prompt_tokens": spread_json(&rows.prompt_tokens),
             "prompt_tokens_histogram": histogram,
             "max_output_tokens": spread_json(&rows.max_output_tokens),
-            "max_row_blocks": rows.max_cache_tokens.max().div_ceil(self.block_size),
+            "max_row_blocks": rows.max_cache_tokens.max().div_ceil(self.block_size.max(1)),
             "load_time": self.load_time.as_secs_f64(),
             "kernel_set": self.info.kernel_set,
             "max_model_len": self.info.max_model_len,
+            "weight_bytes": self.info.weight_bytes,
             "block_size": self.block_size,
-            "num_blocks": self.info.num_cache_tokens.div_ceil(self.block_size),
+            "num_blocks": self.info.num_cache_tokens.div_ceil(self.block_size.max(1)),
             "kv_cache_bytes": self.info.kv_cache_bytes,
             "max_num_seqs": self.limits.max_num_seqs,
             "sample": self.sample.map(|sample| json!({

@@ -3,12 +3,15 @@
 use std::time::Instant;
 
 use crate::cli::terminal::error::CliError;
-use crate::engine::Engine;
-use crate::engine::request::{FinishReason, Request};
+use crate::engine::request::FinishReason;
+use crate::engine::runner::{Answer, Runner, Work};
 use crate::engine::stats::EngineStats;
 
 /// The time is not over before so many tokens are out: without any, nothing is known of decoding.
 const MIN_OUTPUT_TOKENS: u64 = 8;
+
+/// Texts of so many full steps are there at a time: the last step of them is smaller.
+const STEPS_AHEAD: usize = 4;
 
 /// A step of the engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,9 +37,9 @@ pub struct Sample {
     pub num_stopped: u64,
     /// Tokens generated.
     pub num_output_tokens: u64,
-    /// Prompt tokens of the rows begun.
+    /// Prompt tokens of the rows begun; of whole texts, as far as all of them are done.
     pub num_prompt_tokens: u64,
-    /// Prompt tokens found in the prefix cache.
+    /// Prompt tokens found in the prefix cache, or of texts that were computed before.
     pub num_cached_tokens: u64,
 }
 
@@ -58,8 +61,8 @@ impl Sample {
 /// # Errors
 /// The device failed.
 pub fn run(
-    engine: &mut Engine,
-    requests: Vec<Request>,
+    engine: &mut Runner,
+    requests: Vec<Work>,
     seconds: f64,
     max_num_seqs: usize,
 ) -> Result<Sample, CliError> {
@@ -91,13 +94,61 @@ pub fn run(
         sample.num_output_tokens += step.num_output_tokens;
         sample.steps.push(step);
         sample.num_finished += outputs.len();
-        let completions = outputs.iter().flat_map(|output| &output.outputs);
+        let completions = outputs.iter().flat_map(|answer| match answer {
+            Answer::Generate(output) => &output.outputs[..],
+            Answer::Pooling(_) => &[],
+        });
         let stopped = completions.filter(|c| c.finish_reason == FinishReason::Stop);
         sample.num_stopped += stopped.count() as u64;
         before = after;
     }
     sample.num_prompt_tokens = before.num_prompt_tokens - base.num_prompt_tokens;
     sample.num_cached_tokens = before.num_cached_tokens - base.num_cached_tokens;
+    Ok(sample)
+}
+
+/// The same of whole texts: as many rows as fill some steps, again and again.
+///
+/// # Errors
+/// The device failed.
+pub fn run_texts(
+    engine: &mut Runner,
+    requests: Vec<Work>,
+    seconds: f64,
+    max_num_tokens: usize,
+) -> Result<Sample, CliError> {
+    let mut sample = Sample::default();
+    let mut waiting = requests.into_iter();
+    let started = Instant::now();
+    let base = engine.stats();
+    let mut before = base;
+    let is_over = || started.elapsed().as_secs_f64() >= seconds;
+    while !is_over() {
+        let mut num_tokens = 0;
+        while num_tokens < STEPS_AHEAD * max_num_tokens
+            && let Some(request) = waiting.next()
+        {
+            num_tokens += request.prompts().into_iter().map(<[u32]>::len).sum::<usize>();
+            engine.add_request(request);
+            sample.num_rows += 1;
+        }
+        if !engine.has_unfinished_requests() {
+            break;
+        }
+        while engine.has_unfinished_requests() && !is_over() {
+            let step_started = Instant::now();
+            sample.num_finished += engine.step()?.len();
+            let after = engine.stats();
+            sample.steps.push(step(step_started.elapsed().as_secs_f64(), &before, &after));
+            before = after;
+        }
+        if !engine.has_unfinished_requests() {
+            // Texts that rows have in common are computed once.
+            let num_computed = before.num_computed_tokens - base.num_computed_tokens;
+            sample.num_prompt_tokens = before.num_prompt_tokens - base.num_prompt_tokens;
+            sample.num_cached_tokens = sample.num_prompt_tokens - num_computed;
+        }
+    }
     Ok(sample)
 }
 

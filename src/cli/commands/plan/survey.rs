@@ -7,18 +7,22 @@ use crate::cli::config::RunConfig;
 use crate::cli::input::row::{BadRow, Row};
 use crate::cli::input::row_error::RowError;
 use crate::cli::input::sources::Sources;
+use crate::cli::output::RowFormat;
 use crate::cli::run::progress::{Counters, Progress};
 use crate::cli::run::read::{Input, Parsed};
+use crate::cli::run::row_params::RowParams;
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::{CliError, Location};
-use crate::engine::input_processor::{InputProcessor, ProcessError};
-use crate::engine::request::{Request, RowKey, SamplingParams};
+use crate::engine::input_processor::InputProcessor;
+use crate::engine::request::RowKey;
+use crate::engine::runner::Work;
 
 /// Rows that are looked at, not run.
 pub struct Survey<'a> {
     config: &'a RunConfig,
     processor: Arc<InputProcessor>,
-    base: SamplingParams,
+    base: RowParams,
+    format: RowFormat,
     explain: u64,
 }
 
@@ -36,12 +40,12 @@ pub struct Failures {
 /// A row as the model will see it.
 #[derive(Clone, Debug)]
 pub enum Explained {
-    /// Its text with all special tokens, its ids, and how tokens are chosen.
+    /// Its texts with all special tokens, their ids, and how tokens are chosen.
     Request {
         /// Decoded from the ids.
-        text: String,
+        texts: Vec<String>,
         /// What the model gets.
-        request: Box<Request>,
+        request: Box<Work>,
     },
     /// It would be an error row.
     Error(String),
@@ -52,7 +56,9 @@ pub enum Explained {
 pub struct Surveyed {
     /// Rows read, of this shard.
     pub num_rows: u64,
-    /// Prompt tokens of the rows that can be run.
+    /// Those of them that can be run.
+    pub num_good: u64,
+    /// Prompt tokens of the rows that can be run; of rows of several texts, those of each.
     pub prompt_tokens: Lengths,
     /// Most output tokens of each completion.
     pub max_output_tokens: Lengths,
@@ -61,7 +67,7 @@ pub struct Surveyed {
     /// Error rows by code, in the order of appearance.
     pub failures: Vec<Failures>,
     /// Rows from all over the input.
-    pub sample: Vec<Request>,
+    pub sample: Vec<Work>,
     /// The row that was asked for: its number and what it is.
     pub explained: Option<(u64, Explained)>,
 }
@@ -82,13 +88,13 @@ impl Surveyed {
 /// At most so many rows, evenly over an input whose length nobody knows: every `stride`th row is
 /// kept, and the stride doubles whenever there are too many.
 struct EvenSample {
-    rows: Vec<Request>,
+    rows: Vec<Work>,
     stride: u64,
     max_rows: usize,
 }
 
 impl EvenSample {
-    fn offer(&mut self, number: u64, request: Request) {
+    fn offer(&mut self, number: u64, request: Work) {
         if !number.is_multiple_of(self.stride) {
             return;
         }
@@ -109,9 +115,15 @@ impl EvenSample {
 
 impl<'a> Survey<'a> {
     /// A survey that shows row `explain`, counted from 1.
-    pub fn new(config: &'a RunConfig, processor: Arc<InputProcessor>, explain: u64) -> Self {
-        let base = config.row_params(processor.default_sampling_params());
-        Self { config, processor, base, explain }
+    ///
+    /// `base`: what rows without own parameters are asked with, and how rows are written.
+    pub fn new(
+        config: &'a RunConfig,
+        processor: Arc<InputProcessor>,
+        (base, format): (RowParams, RowFormat),
+        explain: u64,
+    ) -> Self {
+        Self { config, processor, base, format, explain }
     }
 
     /// Reads all rows, and keeps at most `max_sample_rows` to run.
@@ -145,7 +157,7 @@ impl<'a> Survey<'a> {
         let mut surveyed = Surveyed::default();
         let mut sample =
             EvenSample { rows: Vec::new(), stride: 1, max_rows: max_sample_rows.max(2) };
-        let (mut num_read, mut num_good) = (0, 0);
+        let mut num_read = 0;
         while input.limit.is_none_or(|limit| num_read < limit) {
             let Some(Parsed { row, .. }) = rows.next_row()? else { break };
             on_row(rows);
@@ -162,8 +174,8 @@ impl<'a> Survey<'a> {
             match request {
                 Ok(request) => {
                     surveyed.add(&request, self.processor.max_model_len());
-                    sample.offer(num_good, request);
-                    num_good += 1;
+                    sample.offer(surveyed.num_good, request);
+                    surveyed.num_good += 1;
                 }
                 Err(error) if input.fail_on_bad_row => {
                     return Err(input.sources.row_error(&error));
@@ -175,47 +187,59 @@ impl<'a> Survey<'a> {
         Ok(surveyed)
     }
 
-    /// What `run` would ask of the engine, or the error row.
+    /// What would be asked of the engine, or the error row.
     fn request(
         &self,
         number: u64,
         row: Result<Row, BadRow>,
-    ) -> Result<Result<Request, RowError>, CliError> {
-        let row = match row {
+    ) -> Result<Result<Work, RowError>, CliError> {
+        let Row { line, prompt, overrides, .. } = match row {
             Ok(row) => row,
+            Err(bad) if bad.of_other_task().is_some() && self.config.input.sources.are_files() => {
+                return Err(self.config.input.sources.row_error(&bad.error));
+            }
             Err(bad) => return Ok(Err(bad.error)),
         };
-        let params = row.overrides.apply(&self.base).map_err(ProcessError::from);
-        let request = params
-            .and_then(|params| self.processor.process(number, row.prompt, params, RowKey(number)));
-        match request {
+        let params = match self.base.of_row(&overrides) {
+            Ok(params) => params,
+            Err(error) => return Ok(Err(RowError::from_request(&error, line))),
+        };
+        if let Err(error) = params.check_room(&self.format, &prompt, line) {
+            return Ok(Err(error));
+        }
+        match params.work(&self.processor, number, prompt, RowKey(number)) {
             Ok(request) => Ok(Ok(request)),
-            Err(error) => Ok(Err(RowError::from_request(&error.of_row()?, row.line))),
+            Err(error) => Ok(Err(RowError::from_request(&error.of_row()?, line))),
         }
     }
 
-    fn explained(&self, request: &Result<Request, RowError>) -> Explained {
+    fn explained(&self, request: &Result<Work, RowError>) -> Explained {
         match request {
             Err(error) => Explained::Error(said(error, &self.config.input.sources)),
             Ok(request) => {
-                let ids = &request.prompt_token_ids;
-                let text = self.processor.tokenizer().decode(ids, false);
-                let text = text.unwrap_or_else(|error| format!("<{error}>"));
-                Explained::Request { text, request: Box::new(request.clone()) }
+                let text = |ids: &[u32]| {
+                    let text = self.processor.tokenizer().decode(ids, false);
+                    text.unwrap_or_else(|error| format!("<{error}>"))
+                };
+                let texts = request.prompts().into_iter().map(text).collect();
+                Explained::Request { texts, request: Box::new(request.clone()) }
             }
         }
     }
 }
 
 impl Surveyed {
-    fn add(&mut self, request: &Request, max_model_len: usize) {
-        let num_prompt = request.prompt_token_ids.len();
-        let room = max_model_len - num_prompt;
-        let limit = request.params.max_tokens.map_or(room, |limit| room.min(limit as usize));
-        let n = request.params.n as usize;
-        self.prompt_tokens.add(num_prompt, 1);
-        self.max_output_tokens.add(limit, n as u64);
-        self.max_cache_tokens.add(num_prompt + n * limit, 1);
+    fn add(&mut self, request: &Work, max_model_len: usize) {
+        let lengths = request.prompts().into_iter().map(<[u32]>::len);
+        lengths.for_each(|length| self.prompt_tokens.add(length, 1));
+        if let Work::Generate(request) = request {
+            let num_prompt = request.prompt_token_ids.len();
+            let room = max_model_len - num_prompt;
+            let limit = request.params.max_tokens.map_or(room, |limit| room.min(limit as usize));
+            let n = request.params.n as usize;
+            self.max_output_tokens.add(limit, n as u64);
+            self.max_cache_tokens.add(num_prompt + n * limit, 1);
+        }
     }
 
     fn fail(&mut self, error: &RowError, sources: &Sources) {
