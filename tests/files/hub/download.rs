@@ -269,6 +269,8 @@ fn repository_with_modules() -> BTreeMap<String, Vec<u8>> {
     for name in [
         "config_sentence_transformers.json",
         "sentence_bert_config.json",
+        "sparse_linear.pt",
+        "colbert_linear.pt",
         "1_Pooling/config.json",
         "2_Dense/config.json",
         "2_Dense/model.safetensors",
