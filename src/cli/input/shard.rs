@@ -61,9 +61,9 @@ impl Shard {
 pub enum ShardArg {
     /// `I/N`.
     Given(Shard),
-    /// `auto`: index and count from a Slurm array.
+    /// `auto`: index and count from a Slurm array, the tasks of `srun`, or both.
     Auto,
-    /// `auto/N`: the index from a Slurm array or a Kubernetes Indexed Job.
+    /// `auto/N`: the index from Slurm or a Kubernetes Indexed Job.
     AutoOf(u64),
 }
 
@@ -86,6 +86,7 @@ pub fn shard_arg(text: &str) -> Result<ShardArg, String> {
 }
 
 const SLURM_ID: &str = "SLURM_ARRAY_TASK_ID";
+const SLURM_TASK: &str = "SLURM_PROCID";
 const KUBERNETES_INDEX: &str = "JOB_COMPLETION_INDEX";
 
 impl ShardArg {
@@ -102,7 +103,7 @@ impl ShardArg {
         let environment = SchedulerEnvironment { variable };
         match self {
             ShardArg::Given(shard) => Ok(shard),
-            ShardArg::Auto => environment.slurm_array(),
+            ShardArg::Auto => environment.slurm(),
             ShardArg::AutoOf(count) => environment.index_of(count),
         }
     }
@@ -122,14 +123,49 @@ impl SchedulerEnvironment<'_> {
         }
     }
 
-    fn slurm_array(&self) -> Result<Shard, CliError> {
-        let Some(id) = self.number(SLURM_ID)? else {
-            let message = match (self.variable)(KUBERNETES_INDEX) {
-                Some(_) => "--shard auto: a Kubernetes job does not say how many indexes it has",
-                None => "--shard auto: this is no task of a Slurm array (no SLURM_ARRAY_TASK_ID)",
-            };
-            return Err(refused(message).help("give --shard auto/N, or --shard I/N"));
+    /// This process among the tasks of `srun`; None where it is none of them.
+    fn slurm_step(&self) -> Result<Option<Shard>, CliError> {
+        let Some(index) = self.number(SLURM_TASK)? else { return Ok(None) };
+        let count = match self.number("SLURM_STEP_NUM_TASKS")? {
+            // A batch script has the number 0 of as many tasks as `srun` will start.
+            None if (self.variable)("ENVIRONMENT").is_some_and(|value| value == "BATCH") => None,
+            None => self.number("SLURM_NTASKS")?,
+            count => count,
         };
+        let Some(count) = count else { return Ok(None) };
+        let step = Shard::new(index, count);
+        step.map(Some).map_err(|error| refused(format!("{SLURM_TASK}={index}: {error}")))
+    }
+
+    /// Every task of every job of an array is a shard.
+    fn slurm(&self) -> Result<Shard, CliError> {
+        let step = self.slurm_step()?;
+        match (self.number(SLURM_ID)?, step) {
+            (Some(id), None) => self.slurm_array(id),
+            (None, Some(step)) => Ok(step),
+            (Some(id), Some(step)) => {
+                let array = self.slurm_array(id)?;
+                let index = array.index.saturating_mul(step.count).saturating_add(step.index);
+                Ok(Shard { index, count: array.count.saturating_mul(step.count) })
+            }
+            (None, None) => {
+                let message = match (self.variable)(KUBERNETES_INDEX) {
+                    Some(_) => {
+                        "--shard auto: a Kubernetes job does not say how many indexes it has"
+                    }
+                    None => {
+                        "--shard auto: this is no task of a Slurm array (no SLURM_ARRAY_TASK_ID), \
+                         and none of `srun`"
+                    }
+                };
+                Err(refused(message)
+                    .help("give --shard auto/N, or --shard I/N; in a batch script use `srun`"))
+            }
+        }
+    }
+
+    /// The array's task `id` among its tasks.
+    fn slurm_array(&self, id: u64) -> Result<Shard, CliError> {
         let Some(count) = self.number("SLURM_ARRAY_TASK_COUNT")? else {
             return Err(refused("--shard auto: no SLURM_ARRAY_TASK_COUNT")
                 .help("give --shard auto/N, or --shard I/N"));
@@ -152,21 +188,43 @@ impl SchedulerEnvironment<'_> {
     }
 
     fn index_of(&self, count: u64) -> Result<Shard, CliError> {
-        let kubernetes = self.number(KUBERNETES_INDEX)?.map(|index| (KUBERNETES_INDEX, index));
-        let found = match kubernetes {
-            Some(found) => Some(found),
-            None => self.number(SLURM_ID)?.map(|id| (SLURM_ID, id)),
-        };
-        let Some((name, index)) = found else {
-            let message =
-                format!("--shard auto/{count}: neither {KUBERNETES_INDEX} nor {SLURM_ID} is set");
-            return Err(refused(message).help("give --shard I/N"));
+        let (index, place) = match self.number(KUBERNETES_INDEX)? {
+            Some(index) => (index, format!("{KUBERNETES_INDEX}={index}")),
+            None => self.slurm_index_of(count)?,
         };
         Shard::new(index, count).map_err(|error| {
             let last = count - 1;
-            refused(format!("--shard auto/{count}: {name}={index}: {error}"))
+            refused(format!("--shard auto/{count}: {place}: {error}"))
                 .help(format!("number the tasks from 0 to {last}: sbatch --array=0-{last}"))
         })
+    }
+
+    /// The index that Slurm gives, and the variables that say it.
+    fn slurm_index_of(&self, count: u64) -> Result<(u64, String), CliError> {
+        match (self.number(SLURM_ID)?, self.slurm_step()?) {
+            (Some(id), None | Some(Shard { count: 1, .. })) => Ok((id, format!("{SLURM_ID}={id}"))),
+            (Some(id), Some(step)) => {
+                let place =
+                    format!("{SLURM_ID}={id}, {SLURM_TASK}={} of {}", step.index, step.count);
+                Ok((id.saturating_mul(step.count).saturating_add(step.index), place))
+            }
+            (None, Some(step)) if step.count < count => {
+                let (tasks, last) = (step.count, count - 1);
+                let message = format!(
+                    "--shard auto/{count}: `srun` has {tasks} tasks and there is no array, so \
+                     nobody has the shards from {tasks} to {last}"
+                );
+                Err(refused(message).help("give --shard auto, or --shard I/N"))
+            }
+            (None, Some(step)) => Ok((step.index, format!("{SLURM_TASK}={}", step.index))),
+            (None, None) => {
+                let message = format!(
+                    "--shard auto/{count}: neither {KUBERNETES_INDEX} nor {SLURM_ID} is set, and \
+                     this is no task of `srun`"
+                );
+                Err(refused(message).help("give --shard I/N"))
+            }
+        }
     }
 }
 
@@ -273,5 +331,50 @@ mod tests {
         assert!(error.help.is_some_and(|help| help.ends_with("--array=0-6")));
         let error = resolve("auto/7", &[]).expect_err("no scheduler");
         assert!(error.message.contains("neither JOB_COMPLETION_INDEX nor"), "{}", error.message);
+    }
+
+    #[test]
+    fn auto_asks_srun_for_its_tasks() {
+        let shard = |index, count| Shard { index, count };
+        let task = [("SLURM_PROCID", "3"), ("SLURM_NTASKS", "8")];
+        assert_eq!(resolve("auto", &task).expect("a task"), shard(3, 8));
+        // A step may have fewer tasks than its job.
+        let of_step = [task[0], task[1], ("SLURM_STEP_NUM_TASKS", "4"), ("ENVIRONMENT", "BATCH")];
+        assert_eq!(resolve("auto", &of_step).expect("a task of a step"), shard(3, 4));
+        assert_eq!(resolve("auto/4", &of_step).expect("a task of a step"), shard(3, 4));
+        // The script itself is no task: it would compute an eighth, and nobody the rest.
+        let script = [("SLURM_PROCID", "0"), task[1], ("ENVIRONMENT", "BATCH")];
+        for typed in ["auto", "auto/8"] {
+            let error = resolve(typed, &script).expect_err("srun was forgotten");
+            assert!(error.message.contains("`srun`"), "{}", error.message);
+        }
+        let error = resolve("auto/9", &task).expect_err("8 tasks");
+        assert!(error.message.ends_with("nobody has the shards from 8 to 8"), "{}", error.message);
+        let error = resolve("auto/3", &task).expect_err("the fourth of 3");
+        assert!(error.message.starts_with("--shard auto/3: SLURM_PROCID=3: "), "{}", error.message);
+        let error = resolve("auto", &[("SLURM_PROCID", "8"), task[1]]).expect_err("the ninth");
+        assert!(error.message.starts_with("SLURM_PROCID=8: there is no"), "{}", error.message);
+    }
+
+    #[test]
+    fn tasks_of_an_array_divide_its_shards() {
+        let array = [
+            ("SLURM_ARRAY_TASK_ID", "2"),
+            ("SLURM_ARRAY_TASK_COUNT", "4"),
+            ("SLURM_ARRAY_TASK_MIN", "1"),
+        ];
+        let with = |more: &[(&'static str, &'static str)]| [&array[..], more].concat();
+        let step = with(&[("SLURM_PROCID", "5"), ("SLURM_STEP_NUM_TASKS", "8")]);
+        let shard = |index, count| Shard { index, count };
+        assert_eq!(resolve("auto", &step).expect("both"), shard(8 + 5, 32));
+        assert_eq!(resolve("auto/32", &step).expect("from 0"), shard(2 * 8 + 5, 32));
+        let error = resolve("auto/16", &step).expect_err("too few");
+        let place = "SLURM_ARRAY_TASK_ID=2, SLURM_PROCID=5 of 8: there is no shard 21/16";
+        assert!(error.message.contains(place), "{}", error.message);
+        let script =
+            with(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8"), ("ENVIRONMENT", "BATCH")]);
+        assert_eq!(resolve("auto", &script).expect("the array alone"), shard(1, 4));
+        let single = with(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")]);
+        assert_eq!(resolve("auto/8", &single).expect("the array alone"), shard(2, 8));
     }
 }
