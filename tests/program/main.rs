@@ -20,6 +20,7 @@ mod merge;
 mod openai_batch;
 mod piped;
 mod plan;
+mod protocol;
 mod refused_files;
 mod resume;
 mod retrieval;

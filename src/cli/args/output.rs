@@ -34,6 +34,12 @@ pub struct OutputArgs {
     /// Write the summary of the run as JSON
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
+    /// Write each row as soon as it has finished, matched by its `id`: for standard output alone
+    #[arg(long, hide_short_help = true)]
+    pub unordered: bool,
+    /// Write a line of JSON to this open descriptor when the model is loaded
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    pub ready_fd: Option<u32>,
     /// Start over, and replace what exists
     #[arg(long)]
     pub overwrite: bool,

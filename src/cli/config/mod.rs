@@ -17,7 +17,9 @@ use self::engine::engine_config;
 pub use self::pooling::{PoolingConfig, first_typed};
 use self::sampling::overlay;
 use crate::cli::args::values::MaxErrors;
-use crate::cli::args::{BadRowArg, FormatArg, InputArgs, OutputFormatArg, RunArgs, SamplingArgs};
+use crate::cli::args::{
+    BadRowArg, FormatArg, InputArgs, OutputArgs, OutputFormatArg, RunArgs, SamplingArgs,
+};
 use crate::cli::input::batch_line::BatchLines;
 use crate::cli::input::files::Shape;
 use crate::cli::input::overrides::DEFAULT_MAX_TOKENS;
@@ -139,6 +141,10 @@ pub struct OutputConfig {
     pub journal: Option<PathBuf>,
     /// Ask error rows again.
     pub retry_failed: bool,
+    /// Rows are written as they finish; each must have an id.
+    pub unordered: bool,
+    /// Descriptor of whoever waits until the model is loaded.
+    pub ready_fd: Option<u32>,
 }
 
 impl RunConfig {
@@ -344,8 +350,29 @@ fn template_kwargs(json: Option<&str>) -> Result<Map<String, Value>, CliError> {
     })
 }
 
+/// Refuses files of rows that come in any order: they could not be continued, compared or merged.
+fn check_unordered(output: &OutputArgs) -> Result<(), CliError> {
+    let file = |path: &Option<PathBuf>| path.as_deref().is_some_and(|path| path != Path::new("-"));
+    let refused = [
+        ("--out", file(&output.out)),
+        ("--journal", output.journal.is_some()),
+        ("--errors", output.errors.is_some()),
+        ("--retry-failed", output.retry_failed),
+    ];
+    match refused.into_iter().find(|(_, is_given)| *is_given && output.unordered) {
+        None => Ok(()),
+        Some((flag, _)) => {
+            let message = format!("--unordered writes to standard output, and not with {flag}");
+            Err(CliError::refused("unordered", message).help(format!(
+                "leave out --unordered: files have the order of the input; or leave out {flag}"
+            )))
+        }
+    }
+}
+
 fn output_config(args: &RunArgs) -> Result<OutputConfig, CliError> {
     let output = &args.output;
+    check_unordered(output)?;
     for (flag, path) in [("--out", &output.out), ("--errors", &output.errors)] {
         if let Some(what) = path.as_deref().and_then(foreign_kind) {
             let message = format!("{flag}: by its name the output is {what}, which is not written");
@@ -370,6 +397,8 @@ fn output_config(args: &RunArgs) -> Result<OutputConfig, CliError> {
         errors: output.errors.clone(),
         journal: output.journal.clone(),
         retry_failed: output.retry_failed,
+        unordered: output.unordered,
+        ready_fd: output.ready_fd,
     })
 }
 
@@ -504,6 +533,19 @@ mod tests {
         assert_eq!(config("").unwrap().input.shard, Shard::default());
         let shard = config("--shard 1/3").unwrap().input.shard;
         assert_eq!(shard, Shard { index: 1, count: 3 });
+    }
+
+    #[test]
+    fn rows_in_any_order_are_for_standard_output() {
+        for flags in ["--unordered", "--unordered --out -", "--journal j"] {
+            assert!(config(flags).is_ok(), "{flags}");
+        }
+        for flag in ["--out out.jsonl", "--journal j", "--errors e.jsonl", "--retry-failed"] {
+            let error = config(&format!("--unordered {flag}")).unwrap_err();
+            assert_eq!((error.code, error.exit), ("unordered", Exit::Refused), "{flag}");
+            let name = flag.split(' ').next().unwrap();
+            assert!(error.message.ends_with(name), "{}", error.message);
+        }
     }
 
     #[test]

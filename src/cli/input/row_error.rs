@@ -29,6 +29,8 @@ pub mod code {
     pub const TEMPLATE: &str = "template";
     /// A batch request has no `custom_id` that is a string.
     pub const CUSTOM_ID: &str = "custom_id";
+    /// The row has no name, and its answer is matched by it.
+    pub const MISSING_ID: &str = "missing_id";
     /// A batch request to an endpoint that is not served.
     pub const UNSUPPORTED_URL: &str = "unsupported_url";
     /// A batch request for something else than those before it, as vectors among completions.

@@ -353,6 +353,7 @@ impl Draft {
             next: 0,
             waiting: Default::default(),
             held_bytes: 0,
+            in_any_order: false,
             side_file,
             num_resumes,
         };

@@ -99,11 +99,13 @@ pub struct Ledger {
     output: Output,
     /// `--errors`: where error rows go instead.
     errors: Option<Output>,
-    /// Position of the row to emit next.
+    /// Position of the row to emit next: as many rows are out.
     next: u64,
     /// From `next` on.
     waiting: VecDeque<Option<Waiting>>,
     held_bytes: usize,
+    /// Rows go out as they come.
+    in_any_order: bool,
     /// Of the side file.
     side_file: Option<PathBuf>,
     num_resumes: u64,
@@ -142,6 +144,16 @@ impl Ledger {
         self.output.begin_matrix(width);
     }
 
+    /// Makes rows go out as they come, before the first row.
+    ///
+    /// # Panics
+    /// There is a journal, a file, or a file of errors: they promise the order of the input.
+    pub fn emit_in_any_order(&mut self) {
+        let is_stream = self.output.part().is_none() && self.errors.is_none();
+        assert!(is_stream && matches!(self.book, Some(Book::Spill(_))), "files are in order");
+        self.in_any_order = true;
+    }
+
     /// Takes a row that has just finished; emits it and those that waited for it, when its turn has
     /// come.
     ///
@@ -149,6 +161,10 @@ impl Ledger {
     /// Journal or output cannot be written. Nothing more may follow.
     pub fn push(&mut self, finished: Finished) -> Result<(), LedgerError> {
         let Finished { position, hash, code, input_tokens, output_tokens, row } = finished;
+        if self.in_any_order {
+            self.next += 1;
+            return self.output.emit(&row);
+        }
         let is_error = code.is_some();
         let kind = if is_error { Kind::Error } else { Kind::Answer };
         let code = code.unwrap_or_default();

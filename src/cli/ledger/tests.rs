@@ -147,6 +147,7 @@ impl Probe {
             next: 0,
             waiting: VecDeque::new(),
             held_bytes: 0,
+            in_any_order: false,
             side_file: None,
             num_resumes: 0,
         }

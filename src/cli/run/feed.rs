@@ -15,7 +15,7 @@ use crate::cli::input::batch_line::BatchLines;
 use crate::cli::input::custom_ids::CustomIds;
 use crate::cli::input::fields::Passthrough;
 use crate::cli::input::row::{BadRow, Row};
-use crate::cli::input::row_error::RowError;
+use crate::cli::input::row_error::{RowError, code};
 use crate::cli::input::sources::Sources;
 use crate::cli::ledger::row_hash::{ContentHash, InputDigest};
 use crate::cli::ledger::row_key::{RowName, row_key};
@@ -140,7 +140,7 @@ impl Feeder<'_> {
         if !self.run.input.shard.owns(index) {
             return Ok(true);
         }
-        let row = match (duplicate, row) {
+        let row = match (duplicate.or_else(|| self.nameless(&row)), row) {
             (None, row) => row,
             (Some(error), Ok(Row { passthrough, .. }) | Err(BadRow { passthrough, .. })) => {
                 Err(BadRow { index, passthrough, error })
@@ -198,6 +198,14 @@ impl Feeder<'_> {
             Ok(request) => self.feed.requests.send(Ok(request)).is_ok(),
             Err(error) => self.feed.rows.send(Message::Failed { position, error }).is_ok(),
         })
+    }
+
+    /// Why a row that must be matched by its name cannot be.
+    fn nameless(&self, row: &Result<Row, BadRow>) -> Option<RowError> {
+        let row = row.as_ref().ok().filter(|row| self.run.output.unordered && row.id.is_none())?;
+        let line = row.line;
+        let message = format!("the row of line {line} has no `id`, and --unordered needs one");
+        Some(RowError::new(code::MISSING_ID, line, message))
     }
 
     /// The form of a row's answer, in memory once for rows that follow each other.

@@ -8,6 +8,7 @@ pub mod meter;
 pub mod previous;
 pub mod progress;
 pub mod read;
+mod ready;
 pub mod report;
 pub mod row_params;
 pub mod signals;
@@ -53,6 +54,7 @@ use end::{Ended, Ending, Left};
 use feed::Feed;
 use fingerprinted::FileFields;
 use read::{Order, ReadThread};
+use ready::Ready;
 use row_params::RowParams;
 use write::{InputRead, Message, WriteThread};
 
@@ -106,6 +108,7 @@ fn run_config(
             "standard output is closed, or /dev/null: rows go nowhere. Give -o FILE to keep them",
         );
     }
+    let ready = Ready::open(config.output.ready_fd)?;
     let signals = Signals::install().map_err(|error| CliError::from_signals(&error))?;
     let counters = Arc::new(Counters::default());
     let input = files::open(&config.input.sources)?;
@@ -126,7 +129,7 @@ fn run_config(
         // Chat templates see the day on which the run began.
         config.begin_at(found.header.started);
     }
-    let mut job = Job { config: Arc::new(config), flags, console, signals, counters };
+    let mut job = Job { config: Arc::new(config), flags, console, signals, counters, ready };
     if let Some(shape) = &shape {
         job.turn_to(shape.task)?;
     }
@@ -181,6 +184,7 @@ struct Job<'a> {
     console: &'a Console,
     signals: Signals,
     counters: Arc<Counters>,
+    ready: Ready,
 }
 
 /// A model that is loaded, and what is known of it before the first row is.
@@ -342,6 +346,7 @@ impl Job<'_> {
             Summary::Generate(summary) => load(&self.config, folders, summary)?.into_runner(),
             Summary::Pooling(summary) => model::load_pooling(&self.config, folders, summary)?,
         };
+        self.ready.say(loaded.engine.info().max_model_len)?;
         Ok(Opened { summary, base, files, loaded })
     }
 
@@ -443,7 +448,11 @@ impl Job<'_> {
             replaces: config.overwrite || config.retry_failed,
             fingerprint: fingerprint.clone(),
         };
-        draft.begin(header).map_err(CliError::from_output)
+        let (mut ledger, recovered) = draft.begin(header).map_err(CliError::from_output)?;
+        if config.unordered {
+            ledger.emit_in_any_order();
+        }
+        Ok((ledger, recovered))
     }
 
     /// The good rows of a complete output whose error rows are asked again.

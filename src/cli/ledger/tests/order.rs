@@ -193,3 +193,31 @@ fn a_row_that_never_comes_is_a_bug() {
     ledger.push(answer(1, "a\n")).expect("in memory");
     let _ = finish(ledger);
 }
+
+#[test]
+fn rows_in_any_order_go_out_as_they_come() {
+    for order in permutations_of_five() {
+        let probe = Probe::new();
+        let mut ledger = probe.ledger();
+        ledger.emit_in_any_order();
+        let mut expected = String::new();
+        for (count, index) in order.iter().enumerate() {
+            let row = match index {
+                3 => failure(3, "3\n"),
+                _ => answer(*index, &format!("{index}\n")),
+            };
+            ledger.push(row).expect("in memory");
+            ledger.flush().expect("in memory");
+            expected += &format!("{index}\n");
+            assert_eq!(probe.text(), expected);
+            assert_eq!((ledger.emitted(), ledger.num_waiting()), (count as u64 + 1, 0));
+        }
+        finish(ledger).expect("in memory");
+    }
+}
+
+#[test]
+#[should_panic(expected = "files are in order")]
+fn a_file_is_never_in_another_order() {
+    Folder::new().ledger().emit_in_any_order();
+}
