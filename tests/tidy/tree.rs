@@ -16,6 +16,8 @@ const TOP_LEVEL: &[&str] = &[
     "examples",
     "fuzz",
     "kernels",
+    "pyproject.toml",
+    "python",
     "rustfmt.toml",
     "scripts",
     "src",

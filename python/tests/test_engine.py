@@ -1,0 +1,235 @@
+"""`Engine`: the program's rows through pipes, whatever happens to the process."""
+
+import datetime
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+import unittest
+
+from support import DEMO, FLAGS, ROOT, WORDS, plain_run, some_rows
+from vllm_batch import Engine, EngineError, find_binary
+from vllm_batch.command import COMMANDS, OPPOSITES, arguments
+from vllm_batch.rows import line_of, name_of
+
+
+class Number:
+    """As NumPy's scalars: `json` does not know it."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def tolist(self):
+        return self.value
+
+
+class Rows(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.engine = Engine(DEMO, **FLAGS)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.engine.close()
+
+    def test_rows_are_those_of_one_run_in_their_order(self):
+        rows = some_rows(300)
+        expected = plain_run(rows, "--model", DEMO, *WORDS)
+        self.assertEqual(list(self.engine.run(rows)), expected)
+        # Of the same process again, and from the end to the beginning: nothing but the row counts.
+        self.assertEqual(list(self.engine.run(rows[::-1])), expected[::-1])
+
+    def test_rows_as_they_finish_are_the_same_rows(self):
+        rows = [{"id": "long", "prompt": "a", "max_tokens": 400, "ignore_eos": True}]
+        rows += some_rows(60)
+        expected = list(self.engine.run(rows))
+        found = list(self.engine.run(rows, ordered=False))
+        self.assertNotEqual(found[0]["id"], "long")
+        key = lambda row: str(row["id"])  # noqa: E731
+        self.assertEqual(sorted(found, key=key), sorted(expected, key=key))
+
+    def test_rows_without_names_get_their_index(self):
+        rows = ["1+1=", {"prompt": "2+2=", "x": 5}, {"id": None, "text": "a"}]
+        answers = list(self.engine.run(rows))
+        self.assertEqual([row["id"] for row in answers], [0, 1, 2])
+        self.assertEqual(answers[1]["x"], 5)
+        named = list(self.engine.run([{"id": 0, "prompt": "1+1="}]))
+        self.assertEqual(answers[0], named[0])
+
+    def test_values_that_json_does_not_know(self):
+        row = {"id": Number(7), "prompt": "1+1=", "max_tokens": Number(2), "list": [Number([1, 2])]}
+        row["when"] = datetime.date(2026, 11, 23)
+        (answer,) = self.engine.run([row])
+        self.assertEqual((answer["id"], answer["max_tokens"]), (7, 2))
+        self.assertEqual((answer["list"], answer["when"]), ([[1, 2]], "2026-11-23"))
+        refused = [(float("nan"), ValueError), (b"bytes", TypeError), ("\ud800", ValueError)]
+        for value, error in refused:
+            with self.assertRaisesRegex(error, "row 5: "):
+                list(self.engine.run([{"id": 5, "prompt": "a", "field": value}]))
+        with self.assertRaisesRegex(TypeError, "row 1 is a int"):
+            list(self.engine.run(["a", 3]))
+
+    def test_two_rows_of_one_name_are_answered_one_after_the_other(self):
+        rows = [{"id": 7, "prompt": f"{i % 10}+1="} for i in range(12)]
+        rows += [{"id": "7", "prompt": "3+3="}]
+        answers = list(self.engine.run(rows))
+        self.assertEqual([row["prompt"] for row in answers], [row["prompt"] for row in rows])
+
+    def test_a_row_that_cannot_be_read_is_found_by_its_line(self):
+        deep = value = []
+        for _ in range(200):
+            value.append([])
+            value = value[0]
+        rows = [{"id": "a", "prompt": "1+1="}, {"id": "deep", "prompt": "a", "x": deep}, "2+2="]
+        answers = list(self.engine.run(rows))
+        self.assertEqual([row["id"] for row in answers], ["a", "deep", 2])
+        self.assertEqual(answers[1]["error"]["code"], "bad_json")
+
+    def test_batch_requests_are_known_by_custom_id(self):
+        body = {"model": "m", "prompt": "1+1=", "max_tokens": 2}
+        request = {"method": "POST", "url": "/v1/completions", "body": body}
+        with Engine(DEMO, **FLAGS) as engine:
+            rows = [{"custom_id": name, **request} for name in ("b", "a", "c")]
+            answers = list(engine.run(rows))
+            self.assertEqual([row["custom_id"] for row in answers], ["b", "a", "c"])
+            with self.assertRaisesRegex(TypeError, "without `custom_id`"):
+                list(engine.run([request]))
+
+    def test_more_than_the_pipes_hold_goes_through(self):
+        rows = [{"id": i, "prompt": "1+1=", "text": "x" * 3000} for i in range(2000)]
+        count = sum(len(row["text"]) == 3000 for row in self.engine.run(rows))
+        self.assertEqual(count, 2000)
+
+    def test_an_error_of_the_rows_is_raised_where_answers_are_taken(self):
+        def rows():
+            yield "1+1="
+            raise OSError("the dataset is gone")
+
+        with self.assertRaisesRegex(OSError, "the dataset is gone"):
+            list(self.engine.run(rows()))
+        self.assertEqual(len(list(self.engine.run(["1+1="]))), 1, "another process does it")
+        self.assertEqual(list(self.engine.run([])), [])
+
+    def test_a_run_that_is_left_ends_its_process(self):
+        answers = self.engine.run(some_rows(500))
+        next(answers)
+        with self.assertRaisesRegex(RuntimeError, "running other rows"):
+            next(self.engine.run(["a"]))
+        before = self.engine.pid
+        answers.close()
+        self.assertIsNone(self.engine.pid)
+        self.assertEqual(len(list(self.engine.run(["1+1="]))), 1)
+        self.assertNotEqual(self.engine.pid, before)
+
+
+class Memory(unittest.TestCase):
+    def test_rows_are_read_only_so_far_ahead(self):
+        taken = []
+
+        def rows():
+            for index in range(1000):
+                taken.append(index)
+                yield {"id": index, "prompt": "1+1=", "max_tokens": 1}
+
+        with Engine(DEMO, max_pending=10, **FLAGS) as engine:
+            answers = engine.run(rows())
+            for number in range(1, 1001):
+                next(answers)
+                # Handed out, under way, and the one that waits to be sent.
+                self.assertLessEqual(len(taken), number + 10 + 1)
+            self.assertEqual(list(answers), [])
+
+
+class Ends(unittest.TestCase):
+    def test_a_killed_process_is_an_error_that_another_try_may_not_meet(self):
+        rows = some_rows(400)
+        expected = plain_run(rows, "--model", DEMO, *WORDS)
+        with Engine(DEMO, **FLAGS) as engine:
+            answers = engine.run(rows)
+            next(answers)
+            os.kill(engine.pid, signal.SIGKILL)
+            with self.assertRaises(EngineError) as caught:
+                list(answers)
+            self.assertEqual(caught.exception.returncode, -signal.SIGKILL)
+            self.assertTrue(caught.exception.is_transient)
+            self.assertIn("signal 9", str(caught.exception))
+            self.assertEqual(list(engine.run(rows)), expected)
+
+    def test_a_model_that_cannot_be_loaded_is_an_error_with_the_reason(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with self.assertLogs("vllm_batch"), self.assertRaises(EngineError) as caught:
+                Engine(folder)
+            self.assertEqual(caught.exception.returncode, 7)
+            self.assertFalse(caught.exception.is_transient)
+            self.assertIn("config.json", str(caught.exception))
+        with self.assertLogs("vllm_batch"), self.assertRaises(EngineError) as caught:
+            Engine(DEMO, temprature=1)
+        self.assertEqual(caught.exception.returncode, 2)
+        self.assertIn("a similar flag", str(caught.exception))
+
+    def test_a_run_that_gives_up_is_an_error(self):
+        with Engine(DEMO, max_errors=3, **FLAGS) as engine:
+            rows = [{"id": index, "prompt": 5} for index in range(10)]
+            with self.assertLogs("vllm_batch"), self.assertRaises(EngineError) as caught:
+                list(engine.run([{"id": "first", "prompt": "a"}, *rows]))
+            self.assertEqual(caught.exception.returncode, 5)
+
+    def test_an_engine_that_is_closed_runs_nothing(self):
+        engine = Engine(DEMO)
+        self.assertGreater(engine.max_model_len, 1)
+        self.assertRegex(engine.version, r"^\d+\.\d+\.\d+")
+        engine.close()
+        engine.close()
+        with self.assertRaisesRegex(ValueError, "closed"):
+            engine.run(["a"])
+
+    def test_no_thread_and_no_process_is_left(self):
+        before = threading.active_count()
+        with Engine(DEMO, **FLAGS) as engine:
+            pid = engine.pid
+            list(engine.run(["1+1="]))
+        self.assertEqual(threading.active_count(), before)
+        with self.assertRaises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+class Commands(unittest.TestCase):
+    def test_other_commands_speak_the_protocol(self):
+        model = os.path.join(ROOT, "testdata", "golden_embeddings", "bert")
+        rows = [{"id": index, "text": "red bird " * index} for index in range(1, 20)]
+        expected = plain_run(rows, "--model", model, command="embed")
+        with Engine(model, command="embed") as engine:
+            self.assertEqual(list(engine.run(rows)), expected)
+        with self.assertRaisesRegex(ValueError, "no command"):
+            Engine(model, command="merge")
+
+    def test_flags(self):
+        flags = {"max_tokens": 5, "stop": ["a", "-b"], "enforce_eager": True, "logprobs": None}
+        words = ["--max-tokens=5", "--stop=a", "--stop=-b", "--enforce-eager"]
+        self.assertEqual(arguments(flags), words)
+        self.assertEqual(arguments({"enforce_eager": False, "chat": False}), ["--no-chat"])
+        with self.assertRaisesRegex(TypeError, "shard cannot be given"):
+            Engine(DEMO, shard="0/2")
+
+    def test_flags_that_have_an_opposite_are_known(self):
+        found = set()
+        for command in COMMANDS:
+            words = [find_binary(), command, "--help", "-v"]
+            text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+            found.update(re.findall(r"^ +(?:-\w, )?--no-([a-z-]+)", text, re.M))
+        self.assertEqual({f"--no-{name}" for name in found}, set(OPPOSITES.values()))
+
+    def test_names(self):
+        self.assertEqual(name_of({"id": 7}), name_of({"id": "7"}))
+        self.assertEqual(name_of({"id": "", "custom_id": "x"}), "x")
+        self.assertEqual(name_of({"id": 1, "custom_id": "x", "body": {}}), "x")
+        for row in ({}, {"id": None}, {"id": True}, {"id": [1]}):
+            self.assertIsNone(name_of(row))
+        line = '{"id": 1, "prompt": "é\\n"}\n'.encode("utf-8")
+        self.assertEqual(line_of({"id": 1, "prompt": "é\n"}), line)
+
+
+if __name__ == "__main__":
+    unittest.main()

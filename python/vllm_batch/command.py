@@ -1,0 +1,73 @@
+"""The command line of an engine's process: where the program is, and flags from keywords."""
+
+import os
+import shutil
+import sysconfig
+from typing import Any, List, Mapping, Optional
+
+COMMANDS = ("run", "embed", "classify", "reward", "score", "rerank")
+
+# Switches that have an opposite. The tests compare them with the program's help.
+OPPOSITES = {
+    "chat": "--no-chat",
+    "enable_prefix_caching": "--no-enable-prefix-caching",
+    "normalize": "--no-normalize",
+    "skip_special_tokens": "--no-skip-special-tokens",
+    "use_activation": "--no-activation",
+}
+
+# The pipes are the engine's, and every row that is sent must come back.
+OWNED = frozenset(
+    "config errors format help input journal limit out output overwrite progress quiet ready_fd "
+    "retry_failed shard stats unordered verbose".split()
+)
+
+
+def find_binary(binary: Optional[str] = None) -> str:
+    """The path of the program: the given one, that of this installation, or that of PATH.
+
+    Raises FileNotFoundError where there is none.
+    """
+    if binary is not None:
+        found = shutil.which(os.fspath(binary))
+        if found is None:
+            raise FileNotFoundError(f"no program {binary}")
+        return found
+    for scheme in (None, os.name + "_user"):
+        paths = [] if scheme is None else [scheme]
+        found = shutil.which(os.path.join(sysconfig.get_path("scripts", *paths), "vllm-batch"))
+        if found is not None:
+            return found
+    # Where the package was installed with --target, the program is beside it.
+    beside = os.path.join(os.path.dirname(os.path.dirname(__file__)), "bin", "vllm-batch")
+    found = shutil.which(beside) or shutil.which("vllm-batch")
+    if found is None:
+        raise FileNotFoundError("no vllm-batch in this environment: pip install vllm-batch")
+    return found
+
+
+def arguments(flags: Mapping[str, Any]) -> List[str]:
+    """Flags as words: `max_tokens=5` is `--max-tokens 5`, `stop=["a", "b"]` is `--stop` twice.
+
+    True is the switch alone. False is its opposite where there is one; like None it is no flag
+    elsewhere. Names with a dot (`structured_outputs.json`) come from `**{...}`.
+
+    Raises TypeError for a flag that is the engine's own.
+    """
+    words: List[str] = []
+    for name, value in flags.items():
+        if name in OWNED:
+            raise TypeError(f"{name} cannot be given: the engine owns the pipes of its process")
+        flag = "--" + name.replace("_", "-")
+        values = value if isinstance(value, (list, tuple)) else [value]
+        for item in values:
+            if item is None or (item is False and name not in OPPOSITES):
+                continue
+            if item is True:
+                words.append(flag)
+            elif item is False:
+                words.append(OPPOSITES[name])
+            else:
+                # One word, so that a value may begin with a dash.
+                words.append(f"{flag}={item}")
+    return words
