@@ -40,7 +40,7 @@ class Recipes(unittest.TestCase):
             "MODEL": DEMO,
             "INPUT": self.path("in.jsonl"),
             "OUT": self.path("out.jsonl"),
-            "FLAGS": " ".join([*WORDS, "--progress", "none", "-q"]),
+            "FLAGS": " ".join([*WORDS, "-qq"]),
             "SOURCE_DATE_EPOCH": "1767225600",
         }
         words = [find_binary(), "run", "--model", DEMO, "--input", self.path("in.jsonl")]
