@@ -2,6 +2,7 @@
 //! lines in, scores out; steps, threads, shards and kills change no byte.
 
 use std::fs;
+use std::path::Path;
 use std::process::Output;
 
 use serde_json::{Value, json};
@@ -157,6 +158,34 @@ fn a_template_writes_both_texts() {
     let cut = [&flags[..], &["--max-tokens-per-doc", "3"]].concat();
     assert!(errors(&run("score", CROSS, &input, &cut)).contains("--max-tokens-per-doc: the texts"));
     assert!(errors(&run("score", BI, &input, &flags)).contains("--chat-template: the model has"));
+}
+
+#[test]
+fn a_prompt_stands_before_the_first_text_of_a_pair() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(CROSS)).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+    }
+    let prompts = r#"{"prompts": {"late": "late ", "cat": "cat "}, "default_prompt_name": "late"}"#;
+    fs::write(folder.path().join("config_sentence_transformers.json"), prompts).unwrap();
+    let model = folder.path().to_str().unwrap();
+    let [a, b, _] = TEXTS;
+    let pair = |first: String| rows(&[json!({"text_1": first, "text_2": b})]);
+    let score = |model, prompt: &str, flags: &[&str]| {
+        let output = run("score", model, &pair(format!("{prompt}{a}")), flags);
+        assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+        lines(&output)[0]["score"].clone()
+    };
+    assert_eq!(score(model, "", &[]), score(CROSS, "late ", &[]));
+    assert_eq!(score(model, "", &["--prompt-name", "cat"]), score(CROSS, "cat ", &[]));
+    assert_eq!(score(model, "", &["--prompt-name", ""]), score(CROSS, "", &[]));
+    assert_ne!(score(CROSS, "late ", &[]), score(CROSS, "", &[]));
+    // A template gets it as a turn.
+    let template = ["--chat-template", "{% for m in messages %}{{ m.content }}{% endfor %}"];
+    assert_eq!(score(model, "", &template), score(CROSS, "late ", &template));
+    let class = lines(&run("classify", model, &pair(a.to_owned()), &[]));
+    assert_eq!(class[0]["probs"][0], score(model, "", &[]));
 }
 
 #[test]

@@ -256,7 +256,6 @@ impl PoolingConfig {
         ];
         let of_vectors = [
             ("--normalize or --no-normalize", vectors.normalizes().is_some()),
-            ("--prompt-name", vectors.prompt_name.is_some()),
             ("--document-prompt-name", sides.document_prompt_name.is_some()),
         ];
         let (refused, message) = match scoring {
@@ -288,7 +287,13 @@ impl PoolingConfig {
     pub fn line(params: &PoolingParams, summary: &PoolingSummary) -> String {
         let pooling = &summary.pooling;
         let prompt = match &params.prompt {
-            Some(prompt) => format!(", with {prompt:?} before every text"),
+            Some(prompt) => {
+                let what = match params.scoring {
+                    Scoring::Vectors(_) => "text",
+                    Scoring::Pair | Scoring::Template => "pair",
+                };
+                format!(", with {prompt:?} before every {what}")
+            }
             None => String::new(),
         };
         if let Some(classifier) = &summary.classifier {

@@ -112,7 +112,8 @@ impl InputProcessor {
         Ok(PoolingRequest { request_id, texts, comparisons, compared, params: Arc::new(params) })
     }
 
-    /// Two texts as the chat template writes them, with the special tokens of a text around.
+    /// Two texts as the chat template writes them, with the special tokens of a text around. A
+    /// prompt is a turn before them, as in sentence-transformers.
     fn templated(
         &self,
         [query, document]: [&str; 2],
@@ -125,8 +126,11 @@ impl InputProcessor {
             return Err(RequestError::new("invalid_parameter", message).into());
         }
         let turn = |role: &str, text: &str| json!({"role": role, "content": text});
+        let prompt = params.prompt.as_deref().map(|prompt| turn("system", prompt));
+        let pair = [turn("query", query), turn("document", document)];
+        let messages = prompt.into_iter().chain(pair).collect();
         let chat = Chat {
-            messages: json!([turn("query", query), turn("document", document)]),
+            messages,
             ending: ChatEnding::LastMessage,
             kwargs: variables.clone(),
             ..Chat::default()
@@ -141,15 +145,18 @@ impl InputProcessor {
         Ok(ids.into())
     }
 
-    /// Two texts as the tokenizer puts them together.
+    /// Two texts as the tokenizer puts them together. A prompt stands before the first, as in
+    /// sentence-transformers.
     fn pair_to_pool(
         &self,
         texts: [&str; 2],
         params: &PoolingParams,
     ) -> Result<TextTokens, ProcessError> {
+        let [first, second] = texts;
+        let first = params.prompt.as_deref().unwrap_or_default().to_owned() + first;
         let mut ids = [Vec::new(), Vec::new()];
         for ((text, side), ids) in
-            texts.iter().zip([params.queries(), params.documents()]).zip(&mut ids)
+            [&*first, second].iter().zip([params.queries(), params.documents()]).zip(&mut ids)
         {
             *ids = self.tokenize_plain(text)?;
             ids.truncate(side.max_tokens.unwrap_or(usize::MAX));
