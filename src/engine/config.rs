@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::pooling::{PoolingTask, PoolingType};
+use super::pooling::{PoolingTask, PoolingType, TokenClasses};
 use super::text::RunDate;
 
 /// Element type of weights and KV cache. Activations between operations are always f32.
@@ -73,6 +73,8 @@ pub struct ModelConfig {
     pub pooling_type: Option<PoolingType>,
     /// An embedding model makes sparse vectors with the head that it was trained with.
     pub sparse: bool,
+    /// A language model is a classifier, whose classes are these tokens; None: as its config says.
+    pub token_classes: Option<TokenClasses>,
     /// Text of chat messages may produce control tokens (`--allow-special`).
     pub allow_special: bool,
     /// How thinking is told from the answer: a parser's name, or `auto` by the chat template. None:

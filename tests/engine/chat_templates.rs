@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use vllm_batch::engine::text::{
     Chat, ChatEnding, ChatOptions, ChatTemplate, RunDate, TextError, Tokenizer,
 };
@@ -81,4 +81,52 @@ fn templates_render_byte_for_byte_as_transformers() {
         }
     }
     assert!(wrong.is_empty(), "{} of {cases} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// What the cards of the models say that they read, in the templates of docs/templates.
+#[test]
+fn templates_of_rerankers_write_what_the_models_were_trained_with() {
+    let rendered = |name: &str, messages: Value, kwargs: Value| {
+        let path = format!("docs/templates/{name}.jinja");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+        let template = ChatTemplate::new(&std::fs::read_to_string(path).unwrap(), None, None);
+        let kwargs = kwargs.as_object().cloned().unwrap_or_default();
+        template.unwrap().render(&messages, &ChatOptions { kwargs, ..Default::default() }).unwrap()
+    };
+    let turn = |role: &str, content: &str| json!({"role": role, "content": content});
+    let pair = || vec![turn("query", "Who?"), turn("document", "Me.")];
+    let (plain, none) = (|name| rendered(name, pair().into(), Value::Null), Value::Null);
+    let qwen3 = |instruction: &str| {
+        format!(
+            "<|im_start|>system\nJudge whether the Document meets the requirements based on the \
+             Query and the Instruct provided. Note that the answer can only be \"yes\" or \
+             \"no\".<|im_end|>\n<|im_start|>user\n<Instruct>: {instruction}\n<Query>: Who?\n\
+             <Document>: Me.<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+        )
+    };
+    let usual = "Given a web search query, retrieve relevant passages that answer the query";
+    assert_eq!(plain("qwen3_reranker"), qwen3(usual));
+    let asked = json!({"instruction": "Find people"});
+    assert_eq!(rendered("qwen3_reranker", pair().into(), asked.clone()), qwen3("Find people"));
+    // A prompt of the model's files is a turn before the pair.
+    let prompted: Value = [vec![turn("system", "Find cats")], pair()].concat().into();
+    assert_eq!(rendered("qwen3_reranker", prompted, none), qwen3("Find cats"));
+    assert_eq!(
+        plain("bge_reranker_v2_gemma"),
+        "A: Who?\nB: Me.\nGiven a query A and a passage B, determine whether the passage contains \
+         an answer to the query by providing a prediction of either 'Yes' or 'No'."
+    );
+    let mxbai = |instruction: &str| {
+        format!(
+            "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful \
+             assistant.<|im_end|>\n<|im_start|>user\n{instruction}query: Who?\ndocument: Me.\n\
+             You are a search relevance expert who evaluates how well documents match search \
+             queries. For each query-document pair, carefully analyze the semantic relationship \
+             between them, then provide your binary relevance judgment (0 for not relevant, 1 for \
+             relevant).\nRelevance:<|im_end|>\n<|im_start|>assistant\n"
+        )
+    };
+    assert_eq!(plain("mxbai_rerank_v2"), mxbai(""));
+    let asked = rendered("mxbai_rerank_v2", pair().into(), asked);
+    assert_eq!(asked, mxbai("instruction: Find people\n"));
 }

@@ -5,9 +5,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use vllm_batch::engine::EngineError;
 use vllm_batch::engine::config::{EngineConfig, ModelConfig};
-use vllm_batch::engine::model::CLASSIFIERS;
+use vllm_batch::engine::model::{CLASSIFIERS, REWARD_MODELS};
 use vllm_batch::engine::pooling::{
-    ClassActivation, Pooled, PoolingParams, PoolingSummary, PoolingTask, PoolingType,
+    ClassActivation, Pooled, PoolingEngine, PoolingParams, PoolingSummary, PoolingTask,
+    PoolingType, TokenClasses,
 };
 
 use super::pooled::{self, Limits, WIDE, architecture, of_texts, testdata};
@@ -21,6 +22,8 @@ const TOLERANCE: f32 = 1e-5;
 #[derive(Deserialize)]
 struct Golden {
     tokenizer: String,
+    /// Tokens that are the classes of a language model.
+    tokens: Option<Vec<String>>,
     texts: Vec<GoldenText>,
 }
 
@@ -48,10 +51,16 @@ fn golden(name: &str) -> Golden {
     pooled::golden(&testdata("golden_classifiers").join(name))
 }
 
+fn token_classes(tokens: &[String], for_score: bool) -> TokenClasses {
+    TokenClasses::new(tokens, for_score).unwrap()
+}
+
 fn config(name: &str, golden: &Golden, limits: Limits) -> EngineConfig {
     let mut config = pooled::config(testdata("golden_classifiers").join(name), limits);
+    let tokens = golden.tokens.as_ref();
     config.model.tokenizer_dir = Some(testdata("golden_embeddings").join(&golden.tokenizer));
     config.model.pooling_task = Some(PoolingTask::Classify);
+    config.model.token_classes = tokens.map(|tokens| token_classes(tokens, false));
     config
 }
 
@@ -99,9 +108,12 @@ fn probabilities_are_those_of_the_problem() {
         let of = |value: &f32| (1.0 / (1.0 + (-f64::from(*value)).exp())) as f32;
         row.iter().map(of).collect::<Vec<_>>()
     };
-    let activations: [(&str, Activation); 4] = [
+    let activations: [(&str, Activation); 6] = [
         ("bert", softmax),
         ("bert_tokens", softmax),
+        // Pooled outputs become probabilities, not probabilities pooled ones.
+        ("eurobert", softmax),
+        ("qwen2_steps", softmax),
         // Its problem: a text has several labels.
         ("distilbert", sigmoid),
         // One label.
@@ -125,8 +137,58 @@ fn probabilities_are_those_of_the_problem() {
 }
 
 #[test]
+fn a_language_model_gives_one_number_of_two_tokens_or_of_one() {
+    for name in ["gemma2_words", "gemma_words", "qwen2_words", "qwen3_words"] {
+        let golden = golden(name);
+        let tokens = golden.tokens.clone().unwrap();
+        let of = |tokens: &[String], use_activation| {
+            let mut config = config(name, &golden, WIDE);
+            config.model.token_classes = Some(token_classes(tokens, true));
+            classify(&config, &golden.texts, use_activation)
+        };
+        let (raw, probabilities) = (of(&tokens, Some(false)), of(&tokens, None));
+        let (no, yes) = (of(&tokens[..1], Some(false)), of(&tokens[1..], Some(false)));
+        for (index, text) in golden.texts.iter().enumerate() {
+            let Pooled::Vector(logits) = text.pooled() else { panic!("{name}") };
+            let one = |value: f32| Pooled::Vector(vec![value]);
+            let of_text = format!("{name}, {:?}", text.text);
+            assert_close(&raw[index], &one(logits[1] - logits[0]), &of_text);
+            assert_close(&no[index], &one(logits[0]), &of_text);
+            assert_close(&yes[index], &one(logits[1]), &of_text);
+            // The second one's softmax over both.
+            let [no, yes] = [logits[0], logits[1]].map(|logit| f64::from(logit).exp());
+            assert_close(&probabilities[index], &one((yes / (no + yes)) as f32), &of_text);
+        }
+    }
+}
+
+#[test]
+fn tokens_of_a_config_are_classes_too() {
+    let golden = golden("qwen3_words");
+    let config = config("qwen3_words", &golden, (256, 4096, 1));
+    let expected = classify(&config, &golden.texts, None);
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(config.model.model_dir.join(file), folder.path().join(file)).unwrap();
+    }
+    let path = folder.path().join("config.json");
+    let mut keys: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    // As people edit it for vLLM.
+    keys["architectures"] = serde_json::json!(["Qwen3ForSequenceClassification"]);
+    keys["classifier_from_token"] = serde_json::json!(golden.tokens);
+    keys["method"] = "no_post_processing".into();
+    std::fs::write(path, keys.to_string()).unwrap();
+    let model =
+        ModelConfig { model_dir: folder.path().to_owned(), token_classes: None, ..config.model };
+    let config = EngineConfig { model, ..config };
+    assert_eq!(classify(&config, &golden.texts, None), expected);
+}
+
+#[test]
 fn classes_depend_on_no_neighbour_budget_or_thread() {
-    for name in ["bert", "modernbert", "qwen3", "roberta_tokens"] {
+    for name in
+        ["bert", "eurobert", "modernbert", "qwen2_steps", "qwen3", "qwen3_words", "roberta_tokens"]
+    {
         let golden = golden(name);
         let of = |limits| classify(&config(name, &golden, limits), &golden.texts, None);
         let all = of((256, 4096, 1));
@@ -144,13 +206,17 @@ fn every_classifier_has_a_golden_folder() {
     let alike = [
         "CamembertForSequenceClassification",
         "CamembertForTokenClassification",
+        "GteForSequenceClassification",
+        "JinaBertForTokenClassification",
+        "NewForTokenClassification",
         "XLMRobertaForTokenClassification",
     ];
     let docs = include_str!("../../docs/CLASSIFY.md");
-    for known in CLASSIFIERS {
-        assert!(docs.contains(&format!("`{}`", known.name)), "{} is not in the docs", known.name);
-        let is_tested = tested.iter().any(|name| name == known.name);
-        assert!(is_tested || alike.contains(&known.name), "{} has no golden folder", known.name);
+    let of_rewards = REWARD_MODELS.iter().map(|known| known.name);
+    for name in CLASSIFIERS.iter().map(|known| known.name).chain(of_rewards) {
+        assert!(docs.contains(&format!("`{name}`")), "{name} is not in the docs");
+        let is_tested = tested.iter().any(|tested| tested == name);
+        assert!(is_tested || alike.contains(&name), "{name} has no golden folder");
     }
 }
 
@@ -176,6 +242,22 @@ fn what_a_model_is_not_made_for_is_refused_by_name() {
     assert!(encoder.contains("no classifier"), "{encoder}");
     let decoder = refused("qwen3", Some(PoolingTask::Embed), None);
     assert!(decoder.contains("`classify`"), "{decoder}");
+    let tokens = |name: &str, tokens: &[&str]| {
+        let mut config = config(name, &golden, (1, 1, 1));
+        let tokens: Vec<_> = tokens.iter().map(|token| (*token).to_owned()).collect();
+        config.model.token_classes = Some(token_classes(&tokens, true));
+        match PoolingEngine::load(&config) {
+            Err(EngineError::Config(text)) => text,
+            Err(other) => panic!("{other:?}"),
+            Ok(_) => panic!("{name} was loaded"),
+        }
+    };
+    let encoder = tokens("bert", &["no", "nice"]);
+    assert!(encoder.contains("no language model"), "{encoder}");
+    for unknown in ["鹿", "no nice"] {
+        let unknown = tokens("qwen3_words", &["no", unknown]);
+        assert!(unknown.contains("there is none"), "{unknown}");
+    }
     // Without a task a model is run for what it is made for.
     let mut config = config("bert_tokens", &golden, (1, 1, 1));
     config.model.pooling_task = None;

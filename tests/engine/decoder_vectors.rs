@@ -1,5 +1,6 @@
 //! The layers of decoders as `embed` runs them, without a cache: what every golden model of
-//! `testdata/golden` makes of its last state is what transformers says of the next token.
+//! `testdata/golden` makes of its last state is what transformers says of the next token. A
+//! classifier of two tokens says the same of them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use vllm_batch::engine::config::{DType, EngineConfig, ModelConfig};
 use vllm_batch::engine::input_processor::Prompt;
 use vllm_batch::engine::model::spec::{LinearSpec, OutputSpec};
 use vllm_batch::engine::model::weights::{Checkpoint, linears_of_encoder};
-use vllm_batch::engine::pooling::{PoolingEngine, PoolingParams, PoolingSummary};
+use vllm_batch::engine::pooling::{PoolingEngine, PoolingParams, PoolingSummary, TokenClasses};
 
 use super::pooled::{self, answers, requests, testdata};
 
@@ -42,8 +43,8 @@ fn folders() -> Vec<PathBuf> {
     folders.filter(|folder| folder.join("config.json").exists()).collect()
 }
 
-/// Vectors of token ids, of the states as they are.
-fn states(config: &EngineConfig, texts: &[Vec<u32>]) -> Vec<Vec<f32>> {
+/// What token ids become: their last states as they are, or outputs of a classifier.
+fn outputs(config: &EngineConfig, texts: &[Vec<u32>]) -> Vec<Vec<f32>> {
     let mut engine = PoolingEngine::load(config).unwrap_or_else(|error| panic!("{error}"));
     let params = PoolingParams { use_activation: Some(false), ..PoolingParams::default() };
     let texts = texts.iter().map(|ids| Prompt::TokenIds(ids.clone())).collect();
@@ -121,13 +122,21 @@ fn check(model: ModelConfig, wanted: &[Wanted]) {
     let config = EngineConfig { model, ..EngineConfig::default() };
     let texts: Vec<_> = wanted.iter().map(|(text, _)| text.clone()).collect();
     let head = Head::open(&PoolingSummary::read(&config.model).unwrap());
-    for ((text, tokens), state) in wanted.iter().zip(states(&config, &texts)) {
+    let (yes, no) = (wanted[0].1[0].0, 0);
+    let classes = Some(TokenClasses::of_ids(yes, Some(no)));
+    let model = ModelConfig { token_classes: classes, ..config.model.clone() };
+    let scores = outputs(&EngineConfig { model, ..config.clone() }, &texts);
+    for (((text, tokens), state), score) in wanted.iter().zip(outputs(&config, &texts)).zip(scores)
+    {
         let logprobs = head.logprobs(&state);
         for (token, expected) in tokens {
             let got = logprobs[*token as usize];
             let what = format!("{name}, {text:?}, token {token}");
             assert!((got - expected).abs() < TOLERANCE, "{what}: {got}, not {expected}");
         }
+        let expected = logprobs[yes as usize] - logprobs[no as usize];
+        let off = (f64::from(score[0]) - expected).abs();
+        assert!(off < TOLERANCE, "{name}, {text:?}: {score:?}, not {expected}");
     }
 }
 

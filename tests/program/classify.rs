@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 use super::piped::{
-    assert_refused, change_no_byte, continues, errors, fed, kill_after, lines, numbers, texts,
+    assert_refused, change_no_byte, continues, errors, fed, kill_after, lines, numbers, rows, texts,
 };
 
 const TOKENIZER: &str = "testdata/golden_embeddings/bert";
@@ -150,6 +150,35 @@ fn a_reward_is_the_number_of_the_only_class() {
     let errors = errors(&several);
     assert_eq!(several.status.code(), Some(2), "{errors}");
     assert!(errors.contains("3 classes"), "{errors}");
+}
+
+#[test]
+fn a_process_reward_model_scores_each_step() {
+    let model = "qwen2_steps";
+    let golden = golden(model, 3);
+    let text = golden["text"].as_str().unwrap();
+    let input = [json!({"text": text}), json!({"text": "no steps"})];
+    let input = rows(&input);
+    let flags = ["--tokenizer", "testdata/golden_classifiers/qwen2_steps"];
+    let reward = fed(command_named("reward", model, &flags), &input);
+    assert_eq!(reward.status.code(), Some(3), "{}", errors(&reward));
+    let answers = lines(&reward);
+    let logits = golden["logits"].as_array().unwrap();
+    assert!(logits.len() > 1 && text.matches("<extra_0>").count() == logits.len());
+    let of_step = |logits: &Value| {
+        let logits = numbers(logits);
+        json!(1.0 / (1.0 + (logits[0] - logits[1]).exp()))
+    };
+    let expected: Vec<_> = logits.iter().map(of_step).collect();
+    assert!(is_close(&answers[0]["score"], &json!(expected)), "{} is not {expected:?}", answers[0]);
+    assert_eq!(answers[1]["error"]["code"], "no_steps");
+    let classes = lines(&fed(command_named("classify", model, &flags), &input));
+    let of_classes = classes[0]["probs"].as_array().unwrap().iter().map(|probs| probs[1].clone());
+    assert_eq!(json!(of_classes.collect::<Vec<_>>()), answers[0]["score"]);
+    // A reward model of the same family has one number.
+    let flags = ["--tokenizer", TOKENIZER, "--no-activation"];
+    let reward = lines(&fed(command_named("reward", "qwen2_reward", &flags), &input));
+    assert!(reward[1]["score"].is_f64(), "{}", reward[1]);
 }
 
 #[test]

@@ -15,6 +15,8 @@ use super::piped::{
 const BI: &str = "testdata/golden_embeddings/bert";
 /// It reads both texts at once.
 const CROSS: &str = "testdata/golden_scores/bert";
+/// It says which word comes next.
+const WORDS: &str = "testdata/golden_classifiers/qwen3_words";
 
 fn run(name: &str, model: &str, input: &str, flags: &[&str]) -> Output {
     fed(command(name, model, flags), input)
@@ -161,6 +163,86 @@ fn a_template_writes_both_texts() {
 }
 
 #[test]
+fn a_language_model_ranks_by_what_it_would_say() {
+    let [a, b, c] = TEXTS;
+    let flags = ["--tokenizer", BI, "--classifier-from-token", "no,nice"];
+    let with = |more: &[&'static str]| [&flags[..], more].concat();
+    let input = rows(&[json!({"query": a, "documents": [b, c]})]);
+    let output = run("rerank", WORDS, &input, &flags);
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    assert!(errors(&output).contains("--chat-template FILE"), "{}", errors(&output));
+    let row = &lines(&output)[0];
+    let texts = rows(&[b, c].map(|text| json!({"text": format!("{a}{text}")})));
+    let rewards = lines(&run("reward", WORDS, &texts, &flags));
+    for result in row["results"].as_array().unwrap() {
+        let reward = &rewards[result["index"].as_u64().unwrap() as usize];
+        assert_eq!(result["relevance_score"], reward["score"]);
+    }
+    let of_both = rewards.iter().map(|row| row["usage"]["prompt_tokens"].as_u64().unwrap()).sum();
+    assert_eq!(row["usage"]["prompt_tokens"].as_u64(), Some(of_both));
+    // The same numbers as classes of a text.
+    for (class, reward) in lines(&run("classify", WORDS, &texts, &flags)).iter().zip(&rewards) {
+        let [no, nice] = [0, 1].map(|index| number(&class["probs"][index]));
+        assert!((no + nice - 1.0).abs() < 1e-6 && (nice - number(&reward["score"])).abs() < 1e-6);
+        assert_eq!(class["label"], if nice > no { "nice" } else { "no" });
+    }
+    let template = "docs/templates/bge_reranker_v2_gemma.jinja";
+    let flags = with(&["--chat-template", template, "--no-activation"]);
+    let pair = rows(&[json!({"text_1": a, "text_2": b, "instruction": "so?"})]);
+    let score = run("score", WORDS, &pair, &flags);
+    assert!(!errors(&score).contains("--chat-template FILE"), "{}", errors(&score));
+    let text = rows(&[json!({"text": format!("A: {a}\nB: {b}\nso?")})]);
+    let reward = run("reward", WORDS, &text, &with(&["--no-activation"]));
+    assert_eq!(lines(&score)[0]["score"], lines(&reward)[0]["score"]);
+}
+
+#[test]
+fn a_reranker_of_sentence_transformers_says_all_of_it_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let copy = |from: &str, file: &str| {
+        fs::copy(root.join(from).join(file), folder.path().join(file)).unwrap();
+    };
+    copy(WORDS, "config.json");
+    copy(WORDS, "model.safetensors");
+    copy(BI, "tokenizer.json");
+    let vocabulary: Value =
+        serde_json::from_str(&fs::read_to_string(root.join(BI).join("tokenizer.json")).unwrap())
+            .unwrap();
+    let id = |token: &str| &vocabulary["model"]["vocab"][token];
+    let write = |file: &str, text: String| fs::write(folder.path().join(file), text).unwrap();
+    let list = json!([
+        {"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
+        {"path": "1_LogitScore", "type": "sentence_transformers.cross_encoder.modules.LogitScore"},
+    ]);
+    write("modules.json", list.to_string());
+    fs::create_dir(folder.path().join("1_LogitScore")).unwrap();
+    let ids = json!({"true_token_id": id("nice"), "false_token_id": id("no")});
+    write("1_LogitScore/config.json", ids.to_string());
+    let template = fs::read_to_string(root.join("docs/templates/bge_reranker_v2_gemma.jinja"));
+    write("chat_template.jinja", template.unwrap());
+    let identity = json!({"activation_fn": "torch.nn.modules.linear.Identity"});
+    write("config_sentence_transformers.json", identity.to_string());
+    let model = folder.path().to_str().unwrap();
+    let [a, b, c] = TEXTS;
+    let input = rows(&[json!({"text_1": a, "text_2": [b, c]})]);
+    let output = run("score", model, &input, &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let template = "docs/templates/bge_reranker_v2_gemma.jinja";
+    let flags = ["--tokenizer", BI, "--classifier-from-token", "no,nice", "--no-activation"];
+    let flags = [&flags[..], &["--chat-template", template]].concat();
+    assert_eq!(
+        lines(&output)[0]["scores"],
+        lines(&run("score", WORDS, &input, &flags))[0]["scores"]
+    );
+    // A template for chats alone.
+    write("chat_template.jinja", "{{ messages[-1].content }}".to_owned());
+    let output = run("score", model, &input, &[]);
+    assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+    assert!(errors(&output).contains("`document`"), "{}", errors(&output));
+}
+
+#[test]
 fn a_prompt_stands_before_the_first_text_of_a_pair() {
     let folder = tempfile::tempdir().unwrap();
     for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(CROSS)).unwrap() {
@@ -263,10 +345,15 @@ fn what_cannot_be_scored_is_refused_by_name() {
         (BI, &["--document-prompt-name", "passage"], "no such prompt"),
         (CROSS, &["--normalize"], "--normalize"),
         (CROSS, &["--prompt-name", "query"], "--prompt-name"),
-        ("testdata/golden_classifiers/qwen3", &[], "--chat-template FILE"),
+        (WORDS, &["--classifier-from-token", "no,nice", "--max-tokens-per-doc", "3"], "as one"),
+        (WORDS, &["--classifier-from-token", "no,nice,cat"], "`classify` runs it"),
+        (WORDS, &["--classifier-from-token", "no,no"], "named twice"),
+        (WORDS, &["--classifier-from-token", "no,\u{9e7f}"], "there is none"),
+        (BI, &["--classifier-from-token", "no,nice"], "no language model"),
         ("testdata/golden_classifiers/bert", &[], "`classify` runs it"),
     ] {
-        assert_refused(&run("score", model, pair, flags), flags, what);
+        let flags = [&["--tokenizer", BI], flags].concat();
+        assert_refused(&run("score", model, pair, &flags), &flags, what);
     }
     let output = run("rerank", BI, pair, &[]);
     assert_eq!(output.status.code(), Some(2));

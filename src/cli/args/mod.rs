@@ -33,8 +33,8 @@ pub use merge::MergeArgs;
 pub use output::{OutputArgs, OutputFormatArg};
 pub use plan::{PlanArgs, PlanFlags};
 pub use pooling::{
-    ClassifyArgs, EmbedArgs, EncodingFormatArg, PoolingFlags, PoolingTypeArg, RewardArgs, TaskArg,
-    VectorArgs,
+    ClassArgs, ClassifyArgs, EmbedArgs, EncodingFormatArg, PoolingFlags, PoolingTypeArg,
+    RewardArgs, TaskArg, VectorArgs,
 };
 pub use sampling::{SamplingArgs, TruncationSideArg};
 pub use scores::{RerankArgs, ScoreArgs};

@@ -159,6 +159,10 @@ pub struct ClassArgs {
     /// Write the model's outputs as they are
     #[arg(long, overrides_with = "use_activation")]
     pub no_activation: bool,
+    /// Tokens that are the classes of a language model, as it may say them next: `no,yes`. Of two a
+    /// score is the probability of the second [default: as the model says]
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
+    pub classifier_from_token: Option<Vec<String>>,
 }
 
 /// What goes into the model of a text.

@@ -81,6 +81,7 @@ fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {
         pooling_task: None,
         pooling_type: None,
         sparse: false,
+        token_classes: None,
         allow_special: args.input.allow_special,
         reasoning_parser,
         tool_call_parser,

@@ -8,13 +8,13 @@ use serde_json::Value;
 
 use super::{RunConfig, errors_beside};
 use crate::cli::args::{
-    EncodingFormatArg, InputArgs, OutputArgs, OutputFormatArg, PoolingFlags, PoolingTypeArg,
-    RunArgs, VectorArgs,
+    ClassArgs, EncodingFormatArg, InputArgs, OutputArgs, OutputFormatArg, PoolingFlags,
+    PoolingTypeArg, RunArgs, VectorArgs,
 };
 use crate::cli::input::row::Task;
 use crate::cli::terminal::error::CliError;
 use crate::engine::pooling::{
-    EncodingFormat, PoolingParams, PoolingSummary, PoolingTask, PoolingType, Scoring,
+    EncodingFormat, PoolingParams, PoolingSummary, PoolingTask, PoolingType, Scoring, TokenClasses,
 };
 
 /// What texts become, and how it is shown.
@@ -125,6 +125,7 @@ impl RunConfig {
             PoolingTypeArg::All => PoolingType::All,
         });
         config.engine.model.sparse = flags.vectors.sparse;
+        config.engine.model.token_classes = flags.classes.token_classes(task)?;
         if let Some(path) = matrix {
             let output = &mut config.output;
             output.is_matrix = true;
@@ -133,6 +134,16 @@ impl RunConfig {
         }
         config.pooling = Some(PoolingConfig { task, has_template, flags });
         Ok(config)
+    }
+}
+
+impl ClassArgs {
+    /// Which tokens are classes.
+    fn token_classes(&self, task: Task) -> Result<Option<TokenClasses>, CliError> {
+        let Some(tokens) = &self.classifier_from_token else { return Ok(None) };
+        let classes = TokenClasses::new(tokens, task != Task::Classify);
+        let refused = |text| CliError::refused("flag", format!("--classifier-from-token: {text}"));
+        classes.map(Some).map_err(refused)
     }
 }
 
@@ -183,7 +194,7 @@ impl PoolingConfig {
     pub fn params(&self, summary: &PoolingSummary) -> Result<PoolingParams, CliError> {
         let PoolingFlags { vectors, classes, sides, ranking, texts } = &self.flags;
         let num_labels = summary.classifier.as_ref().map_or(0, |found| found.labels.len());
-        if self.task == Task::Reward && num_labels != 1 {
+        if self.task == Task::Reward && num_labels != 1 && !summary.scores_steps() {
             let message =
                 format!("a reward has one number, and the model has {num_labels} classes");
             return Err(CliError::refused("model", message).help("`classify` gives all of them"));
@@ -242,12 +253,8 @@ impl PoolingConfig {
         let PoolingFlags { vectors, classes, sides, .. } = &self.flags;
         let scoring = match (summary.scoring()?, self.has_template) {
             (Scoring::Pair, true) => Scoring::Template,
-            // What its tokenizer puts between two texts is not what it was trained on.
-            (Scoring::Pair, false) if summary.spec.output.is_some() => {
-                let message = "the model is a decoder, which reads two texts by a template";
-                return Err(CliError::refused("chat_template", message)
-                    .help("give the one that it was trained with: --chat-template FILE"));
-            }
+            (Scoring::Pair, false) if summary.reads_own_template() => Scoring::Template,
+            (Scoring::Pair, false) if summary.spec.output.is_some() => Scoring::Joined,
             (scoring, _) => scoring,
         };
         let of_pairs = [
@@ -260,18 +267,18 @@ impl PoolingConfig {
         ];
         let (refused, message) = match scoring {
             Scoring::Vectors(_) => (&of_pairs[..], "the model has no classifier"),
-            Scoring::Pair | Scoring::Template => {
+            Scoring::Pair | Scoring::Joined | Scoring::Template => {
                 (&of_vectors[..], "the model reads both texts at once")
             }
         };
         let cuts_sides = sides.max_tokens_per_query.or(sides.max_tokens_per_doc).is_some();
-        let cuts_in_template = cuts_sides && scoring == Scoring::Template;
+        let is_one_text = matches!(scoring, Scoring::Joined | Scoring::Template);
         let typed = [
             ("--encoding-format", vectors.encoding_format.is_some(), "scores are numbers"),
             (
                 "--max-tokens-per-query or --max-tokens-per-doc",
-                cuts_in_template,
-                "the texts in a template are not cut; give --truncate-prompt-tokens",
+                cuts_sides && is_one_text,
+                "the texts are read as one; give --truncate-prompt-tokens",
             ),
         ];
         let refused = refused.iter().map(|(flag, is_typed)| (*flag, *is_typed, message));
@@ -290,7 +297,7 @@ impl PoolingConfig {
             Some(prompt) => {
                 let what = match params.scoring {
                     Scoring::Vectors(_) => "text",
-                    Scoring::Pair | Scoring::Template => "pair",
+                    Scoring::Pair | Scoring::Joined | Scoring::Template => "pair",
                 };
                 format!(", with {prompt:?} before every {what}")
             }

@@ -59,9 +59,9 @@ impl PooledForm {
                 let names: Vec<_> = rows.iter().map(|values| largest(values, labels)).collect();
                 vec![json(&names), json(rows)]
             }
-            (PooledForm::Rewards, Pooled::Vector(values)) => vec![json(&values[0])],
+            (PooledForm::Rewards, Pooled::Vector(values)) => vec![json(&values.last())],
             (PooledForm::Rewards, Pooled::Tokens(rows)) => {
-                vec![json(&rows.iter().map(|values| values[0]).collect::<Vec<_>>())]
+                vec![json(&rows.iter().map(|values| values.last()).collect::<Vec<_>>())]
             }
             (_, Pooled::Sparse(_)) => unreachable!("sparse vectors are no cells"),
             (PooledForm::Scores | PooledForm::Ranking, _) => unreachable!("they have no columns"),
@@ -205,11 +205,12 @@ impl RowWriter<'_> {
         }
     }
 
-    /// The one number of a text, or those of its tokens.
+    /// The number of a text, or those of its tokens or steps: of a step that of the last class,
+    /// which is that it is right.
     pub(super) fn rewards(&mut self, text: &Pooled) {
         match text {
-            Pooled::Vector(values) => self.value(&values[0]),
-            Pooled::Tokens(rows) => self.list(rows, |row, values| row.value(&values[0])),
+            Pooled::Vector(values) => self.value(&values.last()),
+            Pooled::Tokens(rows) => self.list(rows, |row, values| row.value(&values.last())),
             Pooled::Sparse(_) => unreachable!("a classifier's outputs are not sparse"),
         }
     }

@@ -45,8 +45,10 @@ use crate::cli::terminal::exit::Exit;
 use crate::cli::terminal::numbers::num_rows;
 use crate::cli::terminal::stdout;
 use crate::engine::config::GenerationConfigSource;
+use crate::engine::input_processor::InputProcessor;
 use crate::engine::machine;
 use crate::engine::model_summary::ModelSummary;
+use crate::engine::pooling::{PoolingParams, PoolingSummary, Scoring};
 use crate::engine::request::SamplingParams;
 use crate::engine::runner::{Runner, Work};
 use crate::engine::stats::EngineStats;
@@ -383,7 +385,7 @@ impl Job<'_> {
                 self.say_sampling(&processor.default_sampling_params(), &shape);
             }
             RowParams::Pooling(params, summary) => {
-                self.console.detail(&PoolingConfig::line(params, summary));
+                self.say_pooling(params, summary, &processor)?;
             }
         }
         let shows_date = shape.has_batch_lines || processor.shows_date();
@@ -403,6 +405,30 @@ impl Job<'_> {
         let rows = self.start_of_rows(defaults, shape);
         let flags = &self.config.sampling;
         self.console.detail(&resolved::sampling_line(flags, defaults, &rows));
+    }
+
+    /// Says what texts become; refuses a chat template that would leave out both texts of a pair.
+    fn say_pooling(
+        &self,
+        params: &PoolingParams,
+        summary: &PoolingSummary,
+        processor: &InputProcessor,
+    ) -> Result<(), CliError> {
+        self.console.detail(&PoolingConfig::line(params, summary));
+        let is_own = self.config.engine.model.chat_template.is_none();
+        match params.scoring {
+            Scoring::Joined => self.console.note(
+                "The model reads the second text right behind the first; --chat-template FILE \
+                 gives the words that it was trained with",
+            ),
+            Scoring::Template if is_own && !processor.template_mentions("document") => {
+                let message = "the model's own chat template knows no turn of role `document`";
+                return Err(CliError::refused("chat_template", message)
+                    .help("give the one that it was trained with: --chat-template FILE"));
+            }
+            Scoring::Template | Scoring::Vectors(_) | Scoring::Pair => {}
+        }
+        Ok(())
     }
 
     /// What rows without own parameters are sampled with. The length of a batch request is its

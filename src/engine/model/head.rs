@@ -1,12 +1,14 @@
 //! A loaded head: from states to classes, or to vectors of another width. In f32 whatever the dtype
 //! of the body, as vLLM has it (`head_dtype`).
 
+use super::encoders::TokenMethod;
 use super::loading::Loader;
-use super::spec::{HeadActivation, HeadLayer, HeadSpec};
+use super::spec::{EncoderSpec, HeadActivation, HeadLayer, HeadSpec, OutputSpec};
 use super::weights::Checkpoint;
 use crate::engine::EngineError;
 use crate::engine::config::DType;
 use crate::engine::device::{Device, Precision, Tensor};
+use crate::engine::ops::linear::{SourceMatrix, SourceValues};
 use crate::engine::ops::{self, LinearWeight, NormWeight};
 
 /// The weights of a `HeadSpec`.
@@ -22,6 +24,20 @@ struct Layer {
     width: usize,
     activation: Option<HeadActivation>,
     norm: Option<NormWeight>,
+}
+
+impl Layer {
+    /// A linear layer of values (outputs, inputs) in row-major order.
+    fn of_values(
+        device: &Device,
+        values: &[f32],
+        (width, inputs): (usize, usize),
+        bias: Option<Vec<f32>>,
+    ) -> Result<Self, EngineError> {
+        let rows = [SourceMatrix::new(width, inputs, SourceValues::Slice(values))].into();
+        let linear = LinearWeight::load(device, DType::Float32, &rows, bias)?;
+        Ok(Self { linear, width, activation: None, norm: None })
+    }
 }
 
 impl Head {
@@ -44,6 +60,43 @@ impl Head {
             })
         };
         let layers = spec.layers.iter().map(layer).collect::<Result<_, EngineError>>()?;
+        Ok(Self { layers })
+    }
+
+    /// What makes classes of a language model: the logits of tokens, or how much that of the second
+    /// of two is above that of the first.
+    ///
+    /// # Errors
+    /// A tensor is missing or has another shape, or memory does not suffice.
+    ///
+    /// # Panics
+    /// The model has no output layer, a token is none of its words, or a difference is not of two.
+    pub fn of_tokens(
+        body: &EncoderSpec,
+        (ids, method): (&[u32], TokenMethod),
+        device: &Device,
+        checkpoint: &mut Checkpoint,
+    ) -> Result<Self, EngineError> {
+        let (output, words) = body.output.as_ref().zip(body.words()).expect("it gives logits");
+        let OutputSpec { scale, soft_cap, .. } = *output;
+        let mut loader = Loader { dtype: DType::Float32, device, checkpoint };
+        let (rows, bias) = loader.rows(words)?;
+        let mut values = vec![0.0; ids.len() * words.k];
+        for (&id, row) in ids.iter().zip(values.chunks_exact_mut(words.k)) {
+            rows.read_row(id as usize, row);
+        }
+        drop(rows);
+        loader.checkpoint.release();
+        let mut bias = bias.map(|all| ids.iter().map(|&id| all[id as usize]).collect::<Vec<_>>());
+        let scaled = bias.iter_mut().flatten().chain(&mut values);
+        scaled.for_each(|value| *value *= scale.unwrap_or(1.0));
+        let logits = Layer::of_values(device, &values, (ids.len(), words.k), bias)?;
+        let activation = soft_cap.map(HeadActivation::Capped);
+        let mut layers = vec![Layer { activation, ..logits }];
+        if method == TokenMethod::Difference {
+            assert_eq!(ids.len(), 2, "a difference is of two");
+            layers.push(Layer::of_values(device, &[-1.0, 1.0], (1, 2), None)?);
+        }
         Ok(Self { layers })
     }
 
@@ -71,8 +124,7 @@ impl Head {
                 Some(HeadActivation::Known(activation)) => {
                     ops::activate(device, *activation, &mut out);
                 }
-                // 1 * tanh(x / 1)
-                Some(HeadActivation::Tanh) => ops::soft_cap(device, 1.0, &mut out),
+                Some(HeadActivation::Capped(cap)) => ops::soft_cap(device, *cap, &mut out),
             }
             if let Some(norm) = norm {
                 ops::norm_in_place(device, &mut out, norm);
@@ -96,7 +148,7 @@ mod tests {
             norm: Some(NormSpec::layer("norm", 24, 1e-5)),
             ..layer("b", 24, 40).activated(HeadActivation::Known(Activation::Relu))
         };
-        let first = layer("a", 40, 24).activated(HeadActivation::Tanh);
+        let first = layer("a", 40, 24).activated(HeadActivation::TANH);
         let spec = HeadSpec { layers: vec![first, normed, layer("c", 3, 24)] };
         assert_eq!((spec.width(), spec.tensors().count()), (Some(3), 8));
         let mut checkpoint = Checkpoint::Dummy { seed: 5 };

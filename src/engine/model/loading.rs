@@ -163,6 +163,19 @@ impl Loader<'_> {
         spec: &LinearSpec,
         load: impl Fn(&SourceRows<'_>, Option<Vec<f32>>) -> Result<LinearWeight, EngineError>,
     ) -> Result<LinearWeight, EngineError> {
+        let (rows, bias) = self.rows(spec)?;
+        let weight = load(&rows, bias)?;
+        drop(rows);
+        // Else every weight would be in memory twice when the last one is packed.
+        self.checkpoint.release();
+        Ok(weight)
+    }
+
+    /// The rows and the bias of a layer, as they are stored.
+    pub(super) fn rows(
+        &mut self,
+        spec: &LinearSpec,
+    ) -> Result<(SourceRows<'_>, Option<Vec<f32>>), EngineError> {
         let biases = self.vectors(spec.biases(), 0.01)?;
         let bias = spec.bias.then(|| spec.order.arrange(biases));
         let tensors: Vec<_> = spec.weights().collect();
@@ -170,12 +183,7 @@ impl Loader<'_> {
         if spec.layout == Layout::Transposed {
             matrices = matrices.into_iter().map(SourceMatrix::transposed).collect();
         }
-        let rows = SourceRows::from(matrices).in_order(spec.order.rows().cloned());
-        let weight = load(&rows, bias)?;
-        drop(rows);
-        // Else every weight would be in memory twice when the last one is packed.
-        self.checkpoint.release();
-        Ok(weight)
+        Ok((SourceRows::from(matrices).in_order(spec.order.rows().cloned()), bias))
     }
 
     /// Vectors, one after the other.

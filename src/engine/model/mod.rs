@@ -19,7 +19,8 @@ pub mod weights;
 use super::EngineError;
 use super::files::quoted;
 pub use encoders::{
-    CLASSIFIERS, ENCODERS, classifier, encoder_spec, gguf_pooling, masked_lm, matryoshka_dimensions,
+    CLASSIFIERS, ENCODERS, REWARD_MODELS, TokenClasses, classifier, encoder_spec, gguf_pooling,
+    masked_lm, matryoshka_dimensions,
 };
 pub use families::ARCHITECTURES;
 use hf_config::HfConfig;

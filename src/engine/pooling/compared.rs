@@ -24,6 +24,8 @@ pub enum Scoring {
     Vectors(Similarity),
     /// The model reads both at once (a cross-encoder).
     Pair,
+    /// The same as one text, the second right behind the first, as vLLM has it of decoders.
+    Joined,
     /// The same, as a chat template writes them: turns of `query` and `document`.
     Template,
 }

@@ -76,13 +76,13 @@ fn activation(
     path: &Path,
 ) -> Result<Option<HeadActivation>, EngineError> {
     let name = match keys.get("activation_function") {
-        None => return Ok(Some(HeadActivation::Tanh)),
+        None => return Ok(Some(HeadActivation::TANH)),
         Some(name) => name.as_str().unwrap_or_default(),
     };
     let class = name.rsplit('.').next().filter(|_| name.starts_with("torch.nn."));
     Ok(match class.unwrap_or_default() {
         "Identity" => None,
-        "Tanh" => Some(HeadActivation::Tanh),
+        "Tanh" => Some(HeadActivation::TANH),
         "ReLU" => Some(HeadActivation::Known(Activation::Relu)),
         "GELU" => Some(HeadActivation::Known(Activation::Gelu)),
         "SiLU" => Some(HeadActivation::Known(Activation::Silu)),
@@ -126,7 +126,7 @@ mod tests {
         let plain = of("").unwrap();
         assert_eq!((plain.layer.inputs(), plain.layer.outputs(), plain.of_tokens), (32, 8, false));
         let layer = &plain.layer.layer;
-        assert_eq!((layer.activation, layer.linear.bias), (Some(HeadActivation::Tanh), true));
+        assert_eq!((layer.activation, layer.linear.bias), (Some(HeadActivation::TANH), true));
         let identity = r#", "bias": false, "activation_function": "torch.nn.modules.linear.Identity",
             "module_input_name": "token_embeddings""#;
         let identity = of(identity).unwrap();

@@ -100,6 +100,14 @@ impl InputProcessor {
                 });
                 (texts.collect::<Result<_, _>>()?, Vec::new())
             }
+            Scoring::Joined => {
+                let texts = compared.pairs().map(|(query, document)| {
+                    refuse_cuts(&params)?;
+                    let text = queries[query].clone() + &documents[document];
+                    self.tokens_to_pool(Prompt::Text(text), params.alone(), &params)
+                });
+                (texts.collect::<Result<_, _>>()?, Vec::new())
+            }
             Scoring::Template => {
                 let texts = compared.pairs().map(|(query, document)| {
                     let texts = [&*queries[query], &*documents[document]];
@@ -120,11 +128,7 @@ impl InputProcessor {
         variables: &Map<String, Value>,
         params: &PoolingParams,
     ) -> Result<TextTokens, ProcessError> {
-        if params.max_tokens_per_query.or(params.max_tokens_per_doc).is_some() {
-            let message = "max_tokens_per_query and max_tokens_per_doc: the texts in a template \
-                           are not cut; give truncate_prompt_tokens";
-            return Err(RequestError::new("invalid_parameter", message).into());
-        }
+        refuse_cuts(params)?;
         let turn = |role: &str, text: &str| json!({"role": role, "content": text});
         let prompt = params.prompt.as_deref().map(|prompt| turn("system", prompt));
         let pair = [turn("query", query), turn("document", document)];
@@ -270,6 +274,16 @@ impl InputProcessor {
             false => Ok(()),
         }
     }
+}
+
+/// Refuses limits of either text, of texts that are read as one.
+fn refuse_cuts(params: &PoolingParams) -> Result<(), RequestError> {
+    if params.max_tokens_per_query.or(params.max_tokens_per_doc).is_none() {
+        return Ok(());
+    }
+    let message = "max_tokens_per_query and max_tokens_per_doc: the model reads both texts as \
+                   one, which is not cut by either; give truncate_prompt_tokens";
+    Err(RequestError::new("invalid_parameter", message))
 }
 
 /// Where the tokens of a text are among those with special ones around them.

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::layer_file::LayerFile;
 use super::lexical::Lexical;
-use super::pooler::{Pooler, Sparse};
+use super::pooler::{Pooler, Sparse, TokenOutputs};
 use super::splade::Splade;
 use super::{PoolingSummary, SparseSpec};
 use crate::engine::EngineError;
@@ -13,8 +13,8 @@ use crate::engine::config::{DeviceConfig, DeviceKind, EngineConfig, LoadFormat, 
 use crate::engine::device::{self, Device};
 use crate::engine::held_weights::{HeldWeights, quantization_notes};
 use crate::engine::model::encoder::Encoder;
+use crate::engine::model::encoders::{ClassifierHead, HeadStates};
 use crate::engine::model::head::Head;
-use crate::engine::model::spec::HeadSpec;
 use crate::engine::model::weights::{self, Checkpoint};
 
 /// A model on a device.
@@ -29,11 +29,14 @@ pub(super) struct Loaded {
 
 /// Opens the device, and loads the model.
 ///
+/// `token_ids`: of the tokens that its classifier is made with.
+///
 /// # Errors
 /// The device is a GPU, the weights do not fit the spec, or memory does not suffice.
 pub(super) fn load_model(
     config: &EngineConfig,
     summary: &PoolingSummary,
+    token_ids: &[u32],
     given_up: &Arc<AtomicBool>,
 ) -> Result<(Arc<Device>, Loaded), EngineError> {
     let kind = match &config.device.kind {
@@ -54,8 +57,9 @@ pub(super) fn load_model(
     let quantization = summary.quantization.as_ref();
     let mut checkpoint = checkpoint.until(given_up).quantized(quantization, linears)?;
     let max_num_tokens = config.scheduler.max_num_batched_tokens;
+    let sizes = (summary.max_model_len, max_num_tokens);
     let mut loaded =
-        load_weights(summary, &config.model, &device, &mut checkpoint, max_num_tokens)?;
+        load_weights(summary, &config.model, &device, &mut checkpoint, sizes, token_ids)?;
     checkpoint.finish()?;
     let pooler = &mut loaded.pooler;
     for layer in summary.layers_behind() {
@@ -71,24 +75,33 @@ pub(super) fn load_model(
     Ok((Arc::new(device), loaded))
 }
 
-/// What is made of the model's own weights.
+/// What is made of the model's own weights, for texts and steps of so many tokens.
 fn load_weights(
     summary: &PoolingSummary,
     config: &ModelConfig,
     device: &Device,
     checkpoint: &mut Checkpoint,
-    max_num_tokens: usize,
+    sizes: (usize, usize),
+    token_ids: &[u32],
 ) -> Result<Loaded, EngineError> {
-    let (spec, dtype, max_model_len) = (&summary.spec, summary.dtype, summary.max_model_len);
+    let (spec, dtype, (max_model_len, _)) = (&summary.spec, summary.dtype, sizes);
     let head = summary.classifier.as_ref().map(|classifier| &classifier.head);
     let splade = summary.sparse.as_ref().and_then(SparseSpec::splade);
     checkpoint.leave(spec.of_heads);
-    spec.output_tensors().for_each(|tensor| checkpoint.leave_tensor(&tensor));
     let of_cache = checkpoint.leave_cache_scales();
     let mut tensors = spec.tensors();
-    tensors.extend(head.into_iter().flat_map(HeadSpec::tensors));
     tensors.extend(splade.into_iter().flat_map(|splade| splade.head.tensors()));
-    checkpoint.check(&tensors, &spec.optional_tensors())?;
+    // Of an output layer a few rows at most are held.
+    let mut read = tensors.clone();
+    match head {
+        Some(ClassifierHead::Tokens(_)) => read.extend(spec.output_tensors()),
+        _ => spec.output_tensors().for_each(|tensor| checkpoint.leave_tensor(&tensor)),
+    }
+    if let Some(ClassifierHead::Layers(head)) = head {
+        tensors.extend(head.tensors());
+        read.extend(head.tensors());
+    }
+    checkpoint.check(&read, &spec.optional_tensors())?;
     let held = HeldWeights::of(device, checkpoint, (&tensors, &[]), dtype);
     let held = held.and_floats(summary.layers_behind().flat_map(LayerFile::tensors));
     held.refuse_without_memory(device)?;
@@ -97,12 +110,22 @@ fn load_weights(
     });
     let choices = spec.ropes.iter().filter_map(|rope| rope.choice(max_model_len));
     let notes = choices.chain(held.note(dtype)).chain(of_quantization).collect();
-    let sizes = (max_model_len, max_num_tokens);
     let encoder = Encoder::load(spec.clone(), dtype, device, checkpoint, sizes)?;
-    let head = head.map(|head| Head::load(head, device, checkpoint)).transpose()?;
+    let head = head.map(|head| match head {
+        ClassifierHead::Layers(head) => Head::load(head, device, checkpoint),
+        ClassifierHead::Tokens(classes) => {
+            Head::of_tokens(spec, (token_ids, classes.method), device, checkpoint)
+        }
+    });
+    let head = head.transpose()?;
     let splade = splade.map(|splade| Splade::load(splade, device, checkpoint)).transpose()?;
     let activation = summary.classifier.as_ref().map(|classifier| classifier.activation);
     let sparse = splade.map(Sparse::Splade);
-    let pooler = Pooler { pooling: summary.pooling.clone(), head, sparse, activation };
+    let outputs = match (summary.classifier.as_ref().map(|found| found.states), token_ids) {
+        (Some(HeadStates::MeanOfEach), _) => TokenOutputs::Mean,
+        (Some(HeadStates::Steps), &[id]) => TokenOutputs::Of(id),
+        _ => TokenOutputs::All,
+    };
+    let pooler = Pooler { pooling: summary.pooling.clone(), head, sparse, activation, outputs };
     Ok(Loaded { encoder, pooler, weight_bytes: held.bytes(), notes })
 }

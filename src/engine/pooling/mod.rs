@@ -16,7 +16,9 @@ mod splade;
 mod summary;
 mod task;
 
-pub use crate::engine::model::encoders::{ClassActivation, Classifier};
+pub use crate::engine::model::encoders::{
+    ClassActivation, ClassToken, Classifier, TokenClasses, TokenMethod,
+};
 pub use compared::{Compared, Scoring, Similarity};
 pub use modules::{
     LEXICAL_LAYER, ListedModule, MODULES, PROMPTS, Pooling, PoolingType, Prompts, TOKEN_LAYER,
@@ -35,10 +37,12 @@ use std::time::Instant;
 use super::batch::Batch;
 use super::config::EngineConfig;
 use super::device::Device;
+use super::files::quoted;
 use super::input_processor::InputProcessor;
 use super::model::encoder::Encoder;
 use super::model::spec::LinearSpec;
 use super::stats::EngineStats;
+use super::text::Tokenizer;
 use super::{EngineError, EngineInfo, beside, load_input_processor};
 use loading::{Loaded, load_model};
 use pooler::{Asked, Pooler, Sparse};
@@ -59,6 +63,10 @@ pub struct PoolingEngine {
     shared: SharedTexts,
     /// Requests whose vectors were there when they came.
     finished: Vec<PoolingOutput>,
+    /// A text has a number for each of its steps.
+    scores_steps: bool,
+    /// A token that ends every text.
+    end_token_id: Option<u32>,
     /// Segments that the model knows.
     num_token_types: usize,
     /// Tokens of a step, unless it is one text: that goes through the model in one piece.
@@ -108,10 +116,21 @@ impl PoolingEngine {
         summary: &PoolingSummary,
     ) -> Result<Self, EngineError> {
         let max_model_len = summary.max_model_len;
-        let (input_processor, model) = beside(
-            &|| load_input_processor(config, &summary.files, summary.limits(), Default::default()),
-            |given_up| load_model(config, summary, given_up),
-        );
+        let load_processor =
+            || load_input_processor(config, &summary.files, summary.limits(), Default::default());
+        let tokens = summary.named_tokens();
+        let (input_processor, model) = match &tokens[..] {
+            [] => {
+                let load = |given_up: &_| load_model(config, summary, &[], given_up);
+                beside(&load_processor, load)
+            }
+            // The model is made with their ids, which the tokenizer knows.
+            tokens => {
+                let processor = load_processor()?;
+                let ids = token_ids(tokens, &processor.tokenizer(), summary)?;
+                (Ok(processor), load_model(config, summary, &ids, &Default::default()))
+            }
+        };
         let (input_processor, (device, loaded)) = (input_processor?, model?);
         let Loaded { encoder, mut pooler, weight_bytes, notes } = loaded;
         if let Some(Sparse::Lexical(lexical)) = &mut pooler.sparse {
@@ -135,6 +154,8 @@ impl PoolingEngine {
             pooler,
             input_processor,
             info,
+            end_token_id: summary.end_token_id(),
+            scores_steps: summary.scores_steps(),
             num_token_types: summary.spec.token_types.as_ref().map_or(0, LinearSpec::n),
             waiting: VecDeque::new(),
             unfinished: HashMap::new(),
@@ -167,7 +188,8 @@ impl PoolingEngine {
     /// # Panics
     /// Another request of its number is unfinished, or it has no text.
     pub fn add_request(&mut self, request: PoolingRequest) {
-        let PoolingRequest { request_id, texts, comparisons, compared, params } = request;
+        let PoolingRequest { request_id, mut texts, comparisons, compared, params } = request;
+        texts.iter_mut().for_each(|text| self.end(text));
         let num_prompt_tokens = texts.iter().map(|text| text.ids.len()).sum();
         self.stats.num_prompt_tokens += num_prompt_tokens as u64;
         assert!(!texts.is_empty(), "a request has a text");
@@ -254,6 +276,13 @@ impl PoolingEngine {
         EngineStats { num_waiting: self.waiting.len(), ..self.stats }
     }
 
+    /// Puts the token behind a text that the model's classifier reads.
+    fn end(&self, text: &mut TextTokens) {
+        if let Some(end) = self.end_token_id.filter(|end| text.ids.last() != Some(end)) {
+            text.ids.push(end);
+        }
+    }
+
     /// The next texts of a step.
     fn take_texts(&mut self) -> Vec<Text> {
         let (mut texts, mut num_tokens) = (Vec::new(), 0);
@@ -295,13 +324,31 @@ impl PoolingEngine {
             return None;
         }
         let request = self.unfinished.remove(&request_id).expect("it was there");
-        Some(request.output(request_id))
+        Some(request.output(request_id, self.scores_steps))
     }
+}
+
+/// The ids of tokens that a classifier is made with.
+fn token_ids(
+    tokens: &[ClassToken],
+    tokenizer: &Tokenizer,
+    summary: &PoolingSummary,
+) -> Result<Vec<u32>, EngineError> {
+    let id = |token: &ClassToken| {
+        let (id, name) = match token {
+            ClassToken::Named(name) => (tokenizer.token_id(name), quoted(name)),
+            ClassToken::Numbered(id) => (Some(*id), id.to_string()),
+        };
+        let id = id.filter(|id| (*id as usize) < summary.spec.vocab_size());
+        let text = || format!("the classifier needs a token {name}, and there is none");
+        id.ok_or_else(|| EngineError::Config(text()))
+    };
+    tokens.iter().map(id).collect()
 }
 
 impl Unfinished {
     /// What was asked: what the texts became, or how they compare.
-    fn output(self, request_id: u64) -> PoolingOutput {
+    fn output(self, request_id: u64, scores_steps: bool) -> PoolingOutput {
         let Self { params, comparisons, compared, num_prompt_tokens, texts, .. } = self;
         let texts: Vec<_> = texts.into_iter().flatten().collect();
         let texts = match params.scoring {
@@ -313,6 +360,6 @@ impl Unfinished {
             }
             _ => texts.into_iter().map(Arc::unwrap_or_clone).collect(),
         };
-        PoolingOutput { request_id, num_prompt_tokens, texts, compared, params }
+        PoolingOutput { request_id, num_prompt_tokens, texts, compared, params, scores_steps }
     }
 }

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::Similarity;
 use super::dense::DenseModule;
 use super::layer_file::LayerFile;
+use super::{Similarity, TokenClasses};
 use crate::engine::EngineError;
 use crate::engine::files::{self, MAX_CONFIG_BYTES, quoted};
 
@@ -104,6 +104,10 @@ pub(super) struct Modules {
     pub dense: Vec<DenseModule>,
     /// How often sparse vectors take the logarithm; None: vectors are dense.
     pub splade: Option<usize>,
+    /// Of a language model that scores pairs: by which tokens.
+    pub logit_score: Option<TokenClasses>,
+    /// What becomes of a cross-encoder's outputs, by the name of a class of PyTorch's.
+    pub activation: Option<String>,
     /// There was a pooling.
     is_pooled: bool,
     pub prompts: Prompts,
@@ -140,8 +144,15 @@ pub const TRANSFORMER_FILES: &[&str] = &[
 ];
 
 /// Modules in the order in which they may come.
-const MODULE_KINDS: &[&str] =
-    &["Transformer", "MLMTransformer", "Pooling", "SpladePooling", "Dense", "Normalize"];
+const MODULE_KINDS: &[&str] = &[
+    "Transformer",
+    "MLMTransformer",
+    "LogitScore",
+    "Pooling",
+    "SpladePooling",
+    "Dense",
+    "Normalize",
+];
 
 /// A module of modules.json.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -181,26 +192,32 @@ impl ListedModule {
     pub fn has_weights(&self) -> bool {
         !matches!(
             self.kind(),
-            "Transformer" | "MLMTransformer" | "Pooling" | "SpladePooling" | "Normalize"
+            "Transformer"
+                | "MLMTransformer"
+                | "LogitScore"
+                | "Pooling"
+                | "SpladePooling"
+                | "Normalize"
         )
     }
 }
 
 impl Modules {
-    /// Of a model without these files.
-    pub(super) fn none(default: PoolingType) -> Self {
-        let pooling = Pooling { pooling_type: default, ..Pooling::default() };
-        Self { pooling, ..Self::default() }
+    /// How vectors are made: by `default`, where no module says it.
+    pub(super) fn pooling_or(&self, default: PoolingType) -> Pooling {
+        match self.is_pooled {
+            true => self.pooling.clone(),
+            false => Pooling { pooling_type: default, ..self.pooling.clone() },
+        }
     }
 
     /// Reads modules.json and what it names, config_sentence_transformers.json and
-    /// sentence_bert_config.json; a folder without them says nothing, and vectors are made by
-    /// `default`.
+    /// sentence_bert_config.json; a folder without them says nothing.
     ///
     /// # Errors
     /// A file is corrupt, or asks for what is not implemented.
-    pub(super) fn read(dir: &Path, default: PoolingType) -> Result<Self, EngineError> {
-        let mut modules = Self::none(default);
+    pub(super) fn read(dir: &Path) -> Result<Self, EngineError> {
+        let mut modules = Self::default();
         if let Some(list) = ListedModule::list(dir)? {
             modules.pooling.normalize = false;
             for module in &list {
@@ -229,7 +246,8 @@ impl Modules {
     fn add(&mut self, dir: &Path, module: &ListedModule) -> Result<(), EngineError> {
         let config = dir.join(&module.folder).join("config.json");
         let has_folder = !module.folder.is_empty();
-        let is_open = self.is_pooled && self.splade.is_none() && !self.pooling.normalize;
+        let makes_vectors = self.splade.is_none() && self.logit_score.is_none();
+        let is_open = self.is_pooled && makes_vectors && !self.pooling.normalize;
         match module.kind() {
             "Transformer" | "MLMTransformer" if !has_folder && !self.is_pooled => Ok(()),
             "Pooling" if has_folder && !self.is_pooled => {
@@ -239,6 +257,11 @@ impl Modules {
             "SpladePooling" if has_folder && !self.is_pooled => {
                 self.is_pooled = true;
                 self.splade = Some(read_splade(&config)?);
+                Ok(())
+            }
+            "LogitScore" if has_folder && !self.is_pooled => {
+                self.is_pooled = true;
+                self.logit_score = Some(read_logit_score(&config)?);
                 Ok(())
             }
             "Dense" if has_folder && is_open => {
@@ -293,6 +316,8 @@ impl Modules {
             return Err(bad(path, &text));
         }
         self.prompts.default = default.map(str::to_owned);
+        let activation = keys.get("activation_fn").and_then(Value::as_str);
+        self.activation = activation.map(str::to_owned);
         if let Some(name) = keys.get("similarity_fn_name").and_then(Value::as_str) {
             let known = Similarity::of_name(name);
             let unknown = || format!("`similarity_fn_name` {} is not supported", quoted(name));
@@ -300,6 +325,26 @@ impl Modules {
         }
         Ok(())
     }
+}
+
+/// The tokens whose logits make a score.
+fn read_logit_score(path: &Path) -> Result<TokenClasses, EngineError> {
+    let Some(Value::Object(keys)) = read(path)? else {
+        return Err(bad(path, "the config of the score is missing"));
+    };
+    let input = keys.get("module_input_name").and_then(Value::as_str).unwrap_or("causal_logits");
+    if input != "causal_logits" {
+        return Err(bad(path, &format!("a score of {} is not supported", quoted(input))));
+    }
+    let id = |key: &str| match keys.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => {
+            let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+            id.map(Some).ok_or_else(|| bad(path, &format!("`{key}` is no id of a token")))
+        }
+    };
+    let yes = id("true_token_id")?.ok_or_else(|| bad(path, "it has no `true_token_id`"))?;
+    Ok(TokenClasses::of_ids(yes, id("false_token_id")?))
 }
 
 /// How often sparse vectors take the logarithm.
@@ -381,7 +426,7 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         }
-        Modules::read(folder.path(), PoolingType::Cls).map_err(|error| error.to_string())
+        Modules::read(folder.path()).map_err(|error| error.to_string())
     }
 
     const TRANSFORMER: &str = r#"{"path": "", "type": "sentence_transformers.models.Transformer"}"#;
@@ -437,6 +482,28 @@ mod tests {
         assert_eq!(of(relu), Ok(Some(1)));
         assert_eq!(of(r#"{"activation_function": "log1p_relu"}"#), Ok(Some(2)));
         assert!(of(r#"{"pooling_strategy": "sum"}"#).unwrap_err().contains("`sum`"));
+    }
+
+    #[test]
+    fn a_language_model_scores_by_the_tokens_of_its_module() {
+        let list = r#"[{"path": "", "type": "x.Transformer"},
+            {"path": "1_LogitScore", "type": "x.LogitScore"}]"#;
+        let of = |config: &str| {
+            let files = [("modules.json", list), ("1_LogitScore/config.json", config)];
+            of_files(&files).map(|modules| modules.logit_score.unwrap())
+        };
+        let both =
+            r#"{"true_token_id": 9, "false_token_id": 2, "module_input_name": "causal_logits"}"#;
+        assert_eq!(of(both), Ok(TokenClasses::of_ids(9, Some(2))));
+        let one = r#"{"true_token_id": 9, "false_token_id": null}"#;
+        assert_eq!(of(one), Ok(TokenClasses::of_ids(9, None)));
+        for (config, what) in [
+            ("{}", "no `true_token_id`"),
+            (r#"{"true_token_id": -1}"#, "`true_token_id` is no id"),
+            (r#"{"true_token_id": 9, "module_input_name": "logits"}"#, "`logits`"),
+        ] {
+            assert!(of(config).unwrap_err().contains(what), "{config}");
+        }
     }
 
     #[test]

@@ -21,6 +21,20 @@ pub(super) struct Pooler {
     pub sparse: Option<Sparse>,
     /// What becomes of a classifier's outputs; None: they are vectors.
     pub activation: Option<ClassActivation>,
+    /// Which of them, where it reads each token.
+    pub outputs: TokenOutputs,
+}
+
+/// Outputs of a classifier that reads each token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum TokenOutputs {
+    /// All of them.
+    #[default]
+    All,
+    /// Their mean, which is that of the text.
+    Mean,
+    /// Those of tokens of this id.
+    Of(u32),
 }
 
 /// What makes sparse vectors of a text.
@@ -60,8 +74,14 @@ impl Pooler {
         }
         let width = states.width();
         let pooled = |index: usize| {
-            let Asked { start, end, num_skipped, .. } = texts[index];
-            self.pooling.pooled(&states.values()[start * width..end * width], width, num_skipped)
+            let Asked { start, end, ids, num_skipped, .. } = texts[index];
+            let states = &states.values()[start * width..end * width];
+            match self.outputs {
+                TokenOutputs::Of(id) => of_tokens(states, width, ids, id),
+                TokenOutputs::All | TokenOutputs::Mean => {
+                    self.pooling.pooled(states, width, num_skipped)
+                }
+            }
         };
         let Some(head) = &self.head else {
             let ended = |index| self.ended(&pooled(index), width, texts[index].params);
@@ -99,7 +119,11 @@ impl Pooler {
                 Some(true) | None => activated(row, activation),
             },
         };
+        let num_tokens = (rows.len() / width) as f32;
         match self.pooling.pooling_type {
+            PoolingType::All if self.outputs == TokenOutputs::Mean => {
+                Pooled::Vector(ended(&divided(sums(rows, width, |_| 1.0), num_tokens)))
+            }
             PoolingType::All => Pooled::Tokens(rows.chunks_exact(width).map(ended).collect()),
             _ => Pooled::Vector(ended(rows)),
         }
@@ -118,6 +142,12 @@ fn each<T: Send + Sync>(
         assert!(is_first, "each item runs once");
     });
     results.into_iter().map(|result| result.into_inner().expect("every item ran")).collect()
+}
+
+/// States (tokens, width) of the tokens of one id.
+fn of_tokens(states: &[f32], width: usize, ids: &[u32], id: u32) -> Vec<f32> {
+    let of_each = states.chunks_exact(width).zip(ids);
+    of_each.filter(|(_, token)| **token == id).flat_map(|(state, _)| state).copied().collect()
 }
 
 impl Pooling {
@@ -226,7 +256,8 @@ mod tests {
         num_skipped: usize,
     ) -> Pooled {
         let pooling = Pooling { pooling_type, ..Pooling::default() };
-        let pooler = Pooler { pooling, head: None, sparse: None, activation };
+        let outputs = TokenOutputs::All;
+        let pooler = Pooler { pooling, head: None, sparse: None, activation, outputs };
         // Another text is before it.
         let all = [&[9.0, 9.0][..], &STATES].concat();
         let states = Tensor::from_vec(all, 2);

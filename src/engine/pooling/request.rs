@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::compared::{Compared, Scoring};
+use crate::engine::model::encoders::STEP_TOKEN;
 use crate::engine::request::RequestError;
 use crate::engine::sampling_params::TruncationSide;
 
@@ -148,11 +149,21 @@ pub struct PoolingOutput {
     pub compared: Option<Arc<Compared>>,
     /// What was asked.
     pub params: Arc<PoolingParams>,
+    /// A text has a number for each of its steps.
+    pub scores_steps: bool,
 }
 
 impl PoolingOutput {
     /// Why the row cannot be answered: a model that overflows has no answer.
     pub fn error(&self) -> Option<RequestError> {
+        let is_empty = |text: &Pooled| text.rows().is_empty();
+        if self.scores_steps && self.texts.iter().any(is_empty) {
+            let message = format!(
+                "no step ends in the text: the model gives a number where it reads \
+                 {STEP_TOKEN} (of a chat with --allow-special)"
+            );
+            return Some(RequestError::new("no_steps", message));
+        }
         let all_finite = self.texts.iter().flat_map(Pooled::values).all(f32::is_finite);
         (!all_finite).then(|| {
             let message = "the model gave infinite or NaN values; try --dtype float32";

@@ -6,14 +6,16 @@ use std::path::Path;
 use super::dense::DenseModule;
 use super::layer_file::LayerFile;
 use super::modules::{
-    LEXICAL_LAYER, Modules, Pooling, Prompts, TOKEN_LAYER, layer_of, length_of_tokenizer,
+    LEXICAL_LAYER, Modules, PROMPTS, Pooling, Prompts, TOKEN_LAYER, layer_of, length_of_tokenizer,
 };
 use super::{EncodingFormat, PoolingParams, PoolingTask, PoolingType, Scoring, Similarity};
 use crate::engine::EngineError;
 use crate::engine::config::{DType, ModelConfig};
 use crate::engine::input_processor::ModelLimits;
 use crate::engine::model;
-use crate::engine::model::encoders::{Classifier, MaskedLmSpec};
+use crate::engine::model::encoders::{
+    ClassActivation, ClassToken, Classifier, ClassifierHead, HeadStates, MaskedLmSpec, STEP_TOKEN,
+};
 use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::model_files::ModelFiles;
 use crate::engine::model::quantization::QuantizationConfig;
@@ -102,16 +104,20 @@ impl PoolingSummary {
         let quantization = QuantizationConfig::read(&hf_config, &config.model_dir)?;
         let of_gguf = model::gguf_pooling(&hf_config)?;
         let dimensions = model::matryoshka_dimensions(&hf_config)?;
-        let classifier = model::classifier(&hf_config)?;
+        let modules = match &files {
+            ModelFiles::Folder(folder) => Modules::read(folder)?,
+            ModelFiles::Gguf(_) => Modules::default(),
+        };
+        let tokens = config.token_classes.as_ref().or(modules.logit_score.as_ref());
+        let classifier = model::classifier(&hf_config, tokens)?;
         let spec = model::encoder_spec(&hf_config)?;
+        check_classes(classifier.as_ref(), &spec)?;
+        let classifier = activated(classifier, modules.activation.as_deref(), config)?;
         let task = PoolingTask::resolve(config.pooling_task, classifier.as_ref())?;
         let default = default_pooling(&hf_config, &spec, of_gguf)?;
-        let modules = match &files {
-            ModelFiles::Folder(folder) => Modules::read(folder, default)?,
-            ModelFiles::Gguf(_) => Modules::none(default),
-        };
         let sparse = sparse(config, modules.splade, &hf_config, (&spec, &files))?;
-        let Modules { mut pooling, dense, prompts, similarity, max_seq_length, .. } = modules;
+        let mut pooling = modules.pooling_or(default);
+        let Modules { dense, prompts, similarity, max_seq_length, .. } = modules;
         check_dense(&dense, &spec, classifier.is_some())?;
         pooling.dimensions = dimensions;
         pooling.pooling_type = match (&classifier, task, config.pooling_type) {
@@ -137,6 +143,7 @@ impl PoolingSummary {
         let default = if sparse.is_some() { Similarity::Dot } else { Similarity::default() };
         let similarity = similarity.unwrap_or(default);
         let max_model_len = longest(config, &files, max_seq_length, spec.max_model_len)?;
+        check_end(classifier.as_ref(), spec.vocab_size(), max_model_len)?;
         let dtype = config.dtype.map_or_else(|| hf_config.dtype(), Ok)?;
         let gguf_types = hf_config.gguf_types().map(str::to_owned);
         Ok(Self {
@@ -229,9 +236,42 @@ impl PoolingSummary {
         }
     }
 
+    /// The tokens that its classifier is made with: those that are classes, or that ends a step.
+    pub(super) fn named_tokens(&self) -> Vec<ClassToken> {
+        match &self.classifier {
+            Some(Classifier { head: ClassifierHead::Tokens(classes), .. }) => {
+                classes.tokens.clone()
+            }
+            Some(Classifier { states: HeadStates::Steps, .. }) => {
+                vec![ClassToken::Named(STEP_TOKEN.to_owned())]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether its own chat template writes pairs: that of a language model which was saved by
+    /// sentence-transformers as a reranker.
+    pub fn reads_own_template(&self) -> bool {
+        let is_numbered = |token: &ClassToken| matches!(token, ClassToken::Numbered(_));
+        self.named_tokens().iter().any(is_numbered)
+    }
+
+    /// Whether it gives a number of each step of a text, in place of one for the text or a token.
+    pub fn scores_steps(&self) -> bool {
+        let classifier = self.classifier.as_ref();
+        classifier.is_some_and(|classifier| classifier.states == HeadStates::Steps)
+    }
+
+    /// A token that ends every text, which is put there.
+    pub(super) fn end_token_id(&self) -> Option<u32> {
+        self.classifier.as_ref()?.end_token_id
+    }
+
     /// What prompts are checked against.
     pub fn limits(&self) -> ModelLimits {
-        ModelLimits { vocab_size: self.spec.vocab_size(), max_model_len: self.max_model_len }
+        // There is room for what is put behind a text.
+        let max_model_len = self.max_model_len - usize::from(self.end_token_id().is_some());
+        ModelLimits { vocab_size: self.spec.vocab_size(), max_model_len }
     }
 }
 
@@ -262,6 +302,19 @@ fn longest(
     };
     let length = max_seq_length.map_or_else(of_tokenizer, |length| Ok(Some(length)))?;
     Ok(length.unwrap_or(context).min(context))
+}
+
+/// The same with the activation that config_sentence_transformers.json names.
+fn activated(
+    classifier: Option<Classifier>,
+    name: Option<&str>,
+    config: &ModelConfig,
+) -> Result<Option<Classifier>, EngineError> {
+    let (Some(classifier), Some(name)) = (&classifier, name) else { return Ok(classifier) };
+    let path = config.model_dir.join(PROMPTS);
+    let activation = ClassActivation::of_torch(name, classifier.labels.len());
+    let wrong = |text| EngineError::Model(format!("{}: {text}", path.display()));
+    Ok(Some(Classifier { activation: activation.map_err(wrong)?, ..classifier.clone() }))
 }
 
 /// What makes sparse vectors, where the files or a flag ask for them.
@@ -307,6 +360,32 @@ fn token_layer(
             folder.display()
         ))),
         layer => Ok(layer),
+    }
+}
+
+/// Refuses a token behind every text that is none of the model's, or leaves no room for a text.
+fn check_end(
+    classifier: Option<&Classifier>,
+    vocab_size: usize,
+    max_model_len: usize,
+) -> Result<(), EngineError> {
+    match classifier.and_then(|classifier| classifier.end_token_id) {
+        Some(id) if id as usize >= vocab_size || max_model_len < 2 => {
+            let text = format!("`reward_token_id` {id}: there is no such token, or no room for it");
+            Err(EngineError::Model(text))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses tokens as classes of a model that gives no numbers for tokens.
+fn check_classes(classifier: Option<&Classifier>, spec: &EncoderSpec) -> Result<(), EngineError> {
+    match classifier.map(|classifier| &classifier.head) {
+        Some(ClassifierHead::Tokens(_)) if spec.words().is_none() => {
+            let text = "--classifier-from-token: the model is no language model that writes texts";
+            Err(EngineError::Config(text.to_owned()))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -39,7 +39,7 @@ impl PoolingTask {
     ) -> Result<Self, EngineError> {
         let of_model = match classifier.map(|classifier| classifier.states) {
             None => PoolingTask::Embed,
-            Some(HeadStates::Each) => PoolingTask::TokenClassify,
+            Some(HeadStates::Each | HeadStates::Steps) => PoolingTask::TokenClassify,
             Some(_) => PoolingTask::Classify,
         };
         let refused = |text: &str| Err(EngineError::Config(text.to_owned()));
@@ -65,7 +65,7 @@ impl From<HeadStates> for PoolingType {
             HeadStates::First => PoolingType::Cls,
             HeadStates::Mean => PoolingType::Mean,
             HeadStates::Last => PoolingType::Last,
-            HeadStates::Each => PoolingType::All,
+            HeadStates::Each | HeadStates::MeanOfEach | HeadStates::Steps => PoolingType::All,
         }
     }
 }

@@ -355,6 +355,21 @@ impl Tokenizer {
         self.added_tokens.get(token).copied()
     }
 
+    /// Id of a token by its name in the vocabulary, or by a text that becomes this one token alone.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        let model = self.inner.get_model();
+        let name = |id: u32| contained::contain(|| model.id_to_token(id)).flatten();
+        let mut ids = 0..self.vocab_size as u32;
+        let of_model = || ids.find(|id| name(*id).as_deref() == Some(token));
+        let named = self.added_token_id(token).or_else(of_model);
+        named.or_else(|| {
+            let ids = self.encode_inside(token).ok()?;
+            // A token for all that is unknown is none of it.
+            let is_it = self.decode(&ids, false).ok()?.trim_start() == token.trim_start();
+            (ids.len() == 1 && is_it).then(|| ids[0])
+        })
+    }
+
     /// The bytes of every token, by id. Empty: it adds none to a text, as special ones.
     ///
     /// # Errors

@@ -1,13 +1,17 @@
 //! Classes with a classifier, of encoders and of decoders: which states of a text it reads, its
 //! layers, what its outputs are called and which activation makes probabilities of them.
 
-use super::{BuildEncoder, bert, distilbert, modernbert, mpnet};
+use super::decoder_classifiers::of_decoder;
+use super::heads::{
+    BuildHead, bert_pooled, dense_and_projection, distilbert_pooled, each_token, eurobert_pooled,
+    gte_pooled, modernbert_each_token, modernbert_pooled,
+};
+use super::token_classes::TokenClasses;
+use super::{BuildEncoder, bert, decoders, distilbert, gte, jina, modernbert, mpnet, nomic};
 use crate::engine::EngineError;
 use crate::engine::files::quoted;
-use crate::engine::model::families::{self, Architecture};
 use crate::engine::model::hf_config::HfConfig;
-use crate::engine::model::spec::{HeadActivation, HeadLayer, HeadSpec, LinearSpec};
-use crate::engine::ops::Activation;
+use crate::engine::model::spec::HeadSpec;
 
 /// A model class that ends with a classifier.
 #[derive(Clone, Copy, Debug)]
@@ -18,9 +22,6 @@ pub struct ClassifierArchitecture {
     pub body: BuildEncoder,
     head: BuildHead,
 }
-
-/// From a config and the number of classes to a classifier.
-type BuildHead = fn(&HfConfig, usize) -> Result<(HeadStates, HeadSpec), EngineError>;
 
 /// Which states of a text a classifier reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,10 @@ pub enum HeadStates {
     Last,
     /// Each: every token has classes of its own.
     Each,
+    /// Each, and the mean of what becomes of them is that of the text.
+    MeanOfEach,
+    /// That of each token that ends a step of the text.
+    Steps,
 }
 
 /// What makes probabilities of a classifier's outputs.
@@ -54,11 +59,22 @@ pub struct Classifier {
     /// What it reads.
     pub states: HeadStates,
     /// What it computes.
-    pub head: HeadSpec,
+    pub head: ClassifierHead,
     /// Names of its outputs.
     pub labels: Vec<String>,
     /// What becomes of its outputs.
     pub activation: ClassActivation,
+    /// A token that ends every text; it is put behind those that end otherwise.
+    pub end_token_id: Option<u32>,
+}
+
+/// What a classifier computes of a state.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClassifierHead {
+    /// Layers of its own.
+    Layers(HeadSpec),
+    /// Of a language model: the logits of tokens.
+    Tokens(TokenClasses),
 }
 
 /// Most classes; checked before there is a name of each.
@@ -68,27 +84,8 @@ const fn class(name: &'static str, body: BuildEncoder, head: BuildHead) -> Class
     ClassifierArchitecture { name, body, head }
 }
 
-/// Endings of the names of decoders with a classifier.
-const OF_DECODERS: &[(&str, BuildHead)] = &[
-    ("ForSequenceClassification", score_of_the_last_token),
-    ("ForTokenClassification", score_of_each_token),
-];
-
-/// The family and the classifier of a decoder's class: `Qwen3ForSequenceClassification` is the body
-/// of `Qwen3ForCausalLM` with one.
-fn of_decoder(name: &str) -> Option<(&'static Architecture, BuildHead)> {
-    OF_DECODERS.iter().find_map(|(ending, head)| {
-        let body = name.strip_suffix(ending)?;
-        Some((families::find_body(&format!("{body}Model"))?, *head))
-    })
-}
-
-/// The family of a decoder's class with a classifier.
-pub(super) fn decoder(name: &str) -> Option<&'static Architecture> {
-    of_decoder(name).map(|(family, _)| family)
-}
-
-/// Hugging Face architectures that `classify` takes, by name; decoders go by `OF_DECODERS`.
+/// Hugging Face architectures that `classify` takes, by name; those of decoders are in
+/// `decoder_classifiers`.
 pub const CLASSIFIERS: &[ClassifierArchitecture] = &[
     class("BertForSequenceClassification", bert::bert, bert_pooled),
     class("BertForTokenClassification", bert::bert, each_token),
@@ -96,10 +93,20 @@ pub const CLASSIFIERS: &[ClassifierArchitecture] = &[
     class("CamembertForTokenClassification", bert::roberta, each_token),
     class("DistilBertForSequenceClassification", distilbert::spec, distilbert_pooled),
     class("DistilBertForTokenClassification", distilbert::spec, each_token),
+    class("EuroBertForSequenceClassification", decoders::eurobert, eurobert_pooled),
+    class("EuroBertForTokenClassification", decoders::eurobert, each_token),
+    class("GteForSequenceClassification", gte::spec, gte_pooled),
+    class("GteForTokenClassification", gte::spec, each_token),
+    class("JinaBertForSequenceClassification", jina::spec, bert_pooled),
+    class("JinaBertForTokenClassification", jina::spec, each_token),
     class("MPNetForSequenceClassification", mpnet::spec, dense_and_projection),
     class("MPNetForTokenClassification", mpnet::spec, each_token),
     class("ModernBertForSequenceClassification", modernbert::spec, modernbert_pooled),
     class("ModernBertForTokenClassification", modernbert::spec, modernbert_each_token),
+    class("NewForSequenceClassification", gte::spec, gte_pooled),
+    class("NewForTokenClassification", gte::spec, each_token),
+    class("NomicBertForSequenceClassification", nomic::spec, bert_pooled),
+    class("NomicBertForTokenClassification", nomic::spec, each_token),
     class("RobertaForSequenceClassification", bert::roberta, dense_and_projection),
     class("RobertaForTokenClassification", bert::roberta, each_token),
     class("XLMRobertaForSequenceClassification", bert::roberta, dense_and_projection),
@@ -109,20 +116,40 @@ pub const CLASSIFIERS: &[ClassifierArchitecture] = &[
 /// The classifier of a model; None: its class has none. Read before the spec of the body, since
 /// keys that nobody reads refuse the model.
 ///
+/// `tokens`: those that are its classes; None: as the config says.
+///
 /// # Errors
 /// The config lacks something, or asks for what is not supported.
-pub fn classifier(config: &HfConfig) -> Result<Option<Classifier>, EngineError> {
+pub fn classifier(
+    config: &HfConfig,
+    tokens: Option<&TokenClasses>,
+) -> Result<Option<Classifier>, EngineError> {
+    let of_config = TokenClasses::of_config(config)?;
+    if let Some(tokens) = tokens.cloned().or(of_config) {
+        return tokens.classifier(config).map(Some);
+    }
     let names = config.architectures()?;
     let of_encoder = |name: &str| CLASSIFIERS.iter().find(|known| known.name == name);
-    let head = |name: &&str| match of_encoder(name) {
-        Some(known) => Some(known.head),
-        None => of_decoder(name).map(|(_, head)| head),
+    let found = |name: &&str| match of_encoder(name) {
+        Some(known) => Some((known.head, None)),
+        None => of_decoder(name).map(|found| (found.head, found.num_labels)),
     };
-    let Some(head) = names.iter().find_map(head) else { return Ok(None) };
-    let labels = labels(config)?;
+    let Some((head, num_labels)) = names.iter().find_map(found) else { return Ok(None) };
+    let labels = match num_labels {
+        Some(number) => (0..number).map(unnamed).collect(),
+        None => labels(config)?,
+    };
     let (states, head) = head(config, labels.len())?;
     let activation = activation(config, labels.len())?;
-    Ok(Some(Classifier { states, head, labels, activation }))
+    let head = ClassifierHead::Layers(head);
+    // InternLM2's reward models score what this token reads.
+    let end_token_id = config.root().optional_size("reward_token_id")?.map(|id| id as u32);
+    Ok(Some(Classifier { states, head, labels, activation, end_token_id }))
+}
+
+/// The name of a class that has none.
+fn unnamed(index: usize) -> String {
+    format!("LABEL_{index}")
 }
 
 /// Names of the classes, as transformers has them: `id2label`, else as many as `num_labels`, else
@@ -139,7 +166,7 @@ fn labels(config: &HfConfig) -> Result<Vec<String>, EngineError> {
         return Err(config.error(text));
     }
     let label = |index: usize| match &listed {
-        None => Ok(format!("LABEL_{index}")),
+        None => Ok(unnamed(index)),
         Some(labels) => {
             let label = labels.text(&index.to_string())?;
             let missing = || labels.error(format!("`id2label` has no class {index}"));
@@ -151,12 +178,12 @@ fn labels(config: &HfConfig) -> Result<Vec<String>, EngineError> {
 
 /// vLLM's order: the problem that the model was trained for, else what sentence-transformers says
 /// of a cross-encoder, else what goes with the number of classes.
-fn activation(config: &HfConfig, num_labels: usize) -> Result<ClassActivation, EngineError> {
+pub(super) fn activation(
+    config: &HfConfig,
+    num_labels: usize,
+) -> Result<ClassActivation, EngineError> {
     let root = config.root();
-    let usual = match num_labels {
-        1 => ClassActivation::Sigmoid,
-        _ => ClassActivation::Softmax,
-    };
+    let usual = ClassActivation::usual(num_labels);
     match root.text("problem_type")? {
         None => {}
         Some("regression") => return Ok(ClassActivation::Identity),
@@ -171,117 +198,31 @@ fn activation(config: &HfConfig, num_labels: usize) -> Result<ClassActivation, E
     let of_cross_encoder = of_cross_encoder.and_then(|keys| keys.get("activation_fn")?.as_str());
     let older = root.text("sbert_ce_default_activation_function")?;
     let Some(name) = of_cross_encoder.or(older) else { return Ok(usual) };
-    match name.strip_prefix("torch.nn.modules.").and_then(|name| name.rsplit('.').next()) {
-        Some("Identity") => Ok(ClassActivation::Identity),
-        // As vLLM: the one of both that goes with the number of classes.
-        Some("Sigmoid" | "Softmax") => Ok(usual),
-        Some("Tanh") => Ok(ClassActivation::Tanh),
-        _ => Err(config.error(format!("an activation {} is not supported", quoted(name)))),
-    }
+    ClassActivation::of_torch(name, num_labels).map_err(|text| config.error(text))
 }
 
-/// A linear layer with a bias.
-fn linear(name: &str, n: usize, k: usize) -> HeadLayer {
-    HeadLayer::new(LinearSpec::new(name, n, k).with_bias(true))
-}
-
-/// BERT's pooler, then the classifier.
-fn bert_pooled(
-    config: &HfConfig,
-    num_labels: usize,
-) -> Result<(HeadStates, HeadSpec), EngineError> {
-    let hidden = config.hidden_size()?;
-    let pooler = linear("bert.pooler.dense", hidden, hidden).activated(HeadActivation::Tanh);
-    let layers = vec![pooler, linear("classifier", num_labels, hidden)];
-    Ok((HeadStates::First, HeadSpec { layers }))
-}
-
-/// RoBERTa's and MPNet's `ClassificationHead`.
-fn dense_and_projection(
-    config: &HfConfig,
-    num_labels: usize,
-) -> Result<(HeadStates, HeadSpec), EngineError> {
-    let hidden = config.hidden_size()?;
-    let dense = linear("classifier.dense", hidden, hidden).activated(HeadActivation::Tanh);
-    let layers = vec![dense, linear("classifier.out_proj", num_labels, hidden)];
-    Ok((HeadStates::First, HeadSpec { layers }))
-}
-
-fn distilbert_pooled(
-    config: &HfConfig,
-    num_labels: usize,
-) -> Result<(HeadStates, HeadSpec), EngineError> {
-    let dim = config.root().size("dim")?;
-    let relu = HeadActivation::Known(Activation::Relu);
-    let first = linear("pre_classifier", dim, dim).activated(relu);
-    let layers = vec![first, linear("classifier", num_labels, dim)];
-    Ok((HeadStates::First, HeadSpec { layers }))
-}
-
-/// A classifier of every token.
-fn each_token(config: &HfConfig, num_labels: usize) -> Result<(HeadStates, HeadSpec), EngineError> {
-    let width = match config.root().optional_size("dim")? {
-        Some(dim) => dim,
-        None => config.hidden_size()?,
-    };
-    let layers = vec![linear("classifier", num_labels, width)];
-    Ok((HeadStates::Each, HeadSpec { layers }))
-}
-
-/// transformers' `GenericForSequenceClassification`.
-fn score_of_the_last_token(
-    config: &HfConfig,
-    num_labels: usize,
-) -> Result<(HeadStates, HeadSpec), EngineError> {
-    let score = HeadLayer::new(LinearSpec::new("score", num_labels, config.hidden_size()?));
-    Ok((HeadStates::Last, HeadSpec { layers: vec![score] }))
-}
-
-/// transformers' `GenericForTokenClassification`.
-fn score_of_each_token(
-    config: &HfConfig,
-    num_labels: usize,
-) -> Result<(HeadStates, HeadSpec), EngineError> {
-    let score = linear("score", num_labels, config.hidden_size()?);
-    Ok((HeadStates::Each, HeadSpec { layers: vec![score] }))
-}
-
-fn modernbert_pooled(
-    config: &HfConfig,
-    num_labels: usize,
-) -> Result<(HeadStates, HeadSpec), EngineError> {
-    let states = match config.root().text("classifier_pooling")? {
-        None | Some("cls") => HeadStates::First,
-        Some("mean") => HeadStates::Mean,
-        Some(other) => {
-            let text = format!("`classifier_pooling` of {} is not supported", quoted(other));
-            return Err(config.error(text));
+impl ClassActivation {
+    /// What goes with a number of classes.
+    fn usual(num_labels: usize) -> Self {
+        match num_labels {
+            1 => ClassActivation::Sigmoid,
+            _ => ClassActivation::Softmax,
         }
-    };
-    Ok((states, modernbert_head(config, num_labels)?))
-}
+    }
 
-fn modernbert_each_token(
-    config: &HfConfig,
-    num_labels: usize,
-) -> Result<(HeadStates, HeadSpec), EngineError> {
-    Ok((HeadStates::Each, modernbert_head(config, num_labels)?))
-}
-
-/// `ModernBertPredictionHead`, then the classifier.
-fn modernbert_head(config: &HfConfig, num_labels: usize) -> Result<HeadSpec, EngineError> {
-    let (root, hidden) = (config.root(), config.hidden_size()?);
-    let activation = match root.text("classifier_activation")? {
-        None => Activation::Gelu,
-        Some(name) => config.activation_named(name)?,
-    };
-    let bias = root.flag("classifier_bias")?.unwrap_or(false);
-    let dense = HeadLayer {
-        linear: LinearSpec::new("head.dense", hidden, hidden).with_bias(bias),
-        activation: Some(HeadActivation::Known(activation)),
-        norm: Some(modernbert::norm(config, "head.norm")?),
-    };
-    Ok(HeadSpec { layers: vec![dense, linear("classifier", num_labels, hidden)] })
+    /// By the name of a class of PyTorch's, as sentence-transformers writes it.
+    ///
+    /// # Errors
+    /// It is not supported.
+    pub fn of_torch(name: &str, num_labels: usize) -> Result<Self, String> {
+        match name.strip_prefix("torch.nn.modules.").and_then(|name| name.rsplit('.').next()) {
+            Some("Identity") => Ok(ClassActivation::Identity),
+            // As vLLM: the one of both that goes with the number of classes.
+            Some("Sigmoid" | "Softmax") => Ok(Self::usual(num_labels)),
+            Some("Tanh") => Ok(ClassActivation::Tanh),
+            _ => Err(format!("an activation {} is not supported", quoted(name))),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -291,7 +232,7 @@ mod tests {
     fn of(class: &str, keys: &str) -> Result<Classifier, String> {
         let text = format!(r#"{{"architectures": ["{class}"], "hidden_size": 8{keys}}}"#);
         let config = HfConfig::parse(&text, "config.json").unwrap();
-        classifier(&config).map(Option::unwrap).map_err(|error| error.to_string())
+        classifier(&config, None).map(Option::unwrap).map_err(|error| error.to_string())
     }
 
     #[test]

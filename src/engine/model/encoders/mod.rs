@@ -3,17 +3,24 @@
 
 mod bert;
 mod classifiers;
+mod decoder_classifiers;
 mod decoders;
 mod distilbert;
 mod gte;
+mod heads;
 mod jina;
 mod masked_lm;
 mod modernbert;
 mod mpnet;
 mod nomic;
+mod token_classes;
 
-pub use classifiers::{CLASSIFIERS, ClassActivation, Classifier, HeadStates, classifier};
+pub use classifiers::{
+    CLASSIFIERS, ClassActivation, Classifier, ClassifierHead, HeadStates, classifier,
+};
+pub use decoder_classifiers::{REWARD_MODELS, STEP_TOKEN};
 pub use masked_lm::{MaskedLmSpec, masked_lm};
+pub use token_classes::{ClassToken, TokenClasses, TokenMethod};
 
 use super::families;
 use super::hf_config::HfConfig;
@@ -120,7 +127,8 @@ fn body(config: &HfConfig, names: &[&str]) -> Option<Result<EncoderSpec, EngineE
     if let Some((_, body)) = names.iter().find_map(of_encoders) {
         return Some(body(config));
     }
-    let decoder = |name: &&str| families::find_body(name).or_else(|| classifiers::decoder(name));
+    let decoder =
+        |name: &&str| families::find_body(name).or_else(|| decoder_classifiers::family(name));
     let decoder = names.iter().find_map(decoder)?;
     Some(decoders::spec(config, decoder))
 }

@@ -162,6 +162,13 @@ impl EncoderSpec {
         output.flat_map(LinearSpec::tensors)
     }
 
+    /// What gives a number for each word of the vocabulary: the output layer of what was a decoder,
+    /// which may be its table of tokens. None: it was none.
+    pub fn words(&self) -> Option<&LinearSpec> {
+        let output = self.output.as_ref()?;
+        Some(output.lm_head.as_ref().unwrap_or(&self.tokens))
+    }
+
     /// Tensors that a checkpoint may lack.
     pub fn optional_tensors(&self) -> Vec<NamedShape> {
         let optional = self.layers.iter().flat_map(LayerSpec::optional_tensors);

@@ -26,8 +26,13 @@ pub struct HeadLayer {
 pub enum HeadActivation {
     /// One that bodies have too.
     Known(Activation),
+    /// cap * tanh(x / cap)
+    Capped(f32),
+}
+
+impl HeadActivation {
     /// The hyperbolic tangent.
-    Tanh,
+    pub const TANH: Self = Self::Capped(1.0);
 }
 
 impl HeadLayer {

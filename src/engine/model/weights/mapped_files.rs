@@ -256,6 +256,9 @@ impl MappedFiles {
             shorter.to_owned(),
             format!("language_model.{name}"),
             format!("model.language_model.{shorter}"),
+            // As transformers writes classifiers of what has another name in its own code.
+            format!("nomic_bert.{shorter}"),
+            format!("gte.{shorter}"),
         ];
         let entry = |name: String| Some((name.clone(), self.tensors.get(&name)?));
         let found = candidates.iter().cloned().find_map(entry);

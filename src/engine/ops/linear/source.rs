@@ -318,6 +318,15 @@ impl<'a> SourceRows<'a> {
         unreachable!("row {row} is past the last part")
     }
 
+    /// All values of a row as f32.
+    ///
+    /// # Panics
+    /// The row is out of range, or `out` has another length than a row.
+    pub fn read_row(&self, row: usize, out: &mut [f32]) {
+        let (matrix, row) = self.locate(row);
+        matrix.read_row(row, 0..matrix.num_columns, out);
+    }
+
     /// As [`SourceMatrix::write_as`], over the rows of all parts.
     pub(super) fn write_as(&self, dtype: DType, first: usize, out: &mut [u8]) {
         let (size, width) = (dtype.size_bytes(), self.num_columns());
