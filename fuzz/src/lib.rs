@@ -9,6 +9,7 @@ pub mod gguf;
 pub mod index;
 pub mod journal_recovery;
 pub mod openai_lines;
+pub mod parquet_file;
 pub mod pickle;
 pub mod row_parser;
 pub mod rows;
@@ -22,12 +23,13 @@ pub mod torch_file;
 pub type Check = fn(&[u8]);
 
 /// Every target by the name of its program and of its corpus.
-pub const TARGETS: [(&str, Check); 10] = [
+pub const TARGETS: [(&str, Check); 11] = [
     ("csv", csv_records::check),
     ("gguf", gguf::check),
     ("index", index::check),
     ("journal_recovery", journal_recovery::check),
     ("openai_lines", openai_lines::check),
+    ("parquet_file", parquet_file::check),
     ("pickle", pickle::check),
     ("row_parser", row_parser::check),
     ("safetensors_header", safetensors_header::check),

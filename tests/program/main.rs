@@ -18,6 +18,7 @@ mod machine;
 mod memory;
 mod merge;
 mod openai_batch;
+mod parquet;
 mod piped;
 mod plan;
 mod protocol;

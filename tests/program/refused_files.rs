@@ -45,8 +45,8 @@ fn files_that_hold_no_rows_are_refused() {
     ] {
         assert_refused(path, &[&none[..], &[name]].concat(), wanted);
     }
-    let out = [&none[..], &["in.jsonl", "-o", "out.parquet"]].concat();
-    assert_refused(path, &out, "by its name the output is Parquet");
+    let out = [&none[..], &["in.jsonl", "-o", "out.xlsx"]].concat();
+    assert_refused(path, &out, "by its name the output is a spreadsheet");
     assert_refused(path, &["-m", "a.gguf", "-i", "in.jsonl"], "no such file: a.gguf");
 }
 

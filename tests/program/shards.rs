@@ -180,6 +180,16 @@ fn compressed_shards_and_outputs() {
     }
 }
 
+#[test]
+fn shards_that_are_parquet_files_merge_to_the_bytes_of_one_run() {
+    let runs = Runs::new("in.jsonl", jsonl(), SAMPLED);
+    runs.run_input("whole.parquet", &[]);
+    for count in [1, 2, 5] {
+        let shards = runs.run_shards(count, "parquet");
+        runs.assert_merged(&shards, "whole.parquet", "merged.parquet");
+    }
+}
+
 /// Waits until a run has written a row.
 fn wait_for_rows(part: &Path) {
     let deadline = Instant::now() + Duration::from_secs(300);

@@ -29,6 +29,7 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "runner",
             "stats",
             "text::RunDate",
+            "text::contain",
             "text::is_contained",
             // How files of weights are named.
             "weight_files",

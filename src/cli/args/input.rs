@@ -94,6 +94,8 @@ pub enum FormatArg {
     Tsv,
     /// One prompt per line
     Txt,
+    /// The columns of a file
+    Parquet,
 }
 
 impl FormatArg {
@@ -105,6 +107,7 @@ impl FormatArg {
             Some(FormatArg::Csv) => InputFormat::Csv,
             Some(FormatArg::Tsv) => InputFormat::Tsv,
             Some(FormatArg::Txt) => InputFormat::Txt,
+            Some(FormatArg::Parquet) => InputFormat::Parquet,
         }
     }
 }

@@ -3,13 +3,13 @@
 //! at.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 use crate::cli::args::{CheckArgs, DEFAULT_MAX_ERRORS, FormatArg};
 use crate::cli::config::PoolingConfig;
 use crate::cli::input::custom_ids::CustomIds;
-use crate::cli::input::reader::{InputError, MAX_LINE, Records, refuse_name};
+use crate::cli::input::reader::{InputError, MAX_LINE, Opened, Records, refuse_name};
 use crate::cli::input::row::{BadRow, ChatDefaults, ChatMode, Row, RowOptions, RowParser, Task};
 use crate::cli::input::row_error::RowError;
 use crate::cli::terminal::console::Console;
@@ -109,7 +109,7 @@ impl<'a> Check<'a> {
     fn read(&mut self) -> Result<(), InputError> {
         let format = FormatArg::resolve(self.args.format, self.path);
         self.path.map_or(Ok(()), |path| refuse_name(path, format))?;
-        let mut records = Records::open(self.open()?, format, MAX_LINE)?;
+        let mut records = Records::of(self.open()?, format, MAX_LINE)?;
         let mut parser = RowParser::new(&mut records, &self.options())?;
         let limit = self.args.limit.map_or(u64::MAX, |limit| limit as u64);
         while self.num_rows < limit {
@@ -132,11 +132,11 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    fn open(&self) -> io::Result<Box<dyn Read + Send>> {
-        Ok(match self.path {
-            Some(path) => Box::new(File::open(path)?),
-            None => Box::new(io::stdin()),
-        })
+    fn open(&self) -> io::Result<Opened> {
+        match self.path {
+            Some(path) => Opened::of_file(File::open(path)?),
+            None => Ok(Opened::Stream(Box::new(io::stdin()))),
+        }
     }
 
     fn options(&self) -> RowOptions {

@@ -21,9 +21,10 @@ use crate::cli::args::{
     BadRowArg, FormatArg, InputArgs, OutputArgs, OutputFormatArg, RunArgs, SamplingArgs,
 };
 use crate::cli::input::batch_line::BatchLines;
+use crate::cli::input::compress::Compression;
 use crate::cli::input::files::Shape;
 use crate::cli::input::overrides::DEFAULT_MAX_TOKENS;
-use crate::cli::input::reader::foreign_kind;
+use crate::cli::input::reader::{InputFormat, foreign_kind};
 use crate::cli::input::row::{ChatDefaults, ChatMode, RowOptions, Task, check_kwargs};
 use crate::cli::input::shard::{Shard, ShardArg};
 use crate::cli::input::sources::Sources;
@@ -339,6 +340,22 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
     })
 }
 
+/// Whether an output's name asks for a Parquet file.
+pub fn is_table(path: &Path) -> bool {
+    InputFormat::from_path(path) == InputFormat::Parquet
+}
+
+/// Refuses what no Parquet file can be.
+fn check_table(path: &Path) -> Result<(), &'static str> {
+    if Compression::from_path(path) != Compression::None {
+        return Err("Parquet within another compression");
+    }
+    match std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        true => Err("Parquet, and it is no file"),
+        false => Ok(()),
+    }
+}
+
 /// `--chat-template-kwargs`.
 fn template_kwargs(json: Option<&str>) -> Result<Map<String, Value>, CliError> {
     let Some(json) = json else { return Ok(Map::new()) };
@@ -374,11 +391,16 @@ fn output_config(args: &RunArgs) -> Result<OutputConfig, CliError> {
     let output = &args.output;
     check_unordered(output)?;
     for (flag, path) in [("--out", &output.out), ("--errors", &output.errors)] {
-        if let Some(what) = path.as_deref().and_then(foreign_kind) {
+        let path = path.as_deref();
+        let table = path.filter(|path| is_table(path)).and_then(|path| match flag {
+            "--out" => check_table(path).err(),
+            _ => Some("Parquet, and error rows are JSON lines"),
+        });
+        if let Some(what) = path.and_then(foreign_kind).or(table) {
             let message = format!("{flag}: by its name the output is {what}, which is not written");
             return Err(CliError::refused("output", message).help(
-                "name the output FILE.jsonl, or FILE.csv where the input is CSV; `embed` writes \
-                       FILE.npy too",
+                "name the output FILE.jsonl or FILE.parquet, or FILE.csv where the input is CSV; \
+                 `embed` writes FILE.npy too",
             ));
         }
     }
@@ -406,7 +428,6 @@ fn output_config(args: &RunArgs) -> Result<OutputConfig, CliError> {
 mod tests {
     use super::*;
     use crate::cli::args::{Command, parse};
-    use crate::cli::input::reader::InputFormat;
     use crate::cli::terminal::exit::Exit;
     use crate::engine::config::{DType, GenerationConfigSource, Overflow};
     use crate::engine::config::{DeviceKind, Quantization};

@@ -1,10 +1,10 @@
 //! `Files`: the records of all input files, one file after the other.
 
 use std::fs::File;
-use std::io::Read;
 use std::sync::Arc;
 
-use super::reader::{InputError, InputFormat, MAX_LINE, Record, Records, refuse_name};
+use super::parquet::{ParquetFile, is_parquet};
+use super::reader::{InputError, InputFormat, MAX_LINE, Opened, Record, Records, refuse_name};
 use super::row::{BadRow, Row, RowOptions, RowParser, Task, check_columns};
 use super::sources::{Source, Sources};
 use crate::cli::terminal::error::CliError;
@@ -15,7 +15,7 @@ use crate::cli::terminal::exit::Exit;
 /// # Errors
 /// A file is not there, cannot be read or holds no rows; or a table has other columns than the one
 /// before.
-pub fn open(sources: &Sources) -> Result<Box<dyn Read + Send>, CliError> {
+pub fn open(sources: &Sources) -> Result<Opened, CliError> {
     let input = open_one(&sources.list()[0])?;
     if sources.list().len() > 1 {
         let mut columns = None;
@@ -37,7 +37,7 @@ fn look_at(source: &Source, columns: &mut Option<Arc<[String]>>) -> Result<(), C
         return Ok(());
     }
     let refused = |error| CliError::from_input(error, &source.name);
-    let found = Records::open(input, source.format, MAX_LINE).map_err(refused)?.headers();
+    let found = Records::of(input, source.format, MAX_LINE).map_err(refused)?.headers();
     if let (Some(known), Some(found)) = (columns.as_deref(), found.as_deref()) {
         check_columns(known, found).map_err(refused)?;
     }
@@ -45,8 +45,10 @@ fn look_at(source: &Source, columns: &mut Option<Arc<[String]>>) -> Result<(), C
     Ok(())
 }
 
-fn open_one(source: &Source) -> Result<Box<dyn Read + Send>, CliError> {
-    let Some(path) = &source.path else { return Ok(Box::new(std::io::stdin())) };
+fn open_one(source: &Source) -> Result<Opened, CliError> {
+    let Some(path) = &source.path else {
+        return Ok(Opened::Stream(Box::new(std::io::stdin())));
+    };
     refuse_name(path, source.format).map_err(|error| CliError::from_input(error, &source.name))?;
     let refuse = |text: String| {
         let message = format!("cannot read {}: {text}", path.display());
@@ -55,8 +57,28 @@ fn open_one(source: &Source) -> Result<Box<dyn Read + Send>, CliError> {
     let file = File::open(path).map_err(|error| refuse(error.to_string()))?;
     match file.metadata() {
         Ok(metadata) if metadata.is_dir() => Err(refuse("it is a folder".to_owned())),
-        _ => Ok(Box::new(file)),
+        _ => {
+            let opened = Opened::of_file(file).map_err(|error| refuse(error.to_string()))?;
+            if matches!(opened, Opened::Parquet(_)) {
+                source.counts_rows();
+            }
+            Ok(opened)
+        }
     }
+}
+
+/// How many rows there are, where every file says it: those of Parquet do. What cannot be read is
+/// said by whoever reads it.
+pub fn num_rows(sources: &Sources) -> Option<u64> {
+    let mut total = 0u64;
+    for source in sources.list() {
+        let file = File::open(source.path.as_ref()?).ok()?;
+        if !is_parquet(&file).ok()? {
+            return None;
+        }
+        total = total.saturating_add(ParquetFile::open(file).ok()?.num_rows());
+    }
+    Some(total)
 }
 
 /// What is known of the input once it is open and its first row is read.
@@ -94,12 +116,12 @@ impl Files {
     /// It cannot be read, or its rows cannot be run.
     pub fn new(
         sources: Arc<Sources>,
-        first: Box<dyn Read + Send>,
+        first: Opened,
         options: &RowOptions,
     ) -> Result<Self, CliError> {
         let source = &sources.list()[0];
         let refused = |error| CliError::from_input(error, &source.name);
-        let mut records = Records::open(first, source.format, MAX_LINE).map_err(refused)?;
+        let mut records = Records::of(first, source.format, MAX_LINE).map_err(refused)?;
         let mut parser = RowParser::new(&mut records, options).map_err(refused)?;
         parser.name_file((sources.list().len() > 1).then_some(source.name.as_str()));
         Ok(Self { sources, current: 0, lines_before: 0, records, parser })
@@ -166,8 +188,7 @@ impl Files {
         let source = &self.sources.list()[self.current];
         source.begins_after(self.lines_before);
         let refused = |error| CliError::from_input(error, &source.name);
-        self.records =
-            Records::open(open_one(source)?, source.format, MAX_LINE).map_err(refused)?;
+        self.records = Records::of(open_one(source)?, source.format, MAX_LINE).map_err(refused)?;
         self.parser.name_file(Some(&source.name));
         self.parser.begin_file(&mut self.records).map_err(refused)
     }

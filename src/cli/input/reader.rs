@@ -1,5 +1,5 @@
-//! `Records`: the lines or CSV records of an input, each with its physical line number, in bounded
-//! memory.
+//! `Records`: the lines or CSV records of an input, or the rows of a Parquet file, each with its
+//! number, in bounded memory.
 
 mod csv;
 mod decompress;
@@ -11,6 +11,7 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::fs::File;
 use std::io::{self, Cursor, Read};
 use std::path::Path;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ pub use self::foreign::{foreign_kind, refuse_name};
 use self::lines::Lines;
 pub(in crate::cli) use self::sniff::is_mark;
 use super::compress::Compression;
+use super::parquet::{ParquetFile, ParquetRows, is_parquet};
 use super::row_error::{RowError, code};
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
@@ -45,6 +47,8 @@ pub enum InputFormat {
     Tsv,
     /// One prompt per line.
     Txt,
+    /// The columns of a file.
+    Parquet,
 }
 
 impl InputFormat {
@@ -56,6 +60,7 @@ impl InputFormat {
             "csv" => InputFormat::Csv,
             "tsv" | "tab" => InputFormat::Tsv,
             "txt" | "text" => InputFormat::Txt,
+            "parquet" => InputFormat::Parquet,
             _ => InputFormat::Auto,
         }
     }
@@ -65,7 +70,9 @@ impl InputFormat {
         match self {
             InputFormat::Csv => Some(b','),
             InputFormat::Tsv => Some(b'\t'),
-            InputFormat::Auto | InputFormat::Jsonl | InputFormat::Txt => None,
+            InputFormat::Auto | InputFormat::Jsonl | InputFormat::Txt | InputFormat::Parquet => {
+                None
+            }
         }
     }
 }
@@ -126,10 +133,31 @@ pub enum Content {
     Cells(Vec<String>),
 }
 
+/// An input that is open, and how it is read.
+pub enum Opened {
+    /// From its first byte to its last.
+    Stream(Box<dyn Read + Send>),
+    /// At any place.
+    Parquet(File),
+}
+
+impl Opened {
+    /// A file: Parquet is known by its first and last bytes, whatever its name.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn of_file(file: File) -> io::Result<Self> {
+        Ok(match is_parquet(&file)? {
+            true => Opened::Parquet(file),
+            false => Opened::Stream(Box::new(file)),
+        })
+    }
+}
+
 /// One row as read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Physical line where it starts, from 1.
+    /// Physical line where it starts, or row of a Parquet file, from 1.
     pub line: u64,
     /// Its text. If `error` is set: what could be saved of it, for the user to find it again.
     pub content: Content,
@@ -140,15 +168,39 @@ pub struct Record {
 /// The rows of an input. Iterate; blank lines are skipped and counted.
 pub struct Records {
     format: InputFormat,
-    lines: Lines,
-    csv: Option<CsvRecords>,
+    body: Body,
     crlf: bool,
     blank_lines: u64,
     /// Read and given back.
     given_back: VecDeque<Record>,
 }
 
+/// Where records come from.
+enum Body {
+    Lines(Lines),
+    Csv(CsvRecords, Lines),
+    Parquet(Box<ParquetRows>),
+}
+
 impl Records {
+    /// The records of an input that is open, as `open` reads it; of Parquet, the rows.
+    ///
+    /// # Errors
+    /// As `open`; or the footer of a Parquet file says what cannot be read.
+    pub fn of(input: Opened, format: InputFormat, max_line: usize) -> Result<Self, InputError> {
+        match input {
+            Opened::Stream(input) => Self::open(input, format, max_line),
+            Opened::Parquet(file) => {
+                let rows = Box::new(ParquetRows::new(ParquetFile::open(file)?));
+                Ok(Self::new(InputFormat::Parquet, Body::Parquet(rows)))
+            }
+        }
+    }
+
+    fn new(format: InputFormat, body: Body) -> Self {
+        Self { format, body, crlf: false, blank_lines: 0, given_back: VecDeque::new() }
+    }
+
     /// Looks at the first bytes: decompresses, resolves the format, skips a UTF-8 BOM, reads a CSV
     /// header. `format` is the flag, or [`InputFormat::from_path`].
     ///
@@ -167,6 +219,10 @@ impl Records {
         }
         sniff::refuse_unsupported(&head, codec)?;
         foreign::refuse_binary(&head, format)?;
+        if format == InputFormat::Parquet {
+            let message = "the input is no Parquet file: it does not begin and end with PAR1";
+            return Err(InputError::refused(message, "leave --format out, or rename the file"));
+        }
         if head.starts_with(sniff::UTF8_BOM) {
             head.drain(..sniff::UTF8_BOM.len());
         }
@@ -175,13 +231,12 @@ impl Records {
             given => given,
         };
         let mut lines = Lines::new(Box::new(Cursor::new(head).chain(input)), max_line);
-        let (mut csv, mut crlf, mut blank_lines) = (None, false, 0);
-        if let Some(delimiter) = format.delimiter() {
-            let records = CsvRecords::open(&mut lines, delimiter)?;
-            (crlf, blank_lines) = (records.crlf, records.blank_before_header);
-            csv = Some(records);
-        }
-        Ok(Self { format, lines, csv, crlf, blank_lines, given_back: VecDeque::new() })
+        let Some(delimiter) = format.delimiter() else {
+            return Ok(Self::new(format, Body::Lines(lines)));
+        };
+        let records = CsvRecords::open(&mut lines, delimiter)?;
+        let (crlf, blank_lines) = (records.crlf, records.blank_before_header);
+        Ok(Self { crlf, blank_lines, ..Self::new(format, Body::Csv(records, lines)) })
     }
 
     /// The resolved format, never `Auto`.
@@ -191,7 +246,10 @@ impl Records {
 
     /// Column names of a CSV.
     pub fn headers(&self) -> Option<Arc<[String]>> {
-        self.csv.as_ref().map(|csv| Arc::clone(&csv.names))
+        match &self.body {
+            Body::Csv(csv, _) => Some(Arc::clone(&csv.names)),
+            Body::Lines(_) | Body::Parquet(_) => None,
+        }
     }
 
     /// Whether a CSV's header line ends with CRLF: then its output does too.
@@ -201,7 +259,10 @@ impl Records {
 
     /// The number of the line that would come next, which no record so far has gone beyond.
     pub fn last_line(&self) -> u64 {
-        self.lines.number
+        match &self.body {
+            Body::Lines(lines) | Body::Csv(_, lines) => lines.number,
+            Body::Parquet(rows) => rows.next_number(),
+        }
     }
 
     /// Blank lines skipped so far.
@@ -219,10 +280,11 @@ impl Records {
         if let Some(record) = self.given_back.pop_front() {
             return Ok(Some(record));
         }
-        match &self.csv {
-            Some(csv) => csv.next_record(&mut self.lines, &mut self.blank_lines),
-            None => loop {
-                match self.lines.next_line()? {
+        match &mut self.body {
+            Body::Parquet(rows) => rows.next_row(),
+            Body::Csv(csv, lines) => csv.next_record(lines, &mut self.blank_lines),
+            Body::Lines(lines) => loop {
+                match lines.next_line()? {
                     Some(Record { content: Content::Line(line), error: None, .. })
                         if line.bytes().all(|b| b.is_ascii_whitespace()) =>
                     {

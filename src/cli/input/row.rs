@@ -257,6 +257,9 @@ impl RowParser {
         let (named, cells) = match self.name_fields(record)? {
             Named::Row(named, cells) => (named, cells),
             Named::Line(text, error) => return bad(self.unreadable(&text, line, index), error),
+            Named::Fields(fields, error) => {
+                return bad(self.passthrough(fields, None, None, index), error);
+            }
             Named::Cells(cells, error) => {
                 let fields = fields_of_cells(self.columns(), &cells);
                 return bad(self.passthrough(fields, Some(cells), None, index), error);
@@ -376,7 +379,13 @@ impl RowParser {
             Content::Line(text) => text,
         };
         if let Some(error) = record.error {
-            return Ok(Named::Line(text, error));
+            if self.format != InputFormat::Parquet {
+                return Ok(Named::Line(text, error));
+            }
+            return Ok(match JsonFields::parse(text, record.line) {
+                Ok(fields) => Named::Fields(fields, error),
+                Err(cut) => Named::Line(cut.0, error),
+            });
         }
         if self.format == InputFormat::Txt {
             let fields = JsonFields::from_pairs(&[("prompt", &json_string(&text))]);

@@ -15,6 +15,8 @@ pub mod code {
     pub const BAD_CSV: &str = "bad_csv";
     /// The line has bytes that are not UTF-8.
     pub const BAD_UTF8: &str = "bad_utf8";
+    /// A value of a column is none of the column's type.
+    pub const BAD_VALUE: &str = "bad_value";
     /// The line is longer than any may be.
     pub const LINE_TOO_LONG: &str = "line_too_long";
     /// The row has another shape than the first one.

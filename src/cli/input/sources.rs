@@ -20,6 +20,8 @@ pub struct Source {
     pub format: InputFormat,
     /// Lines of the files before it, once they are read.
     lines_before: OnceLock<u64>,
+    /// It has rows, and no lines.
+    has_rows: OnceLock<()>,
 }
 
 /// All of them; at least one.
@@ -62,6 +64,7 @@ impl Sources {
                     format: format(path.as_deref()),
                     path,
                     lines_before: OnceLock::new(),
+                    has_rows: OnceLock::new(),
                 }
             })
             .collect();
@@ -110,6 +113,7 @@ impl Sources {
     /// A line as messages name it, with its file where there are several.
     pub fn said(&self, line: u64) -> String {
         match (self.0.len(), self.place(line)) {
+            (1, (_, row)) if self.0[0].has_rows.get().is_some() => format!("row {row}"),
             (1, (_, line)) => format!("line {line}"),
             (_, (file, line)) => format!("{file}:{line}"),
         }
@@ -135,6 +139,11 @@ impl Source {
     /// Says how many lines the files before it have. Whoever reads them finds the same.
     pub fn begins_after(&self, num_lines: u64) {
         let _ = self.lines_before.set(num_lines);
+    }
+
+    /// Says that what is counted in it are rows: it is a Parquet file.
+    pub fn counts_rows(&self) {
+        let _ = self.has_rows.set(());
     }
 }
 
@@ -185,6 +194,9 @@ mod tests {
         let (file, error) = all.located(&error);
         assert_eq!((file, error.line), ("b.csv", 2));
         assert_eq!(sources(&["a.jsonl"]).unwrap().said(9), "line 9");
+        let table = sources(&["a.parquet"]).unwrap();
+        table.list()[0].counts_rows();
+        assert_eq!(table.said(9), "row 9");
         assert_eq!(sources(&[]).unwrap().name(), "<stdin>");
         assert!(sources(&["-", "-"]).is_err());
     }

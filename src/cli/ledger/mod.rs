@@ -26,6 +26,7 @@ pub mod row_key;
 pub mod scan;
 mod spill;
 pub mod storage;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -45,6 +46,7 @@ pub use self::recovered::{Recovered, Reused};
 use self::spill::Spill;
 use self::storage::Storage;
 use crate::cli::input::compress::Compression;
+use crate::cli::output::parquet::Table;
 
 /// Bytes of rows that wait for an earlier one and stay in memory; the others wait on disk.
 const MAX_HELD: usize = 32 << 20;
@@ -152,6 +154,14 @@ impl Ledger {
         let is_stream = self.output.part().is_none() && self.errors.is_none();
         assert!(is_stream && matches!(self.book, Some(Book::Spill(_))), "files are in order");
         self.in_any_order = true;
+    }
+
+    /// Makes a Parquet file of the output, before the first row.
+    ///
+    /// # Panics
+    /// It is no file.
+    pub fn begin_table(&mut self, table: Table) {
+        self.output.begin_table(table);
     }
 
     /// Takes a row that has just finished; emits it and those that waited for it, when its turn has

@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use super::claim::Claim;
 use super::error::LedgerError;
 use super::storage::{StoredFile, hash_of, write_all_at};
+use super::table::write_table;
 use crate::cli::input::compress::Compression;
 use crate::cli::output::npy;
+use crate::cli::output::parquet::Table;
 
 /// Rows are handed to the system when there are this many bytes of them.
 const BUFFER: usize = 64 << 10;
@@ -63,6 +65,8 @@ pub struct Output {
     compression: Compression,
     /// Values of a row, where the rows are a matrix.
     matrix: Option<usize>,
+    /// Of rows that become a Parquet file.
+    table: Option<Table>,
     /// Emitted, not yet written: plain text, less than a member of it where it is compressed.
     buffer: Vec<u8>,
     num_rows: u64,
@@ -85,7 +89,8 @@ impl Output {
 
     fn new(target: Target, compression: Compression) -> Self {
         let (buffer, hasher) = (Vec::new(), blake3::Hasher::new());
-        Self { target, compression, matrix: None, buffer, num_rows: 0, bytes: 0, hasher }
+        let (matrix, table) = (None, None);
+        Self { target, compression, matrix, table, buffer, num_rows: 0, bytes: 0, hasher }
     }
 
     /// Takes bytes that belong to no row (a CSV header), before the first row. They are written
@@ -106,6 +111,16 @@ impl Output {
         self.matrix = Some(width);
     }
 
+    /// Makes a Parquet file of the rows to come, when all are there: until then the part has them
+    /// as JSON lines.
+    ///
+    /// # Panics
+    /// It is no file.
+    pub fn begin_table(&mut self, table: Table) {
+        assert!(self.part().is_some(), "a table is a file");
+        self.table = Some(table);
+    }
+
     /// Takes a row that is elsewhere. A matrix has a row for it.
     ///
     /// # Errors
@@ -119,6 +134,9 @@ impl Output {
     /// # Errors
     /// It cannot be written.
     pub fn emit(&mut self, row: &[u8]) -> Result<(), LedgerError> {
+        if let Some(table) = &mut self.table {
+            table.look_at(row);
+        }
         self.add_piece(row);
         self.end_row()
     }
@@ -176,6 +194,12 @@ impl Output {
                 let (file, header) = (part.open()?, npy::header(self.num_rows, width));
                 let hash = write_all_at(file, &header, 0).and_then(|()| hash_of(file));
                 blake3 = hash.map_err(|error| part.failed("write", error))?;
+            }
+            if let Some(table) = &self.table {
+                let file = part.open()?;
+                let written = write_table(file, table, self.bytes);
+                let written = written.and_then(|length| Ok((length, hash_of(&*file)?)));
+                (self.bytes, blake3) = written.map_err(|error| part.failed("write", error))?;
             }
             part.open()?.sync().map_err(|error| part.failed("sync", error))?;
             // Its name too: one of two outputs must not be published while the other can vanish.

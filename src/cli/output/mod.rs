@@ -11,6 +11,7 @@ pub mod npy;
 #[cfg(test)]
 mod odd_inputs;
 mod openai;
+pub mod parquet;
 mod pooled;
 mod row_format;
 mod scores;
@@ -186,6 +187,17 @@ fn kept_name(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
         kept.insert_str(0, "input_");
     }
     kept
+}
+
+/// What rows call a column of a Parquet input; None: that may be another name in another row.
+fn shown_name(name: &str, out_fields: &[&str], is_taken: &dyn Fn(&str) -> bool) -> Option<String> {
+    match name {
+        "reasoning" | "tool_calls" => None,
+        _ if out_fields.contains(&name) || RESERVED.contains(&name) => {
+            Some(kept_name(name, is_taken))
+        }
+        _ => Some(name.to_owned()),
+    }
 }
 
 /// Appends the parts of one row.

@@ -3,16 +3,20 @@
 use std::sync::Arc;
 
 use super::npy::NpyFormat;
+use super::parquet::{Table, TableSpec, ours};
 use super::pooled::{PooledForm, format_pooled};
 use super::{
     Asked, CsvFormat, OutputOptions, RunFacts, Tokens, collisions, format_input, format_row,
+    shown_name,
 };
 use crate::cli::config::{Detail, RunConfig};
 use crate::cli::input::batch_line::BatchLines;
 use crate::cli::input::fields::Passthrough;
 use crate::cli::input::files::Shape;
 use crate::cli::input::reader::InputFormat;
+use crate::cli::input::row::Task;
 use crate::cli::input::row_error::{RowError, code};
+use crate::cli::input::shard::Shard;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 use crate::engine::input_processor::{AnswerForm, AnswerParser, ToolChoice};
@@ -29,6 +33,17 @@ pub enum RowFormat {
     Csv(CsvFormat),
     /// A matrix, and JSON lines of error rows beside it.
     Npy(NpyFormat),
+    /// JSON lines until all are there, then a Parquet file of them.
+    Parquet(ParquetFormat),
+}
+
+/// How rows become a Parquet file.
+#[derive(Clone, Debug)]
+pub struct ParquetFormat {
+    /// Of the rows until then.
+    pub json: JsonFormat,
+    spec: Arc<TableSpec>,
+    shard: Shard,
 }
 
 /// How rows are written.
@@ -43,6 +58,8 @@ pub enum FileFormat {
     Tsv,
     /// A matrix of NumPy's.
     Npy,
+    /// A Parquet file.
+    Parquet,
 }
 
 /// JSON lines: ours, or those of a batch API.
@@ -68,16 +85,14 @@ impl RowFormat {
     pub fn new(config: &RunConfig, shape: &Shape) -> Result<Self, CliError> {
         let parser = AnswerParser::default();
         let named = config.output.path.as_deref().map_or(InputFormat::Auto, InputFormat::from_path);
-        let refused = |message: &str| {
-            let error = CliError::new(Exit::Refused, "output", message);
-            Err(error.help("name the output FILE.jsonl (-o)"))
-        };
         let lines = config.input.rows.lines;
         if config.output.is_matrix {
-            return Ok(RowFormat::Npy(NpyFormat {
-                width: 0,
-                json: JsonFormat::new(config, parser),
-            }));
+            let json = JsonFormat::new(config, parser);
+            return Ok(RowFormat::Npy(NpyFormat { width: 0, json }));
+        }
+        if named == InputFormat::Parquet {
+            let json = JsonFormat::new(config, parser);
+            return ParquetFormat::new(config, shape, json).map(RowFormat::Parquet);
         }
         let pooled = PooledForm::of(config.input.rows.task);
         if pooled.as_ref().is_some_and(|form| !form.has_columns()) {
@@ -157,12 +172,22 @@ impl RowFormat {
             RowFormat::Csv(csv) if csv.delimiter == b'\t' => FileFormat::Tsv,
             RowFormat::Csv(_) => FileFormat::Csv,
             RowFormat::Npy(_) => FileFormat::Npy,
+            RowFormat::Parquet(_) => FileFormat::Parquet,
+        }
+    }
+
+    fn json_mut(&mut self) -> Option<&mut JsonFormat> {
+        match self {
+            RowFormat::Csv(_) => None,
+            RowFormat::Json(json)
+            | RowFormat::Npy(NpyFormat { json, .. })
+            | RowFormat::Parquet(ParquetFormat { json, .. }) => Some(json),
         }
     }
 
     /// The same with the `system_fingerprint` of OpenAI's lines.
     pub fn with_system_fingerprint(mut self, fingerprint: String) -> Self {
-        if let RowFormat::Json(json) | RowFormat::Npy(NpyFormat { json, .. }) = &mut self {
+        if let Some(json) = self.json_mut() {
             json.facts.system_fingerprint = Some(fingerprint);
         }
         self
@@ -170,15 +195,12 @@ impl RowFormat {
 
     /// The same with the names of a classifier's classes.
     pub fn with_labels(mut self, labels: Arc<[String]>) -> Self {
-        match &mut self {
-            RowFormat::Json(json) | RowFormat::Npy(NpyFormat { json, .. }) => {
-                json.pooled.name(labels);
-            }
-            RowFormat::Csv(csv) => {
-                if let Some(form) = &mut csv.pooled {
-                    form.name(labels);
-                }
-            }
+        let form = match &mut self {
+            RowFormat::Csv(csv) => csv.pooled.as_mut(),
+            other => other.json_mut().map(|json| &mut json.pooled),
+        };
+        if let Some(form) = form {
+            form.name(labels);
         }
         self
     }
@@ -186,8 +208,10 @@ impl RowFormat {
     /// The same with what splits the answers of chats.
     pub fn with_parser(mut self, parser: AnswerParser) -> Self {
         match &mut self {
-            RowFormat::Json(json) | RowFormat::Npy(NpyFormat { json, .. }) => json.parser = parser,
             RowFormat::Csv(csv) => csv.parser = parser,
+            RowFormat::Json(json)
+            | RowFormat::Npy(NpyFormat { json, .. })
+            | RowFormat::Parquet(ParquetFormat { json, .. }) => json.parser = parser,
         }
         self
     }
@@ -204,8 +228,10 @@ impl RowFormat {
     /// some models are special tokens.
     pub fn adjust(&self, params: &mut SamplingParams, form: Option<&AnswerForm>) {
         let parser = match self {
-            RowFormat::Json(json) | RowFormat::Npy(NpyFormat { json, .. }) => &json.parser,
             RowFormat::Csv(csv) => &csv.parser,
+            RowFormat::Json(json)
+            | RowFormat::Npy(NpyFormat { json, .. })
+            | RowFormat::Parquet(ParquetFormat { json, .. }) => &json.parser,
         };
         let Some(form) = form else { return };
         let has_tools = !form.tools.is_empty() && form.tool_choice != ToolChoice::None;
@@ -221,7 +247,7 @@ impl RowFormat {
             (RowFormat::Csv(csv), _) => {
                 collisions(passthrough, &[&config.output.field], &csv.parser)
             }
-            (RowFormat::Json(json), _) => {
+            (RowFormat::Json(json) | RowFormat::Parquet(ParquetFormat { json, .. }), _) => {
                 let out_fields = [&[config.output.field.as_str()], json.pooled.fields()].concat();
                 collisions(passthrough, &out_fields, &json.parser)
             }
@@ -258,7 +284,7 @@ impl RowFormat {
     ) {
         match self {
             RowFormat::Csv(csv) => csv.format_pooled(passthrough, output, out),
-            RowFormat::Json(json) => {
+            RowFormat::Json(json) | RowFormat::Parquet(ParquetFormat { json, .. }) => {
                 let row = (passthrough, output);
                 format_pooled(row, &json.pooled, &json.options(&Tokens::none()), out);
             }
@@ -276,10 +302,48 @@ impl RowFormat {
     ) {
         match self {
             RowFormat::Csv(csv) => csv.format_row(asked, result, out),
-            RowFormat::Json(json) | RowFormat::Npy(NpyFormat { json, .. }) => {
+            RowFormat::Json(json)
+            | RowFormat::Npy(NpyFormat { json, .. })
+            | RowFormat::Parquet(ParquetFormat { json, .. }) => {
                 format_row(asked, result, &json.options(tokens), out);
             }
         }
+    }
+}
+
+/// The error of an output that cannot be as it is named.
+fn refused<T>(message: &str) -> Result<T, CliError> {
+    let error = CliError::new(Exit::Refused, "output", message);
+    Err(error.help("name the output FILE.jsonl (-o)"))
+}
+
+impl ParquetFormat {
+    fn new(config: &RunConfig, shape: &Shape, json: JsonFormat) -> Result<Self, CliError> {
+        if shape.has_batch_lines {
+            return refused("lines of a batch API are JSON, not the columns of a Parquet file");
+        }
+        if config.output.retry_failed {
+            return refused("--retry-failed: rows of a Parquet file are not asked again");
+        }
+        let out_fields = [&[config.output.field.as_str()], json.pooled.fields()].concat();
+        let of_input = TableSpec::of_inputs(&config.input.sources, |name, is_taken| {
+            shown_name(name, &out_fields, is_taken)
+        });
+        let task = config.input.rows.task;
+        let (text_field, usage): (_, &[&str]) = match task {
+            Task::Complete => {
+                (Some(config.output.field.as_str()), &["prompt_tokens", "completion_tokens"])
+            }
+            _ => (None, &["prompt_tokens", "total_tokens"]),
+        };
+        let vector = (task == Task::Embed).then(|| config.output.field.clone());
+        let spec = TableSpec { of_input, ours: ours(text_field, usage), vector };
+        Ok(Self { json, spec: Arc::new(spec), shard: config.input.shard })
+    }
+
+    /// The table of a run's rows.
+    pub fn table(&self) -> Table {
+        Table::new(Arc::clone(&self.spec), self.shard)
     }
 }
 

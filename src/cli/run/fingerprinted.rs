@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::thread::{Scope, ScopedJoinHandle};
 
-use crate::cli::config::RunConfig;
+use crate::cli::config::{RunConfig, is_table};
 use crate::cli::input::row::ChatDefaults;
 use crate::cli::ledger::fingerprint::Fingerprint;
 use crate::cli::model::{Folders, Summary};
@@ -78,7 +78,12 @@ pub fn of_files(
     set("last_assistant", format!("{last_assistant:?}"));
     set("chat_template_kwargs", serde_json::Value::from(template_kwargs.clone()).to_string());
     set("out_field", config.output.field.clone());
-    let matrix = if config.output.is_matrix { " npy" } else { "" };
+    let is_table = config.output.path.as_deref().is_some_and(is_table);
+    let matrix = match config.output.is_matrix {
+        true => " npy",
+        false if is_table => " parquet",
+        false => "",
+    };
     set("output_format", format!("{:?} {:?}{matrix}", input.rows.lines, config.output.detail));
     Ok(FileFields(fields))
 }

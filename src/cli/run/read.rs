@@ -2,7 +2,6 @@
 //! that an input that cannot be run is refused at once, and waits for the tokenizer with the first
 //! row in hand.
 
-use std::io::Read;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -12,7 +11,7 @@ use super::write::InputRead;
 use crate::cli::config::InputConfig;
 use crate::cli::input::custom_ids::CustomIds;
 use crate::cli::input::files::{self, Files, Shape};
-use crate::cli::input::reader::{Content, Record};
+use crate::cli::input::reader::{Content, Opened, Record};
 use crate::cli::input::row::{BadRow, Row};
 use crate::cli::ledger::row_hash::{ContentHash, InputDigest};
 use crate::cli::terminal::console::{Console, ProgressMode};
@@ -47,7 +46,7 @@ pub type Checked = Result<bool, CliError>;
 /// Starts the thread.
 pub fn start(
     config: Arc<InputConfig>,
-    input: Box<dyn Read + Send>,
+    input: Opened,
     console: Console,
     counters: Arc<Counters>,
 ) -> ReadThread {
@@ -93,6 +92,9 @@ fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) ->
             return;
         }
         let limit = input.limit.unwrap_or(u64::MAX);
+        if let Some(rows) = ids.is_none().then(|| files::num_rows(sources)).flatten() {
+            return counters.set_total(input.shard.num_rows(rows.min(limit)));
+        }
         let (mut rows, mut some_chat, mut only_chat) = (0, false, true);
         while rows < limit {
             let Ok(Some(record)) = files.next_record() else { break };
@@ -147,7 +149,7 @@ impl Input {
     ///
     /// # Errors
     /// There are no rows, or none of the shape that was asked for.
-    pub fn open(config: &InputConfig, input: Box<dyn Read + Send>) -> Result<Self, CliError> {
+    pub fn open(config: &InputConfig, input: Opened) -> Result<Self, CliError> {
         let files = Files::new(Arc::clone(&config.sources), input, &config.rows)?;
         let num_files = config.sources.list().len();
         let mut input = Self {

@@ -187,6 +187,7 @@ impl WriteThread {
     fn header(&self, ledger: &mut Ledger, shape: &Shape) {
         match (&self.format, &shape.headers) {
             (RowFormat::Npy(npy), _) => ledger.begin_matrix(npy.width),
+            (RowFormat::Parquet(format), _) => ledger.begin_table(format.table()),
             (RowFormat::Csv(csv), Some(names)) => {
                 let mut line = Vec::new();
                 csv.format_header(names, &mut line);

@@ -1,16 +1,17 @@
-//! Panics of the template engine, of the tokenizers crate and of llguidance that cost one row, or
-//! the tokenizer, and not the run.
+//! Panics of the template engine, of the tokenizers crate, of llguidance and of the parquet crate
+//! that cost one row, the tokenizer or a file, and are no bug's end of the process.
 
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 
 /// Runs `render`; None if it panicked.
-pub(in crate::engine) fn contain<T>(render: impl FnOnce() -> T) -> Option<T> {
+pub fn contain<T>(render: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(render)).ok()
 }
 
-/// Crates that run within `contain` only: what models bring is read and run by them.
-const CONTAINED: [&str; 13] = [
+/// Crates that run within `contain` only: what models and files bring is read and run by them.
+const CONTAINED: [&str; 14] = [
     "minijinja-",
+    "parquet-",
     "tokenizers-",
     "tk-convert-",
     "tk-encode-",

@@ -12,6 +12,7 @@ use vllm_batch::cli::ledger::{
     Draft, Finished, Ledger, LedgerError, LedgerOptions, Recovered, RowHash, Totals,
 };
 use vllm_batch::cli::output::FileFormat;
+use vllm_batch::cli::output::parquet::{Table, TableSpec};
 
 use crate::crash::disk::{MemoryDisk, Tree};
 use crate::crash::random::Random;
@@ -27,6 +28,8 @@ pub struct Job {
     pub seed: u64,
     /// Error rows go to a file of their own.
     pub splits_errors: bool,
+    /// The output is a Parquet file.
+    pub is_table: bool,
     /// The output may replace one that is there (`--overwrite` of the first run).
     pub replaces: bool,
 }
@@ -67,13 +70,30 @@ impl Job {
         let rows = |wanted: &dyn Fn(u64) -> bool| {
             (0..self.num_rows).filter(|p| wanted(*p)).flat_map(|p| self.row(p)).collect::<Vec<u8>>()
         };
+        let out = |wanted: &dyn Fn(u64) -> bool| match self.is_table {
+            true => self.table_of(&rows(wanted)),
+            false => rows(wanted),
+        };
         match self.splits_errors {
-            false => vec![(OUT.into(), rows(&|_| true))],
+            false => vec![(OUT.into(), out(&|_| true))],
             true => vec![
-                (OUT.into(), rows(&|p| !self.is_error(p))),
+                (OUT.into(), out(&|p| !self.is_error(p))),
                 (ERRORS.into(), rows(&|p| self.is_error(p))),
             ],
         }
+    }
+
+    fn table(&self) -> Table {
+        Table::new(Arc::new(TableSpec::default()), Shard::default())
+    }
+
+    fn table_of(&self, rows: &[u8]) -> Vec<u8> {
+        let mut table = self.table();
+        let rows = || rows.split_inclusive(|byte| *byte == b'\n');
+        rows().for_each(|row| table.look_at(row));
+        let mut writer = table.writer().expect("types that exist");
+        rows().for_each(|row| writer.add(row).expect("values of their types"));
+        writer.finish().expect("into memory")
     }
 
     /// Runs on a disk, or continues what is there.
@@ -92,6 +112,9 @@ impl Job {
         let fingerprint = Fingerprint::new(fields);
         let header = Header { started: 5, replaces: overwrite, fingerprint };
         let (mut ledger, mut recovered) = draft.begin(header)?;
+        if self.is_table {
+            ledger.begin_table(self.table());
+        }
         match self.drive(&mut ledger, recovered.as_mut()) {
             Ok(num_computed) => {
                 ledger.finish(|totals| self.side_text(totals))?;

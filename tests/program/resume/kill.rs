@@ -38,6 +38,7 @@ fn works(num_rows: usize) -> Vec<Work> {
         Work::sampled(named()),
         Work::sampled(rows(2, num_rows, false)),
         Work { errors: Some("errors.jsonl"), ..Work::sampled(with_bad_rows(named())) },
+        Work { out: "out.parquet", ..Work::sampled(with_bad_rows(named())) },
         Work { out: "out.jsonl.zst", ..Work::sampled(with_constraints(named())) },
     ]
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 
 use crate::cli::config::InputConfig;
-use crate::cli::input::reader::{MAX_LINE, Records, refuse_name};
+use crate::cli::input::reader::{MAX_LINE, Opened, Records, refuse_name};
 use crate::cli::input::row::RowParser;
 use crate::cli::input::row_error::RowError;
 use crate::cli::terminal::error::CliError;
@@ -110,7 +110,8 @@ pub fn dataset(
     let refused = |error| CliError::from_input(error, &input.name);
     let format = input.sources.list()[0].format;
     refuse_name(path, format).map_err(refused)?;
-    let mut records = Records::open(Box::new(file), format, MAX_LINE).map_err(refused)?;
+    let opened = Opened::of_file(file).map_err(refuse)?;
+    let mut records = Records::of(opened, format, MAX_LINE).map_err(refused)?;
     let mut parser = RowParser::new(&mut records, &input.rows).map_err(refused)?;
     let bad_row = |error: &RowError| CliError::from_row(error, &input.name);
     let base = SamplingParams { max_tokens: Some(output_len), ..SamplingParams::default() };

@@ -1,7 +1,7 @@
 //! `OutputRow`: the parts of a row that are compared, from our rows, OpenAI response lines and CSV.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::cli::input::fields::JsonFields;
-use crate::cli::input::reader::{Content, InputError, InputFormat, Record, Records};
+use crate::cli::input::reader::{Content, InputError, InputFormat, Opened, Record, Records};
 use crate::cli::terminal::error::{CliError, Location};
 
 /// Longest row. One of output may be longer than one of input: it has logprobs.
@@ -70,14 +70,17 @@ impl OutputFile {
         let is_stdin = path == Path::new("-");
         let name = if is_stdin { "<stdin>".to_owned() } else { path.display().to_string() };
         let refused = |error| CliError::from_input(error, &name);
-        let (stream, format): (Box<dyn Read + Send>, _) = match is_stdin {
-            true => (Box::new(io::stdin()), InputFormat::Auto),
+        let (input, format) = match is_stdin {
+            true => (Opened::Stream(Box::new(io::stdin())), InputFormat::Auto),
             false => {
-                let file = File::open(path).map_err(|error| refused(InputError::Io(error)))?;
-                (Box::new(file), InputFormat::from_path(path))
+                let file = File::open(path).and_then(Opened::of_file);
+                (
+                    file.map_err(|error| refused(InputError::Io(error)))?,
+                    InputFormat::from_path(path),
+                )
             }
         };
-        let records = Records::open(stream, format, MAX_ROW).map_err(refused)?;
+        let records = Records::of(input, format, MAX_ROW).map_err(refused)?;
         let columns = match records.headers() {
             // A CSV without rows has no header.
             Some(names) if names.is_empty() => None,

@@ -20,6 +20,7 @@ use crate::cli::ledger::output::Output;
 use crate::cli::ledger::record::{Header, Kind, Record};
 use crate::cli::ledger::storage::{Disk, Storage};
 use crate::cli::ledger::{Draft, LedgerError, LedgerOptions, Named};
+use crate::cli::output::parquet::Table;
 use crate::cli::terminal::error::CliError;
 
 /// The joined rows on their way to the disk.
@@ -87,6 +88,19 @@ impl MergedFile {
     /// Makes a matrix of the rows to come.
     pub fn begin_matrix(&mut self, width: usize) {
         self.output.begin_matrix(width);
+    }
+
+    /// Makes a Parquet file of the rows to come.
+    pub fn begin_table(&mut self, table: Table) {
+        self.output.begin_table(table);
+    }
+
+    /// Takes a row of a Parquet file, as a JSON line.
+    ///
+    /// # Errors
+    /// The disk is full or fails.
+    pub fn write_row(&mut self, line: &[u8]) -> Result<(), CliError> {
+        self.output.emit(line).map_err(CliError::from_output_midway)
     }
 
     /// Takes bytes of an error row of a matrix.

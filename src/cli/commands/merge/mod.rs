@@ -7,6 +7,7 @@ mod merged_file;
 mod shard_meta;
 mod shard_reader;
 mod shard_set;
+mod table;
 
 use std::path::Path;
 
@@ -33,16 +34,24 @@ pub fn run(args: &MergeArgs, console: &Console) -> Result<Exit, CliError> {
     }
     let files: Result<Vec<_>, _> = args.shards.iter().map(|path| ShardFile::read(path)).collect();
     let set = ShardSet::new(files?)?;
-    let is_matrix = set.meta().format == FileFormat::Npy;
-    if is_matrix != args.out.extension().is_some_and(|end| end.eq_ignore_ascii_case("npy")) {
-        let message = "a matrix is merged into FILE.npy, and nothing else is";
-        return Err(CliError::refused("output", message).help("name the output as the shards"));
+    let format = set.meta().format;
+    for (kind, extension, what) in
+        [(FileFormat::Npy, "npy", "a matrix"), (FileFormat::Parquet, "parquet", "Parquet")]
+    {
+        let is_named = args.out.extension().is_some_and(|end| end.eq_ignore_ascii_case(extension));
+        if (format == kind) != is_named {
+            let message = format!("{what} is merged into FILE.{extension}, and nothing else is");
+            return Err(CliError::refused("output", message).help("name the output as the shards"));
+        }
     }
     let errors = matrix::errors_path(&set, &args.out);
     let mut output = MergedFile::create(&args.out, errors, &set.files, args.overwrite)?;
-    let joined = match is_matrix {
-        true => matrix::join(&set, args.verify, &mut output),
-        false => join(&set, args.verify, &mut output),
+    let joined = match format {
+        FileFormat::Npy => matrix::join(&set, args.verify, &mut output),
+        FileFormat::Parquet => table::join(&set, args.verify, &mut output),
+        FileFormat::Jsonl | FileFormat::Csv | FileFormat::Tsv => {
+            join(&set, args.verify, &mut output)
+        }
     };
     let joined = joined.and_then(|()| output.complete());
     let written = match joined {

@@ -107,6 +107,7 @@ impl<'a> ShardReader<'a> {
             FileFormat::Jsonl => Ends::Line,
             FileFormat::Csv | FileFormat::Tsv => Ends::CsvRecord,
             FileFormat::Npy => Ends::Length(npy::HEADER_BYTES),
+            FileFormat::Parquet => unreachable!("`table` reads them"),
         };
         Ok(Self { file, input, raw, ends, rows: 0 })
     }

@@ -27,7 +27,6 @@ const EXTENSIONS: &[(&str, &str)] = &[
     ("toml", "TOML"),
     ("xml", "XML"),
     ("html", "HTML"),
-    ("parquet", "Parquet"),
     ("arrow", "Arrow"),
     ("feather", "Arrow"),
     ("avro", "Avro"),

@@ -61,11 +61,16 @@ pub(super) fn refuse_unsupported(head: &[u8], codec: Option<Codec>) -> Result<()
         ));
     }
     if is_parquet(head) {
-        return Err(InputError::refused(
-            "the input is a Parquet file, which is not supported yet",
-            "convert it to JSON Lines, e.g. with pandas: read_parquet(F).to_json(G, \
-             orient=\"records\", lines=True)",
-        ));
+        return Err(match codec {
+            Some(codec) => InputError::refused(
+                format!("the input is a Parquet file within {}", codec.name()),
+                "decompress it: Parquet is read at any place, and compressed by itself",
+            ),
+            None => InputError::refused(
+                "the input begins as a Parquet file, and is a pipe or cut off",
+                "Parquet is read from its end: give a whole file, as in -i FILE.parquet",
+            ),
+        });
     }
     // UTF-32 first: its little-endian BOM begins with that of UTF-16.
     let boms: [(&[u8], &str); 4] = [

@@ -100,7 +100,7 @@ fn what_is_not_text_is_refused_with_a_remedy() {
         (b"\xfd7zXZ\0", "compressed with xz", "`xzcat FILE | vllm-batch run ...`"),
         (b"BZh91AY&SY", "compressed with bzip2", "`bzcat FILE |"),
         (b"PK\x03\x04", "compressed with zip", "`unzip -p FILE |"),
-        (b"PAR1\x15\x04", "Parquet", "JSON Lines"),
+        (b"PAR1\x15\x04", "Parquet", "-i FILE.parquet"),
         (b"\xff\xfe{\0", "UTF-16", "convert with iconv"),
         (b"\xfe\xff\0{", "UTF-16", "convert with iconv"),
         (b"\xff\xfe\0\0{\0\0\0", "UTF-32", "convert with iconv"),

@@ -17,6 +17,8 @@ pub(super) enum Named {
     Row(NamedRow, Option<Vec<String>>),
     /// A line that has none.
     Line(String, RowError),
+    /// Fields of which one has no value: the row of a Parquet file.
+    Fields(JsonFields, RowError),
     /// A CSV record that cannot be a row.
     Cells(Vec<String>, RowError),
 }

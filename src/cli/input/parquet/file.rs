@@ -1,0 +1,250 @@
+//! `ParquetFile`: the footer of a file, which says what is in it and where. It is not trusted.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use parquet::file::metadata::{
+    ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader,
+    ParquetStatisticsPolicy, RowGroupMetaData,
+};
+
+use parquet::schema::types::Type;
+
+use super::codec;
+use super::schema::{self, Field};
+use super::thrift::{Compact, kind};
+use crate::cli::input::reader::InputError;
+use crate::engine::text::contain;
+
+/// First and last bytes of a file.
+pub const MAGIC: &[u8; 4] = b"PAR1";
+
+/// The last bytes of one whose footer is encrypted.
+const ENCRYPTED: &[u8; 4] = b"PARE";
+
+/// Bytes before the footer, and after it: its length and the magic bytes.
+const FRAME: (u64, u64) = (4, 8);
+
+/// Bytes of a footer that is read, and of the names that its columns have together: what is made of
+/// it is several times larger.
+const MAX_FOOTER: u64 = 64 << 20;
+
+/// How deep columns may nest.
+const MAX_NESTING: usize = 64;
+
+/// A file that is open, and what its footer says.
+pub struct ParquetFile {
+    /// Read at offsets.
+    pub(super) file: Arc<File>,
+    /// The footer.
+    pub(super) metadata: ParquetMetaData,
+    /// The columns in their order.
+    pub columns: Vec<Field>,
+    /// Bytes before the footer.
+    pub(super) data_end: u64,
+}
+
+/// Whether a file begins and ends as Parquet does, whatever its name.
+///
+/// # Errors
+/// It cannot be read.
+pub fn is_parquet(file: &File) -> io::Result<bool> {
+    let metadata = file.metadata()?;
+    let length = metadata.len();
+    if !metadata.is_file() || length < FRAME.0 + FRAME.1 {
+        return Ok(false);
+    }
+    let (mut head, mut tail) = ([0; 4], [0; FRAME.1 as usize]);
+    file.read_exact_at(&mut head, 0)?;
+    file.read_exact_at(&mut tail, length - FRAME.1)?;
+    let (footer_len, magic) = tail.split_first_chunk::<4>().expect("8 bytes");
+    // A text may begin and end so too; then these are letters, a number that no file is as long as.
+    let fits = u64::from(u32::from_le_bytes(*footer_len)) <= length - FRAME.0 - FRAME.1;
+    Ok(match (&head, fits) {
+        (MAGIC, true) => magic == MAGIC || magic == ENCRYPTED,
+        (ENCRYPTED, true) => magic == ENCRYPTED,
+        _ => false,
+    })
+}
+
+fn damaged(what: &str) -> InputError {
+    let message = format!("the Parquet file is damaged: {what}");
+    InputError::refused(message, "copy the file again, or write it again")
+}
+
+impl ParquetFile {
+    /// Reads the footer.
+    ///
+    /// # Errors
+    /// It cannot be read, or holds what this program does not read.
+    pub fn open(file: File) -> Result<Self, InputError> {
+        let length = file.metadata()?.len();
+        let mut tail = [0; FRAME.1 as usize];
+        let tail_at = length.checked_sub(FRAME.1).ok_or_else(|| damaged("it is cut off"))?;
+        file.read_exact_at(&mut tail, tail_at)?;
+        if &tail[4..] == ENCRYPTED {
+            let help = "decrypt it: this program has no keys";
+            return Err(InputError::refused("the Parquet file is encrypted", help));
+        }
+        if &tail[4..] != MAGIC {
+            return Err(damaged("it does not end with PAR1: it may be cut off"));
+        }
+        let footer_len = u64::from(u32::from_le_bytes(tail[..4].try_into().expect("4 bytes")));
+        let data_end = tail_at.checked_sub(footer_len).filter(|end| *end >= FRAME.0);
+        let data_end = data_end.ok_or_else(|| damaged("its footer is longer than the file"))?;
+        if footer_len > MAX_FOOTER {
+            let (size, max) = (footer_len >> 20, MAX_FOOTER >> 20);
+            let message = format!("its footer has {size} MiB, the limit is {max} MiB");
+            return Err(InputError::refused(message, "write it again with larger row groups"));
+        }
+        let mut footer = vec![0; footer_len as usize];
+        file.read_exact_at(&mut footer, data_end)?;
+        check_schema(&footer).ok_or_else(|| damaged("its footer says what cannot be"))?;
+        let metadata = contain(|| decode(&footer))
+            .ok_or_else(|| damaged("its footer cannot be read"))?
+            .map_err(|error| damaged(&error.to_string()))?;
+        let columns = schema::columns(metadata.file_metadata().schema());
+        let columns = columns
+            .map_err(|what| InputError::refused(what, "write the file again without the column"))?;
+        if columns.is_empty() {
+            return Err(InputError::refused("the Parquet file has no columns", "give another"));
+        }
+        let file = Self { file: Arc::new(file), metadata, columns, data_end };
+        file.check_groups()?;
+        Ok(file)
+    }
+
+    /// Its columns, as the parquet crate has them.
+    pub fn schema(&self) -> &Type {
+        self.metadata.file_metadata().schema()
+    }
+
+    /// What its writer noted under a key.
+    pub fn key_value(&self, key: &str) -> Option<&str> {
+        let notes = self.metadata.file_metadata().key_value_metadata()?;
+        notes.iter().find(|note| note.key == key)?.value.as_deref()
+    }
+
+    /// Rows of all row groups.
+    pub fn num_rows(&self) -> u64 {
+        let groups = self.metadata.row_groups().iter();
+        groups.fold(0, |sum, group| sum.saturating_add(group.num_rows() as u64))
+    }
+
+    /// Refuses what would be found in the middle of a run.
+    fn check_groups(&self) -> Result<(), InputError> {
+        let num_columns = self.metadata.file_metadata().schema_descr().num_columns();
+        for group in self.metadata.row_groups() {
+            if group.num_rows() < 0 || group.num_columns() != num_columns {
+                return Err(damaged("a row group is not what the footer says"));
+            }
+            for column in group.columns() {
+                codec::check(column.compression_codec())?;
+                if column.file_path().is_some() {
+                    let help = "give the files that it names";
+                    return Err(InputError::refused("its rows are in other files", help));
+                }
+                self.range(group, column).ok_or_else(|| damaged("a column is not in the file"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of a column of a row group.
+    pub(super) fn range(
+        &self,
+        group: &RowGroupMetaData,
+        column: &ColumnChunkMetaData,
+    ) -> Option<std::ops::Range<u64>> {
+        let data = u64::try_from(column.data_page_offset()).ok()?;
+        let dictionary = column.dictionary_page_offset().and_then(|at| u64::try_from(at).ok());
+        // Some writers leave 0 for none.
+        let start = dictionary.filter(|at| *at > 0).map_or(data, |at| at.min(data));
+        let end = start.checked_add(u64::try_from(column.compressed_size()).ok()?)?;
+        let is_empty = group.num_rows() == 0 && start == end;
+        let is_inside = start >= FRAME.0 && end <= self.data_end;
+        let has_values = u64::try_from(column.num_values()).is_ok();
+        ((is_inside || is_empty) && has_values).then_some(start..end)
+    }
+}
+
+fn decode(footer: &[u8]) -> parquet::errors::Result<ParquetMetaData> {
+    // Only where rows are is asked for.
+    let skip = || ParquetStatisticsPolicy::SkipAll;
+    let options = ParquetMetaDataOptions::new()
+        .with_column_stats_policy(skip())
+        .with_encoding_stats_policy(skip())
+        .with_size_stats_policy(skip());
+    ParquetMetaDataReader::decode_metadata_with_options(footer, Some(&options))
+}
+
+/// Counts the tree of columns before the parquet crate builds it, by recursion and with room for as
+/// many children as a column says it has. None: it is too deep, or no tree.
+fn check_schema(footer: &[u8]) -> Option<()> {
+    let mut is_tree = None;
+    Compact::new(footer).fields(|compact, field| {
+        if field.id != 2 || field.kind != kind::LIST {
+            return Some(false);
+        }
+        let (item, count) = compact.list()?;
+        let mut tree = Tree { open: Vec::new(), name_bytes: 0 };
+        for index in 0..count {
+            (item == kind::STRUCT).then_some(())?;
+            let (mut children, mut name) = (0, 0);
+            compact.fields(|compact, field| {
+                match field.id {
+                    4 => name = compact.binary()?.len() as u64,
+                    5 => children = u64::try_from(compact.int()?).ok()?,
+                    _ => return Some(false),
+                }
+                Some(true)
+            })?;
+            (children <= count as u64).then_some(())?;
+            tree.add(index == 0, children, name)?;
+        }
+        is_tree = tree.is_whole().then_some(());
+        Some(true)
+    })?;
+    is_tree
+}
+
+/// The columns that are open while their children come.
+struct Tree {
+    /// Children still to come, and bytes of the names down to here.
+    open: Vec<(u64, u64)>,
+    /// Of the paths of all columns.
+    name_bytes: u64,
+}
+
+impl Tree {
+    fn add(&mut self, is_root: bool, children: u64, name: u64) -> Option<()> {
+        self.close();
+        let mut path = name;
+        if !is_root {
+            let (left, above) = self.open.last_mut()?;
+            *left -= 1;
+            path += *above;
+        }
+        self.name_bytes += path;
+        (self.name_bytes <= MAX_FOOTER && self.open.len() < MAX_NESTING).then_some(())?;
+        self.open.push((children, if is_root { 0 } else { path }));
+        Some(())
+    }
+
+    fn close(&mut self) {
+        while self.open.len() > 1 && self.open.last().is_some_and(|(left, _)| *left == 0) {
+            self.open.pop();
+        }
+        if self.open.len() == 1 && self.open[0].0 == 0 {
+            // The root is whole: nothing may follow.
+            self.open.clear();
+        }
+    }
+
+    fn is_whole(&mut self) -> bool {
+        self.close();
+        self.open.is_empty()
+    }
+}
