@@ -1,7 +1,7 @@
 """Writes testdata/parquet: small files by pyarrow, DuckDB, pandas and fastparquet, each with the JSON
 lines that its rows are. The lines are written here by hand, not by a reader.
 
-    pip install pyarrow duckdb fastparquet pandas datasets
+    pip install pyarrow==26.0.1 duckdb==2.0.0 fastparquet==2026.9.0 pandas==3.1.1
     python testdata/generate_parquet.py
 """
 

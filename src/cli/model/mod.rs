@@ -158,6 +158,42 @@ impl<E> Loaded<E> {
     }
 }
 
+/// Puts files of the cache in the place of inputs that are on the hub, and downloads those that are
+/// not there.
+///
+/// # Errors
+/// There are no such files, or they cannot be fetched.
+pub fn fetch_inputs(inputs: &mut Vec<PathBuf>, console: &Console) -> Result<(), CliError> {
+    let name_of =
+        |input: &PathBuf| input.to_str().filter(|name| hub::is_on_hub(name)).map(str::to_owned);
+    if inputs.iter().all(|input| name_of(input).is_none()) {
+        return Ok(());
+    }
+    let environment = HubEnvironment::from_env();
+    let shows_progress = console.mode() != ProgressMode::None;
+    let mut progress = if shows_progress { progress::on_stderr() } else { Box::new(()) };
+    let mut found = Vec::new();
+    for input in inputs.drain(..) {
+        let Some(name) = name_of(&input) else {
+            found.push(input);
+            continue;
+        };
+        let files = hub::resolve_dataset(&name, &environment, progress.as_mut());
+        let files = files.map_err(|error| match rejected(error) {
+            // It is the input that is refused.
+            CliError { exit: Exit::Model, message, help, .. } => {
+                CliError { help, ..CliError::refused("dataset", message) }
+            }
+            error => CliError { code: "dataset", ..error },
+        })?;
+        let num_files = files.len();
+        console.note(&sanitized(&format!("{name}: {num_files} files of the hub's cache")));
+        found.extend(files);
+    }
+    *inputs = found;
+    Ok(())
+}
+
 /// Finds the folders; downloads what is not there.
 fn resolve(source: &ModelSource, need: Need, shows_progress: bool) -> Result<Folders, CliError> {
     let environment = HubEnvironment::from_env();

@@ -76,7 +76,8 @@ pub type Load<'a> =
 ///
 /// # Errors
 /// Whatever ends the run before its last row.
-pub fn run(args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit, CliError> {
+pub fn run(mut args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit, CliError> {
+    model::fetch_inputs(&mut args.input.input, console)?;
     let template = args.input.chat_template.clone();
     let config = RunConfig::new(args.clone())?.by_lines();
     run_config(config, (template, Some(args)), console, load)
@@ -88,9 +89,10 @@ pub fn run(args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit, Cli
 /// As `run`.
 pub fn pool(
     task: Task,
-    flags: (RunArgs, PoolingFlags),
+    mut flags: (RunArgs, PoolingFlags),
     console: &Console,
 ) -> Result<Exit, CliError> {
+    model::fetch_inputs(&mut flags.0.input.input, console)?;
     let template = flags.0.input.chat_template.clone();
     run_config(RunConfig::pooling(task, flags)?, (template, None), console, &model::load_from)
 }

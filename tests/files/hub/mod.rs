@@ -3,6 +3,7 @@
 //! A proxy is taken from the environment: where one is set, run with `NO_PROXY=127.0.0.1`.
 
 mod cache;
+mod datasets;
 mod download;
 mod environment;
 mod faults;

@@ -134,10 +134,14 @@ fn answer(mut stream: TcpStream, state: &Mutex<State>, elsewhere: &str) -> Optio
     }
 
     let path = request.path.split('?').next().unwrap();
-    if let Some(revision) = path.strip_prefix(&format!("/api/models/{REPO}/revision/")) {
+    let listed = ["models", "datasets"].into_iter();
+    let mut listed =
+        listed.filter_map(|kind| path.strip_prefix(&format!("/api/{kind}/{REPO}/revision/")));
+    if let Some(revision) = listed.next() {
         return list(&mut stream, state, revision, &request);
     }
-    if let Some(rest) = path.strip_prefix(&format!("/{REPO}/resolve/")) {
+    let file = path.strip_prefix("/datasets").unwrap_or(path);
+    if let Some(rest) = file.strip_prefix(&format!("/{REPO}/resolve/")) {
         if let Fault::FileStatus(status) = fault {
             return send(&mut stream, status, &[], b"", &request);
         }

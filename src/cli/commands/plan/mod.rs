@@ -38,7 +38,8 @@ const TEXT_STEPS: usize = 16;
 /// What `run` would refuse before its first row.
 pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
     let started = Instant::now();
-    let (flags, run, of_texts) = args.into_parts();
+    let (flags, mut run, of_texts) = args.into_parts();
+    model::fetch_inputs(&mut run.input.input, console)?;
     let template = run.input.chat_template.clone();
     let config = planned(flags.task, run.clone(), of_texts)?;
     let mut rows = Input::open(&config.input, files::open(&config.input.sources)?)?;

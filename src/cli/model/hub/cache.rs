@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::dataset_files::FilePattern;
 use super::gguf_file::{GgufName, parts};
 use super::model_files::missing_files;
 use super::module_files;
@@ -26,6 +27,8 @@ pub(super) enum Wanted {
     Folder(Need),
     /// A GGUF file with all its parts, and nothing beside it.
     Gguf(GgufName),
+    /// Files of a dataset.
+    Files(FilePattern),
 }
 
 /// A repository at a revision, and the cache that holds or will hold it.
@@ -82,6 +85,11 @@ impl RepoCache {
         self.repo_folder().join(".no_exist").join(commit)
     }
 
+    /// The note of which files a commit of a dataset has.
+    pub fn listing(&self, commit: &str) -> PathBuf {
+        self.repo_folder().join(".vllm-batch").join(format!("{commit}.json"))
+    }
+
     /// The place of a file's bytes, which revisions share.
     pub fn blob(&self, etag: &str) -> PathBuf {
         self.repo_folder().join("blobs").join(etag)
@@ -125,6 +133,13 @@ impl RepoCache {
                     false => Lookup::Incomplete(format!("it lacks {}", missing.join(", "))),
                 })
             }
+            Wanted::Files(pattern) => match pattern.check(self, &snapshot) {
+                Ok(names) => {
+                    self.check_links(&snapshot, &names)?;
+                    Ok(Lookup::Complete(snapshot))
+                }
+                Err(what) => Ok(Lookup::Incomplete(what)),
+            },
             Wanted::Gguf(name) => match name.find(&snapshot) {
                 Ok(file) => {
                     // It may be in a folder.
@@ -180,7 +195,7 @@ impl RepoCache {
                 return Err(HubError::new(
                     HubErrorKind::Unsafe,
                     format!("{} is a link that leads out of the cache", path.display()),
-                    format!("delete {} and fetch the model again", inside.display()),
+                    format!("delete {} and fetch it again", inside.display()),
                 ));
             }
         }

@@ -45,10 +45,10 @@ impl Client {
         Ok(Self { agent: config.new_agent(), endpoint, origin, bearer })
     }
 
-    /// The list of a repository's files.
+    /// The list of a repository's files. `repo`: with its kind before it.
     pub fn list(&self, repo: &str, revision: &str) -> Result<Response<Body>, Failure> {
         let revision = encoded(revision);
-        let url = format!("{}/api/models/{repo}/revision/{revision}?blobs=true", self.endpoint);
+        let url = format!("{}/api/{repo}/revision/{revision}?blobs=true", self.endpoint);
         self.get(url, None)
     }
 

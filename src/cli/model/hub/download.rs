@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::cache::{Lookup, RepoCache, Wanted};
 use super::client::{Client, status};
+use super::dataset_files::note_listing;
 use super::environment::NetworkLimits;
 use super::failure::Failure;
 use super::gguf_file::parts;
@@ -42,6 +43,7 @@ pub(super) fn download(
             check_repository(&listing.files, *need, &cache.what())?;
             first_files(&listing.files, *need)
         }
+        Wanted::Files(pattern) => pattern.choose(&listing.files, &cache.what())?,
         Wanted::Gguf(name) => {
             parts(&name.choose(listing.files.keys().map(String::as_str), &cache.what())?)
         }
@@ -77,6 +79,10 @@ pub(super) fn download(
             ));
         }
         files.iter().try_for_each(|file| fetch(file))?;
+    }
+    if let Wanted::Files(_) = wanted {
+        let noted = note_listing(&listing.files, &cache.listing(&listing.commit));
+        noted.map_err(|error| words(Failure::from(error)))?;
     }
     finish(cache, &listing.commit, wanted, environment)
 }
@@ -133,7 +139,7 @@ struct Sibling {
 }
 
 fn list(client: &Client, cache: &RepoCache) -> Result<Listing, Failure> {
-    let mut response = client.list(&cache.repo().to_string(), cache.revision().as_str())?;
+    let mut response = client.list(&cache.repo().api_name(), cache.revision().as_str())?;
     if !response.status().is_success() {
         return Err(status(&response));
     }

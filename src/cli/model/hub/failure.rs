@@ -129,12 +129,12 @@ fn refused(
     };
     let help = match &environment.token {
         None => {
-            "check the name and that no folder was meant; for a gated or private model accept its \
+            "check the name and that no folder was meant; for a gated or private one accept its \
                  terms on its page and set HF_TOKEN"
                 .to_string()
         }
         Some(token) => format!(
-            "the token from {} has no access: accept the terms on the model's page, or set HF_TOKEN \
+            "the token from {} has no access: accept the terms on its page, or set HF_TOKEN \
              to a token of an account that has",
             token.source()
         ),

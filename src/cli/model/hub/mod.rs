@@ -6,6 +6,7 @@
 
 mod cache;
 mod client;
+mod dataset_files;
 mod download;
 pub mod environment;
 mod error;
@@ -20,6 +21,7 @@ mod transfer;
 use std::path::{Path, PathBuf};
 
 use cache::{Lookup, RepoCache, Wanted};
+pub use dataset_files::{is_on_hub, resolve_dataset};
 pub use environment::HubEnvironment;
 pub use error::{HubError, HubErrorKind};
 use model_files::{CONFIG, cannot_read, weight_files};

@@ -6,9 +6,12 @@ use std::path::Path;
 
 use super::{HubError, HubErrorKind};
 
-/// A well-formed `org/name` (or the hub's older one-part `name`).
+/// A well-formed `org/name` (or the hub's older one-part `name`): of a model, or of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct RepoId(String);
+pub(super) struct RepoId {
+    id: String,
+    is_dataset: bool,
+}
 
 impl RepoId {
     /// By the hub's own rules: at most 96 characters, two parts of letters, digits, `-`, `_` and
@@ -19,7 +22,7 @@ impl RepoId {
             && name.split('/').all(is_repo_part)
             && !name.ends_with(".git");
         if well_formed {
-            return Ok(Self(name.to_string()));
+            return Ok(Self { id: name.to_string(), is_dataset: false });
         }
         Err(HubError::new(
             HubErrorKind::BadName,
@@ -28,15 +31,38 @@ impl RepoId {
         ))
     }
 
+    /// The same of a dataset.
+    pub fn dataset(name: &str) -> Result<Self, HubError> {
+        match Self::parse(name) {
+            Ok(repo) => Ok(Self { is_dataset: true, ..repo }),
+            Err(_) => Err(HubError::new(
+                HubErrorKind::BadName,
+                format!("{} is no dataset of the hub", quoted(name)),
+                "name files as in hf://datasets/OWNER/NAME/data/*.parquet",
+            )),
+        }
+    }
+
     /// `models--org--name`.
     pub fn folder_name(&self) -> String {
-        format!("models--{}", self.0.replace('/', "--"))
+        format!("{}--{}", self.kind(), self.id.replace('/', "--"))
+    }
+
+    /// `models/org/name`, as the hub's API has it.
+    pub fn api_name(&self) -> String {
+        format!("{}/{}", self.kind(), self.id)
+    }
+
+    fn kind(&self) -> &'static str {
+        if self.is_dataset { "datasets" } else { "models" }
     }
 }
 
+/// As the paths of its files begin.
 impl fmt::Display for RepoId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        let folder = if self.is_dataset { "datasets/" } else { "" };
+        write!(f, "{folder}{}", self.id)
     }
 }
 
