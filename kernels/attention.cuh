@@ -53,12 +53,9 @@ struct Inputs : AttentionParams {
   u32 group_size;
   u32 num_units;  // decode only
 
-  __device__ __forceinline__ u32 window_start(u32 position) const {
-    return window > 0 && position + 1 > window ? position + 1 - window : 0;
-  }
-  // Turns scores into exponents of 2. The soft cap and ALiBi have applied `scale` before.
+  // Turns scores into exponents of 2. The soft cap and biases have applied `scale` before.
   __device__ __forceinline__ float exponent_factor() const {
-    return HAS_ALIBI || soft_cap > 0.0f ? LOG2_E : scale * LOG2_E;
+    return HAS_ALIBI || HAS_BIAS || soft_cap > 0.0f ? LOG2_E : scale * LOG2_E;
   }
   // Where the 16 rows from `position` on begin in a cache: blocks are multiples of 16, so that such
   // rows are one piece. `block_head`: block * cache_kv_heads + kv_head.
@@ -78,8 +75,12 @@ struct RowGroup {
     first_row = index * ROWS;
     num_rows = first_row < all ? min(ROWS, all - first_row) : 0;
     first_position = item.position + first_row / in.group_size;
-    start = in.window_start(first_position);
-    end = num_rows > 0 ? item.position + (first_row + num_rows - 1) / in.group_size + 1 : start;
+    start = in.first_seen(first_position);
+    end = num_rows > 0 ? in.last_seen(item, last_position(in, item)) + 1 : start;
+  }
+  // Of the last row, of which there is one.
+  __device__ __forceinline__ u32 last_position(const Inputs& in, const AttentionWork& item) const {
+    return item.position + (first_row + num_rows - 1) / in.group_size;
   }
   // Where the query head of a row begins in an array of tokens.
   __device__ __forceinline__ u64 offset(const Inputs& in, const AttentionWork& item, u32 kv_head,
@@ -87,8 +88,11 @@ struct RowGroup {
     const u32 row = first_row + in_rows, head = kv_head * in.group_size + row % in.group_size;
     return u64(item.token + row / in.group_size) * token_stride + head * HEAD_DIM;
   }
-  __device__ __forceinline__ bool do_all_see(const Inputs& in, u32 tile) const {
-    return tile + TILE - 1 <= first_position && tile >= in.window_start(end - 1);
+  __device__ __forceinline__ bool do_all_see(const Inputs& in, const AttentionWork& item,
+                                             u32 tile) const {
+    // A row that is no text's sees up to itself.
+    const u32 last = IS_TEXTS ? last_position(in, item) : end - 1;
+    return tile + TILE - 1 <= in.last_seen(item, first_position) && tile >= in.first_seen(last);
   }
 };
 
@@ -177,17 +181,27 @@ __device__ __forceinline__ void score_tile(const Queries<groups, shared_groups>&
   }
 }
 
-// Scales scores, if the soft cap has not, and adds ALiBi's bias.
-__device__ __forceinline__ void add_alibi(const Inputs& in, const AttentionWork& item,
-                                          const RowGroup& rows, u32 kv_head, u32 tile,
-                                          float (&scores)[4][4]) {
+// Scales scores, if the soft cap has not, and adds their biases.
+__device__ __forceinline__ void add_biases(const Inputs& in, const AttentionWork& item,
+                                           const RowGroup& rows, u32 kv_head, u32 tile,
+                                           float (&scores)[4][4]) {
   const float factor = in.soft_cap > 0.0f ? 1.0f : in.scale;
   for (u32 half = 0; half < 2; ++half) {
     // Rows past the last one are biased as that is; they are not written.
     const u32 in_rows = min(threadIdx.x % 32 / 4 + 8 * half, max(rows.num_rows, 1u) - 1);
     const u32 row = rows.first_row + in_rows;
-    const float slope = in.alibi_slopes[kv_head * in.group_size + row % in.group_size];
+    const u32 head = kv_head * in.group_size + row % in.group_size;
     const u32 position = item.position + row / in.group_size;
+    if (HAS_BIAS) {
+      // The table goes on behind the last position, to the end of its tile.
+      const float* biases = in.bias_of(head, position, tile + threadIdx.x % 4 * 2);
+      for (u32 i = 0; i < 8; ++i) {
+        float& score = scores[i / 2][2 * half + i % 2];
+        score = fmaf(score, factor, biases[i / 2 * 8 + i % 2]);
+      }
+      continue;
+    }
+    const float slope = in.biases[head];
     // Integers, so exact.
     const float first = float(int(tile + threadIdx.x % 4 * 2 - position));
     for (u32 i = 0; i < 8; ++i) {
@@ -197,7 +211,7 @@ __device__ __forceinline__ void add_alibi(const Inputs& in, const AttentionWork&
   }
 }
 
-// Soft cap, ALiBi and mask. `tile`: the position of the tile's first key.
+// Soft cap, biases and mask. `tile`: the position of the tile's first key.
 __device__ __forceinline__ void bound_and_mask(const Inputs& in, const AttentionWork& item,
                                                const RowGroup& rows, u32 kv_head, u32 tile,
                                                float (&scores)[4][4]) {
@@ -208,13 +222,13 @@ __device__ __forceinline__ void bound_and_mask(const Inputs& in, const Attention
       scores[i / 4][i % 4] = in.soft_cap * tanhf(scores[i / 4][i % 4] * inner);
     }
   }
-  if (HAS_ALIBI) add_alibi(in, item, rows, kv_head, tile, scores);
-  if (rows.do_all_see(in, tile)) return;
+  if (HAS_ALIBI || HAS_BIAS) add_biases(in, item, rows, kv_head, tile, scores);
+  if (rows.do_all_see(in, item, tile)) return;
   for (u32 half = 0; half < 2; ++half) {
     // Rows past the last one see what some row sees; they are not written.
     const u32 in_rows = min(threadIdx.x % 32 / 4 + 8 * half, max(rows.num_rows, 1u) - 1);
-    const u32 last = item.position + (rows.first_row + in_rows) / in.group_size;
-    const u32 first = in.window_start(last);
+    const u32 own = item.position + (rows.first_row + in_rows) / in.group_size;
+    const u32 first = in.first_seen(own), last = in.last_seen(item, own);
     for (u32 i = 0; i < 8; ++i) {
       const u32 position = tile + i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
       float& score = scores[i / 2][2 * half + i % 2];

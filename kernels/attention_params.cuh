@@ -8,20 +8,51 @@ struct AttentionWork {
   u32 num_tokens;  // query tokens
   u32 seq;         // row of the block tables
   u32 position;    // absolute position of the first query token
+  u32 end;         // one past the last position that any of the tokens sees
 };
 
-struct AttentionParams {
-  u32 num_heads, num_kv_heads;  // of the layer; the same number of heads shares each of K and V
-  u32 cache_kv_heads;           // of the caches; the layer has the first num_kv_heads
-  u32 block_size, max_blocks_per_seq, qkv_stride;
-  u32 window;  // 0: none
-  float scale, soft_cap;  // soft_cap 0: none
-  const float* alibi_slopes;  // (num_heads); null without ALIBI
-};
+// Whether sequences are whole texts, whose tokens may see those after them (-DTEXTS=1). Else a
+// token sees itself and what is before it.
+#if TEXTS
+constexpr bool IS_TEXTS = true;
+#else
+constexpr bool IS_TEXTS = false;
+#endif
 
-// Whether `alibi_slopes` are there. Models without pay nothing for it.
+// Whether a number is added to each score: ALiBi's slope times the distance (-DALIBI=1), or, in
+// texts, one from a table (-DBIAS=1). Models without pay nothing for it.
 #if ALIBI
 constexpr bool HAS_ALIBI = true;
 #else
 constexpr bool HAS_ALIBI = false;
 #endif
+#if BIAS
+constexpr bool HAS_BIAS = true;
+#else
+constexpr bool HAS_BIAS = false;
+#endif
+static_assert(IS_TEXTS ? !HAS_ALIBI : !HAS_BIAS, "slopes are for causal rows, tables for texts");
+
+struct AttentionParams {
+  u32 num_heads, num_kv_heads;  // of the layer; the same number of heads shares each of K and V
+  u32 cache_kv_heads;           // of the caches; the layer has the first num_kv_heads
+  u32 block_size, max_blocks_per_seq, qkv_stride;
+  u32 window;  // positions that a token sees up to itself, itself included; 0: all
+  u32 after;   // TEXTS: and how many after it
+  u32 bias_stride, bias_origin;  // BIAS: numbers of a head, and which of them is of distance 0
+  float scale, soft_cap;         // soft_cap 0: none
+  // ALIBI: slopes (num_heads). BIAS: (num_heads, bias_stride), by key position - query position.
+  const float* biases;
+
+  // The first and the last position that a token at `position` sees.
+  __device__ __forceinline__ u32 first_seen(u32 position) const {
+    return window > 0 && position + 1 > window ? position + 1 - window : 0;
+  }
+  __device__ __forceinline__ u32 last_seen(const AttentionWork& item, u32 position) const {
+    return IS_TEXTS ? min(item.end - 1, position + after) : position;
+  }
+  // BIAS: the numbers of a query at `position` and the keys from position `key` on.
+  __device__ __forceinline__ const float* bias_of(u32 head, u32 position, u32 key) const {
+    return biases + (u64(head) * bias_stride + bias_origin + key - position);
+  }
+};

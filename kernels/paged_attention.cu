@@ -10,7 +10,7 @@
 //
 // Launch, with the constants below (-DMAX_SMEM_KB is what a block may opt in to: 227 on sm_90 and
 // sm_100, 163 on sm_80, 99 on sm_86, sm_89 and sm_120; -DKV_FP8=1 where the caches are E4M3;
-// -DALIBI=1 for biases):
+// -DALIBI=1 and -DBIAS=1 for biases, -DTEXTS=1 for whole texts, which go through prefill alone):
 // - paged_attention_decode: 32 DECODE_WARPS threads, DECODE_BYTES of dynamic shared memory. Grid:
 //   DECODE_BLOCKS per multiprocessor, or one per unit (num_work num_kv_heads) if those are fewer.
 // - paged_attention_prefill: 32 PREFILL_WARPS threads, PREFILL_BYTES of dynamic shared memory.
@@ -285,7 +285,7 @@ __device__ __forceinline__ void attend_rows(const Inputs& in, const AttentionWor
                                             PrefillQueries& queries, State* states) {
   Partial partial[PREFILL_GROUPS];
   // The end of what the warp's rows see; all of them see the positions between the others.
-  u32 end = 0, all_see_end = 0;
+  u32 end = 0, all_see_end = 0, last_position = 0;
 #pragma unroll
   for (u32 g = 0; g < PREFILL_GROUPS; ++g) {
     RowGroup rows;
@@ -293,11 +293,12 @@ __device__ __forceinline__ void attend_rows(const Inputs& in, const AttentionWor
     queries.load(in, item, rows, tiles.kv_head, g);
     partial[g] = Partial::empty();
     store_state(Partial::empty(), states[g]);
-    if (g == 0) all_see_end = rows.first_position + 1;
+    if (g == 0) all_see_end = in.last_seen(item, rows.first_position) + 1;
     end = rows.num_rows > 0 ? rows.end : end;
+    if (IS_TEXTS && rows.num_rows > 0) last_position = rows.last_position(in, item);
   }
-  const u32 all_see_start = in.window_start(end - 1);
-  if (HAS_ALIBI || in.soft_cap > 0.0f) all_see_end = 0;
+  const u32 all_see_start = in.first_seen(IS_TEXTS ? last_position : end - 1);
+  if (HAS_ALIBI || HAS_BIAS || in.soft_cap > 0.0f) all_see_end = 0;
   const float factor = in.exponent_factor();
   tiles.open(in);
   tiles.fetch(in);

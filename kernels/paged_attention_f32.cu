@@ -1,5 +1,6 @@
 // Attention of query tokens over a paged KV cache in f32: exact rather than fast. One warp has one
-// row (a query token with one query head) at a time; decode and prefill are the same entry.
+// row (a query token with one query head) at a time; decode and prefill are the same entry, and so
+// are whole texts.
 //
 // Launch: 128 threads, no dynamic shared memory. Grid: one block per unit (num_work num_kv_heads),
 // or any fixed number.
@@ -63,24 +64,25 @@ __device__ __forceinline__ void softmax_step(float score, const float* v_cache,
   }
 }
 
-// Attention of the query q (HEAD_DIM) of `head` at `position`, written to out (HEAD_DIM).
+// Attention of the query q (HEAD_DIM) of `head` at `position`, which sees the positions up to
+// `last_seen`, written to out (HEAD_DIM).
 __device__ __forceinline__ void attend(const float* q, const float* k_cache, const float* v_cache,
                                        const u32* block_table, u32 head, u32 position,
-                                       const AttentionParams& params, float* out) {
+                                       u32 last_seen, const AttentionParams& params, float* out) {
   const u32 kv_head = head / (params.num_heads / params.num_kv_heads);
   const u32 lane = threadIdx.x % WARP_SIZE;
-  const u32 start =
-      params.window > 0 && position + 1 > params.window ? position + 1 - params.window : 0;
+  const u32 start = params.first_seen(position);
   const float neg_inf = bit_cast<float>(0xFF800000u);
   Partial partial = {neg_inf, 0.0f, {}};
-  for (u32 tile = start / TILE * TILE; tile <= position; tile += TILE) {
-    const u32 first = max(tile, start), last = min(tile + TILE - 1, position);
+  for (u32 tile = start / TILE * TILE; tile <= last_seen; tile += TILE) {
+    const u32 first = max(tile, start), last = min(tile + TILE - 1, last_seen);
     const u32 own = tile + lane;
     float score = neg_inf;
     if (own >= first && own <= last) {
       score = dot(q, k_cache + row_offset(block_table, kv_head, own, params)) * params.scale;
       if (params.soft_cap > 0.0f) score = params.soft_cap * tanhf(score / params.soft_cap);
-      if (HAS_ALIBI) score = fmaf(params.alibi_slopes[head], float(int(own - position)), score);
+      if (HAS_ALIBI) score = fmaf(params.biases[head], float(int(own - position)), score);
+      if (HAS_BIAS) score += *params.bias_of(head, position, own);
     }
     softmax_step(score, v_cache, block_table, kv_head, tile, first, last, params, partial);
   }
@@ -108,8 +110,9 @@ paged_attention_f32(const T* qkv, const T* k_cache, const T* v_cache, const Atte
     for (u32 row = threadIdx.x / WARP_SIZE; row < item.num_tokens * group_size; row += WARPS) {
       const u32 in_item = row / group_size, head = kv_head * group_size + row % group_size;
       const u64 token = item.token + in_item;
+      const u32 position = item.position + in_item;
       attend(qkv + token * params.qkv_stride + head * HEAD_DIM, k_cache, v_cache, block_table,
-             head, item.position + in_item, params,
+             head, position, params.last_seen(item, position), params,
              out + (token * params.num_heads + head) * HEAD_DIM);
     }
   }

@@ -31,6 +31,8 @@ const ATTENTION_F32: &[Defines] = &[
     &[("DTYPE", "float"), ("HEAD_DIM", "128")],
     &[("DTYPE", "float"), ("HEAD_DIM", "128"), ("ALIBI", "1")],
     &[("DTYPE", "float"), ("HEAD_DIM", "256")],
+    &[("DTYPE", "float"), ("HEAD_DIM", "32"), ("TEXTS", "1")],
+    &[("DTYPE", "float"), ("HEAD_DIM", "64"), ("TEXTS", "1"), ("BIAS", "1")],
 ];
 macro_rules! codes {
     ($dtype:literal, $levels:literal, $bits:literal, $scale:literal, $group:literal) => {
@@ -64,7 +66,11 @@ type Module = (&'static str, &'static [Defines], &'static [(&'static str, u32)])
 const MODULES: &[Module] = &[
     (
         "paged_attention",
-        &[&[("DTYPE", "bf16"), ("HEAD_DIM", "32")]],
+        &[
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "32")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "32"), ("TEXTS", "1")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "32"), ("TEXTS", "1"), ("BIAS", "1")],
+        ],
         &[(DECODE, 255), (PREFILL, 255)],
     ),
     (
@@ -72,6 +78,8 @@ const MODULES: &[Module] = &[
         &[
             &[("DTYPE", "bf16"), ("HEAD_DIM", "64")],
             &[("DTYPE", "bf16"), ("HEAD_DIM", "64"), ("ALIBI", "1")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "64"), ("TEXTS", "1")],
+            &[("DTYPE", "f16"), ("HEAD_DIM", "64"), ("TEXTS", "1"), ("BIAS", "1")],
         ],
         &[(DECODE, 255), (PREFILL, 255)],
     ),
@@ -93,6 +101,7 @@ const MODULES: &[Module] = &[
             &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("KV_FP8", "1")],
             &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("ALIBI", "1")],
             &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("KV_FP8", "1"), ("ALIBI", "1")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("TEXTS", "1")],
         ],
         &[(DECODE, 255), (PREFILL, 255)],
     ),
@@ -108,7 +117,10 @@ const MODULES: &[Module] = &[
     ),
     (
         "paged_attention",
-        &[&[("DTYPE", "bf16"), ("HEAD_DIM", "256")]],
+        &[
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "256")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "256"), ("TEXTS", "1")],
+        ],
         &[(DECODE, 255), (PREFILL, 255)],
     ),
     (
@@ -156,6 +168,7 @@ const MODULES: &[Module] = &[
     ("rotary_and_cache", ROTARY, &[("rotary_and_cache", 112)]),
     ("soft_cap", NONE, &[("soft_cap", 32)]),
     ("take_sampled", NONE, &[("take_sampled", 24)]),
+    ("text_maxima", NONE, &[("text_maxima", 40)]),
     ("token_mask", NONE, &[("token_mask", 32)]),
 ];
 

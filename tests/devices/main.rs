@@ -8,5 +8,6 @@ mod cuda_ops;
 mod golden;
 mod gpu;
 mod kernels_compile;
+mod pooling;
 mod quantized_weights;
 mod step_sampler;

@@ -116,7 +116,6 @@ fn what_is_no_classifier_or_no_text_is_refused_by_name() {
     let line = r#"{"custom_id":"a","method":"POST","url":"/v1/embeddings","body":{"input":"a"}}"#;
     for (input, flags, what) in [
         (text, &["--model", TOKENIZER][..], "no classifier"),
-        (text, &["--device", "cuda"], "--device cuda"),
         (text, &["--out", "labels.csv"], "CSV output needs CSV input"),
         (text, &["--output-format", "openai"], "--output-format openai"),
         (text, &["--dimensions", "8"], "--dimensions"),

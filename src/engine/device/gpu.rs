@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-pub use kernel::{CodeDefines, Kernel};
+pub use kernel::{AttentionDefines, CodeDefines, Kernel};
 pub use matmul::{Matmul, MatmulInput, MatmulShape};
 pub use readback::Readback;
 

@@ -18,7 +18,7 @@ pub use cuda::memory::bytes_of;
 pub use gpu::{Gpu, GpuConfig, Matmul, MatmulInput, MatmulShape};
 pub use kv_cache::{CacheLayer, CacheLayerMut, KvCache};
 pub use narrow_inputs::NarrowInputs;
-pub use open::{KERNEL_SOURCES, open};
+pub use open::{KERNEL_SOURCES, open, open_host};
 pub use tensor::{Precision, Rows, RowsMut, Tensor};
 
 use std::sync::Mutex;
@@ -32,6 +32,9 @@ use thread_pool::ThreadPool;
 
 /// Rows of the MLP at a time on the CPU: its buffers are the widest, and rows are independent.
 const CPU_BLOCK_ROWS: usize = 512;
+/// Rows of an output layer over words at a time, where all tokens have an output.
+const CPU_OUTPUT_ROWS: usize = 64;
+const GPU_OUTPUT_ROWS: usize = 512;
 
 /// A device that runs ops.
 #[derive(Debug)]
@@ -209,6 +212,26 @@ impl Device {
         }
     }
 
+    /// The first rows of a tensor in full precision where the host reads them, after all that was
+    /// queued: the tensor itself, or `copy`, which has its width.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn on_host<'a>(
+        &self,
+        tensor: &'a Tensor,
+        num_rows: usize,
+        copy: &'a mut Tensor,
+    ) -> Result<&'a Tensor, EngineError> {
+        let Device::Cuda(gpu) = self else { return Ok(tensor) };
+        assert!(tensor.dtype() == DType::Float32 && tensor.width() == copy.width());
+        assert!(num_rows <= tensor.num_rows());
+        copy.resize_rows(num_rows);
+        gpu.download(tensor.device_ptr(), copy.values_mut());
+        gpu.check()?;
+        Ok(copy)
+    }
+
     /// Width of the panels in which the KV cache is laid out.
     pub fn kv_panel_width(&self) -> usize {
         match self {
@@ -235,6 +258,15 @@ impl Device {
         match self {
             Device::Cpu(_) => num_rows.clamp(1, CPU_BLOCK_ROWS),
             Device::Cuda(_) => num_rows.max(1),
+        }
+    }
+
+    /// Rows of a step whose numbers for all words are there at a time: on the CPU what its caches
+    /// hold some of, on a GPU enough to fill it.
+    pub fn output_rows(&self, num_rows: usize) -> usize {
+        match self {
+            Device::Cpu(_) => num_rows.clamp(1, CPU_OUTPUT_ROWS),
+            Device::Cuda(_) => num_rows.clamp(1, GPU_OUTPUT_ROWS),
         }
     }
 

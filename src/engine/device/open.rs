@@ -38,6 +38,7 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "sample.cu",
     "soft_cap.cu",
     "take_sampled.cu",
+    "text_maxima.cu",
     "token_mask.cu",
 ];
 
@@ -100,6 +101,14 @@ pub fn open(
             Ok((gpu(config, dtype, Driver::Host(driver))?, None))
         }
     }
+}
+
+/// The CPU beside a GPU, for what of a model stays on the host.
+///
+/// # Errors
+/// It has not the instructions that were asked for, or refuses the threads.
+pub fn open_host(config: &EngineConfig) -> Result<Device, EngineError> {
+    cpu(config)
 }
 
 /// The CPU, with the instructions and the narrowing that were asked for.

@@ -1,17 +1,19 @@
 //! The forward pass over whole texts: once, for every family of encoders, and for decoders that
 //! make vectors. It runs an `EncoderSpec` over texts that lie one after the other, without padding.
 
+use super::encoders::MaskedLmSpec;
 use super::loading::{self, AttentionWeights, LayerWeights, Loader};
 use super::spec::{AttentionSpec, EncoderSpec, RelativeBiasSpec};
 use super::stream::{Stream, norm_q_and_k, scale_q};
 use super::weights::Checkpoint;
+use super::word_maxima::WordMaxima;
 use crate::engine::EngineError;
 use crate::engine::batch::Batch;
 use crate::engine::config::DType;
 use crate::engine::device::{Device, Precision, Tensor};
 use crate::engine::ops::{
     self, EncoderAttentionShape, EncoderScratch, LinearWeight, NormWeight, RelativeBias,
-    RotaryTable, Step,
+    RotaryTable, Step, StepInputs, TextLimits,
 };
 
 /// Buffers grow by so many tokens.
@@ -23,7 +25,11 @@ pub struct Encoder {
     spec: EncoderSpec,
     weights: Weights,
     embed_scale: Option<f32>,
+    inputs: StepInputs,
+    limits: TextLimits,
     buffers: Buffers,
+    /// What makes numbers of words of the states.
+    words: Option<WordMaxima>,
 }
 
 #[derive(Debug)]
@@ -44,9 +50,12 @@ struct Weights {
 /// Activations, for steps of up to T tokens.
 #[derive(Debug)]
 struct Buffers {
-    max_num_tokens: usize,
     stream: Stream,
     attention: AttentionBuffers,
+    /// (texts, hidden_size) states that are wanted, where they are not all.
+    wanted: Tensor,
+    /// What came from a GPU.
+    on_host: Tensor,
 }
 
 /// What attention works in.
@@ -60,19 +69,20 @@ struct AttentionBuffers {
 }
 
 impl Encoder {
-    /// Packs the weights of a checkpoint for texts of up to `max_model_len` tokens, and makes
-    /// buffers for steps of up to `max_num_tokens`; `reserve` makes larger ones. Whoever opened the
-    /// checkpoint has checked it, and finishes it.
+    /// Packs the weights of a checkpoint, with those of a head over words if that is to follow, and
+    /// makes buffers for steps of texts in these limits; `reserve` makes larger ones. Whoever opened
+    /// the checkpoint has checked it, and finishes it.
     ///
     /// # Errors
-    /// A weight is missing, or memory does not suffice.
+    /// A weight is missing, memory does not suffice, or the device cannot run a layer.
     pub fn load(
-        spec: EncoderSpec,
+        (spec, words): (EncoderSpec, Option<&MaskedLmSpec>),
         dtype: DType,
         device: &Device,
         checkpoint: &mut Checkpoint,
-        (max_model_len, max_num_tokens): (usize, usize),
+        limits: TextLimits,
     ) -> Result<Self, EngineError> {
+        let max_model_len = limits.max_model_len;
         let mut loader = Loader { dtype, device, checkpoint };
         let positions = spec.positions.as_ref();
         let layers = spec.layers.iter().map(|layer| loader.layer(layer));
@@ -91,35 +101,56 @@ impl Encoder {
                 .map(|rope| loading::rotary_table(device, rope, max_model_len))
                 .collect::<Result<_, _>>()?,
         };
-        let buffers = Buffers::new(device, &spec, max_num_tokens)?;
+        let words = words.map(|words| WordMaxima::load(words, &mut loader, limits)).transpose()?;
+        loading::prepare_layers(&weights.layers, device, limits.max_num_tokens)?;
+        let inputs = StepInputs::of_texts(device, spec.heads(), limits)?;
+        let width = words.as_ref().map_or(spec.hidden_size(), |words| words.largest.width());
+        let buffers = Buffers::new(device, &spec, width, limits)?;
         let embed_scale = spec.embed_scale.map(|scale| scale.of_dtype(dtype));
-        Ok(Self { spec, weights, embed_scale, buffers })
+        device.finish_loading()?;
+        Ok(Self { spec, weights, embed_scale, inputs, limits, buffers, words })
     }
 
     /// Makes room for a step of so many tokens. Few texts of a model are as long as its context, so
-    /// nothing is held for them before they come.
+    /// nothing is held for them before they come; a GPU has room for the longest from the start.
     ///
     /// # Errors
     /// The device has no memory for it.
     pub fn reserve(&mut self, device: &Device, num_tokens: usize) -> Result<(), EngineError> {
-        if num_tokens > self.buffers.max_num_tokens {
-            let num_tokens = num_tokens.next_multiple_of(GROWTH);
-            self.buffers = Buffers::new(device, &self.spec, num_tokens)?;
+        let Self { spec, limits, buffers, .. } = self;
+        if num_tokens > limits.max_num_tokens {
+            limits.max_num_tokens = num_tokens.next_multiple_of(GROWTH);
+            *buffers = Buffers::new(device, spec, buffers.on_host.width(), *limits)?;
         }
         Ok(())
     }
 
     /// Runs texts, for which there is room: `batch` has their tokens with positions and types, and
-    /// where each text begins. Gives the tokens' states (num_tokens, hidden_size) after the last
-    /// layer.
-    pub fn forward(&mut self, device: &Device, batch: &Batch) -> &Tensor {
-        let Self { spec, weights, embed_scale, buffers } = self;
+    /// where each text begins. Gives what follows on the host:
+    ///
+    /// - with a head over words, the largest numbers (texts, words) of each text's tokens;
+    /// - the states (tokens, hidden_size) after the last layer of the tokens in `logits_indices`,
+    ///   one a text at most;
+    /// - of all tokens, where there are none.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn forward(&mut self, device: &Device, batch: &Batch) -> Result<&Tensor, EngineError> {
+        let Self { spec, weights, embed_scale, inputs, buffers, words, .. } = self;
         let longest = batch.query_start_loc.windows(2).map(|pair| pair[1] - pair[0]).max();
         weights.ropes.iter_mut().for_each(|rope| rope.extend_to(longest.unwrap_or(0) as usize));
-        let (embed_scale, step) = (*embed_scale, Step::on_host(batch));
+        let (embed_scale, step) = (*embed_scale, inputs.step(device, batch));
         let pass = Pass { device, spec, weights, embed_scale, step };
         pass.run(buffers);
-        &buffers.stream.residual
+        let Buffers { stream, wanted, on_host, .. } = buffers;
+        if let Some(words) = words {
+            words.run(device, step, &stream.residual);
+            return device.on_host(&words.largest, words.largest.num_rows(), on_host);
+        }
+        match batch.logits_indices.len() {
+            0 => device.on_host(&stream.residual, batch.num_tokens(), on_host),
+            num_wanted => device.on_host(wanted, num_wanted, on_host),
+        }
     }
 }
 
@@ -127,19 +158,22 @@ impl Buffers {
     fn new(
         device: &Device,
         spec: &EncoderSpec,
-        max_num_tokens: usize,
+        width_on_host: usize,
+        limits: TextLimits,
     ) -> Result<Self, EngineError> {
-        let per_token = |width| device.tensor(max_num_tokens, width, Precision::Activation);
-        let size = (max_num_tokens, spec.hidden_size());
+        let per_token = |width| device.tensor(limits.max_num_tokens, width, Precision::Activation);
+        let size = (limits.max_num_tokens, spec.hidden_size());
+        let wanted_rows = device.preallocated_rows(limits.max_num_texts);
         let widest = |of: fn(&AttentionSpec) -> usize| spec.attentions().map(of).max().unwrap_or(0);
         Ok(Self {
-            max_num_tokens,
             stream: Stream::new(device, size, &spec.layers)?,
             attention: AttentionBuffers {
                 qkv: per_token(widest(|attention| attention.qkv.n()))?,
                 attended: per_token(widest(|attention| attention.out.k))?,
-                scratch: EncoderScratch::default(),
+                scratch: EncoderScratch::new(device, spec.heads(), limits)?,
             },
+            wanted: device.tensor(wanted_rows, spec.hidden_size(), Precision::Full)?,
+            on_host: Tensor::zeros(0, width_on_host),
         })
     }
 }
@@ -166,8 +200,17 @@ impl Pass<'_> {
         if std::mem::take(has_delta) {
             ops::add(self.device, residual, delta);
         }
+        let states = match self.step.num_logits_rows() {
+            0 => residual,
+            num_wanted => {
+                buffers.wanted.resize_rows(num_wanted);
+                let rows = self.step.logits_indices();
+                ops::gather_rows(self.device, residual, rows, &mut buffers.wanted);
+                &mut buffers.wanted
+            }
+        };
         if let Some(norm) = &self.weights.final_norm {
-            ops::norm_in_place(self.device, residual, norm);
+            ops::norm_in_place(self.device, states, norm);
         }
     }
 
@@ -180,7 +223,7 @@ impl Pass<'_> {
         let residual = &mut stream.residual;
         ops::embedding(device, step.input_ids(), &weights.tokens, *embed_scale, residual);
         if let Some(table) = &weights.token_types {
-            ops::add_rows_of(device, step.batch.token_types[..].into(), 0, table, residual);
+            ops::add_rows_of(device, step.token_types(), 0, table, residual);
         }
         if let Some((positions, table)) = spec.positions.as_ref().zip(weights.positions.as_ref()) {
             ops::add_rows_of(device, step.positions(), positions.offset, table, residual);
@@ -199,9 +242,8 @@ impl Pass<'_> {
         let AttentionBuffers { qkv, attended, scratch } = buffers;
         stream.qkv(device, (spec, weights), qkv);
         let rope = spec.rope.map(|rope| &self.weights.ropes[rope]);
-        if let Some(rope) = norm_q_and_k(device, (spec, weights), rope, step, qkv) {
-            ops::rotate(device, qkv, spec.heads, rope, step);
-        }
+        let rope = norm_q_and_k(device, (spec, weights), rope, step, qkv);
+        ops::rotate_texts(device, (qkv, spec.heads), rope, step, scratch);
         scale_q(device, spec, step, qkv);
         // A decoder counts the token itself.
         let (before, after) = match self.spec.is_causal {
@@ -212,8 +254,7 @@ impl Pass<'_> {
         let bias = self.weights.bias.as_ref();
         let shape = EncoderAttentionShape { heads, scale, soft_cap, before, after, bias };
         attended.reshape(step.num_rows(), spec.out.k);
-        let rows = (&*qkv, &step.batch.query_start_loc[..]);
-        ops::encoder_attention(device, rows, shape, scratch, attended);
+        ops::encoder_attention(device, (qkv, step), shape, scratch, attended);
         ops::linear(device, attended, &weights.out, &mut stream.delta);
     }
 }
@@ -225,13 +266,14 @@ fn bias(
     max_len: usize,
 ) -> Result<Option<RelativeBias>, EngineError> {
     if let Some(spec) = &spec.relative_bias {
-        return relative_bias(spec, loader, max_len).map(Some);
+        return relative_bias(spec, loader, max_len)?.on_device(loader.device).map(Some);
     }
     let slopes = spec.attentions().find_map(|attention| attention.alibi_slopes.as_ref());
-    Ok(slopes.map(|slopes| {
+    let bias = slopes.map(|slopes| {
         let value = |head: usize, distance: isize| -slopes[head] * distance.unsigned_abs() as f32;
         RelativeBias::new(slopes.len(), max_len, value)
-    }))
+    });
+    bias.map(|bias| bias.on_device(loader.device)).transpose()
 }
 
 /// The bias of every distance, from its bucket's.
@@ -240,7 +282,8 @@ fn relative_bias(
     loader: &mut Loader<'_>,
     max_len: usize,
 ) -> Result<RelativeBias, EngineError> {
-    let table = loader.table(&spec.table)?;
-    let value = |head, distance| table.row(spec.bucket(distance))[head];
-    Ok(RelativeBias::new(spec.table.k, max_len, value))
+    let tensors: Vec<_> = spec.table.weights().collect();
+    let (num_heads, table) = (spec.table.k, loader.checkpoint.matrices(&tensors)?[0].to_vec());
+    let value = |head, distance| table[spec.bucket(distance) * num_heads + head];
+    Ok(RelativeBias::new(num_heads, max_len, value))
 }

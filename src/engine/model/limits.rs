@@ -46,7 +46,11 @@ pub(super) fn check_encoder(spec: &EncoderSpec) -> Result<(), String> {
         ("number of layers", spec.layers.len(), MAX_LAYERS),
         ("context length", spec.max_model_len, MAX_CONTEXT),
     ])?;
-    check_heads(spec.heads())?;
+    let heads = spec.heads();
+    check_heads(heads)?;
+    if spec.attentions().any(|attention| attention.heads.head_dim != heads.head_dim) {
+        return Err("layers whose heads differ in width are not supported".to_owned());
+    }
     let types = spec.token_types.as_ref().map_or(1, LinearSpec::n);
     check_sizes(&[("number of token types", types, MAX_WIDTH)])?;
     let slopes: Vec<_> = spec.attentions().map(|attention| &attention.alibi_slopes).collect();

@@ -73,17 +73,30 @@ impl DecoderWeights {
     /// It cannot run one.
     pub(super) fn prepare(&self, device: &Device, limits: StepLimits) -> Result<(), EngineError> {
         let activation = device.activation_dtype();
-        let projections = [&self.project_in, &self.project_out].into_iter().flatten();
-        let of_layers = self.layers.iter().flat_map(|LayerWeights { attention, mlp }| {
-            let attention = attention.iter().flat_map(|attention| [&attention.qkv, &attention.out]);
-            attention.chain(mlp.iter().flat_map(|mlp| [&mlp.up, &mlp.down]))
-        });
-        for weight in projections.chain(of_layers) {
+        for weight in [&self.project_in, &self.project_out].into_iter().flatten() {
             weight.prepare(device, activation, limits.max_num_tokens)?;
         }
+        prepare_layers(&self.layers, device, limits.max_num_tokens)?;
         let head = self.lm_head.as_ref().unwrap_or(&self.embed_tokens);
         head.prepare(device, DType::Float32, limits.max_num_logits)
     }
+}
+
+/// Makes the device ready to run the linear layers of steps of so many tokens.
+///
+/// # Errors
+/// It cannot run one.
+pub(super) fn prepare_layers(
+    layers: &[LayerWeights],
+    device: &Device,
+    max_num_tokens: usize,
+) -> Result<(), EngineError> {
+    let mut weights = layers.iter().flat_map(|LayerWeights { attention, mlp }| {
+        let attention = attention.iter().flat_map(|attention| [&attention.qkv, &attention.out]);
+        attention.chain(mlp.iter().flat_map(|mlp| [&mlp.up, &mlp.down]))
+    });
+    let activation = device.activation_dtype();
+    weights.try_for_each(|weight| weight.prepare(device, activation, max_num_tokens))
 }
 
 /// Reads, packs and checks all weights.

@@ -15,6 +15,7 @@ pub mod quantization;
 pub mod spec;
 mod stream;
 pub mod weights;
+mod word_maxima;
 
 use super::EngineError;
 use super::files::quoted;

@@ -21,6 +21,7 @@ pub mod sample;
 mod scale_by_position;
 mod soft_cap;
 mod step;
+mod text_maxima;
 pub mod token_mask;
 mod wide;
 
@@ -29,7 +30,7 @@ pub use copy_blocks::copy_blocks;
 pub use elementwise::{add, clamp, copy, copy_rows, fill_zero, scale};
 pub use embedding::{add_rows_of, embedding, gather_rows};
 pub use encoder_attention::{
-    EncoderAttentionShape, EncoderScratch, RelativeBias, encoder_attention,
+    EncoderAttentionShape, EncoderScratch, RelativeBias, encoder_attention, rotate_texts,
 };
 pub use linear::{LinearWeight, linear, linear_activate_and_mul, linear_rows};
 pub use norm::{Heads, NormKind, NormWeight, add_norm, add_norm_rows, norm_heads, norm_in_place};
@@ -40,7 +41,8 @@ pub use rotary::RotaryTable;
 pub use rotary_and_cache::{QkvHeads, rotary_and_cache, rotate};
 pub use scale_by_position::scale_by_position;
 pub use soft_cap::soft_cap;
-pub use step::{Ids, Step, StepInputs, StepLimits};
+pub use step::{Ids, Step, StepInputs, StepLimits, TextLimits};
+pub use text_maxima::text_maxima;
 pub use wide::{Loops, run_loops};
 
 use super::device::simd::Vector;

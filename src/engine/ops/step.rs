@@ -1,9 +1,16 @@
 //! One step's integers where ops need them: `Batch` on the host, and its copy on a GPU.
 
+mod texts;
+
+pub use texts::TextLimits;
+
+use std::ops::Range;
+
 use crate::engine::EngineError;
 use crate::engine::batch::Batch;
 use crate::engine::device::cuda::{DeviceBuffer, DevicePtr, Plain};
 use crate::engine::device::{Device, Gpu, bytes_of};
+use texts::TextInputs;
 
 /// Indices of a step: on the host, and on the GPU when that is where the step runs.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +60,16 @@ impl<'a> Step<'a> {
     /// (num_rows) absolute positions.
     pub fn positions(&self) -> Ids<'a> {
         self.ids(&self.batch.positions, |inputs| &inputs.positions)
+    }
+
+    /// (num_rows) segments, of a step of texts.
+    pub fn token_types(&self) -> Ids<'a> {
+        self.ids(&self.batch.token_types, |inputs| &inputs.texts().token_types)
+    }
+
+    /// (num_texts + 1) first token of each text, and the end, of a step of texts.
+    pub fn text_starts(&self) -> Ids<'a> {
+        self.ids(&self.batch.query_start_loc, |inputs| &inputs.texts().starts)
     }
 
     /// (num_rows) slots of K and V.
@@ -151,6 +168,8 @@ pub(super) struct GpuInputs {
     pub(super) block_tables: DeviceBuffer,
     pub(super) decode: WorkList,
     pub(super) prefill: WorkList,
+    /// Where texts are, if the steps are of whole texts.
+    texts: Option<TextInputs>,
     /// Reused by every step.
     staging: Vec<u32>,
 }
@@ -164,7 +183,7 @@ pub(super) struct WorkList {
     pub host: Vec<AttentionWork>,
 }
 
-// SAFETY: four integers without padding.
+// SAFETY: five integers without padding.
 unsafe impl Plain for AttentionWork {}
 
 /// `struct AttentionWork` of kernels/paged_attention.cu.
@@ -178,6 +197,8 @@ pub(super) struct AttentionWork {
     pub seq: u32,
     /// Absolute position of the first query token.
     pub position: u32,
+    /// One past the last position that any of the tokens sees.
+    pub end: u32,
 }
 
 /// Largest step that is recorded as a CUDA graph.
@@ -194,9 +215,7 @@ impl WorkList {
 
     /// Longest first: the last units to run should be short ones.
     fn upload(&mut self, gpu: &Gpu) {
-        self.host.sort_unstable_by_key(|work| {
-            (std::cmp::Reverse(work.position + work.num_tokens), work.token)
-        });
+        self.host.sort_unstable_by_key(|work| (std::cmp::Reverse(work.end), work.token));
         gpu.upload(&self.items, bytes_of(&self.host));
         gpu.upload(&self.num_items, bytes_of(&[self.host.len() as u32]));
     }
@@ -225,6 +244,7 @@ impl GpuInputs {
             block_tables: ids((limits.max_num_seqs * blocks).max(2))?,
             decode: WorkList::new(gpu, limits.max_num_seqs)?,
             prefill: WorkList::new(gpu, prefill_items)?,
+            texts: None,
             staging: Vec::with_capacity(rows.max(limits.max_num_seqs * blocks)),
         })
     }
@@ -246,40 +266,63 @@ impl GpuInputs {
         };
         padded(&self.input_ids, &batch.input_ids, rows, 0);
         padded(&self.positions, &batch.positions, rows, 0);
-        padded(&self.slot_mapping, &batch.slot_mapping, rows, NO_SLOT);
         padded(&self.logits_indices, &batch.logits_indices, logits_rows, 0);
+        if let Some(texts) = &mut self.texts {
+            texts.places.place(batch);
+            padded(&texts.token_types, &batch.token_types, rows, 0);
+            padded(&texts.starts, &batch.query_start_loc, batch.query_start_loc.len(), 0);
+            padded(&self.slot_mapping, &texts.places.slots, rows, NO_SLOT);
+            return self.upload_work(gpu, batch);
+        }
+        padded(&self.slot_mapping, &batch.slot_mapping, rows, NO_SLOT);
         padded(&self.block_tables, &batch.block_tables, batch.block_tables.len(), 0);
         padded(&self.sampled_rows, &batch.sampled_rows, batch.sampled_rows.len(), 0);
         if !batch.sampled_rows.is_empty() {
             let num_rows = batch.sampled_rows.len();
             super::sample::take_sampled(gpu, &self.sampled_rows, &self.input_ids, num_rows);
         }
-        self.list_work(batch);
+        self.upload_work(gpu, batch);
+    }
+
+    fn upload_work(&mut self, gpu: &Gpu, batch: &Batch) {
+        self.decode.host.clear();
+        self.prefill.host.clear();
+        match &self.texts {
+            Some(texts) => {
+                texts.places.list_work(batch, self.tokens_per_item, &mut self.prefill.host);
+            }
+            None => self.list_work(batch),
+        }
         self.decode.upload(gpu);
         self.prefill.upload(gpu);
     }
 
     /// One unit per sequence that decodes, and one per tile of a sequence that computes more.
     fn list_work(&mut self, batch: &Batch) {
-        let tokens_per_item = self.tokens_per_item;
-        self.decode.host.clear();
-        self.prefill.host.clear();
         for seq in 0..batch.num_seqs() {
             let (start, end) = (batch.query_start_loc[seq], batch.query_start_loc[seq + 1]);
             let block_table = (seq * batch.max_blocks_per_seq) as u32;
             let first_position = batch.seq_lens[seq] - (end - start);
-            if end - start == 1 {
-                let (num_tokens, position) = (1, first_position);
-                let work = AttentionWork { token: start, num_tokens, seq: block_table, position };
-                self.decode.host.push(work);
-                continue;
-            }
-            for token in (start..end).step_by(tokens_per_item as usize) {
-                let num_tokens = (end - token).min(tokens_per_item);
-                let position = first_position + (token - start);
-                let work = AttentionWork { token, num_tokens, seq: block_table, position };
-                self.prefill.host.push(work);
+            let of_sequence =
+                |max_tokens| work_of(start..end, max_tokens, (block_table, first_position));
+            match end - start {
+                1 => self.decode.host.extend(of_sequence(1)),
+                _ => self.prefill.host.extend(of_sequence(self.tokens_per_item)),
             }
         }
     }
+}
+
+/// Units of up to `max_tokens` of a sequence's tokens, each of which sees up to itself. `seq` is
+/// the first entry in the block tables, `first` the position of the first token.
+fn work_of(
+    tokens: Range<u32>,
+    max_tokens: u32,
+    (seq, first): (u32, u32),
+) -> impl Iterator<Item = AttentionWork> {
+    tokens.clone().step_by(max_tokens as usize).map(move |token| {
+        let num_tokens = (tokens.end - token).min(max_tokens);
+        let position = first + (token - tokens.start);
+        AttentionWork { token, num_tokens, seq, position, end: position + num_tokens }
+    })
 }

@@ -1,4 +1,5 @@
-//! The weights of a pooling model: its body, its head, and the modules behind them.
+//! The weights of a pooling model: its body, its head, and the modules behind them; and where they
+//! run.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -9,15 +10,57 @@ use super::pooler::{Pooler, Sparse, TokenOutputs};
 use super::splade::Splade;
 use super::{PoolingSummary, SparseSpec};
 use crate::engine::EngineError;
-use crate::engine::config::{DeviceConfig, DeviceKind, EngineConfig, LoadFormat, ModelConfig};
+use crate::engine::batch::Batch;
+use crate::engine::config::{EngineConfig, KvCacheDType, LoadFormat, ModelConfig};
 use crate::engine::device::{self, Device};
 use crate::engine::held_weights::{HeldWeights, quantization_notes};
 use crate::engine::model::encoder::Encoder;
 use crate::engine::model::encoders::{ClassifierHead, HeadStates};
 use crate::engine::model::head::Head;
 use crate::engine::model::weights::{self, Checkpoint};
+use crate::engine::ops::TextLimits;
 
-/// A model on a device.
+/// Where the parts of a model run.
+pub(super) struct Devices {
+    /// The body.
+    pub body: Arc<Device>,
+    /// What follows it, which stays on the host; the same where that has the body too.
+    pub host: Arc<Device>,
+}
+
+impl Devices {
+    /// Opens what the configuration asks for, and says in one line why `auto` took the CPU.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    fn open(
+        config: &EngineConfig,
+        summary: &PoolingSummary,
+    ) -> Result<(Self, Option<String>), EngineError> {
+        if config.cache.kv_cache_dtype != KvCacheDType::Auto {
+            let text = "--kv-cache-dtype: whole texts are computed at once, without a KV cache";
+            return Err(EngineError::Config(text.to_owned()));
+        }
+        let head_dim = summary.spec.heads().head_dim;
+        let (body, why_cpu) = device::open(config, summary.dtype, head_dim)?;
+        let body = Arc::new(body);
+        let host = match &*body {
+            Device::Cpu(_) => Arc::clone(&body),
+            Device::Cuda(_) => Arc::new(device::open_host(config)?),
+        };
+        Ok((Self { body, host }, why_cpu))
+    }
+
+    /// Names the sets of kernels in use: outputs are equal only within them.
+    pub(super) fn kernel_set(&self) -> String {
+        match Arc::ptr_eq(&self.body, &self.host) {
+            true => self.body.kernel_set(),
+            false => format!("{}+{}", self.body.kernel_set(), self.host.kernel_set()),
+        }
+    }
+}
+
+/// A model on its devices.
 pub(super) struct Loaded {
     pub encoder: Encoder,
     pub pooler: Pooler,
@@ -27,28 +70,19 @@ pub(super) struct Loaded {
     pub notes: Vec<String>,
 }
 
-/// Opens the device, and loads the model.
+/// Opens the devices, and loads the model.
 ///
 /// `token_ids`: of the tokens that its classifier is made with.
 ///
 /// # Errors
-/// The device is a GPU, the weights do not fit the spec, or memory does not suffice.
+/// The device cannot be used, the weights do not fit the spec, or memory does not suffice.
 pub(super) fn load_model(
     config: &EngineConfig,
     summary: &PoolingSummary,
     token_ids: &[u32],
     given_up: &Arc<AtomicBool>,
-) -> Result<(Arc<Device>, Loaded), EngineError> {
-    let kind = match &config.device.kind {
-        DeviceKind::Auto | DeviceKind::Cpu => DeviceKind::Cpu,
-        DeviceKind::Cuda(_) | DeviceKind::CudaShim { .. } => {
-            let text = "--device cuda: encoders run on the CPU alone; give --device cpu";
-            return Err(EngineError::Config(text.to_owned()));
-        }
-    };
-    let device = DeviceConfig { kind, ..config.device.clone() };
-    let on_cpu = EngineConfig { device, ..config.clone() };
-    let (device, _) = device::open(&on_cpu, summary.dtype, summary.spec.heads().head_dim)?;
+) -> Result<(Devices, Loaded), EngineError> {
+    let (devices, why_cpu) = Devices::open(config, summary)?;
     let checkpoint = match config.model.load_format {
         LoadFormat::Auto => summary.files.checkpoint(config.model.on_lost_file)?,
         LoadFormat::Dummy => Checkpoint::Dummy { seed: config.model.seed },
@@ -56,35 +90,62 @@ pub(super) fn load_model(
     let linears = weights::linears_of_encoder(&summary.spec);
     let quantization = summary.quantization.as_ref();
     let mut checkpoint = checkpoint.until(given_up).quantized(quantization, linears)?;
-    let max_num_tokens = config.scheduler.max_num_batched_tokens;
-    let sizes = (summary.max_model_len, max_num_tokens);
+    let limits = TextLimits {
+        // A text goes through a GPU in one piece, in buffers that are there from the start.
+        max_num_tokens: config
+            .scheduler
+            .max_num_batched_tokens
+            .max(devices.body.preallocated_rows(summary.max_model_len)),
+        max_num_texts: config.scheduler.max_num_seqs,
+        max_model_len: summary.max_model_len,
+    };
     let mut loaded =
-        load_weights(summary, &config.model, &device, &mut checkpoint, sizes, token_ids)?;
+        load_weights(summary, &config.model, &devices, &mut checkpoint, limits, token_ids)?;
     checkpoint.finish()?;
     let pooler = &mut loaded.pooler;
     for layer in summary.layers_behind() {
-        let layer = layer.load(&device, &config.model)?;
+        let layer = layer.load(&devices.host, &config.model)?;
         pooler.head = Some(match pooler.head.take() {
             Some(before) => before.followed_by(layer),
             None => layer,
         });
     }
     if let Some(SparseSpec::Lexical(layer)) = &summary.sparse {
-        pooler.sparse = Some(Sparse::Lexical(Lexical::new(layer.load(&device, &config.model)?)));
+        let layer = layer.load(&devices.host, &config.model)?;
+        pooler.sparse = Some(Sparse::Lexical(Lexical::new(layer)));
     }
-    Ok((Arc::new(device), loaded))
+    if devices.body.runs_ahead() {
+        warm_up(&mut loaded.encoder, &devices.body)?;
+    }
+    loaded.notes.splice(..0, why_cpu);
+    Ok((devices, loaded))
+}
+
+/// Runs a text of two tokens, so that a GPU has compiled its kernels before the first row.
+fn warm_up(encoder: &mut Encoder, device: &Device) -> Result<(), EngineError> {
+    let batch = Batch {
+        input_ids: vec![0; 2],
+        positions: vec![0, 1],
+        token_types: vec![0; 2],
+        logits_indices: vec![0],
+        query_start_loc: vec![0, 2],
+        ..Batch::default()
+    };
+    encoder.forward(device, &batch)?;
+    Ok(())
 }
 
 /// What is made of the model's own weights, for texts and steps of so many tokens.
 fn load_weights(
     summary: &PoolingSummary,
     config: &ModelConfig,
-    device: &Device,
+    devices: &Devices,
     checkpoint: &mut Checkpoint,
-    sizes: (usize, usize),
+    limits: TextLimits,
     token_ids: &[u32],
 ) -> Result<Loaded, EngineError> {
-    let (spec, dtype, (max_model_len, _)) = (&summary.spec, summary.dtype, sizes);
+    let Devices { body: device, host } = devices;
+    let (spec, dtype) = (&summary.spec, summary.dtype);
     let head = summary.classifier.as_ref().map(|classifier| &classifier.head);
     let splade = summary.sparse.as_ref().and_then(SparseSpec::splade);
     checkpoint.leave(spec.of_heads);
@@ -102,23 +163,29 @@ fn load_weights(
         read.extend(head.tensors());
     }
     checkpoint.check(&read, &spec.optional_tensors())?;
-    let held = HeldWeights::of(device, checkpoint, (&tensors, &[]), dtype);
+    // A GPU looks rows up in values.
+    let tables: Vec<_> = match &**device {
+        Device::Cpu(_) => Vec::new(),
+        Device::Cuda(_) => spec.tokens.weights().collect(),
+    };
+    let held = HeldWeights::of(device, checkpoint, (&tensors, &tables), dtype);
     let held = held.and_floats(summary.layers_behind().flat_map(LayerFile::tensors));
     held.refuse_without_memory(device)?;
     let of_quantization = summary.quantization.iter().flat_map(|quantization| {
         quantization_notes(quantization, config.load_format, (dtype, of_cache))
     });
-    let choices = spec.ropes.iter().filter_map(|rope| rope.choice(max_model_len));
+    let choices = spec.ropes.iter().filter_map(|rope| rope.choice(limits.max_model_len));
     let notes = choices.chain(held.note(dtype)).chain(of_quantization).collect();
-    let encoder = Encoder::load(spec.clone(), dtype, device, checkpoint, sizes)?;
+    let parts = (spec.clone(), splade.map(|splade| &splade.head));
+    let encoder = Encoder::load(parts, dtype, device, checkpoint, limits)?;
     let head = head.map(|head| match head {
-        ClassifierHead::Layers(head) => Head::load(head, device, checkpoint),
+        ClassifierHead::Layers(head) => Head::load(head, host, checkpoint),
         ClassifierHead::Tokens(classes) => {
-            Head::of_tokens(spec, (token_ids, classes.method), device, checkpoint)
+            Head::of_tokens(spec, (token_ids, classes.method), host, checkpoint)
         }
     });
     let head = head.transpose()?;
-    let splade = splade.map(|splade| Splade::load(splade, device, checkpoint)).transpose()?;
+    let splade = splade.map(|splade| Splade::load(splade, checkpoint)).transpose()?;
     let activation = summary.classifier.as_ref().map(|classifier| classifier.activation);
     let sparse = splade.map(Sparse::Splade);
     let outputs = match (summary.classifier.as_ref().map(|found| found.states), token_ids) {

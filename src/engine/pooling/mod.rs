@@ -36,7 +36,6 @@ use std::time::Instant;
 
 use super::batch::Batch;
 use super::config::EngineConfig;
-use super::device::Device;
 use super::files::quoted;
 use super::input_processor::InputProcessor;
 use super::model::encoder::Encoder;
@@ -44,13 +43,13 @@ use super::model::spec::LinearSpec;
 use super::stats::EngineStats;
 use super::text::Tokenizer;
 use super::{EngineError, EngineInfo, beside, load_input_processor};
-use loading::{Loaded, load_model};
+use loading::{Devices, Loaded, load_model};
 use pooler::{Asked, Pooler, Sparse};
 use shared_texts::{Known, Reader, SharedTexts, TextKey};
 
 /// An encoder, and the texts that wait for it.
 pub struct PoolingEngine {
-    device: Arc<Device>,
+    devices: Devices,
     encoder: Encoder,
     pooler: Pooler,
     input_processor: Arc<InputProcessor>,
@@ -101,8 +100,8 @@ impl PoolingEngine {
     /// Loads model, tokenizer and the modules that say what texts become.
     ///
     /// # Errors
-    /// Model files are missing, corrupt or unsupported, the device is a GPU, or memory does not
-    /// suffice.
+    /// Model files are missing, corrupt or unsupported, the device cannot be used, or memory does
+    /// not suffice.
     pub fn load(config: &EngineConfig) -> Result<Self, EngineError> {
         Self::load_summarized(config, &PoolingSummary::read(&config.model)?)
     }
@@ -131,7 +130,7 @@ impl PoolingEngine {
                 (Ok(processor), load_model(config, summary, &ids, &Default::default()))
             }
         };
-        let (input_processor, (device, loaded)) = (input_processor?, model?);
+        let (input_processor, (devices, loaded)) = (input_processor?, model?);
         let Loaded { encoder, mut pooler, weight_bytes, notes } = loaded;
         if let Some(Sparse::Lexical(lexical)) = &mut pooler.sparse {
             lexical.leave_out(input_processor.tokenizer().ids_around_texts());
@@ -139,17 +138,17 @@ impl PoolingEngine {
         let info = EngineInfo {
             dtype: summary.dtype,
             checkpoint_format: summary.checkpoint_format(),
-            kernel_set: device.kernel_set(),
-            device_name: device.name(),
+            kernel_set: devices.kernel_set(),
+            device_name: devices.body.name(),
             notes,
-            num_threads: device.num_threads(),
+            num_threads: devices.body.num_threads(),
             max_model_len,
             weight_bytes,
             num_cache_tokens: 0,
             kv_cache_bytes: 0,
         };
         Ok(Self {
-            device,
+            devices,
             encoder,
             pooler,
             input_processor,
@@ -233,7 +232,7 @@ impl PoolingEngine {
     /// finished with them.
     ///
     /// # Errors
-    /// Memory does not suffice.
+    /// The device failed, or memory does not suffice.
     pub fn step(&mut self) -> Result<Vec<PoolingOutput>, EngineError> {
         let mut finished = std::mem::take(&mut self.finished);
         if self.waiting.is_empty() {
@@ -242,9 +241,8 @@ impl PoolingEngine {
         let clock = Instant::now();
         let texts = self.take_texts();
         self.fill_batch(&texts);
-        self.encoder.reserve(&self.device, self.batch.input_ids.len())?;
+        self.encoder.reserve(&self.devices.body, self.batch.input_ids.len())?;
         let scheduled = clock.elapsed();
-        let states = self.encoder.forward(&self.device, &self.batch);
         let places = self.batch.query_start_loc.windows(2);
         let asked = texts.iter().zip(places).map(|(text, place)| Asked {
             start: place[0] as usize,
@@ -253,7 +251,17 @@ impl PoolingEngine {
             num_skipped: text.tokens.num_skipped,
             params: &self.unfinished[&text.request_id].params,
         });
-        let pooled = self.pooler.texts(&self.device, states, &asked.collect::<Vec<_>>())?;
+        let mut asked: Vec<_> = asked.collect();
+        // What no vector depends on need not come from a GPU.
+        let only_rows = self.pooler.only_rows(&asked);
+        if only_rows.is_some() {
+            for (row, text) in asked.iter_mut().enumerate() {
+                *text = Asked { start: row, end: row + 1, num_skipped: 0, ..*text };
+            }
+        }
+        self.batch.logits_indices = only_rows.unwrap_or_default();
+        let states = self.encoder.forward(&self.devices.body, &self.batch)?;
+        let pooled = self.pooler.texts(&self.devices.host, states, &asked)?;
         let stats = &mut self.stats;
         stats.num_steps += 1;
         stats.num_computed_tokens += self.batch.input_ids.len() as u64;

@@ -57,7 +57,20 @@ pub(super) struct Asked<'a> {
 }
 
 impl Pooler {
-    /// What texts become, whose states are rows of `states` (tokens of all, width).
+    /// The rows of texts' states that count, where only one of each text does; None: more of them.
+    pub(super) fn only_rows(&self, texts: &[Asked<'_>]) -> Option<Vec<u32>> {
+        let reads_others = self.sparse.is_some() || self.outputs != TokenOutputs::All;
+        let row = |text: &Asked<'_>| match self.pooling.pooling_type {
+            _ if reads_others => None,
+            PoolingType::Cls => Some((text.start + text.num_skipped) as u32),
+            PoolingType::Last => Some(text.end as u32 - 1),
+            _ => None,
+        };
+        texts.iter().map(row).collect()
+    }
+
+    /// What texts become, whose states are rows of `states` (tokens of all, width); with words for
+    /// vectors, a text's largest numbers are a row of it (texts, words).
     ///
     /// # Errors
     /// The device's memory does not suffice.
@@ -68,7 +81,7 @@ impl Pooler {
         texts: &[Asked<'_>],
     ) -> Result<Vec<Pooled>, EngineError> {
         match &self.sparse {
-            Some(Sparse::Splade(splade)) => return splade.texts(device, states, texts),
+            Some(Sparse::Splade(splade)) => return Ok(splade.texts(device, states)),
             Some(Sparse::Lexical(lexical)) => return lexical.texts(device, states, texts),
             None => {}
         }
@@ -131,7 +144,7 @@ impl Pooler {
 }
 
 /// What `item` gives of every number below `num_items`, on the threads of the device.
-fn each<T: Send + Sync>(
+pub(super) fn each<T: Send + Sync>(
     device: &Device,
     num_items: usize,
     item: &(dyn Fn(usize) -> T + Sync),

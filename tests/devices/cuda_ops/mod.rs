@@ -17,6 +17,8 @@ mod norm;
 mod pair;
 mod rotary;
 mod sampling;
+mod text_maxima;
+mod texts;
 mod token_mask;
 
 /// Numbers of rows on both sides of tiles, of padding and of work items.

@@ -7,7 +7,7 @@ use super::driver::DevicePtr;
 
 /// Arguments that a launch may have.
 pub const MAX_ARGS: usize = 16;
-const SLOT_BYTES: usize = 48;
+const SLOT_BYTES: usize = 64;
 
 #[derive(Clone, Copy)]
 #[repr(C, align(16))]
@@ -62,7 +62,7 @@ impl Args {
         self.value(value)
     }
 
-    /// A `#[repr(C)]` struct of at most 48 bytes, or any other value that C++ sees alike.
+    /// A `#[repr(C)]` struct of at most 64 bytes, or any other value that C++ sees alike.
     ///
     /// # Panics
     /// More than 16 arguments.

@@ -14,8 +14,19 @@ pub struct Kernel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum CompiledFor {
     Any,
-    Attention { head_dim: u32, has_alibi: bool },
+    Attention(AttentionDefines),
     Codes(CodeDefines),
+}
+
+/// What a kernel of attention is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AttentionDefines {
+    /// Width of a head.
+    pub head_dim: u32,
+    /// Sequences are whole texts, whose tokens may see those after them.
+    pub is_of_texts: bool,
+    /// Scores have biases: from a table in texts, else ALiBi's.
+    pub has_biases: bool,
 }
 
 /// What a kernel over codes is compiled for, in the words of kernels/linear_codes.cu.
@@ -38,15 +49,13 @@ impl From<(&'static str, &'static str)> for Kernel {
 }
 
 impl Kernel {
-    /// A kernel with HEAD_DIM defined, and ALIBI if it has slopes.
+    /// A kernel with HEAD_DIM defined; TEXTS for texts; BIAS or ALIBI for biases.
     pub fn of_attention(
         source: &'static str,
         entry: &'static str,
-        head_dim: usize,
-        has_alibi: bool,
+        defines: AttentionDefines,
     ) -> Self {
-        let compiled_for = CompiledFor::Attention { head_dim: head_dim as u32, has_alibi };
-        Self { source, entry, compiled_for }
+        Self { source, entry, compiled_for: CompiledFor::Attention(defines) }
     }
 
     /// A kernel with LEVELS, CODE_BITS, SCALE and GROUP defined.
@@ -69,12 +78,13 @@ impl Kernel {
         let mut defines = vec![("DTYPE", name(dtype).to_owned())];
         match self.compiled_for {
             CompiledFor::Any => {}
-            CompiledFor::Attention { head_dim, has_alibi } => {
+            CompiledFor::Attention(AttentionDefines { head_dim, is_of_texts, has_biases }) => {
                 defines.push(("HEAD_DIM", head_dim.to_string()));
                 defines.push(("MAX_SMEM_KB", (max_smem_bytes >> 10).to_string()));
-                if has_alibi {
-                    defines.push(("ALIBI", "1".to_owned()));
-                }
+                let of_biases = if is_of_texts { "BIAS" } else { "ALIBI" };
+                let switches = [("TEXTS", is_of_texts), (of_biases, has_biases)];
+                let switched_on = switches.into_iter().filter(|(_, is_on)| *is_on);
+                defines.extend(switched_on.map(|(name, _)| (name, "1".to_owned())));
             }
             CompiledFor::Codes(CodeDefines { levels, bits, scale, group }) => {
                 defines.push(("LEVELS", levels.to_owned()));

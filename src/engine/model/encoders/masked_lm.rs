@@ -3,18 +3,20 @@
 
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
-use crate::engine::model::spec::{
-    EncoderSpec, HeadActivation, HeadLayer, HeadSpec, LinearSpec, NamedShape, NormSpec,
-};
+use crate::engine::model::spec::{EncoderSpec, LinearSpec, NamedShape, NormSpec};
 use crate::engine::ops::Activation;
 
-/// A head of a masked language model.
+/// A head of a masked language model: words(norm(activation(dense(x)))) + bias.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MaskedLmSpec {
-    /// Of a state.
-    pub transform: HeadSpec,
-    /// To the words, without the bias.
-    pub decoder: HeadSpec,
+    /// (hidden_size, hidden_size)
+    pub dense: LinearSpec,
+    /// Of its outputs.
+    pub activation: Activation,
+    /// Of those.
+    pub norm: NormSpec,
+    /// (words, hidden_size), without the bias.
+    pub words: LinearSpec,
     /// Of the words.
     pub bias: NamedShape,
 }
@@ -79,12 +81,7 @@ pub fn masked_lm(
         true => config.activation_or(Activation::Gelu)?,
         false => Activation::Gelu,
     };
-    let layer = HeadLayer {
-        linear: LinearSpec::new(names.dense, hidden, hidden).with_bias(true),
-        activation: Some(HeadActivation::Known(activation)),
-        norm: Some(NormSpec::layer(names.norm, hidden, config.layer_norm_eps(1e-12)?)),
-    };
-    let (decoder, bias) = match config.root().flag("tie_word_embeddings")?.unwrap_or(true) {
+    let (table, bias) = match config.root().flag("tie_word_embeddings")?.unwrap_or(true) {
         true => (body.tokens.clone(), names.bias.to_owned()),
         false => {
             let own = LinearSpec::new(names.decoder, words, hidden);
@@ -92,8 +89,10 @@ pub fn masked_lm(
         }
     };
     Ok(Some(MaskedLmSpec {
-        transform: HeadSpec { layers: vec![layer] },
-        decoder: HeadSpec { layers: vec![HeadLayer::new(decoder)] },
+        dense: LinearSpec::new(names.dense, hidden, hidden).with_bias(true),
+        activation,
+        norm: NormSpec::layer(names.norm, hidden, config.layer_norm_eps(1e-12)?),
+        words: table,
         bias: (bias, vec![words]),
     }))
 }
@@ -102,6 +101,7 @@ impl MaskedLmSpec {
     /// All tensors.
     pub fn tensors(&self) -> impl Iterator<Item = NamedShape> + '_ {
         let bias = std::iter::once(self.bias.clone());
-        self.transform.tensors().chain(self.decoder.tensors()).chain(bias)
+        let of_linears = [&self.dense, &self.words].into_iter().flat_map(LinearSpec::tensors);
+        of_linears.chain(self.norm.tensors()).chain(bias)
     }
 }

@@ -121,11 +121,14 @@ impl EncoderSpec {
         self.tokens.k
     }
 
-    /// The largest heads of all layers.
+    /// The most heads of each kind that a layer has, and their width, which is the same in all.
     pub fn heads(&self) -> QkvHeads {
-        let heads = self.attentions().map(|attention| attention.heads);
-        let none = QkvHeads { num_heads: 0, num_kv_heads: 0, head_dim: 0 };
-        heads.max_by_key(|heads| heads.num_heads * heads.head_dim).unwrap_or(none)
+        let most = |of: fn(&QkvHeads) -> usize| self.attentions().map(|a| of(&a.heads)).max();
+        QkvHeads {
+            num_heads: most(|heads| heads.num_heads).unwrap_or(0),
+            num_kv_heads: most(|heads| heads.num_kv_heads).unwrap_or(0),
+            head_dim: most(|heads| heads.head_dim).unwrap_or(0),
+        }
     }
 
     /// The attention blocks.

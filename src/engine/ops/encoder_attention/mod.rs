@@ -1,23 +1,27 @@
-//! encoder_attention: every token of a row attends to the tokens of its row: to all, to those near
-//! it, or, in a decoder's layers, to those up to it. Rows lie one after the other, without padding;
-//! K and V are those of the same pass.
+//! encoder_attention: every token of a text attends to the tokens of its text: to all, to those
+//! near it, or, in a decoder's layers, to those up to it. Texts lie one after the other, without
+//! padding; K and V are those of the same pass.
 //!
-//! One order, which the row alone decides: scores are sums over head_dim upward; the softmax sums
-//! lane i over the positions i, i + LANES, ...; P·V runs over positions upward. On the CPU only:
-//! whoever loads an encoder refuses a GPU.
+//! One order, which the text alone decides. On the CPU: scores are sums over head_dim upward; the
+//! softmax sums lane i over the positions i, i + LANES, ...; P·V runs over positions upward. On a
+//! GPU: the order of `paged_attention`, whose kernels run it over a cache of the step.
 
+mod cuda;
 mod head;
 #[cfg(test)]
 mod tests;
 
 use std::ops::Range;
 
+use crate::engine::EngineError;
+use crate::engine::device::cuda::DeviceBuffer;
+use crate::engine::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape};
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::dispatch;
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, Tensor};
+use crate::engine::device::{Cpu, Device, KvCache, Tensor, bytes_of};
 
-use super::QkvHeads;
+use super::{QkvHeads, RotaryTable, Step, TextLimits, rotary_and_cache, rotate};
 use head::{HeadPass, Workspace};
 
 /// What attention looks like in one layer of an encoder.
@@ -46,14 +50,16 @@ impl EncoderAttentionShape<'_> {
 }
 
 /// What is added to scores, by the distance of key and query.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct RelativeBias {
     /// (heads, distances and `PADDING`)
     values: Vec<f32>,
     max_len: usize,
+    /// The same on a GPU.
+    on_gpu: Option<DeviceBuffer>,
 }
 
-/// Values behind those of a head: scores are read by whole vectors.
+/// Values behind those of a head: scores are read by whole vectors, and by tiles on a GPU.
 const PADDING: usize = 32;
 
 impl RelativeBias {
@@ -68,38 +74,128 @@ impl RelativeBias {
         let places = (0..num_heads).flat_map(of_head);
         let values =
             places.map(|place| place.map_or(0.0, |(head, distance)| value(head, distance)));
-        Self { values: values.collect(), max_len }
+        Self { values: values.collect(), max_len, on_gpu: None }
+    }
+
+    /// The same, where attention on the device reads it.
+    ///
+    /// # Errors
+    /// The GPU's memory does not suffice.
+    pub fn on_device(mut self, device: &Device) -> Result<Self, EngineError> {
+        if let Device::Cuda(gpu) = device {
+            let buffer = gpu.alloc(size_of_val(&self.values[..]))?;
+            gpu.upload(&buffer, bytes_of(&self.values));
+            self.on_gpu = Some(buffer);
+        }
+        Ok(self)
+    }
+
+    /// Values of a head.
+    fn stride(&self) -> usize {
+        2 * self.max_len - 1 + PADDING
+    }
+
+    /// Which of them is of the distance 0.
+    fn origin(&self) -> usize {
+        self.max_len - 1
     }
 
     /// Of the query at a position and the keys from position 0 on; `len` of them, and padding.
     fn of_query(&self, head: usize, position: usize, len: usize) -> &[f32] {
-        let start = head * (2 * self.max_len - 1 + PADDING) + self.max_len - 1 - position;
+        let start = head * self.stride() + self.origin() - position;
         &self.values[start..start + len + PADDING]
     }
 }
 
-/// Buffers that live between steps: one per thread.
+/// What attention works in between steps.
 #[derive(Debug, Default)]
-pub struct EncoderScratch(Vec<Workspace>);
+pub struct EncoderScratch {
+    /// Of the CPU: one per thread.
+    workspaces: Vec<Workspace>,
+    /// Of a GPU: K and V of the layer that is computed. One serves all layers.
+    cache: Option<KvCache>,
+}
 
-/// out (num_tokens, num_heads * head_dim) = softmax(cap(q Kᵀ * scale) + bias) V within each row.
-/// Row i is the tokens `row_starts[i]..row_starts[i + 1]` of `qkv`.
+impl EncoderScratch {
+    /// For steps of texts, and layers with heads in these numbers at most.
+    ///
+    /// # Errors
+    /// The GPU's memory does not suffice.
+    pub fn new(device: &Device, heads: QkvHeads, limits: TextLimits) -> Result<Self, EngineError> {
+        let Device::Cuda(gpu) = device else { return Ok(Self::default()) };
+        let shape = KvCacheShape {
+            num_layers: 1,
+            num_blocks: limits.num_blocks(),
+            block_size: TextLimits::BLOCK_SIZE,
+            num_kv_heads: heads.num_kv_heads,
+            head_dim: heads.head_dim,
+            panel_width: KV_GROUP_TOKENS,
+        };
+        let cache = KvCache::on_device(device, shape, gpu.dtype())?;
+        Ok(Self { cache: Some(cache), ..Self::default() })
+    }
+}
+
+/// qkv (num_tokens, (num_heads + 2 * num_kv_heads) * head_dim): q and k are rotated in place (None:
+/// they are not). K and V then are where [`encoder_attention`] reads them, which a GPU does in the
+/// same pass.
 ///
 /// # Panics
-/// The device is a GPU, or widths and rows do not fit.
+/// Shapes differ, or more of a head is to be rotated than there is.
+pub fn rotate_texts(
+    device: &Device,
+    (qkv, heads): (&mut Tensor, QkvHeads),
+    table: Option<&RotaryTable>,
+    step: Step<'_>,
+    scratch: &mut EncoderScratch,
+) {
+    match (&mut scratch.cache, table) {
+        (Some(cache), table) => {
+            rotary_and_cache(device, (qkv, heads), table, step, cache.layer_mut(0));
+        }
+        (None, Some(table)) => rotate(device, qkv, heads, table, step),
+        (None, None) => {}
+    }
+}
+
+/// out (num_tokens, num_heads * head_dim) = softmax(cap(q Kᵀ * scale) + bias) V within each text of
+/// the step; [`rotate_texts`] came before.
+///
+/// # Panics
+/// Widths and rows do not fit, or a GPU has no K and V of the texts.
 pub fn encoder_attention(
     device: &Device,
-    (qkv, row_starts): (&Tensor, &[u32]),
+    (qkv, step): (&Tensor, Step<'_>),
     shape: EncoderAttentionShape<'_>,
     scratch: &mut EncoderScratch,
     out: &mut Tensor,
 ) {
-    let Device::Cpu(cpu) = device else { panic!("an encoder was given to a GPU") };
     let QkvHeads { num_heads, num_kv_heads, head_dim } = shape.heads;
     assert_eq!(qkv.width(), (num_heads + 2 * num_kv_heads) * head_dim);
     assert!(num_heads.is_multiple_of(num_kv_heads) && out.width() == num_heads * head_dim);
-    assert_eq!(row_starts.last().map(|end| *end as usize), Some(qkv.num_rows()));
     out.set_num_rows(qkv.num_rows());
+    match device {
+        Device::Cpu(cpu) => {
+            let texts = &step.batch.query_start_loc;
+            on_cpu(cpu, (qkv, texts), shape, &mut scratch.workspaces, out);
+        }
+        Device::Cuda(gpu) => {
+            let cache = scratch.cache.as_ref().expect("a GPU's scratch has a cache");
+            cuda::encoder_attention(gpu, (qkv, step), cache, shape, out);
+        }
+    }
+}
+
+/// Row i is the tokens `row_starts[i]..row_starts[i + 1]` of `qkv`.
+fn on_cpu(
+    cpu: &Cpu,
+    (qkv, row_starts): (&Tensor, &[u32]),
+    shape: EncoderAttentionShape<'_>,
+    workspaces: &mut Vec<Workspace>,
+    out: &mut Tensor,
+) {
+    let QkvHeads { num_heads, head_dim, .. } = shape.heads;
+    assert_eq!(row_starts.last().map(|end| *end as usize), Some(qkv.num_rows()));
     let lens = || row_starts.windows(2).map(|pair| (pair[1] - pair[0]) as usize);
     let work = || {
         let num_scores: usize = lens().map(|len| len * len).sum();
@@ -108,11 +204,11 @@ pub fn encoder_attention(
     };
     let _timed = cpu.op_timer.timed(Op::new("encoder_attention"), work);
     let longest = lens().max().unwrap_or(0);
-    scratch.0.resize_with(cpu.pool.num_threads(), Workspace::default);
-    for workspace in &mut scratch.0 {
+    workspaces.resize_with(cpu.pool.num_threads(), Workspace::default);
+    for workspace in &mut *workspaces {
         workspace.reserve(longest, head_dim);
     }
-    let workspaces = SharedMut::new(&mut scratch.0);
+    let workspaces = SharedMut::new(workspaces);
     let out = SharedMut::new(out.values_mut());
     let num_rows = row_starts.len() - 1;
     cpu.pool.run(num_rows * num_heads, &|thread, item| {

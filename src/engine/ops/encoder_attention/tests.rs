@@ -1,6 +1,7 @@
 //! The op against its definition in f64, and rows alone against rows among others.
 
 use super::*;
+use crate::engine::batch::Batch;
 use crate::engine::device::simd::Isa;
 use crate::engine::device::split_mix::mix;
 
@@ -72,7 +73,9 @@ fn each_row_is_the_definition_and_the_same_alone() {
             let mut scratch = EncoderScratch::default();
             let mut out = Tensor::zeros(qkv.num_rows(), 4 * head_dim);
             let device = Device::cpu_with_isa(3, isa);
-            encoder_attention(&device, (&qkv, &starts), shape, &mut scratch, &mut out);
+            let batch = Batch { query_start_loc: starts.clone(), ..Batch::default() };
+            let step = Step::on_host(&batch);
+            encoder_attention(&device, (&qkv, step), shape, &mut scratch, &mut out);
             for (row, &len) in lens.iter().enumerate() {
                 let first = starts[row] as usize;
                 let got = &out.values()[first * 4 * head_dim..][..len * 4 * head_dim];
@@ -84,8 +87,9 @@ fn each_row_is_the_definition_and_the_same_alone() {
                 let alone = Tensor::from_vec(alone.to_vec(), width);
                 let mut out = Tensor::zeros(len, 4 * head_dim);
                 let device = Device::cpu_with_isa(1, isa);
-                let rows = (&alone, &[0, len as u32][..]);
-                encoder_attention(&device, rows, shape, &mut EncoderScratch::default(), &mut out);
+                let batch = Batch { query_start_loc: vec![0, len as u32], ..Batch::default() };
+                let row = (&alone, Step::on_host(&batch));
+                encoder_attention(&device, row, shape, &mut EncoderScratch::default(), &mut out);
                 assert_eq!(out.values(), got, "{isa:?}, a row of {len} alone");
             }
         }

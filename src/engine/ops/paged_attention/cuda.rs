@@ -2,7 +2,8 @@
 
 use crate::engine::config::{DType, KvCacheDType};
 use crate::engine::device::cuda::{Args, DevicePtr};
-use crate::engine::device::gpu::Kernel;
+use crate::engine::device::gpu::{AttentionDefines, Kernel};
+use crate::engine::device::kv_cache::KvCacheShape;
 use crate::engine::device::{CacheLayer, Gpu, Tensor};
 use crate::engine::ops::Step;
 use crate::engine::ops::step::WorkList;
@@ -20,10 +21,42 @@ struct AttentionParams {
     max_blocks_per_seq: u32,
     qkv_stride: u32,
     window: u32,
+    after: u32,
+    bias_stride: u32,
+    bias_origin: u32,
     scale: f32,
     soft_cap: f32,
-    /// Null without a bias.
-    alibi_slopes: DevicePtr,
+    /// Null without them.
+    biases: DevicePtr,
+}
+
+/// What the kernels compute with K and V of a cache.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine::ops) struct CacheAttention {
+    pub num_heads: usize,
+    pub num_kv_heads: usize,
+    pub scale: f32,
+    pub soft_cap: Option<f32>,
+    /// Positions that a token sees up to itself, itself included; None: all.
+    pub window: Option<usize>,
+    pub biases: Biases,
+    /// Of whole texts: how many positions a token sees after itself, at most. None: the sequences
+    /// are no texts, and a token sees none.
+    pub after: Option<usize>,
+}
+
+/// What is added to scores.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine::ops) enum Biases {
+    None,
+    /// Slopes (num_heads) of the distance, where sequences are no texts.
+    Alibi(DevicePtr),
+    /// (num_heads, stride) numbers by distance, of texts; `origin` is that of distance 0.
+    Table {
+        values: DevicePtr,
+        stride: usize,
+        origin: usize,
+    },
 }
 
 /// Launch sizes of paged_attention.cu, which derives its own from the same numbers by the same
@@ -43,6 +76,8 @@ struct Launch {
 const ROWS: usize = 16;
 /// Positions of a tile of K or V.
 const TILE: usize = 32;
+/// As far as any text goes: what is added to a position stays in 32 bits.
+const FURTHEST: usize = 1 << 30;
 
 impl Launch {
     fn new(head_dim: usize, max_smem_bytes: usize, has_fp8_cache: bool) -> Self {
@@ -112,20 +147,63 @@ pub(super) fn paged_attention(
     shape: AttentionShape<'_>,
     out: &Tensor,
 ) {
-    let kv = layer.cache.shape;
-    let params = AttentionParams {
-        num_heads: shape.num_heads as u32,
-        num_kv_heads: shape.num_kv_heads as u32,
-        cache_kv_heads: kv.num_kv_heads as u32,
-        block_size: kv.block_size as u32,
-        // `AttentionWork::seq` is an entry of the tables, not a row.
-        max_blocks_per_seq: 1,
-        qkv_stride: qkv.width() as u32,
-        window: shape.sliding_window.map_or(0, |window| window as u32),
+    let slopes = shape.alibi.map(AlibiSlopes::device_ptr);
+    let attention = CacheAttention {
+        num_heads: shape.num_heads,
+        num_kv_heads: shape.num_kv_heads,
         scale: shape.scale,
-        soft_cap: shape.soft_cap.unwrap_or(0.0),
-        alibi_slopes: shape.alibi.map_or(DevicePtr::NULL, AlibiSlopes::device_ptr),
+        soft_cap: shape.soft_cap,
+        window: shape.sliding_window,
+        biases: slopes.map_or(Biases::None, Biases::Alibi),
+        after: None,
     };
+    attend(gpu, (qkv, step), layer, attention, out);
+}
+
+impl CacheAttention {
+    fn params(&self, qkv: &Tensor, kv: KvCacheShape) -> AttentionParams {
+        let (biases, stride, origin) = match self.biases {
+            Biases::None => (DevicePtr::NULL, 0, 0),
+            Biases::Alibi(slopes) => (slopes, 0, 0),
+            Biases::Table { values, stride, origin } => (values, stride, origin),
+        };
+        AttentionParams {
+            num_heads: self.num_heads as u32,
+            num_kv_heads: self.num_kv_heads as u32,
+            cache_kv_heads: kv.num_kv_heads as u32,
+            block_size: kv.block_size as u32,
+            // `AttentionWork::seq` is an entry of the tables, not a row.
+            max_blocks_per_seq: 1,
+            qkv_stride: qkv.width() as u32,
+            window: self.window.map_or(0, |window| window as u32),
+            after: self.after.unwrap_or(0).min(FURTHEST) as u32,
+            bias_stride: stride as u32,
+            bias_origin: origin as u32,
+            scale: self.scale,
+            soft_cap: self.soft_cap.unwrap_or(0.0),
+            biases,
+        }
+    }
+
+    fn defines(&self, kv: KvCacheShape) -> AttentionDefines {
+        AttentionDefines {
+            head_dim: kv.head_dim as u32,
+            is_of_texts: self.after.is_some(),
+            has_biases: !matches!(self.biases, Biases::None),
+        }
+    }
+}
+
+/// Queues attention of the step's tokens to K and V in a layer of a cache.
+pub(in crate::engine::ops) fn attend(
+    gpu: &Gpu,
+    (qkv, step): (&Tensor, Step<'_>),
+    layer: CacheLayer<'_>,
+    attention: CacheAttention,
+    out: &Tensor,
+) {
+    let kv = layer.cache.shape;
+    let (params, defines) = (attention.params(qkv, kv), attention.defines(kv));
     let inputs = step.gpu_inputs();
     let (k, v) = layer.ptrs();
     let launch = |entry: &'static str, work: &WorkList, grid: u32, block: (u32, usize)| {
@@ -136,11 +214,11 @@ pub(super) fn paged_attention(
             DType::Float32 => "paged_attention_f32",
             DType::BFloat16 | DType::Float16 => "paged_attention",
         };
-        let kernel = Kernel::of_attention(source, entry, kv.head_dim, shape.alibi.is_some());
+        let kernel = Kernel::of_attention(source, entry, defines);
         gpu.launch(kernel, [grid, 1], block, &mut args);
     };
     let properties = gpu.properties();
-    let units = |work: &WorkList| (work.host.len() * shape.num_kv_heads) as u32;
+    let units = |work: &WorkList| (work.host.len() * attention.num_kv_heads) as u32;
     if gpu.dtype() == DType::Float32 {
         for work in [&inputs.decode, &inputs.prefill] {
             launch("paged_attention_f32", work, units(work), (128, 0));
@@ -152,7 +230,7 @@ pub(super) fn paged_attention(
     // serves every step of its size.
     if !inputs.decode.host.is_empty() {
         let resident = properties.num_sms * sizes.decode_blocks_per_sm;
-        let grid = resident.min((step.num_rows() * shape.num_kv_heads) as u32);
+        let grid = resident.min((step.num_rows() * attention.num_kv_heads) as u32);
         let block = (sizes.decode_threads, sizes.decode_smem);
         launch("paged_attention_decode", &inputs.decode, grid, block);
     }

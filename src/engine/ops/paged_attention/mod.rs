@@ -15,7 +15,7 @@ mod work;
 
 pub use alibi::{AlibiSlopes, alibi_slopes};
 pub use cpu::AttentionScratch;
-pub(super) use cuda::prefill_tokens;
+pub(super) use cuda::{Biases, CacheAttention, attend, prefill_tokens};
 
 use crate::engine::device::kv_cache::KvData;
 use crate::engine::device::op_times::Op;
