@@ -70,8 +70,8 @@ struct AttentionBuffers {
 
 impl Encoder {
     /// Packs the weights of a checkpoint, with those of a head over words if that is to follow, and
-    /// makes buffers for steps of texts in these limits; `reserve` makes larger ones. Whoever opened
-    /// the checkpoint has checked it, and finishes it.
+    /// makes buffers for steps of texts in these limits; `reserve` makes larger ones. Whoever
+    /// opened the checkpoint has checked it, and finishes it.
     ///
     /// # Errors
     /// A weight is missing, memory does not suffice, or the device cannot run a layer.
