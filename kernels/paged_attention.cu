@@ -160,6 +160,7 @@ struct Ring {
   }
 };
 
+#if !TEXTS
 // Attention of few query tokens per sequence (one, in decoding). Each warp of a block takes whole
 // splits; the results are merged in the order of `serial` through one State in shared memory.
 KERNEL(32 * DECODE_WARPS, DECODE_BLOCKS)
@@ -210,6 +211,7 @@ paged_attention_decode(const T* qkv, const Kv* k_cache, const Kv* v_cache,
   wait_async<0>();
 }
 EXPORT(paged_attention_decode)
+#endif
 
 // The tiles of keys and values that the warps of a prefill block share.
 struct SharedTiles {

@@ -66,11 +66,7 @@ type Module = (&'static str, &'static [Defines], &'static [(&'static str, u32)])
 const MODULES: &[Module] = &[
     (
         "paged_attention",
-        &[
-            &[("DTYPE", "bf16"), ("HEAD_DIM", "32")],
-            &[("DTYPE", "bf16"), ("HEAD_DIM", "32"), ("TEXTS", "1")],
-            &[("DTYPE", "bf16"), ("HEAD_DIM", "32"), ("TEXTS", "1"), ("BIAS", "1")],
-        ],
+        &[&[("DTYPE", "bf16"), ("HEAD_DIM", "32")]],
         &[(DECODE, 255), (PREFILL, 255)],
     ),
     (
@@ -78,8 +74,6 @@ const MODULES: &[Module] = &[
         &[
             &[("DTYPE", "bf16"), ("HEAD_DIM", "64")],
             &[("DTYPE", "bf16"), ("HEAD_DIM", "64"), ("ALIBI", "1")],
-            &[("DTYPE", "bf16"), ("HEAD_DIM", "64"), ("TEXTS", "1")],
-            &[("DTYPE", "f16"), ("HEAD_DIM", "64"), ("TEXTS", "1"), ("BIAS", "1")],
         ],
         &[(DECODE, 255), (PREFILL, 255)],
     ),
@@ -101,7 +95,6 @@ const MODULES: &[Module] = &[
             &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("KV_FP8", "1")],
             &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("ALIBI", "1")],
             &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("KV_FP8", "1"), ("ALIBI", "1")],
-            &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("TEXTS", "1")],
         ],
         &[(DECODE, 255), (PREFILL, 255)],
     ),
@@ -117,11 +110,20 @@ const MODULES: &[Module] = &[
     ),
     (
         "paged_attention",
+        &[&[("DTYPE", "bf16"), ("HEAD_DIM", "256")]],
+        &[(DECODE, 255), (PREFILL, 255)],
+    ),
+    // Texts go through prefill alone.
+    (
+        "paged_attention",
         &[
-            &[("DTYPE", "bf16"), ("HEAD_DIM", "256")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "32"), ("TEXTS", "1"), ("BIAS", "1")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "64"), ("TEXTS", "1")],
+            &[("DTYPE", "f16"), ("HEAD_DIM", "64"), ("TEXTS", "1"), ("BIAS", "1")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("TEXTS", "1")],
             &[("DTYPE", "bf16"), ("HEAD_DIM", "256"), ("TEXTS", "1")],
         ],
-        &[(DECODE, 255), (PREFILL, 255)],
+        &[(PREFILL, 255)],
     ),
     (
         "linear_codes",

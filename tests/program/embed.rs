@@ -285,7 +285,6 @@ fn what_a_model_cannot_do_is_refused_by_name() {
         (&["--dimensions", "8"][..], "matryoshka_dimensions"),
         (&["--prompt-name", "query"], "no such prompt"),
         (&["--device", "cuda:7"], "the GPU cannot be used"),
-        (&["--kv-cache-dtype", "fp8"], "without a KV cache"),
         (&["--out", "vectors.csv"], "not as CSV"),
         (&["--out", "vectors.npy", "--encoding-format", "base64"], "asks for base64"),
         (&["--out", "vectors.npy", "--output-format", "openai"], "asks for lines"),
