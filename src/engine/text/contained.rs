@@ -9,9 +9,11 @@ pub fn contain<T>(render: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// Crates that run within `contain` only: what models and files bring is read and run by them.
-const CONTAINED: [&str; 14] = [
+const CONTAINED: [&str; 15] = [
     "minijinja-",
     "parquet-",
+    // What the parquet crate cuts pages with.
+    "bytes-",
     "tokenizers-",
     "tk-convert-",
     "tk-encode-",
