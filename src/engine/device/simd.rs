@@ -139,16 +139,10 @@ pub trait Kernel {
 /// Runs a kernel with the vectors of an instruction set.
 #[inline]
 pub fn dispatch<K: Kernel>(isa: Isa, kernel: K) {
-    debug_assert!(isa.is_available());
     match isa {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: `Isa::detect` or `cpu_with_isa` found the instructions.
-        Isa::Avx512 | Isa::Avx512Bf16 => unsafe { x86::run_avx512(kernel) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        Isa::Avx2 => unsafe { x86::run_avx2(kernel) },
         // SAFETY: arrays need no instructions.
-        _ => unsafe { kernel.run::<Portable>() },
+        Isa::Portable => unsafe { kernel.run::<Portable>() },
+        _ => dispatch_vectors(isa, kernel),
     }
 }
 
@@ -161,7 +155,7 @@ pub fn dispatch_vectors<K: Kernel>(isa: Isa, kernel: K) {
     debug_assert!(isa.is_available());
     match isa {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: as in `dispatch`.
+        // SAFETY: `Isa::detect` or `cpu_with_isa` found the instructions.
         Isa::Avx512 | Isa::Avx512Bf16 => unsafe { x86::run_avx512(kernel) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
@@ -179,7 +173,7 @@ pub fn dispatch_vectors<K: Kernel>(isa: Isa, kernel: K) {
 pub fn dispatch_bf16<K: Kernel>(kernel: K) {
     debug_assert!(Isa::Avx512Bf16.is_available());
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: as in `dispatch`.
+    // SAFETY: as in `dispatch_vectors`.
     unsafe {
         x86::run_avx512_bf16(kernel);
     }
