@@ -185,19 +185,12 @@ impl<'a> ShardReader<'a> {
     /// # Errors
     /// There is more in it, or its bytes are others.
     pub fn finish(mut self) -> Result<(), CliError> {
-        let wanted = &self.file.meta.output;
         if self.copy(&mut |_| Ok(()))? != Copied::Nothing {
-            let wanted = wanted.rows;
+            let wanted = self.file.meta.output.rows;
             return Err(self.file.changed(&format!("has more than the {wanted} rows of its run")));
         }
         let hash = self.raw.finish().map_err(|error| unreadable(self.file, &error))?;
-        match hash.map(|hash| hash.to_hex()) {
-            Some(hash) if !hash.eq_ignore_ascii_case(&wanted.blake3) => {
-                let left = &wanted.blake3;
-                Err(self.file.changed(&format!("has the checksum {hash}, its run left {left}")))
-            }
-            _ => Ok(()),
-        }
+        hash.map_or(Ok(()), |hash| self.file.check_hash(&hash.to_hex()))
     }
 
     fn copy(
@@ -244,7 +237,7 @@ fn csv_record_end(bytes: &[u8], in_quotes: &mut bool) -> Option<usize> {
 }
 
 /// The error of a file that cannot be read, or not be decoded.
-fn unreadable(file: &ShardFile, error: &io::Error) -> CliError {
+pub(super) fn unreadable(file: &ShardFile, error: &io::Error) -> CliError {
     let is_of_decoder = file.codec.is_some() && error.raw_os_error().is_none();
     match error.kind() {
         ErrorKind::InvalidData | ErrorKind::UnexpectedEof | ErrorKind::Unsupported

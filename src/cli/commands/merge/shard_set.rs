@@ -101,6 +101,18 @@ impl ShardFile {
         }
     }
 
+    /// Compares the hash of its bytes with that of what its run left.
+    ///
+    /// # Errors
+    /// They differ.
+    pub fn check_hash(&self, hash: &str) -> Result<(), CliError> {
+        let left = &self.meta.output.blake3;
+        match hash.eq_ignore_ascii_case(left) {
+            true => Ok(()),
+            false => Err(self.changed(&format!("has the checksum {hash}, its run left {left}"))),
+        }
+    }
+
     /// The error of a shard whose bytes are not what its run left.
     pub fn changed(&self, how: &str) -> CliError {
         let message = format!("{} {how}: it was edited or cut", self.name());

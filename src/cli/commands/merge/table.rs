@@ -5,6 +5,7 @@
 use std::fs::File;
 
 use super::merged_file::MergedFile;
+use super::shard_reader::unreadable;
 use super::shard_set::{ShardFile, ShardSet};
 use crate::cli::input::parquet::{ParquetFile, ParquetRows};
 use crate::cli::input::reader::Content;
@@ -51,15 +52,10 @@ pub fn join(set: &ShardSet, verify: bool, output: &mut MergedFile) -> Result<(),
 }
 
 fn open(shard: &ShardFile, verify: bool) -> Result<ParquetFile, CliError> {
-    let unreadable = |error: std::io::Error| {
-        CliError::refused("input", format!("cannot read {}: {error}", shard.name()))
-    };
-    let file = File::open(&shard.path).map_err(unreadable)?;
+    let failed = |error| unreadable(shard, &error);
+    let file = File::open(&shard.path).map_err(failed)?;
     if verify {
-        let (hash, left) = (hash_of(&file).map_err(unreadable)?, &shard.meta.output.blake3);
-        if !hash.eq_ignore_ascii_case(left) {
-            return Err(shard.changed(&format!("has the checksum {hash}, its run left {left}")));
-        }
+        shard.check_hash(&hash_of(&file).map_err(failed)?)?;
     }
     ParquetFile::open(file).map_err(|error| shard.changed(&format!("cannot be read ({error})")))
 }
