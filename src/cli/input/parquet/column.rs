@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use half::f16;
 use parquet::column::reader::{ColumnReader, get_column_reader};
-use parquet::data_type::{ByteArray, FixedLenByteArray, Int96};
 use parquet::errors::{ParquetError, Result};
 use parquet::schema::types::ColumnDescPtr;
 
 use super::pages::Pages;
 use super::schema::{Clock, Leaf, Meaning};
 use super::text;
+use super::values::Values;
 use crate::engine::text::contain;
 
 /// Nanoseconds, on no clock in particular: what INT96 counts.
@@ -23,18 +23,6 @@ pub const JULIAN_DAY_OF_1970: i64 = 2_440_588;
 
 /// Bytes of the longest decimal.
 const MAX_DECIMAL: usize = 64;
-
-/// Values as they are stored.
-enum Values {
-    Bool(Vec<bool>),
-    Int32(Vec<i32>),
-    Int64(Vec<i64>),
-    Int96(Vec<Int96>),
-    Float(Vec<f32>),
-    Double(Vec<f64>),
-    Bytes(Vec<ByteArray>),
-    Fixed(Vec<FixedLenByteArray>),
-}
 
 /// One column of a row group.
 pub(super) struct Column {
@@ -55,17 +43,8 @@ pub(super) struct Column {
 impl Column {
     pub fn new(descriptor: ColumnDescPtr, pages: Pages, num_in_batch: Arc<AtomicUsize>) -> Self {
         let max_def = descriptor.max_def_level();
+        let values = Values::new(descriptor.physical_type());
         let reader = get_column_reader(descriptor, Box::new(pages));
-        let values = match &reader {
-            ColumnReader::BoolColumnReader(_) => Values::Bool(Vec::new()),
-            ColumnReader::Int32ColumnReader(_) => Values::Int32(Vec::new()),
-            ColumnReader::Int64ColumnReader(_) => Values::Int64(Vec::new()),
-            ColumnReader::Int96ColumnReader(_) => Values::Int96(Vec::new()),
-            ColumnReader::FloatColumnReader(_) => Values::Float(Vec::new()),
-            ColumnReader::DoubleColumnReader(_) => Values::Double(Vec::new()),
-            ColumnReader::ByteArrayColumnReader(_) => Values::Bytes(Vec::new()),
-            ColumnReader::FixedLenByteArrayColumnReader(_) => Values::Fixed(Vec::new()),
-        };
         let (defs, reps) = (Vec::new(), Vec::new());
         let (at, rows_begun) = ((0, 0), 0);
         Self { reader, num_in_batch, values, defs, reps, max_def, num_levels: 0, at, rows_begun }

@@ -14,6 +14,7 @@ pub mod schema;
 mod tests;
 pub mod text;
 mod thrift;
+pub mod values;
 
 pub use file::{ParquetFile, is_parquet};
 pub use rows::ParquetRows;

@@ -26,7 +26,7 @@ pub(super) const MAX_VALUES: usize = 1 << 24;
 /// Bytes of a page's header that are looked at first, and at most: it may have statistics.
 const HEADER: (usize, usize) = (1 << 10, 16 << 20);
 
-/// What all columns of a row group have in memory, and how much one of them has read.
+/// Bytes of pages that all columns of a row group have in memory.
 #[derive(Default)]
 pub(super) struct Budget {
     held: AtomicUsize,

@@ -9,19 +9,7 @@ use serde_json::Value;
 use crate::cli::input::parquet::column::{JULIAN_DAY_OF_1970, NANOSECONDS};
 use crate::cli::input::parquet::schema::{Leaf, Meaning, Node, Repeated};
 use crate::cli::input::parquet::text;
-
-/// Values of one column as they are stored.
-#[derive(Debug)]
-pub enum Values {
-    Bool(Vec<bool>),
-    Int32(Vec<i32>),
-    Int64(Vec<i64>),
-    Int96(Vec<Int96>),
-    Float(Vec<f32>),
-    Double(Vec<f64>),
-    Bytes(Vec<ByteArray>),
-    Fixed(Vec<FixedLenByteArray>),
-}
+use crate::cli::input::parquet::values::Values;
 
 /// One column of values of the rows of a group.
 #[derive(Debug)]
@@ -34,17 +22,7 @@ pub struct ColumnValues {
 impl ColumnValues {
     /// An empty column of a type.
     pub fn new(physical: Physical) -> Self {
-        let values = match physical {
-            Physical::BOOLEAN => Values::Bool(Vec::new()),
-            Physical::INT32 => Values::Int32(Vec::new()),
-            Physical::INT64 => Values::Int64(Vec::new()),
-            Physical::INT96 => Values::Int96(Vec::new()),
-            Physical::FLOAT => Values::Float(Vec::new()),
-            Physical::DOUBLE => Values::Double(Vec::new()),
-            Physical::BYTE_ARRAY => Values::Bytes(Vec::new()),
-            Physical::FIXED_LEN_BYTE_ARRAY => Values::Fixed(Vec::new()),
-        };
-        Self { values, defs: Vec::new(), reps: Vec::new() }
+        Self { values: Values::new(physical), defs: Vec::new(), reps: Vec::new() }
     }
 
     fn level(&mut self, def: i16, rep: i16) {

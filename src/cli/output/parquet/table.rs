@@ -15,10 +15,11 @@ use parquet::schema::types::Type;
 use serde_json::Value;
 
 use super::inferred::{Evidence, Inferred, canonical};
-use super::shred::{ColumnValues, Shredder, Values};
+use super::shred::{ColumnValues, Shredder};
 use super::spec::{self, TableSpec};
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::parquet::schema::{self, Leaf, Meaning, Node};
+use crate::cli::input::parquet::values::Values;
 use crate::cli::input::shard::Shard;
 
 /// Rows of a group, and bytes of their values: the group ends with the row that reaches one of
