@@ -1,0 +1,225 @@
+//! From the first row and a model's folders to what rows are run with: the model is loaded, and what
+//! the first row asks for is decided.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::fingerprinted::{self, FileFields};
+use super::read::ReadThread;
+use super::row_params::RowParams;
+use super::{Job, Load, shape};
+use crate::cli::args::PoolingFlags;
+use crate::cli::config::{PoolingConfig, RunConfig};
+use crate::cli::input::files::Shape;
+use crate::cli::input::row::Task;
+use crate::cli::ledger::fingerprint::Fingerprint;
+use crate::cli::ledger::names::files_of_model;
+use crate::cli::ledger::{Draft, Named};
+use crate::cli::model::{self, Folders, Summary, resolved};
+use crate::cli::output::RowFormat;
+use crate::cli::terminal::error::CliError;
+use crate::engine::config::GenerationConfigSource;
+use crate::engine::input_processor::InputProcessor;
+use crate::engine::machine;
+use crate::engine::pooling::{PoolingParams, PoolingSummary, Scoring};
+use crate::engine::request::SamplingParams;
+use crate::engine::runner::Runner;
+
+/// A model that is loaded, and what is known of it before the first row is.
+struct Opened {
+    summary: Arc<Summary>,
+    base: RowParams,
+    files: JoinHandle<Result<FileFields, CliError>>,
+    loaded: model::Loaded<Runner>,
+}
+
+/// What there is once the model is loaded.
+pub(super) struct Loaded {
+    pub engine: Runner,
+    pub base: RowParams,
+    pub load_time: Duration,
+    pub shape: Shape,
+    pub format: RowFormat,
+    pub fingerprint: Fingerprint,
+}
+
+impl Job<'_> {
+    /// Goes on with what the first row asks for.
+    ///
+    /// # Errors
+    /// A flag does not go with it.
+    pub(super) fn turn_to(&mut self, task: Task) -> Result<(), CliError> {
+        let Some(flags) = self.flags.take().filter(|_| task != self.config.input.rows.task) else {
+            return Ok(());
+        };
+        let mut config = RunConfig::of_lines(task, flags, PoolingFlags::default())?;
+        config.begin_at(self.config.started);
+        self.config = Arc::new(config);
+        Ok(())
+    }
+
+    pub(super) fn load(
+        &mut self,
+        reading: &ReadThread,
+        known: Option<Shape>,
+        draft: &Draft,
+        load: Load<'_>,
+    ) -> Result<Loaded, CliError> {
+        if let Some(shape) = known {
+            // Before the model is loaded, where that is possible.
+            RowFormat::new(&self.config, &shape)?;
+            let folders = model::find(&self.config, self.console)?;
+            let opened = self.open(&folders, draft, load)?;
+            return self.loaded(opened, shape, reading);
+        }
+        // A row that takes its time mostly asks for a completion: the model is loaded meanwhile.
+        let folders = model::find(&self.config, self.console)?;
+        let opened = self.open(&folders, draft, load);
+        let may_pool = || self.flags.is_some() && model::makes_vectors(&self.config, &folders);
+        let opened = match opened {
+            Err(error) if !may_pool() => return Err(error),
+            opened => opened,
+        };
+        let shape = shape(reading)?;
+        let opened = match shape.task == self.config.input.rows.task {
+            true => opened?,
+            false => {
+                drop(opened);
+                self.turn_to(shape.task)?;
+                // With what its vectors are made of.
+                let folders = model::find(&self.config, self.console)?;
+                self.open(&folders, draft, load)?
+            }
+        };
+        self.loaded(opened, shape, reading)
+    }
+
+    /// Loads the model, while its files are hashed.
+    fn open(&self, folders: &Folders, draft: &Draft, load: Load<'_>) -> Result<Opened, CliError> {
+        draft.refuse_read(&self.files_of(folders)).map_err(CliError::from_output)?;
+        let summary = Arc::new(model::summary_for(&self.config, folders)?);
+        let base = RowParams::start(&self.config, &summary)?;
+        let (config, of_model) = (self.config.clone(), folders.clone());
+        let of_summary = summary.clone();
+        // While the engine reads the same files. Its result is dropped if the engine refuses them.
+        let files = std::thread::Builder::new()
+            .spawn(move || fingerprinted::of_files(&config, &of_model, &of_summary));
+        let files = machine::started(files);
+        let loaded = match &*summary {
+            Summary::Generate(summary) => load(&self.config, folders, summary)?.into_runner(),
+            Summary::Pooling(summary) => model::load_pooling(&self.config, folders, summary)?,
+        };
+        self.ready.say(loaded.engine.info().max_model_len)?;
+        Ok(Opened { summary, base, files, loaded })
+    }
+
+    /// What rows are run with, once both the model and the first row are there.
+    fn loaded(
+        &self,
+        opened: Opened,
+        shape: Shape,
+        reading: &ReadThread,
+    ) -> Result<Loaded, CliError> {
+        let Opened { summary, base, files, loaded } = opened;
+        let files = files.join().expect("a panic ends the process in its hook")?;
+        // A file of batch requests was read to its end meanwhile.
+        let all_requests_are_chat = reading.checked.recv().unwrap_or(Ok(false))?;
+        let processor = loaded.engine.input_processor();
+        let all_chat = shape.is_chat || all_requests_are_chat;
+        self.config.check_chat(processor.has_chat_template(), all_chat)?;
+        if let Some(outputs) = &self.config.structured_outputs {
+            let checked = processor.check_structured_outputs(outputs);
+            checked.map_err(|error| {
+                let message = error.message.replacen("structured_outputs", "structured-outputs", 1);
+                CliError::refused(error.code, format!("--{message}"))
+            })?;
+        }
+        loaded.announce(loaded.engine.info(), &self.config, self.console);
+        if let Some(parser) = processor.unused_reasoning_parser().filter(|_| all_chat) {
+            self.console.note(&format!(
+                "The model thinks before it answers, and rows show that as text; \
+                 --reasoning-parser {parser} shows it apart"
+            ));
+        }
+        match &base {
+            RowParams::Sampling(_) => {
+                self.say_sampling(&processor.default_sampling_params(), &shape);
+            }
+            RowParams::Pooling(params, summary) => {
+                self.say_pooling(params, summary, &processor)?;
+            }
+        }
+        let shows_date = shape.has_batch_lines || processor.shows_date();
+        let date = shows_date.then_some(self.config.started);
+        let files = files.showing(self.config.shown_model_name(&shape));
+        let fingerprint = files.with_engine(loaded.engine.info(), date);
+        let format = RowFormat::new(&self.config, &shape)?
+            .with_width(base.width())
+            .with_parser(*processor.answer_parser())
+            .with_system_fingerprint(fingerprint.system())
+            .with_labels(labels(&summary));
+        let model::Loaded { engine, load_time, .. } = loaded;
+        Ok(Loaded { engine, base, load_time, shape, format, fingerprint })
+    }
+
+    fn say_sampling(&self, defaults: &SamplingParams, shape: &Shape) {
+        let rows = self.start_of_rows(defaults, shape);
+        let flags = &self.config.sampling;
+        self.console.detail(&resolved::sampling_line(flags, defaults, &rows));
+    }
+
+    /// Says what texts become; refuses a chat template that would leave out both texts of a pair.
+    fn say_pooling(
+        &self,
+        params: &PoolingParams,
+        summary: &PoolingSummary,
+        processor: &InputProcessor,
+    ) -> Result<(), CliError> {
+        self.console.detail(&PoolingConfig::line(params, summary));
+        let is_own = self.config.engine.model.chat_template.is_none();
+        match params.scoring {
+            Scoring::Joined => self.console.note(
+                "The model reads the second text right behind the first; --chat-template FILE \
+                 gives the words that it was trained with",
+            ),
+            Scoring::Template if is_own && !processor.template_mentions("document") => {
+                let message = "the model's own chat template knows no turn of role `document`";
+                return Err(CliError::refused("chat_template", message)
+                    .help("give the one that it was trained with: --chat-template FILE"));
+            }
+            Scoring::Template | Scoring::Vectors(_) | Scoring::Pair => {}
+        }
+        Ok(())
+    }
+
+    /// What rows without own parameters are sampled with. The length of a batch request is its
+    /// endpoint's, where nothing says it.
+    pub(super) fn start_of_rows(&self, defaults: &SamplingParams, shape: &Shape) -> SamplingParams {
+        match shape.has_batch_lines {
+            true => self.config.row_params(defaults.clone()),
+            false => self.config.sampling_params(defaults.clone()),
+        }
+    }
+
+    /// What is read of a model.
+    fn files_of(&self, folders: &Folders) -> Vec<Named> {
+        let defaults = match &self.config.engine.model.generation_config {
+            GenerationConfigSource::Dir(folder) => Some(folder),
+            _ => None,
+        };
+        let folders = [Some(&folders.model), folders.tokenizer.as_ref(), defaults];
+        folders.into_iter().flatten().flat_map(|folder| files_of_model(folder)).collect()
+    }
+}
+
+/// Names of the classes of a classifier.
+fn labels(summary: &Summary) -> Arc<[String]> {
+    match summary {
+        Summary::Generate(_) => Arc::default(),
+        Summary::Pooling(summary) => {
+            let classifier = summary.classifier.as_ref();
+            classifier.map(|classifier| classifier.labels.clone().into()).unwrap_or_default()
+        }
+    }
+}
