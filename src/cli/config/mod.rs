@@ -3,6 +3,7 @@
 
 mod device;
 mod engine;
+mod output;
 mod pooling;
 mod sampling;
 
@@ -14,17 +15,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value};
 
 use self::engine::engine_config;
+use self::output::output_config;
+pub use self::output::{Detail, OutputConfig, errors_beside, is_table};
 pub use self::pooling::{PoolingConfig, first_typed};
 use self::sampling::overlay;
-use crate::cli::args::values::MaxErrors;
-use crate::cli::args::{
-    BadRowArg, FormatArg, InputArgs, OutputArgs, OutputFormatArg, RunArgs, SamplingArgs,
-};
+use crate::cli::args::{BadRowArg, FormatArg, InputArgs, OutputFormatArg, RunArgs, SamplingArgs};
 use crate::cli::input::batch_line::BatchLines;
-use crate::cli::input::compress::Compression;
 use crate::cli::input::files::Shape;
 use crate::cli::input::overrides::DEFAULT_MAX_TOKENS;
-use crate::cli::input::reader::{InputFormat, foreign_kind};
 use crate::cli::input::row::{ChatDefaults, ChatMode, RowOptions, Task, check_kwargs};
 use crate::cli::input::shard::{Shard, ShardArg};
 use crate::cli::input::sources::Sources;
@@ -96,18 +94,6 @@ pub struct InputConfig {
     pub fail_on_bad_row: bool,
 }
 
-/// Whether `outputs` and `prompt_token_ids` are written (`--output-format`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Detail {
-    /// Where there is more than one text to say: several completions, log-probabilities.
-    #[default]
-    Auto,
-    /// In every row.
-    Full,
-    /// In no row.
-    Simple,
-}
-
 /// How much may be under way.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowLimits {
@@ -117,35 +103,6 @@ pub struct WindowLimits {
     pub max_bytes: usize,
     /// Rows read and not yet in the output.
     pub max_ahead: u64,
-}
-
-/// Where rows go.
-#[derive(Debug)]
-pub struct OutputConfig {
-    /// None: standard output.
-    pub path: Option<PathBuf>,
-    /// Vectors are rows of a matrix of NumPy's.
-    pub is_matrix: bool,
-    /// Field of the answer.
-    pub field: String,
-    /// Whether every output is written.
-    pub detail: Detail,
-    /// Replace what exists.
-    pub overwrite: bool,
-    /// JSON summary.
-    pub stats: Option<PathBuf>,
-    /// When to give up.
-    pub max_errors: Option<MaxErrors>,
-    /// Where error rows go instead.
-    pub errors: Option<PathBuf>,
-    /// The journal, where it is not beside the output.
-    pub journal: Option<PathBuf>,
-    /// Ask error rows again.
-    pub retry_failed: bool,
-    /// Rows are written as they finish; each must have an id.
-    pub unordered: bool,
-    /// Descriptor of whoever waits until the model is loaded.
-    pub ready_fd: Option<u32>,
 }
 
 impl RunConfig {
@@ -294,13 +251,6 @@ fn batch_lines(format: Option<OutputFormatArg>) -> BatchLines {
     }
 }
 
-/// Where the error rows of a matrix go unless a flag says it: `FILE.npy.errors.jsonl`.
-pub fn errors_beside(matrix: &Path) -> PathBuf {
-    let mut name = matrix.as_os_str().to_owned();
-    name.push(".errors.jsonl");
-    PathBuf::from(name)
-}
-
 /// Seconds since 1970.
 pub fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64
@@ -340,22 +290,6 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
     })
 }
 
-/// Whether an output's name asks for a Parquet file.
-pub fn is_table(path: &Path) -> bool {
-    InputFormat::from_path(path) == InputFormat::Parquet
-}
-
-/// Refuses what no Parquet file can be.
-fn check_table(path: &Path) -> Result<(), &'static str> {
-    if Compression::from_path(path) != Compression::None {
-        return Err("Parquet within another compression");
-    }
-    match std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-        true => Err("Parquet, and it is no file"),
-        false => Ok(()),
-    }
-}
-
 /// `--chat-template-kwargs`.
 fn template_kwargs(json: Option<&str>) -> Result<Map<String, Value>, CliError> {
     let Some(json) = json else { return Ok(Map::new()) };
@@ -367,67 +301,11 @@ fn template_kwargs(json: Option<&str>) -> Result<Map<String, Value>, CliError> {
     })
 }
 
-/// Refuses files of rows that come in any order: they could not be continued, compared or merged.
-fn check_unordered(output: &OutputArgs) -> Result<(), CliError> {
-    let file = |path: &Option<PathBuf>| path.as_deref().is_some_and(|path| path != Path::new("-"));
-    let refused = [
-        ("--out", file(&output.out)),
-        ("--journal", output.journal.is_some()),
-        ("--errors", output.errors.is_some()),
-        ("--retry-failed", output.retry_failed),
-    ];
-    match refused.into_iter().find(|(_, is_given)| *is_given && output.unordered) {
-        None => Ok(()),
-        Some((flag, _)) => {
-            let message = format!("--unordered writes to standard output, and not with {flag}");
-            Err(CliError::refused("unordered", message).help(format!(
-                "leave out --unordered: files have the order of the input; or leave out {flag}"
-            )))
-        }
-    }
-}
-
-fn output_config(args: &RunArgs) -> Result<OutputConfig, CliError> {
-    let output = &args.output;
-    check_unordered(output)?;
-    for (flag, path) in [("--out", &output.out), ("--errors", &output.errors)] {
-        let path = path.as_deref();
-        let table = path.filter(|path| is_table(path)).and_then(|path| match flag {
-            "--out" => check_table(path).err(),
-            _ => Some("Parquet, and error rows are JSON lines"),
-        });
-        if let Some(what) = path.and_then(foreign_kind).or(table) {
-            let message = format!("{flag}: by its name the output is {what}, which is not written");
-            return Err(CliError::refused("output", message).help(
-                "name the output FILE.jsonl or FILE.parquet, or FILE.csv where the input is CSV; \
-                 `embed` writes FILE.npy too",
-            ));
-        }
-    }
-    Ok(OutputConfig {
-        path: output.out.clone().filter(|path| path != Path::new("-")),
-        is_matrix: false,
-        field: output.out_field.clone().unwrap_or_else(|| Task::Complete.answer_field().to_owned()),
-        detail: match output.output_format {
-            None | Some(OutputFormatArg::Auto | OutputFormatArg::OpenAi) => Detail::Auto,
-            Some(OutputFormatArg::Simple) => Detail::Simple,
-            Some(OutputFormatArg::Full) => Detail::Full,
-        },
-        overwrite: output.overwrite,
-        stats: output.stats.clone(),
-        max_errors: output.max_errors,
-        errors: output.errors.clone(),
-        journal: output.journal.clone(),
-        retry_failed: output.retry_failed,
-        unordered: output.unordered,
-        ready_fd: output.ready_fd,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli::args::{Command, parse};
+    use crate::cli::input::reader::InputFormat;
     use crate::cli::terminal::exit::Exit;
     use crate::engine::config::{DType, GenerationConfigSource, Overflow};
     use crate::engine::config::{DeviceKind, Quantization};
