@@ -1,6 +1,6 @@
 """Spark: every partition goes through a process of the program, as lines.
 
-    pip install vllm-batch pyspark
+    pip install pyspark target/wheels/vllm_batch-*.whl   # docs/SCALE_OUT.md: the wheel
     python examples/spark_pipe.py --model ./model --input prompts.jsonl --output answers \
         --partitions 4 -- --temperature 0 --max-tokens 64
 

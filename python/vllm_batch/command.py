@@ -42,7 +42,7 @@ def find_binary(binary: Optional[str] = None) -> str:
     beside = os.path.join(os.path.dirname(os.path.dirname(__file__)), "bin", "vllm-batch")
     found = shutil.which(beside) or shutil.which("vllm-batch")
     if found is None:
-        raise FileNotFoundError("no vllm-batch in this environment: pip install vllm-batch")
+        raise FileNotFoundError("no program vllm-batch in this environment or in PATH")
     return found
 
 
