@@ -6,7 +6,8 @@
 
 `masks` replays answers through `examples/grammars.rs`. `rows` runs the same prompts to the same lengths,
 in turn, with and without a constraint, ROUNDS (3) times, and prints ratios of the medians. CPU seconds are
-for a machine that has other things to do.
+for a machine that has other things to do. `--temperature 0` among the flags: greedy rows; the model's own
+temperature otherwise.
 """
 
 import json
@@ -62,7 +63,7 @@ ENDLESS = {
     "free strings": {"json": {"type": "array", "items": {"type": "string"}, "minItems": 1000}},
     "regex": {"regex": "([a-z]{1,12} ){1000,}"},
 }
-NUM_ROWS, MAX_TOKENS = 32, 48
+NUM_ROWS, MAX_TOKENS = 64, 256
 
 
 def percentile(values, share):
@@ -92,7 +93,7 @@ def shown(costs):
 
 def run(binary, model, asked, max_tokens, flags):
     """CPU seconds of the process, and its tokens a second."""
-    row = {"max_tokens": max_tokens, "ignore_eos": True, "temperature": 1}
+    row = {"max_tokens": max_tokens, "ignore_eos": True}
     row |= {"structured_outputs": asked} if asked else {}
     with tempfile.TemporaryDirectory() as folder:
         path, stats = Path(folder, "in.jsonl"), Path(folder, "stats.json")

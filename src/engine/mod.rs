@@ -293,7 +293,7 @@ impl Engine {
             let logits = self.executor.execute(&self.batch).map_err(device_error)?;
             lap(clock, &mut self.time.execute);
             // On a GPU the forward pass runs meanwhile.
-            self.sampler.fill_masks(self.scheduler.guides(&scheduled));
+            self.sampler.fill_masks(self.scheduler.guides(&scheduled), &logits);
             let mut tasks: Vec<RowTask<'_>> = std::mem::take(&mut self.tasks);
             tasks.extend(self.scheduler.row_tasks(&scheduled));
             pending = self.sampler.sample(logits, &tasks)?;

@@ -31,7 +31,7 @@ use super::request::{
 use super::sampler::{RowResult, RowTask, SampleTask};
 use super::sequence::Sequence;
 use super::stats::EngineStats;
-use super::structured_output::Guide;
+use super::structured_output::GuideTask;
 use super::text::Tokenizer;
 use beam::BeamRow;
 use look_ahead::WaitingQueue;
@@ -201,6 +201,14 @@ impl Scheduler {
         &'a self,
         scheduled: &'a Scheduled,
     ) -> impl Iterator<Item = RowTask<'a>> + 'a {
+        self.slots_and_tasks(scheduled).map(|(_, task)| task)
+    }
+
+    /// The same, each with the slot of its sequence.
+    fn slots_and_tasks<'a>(
+        &'a self,
+        scheduled: &'a Scheduled,
+    ) -> impl Iterator<Item = (usize, RowTask<'a>)> + 'a {
         scheduled.seqs.iter().flat_map(|entry| {
             let seq = self.seq(entry.slot);
             let params = &*seq.request.params;
@@ -212,20 +220,29 @@ impl Scheduler {
                 Some(beams) => Self::beam_task(params, beams),
                 None => RowTask::Sample(self.sample_task(seq)),
             });
-            seq.prompt_logits_in(entry.num_tokens).map(of_prompt).chain(sampled)
+            let tasks = seq.prompt_logits_in(entry.num_tokens).map(of_prompt).chain(sampled);
+            tasks.map(|task| (entry.slot, task))
         })
     }
 
     /// The guides of the sequences that sample in a step: each finds the mask of its next token.
-    pub fn guides(&mut self, scheduled: &Scheduled) -> Vec<&mut Guide> {
+    pub fn guides(&mut self, scheduled: &Scheduled) -> Vec<GuideTask<'_>> {
         let guide = |entry: &ScheduledSeq| self.seq(entry.slot).guide.as_ref();
         if !scheduled.seqs.iter().any(|entry| entry.samples && guide(entry).is_some()) {
             return Vec::new();
         }
-        let mut samples = vec![false; self.seqs.len()];
-        scheduled.seqs.iter().for_each(|entry| samples[entry.slot] = entry.samples);
-        let seqs = self.seqs.iter_mut().zip(samples).filter(|(_, samples)| *samples);
-        seqs.filter_map(|(seq, _)| seq.as_mut()?.guide.as_deref_mut()).collect()
+        let mut wanted = vec![None; self.seqs.len()];
+        for (row, (slot, task)) in self.slots_and_tasks(scheduled).enumerate() {
+            if let RowTask::Sample(task) = task {
+                wanted[slot] = Some(task.takes_likeliest().then_some(row));
+            }
+        }
+        let seqs = self.seqs.iter_mut().zip(wanted);
+        let tasks = seqs.filter_map(|(seq, wanted)| {
+            let guide = seq.as_mut()?.guide.as_deref_mut()?;
+            Some(GuideTask { guide, likeliest_of: wanted? })
+        });
+        tasks.collect()
     }
 
     fn sample_task<'a>(&self, seq: &'a Sequence) -> SampleTask<'a> {

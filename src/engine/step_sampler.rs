@@ -20,7 +20,7 @@ use super::ops::{Loops, run_loops};
 use super::request::{NumLogprobs, RowKey, SamplingParams, StopIds};
 use super::sampler::wide::{Vectors, Wide};
 use super::sampler::{self, RowResult, RowTask, SampleTask, SamplerScratch};
-use super::structured_output::Guide;
+use super::structured_output::GuideTask;
 use gpu_rows::{GpuRows, Limits, RowKind};
 
 /// Samples the rows of a step.
@@ -82,13 +82,20 @@ impl StepSampler {
         self.results(pending).map(drop)
     }
 
-    /// Finds the masks of the next tokens, on all threads.
-    pub fn fill_masks(&self, guides: Vec<&mut Guide>) {
-        let num_guides = guides.len();
-        let guides = Mutex::new(guides.into_iter());
-        self.device.parallel_for(num_guides, &|_, _| {
-            let next = guides.lock().expect("no thread panics while it holds the lock").next();
-            next.expect("one guide per item").fill();
+    /// Finds the masks of the next tokens, on all threads. Logits that are on a GPU are not waited
+    /// for.
+    pub fn fill_masks(&self, tasks: Vec<GuideTask<'_>>, logits: &Logits<'_>) {
+        let num_tasks = tasks.len();
+        let tasks = Mutex::new(tasks.into_iter());
+        let is_on_host = matches!(&*self.device, Device::Cpu(_));
+        self.device.parallel_for(num_tasks, &|_, _| {
+            let next = tasks.lock().expect("no thread panics while it holds the lock").next();
+            let GuideTask { guide, likeliest_of } = next.expect("one task per item");
+            let row = likeliest_of.filter(|_| is_on_host).map(|row| logits.tensor.row(row));
+            match row.and_then(|row| sampler::likeliest(DeviceVectors(&self.device), row)) {
+                Some(token_id) => guide.fill_for_likeliest(token_id),
+                None => guide.fill(),
+            }
         });
     }
 

@@ -53,6 +53,8 @@ fn constraints() -> Vec<Value> {
         json!({"structured_outputs": {"regex": "([a-z]{2,9}, ){3,6}[0-9]{4}"}, "n": 3}),
         json!({"structured_outputs": {"choice": ["red", "green", "blue"]}, "logprobs": 2}),
         json!({"response_format": {"type": "json_object"}, "temperature": 0}),
+        json!({"structured_outputs": {"regex": "[a-z ]{30,60}"}, "temperature": 0,
+            "prompt_logprobs": 1}),
         json!({"structured_outputs": {"grammar": "root ::= \"(\" [a-c]+ \")\" | \"<\" root \">\""},
             "top_k": 20, "seed": 3}),
         json!({"structured_outputs": {"regex": "[ab ]{20,40}"}, "repetition_penalty": 1.2,
@@ -143,6 +145,29 @@ fn a_constraint_and_other_parameters() {
     assert_eq!(more["error"]["code"], "no_token_allowed");
     let message = more["error"]["message"].as_str().unwrap();
     assert!(message.contains("structured_outputs"), "{message}");
+}
+
+/// A greedy row looks at its likeliest token, and at the whole mask only if that one may not come.
+/// Log-probabilities need the whole mask.
+#[test]
+fn greedy_rows_say_the_same_with_and_without_logprobs() {
+    let asked: Vec<Value> = constraints();
+    let ask = |more: &Value| {
+        let rows = asked.iter().enumerate().map(|(index, constraint)| {
+            let mut row = row(index.to_string(), index, constraint);
+            let fields = row.as_object_mut().unwrap();
+            fields.retain(|name, _| {
+                !["n", "top_k", "repetition_penalty", "logprobs"].contains(&name.as_str())
+            });
+            fields.extend(more.as_object().unwrap().clone());
+            row
+        });
+        let (rows, _) = run(&rows.collect::<Vec<Value>>(), "");
+        rows.into_values().map(|row| row["response"].clone()).collect::<Vec<Value>>()
+    };
+    let texts = ask(&json!({"temperature": 0}));
+    assert!(texts.iter().all(|text| text.as_str().is_some_and(|text| !text.is_empty())));
+    assert_eq!(texts, ask(&json!({"temperature": 0, "logprobs": 0})));
 }
 
 #[test]

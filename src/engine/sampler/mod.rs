@@ -68,6 +68,18 @@ pub struct SampleTask<'a> {
 }
 
 impl SampleTask<'_> {
+    /// Whether the task takes the likeliest of the tokens that the mask leaves, and nothing else
+    /// changes which one that is, or looks at the others.
+    pub fn takes_likeliest(&self) -> bool {
+        let params = self.params;
+        params.is_greedy()
+            && params.logprobs.is_none()
+            && params.allowed_token_ids.is_none()
+            && params.logit_bias.is_empty()
+            && !params.has_penalties()
+            && forbidden_ids(self).next().is_none()
+    }
+
     /// The token, where the mask leaves one and nothing else is asked: logits are not looked at.
     pub fn forced(&self) -> Option<u32> {
         let only = self.token_mask?.only?;
@@ -146,6 +158,11 @@ pub fn run_row_with(
         }
         RowTask::Sample(task) => sample(vectors, logits, raw_max, task, scratch),
     }
+}
+
+/// The likeliest token of a row; None where `run_row` would give `NonFinite`.
+pub fn likeliest(vectors: impl Vectors, logits: &[f32]) -> Option<u32> {
+    usable_max(vectors, logits).map(|max| max.index as u32)
 }
 
 /// The tokens that a sampling row may draw from: one for a greedy row.

@@ -37,6 +37,15 @@ pub struct Guide {
     error: Option<RequestError>,
 }
 
+/// A guide that is to find the mask of a row of logits.
+#[derive(Debug)]
+pub struct GuideTask<'a> {
+    /// The guide.
+    pub guide: &'a mut Guide,
+    /// The row, where its likeliest token is all that is taken.
+    pub likeliest_of: Option<usize>,
+}
+
 #[derive(Debug)]
 struct Mask {
     tokens: SimpleVob,
@@ -102,6 +111,16 @@ impl Guide {
                 });
             }
             Err(error) => self.error = Some(error),
+        }
+    }
+
+    /// As `fill`, where only the likeliest of the tokens that may come is asked for: the mask has
+    /// just the likeliest of all, if that one may come. To look at one token is much cheaper.
+    pub fn fill_for_likeliest(&mut self, token_id: u32) {
+        let form = self.form.as_mut().filter(|_| self.thinking.is_none() && self.error.is_none());
+        match form.is_some_and(|form| form.allows(token_id)) {
+            true => self.mask = Some(Mask { tokens: single(token_id), only: Some(token_id) }),
+            false => self.fill(),
         }
     }
 
@@ -184,6 +203,15 @@ impl Form {
             return Err(too_complex(format!("more than {MAX_LEXER_COST} units of the lexer")));
         }
         Ok(Some(tokens))
+    }
+
+    /// Whether `next_tokens` would have the token; false where that must say it.
+    fn allows(&mut self, token_id: u32) -> bool {
+        let matcher = self.matcher();
+        // Of the tokens that spell what is forced, a mask has the tokenizer's own alone.
+        !matcher.is_stopped()
+            && matcher.compute_ff_tokens().is_empty()
+            && matcher.validate_tokens(&[token_id]).is_ok_and(|num_valid| num_valid == 1)
     }
 
     fn accept(&mut self, token_id: u32) -> Result<(), RequestError> {

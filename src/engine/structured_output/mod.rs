@@ -18,5 +18,5 @@ mod thinking;
 mod vocabulary;
 
 pub use compiler::{Grammar, GrammarCompiler};
-pub use guide::{Guidance, Guide};
+pub use guide::{Guidance, Guide, GuideTask};
 pub use thinking::Thinking;

@@ -161,6 +161,53 @@ fn a_mask_is_what_brute_force_finds() {
     assert_eq!(allowed(&guide), expected.map(|(id, _)| id).collect::<Vec<u32>>());
 }
 
+/// A greedy row looks at one token: what it learns is what the whole mask would say.
+#[test]
+fn a_mask_for_the_likeliest_token_agrees_with_the_whole_mask() {
+    let schema = json!({"type": "object", "additionalProperties": false, "required": ["name", "at"],
+        "properties": {"name": {"type": "string", "maxLength": 6}, "at": {"type": "integer"},
+            "tags": {"type": "array", "items": {"enum": ["a b", "\"c", "größe"]}}}});
+    let asked = [
+        json!({ "json": schema }),
+        json!({"regex": "([a-z]{1,4} ){2,5}"}),
+        json!({"choice": ["yes", "yesterday", "no"]}),
+        json!({"grammar": "start: \"(\" (\"x\" | start)* \")\" | /[0-9]+/"}),
+    ];
+    let mut random = Random(3);
+    for folder in ["demo", "tokenizers/llama", "tokenizers/gemma", "tokenizers/unigram_bytes"] {
+        let model = Model::of(folder);
+        let num_tokens = model.tokenizer.vocab_size();
+        for outputs in &asked {
+            let mut whole = model.guide(outputs.clone()).expect("it compiles");
+            let mut single = model.guide(outputs.clone()).expect("it compiles");
+            for _ in 0..40 {
+                whole.fill();
+                let may_come = allowed(&whole);
+                let mut looked_at = vec![model.eos];
+                for _ in 0..8 {
+                    looked_at.push(random.below(num_tokens) as u32);
+                    looked_at.push(may_come[random.below(may_come.len())]);
+                }
+                for token_id in looked_at {
+                    single.fill_for_likeliest(token_id);
+                    let found = allowed(&single);
+                    let is_agreed = match may_come.contains(&token_id) {
+                        true => found == [token_id] || found == may_come,
+                        false => found == may_come,
+                    };
+                    assert!(is_agreed, "{folder}, {outputs}: {token_id}");
+                }
+                let token_id = may_come[random.below(may_come.len())];
+                if token_id == model.eos {
+                    break;
+                }
+                whole.accept(token_id);
+                single.accept(token_id);
+            }
+        }
+    }
+}
+
 #[test]
 fn texts_match_or_do_not() {
     let model = Model::demo();
