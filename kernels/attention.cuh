@@ -356,7 +356,13 @@ __device__ __forceinline__ void store_output(const Inputs& in, const AttentionWo
     if (row >= rows.num_rows) continue;
     const u32 stride = in.num_heads * HEAD_DIM;
     T* to = in.out + rows.offset(in, item, kv_head, row, stride) + lane % 4 * 2;
-    const float inverse = 1.0f / partial.sum[i];
+    // All splits are merged, so that no split and no tile changes where the sink enters.
+    float sum = partial.sum[i];
+    if (in.sinks != nullptr) {
+      const u32 head = kv_head * in.group_size + (rows.first_row + row) % in.group_size;
+      sum += exp2_approx(fmaf(in.sinks[head], LOG2_E, -partial.max[i]));
+    }
+    const float inverse = 1.0f / sum;
 #pragma unroll
     for (u32 n = 0; n < HEAD_DIM / 8; ++n) {
       *reinterpret_cast<u32*>(to + n * 8) = narrow_x2<T>(partial.values[n][2 * i] * inverse,

@@ -43,6 +43,7 @@ struct AttentionParams {
   float scale, soft_cap;         // soft_cap 0: none
   // ALIBI: slopes (num_heads). BIAS: (num_heads, bias_stride), by key position - query position.
   const float* biases;
+  const float* sinks;  // (num_heads), or null: scores that are in the softmax and have no value
 
   // The first and the last position that a token at `position` sees.
   __device__ __forceinline__ u32 first_seen(u32 position) const {

@@ -79,6 +79,7 @@ fn run(bencher: Bencher, dtype: DType, case: Case) {
         soft_cap: None,
         sliding_window: None,
         alibi: None,
+        sinks: None,
     };
     let mut scratch = AttentionScratch::default();
 

@@ -233,9 +233,15 @@ impl Pass<'_> {
         scale_q(device, spec, step, qkv);
         let AttentionSpec { scale, soft_cap, sliding_window, .. } = *spec;
         let QkvHeads { num_heads, num_kv_heads, .. } = spec.heads;
-        let alibi = weights.alibi.as_ref();
-        let shape =
-            AttentionShape { num_heads, num_kv_heads, scale, soft_cap, sliding_window, alibi };
+        let shape = AttentionShape {
+            num_heads,
+            num_kv_heads,
+            scale,
+            soft_cap,
+            sliding_window,
+            alibi: weights.alibi.as_ref(),
+            sinks: weights.sinks.as_ref(),
+        };
         attended.reshape(step.num_rows(), spec.out.k);
         let layer = cache.layer(index);
         ops::paged_attention(device, (qkv, step), layer, shape, scratch, attended);

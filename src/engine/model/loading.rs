@@ -10,7 +10,7 @@ use crate::engine::config::DType;
 use crate::engine::device::{Device, Tensor};
 use crate::engine::ops::linear::{SourceMatrix, SourceRows};
 use crate::engine::ops::{
-    Activation, AlibiSlopes, LinearWeight, NormWeight, RotaryTable, StepLimits,
+    Activation, HeadValues, LinearWeight, NormWeight, RotaryTable, StepLimits,
 };
 
 /// All weights of a decoder. Shapes are in the spec's terms.
@@ -45,7 +45,8 @@ pub(super) struct AttentionWeights {
     pub norms: BlockNormWeights,
     pub qkv: LinearWeight,
     pub qk_norm: Option<(NormWeight, NormWeight)>,
-    pub alibi: Option<AlibiSlopes>,
+    pub alibi: Option<HeadValues>,
+    pub sinks: Option<HeadValues>,
     pub out: LinearWeight,
 }
 
@@ -277,14 +278,16 @@ impl Loader<'_> {
 
     fn attention(&mut self, spec: &AttentionSpec) -> Result<AttentionWeights, EngineError> {
         let (q_norm, k_norm) = spec.qk_norm.as_ref().map(|norms| (&norms.q, &norms.k)).unzip();
-        let slopes = spec.alibi_slopes.as_ref();
+        let of_heads = |values| HeadValues::on_device(self.device, values);
+        let alibi = spec.alibi_slopes.clone().map(of_heads).transpose()?;
+        let sinks = spec.sink_tensor().map(|tensor| self.checkpoint.vector(&tensor, 0.0));
+        let sinks = sinks.transpose()?.map(of_heads).transpose()?;
         Ok(AttentionWeights {
             norms: self.norms(&spec.norms)?,
             qkv: self.layer_linear(&spec.qkv)?,
             qk_norm: self.norm(q_norm)?.zip(self.norm(k_norm)?),
-            alibi: slopes
-                .map(|slopes| AlibiSlopes::on_device(self.device, slopes.clone()))
-                .transpose()?,
+            alibi,
+            sinks,
             out: self.layer_linear(&spec.out)?,
         })
     }

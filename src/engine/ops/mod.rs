@@ -35,7 +35,7 @@ pub use encoder_attention::{
 pub use linear::{LinearWeight, linear, linear_activate_and_mul, linear_rows};
 pub use norm::{Heads, NormKind, NormWeight, add_norm, add_norm_rows, norm_heads, norm_in_place};
 pub use paged_attention::{
-    AlibiSlopes, AttentionScratch, AttentionShape, alibi_slopes, paged_attention,
+    AttentionScratch, AttentionShape, HeadValues, alibi_slopes, paged_attention,
 };
 pub use rotary::RotaryTable;
 pub use rotary_and_cache::{QkvHeads, rotary_and_cache, rotate};

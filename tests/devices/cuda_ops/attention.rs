@@ -7,7 +7,7 @@ use vllm_batch::engine::config::DType;
 use vllm_batch::engine::device::kv_cache::KvCacheShape;
 use vllm_batch::engine::device::{Device, KvCache, Precision};
 use vllm_batch::engine::ops::{
-    AlibiSlopes, AttentionScratch, AttentionShape, QkvHeads, StepInputs, StepLimits, alibi_slopes,
+    AttentionScratch, AttentionShape, HeadValues, QkvHeads, StepInputs, StepLimits, alibi_slopes,
     paged_attention, rotary_and_cache,
 };
 
@@ -26,11 +26,13 @@ struct Case {
     window: Option<usize>,
     soft_cap: Option<f32>,
     has_alibi: bool,
+    has_sinks: bool,
 }
 
 const fn case(num_heads: usize, num_kv_heads: usize, head_dim: usize, block_size: usize) -> Case {
     let heads = QkvHeads { num_heads, num_kv_heads, head_dim };
-    Case { heads, block_size, num_kv_heads, window: None, soft_cap: None, has_alibi: false }
+    let (has_alibi, has_sinks) = (false, false);
+    Case { heads, block_size, num_kv_heads, window: None, soft_cap: None, has_alibi, has_sinks }
 }
 
 /// A sequence of `len` tokens, of which the K and V of the first `cached` are there.
@@ -53,7 +55,8 @@ struct Run<'a> {
     seqs: &'a [Seq],
     cache: KvCache,
     inputs: StepInputs,
-    alibi: Option<AlibiSlopes>,
+    alibi: Option<HeadValues>,
+    sinks: Option<HeadValues>,
 }
 
 impl<'a> Run<'a> {
@@ -78,13 +81,15 @@ impl<'a> Run<'a> {
         };
         let cache = KvCache::on_device(device, shape, pair.dtype).expect("memory");
         let inputs = StepInputs::new(device, limits).expect("memory");
-        let alibi = case.has_alibi.then(|| {
-            // Steep ones too, which leave most positions no weight.
-            let slopes = alibi_slopes(case.heads.num_heads, 8.0).into_iter();
-            AlibiSlopes::on_device(device, slopes.map(|slope| 4.0 * slope).collect())
-                .expect("memory")
-        });
-        Self { device, pair, case, seqs, cache, inputs, alibi }
+        let num_heads = case.heads.num_heads;
+        let of_heads = |values| HeadValues::on_device(device, values).expect("memory");
+        // Steep ones too, which leave most positions no weight.
+        let slopes = || alibi_slopes(num_heads, 8.0).into_iter().map(|slope| 4.0 * slope);
+        let alibi = case.has_alibi.then(|| of_heads(slopes().collect()));
+        // The first takes nothing, the last what is more than all positions together.
+        let sink = |head: usize| 30.0 * head as f32 / (num_heads - 1) as f32 - 20.0;
+        let sinks = case.has_sinks.then(|| of_heads((0..num_heads).map(sink).collect()));
+        Self { device, pair, case, seqs, cache, inputs, alibi, sinks }
     }
 
     fn width(&self) -> usize {
@@ -146,6 +151,7 @@ impl<'a> Run<'a> {
             soft_cap: self.case.soft_cap,
             sliding_window: self.case.window,
             alibi: self.alibi.as_ref(),
+            sinks: self.sinks.as_ref(),
         };
         let mut out = output(device, step.num_rows(), num_heads * head_dim, Precision::Activation);
         let mut scratch = AttentionScratch::default();
@@ -281,6 +287,15 @@ fn paged_attention_with_alibi() {
     let capped = Case { window: Some(33), soft_cap: Some(20.0), ..with(case(2, 1, 16, 16)) };
     check(DType::BFloat16, 770, &[with(case(6, 2, 16, 16)), capped], &MIX);
     check(DType::Float16, 780, &[with(case(4, 4, 64, 32))], &MIX);
+}
+
+#[test]
+fn paged_attention_with_sinks() {
+    let with = |case: Case| Case { has_sinks: true, ..case };
+    let both = |case: Case| Case { has_alibi: true, window: Some(40), ..with(case) };
+    check(DType::Float32, 703, &[with(case(6, 2, 16, 16)), both(case(4, 2, 12, 48))], &MIX);
+    check(DType::BFloat16, 820, &[with(case(8, 1, 64, 16)), both(case(4, 2, 16, 16))], &MIX);
+    check(DType::Float16, 830, &[with(case(4, 2, 32, 32))], &MIX);
 }
 
 #[test]

@@ -98,6 +98,10 @@ impl EncoderSpec {
         if projection.is_some() || output.projection.is_some() {
             return Err("a table of tokens of another width than the model's".to_owned());
         }
+        let attentions = || layers.iter().filter_map(|layer| layer.attention.as_ref());
+        if attentions().any(|attention| attention.sinks.is_some()) {
+            return Err("a sink of attention".to_owned());
+        }
         Ok(Self {
             embed_scale: scale,
             positions,

@@ -175,7 +175,9 @@ impl LayerSpec {
     fn tensors(&self) -> impl Iterator<Item = NamedShape> {
         let linears = self.linears().flat_map(LinearSpec::tensors);
         let activations = self.mlp.iter().flat_map(|mlp| mlp.activation.tensors());
-        linears.chain(self.norms().flat_map(NormSpec::tensors)).chain(activations)
+        let sinks = self.attention.iter().flat_map(AttentionSpec::sink_tensor);
+        let norms = self.norms().flat_map(NormSpec::tensors);
+        linears.chain(norms).chain(activations).chain(sinks)
     }
 
     /// Tensors that a checkpoint may lack, and what they are then.
@@ -226,6 +228,8 @@ pub struct AttentionSpec {
     pub soft_cap: Option<f32>,
     /// ALiBi: scores of head h change by this for every position between query and key.
     pub alibi_slopes: Option<Vec<f32>>,
+    /// The tensor (num_heads) of scores that are in the softmax and have no value (gpt-oss).
+    pub sinks: Option<String>,
     /// Positions a token attends to, itself included; None: all before it.
     pub sliding_window: Option<usize>,
     /// (hidden_size, num_heads * head_dim)
@@ -246,9 +250,15 @@ impl AttentionSpec {
             scale: 1.0 / (heads.head_dim as f32).sqrt(),
             soft_cap: None,
             alibi_slopes: None,
+            sinks: None,
             sliding_window: None,
             out,
         }
+    }
+
+    /// The tensor of its sinks, if it has them.
+    pub fn sink_tensor(&self) -> Option<NamedShape> {
+        Some((self.sinks.clone()?, vec![self.heads.num_heads]))
     }
 }
 

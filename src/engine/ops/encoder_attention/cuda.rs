@@ -21,6 +21,7 @@ pub(super) fn encoder_attention(
         soft_cap: shape.soft_cap,
         window: shape.before.map(|before| before + 1),
         biases: shape.bias.map_or(Biases::None, RelativeBias::of_kernels),
+        sinks: None,
         after: Some(shape.after.unwrap_or(usize::MAX)),
     };
     attend(gpu, (qkv, step), cache.layer(0), attention, out);

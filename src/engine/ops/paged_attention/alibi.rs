@@ -1,44 +1,6 @@
 //! ALiBi (Press et al., 2022): a bias of attention scores that falls with the distance of a key,
 //! by a slope of each head's own.
 
-use crate::engine::EngineError;
-use crate::engine::device::cuda::{DeviceBuffer, DevicePtr};
-use crate::engine::device::{Device, bytes_of};
-
-/// One slope for each query head, where attention reads them.
-#[derive(Debug)]
-pub struct AlibiSlopes {
-    /// (num_heads)
-    host: Vec<f32>,
-    /// The same on a GPU.
-    on_gpu: Option<DeviceBuffer>,
-}
-
-impl AlibiSlopes {
-    /// Slopes (num_heads) on the device.
-    ///
-    /// # Errors
-    /// The GPU's memory does not suffice.
-    pub fn on_device(device: &Device, slopes: Vec<f32>) -> Result<Self, EngineError> {
-        let mut on_gpu = None;
-        if let Device::Cuda(gpu) = device {
-            let buffer = gpu.alloc(size_of_val(&slopes[..]))?;
-            gpu.upload(&buffer, bytes_of(&slopes));
-            on_gpu = Some(buffer);
-        }
-        Ok(Self { host: slopes, on_gpu })
-    }
-
-    /// (num_heads)
-    pub(super) fn of_heads(&self) -> &[f32] {
-        &self.host
-    }
-
-    pub(super) fn device_ptr(&self) -> DevicePtr {
-        self.on_gpu.as_ref().expect("the slopes of a GPU").ptr()
-    }
-}
-
 /// The slopes of `num_heads` heads, as Bloom, Falcon and MPT have them in transformers: powers of
 /// 2^(-max_bias / n) for n heads, n a power of two; for other numbers those of the next lower power
 /// of two, then every second one of the next higher. 8 is the `max_bias` of all but MPT.

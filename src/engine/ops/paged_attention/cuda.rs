@@ -8,7 +8,7 @@ use crate::engine::device::{CacheLayer, Gpu, Tensor};
 use crate::engine::ops::Step;
 use crate::engine::ops::step::WorkList;
 
-use super::{AlibiSlopes, AttentionShape};
+use super::{AttentionShape, HeadValues};
 
 /// `struct AttentionParams` of kernels/attention_params.cuh.
 #[repr(C)]
@@ -28,6 +28,8 @@ struct AttentionParams {
     soft_cap: f32,
     /// Null without them.
     biases: DevicePtr,
+    /// Null without them.
+    sinks: DevicePtr,
 }
 
 /// What the kernels compute with K and V of a cache.
@@ -40,6 +42,8 @@ pub(in crate::engine::ops) struct CacheAttention {
     /// Positions that a token sees up to itself, itself included; None: all.
     pub window: Option<usize>,
     pub biases: Biases,
+    /// (num_heads) scores of positions without values.
+    pub sinks: Option<DevicePtr>,
     /// Of whole texts: how many positions a token sees after itself, at most. None: the sequences
     /// are no texts, and a token sees none.
     pub after: Option<usize>,
@@ -147,7 +151,7 @@ pub(super) fn paged_attention(
     shape: AttentionShape<'_>,
     out: &Tensor,
 ) {
-    let slopes = shape.alibi.map(AlibiSlopes::device_ptr);
+    let slopes = shape.alibi.map(HeadValues::device_ptr);
     let attention = CacheAttention {
         num_heads: shape.num_heads,
         num_kv_heads: shape.num_kv_heads,
@@ -155,6 +159,7 @@ pub(super) fn paged_attention(
         soft_cap: shape.soft_cap,
         window: shape.sliding_window,
         biases: slopes.map_or(Biases::None, Biases::Alibi),
+        sinks: shape.sinks.map(HeadValues::device_ptr),
         after: None,
     };
     attend(gpu, (qkv, step), layer, attention, out);
@@ -182,6 +187,7 @@ impl CacheAttention {
             scale: self.scale,
             soft_cap: self.soft_cap.unwrap_or(0.0),
             biases,
+            sinks: self.sinks.unwrap_or(DevicePtr::NULL),
         }
     }
 

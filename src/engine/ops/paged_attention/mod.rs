@@ -9,13 +9,15 @@
 mod alibi;
 mod cpu;
 mod cuda;
+mod head_values;
 #[cfg(test)]
 mod tests;
 mod work;
 
-pub use alibi::{AlibiSlopes, alibi_slopes};
+pub use alibi::alibi_slopes;
 pub use cpu::AttentionScratch;
 pub(super) use cuda::{Biases, CacheAttention, attend, prefill_tokens};
+pub use head_values::HeadValues;
 
 use crate::engine::device::kv_cache::KvData;
 use crate::engine::device::op_times::Op;
@@ -39,11 +41,15 @@ pub struct AttentionShape<'a> {
     pub sliding_window: Option<usize>,
     /// A bias of slope * (j - i) for the query at position i and the key at j, after the soft cap.
     /// transformers adds slope * j, which softmax makes the same; j - i is exact, and 0 at most.
-    pub alibi: Option<&'a AlibiSlopes>,
+    pub alibi: Option<&'a HeadValues>,
+    /// A score of each head's own, which the sum of its weights has besides: the softmax of a
+    /// position that has no value (gpt-oss).
+    pub sinks: Option<&'a HeadValues>,
 }
 
 /// out (num_tokens, num_heads * head_dim) = softmax(cap(q Kᵀ * scale) + bias) V, where q are the
-/// first columns of `qkv` and K, V (the step's own included) are in this layer of the cache.
+/// first columns of `qkv` and K, V (the step's own included) are in this layer of the cache. Sinks
+/// take a share of the softmax.
 pub fn paged_attention(
     device: &Device,
     (qkv, step): (&Tensor, Step<'_>),
@@ -52,10 +58,11 @@ pub fn paged_attention(
     scratch: &mut AttentionScratch,
     out: &mut Tensor,
 ) {
-    let AttentionShape { num_heads, num_kv_heads, alibi, .. } = shape;
+    let AttentionShape { num_heads, num_kv_heads, alibi, sinks, .. } = shape;
     let CacheLayer { cache, index } = layer;
     assert!(num_kv_heads <= cache.shape.num_kv_heads && num_heads.is_multiple_of(num_kv_heads));
-    assert!(alibi.is_none_or(|slopes| slopes.of_heads().len() == num_heads));
+    let is_of_heads = |values: &HeadValues| values.of_heads().len() == num_heads;
+    assert!(alibi.is_none_or(is_of_heads) && sinks.is_none_or(is_of_heads));
     out.set_num_rows(qkv.num_rows());
     let cpu = match device {
         Device::Cpu(cpu) => cpu,

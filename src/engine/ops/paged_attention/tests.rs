@@ -32,6 +32,7 @@ impl Case<'_> {
             soft_cap: None,
             sliding_window: None,
             alibi: None,
+            sinks: None,
         };
         let isa = Isa::detect();
         let (dtype, block_size) = (DType::Float32, 16);
@@ -133,7 +134,8 @@ impl Case<'_> {
                     (score - f64::from(slope) * (token - position) as f64).exp()
                 };
                 let weights: Vec<f64> = (start..=token).map(weight).collect();
-                let sum: f64 = weights.iter().sum();
+                let sink = self.shape.sinks.map(|sinks| f64::from(sinks.of_heads()[head]).exp());
+                let sum = weights.iter().sum::<f64>() + sink.unwrap_or(0.0);
                 out.extend((0..hd).map(|d| {
                     let value =
                         |(i, w): (usize, &f64)| w * at(start + i, first_v + kv_head * hd + d);
@@ -175,9 +177,17 @@ fn windows_and_soft_caps_are_applied() {
 }
 
 /// Steep and flat slopes, of which no two are the same.
-fn slopes() -> AlibiSlopes {
-    let slopes = alibi_slopes(NUM_HEADS, 8.0).into_iter().map(|slope| 20.0 * slope).collect();
-    AlibiSlopes::on_device(&Device::cpu(Some(1)), slopes).unwrap()
+fn slopes() -> HeadValues {
+    of_heads(alibi_slopes(NUM_HEADS, 8.0).into_iter().map(|slope| 20.0 * slope).collect())
+}
+
+/// Sinks that take nearly nothing, some, nearly all and all of the softmax.
+fn sinks() -> HeadValues {
+    of_heads(vec![-100.0, -1.5, 0.0, 2.5, 9.0, 200.0])
+}
+
+fn of_heads(values: Vec<f32>) -> HeadValues {
+    HeadValues::on_device(&Device::cpu(Some(1)), values).unwrap()
 }
 
 #[test]
@@ -201,6 +211,26 @@ fn biases_fall_with_the_distance_by_each_heads_slope() {
 }
 
 #[test]
+fn sinks_take_their_share_of_each_heads_softmax() {
+    let (sinks, slopes) = (sinks(), slopes());
+    for isa in Isa::all_available() {
+        for (num_kv_heads, soft_cap, window, alibi) in [
+            (6, None, None, None),
+            (2, Some(1.5), None, Some(&slopes)),
+            (1, None, Some(21), None),
+            (3, None, Some(5), Some(&slopes)),
+        ] {
+            let mut case = Case { isa, ..Case::new(num_kv_heads, 24) };
+            let sinks = Some(&sinks);
+            case.shape =
+                AttentionShape { soft_cap, sliding_window: window, alibi, sinks, ..case.shape };
+            case.check(&[1, 16, 17, 70], 100);
+            case.check(&[33, 5], 7);
+        }
+    }
+}
+
+#[test]
 fn a_layer_may_have_fewer_kv_heads_than_the_cache() {
     for (num_kv_heads, of_cache) in [(1, 2), (2, 3), (3, 6), (1, 6)] {
         let mut case = Case::new(of_cache, 24);
@@ -212,17 +242,17 @@ fn a_layer_may_have_fewer_kv_heads_than_the_cache() {
 
 #[test]
 fn bits_do_not_depend_on_chunks_neighbours_or_block_size() {
-    let slopes = slopes();
+    let (slopes, sinks) = (slopes(), sinks());
     for isa in Isa::all_available() {
-        for (dtype, window, alibi) in [
-            (DType::Float32, None, None),
-            (DType::Float32, None, Some(&slopes)),
-            (DType::BFloat16, Some(21), None),
-            (DType::BFloat16, Some(21), Some(&slopes)),
-            (DType::Float16, None, None),
+        for (dtype, window, alibi, sinks) in [
+            (DType::Float32, None, None, None),
+            (DType::Float32, None, Some(&slopes), Some(&sinks)),
+            (DType::BFloat16, Some(21), None, Some(&sinks)),
+            (DType::BFloat16, Some(21), Some(&slopes), None),
+            (DType::Float16, None, None, None),
         ] {
             let mut case = Case { isa, dtype, ..Case::new(2, 24) };
-            case.shape = AttentionShape { sliding_window: window, alibi, ..case.shape };
+            case.shape = AttentionShape { sliding_window: window, alibi, sinks, ..case.shape };
             let whole = case.run(&[75], 75).remove(0);
             for (block_size, chunk) in [(16, 1), (32, 7), (48, 32), (16, 75)] {
                 let other = Case { block_size, ..case };

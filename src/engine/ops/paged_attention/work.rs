@@ -73,6 +73,7 @@ mod tests {
                     soft_cap: None,
                     sliding_window: window,
                     alibi: None,
+                    sinks: None,
                 };
                 // Scores and values of 6 heads of 8; K and V of heads of 8 in 2 bytes; q and out.
                 let flops = (num_scores * 6 * 8 * 2 * 2) as f64;

@@ -48,7 +48,8 @@ impl Kernel for Softmax<'_> {
 
 impl Softmax<'_> {
     /// R rows over `len` positions from the base on: scaled, capped, biased, and then weights. Sums
-    /// run over a multiple of 16, lane by lane, so a row's do not depend on the others.
+    /// run over a multiple of 16, lane by lane, so a row's do not depend on the others. A sink is
+    /// added to the whole sum: how the positions are cut does not touch it.
     ///
     /// # Safety
     /// The CPU has the instructions of `V`.
@@ -104,9 +105,15 @@ impl Softmax<'_> {
                 }
             }
         }
-        for (total, sum) in self.totals[row..][..R].iter_mut().zip(sum) {
+        for r in 0..R {
             // SAFETY: as above.
-            *total = unsafe { sum.sum() };
+            unsafe {
+                self.totals[row + r] = sum[r].sum();
+                if let Some(sinks) = self.shape.sinks {
+                    let sink = V::splat(sinks.of_heads()[head + r]);
+                    self.totals[row + r] += sink.sub(max[r]).exp().largest();
+                }
+            }
         }
     }
 }
