@@ -148,6 +148,7 @@ pub(super) fn empty_cache(
         block_size: BLOCK_SIZE,
         num_kv_heads: shape.num_kv_heads,
         head_dim: HEAD_DIM,
+        v_dim: HEAD_DIM,
         panel_width: DEVICE.kv_panel_width(),
     };
     KvCache::new(shape, dtype)

@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 
 use batch::Batch;
 use config::{DType, EngineConfig};
-use device::{Device, memory};
+use device::{Device, GpuNeeds, memory};
 pub use error::EngineError;
 use executor::{Executor, ExecutorError};
 use input_processor::{InputProcessor, ModelLimits};
@@ -387,8 +387,10 @@ fn load_model(
     summary: &ModelSummary,
     given_up: &Arc<AtomicBool>,
 ) -> Result<(Arc<Device>, Option<String>, ModelExecutor), EngineError> {
-    let head_dim = summary.spec.heads().head_dim;
-    let (device, why_cpu) = device::open(config, summary.dtype, head_dim)?;
+    let spec = &summary.spec;
+    let (head_dim, without_kernels) = (spec.heads().head_dim, spec.without_gpu_kernels());
+    let needs = GpuNeeds { head_dim, without_kernels };
+    let (device, why_cpu) = device::open(config, summary.dtype, needs)?;
     let device = Arc::new(device);
     let on = Arc::clone(&device);
     let executor = ModelExecutor::load(config, summary, on, given_up)?;

@@ -210,6 +210,7 @@ fn cache_shape(
         block_size,
         num_kv_heads: spec.heads().num_kv_heads,
         head_dim: spec.heads().head_dim,
+        v_dim: spec.v_dim(),
         panel_width: device.kv_panel_width(),
     };
     let block_bytes = shape.block_bytes(cache.kv_cache_dtype.size_bytes(dtype)) as u64;

@@ -8,7 +8,7 @@ use vllm_batch::engine::Engine;
 use vllm_batch::engine::config::{
     CacheConfig, DType, DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig,
 };
-use vllm_batch::engine::device::{Device, open};
+use vllm_batch::engine::device::{Device, GpuNeeds, open};
 use vllm_batch::engine::executor::Logits;
 use vllm_batch::engine::input_processor::Prompt;
 use vllm_batch::engine::request::{
@@ -237,7 +237,8 @@ fn assert_close(got: &PositionLogprobs, expected: &PositionLogprobs, what: &str)
 /// A GPU that samples rows of this width.
 fn gpu_sampler(seed: u64, vocab_size: usize) -> Option<(Arc<Device>, StepSampler)> {
     let config = EngineConfig { device: gpu::device(seed)?, ..EngineConfig::default() };
-    let (device, _) = open(&config, DType::Float32, 64).expect("a device for tests");
+    let (device, _) =
+        open(&config, DType::Float32, GpuNeeds::heads_of(64)).expect("a device for tests");
     let device = Arc::new(device);
     let sampler = StepSampler::new(Arc::clone(&device), MAX_ROWS, vocab_size).expect("memory");
     Some((device, sampler))

@@ -23,17 +23,19 @@ pub struct KvCacheShape {
     pub block_size: usize,
     /// K and V heads of the layer that has most; another uses the first ones.
     pub num_kv_heads: usize,
-    /// Width of a head.
+    /// Width of a K head.
     pub head_dim: usize,
+    /// Width of a V head; on a GPU, that of a K head.
+    pub v_dim: usize,
     /// Width of a panel of the device's products ([`Device::kv_panel_width`]): V rows are whole
     /// panels.
     pub panel_width: usize,
 }
 
 impl KvCacheShape {
-    /// Width of a V row: head_dim rounded up to whole panels.
+    /// Width of a V row: v_dim rounded up to whole panels.
     pub fn v_width(&self) -> usize {
-        self.head_dim.next_multiple_of(self.panel_width)
+        self.v_dim.next_multiple_of(self.panel_width)
     }
 
     /// Positions in a panel of K: a panel's width, or half of it where blocks do not hold whole
@@ -132,7 +134,7 @@ impl KvCache {
 
     /// Zeroed: no kernel may ever meet a NaN that nobody wrote.
     fn on_gpu(gpu: &Gpu, shape: KvCacheShape) -> Result<Self, EngineError> {
-        assert!(shape.block_size.is_multiple_of(KV_GROUP_TOKENS));
+        assert!(shape.block_size.is_multiple_of(KV_GROUP_TOKENS) && shape.v_dim == shape.head_dim);
         let element_bytes = gpu.kv_cache_dtype().size_bytes(gpu.dtype());
         let bytes = shape.num_blocks * shape.block_bytes(element_bytes) / 2;
         let (k, v) = (gpu.alloc(bytes)?, gpu.alloc(bytes)?);

@@ -45,21 +45,37 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
 /// Widest head that the attention kernels take.
 const MAX_HEAD_DIM: usize = 256;
 
-/// Opens the device that the configuration asks for, to compute in `dtype` with heads of
-/// `head_dim`. The second part says in one line why `auto` took the CPU.
+/// What a model asks of the kernels of a GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct GpuNeeds {
+    /// Width of its heads.
+    pub head_dim: usize,
+    /// A part of it that has none, in words.
+    pub without_kernels: Option<&'static str>,
+}
+
+impl GpuNeeds {
+    /// Heads of this width, and nothing that has no kernels.
+    pub fn heads_of(head_dim: usize) -> Self {
+        Self { head_dim, without_kernels: None }
+    }
+}
+
+/// Opens the device that the configuration asks for, to compute in `dtype` a model with these
+/// needs. The second part says in one line why `auto` took the CPU.
 ///
 /// # Errors
 /// The GPU that was asked for cannot be used.
 pub fn open(
     config: &EngineConfig,
     dtype: DType,
-    head_dim: usize,
+    needs: GpuNeeds,
 ) -> Result<(Device, Option<String>), EngineError> {
     let device = &config.device;
     let int8 = device.quantization == Some(Quantization::Int8);
     let kv_cache_dtype = config.cache.kv_cache_dtype;
     let narrow_cache = kv_cache_dtype == KvCacheDType::Fp8;
-    let check = || check_head_dim(dtype, kv_cache_dtype, head_dim);
+    let check = || check_needs(dtype, kv_cache_dtype, needs);
     let probe = |ordinal| check().and_then(|()| probe(device, ordinal));
     let refused = |why: String| {
         let help = if device.quantization.is_some() {
@@ -152,6 +168,13 @@ pub(super) fn threads(asked: Option<usize>) -> Result<ThreadPool, EngineError> {
     })
 }
 
+fn check_needs(dtype: DType, kv_cache_dtype: KvCacheDType, needs: GpuNeeds) -> Result<(), String> {
+    match needs.without_kernels {
+        Some(part) => Err(format!("this model has {part}, which runs on the CPU only so far")),
+        None => check_head_dim(dtype, kv_cache_dtype, needs.head_dim),
+    }
+}
+
 /// The GPU's attention reads heads in pieces of 16 bytes.
 fn check_head_dim(
     dtype: DType,
@@ -209,6 +232,14 @@ fn gpu(config: &EngineConfig, dtype: DType, driver: Driver) -> Result<Device, En
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_without_kernels_are_named() {
+        let needs = GpuNeeds { head_dim: 64, without_kernels: Some("latent attention") };
+        let check = |needs| check_needs(DType::BFloat16, KvCacheDType::Auto, needs);
+        assert!(check(needs).unwrap_err().contains("has latent attention, which runs on the CPU"));
+        assert_eq!(check(GpuNeeds::heads_of(64)), Ok(()));
+    }
 
     #[test]
     fn heads_that_no_kernel_takes_are_named() {

@@ -1,6 +1,7 @@
 //! THE forward pass: once, for every family. It runs a `DecoderSpec` over the
 //! flat token axis of a batch.
 
+use super::latent::LatentBuffers;
 use super::loading::{self, AttentionWeights, DecoderWeights};
 use super::spec::{AttentionSpec, DecoderSpec, LinearSpec, QkvHeads};
 use super::stream::{Stream, norm_q_and_k, scale_q};
@@ -42,9 +43,11 @@ struct Buffers {
 /// What attention works in.
 #[derive(Debug)]
 struct AttentionBuffers {
-    /// (T, (num_heads + 2 * num_kv_heads) * head_dim)
+    /// (T, outputs of a block's first product)
     qkv: Tensor,
-    /// (T, num_heads * head_dim)
+    /// Only where K and V are latents.
+    latent: Option<LatentBuffers>,
+    /// (T, num_heads * v_dim)
     attended: Tensor,
     scratch: AttentionScratch,
 }
@@ -53,7 +56,8 @@ impl Buffers {
     fn new(device: &Device, spec: &DecoderSpec, limits: StepLimits) -> Result<Self, EngineError> {
         let hidden = spec.hidden_size();
         let widest = |widths: &mut dyn Iterator<Item = usize>| widths.max().unwrap_or(0);
-        let q_width = widest(&mut spec.attentions().map(|attention| attention.out.k));
+        let attended_width =
+            widest(&mut spec.attentions().map(|block| block.heads.num_heads * block.v_dim()));
         let qkv_width = widest(&mut spec.attentions().map(|attention| attention.qkv.n()));
         let projected = spec.output.projection.as_ref().map(LinearSpec::n);
         let num_tokens = limits.max_num_tokens;
@@ -67,7 +71,8 @@ impl Buffers {
             stream: Stream::new(device, (num_tokens, hidden), &spec.layers)?,
             attention: AttentionBuffers {
                 qkv: per_token(qkv_width)?,
-                attended: per_token(q_width)?,
+                latent: LatentBuffers::new(device, spec, num_tokens)?,
+                attended: per_token(attended_width)?,
                 scratch: AttentionScratch::default(),
             },
             last_residual: full(num_logits, hidden)?,
@@ -224,8 +229,13 @@ impl Pass<'_> {
         (stream, buffers): (&mut Stream, &mut AttentionBuffers),
     ) {
         let Self { device, step, .. } = *self;
-        let AttentionBuffers { qkv, attended, scratch } = buffers;
+        let AttentionBuffers { qkv, latent, attended, scratch } = buffers;
         stream.qkv(device, (spec, weights), qkv);
+        let mut latent = latent.as_mut().filter(|_| spec.latent.is_some());
+        let qkv = match &mut latent {
+            Some(latent) => latent.qkv(device, (spec, weights), qkv),
+            None => qkv,
+        };
         let rope = spec.rope.map(|rope| &self.weights.ropes[rope]);
         let rope = norm_q_and_k(device, (spec, weights), rope, step, qkv);
         let CacheLayerMut { cache, index } = cache;
@@ -242,9 +252,13 @@ impl Pass<'_> {
             alibi: weights.alibi.as_ref(),
             sinks: weights.sinks.as_ref(),
         };
-        attended.reshape(step.num_rows(), spec.out.k);
+        attended.reshape(step.num_rows(), num_heads * spec.v_dim());
         let layer = cache.layer(index);
         ops::paged_attention(device, (qkv, step), layer, shape, scratch, attended);
-        ops::linear(device, attended, &weights.out, &mut stream.delta);
+        let values = match latent {
+            Some(latent) => latent.values(device, (spec, weights), attended),
+            None => attended,
+        };
+        ops::linear(device, values, &weights.out, &mut stream.delta);
     }
 }

@@ -91,6 +91,9 @@ pub(super) fn check(spec: &DecoderSpec) -> Result<(), String> {
     if spec.attentions().any(|attention| attention.heads.head_dim != heads.head_dim) {
         return Err("layers whose heads differ in width are not supported".to_owned());
     }
+    if spec.attentions().any(|attention| attention.v_dim() != spec.v_dim()) {
+        return Err("layers whose values differ in width are not supported".to_owned());
+    }
     // Both choices of those that depend on the run's context.
     let frequencies = |len: usize| spec.ropes.iter().map(move |rope| rope.frequencies(len));
     let frequencies: Vec<_> = frequencies(1).chain(frequencies(spec.max_model_len)).collect();

@@ -1,5 +1,6 @@
 //! From a spec and a checkpoint to packed weights on a device.
 
+use super::latent::LatentWeights;
 use super::spec::{
     ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, LayerSpec, Layout, LinearSpec, MlpSpec,
     NamedShape, NormSpec, RopeSpec,
@@ -44,6 +45,7 @@ pub(super) struct LayerWeights {
 pub(super) struct AttentionWeights {
     pub norms: BlockNormWeights,
     pub qkv: LinearWeight,
+    pub latent: Option<LatentWeights>,
     pub qk_norm: Option<(NormWeight, NormWeight)>,
     pub alibi: Option<HeadValues>,
     pub sinks: Option<HeadValues>,
@@ -93,7 +95,11 @@ pub(super) fn prepare_layers(
     max_num_tokens: usize,
 ) -> Result<(), EngineError> {
     let mut weights = layers.iter().flat_map(|LayerWeights { attention, mlp }| {
-        let attention = attention.iter().flat_map(|attention| [&attention.qkv, &attention.out]);
+        let attention =
+            attention.iter().flat_map(|AttentionWeights { qkv, latent, out, .. }| {
+                let q_up = latent.iter().flat_map(|latent| &latent.q).map(|(_, up)| up);
+                [qkv, out].into_iter().chain(q_up)
+            });
         attention.chain(mlp.iter().flat_map(|mlp| [&mlp.up, &mlp.down]))
     });
     let activation = device.activation_dtype();
@@ -214,7 +220,7 @@ impl Loader<'_> {
     }
 
     /// One packed weight of a layer, narrowed where the device narrows.
-    fn layer_linear(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
+    pub(super) fn layer_linear(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
         self.linear(spec)?.quantize(self.device)
     }
 
@@ -285,6 +291,7 @@ impl Loader<'_> {
         Ok(AttentionWeights {
             norms: self.norms(&spec.norms)?,
             qkv: self.layer_linear(&spec.qkv)?,
+            latent: self.latent(spec)?,
             qk_norm: self.norm(q_norm)?.zip(self.norm(k_norm)?),
             alibi,
             sinks,

@@ -8,6 +8,7 @@ pub mod families;
 pub mod gguf;
 pub mod head;
 pub mod hf_config;
+mod latent;
 mod limits;
 mod loading;
 pub mod model_files;

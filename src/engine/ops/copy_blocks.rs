@@ -73,6 +73,7 @@ mod tests {
             block_size: 16,
             num_kv_heads: 2,
             head_dim: 6,
+            v_dim: 6,
             panel_width: 8,
         };
         let device = Device::cpu(Some(1));

@@ -5,6 +5,7 @@
 //! (docs/ARCHITECTURE.md): no op may look at how many rows there are when it computes one.
 
 mod activation;
+mod columns;
 mod copy_blocks;
 mod elementwise;
 mod embedding;
@@ -26,13 +27,16 @@ pub mod token_mask;
 mod wide;
 
 pub use activation::{Activation, activate, activate_and_mul};
+pub use columns::{Columns, copy_columns};
 pub use copy_blocks::copy_blocks;
 pub use elementwise::{add, clamp, copy, copy_rows, fill_zero, scale};
 pub use embedding::{add_rows_of, embedding, gather_rows};
 pub use encoder_attention::{
     EncoderAttentionShape, EncoderScratch, RelativeBias, encoder_attention, rotate_texts,
 };
-pub use linear::{LinearWeight, linear, linear_activate_and_mul, linear_rows};
+pub use linear::{
+    HeadMatrices, LinearWeight, linear, linear_activate_and_mul, linear_by_head, linear_rows,
+};
 pub use norm::{Heads, NormKind, NormWeight, add_norm, add_norm_rows, norm_heads, norm_in_place};
 pub use paged_attention::{
     AttentionScratch, AttentionShape, HeadValues, alibi_slopes, paged_attention,

@@ -18,8 +18,8 @@ pub(super) struct LayerSlots<E> {
 }
 
 impl<E: PanelElement> LayerSlots<E> {
-    /// Writes the K heads and the V heads of a token, head_dim values each; no more heads than the
-    /// cache has.
+    /// Writes the K heads and the V heads of a token, head_dim and v_dim values each; no more heads
+    /// than the cache has.
     ///
     /// # Safety
     /// Nobody else touches this slot meanwhile.
@@ -33,7 +33,7 @@ impl<E: PanelElement> LayerSlots<E> {
         let k_panel_len = head_dim.next_multiple_of(2) * k_width;
         let (k_panel, k_lane) = (offset / k_width, offset % k_width);
         let v_panel_len = block_size * v_width;
-        let heads = k.chunks_exact(head_dim).zip(v.chunks_exact(head_dim));
+        let heads = k.chunks_exact(head_dim).zip(v.chunks_exact(shape.v_dim));
         for (index, (k, v)) in (first..first + num_kv_heads).zip(heads) {
             let panel = self.k.ptr(index * shape.k_len() + k_panel * k_panel_len, k_panel_len);
             for (chunk, values) in k.chunks(NUM_NARROWED).enumerate() {

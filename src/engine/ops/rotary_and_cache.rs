@@ -53,8 +53,9 @@ impl QkvHeads {
         self.heads(self.num_heads, self.num_kv_heads)
     }
 
-    fn check(&self, qkv: &Tensor, table: Option<&RotaryTable>) {
-        assert_eq!(qkv.width(), (self.num_heads + 2 * self.num_kv_heads) * self.head_dim);
+    /// `v_dim`: width of a V head.
+    fn check(&self, qkv: &Tensor, v_dim: usize, table: Option<&RotaryTable>) {
+        assert_eq!(qkv.width(), self.q_width() + self.kv_width() + self.num_kv_heads * v_dim);
         assert!(table.is_none_or(|table| table.rotary_dim() <= self.head_dim));
     }
 
@@ -63,10 +64,10 @@ impl QkvHeads {
     }
 }
 
-/// qkv (num_tokens, (num_heads + 2 * num_kv_heads) * head_dim): q and k are rotated in place (None:
-/// they are not), then k and v go to the step's slots of layer `layer`, to the first heads there if
-/// the cache has room for more. Slots of a step are distinct: the block pool gives a block to be
-/// written to one sequence only.
+/// qkv (num_tokens, (num_heads + num_kv_heads) * head_dim + num_kv_heads * v_dim), with the cache's
+/// v_dim: q and k are rotated in place (None: they are not), then k and v go to the step's slots of
+/// layer `layer`, to the first heads there if the cache has room for more. Slots of a step are
+/// distinct: the block pool gives a block to be written to one sequence only.
 ///
 /// # Panics
 /// Shapes differ, the cache has fewer heads, or more of a head is to be rotated than there is.
@@ -79,7 +80,7 @@ pub fn rotary_and_cache(
 ) {
     let CacheLayerMut { cache, index } = layer;
     let shape = cache.shape;
-    heads.check(qkv, table);
+    heads.check(qkv, shape.v_dim, table);
     assert!(heads.num_kv_heads <= shape.num_kv_heads && heads.head_dim == shape.head_dim);
     let cpu = match device {
         Device::Cpu(cpu) => cpu,
@@ -90,8 +91,8 @@ pub fn rotary_and_cache(
     let QkvHeads { num_heads, num_kv_heads, head_dim } = heads;
     let work = || {
         let num_rotated = table.map_or(0, |_| num_heads + num_kv_heads);
-        let bytes_per_dim = 8 * num_rotated + (4 + cache.element_bytes()) * 2 * num_kv_heads;
-        Work::elementwise(qkv.num_rows() * head_dim, bytes_per_dim)
+        let written = num_kv_heads * (head_dim + shape.v_dim) * (4 + cache.element_bytes());
+        Work::elementwise(qkv.num_rows(), 8 * num_rotated * head_dim + written)
     };
     let _timed = cpu.op_timer.timed(Op::new("rotary_and_cache"), work);
     let task = Task { cpu, heads, table, step };
@@ -115,7 +116,7 @@ pub fn rotate(
     table: &RotaryTable,
     step: Step<'_>,
 ) {
-    heads.check(qkv, Some(table));
+    heads.check(qkv, heads.head_dim, Some(table));
     let cpu = match device {
         Device::Cpu(cpu) => cpu,
         Device::Cuda(gpu) => return on_gpu(gpu, (qkv, heads), Some(table), step, None),
@@ -260,6 +261,7 @@ mod tests {
                 block_size: 16,
                 num_kv_heads: 3,
                 head_dim: 6,
+                v_dim: 6,
                 panel_width: device.kv_panel_width(),
             };
             let mut cache = KvCache::new(shape, DType::Float32);

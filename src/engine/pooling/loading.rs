@@ -12,7 +12,7 @@ use super::{PoolingSummary, SparseSpec};
 use crate::engine::EngineError;
 use crate::engine::batch::Batch;
 use crate::engine::config::{EngineConfig, KvCacheDType, LoadFormat, ModelConfig};
-use crate::engine::device::{self, Device};
+use crate::engine::device::{self, Device, GpuNeeds};
 use crate::engine::held_weights::{HeldWeights, quantization_notes};
 use crate::engine::model::encoder::Encoder;
 use crate::engine::model::encoders::{ClassifierHead, HeadStates};
@@ -42,7 +42,8 @@ impl Devices {
             return Err(EngineError::Config(text.to_owned()));
         }
         let head_dim = summary.spec.heads().head_dim;
-        let (body, why_cpu) = device::open(config, summary.dtype, head_dim)?;
+        let needs = GpuNeeds::heads_of(head_dim);
+        let (body, why_cpu) = device::open(config, summary.dtype, needs)?;
         let body = Arc::new(body);
         let host = match &*body {
             Device::Cpu(_) => Arc::clone(&body),

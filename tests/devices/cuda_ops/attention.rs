@@ -68,6 +68,7 @@ impl<'a> Run<'a> {
             block_size: case.block_size,
             num_kv_heads: case.heads.num_kv_heads,
             head_dim: case.heads.head_dim,
+            v_dim: case.heads.head_dim,
             panel_width: device.kv_panel_width(),
         };
         let limits = StepLimits {

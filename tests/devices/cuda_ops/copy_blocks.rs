@@ -21,6 +21,7 @@ fn copy_blocks_copies_blocks_of_every_layer() {
                 block_size: 16,
                 num_kv_heads,
                 head_dim,
+                v_dim: head_dim,
                 panel_width: pair.gpu.kv_panel_width(),
             };
             let mut cache = KvCache::on_device(&pair.gpu, shape, dtype).expect("memory");

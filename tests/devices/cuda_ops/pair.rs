@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::config::{DType, DeviceConfig, EngineConfig, ParallelConfig, Quantization};
-use vllm_batch::engine::device::{Device, Precision, Tensor, open};
+use vllm_batch::engine::device::{Device, GpuNeeds, Precision, Tensor, open};
 use vllm_batch::engine::ops::linear::SourceMatrix;
 use vllm_batch::engine::ops::{StepInputs, StepLimits};
 
@@ -36,7 +36,7 @@ impl Pair {
         // Tests run side by side: more threads would only wait for each other.
         let parallel = ParallelConfig { num_threads: Some(1), ..ParallelConfig::default() };
         let config = EngineConfig { device, parallel, ..EngineConfig::default() };
-        let (gpu, _) = open(&config, dtype, 64).expect("a device for tests");
+        let (gpu, _) = open(&config, dtype, GpuNeeds::heads_of(64)).expect("a device for tests");
         Some(Self { gpu, cpu: Device::cpu(Some(1)), dtype })
     }
 

@@ -60,6 +60,7 @@ impl Case {
             block_size: self.block_size,
             num_kv_heads: self.cache_heads,
             head_dim: self.heads.head_dim,
+            v_dim: self.heads.head_dim,
             panel_width: device.kv_panel_width(),
         };
         KvCache::on_device(device, shape, dtype).expect("memory")

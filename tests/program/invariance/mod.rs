@@ -178,6 +178,11 @@ fn soft_caps_give_the_same_bytes_however_they_are_run() {
 }
 
 #[test]
+fn latent_attention_gives_the_same_bytes_however_it_is_run() {
+    check("golden/minicpm3");
+}
+
+#[test]
 fn post_norm_and_learned_positions_give_the_same_bytes_however_they_are_run() {
     check("golden/opt350");
 }

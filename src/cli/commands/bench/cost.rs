@@ -56,9 +56,13 @@ impl ModelCost {
         Self {
             layers_flops: 2.0 * (in_layers + project_in),
             head_flops: 2.0 * (vocabulary + project_out),
-            // Scores and values: two products as wide as all query heads.
-            position_flops: 4.0
-                * spec.attentions().map(|a| a.heads.q_width()).max().unwrap_or(0) as f64,
+            // Scores and values: products as wide as all heads of q, and of what they get of V.
+            position_flops: 2.0
+                * spec
+                    .attentions()
+                    .map(|a| a.heads.num_heads * (a.heads.head_dim + a.v_dim()))
+                    .max()
+                    .unwrap_or(0) as f64,
             windows: spec.attentions().map(|attention| attention.sliding_window).collect(),
             weight_bytes: in_layers * layer_bytes
                 + (project_in + project_out) * bytes

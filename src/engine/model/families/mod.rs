@@ -27,9 +27,11 @@ mod hunyuan_dense;
 mod internlm2;
 mod internlm3;
 mod iquestcoder;
+mod latent;
 mod layer_norm;
 pub(super) mod llama;
 mod minicpm;
+mod minicpm3;
 mod ministral3;
 mod mistral;
 mod mpt;
@@ -53,6 +55,7 @@ mod smollm3;
 mod solar;
 mod stablelm;
 mod starcoder2;
+mod youtu;
 
 use super::hf_config::HfConfig;
 use super::spec::DecoderSpec;
@@ -132,6 +135,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         llama::spec,
         "Llama 2, 3, 3.1, 3.2, 3.3, Yi, SmolLM2, TinyLlama, and others of this class",
     ),
+    family("MiniCPM3ForCausalLM", minicpm3::spec, "MiniCPM3"),
     family("MiniCPMForCausalLM", minicpm::spec, "MiniCPM 1, 2"),
     family("Ministral3ForCausalLM", ministral3::spec, "Ministral 3"),
     family("MinistralForCausalLM", mistral::ministral, "Ministral, with `layer_types`"),
@@ -162,4 +166,5 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("StableLmForCausalLM", stablelm::spec, "StableLM 2, StableLM 3B"),
     family("Starcoder2ForCausalLM", starcoder2::spec, "StarCoder2"),
     family("TeleChat3ForCausalLM", llama::spec, "TeleChat 3"),
+    family("YoutuForCausalLM", youtu::spec, "Youtu-LLM"),
 ];

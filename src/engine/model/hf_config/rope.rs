@@ -68,9 +68,39 @@ impl HfConfig {
         }
     }
 
+    /// Width of what a rotary embedding is of: a head, or what latent attention has beside latents.
+    fn turning_dim(&self) -> Result<usize, EngineError> {
+        match self.root().optional_size("qk_rope_head_dim")? {
+            None => self.head_dim(),
+            Some(width) => {
+                // Where transformers writes it, it is the same.
+                self.root().expect("head_dim", width)?;
+                Ok(width)
+            }
+        }
+    }
+
+    /// Factor of attention scores in latent attention with YaRN: the square of its factor of sine
+    /// and cosine, by another number (DeepSeek's `mscale_all_dim`).
+    pub fn yarn_score_factor(&self) -> Result<f64, EngineError> {
+        let root = self.root();
+        let section = root.section("rope_parameters")?.or(root.section("rope_scaling")?);
+        let Some(section) = section else { return Ok(1.0) };
+        let name = section.text("rope_type")?.or(section.text("type")?).unwrap_or("default");
+        if name == "default" {
+            return Ok(1.0);
+        }
+        let of_all = section.number("mscale_all_dim")?.unwrap_or(0.0);
+        let factor = section.number("factor")?.unwrap_or(1.0);
+        Ok(match of_all != 0.0 && factor > 1.0 {
+            true => (0.1 * of_all * factor.ln() + 1.0).powi(2),
+            false => 1.0,
+        })
+    }
+
     /// Values of a head that turn: the part that these sections give, under any of its names.
     fn rotary_dim(&self, sections: &[&Section<'_>], default: f64) -> Result<usize, EngineError> {
-        let head_dim = self.head_dim()?;
+        let head_dim = self.turning_dim()?;
         let mut parts = Vec::new();
         for section in sections {
             parts.push(section.number_of(ROTARY_PART_KEYS)?);

@@ -102,6 +102,9 @@ impl EncoderSpec {
         if attentions().any(|attention| attention.sinks.is_some()) {
             return Err("a sink of attention".to_owned());
         }
+        if attentions().any(|attention| attention.latent.is_some()) {
+            return Err("latent attention".to_owned());
+        }
         Ok(Self {
             embed_scale: scale,
             positions,

@@ -2,6 +2,7 @@
 
 mod encoder;
 mod head;
+mod latent;
 mod rope;
 mod row_order;
 mod tensors;
@@ -9,6 +10,7 @@ mod tensors;
 pub use crate::engine::ops::QkvHeads;
 pub use encoder::{EncoderSpec, RelativeBiasSpec};
 pub use head::{HeadActivation, HeadLayer, HeadSpec};
+pub use latent::{LatentDims, LatentQuerySpec, LatentSpec};
 pub use rope::{Frequencies, LongRope, RopeScaling, RopeSpec, Yarn};
 pub use row_order::RowOrder;
 pub use tensors::{ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Part};
@@ -154,7 +156,7 @@ impl LayerSpec {
 
     /// Its linear layers.
     pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
-        let attention = self.attention.iter().flat_map(|block| [&block.qkv, &block.out]);
+        let attention = self.attention.iter().flat_map(AttentionSpec::linears);
         attention.chain(self.mlp.iter().flat_map(|mlp| [&mlp.up, &mlp.down]))
     }
 
@@ -166,9 +168,8 @@ impl LayerSpec {
 
     /// All normalizations.
     pub fn norms(&self) -> impl Iterator<Item = &NormSpec> {
-        let qk = self.attention.iter().filter_map(|attention| attention.qk_norm.as_ref());
         let of_blocks = self.block_norms().flat_map(BlockNorms::all);
-        of_blocks.chain(qk.flat_map(|norms| [&norms.q, &norms.k]))
+        of_blocks.chain(self.attention.iter().flat_map(AttentionSpec::inner_norms))
     }
 
     /// All tensors.
@@ -212,8 +213,10 @@ pub struct AttentionSpec {
     pub norms: BlockNorms,
     /// Its heads.
     pub heads: QkvHeads,
-    /// ((num_heads + 2 * num_kv_heads) * head_dim, hidden_size): q, k, v.
+    /// ((num_heads + 2 * num_kv_heads) * head_dim, hidden_size): q, k, v; or what `latent` says.
     pub qkv: LinearSpec,
+    /// K and V are a latent that all heads share; `qkv` does not give them as they are.
+    pub latent: Option<LatentSpec>,
     /// q, k and v are bounded to [-clip, clip].
     pub clip_qkv: Option<f32>,
     /// Norms of q and k.
@@ -243,6 +246,7 @@ impl AttentionSpec {
             norms,
             heads,
             qkv,
+            latent: None,
             clip_qkv: None,
             qk_norm: None,
             rope: None,
@@ -254,6 +258,29 @@ impl AttentionSpec {
             sliding_window: None,
             out,
         }
+    }
+
+    /// Width of a V head.
+    pub fn v_dim(&self) -> usize {
+        self.latent.as_ref().map_or(self.heads.head_dim, |latent| latent.dims.rank)
+    }
+
+    /// Its linear layers.
+    fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
+        let latent = self
+            .latent
+            .iter()
+            .flat_map(|latent| latent.q.iter().map(|q| &q.up).chain([&latent.kv_up]));
+        [&self.qkv, &self.out].into_iter().chain(latent)
+    }
+
+    /// Its norms of q, k and what they are made of.
+    fn inner_norms(&self) -> impl Iterator<Item = &NormSpec> {
+        let latent = self
+            .latent
+            .iter()
+            .flat_map(|latent| latent.q.iter().map(|q| &q.norm).chain([&latent.norm]));
+        self.qk_norm.iter().flat_map(|norms| [&norms.q, &norms.k]).chain(latent)
     }
 
     /// The tensor of its sinks, if it has them.
@@ -353,6 +380,16 @@ impl DecoderSpec {
             num_kv_heads: most(|heads| heads.num_kv_heads).unwrap_or(0),
             head_dim: most(|heads| heads.head_dim).unwrap_or(0),
         }
+    }
+
+    /// Width of a V head, the same in all layers.
+    pub fn v_dim(&self) -> usize {
+        self.attentions().map(AttentionSpec::v_dim).max().unwrap_or(0)
+    }
+
+    /// What of it has no kernels for a GPU, in words; None: it runs there.
+    pub fn without_gpu_kernels(&self) -> Option<&'static str> {
+        self.attentions().any(|attention| attention.latent.is_some()).then_some("latent attention")
     }
 
     /// Query heads that share a K and V head, at most.

@@ -89,6 +89,17 @@ impl RowOrder {
         }
     }
 
+    /// `num_rows` rows in this order, and behind them others of their own.
+    pub fn and(&self, num_rows: usize, (others, num_others): (&Self, usize)) -> Self {
+        let row = |order: &Self, index: usize| match order.rows() {
+            None => index as u32,
+            Some(rows) => rows[index],
+        };
+        let own = (0..num_rows).map(|index| row(self, index));
+        let others = (0..num_others).map(|index| num_rows as u32 + row(others, index));
+        Self::new(own.chain(others).collect())
+    }
+
     /// The stored row of row i, unless they are the same for all.
     pub fn rows(&self) -> Option<&Arc<[u32]>> {
         self.0.as_ref()
@@ -130,6 +141,9 @@ mod tests {
         assert_eq!(RowOrder::as_stored().then(&order), order);
         assert_eq!(order.then(&order).rows().unwrap()[4..8], [4, 5, 12, 13]);
         assert_eq!(order.then(&order.inverse()), RowOrder::as_stored());
+        let swapped = RowOrder::new(vec![1, 0]);
+        assert_eq!(RowOrder::as_stored().and(2, (&swapped, 2)).rows().unwrap()[..], [0, 1, 3, 2]);
+        assert_eq!(swapped.and(2, (&swapped, 2)).rows().unwrap()[..], [1, 0, 3, 2]);
     }
 
     #[test]

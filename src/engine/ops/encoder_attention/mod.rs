@@ -129,6 +129,7 @@ impl EncoderScratch {
             block_size: TextLimits::BLOCK_SIZE,
             num_kv_heads: heads.num_kv_heads,
             head_dim: heads.head_dim,
+            v_dim: heads.head_dim,
             panel_width: KV_GROUP_TOKENS,
         };
         let cache = KvCache::on_device(device, shape, gpu.dtype())?;

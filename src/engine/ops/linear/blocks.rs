@@ -24,7 +24,7 @@ macro_rules! by_height {
 pub(super) use by_height;
 
 /// Rows of a block: with 1024 inputs they are 590 kB, within a core's L2 cache beside a panel.
-const BLOCK_ROWS: usize = 144;
+pub(super) const BLOCK_ROWS: usize = 144;
 
 /// Sizes of a product.
 #[derive(Clone, Copy)]

@@ -6,6 +6,7 @@
 //! cuBLASLt runs algorithms that were tested to give the same bits for every number of rows.
 
 mod blocks;
+mod by_head;
 pub mod codes;
 mod cpu;
 mod cuda;
@@ -15,6 +16,7 @@ mod narrow;
 mod pack;
 mod source;
 
+pub use by_head::{HeadMatrices, linear_by_head};
 pub use source::{QuantizedMatrix, SourceMatrix, SourceRows, SourceValues};
 
 use std::sync::PoisonError;

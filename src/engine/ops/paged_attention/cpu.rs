@@ -92,7 +92,7 @@ impl Task<'_> {
         out: &mut Tensor,
     ) {
         scratch.prepare(&self);
-        assert_eq!(out.width(), self.shape.num_heads * self.kv.head_dim);
+        assert_eq!(out.width(), self.shape.num_heads * self.kv.v_dim);
         let out = SharedMut::new(out.values_mut());
         let workspaces = SharedMut::new(&mut scratch.workspaces);
         let items = &scratch.items;

@@ -47,7 +47,7 @@ pub struct AttentionShape<'a> {
     pub sinks: Option<&'a HeadValues>,
 }
 
-/// out (num_tokens, num_heads * head_dim) = softmax(cap(q Kᵀ * scale) + bias) V, where q are the
+/// out (num_tokens, num_heads * v_dim) = softmax(cap(q Kᵀ * scale) + bias) V, where q are the
 /// first columns of `qkv` and K, V (the step's own included) are in this layer of the cache. Sinks
 /// take a share of the softmax.
 pub fn paged_attention(

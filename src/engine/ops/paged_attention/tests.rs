@@ -15,6 +15,7 @@ struct Case<'a> {
     isa: Isa,
     dtype: DType,
     head_dim: usize,
+    v_dim: usize,
     /// Of the cache; a layer may have fewer.
     num_kv_heads: usize,
     block_size: usize,
@@ -36,11 +37,12 @@ impl Case<'_> {
         };
         let isa = Isa::detect();
         let (dtype, block_size) = (DType::Float32, 16);
-        Self { isa, dtype, head_dim, num_kv_heads, block_size, shape, edit: |_, _| {} }
+        let v_dim = head_dim;
+        Self { isa, dtype, head_dim, v_dim, num_kv_heads, block_size, shape, edit: |_, _| {} }
     }
 
     fn width(&self) -> usize {
-        (NUM_HEADS + 2 * self.num_kv_heads) * self.head_dim
+        (NUM_HEADS + self.num_kv_heads) * self.head_dim + self.num_kv_heads * self.v_dim
     }
 
     fn heads(&self) -> QkvHeads {
@@ -65,6 +67,7 @@ impl Case<'_> {
             block_size: self.block_size,
             num_kv_heads: self.num_kv_heads,
             head_dim: self.head_dim,
+            v_dim: self.v_dim,
             panel_width: device.kv_panel_width(),
         };
         let mut cache = KvCache::new(kv, self.dtype);
@@ -96,7 +99,7 @@ impl Case<'_> {
             let mut qkv = Tensor::from_vec(values, self.width());
             let (input, step) = ((&mut qkv, self.heads()), Step::on_host(&batch));
             rotary_and_cache(&device, input, None, step, cache.layer_mut(1));
-            let mut out = Tensor::zeros(qkv.num_rows(), NUM_HEADS * self.head_dim);
+            let mut out = Tensor::zeros(qkv.num_rows(), NUM_HEADS * self.v_dim);
             paged_attention(
                 &device,
                 (&qkv, Step::on_host(&batch)),
@@ -136,9 +139,9 @@ impl Case<'_> {
                 let weights: Vec<f64> = (start..=token).map(weight).collect();
                 let sink = self.shape.sinks.map(|sinks| f64::from(sinks.of_heads()[head]).exp());
                 let sum = weights.iter().sum::<f64>() + sink.unwrap_or(0.0);
-                out.extend((0..hd).map(|d| {
-                    let value =
-                        |(i, w): (usize, &f64)| w * at(start + i, first_v + kv_head * hd + d);
+                out.extend((0..self.v_dim).map(|d| {
+                    let column = first_v + kv_head * self.v_dim + d;
+                    let value = |(i, w): (usize, &f64)| w * at(start + i, column);
                     weights.iter().enumerate().map(value).sum::<f64>() / sum
                 }));
             }
@@ -160,6 +163,17 @@ fn agrees_with_a_naive_loop_for_every_grouping_width_and_path() {
     for isa in Isa::all_available() {
         for (num_kv_heads, head_dim) in [(6, 16), (3, 20), (2, 64), (1, 40)] {
             let case = Case { isa, ..Case::new(num_kv_heads, head_dim) };
+            case.check(&[1, 16, 17, 70], 100);
+            case.check(&[33, 5], 7);
+        }
+    }
+}
+
+#[test]
+fn v_may_have_another_width_than_k() {
+    for isa in Isa::all_available() {
+        for (num_kv_heads, head_dim, v_dim) in [(1, 40, 32), (1, 20, 8), (3, 16, 50)] {
+            let case = Case { isa, v_dim, ..Case::new(num_kv_heads, head_dim) };
             case.check(&[1, 16, 17, 70], 100);
             case.check(&[33, 5], 7);
         }
@@ -251,7 +265,7 @@ fn bits_do_not_depend_on_chunks_neighbours_or_block_size() {
             (DType::BFloat16, Some(21), Some(&slopes), None),
             (DType::Float16, None, None, None),
         ] {
-            let mut case = Case { isa, dtype, ..Case::new(2, 24) };
+            let mut case = Case { isa, dtype, v_dim: 20, ..Case::new(2, 24) };
             case.shape = AttentionShape { sliding_window: window, alibi, sinks, ..case.shape };
             let whole = case.run(&[75], 75).remove(0);
             for (block_size, chunk) in [(16, 1), (32, 7), (48, 32), (16, 75)] {

@@ -19,11 +19,12 @@ pub(super) fn work(batch: &Batch, shape: AttentionShape<'_>, cache: &KvCache) ->
         num_positions += end.min(num_tokens.saturating_add(window) - 1);
     }
     let kv = cache.shape;
-    let q_width = shape.num_heads * kv.head_dim;
-    let kv_bytes = 2 * shape.num_kv_heads * kv.head_dim * cache.element_bytes();
+    let of_heads = |num_heads| num_heads * (kv.head_dim + kv.v_dim);
+    let kv_bytes = of_heads(shape.num_kv_heads) * cache.element_bytes();
+    let row_bytes = of_heads(shape.num_heads) * size_of::<f32>();
     Work {
-        flops: 4.0 * q_width as f64 * num_scores as f64,
-        bytes: (num_positions as usize * kv_bytes + batch.num_tokens() * q_width * 2 * 4) as f64,
+        flops: 2.0 * of_heads(shape.num_heads) as f64 * num_scores as f64,
+        bytes: (num_positions as usize * kv_bytes + batch.num_tokens() * row_bytes) as f64,
     }
 }
 
@@ -47,6 +48,7 @@ mod tests {
             block_size: 16,
             num_kv_heads: 2,
             head_dim: 8,
+            v_dim: 8,
             panel_width: 16,
         };
         let cache = KvCache::new(shape, DType::BFloat16);

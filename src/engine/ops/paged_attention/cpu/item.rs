@@ -110,15 +110,15 @@ impl<E: PanelElement> ItemTask<'_, E> {
         self.write(span, workspace);
     }
 
-    /// Columns of the first query head of this KV head in a row of q, and of all of them.
-    fn query_columns(&self, span: Span) -> std::ops::Range<usize> {
-        let width = span.heads_per_kv * self.task.kv.head_dim;
+    /// Columns of the query heads of this KV head in a row of heads of this width.
+    fn columns(&self, span: Span, head_width: usize) -> std::ops::Range<usize> {
+        let width = span.heads_per_kv * head_width;
         let start = self.item.kv_head as usize * width;
         start..start + width
     }
 
     fn gather_queries(&self, span: Span, workspace: &mut Workspace) {
-        let columns = self.query_columns(span);
+        let columns = self.columns(span, self.task.kv.head_dim);
         for (index, out) in workspace
             .queries
             .chunks_exact_mut(columns.len())
@@ -345,18 +345,18 @@ impl<E: PanelElement> ItemTask<'_, E> {
 
     /// out = values / totals. A zero loses its sign: see `weigh`.
     fn write(&self, span: Span, workspace: &mut Workspace) {
-        let (head_dim, v_width) = (self.task.kv.head_dim, self.task.kv.v_width());
-        let width = self.task.shape.num_heads * head_dim;
-        let first_column = self.query_columns(span).start;
+        let (v_dim, v_width) = (self.task.kv.v_dim, self.task.kv.v_width());
+        let width = self.task.shape.num_heads * v_dim;
+        let first_column = self.columns(span, v_dim).start;
         let Workspace { values, totals, .. } = workspace;
         let values = &mut values[..span.num_rows() * v_width];
         dispatch(self.task.cpu.isa, Normalize { values: &mut *values, v_width, totals });
         for (row, values) in values.chunks_exact(v_width).enumerate() {
             let token = self.item.token as usize + row / span.heads_per_kv;
-            let column = first_column + row % span.heads_per_kv * head_dim;
+            let column = first_column + row % span.heads_per_kv * v_dim;
             // SAFETY: this item alone writes these heads of its tokens.
-            let out = unsafe { self.out.slice(token * width + column, head_dim) };
-            out.copy_from_slice(&values[..head_dim]);
+            let out = unsafe { self.out.slice(token * width + column, v_dim) };
+            out.copy_from_slice(&values[..v_dim]);
         }
     }
 }

@@ -1,0 +1,26 @@
+//! MiniCPM3: MiniCPM with latent attention, tied unless the file says otherwise.
+
+use super::latent::{LatentBlocks, Turning};
+use super::llama::{self, Defaults};
+use super::minicpm;
+use crate::engine::EngineError;
+use crate::engine::model::hf_config::HfConfig;
+use crate::engine::model::spec::{DecoderSpec, LayerSpec};
+
+/// Llama's layers around latent attention, with MiniCPM's multipliers.
+pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let root = config.root();
+    // Published files have them all; transformers' class has others than MiniCPM's without.
+    for key in ["scale_emb", "scale_depth", "dim_model_base"] {
+        root.positive(key)?;
+    }
+    let defaults = Defaults { is_tied: true, rms_norm_eps: 1e-5, ..Defaults::LLAMA };
+    let blocks = LatentBlocks::of(config, Turning::Halves)?;
+    let inner = config.intermediate_size()?;
+    let mut spec = llama::around(config, defaults, |index| {
+        let attention = blocks.block(config, defaults, index)?;
+        Ok(LayerSpec::new(attention, llama::mlp(config, defaults, (index, inner))?))
+    })?;
+    minicpm::multiply(config, &mut spec)?;
+    Ok(spec)
+}

@@ -1,0 +1,278 @@
+//! linear_by_head: a matrix of its own for each attention head, over columns of each row.
+
+use half::{bf16, f16};
+
+use super::blocks::BLOCK_ROWS;
+use super::pack;
+use super::source::{SourceMatrix, SourceValues};
+use crate::engine::config::DType;
+use crate::engine::device::op_times::{Op, Work};
+use crate::engine::device::pages::Pages;
+use crate::engine::device::tensor::SharedMut;
+use crate::engine::device::{Cpu, Device, Tensor};
+use crate::engine::ops::columns::Columns;
+use crate::engine::ops::gemm::panel::PanelElement;
+use crate::engine::ops::gemm::{
+    MAX_INPUTS, MAX_PANEL_WIDTH, PanelProduct, Tiling, Widened, even_tile,
+};
+
+/// A matrix W (n, k) for each head, in the model's dtype. Inputs are not narrowed.
+#[derive(Debug)]
+pub struct HeadMatrices {
+    num_heads: usize,
+    n: usize,
+    k: usize,
+    panel_width: usize,
+    panels: Panels,
+}
+
+/// Panels as `pack` makes them, head after head; each head begins a panel.
+#[derive(Debug)]
+enum Panels {
+    Float32(Pages<f32>),
+    BFloat16(Pages<bf16>),
+    Float16(Pages<f16>),
+}
+
+impl HeadMatrices {
+    /// Packs matrices of one shape; `value(head, row, column)` is what is in them.
+    ///
+    /// # Panics
+    /// The device is a GPU: models that need this run on the CPU.
+    pub fn pack(
+        device: &Device,
+        dtype: DType,
+        (num_heads, n, k): (usize, usize, usize),
+        value: impl Fn(usize, usize, usize) -> f32,
+    ) -> Self {
+        let Device::Cpu(cpu) = device else { panic!("a GPU has no kernel for matrices of heads") };
+        let panel_width = 2 * cpu.isa.num_lanes();
+        let rows_per_head = n.next_multiple_of(panel_width);
+        let mut values = vec![0.0; num_heads * rows_per_head * k];
+        for (index, row) in values.chunks_exact_mut(k).enumerate() {
+            let (head, index) = (index / rows_per_head, index % rows_per_head);
+            if index < n {
+                for (column, to) in row.iter_mut().enumerate() {
+                    *to = value(head, index, column);
+                }
+            }
+        }
+        let all = num_heads * rows_per_head;
+        let rows = vec![SourceMatrix::new(all, k, SourceValues::Slice(&values))].into();
+        let panels = match dtype {
+            DType::Float32 => Panels::Float32(pack::pack(&cpu.pool, &rows, panel_width)),
+            DType::BFloat16 => Panels::BFloat16(pack::pack(&cpu.pool, &rows, panel_width)),
+            DType::Float16 => Panels::Float16(pack::pack(&cpu.pool, &rows, panel_width)),
+        };
+        Self { num_heads, n, k, panel_width, panels }
+    }
+
+    fn num_bytes(&self) -> usize {
+        match &self.panels {
+            Panels::Float32(panels) => 4 * panels.len(),
+            Panels::BFloat16(panels) => 2 * panels.len(),
+            Panels::Float16(panels) => 2 * panels.len(),
+        }
+    }
+
+    fn work(&self, num_rows: usize) -> Work {
+        let (rows, heads) = (num_rows as f64, self.num_heads as f64);
+        let (n, k) = (self.n as f64, self.k as f64);
+        let bytes = self.num_bytes() as f64 + 4.0 * rows * heads * (n + k);
+        Work { flops: 2.0 * rows * heads * n * k, bytes }
+    }
+}
+
+/// Run h of columns `to` of `out` = run h of columns `from` of `x`, times the transpose of matrix
+/// h, for all rows of `x`, which `out` has too. Sums run over k upward, as `linear`'s do.
+///
+/// # Panics
+/// Columns and matrices do not fit each other, or the device is a GPU.
+pub fn linear_by_head(
+    device: &Device,
+    (x, from): (&Tensor, Columns),
+    matrices: &HeadMatrices,
+    (out, to): (&mut Tensor, Columns),
+) {
+    let Device::Cpu(cpu) = device else { panic!("a GPU has no kernel for matrices of heads") };
+    let HeadMatrices { num_heads, n, k, panel_width, panels } = matrices;
+    from.check(x.width());
+    to.check(out.width());
+    assert_eq!((from.num, from.width, to.num, to.width), (*num_heads, *k, *num_heads, *n));
+    assert_eq!(x.num_rows(), out.num_rows());
+    let op = Op { shape: Some((*n, *k)), ..Op::new("linear_by_head") };
+    let _timed = cpu.op_timer.timed(op, || matrices.work(x.num_rows()));
+    let (num_rows, out_width) = (x.num_rows(), out.width());
+    let out = SharedMut::new(out.values_mut());
+    let task = Task { cpu, x, from, width: *panel_width, out, out_width, to };
+    match panels {
+        Panels::Float32(panels) => task.run(panels, num_rows),
+        Panels::BFloat16(panels) => task.run(panels, num_rows),
+        Panels::Float16(panels) => task.run(panels, num_rows),
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Task<'a> {
+    cpu: &'a Cpu,
+    x: &'a Tensor,
+    from: Columns,
+    /// Outputs of a panel.
+    width: usize,
+    out: SharedMut<f32>,
+    out_width: usize,
+    to: Columns,
+}
+
+impl Task<'_> {
+    /// Items are blocks of rows of a head.
+    fn run<E: PanelElement>(&self, panels: &[E], num_rows: usize) {
+        let num_blocks = num_rows.div_ceil(BLOCK_ROWS);
+        self.cpu.pool.run(num_blocks * self.from.num, &|_, item| {
+            let (head, block) = (item / num_blocks, item % num_blocks);
+            self.block(panels, head, even_tile(num_rows, num_blocks, block));
+        });
+    }
+
+    /// Rows `first..first + num_rows` of one head.
+    fn block<E: PanelElement>(&self, panels: &[E], head: usize, (first, num_rows): (usize, usize)) {
+        let (n, width) = (self.to.width, self.width);
+        let panel_len = self.from.width.next_multiple_of(2) * width;
+        let num_panels = n.div_ceil(width);
+        let tiling = Tiling::new::<E>(self.cpu.isa, false, num_rows);
+        let mut widened = Widened::new();
+        let mut edge = [0.0; BLOCK_ROWS * MAX_PANEL_WIDTH];
+        for panel in 0..num_panels {
+            let start = (head * num_panels + panel) * panel_len;
+            let weights = &panels[start..start + panel_len];
+            let column = self.to.start_of(head) + panel * width;
+            let start = first * self.out_width + column;
+            let num_columns = width.min(n - panel * width);
+            let is_whole = num_columns == width;
+            let out = match is_whole {
+                true => {
+                    let len = (num_rows - 1) * self.out_width + width;
+                    (self.out.ptr(start, len), self.out_width)
+                }
+                false => (edge.as_mut_ptr(), width),
+            };
+            // SAFETY: this item alone computes these rows of its head's columns, and whole panels
+            // are within them; the scratch has room for a block's rows of a panel.
+            unsafe { self.panel((head, first), weights, &tiling, out, &mut widened) };
+            if !is_whole {
+                for (row, values) in edge.chunks_exact(width).take(num_rows).enumerate() {
+                    // SAFETY: as above.
+                    let out = unsafe { self.out.slice(start + row * self.out_width, num_columns) };
+                    out.copy_from_slice(&values[..num_columns]);
+                }
+            }
+        }
+    }
+
+    /// The rows that the tiling is of, from a row on, by one panel of a head.
+    ///
+    /// # Safety
+    /// A panel's width may be written to `out` for each of the rows, which are so far from each
+    /// other, and nobody else touches that.
+    unsafe fn panel<E: PanelElement>(
+        &self,
+        (head, first_row): (usize, usize),
+        weights: &[E],
+        tiling: &Tiling,
+        out: (*mut f32, usize),
+        widened: &mut Widened,
+    ) {
+        let (k, x_width) = (self.from.width, self.x.width());
+        for first in (0..k).step_by(MAX_INPUTS) {
+            let num_inputs = MAX_INPUTS.min(k - first);
+            let at = first_row * x_width + self.from.start_of(head) + first;
+            let product = PanelProduct {
+                tiling,
+                x: (self.x.values()[at..].as_ptr(), x_width),
+                weights: weights[first * self.width..].as_ptr(),
+                inputs: (0, num_inputs),
+                out,
+                is_first: first == 0,
+                bias: std::ptr::null(),
+                next: None,
+                brings_rows: false,
+            };
+            // SAFETY: the columns were checked to be within the rows of x, and the panel holds all
+            // inputs; the caller's promise for `out`. The device was made for this CPU.
+            unsafe { product.run(widened) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::device::simd::Isa;
+
+    /// (heads, n, k), with whole panels and without, and more inputs than one product takes.
+    const SHAPES: [(usize, usize, usize); 4] = [(3, 5, 7), (2, 32, 16), (1, 70, 9), (2, 3, 1031)];
+
+    fn random(len: usize, seed: u64) -> Vec<f32> {
+        SourceMatrix::random(1, len, seed, 1.0).to_vec()
+    }
+
+    /// Rows of x, and what comes out of them, which begins as 7 everywhere.
+    fn run(isa: Isa, dtype: DType, shape: (usize, usize, usize), x: &[f32]) -> Tensor {
+        let (num_heads, n, k) = shape;
+        let device = Device::cpu_with_isa(2, isa);
+        let weights = random(num_heads * n * k, 5);
+        let value = |head, row, column| weights[(head * n + row) * k + column];
+        let matrices = HeadMatrices::pack(&device, dtype, shape, value);
+        let x = Tensor::from_vec(x.to_vec(), 1 + num_heads * (k + 2));
+        let width = 3 + num_heads * (n + 1);
+        let mut out = Tensor::from_vec(vec![7.0; x.num_rows() * width], width);
+        let from = Columns { start: 1, stride: k + 2, num: num_heads, width: k };
+        let to = Columns { start: 2, stride: n + 1, num: num_heads, width: n };
+        linear_by_head(&device, (&x, from), &matrices, (&mut out, to));
+        out
+    }
+
+    #[test]
+    fn agrees_with_a_naive_loop_and_rows_do_not_depend_on_each_other() {
+        for isa in Isa::all_available() {
+            for dtype in [DType::Float32, DType::BFloat16, DType::Float16] {
+                for shape in SHAPES {
+                    let (num_heads, n, k) = shape;
+                    let weights = random(num_heads * n * k, 5);
+                    let rounded = |weight: f32| match dtype {
+                        DType::Float32 => weight,
+                        DType::BFloat16 => bf16::from_f32(weight).to_f32(),
+                        DType::Float16 => f16::from_f32(weight).to_f32(),
+                    };
+                    let width = 1 + num_heads * (k + 2);
+                    let num_rows = 150;
+                    let x = random(num_rows * width, 6);
+                    let out = run(isa, dtype, shape, &x);
+                    for row in [0, 1, 77, 149] {
+                        let x = &x[row * width..][..width];
+                        let alone = run(isa, dtype, shape, x);
+                        assert_eq!(alone.row(0), out.row(row), "{isa:?} {dtype:?} {shape:?}");
+                        let mut expected = vec![7.0; out.width()];
+                        for (head, to) in
+                            expected[2..].chunks_mut(n + 1).take(num_heads).enumerate()
+                        {
+                            for (index, to) in to[..n].iter_mut().enumerate() {
+                                let weights = &weights[(head * n + index) * k..][..k];
+                                let x = &x[1 + head * (k + 2)..][..k];
+                                let products = x
+                                    .iter()
+                                    .zip(weights)
+                                    .map(|(x, w)| f64::from(*x) * f64::from(rounded(*w)));
+                                *to = products.sum::<f64>() as f32;
+                            }
+                        }
+                        for (got, expected) in out.row(row).iter().zip(&expected) {
+                            let distance = (got - expected).abs();
+                            assert!(distance < 1e-4, "{isa:?} {dtype:?} {shape:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
