@@ -1,5 +1,5 @@
-//! From the first row and a model's folders to what rows are run with: the model is loaded, and what
-//! the first row asks for is decided.
+//! From the first row and a model's folders to what rows are run with: the model is loaded, and
+//! what the first row asks for is decided.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
