@@ -55,6 +55,8 @@ fn files_of_a_pattern_are_fetched_in_order_and_then_need_no_network() {
     assert_eq!(find("/data/train-*.parquet", &environment).unwrap(), files);
     let error = find("/README.md", &environment).unwrap_err();
     assert!(shown(&error).contains("it lacks README.md"), "{error}");
+    let error = find("/data/*.csv", &environment).unwrap_err();
+    assert!(shown(&error).contains("it has no file `data/*.csv`"), "{error}");
     assert!(server.take_log().is_empty());
 }
 

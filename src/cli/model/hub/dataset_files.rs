@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use glob::{MatchOptions, Pattern};
 
-use super::cache::{Lookup, RepoCache, Wanted};
+use super::cache::{RepoCache, Wanted};
 use super::environment::HubEnvironment;
 use super::names::{RepoId, Revision, is_plain_file_name, quoted};
-use super::{DownloadProgress, HubError, HubErrorKind, download, offline};
+use super::{DownloadProgress, HubError, HubErrorKind, find_or_fetch};
 
 /// How all of them begin.
 const SCHEME: &str = "hf://";
@@ -45,15 +45,7 @@ pub fn resolve_dataset(
     let (repo, revision, pattern) = split(input)?;
     let cache = RepoCache::new(&environment.cache_dir, repo, revision)?;
     let wanted = Wanted::Files(pattern.clone());
-    let snapshot = match (cache.find(&wanted)?, &environment.offline) {
-        (Lookup::Complete(folder), _) => folder,
-        (Lookup::Incomplete(what), Some(variable)) => {
-            return Err(offline(&cache, &what, variable));
-        }
-        (Lookup::Incomplete(_), None) => {
-            download::download(&cache, &wanted, environment, progress)?
-        }
-    };
+    let snapshot = find_or_fetch(&cache, &wanted, environment, progress)?;
     let names = pattern.of_note(&cache, &snapshot);
     Ok(names.unwrap_or_default().into_iter().map(|name| snapshot.join(name)).collect())
 }
@@ -133,23 +125,23 @@ impl FilePattern {
         }
     }
 
-    /// The files by the list that was fetched with the first of them. Without a list a file may be
-    /// there by its whole name: other programs fetched it.
+    /// The files by the list that was fetched with the first of them; perhaps none. Without a list
+    /// a file may be there by its whole name: other programs fetched it.
     fn of_note(&self, cache: &RepoCache, snapshot: &Path) -> Option<Vec<String>> {
         let commit = snapshot.file_name()?.to_str()?;
         let text = fs::read_to_string(cache.listing(commit));
         let names: Vec<String> = match text {
             Ok(text) => serde_json::from_str(&text).ok()?,
-            Err(_) => vec![self.pattern.as_str().to_owned()]
-                .into_iter()
-                .filter(|name| snapshot.join(name).is_file())
-                .collect(),
+            Err(_) => {
+                let name = self.pattern.as_str();
+                vec![snapshot.join(name).is_file().then(|| name.to_owned())?]
+            }
         };
         let mut names: Vec<String> = self.matches(names.iter().map(String::as_str)).collect();
         names.sort();
         // The cache may be shared.
         names.retain(|name| name.split('/').all(is_plain_file_name));
-        (!names.is_empty()).then_some(names)
+        Some(names)
     }
 
     fn matches<'a>(

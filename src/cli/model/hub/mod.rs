@@ -131,10 +131,20 @@ pub fn resolve(
     let revision = Revision::parse(request.revision.unwrap_or("main"))?;
     let cache_dir = request.download_dir.unwrap_or(&environment.cache_dir);
     let cache = RepoCache::new(cache_dir, repo, revision)?;
-    match (cache.find(&wanted)?, &environment.offline) {
+    find_or_fetch(&cache, &wanted, environment, progress)
+}
+
+/// What is wanted of a repository: from the cache, or fetched into it.
+fn find_or_fetch(
+    cache: &RepoCache,
+    wanted: &Wanted,
+    environment: &HubEnvironment,
+    progress: &mut dyn DownloadProgress,
+) -> Result<PathBuf, HubError> {
+    match (cache.find(wanted)?, &environment.offline) {
         (Lookup::Complete(folder), _) => Ok(folder),
-        (Lookup::Incomplete(what), Some(variable)) => Err(offline(&cache, &what, variable)),
-        (Lookup::Incomplete(_), None) => download::download(&cache, &wanted, environment, progress),
+        (Lookup::Incomplete(what), Some(variable)) => Err(offline(cache, &what, variable)),
+        (Lookup::Incomplete(_), None) => download::download(cache, wanted, environment, progress),
     }
 }
 
