@@ -1,7 +1,7 @@
 //! Everything that touches users and files. Knows no tensors; uses only the engine's public API.
 //!
-//! Each folder names only those before it: `terminal`, `input`, `args`, `config`, `output`,
-//! `ledger`, `model`, `run`, `commands`.
+//! Each folder names only those before it: `terminal`, `network`, `object_store`, `input`, `args`,
+//! `config`, `output`, `ledger`, `model`, `run`, `commands`.
 
 pub mod args;
 pub mod commands;
@@ -9,6 +9,8 @@ pub mod config;
 pub mod input;
 pub mod ledger;
 pub mod model;
+pub mod network;
+pub mod object_store;
 pub mod output;
 pub mod run;
 pub mod terminal;

@@ -295,7 +295,7 @@ fn a_dataset_gives_rows_with_their_own_lengths() {
         fs::write(folder.path().join("bad.jsonl"), rows).unwrap();
         assert_refused(folder.path(), "--dataset bad.jsonl", code, wanted);
     }
-    assert_refused(folder.path(), "--dataset none.jsonl", 2, "check --dataset");
+    assert_refused(folder.path(), "--dataset none.jsonl", 2, "check its name");
 }
 
 #[test]

@@ -97,8 +97,19 @@ pub const LAYERS: &[(&str, &[&str])] = &[
 ];
 
 /// The folders of `cli`, from the bottom up: each may name itself and those before it.
-pub const CLI: &[&str] =
-    &["terminal", "input", "args", "config", "output", "ledger", "model", "run", "commands"];
+pub const CLI: &[&str] = &[
+    "terminal",
+    "network",
+    "object_store",
+    "input",
+    "args",
+    "config",
+    "output",
+    "ledger",
+    "model",
+    "run",
+    "commands",
+];
 
 /// Names of folders of `cli` that are above the one that names them; of other commands, in a
 /// command; and files that are in no folder.

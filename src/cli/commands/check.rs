@@ -2,7 +2,6 @@
 //! it, or the command of `--task`. What only a model can tell (token ids, lengths) is not looked
 //! at.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
 
@@ -12,6 +11,7 @@ use crate::cli::input::custom_ids::CustomIds;
 use crate::cli::input::reader::{InputError, MAX_LINE, Opened, Records, refuse_name};
 use crate::cli::input::row::{BadRow, ChatDefaults, ChatMode, Row, RowOptions, RowParser, Task};
 use crate::cli::input::row_error::RowError;
+use crate::cli::model;
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::{CliError, sanitized};
 use crate::cli::terminal::exit::Exit;
@@ -22,8 +22,9 @@ use crate::engine::request::SamplingParams;
 ///
 /// # Errors
 /// Flags do not go together. What is wrong with rows is shown, and is in the exit code.
-pub fn run(args: CheckArgs, console: &Console) -> Result<Exit, CliError> {
+pub fn run(mut args: CheckArgs, console: &Console) -> Result<Exit, CliError> {
     refuse_other_prompts(&args)?;
+    model::fetch_inputs(&mut args.files, console)?;
     let mut exits = Vec::new();
     for path in &args.files {
         exits.push(Check::new(path, &args, console).run());
@@ -134,7 +135,7 @@ impl<'a> Check<'a> {
 
     fn open(&self) -> io::Result<Opened> {
         match self.path {
-            Some(path) => Opened::of_file(File::open(path)?),
+            Some(path) => Opened::named(path),
             None => Ok(Opened::Stream(Box::new(io::stdin()))),
         }
     }

@@ -29,6 +29,9 @@ pub fn open(sources: &Sources) -> Result<Opened, CliError> {
 /// A pipe is not opened: whoever writes to it would lose its reader.
 fn look_at(source: &Source, columns: &mut Option<Arc<[String]>>) -> Result<(), CliError> {
     let Some(path) = &source.path else { return Ok(()) };
+    if let Some(object) = source.object.as_ref().filter(|_| source.format.delimiter().is_none()) {
+        return object.facts().map(drop).map_err(CliError::from_store);
+    }
     if path.exists() && !path.is_file() && !path.is_dir() {
         return Ok(());
     }
@@ -50,9 +53,16 @@ fn open_one(source: &Source) -> Result<Opened, CliError> {
         return Ok(Opened::Stream(Box::new(std::io::stdin())));
     };
     refuse_name(path, source.format).map_err(|error| CliError::from_input(error, &source.name))?;
+    if let Some(object) = &source.object {
+        let opened = Opened::of_object(object).map_err(CliError::from_store)?;
+        if matches!(opened, Opened::Parquet(_)) {
+            source.counts_rows();
+        }
+        return Ok(opened);
+    }
     let refuse = |text: String| {
         let message = format!("cannot read {}: {text}", path.display());
-        CliError::new(Exit::Refused, "input", message).help("check --input")
+        CliError::new(Exit::Refused, "input", message).help("check its name")
     };
     let file = File::open(path).map_err(|error| refuse(error.to_string()))?;
     match file.metadata() {
@@ -72,7 +82,7 @@ fn open_one(source: &Source) -> Result<Opened, CliError> {
 pub fn num_rows(sources: &Sources) -> Option<u64> {
     let mut total = 0u64;
     for source in sources.list() {
-        let file = File::open(source.path.as_ref()?).ok()?;
+        let file = source.file().ok()??;
         if !is_parquet(&file).ok()? {
             return None;
         }

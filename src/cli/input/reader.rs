@@ -22,8 +22,9 @@ pub use self::foreign::{foreign_kind, refuse_name};
 use self::lines::Lines;
 pub(in crate::cli) use self::sniff::is_mark;
 use super::compress::Compression;
-use super::parquet::{ParquetFile, ParquetRows, is_parquet};
+use super::parquet::{MAGIC_LEN, ParquetFile, ParquetRows, is_parquet, may_be_parquet};
 use super::row_error::{RowError, code};
+use crate::cli::object_store::{Object, ObjectName, Store, StoreError};
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 
@@ -151,6 +152,40 @@ impl Opened {
             true => Opened::Parquet(file),
             false => Opened::Stream(Box::new(file)),
         })
+    }
+
+    /// An object: rows come while it is read. A Parquet file is copied first: all of its columns
+    /// are read, in pages here and there, so asking for each of them would bring no less.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn of_object(object: &Object) -> Result<Self, StoreError> {
+        let (mut reader, mut head) = (object.read()?, Vec::new());
+        let read = (&mut reader).take(MAGIC_LEN as u64).read_to_end(&mut head);
+        read.map_err(|error| StoreError::disk("read what came", &error))?;
+        if may_be_parquet(&head) {
+            let copy = object.copy()?;
+            let file = is_parquet(&copy).and_then(|is| is.then(|| copy.try_clone()).transpose());
+            let file = file.map_err(|error| StoreError::disk("read a temporary file", &error))?;
+            if let Some(file) = file {
+                return Ok(Opened::Parquet(file));
+            }
+        }
+        Ok(Opened::Stream(Box::new(Cursor::new(head).chain(reader))))
+    }
+
+    /// What a name stands for: a file, or an object of the process environment's store.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn named(path: &Path) -> io::Result<Self> {
+        match ObjectName::of(path)? {
+            None => Self::of_file(File::open(path)?),
+            Some(name) => {
+                let store = Arc::new(Store::from_env()?);
+                Ok(Self::of_object(&Object::new(store, name))?)
+            }
+        }
     }
 }
 
@@ -341,9 +376,12 @@ impl CliError {
             InputError::Refused { message, help } => {
                 Self::new(Exit::Refused, "input", format!("{file}: {message}")).help(help)
             }
-            InputError::Io(error) => {
-                Self::new(Exit::Refused, "input", format!("cannot read {file}: {error}"))
-            }
+            InputError::Io(error) => match error.downcast::<StoreError>() {
+                Ok(error) => Self::from_store(error),
+                Err(error) => {
+                    Self::new(Exit::Refused, "input", format!("cannot read {file}: {error}"))
+                }
+            },
         }
     }
 }

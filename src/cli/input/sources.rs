@@ -2,11 +2,14 @@
 //! numbered through, and so are lines, which [`Sources::place`] finds again.
 
 use std::borrow::Cow;
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use super::reader::InputFormat;
 use super::row_error::RowError;
+use crate::cli::object_store::{Object, ObjectName, Store, is_object};
 use crate::cli::terminal::error::CliError;
 
 /// One file.
@@ -14,6 +17,8 @@ use crate::cli::terminal::error::CliError;
 pub struct Source {
     /// None: standard input.
     pub path: Option<PathBuf>,
+    /// What it names, where that is no file of this machine.
+    pub object: Option<Object>,
     /// As messages name it.
     pub name: String,
     /// How it is divided into rows.
@@ -53,21 +58,21 @@ impl Sources {
             return Err(CliError::refused("input", "standard input is named twice")
                 .help("give --input - once"));
         }
-        let sources: Vec<Source> = list
-            .into_iter()
-            .map(|path| {
-                let path = Some(path).filter(|path| !is_stdin(&path));
-                Source {
-                    name: path
-                        .as_ref()
-                        .map_or("<stdin>".to_owned(), |path| path.display().to_string()),
-                    format: format(path.as_deref()),
-                    path,
-                    lines_before: OnceLock::new(),
-                    has_rows: OnceLock::new(),
-                }
-            })
-            .collect();
+        let (mut sources, mut store) = (Vec::new(), None);
+        for path in list {
+            let path = Some(path).filter(|path| !is_stdin(&path));
+            let name = path.as_deref().map(ObjectName::of).transpose();
+            let name = name.map_err(CliError::from_store)?.flatten();
+            let object = name.map(|name| object(&mut store, name)).transpose()?;
+            sources.push(Source {
+                name: path.as_ref().map_or("<stdin>".to_owned(), |path| path.display().to_string()),
+                format: format(path.as_deref()),
+                path,
+                object,
+                lines_before: OnceLock::new(),
+                has_rows: OnceLock::new(),
+            });
+        }
         sources[0].begins_after(0);
         Ok(Self(sources))
     }
@@ -86,7 +91,7 @@ impl Sources {
         }
     }
 
-    /// Whether each can be read more than once.
+    /// Whether each is a file: it can be read more than once, at no cost.
     pub fn are_files(&self) -> bool {
         self.0.iter().all(|source| source.path.as_ref().is_some_and(|path| path.is_file()))
     }
@@ -141,15 +146,43 @@ impl Source {
         let _ = self.lines_before.set(num_lines);
     }
 
+    /// It as a file, where it is one or was copied into one. None: standard input.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn file(&self) -> io::Result<Option<File>> {
+        match (&self.object, &self.path) {
+            (Some(object), _) if self.has_rows.get().is_some() => {
+                object.copy()?.try_clone().map(Some)
+            }
+            (Some(_), _) | (None, None) => Ok(None),
+            (None, Some(path)) => File::open(path).map(Some),
+        }
+    }
+
     /// Says that what is counted in it are rows: it is a Parquet file.
     pub fn counts_rows(&self) {
         let _ = self.has_rows.set(());
     }
 }
 
+/// An object of the store that all sources share.
+fn object(store: &mut Option<Arc<Store>>, name: ObjectName) -> Result<Object, CliError> {
+    let store = match store {
+        Some(store) => Arc::clone(store),
+        None => {
+            let made = Store::from_env().map_err(CliError::from_store)?;
+            Arc::clone(store.insert(Arc::new(made)))
+        }
+    };
+    Ok(Object::new(store, name))
+}
+
 /// Whether a name is a pattern: it has one of a pattern's characters, and there is no such file.
 fn is_pattern(input: &Path) -> bool {
-    input.to_str().is_some_and(|text| text.contains(['*', '?', '['])) && !input.exists()
+    let has_one = input.to_str().is_some_and(|text| text.contains(['*', '?', '[']));
+    // Patterns of objects are resolved before.
+    has_one && !is_object(input) && !input.exists()
 }
 
 /// The files that a pattern matches, by their names.

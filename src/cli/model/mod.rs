@@ -13,6 +13,7 @@ use self::hub::{HubEnvironment, HubError, ModelRequest, Need, progress};
 use self::lost_file::ON_LOST_FILE;
 use self::resolved::Resolved;
 use crate::cli::config::{ModelSource, RunConfig};
+use crate::cli::object_store;
 use crate::cli::terminal::console::{Console, ProgressMode};
 use crate::cli::terminal::error::{CliError, sanitized};
 use crate::cli::terminal::exit::Exit;
@@ -159,11 +160,12 @@ impl<E> Loaded<E> {
 }
 
 /// Puts files of the cache in the place of inputs that are on the hub, and downloads those that are
-/// not there.
+/// not there; and objects in the place of patterns of them.
 ///
 /// # Errors
 /// There are no such files, or they cannot be fetched.
 pub fn fetch_inputs(inputs: &mut Vec<PathBuf>, console: &Console) -> Result<(), CliError> {
+    object_store::expand(inputs).map_err(CliError::from_store)?;
     let name_of =
         |input: &PathBuf| input.to_str().filter(|name| hub::is_on_hub(name)).map(str::to_owned);
     if inputs.iter().all(|input| name_of(input).is_none()) {

@@ -45,7 +45,9 @@ const NUM_DECODE_PROMPTS: usize = 64;
 /// # Errors
 /// Whatever ends the benchmark before its last row.
 pub fn run(args: BenchArgs, console: &Console) -> Result<Exit, CliError> {
-    let mut bench = Bench::new(args)?;
+    let mut dataset = args.workload.dataset.iter().cloned().collect();
+    model::fetch_inputs(&mut dataset, console)?;
+    let mut bench = Bench::new(args, dataset)?;
     let document = bench.document()?;
     let rows = bench.dataset()?;
     bench.make_room(rows.as_ref().map_or(bench.random.num_prompts, Vec::len))?;
@@ -101,7 +103,8 @@ struct Bench {
     random: RandomRows,
     /// As typed.
     num_prompts: Option<usize>,
-    dataset: Option<PathBuf>,
+    /// Files of `--dataset`.
+    dataset: Vec<PathBuf>,
     num_warmups: usize,
     result: ResultArgs,
     /// `--max-num-seqs` was typed.
@@ -116,7 +119,7 @@ impl Bench {
         Ok((loaded, summary.spec))
     }
 
-    fn new(args: BenchArgs) -> Result<Self, CliError> {
+    fn new(args: BenchArgs, dataset: Vec<PathBuf>) -> Result<Self, CliError> {
         let BenchArgs { model, workload, result, engine, .. } = args;
         let mode = workload.mode.unwrap_or_default();
         let random = random_rows(&workload, mode)?;
@@ -132,7 +135,7 @@ impl Bench {
             engine,
             // Without a dataset no input is opened.
             input: InputArgs {
-                input: vec![workload.dataset.clone().unwrap_or_else(|| "-".into())],
+                input: if dataset.is_empty() { vec!["-".into()] } else { dataset.clone() },
                 ..InputArgs::default()
             },
             output: OutputArgs::default(),
@@ -149,7 +152,7 @@ impl Bench {
             mode,
             random,
             num_prompts: workload.num_prompts,
-            dataset: workload.dataset,
+            dataset,
             num_warmups: workload.num_warmups.unwrap_or(0),
             result,
             has_max_num_seqs,
@@ -165,9 +168,11 @@ impl Bench {
 
     /// The dataset's rows, where there is one.
     fn dataset(&self) -> Result<Option<Vec<BenchRow>>, CliError> {
-        let Some(path) = &self.dataset else { return Ok(None) };
+        if self.dataset.is_empty() {
+            return Ok(None);
+        }
         let output_len = self.random.output_len;
-        let mut rows = workload::dataset(path, &self.config.input, self.num_prompts, output_len)?;
+        let mut rows = workload::dataset(&self.config.input, self.num_prompts, output_len)?;
         if self.mode == ModeArg::Prefill {
             rows.iter_mut().for_each(|row| row.max_tokens = 1);
         }
@@ -250,7 +255,7 @@ impl Bench {
         let report = Report {
             mode: self.mode,
             model: self.config.model.name.clone(),
-            dataset: self.dataset.as_ref().map(|_| self.config.input.name.clone()),
+            dataset: (!self.dataset.is_empty()).then(|| self.config.input.name.clone()),
             random: self.random,
             num_warmups: self.num_warmups,
             max_num_seqs: self.config.engine.scheduler.max_num_seqs,

@@ -1,11 +1,9 @@
 //! The rows of a benchmark: random token ids from a seed, or a dataset.
 
-use std::fs::File;
-use std::path::Path;
+use std::sync::Arc;
 
 use crate::cli::config::InputConfig;
-use crate::cli::input::reader::{MAX_LINE, Opened, Records, refuse_name};
-use crate::cli::input::row::RowParser;
+use crate::cli::input::files::{self, Files};
 use crate::cli::input::row_error::RowError;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
@@ -97,30 +95,20 @@ fn random_rows(
 /// # Errors
 /// The file cannot be read, or has a bad row, or none.
 pub fn dataset(
-    path: &Path,
     input: &InputConfig,
     num_prompts: Option<usize>,
     output_len: u32,
 ) -> Result<Vec<BenchRow>, CliError> {
-    let refuse = |error: std::io::Error| {
-        let message = format!("cannot read {}: {error}", input.name);
-        CliError::new(Exit::Refused, "input", message).help("check --dataset")
-    };
-    let file = File::open(path).map_err(refuse)?;
-    let refused = |error| CliError::from_input(error, &input.name);
-    let format = input.sources.list()[0].format;
-    refuse_name(path, format).map_err(refused)?;
-    let opened = Opened::of_file(file).map_err(refuse)?;
-    let mut records = Records::of(opened, format, MAX_LINE).map_err(refused)?;
-    let mut parser = RowParser::new(&mut records, &input.rows).map_err(refused)?;
-    let bad_row = |error: &RowError| CliError::from_row(error, &input.name);
+    let sources = &input.sources;
+    let mut files = Files::new(Arc::clone(sources), files::open(sources)?, &input.rows)?;
     let base = SamplingParams { max_tokens: Some(output_len), ..SamplingParams::default() };
     let mut rows = Vec::new();
-    for record in (&mut records).take(num_prompts.unwrap_or(usize::MAX)) {
-        let row = parser.parse(record.map_err(refuse)?).map_err(refused)?;
-        let row = row.map_err(|row| bad_row(&row.error))?;
+    while rows.len() < num_prompts.unwrap_or(usize::MAX) {
+        let Some(record) = files.next_record()? else { break };
+        let row = files.parse(record)?.map_err(|row| sources.row_error(&row.error))?;
         let params = row.overrides.apply(&base);
-        let params = params.map_err(|error| bad_row(&RowError::from_request(&error, row.line)))?;
+        let params =
+            params.map_err(|error| sources.row_error(&RowError::from_request(&error, row.line)))?;
         let max_tokens = params.max_tokens.unwrap_or(output_len);
         rows.push(BenchRow { prompt: row.prompt, max_tokens });
     }

@@ -1,6 +1,5 @@
 //! `OutputRow`: the parts of a row that are compared, from our rows, OpenAI response lines and CSV.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -73,9 +72,9 @@ impl OutputFile {
         let (input, format) = match is_stdin {
             true => (Opened::Stream(Box::new(io::stdin())), InputFormat::Auto),
             false => {
-                let file = File::open(path).and_then(Opened::of_file);
+                let opened = Opened::named(path);
                 (
-                    file.map_err(|error| refused(InputError::Io(error)))?,
+                    opened.map_err(|error| refused(InputError::Io(error)))?,
                     InputFormat::from_path(path),
                 )
             }

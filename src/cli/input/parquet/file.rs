@@ -46,6 +46,14 @@ pub struct ParquetFile {
     pub(super) data_end: u64,
 }
 
+/// Bytes by which a file may be one.
+pub const MAGIC_LEN: usize = MAGIC.len();
+
+/// Whether a file that begins so may be Parquet.
+pub fn may_be_parquet(head: &[u8]) -> bool {
+    head == MAGIC || head == ENCRYPTED
+}
+
 /// Whether a file begins and ends as Parquet does, whatever its name.
 ///
 /// # Errors

@@ -11,6 +11,7 @@ use ureq::{Agent, Body};
 use super::HubEnvironment;
 use super::environment::Token;
 use super::failure::Failure;
+use crate::cli::network::{agent, percent_encoded};
 
 /// Most redirects of one request, as browsers and huggingface_hub have it.
 const MAX_REDIRECTS: usize = 10;
@@ -25,29 +26,17 @@ pub(super) struct Client {
 
 impl Client {
     pub fn new(environment: &HubEnvironment) -> Result<Self, Failure> {
-        let patience = Some(environment.limits.stall);
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .user_agent(concat!("vllm-batch/", env!("CARGO_PKG_VERSION")))
-            // What a body weighs in bytes must be what Content-Length says.
-            .accept_encoding("identity")
-            .timeout_resolve(patience)
-            .timeout_connect(patience)
-            .timeout_recv_response(patience)
-            .timeout_per_read(patience)
-            .build();
+        let agent = agent(environment.limits.stall, true);
         let endpoint = environment.endpoint.clone();
         let origin = Origin::of(&parse(&endpoint)?)?;
         let bearer = environment.token.as_ref().map(Token::secret);
         let bearer = bearer.map(|secret| format!("Bearer {secret}"));
-        Ok(Self { agent: config.new_agent(), endpoint, origin, bearer })
+        Ok(Self { agent, endpoint, origin, bearer })
     }
 
     /// The list of a repository's files. `repo`: with its kind before it.
     pub fn list(&self, repo: &str, revision: &str) -> Result<Response<Body>, Failure> {
-        let revision = encoded(revision);
+        let revision = percent_encoded(revision);
         let url = format!("{}/api/{repo}/revision/{revision}?blobs=true", self.endpoint);
         self.get(url, None)
     }
@@ -90,7 +79,7 @@ impl Client {
     }
 
     fn file(&self, repo: &str, commit: &str, file: &str) -> String {
-        let file: Vec<String> = file.split('/').map(encoded).collect();
+        let file: Vec<String> = file.split('/').map(percent_encoded).collect();
         format!("{}/{repo}/resolve/{commit}/{}", self.endpoint, file.join("/"))
     }
 
@@ -206,19 +195,6 @@ fn target(base: &Uri, location: &str) -> Result<String, Failure> {
     })
 }
 
-/// A name as one part of a path.
-fn encoded(name: &str) -> String {
-    let mut text = String::new();
-    for byte in name.bytes() {
-        match byte {
-            b'-' | b'_' | b'.' | b'~' => text.push(byte.into()),
-            _ if byte.is_ascii_alphanumeric() => text.push(byte.into()),
-            _ => text.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
@@ -271,6 +247,5 @@ mod tests {
         ] {
             assert_eq!(target(&base, location).unwrap_or_default(), wanted, "{location}");
         }
-        assert_eq!(encoded("dev/next v1+.txt"), "dev%2Fnext%20v1%2B.txt");
     }
 }

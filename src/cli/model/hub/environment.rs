@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+
+pub use crate::cli::network::NetworkLimits;
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
@@ -19,23 +20,6 @@ pub struct HubEnvironment {
     pub offline: Option<String>,
     /// Patience with the network.
     pub limits: NetworkLimits,
-}
-
-/// Patience with the network.
-#[derive(Clone, Copy, Debug)]
-pub struct NetworkLimits {
-    /// A download that brings nothing for this long is given up.
-    pub stall: Duration,
-    /// Tries per file when the connection breaks or the hub answers 5xx or 429.
-    pub attempts: u32,
-    /// Wait before the second try; it doubles for each later one.
-    pub wait: Duration,
-}
-
-impl Default for NetworkLimits {
-    fn default() -> Self {
-        Self { stall: Duration::from_secs(60), attempts: 5, wait: Duration::from_secs(1) }
-    }
 }
 
 /// A secret and where it came from. `Debug` shows the second only.

@@ -4,9 +4,7 @@ use std::io;
 
 use super::cache::RepoCache;
 use super::{HubEnvironment, HubError, HubErrorKind};
-
-/// How std begins the text of a host name that is not known, or cannot be asked for.
-const NAME_RESOLUTION: &str = "failed to lookup address information";
+use crate::cli::network::{Cause, host};
 
 /// A failed request or file, before it is put into words.
 #[derive(Debug)]
@@ -55,8 +53,8 @@ impl Failure {
             | Failure::Broken(cause)
             | Failure::Damaged(cause)
             | Failure::Storage(cause) => cause.clone(),
-            Failure::Stalled => "it sent nothing for too long".into(),
-            Failure::Protocol(cause) => format!("unexpected answer: {cause}"),
+            Failure::Stalled => Cause::Stalled.text(),
+            Failure::Protocol(cause) => Cause::Protocol(cause.clone()).text(),
             Failure::Locked => "another program is downloading the same file".into(),
         }
     }
@@ -160,42 +158,13 @@ fn not_found(cache: &RepoCache, code: Option<String>, host: &str) -> HubError {
     HubError::new(HubErrorKind::NotFound, message, help)
 }
 
-/// The host of an endpoint: without scheme, path, and any user and password.
-pub(super) fn host(endpoint: &str) -> &str {
-    let rest = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest);
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
-    authority.rsplit('@').next().unwrap_or(authority)
-}
-
 impl From<ureq::Error> for Failure {
     fn from(error: ureq::Error) -> Self {
-        use ureq::Error as E;
-        match error {
-            E::StatusCode(status) => Failure::Status(status, None),
-            E::Io(error) => match error.kind() {
-                io::ErrorKind::ConnectionRefused
-                | io::ErrorKind::HostUnreachable
-                | io::ErrorKind::NetworkUnreachable
-                | io::ErrorKind::AddrNotAvailable => Failure::Unreachable(error.kind().to_string()),
-                io::ErrorKind::UnexpectedEof => Failure::Broken("connection closed early".into()),
-                // Its kind has no name in std.
-                _ if error.to_string().starts_with(NAME_RESOLUTION) => {
-                    Failure::Unreachable("the name of the host cannot be resolved".into())
-                }
-                kind => Failure::Broken(kind.to_string()),
-            },
-            E::Timeout(_) => Failure::Stalled,
-            E::HostNotFound => Failure::Unreachable("host not found".into()),
-            E::ConnectionFailed => Failure::Unreachable("connection failed".into()),
-            E::InvalidProxyUrl => Failure::Unreachable("the proxy variable is not a URL".into()),
-            E::ConnectProxyFailed(_) => Failure::Unreachable("the proxy refuses".into()),
-            E::Tls(cause) => Failure::Unreachable(format!("TLS: {cause}")),
-            E::Rustls(cause) => Failure::Unreachable(format!("TLS: {cause}")),
-            // Their own text would show the URL or the headers.
-            E::BadUri(_) | E::RequireHttpsOnly(_) => Failure::Protocol("not a usable URL".into()),
-            E::Http(_) => Failure::Protocol("not a usable URL or token".into()),
-            E::TooManyRedirects => Failure::Protocol("too many redirects".into()),
-            _ => Failure::Protocol("not readable as HTTP".into()),
+        match Cause::from(error) {
+            Cause::Unreachable(text) => Failure::Unreachable(text),
+            Cause::Broken(text) => Failure::Broken(text),
+            Cause::Stalled => Failure::Stalled,
+            Cause::Protocol(text) => Failure::Protocol(text),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! `TableSpec`: the columns whose types are known before the first row: those of Parquet inputs,
 //! and ours.
 
-use std::fs::File;
 use std::sync::Arc;
 
 use parquet::basic::{LogicalType, Repetition, Type as Physical};
@@ -53,7 +52,7 @@ impl TableSpec {
     ) -> Vec<TypePtr> {
         let mut known: Vec<(TypePtr, bool)> = Vec::new();
         for source in sources.list() {
-            let file = source.path.as_ref().and_then(|path| File::open(path).ok());
+            let file = source.file().ok().flatten();
             let file = file.filter(|file| is_parquet(file).unwrap_or(false));
             // What cannot be read is said by whoever reads it.
             let Some(file) = file.and_then(|file| ParquetFile::open(file).ok()) else {
