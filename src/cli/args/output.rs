@@ -53,6 +53,16 @@ pub struct OutputArgs {
     /// for standard output]
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub journal: Option<PathBuf>,
+    /// Of an output in a store (s3://...): where its files are until then [default: a folder of
+    /// ~/.cache/vllm-batch]
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
+    pub work_dir: Option<PathBuf>,
+    /// Seconds between two pieces of its journal in the store [default: 10]
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    pub journal_interval: Option<u64>,
+    /// Go on in the place of a run that is dead, without waiting for a sign of it
+    #[arg(long, hide_short_help = true)]
+    pub take_over: bool,
     /// Stop after more than N error rows, or more than P% of the rows (of at least 100)
     #[arg(long, value_name = "N|P%", value_parser = max_errors)]
     pub max_errors: Option<MaxErrors>,

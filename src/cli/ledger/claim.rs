@@ -14,6 +14,7 @@ use super::error::LedgerError;
 use super::names::folder_of;
 use super::output::part_of;
 use super::storage::{Access, FileKind, Storage, StoredFile, write_all_at};
+use crate::cli::object_store::is_object;
 
 /// How often a file is opened again that was removed before it could be locked, or whose run has
 /// just been killed and is still ending.
@@ -211,6 +212,10 @@ fn is_absent(error: &io::Error) -> bool {
 /// Refuses a name that a folder, a link, a device or a pipe has: a file could not get it, or would
 /// be written somewhere else.
 fn refuse_odd(storage: &dyn Storage, path: &Path) -> Result<(), LedgerError> {
+    if is_object(path) {
+        let what = "an object, and only the output of a run is written as one";
+        return Err(LedgerError::NoFile { path: path.to_owned(), what });
+    }
     let what = match storage.kind(path) {
         None | Some(FileKind::File) => return Ok(()),
         Some(FileKind::Folder) => "a folder",

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::names::Named;
+use crate::cli::object_store::StoreError;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 
@@ -142,6 +143,12 @@ pub fn unreadable(path: &Path, error: io::Error) -> LedgerError {
 impl CliError {
     /// Output that cannot be written, at the start of a run.
     pub fn from_output(error: LedgerError) -> Self {
+        if let LedgerError::Io { source, .. } = &error
+            && let Some(error) =
+                source.get_ref().and_then(|inner| inner.downcast_ref::<StoreError>())
+        {
+            return Self::from_store(error.clone());
+        }
         let (exit, code, help) = match &error {
             LedgerError::Exists(_) => {
                 let help = "choose another --out, or replace it with --overwrite";

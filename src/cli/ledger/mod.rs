@@ -21,6 +21,7 @@ pub mod names;
 pub mod output;
 pub mod record;
 pub mod recovered;
+pub mod remote;
 pub mod row_hash;
 pub mod row_key;
 pub mod scan;

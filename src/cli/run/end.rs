@@ -17,6 +17,7 @@ use crate::cli::ledger::Document;
 use crate::cli::ledger::fingerprint::Fingerprint;
 use crate::cli::ledger::meta::{self, InputFacts, Meta, NamedFile};
 use crate::cli::ledger::output::Facts;
+use crate::cli::ledger::remote::Remote;
 use crate::cli::model::resolved::Resolved;
 use crate::cli::output::RowFormat;
 use crate::cli::terminal::console::Console;
@@ -76,6 +77,8 @@ pub struct Ending<'a> {
     pub stats: Arc<Mutex<EngineStats>>,
     /// What is done.
     pub counters: Arc<Counters>,
+    /// Where the output goes at the end, if it is an object.
+    pub remote: Option<&'a Remote>,
 }
 
 impl Ending<'_> {
@@ -98,6 +101,9 @@ impl Ending<'_> {
         progress.stop();
         let result = self.conclude(ended, written);
         if is_stuck {
+            if let Some(remote) = self.remote {
+                remote.leave(self.console);
+            }
             std::process::exit(self.console.end(result).code().into());
         }
         result

@@ -33,7 +33,8 @@ use crate::cli::input::sources::Sources;
 use crate::cli::ledger::fingerprint::Fingerprint;
 use crate::cli::ledger::meta::Meta;
 use crate::cli::ledger::record::Header;
-use crate::cli::ledger::storage::Disk;
+use crate::cli::ledger::remote::{Remote, Staged};
+use crate::cli::ledger::storage::{Disk, Storage};
 use crate::cli::ledger::{Draft, Ledger, LedgerError, LedgerOptions, Named, Recovered};
 use crate::cli::model::resolved::Resolved;
 use crate::cli::model::{self, Folders};
@@ -71,9 +72,10 @@ pub type Load<'a> =
 /// Whatever ends the run before its last row.
 pub fn run(mut args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit, CliError> {
     model::fetch_inputs(&mut args.input.input, console)?;
+    let staged = Staged::of(&mut args.output)?;
     let template = args.input.chat_template.clone();
     let config = RunConfig::new(args.clone())?.by_lines();
-    run_config(config, (template, Some(args)), console, load)
+    run_config(config, Typed { template, flags: Some(args), staged }, console, load)
 }
 
 /// Makes vectors or classes of the rows of a dataset, as the task says.
@@ -86,17 +88,26 @@ pub fn pool(
     console: &Console,
 ) -> Result<Exit, CliError> {
     model::fetch_inputs(&mut flags.0.input.input, console)?;
+    let staged = Staged::of(&mut flags.0.output)?;
     let template = flags.0.input.chat_template.clone();
-    run_config(RunConfig::pooling(task, flags)?, (template, None), console, &model::load_from)
+    let typed = Typed { template, flags: None, staged };
+    run_config(RunConfig::pooling(task, flags)?, typed, console, &model::load_from)
 }
 
-/// Runs a dataset through a model.
-///
-/// `template`: the file of a chat template, where a flag names one. `flags`: what was typed, where
-/// the first row decides what it is typed for.
+/// What was typed and is no part of the configuration.
+struct Typed {
+    /// The file of a chat template, where a flag names one.
+    template: Option<PathBuf>,
+    /// All of it, where the first row decides what it is typed for.
+    flags: Option<RunArgs>,
+    /// An output that is an object.
+    staged: Option<Staged>,
+}
+
+/// Runs a dataset through a model. An output that is an object becomes one at the end.
 fn run_config(
     mut config: RunConfig,
-    (template, flags): (Option<PathBuf>, Option<RunArgs>),
+    typed: Typed,
     console: &Console,
     load: Load<'_>,
 ) -> Result<Exit, CliError> {
@@ -119,21 +130,35 @@ fn run_config(
         Some(_) => Some(shape(&reading)?),
         None => reading.shape.recv_timeout(FIRST_ROW).ok().transpose()?,
     };
-    let read = read_files(&config.input.sources, template);
-    let draft = Draft::open(Arc::new(Disk), ledger_options(&config, read));
-    let draft = draft.map_err(CliError::from_output)?;
-    if let Some(found) = draft.found() {
-        // Chat templates see the day on which the run began.
-        config.begin_at(found.header.started);
+    let Typed { template, flags, staged } = typed;
+    let options = ledger_options(&config, read_files(&config.input.sources, template));
+    if let Some(staged) = &staged {
+        staged.refuse_read(&config.input.sources)?;
     }
-    let mut job = Job { config: Arc::new(config), flags, console, signals, counters, ready };
-    if let Some(shape) = &shape {
-        job.turn_to(shape.task)?;
+    let remote = staged.map(|staged| staged.begin(config.output.overwrite, console)).transpose()?;
+    let files = remote.as_ref().map_or_else(|| Arc::new(Disk) as Arc<dyn Storage>, Remote::files);
+    let ended = Draft::open(files, options).map_err(CliError::from_output).and_then(|draft| {
+        if let Some(found) = draft.found() {
+            // Chat templates see the day on which the run began.
+            config.begin_at(found.header.started);
+            remote.iter().filter(|_| found.header.replaces).for_each(Remote::replaces);
+        }
+        let (config, remote) = (Arc::new(config), remote.as_ref());
+        let mut job = Job { config, flags, console, signals, counters, ready, remote };
+        if let Some(shape) = &shape {
+            job.turn_to(shape.task)?;
+        }
+        match draft.complete().cloned() {
+            Some(meta) => job.nothing_to_do(&reading, shape, &draft, &meta),
+            None => job.run(reading, shape, draft, load),
+        }
+    });
+    match (&remote, &ended) {
+        (Some(remote), Ok(_)) => remote.publish(console)?,
+        (Some(remote), Err(_)) => remote.leave(console),
+        (None, _) => {}
     }
-    match draft.complete().cloned() {
-        Some(meta) => job.nothing_to_do(&reading, shape, &draft, &meta),
-        None => job.run(reading, shape, draft, load),
-    }
+    ended
 }
 
 fn shape(reading: &ReadThread) -> Result<Shape, CliError> {
@@ -171,6 +196,8 @@ struct Job<'a> {
     signals: Signals,
     counters: Arc<Counters>,
     ready: Ready,
+    /// Where the output goes at the end, if it is an object.
+    remote: Option<&'a Remote>,
 }
 
 impl Job<'_> {
@@ -220,6 +247,7 @@ impl Job<'_> {
             document,
             stats: stats.clone(),
             counters: self.counters.clone(),
+            remote: self.remote,
         };
         let (window_of_feed, rows_of_feed) = (window.clone(), rows.clone());
         let feed = Feed {

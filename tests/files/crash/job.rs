@@ -8,6 +8,7 @@ use vllm_batch::cli::input::shard::Shard;
 use vllm_batch::cli::ledger::fingerprint::Fingerprint;
 use vllm_batch::cli::ledger::meta::{InputFacts, Meta, NamedFile, RowCounts, TokenCounts};
 use vllm_batch::cli::ledger::record::Header;
+use vllm_batch::cli::ledger::storage::Storage;
 use vllm_batch::cli::ledger::{
     Draft, Finished, Ledger, LedgerError, LedgerOptions, Recovered, RowHash, Totals,
 };
@@ -98,13 +99,23 @@ impl Job {
 
     /// Runs on a disk, or continues what is there.
     pub fn run(&self, disk: &MemoryDisk, overwrite: bool) -> Result<Done, LedgerError> {
+        self.run_in(Arc::new(disk.clone()), OUT.into(), overwrite)
+    }
+
+    /// The same with any files.
+    pub fn run_in(
+        &self,
+        files: Arc<dyn Storage>,
+        out: PathBuf,
+        overwrite: bool,
+    ) -> Result<Done, LedgerError> {
         let options = LedgerOptions {
-            out: Some(OUT.into()),
+            out: Some(out),
             errors: self.splits_errors.then(|| ERRORS.into()),
             overwrite,
             ..LedgerOptions::default()
         };
-        let draft = Draft::open(Arc::new(disk.clone()), options)?;
+        let draft = Draft::open(files, options)?;
         if draft.complete().is_some() {
             return Ok(Done { num_computed: 0, had_nothing_to_do: true });
         }

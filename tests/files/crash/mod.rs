@@ -5,9 +5,9 @@
 //! histories of crash after crash (`scripts/crash-soak`).
 
 mod disk;
-mod job;
+pub mod job;
 mod models;
-mod random;
+pub mod random;
 
 use disk::{Fault, MemoryDisk, Op, Tree};
 use job::{Job, OUT};

@@ -1,5 +1,7 @@
 //! Objects of a store that misbehaves: read in ranges, written whole.
 
+mod lost_machine;
+mod program;
 mod server;
 
 use std::io::{Read, Write};

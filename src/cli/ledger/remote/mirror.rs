@@ -1,0 +1,289 @@
+//! `Mirror`: the files of this machine, of which the journal is also kept as objects. What is
+//! written of it is noted here, and a thread puts it into the store, piece by piece.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::lease::{BEAT, Lease};
+use super::segments::name;
+use crate::cli::ledger::storage::{Access, Disk, FileKind, Storage, StoredFile};
+use crate::cli::object_store::{ErrorKind, ObjectName, Place, Store, StoreError};
+use crate::cli::terminal::console::Console;
+use crate::engine::machine;
+
+/// The most bytes of a piece; as many are not waited with.
+const PIECE: u64 = 8 << 20;
+
+/// What the writing thread and the one that keeps pieces know together.
+struct State {
+    /// Bytes that are in the file.
+    written: u64,
+    /// Of them in the store.
+    kept: u64,
+    /// How often the file was cut before the end of what is kept.
+    cuts: u64,
+    /// Why no more is kept.
+    failed: Option<StoreError>,
+    /// The thread is to end.
+    ends: bool,
+}
+
+/// The state, and who waits for it to change.
+struct Shared(Mutex<State>, Condvar);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file ends here now, at most.
+    fn cut(&self, length: u64) {
+        let mut state = self.lock();
+        if length < state.kept {
+            state.kept = length;
+            state.cuts += 1;
+        }
+        state.written = length;
+    }
+
+    fn wrote(&self, offset: u64, count: usize) {
+        let mut state = self.lock();
+        if offset < state.kept {
+            state.kept = offset;
+            state.cuts += 1;
+        }
+        state.written = state.written.max(offset + count as u64);
+        self.1.notify_one();
+    }
+
+    fn check(&self) -> io::Result<()> {
+        self.lock().failed.clone().map_or(Ok(()), |error| Err(error.into()))
+    }
+}
+
+/// The files of this machine; writes to the journal are noted.
+pub struct Mirror {
+    journal: PathBuf,
+    shared: Arc<Shared>,
+}
+
+impl Storage for Mirror {
+    fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn StoredFile>> {
+        let file = Disk.open(path, access)?;
+        Ok(match path == self.journal && access != Access::Read {
+            true => Box::new(NotedFile { file, shared: Arc::clone(&self.shared) }),
+            false => file,
+        })
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        Disk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        if path == self.journal {
+            self.shared.cut(0);
+        }
+        Disk.remove(path)
+    }
+
+    fn sync_folder_of(&self, path: &Path) -> io::Result<()> {
+        Disk.sync_folder_of(path)
+    }
+
+    fn kind(&self, path: &Path) -> Option<FileKind> {
+        Disk.kind(path)
+    }
+}
+
+/// The journal, open.
+struct NotedFile {
+    file: Box<dyn StoredFile>,
+    shared: Arc<Shared>,
+}
+
+impl StoredFile for NotedFile {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(bytes, offset)
+    }
+
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.shared.check()?;
+        let count = self.file.write_at(bytes, offset)?;
+        self.shared.wrote(offset, count);
+        Ok(count)
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        self.file.length()
+    }
+
+    fn set_length(&mut self, length: u64) -> io::Result<()> {
+        self.file.set_length(length)?;
+        self.shared.cut(length);
+        Ok(())
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.shared.check()?;
+        self.file.sync()
+    }
+
+    fn try_lock(&self) -> bool {
+        self.file.try_lock()
+    }
+
+    fn is_named(&self, path: &Path) -> bool {
+        self.file.is_named(path)
+    }
+
+    fn take_permissions_of(&self, path: &Path) -> io::Result<()> {
+        self.file.take_permissions_of(path)
+    }
+}
+
+/// Puts what is written into the store.
+pub struct Keeper {
+    store: Arc<Store>,
+    lease: Arc<Lease>,
+    prefix: ObjectName,
+    journal: PathBuf,
+    shared: Arc<Shared>,
+    number: u32,
+}
+
+impl Keeper {
+    /// For a journal of which the store has `kept` bytes; and the files that note what is written.
+    pub fn new(
+        store: Arc<Store>,
+        lease: Arc<Lease>,
+        prefix: ObjectName,
+        journal: &Path,
+        kept: u64,
+    ) -> (Self, Mirror) {
+        let state = State { written: kept, kept, cuts: 0, failed: None, ends: false };
+        let shared = Arc::new(Shared(Mutex::new(state), Condvar::new()));
+        let mirror = Mirror { journal: journal.to_owned(), shared: Arc::clone(&shared) };
+        let journal = journal.to_owned();
+        (Self { store, lease, prefix, journal, shared, number: 0 }, mirror)
+    }
+
+    /// Puts all that is written into the store.
+    ///
+    /// # Errors
+    /// Another run has the lease, or the store or the journal cannot be reached.
+    pub fn keep(&mut self) -> Result<(), StoreError> {
+        loop {
+            let (from, to, cuts) = {
+                let state = self.shared.lock();
+                (state.kept, state.written.min(state.kept + PIECE), state.cuts)
+            };
+            if from >= to {
+                return Ok(());
+            }
+            let Some(bytes) = self.read(from, to)? else { return Ok(()) };
+            self.lease.check()?;
+            let name = name(&self.prefix, self.lease.epoch(), self.number, from);
+            self.store.put(&name, &bytes, Place::Any)?;
+            self.number += 1;
+            let mut state = self.shared.lock();
+            // What was cut meanwhile is kept anew, and takes the place of this piece.
+            if state.cuts == cuts {
+                state.kept = to;
+            }
+        }
+    }
+
+    /// None: the file was removed, or cut meanwhile.
+    fn read(&self, from: u64, to: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        let mut bytes = vec![0; (to - from) as usize];
+        let read = File::open(&self.journal).and_then(|file| file.read_exact_at(&mut bytes, from));
+        match read {
+            Ok(()) => Ok(Some(bytes)),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof
+                ) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(StoreError::disk("read the journal", &error)),
+        }
+    }
+
+    /// Keeps on a thread of its own, every so often.
+    pub fn start(self, every: Duration, console: Console) -> KeeperThread {
+        let shared = Arc::clone(&self.shared);
+        let thread =
+            machine::started(std::thread::Builder::new().spawn(move || self.work(every, &console)));
+        KeeperThread { shared, thread }
+    }
+
+    fn work(mut self, every: Duration, console: &Console) -> Self {
+        let (mut last, mut beaten, mut is_told) = (Instant::now(), Instant::now(), false);
+        while self.wait(every, last, beaten) {
+            last = Instant::now();
+            let mut kept = self.keep();
+            if beaten.elapsed() >= BEAT {
+                beaten = last;
+                kept = kept.and_then(|()| self.lease.check()).and_then(|()| self.lease.beat());
+            }
+            match kept {
+                Ok(()) => is_told = false,
+                // Rows are on this machine; a store that comes back gets them.
+                Err(error) if error.kind() == ErrorKind::Network => {
+                    if !is_told {
+                        console.warn(&format!("{error}; finished rows are kept here until then"));
+                    }
+                    is_told = true;
+                }
+                Err(error) => {
+                    self.shared.lock().failed = Some(error);
+                    break;
+                }
+            }
+        }
+        self
+    }
+
+    /// Waits until there is something to do. False: the thread is to end.
+    fn wait(&self, every: Duration, last: Instant, beaten: Instant) -> bool {
+        let mut state = self.shared.lock();
+        while !state.ends {
+            let mut wait = BEAT.saturating_sub(beaten.elapsed());
+            if state.written - state.kept >= PIECE {
+                break;
+            }
+            if state.written > state.kept {
+                wait = wait.min(every.saturating_sub(last.elapsed()));
+            }
+            if wait.is_zero() {
+                break;
+            }
+            let waited = self.shared.1.wait_timeout(state, wait);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        !state.ends
+    }
+}
+
+/// A thread that keeps pieces.
+pub struct KeeperThread {
+    shared: Arc<Shared>,
+    thread: JoinHandle<Keeper>,
+}
+
+impl KeeperThread {
+    /// Ends it.
+    pub fn end(self) -> Keeper {
+        self.shared.lock().ends = true;
+        self.shared.1.notify_one();
+        self.thread.join().expect("a panic ends the process in its hook")
+    }
+}

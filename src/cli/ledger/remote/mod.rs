@@ -1,0 +1,437 @@
+//! An output that is an object: the run writes files in a folder of this machine, as any run, and
+//! puts them into the store at its end. Meanwhile its journal is kept there in pieces, so that
+//! another machine goes on where this one was lost.
+//!
+//! Beside `KEY` are `KEY.meta.json`, and while the run goes on `KEY.journal/`: locks, signs of life
+//! and pieces. The object itself appears whole, and only where none is.
+
+pub mod lease;
+pub mod mirror;
+pub mod segments;
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ring::rand::{SecureRandom, SystemRandom};
+
+use self::lease::{Claimant, Lease};
+use self::mirror::{Keeper, KeeperThread};
+use super::error::LedgerError;
+use super::files::side_file_of;
+use super::meta::{FileFacts, Meta};
+use super::output::{part_of, with_suffix};
+use super::storage::Storage;
+use crate::cli::args::OutputArgs;
+use crate::cli::input::sources::Sources;
+use crate::cli::object_store::{
+    ErrorKind as Kind, Facts, Object, ObjectName, Place, Store, StoreError,
+};
+use crate::cli::terminal::console::Console;
+use crate::cli::terminal::error::CliError;
+
+/// How often the journal's new bytes become a piece, unless a flag says it.
+const EVERY: u64 = 10;
+
+/// Files of the folder that are no output's.
+const LOCK: &str = ".vllm-batch-lock";
+const OWNER: &str = ".vllm-batch-owner";
+
+/// An output that is to be an object, and its folder.
+#[derive(Clone, Debug)]
+pub struct Staged {
+    name: ObjectName,
+    folder: PathBuf,
+    takes_over: bool,
+    /// Seconds.
+    every: u64,
+    /// What is there is replaced.
+    replaces: bool,
+}
+
+impl Staged {
+    /// Puts a file in the place of an output that is an object. None: it is a file.
+    ///
+    /// # Errors
+    /// A flag does not go with it, or the folder cannot be made.
+    pub fn of(args: &mut OutputArgs) -> Result<Option<Self>, CliError> {
+        let name = args.out.as_deref().map(ObjectName::of).transpose();
+        let Some(name) = name.map_err(CliError::from_store)?.flatten() else {
+            return refuse_own_flags(args).map(|()| None);
+        };
+        refuse_others(args)?;
+        let file = name.file_name();
+        if matches!(file, "" | "." | ".." | LOCK | OWNER) {
+            let message = format!("--out {name}: its last part is no name of a file");
+            return Err(CliError::refused("output", message));
+        }
+        let folder = args.work_dir.take().unwrap_or_else(|| default_folder(&name));
+        fs::create_dir_all(&folder).map_err(|error| {
+            let message = format!("cannot make the folder {}: {error}", folder.display());
+            CliError::refused("output", message).help("give another: --work-dir DIR")
+        })?;
+        args.out = Some(folder.join(file));
+        let replaces = args.overwrite || args.retry_failed;
+        Ok(Some(Self {
+            name,
+            folder,
+            takes_over: args.take_over,
+            every: args.journal_interval.unwrap_or(EVERY),
+            replaces,
+        }))
+    }
+
+    /// Refuses to replace an input.
+    ///
+    /// # Errors
+    /// The output is one.
+    pub fn refuse_read(&self, sources: &Sources) -> Result<(), CliError> {
+        let name = self.name.to_string();
+        match sources.list().iter().any(|source| source.name == name) {
+            false => Ok(()),
+            true => {
+                let message = format!("{name} is the input: --out would replace it");
+                Err(CliError::refused("output", message).help("choose another name"))
+            }
+        }
+    }
+
+    /// The file that becomes the object.
+    fn out(&self) -> PathBuf {
+        self.folder.join(self.name.file_name())
+    }
+
+    fn journal(&self) -> PathBuf {
+        with_suffix(&self.out(), ".journal")
+    }
+
+    /// Files, and the objects that they become.
+    fn pairs(&self) -> [(PathBuf, ObjectName); 3] {
+        let out = self.out();
+        let beside = |suffix: &str| (with_suffix(&out, suffix), self.name.with_suffix(suffix));
+        [(out.clone(), self.name.clone()), beside(".errors.jsonl"), beside(".meta.json")]
+    }
+
+    /// Takes the output for this run, and brings what earlier ones left to this machine.
+    ///
+    /// # Errors
+    /// Another run has it, something else has its name, or the store cannot be reached.
+    pub fn begin(self, overwrite: bool, console: &Console) -> Result<Remote, CliError> {
+        let store = Store::from_env().map(Arc::new).map_err(CliError::from_store)?;
+        let lock = self.lock_folder()?;
+        let owner = self.owner().map_err(CliError::from_store)?;
+        let claimant = Claimant::new(owner, self.takes_over);
+        let remote = Remote::begin(self, store, &claimant, overwrite);
+        let (mut remote, keeper) = remote.map_err(CliError::from_store)?;
+        remote.lock = Some(lock);
+        remote.keep(keeper, console);
+        Ok(remote)
+    }
+
+    fn lock_folder(&self) -> Result<File, CliError> {
+        let path = self.folder.join(LOCK);
+        let file = File::options().create(true).truncate(false).write(true).open(&path);
+        let failed = |error| CliError::from_output(LedgerError::of("lock the work folder", error));
+        let file = file.map_err(failed)?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                Err(CliError::from_output(LedgerError::Locked(self.folder.clone())))
+            }
+            _ => Ok(file),
+        }
+    }
+
+    /// What this folder's runs are called.
+    fn owner(&self) -> Result<String, StoreError> {
+        let path = self.folder.join(OWNER);
+        if let Ok(owner) = fs::read_to_string(&path)
+            && owner.len() == 32
+        {
+            return Ok(owner);
+        }
+        let mut bytes = [0; 16];
+        SystemRandom::new().fill(&mut bytes).map_err(|_| {
+            StoreError::disk("name this run", &io::Error::other("the system gives no random bytes"))
+        })?;
+        let owner: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let written = fs::write(&path, &owner);
+        written.map_err(|error| StoreError::disk(format!("write {}", path.display()), &error))?;
+        Ok(owner)
+    }
+}
+
+/// Refuses flags that are for objects alone.
+fn refuse_own_flags(args: &OutputArgs) -> Result<(), CliError> {
+    let typed = [
+        ("--work-dir", args.work_dir.is_some()),
+        ("--take-over", args.take_over),
+        ("--journal-interval", args.journal_interval.is_some()),
+    ];
+    match typed.iter().find(|(_, is_typed)| *is_typed) {
+        None => Ok(()),
+        Some((flag, _)) => {
+            let message = format!("{flag} goes with --out s3://BUCKET/KEY, and not with a file");
+            Err(CliError::refused("output", message))
+        }
+    }
+}
+
+/// Refuses files beside an output that is an object.
+fn refuse_others(args: &OutputArgs) -> Result<(), CliError> {
+    let typed = [("--journal", args.journal.is_some()), ("--errors", args.errors.is_some())];
+    match typed.iter().find(|(_, is_typed)| *is_typed) {
+        None => Ok(()),
+        Some((flag, _)) => {
+            let message = format!(
+                "{flag} does not go with --out s3://...: another machine that \
+                                   continues would not have it"
+            );
+            Err(CliError::refused("output", message))
+        }
+    }
+}
+
+/// Where an object's files are unless a flag says it.
+#[expect(clippy::disallowed_methods, reason = "XDG's variable says where caches are")]
+fn default_folder(name: &ObjectName) -> PathBuf {
+    let cache = std::env::var_os("XDG_CACHE_HOME").filter(|folder| !folder.is_empty());
+    let home = || std::env::home_dir().unwrap_or_else(std::env::temp_dir).join(".cache");
+    let cache = cache.map_or_else(home, PathBuf::from);
+    let key = blake3::hash(name.to_string().as_bytes()).to_hex();
+    cache.join("vllm-batch/outputs").join(&key[..16])
+}
+
+/// An output that this run writes.
+pub struct Remote {
+    staged: Staged,
+    store: Arc<Store>,
+    lease: Arc<Lease>,
+    prefix: ObjectName,
+    files: Arc<dyn Storage>,
+    thread: Mutex<Option<KeeperThread>>,
+    /// The output may replace one that is there.
+    replaces: AtomicBool,
+    /// Held, that is all.
+    lock: Option<File>,
+}
+
+impl Remote {
+    /// Takes the lease, and brings what earlier runs left to the folder.
+    ///
+    /// # Errors
+    /// As `Staged::begin`.
+    pub fn begin(
+        staged: Staged,
+        store: Arc<Store>,
+        claimant: &Claimant,
+        overwrite: bool,
+    ) -> Result<(Self, Keeper), StoreError> {
+        let prefix = staged.name.with_suffix(".journal/");
+        let lease = Arc::new(Lease::take(&store, &prefix, claimant)?);
+        let kept = match staged.fetch(&store, &prefix, &lease, overwrite) {
+            Ok(kept) => kept,
+            Err(error) => {
+                let _ = lease.leave();
+                return Err(error);
+            }
+        };
+        let (keeper, files) = Keeper::new(
+            Arc::clone(&store),
+            Arc::clone(&lease),
+            prefix.clone(),
+            &staged.journal(),
+            kept,
+        );
+        let (files, thread, replaces) = (Arc::new(files), Mutex::default(), staged.replaces.into());
+        Ok((Self { staged, store, lease, prefix, files, thread, replaces, lock: None }, keeper))
+    }
+
+    fn keep(&self, keeper: Keeper, console: &Console) {
+        let every = Duration::from_secs(self.staged.every);
+        let thread = keeper.start(every, console.clone());
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+    }
+
+    /// The files of the run.
+    pub fn files(&self) -> Arc<dyn Storage> {
+        Arc::clone(&self.files)
+    }
+
+    /// Says that the run to be continued may replace what is there.
+    pub fn replaces(&self) {
+        self.replaces.store(true, Ordering::Relaxed);
+    }
+
+    fn end_thread(&self) -> Option<Keeper> {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        thread.map(KeeperThread::end)
+    }
+
+    /// Ends a run that is not complete: what is finished is kept, and the next run need not wait.
+    pub fn leave(&self, console: &Console) {
+        let kept = self.end_thread().map_or(Ok(()), |mut keeper| keeper.keep());
+        if let Err(error) = kept.and_then(|()| self.lease.leave()) {
+            console.warn(&format!("{error}; rows since then are on this machine only"));
+        }
+    }
+
+    /// Ends a run whose files are complete: they become objects, and what led to them goes.
+    ///
+    /// # Errors
+    /// Another run was faster, or they cannot be written. The same command does the rest.
+    pub fn publish(&self, console: &Console) -> Result<(), CliError> {
+        drop(self.end_thread());
+        self.upload().map_err(CliError::from_store_midway)?;
+        console.note(&format!("Uploaded {}", self.staged.name));
+        self.clean().map_err(|error| {
+            let error = CliError::from_store_midway(error);
+            error.help("the output is complete; the same command removes what is left")
+        })
+    }
+
+    /// Puts the files into the store, the one that others wait for before the one beside it.
+    ///
+    /// # Errors
+    /// As `publish`.
+    pub fn upload(&self) -> Result<(), StoreError> {
+        self.lease.check()?;
+        let meta = read_meta(&side_file_of(&self.staged.out()))?;
+        let facts = [Some(&meta.output), meta.errors.as_ref().map(|errors| &errors.facts), None];
+        for ((path, name), facts) in self.staged.pairs().iter().zip(facts).rev() {
+            // The errors first: whoever sees the output finds them.
+            let Some(facts) = facts else { continue };
+            self.upload_one(path, name, facts)?;
+        }
+        let text = fs::read(side_file_of(&self.staged.out()));
+        let text = text.map_err(|error| StoreError::disk("read the side file", &error))?;
+        self.store.put(&self.staged.name.with_suffix(".meta.json"), &text, Place::Any).map(drop)
+    }
+
+    fn upload_one(
+        &self,
+        path: &Path,
+        name: &ObjectName,
+        facts: &FileFacts,
+    ) -> Result<(), StoreError> {
+        let known = self.store.facts(name)?.and_then(|known| known.blake3);
+        if known.as_deref() == Some(&facts.blake3) {
+            return Ok(());
+        }
+        let file = File::open(path);
+        let file =
+            file.map_err(|error| StoreError::disk(format!("open {}", path.display()), &error))?;
+        // Errors belong to the output, whose place says whether it is another run's.
+        let is_out = *name == self.staged.name;
+        let must_be_free = is_out && !self.replaces.load(Ordering::Relaxed);
+        let place = if must_be_free { Place::Free } else { Place::Any };
+        self.store.upload(&file, name, &facts.blake3, place)
+    }
+
+    /// Removes the pieces, the locks and the files of this machine; what says that it is this run's
+    /// goes last.
+    ///
+    /// # Errors
+    /// They cannot be removed.
+    pub fn clean(&self) -> Result<(), StoreError> {
+        let listed = self.store.list(&self.prefix)?;
+        let is_lock = |key: &str| key[self.prefix.key.len()..].starts_with("lock-");
+        let (locks, others): (Vec<_>, Vec<_>) =
+            listed.iter().partition(|listed| is_lock(&listed.key));
+        for listed in others.into_iter().chain(locks) {
+            let bucket = self.prefix.bucket.clone();
+            self.store.remove(&ObjectName { bucket, key: listed.key.clone() })?;
+        }
+        let of_run = [self.staged.journal(), self.staged.folder.join(OWNER)];
+        let pairs = self.staged.pairs();
+        for path in pairs.iter().map(|(path, _)| path).chain(&of_run) {
+            remove(path)?;
+        }
+        Ok(())
+    }
+}
+
+impl Staged {
+    /// Brings the journal's pieces to the folder, and an output that is complete; returns how much
+    /// of the journal the store has.
+    fn fetch(
+        &self,
+        store: &Arc<Store>,
+        prefix: &ObjectName,
+        lease: &Lease,
+        overwrite: bool,
+    ) -> Result<u64, StoreError> {
+        if overwrite {
+            return Ok(0);
+        }
+        let out = self.out();
+        if !lease.is_own_again {
+            // Of a run that others went on with, or nobody's.
+            self.forget()?;
+        }
+        let pieces = segments::pieces(&store.list(prefix)?, prefix);
+        let is_complete = out.exists() && !self.journal().exists();
+        let mut kept = 0;
+        if !pieces.is_empty() && !is_complete {
+            let path = self.journal();
+            let journal =
+                File::options().create(true).truncate(false).read(true).write(true).open(&path);
+            let journal = journal
+                .map_err(|error| StoreError::disk(format!("open {}", path.display()), &error))?;
+            kept = segments::complete(store, &prefix.bucket, &pieces, &journal)?;
+        }
+        if let Some(facts) = store.facts(&self.name)? {
+            self.fetch_complete(store, &facts)?;
+        }
+        Ok(kept)
+    }
+
+    /// Brings an output that is complete to the folder: the run looks whether it is its own.
+    fn fetch_complete(&self, store: &Arc<Store>, facts: &Facts) -> Result<(), StoreError> {
+        let own = read_meta(&side_file_of(&self.out())).ok();
+        let Some(blake3) = &facts.blake3 else {
+            let message = format!("{} exists, and no run of this program made it", self.name);
+            return Err(StoreError::new(Kind::Exists, message)
+                .help("choose another --out, or replace it with --overwrite"));
+        };
+        if own.is_some_and(|meta| meta.output.blake3 == *blake3) {
+            return Ok(());
+        }
+        for (path, name) in self.pairs() {
+            remove(&path)?;
+            if store.facts(&name)?.is_none() {
+                continue;
+            }
+            let mut file = File::create(&path)
+                .map_err(|error| StoreError::disk(format!("make {}", path.display()), &error))?;
+            Object::new(Arc::clone(store), name).write_to(&mut file)?;
+        }
+        Ok(())
+    }
+
+    /// Removes what runs left in the folder.
+    fn forget(&self) -> Result<(), StoreError> {
+        let out = self.out();
+        let errors = with_suffix(&out, ".errors.jsonl");
+        let parts = [part_of(&out), part_of(&errors), self.journal()];
+        let pairs = self.pairs();
+        parts.iter().chain(pairs.iter().map(|(path, _)| path)).try_for_each(|path| remove(path))
+    }
+}
+
+fn remove(path: &Path) -> Result<(), StoreError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(StoreError::disk(format!("remove {}", path.display()), &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn read_meta(path: &Path) -> Result<Meta, StoreError> {
+    let text = fs::read(path);
+    let meta = text.and_then(|text| serde_json::from_slice(&text).map_err(io::Error::other));
+    meta.map_err(|error| StoreError::disk(format!("read {}", path.display()), &error))
+}

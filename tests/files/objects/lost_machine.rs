@@ -1,0 +1,188 @@
+//! A run whose output is an object, on machines that are lost: each request to the store is the
+//! last one of some machine, and another goes on.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tempfile::tempdir;
+use vllm_batch::cli::args::OutputArgs;
+use vllm_batch::cli::ledger::remote::lease::{Claimant, Lease};
+use vllm_batch::cli::ledger::remote::mirror::Keeper;
+use vllm_batch::cli::ledger::remote::{Remote, Staged};
+use vllm_batch::cli::ledger::storage::{Access, FileKind, Storage, StoredFile};
+use vllm_batch::cli::object_store::{ErrorKind, StoreError};
+
+use super::server::{Fault, Server};
+use super::{name, store};
+use crate::crash::job::{Done, Job};
+
+const OUT: &str = "s3://bucket/out/rows.jsonl";
+
+const JOB: Job =
+    Job { num_rows: 24, seed: 3, splits_errors: false, is_table: false, replaces: false };
+
+/// The files of a machine. With each sync of the journal its pieces are kept, on this thread: so
+/// that a test knows which request comes when.
+struct Files {
+    inner: Arc<dyn Storage>,
+    keeper: Arc<Mutex<Keeper>>,
+}
+
+struct Kept {
+    file: Box<dyn StoredFile>,
+    keeper: Arc<Mutex<Keeper>>,
+}
+
+impl Storage for Files {
+    fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn StoredFile>> {
+        let (file, keeper) = (self.inner.open(path, access)?, Arc::clone(&self.keeper));
+        Ok(Box::new(Kept { file, keeper }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.inner.remove(path)
+    }
+
+    fn sync_folder_of(&self, path: &Path) -> io::Result<()> {
+        self.inner.sync_folder_of(path)
+    }
+
+    fn kind(&self, path: &Path) -> Option<FileKind> {
+        self.inner.kind(path)
+    }
+}
+
+impl StoredFile for Kept {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(bytes, offset)
+    }
+
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.file.write_at(bytes, offset)
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        self.file.length()
+    }
+
+    fn set_length(&mut self, length: u64) -> io::Result<()> {
+        self.file.set_length(length)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.file.sync()?;
+        Ok(self.keeper.lock().unwrap().keep()?)
+    }
+
+    fn try_lock(&self) -> bool {
+        self.file.try_lock()
+    }
+
+    fn is_named(&self, path: &Path) -> bool {
+        self.file.is_named(path)
+    }
+
+    fn take_permissions_of(&self, path: &Path) -> io::Result<()> {
+        self.file.take_permissions_of(path)
+    }
+}
+
+fn claimant(owner: &str) -> Claimant {
+    Claimant { takes_over: true, ..Claimant::new(owner.to_owned(), true) }
+}
+
+/// The whole run on a machine whose folder this is. None: it is lost on the way.
+fn live(server: &Server, folder: &Path, owner: &str) -> Option<Done> {
+    let mut args = OutputArgs {
+        out: Some(OUT.into()),
+        work_dir: Some(folder.to_owned()),
+        ..OutputArgs::default()
+    };
+    let staged = Staged::of(&mut args).unwrap().unwrap();
+    let (remote, keeper) = Remote::begin(staged, store(server), &claimant(owner), false).ok()?;
+    let keeper = Arc::new(Mutex::new(keeper));
+    let files = Files { inner: remote.files(), keeper };
+    let done = JOB.run_in(Arc::new(files), args.out.unwrap(), false).ok()?;
+    remote.upload().and_then(|()| remote.clean()).ok()?;
+    Some(done)
+}
+
+fn assert_complete(server: &Server, what: &str) {
+    let wanted = &JOB.expected()[0].1;
+    assert!(server.get("bucket/out/rows.jsonl").as_ref() == Some(wanted), "{what}: other bytes");
+    let names = ["bucket/out/rows.jsonl", "bucket/out/rows.jsonl.meta.json"];
+    assert_eq!(server.names(), names, "{what}");
+}
+
+#[test]
+fn whichever_request_is_the_last_another_machine_completes_the_output() {
+    let mut most_reused = 0;
+    for last in 0.. {
+        let server = Server::start();
+        server.set_fault(Fault::DeadAfter(last));
+        let first = tempdir().unwrap();
+        let survived = live(&server, first.path(), "the first").is_some();
+        server.set_fault(Fault::None);
+        // Another machine, or the same one again.
+        let second = tempdir().unwrap();
+        let (folder, owner) = match last % 3 {
+            0 => (first.path(), "the first"),
+            _ => (second.path(), "the second"),
+        };
+        let what = format!("after {last} requests, by {owner}");
+        let done = live(&server, folder, owner).unwrap_or_else(|| panic!("{what}: not completed"));
+        assert_complete(&server, &what);
+        most_reused = most_reused.max(JOB.num_rows - done.num_computed);
+        // Twice, so that both kinds saw a run that survived.
+        if survived && last % 3 == 2 {
+            break;
+        }
+    }
+    assert_eq!(most_reused, JOB.num_rows, "a run that was complete has nothing to do");
+}
+
+#[test]
+fn one_run_has_the_lease_and_one_that_lost_it_notices() {
+    let server = Server::start();
+    let (store, prefix) = (store(&server), name(OUT).with_suffix(".journal/"));
+    let wait = Duration::from_millis(1);
+    let take = |owner: &str, takes_over, patience| {
+        let claimant = Claimant { owner: owner.to_owned(), takes_over, watch: (patience, wait) };
+        Lease::take(&store, &prefix, &claimant)
+    };
+    let kind = |result: Result<Lease, StoreError>| result.err().map(|error| error.kind());
+    let first = take("first", false, wait).unwrap();
+    first.check().unwrap();
+    // It gives signs of life while another looks.
+    let stop = Mutex::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !*stop.lock().unwrap() {
+                first.beat().unwrap();
+            }
+        });
+        let found = kind(take("second", false, Duration::from_secs(60)));
+        *stop.lock().unwrap() = true;
+        assert_eq!(found, Some(ErrorKind::Exists));
+    });
+    // It gives none.
+    let second = take("second", false, wait).unwrap();
+    assert_eq!(first.check().unwrap_err().kind(), ErrorKind::Exists);
+    second.check().unwrap();
+    // The user says that it is dead; or it is the same one again; or it has ended by itself.
+    let third = take("third", true, Duration::from_secs(60)).unwrap();
+    let again = take("third", false, Duration::from_secs(60)).unwrap();
+    assert!(again.is_own_again && !third.is_own_again && again.epoch() > third.epoch());
+    again.leave().unwrap();
+    take("fourth", false, Duration::from_secs(60)).unwrap();
+
+    server.set_fault(Fault::NoConditions);
+    let error = take("fifth", true, wait).err().unwrap();
+    assert!(error.to_string().contains("replaces objects"), "{error}");
+}
