@@ -132,6 +132,7 @@ fn answer(prompt: &Prompt, params: &SamplingParams) -> RequestOutput {
         prompt_token_ids: vec![1, 2],
         prompt_logprobs: params.prompt_logprobs.map(|_| vec![None, Some(position())]),
         outputs: (0..params.n.min(3)).map(completion).collect(),
+        scored: None,
         num_cached_tokens: 0,
     }
 }

@@ -85,7 +85,7 @@ class VllmBatch(TemplateLM):
 
     @property
     def max_length(self) -> int:
-        """Longest prompt plus output, in tokens."""
+        """Longest prompt plus output, in tokens; longest prompt where nothing is generated."""
         return self._engine.max_model_len
 
     @property
@@ -128,8 +128,8 @@ class VllmBatch(TemplateLM):
         windows, owners = [], []
         for index, request in enumerate(requests):
             tokens = self.tok_encode(_text(request.args[0]))
-            # A prompt leaves room for one token, and begins with one that is not scored.
-            longest = self.max_length - 2
+            # A window begins with a token that is not scored.
+            longest = self.max_length - 1
             of_text = get_rolling_token_windows(tokens, self.prefix_token_id, longest, 1)
             for context, continuation in map(make_disjoint_window, of_text):
                 windows.append((None, context, continuation))
@@ -153,15 +153,15 @@ class VllmBatch(TemplateLM):
     ) -> List[Tuple[float, bool]]:
         rows, num_scored = [], []
         for index, (_, context, continuation) in enumerate(requests):
-            prompt = self._cut([*context, *continuation], self.max_length - 1)
+            prompt = self._cut([*context, *continuation], self.max_length)
             num_scored.append(len(continuation))
             rows.append({
                 "id": index,
                 "prompt_token_ids": prompt,
                 "prompt_logprobs": 0,
-                "max_tokens": 1,
-                "temperature": 0,
-                "ignore_eos": True,
+                # What is before them may come from the prefix cache.
+                "prompt_logprobs_last": max(len(continuation), 1),
+                "max_tokens": 0,
             })
         results = []
         for answer, count, (key, _, _) in zip(self._answers(rows), num_scored, requests):

@@ -1,8 +1,8 @@
 //! `Completion`: what a sequence has said so far, and how it becomes a `CompletionOutput`.
 
 use super::request::{
-    CompletionOutput, FinishReason, PositionLogprobs, Request, RequestError, SamplingParams,
-    StopReason,
+    Asked, CompletionOutput, FinishReason, Likelihood, PositionLogprobs, Request, RequestError,
+    SamplingParams, StopReason,
 };
 use super::text::{Detokenizer, StopChecker, TextError, Tokenizer};
 
@@ -64,35 +64,43 @@ pub struct Completion {
     cumulative_logprob: f64,
     /// Per generated token, when asked for.
     logprobs: Option<Vec<PositionLogprobs>>,
-    /// Per prompt token, when asked for; entry 0 is None.
-    prompt_logprobs: Option<Vec<Option<PositionLogprobs>>>,
+    of_prompt: OfPrompt,
+}
+
+/// What is gathered of the logits of known tokens.
+#[derive(Debug)]
+pub enum OfPrompt {
+    /// They are not asked for.
+    Nothing,
+    /// Logprobs per prompt token; that of the first is None.
+    Positions(Vec<Option<PositionLogprobs>>),
+    /// How likely they are together.
+    Sum(Likelihood),
 }
 
 impl Completion {
     /// An empty one, of a request's sequence `index`.
-    pub fn new(params: &SamplingParams, index: u32) -> Self {
-        let wants_prompt_logprobs = index == 0 && params.prompt_logprobs.is_some();
+    pub fn new(request: &Request, index: u32) -> Self {
         Self {
             detokenizer: None,
             cumulative_logprob: 0.0,
-            logprobs: params.logprobs.map(|_| Vec::new()),
-            prompt_logprobs: wants_prompt_logprobs.then(|| vec![None]),
+            logprobs: request.params.logprobs.map(|_| Vec::new()),
+            of_prompt: OfPrompt::new(request, index),
         }
-    }
-
-    /// Prompt positions whose logits have been used; None where they are not wanted.
-    pub fn num_prompt_logprobs(&self) -> Option<usize> {
-        self.prompt_logprobs.as_ref().map(|entries| entries.len() - 1)
     }
 
     /// The logprobs of the next prompt token.
     pub fn push_prompt_logprobs(&mut self, entry: PositionLogprobs) {
-        self.prompt_logprobs.as_mut().expect("they were asked for").push(Some(entry));
+        match &mut self.of_prompt {
+            OfPrompt::Nothing => panic!("logprobs of the prompt were not asked for"),
+            OfPrompt::Positions(entries) => entries.push(Some(entry)),
+            OfPrompt::Sum(likelihood) => likelihood.add(&entry),
+        }
     }
 
-    /// All prompt logprobs, once.
-    pub fn take_prompt_logprobs(&mut self) -> Option<Vec<Option<PositionLogprobs>>> {
-        self.prompt_logprobs.take()
+    /// What was gathered of the prompt, once.
+    pub fn take_of_prompt(&mut self) -> OfPrompt {
+        std::mem::replace(&mut self.of_prompt, OfPrompt::Nothing)
     }
 
     /// The logprobs of the next generated token.
@@ -181,6 +189,22 @@ impl Completion {
             detokenizer.push(tokenizer, token_id)?;
         }
         Ok(detokenizer.text().into())
+    }
+}
+
+impl OfPrompt {
+    fn new(request: &Request, index: u32) -> Self {
+        let params = &request.params;
+        match request.asked {
+            Asked::Completions if index == 0 && params.prompt_logprobs.is_some() => {
+                let num_tokens = request.prompt_token_ids.len();
+                let shows_first =
+                    params.prompt_logprobs_last.is_none_or(|last| last as usize >= num_tokens);
+                OfPrompt::Positions(if shows_first { vec![None] } else { Vec::new() })
+            }
+            Asked::Completions => OfPrompt::Nothing,
+            Asked::Choices(_) | Asked::Rolling(_) => OfPrompt::Sum(Likelihood::default()),
+        }
     }
 }
 

@@ -1,20 +1,25 @@
 //! `InputProcessor`: prompt and parameters of a row to a validated, tokenized `Request` (vLLM's
 //! input processor).
 
+mod known_texts;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 
+pub use self::known_texts::Choices;
 use super::EngineError;
 use super::config::{ModelConfig, Overflow};
 use super::model::hf_config::GenerationConfig;
 use super::pooling::Compared;
-use super::request::{Request, RequestError, RowKey, SamplingParams, StopIds, StructuredOutputs};
+use super::request::{
+    Asked, Request, RequestError, RowKey, SamplingParams, StopIds, StructuredOutputs,
+};
 use super::sampling_params::{TruncationSide, UNLIMITED_LOGPROBS};
 use super::structured_output::{GrammarCompiler, Guidance, Thinking};
 pub use super::text::{
     AnswerForm, AnswerParser, Chat, ChatEnding, ParsedAnswer, Tool, ToolCall, ToolChoice,
 };
-use super::text::{ChatTemplate, RunDate, TextError, Tokenizer};
+use super::text::{ChatTemplate, RenderedChat, RunDate, TextError, Tokenizer};
 
 /// Why there is no request of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +85,10 @@ pub enum Prompt {
     Compared(Box<Compared>),
     /// Several of these, whose vectors are asked for together.
     Several(Vec<Prompt>),
+    /// Texts of which it is asked how likely each is after a prompt.
+    Choices(Box<Choices>),
+    /// A text of which it is asked how likely it is itself.
+    Rolling(String),
 }
 
 /// What the model can take.
@@ -159,6 +168,37 @@ impl InputProcessor {
         // The caller owns the machine, so vLLM's server-side cap of 20 logprobs does not apply.
         params.verify(self.limits.vocab_size, UNLIMITED_LOGPROBS)?;
         let params = params.normalized();
+        let (prompt_token_ids, asked) = match prompt {
+            Prompt::Choices(choices) => {
+                params.verify_scores_texts("choices")?;
+                self.choices(*choices)?
+            }
+            Prompt::Rolling(text) => {
+                params.verify_scores_texts("the likelihood of a text")?;
+                self.rolling(&text)?
+            }
+            prompt => return self.process_prompt(request_id, prompt, params, row_key),
+        };
+        Ok(Request {
+            request_id,
+            prompt_token_ids,
+            asked,
+            stop_ids: StopIds::default(),
+            bad_words_token_ids: Vec::new(),
+            guidance: None,
+            params: Arc::new(params),
+            row_key,
+        })
+    }
+
+    /// A prompt that is completed.
+    fn process_prompt(
+        &self,
+        request_id: u64,
+        prompt: Prompt,
+        params: SamplingParams,
+        row_key: RowKey,
+    ) -> Result<Request, ProcessError> {
         let (said, goes_on) = match &prompt {
             Prompt::Messages(chat) => {
                 (said_of_thinking(chat), chat.ending == ChatEnding::OpenMessage)
@@ -171,6 +211,7 @@ impl InputProcessor {
         Ok(Request {
             request_id,
             prompt_token_ids,
+            asked: Asked::Completions,
             stop_ids: self.stop_ids(&params),
             bad_words_token_ids: self.bad_words_token_ids(&params)?,
             guidance: self.guidance(&params, thinks)?,
@@ -271,7 +312,11 @@ impl InputProcessor {
             Prompt::Text(text) => self.tokenizer.encode(&text, add_special_tokens)?,
             Prompt::TokenIds(ids) => ids,
             Prompt::Messages(chat) => self.tokenize_chat(&chat)?,
-            Prompt::Pair(_) | Prompt::Compared(_) | Prompt::Several(_) => {
+            Prompt::Pair(_)
+            | Prompt::Compared(_)
+            | Prompt::Several(_)
+            | Prompt::Choices(_)
+            | Prompt::Rolling(_) => {
                 let message = "several prompts, where a row has one: make a row of each";
                 return Err(RequestError::new("several_prompts", message).into());
             }
@@ -296,6 +341,10 @@ impl InputProcessor {
     }
 
     fn tokenize_chat(&self, chat: &Chat) -> Result<Vec<u32>, ProcessError> {
+        Ok(self.tokenizer.encode_chat(&self.render(chat)?)?)
+    }
+
+    fn render(&self, chat: &Chat) -> Result<RenderedChat, ProcessError> {
         let Some(template) = &self.chat_template else {
             return Err(RequestError::new(
                 "no_chat_template",
@@ -304,32 +353,37 @@ impl InputProcessor {
             )
             .into());
         };
-        let rendered = chat.render(template, &self.tokenizer, self.chat_date, self.allow_special);
-        Ok(self.tokenizer.encode_chat(&rendered?)?)
+        Ok(chat.render(template, &self.tokenizer, self.chat_date, self.allow_special)?)
     }
 
-    /// Applies `truncate_prompt_tokens`, then the context limit: one token of output must fit.
+    /// Applies `truncate_prompt_tokens`, then the context limit: one token of output must fit,
+    /// where there is any.
     fn fit(&self, mut ids: Vec<u32>, params: &SamplingParams) -> Result<Vec<u32>, RequestError> {
         let max_model_len = self.limits.max_model_len;
+        let least_answer = usize::from(params.max_tokens != Some(0));
+        let limit = max_model_len - least_answer;
         if let Some(asked) = params.truncate_prompt_tokens {
             // Verified: -1 or at least 1.
-            let keep = usize::try_from(asked).unwrap_or(max_model_len - 1);
+            let keep = usize::try_from(asked).unwrap_or(limit);
             ids = truncated(ids, keep, params.truncation_side);
         }
-        if ids.len() < max_model_len {
+        if ids.len() <= limit {
             return Ok(ids);
         }
         // Room for the answer that was asked for, but at least half of the context for the prompt.
         let answer = params.max_tokens.map_or(1, |max_tokens| max_tokens as usize);
-        let room = max_model_len - answer.clamp(1, max_model_len / 2);
+        let room = max_model_len - answer.clamp(least_answer, max_model_len / 2);
         match self.overflow {
             Overflow::Error => Err(RequestError::new(
                 "context_length",
                 format!(
-                    "prompt has {} tokens, the limit is {} ({max_model_len} with at least one token of \
-                     output); shorten it, or give --overflow truncate-left or truncate-right",
+                    "prompt has {} tokens, the limit is {limit}{}; shorten it, or give --overflow \
+                     truncate-left or truncate-right",
                     ids.len(),
-                    max_model_len - 1
+                    match least_answer {
+                        0 => String::new(),
+                        _ => format!(" ({max_model_len} with at least one token of output)"),
+                    }
                 ),
             )),
             Overflow::TruncateLeft => Ok(truncated(ids, room, TruncationSide::Left)),

@@ -12,6 +12,7 @@ pub(crate) mod files;
 mod gguf_text;
 mod held_weights;
 pub mod input_processor;
+mod likelihood;
 pub mod machine;
 pub mod model;
 pub mod model_executor;

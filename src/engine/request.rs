@@ -1,8 +1,10 @@
 //! What goes into the engine and what comes out: vLLM's `SamplingParams`, `RequestOutput`,
 //! `CompletionOutput`.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+pub use super::likelihood::{KnownText, Likelihood, RollingText, Scored};
 pub use super::sampling_params::{
     BeamSearchParams, Constraint, NumLogprobs, SamplingParams, StructuredOutputs, TruncationSide,
     UNLIMITED_LOGPROBS,
@@ -19,8 +21,10 @@ pub struct RowKey(pub u64);
 pub struct Request {
     /// Caller's number of the request; outputs carry it back.
     pub request_id: u64,
-    /// Never empty, all in the vocabulary.
+    /// Never empty, all in the vocabulary. Of choices: what they follow.
     pub prompt_token_ids: Vec<u32>,
+    /// What is asked of the prompt.
+    pub asked: Asked,
     /// Validated parameters.
     pub params: Arc<SamplingParams>,
     /// Ids that end generation with reason stop: (EOS unless ignored) then the others. Derived from
@@ -32,6 +36,31 @@ pub struct Request {
     pub row_key: RowKey,
     /// What constrains its answers. None: nothing.
     pub guidance: Option<Guidance>,
+}
+
+/// What is asked of a prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Asked {
+    /// What comes after it: `params.n` completions. None comes with a `max_tokens` of 0: then its
+    /// own logprobs are all that is asked for.
+    #[default]
+    Completions,
+    /// How likely each of these texts is after it. They begin with the prompt.
+    Choices(Vec<KnownText>),
+    /// How likely it is itself.
+    Rolling(RollingText),
+}
+
+/// What is known of a sequence before it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known<'a> {
+    /// Its tokens; the last one is left out where none is sampled after it, as nobody reads its K,
+    /// V and logits.
+    pub token_ids: &'a [u32],
+    /// The token that is left out; None: the token after `token_ids` is sampled.
+    pub end: Option<u32>,
+    /// Positions of `token_ids` whose logits are wanted, for the known token after each.
+    pub wanted: Range<usize>,
 }
 
 /// The stop token ids of one request.
@@ -146,10 +175,13 @@ pub struct RequestOutput {
     pub request_id: u64,
     /// The prompt as it was run.
     pub prompt_token_ids: Vec<u32>,
-    /// Entry 0 is None (nothing precedes the first token).
+    /// Per prompt token, or of the last ones that were asked for. That of the first token is None:
+    /// nothing precedes it.
     pub prompt_logprobs: Option<Vec<Option<PositionLogprobs>>>,
     /// `n` completions by index.
     pub outputs: Vec<CompletionOutput>,
+    /// How likely the texts are, where that was asked.
+    pub scored: Option<Scored>,
     /// Prompt tokens found in the prefix cache. Depends on scheduling: statistics only.
     pub num_cached_tokens: usize,
 }
@@ -163,7 +195,97 @@ pub struct RequestError {
     pub message: String,
 }
 
+impl Request {
+    /// Sequences that it is computed as, at first.
+    pub fn num_sequences(&self) -> u32 {
+        match &self.asked {
+            Asked::Completions if self.params.beam_search.is_some() => 1,
+            Asked::Completions => self.params.n,
+            Asked::Choices(texts) => texts.len() as u32,
+            Asked::Rolling(text) => text.windows.len() as u32,
+        }
+    }
+
+    /// What is known of one of them. Logprobs of a prompt are the business of its first completion.
+    pub fn known(&self, index: u32) -> Known<'_> {
+        let (all, num_scored) = match &self.asked {
+            Asked::Completions => {
+                let wants = index == 0 && self.params.prompt_logprobs.is_some();
+                let last = self.params.prompt_logprobs_last.map_or(usize::MAX, |n| n as usize);
+                (&self.prompt_token_ids, if wants { last } else { 0 })
+            }
+            Asked::Choices(texts) | Asked::Rolling(RollingText { windows: texts, .. }) => {
+                let text = &texts[index as usize];
+                (&text.token_ids, text.num_scored)
+            }
+        };
+        let (last, before) = all.split_last().expect("no prompt is empty");
+        let (token_ids, end) =
+            if self.samples() { (&all[..], None) } else { (before, Some(*last)) };
+        let wanted = before.len().saturating_sub(num_scored)..before.len();
+        Known { token_ids, end, wanted }
+    }
+
+    /// Logprobs of each wanted position: a text is greedy where its tokens are the likeliest.
+    ///
+    /// # Panics
+    /// None are wanted.
+    pub fn prompt_logprobs(&self) -> NumLogprobs {
+        match self.asked {
+            Asked::Completions => self.params.prompt_logprobs.expect("they were asked for"),
+            Asked::Choices(_) | Asked::Rolling(_) => NumLogprobs::Top(1),
+        }
+    }
+
+    /// Whether tokens are generated.
+    fn samples(&self) -> bool {
+        self.asked == Asked::Completions && self.params.max_tokens != Some(0)
+    }
+
+    /// Most tokens of each completion, in a context of `max_model_len` tokens.
+    pub fn max_output_tokens(&self, max_model_len: usize) -> usize {
+        if !self.samples() {
+            return 0;
+        }
+        let room = max_model_len - self.prompt_token_ids.len();
+        self.params.max_tokens.map_or(room, |max_tokens| room.min(max_tokens as usize))
+    }
+
+    /// Tokens that the user has given: what choices follow counts once.
+    pub fn num_prompt_tokens(&self) -> usize {
+        let of_choices: usize = match &self.asked {
+            Asked::Completions | Asked::Rolling(_) => 0,
+            Asked::Choices(texts) => texts.iter().map(|text| text.num_scored).sum(),
+        };
+        self.prompt_token_ids.len() + of_choices
+    }
+}
+
+impl Asked {
+    /// The answer, of the likelihoods of all sequences in their order.
+    pub fn answer(&self, likelihoods: Vec<Likelihood>) -> Option<Scored> {
+        match self {
+            Asked::Completions => None,
+            Asked::Choices(_) => Some(Scored::Choices(likelihoods)),
+            Asked::Rolling(RollingText { num_words, num_bytes, .. }) => Some(Scored::Rolling {
+                total: Likelihood::total(&likelihoods),
+                num_words: *num_words,
+                num_bytes: *num_bytes,
+            }),
+        }
+    }
+}
+
 impl RequestOutput {
+    /// As [`Request::num_prompt_tokens`].
+    pub fn num_prompt_tokens(&self) -> usize {
+        let of_choices: usize = match &self.scored {
+            None | Some(Scored::Rolling { .. }) => 0,
+            Some(Scored::Choices(choices)) => choices.iter().map(|choice| choice.num_tokens).sum(),
+        };
+        self.prompt_token_ids.len() + of_choices
+    }
+
     /// Tokens generated for all of its completions.
     pub fn num_output_tokens(&self) -> usize {
         self.outputs.iter().map(|completion| completion.token_ids.len()).sum()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::input_processor::InputProcessor;
 use super::pooling::{PoolingEngine, PoolingOutput, PoolingRequest};
-use super::request::{Request, RequestError, RequestOutput};
+use super::request::{Asked, Request, RequestError, RequestOutput};
 use super::stats::EngineStats;
 use super::{Engine, EngineError, EngineInfo};
 
@@ -97,7 +97,10 @@ impl Work {
     /// Tokens of the prompt; of several texts those of each.
     pub fn prompts(&self) -> Vec<&[u32]> {
         match self {
-            Work::Generate(request) => vec![&request.prompt_token_ids],
+            Work::Generate(request) => match &request.asked {
+                Asked::Choices(texts) => texts.iter().map(|text| &text.token_ids[..]).collect(),
+                Asked::Completions | Asked::Rolling(_) => vec![&request.prompt_token_ids],
+            },
             Work::Pooling(request) => request.texts.iter().map(|text| &text.ids[..]).collect(),
         }
     }
@@ -115,7 +118,7 @@ impl Answer {
     /// Tokens that were read, and tokens that were generated.
     pub fn num_tokens(&self) -> (usize, usize) {
         match self {
-            Answer::Generate(output) => (output.prompt_token_ids.len(), output.num_output_tokens()),
+            Answer::Generate(output) => (output.num_prompt_tokens(), output.num_output_tokens()),
             Answer::Pooling(output) => (output.num_prompt_tokens, 0),
         }
     }

@@ -36,7 +36,8 @@ pub struct SamplingParams {
     pub stop_token_ids: Vec<u32>,
     /// EOS does not stop.
     pub ignore_eos: bool,
-    /// Most generated tokens; None: up to the context limit.
+    /// Most generated tokens; None: up to the context limit; 0: the prompt's logprobs are wanted
+    /// alone.
     pub max_tokens: Option<u32>,
     /// All stop ids are masked until this many tokens are out.
     pub min_tokens: u32,
@@ -44,6 +45,8 @@ pub struct SamplingParams {
     pub logprobs: Option<NumLogprobs>,
     /// The same per prompt token.
     pub prompt_logprobs: Option<NumLogprobs>,
+    /// Of so many of the last prompt tokens, at least 1; None: of all.
+    pub prompt_logprobs_last: Option<u32>,
     /// Leave special tokens out of the text.
     pub skip_special_tokens: bool,
     /// Keep the stop string (or stop token's text) in the text.
@@ -149,6 +152,7 @@ impl Default for SamplingParams {
             min_tokens: 0,
             logprobs: None,
             prompt_logprobs: None,
+            prompt_logprobs_last: None,
             skip_special_tokens: true,
             include_stop_str_in_output: false,
             logit_bias: Vec::new(),

@@ -22,11 +22,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::block_pool::BlockPool;
-use super::completion::Finish;
+use super::completion::{Finish, OfPrompt};
 use super::config::{CacheConfig, SchedulerConfig};
 use super::request::{
-    CompletionOutput, FinishReason, PositionLogprobs, Request, RequestError, RequestOutput,
-    RequestStatus,
+    CompletionOutput, FinishReason, Likelihood, PositionLogprobs, Request, RequestError,
+    RequestOutput, RequestStatus,
 };
 use super::sampler::{RowResult, RowTask, SampleTask};
 use super::sequence::Sequence;
@@ -45,7 +45,8 @@ pub struct ScheduledSeq {
     pub num_tokens: usize,
     /// Prompt positions among them whose logits are wanted (prompt_logprobs).
     pub num_prompt_logits: usize,
-    /// The tokens reach the end of the known ones: the last one's logits give the next token.
+    /// The last token's logits give the next one: the tokens reach the end of those there are, and
+    /// the next one is not known.
     pub samples: bool,
 }
 
@@ -74,6 +75,8 @@ struct RequestState {
     outputs: Vec<CompletionOutput>,
     num_unfinished: u32,
     prompt_logprobs: Option<Vec<Option<PositionLogprobs>>>,
+    /// With the index of the sequence.
+    likelihoods: Vec<(u32, Likelihood)>,
     num_cached_tokens: usize,
 }
 
@@ -140,28 +143,37 @@ impl Scheduler {
         }
     }
 
-    /// Queues a request as `n` sequences, which share the prompt through the prefix cache. One that
-    /// is searched with beams begins as one sequence.
+    /// Queues a request as its sequences, which share what they begin with through the prefix
+    /// cache. One that is searched with beams begins as one sequence.
     pub fn add_request(&mut self, request: Request) {
-        let n = if request.params.beam_search.is_some() { 1 } else { request.params.n };
-        let num_prompt_tokens = request.prompt_token_ids.len();
-        assert!(n > 0 && num_prompt_tokens > 0 && num_prompt_tokens < self.max_model_len);
+        let n = request.num_sequences();
+        assert!(n > 0, "a request of no sequences");
         let state = RequestState {
             outputs: Vec::with_capacity(n as usize),
             num_unfinished: n,
             prompt_logprobs: None,
+            likelihoods: Vec::new(),
             num_cached_tokens: 0,
         };
         let previous = self.requests.insert(request.request_id, state);
         assert!(previous.is_none(), "request id {} is in use", request.request_id);
-        self.stats.num_prompt_tokens += num_prompt_tokens as u64;
+        self.stats.num_prompt_tokens += request.num_prompt_tokens() as u64;
         let max_output_tokens = self.max_output_tokens(&request);
-        let max_blocks = self.max_blocks(&request);
         let request = Arc::new(request);
         for index in 0..n {
+            let seq = Sequence::new(Arc::clone(&request), index);
+            let num_tokens = seq.num_tokens() + max_output_tokens;
+            assert!(num_tokens <= self.max_model_len, "the context is too short");
+            assert!(max_output_tokens > 0 || seq.known_end.is_some(), "no room for a token");
+            let max_blocks = self.max_blocks(&seq);
+            let is_done = seq.is_known_through();
             let slot = self.take_slot();
-            self.seqs[slot] = Some(Sequence::new(Arc::clone(&request), index));
-            self.waiting.push(slot, max_output_tokens, max_blocks);
+            self.seqs[slot] = Some(seq);
+            if is_done {
+                self.finish(slot, Finish::Length);
+                continue;
+            }
+            self.waiting.push(slot, max_output_tokens.max(1), max_blocks);
             if request.params.beam_search.is_some() {
                 self.add_beam_row(&request, slot);
             }
@@ -178,16 +190,16 @@ impl Scheduler {
 
     /// Tokens that a completion has at most.
     fn max_output_tokens(&self, request: &Request) -> usize {
-        let room = self.max_model_len - request.prompt_token_ids.len();
-        request.params.max_tokens.map_or(room, |max| room.min(max as usize)).max(1)
+        request.max_output_tokens(self.max_model_len)
     }
 
-    /// Blocks that a sequence of a request has at most, or all beams of one that is searched.
-    fn max_blocks(&self, request: &Request) -> usize {
-        let (block_size, num_prompt_tokens) = (self.block_size(), request.prompt_token_ids.len());
-        let max_tokens = num_prompt_tokens + self.max_output_tokens(request);
+    /// Blocks that a sequence has at most, or all beams of a row that is searched.
+    fn max_blocks(&self, seq: &Sequence) -> usize {
+        let (block_size, num_prompt_tokens) = (self.block_size(), seq.num_prompt_tokens);
+        let max_tokens = num_prompt_tokens + self.max_output_tokens(&seq.request);
         let max_blocks = max_tokens.div_ceil(block_size);
-        let num_more = request.params.beam_search.map_or(0, |beams| beams.beam_width as usize - 1);
+        let beams = seq.request.params.beam_search;
+        let num_more = beams.map_or(0, |beams| beams.beam_width as usize - 1);
         max_blocks + num_more * (max_blocks - num_prompt_tokens / block_size)
     }
 
@@ -213,8 +225,8 @@ impl Scheduler {
             let seq = self.seq(entry.slot);
             let params = &*seq.request.params;
             let of_prompt = move |position: usize| RowTask::PromptLogprobs {
-                target: seq.token_ids[position + 1],
-                num_logprobs: params.prompt_logprobs.expect("they were asked for"),
+                target: seq.token_after(position),
+                num_logprobs: seq.request.prompt_logprobs(),
             };
             let sampled = entry.samples.then(|| match params.beam_search {
                 Some(beams) => Self::beam_task(params, beams),
@@ -391,14 +403,17 @@ impl Scheduler {
         let mut finish = None;
         for _ in 0..entry.num_prompt_logits {
             match rows.next().expect("one result per row task") {
-                RowResult::PromptLogprobs(row) => seq.completion.push_prompt_logprobs(row),
+                RowResult::PromptLogprobs(row) => {
+                    seq.missing_prompt_logits.start += 1;
+                    seq.completion.push_prompt_logprobs(row);
+                }
                 RowResult::NonFinite => finish = Some(non_finite_logits(seq)),
                 other => panic!("{other:?} for a prompt token"),
             }
         }
         if finish.is_some() || !entry.samples {
             rows.for_each(drop);
-            return finish;
+            return finish.or_else(|| seq.is_known_through().then_some(Finish::Length));
         }
         let result = rows.next().expect("one result per row task");
         if let Some(error) = seq.guide.as_ref().and_then(|guide| guide.error()) {
@@ -428,11 +443,15 @@ impl Scheduler {
         self.block_pool.free(&seq.block_table);
         let request_id = seq.request.request_id;
         let state = self.requests.get_mut(&request_id).expect("its request is unfinished");
+        match seq.completion.take_of_prompt() {
+            OfPrompt::Nothing => {}
+            OfPrompt::Positions(entries) => state.prompt_logprobs = Some(entries),
+            OfPrompt::Sum(likelihood) => state.likelihoods.push((seq.index, likelihood)),
+        }
         if seq.index == 0 {
-            state.prompt_logprobs = seq.completion.take_prompt_logprobs();
             state.num_cached_tokens = seq.num_cached_tokens.unwrap_or(0);
         }
-        let output_token_ids = &seq.token_ids[seq.request.prompt_token_ids.len()..];
+        let output_token_ids = &seq.token_ids[seq.num_prompt_tokens..];
         let tokenizer = self.tokenizer.as_deref();
         let is_cut = matches!(finish, Finish::StopString { .. })
             && !seq.request.params.include_stop_str_in_output;
@@ -466,8 +485,19 @@ impl Scheduler {
     }
 
     /// Returns a finished request.
-    fn answer(&mut self, request: Arc<Request>, state: RequestState) {
+    fn answer(&mut self, request: Arc<Request>, mut state: RequestState) {
         let request_id = request.request_id;
+        state.likelihoods.sort_unstable_by_key(|(index, _)| *index);
+        let likelihoods = state.likelihoods.into_iter().map(|(_, likelihood)| likelihood);
+        let scored = request.asked.answer(likelihoods.collect());
+        if scored.is_some() {
+            // Its texts have no completions of their own: that of one that failed speaks for all.
+            let failed = |output: &CompletionOutput| output.finish_reason != FinishReason::Length;
+            let first = state.outputs.iter().position(failed).unwrap_or(0);
+            state.outputs.swap(0, first);
+            state.outputs.truncate(1);
+            state.outputs[0].index = 0;
+        }
         let prompt_token_ids = Arc::try_unwrap(request)
             .map_or_else(|shared| shared.prompt_token_ids.clone(), |own| own.prompt_token_ids);
         self.finished.push(RequestOutput {
@@ -475,6 +505,7 @@ impl Scheduler {
             prompt_token_ids,
             prompt_logprobs: state.prompt_logprobs,
             outputs: state.outputs,
+            scored,
             num_cached_tokens: state.num_cached_tokens,
         });
     }

@@ -5,13 +5,15 @@
 //! num_computed_tokens  |<------ K/V in the cache ------>|
 //! one step             |                                |<- chunk -->|   samples: reaches the end
 //! ```
+//!
+//! A sequence whose next token is known samples none: it ends where its known tokens do.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::completion::{Completion, Finish};
 use super::prefix_cache::ROOT_SERIAL;
-use super::request::{Request, RequestError, RequestStatus};
+use super::request::{Known, Request, RequestError, RequestStatus};
 use super::structured_output::Guide;
 use super::text::Tokenizer;
 
@@ -26,6 +28,13 @@ pub struct Sequence {
     pub status: RequestStatus,
     /// Prompt, then output.
     pub token_ids: Vec<u32>,
+    /// Tokens that it began with.
+    pub num_prompt_tokens: usize,
+    /// The token after the prompt, where it is known.
+    pub known_end: Option<u32>,
+    /// Positions of the prompt whose logits are still wanted, for the token after each. Progress
+    /// survives a preemption.
+    pub missing_prompt_logits: Range<usize>,
     /// Leading tokens whose K and V are in the cache.
     pub num_computed_tokens: usize,
     /// KV blocks in order of position; at least as many as `token_ids` needs while it runs.
@@ -43,18 +52,22 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// A waiting sequence. Prompt logprobs are the business of the first of the siblings.
+    /// A waiting sequence.
     pub fn new(request: Arc<Request>, index: u32) -> Self {
+        let Known { token_ids, end, wanted } = request.known(index);
         Self {
             index,
             status: RequestStatus::Waiting,
-            token_ids: request.prompt_token_ids.clone(),
+            token_ids: token_ids.to_vec(),
+            num_prompt_tokens: token_ids.len(),
+            known_end: end,
+            missing_prompt_logits: wanted,
             num_computed_tokens: 0,
             block_table: Vec::new(),
             num_registered_blocks: 0,
             last_serial: ROOT_SERIAL,
             num_cached_tokens: None,
-            completion: Completion::new(&request.params, index),
+            completion: Completion::new(&request, index),
             guide: request
                 .guidance
                 .as_ref()
@@ -68,26 +81,33 @@ impl Sequence {
         self.token_ids.len()
     }
 
-    /// Prompt tokens.
-    pub fn num_prompt_tokens(&self) -> usize {
-        self.request.prompt_token_ids.len()
-    }
-
     /// Generated tokens.
     pub fn output_token_ids(&self) -> &[u32] {
-        &self.token_ids[self.num_prompt_tokens()..]
+        &self.token_ids[self.num_prompt_tokens..]
     }
 
-    /// Positions of the prompt whose logits are still wanted: position p predicts prompt token
-    /// p + 1, so the last prompt position is not among them. Progress survives a preemption.
-    pub fn missing_prompt_logits(&self) -> Range<usize> {
-        let end = self.num_prompt_tokens() - 1;
-        self.completion.num_prompt_logprobs().unwrap_or(end)..end
+    /// The known token after a position.
+    ///
+    /// # Panics
+    /// It is to be sampled.
+    pub fn token_after(&self, position: usize) -> u32 {
+        let known = self.token_ids.get(position + 1).copied().or(self.known_end);
+        known.expect("a known token follows")
     }
 
-    /// Those of them that lie in the next `num_new_tokens` tokens.
+    /// Whether it samples its next token once this many more tokens are computed.
+    pub fn samples_after(&self, num_new_tokens: usize) -> bool {
+        self.known_end.is_none() && self.num_computed_tokens + num_new_tokens == self.num_tokens()
+    }
+
+    /// Whether nothing is left to compute.
+    pub fn is_known_through(&self) -> bool {
+        self.known_end.is_some() && self.num_computed_tokens == self.num_tokens()
+    }
+
+    /// Positions of wanted prompt logits that lie in the next `num_new_tokens` tokens.
     pub fn prompt_logits_in(&self, num_new_tokens: usize) -> Range<usize> {
-        let missing = self.missing_prompt_logits();
+        let missing = &self.missing_prompt_logits;
         let end = missing.end.min(self.num_computed_tokens + num_new_tokens);
         missing.start.max(self.num_computed_tokens).min(end)..end
     }
@@ -95,13 +115,13 @@ impl Sequence {
     /// Most tokens that may come from the prefix cache: one token at least is computed, for its
     /// logits, and so is every prompt position whose logits are wanted.
     pub fn max_cached_tokens(&self) -> usize {
-        let missing = self.missing_prompt_logits();
+        let missing = &self.missing_prompt_logits;
         if missing.is_empty() { self.num_tokens() - 1 } else { missing.start }
     }
 
     /// Makes room for so many output tokens.
     pub fn reserve(&mut self, num_output_tokens: usize, block_size: usize) {
-        let num_tokens = self.num_prompt_tokens() + num_output_tokens;
+        let num_tokens = self.num_prompt_tokens + num_output_tokens;
         self.token_ids.reserve(num_tokens.saturating_sub(self.token_ids.len()));
         self.block_table.reserve(num_tokens.div_ceil(block_size));
     }
@@ -131,7 +151,7 @@ impl Sequence {
         if let Some(guide) = &mut self.guide {
             guide.accept(token_id);
         }
-        let num_output_tokens = self.token_ids.len() - self.request.prompt_token_ids.len();
+        let num_output_tokens = self.token_ids.len() - self.num_prompt_tokens;
         let max_tokens = self.request.params.max_tokens.map_or(usize::MAX, |max| max as usize);
         let finish = if stop_ids.eos_token_id == Some(token_id) {
             Some(Finish::Eos)

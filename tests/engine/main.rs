@@ -13,6 +13,7 @@ mod gguf;
 mod gguf_blocks;
 mod input_processor;
 mod int8;
+mod likelihoods;
 mod models_table;
 mod pooled;
 mod published_configs;

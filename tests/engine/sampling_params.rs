@@ -43,7 +43,6 @@ fn sampling_params_refuse_values_in_vllms_words() {
         (|p| p.top_p = 1e20, "top_p must be in (0, 1], got 1e+20."),
         (|p| (p.top_p, p.temperature) = (3.0, 0.0), "top_p must be in (0, 1], got 3.0."),
         (|p| p.min_p = 1.5, "min_p must be in [0, 1], got 1.5."),
-        (|p| p.max_tokens = Some(0), "max_tokens must be at least 1, got 0."),
         (
             |p| (p.max_tokens, p.min_tokens) = (Some(4), 5),
             "min_tokens must be less than or equal to max_tokens=4, got 5.",
@@ -91,6 +90,36 @@ fn sampling_params_refuse_values_in_vllms_words() {
     }
     let everything = SamplingParams { logprobs: Some(NumLogprobs::All), ..Default::default() };
     assert_eq!(everything.verify(100, UNLIMITED_LOGPROBS), Ok(()));
+}
+
+#[test]
+fn what_is_asked_of_generated_tokens_is_refused_where_there_are_none() {
+    let scored = |change: fn(&mut SamplingParams)| {
+        message(|p| {
+            (p.max_tokens, p.prompt_logprobs) = (Some(0), Some(NumLogprobs::Top(0)));
+            change(p);
+        })
+    };
+    assert_eq!(scored(|p| p.prompt_logprobs_last = Some(1)), "ok");
+    let bare = message(|p| p.max_tokens = Some(0));
+    assert_eq!(bare, "max_tokens must be at least 1, got 0 (0 goes with prompt_logprobs).");
+    let bare = message(|p| p.prompt_logprobs_last = Some(1));
+    assert_eq!(bare, "prompt_logprobs_last goes with prompt_logprobs.");
+    type Change = (&'static str, fn(&mut SamplingParams));
+    let table: &[Change] = &[
+        ("n", |p| p.n = 2),
+        ("min_tokens", |p| p.min_tokens = 1),
+        ("logprobs", |p| p.logprobs = Some(NumLogprobs::Top(0))),
+        ("thinking_token_budget", |p| p.thinking_token_budget = Some(3)),
+        ("structured_outputs", |p| {
+            let json = StructuredOutputs::new(Constraint::JsonObject);
+            p.structured_outputs = Some(Arc::new(json));
+        }),
+    ];
+    for (name, change) in table {
+        let refused = format!("{name} does not go with max_tokens=0; leave it out");
+        assert_eq!(scored(*change), refused);
+    }
 }
 
 #[test]

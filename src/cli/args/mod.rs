@@ -393,7 +393,7 @@ mod tests {
             ("--top-p 0", "top_p must be in (0, 1]"),
             ("--min-p 1.5", "min_p must be in [0, 1]"),
             ("--repetition-penalty 0", "repetition_penalty must be greater than zero"),
-            ("--max-tokens 0", "must be at least 1"),
+            ("--prompt-logprobs 0 --prompt-logprobs-last 0", "must be at least 1"),
             ("--n 0", "must be at least 1"),
             ("--gpu-memory-utilization 1.5", "must be in (0, 1]"),
         ] {

@@ -3,7 +3,7 @@
 use clap::builder::NonEmptyStringValueParser as NonEmpty;
 
 use super::values::{
-    count, length_penalty, logit_bias, min_p, or_minus_one, penalty, positive_u32,
+    count, count_u32, length_penalty, logit_bias, min_p, or_minus_one, penalty, positive_u32,
     repetition_penalty, seed, temperature, top_p,
 };
 
@@ -25,8 +25,9 @@ pub struct SamplingArgs {
     /// Drop tokens less likely than this share of the likeliest [default: the model's, else 0]
     #[arg(long, value_name = "P", value_parser = min_p, allow_negative_numbers = true)]
     pub min_p: Option<f32>,
-    /// Most tokens to generate for a row [default: the model's max_new_tokens, else 512]
-    #[arg(long, value_name = "N", value_parser = positive_u32)]
+    /// Most tokens to generate for a row; 0 with --prompt-logprobs: none [default: the model's
+    /// max_new_tokens, else 512]
+    #[arg(long, value_name = "N", value_parser = count_u32)]
     pub max_tokens: Option<u32>,
     /// Tokens to generate before any stop counts [default: 0]
     #[arg(long, value_name = "N", value_parser = count, hide_short_help = true)]
@@ -61,6 +62,11 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "N", value_parser = or_minus_one)]
     #[arg(allow_negative_numbers = true, hide_short_help = true)]
     pub prompt_logprobs: Option<i64>,
+    /// With --prompt-logprobs: of the last N tokens only; those before them may come from the
+    /// prefix cache
+    #[arg(long, value_name = "N", value_parser = positive_u32, requires = "prompt_logprobs")]
+    #[arg(hide_short_help = true)]
+    pub prompt_logprobs_last: Option<u32>,
     /// Lower the logit of tokens that occur in the output, once [default: 0]
     #[arg(long, value_name = "X", value_parser = penalty, allow_negative_numbers = true)]
     #[arg(hide_short_help = true)]

@@ -29,6 +29,14 @@ pub fn positive_u32(text: &str) -> Result<u32, String> {
     u32::try_from(positive(text)?).map_err(|_| "too large".to_owned())
 }
 
+/// Parses a count that fits 32 bits.
+///
+/// # Errors
+/// As `count`, or too large.
+pub fn count_u32(text: &str) -> Result<u32, String> {
+    u32::try_from(count(text)?).map_err(|_| "too large".to_owned())
+}
+
 /// Parses a seed. vLLM's -1 stands for none; here equal commands give equal bytes.
 ///
 /// # Errors

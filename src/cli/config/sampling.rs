@@ -71,6 +71,7 @@ pub(super) fn overlay(args: &SamplingArgs, base: SamplingParams) -> SamplingPara
         min_tokens: args.min_tokens.map_or(base.min_tokens, |n| n.min(u32::MAX as usize) as u32),
         logprobs: args.logprobs.map(top).or(base.logprobs),
         prompt_logprobs: args.prompt_logprobs.map(top).or(base.prompt_logprobs),
+        prompt_logprobs_last: args.prompt_logprobs_last.or(base.prompt_logprobs_last),
         skip_special_tokens: !args.no_skip_special_tokens && base.skip_special_tokens,
         include_stop_str_in_output: args.include_stop_str_in_output
             || base.include_stop_str_in_output,

@@ -289,7 +289,7 @@ impl RowWriter<'_> {
     fn usage(&mut self, output: &RequestOutput) {
         let generated = output.num_output_tokens();
         self.object("usage", |row| {
-            row.field("prompt_tokens", &output.prompt_token_ids.len());
+            row.field("prompt_tokens", &output.num_prompt_tokens());
             row.field("completion_tokens", &generated);
             if row.options.usage_cached {
                 row.field("cached_tokens", &output.num_cached_tokens);

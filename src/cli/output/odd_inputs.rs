@@ -74,6 +74,7 @@ fn answer(prompt: &Prompt) -> RequestOutput {
             is_complete: true,
             error: None,
         }],
+        scored: None,
         num_cached_tokens: 0,
     }
 }

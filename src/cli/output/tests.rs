@@ -32,6 +32,7 @@ pub(super) fn output(outputs: Vec<CompletionOutput>) -> RequestOutput {
         prompt_token_ids: vec![0, 17, 9],
         prompt_logprobs: None,
         outputs,
+        scored: None,
         num_cached_tokens: 2,
     }
 }

@@ -168,6 +168,7 @@ fn set_sampling(params: &SamplingParams, set: &mut dyn FnMut(&str, String)) {
         min_tokens,
         logprobs,
         prompt_logprobs,
+        prompt_logprobs_last,
         skip_special_tokens,
         include_stop_str_in_output,
         logit_bias,
@@ -195,6 +196,7 @@ fn set_sampling(params: &SamplingParams, set: &mut dyn FnMut(&str, String)) {
     set("min_tokens", min_tokens.to_string());
     set("logprobs", format!("{logprobs:?}"));
     set("prompt_logprobs", format!("{prompt_logprobs:?}"));
+    set("prompt_logprobs_last", format!("{prompt_logprobs_last:?}"));
     set("skip_special_tokens", skip_special_tokens.to_string());
     set("include_stop_str_in_output", include_stop_str_in_output.to_string());
     set("logit_bias", format!("{logit_bias:?}"));

@@ -56,7 +56,7 @@ impl Tally {
     ///
     /// `has_own_length`: it says itself how long its answer may be.
     pub fn answered(&mut self, output: &RequestOutput, max_model_len: usize, has_own_length: bool) {
-        let num_prompt_tokens = output.prompt_token_ids.len();
+        let num_prompt_tokens = output.num_prompt_tokens();
         self.ok += 1;
         self.input_tokens += num_prompt_tokens as u64;
         self.output_tokens += output.num_output_tokens() as u64;
@@ -65,6 +65,8 @@ impl Tally {
         let mut limited = output
             .outputs
             .iter()
+            // Where none was asked for, no tokens are missing.
+            .filter(|completion| !completion.token_ids.is_empty())
             .filter(|completion| completion.finish_reason == FinishReason::Length)
             .peekable();
         let is_limited = limited.peek().is_some();
@@ -345,6 +347,7 @@ mod tests {
                 request_id: 0,
                 prompt_token_ids: vec![1; 1000],
                 prompt_logprobs: None,
+                scored: None,
                 outputs: vec![completion(reason)],
                 num_cached_tokens: 0,
             };

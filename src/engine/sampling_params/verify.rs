@@ -42,6 +42,11 @@ impl SamplingParams {
         })?;
         verify_logprobs("sample", self.logprobs, vocab_size, max_logprobs)?;
         verify_logprobs("prompt", self.prompt_logprobs, vocab_size, max_logprobs)?;
+        let last = self.prompt_logprobs_last;
+        require(last.is_none() || self.prompt_logprobs.is_some(), || {
+            "prompt_logprobs_last goes with prompt_logprobs.".to_owned()
+        })?;
+        require(last != Some(0), || "prompt_logprobs_last must be at least 1, got 0.".to_owned())?;
         self.verify_token_ids(vocab_size)
     }
 
@@ -132,12 +137,44 @@ impl SamplingParams {
         Ok(())
     }
 
+    /// Refuses what is asked of generated tokens, where none is generated.
+    ///
+    /// # Errors
+    /// Something is, code `invalid_parameter`. The message says that it does not go with `what`.
+    pub fn verify_generates_nothing(&self, what: &str) -> Result<(), RequestError> {
+        let asked = [
+            ("beam_width", self.beam_search.is_some()),
+            ("n", self.n > 1),
+            ("min_tokens", self.min_tokens > 0),
+            ("logprobs", self.logprobs.is_some()),
+            ("structured_outputs", self.structured_outputs.is_some()),
+            ("thinking_token_budget", self.thinking_token_budget.is_some()),
+        ];
+        require_none(&asked, what)
+    }
+
+    /// The same where known texts are scored, which are neither cut nor listed token by token.
+    ///
+    /// # Errors
+    /// As `verify_generates_nothing`.
+    pub fn verify_scores_texts(&self, what: &str) -> Result<(), RequestError> {
+        let asked = [
+            ("prompt_logprobs", self.prompt_logprobs.is_some()),
+            ("truncate_prompt_tokens", self.truncate_prompt_tokens.is_some()),
+        ];
+        require_none(&asked, what)?;
+        self.verify_generates_nothing(what)
+    }
+
     fn verify_lengths(&self) -> Result<(), RequestError> {
+        if self.max_tokens == Some(0) {
+            require(self.prompt_logprobs.is_some(), || {
+                "max_tokens must be at least 1, got 0 (0 goes with prompt_logprobs).".to_owned()
+            })?;
+            self.verify_generates_nothing("max_tokens=0")?;
+        }
         if let Some(max_tokens) = self.max_tokens {
             let min_tokens = self.min_tokens;
-            require(max_tokens >= 1, || {
-                format!("max_tokens must be at least 1, got {max_tokens}.")
-            })?;
             require(min_tokens <= max_tokens, || {
                 format!(
                     "min_tokens must be less than or equal to max_tokens={max_tokens}, \
@@ -189,6 +226,13 @@ fn refuse(message: String) -> Result<(), RequestError> {
 
 fn require(holds: bool, message: impl FnOnce() -> String) -> Result<(), RequestError> {
     if holds { Ok(()) } else { refuse(message()) }
+}
+
+/// Refuses the first parameter that is asked for, of those with their names.
+fn require_none(asked: &[(&str, bool)], what: &str) -> Result<(), RequestError> {
+    let first = asked.iter().find(|(_, is_asked)| *is_asked);
+    first
+        .map_or(Ok(()), |(name, _)| refuse(format!("{name} does not go with {what}; leave it out")))
 }
 
 fn verify_finite(name: &str, value: f32) -> Result<(), RequestError> {

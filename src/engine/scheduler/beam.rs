@@ -230,7 +230,7 @@ impl Scheduler {
 
     fn completion(&self, request: &Request, index: u32, ended: Hypothesis) -> CompletionOutput {
         let Hypothesis { token_ids, cumulative_logprob, logprobs, finish, .. } = ended;
-        let mut completion = Completion::new(&request.params, index);
+        let mut completion = Completion::new(request, index);
         logprobs.into_iter().for_each(|entry| completion.push_logprobs(Some(entry)));
         let tokenizer = self.tokenizer.as_deref();
         let output = completion.into_output(request, index, &token_ids, finish, tokenizer);

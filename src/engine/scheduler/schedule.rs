@@ -72,7 +72,7 @@ impl Scheduler {
     }
 
     fn schedule_waiting(&mut self, step: &mut Step) {
-        let of_running = self.running.iter().map(|&slot| self.max_blocks(&self.seq(slot).request));
+        let of_running = self.running.iter().map(|&slot| self.max_blocks(self.seq(slot)));
         let mut num_running_blocks: usize = of_running.sum();
         let places = self.running.iter().map(|&slot| self.num_places(slot));
         let mut num_free_places = self.config.max_num_seqs - places.sum::<usize>();
@@ -89,7 +89,7 @@ impl Scheduler {
                 self.finish(slot, self.kv_cache_too_small(slot));
                 continue;
             }
-            let wants_prompt_logits = !self.seq(slot).missing_prompt_logits().is_empty();
+            let wants_prompt_logits = !self.seq(slot).missing_prompt_logits.is_empty();
             let num_places = self.num_places(slot);
             if (wants_prompt_logits && step.prompt_logits_budget == 0)
                 || num_places > num_free_places
@@ -100,7 +100,7 @@ impl Scheduler {
             self.waiting.remove(place);
             self.running.push(slot);
             num_free_places -= num_places;
-            num_running_blocks += self.max_blocks(&self.seq(slot).request);
+            num_running_blocks += self.max_blocks(self.seq(slot));
             self.add_to_step(slot, step);
         }
     }
@@ -200,7 +200,7 @@ impl Scheduler {
         self.register_full_blocks(slot, num_tokens);
         let seq = self.seq(slot);
         let num_prompt_logits = seq.prompt_logits_in(num_tokens).len();
-        let samples = seq.num_computed_tokens + num_tokens == seq.num_tokens();
+        let samples = seq.samples_after(num_tokens);
         step.token_budget -= num_tokens;
         step.prompt_logits_budget -= num_prompt_logits;
         step.scheduled.num_tokens += num_tokens;
@@ -219,7 +219,7 @@ impl Scheduler {
         let num_known = seq.num_computed_tokens + num_new_tokens;
         // Of what beams try nobody else asks for, and most of it is given up.
         let num_offered = match seq.request.params.beam_search {
-            Some(_) => num_known.min(seq.num_prompt_tokens()),
+            Some(_) => num_known.min(seq.num_prompt_tokens),
             None => num_known,
         };
         let num_full = num_offered / block_size;

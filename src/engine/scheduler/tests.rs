@@ -7,7 +7,8 @@ use std::sync::Arc;
 use super::*;
 use crate::engine::batch::Batch;
 use crate::engine::request::{
-    FinishReason, NumLogprobs, RowKey, SamplingParams, StopIds, StopReason, TokenLogprob,
+    Asked, FinishReason, KnownText, NumLogprobs, RowKey, SamplingParams, Scored, StopIds,
+    StopReason, TokenLogprob,
 };
 
 /// (max_num_seqs, max_num_batched_tokens, num_blocks); blocks of 4 tokens, contexts of 64; first
@@ -32,6 +33,7 @@ fn request(request_id: u64, prompt_token_ids: Vec<u32>, params: SamplingParams) 
     Request {
         request_id,
         prompt_token_ids,
+        asked: Asked::Completions,
         params,
         stop_ids,
         bad_words_token_ids,
@@ -222,6 +224,59 @@ fn prompt_logprobs_skip_the_cache_and_keep_to_the_limit_of_a_step() {
     let entries = outputs[0].prompt_logprobs.as_ref().expect("they were asked for");
     assert_eq!(entries.len(), 11);
     assert!(entries[0].is_none() && entries[1..].iter().all(Option::is_some));
+}
+
+#[test]
+fn the_last_prompt_logprobs_are_computed_after_what_is_cached() {
+    let mut s = scheduler(4, 64, 16);
+    let params = SamplingParams {
+        prompt_logprobs: Some(NumLogprobs::Top(0)),
+        prompt_logprobs_last: Some(2),
+        max_tokens: Some(0),
+        ..Default::default()
+    };
+    for (id, num_computed) in [(1, 10), (2, 2)] {
+        s.add_request(request(id, vec![1; 11], params.clone()));
+        let step = s.schedule();
+        assert_eq!(who(&s, &step), [(id, num_computed)], "nothing follows the last token");
+        let first_logits = num_computed as u32 - 2;
+        assert_eq!(Batch::new(&step, &s).logits_indices, [first_logits, first_logits + 1]);
+        let outputs = end_step(&mut s, &step, 5);
+        let entries = outputs[0].prompt_logprobs.as_ref().expect("they were asked for");
+        assert!(entries.len() == 2 && entries.iter().all(Option::is_some));
+        let [only] = &outputs[0].outputs[..] else { panic!("{outputs:?}") };
+        assert_eq!((only.finish_reason, only.token_ids.len()), (FinishReason::Length, 0));
+    }
+    let whole = SamplingParams { prompt_logprobs_last: Some(9), ..params };
+    s.add_request(request(3, vec![1], whole));
+    let outputs = run(&mut s, 5);
+    assert_eq!(outputs[0].prompt_logprobs, Some(vec![None]), "nothing is computed of one token");
+    assert_eq!(s.stats().num_computed_tokens, 12);
+}
+
+#[test]
+fn choices_share_what_they_follow() {
+    let mut s = scheduler(4, 64, 16);
+    let text = |ending: &[u32]| KnownText {
+        token_ids: [&[1; 9], ending].concat(),
+        num_scored: ending.len(),
+    };
+    let asked = Asked::Choices(vec![text(&[2]), text(&[3, 4]), text(&[2, 2])]);
+    let base = request(1, vec![1; 9], SamplingParams::default());
+    s.add_request(Request { asked, ..base });
+    let step = s.schedule();
+    assert_eq!(who(&s, &step), [(1, 9), (1, 2), (1, 1)], "four logits rows fit in a step");
+    assert!(end_step(&mut s, &step, 5).is_empty());
+    let outputs = run(&mut s, 5);
+    let likelihood = |num_tokens: usize| Likelihood {
+        logprob: -1.5 * num_tokens as f64,
+        is_greedy: false,
+        num_tokens,
+    };
+    let expected = [1, 2, 2].map(likelihood).to_vec();
+    assert_eq!(outputs[0].scored, Some(Scored::Choices(expected)));
+    assert_eq!((outputs[0].outputs.len(), outputs[0].num_prompt_tokens()), (1, 14));
+    assert_eq!(s.stats().num_computed_tokens, 9 + 2 + 2);
 }
 
 #[test]

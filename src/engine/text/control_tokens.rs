@@ -7,6 +7,7 @@
 
 use serde_json::Value;
 
+use super::python::is_space;
 use super::{TextError, Tokenizer};
 
 const START: char = '\u{F0000}';
@@ -39,6 +40,19 @@ impl RenderedChat {
             self.text.truncate(self.text.trim_end().len());
         }
         Some(self)
+    }
+
+    /// Cuts the white space at its end off.
+    pub(in crate::engine) fn without_trailing_space(mut self) -> (Self, String) {
+        let space = self.text.split_off(self.text.trim_end_matches(is_space).len());
+        (self, space)
+    }
+
+    /// The same with a text behind it.
+    pub(in crate::engine) fn followed_by(&self, ending: &str) -> Self {
+        // Markers that users typed could forge a marked token.
+        let ending = ending.replace([START, END], "");
+        Self { text: format!("{}{ending}", self.text), marked: self.marked }
     }
 
     /// The text, as it would be without the distinction.

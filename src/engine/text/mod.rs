@@ -35,6 +35,7 @@ pub use contained::{contain, is_contained};
 pub use control_tokens::RenderedChat;
 pub use detokenizer::Detokenizer;
 pub use pair_template::{PairTemplate, longest_first};
+pub(in crate::engine) use python::is_space;
 pub use run_date::RunDate;
 pub use stop::{StopChecker, StopMatch};
 pub use tokenizer::Tokenizer;

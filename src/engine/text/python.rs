@@ -9,7 +9,7 @@ use minijinja::{Error, ErrorKind, Value};
 use super::chat_template::budget::{BoundedText, MAX_TEXT};
 
 /// Python's `str.isspace` characters: Unicode white space and the four separators of ASCII.
-pub(super) fn is_space(c: char) -> bool {
+pub(in crate::engine) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 

@@ -20,7 +20,7 @@ use oracle::Oracle;
 use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::executor::Executor;
 use vllm_batch::engine::request::{
-    CompletionOutput, FinishReason, Request, RequestOutput, StopReason,
+    Asked, CompletionOutput, FinishReason, Request, RequestOutput, StopReason,
 };
 use vllm_batch::engine::sampler::{RowResult, SamplerScratch, run_row};
 use vllm_batch::engine::scheduler::{Ahead, Scheduled, Scheduler};
@@ -50,15 +50,22 @@ struct Coverage {
     prompt_logprobs: u64,
     beams: u64,
     block_copies: u64,
+    /// Requests of known texts that were answered.
+    scored: u64,
+    /// Requests that generate nothing by a `max_tokens` of 0.
+    nothing_generated: u64,
 }
 
 impl Coverage {
     fn assert_rich(&self) {
         let Self { preemptions, cached_tokens, siblings, stop_strings, stop_tokens, .. } = *self;
         let Self { lengths, aborts, too_small, nothing_allowed, prompt_logprobs, .. } = *self;
-        let Self { steps_ahead, rows_in_vain, beams, block_copies, .. } = *self;
+        let Self { steps_ahead, rows_in_vain, beams, block_copies, scored, .. } = *self;
+        let nothing_generated = self.nothing_generated;
         assert!(steps_ahead > 20_000 && rows_in_vain > 1000, "{self:?}");
         let events = [
+            scored,
+            nothing_generated,
             beams,
             block_copies,
             preemptions,
@@ -93,6 +100,8 @@ impl AddAssign for Coverage {
         self.prompt_logprobs += other.prompt_logprobs;
         self.beams += other.beams;
         self.block_copies += other.block_copies;
+        self.scored += other.scored;
+        self.nothing_generated += other.nothing_generated;
     }
 }
 
@@ -262,6 +271,10 @@ fn check_request(
     if request.params.beam_search.is_some() {
         return check_beams(oracle, request, output, coverage);
     }
+    if request.asked != Asked::Completions {
+        return check_scored(oracle, request, output, coverage);
+    }
+    coverage.nothing_generated += u64::from(request.params.max_tokens == Some(0));
     assert_eq!(output.outputs.len(), request.params.n as usize);
     coverage.siblings += output.outputs.len() as u64 - 1;
     for (index, actual) in (0..).zip(&output.outputs) {
@@ -289,6 +302,29 @@ fn check_request(
         }
     }
     check_prompt_logprobs(oracle, request, output, coverage);
+}
+
+fn check_scored(
+    oracle: &Oracle,
+    request: &Request,
+    output: &RequestOutput,
+    coverage: &mut Coverage,
+) {
+    let [only] = &output.outputs[..] else { panic!("{} outputs", output.outputs.len()) };
+    assert!(only.token_ids.is_empty() && only.text.is_empty());
+    match only.finish_reason {
+        FinishReason::Abort => coverage.aborts += 1,
+        FinishReason::Error => {
+            assert_eq!(only.error.as_ref().map(|error| error.code), Some("kv_cache_too_small"));
+            assert!(!oracle.texts_fit(request));
+            coverage.too_small += 1;
+        }
+        _ => {
+            assert!(oracle.texts_fit(request));
+            assert_eq!(output.scored, oracle.scored(request));
+            coverage.scored += 1;
+        }
+    }
 }
 
 fn check_beams(
@@ -340,7 +376,8 @@ fn check_aborted(
 ) {
     // An error is found out in the step after the last token.
     let fails = expected.finish_reason == FinishReason::Error;
-    assert!(fails || actual.token_ids.len() < expected.token_ids.len());
+    let is_shorter = actual.token_ids.len() < expected.token_ids.len();
+    assert!(fails || is_shorter || request.params.max_tokens == Some(0));
     assert!(expected.token_ids.starts_with(&actual.token_ids));
     assert_eq!(actual.text, oracle.text(request, &actual.token_ids));
     let num_logprobs = actual.logprobs.as_ref().map(Vec::len);
@@ -358,8 +395,11 @@ fn check_prompt_logprobs(
         assert_eq!(output.prompt_logprobs, expected);
         return;
     };
-    let has_a_token = !output.outputs[0].token_ids.is_empty();
-    assert!(actual.len() == expected.len() || !has_a_token);
+    let is_whole = match request.params.max_tokens {
+        Some(0) => output.outputs[0].finish_reason == FinishReason::Length,
+        _ => !output.outputs[0].token_ids.is_empty(),
+    };
+    assert!(actual.len() == expected.len() || !is_whole);
     assert!(expected.starts_with(actual));
     coverage.prompt_logprobs += actual.len() as u64;
 }

@@ -1,8 +1,10 @@
 //! What a request must give, from plain token lists: no blocks, no batches, no chunks.
 
 use vllm_batch::engine::request::{
-    CompletionOutput, FinishReason, PositionLogprobs, Request, RequestError, StopReason,
+    Asked, CompletionOutput, FinishReason, NumLogprobs, PositionLogprobs, Request, RequestError,
+    StopReason,
 };
+use vllm_batch::engine::request::{KnownText, Likelihood, RollingText, Scored};
 use vllm_batch::engine::sampler::{RowResult, RowTask, SampleTask, SamplerScratch, run_row};
 use vllm_batch::engine::simulated_executor::simulated_logits;
 
@@ -15,7 +17,7 @@ pub struct Oracle<'a> {
 }
 
 impl Oracle<'_> {
-    /// Entry i: the logprobs of prompt token i.
+    /// Entry i: the logprobs of prompt token i, or of the last ones.
     pub fn prompt_logprobs(&self, request: &Request) -> Option<Vec<Option<PositionLogprobs>>> {
         let num_logprobs = request.params.prompt_logprobs?;
         let prompt = &request.prompt_token_ids;
@@ -26,7 +28,33 @@ impl Oracle<'_> {
                 other => panic!("{other:?}"),
             }
         };
-        Some((0..prompt.len()).map(|i| if i == 0 { None } else { entry(i) }).collect())
+        let last = request.params.prompt_logprobs_last.map_or(prompt.len(), |n| n as usize);
+        let first = prompt.len().saturating_sub(last);
+        Some((first..prompt.len()).map(|i| if i == 0 { None } else { entry(i) }).collect())
+    }
+
+    /// How likely the texts of a request are; None where it has none.
+    pub fn scored(&self, request: &Request) -> Option<Scored> {
+        let likelihood = |text: &KnownText| {
+            let mut likelihood = Likelihood::default();
+            for i in text.token_ids.len() - text.num_scored..text.token_ids.len() {
+                let target = text.token_ids[i];
+                let task = RowTask::PromptLogprobs { target, num_logprobs: NumLogprobs::All };
+                match run_on(&text.token_ids[..i], &task) {
+                    RowResult::PromptLogprobs(position) => likelihood.add(&position),
+                    other => panic!("{other:?}"),
+                }
+            }
+            likelihood
+        };
+        let texts = known_texts(request);
+        request.asked.answer(texts.iter().map(likelihood).collect())
+    }
+
+    /// Whether all of its texts fit into the cache, one at a time.
+    pub fn texts_fit(&self, request: &Request) -> bool {
+        let capacity = self.workload.num_blocks * self.workload.cache.block_size;
+        known_texts(request).iter().all(|text| text.token_ids.len() - 1 <= capacity)
     }
 
     /// Completion `index` of a request, run to its end.
@@ -45,8 +73,13 @@ impl Oracle<'_> {
         let capacity = self.workload.num_blocks * self.workload.cache.block_size;
         let mut token_ids = request.prompt_token_ids.clone();
         loop {
-            if token_ids.len() > capacity {
+            let generates = request.params.max_tokens != Some(0);
+            // What is not followed by anything is not computed.
+            if token_ids.len() - usize::from(!generates) > capacity {
                 return failed(output, "kv_cache_too_small");
+            }
+            if !generates {
+                return CompletionOutput { finish_reason: FinishReason::Length, ..output };
             }
             let Some((token_id, logprobs)) = self.sample(request, index, &token_ids) else {
                 return failed(output, "no_token_allowed");
@@ -130,6 +163,13 @@ impl Oracle<'_> {
         let max_tokens = params.max_tokens.unwrap_or(u32::MAX) as usize;
         let full = num_tokens >= self.workload.max_model_len;
         (full || output.token_ids.len() >= max_tokens).then_some((FinishReason::Length, None))
+    }
+}
+
+fn known_texts(request: &Request) -> &[KnownText] {
+    match &request.asked {
+        Asked::Completions => &[],
+        Asked::Choices(texts) | Asked::Rolling(RollingText { windows: texts, .. }) => texts,
     }
 }
 

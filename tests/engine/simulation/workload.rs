@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use vllm_batch::engine::config::{CacheConfig, SchedulerConfig};
 use vllm_batch::engine::request::{
-    BeamSearchParams, NumLogprobs, Request, RowKey, SamplingParams, StopIds,
+    Asked, BeamSearchParams, NumLogprobs, Request, RowKey, SamplingParams, StopIds,
 };
+use vllm_batch::engine::request::{KnownText, RollingText};
 use vllm_batch::engine::text::Tokenizer;
 
 /// SplitMix64.
@@ -116,7 +117,12 @@ fn request(rng: &mut Rng, id: u64, prefixes: &[Vec<u32>], max_model_len: usize) 
     if prompt_token_ids.is_empty() {
         prompt_token_ids.push(0);
     }
-    let mut params = if rng.once_in(6) { beam_params(rng) } else { sampling_params(rng) };
+    let asked = asked(rng, &prompt_token_ids, max_model_len);
+    let mut params = match asked {
+        Asked::Completions if rng.once_in(6) => beam_params(rng),
+        Asked::Completions => sampling_params(rng),
+        Asked::Choices(_) | Asked::Rolling(_) => SamplingParams::default(),
+    };
     if rng.once_in(16) && params.beam_search.is_none() {
         // Together with `min_tokens` this may leave nothing to sample.
         params.allowed_token_ids =
@@ -137,11 +143,34 @@ fn request(rng: &mut Rng, id: u64, prefixes: &[Vec<u32>], max_model_len: usize) 
     Request {
         request_id,
         prompt_token_ids,
+        asked,
         params,
         stop_ids,
         bad_words_token_ids,
         row_key,
         guidance,
+    }
+}
+
+/// Mostly completions.
+fn asked(rng: &mut Rng, prompt: &[u32], max_model_len: usize) -> Asked {
+    match rng.up_to(7) {
+        0 => {
+            let choice = |rng: &mut Rng| {
+                let mut scored = tokens(rng, 7);
+                scored.push(rng.up_to(EOS as usize) as u32);
+                let token_ids = [prompt, &scored].concat();
+                // One token more than the context holds, as nothing is computed after it.
+                let start = token_ids.len().saturating_sub(max_model_len + 1);
+                KnownText { token_ids: token_ids[start..].to_vec(), num_scored: scored.len() }
+            };
+            Asked::Choices((0..=rng.up_to(3)).map(|_| choice(rng)).collect())
+        }
+        1 => {
+            let windows = KnownText::windows(prompt, EOS, 1 + rng.up_to(max_model_len - 1));
+            Asked::Rolling(RollingText { windows, num_words: 1, num_bytes: prompt.len() })
+        }
+        _ => Asked::Completions,
     }
 }
 
@@ -172,10 +201,15 @@ fn sampling_params(rng: &mut Rng) -> SamplingParams {
         let count = NumLogprobs::Top(rng.up_to(3) as u32);
         rng.once_in(times).then_some(if rng.once_in(4) { NumLogprobs::All } else { count })
     };
+    let (logprobs, prompt_logprobs) = (num_logprobs(4), num_logprobs(4));
+    let last = prompt_logprobs.is_some() && rng.once_in(2);
+    let prompt_logprobs_last = last.then(|| 1 + rng.up_to(20) as u32);
+    let max_tokens = if prompt_logprobs.is_some() && rng.once_in(3) { Some(0) } else { max_tokens };
     SamplingParams {
-        logprobs: num_logprobs(4),
-        prompt_logprobs: num_logprobs(5),
-        n: if greedy { 1 } else { 1 + rng.up_to(2) as u32 },
+        logprobs,
+        prompt_logprobs,
+        prompt_logprobs_last,
+        n: if greedy || max_tokens == Some(0) { 1 } else { 1 + rng.up_to(2) as u32 },
         temperature: if greedy { 0.0 } else { 1.0 },
         repetition_penalty: if rng.once_in(4) { 1.5 } else { 1.0 },
         top_k: rng.up_to(5) as u32,

@@ -233,9 +233,8 @@ impl Surveyed {
         let lengths = request.prompts().into_iter().map(<[u32]>::len);
         lengths.for_each(|length| self.prompt_tokens.add(length, 1));
         if let Work::Generate(request) = request {
-            let num_prompt = request.prompt_token_ids.len();
-            let room = max_model_len - num_prompt;
-            let limit = request.params.max_tokens.map_or(room, |limit| room.min(limit as usize));
+            let num_prompt = request.num_prompt_tokens();
+            let limit = request.max_output_tokens(max_model_len);
             let n = request.params.n as usize;
             self.max_output_tokens.add(limit, n as u64);
             self.max_cache_tokens.add(num_prompt + n * limit, 1);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::search::{Parent, Path, Search};
 use crate::engine::completion::Finish;
 use crate::engine::request::{
-    BeamSearchParams, NumLogprobs, Request, RowKey, SamplingParams, StopIds, TokenLogprob,
+    Asked, BeamSearchParams, NumLogprobs, Request, RowKey, SamplingParams, StopIds, TokenLogprob,
 };
 
 const EOS: u32 = 0;
@@ -19,6 +19,7 @@ fn request(beam_width: u32, length_penalty: f64, ignore_eos: bool) -> Request {
     Request {
         request_id: 0,
         prompt_token_ids: vec![1, 1],
+        asked: Asked::Completions,
         params: Arc::new(params),
         stop_ids: StopIds {
             eos_token_id: (!ignore_eos).then_some(EOS),
