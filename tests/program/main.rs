@@ -14,6 +14,7 @@ mod flags;
 mod hostile_input;
 mod hostile_model;
 mod invariance;
+mod likelihoods;
 mod machine;
 mod memory;
 mod merge;

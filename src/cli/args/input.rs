@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::values::positive;
 use crate::cli::input::reader::InputFormat;
-use crate::cli::input::row::LastAssistant;
+use crate::cli::input::row::{LastAssistant, Likelihoods};
 use crate::cli::input::shard::{ShardArg, shard_arg};
 
 /// Rows in.
@@ -130,6 +130,24 @@ impl From<LastAssistantArg> for LastAssistant {
             LastAssistantArg::Drop => LastAssistant::Drop,
             LastAssistantArg::Continue => LastAssistant::Continue,
             LastAssistantArg::Error => LastAssistant::Error,
+        }
+    }
+}
+
+/// `--loglikelihood`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LoglikelihoodArg {
+    /// Each of a row's `choices`, after its prompt
+    Choices,
+    /// A row's text
+    Text,
+}
+
+impl From<LoglikelihoodArg> for Likelihoods {
+    fn from(arg: LoglikelihoodArg) -> Self {
+        match arg {
+            LoglikelihoodArg::Choices => Likelihoods::OfChoices,
+            LoglikelihoodArg::Text => Likelihoods::OfTexts,
         }
     }
 }

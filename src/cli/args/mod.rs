@@ -28,7 +28,7 @@ pub use engine::{
     ComputeArgs, CpuIsaArg, DTypeArg, DeviceArg, EngineArgs, KvCacheDTypeArg, LoadFormatArg,
     ModelArgs, QuantizationArg,
 };
-pub use input::{BadRowArg, FormatArg, InputArgs, LastAssistantArg, OverflowArg};
+pub use input::{BadRowArg, FormatArg, InputArgs, LastAssistantArg, LoglikelihoodArg, OverflowArg};
 pub use merge::MergeArgs;
 pub use output::{OutputArgs, OutputFormatArg};
 pub use plan::{PlanArgs, PlanFlags};
@@ -185,6 +185,10 @@ pub struct RunArgs {
     /// What answers must match.
     #[command(flatten)]
     pub structured_outputs: StructuredOutputsArgs,
+    /// Generate nothing: say how likely each of a row's `choices` is after its prompt (choices), or
+    /// its text (text), as lm-evaluation-harness does
+    #[arg(long, value_name = "WHAT", help_heading = "Input", hide_short_help = true)]
+    pub loglikelihood: Option<LoglikelihoodArg>,
     /// How the engine runs.
     #[command(flatten)]
     pub engine: EngineArgs,

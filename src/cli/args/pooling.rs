@@ -315,6 +315,7 @@ pub(super) fn run_args(rows: RowArgs, machine: MachineArgs) -> RunArgs {
         output,
         sampling: Default::default(),
         structured_outputs: Default::default(),
+        loglikelihood: None,
         engine: EngineArgs { compute, ..EngineArgs::default() },
         display,
         help,

@@ -23,7 +23,7 @@ use crate::cli::args::{BadRowArg, FormatArg, InputArgs, OutputFormatArg, RunArgs
 use crate::cli::input::batch_line::BatchLines;
 use crate::cli::input::files::Shape;
 use crate::cli::input::overrides::DEFAULT_MAX_TOKENS;
-use crate::cli::input::row::{ChatDefaults, ChatMode, RowOptions, Task, check_kwargs};
+use crate::cli::input::row::{ChatDefaults, ChatMode, Likelihoods, RowOptions, Task, check_kwargs};
 use crate::cli::input::shard::{Shard, ShardArg};
 use crate::cli::input::sources::Sources;
 use crate::cli::terminal::error::CliError;
@@ -133,6 +133,12 @@ impl RunConfig {
         let mut input = input_config(args.input, std::io::stdin().is_terminal())?;
         input.rows.lines = batch_lines(args.output.output_format);
         input.rows.fills_template = engine.model.chat_template.is_some();
+        input.rows.likelihoods = args.loglikelihood.map_or(Likelihoods::None, Into::into);
+        if input.rows.likelihoods != Likelihoods::None && input.rows.lines == BatchLines::OpenAi {
+            let message = "--loglikelihood: lines of OpenAI's batch API have no such answers";
+            let help = "leave out --output-format openai";
+            return Err(CliError::refused("output", message).help(help));
+        }
         let structured_outputs = sampling::structured_outputs(&args.structured_outputs)?;
         let sampling = args.sampling;
         Ok(Self {
@@ -273,6 +279,7 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
         rows: RowOptions {
             task: Task::Complete,
             lines_decide: false,
+            likelihoods: Likelihoods::None,
             chat,
             template: args.template,
             prompt_column: args.prompt_column,

@@ -50,10 +50,12 @@ impl RunConfig {
         flags.texts.truncate_prompt_tokens = args.sampling.truncate_prompt_tokens.take();
         // It is that of dummy weights, too.
         let seed = args.sampling.seed.take();
-        let RunArgs { sampling, structured_outputs, engine, .. } = &args;
+        let RunArgs { sampling, structured_outputs, engine, loglikelihood, .. } = &args;
         let of_outputs =
             || first_typed(structured_outputs).map(|name| format!("structured-outputs.{name}"));
-        let typed = first_typed(sampling).or_else(of_outputs).or_else(|| first_typed(engine));
+        let of_texts = || loglikelihood.map(|_| "loglikelihood".to_owned());
+        let typed = first_typed(sampling).or_else(of_outputs).or_else(of_texts);
+        let typed = typed.or_else(|| first_typed(engine));
         if let Some(flag) = typed {
             let message = format!("--{flag}: rows get {}, not completions", task.gives());
             return Err(CliError::refused("flag", message).help("leave the flag out"));

@@ -6,6 +6,7 @@ mod chat;
 mod compared;
 mod embeddings;
 mod endpoint;
+mod likelihoods;
 mod messages;
 mod named;
 mod near_miss;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 use self::chat::MadeChat;
 pub use self::chat::{ChatDefaults, LastAssistant, check_kwargs};
 use self::endpoint::Endpoint;
+pub use self::likelihoods::Likelihoods;
 use self::named::{Named, NamedRow, custom_id, fields_of_cells, parse_json, row_id};
 use self::near_miss::{NearMiss, NearMisses};
 use self::prompt::{Built, PromptBuilder};
@@ -68,6 +70,8 @@ pub struct RowOptions {
     pub task: Task,
     /// Lines of OpenAI's batch API may be for something else: the first of them decides for all.
     pub lines_decide: bool,
+    /// Of rows that a model completes: whether something else is asked of them.
+    pub likelihoods: Likelihoods,
     /// `--chat`, `--no-chat`.
     pub chat: ChatMode,
     /// `--template`: the prompt, with `{{name}}` for the row's fields.
@@ -545,7 +549,15 @@ fn own_row(
             Asked::new(prompt, overrides)
         }
     };
-    Ok(Asked { near_misses: names.find(fields, false), ..asked })
+    let asked = Asked { near_misses: names.find(fields, false), ..asked };
+    Ok(match builder.likelihoods() {
+        Likelihoods::None => asked,
+        likelihoods => {
+            let prompt = likelihoods.ask(asked.prompt, fields, line)?;
+            // Nothing is said that could have parts.
+            Asked { prompt, answer_form: None, ..asked }
+        }
+    })
 }
 
 /// Refuses a table that cannot follow another: rows have one header.

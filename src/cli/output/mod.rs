@@ -7,6 +7,7 @@ mod batch_tests;
 #[cfg(test)]
 mod chat_tests;
 mod csv;
+mod likelihoods;
 pub mod npy;
 #[cfg(test)]
 mod odd_inputs;
@@ -257,6 +258,9 @@ impl RowWriter<'_> {
             }),
         );
         self.usage(output);
+        if let Some(scored) = &output.scored {
+            return self.scored(scored);
+        }
         let has_logprobs = output.outputs.iter().any(|completion| completion.logprobs.is_some());
         let has_more = output.outputs.len() > 1 || has_logprobs || output.prompt_logprobs.is_some();
         let has_detail = match self.options.detail {

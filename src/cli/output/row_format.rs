@@ -14,7 +14,7 @@ use crate::cli::input::batch_line::BatchLines;
 use crate::cli::input::fields::Passthrough;
 use crate::cli::input::files::Shape;
 use crate::cli::input::reader::InputFormat;
-use crate::cli::input::row::Task;
+use crate::cli::input::row::{Likelihoods, Task};
 use crate::cli::input::row_error::{RowError, code};
 use crate::cli::input::shard::Shard;
 use crate::cli::terminal::error::CliError;
@@ -75,6 +75,8 @@ pub struct JsonFormat {
     pub parser: AnswerParser,
     /// How rows show what texts became.
     pub pooled: PooledForm,
+    /// What is asked of rows that are completed.
+    pub likelihoods: Likelihoods,
 }
 
 impl RowFormat {
@@ -95,11 +97,9 @@ impl RowFormat {
             return ParquetFormat::new(config, shape, json).map(RowFormat::Parquet);
         }
         let pooled = PooledForm::of(config.input.rows.task);
-        if pooled.as_ref().is_some_and(|form| !form.has_columns()) {
+        if let Some(refusal) = has_no_columns(pooled.as_ref(), config.input.rows.likelihoods) {
             return match named {
-                InputFormat::Csv | InputFormat::Tsv => {
-                    refused("vectors and scores are written as JSON lines, not as CSV")
-                }
+                InputFormat::Csv | InputFormat::Tsv => refused(refusal),
                 _ => Ok(RowFormat::Json(JsonFormat::new(config, parser))),
             };
         }
@@ -248,7 +248,7 @@ impl RowFormat {
                 collisions(passthrough, &[&config.output.field], &csv.parser)
             }
             (RowFormat::Json(json) | RowFormat::Parquet(ParquetFormat { json, .. }), _) => {
-                let out_fields = [&[config.output.field.as_str()], json.pooled.fields()].concat();
+                let out_fields = [&[config.output.field.as_str()], json.more_fields()].concat();
                 collisions(passthrough, &out_fields, &json.parser)
             }
             // Its error rows show fields of the input, and seldom one of them is renamed.
@@ -311,6 +311,18 @@ impl RowFormat {
     }
 }
 
+/// Why answers are no cells of a CSV, if they are none.
+fn has_no_columns(pooled: Option<&PooledForm>, likelihoods: Likelihoods) -> Option<&'static str> {
+    match likelihoods {
+        Likelihoods::None => pooled
+            .filter(|form| !form.has_columns())
+            .map(|_| "vectors and scores are written as JSON lines, not as CSV"),
+        Likelihoods::OfChoices | Likelihoods::OfTexts => {
+            Some("--loglikelihood: answers are written as JSON lines, not as CSV")
+        }
+    }
+}
+
 /// The error of an output that cannot be as it is named.
 fn refused<T>(message: &str) -> Result<T, CliError> {
     let error = CliError::new(Exit::Refused, "output", message);
@@ -325,7 +337,7 @@ impl ParquetFormat {
         if config.output.retry_failed {
             return refused("--retry-failed: rows of a Parquet file are not asked again");
         }
-        let out_fields = [&[config.output.field.as_str()], json.pooled.fields()].concat();
+        let out_fields = [&[config.output.field.as_str()], json.more_fields()].concat();
         let of_input = TableSpec::of_inputs(&config.input.sources, |name, is_taken| {
             shown_name(name, &out_fields, is_taken)
         });
@@ -359,13 +371,22 @@ impl JsonFormat {
             },
             parser,
             pooled: PooledForm::of(config.input.rows.task).unwrap_or(PooledForm::Vectors),
+            likelihoods: config.input.rows.likelihoods,
+        }
+    }
+
+    /// Fields that rows get beside that of the answer.
+    fn more_fields(&self) -> &'static [&'static str] {
+        match self.likelihoods {
+            Likelihoods::None => self.pooled.fields(),
+            likelihoods => likelihoods.fields(),
         }
     }
 
     fn options<'a>(&'a self, tokens: &'a Tokens<'a>) -> OutputOptions<'a> {
         OutputOptions {
             out_field: &self.out_field,
-            more_fields: self.pooled.fields(),
+            more_fields: self.more_fields(),
             detail: self.detail,
             usage_cached: false,
             facts: &self.facts,

@@ -130,6 +130,7 @@ fn set_model(
 fn set_generation(config: &RunConfig, summary: &ModelSummary, set: &mut dyn FnMut(&str, String)) {
     set_model(summary.checkpoint_format(), (summary.dtype, summary.max_model_len), set);
     set("eos_token_ids", format!("{:?}", summary.generation_config.eos_token_ids));
+    set("likelihoods", format!("{:?}", config.input.rows.likelihoods));
     set_sampling(&config.sampling_params(summary.default_sampling_params()), set);
 }
 

@@ -141,6 +141,7 @@ impl Bench {
             output: OutputArgs::default(),
             sampling: SamplingArgs { seed: Some(random.seed), ..SamplingArgs::default() },
             structured_outputs: StructuredOutputsArgs::default(),
+            loglikelihood: None,
             display: DisplayArgs::default(),
             help: None,
         })?;

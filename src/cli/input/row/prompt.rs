@@ -6,7 +6,7 @@ use super::chat::{ChatDefaults, LastAssistant, MadeChat, Origin};
 use super::named::NamedRow;
 use super::shape::{PROMPT_COLUMNS, PromptKind, RowShape, field_list, kind_name};
 use super::template::Template;
-use super::{ChatMode, RowOptions, Task, compared, messages};
+use super::{ChatMode, Likelihoods, RowOptions, Task, compared, messages};
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::reader::InputError;
 use crate::cli::input::row_error::{RowError, code};
@@ -15,6 +15,7 @@ use crate::engine::input_processor::Prompt;
 /// Makes prompts of rows.
 pub(super) struct PromptBuilder {
     task: Task,
+    likelihoods: Likelihoods,
     chat: ChatMode,
     template: Option<Template>,
     prompt_column: Option<String>,
@@ -55,6 +56,7 @@ impl PromptBuilder {
         }
         Ok(Self {
             task: options.task,
+            likelihoods: options.likelihoods,
             chat: options.chat,
             template: options.template.as_deref().map(Template::parse).transpose()?,
             prompt_column: options.prompt_column.clone(),
@@ -196,6 +198,12 @@ impl PromptBuilder {
                 "name the field with the text: --prompt-column NAME",
             ));
         }
+        if self.likelihoods != Likelihoods::None && shape.is_batch() {
+            return Err(InputError::refused(
+                format!("--loglikelihood: the rows are {shape}, which ask for completions"),
+                "give rows with a field for the prompt",
+            ));
+        }
         match (&shape, self.chat) {
             (_, ChatMode::Always | ChatMode::Never) if shape.is_batch() => {
                 let flag = if self.chat == ChatMode::Always { "--chat" } else { "--no-chat" };
@@ -224,6 +232,9 @@ impl PromptBuilder {
 
     /// What is done with rows of a shape, in words.
     pub(super) fn treatment(&self, shape: &RowShape) -> &'static str {
+        if let Some(treatment) = self.likelihoods.treatment() {
+            return treatment;
+        }
         match shape {
             RowShape::OpenAiBatch if self.task == Task::Embed => "each `input` embedded",
             RowShape::OpenAiBatch if self.task.compares() => "scored or ranked by their `url`",
@@ -315,6 +326,11 @@ impl PromptBuilder {
     /// Variables of the template that texts are compared with, if there is one.
     pub(super) fn variables(&self) -> Option<&Map<String, Value>> {
         self.fills_template.then_some(&self.chats.template_kwargs)
+    }
+
+    /// What is asked of rows.
+    pub(super) fn likelihoods(&self) -> Likelihoods {
+        self.likelihoods
     }
 
     /// What the flags say of chats.

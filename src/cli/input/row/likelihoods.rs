@@ -1,0 +1,132 @@
+//! Rows of which it is asked how likely texts are, in place of a completion.
+
+use super::prompt::{reason, string};
+use super::shape::kind_name;
+use crate::cli::input::fields::JsonFields;
+use crate::cli::input::row_error::{RowError, code};
+use crate::engine::input_processor::{Choices, Prompt};
+
+/// What is asked of rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Likelihoods {
+    /// A completion. A field named `choices` is the user's own.
+    #[default]
+    None,
+    /// How likely each of their `choices` is after their prompt.
+    OfChoices,
+    /// How likely their text is.
+    OfTexts,
+}
+
+/// The field with the texts to choose from.
+const CHOICES: &str = "choices";
+
+impl Likelihoods {
+    /// Field of an output row with the answer.
+    pub const CHOICE_LOGPROBS: &str = "choice_logprobs";
+    /// The same of rows whose text is asked about.
+    pub const LOGLIKELIHOOD: &str = "loglikelihood";
+
+    /// Fields that output rows get.
+    pub fn fields(self) -> &'static [&'static str] {
+        match self {
+            Likelihoods::None => &[],
+            Likelihoods::OfChoices => &[Self::CHOICE_LOGPROBS],
+            Likelihoods::OfTexts => &[Self::LOGLIKELIHOOD],
+        }
+    }
+
+    /// What is done with rows, in words.
+    pub(super) fn treatment(self) -> Option<&'static str> {
+        match self {
+            Likelihoods::None => None,
+            Likelihoods::OfChoices => Some("asked how likely each of their `choices` is"),
+            Likelihoods::OfTexts => Some("asked how likely their text is"),
+        }
+    }
+
+    /// What is asked of a row with this prompt.
+    pub(super) fn ask(
+        self,
+        prompt: Prompt,
+        fields: &JsonFields,
+        line: u64,
+    ) -> Result<Prompt, RowError> {
+        match (self, prompt) {
+            (Likelihoods::None, prompt) => Ok(prompt),
+            (Likelihoods::OfChoices, context) => {
+                let choices = choices(fields, line)?;
+                Ok(Prompt::Choices(Box::new(Choices { context, choices })))
+            }
+            (Likelihoods::OfTexts, Prompt::Text(text)) => Ok(Prompt::Rolling(text)),
+            (Likelihoods::OfTexts, _) => {
+                let message = "expected a text: it is asked how likely a text is, and not a chat or \
+                               token ids";
+                Err(RowError::new(code::INVALID_PROMPT, line, message))
+            }
+        }
+    }
+}
+
+/// A list of texts, or a text that holds one as JSON: the cell of a table.
+fn choices(fields: &JsonFields, line: u64) -> Result<Vec<String>, RowError> {
+    let wrong = |what: String| {
+        let message = format!("{CHOICES}: {what}");
+        RowError::new(code::INVALID_PROMPT, line, message).of_param(CHOICES)
+    };
+    let Some(json) = fields.get(CHOICES).filter(|json| *json != "null") else {
+        return Err(wrong("the row has none, and its answer is one of them".to_owned()));
+    };
+    let cell = match json.starts_with('"') {
+        true => Some(string(CHOICES, json, line)?),
+        false => None,
+    };
+    let json = cell.as_deref().unwrap_or(json).trim();
+    if !json.starts_with('[') {
+        let found = if cell.is_some() { "a text" } else { kind_name(json) };
+        return Err(wrong(format!("expected a list of texts, found {found}")));
+    }
+    serde_json::from_str(json)
+        .map_err(|error| wrong(format!("expected a list of texts: {}", reason(&error))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(likelihoods: Likelihoods, prompt: Prompt, json: &str) -> Result<Prompt, String> {
+        let fields = JsonFields::parse(json.to_owned(), 1).map_err(|bad| bad.1).unwrap();
+        likelihoods.ask(prompt, &fields, 1).map_err(|error| error.message)
+    }
+
+    #[test]
+    fn choices_are_a_list_of_texts_or_a_cell_with_one() {
+        let text = || Prompt::Text("2+2=".to_owned());
+        let expected = Prompt::Choices(Box::new(Choices {
+            context: text(),
+            choices: vec!["4".to_owned(), "5".to_owned()],
+        }));
+        for json in [r#"{"choices":["4","5"]}"#, r#"{"choices":" [\"4\", \"5\"]"}"#] {
+            assert_eq!(ask(Likelihoods::OfChoices, text(), json).as_ref(), Ok(&expected));
+            assert_eq!(ask(Likelihoods::None, text(), json), Ok(text()));
+        }
+        for (json, what) in [
+            ("{}", "the row has none"),
+            (r#"{"choices":null}"#, "the row has none"),
+            (r#"{"choices":{"a":1}}"#, "expected a list of texts, found an object"),
+            (r#"{"choices":"4"}"#, "expected a list of texts, found a text"),
+            (r#"{"choices":["4",5]}"#, "expected a list of texts: invalid type"),
+        ] {
+            let error = ask(Likelihoods::OfChoices, text(), json).unwrap_err();
+            assert!(error.contains(what), "{json}: {error}");
+        }
+    }
+
+    #[test]
+    fn only_a_text_is_asked_about_itself() {
+        let text = Prompt::Text("a b".to_owned());
+        let rolling = Prompt::Rolling("a b".to_owned());
+        assert_eq!(ask(Likelihoods::OfTexts, text, "{}"), Ok(rolling));
+        assert!(ask(Likelihoods::OfTexts, Prompt::TokenIds(vec![1]), "{}").is_err());
+    }
+}
