@@ -55,7 +55,9 @@ impl ModelExecutor {
         };
         let linears = weights::linears_of_decoder(&spec);
         let mut checkpoint = checkpoint.until(given_up).quantized(quantization, linears)?;
-        let num_left = checkpoint.leave(spec.embedding.of_images);
+        let num_of_images = checkpoint.leave(spec.embedding.of_images);
+        let further: Vec<_> = spec.output.of_further_tokens.iter().map(String::as_str).collect();
+        let num_further = checkpoint.leave(&further);
         let of_cache = checkpoint.leave_cache_scales();
         let tensors = spec.tensors();
         let optional: Vec<_> = spec.optional_tensors().map(|(tensor, _)| tensor).collect();
@@ -76,9 +78,11 @@ impl ModelExecutor {
         let (cache, shrunk) = allocate(&device, shape, dtype, &config.cache)?;
         let ropes = decoder.spec().ropes.iter();
         let choices = ropes.filter_map(|rope| rope.choice(max_model_len));
-        let left = (num_left > 0).then(|| {
-            format!("{num_left} tensors of the model are left unused: they are for images")
-        });
+        let left = [(num_of_images, "are for images"), (num_further, "predict further tokens")];
+        let left = left
+            .into_iter()
+            .filter(|(num, _)| *num > 0)
+            .map(|(num, what)| format!("{num} tensors of the model are left unused: they {what}"));
         let of_quantization = quantization.into_iter().flat_map(|quantization| {
             quantization_notes(quantization, config.model.load_format, (dtype, of_cache))
         });

@@ -16,7 +16,7 @@ from .files import restored
 from .published import make_config
 from .quantized import Misread
 from .records import cached_greedy, logits_of
-from .weights import empty_model, model_class
+from .weights import EAGER_EXPERTS, empty_model, model_class
 
 MIN_DISTANCE = 2e-4  # that a mistake must move a logprob
 MAX_DISTANCE = 2e-5  # of the reloaded model
@@ -116,7 +116,7 @@ def load(
         setattr(config, key, value)
     model, info = getattr(transformers, model_class(family)).from_pretrained(
         folder, config=config, dtype=torch.float32, attn_implementation="eager",
-        output_loading_info=True,
+        output_loading_info=True, **EAGER_EXPERTS,
     )
     assert not exactly or not (info["missing_keys"] or info["unexpected_keys"]), info
     if fix:

@@ -51,6 +51,32 @@ def with_extra(extra, inner: list[tuple[str, str]] = ()) -> Layout:
     return Layout(same, lambda tensors: {**tensors, **extra(tensors)}, restore)
 
 
+def with_stacked_experts(extra) -> Layout:
+    """The same where transformers has experts in two tensors that it writes one by one."""
+    layout = with_extra(extra)
+    return Layout(same, layout.publish, lambda tensors: stacked(layout.restore(tensors)))
+
+
+def stacked(tensors: dict) -> dict:
+    """Experts one by one, as transformers has them in memory: gate and up of all, down of all."""
+    out, experts = {}, {}
+    for name, tensor in tensors.items():
+        block, experts_of, rest = name.partition(".experts.")
+        if experts_of:
+            index, part, _ = rest.split(".")
+            experts.setdefault(block, {}).setdefault(part, {})[int(index)] = tensor
+        else:
+            out[name] = tensor
+    for block, parts in experts.items():
+        gate, up, down = (
+            torch.stack([tensor for _, tensor in sorted(parts[part].items())])
+            for part in ("gate_proj", "up_proj", "down_proj")
+        )
+        out[f"{block}.experts.gate_up_proj"] = torch.cat([gate, up], dim=1)
+        out[f"{block}.experts.down_proj"] = down
+    return out
+
+
 def causal_masks(name: str, layers: int, length: int, dtype: torch.dtype):
     """The masks that old checkpoints hold as tensors: `name` with {} for the layer."""
 

@@ -46,11 +46,11 @@ def golden_prompt(model, tokenizer, text: str, ids: list[int], new: int) -> tupl
     for _ in range(new):
         last = logits_of(model, ids + output)[-1]
         scores = torch.log_softmax(last, dim=-1)
-        best = torch.topk(last, TOP)
-        gap = min(gap, float(best.values[0] - best.values[1]))
-        output.append(int(best.indices[0]))
+        best, indices = torch.sort(last, descending=True, stable=True)
+        gap = min(gap, float(best[0] - best[1]))
+        output.append(int(indices[0]))
         logprobs.append(rounded(scores[output[-1]]))
-        top.append([[int(i), rounded(scores[i])] for i in best.indices])
+        top.append([[int(i), rounded(scores[i])] for i in indices[:TOP]])
     record = {
         "text": text, "prompt_token_ids": ids, "output_token_ids": output, "logprobs": logprobs,
         "top": top, "prompt_logprobs": prompt_logprobs,

@@ -23,9 +23,11 @@ from .files import (
 from .published import make_config
 from .quantized import digests
 from .records import golden_prompt, prompts_of
+from .routing import margins
 from .weights import make_model
 
 MIN_GAP = 3e-3  # between the two best logits of every greedy step
+MIN_MARGIN = 1e-3  # of an expert that is chosen over the next one
 MAX_SEEDS = 40
 
 
@@ -36,7 +38,11 @@ def search(family: Family, config, tokenizer, tokens: int, prompts: list[tuple[s
         model = make_model(family, config, tokens, seed)
         records = []
         for text, ids in prompts:
-            record, gap = golden_prompt(model, tokenizer, text, ids, family.max_new_tokens)
+            with margins() as margin:
+                record, gap = golden_prompt(model, tokenizer, text, ids, family.max_new_tokens)
+            if margin.smallest < MIN_MARGIN:
+                rejected["margin"] += 1
+                break
             if gap < MIN_GAP:
                 rejected["gap"] += 1
                 break
@@ -50,6 +56,7 @@ def search(family: Family, config, tokenizer, tokens: int, prompts: list[tuple[s
         f"no seed of {MAX_SEEDS} gives unambiguous goldens.\n"
         f"{rejected['gap']} have two best logits closer than {MIN_GAP}: "
         "raise head_std or final_norm_mean, they set the spread of the logits.\n"
+        f"{rejected['margin']} have routers that hardly prefer an expert by {MIN_MARGIN}.\n"
         f"{rejected['distinct']} have an output with fewer than {family.min_distinct} distinct "
         "ids: untie, raise head_std or final_norm_mean, or lower the embedding's share."
     )

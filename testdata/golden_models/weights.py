@@ -14,6 +14,8 @@ FINAL_NORMS = (
     "model.norm.weight", "final_layernorm.weight", "ln_f.weight", "norm_f.weight",
     "gpt_neox.final_layer_norm.weight",
 )
+ROUTERS = ("gate.weight", "gate.wg.weight", "router.weight")
+EAGER_EXPERTS = dict(experts_implementation="eager")
 FUSED = ("qkv", "query_key_value", "c_attn")
 
 
@@ -34,6 +36,10 @@ def make_model(family: Family, config, tokens: int, seed: int) -> torch.nn.Modul
             if values.shape[0] == config.vocab_size:
                 values[tokens:] = 0.0
             parameter.copy_(values.to(family.dtype).float())
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                values = torch.randn(buffer.shape, generator=generator) * family.bias_std
+                buffer.copy_(values.to(family.dtype).float())
     if family.quantized:
         quantize(model, family.quantized)
     return model.eval()
@@ -42,7 +48,7 @@ def make_model(family: Family, config, tokens: int, seed: int) -> torch.nn.Modul
 def empty_model(family: Family, config, fix) -> torch.nn.Module:
     """The oracle with transformers' own random weights; `fix` is the family's or a mistake."""
     cls = getattr(transformers, model_class(family))
-    model = cls._from_config(config, attn_implementation="eager")
+    model = cls._from_config(config, attn_implementation="eager", **EAGER_EXPERTS)
     if fix:
         fix(model)
     return model.float().eval()
@@ -65,13 +71,15 @@ def std(family: Family, name: str, parameter: torch.Tensor, model) -> float:
         return 1.0
     if isinstance(owner, torch.nn.Embedding):  # of positions
         return 0.7
-    inputs = parameter.shape[0] if isinstance(owner, Conv1D) else parameter.shape[1]
+    inputs = parameter.shape[0] if isinstance(owner, Conv1D) else parameter.shape[-1]
     return gain(name) / math.sqrt(inputs)
 
 
 def gain(name: str) -> float:
     if any(part in name for part in FUSED):
         return 1.5
+    if name.endswith(ROUTERS):
+        return 3.0
     return 1.6 if "q_proj" in name or "k_proj" in name else 0.5 if "project_out" in name else 1.2
 
 

@@ -55,7 +55,9 @@ families! {
     ct_nvfp4
     cwm
     decilm
+    dots1
     ernie4_5
+    ernie4_5_moe
     exaone4
     falcon_40b
     falcon_7b
@@ -72,6 +74,7 @@ families! {
     gemma3_published
     glm
     glm4
+    glm4_moe
     gpt2
     gpt_bigcode
     gpt_neox
@@ -81,8 +84,11 @@ families! {
     gptq_asym
     gptq_v2
     granite
+    granite_moe
+    granite_moe_shared
     helium
     hunyuan_dense
+    hunyuan_moe
     internlm2
     internlm3
     iquestcoder
@@ -98,6 +104,7 @@ families! {
     mistral
     mistral3
     mistral_nemo
+    mixtral
     modelopt_fp8
     modelopt_nvfp4
     mpt
@@ -106,17 +113,22 @@ families! {
     olmo
     olmo2
     olmo3
+    olmoe
     opt
     opt350
     persimmon
     phi
     phi3
     phi4_mini
+    phimoe
     qwen2
     qwen2_5_vl
     qwen2_dynamic
+    qwen2_moe
     qwen2_window
     qwen3
+    qwen3_moe
+    qwen3_moe_sums
     qwen3_vl
     seed_oss
     smollm3
@@ -132,7 +144,19 @@ families! {
 
 /// Folders of models that no GPU has kernels for, and the part of them that lacks those.
 const ON_THE_CPU_ALONE: &[(&str, &str)] = &[
+    ("dots1", "experts"),
+    ("ernie4_5_moe", "experts"),
+    ("glm4_moe", "experts"),
+    ("granite_moe", "experts"),
+    ("granite_moe_shared", "experts"),
+    ("hunyuan_moe", "experts"),
     ("minicpm3", "latent attention"),
+    ("mixtral", "experts"),
+    ("olmoe", "experts"),
+    ("phimoe", "experts"),
+    ("qwen2_moe", "experts"),
+    ("qwen3_moe", "experts"),
+    ("qwen3_moe_sums", "experts"),
     ("youtu", "latent attention"),
     ("youtu_plain_q", "latent attention"),
 ];

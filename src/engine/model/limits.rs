@@ -1,7 +1,8 @@
 //! What no model is: sizes that would overflow or take all memory, numbers that make every result
 //! NaN. A config.json is not trusted.
 
-use super::spec::{DecoderSpec, EncoderSpec, LinearSpec, QkvHeads};
+use super::spec::{DecoderSpec, EncoderSpec, ExpertsSpec, LayerSpec, LinearSpec, QkvHeads};
+use crate::engine::ops::Routing;
 
 /// Sizes up to these: several times those of the largest published models. Products of any that
 /// belong together stay below 2^63.
@@ -12,6 +13,10 @@ const MAX_HEAD_DIM: usize = 1 << 12;
 /// Most layers; checked before there is one value per layer.
 pub(super) const MAX_LAYERS: usize = 1 << 12;
 const MAX_CONTEXT: usize = 1 << 24;
+/// Experts of all layers together; each has names.
+const MAX_EXPERTS: usize = 1 << 17;
+/// Groups of experts: routing has a bit of each.
+const MAX_EXPERT_GROUPS: usize = 64;
 
 /// Refuses heads that no model has; checked before there is a value per head or row.
 ///
@@ -24,6 +29,52 @@ pub(super) fn check_heads(heads: QkvHeads) -> Result<(), String> {
     ])
 }
 
+/// Refuses more experts than any model has; checked before there is a value per expert.
+///
+/// # Errors
+/// The number is out of range.
+pub(super) fn check_num_experts(num_experts: usize, num_layers: usize) -> Result<(), String> {
+    check_sizes(&[("number of experts", num_experts, MAX_EXPERTS / num_layers.max(1))])
+}
+
+/// Refuses more layers that predict further tokens than any model has; each has a name.
+///
+/// # Errors
+/// The number is out of range.
+pub(super) fn check_num_further(num_layers: usize) -> Result<(), String> {
+    match num_layers <= MAX_LAYERS {
+        true => Ok(()),
+        false => Err(format!("{num_layers} layers of further tokens are not supported")),
+    }
+}
+
+/// Refuses experts that cannot be chosen as the spec says.
+fn check_experts(spec: &ExpertsSpec) -> Result<(), String> {
+    let num_experts = spec.experts.len();
+    let num_chosen = spec.routing.num_chosen();
+    check_sizes(&[("number of experts of a token", num_chosen, num_experts)])?;
+    let (factor, groups) = match &spec.routing {
+        Routing::SparseMixer { jitter } => (*jitter, None),
+        Routing::TopK(best) => (best.scale, best.groups),
+    };
+    if !factor.is_finite() || factor < 0.0 {
+        return Err("its factor of experts is out of range".to_owned());
+    }
+    let Some(groups) = groups else { return Ok(()) };
+    check_sizes(&[
+        ("number of groups of experts", groups.num, MAX_EXPERT_GROUPS),
+        ("number of groups that experts are chosen from", groups.num_kept, groups.num),
+    ])?;
+    let width = num_experts / groups.num;
+    match num_experts.is_multiple_of(groups.num) && num_chosen <= groups.num_kept * width {
+        true => Ok(()),
+        false => Err(format!(
+            "{num_chosen} of {num_experts} experts cannot be chosen from {} of {} groups",
+            groups.num_kept, groups.num
+        )),
+    }
+}
+
 /// (what, size, most)
 fn check_sizes(sizes: &[(&str, usize, usize)]) -> Result<(), String> {
     match sizes.iter().find(|(_, size, max)| !(1..=*max).contains(size)) {
@@ -34,6 +85,10 @@ fn check_sizes(sizes: &[(&str, usize, usize)]) -> Result<(), String> {
     }
 }
 
+fn inner_width(layers: &[LayerSpec]) -> usize {
+    layers.iter().map(LayerSpec::inner_width).max().unwrap_or(0)
+}
+
 /// Refuses an encoder that no model is.
 ///
 /// # Errors
@@ -42,7 +97,7 @@ pub(super) fn check_encoder(spec: &EncoderSpec) -> Result<(), String> {
     check_sizes(&[
         ("vocabulary", spec.vocab_size(), MAX_VOCAB_SIZE),
         ("hidden size", spec.hidden_size(), MAX_WIDTH),
-        ("intermediate size", spec.mlps().map(|mlp| mlp.down.k).max().unwrap_or(0), MAX_WIDTH),
+        ("intermediate size", inner_width(&spec.layers), MAX_WIDTH),
         ("number of layers", spec.layers.len(), MAX_LAYERS),
         ("context length", spec.max_model_len, MAX_CONTEXT),
     ])?;
@@ -80,11 +135,12 @@ pub(super) fn check(spec: &DecoderSpec) -> Result<(), String> {
     check_sizes(&[
         ("vocabulary", spec.vocab_size(), MAX_VOCAB_SIZE),
         ("hidden size", spec.hidden_size(), MAX_WIDTH),
-        ("intermediate size", spec.mlps().map(|mlp| mlp.down.k).max().unwrap_or(0), MAX_WIDTH),
+        ("intermediate size", inner_width(&spec.layers), MAX_WIDTH),
         ("width of embeddings", spec.embedding.tokens.k, MAX_WIDTH),
         ("number of layers", spec.layers.len(), MAX_LAYERS),
         ("context length", spec.max_model_len, MAX_CONTEXT),
     ])?;
+    spec.experts().try_for_each(check_experts)?;
     if spec.attentions().any(|attention| attention.sliding_window == Some(0)) {
         return Err("a sliding window of 0 tokens is not supported".to_owned());
     }

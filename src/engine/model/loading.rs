@@ -2,8 +2,9 @@
 
 use super::latent::LatentWeights;
 use super::spec::{
-    ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, LayerSpec, Layout, LinearSpec, MlpSpec,
-    NamedShape, NormSpec, RopeSpec,
+    ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, ExpertSpec, ExpertsSpec,
+    FeedForwardSpec, LayerSpec, Layout, LinearSpec, MlpForm, MlpSpec, NamedShape, NormSpec, Part,
+    RopeSpec, Slice,
 };
 use super::weights::Checkpoint;
 use crate::engine::EngineError;
@@ -11,7 +12,8 @@ use crate::engine::config::DType;
 use crate::engine::device::{Device, Tensor};
 use crate::engine::ops::linear::{SourceMatrix, SourceRows};
 use crate::engine::ops::{
-    Activation, HeadValues, LinearWeight, NormWeight, RotaryTable, StepLimits,
+    Activation, ExpertWeights, ExpertsWeight, HeadValues, LinearWeight, NormWeight, RotaryTable,
+    StepLimits,
 };
 
 /// All weights of a decoder. Shapes are in the spec's terms.
@@ -37,7 +39,7 @@ pub(super) struct DecoderWeights {
 #[derive(Debug)]
 pub(super) struct LayerWeights {
     pub attention: Option<AttentionWeights>,
-    pub mlp: Option<MlpWeights>,
+    pub feed_forward: Option<FeedForwardWeights>,
 }
 
 /// Weights of an attention block.
@@ -52,10 +54,21 @@ pub(super) struct AttentionWeights {
     pub out: LinearWeight,
 }
 
-/// Weights of an MLP block.
+/// Weights of a feed-forward block.
+#[derive(Debug)]
+pub(super) struct FeedForwardWeights {
+    pub norms: BlockNormWeights,
+    /// Its MLP, or the expert of all tokens.
+    pub mlp: Option<MlpWeights>,
+    /// (1, hidden_size): of that expert's outputs.
+    pub gate: Option<LinearWeight>,
+    pub experts: Option<ExpertsWeight>,
+}
+
+/// Weights of an MLP.
 #[derive(Debug)]
 pub(super) struct MlpWeights {
-    pub norms: BlockNormWeights,
+    pub form: MlpForm,
     pub activation: Activation,
     pub up: LinearWeight,
     pub down: LinearWeight,
@@ -94,13 +107,14 @@ pub(super) fn prepare_layers(
     device: &Device,
     max_num_tokens: usize,
 ) -> Result<(), EngineError> {
-    let mut weights = layers.iter().flat_map(|LayerWeights { attention, mlp }| {
+    let mut weights = layers.iter().flat_map(|LayerWeights { attention, feed_forward }| {
         let attention =
             attention.iter().flat_map(|AttentionWeights { qkv, latent, out, .. }| {
                 let q_up = latent.iter().flat_map(|latent| &latent.q).map(|(_, up)| up);
                 [qkv, out].into_iter().chain(q_up)
             });
-        attention.chain(mlp.iter().flat_map(|mlp| [&mlp.up, &mlp.down]))
+        let mlp = feed_forward.iter().filter_map(|block| block.mlp.as_ref());
+        attention.chain(mlp.flat_map(|mlp| [&mlp.up, &mlp.down]))
     });
     let activation = device.activation_dtype();
     weights.try_for_each(|weight| weight.prepare(device, activation, max_num_tokens))
@@ -196,14 +210,31 @@ impl Loader<'_> {
         &mut self,
         spec: &LinearSpec,
     ) -> Result<(SourceRows<'_>, Option<Vec<f32>>), EngineError> {
-        let biases = self.vectors(spec.biases(), 0.01)?;
+        let mut biases = Vec::new();
+        for part in spec.parts.iter().filter(|_| spec.bias) {
+            biases.extend(self.bias(part)?);
+        }
         let bias = spec.bias.then(|| spec.order.arrange(biases));
         let tensors: Vec<_> = spec.weights().collect();
         let mut matrices = self.checkpoint.matrices(&tensors)?;
+        for (matrix, part) in matrices.iter_mut().zip(&spec.parts) {
+            if let Some(Slice { index, count }) = part.slice {
+                *matrix = matrix.clone().slice(index, count);
+            }
+        }
         if spec.layout == Layout::Transposed {
             matrices = matrices.into_iter().map(SourceMatrix::transposed).collect();
         }
         Ok((SourceRows::from(matrices).in_order(spec.order.rows().cloned()), bias))
+    }
+
+    /// The bias of a part.
+    fn bias(&mut self, part: &Part) -> Result<Vec<f32>, EngineError> {
+        let values = self.checkpoint.vector(&part.bias(), 0.01)?;
+        Ok(match part.slice {
+            None => values,
+            Some(Slice { index, .. }) => values[index * part.rows..][..part.rows].to_vec(),
+        })
     }
 
     /// Vectors, one after the other.
@@ -275,10 +306,10 @@ impl Loader<'_> {
 
     /// The blocks of a layer.
     pub(super) fn layer(&mut self, spec: &LayerSpec) -> Result<LayerWeights, EngineError> {
-        let LayerSpec { attention, mlp, .. } = spec;
+        let LayerSpec { attention, feed_forward, .. } = spec;
         Ok(LayerWeights {
             attention: attention.as_ref().map(|spec| self.attention(spec)).transpose()?,
-            mlp: mlp.as_ref().map(|spec| self.mlp(spec)).transpose()?,
+            feed_forward: feed_forward.as_ref().map(|spec| self.feed_forward(spec)).transpose()?,
         })
     }
 
@@ -299,6 +330,55 @@ impl Loader<'_> {
         })
     }
 
+    fn feed_forward(&mut self, spec: &FeedForwardSpec) -> Result<FeedForwardWeights, EngineError> {
+        let norms = self.norms(spec.norms())?;
+        let experts = match spec {
+            FeedForwardSpec::Mlp(mlp) => {
+                let mlp = Some(self.mlp(mlp)?);
+                return Ok(FeedForwardWeights { norms, mlp, gate: None, experts: None });
+            }
+            FeedForwardSpec::Experts(experts) => experts,
+        };
+        let shared = experts.shared.as_ref();
+        let gate = shared.and_then(|shared| shared.gate.as_ref());
+        let activation = experts.activation;
+        let mlp = match shared {
+            None => None,
+            Some(shared) => {
+                let ExpertWeights { up, down } = self.expert(&shared.mlp)?;
+                Some(MlpWeights { form: MlpForm::Gated, activation, up, down })
+            }
+        };
+        Ok(FeedForwardWeights {
+            norms,
+            mlp,
+            gate: gate.map(|gate| self.exact(gate)).transpose()?,
+            experts: Some(self.experts(experts)?),
+        })
+    }
+
+    fn experts(&mut self, spec: &ExpertsSpec) -> Result<ExpertsWeight, EngineError> {
+        let bias = spec.choice_bias.as_ref();
+        Ok(ExpertsWeight {
+            router: self.exact(&spec.router)?,
+            choice_bias: bias.map(|bias| self.checkpoint.vector(bias, 0.0)).transpose()?,
+            routing: spec.routing.clone(),
+            activation: spec.activation,
+            experts: spec.experts.iter().map(|spec| self.expert(spec)).collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn expert(&mut self, spec: &ExpertSpec) -> Result<ExpertWeights, EngineError> {
+        let (up, down) = (self.layer_linear(&spec.up)?, self.layer_linear(&spec.down)?);
+        Ok(ExpertWeights { up, down })
+    }
+
+    /// A weight of few rows in f32, whatever the others are: it decides what others count.
+    fn exact(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
+        let device = self.device;
+        self.packed(spec, |rows, bias| LinearWeight::load(device, DType::Float32, rows, bias))
+    }
+
     fn mlp(&mut self, spec: &MlpSpec) -> Result<MlpWeights, EngineError> {
         let activation = match &spec.activation {
             ActivationSpec::Known(activation) => *activation,
@@ -311,7 +391,7 @@ impl Loader<'_> {
             }
         };
         Ok(MlpWeights {
-            norms: self.norms(&spec.norms)?,
+            form: spec.form,
             activation,
             up: self.layer_linear(&spec.up)?,
             down: self.layer_linear(&spec.down)?,

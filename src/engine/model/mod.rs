@@ -68,9 +68,9 @@ mod tests {
     #[test]
     fn an_unknown_architecture_is_refused_with_the_nearest_known_ones() {
         let config =
-            HfConfig::parse(r#"{"architectures": ["Qwen3MoeForCausalLM"]}"#, "config.json");
+            HfConfig::parse(r#"{"architectures": ["Qwen3NextForCausalLM"]}"#, "config.json");
         let error = decoder_spec(&config.unwrap()).unwrap_err().to_string();
-        assert!(error.contains("`Qwen3MoeForCausalLM` is not supported"), "{error}");
+        assert!(error.contains("`Qwen3NextForCausalLM` is not supported"), "{error}");
         assert!(error.contains("Qwen3ForCausalLM, "), "{error}");
     }
 

@@ -1,13 +1,16 @@
 //! `Stream`: the residual stream, and how layers read it and add to it. What decoders and encoders
 //! have in common.
 
-use super::loading::{AttentionWeights, BlockNormWeights, LayerWeights, MlpWeights};
+use super::loading::{
+    AttentionWeights, BlockNormWeights, FeedForwardWeights, LayerWeights, MlpWeights,
+};
 use super::spec::{
-    AttentionSpec, Kept, LayerSpec, MlpForm, MlpSpec, NormSpan, PositionScale, QkNormOrder, Wiring,
+    AttentionSpec, Kept, LayerSpec, LinearSpec, MlpForm, NormSpan, PositionScale, QkNormOrder,
+    Wiring,
 };
 use crate::engine::EngineError;
 use crate::engine::device::{Device, Precision, Tensor};
-use crate::engine::ops::{self, RotaryTable, Step};
+use crate::engine::ops::{self, ExpertsScratch, ExpertsShape, ExpertsWeight, RotaryTable, Step};
 
 /// The stream and the buffers of what runs over it, allocated once for the largest step of T
 /// tokens. A block leaves what it adds in `delta`; the next one (or the end) adds it, in the same
@@ -20,12 +23,14 @@ pub(super) struct Stream {
     pub delta: Tensor,
     /// `delta` is not added yet.
     pub has_delta: bool,
-    /// (rows of a block, hidden_size) what a block reads.
+    /// (rows of a block, hidden_size) what a block reads; (T, hidden_size) with experts.
     pub normed: Tensor,
     /// (rows of a block, 2 * intermediate_size or intermediate_size)
     up: Tensor,
     /// (rows of a block, intermediate_size), only when gated.
     activated: Option<Tensor>,
+    /// What experts work in, only in such models.
+    experts: Option<ExpertsScratch>,
     /// (T, hidden_size) what attention adds where the MLP reads the same, only in such models.
     beside: Option<Tensor>,
     /// (T, hidden_size) each: streams of earlier layers, only in models that come back to them.
@@ -42,10 +47,11 @@ impl Stream {
         (num_tokens, hidden_size): (usize, usize),
         layers: &[LayerSpec],
     ) -> Result<Self, EngineError> {
-        let mlps = || layers.iter().filter_map(|layer| layer.mlp.as_ref());
-        let up_width = mlps().map(|mlp| mlp.up.n()).max().unwrap_or(0);
-        let gated = mlps().filter(|mlp| mlp.form == MlpForm::Gated);
-        let activated = gated.map(|mlp| mlp.down.k).max();
+        let mlps = || layers.iter().flat_map(mlp_of);
+        let up_width = mlps().map(|(_, up, _)| up.n()).max().unwrap_or(0);
+        let gated = mlps().filter(|(form, ..)| *form == MlpForm::Gated);
+        let activated = gated.map(|(.., down)| down.k).max();
+        let experts = experts_shape(layers);
         // A copy of the residual is no input that a GPU's norm rounds.
         let mut norms = layers.iter().flat_map(LayerSpec::block_norms);
         let is_normed = norms.all(|norms| norms.before.is_some());
@@ -53,6 +59,7 @@ impl Stream {
         let slots = layers.iter().flat_map(|layer| &layer.keeps).map(|kept| kept.slot + 1);
         let num_kept = slots.max().unwrap_or(0);
         let block_rows = device.block_rows(num_tokens);
+        let rows_read = if experts.is_some() { num_tokens } else { block_rows };
         let linear_input = |width| device.tensor(block_rows, width, Precision::LinearInput);
         let per_row = |width| device.tensor(block_rows, width, Precision::Activation);
         let per_token = || device.tensor(num_tokens, hidden_size, Precision::Activation);
@@ -61,11 +68,14 @@ impl Stream {
             delta: per_token()?,
             has_delta: false,
             normed: match is_normed {
-                true => linear_input(hidden_size)?,
-                false => per_row(hidden_size)?,
+                true => device.tensor(rows_read, hidden_size, Precision::LinearInput)?,
+                false => device.tensor(rows_read, hidden_size, Precision::Activation)?,
             },
             up: per_row(up_width)?,
             activated: activated.map(linear_input).transpose()?,
+            experts: experts
+                .map(|shape| ExpertsScratch::new(device, (num_tokens, hidden_size), shape))
+                .transpose()?,
             beside: is_parallel.then(per_token).transpose()?,
             kept: (0..num_kept).map(|_| per_token()).collect::<Result<_, _>>()?,
         })
@@ -97,8 +107,11 @@ impl Stream {
             self.delta.set_num_rows(beside.num_rows());
             self.has_delta = false;
         }
-        if let (Some(block), Some(weights)) = (&spec.mlp, &weights.mlp) {
-            self.mlp(device, (block, weights));
+        if let Some(weights) = &weights.feed_forward {
+            match &weights.experts {
+                None => self.mlp(device, weights),
+                Some(experts) => self.experts(device, weights, experts),
+            }
             self.block_output(device, &weights.norms, spec.residual_scale);
         }
         if let (true, Some(beside)) = (is_parallel, &self.beside) {
@@ -172,32 +185,63 @@ impl Stream {
         }
     }
 
-    /// delta = the feed-forward block of the stream.
-    fn mlp(&mut self, device: &Device, (spec, weights): (&MlpSpec, &MlpWeights)) {
-        let activation = weights.activation;
+    /// delta = the MLP of the stream.
+    fn mlp(&mut self, device: &Device, weights: &FeedForwardWeights) {
+        let FeedForwardWeights { norms, mlp, .. } = weights;
         for (start, num_rows) in self.row_blocks(device) {
-            self.block_input(device, &weights.norms, (start, num_rows));
-            let Self { normed, delta, up, activated, .. } = &mut *self;
-            let input = normed.rows_from(0);
-            let inner = match (spec.form, activated) {
-                (MlpForm::Gated, Some(activated)) => {
-                    up.reshape(num_rows, spec.up.n());
-                    activated.reshape(num_rows, spec.down.k);
-                    let weight = (&weights.up, activation);
-                    let out = (&mut *up, &mut *activated);
-                    ops::linear_activate_and_mul(device, input, weight, out, num_rows);
-                    activated
-                }
-                _ => {
-                    up.reshape(num_rows, spec.up.n());
-                    ops::linear_rows(device, input, &weights.up, up.rows_from_mut(0), num_rows);
-                    ops::activate(device, activation, up);
-                    &mut *up
-                }
-            };
-            let (x, out) = (inner.rows_from(0), delta.rows_from_mut(start));
-            ops::linear_rows(device, x, &weights.down, out, num_rows);
+            self.block_input(device, norms, (start, num_rows));
+            mlp.iter().for_each(|mlp| self.mlp_rows(device, mlp, (0, start), num_rows));
         }
+    }
+
+    /// delta = the experts of the stream, the one of all tokens first.
+    fn experts(&mut self, device: &Device, weights: &FeedForwardWeights, experts: &ExpertsWeight) {
+        let num_rows = self.residual.num_rows();
+        self.block_input(device, &weights.norms, (0, num_rows));
+        match &weights.mlp {
+            None => ops::fill_zero(device, &mut self.delta, num_rows),
+            Some(mlp) => {
+                for (start, num_rows) in self.row_blocks(device) {
+                    self.mlp_rows(device, mlp, (start, start), num_rows);
+                }
+            }
+        }
+        let Self { normed, delta, experts: scratch, .. } = self;
+        let Some(scratch) = scratch else { unreachable!("made where there are experts") };
+        if let Some(gate) = &weights.gate {
+            ops::gate_rows(device, normed, gate, scratch, delta);
+        }
+        ops::add_experts(device, normed, experts, scratch, delta);
+    }
+
+    /// Rows of delta = the MLP of rows of normed, both from their first ones on.
+    fn mlp_rows(
+        &mut self,
+        device: &Device,
+        weights: &MlpWeights,
+        (from, to): (usize, usize),
+        num_rows: usize,
+    ) {
+        let activation = weights.activation;
+        let Self { normed, delta, up, activated, .. } = self;
+        let input = normed.rows_from(from);
+        up.reshape(num_rows, weights.up.shape().0);
+        let inner = match (weights.form, activated) {
+            (MlpForm::Gated, Some(activated)) => {
+                activated.reshape(num_rows, weights.down.shape().1);
+                let weight = (&weights.up, activation);
+                let out = (&mut *up, &mut *activated);
+                ops::linear_activate_and_mul(device, input, weight, out, num_rows);
+                activated
+            }
+            _ => {
+                ops::linear_rows(device, input, &weights.up, up.rows_from_mut(0), num_rows);
+                ops::activate(device, activation, up);
+                up
+            }
+        };
+        let (x, out) = (inner.rows_from(0), delta.rows_from_mut(to));
+        ops::linear_rows(device, x, &weights.down, out, num_rows);
     }
 
     /// Normalizes and scales what a block adds, or normalizes the sum. Without a norm of the sum
@@ -216,6 +260,27 @@ impl Stream {
             ops::norm_in_place(device, residual, norm);
         }
     }
+}
+
+/// What all tokens go through in a layer's feed-forward block: up and down.
+fn mlp_of(layer: &LayerSpec) -> Option<(MlpForm, &LinearSpec, &LinearSpec)> {
+    let shared = layer.experts().and_then(|experts| experts.shared.as_ref());
+    let shared = shared.map(|shared| (MlpForm::Gated, &shared.mlp.up, &shared.mlp.down));
+    layer.mlp().map(|mlp| (mlp.form, &mlp.up, &mlp.down)).or(shared)
+}
+
+/// The largest sizes of experts; None: there are none.
+fn experts_shape(layers: &[LayerSpec]) -> Option<ExpertsShape> {
+    let shapes = layers.iter().filter_map(LayerSpec::experts).map(|experts| ExpertsShape {
+        num_experts: experts.experts.len(),
+        num_chosen: experts.routing.num_chosen(),
+        inner: experts.experts.iter().map(|expert| expert.down.k).max().unwrap_or(0),
+    });
+    shapes.reduce(|a, b| ExpertsShape {
+        num_experts: a.num_experts.max(b.num_experts),
+        num_chosen: a.num_chosen.max(b.num_chosen),
+        inner: a.inner.max(b.inner),
+    })
 }
 
 /// Bounds q and k, and normalizes them; where the rotation comes first, they are rotated. Gives the

@@ -173,7 +173,10 @@ impl Checkpoint {
     /// A matrix that was asked for before.
     fn peek(&self, tensor: &NamedShape) -> Result<SourceMatrix<'_>, EngineError> {
         let (name, shape) = tensor;
-        let &[rows, columns] = &shape[..] else { panic!("{name} is no matrix: {shape:?}") };
+        let &[ref counts @ .., rows, columns] = &shape[..] else {
+            panic!("{name} is no matrix: {shape:?}")
+        };
+        let rows = counts.iter().product::<usize>() * rows;
         match self {
             Checkpoint::Dummy { seed } => {
                 Ok(SourceMatrix::random(rows, columns, dummy_seed(*seed, name), DUMMY_SCALE))
@@ -185,7 +188,7 @@ impl Checkpoint {
     /// A matrix of the files, which was checked and is not taken by this.
     pub fn stored_matrix(&self, tensor: &NamedShape) -> Option<SourceMatrix<'_>> {
         match self {
-            Checkpoint::Files(files) if tensor.1.len() == 2 => files.matrix(tensor).ok(),
+            Checkpoint::Files(files) if tensor.1.len() >= 2 => files.matrix(tensor).ok(),
             Checkpoint::Files(_) | Checkpoint::Dummy { .. } => None,
         }
     }

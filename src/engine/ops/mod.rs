@@ -10,6 +10,7 @@ mod copy_blocks;
 mod elementwise;
 mod embedding;
 mod encoder_attention;
+mod experts;
 mod gemm;
 pub mod linear;
 pub mod logprobs;
@@ -33,6 +34,10 @@ pub use elementwise::{add, clamp, copy, copy_rows, fill_zero, scale};
 pub use embedding::{add_rows_of, embedding, gather_rows};
 pub use encoder_attention::{
     EncoderAttentionShape, EncoderScratch, RelativeBias, encoder_attention, rotate_texts,
+};
+pub use experts::{
+    ExpertGroups, ExpertWeight, ExpertWeights, ExpertsScratch, ExpertsShape, ExpertsWeight,
+    GroupScore, Routing, Score, TopK, add_experts, gate_rows,
 };
 pub use linear::{
     HeadMatrices, LinearWeight, linear, linear_activate_and_mul, linear_by_head, linear_rows,

@@ -41,8 +41,8 @@ impl Devices {
             let text = "--kv-cache-dtype: whole texts are computed at once, without a KV cache";
             return Err(EngineError::Config(text.to_owned()));
         }
-        let head_dim = summary.spec.heads().head_dim;
-        let needs = GpuNeeds::heads_of(head_dim);
+        let (spec, head_dim) = (&summary.spec, summary.spec.heads().head_dim);
+        let needs = GpuNeeds { head_dim, without_kernels: spec.without_gpu_kernels() };
         let (body, why_cpu) = device::open(config, summary.dtype, needs)?;
         let body = Arc::new(body);
         let host = match &*body {

@@ -2,14 +2,14 @@
 
 from ..family import Family
 from . import (
-    alibi, first, gpt, latent, later, llama_kin, multimodal, parallel, phi3, post_norm, quantized,
-    renamed,
+    alibi, experts, first, gpt, latent, later, llama_kin, multimodal, parallel, phi3, post_norm,
+    quantized, renamed,
 )
 
 FAMILIES: dict[str, Family] = {}
 MODULES = (
     first, llama_kin, post_norm, phi3, parallel, gpt, alibi, later, latent, renamed,
-    multimodal, quantized,
+    multimodal, quantized, experts,
 )
 for _module in MODULES:
     FAMILIES.update(_module.FAMILIES)

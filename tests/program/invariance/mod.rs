@@ -188,6 +188,14 @@ fn post_norm_and_learned_positions_give_the_same_bytes_however_they_are_run() {
 }
 
 #[test]
+fn experts_give_the_same_bytes_however_they_are_run() {
+    check("golden/qwen3_moe");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let model = root.join("testdata/golden/glm4_moe");
+    check_model(&model, NUM_KERNEL_ROWS, "--quantization int8");
+}
+
+#[test]
 fn blocks_of_a_gguf_file_give_the_same_bytes_however_they_are_run() {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("blocks.gguf");

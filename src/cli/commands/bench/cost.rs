@@ -2,7 +2,7 @@
 //! enters it.
 
 use crate::engine::config::{DType, Quantization};
-use crate::engine::model::spec::{DecoderSpec, LinearSpec};
+use crate::engine::model::spec::{DecoderSpec, ExpertSpec, ExpertsSpec, LinearSpec};
 
 /// A row of a run, by its lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +26,29 @@ pub struct ModelCost {
     position_flops: f64,
     /// Positions that a token of each layer attends to at most.
     windows: Vec<Option<usize>>,
-    /// Bytes of all matrices that a step reads.
+    /// Bytes of the matrices that every step reads.
     weight_bytes: f64,
+    /// Experts, of which a step reads those that its rows choose.
+    experts: Vec<ExpertsCost>,
     /// Bytes of K and V per token and layer.
     kv_bytes: f64,
+}
+
+/// The experts of a layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct ExpertsCost {
+    /// Bytes of all of them.
+    bytes: f64,
+    /// The share of them that a row chooses.
+    share: f64,
+}
+
+impl ExpertsCost {
+    /// Bytes of those that so many rows choose, where each is chosen as often as any other: of E
+    /// experts it is E (1 - (1 - k/E)^rows).
+    fn bytes_of(self, num_rows: usize) -> f64 {
+        self.bytes * (1.0 - (1.0 - self.share).powf(num_rows as f64))
+    }
 }
 
 impl ModelCost {
@@ -42,7 +61,11 @@ impl ModelCost {
         kv_bytes_per_token: f64,
     ) -> Self {
         let weights = |linear: Option<&LinearSpec>| linear.map_or(0.0, LinearSpec::num_weights);
-        let in_layers: f64 = spec.layer_linears().map(LinearSpec::num_weights).sum();
+        let of_all: f64 = spec.layer_linears().map(LinearSpec::num_weights).sum();
+        // What every row goes through, and what rows choose.
+        let in_experts: f64 = spec.experts().map(num_weights).sum();
+        let in_layers = of_all - in_experts;
+        let chosen: f64 = spec.experts().map(|experts| share(experts) * num_weights(experts)).sum();
         let (embedding, output) = (&spec.embedding, &spec.output);
         let project_in = weights(embedding.projection.as_ref());
         let project_out = weights(output.projection.as_ref());
@@ -54,7 +77,7 @@ impl ModelCost {
             Some(Quantization::Int8) => (1.0, 1.0),
         };
         Self {
-            layers_flops: 2.0 * (in_layers + project_in),
+            layers_flops: 2.0 * (in_layers + chosen + project_in),
             head_flops: 2.0 * (vocabulary + project_out),
             // Scores and values: products as wide as all heads of q, and of what they get of V.
             position_flops: 2.0
@@ -67,6 +90,13 @@ impl ModelCost {
             weight_bytes: in_layers * layer_bytes
                 + (project_in + project_out) * bytes
                 + vocabulary * head_bytes,
+            experts: spec
+                .experts()
+                .map(|experts| ExpertsCost {
+                    bytes: num_weights(experts) * layer_bytes,
+                    share: share(experts),
+                })
+                .collect(),
             kv_bytes: kv_bytes_per_token / spec.attentions().count() as f64,
         }
     }
@@ -82,9 +112,11 @@ impl ModelCost {
             + num_positions * self.position_flops
     }
 
-    /// Bytes of the matrices, which every step reads once.
-    pub fn weight_bytes(&self) -> f64 {
-        self.weight_bytes
+    /// Bytes of the matrices, each of which a step of so many rows reads once; of experts those
+    /// that the rows are expected to choose.
+    pub fn weight_bytes(&self, num_rows: usize) -> f64 {
+        let chosen: f64 = self.experts.iter().map(|experts| experts.bytes_of(num_rows)).sum();
+        self.weight_bytes + chosen
     }
 
     /// Bytes of K and V that a decode step of `num_rows` reads, with `num_positions` in all their
@@ -95,6 +127,17 @@ impl ModelCost {
         let per_row: f64 = self.windows.iter().map(attended).sum();
         per_row * num_rows as f64 * self.kv_bytes
     }
+}
+
+/// Weights of all experts that are chosen.
+fn num_weights(experts: &ExpertsSpec) -> f64 {
+    let of_expert = |expert: &ExpertSpec| expert.up.num_weights() + expert.down.num_weights();
+    experts.experts.iter().map(of_expert).sum()
+}
+
+/// The share of the experts that a row chooses.
+fn share(experts: &ExpertsSpec) -> f64 {
+    experts.routing.num_chosen() as f64 / experts.experts.len() as f64
 }
 
 /// Sum of the positions that tokens `start..end` attend to: token i sees i + 1, or its window.
@@ -165,7 +208,7 @@ mod tests {
     #[test]
     fn a_step_reads_all_matrices_and_the_attended_positions() {
         let cost_of_all = cost("");
-        assert_eq!(cost_of_all.weight_bytes(), 2.0 * (LAYERS + HEAD));
+        assert_eq!(cost_of_all.weight_bytes(4), 2.0 * (LAYERS + HEAD));
         assert_eq!(cost_of_all.kv_bytes(4, 40), 40.0 * 3.0 * 16.0);
         let window = cost(r#", "sliding_window": 7"#);
         assert_eq!(window.kv_bytes(4, 40), 4.0 * 7.0 * 3.0 * 16.0);
@@ -173,8 +216,24 @@ mod tests {
 
     #[test]
     fn fp8_narrows_the_layers_and_int8_the_output_layer_too() {
-        let bytes = |quantization| quantized_cost("", Some(quantization)).weight_bytes();
+        let bytes = |quantization| quantized_cost("", Some(quantization)).weight_bytes(1);
         assert_eq!(bytes(Quantization::Fp8), LAYERS + 2.0 * HEAD);
         assert_eq!(bytes(Quantization::Int8), LAYERS + HEAD);
+    }
+
+    #[test]
+    fn a_row_costs_its_experts_and_a_step_those_of_all_rows() {
+        let text = r#"{"architectures": ["MixtralForCausalLM"], "vocab_size": 50, "hidden_size": 8,
+            "intermediate_size": 20, "num_hidden_layers": 3, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+            "hidden_act": "silu", "num_local_experts": 4, "num_experts_per_tok": 2}"#;
+        let spec = decoder_spec(&HfConfig::parse(text, "config.json").unwrap()).unwrap();
+        let cost = ModelCost::new(&spec, DType::BFloat16, None, 48.0);
+        let (expert, router) = (3.0 * 20.0 * 8.0, 4.0 * 8.0);
+        let others = LAYERS - 3.0 * expert + 3.0 * router;
+        assert_eq!(cost.layers_flops, 2.0 * (others + 3.0 * 2.0 * expert));
+        let bytes = |num_experts: f64| 2.0 * (others + HEAD + 3.0 * num_experts * expert);
+        assert_eq!(cost.weight_bytes(1), bytes(2.0));
+        assert_eq!(cost.weight_bytes(2), bytes(3.0));
     }
 }

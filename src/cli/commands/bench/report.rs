@@ -156,7 +156,7 @@ impl Report {
         let _ = writeln!(text, "Decode steps: {}, {}", steps.0.len(), steps.text());
         let achieved = self.decode_gb_per_second();
         let share = share(achieved, self.memory_bandwidth, "GB/s");
-        let (weights, kv) = (1e-9 * self.cost.weight_bytes(), 1e-9 * self.kv_bytes_per_step());
+        let (weights, kv) = (1e-9 * self.weight_bytes_per_step(), 1e-9 * self.kv_bytes_per_step());
         let _ = writeln!(
             text,
             "Memory: {weights:.3} GB weights + {kv:.3} GB KV per step, {achieved:.2} GB/s{share}"
@@ -273,7 +273,7 @@ impl Report {
             "step_ms_median": steps.percentile_ms(50),
             "step_ms_mean": steps.mean_ms(),
             "tokens_per_second": steps.num_output_tokens() as f64 / steps.seconds(),
-            "weight_bytes_per_step": self.cost.weight_bytes(),
+            "weight_bytes_per_step": self.weight_bytes_per_step(),
             "kv_bytes_per_step": self.kv_bytes_per_step(),
             "gb_per_second": achieved,
             "memory_bandwidth": self.memory_bandwidth,
@@ -331,6 +331,11 @@ impl Report {
         1e-12 * flops / self.all_steps().seconds().max(1e-9)
     }
 
+    /// Of a decode step of all rows.
+    fn weight_bytes_per_step(&self) -> f64 {
+        self.cost.weight_bytes(self.measured.rows.len())
+    }
+
     /// Mean over the decode steps of all rows.
     fn kv_bytes_per_step(&self) -> f64 {
         let steps = self.full_steps();
@@ -339,7 +344,7 @@ impl Report {
     }
 
     fn decode_gb_per_second(&self) -> f64 {
-        let per_step = self.cost.weight_bytes() + self.kv_bytes_per_step();
+        let per_step = self.weight_bytes_per_step() + self.kv_bytes_per_step();
         1e-9 * per_step / (1e-3 * self.full_steps().mean_ms()).max(1e-9)
     }
 }

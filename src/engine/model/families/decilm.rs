@@ -21,7 +21,7 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         let attention = attention.map(|part| attention_of(config, index, &part)).transpose()?;
         let mlp = part(&blocks[index], "ffn")?;
         let mlp = mlp.map(|part| mlp_of(config, index, &part)).transpose()?;
-        Ok(LayerSpec { attention, mlp, ..LayerSpec::default() })
+        Ok(LayerSpec { attention, feed_forward: mlp.map(Into::into), ..LayerSpec::default() })
     })
 }
 

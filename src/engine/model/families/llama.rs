@@ -92,8 +92,6 @@ pub(super) fn mlp(
 ) -> Result<MlpSpec, EngineError> {
     let name = |part: &str| format!("model.layers.{index}.{part}");
     let hidden = config.hidden_size()?;
-    let eps = config.rms_norm_eps_or(defaults.rms_norm_eps)?;
-    let norm = NormSpec::rms(name("post_attention_layernorm"), hidden, eps);
     let up = ["mlp.gate_proj", "mlp.up_proj"].map(|part| (name(part), inner));
     let down = LinearSpec::new(name("mlp.down_proj"), hidden, inner);
     let bias = config.mlp_bias()?;
@@ -102,12 +100,23 @@ pub(super) fn mlp(
         _ => ActivationSpec::Known(config.activation_or(defaults.activation)?),
     };
     Ok(MlpSpec {
-        norms: BlockNorms::before(norm),
+        norms: mlp_norms(config, defaults, index)?,
         form: MlpForm::Gated,
         activation,
         up: LinearSpec::stacked(up, hidden).with_bias(bias),
         down: down.with_bias(bias),
     })
+}
+
+/// Where the feed-forward block of a layer normalizes.
+pub(super) fn mlp_norms(
+    config: &HfConfig,
+    defaults: Defaults,
+    index: usize,
+) -> Result<BlockNorms, EngineError> {
+    let eps = config.rms_norm_eps_or(defaults.rms_norm_eps)?;
+    let name = format!("model.layers.{index}.post_attention_layernorm");
+    Ok(BlockNorms::before(NormSpec::rms(name, config.hidden_size()?, eps)))
 }
 
 /// The MLP without its gate.

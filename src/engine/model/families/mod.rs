@@ -8,22 +8,28 @@ mod cohere;
 mod cohere2;
 mod cwm;
 mod decilm;
+mod dots1;
 mod ernie4_5;
+mod ernie4_5_moe;
 mod exaone4;
+mod experts;
 mod falcon;
 mod gemma;
 mod gemma2;
 pub(super) mod gemma3;
 mod glm;
 mod glm4;
+mod glm4_moe;
 mod gpt;
 mod gpt2;
 mod gpt_bigcode;
 mod gpt_neox;
 mod gptj;
 mod granite;
+mod granite_moe;
 mod helium;
 mod hunyuan_dense;
+mod hunyuan_moe;
 mod internlm2;
 mod internlm3;
 mod iquestcoder;
@@ -34,20 +40,25 @@ mod minicpm;
 mod minicpm3;
 mod ministral3;
 mod mistral;
+mod mixtral;
 mod mpt;
 mod multimodal;
 mod nemotron;
 mod olmo;
 mod olmo2;
 mod olmo3;
+mod olmoe;
 mod opt;
 mod persimmon;
 mod phi;
 mod phi3;
+mod phimoe;
 #[cfg(test)]
 mod published;
 mod qwen2;
+mod qwen2_moe;
 mod qwen3;
+mod qwen3_moe;
 #[cfg(test)]
 mod refused;
 mod seed_oss;
@@ -111,6 +122,8 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("CohereForCausalLM", cohere::spec, "Command R, Command R+, Aya"),
     family("CwmForCausalLM", cwm::spec, "Code World Model"),
     family("DeciLMForCausalLM", decilm::spec, "Nemotron Nano, Super and Ultra of Llama 3"),
+    family("Dots1ForCausalLM", dots1::spec, "dots.llm1"),
+    family("Ernie4_5_MoeForCausalLM", ernie4_5_moe::spec, "ERNIE 4.5 21B-A3B, 300B-A47B"),
     family("Ernie4_5ForCausalLM", ernie4_5::spec, "ERNIE 4.5, dense"),
     family("Exaone4ForCausalLM", exaone4::spec, "EXAONE 4.0"),
     family("FalconForCausalLM", falcon::spec, "Falcon 7B, 11B, 40B, 180B, RW"),
@@ -119,14 +132,22 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("Gemma3ForConditionalGeneration", multimodal::gemma3, "Gemma 3, text part"),
     family("GemmaForCausalLM", gemma::spec, "Gemma 1, CodeGemma"),
     family("Glm4ForCausalLM", glm4::spec, "GLM-4-0414, Z1"),
+    family("Glm4MoeForCausalLM", glm4_moe::spec, "GLM-4.5, GLM-4.6, GLM-4.7"),
     family("GlmForCausalLM", glm::spec, "GLM-4-9B"),
     family("GPT2LMHeadModel", gpt2::spec, "GPT-2, DistilGPT-2"),
     family("GPTBigCodeForCausalLM", gpt_bigcode::spec, "StarCoder, StarCoderBase"),
     family("GPTJForCausalLM", gptj::spec, "GPT-J"),
     family("GPTNeoXForCausalLM", gpt_neox::spec, "Pythia, GPT-NeoX, Dolly"),
     family("GraniteForCausalLM", granite::spec, "Granite 3 and 4, dense"),
+    family("GraniteMoeForCausalLM", granite_moe::spec, "Granite 3 with experts"),
+    family(
+        "GraniteMoeSharedForCausalLM",
+        granite_moe::shared,
+        "Granite with experts, one of all tokens",
+    ),
     family("HeliumForCausalLM", helium::spec, "Helium"),
     family("HunYuanDenseV1ForCausalLM", hunyuan_dense::spec, "Hunyuan, dense"),
+    family("HunYuanMoEV1ForCausalLM", hunyuan_moe::spec, "Hunyuan-A13B"),
     family("InternLM2ForCausalLM", internlm2::spec, "InternLM 2, 2.5"),
     family("InternLM3ForCausalLM", internlm3::spec, "InternLM 3"),
     family("IQuestCoderForCausalLM", iquestcoder::spec, "IQuest-Coder"),
@@ -145,19 +166,24 @@ pub const ARCHITECTURES: &[Architecture] = &[
         "Mistral Small 3.1, Ministral 3, text part",
     ),
     family("MistralForCausalLM", mistral::spec, "Mistral 7B, Nemo, Small"),
+    family("MixtralForCausalLM", mixtral::spec, "Mixtral 8x7B, 8x22B"),
     family("MPTForCausalLM", mpt::spec, "MPT"),
     family("MptForCausalLM", mpt::spec, "MPT, as transformers writes it"),
     family("NemotronForCausalLM", nemotron::spec, "Minitron, Nemotron-4"),
     family("Olmo2ForCausalLM", olmo2::spec, "OLMo 2"),
     family("Olmo3ForCausalLM", olmo3::spec, "OLMo 3"),
+    family("OlmoeForCausalLM", olmoe::spec, "OLMoE"),
     family("OlmoForCausalLM", olmo::spec, "OLMo 1"),
     family("OPTForCausalLM", opt::spec, "OPT"),
     family("PersimmonForCausalLM", persimmon::spec, "Persimmon"),
     family("Phi3ForCausalLM", phi3::spec, "Phi-3, Phi-3.5, Phi-4, Phi-4-mini"),
     family("PhiForCausalLM", phi::spec, "Phi-1.5, Phi-2"),
+    family("PhimoeForCausalLM", phimoe::spec, "Phi-3.5-MoE"),
     family("Qwen2_5_VLForConditionalGeneration", multimodal::qwen2_5_vl, "Qwen2.5-VL, text part"),
     family("Qwen2ForCausalLM", qwen2::spec, "Qwen2, Qwen2.5, QwQ"),
+    family("Qwen2MoeForCausalLM", qwen2_moe::spec, "Qwen1.5-MoE, Qwen2 57B-A14B"),
     family("Qwen3ForCausalLM", qwen3::spec, "Qwen3, dense"),
+    family("Qwen3MoeForCausalLM", qwen3_moe::spec, "Qwen3 30B-A3B, 235B-A22B"),
     family("Qwen3VLForConditionalGeneration", multimodal::qwen3_vl, "Qwen3-VL, text part"),
     family("RWForCausalLM", falcon::spec, "Falcon of early files"),
     family("SeedOssForCausalLM", seed_oss::spec, "Seed-OSS"),

@@ -4,7 +4,9 @@
 use super::llama;
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
-use crate::engine::model::spec::{BlockNorms, DecoderSpec, NormSpan, NormSpec, QkNormSpec};
+use crate::engine::model::spec::{
+    BlockNorms, DecoderSpec, NormSpan, NormSpec, QkNormSpec, QkvHeads,
+};
 
 /// Llama's spec with the norms.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -12,19 +14,24 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     // Llama's default is another one.
     let eps = config.root().positive("rms_norm_eps")? as f32;
     let hidden = spec.hidden_size();
-    let norm = |index: usize, part: &str, width| {
-        NormSpec::rms(format!("model.layers.{index}.{part}"), width, eps)
+    let norm = |index: usize, part: &str| {
+        NormSpec::rms(format!("model.layers.{index}.{part}"), hidden, eps)
     };
     for (index, attention) in spec.attentions_mut() {
-        let heads = attention.heads;
-        let q = norm(index, "self_attn.q_norm", heads.q_width());
-        let k = norm(index, "self_attn.k_norm", heads.kv_width());
-        attention.qk_norm =
-            Some(QkNormSpec { span: NormSpan::AllHeads, ..QkNormSpec::per_head(q, k) });
-        attention.norms = BlockNorms::after(norm(index, "post_attention_layernorm", hidden));
+        attention.qk_norm = Some(norms_of_all_heads(index, attention.heads, eps));
+        attention.norms = BlockNorms::after(norm(index, "post_attention_layernorm"));
     }
     for (index, mlp) in spec.mlps_mut() {
-        mlp.norms = BlockNorms::after(norm(index, "post_feedforward_layernorm", hidden));
+        mlp.norms = BlockNorms::after(norm(index, "post_feedforward_layernorm"));
     }
     Ok(spec)
+}
+
+/// Norms of all of q and all of k.
+pub(super) fn norms_of_all_heads(index: usize, heads: QkvHeads, eps: f32) -> QkNormSpec {
+    let norm = |part: &str, width| {
+        NormSpec::rms(format!("model.layers.{index}.self_attn.{part}"), width, eps)
+    };
+    let (q, k) = (norm("q_norm", heads.q_width()), norm("k_norm", heads.kv_width()));
+    QkNormSpec { span: NormSpan::AllHeads, ..QkNormSpec::per_head(q, k) }
 }

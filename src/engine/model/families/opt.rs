@@ -44,6 +44,7 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
             lm_head,
             scale: None,
             soft_cap: None,
+            of_further_tokens: Vec::new(),
         },
     })
 }

@@ -228,7 +228,12 @@ impl HfConfig {
                 stretch
             }
         };
-        let attention_factor = match section.number("attention_factor")? {
+        // Phi-3.5-MoE has it for both lists, by names of its own.
+        let of_moe = section.number("short_mscale")?;
+        if section.number("long_mscale")? != of_moe {
+            return Err(self.error("`short_mscale` and `long_mscale` differ: not supported"));
+        }
+        let attention_factor = match section.number("attention_factor")?.or(of_moe) {
             Some(factor) => factor,
             None if factor <= 1.0 => 1.0,
             None => (1.0 + factor.ln() / original.ln()).sqrt(),

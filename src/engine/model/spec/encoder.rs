@@ -3,7 +3,8 @@
 
 use super::{
     AttentionSpec, DecoderSpec, EmbeddingScale, EmbeddingSpec, LayerSpec, LearnedPositions,
-    LinearSpec, MlpSpec, NamedShape, NormSpec, OutputSpec, QkvHeads, RopeSpec, distinct,
+    LinearSpec, NamedShape, NormSpec, OutputSpec, QkvHeads, RopeSpec, distinct,
+    without_gpu_kernels,
 };
 
 /// A model that makes a state of every token, in one pass over a text. Families differ in these
@@ -138,14 +139,14 @@ impl EncoderSpec {
         }
     }
 
+    /// What of it has no kernels for a GPU, in words; None: it runs there.
+    pub fn without_gpu_kernels(&self) -> Option<&'static str> {
+        without_gpu_kernels(&self.layers)
+    }
+
     /// The attention blocks.
     pub fn attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
         self.layers.iter().filter_map(|layer| layer.attention.as_ref())
-    }
-
-    /// The feed-forward blocks.
-    pub fn mlps(&self) -> impl Iterator<Item = &MlpSpec> + Clone {
-        self.layers.iter().filter_map(|layer| layer.mlp.as_ref())
     }
 
     /// All normalizations.

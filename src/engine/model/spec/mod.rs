@@ -1,6 +1,7 @@
 //! `DecoderSpec`: what a decoder-only model is, as data. `decoder.rs` runs it.
 
 mod encoder;
+mod feed_forward;
 mod head;
 mod latent;
 mod rope;
@@ -9,11 +10,14 @@ mod tensors;
 
 pub use crate::engine::ops::QkvHeads;
 pub use encoder::{EncoderSpec, RelativeBiasSpec};
+pub use feed_forward::{
+    ExpertSpec, ExpertsSpec, FeedForwardSpec, MlpForm, MlpSpec, SharedExpertSpec,
+};
 pub use head::{HeadActivation, HeadLayer, HeadSpec};
 pub use latent::{LatentDims, LatentQuerySpec, LatentSpec};
 pub use rope::{Frequencies, LongRope, RopeScaling, RopeSpec, Yarn};
 pub use row_order::RowOrder;
-pub use tensors::{ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Part};
+pub use tensors::{ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Part, Slice};
 
 use std::collections::HashSet;
 
@@ -102,12 +106,22 @@ pub struct OutputSpec {
     pub scale: Option<f32>,
     /// logits = cap * tanh(logits / cap).
     pub soft_cap: Option<f32>,
+    /// What stands before the names of tensors that predict tokens after the next one (GLM-4.5).
+    /// They are left unused.
+    pub of_further_tokens: Vec<String>,
 }
 
 impl OutputSpec {
     /// A norm and an output layer; None: the embedding table.
     pub fn new(norm: NormSpec, lm_head: Option<LinearSpec>) -> Self {
-        Self { norm: Some(norm), projection: None, lm_head, scale: None, soft_cap: None }
+        Self {
+            norm: Some(norm),
+            projection: None,
+            lm_head,
+            scale: None,
+            soft_cap: None,
+            of_further_tokens: Vec::new(),
+        }
     }
 }
 
@@ -121,7 +135,7 @@ pub struct LayerSpec {
     /// Its attention block, if it has one (DeciLM).
     pub attention: Option<AttentionSpec>,
     /// Its feed-forward block, if it has one.
-    pub mlp: Option<MlpSpec>,
+    pub feed_forward: Option<FeedForwardSpec>,
     /// What the feed-forward block reads.
     pub wiring: Wiring,
     /// What each block adds is multiplied by this first (Granite).
@@ -149,21 +163,36 @@ pub enum Wiring {
 
 impl LayerSpec {
     /// A layer of both blocks, one after the other.
-    pub fn new(attention: AttentionSpec, mlp: MlpSpec) -> Self {
-        let (attention, mlp) = (Some(attention), Some(mlp));
-        Self { attention, mlp, ..Self::default() }
+    pub fn new(attention: AttentionSpec, feed_forward: impl Into<FeedForwardSpec>) -> Self {
+        let (attention, feed_forward) = (Some(attention), Some(feed_forward.into()));
+        Self { attention, feed_forward, ..Self::default() }
+    }
+
+    /// Its feed-forward block, if that is an MLP.
+    pub fn mlp(&self) -> Option<&MlpSpec> {
+        self.feed_forward.as_ref().and_then(FeedForwardSpec::mlp)
+    }
+
+    /// Its feed-forward block, if that is a mixture of experts.
+    pub fn experts(&self) -> Option<&ExpertsSpec> {
+        self.feed_forward.as_ref().and_then(FeedForwardSpec::experts)
+    }
+
+    /// The widest inner values of its feed-forward block.
+    pub fn inner_width(&self) -> usize {
+        self.feed_forward.as_ref().map_or(0, FeedForwardSpec::inner_width)
     }
 
     /// Its linear layers.
     pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
         let attention = self.attention.iter().flat_map(AttentionSpec::linears);
-        attention.chain(self.mlp.iter().flat_map(|mlp| [&mlp.up, &mlp.down]))
+        attention.chain(self.feed_forward.iter().flat_map(FeedForwardSpec::linears))
     }
 
     /// Where its blocks normalize.
     pub fn block_norms(&self) -> impl Iterator<Item = &BlockNorms> {
         let attention = self.attention.iter().map(|attention| &attention.norms);
-        attention.chain(self.mlp.iter().map(|mlp| &mlp.norms))
+        attention.chain(self.feed_forward.iter().map(FeedForwardSpec::norms))
     }
 
     /// All normalizations.
@@ -175,22 +204,22 @@ impl LayerSpec {
     /// All tensors.
     fn tensors(&self) -> impl Iterator<Item = NamedShape> {
         let linears = self.linears().flat_map(LinearSpec::tensors);
-        let activations = self.mlp.iter().flat_map(|mlp| mlp.activation.tensors());
+        let others = self.feed_forward.iter().flat_map(FeedForwardSpec::other_tensors);
         let sinks = self.attention.iter().flat_map(AttentionSpec::sink_tensor);
         let norms = self.norms().flat_map(NormSpec::tensors);
-        linears.chain(norms).chain(activations).chain(sinks)
+        linears.chain(norms).chain(others).chain(sinks)
     }
 
     /// Tensors that a checkpoint may lack, and what they are then.
     fn optional_tensors(&self) -> impl Iterator<Item = (NamedShape, f32)> {
-        self.mlp.iter().flat_map(|mlp| mlp.activation.optional_tensors())
+        self.mlp().into_iter().flat_map(|mlp| mlp.activation.optional_tensors())
     }
 
     /// Lets both blocks read the same, through attention's norms.
     pub fn make_parallel(&mut self) {
         self.wiring = Wiring::Parallel;
-        if let (Some(attention), Some(mlp)) = (&self.attention, &mut self.mlp) {
-            mlp.norms = attention.norms.clone();
+        if let (Some(attention), Some(block)) = (&self.attention, &mut self.feed_forward) {
+            *block.norms_mut() = attention.norms.clone();
         }
     }
 }
@@ -336,30 +365,6 @@ pub struct PositionScale {
     pub original_max_position_embeddings: f32,
 }
 
-/// Feed-forward of a layer.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MlpSpec {
-    /// Where it normalizes.
-    pub norms: BlockNorms,
-    /// Whether `up` has a gate.
-    pub form: MlpForm,
-    /// The activation.
-    pub activation: ActivationSpec,
-    /// (inner width, hidden_size), or gate and up, one after the other.
-    pub up: LinearSpec,
-    /// (hidden_size, inner width)
-    pub down: LinearSpec,
-}
-
-/// How an MLP's inner values are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MlpForm {
-    /// down(act(gate(x)) * up(x))
-    Gated,
-    /// down(act(up(x)))
-    Plain,
-}
-
 impl DecoderSpec {
     /// Rows of the embedding table, width of the logits.
     pub fn vocab_size(&self) -> usize {
@@ -389,7 +394,8 @@ impl DecoderSpec {
 
     /// What of it has no kernels for a GPU, in words; None: it runs there.
     pub fn without_gpu_kernels(&self) -> Option<&'static str> {
-        self.attentions().any(|attention| attention.latent.is_some()).then_some("latent attention")
+        let is_latent = self.attentions().any(|attention| attention.latent.is_some());
+        is_latent.then_some("latent attention").or_else(|| without_gpu_kernels(&self.layers))
     }
 
     /// Query heads that share a K and V head, at most.
@@ -409,15 +415,20 @@ impl DecoderSpec {
         layers.filter_map(|(index, layer)| Some((index, layer.attention.as_mut()?)))
     }
 
-    /// The feed-forward blocks.
+    /// The feed-forward blocks that are MLPs.
     pub fn mlps(&self) -> impl Iterator<Item = &MlpSpec> + Clone {
-        self.layers.iter().filter_map(|layer| layer.mlp.as_ref())
+        self.layers.iter().filter_map(LayerSpec::mlp)
     }
 
-    /// The same with the numbers of their layers, to be changed.
+    /// Those that are mixtures of experts.
+    pub fn experts(&self) -> impl Iterator<Item = &ExpertsSpec> {
+        self.layers.iter().filter_map(LayerSpec::experts)
+    }
+
+    /// The MLPs with the numbers of their layers, to be changed.
     pub fn mlps_mut(&mut self) -> impl Iterator<Item = (usize, &mut MlpSpec)> {
         let layers = self.layers.iter_mut().enumerate();
-        layers.filter_map(|(index, layer)| Some((index, layer.mlp.as_mut()?)))
+        layers.filter_map(|(index, layer)| Some((index, layer.feed_forward.as_mut()?.mlp_mut()?)))
     }
 
     /// The linear layers of every layer.
@@ -433,9 +444,9 @@ impl DecoderSpec {
 
     /// The normalizations of the residual stream and of what is added to it, to be changed.
     pub fn residual_norms_mut(&mut self) -> impl Iterator<Item = &mut NormSpec> {
-        let of_layers = self.layers.iter_mut().flat_map(|LayerSpec { attention, mlp, .. }| {
-            let attention = attention.iter_mut().map(|attention| &mut attention.norms);
-            attention.chain(mlp.iter_mut().map(|mlp| &mut mlp.norms))
+        let of_layers = self.layers.iter_mut().flat_map(|layer| {
+            let attention = layer.attention.iter_mut().map(|attention| &mut attention.norms);
+            attention.chain(layer.feed_forward.iter_mut().map(FeedForwardSpec::norms_mut))
         });
         let of_layers = of_layers.flat_map(|BlockNorms { before, after, of_sum }| {
             [before, after, of_sum].into_iter().flatten()
@@ -460,6 +471,11 @@ impl DecoderSpec {
     pub fn optional_tensors(&self) -> impl Iterator<Item = (NamedShape, f32)> + '_ {
         self.layers.iter().flat_map(LayerSpec::optional_tensors)
     }
+}
+
+/// What of layers has no kernels for a GPU, apart from attention.
+fn without_gpu_kernels(layers: &[LayerSpec]) -> Option<&'static str> {
+    layers.iter().any(|layer| layer.experts().is_some()).then_some("experts")
 }
 
 /// Each tensor once: both blocks of a parallel layer may read through one norm.

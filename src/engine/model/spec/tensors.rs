@@ -22,13 +22,48 @@ pub struct LinearSpec {
     pub order: RowOrder,
 }
 
-/// One tensor of a linear layer.
+/// One tensor of a linear layer, or one of several matrices that a tensor holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Its name, without `.weight` and `.bias`.
+    /// The tensor's name, without `suffixes`.
     pub name: String,
     /// Its outputs.
     pub rows: usize,
+    /// What stands behind the name of its weight, and of its bias.
+    pub suffixes: [&'static str; 2],
+    /// Which matrix of the tensor it is; None: it has the tensor alone.
+    pub slice: Option<Slice>,
+}
+
+/// One of several matrices of one shape that a tensor stacks: (count, ..).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// Which one.
+    pub index: usize,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl Part {
+    /// A tensor alone, whose weight and bias are called as a module's are.
+    pub fn new(name: impl Into<String>, rows: usize) -> Self {
+        Self { name: name.into(), rows, suffixes: [".weight", ".bias"], slice: None }
+    }
+
+    /// The name of its weight.
+    pub fn weight_name(&self) -> String {
+        format!("{}{}", self.name, self.suffixes[0])
+    }
+
+    /// A shape of this part in the shape of its tensor.
+    fn of_tensor(&self, shape: Vec<usize>) -> Vec<usize> {
+        self.slice.iter().map(|slice| slice.count).chain(shape).collect()
+    }
+
+    /// Its bias.
+    pub fn bias(&self) -> NamedShape {
+        (format!("{}{}", self.name, self.suffixes[1]), self.of_tensor(vec![self.rows]))
+    }
 }
 
 /// How a matrix is stored.
@@ -49,7 +84,7 @@ impl LinearSpec {
 
     /// A layer of several tensors (name, rows), without biases.
     pub fn stacked(parts: impl IntoIterator<Item = (String, usize)>, k: usize) -> Self {
-        let parts = parts.into_iter().map(|(name, rows)| Part { name, rows }).collect();
+        let parts = parts.into_iter().map(|(name, rows)| Part::new(name, rows)).collect();
         Self { parts, k, bias: false, layout: Layout::Rows, order: RowOrder::as_stored() }
     }
 
@@ -68,6 +103,12 @@ impl LinearSpec {
         Self { order, ..self }
     }
 
+    /// The same, each part of which is one of `count` in its tensor.
+    pub fn sliced(mut self, index: usize, count: usize) -> Self {
+        self.parts.iter_mut().for_each(|part| part.slice = Some(Slice { index, count }));
+        self
+    }
+
     /// Outputs, rows of W.
     pub fn n(&self) -> usize {
         self.parts.iter().map(|part| part.rows).sum()
@@ -83,21 +124,20 @@ impl LinearSpec {
         self.weights().chain(self.biases())
     }
 
-    /// The tensors that W is made of.
+    /// The tensors that W is made of, each with its whole shape.
     pub fn weights(&self) -> impl Iterator<Item = NamedShape> + '_ {
         self.parts.iter().map(|part| {
             let shape = match self.layout {
                 Layout::Rows => vec![part.rows, self.k],
                 Layout::Transposed => vec![self.k, part.rows],
             };
-            (format!("{}.weight", part.name), shape)
+            (part.weight_name(), part.of_tensor(shape))
         })
     }
 
     /// The biases of all parts, if it has them.
     pub fn biases(&self) -> impl Iterator<Item = NamedShape> + '_ {
-        let bias = |part: &Part| (format!("{}.bias", part.name), vec![part.rows]);
-        self.parts.iter().filter(|_| self.bias).map(bias)
+        self.parts.iter().filter(|_| self.bias).map(Part::bias)
     }
 }
 

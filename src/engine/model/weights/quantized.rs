@@ -100,6 +100,10 @@ impl MappedFiles {
                     let text = "quantized matrices of (inputs, outputs) are not supported";
                     return Err(refuse(text.to_owned()));
                 }
+                if part.slice.is_some() {
+                    let text = "quantized tensors of several experts are not supported";
+                    return Err(refuse(text.to_owned()));
+                }
                 let shape = (part.rows, linear.k);
                 let mut needs = scheme.needs(shape).map_err(refuse)?;
                 if linear.bias {
@@ -107,7 +111,7 @@ impl MappedFiles {
                     needs.retain(|need| need.suffixes != ["bias"]);
                 }
                 let module = QuantizedModule { name, shape, scheme, needs };
-                self.quantized.modules.insert(format!("{}.weight", part.name), module);
+                self.quantized.modules.insert(part.weight_name(), module);
             }
         }
         Ok(())

@@ -165,6 +165,11 @@ impl LinearWeight {
         Self { n, k, storage: Storage::Cpu(Packed { panel_width, panels, bias }) }
     }
 
+    /// (outputs, inputs)
+    pub fn shape(&self) -> (usize, usize) {
+        (self.n, self.k)
+    }
+
     /// Bytes of the weights as the device holds them.
     pub fn num_bytes(&self) -> usize {
         match &self.storage {

@@ -103,6 +103,36 @@ impl<'a> SourceMatrix<'a> {
         Self { order: Some(order), ..self }
     }
 
+    /// Number `index` of `count` matrices that are stored one after the other as this.
+    ///
+    /// # Panics
+    /// There are no so many rows, or they have another order.
+    pub fn slice(self, index: usize, count: usize) -> Self {
+        let is_stored = self.order.is_none() && !self.is_transposed;
+        assert!(is_stored && index < count && self.num_rows.is_multiple_of(count), "a slice");
+        let num_rows = self.num_rows / count;
+        let (first, len) = (index * num_rows * self.num_columns, num_rows * self.num_columns);
+        let mut order = None;
+        let values = match self.values {
+            SourceValues::Bytes(dtype, bytes) => {
+                let size = dtype.size_bytes();
+                SourceValues::Bytes(dtype, &bytes[first * size..(first + len) * size])
+            }
+            SourceValues::Random { seed, scale } => {
+                let seed = seed.wrapping_add((first as u64).wrapping_mul(GAMMA));
+                SourceValues::Random { seed, scale }
+            }
+            SourceValues::Constant(value) => SourceValues::Constant(value),
+            SourceValues::Slice(values) => SourceValues::Slice(&values[first..first + len]),
+            SourceValues::Quantized(matrix) => {
+                let first = (index * num_rows) as u32;
+                order = Some((first..first + num_rows as u32).collect());
+                SourceValues::Quantized(matrix)
+            }
+        };
+        Self { num_rows, values, order, ..self }
+    }
+
     /// The stored row of row `row`.
     fn stored_row(&self, row: usize) -> usize {
         self.order.as_ref().map_or(row, |order| order[row] as usize)
@@ -380,8 +410,21 @@ mod tests {
 
         let codes = [0x21, 0x43, 0x65, 0x87, 0xa9, 0xcb];
         let values = SourceValues::Quantized(Arc::new(Nibbles(&codes)));
-        let quantized = SourceMatrix::new(3, 4, values).in_order(order);
-        assert_eq!(quantized.to_vec()[..5], [9.0, 10.0, 11.0, 12.0, 1.0]);
+        let quantized = SourceMatrix::new(3, 4, values);
+        let ordered = quantized.clone().in_order(order);
+        assert_eq!(ordered.to_vec()[..5], [9.0, 10.0, 11.0, 12.0, 1.0]);
+
+        let plain = SourceMatrix::from_bytes(3, 2, DType::Float16, &bytes);
+        for stored in [plain, quantized, slice.transposed(), stored.slice(1, 2)] {
+            for index in 0..stored.num_rows {
+                let row = stored.clone().slice(index, stored.num_rows);
+                let start = index * stored.num_columns;
+                assert_eq!(row.to_vec(), stored.to_vec()[start..start + stored.num_columns]);
+            }
+        }
+        let halves = SourceMatrix::random(4, 3, 9, 1.0);
+        let second = halves.clone().slice(1, 2);
+        assert_eq!(second.transposed().to_vec()[..2], [halves.to_vec()[6], halves.to_vec()[9]]);
     }
 
     #[test]

@@ -1,0 +1,54 @@
+//! Granite 3 with experts: Granite whose layers have experts in two tensors, and perhaps an MLP of
+//! all tokens beside them.
+
+use super::experts::{self, Sizes};
+use super::granite;
+use crate::engine::EngineError;
+use crate::engine::model::hf_config::HfConfig;
+use crate::engine::model::spec::{
+    DecoderSpec, ExpertSpec, ExpertsSpec, LinearSpec, SharedExpertSpec,
+};
+use crate::engine::ops::{ExpertWeight, Routing, Score, TopK};
+
+/// Granite's spec with experts.
+pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    with_shared(config, 0)
+}
+
+/// The same with an MLP of all tokens, of `shared_intermediate_size`.
+pub fn shared(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    with_shared(config, config.root().optional_size("shared_intermediate_size")?.unwrap_or(0))
+}
+
+fn with_shared(config: &HfConfig, shared: usize) -> Result<DecoderSpec, EngineError> {
+    let mut spec = granite::spec(config)?;
+    let sizes = Sizes::read(config, &["num_local_experts", "num_experts"], "intermediate_size")?;
+    let routing = Routing::TopK(TopK {
+        num: experts::num_of_token(config)?,
+        score: Score::Logits,
+        groups: None,
+        weight: ExpertWeight::Softmax,
+        scale: 1.0,
+    });
+    let activation = config.activation()?;
+    experts::set(
+        &mut spec,
+        |_| true,
+        |index| {
+            let name = |part: &str| format!("model.layers.{index}.{part}");
+            let router = sizes.router(name("block_sparse_moe.router.layer"));
+            let gate_up = name("block_sparse_moe.input_linear");
+            let down = name("block_sparse_moe.output_linear");
+            let mlp = ExpertSpec {
+                up: LinearSpec::new(name("shared_mlp.input_linear"), 2 * shared, sizes.hidden),
+                down: LinearSpec::new(name("shared_mlp.output_linear"), sizes.hidden, shared),
+            };
+            ExpertsSpec {
+                experts: sizes.stacked(&gate_up, &down),
+                shared: (shared > 0).then_some(SharedExpertSpec { mlp, gate: None }),
+                ..ExpertsSpec::new(router, routing.clone(), activation)
+            }
+        },
+    );
+    Ok(spec)
+}

@@ -1,0 +1,38 @@
+//! Mixtral: Mistral whose layers have experts in place of MLPs.
+
+use super::experts::{self, Sizes};
+use super::llama::{self, Defaults};
+use crate::engine::EngineError;
+use crate::engine::model::hf_config::HfConfig;
+use crate::engine::model::spec::{DecoderSpec, ExpertsSpec};
+
+/// Gate, up and down.
+pub(super) const PARTS: [&str; 3] = ["w1", "w3", "w2"];
+
+/// Mistral's spec with experts.
+pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let defaults = Defaults { rope_theta: 1e6, rms_norm_eps: 1e-5, ..Defaults::LLAMA };
+    let mut spec = llama::spec_with(config, defaults)?;
+    let window = config.sliding_window()?;
+    spec.attentions_mut().for_each(|(_, attention)| attention.sliding_window = window);
+    // Noise of training.
+    config.root().ignore(&["router_jitter_noise"]);
+    let sizes = Sizes::read(config, &["num_local_experts", "num_experts"], "intermediate_size")?;
+    let (num_chosen, activation) = (experts::num_of_token(config)?, config.activation()?);
+    experts::set(
+        &mut spec,
+        |_| true,
+        |index| {
+            let name = format!("model.layers.{index}.block_sparse_moe");
+            ExpertsSpec {
+                experts: sizes.experts(&format!("{name}.experts"), PARTS),
+                ..ExpertsSpec::new(
+                    sizes.router(format!("{name}.gate")),
+                    experts::by_softmax(num_chosen, true),
+                    activation,
+                )
+            }
+        },
+    );
+    Ok(spec)
+}

@@ -1,0 +1,249 @@
+//! add_experts: a router chooses some of many gated MLPs for each row, whose outputs are added by
+//! weights.
+//!
+//! Experts run one after the other, each over its rows, which are brought together for it. So an
+//! expert's weights are read once a step, all threads share each product, and the outputs of a
+//! row's experts are added in the order of experts, whatever other rows have chosen. Products do
+//! not depend on how many rows there are (`linear`), and each row's choice is its own.
+
+mod grouping;
+mod routing;
+#[cfg(test)]
+mod tests;
+
+pub use routing::{Chosen, ExpertGroups, ExpertWeight, GroupScore, Routing, Score, TopK};
+
+use grouping::{ExpertRow, Grouping};
+use routing::Sigmoid;
+
+use super::linear::{LinearWeight, linear, linear_activate_and_mul, linear_rows};
+use super::{Activation, for_row_chunks, map_in_place};
+use crate::engine::EngineError;
+use crate::engine::device::op_times::{Op, Work};
+use crate::engine::device::simd::{Kernel, Vector, dispatch};
+use crate::engine::device::tensor::SharedMut;
+use crate::engine::device::{Cpu, Device, Precision, Tensor};
+
+/// Weights of a mixture of experts. H is the width of rows, I that of inner values.
+#[derive(Debug)]
+pub struct ExpertsWeight {
+    /// (experts, H), in f32
+    pub router: LinearWeight,
+    /// (experts): added to scores where they are compared.
+    pub choice_bias: Option<Vec<f32>>,
+    /// From the router's numbers to experts.
+    pub routing: Routing,
+    /// The activation of all experts.
+    pub activation: Activation,
+    /// All of them.
+    pub experts: Vec<ExpertWeights>,
+}
+
+/// Weights of an expert.
+#[derive(Debug)]
+pub struct ExpertWeights {
+    /// (2 * I, H): gate, then up.
+    pub up: LinearWeight,
+    /// (H, I)
+    pub down: LinearWeight,
+}
+
+/// Sizes of the largest mixture of experts that runs in a scratch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExpertsShape {
+    /// Experts.
+    pub num_experts: usize,
+    /// Experts of a row.
+    pub num_chosen: usize,
+    /// Width of inner values.
+    pub inner: usize,
+}
+
+/// What experts work in, for steps of T rows of width H. B rows go through an expert at a time.
+#[derive(Debug)]
+pub struct ExpertsScratch {
+    /// (T, experts) scores
+    scores: Tensor,
+    /// (T, experts) what is compared
+    keys: Tensor,
+    /// Experts of all rows.
+    chosen: Vec<Chosen>,
+    grouping: Grouping,
+    /// (B, H) inputs of an expert
+    x: Tensor,
+    /// (B, 2 * I)
+    gate_up: Tensor,
+    /// (B, I)
+    activated: Tensor,
+    /// (B, H)
+    out: Tensor,
+}
+
+impl ExpertsScratch {
+    /// For steps of up to `num_rows` rows of `width`.
+    ///
+    /// # Errors
+    /// The device has no memory for it.
+    pub fn new(
+        device: &Device,
+        (num_rows, width): (usize, usize),
+        shape: ExpertsShape,
+    ) -> Result<Self, EngineError> {
+        let ExpertsShape { num_experts, num_chosen, inner } = shape;
+        let block = device.block_rows(num_rows);
+        let per_row = |width| device.tensor(num_rows, width, Precision::Full);
+        let per_block = |width| device.tensor(block, width, Precision::Activation);
+        Ok(Self {
+            scores: per_row(num_experts)?,
+            keys: per_row(num_experts)?,
+            chosen: Vec::with_capacity(num_rows * num_chosen),
+            grouping: Grouping::with_capacity(num_rows * num_chosen, num_experts),
+            x: per_block(width)?,
+            gate_up: per_block(2 * inner)?,
+            activated: per_block(inner)?,
+            out: per_block(width)?,
+        })
+    }
+}
+
+/// out += the weighted outputs of each row's experts.
+///
+/// # Panics
+/// Shapes do not fit, or the device is a GPU: models with experts are refused there.
+pub fn add_experts(
+    device: &Device,
+    x: &Tensor,
+    weight: &ExpertsWeight,
+    scratch: &mut ExpertsScratch,
+    out: &mut Tensor,
+) {
+    let Device::Cpu(cpu) = device else { panic!("experts were given to a GPU") };
+    assert_eq!((x.num_rows(), x.width()), (out.num_rows(), out.width()), "shapes of experts");
+    route(device, cpu, x, weight, scratch);
+    let block_rows = device.block_rows(x.num_rows());
+    for (expert, weights) in weight.experts.iter().enumerate() {
+        let ExpertsScratch { grouping, x: gathered, gate_up, activated, out: of_expert, .. } =
+            &mut *scratch;
+        for rows in grouping.rows_of(expert).chunks(block_rows) {
+            let (num_rows, (twice, _)) = (rows.len(), weights.up.shape());
+            gather(cpu, x, rows, gathered);
+            gate_up.reshape(num_rows, twice);
+            activated.reshape(num_rows, twice / 2);
+            of_expert.set_num_rows(num_rows);
+            let (up, input) = ((&weights.up, weight.activation), gathered.rows_from(0));
+            linear_activate_and_mul(device, input, up, (gate_up, activated), num_rows);
+            let to = of_expert.rows_from_mut(0);
+            linear_rows(device, activated.rows_from(0), &weights.down, to, num_rows);
+            add_weighted(cpu, of_expert, rows, out);
+        }
+    }
+}
+
+/// Chooses experts for all rows, and groups the rows by them.
+fn route(
+    device: &Device,
+    cpu: &Cpu,
+    x: &Tensor,
+    weight: &ExpertsWeight,
+    scratch: &mut ExpertsScratch,
+) {
+    let (num_rows, num_experts) = (x.num_rows(), weight.experts.len());
+    let num_chosen = weight.routing.num_chosen();
+    let ExpertsScratch { scores, keys, chosen, grouping, .. } = scratch;
+    scores.reshape(num_rows, num_experts);
+    keys.reshape(num_rows, num_experts);
+    linear(device, x, &weight.router, scores);
+    let work = || Work::elementwise(num_rows * num_experts, 12);
+    let _timed = cpu.op_timer.timed(Op::new("choose_experts"), work);
+    chosen.resize(num_rows * num_chosen, Chosen::default());
+    let (of_rows, bias) = (SharedMut::new(chosen), weight.choice_bias.as_deref());
+    let (scores, keys) = (SharedMut::new(scores.values_mut()), SharedMut::new(keys.values_mut()));
+    // As much work as so many elements: each chosen one is looked for among all.
+    let num_passes = num_chosen + 2;
+    for_row_chunks(&cpu.pool, num_rows, num_experts * num_passes, &|start, end| {
+        for row in start..end {
+            // SAFETY: each row belongs to one item.
+            let (scores, keys, chosen) = unsafe {
+                (
+                    scores.slice(row * num_experts, num_experts),
+                    keys.slice(row * num_experts, num_experts),
+                    of_rows.slice(row * num_chosen, num_chosen),
+                )
+            };
+            weight.routing.choose(cpu.isa, (scores, keys), bias, chosen);
+        }
+    });
+    grouping.set(chosen, num_chosen, num_experts);
+}
+
+/// out = these rows of x.
+fn gather(cpu: &Cpu, x: &Tensor, rows: &[ExpertRow], out: &mut Tensor) {
+    let (num_rows, width) = (rows.len(), x.width());
+    out.set_num_rows(num_rows);
+    let work = || Work::elementwise(num_rows * width, 8);
+    let _timed = cpu.op_timer.timed(Op::new("gather_rows"), work);
+    let shared = SharedMut::new(out.values_mut());
+    for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
+        for (index, of) in (start..end).zip(&rows[start..end]) {
+            // SAFETY: each row belongs to one item.
+            let out = unsafe { shared.slice(index * width, width) };
+            out.copy_from_slice(x.row(of.row as usize));
+        }
+    });
+}
+
+/// Adds an expert's outputs to its rows of `out`, times their weights.
+fn add_weighted(cpu: &Cpu, of_expert: &Tensor, rows: &[ExpertRow], out: &mut Tensor) {
+    let (num_rows, width) = (rows.len(), out.width());
+    let work = || Work::elementwise(num_rows * width, 12);
+    let _timed = cpu.op_timer.timed(Op::new("add_weighted"), work);
+    let shared = SharedMut::new(out.values_mut());
+    for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
+        for (index, &ExpertRow { row, weight }) in (start..end).zip(&rows[start..end]) {
+            // SAFETY: a row chooses an expert once, so each row of `out` belongs to one item.
+            let out = unsafe { shared.slice(row as usize * width, width) };
+            for (out, value) in out.iter_mut().zip(of_expert.row(index)) {
+                *out += weight * value;
+            }
+        }
+    });
+}
+
+/// Multiplies each row of `out` by the sigmoid of that row of x times the gate (1, H).
+///
+/// # Panics
+/// As `add_experts`.
+pub fn gate_rows(
+    device: &Device,
+    x: &Tensor,
+    gate: &LinearWeight,
+    scratch: &mut ExpertsScratch,
+    out: &mut Tensor,
+) {
+    let Device::Cpu(cpu) = device else { panic!("experts were given to a GPU") };
+    let (num_rows, width) = (x.num_rows(), out.width());
+    let gates = &mut scratch.scores;
+    gates.reshape(num_rows, 1);
+    linear(device, x, gate, gates);
+    let work = || Work::elementwise(num_rows * width, 8);
+    let _timed = cpu.op_timer.timed(Op::new("gate_rows"), work);
+    dispatch(cpu.isa, Gates(gates.values_mut()));
+    let shared = SharedMut::new(out.values_mut());
+    for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
+        for (row, &gate) in (start..end).zip(&gates.values()[start..end]) {
+            // SAFETY: each row belongs to one item.
+            let out = unsafe { shared.slice(row * width, width) };
+            out.iter_mut().for_each(|value| *value *= gate);
+        }
+    });
+}
+
+struct Gates<'a>(&'a mut [f32]);
+
+impl Kernel for Gates<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        // SAFETY: dispatched for this CPU.
+        unsafe { map_in_place::<V>(self.0, Sigmoid) };
+    }
+}

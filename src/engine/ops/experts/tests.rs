@@ -1,0 +1,123 @@
+//! Against plain code; and a row's bits, whatever rows are beside it.
+
+use super::*;
+use crate::engine::config::DType;
+use crate::engine::device::simd::Isa;
+use crate::engine::ops::linear::SourceMatrix;
+
+const HIDDEN: usize = 40;
+const INNER: usize = 24;
+const NUM_EXPERTS: usize = 6;
+const NUM_CHOSEN: usize = 3;
+
+fn matrix(rows: usize, columns: usize, seed: u64) -> SourceMatrix<'static> {
+    SourceMatrix::random(rows, columns, seed, 0.4)
+}
+
+fn weight(device: &Device) -> ExpertsWeight {
+    let load = |rows, columns, seed| {
+        let rows = [matrix(rows, columns, seed)].into();
+        LinearWeight::load(device, DType::Float32, &rows, None).unwrap()
+    };
+    let routing = TopK {
+        num: NUM_CHOSEN,
+        score: Score::Softmax,
+        groups: None,
+        weight: ExpertWeight::SHARE,
+        scale: 1.5,
+    };
+    ExpertsWeight {
+        router: load(NUM_EXPERTS, HIDDEN, 1),
+        choice_bias: None,
+        routing: Routing::TopK(routing),
+        activation: Activation::Silu,
+        experts: (0..NUM_EXPERTS as u64)
+            .map(|seed| ExpertWeights {
+                up: load(2 * INNER, HIDDEN, 10 + seed),
+                down: load(HIDDEN, INNER, 20 + seed),
+            })
+            .collect(),
+    }
+}
+
+fn times(matrix: &SourceMatrix<'_>, x: &[f64]) -> Vec<f64> {
+    let values = matrix.to_vec();
+    let dot = |row: &[f32]| row.iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum();
+    values.chunks(matrix.num_columns).map(dot).collect()
+}
+
+/// In plain code: all experts, of which those count that are among the best.
+fn expected(x: &[f32], out: &[f32]) -> Vec<f64> {
+    let x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+    let scores: Vec<f64> =
+        times(&matrix(NUM_EXPERTS, HIDDEN, 1), &x).into_iter().map(f64::exp).collect();
+    let mut best: Vec<usize> = (0..NUM_EXPERTS).collect();
+    best.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
+    let best = &best[..NUM_CHOSEN];
+    let sum: f64 = best.iter().map(|expert| scores[*expert]).sum();
+    let mut out: Vec<f64> = out.iter().map(|out| f64::from(*out)).collect();
+    for &expert in best {
+        let gate_up = times(&matrix(2 * INNER, HIDDEN, 10 + expert as u64), &x);
+        let (gate, up) = gate_up.split_at(INNER);
+        let inner: Vec<f64> =
+            gate.iter().zip(up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
+        let added = times(&matrix(HIDDEN, INNER, 20 + expert as u64), &inner);
+        let weight = 1.5 * scores[expert] / sum;
+        out.iter_mut().zip(added).for_each(|(out, added)| *out += weight * added);
+    }
+    out
+}
+
+/// out after `add_experts` of rows with what `out` was.
+fn run(device: &Device, x: &[f32], out: &[f32]) -> Vec<f32> {
+    let shape = ExpertsShape { num_experts: NUM_EXPERTS, num_chosen: NUM_CHOSEN, inner: INNER };
+    let (x, mut out) =
+        (Tensor::from_vec(x.to_vec(), HIDDEN), Tensor::from_vec(out.to_vec(), HIDDEN));
+    let mut scratch = ExpertsScratch::new(device, (x.num_rows(), HIDDEN), shape).unwrap();
+    let weight = weight(device);
+    add_experts(device, &x, &weight, &mut scratch, &mut out);
+    out.values().to_vec()
+}
+
+fn values(num_rows: usize, step: f32) -> Vec<f32> {
+    (0..num_rows * HIDDEN).map(|i| (i as f32 * step).sin()).collect()
+}
+
+#[test]
+fn agrees_with_plain_code_and_a_row_does_not_depend_on_others() {
+    const NUM_ROWS: usize = 50;
+    let (x, before) = (values(NUM_ROWS, 0.37), values(NUM_ROWS, 0.11));
+    for isa in Isa::all_available() {
+        let device = Device::cpu_with_isa(2, isa);
+        let out = run(&device, &x, &before);
+        for row in 0..NUM_ROWS {
+            let of_row = row * HIDDEN..(row + 1) * HIDDEN;
+            let (x, before) = (&x[of_row.clone()], &before[of_row.clone()]);
+            let expected = expected(x, before);
+            for (got, expected) in out[of_row.clone()].iter().zip(&expected) {
+                assert!((f64::from(*got) - expected).abs() < 2e-5, "{isa:?}, row {row}");
+            }
+            if row % 7 == 0 {
+                let alone = run(&Device::cpu_with_isa(1, isa), x, before);
+                assert_eq!(alone, out[of_row], "{isa:?}, row {row} alone");
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_are_gated_by_a_sigmoid() {
+    let device = Device::cpu(Some(2));
+    let gate = matrix(1, HIDDEN, 5);
+    let loaded = LinearWeight::load(&device, DType::Float32, &[gate.clone()].into(), None).unwrap();
+    let shape = ExpertsShape { num_experts: 1, num_chosen: 1, inner: 1 };
+    let mut scratch = ExpertsScratch::new(&device, (9, HIDDEN), shape).unwrap();
+    let x = Tensor::from_vec(values(9, 0.37), HIDDEN);
+    let mut out = Tensor::from_vec(vec![2.0; 9 * 3], 3);
+    gate_rows(&device, &x, &loaded, &mut scratch, &mut out);
+    for row in 0..9 {
+        let x: Vec<f64> = x.row(row).iter().map(|x| f64::from(*x)).collect();
+        let expected = 2.0 / (1.0 + (-times(&gate, &x)[0]).exp());
+        assert!(out.row(row).iter().all(|out| (f64::from(*out) - expected).abs() < 1e-5));
+    }
+}
