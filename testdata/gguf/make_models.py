@@ -67,7 +67,16 @@ def configs():
     starcoder2 = transformers.Starcoder2Config(
         **wide, num_hidden_layers=2, sliding_window=None, rope_parameters=plain)
     bloom = transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4, seq_length=256)
+    experts = {"num_experts_per_tok": 2, "rope_parameters": plain, "num_hidden_layers": 2}
+    qwen3moe = transformers.Qwen3MoeConfig(
+        **SHAPE, **HEADS, **experts, num_experts=4, moe_intermediate_size=16, norm_topk_prob=True)
+    qwen2moe = transformers.Qwen2MoeConfig(
+        **SHAPE, **experts, num_attention_heads=2, num_key_value_heads=1, num_experts=4,
+        moe_intermediate_size=16, shared_expert_intermediate_size=24)
+    mixtral = transformers.MixtralConfig(**SHAPE, **HEADS, **experts, num_local_experts=3)
     return {
+        "qwen3moe": ("qwen3", qwen3moe), "qwen2moe": ("qwen3", qwen2moe),
+        "mixtral": ("llama3", mixtral),
         "gemma2": ("gemma2", gemma2), "cohere2": ("llama3", cohere2),
         "hunyuan": ("llama3", hunyuan), "nemotron": ("llama3", nemotron),
         "smollm3": ("llama3", smollm3), "starcoder2": ("qwen3", starcoder2),
@@ -231,6 +240,17 @@ def mistakes(name, model):
                 weight = layer.self_attention.query_key_value.weight
                 weight.copy_(weight.view(4, 3, 8, 32).transpose(0, 1).reshape(weight.shape))
             yield "heads left sorted", other
+        if name in ["qwen3moe", "qwen2moe", "mixtral"]:
+            for layer in other.model.layers:
+                weight = layer.mlp.experts.gate_up_proj
+                weight.copy_(weight.roll(weight.shape[1] // 2, 1))
+            yield "up before gate", other
+        if name in ["qwen3moe", "qwen2moe"]:
+            is_share = model.config.norm_topk_prob
+            yield "shares of a sum", rebuilt(model, norm_topk_prob=not is_share)
+        if name == "mixtral":
+            permute(other, ["q_proj", "k_proj"])
+            yield "permutation left in", other
         if name == "qwen3":
             permute(other, ["q_proj", "k_proj"])
             yield "permuted", other

@@ -83,6 +83,24 @@ fn qwen3_answers_as_in_transformers() {
     check("qwen3");
 }
 
+/// Experts of one tensor, which no key says the sum of.
+#[test]
+fn qwen3moe_answers_as_in_transformers() {
+    check("qwen3moe");
+}
+
+/// One of all tokens behind a gate, beside experts by their probabilities.
+#[test]
+fn qwen2moe_answers_as_in_transformers() {
+    check("qwen2moe");
+}
+
+/// A llama with experts.
+#[test]
+fn mixtral_answers_as_in_transformers() {
+    check("mixtral");
+}
+
 /// Norms with 1 added; windows, two bases and the scale of scores, which no key has.
 #[test]
 fn gemma3_answers_as_in_transformers() {

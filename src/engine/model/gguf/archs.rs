@@ -45,18 +45,21 @@ pub(super) const ARCHS: &[Arch] = &[
     arch("granite", granite),
     arch("hunyuan-dense", hunyuan),
     arch("internlm2", internlm2),
-    arch("llama", llama),
+    arch("llama", llama_or_mixtral),
     arch("minicpm", minicpm),
     arch("mistral3", mistral3),
     arch("mpt", gpt::mpt),
     arch("nemotron", nemotron),
     arch("olmo", olmo),
     arch("olmo2", olmo2),
+    arch("olmoe", olmoe),
     arch("phi2", phi2),
     arch("phi3", phi3),
     arch("qwen2", qwen2),
+    arch("qwen2moe", qwen2moe),
     arch("qwen2vl", qwen2vl),
     arch("qwen3", qwen3),
+    arch("qwen3moe", qwen3moe),
     arch("qwen3vl", qwen3vl),
     arch("seed_oss", seed_oss),
     arch("smollm3", smollm3),
@@ -71,6 +74,16 @@ fn llama(config: &mut Config<'_>) -> Result<Class, String> {
     config.set("attention_bias", config.keys.has("blk.0.attn_output.bias"));
     config.set("mlp_bias", config.keys.has("blk.0.ffn_down.bias"));
     Ok(("LlamaForCausalLM", names::LLAMA))
+}
+
+/// llama.cpp calls Mixtral llama too.
+fn llama_or_mixtral(config: &mut Config<'_>) -> Result<Class, String> {
+    if config.keys.optional_size("expert_count")?.unwrap_or(0) == 0 {
+        return llama(config);
+    }
+    config.experts()?;
+    llama(config)?;
+    Ok(("MixtralForCausalLM", names::MIXTRAL))
 }
 
 /// Its q, k and v are stored apart, in Llama's way.
@@ -155,6 +168,35 @@ fn qwen2(config: &mut Config<'_>) -> Result<Class, String> {
 fn qwen3(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
     Ok(("Qwen3ForCausalLM", names::PLAIN))
+}
+
+/// Whether weights are shares of a sum is in no key: they are none.
+fn qwen2moe(config: &mut Config<'_>) -> Result<Class, String> {
+    qwen_experts(config, false)?;
+    let shared = config.keys.size("expert_shared_feed_forward_length")?;
+    config.set("shared_expert_intermediate_size", shared);
+    Ok(("Qwen2MoeForCausalLM", names::WITH_EXPERTS))
+}
+
+/// Here they are shares.
+fn qwen3moe(config: &mut Config<'_>) -> Result<Class, String> {
+    qwen_experts(config, true)?;
+    Ok(("Qwen3MoeForCausalLM", names::WITH_EXPERTS))
+}
+
+fn qwen_experts(config: &mut Config<'_>, is_share: bool) -> Result<(), String> {
+    config.experts()?;
+    config.decoder()?;
+    config.set("moe_intermediate_size", config.keys.size("expert_feed_forward_length")?);
+    config.set("norm_topk_prob", is_share);
+    Ok(())
+}
+
+fn olmoe(config: &mut Config<'_>) -> Result<Class, String> {
+    config.experts()?;
+    config.decoder()?;
+    config.set("norm_topk_prob", false);
+    Ok(("OlmoeForCausalLM", names::WITH_EXPERTS))
 }
 
 /// In text the axes of positions are equal.

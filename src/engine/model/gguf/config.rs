@@ -10,11 +10,12 @@ use crate::engine::model::limits::MAX_LAYERS;
 pub(super) struct Config<'a> {
     pub keys: Keys<'a>,
     map: Map<String, Value>,
+    has_experts: bool,
 }
 
 impl<'a> Config<'a> {
     pub fn new(keys: Keys<'a>) -> Self {
-        Self { keys, map: Map::new() }
+        Self { keys, map: Map::new(), has_experts: false }
     }
 
     pub fn set(&mut self, key: &str, value: impl Into<Value>) {
@@ -67,7 +68,9 @@ impl<'a> Config<'a> {
 
     /// Layers, widths, the vocabulary and the context.
     pub fn shape(&mut self) -> Result<(), String> {
-        self.refuse_experts()?;
+        if !self.has_experts {
+            self.refuse_experts()?;
+        }
         if self.keys.flag("attention.causal")? == Some(false) {
             return Err("a model that is no causal one is not supported".to_owned());
         }
@@ -79,6 +82,14 @@ impl<'a> Config<'a> {
         self.set("max_position_embeddings", self.keys.size("context_length")?);
         self.set("tie_word_embeddings", !self.keys.has("output.weight"));
         self.set_some(GGUF_POOLING, self.keys.optional_size("pooling_type")?);
+        Ok(())
+    }
+
+    /// Experts, and how many of them a token goes to.
+    pub fn experts(&mut self) -> Result<(), String> {
+        self.has_experts = true;
+        self.set("num_experts", self.keys.size("expert_count")?);
+        self.set("num_experts_per_tok", self.keys.size("expert_used_count")?);
         Ok(())
     }
 

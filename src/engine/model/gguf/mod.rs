@@ -45,9 +45,17 @@ pub struct Translation {
     pub names: Names,
 }
 
-/// Mixtures of experts, which are known by their own names.
-const EXPERTS: [&str; 6] =
-    ["deepseek2", "glm4moe", "gpt-oss", "granitemoe", "qwen2moe", "qwen3moe"];
+/// Mixtures of experts that are not supported, which are known by their own names.
+const EXPERTS: [&str; 8] = [
+    "deepseek2",
+    "dots1",
+    "ernie4_5-moe",
+    "glm4moe",
+    "gpt-oss",
+    "granitemoe",
+    "hunyuan-moe",
+    "phimoe",
+];
 
 impl Described {
     /// The model in the words of a folder.
@@ -255,14 +263,15 @@ mod tests {
     #[test]
     fn what_is_not_known_is_refused_by_name() {
         let none = |written: Written, _: &dyn Fn(&str) -> String| written;
-        refused("qwen3moe", none, "a mixture of experts");
+        refused("granitemoe", none, "a mixture of experts");
         refused("mamba", none, "`mamba` is not supported in GGUF files; these are: arcee,");
         let with = |name: &'static str, value: u32| {
             move |written: Written, key: &dyn Fn(&str) -> String| {
                 written.key(&key(name), U32, &number(value))
             }
         };
-        refused("llama", with("expert_count", 8), "a mixture of experts");
+        refused("qwen3", with("expert_count", 8), "a mixture of experts");
+        refused("llama", with("expert_count", 8), "`llama.expert_used_count` is missing");
         refused("llama", with("wonder", 1), "metadata `llama.wonder` is not known");
         refused("llama", with("rope.dimension_sections", 1), "rope.dimension_sections");
         refused("qwen3", with("attention.value_length", 16), "no width of heads");

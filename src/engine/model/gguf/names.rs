@@ -78,10 +78,18 @@ impl Names {
             "attn_qkv" => &self.qkv,
             _ => &RowOrder::as_stored(),
         };
+        if let Some((before, after)) = known.split_once(ALL) {
+            return Translated::parts(tensor, |index| format!("{before}{index}{after}"));
+        }
         let is_larger = self.table.adds_one && known.ends_with("norm.weight");
         let offset = if is_larger { -1.0 } else { 0.0 };
         let rows = order.rows().cloned();
-        Ok(vec![Translated { rows, offset, ..Translated::named(known, tensor) }])
+        let mut translated = Translated { rows, offset, ..Translated::named(known, tensor) };
+        if part == GATE_OF_ALL {
+            // A matrix of one row.
+            translated.shape = vec![1, translated.shape.iter().product()];
+        }
+        Ok(vec![translated])
     }
 
     /// The file's name of a part, and transformers' name of the tensor.
@@ -107,6 +115,12 @@ fn find(tables: &[Parts], part: &str) -> Option<&'static str> {
 pub const ROPE_VECTORS: [&str; 3] =
     ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
 
+/// In a name of transformers: the file has all experts in one tensor.
+const ALL: &str = "*";
+
+/// The gate of the expert of all tokens.
+const GATE_OF_ALL: &str = "ffn_gate_inp_shexp";
+
 const OUTER: Parts =
     &[("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
 
@@ -131,6 +145,33 @@ pub(super) const PLAIN: NameTable = NameTable {
     inner: &[LLAMA_LAYER],
     qkv: Qkv::AsTheyWere,
     adds_one: false,
+};
+
+const EXPERTS: Parts = &[
+    ("ffn_gate_inp", "mlp.gate"),
+    ("ffn_gate_exps", "mlp.experts.*.gate_proj"),
+    ("ffn_up_exps", "mlp.experts.*.up_proj"),
+    ("ffn_down_exps", "mlp.experts.*.down_proj"),
+    (GATE_OF_ALL, "mlp.shared_expert_gate"),
+    ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_expert.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_expert.down_proj"),
+];
+
+/// With experts, and perhaps one of all tokens.
+pub(super) const WITH_EXPERTS: NameTable = NameTable { inner: &[EXPERTS, LLAMA_LAYER], ..PLAIN };
+
+pub(super) const MIXTRAL: NameTable = NameTable {
+    inner: &[
+        &[
+            ("ffn_gate_inp", "block_sparse_moe.gate"),
+            ("ffn_gate_exps", "block_sparse_moe.experts.*.w1"),
+            ("ffn_up_exps", "block_sparse_moe.experts.*.w3"),
+            ("ffn_down_exps", "block_sparse_moe.experts.*.w2"),
+        ],
+        LLAMA_LAYER,
+    ],
+    ..LLAMA
 };
 
 pub(super) const LLAMA: NameTable = NameTable { qkv: Qkv::Pairs, ..PLAIN };

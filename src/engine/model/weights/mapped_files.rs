@@ -350,8 +350,9 @@ fn translated(
         let of_tensor = |text| format!("tensor {}: {text}", quoted(&tensor.name));
         for translated in translate(tensor).map_err(of_tensor)? {
             let stored = Stored::Rows(translated.stored(tensor).map_err(of_tensor)?);
+            let range = translated.range(tensor);
             let Translated { name, shape, .. } = translated;
-            let entry = Entry { file, stored, shape, range: tensor.range.clone() };
+            let entry = Entry { file, stored, shape, range };
             if tensors.insert(name.clone(), entry).is_some() {
                 return Err(of_tensor(format!("another one is {} too", quoted(&name))));
             }

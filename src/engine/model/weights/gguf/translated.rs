@@ -1,5 +1,6 @@
 //! What a tensor of a GGUF file is in a checkpoint of Hugging Face.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::{GgmlMatrix, GgmlType, TensorInfo};
@@ -18,6 +19,8 @@ pub struct Translated {
     pub rows: Option<Arc<[u32]>>,
     /// What is added to each value; for vectors only.
     pub offset: f32,
+    /// (index, count): it is one of so many of one shape, which the file has as one tensor.
+    pub part: Option<(usize, usize)>,
 }
 
 /// How the rows of such a tensor lie in the bytes of the file's.
@@ -34,7 +37,32 @@ pub(in crate::engine::model::weights) struct StoredRows {
 impl Translated {
     /// The same tensor by another name.
     pub fn named(name: String, tensor: &TensorInfo) -> Self {
-        Self { name, shape: tensor.shape.clone(), rows: None, offset: 0.0 }
+        Self { name, shape: tensor.shape.clone(), rows: None, offset: 0.0, part: None }
+    }
+
+    /// All parts of a tensor, by their names.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn parts(tensor: &TensorInfo, name: impl Fn(usize) -> String) -> Result<Vec<Self>, String> {
+        let [count, shape @ ..] = &tensor.shape[..] else {
+            return Err("a single value has no parts".to_owned());
+        };
+        let part = |index| Self {
+            name: name(index),
+            shape: shape.to_vec(),
+            part: Some((index, *count)),
+            ..Self::named(String::new(), tensor)
+        };
+        Ok((0..*count).map(part).collect())
+    }
+
+    /// The bytes of the file that it is.
+    pub(in crate::engine::model::weights) fn range(&self, tensor: &TensorInfo) -> Range<usize> {
+        let Range { start, end } = tensor.range;
+        let Some((index, count)) = self.part else { return start..end };
+        let len = (end - start) / count;
+        start + index * len..start + (index + 1) * len
     }
 
     /// How a tensor of the file is read as this.
@@ -46,7 +74,8 @@ impl Translated {
         tensor: &TensorInfo,
     ) -> Result<StoredRows, String> {
         let &TensorInfo { ty, ref shape, .. } = tensor;
-        let width = match &shape[..] {
+        let shape = &shape[usize::from(self.part.is_some())..];
+        let width = match shape {
             [] => 1,
             [_] if self.rows.is_some() => 1,
             [.., width] => *width,
@@ -118,14 +147,7 @@ mod tests {
             let whole = Translated::named(format!("hf.{}", tensor.name), tensor);
             Ok(match &tensor.name[..] {
                 "q" => vec![Translated { rows: Some([2, 0, 1].into()), ..whole }],
-                "f" => (0..2)
-                    .map(|row| Translated {
-                        name: format!("hf.{row}"),
-                        shape: vec![2],
-                        rows: Some([row].into()),
-                        offset: 0.0,
-                    })
-                    .collect(),
+                "f" => Translated::parts(tensor, |row| format!("hf.{row}")).unwrap(),
                 _ => vec![Translated { offset: -1.0, rows: Some([1, 2, 0].into()), ..whole }],
             })
         })
