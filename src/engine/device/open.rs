@@ -170,7 +170,7 @@ pub(super) fn threads(asked: Option<usize>) -> Result<ThreadPool, EngineError> {
 
 fn check_needs(dtype: DType, kv_cache_dtype: KvCacheDType, needs: GpuNeeds) -> Result<(), String> {
     match needs.without_kernels {
-        Some(part) => Err(format!("this model has {part}, which runs on the CPU only so far")),
+        Some(part) => Err(format!("this model has {part}, and no kernel here computes that yet")),
         None => check_head_dim(dtype, kv_cache_dtype, needs.head_dim),
     }
 }
@@ -237,7 +237,7 @@ mod tests {
     fn parts_without_kernels_are_named() {
         let needs = GpuNeeds { head_dim: 64, without_kernels: Some("latent attention") };
         let check = |needs| check_needs(DType::BFloat16, KvCacheDType::Auto, needs);
-        assert!(check(needs).unwrap_err().contains("has latent attention, which runs on the CPU"));
+        assert!(check(needs).unwrap_err().contains("has latent attention, and no kernel"));
         assert_eq!(check(GpuNeeds::heads_of(64)), Ok(()));
     }
 
