@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use vllm_batch::cli::config::Detail;
 use vllm_batch::cli::input::fields::Passthrough;
 use vllm_batch::cli::input::reader::{InputError, InputFormat, Records};
-use vllm_batch::cli::input::row::{Likelihoods, RowOptions, RowParser};
+use vllm_batch::cli::input::row::{RowOptions, RowParser};
 use vllm_batch::cli::input::row_error::RowError;
 use vllm_batch::cli::output::{Asked, JsonFormat, PooledForm, RowFormat, RunFacts, Tokens};
 use vllm_batch::engine::input_processor::AnswerParser;
@@ -88,8 +88,8 @@ pub fn json_format(choice: u8) -> RowFormat {
     let detail = [Detail::Auto, Detail::Full, Detail::Simple][usize::from(choice % 3)];
     let facts = RunFacts { model: "m\"\n".to_owned(), created: 1, system_fingerprint: None };
     let (out_field, parser) = ("response".to_owned(), AnswerParser::default());
-    let (pooled, likelihoods) = (PooledForm::Vectors, Likelihoods::None);
-    RowFormat::Json(JsonFormat { out_field, detail, facts, parser, pooled, likelihoods })
+    let (pooled, more_fields) = (PooledForm::Vectors, Vec::new());
+    RowFormat::Json(JsonFormat { out_field, detail, facts, parser, pooled, more_fields })
 }
 
 /// Fails unless a row is one line that holds one JSON object and nothing else.

@@ -1,12 +1,13 @@
 //! Everything that touches users and files. Knows no tensors; uses only the engine's public API.
 //!
-//! Each folder names only those before it: `terminal`, `network`, `object_store`, `input`, `args`,
-//! `config`, `output`, `ledger`, `model`, `run`, `commands`.
+//! Each folder names only those before it: `terminal`, `network`, `object_store`, `input`, `judge`,
+//! `args`, `config`, `output`, `ledger`, `model`, `run`, `commands`.
 
 pub mod args;
 pub mod commands;
 pub mod config;
 pub mod input;
+pub mod judge;
 pub mod ledger;
 pub mod model;
 pub mod network;
@@ -21,7 +22,7 @@ use std::io::{self, Write};
 use std::panic::PanicHookInfo;
 
 use args::{Command, ParseError, Parsed, PoolingFlags, RunArgs, Settings};
-use commands::{bench, check, completions, diff, man, merge, plan};
+use commands::{bench, check, completions, diff, eval, man, merge, plan};
 use input::row::Task;
 use terminal::console::Console;
 use terminal::display::DisplayArgs;
@@ -59,6 +60,9 @@ pub fn main_with(load: run::Load<'_>) -> Exit {
     match command {
         Command::Run(args) => {
             shown(&args.display.clone(), &settings, |console| run::run(*args, console, load))
+        }
+        Command::Eval(args) => {
+            shown(&args.run.display.clone(), &settings, |console| eval::run(*args, console, load))
         }
         Command::Embed(args) => pooled(Task::Embed, args.into_run(), &settings),
         Command::Classify(args) => pooled(Task::Classify, args.into_run(), &settings),

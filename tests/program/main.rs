@@ -10,6 +10,7 @@ mod demo;
 mod diff;
 mod embed;
 mod ended;
+mod eval;
 mod flags;
 mod hostile_input;
 mod hostile_model;

@@ -102,6 +102,7 @@ pub const CLI: &[&str] = &[
     "network",
     "object_store",
     "input",
+    "judge",
     "args",
     "config",
     "output",

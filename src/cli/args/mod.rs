@@ -9,6 +9,7 @@ mod check;
 mod config_file;
 mod diff;
 mod engine;
+mod eval;
 mod input;
 mod merge;
 mod output;
@@ -28,6 +29,7 @@ pub use engine::{
     ComputeArgs, CpuIsaArg, DTypeArg, DeviceArg, EngineArgs, KvCacheDTypeArg, LoadFormatArg,
     ModelArgs, QuantizationArg,
 };
+pub use eval::{ErrorsAreArg, EvalArgs, EvalFlags};
 pub use input::{BadRowArg, FormatArg, InputArgs, LastAssistantArg, LoglikelihoodArg, OverflowArg};
 pub use merge::MergeArgs;
 pub use output::{OutputArgs, OutputFormatArg};
@@ -58,6 +60,7 @@ Examples:
   vllm-batch run --model ./model -i prompts.jsonl -o out.jsonl
   cat prompts.jsonl | vllm-batch run --model ./model | jq -r .response
   vllm-batch run --model ./model -i reviews.csv --template 'Summarise: {{text}}' -o out.csv
+  vllm-batch eval --model ./model -i questions.jsonl -o judged.jsonl --fail-under acc=0.8
   vllm-batch embed --model ./encoder -i texts.jsonl -o vectors.jsonl
   vllm-batch classify --model ./classifier -i texts.jsonl -o labels.jsonl
   vllm-batch rerank --model ./cross-encoder -i queries.jsonl -o ranked.jsonl --top-n 10
@@ -71,7 +74,7 @@ Exit codes:
   0 every row answered         3 at least one error row       5 stopped, can be continued
   2 refused, nothing written   4 no rows in the input         6 the output is another run's
   1 a bug in vllm-batch        7 model files rejected         130/143/141 SIGINT/SIGTERM/SIGPIPE
-  100 `diff`: rows differ
+  100 `diff`: rows differ; `eval`: a gate fails
 
 `vllm-batch run --help` shows the flags; `run --help -v` and `man` explain all of them.";
 
@@ -137,6 +140,8 @@ pub struct Cli {
 pub enum Command {
     /// Complete every row of a dataset, in order
     Run(Box<RunArgs>),
+    /// Complete every row of a dataset, judge the answers, and say what they are worth
+    Eval(Box<EvalArgs>),
     /// Make a vector of every text of a dataset, in order
     Embed(Box<EmbedArgs>),
     /// Find the class of every text of a dataset, in order

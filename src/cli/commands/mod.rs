@@ -4,6 +4,7 @@ pub mod bench;
 pub mod check;
 pub mod completions;
 pub mod diff;
+pub mod eval;
 pub mod man;
 pub mod merge;
 pub mod plan;

@@ -26,6 +26,7 @@ use crate::cli::input::overrides::DEFAULT_MAX_TOKENS;
 use crate::cli::input::row::{ChatDefaults, ChatMode, Likelihoods, RowOptions, Task, check_kwargs};
 use crate::cli::input::shard::{Shard, ShardArg};
 use crate::cli::input::sources::Sources;
+use crate::cli::judge::Judge;
 use crate::cli::terminal::error::CliError;
 use crate::engine::config::EngineConfig;
 use crate::engine::request::{SamplingParams, StructuredOutputs, UNLIMITED_LOGPROBS};
@@ -54,6 +55,8 @@ pub struct RunConfig {
     pub structured_outputs: Option<Arc<StructuredOutputs>>,
     /// What rows become that are not completed.
     pub pooling: Option<PoolingConfig>,
+    /// Who judges the rows of `eval`.
+    pub judge: Option<Arc<Judge>>,
     /// How far reading may be ahead.
     pub window: WindowLimits,
     /// When the run began, in seconds since 1970: what chat templates and `created` see.
@@ -149,6 +152,7 @@ impl RunConfig {
             sampling,
             structured_outputs,
             pooling: None,
+            judge: None,
             window,
             started,
             date_is_fixed,

@@ -43,6 +43,8 @@ pub mod code {
     pub const UNSUPPORTED_FIELD: &str = "unsupported_field";
     /// A batch request with more than one prompt.
     pub const SEVERAL_PROMPTS: &str = "several_prompts";
+    /// The row does not say what `eval` needs to judge its answer.
+    pub const NOT_JUDGED: &str = "not_judged";
     /// The engine failed without saying why.
     pub const ENGINE: &str = "engine";
 }

@@ -17,6 +17,7 @@ use crate::cli::input::reader::InputFormat;
 use crate::cli::input::row::{Likelihoods, Task};
 use crate::cli::input::row_error::{RowError, code};
 use crate::cli::input::shard::Shard;
+use crate::cli::judge::FIELDS;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 use crate::engine::input_processor::{AnswerForm, AnswerParser, ToolChoice};
@@ -75,8 +76,8 @@ pub struct JsonFormat {
     pub parser: AnswerParser,
     /// How rows show what texts became.
     pub pooled: PooledForm,
-    /// What is asked of rows that are completed.
-    pub likelihoods: Likelihoods,
+    /// Names of fields that rows get beside that of the answer.
+    pub more_fields: Vec<&'static str>,
 }
 
 impl RowFormat {
@@ -86,21 +87,23 @@ impl RowFormat {
     /// CSV is asked for and the input has no columns, or the rows become batch lines.
     pub fn new(config: &RunConfig, shape: &Shape) -> Result<Self, CliError> {
         let parser = AnswerParser::default();
+        let json = || JsonFormat::new(config, parser);
         let named = config.output.path.as_deref().map_or(InputFormat::Auto, InputFormat::from_path);
         let lines = config.input.rows.lines;
+        if config.judge.is_some() {
+            return JsonFormat::judged(config, shape, named).map(RowFormat::Json);
+        }
         if config.output.is_matrix {
-            let json = JsonFormat::new(config, parser);
-            return Ok(RowFormat::Npy(NpyFormat { width: 0, json }));
+            return Ok(RowFormat::Npy(NpyFormat { width: 0, json: json() }));
         }
         if named == InputFormat::Parquet {
-            let json = JsonFormat::new(config, parser);
-            return ParquetFormat::new(config, shape, json).map(RowFormat::Parquet);
+            return ParquetFormat::new(config, shape, json()).map(RowFormat::Parquet);
         }
         let pooled = PooledForm::of(config.input.rows.task);
         if let Some(refusal) = has_no_columns(pooled.as_ref(), config.input.rows.likelihoods) {
             return match named {
                 InputFormat::Csv | InputFormat::Tsv => refused(refusal),
-                _ => Ok(RowFormat::Json(JsonFormat::new(config, parser))),
+                _ => Ok(RowFormat::Json(json())),
             };
         }
         let format = match (named, shape.format) {
@@ -149,7 +152,7 @@ impl RowFormat {
                 }
                 RowFormat::Csv(csv)
             }
-            None => RowFormat::Json(JsonFormat::new(config, parser)),
+            None => RowFormat::Json(json()),
         })
     }
 
@@ -248,7 +251,7 @@ impl RowFormat {
                 collisions(passthrough, &[&config.output.field], &csv.parser)
             }
             (RowFormat::Json(json) | RowFormat::Parquet(ParquetFormat { json, .. }), _) => {
-                let out_fields = [&[config.output.field.as_str()], json.more_fields()].concat();
+                let out_fields = [&[config.output.field.as_str()], &json.more_fields].concat();
                 collisions(passthrough, &out_fields, &json.parser)
             }
             // Its error rows show fields of the input, and seldom one of them is renamed.
@@ -337,7 +340,7 @@ impl ParquetFormat {
         if config.output.retry_failed {
             return refused("--retry-failed: rows of a Parquet file are not asked again");
         }
-        let out_fields = [&[config.output.field.as_str()], json.more_fields()].concat();
+        let out_fields = [&[config.output.field.as_str()], &json.more_fields].concat();
         let of_input = TableSpec::of_inputs(&config.input.sources, |name, is_taken| {
             shown_name(name, &out_fields, is_taken)
         });
@@ -361,6 +364,10 @@ impl ParquetFormat {
 
 impl JsonFormat {
     fn new(config: &RunConfig, parser: AnswerParser) -> Self {
+        let pooled = PooledForm::of(config.input.rows.task).unwrap_or(PooledForm::Vectors);
+        let judged = config.judge.as_ref().map_or(&[][..], |_| FIELDS);
+        let more_fields =
+            [pooled.fields(), config.input.rows.likelihoods.fields(), judged].concat();
         Self {
             out_field: config.output.field.clone(),
             detail: config.output.detail,
@@ -370,23 +377,28 @@ impl JsonFormat {
                 system_fingerprint: None,
             },
             parser,
-            pooled: PooledForm::of(config.input.rows.task).unwrap_or(PooledForm::Vectors),
-            likelihoods: config.input.rows.likelihoods,
+            pooled,
+            more_fields,
         }
     }
 
-    /// Fields that rows get beside that of the answer.
-    fn more_fields(&self) -> &'static [&'static str] {
-        match self.likelihoods {
-            Likelihoods::None => self.pooled.fields(),
-            likelihoods => likelihoods.fields(),
+    /// The rows of `eval`.
+    fn judged(config: &RunConfig, shape: &Shape, named: InputFormat) -> Result<Self, CliError> {
+        if shape.has_batch_lines {
+            return refused("eval: lines of a batch API show no verdict; --output-format full");
+        }
+        match named {
+            InputFormat::Jsonl | InputFormat::Auto => {
+                Ok(Self::new(config, AnswerParser::default()))
+            }
+            _ => refused("eval: rows with verdicts are written as JSON lines"),
         }
     }
 
     fn options<'a>(&'a self, tokens: &'a Tokens<'a>) -> OutputOptions<'a> {
         OutputOptions {
             out_field: &self.out_field,
-            more_fields: self.more_fields(),
+            more_fields: &self.more_fields,
             detail: self.detail,
             usage_cached: false,
             facts: &self.facts,

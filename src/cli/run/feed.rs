@@ -140,7 +140,7 @@ impl Feeder<'_> {
         if !self.run.input.shard.owns(index) {
             return Ok(true);
         }
-        let row = match (duplicate.or_else(|| self.nameless(&row)), row) {
+        let row = match (duplicate.or_else(|| self.refused(&row)), row) {
             (None, row) => row,
             (Some(error), Ok(Row { passthrough, .. }) | Err(BadRow { passthrough, .. })) => {
                 Err(BadRow { index, passthrough, error })
@@ -200,10 +200,21 @@ impl Feeder<'_> {
         })
     }
 
+    /// Why a row that could be asked is not.
+    fn refused(&self, row: &Result<Row, BadRow>) -> Option<RowError> {
+        let row = row.as_ref().ok()?;
+        self.nameless(row).or_else(|| self.not_judged(row))
+    }
+
+    /// Why a row cannot be judged when it is answered.
+    fn not_judged(&self, row: &Row) -> Option<RowError> {
+        let reason = self.run.judge.as_ref()?.check(&row.passthrough).err()?;
+        Some(RowError::new(code::NOT_JUDGED, row.line, reason))
+    }
+
     /// Why a row that must be matched by its name cannot be.
-    fn nameless(&self, row: &Result<Row, BadRow>) -> Option<RowError> {
-        let row = row.as_ref().ok().filter(|row| self.run.output.unordered && row.id.is_none())?;
-        let line = row.line;
+    fn nameless(&self, row: &Row) -> Option<RowError> {
+        let line = Some(row.line).filter(|_| self.run.output.unordered && row.id.is_none())?;
         let message = format!("the row of line {line} has no `id`, and --unordered needs one");
         Some(RowError::new(code::MISSING_ID, line, message))
     }

@@ -26,6 +26,9 @@ use crate::engine::weight_files::{FORMATS, QUANTIZATION_CONFIGS, gguf_parts, is_
 /// The version of what rows look like: raised when the same run would write other bytes.
 const ROW_FORMAT: u32 = 4;
 
+/// The field with who judges. Answers are the same whoever does.
+pub const JUDGE: &str = "judge";
+
 /// What can be said before the engine is loaded: the model's files, and what they and the flags
 /// resolve to.
 #[derive(Clone, Debug)]
@@ -84,6 +87,8 @@ pub fn of_files(
         false if is_table => " parquet",
         false => "",
     };
+    let judge = config.judge.as_ref().map_or("none".to_owned(), |judge| judge.text());
+    set(JUDGE, judge);
     set("output_format", format!("{:?} {:?}{matrix}", input.rows.lines, config.output.detail));
     Ok(FileFields(fields))
 }

@@ -21,6 +21,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+pub use self::fingerprinted::JUDGE;
 use self::previous::Previous;
 use self::progress::{Counters, Progress};
 use self::signals::Signals;
@@ -76,6 +77,19 @@ pub fn run(mut args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit,
     let template = args.input.chat_template.clone();
     let config = RunConfig::new(args.clone())?.by_lines();
     run_config(config, Typed { template, flags: Some(args), staged }, console, load)
+}
+
+/// Completes the rows of a dataset, and gives each a verdict.
+///
+/// # Errors
+/// As `run`.
+pub fn judged(
+    config: RunConfig,
+    template: Option<PathBuf>,
+    console: &Console,
+    load: Load<'_>,
+) -> Result<Exit, CliError> {
+    run_config(config, Typed { template, flags: None, staged: None }, console, load)
 }
 
 /// Makes vectors or classes of the rows of a dataset, as the task says.

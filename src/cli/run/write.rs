@@ -341,6 +341,9 @@ impl WriteThread {
         };
         let asked = Asked { passthrough: &row.passthrough, form: row.answer_form.as_deref() };
         self.format.format_row(asked, result, &tokens, &mut line);
+        if let Some(judge) = &self.config.judge {
+            judge.append(&mut line);
+        }
         line
     }
 

@@ -21,7 +21,7 @@ pub enum Exit {
     OutputExists = 6,
     /// The model's files are rejected.
     Model = 7,
-    /// What was asked for does not hold: `diff` found rows that differ.
+    /// What was asked for does not hold: `diff` found rows that differ, a gate of `eval` fails.
     GateFailed = 100,
     /// SIGINT.
     Interrupted = 130,

@@ -1,0 +1,106 @@
+//! Flags of `eval`: those of `run`, who judges, what is reported, and what must hold.
+
+use std::path::PathBuf;
+
+use clap::builder::NonEmptyStringValueParser as NonEmpty;
+
+use super::RunArgs;
+use crate::cli::judge::settings::{Normalize, PassIf, Scorer, pattern};
+
+const EVAL_EXAMPLES: &str = "\
+Examples:
+  vllm-batch eval --model ./model -i questions.jsonl -o judged.jsonl --scorer number
+  vllm-batch eval --model ./model -i questions.jsonl -o judged.jsonl --fail-under acc=0.8
+  vllm-batch eval --model ./model -i chats.jsonl -o judged.jsonl --scorer icontains,f1 \
+      --report report.md --report report.json
+
+A row says what is expected of its answer: `expected` (or answer, target, ideal, label), a value or a
+list of which any is right; or an `assert` list in promptfoo's names; or `choices`. Its output row
+gets `score`, `passed`, `scorer` and perhaps `extracted`. docs/EVAL.md has the scorers, the report and
+a whole job for CI. All flags of `run` are flags of `eval`.
+
+Exit codes: those of `run`, and
+  100 what --fail-under or --fail-over ask for does not hold";
+
+/// Flags of `eval`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EVAL_EXAMPLES, disable_help_flag = true, args_override_self = true)]
+pub struct EvalArgs {
+    /// Who judges, and what must hold.
+    #[command(flatten)]
+    pub eval: EvalFlags,
+    /// The run that is judged.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// What `eval` has and `run` has not.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Eval")]
+pub struct EvalFlags {
+    /// How answers are judged: exact, contains, icontains, starts-with, regex, number, letter,
+    /// json, f1, levenshtein, rouge-l, bleu, chrf, choice, perplexity [default: the row's
+    /// assert, else exact]
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = Scorer::parse)]
+    pub scorer: Vec<Scorer>,
+    /// Field with what is expected [default: the first of expected, answer, target, ideal, label]
+    #[arg(long, value_name = "NAME", value_parser = NonEmpty::new())]
+    pub expected_column: Option<String>,
+    /// What is done to texts before they are compared [default: strip]
+    #[arg(long, value_name = "HOW")]
+    pub normalize: Option<NormalizeArg>,
+    /// Judge only what this regular expression finds first: its first group, else the whole match
+    #[arg(long, value_name = "REGEX", value_parser = pattern)]
+    pub extract: Option<regex::Regex>,
+    /// Scores that pass, e.g. '>= 0.8' [default: 1, of scorers that know right and wrong only]
+    #[arg(long, value_name = "LIMIT", value_parser = PassIf::parse)]
+    pub pass_if: Option<PassIf>,
+    /// Write a report: FILE.json, FILE.md
+    #[arg(long, value_name = "FILE")]
+    pub report: Vec<PathBuf>,
+    /// Exit 100 if a measure is lower: acc=0.8, or acc[GROUP]=0.7 for the rows of a group
+    #[arg(long, value_name = "METRIC=N")]
+    pub fail_under: Vec<String>,
+    /// Exit 100 if a measure is higher: word_perplexity=20
+    #[arg(long, value_name = "METRIC=N")]
+    pub fail_over: Vec<String>,
+    /// An error row counts as wrong, is left out, or fails the gate [default: wrong]
+    #[arg(long, value_name = "WHAT")]
+    pub errors_are: Option<ErrorsAreArg>,
+}
+
+/// `--normalize`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum NormalizeArg {
+    /// Nothing
+    None,
+    /// Leave out spaces and line breaks around the text
+    Strip,
+    /// The same, in lower case
+    Lower,
+    /// As SQuAD: lower case, no punctuation, no articles, single spaces
+    Squad,
+}
+
+impl From<NormalizeArg> for Normalize {
+    fn from(arg: NormalizeArg) -> Self {
+        match arg {
+            NormalizeArg::None => Normalize::None,
+            NormalizeArg::Strip => Normalize::Strip,
+            NormalizeArg::Lower => Normalize::Lower,
+            NormalizeArg::Squad => Normalize::Squad,
+        }
+    }
+}
+
+/// `--errors-are`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum ErrorsAreArg {
+    /// A score of 0
+    #[default]
+    Wrong,
+    /// In no measure
+    Skipped,
+    /// Exit 100 if there is one
+    Fail,
+}

@@ -1,0 +1,155 @@
+//! Gates: what measures must be. The tool has no noise, so they have none.
+
+use serde_json::{Value, json};
+
+use super::totals::Totals;
+use crate::cli::args::EvalFlags;
+use crate::cli::terminal::error::CliError;
+
+/// What must hold of an output.
+#[derive(Debug)]
+pub struct Gates(Vec<Gate>);
+
+/// A limit of a measure.
+#[derive(Clone, Debug, PartialEq)]
+struct Gate {
+    metric: String,
+    group: Option<String>,
+    limit: f64,
+    /// The measure may not be higher, in place of lower.
+    is_most: bool,
+}
+
+/// A gate, and what the measure is.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    gate: Gate,
+    value: f64,
+}
+
+impl Gates {
+    /// The gates of the flags.
+    ///
+    /// # Errors
+    /// One of them is no measure with a number.
+    pub fn new(flags: &EvalFlags) -> Result<Self, CliError> {
+        let under = flags.fail_under.iter().map(|text| ("--fail-under", text, false));
+        let over = flags.fail_over.iter().map(|text| ("--fail-over", text, true));
+        let gate = |(flag, text, is_most): (&str, &String, bool)| {
+            Gate::parse(text, is_most).ok_or_else(|| {
+                CliError::refused("eval", format!("{flag} {text}: it is no measure and a number"))
+                    .help(format!("as in {flag} acc=0.8, or {flag} 'acc[math]=70%'"))
+            })
+        };
+        under.chain(over).map(gate).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// What the measures are.
+    ///
+    /// # Errors
+    /// There is no such measure or group. The rows are written, and the command can be given again.
+    pub fn outcomes(&self, totals: &Totals) -> Result<Vec<Outcome>, CliError> {
+        self.0.iter().map(|gate| gate.outcome(totals)).collect()
+    }
+}
+
+impl Gate {
+    /// `acc=0.8`, `acc[math]=80%`.
+    fn parse(text: &str, is_most: bool) -> Option<Self> {
+        let (measure, limit) = text.rsplit_once('=')?;
+        let (metric, group) = match measure.strip_suffix(']') {
+            Some(rest) => {
+                let (metric, group) = rest.split_once('[')?;
+                (metric, Some(group.to_owned()))
+            }
+            None => (measure, None),
+        };
+        let limit = limit.trim();
+        let limit = match limit.strip_suffix('%') {
+            Some(percent) => percent.trim().parse::<f64>().ok()? / 100.0,
+            None => limit.parse().ok()?,
+        };
+        let metric = metric.trim().to_owned();
+        (limit.is_finite() && !metric.is_empty()).then_some(Self { metric, group, limit, is_most })
+    }
+
+    fn outcome(&self, totals: &Totals) -> Result<Outcome, CliError> {
+        let refused = |message: String| {
+            let help = "the rows are written: the same command with another gate computes nothing";
+            Err(CliError::refused("eval", message).help(help))
+        };
+        let group = match &self.group {
+            None => &totals.all,
+            Some(name) => match totals.groups.get(name) {
+                Some(group) => group,
+                None => return refused(format!("no row has the group `{name}`")),
+            },
+        };
+        match totals.value(group, &self.metric) {
+            Some(value) => Ok(Outcome { gate: self.clone(), value }),
+            None => {
+                let named = totals.measures(group);
+                let names = named.keys().map(String::as_str);
+                let others = group.of_likelihood().into_iter().map(|(name, _)| name);
+                let names: Vec<&str> = names.chain(others).collect();
+                let metric = &self.metric;
+                refused(format!("there is no measure `{metric}`; there are {}", names.join(", ")))
+            }
+        }
+    }
+
+    /// As a person reads it.
+    fn text(&self) -> String {
+        let group = self.group.as_ref().map(|name| format!("[{name}]")).unwrap_or_default();
+        let sign = if self.is_most { "<=" } else { ">=" };
+        format!("{}{group} {sign} {}", self.metric, self.limit)
+    }
+}
+
+impl Outcome {
+    /// Whether the gate holds.
+    pub fn holds(&self) -> bool {
+        match self.gate.is_most {
+            true => self.value <= self.gate.limit,
+            false => self.value >= self.gate.limit,
+        }
+    }
+
+    /// The gate as a person reads it.
+    pub fn gate(&self) -> String {
+        self.gate.text()
+    }
+
+    /// What the measure is.
+    pub fn value(&self) -> f64 {
+        self.value
+    }
+
+    /// As reports have it.
+    pub fn json(&self) -> Value {
+        json!({"gate": self.gate(), "value": self.value, "holds": self.holds()})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gates_are_measures_with_numbers() {
+        let gate = |text: &str| Gate::parse(text, false).map(|gate| gate.text());
+        let cases = [
+            ("acc=0.8", Some("acc >= 0.8")),
+            ("acc[math]=70%", Some("acc[math] >= 0.7")),
+            ("pass@4[a=b]=.5", Some("pass@4[a=b] >= 0.5")),
+            ("acc", None),
+            ("=1", None),
+            ("acc=high", None),
+            ("acc]=1", None),
+            ("acc=inf", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(gate(text).as_deref(), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The report as Markdown, for a job's summary.
+
+use std::fmt::Write;
+
+use super::super::totals::Group;
+use super::Report;
+
+/// Failed rows that are shown.
+const MAX_FAILURES: usize = 20;
+
+impl Report {
+    /// The whole document.
+    pub fn markdown(&self) -> String {
+        let mut text = format!("# Evaluation\n\n{}\n", self.totals.all.said());
+        if !self.outcomes.is_empty() {
+            text.push_str("\n| gate | value | |\n|---|---:|---|\n");
+            for outcome in &self.outcomes {
+                let said = if outcome.holds() { "holds" } else { "**fails**" };
+                let gate = cell(&outcome.gate());
+                let _ = writeln!(text, "| {gate} | {:.4} | {said} |", outcome.value());
+            }
+        }
+        text.push_str("\n| group | metric | value | stderr | 95% interval | rows |\n");
+        text.push_str("|---|---|---:|---:|---|---:|\n");
+        self.rows(&mut text, "", &self.totals.all);
+        for (name, group) in &self.totals.groups {
+            self.rows(&mut text, &cell(name), group);
+        }
+        self.failures(&mut text);
+        text
+    }
+
+    fn rows(&self, text: &mut String, name: &str, group: &Group) {
+        for (metric, measure) in self.totals.measures(group) {
+            let stderr = measure.stderr().map(|error| format!("{error:.4}")).unwrap_or_default();
+            let interval = measure.interval();
+            let interval = interval.map(|(low, high)| format!("{low:.4} to {high:.4}"));
+            let _ = writeln!(
+                text,
+                "| {name} | {} | {:.4} | {stderr} | {} | {} |",
+                cell(&metric),
+                measure.mean(),
+                interval.unwrap_or_default(),
+                measure.num_rows()
+            );
+        }
+        for (metric, value) in group.of_likelihood() {
+            let _ = writeln!(text, "| {name} | {metric} | {value:.4} | | | |");
+        }
+    }
+
+    fn failures(&self, text: &mut String) {
+        let failures = &self.totals.failures;
+        if failures.is_empty() {
+            return;
+        }
+        text.push_str("\n## Failed rows\n\n| row | what |\n|---|---|\n");
+        for failure in failures.iter().take(MAX_FAILURES) {
+            let _ = writeln!(text, "| {} | {} |", cell(&failure.name()), cell(&failure.said()));
+        }
+        let all = self.totals.all.num_failed + self.totals.all.num_errors;
+        let left = all.saturating_sub(MAX_FAILURES as u64);
+        if left > 0 {
+            let _ = writeln!(text, "\nand {left} more");
+        }
+    }
+}
+
+/// Text of a row within a cell: nothing in it is markup.
+fn cell(text: &str) -> String {
+    let mut cell = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\r' | '\t' => cell.push(' '),
+            '&' => cell.push_str("&amp;"),
+            '<' => cell.push_str("&lt;"),
+            '>' => cell.push_str("&gt;"),
+            '|' | '\\' | '`' | '*' | '_' | '[' | ']' | '!' | '#' | '~' | '@' | ':' => {
+                let _ = write!(cell, "&#{};", c as u32);
+            }
+            c if c.is_control() => {}
+            c => cell.push(c),
+        }
+    }
+    cell
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_rows_is_no_markup() {
+        let text = "a|b\n<b>*x*</b> [l](http://h) `c` @me \u{7}";
+        let cell = cell(text);
+        for sign in ["|", "\n", "<", "*", "[", "`", "@", "\u{7}"] {
+            assert!(!cell.contains(sign), "{sign:?} in {cell}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! `Report`: what is said of an output, and the files that say it. No times are in them, so that
+//! reports can be kept and compared.
+
+mod markdown;
+mod text;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use super::gates::Outcome;
+use super::totals::{Failure, Totals};
+use crate::cli::ledger::Named;
+use crate::cli::ledger::files::side_file_of;
+use crate::cli::ledger::fingerprint::Fingerprint;
+use crate::cli::ledger::meta::Meta;
+use crate::cli::ledger::names::{refuse_read, refuse_twice};
+use crate::cli::run::JUDGE;
+use crate::cli::terminal::error::CliError;
+use crate::cli::terminal::exit::Exit;
+
+/// The version of the JSON report's fields. They are only added to.
+const SCHEMA: u32 = 1;
+
+/// What is said of an output.
+#[derive(Debug)]
+pub struct Report {
+    /// What the rows come to.
+    pub totals: Totals,
+    /// Gates and what came of them.
+    pub outcomes: Vec<Outcome>,
+    /// What the output was made of; null where nobody says it.
+    origin: Value,
+}
+
+/// The form of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Json,
+    Markdown,
+}
+
+/// The end of a name, and what it asks for.
+const FORMS: [(&str, Form); 2] = [(".json", Form::Json), (".md", Form::Markdown)];
+
+/// The files of `--report`.
+#[derive(Debug)]
+pub struct ReportFiles(Vec<(PathBuf, Form)>);
+
+impl ReportFiles {
+    /// Looks at the names before anything is computed.
+    ///
+    /// # Errors
+    /// A name does not say its form, is that of a file that is read or written, or is in a folder
+    /// that is not there.
+    pub fn new(paths: &[PathBuf], out: &Path, read: &[Named]) -> Result<Self, CliError> {
+        let reports = paths.iter().map(|path| Named::new("--report", path.clone()));
+        let written: Vec<Named> = reports.chain([Named::new("--out", out)]).collect();
+        refuse_twice(&written).map_err(CliError::from_output)?;
+        refuse_read(&written[..paths.len()], read).map_err(CliError::from_output)?;
+        paths.iter().map(|path| Self::one(path)).collect::<Result<_, _>>().map(Self)
+    }
+
+    fn one(path: &Path) -> Result<(PathBuf, Form), CliError> {
+        let name = path.display();
+        let refused = |message: String| Err(CliError::refused("report", message));
+        let text = path.to_string_lossy();
+        let Some((_, form)) = FORMS.iter().find(|(end, _)| text.ends_with(end)) else {
+            let ends: Vec<&str> = FORMS.iter().map(|(end, _)| *end).collect();
+            return refused(format!(
+                "--report {name}: its name ends with none of {}",
+                ends.join(", ")
+            ));
+        };
+        match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
+                refused(format!("--report {name}: there is no folder {}", folder.display()))
+            }
+            _ if path.is_dir() => refused(format!("--report {name}: it is a folder")),
+            _ => Ok((path.to_owned(), *form)),
+        }
+    }
+
+    /// Writes all of them.
+    ///
+    /// # Errors
+    /// The disk is full or fails.
+    pub fn write(&self, report: &Report) -> Result<(), CliError> {
+        for (path, form) in &self.0 {
+            let text = match form {
+                Form::Json => format!("{:#}\n", report.json()),
+                Form::Markdown => report.markdown(),
+            };
+            fs::write(path, text).map_err(|error| {
+                let message = format!("cannot write {}: {error}", path.display());
+                CliError::new(Exit::Stopped, "report", message).help(
+                    "the rows are written: the same command writes the report and computes nothing",
+                )
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// What an output's side file says of its making: the model and what it was asked, without who
+/// judges; the rows that were read.
+pub fn origin_of(out: &Path) -> Value {
+    let text = fs::read_to_string(side_file_of(out)).ok();
+    let Some(meta) = text.and_then(|text| serde_json::from_str::<Meta>(&text).ok()) else {
+        return Value::Null;
+    };
+    let mut fields = meta.fingerprint.fields;
+    fields.remove(JUDGE);
+    let hash = |name: &str| fields.get(name).cloned();
+    let (model, tokenizer) = (hash("model"), hash("tokenizer"));
+    json!({
+        "run": Fingerprint::new(fields).id,
+        "model": model,
+        "tokenizer": tokenizer,
+        "input_rows": meta.input.rows,
+        "input_digest": meta.input.digest,
+    })
+}
+
+impl Report {
+    /// What is said of an output.
+    pub fn new(totals: Totals, outcomes: Vec<Outcome>, origin: Value) -> Self {
+        Self { totals, outcomes, origin }
+    }
+
+    fn json(&self) -> Value {
+        let totals = &self.totals;
+        let groups = totals.groups.iter().map(|(name, group)| (name.clone(), totals.json(group)));
+        let groups: Map<String, Value> = groups.collect();
+        let Value::Object(all) = totals.json(&totals.all) else { unreachable!("it is an object") };
+        let mut report = Map::new();
+        report.insert("schema".to_owned(), SCHEMA.into());
+        report.insert("tool".to_owned(), env!("CARGO_PKG_NAME").into());
+        report.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
+        report.insert("origin".to_owned(), self.origin.clone());
+        report.extend(all);
+        report.insert("groups".to_owned(), groups.into());
+        report.insert("gates".to_owned(), self.outcomes.iter().map(Outcome::json).collect());
+        report.insert("failures".to_owned(), totals.failures.iter().map(Failure::json).collect());
+        report.into()
+    }
+}
+
+impl Failure {
+    fn json(&self) -> Value {
+        let row = &self.row;
+        let mut json = json!({"row": row.number, "id": row.id, "group": row.group});
+        match &row.error {
+            Some(error) => json["error"] = error.clone().into(),
+            None => {
+                json["expected"] = row.expected.clone().into();
+                json["answer"] = row.answer.clone().into();
+                json["extracted"] = row.extracted.clone().into();
+                json["reason"] = row.reason.clone().into();
+                json["score"] = row.score.into();
+            }
+        }
+        json
+    }
+
+    /// What a person calls the row.
+    pub fn name(&self) -> String {
+        match &self.row.id {
+            Some(id) => id.clone(),
+            None => format!("row {}", self.row.number),
+        }
+    }
+
+    /// What is wrong with the row, in one sentence.
+    pub fn said(&self) -> String {
+        let row = &self.row;
+        match (&row.error, &row.reason) {
+            (Some(error), _) => error.clone(),
+            (None, Some(reason)) => reason.clone(),
+            (None, None) => {
+                let got = row.extracted.as_ref().unwrap_or(&row.answer);
+                format!("expected {:?}, got {:?}", row.expected.trim(), got.trim())
+            }
+        }
+    }
+}

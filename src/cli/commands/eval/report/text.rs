@@ -1,0 +1,61 @@
+//! What a terminal shows of a report: measures in columns, gates, what the rows are.
+
+use std::fmt::Write;
+
+use super::super::measure::Measure;
+use super::super::totals::Group;
+use super::Report;
+use crate::cli::terminal::error::sanitized;
+
+impl Report {
+    /// The text for standard output.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let _ = writeln!(text, "{}", self.totals.all.said());
+        self.table(&mut text, None, &self.totals.all);
+        for (name, group) in &self.totals.groups {
+            self.table(&mut text, Some(name), group);
+        }
+        for outcome in &self.outcomes {
+            let said = if outcome.holds() { "holds" } else { "FAILS" };
+            let _ =
+                writeln!(text, "gate {}: {} {said}", sanitized(&outcome.gate()), outcome.value());
+        }
+        text
+    }
+
+    fn table(&self, text: &mut String, name: Option<&String>, group: &Group) {
+        let of_group = name.map(|name| format!("[{}]", sanitized(name))).unwrap_or_default();
+        for (metric, measure) in self.totals.measures(group) {
+            let metric = format!("{}{of_group}", sanitized(&metric));
+            let _ = writeln!(text, "  {metric:<24} {}", measure.said());
+        }
+        for (metric, value) in group.of_likelihood() {
+            let metric = format!("{metric}{of_group}");
+            let _ = writeln!(text, "  {metric:<24} {value:.4}");
+        }
+    }
+}
+
+impl Measure {
+    /// The mean, with its error and interval where it has them.
+    pub fn said(&self) -> String {
+        let mut text = format!("{:.4}", self.mean());
+        if let Some(stderr) = self.stderr() {
+            let _ = write!(text, " ± {stderr:.4}");
+        }
+        if let Some((low, high)) = self.interval() {
+            let _ = write!(text, "  95% in {low:.4} to {high:.4}");
+        }
+        let _ = write!(text, "  ({} rows)", self.num_rows());
+        text
+    }
+}
+
+impl Group {
+    /// Rows by their fate.
+    pub fn said(&self) -> String {
+        let Self { num_rows, num_passed, num_failed, num_errors, .. } = self;
+        format!("{num_rows} rows: {num_passed} passed, {num_failed} failed, {num_errors} errors")
+    }
+}

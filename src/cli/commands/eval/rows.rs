@@ -1,0 +1,163 @@
+//! `JudgedFile`: the rows of an output with their verdicts, one after the other.
+
+use std::fs::File;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::cli::input::fields::JsonFields;
+use crate::cli::input::reader::{Content, InputError, InputFormat, Opened, Records};
+use crate::cli::judge::row::{EXPECTED, JudgedRow as OwnFields, text_of};
+use crate::cli::judge::scorers::perplexity::Loglikelihood;
+use crate::cli::terminal::error::{CliError, Location};
+
+/// Longest row: one of output may have logprobs.
+const MAX_ROW: usize = 1 << 30;
+
+/// A row of an output, and what it is worth.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct JudgedRow {
+    /// In the output, from 1.
+    pub number: u64,
+    /// Its `custom_id` or `id`.
+    pub id: Option<String>,
+    /// Its `group`.
+    pub group: Option<String>,
+    /// Code and message, if it is an error row; then nothing below is there.
+    pub error: Option<String>,
+    /// The mean over its completions.
+    pub score: f64,
+    /// Whether the answer that counts passes; None: nothing says which do.
+    pub passed: Option<bool>,
+    /// Scores by name.
+    pub scores: Vec<(String, f64)>,
+    /// Of several completions, whether each passes.
+    pub samples: Vec<bool>,
+    /// Of a text.
+    pub loglikelihood: Option<Loglikelihood>,
+    /// The answer.
+    pub answer: String,
+    /// What was expected of it.
+    pub expected: String,
+    /// What was found in the answer.
+    pub extracted: Option<String>,
+    /// Why it failed.
+    pub reason: Option<String>,
+}
+
+/// The rows of one output.
+pub struct JudgedFile {
+    name: String,
+    out_field: String,
+    expected_column: Option<String>,
+    records: Records,
+    num_rows: u64,
+}
+
+impl JudgedFile {
+    /// Opens an output.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn open(path: &Path, out_field: &str, expected: Option<&str>) -> Result<Self, CliError> {
+        let name = path.display().to_string();
+        let refused = |error| CliError::from_input(error, &name);
+        let file = File::open(path).and_then(Opened::of_file);
+        let input = file.map_err(|error| refused(InputError::Io(error)))?;
+        let records = Records::of(input, InputFormat::Jsonl, MAX_ROW).map_err(refused)?;
+        let (out_field, expected_column) = (out_field.to_owned(), expected.map(str::to_owned));
+        Ok(Self { name, out_field, expected_column, records, num_rows: 0 })
+    }
+
+    /// The fields of the next row.
+    ///
+    /// # Errors
+    /// The file cannot be read, or a line of it is no row.
+    pub fn next_fields(&mut self) -> Result<Option<(u64, JsonFields)>, CliError> {
+        let refused = |error| CliError::from_input(InputError::Io(error), &self.name);
+        let Some(record) = self.records.next().transpose().map_err(refused)? else {
+            return Ok(None);
+        };
+        if let Some(error) = &record.error {
+            return Err(CliError::from_row(error, &self.name));
+        }
+        self.num_rows += 1;
+        let Content::Line(line) = record.content else {
+            let message = "rows with verdicts are JSON lines";
+            return Err(CliError::refused("eval", message));
+        };
+        let fields = JsonFields::parse(line, record.line)
+            .map_err(|error| CliError::from_row(&error.1, &self.name))?;
+        Ok(Some((record.line, fields)))
+    }
+
+    /// The next row.
+    ///
+    /// # Errors
+    /// As `next_fields`; or the row has no verdict.
+    pub fn next_row(&mut self) -> Result<Option<JudgedRow>, CliError> {
+        let Some((line, fields)) = self.next_fields()? else { return Ok(None) };
+        let row = JudgedRow::of(&fields, &self.out_field, self.expected_column.as_deref());
+        match row {
+            Some(row) => Ok(Some(JudgedRow { number: self.num_rows, ..row })),
+            None => Err(self.refused(line, "the row has no `score`: it was not judged")),
+        }
+    }
+
+    /// The refusal of a row.
+    pub fn refused(&self, line: u64, message: &str) -> CliError {
+        let location = Location { file: self.name.clone(), line, ..Location::default() };
+        CliError::refused("eval", message).at(location)
+    }
+}
+
+impl JudgedRow {
+    /// None: it has no verdict.
+    fn of(fields: &JsonFields, out_field: &str, expected: Option<&str>) -> Option<Self> {
+        let own = OwnFields::of_output(fields, out_field);
+        let value = |name: &str| -> Option<Value> {
+            let value: Value = serde_json::from_str(fields.get(name)?).ok()?;
+            Some(value).filter(|value| !value.is_null())
+        };
+        let text = |value: Option<Value>| value.as_ref().map(text_of);
+        let row = Self {
+            id: text(own.own("custom_id").or_else(|| own.own("id"))),
+            group: text(own.own("group")),
+            ..Self::default()
+        };
+        if own.is_error() {
+            let error = value("error").unwrap_or_default();
+            let part = |name: &str| error[name].as_str().unwrap_or_default();
+            return Some(Self {
+                error: Some(format!("{}: {}", part("code"), part("message"))),
+                ..row
+            });
+        }
+        let passed = |value: &Value| value["passed"].as_bool();
+        let score = value("score")?.as_f64()?;
+        let named = match value("scores") {
+            Some(Value::Object(named)) => named
+                .into_iter()
+                .filter_map(|(name, score)| Some((name, score.as_f64()?)))
+                .collect(),
+            _ => vec![(text(value("scorer"))?, score)],
+        };
+        let samples = match value("samples") {
+            Some(Value::Array(samples)) => samples.iter().filter_map(passed).collect(),
+            _ => Vec::new(),
+        };
+        let names = expected.map_or(EXPECTED.to_vec(), |name| vec![name]);
+        Some(Self {
+            score,
+            passed: value("passed").and_then(|passed| passed.as_bool()),
+            scores: named,
+            samples,
+            loglikelihood: own.loglikelihood().ok(),
+            answer: text(value(out_field)).unwrap_or_default(),
+            expected: text(names.into_iter().find_map(|name| own.own(name))).unwrap_or_default(),
+            extracted: text(value("extracted")),
+            reason: text(value("reason")),
+            ..row
+        })
+    }
+}

@@ -1,0 +1,11 @@
+//! The scorers: pure functions of an answer and what is expected. Knows no rows.
+
+pub mod choice;
+pub mod edits;
+pub mod json;
+pub mod letter;
+pub mod ngrams;
+pub mod number;
+pub mod overlap;
+pub mod perplexity;
+pub mod words;
