@@ -9,6 +9,8 @@ pub mod scorers;
 pub mod settings;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod vectors;
 mod verdict;
 
 use std::sync::Arc;

@@ -1,0 +1,153 @@
+"""Makes eval_vectors.json: what the scorers of other tools say of fixed answers.
+
+sacrebleu 2.6 (bleu, chrf of a sentence), rouge_score 0.1.2 (rougeL, no stemmer), inspect_ai 0.3.285 (f1, the letter of
+`answer("letter")`), lm-eval 0.4.13 (acc, acc_norm and acc_bytes of `multiple_choice`; perplexities), and SQuAD's own
+normalization. Run by a Python that has them: lm-eval and inspect_ai without their dependencies are enough, as single
+functions of theirs are taken.
+"""
+
+import __future__
+
+import ast
+import importlib.util
+import json
+import math
+import pathlib
+import re
+import string
+import sys
+from collections import Counter
+
+import numpy
+import sacrebleu
+from rouge_score import rouge_scorer
+
+TEXTS = [
+    ("The cat sat on the mat.", ["The cat sat on the mat."]),
+    ("A cat is sitting on a mat", ["The cat sat on the mat.", "There is a cat on the mat"]),
+    ("the the the the", ["the cat"]),
+    ("", ["something"]),
+    ("   ", ["something"]),
+    ("something", [""]),
+    ("Ünïcode naïve café", ["Unicode naïve café"]),
+    ("日本語のテキスト", ["日本語のテクスト"]),
+    ("It costs $3.50, or 1,000.5 yen -- isn't it?", ["It cost 3.50 dollars (or 1,000.5 yen), isn't it?"]),
+    ("Mr. O'Neill's \"quoted\" text &amp; more <tags>", ["Mr O'Neill quoted text & more tags"]),
+    ("a b c d e f g h", ["h g f e d c b a"]),
+    ("one two three four five", ["one two three", "three four five six"]),
+    ("😀 smile 😀", ["😀 smile"]),
+    ("line one\nline two\ttab", ["line one line two tab"]),
+]
+
+LETTERS = [
+    "ANSWER: B",
+    "Reasoning.\nANSWER: c\nbecause",
+    "ANSWER: A\nNo, wait.\nANSWER: D",
+    "answer : E.",
+]
+
+CHOICES = [
+    (["yes", "no"], [-1.0, -2.0], 0),
+    (["no", "a much longer choice"], [-4.0, -6.0], 1),
+    (["ab", "cd"], [-3.0, -3.0], 1),
+    (["日本", "abc", "é"], [-6.0, -6.0, -2.5], 1),
+    (["one two", "onetwo"], [-7.0, -6.0], 0),
+]
+
+LIKELIHOODS = [("The quick brown fox", -17.25), ("über naïve\n\nlines  here", -31.5), ("word", -2.125)]
+
+
+def squad_words(text):
+    """normalize_answer of SQuAD's evaluate-v1.1.py, split."""
+    text = "".join(c for c in text.lower() if c not in set(string.punctuation))
+    return re.sub(r"\b(a|an|the)\b", " ", text).split()
+
+
+def squad_f1(answer, target):
+    """f1_score of SQuAD's evaluate-v2.0.py."""
+    answer, target = squad_words(answer), squad_words(target)
+    if not answer or not target:
+        return float(answer == target)
+    same = sum((Counter(answer) & Counter(target)).values())
+    if same == 0:
+        return 0.0
+    precision, recall = same / len(answer), same / len(target)
+    return 2 * precision * recall / (precision + recall)
+
+
+def source_of(package, path):
+    """The text of a file of a package that is not imported: it would import everything."""
+    root = pathlib.Path(importlib.util.find_spec(package).submodule_search_locations[0])
+    return (root / path).read_text()
+
+
+def inspect_letter():
+    """inspect_ai's pattern."""
+    names = {}
+    exec(source_of("inspect_ai", "_util/pattern.py"), names)
+    return re.compile(names["ANSWER_PATTERN_LETTER"])
+
+
+def lm_eval_functions(path, wanted):
+    """Functions of a file of lm-eval, without its imports and decorators."""
+    tree = ast.parse(source_of("lm_eval", path))
+    chosen = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in wanted]
+    for node in chosen:
+        node.decorator_list = []
+    names = {"math": math, "np": numpy}
+    flags = __future__.annotations.compiler_flag
+    exec(compile(ast.Module(chosen, []), path, "exec", flags), names)
+    return names
+
+
+def choice(choices, logprobs, gold):
+    """process_results of ConfigurableTask, output_type multiple_choice, of lm-eval 0.4.13."""
+    lls = logprobs
+    completion_len = numpy.array([float(len(i)) for i in choices])
+    byte_length = numpy.array([float(len(i.encode("utf-8"))) for i in choices])
+    picks = [numpy.argmax(lls), numpy.argmax(lls / completion_len), numpy.argmax(lls / byte_length)]
+    return [float(pick == gold) for pick in picks]
+
+
+def main():
+    rouge = rouge_scorer.RougeScorer(["rougeL", "rouge1"])
+    texts = []
+    for answer, targets in TEXTS:
+        texts.append({
+            "answer": answer,
+            "expected": targets,
+            "bleu": sacrebleu.sentence_bleu(answer, targets).score / 100,
+            "chrf": sacrebleu.sentence_chrf(answer, targets).score / 100,
+            "rouge-l": max(rouge.score(target, answer)["rougeL"].fmeasure for target in targets),
+            "rouge-n": max(rouge.score(target, answer)["rouge1"].fmeasure for target in targets),
+            "f1": max(squad_f1(answer, target) for target in targets),
+        })
+    pattern = inspect_letter()
+    letters = [{"answer": text, "letter": pattern.search(text).group(1).upper()} for text in LETTERS]
+    choices = [
+        {"choices": texts_, "logprobs": logprobs, "expected": gold, "acc": choice(texts_, numpy.array(logprobs), gold)}
+        for texts_, logprobs, gold in CHOICES
+    ]
+    wanted = {"weighted_perplexity", "weighted_mean", "bits_per_byte", "mean", "sample_stddev", "mean_stderr"}
+    metrics = lm_eval_functions("api/metrics.py", wanted)
+    words = [(ll, len(re.split(r"\s+", text))) for text, ll in LIKELIHOODS]
+    of_bytes = [(ll, len(text.encode("utf-8"))) for text, ll in LIKELIHOODS]
+    rows = [
+        {"logprob": ll, "num_words": words[i][1], "num_bytes": of_bytes[i][1]} for i, (_, ll) in enumerate(LIKELIHOODS)
+    ]
+    perplexity = {
+        "rows": rows,
+        "word_perplexity": metrics["weighted_perplexity"](words),
+        "byte_perplexity": metrics["weighted_perplexity"](of_bytes),
+        "bits_per_byte": metrics["bits_per_byte"](of_bytes),
+    }
+    shares = [1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0]
+    mean = {"values": shares, "mean": metrics["mean"](shares), "stderr": metrics["mean_stderr"](shares)}
+    vectors = {"texts": texts, "letters": letters, "choices": choices, "perplexity": perplexity, "mean": mean}
+    path = pathlib.Path(__file__).parent / "eval_vectors.json"
+    path.write_text(json.dumps(vectors, ensure_ascii=False, indent=1) + "\n")
+    print(f"{path.name}: sacrebleu {sacrebleu.__version__}, Python {sys.version.split()[0]}")
+
+
+if __name__ == "__main__":
+    main()
