@@ -43,7 +43,9 @@ impl Evals {
     fn command(&self, out: &str, flags: &[&str]) -> Command {
         let out = self.path(out);
         let flags = [&["-qq", "-o", &out], flags].concat();
-        command("eval", DEMO, &flags)
+        let mut command = command("eval", DEMO, &flags);
+        command.env_remove("GITHUB_ACTIONS").env_remove("GITHUB_STEP_SUMMARY");
+        command
     }
 
     #[track_caller]
@@ -51,6 +53,15 @@ impl Evals {
         let output = fed(self.command(out, flags), &self.input);
         assert_eq!(output.status.code(), Some(exit), "{flags:?}: {}", errors(&output));
         output
+    }
+
+    /// Judges an output again, without a model.
+    fn rescored(&self, old: &str, new: &str, flags: &[&str]) -> Output {
+        let (old, new) = (self.path(old), self.path(new));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-batch"));
+        command.args(["eval", "-qq", "--rescore", &old, "-o", &new]).args(flags);
+        command.env_remove("GITHUB_ACTIONS").env_remove("GITHUB_STEP_SUMMARY");
+        command.output().unwrap()
     }
 
     fn read(&self, name: &str) -> String {
@@ -78,7 +89,8 @@ fn rows_get_verdicts_and_the_report_sums_them_up() {
     let rows = evals.rows("out.jsonl");
     assert_eq!(rows.len(), 13);
     for row in &rows[..12] {
-        let is_right = row["response"].as_str().unwrap().trim() == row["expected"].to_string();
+        let expected = row["expected"].to_string();
+        let is_right = row["response"].as_str().unwrap().trim() == expected;
         assert_eq!(row["passed"], is_right, "{row}");
         assert_eq!(row["score"], f64::from(u8::from(is_right)), "{row}");
         assert_eq!((&row["scorer"], &row["input_score"]), (&json!("exact"), &json!(9)), "{row}");
@@ -179,6 +191,143 @@ fn a_killed_eval_continues_to_the_same_rows_and_report() {
     assert!(errors(&output).contains("Continuing a run with "), "{}", errors(&output));
     assert_eq!(evals.read("out.jsonl"), evals.read("whole.jsonl"));
     assert_eq!(evals.read("r.json"), whole);
+}
+
+/// The same rows and the same report, whoever judged them: a run, or another one's rows again.
+#[test]
+fn rows_that_are_judged_again_are_those_of_a_run_with_that_judge() {
+    let evals = Evals::new();
+    let report = evals.path("r.json");
+    evals.run("contains.jsonl", &["--scorer", "contains", "--report", &report], 3);
+    let (rows, wanted) = (evals.read("contains.jsonl"), evals.read("r.json"));
+    evals.run("exact.jsonl", &[], 3);
+    // The row that cannot be judged is the last, of the first shard.
+    let shards = [("0/2", 3), ("1/2", 0)].map(|(shard, exit)| {
+        let out = format!("s{}.jsonl", &shard[..1]);
+        evals.run(&out, &["--shard", shard], exit);
+        evals.path(&out)
+    });
+    let merged = evals.path("merged.jsonl");
+    let args = ["merge", "-q", "--verify", "-o", &merged, &shards[0], &shards[1]];
+    let output = Command::new(env!("CARGO_BIN_EXE_vllm-batch")).args(args).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    assert_eq!(evals.read("merged.jsonl"), evals.read("exact.jsonl"));
+    let run = evals.path("run.jsonl");
+    let plain = command("run", DEMO, &["-qq", "-o", &run]);
+    let unasked: String = evals.input.lines().take(12).map(|row| format!("{row}\n")).collect();
+    assert_eq!(fed(plain, &unasked).status.code(), Some(0));
+    for (old, exit) in [("exact.jsonl", 3), ("merged.jsonl", 3), ("run.jsonl", 0)] {
+        let new = format!("again-{old}");
+        let output = evals.rescored(old, &new, &["--scorer", "contains", "--report", &report]);
+        assert_eq!(output.status.code(), Some(exit), "{old}: {}", errors(&output));
+        if exit == 3 {
+            assert_eq!(evals.read(&new), rows, "{old}");
+            assert_eq!(evals.read("r.json"), wanted, "{old}");
+        } else {
+            let judged: String = rows.lines().take(12).map(|row| format!("{row}\n")).collect();
+            assert_eq!(evals.read(&new), judged);
+        }
+    }
+    // It is complete; another judge's is another; a row that cannot be judged is refused.
+    let code = |flags: &[&str]| {
+        let output = evals.rescored("exact.jsonl", "again-exact.jsonl", flags);
+        output.status.code()
+    };
+    assert_eq!(code(&["--scorer", "contains"]), Some(3));
+    assert_eq!(code(&["--scorer", "icontains"]), Some(6));
+    assert_eq!(code(&["--scorer", "icontains", "--overwrite"]), Some(3));
+    assert_eq!(code(&["--expected-column", "gold", "--overwrite"]), Some(2));
+    assert_eq!(code(&["--temperature", "1"]), Some(2), "there is no model to sample from");
+}
+
+#[test]
+fn a_baseline_says_which_rows_flipped() {
+    let evals = Evals::new();
+    evals.run("then.jsonl", &[], 3);
+    // The same rows in another order, two of them with another answer.
+    let mut rows: Vec<String> = evals.read("then.jsonl").lines().map(str::to_owned).collect();
+    let place = |passed: bool| {
+        let is_it = |row: &String| row.contains(&format!("\"passed\":{passed}"));
+        rows.iter().position(is_it).unwrap()
+    };
+    let (right, wrong) = (place(true), place(false));
+    let ids = [right, wrong].map(|at| format!("q{at}"));
+    let expected = |row: &str| serde_json::from_str::<Value>(row).unwrap()["expected"].to_string();
+    let to = expected(&rows[wrong]);
+    for (at, answer) in [(right, "nothing"), (wrong, to.as_str())] {
+        let mut row: Value = serde_json::from_str(&rows[at]).unwrap();
+        row["response"] = json!(answer);
+        rows[at] = row.to_string();
+    }
+    rows.reverse();
+    fs::write(evals.path("changed.jsonl"), rows.join("\n")).unwrap();
+    let (then, report) = (evals.path("then.jsonl"), evals.path("r.json"));
+    let flags = ["--baseline", &then, "--report", &report];
+    let compared = |out: &str, most: &str| {
+        let flags = [&flags[..], &["--max-regression", most]].concat();
+        let output = evals.rescored("changed.jsonl", out, &flags);
+        (output.status.code(), evals.json("r.json")["baseline"].clone())
+    };
+    let (code, baseline) = compared("now.jsonl", "0%");
+    assert_eq!(code, Some(3), "as many are better as are worse");
+    assert_eq!(baseline["rows"], 13, "{baseline}");
+    assert_eq!((&baseline["newly_wrong"], &baseline["newly_right"]), (&json!(1), &json!(1)));
+    assert_eq!(baseline["rows_newly_wrong"][0]["id"], ids[0], "{baseline}");
+    assert_eq!(baseline["rows_newly_right"], json!([ids[1]]), "{baseline}");
+    assert_eq!(baseline["mcnemar_p"], 1.0);
+    // Without the one that became better: 1 of 13 is 7.7%.
+    let better = rows.iter().position(|row| row.contains(&ids[1])).unwrap();
+    let mut row: Value = serde_json::from_str(&rows[better]).unwrap();
+    row["response"] = json!("x");
+    rows[better] = row.to_string();
+    fs::write(evals.path("changed.jsonl"), rows.join("\n")).unwrap();
+    for (out, most, exit) in [("a.jsonl", "5%", 100), ("b.jsonl", "8%", 3)] {
+        let (code, baseline) = compared(out, most);
+        assert_eq!(code, Some(exit), "{baseline}");
+        assert_eq!(baseline["difference"], -1.0 / 13.0, "{baseline}");
+    }
+}
+
+#[test]
+fn a_job_on_github_shows_rows_at_their_lines() {
+    let evals = Evals::new();
+    let input = evals.path("in.jsonl");
+    fs::write(&input, format!("\n{}", evals.input)).unwrap();
+    let summary = evals.path("summary.md");
+    fs::write(&summary, "before\n").unwrap();
+    let mut command = evals.command("out.jsonl", &["-i", &input]);
+    command.env("GITHUB_ACTIONS", "true").env("GITHUB_STEP_SUMMARY", &summary);
+    let output = fed(command, "");
+    assert_eq!(output.status.code(), Some(3), "{}", errors(&output));
+    let rows = evals.rows("out.jsonl");
+    let failed = rows.iter().position(|row| row["passed"] == false).unwrap();
+    let shown: Vec<&str> = text(&output).lines().filter(|line| line.starts_with("::")).collect();
+    // A blank line is first, and lines count from 1.
+    let first = format!("::error file={input},line={},title=q{failed}::expected ", failed + 2);
+    assert!(shown[0].starts_with(&first), "{shown:?}");
+    assert!(shown.last().unwrap().contains("line=14,title=none::not_judged: "), "{shown:?}");
+    let summary = evals.read("summary.md");
+    assert!(summary.starts_with("before\n# Evaluation\n"), "{summary}");
+}
+
+#[test]
+fn every_row_is_a_test_case_and_data_of_the_page() {
+    let evals = Evals::new();
+    let (xml, html) = (evals.path("r.junit.xml"), evals.path("r.html"));
+    evals.run("out.jsonl", &["--report", &xml, "--report", &html], 3);
+    let rows = evals.rows("out.jsonl");
+    let xml = evals.read("r.junit.xml");
+    let count = |text: &str| xml.matches(text).count();
+    let failed = rows.iter().filter(|row| row["passed"] == false).count();
+    assert_eq!((count("<testcase "), count("<failure "), count("<error ")), (13, failed, 1));
+    assert!(xml.contains(&format!("tests=\"13\" failures=\"{failed}\" errors=\"1\"")), "{xml}");
+    assert!(xml.contains("<testcase classname=\"small\" name=\"q0\""), "{xml}");
+    let html = evals.read("r.html");
+    let (_, data) = html.split_once("id=\"data\">").unwrap();
+    let data: Value = serde_json::from_str(data.split_once("</script>").unwrap().0).unwrap();
+    assert_eq!(data["rows"].as_array().unwrap().len(), 13);
+    assert_eq!(data["report"]["rows"]["total"], 13);
+    assert_eq!(data["rows"][0]["answer"], rows[0]["response"]);
 }
 
 #[test]

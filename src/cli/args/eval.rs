@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::builder::NonEmptyStringValueParser as NonEmpty;
+use clap::builder::{ArgPredicate, NonEmptyStringValueParser as NonEmpty};
+use clap::{Arg, Command};
 
 use super::RunArgs;
+use super::values::percentage;
 use crate::cli::judge::settings::{Normalize, PassIf, Scorer, pattern};
 
 const EVAL_EXAMPLES: &str = "\
@@ -12,7 +14,8 @@ Examples:
   vllm-batch eval --model ./model -i questions.jsonl -o judged.jsonl --scorer number
   vllm-batch eval --model ./model -i questions.jsonl -o judged.jsonl --fail-under acc=0.8
   vllm-batch eval --model ./model -i chats.jsonl -o judged.jsonl --scorer icontains,f1 \
-      --report report.md --report report.json
+      --report report.html --report report.junit.xml --baseline main.jsonl --max-regression 1%
+  vllm-batch eval --rescore judged.jsonl -o again.jsonl --scorer regex --report report.json
 
 A row says what is expected of its answer: `expected` (or answer, target, ideal, label), a value or a
 list of which any is right; or an `assert` list in promptfoo's names; or `choices`. Its output row
@@ -20,7 +23,7 @@ gets `score`, `passed`, `scorer` and perhaps `extracted`. docs/EVAL.md has the s
 a whole job for CI. All flags of `run` are flags of `eval`.
 
 Exit codes: those of `run`, and
-  100 what --fail-under or --fail-over ask for does not hold";
+  100 what --fail-under, --fail-over or --max-regression ask for does not hold";
 
 /// Flags of `eval`.
 #[derive(Debug, clap::Args)]
@@ -55,7 +58,10 @@ pub struct EvalFlags {
     /// Scores that pass, e.g. '>= 0.8' [default: 1, of scorers that know right and wrong only]
     #[arg(long, value_name = "LIMIT", value_parser = PassIf::parse)]
     pub pass_if: Option<PassIf>,
-    /// Write a report: FILE.json, FILE.md
+    /// Judge the rows of this output again, without a model; --out gets them
+    #[arg(long, value_name = "OUT")]
+    pub rescore: Option<PathBuf>,
+    /// Write a report: FILE.json, FILE.md, FILE.junit.xml or FILE.html
     #[arg(long, value_name = "FILE")]
     pub report: Vec<PathBuf>,
     /// Exit 100 if a measure is lower: acc=0.8, or acc[GROUP]=0.7 for the rows of a group
@@ -67,6 +73,30 @@ pub struct EvalFlags {
     /// An error row counts as wrong, is left out, or fails the gate [default: wrong]
     #[arg(long, value_name = "WHAT")]
     pub errors_are: Option<ErrorsAreArg>,
+    /// Compare with this output of an earlier eval, row by row
+    #[arg(long, value_name = "OLD")]
+    pub baseline: Option<PathBuf>,
+    /// Exit 100 if the rows of --baseline were better by more than this on the mean
+    #[arg(long, value_name = "P%", value_parser = percentage, requires = "baseline")]
+    pub max_regression: Option<f64>,
+}
+
+/// Flags of `run` that `--rescore` takes besides those of `eval`: where rows go, what is shown.
+const OF_RESCORE: &[&str] = &["out", "out_field", "overwrite", "model"];
+
+/// Makes `--rescore` a command without a model: flags of the run are refused beside it.
+pub fn without_model(command: Command) -> Command {
+    let refused = |arg: Arg| {
+        let is_of_run = !matches!(arg.get_help_heading(), Some("Eval" | "Display" | "Settings"));
+        match is_of_run && !OF_RESCORE.contains(&arg.get_id().as_str()) {
+            true => arg.conflicts_with("rescore"),
+            false => arg,
+        }
+    };
+    command.mut_args(refused).mut_arg("model", |arg| {
+        let arg = arg.required(false).required_unless_present("rescore");
+        arg.default_value_if("rescore", ArgPredicate::IsPresent, "-")
+    })
 }
 
 /// `--normalize`.

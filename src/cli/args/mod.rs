@@ -301,6 +301,7 @@ pub fn command(long_help: bool) -> clap::Command {
             "plan" => PLANNED_OF_TASKS.iter().fold(command, |command, flag| {
                 command.mut_arg(flag, |arg| arg.hide_short_help(true))
             }),
+            "eval" => eval::without_model(command),
             "score" | "rerank" => REFUSED_OF_SCORES
                 .iter()
                 .fold(command, |command, flag| command.mut_arg(flag, hidden)),

@@ -235,6 +235,19 @@ pub fn max_errors(text: &str) -> Result<MaxErrors, String> {
     }
 }
 
+/// A part of a whole: `1%` or `0.01`.
+///
+/// # Errors
+/// It is no number between 0 and 1.
+pub fn percentage(text: &str) -> Result<f64, String> {
+    let share = match text.strip_suffix('%') {
+        Some(percent) => percent.trim().parse::<f64>().map(|percent| percent / 100.0),
+        None => text.parse(),
+    };
+    let share = share.ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "expected a share such as 1% or 0.01".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -280,6 +293,15 @@ mod tests {
         assert_eq!(max_errors("10"), Ok(MaxErrors::Rows(10)));
         assert_eq!(max_errors("2.5%"), Ok(MaxErrors::Share(0.025)));
         assert!(max_errors("101%").is_err() && max_errors("ten").is_err());
+    }
+
+    #[test]
+    fn shares_are_percent_or_numbers() {
+        assert_eq!(
+            (percentage("1%"), percentage("0.25"), percentage("0")),
+            (Ok(0.01), Ok(0.25), Ok(0.0))
+        );
+        assert!(["101%", "-1%", "a"].into_iter().all(|text| percentage(text).is_err()));
     }
 
     #[test]

@@ -182,7 +182,7 @@ pub fn collisions(
 }
 
 /// A name for an input field whose own is taken: `input_` before it, until no other field has it.
-fn kept_name(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
+pub fn kept_name(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
     let mut kept = format!("input_{name}");
     while is_taken(&kept) {
         kept.insert_str(0, "input_");

@@ -281,6 +281,7 @@ impl Job<'_> {
     }
 }
 
-fn utc(seconds: i64) -> String {
+/// A time as side files say it.
+pub fn utc(seconds: i64) -> String {
     RunDate::from_unix(seconds).strftime("%Y-%m-%dT%H:%M:%SZ")
 }

@@ -21,6 +21,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+pub use self::end::utc;
 pub use self::fingerprinted::JUDGE;
 use self::previous::Previous;
 use self::progress::{Counters, Progress};

@@ -23,8 +23,9 @@ struct Gate {
 /// A gate, and what the measure is.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    gate: Gate,
+    gate: String,
     value: f64,
+    holds: bool,
 }
 
 impl Gates {
@@ -86,7 +87,7 @@ impl Gate {
             },
         };
         match totals.value(group, &self.metric) {
-            Some(value) => Ok(Outcome { gate: self.clone(), value }),
+            Some(value) => Ok(Outcome { gate: self.text(), value, holds: self.holds(value) }),
             None => {
                 let named = totals.measures(group);
                 let names = named.keys().map(String::as_str);
@@ -98,6 +99,10 @@ impl Gate {
         }
     }
 
+    fn holds(&self, value: f64) -> bool {
+        if self.is_most { value <= self.limit } else { value >= self.limit }
+    }
+
     /// As a person reads it.
     fn text(&self) -> String {
         let group = self.group.as_ref().map(|name| format!("[{name}]")).unwrap_or_default();
@@ -107,17 +112,26 @@ impl Gate {
 }
 
 impl Outcome {
+    /// Whether rows of a baseline were not better by more than a share.
+    pub fn of_regression(difference: f64, most: f64) -> Self {
+        let gate = format!("difference to the baseline >= -{most}");
+        Self { gate, value: difference, holds: -difference <= most }
+    }
+
+    /// Whether there are no error rows.
+    pub fn of_errors(num_errors: u64) -> Self {
+        let gate = "error rows <= 0".to_owned();
+        Self { gate, value: num_errors as f64, holds: num_errors == 0 }
+    }
+
     /// Whether the gate holds.
     pub fn holds(&self) -> bool {
-        match self.gate.is_most {
-            true => self.value <= self.gate.limit,
-            false => self.value >= self.gate.limit,
-        }
+        self.holds
     }
 
     /// The gate as a person reads it.
-    pub fn gate(&self) -> String {
-        self.gate.text()
+    pub fn gate(&self) -> &str {
+        &self.gate
     }
 
     /// What the measure is.
@@ -127,7 +141,7 @@ impl Outcome {
 
     /// As reports have it.
     pub fn json(&self) -> Value {
-        json!({"gate": self.gate(), "value": self.value, "holds": self.holds()})
+        json!({"gate": self.gate, "value": self.value, "holds": self.holds})
     }
 }
 

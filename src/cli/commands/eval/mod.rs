@@ -1,82 +1,173 @@
 //! `eval`: a run whose rows are judged as they finish, and what all of them are worth: a fold over
 //! the complete output. The same output gives the same report, whoever made it.
 
+mod baseline;
 mod gates;
+mod github;
 mod measure;
+mod paired;
 mod report;
+mod rescore;
 mod rows;
 mod totals;
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use crate::cli::args::{ErrorsAreArg, EvalArgs, EvalFlags};
-use crate::cli::config::RunConfig;
+use crate::cli::args::{ErrorsAreArg, EvalArgs, EvalFlags, InputArgs, RunArgs};
+use crate::cli::config::{InputConfig, RunConfig};
+use crate::cli::input::row::Task;
 use crate::cli::judge::Judge;
 use crate::cli::judge::settings::Settings;
+use crate::cli::ledger::Named;
+use crate::cli::ledger::names::refuse_read;
+use crate::cli::model;
 use crate::cli::run::{self, Load};
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
+use baseline::Baseline;
 use gates::{Gates, Outcome};
 use report::{Report, ReportFiles};
+use rescore::Rescore;
 use rows::JudgedFile;
 use totals::Totals;
 
-/// Runs a dataset, judges it, and says what came of it.
+/// Judges a dataset that is run, or an output that is finished, and says what it is worth.
 ///
 /// # Errors
 /// Whatever ends the run before its last row; a flag that cannot be honoured; a report that cannot
 /// be written.
 pub fn run(args: EvalArgs, console: &Console, load: Load<'_>) -> Result<Exit, CliError> {
-    let EvalArgs { eval: flags, run: mut args } = args;
+    let EvalArgs { eval: flags, run: args } = args;
     let gates = Gates::new(&flags)?;
     let out = out_file(&args.output.out)?;
-    if args.output.errors.is_some() {
-        let message = "--errors: the report is made of one file, error rows included";
-        return Err(CliError::refused("eval", message));
+    let field = args.output.out_field.as_deref().unwrap_or(Task::Complete.answer_field());
+    let evaluation = Evaluation { field: field.to_owned(), out, flags, gates, console };
+    if let Some(old) = &evaluation.flags.baseline {
+        // Before anything is computed.
+        evaluation.open(old)?.next_row()?;
+        let out = [Named::new("--out", &evaluation.out)];
+        refuse_read(&out, &[Named::new("the baseline", old)]).map_err(CliError::from_output)?;
     }
-    crate::cli::model::fetch_inputs(&mut args.input.input, console)?;
-    let template = args.input.chat_template.clone();
-    let mut config = RunConfig::new(args)?;
-    let out_field = config.output.field.clone();
-    let judge = Judge::new(settings(&flags, out_field.clone()));
-    config.judge = Some(std::sync::Arc::new(judge));
-    let reports =
-        ReportFiles::new(&flags.report, &out, &run::read_files(&config.input.sources, None))?;
-    let exit = run::judged(config, template, console, load)?;
-    let errors_are = flags.errors_are.unwrap_or_default();
-    let file = JudgedFile::open(&out, &out_field, flags.expected_column.as_deref())?;
-    let totals = folded(file, errors_are)?;
-    let outcomes = gates.outcomes(&totals)?;
-    let report = Report::new(totals, outcomes, report::origin_of(&out));
-    reports.write(&report)?;
-    shown(&report)?;
-    Ok(if report.holds(errors_are) { exit } else { Exit::GateFailed })
+    match evaluation.flags.rescore.clone() {
+        Some(old) => evaluation.rescore(&old, args.output.overwrite),
+        None => evaluation.run(args, load),
+    }
 }
 
-/// What all rows of an output come to.
-fn folded(mut file: JudgedFile, errors_are: ErrorsAreArg) -> Result<Totals, CliError> {
-    let mut totals = Totals::new(errors_are != ErrorsAreArg::Skipped);
-    while let Some(row) = file.next_row()? {
-        totals.add(&row)?;
-    }
-    Ok(totals)
+/// What is asked of a dataset's answers.
+struct Evaluation<'a> {
+    /// Of the answer.
+    field: String,
+    /// The file with the judged rows.
+    out: PathBuf,
+    flags: EvalFlags,
+    gates: Gates,
+    console: &'a Console,
 }
 
-fn settings(flags: &EvalFlags, out_field: String) -> Settings {
-    Settings {
-        scorers: flags.scorer.clone(),
-        expected_column: flags.expected_column.clone(),
-        normalize: flags.normalize.map(Into::into).unwrap_or_default(),
-        extract: flags.extract.clone(),
-        pass_if: flags.pass_if,
-        out_field,
+/// Where rows came from.
+struct Origin {
+    args: InputArgs,
+    config: InputConfig,
+}
+
+impl Evaluation<'_> {
+    fn run(&self, mut args: RunArgs, load: Load<'_>) -> Result<Exit, CliError> {
+        if args.output.errors.is_some() {
+            let message = "--errors: the report is made of one file, error rows included";
+            return Err(CliError::refused("eval", message));
+        }
+        model::fetch_inputs(&mut args.input.input, self.console)?;
+        let (template, input) = (args.input.chat_template.clone(), args.input.clone());
+        let mut config = RunConfig::new(args)?;
+        config.judge = Some(Arc::new(self.judge()));
+        let reports = self.reports(run::read_files(&config.input.sources, None))?;
+        let origin = Origin { args: input, config: config.input.clone() };
+        let exit = run::judged(config, template, self.console, load)?;
+        self.conclude(exit, &reports, Some(&origin))
+    }
+
+    fn rescore(&self, old: &Path, overwrite: bool) -> Result<Exit, CliError> {
+        let reports = self.reports(vec![Named::new("the output that is judged", old)])?;
+        let judge = self.judge();
+        let exit = Rescore { old, new: &self.out, overwrite, judge: &judge }.run(self.console)?;
+        self.conclude(exit, &reports, None)
+    }
+
+    fn judge(&self) -> Judge {
+        let flags = &self.flags;
+        Judge::new(Settings {
+            scorers: flags.scorer.clone(),
+            expected_column: flags.expected_column.clone(),
+            normalize: flags.normalize.map(Into::into).unwrap_or_default(),
+            extract: flags.extract.clone(),
+            pass_if: flags.pass_if,
+            out_field: self.field.clone(),
+        })
+    }
+
+    fn reports(&self, mut read: Vec<Named>) -> Result<ReportFiles, CliError> {
+        let baseline = self.flags.baseline.as_ref();
+        read.extend(baseline.map(|path| Named::new("the baseline", path)));
+        ReportFiles::new(&self.flags.report, &self.out, &read)
+    }
+
+    fn open(&self, path: &Path) -> Result<JudgedFile, CliError> {
+        JudgedFile::open(path, &self.field, self.flags.expected_column.as_deref())
+    }
+
+    /// Says what the finished output is worth. `exit`: how the run ended.
+    fn conclude(
+        &self,
+        exit: Exit,
+        reports: &ReportFiles,
+        origin: Option<&Origin>,
+    ) -> Result<Exit, CliError> {
+        let report = self.report()?;
+        reports.write(&report, &mut || self.open(&self.out))?;
+        let mut text = report.text();
+        if let Some(job) = github::Job::found() {
+            let failures = &report.totals.failures;
+            let places = origin.map(|origin| github::places(failures, origin));
+            text += &github::annotations(failures, &places.unwrap_or_default());
+            job.summarize(&report.markdown(), self.console);
+        }
+        // The rows are in a file.
+        let written = io::stdout().lock().write_all(text.as_bytes());
+        written.map_err(|error| CliError::from_stdout(&error))?;
+        let holds = report.outcomes.iter().all(Outcome::holds);
+        Ok(if holds { exit } else { Exit::GateFailed })
+    }
+
+    fn report(&self) -> Result<Report, CliError> {
+        let errors_are = self.flags.errors_are.unwrap_or_default();
+        let errors_are_wrong = errors_are != ErrorsAreArg::Skipped;
+        let mut totals = Totals::new(errors_are_wrong);
+        let mut file = self.open(&self.out)?;
+        while let Some(row) = file.next_row()? {
+            totals.add(&row)?;
+        }
+        let then = self.flags.baseline.as_deref();
+        let compared =
+            then.map(|then| Baseline::new(&mut self.open(&self.out)?, then, errors_are_wrong));
+        let baseline = compared.transpose()?;
+        let mut outcomes = self.gates.outcomes(&totals)?;
+        if let (Some(baseline), Some(most)) = (&baseline, self.flags.max_regression) {
+            outcomes.push(Outcome::of_regression(baseline.difference(), most));
+        }
+        if errors_are == ErrorsAreArg::Fail {
+            outcomes.push(Outcome::of_errors(totals.num_errors()));
+        }
+        let origin = report::origin_of(&self.out);
+        Ok(Report { totals, outcomes, baseline, origin })
     }
 }
 
 /// The file with the judged rows: reports are made of it when it is complete.
-fn out_file(out: &Option<std::path::PathBuf>) -> Result<std::path::PathBuf, CliError> {
+fn out_file(out: &Option<PathBuf>) -> Result<PathBuf, CliError> {
     match out {
         Some(path) if is_object(path) => {
             let message =
@@ -88,20 +179,5 @@ fn out_file(out: &Option<std::path::PathBuf>) -> Result<std::path::PathBuf, CliE
             let message = "eval needs a file for its rows: the report is made of it";
             Err(CliError::refused("eval", message).help("give --out FILE.jsonl"))
         }
-    }
-}
-
-/// Measures and gates on standard output: the rows are in a file.
-fn shown(report: &Report) -> Result<(), CliError> {
-    let text = report.text();
-    let written = io::stdout().lock().write_all(text.as_bytes());
-    written.map_err(|error| CliError::from_stdout(&error))
-}
-
-impl Report {
-    /// Whether every gate holds.
-    fn holds(&self, errors_are: ErrorsAreArg) -> bool {
-        let errors_fail = errors_are == ErrorsAreArg::Fail && self.totals.num_errors() > 0;
-        self.outcomes.iter().all(Outcome::holds) && !errors_fail
     }
 }

@@ -69,6 +69,14 @@ impl JudgedFile {
         Ok(Self { name, out_field, expected_column, records, num_rows: 0 })
     }
 
+    /// Opens another output whose rows are as those of this one.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn like(&self, path: &Path) -> Result<Self, CliError> {
+        Self::open(path, &self.out_field, self.expected_column.as_deref())
+    }
+
     /// The fields of the next row.
     ///
     /// # Errors
@@ -112,6 +120,21 @@ impl JudgedFile {
 }
 
 impl JudgedRow {
+    /// What the row counts beside that of another output: whether it passed; of several
+    /// completions the share that did; else its score.
+    pub fn worth(&self) -> f64 {
+        let share = |passed: bool| f64::from(u8::from(passed));
+        match (self.passed, &self.error) {
+            (_, Some(_)) => 0.0,
+            (Some(_), _) if !self.samples.is_empty() => {
+                let right: f64 = self.samples.iter().map(|passed| share(*passed)).sum();
+                right / self.samples.len() as f64
+            }
+            (Some(passed), _) => share(passed),
+            (None, _) => self.score,
+        }
+    }
+
     /// None: it has no verdict.
     fn of(fields: &JsonFields, out_field: &str, expected: Option<&str>) -> Option<Self> {
         let own = OwnFields::of_output(fields, out_field);

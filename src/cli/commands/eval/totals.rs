@@ -180,7 +180,8 @@ impl Group {
 }
 
 impl JudgedRow {
-    fn shortened(&self) -> Self {
+    /// The same with its texts cut for reports.
+    pub fn shortened(&self) -> Self {
         let cut = |text: &String| match text.char_indices().nth(MAX_SHOWN) {
             Some((at, _)) => format!("{}...", &text[..at]),
             None => text.clone(),

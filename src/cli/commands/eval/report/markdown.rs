@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::super::totals::Group;
+use super::super::totals::{Failure, Group};
 use super::Report;
 
 /// Failed rows that are shown.
@@ -16,7 +16,7 @@ impl Report {
             text.push_str("\n| gate | value | |\n|---|---:|---|\n");
             for outcome in &self.outcomes {
                 let said = if outcome.holds() { "holds" } else { "**fails**" };
-                let gate = cell(&outcome.gate());
+                let gate = cell(outcome.gate());
                 let _ = writeln!(text, "| {gate} | {:.4} | {said} |", outcome.value());
             }
         }
@@ -26,7 +26,12 @@ impl Report {
         for (name, group) in &self.totals.groups {
             self.rows(&mut text, &cell(name), group);
         }
-        self.failures(&mut text);
+        if let Some(baseline) = &self.baseline {
+            let _ = writeln!(text, "\n{}", cell(&baseline.said()));
+            failures(&mut text, "Newly wrong rows", baseline.newly_wrong(), baseline.num_wrong());
+        }
+        let all = self.totals.all.num_failed + self.totals.all.num_errors;
+        failures(&mut text, "Failed rows", &self.totals.failures, all);
         text
     }
 
@@ -48,21 +53,20 @@ impl Report {
             let _ = writeln!(text, "| {name} | {metric} | {value:.4} | | | |");
         }
     }
+}
 
-    fn failures(&self, text: &mut String) {
-        let failures = &self.totals.failures;
-        if failures.is_empty() {
-            return;
-        }
-        text.push_str("\n## Failed rows\n\n| row | what |\n|---|---|\n");
-        for failure in failures.iter().take(MAX_FAILURES) {
-            let _ = writeln!(text, "| {} | {} |", cell(&failure.name()), cell(&failure.said()));
-        }
-        let all = self.totals.all.num_failed + self.totals.all.num_errors;
-        let left = all.saturating_sub(MAX_FAILURES as u64);
-        if left > 0 {
-            let _ = writeln!(text, "\nand {left} more");
-        }
+/// The first of `all` rows.
+fn failures(text: &mut String, title: &str, failures: &[Failure], all: u64) {
+    if failures.is_empty() {
+        return;
+    }
+    let _ = writeln!(text, "\n## {title}\n\n| row | what |\n|---|---|");
+    for failure in failures.iter().take(MAX_FAILURES) {
+        let _ = writeln!(text, "| {} | {} |", cell(&failure.name()), cell(&failure.said()));
+    }
+    let left = all.saturating_sub(MAX_FAILURES as u64);
+    if left > 0 {
+        let _ = writeln!(text, "\nand {left} more");
     }
 }
 

@@ -1,15 +1,20 @@
 //! `Report`: what is said of an output, and the files that say it. No times are in them, so that
 //! reports can be kept and compared.
 
+mod html;
+mod junit;
 mod markdown;
 mod text;
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
+use super::baseline::Baseline;
 use super::gates::Outcome;
+use super::rows::JudgedFile;
 use super::totals::{Failure, Totals};
 use crate::cli::ledger::Named;
 use crate::cli::ledger::files::side_file_of;
@@ -30,8 +35,10 @@ pub struct Report {
     pub totals: Totals,
     /// Gates and what came of them.
     pub outcomes: Vec<Outcome>,
+    /// Beside an earlier output.
+    pub baseline: Option<Baseline>,
     /// What the output was made of; null where nobody says it.
-    origin: Value,
+    pub origin: Value,
 }
 
 /// The form of a report.
@@ -39,10 +46,20 @@ pub struct Report {
 enum Form {
     Json,
     Markdown,
+    JUnit,
+    Html,
 }
 
 /// The end of a name, and what it asks for.
-const FORMS: [(&str, Form); 2] = [(".json", Form::Json), (".md", Form::Markdown)];
+const FORMS: [(&str, Form); 4] = [
+    (".json", Form::Json),
+    (".md", Form::Markdown),
+    (".junit.xml", Form::JUnit),
+    (".html", Form::Html),
+];
+
+/// Opens the judged rows once more.
+type Rows<'a> = &'a mut dyn FnMut() -> Result<JudgedFile, CliError>;
 
 /// The files of `--report`.
 #[derive(Debug)]
@@ -86,18 +103,37 @@ impl ReportFiles {
     ///
     /// # Errors
     /// The disk is full or fails.
-    pub fn write(&self, report: &Report) -> Result<(), CliError> {
+    pub fn write(&self, report: &Report, rows: Rows<'_>) -> Result<(), CliError> {
         for (path, form) in &self.0 {
-            let text = match form {
-                Form::Json => format!("{:#}\n", report.json()),
-                Form::Markdown => report.markdown(),
-            };
-            fs::write(path, text).map_err(|error| {
+            let failed = |error: io::Error| {
                 let message = format!("cannot write {}: {error}", path.display());
                 CliError::new(Exit::Stopped, "report", message).help(
                     "the rows are written: the same command writes the report and computes nothing",
                 )
-            })?;
+            };
+            let mut out = BufWriter::new(File::create(path).map_err(failed)?);
+            match form {
+                Form::Json => writeln!(out, "{:#}", report.json()).map_err(failed)?,
+                Form::Markdown => write!(out, "{}", report.markdown()).map_err(failed)?,
+                Form::JUnit => {
+                    junit::begin(&report.totals.all, &mut out).map_err(failed)?;
+                    let mut file = rows()?;
+                    while let Some(row) = file.next_row()? {
+                        junit::case(row, &mut out).map_err(failed)?;
+                    }
+                    junit::end(&mut out).map_err(failed)?;
+                }
+                Form::Html => {
+                    html::begin(&report.json(), &mut out).map_err(failed)?;
+                    let mut file = rows()?;
+                    while let Some(row) = file.next_row()? {
+                        let flip = report.baseline.as_ref().map_or(0, |then| then.flip(&row));
+                        html::row(&row, flip, &mut out).map_err(failed)?;
+                    }
+                    html::end(&mut out).map_err(failed)?;
+                }
+            }
+            out.flush().map_err(failed)?;
         }
         Ok(())
     }
@@ -124,11 +160,6 @@ pub fn origin_of(out: &Path) -> Value {
 }
 
 impl Report {
-    /// What is said of an output.
-    pub fn new(totals: Totals, outcomes: Vec<Outcome>, origin: Value) -> Self {
-        Self { totals, outcomes, origin }
-    }
-
     fn json(&self) -> Value {
         let totals = &self.totals;
         let groups = totals.groups.iter().map(|(name, group)| (name.clone(), totals.json(group)));
@@ -142,13 +173,17 @@ impl Report {
         report.extend(all);
         report.insert("groups".to_owned(), groups.into());
         report.insert("gates".to_owned(), self.outcomes.iter().map(Outcome::json).collect());
+        if let Some(baseline) = &self.baseline {
+            report.insert("baseline".to_owned(), baseline.json());
+        }
         report.insert("failures".to_owned(), totals.failures.iter().map(Failure::json).collect());
         report.into()
     }
 }
 
 impl Failure {
-    fn json(&self) -> Value {
+    /// As reports have it.
+    pub fn json(&self) -> Value {
         let row = &self.row;
         let mut json = json!({"row": row.number, "id": row.id, "group": row.group});
         match &row.error {

@@ -16,10 +16,13 @@ impl Report {
         for (name, group) in &self.totals.groups {
             self.table(&mut text, Some(name), group);
         }
+        if let Some(baseline) = &self.baseline {
+            let _ = writeln!(text, "{}", baseline.said());
+        }
         for outcome in &self.outcomes {
             let said = if outcome.holds() { "holds" } else { "FAILS" };
             let _ =
-                writeln!(text, "gate {}: {} {said}", sanitized(&outcome.gate()), outcome.value());
+                writeln!(text, "gate {}: {} {said}", sanitized(outcome.gate()), outcome.value());
         }
         text
     }

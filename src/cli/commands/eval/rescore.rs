@@ -1,0 +1,241 @@
+//! `--rescore`: the rows of a finished output with other verdicts. No model is loaded, and no token
+//! is computed: answers stay as they are, to the byte.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::rows::JudgedFile;
+use crate::cli::config::now;
+use crate::cli::input::fields::{JsonFields, json_string};
+use crate::cli::judge::{FIELDS, Judge};
+use crate::cli::ledger::files::side_file_of;
+use crate::cli::ledger::fingerprint::Fingerprint;
+use crate::cli::ledger::meta::{self, FileFacts, InputFacts, Meta, RowCounts, TokenCounts};
+use crate::cli::ledger::record::Header;
+use crate::cli::ledger::storage::Disk;
+use crate::cli::ledger::{Draft, Finished, LedgerError, LedgerOptions, Named, RowHash, Totals};
+use crate::cli::output::{FileFormat, kept_name};
+use crate::cli::run::{JUDGE, utc};
+use crate::cli::terminal::console::Console;
+use crate::cli::terminal::error::CliError;
+use crate::cli::terminal::exit::Exit;
+
+/// An output that is judged again.
+pub struct Rescore<'a> {
+    /// The output.
+    pub old: &'a Path,
+    /// Where its rows go.
+    pub new: &'a Path,
+    /// Replace what exists.
+    pub overwrite: bool,
+    /// Who judges.
+    pub judge: &'a Judge,
+}
+
+impl Rescore<'_> {
+    /// Judges every row again. Says whether there are error rows.
+    ///
+    /// # Errors
+    /// A row cannot be judged, and then nothing is written; or a file cannot be read or written.
+    pub fn run(&self, console: &Console) -> Result<Exit, CliError> {
+        let meta = self.meta()?;
+        let counts = self.check()?;
+        let options = LedgerOptions {
+            out: Some(self.new.to_owned()),
+            read: vec![Named::new("the output that is judged", self.old)],
+            overwrite: self.overwrite,
+            ..LedgerOptions::default()
+        };
+        let draft = Draft::open(Arc::new(Disk), options).map_err(CliError::from_output)?;
+        let exit = if counts.failed > 0 { Exit::ErrorRows } else { Exit::Success };
+        if let Some(found) = draft.complete() {
+            let mut differences = found.fingerprint.differences(&meta.fingerprint);
+            if found.input.digest != meta.input.digest {
+                differences.push("the rows that were judged".to_owned());
+            }
+            if !differences.is_empty() {
+                let path = self.new.to_owned();
+                return Err(CliError::from_output(LedgerError::Complete { path, differences }));
+            }
+            console.note(&format!("Nothing to do: {} is complete", self.new.display()));
+            return Ok(exit);
+        }
+        let fingerprint = meta.fingerprint.clone();
+        let header = Header { started: now(), replaces: self.overwrite, fingerprint };
+        let (mut ledger, mut recovered) = draft.begin(header).map_err(CliError::from_output)?;
+        let mut file = self.file()?;
+        let mut position = 0;
+        while let Some((_, fields)) = file.next_fields()? {
+            let hash = hash_of(&fields);
+            let reused = match &mut recovered {
+                Some(recovered) => recovered.find(position, &hash).map_err(|error| {
+                    CliError::new(Exit::Stopped, "journal", format!("cannot read it: {error}"))
+                })?,
+                None => None,
+            };
+            let pushed = match reused {
+                Some(reused) => ledger.reuse(position, &reused),
+                None => ledger.push(self.finished(position, hash, &fields)),
+            };
+            pushed.map_err(CliError::from_output_midway)?;
+            position += 1;
+        }
+        let text = |totals: &Totals| Meta { rows: counts, ..of(meta, totals) }.text();
+        ledger.finish(text).map_err(CliError::from_output_midway)?;
+        Ok(exit)
+    }
+
+    fn file(&self) -> Result<JudgedFile, CliError> {
+        JudgedFile::open(self.old, self.judge.out_field(), None)
+    }
+
+    /// Judges every row, before anything is written.
+    fn check(&self) -> Result<RowCounts, CliError> {
+        let mut file = self.file()?;
+        let mut counts = RowCounts::default();
+        while let Some((line, fields)) = file.next_fields()? {
+            counts.total += 1;
+            match self.judge.judge(&fields).map_err(|reason| file.refused(line, &reason))? {
+                Some(_) => counts.ok += 1,
+                None => {
+                    counts.failed += 1;
+                    *counts.by_code.entry(code_of(&fields)).or_default() += 1;
+                }
+            }
+        }
+        match counts.total {
+            0 => {
+                let message = format!("{} has no rows", self.old.display());
+                Err(CliError::new(Exit::NoRows, "no_rows", message))
+            }
+            _ => Ok(counts),
+        }
+    }
+
+    fn finished(&self, position: u64, hash: RowHash, fields: &JsonFields) -> Finished {
+        let mut row = without_verdict(fields);
+        self.judge.append(&mut row);
+        let usage = fields.get("usage").and_then(|usage| serde_json::from_str(usage).ok());
+        let usage: serde_json::Value = usage.unwrap_or_default();
+        let tokens = |name: &str| usage[name].as_u64().unwrap_or_default() as u32;
+        Finished {
+            position,
+            hash,
+            code: fields.get("error").map(|_| "error"),
+            input_tokens: tokens("prompt_tokens"),
+            output_tokens: tokens("completion_tokens"),
+            row,
+        }
+    }
+
+    /// What is said beside the new output: what the old one's side file says, with another judge.
+    /// An output without one is known by its bytes.
+    fn meta(&self) -> Result<Meta, CliError> {
+        let text = fs::read_to_string(side_file_of(self.old)).ok();
+        let found: Option<Meta> = text.and_then(|text| serde_json::from_str(&text).ok());
+        let failed = |error: std::io::Error| {
+            let message = format!("cannot read {}: {error}", self.old.display());
+            CliError::refused("eval", message)
+        };
+        let mut meta = match found {
+            Some(meta) if meta.errors.is_some() && meta.rows.failed > 0 => {
+                let message = "its error rows are in a file of their own, and would not be counted";
+                let message = format!("{}: {message}", self.old.display());
+                return Err(CliError::refused("eval", message));
+            }
+            Some(meta) => {
+                let length = fs::metadata(self.old).map_err(failed)?.len();
+                if meta.output.bytes != length {
+                    let message = format!("{} is not what its run left", self.old.display());
+                    return Err(CliError::new(Exit::OutputExists, "changed", message));
+                }
+                meta
+            }
+            None => {
+                let mut hasher = blake3::Hasher::new();
+                let file = File::open(self.old).map_err(failed)?;
+                hasher.update_reader(file).map_err(failed)?;
+                unknown(self.old, hasher.finalize().to_hex()[..32].to_owned())
+            }
+        };
+        let mut fields = meta.fingerprint.fields;
+        fields.insert(JUDGE.to_owned(), self.judge.text());
+        meta.fingerprint = Fingerprint::new(fields);
+        Ok(meta)
+    }
+}
+
+/// Of an output of which nothing is known but its bytes.
+fn unknown(path: &Path, digest: String) -> Meta {
+    let fields = [("rows".to_owned(), digest.clone())];
+    Meta {
+        schema: meta::SCHEMA,
+        tool: env!("CARGO_PKG_NAME").to_owned(),
+        version: String::new(),
+        started: utc(now()),
+        finished: String::new(),
+        resumes: 0,
+        rows: RowCounts::default(),
+        tokens: TokenCounts::default(),
+        input: InputFacts { path: path.display().to_string(), rows: 0, digest },
+        output: FileFacts::default(),
+        errors: None,
+        format: FileFormat::Jsonl,
+        compression: String::new(),
+        fingerprint: Fingerprint::new(fields.into()),
+        shard: Default::default(),
+        limit: None,
+    }
+}
+
+/// The same of the file that was written.
+fn of(meta: Meta, totals: &Totals) -> Meta {
+    Meta {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        finished: utc(now()),
+        output: totals.output.clone().into(),
+        compression: totals.compression.name().to_owned(),
+        errors: None,
+        format: FileFormat::Jsonl,
+        ..meta
+    }
+}
+
+fn hash_of(fields: &JsonFields) -> RowHash {
+    let hash = blake3::hash(fields.text().as_bytes());
+    let (half, _) = hash.as_bytes().split_first_chunk().expect("it has 32 bytes");
+    RowHash(*half)
+}
+
+fn code_of(fields: &JsonFields) -> String {
+    let error = fields.get("error").and_then(|error| serde_json::from_str(error).ok());
+    let error: serde_json::Value = error.unwrap_or_default();
+    error["code"].as_str().unwrap_or("error").to_owned()
+}
+
+/// A row as `run` writes it: without its verdict. A field of the input that is named like one of a
+/// verdict is renamed, as in a run that judges.
+fn without_verdict(fields: &JsonFields) -> Vec<u8> {
+    let names: Vec<_> = fields.iter().map(|field| field.name.into_owned()).collect();
+    let answered = names.iter().rposition(|name| name == "finish_reason").unwrap_or(names.len());
+    let is_taken = |name: &str| names.iter().any(|other| other == name);
+    let mut row = String::from("{");
+    for (at, field) in fields.iter().enumerate() {
+        let is_ours = FIELDS.contains(&&*field.name);
+        if is_ours && at > answered {
+            continue;
+        }
+        if row.len() > 1 {
+            row.push(',');
+        }
+        match is_ours {
+            true => row.push_str(&json_string(&kept_name(&field.name, is_taken))),
+            false => row.push_str(field.raw_name),
+        }
+        row.push(':');
+        row.push_str(field.value);
+    }
+    row.push_str("}\n");
+    row.into_bytes()
+}
