@@ -6,12 +6,12 @@ use std::sync::atomic::AtomicBool;
 use super::EngineError;
 use super::batch::Batch;
 use super::config::{CacheConfig, DType, EngineConfig, LoadFormat, SchedulerConfig};
-use super::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape};
+use super::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, StateShape};
 use super::device::{Device, KvCache, Precision, Tensor, memory};
 use super::executor::{Executor, ExecutorError, Logits};
 use super::held_weights::{HeldWeights, quantization_notes};
 use super::model::decoder::Decoder;
-use super::model::spec::DecoderSpec;
+use super::model::spec::{DecoderSpec, ShortConvSpec};
 use super::model::weights::{self, Checkpoint};
 use super::model_summary::ModelSummary;
 use super::ops::StepLimits;
@@ -215,6 +215,10 @@ fn cache_shape(
         num_kv_heads: spec.heads().num_kv_heads,
         head_dim: spec.heads().head_dim,
         v_dim: spec.v_dim(),
+        states: StateShape {
+            num_layers: spec.convs().count(),
+            width: spec.convs().map(ShortConvSpec::state_width).max().unwrap_or(0),
+        },
         panel_width: device.kv_panel_width(),
     };
     let block_bytes = shape.block_bytes(cache.kv_cache_dtype.size_bytes(dtype)) as u64;

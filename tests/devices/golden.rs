@@ -92,6 +92,8 @@ families! {
     internlm2
     internlm3
     iquestcoder
+    lfm2
+    lfm2_bias
     llama2
     llama3
     llama_bias
@@ -150,6 +152,8 @@ const ON_THE_CPU_ALONE: &[(&str, &str)] = &[
     ("granite_moe", "experts"),
     ("granite_moe_shared", "experts"),
     ("hunyuan_moe", "experts"),
+    ("lfm2", "short convolutions"),
+    ("lfm2_bias", "short convolutions"),
     ("minicpm3", "latent attention"),
     ("mixtral", "experts"),
     ("olmoe", "experts"),

@@ -146,6 +146,8 @@ fn in_float32(model_dir: PathBuf) -> ModelConfig {
 
 /// Folders of models that make no vectors, and the part of them that is refused.
 const REFUSED: &[(&str, &str)] = &[
+    ("lfm2", "a short convolution"),
+    ("lfm2_bias", "a short convolution"),
     ("minicpm3", "latent attention"),
     ("opt350", "a table of tokens of another width"),
     ("youtu", "latent attention"),

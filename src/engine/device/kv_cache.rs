@@ -27,9 +27,28 @@ pub struct KvCacheShape {
     pub head_dim: usize,
     /// Width of a V head; on a GPU, that of a K head.
     pub v_dim: usize,
+    /// What layers with a recurrent state have in each block.
+    pub states: StateShape,
     /// Width of a panel of the device's products ([`Device::kv_panel_width`]): V rows are whole
     /// panels.
     pub panel_width: usize,
+}
+
+/// Recurrent states: of each block and layer the one after the last token that was computed of the
+/// block, in f32. So a full block has the state at its end, wherever it is shared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StateShape {
+    /// Layers that have a state.
+    pub num_layers: usize,
+    /// Values of a state.
+    pub width: usize,
+}
+
+impl StateShape {
+    /// Values of all layers of a block.
+    fn block_len(&self) -> usize {
+        self.num_layers * self.width
+    }
 }
 
 impl KvCacheShape {
@@ -57,9 +76,11 @@ impl KvCacheShape {
         self.block_size * self.v_width()
     }
 
-    /// Bytes of one block over all layers and heads, K and V, with elements of `element_bytes`.
+    /// Bytes of one block over all layers and heads, K and V, with elements of `element_bytes`; and
+    /// those of its states.
     pub fn block_bytes(&self, element_bytes: usize) -> usize {
-        self.num_layers * self.num_kv_heads * (self.k_len() + self.v_len()) * element_bytes
+        let kv = self.num_layers * self.num_kv_heads * (self.k_len() + self.v_len());
+        kv * element_bytes + self.states.block_len() * size_of::<f32>()
     }
 }
 
@@ -73,6 +94,8 @@ pub struct KvCache {
     pub shape: KvCacheShape,
     /// Values.
     pub data: KvData,
+    /// (state layers, num_blocks, width) states; none on a GPU.
+    pub states: Pages<f32>,
 }
 
 /// The values by dtype. Untouched pages take no memory: the system zeroes them at first use.
@@ -101,6 +124,17 @@ pub struct CacheLayerMut<'a> {
     pub cache: &'a mut KvCache,
     /// Which of its layers.
     pub index: usize,
+}
+
+/// The states of one layer, to be read and written.
+#[derive(Debug)]
+pub struct StateLayerMut<'a> {
+    /// (num_blocks, width)
+    pub values: &'a mut [f32],
+    /// Values of a state.
+    pub width: usize,
+    /// Tokens of a block.
+    pub block_size: usize,
 }
 
 impl CacheLayer<'_> {
@@ -135,10 +169,12 @@ impl KvCache {
     /// Zeroed: no kernel may ever meet a NaN that nobody wrote.
     fn on_gpu(gpu: &Gpu, shape: KvCacheShape) -> Result<Self, EngineError> {
         assert!(shape.block_size.is_multiple_of(KV_GROUP_TOKENS) && shape.v_dim == shape.head_dim);
+        assert_eq!(shape.states.block_len(), 0, "states are on the host");
         let element_bytes = gpu.kv_cache_dtype().size_bytes(gpu.dtype());
         let bytes = shape.num_blocks * shape.block_bytes(element_bytes) / 2;
         let (k, v) = (gpu.alloc(bytes)?, gpu.alloc(bytes)?);
-        Ok(Self { shape, data: KvData::Cuda { k, v } })
+        let states = Pages::try_zeroed(0)?;
+        Ok(Self { shape, data: KvData::Cuda { k, v }, states })
     }
 
     /// K and V of one layer in a GPU's memory.
@@ -161,6 +197,14 @@ impl KvCache {
     /// One layer, to be written.
     pub fn layer_mut(&mut self, index: usize) -> CacheLayerMut<'_> {
         CacheLayerMut { cache: self, index }
+    }
+
+    /// The states of one of the layers that have them.
+    pub fn state_layer_mut(&mut self, index: usize) -> StateLayerMut<'_> {
+        let len = self.shape.num_blocks * self.shape.states.width;
+        let values = &mut self.states[index * len..(index + 1) * len];
+        let width = self.shape.states.width;
+        StateLayerMut { values, width, block_size: self.shape.block_size }
     }
 
     /// Bytes of an element.
@@ -199,6 +243,7 @@ impl KvCache {
                 KvData::Float16 { k: Pages::try_zeroed(k)?, v: Pages::try_zeroed(v)? }
             }
         };
-        Ok(Self { shape, data })
+        let num_states = shape.num_blocks.saturating_mul(shape.states.block_len());
+        Ok(Self { shape, data, states: Pages::try_zeroed(num_states)? })
     }
 }

@@ -16,7 +16,7 @@ pub mod thread_pool;
 
 pub use cuda::memory::bytes_of;
 pub use gpu::{Gpu, GpuConfig, Matmul, MatmulInput, MatmulShape};
-pub use kv_cache::{CacheLayer, CacheLayerMut, KvCache};
+pub use kv_cache::{CacheLayer, CacheLayerMut, KvCache, StateLayerMut};
 pub use narrow_inputs::NarrowInputs;
 pub use open::{GpuNeeds, KERNEL_SOURCES, open, open_host};
 pub use tensor::{Precision, Rows, RowsMut, Tensor};

@@ -2,14 +2,14 @@
 //! flat token axis of a batch.
 
 use super::latent::LatentBuffers;
-use super::loading::{self, AttentionWeights, DecoderWeights};
-use super::spec::{AttentionSpec, DecoderSpec, LinearSpec, QkvHeads};
+use super::loading::{self, AttentionWeights, DecoderWeights, ShortConvWeights};
+use super::spec::{AttentionSpec, DecoderSpec, LinearSpec, QkvHeads, ShortConvSpec};
 use super::stream::{Stream, norm_q_and_k, scale_q};
 use super::weights::Checkpoint;
 use crate::engine::EngineError;
 use crate::engine::batch::Batch;
 use crate::engine::config::DType;
-use crate::engine::device::{CacheLayerMut, Device, KvCache, Precision, Tensor};
+use crate::engine::device::{CacheLayerMut, Device, KvCache, Precision, StateLayerMut, Tensor};
 use crate::engine::ops::{self, AttentionScratch, AttentionShape, Step, StepInputs, StepLimits};
 
 /// A loaded decoder with the buffers of its forward pass.
@@ -40,7 +40,7 @@ struct Buffers {
     projected: Option<Tensor>,
 }
 
-/// What attention works in.
+/// What attention works in, and what stands in its place.
 #[derive(Debug)]
 struct AttentionBuffers {
     /// (T, outputs of a block's first product)
@@ -56,9 +56,10 @@ impl Buffers {
     fn new(device: &Device, spec: &DecoderSpec, limits: StepLimits) -> Result<Self, EngineError> {
         let hidden = spec.hidden_size();
         let widest = |widths: &mut dyn Iterator<Item = usize>| widths.max().unwrap_or(0);
-        let attended_width =
-            widest(&mut spec.attentions().map(|block| block.heads.num_heads * block.v_dim()));
-        let qkv_width = widest(&mut spec.attentions().map(|attention| attention.qkv.n()));
+        let attended = spec.attentions().map(|block| block.heads.num_heads * block.v_dim());
+        let attended_width = widest(&mut attended.chain(spec.convs().map(|conv| conv.out.k)));
+        let first = spec.attentions().map(|attention| attention.qkv.n());
+        let qkv_width = widest(&mut first.chain(spec.convs().map(|conv| conv.inputs.n())));
         let projected = spec.output.projection.as_ref().map(LinearSpec::n);
         let num_tokens = limits.max_num_tokens;
         let full = |rows: usize, width: usize| device.tensor(rows, width, Precision::Full);
@@ -144,13 +145,20 @@ impl Pass<'_> {
     fn run(&self, cache: &mut KvCache, buffers: &mut Buffers, logits: &mut Tensor) {
         self.embed(buffers);
         let layers = self.spec.layers.iter().zip(&self.weights.layers);
-        let mut index = 0;
+        let (mut index, mut conv_index) = (0, 0);
         for (spec, weights) in layers {
             let Buffers { stream, attention, .. } = &mut *buffers;
-            stream.layer(self.device, (spec, weights), |stream, block| {
-                self.attention(block, cache.layer_mut(index), (stream, attention));
+            stream.layer(self.device, (spec, weights), |stream| {
+                if let (Some(spec), Some(weights)) = (&spec.attention, &weights.attention) {
+                    self.attention((spec, weights), cache.layer_mut(index), (stream, attention));
+                }
+                if let (Some(spec), Some(weights)) = (&spec.conv, &weights.conv) {
+                    let states = cache.state_layer_mut(conv_index);
+                    self.short_conv((spec, weights), states, (stream, attention));
+                }
             });
             index += usize::from(spec.attention.is_some());
+            conv_index += usize::from(spec.conv.is_some());
         }
         if self.step.num_logits_rows() > 0 {
             self.logits(buffers, logits);
@@ -220,6 +228,21 @@ impl Pass<'_> {
         if let Some(cap) = spec.output.soft_cap {
             ops::soft_cap(device, cap, logits);
         }
+    }
+
+    /// A block that has sums over the last few tokens in the place of attention.
+    fn short_conv(
+        &self,
+        (spec, weights): (&ShortConvSpec, &ShortConvWeights),
+        states: StateLayerMut<'_>,
+        (stream, buffers): (&mut Stream, &mut AttentionBuffers),
+    ) {
+        let Self { device, step, .. } = *self;
+        let AttentionBuffers { qkv: bcx, attended: mixed, .. } = buffers;
+        stream.first_product(device, &weights.norms, (&spec.inputs, &weights.inputs), bcx);
+        mixed.reshape(step.num_rows(), spec.out.k);
+        ops::short_conv(device, (bcx, step), &weights.taps, states, mixed);
+        ops::linear(device, mixed, &weights.out, &mut stream.delta);
     }
 
     fn attention(

@@ -192,8 +192,10 @@ impl Pass<'_> {
         self.embed(buffers);
         let Buffers { stream, attention, .. } = &mut *buffers;
         for layer in self.spec.layers.iter().zip(&self.weights.layers) {
-            stream.layer(self.device, layer, |stream, block| {
-                self.attention(block, (stream, attention));
+            stream.layer(self.device, layer, |stream| {
+                if let (Some(spec), Some(weights)) = (&layer.0.attention, &layer.1.attention) {
+                    self.attention((spec, weights), (stream, attention));
+                }
             });
         }
         let Stream { residual, delta, has_delta, .. } = &mut buffers.stream;

@@ -1,7 +1,9 @@
 //! What no model is: sizes that would overflow or take all memory, numbers that make every result
 //! NaN. A config.json is not trusted.
 
-use super::spec::{DecoderSpec, EncoderSpec, ExpertsSpec, LayerSpec, LinearSpec, QkvHeads};
+use super::spec::{
+    DecoderSpec, EncoderSpec, ExpertsSpec, LayerSpec, LinearSpec, QkvHeads, ShortConvSpec,
+};
 use crate::engine::ops::Routing;
 
 /// Sizes up to these: several times those of the largest published models. Products of any that
@@ -10,6 +12,8 @@ const MAX_VOCAB_SIZE: usize = 1 << 24;
 const MAX_WIDTH: usize = 1 << 20;
 const MAX_HEADS: usize = 1 << 12;
 const MAX_HEAD_DIM: usize = 1 << 12;
+/// Of a short convolution: what it needs of the tokens before is in one block.
+const MAX_TAPS: usize = 16;
 /// Most layers; checked before there is one value per layer.
 pub(super) const MAX_LAYERS: usize = 1 << 12;
 const MAX_CONTEXT: usize = 1 << 24;
@@ -146,6 +150,13 @@ pub(super) fn check(spec: &DecoderSpec) -> Result<(), String> {
     }
     if spec.attentions().any(|attention| attention.heads.head_dim != heads.head_dim) {
         return Err("layers whose heads differ in width are not supported".to_owned());
+    }
+    let mut widths = spec.convs().map(ShortConvSpec::state_width);
+    if widths.next().is_some_and(|first| widths.any(|width| width != first)) {
+        return Err("layers whose states differ in width are not supported".to_owned());
+    }
+    for conv in spec.convs() {
+        check_sizes(&[("number of taps", conv.num_taps, MAX_TAPS)])?;
     }
     if spec.attentions().any(|attention| attention.v_dim() != spec.v_dim()) {
         return Err("layers whose values differ in width are not supported".to_owned());

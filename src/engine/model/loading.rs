@@ -4,7 +4,7 @@ use super::latent::LatentWeights;
 use super::spec::{
     ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, ExpertSpec, ExpertsSpec,
     FeedForwardSpec, LayerSpec, Layout, LinearSpec, MlpForm, MlpSpec, NamedShape, NormSpec, Part,
-    RopeSpec, Slice,
+    RopeSpec, ShortConvSpec, Slice,
 };
 use super::weights::Checkpoint;
 use crate::engine::EngineError;
@@ -12,8 +12,8 @@ use crate::engine::config::DType;
 use crate::engine::device::{Device, Tensor};
 use crate::engine::ops::linear::{SourceMatrix, SourceRows};
 use crate::engine::ops::{
-    Activation, ExpertWeights, ExpertsWeight, HeadValues, LinearWeight, NormWeight, RotaryTable,
-    StepLimits,
+    Activation, ConvTaps, ExpertWeights, ExpertsWeight, HeadValues, LinearWeight, NormWeight,
+    RotaryTable, StepLimits,
 };
 
 /// All weights of a decoder. Shapes are in the spec's terms.
@@ -39,6 +39,7 @@ pub(super) struct DecoderWeights {
 #[derive(Debug)]
 pub(super) struct LayerWeights {
     pub attention: Option<AttentionWeights>,
+    pub conv: Option<ShortConvWeights>,
     pub feed_forward: Option<FeedForwardWeights>,
 }
 
@@ -51,6 +52,15 @@ pub(super) struct AttentionWeights {
     pub qk_norm: Option<(NormWeight, NormWeight)>,
     pub alibi: Option<HeadValues>,
     pub sinks: Option<HeadValues>,
+    pub out: LinearWeight,
+}
+
+/// Weights of a short convolution.
+#[derive(Debug)]
+pub(super) struct ShortConvWeights {
+    pub norms: BlockNormWeights,
+    pub inputs: LinearWeight,
+    pub taps: ConvTaps,
     pub out: LinearWeight,
 }
 
@@ -107,7 +117,7 @@ pub(super) fn prepare_layers(
     device: &Device,
     max_num_tokens: usize,
 ) -> Result<(), EngineError> {
-    let mut weights = layers.iter().flat_map(|LayerWeights { attention, feed_forward }| {
+    let mut weights = layers.iter().flat_map(|LayerWeights { attention, feed_forward, .. }| {
         let attention =
             attention.iter().flat_map(|AttentionWeights { qkv, latent, out, .. }| {
                 let q_up = latent.iter().flat_map(|latent| &latent.q).map(|(_, up)| up);
@@ -306,9 +316,10 @@ impl Loader<'_> {
 
     /// The blocks of a layer.
     pub(super) fn layer(&mut self, spec: &LayerSpec) -> Result<LayerWeights, EngineError> {
-        let LayerSpec { attention, feed_forward, .. } = spec;
+        let LayerSpec { attention, conv, feed_forward, .. } = spec;
         Ok(LayerWeights {
             attention: attention.as_ref().map(|spec| self.attention(spec)).transpose()?,
+            conv: conv.as_ref().map(|spec| self.short_conv(spec)).transpose()?,
             feed_forward: feed_forward.as_ref().map(|spec| self.feed_forward(spec)).transpose()?,
         })
     }
@@ -326,6 +337,17 @@ impl Loader<'_> {
             qk_norm: self.norm(q_norm)?.zip(self.norm(k_norm)?),
             alibi,
             sinks,
+            out: self.layer_linear(&spec.out)?,
+        })
+    }
+
+    fn short_conv(&mut self, spec: &ShortConvSpec) -> Result<ShortConvWeights, EngineError> {
+        let taps = self.checkpoint.vector(&spec.weight(), 0.3)?;
+        let biases = spec.biases().map(|tensor| self.checkpoint.vector(&tensor, 0.01));
+        Ok(ShortConvWeights {
+            norms: self.norms(&spec.norms)?,
+            inputs: self.layer_linear(&spec.inputs)?,
+            taps: ConvTaps::new(spec.out.k, &taps, biases.transpose()?),
             out: self.layer_linear(&spec.out)?,
         })
     }

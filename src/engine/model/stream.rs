@@ -10,7 +10,9 @@ use super::spec::{
 };
 use crate::engine::EngineError;
 use crate::engine::device::{Device, Precision, Tensor};
-use crate::engine::ops::{self, ExpertsScratch, ExpertsShape, ExpertsWeight, RotaryTable, Step};
+use crate::engine::ops::{
+    self, ExpertsScratch, ExpertsShape, ExpertsWeight, LinearWeight, RotaryTable, Step,
+};
 
 /// The stream and the buffers of what runs over it, allocated once for the largest step of T
 /// tokens. A block leaves what it adds in `delta`; the next one (or the end) adds it, in the same
@@ -88,17 +90,20 @@ impl Stream {
         self.has_delta = false;
     }
 
-    /// Runs a layer over the stream. `attend` puts what its attention adds into `delta`.
+    /// Runs a layer over the stream. `mix_tokens` puts what its attention, or what it has in the
+    /// place of that, adds into `delta`.
     pub(super) fn layer(
         &mut self,
         device: &Device,
         (spec, weights): (&LayerSpec, &LayerWeights),
-        attend: impl FnOnce(&mut Self, (&AttentionSpec, &AttentionWeights)),
+        mix_tokens: impl FnOnce(&mut Self),
     ) {
         self.mix(device, spec);
-        if let (Some(block), Some(weights)) = (&spec.attention, &weights.attention) {
-            attend(self, (block, weights));
-            self.block_output(device, &weights.norms, spec.residual_scale);
+        let of_attention = weights.attention.as_ref().map(|attention| &attention.norms);
+        let norms = of_attention.or(weights.conv.as_ref().map(|conv| &conv.norms));
+        if let Some(norms) = norms {
+            mix_tokens(self);
+            self.block_output(device, norms, spec.residual_scale);
         }
         let is_parallel = spec.wiring == Wiring::Parallel;
         if let (true, Some(beside)) = (is_parallel, &mut self.beside) {
@@ -143,11 +148,22 @@ impl Stream {
         (spec, weights): (&AttentionSpec, &AttentionWeights),
         qkv: &mut Tensor,
     ) {
-        qkv.reshape(self.residual.num_rows(), spec.qkv.n());
+        self.first_product(device, &weights.norms, (&spec.qkv, &weights.qkv), qkv);
+    }
+
+    /// out = a block's first linear layer of what the block reads.
+    pub(super) fn first_product(
+        &mut self,
+        device: &Device,
+        norms: &BlockNormWeights,
+        (spec, weight): (&LinearSpec, &LinearWeight),
+        out: &mut Tensor,
+    ) {
+        out.reshape(self.residual.num_rows(), spec.n());
         for (start, num_rows) in self.row_blocks(device) {
-            self.block_input(device, &weights.norms, (start, num_rows));
-            let (x, out) = (self.normed.rows_from(0), qkv.rows_from_mut(start));
-            ops::linear_rows(device, x, &weights.qkv, out, num_rows);
+            self.block_input(device, norms, (start, num_rows));
+            let (x, out) = (self.normed.rows_from(0), out.rows_from_mut(start));
+            ops::linear_rows(device, x, weight, out, num_rows);
         }
     }
 

@@ -20,6 +20,14 @@ pub fn copy_blocks(device: &Device, step: Step<'_>, cache: &mut KvCache) {
     let (shape, element_bytes) = (cache.shape, cache.element_bytes());
     let work = || Work::elementwise(copies.len(), 2 * shape.block_bytes(element_bytes));
     let _timed = cpu.op_timer.timed(Op::new("copy_blocks"), work);
+    for layer in 0..shape.states.num_layers {
+        let width = shape.states.width;
+        let states = cache.state_layer_mut(layer).values;
+        for &(from, to) in copies {
+            let from = from as usize * width;
+            states.copy_within(from..from + width, to as usize * width);
+        }
+    }
     match &mut cache.data {
         KvData::Float32 { k, v } => copy(copies, shape, (k, v)),
         KvData::BFloat16 { k, v } => copy(copies, shape, (k, v)),
@@ -63,6 +71,7 @@ mod tests {
     use super::*;
     use crate::engine::batch::Batch;
     use crate::engine::config::DType;
+    use crate::engine::device::kv_cache::StateShape;
 
     #[test]
     fn blocks_are_copied_in_every_layer_and_no_other_changes() {
@@ -74,6 +83,7 @@ mod tests {
             num_kv_heads: 2,
             head_dim: 6,
             v_dim: 6,
+            states: StateShape { num_layers: 2, width: 3 },
             panel_width: 8,
         };
         let device = Device::cpu(Some(1));
@@ -84,11 +94,16 @@ mod tests {
             *value = place as f32;
         }
         let (old_k, old_v) = (k.to_vec(), v.to_vec());
+        for (place, value) in cache.states.iter_mut().enumerate() {
+            *value = place as f32;
+        }
+        let old_states = cache.states.to_vec();
         let batch = Batch { block_copies: vec![(0, 3), (4, 1)], ..Batch::default() };
         copy_blocks(&device, Step::on_host(&batch), &mut cache);
         let KvData::Float32 { k, v } = &cache.data else { unreachable!() };
         let v_len = 2 * shape.v_len();
-        for (new, old, len) in [(k, old_k, len), (v, old_v, v_len)] {
+        let states = (&cache.states, old_states, 3);
+        for (new, old, len) in [(k, old_k, len), (v, old_v, v_len), states] {
             for (place, block) in new.chunks(len).enumerate() {
                 let from = match place % num_blocks {
                     3 => place - 3,

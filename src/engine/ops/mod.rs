@@ -21,6 +21,7 @@ mod rotary;
 mod rotary_and_cache;
 pub mod sample;
 mod scale_by_position;
+mod short_conv;
 mod soft_cap;
 mod step;
 mod text_maxima;
@@ -49,6 +50,7 @@ pub use paged_attention::{
 pub use rotary::RotaryTable;
 pub use rotary_and_cache::{QkvHeads, rotary_and_cache, rotate};
 pub use scale_by_position::scale_by_position;
+pub use short_conv::{ConvTaps, short_conv};
 pub use soft_cap::soft_cap;
 pub use step::{Ids, Step, StepInputs, StepLimits, TextLimits};
 pub use text_maxima::text_maxima;

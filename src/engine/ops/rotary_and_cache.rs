@@ -241,6 +241,7 @@ mod tests {
     use crate::engine::batch::Batch;
     use crate::engine::config::DType;
     use crate::engine::device::KvCache;
+    use crate::engine::device::kv_cache::StateShape;
     use crate::engine::device::simd::Isa;
 
     /// q and k are rotated and v is not, and the cache holds what k and v then are.
@@ -262,6 +263,7 @@ mod tests {
                 num_kv_heads: 3,
                 head_dim: 6,
                 v_dim: 6,
+                states: StateShape::default(),
                 panel_width: device.kv_panel_width(),
             };
             let mut cache = KvCache::new(shape, DType::Float32);

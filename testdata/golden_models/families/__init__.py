@@ -3,12 +3,12 @@
 from ..family import Family
 from . import (
     alibi, experts, first, gpt, latent, later, llama_kin, multimodal, parallel, phi3, post_norm,
-    quantized, renamed,
+    quantized, recurrent, renamed,
 )
 
 FAMILIES: dict[str, Family] = {}
 MODULES = (
-    first, llama_kin, post_norm, phi3, parallel, gpt, alibi, later, latent, renamed,
+    first, llama_kin, post_norm, phi3, parallel, gpt, alibi, later, latent, recurrent, renamed,
     multimodal, quantized, experts,
 )
 for _module in MODULES:

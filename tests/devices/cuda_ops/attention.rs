@@ -4,7 +4,7 @@
 
 use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::config::DType;
-use vllm_batch::engine::device::kv_cache::KvCacheShape;
+use vllm_batch::engine::device::kv_cache::{KvCacheShape, StateShape};
 use vllm_batch::engine::device::{Device, KvCache, Precision};
 use vllm_batch::engine::ops::{
     AttentionScratch, AttentionShape, HeadValues, QkvHeads, StepInputs, StepLimits, alibi_slopes,
@@ -69,6 +69,7 @@ impl<'a> Run<'a> {
             num_kv_heads: case.heads.num_kv_heads,
             head_dim: case.heads.head_dim,
             v_dim: case.heads.head_dim,
+            states: StateShape::default(),
             panel_width: device.kv_panel_width(),
         };
         let limits = StepLimits {

@@ -2,7 +2,7 @@
 
 use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::config::DType;
-use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvData};
+use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvData, StateShape};
 use vllm_batch::engine::device::{Device, KvCache, bytes_of};
 use vllm_batch::engine::ops::copy_blocks;
 
@@ -22,6 +22,7 @@ fn copy_blocks_copies_blocks_of_every_layer() {
                 num_kv_heads,
                 head_dim,
                 v_dim: head_dim,
+                states: StateShape::default(),
                 panel_width: pair.gpu.kv_panel_width(),
             };
             let mut cache = KvCache::on_device(&pair.gpu, shape, dtype).expect("memory");

@@ -2,7 +2,7 @@
 
 use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::config::DType;
-use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvData};
+use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvData, StateShape};
 use vllm_batch::engine::device::{Device, KvCache};
 use vllm_batch::engine::ops::{QkvHeads, RotaryTable, rotary_and_cache, rotate};
 
@@ -61,6 +61,7 @@ impl Case {
             num_kv_heads: self.cache_heads,
             head_dim: self.heads.head_dim,
             v_dim: self.heads.head_dim,
+            states: StateShape::default(),
             panel_width: device.kv_panel_width(),
         };
         KvCache::on_device(device, shape, dtype).expect("memory")

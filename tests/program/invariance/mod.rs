@@ -178,6 +178,11 @@ fn soft_caps_give_the_same_bytes_however_they_are_run() {
 }
 
 #[test]
+fn states_of_short_convolutions_give_the_same_bytes_however_they_are_run() {
+    check("golden/lfm2_bias");
+}
+
+#[test]
 fn latent_attention_gives_the_same_bytes_however_it_is_run() {
     check("golden/minicpm3");
 }

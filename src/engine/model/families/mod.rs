@@ -35,6 +35,7 @@ mod internlm3;
 mod iquestcoder;
 mod latent;
 mod layer_norm;
+mod lfm2;
 pub(super) mod llama;
 mod minicpm;
 mod minicpm3;
@@ -151,6 +152,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("InternLM2ForCausalLM", internlm2::spec, "InternLM 2, 2.5"),
     family("InternLM3ForCausalLM", internlm3::spec, "InternLM 3"),
     family("IQuestCoderForCausalLM", iquestcoder::spec, "IQuest-Coder"),
+    family("Lfm2ForCausalLM", lfm2::spec, "LFM2, dense"),
     family(
         "LlamaForCausalLM",
         llama::spec,

@@ -99,6 +99,9 @@ impl EncoderSpec {
         if projection.is_some() || output.projection.is_some() {
             return Err("a table of tokens of another width than the model's".to_owned());
         }
+        if layers.iter().any(|layer| layer.conv.is_some()) {
+            return Err("a short convolution".to_owned());
+        }
         let attentions = || layers.iter().filter_map(|layer| layer.attention.as_ref());
         if attentions().any(|attention| attention.sinks.is_some()) {
             return Err("a sink of attention".to_owned());

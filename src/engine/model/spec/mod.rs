@@ -6,6 +6,7 @@ mod head;
 mod latent;
 mod rope;
 mod row_order;
+mod short_conv;
 mod tensors;
 
 pub use crate::engine::ops::QkvHeads;
@@ -17,6 +18,7 @@ pub use head::{HeadActivation, HeadLayer, HeadSpec};
 pub use latent::{LatentDims, LatentQuerySpec, LatentSpec};
 pub use rope::{Frequencies, LongRope, RopeScaling, RopeSpec, Yarn};
 pub use row_order::RowOrder;
+pub use short_conv::ShortConvSpec;
 pub use tensors::{ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Part, Slice};
 
 use std::collections::HashSet;
@@ -134,6 +136,8 @@ pub struct LayerSpec {
     pub adds: Option<Kept>,
     /// Its attention block, if it has one (DeciLM).
     pub attention: Option<AttentionSpec>,
+    /// What it has in place of attention, if it has that (LFM2).
+    pub conv: Option<ShortConvSpec>,
     /// Its feed-forward block, if it has one.
     pub feed_forward: Option<FeedForwardSpec>,
     /// What the feed-forward block reads.
@@ -186,13 +190,16 @@ impl LayerSpec {
     /// Its linear layers.
     pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
         let attention = self.attention.iter().flat_map(AttentionSpec::linears);
+        let conv = self.conv.iter().flat_map(|conv| [&conv.inputs, &conv.out]);
+        let attention = attention.chain(conv);
         attention.chain(self.feed_forward.iter().flat_map(FeedForwardSpec::linears))
     }
 
     /// Where its blocks normalize.
     pub fn block_norms(&self) -> impl Iterator<Item = &BlockNorms> {
         let attention = self.attention.iter().map(|attention| &attention.norms);
-        attention.chain(self.feed_forward.iter().map(FeedForwardSpec::norms))
+        let conv = self.conv.iter().map(|conv| &conv.norms);
+        attention.chain(conv).chain(self.feed_forward.iter().map(FeedForwardSpec::norms))
     }
 
     /// All normalizations.
@@ -207,7 +214,8 @@ impl LayerSpec {
         let others = self.feed_forward.iter().flat_map(FeedForwardSpec::other_tensors);
         let sinks = self.attention.iter().flat_map(AttentionSpec::sink_tensor);
         let norms = self.norms().flat_map(NormSpec::tensors);
-        linears.chain(norms).chain(others).chain(sinks)
+        let conv = self.conv.iter().flat_map(|conv| [Some(conv.weight()), conv.biases()]);
+        linears.chain(norms).chain(others).chain(sinks).chain(conv.flatten())
     }
 
     /// Tensors that a checkpoint may lack, and what they are then.
@@ -387,6 +395,11 @@ impl DecoderSpec {
         }
     }
 
+    /// The short convolutions.
+    pub fn convs(&self) -> impl Iterator<Item = &ShortConvSpec> {
+        self.layers.iter().filter_map(|layer| layer.conv.as_ref())
+    }
+
     /// Width of a V head, the same in all layers.
     pub fn v_dim(&self) -> usize {
         self.attentions().map(AttentionSpec::v_dim).max().unwrap_or(0)
@@ -394,6 +407,9 @@ impl DecoderSpec {
 
     /// What of it has no kernels for a GPU, in words; None: it runs there.
     pub fn without_gpu_kernels(&self) -> Option<&'static str> {
+        if self.convs().next().is_some() {
+            return Some("short convolutions");
+        }
         let is_latent = self.attentions().any(|attention| attention.latent.is_some());
         is_latent.then_some("latent attention").or_else(|| without_gpu_kernels(&self.layers))
     }
@@ -446,7 +462,10 @@ impl DecoderSpec {
     pub fn residual_norms_mut(&mut self) -> impl Iterator<Item = &mut NormSpec> {
         let of_layers = self.layers.iter_mut().flat_map(|layer| {
             let attention = layer.attention.iter_mut().map(|attention| &mut attention.norms);
-            attention.chain(layer.feed_forward.iter_mut().map(FeedForwardSpec::norms_mut))
+            let conv = layer.conv.iter_mut().map(|conv| &mut conv.norms);
+            attention
+                .chain(conv)
+                .chain(layer.feed_forward.iter_mut().map(FeedForwardSpec::norms_mut))
         });
         let of_layers = of_layers.flat_map(|BlockNorms { before, after, of_sum }| {
             [before, after, of_sum].into_iter().flatten()

@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use crate::engine::EngineError;
 use crate::engine::device::cuda::DeviceBuffer;
-use crate::engine::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape};
+use crate::engine::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, StateShape};
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::dispatch;
 use crate::engine::device::tensor::SharedMut;
@@ -130,6 +130,7 @@ impl EncoderScratch {
             num_kv_heads: heads.num_kv_heads,
             head_dim: heads.head_dim,
             v_dim: heads.head_dim,
+            states: StateShape::default(),
             panel_width: KV_GROUP_TOKENS,
         };
         let cache = KvCache::on_device(device, shape, gpu.dtype())?;

@@ -6,7 +6,7 @@ use super::*;
 use crate::engine::batch::Batch;
 use crate::engine::config::DType;
 use crate::engine::device::KvCache;
-use crate::engine::device::kv_cache::KvCacheShape;
+use crate::engine::device::kv_cache::{KvCacheShape, StateShape};
 use crate::engine::device::simd::Isa;
 
 const NUM_HEADS: usize = 6;
@@ -68,6 +68,7 @@ impl Case<'_> {
             num_kv_heads: self.num_kv_heads,
             head_dim: self.head_dim,
             v_dim: self.v_dim,
+            states: StateShape::default(),
             panel_width: device.kv_panel_width(),
         };
         let mut cache = KvCache::new(kv, self.dtype);

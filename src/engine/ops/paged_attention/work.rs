@@ -38,7 +38,7 @@ fn sum_of_attended(num_tokens: u64, window: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::engine::config::DType;
-    use crate::engine::device::kv_cache::KvCacheShape;
+    use crate::engine::device::kv_cache::{KvCacheShape, StateShape};
 
     #[test]
     fn positions_are_counted_as_a_loop_would() {
@@ -49,6 +49,7 @@ mod tests {
             num_kv_heads: 2,
             head_dim: 8,
             v_dim: 8,
+            states: StateShape::default(),
             panel_width: 16,
         };
         let cache = KvCache::new(shape, DType::BFloat16);

@@ -1,0 +1,143 @@
+//! LFM2: short convolutions, and attention in some layers.
+
+use super::llama::{self, Defaults};
+use crate::engine::EngineError;
+use crate::engine::model::hf_config::HfConfig;
+use crate::engine::model::spec::{
+    AttentionSpec, BlockNorms, DecoderSpec, LayerSpec, LinearSpec, MlpSpec, NormSpec, ShortConvSpec,
+};
+
+/// Names and norms of LFM2's own around Llama's attention and MLP.
+pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let root = config.root();
+    let eps = root.number("norm_eps")?.map_or(1e-5, |eps| eps as f32);
+    let tied = root.flag("tie_embedding")?;
+    if let Some(tied) = tied {
+        root.expect("tie_word_embeddings", tied)?;
+    }
+    let defaults = Defaults {
+        rope_theta: 1e6,
+        rms_norm_eps: eps,
+        is_tied: tied.unwrap_or(true),
+        ..Defaults::LLAMA
+    };
+    check_other_keys(config)?;
+    let has_attention = layers_with_attention(config)?;
+    let inner = intermediate_size(config)?;
+    let (hidden, heads) = (config.hidden_size()?, config.heads()?);
+    let mut spec = llama::around(config, defaults, |index| {
+        let mlp = mlp(llama::mlp(config, defaults, (index, inner))?, (index, hidden, eps));
+        if has_attention[index] {
+            let block = llama::attention(config, defaults, (index, heads))?;
+            return Ok(LayerSpec::new(attention(block, (index, eps)), mlp));
+        }
+        let conv = Some(short_conv(config, (index, hidden, eps))?);
+        Ok(LayerSpec { conv, feed_forward: Some(mlp.into()), ..LayerSpec::default() })
+    })?;
+    spec.output.norm = Some(NormSpec::rms("model.embedding_norm", hidden, eps));
+    Ok(spec)
+}
+
+/// Keys of published files that transformers does not read; they say what its code does anyway.
+fn check_other_keys(config: &HfConfig) -> Result<(), EngineError> {
+    let (root, hidden) = (config.root(), config.hidden_size()?);
+    for key in ["block_dim", "conv_dim", "conv_dim_out"] {
+        root.expect(key, hidden)?;
+    }
+    root.expect("num_heads", config.num_heads()?)?;
+    root.expect("block_use_swiglu", true)?;
+    root.expect("use_pos_enc", true)?;
+    // Of training: what weights begin as. And an epsilon besides `norm_eps`, which is used.
+    root.ignore(&[
+        "block_mlp_init_scale",
+        "block_norm_eps",
+        "block_out_init_scale",
+        "block_use_xavier_init",
+        "conv_use_xavier_init",
+    ]);
+    Ok(())
+}
+
+/// By `layer_types`, else by `full_attn_idxs`, else all.
+fn layers_with_attention(config: &HfConfig) -> Result<Vec<bool>, EngineError> {
+    let (root, num_layers) = (config.root(), config.num_layers()?);
+    let numbers = root.numbers("full_attn_idxs")?;
+    let by_number = numbers.map(|numbers| {
+        let is_listed = |index: usize| numbers.contains(&(index as f64));
+        (0..num_layers).map(is_listed).collect::<Vec<_>>()
+    });
+    let Some(types) = root.texts("layer_types")? else {
+        return Ok(by_number.unwrap_or_else(|| vec![true; num_layers]));
+    };
+    let by_type = types.iter().map(|name| match *name {
+        "full_attention" => Ok(true),
+        "conv" => Ok(false),
+        _ => Err(config.error("a layer type that is neither full_attention nor conv")),
+    });
+    let by_type: Vec<_> = by_type.collect::<Result<_, _>>()?;
+    if by_type.len() != num_layers || by_number.is_some_and(|numbers| numbers != by_type) {
+        return Err(config.error("`layer_types` disagrees with another key"));
+    }
+    Ok(by_type)
+}
+
+/// Inner width of the MLP: the given one, or what LFM2 makes of it.
+fn intermediate_size(config: &HfConfig) -> Result<usize, EngineError> {
+    let root = config.root();
+    let given = root.size_of(&["block_ff_dim", "intermediate_size"])?;
+    let multiplier = root.number("block_ffn_dim_multiplier")?;
+    let multiple = root.optional_size("block_multiple_of")?.unwrap_or(256);
+    if !root.flag("block_auto_adjust_ff_dim")?.unwrap_or(true) {
+        return Ok(given);
+    }
+    if multiple == 0 {
+        return Err(config.error("`block_multiple_of` of 0 is not supported"));
+    }
+    let shorter = (2.0 * given as f64 / 3.0) as usize;
+    Ok(match multiplier {
+        None => shorter,
+        Some(multiplier) => ((multiplier * shorter as f64) as usize).next_multiple_of(multiple),
+    })
+}
+
+fn attention(block: AttentionSpec, (index, eps): (usize, f32)) -> AttentionSpec {
+    let name = |part: &str| format!("model.layers.{index}.{part}");
+    let (hidden, head_dim) = (block.out.n(), block.heads.head_dim);
+    let names = ["q_layernorm", "k_layernorm"];
+    AttentionSpec {
+        norms: BlockNorms::before(NormSpec::rms(name("operator_norm"), hidden, eps)),
+        qk_norm: Some(llama::head_norms(index, names, head_dim, eps)),
+        out: LinearSpec::new(name("self_attn.out_proj"), hidden, block.out.k),
+        ..block
+    }
+}
+
+fn mlp(block: MlpSpec, (index, hidden, eps): (usize, usize, f32)) -> MlpSpec {
+    let name = |part: &str| format!("model.layers.{index}.{part}");
+    let inner = block.down.k;
+    let up = ["feed_forward.w1", "feed_forward.w3"].map(|part| (name(part), inner));
+    MlpSpec {
+        norms: BlockNorms::before(NormSpec::rms(name("ffn_norm"), hidden, eps)),
+        up: LinearSpec::stacked(up, hidden),
+        down: LinearSpec::new(name("feed_forward.w2"), hidden, inner),
+        ..block
+    }
+}
+
+fn short_conv(
+    config: &HfConfig,
+    (index, hidden, eps): (usize, usize, f32),
+) -> Result<ShortConvSpec, EngineError> {
+    let name = |part: &str| format!("model.layers.{index}.{part}");
+    let root = config.root();
+    let bias = root.flag("conv_bias")?.unwrap_or(false);
+    let inputs = LinearSpec::new(name("conv.in_proj"), 3 * hidden, hidden);
+    Ok(ShortConvSpec {
+        norms: BlockNorms::before(NormSpec::rms(name("operator_norm"), hidden, eps)),
+        inputs: inputs.with_bias(bias),
+        taps: name("conv.conv"),
+        num_taps: root.optional_size("conv_L_cache")?.unwrap_or(3),
+        bias,
+        out: LinearSpec::new(name("conv.out_proj"), hidden, hidden).with_bias(bias),
+    })
+}
