@@ -1,6 +1,6 @@
 //! Attention on the CPU: items of a few query tokens and one KV head. The rows of an item are its
-//! tokens' query heads of that KV head, which share every load of K and V; Q·K and P·V are the
-//! products of `gemm` over the panels of the cache.
+//! tokens' query heads of that KV head, or some of them, which share every load of K and V; Q·K and
+//! P·V are the products of `gemm` over the panels of the cache.
 
 mod item;
 mod softmax;
@@ -9,6 +9,7 @@ use crate::engine::batch::Batch;
 use crate::engine::device::kv_cache::KvCacheShape;
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Cpu, Tensor};
+use crate::engine::ops::gemm::even_tile;
 use crate::engine::ops::gemm::panel::PanelElement;
 
 use super::AttentionShape;
@@ -23,6 +24,10 @@ const MAX_ITEM_SCORES: usize = 1 << 20;
 /// Query tokens of an item at most: all of them take the positions of the last one.
 const MAX_ITEM_TOKENS: usize = 32;
 
+/// Query heads of an item of one token at most: where many share a KV head, a token that is decoded
+/// alone takes several threads.
+const ITEM_HEADS: usize = 16;
+
 /// Buffers that live between steps.
 #[derive(Debug, Default)]
 pub struct AttentionScratch {
@@ -31,12 +36,14 @@ pub struct AttentionScratch {
     workspaces: Vec<Workspace>,
 }
 
-/// Tokens `token..token + num_tokens` of the flat axis, which belong to sequence `seq`, for one KV
-/// head.
+/// Tokens `token..token + num_tokens` of the flat axis, which belong to sequence `seq`, for
+/// `num_heads` query heads from `first_head` on, which share one KV head.
 #[derive(Clone, Copy, Debug)]
 struct Item {
     seq: u32,
     kv_head: u32,
+    first_head: u32,
+    num_heads: u32,
     token: u32,
     num_tokens: u32,
 }
@@ -59,10 +66,20 @@ impl AttentionScratch {
                 false => (num_rows / heads_per_kv).clamp(1, MAX_ITEM_TOKENS),
             };
             num_scores = num_scores.max(max_tokens * heads_per_kv * stride);
+            let num_parts = if end - start == 1 { heads_per_kv.div_ceil(ITEM_HEADS) } else { 1 };
             for token in (start..end).step_by(max_tokens) {
                 let num_tokens = (end - token).min(max_tokens as u32);
-                for kv_head in 0..shape.num_kv_heads as u32 {
-                    self.items.push(Item { seq: seq as u32, kv_head, token, num_tokens });
+                for part in 0..shape.num_kv_heads * num_parts {
+                    let (kv_head, part) = (part / num_parts, part % num_parts);
+                    let (first, num_heads) = even_tile(heads_per_kv, num_parts, part);
+                    self.items.push(Item {
+                        seq: seq as u32,
+                        kv_head: kv_head as u32,
+                        first_head: (kv_head * heads_per_kv + first) as u32,
+                        num_heads: num_heads as u32,
+                        token,
+                        num_tokens,
+                    });
                 }
             }
         }

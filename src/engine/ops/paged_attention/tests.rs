@@ -42,12 +42,12 @@ impl Case<'_> {
     }
 
     fn width(&self) -> usize {
-        (NUM_HEADS + self.num_kv_heads) * self.head_dim + self.num_kv_heads * self.v_dim
+        (self.shape.num_heads + self.num_kv_heads) * self.head_dim + self.num_kv_heads * self.v_dim
     }
 
     fn heads(&self) -> QkvHeads {
         let Self { num_kv_heads, head_dim, .. } = *self;
-        QkvHeads { num_heads: NUM_HEADS, num_kv_heads, head_dim }
+        QkvHeads { num_heads: self.shape.num_heads, num_kv_heads, head_dim }
     }
 
     /// (num_tokens, width) of one sequence.
@@ -100,7 +100,7 @@ impl Case<'_> {
             let mut qkv = Tensor::from_vec(values, self.width());
             let (input, step) = ((&mut qkv, self.heads()), Step::on_host(&batch));
             rotary_and_cache(&device, input, None, step, cache.layer_mut(1));
-            let mut out = Tensor::zeros(qkv.num_rows(), NUM_HEADS * self.v_dim);
+            let mut out = Tensor::zeros(qkv.num_rows(), self.shape.num_heads * self.v_dim);
             paged_attention(
                 &device,
                 (&qkv, Step::on_host(&batch)),
@@ -122,11 +122,12 @@ impl Case<'_> {
         let qkv = self.qkv(num_tokens, seed);
         let (hd, width) = (self.head_dim, self.width());
         let at = |token: usize, column: usize| f64::from(qkv[token * width + column]);
-        let (first_k, first_v) = (NUM_HEADS * hd, (NUM_HEADS + self.num_kv_heads) * hd);
+        let (first_k, first_v) =
+            (self.shape.num_heads * hd, (self.shape.num_heads + self.num_kv_heads) * hd);
         let mut out = Vec::new();
         for token in 0..num_tokens {
-            for head in 0..NUM_HEADS {
-                let kv_head = head / (NUM_HEADS / self.shape.num_kv_heads);
+            for head in 0..self.shape.num_heads {
+                let kv_head = head / (self.shape.num_heads / self.shape.num_kv_heads);
                 let start = self.shape.sliding_window.map_or(0, |w| (token + 1).saturating_sub(w));
                 let weight = |position: usize| {
                     let dot =
@@ -177,6 +178,25 @@ fn v_may_have_another_width_than_k() {
             let case = Case { isa, v_dim, ..Case::new(num_kv_heads, head_dim) };
             case.check(&[1, 16, 17, 70], 100);
             case.check(&[33, 5], 7);
+        }
+    }
+}
+
+#[test]
+fn heads_of_a_token_may_be_shared_out() {
+    let sinks = of_heads((0..40).map(|head| head as f32 / 8.0 - 2.0).collect());
+    for isa in Isa::all_available() {
+        for (num_kv_heads, window) in [(1, None), (2, Some(21))] {
+            let mut case = Case { isa, v_dim: 8, ..Case::new(num_kv_heads, 12) };
+            case.shape = AttentionShape {
+                num_heads: 40,
+                sliding_window: window,
+                sinks: Some(&sinks),
+                ..case.shape
+            };
+            case.check(&[33, 5], 7);
+            let whole = case.run(&[33], 33);
+            assert_eq!(bits(&case.run(&[33], 1)[0]), bits(&whole[0]), "{isa:?}");
         }
     }
 }

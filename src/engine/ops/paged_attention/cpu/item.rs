@@ -67,7 +67,8 @@ pub(super) struct Span {
     pub first: usize,
     pub last: usize,
     pub stride: usize,
-    pub heads_per_kv: usize,
+    /// Query heads of a token.
+    pub num_heads: usize,
 }
 
 impl Span {
@@ -79,12 +80,11 @@ impl Span {
         let start = shape.sliding_window.map_or(0, |window| (last + 1).saturating_sub(window));
         let base = start - start % kv.panel_width.max(KV_GROUP_TOKENS);
         let stride = (last + 1 - base).next_multiple_of(kv.panel_width) + SCORE_PADDING;
-        let heads_per_kv = shape.num_heads / shape.num_kv_heads;
-        Self { base, start, first, last, stride, heads_per_kv }
+        Self { base, start, first, last, stride, num_heads: task.item.num_heads as usize }
     }
 
     fn num_rows(&self) -> usize {
-        (self.last + 1 - self.first) * self.heads_per_kv
+        (self.last + 1 - self.first) * self.num_heads
     }
 }
 
@@ -101,24 +101,23 @@ impl<E: PanelElement> ItemTask<'_, E> {
         let span = Span::new(self);
         let isa = self.task.cpu.isa;
         let mut widened = Widened::new();
-        self.gather_queries(span, workspace);
+        self.gather_queries(workspace);
         self.score(span, workspace, &mut widened);
         let Workspace { scores, totals, .. } = workspace;
-        let (shape, kv_head) = (self.task.shape, self.item.kv_head as usize);
-        dispatch(isa, Softmax { shape, kv_head, span, scores, totals });
+        let (shape, first_head) = (self.task.shape, self.item.first_head as usize);
+        dispatch(isa, Softmax { shape, first_head, span, scores, totals });
         self.weigh(span, workspace, &mut widened);
         self.write(span, workspace);
     }
 
-    /// Columns of the query heads of this KV head in a row of heads of this width.
-    fn columns(&self, span: Span, head_width: usize) -> std::ops::Range<usize> {
-        let width = span.heads_per_kv * head_width;
-        let start = self.item.kv_head as usize * width;
-        start..start + width
+    /// Columns of the item's query heads in a row of heads of this width.
+    fn columns(&self, head_width: usize) -> std::ops::Range<usize> {
+        let start = self.item.first_head as usize * head_width;
+        start..start + self.item.num_heads as usize * head_width
     }
 
-    fn gather_queries(&self, span: Span, workspace: &mut Workspace) {
-        let columns = self.columns(span, self.task.kv.head_dim);
+    fn gather_queries(&self, workspace: &mut Workspace) {
+        let columns = self.columns(self.task.kv.head_dim);
         for (index, out) in workspace
             .queries
             .chunks_exact_mut(columns.len())
@@ -214,7 +213,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
         }
         self.weigh_rows((0, num_rows), (span.start, common), span, workspace, widened);
         for token in 0..=span.last - span.first {
-            let rows = (token * span.heads_per_kv, (token + 1) * span.heads_per_kv);
+            let rows = (token * span.num_heads, (token + 1) * span.num_heads);
             let positions = (common, span.first + token + 1);
             self.weigh_rows(rows, positions, span, workspace, widened);
         }
@@ -347,13 +346,13 @@ impl<E: PanelElement> ItemTask<'_, E> {
     fn write(&self, span: Span, workspace: &mut Workspace) {
         let (v_dim, v_width) = (self.task.kv.v_dim, self.task.kv.v_width());
         let width = self.task.shape.num_heads * v_dim;
-        let first_column = self.columns(span, v_dim).start;
+        let first_column = self.columns(v_dim).start;
         let Workspace { values, totals, .. } = workspace;
         let values = &mut values[..span.num_rows() * v_width];
         dispatch(self.task.cpu.isa, Normalize { values: &mut *values, v_width, totals });
         for (row, values) in values.chunks_exact(v_width).enumerate() {
-            let token = self.item.token as usize + row / span.heads_per_kv;
-            let column = first_column + row % span.heads_per_kv * v_dim;
+            let token = self.item.token as usize + row / span.num_heads;
+            let column = first_column + row % span.num_heads * v_dim;
             // SAFETY: this item alone writes these heads of its tokens.
             let out = unsafe { self.out.slice(token * width + column, v_dim) };
             out.copy_from_slice(&values[..v_dim]);

@@ -14,7 +14,7 @@ const LANE_INDICES: [f32; KV_GROUP_TOKENS] =
 /// scores = e^(score - max), 0 outside the positions of the row; totals are their sums.
 pub(super) struct Softmax<'a> {
     pub shape: AttentionShape<'a>,
-    pub kv_head: usize,
+    pub first_head: usize,
     pub span: Span,
     pub scores: &'a mut [f32],
     pub totals: &'a mut [f32],
@@ -25,10 +25,10 @@ impl Kernel for Softmax<'_> {
     /// sum.
     #[inline(always)]
     unsafe fn run<V: Vector>(mut self) {
-        let heads_per_kv = self.span.heads_per_kv;
+        let num_heads = self.span.num_heads;
         for token in 0..=self.span.last - self.span.first {
             let len = self.span.first + token + 1 - self.span.base;
-            let (mut row, end) = (token * heads_per_kv, (token + 1) * heads_per_kv);
+            let (mut row, end) = (token * num_heads, (token + 1) * num_heads);
             // SAFETY: dispatched for this CPU.
             unsafe {
                 while row + 4 <= end {
@@ -55,8 +55,8 @@ impl Softmax<'_> {
     /// The CPU has the instructions of `V`.
     #[inline(always)]
     unsafe fn rows<V: Vector, const R: usize>(&mut self, row: usize, len: usize) {
-        let Span { base, start, last, stride, heads_per_kv, .. } = self.span;
-        let head = self.kv_head * heads_per_kv + row % heads_per_kv;
+        let Span { base, start, last, stride, num_heads, .. } = self.span;
+        let head = self.first_head + row % num_heads;
         let (start, num_positions) = (start - base, last + 1 - base);
         let padded = len.next_multiple_of(KV_GROUP_TOKENS);
         let scores = &mut self.scores[row * stride..][..R * stride];
