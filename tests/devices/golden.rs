@@ -55,6 +55,9 @@ families! {
     ct_nvfp4
     cwm
     decilm
+    deepseek_v2
+    deepseek_v2_lite
+    deepseek_v3
     dots1
     ernie4_5
     ernie4_5_moe
@@ -75,6 +78,7 @@ families! {
     glm
     glm4
     glm4_moe
+    glm4_moe_lite
     gpt2
     gpt_bigcode
     gpt_neox
@@ -146,9 +150,13 @@ families! {
 
 /// Folders of models that no GPU has kernels for, and the part of them that lacks those.
 const ON_THE_CPU_ALONE: &[(&str, &str)] = &[
+    ("deepseek_v2", "latent attention"),
+    ("deepseek_v2_lite", "latent attention"),
+    ("deepseek_v3", "latent attention"),
     ("dots1", "experts"),
     ("ernie4_5_moe", "experts"),
     ("glm4_moe", "experts"),
+    ("glm4_moe_lite", "latent attention"),
     ("granite_moe", "experts"),
     ("granite_moe_shared", "experts"),
     ("hunyuan_moe", "experts"),

@@ -146,6 +146,10 @@ fn in_float32(model_dir: PathBuf) -> ModelConfig {
 
 /// Folders of models that make no vectors, and the part of them that is refused.
 const REFUSED: &[(&str, &str)] = &[
+    ("deepseek_v2", "latent attention"),
+    ("deepseek_v2_lite", "latent attention"),
+    ("deepseek_v3", "latent attention"),
+    ("glm4_moe_lite", "latent attention"),
     ("lfm2", "a short convolution"),
     ("lfm2_bias", "a short convolution"),
     ("minicpm3", "latent attention"),

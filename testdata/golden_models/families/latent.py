@@ -1,10 +1,16 @@
 """Latent attention: K and V of all heads are made of one latent per token."""
 
+from dataclasses import dataclass
+
+import torch
 from torch import nn
 
 from ..family import Family, dims, rope, small
-from ..mistakes import named, rows_swapped, without
+from ..layouts import with_stacked_experts
+from ..mistakes import named, rows_swapped, without, zeroed
 from ..ropes import fixed_at
+from ..routing import best_of_groups, biased_weights, swapped_gate_and_up, unbiased
+from .experts import further_layer
 
 SHORT, LONG = [1.0, 1.1, 1.4, 2.0], [1.0, 1.7, 3.1, 6.0]
 LONGROPE = rope(
@@ -59,7 +65,98 @@ YOUTU = dict(
     qk_rope_head_dim=8, qk_nope_head_dim=12, v_head_dim=10, kv_lora_rank=24, rms_norm_eps=1e-2,
 )
 
+EXPERTS = dict(
+    qk_rope_head_dim=8, qk_nope_head_dim=12, v_head_dim=10, kv_lora_rank=24, n_routed_experts=8,
+    num_experts_per_tok=2, moe_intermediate_size=16, first_k_dense_replace=1,
+    routed_scaling_factor=2.5,
+)
+
+
+def best_two_of_groups(model: nn.Module) -> None:
+    """Groups compared by the sum of their probabilities, not by their best one."""
+    method = torch.Tensor.max
+
+    def summed(values, *args, **kwargs):
+        best = method(values, *args, **kwargs)
+        return Values(values.sum(dim=-1)) if values.dim() == 3 else best
+
+    for module in model.modules():
+        if type(module).__name__ != "DeepseekV2TopkRouter":
+            continue
+        forward = module.forward
+
+        def by_sum(hidden, forward=forward):
+            torch.Tensor.max = summed
+            try:
+                return forward(hidden)
+            finally:
+                torch.Tensor.max = method
+
+        module.forward = by_sum
+
+
+@dataclass
+class Values:
+    values: torch.Tensor
+
+
 FAMILIES: dict[str, Family] = {
+    "deepseek_v2": small(
+        "DeepseekV2Config",
+        dims(
+            48, 64, 3, 3, 3, rms_norm_eps=1e-2, q_lora_rank=20, n_group=4, topk_group=2,
+            topk_method="group_limited_greedy", n_shared_experts=2, rope_parameters=YARN,
+            **{**EXPERTS, "num_experts_per_tok": 3},
+        ),
+        [
+            best_two_of_groups, dict(topk_method="greedy"), dict(routed_scaling_factor=1.0),
+            zeroed("shared_experts.down_proj"), swapped_gate_and_up, latent_eps(1e-2),
+            dict(rope_parameters=dict(YARN, mscale_all_dim=0.0, mscale=0.0)), turning_first,
+        ],
+        old_config=True,
+        old_keys=dict(
+            scoring_func="softmax", moe_layer_freq=1, ep_size=1, seq_aux=True, aux_loss_alpha=0.001,
+        ),
+    ),
+    "deepseek_v2_lite": small(
+        "DeepseekV2Config",
+        dims(
+            48, 64, 3, 3, 3, rms_norm_eps=1e-2, q_lora_rank=None, n_group=1, topk_group=1,
+            topk_method="greedy", n_shared_experts=1, rope_parameters=rope(10000.0), **EXPERTS
+        ),
+        [
+            dict(num_experts_per_tok=3), zeroed("shared_experts.down_proj"), swapped_gate_and_up,
+            turning_first, values_first(12, 10),
+        ],
+    ),
+    "deepseek_v3": small(
+        "DeepseekV3Config",
+        dims(
+            48, 64, 3, 3, 3, rms_norm_eps=1e-2, q_lora_rank=20, n_group=4, topk_group=2,
+            norm_topk_prob=True, n_shared_experts=1, rope_parameters=YARN, **EXPERTS
+        ),
+        [
+            unbiased, biased_weights, best_of_groups, dict(routed_scaling_factor=1.0),
+            dict(norm_topk_prob=False), dict(n_group=1, topk_group=1),
+            zeroed("shared_experts.down_proj"), swapped_gate_and_up, latent_eps(1e-2),
+            dict(rope_interleave=False), turning_first,
+        ],
+        layout=with_stacked_experts(further_layer), old_config=True,
+        old_keys=dict(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1, ep_size=1),
+    ),
+    "glm4_moe_lite": small(
+        "Glm4MoeLiteConfig",
+        dims(
+            48, 64, 3, 3, 3, rms_norm_eps=1e-2, q_lora_rank=20, n_group=1, topk_group=1,
+            norm_topk_prob=True, n_shared_experts=1, rope_parameters=rope(10000.0),
+            mlp_layer_types=["dense", "sparse", "sparse"],
+            **{key: value for key, value in EXPERTS.items() if key != "first_k_dense_replace"},
+        ),
+        [
+            unbiased, biased_weights, dict(routed_scaling_factor=1.0), dict(norm_topk_prob=False),
+            dict(rope_interleave=False), latent_eps(1e-2),
+        ],
+    ),
     "minicpm3": small(
         "MiniCPM3Config",
         dims(

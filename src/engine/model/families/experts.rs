@@ -96,7 +96,7 @@ pub(super) fn set_of_deepseek(
     let root = config.root();
     let sizes =
         Sizes::read(config, &["n_routed_experts", "num_local_experts"], "moe_intermediate_size")?;
-    let first = root.optional_size("first_k_dense_replace")?.unwrap_or(0);
+    let first = first_sparse_layer(config)?.unwrap_or(0);
     let num_shared = root.optional_size("n_shared_experts")?.unwrap_or(0);
     root.expect("moe_layer_freq", 1)?;
     let num_layers = config.num_layers()?;
@@ -130,6 +130,20 @@ pub(super) fn set_of_deepseek(
         },
     );
     Ok(())
+}
+
+/// The first layer with experts: `first_k_dense_replace`, or the first one of `mlp_layer_types` that
+/// is sparse, as all behind it are. None: the file does not say.
+pub(super) fn first_sparse_layer(config: &HfConfig) -> Result<Option<usize>, EngineError> {
+    let root = config.root();
+    let first = root.optional_size("first_k_dense_replace")?;
+    let Some(types) = root.texts("mlp_layer_types")? else { return Ok(first) };
+    let num_dense = types.iter().take_while(|kind| **kind == "dense").count();
+    let is_known = types[num_dense..].iter().all(|kind| *kind == "sparse");
+    match is_known && types.len() == config.num_layers()? && first.is_none_or(|f| f == num_dense) {
+        true => Ok(Some(num_dense)),
+        false => Err(config.error("`mlp_layer_types` should be dense layers and then sparse ones")),
+    }
 }
 
 /// `num_experts_per_tok`

@@ -1,17 +1,30 @@
 //! Attention blocks of DeepSeek V2's kind, which DeepSeek V3, Kimi, GLM-4.7-Flash, MiniCPM3 and
 //! Youtu have too.
 
-use super::llama::Defaults;
+use super::llama::{self, Defaults};
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::limits;
 use crate::engine::model::spec::{
-    AttentionSpec, BlockNorms, LatentDims, LatentQuerySpec, LatentSpec, LinearSpec, NormSpec,
-    QkvHeads, RowOrder,
+    AttentionSpec, BlockNorms, DecoderSpec, LatentDims, LatentQuerySpec, LatentSpec, LayerSpec,
+    LinearSpec, NormSpec, QkvHeads, RowOrder,
 };
 
 /// The epsilon of norms of latents, whatever `rms_norm_eps` is.
 const LATENT_EPS: f32 = 1e-6;
+
+/// Llama's layers around such blocks.
+pub(super) fn around(
+    config: &HfConfig,
+    defaults: Defaults,
+    blocks: &LatentBlocks,
+) -> Result<DecoderSpec, EngineError> {
+    let inner = config.intermediate_size()?;
+    llama::around(config, defaults, |index| {
+        let attention = blocks.block(config, defaults, index)?;
+        Ok(LayerSpec::new(attention, llama::mlp(config, defaults, (index, inner))?))
+    })
+}
 
 /// How the part of a head that turns is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +86,7 @@ impl LatentBlocks {
     }
 
     /// The block of a layer.
-    pub(super) fn block(
+    fn block(
         &self,
         config: &HfConfig,
         defaults: Defaults,

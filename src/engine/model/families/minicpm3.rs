@@ -1,11 +1,11 @@
 //! MiniCPM3: MiniCPM with latent attention, tied unless the file says otherwise.
 
-use super::latent::{LatentBlocks, Turning};
-use super::llama::{self, Defaults};
+use super::latent::{self, LatentBlocks, Turning};
+use super::llama::Defaults;
 use super::minicpm;
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
-use crate::engine::model::spec::{DecoderSpec, LayerSpec};
+use crate::engine::model::spec::DecoderSpec;
 
 /// Llama's layers around latent attention, with MiniCPM's multipliers.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -16,11 +16,7 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     }
     let defaults = Defaults { is_tied: true, rms_norm_eps: 1e-5, ..Defaults::LLAMA };
     let blocks = LatentBlocks::of(config, Turning::Halves)?;
-    let inner = config.intermediate_size()?;
-    let mut spec = llama::around(config, defaults, |index| {
-        let attention = blocks.block(config, defaults, index)?;
-        Ok(LayerSpec::new(attention, llama::mlp(config, defaults, (index, inner))?))
-    })?;
+    let mut spec = latent::around(config, defaults, &blocks)?;
     minicpm::multiply(config, &mut spec)?;
     Ok(spec)
 }

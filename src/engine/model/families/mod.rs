@@ -8,6 +8,7 @@ mod cohere;
 mod cohere2;
 mod cwm;
 mod decilm;
+mod deepseek;
 mod dots1;
 mod ernie4_5;
 mod ernie4_5_moe;
@@ -123,6 +124,8 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("CohereForCausalLM", cohere::spec, "Command R, Command R+, Aya"),
     family("CwmForCausalLM", cwm::spec, "Code World Model"),
     family("DeciLMForCausalLM", decilm::spec, "Nemotron Nano, Super and Ultra of Llama 3"),
+    family("DeepseekV2ForCausalLM", deepseek::v2, "DeepSeek V2, V2-Lite"),
+    family("DeepseekV3ForCausalLM", deepseek::v3, "DeepSeek V3, R1, Kimi K2"),
     family("Dots1ForCausalLM", dots1::spec, "dots.llm1"),
     family("Ernie4_5_MoeForCausalLM", ernie4_5_moe::spec, "ERNIE 4.5 21B-A3B, 300B-A47B"),
     family("Ernie4_5ForCausalLM", ernie4_5::spec, "ERNIE 4.5, dense"),
@@ -134,6 +137,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("GemmaForCausalLM", gemma::spec, "Gemma 1, CodeGemma"),
     family("Glm4ForCausalLM", glm4::spec, "GLM-4-0414, Z1"),
     family("Glm4MoeForCausalLM", glm4_moe::spec, "GLM-4.5, GLM-4.6, GLM-4.7"),
+    family("Glm4MoeLiteForCausalLM", deepseek::v3, "GLM-4.7-Flash"),
     family("GlmForCausalLM", glm::spec, "GLM-4-9B"),
     family("GPT2LMHeadModel", gpt2::spec, "GPT-2, DistilGPT-2"),
     family("GPTBigCodeForCausalLM", gpt_bigcode::spec, "StarCoder, StarCoderBase"),
