@@ -251,7 +251,7 @@ impl RowFormat {
                 collisions(passthrough, &[&config.output.field], &csv.parser)
             }
             (RowFormat::Json(json) | RowFormat::Parquet(ParquetFormat { json, .. }), _) => {
-                let out_fields = [&[config.output.field.as_str()], &json.more_fields].concat();
+                let out_fields = [&[config.output.field.as_str()], &*json.more_fields].concat();
                 collisions(passthrough, &out_fields, &json.parser)
             }
             // Its error rows show fields of the input, and seldom one of them is renamed.
@@ -340,7 +340,7 @@ impl ParquetFormat {
         if config.output.retry_failed {
             return refused("--retry-failed: rows of a Parquet file are not asked again");
         }
-        let out_fields = [&[config.output.field.as_str()], &json.more_fields].concat();
+        let out_fields = [&[config.output.field.as_str()], &*json.more_fields].concat();
         let of_input = TableSpec::of_inputs(&config.input.sources, |name, is_taken| {
             shown_name(name, &out_fields, is_taken)
         });

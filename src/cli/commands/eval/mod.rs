@@ -23,6 +23,7 @@ use crate::cli::judge::settings::Settings;
 use crate::cli::ledger::Named;
 use crate::cli::ledger::names::refuse_read;
 use crate::cli::model;
+use crate::cli::object_store::is_object;
 use crate::cli::run::{self, Load};
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::CliError;
