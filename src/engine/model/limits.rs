@@ -134,8 +134,7 @@ pub(super) fn check_encoder(spec: &EncoderSpec) -> Result<(), String> {
 /// # Errors
 /// It has a size or a number out of range; the text names it.
 pub(super) fn check(spec: &DecoderSpec) -> Result<(), String> {
-    let heads = spec.heads();
-    check_heads(heads)?;
+    check_heads(spec.heads())?;
     check_sizes(&[
         ("vocabulary", spec.vocab_size(), MAX_VOCAB_SIZE),
         ("hidden size", spec.hidden_size(), MAX_WIDTH),
@@ -145,10 +144,17 @@ pub(super) fn check(spec: &DecoderSpec) -> Result<(), String> {
         ("context length", spec.max_model_len, MAX_CONTEXT),
     ])?;
     spec.experts().try_for_each(check_experts)?;
+    check_layers(spec)?;
+    check_numbers(spec)
+}
+
+/// Refuses layers that do not go together.
+fn check_layers(spec: &DecoderSpec) -> Result<(), String> {
+    let head_dim = spec.heads().head_dim;
     if spec.attentions().any(|attention| attention.sliding_window == Some(0)) {
         return Err("a sliding window of 0 tokens is not supported".to_owned());
     }
-    if spec.attentions().any(|attention| attention.heads.head_dim != heads.head_dim) {
+    if spec.attentions().any(|attention| attention.heads.head_dim != head_dim) {
         return Err("layers whose heads differ in width are not supported".to_owned());
     }
     let mut widths = spec.convs().map(ShortConvSpec::state_width);
@@ -161,6 +167,11 @@ pub(super) fn check(spec: &DecoderSpec) -> Result<(), String> {
     if spec.attentions().any(|attention| attention.v_dim() != spec.v_dim()) {
         return Err("layers whose values differ in width are not supported".to_owned());
     }
+    Ok(())
+}
+
+/// Refuses factors and bounds that are no numbers to compute with.
+fn check_numbers(spec: &DecoderSpec) -> Result<(), String> {
     // Both choices of those that depend on the run's context.
     let frequencies = |len: usize| spec.ropes.iter().map(move |rope| rope.frequencies(len));
     let frequencies: Vec<_> = frequencies(1).chain(frequencies(spec.max_model_len)).collect();
