@@ -82,7 +82,7 @@ fn open_one(source: &Source) -> Result<Opened, CliError> {
 pub fn num_rows(sources: &Sources) -> Option<u64> {
     let mut total = 0u64;
     for source in sources.list() {
-        let file = source.file().ok()??;
+        let file = source.with_footer().ok()??;
         if !is_parquet(&file).ok()? {
             return None;
         }

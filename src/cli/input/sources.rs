@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use super::parquet::footer_of;
 use super::reader::InputFormat;
 use super::row_error::RowError;
 use crate::cli::object_store::{Object, ObjectName, Store, is_object};
@@ -93,7 +94,12 @@ impl Sources {
 
     /// Whether each is a file: it can be read more than once, at no cost.
     pub fn are_files(&self) -> bool {
-        self.0.iter().all(|source| source.path.as_ref().is_some_and(|path| path.is_file()))
+        self.0.iter().all(Source::is_file)
+    }
+
+    /// Whether places of each can be looked at before it is read.
+    pub fn are_seekable(&self) -> bool {
+        self.0.iter().all(|source| source.object.is_some() || source.is_file())
     }
 
     /// The formats, each once.
@@ -141,22 +147,25 @@ impl Sources {
 }
 
 impl Source {
+    fn is_file(&self) -> bool {
+        self.path.as_ref().is_some_and(|path| path.is_file())
+    }
+
     /// Says how many lines the files before it have. Whoever reads them finds the same.
     pub fn begins_after(&self, num_lines: u64) {
         let _ = self.lines_before.set(num_lines);
     }
 
-    /// It as a file, where it is one or was copied into one. None: standard input.
+    /// It as a file of which the footer can be read, if it has one. None: standard input, or an
+    /// object that has none.
     ///
     /// # Errors
     /// It cannot be opened.
-    pub fn file(&self) -> io::Result<Option<File>> {
+    pub fn with_footer(&self) -> io::Result<Option<File>> {
         match (&self.object, &self.path) {
-            (Some(object), _) if self.has_rows.get().is_some() => {
-                object.copy()?.try_clone().map(Some)
-            }
-            (Some(_), _) | (None, None) => Ok(None),
+            (Some(object), _) => footer_of(object),
             (None, Some(path)) => File::open(path).map(Some),
+            (None, None) => Ok(None),
         }
     }
 

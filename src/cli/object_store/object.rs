@@ -72,11 +72,23 @@ impl Object {
     /// # Errors
     /// Its first bytes cannot be had.
     pub fn read(&self) -> Result<ObjectReader, StoreError> {
-        let facts = self.facts()?;
-        let ranges = Ranges { store: self.store.clone(), name: self.name.clone(), facts };
+        let ranges = self.ranges()?;
         let first = ranges.get(0, FIRST)?;
         let at = first.len() as u64;
         Ok(ObjectReader { current: Cursor::new(first), next: Next::Unasked(ranges, at) })
+    }
+
+    /// Bytes from a place on, as many as asked for or there are.
+    ///
+    /// # Errors
+    /// They cannot be had.
+    pub fn range(&self, start: u64, length: u64) -> Result<Vec<u8>, StoreError> {
+        self.ranges()?.get(start, length)
+    }
+
+    fn ranges(&self) -> Result<Ranges, StoreError> {
+        let facts = self.facts()?;
+        Ok(Ranges { store: self.store.clone(), name: self.name.clone(), facts })
     }
 
     /// All of it in a file without a name, which goes with this process; made once.

@@ -81,8 +81,18 @@ fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) ->
     let (sender, checked) = channel();
     machine::started(std::thread::Builder::new().spawn(move || {
         let sources = &input.sources;
+        let total = |rows: u64| {
+            let limit = input.limit.unwrap_or(u64::MAX);
+            counters.set_total(input.shard.num_rows(rows.min(limit)));
+        };
+        if !sources.are_files() {
+            // Nobody waits for it: what is read once only may still say how long it is.
+            drop(sender);
+            let rows = (counts && sources.are_seekable()).then(|| files::num_rows(sources));
+            return rows.flatten().map_or((), total);
+        }
         // Whatever is wrong with the input, the reading thread says it.
-        let Some(Ok(first)) = sources.are_files().then(|| files::open(sources)) else { return };
+        let Ok(first) = files::open(sources) else { return };
         let Ok(mut files) = Files::new(Arc::clone(sources), first, &input.rows) else { return };
         let mut ids = files.as_parser().is_batch().then(CustomIds::default);
         if ids.is_none() {
@@ -93,7 +103,7 @@ fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) ->
         }
         let limit = input.limit.unwrap_or(u64::MAX);
         if let Some(rows) = ids.is_none().then(|| files::num_rows(sources)).flatten() {
-            return counters.set_total(input.shard.num_rows(rows.min(limit)));
+            return total(rows);
         }
         let (mut rows, mut some_chat, mut only_chat) = (0, false, true);
         while rows < limit {
@@ -114,7 +124,7 @@ fn look_ahead(input: Arc<InputConfig>, counters: Arc<Counters>, counts: bool) ->
                 return drop(sender.send(Err(sources.row_error(&error))));
             }
         }
-        counters.set_total(input.shard.num_rows(rows));
+        total(rows);
         let _ = sender.send(Ok(some_chat && only_chat));
     }));
     checked

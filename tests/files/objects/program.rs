@@ -76,6 +76,16 @@ fn objects_are_inputs_like_files() {
         let (code, found, said) = user.run(&[&["-i"][..], objects].concat());
         assert_eq!((code, &found), (Some(0), &wanted), "{objects:?}: {said}");
     }
+    // Columns of all of them are known before any is read.
+    user.file("g.parquet", &table);
+    for (tables, out) in
+        [("?.parquet", "of_files.parquet"), ("s3://bucket/in/?.parquet", "of_objects.parquet")]
+    {
+        let (code, _, said) = user.run(&["-i", tables, "-o", out]);
+        assert_eq!(code, Some(0), "{tables}: {said}");
+    }
+    let made = |name: &str| std::fs::read(user.folder.path().join(name)).unwrap();
+    assert!(made("of_files.parquet") == made("of_objects.parquet"));
     let checked = user.call(&["check", "s3://bucket/in/*.jsonl", "s3://bucket/in/c.parquet"]);
     assert_eq!(checked.status.code(), Some(0), "{checked:?}");
     let (code, _, said) = user.run(&["-i", "s3://bucket/in/none.jsonl"]);

@@ -16,6 +16,7 @@ use super::codec;
 use super::schema::{self, Field};
 use super::thrift::{Compact, kind};
 use crate::cli::input::reader::InputError;
+use crate::cli::object_store::Object;
 use crate::engine::text::contain;
 
 /// First and last bytes of a file.
@@ -52,6 +53,27 @@ pub const MAGIC_LEN: usize = MAGIC.len();
 /// Whether a file that begins so may be Parquet.
 pub fn may_be_parquet(head: &[u8]) -> bool {
     head == MAGIC || head == ENCRYPTED
+}
+
+/// A Parquet object's footer, in a file that is as long as the object and has nothing else. None:
+/// the object is no Parquet file.
+///
+/// # Errors
+/// It cannot be read.
+pub fn footer_of(object: &Object) -> io::Result<Option<File>> {
+    let length = object.facts()?.size;
+    let Some(tail_at) = length.checked_sub(FRAME.1).filter(|at| *at >= FRAME.0) else {
+        return Ok(None);
+    };
+    let (head, tail) = (object.range(0, FRAME.0)?, object.range(tail_at, FRAME.1)?);
+    let footer_len = tail.first_chunk().map_or(u64::MAX, |len| u64::from(u32::from_le_bytes(*len)));
+    let start = tail_at.checked_sub(footer_len).filter(|_| footer_len <= MAX_FOOTER);
+    let Some(start) = start.filter(|_| may_be_parquet(&head)) else { return Ok(None) };
+    let file = tempfile::tempfile()?;
+    file.set_len(length)?;
+    file.write_all_at(&head, 0)?;
+    file.write_all_at(&object.range(start, length - start)?, start)?;
+    Ok(is_parquet(&file)?.then_some(file))
 }
 
 /// Whether a file begins and ends as Parquet does, whatever its name.

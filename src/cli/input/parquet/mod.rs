@@ -16,5 +16,5 @@ pub mod text;
 mod thrift;
 pub mod values;
 
-pub use file::{MAGIC_LEN, ParquetFile, is_parquet, may_be_parquet};
+pub use file::{MAGIC_LEN, ParquetFile, footer_of, is_parquet, may_be_parquet};
 pub use rows::ParquetRows;

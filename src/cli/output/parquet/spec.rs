@@ -52,7 +52,7 @@ impl TableSpec {
     ) -> Vec<TypePtr> {
         let mut known: Vec<(TypePtr, bool)> = Vec::new();
         for source in sources.list() {
-            let file = source.file().ok().flatten();
+            let file = source.with_footer().ok().flatten();
             let file = file.filter(|file| is_parquet(file).unwrap_or(false));
             // What cannot be read is said by whoever reads it.
             let Some(file) = file.and_then(|file| ParquetFile::open(file).ok()) else {
