@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::ArgAction;
 
 use super::values::{count, positive};
-use super::{FormatArg, LastAssistantArg, TaskArg};
+use super::{FormatArg, LastAssistantArg, SplitArgs, TaskArg};
 use crate::cli::terminal::display::DisplayArgs;
 
 /// Errors shown of a file.
@@ -35,6 +35,9 @@ pub struct CheckArgs {
     /// The command that the rows are for [default: run]
     #[arg(long, value_name = "COMMAND", help_heading = "Input")]
     pub task: Option<TaskArg>,
+    /// Which part of a dataset.
+    #[command(flatten)]
+    pub dataset: SplitArgs,
     /// What the inputs are [default: auto, from their names and first rows]
     #[arg(long, value_name = "FORMAT", help_heading = "Input")]
     pub format: Option<FormatArg>,

@@ -2,10 +2,25 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::builder::NonEmptyStringValueParser as NonEmpty;
+
 use super::values::positive;
 use crate::cli::input::reader::InputFormat;
 use crate::cli::input::row::{LastAssistant, Likelihoods};
 use crate::cli::input::shard::{ShardArg, shard_arg};
+
+/// Which part of a dataset of the hub.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Input")]
+pub struct SplitArgs {
+    /// Inputs are datasets of the hub (OWNER/NAME), and this is the part that is read
+    #[arg(long, value_name = "NAME", value_parser = NonEmpty::new(), hide_short_help = true)]
+    pub split: Option<String>,
+    /// The configuration of the dataset that the split is of [default: its only or default one]
+    #[arg(long, value_name = "NAME", value_parser = NonEmpty::new(), requires = "split")]
+    #[arg(hide_short_help = true)]
+    pub subset: Option<String>,
+}
 
 /// Rows in.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -14,6 +29,9 @@ pub struct InputArgs {
     /// Files of rows, or patterns; - or nothing: standard input
     #[arg(short = 'i', long, value_name = "FILE", num_args = 1..)]
     pub input: Vec<PathBuf>,
+    /// Which part of a dataset.
+    #[command(flatten)]
+    pub dataset: SplitArgs,
     /// What the input is [default: auto, from its name and first row]
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<FormatArg>,

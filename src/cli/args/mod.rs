@@ -30,7 +30,9 @@ pub use engine::{
     ModelArgs, QuantizationArg,
 };
 pub use eval::{ErrorsAreArg, EvalArgs, EvalFlags};
-pub use input::{BadRowArg, FormatArg, InputArgs, LastAssistantArg, LoglikelihoodArg, OverflowArg};
+pub use input::{
+    BadRowArg, FormatArg, InputArgs, LastAssistantArg, LoglikelihoodArg, OverflowArg, SplitArgs,
+};
 pub use merge::MergeArgs;
 pub use output::{OutputArgs, OutputFormatArg};
 pub use plan::{PlanArgs, PlanFlags};

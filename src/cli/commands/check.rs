@@ -24,7 +24,7 @@ use crate::engine::request::SamplingParams;
 /// Flags do not go together. What is wrong with rows is shown, and is in the exit code.
 pub fn run(mut args: CheckArgs, console: &Console) -> Result<Exit, CliError> {
     refuse_other_prompts(&args)?;
-    model::fetch_inputs(&mut args.files, console)?;
+    model::fetch_inputs(&mut args.files, &args.dataset, console)?;
     let mut exits = Vec::new();
     for path in &args.files {
         exits.push(Check::new(path, &args, console).run());

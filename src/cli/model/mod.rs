@@ -5,13 +5,14 @@ pub mod hub;
 pub mod lost_file;
 pub mod resolved;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::hub::{HubEnvironment, HubError, ModelRequest, Need, progress};
+use self::hub::{HubEnvironment, HubError, ModelRequest, Need, Split, progress};
 use self::lost_file::ON_LOST_FILE;
 use self::resolved::Resolved;
+use crate::cli::args::SplitArgs;
 use crate::cli::config::{ModelSource, RunConfig};
 use crate::cli::object_store;
 use crate::cli::terminal::console::{Console, ProgressMode};
@@ -160,14 +161,19 @@ impl<E> Loaded<E> {
 }
 
 /// Puts files of the cache in the place of inputs that are on the hub, and downloads those that are
-/// not there; and objects in the place of patterns of them.
+/// not there; and objects in the place of patterns of them. With a split all inputs are datasets.
 ///
 /// # Errors
 /// There are no such files, or they cannot be fetched.
-pub fn fetch_inputs(inputs: &mut Vec<PathBuf>, console: &Console) -> Result<(), CliError> {
+pub fn fetch_inputs(
+    inputs: &mut Vec<PathBuf>,
+    split: &SplitArgs,
+    console: &Console,
+) -> Result<(), CliError> {
+    let split = split_of(inputs, split)?;
     object_store::expand(inputs).map_err(CliError::from_store)?;
-    let name_of =
-        |input: &PathBuf| input.to_str().filter(|name| hub::is_on_hub(name)).map(str::to_owned);
+    let is_on_hub = |name: &&str| split.is_some() || hub::is_on_hub(name);
+    let name_of = |input: &PathBuf| input.to_str().filter(is_on_hub).map(str::to_owned);
     if inputs.iter().all(|input| name_of(input).is_none()) {
         return Ok(());
     }
@@ -180,7 +186,7 @@ pub fn fetch_inputs(inputs: &mut Vec<PathBuf>, console: &Console) -> Result<(), 
             found.push(input);
             continue;
         };
-        let files = hub::resolve_dataset(&name, &environment, progress.as_mut());
+        let files = hub::resolve_dataset(&name, split.as_ref(), &environment, progress.as_mut());
         let files = files.map_err(|error| match rejected(error) {
             // It is the input that is refused.
             CliError { exit: Exit::Model, message, help, .. } => {
@@ -194,6 +200,25 @@ pub fn fetch_inputs(inputs: &mut Vec<PathBuf>, console: &Console) -> Result<(), 
     }
     *inputs = found;
     Ok(())
+}
+
+/// The split that is meant.
+///
+/// # Errors
+/// It is of no dataset.
+fn split_of(inputs: &[PathBuf], args: &SplitArgs) -> Result<Option<Split>, CliError> {
+    let Some(name) = args.split.clone() else { return Ok(None) };
+    let help = "give a dataset of the hub: --split train -i OWNER/NAME";
+    if inputs.is_empty() {
+        return Err(CliError::refused("dataset", "--split without --input").help(help));
+    }
+    match inputs.iter().find(|input| input.exists() || *input == Path::new("-")) {
+        Some(file) => {
+            let message = format!("--split is of a dataset, and {} is none", file.display());
+            Err(CliError::refused("dataset", sanitized(&message)).help(help))
+        }
+        None => Ok(Some(Split { name, subset: args.subset.clone() })),
+    }
 }
 
 /// Finds the folders; downloads what is not there.

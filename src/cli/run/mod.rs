@@ -73,7 +73,7 @@ pub type Load<'a> =
 /// # Errors
 /// Whatever ends the run before its last row.
 pub fn run(mut args: RunArgs, console: &Console, load: Load<'_>) -> Result<Exit, CliError> {
-    model::fetch_inputs(&mut args.input.input, console)?;
+    model::fetch_inputs(&mut args.input.input, &args.input.dataset, console)?;
     let staged = Staged::of(&mut args.output)?;
     let template = args.input.chat_template.clone();
     let config = RunConfig::new(args.clone())?.by_lines();
@@ -102,7 +102,8 @@ pub fn pool(
     mut flags: (RunArgs, PoolingFlags),
     console: &Console,
 ) -> Result<Exit, CliError> {
-    model::fetch_inputs(&mut flags.0.input.input, console)?;
+    let input = &mut flags.0.input;
+    model::fetch_inputs(&mut input.input, &input.dataset, console)?;
     let staged = Staged::of(&mut flags.0.output)?;
     let template = flags.0.input.chat_template.clone();
     let typed = Typed { template, flags: None, staged };

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 use tempfile::tempdir;
-use vllm_batch::cli::model::hub::{HubEnvironment, HubError, resolve_dataset};
+use vllm_batch::cli::model::hub::{HubEnvironment, HubError, Split, resolve_dataset};
 
 use crate::hub::server::{DEV, MAIN, REPO, Server};
 use crate::hub::{environment, shown};
@@ -19,7 +19,7 @@ fn repository() -> BTreeMap<String, Vec<u8>> {
 }
 
 fn find(files: &str, environment: &HubEnvironment) -> Result<Vec<PathBuf>, HubError> {
-    resolve_dataset(&format!("hf://datasets/{REPO}{files}"), environment, &mut ())
+    resolve_dataset(&format!("hf://datasets/{REPO}{files}"), None, environment, &mut ())
 }
 
 /// Paths of the files that were asked for.
@@ -94,6 +94,41 @@ fn what_is_not_there_is_said_with_what_is() {
     );
     let error = find("@other/README.md", &environment).unwrap_err();
     assert!(shown(&error).contains("has no revision other"), "{error}");
-    let other = resolve_dataset("hf://datasets/no/such/x", &environment, &mut ()).unwrap_err();
+    let other =
+        resolve_dataset("hf://datasets/no/such/x", None, &environment, &mut ()).unwrap_err();
     assert!(shown(&other).contains("there is no datasets/no/such"), "{other}");
+}
+
+#[test]
+fn a_split_is_what_the_card_says_or_what_files_are_called() {
+    let mut files = repository();
+    let card = "---\nconfigs:\n- config_name: main\n  data_files:\n  - split: small\n    path: \
+                data/more/*\n---\n";
+    let split = |name: &str| Split { name: name.to_owned(), subset: None };
+    for (readme, name, wanted) in [
+        (None, "train", &TRAIN[..]),
+        (None, "test", &["data/test.jsonl"]),
+        (Some(card), "small", &["data/more/x.parquet"]),
+    ] {
+        files.remove("README.md");
+        files.extend(readme.map(|text| ("README.md".to_owned(), text.as_bytes().to_vec())));
+        let (server, cache) = (Server::start(&files), tempdir().unwrap());
+        let endpoint = server.endpoint.clone();
+        let mut environment = HubEnvironment { endpoint, ..environment(cache.path()) };
+        let find = |input: &str, name: &str, environment: &HubEnvironment| {
+            resolve_dataset(input, Some(&split(name)), environment, &mut ())
+        };
+        let found = find(REPO, name, &environment).unwrap();
+        assert_eq!(found.len(), wanted.len(), "{name}");
+        assert!(found.iter().zip(wanted).all(|(path, name)| path.ends_with(name)), "{found:?}");
+        let fetched = fetched(&server).into_iter().filter(|name| name != "README.md");
+        assert!(fetched.eq(wanted.iter().map(|name| (*name).to_owned())), "nothing else");
+        let error = find(REPO, "none", &environment).unwrap_err();
+        assert!(shown(&error).contains("has no split `none`"), "{error}");
+        environment.offline = Some("HF_HUB_OFFLINE".into());
+        server.take_log();
+        assert_eq!(find(&format!("hf://datasets/{REPO}"), name, &environment).unwrap(), found);
+        assert!(find(&format!("{REPO}/data/x.csv"), name, &environment).is_err(), "a file");
+        assert!(server.take_log().is_empty());
+    }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cli::args::{
-    BenchArgs, InputArgs, ModeArg, OutputArgs, ResultArgs, RunArgs, SamplingArgs,
+    BenchArgs, InputArgs, ModeArg, OutputArgs, ResultArgs, RunArgs, SamplingArgs, SplitArgs,
     StructuredOutputsArgs, WorkloadArgs,
 };
 use crate::cli::config::RunConfig;
@@ -46,7 +46,7 @@ const NUM_DECODE_PROMPTS: usize = 64;
 /// Whatever ends the benchmark before its last row.
 pub fn run(args: BenchArgs, console: &Console) -> Result<Exit, CliError> {
     let mut dataset = args.workload.dataset.iter().cloned().collect();
-    model::fetch_inputs(&mut dataset, console)?;
+    model::fetch_inputs(&mut dataset, &SplitArgs::default(), console)?;
     let mut bench = Bench::new(args, dataset)?;
     let document = bench.document()?;
     let rows = bench.dataset()?;

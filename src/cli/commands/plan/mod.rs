@@ -39,7 +39,7 @@ const TEXT_STEPS: usize = 16;
 pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
     let started = Instant::now();
     let (flags, mut run, of_texts) = args.into_parts();
-    model::fetch_inputs(&mut run.input.input, console)?;
+    model::fetch_inputs(&mut run.input.input, &run.input.dataset, console)?;
     let template = run.input.chat_template.clone();
     let config = planned(flags.task, run.clone(), of_texts)?;
     let mut rows = Input::open(&config.input, files::open(&config.input.sources)?)?;

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::dataset_files::FilePattern;
+use super::dataset_files::Chosen;
 use super::gguf_file::{GgufName, parts};
 use super::model_files::missing_files;
 use super::module_files;
@@ -28,7 +28,7 @@ pub(super) enum Wanted {
     /// A GGUF file with all its parts, and nothing beside it.
     Gguf(GgufName),
     /// Files of a dataset.
-    Files(FilePattern),
+    Files(Chosen),
 }
 
 /// A repository at a revision, and the cache that holds or will hold it.
@@ -133,7 +133,7 @@ impl RepoCache {
                     false => Lookup::Incomplete(format!("it lacks {}", missing.join(", "))),
                 })
             }
-            Wanted::Files(pattern) => match pattern.check(self, &snapshot) {
+            Wanted::Files(chosen) => match chosen.check(self, &snapshot) {
                 Ok(names) => {
                     self.check_links(&snapshot, &names)?;
                     Ok(Lookup::Complete(snapshot))

@@ -10,6 +10,7 @@ use glob::{MatchOptions, Pattern};
 use super::cache::{RepoCache, Wanted};
 use super::environment::HubEnvironment;
 use super::names::{RepoId, Revision, is_plain_file_name, quoted};
+use super::splits::Split;
 use super::{DownloadProgress, HubError, HubErrorKind, find_or_fetch};
 
 /// How all of them begin.
@@ -21,10 +22,16 @@ const CONVERTED: (&str, &str) = ("~parquet", "refs/convert/parquet");
 /// Files shown of a dataset that has none of those that were asked for.
 const MAX_SHOWN: usize = 8;
 
-/// A pattern of files, as one names an input.
+/// The file in which a dataset says what its splits are.
+const CARD: &str = "README.md";
+
+/// Files of a dataset, as one names an input.
 #[derive(Clone, Debug)]
-pub(super) struct FilePattern {
-    pattern: Pattern,
+pub(super) enum Chosen {
+    /// Those that a pattern matches.
+    Pattern(Pattern),
+    /// Those of a split.
+    Split(Split),
 }
 
 /// Whether an input is on the hub.
@@ -33,37 +40,47 @@ pub fn is_on_hub(input: &str) -> bool {
 }
 
 /// The files of a dataset that an input names, in the order of their names; fetched where they are
-/// not in the cache yet.
+/// not in the cache yet. `split`: the input names a dataset, and this is the part that is meant.
 ///
 /// # Errors
 /// It names no file of a dataset, or the hub cannot be reached or refuses.
 pub fn resolve_dataset(
     input: &str,
+    split: Option<&Split>,
     environment: &HubEnvironment,
     progress: &mut dyn DownloadProgress,
 ) -> Result<Vec<PathBuf>, HubError> {
-    let (repo, revision, pattern) = split(input)?;
+    let (repo, revision, file) = parts(input)?;
+    let chosen = match split {
+        None => Chosen::pattern(input, file)?,
+        Some(split) if file.is_empty() => Chosen::Split(split.clone()),
+        Some(_) => return Err(bad(input, "names files, and --split is of a whole dataset")),
+    };
     let cache = RepoCache::new(&environment.cache_dir, repo, revision)?;
-    let wanted = Wanted::Files(pattern.clone());
+    let wanted = Wanted::Files(chosen.clone());
     let snapshot = find_or_fetch(&cache, &wanted, environment, progress)?;
-    let names = pattern.of_note(&cache, &snapshot);
+    let names = chosen.check(&cache, &snapshot);
     Ok(names.unwrap_or_default().into_iter().map(|name| snapshot.join(name)).collect())
 }
 
-/// The repository, the revision and the files that an input names.
-fn split(input: &str) -> Result<(RepoId, Revision, FilePattern), HubError> {
-    let bad = |what: &str| {
-        HubError::new(
-            HubErrorKind::BadName,
-            format!("{} {what}", quoted(input)),
-            "name files as in hf://datasets/OWNER/NAME/data/*.parquet, or with a revision as in \
-             OWNER/NAME@main",
-        )
+fn bad(input: &str, what: &str) -> HubError {
+    HubError::new(
+        HubErrorKind::BadName,
+        format!("{} {what}", quoted(input)),
+        "name files as in hf://datasets/OWNER/NAME/data/*.parquet, or a dataset as in --split train \
+         -i OWNER/NAME; a revision is OWNER/NAME@main",
+    )
+}
+
+/// The repository, the revision and the files that an input names; perhaps none.
+fn parts(input: &str) -> Result<(RepoId, Revision, &str), HubError> {
+    let bad = |what: &str| bad(input, what);
+    let rest = match input.strip_prefix(SCHEME) {
+        Some(rest) => rest.strip_prefix("datasets/").ok_or_else(|| bad("is no dataset of the hub")),
+        None => Ok(input),
     };
-    let rest = input.strip_prefix(SCHEME).and_then(|rest| rest.strip_prefix("datasets/"));
-    let rest = rest.ok_or_else(|| bad("is no dataset of the hub"))?;
-    let (owner, rest) = rest.split_once('/').ok_or_else(|| bad("names no dataset"))?;
-    let (name, rest) = rest.split_once('/').ok_or_else(|| bad("names no file"))?;
+    let (owner, rest) = rest?.split_once('/').ok_or_else(|| bad("names no dataset"))?;
+    let (name, rest) = rest.split_once('/').unwrap_or((rest, ""));
     let (name, revision) = name.split_once('@').unwrap_or((name, "main"));
     let revision = revision.replace("%2F", "/").replace("%2f", "/");
     // refs/convert/parquet and refs/pr/1 have slashes of their own.
@@ -76,34 +93,38 @@ fn split(input: &str) -> Result<(RepoId, Revision, FilePattern), HubError> {
         _ if revision == CONVERTED.0 => (CONVERTED.1.to_owned(), rest),
         _ => (revision, rest),
     };
-    if file.is_empty() {
-        return Err(bad("names no file"));
-    }
-    let pattern = Pattern::new(file).map_err(|error| bad(&format!("is no pattern: {error}")))?;
     let repo = RepoId::dataset(&format!("{owner}/{name}"))?;
-    Ok((repo, Revision::parse(&revision)?, FilePattern { pattern }))
+    Ok((repo, Revision::parse(&revision)?, file))
 }
 
-impl FilePattern {
-    /// The files of a repository that it names.
+impl Chosen {
+    fn pattern(input: &str, file: &str) -> Result<Self, HubError> {
+        if file.is_empty() {
+            return Err(bad(input, "names no file"));
+        }
+        let pattern = Pattern::new(file);
+        pattern.map(Self::Pattern).map_err(|error| bad(input, &format!("is no pattern: {error}")))
+    }
+
+    /// What must be there before it is known which files these are.
+    pub fn first(&self, files: &BTreeMap<String, Option<u64>>) -> Option<&'static str> {
+        (matches!(self, Chosen::Split(_)) && files.contains_key(CARD)).then_some(CARD)
+    }
+
+    /// The files of a repository that it names. `snapshot`: the folder of what is there.
     ///
     /// # Errors
     /// It names none, or one that is no place in a folder.
     pub fn choose(
         &self,
         files: &BTreeMap<String, Option<u64>>,
+        snapshot: &Path,
         what: &str,
     ) -> Result<Vec<String>, HubError> {
-        let names: Vec<String> = self.matches(files.keys().map(String::as_str)).collect();
-        if names.is_empty() {
-            let shown: Vec<_> = files.keys().take(MAX_SHOWN).map(|name| quoted(name)).collect();
-            let more = if files.len() > MAX_SHOWN { ", ..." } else { "" };
-            return Err(HubError::new(
-                HubErrorKind::NotFound,
-                format!("{what} has no file {}", quoted(self.pattern.as_str())),
-                format!("it has {}{more}; @~parquet is the hub's conversion", shown.join(", ")),
-            ));
-        }
+        let all: Vec<String> = files.keys().cloned().collect();
+        let names = self.of(&all, snapshot).map_err(|(message, help)| {
+            HubError::new(HubErrorKind::NotFound, format!("{what} {message}"), help)
+        })?;
         match names.iter().find(|name| !name.split('/').all(is_plain_file_name)) {
             None => Ok(names),
             Some(name) => Err(HubError::new(
@@ -114,42 +135,56 @@ impl FilePattern {
         }
     }
 
+    /// The files, of all; or what is wrong, and what there is.
+    fn of(&self, all: &[String], snapshot: &Path) -> Result<Vec<String>, (String, String)> {
+        let pattern = match self {
+            Chosen::Pattern(pattern) => pattern,
+            Chosen::Split(split) => {
+                let card = fs::read_to_string(snapshot.join(CARD)).ok();
+                return split.files(all, card.as_deref());
+            }
+        };
+        let options = MatchOptions { require_literal_separator: true, ..MatchOptions::default() };
+        let names = all.iter().filter(|name| pattern.matches_with(name, options));
+        let mut names: Vec<String> = names.cloned().collect();
+        names.sort();
+        if !names.is_empty() {
+            return Ok(names);
+        }
+        let shown: Vec<_> = all.iter().take(MAX_SHOWN).map(|name| quoted(name)).collect();
+        let more = if all.len() > MAX_SHOWN { ", ..." } else { "" };
+        let help = format!("it has {}{more}; @~parquet is the hub's conversion", shown.join(", "));
+        Err((format!("has no file {}", quoted(pattern.as_str())), help))
+    }
+
     /// What is missing in a snapshot; and of what is there, the names.
     pub fn check(&self, cache: &RepoCache, snapshot: &Path) -> Result<Vec<String>, String> {
-        let names = self.of_note(cache, snapshot).ok_or("the list of its files is not there")?;
-        let absent = names.iter().find(|name| !snapshot.join(name).is_file());
-        match (absent, names.is_empty()) {
-            (None, false) => Ok(names),
-            (None, true) => Err(format!("it has no file {}", quoted(self.pattern.as_str()))),
-            (Some(name), _) => Err(format!("it lacks {name}")),
+        let all = self.listed(cache, snapshot).ok_or("the list of its files is not there")?;
+        let needs_card = matches!(self, Chosen::Split(_)) && all.iter().any(|name| name == CARD);
+        if needs_card && !snapshot.join(CARD).is_file() {
+            return Err(format!("it lacks {CARD}"));
+        }
+        let mut names = self.of(&all, snapshot).map_err(|(message, _)| format!("it {message}"))?;
+        // The cache may be shared.
+        names.retain(|name| name.split('/').all(is_plain_file_name));
+        match names.iter().find(|name| !snapshot.join(name).is_file()) {
+            None => Ok(names),
+            Some(name) => Err(format!("it lacks {name}")),
         }
     }
 
-    /// The files by the list that was fetched with the first of them; perhaps none. Without a list
-    /// a file may be there by its whole name: other programs fetched it.
-    fn of_note(&self, cache: &RepoCache, snapshot: &Path) -> Option<Vec<String>> {
+    /// All files, by the list that was fetched with the first of them. Without a list a file may be
+    /// there by its whole name: other programs fetched it.
+    fn listed(&self, cache: &RepoCache, snapshot: &Path) -> Option<Vec<String>> {
         let commit = snapshot.file_name()?.to_str()?;
-        let text = fs::read_to_string(cache.listing(commit));
-        let names: Vec<String> = match text {
-            Ok(text) => serde_json::from_str(&text).ok()?,
-            Err(_) => {
-                let name = self.pattern.as_str();
-                vec![snapshot.join(name).is_file().then(|| name.to_owned())?]
+        match (fs::read_to_string(cache.listing(commit)), self) {
+            (Ok(text), _) => serde_json::from_str(&text).ok(),
+            (Err(_), Chosen::Pattern(pattern)) => {
+                let name = pattern.as_str();
+                snapshot.join(name).is_file().then(|| vec![name.to_owned()])
             }
-        };
-        let mut names: Vec<String> = self.matches(names.iter().map(String::as_str)).collect();
-        names.sort();
-        // The cache may be shared.
-        names.retain(|name| name.split('/').all(is_plain_file_name));
-        Some(names)
-    }
-
-    fn matches<'a>(
-        &'a self,
-        names: impl Iterator<Item = &'a str> + 'a,
-    ) -> impl Iterator<Item = String> + 'a {
-        let options = MatchOptions { require_literal_separator: true, ..MatchOptions::default() };
-        names.filter(move |name| self.pattern.matches_with(name, options)).map(str::to_owned)
+            (Err(_), Chosen::Split(_)) => None,
+        }
     }
 }
 
@@ -175,11 +210,16 @@ mod tests {
             ("o/n@~parquet/c/train/*", "datasets/o/n", "refs/convert/parquet", "c/train/*"),
             ("o/n@refs/convert/parquet/c/x", "datasets/o/n", "refs/convert/parquet", "c/x"),
             ("o/n@refs%2Fpr%2F1/x", "datasets/o/n", "refs/pr/1", "x"),
+            ("o/n", "datasets/o/n", "main", ""),
+            ("o/n@refs/pr/1", "datasets/o/n", "refs/pr/1", ""),
         ] {
-            let found = split(&format!("hf://datasets/{input}"));
-            let (found, at, files) = found.unwrap_or_else(|error| panic!("{input}: {error}"));
-            assert_eq!((found.to_string().as_str(), at.as_str()), (repo, revision));
-            assert_eq!(files.pattern.as_str(), file);
+            for scheme in ["hf://datasets/", ""] {
+                let input = format!("{scheme}{input}");
+                let found = parts(&input);
+                let (found, at, files) = found.unwrap_or_else(|error| panic!("{input}: {error}"));
+                assert_eq!((found.to_string().as_str(), at.as_str()), (repo, revision));
+                assert_eq!(files, file);
+            }
         }
         for input in [
             "hf://o/n/x",
@@ -191,24 +231,27 @@ mod tests {
             "hf://datasets/o/n/[",
             "hf://datasets/o/n@refs/pr",
         ] {
-            assert!(split(input).is_err(), "{input}");
+            let found = parts(input).and_then(|(.., file)| Chosen::pattern(input, file));
+            assert!(found.is_err(), "{input}");
         }
     }
 
     #[test]
     fn a_pattern_is_of_one_folder_and_no_name_leads_out_of_it() {
-        let pattern = |text: &str| split(&format!("hf://datasets/o/n/{text}")).unwrap().2;
+        let choose = |text: &str, all: &BTreeMap<String, Option<u64>>| {
+            Chosen::pattern(text, text)?.choose(all, Path::new("none"), "it")
+        };
         let files = |names: &[&str]| -> BTreeMap<String, Option<u64>> {
             names.iter().map(|name| ((*name).to_owned(), None)).collect()
         };
         let all = files(&["data/a.parquet", "data/b.parquet", "data/c/d.parquet", "x.md"]);
-        let chosen = pattern("data/*.parquet").choose(&all, "it").unwrap();
+        let chosen = choose("data/*.parquet", &all).unwrap();
         assert_eq!(chosen, ["data/a.parquet", "data/b.parquet"]);
-        assert_eq!(pattern("**/*.parquet").choose(&all, "it").unwrap().len(), 3);
-        let error = pattern("y").choose(&all, "it").unwrap_err();
+        assert_eq!(choose("**/*.parquet", &all).unwrap().len(), 3);
+        let error = choose("y", &all).unwrap_err();
         assert!(error.help().contains("`data/a.parquet`"), "{}", error.help());
         let hostile = files(&["../../x", "a"]);
-        assert!(pattern("../../x").choose(&hostile, "it").is_err());
-        assert!(pattern("**").choose(&hostile, "it").is_err());
+        assert!(choose("../../x", &hostile).is_err());
+        assert!(choose("**", &hostile).is_err());
     }
 }

@@ -43,7 +43,9 @@ pub(super) fn download(
             check_repository(&listing.files, *need, &cache.what())?;
             first_files(&listing.files, *need)
         }
-        Wanted::Files(pattern) => pattern.choose(&listing.files, &cache.what())?,
+        Wanted::Files(chosen) => {
+            chosen.first(&listing.files).map(str::to_owned).into_iter().collect()
+        }
         Wanted::Gguf(name) => {
             parts(&name.choose(listing.files.keys().map(String::as_str), &cache.what())?)
         }
@@ -80,7 +82,9 @@ pub(super) fn download(
         }
         files.iter().try_for_each(|file| fetch(file))?;
     }
-    if let Wanted::Files(_) = wanted {
+    if let Wanted::Files(chosen) = wanted {
+        let files = chosen.choose(&listing.files, &snapshot, &cache.what())?;
+        files.iter().try_for_each(|file| fetch(file))?;
         let noted = note_listing(&listing.files, &cache.listing(&listing.commit));
         noted.map_err(|error| words(Failure::from(error)))?;
     }

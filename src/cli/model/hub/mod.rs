@@ -6,6 +6,7 @@
 
 mod cache;
 mod client;
+mod dataset_card;
 mod dataset_files;
 mod download;
 pub mod environment;
@@ -16,6 +17,7 @@ mod model_files;
 mod module_files;
 mod names;
 pub mod progress;
+mod splits;
 mod transfer;
 
 use std::path::{Path, PathBuf};
@@ -27,6 +29,7 @@ pub use error::{HubError, HubErrorKind};
 use model_files::{CONFIG, cannot_read, weight_files};
 use names::{RepoId, Revision};
 pub use progress::DownloadProgress;
+pub use splits::Split;
 
 use crate::engine::weight_files::gguf_parts;
 
