@@ -89,6 +89,11 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
+    type Pairs<'a> = &'a [(&'a str, &'a str)];
+
+    /// Method, name, parameters, headers and body of a request, and its signature.
+    type Case<'a> = (&'a str, &'a str, Pairs<'a>, Pairs<'a>, &'a [u8], &'a str);
+
     /// The four examples of "Signature Calculations for the Authorization Header: Transferring
     /// Payload in a Single Chunk" in the reference of Amazon's S3 API.
     #[test]
@@ -106,8 +111,7 @@ mod tests {
         let range = [("range", "bytes=0-9")];
         let life = [("lifecycle", "")];
         let list = [("prefix", "J"), ("max-keys", "2")];
-        type Pairs<'a> = &'a [(&'a str, &'a str)];
-        let cases: [(&str, &str, Pairs<'_>, Pairs<'_>, &[u8], &str); 4] = [
+        let cases: [Case<'_>; 4] = [
             (
                 "GET",
                 "/test.txt",
