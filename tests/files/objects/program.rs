@@ -163,6 +163,10 @@ fn what_does_not_go_with_objects_is_refused_by_name() {
         let (code, _, said) = user.run(&[&["-i", "a.jsonl"][..], flags].concat());
         assert!(code == Some(2) && said.contains(word), "{flags:?}: {code:?} {said}");
     }
+    let model = format!("{ROOT}/testdata/demo");
+    let eval = ["eval", "-m", &model, "-i", "a.jsonl", "--scorer", "number", "-o", out];
+    let said = String::from_utf8(user.call(&eval).stderr).unwrap();
+    assert!(said.contains("reads its rows again"), "{said}");
     user.server.set_fault(Fault::NoConditions);
     let (code, _, said) = user.run(&["-i", "a.jsonl", "-o", out]);
     assert!(code == Some(2) && said.contains("If-None-Match"), "{said}");

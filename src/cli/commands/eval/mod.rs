@@ -22,6 +22,7 @@ use crate::cli::judge::Judge;
 use crate::cli::judge::settings::Settings;
 use crate::cli::ledger::Named;
 use crate::cli::ledger::names::refuse_read;
+use crate::cli::ledger::remote::Staged;
 use crate::cli::model;
 use crate::cli::object_store::is_object;
 use crate::cli::run::{self, Load};
@@ -81,7 +82,9 @@ impl Evaluation<'_> {
             let message = "--errors: the report is made of one file, error rows included";
             return Err(CliError::refused("eval", message));
         }
-        model::fetch_inputs(&mut args.input.input, self.console)?;
+        // Flags that go with objects alone are refused: the output is a file.
+        Staged::of(&mut args.output)?;
+        model::fetch_inputs(&mut args.input.input, &args.input.dataset, self.console)?;
         let (template, input) = (args.input.chat_template.clone(), args.input.clone());
         let mut config = RunConfig::new(args)?;
         config.judge = Some(Arc::new(self.judge()));

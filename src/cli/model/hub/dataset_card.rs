@@ -25,7 +25,9 @@ pub fn configs(readme: &str) -> Result<Vec<Config>, String> {
     let mut lines = Lines { lines, at: 0 };
     let value = lines.block(0)?;
     let odd = || "its configs are no list of names and files".to_owned();
-    let list = value.as_array().ok_or_else(odd)?;
+    // A line that is indented otherwise than those before it is of nothing.
+    let is_read = lines.at == lines.lines.len();
+    let list = value.as_array().filter(|_| is_read).ok_or_else(odd)?;
     list.iter().map(|config| Config::of(config.as_object()?)).collect::<Option<_>>().ok_or_else(odd)
 }
 
@@ -240,6 +242,7 @@ mod tests {
     fn what_is_not_read_is_said() {
         assert!(found("configs:\n- config_name: &a x\n").unwrap_err().contains("not read"));
         assert!(found("configs:\n- a\n").is_err());
+        assert!(found("configs:\n  - config_name: c\n - config_name: d\n").is_err());
         assert!(found(&format!("configs:\n- {}x\n", "- ".repeat(99))).is_err());
     }
 }
