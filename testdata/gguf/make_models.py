@@ -74,7 +74,10 @@ def configs():
         **SHAPE, **experts, num_attention_heads=2, num_key_value_heads=1, num_experts=4,
         moe_intermediate_size=16, shared_expert_intermediate_size=24)
     mixtral = transformers.MixtralConfig(**SHAPE, **HEADS, **experts, num_local_experts=3)
+    gpt_oss = transformers.GptOssConfig(
+        **SHAPE, **HEADS, **experts, num_local_experts=3, sliding_window=6)
     return {
+        "gpt-oss": ("qwen3", gpt_oss),
         "qwen3moe": ("qwen3", qwen3moe), "qwen2moe": ("qwen3", qwen2moe),
         "mixtral": ("llama3", mixtral),
         "gemma2": ("gemma2", gemma2), "cohere2": ("llama3", cohere2),
@@ -240,6 +243,15 @@ def mistakes(name, model):
                 weight = layer.self_attention.query_key_value.weight
                 weight.copy_(weight.view(4, 3, 8, 32).transpose(0, 1).reshape(weight.shape))
             yield "heads left sorted", other
+        if name == "gpt-oss":
+            for key, value in other.named_parameters():
+                if "gate_up_proj" in key:
+                    value.copy_(value.unflatten(-1, (-1, 2)).flip(-1).flatten(-2))
+            yield "up before gate", other
+            yield "no window", rebuilt(model, layer_types=["full_attention"] * 2)
+            for layer in model.model.layers:
+                layer.self_attn.sinks.fill_(-1e9)
+            yield "no sinks", model
         if name in ["qwen3moe", "qwen2moe", "mixtral"]:
             for layer in other.model.layers:
                 weight = layer.mlp.experts.gate_up_proj

@@ -42,6 +42,7 @@ class Family:
     quantized: Quantized | None = None  # how linear layers are stored
     oracle: str | None = None  # in golden.json's head, where it is not the family's own class
     fix: Callable[[torch.nn.Module], None] | None = None  # of the oracle, once it is made
+    rounded: Callable[[torch.nn.Module], None] | None = None  # its weights, once they are random
     mistakes: list[Mistake] = field(default_factory=list)
     pad_vocab_to: int = 1  # embedding rows are rounded up to this, as Qwen does
     dtype: torch.dtype = torch.float32  # as stored; goldens use it widened to float32

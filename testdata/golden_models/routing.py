@@ -156,6 +156,14 @@ def swapped_gate_and_up(model: nn.Module) -> None:
         parameter.copy_(parameter.roll(parameter.shape[1] // 2, dims=1))
 
 
+def uninterleaved(model: nn.Module) -> None:
+    """gpt-oss has gate and up of each value side by side: they are taken for halves."""
+    for name, parameter in model.named_parameters():
+        if "experts.gate_up_proj" in name:
+            halves = parameter.unflatten(-1, (2, -1))
+            parameter.copy_(torch.stack([halves[..., 0, :], halves[..., 1, :]], -1).flatten(-2))
+
+
 class Open(nn.Module):
     """A gate that lets everything through."""
 

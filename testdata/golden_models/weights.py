@@ -40,6 +40,8 @@ def make_model(family: Family, config, tokens: int, seed: int) -> torch.nn.Modul
             if name.endswith("e_score_correction_bias"):
                 values = torch.randn(buffer.shape, generator=generator) * family.bias_std
                 buffer.copy_(values.to(family.dtype).float())
+        if family.rounded:
+            family.rounded(model)
     if family.quantized:
         quantize(model, family.quantized)
     return model.eval()
@@ -71,7 +73,8 @@ def std(family: Family, name: str, parameter: torch.Tensor, model) -> float:
         return 1.0
     if isinstance(owner, torch.nn.Embedding):  # of positions
         return 0.7
-    inputs = parameter.shape[0] if isinstance(owner, Conv1D) else parameter.shape[-1]
+    is_transposed = isinstance(owner, Conv1D) or type(owner).__name__ == "GptOssExperts"
+    inputs = parameter.shape[-2 if is_transposed else -1]
     return gain(name) / math.sqrt(inputs)
 
 

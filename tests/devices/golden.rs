@@ -83,6 +83,8 @@ families! {
     gpt_bigcode
     gpt_neox
     gpt_neox_serial
+    gpt_oss
+    gpt_oss_mxfp4
     gptj
     gptq
     gptq_asym
@@ -157,6 +159,8 @@ const ON_THE_CPU_ALONE: &[(&str, &str)] = &[
     ("ernie4_5_moe", "experts"),
     ("glm4_moe", "experts"),
     ("glm4_moe_lite", "latent attention"),
+    ("gpt_oss", "experts"),
+    ("gpt_oss_mxfp4", "experts"),
     ("granite_moe", "experts"),
     ("granite_moe_shared", "experts"),
     ("hunyuan_moe", "experts"),

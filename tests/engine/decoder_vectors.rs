@@ -150,6 +150,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("deepseek_v2_lite", "latent attention"),
     ("deepseek_v3", "latent attention"),
     ("glm4_moe_lite", "latent attention"),
+    ("gpt_oss", "a sink of attention"),
+    ("gpt_oss_mxfp4", "a sink of attention"),
     ("lfm2", "a short convolution"),
     ("lfm2_bias", "a short convolution"),
     ("minicpm3", "latent attention"),
@@ -185,7 +187,8 @@ fn so_do_those_of_gguf_files() {
     let folder = testdata("gguf");
     let goldens = std::fs::read_to_string(folder.join("models.json")).unwrap();
     let goldens: BTreeMap<String, Vec<GgufGolden>> = serde_json::from_str(&goldens).unwrap();
-    for (name, goldens) in goldens {
+    // The layers of gpt-oss make no vectors.
+    for (name, goldens) in goldens.into_iter().filter(|(name, _)| name != "gpt-oss") {
         let wanted: Vec<_> = goldens.iter().map(GgufGolden::wanted).collect();
         // Phi-3's first context: longer runs have its other divisors.
         let model = in_float32(folder.join(format!("{name}.gguf")));

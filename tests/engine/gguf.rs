@@ -95,6 +95,12 @@ fn qwen2moe_answers_as_in_transformers() {
     check("qwen2moe");
 }
 
+/// Experts with biases, apart, sinks and windows.
+#[test]
+fn gpt_oss_answers_as_in_transformers() {
+    check("gpt-oss");
+}
+
 /// A llama with experts.
 #[test]
 fn mixtral_answers_as_in_transformers() {

@@ -33,6 +33,14 @@ pub enum Activation {
         /// Where the exponential stops, a little below 0.
         eps: f32,
     },
+    /// gpt-oss's: min(x, limit) / (1 + e^(-alpha min(x, limit))). What it gates is bounded to
+    /// [-limit, limit], and 1 is added.
+    ClampedSwiGlu {
+        /// How steep the gate is.
+        alpha: f32,
+        /// The bound.
+        limit: f32,
+    },
 }
 
 impl Activation {
@@ -56,6 +64,7 @@ impl Activation {
             Activation::Relu => (3, [0.0; 4]),
             Activation::Relu2 => (4, [0.0; 4]),
             Activation::XIelu { alpha_p, alpha_n, beta, eps } => (5, [alpha_p, alpha_n, beta, eps]),
+            Activation::ClampedSwiGlu { .. } => panic!("experts were given to a GPU"),
         };
         args.u32(kind).value(xielu);
     }
@@ -194,7 +203,16 @@ impl<V: Vector> VectorOp<V> for ActivateAndMul {
     #[inline(always)]
     unsafe fn apply(&self, gate: V, up: V) -> V {
         // SAFETY: the caller's promise.
-        unsafe { apply(self.0, gate).mul(up) }
+        unsafe {
+            let up = match self.0 {
+                Activation::ClampedSwiGlu { limit, .. } => {
+                    let bounded = V::splat(limit).min(V::splat(-limit).max(up));
+                    V::splat(1.0).add(bounded)
+                }
+                _ => up,
+            };
+            apply(self.0, gate).mul(up)
+        }
     }
 }
 
@@ -229,6 +247,10 @@ fn apply<V: Vector>(activation: Activation, x: V) -> V {
                 let negative = V::splat(eps).min(x).exp_m1().sub(x).mul(V::splat(alpha_n));
                 let negative = zero.sub(x).zero_below(zero, negative);
                 positive.add(negative).add(V::splat(beta).mul(x))
+            }
+            Activation::ClampedSwiGlu { alpha, limit } => {
+                let x = V::splat(limit).min(x);
+                x.div(one.add(V::splat(-alpha).mul(x).exp()))
             }
         }
     }
@@ -287,10 +309,14 @@ mod tests {
                     false => (x.min(eps).exp_m1() - x) * alpha_n + beta * x,
                 }
             }
+            Activation::ClampedSwiGlu { alpha, limit } => {
+                let x = x.min(f64::from(limit));
+                x / (1.0 + (-f64::from(alpha) * x).exp())
+            }
         }
     }
 
-    fn all() -> [Activation; 6] {
+    fn all() -> [Activation; 7] {
         [
             Activation::Silu,
             Activation::GeluTanh,
@@ -298,6 +324,7 @@ mod tests {
             Activation::Relu,
             Activation::Relu2,
             Activation::xielu(0.3, -0.7, 0.5, -1e-6),
+            Activation::ClampedSwiGlu { alpha: 1.702, limit: 1.5 },
         ]
     }
 
@@ -321,7 +348,12 @@ mod tests {
                         (f64::from(x.values()[i]) - expected).abs() < limit,
                         "{isa:?} {activation:?} {g}"
                     );
-                    assert!((f64::from(out.values()[i]) - 2.0 * expected).abs() < 2.0 * limit);
+                    let up = match activation {
+                        // 1 and the bound of 2.
+                        Activation::ClampedSwiGlu { .. } => 1.0 + 1.5,
+                        _ => 2.0,
+                    };
+                    assert!((f64::from(out.values()[i]) - up * expected).abs() < up * limit);
                 }
             }
         }

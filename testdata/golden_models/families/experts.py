@@ -4,20 +4,26 @@ Mistakes that these goldens catch: weights that are not renormalized, or are whe
 be; the softmax over all experts taken for that over the chosen ones, and the other way round; gate
 and up swapped; one expert too many or too few; a shared expert left out, or its gate; layers that
 are dense taken for sparse ones; a bias of the choice left out, or used in the weights; groups
-compared by their best in place of their best two; a factor left out.
+compared by their best in place of their best two; a factor left out; gate and up by turns taken for
+halves; the bounds of gpt-oss's gate, its sinks, and each of its biases.
 """
 
+from .. import mxfp4
 from ..family import Family, dims, rope, small
 from ..layouts import with_stacked_experts
-from ..mistakes import other_pairs, without, zeroed
+from ..mistakes import filled, other_pairs, without, zeroed
 from ..routing import (
-    best_of_groups, biased_weights, routed, softmax_all, softmax_chosen, swapped_gate_and_up,
-    unbiased, ungated,
+    best_of_groups, biased_weights, routed, softmax_all, softmax_chosen,
+    swapped_gate_and_up, unbiased, ungated, uninterleaved,
 )
 
 PHI_ROPE = rope(
     10000.0, "longrope", short_factor=[1.0, 1.2, 1.5, 2.0], long_factor=[1.0, 2.0, 4.0, 8.0],
     short_mscale=1.25, long_mscale=1.25, original_max_position_embeddings=256,
+)
+OSS_ROPE = rope(
+    10000.0, "yarn", factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+    original_max_position_embeddings=32,
 )
 
 
@@ -180,5 +186,30 @@ FAMILIES: dict[str, Family] = {
             dict(moe_topk=1), swapped_gate_and_up,
         ],
         model_class="HunYuanMoEV1ForCausalLM", old_config=True,
+    ),
+    "gpt_oss": small(
+        "GptOssConfig",
+        dims(
+            32, 24, 3, 4, 2, head_dim=16, num_local_experts=5, num_experts_per_tok=2,
+            rms_norm_eps=1e-5, sliding_window=8, swiglu_limit=1.5, rope_parameters=OSS_ROPE,
+        ),
+        [
+            filled("sinks", -1e9), dict(swiglu_limit=7.0), dict(swiglu_alpha=1.0),
+            uninterleaved, zeroed("router.bias"), zeroed("gate_up_proj_bias"),
+            zeroed("down_proj_bias"), dict(sliding_window=256),
+            dict(rope_parameters=dict(OSS_ROPE, truncate=True)), zeroed("o_proj.bias"),
+            routed("the softmax of all experts", softmax_all),
+        ],
+        old_config=True, old_keys=dict(experts_per_token=2, initial_context_length=32),
+    ),
+    "gpt_oss_mxfp4": small(
+        "GptOssConfig",
+        dims(
+            32, 32, 2, 4, 2, head_dim=16, num_local_experts=4, num_experts_per_tok=2,
+            rms_norm_eps=1e-5, sliding_window=8, swiglu_limit=1.5,
+            rope_parameters=rope(10000.0),
+        ),
+        [filled("sinks", -1e9), uninterleaved],
+        layout=mxfp4.LAYOUT, rounded=mxfp4.rounded, old_config=True,
     ),
 }

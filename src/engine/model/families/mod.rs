@@ -25,6 +25,7 @@ mod gpt;
 mod gpt2;
 mod gpt_bigcode;
 mod gpt_neox;
+pub(super) mod gpt_oss;
 mod gptj;
 mod granite;
 mod granite_moe;
@@ -143,6 +144,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("GPTBigCodeForCausalLM", gpt_bigcode::spec, "StarCoder, StarCoderBase"),
     family("GPTJForCausalLM", gptj::spec, "GPT-J"),
     family("GPTNeoXForCausalLM", gpt_neox::spec, "Pythia, GPT-NeoX, Dolly"),
+    family("GptOssForCausalLM", gpt_oss::spec, "gpt-oss 20B, 120B"),
     family("GraniteForCausalLM", granite::spec, "Granite 3 and 4, dense"),
     family("GraniteMoeForCausalLM", granite_moe::spec, "Granite 3 with experts"),
     family(

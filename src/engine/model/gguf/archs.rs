@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::config::Config;
 use super::gpt;
 use super::names::{self, NameTable};
+use crate::engine::model::families::gpt_oss::EXPERTS_APART;
 
 /// An architecture.
 #[derive(Debug)]
@@ -41,6 +42,7 @@ pub(super) const ARCHS: &[Arch] = &[
     arch("gemma3", gemma3),
     arch("glm4", glm4),
     arch("gpt2", gpt::gpt2),
+    arch("gpt-oss", gpt_oss),
     arch("gptneox", gpt::gptneox),
     arch("granite", granite),
     arch("hunyuan-dense", hunyuan),
@@ -197,6 +199,23 @@ fn olmoe(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
     config.set("norm_topk_prob", false);
     Ok(("OlmoeForCausalLM", names::WITH_EXPERTS))
+}
+
+/// Its yarn is not rounded, which no key says; experts are taken apart.
+fn gpt_oss(config: &mut Config<'_>) -> Result<Class, String> {
+    config.experts()?;
+    config.decoder()?;
+    config.set("intermediate_size", config.keys.size("expert_feed_forward_length")?);
+    config.one_base()?;
+    config.windows(None, |layer| layer % 2 == 0)?;
+    config.set(EXPERTS_APART, true);
+    if let Some(Value::Object(mut rope)) = config.remove("rope_scaling") {
+        if rope.get("rope_type") == Some(&"yarn".into()) {
+            rope.insert("truncate".to_owned(), false.into());
+        }
+        config.set("rope_scaling", rope);
+    }
+    Ok(("GptOssForCausalLM", names::GPT_OSS))
 }
 
 /// In text the axes of positions are equal.

@@ -46,16 +46,8 @@ pub struct Translation {
 }
 
 /// Mixtures of experts that are not supported, which are known by their own names.
-const EXPERTS: [&str; 8] = [
-    "deepseek2",
-    "dots1",
-    "ernie4_5-moe",
-    "glm4moe",
-    "gpt-oss",
-    "granitemoe",
-    "hunyuan-moe",
-    "phimoe",
-];
+const EXPERTS: [&str; 7] =
+    ["deepseek2", "dots1", "ernie4_5-moe", "glm4moe", "granitemoe", "hunyuan-moe", "phimoe"];
 
 impl Described {
     /// The model in the words of a folder.

@@ -102,7 +102,12 @@ impl Names {
         let (number, part) = inner.split_once('.')?;
         let number: usize = number.parse().ok()?;
         let known = find(self.table.inner, part)?;
-        Some((part, format!("{}.{number}.{known}.{suffix}", self.table.layers)))
+        let name = format!("{}.{number}.{known}", self.table.layers);
+        match part {
+            // A parameter of the block, and no module's.
+            SINKS => Some((part, name)),
+            _ => Some((part, format!("{name}.{suffix}"))),
+        }
     }
 }
 
@@ -120,6 +125,9 @@ const ALL: &str = "*";
 
 /// The gate of the expert of all tokens.
 const GATE_OF_ALL: &str = "ffn_gate_inp_shexp";
+
+/// Scores of attention without a value.
+const SINKS: &str = "attn_sinks";
 
 const OUTER: Parts =
     &[("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
@@ -160,6 +168,19 @@ const EXPERTS: Parts = &[
 
 /// With experts, and perhaps one of all tokens.
 pub(super) const WITH_EXPERTS: NameTable = NameTable { inner: &[EXPERTS, LLAMA_LAYER], ..PLAIN };
+
+pub(super) const GPT_OSS: NameTable = NameTable {
+    inner: &[
+        &[
+            (SINKS, "self_attn.sinks"),
+            ("post_attention_norm", "post_attention_layernorm"),
+            ("ffn_gate_inp", "mlp.router"),
+        ],
+        EXPERTS,
+        LLAMA_LAYER,
+    ],
+    ..PLAIN
+};
 
 pub(super) const MIXTRAL: NameTable = NameTable {
     inner: &[

@@ -19,15 +19,28 @@ pub(super) enum Fp4 {
     NvMultiplied,
     /// Scales of E8M0 for 32 inputs.
     Mx,
+    /// The same of several matrices in one tensor, 16 bytes to a scale (gpt-oss).
+    MxExperts,
 }
 
 impl Fp4 {
     fn spread(self) -> Spread {
-        Spread::Group(if self == Fp4::Mx { 32 } else { 16 })
+        Spread::Group(match self {
+            Fp4::Mx | Fp4::MxExperts => 32,
+            Fp4::NvDivided | Fp4::NvMultiplied => 16,
+        })
     }
 
     fn weight(self) -> &'static [&'static str] {
-        if self == Fp4::NvMultiplied { &["weight"] } else { &["weight_packed"] }
+        match self {
+            Fp4::NvMultiplied => &["weight"],
+            Fp4::NvDivided | Fp4::Mx => &["weight_packed"],
+            Fp4::MxExperts => &["_blocks"],
+        }
+    }
+
+    fn scales(self) -> &'static [&'static str] {
+        if self == Fp4::MxExperts { &["_scales"] } else { &["weight_scale"] }
     }
 
     /// The scale of the whole matrix.
@@ -35,7 +48,7 @@ impl Fp4 {
         match self {
             Fp4::NvDivided => Some(&["weight_global_scale"]),
             Fp4::NvMultiplied => Some(&["weight_scale_2"]),
-            Fp4::Mx => None,
+            Fp4::Mx | Fp4::MxExperts => None,
         }
     }
 }
@@ -43,11 +56,15 @@ impl Fp4 {
 impl Scheme for Fp4 {
     fn needs(&self, shape: (usize, usize)) -> Result<Vec<Need>, String> {
         let dtypes: &[Dtype] = match self {
-            Fp4::Mx => &[Dtype::U8, Dtype::F8_E8M0],
+            Fp4::Mx | Fp4::MxExperts => &[Dtype::U8, Dtype::F8_E8M0],
             _ => &[Dtype::F8_E4M3],
         };
-        let scales = Need::required(&["weight_scale"], dtypes, self.spread().shapes(shape)?);
-        let codes = Need::required(self.weight(), &[Dtype::U8], vec![vec![shape.0, shape.1 / 2]]);
+        let scales = Need::required(self.scales(), dtypes, self.spread().shapes(shape)?);
+        let codes = match self {
+            Fp4::MxExperts => vec![shape.0, shape.1 / 32, 16],
+            _ => vec![shape.0, shape.1 / 2],
+        };
+        let codes = Need::required(self.weight(), &[Dtype::U8], vec![codes]);
         let mut needs = vec![codes, scales];
         if let Some(global) = self.global() {
             needs.push(Need::required(global, &[Dtype::F32], Spread::Tensor.shapes(shape)?));
@@ -56,13 +73,17 @@ impl Scheme for Fp4 {
         Ok(needs)
     }
 
+    fn holds_several(&self) -> bool {
+        *self == Fp4::MxExperts
+    }
+
     fn matrix<'a>(
         &self,
         shape: (usize, usize),
         tensors: &ModuleTensors<'a>,
     ) -> Result<Matrix<'a>, String> {
         let bytes = tensors.required(self.weight()).bytes;
-        let mut scales = tensors.required(&["weight_scale"]).scales();
+        let mut scales = tensors.required(self.scales()).scales();
         if let Some(global) = self.global() {
             let global = tensors.required(global).floats()[0];
             scales.kind = table(|byte| match self {

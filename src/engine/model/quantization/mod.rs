@@ -11,6 +11,7 @@ mod gptq;
 mod grouped;
 mod layout;
 mod modelopt;
+mod mxfp4;
 mod names;
 mod packed;
 mod scaled;
@@ -22,6 +23,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use mxfp4::MXFP4;
 pub use names::{Module, Place};
 pub use tensors::{ModuleTensors, Need, Role, Scheme, StoredTensor};
 
@@ -146,9 +148,10 @@ fn of_method(method: &str, section: &Section<'_>) -> Result<QuantizationConfig, 
         "fp8" => fp8::read(section),
         "modelopt" | "modelopt_fp4" => modelopt::read(section),
         "bitsandbytes" => bitsandbytes::read(section),
+        MXFP4 => mxfp4::read(section),
         other => Err(section.error(format!(
             "weights quantized by {} are not supported; gptq, awq, compressed-tensors, fp8, \
-             modelopt and bitsandbytes are (docs/QUANTIZATION.md)",
+             modelopt, bitsandbytes and mxfp4 are (docs/QUANTIZATION.md)",
             quoted(other)
         ))),
     }

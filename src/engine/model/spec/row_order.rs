@@ -70,6 +70,12 @@ impl RowOrder {
         Self::new((half..2 * half).chain(0..half).collect())
     }
 
+    /// Two halves, whose rows are stored by turns: one of the first, one of the second.
+    pub fn halves_by_turns(num_rows: usize) -> Self {
+        let half = num_rows as u32 / 2;
+        Self::new((0..half).map(|row| 2 * row).chain((0..half).map(|row| 2 * row + 1)).collect())
+    }
+
     /// What puts rows in this order back to where they were.
     pub fn inverse(&self) -> Self {
         let Some(rows) = self.rows() else { return Self::as_stored() };
@@ -153,5 +159,6 @@ mod tests {
         let expected = [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17];
         assert_eq!(order.rows().unwrap()[..], expected);
         assert_eq!(RowOrder::heads_in_pairs(1, 6, 4).rows().unwrap()[..], expected[..6]);
+        assert_eq!(RowOrder::halves_by_turns(6).rows().unwrap()[..], [0, 2, 4, 1, 3, 5]);
     }
 }

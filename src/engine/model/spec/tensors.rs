@@ -109,6 +109,12 @@ impl LinearSpec {
         self
     }
 
+    /// The same, whose parts are parameters of a module: the name alone, and with `_bias`.
+    pub fn as_parameters(mut self) -> Self {
+        self.parts.iter_mut().for_each(|part| part.suffixes = ["", "_bias"]);
+        self
+    }
+
     /// Outputs, rows of W.
     pub fn n(&self) -> usize {
         self.parts.iter().map(|part| part.rows).sum()

@@ -61,6 +61,14 @@ fn stored_plain(found: &str, format: &str) -> String {
     format!("{found} is stored as it is, but its config says {format}")
 }
 
+/// The name of a module's tensor.
+fn with_suffix(module: &str, suffix: &str) -> String {
+    match suffix.starts_with('_') {
+        true => format!("{module}{suffix}"),
+        false => format!("{module}.{suffix}"),
+    }
+}
+
 /// The linear layers of a decoder. Tables and norms are never quantized.
 pub fn linears_of_decoder(spec: &DecoderSpec) -> impl Iterator<Item = (&LinearSpec, Place)> {
     let projections = [&spec.embedding.projection, &spec.output.projection].into_iter().flatten();
@@ -100,12 +108,23 @@ impl MappedFiles {
                     let text = "quantized matrices of (inputs, outputs) are not supported";
                     return Err(refuse(text.to_owned()));
                 }
-                if part.slice.is_some() {
-                    let text = "quantized tensors of several experts are not supported";
+                if self.quantized.modules.contains_key(&part.weight_name()) {
+                    // Another one of its matrices.
+                    continue;
+                }
+                if part.slice.is_some() != scheme.holds_several() {
+                    let text = "experts in one tensor are not read in this format, or alone";
                     return Err(refuse(text.to_owned()));
                 }
-                let shape = (part.rows, linear.k);
+                let count = part.slice.map_or(1, |slice| slice.count);
+                let shape = (count * part.rows, linear.k);
                 let mut needs = scheme.needs(shape).map_err(refuse)?;
+                if part.slice.is_some() {
+                    let shapes = needs.iter_mut().flat_map(|need| &mut need.shapes);
+                    shapes.for_each(|shape| {
+                        shape.splice(..1, [count, part.rows]);
+                    });
+                }
                 if linear.bias {
                     // The model asks for them itself.
                     needs.retain(|need| need.suffixes != ["bias"]);
@@ -149,7 +168,7 @@ impl MappedFiles {
         for need in &module.needs {
             let mut suffixes = need.suffixes.iter();
             let found = suffixes.find_map(|suffix| {
-                let (found, entry) = self.find(&format!("{}.{suffix}", module.name))?;
+                let (found, entry) = self.find(&with_suffix(&module.name, suffix))?;
                 Some((*suffix, found, entry))
             });
             match found {
@@ -207,9 +226,8 @@ impl MappedFiles {
         self.error(match plain.filter(|(_, entry)| entry.is_plain()) {
             Some((found, _)) => stored_plain(&found, format),
             None => format!(
-                "tensor {name}.{} is missing from the weight files ({format}); are all shards \
-                 there?",
-                need.suffixes[0]
+                "tensor {} is missing from the weight files ({format}); are all shards there?",
+                with_suffix(name, need.suffixes[0])
             ),
         })
     }
