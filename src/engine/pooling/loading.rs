@@ -150,6 +150,8 @@ fn load_weights(
     let head = summary.classifier.as_ref().map(|classifier| &classifier.head);
     let splade = summary.sparse.as_ref().and_then(SparseSpec::splade);
     checkpoint.leave(spec.of_heads);
+    let further = spec.output.iter().flat_map(|output| &output.of_further_tokens);
+    checkpoint.leave(&further.map(String::as_str).collect::<Vec<_>>());
     let of_cache = checkpoint.leave_cache_scales();
     let mut tensors = spec.tensors();
     tensors.extend(splade.into_iter().flat_map(|splade| splade.head.tensors()));
