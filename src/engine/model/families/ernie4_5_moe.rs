@@ -12,6 +12,8 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let mut spec = ernie4_5::spec(config)?;
     let root = config.root();
     root.expect("use_bias", false)?;
+    root.expect("use_rmsnorm", true)?;
+    root.expect("num_nextn_predict_layers", 0)?;
     root.expect("moe_gate", "topk")?;
     root.expect("moe_use_aux_free", true)?;
     // How many tokens an expert takes in training.

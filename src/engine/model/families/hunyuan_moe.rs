@@ -1,5 +1,7 @@
 //! Hunyuan-A13B: Hunyuan with experts, and one of all tokens.
 
+use serde_json::Value;
+
 use super::experts::{self, PROJECTIONS, Sizes};
 use super::hunyuan_dense;
 use crate::engine::EngineError;
@@ -21,7 +23,9 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     root.expect("moe_layer_num_skipped", 0)?;
     root.expect("norm_topk_prob", true)?;
     root.expect("group_limited_greedy", false)?;
-    root.expect("routed_scaling_factor", 1.0)?;
+    if root.value("routed_scaling_factor") != Some(&Value::Bool(false)) {
+        root.expect("routed_scaling_factor", 1.0)?;
+    }
     // How tokens are dropped in training.
     root.ignore(&["capacity_factor", "moe_drop_tokens", "moe_random_routing_dropped_token"]);
     // Of groups, which are not used.
@@ -51,7 +55,7 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 
 /// A count, or a list of equal ones, one for each layer.
 fn of_all_layers(root: &Section<'_>, key: &str) -> Result<Option<usize>, EngineError> {
-    if !root.value(key).is_some_and(serde_json::Value::is_array) {
+    if !root.value(key).is_some_and(Value::is_array) {
         return root.optional_size(key);
     }
     let counts = root.numbers(key)?.unwrap_or_default();
