@@ -50,6 +50,7 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "device::Device",
             "device::KvCache",
             "device::Precision",
+            "device::StateLayerMut",
             "device::Tensor",
             "files",
             "ops",

@@ -132,8 +132,8 @@ pub(super) fn set_of_deepseek(
     Ok(())
 }
 
-/// The first layer with experts: `first_k_dense_replace`, or the first one of `mlp_layer_types` that
-/// is sparse, as all behind it are. None: the file does not say.
+/// The first layer with experts: `first_k_dense_replace`, or the first sparse one of
+/// `mlp_layer_types`, which is before no dense one. None: the file does not say.
 pub(super) fn first_sparse_layer(config: &HfConfig) -> Result<Option<usize>, EngineError> {
     let root = config.root();
     let first = root.optional_size("first_k_dense_replace")?;
