@@ -9,6 +9,7 @@ from torch import nn
 from transformers.models.phimoe import modeling_phimoe
 
 from .mistakes import Change, named, replaced
+from .weights import CHOICE_BIASES
 
 
 @dataclass
@@ -102,7 +103,7 @@ def softmax_chosen(router: nn.Module, logits: torch.Tensor):
 def biases(model: nn.Module) -> list[torch.Tensor]:
     """What is added to scores where experts are chosen: a parameter, or a buffer."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
-    return [tensor for name, tensor in tensors if name.endswith("e_score_correction_bias")]
+    return [tensor for name, tensor in tensors if name.endswith(CHOICE_BIASES)]
 
 
 def unbiased(model: nn.Module) -> None:

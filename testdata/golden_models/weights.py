@@ -15,6 +15,7 @@ FINAL_NORMS = (
     "gpt_neox.final_layer_norm.weight",
 )
 ROUTERS = ("gate.weight", "gate.wg.weight", "router.weight")
+CHOICE_BIASES = ("e_score_correction_bias", "expert_bias")
 EAGER_EXPERTS = dict(experts_implementation="eager")
 FUSED = ("qkv", "query_key_value", "c_attn")
 
@@ -37,7 +38,7 @@ def make_model(family: Family, config, tokens: int, seed: int) -> torch.nn.Modul
                 values[tokens:] = 0.0
             parameter.copy_(values.to(family.dtype).float())
         for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):
+            if name.endswith(CHOICE_BIASES):
                 values = torch.randn(buffer.shape, generator=generator) * family.bias_std
                 buffer.copy_(values.to(family.dtype).float())
         if family.rounded:

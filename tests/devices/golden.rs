@@ -100,6 +100,7 @@ families! {
     iquestcoder
     lfm2
     lfm2_bias
+    lfm2_moe
     llama2
     llama3
     llama_bias
@@ -166,6 +167,7 @@ const ON_THE_CPU_ALONE: &[(&str, &str)] = &[
     ("hunyuan_moe", "experts"),
     ("lfm2", "short convolutions"),
     ("lfm2_bias", "short convolutions"),
+    ("lfm2_moe", "short convolutions"),
     ("minicpm3", "latent attention"),
     ("mixtral", "experts"),
     ("olmoe", "experts"),

@@ -154,6 +154,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("gpt_oss_mxfp4", "a sink of attention"),
     ("lfm2", "a short convolution"),
     ("lfm2_bias", "a short convolution"),
+    ("lfm2_moe", "a short convolution"),
     ("minicpm3", "latent attention"),
     ("opt350", "a table of tokens of another width"),
     ("youtu", "latent attention"),

@@ -4,6 +4,7 @@ from torch import nn
 
 from ..family import Family, dims, rope, small
 from ..mistakes import named, rows_swapped, swapped, without
+from ..routing import swapped_gate_and_up, unbiased
 
 CONV = "conv"
 
@@ -46,6 +47,19 @@ FAMILIES: dict[str, Family] = {
             swapped("w1.weight", "w3.weight"), dict(rope_parameters=rope(1000000.0)),
         ],
         old_config=True, old_keys=dict(full_attn_idxs=[1]),
+    ),
+    "lfm2_moe": small(
+        "Lfm2MoeConfig",
+        dims(
+            48, 64, 4, 3, 1, tie_word_embeddings=False, norm_eps=1e-2, conv_L_cache=3,
+            layer_types=[CONV, CONV, "full_attention", CONV], num_dense_layers=1, num_experts=6,
+            num_experts_per_tok=2, moe_intermediate_size=16, use_expert_bias=True,
+            norm_topk_prob=True, routed_scaling_factor=1.5, rope_parameters=rope(10000.0),
+        ),
+        [
+            oldest_tap_lost, swapped_gate_and_up, unbiased, dict(num_experts_per_tok=3),
+            dict(norm_topk_prob=False), dict(routed_scaling_factor=1.0),
+        ],
     ),
     "lfm2_bias": small(
         "Lfm2Config",

@@ -1,14 +1,56 @@
-//! LFM2: short convolutions, and attention in some layers.
+//! LFM2: short convolutions, and attention in some layers; with MLPs, or with experts after some
+//! dense layers.
 
+use super::experts::{self, Sizes};
 use super::llama::{self, Defaults};
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::spec::{
-    AttentionSpec, BlockNorms, DecoderSpec, LayerSpec, LinearSpec, MlpSpec, NormSpec, ShortConvSpec,
+    AttentionSpec, BlockNorms, DecoderSpec, ExpertsSpec, LayerSpec, LinearSpec, MlpSpec, NormSpec,
+    ShortConvSpec,
 };
+use crate::engine::ops::{Activation, ExpertWeight, Routing, Score, TopK};
 
-/// Names and norms of LFM2's own around Llama's attention and MLP.
+/// MLPs whose width follows from another one.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    layers(config, intermediate_size(config)?)
+}
+
+/// Experts, chosen by sigmoids and a bias.
+pub fn spec_with_experts(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    let root = config.root();
+    let mut spec = layers(config, config.intermediate_size()?)?;
+    let sizes = Sizes::read(config, &["num_experts"], "moe_intermediate_size")?;
+    let num_dense = root.optional_size("num_dense_layers")?.unwrap_or(2);
+    let has_bias = root.flag("use_expert_bias")?.unwrap_or(true);
+    let routing = Routing::TopK(TopK {
+        num: experts::num_of_token(config)?,
+        score: Score::Sigmoid,
+        groups: None,
+        weight: match root.flag("norm_topk_prob")?.unwrap_or(true) {
+            true => ExpertWeight::Share { added: 1e-6, at_least: 0.0 },
+            false => ExpertWeight::Score,
+        },
+        scale: root.number("routed_scaling_factor")?.unwrap_or(1.0) as f32,
+    });
+    experts::set(
+        &mut spec,
+        |index| index >= num_dense,
+        |index| {
+            let name = |part: &str| format!("model.layers.{index}.feed_forward.{part}");
+            let router = sizes.router(name("gate"));
+            ExpertsSpec {
+                choice_bias: has_bias.then(|| (name("expert_bias"), vec![sizes.num])),
+                experts: sizes.experts(&name("experts"), ["w1", "w3", "w2"]),
+                ..ExpertsSpec::new(router, routing.clone(), Activation::Silu)
+            }
+        },
+    );
+    Ok(spec)
+}
+
+/// Names and norms of LFM2's own around Llama's attention and MLP of this inner width.
+fn layers(config: &HfConfig, inner: usize) -> Result<DecoderSpec, EngineError> {
     let root = config.root();
     let eps = root.number("norm_eps")?.map_or(1e-5, |eps| eps as f32);
     let tied = root.flag("tie_embedding")?;
@@ -23,7 +65,6 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     };
     check_other_keys(config)?;
     let has_attention = layers_with_attention(config)?;
-    let inner = intermediate_size(config)?;
     let (hidden, heads) = (config.hidden_size()?, config.heads()?);
     let mut spec = llama::around(config, defaults, |index| {
         let mlp = mlp(llama::mlp(config, defaults, (index, inner))?, (index, hidden, eps));

@@ -159,6 +159,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("InternLM3ForCausalLM", internlm3::spec, "InternLM 3"),
     family("IQuestCoderForCausalLM", iquestcoder::spec, "IQuest-Coder"),
     family("Lfm2ForCausalLM", lfm2::spec, "LFM2, dense"),
+    family("Lfm2MoeForCausalLM", lfm2::spec_with_experts, "LFM2-8B-A1B"),
     family(
         "LlamaForCausalLM",
         llama::spec,
