@@ -27,6 +27,8 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "pooling",
             "request",
             "runner",
+            // Random numbers without a state: the bootstrap of `eval`.
+            "sampler::philox",
             "stats",
             "text::RunDate",
             "text::contain",
