@@ -1,7 +1,7 @@
 """Makes eval_vectors.json: what the scorers of other tools say of fixed answers.
 
 sacrebleu 2.6 (bleu, chrf of a sentence), rouge_score 0.1.2 (rougeL, no stemmer), inspect_ai 0.3.285 (f1, the letter of
-`answer("letter")`), lm-eval 0.4.13 (acc, acc_norm and acc_bytes of `multiple_choice`; perplexities), and SQuAD's own
+`answer("letter")`), lm-eval 0.4.13 (acc, acc_norm and acc_bytes of `multiple_choice`; perplexities), jsonschema 4.26 (draft 2020-12), and SQuAD's own
 normalization. Run by a Python that has them: lm-eval and inspect_ai without their dependencies are enough, as single
 functions of theirs are taken.
 """
@@ -18,6 +18,7 @@ import string
 import sys
 from collections import Counter
 
+import jsonschema
 import numpy
 import sacrebleu
 from rouge_score import rouge_scorer
@@ -52,6 +53,34 @@ CHOICES = [
     (["ab", "cd"], [-3.0, -3.0], 1),
     (["日本", "abc", "é"], [-6.0, -6.0, -2.5], 1),
     (["one two", "onetwo"], [-7.0, -6.0], 0),
+]
+
+SCHEMAS = [
+    ({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+     [{"a": 1}, {"a": 1.0}, {"a": 1.5}, {"a": "1"}, {}, [], {"a": 2, "b": None}]),
+    ({"type": ["string", "null"], "minLength": 2, "maxLength": 3, "pattern": "^[a-zé]+$"},
+     [None, "ab", "a", "abcd", "éé", "A1", 5]),
+    ({"type": "array", "prefixItems": [{"const": "x"}], "items": {"type": "number"}, "minItems": 1, "maxItems": 3},
+     [["x"], ["x", 1, 2.5], ["y"], [], ["x", "y"], ["x", 1, 2, 3]]),
+    ({"enum": [1, "a", [1, {"b": 2}], None]}, [1, 1.0, True, "a", [1, {"b": 2.0}], [1], None, 0]),
+    ({"minimum": 1, "exclusiveMaximum": 2, "multipleOf": 0.1}, [1, 1.5, 1.55, 2, 0.9, "5"]),
+    ({"allOf": [{"minimum": 1}], "anyOf": [{"multipleOf": 2}, {"multipleOf": 3}], "not": {"const": 6}},
+     [2, 3, 4, 5, 6, 0]),
+    ({"oneOf": [{"type": "integer"}, {"minimum": 2}]}, [1, 2.5, 3, 1.5, "a"]),
+    ({"if": {"properties": {"k": {"const": 1}}, "required": ["k"]}, "then": {"required": ["v"]},
+      "else": {"maxProperties": 1}}, [{"k": 1, "v": 2}, {"k": 1}, {"k": 2}, {"k": 2, "v": 1}, 7]),
+    ({"properties": {"a": True}, "patternProperties": {"^x": {"type": "string"}}, "additionalProperties": False},
+     [{"a": 1}, {"x1": "s"}, {"x1": 1}, {"b": 1}, {}]),
+    ({"additionalProperties": {"type": "boolean"}, "propertyNames": {"maxLength": 2}, "minProperties": 1},
+     [{"ab": True}, {"abc": True}, {"a": 1}, {}]),
+    ({"$defs": {"tree": {"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/tree"}}},
+                         "required": ["kids"]}}, "$ref": "#/$defs/tree"},
+     [{"kids": []}, {"kids": [{"kids": []}]}, {"kids": [{}]}, {}, 1]),
+    ({"uniqueItems": True, "contains": {"type": "integer"}, "minContains": 2, "maxContains": 3},
+     [[1, 2], [1, 1.0], [1, "a"], [1, 2, 3, 4], ["a", 1, 2], 5]),
+    ({"title": "t", "description": "d", "format": "email", "default": 5, "examples": [1]}, ["no mail", 5]),
+    (True, [1, None]),
+    (False, [1, {}]),
 ]
 
 LIKELIHOODS = [("The quick brown fox", -17.25), ("über naïve\n\nlines  here", -31.5), ("word", -2.125)]
@@ -143,7 +172,10 @@ def main():
     }
     shares = [1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0]
     mean = {"values": shares, "mean": metrics["mean"](shares), "stderr": metrics["mean_stderr"](shares)}
-    vectors = {"texts": texts, "letters": letters, "choices": choices, "perplexity": perplexity, "mean": mean}
+    valid = jsonschema.Draft202012Validator
+    schemas = [{"schema": schema, "values": [[value, valid(schema).is_valid(value)] for value in values]}
+               for schema, values in SCHEMAS]
+    vectors = {"texts": texts, "letters": letters, "choices": choices, "perplexity": perplexity, "mean": mean, "schemas": schemas}
     path = pathlib.Path(__file__).parent / "eval_vectors.json"
     path.write_text(json.dumps(vectors, ensure_ascii=False, indent=1) + "\n")
     print(f"{path.name}: sacrebleu {sacrebleu.__version__}, Python {sys.version.split()[0]}")

@@ -193,6 +193,98 @@ fn a_killed_eval_continues_to_the_same_rows_and_report() {
     assert_eq!(evals.read("r.json"), whole);
 }
 
+#[test]
+fn the_likeliest_choice_is_the_answer() {
+    let row = |index: usize| {
+        let choices = json!(["9", "a long choice of words", (index % 4 + 2).to_string()]);
+        json!({"prompt": format!("{}+2=", index % 4), "choices": choices, "label": 2})
+    };
+    let input: String = (0..6).map(|index| format!("{}\n", row(index))).collect();
+    let evals = Evals { input, ..Evals::new() };
+    let report = evals.path("r.json");
+    evals.run("out.jsonl", &["--scorer", "choice", "--report", &report], 0);
+    let (mut right, mut right_by_chars) = (0, 0);
+    for row in evals.rows("out.jsonl") {
+        assert_eq!(row["usage"]["completion_tokens"], 0, "{row}");
+        let best = |length: &dyn Fn(&str) -> usize| {
+            let measure = |at: usize| {
+                let logprob = row["choice_logprobs"][at]["logprob"].as_f64().unwrap();
+                logprob / length(row["choices"][at].as_str().unwrap()) as f64
+            };
+            (0..3).max_by(|a, b| measure(*a).total_cmp(&measure(*b))).unwrap()
+        };
+        assert_eq!(row["extracted"], row["choices"][best(&|_| 1)], "{row}");
+        assert_eq!(row["passed"], best(&|_| 1) == 2, "{row}");
+        right += usize::from(best(&|_| 1) == 2);
+        right_by_chars += usize::from(best(&|text| text.chars().count()) == 2);
+    }
+    let metrics = &evals.json("r.json")["metrics"];
+    assert_eq!(metrics["acc"]["value"], right as f64 / 6.0, "{metrics}");
+    assert_eq!(metrics["acc_norm"]["value"], right_by_chars as f64 / 6.0, "{metrics}");
+    for flags in [
+        &["--scorer", "choice,exact"][..],
+        &["--scorer", "choice,perplexity"],
+        &["--scorer", "exact", "--loglikelihood", "text"],
+    ] {
+        evals.run("other.jsonl", flags, 2);
+    }
+}
+
+#[test]
+fn perplexities_are_over_all_texts() {
+    let input = "{\"text\":\"What is 2+3? 5\"}\n{\"text\":\"What is  1+1? 2\"}\n".to_owned();
+    let evals = Evals { input, ..Evals::new() };
+    let report = evals.path("r.json");
+    let flags = ["--scorer", "perplexity", "--report", &report];
+    evals.run("out.jsonl", &flags, 0);
+    let sum = |name: &str| {
+        let rows = evals.rows("out.jsonl");
+        rows.iter().map(|row| row["loglikelihood"][name].as_f64().unwrap()).sum::<f64>()
+    };
+    let metrics = &evals.json("r.json")["metrics"];
+    let wanted = (-sum("logprob") / sum("num_words")).exp();
+    assert_eq!(metrics["word_perplexity"]["value"], wanted, "{metrics}");
+    let (below, above) = ((wanted * 0.9).to_string(), (wanted * 1.1).to_string());
+    for (limit, exit) in [(below, 100), (above, 0)] {
+        let gate = format!("word_perplexity={limit}");
+        evals.run("out.jsonl", &[&flags[..], &["--fail-over", &gate]].concat(), exit);
+    }
+}
+
+#[test]
+fn a_program_judges_and_a_run_goes_on_where_it_failed() {
+    let evals = Evals::new();
+    let judge = |text: &str| {
+        let path = evals.path("judge.py");
+        fs::write(&path, text).unwrap();
+        format!("python3 {path}")
+    };
+    let fair = "import json, sys\n\
+        for line in sys.stdin:\n    asked = json.loads(line)\n    \
+            right = asked['answer'] == str(asked['expected'])\n    \
+            said = {'score': 0.5 + 0.5 * right, 'pass': right, 'reason': asked['row']['id']}\n    \
+            print(json.dumps(said), flush=True)\n";
+    let program = judge(fair);
+    let flags = ["--scorer", "command", "--scorer-command", &program];
+    // It may judge a row that expects nothing.
+    evals.run("out.jsonl", &flags, 0);
+    for row in evals.rows("out.jsonl") {
+        let is_right = row["response"] == row["expected"].to_string();
+        assert_eq!(row["score"], if is_right { 1.0 } else { 0.5 }, "{row}");
+        assert_eq!((&row["passed"], &row["reason"]), (&json!(is_right), &row["id"]), "{row}");
+    }
+    // It ends after some rows. Those are kept.
+    let five = "for line in (sys.stdin.readline() for _ in range(5)):";
+    judge(&fair.replace("for line in sys.stdin:", five));
+    let output = evals.run("again.jsonl", &flags, 5);
+    assert!(errors(&output).contains("ended before the last row"), "{}", errors(&output));
+    judge(fair);
+    evals.run("again.jsonl", &flags, 0);
+    assert_eq!(evals.read("again.jsonl"), evals.read("out.jsonl"));
+    evals.run("other.jsonl", &["--scorer", "command"], 2);
+    evals.run("other.jsonl", &["--scorer-command", "true"], 2);
+}
+
 /// The same rows and the same report, whoever judged them: a run, or another one's rows again.
 #[test]
 fn rows_that_are_judged_again_are_those_of_a_run_with_that_judge() {

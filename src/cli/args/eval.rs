@@ -42,10 +42,14 @@ pub struct EvalArgs {
 #[command(next_help_heading = "Eval")]
 pub struct EvalFlags {
     /// How answers are judged: exact, contains, icontains, starts-with, regex, number, letter,
-    /// json, f1, levenshtein, rouge-l, bleu, chrf, choice, perplexity [default: the row's
-    /// assert, else exact]
+    /// json, json-schema, f1, levenshtein, rouge-l, bleu, chrf, choice, perplexity or command
+    /// [default: the row's assert, else exact]
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = Scorer::parse)]
     pub scorer: Vec<Scorer>,
+    /// Program of the scorer command, its words with spaces between them: a line of JSON in and one
+    /// out for each answer
+    #[arg(long, value_name = "PROGRAM", value_parser = NonEmpty::new())]
+    pub scorer_command: Option<String>,
     /// Field with what is expected [default: the first of expected, answer, target, ideal, label]
     #[arg(long, value_name = "NAME", value_parser = NonEmpty::new())]
     pub expected_column: Option<String>,

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::criterion::{Criterion, HowMany, Test};
 use super::row::text_of;
 use super::scorers::number::Decimal;
+use super::scorers::schema::Schema;
 use super::scorers::words::{Patterns, rouge};
 use super::settings::{PassIf, pattern};
 
@@ -88,7 +89,10 @@ fn test(
     };
     let is_json = |is_whole| match value {
         None => Ok(Test::Json { is_whole, expected: None }),
-        Some(_) => Err("a schema as `value` is not supported".to_owned()),
+        Some(schema) => {
+            let schema = Schema::new(schema.clone())?;
+            Ok::<_, String>(Test::JsonSchema { is_whole, schema })
+        }
     };
     let test = match kind {
         "equals" => match value {

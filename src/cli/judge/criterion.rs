@@ -6,6 +6,7 @@ use regex::Regex;
 use serde_json::Value;
 
 use super::scorers::number::{self, Decimal};
+use super::scorers::schema::Schema;
 use super::scorers::words::{Patterns, rouge};
 use super::scorers::{choice, edits, json, letter, ngrams, overlap};
 use super::settings::{Normalize, PassIf};
@@ -19,6 +20,8 @@ pub struct Scored {
     pub extracted: Option<Option<String>>,
     /// Measures beside the score, by their names.
     pub parts: Vec<(&'static str, f64)>,
+    /// Whether it passes, where the scorer says it.
+    pub passed: Option<bool>,
     /// Why, where the scorer says it.
     pub reason: Option<String>,
 }
@@ -90,6 +93,13 @@ pub enum Test {
         /// None: any JSON.
         expected: Option<Value>,
     },
+    /// It is JSON, as a whole or with text around it, as the schema says.
+    JsonSchema {
+        /// Nothing may stand around it.
+        is_whole: bool,
+        /// What it must be.
+        schema: Schema,
+    },
     /// SQuAD's F1 over words.
     F1(Vec<Vec<String>>),
     /// Likeness by characters.
@@ -113,6 +123,8 @@ pub enum Test {
     },
     /// The log-likelihood of the text, in bits per byte.
     Perplexity,
+    /// What a program of the user's says.
+    Command,
 }
 
 impl Test {
@@ -127,6 +139,7 @@ impl Test {
                 | Test::Bleu(_)
                 | Test::Chrf(_)
                 | Test::Perplexity
+                | Test::Command
         )
     }
 
@@ -169,13 +182,15 @@ impl Test {
                 Scored::of(is_right).with(found.map(String::from))
             }
             Test::Json { is_whole, expected } => {
-                let found = match is_whole {
-                    true => serde_json::from_str(answer.trim()).ok(),
-                    false => json::found(answer),
-                };
+                let found = json_in(answer, *is_whole);
                 let is_right = found.as_ref().is_some_and(|found| {
                     expected.as_ref().is_none_or(|expected| json::equal(found, expected))
                 });
+                Scored::of(is_right).with(found.map(|found| found.to_string()))
+            }
+            Test::JsonSchema { is_whole, schema } => {
+                let found = json_in(answer, *is_whole);
+                let is_right = found.as_ref().is_some_and(|found| schema.holds(found));
                 Scored::of(is_right).with(found.map(|found| found.to_string()))
             }
             Test::F1(texts) => {
@@ -200,6 +215,7 @@ impl Test {
             Test::Bleu(texts) => Scored::graded(ngrams::bleu(answer, texts, patterns)),
             Test::Chrf(texts) => Scored::graded(ngrams::chrf(answer, texts)),
             Test::Choice { .. } | Test::Perplexity => unreachable!("they are asked of no text"),
+            Test::Command => unreachable!("its program is asked"),
         }
     }
 
@@ -221,10 +237,22 @@ impl Test {
     }
 }
 
+/// The JSON of an answer.
+fn json_in(answer: &str, is_whole: bool) -> Option<Value> {
+    match is_whole {
+        true => serde_json::from_str(answer.trim()).ok(),
+        false => json::found(answer),
+    }
+}
+
 impl Criterion {
     /// Whether a score passes, with `not-` as its opposite; None: nothing says which do.
     pub fn passes(&self, scored: &Scored) -> Option<bool> {
-        Some(self.pass_if?.holds(scored.score) != self.is_negated)
+        let passes = match self.pass_if {
+            Some(pass_if) => pass_if.holds(scored.score),
+            None => scored.passed?,
+        };
+        Some(passes != self.is_negated)
     }
 
     /// The score in the row's score: of `not-` what is left of 1.

@@ -2,6 +2,7 @@
 //! what a whole output is worth is the command's (`commands/eval`).
 
 mod asserts;
+mod command;
 mod criterion;
 pub mod row;
 mod rubric;
@@ -15,7 +16,11 @@ mod verdict;
 
 use std::sync::Arc;
 
-use self::criterion::Scored;
+use serde_json::{Value, json};
+
+pub use self::command::CommandError;
+use self::command::CommandJudge;
+use self::criterion::{Criterion, Scored, Test};
 use self::row::JudgedRow;
 use self::rubric::Rubric;
 use self::scorers::words::Patterns;
@@ -32,12 +37,30 @@ pub const FIELDS: &[&str] =
 pub struct Judge {
     settings: Settings,
     patterns: Arc<Patterns>,
+    command: Option<CommandJudge>,
+}
+
+/// Why a finished row gets no verdict.
+#[derive(Debug)]
+pub enum JudgeError {
+    /// It has not what the scorers need.
+    Row(String),
+    /// The program of the user's says none.
+    Command(CommandError),
+}
+
+/// A completion, and whose it is.
+struct Answer<'a> {
+    text: &'a str,
+    fields: &'a JsonFields,
+    expected: Option<Value>,
 }
 
 impl Judge {
     /// A judge by the flags.
     pub fn new(settings: Settings) -> Self {
-        Self { settings, patterns: Arc::default() }
+        let command = settings.command.clone().map(CommandJudge::new);
+        Self { settings, patterns: Arc::default(), command }
     }
 
     /// Everything that a verdict depends on besides the row.
@@ -71,39 +94,73 @@ impl Judge {
         self.rubric(&JudgedRow::of_input(fields)).map(drop)
     }
 
+    /// Whether a finished row can be judged: false of an error row. A program is not asked.
+    ///
+    /// # Errors
+    /// It has not what the scorers need.
+    pub fn check_output(&self, fields: &JsonFields) -> Result<bool, String> {
+        let row = JudgedRow::of_output(fields, &self.settings.out_field);
+        if row.is_error() {
+            return Ok(false);
+        }
+        let rubric = self.rubric(&row)?;
+        let given = rubric.criteria.iter().filter(|criterion| !criterion.test.is_of_text());
+        for criterion in given {
+            criterion.test.score_row(&row)?;
+        }
+        Ok(true)
+    }
+
     /// Judges a finished row, a JSON line, and puts the verdict at its end. An error row stays as
     /// it is.
-    pub fn append(&self, line: &mut Vec<u8>) {
-        let Ok(text) = std::str::from_utf8(line) else { return };
-        let Ok(fields) = JsonFields::parse(text.trim_end().to_owned(), 0) else { return };
+    ///
+    /// # Errors
+    /// A program of the user's gives no verdict.
+    pub fn append(&self, line: &mut Vec<u8>) -> Result<(), CommandError> {
+        let Ok(text) = std::str::from_utf8(line) else { return Ok(()) };
+        let Ok(fields) = JsonFields::parse(text.trim_end().to_owned(), 0) else { return Ok(()) };
         let verdict = match self.judge(&fields) {
-            Ok(None) => return,
+            Ok(None) => return Ok(()),
             Ok(Some(verdict)) => verdict,
-            Err(reason) => Verdict::refused(reason),
+            Err(JudgeError::Row(reason)) => Verdict::refused(reason),
+            Err(JudgeError::Command(error)) => return Err(error),
         };
         line.truncate(fields.text().len() - 1);
         verdict.append(line);
         line.extend_from_slice(b"}\n");
+        Ok(())
+    }
+
+    /// Whether a program of the user's judges.
+    pub fn has_program(&self) -> bool {
+        self.command.is_some()
+    }
+
+    /// Ends the program of the user's: the run ends.
+    pub fn stop(&self) {
+        self.command.iter().for_each(CommandJudge::stop);
     }
 
     /// The verdict over a finished row; None of an error row.
-    ///
-    /// # Errors
-    /// The row has not what the scorers need.
-    pub fn judge(&self, fields: &JsonFields) -> Result<Option<Verdict>, String> {
+    fn judge(&self, fields: &JsonFields) -> Result<Option<Verdict>, JudgeError> {
         let row = JudgedRow::of_output(fields, &self.settings.out_field);
         if row.is_error() {
             return Ok(None);
         }
-        let rubric = self.rubric(&row)?;
+        let rubric = self.rubric(&row).map_err(JudgeError::Row)?;
         let is_of_text = rubric.criteria.iter().all(|criterion| criterion.test.is_of_text());
         if !is_of_text {
             let scored = rubric.criteria.iter().map(|one| one.test.score_row(&row));
-            let scored = scored.collect::<Result<Vec<_>, _>>()?;
+            let scored = scored.collect::<Result<Vec<_>, _>>().map_err(JudgeError::Row)?;
             return Ok(Some(Verdict::new(&rubric, vec![Sample::new(&rubric, &scored, None)])));
         }
-        let samples = row.answers().into_iter().map(|answer| self.sample(&rubric, &answer));
-        Ok(Some(Verdict::new(&rubric, samples.collect())))
+        let expected = row.expected(&self.settings);
+        let samples = row.answers().into_iter().map(|text| {
+            let answer = Answer { text: &text, fields, expected: expected.clone() };
+            self.sample(&rubric, &answer)
+        });
+        let samples = samples.collect::<Result<Vec<_>, _>>().map_err(JudgeError::Command)?;
+        Ok(Some(Verdict::new(&rubric, samples)))
     }
 
     fn rubric(&self, row: &JudgedRow<'_>) -> Result<Rubric, String> {
@@ -111,26 +168,37 @@ impl Judge {
     }
 
     /// The worth of one completion.
-    fn sample(&self, rubric: &Rubric, answer: &str) -> Sample {
+    fn sample(&self, rubric: &Rubric, answer: &Answer<'_>) -> Result<Sample, CommandError> {
         let normalize = self.settings.normalize;
         let extracted = self.settings.extract.as_ref().map(|pattern| {
-            let captures = pattern.captures(answer)?;
+            let captures = pattern.captures(answer.text)?;
             Some(captures.get(1).or(captures.get(0))?.as_str())
         });
         let text = match &extracted {
-            None => Some(answer),
+            None => Some(answer.text),
             Some(found) => *found,
         };
-        let score = |criterion: &criterion::Criterion| match text {
-            Some(text) => criterion.test.score(text, normalize, &self.patterns),
+        let score = |criterion: &Criterion| match (text, &criterion.test) {
+            (Some(text), Test::Command) => self.asked(text, answer),
+            (Some(text), test) => Ok(test.score(text, normalize, &self.patterns)),
             // Nothing was found that could be right.
-            None => Scored::default(),
+            (None, _) => Ok(Scored { passed: Some(false), ..Scored::default() }),
         };
-        let mut scored: Vec<Scored> = rubric.criteria.iter().map(score).collect();
+        let mut scored = rubric.criteria.iter().map(score).collect::<Result<Vec<_>, _>>()?;
         if let (Some(found), Some(first)) = (extracted, scored.first_mut()) {
             first.extracted.get_or_insert(found.map(str::to_owned));
         }
         let vote = self.patterns.normalized(text.unwrap_or_default(), normalize);
-        Sample::new(rubric, &scored, Some(vote))
+        Ok(Sample::new(rubric, &scored, Some(vote)))
+    }
+
+    /// What the program of the user's says of an answer.
+    fn asked(&self, text: &str, answer: &Answer<'_>) -> Result<Scored, CommandError> {
+        let row: Value = serde_json::from_str(answer.fields.text()).unwrap_or_default();
+        let question = json!({"answer": text, "expected": answer.expected, "row": row});
+        let Some(command) = &self.command else {
+            return Err(CommandError::Failed("--scorer command has no program".to_owned()));
+        };
+        command.ask(&question)
     }
 }

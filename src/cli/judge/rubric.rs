@@ -10,6 +10,7 @@ use super::criterion::{Criterion, HowMany, Test};
 use super::row::{EXPECTED, JudgedRow, text_of};
 use super::scorers::letter;
 use super::scorers::number::Decimal;
+use super::scorers::schema::Schema;
 use super::scorers::words::{Patterns, rouge};
 use super::settings::{PassIf, Scorer, Settings, pattern};
 
@@ -96,6 +97,11 @@ impl Makes<'_> {
             })?),
             Scorer::Letter => Test::Letter(self.letters()?),
             Scorer::Json => Test::Json { is_whole: false, expected: self.json() },
+            Scorer::JsonSchema => {
+                self.values()?;
+                let schema = self.json().unwrap_or_default();
+                Test::JsonSchema { is_whole: false, schema: Schema::new(schema)? }
+            }
             Scorer::F1 => Test::F1(self.each(|text| Ok(self.patterns.squad(text)))?),
             Scorer::Levenshtein => Test::Likeness(self.normalized()?),
             Scorer::RougeL => Test::RougeL(self.each(|text| Ok(rouge(text)))?),
@@ -106,6 +112,7 @@ impl Makes<'_> {
                 Test::Choice { choices, right: self.places()? }
             }
             Scorer::Perplexity => Test::Perplexity,
+            Scorer::Command => Test::Command,
         })
     }
 

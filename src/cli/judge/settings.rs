@@ -24,6 +24,8 @@ pub enum Scorer {
     Letter,
     /// The answer is JSON, equal to what is expected where something is.
     Json,
+    /// The answer is JSON as the schema says that is expected.
+    JsonSchema,
     /// Words in common, as SQuAD counts them.
     F1,
     /// Likeness by single characters that are inserted, left out or replaced.
@@ -38,11 +40,13 @@ pub enum Scorer {
     Choice,
     /// The log-likelihood of a text.
     Perplexity,
+    /// A program of the user's.
+    Command,
 }
 
 impl Scorer {
     /// All, with what they are called.
-    pub const ALL: [(&'static str, Self); 15] = [
+    pub const ALL: [(&'static str, Self); 17] = [
         ("exact", Self::Exact),
         ("contains", Self::Contains),
         ("icontains", Self::IContains),
@@ -51,6 +55,7 @@ impl Scorer {
         ("number", Self::Number),
         ("letter", Self::Letter),
         ("json", Self::Json),
+        ("json-schema", Self::JsonSchema),
         ("f1", Self::F1),
         ("levenshtein", Self::Levenshtein),
         ("rouge-l", Self::RougeL),
@@ -58,6 +63,7 @@ impl Scorer {
         ("chrf", Self::Chrf),
         ("choice", Self::Choice),
         ("perplexity", Self::Perplexity),
+        ("command", Self::Command),
     ];
 
     /// The scorer of a name.
@@ -164,6 +170,8 @@ pub struct Settings {
     pub extract: Option<Regex>,
     /// Which scores pass; None: 1, of scorers that know only right and wrong.
     pub pass_if: Option<PassIf>,
+    /// The program of the scorer `command`.
+    pub command: Option<String>,
     /// The field of a row that holds the answer.
     pub out_field: String,
 }

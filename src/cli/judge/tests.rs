@@ -17,7 +17,7 @@ fn judge(scorers: &[Scorer], change: impl FnOnce(&mut Settings)) -> Judge {
 fn verdict(judge: &Judge, row: &Value) -> Value {
     let mut line = row.to_string().into_bytes();
     line.push(b'\n');
-    judge.append(&mut line);
+    judge.append(&mut line).unwrap();
     let text = String::from_utf8(line).unwrap();
     let judged: Value = serde_json::from_str(text.strip_suffix('\n').unwrap()).unwrap();
     let fields = judged.as_object().unwrap().iter().filter(|(name, _)| FIELDS.contains(&&***name));
@@ -44,6 +44,7 @@ fn every_scorer_tells_right_from_wrong() {
         (Scorer::Letter, json!(2), "C)", "B)"),
         (Scorer::Json, json!({"a": 1}), "```{\"a\": 1.0}```", "{\"a\": 2}"),
         (Scorer::Json, json!("[1]"), "[1]", "[1"),
+        (Scorer::JsonSchema, json!({"type": "array"}), "so [1]", "{}"),
     ];
     for (scorer, expected, right, wrong) in cases {
         let judge = judge(&[scorer], |_| ());
@@ -144,6 +145,8 @@ fn assert_lists_are_promptfoos() {
         (json!({"type": "regex", "value": "^a+$"}), "aaa", true),
         (json!({"type": "is-json"}), "so {\"a\":1}", false),
         (json!({"type": "contains-json"}), "so {\"a\":1}", true),
+        (json!({"type": "is-json", "value": {"required": ["a"]}}), "{\"a\":1}", true),
+        (json!({"type": "contains-json", "value": {"required": ["b"]}}), "so {\"a\":1}", false),
         (json!({"type": "levenshtein", "value": "kitten", "threshold": 3}), "sitting", true),
         (json!({"type": "levenshtein", "value": "kitten", "threshold": 2}), "sitting", false),
         (json!({"type": "rouge-n", "value": "a b c d"}), "a b c", true),
@@ -184,7 +187,10 @@ fn a_row_that_cannot_be_judged_says_what_it_lacks() {
         (json!({"type": "llm-rubric", "value": "x"}), "assert `llm-rubric`: this type is not"),
         (json!({"type": "contains"}), "assert `contains`: there is no `value`"),
         (json!({"type": "equals", "value": 1, "transform": "x"}), "assert: `transform` is not"),
-        (json!({"type": "is-json", "value": {}}), "assert `is-json`: a schema as `value` is not"),
+        (
+            json!({"type": "is-json", "value": {"$anchor": "a"}}),
+            "assert `is-json`: `$anchor` of a JSON schema is not supported",
+        ),
         (json!(5), "`assert` is no list of objects"),
     ] {
         let fields = JsonFields::parse(json!({"assert": [item]}).to_string(), 1).unwrap();

@@ -95,8 +95,10 @@ impl Ending<'_> {
         if !matches!(ended, Ok(Ended::Complete)) {
             // The reader may hold its end for ever, so the writer is told.
             let _ = rows.send(Message::Stop);
+            self.config.judge.iter().for_each(|judge| judge.stop());
         }
         drop(rows);
+        let ended = self.wait_for_judge(ended, &writing);
         let written = writing.join().expect("a panic ends the process in its hook");
         progress.stop();
         let result = self.conclude(ended, written);
@@ -107,6 +109,27 @@ impl Ending<'_> {
             std::process::exit(self.console.end(result).code().into());
         }
         result
+    }
+
+    /// A program that judges may take its time after the engine's last step.
+    fn wait_for_judge(
+        &self,
+        ended: Result<Ended, CliError>,
+        writing: &JoinHandle<Written>,
+    ) -> Result<Ended, CliError> {
+        let Some(judge) = self.config.judge.as_ref().filter(|judge| judge.has_program()) else {
+            return ended;
+        };
+        while !writing.is_finished() {
+            match (self.signals.exit(), &ended) {
+                (Some(exit), Ok(Ended::Complete)) => {
+                    judge.stop();
+                    return Ok(Ended::Signal(exit));
+                }
+                _ => std::thread::sleep(TICK),
+            }
+        }
+        ended
     }
 
     fn wait_for_engine(

@@ -54,6 +54,7 @@ use feed::Feed;
 use load::Loaded;
 use read::{Order, ReadThread};
 use ready::Ready;
+pub use write::no_verdict;
 use write::{InputRead, Message, WriteThread};
 
 /// How often an engine without work looks for signals.

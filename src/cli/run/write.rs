@@ -14,6 +14,7 @@ use crate::cli::config::RunConfig;
 use crate::cli::input::fields::Passthrough;
 use crate::cli::input::files::Shape;
 use crate::cli::input::row_error::RowError;
+use crate::cli::judge::CommandError;
 use crate::cli::ledger::{Finished, Ledger, LedgerError, Reused, RowHash, Totals};
 use crate::cli::output::{Asked, RowFormat, Tokens};
 use crate::cli::terminal::error::CliError;
@@ -108,8 +109,8 @@ enum End {
     Complete,
     /// It was told to.
     Told,
-    /// `--max-errors`.
-    TooManyErrors(CliError),
+    /// `--max-errors`; or a program that judges gives no verdict.
+    Early(CliError),
 }
 
 /// Makes the side file's text of a complete run.
@@ -127,6 +128,17 @@ pub struct WriteThread {
     input: InputRead,
     /// When the oldest row that is not durable must be.
     sync_due: Option<Instant>,
+    /// Why the last row has no verdict; the run ends.
+    unjudged: Option<CommandError>,
+}
+
+/// The end of a run whose judge is a program that gives no verdict.
+pub fn no_verdict(error: CommandError) -> CliError {
+    let message = match error {
+        CommandError::Failed(message) => message,
+        CommandError::Stopped => "the judge was stopped".to_owned(),
+    };
+    CliError::new(Exit::Stopped, "judge", message)
 }
 
 impl WriteThread {
@@ -148,6 +160,7 @@ impl WriteThread {
             waiting: HashMap::new(),
             input: InputRead::default(),
             sync_due: None,
+            unjudged: None,
         }
     }
 
@@ -178,7 +191,7 @@ impl WriteThread {
         self.window.close();
         let (emitted, result) = match end {
             Ok(End::Complete | End::Told) => (Some(emitted), Ok(())),
-            Ok(End::TooManyErrors(error)) => (Some(emitted), Err(error)),
+            Ok(End::Early(error)) => (Some(emitted), Err(error)),
             Err(error) => (None, Err(CliError::from_output_midway(error))),
         };
         Written { tally: self.tally, emitted, result }
@@ -253,8 +266,8 @@ impl WriteThread {
                 }
             }
             self.window.emitted(ledger.emitted() - before);
-            if let Some(error) = self.too_many_errors() {
-                return Ok(End::TooManyErrors(error));
+            if let Some(end) = self.early_end() {
+                return Ok(end);
             }
         }
     }
@@ -311,13 +324,20 @@ impl WriteThread {
         let row = self.waiting.remove(&position);
         let row = row.expect("a row is read before it is answered, and answered once");
         let (input_tokens, output_tokens) = result.map_or((0, 0), Answer::num_tokens);
+        let line = match self.format(&row, result) {
+            Ok(line) => line,
+            Err(error) => {
+                self.unjudged = Some(error);
+                return Ok(());
+            }
+        };
         let finished = Finished {
             position,
             hash: row.hash,
             code: result.err().map(|error| error.code),
             input_tokens: input_tokens as u32,
             output_tokens: output_tokens as u32,
-            row: self.format(&row, result),
+            row: line,
         };
         self.counters.row_done();
         self.tally.wrote(finished.row.len());
@@ -325,12 +345,16 @@ impl WriteThread {
         ledger.push(finished)
     }
 
-    fn format(&self, row: &Waiting, result: Result<&Answer, &RowError>) -> Vec<u8> {
+    fn format(
+        &self,
+        row: &Waiting,
+        result: Result<&Answer, &RowError>,
+    ) -> Result<Vec<u8>, CommandError> {
         let mut line = Vec::new();
         let result = match result {
             Ok(Answer::Pooling(output)) => {
                 self.format.format_pooled(&row.passthrough, output, &mut line);
-                return line;
+                return Ok(line);
             }
             Ok(Answer::Generate(output)) => Ok(output),
             Err(error) => Err(error),
@@ -342,9 +366,17 @@ impl WriteThread {
         let asked = Asked { passthrough: &row.passthrough, form: row.answer_form.as_deref() };
         self.format.format_row(asked, result, &tokens, &mut line);
         if let Some(judge) = &self.config.judge {
-            judge.append(&mut line);
+            judge.append(&mut line)?;
         }
-        line
+        Ok(line)
+    }
+
+    fn early_end(&mut self) -> Option<End> {
+        match self.unjudged.take() {
+            Some(CommandError::Stopped) => Some(End::Told),
+            Some(error) => Some(End::Early(no_verdict(error))),
+            None => self.too_many_errors().map(End::Early),
+        }
     }
 
     fn too_many_errors(&self) -> Option<CliError> {

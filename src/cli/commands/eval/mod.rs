@@ -15,11 +15,11 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::cli::args::{ErrorsAreArg, EvalArgs, EvalFlags, InputArgs, RunArgs};
+use crate::cli::args::{ErrorsAreArg, EvalArgs, EvalFlags, InputArgs, LoglikelihoodArg, RunArgs};
 use crate::cli::config::{InputConfig, RunConfig};
 use crate::cli::input::row::Task;
 use crate::cli::judge::Judge;
-use crate::cli::judge::settings::Settings;
+use crate::cli::judge::settings::{Scorer, Settings};
 use crate::cli::ledger::Named;
 use crate::cli::ledger::names::refuse_read;
 use crate::cli::ledger::remote::Staged;
@@ -44,6 +44,10 @@ use totals::Totals;
 pub fn run(args: EvalArgs, console: &Console, load: Load<'_>) -> Result<Exit, CliError> {
     let EvalArgs { eval: flags, run: args } = args;
     let gates = Gates::new(&flags)?;
+    if flags.scorer.contains(&Scorer::Command) != flags.scorer_command.is_some() {
+        let message = "--scorer command and --scorer-command PROGRAM go together";
+        return Err(CliError::refused("eval", message));
+    }
     let out = out_file(&args.output.out)?;
     let field = args.output.out_field.as_deref().unwrap_or(Task::Complete.answer_field());
     let evaluation = Evaluation { field: field.to_owned(), out, flags, gates, console };
@@ -84,6 +88,7 @@ impl Evaluation<'_> {
         }
         // Flags that go with objects alone are refused: the output is a file.
         Staged::of(&mut args.output)?;
+        args.loglikelihood = self.loglikelihood(args.loglikelihood)?;
         model::fetch_inputs(&mut args.input.input, &args.input.dataset, self.console)?;
         let (template, input) = (args.input.chat_template.clone(), args.input.clone());
         let mut config = RunConfig::new(args)?;
@@ -101,6 +106,30 @@ impl Evaluation<'_> {
         self.conclude(exit, &reports, None)
     }
 
+    /// What the scorers ask of the model in place of a completion.
+    fn loglikelihood(
+        &self,
+        typed: Option<LoglikelihoodArg>,
+    ) -> Result<Option<LoglikelihoodArg>, CliError> {
+        let asks = |scorer: &Scorer| match scorer {
+            Scorer::Choice => Some(LoglikelihoodArg::Choices),
+            Scorer::Perplexity => Some(LoglikelihoodArg::Text),
+            _ => None,
+        };
+        let mut asked: Vec<_> = self.flags.scorer.iter().map(asks).collect();
+        asked.dedup();
+        let refused = |message: &str| Err(CliError::refused("eval", message));
+        match (&asked[..], typed) {
+            ([_, _, ..], _) => refused(
+                "--scorer: `choice` and `perplexity` judge no completion: each stands alone",
+            ),
+            ([Some(asked)], None) => Ok(Some(*asked)),
+            ([Some(asked)], Some(typed)) if *asked == typed => Ok(Some(typed)),
+            (_, None) => Ok(None),
+            (_, Some(_)) => refused("--loglikelihood: --scorer choice or perplexity asks for it"),
+        }
+    }
+
     fn judge(&self) -> Judge {
         let flags = &self.flags;
         Judge::new(Settings {
@@ -109,6 +138,7 @@ impl Evaluation<'_> {
             normalize: flags.normalize.map(Into::into).unwrap_or_default(),
             extract: flags.extract.clone(),
             pass_if: flags.pass_if,
+            command: flags.scorer_command.clone(),
             out_field: self.field.clone(),
         })
     }

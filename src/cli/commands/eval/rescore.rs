@@ -16,7 +16,7 @@ use crate::cli::ledger::record::Header;
 use crate::cli::ledger::storage::Disk;
 use crate::cli::ledger::{Draft, Finished, LedgerError, LedgerOptions, Named, RowHash, Totals};
 use crate::cli::output::{FileFormat, kept_name};
-use crate::cli::run::{JUDGE, utc};
+use crate::cli::run::{self, JUDGE, utc};
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
@@ -76,7 +76,13 @@ impl Rescore<'_> {
             };
             let pushed = match reused {
                 Some(reused) => ledger.reuse(position, &reused),
-                None => ledger.push(self.finished(position, hash, &fields)),
+                None => match self.finished(position, hash, &fields) {
+                    Ok(finished) => ledger.push(finished),
+                    Err(error) => {
+                        ledger.stop().map_err(CliError::from_output_midway)?;
+                        return Err(error);
+                    }
+                },
             };
             pushed.map_err(CliError::from_output_midway)?;
             position += 1;
@@ -96,9 +102,9 @@ impl Rescore<'_> {
         let mut counts = RowCounts::default();
         while let Some((line, fields)) = file.next_fields()? {
             counts.total += 1;
-            match self.judge.judge(&fields).map_err(|reason| file.refused(line, &reason))? {
-                Some(_) => counts.ok += 1,
-                None => {
+            match self.judge.check_output(&fields).map_err(|reason| file.refused(line, &reason))? {
+                true => counts.ok += 1,
+                false => {
                     counts.failed += 1;
                     *counts.by_code.entry(code_of(&fields)).or_default() += 1;
                 }
@@ -113,20 +119,25 @@ impl Rescore<'_> {
         }
     }
 
-    fn finished(&self, position: u64, hash: RowHash, fields: &JsonFields) -> Finished {
+    fn finished(
+        &self,
+        position: u64,
+        hash: RowHash,
+        fields: &JsonFields,
+    ) -> Result<Finished, CliError> {
         let mut row = without_verdict(fields);
-        self.judge.append(&mut row);
+        self.judge.append(&mut row).map_err(run::no_verdict)?;
         let usage = fields.get("usage").and_then(|usage| serde_json::from_str(usage).ok());
         let usage: serde_json::Value = usage.unwrap_or_default();
         let tokens = |name: &str| usage[name].as_u64().unwrap_or_default() as u32;
-        Finished {
+        Ok(Finished {
             position,
             hash,
             code: fields.get("error").map(|_| "error"),
             input_tokens: tokens("prompt_tokens"),
             output_tokens: tokens("completion_tokens"),
             row,
-        }
+        })
     }
 
     /// What is said beside the new output: what the old one's side file says, with another judge.

@@ -47,7 +47,7 @@ pub fn score(choices: &[String], right: &[usize], logprobs: &[f64]) -> Scored {
             ("acc_norm", is_right(by_chars)),
             ("acc_bytes", is_right(by_bytes)),
         ],
-        reason: None,
+        ..Scored::default()
     }
 }
 

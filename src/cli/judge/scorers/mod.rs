@@ -8,4 +8,5 @@ pub mod ngrams;
 pub mod number;
 pub mod overlap;
 pub mod perplexity;
+pub mod schema;
 pub mod words;
