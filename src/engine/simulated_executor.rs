@@ -5,6 +5,10 @@
 //! through the block table. So a wrong block table, slot, cached block, chunk or recomputation
 //! either fails an assertion or changes the generated text. Used to test the scheduler without a
 //! model, over many seeds and many rows.
+//!
+//! Each block has a state besides, as recurrent layers have it: the hash after the last token that
+//! was computed of the block. A sequence goes on from the state of the block of its last token, and
+//! that must be the state after this token.
 
 use super::batch::Batch;
 use super::device::Tensor;
@@ -18,12 +22,23 @@ struct Slot {
     prefix_hash: u64,
 }
 
+/// The state of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct State {
+    /// Tokens of the sequence that it is after.
+    num_tokens: usize,
+    /// Their hash.
+    hash: u64,
+}
+
 /// Token ids in place of K and V.
 #[derive(Debug)]
 pub struct SimulatedExecutor {
     block_size: usize,
     /// (num_blocks * block_size)
     slots: Vec<Slot>,
+    /// (num_blocks)
+    states: Vec<State>,
     /// (num_logits, vocab_size) of the last step.
     logits: Tensor,
 }
@@ -33,7 +48,8 @@ impl SimulatedExecutor {
     pub fn new(num_blocks: usize, block_size: usize, vocab_size: usize) -> Self {
         let empty = Slot { token_id: u32::MAX, prefix_hash: 0 };
         let slots = vec![empty; num_blocks * block_size];
-        Self { block_size, slots, logits: Tensor::zeros(0, vocab_size) }
+        let states = vec![State::default(); num_blocks];
+        Self { block_size, slots, states, logits: Tensor::zeros(0, vocab_size) }
     }
 
     fn slot_of(&self, block_table: &[u32], position: usize) -> usize {
@@ -42,6 +58,7 @@ impl SimulatedExecutor {
     }
 
     fn copy_block(&mut self, from: u32, to: u32) {
+        self.states[to as usize] = self.states[from as usize];
         let first_slot = |block: u32| block as usize * self.block_size;
         let (from, to) = (first_slot(from), first_slot(to));
         self.slots.copy_within(from..from + self.block_size, to);
@@ -61,7 +78,15 @@ impl SimulatedExecutor {
                 0 => PREFIX_SEED,
                 _ => self.slots[self.slot_of(block_table, position - 1)].prefix_hash,
             };
-            self.slots[at] = Slot { token_id, prefix_hash: extend_hash(parent, token_id) };
+            let before = match position {
+                0 => State { num_tokens: 0, hash: PREFIX_SEED },
+                _ => self.states[self.slot_of(block_table, position - 1) / self.block_size],
+            };
+            let expected = State { num_tokens: position, hash: parent };
+            assert_eq!(before, expected, "position {position} goes on from another state");
+            let hash = extend_hash(parent, token_id);
+            self.slots[at] = Slot { token_id, prefix_hash: hash };
+            self.states[at / self.block_size] = State { num_tokens: position + 1, hash };
         }
     }
 
