@@ -2,7 +2,7 @@
 //! enters it.
 
 use crate::engine::config::{DType, Quantization};
-use crate::engine::model::spec::{DecoderSpec, ExpertSpec, ExpertsSpec, LinearSpec};
+use crate::engine::model::spec::{DecoderSpec, ExpertSpec, ExpertsSpec, LinearSpec, ShortConvSpec};
 
 /// A row of a run, by its lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +129,18 @@ impl ModelCost {
     }
 }
 
+/// Bytes of K and V per token, in a KV cache of so many bytes and tokens. States that blocks have
+/// besides are of a sequence and no position's.
+pub fn kv_bytes_per_token(
+    spec: &DecoderSpec,
+    (cache_bytes, num_tokens): (usize, usize),
+    block_size: usize,
+) -> f64 {
+    let state_values: usize = spec.convs().map(ShortConvSpec::state_width).sum();
+    let state_bytes = (state_values * size_of::<f32>()) as f64 / block_size as f64;
+    cache_bytes as f64 / num_tokens.max(1) as f64 - state_bytes
+}
+
 /// Weights of all experts that are chosen.
 fn num_weights(experts: &ExpertsSpec) -> f64 {
     let of_expert = |expert: &ExpertSpec| expert.up.num_weights() + expert.down.num_weights();
@@ -212,6 +224,17 @@ mod tests {
         assert_eq!(cost_of_all.kv_bytes(4, 40), 40.0 * 3.0 * 16.0);
         let window = cost(r#", "sliding_window": 7"#);
         assert_eq!(window.kv_bytes(4, 40), 4.0 * 7.0 * 3.0 * 16.0);
+    }
+
+    #[test]
+    fn states_of_blocks_are_no_k_and_v() {
+        let text = r#"{"architectures": ["Lfm2ForCausalLM"], "vocab_size": 50, "hidden_size": 8,
+            "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "max_position_embeddings": 64, "full_attn_idxs": [1]}"#;
+        let spec = decoder_spec(&HfConfig::parse(text, "config.json").unwrap()).unwrap();
+        // K and V of a head of 4 in a layer; two states of 2 tokens of 8 values in f32.
+        let block_bytes = 16 * 2 * 4 * 2 + 2 * 2 * 8 * 4;
+        assert_eq!(kv_bytes_per_token(&spec, (10 * block_bytes, 10 * 16), 16), 16.0);
     }
 
     #[test]

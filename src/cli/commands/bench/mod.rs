@@ -252,7 +252,9 @@ impl Bench {
         (measured, op_times): (Measured, Option<OpTimes>),
     ) -> Result<Report, CliError> {
         let info = engine.info().clone();
-        let kv_bytes_per_token = info.kv_cache_bytes as f64 / info.num_cache_tokens.max(1) as f64;
+        let cache = (info.kv_cache_bytes, info.num_cache_tokens);
+        let block_size = self.config.engine.cache.block_size;
+        let kv_bytes_per_token = cost::kv_bytes_per_token(spec, cache, block_size);
         let report = Report {
             mode: self.mode,
             model: self.config.model.name.clone(),
