@@ -269,7 +269,8 @@ fn a_program_judges_and_a_run_goes_on_where_it_failed() {
     // It may judge a row that expects nothing.
     evals.run("out.jsonl", &flags, 0);
     for row in evals.rows("out.jsonl") {
-        let is_right = row["response"] == row["expected"].to_string();
+        let expected = row["expected"].to_string();
+        let is_right = row["response"].as_str() == Some(&expected);
         assert_eq!(row["score"], if is_right { 1.0 } else { 0.5 }, "{row}");
         assert_eq!((&row["passed"], &row["reason"]), (&json!(is_right), &row["id"]), "{row}");
     }
