@@ -13,6 +13,8 @@ pub struct Measure {
     sum_of_squares: f64,
     /// A row has something between 0 and 1, or beyond.
     is_graded: bool,
+    /// A row is below 0, so that 0 is not the worst.
+    has_negative: bool,
 }
 
 impl Measure {
@@ -22,11 +24,14 @@ impl Measure {
         self.sum += value;
         self.sum_of_squares += value * value;
         self.is_graded |= value != 0.0 && value != 1.0;
+        self.has_negative |= value < 0.0;
     }
 
-    /// The same with rows of 0.
+    /// The same with rows of 0. Where that is not the worst, as of log-likelihoods, they are left
+    /// out: they would make the mean better.
     pub fn with_zeros(self, num_rows: u64) -> Self {
-        Self { num_rows: self.num_rows + num_rows, ..self }
+        let counted = if self.has_negative { 0 } else { num_rows };
+        Self { num_rows: self.num_rows + counted, ..self }
     }
 
     /// Rows that have the number.
@@ -107,6 +112,7 @@ mod tests {
         assert_eq!((one.mean(), one.stderr()), (1.0, None));
         assert_eq!(measure(&[1.0; 7]).interval().unwrap().1, 1.0);
         assert_eq!(Measure::default().mean(), 0.0);
+        assert_eq!(measure(&[-1.0, -3.0]).with_zeros(2).mean(), -2.0, "0 would be better");
     }
 
     #[test]
