@@ -330,6 +330,10 @@ fn what_modules_cannot_be_is_refused_by_name() {
     std::fs::write(&path, text.replace("24", "25")).unwrap();
     let expected = "a Dense module of 25 inputs: vectors have 24 values before it";
     assert!(error(&config).contains(expected), "{}", error(&config));
+    // A state of each token is no vector of a text.
+    let of_tokens = text.replace("sentence_embedding", "token_embeddings");
+    std::fs::write(&path, of_tokens).unwrap();
+    assert!(error(&config).contains("token_embeddings"), "{}", error(&config));
     // Its weights are held against its config.
     std::fs::write(&path, text.replace("16", "17")).unwrap();
     let Err(EngineError::Model(text)) = PoolingEngine::load(&config) else { panic!() };

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::ListedModule;
 use super::layer_file::LayerFile;
-use super::modules::{ListedModule, bad, read};
+use super::modules::{bad, read};
 use crate::engine::EngineError;
 use crate::engine::files::quoted;
 use crate::engine::model::spec::HeadActivation;

@@ -1,6 +1,6 @@
 //! `LayerFile`: layers behind a model whose weights are in a folder or a file of their own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::engine::EngineError;
 use crate::engine::config::{LoadFormat, ModelConfig};
@@ -8,6 +8,12 @@ use crate::engine::device::Device;
 use crate::engine::model::head::Head;
 use crate::engine::model::spec::{HeadActivation, HeadLayer, HeadSpec, LinearSpec, NamedShape};
 use crate::engine::model::weights::Checkpoint;
+
+/// The layer of lexical weights, in the model's folder: FlagEmbedding's `sparse_linear`.
+pub const LEXICAL_LAYER: &str = "sparse_linear.pt";
+
+/// The layer of vectors of tokens: FlagEmbedding's `colbert_linear`.
+pub const TOKEN_LAYER: &str = "colbert_linear.pt";
 
 /// What the layer is called, in all such files.
 const NAME: &str = "linear";
@@ -68,4 +74,16 @@ impl LayerFile {
         checkpoint.finish()?;
         Ok(head)
     }
+}
+
+/// A layer of one of these names, from states of this width to so many values, if it is there.
+pub(super) fn layer_of(
+    dir: &Path,
+    name: &str,
+    (outputs, width): (usize, usize),
+) -> Option<LayerFile> {
+    let path = dir.join(name);
+    // A link to nothing is there: loading says what is wrong with it.
+    let is_there = path.symlink_metadata().is_ok();
+    is_there.then(|| LayerFile::new(path, (outputs, width)))
 }

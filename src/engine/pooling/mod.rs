@@ -7,9 +7,11 @@ mod dense;
 mod input;
 mod layer_file;
 mod lexical;
+mod listed_module;
 mod loading;
 mod modules;
 mod pooler;
+mod pooling_type;
 mod request;
 mod shared_texts;
 mod splade;
@@ -20,10 +22,10 @@ pub use crate::engine::model::encoders::{
     ClassActivation, ClassToken, Classifier, TokenClasses, TokenMethod,
 };
 pub use compared::{Compared, Scoring, Similarity};
-pub use modules::{
-    LEXICAL_LAYER, ListedModule, MODULES, PROMPTS, Pooling, PoolingType, Prompts, TOKEN_LAYER,
-    TRANSFORMER_FILES,
-};
+pub use layer_file::{LEXICAL_LAYER, TOKEN_LAYER};
+pub use listed_module::{ListedModule, MODULES};
+pub use modules::{PROMPTS, Prompts, TRANSFORMER_FILES};
+pub use pooling_type::{Pooling, PoolingType};
 pub use request::{
     EncodingFormat, Pooled, PoolingOutput, PoolingParams, PoolingRequest, TextTokens,
 };

@@ -8,84 +8,10 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::dense::DenseModule;
-use super::layer_file::LayerFile;
-use super::{Similarity, TokenClasses};
+use super::listed_module::{ListedModule, MODULES};
+use super::{Pooling, PoolingType, Similarity, TokenClasses};
 use crate::engine::EngineError;
 use crate::engine::files::{self, MAX_CONFIG_BYTES, quoted};
-
-/// Which of a text's states its vector is made of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PoolingType {
-    /// That of the first token.
-    #[default]
-    Cls,
-    /// The mean of all.
-    Mean,
-    /// That of the last token.
-    Last,
-    /// The largest value of each column.
-    Max,
-    /// The sum of all, divided by the square root of their number.
-    MeanSqrtLen,
-    /// The mean of all, each as often as its place from 1.
-    WeightedMean,
-    /// Each, made one with no other: a text becomes as much as it has tokens.
-    All,
-}
-
-impl PoolingType {
-    /// llama.cpp's number in a GGUF file.
-    pub(super) fn of_gguf(number: usize) -> Option<Self> {
-        match number {
-            1 => Some(PoolingType::Mean),
-            2 => Some(PoolingType::Cls),
-            3 => Some(PoolingType::Last),
-            _ => None,
-        }
-    }
-
-    /// sentence-transformers' spelling.
-    fn of_name(name: &str) -> Option<Self> {
-        match name {
-            "cls" => Some(PoolingType::Cls),
-            "mean" => Some(PoolingType::Mean),
-            "lasttoken" => Some(PoolingType::Last),
-            "max" => Some(PoolingType::Max),
-            "mean_sqrt_len_tokens" => Some(PoolingType::MeanSqrtLen),
-            "weightedmean" => Some(PoolingType::WeightedMean),
-            _ => None,
-        }
-    }
-}
-
-/// How vectors are made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pooling {
-    /// Of which states.
-    pub pooling_type: PoolingType,
-    /// Vectors have a length of 1.
-    pub normalize: bool,
-    /// The sizes that vectors may be cut to; an empty list: any. None: the model was not trained
-    /// for it.
-    pub dimensions: Option<Vec<usize>>,
-    /// The tokens of a prompt count. INSTRUCTOR leaves them out.
-    pub include_prompt: bool,
-    /// Vectors of tokens begin behind the first token.
-    pub skips_first: bool,
-}
-
-impl Default for Pooling {
-    /// vLLM's for an encoder that says nothing.
-    fn default() -> Self {
-        Self {
-            pooling_type: PoolingType::Cls,
-            normalize: true,
-            dimensions: None,
-            include_prompt: true,
-            skips_first: false,
-        }
-    }
-}
 
 /// Texts that stand before texts, by their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -126,9 +52,6 @@ const FLAGS: &[(&str, &str)] = &[
     ("pooling_mode_weightedmean_tokens", "weightedmean"),
 ];
 
-/// The list of modules, in the model's folder.
-pub const MODULES: &str = "modules.json";
-
 /// Prompts, in the model's folder.
 pub const PROMPTS: &str = "config_sentence_transformers.json";
 
@@ -142,65 +65,6 @@ pub const TRANSFORMER_FILES: &[&str] = &[
     "sentence_xlm-roberta_config.json",
     "sentence_xlnet_config.json",
 ];
-
-/// Modules in the order in which they may come.
-const MODULE_KINDS: &[&str] = &[
-    "Transformer",
-    "MLMTransformer",
-    "LogitScore",
-    "Pooling",
-    "SpladePooling",
-    "Dense",
-    "Normalize",
-];
-
-/// A module of modules.json.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListedModule {
-    /// As it is written there: a class of sentence-transformers.
-    pub class: String,
-    /// Its folder in the model's; empty: the model's own.
-    pub folder: String,
-}
-
-impl ListedModule {
-    /// The modules of a model's folder, in their order; None: it has no list.
-    ///
-    /// # Errors
-    /// The list is corrupt, or names what is no folder of the model's.
-    pub fn list(dir: &Path) -> Result<Option<Vec<Self>>, EngineError> {
-        let path = dir.join(MODULES);
-        let Some(list) = read(&path)? else { return Ok(None) };
-        let list = list.as_array().ok_or_else(|| bad(&path, "it is no list"))?;
-        let module = |module: &Value| {
-            let text = |key: &str| module.get(key).and_then(Value::as_str).unwrap_or_default();
-            let (class, folder) = (text("type").to_owned(), text("path").to_owned());
-            match folder.contains(['/', '\\']) || folder == ".." {
-                true => Err(bad(&path, &format!("{} is no folder of a module", quoted(&folder)))),
-                false => Ok(Self { class, folder }),
-            }
-        };
-        list.iter().map(module).collect::<Result<_, _>>().map(Some)
-    }
-
-    /// The last part of its class, which is the same in all versions of sentence-transformers.
-    pub fn kind(&self) -> &str {
-        self.class.rsplit('.').next().unwrap_or_default()
-    }
-
-    /// Whether its folder has weights.
-    pub fn has_weights(&self) -> bool {
-        !matches!(
-            self.kind(),
-            "Transformer"
-                | "MLMTransformer"
-                | "LogitScore"
-                | "Pooling"
-                | "SpladePooling"
-                | "Normalize"
-        )
-    }
-}
 
 impl Modules {
     /// How vectors are made: by `default`, where no module says it.
@@ -272,9 +136,9 @@ impl Modules {
                 self.pooling.normalize = true;
                 Ok(())
             }
-            kind => {
+            _ => {
                 let (class, folder) = (quoted(&module.class), quoted(&module.folder));
-                let text = match MODULE_KINDS.contains(&kind) {
+                let text = match module.is_known() {
                     true => format!("a module of type {class} in {folder} is not in its place"),
                     false => format!("a module of type {class} in {folder} is not supported"),
                 };
@@ -362,24 +226,6 @@ fn read_splade(path: &Path) -> Result<usize, EngineError> {
         "log1p_relu" => Ok(2),
         other => Err(bad(path, &format!("an activation of {} is not supported", quoted(other)))),
     }
-}
-
-/// The layer of lexical weights, in the model's folder: FlagEmbedding's `sparse_linear`.
-pub const LEXICAL_LAYER: &str = "sparse_linear.pt";
-
-/// The layer of vectors of tokens: FlagEmbedding's `colbert_linear`.
-pub const TOKEN_LAYER: &str = "colbert_linear.pt";
-
-/// A layer of one of these names, from states of this width to so many values, if it is there.
-pub(super) fn layer_of(
-    dir: &Path,
-    name: &str,
-    (outputs, width): (usize, usize),
-) -> Option<LayerFile> {
-    let path = dir.join(name);
-    // A link to nothing is there: loading says what is wrong with it.
-    let is_there = path.symlink_metadata().is_ok();
-    is_there.then(|| LayerFile::new(path, (outputs, width)))
 }
 
 /// The longest text that a tokenizer's files name, in tokens; None: they name none.

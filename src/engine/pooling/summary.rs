@@ -4,11 +4,11 @@
 use std::path::Path;
 
 use super::dense::DenseModule;
-use super::layer_file::LayerFile;
-use super::modules::{
-    LEXICAL_LAYER, Modules, PROMPTS, Pooling, Prompts, TOKEN_LAYER, layer_of, length_of_tokenizer,
+use super::layer_file::{LEXICAL_LAYER, LayerFile, TOKEN_LAYER, layer_of};
+use super::modules::{Modules, PROMPTS, Prompts, length_of_tokenizer};
+use super::{
+    EncodingFormat, Pooling, PoolingParams, PoolingTask, PoolingType, Scoring, Similarity,
 };
-use super::{EncodingFormat, PoolingParams, PoolingTask, PoolingType, Scoring, Similarity};
 use crate::engine::EngineError;
 use crate::engine::config::{DType, ModelConfig};
 use crate::engine::input_processor::ModelLimits;
@@ -134,6 +134,11 @@ impl PoolingSummary {
             (None, _, asked) => asked.unwrap_or(pooling.pooling_type),
         };
         let gives_tokens = pooling.pooling_type == PoolingType::All && classifier.is_none();
+        if !gives_tokens && dense.iter().any(|module| module.of_tokens) {
+            let text = "a Dense module of token_embeddings changes each token's state, and vectors of \
+                        texts are asked for: give --pooling-type all";
+            return Err(EngineError::Model(text.to_owned()));
+        }
         let token_layer = match &files {
             ModelFiles::Folder(folder) if gives_tokens => token_layer(folder, &dense, &spec)?,
             _ => None,
