@@ -358,7 +358,7 @@ __device__ __forceinline__ void store_output(const Inputs& in, const AttentionWo
     T* to = in.out + rows.offset(in, item, kv_head, row, stride) + lane % 4 * 2;
     // All splits are merged, so that no split and no tile changes where the sink enters.
     float sum = partial.sum[i];
-    if (in.sinks != nullptr) {
+    if (HAS_SINKS) {
       const u32 head = kv_head * in.group_size + (rows.first_row + row) % in.group_size;
       sum += exp2_approx(fmaf(in.sinks[head], LOG2_E, -partial.max[i]));
     }

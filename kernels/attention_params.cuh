@@ -31,6 +31,12 @@ constexpr bool HAS_BIAS = true;
 #else
 constexpr bool HAS_BIAS = false;
 #endif
+// Whether heads have sinks (-DSINKS=1): scores that are in the softmax and have no value.
+#if SINKS
+constexpr bool HAS_SINKS = true;
+#else
+constexpr bool HAS_SINKS = false;
+#endif
 static_assert(IS_TEXTS ? !HAS_ALIBI : !HAS_BIAS, "slopes are for causal rows, tables for texts");
 
 struct AttentionParams {
@@ -43,7 +49,7 @@ struct AttentionParams {
   float scale, soft_cap;         // soft_cap 0: none
   // ALIBI: slopes (num_heads). BIAS: (num_heads, bias_stride), by key position - query position.
   const float* biases;
-  const float* sinks;  // (num_heads), or null: scores that are in the softmax and have no value
+  const float* sinks;  // SINKS: (num_heads)
 
   // The first and the last position that a token at `position` sees.
   __device__ __forceinline__ u32 first_seen(u32 position) const {

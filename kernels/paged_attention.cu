@@ -10,7 +10,8 @@
 //
 // Launch, with the constants below (-DMAX_SMEM_KB is what a block may opt in to: 227 on sm_90 and
 // sm_100, 163 on sm_80, 99 on sm_86, sm_89 and sm_120; -DKV_FP8=1 where the caches are E4M3;
-// -DALIBI=1 and -DBIAS=1 for biases, -DTEXTS=1 for whole texts, which go through prefill alone):
+// -DALIBI=1 and -DBIAS=1 for biases, -DSINKS=1 for sinks, -DTEXTS=1 for whole texts, which go
+// through prefill alone):
 // - paged_attention_decode: 32 DECODE_WARPS threads, DECODE_BYTES of dynamic shared memory. Grid:
 //   DECODE_BLOCKS per multiprocessor, or one per unit (num_work num_kv_heads) if those are fewer.
 // - paged_attention_prefill: 32 PREFILL_WARPS threads, PREFILL_BYTES of dynamic shared memory.

@@ -86,7 +86,7 @@ __device__ __forceinline__ void attend(const float* q, const float* k_cache, con
     }
     softmax_step(score, v_cache, block_table, kv_head, tile, first, last, params, partial);
   }
-  if (params.sinks != nullptr) partial.sum += expf(params.sinks[head] - partial.max);
+  if (HAS_SINKS) partial.sum += expf(params.sinks[head] - partial.max);
 #pragma unroll
   for (u32 i = 0; i < LANE_VALUES; ++i) {
     const u32 column = lane + i * WARP_SIZE;

@@ -31,6 +31,7 @@ const ATTENTION_F32: &[Defines] = &[
     &[("DTYPE", "float"), ("HEAD_DIM", "128")],
     &[("DTYPE", "float"), ("HEAD_DIM", "128"), ("ALIBI", "1")],
     &[("DTYPE", "float"), ("HEAD_DIM", "256")],
+    &[("DTYPE", "float"), ("HEAD_DIM", "64"), ("SINKS", "1")],
     &[("DTYPE", "float"), ("HEAD_DIM", "32"), ("TEXTS", "1")],
     &[("DTYPE", "float"), ("HEAD_DIM", "64"), ("TEXTS", "1"), ("BIAS", "1")],
 ];
@@ -74,6 +75,7 @@ const MODULES: &[Module] = &[
         &[
             &[("DTYPE", "bf16"), ("HEAD_DIM", "64")],
             &[("DTYPE", "bf16"), ("HEAD_DIM", "64"), ("ALIBI", "1")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "64"), ("SINKS", "1")],
         ],
         &[(DECODE, 255), (PREFILL, 255)],
     ),

@@ -27,6 +27,8 @@ pub struct AttentionDefines {
     pub is_of_texts: bool,
     /// Scores have biases: from a table in texts, else ALiBi's.
     pub has_biases: bool,
+    /// Heads have sinks.
+    pub has_sinks: bool,
 }
 
 /// What a kernel over codes is compiled for, in the words of kernels/linear_codes.cu.
@@ -49,7 +51,7 @@ impl From<(&'static str, &'static str)> for Kernel {
 }
 
 impl Kernel {
-    /// A kernel with HEAD_DIM defined; TEXTS for texts; BIAS or ALIBI for biases.
+    /// A kernel with HEAD_DIM defined; TEXTS for texts; BIAS or ALIBI for biases; SINKS.
     pub fn of_attention(
         source: &'static str,
         entry: &'static str,
@@ -78,11 +80,13 @@ impl Kernel {
         let mut defines = vec![("DTYPE", name(dtype).to_owned())];
         match self.compiled_for {
             CompiledFor::Any => {}
-            CompiledFor::Attention(AttentionDefines { head_dim, is_of_texts, has_biases }) => {
+            CompiledFor::Attention(attention) => {
+                let AttentionDefines { head_dim, is_of_texts, has_biases, has_sinks } = attention;
                 defines.push(("HEAD_DIM", head_dim.to_string()));
                 defines.push(("MAX_SMEM_KB", (max_smem_bytes >> 10).to_string()));
                 let of_biases = if is_of_texts { "BIAS" } else { "ALIBI" };
-                let switches = [("TEXTS", is_of_texts), (of_biases, has_biases)];
+                let switches =
+                    [("TEXTS", is_of_texts), (of_biases, has_biases), ("SINKS", has_sinks)];
                 let switched_on = switches.into_iter().filter(|(_, is_on)| *is_on);
                 defines.extend(switched_on.map(|(name, _)| (name, "1".to_owned())));
             }

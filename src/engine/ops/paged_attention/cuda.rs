@@ -196,6 +196,7 @@ impl CacheAttention {
             head_dim: kv.head_dim as u32,
             is_of_texts: self.after.is_some(),
             has_biases: !matches!(self.biases, Biases::None),
+            has_sinks: self.sinks.is_some(),
         }
     }
 }
