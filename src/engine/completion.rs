@@ -74,8 +74,8 @@ pub enum OfPrompt {
     Nothing,
     /// Logprobs per prompt token; that of the first is None.
     Positions(Vec<Option<PositionLogprobs>>),
-    /// How likely they are together.
-    Sum(Likelihood),
+    /// How likely they are together; of each choice so far.
+    Sums(Vec<Likelihood>),
 }
 
 impl Completion {
@@ -94,7 +94,14 @@ impl Completion {
         match &mut self.of_prompt {
             OfPrompt::Nothing => panic!("logprobs of the prompt were not asked for"),
             OfPrompt::Positions(entries) => entries.push(Some(entry)),
-            OfPrompt::Sum(likelihood) => likelihood.add(&entry),
+            OfPrompt::Sums(sums) => sums.last_mut().expect("one at least").add(&entry),
+        }
+    }
+
+    /// Logprobs that come are those of another choice.
+    pub fn begin_next_choice(&mut self) {
+        if let OfPrompt::Sums(sums) = &mut self.of_prompt {
+            sums.push(Likelihood::default());
         }
     }
 
@@ -203,7 +210,7 @@ impl OfPrompt {
                 OfPrompt::Positions(if shows_first { vec![None] } else { Vec::new() })
             }
             Asked::Completions => OfPrompt::Nothing,
-            Asked::Choices(_) | Asked::Rolling(_) => OfPrompt::Sum(Likelihood::default()),
+            Asked::Choices(_) | Asked::Rolling(_) => OfPrompt::Sums(vec![Likelihood::default()]),
         }
     }
 }

@@ -12,6 +12,13 @@ pub struct KnownText {
     pub num_scored: usize,
 }
 
+/// Texts of which it is asked how likely each is after what all begin with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChoiceTexts {
+    texts: Vec<KnownText>,
+    num_shared: usize,
+}
+
 /// A text in windows that score each of its tokens once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RollingText {
@@ -57,6 +64,31 @@ impl Default for Likelihood {
     }
 }
 
+impl ChoiceTexts {
+    /// At least one text.
+    pub fn new(texts: Vec<KnownText>) -> Self {
+        let first = &texts[0].token_ids;
+        let shared = |text: &KnownText| {
+            let pairs = first.iter().zip(&text.token_ids);
+            let num_equal = pairs.take_while(|(one, other)| one == other).count();
+            // The logits of the last token before the scored ones are its own.
+            num_equal.min(text.token_ids.len() - text.num_scored - 1)
+        };
+        let num_shared = texts.iter().map(shared).min().expect("there is a text");
+        Self { texts, num_shared }
+    }
+
+    /// In the order of the choices.
+    pub fn texts(&self) -> &[KnownText] {
+        &self.texts
+    }
+
+    /// Leading tokens that all texts have, and whose logits are those of none: computed once.
+    pub fn num_shared(&self) -> usize {
+        self.num_shared
+    }
+}
+
 impl Likelihood {
     /// Takes the next token, whose position has its likeliest token.
     pub fn add(&mut self, position: &PositionLogprobs) {
@@ -77,6 +109,11 @@ impl Likelihood {
 }
 
 impl KnownText {
+    /// All tokens, and how many of the last ones are scored.
+    pub fn scored(&self) -> (&Vec<u32>, usize) {
+        (&self.token_ids, self.num_scored)
+    }
+
     /// The disjoint windows of a text that is not empty. The first begins with `prefix`, which is
     /// not scored. No window but the first has less than `max_len` tokens before its last one.
     pub fn windows(token_ids: &[u32], prefix: u32, max_len: usize) -> Vec<Self> {

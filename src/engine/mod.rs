@@ -168,7 +168,10 @@ impl Engine {
             sampler.warm_up(executor.warm_up()?)?;
         }
         let parts: (Box<dyn Executor>, _) = (Box::new(executor), sampler);
-        let engine = Self::assemble(config, input_processor, info, shape.num_blocks, parts);
+        let mut engine = Self::assemble(config, input_processor, info, shape.num_blocks, parts);
+        if shape.states.width > 0 {
+            engine.scheduler.goes_back_to_blocks();
+        }
         Ok(Self { runs_ahead, ..engine })
     }
 
@@ -199,7 +202,10 @@ impl Engine {
         };
         let executor = SimulatedExecutor::new(num_blocks, block_size, vocab_size);
         let sampler = StepSampler::new(device, max_rows(config), vocab_size)?;
-        Ok(Self::assemble(config, input_processor, info, num_blocks, (Box::new(executor), sampler)))
+        let parts: (Box<dyn Executor>, _) = (Box::new(executor), sampler);
+        let mut engine = Self::assemble(config, input_processor, info, num_blocks, parts);
+        engine.scheduler.goes_back_to_blocks();
+        Ok(engine)
     }
 
     fn assemble(

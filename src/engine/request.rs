@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use super::likelihood::{KnownText, Likelihood, RollingText, Scored};
+pub use super::likelihood::{ChoiceTexts, KnownText, Likelihood, RollingText, Scored};
 pub use super::sampling_params::{
     BeamSearchParams, Constraint, NumLogprobs, SamplingParams, StructuredOutputs, TruncationSide,
     UNLIMITED_LOGPROBS,
@@ -46,7 +46,7 @@ pub enum Asked {
     #[default]
     Completions,
     /// How likely each of these texts is after it. They begin with the prompt.
-    Choices(Vec<KnownText>),
+    Choices(ChoiceTexts),
     /// How likely it is itself.
     Rolling(RollingText),
 }
@@ -201,12 +201,13 @@ impl Request {
         match &self.asked {
             Asked::Completions if self.params.beam_search.is_some() => 1,
             Asked::Completions => self.params.n,
-            Asked::Choices(texts) => texts.len() as u32,
+            Asked::Choices(_) => 1,
             Asked::Rolling(text) => text.windows.len() as u32,
         }
     }
 
-    /// What is known of one of them. Logprobs of a prompt are the business of its first completion.
+    /// What is known of one of them, or of a sequence that goes through choices at one of those.
+    /// Logprobs of a prompt are the business of its first completion.
     pub fn known(&self, index: u32) -> Known<'_> {
         let (all, num_scored) = match &self.asked {
             Asked::Completions => {
@@ -214,10 +215,8 @@ impl Request {
                 let last = self.params.prompt_logprobs_last.map_or(usize::MAX, |n| n as usize);
                 (&self.prompt_token_ids, if wants { last } else { 0 })
             }
-            Asked::Choices(texts) | Asked::Rolling(RollingText { windows: texts, .. }) => {
-                let text = &texts[index as usize];
-                (&text.token_ids, text.num_scored)
-            }
+            Asked::Choices(choices) => choices.texts()[index as usize].scored(),
+            Asked::Rolling(text) => text.windows[index as usize].scored(),
         };
         let (last, before) = all.split_last().expect("no prompt is empty");
         let (token_ids, end) =
@@ -255,7 +254,7 @@ impl Request {
     pub fn num_prompt_tokens(&self) -> usize {
         let of_choices: usize = match &self.asked {
             Asked::Completions | Asked::Rolling(_) => 0,
-            Asked::Choices(texts) => texts.iter().map(|text| text.num_scored).sum(),
+            Asked::Choices(choices) => choices.texts().iter().map(|text| text.num_scored).sum(),
         };
         self.prompt_token_ids.len() + of_choices
     }

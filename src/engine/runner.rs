@@ -98,7 +98,9 @@ impl Work {
     pub fn prompts(&self) -> Vec<&[u32]> {
         match self {
             Work::Generate(request) => match &request.asked {
-                Asked::Choices(texts) => texts.iter().map(|text| &text.token_ids[..]).collect(),
+                Asked::Choices(choices) => {
+                    choices.texts().iter().map(|text| &text.token_ids[..]).collect()
+                }
                 Asked::Completions | Asked::Rolling(_) => vec![&request.prompt_token_ids],
             },
             Work::Pooling(request) => request.texts.iter().map(|text| &text.ids[..]).collect(),

@@ -76,7 +76,7 @@ struct RequestState {
     num_unfinished: u32,
     prompt_logprobs: Option<Vec<Option<PositionLogprobs>>>,
     /// With the index of the sequence.
-    likelihoods: Vec<(u32, Likelihood)>,
+    likelihoods: Vec<(u32, Vec<Likelihood>)>,
     num_cached_tokens: usize,
 }
 
@@ -102,6 +102,8 @@ pub struct Scheduler {
     finished: Vec<RequestOutput>,
     /// Between `schedule` and `update`.
     in_step: bool,
+    /// A sequence goes back to a multiple of so many tokens.
+    granule: usize,
     /// Reused by admission.
     prefix_hits: Vec<u32>,
     /// The step that was last given back.
@@ -137,6 +139,7 @@ impl Scheduler {
             block_copies: Vec::new(),
             finished: Vec::new(),
             in_step: false,
+            granule: 1,
             prefix_hits: Vec::new(),
             spare: Scheduled::default(),
             stats: EngineStats::default(),
@@ -178,6 +181,12 @@ impl Scheduler {
                 self.add_beam_row(&request, slot);
             }
         }
+    }
+
+    /// The model keeps a state in each block, of the last token that was computed of it: sequences
+    /// go back to the end of a block only.
+    pub fn goes_back_to_blocks(&mut self) {
+        self.granule = self.block_pool.block_size();
     }
 
     /// A slot for a sequence.
@@ -398,6 +407,7 @@ impl Scheduler {
         entry: &ScheduledSeq,
         mut rows: impl Iterator<Item = RowResult>,
     ) -> Option<Finish> {
+        let granule = self.granule;
         let seq = self.seqs[entry.slot].as_mut().expect("the slot is taken");
         seq.num_computed_tokens += entry.num_tokens;
         let mut finish = None;
@@ -413,7 +423,8 @@ impl Scheduler {
         }
         if finish.is_some() || !entry.samples {
             rows.for_each(drop);
-            return finish.or_else(|| seq.is_known_through().then_some(Finish::Length));
+            let mut ends = || seq.is_known_through() && !seq.begin_next_choice(granule);
+            return finish.or_else(|| ends().then_some(Finish::Length));
         }
         let result = rows.next().expect("one result per row task");
         if let Some(error) = seq.guide.as_ref().and_then(|guide| guide.error()) {
@@ -446,7 +457,7 @@ impl Scheduler {
         match seq.completion.take_of_prompt() {
             OfPrompt::Nothing => {}
             OfPrompt::Positions(entries) => state.prompt_logprobs = Some(entries),
-            OfPrompt::Sum(likelihood) => state.likelihoods.push((seq.index, likelihood)),
+            OfPrompt::Sums(sums) => state.likelihoods.push((seq.index, sums)),
         }
         if seq.index == 0 {
             state.num_cached_tokens = seq.num_cached_tokens.unwrap_or(0);
@@ -488,7 +499,7 @@ impl Scheduler {
     fn answer(&mut self, request: Arc<Request>, mut state: RequestState) {
         let request_id = request.request_id;
         state.likelihoods.sort_unstable_by_key(|(index, _)| *index);
-        let likelihoods = state.likelihoods.into_iter().map(|(_, likelihood)| likelihood);
+        let likelihoods = state.likelihoods.into_iter().flat_map(|(_, sums)| sums);
         let scored = request.asked.answer(likelihoods.collect());
         if scored.is_some() {
             // Its texts have no completions of their own: that of one that failed speaks for all.

@@ -6,14 +6,16 @@
 //! one step             |                                |<- chunk -->|   samples: reaches the end
 //! ```
 //!
-//! A sequence whose next token is known samples none: it ends where its known tokens do.
+//! A sequence whose next token is known samples none: it ends where its known tokens do. That of a
+//! request of choices goes through them one after the other, so that what they share is computed
+//! once.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::completion::{Completion, Finish};
 use super::prefix_cache::ROOT_SERIAL;
-use super::request::{Known, Request, RequestError, RequestStatus};
+use super::request::{Asked, Known, Request, RequestError, RequestStatus};
 use super::structured_output::Guide;
 use super::text::Tokenizer;
 
@@ -32,6 +34,8 @@ pub struct Sequence {
     pub num_prompt_tokens: usize,
     /// The token after the prompt, where it is known.
     pub known_end: Option<u32>,
+    /// Of a request of choices: which of them it is at.
+    pub choice: u32,
     /// Positions of the prompt whose logits are still wanted, for the token after each. Progress
     /// survives a preemption.
     pub missing_prompt_logits: Range<usize>,
@@ -61,6 +65,7 @@ impl Sequence {
             token_ids: token_ids.to_vec(),
             num_prompt_tokens: token_ids.len(),
             known_end: end,
+            choice: 0,
             missing_prompt_logits: wanted,
             num_computed_tokens: 0,
             block_table: Vec::new(),
@@ -105,6 +110,36 @@ impl Sequence {
         self.known_end.is_some() && self.num_computed_tokens == self.num_tokens()
     }
 
+    /// Goes on with the next choice, from the tokens that all of them share, a multiple of
+    /// `granule`; false: there is none.
+    pub fn begin_next_choice(&mut self, granule: usize) -> bool {
+        let Asked::Choices(choices) = &self.request.asked else { return false };
+        self.choice += 1;
+        if self.choice as usize == choices.texts().len() {
+            return false;
+        }
+        let num_shared = choices.num_shared() / granule * granule;
+        let Known { token_ids, end, wanted } = self.request.known(self.choice);
+        self.token_ids.truncate(num_shared);
+        self.token_ids.extend_from_slice(&token_ids[num_shared..]);
+        self.num_prompt_tokens = token_ids.len();
+        self.known_end = end;
+        self.missing_prompt_logits = wanted;
+        self.num_computed_tokens = num_shared;
+        self.completion.begin_next_choice();
+        true
+    }
+
+    /// Leading tokens whose blocks others may share. K and V of those behind them are written again
+    /// for the next choice; of what beams try nobody else asks for, and most of it is given up.
+    pub fn num_shareable_tokens(&self) -> usize {
+        match &self.request.asked {
+            Asked::Choices(choices) => choices.num_shared(),
+            _ if self.request.params.beam_search.is_some() => self.num_prompt_tokens,
+            _ => usize::MAX,
+        }
+    }
+
     /// Positions of wanted prompt logits that lie in the next `num_new_tokens` tokens.
     pub fn prompt_logits_in(&self, num_new_tokens: usize) -> Range<usize> {
         let missing = &self.missing_prompt_logits;
@@ -116,7 +151,8 @@ impl Sequence {
     /// logits, and so is every prompt position whose logits are wanted.
     pub fn max_cached_tokens(&self) -> usize {
         let missing = &self.missing_prompt_logits;
-        if missing.is_empty() { self.num_tokens() - 1 } else { missing.start }
+        let most = if missing.is_empty() { self.num_tokens() - 1 } else { missing.start };
+        most.min(self.num_shareable_tokens())
     }
 
     /// Makes room for so many output tokens.

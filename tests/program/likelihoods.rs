@@ -103,7 +103,10 @@ fn likelihoods_depend_on_no_cache_and_shared_contexts_are_computed_once() {
         assert!(run(flags).0 == expected, "{flags}");
     }
     let computed = |stats: &Value| stats["tokens"]["computed"].as_u64().unwrap();
-    assert!(computed(&cached) * 3 < computed(&uncached), "{cached} {uncached}");
+    assert!(computed(&cached) + 200 < computed(&uncached), "{cached} {uncached}");
+    // Choices of one row need no cache to share what they follow.
+    let prompt_tokens = uncached["tokens"]["input"].as_u64().unwrap();
+    assert!(computed(&uncached) < prompt_tokens, "{uncached}");
 }
 
 #[test]

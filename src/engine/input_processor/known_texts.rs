@@ -10,7 +10,7 @@
 //! ```
 
 use super::{InputProcessor, Overflow, ProcessError, Prompt};
-use crate::engine::request::{Asked, KnownText, RequestError, RollingText};
+use crate::engine::request::{Asked, ChoiceTexts, KnownText, RequestError, RollingText};
 use crate::engine::sampling_params::MAX_N;
 use crate::engine::text::{RenderedChat, is_space};
 
@@ -51,7 +51,7 @@ impl InputProcessor {
         let texts: Vec<KnownText> = texts.collect::<Result<_, ProcessError>>()?;
         let (first, num_scored) = (&texts[0].token_ids, texts[0].num_scored);
         let prompt = first[..first.len() - num_scored].to_vec();
-        Ok((prompt, Asked::Choices(texts)))
+        Ok((prompt, Asked::Choices(ChoiceTexts::new(texts))))
     }
 
     /// The text's tokens, and their windows.

@@ -217,12 +217,7 @@ impl Scheduler {
         let block_size = self.block_pool.block_size();
         let seq = self.seqs[slot].as_mut().expect("the slot is taken");
         let num_known = seq.num_computed_tokens + num_new_tokens;
-        // Of what beams try nobody else asks for, and most of it is given up.
-        let num_offered = match seq.request.params.beam_search {
-            Some(_) => num_known.min(seq.num_prompt_tokens),
-            None => num_known,
-        };
-        let num_full = num_offered / block_size;
+        let num_full = num_known.min(seq.num_shareable_tokens()) / block_size;
         for i in seq.num_registered_blocks..num_full {
             let content = &seq.token_ids[i * block_size..(i + 1) * block_size];
             seq.last_serial =

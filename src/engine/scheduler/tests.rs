@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::*;
 use crate::engine::batch::Batch;
 use crate::engine::request::{
-    Asked, FinishReason, KnownText, NumLogprobs, RowKey, SamplingParams, Scored, StopIds,
-    StopReason, TokenLogprob,
+    Asked, ChoiceTexts, FinishReason, KnownText, NumLogprobs, RowKey, SamplingParams, Scored,
+    StopIds, StopReason, TokenLogprob,
 };
 
 /// (max_num_seqs, max_num_batched_tokens, num_blocks); blocks of 4 tokens, contexts of 64; first
@@ -255,28 +255,44 @@ fn the_last_prompt_logprobs_are_computed_after_what_is_cached() {
 }
 
 #[test]
-fn choices_share_what_they_follow() {
+fn what_choices_share_is_computed_once() {
     let mut s = scheduler(4, 64, 16);
     let text = |ending: &[u32]| KnownText {
         token_ids: [&[1; 9], ending].concat(),
         num_scored: ending.len(),
     };
-    let asked = Asked::Choices(vec![text(&[2]), text(&[3, 4]), text(&[2, 2])]);
-    let base = request(1, vec![1; 9], SamplingParams::default());
-    s.add_request(Request { asked, ..base });
-    let step = s.schedule();
-    assert_eq!(who(&s, &step), [(1, 9), (1, 2), (1, 1)], "four logits rows fit in a step");
-    assert!(end_step(&mut s, &step, 5).is_empty());
-    let outputs = run(&mut s, 5);
-    let likelihood = |num_tokens: usize| Likelihood {
-        logprob: -1.5 * num_tokens as f64,
-        is_greedy: false,
-        num_tokens,
+    let ask = |s: &mut Scheduler, id: u64| {
+        let texts = vec![text(&[2]), text(&[3, 4]), text(&[2, 2, 5, 6])];
+        let asked = Asked::Choices(ChoiceTexts::new(texts));
+        let base = request(id, vec![1; 9], SamplingParams::default());
+        s.add_request(Request { asked, ..base });
     };
-    let expected = [1, 2, 2].map(likelihood).to_vec();
-    assert_eq!(outputs[0].scored, Some(Scored::Choices(expected)));
-    assert_eq!((outputs[0].outputs.len(), outputs[0].num_prompt_tokens()), (1, 14));
-    assert_eq!(s.stats().num_computed_tokens, 9 + 2 + 2);
+    ask(&mut s, 1);
+    for (num_tokens, finishes) in [(9, false), (2, false), (4, true)] {
+        let step = s.schedule();
+        assert_eq!(
+            who(&s, &step),
+            [(1, num_tokens)],
+            "the last token of the prompt is computed anew"
+        );
+        let outputs = end_step(&mut s, &step, 5);
+        assert_eq!(!outputs.is_empty(), finishes);
+        let Some(output) = outputs.first() else { continue };
+        let likelihood = |num_tokens: usize| Likelihood {
+            logprob: -1.5 * num_tokens as f64,
+            is_greedy: false,
+            num_tokens,
+        };
+        let expected = [1, 2, 4].map(likelihood).to_vec();
+        assert_eq!(output.scored, Some(Scored::Choices(expected)));
+        assert_eq!((output.outputs.len(), output.num_prompt_tokens()), (1, 16));
+    }
+    // Two blocks of four are known by now, and none that was written more than once.
+    ask(&mut s, 2);
+    let step = s.schedule();
+    assert_eq!(who(&s, &step), [(2, 1)]);
+    assert_eq!(s.stats().num_cached_tokens, 8);
+    end_step(&mut s, &step, 5);
 }
 
 #[test]

@@ -126,7 +126,7 @@ impl Simulation {
     fn new(rng: &mut Rng, tokenizer: &Arc<Tokenizer>) -> Self {
         let workload = Workload::new(rng);
         let Workload { scheduler, cache, num_blocks, max_model_len, engine_seed, .. } = &workload;
-        let scheduler = Scheduler::new(
+        let mut scheduler = Scheduler::new(
             scheduler,
             cache,
             *num_blocks,
@@ -134,6 +134,8 @@ impl Simulation {
             *engine_seed,
             Some(Arc::clone(tokenizer)),
         );
+        // The executor keeps states.
+        scheduler.goes_back_to_blocks();
         let executor = SimulatedExecutor::new(*num_blocks, cache.block_size, VOCAB_SIZE);
         Self {
             workload,

@@ -4,7 +4,7 @@ use vllm_batch::engine::request::{
     Asked, CompletionOutput, FinishReason, NumLogprobs, PositionLogprobs, Request, RequestError,
     StopReason,
 };
-use vllm_batch::engine::request::{KnownText, Likelihood, RollingText, Scored};
+use vllm_batch::engine::request::{KnownText, Likelihood, Scored};
 use vllm_batch::engine::sampler::{RowResult, RowTask, SampleTask, SamplerScratch, run_row};
 use vllm_batch::engine::simulated_executor::simulated_logits;
 
@@ -169,7 +169,8 @@ impl Oracle<'_> {
 fn known_texts(request: &Request) -> &[KnownText] {
     match &request.asked {
         Asked::Completions => &[],
-        Asked::Choices(texts) | Asked::Rolling(RollingText { windows: texts, .. }) => texts,
+        Asked::Choices(choices) => choices.texts(),
+        Asked::Rolling(text) => &text.windows,
     }
 }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use vllm_batch::engine::config::{CacheConfig, SchedulerConfig};
 use vllm_batch::engine::request::{
-    Asked, BeamSearchParams, NumLogprobs, Request, RowKey, SamplingParams, StopIds,
+    Asked, BeamSearchParams, ChoiceTexts, KnownText, NumLogprobs, Request, RollingText, RowKey,
+    SamplingParams, StopIds,
 };
-use vllm_batch::engine::request::{KnownText, RollingText};
 use vllm_batch::engine::text::Tokenizer;
 
 /// SplitMix64.
@@ -164,7 +164,7 @@ fn asked(rng: &mut Rng, prompt: &[u32], max_model_len: usize) -> Asked {
                 let start = token_ids.len().saturating_sub(max_model_len + 1);
                 KnownText { token_ids: token_ids[start..].to_vec(), num_scored: scored.len() }
             };
-            Asked::Choices((0..=rng.up_to(3)).map(|_| choice(rng)).collect())
+            Asked::Choices(ChoiceTexts::new((0..=rng.up_to(3)).map(|_| choice(rng)).collect()))
         }
         1 => {
             let windows = KnownText::windows(prompt, EOS, 1 + rng.up_to(max_model_len - 1));
