@@ -288,7 +288,7 @@ fn a_dataset_gives_rows_with_their_own_lengths() {
 
     for (rows, code, wanted) in [
         ("{\"prompt\":\"a\"}\n{\"prompt\" 1}\n", 2, "error[bad_json]: bad.jsonl:2:"),
-        ("{\"prompt\":\"a\",\"max_tokens\":0}\n", 2, "bad.jsonl:1: max_tokens"),
+        ("{\"prompt\":\"a\",\"max_tokens\":0}\n", 2, "row 1: max_tokens must be at least 1"),
         ("{\"prompt_token_ids\":[1]}\n{\"prompt_token_ids\":[448]}\n", 2, "row 2: Token id 448"),
         ("\n", 4, "bad.jsonl has no rows"),
     ] {
