@@ -30,6 +30,7 @@ pub mod storage;
 mod table;
 #[cfg(test)]
 mod tests;
+pub mod watched_file;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};

@@ -12,6 +12,7 @@ use vllm_batch::cli::ledger::remote::lease::{Claimant, Lease};
 use vllm_batch::cli::ledger::remote::mirror::Keeper;
 use vllm_batch::cli::ledger::remote::{Remote, Staged};
 use vllm_batch::cli::ledger::storage::{Access, FileKind, Storage, StoredFile};
+use vllm_batch::cli::ledger::watched_file::{WatchedFile, Watcher};
 use vllm_batch::cli::object_store::{ErrorKind, StoreError};
 
 use super::server::{Fault, Server};
@@ -30,15 +31,13 @@ struct Files {
     keeper: Arc<Mutex<Keeper>>,
 }
 
-struct Kept {
-    file: Box<dyn StoredFile>,
-    keeper: Arc<Mutex<Keeper>>,
-}
+/// Keeps the pieces.
+struct Keeps(Arc<Mutex<Keeper>>);
 
 impl Storage for Files {
     fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn StoredFile>> {
         let (file, keeper) = (self.inner.open(path, access)?, Arc::clone(&self.keeper));
-        Ok(Box::new(Kept { file, keeper }))
+        Ok(Box::new(WatchedFile { file, watcher: Keeps(keeper) }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -58,38 +57,9 @@ impl Storage for Files {
     }
 }
 
-impl StoredFile for Kept {
-    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_at(bytes, offset)
-    }
-
-    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        self.file.write_at(bytes, offset)
-    }
-
-    fn length(&self) -> io::Result<u64> {
-        self.file.length()
-    }
-
-    fn set_length(&mut self, length: u64) -> io::Result<()> {
-        self.file.set_length(length)
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.file.sync()?;
-        Ok(self.keeper.lock().unwrap().keep()?)
-    }
-
-    fn try_lock(&self) -> bool {
-        self.file.try_lock()
-    }
-
-    fn is_named(&self, path: &Path) -> bool {
-        self.file.is_named(path)
-    }
-
-    fn take_permissions_of(&self, path: &Path) -> io::Result<()> {
-        self.file.take_permissions_of(path)
+impl Watcher for Keeps {
+    fn synced(&mut self) -> io::Result<()> {
+        Ok(self.0.lock().unwrap().keep()?)
     }
 }
 

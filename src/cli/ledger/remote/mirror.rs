@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use super::lease::{BEAT, Lease};
 use super::segments::name;
 use crate::cli::ledger::storage::{Access, Disk, FileKind, Storage, StoredFile};
+use crate::cli::ledger::watched_file::{WatchedFile, Watcher};
 use crate::cli::object_store::{ErrorKind, ObjectName, Place, Store, StoreError};
 use crate::cli::terminal::console::Console;
 use crate::engine::machine;
@@ -42,7 +43,7 @@ impl Shared {
     }
 
     /// The file ends here now, at most.
-    fn cut(&self, length: u64) {
+    fn note_cut(&self, length: u64) {
         let mut state = self.lock();
         if length < state.kept {
             state.kept = length;
@@ -51,7 +52,7 @@ impl Shared {
         state.written = length;
     }
 
-    fn wrote(&self, offset: u64, count: usize) {
+    fn note_written(&self, offset: u64, count: usize) {
         let mut state = self.lock();
         if offset < state.kept {
             state.kept = offset;
@@ -76,7 +77,7 @@ impl Storage for Mirror {
     fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn StoredFile>> {
         let file = Disk.open(path, access)?;
         Ok(match path == self.journal && access != Access::Read {
-            true => Box::new(NotedFile { file, shared: Arc::clone(&self.shared) }),
+            true => Box::new(WatchedFile { file, watcher: Arc::clone(&self.shared) }),
             false => file,
         })
     }
@@ -87,7 +88,7 @@ impl Storage for Mirror {
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         if path == self.journal {
-            self.shared.cut(0);
+            self.shared.note_cut(0);
         }
         Disk.remove(path)
     }
@@ -101,49 +102,21 @@ impl Storage for Mirror {
     }
 }
 
-/// The journal, open.
-struct NotedFile {
-    file: Box<dyn StoredFile>,
-    shared: Arc<Shared>,
-}
-
-impl StoredFile for NotedFile {
-    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_at(bytes, offset)
+impl Watcher for Arc<Shared> {
+    fn writes(&mut self) -> io::Result<()> {
+        self.check()
     }
 
-    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        self.shared.check()?;
-        let count = self.file.write_at(bytes, offset)?;
-        self.shared.wrote(offset, count);
-        Ok(count)
+    fn wrote(&mut self, offset: u64, count: usize) {
+        self.note_written(offset, count);
     }
 
-    fn length(&self) -> io::Result<u64> {
-        self.file.length()
+    fn cut(&mut self, length: u64) {
+        self.note_cut(length);
     }
 
-    fn set_length(&mut self, length: u64) -> io::Result<()> {
-        self.file.set_length(length)?;
-        self.shared.cut(length);
-        Ok(())
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.shared.check()?;
-        self.file.sync()
-    }
-
-    fn try_lock(&self) -> bool {
-        self.file.try_lock()
-    }
-
-    fn is_named(&self, path: &Path) -> bool {
-        self.file.is_named(path)
-    }
-
-    fn take_permissions_of(&self, path: &Path) -> io::Result<()> {
-        self.file.take_permissions_of(path)
+    fn syncs(&mut self) -> io::Result<()> {
+        self.check()
     }
 }
 

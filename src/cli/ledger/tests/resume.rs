@@ -4,7 +4,8 @@ use super::*;
 use crate::cli::input::shard::Shard;
 use crate::cli::ledger::meta::{InputFacts, Meta, NamedFile, RowCounts, TokenCounts};
 use crate::cli::ledger::record::RecordHead;
-use crate::cli::ledger::storage::{Access, FileKind};
+use crate::cli::ledger::storage::{Access, FileKind, Storage};
+use crate::cli::ledger::watched_file::{WatchedFile, Watcher};
 use crate::cli::output::FileFormat;
 
 /// Takes rows from a journal: (position now, number of the row). Those that it has not.
@@ -128,7 +129,8 @@ impl Spy {
 impl Storage for Spy {
     fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn StoredFile>> {
         let file = Disk.open(path, access)?;
-        Ok(Box::new(Watched { file, path: path.to_owned(), spy: self.clone() }))
+        let watcher = Notes { path: path.to_owned(), spy: self.clone() };
+        Ok(Box::new(WatchedFile { file, watcher }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -151,44 +153,16 @@ impl Storage for Spy {
     }
 }
 
-struct Watched {
-    file: Box<dyn StoredFile>,
+/// Notes when a file is made durable.
+struct Notes {
     path: PathBuf,
     spy: Spy,
 }
 
-impl StoredFile for Watched {
-    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_at(bytes, offset)
-    }
-
-    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        self.file.write_at(bytes, offset)
-    }
-
-    fn length(&self) -> io::Result<u64> {
-        self.file.length()
-    }
-
-    fn set_length(&mut self, length: u64) -> io::Result<()> {
-        self.file.set_length(length)
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
+impl Watcher for Notes {
+    fn syncs(&mut self) -> io::Result<()> {
         self.spy.note("sync", &self.path);
-        self.file.sync()
-    }
-
-    fn try_lock(&self) -> bool {
-        self.file.try_lock()
-    }
-
-    fn is_named(&self, path: &Path) -> bool {
-        self.file.is_named(path)
-    }
-
-    fn take_permissions_of(&self, path: &Path) -> io::Result<()> {
-        self.file.take_permissions_of(path)
+        Ok(())
     }
 }
 
