@@ -4,7 +4,7 @@ use super::ernie4_5;
 use super::experts::{self, PROJECTIONS, Sizes};
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
-use crate::engine::model::spec::{DecoderSpec, ExpertsSpec, SharedExpertSpec};
+use crate::engine::model::spec::{DecoderSpec, ExpertsSpec};
 use crate::engine::ops::{ExpertWeight, Routing, Score, TopK};
 
 /// ERNIE's spec with experts.
@@ -46,18 +46,11 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let activation = config.activation()?;
     experts::set(&mut spec, is_sparse, |index| {
         let name = format!("model.layers.{index}.mlp");
-        let router = sizes.router(format!("{name}.gate"));
         let bias = format!("{name}.moe_statics.e_score_correction_bias");
-        let shared = || {
-            let (hidden, inner) = (sizes.hidden, num_shared * sizes.inner);
-            let mlp = experts::shared(&format!("{name}.shared_experts"), hidden, inner);
-            SharedExpertSpec { mlp, gate: None }
-        };
         ExpertsSpec {
             choice_bias: Some((bias, vec![1, sizes.num])),
-            experts: sizes.experts(&format!("{name}.experts"), PROJECTIONS),
-            shared: (num_shared > 0).then(shared),
-            ..ExpertsSpec::new(router, routing.clone(), activation)
+            shared: sizes.shared(&format!("{name}.shared_experts"), num_shared),
+            ..sizes.block(&name, PROJECTIONS, (&routing, activation))
         }
     });
     Ok(spec)

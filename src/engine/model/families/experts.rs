@@ -6,7 +6,9 @@ use crate::engine::model::limits;
 use crate::engine::model::spec::{
     DecoderSpec, ExpertSpec, ExpertsSpec, FeedForwardSpec, LinearSpec, SharedExpertSpec,
 };
-use crate::engine::ops::{ExpertGroups, ExpertWeight, GroupScore, Routing, Score, TopK};
+use crate::engine::ops::{
+    Activation, ExpertGroups, ExpertWeight, GroupScore, Routing, Score, TopK,
+};
 
 /// Gate, up and down as most families call them.
 pub(super) const PROJECTIONS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
@@ -42,6 +44,28 @@ impl Sizes {
         (0..self.num).map(|index| ExpertSpec::new(of(index), self.hidden, self.inner)).collect()
     }
 
+    /// A block whose router is `name.gate`, and whose experts are `name.experts.N.` and then these
+    /// parts.
+    pub fn block(
+        self,
+        name: &str,
+        parts: [&str; 3],
+        (routing, activation): (&Routing, Activation),
+    ) -> ExpertsSpec {
+        let router = self.router(format!("{name}.gate"));
+        ExpertsSpec {
+            experts: self.experts(&format!("{name}.experts"), parts),
+            ..ExpertsSpec::new(router, routing.clone(), activation)
+        }
+    }
+
+    /// What `num` experts of all tokens are: one MLP, as wide as they are together, `name.` and
+    /// then the usual parts.
+    pub fn shared(self, name: &str, num: usize) -> Option<SharedExpertSpec> {
+        let mlp = || shared(name, self.hidden, num * self.inner);
+        (num > 0).then(|| SharedExpertSpec { mlp: mlp(), gate: None })
+    }
+
     /// Experts that stand together in two tensors: one of all gates and ups, (experts, 2 * inner,
     /// hidden), and one of all downs.
     pub fn stacked(self, gate_up: &str, down: &str) -> Vec<ExpertSpec> {
@@ -63,6 +87,12 @@ pub(super) fn shared(name: &str, hidden: usize, inner: usize) -> ExpertSpec {
 pub(super) fn by_softmax(num: usize, is_share: bool) -> Routing {
     let weight = if is_share { ExpertWeight::SHARE } else { ExpertWeight::Score };
     Routing::TopK(TopK { num, score: Score::Softmax, groups: None, weight, scale: 1.0 })
+}
+
+/// The best by the router's numbers, weighed by a softmax over them alone.
+pub(super) fn by_softmax_of_chosen(num: usize) -> Routing {
+    let (score, weight) = (Score::Logits, ExpertWeight::Softmax);
+    Routing::TopK(TopK { num, score, groups: None, weight, scale: 1.0 })
 }
 
 /// As DeepSeek V3 chooses: the best by sigmoids, to which a bias may be added, from the groups with
@@ -112,20 +142,10 @@ pub(super) fn set_of_deepseek(
             let name = format!("model.layers.{index}.mlp");
             let bias = format!("{name}.gate.e_score_correction_bias");
             let has_bias = matches!(routing, Routing::TopK(best) if best.score == Score::Sigmoid);
-            let shared = || {
-                let (hidden, inner) = (sizes.hidden, num_shared * sizes.inner);
-                let mlp = self::shared(&format!("{name}.shared_experts"), hidden, inner);
-                SharedExpertSpec { mlp, gate: None }
-            };
             ExpertsSpec {
                 choice_bias: has_bias.then(|| (bias, vec![sizes.num])),
-                experts: sizes.experts(&format!("{name}.experts"), PROJECTIONS),
-                shared: (num_shared > 0).then(shared),
-                ..ExpertsSpec::new(
-                    sizes.router(format!("{name}.gate")),
-                    routing.clone(),
-                    activation,
-                )
+                shared: sizes.shared(&format!("{name}.shared_experts"), num_shared),
+                ..sizes.block(&name, PROJECTIONS, (routing, activation))
             }
         },
     );

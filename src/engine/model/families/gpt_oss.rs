@@ -9,7 +9,7 @@ use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::quantization::MXFP4;
 use crate::engine::model::spec::{DecoderSpec, ExpertSpec, ExpertsSpec, LinearSpec, RowOrder};
-use crate::engine::ops::{Activation, ExpertWeight, Routing, Score, TopK};
+use crate::engine::ops::Activation;
 
 /// True where each expert has tensors of its own, gate and up apart: as GGUF files are read.
 pub const EXPERTS_APART: &str = "experts_apart";
@@ -37,13 +37,7 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         alpha: number("swiglu_alpha", 1.702)?,
         limit: number("swiglu_limit", 7.0)?,
     };
-    let routing = Routing::TopK(TopK {
-        num: experts::num_of_token(config)?,
-        score: Score::Logits,
-        groups: None,
-        weight: ExpertWeight::Softmax,
-        scale: 1.0,
-    });
+    let routing = experts::by_softmax_of_chosen(experts::num_of_token(config)?);
     // The loader reads it. Codes are (outputs, inputs).
     let method = root.value("quantization_config").and_then(|config| config.get("quant_method"));
     let are_apart = root.flag(EXPERTS_APART)?.unwrap_or(false);

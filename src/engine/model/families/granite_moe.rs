@@ -8,7 +8,6 @@ use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::spec::{
     DecoderSpec, ExpertSpec, ExpertsSpec, LinearSpec, SharedExpertSpec,
 };
-use crate::engine::ops::{ExpertWeight, Routing, Score, TopK};
 
 /// Granite's spec with experts.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -23,13 +22,7 @@ pub fn shared(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 fn with_shared(config: &HfConfig, shared: usize) -> Result<DecoderSpec, EngineError> {
     let mut spec = granite::spec(config)?;
     let sizes = Sizes::read(config, &["num_local_experts", "num_experts"], "intermediate_size")?;
-    let routing = Routing::TopK(TopK {
-        num: experts::num_of_token(config)?,
-        score: Score::Logits,
-        groups: None,
-        weight: ExpertWeight::Softmax,
-        scale: 1.0,
-    });
+    let routing = experts::by_softmax_of_chosen(experts::num_of_token(config)?);
     let activation = config.activation()?;
     experts::set(
         &mut spec,

@@ -6,7 +6,7 @@ use super::experts::{self, PROJECTIONS, Sizes};
 use super::hunyuan_dense;
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::{HfConfig, Section};
-use crate::engine::model::spec::{DecoderSpec, ExpertsSpec, SharedExpertSpec};
+use crate::engine::model::spec::{DecoderSpec, ExpertsSpec};
 
 /// Hunyuan's spec with experts.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -42,11 +42,10 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         |index| {
             let name = format!("model.layers.{index}.mlp");
             let router = sizes.router(format!("{name}.gate.wg"));
-            let mlp = experts::shared(&format!("{name}.shared_mlp"), sizes.hidden, sizes.inner);
             ExpertsSpec {
-                experts: sizes.experts(&format!("{name}.experts"), PROJECTIONS),
-                shared: Some(SharedExpertSpec { mlp, gate: None }),
-                ..ExpertsSpec::new(router, routing.clone(), activation)
+                router,
+                shared: sizes.shared(&format!("{name}.shared_mlp"), 1),
+                ..sizes.block(&name, PROJECTIONS, (&routing, activation))
             }
         },
     );

@@ -3,6 +3,7 @@
 
 use super::experts::{self, Sizes};
 use super::llama::{self, Defaults};
+use super::mixtral;
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::spec::{
@@ -37,12 +38,11 @@ pub fn spec_with_experts(config: &HfConfig) -> Result<DecoderSpec, EngineError> 
         &mut spec,
         |index| index >= num_dense,
         |index| {
-            let name = |part: &str| format!("model.layers.{index}.feed_forward.{part}");
-            let router = sizes.router(name("gate"));
+            let name = format!("model.layers.{index}.feed_forward");
+            let parts = (&routing, Activation::Silu);
             ExpertsSpec {
-                choice_bias: has_bias.then(|| (name("expert_bias"), vec![sizes.num])),
-                experts: sizes.experts(&name("experts"), ["w1", "w3", "w2"]),
-                ..ExpertsSpec::new(router, routing.clone(), Activation::Silu)
+                choice_bias: has_bias.then(|| (format!("{name}.expert_bias"), vec![sizes.num])),
+                ..sizes.block(&name, mixtral::PARTS, parts)
             }
         },
     );

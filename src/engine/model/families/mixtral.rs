@@ -4,7 +4,7 @@ use super::experts::{self, Sizes};
 use super::llama::{self, Defaults};
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
-use crate::engine::model::spec::{DecoderSpec, ExpertsSpec};
+use crate::engine::model::spec::DecoderSpec;
 
 /// Gate, up and down.
 pub(super) const PARTS: [&str; 3] = ["w1", "w3", "w2"];
@@ -18,20 +18,14 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     // Noise of training.
     config.root().ignore(&["router_jitter_noise"]);
     let sizes = Sizes::read(config, &["num_local_experts", "num_experts"], "intermediate_size")?;
-    let (num_chosen, activation) = (experts::num_of_token(config)?, config.activation()?);
+    let routing = experts::by_softmax(experts::num_of_token(config)?, true);
+    let activation = config.activation()?;
     experts::set(
         &mut spec,
         |_| true,
         |index| {
             let name = format!("model.layers.{index}.block_sparse_moe");
-            ExpertsSpec {
-                experts: sizes.experts(&format!("{name}.experts"), PARTS),
-                ..ExpertsSpec::new(
-                    sizes.router(format!("{name}.gate")),
-                    experts::by_softmax(num_chosen, true),
-                    activation,
-                )
-            }
+            sizes.block(&name, PARTS, (&routing, activation))
         },
     );
     Ok(spec)

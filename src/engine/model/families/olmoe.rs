@@ -7,7 +7,7 @@ use super::llama::{self, Defaults};
 use super::olmo2;
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
-use crate::engine::model::spec::{DecoderSpec, ExpertsSpec};
+use crate::engine::model::spec::DecoderSpec;
 
 /// Llama's spec with norms and experts.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
@@ -30,11 +30,7 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         |_| true,
         |index| {
             let name = format!("model.layers.{index}.mlp");
-            let router = sizes.router(format!("{name}.gate"));
-            ExpertsSpec {
-                experts: sizes.experts(&format!("{name}.experts"), PROJECTIONS),
-                ..ExpertsSpec::new(router, routing.clone(), activation)
-            }
+            sizes.block(&name, PROJECTIONS, (&routing, activation))
         },
     );
     Ok(spec)

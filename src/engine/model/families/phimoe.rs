@@ -5,7 +5,7 @@ use super::llama::{self, Defaults};
 use super::mixtral;
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
-use crate::engine::model::spec::{DecoderSpec, ExpertsSpec, NormSpec};
+use crate::engine::model::spec::{DecoderSpec, NormSpec};
 use crate::engine::ops::{NormKind, Routing};
 
 /// Llama's spec with what differs.
@@ -36,11 +36,7 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
         |_| true,
         |index| {
             let name = format!("model.layers.{index}.block_sparse_moe");
-            let router = sizes.router(format!("{name}.gate"));
-            ExpertsSpec {
-                experts: sizes.experts(&format!("{name}.experts"), mixtral::PARTS),
-                ..ExpertsSpec::new(router, Routing::SparseMixer { jitter }, activation)
-            }
+            sizes.block(&name, mixtral::PARTS, (&Routing::SparseMixer { jitter }, activation))
         },
     );
     Ok(spec)

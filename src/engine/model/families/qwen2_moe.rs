@@ -46,12 +46,8 @@ pub(super) fn set_experts(
         |index: usize| (index + 1).is_multiple_of(step) && !dense.contains(&(index as f64));
     experts::set(spec, is_sparse, |index| {
         let name = format!("model.layers.{index}.mlp");
-        let router = sizes.router(format!("{name}.gate"));
-        ExpertsSpec {
-            experts: sizes.experts(&format!("{name}.experts"), PROJECTIONS),
-            shared: shared(&name),
-            ..ExpertsSpec::new(router, routing.clone(), activation)
-        }
+        let shared = shared(&name);
+        ExpertsSpec { shared, ..sizes.block(&name, PROJECTIONS, (&routing, activation)) }
     });
     Ok(())
 }
