@@ -123,7 +123,8 @@ fn one_run_has_the_lease_and_one_that_lost_it_notices() {
     let (store, prefix) = (store(&server), name(OUT).with_suffix(".journal/"));
     let wait = Duration::from_millis(1);
     let take = |owner: &str, takes_over, patience| {
-        let claimant = Claimant { owner: owner.to_owned(), takes_over, watch: (patience, wait) };
+        let claimant =
+            Claimant { watch: (patience, wait), ..Claimant::new(owner.to_owned(), takes_over) };
         Lease::take(&store, &prefix, &claimant)
     };
     let kind = |result: Result<Lease, StoreError>| result.err().map(|error| error.kind());

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::cli::object_store::{ErrorKind, ObjectName, Place, Store, StoreError};
+use crate::cli::terminal::console::Console;
 
 /// How often a run that works gives a sign of life.
 pub const BEAT: Duration = Duration::from_secs(15);
@@ -32,12 +33,14 @@ pub struct Claimant {
     pub takes_over: bool,
     /// How long it looks at a run that gives no sign, and how often.
     pub watch: (Duration, Duration),
+    /// Who learns that it looks.
+    pub console: Option<Console>,
 }
 
 impl Claimant {
     /// One that waits as long as it takes.
     pub fn new(owner: String, takes_over: bool) -> Self {
-        Self { owner, takes_over, watch: (PATIENCE, LOOK) }
+        Self { owner, takes_over, watch: (PATIENCE, LOOK), console: None }
     }
 }
 
@@ -148,6 +151,14 @@ fn is_alive(
     let sign = || store.get(&alive(prefix, epoch));
     let first = sign()?;
     let (patience, look) = claimant.watch;
+    if let Some(console) = claimant.console.as_ref().filter(|_| first.as_deref() != Some(LEFT)) {
+        console.note(&format!(
+            "Another run has {}: looking for up to {} s whether it still works (--take-over goes on \
+             at once)",
+            output(prefix),
+            patience.as_secs()
+        ));
+    }
     let began = Instant::now();
     while first.as_deref() != Some(LEFT) && began.elapsed() < patience {
         std::thread::sleep(look);
@@ -159,10 +170,14 @@ fn is_alive(
 }
 
 fn taken(prefix: &ObjectName) -> StoreError {
-    let name = prefix.to_string();
-    let message = format!("another run has {}", name.trim_end_matches(".journal/"));
+    let message = format!("another run has {}", output(prefix));
     StoreError::new(ErrorKind::Exists, message).help(
         "wait until it ends, or choose another --out; if it is dead, --take-over goes on in its \
          place",
     )
+}
+
+/// The object whose journal is under a prefix.
+fn output(prefix: &ObjectName) -> String {
+    prefix.to_string().trim_end_matches(".journal/").to_owned()
 }

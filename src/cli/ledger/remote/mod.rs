@@ -123,7 +123,8 @@ impl Staged {
         let store = Store::from_env().map(Arc::new).map_err(CliError::from_store)?;
         let lock = self.lock_folder()?;
         let owner = self.owner().map_err(CliError::from_store)?;
-        let claimant = Claimant::new(owner, self.takes_over);
+        let told = Some(console.clone());
+        let claimant = Claimant { console: told, ..Claimant::new(owner, self.takes_over) };
         let remote = Remote::begin(self, store, &claimant, overwrite);
         let (mut remote, keeper) = remote.map_err(CliError::from_store)?;
         remote.lock = Some(lock);
