@@ -10,7 +10,6 @@ mod sampling;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 
@@ -27,6 +26,7 @@ use crate::cli::input::row::{ChatDefaults, ChatMode, Likelihoods, RowOptions, Ta
 use crate::cli::input::shard::{Shard, ShardArg};
 use crate::cli::input::sources::Sources;
 use crate::cli::judge::Judge;
+use crate::cli::terminal::clock::now;
 use crate::cli::terminal::error::CliError;
 use crate::engine::config::EngineConfig;
 use crate::engine::request::{SamplingParams, StructuredOutputs, UNLIMITED_LOGPROBS};
@@ -259,11 +259,6 @@ fn batch_lines(format: Option<OutputFormatArg>) -> BatchLines {
         Some(OutputFormatArg::Simple | OutputFormatArg::Full) => BatchLines::Never,
         Some(OutputFormatArg::OpenAi) => BatchLines::OpenAi,
     }
-}
-
-/// Seconds since 1970.
-pub fn now() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64
 }
 
 fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig, CliError> {

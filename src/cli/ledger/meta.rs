@@ -1,8 +1,12 @@
 //! `Meta`: what is said beside a complete output, in `FILE.meta.json`: what it was made of, and
 //! what its bytes are. `merge --verify` proves with it that shards equal one run.
 
+use std::path::Path;
+use std::{fs, io};
+
 use serde::{Deserialize, Serialize};
 
+use super::files::side_file_of;
 use super::fingerprint::Fingerprint;
 use super::output::Facts;
 use crate::cli::input::shard::Shard;
@@ -104,6 +108,15 @@ pub struct NamedFile {
 }
 
 impl Meta {
+    /// What is said beside an output.
+    ///
+    /// # Errors
+    /// Nothing is, or it cannot be read.
+    pub fn beside(out: &Path) -> io::Result<Self> {
+        let bytes = fs::read(side_file_of(out))?;
+        serde_json::from_slice(&bytes).map_err(io::Error::other)
+    }
+
     /// The side file's text.
     pub fn text(&self) -> String {
         serde_json::to_string_pretty(self).expect("plain values") + "\n"

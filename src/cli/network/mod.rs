@@ -1,6 +1,8 @@
 //! What all requests over the network share, to the hub and to object stores: an agent that follows
 //! nothing and waits for nothing too long, and what went wrong in words that show no URL.
 
+pub mod name_pattern;
+
 use std::io;
 use std::time::Duration;
 
@@ -84,6 +86,16 @@ pub fn percent_encoded(text: &str) -> String {
     encoded
 }
 
+/// A path as a part of a URL: `/` stays too.
+pub fn percent_encoded_path(path: &str) -> String {
+    path.split('/').map(percent_encoded).collect::<Vec<_>>().join("/")
+}
+
+/// Bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The host of an endpoint: without scheme, path, and any user and password.
 pub fn host(endpoint: &str) -> &str {
     let rest = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest);
@@ -131,6 +143,8 @@ mod tests {
     #[test]
     fn parts_of_urls_are_encoded() {
         assert_eq!(percent_encoded("dev/next v1+.txt"), "dev%2Fnext%20v1%2B.txt");
+        assert_eq!(percent_encoded_path("a b/c.txt"), "a%20b/c.txt");
+        assert_eq!(hex(&[0, 0xab]), "00ab");
         assert_eq!(host("https://user:word@hub.example:8/x"), "hub.example:8");
     }
 }

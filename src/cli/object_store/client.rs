@@ -6,13 +6,14 @@ use std::time::Duration;
 use ureq::Agent;
 use ureq::http::{HeaderMap, Request, Response};
 
-use super::credentials::{Keys, now};
+use super::credentials::Keys;
 use super::environment::StoreEnvironment;
 use super::error::{ErrorKind, StoreError};
 use super::name::ObjectName;
-use super::signature::{Scope, Signable, path, query, sha256};
+use super::signature::{Scope, Signable, query, sha256};
 use super::xml;
-use crate::cli::network::{Cause, NetworkLimits, agent, host};
+use crate::cli::network::{Cause, NetworkLimits, agent, host, percent_encoded_path};
+use crate::cli::terminal::clock::now;
 use crate::engine::text::RunDate;
 
 /// The longest wait between two tries.
@@ -207,7 +208,7 @@ impl Store {
             Some(endpoint) => endpoint.clone(),
             None => format!("https://s3.{region}.{AMAZON}"),
         };
-        let key = path(&name.key);
+        let key = percent_encoded_path(&name.key);
         let (scheme, rest) = base.split_once("://").unwrap_or(("https", &base));
         let (host, folder) = rest.split_once('/').unwrap_or((rest, ""));
         let folder = if folder.is_empty() { String::new() } else { format!("/{folder}") };

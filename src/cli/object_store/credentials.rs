@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde::Deserialize;
 use ureq::Agent;
@@ -11,6 +11,7 @@ use ureq::http::{Request, StatusCode};
 use super::error::{ErrorKind, StoreError};
 use super::xml;
 use crate::cli::network::{Cause, agent, percent_encoded};
+use crate::cli::terminal::clock::now;
 use crate::engine::text::RunDate;
 
 /// How long before their end keys are replaced.
@@ -256,11 +257,6 @@ fn read(path: &PathBuf) -> Result<String, StoreError> {
         let message = format!("cannot read the token in {}: {error}", path.display());
         StoreError::new(ErrorKind::Access, message)
     })
-}
-
-/// Seconds since 1970.
-pub(super) fn now() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64
 }
 
 #[cfg(test)]

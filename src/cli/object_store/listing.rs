@@ -2,12 +2,11 @@
 
 use std::path::PathBuf;
 
-use glob::{MatchOptions, Pattern};
-
 use super::client::{Call, Store};
 use super::error::{ErrorKind, StoreError};
 use super::name::ObjectName;
 use super::xml;
+use crate::cli::network::name_pattern::NamePattern;
 
 /// An object of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,15 +62,13 @@ impl Store {
     /// # Errors
     /// It is no pattern, or matches nothing, or the bucket cannot be listed.
     fn matches(&self, name: &ObjectName, prefix: &str) -> Result<Vec<PathBuf>, StoreError> {
-        let pattern = Pattern::new(&name.key).map_err(|error| {
+        let pattern = NamePattern::new(&name.key).map_err(|error| {
             StoreError::new(ErrorKind::BadName, format!("{name} is no pattern: {error}"))
         })?;
-        let options = MatchOptions { require_literal_separator: true, ..MatchOptions::default() };
         let begun = ObjectName { bucket: name.bucket.clone(), key: prefix.to_owned() };
         let listed = self.list(&begun)?.into_iter();
         let is_marker = |object: &Listed| object.size == 0 && object.key.ends_with('/');
-        let matching = listed
-            .filter(|object| !is_marker(object) && pattern.matches_with(&object.key, options));
+        let matching = listed.filter(|object| !is_marker(object) && pattern.matches(&object.key));
         let found: Vec<PathBuf> = matching
             .map(|object| {
                 let bucket = name.bucket.clone();

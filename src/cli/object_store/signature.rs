@@ -4,7 +4,7 @@
 use ring::{digest, hmac};
 
 use super::credentials::Credentials;
-use crate::cli::network::percent_encoded;
+use crate::cli::network::{hex, percent_encoded};
 
 /// The name of the algorithm.
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
@@ -66,11 +66,6 @@ pub(super) fn query(parameters: &[(&str, &str)]) -> String {
     parts.join("&")
 }
 
-/// A path as it is signed and sent: each part encoded.
-pub(super) fn path(text: &str) -> String {
-    text.split('/').map(percent_encoded).collect::<Vec<_>>().join("/")
-}
-
 /// SHA-256, in hexadecimal digits.
 pub(super) fn sha256(bytes: &[u8]) -> String {
     hex(digest::digest(&digest::SHA256, bytes).as_ref())
@@ -81,13 +76,10 @@ fn keyed(key: &[u8], bytes: &[u8]) -> Vec<u8> {
     hmac::sign(&key, bytes).as_ref().to_vec()
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::network::percent_encoded_path;
 
     type Pairs<'a> = &'a [(&'a str, &'a str)];
 
@@ -159,7 +151,7 @@ mod tests {
             headers.sort();
             let signable = Signable {
                 method,
-                path: &path(name),
+                path: &percent_encoded_path(name),
                 query: &query(parameters),
                 headers: &headers,
                 body_sha256: &body_sha256,

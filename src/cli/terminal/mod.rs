@@ -1,6 +1,7 @@
 //! What a person sees: messages on standard error, colours, what ends a run, exit codes. The bottom
 //! of `cli`: knows no other folder of it, and nothing of rows, files or models.
 
+pub mod clock;
 pub mod console;
 pub mod display;
 pub mod error;

@@ -6,10 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::rows::JudgedFile;
-use crate::cli::config::now;
 use crate::cli::input::fields::{JsonFields, json_string};
 use crate::cli::judge::{FIELDS, Judge};
-use crate::cli::ledger::files::side_file_of;
 use crate::cli::ledger::fingerprint::Fingerprint;
 use crate::cli::ledger::meta::{self, FileFacts, InputFacts, Meta, RowCounts, TokenCounts};
 use crate::cli::ledger::record::Header;
@@ -17,6 +15,7 @@ use crate::cli::ledger::storage::Disk;
 use crate::cli::ledger::{Draft, Finished, LedgerError, LedgerOptions, Named, RowHash, Totals};
 use crate::cli::output::{FileFormat, kept_name};
 use crate::cli::run::{self, JUDGE, utc};
+use crate::cli::terminal::clock::now;
 use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
@@ -143,8 +142,7 @@ impl Rescore<'_> {
     /// What is said beside the new output: what the old one's side file says, with another judge.
     /// An output without one is known by its bytes.
     fn meta(&self) -> Result<Meta, CliError> {
-        let text = fs::read_to_string(side_file_of(self.old)).ok();
-        let found: Option<Meta> = text.and_then(|text| serde_json::from_str(&text).ok());
+        let found = Meta::beside(self.old).ok();
         let failed = |error: std::io::Error| {
             let message = format!("cannot read {}: {error}", self.old.display());
             CliError::refused("eval", message)

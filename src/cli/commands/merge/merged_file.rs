@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::shard_set::ShardFile;
-use crate::cli::config::now;
 use crate::cli::input::compress::Compression;
 use crate::cli::ledger::claim::publish_text;
 use crate::cli::ledger::files::side_file_of;
@@ -21,6 +20,7 @@ use crate::cli::ledger::record::{Header, Kind, Record};
 use crate::cli::ledger::storage::{Disk, Storage};
 use crate::cli::ledger::{Draft, LedgerError, LedgerOptions, Named};
 use crate::cli::output::parquet::Table;
+use crate::cli::terminal::clock::now;
 use crate::cli::terminal::error::CliError;
 
 /// The joined rows on their way to the disk.

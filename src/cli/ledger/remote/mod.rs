@@ -27,6 +27,7 @@ use super::output::{part_of, with_suffix};
 use super::storage::Storage;
 use crate::cli::args::OutputArgs;
 use crate::cli::input::sources::Sources;
+use crate::cli::network::hex;
 use crate::cli::object_store::{
     ErrorKind as Kind, Facts, Object, ObjectName, Place, Store, StoreError,
 };
@@ -157,7 +158,7 @@ impl Staged {
         SystemRandom::new().fill(&mut bytes).map_err(|_| {
             StoreError::disk("name this run", &io::Error::other("the system gives no random bytes"))
         })?;
-        let owner: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let owner = hex(&bytes);
         let written = fs::write(&path, &owner);
         written.map_err(|error| StoreError::disk(format!("write {}", path.display()), &error))?;
         Ok(owner)
@@ -299,15 +300,16 @@ impl Remote {
     /// As `publish`.
     pub fn upload(&self) -> Result<(), StoreError> {
         self.lease.check()?;
-        let meta = read_meta(&side_file_of(&self.staged.out()))?;
+        let out = self.staged.out();
+        let unread = |error| StoreError::disk("read the side file", &error);
+        let meta = Meta::beside(&out).map_err(unread)?;
         let facts = [Some(&meta.output), meta.errors.as_ref().map(|errors| &errors.facts), None];
         for ((path, name), facts) in self.staged.pairs().iter().zip(facts).rev() {
             // The errors first: whoever sees the output finds them.
             let Some(facts) = facts else { continue };
             self.upload_one(path, name, facts)?;
         }
-        let text = fs::read(side_file_of(&self.staged.out()));
-        let text = text.map_err(|error| StoreError::disk("read the side file", &error))?;
+        let text = fs::read(side_file_of(&out)).map_err(unread)?;
         self.store.put(&self.staged.name.with_suffix(".meta.json"), &text, Place::Any).map(drop)
     }
 
@@ -391,7 +393,7 @@ impl Staged {
 
     /// Brings an output that is complete to the folder: the run looks whether it is its own.
     fn fetch_complete(&self, store: &Arc<Store>, facts: &Facts) -> Result<(), StoreError> {
-        let own = read_meta(&side_file_of(&self.out())).ok();
+        let own = Meta::beside(&self.out()).ok();
         let Some(blake3) = &facts.blake3 else {
             let message = format!("{} exists, and no run of this program made it", self.name);
             return Err(StoreError::new(Kind::Exists, message)
@@ -429,10 +431,4 @@ fn remove(path: &Path) -> Result<(), StoreError> {
         }
         _ => Ok(()),
     }
-}
-
-fn read_meta(path: &Path) -> Result<Meta, StoreError> {
-    let text = fs::read(path);
-    let meta = text.and_then(|text| serde_json::from_slice(&text).map_err(io::Error::other));
-    meta.map_err(|error| StoreError::disk(format!("read {}", path.display()), &error))
 }

@@ -11,7 +11,7 @@ use ureq::{Agent, Body};
 use super::HubEnvironment;
 use super::environment::Token;
 use super::failure::Failure;
-use crate::cli::network::{agent, percent_encoded};
+use crate::cli::network::{agent, percent_encoded, percent_encoded_path};
 
 /// Most redirects of one request, as browsers and huggingface_hub have it.
 const MAX_REDIRECTS: usize = 10;
@@ -79,8 +79,7 @@ impl Client {
     }
 
     fn file(&self, repo: &str, commit: &str, file: &str) -> String {
-        let file: Vec<String> = file.split('/').map(percent_encoded).collect();
-        format!("{}/{repo}/resolve/{commit}/{}", self.endpoint, file.join("/"))
+        format!("{}/{repo}/resolve/{commit}/{}", self.endpoint, percent_encoded_path(file))
     }
 
     /// The answer at the end of all redirects.

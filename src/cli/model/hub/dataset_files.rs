@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use glob::{MatchOptions, Pattern};
-
 use super::cache::{RepoCache, Wanted};
 use super::environment::HubEnvironment;
 use super::names::{RepoId, Revision, is_plain_file_name, quoted};
 use super::splits::Split;
 use super::{DownloadProgress, HubError, HubErrorKind, find_or_fetch};
+use crate::cli::network::name_pattern::NamePattern;
 
 /// How all of them begin.
 const SCHEME: &str = "hf://";
@@ -29,7 +28,7 @@ const CARD: &str = "README.md";
 #[derive(Clone, Debug)]
 pub(super) enum Chosen {
     /// Those that a pattern matches.
-    Pattern(Pattern),
+    Pattern(NamePattern),
     /// Those of a split.
     Split(Split),
 }
@@ -102,7 +101,7 @@ impl Chosen {
         if file.is_empty() {
             return Err(bad(input, "names no file"));
         }
-        let pattern = Pattern::new(file);
+        let pattern = NamePattern::new(file);
         pattern.map(Self::Pattern).map_err(|error| bad(input, &format!("is no pattern: {error}")))
     }
 
@@ -144,8 +143,7 @@ impl Chosen {
                 return split.files(all, card.as_deref());
             }
         };
-        let options = MatchOptions { require_literal_separator: true, ..MatchOptions::default() };
-        let names = all.iter().filter(|name| pattern.matches_with(name, options));
+        let names = all.iter().filter(|name| pattern.matches(name));
         let mut names: Vec<String> = names.cloned().collect();
         names.sort();
         if !names.is_empty() {

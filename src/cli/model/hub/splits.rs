@@ -1,10 +1,9 @@
 //! `Split`: which files of a dataset are its split, by its README.md or by their names, as the
 //! library `datasets` finds them.
 
-use glob::{MatchOptions, Pattern};
-
 use super::dataset_card::{Config, configs};
 use super::names::quoted;
+use crate::cli::network::name_pattern::NamePattern;
 
 /// What a split may be called in names of files.
 const KEYWORDS: [(&str, &[&str]); 3] = [
@@ -133,14 +132,13 @@ impl Split {
 
 /// The files that patterns name, in the order of the patterns, each once.
 fn matching(all: &[String], patterns: &[String]) -> Result<Vec<String>, (String, String)> {
-    let options = MatchOptions { require_literal_separator: true, ..MatchOptions::default() };
     let mut found: Vec<String> = Vec::new();
     for text in patterns {
-        let pattern = Pattern::new(text.trim_start_matches("./")).map_err(|error| {
+        let pattern = NamePattern::new(text.trim_start_matches("./")).map_err(|error| {
             let message = format!("names files by {}, which is no pattern: {error}", quoted(text));
             (message, "name its files yourself".into())
         })?;
-        for name in all.iter().filter(|name| pattern.matches_with(name, options)) {
+        for name in all.iter().filter(|name| pattern.matches(name)) {
             if !found.contains(name) {
                 found.push(name.clone());
             }

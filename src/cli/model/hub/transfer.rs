@@ -13,6 +13,7 @@ use super::cache::RepoCache;
 use super::client::{Client, status};
 use super::failure::Failure;
 use super::names::{is_plain_etag, is_sha256};
+use crate::cli::network::hex;
 
 /// Bytes that are read at a time.
 const CHUNK: usize = 1 << 16;
@@ -225,10 +226,6 @@ fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
 fn first_byte(headers: &HeaderMap) -> Option<u64> {
     let text = headers.get(CONTENT_RANGE)?.to_str().ok()?;
     text.strip_prefix("bytes ")?.split('-').next()?.trim().parse().ok()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 pub(super) fn is_there(path: &Path, size: Option<u64>) -> bool {

@@ -6,7 +6,7 @@ mod junit;
 mod markdown;
 mod text;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,6 @@ use super::gates::Outcome;
 use super::rows::JudgedFile;
 use super::totals::{Failure, Totals};
 use crate::cli::ledger::Named;
-use crate::cli::ledger::files::side_file_of;
 use crate::cli::ledger::fingerprint::Fingerprint;
 use crate::cli::ledger::meta::Meta;
 use crate::cli::ledger::names::{refuse_read, refuse_twice};
@@ -142,10 +141,7 @@ impl ReportFiles {
 /// What an output's side file says of its making: the model and what it was asked, without who
 /// judges; the rows that were read.
 pub fn origin_of(out: &Path) -> Value {
-    let text = fs::read_to_string(side_file_of(out)).ok();
-    let Some(meta) = text.and_then(|text| serde_json::from_str::<Meta>(&text).ok()) else {
-        return Value::Null;
-    };
+    let Ok(meta) = Meta::beside(out) else { return Value::Null };
     let mut fields = meta.fingerprint.fields;
     fields.remove(JUDGE);
     let hash = |name: &str| fields.get(name).cloned();
