@@ -45,18 +45,22 @@ STEP_TOKEN = "<extra_0>"
 
 
 class JinaClassifier(torch.nn.Module):
-    """`JinaBertForSequenceClassification` of jina-reranker-v1: a pooler and a classifier."""
+    """`JinaBertForSequenceClassification` of jina-reranker-v1: a pooler and a classifier; and
+    `JinaBertForTokenClassification`: a classifier of each token."""
 
     def __init__(self, config):
         super().__init__()
         self.bert = Jina(config)
-        self.bert.pooler = torch.nn.Module()
-        self.bert.pooler.dense = torch.nn.Linear(config.hidden_size, config.hidden_size)
+        if "Sequence" in config.architectures[0]:
+            self.bert.pooler = torch.nn.Module()
+            self.bert.pooler.dense = torch.nn.Linear(config.hidden_size, config.hidden_size)
         self.classifier = torch.nn.Linear(config.hidden_size, config.num_labels)
 
     def forward(self, ids):
-        first = self.bert(ids).last_hidden_state[:, 0]
-        return SimpleNamespace(logits=self.classifier(self.bert.pooler.dense(first).tanh()))
+        states = self.bert(ids).last_hidden_state
+        if hasattr(self.bert, "pooler"):
+            states = self.bert.pooler.dense(states[:, 0]).tanh()
+        return SimpleNamespace(logits=self.classifier(states))
 
 
 class RewardModel(torch.nn.Module):
@@ -118,19 +122,26 @@ class InternLm2Reward(torch.nn.Module):
 OWN = {
     "InternLM2ForRewardModel": (InternLm2Reward, transformers.LlamaConfig),
     "JinaBertForSequenceClassification": (JinaClassifier, transformers.BertConfig),
+    "JinaBertForTokenClassification": (JinaClassifier, transformers.BertConfig),
     "Qwen2ForRewardModel": (RewardModel, transformers.Qwen2Config),
     "Qwen2ForProcessRewardModel": (RewardModel, transformers.Qwen2Config),
 }
 # config.json as it was published with a model's own code, over what transformers writes.
+JINA = PUBLISHED["jina"] | SMALL
+NEW = {k: v for k, v in PUBLISHED["gte"].items() if k != "rope_scaling"} | SMALL
 OWN_CONFIGS = {
-    "jina": PUBLISHED["jina"] | SMALL,
+    "jina": JINA,
+    "jina_tokens": JINA,
     "internlm2_reward": {
         **QWEN2, **POSITIONS, "bias": False, "hidden_act": "silu", "model_type": "internlm2",
         "pad_token_id": 2, "reward_token_id": 9, "rms_norm_eps": 1e-6, "rope_scaling": None,
         "rope_theta": 10000, "torch_dtype": "float32",
     },
-    "new": {k: v for k, v in PUBLISHED["gte"].items() if k != "rope_scaling"} | SMALL,
+    "new": NEW,
+    "new_tokens": NEW,
 }
+
+NEW_KEYS = dict(type_vocab_size=1, rope_parameters=dict(rope_type="default", rope_theta=20000))
 
 # Class, keys of its config, folder of its tokenizer.
 CLASSIFIERS = {
@@ -165,9 +176,12 @@ CLASSIFIERS = {
     ),
     "qwen2_words": ("Qwen2ForCausalLM", {**QWEN2, "tie_word_embeddings": True}, "bert"),
     "qwen3_words": ("Qwen3ForCausalLM", {**DECODER, "tie_word_embeddings": False}, "bert"),
+    # As transformers writes it; "new" is the same class as its own code writes it.
+    "gte": ("GteForSequenceClassification", {**SMALL, **MOODS}, "gte"),
     "gte_tokens": ("GteForTokenClassification", {**SMALL, **ENTITIES}, "gte"),
     "internlm2_reward": ("InternLM2ForRewardModel", {**QWEN2, "reward_token_id": 9}, "bert"),
     "jina": ("JinaBertForSequenceClassification", {**SMALL, **MOODS}, "jina"),
+    "jina_tokens": ("JinaBertForTokenClassification", {**SMALL, **ENTITIES}, "jina"),
     "modernbert": (
         "ModernBertForSequenceClassification",
         {**MODERNBERT, **MOODS, "classifier_pooling": "mean", "classifier_bias": True}, "modernbert",
@@ -181,12 +195,8 @@ CLASSIFIERS = {
     "llama": ("LlamaForSequenceClassification", {**DECODER, **MOODS}, "bert"),
     "mpnet": ("MPNetForSequenceClassification", {**SMALL, **MOODS}, "mpnet"),
     "mpnet_tokens": ("MPNetForTokenClassification", {**SMALL, **ENTITIES}, "mpnet"),
-    "new": (
-        "GteForSequenceClassification",
-        {**SMALL, **MOODS, "type_vocab_size": 1,
-         "rope_parameters": {"rope_type": "default", "rope_theta": 20000}},
-        "gte",
-    ),
+    "new": ("GteForSequenceClassification", {**SMALL, **MOODS, **NEW_KEYS}, "gte"),
+    "new_tokens": ("GteForTokenClassification", {**SMALL, **ENTITIES, **NEW_KEYS}, "gte"),
     "nomic": ("NomicBertForSequenceClassification", {**SMALL, **MOODS}, "nomic"),
     "nomic_tokens": ("NomicBertForTokenClassification", {**SMALL, **ENTITIES}, "nomic"),
     "qwen2_reward": ("Qwen2ForRewardModel", QWEN2, "bert"),
@@ -243,7 +253,7 @@ def save(model, config, folder: Path, name: str) -> None:
         config.dtype = "float32"
         config.save_pretrained(folder)
         save_file(model.state_dict(), folder / "model.safetensors", {"format": "pt"})
-    if name == "new":
+    if name.startswith("new"):
         # Its own code calls the body so.
         path = folder / "model.safetensors"
         renamed = {f"new.{k}".replace("new.gte.", "new.").replace("new.classifier", "classifier"): v

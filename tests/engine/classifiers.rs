@@ -186,9 +186,17 @@ fn tokens_of_a_config_are_classes_too() {
 
 #[test]
 fn classes_depend_on_no_neighbour_budget_or_thread() {
-    for name in
-        ["bert", "eurobert", "modernbert", "qwen2_steps", "qwen3", "qwen3_words", "roberta_tokens"]
-    {
+    for name in [
+        "bert",
+        "eurobert",
+        "eurobert_mean",
+        "gemma2_words",
+        "modernbert",
+        "qwen2_steps",
+        "qwen3",
+        "qwen3_words",
+        "roberta_tokens",
+    ] {
         let golden = golden(name);
         let of = |limits| classify(&config(name, &golden, limits), &golden.texts, None);
         let all = of((256, 4096, 1));
@@ -206,9 +214,6 @@ fn every_classifier_has_a_golden_folder() {
     let alike = [
         "CamembertForSequenceClassification",
         "CamembertForTokenClassification",
-        "GteForSequenceClassification",
-        "JinaBertForTokenClassification",
-        "NewForTokenClassification",
         "XLMRobertaForTokenClassification",
     ];
     let docs = include_str!("../../docs/CLASSIFY.md");
