@@ -369,6 +369,35 @@ pub trait Vector: Copy {
         }
     }
 
+    /// 1 / (1 + e^-self).
+    #[inline(always)]
+    unsafe fn sigmoid(self) -> Self {
+        // SAFETY: this method's own promise.
+        unsafe {
+            let one = Self::splat(1.0);
+            one.div(one.add(Self::splat(0.0).sub(self).exp()))
+        }
+    }
+
+    /// ln(1 + e^self), relative error about 3e-7, where it is near 0 too.
+    #[inline(always)]
+    unsafe fn softplus(self) -> Self {
+        // SAFETY: this method's own promise.
+        unsafe {
+            let zero = Self::splat(0.0);
+            let negated = zero.sub(self);
+            let e = zero.sub(self.max(negated)).exp();
+            // ln(1 + e) is 2 artanh(s) of this s, which is at most 1/3: its series, s² a time.
+            let s = e.div(Self::splat(2.0).add(e));
+            let square = s.mul(s);
+            let mut sum = Self::splat(1.0 / 15.0);
+            for odd in [13.0, 11.0, 9.0, 7.0, 5.0, 3.0, 1.0] {
+                sum = sum.mul_add(square, Self::splat(1.0 / odd));
+            }
+            zero.max(self).add(s.add(s).mul(sum))
+        }
+    }
+
     /// tanh(self), by exp.
     #[inline(always)]
     unsafe fn tanh(self) -> Self {

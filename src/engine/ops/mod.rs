@@ -11,6 +11,7 @@ mod elementwise;
 mod embedding;
 mod encoder_attention;
 mod experts;
+mod gate_columns;
 mod gemm;
 pub mod linear;
 pub mod logprobs;
@@ -40,6 +41,7 @@ pub use experts::{
     ExpertGroups, ExpertWeight, ExpertWeights, ExpertsScratch, ExpertsShape, ExpertsWeight,
     GroupScore, Routing, Score, TopK, add_experts, gate_rows,
 };
+pub use gate_columns::{Gate, gate_columns};
 pub use linear::{
     HeadMatrices, LinearWeight, linear, linear_activate_and_mul, linear_by_head, linear_rows,
 };

@@ -7,6 +7,8 @@ struct Check<'a> {
     exp: &'a mut Vec<f32>,
     exp_m1: &'a mut Vec<f32>,
     tanh: &'a mut Vec<f32>,
+    sigmoid: &'a mut Vec<f32>,
+    softplus: &'a mut Vec<f32>,
     sums: &'a mut Vec<f32>,
     largest: &'a mut Vec<f32>,
 }
@@ -25,6 +27,10 @@ impl Kernel for Check<'_> {
                 self.exp_m1.extend_from_slice(&out);
                 v.tanh().store(out.as_mut_ptr());
                 self.tanh.extend_from_slice(&out);
+                v.sigmoid().store(out.as_mut_ptr());
+                self.sigmoid.extend_from_slice(&out);
+                v.softplus().store(out.as_mut_ptr());
+                self.softplus.extend_from_slice(&out);
                 self.sums.push(v.sum());
                 self.largest.push(v.largest());
             }
@@ -41,12 +47,15 @@ fn exponentials_sum_and_largest_agree_with_f64_on_every_instruction_set() {
     inputs.extend((0..512u16).map(|i| f32::from(i * 37 % 512) * 0.01));
     for isa in Isa::all_available() {
         let (mut exp, mut exp_m1, mut tanh) = (vec![], vec![], vec![]);
+        let (mut sigmoid, mut softplus) = (vec![], vec![]);
         let (mut sums, mut largest) = (vec![], vec![]);
         let check = Check {
             inputs: &inputs,
             exp: &mut exp,
             exp_m1: &mut exp_m1,
             tanh: &mut tanh,
+            sigmoid: &mut sigmoid,
+            softplus: &mut softplus,
             sums: &mut sums,
             largest: &mut largest,
         };
@@ -63,6 +72,12 @@ fn exponentials_sum_and_largest_agree_with_f64_on_every_instruction_set() {
             let error = (f64::from(exp_m1[i]) - expected).abs();
             assert!(error <= 3e-7 * expected.abs(), "{isa:?} exp_m1({x}): {}", exp_m1[i]);
             assert!((f64::from(tanh[i]) - f64::from(x).tanh()).abs() < 3e-7, "{isa:?} tanh({x})");
+            let expected = 1.0 / (1.0 + f64::from(-x).exp());
+            assert!((f64::from(sigmoid[i]) - expected).abs() < 1e-7, "{isa:?} sigmoid({x})");
+            let expected = f64::from(x).max(0.0) + f64::from(-x.abs()).exp().ln_1p();
+            let error = (f64::from(softplus[i]) - expected).abs();
+            let limit = if x < -87.0 { 2e-38 } else { 4e-7 * expected };
+            assert!(error <= limit, "{isa:?} softplus({x}): {}, not {expected}", softplus[i]);
         }
         for (chunk, sum) in inputs.chunks_exact(isa.num_lanes()).zip(&sums) {
             let expected: f64 = chunk.iter().map(|&x| f64::from(x)).sum();

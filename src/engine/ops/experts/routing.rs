@@ -288,10 +288,7 @@ impl<V: Vector> VectorOp<V> for Sigmoid {
     #[inline(always)]
     unsafe fn apply(&self, x: V, _: V) -> V {
         // SAFETY: the caller's promise.
-        unsafe {
-            let one = V::splat(1.0);
-            one.div(one.add(V::splat(0.0).sub(x).exp()))
-        }
+        unsafe { x.sigmoid() }
     }
 }
 

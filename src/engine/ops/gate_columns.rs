@@ -1,0 +1,104 @@
+//! gate_columns: values times a function of others in the same row, in place.
+
+use super::{VectorOp, for_row_chunks, map2};
+use crate::engine::device::op_times::{Op, Work};
+use crate::engine::device::simd::{Kernel, Vector, dispatch};
+use crate::engine::device::tensor::SharedMut;
+use crate::engine::device::{Device, Tensor};
+
+/// What values are multiplied by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// 1 / (1 + e^-gate)
+    Sigmoid,
+    /// gate / (1 + e^-gate)
+    Silu,
+}
+
+/// x *= f(gate), where the gates of a row's values are as many columns of the same row of `gates`,
+/// from column `start` on.
+///
+/// # Panics
+/// Numbers of rows differ, the columns are not there, or the device is a GPU: models that need this
+/// run on the CPU.
+pub fn gate_columns(device: &Device, x: &mut Tensor, (gates, start): (&Tensor, usize), gate: Gate) {
+    let Device::Cpu(cpu) = device else { panic!("a GPU has no kernel for gates of columns") };
+    let (num_rows, width) = (x.num_rows(), x.width());
+    assert!(gates.num_rows() == num_rows && start + width <= gates.width());
+    let work = || Work::elementwise(num_rows * width, 12);
+    let _timed = cpu.op_timer.timed(Op::new("gate_columns"), work);
+    let shared = SharedMut::new(x.values_mut());
+    for_row_chunks(&cpu.pool, num_rows, width, &|first, end| {
+        for row in first..end {
+            // SAFETY: each row belongs to one item.
+            let values = unsafe { shared.slice(row * width, width) };
+            let gates = &gates.row(row)[start..start + width];
+            dispatch(cpu.isa, GateRow { gate, values, gates });
+        }
+    });
+}
+
+struct GateRow<'a> {
+    gate: Gate,
+    values: &'a mut [f32],
+    gates: &'a [f32],
+}
+
+impl Kernel for GateRow<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let Self { gate, values, gates } = self;
+        let mut before = [0.0f32; 64];
+        for (values, gates) in values.chunks_mut(64).zip(gates.chunks(64)) {
+            let before = &mut before[..values.len()];
+            before.copy_from_slice(values);
+            // SAFETY: dispatched for this CPU.
+            unsafe { map2::<V>(before, gates, values, Gated(gate)) };
+        }
+    }
+}
+
+struct Gated(Gate);
+
+impl<V: Vector> VectorOp<V> for Gated {
+    #[inline(always)]
+    unsafe fn apply(&self, value: V, gate: V) -> V {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let factor = gate.sigmoid();
+            match self.0 {
+                Gate::Sigmoid => value.mul(factor),
+                Gate::Silu => value.mul(gate.mul(factor)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::config::Isa;
+    use crate::engine::ops::linear::SourceMatrix;
+
+    #[test]
+    fn each_value_is_multiplied_by_its_own_gate() {
+        let (values, gates) = (SourceMatrix::random(3, 70, 1, 2.0), 90);
+        let gates = Tensor::from_vec(SourceMatrix::random(3, gates, 2, 4.0).to_vec(), gates);
+        for isa in Isa::all_available() {
+            let device = Device::cpu_with_isa(2, isa);
+            for gate in [Gate::Sigmoid, Gate::Silu] {
+                let before = Tensor::from_vec(values.to_vec(), 70);
+                let mut x = Tensor::from_vec(values.to_vec(), 70);
+                gate_columns(&device, &mut x, (&gates, 13), gate);
+                for (row, column) in (0..3).flat_map(|row| (0..70).map(move |c| (row, c))) {
+                    let by = f64::from(gates.row(row)[13 + column]);
+                    let sigmoid = 1.0 / (1.0 + (-by).exp());
+                    let factor = if gate == Gate::Silu { by * sigmoid } else { sigmoid };
+                    let expected = f64::from(before.row(row)[column]) * factor;
+                    let got = f64::from(x.row(row)[column]);
+                    assert!((got - expected).abs() < 1e-6, "{isa:?} {gate:?}: {got}, {expected}");
+                }
+            }
+        }
+    }
+}
