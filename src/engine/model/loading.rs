@@ -385,6 +385,7 @@ impl Loader<'_> {
             router: self.exact(&spec.router)?,
             choice_bias: bias.map(|bias| self.checkpoint.vector(bias, 0.0)).transpose()?,
             routing: spec.routing.clone(),
+            weight_factors: None,
             activation: spec.activation,
             experts: spec.experts.iter().map(|spec| self.expert(spec)).collect::<Result<_, _>>()?,
         })

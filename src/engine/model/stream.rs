@@ -227,6 +227,7 @@ impl Stream {
         if let Some(gate) = &weights.gate {
             ops::gate_rows(device, normed, gate, scratch, delta);
         }
+        ops::choose_experts(device, normed, experts, scratch);
         ops::add_experts(device, normed, experts, scratch, delta);
     }
 

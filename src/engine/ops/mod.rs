@@ -39,7 +39,7 @@ pub use encoder_attention::{
 };
 pub use experts::{
     ExpertGroups, ExpertWeight, ExpertWeights, ExpertsScratch, ExpertsShape, ExpertsWeight,
-    GroupScore, Routing, Score, TopK, add_experts, gate_rows,
+    GroupScore, Routing, Score, TopK, add_experts, choose_experts, gate_rows,
 };
 pub use gate_columns::{Gate, gate_columns};
 pub use linear::{

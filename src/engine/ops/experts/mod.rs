@@ -1,5 +1,5 @@
-//! add_experts: a router chooses some of many gated MLPs for each row, whose outputs are added by
-//! weights.
+//! choose_experts and add_experts: a router chooses some of many gated MLPs for each row, whose
+//! outputs are added by weights.
 //!
 //! Experts run one after the other, each over its rows, which are brought together for it. So an
 //! expert's weights are read once a step, all threads share each product, and the outputs of a
@@ -33,6 +33,8 @@ pub struct ExpertsWeight {
     pub choice_bias: Option<Vec<f32>>,
     /// From the router's numbers to experts.
     pub routing: Routing,
+    /// (experts): the weights of those that are chosen are multiplied by these.
+    pub weight_factors: Option<Vec<f32>>,
     /// The activation of all experts.
     pub activation: Activation,
     /// All of them.
@@ -106,7 +108,7 @@ impl ExpertsScratch {
     }
 }
 
-/// out += the weighted outputs of each row's experts.
+/// out += the weighted outputs of the experts that [`choose_experts`] chose last for these rows.
 ///
 /// # Panics
 /// Shapes do not fit, or the device is a GPU: models with experts are refused there.
@@ -119,7 +121,7 @@ pub fn add_experts(
 ) {
     let Device::Cpu(cpu) = device else { panic!("experts were given to a GPU") };
     assert_eq!((x.num_rows(), x.width()), (out.num_rows(), out.width()), "shapes of experts");
-    route(device, cpu, x, weight, scratch);
+    assert_eq!(scratch.scores.num_rows(), x.num_rows(), "rows that experts were chosen for");
     let block_rows = device.block_rows(x.num_rows());
     for (expert, weights) in weight.experts.iter().enumerate() {
         let ExpertsScratch { grouping, x: gathered, gate_up, activated, out: of_expert, .. } =
@@ -139,14 +141,17 @@ pub fn add_experts(
     }
 }
 
-/// Chooses experts for all rows, and groups the rows by them.
-fn route(
+/// Chooses the experts of all rows of x, which the router reads.
+///
+/// # Panics
+/// As [`add_experts`].
+pub fn choose_experts(
     device: &Device,
-    cpu: &Cpu,
     x: &Tensor,
     weight: &ExpertsWeight,
     scratch: &mut ExpertsScratch,
 ) {
+    let Device::Cpu(cpu) = device else { panic!("experts were given to a GPU") };
     let (num_rows, num_experts) = (x.num_rows(), weight.experts.len());
     let num_chosen = weight.routing.num_chosen();
     let ExpertsScratch { scores, keys, chosen, grouping, .. } = scratch;
@@ -171,6 +176,9 @@ fn route(
                 )
             };
             weight.routing.choose(cpu.isa, (scores, keys), bias, chosen);
+            if let Some(factors) = &weight.weight_factors {
+                chosen.iter_mut().for_each(|of| of.weight *= factors[of.expert as usize]);
+            }
         }
     });
     grouping.set(chosen, num_chosen, num_experts);

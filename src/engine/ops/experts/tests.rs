@@ -9,6 +9,7 @@ const HIDDEN: usize = 40;
 const INNER: usize = 24;
 const NUM_EXPERTS: usize = 6;
 const NUM_CHOSEN: usize = 3;
+const FACTORS: [f32; NUM_EXPERTS] = [1.0, 0.5, 2.0, 0.25, 1.5, 3.0];
 
 fn matrix(rows: usize, columns: usize, seed: u64) -> SourceMatrix<'static> {
     SourceMatrix::random(rows, columns, seed, 0.4)
@@ -30,6 +31,7 @@ fn weight(device: &Device) -> ExpertsWeight {
         router: load(NUM_EXPERTS, HIDDEN, 1),
         choice_bias: None,
         routing: Routing::TopK(routing),
+        weight_factors: Some(FACTORS.into()),
         activation: Activation::Silu,
         experts: (0..NUM_EXPERTS as u64)
             .map(|seed| ExpertWeights {
@@ -62,19 +64,20 @@ fn expected(x: &[f32], out: &[f32]) -> Vec<f64> {
         let inner: Vec<f64> =
             gate.iter().zip(up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
         let added = times(&matrix(HIDDEN, INNER, 20 + expert as u64), &inner);
-        let weight = 1.5 * scores[expert] / sum;
+        let weight = 1.5 * scores[expert] / sum * f64::from(FACTORS[expert]);
         out.iter_mut().zip(added).for_each(|(out, added)| *out += weight * added);
     }
     out
 }
 
-/// out after `add_experts` of rows with what `out` was.
+/// out after experts of rows are chosen and added to what `out` was.
 fn run(device: &Device, x: &[f32], out: &[f32]) -> Vec<f32> {
     let shape = ExpertsShape { num_experts: NUM_EXPERTS, num_chosen: NUM_CHOSEN, inner: INNER };
     let (x, mut out) =
         (Tensor::from_vec(x.to_vec(), HIDDEN), Tensor::from_vec(out.to_vec(), HIDDEN));
     let mut scratch = ExpertsScratch::new(device, (x.num_rows(), HIDDEN), shape).unwrap();
     let weight = weight(device);
+    choose_experts(device, &x, &weight, &mut scratch);
     add_experts(device, &x, &weight, &mut scratch, &mut out);
     out.values().to_vec()
 }
