@@ -6,7 +6,7 @@ use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::config::DType;
-use vllm_batch::engine::device::kv_cache::{KvCacheShape, StateShape};
+use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
 use vllm_batch::engine::device::{KvCache, Tensor};
 use vllm_batch::engine::ops::{
     AttentionScratch, AttentionShape, Step, paged_attention, rotary_and_cache,
@@ -142,13 +142,11 @@ pub(super) fn empty_cache(
     (num_layers, num_blocks): (usize, usize),
     dtype: DType,
 ) -> KvCache {
+    let heads = KvHeads { num: shape.num_kv_heads, head_dim: HEAD_DIM, v_dim: HEAD_DIM };
     let shape = KvCacheShape {
-        num_layers,
+        layers: vec![heads; num_layers],
         num_blocks,
         block_size: BLOCK_SIZE,
-        num_kv_heads: shape.num_kv_heads,
-        head_dim: HEAD_DIM,
-        v_dim: HEAD_DIM,
         states: StateShape::default(),
         panel_width: DEVICE.kv_panel_width(),
     };

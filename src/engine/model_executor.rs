@@ -6,12 +6,12 @@ use std::sync::atomic::AtomicBool;
 use super::EngineError;
 use super::batch::Batch;
 use super::config::{CacheConfig, DType, EngineConfig, LoadFormat, SchedulerConfig};
-use super::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, StateShape};
+use super::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, KvHeads, StateShape};
 use super::device::{Device, KvCache, Precision, Tensor, memory};
 use super::executor::{Executor, ExecutorError, Logits};
 use super::held_weights::{HeldWeights, quantization_notes};
 use super::model::decoder::Decoder;
-use super::model::spec::{DecoderSpec, ShortConvSpec};
+use super::model::spec::{AttentionSpec, DecoderSpec, ShortConvSpec};
 use super::model::weights::{self, Checkpoint};
 use super::model_summary::ModelSummary;
 use super::ops::StepLimits;
@@ -133,7 +133,7 @@ impl ModelExecutor {
 
     /// Sizes of the KV cache.
     pub fn cache_shape(&self) -> KvCacheShape {
-        self.cache.shape
+        self.cache.shape.clone()
     }
 }
 
@@ -209,12 +209,9 @@ fn cache_shape(
         )));
     }
     let mut shape = KvCacheShape {
-        num_layers: spec.attentions().count(),
+        layers: cache_layers(spec, device),
         num_blocks: 0,
         block_size,
-        num_kv_heads: spec.heads().num_kv_heads,
-        head_dim: spec.heads().head_dim,
-        v_dim: spec.v_dim(),
         states: StateShape {
             num_layers: spec.convs().count(),
             width: spec.convs().map(ShortConvSpec::state_width).max().unwrap_or(0),
@@ -256,6 +253,25 @@ fn cache_shape(
     }
 }
 
+/// What layers have in the cache. A GPU's kernels take layers that are alike.
+fn cache_layers(spec: &DecoderSpec, device: &Device) -> Vec<KvHeads> {
+    let heads = |block: &AttentionSpec| KvHeads {
+        num: block.heads.num_kv_heads,
+        head_dim: block.heads.head_dim,
+        v_dim: block.v_dim(),
+    };
+    let layers: Vec<_> = spec.attentions().map(heads).collect();
+    match device {
+        Device::Cpu(_) => layers,
+        Device::Cuda(_) => {
+            let most = |of: fn(&KvHeads) -> usize| layers.iter().map(of).max().unwrap_or(0);
+            let num = most(|heads| heads.num);
+            let (head_dim, v_dim) = (most(|heads| heads.head_dim), most(|heads| heads.v_dim));
+            vec![KvHeads { num, head_dim, v_dim }; layers.len()]
+        }
+    }
+}
+
 /// The cache, and a note when the device had room for a smaller one only, which is no error unless
 /// a size was asked for.
 fn allocate(
@@ -267,7 +283,7 @@ fn allocate(
     let is_asked_for = cache.num_blocks.is_some() || cache.kv_cache_memory_bytes.is_some();
     let wanted = shape.num_blocks;
     loop {
-        let error = match KvCache::on_device(device, shape, dtype) {
+        let error = match KvCache::on_device(device, shape.clone(), dtype) {
             Ok(cache) if shape.num_blocks == wanted => return Ok((cache, None)),
             Ok(cache) => {
                 let note = format!(

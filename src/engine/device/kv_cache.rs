@@ -1,5 +1,7 @@
 //! `KvCache`: the paged K and V of every layer, in the model's dtype.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 
 use super::cuda::{DeviceBuffer, DevicePtr};
@@ -12,25 +14,42 @@ use crate::engine::machine::{Refused, granted};
 /// Token positions of a block are stored in groups of this many, so a block is a multiple of it.
 pub const KV_GROUP_TOKENS: usize = 16;
 
-/// Sizes of a KV cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KvCacheShape {
-    /// Layers that have K and V.
-    pub num_layers: usize,
-    /// Blocks of the pool, shared by all layers: block b of every layer belongs together.
-    pub num_blocks: usize,
-    /// Tokens of a block; a multiple of [`KV_GROUP_TOKENS`].
-    pub block_size: usize,
-    /// K and V heads of the layer that has most; another uses the first ones.
-    pub num_kv_heads: usize,
+/// The K and V heads of a layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KvHeads {
+    /// How many there is room for; a layer of the model may use the first ones.
+    pub num: usize,
     /// Width of a K head.
     pub head_dim: usize,
     /// Width of a V head; on a GPU, that of a K head.
     pub v_dim: usize,
+}
+
+/// Sizes of a KV cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvCacheShape {
+    /// The layers that have K and V of their own; on a GPU all are alike.
+    pub layers: Vec<KvHeads>,
+    /// Blocks of the pool, shared by all layers: block b of every layer belongs together.
+    pub num_blocks: usize,
+    /// Tokens of a block; a multiple of [`KV_GROUP_TOKENS`].
+    pub block_size: usize,
     /// What layers with a recurrent state have in each block.
     pub states: StateShape,
     /// Width of a panel of the device's products ([`Device::kv_panel_width`]): V rows are whole
     /// panels.
+    pub panel_width: usize,
+}
+
+/// Sizes of one layer of a KV cache, as in [`KvHeads`] and [`KvCacheShape`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct KvLayerShape {
+    pub num_blocks: usize,
+    pub block_size: usize,
+    pub num_kv_heads: usize,
+    pub head_dim: usize,
+    pub v_dim: usize,
     pub panel_width: usize,
 }
 
@@ -51,7 +70,7 @@ impl StateShape {
     }
 }
 
-impl KvCacheShape {
+impl KvLayerShape {
     /// Width of a V row: v_dim rounded up to whole panels.
     pub fn v_width(&self) -> usize {
         self.v_dim.next_multiple_of(self.panel_width)
@@ -76,18 +95,41 @@ impl KvCacheShape {
         self.block_size * self.v_width()
     }
 
+    /// K elements and V elements of a block.
+    pub fn block_lens(&self) -> [usize; 2] {
+        [self.k_len(), self.v_len()].map(|len| len * self.num_kv_heads)
+    }
+}
+
+impl KvCacheShape {
+    /// One layer.
+    pub fn layer(&self, index: usize) -> KvLayerShape {
+        self.layer_of(self.layers[index])
+    }
+
+    fn layer_of(&self, heads: KvHeads) -> KvLayerShape {
+        let Self { num_blocks, block_size, panel_width, .. } = *self;
+        let KvHeads { num: num_kv_heads, head_dim, v_dim } = heads;
+        KvLayerShape { num_blocks, block_size, num_kv_heads, head_dim, v_dim, panel_width }
+    }
+
+    /// K elements and V elements of a block in each layer.
+    fn block_lens(&self) -> impl Iterator<Item = [usize; 2]> + '_ {
+        self.layers.iter().map(|heads| self.layer_of(*heads).block_lens())
+    }
+
     /// Bytes of one block over all layers and heads, K and V, with elements of `element_bytes`; and
     /// those of its states.
     pub fn block_bytes(&self, element_bytes: usize) -> usize {
-        let kv = self.num_layers * self.num_kv_heads * (self.k_len() + self.v_len());
+        let kv: usize = self.block_lens().flatten().sum();
         kv * element_bytes + self.states.block_len() * size_of::<f32>()
     }
 }
 
-/// On the CPU (num_layers, num_blocks, num_kv_heads), and of each K in panels of positions over
-/// head_dim, V in panels of the head's columns over positions, as `ops::gemm` takes them: Q·K then
-/// has tokens in the lanes and P·V the head's width. On a GPU both are (num_layers, num_blocks,
-/// num_kv_heads, block_size, head_dim).
+/// Layers lie one after the other. On the CPU each is (num_blocks, num_kv_heads), and of each K in
+/// panels of positions over head_dim, V in panels of the head's columns over positions, as
+/// `ops::gemm` takes them: Q·K then has tokens in the lanes and P·V the head's width. On a GPU both
+/// are (num_blocks, num_kv_heads, block_size, head_dim).
 #[derive(Debug)]
 pub struct KvCache {
     /// Sizes.
@@ -96,6 +138,8 @@ pub struct KvCache {
     pub data: KvData,
     /// (state layers, num_blocks, width) states; none on a GPU.
     pub states: Pages<f32>,
+    /// Where K and V of each layer begin, and where those of the last one end.
+    starts: Vec<[usize; 2]>,
 }
 
 /// The values by dtype. Untouched pages take no memory: the system zeroes them at first use.
@@ -138,6 +182,16 @@ pub struct StateLayerMut<'a> {
 }
 
 impl CacheLayer<'_> {
+    /// Its sizes.
+    pub fn shape(self) -> KvLayerShape {
+        self.cache.shape.layer(self.index)
+    }
+
+    /// Its elements among those of all layers: of K and of V.
+    pub fn ranges(self) -> [Range<usize>; 2] {
+        self.cache.layer_ranges(self.index)
+    }
+
     /// Where K and V of the layer are in a GPU's memory.
     ///
     /// # Panics
@@ -168,13 +222,16 @@ impl KvCache {
 
     /// Zeroed: no kernel may ever meet a NaN that nobody wrote.
     fn on_gpu(gpu: &Gpu, shape: KvCacheShape) -> Result<Self, EngineError> {
-        assert!(shape.block_size.is_multiple_of(KV_GROUP_TOKENS) && shape.v_dim == shape.head_dim);
+        let KvHeads { head_dim, v_dim, .. } = shape.layers[0];
+        assert!(shape.block_size.is_multiple_of(KV_GROUP_TOKENS) && v_dim == head_dim);
+        assert!(shape.layers.iter().all(|heads| *heads == shape.layers[0]), "layers are alike");
         assert_eq!(shape.states.block_len(), 0, "states are on the host");
         let element_bytes = gpu.kv_cache_dtype().size_bytes(gpu.dtype());
         let bytes = shape.num_blocks * shape.block_bytes(element_bytes) / 2;
         let (k, v) = (gpu.alloc(bytes)?, gpu.alloc(bytes)?);
         let states = Pages::try_zeroed(0)?;
-        Ok(Self { shape, data: KvData::Cuda { k, v }, states })
+        let starts = starts(&shape);
+        Ok(Self { shape, data: KvData::Cuda { k, v }, states, starts })
     }
 
     /// K and V of one layer in a GPU's memory.
@@ -185,7 +242,7 @@ impl KvCache {
         let KvData::Cuda { k, v } = &self.data else {
             panic!("a cache of the host was given to a GPU");
         };
-        let offset = k.bytes() / self.shape.num_layers * layer;
+        let offset = k.bytes() / self.shape.layers.len() * layer;
         (k.ptr().offset(offset), v.ptr().offset(offset))
     }
 
@@ -197,6 +254,12 @@ impl KvCache {
     /// One layer, to be written.
     pub fn layer_mut(&mut self, index: usize) -> CacheLayerMut<'_> {
         CacheLayerMut { cache: self, index }
+    }
+
+    /// Elements of a layer among those of all: of K and of V.
+    pub fn layer_ranges(&self, layer: usize) -> [Range<usize>; 2] {
+        let ([k, v], [k_end, v_end]) = (self.starts[layer], self.starts[layer + 1]);
+        [k..k_end, v..v_end]
     }
 
     /// The states of one of the layers that have them.
@@ -229,9 +292,8 @@ impl KvCache {
 
     fn try_new(shape: KvCacheShape, dtype: DType) -> Result<Self, Refused> {
         assert!(shape.block_size.is_multiple_of(KV_GROUP_TOKENS));
-        let num = shape.num_layers.saturating_mul(shape.num_blocks);
-        let num = num.saturating_mul(shape.num_kv_heads);
-        let (k, v) = (num.saturating_mul(shape.k_len()), num.saturating_mul(shape.v_len()));
+        let starts = starts(&shape);
+        let [k, v] = starts[shape.layers.len()];
         let data = match dtype {
             DType::Float32 => {
                 KvData::Float32 { k: Pages::try_zeroed(k)?, v: Pages::try_zeroed(v)? }
@@ -244,6 +306,19 @@ impl KvCache {
             }
         };
         let num_states = shape.num_blocks.saturating_mul(shape.states.block_len());
-        Ok(Self { shape, data, states: Pages::try_zeroed(num_states)? })
+        Ok(Self { shape, data, states: Pages::try_zeroed(num_states)?, starts })
     }
+}
+
+/// Where K and V of each layer begin, and where those of the last one end.
+fn starts(shape: &KvCacheShape) -> Vec<[usize; 2]> {
+    let mut next = [0usize; 2];
+    let mut starts = vec![next];
+    for lens in shape.block_lens() {
+        let after =
+            |which: usize| next[which].saturating_add(lens[which].saturating_mul(shape.num_blocks));
+        next = [after(0), after(1)];
+        starts.push(next);
+    }
+    starts
 }

@@ -1,6 +1,8 @@
 //! reshape_and_cache: a token's K and V into its slot of the paged cache.
 
-use crate::engine::device::kv_cache::KvCacheShape;
+use std::ops::Range;
+
+use crate::engine::device::kv_cache::KvLayerShape;
 use crate::engine::device::tensor::SharedMut;
 
 use super::gemm::panel::PanelElement;
@@ -13,8 +15,18 @@ const NUM_NARROWED: usize = 64;
 pub(super) struct LayerSlots<E> {
     pub k: SharedMut<E>,
     pub v: SharedMut<E>,
-    pub layer: usize,
-    pub shape: KvCacheShape,
+    pub shape: KvLayerShape,
+}
+
+impl<E> LayerSlots<E> {
+    /// The layer that has these ranges of all K and all V.
+    pub fn new(
+        (k, v): (&mut [E], &mut [E]),
+        [of_k, of_v]: [Range<usize>; 2],
+        shape: KvLayerShape,
+    ) -> Self {
+        Self { k: SharedMut::new(&mut k[of_k]), v: SharedMut::new(&mut v[of_v]), shape }
+    }
 }
 
 impl<E: PanelElement> LayerSlots<E> {
@@ -25,11 +37,11 @@ impl<E: PanelElement> LayerSlots<E> {
     /// Nobody else touches this slot meanwhile.
     #[inline(always)]
     pub unsafe fn write(&self, slot: u32, k: &[f32], v: &[f32]) {
-        let Self { layer, shape, .. } = *self;
-        let KvCacheShape { num_blocks, block_size, num_kv_heads, head_dim, .. } = shape;
+        let Self { shape, .. } = *self;
+        let KvLayerShape { block_size, num_kv_heads, head_dim, .. } = shape;
         let (k_width, v_width) = (shape.k_panel_width(), shape.panel_width);
         let (block, offset) = (slot as usize / block_size, slot as usize % block_size);
-        let first = (layer * num_blocks + block) * num_kv_heads;
+        let first = block * num_kv_heads;
         let k_panel_len = head_dim.next_multiple_of(2) * k_width;
         let (k_panel, k_lane) = (offset / k_width, offset % k_width);
         let v_panel_len = block_size * v_width;

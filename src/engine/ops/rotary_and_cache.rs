@@ -2,7 +2,7 @@
 //! paged cache. One op, since a GPU does it in one pass over the rows. `rotate` is its first half.
 
 use crate::engine::device::cuda::{Args, DevicePtr};
-use crate::engine::device::kv_cache::{KvCacheShape, KvData};
+use crate::engine::device::kv_cache::KvData;
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
@@ -79,7 +79,7 @@ pub fn rotary_and_cache(
     layer: CacheLayerMut<'_>,
 ) {
     let CacheLayerMut { cache, index } = layer;
-    let shape = cache.shape;
+    let shape = cache.shape.layer(index);
     heads.check(qkv, shape.v_dim, table);
     assert!(heads.num_kv_heads <= shape.num_kv_heads && heads.head_dim == shape.head_dim);
     let cpu = match device {
@@ -96,10 +96,11 @@ pub fn rotary_and_cache(
     };
     let _timed = cpu.op_timer.timed(Op::new("rotary_and_cache"), work);
     let task = Task { cpu, heads, table, step };
+    let ranges = cache.layer_ranges(index);
     match &mut cache.data {
-        KvData::Float32 { k, v } => task.run(qkv, slots((k, v), index, shape)),
-        KvData::BFloat16 { k, v } => task.run(qkv, slots((k, v), index, shape)),
-        KvData::Float16 { k, v } => task.run(qkv, slots((k, v), index, shape)),
+        KvData::Float32 { k, v } => task.run(qkv, LayerSlots::new((k, v), ranges, shape)),
+        KvData::BFloat16 { k, v } => task.run(qkv, LayerSlots::new((k, v), ranges, shape)),
+        KvData::Float16 { k, v } => task.run(qkv, LayerSlots::new((k, v), ranges, shape)),
         KvData::Cuda { .. } => panic!("a cache of a GPU was given to the CPU"),
     }
 }
@@ -149,10 +150,6 @@ impl Kernel for Rotate<'_> {
     unsafe fn run<V: Vector>(self) {
         rotate_heads(self.values, self.head_dim, self.angles);
     }
-}
-
-fn slots<E>((k, v): (&mut [E], &mut [E]), layer: usize, shape: KvCacheShape) -> LayerSlots<E> {
-    LayerSlots { k: SharedMut::new(k), v: SharedMut::new(v), layer, shape }
 }
 
 struct Task<'a> {
@@ -217,7 +214,7 @@ fn on_gpu(
 ) {
     let nowhere = (DevicePtr::NULL, DevicePtr::NULL);
     let (k, v) = layer.map_or(nowhere, CacheLayer::ptrs);
-    let shape = layer.map(|layer| layer.cache.shape);
+    let shape = layer.map(CacheLayer::shape);
     let (block_size, cache_heads) =
         shape.map_or((1, 0), |shape| (shape.block_size, shape.num_kv_heads));
     assert!(heads.head_dim.is_multiple_of(2));
@@ -241,7 +238,7 @@ mod tests {
     use crate::engine::batch::Batch;
     use crate::engine::config::DType;
     use crate::engine::device::KvCache;
-    use crate::engine::device::kv_cache::StateShape;
+    use crate::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
     use crate::engine::device::simd::Isa;
 
     /// q and k are rotated and v is not, and the cache holds what k and v then are.
@@ -257,16 +254,18 @@ mod tests {
         for isa in Isa::all_available() {
             let device = Device::cpu_with_isa(2, isa);
             let shape = KvCacheShape {
-                num_layers: 2,
+                // The first layer is another.
+                layers: [(2, 10), (3, 6)]
+                    .map(|(num, head_dim)| KvHeads { num, head_dim, v_dim: head_dim })
+                    .into(),
                 num_blocks: 3,
                 block_size: 16,
-                num_kv_heads: 3,
-                head_dim: 6,
-                v_dim: 6,
                 states: StateShape::default(),
                 panel_width: device.kv_panel_width(),
             };
             let mut cache = KvCache::new(shape, DType::Float32);
+            let [of_k, of_v] = cache.layer_ranges(1);
+            let shape = cache.shape.layer(1);
             let mut qkv = Tensor::from_vec(values.clone(), width);
             let step = Step::on_host(&batch);
             rotary_and_cache(&device, (&mut qkv, heads), Some(&table), step, cache.layer_mut(1));
@@ -284,12 +283,13 @@ mod tests {
                 let slot = batch.slot_mapping[row] as usize;
                 let (block, offset) = (slot / 16, slot % 16);
                 for (head, d) in (0..2).flat_map(|head| (0..6).map(move |d| (head, d))) {
-                    let index = (3 + block) * 3 + head;
+                    let index = block * 3 + head;
                     let in_k = d * shape.k_panel_width() + offset % shape.k_panel_width();
                     let panel = offset / shape.k_panel_width() * 6 * shape.k_panel_width();
-                    let got = k[index * shape.k_len() + panel + in_k];
+                    let got = k[of_k.start + index * shape.k_len() + panel + in_k];
                     assert_eq!(got, qkv.row(row)[24 + head * 6 + d], "{isa:?} K of row {row}");
-                    let got = v[index * shape.v_len() + offset * shape.panel_width + d];
+                    let in_v = index * shape.v_len() + offset * shape.panel_width + d;
+                    let got = v[of_v.start + in_v];
                     assert_eq!(got, qkv.row(row)[36 + head * 6 + d], "{isa:?} V of row {row}");
                 }
             }

@@ -4,7 +4,7 @@
 
 use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::config::DType;
-use vllm_batch::engine::device::kv_cache::{KvCacheShape, StateShape};
+use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
 use vllm_batch::engine::device::{Device, KvCache, Precision};
 use vllm_batch::engine::ops::{
     AttentionScratch, AttentionShape, HeadValues, QkvHeads, StepInputs, StepLimits, alibi_slopes,
@@ -62,13 +62,12 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(pair: &'a Pair, device: &'a Device, case: Case, seqs: &'a [Seq]) -> Self {
         let blocks = MAX_MODEL_LEN.div_ceil(case.block_size) * seqs.len();
+        let head_dim = case.heads.head_dim;
+        let heads = KvHeads { num: case.heads.num_kv_heads, head_dim, v_dim: head_dim };
         let shape = KvCacheShape {
-            num_layers: 2,
+            layers: vec![heads; 2],
             num_blocks: blocks,
             block_size: case.block_size,
-            num_kv_heads: case.heads.num_kv_heads,
-            head_dim: case.heads.head_dim,
-            v_dim: case.heads.head_dim,
             states: StateShape::default(),
             panel_width: device.kv_panel_width(),
         };

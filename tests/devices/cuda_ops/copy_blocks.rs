@@ -2,7 +2,7 @@
 
 use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::config::DType;
-use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvData, StateShape};
+use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvData, KvHeads, StateShape};
 use vllm_batch::engine::device::{Device, KvCache, bytes_of};
 use vllm_batch::engine::ops::copy_blocks;
 
@@ -15,13 +15,11 @@ fn copy_blocks_copies_blocks_of_every_layer() {
         let Some(pair) = Pair::open(dtype, seed, None) else { return };
         let Device::Cuda(gpu) = &pair.gpu else { panic!("a GPU") };
         for (num_kv_heads, head_dim) in [(1, 16), (2, 24), (3, 128)] {
+            let heads = KvHeads { num: num_kv_heads, head_dim, v_dim: head_dim };
             let shape = KvCacheShape {
-                num_layers,
+                layers: vec![heads; num_layers],
                 num_blocks,
                 block_size: 16,
-                num_kv_heads,
-                head_dim,
-                v_dim: head_dim,
                 states: StateShape::default(),
                 panel_width: pair.gpu.kv_panel_width(),
             };

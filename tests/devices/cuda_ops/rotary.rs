@@ -2,7 +2,7 @@
 
 use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::config::DType;
-use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvData, StateShape};
+use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvData, KvHeads, StateShape};
 use vllm_batch::engine::device::{Device, KvCache};
 use vllm_batch::engine::ops::{QkvHeads, RotaryTable, rotary_and_cache, rotate};
 
@@ -54,13 +54,12 @@ impl Case {
     }
 
     fn cache(&self, device: &Device, dtype: DType) -> KvCache {
+        let head_dim = self.heads.head_dim;
+        let heads = KvHeads { num: self.cache_heads, head_dim, v_dim: head_dim };
         let shape = KvCacheShape {
-            num_layers: 2,
+            layers: vec![heads; 2],
             num_blocks: NUM_BLOCKS,
             block_size: self.block_size,
-            num_kv_heads: self.cache_heads,
-            head_dim: self.heads.head_dim,
-            v_dim: self.heads.head_dim,
             states: StateShape::default(),
             panel_width: device.kv_panel_width(),
         };

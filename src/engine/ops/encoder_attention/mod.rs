@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use crate::engine::EngineError;
 use crate::engine::device::cuda::DeviceBuffer;
-use crate::engine::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, StateShape};
+use crate::engine::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, KvHeads, StateShape};
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::dispatch;
 use crate::engine::device::tensor::SharedMut;
@@ -123,13 +123,11 @@ impl EncoderScratch {
     /// The GPU's memory does not suffice.
     pub fn new(device: &Device, heads: QkvHeads, limits: TextLimits) -> Result<Self, EngineError> {
         let Device::Cuda(gpu) = device else { return Ok(Self::default()) };
+        let (num, head_dim) = (heads.num_kv_heads, heads.head_dim);
         let shape = KvCacheShape {
-            num_layers: 1,
+            layers: vec![KvHeads { num, head_dim, v_dim: head_dim }],
             num_blocks: limits.num_blocks(),
             block_size: TextLimits::BLOCK_SIZE,
-            num_kv_heads: heads.num_kv_heads,
-            head_dim: heads.head_dim,
-            v_dim: heads.head_dim,
             states: StateShape::default(),
             panel_width: KV_GROUP_TOKENS,
         };

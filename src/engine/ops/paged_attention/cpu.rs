@@ -6,7 +6,7 @@ mod item;
 mod softmax;
 
 use crate::engine::batch::Batch;
-use crate::engine::device::kv_cache::KvCacheShape;
+use crate::engine::device::kv_cache::KvLayerShape;
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Cpu, Tensor};
 use crate::engine::ops::gemm::even_tile;
@@ -95,9 +95,8 @@ pub(super) struct Task<'a> {
     pub cpu: &'a Cpu,
     pub qkv: &'a Tensor,
     pub batch: &'a Batch,
-    pub layer: usize,
     pub shape: AttentionShape<'a>,
-    pub kv: KvCacheShape,
+    pub kv: KvLayerShape,
 }
 
 impl Task<'_> {

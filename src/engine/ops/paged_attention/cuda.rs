@@ -3,7 +3,7 @@
 use crate::engine::config::{DType, KvCacheDType};
 use crate::engine::device::cuda::{Args, DevicePtr};
 use crate::engine::device::gpu::{AttentionDefines, Kernel};
-use crate::engine::device::kv_cache::KvCacheShape;
+use crate::engine::device::kv_cache::KvLayerShape;
 use crate::engine::device::{CacheLayer, Gpu, Tensor};
 use crate::engine::ops::Step;
 use crate::engine::ops::step::WorkList;
@@ -166,7 +166,7 @@ pub(super) fn paged_attention(
 }
 
 impl CacheAttention {
-    fn params(&self, qkv: &Tensor, kv: KvCacheShape) -> AttentionParams {
+    fn params(&self, qkv: &Tensor, kv: KvLayerShape) -> AttentionParams {
         let (biases, stride, origin) = match self.biases {
             Biases::None => (DevicePtr::NULL, 0, 0),
             Biases::Alibi(slopes) => (slopes, 0, 0),
@@ -191,7 +191,7 @@ impl CacheAttention {
         }
     }
 
-    fn defines(&self, kv: KvCacheShape) -> AttentionDefines {
+    fn defines(&self, kv: KvLayerShape) -> AttentionDefines {
         AttentionDefines {
             head_dim: kv.head_dim as u32,
             is_of_texts: self.after.is_some(),
@@ -209,7 +209,7 @@ pub(in crate::engine::ops) fn attend(
     attention: CacheAttention,
     out: &Tensor,
 ) {
-    let kv = layer.cache.shape;
+    let kv = layer.shape();
     let (params, defines) = (attention.params(qkv, kv), attention.defines(kv));
     let inputs = step.gpu_inputs();
     let (k, v) = layer.ptrs();

@@ -59,8 +59,8 @@ pub fn paged_attention(
     out: &mut Tensor,
 ) {
     let AttentionShape { num_heads, num_kv_heads, alibi, sinks, .. } = shape;
-    let CacheLayer { cache, index } = layer;
-    assert!(num_kv_heads <= cache.shape.num_kv_heads && num_heads.is_multiple_of(num_kv_heads));
+    let kv = layer.shape();
+    assert!(num_kv_heads <= kv.num_kv_heads && num_heads.is_multiple_of(num_kv_heads));
     let is_of_heads = |values: &HeadValues| values.of_heads().len() == num_heads;
     assert!(alibi.is_none_or(is_of_heads) && sinks.is_none_or(is_of_heads));
     out.set_num_rows(qkv.num_rows());
@@ -71,12 +71,13 @@ pub fn paged_attention(
         }
     };
     let op = Op::new("paged_attention");
-    let _timed = cpu.op_timer.timed(op, || work::work(step.batch, shape, cache));
-    let task = cpu::Task { cpu, qkv, batch: step.batch, layer: index, shape, kv: cache.shape };
-    match &cache.data {
-        KvData::Float32 { k, v } => task.run(k, v, scratch, out),
-        KvData::BFloat16 { k, v } => task.run(k, v, scratch, out),
-        KvData::Float16 { k, v } => task.run(k, v, scratch, out),
+    let _timed = cpu.op_timer.timed(op, || work::work(step.batch, shape, layer));
+    let task = cpu::Task { cpu, qkv, batch: step.batch, shape, kv };
+    let [of_k, of_v] = layer.ranges();
+    match &layer.cache.data {
+        KvData::Float32 { k, v } => task.run(&k[of_k], &v[of_v], scratch, out),
+        KvData::BFloat16 { k, v } => task.run(&k[of_k], &v[of_v], scratch, out),
+        KvData::Float16 { k, v } => task.run(&k[of_k], &v[of_v], scratch, out),
         KvData::Cuda { .. } => panic!("a cache of a GPU was given to the CPU"),
     }
 }

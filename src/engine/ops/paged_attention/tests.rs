@@ -6,7 +6,7 @@ use super::*;
 use crate::engine::batch::Batch;
 use crate::engine::config::DType;
 use crate::engine::device::KvCache;
-use crate::engine::device::kv_cache::{KvCacheShape, StateShape};
+use crate::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
 use crate::engine::device::simd::Isa;
 
 const NUM_HEADS: usize = 6;
@@ -61,13 +61,11 @@ impl Case<'_> {
     /// the sequences' blocks are interleaved and all later steps share a batch.
     fn run(&self, lens: &[usize], chunk: usize) -> Vec<Vec<f32>> {
         let device = Device::cpu_with_isa(2, self.isa);
+        let own = KvHeads { num: self.num_kv_heads, head_dim: self.head_dim, v_dim: self.v_dim };
         let kv = KvCacheShape {
-            num_layers: 2,
+            layers: vec![KvHeads { num: 1, head_dim: 4, v_dim: 4 }, own],
             num_blocks: 120,
             block_size: self.block_size,
-            num_kv_heads: self.num_kv_heads,
-            head_dim: self.head_dim,
-            v_dim: self.v_dim,
             states: StateShape::default(),
             panel_width: device.kv_panel_width(),
         };

@@ -1,14 +1,14 @@
 //! What a step's attention has to do.
 
 use crate::engine::batch::Batch;
-use crate::engine::device::KvCache;
+use crate::engine::device::CacheLayer;
 use crate::engine::device::op_times::Work;
 
 use super::AttentionShape;
 
 /// Operations of scores and values over all positions attended to; bytes of q and out, and of the K
 /// and V that some token of a sequence sees, once for the query heads that share them.
-pub(super) fn work(batch: &Batch, shape: AttentionShape<'_>, cache: &KvCache) -> Work {
+pub(super) fn work(batch: &Batch, shape: AttentionShape<'_>, layer: CacheLayer<'_>) -> Work {
     let (mut num_scores, mut num_positions) = (0, 0);
     for (seq, &seq_len) in batch.seq_lens.iter().enumerate() {
         let (start, end) = (batch.query_start_loc[seq], batch.query_start_loc[seq + 1]);
@@ -18,9 +18,9 @@ pub(super) fn work(batch: &Batch, shape: AttentionShape<'_>, cache: &KvCache) ->
         num_scores += sum_of_attended(end, window) - sum_of_attended(start, window);
         num_positions += end.min(num_tokens.saturating_add(window) - 1);
     }
-    let kv = cache.shape;
+    let kv = layer.shape();
     let of_heads = |num_heads| num_heads * (kv.head_dim + kv.v_dim);
-    let kv_bytes = of_heads(shape.num_kv_heads) * cache.element_bytes();
+    let kv_bytes = of_heads(shape.num_kv_heads) * layer.cache.element_bytes();
     let row_bytes = of_heads(shape.num_heads) * size_of::<f32>();
     Work {
         flops: 2.0 * of_heads(shape.num_heads) as f64 * num_scores as f64,
@@ -38,17 +38,15 @@ fn sum_of_attended(num_tokens: u64, window: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::engine::config::DType;
-    use crate::engine::device::kv_cache::{KvCacheShape, StateShape};
+    use crate::engine::device::KvCache;
+    use crate::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
 
     #[test]
     fn positions_are_counted_as_a_loop_would() {
         let shape = KvCacheShape {
-            num_layers: 1,
+            layers: vec![KvHeads { num: 2, head_dim: 8, v_dim: 8 }],
             num_blocks: 2,
             block_size: 16,
-            num_kv_heads: 2,
-            head_dim: 8,
-            v_dim: 8,
             states: StateShape::default(),
             panel_width: 16,
         };
@@ -82,7 +80,11 @@ mod tests {
                 let flops = (num_scores * 6 * 8 * 2 * 2) as f64;
                 let kv_bytes = num_positions * 2 * num_kv_heads * 8 * 2;
                 let bytes = (kv_bytes + 13 * 6 * 8 * 2 * 4) as f64;
-                assert_eq!(work(&batch, attention, &cache), Work { flops, bytes }, "{window:?}");
+                assert_eq!(
+                    work(&batch, attention, cache.layer(0)),
+                    Work { flops, bytes },
+                    "{window:?}"
+                );
             }
         }
     }

@@ -1,6 +1,6 @@
 //! One item of attention: scores, softmax, weighted sum.
 
-use crate::engine::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape};
+use crate::engine::device::kv_cache::{KV_GROUP_TOKENS, KvLayerShape};
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::ops::gemm::panel::PanelElement;
@@ -28,7 +28,7 @@ pub(super) struct Workspace {
 
 impl Workspace {
     /// Makes room for `num_rows` rows and `num_scores` scores; what is there is lost.
-    pub(super) fn reserve(&mut self, num_rows: usize, num_scores: usize, kv: &KvCacheShape) {
+    pub(super) fn reserve(&mut self, num_rows: usize, num_scores: usize, kv: &KvLayerShape) {
         let grow = |buffer: &mut Vec<f32>, len: usize| {
             if buffer.len() < len {
                 buffer.resize(len.next_power_of_two(), 0.0);
@@ -42,7 +42,7 @@ impl Workspace {
 }
 
 /// Scores that a row takes up, over positions up to the last one, at most.
-pub(super) fn score_stride(num_positions: usize, kv: &KvCacheShape) -> usize {
+pub(super) fn score_stride(num_positions: usize, kv: &KvLayerShape) -> usize {
     num_positions.next_multiple_of(kv.panel_width) + kv.panel_width + SCORE_PADDING
 }
 
@@ -133,7 +133,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
     fn block_index(&self, item: Item, position: usize) -> usize {
         let kv = self.task.kv;
         let block = self.task.batch.block_table(item.seq as usize)[position / kv.block_size];
-        (self.task.layer * kv.num_blocks + block as usize) * kv.num_kv_heads + item.kv_head as usize
+        block as usize * kv.num_kv_heads + item.kv_head as usize
     }
 
     /// The V that belongs to a panel of K, to prefetch.
