@@ -8,8 +8,9 @@ constexpr u32 GELU = 2;
 constexpr u32 RELU = 3;
 constexpr u32 RELU2 = 4;
 constexpr u32 XIELU = 5;
+constexpr u32 CLAMPED_SWIGLU = 6;  // Of gates only.
 
-// The parameters of XIELU.
+// The parameters of XIELU; of CLAMPED_SWIGLU alpha and the limit, as the first two.
 struct XIelu {
   float alpha_p, alpha_n, beta, eps;
 };
@@ -31,6 +32,11 @@ __device__ __forceinline__ float activated(float x, const XIelu& xielu) {
     const float inner = fmaf(x * x * x, 0.044715f, x) * 1.5957691216f;
     return x * logistic(inner);
   }
+  if (KIND == CLAMPED_SWIGLU) {
+    // The comparison lets a NaN through.
+    const float bounded = x > xielu.alpha_n ? xielu.alpha_n : x;
+    return bounded * logistic(xielu.alpha_p * bounded);
+  }
   if (KIND == GELU) return 0.5f * x * (1.0f + erff(x * 0.7071067812f));
   if (KIND == XIELU) {
     // The comparisons let a NaN through.
@@ -40,6 +46,14 @@ __device__ __forceinline__ float activated(float x, const XIelu& xielu) {
   }
   const float positive = x < 0.0f ? 0.0f : x;
   return KIND == RELU2 ? positive * positive : positive;
+}
+
+// What the activated gate is multiplied by.
+template <u32 KIND>
+__device__ __forceinline__ float gated(float up, const XIelu& xielu) {
+  if (KIND != CLAMPED_SWIGLU) return up;
+  const float limit = xielu.alpha_n, below = up > limit ? limit : up;
+  return (below < -limit ? -limit : below) + 1.0f;
 }
 
 // Chunks first, first + step, .. of f(gate) * up, PARTS of them.
@@ -60,7 +74,7 @@ __device__ __forceinline__ void activate_chunks(const T* gate, u32 inner, u32 fi
     unpack(gates[j], x);
     unpack(ups[j], y);
 #pragma unroll
-    for (u32 i = 0; i < CHUNK; ++i) x[i] = activated<KIND>(x[i], xielu) * y[i];
+    for (u32 i = 0; i < CHUNK; ++i) x[i] = activated<KIND>(x[i], xielu) * gated<KIND>(y[i], xielu);
     pack(x, result[j]);
   }
 }
@@ -134,6 +148,7 @@ activate_and_mul(const T* gate_up, T* out, u32 inner, u32 kind, XIelu xielu) {
   if (kind == RELU) activate_row_of<RELU>(gate_up, out, inner, xielu);
   if (kind == RELU2) activate_row_of<RELU2>(gate_up, out, inner, xielu);
   if (kind == XIELU) activate_row_of<XIELU>(gate_up, out, inner, xielu);
+  if (kind == CLAMPED_SWIGLU) activate_row_of<CLAMPED_SWIGLU>(gate_up, out, inner, xielu);
 }
 EXPORT(activate_and_mul)
 

@@ -6,7 +6,7 @@
 //
 // Defined at compilation: LEVELS, what a code stands for; CODE_BITS, 4 or 8; SCALE, the type of
 // scales and offsets; GROUP, the inputs that share them: 16, 32, 64 or 128.
-#include "ptx.cuh"
+#include "tiles.cuh"
 
 // Values of LEVELS.
 constexpr u32 INTEGERS = 0;  // The code less `zero`.
@@ -18,18 +18,12 @@ constexpr u32 FLOAT8 = 4;    // An E4M3 number.
 using S = SCALE;
 constexpr bool HAS_OFFSETS = LEVELS == ZEROS || LEVELS == MINIMA;
 
-constexpr u32 NUM_WARPS = 4;
-constexpr u32 NUM_THREADS = NUM_WARPS * WARP_SIZE;
-constexpr u32 STEP = 16;
-// Outputs that a warp multiplies at once.
-constexpr u32 STRIP = 8;
 // Codes of a strip lie in units of 64 inputs (of 4 bits) or 32 (of 8), 8 bytes for each lane.
 constexpr u32 UNIT = 256 / CODE_BITS;
 constexpr u32 UNIT_BYTES = 256;
 constexpr u32 WORD_STEPS = 8 / CODE_BITS;
 // k is filled up to a multiple of this, with codes and scales of 0.
 constexpr u32 BLOCK_INPUTS = 128;
-constexpr u32 COPY_BYTES = 16;
 
 // With its last places set to an integer below 2^23, this float is larger by just that.
 constexpr float SHIFTED = 8388608.0f;
@@ -49,32 +43,15 @@ constexpr u32 ONE_T = IS_SAME<T, bf16> ? 0x3F80 : 0x3C00;
 
 __device__ __forceinline__ u32 twice(u32 half) { return half << 16 | half; }
 
-__device__ __forceinline__ u32 lane_of_thread() { return threadIdx.x % WARP_SIZE; }
-__device__ __forceinline__ u32 warp_of_thread() { return threadIdx.x / WARP_SIZE; }
-
-// What a warp computes, 16 * ROW_TILES rows by STRIPS strips, how many warps share a strip, and how
-// a block goes along k: in stages of `INPUTS`, `NUM_STAGES` under way.
-template <u32 ROW_TILES_, u32 STRIPS_, u32 ROW_WARPS_, u32 INPUTS_, u32 NUM_STAGES_>
-struct Tile {
-  static constexpr u32 ROW_TILES = ROW_TILES_, STRIPS = STRIPS_, INPUTS = INPUTS_;
-  static constexpr u32 ROW_WARPS = ROW_WARPS_, NUM_STAGES = NUM_STAGES_;
-  static constexpr u32 ROWS = 16 * ROW_TILES * ROW_WARPS;
-  static constexpr u32 BLOCK_STRIPS = STRIPS * (NUM_WARPS / ROW_WARPS);
-  static constexpr u32 ROW_BYTES = INPUTS * sizeof(T);
-  static constexpr u32 X_BYTES = ROWS * ROW_BYTES;
-  static constexpr u32 CODE_BYTES = INPUTS / UNIT * UNIT_BYTES;
-  static constexpr u32 NUM_GROUPS = INPUTS > GROUP ? INPUTS / GROUP : 1;
+// The stages of a tile: rows of x, then strips of codes with their scales.
+template <u32... TILE>
+struct Tile : RowTile<TILE...> {
+  using Rows = RowTile<TILE...>;
+  static constexpr u32 CODE_BYTES = Rows::INPUTS / UNIT * UNIT_BYTES;
+  static constexpr u32 NUM_GROUPS = Rows::INPUTS > GROUP ? Rows::INPUTS / GROUP : 1;
   static constexpr u32 SCALE_BYTES = NUM_GROUPS * STRIP * sizeof(S);
   static constexpr u32 STRIP_BYTES = CODE_BYTES + SCALE_BYTES * (HAS_OFFSETS ? 2 : 1);
-  static constexpr u32 STAGE_BYTES = X_BYTES + BLOCK_STRIPS * STRIP_BYTES;
-
-  // The first row and strip of a warp, of those of its block.
-  static __device__ __forceinline__ u32 row_of_warp() {
-    return warp_of_thread() % ROW_WARPS * ROW_TILES * 16;
-  }
-  static __device__ __forceinline__ u32 strip_of_warp() {
-    return warp_of_thread() / ROW_WARPS * STRIPS;
-  }
+  static constexpr u32 STAGE_BYTES = Rows::X_BYTES + Rows::BLOCK_STRIPS * STRIP_BYTES;
 };
 
 // Where the operands of a block begin, and how far they go.
@@ -88,12 +65,6 @@ struct Operands {
   u32 num_inputs;               // k, filled up.
 };
 
-// Where 8 inputs of a row are in shared memory: 8 rows of one column lie in different banks.
-template <class Tile>
-__device__ __forceinline__ u32 x_place(u32 row, u32 chunk) {
-  return row * Tile::ROW_BYTES + (chunk ^ row % 8) * COPY_BYTES;
-}
-
 // Bytes of a strip, copied by a warp; zeros unless `is_valid`.
 template <u32 BYTES>
 __device__ __forceinline__ void copy_strip(u8* to, const u8* from, bool is_valid) {
@@ -106,17 +77,10 @@ __device__ __forceinline__ void copy_strip(u8* to, const u8* from, bool is_valid
 
 template <class Tile>
 __device__ __forceinline__ void copy_stage(const Operands& of, u32 stage, u8* to) {
-  constexpr u32 CHUNKS = Tile::INPUTS / CHUNK;
-  static_assert(Tile::ROWS * CHUNKS % NUM_THREADS == 0, "every thread copies as many");
   const u32 first_input = stage * Tile::INPUTS;
-#pragma unroll
-  for (u32 i = 0; i < Tile::ROWS * CHUNKS / NUM_THREADS; ++i) {
-    const u32 index = i * NUM_THREADS + threadIdx.x, row = index / CHUNKS, chunk = index % CHUNKS;
-    const u32 input = first_input + chunk * CHUNK;
-    const bool is_valid = row < of.num_rows && input < of.k;
-    const T* from = is_valid ? of.x + u64(row) * of.k + input : of.x;
-    copy_async_16(smem_address(to + x_place<Tile>(row, chunk)), from, is_valid);
-  }
+  copy_rows<Tile, Tile::ROWS>(to, first_input, of.k, of.x, [&](u32 row) {
+    return row < of.num_rows ? of.x + u64(row) * of.k : nullptr;
+  });
   static_assert(Tile::BLOCK_STRIPS % NUM_WARPS == 0, "every warp copies as many");
 #pragma unroll
   for (u32 i = 0; i < Tile::BLOCK_STRIPS / NUM_WARPS; ++i) {
@@ -175,11 +139,6 @@ __device__ __forceinline__ void widen_step(u32 word, u32 step, u32 group_scale, 
                            weight_of(word >> high & mask, scale, offset, levels));
   }
 }
-
-template <class Tile>
-struct Sums {
-  float values[Tile::ROW_TILES][Tile::STRIPS][4];
-};
 
 // What a lane knows of the group that it is at, of each strip: bits of f32, for `weight_of`; for
 // pairs of weights, the scale and what takes a shifted code to its level, in both halves.
@@ -243,45 +202,6 @@ __device__ __forceinline__ void add_stage(const u8* stage, float zero, const flo
   }
 }
 
-// Where the outputs of a block go: rows of `stride` elements, T or f32.
-struct Outputs {
-  void* first;
-  const T* bias;
-  u32 num_rows, n, stride;
-  bool is_f32;
-
-  __device__ __forceinline__ void store(u32 row, u32 column, float sum) const {
-    if (row >= num_rows || column >= n) return;
-    const float value = bias == nullptr ? sum : sum + to_float(bias[column]);
-    const u64 at = u64(row) * stride + column;
-    if (is_f32) {
-      static_cast<float*>(first)[at] = value;
-    } else {
-      static_cast<T*>(first)[at] = from_float<T>(value);
-    }
-  }
-};
-
-template <class Tile>
-__device__ __forceinline__ void store_sums(const Sums<Tile>& sums, const Outputs& out,
-                                           u32 first_row, u32 first_strip) {
-  const u32 lane = lane_of_thread();
-  first_row += Tile::row_of_warp();
-  first_strip += Tile::strip_of_warp();
-#pragma unroll
-  for (u32 r = 0; r < Tile::ROW_TILES; ++r) {
-#pragma unroll
-    for (u32 s = 0; s < Tile::STRIPS; ++s) {
-#pragma unroll
-      for (u32 i = 0; i < 4; ++i) {
-        const u32 row = first_row + r * 16 + lane / 4 + i / 2 * 8;
-        const u32 column = (first_strip + s) * STRIP + lane % 4 * 2 + i % 2;
-        out.store(row, column, sums.values[r][s][i]);
-      }
-    }
-  }
-}
-
 template <class Tile>
 __device__ __forceinline__ void multiply(Operands of, float zero, const float* levels,
                                          const Outputs& out) {
@@ -291,25 +211,11 @@ __device__ __forceinline__ void multiply(Operands of, float zero, const float* l
   of.num_rows -= first_row;
   of.first_strip = blockIdx.y * Tile::BLOCK_STRIPS;
 
-  const u32 num_stages = of.num_inputs / Tile::INPUTS;
-#pragma unroll
-  for (u32 stage = 0; stage < Tile::NUM_STAGES - 1; ++stage) {
-    if (stage < num_stages) copy_stage<Tile>(of, stage, stages + stage * Tile::STAGE_BYTES);
-    commit_async();
-  }
   Sums<Tile> sums{};
-  u32 slot = 0;
-  for (u32 stage = 0; stage < num_stages; ++stage) {
-    wait_async<Tile::NUM_STAGES - 2>();
-    // All have what this stage needs, and none is at the stage before, whose place is filled.
-    __syncthreads();
-    const u32 next = stage + Tile::NUM_STAGES - 1;
-    const u32 free = slot == 0 ? Tile::NUM_STAGES - 1 : slot - 1;
-    if (next < num_stages) copy_stage<Tile>(of, next, stages + free * Tile::STAGE_BYTES);
-    commit_async();
-    add_stage<Tile>(stages + slot * Tile::STAGE_BYTES, zero, levels, sums);
-    slot = slot + 1 == Tile::NUM_STAGES ? 0 : slot + 1;
-  }
+  for_each_stage<Tile, Tile::STAGE_BYTES>(
+      stages, of.num_inputs / Tile::INPUTS,
+      [&](u32 stage, u8* to) { copy_stage<Tile>(of, stage, to); },
+      [&](const u8* stage) { add_stage<Tile>(stage, zero, levels, sums); });
   store_sums<Tile>(sums, out, first_row, of.first_strip);
 }
 

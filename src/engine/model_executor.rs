@@ -62,10 +62,9 @@ impl ModelExecutor {
         let tensors = spec.tensors();
         let optional: Vec<_> = spec.optional_tensors().map(|(tensor, _)| tensor).collect();
         checkpoint.check(&tensors, &optional)?;
-        // A GPU looks rows up in values.
         let tables: Vec<_> = match &*device {
             Device::Cpu(_) => Vec::new(),
-            Device::Cuda(_) => spec.embedding.tokens.weights().collect(),
+            Device::Cuda(_) => spec.read_as_values(),
         };
         let held = HeldWeights::of(&device, &checkpoint, (&tensors, &tables), dtype);
         held.refuse_without_memory(&device)?;

@@ -160,6 +160,27 @@ const MODULES: &[Module] = &[
             ("scale_by_position", 56),
         ],
     ),
+    (
+        "experts",
+        DTYPES,
+        &[
+            ("choose_experts_1", 64),
+            ("choose_experts_4", 96),
+            ("sort_by_expert", 48),
+            ("add_experts", 64),
+            ("gate_rows", 56),
+        ],
+    ),
+    (
+        "linear_experts",
+        NARROW_DTYPES,
+        &[
+            ("linear_experts_16x64", 128),
+            ("linear_experts_64x128", 184),
+            ("linear_experts_128x128", 255),
+        ],
+    ),
+    ("linear_experts_plain", DTYPES, &[("linear_experts_plain", 48)]),
     ("embedding", DTYPES, &[("embedding", 40), ("add_rows", 40)]),
     ("gather_rows", NONE, &[("gather_rows", 56), ("copy_blocks", 64)]),
     (

@@ -170,7 +170,7 @@ impl Pass<'_> {
         let Self { device, spec, weights, step, embed_scale, .. } = *self;
         let table = &weights.embed_tokens;
         let ids = step.input_ids();
-        buffers.stream.begin(step.num_rows());
+        buffers.stream.begin(step);
         let Stream { residual, delta, .. } = &mut buffers.stream;
         match (&weights.project_in, &mut buffers.embedded) {
             (Some(project_in), Some(embedded)) => {

@@ -221,7 +221,7 @@ impl Pass<'_> {
     fn embed(&self, buffers: &mut Buffers) {
         let Self { device, spec, weights, embed_scale, step } = self;
         let stream = &mut buffers.stream;
-        stream.begin(step.num_rows());
+        stream.begin(*step);
         let residual = &mut stream.residual;
         ops::embedding(device, step.input_ids(), &weights.tokens, *embed_scale, residual);
         if let Some(table) = &weights.token_types {

@@ -198,7 +198,7 @@ impl Loader<'_> {
     pub(super) fn token_table(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
         assert!(!spec.bias, "a table has no bias");
         let (device, dtype) = (self.device, self.dtype);
-        self.packed(spec, |rows, _| LinearWeight::load_table(device, dtype, rows))
+        self.packed(spec, |rows, _| LinearWeight::load_values(device, dtype, rows, None))
     }
 
     /// What `load` makes of the rows and the bias of a layer.
@@ -367,7 +367,8 @@ impl Loader<'_> {
         let mlp = match shared {
             None => None,
             Some(shared) => {
-                let ExpertWeights { up, down } = self.expert(&shared.mlp)?;
+                let up = self.layer_linear(&shared.mlp.up)?;
+                let down = self.layer_linear(&shared.mlp.down)?;
                 Some(MlpWeights { form: MlpForm::Gated, activation, up, down })
             }
         };
@@ -381,19 +382,31 @@ impl Loader<'_> {
 
     fn experts(&mut self, spec: &ExpertsSpec) -> Result<ExpertsWeight, EngineError> {
         let bias = spec.choice_bias.as_ref();
-        Ok(ExpertsWeight {
+        let weight = ExpertsWeight {
             router: self.exact(&spec.router)?,
             choice_bias: bias.map(|bias| self.checkpoint.vector(bias, 0.0)).transpose()?,
             routing: spec.routing.clone(),
             weight_factors: None,
             activation: spec.activation,
             experts: spec.experts.iter().map(|spec| self.expert(spec)).collect::<Result<_, _>>()?,
-        })
+            on_gpu: None,
+        };
+        weight.prepared(self.device)
     }
 
     fn expert(&mut self, spec: &ExpertSpec) -> Result<ExpertWeights, EngineError> {
-        let (up, down) = (self.layer_linear(&spec.up)?, self.layer_linear(&spec.down)?);
-        Ok(ExpertWeights { up, down })
+        Ok(ExpertWeights {
+            up: self.expert_linear(&spec.up)?,
+            down: self.expert_linear(&spec.down)?,
+        })
+    }
+
+    /// A layer of an expert: a GPU's kernels read values.
+    fn expert_linear(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
+        let (device, dtype) = (self.device, self.dtype);
+        let load =
+            |rows: &SourceRows<'_>, bias| LinearWeight::load_values(device, dtype, rows, bias);
+        self.packed(spec, load)?.quantize(device)
     }
 
     /// A weight of few rows in f32, whatever the others are: it decides what others count.

@@ -11,7 +11,7 @@ use super::spec::{
 use crate::engine::EngineError;
 use crate::engine::device::{Device, Precision, Tensor};
 use crate::engine::ops::{
-    self, ExpertsScratch, ExpertsShape, ExpertsWeight, LinearWeight, RotaryTable, Step,
+    self, ExpertsScratch, ExpertsShape, ExpertsWeight, LinearWeight, RotaryTable, RowSlots, Step,
 };
 
 /// The stream and the buffers of what runs over it, allocated once for the largest step of T
@@ -25,6 +25,8 @@ pub(super) struct Stream {
     pub delta: Tensor,
     /// `delta` is not added yet.
     pub has_delta: bool,
+    /// Which of the step's rows do not only pad.
+    slots: RowSlots,
     /// (rows of a block, hidden_size) what a block reads; (T, hidden_size) with experts.
     pub normed: Tensor,
     /// (rows of a block, 2 * intermediate_size or intermediate_size)
@@ -69,6 +71,7 @@ impl Stream {
             residual: device.tensor(num_tokens, hidden_size, Precision::Full)?,
             delta: per_token()?,
             has_delta: false,
+            slots: RowSlots::default(),
             normed: match is_normed {
                 true => device.tensor(rows_read, hidden_size, Precision::LinearInput)?,
                 false => device.tensor(rows_read, hidden_size, Precision::Activation)?,
@@ -83,11 +86,12 @@ impl Stream {
         })
     }
 
-    /// Begins a step of so many rows.
-    pub(super) fn begin(&mut self, num_rows: usize) {
-        self.residual.set_num_rows(num_rows);
-        self.delta.set_num_rows(num_rows);
+    /// Begins a step.
+    pub(super) fn begin(&mut self, step: Step<'_>) {
+        self.residual.set_num_rows(step.num_rows());
+        self.delta.set_num_rows(step.num_rows());
         self.has_delta = false;
+        self.slots = step.row_slots();
     }
 
     /// Runs a layer over the stream. `mix_tokens` puts what its attention, or what it has in the
@@ -222,12 +226,12 @@ impl Stream {
                 }
             }
         }
-        let Self { normed, delta, experts: scratch, .. } = self;
+        let Self { normed, delta, experts: scratch, slots, .. } = self;
         let Some(scratch) = scratch else { unreachable!("made where there are experts") };
         if let Some(gate) = &weights.gate {
             ops::gate_rows(device, normed, gate, scratch, delta);
         }
-        ops::choose_experts(device, normed, experts, scratch);
+        ops::choose_experts(device, (normed, *slots), experts, scratch);
         ops::add_experts(device, normed, experts, scratch, delta);
     }
 

@@ -55,7 +55,7 @@ impl Activation {
         Activation::XIelu { alpha_p, alpha_n, beta, eps }
     }
 
-    /// Its number in kernels/activation.cu and the parameters of `xielu`, as kernels take them.
+    /// Its number in kernels/activation.cu and its parameters, as kernels take them.
     fn append_to(self, args: &mut Args) {
         let (kind, xielu) = match self {
             Activation::Silu => (0, [0.0; 4]),
@@ -64,7 +64,7 @@ impl Activation {
             Activation::Relu => (3, [0.0; 4]),
             Activation::Relu2 => (4, [0.0; 4]),
             Activation::XIelu { alpha_p, alpha_n, beta, eps } => (5, [alpha_p, alpha_n, beta, eps]),
-            Activation::ClampedSwiGlu { .. } => panic!("experts were given to a GPU"),
+            Activation::ClampedSwiGlu { alpha, limit } => (6, [alpha, limit, 0.0, 0.0]),
         };
         args.u32(kind).value(xielu);
     }
@@ -76,6 +76,8 @@ pub fn activate(device: &Device, activation: Activation, x: &mut Tensor) {
     let cpu = match device {
         Device::Cpu(cpu) => cpu,
         Device::Cuda(gpu) => {
+            let gates = matches!(activation, Activation::ClampedSwiGlu { .. });
+            assert!(!gates, "this activation is one of gates");
             let num_values = num_rows * width;
             let mut args = Args::new();
             activation.append_to(args.tensor(x).u64(num_values as u64));
@@ -111,6 +113,8 @@ pub fn activate_and_mul(
             let (entry, columns, block) = match out.scales_ptr() {
                 None => ("activate_and_mul", width.div_ceil(2048), 128),
                 Some(scales) => {
+                    let is_of_experts = matches!(activation, Activation::ClampedSwiGlu { .. });
+                    assert!(!is_of_experts, "experts have no E4M3 values");
                     args.ptr(scales);
                     ("activate_and_mul_fp8", 1, gpu_row_block(width, 64).min(448))
                 }

@@ -54,7 +54,7 @@ pub use rotary_and_cache::{QkvHeads, rotary_and_cache, rotate};
 pub use scale_by_position::scale_by_position;
 pub use short_conv::{ConvTaps, short_conv};
 pub use soft_cap::soft_cap;
-pub use step::{Ids, Step, StepInputs, StepLimits, TextLimits};
+pub use step::{Ids, RowSlots, Step, StepInputs, StepLimits, TextLimits};
 pub use text_maxima::text_maxima;
 pub use wide::{Loops, run_loops};
 

@@ -27,6 +27,17 @@ impl<'a> From<&'a [u32]> for Ids<'a> {
     }
 }
 
+/// The slots of a step's rows in a GPU's memory: a row that pads has none. Null without a GPU, and
+/// where no row pads.
+#[derive(Clone, Copy, Debug)]
+pub struct RowSlots(pub(super) DevicePtr);
+
+impl Default for RowSlots {
+    fn default() -> Self {
+        Self(DevicePtr::NULL)
+    }
+}
+
 /// One step, as ops see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
@@ -75,6 +86,11 @@ impl<'a> Step<'a> {
     /// (num_rows) slots of K and V.
     pub fn slot_mapping(&self) -> Ids<'a> {
         self.ids(&self.batch.slot_mapping, |inputs| &inputs.slot_mapping)
+    }
+
+    /// Which rows have slots, as a GPU's kernels ask it.
+    pub fn row_slots(&self) -> RowSlots {
+        RowSlots(self.slot_mapping().device_ptr)
     }
 
     /// (num_logits_rows) rows whose logits are wanted.

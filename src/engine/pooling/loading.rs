@@ -41,8 +41,8 @@ impl Devices {
             let text = "--kv-cache-dtype: whole texts are computed at once, without a KV cache";
             return Err(EngineError::Config(text.to_owned()));
         }
-        let (spec, head_dim) = (&summary.spec, summary.spec.heads().head_dim);
-        let needs = GpuNeeds { head_dim, without_kernels: spec.without_gpu_kernels() };
+        let head_dim = summary.spec.heads().head_dim;
+        let needs = GpuNeeds::heads_of(head_dim);
         let (body, why_cpu) = device::open(config, summary.dtype, needs)?;
         let body = Arc::new(body);
         let host = match &*body {
@@ -166,10 +166,9 @@ fn load_weights(
         read.extend(head.tensors());
     }
     checkpoint.check(&read, &spec.optional_tensors())?;
-    // A GPU looks rows up in values.
     let tables: Vec<_> = match &**device {
         Device::Cpu(_) => Vec::new(),
-        Device::Cuda(_) => spec.tokens.weights().collect(),
+        Device::Cuda(_) => spec.read_as_values(),
     };
     let held = HeldWeights::of(device, checkpoint, (&tensors, &tables), dtype);
     let held = held.and_floats(summary.layers_behind().flat_map(LayerFile::tensors));

@@ -106,6 +106,11 @@ fn a_row_has_the_same_bits_in_every_cache() {
 }
 
 #[test]
+fn a_row_has_the_same_bits_among_rows_of_other_experts() {
+    check("qwen3_moe", DType::BFloat16, 60, &[SEQS[1], STEPS[0], BLOCKS[0]]);
+}
+
+#[test]
 fn a_row_has_the_same_bits_in_float32() {
     check("llama3", DType::Float32, 50, &[SEQS[1], BLOCKS[3]]);
 }

@@ -192,6 +192,6 @@ fn float32_fp8_and_tables_hold_values_in_place_of_codes() {
     assert_eq!(of_codes, Some((2 * num_values + 2 * 16 * 4, true)));
 
     let Some(pair) = Pair::open(DType::BFloat16, 881, None) else { return };
-    let table = LinearWeight::load_table(&pair.gpu, DType::BFloat16, &rows).expect("memory");
+    let table = LinearWeight::load_values(&pair.gpu, DType::BFloat16, &rows, None).expect("memory");
     assert_eq!(table.num_bytes(), 2 * num_values);
 }

@@ -11,6 +11,7 @@ mod codes_timed;
 mod copy_blocks;
 mod elementwise;
 mod embedding;
+mod experts;
 mod fp8;
 mod linear;
 mod norm;

@@ -3,8 +3,7 @@
 
 use super::{
     AttentionSpec, DecoderSpec, EmbeddingScale, EmbeddingSpec, LayerSpec, LearnedPositions,
-    LinearSpec, NamedShape, NormSpec, OutputSpec, QkvHeads, RopeSpec, distinct,
-    without_gpu_kernels,
+    LinearSpec, NamedShape, NormSpec, OutputSpec, QkvHeads, RopeSpec, distinct, read_as_values,
 };
 
 /// A model that makes a state of every token, in one pass over a text. Families differ in these
@@ -142,9 +141,9 @@ impl EncoderSpec {
         }
     }
 
-    /// What of it has no kernels for a GPU, in words; None: it runs there.
-    pub fn without_gpu_kernels(&self) -> Option<&'static str> {
-        without_gpu_kernels(&self.layers)
+    /// The matrices that a GPU's kernels read as values, whatever they are stored as.
+    pub fn read_as_values(&self) -> Vec<NamedShape> {
+        read_as_values(&self.tokens, &self.layers)
     }
 
     /// The attention blocks.

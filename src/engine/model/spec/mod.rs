@@ -411,7 +411,12 @@ impl DecoderSpec {
             return Some("short convolutions");
         }
         let is_latent = self.attentions().any(|attention| attention.latent.is_some());
-        is_latent.then_some("latent attention").or_else(|| without_gpu_kernels(&self.layers))
+        is_latent.then_some("latent attention")
+    }
+
+    /// The matrices that a GPU's kernels read as values, whatever they are stored as.
+    pub fn read_as_values(&self) -> Vec<NamedShape> {
+        read_as_values(&self.embedding.tokens, &self.layers)
     }
 
     /// Query heads that share a K and V head, at most.
@@ -492,9 +497,11 @@ impl DecoderSpec {
     }
 }
 
-/// What of layers has no kernels for a GPU, apart from attention.
-fn without_gpu_kernels(layers: &[LayerSpec]) -> Option<&'static str> {
-    layers.iter().any(|layer| layer.experts().is_some()).then_some("experts")
+/// The table of tokens, whose rows are looked up, and the layers of experts.
+fn read_as_values(tokens: &LinearSpec, layers: &[LayerSpec]) -> Vec<NamedShape> {
+    let experts = layers.iter().filter_map(LayerSpec::experts).flat_map(|of| &of.experts);
+    let linears = experts.flat_map(|expert| [&expert.up, &expert.down]);
+    linears.chain([tokens]).flat_map(LinearSpec::weights).collect()
 }
 
 /// Each tensor once: both blocks of a parallel layer may read through one norm.

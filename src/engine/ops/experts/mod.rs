@@ -6,6 +6,7 @@
 //! row's experts are added in the order of experts, whatever other rows have chosen. Products do
 //! not depend on how many rows there are (`linear`), and each row's choice is its own.
 
+mod cuda;
 mod grouping;
 mod routing;
 #[cfg(test)]
@@ -13,11 +14,13 @@ mod tests;
 
 pub use routing::{Chosen, ExpertGroups, ExpertWeight, GroupScore, Routing, Score, TopK};
 
+pub use cuda::{ExpertTables, GpuScratch};
+
 use grouping::{ExpertRow, Grouping};
 use routing::Sigmoid;
 
 use super::linear::{LinearWeight, linear, linear_activate_and_mul, linear_rows};
-use super::{Activation, for_row_chunks, map_in_place};
+use super::{Activation, RowSlots, for_row_chunks, map_in_place};
 use crate::engine::EngineError;
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
@@ -39,6 +42,25 @@ pub struct ExpertsWeight {
     pub activation: Activation,
     /// All of them.
     pub experts: Vec<ExpertWeights>,
+    /// What a GPU's kernels take of them.
+    pub on_gpu: Option<ExpertTables>,
+}
+
+impl ExpertsWeight {
+    /// Makes the device ready to run them.
+    ///
+    /// # Errors
+    /// The GPU's memory does not suffice, or it narrows weights.
+    pub fn prepared(mut self, device: &Device) -> Result<Self, EngineError> {
+        if let Device::Cuda(gpu) = device {
+            self.on_gpu = Some(ExpertTables::new(gpu, &self)?);
+        }
+        Ok(self)
+    }
+
+    fn tables(&self) -> &ExpertTables {
+        self.on_gpu.as_ref().expect("experts of a GPU were prepared for it")
+    }
 }
 
 /// Weights of an expert.
@@ -61,9 +83,34 @@ pub struct ExpertsShape {
     pub inner: usize,
 }
 
+/// What experts work in.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub enum ExpertsScratch {
+    Cpu(CpuScratch),
+    Cuda(GpuScratch),
+}
+
+impl ExpertsScratch {
+    /// For steps of up to `num_rows` rows of `width`.
+    ///
+    /// # Errors
+    /// The device has no memory for it.
+    pub fn new(
+        device: &Device,
+        size: (usize, usize),
+        shape: ExpertsShape,
+    ) -> Result<Self, EngineError> {
+        match device {
+            Device::Cpu(_) => CpuScratch::new(device, size, shape).map(Self::Cpu),
+            Device::Cuda(gpu) => GpuScratch::new(device, gpu, size, shape).map(Self::Cuda),
+        }
+    }
+}
+
 /// What experts work in, for steps of T rows of width H. B rows go through an expert at a time.
 #[derive(Debug)]
-pub struct ExpertsScratch {
+pub struct CpuScratch {
     /// (T, experts) scores
     scores: Tensor,
     /// (T, experts) what is compared
@@ -81,12 +128,8 @@ pub struct ExpertsScratch {
     out: Tensor,
 }
 
-impl ExpertsScratch {
-    /// For steps of up to `num_rows` rows of `width`.
-    ///
-    /// # Errors
-    /// The device has no memory for it.
-    pub fn new(
+impl CpuScratch {
+    fn new(
         device: &Device,
         (num_rows, width): (usize, usize),
         shape: ExpertsShape,
@@ -111,7 +154,7 @@ impl ExpertsScratch {
 /// out += the weighted outputs of the experts that [`choose_experts`] chose last for these rows.
 ///
 /// # Panics
-/// Shapes do not fit, or the device is a GPU: models with experts are refused there.
+/// Shapes do not fit, or the scratch is of another device.
 pub fn add_experts(
     device: &Device,
     x: &Tensor,
@@ -119,12 +162,18 @@ pub fn add_experts(
     scratch: &mut ExpertsScratch,
     out: &mut Tensor,
 ) {
-    let Device::Cpu(cpu) = device else { panic!("experts were given to a GPU") };
     assert_eq!((x.num_rows(), x.width()), (out.num_rows(), out.width()), "shapes of experts");
+    let (cpu, scratch) = match (device, scratch) {
+        (Device::Cpu(cpu), ExpertsScratch::Cpu(scratch)) => (cpu, scratch),
+        (Device::Cuda(gpu), ExpertsScratch::Cuda(scratch)) => {
+            return cuda::add_experts(device, gpu, x, weight, scratch, out);
+        }
+        _ => panic!("the scratch is of another device"),
+    };
     assert_eq!(scratch.scores.num_rows(), x.num_rows(), "rows that experts were chosen for");
     let block_rows = device.block_rows(x.num_rows());
     for (expert, weights) in weight.experts.iter().enumerate() {
-        let ExpertsScratch { grouping, x: gathered, gate_up, activated, out: of_expert, .. } =
+        let CpuScratch { grouping, x: gathered, gate_up, activated, out: of_expert, .. } =
             &mut *scratch;
         for rows in grouping.rows_of(expert).chunks(block_rows) {
             let (num_rows, (twice, _)) = (rows.len(), weights.up.shape());
@@ -141,20 +190,27 @@ pub fn add_experts(
     }
 }
 
-/// Chooses the experts of all rows of x, which the router reads.
+/// Chooses the experts of all rows of x, which the router reads. On a GPU rows without a slot go to
+/// none: they pad the step.
 ///
 /// # Panics
 /// As [`add_experts`].
 pub fn choose_experts(
     device: &Device,
-    x: &Tensor,
+    (x, slots): (&Tensor, RowSlots),
     weight: &ExpertsWeight,
     scratch: &mut ExpertsScratch,
 ) {
-    let Device::Cpu(cpu) = device else { panic!("experts were given to a GPU") };
+    let (cpu, scratch) = match (device, scratch) {
+        (Device::Cpu(cpu), ExpertsScratch::Cpu(scratch)) => (cpu, scratch),
+        (Device::Cuda(gpu), ExpertsScratch::Cuda(scratch)) => {
+            return cuda::choose_experts(gpu, (x, slots), weight, scratch);
+        }
+        _ => panic!("the scratch is of another device"),
+    };
     let (num_rows, num_experts) = (x.num_rows(), weight.experts.len());
     let num_chosen = weight.routing.num_chosen();
-    let ExpertsScratch { scores, keys, chosen, grouping, .. } = scratch;
+    let CpuScratch { scores, keys, chosen, grouping, .. } = scratch;
     scores.reshape(num_rows, num_experts);
     keys.reshape(num_rows, num_experts);
     linear(device, x, &weight.router, scores);
@@ -228,7 +284,11 @@ pub fn gate_rows(
     scratch: &mut ExpertsScratch,
     out: &mut Tensor,
 ) {
-    let Device::Cpu(cpu) = device else { panic!("experts were given to a GPU") };
+    let (cpu, scratch) = match (device, scratch) {
+        (Device::Cpu(cpu), ExpertsScratch::Cpu(scratch)) => (cpu, scratch),
+        (Device::Cuda(gpu), ExpertsScratch::Cuda(_)) => return cuda::gate_rows(gpu, x, gate, out),
+        _ => panic!("the scratch is of another device"),
+    };
     let (num_rows, width) = (x.num_rows(), out.width());
     let gates = &mut scratch.scores;
     gates.reshape(num_rows, 1);

@@ -39,6 +39,7 @@ fn weight(device: &Device) -> ExpertsWeight {
                 down: load(HIDDEN, INNER, 20 + seed),
             })
             .collect(),
+        on_gpu: None,
     }
 }
 
@@ -77,7 +78,7 @@ fn run(device: &Device, x: &[f32], out: &[f32]) -> Vec<f32> {
         (Tensor::from_vec(x.to_vec(), HIDDEN), Tensor::from_vec(out.to_vec(), HIDDEN));
     let mut scratch = ExpertsScratch::new(device, (x.num_rows(), HIDDEN), shape).unwrap();
     let weight = weight(device);
-    choose_experts(device, &x, &weight, &mut scratch);
+    choose_experts(device, (&x, RowSlots::default()), &weight, &mut scratch);
     add_experts(device, &x, &weight, &mut scratch, &mut out);
     out.values().to_vec()
 }

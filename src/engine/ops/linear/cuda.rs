@@ -122,6 +122,10 @@ impl Weight {
         }
     }
 
+    pub(super) fn bias_ptr(&self) -> Option<DevicePtr> {
+        self.bias.as_ref().map(DeviceBuffer::ptr)
+    }
+
     pub(super) fn prepare(
         &self,
         gpu: &Gpu,
@@ -141,7 +145,7 @@ impl Weight {
         let Rows { tensor: x, first } = x;
         let (x_ptr, out_ptr) = (at(x, first), at(out.tensor, out.first));
         let output = out.tensor.dtype();
-        let bias = self.bias.as_ref().map(DeviceBuffer::ptr);
+        let bias = self.bias_ptr();
         let weights = match &self.values {
             Values::Rows(rows) => rows,
             Values::Codes(codes) => {

@@ -128,20 +128,22 @@ impl LinearWeight {
         }
     }
 
-    /// As `load`, for a table whose rows are looked up too: a GPU holds its values in `dtype`.
+    /// As `load`, for a table whose rows are looked up too, and for other weights that a GPU's
+    /// kernels read as values: there they are in `dtype`.
     ///
     /// # Errors
     /// As `load`.
-    pub fn load_table(
+    pub fn load_values(
         device: &Device,
         dtype: DType,
         source: &SourceRows<'_>,
+        bias: Option<Vec<f32>>,
     ) -> Result<Self, EngineError> {
         match device {
-            Device::Cpu(cpu) => Ok(Self::pack(cpu, dtype, source, None)),
+            Device::Cpu(cpu) => Ok(Self::pack(cpu, dtype, source, bias)),
             Device::Cuda(gpu) => {
-                let (n, k) = size(source, None);
-                let weight = cuda::Weight::load_rows(gpu, dtype, source, None)?;
+                let (n, k) = size(source, bias.as_deref());
+                let weight = cuda::Weight::load_rows(gpu, dtype, source, bias.as_deref())?;
                 Ok(Self { n, k, storage: Storage::Cuda(weight) })
             }
         }
@@ -191,6 +193,17 @@ impl LinearWeight {
     pub(super) fn device_ptr(&self) -> DevicePtr {
         match &self.storage {
             Storage::Cuda(weight) => weight.rows_ptr(),
+            Storage::Cpu(_) => panic!("a weight of the host was given to a GPU"),
+        }
+    }
+
+    /// The bias in a GPU's memory, in the dtype that it was loaded in.
+    ///
+    /// # Panics
+    /// It is on the host.
+    pub(super) fn bias_ptr(&self) -> Option<DevicePtr> {
+        match &self.storage {
+            Storage::Cuda(weight) => weight.bias_ptr(),
             Storage::Cpu(_) => panic!("a weight of the host was given to a GPU"),
         }
     }

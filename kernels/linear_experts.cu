@@ -1,0 +1,94 @@
+// Linear layers of experts: each row is multiplied by the weights of its expert, on the matrix
+// units (16-bit types).
+#include "experts.cuh"
+#include "tiles.cuh"
+
+// The stages of a tile: rows of x, then those of the weights.
+template <u32... TILE>
+struct Tile : RowTile<TILE...> {
+  using Rows = RowTile<TILE...>;
+  static constexpr u32 OUTPUTS = Rows::BLOCK_STRIPS * STRIP;
+  static constexpr u32 STAGE_BYTES = Rows::X_BYTES + OUTPUTS * Rows::ROW_BYTES;
+  static_assert(Rows::STRIPS % 2 == 0, "two strips are loaded at once");
+};
+
+template <class Tile>
+__device__ __forceinline__ void add_stage(const u8* stage, Sums<Tile>& sums) {
+  const u32 lane = lane_of_thread();
+  const u8* weights = stage + Tile::X_BYTES;
+#pragma unroll
+  for (u32 step = 0; step < Tile::INPUTS / STEP; ++step) {
+    u32 x[Tile::ROW_TILES][4];
+#pragma unroll
+    for (u32 r = 0; r < Tile::ROW_TILES; ++r) {
+      const u32 at = x_place<Tile>(Tile::row_of_warp() + r * 16 + lane % 16, step * 2 + lane / 16);
+      ldmatrix(smem_address(stage + at), x[r]);
+    }
+#pragma unroll
+    for (u32 s = 0; s < Tile::STRIPS; s += 2) {
+      // Both halves of a step of one strip, then of the next.
+      const u32 row = (Tile::strip_of_warp() + s + lane / 16) * STRIP + lane % 8;
+      u32 b[4];
+      ldmatrix(smem_address(weights + x_place<Tile>(row, step * 2 + lane / 8 % 2)), b);
+#pragma unroll
+      for (u32 r = 0; r < Tile::ROW_TILES; ++r) {
+        mma<T>(sums.values[r][s], x[r], b[0], b[1]);
+        mma<T>(sums.values[r][s + 1], x[r], b[2], b[3]);
+      }
+    }
+  }
+}
+
+template <class Tile>
+__device__ __forceinline__ void multiply(const SortedRows& of, const ExpertLayer& layer,
+                                         const ExpertRows& rows, T* out) {
+  DYN_SMEM(u8, stages);
+  __shared__ u64 row_addresses[Tile::ROWS];
+  for (u32 row = threadIdx.x; row < Tile::ROWS; row += NUM_THREADS) {
+    const u32 sorted = rows.first + row;
+    row_addresses[row] = sorted < rows.end ? reinterpret_cast<u64>(of.row(sorted)) : 0;
+  }
+  __syncthreads();
+  const u32 first_strip = blockIdx.y * Tile::BLOCK_STRIPS, first_output = first_strip * STRIP;
+  const T* weights = reinterpret_cast<const T*>(layer.weights[rows.expert]);
+  const auto copy = [&](u32 stage, u8* to) {
+    const u32 input = stage * Tile::INPUTS;
+    copy_rows<Tile, Tile::ROWS>(to, input, layer.k, of.x, [&](u32 row) {
+      return reinterpret_cast<const T*>(row_addresses[row]);
+    });
+    copy_rows<Tile, Tile::OUTPUTS>(to + Tile::X_BYTES, input, layer.k, of.x, [&](u32 row) {
+      const u32 output = first_output + row;
+      return output < layer.n ? weights + u64(output) * layer.k : nullptr;
+    });
+  };
+  Sums<Tile> sums{};
+  const u32 num_stages = (layer.k + Tile::INPUTS - 1) / Tile::INPUTS;
+  for_each_stage<Tile, Tile::STAGE_BYTES>(stages, num_stages, copy, [&](const u8* stage) {
+    add_stage<Tile>(stage, sums);
+  });
+  const T* bias = nullptr;
+  if (layer.biases != nullptr) bias = reinterpret_cast<const T*>(layer.biases[rows.expert]);
+  T* const first = out + u64(rows.first) * layer.n;
+  const Outputs outputs{first, bias, rows.end - rows.first, layer.n, layer.n, false};
+  store_sums<Tile>(sums, outputs, 0, first_strip);
+}
+
+// out (sorted rows, n) = each row of `rows` times its expert's weights, plus its bias. k is a
+// multiple of 8. A block has 128 threads and (stages under way) * STAGE_BYTES of dynamic shared
+// memory; grid (at least as many tiles as there are, ceil(n / outputs of the tile)).
+#define LINEAR_EXPERTS(name, min_blocks, ...)                                                    \
+  KERNEL(NUM_THREADS, min_blocks)                                                                \
+  name(SortedRows rows, ExpertLayer layer, const u32* starts, u32 num_experts, T* out) {         \
+    using Tiled = Tile<__VA_ARGS__>;                                                             \
+    ExpertRows of_tile;                                                                          \
+    if (!find_tile(starts, num_experts, Tiled::ROWS, blockIdx.x, of_tile)) return;               \
+    multiply<Tiled>(rows, layer, of_tile, out);                                                  \
+  }
+
+// Rows, outputs: named for both.
+LINEAR_EXPERTS(linear_experts_16x64, 2, 1, 2, 1, 64, 6)
+EXPORT(linear_experts_16x64)
+LINEAR_EXPERTS(linear_experts_64x128, 2, 4, 4, 1, 64, 3)
+EXPORT(linear_experts_64x128)
+LINEAR_EXPERTS(linear_experts_128x128, 2, 8, 4, 1, 64, 3)
+EXPORT(linear_experts_128x128)

@@ -1,0 +1,344 @@
+//! Experts on a GPU. How many rows go to which expert stays there, so that steps are recorded: a
+//! product is launched with as many tiles as there can be.
+
+use super::routing::{ExpertWeight, GroupScore, Routing, Score};
+use super::{ExpertWeights, ExpertsShape, ExpertsWeight};
+use crate::engine::EngineError;
+use crate::engine::config::{DType, Quantization};
+use crate::engine::device::cuda::{Args, DeviceBuffer, DevicePtr};
+use crate::engine::device::{Device, Gpu, Precision, Tensor, bytes_of};
+use crate::engine::ops::activation::activate_and_mul;
+use crate::engine::ops::linear::LinearWeight;
+use crate::engine::ops::{GPU_BLOCK, RowSlots};
+
+/// What kernels take of all experts of a block.
+#[derive(Debug)]
+pub struct ExpertTables {
+    up: LayerTable,
+    down: LayerTable,
+    choice_bias: Option<DeviceBuffer>,
+    weight_factors: Option<DeviceBuffer>,
+}
+
+/// A layer of each expert.
+#[derive(Debug)]
+struct LayerTable {
+    /// (experts) addresses
+    weights: DeviceBuffer,
+    /// (experts) addresses
+    biases: Option<DeviceBuffer>,
+    n: usize,
+    k: usize,
+}
+
+impl LayerTable {
+    fn new(
+        gpu: &Gpu,
+        experts: &[ExpertWeights],
+        of: impl Fn(&ExpertWeights) -> &LinearWeight,
+    ) -> Result<Self, EngineError> {
+        let (n, k) = of(&experts[0]).shape();
+        assert!(experts.iter().all(|expert| of(expert).shape() == (n, k)), "experts are alike");
+        let upload = |addresses: Vec<u64>| -> Result<DeviceBuffer, EngineError> {
+            let buffer = gpu.alloc(addresses.len() * size_of::<u64>())?;
+            gpu.upload(&buffer, bytes_of(&addresses));
+            Ok(buffer)
+        };
+        let weights = experts.iter().map(|expert| of(expert).device_ptr().0).collect();
+        let biases: Option<Vec<u64>> =
+            experts.iter().map(|expert| of(expert).bias_ptr().map(|bias| bias.0)).collect();
+        Ok(Self { weights: upload(weights)?, biases: biases.map(upload).transpose()?, n, k })
+    }
+}
+
+impl ExpertTables {
+    /// # Errors
+    /// The GPU's memory does not suffice, or it narrows layers: experts have no kernel for that.
+    pub fn new(gpu: &Gpu, weight: &ExpertsWeight) -> Result<Self, EngineError> {
+        if gpu.quantization() == Some(Quantization::Fp8) {
+            let message = "--quantization fp8: the kernels of experts take no E4M3 weights";
+            return Err(EngineError::Config(message.to_owned()));
+        }
+        let floats = |values: &Vec<f32>| -> Result<DeviceBuffer, EngineError> {
+            let buffer = gpu.alloc(values.len() * size_of::<f32>())?;
+            gpu.upload(&buffer, bytes_of(values));
+            Ok(buffer)
+        };
+        Ok(Self {
+            up: LayerTable::new(gpu, &weight.experts, |expert| &expert.up)?,
+            down: LayerTable::new(gpu, &weight.experts, |expert| &expert.down)?,
+            choice_bias: weight.choice_bias.as_ref().map(floats).transpose()?,
+            weight_factors: weight.weight_factors.as_ref().map(floats).transpose()?,
+        })
+    }
+}
+
+/// What experts work in, for steps of T rows, each of which goes to C experts.
+#[derive(Debug)]
+pub struct GpuScratch {
+    /// (T, C) experts
+    chosen: DeviceBuffer,
+    /// (T, C) what they are multiplied by
+    weights: DeviceBuffer,
+    /// (T * C) pairs of a row and an expert, by experts
+    order: DeviceBuffer,
+    /// (T * C) where they are in that order
+    places: DeviceBuffer,
+    /// (experts + 1) where each expert's begin
+    starts: DeviceBuffer,
+    /// (T * C, 2 * I)
+    gate_up: Tensor,
+    /// (T * C, I)
+    activated: Tensor,
+    /// (T * C, H)
+    of_pairs: Tensor,
+}
+
+impl GpuScratch {
+    /// # Errors
+    /// The GPU's memory does not suffice.
+    pub fn new(
+        device: &Device,
+        gpu: &Gpu,
+        (num_rows, width): (usize, usize),
+        shape: ExpertsShape,
+    ) -> Result<Self, EngineError> {
+        let ExpertsShape { num_experts, num_chosen, inner } = shape;
+        let num_pairs = gpu.max_padded_rows(num_rows) * num_chosen;
+        let words = |len: usize| gpu.alloc(len * 4);
+        let of_pair = |width| device.tensor(num_pairs, width, Precision::Activation);
+        Ok(Self {
+            chosen: words(num_pairs)?,
+            weights: words(num_pairs)?,
+            order: words(num_pairs)?,
+            places: words(num_pairs)?,
+            starts: words(num_experts + 1)?,
+            gate_up: of_pair(2 * inner)?,
+            activated: of_pair(inner)?,
+            of_pairs: of_pair(width)?,
+        })
+    }
+}
+
+/// `struct TopK` of kernels/experts.cu.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct TopKArgs {
+    num: u32,
+    score: u32,
+    weight: u32,
+    num_groups: u32,
+    num_kept: u32,
+    group_score: u32,
+    added: f32,
+    at_least: f32,
+    scale: f32,
+    is_sparse_mixer: u32,
+    jitter: f32,
+}
+
+impl From<&Routing> for TopKArgs {
+    fn from(routing: &Routing) -> Self {
+        let best = match routing {
+            Routing::TopK(best) => best,
+            Routing::SparseMixer { jitter } => {
+                let num = routing.num_chosen() as u32;
+                return Self { num, is_sparse_mixer: 1, jitter: *jitter, ..Self::default() };
+            }
+        };
+        let (weight, added, at_least) = match best.weight {
+            ExpertWeight::Score => (0, 0.0, 0.0),
+            ExpertWeight::Share { added, at_least } => (1, added, at_least),
+            ExpertWeight::Softmax => (2, 0.0, 0.0),
+        };
+        let score = match best.score {
+            Score::Logits => 0,
+            Score::Softmax => 1,
+            Score::Sigmoid => 2,
+        };
+        let of_groups = best.groups.map(|groups| {
+            let group_score = match groups.score {
+                GroupScore::Best => 0,
+                GroupScore::BestTwo => 1,
+            };
+            (groups.num as u32, groups.num_kept as u32, group_score)
+        });
+        let (num_groups, num_kept, group_score) = of_groups.unwrap_or_default();
+        let (num, scale) = (best.num as u32, best.scale);
+        Self {
+            num,
+            score,
+            weight,
+            num_groups,
+            num_kept,
+            group_score,
+            added,
+            at_least,
+            scale,
+            ..Self::default()
+        }
+    }
+}
+
+/// Rows that a block routes at a time, from which number of rows on.
+const ROUTED_ROWS: [(&str, usize, usize); 2] =
+    [("choose_experts_4", 4, 256), ("choose_experts_1", 1, 0)];
+/// Floats of a row that kernels/experts.cu compares groups in.
+const GROUP_WORDS: usize = 64;
+
+/// Chooses experts for all rows, and sorts the rows by them. Rows without a slot go to none.
+pub(super) fn choose_experts(
+    gpu: &Gpu,
+    (x, slots): (&Tensor, RowSlots),
+    weight: &ExpertsWeight,
+    scratch: &GpuScratch,
+) {
+    let (num_rows, num_experts) = (x.num_rows(), weight.experts.len());
+    let (num_chosen, tables) = (weight.routing.num_chosen(), weight.tables());
+    let optional =
+        |buffer: &Option<DeviceBuffer>| buffer.as_ref().map_or(DevicePtr::NULL, DeviceBuffer::ptr);
+    let mut args = Args::new();
+    args.tensor(x).ptr(weight.router.device_ptr());
+    args.ptr(weight.router.bias_ptr().unwrap_or(DevicePtr::NULL));
+    args.ptr(optional(&tables.choice_bias)).ptr(optional(&tables.weight_factors)).ptr(slots.0);
+    args.dims([num_rows, x.width(), num_experts]).value(TopKArgs::from(&weight.routing));
+    args.ptr(scratch.chosen.ptr()).ptr(scratch.weights.ptr());
+    let at_a_time = ROUTED_ROWS.iter().find(|(.., from)| num_rows >= *from);
+    let &(entry, rows, _) = at_a_time.expect("one takes any number");
+    let smem = rows * (2 * num_experts + GROUP_WORDS + 2 * num_chosen) * size_of::<f32>();
+    let grid = [num_rows.div_ceil(rows) as u32, 1];
+    gpu.launch(("experts", entry), grid, (GPU_BLOCK, smem), &mut args);
+
+    let mut args = Args::new();
+    args.ptr(scratch.chosen.ptr()).dims([num_rows * num_chosen]).ptr(scratch.order.ptr());
+    args.ptr(scratch.places.ptr()).ptr(scratch.starts.ptr());
+    let grid = [num_experts as u32 + 1, 1];
+    gpu.launch(("experts", "sort_by_expert"), grid, (GPU_BLOCK, 0), &mut args);
+}
+
+/// out += the weighted outputs of the experts that were chosen.
+pub(super) fn add_experts(
+    device: &Device,
+    gpu: &Gpu,
+    x: &Tensor,
+    weight: &ExpertsWeight,
+    scratch: &mut GpuScratch,
+    out: &mut Tensor,
+) {
+    let num_chosen = weight.routing.num_chosen();
+    let num_pairs = x.num_rows() * num_chosen;
+    let tables = weight.tables();
+    let num_experts = weight.experts.len();
+    let product = Product { gpu, starts: scratch.starts.ptr(), num_experts, num_pairs };
+    scratch.gate_up.reshape(num_pairs, tables.up.n);
+    scratch.activated.reshape(num_pairs, tables.down.k);
+    scratch.of_pairs.reshape(num_pairs, tables.down.n);
+    let sorted = SortedRows::of(x, scratch.order.ptr(), num_chosen);
+    product.launch(sorted, &tables.up, &scratch.gate_up);
+    activate_and_mul(device, weight.activation, &scratch.gate_up, &mut scratch.activated);
+    let sorted = SortedRows::of(&scratch.activated, DevicePtr::NULL, 1);
+    product.launch(sorted, &tables.down, &scratch.of_pairs);
+
+    let mut args = Args::new();
+    args.tensor(&scratch.of_pairs).ptr(scratch.chosen.ptr()).ptr(scratch.places.ptr());
+    args.ptr(scratch.weights.ptr()).tensor(out).dims([num_chosen, out.width()]);
+    let parts = out.width().div_ceil(GPU_BLOCK as usize * 8) as u32;
+    let grid = [out.num_rows() as u32, parts];
+    gpu.launch(("experts", "add_experts"), grid, (GPU_BLOCK, 0), &mut args);
+}
+
+/// Each row of `out` times the sigmoid of that row of x times the gate.
+pub(super) fn gate_rows(gpu: &Gpu, x: &Tensor, gate: &LinearWeight, out: &Tensor) {
+    let mut args = Args::new();
+    args.tensor(x).ptr(gate.device_ptr()).tensor(out).dims([x.width(), out.width()]);
+    let grid = [out.num_rows() as u32, 1];
+    gpu.launch(("experts", "gate_rows"), grid, (GPU_BLOCK, 0), &mut args);
+}
+
+/// `struct SortedRows` of kernels/experts.cuh.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct SortedRows {
+    x: DevicePtr,
+    order: DevicePtr,
+    num_chosen: u32,
+    k: u32,
+}
+
+impl SortedRows {
+    fn of(x: &Tensor, order: DevicePtr, num_chosen: usize) -> Self {
+        let (num_chosen, k) = (num_chosen as u32, x.width() as u32);
+        Self { x: x.device_ptr(), order, num_chosen, k }
+    }
+}
+
+/// `struct ExpertLayer` of kernels/experts.cuh.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ExpertLayer {
+    weights: DevicePtr,
+    biases: DevicePtr,
+    n: u32,
+    k: u32,
+}
+
+/// What a block of kernels/linear_experts.cu computes: every tile gives the same bits.
+struct Tile {
+    entry: &'static str,
+    rows: usize,
+    outputs: usize,
+    stages: usize,
+    /// From so many rows of an expert on, on average.
+    from: usize,
+}
+
+/// Inputs of a stage.
+const STAGE_INPUTS: usize = 64;
+
+const TILES: [Tile; 3] = [
+    Tile { entry: "linear_experts_128x128", rows: 128, outputs: 128, stages: 3, from: 96 },
+    Tile { entry: "linear_experts_64x128", rows: 64, outputs: 128, stages: 3, from: 24 },
+    Tile { entry: "linear_experts_16x64", rows: 16, outputs: 64, stages: 6, from: 0 },
+];
+
+impl Tile {
+    /// Bytes of shared memory.
+    fn smem(&self) -> usize {
+        self.stages * (self.rows + self.outputs) * STAGE_INPUTS * 2
+    }
+}
+
+/// Rows and outputs of a block of kernels/linear_experts_plain.cu.
+const PLAIN_TILE: usize = 16;
+
+/// Products of sorted rows.
+struct Product<'a> {
+    gpu: &'a Gpu,
+    starts: DevicePtr,
+    num_experts: usize,
+    num_pairs: usize,
+}
+
+impl Product<'_> {
+    fn launch(&self, rows: SortedRows, layer: &LayerTable, out: &Tensor) {
+        let Self { gpu, starts, num_experts, num_pairs } = *self;
+        let (n, k) = (layer.n, layer.k);
+        let biases = layer.biases.as_ref().map_or(DevicePtr::NULL, DeviceBuffer::ptr);
+        let of_layer =
+            ExpertLayer { weights: layer.weights.ptr(), biases, n: n as u32, k: k as u32 };
+        let mut args = Args::new();
+        args.value(rows).value(of_layer).ptr(starts).dims([num_experts]).tensor(out);
+        // Each expert's last tile may hold one row.
+        let most = |tile_rows: usize| num_pairs.min(num_pairs / tile_rows + num_experts) as u32;
+        if gpu.dtype() == DType::Float32 || !k.is_multiple_of(8) {
+            let grid = [most(PLAIN_TILE), n.div_ceil(PLAIN_TILE) as u32];
+            let kernel = ("linear_experts_plain", "linear_experts_plain");
+            return gpu.launch(kernel, grid, (256, 0), &mut args);
+        }
+        let of_expert = num_pairs / num_experts;
+        let fits = |tile: &&Tile| of_expert >= tile.from;
+        let tile = TILES.iter().find(fits).expect("one takes any number");
+        let grid = [most(tile.rows), n.div_ceil(tile.outputs) as u32];
+        gpu.launch(("linear_experts", tile.entry), grid, (128, tile.smem()), &mut args);
+    }
+}

@@ -1,0 +1,176 @@
+//! Experts: the same choices and sums as on the CPU, for every way to choose, and bits that do not
+//! depend on other rows. Steps of fewer than 256 rows are routed by choose_experts_1, others by
+//! choose_experts_4; then come sort_by_expert, products and add_experts. Products are those of
+//! linear_experts_16x64, linear_experts_64x128 or linear_experts_128x128, by the rows of an expert;
+//! in float32, and for odd widths, of linear_experts_plain.
+
+use vllm_batch::engine::config::DType;
+use vllm_batch::engine::device::{Device, Precision};
+use vllm_batch::engine::ops::linear::{LinearWeight, SourceMatrix, SourceValues};
+use vllm_batch::engine::ops::{
+    Activation, ExpertGroups, ExpertWeight, ExpertWeights, ExpertsScratch, ExpertsShape,
+    ExpertsWeight, GroupScore, Routing, RowSlots, Score, TopK, add_experts, choose_experts,
+    gate_rows,
+};
+
+use crate::cuda_ops::pair::{CLOSE, Pair, in_every_dtype, output};
+
+struct Case {
+    name: &'static str,
+    routing: Routing,
+    /// Experts, width of rows, inner width.
+    sizes: (usize, usize, usize),
+    has_biases: bool,
+    activation: Activation,
+}
+
+fn top_k(num: usize, score: Score, weight: ExpertWeight) -> TopK {
+    TopK { num, score, groups: None, weight, scale: 1.0 }
+}
+
+fn cases() -> Vec<Case> {
+    let grouped = |num, num_kept, score| {
+        let groups = Some(ExpertGroups { num, num_kept, score });
+        let share = ExpertWeight::Share { added: 1e-20, at_least: 0.0 };
+        TopK { groups, scale: 2.5, ..top_k(3, Score::Sigmoid, share) }
+    };
+    let case = |name, routing, sizes, has_biases| Case {
+        name,
+        routing,
+        sizes,
+        has_biases,
+        activation: Activation::Silu,
+    };
+    let softmax = top_k(4, Score::Softmax, ExpertWeight::SHARE);
+    let logits = top_k(2, Score::Logits, ExpertWeight::Softmax);
+    vec![
+        case("softmax", Routing::TopK(softmax.clone()), (40, 72, 40), false),
+        case(
+            "groups by two",
+            Routing::TopK(grouped(4, 2, GroupScore::BestTwo)),
+            (16, 64, 16),
+            true,
+        ),
+        case("groups by one", Routing::TopK(grouped(3, 1, GroupScore::Best)), (12, 24, 136), false),
+        case("sparse mixer", Routing::SparseMixer { jitter: 0.1 }, (6, 40, 24), false),
+        Case {
+            activation: Activation::ClampedSwiGlu { alpha: 1.702, limit: 0.5 },
+            ..case("softmax of the chosen", Routing::TopK(logits), (5, 48, 32), true)
+        },
+        // Widths that the matrix units do not take.
+        case("odd widths", Routing::TopK(softmax), (7, 22, 13), true),
+    ]
+}
+
+fn weight(pair: &Pair, device: &Device, case: &Case) -> ExpertsWeight {
+    let (num_experts, width, inner) = case.sizes;
+    let load = |dtype: DType, rows: usize, columns: usize, seed: u64, has_bias: bool| {
+        let values = pair.values(rows, columns, seed, 0.4).values;
+        let bias = has_bias.then(|| pair.values(1, rows, seed + 1000, 0.2).values);
+        let rows = [SourceMatrix::new(rows, columns, SourceValues::Slice(&values))].into();
+        LinearWeight::load_values(device, dtype, &rows, bias).expect("memory")
+    };
+    // The CPU computes with the same values in f32.
+    let dtype = match device {
+        Device::Cpu(_) => DType::Float32,
+        Device::Cuda(_) => pair.dtype,
+    };
+    let expert = |seed: u64| ExpertWeights {
+        up: load(dtype, 2 * inner, width, 10 * seed + 3, case.has_biases),
+        down: load(dtype, width, inner, 10 * seed + 4, case.has_biases),
+    };
+    let factors = |seed: u64| pair.values(1, num_experts, seed, 0.3).values;
+    let weight = ExpertsWeight {
+        router: load(DType::Float32, num_experts, width, 1, case.has_biases),
+        choice_bias: case.has_biases.then(|| factors(2)),
+        weight_factors: case.has_biases.then(|| factors(5)),
+        routing: case.routing.clone(),
+        activation: case.activation,
+        experts: (0..num_experts as u64).map(expert).collect(),
+        on_gpu: None,
+    };
+    weight.prepared(device).expect("memory")
+}
+
+fn shape(case: &Case) -> ExpertsShape {
+    let (num_experts, _, inner) = case.sizes;
+    ExpertsShape { num_experts, num_chosen: case.routing.num_chosen(), inner }
+}
+
+#[test]
+fn choose_experts_1_sort_by_expert_linear_experts_plain_and_add_experts_agree_with_the_cpu() {
+    in_every_dtype(70, |pair| {
+        // Inner values are rounded on the way.
+        let slack = match pair.dtype {
+            DType::Float32 => 2.0 * CLOSE,
+            DType::BFloat16 => 2e-2,
+            DType::Float16 => 3e-3,
+        };
+        for case in cases() {
+            let width = case.sizes.1;
+            let weights = pair.on_both(|device| weight(pair, device, &case));
+            for num_rows in [1, 5, 70] {
+                let x = pair.values(num_rows, width, 6, 1.0);
+                let before = pair.values(num_rows, width, 7, 1.0);
+                pair.check(case.name, num_rows, slack, &|device, rows| {
+                    let size = (rows.len(), width);
+                    let mut scratch = ExpertsScratch::new(device, size, shape(&case)).unwrap();
+                    let (x, weight) = (x.activations(device, rows), weights.of(device));
+                    let mut out = before.activations(device, rows);
+                    let routed = (&x, RowSlots::default());
+                    choose_experts(device, routed, weight, &mut scratch);
+                    add_experts(device, &x, weight, &mut scratch, &mut out);
+                    vec![out]
+                });
+            }
+        }
+    });
+}
+
+/// All tiles of the matrix units, and the rows that a block routes at a time.
+#[test]
+fn choose_experts_4_linear_experts_16x64_linear_experts_64x128_and_linear_experts_128x128_agree() {
+    let Some(pair) = Pair::open(DType::BFloat16, 71, None) else { return };
+    let routing = Routing::TopK(top_k(2, Score::Softmax, ExpertWeight::SHARE));
+    let sizes = (3, 64, 72);
+    let case =
+        Case { name: "many rows", routing, sizes, has_biases: false, activation: Activation::Silu };
+    let weight = weight(&pair, &pair.gpu, &case);
+    let x = pair.values(400, 64, 8, 1.0);
+    let run = |rows: &[usize]| {
+        let mut scratch =
+            ExpertsScratch::new(&pair.gpu, (rows.len(), 64), shape(&case)).expect("memory");
+        let x = x.activations(&pair.gpu, rows);
+        let mut out = output(&pair.gpu, rows.len(), 64, Precision::Activation);
+        choose_experts(&pair.gpu, (&x, RowSlots::default()), &weight, &mut scratch);
+        add_experts(&pair.gpu, &x, &weight, &mut scratch, &mut out);
+        pair.gpu.read(&out).expect("the op ran")
+    };
+    let alone: Vec<Vec<f32>> = (0..400).step_by(57).map(|row| run(&[row])).collect();
+    for num_rows in [60, 100, 400] {
+        let all = run(&(0..num_rows).collect::<Vec<_>>());
+        for (row, alone) in (0..num_rows).step_by(57).zip(&alone) {
+            assert!(all[row * 64..(row + 1) * 64] == alone[..], "row {row} of {num_rows}");
+        }
+    }
+}
+
+#[test]
+fn gate_rows_takes_a_sigmoid() {
+    in_every_dtype(73, |pair| {
+        let (x, before) = (pair.values(9, 40, 3, 1.0), pair.values(9, 24, 4, 1.0));
+        let gates = pair.on_both(|device| {
+            let values = pair.values(1, 40, 5, 0.5).values;
+            let rows = [SourceMatrix::new(1, 40, SourceValues::Slice(&values))].into();
+            LinearWeight::load(device, DType::Float32, &rows, None).expect("memory")
+        });
+        pair.check("gate_rows", 9, CLOSE, &|device, rows| {
+            let one = ExpertsShape { num_experts: 1, num_chosen: 1, inner: 1 };
+            let mut scratch = ExpertsScratch::new(device, (rows.len(), 40), one).unwrap();
+            let x = x.activations(device, rows);
+            let mut out = before.activations(device, rows);
+            gate_rows(device, &x, gates.of(device), &mut scratch, &mut out);
+            vec![out]
+        });
+    });
+}
