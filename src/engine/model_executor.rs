@@ -11,7 +11,7 @@ use super::device::{Device, KvCache, Precision, Tensor, memory};
 use super::executor::{Executor, ExecutorError, Logits};
 use super::held_weights::{HeldWeights, quantization_notes};
 use super::model::decoder::Decoder;
-use super::model::spec::{AttentionSpec, DecoderSpec, ShortConvSpec};
+use super::model::spec::{AttentionSpec, DecoderSpec};
 use super::model::weights::{self, Checkpoint};
 use super::model_summary::ModelSummary;
 use super::ops::StepLimits;
@@ -211,10 +211,7 @@ fn cache_shape(
         layers: cache_layers(spec, device),
         num_blocks: 0,
         block_size,
-        states: StateShape {
-            num_layers: spec.convs().count(),
-            width: spec.convs().map(ShortConvSpec::state_width).max().unwrap_or(0),
-        },
+        states: StateShape { num_layers: spec.recurrents().count(), width: spec.state_width() },
         panel_width: device.kv_panel_width(),
     };
     let block_bytes = shape.block_bytes(cache.kv_cache_dtype.size_bytes(dtype)) as u64;

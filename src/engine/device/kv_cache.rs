@@ -59,7 +59,7 @@ pub struct KvLayerShape {
 pub struct StateShape {
     /// Layers that have a state.
     pub num_layers: usize,
-    /// Values of a state.
+    /// Values of a state, of the layer that has most; another uses the first ones.
     pub width: usize,
 }
 

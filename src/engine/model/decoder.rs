@@ -2,8 +2,9 @@
 //! flat token axis of a batch.
 
 use super::latent::LatentBuffers;
-use super::loading::{self, AttentionWeights, DecoderWeights, ShortConvWeights};
-use super::spec::{AttentionSpec, DecoderSpec, LinearSpec, QkvHeads, ShortConvSpec};
+use super::loading::{self, AttentionWeights, DecoderWeights};
+use super::recurrent::RecurrentWeights;
+use super::spec::{AttentionSpec, DecoderSpec, LinearSpec, QkvHeads, RecurrentSpec};
 use super::stream::{Stream, norm_q_and_k, scale_q};
 use super::weights::Checkpoint;
 use crate::engine::EngineError;
@@ -57,9 +58,11 @@ impl Buffers {
         let hidden = spec.hidden_size();
         let widest = |widths: &mut dyn Iterator<Item = usize>| widths.max().unwrap_or(0);
         let attended = spec.attentions().map(|block| block.heads.num_heads * block.v_dim());
-        let attended_width = widest(&mut attended.chain(spec.convs().map(|conv| conv.out.k)));
+        let linears = || spec.recurrents().map(RecurrentSpec::linears);
+        let mixed = linears().map(|[_, out]| out.k);
+        let attended_width = widest(&mut attended.chain(mixed));
         let first = spec.attentions().map(|attention| attention.qkv.n());
-        let qkv_width = widest(&mut first.chain(spec.convs().map(|conv| conv.inputs.n())));
+        let qkv_width = widest(&mut first.chain(linears().map(|[inputs, _]| inputs.n())));
         let projected = spec.output.projection.as_ref().map(LinearSpec::n);
         let num_tokens = limits.max_num_tokens;
         let full = |rows: usize, width: usize| device.tensor(rows, width, Precision::Full);
@@ -145,20 +148,20 @@ impl Pass<'_> {
     fn run(&self, cache: &mut KvCache, buffers: &mut Buffers, logits: &mut Tensor) {
         self.embed(buffers);
         let layers = self.spec.layers.iter().zip(&self.weights.layers);
-        let (mut index, mut conv_index) = (0, 0);
+        let (mut index, mut state_index) = (0, 0);
         for (spec, weights) in layers {
             let Buffers { stream, attention, .. } = &mut *buffers;
             stream.layer(self.device, (spec, weights), |stream| {
                 if let (Some(spec), Some(weights)) = (&spec.attention, &weights.attention) {
                     self.attention((spec, weights), cache.layer_mut(index), (stream, attention));
                 }
-                if let (Some(spec), Some(weights)) = (&spec.conv, &weights.conv) {
-                    let states = cache.state_layer_mut(conv_index);
-                    self.short_conv((spec, weights), states, (stream, attention));
+                if let (Some(spec), Some(weights)) = (&spec.recurrent, &weights.recurrent) {
+                    let states = cache.state_layer_mut(state_index);
+                    self.recurrent((spec, weights), states, (stream, attention));
                 }
             });
             index += usize::from(spec.attention.is_some());
-            conv_index += usize::from(spec.conv.is_some());
+            state_index += usize::from(spec.recurrent.is_some());
         }
         if self.step.num_logits_rows() > 0 {
             self.logits(buffers, logits);
@@ -230,18 +233,18 @@ impl Pass<'_> {
         }
     }
 
-    /// A block that has sums over the last few tokens in the place of attention.
-    fn short_conv(
+    /// A block that goes from token to token with a state.
+    fn recurrent(
         &self,
-        (spec, weights): (&ShortConvSpec, &ShortConvWeights),
+        (spec, weights): (&RecurrentSpec, &RecurrentWeights),
         states: StateLayerMut<'_>,
         (stream, buffers): (&mut Stream, &mut AttentionBuffers),
     ) {
         let Self { device, step, .. } = *self;
-        let AttentionBuffers { qkv: bcx, attended: mixed, .. } = buffers;
-        stream.first_product(device, &weights.norms, (&spec.inputs, &weights.inputs), bcx);
-        mixed.reshape(step.num_rows(), spec.out.k);
-        ops::short_conv(device, (bcx, step), &weights.taps, states, mixed);
+        let AttentionBuffers { qkv: products, attended: mixed, .. } = buffers;
+        let [inputs, _] = spec.linears();
+        stream.first_product(device, &weights.norms, (inputs, &weights.inputs), products);
+        weights.mix(device, spec, (products, step), states, mixed);
         ops::linear(device, mixed, &weights.out, &mut stream.delta);
     }
 

@@ -2,7 +2,7 @@
 //! NaN. A config.json is not trusted.
 
 use super::spec::{
-    DecoderSpec, EncoderSpec, ExpertsSpec, LayerSpec, LinearSpec, QkvHeads, ShortConvSpec,
+    DecoderSpec, EncoderSpec, ExpertsSpec, LayerSpec, LinearSpec, QkvHeads, RecurrentSpec,
 };
 use crate::engine::ops::Routing;
 
@@ -12,7 +12,7 @@ const MAX_VOCAB_SIZE: usize = 1 << 24;
 const MAX_WIDTH: usize = 1 << 20;
 const MAX_HEADS: usize = 1 << 12;
 const MAX_HEAD_DIM: usize = 1 << 12;
-/// Of a short convolution: what it needs of the tokens before is in one block.
+/// Of a convolution over tokens.
 const MAX_TAPS: usize = 16;
 /// Most layers; checked before there is one value per layer.
 pub(super) const MAX_LAYERS: usize = 1 << 12;
@@ -157,12 +157,11 @@ fn check_layers(spec: &DecoderSpec) -> Result<(), String> {
     if spec.attentions().any(|attention| attention.heads.head_dim != head_dim) {
         return Err("layers whose heads differ in width are not supported".to_owned());
     }
-    let mut widths = spec.convs().map(ShortConvSpec::state_width);
-    if widths.next().is_some_and(|first| widths.any(|width| width != first)) {
-        return Err("layers whose states differ in width are not supported".to_owned());
-    }
-    for conv in spec.convs() {
-        check_sizes(&[("number of taps", conv.num_taps, MAX_TAPS)])?;
+    for taps in spec.recurrents().map(RecurrentSpec::taps) {
+        check_sizes(&[
+            ("number of taps", taps.num_taps, MAX_TAPS),
+            ("width of a convolution", taps.width, MAX_WIDTH),
+        ])?;
     }
     if spec.attentions().any(|attention| attention.v_dim() != spec.v_dim()) {
         return Err("layers whose values differ in width are not supported".to_owned());

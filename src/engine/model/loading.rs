@@ -1,10 +1,11 @@
 //! From a spec and a checkpoint to packed weights on a device.
 
 use super::latent::LatentWeights;
+use super::recurrent::RecurrentWeights;
 use super::spec::{
     ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, ExpertSpec, ExpertsSpec,
     FeedForwardSpec, LayerSpec, Layout, LinearSpec, MlpForm, MlpSpec, NamedShape, NormSpec, Part,
-    RopeSpec, ShortConvSpec, Slice,
+    RopeSpec, Slice,
 };
 use super::weights::Checkpoint;
 use crate::engine::EngineError;
@@ -12,8 +13,8 @@ use crate::engine::config::DType;
 use crate::engine::device::{Device, Tensor};
 use crate::engine::ops::linear::{SourceMatrix, SourceRows};
 use crate::engine::ops::{
-    Activation, ConvTaps, ExpertWeights, ExpertsWeight, HeadValues, LinearWeight, NormWeight,
-    RotaryTable, StepLimits,
+    Activation, ExpertWeights, ExpertsWeight, HeadValues, LinearWeight, NormWeight, RotaryTable,
+    StepLimits,
 };
 
 /// All weights of a decoder. Shapes are in the spec's terms.
@@ -39,7 +40,7 @@ pub(super) struct DecoderWeights {
 #[derive(Debug)]
 pub(super) struct LayerWeights {
     pub attention: Option<AttentionWeights>,
-    pub conv: Option<ShortConvWeights>,
+    pub recurrent: Option<RecurrentWeights>,
     pub feed_forward: Option<FeedForwardWeights>,
 }
 
@@ -52,15 +53,6 @@ pub(super) struct AttentionWeights {
     pub qk_norm: Option<(NormWeight, NormWeight)>,
     pub alibi: Option<HeadValues>,
     pub sinks: Option<HeadValues>,
-    pub out: LinearWeight,
-}
-
-/// Weights of a short convolution.
-#[derive(Debug)]
-pub(super) struct ShortConvWeights {
-    pub norms: BlockNormWeights,
-    pub inputs: LinearWeight,
-    pub taps: ConvTaps,
     pub out: LinearWeight,
 }
 
@@ -306,7 +298,8 @@ impl Loader<'_> {
         Ok(Some(NormWeight { kind: spec.kind, eps: spec.eps, weight, bias }))
     }
 
-    fn norms(&mut self, spec: &BlockNorms) -> Result<BlockNormWeights, EngineError> {
+    /// The normalizations of a block.
+    pub(super) fn norms(&mut self, spec: &BlockNorms) -> Result<BlockNormWeights, EngineError> {
         Ok(BlockNormWeights {
             before: self.norm(spec.before.as_ref())?,
             after: self.norm(spec.after.as_ref())?,
@@ -316,10 +309,10 @@ impl Loader<'_> {
 
     /// The blocks of a layer.
     pub(super) fn layer(&mut self, spec: &LayerSpec) -> Result<LayerWeights, EngineError> {
-        let LayerSpec { attention, conv, feed_forward, .. } = spec;
+        let LayerSpec { attention, recurrent, feed_forward, .. } = spec;
         Ok(LayerWeights {
             attention: attention.as_ref().map(|spec| self.attention(spec)).transpose()?,
-            conv: conv.as_ref().map(|spec| self.short_conv(spec)).transpose()?,
+            recurrent: recurrent.as_ref().map(|spec| self.recurrent(spec)).transpose()?,
             feed_forward: feed_forward.as_ref().map(|spec| self.feed_forward(spec)).transpose()?,
         })
     }
@@ -337,17 +330,6 @@ impl Loader<'_> {
             qk_norm: self.norm(q_norm)?.zip(self.norm(k_norm)?),
             alibi,
             sinks,
-            out: self.layer_linear(&spec.out)?,
-        })
-    }
-
-    fn short_conv(&mut self, spec: &ShortConvSpec) -> Result<ShortConvWeights, EngineError> {
-        let taps = self.checkpoint.vector(&spec.weight(), 0.3)?;
-        let biases = spec.biases().map(|tensor| self.checkpoint.vector(&tensor, 0.01));
-        Ok(ShortConvWeights {
-            norms: self.norms(&spec.norms)?,
-            inputs: self.layer_linear(&spec.inputs)?,
-            taps: ConvTaps::new(spec.out.k, &taps, biases.transpose()?),
             out: self.layer_linear(&spec.out)?,
         })
     }

@@ -13,6 +13,7 @@ mod limits;
 mod loading;
 pub mod model_files;
 pub mod quantization;
+mod recurrent;
 pub mod spec;
 mod stream;
 pub mod weights;

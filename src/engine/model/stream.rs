@@ -104,7 +104,7 @@ impl Stream {
     ) {
         self.mix(device, spec);
         let of_attention = weights.attention.as_ref().map(|attention| &attention.norms);
-        let norms = of_attention.or(weights.conv.as_ref().map(|conv| &conv.norms));
+        let norms = of_attention.or(weights.recurrent.as_ref().map(|block| &block.norms));
         if let Some(norms) = norms {
             mix_tokens(self);
             self.block_output(device, norms, spec.residual_scale);

@@ -222,7 +222,7 @@ impl<V: Vector> VectorOp<V> for ActivateAndMul {
 
 /// One vector; only called from kernels that were dispatched for this CPU.
 #[inline(always)]
-fn apply<V: Vector>(activation: Activation, x: V) -> V {
+pub(super) fn apply<V: Vector>(activation: Activation, x: V) -> V {
     // SAFETY: the callers are kernels, which run only on a CPU that has V's instructions.
     unsafe {
         let (one, half) = (V::splat(1.0), V::splat(0.5));

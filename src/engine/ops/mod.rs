@@ -5,6 +5,7 @@
 //! (docs/ARCHITECTURE.md): no op may look at how many rows there are when it computes one.
 
 mod activation;
+mod causal_conv;
 mod columns;
 mod copy_blocks;
 mod elementwise;
@@ -13,16 +14,17 @@ mod encoder_attention;
 mod experts;
 mod gate_columns;
 mod gemm;
+mod lanes;
 pub mod linear;
 pub mod logprobs;
 mod norm;
 mod paged_attention;
+mod recurrent_step;
 mod reshape_and_cache;
 mod rotary;
 mod rotary_and_cache;
 pub mod sample;
 mod scale_by_position;
-mod short_conv;
 mod soft_cap;
 mod step;
 mod text_maxima;
@@ -30,6 +32,7 @@ pub mod token_mask;
 mod wide;
 
 pub use activation::{Activation, activate, activate_and_mul};
+pub use causal_conv::{ConvColumns, ConvTaps, causal_conv};
 pub use columns::{Columns, copy_columns};
 pub use copy_blocks::copy_blocks;
 pub use elementwise::{add, clamp, copy, copy_rows, fill_zero, scale};
@@ -49,10 +52,10 @@ pub use norm::{Heads, NormKind, NormWeight, add_norm, add_norm_rows, norm_heads,
 pub use paged_attention::{
     AttentionScratch, AttentionShape, HeadValues, alibi_slopes, paged_attention,
 };
+pub use recurrent_step::RecurrentStep;
 pub use rotary::RotaryTable;
 pub use rotary_and_cache::{QkvHeads, rotary_and_cache, rotate};
 pub use scale_by_position::scale_by_position;
-pub use short_conv::{ConvTaps, short_conv};
 pub use soft_cap::soft_cap;
 pub use step::{Ids, RowSlots, Step, StepInputs, StepLimits, TextLimits};
 pub use text_maxima::text_maxima;

@@ -2,7 +2,7 @@
 //! enters it.
 
 use crate::engine::config::{DType, Quantization};
-use crate::engine::model::spec::{DecoderSpec, ExpertSpec, ExpertsSpec, LinearSpec, ShortConvSpec};
+use crate::engine::model::spec::{DecoderSpec, ExpertSpec, ExpertsSpec, LinearSpec};
 
 /// A row of a run, by its lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,8 +136,7 @@ pub fn kv_bytes_per_token(
     (cache_bytes, num_tokens): (usize, usize),
     block_size: usize,
 ) -> f64 {
-    let state_values: usize = spec.convs().map(ShortConvSpec::state_width).sum();
-    let state_bytes = (state_values * size_of::<f32>()) as f64 / block_size as f64;
+    let state_bytes = spec.state_bytes() as f64 / block_size as f64;
     cache_bytes as f64 / num_tokens.max(1) as f64 - state_bytes
 }
 

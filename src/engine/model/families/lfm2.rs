@@ -8,7 +8,7 @@ use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::spec::{
     AttentionSpec, BlockNorms, DecoderSpec, ExpertsSpec, LayerSpec, LinearSpec, MlpSpec, NormSpec,
-    ShortConvSpec,
+    RecurrentSpec, ShortConvSpec, TapsSpec,
 };
 use crate::engine::ops::{Activation, ExpertWeight, Routing, Score, TopK};
 
@@ -72,8 +72,9 @@ fn layers(config: &HfConfig, inner: usize) -> Result<DecoderSpec, EngineError> {
             let block = llama::attention(config, defaults, (index, heads))?;
             return Ok(LayerSpec::new(attention(block, (index, eps)), mlp));
         }
-        let conv = Some(short_conv(config, (index, hidden, eps))?);
-        Ok(LayerSpec { conv, feed_forward: Some(mlp.into()), ..LayerSpec::default() })
+        let conv = short_conv(config, (index, hidden, eps))?;
+        let recurrent = Some(RecurrentSpec::ShortConv(conv));
+        Ok(LayerSpec { recurrent, feed_forward: Some(mlp.into()), ..LayerSpec::default() })
     })?;
     spec.output.norm = Some(NormSpec::rms("model.embedding_norm", hidden, eps));
     Ok(spec)
@@ -176,9 +177,12 @@ fn short_conv(
     Ok(ShortConvSpec {
         norms: BlockNorms::before(NormSpec::rms(name("operator_norm"), hidden, eps)),
         inputs: inputs.with_bias(bias),
-        taps: name("conv.conv"),
-        num_taps: root.optional_size("conv_L_cache")?.unwrap_or(3),
-        bias,
+        taps: TapsSpec {
+            name: name("conv.conv"),
+            width: hidden,
+            num_taps: root.optional_size("conv_L_cache")?.unwrap_or(3),
+            bias,
+        },
         out: LinearSpec::new(name("conv.out_proj"), hidden, hidden).with_bias(bias),
     })
 }

@@ -98,8 +98,8 @@ impl EncoderSpec {
         if projection.is_some() || output.projection.is_some() {
             return Err("a table of tokens of another width than the model's".to_owned());
         }
-        if layers.iter().any(|layer| layer.conv.is_some()) {
-            return Err("a short convolution".to_owned());
+        if let Some(recurrent) = layers.iter().find_map(|layer| layer.recurrent.as_ref()) {
+            return Err(recurrent.name().1.to_owned());
         }
         let attentions = || layers.iter().filter_map(|layer| layer.attention.as_ref());
         if attentions().any(|attention| attention.sinks.is_some()) {

@@ -4,9 +4,9 @@ mod encoder;
 mod feed_forward;
 mod head;
 mod latent;
+mod recurrent;
 mod rope;
 mod row_order;
-mod short_conv;
 mod tensors;
 
 pub use crate::engine::ops::QkvHeads;
@@ -16,9 +16,9 @@ pub use feed_forward::{
 };
 pub use head::{HeadActivation, HeadLayer, HeadSpec};
 pub use latent::{LatentDims, LatentQuerySpec, LatentSpec};
+pub use recurrent::{RecurrentSpec, ShortConvSpec, TapsSpec};
 pub use rope::{Frequencies, LongRope, RopeScaling, RopeSpec, Yarn};
 pub use row_order::RowOrder;
-pub use short_conv::ShortConvSpec;
 pub use tensors::{ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Part, Slice};
 
 use std::collections::HashSet;
@@ -136,8 +136,9 @@ pub struct LayerSpec {
     pub adds: Option<Kept>,
     /// Its attention block, if it has one (DeciLM).
     pub attention: Option<AttentionSpec>,
-    /// What it has in place of attention, if it has that (LFM2).
-    pub conv: Option<ShortConvSpec>,
+    /// What it has in place of attention, if it has that (LFM2); with attention both read the same,
+    /// through attention's norms, and both are added.
+    pub recurrent: Option<RecurrentSpec>,
     /// Its feed-forward block, if it has one.
     pub feed_forward: Option<FeedForwardSpec>,
     /// What the feed-forward block reads.
@@ -190,22 +191,23 @@ impl LayerSpec {
     /// Its linear layers.
     pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
         let attention = self.attention.iter().flat_map(AttentionSpec::linears);
-        let conv = self.conv.iter().flat_map(|conv| [&conv.inputs, &conv.out]);
-        let attention = attention.chain(conv);
+        let attention = attention.chain(self.recurrent.iter().flat_map(RecurrentSpec::linears));
         attention.chain(self.feed_forward.iter().flat_map(FeedForwardSpec::linears))
     }
 
     /// Where its blocks normalize.
     pub fn block_norms(&self) -> impl Iterator<Item = &BlockNorms> {
         let attention = self.attention.iter().map(|attention| &attention.norms);
-        let conv = self.conv.iter().map(|conv| &conv.norms);
-        attention.chain(conv).chain(self.feed_forward.iter().map(FeedForwardSpec::norms))
+        let recurrent = self.recurrent.iter().map(RecurrentSpec::norms);
+        attention.chain(recurrent).chain(self.feed_forward.iter().map(FeedForwardSpec::norms))
     }
 
     /// All normalizations.
     pub fn norms(&self) -> impl Iterator<Item = &NormSpec> {
         let of_blocks = self.block_norms().flat_map(BlockNorms::all);
-        of_blocks.chain(self.attention.iter().flat_map(AttentionSpec::inner_norms))
+        let of_attention = self.attention.iter().flat_map(AttentionSpec::inner_norms);
+        let of_states = self.recurrent.iter().flat_map(RecurrentSpec::inner_norms);
+        of_blocks.chain(of_attention).chain(of_states)
     }
 
     /// All tensors.
@@ -214,8 +216,8 @@ impl LayerSpec {
         let others = self.feed_forward.iter().flat_map(FeedForwardSpec::other_tensors);
         let sinks = self.attention.iter().flat_map(AttentionSpec::sink_tensor);
         let norms = self.norms().flat_map(NormSpec::tensors);
-        let conv = self.conv.iter().flat_map(|conv| [Some(conv.weight()), conv.biases()]);
-        linears.chain(norms).chain(others).chain(sinks).chain(conv.flatten())
+        let recurrent = self.recurrent.iter().flat_map(RecurrentSpec::other_tensors);
+        linears.chain(norms).chain(others).chain(sinks).chain(recurrent)
     }
 
     /// Tensors that a checkpoint may lack, and what they are then.
@@ -395,9 +397,19 @@ impl DecoderSpec {
         }
     }
 
-    /// The short convolutions.
-    pub fn convs(&self) -> impl Iterator<Item = &ShortConvSpec> {
-        self.layers.iter().filter_map(|layer| layer.conv.as_ref())
+    /// The blocks that keep states.
+    pub fn recurrents(&self) -> impl Iterator<Item = &RecurrentSpec> {
+        self.layers.iter().filter_map(|layer| layer.recurrent.as_ref())
+    }
+
+    /// Values of a state of the layer that has most.
+    pub fn state_width(&self) -> usize {
+        self.recurrents().map(RecurrentSpec::state_width).max().unwrap_or(0)
+    }
+
+    /// Bytes of a sequence's states, in f32, with as many values in every layer that has one.
+    pub fn state_bytes(&self) -> usize {
+        self.recurrents().count() * self.state_width() * size_of::<f32>()
     }
 
     /// Width of a V head, the same in all layers.
@@ -407,8 +419,8 @@ impl DecoderSpec {
 
     /// What of it has no kernels for a GPU, in words; None: it runs there.
     pub fn without_gpu_kernels(&self) -> Option<&'static str> {
-        if self.convs().next().is_some() {
-            return Some("short convolutions");
+        if let Some(recurrent) = self.recurrents().next() {
+            return Some(recurrent.name().0);
         }
         let is_latent = self.attentions().any(|attention| attention.latent.is_some());
         is_latent.then_some("latent attention")
@@ -467,9 +479,9 @@ impl DecoderSpec {
     pub fn residual_norms_mut(&mut self) -> impl Iterator<Item = &mut NormSpec> {
         let of_layers = self.layers.iter_mut().flat_map(|layer| {
             let attention = layer.attention.iter_mut().map(|attention| &mut attention.norms);
-            let conv = layer.conv.iter_mut().map(|conv| &mut conv.norms);
+            let recurrent = layer.recurrent.iter_mut().map(RecurrentSpec::norms_mut);
             attention
-                .chain(conv)
+                .chain(recurrent)
                 .chain(layer.feed_forward.iter_mut().map(FeedForwardSpec::norms_mut))
         });
         let of_layers = of_layers.flat_map(|BlockNorms { before, after, of_sum }| {

@@ -1,0 +1,125 @@
+//! `RecurrentSpec`: blocks that go from token to token with a state, as data.
+
+use super::{BlockNorms, LinearSpec, NamedShape, NormSpec};
+
+/// A block that keeps a state of the tokens before, in the place of attention or beside it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RecurrentSpec {
+    /// A gated sum over the last few tokens.
+    ShortConv(ShortConvSpec),
+}
+
+/// out(c * conv(b * x)), where `inputs` gives b, c and x, and conv sums over the last few tokens,
+/// value by value (LFM2).
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShortConvSpec {
+    /// Where it normalizes.
+    pub norms: BlockNorms,
+    /// (3 * hidden_size, hidden_size): b, c, x.
+    pub inputs: LinearSpec,
+    /// The sums, of hidden_size values.
+    pub taps: TapsSpec,
+    /// (hidden_size, hidden_size)
+    pub out: LinearSpec,
+}
+
+/// Weights of sums over the last few tokens, value by value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TapsSpec {
+    /// The name before `.weight` (width, 1, taps) and `.bias` (width).
+    pub name: String,
+    /// Values of a token.
+    pub width: usize,
+    /// Tokens that a sum is over.
+    pub num_taps: usize,
+    /// The sums have biases.
+    pub bias: bool,
+}
+
+impl TapsSpec {
+    /// The weights of the sums.
+    pub fn weight(&self) -> NamedShape {
+        (format!("{}.weight", self.name), vec![self.width, 1, self.num_taps])
+    }
+
+    /// Their biases, if there are any.
+    pub fn biases(&self) -> Option<NamedShape> {
+        self.bias.then(|| (format!("{}.bias", self.name), vec![self.width]))
+    }
+
+    /// Values that a sequence keeps of the tokens before.
+    pub fn state_width(&self) -> usize {
+        (self.num_taps - 1) * self.width
+    }
+}
+
+impl RecurrentSpec {
+    /// Where it normalizes.
+    pub fn norms(&self) -> &BlockNorms {
+        match self {
+            Self::ShortConv(conv) => &conv.norms,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn norms_mut(&mut self) -> &mut BlockNorms {
+        match self {
+            Self::ShortConv(conv) => &mut conv.norms,
+        }
+    }
+
+    /// Its linear layers: the first one, whose outputs all else is made of, and the last one.
+    pub fn linears(&self) -> [&LinearSpec; 2] {
+        match self {
+            Self::ShortConv(conv) => [&conv.inputs, &conv.out],
+        }
+    }
+
+    /// Its sums over the last few tokens.
+    pub fn taps(&self) -> &TapsSpec {
+        match self {
+            Self::ShortConv(conv) => &conv.taps,
+        }
+    }
+
+    /// Its norms of values within the block.
+    pub fn inner_norms(&self) -> impl Iterator<Item = &NormSpec> {
+        match self {
+            Self::ShortConv(_) => None,
+        }
+        .into_iter()
+    }
+
+    /// Its tensors that are none of linear layers or norms.
+    pub fn other_tensors(&self) -> Vec<NamedShape> {
+        let taps = self.taps();
+        let of_taps = std::iter::once(taps.weight()).chain(taps.biases());
+        match self {
+            Self::ShortConv(_) => of_taps.collect(),
+        }
+    }
+
+    /// Values that a sequence keeps of the tokens before: those of the sums first.
+    pub fn state_width(&self) -> usize {
+        let of_taps = self.taps().state_width();
+        match self {
+            Self::ShortConv(_) => of_taps,
+        }
+    }
+
+    /// Operations of a token, without those of the linear layers.
+    pub fn num_operations(&self) -> f64 {
+        let taps = self.taps();
+        let of_taps = 2.0 * (taps.num_taps * taps.width) as f64;
+        match self {
+            Self::ShortConv(_) => of_taps,
+        }
+    }
+
+    /// What it is called in messages, many of them and one of them.
+    pub fn name(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::ShortConv(_) => ("short convolutions", "a short convolution"),
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! causal_conv: a causal convolution over a few tokens, column by column.
+//!
+//! Its state is what it needs of the tokens before: the last inputs. Sums run over the tokens
+//! upward, from zeros before the first one, whatever the step holds of them.
+
+use std::ops::Range;
+
+use super::activation::apply;
+use super::lanes::{load_lanes, store_lanes};
+use crate::engine::device::kv_cache::StateLayerMut;
+use crate::engine::device::op_times::{Op, Work};
+use crate::engine::device::simd::{Kernel, Vector, dispatch};
+use crate::engine::device::tensor::SharedMut;
+use crate::engine::device::{Device, Tensor};
+use crate::engine::ops::{Activation, RecurrentStep, Step};
+
+/// Weights of a causal convolution.
+#[derive(Debug)]
+pub struct ConvTaps {
+    width: usize,
+    /// (taps, width), that of the oldest token first.
+    values: Vec<f32>,
+    /// (width)
+    bias: Vec<f32>,
+}
+
+/// Columns of rows that a convolution is over, and what is done around it.
+#[derive(Clone, Copy, Debug)]
+pub struct ConvColumns {
+    /// First column of its inputs. Outputs take their place.
+    pub first: usize,
+    /// First columns of what inputs, and of what outputs are multiplied by (LFM2).
+    pub gates: Option<[usize; 2]>,
+    /// What outputs go through.
+    pub activation: Option<Activation>,
+}
+
+/// Columns of an item: its inputs are in one piece of the state.
+const TILE: usize = 128;
+
+impl ConvTaps {
+    /// Of (width, taps) values as `torch.nn.Conv1d` stores them, and (width) biases.
+    ///
+    /// # Panics
+    /// Lengths do not fit each other.
+    pub fn new(width: usize, stored: &[f32], bias: Option<Vec<f32>>) -> Self {
+        assert!(stored.len().is_multiple_of(width));
+        let bias = bias.unwrap_or_else(|| vec![0.0; width]);
+        assert_eq!(bias.len(), width);
+        let num_taps = stored.len() / width;
+        let value = |index: usize| stored[index % width * num_taps + index / width];
+        let values = (0..stored.len()).map(value).collect();
+        Self { width, values, bias }
+    }
+
+    /// Tokens before the own one that it needs.
+    fn num_before(&self) -> usize {
+        self.values.len() / self.width - 1
+    }
+
+    /// Values of a state that are its own: the first ones.
+    pub fn state_len(&self) -> usize {
+        self.num_before() * self.width
+    }
+}
+
+/// The columns of every row = f(sum over the last tokens of tap * column), where the tokens before
+/// those of the step are in `states`. Of a state it has (tiles, taps - 1, columns of a tile).
+///
+/// # Panics
+/// Columns or states are too few, or the device is a GPU: models that need this run on the CPU.
+pub fn causal_conv(
+    device: &Device,
+    (x, step): (&mut Tensor, Step<'_>),
+    taps: &ConvTaps,
+    states: StateLayerMut<'_>,
+    columns: ConvColumns,
+) {
+    let Device::Cpu(cpu) = device else { panic!("a GPU has no kernel for convolutions") };
+    let (num_rows, stride, width) = (x.num_rows(), x.width(), taps.width);
+    let ConvColumns { first, gates, .. } = columns;
+    let firsts = gates.into_iter().flatten().chain([first]);
+    assert!(firsts.map(|first| first + width).all(|end| end <= stride));
+    let work = || Work {
+        flops: 2.0 * (num_rows * taps.values.len()) as f64,
+        bytes: (num_rows * width * 2 * size_of::<f32>()) as f64,
+    };
+    let _timed = cpu.op_timer.timed(Op::new("causal_conv"), work);
+    let recurrent = RecurrentStep::new(step, states);
+    let x = SharedMut::new(x.values_mut());
+    cpu.pool.run(width.div_ceil(TILE), &|_, tile| {
+        let tile = tile * TILE..width.min((tile + 1) * TILE);
+        let part = tile.start * taps.num_before()..tile.end * taps.num_before();
+        let mut run = |rows: Range<usize>, state: &mut [f32]| {
+            let (state, tile) = (SharedMut::new(state), tile.clone());
+            dispatch(cpu.isa, Conv { x, stride, rows, state, taps, tile, columns });
+        };
+        // SAFETY: tiles have no columns in common, of rows or of states.
+        unsafe { recurrent.for_each_run(part, &mut run) };
+    });
+}
+
+/// Some columns of rows that follow each other.
+struct Conv<'a> {
+    /// (rows, stride)
+    x: SharedMut<f32>,
+    stride: usize,
+    rows: Range<usize>,
+    /// (taps - 1, columns of the tile) the inputs before these rows, the oldest first.
+    state: SharedMut<f32>,
+    taps: &'a ConvTaps,
+    /// Which columns of the convolution.
+    tile: Range<usize>,
+    columns: ConvColumns,
+}
+
+impl Kernel for Conv<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        // SAFETY: dispatched for this CPU; nobody else touches the tile's columns.
+        unsafe {
+            for row in self.rows.clone() {
+                for column in self.tile.clone().step_by(V::LANES) {
+                    self.token::<V>(row * self.stride, column);
+                }
+            }
+        }
+    }
+}
+
+impl Conv<'_> {
+    /// One row, which begins at `row`; the columns of a vector.
+    ///
+    /// # Safety
+    /// As `Kernel::run`.
+    #[inline(always)]
+    unsafe fn token<V: Vector>(&self, row: usize, column: usize) {
+        let Self { x, state, taps, tile, columns, .. } = self;
+        let (width, in_tile) = (taps.width, tile.len());
+        let len = V::LANES.min(tile.end - column);
+        let at = |first: usize| x.ptr(row + first + column, len);
+        // SAFETY: columns of the tile, of the row, the weights and the state.
+        unsafe {
+            let mut input: V = load_lanes(at(columns.first), len);
+            if let Some([gate, _]) = columns.gates {
+                input = input.mul(load_lanes(at(gate), len));
+            }
+            let mut sum: V = load_lanes(taps.bias.as_ptr().add(column), len);
+            let num_before = taps.num_before();
+            let state = |tap: usize| state.ptr(tap * in_tile + column - tile.start, len);
+            let weights = taps.values.as_ptr().add(column);
+            for tap in 0..num_before {
+                let before: V = load_lanes(state(tap), len);
+                sum = before.mul_add(load_lanes(weights.add(tap * width), len), sum);
+                if tap > 0 {
+                    store_lanes(before, state(tap - 1), len);
+                }
+            }
+            sum = input.mul_add(load_lanes(weights.add(num_before * width), len), sum);
+            if num_before > 0 {
+                store_lanes(input, state(num_before - 1), len);
+            }
+            if let Some(activation) = columns.activation {
+                sum = apply(activation, sum);
+            }
+            if let Some([_, gate]) = columns.gates {
+                sum = sum.mul(load_lanes(at(gate), len));
+            }
+            store_lanes(sum, at(columns.first), len);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::batch::Batch;
+    use crate::engine::ops::linear::SourceMatrix;
+
+    /// More than a tile, and no multiple of a vector.
+    const WIDTH: usize = 131;
+    const BLOCK_SIZE: usize = 16;
+    const NUM_BLOCKS: usize = 40;
+
+    fn taps(num_taps: usize) -> ConvTaps {
+        let stored = SourceMatrix::random(WIDTH, num_taps, 1, 1.0).to_vec();
+        ConvTaps::new(WIDTH, &stored, Some(vec![0.25; WIDTH]))
+    }
+
+    fn bcx(seed: u64, num_tokens: usize) -> Vec<f32> {
+        SourceMatrix::random(num_tokens, 3 * WIDTH, seed, 1.0).to_vec()
+    }
+
+    /// Tokens `first..end` of the sequence of a seed, over these blocks.
+    struct Part<'a> {
+        seed: u64,
+        first: usize,
+        end: usize,
+        table: &'a [u32],
+    }
+
+    /// One step; outputs of its parts.
+    fn step(
+        device: &Device,
+        taps: &ConvTaps,
+        states: &mut [f32],
+        parts: &[Part<'_>],
+    ) -> Vec<Vec<f32>> {
+        let mut batch =
+            Batch { query_start_loc: vec![0], max_blocks_per_seq: 8, ..Batch::default() };
+        let mut values = Vec::new();
+        for part in parts {
+            batch.positions.extend(part.first as u32..part.end as u32);
+            batch.query_start_loc.push(batch.positions.len() as u32);
+            batch.seq_lens.push(part.end as u32);
+            batch.block_tables.extend(part.table);
+            batch.block_tables.resize(batch.seq_lens.len() * 8, 0);
+            let row = 3 * WIDTH;
+            values.extend_from_slice(&bcx(part.seed, part.end)[part.first * row..part.end * row]);
+        }
+        let mut bcx = Tensor::from_vec(values, 3 * WIDTH);
+        let states = StateLayerMut {
+            values: states,
+            width: taps.num_before() * WIDTH,
+            block_size: BLOCK_SIZE,
+        };
+        let columns = ConvColumns { first: 2 * WIDTH, gates: Some([0, WIDTH]), activation: None };
+        causal_conv(device, (&mut bcx, Step::on_host(&batch)), taps, states, columns);
+        let out = |row: u32| bcx.row(row as usize)[2 * WIDTH..].to_vec();
+        let rows = |pair: &[u32]| (pair[0]..pair[1]).flat_map(out);
+        batch.query_start_loc.windows(2).map(|pair| rows(pair).collect()).collect()
+    }
+
+    fn states(num_taps: usize) -> Vec<f32> {
+        vec![f32::NAN; NUM_BLOCKS * (num_taps - 1) * WIDTH]
+    }
+
+    fn expected(num_taps: usize, seed: u64, num_tokens: usize) -> Vec<f64> {
+        let stored = SourceMatrix::random(WIDTH, num_taps, 1, 1.0).to_vec();
+        let bcx = bcx(seed, num_tokens);
+        let at = |token: usize, column: usize| f64::from(bcx[token * 3 * WIDTH + column]);
+        let output = |token: usize, column: usize| {
+            let input = |before: usize| match token.checked_sub(before) {
+                None => 0.0,
+                Some(token) => at(token, column) * at(token, 2 * WIDTH + column),
+            };
+            let weight = |tap: usize| f64::from(stored[column * num_taps + tap]);
+            let sum: f64 = (0..num_taps).map(|tap| weight(tap) * input(num_taps - 1 - tap)).sum();
+            at(token, WIDTH + column) * (sum + 0.25)
+        };
+        (0..num_tokens)
+            .flat_map(|t| (0..WIDTH).map(move |c| (t, c)))
+            .map(|(t, c)| output(t, c))
+            .collect()
+    }
+
+    #[test]
+    fn agrees_with_a_naive_loop_and_bits_do_not_depend_on_chunks() {
+        let device = Device::cpu(Some(2));
+        for num_taps in [2, 3, 4] {
+            let taps = taps(num_taps);
+            let tables = [[3, 9, 1, 20, 0, 0, 0, 0], [4, 2, 30, 21, 0, 0, 0, 0]];
+            let part = |seq: usize, first: usize, end: usize| Part {
+                seed: seq as u64,
+                first,
+                end,
+                table: &tables[seq],
+            };
+            let whole = step(&device, &taps, &mut states(num_taps), &[part(0, 0, 50)]).remove(0);
+            for (got, expected) in whole.iter().zip(expected(num_taps, 0, 50)) {
+                assert!((f64::from(*got) - expected).abs() < 1e-5, "{got}, not {expected}");
+            }
+            for chunk in [1, 2, 3, 7, 15, 16, 17, 32, 49] {
+                let mut states = states(num_taps);
+                let mut got = Vec::new();
+                for first in (0..50).step_by(chunk) {
+                    let end = (first + chunk).min(50);
+                    let both = [part(1, first, end), part(0, first, end)];
+                    got.extend(step(&device, &taps, &mut states, &both).remove(1));
+                }
+                assert_eq!(got, whole, "{num_taps} taps, chunks of {chunk}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_sequence_goes_on_from_blocks_that_another_fills_in_the_same_step() {
+        let device = Device::cpu(Some(2));
+        for num_taps in [2, 3, 4] {
+            let taps = taps(num_taps);
+            let own = [7, 8, 9, 0, 0, 0, 0, 0];
+            let alone = Part { seed: 5, first: 0, end: 35, table: &own };
+            let whole = step(&device, &taps, &mut states(num_taps), &[alone]).remove(0);
+            for num_after in [1, 2, 3] {
+                // The first sequence is the same up to position 32, and fills the two blocks.
+                let mut states = states(num_taps);
+                let shared = [7, 8, 10, 0, 0, 0, 0, 0];
+                let first = Part { seed: 5, first: 0, end: 33, table: &own };
+                let second = Part { seed: 5, first: 32, end: 32 + num_after, table: &shared };
+                let outs = step(&device, &taps, &mut states, &[first, second]);
+                assert_eq!(outs[1], whole[32 * WIDTH..(32 + num_after) * WIDTH]);
+                let rest = Part { seed: 5, first: 32 + num_after, end: 35, table: &shared };
+                if num_after < 3 {
+                    let outs = step(&device, &taps, &mut states, &[rest]);
+                    assert_eq!(outs[0], whole[(32 + num_after) * WIDTH..]);
+                }
+            }
+        }
+    }
+}
