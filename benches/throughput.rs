@@ -129,7 +129,7 @@ fn load(model: &str, options: &HashMap<String, String>) -> Engine {
         ..ModelConfig::default()
     };
     let mut cache = CacheConfig { kv_cache_memory_bytes: Some(4 << 30), ..CacheConfig::default() };
-    cache.block_size = number("block-size").unwrap_or(cache.block_size);
+    cache.block_size = number("block-size");
     cache.num_blocks = number("num-blocks");
     let parallel = ParallelConfig { num_threads: number("threads"), isa: None };
     let mut scheduler = SchedulerConfig { look_ahead: number("look-ahead"), ..Default::default() };

@@ -145,8 +145,8 @@ impl KvCacheDType {
 /// The paged KV cache.
 #[derive(Clone, Debug)]
 pub struct CacheConfig {
-    /// Tokens of one block.
-    pub block_size: usize,
+    /// Tokens of one block; None: what suits the model (`ModelSummary::block_size`).
+    pub block_size: Option<usize>,
     /// Reuse blocks of equal prefixes.
     pub enable_prefix_caching: bool,
     /// Type of K and V.
@@ -163,7 +163,7 @@ pub struct CacheConfig {
 impl Default for CacheConfig {
     fn default() -> Self {
         Self {
-            block_size: 32,
+            block_size: None,
             enable_prefix_caching: true,
             kv_cache_dtype: KvCacheDType::Auto,
             num_blocks: None,

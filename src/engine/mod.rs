@@ -39,6 +39,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use batch::Batch;
+use block_pool::BlockPool;
 use config::{DType, EngineConfig};
 use device::{Device, GpuNeeds, memory};
 pub use error::EngineError;
@@ -120,6 +121,8 @@ pub struct EngineInfo {
     pub weight_bytes: u64,
     /// Tokens that the KV cache holds.
     pub num_cache_tokens: usize,
+    /// Tokens of a block of it; 0: there are none.
+    pub block_size: usize,
     /// Bytes of the KV cache.
     pub kv_cache_bytes: usize,
 }
@@ -159,6 +162,7 @@ impl Engine {
             max_model_len,
             weight_bytes: executor.weight_bytes(),
             num_cache_tokens: shape.num_blocks * shape.block_size,
+            block_size: shape.block_size,
             kv_cache_bytes: shape.num_blocks
                 * shape.block_bytes(config.cache.kv_cache_dtype.size_bytes(dtype)),
         };
@@ -168,7 +172,7 @@ impl Engine {
             sampler.warm_up(executor.warm_up()?)?;
         }
         let parts: (Box<dyn Executor>, _) = (Box::new(executor), sampler);
-        let mut engine = Self::assemble(config, input_processor, info, shape.num_blocks, parts);
+        let mut engine = Self::assemble(config, input_processor, info, parts);
         if shape.states.width > 0 {
             engine.scheduler.goes_back_to_blocks();
         }
@@ -185,7 +189,7 @@ impl Engine {
         let (vocab_size, max_model_len) = (summary.spec.vocab_size(), summary.max_model_len);
         let input_processor = decoders_input_processor(config, &summary)?;
         let device = Arc::new(Device::cpu(config.parallel.num_threads));
-        let block_size = config.cache.block_size;
+        let block_size = summary.block_size(&config.cache);
         let all_at_full_length = config.scheduler.max_num_seqs * max_model_len.div_ceil(block_size);
         let num_blocks = config.cache.num_blocks.unwrap_or(all_at_full_length);
         let info = EngineInfo {
@@ -198,12 +202,13 @@ impl Engine {
             max_model_len,
             weight_bytes: 0,
             num_cache_tokens: num_blocks * block_size,
+            block_size,
             kv_cache_bytes: 0,
         };
         let executor = SimulatedExecutor::new(num_blocks, block_size, vocab_size);
         let sampler = StepSampler::new(device, max_rows(config), vocab_size)?;
         let parts: (Box<dyn Executor>, _) = (Box::new(executor), sampler);
-        let mut engine = Self::assemble(config, input_processor, info, num_blocks, parts);
+        let mut engine = Self::assemble(config, input_processor, info, parts);
         engine.scheduler.goes_back_to_blocks();
         Ok(engine)
     }
@@ -212,13 +217,13 @@ impl Engine {
         config: &EngineConfig,
         input_processor: Arc<InputProcessor>,
         info: EngineInfo,
-        num_blocks: usize,
         (executor, sampler): (Box<dyn Executor>, StepSampler),
     ) -> Self {
+        let num_blocks = info.num_cache_tokens / info.block_size;
+        let has_prefix_cache = config.cache.enable_prefix_caching;
         let scheduler = Scheduler::new(
             &config.scheduler,
-            &config.cache,
-            num_blocks,
+            BlockPool::new(num_blocks, info.block_size, has_prefix_cache),
             info.max_model_len,
             config.model.seed,
             Some(input_processor.tokenizer()),

@@ -68,12 +68,12 @@ impl ModelExecutor {
         };
         let held = HeldWeights::of(&device, &checkpoint, (&tensors, &tables), dtype);
         held.refuse_without_memory(&device)?;
-        let limits = step_limits(config, &spec, max_model_len);
+        let limits = step_limits(config, summary);
         let logits_rows = device.preallocated_rows(limits.max_num_logits);
         let logits = device.tensor(logits_rows, spec.vocab_size(), Precision::Full)?;
         let decoder = Decoder::load(spec, dtype, &device, checkpoint, limits)
             .map_err(|error| of_step_size(error, limits.max_num_tokens))?;
-        let shape = cache_shape(config, &device, decoder.spec(), dtype, max_model_len)?;
+        let shape = cache_shape(config, &device, summary)?;
         let (cache, shrunk) = allocate(&device, shape, dtype, &config.cache)?;
         let ropes = decoder.spec().ropes.iter();
         let choices = ropes.filter_map(|rope| rope.choice(max_model_len));
@@ -156,14 +156,15 @@ fn of_step_size(error: EngineError, max_num_tokens: usize) -> EngineError {
 }
 
 /// The largest step that the scheduler may ask for.
-fn step_limits(config: &EngineConfig, spec: &DecoderSpec, max_model_len: usize) -> StepLimits {
+fn step_limits(config: &EngineConfig, summary: &ModelSummary) -> StepLimits {
+    let spec = &summary.spec;
     let scheduler = &config.scheduler;
     StepLimits {
         max_num_tokens: scheduler.max_num_batched_tokens,
         max_num_seqs: scheduler.max_num_seqs,
         max_num_logits: scheduler.max_num_seqs + scheduler.max_num_prompt_logits,
-        max_model_len,
-        block_size: config.cache.block_size,
+        max_model_len: summary.max_model_len,
+        block_size: summary.block_size(&config.cache),
         num_q_per_kv: spec.num_q_per_kv(),
         head_dim: spec.heads().head_dim,
     }
@@ -196,12 +197,11 @@ fn cache_budget(cache: &CacheConfig, device: &Device) -> Result<(u64, String), E
 fn cache_shape(
     config: &EngineConfig,
     device: &Device,
-    spec: &DecoderSpec,
-    dtype: DType,
-    max_model_len: usize,
+    summary: &ModelSummary,
 ) -> Result<KvCacheShape, EngineError> {
+    let ModelSummary { spec, max_model_len, .. } = summary;
     let cache = &config.cache;
-    let block_size = cache.block_size;
+    let block_size = summary.block_size(cache);
     if block_size == 0 || !block_size.is_multiple_of(KV_GROUP_TOKENS) {
         return Err(EngineError::Config(format!(
             "--block-size {block_size}: it must be a multiple of {KV_GROUP_TOKENS}"
@@ -214,7 +214,7 @@ fn cache_shape(
         states: StateShape { num_layers: spec.recurrents().count(), width: spec.state_width() },
         panel_width: device.kv_panel_width(),
     };
-    let block_bytes = shape.block_bytes(cache.kv_cache_dtype.size_bytes(dtype)) as u64;
+    let block_bytes = shape.block_bytes(cache.kv_cache_dtype.size_bytes(summary.dtype)) as u64;
     let max_num_seqs = config.scheduler.max_num_seqs;
     let useful = (max_num_seqs * max_model_len).div_ceil(block_size) + max_num_seqs;
     shape.num_blocks = match (cache.num_blocks, cache.kv_cache_memory_bytes) {
@@ -223,7 +223,7 @@ fn cache_shape(
         (None, None) => {
             let (bytes, of_what) = cache_budget(cache, device)?;
             let num_blocks = ((bytes / block_bytes) as usize).min(useful);
-            let needed = MIN_POOL_TOKENS.min(max_model_len).div_ceil(block_size);
+            let needed = MIN_POOL_TOKENS.min(*max_model_len).div_ceil(block_size);
             if num_blocks < needed {
                 return Err(EngineError::Config(format!(
                     "{of_what} of them (--gpu-memory-utilization) is too little for a KV cache of {} \

@@ -3,13 +3,13 @@
 //! large is loaded.
 
 use super::EngineError;
-use super::config::{DType, GenerationConfigSource, ModelConfig};
+use super::config::{CacheConfig, DType, GenerationConfigSource, ModelConfig};
 use super::input_processor::{ModelLimits, default_sampling_params};
 use super::model;
 use super::model::hf_config::{GenerationConfig, HfConfig};
 use super::model::model_files::ModelFiles;
 use super::model::quantization::QuantizationConfig;
-use super::model::spec::DecoderSpec;
+use super::model::spec::{AttentionSpec, DecoderSpec};
 use super::request::SamplingParams;
 
 /// A model without its weights and its tokenizer.
@@ -30,6 +30,11 @@ pub struct ModelSummary {
     /// Sampling defaults, and all EOS ids that the model's files name.
     pub generation_config: GenerationConfig,
 }
+
+/// Tokens of a block where nothing asks for another number.
+const BLOCK_SIZE: usize = 32;
+/// The most that states make of it.
+const MAX_BLOCK_SIZE: usize = 1024;
 
 impl ModelSummary {
     /// Reads config.json and generation_config.json, or a GGUF file's header.
@@ -54,6 +59,27 @@ impl ModelSummary {
     /// to read.
     pub fn checkpoint_format(&self) -> Option<String> {
         checkpoint_format(self.quantization.as_ref(), self.gguf_types.as_deref())
+    }
+
+    /// Tokens of a block of the KV cache: what was asked for, else 32. Where layers have states it
+    /// is doubled until a block's states take no more bytes than its K and V; up to 1024, and to
+    /// what one context takes.
+    pub fn block_size(&self, cache: &CacheConfig) -> usize {
+        if let Some(asked) = cache.block_size {
+            return asked;
+        }
+        let of_heads = |attention: &AttentionSpec| {
+            attention.heads.num_kv_heads * (attention.heads.head_dim + attention.v_dim())
+        };
+        let element_bytes = cache.kv_cache_dtype.size_bytes(self.dtype);
+        let token_bytes = self.spec.attentions().map(of_heads).sum::<usize>() * element_bytes;
+        let state_bytes = self.spec.state_bytes();
+        let is_enough = |tokens: usize| tokens * token_bytes >= state_bytes;
+        let mut tokens = BLOCK_SIZE;
+        while !is_enough(tokens) && tokens < MAX_BLOCK_SIZE.min(self.max_model_len) {
+            tokens *= 2;
+        }
+        tokens
     }
 
     /// What prompts and parameters are checked against.
@@ -112,4 +138,37 @@ fn generation_config(
         }
         GenerationConfigSource::Auto | GenerationConfigSource::Dir(_) => found,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::model::spec::RecurrentSpec;
+
+    #[test]
+    fn a_block_holds_as_many_tokens_as_make_its_states_worthwhile() {
+        let lfm2 = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/lfm2").into();
+        let config = ModelConfig { model_dir: lfm2, ..ModelConfig::default() };
+        let mut summary = ModelSummary::read(&config).unwrap();
+        // In bfloat16 K and V of a head of 16 take 64 bytes a token; three layers keep two tokens.
+        let asked = |block_size| CacheConfig { block_size, ..CacheConfig::default() };
+        for (width, max_model_len, expected) in [
+            (1, 10_000, 32),
+            (48, 10_000, 32),
+            (64 * 32 / 24, 10_000, 32),
+            (64 * 32 / 24 + 1, 10_000, 64),
+            (64 * 300 / 24, 10_000, 512),
+            (64 * 300 / 24, 200, 256),
+            (1 << 20, 10_000, 1024),
+        ] {
+            for layer in &mut summary.spec.layers {
+                if let Some(RecurrentSpec::ShortConv(conv)) = &mut layer.recurrent {
+                    conv.taps.width = width;
+                }
+            }
+            summary.max_model_len = max_model_len;
+            assert_eq!(summary.block_size(&asked(None)), expected, "{width} values");
+            assert_eq!(summary.block_size(&asked(Some(16))), 16);
+        }
+    }
 }

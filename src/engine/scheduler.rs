@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use super::block_pool::BlockPool;
 use super::completion::{Finish, OfPrompt};
-use super::config::{CacheConfig, SchedulerConfig};
+use super::config::SchedulerConfig;
 use super::request::{
     CompletionOutput, FinishReason, Likelihood, PositionLogprobs, Request, RequestError,
     RequestOutput, RequestStatus,
@@ -112,12 +112,11 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// An idle scheduler over a pool of `num_blocks` KV blocks. `max_model_len` counts prompt and
-    /// output tokens. Without a tokenizer texts stay empty and stop strings do nothing.
+    /// An idle scheduler over a pool of KV blocks. `max_model_len` counts prompt and output tokens.
+    /// Without a tokenizer texts stay empty and stop strings do nothing.
     pub fn new(
         config: &SchedulerConfig,
-        cache: &CacheConfig,
-        num_blocks: usize,
+        block_pool: BlockPool,
         max_model_len: usize,
         engine_seed: u64,
         tokenizer: Option<Arc<Tokenizer>>,
@@ -129,7 +128,7 @@ impl Scheduler {
             max_model_len,
             engine_seed,
             tokenizer,
-            block_pool: BlockPool::new(num_blocks, cache.block_size, cache.enable_prefix_caching),
+            block_pool,
             seqs: Vec::new(),
             free_slots: Vec::new(),
             waiting: WaitingQueue::new(config.max_look_ahead()),

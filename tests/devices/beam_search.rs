@@ -35,7 +35,11 @@ fn config(family: &str, device: &DeviceConfig) -> EngineConfig {
             generation_config: GenerationConfigSource::Vllm,
             ..ModelConfig::default()
         },
-        cache: CacheConfig { block_size: 16, num_blocks: Some(256), ..CacheConfig::default() },
+        cache: CacheConfig {
+            block_size: Some(16),
+            num_blocks: Some(256),
+            ..CacheConfig::default()
+        },
         scheduler: SchedulerConfig { max_num_seqs: 32, ..SchedulerConfig::default() },
         device: device.clone(),
         ..EngineConfig::default()
@@ -265,7 +269,7 @@ fn a_search_has_the_same_bits_in_any_company() {
         ("two sequences", |c| c.scheduler.max_num_seqs = 2),
         ("five sequences", |c| c.scheduler.max_num_seqs = 5),
         ("7 tokens a step", |c| c.scheduler.max_num_batched_tokens = 7),
-        ("blocks of 32", |c| c.cache.block_size = 32),
+        ("blocks of 32", |c| c.cache.block_size = Some(32)),
         ("no prefix cache", |c| c.cache.enable_prefix_caching = false),
         ("few blocks", |c| c.cache.num_blocks = Some(12)),
     ];

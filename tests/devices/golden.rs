@@ -217,7 +217,8 @@ fn engine_config(family: &str, scheduler: SchedulerConfig, device: &DeviceConfig
         dtype: Some(DType::Float32),
         ..ModelConfig::default()
     };
-    let cache = CacheConfig { block_size: 16, num_blocks: Some(256), ..CacheConfig::default() };
+    let cache =
+        CacheConfig { block_size: Some(16), num_blocks: Some(256), ..CacheConfig::default() };
     let device = device.clone();
     EngineConfig { model, scheduler, cache, device, ..EngineConfig::default() }
 }

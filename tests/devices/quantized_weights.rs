@@ -116,7 +116,8 @@ fn notes(name: &str, load_format: LoadFormat) -> Vec<String> {
         load_format,
         ..ModelConfig::default()
     };
-    let cache = CacheConfig { block_size: 16, num_blocks: Some(16), ..CacheConfig::default() };
+    let cache =
+        CacheConfig { block_size: Some(16), num_blocks: Some(16), ..CacheConfig::default() };
     let config = EngineConfig { model, cache, ..EngineConfig::default() };
     Engine::load(&config).unwrap().info().notes.clone()
 }

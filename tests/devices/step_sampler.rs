@@ -333,7 +333,8 @@ fn outputs(
         ..ModelConfig::default()
     };
     let scheduler = SchedulerConfig { max_num_seqs, ..SchedulerConfig::default() };
-    let cache = CacheConfig { block_size: 16, num_blocks: Some(128), ..CacheConfig::default() };
+    let cache =
+        CacheConfig { block_size: Some(16), num_blocks: Some(128), ..CacheConfig::default() };
     let device = device.clone();
     let config = EngineConfig { model, scheduler, cache, device, ..EngineConfig::default() };
     let mut engine = Engine::load(&config).expect("a model");

@@ -246,7 +246,8 @@ fn our_logprobs(model_dir: &Path, prompts: &[Vec<u32>]) -> Vec<Vec<PositionLogpr
         dtype: Some(DType::Float32),
         ..ModelConfig::default()
     };
-    let cache = CacheConfig { block_size: 16, num_blocks: Some(64), ..CacheConfig::default() };
+    let cache =
+        CacheConfig { block_size: Some(16), num_blocks: Some(64), ..CacheConfig::default() };
     let mut config = EngineConfig { model, cache, ..EngineConfig::default() };
     config.scheduler.max_num_batched_tokens = 50;
     let mut engine = Engine::load(&config).unwrap();

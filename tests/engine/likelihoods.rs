@@ -58,7 +58,8 @@ fn engine(golden: &Golden, overflow: Overflow) -> Engine {
         overflow,
         ..ModelConfig::default()
     };
-    let cache = CacheConfig { block_size: 16, num_blocks: Some(32), ..CacheConfig::default() };
+    let cache =
+        CacheConfig { block_size: Some(16), num_blocks: Some(32), ..CacheConfig::default() };
     Engine::load(&EngineConfig { model, cache, ..EngineConfig::default() })
         .unwrap_or_else(|error| panic!("{error}"))
 }

@@ -68,7 +68,7 @@ pub struct EngineArgs {
     /// On a GPU, queue every step anew instead of replaying CUDA graphs
     #[arg(long, hide_short_help = true)]
     pub enforce_eager: bool,
-    /// Tokens of a KV cache block [default: 32]
+    /// Tokens of a KV cache block [default: 32, more where layers have large states]
     #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
     pub block_size: Option<usize>,
     /// Type of the KV cache: the model's, or 8-bit floats (fp8: NVIDIA GPUs) [default: auto]

@@ -28,7 +28,7 @@ pub(super) fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
     };
     let defaults = CacheConfig::default();
     let cache = CacheConfig {
-        block_size: args.engine.block_size.unwrap_or(defaults.block_size),
+        block_size: args.engine.block_size,
         enable_prefix_caching: args
             .engine
             .prefix_caching()

@@ -48,7 +48,7 @@ impl Resolved {
             },
             kv_cache_tokens: info.num_cache_tokens,
             kv_cache_bytes: info.kv_cache_bytes,
-            block_size: engine.cache.block_size,
+            block_size: info.block_size,
             max_model_len: info.max_model_len,
             max_num_seqs: engine.scheduler.max_num_seqs,
             max_num_batched_tokens: engine.scheduler.max_num_batched_tokens,

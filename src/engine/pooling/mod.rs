@@ -147,6 +147,7 @@ impl PoolingEngine {
             max_model_len,
             weight_bytes,
             num_cache_tokens: 0,
+            block_size: 0,
             kv_cache_bytes: 0,
         };
         Ok(Self {

@@ -20,8 +20,7 @@ fn scheduler(max_num_seqs: usize, max_num_batched_tokens: usize, num_blocks: usi
         max_num_prompt_logits: 4,
         look_ahead: Some(0),
     };
-    let cache = CacheConfig { block_size: 4, ..CacheConfig::default() };
-    Scheduler::new(&config, &cache, num_blocks, 64, 0, None)
+    Scheduler::new(&config, BlockPool::new(num_blocks, 4, true), 64, 0, None)
 }
 
 fn request(request_id: u64, prompt_token_ids: Vec<u32>, params: SamplingParams) -> Request {

@@ -49,8 +49,8 @@ const STEPS: &[Change] = &[
 ];
 
 const BLOCKS: &[Change] = &[
-    ("blocks of 32", |c| c.cache.block_size = 32),
-    ("blocks of 64", |c| c.cache.block_size = 64),
+    ("blocks of 32", |c| c.cache.block_size = Some(32)),
+    ("blocks of 64", |c| c.cache.block_size = Some(64)),
     ("no prefix cache", |c| c.cache.enable_prefix_caching = false),
     ("few blocks", |c| c.cache = few_blocks(true)),
     ("few blocks, no prefix cache", |c| c.cache = few_blocks(false)),
@@ -58,7 +58,12 @@ const BLOCKS: &[Change] = &[
 
 fn few_blocks(enable_prefix_caching: bool) -> CacheConfig {
     let num_blocks = Some(FEW_BLOCKS);
-    CacheConfig { block_size: 16, num_blocks, enable_prefix_caching, ..CacheConfig::default() }
+    CacheConfig {
+        block_size: Some(16),
+        num_blocks,
+        enable_prefix_caching,
+        ..CacheConfig::default()
+    }
 }
 
 fn check(family: &str, dtype: DType, seed: u64, changes: &[Change]) {

@@ -31,7 +31,11 @@ fn config(family: &str, dtype: DType, device: &DeviceConfig) -> EngineConfig {
             generation_config: GenerationConfigSource::Vllm,
             ..ModelConfig::default()
         },
-        cache: CacheConfig { block_size: 16, num_blocks: Some(128), ..CacheConfig::default() },
+        cache: CacheConfig {
+            block_size: Some(16),
+            num_blocks: Some(128),
+            ..CacheConfig::default()
+        },
         scheduler: SchedulerConfig {
             max_num_seqs: 16,
             max_num_batched_tokens: 64,

@@ -61,7 +61,7 @@ impl Oracle<'_> {
 
     /// Blocks of all beams, one that several share once.
     fn num_blocks(&self, request: &Request, beams: &[Beam]) -> usize {
-        let block_size = self.workload.cache.block_size;
+        let block_size = self.workload.block_size;
         let mut full = HashSet::new();
         for beam in beams {
             let all: Vec<u32> =

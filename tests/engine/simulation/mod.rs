@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use oracle::Oracle;
 use vllm_batch::engine::batch::Batch;
+use vllm_batch::engine::block_pool::BlockPool;
 use vllm_batch::engine::executor::Executor;
 use vllm_batch::engine::request::{
     Asked, CompletionOutput, FinishReason, Request, RequestOutput, StopReason,
@@ -125,18 +126,18 @@ struct Simulation {
 impl Simulation {
     fn new(rng: &mut Rng, tokenizer: &Arc<Tokenizer>) -> Self {
         let workload = Workload::new(rng);
-        let Workload { scheduler, cache, num_blocks, max_model_len, engine_seed, .. } = &workload;
+        let Workload { scheduler, block_size, num_blocks, max_model_len, .. } = &workload;
+        let has_prefix_cache = workload.enable_prefix_caching;
         let mut scheduler = Scheduler::new(
             scheduler,
-            cache,
-            *num_blocks,
+            BlockPool::new(*num_blocks, *block_size, has_prefix_cache),
             *max_model_len,
-            *engine_seed,
+            workload.engine_seed,
             Some(Arc::clone(tokenizer)),
         );
         // The executor keeps states.
         scheduler.goes_back_to_blocks();
-        let executor = SimulatedExecutor::new(*num_blocks, cache.block_size, VOCAB_SIZE);
+        let executor = SimulatedExecutor::new(*num_blocks, *block_size, VOCAB_SIZE);
         Self {
             workload,
             scheduler,

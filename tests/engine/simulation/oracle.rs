@@ -53,7 +53,7 @@ impl Oracle<'_> {
 
     /// Whether all of its texts fit into the cache, one at a time.
     pub fn texts_fit(&self, request: &Request) -> bool {
-        let capacity = self.workload.num_blocks * self.workload.cache.block_size;
+        let capacity = self.workload.num_blocks * self.workload.block_size;
         known_texts(request).iter().all(|text| text.token_ids.len() - 1 <= capacity)
     }
 
@@ -70,7 +70,7 @@ impl Oracle<'_> {
             is_complete: true,
             error: None,
         };
-        let capacity = self.workload.num_blocks * self.workload.cache.block_size;
+        let capacity = self.workload.num_blocks * self.workload.block_size;
         let mut token_ids = request.prompt_token_ids.clone();
         loop {
             let generates = request.params.max_tokens != Some(0);

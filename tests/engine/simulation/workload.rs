@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use vllm_batch::engine::config::{CacheConfig, SchedulerConfig};
+use vllm_batch::engine::config::SchedulerConfig;
 use vllm_batch::engine::request::{
     Asked, BeamSearchParams, ChoiceTexts, KnownText, NumLogprobs, Request, RollingText, RowKey,
     SamplingParams, StopIds,
@@ -62,7 +62,8 @@ pub fn tokenizer() -> Tokenizer {
 /// Everything that a seed decides before the run.
 pub struct Workload {
     pub scheduler: SchedulerConfig,
-    pub cache: CacheConfig,
+    pub block_size: usize,
+    pub enable_prefix_caching: bool,
     pub num_blocks: usize,
     pub max_model_len: usize,
     pub engine_seed: u64,
@@ -72,7 +73,8 @@ pub struct Workload {
 
 impl Workload {
     pub fn new(rng: &mut Rng) -> Self {
-        let block_size = 1 + rng.up_to(15);
+        // Some are larger than most prompts, as where layers have large states.
+        let block_size = if rng.once_in(4) { 16 + rng.up_to(48) } else { 1 + rng.up_to(15) };
         let max_model_len = 16 + rng.up_to(64);
         let prefixes: Vec<Vec<u32>> = (0..3).map(|_| tokens(rng, 40)).collect();
         let num_requests = 1 + rng.up_to(9);
@@ -84,11 +86,8 @@ impl Workload {
                 // From first come, first served to any order of the few requests.
                 look_ahead: Some(rng.up_to(12)),
             },
-            cache: CacheConfig {
-                block_size,
-                enable_prefix_caching: !rng.once_in(3),
-                ..CacheConfig::default()
-            },
+            block_size,
+            enable_prefix_caching: !rng.once_in(3),
             // From less than one context to more than all sequences can use.
             num_blocks: 1 + (10 + rng.up_to(200)) / block_size,
             max_model_len,

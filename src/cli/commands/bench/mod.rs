@@ -203,7 +203,7 @@ impl Bench {
     ) -> Result<Vec<(usize, u32)>, CliError> {
         let processor = engine.input_processor();
         let max_model_len = processor.max_model_len();
-        let block_size = engine.stats().block_size;
+        let block_size = engine.info().block_size;
         let mut lengths = Vec::with_capacity(rows.len());
         let mut num_cache_tokens = 0;
         for (index, row) in rows.iter().enumerate() {
@@ -253,8 +253,7 @@ impl Bench {
     ) -> Result<Report, CliError> {
         let info = engine.info().clone();
         let cache = (info.kv_cache_bytes, info.num_cache_tokens);
-        let block_size = self.config.engine.cache.block_size;
-        let kv_bytes_per_token = cost::kv_bytes_per_token(spec, cache, block_size);
+        let kv_bytes_per_token = cost::kv_bytes_per_token(spec, cache, info.block_size);
         let report = Report {
             mode: self.mode,
             model: self.config.model.name.clone(),

@@ -88,7 +88,7 @@ pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
         model: &config.model.name,
         input: &config.input.name,
         info: engine.info(),
-        block_size: engine.stats().block_size,
+        block_size: engine.info().block_size,
         load_time,
         elapsed: started.elapsed(),
         limits,

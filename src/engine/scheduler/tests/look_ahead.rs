@@ -17,8 +17,7 @@ fn limited(limits: &Limits) -> Scheduler {
         max_num_prompt_logits: 4,
         look_ahead,
     };
-    let cache = CacheConfig { block_size: 4, ..CacheConfig::default() };
-    Scheduler::new(&config, &cache, num_blocks, 256, 0, None)
+    Scheduler::new(&config, BlockPool::new(num_blocks, 4, true), 256, 0, None)
 }
 
 /// A prompt of `prefix`, and of tokens that no other request has.
