@@ -65,11 +65,9 @@ impl Tokenizer {
     /// # Errors
     /// It is damaged, or of a kind that is not supported.
     pub fn from_gguf(gguf: &GgufTokenizer<'_>, path: &Path) -> Result<Self, TextError> {
-        let build = |(tokenizer, config): (Value, TokenizerConfig)| {
-            TokenizerFiles::complete(TokenizerJson::whole(tokenizer), &config, true)
-                .and_then(Self::build)
-        };
-        gguf.convert().and_then(build).map_err(|message| {
+        let load =
+            |(json, config): (String, TokenizerConfig)| Self::load(json.as_bytes(), &config, true);
+        gguf.convert().and_then(load).map_err(|message| {
             let help = "give the folder of the original tokenizer by --tokenizer";
             TextError::file(path, format!("its tokenizer: {message}; {help}"))
         })
@@ -86,17 +84,20 @@ impl Tokenizer {
     }
 
     fn parse(bytes: &[u8], path: &Path, config: &TokenizerConfig) -> Result<Self, TextError> {
-        let complete = |json| TokenizerFiles::complete(json, config, false);
+        Self::load(bytes, config, false).map_err(|message| TextError::file(path, message))
+    }
+
+    /// From a `tokenizer.json`, which was converted from another file or not.
+    fn load(bytes: &[u8], config: &TokenizerConfig, is_converted: bool) -> Result<Self, String> {
+        let complete = |json| TokenizerFiles::complete(json, config, is_converted);
         if let Some(outline) = TokenizerJson::outline(bytes)
             && let Ok(tokenizer) = complete(outline).and_then(Self::build)
         {
             return Ok(tokenizer);
         }
         // Again with all of it as values: what is wrong is said, what is old is rewritten.
-        let value = serde_json::from_slice(bytes).map_err(|error| TextError::file(path, error))?;
-        complete(TokenizerJson::whole(value))
-            .and_then(Self::build)
-            .map_err(|message| TextError::file(path, message))
+        let value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        complete(TokenizerJson::whole(value)).and_then(Self::build)
     }
 
     fn build(files: TokenizerFiles<'_>) -> Result<Self, String> {

@@ -6,13 +6,14 @@
 
 use std::collections::HashMap;
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tokenizers::utils::byte_level::{BYTES_CHAR_LOOKUP, char_to_byte};
 
 use super::tokenizer_files::TokenizerConfig;
 use super::tokenizer_gguf_pre::PreTokenizer;
 use super::tokenizer_limits::MAX_VOCAB_SIZE;
-use super::tokenizer_sources::{file, merges_of, replace};
+use super::tokenizer_sources::{merges_of, replace};
 use crate::engine::files::quoted;
 
 /// What a GGUF file says of its tokenizer.
@@ -46,12 +47,41 @@ pub struct GgufTokenizer<'a> {
 const CONTROL: u64 = 3;
 const USER_DEFINED: u64 = 4;
 
+/// A tokenizer.json of BPE. Its vocabulary and merges are never values of JSON: these take ten times
+/// as much memory as the text.
+#[derive(Serialize)]
+struct BpeFile<'a> {
+    version: &'static str,
+    added_tokens: Vec<Value>,
+    normalizer: Value,
+    pre_tokenizer: Value,
+    decoder: Value,
+    model: BpeModel<'a>,
+}
+
+#[derive(Serialize)]
+struct BpeModel<'a> {
+    r#type: &'static str,
+    unk_token: Option<&'a str>,
+    fuse_unk: bool,
+    byte_fallback: bool,
+    ignore_merges: bool,
+    vocab: &'a HashMap<String, usize>,
+    merges: Vec<(&'a str, &'a str)>,
+}
+
+impl BpeFile<'_> {
+    fn text(&self) -> Result<String, String> {
+        serde_json::to_string(self).map_err(|error| error.to_string())
+    }
+}
+
 impl GgufTokenizer<'_> {
-    /// What `tokenizer.json` and `tokenizer_config.json` would say.
+    /// What `tokenizer.json` would say, as text, and `tokenizer_config.json`.
     ///
     /// # Errors
     /// The tokenizer is damaged, or of a kind that is not supported: the text says what to do.
-    pub(super) fn convert(&self) -> Result<(Value, TokenizerConfig), String> {
+    pub(super) fn convert(&self) -> Result<(String, TokenizerConfig), String> {
         self.check()?;
         let (tokenizer, adds_bos) = match self.model {
             "gpt2" => self.byte_level()?,
@@ -101,34 +131,43 @@ impl GgufTokenizer<'_> {
     }
 
     /// The tokenizer, and whether texts begin with BOS where the file does not say.
-    fn byte_level(&self) -> Result<(Value, bool), String> {
+    fn byte_level(&self) -> Result<(String, bool), String> {
         let pre = PreTokenizer::of(self.pre)?;
         let spelled = |(id, token): (usize, &&str)| {
             // Control tokens are no bytes of a text.
             let is_spelled =
                 self.is_added(id) || token.chars().all(|char| char_to_byte(char).is_some());
             let bytes = || token.bytes().map(|byte| BYTES_CHAR_LOOKUP[usize::from(byte)]);
-            (if is_spelled { (*token).to_owned() } else { bytes().collect() }, id.into())
+            (if is_spelled { (*token).to_owned() } else { bytes().collect() }, id)
         };
-        let vocab: Map<String, Value> = self.tokens.iter().enumerate().map(spelled).collect();
+        let vocab: HashMap<String, usize> = self.tokens.iter().enumerate().map(spelled).collect();
         let mut merges = Vec::with_capacity(self.merges.len());
         for merge in &self.merges {
-            match merge.split(' ').collect::<Vec<_>>()[..] {
-                [left, right] => merges.push(json!([left, right])),
-                _ => return Err(format!("the merge {} is not two tokens", quoted(merge))),
-            }
+            let parts = merge.split_once(' ').filter(|(_, right)| !right.contains(' '));
+            merges.push(
+                parts.ok_or_else(|| format!("the merge {} is not two tokens", quoted(merge)))?,
+            );
         }
-        let model = json!({"type": "BPE", "dropout": null, "unk_token": null,
-            "continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": false,
-            "byte_fallback": false, "ignore_merges": pre.ignores_merges, "vocab": vocab,
-            "merges": merges});
-        let added = self.added_tokens(|_| true);
-        let decoder = json!({"type": "ByteLevel"});
-        let tokenizer = file(model, pre.normalizer(), pre.json(), decoder, added);
-        Ok((tokenizer, pre.adds_bos))
+        let file = BpeFile {
+            version: "1.0",
+            added_tokens: self.added_tokens(|_| true),
+            normalizer: pre.normalizer(),
+            pre_tokenizer: pre.json(),
+            decoder: json!({"type": "ByteLevel"}),
+            model: BpeModel {
+                r#type: "BPE",
+                unk_token: None,
+                fuse_unk: false,
+                byte_fallback: false,
+                ignore_merges: pre.ignores_merges,
+                vocab: &vocab,
+                merges,
+            },
+        };
+        Ok((file.text()?, pre.adds_bos))
     }
 
-    fn sentence_piece(&self) -> Result<Value, String> {
+    fn sentence_piece(&self) -> Result<String, String> {
         let has_prefix = self.add_space_prefix.unwrap_or(true);
         // Gemma's files have real spaces in tokens of nothing else.
         let is_blank = |token: &str| self.is_gemma && token.bytes().all(|byte| byte == b' ');
@@ -150,10 +189,6 @@ impl GgufTokenizer<'_> {
         let merges = merges_of(&order, &vocab, Some(&scores))?;
         let unk = self.special.iter().find(|(name, _)| *name == "unk_token");
         let unk = unk.and_then(|(_, id)| order.get(usize::try_from(*id).ok()?));
-        let model = json!({"type": "BPE", "dropout": null, "unk_token": unk,
-            "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": true,
-            "byte_fallback": true, "ignore_merges": false,
-            "vocab": vocab, "merges": merges});
         let mut decoders =
             vec![replace("▁", " "), json!({"type": "ByteFallback"}), json!({"type": "Fuse"})];
         let mut normalizers = vec![replace(" ", "▁")];
@@ -162,10 +197,23 @@ impl GgufTokenizer<'_> {
             normalizers.insert(0, json!({"type": "Prepend", "prepend": "▁"}));
             decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
         }
-        let normalizer = json!({"type": "Sequence", "normalizers": normalizers});
-        let decoder = json!({"type": "Sequence", "decoders": decoders});
-        let added = self.added_tokens(|token| !is_blank(token));
-        Ok(file(model, normalizer, Value::Null, decoder, added))
+        let file = BpeFile {
+            version: "1.0",
+            added_tokens: self.added_tokens(|token| !is_blank(token)),
+            normalizer: json!({"type": "Sequence", "normalizers": normalizers}),
+            pre_tokenizer: Value::Null,
+            decoder: json!({"type": "Sequence", "decoders": decoders}),
+            model: BpeModel {
+                r#type: "BPE",
+                unk_token: unk.map(String::as_str),
+                fuse_unk: true,
+                byte_fallback: true,
+                ignore_merges: false,
+                vocab: &vocab,
+                merges,
+            },
+        };
+        file.text()
     }
 }
 

@@ -332,7 +332,7 @@ fn bpe(
             order.push(piece.text.clone());
         }
     }
-    let merges = merges_of(&order, &vocab, None)?;
+    let merges = json!(merges_of(&order, &vocab, None)?);
     let mut ids: Map<String, Value> = order
         .into_iter()
         .map(|p| {
@@ -359,11 +359,11 @@ fn bpe(
 /// All ways to make a piece of two others, as transformers' `generate_merges`: in the order of the
 /// pieces' ids, then of the lengths of the first parts; with scores in the opposite order of both,
 /// of scores in place of ids.
-pub(super) fn merges_of(
-    order: &[String],
+pub(super) fn merges_of<'a>(
+    order: &'a [String],
     vocab: &HashMap<String, usize>,
     scores: Option<&[f32]>,
-) -> Result<Vec<Value>, String> {
+) -> Result<Vec<(&'a str, &'a str)>, String> {
     let steps = order.iter().map(|piece| piece.len().saturating_mul(piece.len()));
     if steps.fold(0, usize::saturating_add) > MAX_MERGE_STEPS {
         return Err("its pieces are too long".to_owned());
@@ -393,7 +393,7 @@ pub(super) fn merges_of(
                 .then((a.0, a.2).cmp(&(b.0, b.2)))
         }),
     }
-    Ok(merges.into_iter().map(|(.., left, right)| json!([left, right])).collect())
+    Ok(merges.into_iter().map(|(.., left, right)| (left, right)).collect())
 }
 
 fn base64(bytes: &[u8]) -> String {
