@@ -58,6 +58,9 @@ impl ModelExecutor {
         let num_of_images = checkpoint.leave(spec.embedding.of_images);
         let further: Vec<_> = spec.output.of_further_tokens.iter().map(String::as_str).collect();
         let num_further = checkpoint.leave(&further);
+        let shared = spec.attentions().flat_map(|attention| &attention.unused);
+        let shared: Vec<_> = shared.map(String::as_str).collect();
+        let num_shared = checkpoint.leave(&shared);
         let of_cache = checkpoint.leave_cache_scales();
         let tensors = spec.tensors();
         let optional: Vec<_> = spec.optional_tensors().map(|(tensor, _)| tensor).collect();
@@ -77,7 +80,11 @@ impl ModelExecutor {
         let (cache, shrunk) = allocate(&device, shape, dtype, &config.cache)?;
         let ropes = decoder.spec().ropes.iter();
         let choices = ropes.filter_map(|rope| rope.choice(max_model_len));
-        let left = [(num_of_images, "are for images"), (num_further, "predict further tokens")];
+        let left = [
+            (num_of_images, "are for images"),
+            (num_further, "predict further tokens"),
+            (num_shared, "are of K and V that layers take from others"),
+        ];
         let left = left
             .into_iter()
             .filter(|(num, _)| *num > 0)
@@ -256,7 +263,7 @@ fn cache_layers(spec: &DecoderSpec, device: &Device) -> Vec<KvHeads> {
         head_dim: block.heads.head_dim,
         v_dim: block.v_dim(),
     };
-    let layers: Vec<_> = spec.attentions().map(heads).collect();
+    let layers: Vec<_> = spec.cached_attentions().map(heads).collect();
     match device {
         Device::Cpu(_) => layers,
         Device::Cuda(_) => {

@@ -14,7 +14,7 @@ FINAL_NORMS = (
     "model.norm.weight", "final_layernorm.weight", "ln_f.weight", "norm_f.weight",
     "gpt_neox.final_layer_norm.weight",
 )
-ROUTERS = ("gate.weight", "gate.wg.weight", "router.weight")
+ROUTERS = ("gate.weight", "gate.wg.weight", "router.weight", "router.proj.weight")
 CHOICE_BIASES = ("e_score_correction_bias", "expert_bias")
 EAGER_EXPERTS = dict(experts_implementation="eager")
 FUSED = ("qkv", "query_key_value", "c_attn")

@@ -75,6 +75,9 @@ families! {
     gemma3
     gemma3_multimodal
     gemma3_published
+    gemma4
+    gemma4_moe
+    gemma4_unified
     glm
     glm4
     glm4_moe
@@ -156,6 +159,9 @@ const ON_THE_CPU_ALONE: &[(&str, &str)] = &[
     ("deepseek_v2", "latent attention"),
     ("deepseek_v2_lite", "latent attention"),
     ("deepseek_v3", "latent attention"),
+    ("gemma4", "K and V that are not each layer's own"),
+    ("gemma4_moe", "K and V that are not each layer's own"),
+    ("gemma4_unified", "K and V that are not each layer's own"),
     ("glm4_moe_lite", "latent attention"),
     ("lfm2", "short convolutions"),
     ("lfm2_bias", "short convolutions"),
@@ -377,6 +383,15 @@ fn tensors_for_images_are_counted_in_a_note() {
     let config = engine_config("gemma3_published", SchedulerConfig::default(), &cpu);
     let engine = Engine::load(&config).unwrap();
     let note = "5 tensors of the model are left unused: they are for images";
+    assert_eq!(engine.info().notes, [note]);
+}
+
+#[test]
+fn tensors_of_k_and_v_that_no_layer_reads_are_counted_in_a_note() {
+    let cpu = DeviceConfig::default();
+    let engine = Engine::load(&engine_config("gemma4", SchedulerConfig::default(), &cpu)).unwrap();
+    let note = "3 tensors of the model are left unused: they are of K and V that layers take from \
+                others";
     assert_eq!(engine.info().notes, [note]);
 }
 

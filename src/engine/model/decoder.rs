@@ -2,16 +2,19 @@
 //! flat token axis of a batch.
 
 use super::latent::LatentBuffers;
+use super::layer_inputs::LayerInputs;
 use super::loading::{self, AttentionWeights, DecoderWeights};
 use super::recurrent::RecurrentWeights;
-use super::spec::{AttentionSpec, DecoderSpec, LinearSpec, QkvHeads, RecurrentSpec};
+use super::spec::{AttentionSpec, DecoderSpec, KvSource, LinearSpec, QkvHeads, RecurrentSpec};
 use super::stream::{Stream, norm_q_and_k, scale_q};
 use super::weights::Checkpoint;
 use crate::engine::EngineError;
 use crate::engine::batch::Batch;
 use crate::engine::config::DType;
 use crate::engine::device::{CacheLayerMut, Device, KvCache, Precision, StateLayerMut, Tensor};
-use crate::engine::ops::{self, AttentionScratch, AttentionShape, Step, StepInputs, StepLimits};
+use crate::engine::ops::{
+    self, AttentionScratch, AttentionShape, Columns, Step, StepInputs, StepLimits,
+};
 
 /// A loaded decoder with the buffers of its forward pass.
 #[derive(Debug)]
@@ -19,6 +22,8 @@ pub struct Decoder {
     spec: DecoderSpec,
     weights: DecoderWeights,
     embed_scale: Option<f32>,
+    /// Of each attention block, which layer of the cache has its K and V.
+    cache_layers: Vec<usize>,
     inputs: StepInputs,
     buffers: Buffers,
 }
@@ -30,6 +35,8 @@ struct Buffers {
     /// (T, embedding width), only with projections.
     embedded: Option<Tensor>,
     stream: Stream,
+    /// Only where layers have inputs of their own.
+    layer_inputs: Option<LayerInputs>,
     attention: AttentionBuffers,
     /// (L, hidden_size) rows whose logits are wanted.
     last_residual: Tensor,
@@ -46,6 +53,8 @@ struct Buffers {
 struct AttentionBuffers {
     /// (T, outputs of a block's first product)
     qkv: Tensor,
+    /// (T, q, k and v), only where v is k.
+    with_values: Option<Tensor>,
     /// Only where K and V are latents.
     latent: Option<LatentBuffers>,
     /// (T, num_heads * v_dim)
@@ -63,6 +72,8 @@ impl Buffers {
         let attended_width = widest(&mut attended.chain(mixed));
         let first = spec.attentions().map(|attention| attention.qkv.n());
         let qkv_width = widest(&mut first.chain(linears().map(|[inputs, _]| inputs.n())));
+        let with_values = spec.attentions().filter(|a| a.kv == KvSource::ValuesAreKeys);
+        let with_values = with_values.map(|attention| attention.heads.qkv_width());
         let projected = spec.output.projection.as_ref().map(LinearSpec::n);
         let num_tokens = limits.max_num_tokens;
         let full = |rows: usize, width: usize| device.tensor(rows, width, Precision::Full);
@@ -73,8 +84,10 @@ impl Buffers {
         Ok(Self {
             embedded: projected.map(per_token).transpose()?,
             stream: Stream::new(device, (num_tokens, hidden), &spec.layers)?,
+            layer_inputs: LayerInputs::new(device, spec, num_tokens)?,
             attention: AttentionBuffers {
                 qkv: per_token(qkv_width)?,
+                with_values: with_values.max().map(per_token).transpose()?,
                 latent: LatentBuffers::new(device, spec, num_tokens)?,
                 attended: per_token(attended_width)?,
                 scratch: AttentionScratch::default(),
@@ -106,7 +119,8 @@ impl Decoder {
         let inputs = StepInputs::new(device, limits)?;
         let buffers = Buffers::new(device, &spec, limits)?;
         device.finish_loading()?;
-        Ok(Self { spec, weights, embed_scale, inputs, buffers })
+        let cache_layers = spec.cache_layers();
+        Ok(Self { spec, weights, embed_scale, cache_layers, inputs, buffers })
     }
 
     /// What it runs.
@@ -123,13 +137,13 @@ impl Decoder {
         cache: &mut KvCache,
         logits: &mut Tensor,
     ) {
-        let Self { spec, weights, buffers, inputs, embed_scale } = self;
+        let Self { spec, weights, buffers, cache_layers, inputs, embed_scale } = self;
         let num_positions = batch.seq_lens.iter().copied().max().unwrap_or(0) as usize;
         weights.ropes.iter_mut().for_each(|rope| rope.extend_to(num_positions));
         let step = inputs.step(device, batch);
         let embed_scale = *embed_scale;
         ops::copy_blocks(device, step, cache);
-        let pass = Pass { device, spec, weights, embed_scale, step };
+        let pass = Pass { device, spec, weights, cache_layers, embed_scale, step };
         device.record_or_replay(step.graph_key(), &mut || pass.run(cache, buffers, logits));
         logits.set_num_rows(step.num_logits_rows());
     }
@@ -140,6 +154,7 @@ struct Pass<'a> {
     device: &'a Device,
     spec: &'a DecoderSpec,
     weights: &'a DecoderWeights,
+    cache_layers: &'a [usize],
     embed_scale: Option<f32>,
     step: Step<'a>,
 }
@@ -147,19 +162,29 @@ struct Pass<'a> {
 impl Pass<'_> {
     fn run(&self, cache: &mut KvCache, buffers: &mut Buffers, logits: &mut Tensor) {
         self.embed(buffers);
-        let layers = self.spec.layers.iter().zip(&self.weights.layers);
+        let layers = self.spec.layers.iter().zip(&self.weights.layers).enumerate();
         let (mut index, mut state_index) = (0, 0);
-        for (spec, weights) in layers {
-            let Buffers { stream, attention, .. } = &mut *buffers;
+        for (layer, (spec, weights)) in layers {
+            let Buffers { stream, layer_inputs, attention, .. } = &mut *buffers;
             stream.layer(self.device, (spec, weights), |stream| {
                 if let (Some(spec), Some(weights)) = (&spec.attention, &weights.attention) {
-                    self.attention((spec, weights), cache.layer_mut(index), (stream, attention));
+                    let cache = cache.layer_mut(self.cache_layers[index]);
+                    self.attention((spec, weights), cache, (stream, attention));
                 }
                 if let (Some(spec), Some(weights)) = (&spec.recurrent, &weights.recurrent) {
                     let states = cache.state_layer_mut(state_index);
                     self.recurrent((spec, weights), states, (stream, attention));
                 }
             });
+            if let Some(((inputs, block), weights)) =
+                layer_inputs.as_mut().zip(spec.side.as_ref()).zip(weights.side.as_ref())
+            {
+                inputs.side_block(self.device, (layer, block), weights, stream);
+            }
+            if let Some(scalar) = weights.scalar {
+                stream.settle(self.device);
+                ops::scale(self.device, &mut stream.residual, scalar);
+            }
             index += usize::from(spec.attention.is_some());
             state_index += usize::from(spec.recurrent.is_some());
         }
@@ -192,6 +217,10 @@ impl Pass<'_> {
         }
         if let Some(norm) = &weights.embed_norm {
             ops::norm_in_place(device, residual, norm);
+        }
+        let of_layers = spec.embedding.of_layers.as_ref().zip(weights.layer_inputs.as_ref());
+        if let Some((inputs, parts)) = buffers.layer_inputs.as_mut().zip(of_layers) {
+            inputs.begin(device, parts, (step, &buffers.stream.residual));
         }
     }
 
@@ -255,17 +284,25 @@ impl Pass<'_> {
         (stream, buffers): (&mut Stream, &mut AttentionBuffers),
     ) {
         let Self { device, step, .. } = *self;
-        let AttentionBuffers { qkv, latent, attended, scratch } = buffers;
+        let AttentionBuffers { qkv, with_values, latent, attended, scratch } = buffers;
         stream.qkv(device, (spec, weights), qkv);
         let mut latent = latent.as_mut().filter(|_| spec.latent.is_some());
-        let qkv = match &mut latent {
-            Some(latent) => latent.qkv(device, (spec, weights), qkv),
-            None => qkv,
+        let qkv = match (&mut latent, with_values) {
+            (Some(latent), _) => latent.qkv(device, (spec, weights), qkv),
+            (None, Some(all)) if spec.kv == KvSource::ValuesAreKeys => {
+                values_of_keys(device, spec.heads, qkv, all);
+                all
+            }
+            _ => qkv,
         };
         let rope = spec.rope.map(|rope| &self.weights.ropes[rope]);
         let rope = norm_q_and_k(device, (spec, weights), rope, step, qkv);
         let CacheLayerMut { cache, index } = cache;
-        ops::rotary_and_cache(device, (qkv, spec.heads), rope, step, cache.layer_mut(index));
+        if spec.is_cached() {
+            ops::rotary_and_cache(device, (qkv, spec.heads), rope, step, cache.layer_mut(index));
+        } else if let Some(rope) = rope {
+            ops::rotate(device, qkv, spec.own_heads(), rope, step);
+        }
         scale_q(device, spec, step, qkv);
         let AttentionSpec { scale, soft_cap, sliding_window, .. } = *spec;
         let QkvHeads { num_heads, num_kv_heads, .. } = spec.heads;
@@ -287,4 +324,13 @@ impl Pass<'_> {
         };
         ops::linear(device, values, &weights.out, &mut stream.delta);
     }
+}
+
+/// q, k and k again of q and k.
+fn values_of_keys(device: &Device, heads: QkvHeads, qk: &Tensor, out: &mut Tensor) {
+    let (q, kv) = (heads.q_width(), heads.kv_width());
+    out.reshape(qk.num_rows(), heads.qkv_width());
+    let both = Columns::run(0, q + kv);
+    ops::copy_columns(device, (qk, both), (out, both));
+    ops::copy_columns(device, (qk, Columns::run(q, kv)), (out, Columns::run(q + kv, kv)));
 }

@@ -150,12 +150,8 @@ pub(super) fn check(spec: &DecoderSpec) -> Result<(), String> {
 
 /// Refuses layers that do not go together.
 fn check_layers(spec: &DecoderSpec) -> Result<(), String> {
-    let head_dim = spec.heads().head_dim;
     if spec.attentions().any(|attention| attention.sliding_window == Some(0)) {
         return Err("a sliding window of 0 tokens is not supported".to_owned());
-    }
-    if spec.attentions().any(|attention| attention.heads.head_dim != head_dim) {
-        return Err("layers whose heads differ in width are not supported".to_owned());
     }
     for taps in spec.recurrents().map(RecurrentSpec::taps) {
         check_sizes(&[
@@ -163,8 +159,15 @@ fn check_layers(spec: &DecoderSpec) -> Result<(), String> {
             ("width of a convolution", taps.width, MAX_WIDTH),
         ])?;
     }
-    if spec.attentions().any(|attention| attention.v_dim() != spec.v_dim()) {
-        return Err("layers whose values differ in width are not supported".to_owned());
+    if let Some(inputs) = &spec.embedding.of_layers {
+        let (rows, most) = (inputs.table.n(), MAX_VOCAB_SIZE);
+        check_sizes(&[
+            ("vocabulary of inputs of layers", rows, most),
+            ("width of inputs of layers", inputs.table.k, MAX_WIDTH),
+        ])?;
+        if rows < spec.vocab_size() {
+            return Err(format!("inputs of layers of {rows} tokens are fewer than the vocabulary"));
+        }
     }
     Ok(())
 }
@@ -186,6 +189,7 @@ fn check_numbers(spec: &DecoderSpec) -> Result<(), String> {
         ),
         ("factor of logits", spec.output.scale.is_none_or(is_finite)),
         ("factor of embeddings", spec.embedding.scale.is_none_or(|scale| is_finite(scale.factor))),
+        ("factor of a norm", spec.norms().all(|norm| is_positive(norm.weight_factor))),
         (
             "factor of the residual stream",
             spec.layers.iter().all(|layer| layer.residual_scale.is_none_or(is_finite)),

@@ -1,9 +1,10 @@
 //! From a spec and a checkpoint to packed weights on a device.
 
 use super::latent::LatentWeights;
+use super::layer_inputs::{LayerInputsWeights, SideBlockWeights};
 use super::recurrent::RecurrentWeights;
 use super::spec::{
-    ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, ExpertSpec, ExpertsSpec,
+    ActivationSpec, ApartNorms, AttentionSpec, BlockNorms, DecoderSpec, ExpertSpec, ExpertsSpec,
     FeedForwardSpec, LayerSpec, Layout, LinearSpec, MlpForm, MlpSpec, NamedShape, NormSpec, Part,
     RopeSpec, Slice,
 };
@@ -25,6 +26,7 @@ pub(super) struct DecoderWeights {
     /// (num_rows, hidden_size)
     pub embed_positions: Option<Tensor>,
     pub embed_norm: Option<NormWeight>,
+    pub layer_inputs: Option<LayerInputsWeights>,
     /// (hidden_size, embedding width)
     pub project_in: Option<LinearWeight>,
     /// (embedding width, hidden_size)
@@ -42,6 +44,8 @@ pub(super) struct LayerWeights {
     pub attention: Option<AttentionWeights>,
     pub recurrent: Option<RecurrentWeights>,
     pub feed_forward: Option<FeedForwardWeights>,
+    pub side: Option<SideBlockWeights>,
+    pub scalar: Option<f32>,
 }
 
 /// Weights of an attention block.
@@ -50,7 +54,8 @@ pub(super) struct AttentionWeights {
     pub norms: BlockNormWeights,
     pub qkv: LinearWeight,
     pub latent: Option<LatentWeights>,
-    pub qk_norm: Option<(NormWeight, NormWeight)>,
+    pub qk_norm: Option<(NormWeight, Option<NormWeight>)>,
+    pub v_norm: Option<NormWeight>,
     pub alibi: Option<HeadValues>,
     pub sinks: Option<HeadValues>,
     pub out: LinearWeight,
@@ -65,6 +70,16 @@ pub(super) struct FeedForwardWeights {
     /// (1, hidden_size): of that expert's outputs.
     pub gate: Option<LinearWeight>,
     pub experts: Option<ExpertsWeight>,
+    pub apart: Option<ApartNormWeights>,
+}
+
+/// Weights of norms where experts and the MLP of all tokens are apart, (hidden_size) each.
+#[derive(Debug)]
+pub(super) struct ApartNormWeights {
+    pub mlp_after: NormWeight,
+    pub router: NormWeight,
+    pub experts_before: NormWeight,
+    pub experts_after: NormWeight,
 }
 
 /// Weights of an MLP.
@@ -134,6 +149,8 @@ pub(super) fn load(
     max_model_len: usize,
 ) -> Result<DecoderWeights, EngineError> {
     let mut loader = Loader { dtype, device, checkpoint: &mut checkpoint };
+    let inputs = spec.embedding.of_layers.as_ref();
+    let layer_inputs = inputs.map(|inputs| loader.layer_inputs(inputs)).transpose()?;
     // The two largest come first: what is being packed is in memory twice, and little else is there
     // yet.
     let embed_tokens = loader.token_table(&spec.embedding.tokens)?;
@@ -152,6 +169,7 @@ pub(super) fn load(
         lm_head,
         embed_positions: positions.map(|positions| loader.table(&positions.table)).transpose()?,
         embed_norm: loader.norm(spec.embedding.norm.as_ref())?,
+        layer_inputs,
         project_in: loader.projection(spec.embedding.projection.as_ref())?,
         project_out: loader.projection(spec.output.projection.as_ref())?,
         final_norm: loader.norm(spec.output.norm.as_ref())?,
@@ -281,8 +299,9 @@ impl Loader<'_> {
             None => vec![1.0; width],
             Some(offset) => {
                 let mut weight = self.vectors(spec.weights(), 1.0)?;
-                if offset != 0.0 {
-                    weight.iter_mut().for_each(|weight| *weight += offset);
+                let factor = spec.weight_factor;
+                if offset != 0.0 || factor != 1.0 {
+                    weight.iter_mut().for_each(|weight| *weight = (*weight + offset) * factor);
                 }
                 spec.order.arrange(weight)
             }
@@ -298,6 +317,11 @@ impl Loader<'_> {
         Ok(Some(NormWeight { kind: spec.kind, eps: spec.eps, weight, bias }))
     }
 
+    /// A normalization that is there.
+    pub(super) fn the_norm(&mut self, spec: &NormSpec) -> Result<NormWeight, EngineError> {
+        Ok(self.norm(Some(spec))?.expect("a norm"))
+    }
+
     /// The normalizations of a block.
     pub(super) fn norms(&mut self, spec: &BlockNorms) -> Result<BlockNormWeights, EngineError> {
         Ok(BlockNormWeights {
@@ -309,16 +333,22 @@ impl Loader<'_> {
 
     /// The blocks of a layer.
     pub(super) fn layer(&mut self, spec: &LayerSpec) -> Result<LayerWeights, EngineError> {
-        let LayerSpec { attention, recurrent, feed_forward, .. } = spec;
+        let LayerSpec { attention, recurrent, feed_forward, side, .. } = spec;
+        let scalar = spec.scalar_tensor().map(|tensor| self.checkpoint.vector(&tensor, 1.0));
         Ok(LayerWeights {
             attention: attention.as_ref().map(|spec| self.attention(spec)).transpose()?,
             recurrent: recurrent.as_ref().map(|spec| self.recurrent(spec)).transpose()?,
             feed_forward: feed_forward.as_ref().map(|spec| self.feed_forward(spec)).transpose()?,
+            side: side.as_ref().map(|spec| self.side_block(spec)).transpose()?,
+            scalar: scalar.transpose()?.map(|values| values[0]),
         })
     }
 
     fn attention(&mut self, spec: &AttentionSpec) -> Result<AttentionWeights, EngineError> {
-        let (q_norm, k_norm) = spec.qk_norm.as_ref().map(|norms| (&norms.q, &norms.k)).unzip();
+        let qk_norm = match &spec.qk_norm {
+            None => None,
+            Some(norms) => Some((self.the_norm(&norms.q)?, self.norm(norms.k.as_ref())?)),
+        };
         let of_heads = |values| HeadValues::on_device(self.device, values);
         let alibi = spec.alibi_slopes.clone().map(of_heads).transpose()?;
         let sinks = spec.sink_tensor().map(|tensor| self.checkpoint.vector(&tensor, 0.0));
@@ -327,7 +357,8 @@ impl Loader<'_> {
             norms: self.norms(&spec.norms)?,
             qkv: self.layer_linear(&spec.qkv)?,
             latent: self.latent(spec)?,
-            qk_norm: self.norm(q_norm)?.zip(self.norm(k_norm)?),
+            qk_norm,
+            v_norm: self.norm(spec.v_norm.as_ref())?,
             alibi,
             sinks,
             out: self.layer_linear(&spec.out)?,
@@ -339,7 +370,8 @@ impl Loader<'_> {
         let experts = match spec {
             FeedForwardSpec::Mlp(mlp) => {
                 let mlp = Some(self.mlp(mlp)?);
-                return Ok(FeedForwardWeights { norms, mlp, gate: None, experts: None });
+                let (gate, experts, apart) = (None, None, None);
+                return Ok(FeedForwardWeights { norms, mlp, gate, experts, apart });
             }
             FeedForwardSpec::Experts(experts) => experts,
         };
@@ -359,16 +391,28 @@ impl Loader<'_> {
             mlp,
             gate: gate.map(|gate| self.exact(gate)).transpose()?,
             experts: Some(self.experts(experts)?),
+            apart: experts.apart.as_ref().map(|spec| self.apart_norms(spec)).transpose()?,
+        })
+    }
+
+    fn apart_norms(&mut self, spec: &ApartNorms) -> Result<ApartNormWeights, EngineError> {
+        Ok(ApartNormWeights {
+            mlp_after: self.the_norm(&spec.mlp_after)?,
+            router: self.the_norm(&spec.router)?,
+            experts_before: self.the_norm(&spec.experts_before)?,
+            experts_after: self.the_norm(&spec.experts_after)?,
         })
     }
 
     fn experts(&mut self, spec: &ExpertsSpec) -> Result<ExpertsWeight, EngineError> {
-        let bias = spec.choice_bias.as_ref();
+        let (bias, factors) = (spec.choice_bias.as_ref(), spec.weight_factors.as_ref());
         let weight = ExpertsWeight {
             router: self.exact(&spec.router)?,
             choice_bias: bias.map(|bias| self.checkpoint.vector(bias, 0.0)).transpose()?,
             routing: spec.routing.clone(),
-            weight_factors: None,
+            weight_factors: factors
+                .map(|tensor| self.checkpoint.vector(tensor, 1.0))
+                .transpose()?,
             activation: spec.activation,
             experts: spec.experts.iter().map(|spec| self.expert(spec)).collect::<Result<_, _>>()?,
             on_gpu: None,

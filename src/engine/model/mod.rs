@@ -9,6 +9,7 @@ pub mod gguf;
 pub mod head;
 pub mod hf_config;
 mod latent;
+mod layer_inputs;
 mod limits;
 mod loading;
 pub mod model_files;

@@ -35,7 +35,8 @@ pub(super) struct Stream {
     activated: Option<Tensor>,
     /// What experts work in, only in such models.
     experts: Option<ExpertsScratch>,
-    /// (T, hidden_size) what attention adds where the MLP reads the same, only in such models.
+    /// (T, hidden_size), only in such models: what attention adds where the MLP reads the same, or
+    /// what experts apart from the MLP give.
     beside: Option<Tensor>,
     /// (T, hidden_size) each: streams of earlier layers, only in models that come back to them.
     kept: Vec<Tensor>,
@@ -59,7 +60,9 @@ impl Stream {
         // A copy of the residual is no input that a GPU's norm rounds.
         let mut norms = layers.iter().flat_map(LayerSpec::block_norms);
         let is_normed = norms.all(|norms| norms.before.is_some());
-        let is_parallel = layers.iter().any(|layer| layer.wiring == Wiring::Parallel);
+        let has_apart = |layer: &LayerSpec| layer.experts().is_some_and(|e| e.apart.is_some());
+        let is_parallel =
+            layers.iter().any(|layer| layer.wiring == Wiring::Parallel || has_apart(layer));
         let slots = layers.iter().flat_map(|layer| &layer.keeps).map(|kept| kept.slot + 1);
         let num_kept = slots.max().unwrap_or(0);
         let block_rows = device.block_rows(num_tokens);
@@ -128,13 +131,19 @@ impl Stream {
         }
     }
 
+    /// Adds what a block has left in `delta`, so that `residual` is the stream.
+    pub(super) fn settle(&mut self, device: &Device) {
+        if std::mem::take(&mut self.has_delta) {
+            ops::add(device, &mut self.residual, &self.delta);
+        }
+    }
+
     /// The stream is kept for later layers, or mixed with that of an earlier one.
     fn mix(&mut self, device: &Device, spec: &LayerSpec) {
-        let Self { residual, delta, has_delta, kept, .. } = self;
-        let is_read = spec.adds.is_some() || !spec.keeps.is_empty();
-        if is_read && std::mem::take(has_delta) {
-            ops::add(device, residual, delta);
+        if spec.adds.is_some() || !spec.keeps.is_empty() {
+            self.settle(device);
         }
+        let Self { residual, kept, .. } = self;
         for &Kept { slot, factor } in &spec.keeps {
             ops::copy(device, residual, &mut kept[slot]);
             ops::scale(device, &mut kept[slot], factor);
@@ -226,13 +235,27 @@ impl Stream {
                 }
             }
         }
-        let Self { normed, delta, experts: scratch, slots, .. } = self;
+        let Self { residual, normed, delta, beside, experts: scratch, slots, .. } = self;
         let Some(scratch) = scratch else { unreachable!("made where there are experts") };
         if let Some(gate) = &weights.gate {
             ops::gate_rows(device, normed, gate, scratch, delta);
         }
-        ops::choose_experts(device, (normed, *slots), experts, scratch);
-        ops::add_experts(device, normed, experts, scratch, delta);
+        match (&weights.apart, beside) {
+            (Some(apart), Some(beside)) => {
+                ops::norm_in_place(device, delta, &apart.mlp_after);
+                ops::add_norm(device, residual, None, &apart.router, beside);
+                ops::choose_experts(device, (beside, *slots), experts, scratch);
+                ops::add_norm(device, residual, None, &apart.experts_before, normed);
+                ops::fill_zero(device, beside, num_rows);
+                ops::add_experts(device, normed, experts, scratch, beside);
+                ops::norm_in_place(device, beside, &apart.experts_after);
+                ops::add(device, delta, beside);
+            }
+            _ => {
+                ops::choose_experts(device, (normed, *slots), experts, scratch);
+                ops::add_experts(device, normed, experts, scratch, delta);
+            }
+        }
     }
 
     /// Rows of delta = the MLP of rows of normed, both from their first ones on.
@@ -313,7 +336,7 @@ pub(super) fn norm_q_and_k<'a>(
     step: Step<'_>,
     qkv: &mut Tensor,
 ) -> Option<&'a RotaryTable> {
-    let heads = spec.heads;
+    let heads = spec.own_heads();
     if let Some(limit) = spec.clip_qkv {
         ops::clamp(device, qkv, limit);
     }
@@ -328,7 +351,12 @@ pub(super) fn norm_q_and_k<'a>(
             }
         };
         ops::norm_heads(device, qkv, together(heads.q()), q_norm);
-        ops::norm_heads(device, qkv, together(heads.k()), k_norm);
+        if let Some(k_norm) = k_norm {
+            ops::norm_heads(device, qkv, together(heads.k()), k_norm);
+        }
+    }
+    if let Some(norm) = &weights.v_norm {
+        ops::norm_heads(device, qkv, heads.v(), norm);
     }
     rope
 }

@@ -9,6 +9,8 @@ use crate::engine::device::{Device, Tensor};
 /// What values are multiplied by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
+    /// The gate itself.
+    Plain,
     /// 1 / (1 + e^-gate)
     Sigmoid,
     /// gate / (1 + e^-gate)
@@ -65,10 +67,10 @@ impl<V: Vector> VectorOp<V> for Gated {
     unsafe fn apply(&self, value: V, gate: V) -> V {
         // SAFETY: the caller's promise.
         unsafe {
-            let factor = gate.sigmoid();
             match self.0 {
-                Gate::Sigmoid => value.mul(factor),
-                Gate::Silu => value.mul(gate.mul(factor)),
+                Gate::Plain => value.mul(gate),
+                Gate::Sigmoid => value.mul(gate.sigmoid()),
+                Gate::Silu => value.mul(gate.mul(gate.sigmoid())),
             }
         }
     }
@@ -86,14 +88,18 @@ mod tests {
         let gates = Tensor::from_vec(SourceMatrix::random(3, gates, 2, 4.0).to_vec(), gates);
         for isa in Isa::all_available() {
             let device = Device::cpu_with_isa(2, isa);
-            for gate in [Gate::Sigmoid, Gate::Silu] {
+            for gate in [Gate::Plain, Gate::Sigmoid, Gate::Silu] {
                 let before = Tensor::from_vec(values.to_vec(), 70);
                 let mut x = Tensor::from_vec(values.to_vec(), 70);
                 gate_columns(&device, &mut x, (&gates, 13), gate);
                 for (row, column) in (0..3).flat_map(|row| (0..70).map(move |c| (row, c))) {
                     let by = f64::from(gates.row(row)[13 + column]);
                     let sigmoid = 1.0 / (1.0 + (-by).exp());
-                    let factor = if gate == Gate::Silu { by * sigmoid } else { sigmoid };
+                    let factor = match gate {
+                        Gate::Plain => by,
+                        Gate::Sigmoid => sigmoid,
+                        Gate::Silu => by * sigmoid,
+                    };
                     let expected = f64::from(before.row(row)[column]) * factor;
                     let got = f64::from(x.row(row)[column]);
                     assert!((got - expected).abs() < 1e-6, "{isa:?} {gate:?}: {got}, {expected}");

@@ -53,6 +53,11 @@ impl QkvHeads {
         self.heads(self.num_heads, self.num_kv_heads)
     }
 
+    /// Value heads, as wide as the others.
+    pub fn v(&self) -> Heads {
+        self.heads(self.num_heads + self.num_kv_heads, self.num_kv_heads)
+    }
+
     /// `v_dim`: width of a V head.
     fn check(&self, qkv: &Tensor, v_dim: usize, table: Option<&RotaryTable>) {
         assert_eq!(qkv.width(), self.q_width() + self.kv_width() + self.num_kv_heads * v_dim);
@@ -106,7 +111,7 @@ pub fn rotary_and_cache(
 }
 
 /// Rotates q and k of qkv in place, as [`rotary_and_cache`] does, and writes no cache: for models
-/// that normalize q and k after the rotation.
+/// that normalize q and k after the rotation, and layers that have no K and V of their own.
 ///
 /// # Panics
 /// Shapes differ, or more of a head is to be rotated than there is.

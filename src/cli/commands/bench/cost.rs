@@ -2,7 +2,7 @@
 //! enters it.
 
 use crate::engine::config::{DType, Quantization};
-use crate::engine::model::spec::{DecoderSpec, ExpertSpec, ExpertsSpec, LinearSpec};
+use crate::engine::model::spec::{AttentionSpec, DecoderSpec, ExpertSpec, ExpertsSpec, LinearSpec};
 
 /// A row of a run, by its lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,16 +22,39 @@ pub struct ModelCost {
     layers_flops: f64,
     /// Operations of the output layer per generated token.
     head_flops: f64,
-    /// Operations of attention per token, layer and position that it attends to.
-    position_flops: f64,
-    /// Positions that a token of each layer attends to at most.
-    windows: Vec<Option<usize>>,
+    /// The attention of each layer.
+    attentions: Vec<AttentionCost>,
     /// Bytes of the matrices that every step reads.
     weight_bytes: f64,
     /// Experts, of which a step reads those that its rows choose.
     experts: Vec<ExpertsCost>,
-    /// Bytes of K and V per token and layer.
+}
+
+/// The attention of a layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct AttentionCost {
+    /// Operations per token and position that it attends to.
+    position_flops: f64,
+    /// Positions that a token attends to at most.
+    window: Option<usize>,
+    /// Bytes of the K and V that it reads, per token, be they its own or another layer's.
     kv_bytes: f64,
+}
+
+impl AttentionCost {
+    /// Of a layer, where the cache has so many bytes per token.
+    fn of(spec: &DecoderSpec, attention: &AttentionSpec, kv_bytes_per_token: f64) -> Self {
+        let width = attention.heads.head_dim + attention.v_dim();
+        let kv_values =
+            |of: &AttentionSpec| of.heads.num_kv_heads * (of.heads.head_dim + of.v_dim());
+        let of_all: usize = spec.cached_attentions().map(kv_values).sum();
+        Self {
+            // Scores and values: products as wide as all heads of q, and of what they get of V.
+            position_flops: 2.0 * (attention.heads.num_heads * width) as f64,
+            window: attention.sliding_window,
+            kv_bytes: kv_bytes_per_token * kv_values(attention) as f64 / of_all as f64,
+        }
+    }
 }
 
 /// The experts of a layer.
@@ -67,7 +90,8 @@ impl ModelCost {
         let in_layers = of_all - in_experts;
         let chosen: f64 = spec.experts().map(|experts| share(experts) * num_weights(experts)).sum();
         let (embedding, output) = (&spec.embedding, &spec.output);
-        let project_in = weights(embedding.projection.as_ref());
+        let of_inputs = embedding.of_layers.as_ref().map(|inputs| &inputs.projection);
+        let project_in = weights(embedding.projection.as_ref()) + weights(of_inputs);
         let project_out = weights(output.projection.as_ref());
         let vocabulary = weights(output.lm_head.as_ref().or(Some(&embedding.tokens)));
         let bytes = dtype.size_bytes() as f64;
@@ -79,14 +103,10 @@ impl ModelCost {
         Self {
             layers_flops: 2.0 * (in_layers + chosen + project_in),
             head_flops: 2.0 * (vocabulary + project_out),
-            // Scores and values: products as wide as all heads of q, and of what they get of V.
-            position_flops: 2.0
-                * spec
-                    .attentions()
-                    .map(|a| a.heads.num_heads * (a.heads.head_dim + a.v_dim()))
-                    .max()
-                    .unwrap_or(0) as f64,
-            windows: spec.attentions().map(|attention| attention.sliding_window).collect(),
+            attentions: spec
+                .attentions()
+                .map(|attention| AttentionCost::of(spec, attention, kv_bytes_per_token))
+                .collect(),
             weight_bytes: in_layers * layer_bytes
                 + (project_in + project_out) * bytes
                 + vocabulary * head_bytes,
@@ -97,7 +117,6 @@ impl ModelCost {
                     share: share(experts),
                 })
                 .collect(),
-            kv_bytes: kv_bytes_per_token / spec.attentions().count() as f64,
         }
     }
 
@@ -105,11 +124,12 @@ impl ModelCost {
     /// output layer runs once per generated token.
     pub fn row_flops(&self, row: RowLengths) -> f64 {
         let end = row.prompt + row.output - 1;
-        let num_positions: f64 =
-            self.windows.iter().map(|window| positions(row.cached, end, *window)).sum();
+        let of_attention =
+            |of: &AttentionCost| of.position_flops * positions(row.cached, end, of.window);
+        let attention: f64 = self.attentions.iter().map(of_attention).sum();
         (end - row.cached) as f64 * self.layers_flops
             + row.output as f64 * self.head_flops
-            + num_positions * self.position_flops
+            + attention
     }
 
     /// Bytes of the matrices, each of which a step of so many rows reads once; of experts those
@@ -123,9 +143,10 @@ impl ModelCost {
     /// contexts. Exact without windows, and with rows of equal length.
     pub fn kv_bytes(&self, num_rows: usize, num_positions: u64) -> f64 {
         let mean = num_positions as f64 / num_rows.max(1) as f64;
-        let attended = |window: &Option<usize>| window.map_or(mean, |w| mean.min(w as f64));
-        let per_row: f64 = self.windows.iter().map(attended).sum();
-        per_row * num_rows as f64 * self.kv_bytes
+        let read = |of: &AttentionCost| {
+            of.kv_bytes * of.window.map_or(mean, |window| mean.min(window as f64))
+        };
+        self.attentions.iter().map(read).sum::<f64>() * num_rows as f64
     }
 }
 
@@ -234,6 +255,21 @@ mod tests {
         // K and V of a head of 4 in a layer; two states of 2 tokens of 8 values in f32.
         let block_bytes = 16 * 2 * 4 * 2 + 2 * 2 * 8 * 4;
         assert_eq!(kv_bytes_per_token(&spec, (10 * block_bytes, 10 * 16), 16), 16.0);
+    }
+
+    #[test]
+    fn layers_read_k_and_v_of_their_own_widths_and_of_other_layers() {
+        let text = r#"{"architectures": ["Gemma4ForCausalLM"], "vocab_size": 50, "hidden_size": 8,
+            "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "head_dim": 8, "global_head_dim": 16, "sliding_window": 4,
+            "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+            "num_kv_shared_layers": 1, "hidden_size_per_layer_input": 0}"#;
+        let spec = decoder_spec(&HfConfig::parse(text, "config.json").unwrap()).unwrap();
+        // K and V of a head of 8 and of one of 16, in 2 bytes; the last layer reads the second.
+        let cost = ModelCost::new(&spec, DType::BFloat16, None, 32.0 + 64.0);
+        assert_eq!(cost.kv_bytes(3, 30), 3.0 * (4.0 * 32.0 + 10.0 * 64.0 + 10.0 * 64.0));
+        let attended: f64 = cost.attentions.iter().map(|of| of.position_flops).sum();
+        assert_eq!(attended, 2.0 * f64::from(2 * 16 + 2 * 32 + 2 * 32));
     }
 
     #[test]

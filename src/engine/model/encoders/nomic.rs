@@ -52,7 +52,7 @@ pub(super) fn spec(config: &HfConfig) -> Result<EncoderSpec, EngineError> {
     Ok(EncoderSpec {
         token_types: token_types(config, name("token_type_embeddings"), 2)?,
         embed_norm: Some(norm(config, "bert.emb_ln".to_owned())?),
-        ropes: vec![config.rope_with(LayerType::Full, RopeDefaults { base, part })?],
+        ropes: vec![config.rope_with(LayerType::Full, RopeDefaults::new(base, part))?],
         of_heads: &["pooler.", "bert.pooler.", "cls."],
         ..EncoderSpec::new(num_positions.min(trained), tokens, layers)
     })

@@ -41,9 +41,9 @@ pub fn layers(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let slides = config.sliding_layers(pattern.unwrap_or(6).max(1))?;
     for (index, attention) in spec.attentions_mut() {
         let head_dim = attention.heads.head_dim;
-        let QkNormSpec { q, k, .. } = llama::head_norms(index, ["q_norm", "k_norm"], head_dim, eps);
-        let (q, k) = (q.with_weight_offset(1.0), k.with_weight_offset(1.0));
-        attention.qk_norm = Some(QkNormSpec::per_head(q, k));
+        let norms = llama::head_norms(index, ["q_norm", "k_norm"], head_dim, eps);
+        let k = norms.k.map(|k| k.with_weight_offset(1.0));
+        attention.qk_norm = Some(QkNormSpec { q: norms.q.with_weight_offset(1.0), k, ..norms });
         attention.sliding_window = window.filter(|_| slides[index]);
         attention.rope = Some(usize::from(slides[index]));
     }

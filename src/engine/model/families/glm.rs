@@ -14,7 +14,7 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     root.positive("rms_norm_eps")?;
     root.size("head_dim")?;
     root.size("num_key_value_heads")?;
-    let defaults = RopeDefaults { base: 10_000.0, part: 0.5 };
+    let defaults = RopeDefaults::new(10_000.0, 0.5);
     spec.ropes = vec![config.rope_with(LayerType::Full, defaults)?];
     llama::turn_pairs(&mut spec);
     let bias = root.flag("attention_bias")?.unwrap_or(true);

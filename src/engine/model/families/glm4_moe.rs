@@ -12,7 +12,7 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::LLAMA };
     let mut spec = llama::spec_with(config, defaults)?;
     let root = config.root();
-    let rope = RopeDefaults { base: defaults.rope_theta, part: 0.5 };
+    let rope = RopeDefaults::new(defaults.rope_theta, 0.5);
     spec.ropes = vec![config.rope_with(LayerType::Full, rope)?];
     let eps = config.rms_norm_eps_or(defaults.rms_norm_eps)?;
     let is_normed = root.flag("use_qk_norm")?.unwrap_or(false);

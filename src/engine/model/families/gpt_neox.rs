@@ -14,7 +14,7 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     root.ignore(&["custom_pipelines"]);
     let heads = config.equal_heads()?;
     let base = root.number("rotary_emb_base")?.unwrap_or(10_000.0);
-    let rope = config.rope_with(LayerType::Full, RopeDefaults { base, part: 0.25 })?;
+    let rope = config.rope_with(LayerType::Full, RopeDefaults::new(base, 0.25))?;
     let gpt = Gpt {
         names: Names {
             tokens: "gpt_neox.embed_in",

@@ -4,7 +4,7 @@ use crate::engine::EngineError;
 use crate::engine::model::hf_config::{HfConfig, LayerType};
 use crate::engine::model::spec::{
     ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, EmbeddingSpec, LayerSpec, LinearSpec,
-    MlpForm, MlpSpec, NormSpec, OutputSpec, QkNormSpec, QkvHeads, RowOrder,
+    MlpForm, MlpSpec, NormSpec, OutputSpec, QkNormSpec, QkvHeads, RopeSpec, RowOrder,
 };
 use crate::engine::ops::Activation;
 
@@ -52,15 +52,26 @@ pub(super) fn around(
     layer: impl FnMut(usize) -> Result<LayerSpec, EngineError>,
 ) -> Result<DecoderSpec, EngineError> {
     let rope = config.rope_of(LayerType::Full, defaults.rope_theta)?;
+    let max_model_len = rope.scaling.context_len(config.max_position_embeddings()?);
+    around_with(config, defaults, (vec![rope], max_model_len), layer)
+}
+
+/// The same with rotary embeddings and a context of its own.
+pub(super) fn around_with(
+    config: &HfConfig,
+    defaults: Defaults,
+    (ropes, max_model_len): (Vec<RopeSpec>, usize),
+    layer: impl FnMut(usize) -> Result<LayerSpec, EngineError>,
+) -> Result<DecoderSpec, EngineError> {
     let (hidden, vocab) = (config.hidden_size()?, config.vocab_size()?);
     let eps = config.rms_norm_eps_or(defaults.rms_norm_eps)?;
     let lm_head = config.lm_head("lm_head", defaults.is_tied)?;
     let layers = (0..config.num_layers()?).map(layer);
     Ok(DecoderSpec {
-        max_model_len: rope.scaling.context_len(config.max_position_embeddings()?),
+        max_model_len,
         embedding: EmbeddingSpec::of(LinearSpec::new("model.embed_tokens", vocab, hidden)),
         layers: layers.collect::<Result<_, _>>()?,
-        ropes: vec![rope],
+        ropes,
         output: OutputSpec::new(NormSpec::rms("model.norm", hidden, eps), lm_head),
     })
 }

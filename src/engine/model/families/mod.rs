@@ -18,6 +18,7 @@ mod falcon;
 mod gemma;
 mod gemma2;
 pub(super) mod gemma3;
+mod gemma4;
 mod glm;
 mod glm4;
 mod glm4_moe;
@@ -135,6 +136,17 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("Gemma2ForCausalLM", gemma2::spec, "Gemma 2"),
     family("Gemma3ForCausalLM", gemma3::spec, "Gemma 3, text"),
     family("Gemma3ForConditionalGeneration", multimodal::gemma3, "Gemma 3, text part"),
+    family("Gemma4ForCausalLM", gemma4::spec, "Gemma 4, text"),
+    family(
+        "Gemma4ForConditionalGeneration",
+        multimodal::gemma4,
+        "Gemma 4 E2B, E4B, 26B-A4B, 31B, text part",
+    ),
+    family(
+        "Gemma4UnifiedForConditionalGeneration",
+        multimodal::gemma4_unified,
+        "Gemma 4 12B, text part",
+    ),
     family("GemmaForCausalLM", gemma::spec, "Gemma 1, CodeGemma"),
     family("Glm4ForCausalLM", glm4::spec, "GLM-4-0414, Z1"),
     family("Glm4MoeForCausalLM", glm4_moe::spec, "GLM-4.5, GLM-4.6, GLM-4.7"),

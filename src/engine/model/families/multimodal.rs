@@ -1,14 +1,21 @@
 //! The text parts of multimodal checkpoints: a family's spec of `text_config`. What makes
-//! embeddings of images is left unused; rows with images are error rows.
+//! embeddings of images and sounds is left unused; rows with images are error rows.
 
-use super::{BuildSpec, gemma3, ministral3, mistral, qwen2, qwen3};
+use super::{BuildSpec, gemma3, gemma4, ministral3, mistral, qwen2, qwen3};
 use crate::engine::EngineError;
 use crate::engine::files::quoted;
 use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::spec::DecoderSpec;
 
-/// How images become embeddings, and which tokens stand for them: text has neither.
+/// How images and sounds become embeddings, and which tokens stand for them: text has neither.
 const IMAGE_KEYS: &[&str] = &[
+    "audio_config",
+    "audio_token_id",
+    "boa_token_id",
+    "boi_token_id",
+    "eoa_token_id",
+    "eoa_token_index",
+    "eoi_token_id",
     "image_token_id",
     "image_token_index",
     "mm_tokens_per_image",
@@ -19,12 +26,16 @@ const IMAGE_KEYS: &[&str] = &[
     "vision_config",
     "vision_end_token_id",
     "vision_feature_layer",
+    "vision_soft_tokens_per_image",
     "vision_start_token_id",
     "vision_token_id",
 ];
 
-/// What stands before the names of tensors that make embeddings of images.
+/// What stands before the names of tensors that make embeddings of images and sounds.
 const IMAGE_TENSORS: &[&str] = &[
+    "model.audio_tower.",
+    "model.embed_audio.",
+    "model.embed_vision.",
     "model.multi_modal_projector.",
     "model.vision_tower.",
     "model.visual.",
@@ -36,6 +47,16 @@ const IMAGE_TENSORS: &[&str] = &[
 /// Gemma 3 from 4B on.
 pub fn gemma3(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     text_part(config, gemma3::spec)
+}
+
+/// Gemma 4.
+pub fn gemma4(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    text_part(config, gemma4::spec)
+}
+
+/// Gemma 4 of 12B.
+pub fn gemma4_unified(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    text_part(config, gemma4::unified)
 }
 
 /// Mistral Small from 3.1 on, and Ministral 3.

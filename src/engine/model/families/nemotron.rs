@@ -11,7 +11,7 @@ use crate::engine::ops::Activation;
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let mut spec = layer_norm::spec(config)?;
     spec.residual_norms_mut().for_each(|norm| norm.weight_offset = Some(1.0));
-    let defaults = RopeDefaults { base: 10_000.0, part: 0.5 };
+    let defaults = RopeDefaults::new(10_000.0, 0.5);
     spec.ropes = vec![config.rope_with(LayerType::Full, defaults)?];
     let activation = config.activation_or(Activation::Relu2)?;
     let bias = config.mlp_bias()?;

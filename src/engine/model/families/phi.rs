@@ -24,7 +24,7 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 pub(super) fn dense(config: &HfConfig, is_qk_normed: bool) -> Result<DecoderSpec, EngineError> {
     let mut spec = layer_norm::spec(config)?;
     let (hidden, eps) = (spec.hidden_size(), config.layer_norm_eps(1e-5)?);
-    let defaults = RopeDefaults { base: 10_000.0, part: 0.5 };
+    let defaults = RopeDefaults::new(10_000.0, 0.5);
     spec.ropes = vec![config.rope_with(LayerType::Full, defaults)?];
     let is_qk_normed = config.root().flag("qk_layernorm")?.unwrap_or(is_qk_normed);
     for (index, attention) in spec.attentions_mut() {

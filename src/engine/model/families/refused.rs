@@ -51,6 +51,21 @@ fn keys_that_say_that_something_else_is_computed_are_refused() {
             "intermediate size",
         ),
         ("Ernie4_5ForCausalLM", json!({"compression_ratio": 2.0}), "`compression_ratio`"),
+        (
+            "Gemma4ForCausalLM",
+            json!({"use_bidirectional_attention": "all"}),
+            "`use_bidirectional_attention` of `\"all\"`",
+        ),
+        (
+            "Gemma4ForCausalLM",
+            json!({"num_kv_shared_layers": 2}),
+            "layer 0 has no layer to take K and V from",
+        ),
+        (
+            "Gemma4ForCausalLM",
+            json!({"vocab_size_per_layer_input": 999}),
+            "inputs of layers of 999 tokens are fewer than the vocabulary",
+        ),
         ("GraniteForCausalLM", json!({"logits_scaling": 0.0}), "factor of logits"),
         ("HunYuanDenseV1ForCausalLM", json!({"use_cla": true}), "`use_cla`"),
         ("IQuestCoderForCausalLM", json!({"use_sliding_window": true}), "`use_sliding_window`"),

@@ -13,7 +13,7 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     root.expect("rotary_scaling_factor", 1.0)?;
     // Every LayerNorm has a bias, whatever this says.
     root.ignore(&["use_norm_bias"]);
-    let defaults = RopeDefaults { base: 10_000.0, part: 0.25 };
+    let defaults = RopeDefaults::new(10_000.0, 0.25);
     spec.ropes = vec![config.rope_with(LayerType::Full, defaults)?];
     let bias = root.flag("use_qkv_bias")?.unwrap_or(false);
     let is_qk_normed = root.flag("qk_layernorm")?.unwrap_or(false);

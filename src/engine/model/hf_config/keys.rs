@@ -115,7 +115,8 @@ impl HfConfig {
         self.checked(QkvHeads { num_heads, num_kv_heads: num_heads, head_dim: self.head_dim()? })
     }
 
-    fn checked(&self, heads: QkvHeads) -> Result<QkvHeads, EngineError> {
+    /// Refuses heads that no model has.
+    pub fn checked(&self, heads: QkvHeads) -> Result<QkvHeads, EngineError> {
         limits::check_heads(heads).map_err(|text| self.error(text))?;
         Ok(heads)
     }

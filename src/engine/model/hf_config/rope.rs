@@ -17,6 +17,15 @@ pub struct RopeDefaults {
     pub base: f64,
     /// Part of a head that turns.
     pub part: f64,
+    /// Width of the heads; None: the file's one of all layers.
+    pub head_dim: Option<usize>,
+}
+
+impl RopeDefaults {
+    /// Of heads as wide as the file says.
+    pub fn new(base: f64, part: f64) -> Self {
+        Self { base, part, head_dim: None }
+    }
 }
 
 impl HfConfig {
@@ -30,7 +39,7 @@ impl HfConfig {
 
     /// The same with the family's default base.
     pub fn rope_of(&self, layer_type: LayerType, base: f64) -> Result<RopeSpec, EngineError> {
-        self.rope_with(layer_type, RopeDefaults { base, part: 1.0 })
+        self.rope_with(layer_type, RopeDefaults::new(base, 1.0))
     }
 
     /// The same with all of the family's defaults.
@@ -50,12 +59,13 @@ impl HfConfig {
         };
         let Some(section) = section else {
             let theta = local.filter(|_| layer_type == LayerType::Sliding).unwrap_or(base);
-            let rotary_dim = self.rotary_dim(&[&root], defaults.part)?;
+            let rotary_dim = self.rotary_dim(&[&root], defaults)?;
             return Ok(RopeSpec { theta, rotary_dim, scaling: RopeScaling::None });
         };
         let theta = section.number("rope_theta")?.unwrap_or(base);
-        let rotary_dim = self.rotary_dim(&[&section, &root], defaults.part)?;
-        self.scaled(&section, RopeSpec { theta, rotary_dim, scaling: RopeScaling::None })
+        let rotary_dim = self.rotary_dim(&[&section, &root], defaults)?;
+        let rope = RopeSpec { theta, rotary_dim, scaling: RopeScaling::None };
+        self.scaled(&section, rope, defaults)
     }
 
     /// Refuses a file that says nothing of the rotary embedding, where the family's code then has
@@ -69,9 +79,9 @@ impl HfConfig {
     }
 
     /// Width of what a rotary embedding is of: a head, or what latent attention has beside latents.
-    fn turning_dim(&self) -> Result<usize, EngineError> {
+    fn turning_dim(&self, defaults: RopeDefaults) -> Result<usize, EngineError> {
         match self.root().optional_size("qk_rope_head_dim")? {
-            None => self.head_dim(),
+            None => defaults.head_dim.map_or_else(|| self.head_dim(), Ok),
             Some(width) => {
                 // Where transformers writes it, it is the same.
                 self.root().expect("head_dim", width)?;
@@ -99,14 +109,18 @@ impl HfConfig {
     }
 
     /// Values of a head that turn: the part that these sections give, under any of its names.
-    fn rotary_dim(&self, sections: &[&Section<'_>], default: f64) -> Result<usize, EngineError> {
-        let head_dim = self.turning_dim()?;
+    fn rotary_dim(
+        &self,
+        sections: &[&Section<'_>],
+        defaults: RopeDefaults,
+    ) -> Result<usize, EngineError> {
+        let head_dim = self.turning_dim(defaults)?;
         let mut parts = Vec::new();
         for section in sections {
             parts.push(section.number_of(ROTARY_PART_KEYS)?);
         }
         let mut parts = parts.into_iter().flatten();
-        let part = parts.next().unwrap_or(default);
+        let part = parts.next().unwrap_or(defaults.part);
         if parts.any(|other| other != part) {
             return Err(self.error("the part of a head that turns is given twice, differently"));
         }
@@ -119,7 +133,12 @@ impl HfConfig {
         }
     }
 
-    fn scaled(&self, section: &Section<'_>, rope: RopeSpec) -> Result<RopeSpec, EngineError> {
+    fn scaled(
+        &self,
+        section: &Section<'_>,
+        rope: RopeSpec,
+        defaults: RopeDefaults,
+    ) -> Result<RopeSpec, EngineError> {
         let name = match section.text("rope_type")? {
             Some(name) => {
                 // Its name before, which files have beside it.
@@ -152,7 +171,7 @@ impl HfConfig {
                 let factor = section.number("factor")?.unwrap_or(1.0);
                 let scaling =
                     RopeScaling::Proportional { num_turning: rope.rotary_dim / 2, factor };
-                return Ok(RopeSpec { rotary_dim: self.head_dim()?, scaling, ..rope });
+                return Ok(RopeSpec { rotary_dim: self.turning_dim(defaults)?, scaling, ..rope });
             }
             other => {
                 return Err(self.error(format!(
@@ -269,7 +288,7 @@ mod tests {
     fn rotary_dim(keys: &str) -> Result<usize, String> {
         let text = format!("{{\"head_dim\": 16, {keys}}}");
         let config = HfConfig::parse(&text, "config.json").unwrap();
-        let defaults = RopeDefaults { base: 10_000.0, part: 0.25 };
+        let defaults = RopeDefaults::new(10_000.0, 0.25);
         let rope = config.rope_with(LayerType::Full, defaults).map_err(|e| e.to_string())?;
         config.refuse_unread().map_err(|error| error.to_string())?;
         Ok(rope.rotary_dim)

@@ -2,8 +2,9 @@
 //! runs it.
 
 use super::{
-    AttentionSpec, DecoderSpec, EmbeddingScale, EmbeddingSpec, LayerSpec, LearnedPositions,
-    LinearSpec, NamedShape, NormSpec, OutputSpec, QkvHeads, RopeSpec, distinct, read_as_values,
+    AttentionSpec, DecoderSpec, EmbeddingScale, EmbeddingSpec, KvSource, LayerSpec,
+    LearnedPositions, LinearSpec, NamedShape, NormSpec, OutputSpec, QkvHeads, RopeSpec, distinct,
+    read_as_values,
 };
 
 /// A model that makes a state of every token, in one pass over a text. Families differ in these
@@ -94,7 +95,11 @@ impl EncoderSpec {
     /// It has a part that encoders are not given; the text names it.
     pub fn of_decoder(decoder: DecoderSpec, is_causal: bool) -> Result<Self, String> {
         let DecoderSpec { max_model_len, embedding, layers, ropes, mut output } = decoder;
-        let EmbeddingSpec { tokens, scale, projection, positions, norm, of_images } = embedding;
+        let EmbeddingSpec { tokens, scale, projection, positions, norm, of_layers, of_images } =
+            embedding;
+        if of_layers.is_some() {
+            return Err("inputs of each layer".to_owned());
+        }
         if projection.is_some() || output.projection.is_some() {
             return Err("a table of tokens of another width than the model's".to_owned());
         }
@@ -107,6 +112,9 @@ impl EncoderSpec {
         }
         if attentions().any(|attention| attention.latent.is_some()) {
             return Err("latent attention".to_owned());
+        }
+        if attentions().any(|attention| attention.kv != KvSource::Own) {
+            return Err("K and V that are not each layer's own".to_owned());
         }
         Ok(Self {
             embed_scale: scale,

@@ -1,6 +1,6 @@
 //! Feed-forward blocks: an MLP, or a mixture of experts.
 
-use super::{ActivationSpec, BlockNorms, LinearSpec, NamedShape};
+use super::{ActivationSpec, BlockNorms, LinearSpec, NamedShape, NormSpec};
 use crate::engine::ops::{Activation, Routing};
 
 /// Feed-forward block of a layer.
@@ -47,12 +47,31 @@ pub struct ExpertsSpec {
     pub choice_bias: Option<NamedShape>,
     /// From those numbers to the experts of a token and their weights.
     pub routing: Routing,
+    /// (experts): the weights are multiplied by these.
+    pub weight_factors: Option<NamedShape>,
     /// The activation of all experts.
     pub activation: Activation,
     /// All of them.
     pub experts: Vec<ExpertSpec>,
     /// What all tokens go through besides.
     pub shared: Option<SharedExpertSpec>,
+    /// That and the experts normalize apart.
+    pub apart: Option<ApartNorms>,
+}
+
+/// Norms of a block whose two parts, the MLP of all tokens and the experts, have their own besides
+/// those of the block:
+/// after(mlp_after(mlp(before(x))) + experts_after(experts(experts_before(x)))).
+#[derive(Clone, Debug, PartialEq)]
+pub struct ApartNorms {
+    /// What the MLP gives.
+    pub mlp_after: NormSpec,
+    /// What the router reads, of the stream.
+    pub router: NormSpec,
+    /// What the experts read, of the stream.
+    pub experts_before: NormSpec,
+    /// What they give.
+    pub experts_after: NormSpec,
 }
 
 /// An expert.
@@ -159,7 +178,9 @@ impl FeedForwardSpec {
     pub(super) fn other_tensors(&self) -> Vec<NamedShape> {
         match self {
             Self::Mlp(mlp) => mlp.activation.tensors(),
-            Self::Experts(experts) => experts.choice_bias.iter().cloned().collect(),
+            Self::Experts(experts) => {
+                experts.choice_bias.iter().chain(&experts.weight_factors).cloned().collect()
+            }
         }
     }
 }
@@ -172,10 +193,20 @@ impl ExpertsSpec {
             router,
             choice_bias: None,
             routing,
+            weight_factors: None,
             activation,
             experts: Vec::new(),
             shared: None,
+            apart: None,
         }
+    }
+
+    /// Its norms beside those of the block.
+    pub fn inner_norms(&self) -> impl Iterator<Item = &NormSpec> {
+        self.apart.iter().flat_map(|apart| {
+            let ApartNorms { mlp_after, router, experts_before, experts_after } = apart;
+            [mlp_after, router, experts_before, experts_after]
+        })
     }
 
     /// All its MLPs, the shared one first.

@@ -1,21 +1,25 @@
 //! `DecoderSpec`: what a decoder-only model is, as data. `decoder.rs` runs it.
 
+mod attention;
 mod encoder;
 mod feed_forward;
 mod head;
 mod latent;
+mod layer_inputs;
 mod recurrent;
 mod rope;
 mod row_order;
 mod tensors;
 
 pub use crate::engine::ops::QkvHeads;
+pub use attention::{AttentionSpec, KvSource, NormSpan, PositionScale, QkNormOrder, QkNormSpec};
 pub use encoder::{EncoderSpec, RelativeBiasSpec};
 pub use feed_forward::{
-    ExpertSpec, ExpertsSpec, FeedForwardSpec, MlpForm, MlpSpec, SharedExpertSpec,
+    ApartNorms, ExpertSpec, ExpertsSpec, FeedForwardSpec, MlpForm, MlpSpec, SharedExpertSpec,
 };
 pub use head::{HeadActivation, HeadLayer, HeadSpec};
 pub use latent::{LatentDims, LatentQuerySpec, LatentSpec};
+pub use layer_inputs::{LayerInputsSpec, SideBlockSpec};
 pub use recurrent::{RecurrentSpec, ShortConvSpec, TapsSpec};
 pub use rope::{Frequencies, LongRope, RopeScaling, RopeSpec, Yarn};
 pub use row_order::RowOrder;
@@ -54,6 +58,8 @@ pub struct EmbeddingSpec {
     pub positions: Option<LearnedPositions>,
     /// The sum is normalized (BLOOM).
     pub norm: Option<NormSpec>,
+    /// Layers have inputs of their own (Gemma 4).
+    pub of_layers: Option<LayerInputsSpec>,
     /// What stands before the names of tensors that make embeddings of images. They are left
     /// unused: the model is asked for text alone.
     pub of_images: &'static [&'static str],
@@ -82,7 +88,15 @@ impl EmbeddingScale {
 impl EmbeddingSpec {
     /// A table alone.
     pub fn of(tokens: LinearSpec) -> Self {
-        Self { tokens, scale: None, projection: None, positions: None, norm: None, of_images: &[] }
+        Self {
+            tokens,
+            scale: None,
+            projection: None,
+            positions: None,
+            norm: None,
+            of_layers: None,
+            of_images: &[],
+        }
     }
 }
 
@@ -141,6 +155,10 @@ pub struct LayerSpec {
     pub recurrent: Option<RecurrentSpec>,
     /// Its feed-forward block, if it has one.
     pub feed_forward: Option<FeedForwardSpec>,
+    /// What it has after that, if it has inputs of its own.
+    pub side: Option<SideBlockSpec>,
+    /// In the end the stream is multiplied by this tensor of one value.
+    pub scalar: Option<String>,
     /// What the feed-forward block reads.
     pub wiring: Wiring,
     /// What each block adds is multiplied by this first (Granite).
@@ -192,7 +210,8 @@ impl LayerSpec {
     pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
         let attention = self.attention.iter().flat_map(AttentionSpec::linears);
         let attention = attention.chain(self.recurrent.iter().flat_map(RecurrentSpec::linears));
-        attention.chain(self.feed_forward.iter().flat_map(FeedForwardSpec::linears))
+        let side = self.side.iter().flat_map(|side| [&side.gate, &side.out]);
+        attention.chain(self.feed_forward.iter().flat_map(FeedForwardSpec::linears)).chain(side)
     }
 
     /// Where its blocks normalize.
@@ -207,7 +226,14 @@ impl LayerSpec {
         let of_blocks = self.block_norms().flat_map(BlockNorms::all);
         let of_attention = self.attention.iter().flat_map(AttentionSpec::inner_norms);
         let of_states = self.recurrent.iter().flat_map(RecurrentSpec::inner_norms);
-        of_blocks.chain(of_attention).chain(of_states)
+        let of_experts = self.experts().into_iter().flat_map(ExpertsSpec::inner_norms);
+        let of_side = self.side.iter().map(|side| &side.norm);
+        of_blocks.chain(of_attention).chain(of_states).chain(of_experts).chain(of_side)
+    }
+
+    /// The tensor of its scalar, if it has one.
+    pub fn scalar_tensor(&self) -> Option<NamedShape> {
+        Some((self.scalar.clone()?, vec![1]))
     }
 
     /// All tensors.
@@ -217,7 +243,8 @@ impl LayerSpec {
         let sinks = self.attention.iter().flat_map(AttentionSpec::sink_tensor);
         let norms = self.norms().flat_map(NormSpec::tensors);
         let recurrent = self.recurrent.iter().flat_map(RecurrentSpec::other_tensors);
-        linears.chain(norms).chain(others).chain(sinks).chain(recurrent)
+        let others = others.chain(sinks).chain(self.scalar_tensor());
+        linears.chain(norms).chain(others).chain(recurrent)
     }
 
     /// Tensors that a checkpoint may lack, and what they are then.
@@ -245,136 +272,6 @@ pub struct BlockNorms {
     pub of_sum: Option<NormSpec>,
 }
 
-/// Attention of a layer.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AttentionSpec {
-    /// Where it normalizes.
-    pub norms: BlockNorms,
-    /// Its heads.
-    pub heads: QkvHeads,
-    /// ((num_heads + 2 * num_kv_heads) * head_dim, hidden_size): q, k, v; or what `latent` says.
-    pub qkv: LinearSpec,
-    /// K and V are a latent that all heads share; `qkv` does not give them as they are.
-    pub latent: Option<LatentSpec>,
-    /// q, k and v are bounded to [-clip, clip].
-    pub clip_qkv: Option<f32>,
-    /// Norms of q and k.
-    pub qk_norm: Option<QkNormSpec>,
-    /// Index into `ropes`; None: no rotary embedding.
-    pub rope: Option<usize>,
-    /// q grows with the position (Ministral 3).
-    pub position_scale: Option<PositionScale>,
-    /// Factor of the scores.
-    pub scale: f32,
-    /// scores = cap * tanh(scores / cap).
-    pub soft_cap: Option<f32>,
-    /// ALiBi: scores of head h change by this for every position between query and key.
-    pub alibi_slopes: Option<Vec<f32>>,
-    /// The tensor (num_heads) of scores that are in the softmax and have no value (gpt-oss).
-    pub sinks: Option<String>,
-    /// Positions a token attends to, itself included; None: all before it.
-    pub sliding_window: Option<usize>,
-    /// (hidden_size, num_heads * head_dim)
-    pub out: LinearSpec,
-}
-
-impl AttentionSpec {
-    /// Softmax of q k / sqrt(head_dim) over all positions, without a rotary embedding.
-    pub fn new(norms: BlockNorms, heads: QkvHeads, qkv: LinearSpec, out: LinearSpec) -> Self {
-        Self {
-            norms,
-            heads,
-            qkv,
-            latent: None,
-            clip_qkv: None,
-            qk_norm: None,
-            rope: None,
-            position_scale: None,
-            scale: 1.0 / (heads.head_dim as f32).sqrt(),
-            soft_cap: None,
-            alibi_slopes: None,
-            sinks: None,
-            sliding_window: None,
-            out,
-        }
-    }
-
-    /// Width of a V head.
-    pub fn v_dim(&self) -> usize {
-        self.latent.as_ref().map_or(self.heads.head_dim, |latent| latent.dims.rank)
-    }
-
-    /// Its linear layers.
-    fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
-        let latent = self
-            .latent
-            .iter()
-            .flat_map(|latent| latent.q.iter().map(|q| &q.up).chain([&latent.kv_up]));
-        [&self.qkv, &self.out].into_iter().chain(latent)
-    }
-
-    /// Its norms of q, k and what they are made of.
-    fn inner_norms(&self) -> impl Iterator<Item = &NormSpec> {
-        let latent = self
-            .latent
-            .iter()
-            .flat_map(|latent| latent.q.iter().map(|q| &q.norm).chain([&latent.norm]));
-        self.qk_norm.iter().flat_map(|norms| [&norms.q, &norms.k]).chain(latent)
-    }
-
-    /// The tensor of its sinks, if it has them.
-    pub fn sink_tensor(&self) -> Option<NamedShape> {
-        Some((self.sinks.clone()?, vec![self.heads.num_heads]))
-    }
-}
-
-/// Norms of q and k.
-#[derive(Clone, Debug, PartialEq)]
-pub struct QkNormSpec {
-    /// Of q: (head_dim), the same for every head; or (num_heads * head_dim).
-    pub q: NormSpec,
-    /// Of k: (head_dim), or (num_kv_heads * head_dim).
-    pub k: NormSpec,
-    /// What is normalized together.
-    pub span: NormSpan,
-    /// When.
-    pub order: QkNormOrder,
-}
-
-/// Values of q or k that are normalized together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NormSpan {
-    /// Those of one head.
-    Head,
-    /// All.
-    AllHeads,
-}
-
-/// When q and k are normalized.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QkNormOrder {
-    /// Before the rotary embedding.
-    BeforeRotation,
-    /// After it (Hunyuan).
-    AfterRotation,
-}
-
-impl QkNormSpec {
-    /// Norms of every q head and every k head, before the rotary embedding.
-    pub fn per_head(q: NormSpec, k: NormSpec) -> Self {
-        Self { q, k, span: NormSpan::Head, order: QkNormOrder::BeforeRotation }
-    }
-}
-
-/// q *= 1 + beta * ln(1 + floor(position / original_max_position_embeddings)).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PositionScale {
-    /// How fast it grows.
-    pub beta: f32,
-    /// Positions up to which it is 1.
-    pub original_max_position_embeddings: f32,
-}
-
 impl DecoderSpec {
     /// Rows of the embedding table, width of the logits.
     pub fn vocab_size(&self) -> usize {
@@ -386,8 +283,7 @@ impl DecoderSpec {
         self.embedding.projection.as_ref().map_or(self.embedding.tokens.k, LinearSpec::n)
     }
 
-    /// The largest heads of all layers, which the cache has room for. Their width is the same in
-    /// all layers.
+    /// The most and the widest heads of all layers.
     pub fn heads(&self) -> QkvHeads {
         let most = |of: fn(&QkvHeads) -> usize| self.attentions().map(|a| of(&a.heads)).max();
         QkvHeads {
@@ -412,9 +308,25 @@ impl DecoderSpec {
         self.recurrents().count() * self.state_width() * size_of::<f32>()
     }
 
-    /// Width of a V head, the same in all layers.
-    pub fn v_dim(&self) -> usize {
-        self.attentions().map(AttentionSpec::v_dim).max().unwrap_or(0)
+    /// The attention blocks whose K and V are in the cache, in its order.
+    pub fn cached_attentions(&self) -> impl Iterator<Item = &AttentionSpec> {
+        self.attentions().filter(|attention| attention.is_cached())
+    }
+
+    /// Of each attention block, which layer of the cache has its K and V.
+    pub fn cache_layers(&self) -> Vec<usize> {
+        let mut num_cached = 0;
+        let mut of_layers = Vec::new();
+        for layer in &self.layers {
+            let source = layer.attention.as_ref().map(|attention| attention.kv);
+            let cached = source.map(|source| match source {
+                KvSource::OfLayer(layer) => of_layers[layer],
+                KvSource::Own | KvSource::ValuesAreKeys => Some(num_cached),
+            });
+            num_cached += usize::from(layer.attention.as_ref().is_some_and(|a| a.is_cached()));
+            of_layers.push(cached.flatten());
+        }
+        of_layers.into_iter().flatten().collect()
     }
 
     /// What of it has no kernels for a GPU, in words; None: it runs there.
@@ -422,8 +334,22 @@ impl DecoderSpec {
         if let Some(recurrent) = self.recurrents().next() {
             return Some(recurrent.name().0);
         }
-        let is_latent = self.attentions().any(|attention| attention.latent.is_some());
-        is_latent.then_some("latent attention")
+        let any = |is_so: &dyn Fn(&AttentionSpec) -> bool| self.attentions().any(is_so);
+        if any(&|attention| attention.latent.is_some()) {
+            return Some("latent attention");
+        }
+        if any(&|attention| attention.kv != KvSource::Own) {
+            return Some("K and V that are not each layer's own");
+        }
+        let head_dim = self.heads().head_dim;
+        if any(&|attention| attention.heads.head_dim != head_dim) {
+            return Some("heads of several widths");
+        }
+        if self.embedding.of_layers.is_some() {
+            return Some("inputs of each layer");
+        }
+        let is_apart = self.experts().any(|experts| experts.apart.is_some());
+        is_apart.then_some("experts apart from an MLP")
     }
 
     /// The matrices that a GPU's kernels read as values, whatever they are stored as.
@@ -472,7 +398,8 @@ impl DecoderSpec {
     /// All normalizations.
     pub fn norms(&self) -> impl Iterator<Item = &NormSpec> {
         let of_layers = self.layers.iter().flat_map(LayerSpec::norms);
-        of_layers.chain(&self.embedding.norm).chain(&self.output.norm)
+        let inputs = self.embedding.of_layers.iter().map(|inputs| &inputs.norm);
+        of_layers.chain(inputs).chain(&self.embedding.norm).chain(&self.output.norm)
     }
 
     /// The normalizations of the residual stream and of what is added to it, to be changed.
@@ -493,12 +420,16 @@ impl DecoderSpec {
     /// All tensors: what a checkpoint is held against before anything of it is read, and what is
     /// loaded.
     pub fn tensors(&self) -> Vec<NamedShape> {
-        let EmbeddingSpec { tokens, projection, positions, .. } = &self.embedding;
+        let EmbeddingSpec { tokens, projection, positions, of_layers: inputs, .. } =
+            &self.embedding;
         let OutputSpec { projection: back, lm_head, .. } = &self.output;
         let table = positions.as_ref().map(|positions| &positions.table);
         let linears = [Some(tokens), projection.as_ref(), back.as_ref(), lm_head.as_ref(), table];
-        let of_linears = linears.into_iter().flatten().flat_map(LinearSpec::tensors);
+        let of_inputs = inputs.iter().flat_map(|inputs| [&inputs.table, &inputs.projection]);
+        let of_linears =
+            linears.into_iter().flatten().chain(of_inputs).flat_map(LinearSpec::tensors);
         let ends = [&self.embedding.norm, &self.output.norm].into_iter().flatten();
+        let ends = ends.chain(inputs.iter().map(|inputs| &inputs.norm));
         let of_layers = self.layers.iter().flat_map(LayerSpec::tensors);
         distinct(of_linears.chain(of_layers).chain(ends.flat_map(NormSpec::tensors)))
     }

@@ -150,7 +150,7 @@ impl LinearSpec {
 /// A normalization.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NormSpec {
-    /// Its tensors' names, without `.weight` and `.bias`: one, or one per head (StableLM).
+    /// Its tensors' names, without `weight_suffix` and `.bias`: one, or one per head (StableLM).
     pub parts: Vec<String>,
     /// Shape of each.
     pub shape: Vec<usize>,
@@ -158,8 +158,12 @@ pub struct NormSpec {
     pub kind: NormKind,
     /// Added under the root.
     pub eps: f32,
+    /// What stands behind the name of its weight.
+    pub weight_suffix: &'static str,
     /// What is added to the stored weight: 1 in Gemma. None: no weight is stored (OLMo 1).
     pub weight_offset: Option<f32>,
+    /// What the sum is multiplied by: 1 but in Gemma 4's router.
+    pub weight_factor: f32,
     /// There is a bias.
     pub bias: bool,
     /// Which stored value each is.
@@ -170,8 +174,17 @@ impl NormSpec {
     /// RMSNorm with a weight.
     pub fn rms(name: impl Into<String>, width: usize, eps: f32) -> Self {
         let (parts, shape) = (vec![name.into()], vec![width]);
-        let (kind, order) = (NormKind::Rms, RowOrder::as_stored());
-        Self { parts, shape, kind, eps, weight_offset: Some(0.0), bias: false, order }
+        Self {
+            parts,
+            shape,
+            kind: NormKind::Rms,
+            eps,
+            weight_suffix: ".weight",
+            weight_offset: Some(0.0),
+            weight_factor: 1.0,
+            bias: false,
+            order: RowOrder::as_stored(),
+        }
     }
 
     /// LayerNorm with a weight and a bias.
@@ -207,7 +220,7 @@ impl NormSpec {
     /// Its weights, if it has them.
     pub fn weights(&self) -> impl Iterator<Item = NamedShape> + '_ {
         let parts = self.parts.iter().filter(|_| self.weight_offset.is_some());
-        parts.map(|name| (format!("{name}.weight"), self.shape.clone()))
+        parts.map(|name| (format!("{name}{}", self.weight_suffix), self.shape.clone()))
     }
 
     /// Its biases, if it has them.

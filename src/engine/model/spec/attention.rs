@@ -1,0 +1,169 @@
+//! Attention of a layer: its heads, where its K and V come from, and what happens to q and k.
+
+use super::{BlockNorms, LatentSpec, LinearSpec, NamedShape, NormSpec, QkvHeads};
+
+/// Attention of a layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttentionSpec {
+    /// Where it normalizes.
+    pub norms: BlockNorms,
+    /// Its heads.
+    pub heads: QkvHeads,
+    /// ((num_heads + 2 * num_kv_heads) * head_dim, hidden_size): q, k, v; or what `kv` or `latent`
+    /// says.
+    pub qkv: LinearSpec,
+    /// Where K and V come from.
+    pub kv: KvSource,
+    /// K and V are a latent that all heads share; `qkv` does not give them as they are.
+    pub latent: Option<LatentSpec>,
+    /// q, k and v are bounded to [-clip, clip].
+    pub clip_qkv: Option<f32>,
+    /// Norms of q and k.
+    pub qk_norm: Option<QkNormSpec>,
+    /// A norm of every V head: (head_dim).
+    pub v_norm: Option<NormSpec>,
+    /// Index into `ropes`; None: no rotary embedding.
+    pub rope: Option<usize>,
+    /// q grows with the position (Ministral 3).
+    pub position_scale: Option<PositionScale>,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// scores = cap * tanh(scores / cap).
+    pub soft_cap: Option<f32>,
+    /// ALiBi: scores of head h change by this for every position between query and key.
+    pub alibi_slopes: Option<Vec<f32>>,
+    /// The tensor (num_heads) of scores that are in the softmax and have no value (gpt-oss).
+    pub sinks: Option<String>,
+    /// Positions a token attends to, itself included; None: all before it.
+    pub sliding_window: Option<usize>,
+    /// (hidden_size, num_heads * head_dim)
+    pub out: LinearSpec,
+    /// What stands before the names of tensors that files may have though the block has no K and V
+    /// of its own. They are left unused.
+    pub unused: Vec<String>,
+}
+
+impl AttentionSpec {
+    /// Softmax of q k / sqrt(head_dim) over all positions, without a rotary embedding.
+    pub fn new(norms: BlockNorms, heads: QkvHeads, qkv: LinearSpec, out: LinearSpec) -> Self {
+        Self {
+            norms,
+            heads,
+            qkv,
+            kv: KvSource::Own,
+            latent: None,
+            clip_qkv: None,
+            qk_norm: None,
+            v_norm: None,
+            rope: None,
+            position_scale: None,
+            scale: 1.0 / (heads.head_dim as f32).sqrt(),
+            soft_cap: None,
+            alibi_slopes: None,
+            sinks: None,
+            sliding_window: None,
+            out,
+            unused: Vec::new(),
+        }
+    }
+
+    /// Width of a V head.
+    pub fn v_dim(&self) -> usize {
+        self.latent.as_ref().map_or(self.heads.head_dim, |latent| latent.dims.rank)
+    }
+
+    /// The heads that `qkv` gives, of q, k and v.
+    pub fn own_heads(&self) -> QkvHeads {
+        match self.kv {
+            KvSource::OfLayer(_) => QkvHeads { num_kv_heads: 0, ..self.heads },
+            KvSource::Own | KvSource::ValuesAreKeys => self.heads,
+        }
+    }
+
+    /// It has K and V in the cache that are its own.
+    pub fn is_cached(&self) -> bool {
+        !matches!(self.kv, KvSource::OfLayer(_))
+    }
+
+    /// Its linear layers.
+    pub(super) fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
+        let latent = self
+            .latent
+            .iter()
+            .flat_map(|latent| latent.q.iter().map(|q| &q.up).chain([&latent.kv_up]));
+        [&self.qkv, &self.out].into_iter().chain(latent)
+    }
+
+    /// Its norms of q, k and what they are made of.
+    pub(super) fn inner_norms(&self) -> impl Iterator<Item = &NormSpec> {
+        let latent = self
+            .latent
+            .iter()
+            .flat_map(|latent| latent.q.iter().map(|q| &q.norm).chain([&latent.norm]));
+        let of_qk = self.qk_norm.iter().flat_map(|norms| [&norms.q].into_iter().chain(&norms.k));
+        of_qk.chain(&self.v_norm).chain(latent)
+    }
+
+    /// The tensor of its sinks, if it has them.
+    pub fn sink_tensor(&self) -> Option<NamedShape> {
+        Some((self.sinks.clone()?, vec![self.heads.num_heads]))
+    }
+}
+
+/// Where K and V of a layer come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvSource {
+    /// `qkv` gives q, k and v.
+    Own,
+    /// `qkv` gives q and k. v is k, before it is normalized and rotated.
+    ValuesAreKeys,
+    /// `qkv` gives q. K and V are those of an earlier layer, which has such heads.
+    OfLayer(usize),
+}
+
+/// Norms of q and k.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QkNormSpec {
+    /// Of q: (head_dim), the same for every head; or (num_heads * head_dim).
+    pub q: NormSpec,
+    /// Of k: (head_dim), or (num_kv_heads * head_dim). None: the layer has no k of its own.
+    pub k: Option<NormSpec>,
+    /// What is normalized together.
+    pub span: NormSpan,
+    /// When.
+    pub order: QkNormOrder,
+}
+
+/// Values of q or k that are normalized together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormSpan {
+    /// Those of one head.
+    Head,
+    /// All.
+    AllHeads,
+}
+
+/// When q and k are normalized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNormOrder {
+    /// Before the rotary embedding.
+    BeforeRotation,
+    /// After it (Hunyuan).
+    AfterRotation,
+}
+
+impl QkNormSpec {
+    /// Norms of every q head and every k head, before the rotary embedding.
+    pub fn per_head(q: NormSpec, k: NormSpec) -> Self {
+        Self { q, k: Some(k), span: NormSpan::Head, order: QkNormOrder::BeforeRotation }
+    }
+}
+
+/// q *= 1 + beta * ln(1 + floor(position / original_max_position_embeddings)).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PositionScale {
+    /// How fast it grows.
+    pub beta: f32,
+    /// Positions up to which it is 1.
+    pub original_max_position_embeddings: f32,
+}

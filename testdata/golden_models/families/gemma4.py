@@ -1,0 +1,182 @@
+"""Gemma 4: heads of two widths, K and V of earlier layers, inputs of each layer, experts.
+
+Mistakes that these goldens catch: the norm of V left out, or V made of K that is normalized; K and V
+of the first layer of a kind taken for those of the last; rotary frequencies of the turning part
+alone taken for those of the whole head; scores divided by the root of the width; each part of the
+inputs of layers left out, and their factors; the scalar of a layer; the router's scale, its factor
+and its norm; the factor of each expert; the norms of the MLP and of the experts exchanged; weights
+that are not renormalized; the cap of logits; the window.
+"""
+
+import torch
+from torch import nn
+
+from ..family import FULL, SLIDING, Family, dims, rope, small
+from ..layouts import with_extra, wrapped
+from ..mistakes import attributes, filled, named, swapped, without, zeroed
+from ..routing import swapped_gate_and_up
+
+TURNING = dict(partial_rotary_factor=0.25)
+ROPE = {FULL: rope(1000.0, "proportional", **TURNING), SLIDING: rope(100.0)}
+WHOLE = {**ROPE, FULL: rope(1000.0)}
+
+VISION = {
+    "model.vision_tower.patch_embedder.input_proj.weight": (8, 12),
+    "model.vision_tower.encoder.layers.0.self_attn.q_proj.linear.weight": (8, 8),
+    "model.embed_vision.embedding_projection.weight": (32, 8),
+}
+VISION_CONFIG = dict(
+    hidden_size=8, intermediate_size=16, num_attention_heads=2, num_key_value_heads=2, head_dim=4,
+    num_hidden_layers=1, patch_size=2, position_embedding_size=16,
+)
+
+
+def scalars(model: nn.Module) -> None:
+    """Each layer has its own."""
+    for index, layer in enumerate(model.model.layers):
+        layer.layer_scalar.fill_(0.625 + 0.125 * index)
+
+
+def without_scalars(model: nn.Module) -> None:
+    for layer in model.model.layers:
+        layer.layer_scalar.fill_(1.0)
+
+
+def first_of_kind(model: nn.Module) -> None:
+    """Layers take K and V of the first layer of their kind, not of the last."""
+    seen = set()
+    for layer in model.model.layers:
+        attention = layer.self_attn
+        if not attention.is_kv_shared_layer:
+            attention.store_full_length_kv = attention.layer_type not in seen
+            seen.add(attention.layer_type)
+
+
+def narrow_frequencies(model: nn.Module) -> None:
+    """Frequencies of the turning part alone, in global layers."""
+    frequencies = model.model.rotary_emb.full_attention_inv_freq
+    turning = int((frequencies > 0).sum())
+    frequencies[:turning] = 1000.0 ** (-torch.arange(turning) / turning)
+
+
+def normed_values(model: nn.Module) -> None:
+    """V made of K after its norm, where V has no projection."""
+    found = [m for m in model.modules() if getattr(m, "v_proj", m) is None]
+    assert found, "no layer whose V is K"
+    for module in found:
+        module.v_norm = nn.Sequential(module.k_norm, module.v_norm)
+
+
+def unshared_weights(model: nn.Module) -> None:
+    """Weights of experts are their probabilities."""
+    for router in [m for m in model.modules() if type(m).__name__.endswith("TextRouter")]:
+        forward = router.forward
+
+        def probable(hidden, forward=forward, router=router):
+            probabilities, _, chosen = forward(hidden)
+            weights = probabilities.gather(-1, chosen) * router.per_expert_scale[chosen]
+            return probabilities, weights, chosen
+
+        router.forward = probable
+
+
+def router_of_experts(model: nn.Module) -> None:
+    """The router reads what the experts read."""
+    for layer in model.model.layers:
+        norm = layer.pre_feedforward_layernorm_2
+
+        def forward(hidden, forward=layer.router.forward, norm=norm):
+            return forward(norm(hidden))
+
+        layer.router.forward = forward
+
+
+def unused_kv(tensors: dict) -> dict:
+    """K and V of layers that take them from others, which published files have all the same."""
+    of_layers = {
+        name: tensor for name, tensor in tensors.items()
+        if ".layers.2.self_attn." in name and ("k_" in name or "v_" in name)
+    }
+    return {name.replace("layers.2.", "layers.5."): tensor for name, tensor in of_layers.items()}
+
+
+def published(architecture: str, kind: str, widths: dict):
+    """A multimodal config whose text part has keys of global layers, as Google writes it."""
+
+    def config(config: dict) -> dict:
+        dropped = ("architectures", "per_layer_config", "transformers_version")
+        text = {k: v for k, v in config.items() if k not in dropped} | {"pad_token_id": 0}
+        return dict(
+            architectures=[architecture], model_type=kind, audio_config=None, audio_token_id=300,
+            boa_token_id=301, boi_token_id=302, dtype="bfloat16", eoa_token_index=303,
+            eoi_token_id=304, eos_token_id=[config["eos_token_id"]], image_token_id=305,
+            initializer_range=0.02, text_config={**text, **widths}, tie_word_embeddings=True,
+            transformers_version="5.7.0", video_token_id=306, vision_config=VISION_CONFIG,
+        )
+
+    return config
+
+
+EXPERTS_WIDTHS = dict(global_head_dim=24, num_global_key_value_heads=1)
+UNIFIED_WIDTHS = dict(global_head_dim=16, num_global_key_value_heads=2)
+
+FAMILIES: dict[str, Family] = {
+    "gemma4": small(
+        "Gemma4TextConfig",
+        dims(
+            32, 24, 6, 4, 2, head_dim=12, global_head_dim=24, tie_word_embeddings=True,
+            rms_norm_eps=1e-3, sliding_window=8, rope_parameters=ROPE,
+            layer_types=[SLIDING, FULL, SLIDING, SLIDING, SLIDING, FULL], num_kv_shared_layers=3,
+            use_double_wide_mlp=True, hidden_size_per_layer_input=8,
+            vocab_size_per_layer_input=300, final_logit_softcapping=8.0,
+        ),
+        [
+            without("v_norm"), without("q_norm"), without("k_norm"), first_of_kind,
+            narrow_frequencies, dict(rope_parameters=WHOLE), dict(sliding_window=256),
+            attributes("Gemma4TextAttention", scaling=0.25), without_scalars,
+            zeroed("embed_tokens_per_layer"), zeroed("per_layer_model_projection"),
+            zeroed("per_layer_input_gate"), without("post_per_layer_input_norm"),
+            attributes("Gemma4TextModel", per_layer_input_scale=1.0),
+            attributes("Gemma4TextModel", per_layer_model_projection_scale=1.0),
+            dict(final_logit_softcapping=None),
+        ],
+        layout=with_extra(unused_kv), rounded=scalars, means={"q_norm": 0.6, "k_norm": 0.6},
+    ),
+    "gemma4_moe": small(
+        "Gemma4TextConfig",
+        dims(
+            32, 24, 3, 4, 2, head_dim=12, tie_word_embeddings=True, rms_norm_eps=1e-3,
+            sliding_window=8, rope_parameters=ROPE, layer_types=[SLIDING, FULL, FULL],
+            attention_k_eq_v=True, hidden_size_per_layer_input=0, vocab_size_per_layer_input=300,
+            enable_moe_block=True, num_experts=6, top_k_experts=3, moe_intermediate_size=16,
+            use_bidirectional_attention="vision", final_logit_softcapping=8.0, **EXPERTS_WIDTHS,
+        ),
+        [
+            normed_values, without("v_norm"), filled("per_expert_scale", 1.0), without_scalars,
+            filled("router.scale", 1.0), attributes("Gemma4TextRouter", scalar_root_size=1.0),
+            unshared_weights, router_of_experts, swapped_gate_and_up, dict(top_k_experts=2),
+            swapped("post_feedforward_layernorm_1", "post_feedforward_layernorm_2"),
+            swapped("pre_feedforward_layernorm.", "pre_feedforward_layernorm_2."),
+            zeroed("mlp.down_proj"), zeroed("experts.down_proj"), narrow_frequencies,
+        ],
+        layout=wrapped(
+            "model.language_model.", "lm_head.", VISION,
+            published("Gemma4ForConditionalGeneration", "gemma4", EXPERTS_WIDTHS),
+        ),
+        rounded=scalars, means={"router.scale": 4.0},
+    ),
+    "gemma4_unified": small(
+        "Gemma4UnifiedTextConfig",
+        dims(
+            32, 48, 2, 4, 4, head_dim=12, tie_word_embeddings=True, rms_norm_eps=1e-3,
+            sliding_window=8, rope_parameters=ROPE, layer_types=[SLIDING, FULL],
+            attention_k_eq_v=True, final_logit_softcapping=8.0, **UNIFIED_WIDTHS,
+        ),
+        [normed_values, without("v_norm"), without_scalars, dict(sliding_window=256)],
+        layout=wrapped(
+            "model.language_model.", "lm_head.", {},
+            published("Gemma4UnifiedForConditionalGeneration", "gemma4_unified", UNIFIED_WIDTHS),
+        ),
+        rounded=scalars,
+    ),
+}
