@@ -176,68 +176,17 @@ mod tests {
     use super::*;
     use crate::engine::batch::Batch;
     use crate::engine::ops::linear::SourceMatrix;
+    use crate::engine::ops::recurrent_step::testing::{Part, check, rows_of};
 
     /// More than a tile, and no multiple of a vector.
     const WIDTH: usize = 131;
-    const BLOCK_SIZE: usize = 16;
-    const NUM_BLOCKS: usize = 40;
 
-    fn taps(num_taps: usize) -> ConvTaps {
-        let stored = SourceMatrix::random(WIDTH, num_taps, 1, 1.0).to_vec();
-        ConvTaps::new(WIDTH, &stored, Some(vec![0.25; WIDTH]))
+    fn stored(num_taps: usize) -> Vec<f32> {
+        SourceMatrix::random(WIDTH, num_taps, 1, 1.0).to_vec()
     }
 
-    fn bcx(seed: u64, num_tokens: usize) -> Vec<f32> {
-        SourceMatrix::random(num_tokens, 3 * WIDTH, seed, 1.0).to_vec()
-    }
-
-    /// Tokens `first..end` of the sequence of a seed, over these blocks.
-    struct Part<'a> {
-        seed: u64,
-        first: usize,
-        end: usize,
-        table: &'a [u32],
-    }
-
-    /// One step; outputs of its parts.
-    fn step(
-        device: &Device,
-        taps: &ConvTaps,
-        states: &mut [f32],
-        parts: &[Part<'_>],
-    ) -> Vec<Vec<f32>> {
-        let mut batch =
-            Batch { query_start_loc: vec![0], max_blocks_per_seq: 8, ..Batch::default() };
-        let mut values = Vec::new();
-        for part in parts {
-            batch.positions.extend(part.first as u32..part.end as u32);
-            batch.query_start_loc.push(batch.positions.len() as u32);
-            batch.seq_lens.push(part.end as u32);
-            batch.block_tables.extend(part.table);
-            batch.block_tables.resize(batch.seq_lens.len() * 8, 0);
-            let row = 3 * WIDTH;
-            values.extend_from_slice(&bcx(part.seed, part.end)[part.first * row..part.end * row]);
-        }
-        let mut bcx = Tensor::from_vec(values, 3 * WIDTH);
-        let states = StateLayerMut {
-            values: states,
-            width: taps.num_before() * WIDTH,
-            block_size: BLOCK_SIZE,
-        };
-        let columns = ConvColumns { first: 2 * WIDTH, gates: Some([0, WIDTH]), activation: None };
-        causal_conv(device, (&mut bcx, Step::on_host(&batch)), taps, states, columns);
-        let out = |row: u32| bcx.row(row as usize)[2 * WIDTH..].to_vec();
-        let rows = |pair: &[u32]| (pair[0]..pair[1]).flat_map(out);
-        batch.query_start_loc.windows(2).map(|pair| rows(pair).collect()).collect()
-    }
-
-    fn states(num_taps: usize) -> Vec<f32> {
-        vec![f32::NAN; NUM_BLOCKS * (num_taps - 1) * WIDTH]
-    }
-
-    fn expected(num_taps: usize, seed: u64, num_tokens: usize) -> Vec<f64> {
-        let stored = SourceMatrix::random(WIDTH, num_taps, 1, 1.0).to_vec();
-        let bcx = bcx(seed, num_tokens);
+    fn expected(num_taps: usize, bcx: &[f32]) -> Vec<f64> {
+        let stored = stored(num_taps);
         let at = |token: usize, column: usize| f64::from(bcx[token * 3 * WIDTH + column]);
         let output = |token: usize, column: usize| {
             let input = |before: usize| match token.checked_sub(before) {
@@ -246,64 +195,35 @@ mod tests {
             };
             let weight = |tap: usize| f64::from(stored[column * num_taps + tap]);
             let sum: f64 = (0..num_taps).map(|tap| weight(tap) * input(num_taps - 1 - tap)).sum();
-            at(token, WIDTH + column) * (sum + 0.25)
+            let sum = sum + 0.25;
+            at(token, WIDTH + column) * sum / (1.0 + (-sum).exp())
         };
-        (0..num_tokens)
-            .flat_map(|t| (0..WIDTH).map(move |c| (t, c)))
-            .map(|(t, c)| output(t, c))
-            .collect()
+        let tokens = 0..bcx.len() / (3 * WIDTH);
+        tokens.flat_map(|token| (0..WIDTH).map(move |column| output(token, column))).collect()
     }
 
     #[test]
     fn agrees_with_a_naive_loop_and_bits_do_not_depend_on_chunks() {
         let device = Device::cpu(Some(2));
-        for num_taps in [2, 3, 4] {
-            let taps = taps(num_taps);
-            let tables = [[3, 9, 1, 20, 0, 0, 0, 0], [4, 2, 30, 21, 0, 0, 0, 0]];
-            let part = |seq: usize, first: usize, end: usize| Part {
-                seed: seq as u64,
-                first,
-                end,
-                table: &tables[seq],
+        for num_taps in [1, 2, 3, 4] {
+            let taps = ConvTaps::new(WIDTH, &stored(num_taps), Some(vec![0.25; WIDTH]));
+            // The last value of a state is another op's.
+            let run = |batch: &Batch, parts: &[Part<'_>], states: StateLayerMut<'_>| {
+                let mut bcx = Tensor::from_vec(rows_of(parts, 3 * WIDTH), 3 * WIDTH);
+                let columns = ConvColumns {
+                    first: 2 * WIDTH,
+                    gates: Some([0, WIDTH]),
+                    activation: Some(Activation::Silu),
+                };
+                causal_conv(&device, (&mut bcx, Step::on_host(batch)), &taps, states, columns);
+                let outputs = bcx.values().chunks_exact(3 * WIDTH);
+                outputs.flat_map(|row| row[2 * WIDTH..].to_vec()).collect()
             };
-            let whole = step(&device, &taps, &mut states(num_taps), &[part(0, 0, 50)]).remove(0);
-            for (got, expected) in whole.iter().zip(expected(num_taps, 0, 50)) {
+            let whole = check(taps.state_len() + 1, &run);
+            let part = Part { seed: 0, first: 0, end: 50, table: &[] };
+            let bcx = rows_of(&[part], 3 * WIDTH);
+            for (got, expected) in whole.iter().zip(expected(num_taps, &bcx)) {
                 assert!((f64::from(*got) - expected).abs() < 1e-5, "{got}, not {expected}");
-            }
-            for chunk in [1, 2, 3, 7, 15, 16, 17, 32, 49] {
-                let mut states = states(num_taps);
-                let mut got = Vec::new();
-                for first in (0..50).step_by(chunk) {
-                    let end = (first + chunk).min(50);
-                    let both = [part(1, first, end), part(0, first, end)];
-                    got.extend(step(&device, &taps, &mut states, &both).remove(1));
-                }
-                assert_eq!(got, whole, "{num_taps} taps, chunks of {chunk}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_sequence_goes_on_from_blocks_that_another_fills_in_the_same_step() {
-        let device = Device::cpu(Some(2));
-        for num_taps in [2, 3, 4] {
-            let taps = taps(num_taps);
-            let own = [7, 8, 9, 0, 0, 0, 0, 0];
-            let alone = Part { seed: 5, first: 0, end: 35, table: &own };
-            let whole = step(&device, &taps, &mut states(num_taps), &[alone]).remove(0);
-            for num_after in [1, 2, 3] {
-                // The first sequence is the same up to position 32, and fills the two blocks.
-                let mut states = states(num_taps);
-                let shared = [7, 8, 10, 0, 0, 0, 0, 0];
-                let first = Part { seed: 5, first: 0, end: 33, table: &own };
-                let second = Part { seed: 5, first: 32, end: 32 + num_after, table: &shared };
-                let outs = step(&device, &taps, &mut states, &[first, second]);
-                assert_eq!(outs[1], whole[32 * WIDTH..(32 + num_after) * WIDTH]);
-                let rest = Part { seed: 5, first: 32 + num_after, end: 35, table: &shared };
-                if num_after < 3 {
-                    let outs = step(&device, &taps, &mut states, &[rest]);
-                    assert_eq!(outs[0], whole[(32 + num_after) * WIDTH..]);
-                }
             }
         }
     }

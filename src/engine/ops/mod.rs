@@ -17,6 +17,7 @@ mod gemm;
 mod lanes;
 pub mod linear;
 pub mod logprobs;
+mod mamba_scan;
 mod norm;
 mod paged_attention;
 mod recurrent_step;
@@ -48,6 +49,7 @@ pub use gate_columns::{Gate, gate_columns};
 pub use linear::{
     HeadMatrices, LinearWeight, linear, linear_activate_and_mul, linear_by_head, linear_rows,
 };
+pub use mamba_scan::{ScanShape, ScanWeights, mamba_scan};
 pub use norm::{Heads, NormKind, NormWeight, add_norm, add_norm_rows, norm_heads, norm_in_place};
 pub use paged_attention::{
     AttentionScratch, AttentionShape, HeadValues, alibi_slopes, paged_attention,

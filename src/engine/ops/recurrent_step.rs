@@ -78,3 +78,92 @@ impl<'a> RecurrentStep<'a> {
         unsafe { self.states.slice(block * self.width + part.start, part.len()) }
     }
 }
+
+/// What ops with states are tested by.
+#[cfg(test)]
+pub(super) mod testing {
+    use super::*;
+    use crate::engine::ops::linear::SourceMatrix;
+
+    const BLOCK_SIZE: usize = 16;
+    const NUM_BLOCKS: usize = 40;
+    const BLOCKS_PER_SEQ: usize = 8;
+
+    /// Tokens `first..end` of the sequence of a seed, over these blocks.
+    pub struct Part<'a> {
+        pub seed: u64,
+        pub first: usize,
+        pub end: usize,
+        pub table: &'a [u32],
+    }
+
+    /// An op over a step: its outputs, row by row.
+    pub type Run<'a> = &'a dyn Fn(&Batch, &[Part<'_>], StateLayerMut<'_>) -> Vec<f32>;
+
+    /// Random rows of the parts, the same for a token in whatever part it is.
+    pub fn rows_of(parts: &[Part<'_>], width: usize) -> Vec<f32> {
+        let of_part = |part: &Part<'_>| {
+            let rows = SourceMatrix::random(part.end, width, part.seed, 1.0).to_vec();
+            rows[part.first * width..].to_vec()
+        };
+        parts.iter().flat_map(of_part).collect()
+    }
+
+    /// One step; outputs of its parts.
+    fn step(states: &mut [f32], run: Run<'_>, parts: &[Part<'_>]) -> Vec<Vec<f32>> {
+        let mut batch = Batch {
+            query_start_loc: vec![0],
+            max_blocks_per_seq: BLOCKS_PER_SEQ,
+            ..Batch::default()
+        };
+        for part in parts {
+            batch.positions.extend(part.first as u32..part.end as u32);
+            batch.query_start_loc.push(batch.positions.len() as u32);
+            batch.seq_lens.push(part.end as u32);
+            batch.block_tables.extend(part.table);
+            batch.block_tables.resize(batch.seq_lens.len() * BLOCKS_PER_SEQ, 0);
+        }
+        let width = states.len() / NUM_BLOCKS;
+        let states = StateLayerMut { values: states, width, block_size: BLOCK_SIZE };
+        let out = run(&batch, parts, states);
+        let row = out.len() / batch.positions.len();
+        let rows = |pair: &[u32]| out[pair[0] as usize * row..pair[1] as usize * row].to_vec();
+        batch.query_start_loc.windows(2).map(rows).collect()
+    }
+
+    /// Checks that an op's bits do not depend on chunks, on neighbours, or on whose blocks a
+    /// sequence goes on from. Gives the outputs of the 50 tokens of seed 0.
+    pub fn check(state_width: usize, run: Run<'_>) -> Vec<f32> {
+        let states = || vec![f32::NAN; NUM_BLOCKS * state_width];
+        let tables: [&[u32]; 2] = [&[3, 9, 1, 20], &[4, 2, 30, 21]];
+        let part = |seq: usize, first: usize, end: usize| Part {
+            seed: seq as u64,
+            first,
+            end,
+            table: tables[seq],
+        };
+        let whole = step(&mut states(), run, &[part(0, 0, 50)]).remove(0);
+        for chunk in [1, 2, 3, 7, 15, 16, 17, 32, 49] {
+            let mut states = states();
+            let mut got = Vec::new();
+            for first in (0..50).step_by(chunk) {
+                let end = (first + chunk).min(50);
+                let both = [part(1, first, end), part(0, first, end)];
+                got.extend(step(&mut states, run, &both).remove(1));
+            }
+            assert!(got == whole, "chunks of {chunk}");
+        }
+        let row = whole.len() / 50;
+        for num_after in [1, 2, 3] {
+            // The second sequence is the first one up to position 32, whose blocks it shares.
+            let mut states = states();
+            let first = part(0, 0, 33);
+            let shared = |first, end| Part { seed: 0, first, end, table: &[3, 9, 10] };
+            let outs = step(&mut states, run, &[first, shared(32, 32 + num_after)]);
+            assert!(outs[1] == whole[32 * row..(32 + num_after) * row], "{num_after} after");
+            let outs = step(&mut states, run, &[shared(32 + num_after, 40)]);
+            assert!(outs[0] == whole[(32 + num_after) * row..40 * row], "{num_after} after");
+        }
+        whole
+    }
+}

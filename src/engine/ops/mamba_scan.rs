@@ -1,0 +1,284 @@
+//! mamba_scan: the recurrence of Mamba 2 (Dao and Gu, 2024), token by token.
+//!
+//! Of every head: S = e^(dt A) S + dt (B x), y = C S + D x, where S is (state_size, head_dim), and
+//! dt, B, C and x are the token's. Sums run over the state upward, in f32 as the state is, and
+//! tokens follow each other by their positions: the bits are those of the sequence alone.
+
+use std::ops::Range;
+
+use super::lanes::{load_lanes, store_lanes};
+use crate::engine::device::kv_cache::StateLayerMut;
+use crate::engine::device::op_times::{Op, Work};
+use crate::engine::device::simd::{Kernel, Vector, dispatch};
+use crate::engine::device::tensor::SharedMut;
+use crate::engine::device::{Device, Tensor};
+use crate::engine::ops::{RecurrentStep, Step};
+
+/// Sizes of a scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScanShape {
+    /// Heads, each with its own dt.
+    pub num_heads: usize,
+    /// Values of x and y of a head.
+    pub head_dim: usize,
+    /// Groups of heads that share B and C.
+    pub num_groups: usize,
+    /// Values of B and of C of a group.
+    pub state_size: usize,
+}
+
+impl ScanShape {
+    /// Values of x, y and z of all heads.
+    pub fn inner_width(&self) -> usize {
+        self.num_heads * self.head_dim
+    }
+
+    /// Values of x, B and C.
+    pub fn conv_width(&self) -> usize {
+        self.inner_width() + 2 * self.num_groups * self.state_size
+    }
+
+    /// Values of z, x, B, C and dt: columns of a row.
+    pub fn row_width(&self) -> usize {
+        self.inner_width() + self.conv_width() + self.num_heads
+    }
+
+    /// Values of the state of all heads.
+    pub fn state_len(&self) -> usize {
+        self.inner_width() * self.state_size
+    }
+}
+
+/// What a scan has learned, (num_heads) each.
+#[derive(Clone, Debug)]
+pub struct ScanWeights {
+    /// Sizes.
+    pub shape: ScanShape,
+    /// A, below 0.
+    pub decay: Vec<f32>,
+    /// D.
+    pub skip: Vec<f32>,
+    /// Added to dt before its softplus.
+    pub dt_bias: Vec<f32>,
+    /// The least and the most that dt is after that.
+    pub dt_bounds: [f32; 2],
+}
+
+/// out (num_tokens, heads * head_dim) = y of rows of `x`, which are z, x, B, C and dt. The states
+/// are (heads, state_size, head_dim), and begin at value `first` of those of a block.
+///
+/// # Panics
+/// Widths differ, or the device is a GPU: models that need this run on the CPU.
+pub fn mamba_scan(
+    device: &Device,
+    (x, step): (&Tensor, Step<'_>),
+    weights: &ScanWeights,
+    (states, first): (StateLayerMut<'_>, usize),
+    out: &mut Tensor,
+) {
+    let Device::Cpu(cpu) = device else { panic!("a GPU has no kernel for scans") };
+    let ScanShape { num_heads, head_dim, state_size, .. } = weights.shape;
+    let (num_rows, state_len) = (x.num_rows(), head_dim * state_size);
+    assert_eq!(x.width(), weights.shape.row_width());
+    assert_eq!((out.num_rows(), out.width()), (num_rows, weights.shape.inner_width()));
+    let work = || Work {
+        flops: 5.0 * (num_rows * num_heads * state_len) as f64,
+        bytes: 8.0 * (step.batch.num_seqs() * num_heads * state_len) as f64,
+    };
+    let _timed = cpu.op_timer.timed(Op::new("mamba_scan"), work);
+    let recurrent = RecurrentStep::new(step, states);
+    let out = SharedMut::new(out.values_mut());
+    cpu.pool.run(num_heads, &|_, head| {
+        let start = first + head * state_len;
+        let mut run = |rows: Range<usize>, state: &mut [f32]| {
+            dispatch(cpu.isa, Scan { x, rows, state, weights, head, out });
+        };
+        // SAFETY: heads have no values of states in common.
+        unsafe { recurrent.for_each_run(start..start + state_len, &mut run) };
+    });
+}
+
+/// A head over rows that follow each other.
+struct Scan<'a> {
+    x: &'a Tensor,
+    rows: Range<usize>,
+    /// (state_size, head_dim)
+    state: &'a mut [f32],
+    weights: &'a ScanWeights,
+    head: usize,
+    out: SharedMut<f32>,
+}
+
+/// What a token does to a head's state.
+struct Token<'a, V> {
+    decay: V,
+    dt: V,
+    /// (head_dim)
+    x: &'a [f32],
+    /// (state_size) each.
+    b: &'a [f32],
+    c: &'a [f32],
+    /// (head_dim)
+    y: *mut f32,
+}
+
+impl Kernel for Scan<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(mut self) {
+        let ScanShape { head_dim, .. } = self.weights.shape;
+        for row in self.rows.clone() {
+            // SAFETY: dispatched for this CPU; columns are within the head.
+            unsafe {
+                let token = self.token::<V>(row);
+                let mut column = 0;
+                while column + 4 * V::LANES <= head_dim {
+                    self.columns::<V, 4>(&token, column);
+                    column += 4 * V::LANES;
+                }
+                while column < head_dim {
+                    self.columns::<V, 1>(&token, column);
+                    column += V::LANES;
+                }
+            }
+        }
+    }
+}
+
+impl<'a> Scan<'a> {
+    /// # Safety
+    /// As `Kernel::run`.
+    #[inline(always)]
+    unsafe fn token<V: Vector>(&self, row: usize) -> Token<'a, V> {
+        let Self { x, weights, head, out, .. } = self;
+        let ScanShape { num_heads, head_dim, num_groups, state_size } = weights.shape;
+        let inner = num_heads * head_dim;
+        let (_, values) = x.row(row).split_at(inner);
+        let (x, values) = values.split_at(inner);
+        let (b, values) = values.split_at(num_groups * state_size);
+        let (c, dt) = values.split_at(num_groups * state_size);
+        let group = head / (num_heads / num_groups) * state_size;
+        let [least, most] = weights.dt_bounds;
+        // SAFETY: this function's own promise; arithmetic only.
+        unsafe {
+            let dt = V::splat(dt[*head] + weights.dt_bias[*head]).softplus();
+            let dt = V::splat(most).min(V::splat(least).max(dt));
+            Token {
+                decay: dt.mul(V::splat(weights.decay[*head])).exp(),
+                dt,
+                x: &x[head * head_dim..][..head_dim],
+                b: &b[group..][..state_size],
+                c: &c[group..][..state_size],
+                y: out.ptr(row * inner + head * head_dim, head_dim),
+            }
+        }
+    }
+
+    /// `N` vectors of columns from `column` on; all but a last one alone are within the head.
+    ///
+    /// # Safety
+    /// As `Kernel::run`.
+    #[inline(always)]
+    unsafe fn columns<V: Vector, const N: usize>(&mut self, token: &Token<'_, V>, column: usize) {
+        let head_dim = token.x.len();
+        let len = V::LANES.min(head_dim - column);
+        assert!(self.state.len() == token.b.len() * head_dim);
+        assert!(column + (N - 1) * V::LANES + len <= head_dim);
+        // SAFETY: columns of the head by the assertions; nobody else touches them.
+        unsafe {
+            let (mut inputs, mut sums) = ([V::splat(0.0); N], [V::splat(0.0); N]);
+            for (lane, input) in inputs.iter_mut().enumerate() {
+                let x: V = load_lanes(token.x.as_ptr().add(column + lane * V::LANES), len);
+                *input = x.mul(token.dt);
+            }
+            let mut state = self.state.as_mut_ptr().add(column);
+            for (b, c) in token.b.iter().zip(token.c) {
+                let (b, c) = (V::splat(*b), V::splat(*c));
+                for lane in 0..N {
+                    let at = state.add(lane * V::LANES);
+                    let value: V = load_lanes(at, len);
+                    let value = inputs[lane].mul_add(b, value.mul(token.decay));
+                    store_lanes(value, at, len);
+                    sums[lane] = value.mul_add(c, sums[lane]);
+                }
+                state = state.wrapping_add(head_dim);
+            }
+            let skip = V::splat(self.weights.skip[self.head]);
+            for (lane, sum) in sums.iter().enumerate() {
+                let column = column + lane * V::LANES;
+                let x: V = load_lanes(token.x.as_ptr().add(column), len);
+                store_lanes(x.mul_add(skip, *sum), token.y.add(column), len);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::batch::Batch;
+    use crate::engine::device::simd::Isa;
+    use crate::engine::ops::linear::SourceMatrix;
+    use crate::engine::ops::recurrent_step::testing::{Part, check, rows_of};
+
+    /// A head is a few vectors and a part of one; two groups of heads.
+    fn weights(head_dim: usize) -> ScanWeights {
+        let of_heads = |seed| SourceMatrix::random(1, 4, seed, 1.0).to_vec();
+        ScanWeights {
+            shape: ScanShape { num_heads: 4, head_dim, num_groups: 2, state_size: 6 },
+            decay: of_heads(11).iter().map(|a| -0.1 - a.abs()).collect(),
+            skip: of_heads(12),
+            dt_bias: of_heads(13),
+            dt_bounds: [0.2, 1.2],
+        }
+    }
+
+    /// As the paper has it, in f64.
+    fn expected(weights: &ScanWeights, rows: &[f32]) -> Vec<f64> {
+        let ScanShape { num_heads, head_dim, num_groups, state_size } = weights.shape;
+        let inner = num_heads * head_dim;
+        let mut out = Vec::new();
+        let mut states = vec![0.0; inner * state_size];
+        for row in rows.chunks_exact(weights.shape.row_width()) {
+            let at = |index: usize| f64::from(row[index]);
+            for value in 0..inner {
+                let (head, x) = (value / head_dim, at(inner + value));
+                let b = 2 * inner + head / (num_heads / num_groups) * state_size;
+                let c = b + num_groups * state_size;
+                let dt = at(row.len() - num_heads + head) + f64::from(weights.dt_bias[head]);
+                let [least, most] = weights.dt_bounds.map(f64::from);
+                let dt = dt.exp().ln_1p().clamp(least, most);
+                let mut y = f64::from(weights.skip[head]) * x;
+                for n in 0..state_size {
+                    let state = &mut states[value * state_size + n];
+                    *state *= (dt * f64::from(weights.decay[head])).exp();
+                    *state += dt * x * at(b + n);
+                    y += *state * at(c + n);
+                }
+                out.push(y);
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn agrees_with_a_naive_loop_and_bits_do_not_depend_on_chunks() {
+        for (isa, head_dim) in Isa::all_available().into_iter().zip([64, 77, 37, 5]) {
+            let device = Device::cpu_with_isa(2, isa);
+            let weights = weights(head_dim);
+            let width = weights.shape.row_width();
+            // The first value of a state is another op's.
+            let run = |batch: &Batch, parts: &[Part<'_>], states: StateLayerMut<'_>| {
+                let x = Tensor::from_vec(rows_of(parts, width), width);
+                let mut out = Tensor::zeros(x.num_rows(), weights.shape.inner_width());
+                mamba_scan(&device, (&x, Step::on_host(batch)), &weights, (states, 1), &mut out);
+                out.values().to_vec()
+            };
+            let whole = check(1 + weights.shape.state_len(), &run);
+            let rows = rows_of(&[Part { seed: 0, first: 0, end: 50, table: &[] }], width);
+            for (got, expected) in whole.iter().zip(expected(&weights, &rows)) {
+                let error = (f64::from(*got) - expected).abs();
+                assert!(error < 1e-4 * (1.0 + expected.abs()), "{got}, not {expected}");
+            }
+        }
+    }
+}
