@@ -93,6 +93,8 @@ families! {
     gptq_asym
     gptq_v2
     granite
+    granite_hybrid
+    granite_hybrid_dense
     granite_moe
     granite_moe_shared
     helium
@@ -109,6 +111,7 @@ families! {
     llama_bias
     llama_dynamic
     llama_yarn
+    mamba2
     minicpm
     minicpm3
     ministral
@@ -163,9 +166,12 @@ const ON_THE_CPU_ALONE: &[(&str, &str)] = &[
     ("gemma4_moe", "K and V that are not each layer's own"),
     ("gemma4_unified", "K and V that are not each layer's own"),
     ("glm4_moe_lite", "latent attention"),
+    ("granite_hybrid", "recurrences of Mamba 2"),
+    ("granite_hybrid_dense", "recurrences of Mamba 2"),
     ("lfm2", "short convolutions"),
     ("lfm2_bias", "short convolutions"),
     ("lfm2_moe", "short convolutions"),
+    ("mamba2", "recurrences of Mamba 2"),
     ("minicpm3", "latent attention"),
     ("youtu", "latent attention"),
     ("youtu_plain_q", "latent attention"),

@@ -181,6 +181,14 @@ pub struct StateLayerMut<'a> {
     pub block_size: usize,
 }
 
+impl StateLayerMut<'_> {
+    /// The same for a shorter time.
+    pub fn reborrow(&mut self) -> StateLayerMut<'_> {
+        let Self { values, width, block_size } = self;
+        StateLayerMut { values, width: *width, block_size: *block_size }
+    }
+}
+
 impl CacheLayer<'_> {
     /// Its sizes.
     pub fn shape(self) -> KvLayerShape {

@@ -273,7 +273,7 @@ impl Pass<'_> {
         let AttentionBuffers { qkv: products, attended: mixed, .. } = buffers;
         let [inputs, _] = spec.linears();
         stream.first_product(device, &weights.norms, (inputs, &weights.inputs), products);
-        weights.mix(device, spec, (products, step), states, mixed);
+        weights.mix(device, (products, step), states, mixed);
         ops::linear(device, mixed, &weights.out, &mut stream.delta);
     }
 

@@ -4,7 +4,7 @@
 use super::spec::{
     DecoderSpec, EncoderSpec, ExpertsSpec, LayerSpec, LinearSpec, QkvHeads, RecurrentSpec,
 };
-use crate::engine::ops::Routing;
+use crate::engine::ops::{Routing, ScanShape};
 
 /// Sizes up to these: several times those of the largest published models. Products of any that
 /// belong together stay below 2^63.
@@ -39,6 +39,24 @@ pub(super) fn check_heads(heads: QkvHeads) -> Result<(), String> {
 /// The number is out of range.
 pub(super) fn check_num_experts(num_experts: usize, num_layers: usize) -> Result<(), String> {
     check_sizes(&[("number of experts", num_experts, MAX_EXPERTS / num_layers.max(1))])
+}
+
+/// Refuses a recurrence that no model has; checked before there is a value per head or row.
+///
+/// # Errors
+/// A number is out of range, or heads cannot share groups evenly.
+pub(super) fn check_scan(scan: ScanShape) -> Result<(), String> {
+    let ScanShape { num_heads, head_dim, num_groups, state_size } = scan;
+    check_sizes(&[
+        ("number of heads of a recurrence", num_heads, MAX_HEADS),
+        ("width of a recurrence's heads", head_dim, MAX_HEAD_DIM),
+        ("number of groups of a recurrence", num_groups, num_heads),
+        ("width of a recurrence's state", state_size, MAX_HEAD_DIM),
+    ])?;
+    match num_heads.is_multiple_of(num_groups) {
+        true => Ok(()),
+        false => Err(format!("{num_heads} heads cannot share {num_groups} groups")),
+    }
 }
 
 /// Refuses more layers that predict further tokens than any model has; each has a name.
@@ -134,11 +152,18 @@ pub(super) fn check_encoder(spec: &EncoderSpec) -> Result<(), String> {
 /// # Errors
 /// It has a size or a number out of range; the text names it.
 pub(super) fn check(spec: &DecoderSpec) -> Result<(), String> {
-    check_heads(spec.heads())?;
+    let attends = spec.attentions().next().is_some();
+    let goes_on = spec.recurrents().next().is_some();
+    if attends || !goes_on {
+        check_heads(spec.heads())?;
+    }
+    let has_mlps = spec.layers.iter().any(|layer| layer.feed_forward.is_some());
+    if has_mlps || !goes_on {
+        check_sizes(&[("intermediate size", inner_width(&spec.layers), MAX_WIDTH)])?;
+    }
     check_sizes(&[
         ("vocabulary", spec.vocab_size(), MAX_VOCAB_SIZE),
         ("hidden size", spec.hidden_size(), MAX_WIDTH),
-        ("intermediate size", inner_width(&spec.layers), MAX_WIDTH),
         ("width of embeddings", spec.embedding.tokens.k, MAX_WIDTH),
         ("number of layers", spec.layers.len(), MAX_LAYERS),
         ("context length", spec.max_model_len, MAX_CONTEXT),

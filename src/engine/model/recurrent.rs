@@ -2,18 +2,38 @@
 //! their first and their last linear layer.
 
 use super::loading::{BlockNormWeights, Loader};
-use super::spec::RecurrentSpec;
+use super::spec::{GateOrder, MambaSpec, RecurrentSpec};
 use crate::engine::EngineError;
 use crate::engine::device::{Device, StateLayerMut, Tensor};
-use crate::engine::ops::{self, Columns, ConvColumns, ConvTaps, LinearWeight, Step};
+use crate::engine::ops::{
+    self, Activation, Columns, ConvColumns, ConvTaps, Gate, Heads, LinearWeight, NormWeight,
+    ScanWeights, Step,
+};
 
 /// Weights of a block that keeps a state.
 #[derive(Debug)]
 pub(super) struct RecurrentWeights {
     pub norms: BlockNormWeights,
     pub inputs: LinearWeight,
-    pub taps: ConvTaps,
+    taps: ConvTaps,
+    form: Form,
     pub out: LinearWeight,
+}
+
+/// What blocks differ in.
+#[derive(Debug)]
+enum Form {
+    ShortConv,
+    Mamba(Box<MambaWeights>),
+}
+
+/// What a block of Mamba 2 has besides.
+#[derive(Debug)]
+struct MambaWeights {
+    activation: Activation,
+    scan: ScanWeights,
+    /// With the heads that it normalizes one by one.
+    norm: Option<(NormWeight, Heads, GateOrder)>,
 }
 
 impl Loader<'_> {
@@ -29,7 +49,36 @@ impl Loader<'_> {
             norms: self.norms(spec.norms())?,
             inputs: self.layer_linear(inputs)?,
             taps: ConvTaps::new(spec.taps().width, &taps, biases.transpose()?),
+            form: match spec {
+                RecurrentSpec::ShortConv(_) => Form::ShortConv,
+                RecurrentSpec::Mamba(mamba) => Form::Mamba(Box::new(self.mamba(mamba)?)),
+            },
             out: self.layer_linear(out)?,
+        })
+    }
+
+    fn mamba(&mut self, spec: &MambaSpec) -> Result<MambaWeights, EngineError> {
+        let [decay, skip, dt_bias] = spec.parameters();
+        let decay = self.checkpoint.vector(&decay, 0.0)?;
+        let width = spec.scan.inner_width();
+        let norm = match &spec.gated_norm {
+            None => None,
+            Some(gated) => {
+                let num_heads = gated.num_groups;
+                let heads = Heads { start: 0, num_heads, head_dim: width / num_heads };
+                self.norm(Some(&gated.norm))?.map(|norm| (norm, heads, gated.order))
+            }
+        };
+        Ok(MambaWeights {
+            activation: spec.activation,
+            scan: ScanWeights {
+                shape: spec.scan,
+                decay: decay.iter().map(|log| -f64::from(*log).exp() as f32).collect(),
+                skip: self.checkpoint.vector(&skip, 1.0)?,
+                dt_bias: self.checkpoint.vector(&dt_bias, -3.0)?,
+                dt_bounds: spec.dt_bounds,
+            },
+            norm,
         })
     }
 }
@@ -40,20 +89,62 @@ impl RecurrentWeights {
     pub(super) fn mix(
         &self,
         device: &Device,
-        spec: &RecurrentSpec,
         (products, step): (&mut Tensor, Step<'_>),
         states: StateLayerMut<'_>,
         mixed: &mut Tensor,
     ) {
-        mixed.reshape(step.num_rows(), spec.linears()[1].k);
-        match spec {
-            RecurrentSpec::ShortConv(conv) => {
-                let width = conv.taps.width;
+        mixed.reshape(step.num_rows(), self.out.shape().1);
+        match &self.form {
+            Form::ShortConv => {
+                let width = mixed.width();
                 let columns =
                     ConvColumns { first: 2 * width, gates: Some([0, width]), activation: None };
                 ops::causal_conv(device, (products, step), &self.taps, states, columns);
                 let outputs = (&*products, Columns::run(2 * width, width));
                 ops::copy_columns(device, outputs, (mixed, Columns::run(0, width)));
+            }
+            Form::Mamba(mamba) => {
+                self.scan(device, mamba, (products, step), states, mixed);
+                mamba.gate(device, products, mixed);
+            }
+        }
+    }
+
+    /// mixed = y of a block of Mamba 2.
+    fn scan(
+        &self,
+        device: &Device,
+        mamba: &MambaWeights,
+        (products, step): (&mut Tensor, Step<'_>),
+        mut states: StateLayerMut<'_>,
+        mixed: &mut Tensor,
+    ) {
+        let columns = ConvColumns {
+            first: mamba.scan.shape.inner_width(),
+            gates: None,
+            activation: Some(mamba.activation),
+        };
+        ops::causal_conv(device, (products, step), &self.taps, states.reborrow(), columns);
+        let states = (states, self.taps.state_len());
+        ops::mamba_scan(device, (products, step), &mamba.scan, states, mixed);
+    }
+}
+
+impl MambaWeights {
+    /// mixed = its norm with silu(z), where z are the first columns of the products.
+    fn gate(&self, device: &Device, products: &Tensor, mixed: &mut Tensor) {
+        let gate = |mixed: &mut Tensor| {
+            ops::gate_columns(device, mixed, (products, 0), Gate::Silu);
+        };
+        match &self.norm {
+            None => gate(mixed),
+            Some((norm, heads, GateOrder::BeforeNorm)) => {
+                gate(mixed);
+                ops::norm_heads(device, mixed, *heads, norm);
+            }
+            Some((norm, heads, GateOrder::AfterNorm)) => {
+                ops::norm_heads(device, mixed, *heads, norm);
+                gate(mixed);
             }
         }
     }

@@ -1,12 +1,16 @@
-"""Layers that keep a state of the tokens before: short convolutions."""
+"""Layers that keep a state of the tokens before: short convolutions, Mamba 2.
 
+Every mistake that is listed with a family moves a golden logprob: `--check` says so.
+"""
+
+import torch
 from torch import nn
 
 from ..family import Family, dims, rope, small
-from ..mistakes import named, rows_swapped, swapped, without
-from ..routing import swapped_gate_and_up, unbiased
+from ..mistakes import filled, named, rows_swapped, swapped, without, zeroed
+from ..routing import routed, softmax_all, swapped_gate_and_up, unbiased
 
-CONV = "conv"
+CONV, LINEAR = "conv", "linear_attention"
 
 
 def oldest_tap_lost(model: nn.Module) -> None:
@@ -38,6 +42,68 @@ def lfm2(**more) -> dict:
     )
 
 
+def mixers(model: nn.Module) -> list[nn.Module]:
+    found = [module for module in model.modules() if hasattr(module, "A_log")]
+    assert found
+    return found
+
+
+def b_and_c_swapped(model: nn.Module) -> None:
+    for mixer in mixers(model):
+        inner, width = mixer.intermediate_size, mixer.n_groups * mixer.ssm_state_size
+        conv = mixer.conv1d
+        rows = [(mixer.in_proj.weight, 2 * inner), (conv.weight, inner), (conv.bias, inner)]
+        for parameter, start in rows:
+            b = parameter[start : start + width].clone()
+            parameter[start : start + width] = parameter[start + width : start + 2 * width]
+            parameter[start + width : start + 2 * width] = b
+
+
+def groups_in_turns(model: nn.Module) -> None:
+    """Head h reads group h % groups: heads change places in all but B and C."""
+    for mixer in mixers(model):
+        heads, groups = mixer.num_heads, mixer.n_groups
+        order = torch.arange(heads).view(groups, -1).T.reshape(-1)
+        values = (order[:, None] * mixer.head_dim + torch.arange(mixer.head_dim)).reshape(-1)
+        inner, proj, conv = mixer.intermediate_size, mixer.in_proj.weight, mixer.conv1d
+        for start in (0, inner):
+            proj[start : start + inner] = proj[start : start + inner][values]
+        proj[-heads:] = proj[-heads:][order]
+        conv.weight[:inner] = conv.weight[:inner][values]
+        conv.bias[:inner] = conv.bias[:inner][values]
+        for parameter in (mixer.A_log, mixer.D, mixer.dt_bias):
+            parameter.copy_(parameter[order])
+        # What groups a norm has is another matter.
+        mixer.norm.weight.copy_(mixer.norm.weight[values])
+        mixer.out_proj.weight.copy_(mixer.out_proj.weight[:, values])
+
+
+def one_norm_group(model: nn.Module) -> None:
+    for mixer in mixers(model):
+        mixer.norm.group_size = mixer.intermediate_size
+
+
+def gate_after_norm(model: nn.Module) -> None:
+    for mixer in mixers(model):
+        norm, before = mixer.norm, mixer.norm.forward
+        norm.forward = lambda y, gate, before=before: before(y) * nn.functional.silu(gate)
+
+
+MAMBA = [
+    oldest_tap_lost, taps_reversed, b_and_c_swapped, zeroed(".D"), zeroed("dt_bias"),
+    zeroed("conv1d.bias"), filled("A_log", -20.0), filled("A_log", 20.0), gate_after_norm,
+]
+
+
+def granite(**more) -> dict:
+    return dims(
+        48, 16, 4, 3, 1, rms_norm_eps=1e-3, shared_intermediate_size=40, mamba_n_heads=6,
+        mamba_d_head=16, mamba_d_state=12, mamba_chunk_size=8, embedding_multiplier=3.0,
+        attention_multiplier=0.5, residual_multiplier=0.6, logits_scaling=2.5,
+        rope_parameters=rope(10000.0), **more,
+    )
+
+
 FAMILIES: dict[str, Family] = {
     "lfm2": small(
         "Lfm2Config", lfm2(conv_L_cache=3, layer_types=[CONV, "full_attention", CONV, CONV]),
@@ -60,6 +126,44 @@ FAMILIES: dict[str, Family] = {
             oldest_tap_lost, swapped_gate_and_up, unbiased, dict(num_experts_per_tok=3),
             dict(norm_topk_prob=False), dict(routed_scaling_factor=1.0),
         ],
+    ),
+    "mamba2": small(
+        "Mamba2Config",
+        dict(
+            hidden_size=48, num_hidden_layers=3, num_heads=6, head_dim=16, n_groups=3,
+            state_size=12, chunk_size=8, layer_norm_epsilon=1e-2, tie_word_embeddings=False,
+        ),
+        [*MAMBA, groups_in_turns, one_norm_group, dict(layer_norm_epsilon=1e-6)],
+        means={"A_log": -1.0},
+    ),
+    "granite_hybrid": small(
+        "GraniteMoeHybridConfig",
+        granite(
+            layer_types=[LINEAR, LINEAR, "full_attention", LINEAR], num_local_experts=5,
+            num_experts_per_tok=2, mamba_n_groups=2, tie_word_embeddings=False,
+        ),
+        [
+            *MAMBA, groups_in_turns, one_norm_group, swapped_gate_and_up,
+            dict(position_embedding_type="rope"), dict(residual_multiplier=1.0),
+            dict(attention_multiplier=0.25), zeroed("shared_mlp.output_linear"),
+            routed("the softmax of all experts", softmax_all), dict(num_experts_per_tok=1),
+        ],
+        means={"A_log": -1.0}, head_std=0.8,
+    ),
+    "granite_hybrid_dense": small(
+        "GraniteMoeHybridConfig",
+        granite(
+            layer_types=["full_attention", LINEAR, LINEAR, LINEAR], num_local_experts=0,
+            position_embedding_type="rope", mamba_proj_bias=True, mamba_conv_bias=False,
+            mamba_n_groups=1, tie_word_embeddings=False,
+        ),
+        [
+            oldest_tap_lost, zeroed("in_proj.bias"), zeroed("out_proj.bias"),
+            dict(position_embedding_type=None), dict(rope_parameters=rope(500.0)),
+            swapped("q_proj", "o_proj"), dict(embedding_multiplier=1.0), dict(logits_scaling=1.0),
+        ],
+        means={"A_log": -1.0}, head_std=0.8, old_config=True,
+        old_keys=dict(layer_types=["attention", "mamba", "mamba", "mamba"]),
     ),
     "lfm2_bias": small(
         "Lfm2Config",

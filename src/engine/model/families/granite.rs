@@ -8,6 +8,15 @@ use crate::engine::model::spec::{DecoderSpec, EmbeddingScale};
 /// Llama's spec with the multipliers.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let mut spec = llama::spec(config)?;
+    set_multipliers(config, &mut spec)?;
+    Ok(spec)
+}
+
+/// The multipliers of all Granites.
+pub(super) fn set_multipliers(
+    config: &HfConfig,
+    spec: &mut DecoderSpec,
+) -> Result<(), EngineError> {
     let root = config.root();
     let multiplier = |key| root.number(key).map(|number| number.unwrap_or(1.0) as f32);
     let factor = multiplier("embedding_multiplier")?;
@@ -17,5 +26,5 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     spec.attentions_mut().for_each(|(_, attention)| attention.scale = scores);
     spec.layers.iter_mut().for_each(|layer| layer.residual_scale = Some(residual));
     spec.output.scale = Some(1.0 / multiplier("logits_scaling")?);
-    Ok(spec)
+    Ok(())
 }

@@ -11,21 +11,30 @@ use crate::engine::model::spec::{
 
 /// Granite's spec with experts.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    with_shared(config, 0)
+    let mut spec = granite::spec(config)?;
+    set_experts(config, &mut spec, 0)?;
+    Ok(spec)
 }
 
 /// The same with an MLP of all tokens, of `shared_intermediate_size`.
 pub fn shared(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    with_shared(config, config.root().optional_size("shared_intermediate_size")?.unwrap_or(0))
+    let shared = config.root().optional_size("shared_intermediate_size")?.unwrap_or(0);
+    let mut spec = granite::spec(config)?;
+    set_experts(config, &mut spec, shared)?;
+    Ok(spec)
 }
 
-fn with_shared(config: &HfConfig, shared: usize) -> Result<DecoderSpec, EngineError> {
-    let mut spec = granite::spec(config)?;
+/// Gives every layer experts, and an MLP of all tokens that is so wide.
+pub(super) fn set_experts(
+    config: &HfConfig,
+    spec: &mut DecoderSpec,
+    shared: usize,
+) -> Result<(), EngineError> {
     let sizes = Sizes::read(config, &["num_local_experts", "num_experts"], "intermediate_size")?;
     let routing = experts::by_softmax_of_chosen(experts::num_of_token(config)?);
     let activation = config.activation()?;
     experts::set(
-        &mut spec,
+        spec,
         |_| true,
         |index| {
             let name = |part: &str| format!("model.layers.{index}.{part}");
@@ -43,5 +52,5 @@ fn with_shared(config: &HfConfig, shared: usize) -> Result<DecoderSpec, EngineEr
             }
         },
     );
-    Ok(spec)
+    Ok(())
 }

@@ -29,6 +29,7 @@ mod gpt_neox;
 pub(super) mod gpt_oss;
 mod gptj;
 mod granite;
+mod granite_hybrid;
 mod granite_moe;
 mod helium;
 mod hunyuan_dense;
@@ -40,6 +41,8 @@ mod latent;
 mod layer_norm;
 mod lfm2;
 pub(super) mod llama;
+mod mamba;
+mod mamba2;
 mod minicpm;
 mod minicpm3;
 mod ministral3;
@@ -159,6 +162,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("GptOssForCausalLM", gpt_oss::spec, "gpt-oss 20B, 120B"),
     family("GraniteForCausalLM", granite::spec, "Granite 3 and 4, dense"),
     family("GraniteMoeForCausalLM", granite_moe::spec, "Granite 3 with experts"),
+    family("GraniteMoeHybridForCausalLM", granite_hybrid::spec, "Granite 4.0-H, Granite 4.0 Micro"),
     family(
         "GraniteMoeSharedForCausalLM",
         granite_moe::shared,
@@ -177,6 +181,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         llama::spec,
         "Llama 2, 3, 3.1, 3.2, 3.3, Yi, SmolLM2, TinyLlama, and others of this class",
     ),
+    family("Mamba2ForCausalLM", mamba2::spec, "Mamba 2, Codestral Mamba"),
     family("MiniCPM3ForCausalLM", minicpm3::spec, "MiniCPM3"),
     family("MiniCPMForCausalLM", minicpm::spec, "MiniCPM 1, 2"),
     family("Ministral3ForCausalLM", ministral3::spec, "Ministral 3"),

@@ -12,6 +12,7 @@ pub use keys::LayerType;
 pub use rope::RopeDefaults;
 pub use section::Section;
 
+use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
 
@@ -71,7 +72,7 @@ impl HfConfig {
     /// # Errors
     /// The text is no JSON object.
     pub fn parse(text: &str, path: &str) -> Result<Self, EngineError> {
-        match serde_json::from_str(text) {
+        match serde_json::from_str(&with_quoted_infinities(text)) {
             Ok(Value::Object(keys)) => Ok(Self::new(keys, path.to_owned())),
             Ok(_) => Err(EngineError::Model(format!("{path}: expected a JSON object"))),
             Err(error) => Err(EngineError::Model(format!("{path}: {error}"))),
@@ -220,6 +221,32 @@ impl HfConfig {
             quoted(&unread.join(", ")),
         )))
     }
+}
+
+/// The text with quotes around `Infinity` where it is no string: Python writes it as a number,
+/// which JSON does not have.
+fn with_quoted_infinities(text: &str) -> Cow<'_, str> {
+    if !text.contains("Infinity") {
+        return Cow::Borrowed(text);
+    }
+    let (mut quoted, mut rest, mut is_string) = (String::new(), text, false);
+    while let Some(next) = rest.chars().next() {
+        let len = match next {
+            '\\' if is_string => {
+                next.len_utf8() + rest[1..].chars().next().map_or(0, char::len_utf8)
+            }
+            'I' if !is_string && rest.starts_with("Infinity") => "Infinity".len(),
+            _ => next.len_utf8(),
+        };
+        is_string ^= next == '"';
+        let (token, after) = rest.split_at(len);
+        match len == "Infinity".len() {
+            true => quoted.extend(["\"", token, "\""]),
+            false => quoted.push_str(token),
+        }
+        rest = after;
+    }
+    Cow::Owned(quoted)
 }
 
 /// A value in a message.

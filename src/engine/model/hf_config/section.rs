@@ -167,6 +167,21 @@ impl<'a> Section<'a> {
         list.iter().map(number).collect::<Result<_, _>>().map(Some)
     }
 
+    /// A list of the least number and the most, either perhaps infinite, as Python's JSON has it or
+    /// transformers 5.
+    pub fn bounds(&self, key: &str) -> Result<Option<[f64; 2]>, EngineError> {
+        let Some(list) = self.list(key)? else { return Ok(None) };
+        let number = |value: &Value| {
+            let name = value.get("__float__").unwrap_or(value);
+            let infinite = (name.as_str() == Some("Infinity")).then_some(f64::INFINITY);
+            value.as_f64().or(infinite)
+        };
+        match list.iter().map(number).collect::<Option<Vec<_>>>().as_deref() {
+            Some([least, most]) => Ok(Some([*least, *most])),
+            _ => Err(self.wrong(key, "a list of two numbers", &Value::from(list))),
+        }
+    }
+
     /// Refuses a key whose value is not what the engine computes. An absent one is.
     pub fn expect(&self, key: &str, expected: impl Into<Value>) -> Result<(), EngineError> {
         let expected = expected.into();
@@ -258,5 +273,30 @@ fn add_unread_within(
             true
         }
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_may_be_infinite_in_both_spellings() {
+        for (text, expected) in [
+            (r#"{"a": [0.0, Infinity], "b": "\" Infinity"}"#, Some([0.0, f64::INFINITY])),
+            (r#"{"a": [0, {"__float__": "Infinity"}]}"#, Some([0.0, f64::INFINITY])),
+            (r#"{"a": [0.5, 2]}"#, Some([0.5, 2.0])),
+            (r#"{"a": null}"#, None),
+        ] {
+            let config = HfConfig::parse(text, "config.json").unwrap();
+            assert_eq!(config.root().bounds("a").unwrap(), expected, "{text}");
+            let b = config.root().text("b").unwrap();
+            assert!(b.is_none_or(|b| b == "\" Infinity"), "{b:?}");
+        }
+        for text in [r#"{"a": [0.0]}"#, r#"{"a": [0.0, "NaN"]}"#, r#"{"a": [0.0, 1.0, 2.0]}"#] {
+            let config = HfConfig::parse(text, "config.json").unwrap();
+            let error = config.root().bounds("a").unwrap_err();
+            assert!(error.to_string().contains("`a` should be a list of two numbers"), "{error}");
+        }
     }
 }

@@ -6,6 +6,7 @@ mod feed_forward;
 mod head;
 mod latent;
 mod layer_inputs;
+mod mamba;
 mod recurrent;
 mod rope;
 mod row_order;
@@ -20,6 +21,7 @@ pub use feed_forward::{
 pub use head::{HeadActivation, HeadLayer, HeadSpec};
 pub use latent::{LatentDims, LatentQuerySpec, LatentSpec};
 pub use layer_inputs::{LayerInputsSpec, SideBlockSpec};
+pub use mamba::{GateOrder, GatedNormSpec, MambaSpec};
 pub use recurrent::{RecurrentSpec, ShortConvSpec, TapsSpec};
 pub use rope::{Frequencies, LongRope, RopeScaling, RopeSpec, Yarn};
 pub use row_order::RowOrder;

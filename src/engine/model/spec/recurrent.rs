@@ -1,12 +1,14 @@
 //! `RecurrentSpec`: blocks that go from token to token with a state, as data.
 
-use super::{BlockNorms, LinearSpec, NamedShape, NormSpec};
+use super::{BlockNorms, LinearSpec, MambaSpec, NamedShape, NormSpec};
 
 /// A block that keeps a state of the tokens before, in the place of attention or beside it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RecurrentSpec {
     /// A gated sum over the last few tokens.
     ShortConv(ShortConvSpec),
+    /// Mamba 2.
+    Mamba(Box<MambaSpec>),
 }
 
 /// out(c * conv(b * x)), where `inputs` gives b, c and x, and conv sums over the last few tokens,
@@ -58,6 +60,7 @@ impl RecurrentSpec {
     pub fn norms(&self) -> &BlockNorms {
         match self {
             Self::ShortConv(conv) => &conv.norms,
+            Self::Mamba(mamba) => &mamba.norms,
         }
     }
 
@@ -65,6 +68,7 @@ impl RecurrentSpec {
     pub fn norms_mut(&mut self) -> &mut BlockNorms {
         match self {
             Self::ShortConv(conv) => &mut conv.norms,
+            Self::Mamba(mamba) => &mut mamba.norms,
         }
     }
 
@@ -72,6 +76,7 @@ impl RecurrentSpec {
     pub fn linears(&self) -> [&LinearSpec; 2] {
         match self {
             Self::ShortConv(conv) => [&conv.inputs, &conv.out],
+            Self::Mamba(mamba) => [&mamba.inputs, &mamba.out],
         }
     }
 
@@ -79,6 +84,7 @@ impl RecurrentSpec {
     pub fn taps(&self) -> &TapsSpec {
         match self {
             Self::ShortConv(conv) => &conv.taps,
+            Self::Mamba(mamba) => &mamba.taps,
         }
     }
 
@@ -86,6 +92,7 @@ impl RecurrentSpec {
     pub fn inner_norms(&self) -> impl Iterator<Item = &NormSpec> {
         match self {
             Self::ShortConv(_) => None,
+            Self::Mamba(mamba) => mamba.gated_norm.as_ref().map(|gated| &gated.norm),
         }
         .into_iter()
     }
@@ -96,6 +103,7 @@ impl RecurrentSpec {
         let of_taps = std::iter::once(taps.weight()).chain(taps.biases());
         match self {
             Self::ShortConv(_) => of_taps.collect(),
+            Self::Mamba(mamba) => of_taps.chain(mamba.parameters()).collect(),
         }
     }
 
@@ -104,6 +112,7 @@ impl RecurrentSpec {
         let of_taps = self.taps().state_width();
         match self {
             Self::ShortConv(_) => of_taps,
+            Self::Mamba(mamba) => of_taps + mamba.scan.state_len(),
         }
     }
 
@@ -113,6 +122,8 @@ impl RecurrentSpec {
         let of_taps = 2.0 * (taps.num_taps * taps.width) as f64;
         match self {
             Self::ShortConv(_) => of_taps,
+            // Of a value of the state: a decay, an input that is added, and its share of y.
+            Self::Mamba(mamba) => of_taps + 5.0 * mamba.scan.state_len() as f64,
         }
     }
 
@@ -120,6 +131,7 @@ impl RecurrentSpec {
     pub fn name(&self) -> (&'static str, &'static str) {
         match self {
             Self::ShortConv(_) => ("short convolutions", "a short convolution"),
+            Self::Mamba(_) => ("recurrences of Mamba 2", "a recurrence of Mamba 2"),
         }
     }
 }
