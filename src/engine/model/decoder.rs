@@ -5,7 +5,9 @@ use super::latent::LatentBuffers;
 use super::layer_inputs::LayerInputs;
 use super::loading::{self, AttentionWeights, DecoderWeights};
 use super::recurrent::RecurrentWeights;
-use super::spec::{AttentionSpec, DecoderSpec, KvSource, LinearSpec, QkvHeads, RecurrentSpec};
+use super::spec::{
+    AttentionSpec, DecoderSpec, KvSource, LinearSpec, OutputGate, QkvHeads, RecurrentSpec,
+};
 use super::stream::{Stream, norm_q_and_k, scale_q};
 use super::weights::Checkpoint;
 use crate::engine::EngineError;
@@ -13,7 +15,7 @@ use crate::engine::batch::Batch;
 use crate::engine::config::DType;
 use crate::engine::device::{CacheLayerMut, Device, KvCache, Precision, StateLayerMut, Tensor};
 use crate::engine::ops::{
-    self, AttentionScratch, AttentionShape, Columns, Step, StepInputs, StepLimits,
+    self, AttentionScratch, AttentionShape, Columns, Gate, Step, StepInputs, StepLimits,
 };
 
 /// A loaded decoder with the buffers of its forward pass.
@@ -318,6 +320,9 @@ impl Pass<'_> {
         attended.reshape(step.num_rows(), num_heads * spec.v_dim());
         let layer = cache.layer(index);
         ops::paged_attention(device, (qkv, step), layer, shape, scratch, attended);
+        if let Some(OutputGate::OfValues) = spec.gate {
+            ops::gate_columns(device, attended, (qkv, spec.heads.qkv_width()), Gate::Sigmoid);
+        }
         let values = match latent {
             Some(latent) => latent.values(device, (spec, weights), attended),
             None => attended,

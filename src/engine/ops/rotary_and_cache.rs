@@ -60,7 +60,7 @@ impl QkvHeads {
 
     /// `v_dim`: width of a V head.
     fn check(&self, qkv: &Tensor, v_dim: usize, table: Option<&RotaryTable>) {
-        assert_eq!(qkv.width(), self.q_width() + self.kv_width() + self.num_kv_heads * v_dim);
+        assert!(qkv.width() >= self.q_width() + self.kv_width() + self.num_kv_heads * v_dim);
         assert!(table.is_none_or(|table| table.rotary_dim() <= self.head_dim));
     }
 
@@ -70,9 +70,10 @@ impl QkvHeads {
 }
 
 /// qkv (num_tokens, (num_heads + num_kv_heads) * head_dim + num_kv_heads * v_dim), with the cache's
-/// v_dim: q and k are rotated in place (None: they are not), then k and v go to the step's slots of
-/// layer `layer`, to the first heads there if the cache has room for more. Slots of a step are
-/// distinct: the block pool gives a block to be written to one sequence only.
+/// v_dim, and on the CPU columns of others behind them: q and k are rotated in place (None: they
+/// are not), then k and v go to the step's slots of layer `layer`, to the first heads there if the
+/// cache has room for more. Slots of a step are distinct: the block pool gives a block to be
+/// written to one sequence only.
 ///
 /// # Panics
 /// Shapes differ, the cache has fewer heads, or more of a head is to be rotated than there is.

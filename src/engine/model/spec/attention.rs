@@ -10,7 +10,7 @@ pub struct AttentionSpec {
     /// Its heads.
     pub heads: QkvHeads,
     /// ((num_heads + 2 * num_kv_heads) * head_dim, hidden_size): q, k, v; or what `kv` or `latent`
-    /// says.
+    /// says. Behind them what `gate` says.
     pub qkv: LinearSpec,
     /// Where K and V come from.
     pub kv: KvSource,
@@ -36,11 +36,21 @@ pub struct AttentionSpec {
     pub sinks: Option<String>,
     /// Positions a token attends to, itself included; None: all before it.
     pub sliding_window: Option<usize>,
+    /// What the heads' outputs are multiplied by, before `out`.
+    pub gate: Option<OutputGate>,
     /// (hidden_size, num_heads * head_dim)
     pub out: LinearSpec,
     /// What stands before the names of tensors that files may have though the block has no K and V
     /// of its own. They are left unused.
     pub unused: Vec<String>,
+}
+
+/// A gate of what heads give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputGate {
+    /// Each value has one: the sigmoid of what `qkv` gives behind v, num_heads * head_dim values
+    /// (Qwen3-Next).
+    OfValues,
 }
 
 impl AttentionSpec {
@@ -62,6 +72,7 @@ impl AttentionSpec {
             alibi_slopes: None,
             sinks: None,
             sliding_window: None,
+            gate: None,
             out,
             unused: Vec::new(),
         }

@@ -116,6 +116,9 @@ impl EncoderSpec {
         if attentions().any(|attention| attention.kv != KvSource::Own) {
             return Err("K and V that are not each layer's own".to_owned());
         }
+        if attentions().any(|attention| attention.gate.is_some()) {
+            return Err("a gate of attention".to_owned());
+        }
         Ok(Self {
             embed_scale: scale,
             positions,

@@ -13,7 +13,9 @@ mod row_order;
 mod tensors;
 
 pub use crate::engine::ops::QkvHeads;
-pub use attention::{AttentionSpec, KvSource, NormSpan, PositionScale, QkNormOrder, QkNormSpec};
+pub use attention::{
+    AttentionSpec, KvSource, NormSpan, OutputGate, PositionScale, QkNormOrder, QkNormSpec,
+};
 pub use encoder::{EncoderSpec, RelativeBiasSpec};
 pub use feed_forward::{
     ApartNorms, ExpertSpec, ExpertsSpec, FeedForwardSpec, MlpForm, MlpSpec, SharedExpertSpec,

@@ -43,6 +43,19 @@ impl RowOrder {
         Self::new(q.chain(k).chain(v).collect())
     }
 
+    /// q, k, v and gates, where q and gates are stored by turns: those of one head, then those of
+    /// the next (Qwen3-Next).
+    pub fn with_gates_of_heads(heads: QkvHeads) -> Self {
+        let QkvHeads { num_heads, head_dim, .. } = heads;
+        let by_turns = |first: usize| {
+            let head = move |h: usize| (2 * h + first) * head_dim;
+            (0..num_heads).flat_map(move |h| head(h) as u32..(head(h) + head_dim) as u32)
+        };
+        let first_k = 2 * heads.q_width();
+        let kv = first_k as u32..(first_k + 2 * heads.kv_width()) as u32;
+        Self::new(by_turns(0).chain(kv).chain(by_turns(1)).collect())
+    }
+
     /// Rotary embeddings that turn neighbours (2i, 2i + 1), made those of halves (i, i + d/2), in
     /// the first `rotary_dim` values of every q and k head; v as stored. Scores are sums over a
     /// head, so they do not change.
@@ -145,6 +158,12 @@ mod tests {
         let expected = [0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15];
         assert_eq!(order.rows().unwrap()[..], expected);
         assert_eq!(RowOrder::as_stored().then(&order), order);
+        let order = RowOrder::with_gates_of_heads(QkvHeads { num_heads: 2, ..HEADS });
+        assert_eq!(
+            order.rows().unwrap()[..],
+            [0, 1, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15, 2, 3, 6, 7]
+        );
+        let order = RowOrder::grouped_qkv(HEADS);
         assert_eq!(order.then(&order).rows().unwrap()[4..8], [4, 5, 12, 13]);
         assert_eq!(order.then(&order.inverse()), RowOrder::as_stored());
         let swapped = RowOrder::new(vec![1, 0]);
