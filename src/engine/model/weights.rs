@@ -11,6 +11,7 @@ mod mapped_file;
 mod mapped_files;
 pub mod pickle;
 mod quantized;
+mod stacked;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -76,7 +77,8 @@ impl Checkpoint {
         Ok(Checkpoint::Files(MappedFiles::of_gguf(path, files, translate)?))
     }
 
-    /// The same, whose linear layers are stored as `config` says.
+    /// The same, whose linear layers are stored as `config` says; experts may be stacked where a
+    /// model asks for each.
     ///
     /// # Errors
     /// The format has no layer of a shape that the model has.
@@ -85,8 +87,12 @@ impl Checkpoint {
         config: Option<&QuantizationConfig>,
         linears: impl Iterator<Item = (&'a LinearSpec, Place)>,
     ) -> Result<Self, EngineError> {
-        if let (Checkpoint::Files(files), Some(config)) = (&mut self, config) {
-            files.quantize(config, linears)?;
+        if let Checkpoint::Files(files) = &mut self {
+            let linears: Vec<_> = linears.collect();
+            files.unstack(linears.iter().flat_map(|(linear, _)| &linear.parts));
+            if let Some(config) = config {
+                files.quantize(config, linears.into_iter())?;
+            }
         }
         Ok(self)
     }

@@ -25,7 +25,7 @@ use crate::engine::ops::linear::SourceMatrix;
 #[derive(Debug)]
 pub struct MappedFiles {
     maps: Arc<Maps>,
-    tensors: HashMap<String, Entry>,
+    pub(super) tensors: HashMap<String, Entry>,
     pub(super) unused: BTreeSet<String>,
     /// The folder, or the GGUF file.
     path: PathBuf,
@@ -76,6 +76,23 @@ impl Entry {
             Stored::Other(dtype) => dtype,
             Stored::Rows(_) => return None,
         })
+    }
+
+    /// Pieces of this shape, one after the other; None: it is not of such pieces, or not plain.
+    pub fn pieces(&self, shape: &[usize]) -> Option<impl Iterator<Item = Self> + use<>> {
+        let Stored::Values(dtype) = self.stored else { return None };
+        let num_values = |shape: &[usize]| shape.iter().product::<usize>();
+        let (all, of_one) = (num_values(&self.shape), num_values(shape));
+        if of_one == 0 || !all.is_multiple_of(of_one) {
+            return None;
+        }
+        let (file, first, len) = (self.file, self.range.start, of_one * dtype.size_bytes());
+        let shape = shape.to_vec();
+        Some((0..all / of_one).map(move |index| {
+            let start = first + index * len;
+            let stored = Stored::Values(dtype);
+            Self { file, stored, shape: shape.clone(), range: start..start + len }
+        }))
     }
 
     /// Whether it is of values that need no format.
