@@ -8,6 +8,7 @@ mod activation;
 mod causal_conv;
 mod columns;
 mod copy_blocks;
+mod delta_rule;
 mod elementwise;
 mod embedding;
 mod encoder_attention;
@@ -36,6 +37,7 @@ pub use activation::{Activation, activate, activate_and_mul};
 pub use causal_conv::{ConvColumns, ConvTaps, causal_conv};
 pub use columns::{Columns, copy_columns};
 pub use copy_blocks::copy_blocks;
+pub use delta_rule::{DeltaGateWeights, DeltaHeads, DeltaRule, delta_gates, delta_rule};
 pub use elementwise::{add, clamp, copy, copy_rows, fill_zero, scale};
 pub use embedding::{add_rows_of, embedding, gather_rows};
 pub use encoder_attention::{

@@ -1,0 +1,144 @@
+//! The gated delta rule: attention whose past is one matrix per head (Yang et al., 2024, "Gated
+//! Delta Networks"; Qwen3-Next).
+//!
+//! Of every token, with the state S (k_dim, v_dim) of a head, which begins as zeros:
+//! S *= decay; S += k (v - Sᵀ k)ᵀ beta; out = Sᵀ q.
+//! It is computed token by token, whatever a step holds of them, and sums go upward over k_dim.
+
+mod gates;
+#[cfg(test)]
+mod tests;
+mod update;
+
+use std::ops::Range;
+
+pub use gates::{DeltaGateWeights, delta_gates};
+
+use crate::engine::device::kv_cache::StateLayerMut;
+use crate::engine::device::op_times::{Op, Work};
+use crate::engine::device::simd::dispatch;
+use crate::engine::device::tensor::SharedMut;
+use crate::engine::device::{Device, Tensor};
+use crate::engine::ops::{RecurrentStep, Step};
+use update::{Inputs, Update};
+
+/// Heads of a delta rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaHeads {
+    /// Heads of q and k; each serves as many v heads, in order.
+    pub num_k_heads: usize,
+    /// Heads of v, a multiple of `num_k_heads`: each has a state.
+    pub num_v_heads: usize,
+    /// Width of a q or k head.
+    pub k_dim: usize,
+    /// Width of a v head.
+    pub v_dim: usize,
+}
+
+impl DeltaHeads {
+    /// Values of all heads of k, or of q.
+    pub fn k_width(self) -> usize {
+        self.num_k_heads * self.k_dim
+    }
+
+    /// Values of all heads of v.
+    pub fn v_width(self) -> usize {
+        self.num_v_heads * self.v_dim
+    }
+
+    /// Values of q, k and v.
+    pub fn qkv_width(self) -> usize {
+        2 * self.k_width() + self.v_width()
+    }
+
+    /// Operations of a token: it reads each state twice, and changes it once.
+    pub fn num_operations(self) -> f64 {
+        7.0 * (self.num_v_heads * self.k_dim * self.v_dim) as f64
+    }
+
+    /// Values of the states of all heads.
+    pub fn state_width(self) -> usize {
+        self.num_v_heads * self.head_state_width()
+    }
+
+    /// Those of one head: stripes of columns, one after the other, each (k_dim, its columns).
+    fn head_state_width(self) -> usize {
+        self.k_dim * update::padded(self.v_dim)
+    }
+}
+
+/// Where the delta rule of a layer finds what it needs.
+#[derive(Clone, Copy, Debug)]
+pub struct DeltaRule {
+    /// Its heads: q, k and v of all of them are the first columns of a row.
+    pub heads: DeltaHeads,
+    /// First column of the gates, beta and then decay of all v heads.
+    pub gates: usize,
+    /// First value of a block's state that is the rule's.
+    pub state: usize,
+}
+
+/// out (num_tokens, v_width) = what each token of `x` reads of its head's state, which begins with
+/// `states` and goes on there. q and k are normalized, and q is scaled.
+///
+/// # Panics
+/// Columns or states are too few, or the device is a GPU: models that need this run on the CPU.
+pub fn delta_rule(
+    device: &Device,
+    (x, step): (&Tensor, Step<'_>),
+    rule: DeltaRule,
+    states: StateLayerMut<'_>,
+    out: &mut Tensor,
+) {
+    let Device::Cpu(cpu) = device else { panic!("a GPU has no kernel for delta rules") };
+    let (num_rows, heads) = (x.num_rows(), rule.heads);
+    assert!(heads.qkv_width() <= rule.gates && rule.gates + 2 * heads.num_v_heads <= x.width());
+    assert_eq!(out.width(), heads.v_width());
+    out.set_num_rows(num_rows);
+    let work = || Work {
+        flops: num_rows as f64 * heads.num_operations(),
+        bytes: (num_rows * (heads.qkv_width() + heads.v_width()) * size_of::<f32>()) as f64,
+    };
+    let _timed = cpu.op_timer.timed(Op::new("delta_rule"), work);
+    let recurrent = RecurrentStep::new(step, states);
+    let (out_width, out) = (out.width(), SharedMut::new(out.values_mut()));
+    let num_stripes = update::num_stripes(heads.v_dim);
+    cpu.pool.run(heads.num_v_heads * num_stripes, &|_, item| {
+        let (head, stripe) = (item / num_stripes, item % num_stripes);
+        let columns = update::stripe(heads.v_dim, stripe);
+        let inputs = rule.inputs(x, head, &columns);
+        let first = head * heads.v_dim;
+        let out_columns = (out_width, first + columns.start..first + columns.end);
+        let mut run = |rows: Range<usize>, state: &mut [f32]| {
+            let out_columns = out_columns.clone();
+            dispatch(cpu.isa, Update { state, rows, inputs: &inputs, out, out_columns });
+        };
+        // SAFETY: stripes have no values in common, of states or of rows of `out`.
+        unsafe { recurrent.for_each_run(rule.state_part(head, &columns), &mut run) };
+    });
+}
+
+impl DeltaRule {
+    /// Where a stripe of a head reads its rows.
+    fn inputs<'a>(self, x: &'a Tensor, head: usize, columns: &Range<usize>) -> Inputs<'a> {
+        let DeltaHeads { num_k_heads, num_v_heads, k_dim, v_dim } = self.heads;
+        let k_head = head / (num_v_heads / num_k_heads);
+        let of_k = |first: usize| first + k_head * k_dim..first + (k_head + 1) * k_dim;
+        let first_v = 2 * self.heads.k_width() + head * v_dim;
+        Inputs {
+            rows: x,
+            q: of_k(0),
+            k: of_k(self.heads.k_width()),
+            v: first_v + columns.start..first_v + columns.end,
+            beta: self.gates + head,
+            decay: self.gates + num_v_heads + head,
+        }
+    }
+
+    /// The values of a block's state that are a stripe's.
+    fn state_part(self, head: usize, columns: &Range<usize>) -> Range<usize> {
+        let DeltaHeads { k_dim, .. } = self.heads;
+        let first = self.state + head * self.heads.head_state_width() + columns.start * k_dim;
+        first..first + update::padded(columns.len()) * k_dim
+    }
+}

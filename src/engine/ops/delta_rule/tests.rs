@@ -1,0 +1,141 @@
+//! The rule against a literal loop in f64, and its bits against themselves.
+
+use super::*;
+use crate::engine::batch::Batch;
+use crate::engine::config::Isa;
+use crate::engine::ops::linear::SourceMatrix;
+
+const BLOCK_SIZE: usize = 16;
+const NUM_BLOCKS: usize = 12;
+const NUM_TOKENS: usize = 40;
+/// Values of a state before those of the rule.
+const BEFORE: usize = 5;
+
+const HEADS: [DeltaHeads; 3] = [
+    DeltaHeads { num_k_heads: 2, num_v_heads: 4, k_dim: 6, v_dim: 5 },
+    DeltaHeads { num_k_heads: 1, num_v_heads: 3, k_dim: 3, v_dim: 80 },
+    DeltaHeads { num_k_heads: 1, num_v_heads: 1, k_dim: 16, v_dim: 128 },
+];
+
+fn rule(heads: DeltaHeads) -> DeltaRule {
+    DeltaRule { heads, gates: heads.qkv_width() + 2, state: BEFORE }
+}
+
+/// Rows of a sequence, with gates between 0 and 1.
+fn rows(heads: DeltaHeads, seed: u64) -> Vec<Vec<f32>> {
+    let width = rule(heads).gates + 2 * heads.num_v_heads;
+    let values = SourceMatrix::random(NUM_TOKENS, width, seed, 1.0).to_vec();
+    let mut rows: Vec<_> = values.chunks_exact(width).map(<[f32]>::to_vec).collect();
+    let gates = rows.iter_mut().flat_map(|row| &mut row[heads.qkv_width() + 2..]);
+    gates.for_each(|gate| *gate = 0.5 + 0.45 * *gate);
+    rows
+}
+
+/// What a token reads, of tokens one after the other.
+fn expected(heads: DeltaHeads, rows: &[Vec<f32>]) -> Vec<Vec<f64>> {
+    let DeltaHeads { num_v_heads, k_dim, v_dim, .. } = heads;
+    let mut states = vec![vec![vec![0.0; v_dim]; k_dim]; num_v_heads];
+    let mut outs = Vec::new();
+    for row in rows {
+        let at = |column: usize| f64::from(row[column]);
+        let mut out = Vec::new();
+        for (head, state) in states.iter_mut().enumerate() {
+            let k_head = head / (num_v_heads / heads.num_k_heads);
+            let q = |i: usize| at(k_head * k_dim + i);
+            let k = |i: usize| at(heads.k_width() + k_head * k_dim + i);
+            let gates = rule(heads).gates;
+            let (beta, decay) = (at(gates + head), at(gates + num_v_heads + head));
+            state.iter_mut().flatten().for_each(|value| *value *= decay);
+            let first_v = 2 * heads.k_width() + head * v_dim;
+            out.extend((0..v_dim).map(|column| {
+                let known: f64 = (0..k_dim).map(|i| state[i][column] * k(i)).sum();
+                let delta = (at(first_v + column) - known) * beta;
+                (0..k_dim).for_each(|i| state[i][column] += k(i) * delta);
+                (0..k_dim).map(|i| state[i][column] * q(i)).sum::<f64>()
+            }));
+        }
+        outs.push(out);
+    }
+    outs
+}
+
+/// Tokens `first..end` of the sequence of a seed, over these blocks.
+struct Part<'a> {
+    seed: u64,
+    tokens: Range<usize>,
+    table: &'a [u32],
+}
+
+/// One step; outputs of its parts.
+fn step(
+    device: &Device,
+    heads: DeltaHeads,
+    states: &mut [f32],
+    parts: &[Part<'_>],
+) -> Vec<Vec<f32>> {
+    let mut batch = Batch { query_start_loc: vec![0], max_blocks_per_seq: 4, ..Batch::default() };
+    let mut values = Vec::new();
+    for Part { seed, tokens, table } in parts {
+        batch.positions.extend(tokens.start as u32..tokens.end as u32);
+        batch.query_start_loc.push(batch.positions.len() as u32);
+        batch.seq_lens.push(tokens.end as u32);
+        batch.block_tables.extend(*table);
+        values.extend(rows(heads, *seed)[tokens.clone()].concat());
+    }
+    let x = Tensor::from_vec(values, rule(heads).gates + 2 * heads.num_v_heads);
+    let mut out = Tensor::zeros(x.num_rows(), heads.v_width());
+    let states = StateLayerMut {
+        values: states,
+        width: BEFORE + heads.state_width(),
+        block_size: BLOCK_SIZE,
+    };
+    delta_rule(device, (&x, Step::on_host(&batch)), rule(heads), states, &mut out);
+    let rows = |pair: &[u32]| (pair[0]..pair[1]).flat_map(|row| out.row(row as usize).to_vec());
+    batch.query_start_loc.windows(2).map(|pair| rows(pair).collect()).collect()
+}
+
+/// States of blocks that hold anything.
+fn unwritten(heads: DeltaHeads) -> Vec<f32> {
+    vec![f32::NAN; NUM_BLOCKS * (BEFORE + heads.state_width())]
+}
+
+#[test]
+fn tokens_agree_with_a_literal_loop_and_bits_do_not_depend_on_chunks() {
+    let tables = [[3, 9, 1, 0], [4, 2, 11, 0]];
+    for (heads, isa) in HEADS.iter().flat_map(|h| Isa::all_available().into_iter().map(|i| (*h, i)))
+    {
+        let device = Device::cpu_with_isa(2, isa);
+        let part = |seq: usize, tokens: Range<usize>| Part {
+            seed: seq as u64,
+            tokens,
+            table: &tables[seq],
+        };
+        let parts = [part(0, 0..NUM_TOKENS)];
+        let whole = step(&device, heads, &mut unwritten(heads), &parts).remove(0);
+        let expected = expected(heads, &rows(heads, 0)).concat();
+        for (got, expected) in whole.iter().zip(expected) {
+            assert!((f64::from(*got) - expected).abs() < 2e-5, "{isa:?} {got}, not {expected}");
+        }
+        for chunk in [1, 3, 15, 16, 17, 39] {
+            let (mut states, mut got) = (unwritten(heads), Vec::new());
+            for first in (0..NUM_TOKENS).step_by(chunk) {
+                let tokens = first..(first + chunk).min(NUM_TOKENS);
+                let both = [part(1, tokens.clone()), part(0, tokens)];
+                got.extend(step(&device, heads, &mut states, &both).remove(1));
+            }
+            assert_eq!(got, whole, "{isa:?} {heads:?}, chunks of {chunk}");
+        }
+    }
+}
+
+#[test]
+fn a_sequence_goes_on_from_a_block_that_another_one_fills_in_the_same_step() {
+    let (device, heads) = (Device::cpu(Some(2)), HEADS[0]);
+    let (own, shared) = ([7, 8, 9, 0], [7, 8, 10, 0]);
+    let alone = Part { seed: 5, tokens: 0..NUM_TOKENS, table: &own };
+    let whole = step(&device, heads, &mut unwritten(heads), &[alone]).remove(0);
+    let first = Part { seed: 5, tokens: 0..33, table: &own };
+    let second = Part { seed: 5, tokens: 32..35, table: &shared };
+    let outs = step(&device, heads, &mut unwritten(heads), &[first, second]);
+    assert_eq!(outs[1], whole[32 * heads.v_width()..35 * heads.v_width()]);
+}
