@@ -142,8 +142,13 @@ families! {
     qwen2_moe
     qwen2_window
     qwen3
+    qwen3_5
+    qwen3_5_moe
+    qwen3_5_moe_multimodal
+    qwen3_5_multimodal
     qwen3_moe
     qwen3_moe_sums
+    qwen3_next
     qwen3_vl
     seed_oss
     smollm3
@@ -173,6 +178,11 @@ const ON_THE_CPU_ALONE: &[(&str, &str)] = &[
     ("lfm2_moe", "short convolutions"),
     ("mamba2", "recurrences of Mamba 2"),
     ("minicpm3", "latent attention"),
+    ("qwen3_5", "delta nets"),
+    ("qwen3_5_moe", "delta nets"),
+    ("qwen3_5_moe_multimodal", "delta nets"),
+    ("qwen3_5_multimodal", "delta nets"),
+    ("qwen3_next", "delta nets"),
     ("youtu", "latent attention"),
     ("youtu_plain_q", "latent attention"),
 ];

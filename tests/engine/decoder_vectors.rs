@@ -163,6 +163,11 @@ const REFUSED: &[(&str, &str)] = &[
     ("mamba2", "a recurrence of Mamba 2"),
     ("minicpm3", "latent attention"),
     ("opt350", "a table of tokens of another width"),
+    ("qwen3_5", "a delta net"),
+    ("qwen3_5_moe", "a delta net"),
+    ("qwen3_5_moe_multimodal", "a delta net"),
+    ("qwen3_5_multimodal", "a delta net"),
+    ("qwen3_next", "a delta net"),
     ("youtu", "latent attention"),
     ("youtu_plain_q", "latent attention"),
 ];

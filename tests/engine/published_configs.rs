@@ -146,7 +146,10 @@ const PUBLISHED: &[Published] = &[
     ("qwen3-32b", 32_762_123_264, 40_960),
     ("qwen3-4b-instruct-2507", 4_022_468_096, 262_144),
     ("qwen3-4b", 4_022_468_096, 40_960),
+    ("qwen3-next-80b-a3b-instruct", 79_674_391_296, 262_144),
     ("qwen3-vl-4b-instruct", 4_022_468_096, 262_144),
+    ("qwen3.5-27b", 26_895_998_464, 262_144),
+    ("qwen3.5-35b-a3b", 34_660_610_688, 262_144),
     ("qwq-32b", 32_763_876_352, 40_960),
     ("redpajama-incite-3b", 2_775_864_320, 2_048),
     ("seed-oss-36b-instruct", 36_151_104_512, 524_288),
@@ -213,11 +216,15 @@ fn layers_share_the_order_of_their_rows() {
     let mut num_shared = 0;
     for (name, ..) in PUBLISHED {
         let spec = decoder_spec(&read(name)).expect("a published config");
-        let orders = spec.attentions().filter_map(|attention| attention.qkv.order.rows());
-        let orders: Vec<_> = orders.map(|order| order.as_ptr()).collect();
-        let places: BTreeSet<_> = orders.iter().collect();
-        assert!(places.len() <= 1, "{name}: {} orders", places.len());
-        num_shared += usize::from(orders.len() > 1);
+        let of_attention = spec.attentions().map(|attention| &attention.qkv);
+        let of_states = spec.recurrents().map(|block| block.linears()[0]);
+        for linears in [of_attention.collect::<Vec<_>>(), of_states.collect()] {
+            let orders = linears.iter().filter_map(|linear| linear.order.rows());
+            let orders: Vec<_> = orders.map(|order| order.as_ptr()).collect();
+            let places: BTreeSet<_> = orders.iter().collect();
+            assert!(places.len() <= 1, "{name}: {} orders", places.len());
+            num_shared += usize::from(orders.len() > 1);
+        }
     }
     assert!(num_shared > 10, "{num_shared} models with an order");
 }

@@ -4,7 +4,7 @@
 use super::spec::{
     DecoderSpec, EncoderSpec, ExpertsSpec, LayerSpec, LinearSpec, QkvHeads, RecurrentSpec,
 };
-use crate::engine::ops::{Routing, ScanShape};
+use crate::engine::ops::{DeltaHeads, Routing, ScanShape};
 
 /// Sizes up to these: several times those of the largest published models. Products of any that
 /// belong together stay below 2^63.
@@ -31,6 +31,26 @@ pub(super) fn check_heads(heads: QkvHeads) -> Result<(), String> {
         ("number of attention heads", heads.num_heads, MAX_HEADS),
         ("head_dim", heads.head_dim, MAX_HEAD_DIM),
     ])
+}
+
+/// Refuses heads of a delta rule that no model has; checked before there is a value per row.
+///
+/// # Errors
+/// A number is out of range; the text names it.
+pub(super) fn check_delta_heads(heads: DeltaHeads) -> Result<(), String> {
+    let DeltaHeads { num_k_heads, num_v_heads, k_dim, v_dim } = heads;
+    check_sizes(&[
+        ("number of key heads of linear attention", num_k_heads, MAX_HEADS),
+        ("number of value heads of linear attention", num_v_heads, MAX_HEADS),
+        ("key head's width of linear attention", k_dim, MAX_HEAD_DIM),
+        ("value head's width of linear attention", v_dim, MAX_HEAD_DIM),
+    ])?;
+    match num_v_heads.is_multiple_of(num_k_heads) {
+        true => Ok(()),
+        false => Err(format!(
+            "{num_v_heads} value heads of linear attention cannot share {num_k_heads} key heads"
+        )),
+    }
 }
 
 /// Refuses more experts than any model has; checked before there is a value per expert.

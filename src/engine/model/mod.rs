@@ -2,6 +2,7 @@
 //! `DecoderSpec` or an `EncoderSpec`.
 
 pub mod decoder;
+mod delta_net;
 pub mod encoder;
 pub mod encoders;
 pub mod families;
@@ -69,10 +70,9 @@ mod tests {
 
     #[test]
     fn an_unknown_architecture_is_refused_with_the_nearest_known_ones() {
-        let config =
-            HfConfig::parse(r#"{"architectures": ["Qwen3NextForCausalLM"]}"#, "config.json");
+        let config = HfConfig::parse(r#"{"architectures": ["Qwen9ForCausalLM"]}"#, "config.json");
         let error = decoder_spec(&config.unwrap()).unwrap_err().to_string();
-        assert!(error.contains("`Qwen3NextForCausalLM` is not supported"), "{error}");
+        assert!(error.contains("`Qwen9ForCausalLM` is not supported"), "{error}");
         assert!(error.contains("Qwen3ForCausalLM, "), "{error}");
     }
 

@@ -1,6 +1,7 @@
 //! Blocks that keep a state of the tokens before: their weights, and what they compute between
 //! their first and their last linear layer.
 
+use super::delta_net::DeltaNetWeights;
 use super::loading::{BlockNormWeights, Loader};
 use super::spec::{GateOrder, MambaSpec, RecurrentSpec};
 use crate::engine::EngineError;
@@ -25,6 +26,7 @@ pub(super) struct RecurrentWeights {
 enum Form {
     ShortConv,
     Mamba(Box<MambaWeights>),
+    DeltaNet(Box<DeltaNetWeights>),
 }
 
 /// What a block of Mamba 2 has besides.
@@ -52,6 +54,7 @@ impl Loader<'_> {
             form: match spec {
                 RecurrentSpec::ShortConv(_) => Form::ShortConv,
                 RecurrentSpec::Mamba(mamba) => Form::Mamba(Box::new(self.mamba(mamba)?)),
+                RecurrentSpec::DeltaNet(net) => Form::DeltaNet(Box::new(self.delta_net(net)?)),
             },
             out: self.layer_linear(out)?,
         })
@@ -102,6 +105,9 @@ impl RecurrentWeights {
                 ops::causal_conv(device, (products, step), &self.taps, states, columns);
                 let outputs = (&*products, Columns::run(2 * width, width));
                 ops::copy_columns(device, outputs, (mixed, Columns::run(0, width)));
+            }
+            Form::DeltaNet(net) => {
+                net.mix(device, &self.taps, (products, step), states, mixed);
             }
             Form::Mamba(mamba) => {
                 self.scan(device, mamba, (products, step), states, mixed);

@@ -2,14 +2,14 @@
 
 from ..family import Family
 from . import (
-    alibi, experts, first, gemma4, gpt, latent, later, llama_kin, multimodal, parallel, phi3, post_norm,
-    quantized, recurrent, renamed,
+    alibi, delta, experts, first, gemma4, gpt, latent, later, llama_kin, multimodal, parallel,
+    phi3, post_norm, quantized, recurrent, renamed,
 )
 
 FAMILIES: dict[str, Family] = {}
 MODULES = (
     first, llama_kin, post_norm, phi3, parallel, gpt, alibi, later, latent, recurrent, renamed,
-    multimodal, quantized, experts, gemma4,
+    multimodal, quantized, experts, gemma4, delta,
 )
 for _module in MODULES:
     FAMILIES.update(_module.FAMILIES)

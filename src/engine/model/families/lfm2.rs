@@ -73,7 +73,7 @@ fn layers(config: &HfConfig, inner: usize) -> Result<DecoderSpec, EngineError> {
             return Ok(LayerSpec::new(attention(block, (index, eps)), mlp));
         }
         let conv = short_conv(config, (index, hidden, eps))?;
-        let recurrent = Some(RecurrentSpec::ShortConv(conv));
+        let recurrent = Some(RecurrentSpec::ShortConv(Box::new(conv)));
         Ok(LayerSpec { recurrent, feed_forward: Some(mlp.into()), ..LayerSpec::default() })
     })?;
     spec.output.norm = Some(NormSpec::rms("model.embedding_norm", hidden, eps));

@@ -65,7 +65,9 @@ mod published;
 mod qwen2;
 mod qwen2_moe;
 mod qwen3;
+mod qwen3_5;
 mod qwen3_moe;
+mod qwen3_next;
 #[cfg(test)]
 mod refused;
 mod seed_oss;
@@ -208,8 +210,21 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("Qwen2_5_VLForConditionalGeneration", multimodal::qwen2_5_vl, "Qwen2.5-VL, text part"),
     family("Qwen2ForCausalLM", qwen2::spec, "Qwen2, Qwen2.5, QwQ"),
     family("Qwen2MoeForCausalLM", qwen2_moe::spec, "Qwen1.5-MoE, Qwen2 57B-A14B"),
+    family("Qwen3_5ForCausalLM", qwen3_5::spec, "Qwen3.5, dense, text"),
+    family(
+        "Qwen3_5ForConditionalGeneration",
+        multimodal::qwen3_5,
+        "Qwen3.5, Qwen3.6, dense, text part",
+    ),
+    family("Qwen3_5MoeForCausalLM", qwen3_5::spec_with_experts, "Qwen3.5 with experts, text"),
+    family(
+        "Qwen3_5MoeForConditionalGeneration",
+        multimodal::qwen3_5_moe,
+        "Qwen3.5, Qwen3.6 with experts, text part",
+    ),
     family("Qwen3ForCausalLM", qwen3::spec, "Qwen3, dense"),
     family("Qwen3MoeForCausalLM", qwen3_moe::spec, "Qwen3 30B-A3B, 235B-A22B"),
+    family("Qwen3NextForCausalLM", qwen3_next::spec, "Qwen3-Next 80B-A3B"),
     family("Qwen3VLForConditionalGeneration", multimodal::qwen3_vl, "Qwen3-VL, text part"),
     family("RWForCausalLM", falcon::spec, "Falcon of early files"),
     family("SeedOssForCausalLM", seed_oss::spec, "Seed-OSS"),

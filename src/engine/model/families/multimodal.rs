@@ -1,7 +1,7 @@
 //! The text parts of multimodal checkpoints: a family's spec of `text_config`. What makes
 //! embeddings of images and sounds is left unused; rows with images are error rows.
 
-use super::{BuildSpec, gemma3, gemma4, ministral3, mistral, qwen2, qwen3};
+use super::{BuildSpec, gemma3, gemma4, ministral3, mistral, qwen2, qwen3, qwen3_5};
 use crate::engine::EngineError;
 use crate::engine::files::quoted;
 use crate::engine::model::hf_config::HfConfig;
@@ -74,6 +74,18 @@ pub fn mistral3(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
 /// Qwen2.5-VL.
 pub fn qwen2_5_vl(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     text_part(config, qwen2::spec)
+}
+
+/// Qwen3.5.
+pub fn qwen3_5(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    config.root().ignore(&["language_model_only"]);
+    text_part(config, qwen3_5::spec)
+}
+
+/// Qwen3.5 with experts.
+pub fn qwen3_5_moe(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
+    config.root().ignore(&["language_model_only"]);
+    text_part(config, qwen3_5::spec_with_experts)
 }
 
 /// Qwen3-VL.

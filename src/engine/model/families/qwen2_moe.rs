@@ -13,13 +13,21 @@ pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     let root = config.root();
     let bias = root.flag("qkv_bias")?.unwrap_or(true);
     spec.attentions_mut().for_each(|(_, attention)| attention.qkv.bias = bias);
-    let (hidden, inner) = (spec.hidden_size(), root.size("shared_expert_intermediate_size")?);
-    set_experts(config, &mut spec, |name| {
+    set_experts(config, &mut spec, gated_expert(config)?)?;
+    Ok(spec)
+}
+
+/// The expert of all tokens, behind a gate, of the block of a name.
+pub(super) fn gated_expert(
+    config: &HfConfig,
+) -> Result<impl Fn(&str) -> Option<SharedExpertSpec> + use<>, EngineError> {
+    let hidden = config.hidden_size()?;
+    let inner = config.root().size("shared_expert_intermediate_size")?;
+    Ok(move |name: &str| {
         let gate = LinearSpec::new(format!("{name}.shared_expert_gate"), 1, hidden);
         let mlp = experts::shared(&format!("{name}.shared_expert"), hidden, inner);
         Some(SharedExpertSpec { mlp, gate: Some(gate) })
-    })?;
-    Ok(spec)
+    })
 }
 
 /// Experts by a softmax in every `decoder_sparse_step`th layer, without those in

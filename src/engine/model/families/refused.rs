@@ -71,6 +71,14 @@ fn keys_that_say_that_something_else_is_computed_are_refused() {
         ("IQuestCoderForCausalLM", json!({"use_sliding_window": true}), "`use_sliding_window`"),
         ("MiniCPMForCausalLM", json!({"sparse_config": {"dense_len": 8192}}), "sparse_config"),
         ("Phi3ForCausalLM", json!({"lm_head_bias": true}), "`lm_head_bias`"),
+        ("Qwen3_5ForCausalLM", json!({"attn_output_gate": false}), "`attn_output_gate`"),
+        ("Qwen3_5ForCausalLM", json!({"linear_num_value_heads": 24}), "24 value heads of linear"),
+        ("Qwen3_5ForCausalLM", json!({"output_gate_type": "sigmoid"}), "`output_gate_type`"),
+        (
+            "Qwen3NextForCausalLM",
+            json!({"full_attention_interval": 2, "layer_types": ["full_attention", "full_attention"]}),
+            "`layer_types` disagrees",
+        ),
         ("SmolLM3ForCausalLM", json!({"no_rope_layers": [1]}), "`no_rope_layers`"),
         ("SolarForCausalLM", json!({}), "`bskcn_tv`"),
         (

@@ -1,6 +1,7 @@
 //! `DecoderSpec`: what a decoder-only model is, as data. `decoder.rs` runs it.
 
 mod attention;
+mod delta_net;
 mod encoder;
 mod feed_forward;
 mod head;
@@ -16,6 +17,7 @@ pub use crate::engine::ops::QkvHeads;
 pub use attention::{
     AttentionSpec, KvSource, NormSpan, OutputGate, PositionScale, QkNormOrder, QkNormSpec,
 };
+pub use delta_net::{DeltaNetSpec, grouped_delta_inputs};
 pub use encoder::{EncoderSpec, RelativeBiasSpec};
 pub use feed_forward::{
     ApartNorms, ExpertSpec, ExpertsSpec, FeedForwardSpec, MlpForm, MlpSpec, SharedExpertSpec,
@@ -341,6 +343,9 @@ impl DecoderSpec {
         let any = |is_so: &dyn Fn(&AttentionSpec) -> bool| self.attentions().any(is_so);
         if any(&|attention| attention.latent.is_some()) {
             return Some("latent attention");
+        }
+        if any(&|attention| attention.gate.is_some()) {
+            return Some("gates of attention");
         }
         if any(&|attention| attention.kv != KvSource::Own) {
             return Some("K and V that are not each layer's own");

@@ -1,14 +1,16 @@
 //! `RecurrentSpec`: blocks that go from token to token with a state, as data.
 
-use super::{BlockNorms, LinearSpec, MambaSpec, NamedShape, NormSpec};
+use super::{BlockNorms, DeltaNetSpec, LinearSpec, MambaSpec, NamedShape, NormSpec};
 
 /// A block that keeps a state of the tokens before, in the place of attention or beside it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RecurrentSpec {
     /// A gated sum over the last few tokens.
-    ShortConv(ShortConvSpec),
+    ShortConv(Box<ShortConvSpec>),
     /// Mamba 2.
     Mamba(Box<MambaSpec>),
+    /// A gated delta rule.
+    DeltaNet(Box<DeltaNetSpec>),
 }
 
 /// out(c * conv(b * x)), where `inputs` gives b, c and x, and conv sums over the last few tokens,
@@ -61,6 +63,7 @@ impl RecurrentSpec {
         match self {
             Self::ShortConv(conv) => &conv.norms,
             Self::Mamba(mamba) => &mamba.norms,
+            Self::DeltaNet(net) => &net.norms,
         }
     }
 
@@ -69,6 +72,7 @@ impl RecurrentSpec {
         match self {
             Self::ShortConv(conv) => &mut conv.norms,
             Self::Mamba(mamba) => &mut mamba.norms,
+            Self::DeltaNet(net) => &mut net.norms,
         }
     }
 
@@ -77,6 +81,7 @@ impl RecurrentSpec {
         match self {
             Self::ShortConv(conv) => [&conv.inputs, &conv.out],
             Self::Mamba(mamba) => [&mamba.inputs, &mamba.out],
+            Self::DeltaNet(net) => [&net.inputs, &net.out],
         }
     }
 
@@ -85,6 +90,7 @@ impl RecurrentSpec {
         match self {
             Self::ShortConv(conv) => &conv.taps,
             Self::Mamba(mamba) => &mamba.taps,
+            Self::DeltaNet(net) => &net.taps,
         }
     }
 
@@ -93,6 +99,7 @@ impl RecurrentSpec {
         match self {
             Self::ShortConv(_) => None,
             Self::Mamba(mamba) => mamba.gated_norm.as_ref().map(|gated| &gated.norm),
+            Self::DeltaNet(net) => Some(&net.norm),
         }
         .into_iter()
     }
@@ -104,6 +111,7 @@ impl RecurrentSpec {
         match self {
             Self::ShortConv(_) => of_taps.collect(),
             Self::Mamba(mamba) => of_taps.chain(mamba.parameters()).collect(),
+            Self::DeltaNet(net) => of_taps.chain(net.gate_tensors()).collect(),
         }
     }
 
@@ -113,6 +121,7 @@ impl RecurrentSpec {
         match self {
             Self::ShortConv(_) => of_taps,
             Self::Mamba(mamba) => of_taps + mamba.scan.state_len(),
+            Self::DeltaNet(net) => of_taps + net.heads.state_width(),
         }
     }
 
@@ -124,6 +133,7 @@ impl RecurrentSpec {
             Self::ShortConv(_) => of_taps,
             // Of a value of the state: a decay, an input that is added, and its share of y.
             Self::Mamba(mamba) => of_taps + 5.0 * mamba.scan.state_len() as f64,
+            Self::DeltaNet(net) => of_taps + net.heads.num_operations(),
         }
     }
 
@@ -132,6 +142,7 @@ impl RecurrentSpec {
         match self {
             Self::ShortConv(_) => ("short convolutions", "a short convolution"),
             Self::Mamba(_) => ("recurrences of Mamba 2", "a recurrence of Mamba 2"),
+            Self::DeltaNet(_) => ("delta nets", "a delta net"),
         }
     }
 }
