@@ -209,7 +209,7 @@ impl OfPrompt {
                     params.prompt_logprobs_last.is_none_or(|last| last as usize >= num_tokens);
                 OfPrompt::Positions(if shows_first { vec![None] } else { Vec::new() })
             }
-            Asked::Completions => OfPrompt::Nothing,
+            Asked::Completions | Asked::State => OfPrompt::Nothing,
             Asked::Choices(_) | Asked::Rolling(_) => OfPrompt::Sums(vec![Likelihood::default()]),
         }
     }

@@ -3,11 +3,11 @@
 use super::batch::Batch;
 use super::device::Tensor;
 
-/// Logits of a step.
+/// Logits of a step; of an executor that gives states, those.
 #[derive(Debug)]
 pub struct Logits<'a> {
-    /// (num_logits, vocab_size), on the device; row i belongs to `batch.logits_indices[i]`. A GPU
-    /// has rows of padding after them.
+    /// (num_logits, vocab_size or hidden_size), on the device; row i belongs to
+    /// `batch.logits_indices[i]`. A GPU has rows of padding after them.
     pub tensor: &'a mut Tensor,
 }
 

@@ -10,10 +10,10 @@ use super::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, KvHeads, StateShape
 use super::device::{Device, KvCache, Precision, Tensor, memory};
 use super::executor::{Executor, ExecutorError, Logits};
 use super::held_weights::{HeldWeights, quantization_notes};
-use super::model::decoder::Decoder;
+use super::model::decoder::{Decoder, Output};
 use super::model::spec::{AttentionSpec, DecoderSpec};
 use super::model::weights::{self, Checkpoint};
-use super::model_summary::ModelSummary;
+use super::model_summary::{self, ModelSummary};
 use super::ops::StepLimits;
 
 /// Runs a decoder over batches.
@@ -21,16 +21,39 @@ pub struct ModelExecutor {
     device: Arc<Device>,
     decoder: Decoder,
     cache: KvCache,
-    /// (num_logits, vocab_size)
+    /// (num_logits, vocab_size), or states (num_logits, hidden_size)
     logits: Tensor,
     weight_bytes: u64,
     notes: Vec<String>,
+}
+
+/// A decoder that is to be loaded.
+pub struct DecoderToLoad {
+    /// Its shape.
+    pub spec: DecoderSpec,
+    /// What is wanted of its tokens.
+    pub output: Output,
+    /// Type of weights and KV cache.
+    pub dtype: DType,
+    /// Longest sequence, in tokens.
+    pub max_model_len: usize,
+    /// Bytes that its weights take, for people to read.
+    pub weight_bytes: u64,
+}
+
+impl DecoderToLoad {
+    fn block_size(&self, cache: &CacheConfig) -> usize {
+        model_summary::block_size(cache, &self.spec, (self.dtype, self.max_model_len))
+    }
 }
 
 /// Share of free memory of the machine that the KV cache takes.
 const CPU_MEMORY_SHARE: f64 = 0.4;
 /// Share of a GPU's memory that is used, weights and buffers included: vLLM's default.
 const GPU_MEMORY_SHARE: f64 = 0.9;
+
+/// Steps of texts that the pool holds where states are asked for, when no size is given.
+const STATE_STEPS: usize = 4;
 
 /// Tokens that the pool should hold at least when it is sized from free memory.
 const MIN_POOL_TOKENS: usize = 512;
@@ -71,15 +94,12 @@ impl ModelExecutor {
         };
         let held = HeldWeights::of(&device, &checkpoint, (&tensors, &tables), dtype);
         held.refuse_without_memory(&device)?;
-        let limits = step_limits(config, summary);
-        let logits_rows = device.preallocated_rows(limits.max_num_logits);
-        let logits = device.tensor(logits_rows, spec.vocab_size(), Precision::Full)?;
-        let decoder = Decoder::load(spec, dtype, &device, checkpoint, limits)
-            .map_err(|error| of_step_size(error, limits.max_num_tokens))?;
-        let shape = cache_shape(config, &device, summary)?;
-        let (cache, shrunk) = allocate(&device, shape, dtype, &config.cache)?;
-        let ropes = decoder.spec().ropes.iter();
-        let choices = ropes.filter_map(|rope| rope.choice(max_model_len));
+        let choices: Vec<_> =
+            spec.ropes.iter().filter_map(|rope| rope.choice(max_model_len)).collect();
+        let (output, weight_bytes) = (Output::Logits, held.bytes());
+        let decoder = DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes };
+        let loaded = Self::of_checkpoint(config, decoder, device, &mut checkpoint)?;
+        checkpoint.finish()?;
         let left = [
             (num_of_images, "are for images"),
             (num_further, "predict further tokens"),
@@ -92,13 +112,31 @@ impl ModelExecutor {
         let of_quantization = quantization.into_iter().flat_map(|quantization| {
             quantization_notes(quantization, config.model.load_format, (dtype, of_cache))
         });
-        let notes = choices
-            .chain(held.note(dtype))
-            .chain(left)
-            .chain(of_quantization)
-            .chain(shrunk)
-            .collect();
-        Ok(Self { device, decoder, cache, logits, weight_bytes: held.bytes(), notes })
+        let notes = choices.into_iter().chain(held.note(dtype)).chain(left).chain(of_quantization);
+        Ok(Self { notes: notes.chain(loaded.notes).collect(), ..loaded })
+    }
+
+    /// The same of a checkpoint that was checked, and that the caller finishes. Its notes are of
+    /// the KV cache.
+    ///
+    /// # Errors
+    /// As `load`.
+    pub fn of_checkpoint(
+        config: &EngineConfig,
+        decoder: DecoderToLoad,
+        device: Arc<Device>,
+        checkpoint: &mut Checkpoint,
+    ) -> Result<Self, EngineError> {
+        let DecoderToLoad { ref spec, output, dtype, weight_bytes, .. } = decoder;
+        let limits = step_limits(config, &decoder);
+        let logits_rows = device.preallocated_rows(limits.max_num_logits);
+        let logits = device.tensor(logits_rows, output.width(spec), Precision::Full)?;
+        let loaded = Decoder::load((spec.clone(), output), dtype, &device, checkpoint, limits)
+            .map_err(|error| of_step_size(error, limits.max_num_tokens))?;
+        let shape = cache_shape(config, &device, &decoder)?;
+        let (cache, shrunk) = allocate(&device, shape, dtype, &config.cache)?;
+        let notes = shrunk.into_iter().collect();
+        Ok(Self { device, decoder: loaded, cache, logits, weight_bytes, notes })
     }
 
     /// Runs a step of the kinds that there are, so that a GPU has compiled its kernels before the
@@ -163,15 +201,19 @@ fn of_step_size(error: EngineError, max_num_tokens: usize) -> EngineError {
 }
 
 /// The largest step that the scheduler may ask for.
-fn step_limits(config: &EngineConfig, summary: &ModelSummary) -> StepLimits {
-    let spec = &summary.spec;
+fn step_limits(config: &EngineConfig, decoder: &DecoderToLoad) -> StepLimits {
+    let DecoderToLoad { spec, output, max_model_len, .. } = decoder;
     let scheduler = &config.scheduler;
+    let max_num_prompt_logits = match output {
+        Output::Logits => scheduler.max_num_prompt_logits,
+        Output::States => 0,
+    };
     StepLimits {
         max_num_tokens: scheduler.max_num_batched_tokens,
         max_num_seqs: scheduler.max_num_seqs,
-        max_num_logits: scheduler.max_num_seqs + scheduler.max_num_prompt_logits,
-        max_model_len: summary.max_model_len,
-        block_size: summary.block_size(&config.cache),
+        max_num_logits: scheduler.max_num_seqs + max_num_prompt_logits,
+        max_model_len: *max_model_len,
+        block_size: decoder.block_size(&config.cache),
         num_q_per_kv: spec.num_q_per_kv(),
         head_dim: spec.heads().head_dim,
     }
@@ -199,16 +241,28 @@ fn cache_budget(cache: &CacheConfig, device: &Device) -> Result<(u64, String), E
     Ok((bytes, format!("{} MiB of memory are free, and a share of {share}", free >> 20)))
 }
 
-/// Blocks by what was asked for: a number, bytes, or a share of memory, though never more than
-/// all sequences at full length could use.
+/// Blocks that sequences can use: all of them at their full length. Those whose state is asked for
+/// end when they are read, so the longest one and a few steps are enough, with what they share.
+fn useful_blocks(config: &EngineConfig, decoder: &DecoderToLoad) -> usize {
+    let SchedulerConfig { max_num_seqs, max_num_batched_tokens, .. } = config.scheduler;
+    let max_model_len = decoder.max_model_len;
+    let num_tokens = match decoder.output {
+        Output::Logits => max_num_seqs * max_model_len,
+        Output::States => max_model_len + STATE_STEPS * max_num_batched_tokens,
+    };
+    num_tokens.div_ceil(decoder.block_size(&config.cache)) + max_num_seqs
+}
+
+/// Blocks by what was asked for: a number, bytes, or a share of memory, though never more than are
+/// `useful`.
 fn cache_shape(
     config: &EngineConfig,
     device: &Device,
-    summary: &ModelSummary,
+    decoder: &DecoderToLoad,
 ) -> Result<KvCacheShape, EngineError> {
-    let ModelSummary { spec, max_model_len, .. } = summary;
+    let DecoderToLoad { spec, max_model_len, .. } = decoder;
     let cache = &config.cache;
-    let block_size = summary.block_size(cache);
+    let block_size = decoder.block_size(cache);
     if block_size == 0 || !block_size.is_multiple_of(KV_GROUP_TOKENS) {
         return Err(EngineError::Config(format!(
             "--block-size {block_size}: it must be a multiple of {KV_GROUP_TOKENS}"
@@ -221,9 +275,8 @@ fn cache_shape(
         states: StateShape { num_layers: spec.recurrents().count(), width: spec.state_width() },
         panel_width: device.kv_panel_width(),
     };
-    let block_bytes = shape.block_bytes(cache.kv_cache_dtype.size_bytes(summary.dtype)) as u64;
-    let max_num_seqs = config.scheduler.max_num_seqs;
-    let useful = (max_num_seqs * max_model_len).div_ceil(block_size) + max_num_seqs;
+    let block_bytes = shape.block_bytes(cache.kv_cache_dtype.size_bytes(decoder.dtype)) as u64;
+    let useful = useful_blocks(config, decoder);
     shape.num_blocks = match (cache.num_blocks, cache.kv_cache_memory_bytes) {
         (Some(num_blocks), _) => num_blocks,
         (None, Some(bytes)) => (bytes / block_bytes) as usize,

@@ -61,25 +61,9 @@ impl ModelSummary {
         checkpoint_format(self.quantization.as_ref(), self.gguf_types.as_deref())
     }
 
-    /// Tokens of a block of the KV cache: what was asked for, else 32. Where layers have states it
-    /// is doubled until a block's states take no more bytes than its K and V; up to 1024, and to
-    /// what one context takes.
+    /// Tokens of a block of the KV cache.
     pub fn block_size(&self, cache: &CacheConfig) -> usize {
-        if let Some(asked) = cache.block_size {
-            return asked;
-        }
-        let of_heads = |attention: &AttentionSpec| {
-            attention.heads.num_kv_heads * (attention.heads.head_dim + attention.v_dim())
-        };
-        let element_bytes = cache.kv_cache_dtype.size_bytes(self.dtype);
-        let token_bytes = self.spec.attentions().map(of_heads).sum::<usize>() * element_bytes;
-        let state_bytes = self.spec.state_bytes();
-        let is_enough = |tokens: usize| tokens * token_bytes >= state_bytes;
-        let mut tokens = BLOCK_SIZE;
-        while !is_enough(tokens) && tokens < MAX_BLOCK_SIZE.min(self.max_model_len) {
-            tokens *= 2;
-        }
-        tokens
+        block_size(cache, &self.spec, (self.dtype, self.max_model_len))
     }
 
     /// What prompts and parameters are checked against.
@@ -138,6 +122,31 @@ fn generation_config(
         }
         GenerationConfigSource::Auto | GenerationConfigSource::Dir(_) => found,
     })
+}
+
+/// Tokens of a block of the KV cache: what was asked for, else 32. Where layers have states it is
+/// doubled until a block's states take no more bytes than its K and V; up to 1024, and to what one
+/// context takes.
+pub fn block_size(
+    cache: &CacheConfig,
+    spec: &DecoderSpec,
+    (dtype, max_model_len): (DType, usize),
+) -> usize {
+    if let Some(asked) = cache.block_size {
+        return asked;
+    }
+    let of_heads = |attention: &AttentionSpec| {
+        attention.heads.num_kv_heads * (attention.heads.head_dim + attention.v_dim())
+    };
+    let element_bytes = cache.kv_cache_dtype.size_bytes(dtype);
+    let token_bytes = spec.attentions().map(of_heads).sum::<usize>() * element_bytes;
+    let state_bytes = spec.state_bytes();
+    let is_enough = |tokens: usize| tokens * token_bytes >= state_bytes;
+    let mut tokens = BLOCK_SIZE;
+    while !is_enough(tokens) && tokens < MAX_BLOCK_SIZE.min(max_model_len) {
+        tokens *= 2;
+    }
+    tokens
 }
 
 #[cfg(test)]

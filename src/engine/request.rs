@@ -49,6 +49,8 @@ pub enum Asked {
     Choices(ChoiceTexts),
     /// How likely it is itself.
     Rolling(RollingText),
+    /// The state of its last token, which the executor gives in place of logits.
+    State,
 }
 
 /// What is known of a sequence before it runs.
@@ -57,7 +59,8 @@ pub struct Known<'a> {
     /// Its tokens; the last one is left out where none is sampled after it, as nobody reads its K,
     /// V and logits.
     pub token_ids: &'a [u32],
-    /// The token that is left out; None: the token after `token_ids` is sampled.
+    /// The token that is left out; None: the last of `token_ids` is asked for the token after it,
+    /// or for its state.
     pub end: Option<u32>,
     /// Positions of `token_ids` whose logits are wanted, for the known token after each.
     pub wanted: Range<usize>,
@@ -201,7 +204,7 @@ impl Request {
         match &self.asked {
             Asked::Completions if self.params.beam_search.is_some() => 1,
             Asked::Completions => self.params.n,
-            Asked::Choices(_) => 1,
+            Asked::Choices(_) | Asked::State => 1,
             Asked::Rolling(text) => text.windows.len() as u32,
         }
     }
@@ -217,10 +220,11 @@ impl Request {
             }
             Asked::Choices(choices) => choices.texts()[index as usize].scored(),
             Asked::Rolling(text) => text.windows[index as usize].scored(),
+            Asked::State => (&self.prompt_token_ids, 0),
         };
         let (last, before) = all.split_last().expect("no prompt is empty");
-        let (token_ids, end) =
-            if self.samples() { (&all[..], None) } else { (before, Some(*last)) };
+        let asks_of_last = self.samples() || self.asked == Asked::State;
+        let (token_ids, end) = if asks_of_last { (&all[..], None) } else { (before, Some(*last)) };
         let wanted = before.len().saturating_sub(num_scored)..before.len();
         Known { token_ids, end, wanted }
     }
@@ -231,7 +235,9 @@ impl Request {
     /// None are wanted.
     pub fn prompt_logprobs(&self) -> NumLogprobs {
         match self.asked {
-            Asked::Completions => self.params.prompt_logprobs.expect("they were asked for"),
+            Asked::Completions | Asked::State => {
+                self.params.prompt_logprobs.expect("they were asked for")
+            }
             Asked::Choices(_) | Asked::Rolling(_) => NumLogprobs::Top(1),
         }
     }
@@ -253,7 +259,7 @@ impl Request {
     /// Tokens that the user has given: what choices follow counts once.
     pub fn num_prompt_tokens(&self) -> usize {
         let of_choices: usize = match &self.asked {
-            Asked::Completions | Asked::Rolling(_) => 0,
+            Asked::Completions | Asked::Rolling(_) | Asked::State => 0,
             Asked::Choices(choices) => choices.texts().iter().map(|text| text.num_scored).sum(),
         };
         self.prompt_token_ids.len() + of_choices
@@ -264,7 +270,7 @@ impl Asked {
     /// The answer, of the likelihoods of all sequences in their order.
     pub fn answer(&self, likelihoods: Vec<Likelihood>) -> Option<Scored> {
         match self {
-            Asked::Completions => None,
+            Asked::Completions | Asked::State => None,
             Asked::Choices(_) => Some(Scored::Choices(likelihoods)),
             Asked::Rolling(RollingText { num_words, num_bytes, .. }) => Some(Scored::Rolling {
                 total: Likelihood::total(&likelihoods),

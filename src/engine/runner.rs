@@ -101,7 +101,9 @@ impl Work {
                 Asked::Choices(choices) => {
                     choices.texts().iter().map(|text| &text.token_ids[..]).collect()
                 }
-                Asked::Completions | Asked::Rolling(_) => vec![&request.prompt_token_ids],
+                Asked::Completions | Asked::Rolling(_) | Asked::State => {
+                    vec![&request.prompt_token_ids]
+                }
             },
             Work::Pooling(request) => request.texts.iter().map(|text| &text.ids[..]).collect(),
         }

@@ -25,7 +25,7 @@ use super::block_pool::BlockPool;
 use super::completion::{Finish, OfPrompt};
 use super::config::SchedulerConfig;
 use super::request::{
-    CompletionOutput, FinishReason, Likelihood, PositionLogprobs, Request, RequestError,
+    Asked, CompletionOutput, FinishReason, Likelihood, PositionLogprobs, Request, RequestError,
     RequestOutput, RequestStatus,
 };
 use super::sampler::{RowResult, RowTask, SampleTask};
@@ -45,8 +45,8 @@ pub struct ScheduledSeq {
     pub num_tokens: usize,
     /// Prompt positions among them whose logits are wanted (prompt_logprobs).
     pub num_prompt_logits: usize,
-    /// The last token's logits give the next one: the tokens reach the end of those there are, and
-    /// the next one is not known.
+    /// The last token's logits give the next one, or are the state that was asked for: the tokens
+    /// reach the end of those there are, and the next one is not known.
     pub samples: bool,
 }
 
@@ -166,7 +166,8 @@ impl Scheduler {
             let seq = Sequence::new(Arc::clone(&request), index);
             let num_tokens = seq.num_tokens() + max_output_tokens;
             assert!(num_tokens <= self.max_model_len, "the context is too short");
-            assert!(max_output_tokens > 0 || seq.known_end.is_some(), "no room for a token");
+            let has_room = max_output_tokens > 0 || seq.known_end.is_some();
+            assert!(has_room || request.asked == Asked::State, "no room for a token");
             let max_blocks = self.max_blocks(&seq);
             let is_done = seq.is_known_through();
             let slot = self.take_slot();
@@ -243,6 +244,16 @@ impl Scheduler {
             let tasks = seq.prompt_logits_in(entry.num_tokens).map(of_prompt).chain(sampled);
             tasks.map(|task| (entry.slot, task))
         })
+    }
+
+    /// The requests whose states are rows of the step's batch, in the order of the rows, where
+    /// states are all that is asked for.
+    pub fn requests_of_states<'a>(
+        &'a self,
+        scheduled: &'a Scheduled,
+    ) -> impl Iterator<Item = u64> + 'a {
+        let wanted = scheduled.seqs.iter().filter(|entry| entry.samples);
+        wanted.map(|entry| self.seq(entry.slot).request.request_id)
     }
 
     /// The guides of the sequences that sample in a step: each finds the mask of its next token.
@@ -438,6 +449,7 @@ impl Scheduler {
             }
             RowResult::NonFinite => Some(non_finite_logits(seq)),
             RowResult::NoTokenAllowed => Some(no_token_allowed(seq)),
+            RowResult::State => Some(Finish::Length),
             other @ RowResult::PromptLogprobs(_) => panic!("{other:?} for a sampled token"),
         }
     }

@@ -32,7 +32,8 @@ pub struct Sequence {
     pub token_ids: Vec<u32>,
     /// Tokens that it began with.
     pub num_prompt_tokens: usize,
-    /// The token after the prompt, where it is known.
+    /// The token after the prompt, where it is known. A sequence whose state is asked for has none:
+    /// it ends with the result of its last token.
     pub known_end: Option<u32>,
     /// Of a request of choices: which of them it is at.
     pub choice: u32,
@@ -100,7 +101,8 @@ impl Sequence {
         known.expect("a known token follows")
     }
 
-    /// Whether it samples its next token once this many more tokens are computed.
+    /// Whether it samples its next token, or gives its last one's state, once this many more tokens
+    /// are computed.
     pub fn samples_after(&self, num_new_tokens: usize) -> bool {
         self.known_end.is_none() && self.num_computed_tokens + num_new_tokens == self.num_tokens()
     }

@@ -254,14 +254,17 @@ fn a_vector_depends_on_no_neighbour_order_or_budget() {
         (DType::BFloat16, None),
         (DType::Float16, Some(Quantization::Fp8)),
     ];
-    for family in ["bert", "gemma3_bidirectional", "jina", "modernbert", "mpnet", "qwen3"] {
+    let means = ["bert", "gemma3_bidirectional", "jina", "modernbert", "mpnet", "qwen3"];
+    let means = means.map(|family| (family, PoolingType::Mean));
+    // Through the KV cache.
+    for (family, pooling_type) in means.into_iter().chain([("qwen3", PoolingType::Last)]) {
         let folder = format!("golden_embeddings/{family}");
         let texts = ids(&folder);
         for (kind, (dtype, quantization)) in kinds.into_iter().enumerate() {
             let run = |seed: u64, max_num_seqs, max_num_batched_tokens, texts: &[Vec<u32>]| {
                 let device = gpu::device(seed).expect("there was one before");
                 let mut config = config(&folder, &DeviceConfig { quantization, ..device });
-                config.model.pooling_type = Some(PoolingType::Mean);
+                config.model.pooling_type = Some(pooling_type);
                 config.model.dtype = Some(dtype);
                 config.scheduler.max_num_seqs = max_num_seqs;
                 config.scheduler.max_num_batched_tokens = max_num_batched_tokens;
@@ -272,7 +275,7 @@ fn a_vector_depends_on_no_neighbour_order_or_budget() {
             }
             let seed = 63 + kind as u64;
             let all = run(seed, 64, 4096, &texts);
-            let name = format!("{family}, {dtype:?}, {quantization:?}");
+            let name = format!("{family}, {pooling_type:?}, {dtype:?}, {quantization:?}");
             assert_eq!(run(seed + 10, 1, 4096, &texts), all, "{name}: one by one");
             assert_eq!(run(seed + 20, 2, 1, &texts), all, "{name}: in small steps");
             let reversed: Vec<_> = texts.iter().rev().cloned().collect();

@@ -2,6 +2,7 @@
 //! inputs that fuzzing found.
 
 mod answers;
+mod cached_texts;
 mod candle;
 mod chat_templates;
 mod classifiers;

@@ -283,6 +283,7 @@ fn a_killed_run_continues_to_the_same_matrix() {
 fn what_a_model_cannot_do_is_refused_by_name() {
     for (flags, what) in [
         (&["--dimensions", "8"][..], "matryoshka_dimensions"),
+        (&["--kv-cache-memory-bytes", "1GiB"], "without a KV cache"),
         (&["--prompt-name", "query"], "no such prompt"),
         (&["--device", "cuda:7"], "the GPU cannot be used"),
         (&["--out", "vectors.csv"], "not as CSV"),

@@ -133,7 +133,8 @@ fn what_a_model_or_a_flag_cannot_do_is_refused_by_name() {
     for (model, flags, input, wanted) in [
         (CROSS, &[][..], embeddings(), "the model is a classifier; `classify` runs it"),
         (ENCODER, &["--max-tokens", "4"], embeddings(), "--max-tokens: rows get vectors"),
-        (ENCODER, &["--block-size", "16"], scores(), "--block-size: rows get scores"),
+        (ENCODER, &["--enforce-eager"], scores(), "--enforce-eager: rows get scores"),
+        (ENCODER, &["--block-size", "16"], scores(), "--block-size: the model's texts"),
         (
             ENCODER,
             &["--structured-outputs.json-object"],
@@ -252,6 +253,17 @@ fn plan_says_what_a_run_of_texts_would_be() {
         let (code, text, _) = plan(model, &["--task", "score"], &pairs);
         assert!(code == Some(0) && text.contains(&format!("of {num_texts} texts")), "{text}");
     }
+    // One that has a KV cache.
+    let flags = ["--task", "embed", "--num-gpu-blocks-override", "20"];
+    let (code, text, json) = plan(DECODER, &flags, &texts);
+    assert_eq!(code, Some(0), "{text}");
+    let wanted = "\nKV cache: 20 blocks of 32 tokens, 640 tokens in ";
+    assert!(
+        text.contains(wanted) && text.contains("\n  a text takes 1 blocks at most; "),
+        "{text}"
+    );
+    assert!(!text.contains("Output tokens"), "{text}");
+    assert_eq!((&json["num_blocks"], &json["max_row_blocks"]), (&json!(20), &json!(1)));
     // Flags of another command than the one that is planned.
     let words = ["plan", "--model", ENCODER, "--dimensions", "4"];
     let output = over(folder.path(), &words, &texts);

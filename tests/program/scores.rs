@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
@@ -15,6 +15,8 @@ use super::piped::{
 const BI: &str = "testdata/golden_embeddings/bert";
 /// It reads both texts at once.
 const CROSS: &str = "testdata/golden_scores/bert";
+/// It reads both texts too, and its last token counts.
+const CAUSAL: &str = "testdata/golden_classifiers/qwen3";
 /// It says which word comes next.
 const WORDS: &str = "testdata/golden_classifiers/qwen3_words";
 
@@ -141,10 +143,9 @@ fn a_template_writes_both_texts() {
         assert_eq!((&score["score"], &score["usage"]), (&class["probs"][0], &class["usage"]));
     }
     // A decoder with a classifier reads its last token.
-    let decoder = "testdata/golden_classifiers/qwen3";
     let tokenizer = ["--tokenizer", BI];
-    let by_template = lines(&run("score", decoder, &input, &[&flags[..], &tokenizer].concat()));
-    let of_texts = lines(&run("reward", decoder, &texts, &tokenizer));
+    let by_template = lines(&run("score", CAUSAL, &input, &[&flags[..], &tokenizer].concat()));
+    let of_texts = lines(&run("reward", CAUSAL, &texts, &tokenizer));
     for (score, reward) in by_template.iter().zip(&of_texts) {
         assert_eq!((&score["score"], &score["usage"]), (&reward["score"], &reward["usage"]));
     }
@@ -321,14 +322,58 @@ fn batch_lines_are_answered_in_vllms_form() {
 
 #[test]
 fn steps_threads_and_shards_change_no_byte() {
-    for model in [BI, CROSS] {
-        change_no_byte(&|flags| command("score", model, flags), &many(40));
+    for model in [BI, CROSS, CAUSAL] {
+        change_no_byte(&|flags| of_folder(model, flags), &many(40));
     }
 }
 
 #[test]
 fn a_killed_run_continues_to_the_same_bytes() {
-    continues(&|flags| command("score", BI, flags), &many(50), 20);
+    for model in [BI, CAUSAL] {
+        continues(&|flags| of_folder(model, flags), &many(50), 20);
+    }
+}
+
+/// `score` by a golden model, which has a tokenizer or takes that of another.
+fn of_folder(model: &str, flags: &[&str]) -> Command {
+    command(
+        "score",
+        model,
+        &[&["--tokenizer", if model == CAUSAL { BI } else { model }], flags].concat(),
+    )
+}
+
+#[test]
+fn documents_share_what_stands_before_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let stats = folder.path().join("stats.json");
+    let template = "{% for m in messages %}the cat sits outside and a man is playing guitar: \
+                    {{ m.content }} {% endfor %}";
+    let flags = ["--tokenizer", BI, "--chat-template", template, "--block-size", "16"];
+    let documents: Vec<String> = (0..20).map(|index| format!("row {index}")).collect();
+    let query = "rows of one file are compared with rows of another";
+    let rerank = |documents: &[String], more: &[&str]| {
+        let input = rows(&[json!({"query": query, "documents": documents})]);
+        let flags = [&flags[..], more, &["--stats", stats.to_str().unwrap()]].concat();
+        let output = run("rerank", CAUSAL, &input, &flags);
+        assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+        let stats: Value = serde_json::from_str(&fs::read_to_string(&stats).unwrap()).unwrap();
+        let tokens =
+            ["input", "computed", "cached"].map(|of| stats["tokens"][of].as_u64().unwrap());
+        (output.stdout, tokens, stats["engine"]["kv_cache_tokens"].as_u64().unwrap())
+    };
+    let (answer, [input, computed, cached], cache) = rerank(&documents, &[]);
+    assert!(cache > 0 && computed + cached == input, "{computed} and {cached} of {input}");
+    let (_, [one, ..], _) = rerank(&documents[..1], &[]);
+    // The blocks that all begin with: all but the document's own words are the same.
+    let shared = (one - 3) / 16 * 16;
+    assert!(shared >= 32 && cached == 19 * shared, "{cached} cached of {input}, {one} of one");
+    let off = ["--no-enable-prefix-caching"];
+    let (without, [_, computed, cached], _) = rerank(&documents, &off);
+    assert!(without == answer && (computed, cached) == (input, 0));
+    // Room for one pair.
+    let (tight, _, cache) = rerank(&documents, &["--num-gpu-blocks-override", "6"]);
+    assert!(tight == answer && cache == 96, "{cache}");
 }
 
 #[test]
@@ -344,6 +389,7 @@ fn what_cannot_be_scored_is_refused_by_name() {
         (BI, &["--no-activation"], "--no-activation"),
         (BI, &["--document-prompt-name", "passage"], "no such prompt"),
         (CROSS, &["--normalize"], "--normalize"),
+        (CROSS, &["--no-enable-prefix-caching"], "without a KV cache"),
         (CROSS, &["--prompt-name", "query"], "--prompt-name"),
         (WORDS, &["--classifier-from-token", "no,nice", "--max-tokens-per-doc", "3"], "as one"),
         (WORDS, &["--classifier-from-token", "no,nice,cat"], "`classify` runs it"),

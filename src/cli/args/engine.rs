@@ -68,13 +68,23 @@ pub struct EngineArgs {
     /// On a GPU, queue every step anew instead of replaying CUDA graphs
     #[arg(long, hide_short_help = true)]
     pub enforce_eager: bool,
+    /// The cache of K and V.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub cache: CacheArgs,
+}
+
+/// The KV cache. Models that read texts at once have none.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Engine")]
+pub struct CacheArgs {
     /// Tokens of a KV cache block [default: 32, more where layers have large states]
     #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
     pub block_size: Option<usize>,
     /// Type of the KV cache: the model's, or 8-bit floats (fp8: NVIDIA GPUs) [default: auto]
     #[arg(long, value_name = "TYPE", hide_short_help = true)]
     pub kv_cache_dtype: Option<KvCacheDTypeArg>,
-    /// Size of the KV cache, e.g. 4GiB [default: a share of free memory]
+    /// Size of the KV cache, e.g. 4GiB [default: by free memory]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub kv_cache_memory_bytes: Option<u64>,
     /// Size of the KV cache in blocks
@@ -92,7 +102,7 @@ pub struct EngineArgs {
     pub no_enable_prefix_caching: bool,
 }
 
-impl EngineArgs {
+impl CacheArgs {
     /// What was typed about prefix caching.
     pub fn prefix_caching(&self) -> Option<bool> {
         match (self.enable_prefix_caching, self.no_enable_prefix_caching) {
@@ -155,7 +165,7 @@ pub enum CpuIsaArg {
 }
 
 /// `--kv-cache-dtype`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum KvCacheDTypeArg {
     /// The model's type
     Auto,

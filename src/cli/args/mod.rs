@@ -26,8 +26,8 @@ pub use bench::{BenchArgs, ModeArg, ResultArgs, WorkloadArgs};
 pub use check::{CheckArgs, DEFAULT_MAX_ERRORS};
 pub use diff::DiffArgs;
 pub use engine::{
-    ComputeArgs, CpuIsaArg, DTypeArg, DeviceArg, EngineArgs, KvCacheDTypeArg, LoadFormatArg,
-    ModelArgs, QuantizationArg,
+    CacheArgs, ComputeArgs, CpuIsaArg, DTypeArg, DeviceArg, EngineArgs, KvCacheDTypeArg,
+    LoadFormatArg, ModelArgs, QuantizationArg,
 };
 pub use eval::{ErrorsAreArg, EvalArgs, EvalFlags};
 pub use input::{
@@ -380,7 +380,7 @@ mod tests {
         assert_eq!(args.model.max_model_len, Some(8000));
         assert_eq!(args.sampling.stop, ["END", "##"]);
         assert_eq!(args.sampling.stop_token_ids, Some(vec![1, 2]));
-        assert_eq!(args.engine.kv_cache_memory_bytes, Some(3 << 29));
+        assert_eq!(args.engine.cache.kv_cache_memory_bytes, Some(3 << 29));
         assert_eq!(args.sampling.presence_penalty, Some(-0.5));
         assert_eq!(args.sampling.logprobs, Some(-1));
         assert_eq!(args.display.quiet, 2);
@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn a_flag_and_its_opposite_override_each_other() {
-        let last = |line: &str| parse_run(line).unwrap().engine.prefix_caching();
+        let last = |line: &str| parse_run(line).unwrap().engine.cache.prefix_caching();
         assert_eq!(last("vllm-batch run --model m"), None);
         assert_eq!(last("vllm-batch run --model m --no-enable-prefix-caching"), Some(false));
         assert_eq!(

@@ -5,7 +5,7 @@ use clap::ArgAction;
 
 use super::scores::{RankingArgs, SideArgs};
 use super::values::{or_minus_one, positive};
-use super::{ComputeArgs, EngineArgs, InputArgs, ModelArgs, OutputArgs, RunArgs};
+use super::{CacheArgs, ComputeArgs, EngineArgs, InputArgs, ModelArgs, OutputArgs, RunArgs};
 use crate::cli::input::row::Task;
 use crate::cli::terminal::display::DisplayArgs;
 
@@ -113,6 +113,8 @@ pub(super) struct RowArgs {
 pub(super) struct MachineArgs {
     #[command(flatten)]
     compute: ComputeArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
     #[command(flatten)]
     display: DisplayArgs,
     /// Show help (with -v: every flag)
@@ -308,7 +310,7 @@ impl ClassifierArgs {
 /// The flags that `run` has too, as if they were typed there.
 pub(super) fn run_args(rows: RowArgs, machine: MachineArgs) -> RunArgs {
     let RowArgs { model, input, output } = rows;
-    let MachineArgs { compute, display, help } = machine;
+    let MachineArgs { compute, cache, display, help } = machine;
     RunArgs {
         model,
         input,
@@ -316,7 +318,7 @@ pub(super) fn run_args(rows: RowArgs, machine: MachineArgs) -> RunArgs {
         sampling: Default::default(),
         structured_outputs: Default::default(),
         loglikelihood: None,
-        engine: EngineArgs { compute, ..EngineArgs::default() },
+        engine: EngineArgs { compute, cache, ..EngineArgs::default() },
         display,
         help,
     }

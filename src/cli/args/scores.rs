@@ -82,8 +82,8 @@ pub struct SideArgs {
     /// The same of documents (`text_2`)
     #[arg(long, value_name = "N", value_parser = positive)]
     pub max_tokens_per_doc: Option<usize>,
-    /// Put the model's prompt of this name before every document, and that of --prompt-name before
-    /// queries alone [default: --prompt-name's]
+    /// Put the model's prompt of this name before documents; that of --prompt-name is for queries
+    /// then [default: the same]
     #[arg(long, value_name = "NAME")]
     pub document_prompt_name: Option<String>,
 }

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::device::{cpu_isa, device_config};
 use crate::cli::args::{
-    ComputeArgs, DTypeArg, KvCacheDTypeArg, LoadFormatArg, OutputArgs, OverflowArg, RunArgs,
+    CacheArgs, ComputeArgs, DTypeArg, KvCacheDTypeArg, LoadFormatArg, OutputArgs, OverflowArg,
+    RunArgs,
 };
 use crate::cli::terminal::error::CliError;
 use crate::engine::config::{
@@ -26,25 +27,26 @@ pub(super) fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
         max_num_batched_tokens: max_num_batched_tokens.unwrap_or(defaults.max_num_batched_tokens),
         ..defaults
     };
-    let defaults = CacheConfig::default();
-    let cache = CacheConfig {
-        block_size: args.engine.block_size,
-        enable_prefix_caching: args
-            .engine
-            .prefix_caching()
-            .unwrap_or(defaults.enable_prefix_caching),
-        kv_cache_dtype: match args.engine.kv_cache_dtype {
-            None | Some(KvCacheDTypeArg::Auto) => KvCacheDType::Auto,
-            Some(KvCacheDTypeArg::Fp8) => KvCacheDType::Fp8,
-        },
-        num_blocks: args.engine.num_gpu_blocks_override,
-        kv_cache_memory_bytes: args.engine.kv_cache_memory_bytes,
-        memory_share: args.engine.gpu_memory_utilization,
-    };
+    let cache = cache_config(&args.engine.cache);
     let model = model_config(args)?;
     let isa = args.engine.compute.cpu_isa.map(cpu_isa);
     let parallel = ParallelConfig { num_threads: threads, isa };
     Ok(EngineConfig { model, cache, scheduler, parallel, device: device_config(&args.engine) })
+}
+
+fn cache_config(args: &CacheArgs) -> CacheConfig {
+    let defaults = CacheConfig::default();
+    CacheConfig {
+        block_size: args.block_size,
+        enable_prefix_caching: args.prefix_caching().unwrap_or(defaults.enable_prefix_caching),
+        kv_cache_dtype: match args.kv_cache_dtype {
+            None | Some(KvCacheDTypeArg::Auto) => KvCacheDType::Auto,
+            Some(KvCacheDTypeArg::Fp8) => KvCacheDType::Fp8,
+        },
+        num_blocks: args.num_gpu_blocks_override,
+        kv_cache_memory_bytes: args.kv_cache_memory_bytes,
+        memory_share: args.gpu_memory_utilization,
+    }
 }
 
 fn model_config(args: &RunArgs) -> Result<ModelConfig, CliError> {

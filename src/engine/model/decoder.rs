@@ -3,7 +3,7 @@
 
 use super::latent::LatentBuffers;
 use super::layer_inputs::LayerInputs;
-use super::loading::{self, AttentionWeights, DecoderWeights};
+use super::loading::{self, AttentionWeights, DecoderWeights, Loader, OutputWeights};
 use super::recurrent::RecurrentWeights;
 use super::spec::{
     AttentionSpec, DecoderSpec, KvSource, LinearSpec, OutputGate, QkvHeads, RecurrentSpec,
@@ -17,6 +17,25 @@ use crate::engine::device::{CacheLayerMut, Device, KvCache, Precision, StateLaye
 use crate::engine::ops::{
     self, AttentionScratch, AttentionShape, Columns, Gate, Step, StepInputs, StepLimits,
 };
+
+/// What is wanted of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// The logits of the token after each.
+    Logits,
+    /// Their states after the last norm. No output layer is loaded.
+    States,
+}
+
+impl Output {
+    /// Values of a token.
+    pub fn width(self, spec: &DecoderSpec) -> usize {
+        match self {
+            Output::Logits => spec.vocab_size(),
+            Output::States => spec.hidden_size(),
+        }
+    }
+}
 
 /// A loaded decoder with the buffers of its forward pass.
 #[derive(Debug)]
@@ -103,19 +122,21 @@ impl Buffers {
 }
 
 impl Decoder {
-    /// Packs the weights of a checkpoint for a device.
+    /// Packs the weights of a checkpoint for a device. Whoever opened the checkpoint has checked
+    /// it, and finishes it.
     ///
     /// # Errors
-    /// The checkpoint does not hold what the spec describes.
+    /// A weight is missing, memory does not suffice, or the device cannot run a layer.
     pub fn load(
-        spec: DecoderSpec,
+        (spec, output): (DecoderSpec, Output),
         dtype: DType,
         device: &Device,
-        checkpoint: Checkpoint,
+        checkpoint: &mut Checkpoint,
         limits: StepLimits,
     ) -> Result<Self, EngineError> {
         let max_model_len = limits.max_model_len;
-        let weights = loading::load(&spec, dtype, device, checkpoint, max_model_len)?;
+        let loader = Loader { dtype, device, checkpoint };
+        let weights = loading::load((&spec, output), loader, max_model_len)?;
         let embed_scale = spec.embedding.scale.map(|scale| scale.of_dtype(dtype));
         weights.prepare(device, limits)?;
         let inputs = StepInputs::new(device, limits)?;
@@ -130,8 +151,8 @@ impl Decoder {
         &self.spec
     }
 
-    /// Runs the batch: K and V of its tokens go into `cache`, the logits that it asks for into
-    /// `logits` (num_logits, vocab_size), where a GPU's last rows are padding.
+    /// Runs the batch: K and V of its tokens go into `cache`, the logits or states that it asks for
+    /// into `logits` (num_logits, width), where a GPU's last rows are padding.
     pub fn forward(
         &mut self,
         device: &Device,
@@ -191,7 +212,10 @@ impl Pass<'_> {
             state_index += usize::from(spec.recurrent.is_some());
         }
         if self.step.num_logits_rows() > 0 {
-            self.logits(buffers, logits);
+            match &self.weights.output {
+                Some(layers) => self.logits(layers, buffers, logits),
+                None => self.states(buffers, logits),
+            }
         }
     }
 
@@ -226,8 +250,25 @@ impl Pass<'_> {
         }
     }
 
+    /// Sum and final norm, for the wanted rows only.
+    fn states(&self, buffers: &mut Buffers, states: &mut Tensor) {
+        let Self { device, weights, step, .. } = *self;
+        let (indices, num_rows) = (step.logits_indices(), step.num_logits_rows());
+        let Buffers { stream, last_delta, .. } = buffers;
+        states.resize_rows(num_rows);
+        ops::gather_rows(device, &stream.residual, indices, states);
+        if stream.has_delta {
+            last_delta.resize_rows(num_rows);
+            ops::gather_rows(device, &stream.delta, indices, last_delta);
+            ops::add(device, states, last_delta);
+        }
+        if let Some(norm) = &weights.final_norm {
+            ops::norm_in_place(device, states, norm);
+        }
+    }
+
     /// Final norm and output layer, for the wanted rows only.
-    fn logits(&self, buffers: &mut Buffers, logits: &mut Tensor) {
+    fn logits(&self, layers: &OutputWeights, buffers: &mut Buffers, logits: &mut Tensor) {
         let Self { device, spec, weights, step, .. } = *self;
         let (indices, num_rows) = (step.logits_indices(), step.num_logits_rows());
         let Buffers { stream, last_residual, last_delta, last, .. } = buffers;
@@ -246,9 +287,9 @@ impl Pass<'_> {
                 ops::copy(device, last_residual, last);
             }
         }
-        let head = weights.lm_head.as_ref().unwrap_or(&weights.embed_tokens);
+        let head = layers.lm_head.as_ref().unwrap_or(&weights.embed_tokens);
         logits.resize_rows(num_rows);
-        match (&weights.project_out, &mut buffers.projected) {
+        match (&layers.projection, &mut buffers.projected) {
             (Some(project_out), Some(projected)) => {
                 projected.resize_rows(num_rows);
                 ops::linear(device, last, project_out, projected);

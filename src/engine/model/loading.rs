@@ -1,12 +1,13 @@
 //! From a spec and a checkpoint to packed weights on a device.
 
+use super::decoder::Output;
 use super::latent::LatentWeights;
 use super::layer_inputs::{LayerInputsWeights, SideBlockWeights};
 use super::recurrent::RecurrentWeights;
 use super::spec::{
     ActivationSpec, ApartNorms, AttentionSpec, BlockNorms, DecoderSpec, ExpertSpec, ExpertsSpec,
-    FeedForwardSpec, LayerSpec, Layout, LinearSpec, MlpForm, MlpSpec, NamedShape, NormSpec, Part,
-    RopeSpec, Slice,
+    FeedForwardSpec, LayerSpec, Layout, LinearSpec, MlpForm, MlpSpec, NamedShape, NormSpec,
+    OutputSpec, Part, RopeSpec, Slice,
 };
 use super::weights::Checkpoint;
 use crate::engine::EngineError;
@@ -29,13 +30,20 @@ pub(super) struct DecoderWeights {
     pub layer_inputs: Option<LayerInputsWeights>,
     /// (hidden_size, embedding width)
     pub project_in: Option<LinearWeight>,
-    /// (embedding width, hidden_size)
-    pub project_out: Option<LinearWeight>,
     pub layers: Vec<LayerWeights>,
     pub final_norm: Option<NormWeight>,
+    /// What follows; None: states are wanted.
+    pub output: Option<OutputWeights>,
+    pub ropes: Vec<RotaryTable>,
+}
+
+/// From states to logits.
+#[derive(Debug)]
+pub(super) struct OutputWeights {
+    /// (embedding width, hidden_size)
+    pub projection: Option<LinearWeight>,
     /// (vocab_size, embedding width) unless tied, or narrower than the table.
     pub lm_head: Option<LinearWeight>,
-    pub ropes: Vec<RotaryTable>,
 }
 
 /// Weights of one layer.
@@ -106,11 +114,13 @@ impl DecoderWeights {
     /// It cannot run one.
     pub(super) fn prepare(&self, device: &Device, limits: StepLimits) -> Result<(), EngineError> {
         let activation = device.activation_dtype();
-        for weight in [&self.project_in, &self.project_out].into_iter().flatten() {
+        let project_out = self.output.as_ref().and_then(|layers| layers.projection.as_ref());
+        for weight in self.project_in.iter().chain(project_out) {
             weight.prepare(device, activation, limits.max_num_tokens)?;
         }
         prepare_layers(&self.layers, device, limits.max_num_tokens)?;
-        let head = self.lm_head.as_ref().unwrap_or(&self.embed_tokens);
+        let Some(OutputWeights { lm_head, .. }) = &self.output else { return Ok(()) };
+        let head = lm_head.as_ref().unwrap_or(&self.embed_tokens);
         head.prepare(device, DType::Float32, limits.max_num_logits)
     }
 }
@@ -137,47 +147,38 @@ pub(super) fn prepare_layers(
     weights.try_for_each(|weight| weight.prepare(device, activation, max_num_tokens))
 }
 
-/// Reads, packs and checks all weights.
+/// Reads and packs all weights.
 ///
 /// # Errors
-/// A tensor is missing, has another shape, or is there without being asked for.
+/// A tensor is missing, or has another shape.
 pub(super) fn load(
-    spec: &DecoderSpec,
-    dtype: DType,
-    device: &Device,
-    mut checkpoint: Checkpoint,
+    (spec, output): (&DecoderSpec, Output),
+    mut loader: Loader<'_>,
     max_model_len: usize,
 ) -> Result<DecoderWeights, EngineError> {
-    let mut loader = Loader { dtype, device, checkpoint: &mut checkpoint };
     let inputs = spec.embedding.of_layers.as_ref();
     let layer_inputs = inputs.map(|inputs| loader.layer_inputs(inputs)).transpose()?;
     // The two largest come first: what is being packed is in memory twice, and little else is there
     // yet.
     let embed_tokens = loader.token_table(&spec.embedding.tokens)?;
-    let lm_head = match &spec.output.lm_head {
-        // The table is looked up in full precision.
-        None => embed_tokens.int8_copy(device),
-        Some(head) => {
-            let head = loader.linear(head)?;
-            Some(head.int8_copy(device).unwrap_or(head))
-        }
+    let output = match output {
+        Output::Logits => Some(loader.output(&spec.output, &embed_tokens)?),
+        Output::States => None,
     };
     let positions = spec.embedding.positions.as_ref();
+    let device = loader.device;
     let rope = |spec| rotary_table(device, spec, max_model_len);
-    let weights = DecoderWeights {
+    Ok(DecoderWeights {
         embed_tokens,
-        lm_head,
+        output,
         embed_positions: positions.map(|positions| loader.table(&positions.table)).transpose()?,
         embed_norm: loader.norm(spec.embedding.norm.as_ref())?,
         layer_inputs,
         project_in: loader.projection(spec.embedding.projection.as_ref())?,
-        project_out: loader.projection(spec.output.projection.as_ref())?,
         final_norm: loader.norm(spec.output.norm.as_ref())?,
         layers: spec.layers.iter().map(|layer| loader.layer(layer)).collect::<Result<_, _>>()?,
         ropes: spec.ropes.iter().map(rope).collect::<Result<_, _>>()?,
-    };
-    checkpoint.finish()?;
-    Ok(weights)
+    })
 }
 
 /// Sines and cosines of positions below `max_model_len`.
@@ -273,6 +274,24 @@ impl Loader<'_> {
     /// One packed weight of a layer, narrowed where the device narrows.
     pub(super) fn layer_linear(&mut self, spec: &LinearSpec) -> Result<LinearWeight, EngineError> {
         self.linear(spec)?.quantize(self.device)
+    }
+
+    /// What makes logits of states, beside a table of tokens.
+    fn output(
+        &mut self,
+        spec: &OutputSpec,
+        table: &LinearWeight,
+    ) -> Result<OutputWeights, EngineError> {
+        let lm_head = match &spec.lm_head {
+            // The table is looked up in full precision.
+            None => table.int8_copy(self.device),
+            Some(head) => {
+                let head = self.linear(head)?;
+                Some(head.int8_copy(self.device).unwrap_or(head))
+            }
+        };
+        let projection = self.projection(spec.projection.as_ref())?;
+        Ok(OutputWeights { projection, lm_head })
     }
 
     fn projection(

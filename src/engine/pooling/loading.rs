@@ -4,20 +4,26 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use super::body::Body;
+use super::cached_texts::CachedTexts;
 use super::layer_file::LayerFile;
 use super::lexical::Lexical;
 use super::pooler::{Pooler, Sparse, TokenOutputs};
 use super::splade::Splade;
+use super::whole_texts::WholeTexts;
 use super::{PoolingSummary, SparseSpec};
 use crate::engine::EngineError;
 use crate::engine::batch::Batch;
-use crate::engine::config::{EngineConfig, KvCacheDType, LoadFormat, ModelConfig};
+use crate::engine::config::{CacheConfig, EngineConfig, LoadFormat};
 use crate::engine::device::{self, Device, GpuNeeds};
 use crate::engine::held_weights::{HeldWeights, quantization_notes};
+use crate::engine::model::decoder::Output;
 use crate::engine::model::encoder::Encoder;
 use crate::engine::model::encoders::{ClassifierHead, HeadStates};
 use crate::engine::model::head::Head;
+use crate::engine::model::spec::LinearSpec;
 use crate::engine::model::weights::{self, Checkpoint};
+use crate::engine::model_executor::{DecoderToLoad, ModelExecutor};
 use crate::engine::ops::TextLimits;
 
 /// Where the parts of a model run.
@@ -37,9 +43,8 @@ impl Devices {
         config: &EngineConfig,
         summary: &PoolingSummary,
     ) -> Result<(Self, Option<String>), EngineError> {
-        if config.cache.kv_cache_dtype != KvCacheDType::Auto {
-            let text = "--kv-cache-dtype: whole texts are computed at once, without a KV cache";
-            return Err(EngineError::Config(text.to_owned()));
+        if summary.cached().is_none() {
+            refuse_cache(&config.cache)?;
         }
         let head_dim = summary.spec.heads().head_dim;
         let needs = GpuNeeds::heads_of(head_dim);
@@ -61,14 +66,43 @@ impl Devices {
     }
 }
 
+/// Refuses what is asked of a KV cache, where there is none.
+fn refuse_cache(cache: &CacheConfig) -> Result<(), EngineError> {
+    let usual = CacheConfig::default();
+    let asked = [
+        ("--block-size", cache.block_size != usual.block_size),
+        ("--no-enable-prefix-caching", cache.enable_prefix_caching != usual.enable_prefix_caching),
+        ("--kv-cache-dtype", cache.kv_cache_dtype != usual.kv_cache_dtype),
+        ("--num-gpu-blocks-override", cache.num_blocks.is_some()),
+        ("--kv-cache-memory-bytes", cache.kv_cache_memory_bytes.is_some()),
+        ("--gpu-memory-utilization", cache.memory_share.is_some()),
+    ];
+    match asked.iter().find(|(_, is_asked)| *is_asked) {
+        None => Ok(()),
+        Some((flag, _)) => Err(EngineError::Config(format!(
+            "{flag}: the model's texts are computed at once, without a KV cache"
+        ))),
+    }
+}
+
 /// A model on its devices.
 pub(super) struct Loaded {
-    pub encoder: Encoder,
+    pub body: Body,
     pub pooler: Pooler,
     /// Bytes of the weights.
     pub weight_bytes: u64,
+    pub cache: CacheSize,
     /// What was done otherwise than asked, for people to read.
     pub notes: Vec<String>,
+}
+
+/// The KV cache, if there is one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CacheSize {
+    pub num_tokens: usize,
+    /// Tokens of a block.
+    pub block_size: usize,
+    pub num_bytes: usize,
 }
 
 /// Opens the devices, and loads the model.
@@ -91,17 +125,7 @@ pub(super) fn load_model(
     let linears = weights::linears_of_encoder(&summary.spec);
     let quantization = summary.quantization.as_ref();
     let mut checkpoint = checkpoint.until(given_up).quantized(quantization, linears)?;
-    let limits = TextLimits {
-        // A text goes through a GPU in one piece, in buffers that are there from the start.
-        max_num_tokens: config
-            .scheduler
-            .max_num_batched_tokens
-            .max(devices.body.preallocated_rows(summary.max_model_len)),
-        max_num_texts: config.scheduler.max_num_seqs,
-        max_model_len: summary.max_model_len,
-    };
-    let mut loaded =
-        load_weights(summary, &config.model, &devices, &mut checkpoint, limits, token_ids)?;
+    let mut loaded = load_weights(config, summary, &devices, &mut checkpoint, token_ids)?;
     checkpoint.finish()?;
     let pooler = &mut loaded.pooler;
     for layer in summary.layers_behind() {
@@ -114,9 +138,6 @@ pub(super) fn load_model(
     if let Some(SparseSpec::Lexical(layer)) = &summary.sparse {
         let layer = layer.load(&devices.host, &config.model)?;
         pooler.sparse = Some(Sparse::Lexical(Lexical::new(layer)));
-    }
-    if devices.body.runs_ahead() {
-        warm_up(&mut loaded.encoder, &devices.body)?;
     }
     loaded.notes.splice(..0, why_cpu);
     Ok((devices, loaded))
@@ -136,13 +157,12 @@ fn warm_up(encoder: &mut Encoder, device: &Device) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// What is made of the model's own weights, for texts and steps of so many tokens.
+/// What is made of the model's own weights.
 fn load_weights(
+    config: &EngineConfig,
     summary: &PoolingSummary,
-    config: &ModelConfig,
     devices: &Devices,
     checkpoint: &mut Checkpoint,
-    limits: TextLimits,
     token_ids: &[u32],
 ) -> Result<Loaded, EngineError> {
     let Devices { body: device, host } = devices;
@@ -174,12 +194,12 @@ fn load_weights(
     let held = held.and_floats(summary.layers_behind().flat_map(LayerFile::tensors));
     held.refuse_without_memory(device)?;
     let of_quantization = summary.quantization.iter().flat_map(|quantization| {
-        quantization_notes(quantization, config.load_format, (dtype, of_cache))
+        quantization_notes(quantization, config.model.load_format, (dtype, of_cache))
     });
-    let choices = spec.ropes.iter().filter_map(|rope| rope.choice(limits.max_model_len));
-    let notes = choices.chain(held.note(dtype)).chain(of_quantization).collect();
-    let parts = (spec.clone(), splade.map(|splade| &splade.head));
-    let encoder = Encoder::load(parts, dtype, device, checkpoint, limits)?;
+    let choices = spec.ropes.iter().filter_map(|rope| rope.choice(summary.max_model_len));
+    let notes = choices.chain(held.note(dtype)).chain(of_quantization);
+    let (body, cache, of_body) = load_body(config, summary, (device, held.bytes()), checkpoint)?;
+    let notes = notes.chain(of_body).collect();
     let head = head.map(|head| match head {
         ClassifierHead::Layers(head) => Head::load(head, host, checkpoint),
         ClassifierHead::Tokens(classes) => {
@@ -196,5 +216,61 @@ fn load_weights(
         _ => TokenOutputs::All,
     };
     let pooler = Pooler { pooling: summary.pooling.clone(), head, sparse, activation, outputs };
-    Ok(Loaded { encoder, pooler, weight_bytes: held.bytes(), notes })
+    Ok(Loaded { body, pooler, weight_bytes: held.bytes(), cache, notes })
+}
+
+/// The body on its device, with its KV cache if it has one, and notes on that.
+fn load_body(
+    config: &EngineConfig,
+    summary: &PoolingSummary,
+    (device, weight_bytes): (&Arc<Device>, u64),
+    checkpoint: &mut Checkpoint,
+) -> Result<(Body, CacheSize, Vec<String>), EngineError> {
+    let PoolingSummary { dtype, max_model_len, .. } = *summary;
+    let Some(spec) = summary.cached() else {
+        let encoder = load_encoder(config, summary, device, checkpoint)?;
+        let num_token_types = summary.spec.token_types.as_ref().map_or(0, LinearSpec::n);
+        let body = WholeTexts::new(encoder, num_token_types, &config.scheduler);
+        return Ok((Body::Whole(Box::new(body)), CacheSize::default(), Vec::new()));
+    };
+    let (output, width) = (Output::States, spec.hidden_size());
+    let decoder = DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes };
+    let mut executor =
+        ModelExecutor::of_checkpoint(config, decoder, Arc::clone(device), checkpoint)?;
+    if device.runs_ahead() {
+        executor.warm_up()?;
+    }
+    let (shape, notes) = (executor.cache_shape(), executor.take_notes());
+    let element_bytes = config.cache.kv_cache_dtype.size_bytes(dtype);
+    let cache = CacheSize {
+        num_tokens: shape.num_blocks * shape.block_size,
+        block_size: shape.block_size,
+        num_bytes: shape.num_blocks * shape.block_bytes(element_bytes),
+    };
+    let body = CachedTexts::new(executor, config, max_model_len, width);
+    Ok((Body::Cached(Box::new(body)), cache, notes))
+}
+
+fn load_encoder(
+    config: &EngineConfig,
+    summary: &PoolingSummary,
+    device: &Device,
+    checkpoint: &mut Checkpoint,
+) -> Result<Encoder, EngineError> {
+    let limits = TextLimits {
+        // A text goes through a GPU in one piece, in buffers that are there from the start.
+        max_num_tokens: config
+            .scheduler
+            .max_num_batched_tokens
+            .max(device.preallocated_rows(summary.max_model_len)),
+        max_num_texts: config.scheduler.max_num_seqs,
+        max_model_len: summary.max_model_len,
+    };
+    let words = summary.sparse.as_ref().and_then(SparseSpec::splade).map(|splade| &splade.head);
+    let parts = (summary.spec.clone(), words);
+    let mut encoder = Encoder::load(parts, summary.dtype, device, checkpoint, limits)?;
+    if device.runs_ahead() {
+        warm_up(&mut encoder, device)?;
+    }
+    Ok(encoder)
 }

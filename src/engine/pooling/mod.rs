@@ -1,7 +1,9 @@
-//! The engine of models that make vectors or classes of a text: vLLM's pooling runner. Whole texts
-//! go through an encoder together, without padding and without a cache; a pooler, and a head if the
-//! model has one, make of each what is asked for.
+//! The engine of models that make vectors or classes of a text: vLLM's pooling runner. Texts go
+//! through the body of a model together, whole or in pieces; a pooler, and a head if the model has
+//! one, make of each what is asked for.
 
+mod body;
+mod cached_texts;
 mod compared;
 mod dense;
 mod input;
@@ -17,6 +19,7 @@ mod shared_texts;
 mod splade;
 mod summary;
 mod task;
+mod whole_texts;
 
 pub use crate::engine::model::encoders::{
     ClassActivation, ClassToken, Classifier, TokenClasses, TokenMethod,
@@ -32,32 +35,28 @@ pub use request::{
 pub use summary::{PoolingSummary, SparseSpec, SpladeSpec};
 pub use task::PoolingTask;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
 
-use super::batch::Batch;
 use super::config::EngineConfig;
 use super::files::quoted;
 use super::input_processor::InputProcessor;
-use super::model::encoder::Encoder;
-use super::model::spec::LinearSpec;
+use super::request::RequestError;
 use super::stats::EngineStats;
 use super::text::Tokenizer;
 use super::{EngineError, EngineInfo, beside, load_input_processor};
+use body::{Body, Text};
 use loading::{Devices, Loaded, load_model};
-use pooler::{Asked, Pooler, Sparse};
+use pooler::{Pooler, Sparse};
 use shared_texts::{Known, Reader, SharedTexts, TextKey};
 
-/// An encoder, and the texts that wait for it.
+/// A model, and the requests that wait for it.
 pub struct PoolingEngine {
     devices: Devices,
-    encoder: Encoder,
+    body: Body,
     pooler: Pooler,
     input_processor: Arc<InputProcessor>,
     info: EngineInfo,
-    /// Texts in the order in which their requests came.
-    waiting: VecDeque<Text>,
     /// Requests with texts that wait.
     unfinished: HashMap<u64, Unfinished>,
     /// Texts that are compared.
@@ -68,25 +67,12 @@ pub struct PoolingEngine {
     scores_steps: bool,
     /// A token that ends every text.
     end_token_id: Option<u32>,
-    /// Segments that the model knows.
-    num_token_types: usize,
-    /// Tokens of a step, unless it is one text: that goes through the model in one piece.
-    max_num_tokens: usize,
-    max_num_seqs: usize,
-    /// Refilled by every step.
-    batch: Batch,
-    stats: EngineStats,
+    /// Tokens of all requests that ever came.
+    num_prompt_tokens: u64,
 }
 
-/// A text of a request.
-struct Text {
-    request_id: u64,
-    /// Which text of the request.
-    index: usize,
-    tokens: TextTokens,
-    /// Others may ask for it too.
-    shared: Option<Arc<TextKey>>,
-}
+/// What became of a text.
+type Outcome = Result<Arc<Pooled>, RequestError>;
 
 /// A request with what is there of its texts.
 struct Unfinished {
@@ -94,7 +80,7 @@ struct Unfinished {
     comparisons: Vec<(usize, usize)>,
     compared: Option<Arc<Compared>>,
     num_prompt_tokens: usize,
-    texts: Vec<Option<Arc<Pooled>>>,
+    texts: Vec<Option<Outcome>>,
     num_missing: usize,
 }
 
@@ -133,7 +119,7 @@ impl PoolingEngine {
             }
         };
         let (input_processor, (devices, loaded)) = (input_processor?, model?);
-        let Loaded { encoder, mut pooler, weight_bytes, notes } = loaded;
+        let Loaded { body, mut pooler, weight_bytes, cache, notes } = loaded;
         if let Some(Sparse::Lexical(lexical)) = &mut pooler.sparse {
             lexical.leave_out(input_processor.tokenizer().ids_around_texts());
         }
@@ -146,27 +132,22 @@ impl PoolingEngine {
             num_threads: devices.body.num_threads(),
             max_model_len,
             weight_bytes,
-            num_cache_tokens: 0,
-            block_size: 0,
-            kv_cache_bytes: 0,
+            num_cache_tokens: cache.num_tokens,
+            block_size: cache.block_size,
+            kv_cache_bytes: cache.num_bytes,
         };
         Ok(Self {
             devices,
-            encoder,
+            body,
             pooler,
             input_processor,
             info,
             end_token_id: summary.end_token_id(),
             scores_steps: summary.scores_steps(),
-            num_token_types: summary.spec.token_types.as_ref().map_or(0, LinearSpec::n),
-            waiting: VecDeque::new(),
+            num_prompt_tokens: 0,
             unfinished: HashMap::new(),
             shared: SharedTexts::default(),
             finished: Vec::new(),
-            max_num_tokens: config.scheduler.max_num_batched_tokens,
-            max_num_seqs: config.scheduler.max_num_seqs,
-            batch: Batch::default(),
-            stats: EngineStats::default(),
         })
     }
 
@@ -193,12 +174,12 @@ impl PoolingEngine {
         let PoolingRequest { request_id, mut texts, comparisons, compared, params } = request;
         texts.iter_mut().for_each(|text| self.end(text));
         let num_prompt_tokens = texts.iter().map(|text| text.ids.len()).sum();
-        self.stats.num_prompt_tokens += num_prompt_tokens as u64;
+        self.num_prompt_tokens += num_prompt_tokens as u64;
         assert!(!texts.is_empty(), "a request has a text");
         let is_shared = !comparisons.is_empty();
         let (dimensions, use_activation) = (params.dimensions, params.use_activation);
         let unfinished = Unfinished {
-            params,
+            params: Arc::clone(&params),
             comparisons,
             compared,
             num_prompt_tokens,
@@ -208,75 +189,47 @@ impl PoolingEngine {
         let before = self.unfinished.insert(request_id, unfinished);
         assert!(before.is_none(), "a request's number is its own");
         for (index, tokens) in texts.into_iter().enumerate() {
-            let mut text = Text { request_id, index, tokens, shared: None };
+            let (reader, params) = ((request_id, index), Arc::clone(&params));
+            let mut text = Text { reader, tokens, shared: None, params };
             if is_shared {
                 let tokens = text.tokens.clone();
                 let key = Arc::new(TextKey { tokens, dimensions, use_activation });
-                match self.shared.ask(&key, (request_id, index)) {
+                match self.shared.ask(&key, reader) {
                     Known::No => text.shared = Some(key),
                     Known::Waits => continue,
                     Known::Computed(pooled) => {
-                        let finished = self.keep((request_id, index), pooled);
+                        let finished = self.keep(reader, Ok(pooled));
                         self.finished.extend(finished);
                         continue;
                     }
                 }
             }
-            self.waiting.push_back(text);
+            self.body.add(text);
         }
     }
 
     /// Whether any request waits.
     pub fn has_unfinished_requests(&self) -> bool {
-        !self.waiting.is_empty() || !self.finished.is_empty()
+        self.body.has_unfinished_texts() || !self.finished.is_empty()
     }
 
-    /// Runs as many texts as a step takes, first come, first served; returns the requests that are
-    /// finished with them.
+    /// Runs a step; returns the requests that are finished with it.
     ///
     /// # Errors
     /// The device failed, or memory does not suffice.
     pub fn step(&mut self) -> Result<Vec<PoolingOutput>, EngineError> {
         let mut finished = std::mem::take(&mut self.finished);
-        if self.waiting.is_empty() {
+        if !self.body.has_unfinished_texts() {
             return Ok(finished);
         }
-        let clock = Instant::now();
-        let texts = self.take_texts();
-        self.fill_batch(&texts);
-        self.encoder.reserve(&self.devices.body, self.batch.input_ids.len())?;
-        let scheduled = clock.elapsed();
-        let places = self.batch.query_start_loc.windows(2);
-        let asked = texts.iter().zip(places).map(|(text, place)| Asked {
-            start: place[0] as usize,
-            end: place[1] as usize,
-            ids: &text.tokens.ids,
-            num_skipped: text.tokens.num_skipped,
-            params: &self.unfinished[&text.request_id].params,
-        });
-        let mut asked: Vec<_> = asked.collect();
-        // What no vector depends on need not come from a GPU.
-        let only_rows = self.pooler.only_rows(&asked);
-        if only_rows.is_some() {
-            for (row, text) in asked.iter_mut().enumerate() {
-                *text = Asked { start: row, end: row + 1, num_skipped: 0, ..*text };
-            }
-        }
-        self.batch.logits_indices = only_rows.unwrap_or_default();
-        let states = self.encoder.forward(&self.devices.body, &self.batch)?;
-        let pooled = self.pooler.texts(&self.devices.host, states, &asked)?;
-        let stats = &mut self.stats;
-        stats.num_steps += 1;
-        stats.num_computed_tokens += self.batch.input_ids.len() as u64;
-        stats.time.schedule += scheduled;
-        stats.time.execute += clock.elapsed() - scheduled;
-        for (text, pooled) in texts.into_iter().zip(pooled) {
-            let pooled = Arc::new(pooled);
-            let readers = match text.shared {
-                Some(key) => self.shared.computed(&key, Arc::clone(&pooled)),
-                None => vec![(text.request_id, text.index)],
+        for (text, result) in self.body.step(&self.devices, &self.pooler)? {
+            let result = result.map(Arc::new);
+            let readers = match (text.shared, &result) {
+                (None, _) => vec![text.reader],
+                (Some(key), Ok(pooled)) => self.shared.computed(&key, Arc::clone(pooled)),
+                (Some(key), Err(_)) => self.shared.failed(&key),
             };
-            let given = |reader| self.keep(reader, Arc::clone(&pooled));
+            let given = |reader| self.keep(reader, result.clone());
             finished.extend(readers.into_iter().filter_map(given));
         }
         Ok(finished)
@@ -284,7 +237,7 @@ impl PoolingEngine {
 
     /// Counters since load, and the present queue lengths.
     pub fn stats(&self) -> EngineStats {
-        EngineStats { num_waiting: self.waiting.len(), ..self.stats }
+        EngineStats { num_prompt_tokens: self.num_prompt_tokens, ..self.body.stats() }
     }
 
     /// Puts the token behind a text that the model's classifier reads.
@@ -294,42 +247,10 @@ impl PoolingEngine {
         }
     }
 
-    /// The next texts of a step.
-    fn take_texts(&mut self) -> Vec<Text> {
-        let (mut texts, mut num_tokens) = (Vec::new(), 0);
-        while texts.len() < self.max_num_seqs
-            && let Some(text) = self.waiting.front()
-            && (texts.is_empty() || num_tokens + text.tokens.ids.len() <= self.max_num_tokens)
-        {
-            num_tokens += text.tokens.ids.len();
-            texts.extend(self.waiting.pop_front());
-        }
-        texts
-    }
-
-    fn fill_batch(&mut self, texts: &[Text]) {
-        let Batch { input_ids, positions, token_types, query_start_loc, .. } = &mut self.batch;
-        input_ids.clear();
-        positions.clear();
-        token_types.clear();
-        query_start_loc.clear();
-        query_start_loc.push(0);
-        for TextTokens { ids, types, .. } in texts.iter().map(|text| &text.tokens) {
-            input_ids.extend_from_slice(ids);
-            positions.extend(0..ids.len() as u32);
-            // A model of one segment was trained on pairs without them.
-            if self.num_token_types > 1 {
-                token_types.extend_from_slice(types);
-            }
-            token_types.resize(input_ids.len(), 0);
-            query_start_loc.push(input_ids.len() as u32);
-        }
-    }
-
     /// Keeps what a text became; returns its request's output if it was the last one.
-    fn keep(&mut self, (request_id, index): Reader, pooled: Arc<Pooled>) -> Option<PoolingOutput> {
+    fn keep(&mut self, (request_id, index): Reader, outcome: Outcome) -> Option<PoolingOutput> {
         let request = self.unfinished.get_mut(&request_id).expect("its request is unfinished");
-        request.texts[index] = Some(pooled);
+        request.texts[index] = Some(outcome);
         request.num_missing -= 1;
         if request.num_missing > 0 {
             return None;
@@ -361,8 +282,13 @@ impl Unfinished {
     /// What was asked: what the texts became, or how they compare.
     fn output(self, request_id: u64, scores_steps: bool) -> PoolingOutput {
         let Self { params, comparisons, compared, num_prompt_tokens, texts, .. } = self;
-        let texts: Vec<_> = texts.into_iter().flatten().collect();
+        let texts: Result<Vec<_>, _> = texts.into_iter().flatten().collect();
+        let (texts, failure) = match texts {
+            Ok(texts) => (texts, None),
+            Err(failure) => (Vec::new(), Some(failure)),
+        };
         let texts = match params.scoring {
+            _ if failure.is_some() => Vec::new(),
             Scoring::Vectors(similarity) if !comparisons.is_empty() => {
                 let score = |(query, document): &(usize, usize)| {
                     Pooled::Vector(vec![similarity.of(&texts[*query], &texts[*document])])
@@ -371,6 +297,14 @@ impl Unfinished {
             }
             _ => texts.into_iter().map(Arc::unwrap_or_clone).collect(),
         };
-        PoolingOutput { request_id, num_prompt_tokens, texts, compared, params, scores_steps }
+        PoolingOutput {
+            request_id,
+            num_prompt_tokens,
+            texts,
+            failure,
+            compared,
+            params,
+            scores_steps,
+        }
     }
 }

@@ -49,7 +49,7 @@ pub(super) enum Sparse {
 pub(super) struct Asked<'a> {
     pub start: usize,
     pub end: usize,
-    /// Its tokens.
+    /// Its tokens; none where the last one alone counts.
     pub ids: &'a [u32],
     /// The first tokens, which the pooling leaves out. There is another one behind them.
     pub num_skipped: usize,

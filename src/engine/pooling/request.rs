@@ -143,8 +143,10 @@ pub struct PoolingOutput {
     pub request_id: u64,
     /// Tokens of all texts.
     pub num_prompt_tokens: usize,
-    /// One per text.
+    /// One per text; none where one failed.
     pub texts: Vec<Pooled>,
+    /// Why a text, the first of those that failed, became nothing.
+    pub failure: Option<RequestError>,
     /// What was compared: each of `texts` is one number, the score of a document.
     pub compared: Option<Arc<Compared>>,
     /// What was asked.
@@ -154,8 +156,11 @@ pub struct PoolingOutput {
 }
 
 impl PoolingOutput {
-    /// Why the row cannot be answered: a model that overflows has no answer.
+    /// Why the row cannot be answered: a text failed, or the model overflows.
     pub fn error(&self) -> Option<RequestError> {
+        if self.failure.is_some() {
+            return self.failure.clone();
+        }
         let is_empty = |text: &Pooled| text.rows().is_empty();
         if self.scores_steps && self.texts.iter().any(is_empty) {
             let message = format!(

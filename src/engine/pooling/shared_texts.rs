@@ -76,6 +76,17 @@ impl SharedTexts {
         }
     }
 
+    /// Forgets a text that has no vector. Returns who waits for it.
+    ///
+    /// # Panics
+    /// Nobody asked for it.
+    pub fn failed(&mut self, key: &Arc<TextKey>) -> Vec<Reader> {
+        match self.known.remove(key) {
+            Some(State::Waiting(readers)) => readers,
+            _ => panic!("a text fails for those who asked"),
+        }
+    }
+
     /// Keeps a vector, and forgets the oldest ones that there is no room for. Returns who waits for
     /// it.
     ///

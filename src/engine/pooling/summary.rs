@@ -19,7 +19,7 @@ use crate::engine::model::encoders::{
 use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::model_files::ModelFiles;
 use crate::engine::model::quantization::QuantizationConfig;
-use crate::engine::model::spec::EncoderSpec;
+use crate::engine::model::spec::{DecoderSpec, EncoderSpec};
 use crate::engine::model_summary::checkpoint_format;
 use crate::engine::request::RequestError;
 
@@ -216,6 +216,13 @@ impl PoolingSummary {
     /// The same of one that is not cut.
     fn full_width(&self) -> usize {
         self.layers_behind().last().map_or(self.spec.hidden_size(), LayerFile::outputs)
+    }
+
+    /// Its body as a decoder with a KV cache, where the state of a text's last token is all that
+    /// counts, and depends on those before it alone. None: texts go through the body at once.
+    pub fn cached(&self) -> Option<DecoderSpec> {
+        let is_of_last = self.sparse.is_none() && self.pooling.pooling_type == PoolingType::Last;
+        self.spec.decoder().filter(|_| is_of_last)
     }
 
     /// What vectors pass through behind the pooling, in this order.

@@ -107,6 +107,8 @@ pub enum RowResult {
     /// The parameters contradict each other: `allowed_token_ids`, `bad_words` and `min_tokens`
     /// together forbid every token. vLLM samples garbage here.
     NoTokenAllowed,
+    /// The row is a state, which whoever asked for it has taken.
+    State,
 }
 
 /// Buffers that are reused from row to row: in the steady state a row allocates only its result.

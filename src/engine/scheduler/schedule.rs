@@ -3,7 +3,7 @@
 //! the slots and the blocks last.
 
 use super::super::completion::Finish;
-use super::super::request::{RequestError, RequestStatus};
+use super::super::request::{Asked, RequestError, RequestStatus};
 use super::look_ahead::Room;
 use super::{Scheduled, ScheduledSeq, Scheduler};
 
@@ -248,12 +248,15 @@ impl Scheduler {
             }
         };
         let capacity = self.block_pool.num_blocks() * self.block_pool.block_size();
+        let or = match self.seq(slot).request.asked {
+            Asked::State => "cut texts with --truncate-prompt-tokens",
+            _ => "lower max_tokens or --max-model-len",
+        };
         Finish::Error(RequestError::new(
             "kv_cache_too_small",
             format!(
                 "the {has} and the whole KV cache holds {capacity}; \
-                 enlarge it (--kv-cache-memory-bytes, or --gpu-memory-utilization on a GPU), or \
-                 lower max_tokens or --max-model-len"
+                 enlarge it (--kv-cache-memory-bytes, or --gpu-memory-utilization on a GPU), or {or}"
             ),
         ))
     }

@@ -168,7 +168,7 @@ impl Oracle<'_> {
 
 fn known_texts(request: &Request) -> &[KnownText] {
     match &request.asked {
-        Asked::Completions => &[],
+        Asked::Completions | Asked::State => &[],
         Asked::Choices(choices) => choices.texts(),
         Asked::Rolling(text) => &text.windows,
     }

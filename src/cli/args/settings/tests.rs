@@ -78,10 +78,10 @@ fn a_flag_that_is_off_is_its_opposite_if_there_is_one() {
     let file = "[run]\nenable-prefix-caching = false\nignore-eos = true\nretry-failed = true\n";
     let place = Place::new(file, &[("VLLM_BATCH_IGNORE_EOS", "0")]);
     let args = place.run("--model m --config batch.toml");
-    assert_eq!(args.engine.prefix_caching(), Some(false));
+    assert_eq!(args.engine.cache.prefix_caching(), Some(false));
     assert!(!args.sampling.ignore_eos && args.output.retry_failed);
     let args = place.run("--model m --config batch.toml --enable-prefix-caching --overwrite");
-    assert_eq!(args.engine.prefix_caching(), Some(true));
+    assert_eq!(args.engine.cache.prefix_caching(), Some(true));
     assert!(args.output.overwrite && !args.output.retry_failed, "what was typed excludes it");
 }
 

@@ -123,7 +123,7 @@ impl Bench {
         let BenchArgs { model, workload, result, engine, .. } = args;
         let mode = workload.mode.unwrap_or_default();
         let random = random_rows(&workload, mode)?;
-        if mode == ModeArg::Prefill && engine.prefix_caching() == Some(true) {
+        if mode == ModeArg::Prefill && engine.cache.prefix_caching() == Some(true) {
             let message = "--mode prefill computes every prompt token: it has no prefix cache";
             return Err(
                 CliError::refused("mode", message).help("leave out --enable-prefix-caching")

@@ -88,6 +88,7 @@ pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
         model: &config.model.name,
         input: &config.input.name,
         info: engine.info(),
+        completes: matches!(engine, Runner::Generate(_)),
         block_size: engine.info().block_size,
         load_time,
         elapsed: started.elapsed(),

@@ -26,6 +26,8 @@ pub struct Report<'a> {
     pub input: &'a str,
     /// What was loaded.
     pub info: &'a EngineInfo,
+    /// It completes: then there are output tokens. Else texts are read.
+    pub completes: bool,
     /// Tokens of a KV block.
     pub block_size: usize,
     /// To load it.
@@ -86,21 +88,28 @@ impl Report<'_> {
             let line = format!("{range:>15} {:>9} {bar}", grouped(count));
             let _ = writeln!(text, "{}", line.trim_end());
         }
-        if self.has_cache() {
+        if self.completes {
             let _ = writeln!(text, "Output tokens at most: {}", spread(max_output_tokens));
         }
         text
     }
 
-    /// Whether the model completes: then there are output tokens, and a KV cache.
     fn has_cache(&self) -> bool {
         self.info.num_cache_tokens > 0
     }
 
+    /// Tokens that the KV cache keeps of each row, or of each text.
+    fn cache_tokens(&self) -> &Lengths {
+        match self.completes {
+            true => &self.surveyed.max_cache_tokens,
+            false => &self.surveyed.prompt_tokens,
+        }
+    }
+
     fn memory(&self) -> String {
-        let (info, rows) = (self.info, self.surveyed);
-        let cache = info.num_cache_tokens;
-        let longest = rows.max_cache_tokens.max();
+        let (info, lengths) = (self.info, self.cache_tokens());
+        let (cache, longest) = (info.num_cache_tokens, lengths.max());
+        let of_cache = if self.completes { "row" } else { "text" };
         let blocks = |tokens: usize| grouped(tokens.div_ceil(self.block_size) as u64);
         let at_once = |tokens: f64| {
             let fits = (cache as f64 / tokens.max(1.0)).min(self.limits.max_num_seqs as f64);
@@ -119,14 +128,14 @@ impl Report<'_> {
         if self.has_cache() {
             let _ = writeln!(
                 text,
-                "KV cache: {} blocks of {} tokens, {} tokens in {:.1} MiB\n  a row takes {} blocks \
-                 at most; {} rows of the mean length at once, {} of the longest (--max-num-seqs {})",
+                "KV cache: {} blocks of {} tokens, {} tokens in {:.1} MiB\n  a {of_cache} takes {} \
+                 blocks at most; {} {of_cache}s of the mean length at once, {} of the longest (--max-num-seqs {})",
                 blocks(cache),
                 self.block_size,
                 grouped(cache as u64),
                 mib(info.kv_cache_bytes as u64),
                 blocks(longest),
-                at_once(rows.max_cache_tokens.mean()),
+                at_once(lengths.mean()),
                 at_once(longest as f64),
                 self.limits.max_num_seqs,
             );
@@ -143,7 +152,7 @@ impl Report<'_> {
             let longest = duration(estimate.max_seconds);
             let _ = write!(text, "; {longest} if every answer is as long as it may be");
         }
-        if !self.has_cache() {
+        if !self.completes {
             let tokens = sample.steps.iter().map(|step| step.num_prompt_tokens).sum();
             let (rows, tokens) = (num_rows(sample.num_finished as u64), grouped(tokens));
             let seconds = sample.seconds();
@@ -192,6 +201,7 @@ impl Report<'_> {
     /// The document of `--output-json`.
     pub fn json(&self) -> Value {
         let rows = self.surveyed;
+        let max_cache_tokens = if self.has_cache() { self.cache_tokens().max() } else { 0 };
         let failures = rows.failures.iter();
         let by_code: serde_json::Map<_, _> =
             failures.map(|failures| (failures.code.to_owned(), failures.count.into())).collect();
@@ -209,7 +219,7 @@ impl Report<'_> {
             "prompt_tokens": spread_json(&rows.prompt_tokens),
             "prompt_tokens_histogram": histogram,
             "max_output_tokens": spread_json(&rows.max_output_tokens),
-            "max_row_blocks": rows.max_cache_tokens.max().div_ceil(self.block_size.max(1)),
+            "max_row_blocks": max_cache_tokens.div_ceil(self.block_size.max(1)),
             "load_time": self.load_time.as_secs_f64(),
             "kernel_set": self.info.kernel_set,
             "max_model_len": self.info.max_model_len,

@@ -132,6 +132,26 @@ impl EncoderSpec {
         })
     }
 
+    /// The decoder whose layers it has, where a token's state depends on those before it alone:
+    /// then that may be computed after them, from their K and V.
+    pub fn decoder(&self) -> Option<DecoderSpec> {
+        let output = self.output.as_ref().filter(|_| self.is_causal)?;
+        let embedding = EmbeddingSpec {
+            scale: self.embed_scale,
+            positions: self.positions.clone(),
+            norm: self.embed_norm.clone(),
+            of_images: self.of_heads,
+            ..EmbeddingSpec::of(self.tokens.clone())
+        };
+        Some(DecoderSpec {
+            max_model_len: self.max_model_len,
+            embedding,
+            layers: self.layers.clone(),
+            ropes: self.ropes.clone(),
+            output: OutputSpec { norm: self.final_norm.clone(), ..output.clone() },
+        })
+    }
+
     /// Rows of the table of tokens.
     pub fn vocab_size(&self) -> usize {
         self.tokens.n()

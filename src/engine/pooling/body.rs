@@ -1,0 +1,74 @@
+//! The body of a model, with the texts that wait for it. Which of both kinds a model has is decided
+//! by what it is, and no flag changes it: so no byte depends on a cache.
+
+use std::sync::Arc;
+
+use super::cached_texts::CachedTexts;
+use super::loading::Devices;
+use super::pooler::Pooler;
+use super::shared_texts::{Reader, TextKey};
+use super::whole_texts::WholeTexts;
+use super::{Pooled, PoolingParams, TextTokens};
+use crate::engine::EngineError;
+use crate::engine::request::RequestError;
+use crate::engine::stats::EngineStats;
+
+/// A body.
+pub(super) enum Body {
+    /// Texts go through it in one piece.
+    Whole(Box<WholeTexts>),
+    /// Texts go through it in pieces, and those that begin alike share what that costs.
+    Cached(Box<CachedTexts>),
+}
+
+/// A text of a request.
+pub(super) struct Text {
+    /// Whose it is.
+    pub reader: Reader,
+    /// Its tokens.
+    pub tokens: TextTokens,
+    /// Others may ask for it too.
+    pub shared: Option<Arc<TextKey>>,
+    /// What was asked of it.
+    pub params: Arc<PoolingParams>,
+}
+
+/// A text with what it became.
+pub(super) type Done = (Text, Result<Pooled, RequestError>);
+
+impl Body {
+    /// Queues a text.
+    pub fn add(&mut self, text: Text) {
+        match self {
+            Body::Whole(body) => body.add(text),
+            Body::Cached(body) => body.add(text),
+        }
+    }
+
+    /// Whether texts wait.
+    pub fn has_unfinished_texts(&self) -> bool {
+        match self {
+            Body::Whole(body) => body.has_unfinished_texts(),
+            Body::Cached(body) => body.has_unfinished_texts(),
+        }
+    }
+
+    /// Runs a step; returns the texts that are done with it.
+    ///
+    /// # Errors
+    /// The device failed, or memory does not suffice.
+    pub fn step(&mut self, devices: &Devices, pooler: &Pooler) -> Result<Vec<Done>, EngineError> {
+        match self {
+            Body::Whole(body) => body.step(devices, pooler),
+            Body::Cached(body) => body.step(devices, pooler),
+        }
+    }
+
+    /// Counters since load, and the present queue lengths.
+    pub fn stats(&self) -> EngineStats {
+        match self {
+            Body::Whole(body) => body.stats(),
+            Body::Cached(body) => body.stats(),
+        }
+    }
+}
