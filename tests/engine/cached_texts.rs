@@ -11,11 +11,14 @@ use vllm_batch::engine::stats::EngineStats;
 
 use super::pooled::{self, Limits, WIDE, answers, requests, testdata};
 
-/// A decoder's vectors, a reward model, and words as classes with sliding windows and soft caps.
-const MODELS: [(&str, Option<&str>); 3] = [
+/// A decoder's vectors, a reward model, words as classes with sliding windows and soft caps, and
+/// what computes through a cache alone: blocks with a state, and latents.
+const MODELS: [(&str, Option<&str>); 5] = [
     ("golden_embeddings/qwen3", None),
     ("golden_classifiers/qwen3", None),
     ("golden_classifiers/gemma2_words", Some("no nice")),
+    ("golden/lfm2", None),
+    ("golden/minicpm3", None),
 ];
 
 fn config((folder, words): (&str, Option<&str>), limits: Limits) -> EngineConfig {
@@ -39,12 +42,12 @@ fn cache(num_blocks: usize, enable_prefix_caching: bool) -> CacheConfig {
 
 /// So many tokens, that begin as those of every text.
 fn shared(num_tokens: u32) -> Vec<u32> {
-    (0..num_tokens).map(|index| index * 37 % 96 + 6).collect()
+    (0..num_tokens).map(|index| index * 37 % 90 + 6).collect()
 }
 
 /// Behind shared tokens, some that no other text has there.
 fn text(num_shared: u32, own: u32, num_own: u32) -> Vec<u32> {
-    let own = (0..num_own).map(|index| (index * 29 + own) % 96 + 6);
+    let own = (0..num_own).map(|index| (index * 29 + own) % 90 + 6);
     shared(num_shared).into_iter().chain(own).collect()
 }
 

@@ -59,13 +59,6 @@ pub struct GpuNeeds {
     pub without_kernels: Option<&'static str>,
 }
 
-impl GpuNeeds {
-    /// Heads of this width, and nothing that has no kernels.
-    pub fn heads_of(head_dim: usize) -> Self {
-        Self { head_dim, without_kernels: None }
-    }
-}
-
 /// Opens the device that the configuration asks for, to compute in `dtype` a model with these
 /// needs. The second part says in one line why `auto` took the CPU.
 ///
@@ -243,7 +236,7 @@ mod tests {
         let needs = GpuNeeds { head_dim: 64, without_kernels: Some("latent attention") };
         let check = |needs| check_needs(DType::BFloat16, KvCacheDType::Auto, needs);
         assert!(check(needs).unwrap_err().contains("has latent attention, and no kernel"));
-        assert_eq!(check(GpuNeeds::heads_of(64)), Ok(()));
+        assert_eq!(check(GpuNeeds { head_dim: 64, without_kernels: None }), Ok(()));
     }
 
     #[test]

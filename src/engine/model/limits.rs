@@ -144,9 +144,12 @@ pub(super) fn check_encoder(spec: &EncoderSpec) -> Result<(), String> {
         ("context length", spec.max_model_len, MAX_CONTEXT),
     ])?;
     let heads = spec.heads();
-    check_heads(heads)?;
-    if spec.attentions().any(|attention| attention.heads.head_dim != heads.head_dim) {
-        return Err("layers whose heads differ in width are not supported".to_owned());
+    // Those of a decoder that needs a cache were checked before.
+    if spec.needs_cache.is_none() {
+        check_heads(heads)?;
+        if spec.attentions().any(|attention| attention.heads.head_dim != heads.head_dim) {
+            return Err("layers whose heads differ in width are not supported".to_owned());
+        }
     }
     let types = spec.token_types.as_ref().map_or(1, LinearSpec::n);
     check_sizes(&[("number of token types", types, MAX_WIDTH)])?;

@@ -47,7 +47,8 @@ impl Devices {
             refuse_cache(&config.cache)?;
         }
         let head_dim = summary.spec.heads().head_dim;
-        let needs = GpuNeeds::heads_of(head_dim);
+        let without_kernels = summary.cached().and_then(|decoder| decoder.without_gpu_kernels());
+        let needs = GpuNeeds { head_dim, without_kernels };
         let (body, why_cpu) = device::open(config, summary.dtype, needs)?;
         let body = Arc::new(body);
         let host = match &*body {
@@ -171,7 +172,8 @@ fn load_weights(
     let splade = summary.sparse.as_ref().and_then(SparseSpec::splade);
     checkpoint.leave(spec.of_heads);
     let further = spec.output.iter().flat_map(|output| &output.of_further_tokens);
-    checkpoint.leave(&further.map(String::as_str).collect::<Vec<_>>());
+    let unused = further.chain(spec.attentions().flat_map(|attention| &attention.unused));
+    checkpoint.leave(&unused.map(String::as_str).collect::<Vec<_>>());
     let of_cache = checkpoint.leave_cache_scales();
     let mut tensors = spec.tensors();
     tensors.extend(splade.into_iter().flat_map(|splade| splade.head.tensors()));

@@ -151,7 +151,7 @@ impl PoolingSummary {
         check_end(classifier.as_ref(), spec.vocab_size(), max_model_len)?;
         let dtype = config.dtype.map_or_else(|| hf_config.dtype(), Ok)?;
         let gguf_types = hf_config.gguf_types().map(str::to_owned);
-        Ok(Self {
+        let summary = Self {
             files,
             spec,
             quantization,
@@ -166,7 +166,20 @@ impl PoolingSummary {
             similarity,
             dtype,
             max_model_len,
-        })
+        };
+        summary.refuse_whole_texts()?;
+        Ok(summary)
+    }
+
+    /// Refuses to run texts at once where a part of the model cannot.
+    fn refuse_whole_texts(&self) -> Result<(), EngineError> {
+        match self.spec.needs_cache {
+            Some(part) if self.cached().is_none() => Err(EngineError::Model(format!(
+                "{part} is supported in models that make vectors and classes of a text's last token \
+                 alone, which sees those before it"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// How a checkpoint's weights are stored, where they are quantized or a GGUF file; for people

@@ -39,6 +39,8 @@ pub struct EncoderSpec {
     pub of_heads: &'static [&'static str],
     /// Of a decoder: what follows its last norm. No vector depends on it.
     pub output: Option<OutputSpec>,
+    /// Of a decoder: a part of it that computes through a KV cache alone, in words.
+    pub needs_cache: Option<&'static str>,
 }
 
 /// T5's relative positions: a number for each head and bucket of distances.
@@ -86,6 +88,7 @@ impl EncoderSpec {
             final_norm: None,
             of_heads: &[],
             output: None,
+            needs_cache: None,
         }
     }
 
@@ -103,23 +106,25 @@ impl EncoderSpec {
         if projection.is_some() || output.projection.is_some() {
             return Err("a table of tokens of another width than the model's".to_owned());
         }
-        if let Some(recurrent) = layers.iter().find_map(|layer| layer.recurrent.as_ref()) {
-            return Err(recurrent.name().1.to_owned());
-        }
+        let recurrent = layers.iter().find_map(|layer| layer.recurrent.as_ref());
         let attentions = || layers.iter().filter_map(|layer| layer.attention.as_ref());
-        if attentions().any(|attention| attention.sinks.is_some()) {
-            return Err("a sink of attention".to_owned());
-        }
-        if attentions().any(|attention| attention.latent.is_some()) {
-            return Err("latent attention".to_owned());
-        }
-        if attentions().any(|attention| attention.kv != KvSource::Own) {
-            return Err("K and V that are not each layer's own".to_owned());
-        }
-        if attentions().any(|attention| attention.gate.is_some()) {
-            return Err("a gate of attention".to_owned());
-        }
+        let any = |is_it: &dyn Fn(&AttentionSpec) -> bool| attentions().any(is_it);
+        let head_dim = attentions().next().map_or(0, |attention| attention.heads.head_dim);
+        let needs_cache = match recurrent {
+            Some(recurrent) => Some(recurrent.name().1),
+            None if any(&|block| block.sinks.is_some()) => Some("a sink of attention"),
+            None if any(&|block| block.latent.is_some()) => Some("latent attention"),
+            None if any(&|block| block.gate.is_some()) => Some("a gate of attention"),
+            None if any(&|block| block.kv != KvSource::Own) => {
+                Some("K and V that are not each layer's own")
+            }
+            None if any(&|block| block.heads.head_dim != head_dim) => {
+                Some("heads of several widths")
+            }
+            None => None,
+        };
         Ok(Self {
+            needs_cache,
             embed_scale: scale,
             positions,
             embed_norm: norm,
