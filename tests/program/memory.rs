@@ -9,7 +9,6 @@ use std::process::{Command, Stdio};
 use serde_json::{Map, Value, json};
 use vllm_batch::engine::model::decoder_spec;
 use vllm_batch::engine::model::hf_config::HfConfig;
-use vllm_batch::engine::model::spec::NamedShape;
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/demo");
 
@@ -18,43 +17,56 @@ const MIB: u64 = 1 << 20;
 /// What a run may take beside the packed weights and the KV cache in use.
 const BESIDE: u64 = 200 * MIB;
 
-/// 250 MiB in float32, the largest tensor of 32 MiB: a second copy of the weights cannot hide in
-/// `BESIDE`.
-const CONFIG: &str = r#"{
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "float32",
-    "vocab_size": 8192, "hidden_size": 1024, "intermediate_size": 2816,
-    "num_hidden_layers": 5, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64,
-    "hidden_act": "silu", "max_position_embeddings": 8192, "rms_norm_eps": 1e-05,
-    "rope_theta": 10000.0, "attention_bias": false, "mlp_bias": false,
-    "tie_word_embeddings": true, "bos_token_id": 0, "eos_token_id": 1
-}"#;
+/// Models of 250 MiB in float32, the largest tensor of 32 MiB: a second copy of the weights cannot
+/// hide in `BESIDE`. Experts are in tensors of their own, and in two of each layer.
+fn configs() -> [Value; 3] {
+    let of = |architecture: &str, inner: usize, more: Value| {
+        let mut config = json!({
+            "architectures": [architecture], "dtype": "float32", "vocab_size": 8192,
+            "hidden_size": 1024, "intermediate_size": inner, "num_hidden_layers": 5,
+            "num_attention_heads": 16, "num_key_value_heads": 4, "hidden_act": "silu",
+            "max_position_embeddings": 8192, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
+            "tie_word_embeddings": true, "bos_token_id": 0, "eos_token_id": 1
+        });
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        config
+    };
+    let experts = json!({"num_local_experts": 8, "num_experts_per_tok": 2});
+    [
+        of("LlamaForCausalLM", 2816, json!({})),
+        of("MixtralForCausalLM", 352, experts.clone()),
+        of("GraniteMoeForCausalLM", 352, experts),
+    ]
+}
 
 #[test]
 fn weights_are_in_memory_once() {
     if !Path::new("/proc/self/status").exists() {
         return println!("SKIP: /proc says what a process takes, and it is not here");
     }
-    let folder = tempfile::tempdir().expect("a folder");
-    let spec = decoder_spec(&HfConfig::parse(CONFIG, "config.json").unwrap()).unwrap();
-    let num_bytes = write_model(folder.path(), &spec.tensors());
-    assert!(num_bytes > 240 * MIB, "a second copy must be seen");
     // Two rows, one of them of many steps' tokens: the buffers of a step are in it.
     let prompt = "The sky is blue. ".repeat(40);
-    let peak = peak_of_run(folder.path(), &["hello", &prompt]);
-    println!("{} MiB at most, the weights take {}", peak / MIB, num_bytes / MIB);
-    assert!(peak > num_bytes, "the weights are in it");
-    assert!(peak < num_bytes + BESIDE, "{} MiB at most", peak / MIB);
+    for config in configs() {
+        let (folder, name) = (tempfile::tempdir().expect("a folder"), &config["architectures"][0]);
+        let num_bytes = write_model(folder.path(), &config.to_string());
+        assert!(num_bytes > 240 * MIB, "{name}: a second copy must be seen");
+        let peak = peak_of_run(folder.path(), &["hello", &prompt]);
+        println!("{name}: {} MiB at most, the weights take {}", peak / MIB, num_bytes / MIB);
+        assert!(peak > num_bytes, "{name}: the weights are in it");
+        assert!(peak < num_bytes + BESIDE, "{name}: {} MiB at most", peak / MIB);
+    }
 }
 
-/// The demo's tokenizer, and weights of this pattern; returns their bytes.
-fn write_model(folder: &Path, tensors: &[NamedShape]) -> u64 {
+/// The demo's tokenizer, a config and its weights, of one pattern; returns their bytes.
+fn write_model(folder: &Path, config: &str) -> u64 {
+    let tensors = decoder_spec(&HfConfig::parse(config, "config.json").unwrap()).unwrap().tensors();
     for name in ["tokenizer.json", "tokenizer_config.json", "generation_config.json"] {
         fs::copy(format!("{DEMO}/{name}"), folder.join(name)).expect("copied");
     }
-    fs::write(folder.join("config.json"), CONFIG).expect("written");
+    fs::write(folder.join("config.json"), config).expect("written");
     let mut header = Map::new();
     let mut end = 0u64;
-    for (name, shape) in tensors {
+    for (name, shape) in &tensors {
         let start = end;
         end += shape.iter().product::<usize>() as u64 * 4;
         let entry = json!({"dtype": "F32", "shape": shape, "data_offsets": [start, end]});

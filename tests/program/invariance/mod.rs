@@ -22,10 +22,10 @@ const VARIANTS: &[&str] = &[
 ];
 
 /// Five of every way to sample.
-const NUM_ROWS: usize = 60;
+const NUM_ROWS: usize = 65;
 
 /// Two of every way to sample: some kernels are slow where nothing is optimised.
-const NUM_KERNEL_ROWS: usize = 24;
+const NUM_KERNEL_ROWS: usize = 26;
 
 struct Run {
     output: Vec<u8>,
@@ -192,6 +192,11 @@ fn states_of_delta_nets_give_the_same_bytes_however_they_are_run() {
 }
 
 #[test]
+fn shared_keys_and_inputs_of_layers_give_the_same_bytes_however_they_are_run() {
+    check("golden/gemma4");
+}
+
+#[test]
 fn latent_attention_gives_the_same_bytes_however_it_is_run() {
     check("golden/minicpm3");
 }
@@ -207,6 +212,8 @@ fn experts_give_the_same_bytes_however_they_are_run() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let model = root.join("testdata/golden/glm4_moe");
     check_model(&model, NUM_KERNEL_ROWS, "--quantization int8");
+    let model = root.join("testdata/golden/gpt_oss");
+    check_model(&model, NUM_KERNEL_ROWS, "");
 }
 
 #[test]

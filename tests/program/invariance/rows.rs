@@ -38,7 +38,7 @@ pub fn jsonl(num_rows: usize) -> String {
 
 /// Every row has one of these ways to sample.
 fn sampling(index: usize) -> Value {
-    match index % 12 {
+    match index % 13 {
         0 => json!({"temperature": 0}),
         6 => json!({"use_beam_search": true, "n": 3, "length_penalty": 0.5, "logprobs": 1}),
         1 => json!({"temperature": 1.0}),
@@ -54,6 +54,7 @@ fn sampling(index: usize) -> Value {
         }
         9 => json!({"temperature": 0, "prompt_logprobs": 1, "ignore_eos": true}),
         10 => json!({"temperature": 1.0, "stop": ["e", "1"], "min_tokens": 1}),
+        11 => json!({"max_tokens": 0, "prompt_logprobs": 1, "prompt_logprobs_last": 2}),
         _ => {
             json!({"temperature": 1.0, "logit_bias": {"20": 2.0}, "bad_words": ["the"], "top_k": 50})
         }

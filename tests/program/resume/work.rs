@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::resume::journal;
-use crate::resume::program::{Ended, finish, json, names, num_reused, run};
+use crate::resume::program::{Ended, TINY, finish, json, names, num_reused, run_of};
 
 /// An input, and what is to be done with it.
 pub struct Work {
+    pub model: &'static str,
     pub input: &'static str,
     pub rows: Vec<String>,
     pub out: &'static str,
@@ -27,7 +28,7 @@ impl Work {
         // Few at a time, so that rows finish from the beginning to the end.
         let flags =
             &["--temperature", "1", "--ignore-eos", "--max-tokens", "60", "--max-num-seqs", "8"];
-        Self { input: "in.jsonl", rows, out: "out.jsonl", errors: None, flags }
+        Self { model: TINY, input: "in.jsonl", rows, out: "out.jsonl", errors: None, flags }
     }
 
     /// A folder with the input.
@@ -46,7 +47,7 @@ impl Work {
 
     /// The same, for two at a time: a file of statistics is one process's.
     pub fn command_without_stats(&self, folder: &Path) -> Command {
-        let mut command = run(folder, self.flags);
+        let mut command = run_of(self.model, folder, self.flags);
         command.args(["-i", self.input]).args(self.outputs());
         command
     }
@@ -54,7 +55,7 @@ impl Work {
     /// The command, over rows on standard input.
     pub fn command_over_stdin(&self, folder: &Path) -> Command {
         let format = self.input.rsplit('.').next().unwrap();
-        let mut command = run(folder, self.flags);
+        let mut command = run_of(self.model, folder, self.flags);
         command.args(["--format", format, "--stats", "stats.json"]).args(self.outputs());
         command
     }
