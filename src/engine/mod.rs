@@ -48,6 +48,7 @@ use input_processor::{InputProcessor, ModelLimits};
 use machine::no_thread;
 use model::hf_config::GenerationConfig;
 use model::model_files::ModelFiles;
+use model::spec::Parameters;
 use model_executor::ModelExecutor;
 use model_summary::ModelSummary;
 use request::{Request, RequestOutput};
@@ -119,6 +120,8 @@ pub struct EngineInfo {
     pub max_model_len: usize,
     /// Bytes of the weights, as the device holds them.
     pub weight_bytes: u64,
+    /// How many parameters those are.
+    pub parameters: Parameters,
     /// Tokens that the KV cache holds.
     pub num_cache_tokens: usize,
     /// Tokens of a block of it; 0: there are none.
@@ -161,6 +164,7 @@ impl Engine {
             num_threads: device.num_threads(),
             max_model_len,
             weight_bytes: executor.weight_bytes(),
+            parameters: summary.spec.parameters(),
             num_cache_tokens: shape.num_blocks * shape.block_size,
             block_size: shape.block_size,
             kv_cache_bytes: shape.num_blocks
@@ -201,6 +205,7 @@ impl Engine {
             num_threads: device.num_threads(),
             max_model_len,
             weight_bytes: 0,
+            parameters: Parameters::default(),
             num_cache_tokens: num_blocks * block_size,
             block_size,
             kv_cache_bytes: 0,

@@ -82,6 +82,23 @@ fn a_chat_is_shown_with_its_template_and_a_bad_row_with_its_fault() {
 }
 
 #[test]
+fn a_plan_says_how_many_parameters_a_token_goes_through() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("rows.jsonl"), "{\"prompt\":\"a\"}\n").unwrap();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/mixtral");
+    let flags = ["--model", model, "-i", "rows.jsonl", "--sample-seconds", "0"];
+    let output = plan(folder.path(), &[&flags[..], &["--output-json", "plan.json"]].concat());
+    let json = fs::read(folder.path().join("plan.json")).unwrap();
+    let json: Value = serde_json::from_slice(&json).unwrap();
+    let number = |key: &str| json[key].as_u64().unwrap();
+    // Two layers of 5 experts, of which a token goes to 2: gate, up and down of 24 by 32.
+    let idle = 2 * 3 * 3 * 24 * 32;
+    assert_eq!(number("active_parameters"), number("parameters") - idle);
+    let said = text(&output.stdout);
+    assert!(said.contains(" parameters; a token goes through "), "{said}");
+}
+
+#[test]
 fn an_empty_shard_has_a_plan() {
     let folder = tempfile::tempdir().unwrap();
     let chat = "{\"messages\":[{\"role\":\"user\",\"content\":\"2+2\"}]}\n";

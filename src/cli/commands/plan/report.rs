@@ -12,6 +12,7 @@ use super::survey::{Explained, Surveyed};
 use crate::cli::terminal::error::{sanitized, sanitized_lines};
 use crate::cli::terminal::numbers::{grouped, num_rows};
 use crate::engine::EngineInfo;
+use crate::engine::model::spec::Parameters;
 use crate::engine::request::SamplingParams;
 use crate::engine::runner::Work;
 
@@ -124,7 +125,13 @@ impl Report<'_> {
             self.load_time.as_secs_f64(),
         );
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-        let _ = writeln!(text, "Weights: {:.1} MiB", mib(info.weight_bytes));
+        let Parameters { all, active } = info.parameters;
+        let of_token = match active < all {
+            true => format!("; a token goes through {} of them", grouped(active)),
+            false => String::new(),
+        };
+        let (weights, all) = (mib(info.weight_bytes), grouped(all));
+        let _ = writeln!(text, "Weights: {weights:.1} MiB, {all} parameters{of_token}");
         if self.has_cache() {
             let _ = writeln!(
                 text,
@@ -224,6 +231,8 @@ impl Report<'_> {
             "kernel_set": self.info.kernel_set,
             "max_model_len": self.info.max_model_len,
             "weight_bytes": self.info.weight_bytes,
+            "parameters": self.info.parameters.all,
+            "active_parameters": self.info.parameters.active,
             "block_size": self.block_size,
             "num_blocks": self.info.num_cache_tokens.div_ceil(self.block_size.max(1)),
             "kv_cache_bytes": self.info.kv_cache_bytes,

@@ -3,7 +3,7 @@
 
 use super::{
     AttentionSpec, DecoderSpec, EmbeddingScale, EmbeddingSpec, KvSource, LayerSpec,
-    LearnedPositions, LinearSpec, NamedShape, NormSpec, OutputSpec, QkvHeads, RopeSpec, distinct,
+    LearnedPositions, LinearSpec, NamedShape, NormSpec, OutputSpec, Parameters, QkvHeads, RopeSpec, distinct,
     read_as_values,
 };
 
@@ -203,6 +203,11 @@ impl EncoderSpec {
         let ends = [&self.embed_norm, &self.final_norm].into_iter().flatten();
         let of_layers = self.layers.iter().flat_map(LayerSpec::tensors);
         distinct(of_tables.chain(of_layers).chain(ends.flat_map(NormSpec::tensors)))
+    }
+
+    /// How many parameters it has.
+    pub fn parameters(&self) -> Parameters {
+        Parameters::of(&self.tensors(), &self.layers)
     }
 
     /// The tensors of a decoder's output layer, which a checkpoint may have beside all others.

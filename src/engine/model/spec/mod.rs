@@ -29,7 +29,9 @@ pub use mamba::{GateOrder, GatedNormSpec, MambaSpec};
 pub use recurrent::{RecurrentSpec, ShortConvSpec, TapsSpec};
 pub use rope::{Frequencies, LongRope, RopeScaling, RopeSpec, Yarn};
 pub use row_order::RowOrder;
-pub use tensors::{ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Part, Slice};
+pub use tensors::{
+    ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Parameters, Part, Slice,
+};
 
 use std::collections::HashSet;
 
@@ -441,6 +443,11 @@ impl DecoderSpec {
         let ends = ends.chain(inputs.iter().map(|inputs| &inputs.norm));
         let of_layers = self.layers.iter().flat_map(LayerSpec::tensors);
         distinct(of_linears.chain(of_layers).chain(ends.flat_map(NormSpec::tensors)))
+    }
+
+    /// How many parameters it has.
+    pub fn parameters(&self) -> Parameters {
+        Parameters::of(&self.tensors(), &self.layers)
     }
 
     /// Tensors that a checkpoint may lack, and what they are then.

@@ -1,11 +1,36 @@
 //! What a model's tensors are: each is named once, in a `LinearSpec`, a `NormSpec` or an
 //! `ActivationSpec`. Whatever lists, checks, loads, counts or makes them up goes over these.
 
-use super::RowOrder;
+use super::{ExpertsSpec, LayerSpec, RowOrder};
 use crate::engine::ops::{Activation, NormKind};
 
 /// A tensor's name in a checkpoint, and its shape.
 pub type NamedShape = (String, Vec<usize>);
+
+/// How many parameters a model has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parameters {
+    /// All of them.
+    pub all: u64,
+    /// Those that one token is computed with: of experts the ones that it goes to.
+    pub active: u64,
+}
+
+impl Parameters {
+    /// Of these tensors, among them those of the experts of these layers.
+    pub(super) fn of(tensors: &[NamedShape], layers: &[LayerSpec]) -> Self {
+        let size = |(_, shape): &NamedShape| shape.iter().map(|n| *n as u64).product::<u64>();
+        let all = tensors.iter().map(size).sum();
+        let idle = |experts: &ExpertsSpec| {
+            let linears = experts.experts.iter().flat_map(|expert| [&expert.up, &expert.down]);
+            let of_all: u64 = linears.map(LinearSpec::num_parameters).sum();
+            let num = experts.experts.len() as u64;
+            of_all / num * (num - experts.routing.num_chosen() as u64)
+        };
+        let idle: u64 = layers.iter().filter_map(LayerSpec::experts).map(idle).sum();
+        Self { all, active: all - idle }
+    }
+}
 
 /// A linear layer (out = x Wᵀ + b) or an embedding table.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,6 +148,11 @@ impl LinearSpec {
     /// Elements of W.
     pub fn num_weights(&self) -> f64 {
         self.n() as f64 * self.k as f64
+    }
+
+    /// Elements of W and of its biases, its own alone where tensors have those of others too.
+    fn num_parameters(&self) -> u64 {
+        self.n() as u64 * (self.k as u64 + u64::from(self.bias))
     }
 
     /// Its tensors.
