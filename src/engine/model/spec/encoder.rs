@@ -2,9 +2,9 @@
 //! runs it.
 
 use super::{
-    AttentionSpec, DecoderSpec, EmbeddingScale, EmbeddingSpec, KvSource, LayerSpec,
-    LearnedPositions, LinearSpec, NamedShape, NormSpec, OutputSpec, Parameters, QkvHeads, RopeSpec, distinct,
-    read_as_values,
+    AttentionSpec, DecoderSpec, EmbeddingScale, EmbeddingSpec, KvSource, LayerInputsSpec,
+    LayerSpec, LearnedPositions, LinearSpec, NamedShape, NormSpec, OutputSpec, Parameters,
+    QkvHeads, RopeSpec, distinct, read_as_values,
 };
 
 /// A model that makes a state of every token, in one pass over a text. Families differ in these
@@ -41,6 +41,8 @@ pub struct EncoderSpec {
     pub output: Option<OutputSpec>,
     /// Of a decoder: a part of it that computes through a KV cache alone, in words.
     pub needs_cache: Option<&'static str>,
+    /// Of a decoder: what its layers read beside the stream.
+    pub layer_inputs: Option<LayerInputsSpec>,
 }
 
 /// T5's relative positions: a number for each head and bucket of distances.
@@ -89,6 +91,7 @@ impl EncoderSpec {
             of_heads: &[],
             output: None,
             needs_cache: None,
+            layer_inputs: None,
         }
     }
 
@@ -100,9 +103,6 @@ impl EncoderSpec {
         let DecoderSpec { max_model_len, embedding, layers, ropes, mut output } = decoder;
         let EmbeddingSpec { tokens, scale, projection, positions, norm, of_layers, of_images } =
             embedding;
-        if of_layers.is_some() {
-            return Err("inputs of each layer".to_owned());
-        }
         if projection.is_some() || output.projection.is_some() {
             return Err("a table of tokens of another width than the model's".to_owned());
         }
@@ -121,10 +121,11 @@ impl EncoderSpec {
             None if any(&|block| block.heads.head_dim != head_dim) => {
                 Some("heads of several widths")
             }
-            None => None,
+            None => of_layers.as_ref().map(|_| "inputs of each layer"),
         };
         Ok(Self {
             needs_cache,
+            layer_inputs: of_layers,
             embed_scale: scale,
             positions,
             embed_norm: norm,
@@ -145,6 +146,7 @@ impl EncoderSpec {
             scale: self.embed_scale,
             positions: self.positions.clone(),
             norm: self.embed_norm.clone(),
+            of_layers: self.layer_inputs.clone(),
             of_images: self.of_heads,
             ..EmbeddingSpec::of(self.tokens.clone())
         };
@@ -190,7 +192,8 @@ impl EncoderSpec {
     /// All normalizations.
     pub fn norms(&self) -> impl Iterator<Item = &NormSpec> {
         let of_layers = self.layers.iter().flat_map(LayerSpec::norms);
-        of_layers.chain(&self.embed_norm).chain(&self.final_norm)
+        let inputs = self.layer_inputs.iter().map(|inputs| &inputs.norm);
+        of_layers.chain(inputs).chain(&self.embed_norm).chain(&self.final_norm)
     }
 
     /// All tensors: what a checkpoint is held against before anything of it is read, and what is
@@ -199,8 +202,11 @@ impl EncoderSpec {
         let positions = self.positions.as_ref().map(|positions| &positions.table);
         let bias = self.relative_bias.as_ref().map(|bias| &bias.table);
         let tables = [Some(&self.tokens), self.token_types.as_ref(), positions, bias];
-        let of_tables = tables.into_iter().flatten().flat_map(LinearSpec::tensors);
+        let inputs = self.layer_inputs.iter();
+        let of_inputs = inputs.clone().flat_map(|inputs| [&inputs.table, &inputs.projection]);
+        let of_tables = tables.into_iter().flatten().chain(of_inputs).flat_map(LinearSpec::tensors);
         let ends = [&self.embed_norm, &self.final_norm].into_iter().flatten();
+        let ends = ends.chain(inputs.map(|inputs| &inputs.norm));
         let of_layers = self.layers.iter().flat_map(LayerSpec::tensors);
         distinct(of_tables.chain(of_layers).chain(ends.flat_map(NormSpec::tensors)))
     }
