@@ -136,6 +136,10 @@ fn inner_width(layers: &[LayerSpec]) -> usize {
 /// # Errors
 /// It has a size or a number out of range; the text names it.
 pub(super) fn check_encoder(spec: &EncoderSpec) -> Result<(), String> {
+    // `check` has seen it as a decoder, whose layers may lack what those of encoders have.
+    if spec.needs_cache.is_some() {
+        return Ok(());
+    }
     check_sizes(&[
         ("vocabulary", spec.vocab_size(), MAX_VOCAB_SIZE),
         ("hidden size", spec.hidden_size(), MAX_WIDTH),
@@ -144,12 +148,9 @@ pub(super) fn check_encoder(spec: &EncoderSpec) -> Result<(), String> {
         ("context length", spec.max_model_len, MAX_CONTEXT),
     ])?;
     let heads = spec.heads();
-    // Those of a decoder that needs a cache were checked before.
-    if spec.needs_cache.is_none() {
-        check_heads(heads)?;
-        if spec.attentions().any(|attention| attention.heads.head_dim != heads.head_dim) {
-            return Err("layers whose heads differ in width are not supported".to_owned());
-        }
+    check_heads(heads)?;
+    if spec.attentions().any(|attention| attention.heads.head_dim != heads.head_dim) {
+        return Err("layers whose heads differ in width are not supported".to_owned());
     }
     let types = spec.token_types.as_ref().map_or(1, LinearSpec::n);
     check_sizes(&[("number of token types", types, MAX_WIDTH)])?;
