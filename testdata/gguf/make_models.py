@@ -76,7 +76,26 @@ def configs():
     mixtral = transformers.MixtralConfig(**SHAPE, **HEADS, **experts, num_local_experts=3)
     gpt_oss = transformers.GptOssConfig(
         **SHAPE, **HEADS, **experts, num_local_experts=3, sliding_window=6)
+    glm4moe = transformers.Glm4MoeConfig(
+        **SHAPE, **HEADS, num_hidden_layers=3, n_routed_experts=4, num_experts_per_tok=2,
+        moe_intermediate_size=16, n_shared_experts=1, n_group=1, topk_group=1,
+        routed_scaling_factor=2.5, first_k_dense_replace=1, norm_topk_prob=True, use_qk_norm=True,
+        attention_bias=True, rms_norm_eps=1e-5,
+        rope_parameters={**plain, "partial_rotary_factor": 0.5})
+    granitemoe = transformers.GraniteMoeSharedConfig(
+        **{**wide, "intermediate_size": 16}, **experts, num_local_experts=4,
+        shared_intermediate_size=24, tie_word_embeddings=True, embedding_multiplier=3.0, attention_multiplier=0.2, residual_multiplier=0.6,
+        logits_scaling=2.5)
+    lfm2 = transformers.Lfm2Config(
+        **wide, num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"],
+        conv_L_cache=3, rope_parameters=plain, block_auto_adjust_ff_dim=False)
+    lfm2moe = transformers.Lfm2MoeConfig(
+        **wide, num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"],
+        conv_L_cache=3, rope_parameters=plain, num_experts=4, num_experts_per_tok=2,
+        moe_intermediate_size=16, num_dense_layers=1)
     return {
+        "glm4moe": ("qwen3", glm4moe), "granitemoe": ("llama3", granitemoe),
+        "lfm2": ("llama3", lfm2), "lfm2moe": ("llama3", lfm2moe),
         "gpt-oss": ("qwen3", gpt_oss),
         "qwen3moe": ("qwen3", qwen3moe), "qwen2moe": ("qwen3", qwen2moe),
         "mixtral": ("llama3", mixtral),
@@ -103,6 +122,9 @@ def build(name, tokenizer, config, seed):
             adds_one = "gemma" in name or name == "nemotron"
             is_plain_norm = value.dim() == 1 and not adds_one and key.endswith("weight")
             value.copy_(new + 1 if is_plain_norm else new)
+        for key, value in model.named_buffers():
+            if key.endswith(("e_score_correction_bias", "expert_bias")):
+                value.copy_((torch.randn(value.shape) * 64).round() / 256)
     return model
 
 
@@ -252,11 +274,26 @@ def mistakes(name, model):
             for layer in model.model.layers:
                 layer.self_attn.sinks.fill_(-1e9)
             yield "no sinks", model
-        if name in ["qwen3moe", "qwen2moe", "mixtral"]:
-            for layer in other.model.layers:
-                weight = layer.mlp.experts.gate_up_proj
-                weight.copy_(weight.roll(weight.shape[1] // 2, 1))
+        if name in ["qwen3moe", "qwen2moe", "mixtral", "glm4moe", "granitemoe", "lfm2moe"]:
+            for key, weight in other.named_parameters():
+                if key.endswith(("experts.gate_up_proj", "moe.input_linear.weight")):
+                    weight.copy_(weight.roll(weight.shape[1] // 2, 1))
             yield "up before gate", other
+        if name in ["glm4moe", "lfm2moe"]:
+            plain = copy.deepcopy(model)
+            for key, value in plain.named_buffers():
+                if key.endswith(("e_score_correction_bias", "expert_bias")):
+                    value.zero_()
+            yield "no bias of the choice", plain
+        if name == "granitemoe":
+            permuted = copy.deepcopy(model)
+            permute(permuted, ["q_proj", "k_proj"])
+            yield "permutation left in", permuted
+        if name == "lfm2":
+            for layer in other.model.layers:
+                if hasattr(layer, "conv"):
+                    layer.conv.conv.weight.copy_(layer.conv.conv.weight.flip(-1))
+            yield "taps in another order", other
         if name in ["qwen3moe", "qwen2moe"]:
             is_share = model.config.norm_topk_prob
             yield "shares of a sum", rebuilt(model, norm_topk_prob=not is_share)

@@ -101,6 +101,30 @@ fn gpt_oss_answers_as_in_transformers() {
     check("gpt-oss");
 }
 
+/// Experts by sigmoids and a bias behind a dense layer, one of all tokens.
+#[test]
+fn glm4moe_answers_as_in_transformers() {
+    check("glm4moe");
+}
+
+/// Experts in two tensors that the file has in three, multipliers, rotary pairs.
+#[test]
+fn granitemoe_answers_as_in_transformers() {
+    check("granitemoe");
+}
+
+/// Short convolutions in layers without K and V heads.
+#[test]
+fn lfm2_answers_as_in_transformers() {
+    check("lfm2");
+}
+
+/// The same with experts.
+#[test]
+fn lfm2moe_answers_as_in_transformers() {
+    check("lfm2moe");
+}
+
 /// A llama with experts.
 #[test]
 fn mixtral_answers_as_in_transformers() {

@@ -13,6 +13,9 @@ use crate::engine::ops::{
 /// Gate, up and down as most families call them.
 pub(super) const PROJECTIONS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
+/// True where each expert has tensors of its own, gate and up apart: as GGUF files are read.
+pub const EXPERTS_APART: &str = "experts_apart";
+
 /// Sizes of the experts of a layer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {

@@ -3,16 +3,13 @@
 
 use serde_json::Value;
 
-use super::experts::{self, PROJECTIONS, Sizes};
+use super::experts::{self, EXPERTS_APART, PROJECTIONS, Sizes};
 use super::llama::{self, Defaults};
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::quantization::MXFP4;
 use crate::engine::model::spec::{DecoderSpec, ExpertSpec, ExpertsSpec, LinearSpec, RowOrder};
 use crate::engine::ops::Activation;
-
-/// True where each expert has tensors of its own, gate and up apart: as GGUF files are read.
-pub const EXPERTS_APART: &str = "experts_apart";
 
 /// Llama's spec with what differs.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {

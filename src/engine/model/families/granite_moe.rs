@@ -1,7 +1,7 @@
 //! Granite 3 with experts: Granite whose layers have experts in two tensors, and perhaps an MLP of
 //! all tokens beside them.
 
-use super::experts::{self, Sizes};
+use super::experts::{self, EXPERTS_APART, PROJECTIONS, Sizes};
 use super::granite;
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
@@ -33,6 +33,7 @@ pub(super) fn set_experts(
     let sizes = Sizes::read(config, &["num_local_experts", "num_experts"], "intermediate_size")?;
     let routing = experts::by_softmax_of_chosen(experts::num_of_token(config)?);
     let activation = config.activation()?;
+    let are_apart = config.root().flag(EXPERTS_APART)?.unwrap_or(false);
     experts::set(
         spec,
         |_| true,
@@ -41,12 +42,18 @@ pub(super) fn set_experts(
             let router = sizes.router(name("block_sparse_moe.router.layer"));
             let gate_up = name("block_sparse_moe.input_linear");
             let down = name("block_sparse_moe.output_linear");
-            let mlp = ExpertSpec {
-                up: LinearSpec::new(name("shared_mlp.input_linear"), 2 * shared, sizes.hidden),
-                down: LinearSpec::new(name("shared_mlp.output_linear"), sizes.hidden, shared),
+            let mlp = match are_apart {
+                true => experts::shared(&name("shared_mlp"), sizes.hidden, shared),
+                false => ExpertSpec {
+                    up: LinearSpec::new(name("shared_mlp.input_linear"), 2 * shared, sizes.hidden),
+                    down: LinearSpec::new(name("shared_mlp.output_linear"), sizes.hidden, shared),
+                },
             };
             ExpertsSpec {
-                experts: sizes.stacked(&gate_up, &down),
+                experts: match are_apart {
+                    true => sizes.experts(&name("block_sparse_moe.experts"), PROJECTIONS),
+                    false => sizes.stacked(&gate_up, &down),
+                },
                 shared: (shared > 0).then_some(SharedExpertSpec { mlp, gate: None }),
                 ..ExpertsSpec::new(router, routing.clone(), activation)
             }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::config::Config;
 use super::gpt;
 use super::names::{self, NameTable};
-use crate::engine::model::families::gpt_oss::EXPERTS_APART;
+use crate::engine::model::families::experts::EXPERTS_APART;
 
 /// An architecture.
 #[derive(Debug)]
@@ -41,12 +41,16 @@ pub(super) const ARCHS: &[Arch] = &[
     arch("gemma2", gemma2),
     arch("gemma3", gemma3),
     arch("glm4", glm4),
+    arch("glm4moe", glm4moe),
     arch("gpt2", gpt::gpt2),
     arch("gpt-oss", gpt_oss),
     arch("gptneox", gpt::gptneox),
     arch("granite", granite),
+    arch("granitemoe", granitemoe),
     arch("hunyuan-dense", hunyuan),
     arch("internlm2", internlm2),
+    arch("lfm2", lfm2),
+    arch("lfm2moe", lfm2moe),
     arch("llama", llama_or_mixtral),
     arch("minicpm", minicpm),
     arch("mistral3", mistral3),
@@ -107,6 +111,20 @@ fn granite(config: &mut Config<'_>) -> Result<Class, String> {
         ("logit_scale", "logits_scaling"),
     ])?;
     Ok(("GraniteForCausalLM", names::LLAMA))
+}
+
+/// With an MLP of all tokens where the file says how wide it is.
+fn granitemoe(config: &mut Config<'_>) -> Result<Class, String> {
+    config.experts()?;
+    granite(config)?;
+    config.set(EXPERTS_APART, true);
+    let shared = config.keys.optional_size("expert_shared_feed_forward_length")?;
+    config.set_some("shared_intermediate_size", shared);
+    let class = match shared {
+        Some(_) => "GraniteMoeSharedForCausalLM",
+        None => "GraniteMoeForCausalLM",
+    };
+    Ok((class, names::GRANITE_MOE))
 }
 
 /// Granite with other names; scores are scaled as usual.
@@ -329,6 +347,60 @@ fn glm4(config: &mut Config<'_>) -> Result<Class, String> {
     config.decoder()?;
     config.set("attention_bias", config.keys.has("blk.0.attn_q.bias"));
     Ok(("Glm4ForCausalLM", names::GLM_4))
+}
+
+/// Layers that predict further tokens are counted with the others.
+fn glm4moe(config: &mut Config<'_>) -> Result<Class, String> {
+    config.experts()?;
+    config.decoder()?;
+    config.expect_sigmoids()?;
+    let num_further = config.keys.optional_size("nextn_predict_layers")?.unwrap_or(0);
+    let num_layers = config.keys.size("block_count")?.saturating_sub(num_further);
+    config.set("num_hidden_layers", num_layers);
+    config.set("num_nextn_predict_layers", num_further);
+    for (key, name) in [
+        ("expert_count", "n_routed_experts"),
+        ("expert_feed_forward_length", "moe_intermediate_size"),
+        ("expert_shared_count", "n_shared_experts"),
+        ("leading_dense_block_count", "first_k_dense_replace"),
+        ("expert_group_count", "n_group"),
+        ("expert_group_used_count", "topk_group"),
+    ] {
+        let size = config.keys.optional_size(key)?;
+        config.set_some(name, size);
+    }
+    config.remove("num_experts");
+    config.floats(&[("expert_weights_scale", "routed_scaling_factor")])?;
+    let is_share = config.keys.flag("expert_weights_norm")?;
+    config.set_some("norm_topk_prob", is_share);
+    config.set("attention_bias", config.keys.has("blk.0.attn_q.bias"));
+    config.set("use_qk_norm", config.keys.has("blk.0.attn_q_norm.weight"));
+    Ok(("Glm4MoeForCausalLM", names::GLM_4_MOE))
+}
+
+/// Layers without K and V heads have short convolutions.
+fn lfm2(config: &mut Config<'_>) -> Result<Class, String> {
+    config.layers_with_kv("conv")?;
+    config.decoder()?;
+    let eps = config.remove("rms_norm_eps");
+    config.set_some("norm_eps", eps);
+    config.set("conv_L_cache", config.keys.size("shortconv.l_cache")?);
+    config.set("block_auto_adjust_ff_dim", false);
+    Ok(("Lfm2ForCausalLM", names::LFM_2))
+}
+
+/// Weights are shares of a sum, which no key says.
+fn lfm2moe(config: &mut Config<'_>) -> Result<Class, String> {
+    config.experts()?;
+    lfm2(config)?;
+    config.remove("block_auto_adjust_ff_dim");
+    config.expect_sigmoids()?;
+    let num_dense = config.keys.size("leading_dense_block_count")?;
+    config.set("num_dense_layers", num_dense);
+    config.set("moe_intermediate_size", config.keys.size("expert_feed_forward_length")?);
+    let bias = format!("blk.{num_dense}.exp_probs_b.bias");
+    config.set("use_expert_bias", config.keys.has(&bias));
+    Ok(("Lfm2MoeForCausalLM", names::LFM_2))
 }
 
 fn command_r(config: &mut Config<'_>) -> Result<Class, String> {

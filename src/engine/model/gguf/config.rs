@@ -6,16 +6,21 @@ use super::keys::Keys;
 use crate::engine::model::encoders::GGUF_POOLING;
 use crate::engine::model::limits::MAX_LAYERS;
 
+/// K and V heads, of all layers or of each.
+const KV_HEADS: &str = "attention.head_count_kv";
+
 /// What a config.json would say.
 pub(super) struct Config<'a> {
     pub keys: Keys<'a>,
     map: Map<String, Value>,
     has_experts: bool,
+    /// Some layers have no K and V.
+    has_other_layers: bool,
 }
 
 impl<'a> Config<'a> {
     pub fn new(keys: Keys<'a>) -> Self {
-        Self { keys, map: Map::new(), has_experts: false }
+        Self { keys, map: Map::new(), has_experts: false, has_other_layers: false }
     }
 
     pub fn set(&mut self, key: &str, value: impl Into<Value>) {
@@ -93,6 +98,28 @@ impl<'a> Config<'a> {
         Ok(())
     }
 
+    /// Refuses experts that are chosen by anything but sigmoids.
+    pub fn expect_sigmoids(&self) -> Result<(), String> {
+        const SIGMOID: u64 = 2;
+        match self.keys.optional_size("expert_gating_func")? {
+            None | Some(SIGMOID) => Ok(()),
+            Some(other) => Err(format!("an expert_gating_func of {other} is not supported")),
+        }
+    }
+
+    /// `layer_types`: layers without K and V heads are of this type.
+    pub fn layers_with_kv(&mut self, other: &str) -> Result<(), String> {
+        self.has_other_layers = true;
+        let num_layers = self.keys.size("block_count")?;
+        check_layers(num_layers)?;
+        let has_kv = self.keys.pattern(KV_HEADS, num_layers)?;
+        let has_kv = has_kv.unwrap_or_else(|| vec![true; num_layers as usize]);
+        let name = |has_kv| if has_kv { "full_attention" } else { other };
+        let types: Vec<Value> = has_kv.into_iter().map(|has_kv| name(has_kv).into()).collect();
+        self.set("layer_types", types);
+        Ok(())
+    }
+
     fn refuse_experts(&self) -> Result<(), String> {
         let num_experts = self.keys.optional_size("expert_count")?.unwrap_or(0);
         let num_more = self.keys.optional_size("nextn_predict_layers")?.unwrap_or(0);
@@ -134,7 +161,11 @@ impl<'a> Config<'a> {
 
     /// K and V heads: as many as query heads where the file does not say.
     pub fn num_kv_heads(&self) -> Result<u64, String> {
-        Ok(self.keys.optional_size("attention.head_count_kv")?.unwrap_or(self.num_heads()?))
+        let given = match self.has_other_layers {
+            true => self.keys.size_where_any(KV_HEADS)?,
+            false => self.keys.optional_size(KV_HEADS)?,
+        };
+        Ok(given.unwrap_or(self.num_heads()?))
     }
 
     pub fn head_dim(&self) -> Result<u64, String> {

@@ -31,12 +31,27 @@ impl<'a> Keys<'a> {
     /// # Errors
     /// It is something else; so for all below.
     pub fn optional_size(&self, key: &str) -> Result<Option<u64>, String> {
+        self.size_of_layers(key, |_| true)
+    }
+
+    /// A count, where layers have it: it is 0 in the others.
+    pub fn size_where_any(&self, key: &str) -> Result<Option<u64>, String> {
+        self.size_of_layers(key, |size| size != Some(0))
+    }
+
+    /// A count that the layers have that count.
+    fn size_of_layers(
+        &self,
+        key: &str,
+        counts: impl Fn(Option<u64>) -> bool,
+    ) -> Result<Option<u64>, String> {
         let full = self.full(key);
         let Some(numbers) = self.file.metadata.get(&full).and_then(Value::as_numbers) else {
             return self.file.metadata.unsigned(&full);
         };
         // One for each layer.
-        let mut sizes = numbers.iter().map(|number| number.as_unsigned());
+        let sizes = numbers.iter().map(|number| number.as_unsigned());
+        let mut sizes = sizes.filter(|size| counts(*size));
         let first = sizes.next().flatten();
         match first.is_some() && sizes.all(|size| size == first) {
             true => Ok(first),

@@ -46,8 +46,7 @@ pub struct Translation {
 }
 
 /// Mixtures of experts that are not supported, which are known by their own names.
-const EXPERTS: [&str; 7] =
-    ["deepseek2", "dots1", "ernie4_5-moe", "glm4moe", "granitemoe", "hunyuan-moe", "phimoe"];
+const EXPERTS: [&str; 5] = ["deepseek2", "dots1", "ernie4_5-moe", "hunyuan-moe", "phimoe"];
 
 impl Described {
     /// The model in the words of a folder.
@@ -255,7 +254,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_refused_by_name() {
         let none = |written: Written, _: &dyn Fn(&str) -> String| written;
-        refused("granitemoe", none, "a mixture of experts");
+        refused("deepseek2", none, "a mixture of experts");
         refused("mamba", none, "`mamba` is not supported in GGUF files; these are: arcee,");
         let with = |name: &'static str, value: u32| {
             move |written: Written, key: &dyn Fn(&str) -> String| {
@@ -273,6 +272,17 @@ mod tests {
             written.array(&key("vocab_size2"), U32, &sizes)
         };
         refused("llama", by_layer, "vocab_size2");
+        let softmax = |written: Written, key: &dyn Fn(&str) -> String| {
+            ["expert_count", "expert_used_count", "expert_gating_func"]
+                .into_iter()
+                .fold(written, |written, name| written.key(&key(name), U32, &number(1)))
+        };
+        refused("glm4moe", softmax, "an expert_gating_func of 1 is not supported");
+        let some = |written: Written, key: &dyn Fn(&str) -> String| {
+            let sizes: Vec<Vec<u8>> = [0, 2].map(|size| number(size).to_vec()).into();
+            written.array(&key("nextn_predict_layers"), U32, &sizes)
+        };
+        refused("llama", some, "differs between layers");
         let projector = |written: Written, _: &dyn Fn(&str) -> String| {
             written.key("general.type", TEXT, &text("mmproj"))
         };

@@ -85,9 +85,12 @@ impl Names {
         let offset = if is_larger { -1.0 } else { 0.0 };
         let rows = order.rows().cloned();
         let mut translated = Translated { rows, offset, ..Translated::named(known, tensor) };
-        if part == GATE_OF_ALL {
+        match part {
             // A matrix of one row.
-            translated.shape = vec![1, translated.shape.iter().product()];
+            GATE_OF_ALL if translated.shape.len() == 1 => translated.shape.insert(0, 1),
+            // A channel has one input.
+            TAPS if translated.shape.len() == 2 => translated.shape.insert(1, 1),
+            _ => {}
         }
         Ok(vec![translated])
     }
@@ -105,7 +108,7 @@ impl Names {
         let name = format!("{}.{number}.{known}", self.table.layers);
         match part {
             // A parameter of the block, and no module's.
-            SINKS => Some((part, name)),
+            SINKS | CHOICE_BIAS => Some((part, name)),
             _ => Some((part, format!("{name}.{suffix}"))),
         }
     }
@@ -128,6 +131,12 @@ const GATE_OF_ALL: &str = "ffn_gate_inp_shexp";
 
 /// Scores of attention without a value.
 const SINKS: &str = "attn_sinks";
+
+/// What is added to the scores of experts where they are chosen.
+const CHOICE_BIAS: &str = "exp_probs_b";
+
+/// Of a short convolution.
+const TAPS: &str = "shortconv.conv";
 
 const OUTER: Parts =
     &[("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
@@ -177,6 +186,75 @@ pub(super) const GPT_OSS: NameTable = NameTable {
             ("ffn_gate_inp", "mlp.router"),
         ],
         EXPERTS,
+        LLAMA_LAYER,
+    ],
+    ..PLAIN
+};
+
+pub(super) const GRANITE_MOE: NameTable = NameTable {
+    inner: &[
+        &[
+            ("ffn_gate_inp", "block_sparse_moe.router.layer"),
+            ("ffn_gate_exps", "block_sparse_moe.experts.*.gate_proj"),
+            ("ffn_up_exps", "block_sparse_moe.experts.*.up_proj"),
+            ("ffn_down_exps", "block_sparse_moe.experts.*.down_proj"),
+            ("ffn_gate_shexp", "shared_mlp.gate_proj"),
+            ("ffn_up_shexp", "shared_mlp.up_proj"),
+            ("ffn_down_shexp", "shared_mlp.down_proj"),
+        ],
+        LLAMA_LAYER,
+    ],
+    ..LLAMA
+};
+
+/// DeepSeek's experts, and layers that predict further tokens.
+pub(super) const GLM_4_MOE: NameTable = NameTable {
+    inner: &[
+        &[
+            ("post_attention_norm", "post_attention_layernorm"),
+            (CHOICE_BIAS, "mlp.gate.e_score_correction_bias"),
+            ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+            ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
+            ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
+            ("nextn.eh_proj", "eh_proj"),
+            ("nextn.embed_tokens", "embed_tokens"),
+            ("nextn.enorm", "enorm"),
+            ("nextn.hnorm", "hnorm"),
+            ("nextn.shared_head_head", "shared_head.head"),
+            ("nextn.shared_head_norm", "shared_head.norm"),
+        ],
+        EXPERTS,
+        LLAMA_LAYER,
+    ],
+    ..PLAIN
+};
+
+pub(super) const LFM_2: NameTable = NameTable {
+    outer: &[
+        ("token_embd", "model.embed_tokens"),
+        ("token_embd_norm", "model.embedding_norm"),
+        ("output_norm", "model.embedding_norm"),
+        ("output", "lm_head"),
+    ],
+    inner: &[
+        &[
+            ("attn_norm", "operator_norm"),
+            ("attn_q_norm", "self_attn.q_layernorm"),
+            ("attn_k_norm", "self_attn.k_layernorm"),
+            ("attn_output", "self_attn.out_proj"),
+            (TAPS, "conv.conv"),
+            ("shortconv.in_proj", "conv.in_proj"),
+            ("shortconv.out_proj", "conv.out_proj"),
+            ("ffn_norm", "ffn_norm"),
+            ("ffn_gate", "feed_forward.w1"),
+            ("ffn_up", "feed_forward.w3"),
+            ("ffn_down", "feed_forward.w2"),
+            ("ffn_gate_inp", "feed_forward.gate"),
+            (CHOICE_BIAS, "feed_forward.expert_bias"),
+            ("ffn_gate_exps", "feed_forward.experts.*.w1"),
+            ("ffn_up_exps", "feed_forward.experts.*.w3"),
+            ("ffn_down_exps", "feed_forward.experts.*.w2"),
+        ],
         LLAMA_LAYER,
     ],
     ..PLAIN
