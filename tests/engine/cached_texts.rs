@@ -12,13 +12,14 @@ use vllm_batch::engine::stats::EngineStats;
 use super::pooled::{self, Limits, WIDE, answers, requests, testdata};
 
 /// A decoder's vectors, a reward model, words as classes with sliding windows and soft caps, and
-/// what computes through a cache alone: blocks with a state, and latents.
-const MODELS: [(&str, Option<&str>); 5] = [
+/// what computes through a cache alone: blocks with a state, latents, shared K and V.
+const MODELS: [(&str, Option<&str>); 6] = [
     ("golden_embeddings/qwen3", None),
     ("golden_classifiers/qwen3", None),
     ("golden_classifiers/gemma2_words", Some("no nice")),
     ("golden/lfm2", None),
     ("golden/minicpm3", None),
+    ("golden/gemma4", None),
 ];
 
 fn config((folder, words): (&str, Option<&str>), limits: Limits) -> EngineConfig {
@@ -70,31 +71,30 @@ fn no_byte_depends_on_the_cache_the_steps_or_other_texts() {
         (0..14).map(|index| text(20 * (index % 4), 7 * index, 1 + index * 5 % 31)).collect();
     // One text twice, one that another begins with, and one that is all shared.
     texts.extend([texts[3].clone(), texts[3][..33].to_vec(), shared(64)]);
-    for model in MODELS {
-        for dtype in [DType::Float32, DType::BFloat16] {
-            let of = |limits, cache, texts: &[Vec<u32>]| {
-                let mut config = config(model, limits);
-                config.model.dtype = Some(dtype);
-                config.cache = cache;
-                vectors(run(&config, texts).0)
-            };
-            let expected = of((1, 4096, 1), cache(64, false), &texts);
-            assert_eq!(expected.len(), texts.len());
-            for (limits, cache) in [
-                (WIDE, cache(200, true)),
-                // The longest text fills the cache, and others wait for it.
-                ((3, 7, 3), cache(6, true)),
-                ((2, 1, 2), cache(9, false)),
-                ((256, 50, 1), CacheConfig { num_blocks: Some(40), ..CacheConfig::default() }),
-            ] {
-                let got = of(limits, cache.clone(), &texts);
-                assert_eq!(got, expected, "{model:?}, {dtype:?}, {limits:?}, {cache:?}");
-            }
-            let backwards: Vec<_> = texts.iter().rev().cloned().collect();
-            let mut got = of(WIDE, cache(200, true), &backwards);
-            got.reverse();
-            assert_eq!(got, expected, "{model:?}, {dtype:?}: in another order");
+    let in_float32 = MODELS.map(|model| (model, DType::Float32));
+    for (model, dtype) in in_float32.into_iter().chain([(MODELS[0], DType::BFloat16)]) {
+        let of = |limits, cache, texts: &[Vec<u32>]| {
+            let mut config = config(model, limits);
+            config.model.dtype = Some(dtype);
+            config.cache = cache;
+            vectors(run(&config, texts).0)
+        };
+        let expected = of((1, 4096, 1), cache(64, false), &texts);
+        assert_eq!(expected.len(), texts.len());
+        for (limits, cache) in [
+            (WIDE, cache(200, true)),
+            // The longest text fills the cache, and others wait for it.
+            ((3, 7, 3), cache(6, true)),
+            ((2, 1, 2), cache(9, false)),
+            ((256, 50, 1), CacheConfig { num_blocks: Some(40), ..CacheConfig::default() }),
+        ] {
+            let got = of(limits, cache.clone(), &texts);
+            assert_eq!(got, expected, "{model:?}, {dtype:?}, {limits:?}, {cache:?}");
         }
+        let backwards: Vec<_> = texts.iter().rev().cloned().collect();
+        let mut got = of(WIDE, cache(200, true), &backwards);
+        got.reverse();
+        assert_eq!(got, expected, "{model:?}, {dtype:?}: in another order");
     }
 }
 
@@ -114,6 +114,23 @@ fn what_texts_begin_with_is_computed_once() {
             assert_eq!(of(limits, false), (20 * 72, 20 * 72, 0), "{model:?}");
         }
     }
+}
+
+#[test]
+fn texts_are_read_in_the_order_in_which_they_came() {
+    // Two prefixes by turns, in a cache that holds one text with its prefix.
+    let texts: Vec<_> = (0..6).map(|index| text(48 * (index % 2), index, 40)).collect();
+    let config = EngineConfig { cache: cache(6, true), ..config(MODELS[0], (1, 4096, 1)) };
+    let mut engine = PoolingEngine::load(&config).unwrap();
+    let prompts = texts.into_iter().map(Prompt::TokenIds);
+    for request in requests(&engine, prompts, &PoolingParams::default()) {
+        engine.add_request(request);
+    }
+    let mut order = Vec::new();
+    while engine.has_unfinished_requests() {
+        order.extend(engine.step().unwrap().iter().map(|output| output.request_id));
+    }
+    assert_eq!(order, [0, 1, 2, 3, 4, 5]);
 }
 
 #[test]

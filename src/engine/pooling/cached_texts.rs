@@ -10,7 +10,7 @@ use super::loading::Devices;
 use super::pooler::{Asked, Pooler};
 use crate::engine::batch::Batch;
 use crate::engine::block_pool::BlockPool;
-use crate::engine::config::EngineConfig;
+use crate::engine::config::{EngineConfig, SchedulerConfig};
 use crate::engine::device::Tensor;
 use crate::engine::executor::Executor;
 use crate::engine::model_executor::ModelExecutor;
@@ -48,8 +48,11 @@ impl CachedTexts {
         let shape = executor.cache_shape();
         let has_prefix_cache = config.cache.enable_prefix_caching;
         let pool = BlockPool::new(shape.num_blocks, shape.block_size, has_prefix_cache);
+        // In the order in which they came: a text is soon read, and to look through all that wait
+        // at each one would take longer than a small model's step.
+        let scheduler = SchedulerConfig { look_ahead: Some(0), ..config.scheduler.clone() };
         Self {
-            scheduler: Scheduler::new(&config.scheduler, pool, max_model_len, 0, None),
+            scheduler: Scheduler::new(&scheduler, pool, max_model_len, 0, None),
             executor,
             texts: HashMap::new(),
             num_added: 0,
