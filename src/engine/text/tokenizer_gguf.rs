@@ -47,8 +47,8 @@ pub struct GgufTokenizer<'a> {
 const CONTROL: u64 = 3;
 const USER_DEFINED: u64 = 4;
 
-/// A tokenizer.json of BPE. Its vocabulary and merges are never values of JSON: these take ten times
-/// as much memory as the text.
+/// A tokenizer.json of BPE. Its vocabulary and merges are never values of JSON: these take ten
+/// times as much memory as the text.
 #[derive(Serialize)]
 struct BpeFile<'a> {
     version: &'static str,
