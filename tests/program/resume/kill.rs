@@ -33,14 +33,18 @@ fn seed() -> u64 {
 /// Experts, of random weights.
 const EXPERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/qwen3_moe");
 
-/// Jobs of so many rows each: sampled with names and without, by experts, with error rows,
-/// compressed beside constraints.
+/// Delta nets, of random weights: layers that keep states.
+const STATES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/qwen3_next");
+
+/// Jobs of so many rows each: sampled with names and without, by experts, with states, with error
+/// rows, compressed beside constraints.
 fn works(num_rows: usize) -> Vec<Work> {
     let named = || rows(1, num_rows, true);
     vec![
         Work::sampled(named()),
         Work::sampled(rows(2, num_rows, false)),
         Work { model: EXPERTS, ..Work::sampled(named()) },
+        Work { model: STATES, ..Work::sampled(named()) },
         Work { errors: Some("errors.jsonl"), ..Work::sampled(with_bad_rows(named())) },
         Work { out: "out.parquet", ..Work::sampled(with_bad_rows(named())) },
         Work { out: "out.jsonl.zst", ..Work::sampled(with_constraints(named())) },
