@@ -125,6 +125,7 @@ families! {
     mpt
     mpt_published
     nemotron
+    nemotron_h
     olmo
     olmo2
     olmo3
@@ -178,6 +179,7 @@ const ON_THE_CPU_ALONE: &[(&str, &str)] = &[
     ("lfm2_moe", "short convolutions"),
     ("mamba2", "recurrences of Mamba 2"),
     ("minicpm3", "latent attention"),
+    ("nemotron_h", "recurrences of Mamba 2"),
     ("qwen3_5", "delta nets"),
     ("qwen3_5_moe", "delta nets"),
     ("qwen3_5_moe_multimodal", "delta nets"),

@@ -164,6 +164,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("lfm2_bias", "a short convolution"),
     ("lfm2_moe", "a short convolution"),
     ("mamba2", "a recurrence of Mamba 2"),
+    ("nemotron_h", "a recurrence of Mamba 2"),
     ("minicpm3", "latent attention"),
     ("opt350", "a table of tokens of another width"),
     ("qwen3_5", "a delta net"),

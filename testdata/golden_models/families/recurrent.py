@@ -165,6 +165,23 @@ FAMILIES: dict[str, Family] = {
         means={"A_log": -1.0}, head_std=0.8, old_config=True,
         old_keys=dict(layer_types=["attention", "mamba", "mamba", "mamba"]),
     ),
+    "nemotron_h": small(
+        "NemotronHConfig",
+        dict(
+            hidden_size=48, intermediate_size=64, num_attention_heads=3, num_key_value_heads=1,
+            head_dim=24, max_position_embeddings=256, mamba_num_heads=6, mamba_head_dim=20,
+            n_groups=3, ssm_state_size=12, chunk_size=8, layer_norm_epsilon=1e-2,
+            layers_block_type=[LINEAR, "mlp", "full_attention", "mlp", LINEAR],
+            # transformers bounds dt of prompts by it; the published code does not.
+            time_step_min=1e-30,
+        ),
+        [
+            *MAMBA, groups_in_turns, one_norm_group, dict(mlp_hidden_act="relu"),
+            dict(mamba_hidden_act="gelu"), dict(layer_norm_epsilon=1e-6),
+        ],
+        means={"A_log": -1.0}, old_config=True, old_drop=("layers_block_type",),
+        old_keys=dict(hybrid_override_pattern="M-*-M", num_hidden_layers=5),
+    ),
     "lfm2_bias": small(
         "Lfm2Config",
         lfm2(

@@ -197,6 +197,11 @@ fn shared_keys_and_inputs_of_layers_give_the_same_bytes_however_they_are_run() {
 }
 
 #[test]
+fn recurrences_give_the_same_bytes_however_they_are_run() {
+    check("golden/granite_hybrid");
+}
+
+#[test]
 fn latent_attention_gives_the_same_bytes_however_it_is_run() {
     check("golden/minicpm3");
 }
