@@ -64,6 +64,8 @@ families! {
     exaone4
     falcon_40b
     falcon_7b
+    falcon_h1
+    falcon_h1_norm
     falcon_one_norm
     falcon_refined_web
     falcon_rw
@@ -172,6 +174,8 @@ const ON_THE_CPU_ALONE: &[(&str, &str)] = &[
     ("gemma4_moe", "K and V that are not each layer's own"),
     ("gemma4_unified", "K and V that are not each layer's own"),
     ("glm4_moe_lite", "latent attention"),
+    ("falcon_h1", "recurrences of Mamba 2"),
+    ("falcon_h1_norm", "recurrences of Mamba 2"),
     ("granite_hybrid", "recurrences of Mamba 2"),
     ("granite_hybrid_dense", "recurrences of Mamba 2"),
     ("lfm2", "short convolutions"),

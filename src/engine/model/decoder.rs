@@ -190,13 +190,23 @@ impl Pass<'_> {
         for (layer, (spec, weights)) in layers {
             let Buffers { stream, layer_inputs, attention, .. } = &mut *buffers;
             stream.layer(self.device, (spec, weights), |stream| {
-                if let (Some(spec), Some(weights)) = (&spec.attention, &weights.attention) {
-                    let cache = cache.layer_mut(self.cache_layers[index]);
-                    self.attention((spec, weights), cache, (stream, attention));
-                }
-                if let (Some(spec), Some(weights)) = (&spec.recurrent, &weights.recurrent) {
+                let scales = spec.scales;
+                if let (Some(block), Some(weights)) = (&spec.recurrent, &weights.recurrent) {
                     let states = cache.state_layer_mut(state_index);
-                    self.recurrent((spec, weights), states, (stream, attention));
+                    self.recurrent((block, weights), states, (stream, attention));
+                    stream.scale_delta(self.device, scales.recurrent);
+                }
+                let has_both = spec.attention.is_some() && spec.recurrent.is_some();
+                if has_both {
+                    stream.set_aside();
+                }
+                if let (Some(block), Some(weights)) = (&spec.attention, &weights.attention) {
+                    let cache = cache.layer_mut(self.cache_layers[index]);
+                    self.attention((block, weights), cache, (stream, attention));
+                    stream.scale_delta(self.device, scales.attention);
+                }
+                if has_both {
+                    stream.add_what_is_aside(self.device);
                 }
             });
             if let Some(((inputs, block), weights)) =

@@ -244,6 +244,14 @@ fn check_numbers(spec: &DecoderSpec) -> Result<(), String> {
             spec.layers.iter().all(|layer| layer.residual_scale.is_none_or(is_finite)),
         ),
         (
+            "factor of what a block adds",
+            spec.layers.iter().flat_map(|layer| layer.scales.all()).all(is_finite),
+        ),
+        (
+            "factor of a recurrence's inputs",
+            spec.recurrents().filter_map(RecurrentSpec::factors).flatten().all(is_finite),
+        ),
+        (
             "share of an earlier stream",
             spec.layers
                 .iter()

@@ -32,6 +32,8 @@ enum Form {
 /// What a block of Mamba 2 has besides.
 #[derive(Debug)]
 struct MambaWeights {
+    /// Of all columns of the products.
+    factors: Option<Vec<f32>>,
     activation: Activation,
     scan: ScanWeights,
     /// With the heads that it normalizes one by one.
@@ -73,6 +75,7 @@ impl Loader<'_> {
             }
         };
         Ok(MambaWeights {
+            factors: spec.column_factors(),
             activation: spec.activation,
             scan: ScanWeights {
                 shape: spec.scan,
@@ -130,6 +133,9 @@ impl RecurrentWeights {
             gates: None,
             activation: Some(mamba.activation),
         };
+        if let Some(factors) = &mamba.factors {
+            ops::scale_columns(device, products, factors);
+        }
         ops::causal_conv(device, (products, step), &self.taps, states.reborrow(), columns);
         let states = (states, self.taps.state_len());
         ops::mamba_scan(device, (products, step), &mamba.scan, states, mixed);

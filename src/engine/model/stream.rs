@@ -35,8 +35,8 @@ pub(super) struct Stream {
     activated: Option<Tensor>,
     /// What experts work in, only in such models.
     experts: Option<ExpertsScratch>,
-    /// (T, hidden_size), only in such models: what attention adds where the MLP reads the same, or
-    /// what experts apart from the MLP give.
+    /// (T, hidden_size), only in such models: what a block adds where the next one reads the same,
+    /// or what experts apart from the MLP give.
     beside: Option<Tensor>,
     /// (T, hidden_size) each: streams of earlier layers, only in models that come back to them.
     kept: Vec<Tensor>,
@@ -61,8 +61,11 @@ impl Stream {
         let mut norms = layers.iter().flat_map(LayerSpec::block_norms);
         let is_normed = norms.all(|norms| norms.before.is_some());
         let has_apart = |layer: &LayerSpec| layer.experts().is_some_and(|e| e.apart.is_some());
-        let is_parallel =
-            layers.iter().any(|layer| layer.wiring == Wiring::Parallel || has_apart(layer));
+        let has_both = |layer: &LayerSpec| layer.attention.is_some() && layer.recurrent.is_some();
+        let is_aside = |layer: &LayerSpec| {
+            layer.wiring == Wiring::Parallel || has_apart(layer) || has_both(layer)
+        };
+        let sets_aside = layers.iter().any(is_aside);
         let slots = layers.iter().flat_map(|layer| &layer.keeps).map(|kept| kept.slot + 1);
         let num_kept = slots.max().unwrap_or(0);
         let block_rows = device.block_rows(num_tokens);
@@ -84,7 +87,7 @@ impl Stream {
             experts: experts
                 .map(|shape| ExpertsScratch::new(device, (num_tokens, hidden_size), shape))
                 .transpose()?,
-            beside: is_parallel.then(per_token).transpose()?,
+            beside: sets_aside.then(per_token).transpose()?,
             kept: (0..num_kept).map(|_| per_token()).collect::<Result<_, _>>()?,
         })
     }
@@ -113,21 +116,43 @@ impl Stream {
             self.block_output(device, norms, spec.residual_scale);
         }
         let is_parallel = spec.wiring == Wiring::Parallel;
-        if let (true, Some(beside)) = (is_parallel, &mut self.beside) {
-            // The MLP reads the stream without what attention adds, which waits here.
-            std::mem::swap(beside, &mut self.delta);
-            self.delta.set_num_rows(beside.num_rows());
-            self.has_delta = false;
+        if is_parallel {
+            // The MLP reads the stream without what attention adds.
+            self.set_aside();
         }
         if let Some(weights) = &weights.feed_forward {
             match &weights.experts {
                 None => self.mlp(device, weights),
                 Some(experts) => self.experts(device, weights, experts),
             }
+            self.scale_delta(device, spec.scales.feed_forward);
             self.block_output(device, &weights.norms, spec.residual_scale);
         }
         if let (true, Some(beside)) = (is_parallel, &self.beside) {
             ops::add(device, &mut self.residual, beside);
+        }
+    }
+
+    /// What a block has left in `delta` waits, so that the next one reads the stream without it.
+    pub(super) fn set_aside(&mut self) {
+        if let Some(beside) = &mut self.beside {
+            std::mem::swap(beside, &mut self.delta);
+            self.delta.set_num_rows(beside.num_rows());
+            self.has_delta = false;
+        }
+    }
+
+    /// delta += what was set aside.
+    pub(super) fn add_what_is_aside(&mut self, device: &Device) {
+        if let Some(beside) = &self.beside {
+            ops::add(device, &mut self.delta, beside);
+        }
+    }
+
+    /// What a block adds is multiplied by its factor, if it has one.
+    pub(super) fn scale_delta(&mut self, device: &Device, scale: Option<f32>) {
+        if let Some(scale) = scale {
+            ops::scale(device, &mut self.delta, scale);
         }
     }
 

@@ -13,6 +13,8 @@ use super::{VectorOp, for_row_chunks, gpu_row_block, map_in_place, map2};
 pub enum Activation {
     /// `silu`: x / (1 + e^-x).
     Silu,
+    /// `silu` of x times this (Falcon-H1).
+    ScaledSilu(f32),
     /// `gelu_pytorch_tanh`, `gelu_new`: the tanh approximation.
     GeluTanh,
     /// `gelu`: x Φ(x), with the error function.
@@ -65,6 +67,7 @@ impl Activation {
             Activation::Relu2 => (4, [0.0; 4]),
             Activation::XIelu { alpha_p, alpha_n, beta, eps } => (5, [alpha_p, alpha_n, beta, eps]),
             Activation::ClampedSwiGlu { alpha, limit } => (6, [alpha, limit, 0.0, 0.0]),
+            Activation::ScaledSilu(_) => panic!("a GPU has no kernel for factors of gates"),
         };
         args.u32(kind).value(xielu);
     }
@@ -228,6 +231,10 @@ pub(super) fn apply<V: Vector>(activation: Activation, x: V) -> V {
         let (one, half) = (V::splat(1.0), V::splat(0.5));
         match activation {
             Activation::Silu => x.div(one.add(V::splat(0.0).sub(x).exp())),
+            Activation::ScaledSilu(factor) => {
+                let x = x.mul(V::splat(factor));
+                x.div(one.add(V::splat(0.0).sub(x).exp()))
+            }
             Activation::GeluTanh => {
                 let cube = x.mul(x).mul(x);
                 let inner = cube.mul_add(V::splat(0.044_715), x);
@@ -291,6 +298,10 @@ mod tests {
     fn reference(activation: Activation, x: f64) -> f64 {
         match activation {
             Activation::Silu => x / (1.0 + (-x).exp()),
+            Activation::ScaledSilu(factor) => {
+                let x = x * f64::from(factor);
+                x / (1.0 + (-x).exp())
+            }
             Activation::GeluTanh => {
                 0.5 * x
                     * (1.0
@@ -320,9 +331,10 @@ mod tests {
         }
     }
 
-    fn all() -> [Activation; 7] {
+    fn all() -> [Activation; 8] {
         [
             Activation::Silu,
+            Activation::ScaledSilu(0.6),
             Activation::GeluTanh,
             Activation::Gelu,
             Activation::Relu,

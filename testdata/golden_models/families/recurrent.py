@@ -6,7 +6,7 @@ Every mistake that is listed with a family moves a golden logprob: `--check` say
 import torch
 from torch import nn
 
-from ..family import Family, dims, rope, small
+from ..family import Family, Mistake, dims, rope, small
 from ..mistakes import filled, named, rows_swapped, swapped, without, zeroed
 from ..routing import routed, softmax_all, swapped_gate_and_up, unbiased
 
@@ -74,13 +74,19 @@ def groups_in_turns(model: nn.Module) -> None:
         for parameter in (mixer.A_log, mixer.D, mixer.dt_bias):
             parameter.copy_(parameter[order])
         # What groups a norm has is another matter.
-        mixer.norm.weight.copy_(mixer.norm.weight[values])
+        if hasattr(mixer.norm, "weight"):
+            mixer.norm.weight.copy_(mixer.norm.weight[values])
         mixer.out_proj.weight.copy_(mixer.out_proj.weight[:, values])
 
 
 def one_norm_group(model: nn.Module) -> None:
     for mixer in mixers(model):
         mixer.norm.group_size = mixer.intermediate_size
+
+
+def falcon_one_norm_group(model: nn.Module) -> None:
+    for mixer in mixers(model):
+        mixer.norm.n_groups = 1
 
 
 def gate_after_norm(model: nn.Module) -> None:
@@ -103,6 +109,27 @@ def granite(**more) -> dict:
         rope_parameters=rope(10000.0), **more,
     )
 
+
+def falcon(**more) -> dict:
+    return dims(
+        48, 40, 2, 3, 1, rms_norm_eps=1e-2, mamba_n_heads=6, mamba_n_groups=2, mamba_d_state=12,
+        mamba_chunk_size=8, rope_parameters=rope(10000.0), tie_word_embeddings=False,
+        embedding_multiplier=2.5, lm_head_multiplier=0.6, key_multiplier=0.7,
+        attention_in_multiplier=1.3, attention_out_multiplier=0.8, ssm_in_multiplier=1.25,
+        ssm_out_multiplier=0.45, ssm_multipliers=[0.7, 0.5, 1.4, 1.2, 0.8],
+        mlp_multipliers=[1.6, 0.6], **more,
+    )
+
+
+# Each factor left out, or at another place of its list.
+FACTORS: list[Mistake] = [
+    dict(embedding_multiplier=1.0), dict(lm_head_multiplier=1.0), dict(key_multiplier=1.0),
+    dict(attention_in_multiplier=1.0), dict(attention_out_multiplier=1.0),
+    dict(ssm_in_multiplier=1.0), dict(ssm_out_multiplier=1.0),
+    dict(ssm_multipliers=[0.5, 0.7, 1.4, 1.2, 0.8]), dict(ssm_multipliers=[0.7, 0.5, 1.2, 1.4, 0.8]),
+    dict(ssm_multipliers=[0.7, 0.5, 1.4, 1.2, 1.0]), dict(mlp_multipliers=[1.0, 0.6]),
+    dict(mlp_multipliers=[1.6, 1.0]),
+]
 
 FAMILIES: dict[str, Family] = {
     "lfm2": small(
@@ -164,6 +191,26 @@ FAMILIES: dict[str, Family] = {
         ],
         means={"A_log": -1.0}, head_std=0.8, old_config=True,
         old_keys=dict(layer_types=["attention", "mamba", "mamba", "mamba"]),
+    ),
+    "falcon_h1": small(
+        "FalconH1Config",
+        falcon(mamba_rms_norm=False, mamba_d_ssm=72, mamba_d_head=12),
+        [
+            *[mistake for mistake in MAMBA if mistake is not gate_after_norm], groups_in_turns,
+            *FACTORS, dict(rope_parameters=rope(500.0)), zeroed("mamba.out_proj"),
+            zeroed("self_attn.o_proj"),
+        ],
+        means={"A_log": -1.0}, head_std=0.8,
+    ),
+    "falcon_h1_norm": small(
+        "FalconH1Config",
+        falcon(mamba_rms_norm=True, mamba_norm_before_gate=True, mamba_d_ssm=None,
+               mamba_d_head="auto", mamba_expand=2, projectors_bias=True),
+        [
+            falcon_one_norm_group, zeroed("out_proj.bias"), dict(rms_norm_eps=1e-6),
+            dict(mamba_norm_before_gate=False), *FACTORS,
+        ],
+        means={"A_log": -1.0}, head_std=0.8, old_config=True,
     ),
     "nemotron_h": small(
         "NemotronHConfig",

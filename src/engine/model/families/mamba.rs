@@ -128,6 +128,7 @@ impl Blocks {
             norms,
             scan,
             inputs: inputs.with_bias(of_inputs),
+            factors: None,
             taps: TapsSpec {
                 name: name("conv1d"),
                 width: scan.conv_width(),

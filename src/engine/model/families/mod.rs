@@ -15,6 +15,7 @@ mod ernie4_5_moe;
 mod exaone4;
 pub(super) mod experts;
 mod falcon;
+mod falcon_h1;
 mod gemma;
 mod gemma2;
 pub(super) mod gemma3;
@@ -139,6 +140,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     family("Ernie4_5ForCausalLM", ernie4_5::spec, "ERNIE 4.5, dense"),
     family("Exaone4ForCausalLM", exaone4::spec, "EXAONE 4.0"),
     family("FalconForCausalLM", falcon::spec, "Falcon 7B, 11B, 40B, 180B, RW"),
+    family("FalconH1ForCausalLM", falcon_h1::spec, "Falcon-H1"),
     family("Gemma2ForCausalLM", gemma2::spec, "Gemma 2"),
     family("Gemma3ForCausalLM", gemma3::spec, "Gemma 3, text"),
     family("Gemma3ForConditionalGeneration", multimodal::gemma3, "Gemma 3, text part"),

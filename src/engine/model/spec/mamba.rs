@@ -13,6 +13,8 @@ pub struct MambaSpec {
     pub scan: ScanShape,
     /// (`scan.row_width()`, hidden_size): z, x, B, C, dt.
     pub inputs: LinearSpec,
+    /// Factors of z, x, B, C and dt (Falcon-H1).
+    pub factors: Option<[f32; 5]>,
     /// The sums, of x, B and C.
     pub taps: TapsSpec,
     /// What sums go through.
@@ -48,6 +50,15 @@ pub enum GateOrder {
 }
 
 impl MambaSpec {
+    /// Factors of all columns of what `inputs` gives.
+    pub fn column_factors(&self) -> Option<Vec<f32>> {
+        let (inner, shared) =
+            (self.scan.inner_width(), self.scan.num_groups * self.scan.state_size);
+        let widths = [inner, inner, shared, shared, self.scan.num_heads];
+        let of_part = |(width, factor)| std::iter::repeat_n(factor, width);
+        Some(widths.into_iter().zip(self.factors?).flat_map(of_part).collect())
+    }
+
     /// The tensors of log(-A), D and the bias of dt.
     pub fn parameters(&self) -> [NamedShape; 3] {
         let tensor = |name: &String| (name.clone(), vec![self.scan.num_heads]);

@@ -171,6 +171,26 @@ pub struct LayerSpec {
     pub wiring: Wiring,
     /// What each block adds is multiplied by this first (Granite).
     pub residual_scale: Option<f32>,
+    /// And by these, each block's its own (Falcon-H1).
+    pub scales: BlockScales,
+}
+
+/// Factors of what single blocks of a layer add.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BlockScales {
+    /// Of attention.
+    pub attention: Option<f32>,
+    /// Of the block that keeps a state.
+    pub recurrent: Option<f32>,
+    /// Of the feed-forward block.
+    pub feed_forward: Option<f32>,
+}
+
+impl BlockScales {
+    /// All there are.
+    pub fn all(self) -> impl Iterator<Item = f32> {
+        [self.attention, self.recurrent, self.feed_forward].into_iter().flatten()
+    }
 }
 
 /// A stream of an earlier layer, in a slot.

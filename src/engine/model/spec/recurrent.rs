@@ -94,6 +94,14 @@ impl RecurrentSpec {
         }
     }
 
+    /// Factors of parts of what its first linear layer gives.
+    pub fn factors(&self) -> Option<[f32; 5]> {
+        match self {
+            Self::Mamba(mamba) => mamba.factors,
+            Self::ShortConv(_) | Self::DeltaNet(_) => None,
+        }
+    }
+
     /// Its norms of values within the block.
     pub fn inner_norms(&self) -> impl Iterator<Item = &NormSpec> {
         match self {
