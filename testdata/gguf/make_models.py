@@ -86,6 +86,13 @@ def configs():
         **{**wide, "intermediate_size": 16}, **experts, num_local_experts=4,
         shared_intermediate_size=24, tie_word_embeddings=True, embedding_multiplier=3.0, attention_multiplier=0.2, residual_multiplier=0.6,
         logits_scaling=2.5)
+    short, long = [1.0, 1.25, 1.5, 2.0], [1.0, 2.0, 3.0, 4.0]
+    minicpm3 = transformers.MiniCPM3Config(
+        **SHAPE, num_attention_heads=2, num_key_value_heads=2, num_hidden_layers=2, q_lora_rank=12,
+        kv_lora_rank=16, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10, scale_emb=12,
+        scale_depth=1.4, dim_model_base=256,
+        rope_parameters={"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": short,
+                         "long_factor": long, "original_max_position_embeddings": 256})
     lfm2 = transformers.Lfm2Config(
         **wide, num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"],
         conv_L_cache=3, rope_parameters=plain, block_auto_adjust_ff_dim=False)
@@ -95,6 +102,7 @@ def configs():
         moe_intermediate_size=16, num_dense_layers=1)
     return {
         "glm4moe": ("qwen3", glm4moe), "granitemoe": ("llama3", granitemoe),
+        "minicpm3": ("llama3", minicpm3),
         "lfm2": ("llama3", lfm2), "lfm2moe": ("llama3", lfm2moe),
         "gpt-oss": ("qwen3", gpt_oss),
         "qwen3moe": ("qwen3", qwen3moe), "qwen2moe": ("qwen3", qwen2moe),
@@ -289,6 +297,10 @@ def mistakes(name, model):
             permuted = copy.deepcopy(model)
             permute(permuted, ["q_proj", "k_proj"])
             yield "permutation left in", permuted
+        if name == "minicpm3":
+            plain = {"rope_type": "default", "rope_theta": 10000.0}
+            yield "no factors", rebuilt(model, rope_parameters=plain)
+            yield "no scale of embeddings", rebuilt(model, scale_emb=1)
         if name == "lfm2":
             for layer in other.model.layers:
                 if hasattr(layer, "conv"):

@@ -113,6 +113,12 @@ fn granitemoe_answers_as_in_transformers() {
     check("granitemoe");
 }
 
+/// Latents, divisors of longrope, and multipliers that no key says.
+#[test]
+fn minicpm3_answers_as_in_transformers() {
+    check("minicpm3");
+}
+
 /// Short convolutions in layers without K and V heads.
 #[test]
 fn lfm2_answers_as_in_transformers() {

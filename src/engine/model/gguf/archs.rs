@@ -53,6 +53,7 @@ pub(super) const ARCHS: &[Arch] = &[
     arch("lfm2moe", lfm2moe),
     arch("llama", llama_or_mixtral),
     arch("minicpm", minicpm),
+    arch("minicpm3", minicpm3),
     arch("mistral3", mistral3),
     arch("mpt", gpt::mpt),
     arch("nemotron", nemotron),
@@ -140,6 +141,24 @@ fn minicpm(config: &mut Config<'_>) -> Result<Class, String> {
     }
     config.set("attention_multiplier", 1.0 / (config.head_dim()? as f64).sqrt());
     Ok(("GraniteForCausalLM", names::LLAMA))
+}
+
+/// Multipliers are in no key: they are llama.cpp's.
+fn minicpm3(config: &mut Config<'_>) -> Result<Class, String> {
+    config.decoder()?;
+    let (head_dim, rope) = (config.head_dim()?, config.keys.size("rope.dimension_count")?);
+    config.remove("head_dim");
+    config.remove("partial_rotary_factor");
+    config.set("qk_rope_head_dim", rope);
+    config.set("qk_nope_head_dim", head_dim.saturating_sub(rope));
+    config.set("q_lora_rank", config.keys.size("attention.q_lora_rank")?);
+    config.set("kv_lora_rank", config.keys.size("attention.kv_lora_rank")?);
+    let values = config.keys.shape("blk.0.attn_output.weight")?.last().copied().unwrap_or(0);
+    config.set("v_head_dim", values as u64 / config.num_heads()?.max(1));
+    config.set("scale_emb", 12);
+    config.set("scale_depth", 1.4);
+    config.set("dim_model_base", 256);
+    Ok(("MiniCPM3ForCausalLM", names::MINICPM_3))
 }
 
 /// Mistral; Ministral 3 is the one whose queries grow with their position.

@@ -229,6 +229,21 @@ pub(super) const GLM_4_MOE: NameTable = NameTable {
     ..PLAIN
 };
 
+pub(super) const MINICPM_3: NameTable = NameTable {
+    inner: &[
+        &[
+            ("attn_q_a", "self_attn.q_a_proj"),
+            ("attn_q_a_norm", "self_attn.q_a_layernorm"),
+            ("attn_q_b", "self_attn.q_b_proj"),
+            ("attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"),
+            ("attn_kv_a_norm", "self_attn.kv_a_layernorm"),
+            ("attn_kv_b", "self_attn.kv_b_proj"),
+        ],
+        LLAMA_LAYER,
+    ],
+    ..PLAIN
+};
+
 pub(super) const LFM_2: NameTable = NameTable {
     outer: &[
         ("token_embd", "model.embed_tokens"),
