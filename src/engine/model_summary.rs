@@ -139,7 +139,7 @@ pub fn block_size(
         attention.heads.num_kv_heads * (attention.heads.head_dim + attention.v_dim())
     };
     let element_bytes = cache.kv_cache_dtype.size_bytes(dtype);
-    let token_bytes = spec.attentions().map(of_heads).sum::<usize>() * element_bytes;
+    let token_bytes = spec.cached_attentions().map(of_heads).sum::<usize>() * element_bytes;
     let state_bytes = spec.state_bytes();
     let is_enough = |tokens: usize| tokens * token_bytes >= state_bytes;
     let mut tokens = BLOCK_SIZE;

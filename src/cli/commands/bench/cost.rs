@@ -2,7 +2,9 @@
 //! enters it.
 
 use crate::engine::config::{DType, Quantization};
-use crate::engine::model::spec::{AttentionSpec, DecoderSpec, ExpertSpec, ExpertsSpec, LinearSpec};
+use crate::engine::model::spec::{
+    AttentionSpec, DecoderSpec, ExpertSpec, ExpertsSpec, LinearSpec, RecurrentSpec,
+};
 
 /// A row of a run, by its lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +20,7 @@ pub struct RowLengths {
 /// Costs of a model. An operation is a multiplication or an addition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelCost {
-    /// Operations of the linear layers per token, without the output layer.
+    /// Operations of the linear layers and of recurrences per token, without the output layer.
     layers_flops: f64,
     /// Operations of the output layer per generated token.
     head_flops: f64,
@@ -28,6 +30,8 @@ pub struct ModelCost {
     weight_bytes: f64,
     /// Experts, of which a step reads those that its rows choose.
     experts: Vec<ExpertsCost>,
+    /// Bytes of a sequence's states.
+    state_bytes: f64,
 }
 
 /// The attention of a layer.
@@ -89,6 +93,8 @@ impl ModelCost {
         let in_experts: f64 = spec.experts().map(num_weights).sum();
         let in_layers = of_all - in_experts;
         let chosen: f64 = spec.experts().map(|experts| share(experts) * num_weights(experts)).sum();
+        let of_states: f64 = spec.recurrents().map(RecurrentSpec::num_operations).sum();
+        let state_values: usize = spec.recurrents().map(RecurrentSpec::state_width).sum();
         let (embedding, output) = (&spec.embedding, &spec.output);
         let of_inputs = embedding.of_layers.as_ref().map(|inputs| &inputs.projection);
         let project_in = weights(embedding.projection.as_ref()) + weights(of_inputs);
@@ -101,7 +107,7 @@ impl ModelCost {
             Some(Quantization::Int8) => (1.0, 1.0),
         };
         Self {
-            layers_flops: 2.0 * (in_layers + chosen + project_in),
+            layers_flops: 2.0 * (in_layers + chosen + project_in) + of_states,
             head_flops: 2.0 * (vocabulary + project_out),
             attentions: spec
                 .attentions()
@@ -117,6 +123,7 @@ impl ModelCost {
                     share: share(experts),
                 })
                 .collect(),
+            state_bytes: (state_values * size_of::<f32>()) as f64,
         }
     }
 
@@ -146,7 +153,14 @@ impl ModelCost {
         let read = |of: &AttentionCost| {
             of.kv_bytes * of.window.map_or(mean, |window| mean.min(window as f64))
         };
-        self.attentions.iter().map(read).sum::<f64>() * num_rows as f64
+        // A sum of nothing would be -0.
+        let per_row = self.attentions.iter().map(read).fold(0.0, |sum, bytes| sum + bytes);
+        per_row * num_rows as f64
+    }
+
+    /// Bytes of states that a decode step of `num_rows` reads, and writes.
+    pub fn state_bytes(&self, num_rows: usize) -> f64 {
+        2.0 * self.state_bytes * num_rows as f64
     }
 }
 
@@ -270,6 +284,21 @@ mod tests {
         assert_eq!(cost.kv_bytes(3, 30), 3.0 * (4.0 * 32.0 + 10.0 * 64.0 + 10.0 * 64.0));
         let attended: f64 = cost.attentions.iter().map(|of| of.position_flops).sum();
         assert_eq!(attended, 2.0 * f64::from(2 * 16 + 2 * 32 + 2 * 32));
+    }
+
+    #[test]
+    fn a_recurrence_costs_its_operations_and_its_states() {
+        let text = r#"{"architectures": ["Mamba2ForCausalLM"], "vocab_size": 50, "hidden_size": 8,
+            "num_hidden_layers": 3, "num_heads": 2, "head_dim": 8, "n_groups": 1,
+            "state_size": 5, "conv_kernel": 4}"#;
+        let spec = decoder_spec(&HfConfig::parse(text, "config.json").unwrap()).unwrap();
+        let cost = ModelCost::new(&spec, DType::BFloat16, None, 0.0);
+        // x, B and C; z and dt besides.
+        let (conv, state) = (16.0 + 2.0 * 5.0, 16.0 * 5.0);
+        let linears = (16.0 + conv + 2.0) * 8.0 + 8.0 * 16.0;
+        assert_eq!(cost.layers_flops, 3.0 * (2.0 * linears + 2.0 * 4.0 * conv + 5.0 * state));
+        assert_eq!(cost.state_bytes(7), 2.0 * 7.0 * 3.0 * 4.0 * (3.0 * conv + state));
+        assert_eq!(cost.kv_bytes(7, 100).to_bits(), 0.0f64.to_bits());
     }
 
     #[test]

@@ -157,9 +157,14 @@ impl Report {
         let achieved = self.decode_gb_per_second();
         let share = share(achieved, self.memory_bandwidth, "GB/s");
         let (weights, kv) = (1e-9 * self.weight_bytes_per_step(), 1e-9 * self.kv_bytes_per_step());
+        let states = match self.state_bytes_per_step() {
+            0.0 => String::new(),
+            bytes => format!(" + {:.3} GB states", 1e-9 * bytes),
+        };
         let _ = writeln!(
             text,
-            "Memory: {weights:.3} GB weights + {kv:.3} GB KV per step, {achieved:.2} GB/s{share}"
+            "Memory: {weights:.3} GB weights + {kv:.3} GB KV{states} per step, {achieved:.2} \
+             GB/s{share}"
         );
     }
 
@@ -275,6 +280,7 @@ impl Report {
             "tokens_per_second": steps.num_output_tokens() as f64 / steps.seconds(),
             "weight_bytes_per_step": self.weight_bytes_per_step(),
             "kv_bytes_per_step": self.kv_bytes_per_step(),
+            "state_bytes_per_step": self.state_bytes_per_step(),
             "gb_per_second": achieved,
             "memory_bandwidth": self.memory_bandwidth,
             "memory_bandwidth_share": self.memory_bandwidth.map(|peak| achieved / peak),
@@ -343,8 +349,14 @@ impl Report {
         bytes.sum::<f64>() / steps.0.len().max(1) as f64
     }
 
+    /// Read and written by a decode step of all rows.
+    fn state_bytes_per_step(&self) -> f64 {
+        self.cost.state_bytes(self.measured.rows.len())
+    }
+
     fn decode_gb_per_second(&self) -> f64 {
-        let per_step = self.weight_bytes_per_step() + self.kv_bytes_per_step();
+        let kept = self.kv_bytes_per_step() + self.state_bytes_per_step();
+        let per_step = self.weight_bytes_per_step() + kept;
         1e-9 * per_step / (1e-3 * self.full_steps().mean_ms()).max(1e-9)
     }
 }
