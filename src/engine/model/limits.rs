@@ -121,7 +121,8 @@ fn check_experts(spec: &ExpertsSpec) -> Result<(), String> {
 fn check_sizes(sizes: &[(&str, usize, usize)]) -> Result<(), String> {
     match sizes.iter().find(|(_, size, max)| !(1..=*max).contains(size)) {
         Some((what, size, max)) => {
-            Err(format!("its {what} is {size}, which is not supported: expected 1 to {max}"))
+            let article = if what.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
+            Err(format!("{article} {what} of {size} is not supported: expected 1 to {max}"))
         }
         None => Ok(()),
     }
