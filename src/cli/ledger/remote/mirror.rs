@@ -26,12 +26,55 @@ struct State {
     written: u64,
     /// Of them in the store.
     kept: u64,
-    /// How often the file was cut before the end of what is kept.
-    cuts: u64,
+    /// How often bytes that were written became others, or none.
+    changes: u64,
     /// Why no more is kept.
     failed: Option<StoreError>,
     /// The thread is to end.
     ends: bool,
+}
+
+/// Bytes `from..to` of the journal, as they were after so many changes.
+#[derive(Clone, Copy)]
+struct Piece {
+    from: u64,
+    to: u64,
+    changes: u64,
+}
+
+impl State {
+    /// What was written from `offset` on is there no more.
+    fn change_from(&mut self, offset: u64) {
+        if offset < self.written {
+            self.kept = self.kept.min(offset);
+            self.changes += 1;
+        }
+    }
+
+    /// The file ends here now.
+    fn cut(&mut self, length: u64) {
+        self.change_from(length);
+        self.written = length;
+    }
+
+    fn wrote(&mut self, offset: u64, count: usize) {
+        self.change_from(offset);
+        self.written = self.written.max(offset + count as u64);
+    }
+
+    /// What is to be kept next.
+    fn next_piece(&self) -> Option<Piece> {
+        let Self { written, kept, changes, .. } = *self;
+        let piece = Piece { from: kept, to: written.min(kept + PIECE), changes };
+        (piece.from < piece.to).then_some(piece)
+    }
+
+    /// A piece is in the store. One that changed meanwhile is kept anew, in its place.
+    fn keep(&mut self, piece: Piece) {
+        if self.changes == piece.changes {
+            self.kept = piece.to;
+        }
+    }
 }
 
 /// The state, and who waits for it to change.
@@ -42,23 +85,8 @@ impl Shared {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The file ends here now, at most.
-    fn note_cut(&self, length: u64) {
-        let mut state = self.lock();
-        if length < state.kept {
-            state.kept = length;
-            state.cuts += 1;
-        }
-        state.written = length;
-    }
-
     fn note_written(&self, offset: u64, count: usize) {
-        let mut state = self.lock();
-        if offset < state.kept {
-            state.kept = offset;
-            state.cuts += 1;
-        }
-        state.written = state.written.max(offset + count as u64);
+        self.lock().wrote(offset, count);
         self.1.notify_one();
     }
 
@@ -88,7 +116,7 @@ impl Storage for Mirror {
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         if path == self.journal {
-            self.shared.note_cut(0);
+            self.shared.lock().cut(0);
         }
         Disk.remove(path)
     }
@@ -112,7 +140,7 @@ impl Watcher for Arc<Shared> {
     }
 
     fn cut(&mut self, length: u64) {
-        self.note_cut(length);
+        self.lock().cut(length);
     }
 
     fn syncs(&mut self) -> io::Result<()> {
@@ -139,7 +167,7 @@ impl Keeper {
         journal: &Path,
         kept: u64,
     ) -> (Self, Mirror) {
-        let state = State { written: kept, kept, cuts: 0, failed: None, ends: false };
+        let state = State { written: kept, kept, changes: 0, failed: None, ends: false };
         let shared = Arc::new(Shared(Mutex::new(state), Condvar::new()));
         let mirror = Mirror { journal: journal.to_owned(), shared: Arc::clone(&shared) };
         let journal = journal.to_owned();
@@ -152,28 +180,20 @@ impl Keeper {
     /// Another run has the lease, or the store or the journal cannot be reached.
     pub fn keep(&mut self) -> Result<(), StoreError> {
         loop {
-            let (from, to, cuts) = {
-                let state = self.shared.lock();
-                (state.kept, state.written.min(state.kept + PIECE), state.cuts)
-            };
-            if from >= to {
-                return Ok(());
-            }
-            let Some(bytes) = self.read(from, to)? else { return Ok(()) };
+            let next = self.shared.lock().next_piece();
+            let Some(piece) = next else { return Ok(()) };
+            let Some(bytes) = self.read(piece)? else { return Ok(()) };
             self.lease.check()?;
-            let name = name(&self.prefix, self.lease.epoch(), self.number, from);
+            let name = name(&self.prefix, self.lease.epoch(), self.number, piece.from);
             self.store.put(&name, &bytes, Place::Any)?;
             self.number += 1;
-            let mut state = self.shared.lock();
-            // What was cut meanwhile is kept anew, and takes the place of this piece.
-            if state.cuts == cuts {
-                state.kept = to;
-            }
+            self.shared.lock().keep(piece);
         }
     }
 
     /// None: the file was removed, or cut meanwhile.
-    fn read(&self, from: u64, to: u64) -> Result<Option<Vec<u8>>, StoreError> {
+    fn read(&self, piece: Piece) -> Result<Option<Vec<u8>>, StoreError> {
+        let Piece { from, to, .. } = piece;
         let mut bytes = vec![0; (to - from) as usize];
         let read = File::open(&self.journal).and_then(|file| file.read_exact_at(&mut bytes, from));
         match read {
@@ -258,5 +278,37 @@ impl KeeperThread {
         self.shared.lock().ends = true;
         self.shared.1.notify_one();
         self.thread.join().expect("a panic ends the process in its hook")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(kept: u64, written: u64) -> State {
+        State { written, kept, changes: 0, failed: None, ends: false }
+    }
+
+    #[test]
+    fn what_changes_while_a_piece_is_on_its_way_is_kept_anew() {
+        type Change = fn(&mut State);
+        let cases: [(Change, (u64, u64)); 5] = [
+            (|state| state.cut(0), (0, 0)),
+            (|state| state.cut(60), (40, 60)),
+            (|state| state.cut(20), (20, 20)),
+            (|state| state.wrote(50, 5), (40, 100)),
+            // What comes behind it is no change.
+            (|state| state.wrote(100, 30), (100, 130)),
+        ];
+        for (index, (change, expected)) in cases.into_iter().enumerate() {
+            let mut state = state(40, 100);
+            let piece = state.next_piece().unwrap();
+            assert_eq!((piece.from, piece.to), (40, 100));
+            change(&mut state);
+            state.keep(piece);
+            assert_eq!((state.kept, state.written), expected, "change {index}");
+        }
+        assert!(state(7, 7).next_piece().is_none());
+        assert_eq!(state(0, 2 * PIECE).next_piece().unwrap().to, PIECE);
     }
 }
