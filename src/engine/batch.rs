@@ -1,6 +1,20 @@
 //! `Batch`: one step flattened, the whole interface between scheduler and executor.
 
+use std::ops::Range;
+
+use super::request::LoraId;
 use super::scheduler::{Ahead, Scheduled, Scheduler};
+
+/// The rows of a step that are computed with one adapter: they lie together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoraRows {
+    /// Which adapter.
+    pub lora: LoraId,
+    /// Their tokens in the flat axis.
+    pub tokens: Range<u32>,
+    /// Their entries of `logits_indices`.
+    pub logits: Range<u32>,
+}
 
 /// One step's tokens, sequence after sequence. Names and meaning are vLLM's attention metadata.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +43,8 @@ pub struct Batch {
     /// KV blocks whose contents, of all layers, are copied before the forward pass: from and to. No
     /// block is both.
     pub block_copies: Vec<(u32, u32)>,
+    /// Adapters of the step, each once, in the order of their rows. Other rows have none.
+    pub loras: Vec<LoraRows>,
 }
 
 impl Batch {
@@ -66,6 +82,7 @@ impl Batch {
                 self.logits_indices.push((first + entry.num_tokens - 1) as u32);
             }
             self.query_start_loc.push(self.input_ids.len() as u32);
+            self.add_lora(seq.request.lora, first);
             self.seq_lens.push(end as u32);
             // The table may hold blocks of chunks to come: the step needs none of those.
             let num_blocks = end.div_ceil(block_size);
@@ -92,6 +109,7 @@ impl Batch {
             self.slot_mapping.push((block * block_size + position % block_size) as u32);
             self.logits_indices.push(row as u32);
             self.query_start_loc.push(row as u32 + 1);
+            self.add_lora(seq.request.lora, row);
             self.seq_lens.push(position as u32 + 1);
             let num_blocks = (position + 1).div_ceil(block_size);
             self.block_tables.extend_from_slice(&seq.block_table[..num_blocks]);
@@ -113,6 +131,26 @@ impl Batch {
             buffer.clear();
         }
         self.block_copies.clear();
+        self.loras.clear();
+    }
+
+    /// The last sequence, from this token on, is computed with an adapter, or with none. Its tokens
+    /// and logits are there.
+    fn add_lora(&mut self, lora: Option<LoraId>, first_token: usize) {
+        let Some(lora) = lora else { return };
+        let (end_token, end_logit) =
+            (self.input_ids.len() as u32, self.logits_indices.len() as u32);
+        let first_token = first_token as u32;
+        if self.loras.last().is_none_or(|rows| rows.lora != lora) {
+            let is_before = |index: &u32| *index < first_token;
+            let first_logit = self.logits_indices.partition_point(is_before) as u32;
+            let (tokens, logits) = (first_token..first_token, first_logit..first_logit);
+            self.loras.push(LoraRows { lora, tokens, logits });
+        }
+        let rows = self.loras.last_mut().expect("it was just there");
+        assert_eq!(rows.tokens.end, first_token, "rows of an adapter lie together");
+        rows.tokens.end = end_token;
+        rows.logits.end = end_logit;
     }
 
     /// Tokens of the step.
@@ -123,6 +161,12 @@ impl Batch {
     /// Sequences of the step.
     pub fn num_seqs(&self) -> usize {
         self.seq_lens.len()
+    }
+
+    /// The adapter of a sequence.
+    pub fn lora_of(&self, seq: usize) -> Option<LoraId> {
+        let token = self.query_start_loc[seq];
+        self.loras.iter().find(|rows| rows.tokens.contains(&token)).map(|rows| rows.lora)
     }
 
     /// Block ids of one sequence (padded).

@@ -131,10 +131,16 @@ impl BlockPool {
     }
 
     /// Replaces the contents of `hits` by the blocks that hold the longest known prefix of
-    /// `token_ids`: full blocks, no more than `max_tokens` tokens. Returns the last one's serial.
-    pub fn find_prefix(&self, token_ids: &[u32], max_tokens: usize, hits: &mut Vec<u32>) -> u64 {
+    /// `token_ids` under a root: full blocks, no more than `max_tokens` tokens. Returns the last
+    /// one's serial.
+    pub fn find_prefix(
+        &self,
+        (root, token_ids): (u64, &[u32]),
+        max_tokens: usize,
+        hits: &mut Vec<u32>,
+    ) -> u64 {
         hits.clear();
-        let mut parent = ROOT_SERIAL;
+        let mut parent = root;
         let Some(cache) = &self.prefix_cache else { return parent };
         for content in token_ids[..max_tokens].chunks_exact(self.block_size) {
             let Some(block) = cache.find(parent, content) else { break };
@@ -145,10 +151,15 @@ impl BlockPool {
     }
 
     /// Looks for more of a prefix than is known: full blocks, no more than `max_tokens` tokens.
-    pub fn follow_prefix(&self, token_ids: &[u32], max_tokens: usize, known: &mut KnownPrefix) {
+    pub fn follow_prefix(
+        &self,
+        (root, token_ids): (u64, &[u32]),
+        max_tokens: usize,
+        known: &mut KnownPrefix,
+    ) {
         let Some(cache) = &self.prefix_cache else { return };
-        if known.num_blocks > 0 && cache.serial(known.last_block) != Some(known.last_serial) {
-            *known = KnownPrefix::default();
+        if known.num_blocks == 0 || cache.serial(known.last_block) != Some(known.last_serial) {
+            *known = KnownPrefix { last_serial: root, ..KnownPrefix::default() };
         }
         let start = known.num_blocks * self.block_size;
         for content in token_ids[start..max_tokens.max(start)].chunks_exact(self.block_size) {
@@ -233,7 +244,7 @@ mod tests {
 
     fn hits(pool: &BlockPool, token_ids: &[u32]) -> Vec<u32> {
         let mut hits = Vec::new();
-        pool.find_prefix(token_ids, token_ids.len(), &mut hits);
+        pool.find_prefix((ROOT_SERIAL, token_ids), token_ids.len(), &mut hits);
         hits
     }
 
@@ -295,7 +306,7 @@ mod tests {
         let mut pool = BlockPool::new(4, 2, true);
         let table = chain(&mut pool, &[1, 2, 3, 4]);
         let mut found = Vec::new();
-        pool.find_prefix(&[1, 2, 3, 4], 3, &mut found);
+        pool.find_prefix((ROOT_SERIAL, &[1, 2, 3, 4]), 3, &mut found);
         assert_eq!(found, table[..1]);
     }
 
@@ -305,7 +316,7 @@ mod tests {
         let tokens = [1, 2, 3, 4, 5, 6];
         let mut known = KnownPrefix::default();
         let mut follow = |pool: &BlockPool, max_tokens| {
-            pool.follow_prefix(&tokens, max_tokens, &mut known);
+            pool.follow_prefix((ROOT_SERIAL, &tokens), max_tokens, &mut known);
             known.num_blocks()
         };
         assert_eq!(follow(&pool, 6), 0);

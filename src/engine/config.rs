@@ -185,6 +185,8 @@ pub struct SchedulerConfig {
     /// Places that a sequence may be admitted before or after its turn; 0: first come, first
     /// served. None: four times `max_num_seqs`, and at least 64.
     pub look_ahead: Option<usize>,
+    /// Most different adapters in one step (vLLM's `max_loras`); at least 1.
+    pub max_loras: usize,
 }
 
 impl SchedulerConfig {
@@ -203,6 +205,7 @@ impl Default for SchedulerConfig {
             max_num_batched_tokens: 4096,
             max_num_prompt_logits: 256,
             look_ahead: None,
+            max_loras: 1,
         }
     }
 }
@@ -269,6 +272,32 @@ pub enum Isa {
     Portable,
 }
 
+/// Adapters that rows may be computed with: vLLM's `LoRAConfig`.
+#[derive(Clone, Debug)]
+pub struct LoraConfig {
+    /// A `LoraId` is a place in this list.
+    pub modules: Vec<LoraModule>,
+    /// Largest rank of an adapter.
+    pub max_lora_rank: usize,
+    /// The folder of an adapter that becomes part of the model's weights.
+    pub merged: Option<LoraModule>,
+}
+
+impl Default for LoraConfig {
+    fn default() -> Self {
+        Self { modules: Vec::new(), max_lora_rank: 16, merged: None }
+    }
+}
+
+/// An adapter, as PEFT saves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoraModule {
+    /// What rows call it.
+    pub name: String,
+    /// Its folder: adapter_config.json and adapter_model.safetensors.
+    pub dir: PathBuf,
+}
+
 /// Threads of the CPU device, and their instructions.
 #[derive(Clone, Debug, Default)]
 pub struct ParallelConfig {
@@ -291,4 +320,6 @@ pub struct EngineConfig {
     pub parallel: ParallelConfig,
     /// Where it runs.
     pub device: DeviceConfig,
+    /// Adapters.
+    pub lora: LoraConfig,
 }

@@ -188,6 +188,7 @@ impl InputProcessor {
             guidance: None,
             params: Arc::new(params),
             row_key,
+            lora: None,
         })
     }
 
@@ -217,6 +218,7 @@ impl InputProcessor {
             guidance: self.guidance(&params, thinks)?,
             params: Arc::new(params),
             row_key,
+            lora: None,
         })
     }
 

@@ -161,6 +161,7 @@ impl ModelExecutor {
             logits_indices: vec![1, 2],
             sampled_rows: Vec::new(),
             block_copies: Vec::new(),
+            loras: Vec::new(),
         };
         self.execute(&batch).map_err(|error| EngineError::Device(error.0))
     }

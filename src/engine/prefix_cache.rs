@@ -12,8 +12,16 @@
 //! serial        1         2
 //! ```
 
+use super::request::LoraId;
+
 /// Serial of the parent that a sequence's first block has.
 pub const ROOT_SERIAL: u64 = 0;
+
+/// The same of a sequence that is computed with an adapter: its K and V are its own. Serials count
+/// from 1 upward and never come here.
+pub fn root_serial(lora: Option<LoraId>) -> u64 {
+    lora.map_or(ROOT_SERIAL, |LoraId(index)| u64::MAX - u64::from(index))
+}
 
 const NONE: u32 = u32::MAX;
 
@@ -132,6 +140,14 @@ mod tests {
         assert_eq!(cache.find(first, &[1, 2]), Some(1));
         assert_eq!(cache.find(second, &[1, 2]), None);
         assert_eq!(cache.find(ROOT_SERIAL, &[2, 1]), None);
+    }
+
+    #[test]
+    fn adapters_have_roots_of_their_own() {
+        let mut cache = PrefixCache::new(4, 2);
+        let roots = [None, Some(LoraId(0)), Some(LoraId(1))].map(root_serial);
+        cache.register(0, roots[1], &[1, 2]);
+        assert_eq!(roots.map(|root| cache.find(root, &[1, 2])), [None, Some(0), None]);
     }
 
     #[test]

@@ -16,6 +16,10 @@ use super::structured_output::Guidance;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RowKey(pub u64);
 
+/// Which of the engine's adapters (`LoraConfig::modules`) a row is computed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LoraId(pub u32);
+
 /// A prompt with its parameters, ready to run: tokenized, validated, keyed.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -36,6 +40,8 @@ pub struct Request {
     pub row_key: RowKey,
     /// What constrains its answers. None: nothing.
     pub guidance: Option<Guidance>,
+    /// The adapter that it is computed with. None: the model alone.
+    pub lora: Option<LoraId>,
 }
 
 /// What is asked of a prompt.

@@ -25,8 +25,8 @@ use super::block_pool::BlockPool;
 use super::completion::{Finish, OfPrompt};
 use super::config::SchedulerConfig;
 use super::request::{
-    Asked, CompletionOutput, FinishReason, Likelihood, PositionLogprobs, Request, RequestError,
-    RequestOutput, RequestStatus,
+    Asked, CompletionOutput, FinishReason, Likelihood, LoraId, PositionLogprobs, Request,
+    RequestError, RequestOutput, RequestStatus,
 };
 use super::sampler::{RowResult, RowTask, SampleTask};
 use super::sequence::Sequence;
@@ -50,7 +50,8 @@ pub struct ScheduledSeq {
     pub samples: bool,
 }
 
-/// A step: who runs. Rows of the batch are in this order.
+/// A step: who runs. Rows of the batch are in this order, those without an adapter first and those
+/// of each adapter together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scheduled {
     /// At most `max_num_seqs`.
@@ -93,6 +94,8 @@ pub struct Scheduler {
     waiting: WaitingQueue,
     /// In order of admission: the last one is the youngest.
     running: Vec<usize>,
+    /// Adapters of those, each once, while sequences are admitted.
+    running_loras: Vec<LoraId>,
     requests: HashMap<u64, RequestState>,
     /// Rows that are searched with beams.
     beam_rows: HashMap<u64, BeamRow>,
@@ -122,7 +125,7 @@ impl Scheduler {
         tokenizer: Option<Arc<Tokenizer>>,
     ) -> Self {
         assert!(config.max_num_seqs > 0 && config.max_num_batched_tokens > 0);
-        assert!(config.max_num_prompt_logits > 0);
+        assert!(config.max_num_prompt_logits > 0 && config.max_loras > 0);
         Self {
             config: config.clone(),
             max_model_len,
@@ -133,6 +136,7 @@ impl Scheduler {
             free_slots: Vec::new(),
             waiting: WaitingQueue::new(config.max_look_ahead()),
             running: Vec::new(),
+            running_loras: Vec::new(),
             requests: HashMap::new(),
             beam_rows: HashMap::new(),
             block_copies: Vec::new(),
@@ -176,7 +180,7 @@ impl Scheduler {
                 self.finish(slot, Finish::Length);
                 continue;
             }
-            self.waiting.push(slot, max_output_tokens.max(1), max_blocks);
+            self.waiting.push((slot, request.lora), max_output_tokens.max(1), max_blocks);
             if request.params.beam_search.is_some() {
                 self.add_beam_row(&request, slot);
             }

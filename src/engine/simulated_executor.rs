@@ -6,6 +6,8 @@
 //! either fails an assertion or changes the generated text. Used to test the scheduler without a
 //! model, over many seeds and many rows.
 //!
+//! What is computed with an adapter begins from a hash of its own.
+//!
 //! Each block has a state besides, as recurrent layers have it: the hash after the last token that
 //! was computed of the block. A sequence goes on from the state of the block of its last token, and
 //! that must be the state after this token.
@@ -13,6 +15,7 @@
 use super::batch::Batch;
 use super::device::Tensor;
 use super::executor::{Executor, ExecutorError, Logits};
+use super::request::LoraId;
 
 /// What a KV slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +69,7 @@ impl SimulatedExecutor {
 
     /// Writes one sequence's new tokens.
     fn write(&mut self, batch: &Batch, seq: usize) {
-        let block_table = batch.block_table(seq);
+        let (block_table, seed) = (batch.block_table(seq), prefix_seed(batch.lora_of(seq)));
         let rows = batch.query_start_loc[seq] as usize..batch.query_start_loc[seq + 1] as usize;
         assert!(!rows.is_empty(), "sequence {seq} has no tokens in the step");
         let start = batch.seq_lens[seq] as usize - rows.len();
@@ -75,11 +78,11 @@ impl SimulatedExecutor {
             assert_eq!(batch.positions[row] as usize, position, "position of row {row}");
             assert_eq!(batch.slot_mapping[row] as usize, at, "slot of row {row}");
             let parent = match position {
-                0 => PREFIX_SEED,
+                0 => seed,
                 _ => self.slots[self.slot_of(block_table, position - 1)].prefix_hash,
             };
             let before = match position {
-                0 => State { num_tokens: 0, hash: PREFIX_SEED },
+                0 => State { num_tokens: 0, hash: seed },
                 _ => self.states[self.slot_of(block_table, position - 1) / self.block_size],
             };
             let expected = State { num_tokens: position, hash: parent };
@@ -91,8 +94,8 @@ impl SimulatedExecutor {
     }
 
     /// Hash of the tokens 0..=position of one sequence, read back through its block table.
-    fn read_back(&self, block_table: &[u32], position: usize) -> u64 {
-        (0..=position).fold(PREFIX_SEED, |hash, p| {
+    fn read_back(&self, seed: u64, block_table: &[u32], position: usize) -> u64 {
+        (0..=position).fold(seed, |hash, p| {
             let slot = self.slots[self.slot_of(block_table, p)];
             assert_ne!(slot.prefix_hash, 0, "position {p} reads a slot that was never written");
             let hash = extend_hash(hash, slot.token_id);
@@ -119,7 +122,8 @@ impl Executor for SimulatedExecutor {
                 seq += 1;
             }
             let position = batch.positions[row as usize] as usize;
-            let hash = self.read_back(batch.block_table(seq), position);
+            let seed = prefix_seed(batch.lora_of(seq));
+            let hash = self.read_back(seed, batch.block_table(seq), position);
             fill_logits(hash, self.logits.row_mut(i));
         }
         Ok(Logits { tensor: &mut self.logits })
@@ -127,8 +131,14 @@ impl Executor for SimulatedExecutor {
 }
 
 /// Logits of the token after `token_ids`: what the executor gives, from a plain list.
-pub fn simulated_logits(token_ids: &[u32], row: &mut [f32]) {
-    fill_logits(token_ids.iter().fold(PREFIX_SEED, |hash, &id| extend_hash(hash, id)), row);
+pub fn simulated_logits(lora: Option<LoraId>, token_ids: &[u32], row: &mut [f32]) {
+    let hash = token_ids.iter().fold(prefix_seed(lora), |hash, &id| extend_hash(hash, id));
+    fill_logits(hash, row);
+}
+
+/// What prefixes that are computed with an adapter begin from.
+fn prefix_seed(lora: Option<LoraId>) -> u64 {
+    lora.map_or(PREFIX_SEED, |LoraId(index)| mix(PREFIX_SEED ^ (u64::from(index) + 1)))
 }
 
 const PREFIX_SEED: u64 = 0x243F_6A88_85A3_08D3;

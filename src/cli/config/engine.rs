@@ -9,7 +9,7 @@ use crate::cli::args::{
 };
 use crate::cli::terminal::error::CliError;
 use crate::engine::config::{
-    CacheConfig, DType, EngineConfig, GenerationConfigSource, KvCacheDType, LoadFormat,
+    CacheConfig, DType, EngineConfig, GenerationConfigSource, KvCacheDType, LoadFormat, LoraConfig,
     ModelConfig, Overflow, ParallelConfig, SchedulerConfig,
 };
 use crate::engine::input_processor::AnswerParser;
@@ -31,7 +31,8 @@ pub(super) fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
     let model = model_config(args)?;
     let isa = args.engine.compute.cpu_isa.map(cpu_isa);
     let parallel = ParallelConfig { num_threads: threads, isa };
-    Ok(EngineConfig { model, cache, scheduler, parallel, device: device_config(&args.engine) })
+    let device = device_config(&args.engine);
+    Ok(EngineConfig { model, cache, scheduler, parallel, device, lora: LoraConfig::default() })
 }
 
 fn cache_config(args: &CacheArgs) -> CacheConfig {

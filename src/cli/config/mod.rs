@@ -402,7 +402,7 @@ mod tests {
                      --gpu-memory-utilization 0.5 --threads 3 --device cuda:1 --enforce-eager \
                      --quantization fp8";
         let config = config(flags).unwrap();
-        let EngineConfig { model, cache, scheduler, parallel, device } = &config.engine;
+        let EngineConfig { model, cache, scheduler, parallel, device, .. } = &config.engine;
         assert_eq!((&device.kind, device.enforce_eager), (&DeviceKind::Cuda(1), true));
         assert_eq!(device.quantization, Some(Quantization::Fp8));
         assert_eq!((scheduler.max_num_seqs, config.window.max_rows), (1000, 16000));

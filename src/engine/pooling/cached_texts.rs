@@ -76,6 +76,7 @@ impl CachedTexts {
             bad_words_token_ids: Vec::new(),
             row_key: RowKey(0),
             guidance: None,
+            lora: None,
         });
         self.texts.insert(request_id, text);
     }

@@ -1,8 +1,9 @@
 //! `WaitingQueue`: the sequences that wait, and which of them is admitted next.
 //!
-//! First come, first served, with two exceptions that gain time; no row's bytes depend on it:
+//! First come, first served, with three exceptions, which gain time or keep a limit; no row's bytes depend on it:
 //! - When the pool cannot hold all of the window without forgetting prefixes, rows whose prefix it
 //!   holds go first. So shuffled rows of many prefixes are computed prefix by prefix.
+//! - When as many adapters run as a step may have, rows of another one wait.
 //! - When the pool holds all that run at their full length, rows that may become long go early, so
 //!   that a run does not end with few rows in a step. In a smaller pool long rows side by side
 //!   would be preempted more than those of all lengths are.
@@ -15,11 +16,13 @@
 //!
 //! No sequence starves. One in the window is less than `max_look_ahead` places before its turn. One
 //! that is `max_look_ahead` places after its turn goes before all others. Turns differ, so that is
-//! one sequence at a time. (Places of aborted sequences count as theirs.)
+//! one sequence at a time. Where that one waits for room for its adapter, nobody goes before it:
+//! sequences end, and none takes their adapters' places. (Places of aborted sequences count as theirs.)
 
 use std::collections::VecDeque;
 
 use crate::engine::block_pool::{BlockPool, KnownPrefix};
+use crate::engine::request::LoraId;
 use crate::engine::sequence::Sequence;
 
 /// Sequences without blocks, by slot.
@@ -44,16 +47,25 @@ struct Entry {
     length_class: u32,
     /// Blocks of prompt and longest output.
     max_blocks: usize,
+    lora: Option<LoraId>,
     known: KnownPrefix,
 }
 
 /// What is left beside the sequences that run.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(super) struct Room<'a> {
     /// Sequences that may be admitted.
     pub(super) num_seqs: usize,
     /// Blocks of the pool, when all that run have their full length.
     pub(super) num_blocks: usize,
+    /// Adapters of those that run, where no other one may be added.
+    pub(super) only_loras: Option<&'a [LoraId]>,
+}
+
+impl Room<'_> {
+    fn takes(&self, lora: Option<LoraId>) -> bool {
+        lora.is_none_or(|lora| self.only_loras.is_none_or(|loras| loras.contains(&lora)))
+    }
 }
 
 impl WaitingQueue {
@@ -63,53 +75,64 @@ impl WaitingQueue {
     }
 
     /// A new sequence, which may generate up to `max_output_tokens`, at least 1.
-    pub(super) fn push(&mut self, slot: usize, max_output_tokens: usize, max_blocks: usize) {
+    pub(super) fn push(
+        &mut self,
+        (slot, lora): (usize, Option<LoraId>),
+        max_output_tokens: usize,
+        max_blocks: usize,
+    ) {
         let turn = Some(self.num_arrivals);
         self.num_arrivals += 1;
         let length_class = (max_output_tokens as u64).pow(2).ilog2();
         let known = KnownPrefix::default();
-        self.entries.push_back(Entry { slot, turn, length_class, max_blocks, known });
+        self.entries.push_back(Entry { slot, turn, length_class, max_blocks, lora, known });
     }
 
     /// A sequence that has lost its blocks: it is the next one.
-    pub(super) fn push_preempted(&mut self, slot: usize) {
+    pub(super) fn push_preempted(&mut self, slot: usize, lora: Option<LoraId>) {
         let known = KnownPrefix::default();
-        let entry = Entry { slot, turn: None, length_class: 0, max_blocks: 0, known };
+        let entry = Entry { slot, turn: None, length_class: 0, max_blocks: 0, lora, known };
         self.entries.push_front(entry);
     }
 
-    /// Place of the one that is admitted next.
+    /// Place of the one that is admitted next. None: nobody waits, or there is no room for the
+    /// adapter of whoever's turn it is, or for those of all that may go before.
     pub(super) fn choose<'a>(
         &mut self,
         pool: &BlockPool,
-        room: Room,
+        room: Room<'_>,
         seq: impl Fn(usize) -> &'a Sequence,
     ) -> Option<usize> {
         // Where nobody is preempted, all that left the queue had their turns.
         let num_left = self.num_arrivals.saturating_sub(self.entries.len());
-        match self.entries.front()?.turn {
+        let front = self.entries.front()?;
+        match front.turn {
             Some(turn) if num_left < turn + self.max_look_ahead => {}
-            _ => return Some(0),
+            _ => return room.takes(front.lora).then_some(0),
         }
         let window = self.entries.len().min(self.max_look_ahead);
         let forgets_prefixes = self.num_blocks(window) > pool.num_fresh_blocks();
         let holds_all = self.num_blocks(room.num_seqs) <= room.num_blocks;
-        let mut best = (0, (0, 0));
+        let mut best = None;
         for (place, entry) in self.entries.range_mut(..window).enumerate() {
+            if !room.takes(entry.lora) {
+                continue;
+            }
             if forgets_prefixes {
                 let seq = seq(entry.slot);
-                pool.follow_prefix(&seq.token_ids, seq.max_cached_tokens(), &mut entry.known);
+                let (prefix, max_tokens) = (seq.root_and_tokens(), seq.max_cached_tokens());
+                pool.follow_prefix(prefix, max_tokens, &mut entry.known);
             }
             let key = (
                 if forgets_prefixes { entry.known.num_blocks() } else { 0 },
                 if holds_all { entry.length_class } else { 0 },
             );
             // In turn among equals.
-            if key > best.1 {
-                best = (place, key);
+            if best.is_none_or(|(_, best)| key > best) {
+                best = Some((place, key));
             }
         }
-        Some(best.0)
+        best.map(|(place, _)| place)
     }
 
     /// Blocks of the first so many at their full length.

@@ -41,6 +41,11 @@ impl Scheduler {
             self.schedule_waiting(&mut step);
         }
         std::mem::swap(&mut step.scheduled.block_copies, &mut self.block_copies);
+        let lora = |entry: &ScheduledSeq| self.seq(entry.slot).request.lora;
+        if step.scheduled.seqs.iter().any(|entry| lora(entry).is_some()) {
+            // Stable: who shares blocks that this step fills has the same adapter, and comes after.
+            step.scheduled.seqs.sort_by_key(lora);
+        }
         step.scheduled
     }
 
@@ -72,6 +77,8 @@ impl Scheduler {
     }
 
     fn schedule_waiting(&mut self, step: &mut Step) {
+        self.running_loras.clear();
+        (0..self.running.len()).for_each(|place| self.add_running_lora(self.running[place]));
         let of_running = self.running.iter().map(|&slot| self.max_blocks(self.seq(slot)));
         let mut num_running_blocks: usize = of_running.sum();
         let places = self.running.iter().map(|&slot| self.num_places(slot));
@@ -80,6 +87,8 @@ impl Scheduler {
             let room = Room {
                 num_seqs: num_free_places,
                 num_blocks: self.block_pool.num_blocks().saturating_sub(num_running_blocks),
+                only_loras: (self.running_loras.len() >= self.config.max_loras)
+                    .then_some(&self.running_loras),
             };
             let seq = |slot: usize| self.seqs[slot].as_ref().expect("the slot is taken");
             let Some(place) = self.waiting.choose(&self.block_pool, room, seq) else { return };
@@ -99,10 +108,16 @@ impl Scheduler {
             }
             self.waiting.remove(place);
             self.running.push(slot);
+            self.add_running_lora(slot);
             num_free_places -= num_places;
             num_running_blocks += self.max_blocks(self.seq(slot));
             self.add_to_step(slot, step);
         }
+    }
+
+    fn add_running_lora(&mut self, slot: usize) {
+        let lora = self.seq(slot).request.lora;
+        self.running_loras.extend(lora.filter(|lora| !self.running_loras.contains(lora)));
     }
 
     fn admit(&mut self, slot: usize) -> bool {
@@ -121,7 +136,8 @@ impl Scheduler {
         let seq = self.seqs[slot].as_mut().expect("the slot is taken");
         let max_cached_tokens = seq.max_cached_tokens();
         let hits = &mut self.prefix_hits;
-        let last_serial = self.block_pool.find_prefix(&seq.token_ids, max_cached_tokens, hits);
+        let last_serial =
+            self.block_pool.find_prefix(seq.root_and_tokens(), max_cached_tokens, hits);
         // Hits that nobody uses are in the free list as well: touching them takes them out.
         let num_free_hits = hits.iter().filter(|&&b| self.block_pool.ref_count(b) == 0).count();
         if num_needed - hits.len() + num_free_hits > self.block_pool.num_free_blocks() {
@@ -171,7 +187,7 @@ impl Scheduler {
             self.block_pool.free(&seq.block_table);
             seq.preempt();
         }
-        self.waiting.push_preempted(slot);
+        self.waiting.push_preempted(slot, self.seq(slot).request.lora);
         self.stats.num_preemptions += 1;
     }
 

@@ -1,6 +1,7 @@
 //! Targeted tests of single decisions. The whole is tested by `tests/engine/simulation`.
 
 mod look_ahead;
+mod loras;
 
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ fn scheduler(max_num_seqs: usize, max_num_batched_tokens: usize, num_blocks: usi
         max_num_batched_tokens,
         max_num_prompt_logits: 4,
         look_ahead: Some(0),
+        max_loras: 1,
     };
     Scheduler::new(&config, BlockPool::new(num_blocks, 4, true), 64, 0, None)
 }
@@ -38,6 +40,7 @@ fn request(request_id: u64, prompt_token_ids: Vec<u32>, params: SamplingParams) 
         bad_words_token_ids,
         row_key,
         guidance,
+        lora: None,
     }
 }
 

@@ -77,7 +77,9 @@ impl Oracle<'_> {
 fn longer(request: &Request, beam: &Beam, num_candidates: usize, eos: Option<u32>) -> Vec<Beam> {
     let all: Vec<u32> = request.prompt_token_ids.iter().chain(&beam.token_ids).copied().collect();
     let task = RowTask::PromptLogprobs { target: 0, num_logprobs: NumLogprobs::All };
-    let RowResult::PromptLogprobs(row) = run_on(&all, &task) else { panic!("finite logits") };
+    let RowResult::PromptLogprobs(row) = run_on((request.lora, &all), &task) else {
+        panic!("finite logits")
+    };
     let num_shown = match request.params.logprobs {
         Some(NumLogprobs::Top(count)) => row.top.len().min(count as usize),
         _ => 0,

@@ -10,7 +10,7 @@ mod beams;
 mod oracle;
 pub(super) mod workload;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::AddAssign;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -51,6 +51,8 @@ struct Coverage {
     prompt_logprobs: u64,
     beams: u64,
     block_copies: u64,
+    /// Steps of several adapters.
+    steps_of_loras: u64,
     /// Requests of known texts that were answered.
     scored: u64,
     /// Requests that generate nothing by a `max_tokens` of 0.
@@ -62,13 +64,14 @@ impl Coverage {
         let Self { preemptions, cached_tokens, siblings, stop_strings, stop_tokens, .. } = *self;
         let Self { lengths, aborts, too_small, nothing_allowed, prompt_logprobs, .. } = *self;
         let Self { steps_ahead, rows_in_vain, beams, block_copies, scored, .. } = *self;
-        let nothing_generated = self.nothing_generated;
+        let (nothing_generated, steps_of_loras) = (self.nothing_generated, self.steps_of_loras);
         assert!(steps_ahead > 20_000 && rows_in_vain > 1000, "{self:?}");
         let events = [
             scored,
             nothing_generated,
             beams,
             block_copies,
+            steps_of_loras,
             preemptions,
             siblings,
             stop_strings,
@@ -101,6 +104,7 @@ impl AddAssign for Coverage {
         self.prompt_logprobs += other.prompt_logprobs;
         self.beams += other.beams;
         self.block_copies += other.block_copies;
+        self.steps_of_loras += other.steps_of_loras;
         self.scored += other.scored;
         self.nothing_generated += other.nothing_generated;
     }
@@ -121,6 +125,7 @@ struct Simulation {
     num_steps_ahead: u64,
     num_rows_in_vain: u64,
     num_block_copies: u64,
+    num_steps_of_loras: u64,
 }
 
 impl Simulation {
@@ -150,6 +155,7 @@ impl Simulation {
             num_steps_ahead: 0,
             num_rows_in_vain: 0,
             num_block_copies: 0,
+            num_steps_of_loras: 0,
         }
     }
 
@@ -187,6 +193,10 @@ impl Simulation {
         let limits = &self.workload.scheduler;
         assert!(step.num_tokens <= limits.max_num_batched_tokens);
         assert!(step.seqs.len() <= limits.max_num_seqs);
+        let loras = step.seqs.iter().filter_map(|s| self.scheduler.seq(s.slot).request.lora);
+        let num_loras = loras.collect::<HashSet<_>>().len();
+        assert!(num_loras <= limits.max_loras);
+        self.num_steps_of_loras += u64::from(num_loras > 1);
         assert!(self.scheduler.stats().num_running <= limits.max_num_seqs);
         let num_prompt_logits: usize = step.seqs.iter().map(|s| s.num_prompt_logits).sum();
         assert!(num_prompt_logits <= limits.max_num_prompt_logits);
@@ -249,6 +259,7 @@ impl Simulation {
             preemptions: stats.num_preemptions,
             cached_tokens: stats.num_cached_tokens,
             block_copies: self.num_block_copies,
+            steps_of_loras: self.num_steps_of_loras,
             ..Coverage::default()
         };
         let mut requests: HashMap<u64, &Request> =

@@ -1,8 +1,8 @@
 //! What a request must give, from plain token lists: no blocks, no batches, no chunks.
 
 use vllm_batch::engine::request::{
-    Asked, CompletionOutput, FinishReason, NumLogprobs, PositionLogprobs, Request, RequestError,
-    StopReason,
+    Asked, CompletionOutput, FinishReason, LoraId, NumLogprobs, PositionLogprobs, Request,
+    RequestError, StopReason,
 };
 use vllm_batch::engine::request::{KnownText, Likelihood, Scored};
 use vllm_batch::engine::sampler::{RowResult, RowTask, SampleTask, SamplerScratch, run_row};
@@ -23,7 +23,7 @@ impl Oracle<'_> {
         let prompt = &request.prompt_token_ids;
         let entry = |i: usize| {
             let task = RowTask::PromptLogprobs { target: prompt[i], num_logprobs };
-            match run_on(&prompt[..i], &task) {
+            match run_on((request.lora, &prompt[..i]), &task) {
                 RowResult::PromptLogprobs(entry) => Some(entry),
                 other => panic!("{other:?}"),
             }
@@ -40,7 +40,7 @@ impl Oracle<'_> {
             for i in text.token_ids.len() - text.num_scored..text.token_ids.len() {
                 let target = text.token_ids[i];
                 let task = RowTask::PromptLogprobs { target, num_logprobs: NumLogprobs::All };
-                match run_on(&text.token_ids[..i], &task) {
+                match run_on((request.lora, &text.token_ids[..i]), &task) {
                     RowResult::PromptLogprobs(position) => likelihood.add(&position),
                     other => panic!("{other:?}"),
                 }
@@ -127,7 +127,7 @@ impl Oracle<'_> {
             sample_index: index,
             token_mask: None,
         });
-        match run_on(token_ids, &task) {
+        match run_on((request.lora, token_ids), &task) {
             RowResult::Sampled { token_id, logprobs } => Some((token_id, logprobs)),
             RowResult::NoTokenAllowed => None,
             other => panic!("{other:?}"),
@@ -186,8 +186,8 @@ fn first_stop<'a>(text: &str, old_len: usize, stop: &'a [String]) -> Option<(&'a
     })
 }
 
-pub fn run_on(token_ids: &[u32], task: &RowTask) -> RowResult {
+pub fn run_on((lora, token_ids): (Option<LoraId>, &[u32]), task: &RowTask) -> RowResult {
     let mut row = [0.0; VOCAB_SIZE];
-    simulated_logits(token_ids, &mut row);
+    simulated_logits(lora, token_ids, &mut row);
     run_row(&mut row, task, &mut SamplerScratch::default())
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use vllm_batch::engine::config::SchedulerConfig;
 use vllm_batch::engine::request::{
-    Asked, BeamSearchParams, ChoiceTexts, KnownText, NumLogprobs, Request, RollingText, RowKey,
-    SamplingParams, StopIds,
+    Asked, BeamSearchParams, ChoiceTexts, KnownText, LoraId, NumLogprobs, Request, RollingText,
+    RowKey, SamplingParams, StopIds,
 };
 use vllm_batch::engine::text::Tokenizer;
 
@@ -85,6 +85,7 @@ impl Workload {
                 max_num_prompt_logits: 1 + rng.up_to(9),
                 // From first come, first served to any order of the few requests.
                 look_ahead: Some(rng.up_to(12)),
+                max_loras: 1 + rng.up_to(2),
             },
             block_size,
             enable_prefix_caching: !rng.once_in(3),
@@ -139,6 +140,8 @@ fn request(rng: &mut Rng, id: u64, prefixes: &[Vec<u32>], max_model_len: usize) 
     let bad_words_token_ids = (0..num_bad_words).map(|_| word()).collect();
     let request_id = 1000 - id;
     let guidance = None;
+    // Prefixes are shared all the same.
+    let lora = rng.once_in(3).then(|| LoraId(rng.up_to(2) as u32));
     Request {
         request_id,
         prompt_token_ids,
@@ -148,6 +151,7 @@ fn request(rng: &mut Rng, id: u64, prefixes: &[Vec<u32>], max_model_len: usize) 
         bad_words_token_ids,
         row_key,
         guidance,
+        lora,
     }
 }
 

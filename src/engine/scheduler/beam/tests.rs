@@ -28,6 +28,7 @@ fn request(beam_width: u32, length_penalty: f64, ignore_eos: bool) -> Request {
         bad_words_token_ids: Vec::new(),
         row_key: RowKey(0),
         guidance: None,
+        lora: None,
     }
 }
 

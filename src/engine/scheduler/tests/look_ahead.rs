@@ -16,6 +16,7 @@ fn limited(limits: &Limits) -> Scheduler {
         max_num_batched_tokens: 4096,
         max_num_prompt_logits: 4,
         look_ahead,
+        max_loras: 1,
     };
     Scheduler::new(&config, BlockPool::new(num_blocks, 4, true), 256, 0, None)
 }
