@@ -304,8 +304,12 @@ impl Pass<'_> {
                 projected.resize_rows(num_rows);
                 ops::linear(device, last, project_out, projected);
                 ops::linear(device, projected, head, logits);
+                stream.loras.add_to_logits(device, projected, &layers.loras, logits);
             }
-            _ => ops::linear(device, last, head, logits),
+            _ => {
+                ops::linear(device, last, head, logits);
+                stream.loras.add_to_logits(device, last, &layers.loras, logits);
+            }
         }
         if let Some(scale) = spec.output.scale {
             ops::scale(device, logits, scale);
@@ -327,7 +331,7 @@ impl Pass<'_> {
         let [inputs, _] = spec.linears();
         stream.first_product(device, &weights.norms, (inputs, &weights.inputs), products);
         weights.mix(device, (products, step), states, mixed);
-        ops::linear(device, mixed, &weights.out, &mut stream.delta);
+        stream.last_product(device, mixed, &weights.out);
     }
 
     fn attention(
@@ -378,7 +382,7 @@ impl Pass<'_> {
             Some(latent) => latent.values(device, (spec, weights), attended),
             None => attended,
         };
-        ops::linear(device, values, &weights.out, &mut stream.delta);
+        stream.last_product(device, values, &weights.out);
     }
 }
 

@@ -257,7 +257,7 @@ impl Pass<'_> {
         let shape = EncoderAttentionShape { heads, scale, soft_cap, before, after, bias };
         attended.reshape(step.num_rows(), spec.out.k);
         ops::encoder_attention(device, (qkv, step), shape, scratch, attended);
-        ops::linear(device, attended, &weights.out, &mut stream.delta);
+        stream.last_product(device, attended, &weights.out);
     }
 }
 

@@ -15,8 +15,8 @@ use crate::engine::config::DType;
 use crate::engine::device::{Device, Tensor};
 use crate::engine::ops::linear::{SourceMatrix, SourceRows};
 use crate::engine::ops::{
-    Activation, ExpertWeights, ExpertsWeight, HeadValues, LinearWeight, NormWeight, RotaryTable,
-    StepLimits,
+    Activation, AdaptedLinear, ExpertWeights, ExpertsWeight, HeadValues, LinearWeight, LoraSlots,
+    NormWeight, RotaryTable, StepLimits,
 };
 
 /// All weights of a decoder. Shapes are in the spec's terms.
@@ -44,6 +44,8 @@ pub(super) struct OutputWeights {
     pub projection: Option<LinearWeight>,
     /// (vocab_size, embedding width) unless tied, or narrower than the table.
     pub lm_head: Option<LinearWeight>,
+    /// What adapters add to logits.
+    pub loras: LoraSlots,
 }
 
 /// Weights of one layer.
@@ -60,13 +62,13 @@ pub(super) struct LayerWeights {
 #[derive(Debug)]
 pub(super) struct AttentionWeights {
     pub norms: BlockNormWeights,
-    pub qkv: LinearWeight,
+    pub qkv: AdaptedLinear,
     pub latent: Option<LatentWeights>,
     pub qk_norm: Option<(NormWeight, Option<NormWeight>)>,
     pub v_norm: Option<NormWeight>,
     pub alibi: Option<HeadValues>,
     pub sinks: Option<HeadValues>,
-    pub out: LinearWeight,
+    pub out: AdaptedLinear,
 }
 
 /// Weights of a feed-forward block.
@@ -95,8 +97,8 @@ pub(super) struct ApartNormWeights {
 pub(super) struct MlpWeights {
     pub form: MlpForm,
     pub activation: Activation,
-    pub up: LinearWeight,
-    pub down: LinearWeight,
+    pub up: AdaptedLinear,
+    pub down: AdaptedLinear,
 }
 
 /// Weights of a block's norms, (hidden_size) each.
@@ -138,10 +140,10 @@ pub(super) fn prepare_layers(
         let attention =
             attention.iter().flat_map(|AttentionWeights { qkv, latent, out, .. }| {
                 let q_up = latent.iter().flat_map(|latent| &latent.q).map(|(_, up)| up);
-                [qkv, out].into_iter().chain(q_up)
+                [&qkv.weight, &out.weight].into_iter().chain(q_up)
             });
         let mlp = feed_forward.iter().filter_map(|block| block.mlp.as_ref());
-        attention.chain(mlp.flat_map(|mlp| [&mlp.up, &mlp.down]))
+        attention.chain(mlp.flat_map(|mlp| [&mlp.up.weight, &mlp.down.weight]))
     });
     let activation = device.activation_dtype();
     weights.try_for_each(|weight| weight.prepare(device, activation, max_num_tokens))
@@ -291,7 +293,7 @@ impl Loader<'_> {
             }
         };
         let projection = self.projection(spec.projection.as_ref())?;
-        Ok(OutputWeights { projection, lm_head })
+        Ok(OutputWeights { projection, lm_head, loras: LoraSlots::default() })
     }
 
     fn projection(
@@ -374,13 +376,13 @@ impl Loader<'_> {
         let sinks = sinks.transpose()?.map(of_heads).transpose()?;
         Ok(AttentionWeights {
             norms: self.norms(&spec.norms)?,
-            qkv: self.layer_linear(&spec.qkv)?,
+            qkv: self.layer_linear(&spec.qkv)?.into(),
             latent: self.latent(spec)?,
             qk_norm,
             v_norm: self.norm(spec.v_norm.as_ref())?,
             alibi,
             sinks,
-            out: self.layer_linear(&spec.out)?,
+            out: self.layer_linear(&spec.out)?.into(),
         })
     }
 
@@ -400,8 +402,8 @@ impl Loader<'_> {
         let mlp = match shared {
             None => None,
             Some(shared) => {
-                let up = self.layer_linear(&shared.mlp.up)?;
-                let down = self.layer_linear(&shared.mlp.down)?;
+                let up = self.layer_linear(&shared.mlp.up)?.into();
+                let down = self.layer_linear(&shared.mlp.down)?.into();
                 Some(MlpWeights { form: MlpForm::Gated, activation, up, down })
             }
         };
@@ -474,8 +476,8 @@ impl Loader<'_> {
         Ok(MlpWeights {
             form: spec.form,
             activation,
-            up: self.layer_linear(&spec.up)?,
-            down: self.layer_linear(&spec.down)?,
+            up: self.layer_linear(&spec.up)?.into(),
+            down: self.layer_linear(&spec.down)?.into(),
         })
     }
 }

@@ -7,7 +7,7 @@ use super::spec::{GateOrder, MambaSpec, RecurrentSpec};
 use crate::engine::EngineError;
 use crate::engine::device::{Device, StateLayerMut, Tensor};
 use crate::engine::ops::{
-    self, Activation, Columns, ConvColumns, ConvTaps, Gate, Heads, LinearWeight, NormWeight,
+    self, Activation, AdaptedLinear, Columns, ConvColumns, ConvTaps, Gate, Heads, NormWeight,
     ScanWeights, Step,
 };
 
@@ -15,10 +15,10 @@ use crate::engine::ops::{
 #[derive(Debug)]
 pub(super) struct RecurrentWeights {
     pub norms: BlockNormWeights,
-    pub inputs: LinearWeight,
+    pub inputs: AdaptedLinear,
     taps: ConvTaps,
     form: Form,
-    pub out: LinearWeight,
+    pub out: AdaptedLinear,
 }
 
 /// What blocks differ in.
@@ -51,14 +51,14 @@ impl Loader<'_> {
         let [inputs, out] = spec.linears();
         Ok(RecurrentWeights {
             norms: self.norms(spec.norms())?,
-            inputs: self.layer_linear(inputs)?,
+            inputs: self.layer_linear(inputs)?.into(),
             taps: ConvTaps::new(spec.taps().width, &taps, biases.transpose()?),
             form: match spec {
                 RecurrentSpec::ShortConv(_) => Form::ShortConv,
                 RecurrentSpec::Mamba(mamba) => Form::Mamba(Box::new(self.mamba(mamba)?)),
                 RecurrentSpec::DeltaNet(net) => Form::DeltaNet(Box::new(self.delta_net(net)?)),
             },
-            out: self.layer_linear(out)?,
+            out: self.layer_linear(out)?.into(),
         })
     }
 
@@ -99,7 +99,7 @@ impl RecurrentWeights {
         states: StateLayerMut<'_>,
         mixed: &mut Tensor,
     ) {
-        mixed.reshape(step.num_rows(), self.out.shape().1);
+        mixed.reshape(step.num_rows(), self.out.weight.shape().1);
         match &self.form {
             Form::ShortConv => {
                 let width = mixed.width();

@@ -11,7 +11,8 @@ use super::spec::{
 use crate::engine::EngineError;
 use crate::engine::device::{Device, Precision, Tensor};
 use crate::engine::ops::{
-    self, ExpertsScratch, ExpertsShape, ExpertsWeight, LinearWeight, RotaryTable, RowSlots, Step,
+    self, AdaptedLinear, ExpertsScratch, ExpertsShape, ExpertsWeight, RotaryTable, RowSlots, Step,
+    StepLoras,
 };
 
 /// The stream and the buffers of what runs over it, allocated once for the largest step of T
@@ -27,6 +28,8 @@ pub(super) struct Stream {
     pub has_delta: bool,
     /// Which of the step's rows do not only pad.
     slots: RowSlots,
+    /// The adapters of the step.
+    pub loras: StepLoras,
     /// (rows of a block, hidden_size) what a block reads; (T, hidden_size) with experts.
     pub normed: Tensor,
     /// (rows of a block, 2 * intermediate_size or intermediate_size)
@@ -78,6 +81,7 @@ impl Stream {
             delta: per_token()?,
             has_delta: false,
             slots: RowSlots::default(),
+            loras: StepLoras::default(),
             normed: match is_normed {
                 true => device.tensor(rows_read, hidden_size, Precision::LinearInput)?,
                 false => device.tensor(rows_read, hidden_size, Precision::Activation)?,
@@ -194,15 +198,24 @@ impl Stream {
         &mut self,
         device: &Device,
         norms: &BlockNormWeights,
-        (spec, weight): (&LinearSpec, &LinearWeight),
+        (spec, layer): (&LinearSpec, &AdaptedLinear),
         out: &mut Tensor,
     ) {
         out.reshape(self.residual.num_rows(), spec.n());
         for (start, num_rows) in self.row_blocks(device) {
             self.block_input(device, norms, (start, num_rows));
             let (x, out) = (self.normed.rows_from(0), out.rows_from_mut(start));
-            ops::linear_rows(device, x, weight, out, num_rows);
+            let rows = (&mut self.loras, start, num_rows);
+            ops::adapted_linear_rows(device, x, layer, out, rows);
         }
+    }
+
+    /// delta = a block's last linear layer of all rows.
+    pub(super) fn last_product(&mut self, device: &Device, x: &Tensor, layer: &AdaptedLinear) {
+        let Self { delta, loras, .. } = self;
+        delta.set_num_rows(x.num_rows());
+        let (out, rows) = (delta.rows_from_mut(0), (loras, 0, x.num_rows()));
+        ops::adapted_linear_rows(device, x.rows_from(0), layer, out, rows);
     }
 
     /// (first row, rows): a block at a time where the device has a cache to keep its buffers in.
@@ -292,25 +305,35 @@ impl Stream {
         num_rows: usize,
     ) {
         let activation = weights.activation;
-        let Self { normed, delta, up, activated, .. } = self;
+        let Self { normed, delta, up, activated, loras, .. } = self;
         let input = normed.rows_from(from);
-        up.reshape(num_rows, weights.up.shape().0);
+        up.reshape(num_rows, weights.up.weight.shape().0);
         let inner = match (weights.form, activated) {
             (MlpForm::Gated, Some(activated)) => {
-                activated.reshape(num_rows, weights.down.shape().1);
-                let weight = (&weights.up, activation);
-                let out = (&mut *up, &mut *activated);
-                ops::linear_activate_and_mul(device, input, weight, out, num_rows);
+                activated.reshape(num_rows, weights.down.weight.shape().1);
+                // What adapters add comes before the activation.
+                if weights.up.is_adapted(loras, to..to + num_rows) {
+                    let out = up.rows_from_mut(0);
+                    let rows = (&mut *loras, to, num_rows);
+                    ops::adapted_linear_rows(device, input, &weights.up, out, rows);
+                    ops::activate_and_mul(device, activation, up, activated);
+                } else {
+                    let weight = (&weights.up.weight, activation);
+                    let out = (&mut *up, &mut *activated);
+                    ops::linear_activate_and_mul(device, input, weight, out, num_rows);
+                }
                 activated
             }
             _ => {
-                ops::linear_rows(device, input, &weights.up, up.rows_from_mut(0), num_rows);
+                let (out, rows) = (up.rows_from_mut(0), (&mut *loras, to, num_rows));
+                ops::adapted_linear_rows(device, input, &weights.up, out, rows);
                 ops::activate(device, activation, up);
                 up
             }
         };
         let (x, out) = (inner.rows_from(0), delta.rows_from_mut(to));
-        ops::linear_rows(device, x, &weights.down, out, num_rows);
+        let rows = (loras, to, num_rows);
+        ops::adapted_linear_rows(device, x, &weights.down, out, rows);
     }
 
     /// Normalizes and scales what a block adds, or normalizes the sum. Without a norm of the sum

@@ -18,6 +18,7 @@ mod gemm;
 mod lanes;
 pub mod linear;
 pub mod logprobs;
+mod lora;
 mod mamba_scan;
 mod norm;
 mod paged_attention;
@@ -51,6 +52,9 @@ pub use experts::{
 pub use gate_columns::{Gate, gate_columns};
 pub use linear::{
     HeadMatrices, LinearWeight, linear, linear_activate_and_mul, linear_by_head, linear_rows,
+};
+pub use lora::{
+    AdaptedLinear, LoraDelta, LoraPart, LoraSlots, SlotRows, StepLoras, adapted_linear_rows,
 };
 pub use mamba_scan::{ScanShape, ScanWeights, mamba_scan};
 pub use norm::{Heads, NormKind, NormWeight, add_norm, add_norm_rows, norm_heads, norm_in_place};

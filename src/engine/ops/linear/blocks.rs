@@ -112,8 +112,11 @@ impl Scratch {
 /// Where a product goes.
 #[derive(Clone, Copy)]
 pub(super) struct Outputs {
-    /// (num_rows, n)
+    /// (num_rows, stride)
     pub values: SharedMut<f32>,
+    pub stride: usize,
+    /// The first of the n columns of these.
+    pub first: usize,
     pub n: usize,
     /// Outputs of a panel.
     pub width: usize,
@@ -136,9 +139,10 @@ impl Outputs {
         panel: usize,
         mut product: impl FnMut(usize, *mut f32, usize),
     ) {
-        let Self { values, n, width, gated_by } = *self;
+        let Self { values, stride, first, n, width, gated_by } = *self;
         let num_rows = rows.end - rows.first;
-        let start = rows.first * n + panel * width;
+        let start = rows.first * stride + first + panel * width;
+        let len = (num_rows - 1) * stride + width;
         if let Some(activation) = gated_by {
             let mut sums = [const { Scratch([MaybeUninit::uninit(); _]) }; 2];
             let panels = [panel, panel + n / width];
@@ -148,11 +152,11 @@ impl Outputs {
             // SAFETY: the product wrote these.
             let [gate, up] =
                 unsafe { sums.each_mut().map(|sums| from_raw_parts(sums.ptr(), num_rows * width)) };
-            let out = (values.ptr(start, (num_rows - 1) * n + width), n);
+            let out = (values.ptr(start, len), stride);
             // SAFETY: the caller's promise.
             unsafe { activate_and_mul_panel(isa, activation, (gate, up), out, width) };
         } else if (panel + 1) * width <= n {
-            product(panel, values.ptr(start, (num_rows - 1) * n + width), n);
+            product(panel, values.ptr(start, len), stride);
         } else {
             // SAFETY: the caller's promise.
             unsafe { self.with_edge(rows, panel, |out, stride| product(panel, out, stride)) };
@@ -164,13 +168,14 @@ impl Outputs {
     /// # Safety
     /// As `with_panel`.
     unsafe fn with_edge(&self, rows: Rows, panel: usize, product: impl FnOnce(*mut f32, usize)) {
-        let Self { values, n, width, .. } = *self;
+        let Self { values, stride, first, n, width, .. } = *self;
+        let start = |row: usize| row * stride + first + panel * width;
         let num_columns = n - panel * width;
         let mut edge = Scratch([const { MaybeUninit::new(0.0) }; _]);
         for (index, row) in (rows.first..rows.end).enumerate() {
             // SAFETY: the caller's promise; a row of the scratch is a panel wide.
             unsafe {
-                let out = values.slice(row * n + panel * width, num_columns);
+                let out = values.slice(start(row), num_columns);
                 edge.ptr().add(index * width).copy_from_nonoverlapping(out.as_ptr(), num_columns);
             }
         }
@@ -178,7 +183,7 @@ impl Outputs {
         for (index, row) in (rows.first..rows.end).enumerate() {
             // SAFETY: as above.
             unsafe {
-                let out = values.slice(row * n + panel * width, num_columns);
+                let out = values.slice(start(row), num_columns);
                 out.as_mut_ptr()
                     .copy_from_nonoverlapping(edge.ptr().add(index * width), num_columns);
             }

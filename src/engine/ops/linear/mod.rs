@@ -5,6 +5,7 @@
 //! the number of rows and the tile the row falls in: row-independent by construction. On a GPU
 //! cuBLASLt runs algorithms that were tested to give the same bits for every number of rows.
 
+mod added;
 mod blocks;
 mod by_head;
 pub mod codes;
@@ -16,6 +17,7 @@ mod narrow;
 mod pack;
 mod source;
 
+pub(super) use added::{AddedPart, add_products};
 pub use by_head::{HeadMatrices, linear_by_head};
 pub use source::{QuantizedMatrix, SourceMatrix, SourceRows, SourceValues};
 
@@ -246,7 +248,8 @@ impl LinearWeight {
         assert_eq!(out.len(), num_rows * n);
         let _timed = cpu.op_timer.timed(self.op(name, cpu, packed), || self.work(num_rows));
         let x = &x.tensor.values()[x.first * self.k..(x.first + num_rows) * self.k];
-        let out = Outputs { values: SharedMut::new(out), n, width: packed.panel_width, gated_by };
+        let (values, width) = (SharedMut::new(out), packed.panel_width);
+        let out = Outputs { values, stride: n, first: 0, n, width, gated_by };
         packed.product(cpu, Shape { num_rows, n, k: self.k }, x, out);
     }
 
