@@ -1,6 +1,6 @@
 //! gate_columns: values times a function of others in the same row, in place.
 
-use super::{VectorOp, for_row_chunks, map2};
+use super::{VectorOp, for_row_chunks, map2_in_place};
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
@@ -50,16 +50,12 @@ impl Kernel for GateRow<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let Self { gate, values, gates } = self;
-        let mut before = [0.0f32; 64];
-        for (values, gates) in values.chunks_mut(64).zip(gates.chunks(64)) {
-            let before = &mut before[..values.len()];
-            before.copy_from_slice(values);
-            // SAFETY: dispatched for this CPU.
-            unsafe { map2::<V>(before, gates, values, Gated(gate)) };
-        }
+        // SAFETY: dispatched for this CPU.
+        unsafe { map2_in_place::<V>(values, gates, Gated(gate)) };
     }
 }
 
+#[derive(Clone, Copy)]
 struct Gated(Gate);
 
 impl<V: Vector> VectorOp<V> for Gated {

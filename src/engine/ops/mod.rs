@@ -160,3 +160,18 @@ unsafe fn map_in_place<V: Vector>(values: &mut [f32], f: impl VectorOp<V> + Copy
         unsafe { map2::<V>(copy, copy, values, f) };
     }
 }
+
+/// `values[i] = f(values[i], other[i])` by vectors, with the arithmetic of `map2`.
+///
+/// # Safety
+/// The CPU has the instructions of `V`.
+#[inline(always)]
+unsafe fn map2_in_place<V: Vector>(values: &mut [f32], other: &[f32], f: impl VectorOp<V> + Copy) {
+    let mut copy = [0.0f32; 64];
+    for (values, other) in values.chunks_mut(64).zip(other.chunks(64)) {
+        let copy = &mut copy[..values.len()];
+        copy.copy_from_slice(values);
+        // SAFETY: the caller's promise.
+        unsafe { map2::<V>(copy, other, values, f) };
+    }
+}

@@ -11,7 +11,7 @@ use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Device, Gpu, Tensor};
 
 use super::elementwise::add_row;
-use super::{for_row_chunks, gpu_row_block, map2};
+use super::{for_row_chunks, gpu_row_block, map2_in_place};
 
 /// Which normalization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,13 +223,13 @@ impl Kernel for NormRow<'_> {
         unsafe {
             if kind == NormKind::Layer {
                 let mean = V::splat(sum_of::<V>(values, |x| x) / len);
-                map2_in_place::<V>(values, weight, |x, _| x.sub(mean));
+                map2_in_place::<V>(values, weight, |x: V, _| x.sub(mean));
             }
             let mean_square = sum_of::<V>(values, |x| x.mul(x)) / len;
             let scale = V::splat(1.0 / (mean_square + eps).sqrt());
-            map2_in_place::<V>(values, weight, |x, weight| x.mul(scale).mul(weight));
+            map2_in_place::<V>(values, weight, |x: V, weight| x.mul(scale).mul(weight));
             if let Some(bias) = bias {
-                map2_in_place::<V>(values, bias, |x, bias| x.add(bias));
+                map2_in_place::<V>(values, bias, |x: V, bias| x.add(bias));
             }
         }
     }
@@ -254,21 +254,6 @@ unsafe fn sum_of<V: Vector>(values: &[f32], f: impl Fn(V) -> V) -> f32 {
             sum = sum.add(f(V::load(tail.as_ptr())));
         }
         sum.sum()
-    }
-}
-
-/// `values[i] = f(values[i], other[i])`.
-///
-/// # Safety
-/// The CPU has the instructions of `V`.
-#[inline(always)]
-unsafe fn map2_in_place<V: Vector>(values: &mut [f32], other: &[f32], f: impl Fn(V, V) -> V) {
-    let mut chunk = [0.0f32; 64];
-    for (values, other) in values.chunks_mut(64).zip(other.chunks(64)) {
-        let chunk = &mut chunk[..values.len()];
-        chunk.copy_from_slice(values);
-        // SAFETY: the caller's promise.
-        unsafe { map2::<V>(chunk, other, values, &f) };
     }
 }
 

@@ -1,6 +1,6 @@
 //! scale_columns: every column of rows times a factor of its own (Falcon-H1).
 
-use super::{for_row_chunks, map2};
+use super::{for_row_chunks, map2_in_place};
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
@@ -35,13 +35,9 @@ struct Scaled<'a> {
 impl Kernel for Scaled<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let mut before = [0.0f32; 64];
-        for (values, factors) in self.values.chunks_mut(64).zip(self.factors.chunks(64)) {
-            let before = &mut before[..values.len()];
-            before.copy_from_slice(values);
-            // SAFETY: dispatched for this CPU.
-            unsafe { map2::<V>(before, factors, values, |x: V, factor: V| x.mul(factor)) };
-        }
+        let Self { values, factors } = self;
+        // SAFETY: dispatched for this CPU.
+        unsafe { map2_in_place::<V>(values, factors, |x: V, factor: V| x.mul(factor)) };
     }
 }
 
