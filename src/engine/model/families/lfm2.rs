@@ -111,12 +111,7 @@ fn layers_with_attention(config: &HfConfig) -> Result<Vec<bool>, EngineError> {
     let Some(types) = root.texts("layer_types")? else {
         return Ok(by_number.unwrap_or_else(|| vec![true; num_layers]));
     };
-    let by_type = types.iter().map(|name| match *name {
-        "full_attention" => Ok(true),
-        "conv" => Ok(false),
-        _ => Err(config.error("a layer type that is neither full_attention nor conv")),
-    });
-    let by_type: Vec<_> = by_type.collect::<Result<_, _>>()?;
+    let by_type = config.layers_that_attend(&types, &["full_attention"], &["conv"])?;
     if by_type.len() != num_layers || by_number.is_some_and(|numbers| numbers != by_type) {
         return Err(config.error("`layer_types` disagrees with another key"));
     }

@@ -83,12 +83,8 @@ pub(super) fn layers_with_attention(config: &HfConfig) -> Result<Vec<bool>, Engi
         types => types,
     };
     let Some(types) = types else { return Ok(vec![false; num_layers]) };
-    let attends = types.iter().map(|name| match *name {
-        "attention" | "full_attention" => Ok(true),
-        "mamba" | "linear_attention" => Ok(false),
-        _ => Err(config.error("a layer type that is neither attention nor mamba")),
-    });
-    let attends: Vec<_> = attends.collect::<Result<_, _>>()?;
+    let (attention, others) = (["attention", "full_attention"], ["mamba", "linear_attention"]);
+    let attends = config.layers_that_attend(&types, &attention, &others)?;
     match attends.len() == num_layers {
         true => Ok(attends),
         false => Err(config.error("`layer_types` has not one type per layer")),

@@ -87,12 +87,7 @@ fn layers_with_attention(config: &HfConfig) -> Result<Vec<bool>, EngineError> {
         (1..=num_layers).map(move |number| number.is_multiple_of(interval)).collect::<Vec<_>>()
     };
     let Some(types) = types else { return Ok(by_interval(interval.unwrap_or(4))) };
-    let by_type = types.iter().map(|name| match *name {
-        "full_attention" => Ok(true),
-        "linear_attention" => Ok(false),
-        _ => Err(config.error("a layer type that is neither full_attention nor linear_attention")),
-    });
-    let by_type: Vec<_> = by_type.collect::<Result<_, _>>()?;
+    let by_type = config.layers_that_attend(&types, &["full_attention"], &["linear_attention"])?;
     if by_type.len() != num_layers || interval.is_some_and(|i| by_interval(i) != by_type) {
         return Err(config.error("`layer_types` disagrees with another key"));
     }

@@ -212,6 +212,26 @@ impl HfConfig {
         Ok(Some(types))
     }
 
+    /// Which layers attend, by the names of their types: the first of either kind is what a family
+    /// calls it.
+    ///
+    /// # Errors
+    /// A type of neither kind.
+    pub fn layers_that_attend(
+        &self,
+        types: &[&str],
+        attention: &[&str],
+        others: &[&str],
+    ) -> Result<Vec<bool>, EngineError> {
+        let attends = |name: &&str| match attention.contains(name) {
+            true => Ok(true),
+            false if others.contains(name) => Ok(false),
+            false => Err(self
+                .error(format!("a layer type that is neither {} nor {}", attention[0], others[0]))),
+        };
+        types.iter().map(attends).collect()
+    }
+
     /// Which layers slide: by `layer_types` where the file lists them, else as the family has it.
     pub fn sliding_layers_or(
         &self,
@@ -268,6 +288,18 @@ mod tests {
         let plain = r#"{"num_hidden_layers": 3}"#;
         assert_eq!(slides(plain, 2).unwrap(), [true, false, true]);
         assert!(slides(plain, 0).unwrap_err().to_string().contains("pattern of 0"));
+    }
+
+    #[test]
+    fn layers_attend_by_the_names_of_their_types() {
+        let attends = |types: &[&str]| {
+            let (attention, others) = (["attention", "full_attention"], ["mamba", "conv"]);
+            config("{}").layers_that_attend(types, &attention, &others)
+        };
+        let types = ["conv", "attention", "full_attention", "mamba"];
+        assert_eq!(attends(&types).unwrap(), [false, true, true, false]);
+        let error = attends(&["attention", "mlp"]).unwrap_err().to_string();
+        assert!(error.contains("a layer type that is neither attention nor mamba"), "{error}");
     }
 
     #[test]
