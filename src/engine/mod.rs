@@ -165,10 +165,9 @@ impl Engine {
             max_model_len,
             weight_bytes: executor.weight_bytes(),
             parameters: summary.spec.parameters(),
-            num_cache_tokens: shape.num_blocks * shape.block_size,
+            num_cache_tokens: shape.num_tokens(),
             block_size: shape.block_size,
-            kv_cache_bytes: shape.num_blocks
-                * shape.block_bytes(config.cache.kv_cache_dtype.size_bytes(dtype)),
+            kv_cache_bytes: shape.num_bytes(config.cache.kv_cache_dtype.size_bytes(dtype)),
         };
         let runs_ahead = device.runs_ahead();
         let mut sampler = StepSampler::new(device, max_rows(config), vocab_size)?;

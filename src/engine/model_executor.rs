@@ -354,7 +354,7 @@ fn allocate(
         let smaller = shape.num_blocks - shape.num_blocks.div_ceil(10);
         if is_asked_for || smaller * shape.block_size < MIN_POOL_TOKENS {
             let element_bytes = cache.kv_cache_dtype.size_bytes(dtype);
-            let mib = shape.num_blocks.saturating_mul(shape.block_bytes(element_bytes)) >> 20;
+            let mib = shape.num_bytes(element_bytes) >> 20;
             let flag = match (cache.num_blocks, cache.kv_cache_memory_bytes) {
                 (Some(_), _) => "--num-gpu-blocks-override",
                 (None, Some(_)) => "--kv-cache-memory-bytes",

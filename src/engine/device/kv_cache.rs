@@ -124,6 +124,17 @@ impl KvCacheShape {
         let kv: usize = self.block_lens().flatten().sum();
         kv * element_bytes + self.states.block_len() * size_of::<f32>()
     }
+
+    /// Tokens that the cache holds.
+    pub fn num_tokens(&self) -> usize {
+        self.num_blocks * self.block_size
+    }
+
+    /// Bytes of all blocks, as `block_bytes`. A cache that is asked for may be larger than any
+    /// memory.
+    pub fn num_bytes(&self, element_bytes: usize) -> usize {
+        self.num_blocks.saturating_mul(self.block_bytes(element_bytes))
+    }
 }
 
 /// Layers lie one after the other. On the CPU each is (num_blocks, num_kv_heads), and of each K in
@@ -235,7 +246,7 @@ impl KvCache {
         assert!(shape.layers.iter().all(|heads| *heads == shape.layers[0]), "layers are alike");
         assert_eq!(shape.states.block_len(), 0, "states are on the host");
         let element_bytes = gpu.kv_cache_dtype().size_bytes(gpu.dtype());
-        let bytes = shape.num_blocks * shape.block_bytes(element_bytes) / 2;
+        let bytes = shape.num_bytes(element_bytes) / 2;
         let (k, v) = (gpu.alloc(bytes)?, gpu.alloc(bytes)?);
         let states = Pages::try_zeroed(0)?;
         let starts = starts(&shape);
@@ -329,4 +340,27 @@ fn starts(shape: &KvCacheShape) -> Vec<[usize; 2]> {
         starts.push(next);
     }
     starts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_counts_the_heads_of_every_layer_and_the_states_of_every_block() {
+        let heads = |num, head_dim, v_dim| KvHeads { num, head_dim, v_dim };
+        let shape = KvCacheShape {
+            layers: vec![heads(2, 8, 8), heads(1, 6, 10)],
+            num_blocks: 3,
+            block_size: 32,
+            states: StateShape { num_layers: 2, width: 5 },
+            panel_width: 8,
+        };
+        assert_eq!(shape.num_tokens(), 96);
+        // V rows are whole panels; states are f32 whatever K and V are.
+        let block = 32 * (2 * (8 + 8) + 6 + 16) * 2 + 2 * 5 * 4;
+        assert_eq!(shape.num_bytes(2), 3 * block);
+        let huge = KvCacheShape { num_blocks: usize::MAX, ..shape };
+        assert_eq!(huge.num_bytes(2), usize::MAX);
+    }
 }

@@ -245,9 +245,9 @@ fn load_body(
     let (shape, notes) = (executor.cache_shape(), executor.take_notes());
     let element_bytes = config.cache.kv_cache_dtype.size_bytes(dtype);
     let cache = CacheSize {
-        num_tokens: shape.num_blocks * shape.block_size,
+        num_tokens: shape.num_tokens(),
         block_size: shape.block_size,
-        num_bytes: shape.num_blocks * shape.block_bytes(element_bytes),
+        num_bytes: shape.num_bytes(element_bytes),
     };
     let body = CachedTexts::new(executor, config, max_model_len, width);
     Ok((Body::Cached(Box::new(body)), cache, notes))
