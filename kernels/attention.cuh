@@ -31,8 +31,6 @@ static_assert(!IS_SWIZZLED || TILE_BYTES % 128 == 0, "the permutation is of addr
 constexpr float LOG2_E = 1.44269504088896340736f;
 static_assert(HEAD_DIM % (IS_FP8 ? 16 : 8) == 0 && HEAD_DIM <= 256, "no such head_dim");
 
-__device__ __forceinline__ float neg_inf() { return bit_cast<float>(0xFF800000u); }
-
 // The merged splits of 16 rows, in the order of the fragments: float4 i * 32 + lane has the four
 // elements of accumulator i of that lane.
 struct State {
@@ -102,7 +100,7 @@ struct Partial {
   float max[2], sum[2];
   float values[HEAD_DIM / 8][4];
 
-  static __device__ __forceinline__ Partial empty() { return {{neg_inf(), neg_inf()}, {}, {}}; }
+  static __device__ __forceinline__ Partial empty() { return {{-infinity(), -infinity()}, {}, {}}; }
 };
 
 // Queries of `groups` times 16 rows as fragments; rows past the last one are zero. The last
@@ -232,7 +230,7 @@ __device__ __forceinline__ void bound_and_mask(const Inputs& in, const Attention
     for (u32 i = 0; i < 8; ++i) {
       const u32 position = tile + i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
       float& score = scores[i / 2][2 * half + i % 2];
-      score = position >= first && position <= last ? score : neg_inf();
+      score = position >= first && position <= last ? score : -infinity();
     }
   }
 }
@@ -254,7 +252,7 @@ __device__ __forceinline__ void softmax_step(float factor, float (&scores)[group
     new_max[i / 2][i % 2] = fmaxf(old_max, top * factor);
     is_moved = is_moved || new_max[i / 2][i % 2] != old_max;
     // A row that has seen nothing yet: every exponent is -inf - 0.
-    shift[i / 2][i % 2] = new_max[i / 2][i % 2] == neg_inf() ? 0.0f : new_max[i / 2][i % 2];
+    shift[i / 2][i % 2] = new_max[i / 2][i % 2] == -infinity() ? 0.0f : new_max[i / 2][i % 2];
   }
   // Rescaling by 1 is exact, so that a row may or may not be rescaled for the sake of another.
   if (always_rescales || __any_sync(FULL_WARP, is_moved)) {
@@ -314,7 +312,7 @@ __device__ __forceinline__ void merge(const State& state, Partial& partial) {
     sum += __shfl_xor_sync(FULL_WARP, sum, 2);
     const float old_max = state.max[lane / 4 + 8 * i], old_sum = state.sum[lane / 4 + 8 * i];
     const float top = fmaxf(old_max, partial.max[i]);
-    const float shift = top == neg_inf() ? 0.0f : top;
+    const float shift = top == -infinity() ? 0.0f : top;
     old_weight[i] = exp2_approx(old_max - shift);
     new_weight[i] = exp2_approx(partial.max[i] - shift);
     partial.max[i] = top;

@@ -45,6 +45,8 @@ __device__ __forceinline__ To bit_cast(From from) {
   return to;
 }
 
+__device__ __forceinline__ float infinity() { return bit_cast<float>(0x7F800000u); }
+
 // Conversion instructions: two values at once, `low` in the low half of the word. bf16 and f16 both
 // round to nearest, ties to even; NaN becomes 0x7FFF.
 #ifdef HOST_SHIM
@@ -328,6 +330,17 @@ template <class Op, class E>
 __device__ __forceinline__ E warp_reduce(E value, u32 lanes = WARP_SIZE) {
   for (u32 step = lanes / 2; step > 0; step /= 2) {
     value = Op()(value, __shfl_xor_sync(FULL_WARP, value, step));
+  }
+  return value;
+}
+
+// The sum of the values of this lane and of all before it. All lanes of the warp take part.
+template <class E>
+__device__ __forceinline__ E warp_prefix_sum(E value) {
+  const u32 lane = threadIdx.x % WARP_SIZE;
+  for (u32 step = 1; step < WARP_SIZE; step *= 2) {
+    const E before = __shfl_up_sync(FULL_WARP, value, step);
+    if (lane >= step) value += before;
   }
   return value;
 }

@@ -20,8 +20,6 @@ constexpr u32 MAX_GROUPS = 64;
 constexpr u32 NUM_THREADS = 256;
 constexpr u32 NUM_WARPS = NUM_THREADS / WARP_SIZE;
 
-__device__ __forceinline__ float minus_infinity() { return bit_cast<float>(0xFF800000u); }
-
 // What a warp chooses in, of one row.
 struct Choice {
   float* scores;    // (num_experts)
@@ -41,7 +39,7 @@ __device__ __forceinline__ void score(const Choice& of, u32 kind) {
     }
   }
   if (kind == SCORE_SOFTMAX) {
-    float largest = minus_infinity(), sum = 0.0f;
+    float largest = -infinity(), sum = 0.0f;
     for (u32 i = of.lane; i < of.num_experts; i += WARP_SIZE) {
       largest = Max()(largest, of.scores[i]);
     }
@@ -61,7 +59,7 @@ __device__ __forceinline__ void score(const Choice& of, u32 kind) {
 __device__ __forceinline__ void keep_best_groups(const Choice& of, const TopK& best) {
   const u32 width = of.num_experts / best.num_groups;
   for (u32 group = of.lane; group < best.num_groups; group += WARP_SIZE) {
-    float first = minus_infinity(), second = minus_infinity();
+    float first = -infinity(), second = -infinity();
     for (u32 i = 0; i < width; ++i) {
       const float key = of.keys[group * width + i];
       if (key > first) {
@@ -81,7 +79,7 @@ __device__ __forceinline__ void keep_best_groups(const Choice& of, const TopK& b
       const bool is_tie = of.groups[other] == of.groups[group] && other < group;
       num_better += of.groups[other] > of.groups[group] || is_tie;
     }
-    if (num_better >= best.num_kept) of.keys[i] = minus_infinity();
+    if (num_better >= best.num_kept) of.keys[i] = -infinity();
   }
   __syncwarp();
 }
@@ -89,7 +87,7 @@ __device__ __forceinline__ void keep_best_groups(const Choice& of, const TopK& b
 // The expert with the largest key, the first of equal ones, which has none from then on. Where no
 // key is a number: the first that is not taken.
 __device__ __forceinline__ u32 take_best(const Choice& of, u32 num_taken) {
-  float best = minus_infinity();
+  float best = -infinity();
   u32 at = NO_PLACE;
   for (u32 i = of.lane; i < of.num_experts; i += WARP_SIZE) {
     if (of.keys[i] > best) {
@@ -115,7 +113,7 @@ __device__ __forceinline__ u32 take_best(const Choice& of, u32 num_taken) {
   }
   __syncwarp();
   if (of.lane == 0) {
-    of.keys[at] = minus_infinity();
+    of.keys[at] = -infinity();
     of.experts[num_taken] = at;
   }
   __syncwarp();
@@ -138,7 +136,7 @@ __device__ __forceinline__ void sort_chosen(const Choice& of, u32 num) {
 
 // From scores to weights, upward by the experts; one lane adds.
 __device__ __forceinline__ void weigh(const Choice& of, const TopK& best, const float* factors) {
-  float sum = 0.0f, largest = minus_infinity();
+  float sum = 0.0f, largest = -infinity();
   for (u32 i = 0; i < best.num; ++i) largest = Max()(largest, of.weights[i]);
   for (u32 i = 0; i < best.num; ++i) {
     if (best.weight == WEIGHT_SOFTMAX) of.weights[i] = expf(of.weights[i] - largest);
@@ -178,7 +176,7 @@ __device__ __forceinline__ void choose_sparsely(const Choice& of, const TopK& be
   for (u32 i = 0; i < 2; ++i) {
     const u32 first = i == 0 ? NO_PLACE : of.experts[0];
     for (u32 j = of.lane; j < of.num_experts; j += WARP_SIZE) {
-      of.keys[j] = j == first ? minus_infinity() : of.scores[j];
+      of.keys[j] = j == first ? -infinity() : of.scores[j];
     }
     __syncwarp();
     const u32 expert = take_best(of, i);
@@ -308,11 +306,7 @@ sort_by_expert(const u32* chosen, u32 num_pairs, u32* order, u32* places, u32* s
       if (first + i < num_pairs && chosen[first + i] == expert) own |= 1u << i;
     }
     const u32 num_own = __popc(own);
-    u32 until = num_own;
-    for (u32 step = 1; step < WARP_SIZE; step *= 2) {
-      const u32 others = __shfl_up_sync(FULL_WARP, until, step);
-      if (lane >= step) until += others;
-    }
+    const u32 until = warp_prefix_sum(num_own);
     if (lane == WARP_SIZE - 1) of_warps[warp] = until;
     __syncthreads();
     u32 place = start + until - num_own;

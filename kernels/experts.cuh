@@ -25,11 +25,7 @@ __device__ __forceinline__ bool find_tile(const u32* starts, u32 num_experts, u3
       end = starts[expert + 1];
     }
     const u32 num_tiles = (end - first + tile_rows - 1) / tile_rows;
-    u32 before_next = num_tiles;
-    for (u32 step = 1; step < WARP_SIZE; step *= 2) {
-      const u32 others = __shfl_up_sync(FULL_WARP, before_next, step);
-      if (lane >= step) before_next += others;
-    }
+    const u32 before_next = warp_prefix_sum(num_tiles);
     const u32 is_behind = __ballot_sync(FULL_WARP, before_next > tile);
     if (is_behind != 0) {
       const u32 owner = __ffs(is_behind) - 1;

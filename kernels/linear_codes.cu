@@ -186,11 +186,7 @@ __device__ __forceinline__ void add_stage(const u8* stage, float zero, const flo
     }
     if (input % GROUP == 0) groups.load(strips, input / GROUP, zero);
     u32 x[Tile::ROW_TILES][4];
-#pragma unroll
-    for (u32 r = 0; r < Tile::ROW_TILES; ++r) {
-      const u32 at = x_place<Tile>(Tile::row_of_warp() + r * 16 + lane % 16, step * 2 + lane / 16);
-      ldmatrix(smem_address(stage + at), x[r]);
-    }
+    load_rows<Tile>(stage, step, x);
 #pragma unroll
     for (u32 s = 0; s < Tile::STRIPS; ++s) {
       u32 b[2];

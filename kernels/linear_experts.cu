@@ -19,11 +19,7 @@ __device__ __forceinline__ void add_stage(const u8* stage, Sums<Tile>& sums) {
 #pragma unroll
   for (u32 step = 0; step < Tile::INPUTS / STEP; ++step) {
     u32 x[Tile::ROW_TILES][4];
-#pragma unroll
-    for (u32 r = 0; r < Tile::ROW_TILES; ++r) {
-      const u32 at = x_place<Tile>(Tile::row_of_warp() + r * 16 + lane % 16, step * 2 + lane / 16);
-      ldmatrix(smem_address(stage + at), x[r]);
-    }
+    load_rows<Tile>(stage, step, x);
 #pragma unroll
     for (u32 s = 0; s < Tile::STRIPS; s += 2) {
       // Both halves of a step of one strip, then of the next.

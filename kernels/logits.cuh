@@ -62,8 +62,6 @@ __device__ __forceinline__ float from_ordered(u32 key) {
 
 constexpr u32 MINUS_INFINITY_KEY = 0x007FFFFF;
 
-__device__ __forceinline__ float infinity() { return bit_cast<float>(0x7F800000); }
-
 // Such that ascending order is most likely first, ties by lower token.
 __device__ __forceinline__ u64 rank_key(u32 key, u32 token) { return u64(~key) << 32 | token; }
 __device__ __forceinline__ u32 key_of(u64 rank_key) { return ~u32(rank_key >> 32); }

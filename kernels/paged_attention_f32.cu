@@ -72,12 +72,11 @@ __device__ __forceinline__ void attend(const float* q, const float* k_cache, con
   const u32 kv_head = head / (params.num_heads / params.num_kv_heads);
   const u32 lane = threadIdx.x % WARP_SIZE;
   const u32 start = params.first_seen(position);
-  const float neg_inf = bit_cast<float>(0xFF800000u);
-  Partial partial = {neg_inf, 0.0f, {}};
+  Partial partial = {-infinity(), 0.0f, {}};
   for (u32 tile = start / TILE * TILE; tile <= last_seen; tile += TILE) {
     const u32 first = max(tile, start), last = min(tile + TILE - 1, last_seen);
     const u32 own = tile + lane;
-    float score = neg_inf;
+    float score = -infinity();
     if (own >= first && own <= last) {
       score = dot(q, k_cache + row_offset(block_table, kv_head, own, params)) * params.scale;
       if (params.soft_cap > 0.0f) score = params.soft_cap * tanhf(score / params.soft_cap);

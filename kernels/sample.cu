@@ -174,11 +174,7 @@ __device__ __forceinline__ Place locate(u32 n, u64 target, MassOf mass_of, Scrat
   const u32 start = threadIdx.x * each, end = start + each < n ? start + each : n;
   u64 own = 0;
   for (u32 i = start; i < end; ++i) own += mass_of(i);
-  u64 upto = own;
-  for (u32 step = 1; step < WARP_SIZE; step *= 2) {
-    const u64 other = __shfl_up_sync(FULL_WARP, upto, step);
-    if (lane_index() >= step) upto += other;
-  }
+  u64 upto = warp_prefix_sum(own);
   __syncthreads();
   if (lane_index() == WARP_SIZE - 1) scratch.sums[warp_index()] = upto;
   __syncthreads();

@@ -13,7 +13,7 @@ text_maxima(const float* x, const u32* starts, u32 first_text, u32 first_row, u3
   const u32 text = first_text + blockIdx.y;
   const u32 start = max(starts[text], first_row), end = min(starts[text + 1], end_row);
   float* to = largest + u64(text) * num_words + word;
-  float top = starts[text] >= first_row ? bit_cast<float>(0xFF800000u) : *to;
+  float top = starts[text] >= first_row ? -infinity() : *to;
   const float* at = x + u64(start - first_row) * num_words + word;
 #pragma unroll 8
   for (u32 row = start; row < end; ++row, at += num_words) {

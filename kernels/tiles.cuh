@@ -60,6 +60,17 @@ __device__ __forceinline__ void copy_rows(u8* to, u32 first_input, u32 k, const 
   }
 }
 
+// Operand a of one step: the rows of this warp, from where `copy_rows` has put them.
+template <class Tile>
+__device__ __forceinline__ void load_rows(const u8* rows, u32 step, u32 (&x)[Tile::ROW_TILES][4]) {
+  const u32 lane = lane_of_thread();
+#pragma unroll
+  for (u32 r = 0; r < Tile::ROW_TILES; ++r) {
+    const u32 at = x_place<Tile>(Tile::row_of_warp() + r * 16 + lane % 16, step * 2 + lane / 16);
+    ldmatrix(smem_address(rows + at), x[r]);
+  }
+}
+
 template <class Tile>
 struct Sums {
   float values[Tile::ROW_TILES][Tile::STRIPS][4];
