@@ -1,6 +1,7 @@
 //! What a model is; knows no device. A family is one file that turns config.json into a
 //! `DecoderSpec` or an `EncoderSpec`.
 
+pub mod adapter;
 pub mod decoder;
 mod delta_net;
 pub mod encoder;
@@ -14,6 +15,7 @@ mod layer_inputs;
 mod limits;
 mod loading;
 pub mod model_files;
+mod patterns;
 pub mod quantization;
 mod recurrent;
 pub mod spec;

@@ -195,6 +195,15 @@ impl HfConfig {
         }
     }
 
+    /// Keys that no code has read and that none has said to change nothing here. What changes
+    /// nothing in any family counts: for files that are no config.json.
+    pub(super) fn unread(&self) -> Vec<String> {
+        let text = self.text.iter().map(|_| "text_config".to_owned());
+        let read = self.read.borrow();
+        let unread = section::unread(&self.keys, &read);
+        unread.filter(|key| !self.ignored.borrow().contains(key)).chain(text).collect()
+    }
+
     /// Refuses keys that no code has read and that are not known to be harmless: the model may
     /// compute something else than the spec that was made of the rest.
     ///

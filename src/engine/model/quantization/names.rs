@@ -1,8 +1,8 @@
 //! Which modules a format quantizes, and which it leaves as they are: by their names.
 
-use fancy_regex::{Regex, RegexBuilder, escape};
+use fancy_regex::{Regex, escape};
 
-use crate::engine::files::quoted;
+use crate::engine::model::patterns;
 
 /// A linear layer of a model.
 #[derive(Clone, Copy, Debug)]
@@ -37,12 +37,6 @@ pub(super) enum Rule {
     Pattern(Box<Regex>),
 }
 
-/// Steps of one match of a pattern. A name is short: more is an attack.
-const MATCH_LIMIT: usize = 10_000;
-
-/// Bytes of a compiled pattern.
-const PATTERN_BYTES: usize = 1 << 17;
-
 impl Rule {
     /// Python's `re.match`: a pattern that names match from their start on.
     ///
@@ -71,13 +65,7 @@ impl Rule {
     }
 
     fn compiled(pattern: &str, text: &str) -> Result<Self, String> {
-        let regex = RegexBuilder::new(pattern)
-            .backtrack_limit(MATCH_LIMIT)
-            .delegate_size_limit(PATTERN_BYTES)
-            .delegate_dfa_size_limit(PATTERN_BYTES)
-            .build();
-        let regex = regex.map_err(|error| format!("{} is no pattern: {error}", quoted(text)))?;
-        Ok(Self::Pattern(Box::new(regex)))
+        Ok(Self::Pattern(Box::new(patterns::compiled(pattern, text)?)))
     }
 
     /// Whether it is about one of the module's names.
@@ -90,9 +78,7 @@ impl Rule {
                 Rule::Name(rule) => rule == name,
                 Rule::Part(part) => name.contains(part.as_str()),
                 Rule::Ending(ending) => name.ends_with(ending.as_str()),
-                Rule::Pattern(regex) => regex.is_match(name).map_err(|error| {
-                    format!("pattern {} and {}: {error}", quoted(regex.as_str()), quoted(name))
-                })?,
+                Rule::Pattern(regex) => patterns::is_match(regex, name)?,
             };
             if is_it {
                 return Ok(true);

@@ -1,7 +1,7 @@
 //! Weight files, mapped: which tensors they have, how each is stored, and which of them
 //! were asked for.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -116,6 +116,37 @@ impl MappedFiles {
         let Self { maps, tensors, .. } = Self::map(path, vec![path.to_owned()], on_lost_file)?;
         let named = tensors.into_iter().map(|(tensor, entry)| (format!("{name}.{tensor}"), entry));
         Ok(Self::new(path, maps, named.collect()))
+    }
+
+    /// Maps one file of safetensors, whatever is in its tensors' names.
+    ///
+    /// # Errors
+    /// It is not there or corrupt.
+    pub fn of_file(path: &Path, on_lost_file: Option<OnLostFile>) -> Result<Self, EngineError> {
+        Self::map(path, vec![path.to_owned()], on_lost_file)
+    }
+
+    /// Names and shapes of all tensors, by their names.
+    pub fn shapes(&self) -> BTreeMap<&str, &[usize]> {
+        self.tensors.iter().map(|(name, entry)| (name.as_str(), entry.shape.as_slice())).collect()
+    }
+
+    /// Whether a tensor is one of values.
+    ///
+    /// # Errors
+    /// It is not there, has another shape, or is of another type.
+    pub fn check_values(&self, tensor: &NamedShape) -> Result<(), EngineError> {
+        self.checked(tensor).map(|_| ())
+    }
+
+    /// The values of a tensor, in the order of its elements.
+    ///
+    /// # Errors
+    /// As `check_values`; or the file has changed since it was mapped.
+    pub fn values(&self, tensor: &NamedShape) -> Result<Vec<f32>, EngineError> {
+        let values = self.source(self.checked(tensor)?.1).to_vec();
+        self.refuse_changed()?;
+        Ok(values)
     }
 
     fn map(
@@ -243,15 +274,20 @@ impl MappedFiles {
     }
 
     /// Says that what was read so far is packed: it takes no memory from now on.
-    pub(super) fn release(&self) {
+    pub fn release(&self) {
         self.maps.iter().for_each(MappedFile::release);
     }
 
     /// As [`super::Checkpoint::finish`].
     pub(super) fn finish(self) -> Result<(), EngineError> {
+        self.refuse_changed()?;
+        self.refuse_unused(&self.unused)
+    }
+
+    fn refuse_changed(&self) -> Result<(), EngineError> {
         match self.maps.iter().find(|map| !map.is_unchanged()) {
             Some(map) => Err(bad_file(map.path(), "it has changed while it was read; run again")),
-            None => self.refuse_unused(&self.unused),
+            None => Ok(()),
         }
     }
 
@@ -310,7 +346,7 @@ impl MappedFiles {
     }
 
     /// An error about the files.
-    pub(super) fn error(&self, text: impl std::fmt::Display) -> EngineError {
+    pub fn error(&self, text: impl std::fmt::Display) -> EngineError {
         EngineError::Model(format!("{}: {text}", self.path.display()))
     }
 
