@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::input_processor::InputProcessor;
 use super::pooling::{PoolingEngine, PoolingOutput, PoolingRequest};
-use super::request::{Asked, Request, RequestError, RequestOutput};
+use super::request::{Asked, LoraId, Request, RequestError, RequestOutput};
 use super::stats::EngineStats;
 use super::{Engine, EngineError, EngineInfo};
 
@@ -94,6 +94,14 @@ impl Runner {
 }
 
 impl Work {
+    /// The same, computed with an adapter; None: by the model alone.
+    pub fn with_lora(self, lora: Option<LoraId>) -> Self {
+        match self {
+            Work::Generate(request) => Work::Generate(Request { lora, ..request }),
+            Work::Pooling(request) => Work::Pooling(PoolingRequest { lora, ..request }),
+        }
+    }
+
     /// Tokens of the prompt; of several texts those of each.
     pub fn prompts(&self) -> Vec<&[u32]> {
         match self {

@@ -69,6 +69,7 @@ impl InputProcessor {
             comparisons: Vec::new(),
             compared: None,
             params: Arc::new(params),
+            lora: None,
         })
     }
 
@@ -117,7 +118,8 @@ impl InputProcessor {
             }
         };
         let compared = Some(Arc::new(compared));
-        Ok(PoolingRequest { request_id, texts, comparisons, compared, params: Arc::new(params) })
+        let params = Arc::new(params);
+        Ok(PoolingRequest { request_id, texts, comparisons, compared, params, lora: None })
     }
 
     /// Two texts as the chat template writes them, with the special tokens of a text around. A

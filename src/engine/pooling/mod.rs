@@ -172,7 +172,7 @@ impl PoolingEngine {
     /// # Panics
     /// Another request of its number is unfinished, or it has no text.
     pub fn add_request(&mut self, request: PoolingRequest) {
-        let PoolingRequest { request_id, mut texts, comparisons, compared, params } = request;
+        let PoolingRequest { request_id, mut texts, comparisons, compared, params, .. } = request;
         texts.iter_mut().for_each(|text| self.end(text));
         let num_prompt_tokens = texts.iter().map(|text| text.ids.len()).sum();
         self.num_prompt_tokens += num_prompt_tokens as u64;

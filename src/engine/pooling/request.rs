@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::compared::{Compared, Scoring};
 use crate::engine::model::encoders::STEP_TOKEN;
-use crate::engine::request::RequestError;
+use crate::engine::request::{LoraId, RequestError};
 use crate::engine::sampling_params::TruncationSide;
 
 /// What becomes of the texts of a request; None: as the model says.
@@ -81,6 +81,8 @@ pub struct PoolingRequest {
     pub compared: Option<Arc<Compared>>,
     /// Validated parameters.
     pub params: Arc<PoolingParams>,
+    /// The adapter that it is computed with. None: the model alone.
+    pub lora: Option<LoraId>,
 }
 
 /// Tokens of a text, or of two that are read together.
