@@ -1,13 +1,16 @@
 //! LoRA adapters: the folders that peft writes, read strictly. y = base(x) + scale * B (A x) for
 //! each module that has A and B.
 //!
-//! What is here knows files and names. Where in a model an adapter adds is `places`, and nothing
-//! here computes.
+//! What is here knows files and names, and `places` where in a model they are. Nothing here
+//! computes.
 
 mod config;
 mod folder;
 mod module_tensors;
 mod names;
+mod places;
+#[cfg(test)]
+mod places_tests;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +22,10 @@ use crate::engine::model::spec::NamedShape;
 use crate::engine::model::weights::MappedFiles;
 use config::AdapterConfig;
 use module_tensors::{ModuleTensors, sorted_tensors};
+pub use places::{
+    LoraBlock, LoraPlace, LoraPlaces, PartOutputs, PlacedAdapter, PlacedHead, PlacedModule,
+    part_outputs,
+};
 
 /// The file of tensors in an adapter's folder.
 const WEIGHTS_FILE: &str = "adapter_model.safetensors";
@@ -171,6 +178,11 @@ impl AdapterFiles {
     /// The file has changed since it was opened.
     pub fn read_copy(&self, copy: &BaseCopy) -> Result<Vec<f32>, EngineError> {
         self.weights.values(&(copy.tensor.clone(), copy.shape.to_vec()))
+    }
+
+    /// An error about the file of tensors.
+    pub(super) fn error(&self, text: impl std::fmt::Display) -> EngineError {
+        self.weights.error(text)
     }
 
     fn tensors_of(&self, module: &AdapterModule) -> &ModuleTensors {

@@ -12,7 +12,7 @@ use super::*;
 const Q: &str = "model.layers.0.self_attn.q_proj";
 
 /// Tensors (name, shape) of a file, without what stands before them; values count from 0 in each.
-type Tensors<'a> = &'a [(&'a str, &'a [usize])];
+pub(super) type Tensors<'a> = &'a [(&'a str, &'a [usize])];
 
 fn write_tensors(folder: &Path, dtype: Dtype, tensors: Tensors<'_>) {
     let bytes = |shape: &[usize]| -> Vec<u8> {
@@ -36,7 +36,7 @@ fn write_tensors(folder: &Path, dtype: Dtype, tensors: Tensors<'_>) {
 }
 
 /// A folder with this config, whose `peft_type` is LoRA unless it says another.
-fn folder(config: &Value, tensors: Tensors<'_>) -> TempDir {
+pub(super) fn folder(config: &Value, tensors: Tensors<'_>) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut all = json!({"peft_type": "LORA", "target_modules": ["q_proj"]});
     let keys = all.as_object_mut().unwrap();
@@ -46,7 +46,7 @@ fn folder(config: &Value, tensors: Tensors<'_>) -> TempDir {
     folder
 }
 
-fn opened(folder: &TempDir) -> Result<AdapterFiles, String> {
+pub(super) fn opened(folder: &TempDir) -> Result<AdapterFiles, String> {
     AdapterFiles::open(folder.path(), 16, None).map_err(|error| error.to_string())
 }
 
