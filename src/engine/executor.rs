@@ -28,6 +28,20 @@ pub trait Executor {
     /// # Errors
     /// The device failed; the engine cannot go on.
     fn execute(&mut self, batch: &Batch) -> Result<Logits<'_>, ExecutorError>;
+
+    /// Counts of the adapters that rows may name.
+    fn lora_counts(&self) -> LoraCounts {
+        LoraCounts::default()
+    }
+}
+
+/// What became of adapters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoraCounts {
+    /// Those that were loaded, one as often as it was.
+    pub num_loads: u64,
+    /// Those that are loaded.
+    pub num_resident: usize,
 }
 
 /// The device failed in the middle of a run.

@@ -128,6 +128,8 @@ pub struct EngineInfo {
     pub block_size: usize,
     /// Bytes of the KV cache.
     pub kv_cache_bytes: usize,
+    /// The largest rank of each adapter that rows may name.
+    pub lora_ranks: Vec<usize>,
 }
 
 impl Engine {
@@ -168,6 +170,7 @@ impl Engine {
             num_cache_tokens: shape.num_tokens(),
             block_size: shape.block_size,
             kv_cache_bytes: shape.num_bytes(config.cache.kv_cache_dtype.size_bytes(dtype)),
+            lora_ranks: executor.loras().ranks(),
         };
         let runs_ahead = device.runs_ahead();
         let mut sampler = StepSampler::new(device, max_rows(config), vocab_size)?;
@@ -208,6 +211,7 @@ impl Engine {
             num_cache_tokens: num_blocks * block_size,
             block_size,
             kv_cache_bytes: 0,
+            lora_ranks: Vec::new(),
         };
         let executor = SimulatedExecutor::new(num_blocks, block_size, vocab_size);
         let sampler = StepSampler::new(device, max_rows(config), vocab_size)?;
@@ -355,7 +359,8 @@ impl Engine {
 
     /// Counters since load, and the present queue lengths.
     pub fn stats(&self) -> EngineStats {
-        EngineStats { time: self.time, ..self.scheduler.stats() }
+        let stats = EngineStats { time: self.time, ..self.scheduler.stats() };
+        stats.with_loras(self.executor.lora_counts())
     }
 }
 

@@ -8,10 +8,12 @@ use super::batch::Batch;
 use super::config::{CacheConfig, DType, EngineConfig, LoadFormat, SchedulerConfig};
 use super::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, KvHeads, StateShape};
 use super::device::{Device, KvCache, Precision, Tensor, memory};
-use super::executor::{Executor, ExecutorError, Logits};
+use super::executor::{Executor, ExecutorError, Logits, LoraCounts};
 use super::held_weights::{HeldWeights, quantization_notes};
+use super::model::adapter::LoraPlaces;
 use super::model::decoder::{Decoder, Output};
-use super::model::spec::{AttentionSpec, DecoderSpec};
+use super::model::resident_loras::ResidentLoras;
+use super::model::spec::{AttentionSpec, DecoderSpec, HeadSpec};
 use super::model::weights::{self, Checkpoint};
 use super::model_summary::{self, ModelSummary};
 use super::ops::StepLimits;
@@ -19,6 +21,7 @@ use super::ops::StepLimits;
 /// Runs a decoder over batches.
 pub struct ModelExecutor {
     device: Arc<Device>,
+    dtype: DType,
     decoder: Decoder,
     cache: KvCache,
     /// (num_logits, vocab_size), or states (num_logits, hidden_size)
@@ -39,6 +42,8 @@ pub struct DecoderToLoad {
     pub max_model_len: usize,
     /// Bytes that its weights take, for people to read.
     pub weight_bytes: u64,
+    /// What classifies its states, of which adapters may have layers.
+    pub head: Option<HeadSpec>,
 }
 
 impl DecoderToLoad {
@@ -97,7 +102,8 @@ impl ModelExecutor {
         let choices: Vec<_> =
             spec.ropes.iter().filter_map(|rope| rope.choice(max_model_len)).collect();
         let (output, weight_bytes) = (Output::Logits, held.bytes());
-        let decoder = DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes };
+        let head = None;
+        let decoder = DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes, head };
         let loaded = Self::of_checkpoint(config, decoder, device, &mut checkpoint)?;
         checkpoint.finish()?;
         let left = [
@@ -129,14 +135,19 @@ impl ModelExecutor {
     ) -> Result<Self, EngineError> {
         let DecoderToLoad { ref spec, output, dtype, weight_bytes, .. } = decoder;
         let limits = step_limits(config, &decoder);
+        let places = LoraPlaces::of_decoder(spec);
+        let places = decoder.head.iter().fold(places, LoraPlaces::with_head);
+        let lost = config.model.on_lost_file;
+        let loras = ResidentLoras::open(&config.lora, &places, config.scheduler.max_loras, lost)?;
         let logits_rows = device.preallocated_rows(limits.max_num_logits);
         let logits = device.tensor(logits_rows, output.width(spec), Precision::Full)?;
-        let loaded = Decoder::load((spec.clone(), output), dtype, &device, checkpoint, limits)
+        let mut loaded = Decoder::load((spec.clone(), output), dtype, &device, checkpoint, limits)
             .map_err(|error| of_step_size(error, limits.max_num_tokens))?;
+        loaded.set_loras(loras);
         let shape = cache_shape(config, &device, &decoder)?;
         let (cache, shrunk) = allocate(&device, shape, dtype, &config.cache)?;
         let notes = shrunk.into_iter().collect();
-        Ok(Self { device, decoder: loaded, cache, logits, weight_bytes, notes })
+        Ok(Self { device, dtype, decoder: loaded, cache, logits, weight_bytes, notes })
     }
 
     /// Runs a step of the kinds that there are, so that a GPU has compiled its kernels before the
@@ -176,6 +187,11 @@ impl ModelExecutor {
         self.weight_bytes
     }
 
+    /// The adapters that rows may name.
+    pub fn loras(&self) -> &ResidentLoras {
+        self.decoder.loras()
+    }
+
     /// Sizes of the KV cache.
     pub fn cache_shape(&self) -> KvCacheShape {
         self.cache.shape.clone()
@@ -184,9 +200,15 @@ impl ModelExecutor {
 
 impl Executor for ModelExecutor {
     fn execute(&mut self, batch: &Batch) -> Result<Logits<'_>, ExecutorError> {
+        let loaded = self.decoder.load_loras((&self.device, self.dtype), batch);
+        loaded.map_err(|error| ExecutorError(error.to_string()))?;
         self.decoder.forward(&self.device, batch, &mut self.cache, &mut self.logits);
         self.device.check().map_err(|error| ExecutorError(error.to_string()))?;
         Ok(Logits { tensor: &mut self.logits })
+    }
+
+    fn lora_counts(&self) -> LoraCounts {
+        self.decoder.loras().counts()
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 pub use super::device::limits::{Arithmetic, GivenLimits, Limit, Limits};
 pub use super::device::op_times::{Op, OpTime, OpTimes, Work};
+use super::executor::LoraCounts;
 
 /// Counters since load, and the present queue lengths.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -30,8 +31,20 @@ pub struct EngineStats {
     pub num_cached_tokens: u64,
     /// Preemptions so far.
     pub num_preemptions: u64,
+    /// Adapters loaded so far, one as often as it was.
+    pub num_lora_loads: u64,
+    /// Adapters that are loaded now.
+    pub num_resident_loras: usize,
     /// Where the time of `step` has gone.
     pub time: StepTime,
+}
+
+impl EngineStats {
+    /// The same with what became of adapters.
+    pub fn with_loras(self, counts: LoraCounts) -> Self {
+        let LoraCounts { num_loads, num_resident } = counts;
+        Self { num_lora_loads: num_loads, num_resident_loras: num_resident, ..self }
+    }
 }
 
 /// Where the time of `Engine::step` has gone since load.

@@ -1,6 +1,7 @@
 //! The engine as a library: text, requests, scheduling and sampling, models on the CPU; and the
 //! inputs that fuzzing found.
 
+mod adapters;
 mod answers;
 mod cached_texts;
 mod candle;
@@ -15,6 +16,7 @@ mod gguf_blocks;
 mod input_processor;
 mod int8;
 mod likelihoods;
+mod loras;
 mod models_table;
 mod pooled;
 mod published_configs;

@@ -5,6 +5,7 @@ use super::latent::LatentBuffers;
 use super::layer_inputs::LayerInputs;
 use super::loading::{self, AttentionWeights, DecoderWeights, Loader, OutputWeights};
 use super::recurrent::RecurrentWeights;
+use super::resident_loras::ResidentLoras;
 use super::spec::{
     AttentionSpec, DecoderSpec, KvSource, LinearSpec, OutputGate, QkvHeads, RecurrentSpec,
 };
@@ -45,6 +46,7 @@ pub struct Decoder {
     embed_scale: Option<f32>,
     /// Of each attention block, which layer of the cache has its K and V.
     cache_layers: Vec<usize>,
+    loras: ResidentLoras,
     inputs: StepInputs,
     buffers: Buffers,
 }
@@ -143,7 +145,33 @@ impl Decoder {
         let buffers = Buffers::new(device, &spec, limits)?;
         device.finish_loading()?;
         let cache_layers = spec.cache_layers();
-        Ok(Self { spec, weights, embed_scale, cache_layers, inputs, buffers })
+        let loras = ResidentLoras::default();
+        Ok(Self { spec, weights, embed_scale, cache_layers, loras, inputs, buffers })
+    }
+
+    /// Rows may name these adapters from now on.
+    pub fn set_loras(&mut self, loras: ResidentLoras) {
+        self.loras = loras;
+    }
+
+    /// The adapters that rows may name.
+    pub fn loras(&self) -> &ResidentLoras {
+        &self.loras
+    }
+
+    /// Loads the adapters of a step, which is to be run next.
+    ///
+    /// # Errors
+    /// One cannot be read, or memory does not suffice.
+    pub fn load_loras(
+        &mut self,
+        (device, dtype): (&Device, DType),
+        batch: &Batch,
+    ) -> Result<(), EngineError> {
+        let Self { weights, embed_scale, loras, buffers, .. } = self;
+        loras.begin_step(batch, (device, dtype), weights.adapted(*embed_scale))?;
+        loras.place_rows(batch, &mut buffers.stream.loras);
+        Ok(())
     }
 
     /// What it runs.
@@ -160,7 +188,7 @@ impl Decoder {
         cache: &mut KvCache,
         logits: &mut Tensor,
     ) {
-        let Self { spec, weights, buffers, cache_layers, inputs, embed_scale } = self;
+        let Self { spec, weights, buffers, cache_layers, inputs, embed_scale, .. } = self;
         let num_positions = batch.seq_lens.iter().copied().max().unwrap_or(0) as usize;
         weights.ropes.iter_mut().for_each(|rope| rope.extend_to(num_positions));
         let step = inputs.step(device, batch);
@@ -235,17 +263,21 @@ impl Pass<'_> {
         let table = &weights.embed_tokens;
         let ids = step.input_ids();
         buffers.stream.begin(step);
-        let Stream { residual, delta, .. } = &mut buffers.stream;
+        let Stream { residual, delta, loras, .. } = &mut buffers.stream;
         match (&weights.project_in, &mut buffers.embedded) {
             (Some(project_in), Some(embedded)) => {
                 embedded.set_num_rows(step.num_rows());
                 ops::embedding(device, ids, table, embed_scale, embedded);
+                loras.add_of_table(device, ids, &weights.token_loras, embedded);
                 // Through `delta`, whose type a GPU's linear layers write.
                 ops::linear(device, embedded, project_in, delta);
                 ops::fill_zero(device, residual, step.num_rows());
                 ops::add(device, residual, delta);
             }
-            _ => ops::embedding(device, ids, table, embed_scale, residual),
+            _ => {
+                ops::embedding(device, ids, table, embed_scale, residual);
+                loras.add_of_table(device, ids, &weights.token_loras, residual);
+            }
         }
         let positions = spec.embedding.positions.as_ref();
         if let Some((positions, table)) = positions.zip(weights.embed_positions.as_ref()) {

@@ -3,6 +3,7 @@
 
 use super::encoders::MaskedLmSpec;
 use super::loading::{self, AttentionWeights, LayerWeights, Loader};
+use super::resident_loras::{AdaptedWeights, ResidentLoras};
 use super::spec::{AttentionSpec, EncoderSpec, RelativeBiasSpec};
 use super::stream::{Stream, norm_q_and_k, scale_q};
 use super::weights::Checkpoint;
@@ -13,7 +14,7 @@ use crate::engine::config::DType;
 use crate::engine::device::{Device, Precision, Tensor};
 use crate::engine::ops::{
     self, EncoderAttentionShape, EncoderScratch, LinearWeight, NormWeight, RelativeBias,
-    RotaryTable, Step, StepInputs, TextLimits,
+    RotaryTable, Step, StepInputs, TableSlots, TextLimits,
 };
 
 /// Buffers grow by so many tokens.
@@ -25,6 +26,8 @@ pub struct Encoder {
     spec: EncoderSpec,
     weights: Weights,
     embed_scale: Option<f32>,
+    dtype: DType,
+    loras: ResidentLoras,
     inputs: StepInputs,
     limits: TextLimits,
     buffers: Buffers,
@@ -36,6 +39,8 @@ pub struct Encoder {
 struct Weights {
     /// (vocab_size, hidden_size)
     tokens: LinearWeight,
+    /// What adapters add to its rows.
+    token_loras: TableSlots,
     /// (types, hidden_size)
     token_types: Option<Tensor>,
     /// (rows, hidden_size)
@@ -90,6 +95,7 @@ impl Encoder {
         let weights = Weights {
             layers,
             tokens: loader.token_table(&spec.tokens)?,
+            token_loras: TableSlots::default(),
             token_types: spec.token_types.as_ref().map(|table| loader.table(table)).transpose()?,
             positions: positions.map(|positions| loader.table(&positions.table)).transpose()?,
             embed_norm: loader.norm(spec.embed_norm.as_ref())?,
@@ -108,7 +114,18 @@ impl Encoder {
         let buffers = Buffers::new(device, &spec, width, limits)?;
         let embed_scale = spec.embed_scale.map(|scale| scale.of_dtype(dtype));
         device.finish_loading()?;
-        Ok(Self { spec, weights, embed_scale, inputs, limits, buffers, words })
+        let loras = ResidentLoras::default();
+        Ok(Self { spec, weights, embed_scale, dtype, loras, inputs, limits, buffers, words })
+    }
+
+    /// Texts may name these adapters from now on.
+    pub fn set_loras(&mut self, loras: ResidentLoras) {
+        self.loras = loras;
+    }
+
+    /// The adapters that texts may name.
+    pub fn loras(&self) -> &ResidentLoras {
+        &self.loras
     }
 
     /// Makes room for a step of so many tokens. Few texts of a model are as long as its context, so
@@ -126,7 +143,7 @@ impl Encoder {
     }
 
     /// Runs texts, for which there is room: `batch` has their tokens with positions and types, and
-    /// where each text begins. Gives what follows on the host:
+    /// where each text begins; adapters are loaded. Gives what follows on the host:
     ///
     /// - with a head over words, the largest numbers (texts, words) of each text's tokens;
     /// - the states (tokens, hidden_size) after the last layer of the tokens in `logits_indices`,
@@ -134,9 +151,11 @@ impl Encoder {
     /// - of all tokens, where there are none.
     ///
     /// # Errors
-    /// The device failed.
+    /// The device failed, or an adapter cannot be loaded.
     pub fn forward(&mut self, device: &Device, batch: &Batch) -> Result<&Tensor, EngineError> {
-        let Self { spec, weights, embed_scale, inputs, buffers, words, .. } = self;
+        let Self { spec, weights, embed_scale, dtype, loras, inputs, buffers, words, .. } = self;
+        loras.begin_step(batch, (device, *dtype), weights.adapted(*embed_scale))?;
+        loras.place_rows(batch, &mut buffers.stream.loras);
         let longest = batch.query_start_loc.windows(2).map(|pair| pair[1] - pair[0]).max();
         weights.ropes.iter_mut().for_each(|rope| rope.extend_to(longest.unwrap_or(0) as usize));
         let (embed_scale, step) = (*embed_scale, inputs.step(device, batch));
@@ -151,6 +170,14 @@ impl Encoder {
             0 => device.on_host(&stream.residual, batch.num_tokens(), on_host),
             num_wanted => device.on_host(wanted, num_wanted, on_host),
         }
+    }
+}
+
+impl Weights {
+    /// Where adapters' matrices go.
+    fn adapted(&mut self, table_scale: Option<f32>) -> AdaptedWeights<'_> {
+        let (layers, tokens) = (&mut self.layers, &mut self.token_loras);
+        AdaptedWeights { layers, tokens, table: &self.tokens, table_scale, lm_head: None }
     }
 }
 
@@ -222,8 +249,10 @@ impl Pass<'_> {
         let Self { device, spec, weights, embed_scale, step } = self;
         let stream = &mut buffers.stream;
         stream.begin(*step);
-        let residual = &mut stream.residual;
-        ops::embedding(device, step.input_ids(), &weights.tokens, *embed_scale, residual);
+        let Stream { residual, loras, .. } = stream;
+        let ids = step.input_ids();
+        ops::embedding(device, ids, &weights.tokens, *embed_scale, residual);
+        loras.add_of_table(device, ids, &weights.token_loras, residual);
         if let Some(table) = &weights.token_types {
             ops::add_rows_of(device, step.token_types(), 0, table, residual);
         }

@@ -17,6 +17,17 @@ pub struct Head {
     layers: Vec<Layer>,
 }
 
+/// A linear layer that an adapter has whole.
+#[derive(Clone, Debug)]
+pub struct SavedLinear {
+    /// Which layer of the head.
+    pub layer: usize,
+    /// (outputs, inputs), row-major
+    pub weight: Vec<f32>,
+    /// (outputs)
+    pub bias: Option<Vec<f32>>,
+}
+
 #[derive(Debug)]
 struct Layer {
     linear: LinearWeight,
@@ -50,16 +61,41 @@ impl Head {
         device: &Device,
         checkpoint: &mut Checkpoint,
     ) -> Result<Self, EngineError> {
+        Self::load_with(spec, &[], device, checkpoint)
+    }
+
+    /// The same with modules that an adapter has in the place of those of the model.
+    ///
+    /// # Errors
+    /// As `load`.
+    ///
+    /// # Panics
+    /// A module has another shape than its layer.
+    pub fn load_with(
+        spec: &HeadSpec,
+        saved: &[SavedLinear],
+        device: &Device,
+        checkpoint: &mut Checkpoint,
+    ) -> Result<Self, EngineError> {
         let mut loader = Loader { dtype: DType::Float32, device, checkpoint };
-        let layer = |HeadLayer { linear, activation, norm }: &HeadLayer| {
-            Ok(Layer {
-                linear: loader.linear(linear)?,
-                width: linear.n(),
-                activation: *activation,
-                norm: loader.norm(norm.as_ref())?,
-            })
+        let layer = |(index, layer): (usize, &HeadLayer)| {
+            let HeadLayer { linear, activation, norm } = layer;
+            let saved = saved.iter().find(|saved| saved.layer == index);
+            let of_model = match saved {
+                None => Layer {
+                    linear: loader.linear(linear)?,
+                    width: linear.n(),
+                    activation: None,
+                    norm: None,
+                },
+                Some(SavedLinear { weight, bias, .. }) => {
+                    Layer::of_values(device, weight, (linear.n(), linear.k), bias.clone())?
+                }
+            };
+            Ok(Layer { activation: *activation, norm: loader.norm(norm.as_ref())?, ..of_model })
         };
-        let layers = spec.layers.iter().map(layer).collect::<Result<_, EngineError>>()?;
+        let layers = spec.layers.iter().enumerate().map(layer);
+        let layers = layers.collect::<Result<_, EngineError>>()?;
         Ok(Self { layers })
     }
 
@@ -102,8 +138,13 @@ impl Head {
 
     /// The same with the layers of another behind it.
     pub fn followed_by(mut self, next: Head) -> Self {
-        self.layers.extend(next.layers);
+        self.extend(next);
         self
+    }
+
+    /// The layers of another follow.
+    pub fn extend(&mut self, next: Head) {
+        self.layers.extend(next.layers);
     }
 
     /// What becomes of rows (R, width): (R, outputs of the last layer), each a function of its own

@@ -4,6 +4,7 @@ use super::decoder::Output;
 use super::latent::LatentWeights;
 use super::layer_inputs::{LayerInputsWeights, SideBlockWeights};
 use super::recurrent::RecurrentWeights;
+use super::resident_loras::AdaptedWeights;
 use super::spec::{
     ActivationSpec, ApartNorms, AttentionSpec, BlockNorms, DecoderSpec, ExpertSpec, ExpertsSpec,
     FeedForwardSpec, LayerSpec, Layout, LinearSpec, MlpForm, MlpSpec, NamedShape, NormSpec,
@@ -16,7 +17,7 @@ use crate::engine::device::{Device, Tensor};
 use crate::engine::ops::linear::{SourceMatrix, SourceRows};
 use crate::engine::ops::{
     Activation, AdaptedLinear, ExpertWeights, ExpertsWeight, HeadValues, LinearWeight, LoraSlots,
-    NormWeight, RotaryTable, StepLimits,
+    NormWeight, RotaryTable, StepLimits, TableSlots,
 };
 
 /// All weights of a decoder. Shapes are in the spec's terms.
@@ -24,6 +25,8 @@ use crate::engine::ops::{
 pub(super) struct DecoderWeights {
     /// (vocab_size, embedding width); also the output layer when tied.
     pub embed_tokens: LinearWeight,
+    /// What adapters add to its rows where tokens are looked up.
+    pub token_loras: TableSlots,
     /// (num_rows, hidden_size)
     pub embed_positions: Option<Tensor>,
     pub embed_norm: Option<NormWeight>,
@@ -110,6 +113,15 @@ pub(super) struct BlockNormWeights {
 }
 
 impl DecoderWeights {
+    /// Where adapters' matrices go.
+    ///
+    /// `table_scale`: what the embeddings of tokens are multiplied by.
+    pub(super) fn adapted(&mut self, table_scale: Option<f32>) -> AdaptedWeights<'_> {
+        let lm_head = self.output.as_mut().map(|output| &mut output.loras);
+        let (layers, tokens) = (&mut self.layers, &mut self.token_loras);
+        AdaptedWeights { layers, tokens, table: &self.embed_tokens, table_scale, lm_head }
+    }
+
     /// Makes the device ready to run every linear layer.
     ///
     /// # Errors
@@ -172,6 +184,7 @@ pub(super) fn load(
     let rope = |spec| rotary_table(device, spec, max_model_len);
     Ok(DecoderWeights {
         embed_tokens,
+        token_loras: TableSlots::default(),
         output,
         embed_positions: positions.map(|positions| loader.table(&positions.table)).transpose()?,
         embed_norm: loader.norm(spec.embedding.norm.as_ref())?,

@@ -18,6 +18,7 @@ pub mod model_files;
 mod patterns;
 pub mod quantization;
 mod recurrent;
+pub mod resident_loras;
 pub mod spec;
 mod stream;
 pub mod weights;

@@ -54,7 +54,8 @@ pub use linear::{
     HeadMatrices, LinearWeight, linear, linear_activate_and_mul, linear_by_head, linear_rows,
 };
 pub use lora::{
-    AdaptedLinear, LoraDelta, LoraPart, LoraSlots, SlotRows, StepLoras, adapted_linear_rows,
+    AdaptedLinear, LoraDelta, LoraPart, LoraSlots, SlotRows, StepLoras, TableDelta, TableSlots,
+    adapted_linear_rows,
 };
 pub use mamba_scan::{ScanShape, ScanWeights, mamba_scan};
 pub use norm::{Heads, NormKind, NormWeight, add_norm, add_norm_rows, norm_heads, norm_in_place};

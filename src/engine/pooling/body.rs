@@ -10,7 +10,8 @@ use super::shared_texts::{Reader, TextKey};
 use super::whole_texts::WholeTexts;
 use super::{Pooled, PoolingParams, TextTokens};
 use crate::engine::EngineError;
-use crate::engine::request::RequestError;
+use crate::engine::model::resident_loras::ResidentLoras;
+use crate::engine::request::{LoraId, RequestError};
 use crate::engine::stats::EngineStats;
 
 /// A body.
@@ -31,6 +32,8 @@ pub(super) struct Text {
     pub shared: Option<Arc<TextKey>>,
     /// What was asked of it.
     pub params: Arc<PoolingParams>,
+    /// The adapter that it is computed with.
+    pub lora: Option<LoraId>,
 }
 
 /// A text with what it became.
@@ -61,6 +64,14 @@ impl Body {
         match self {
             Body::Whole(body) => body.step(devices, pooler),
             Body::Cached(body) => body.step(devices, pooler),
+        }
+    }
+
+    /// The adapters that texts may name.
+    pub fn loras(&self) -> &ResidentLoras {
+        match self {
+            Body::Whole(body) => body.loras(),
+            Body::Cached(body) => body.loras(),
         }
     }
 

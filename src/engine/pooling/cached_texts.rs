@@ -13,6 +13,7 @@ use crate::engine::block_pool::BlockPool;
 use crate::engine::config::{EngineConfig, SchedulerConfig};
 use crate::engine::device::Tensor;
 use crate::engine::executor::Executor;
+use crate::engine::model::resident_loras::ResidentLoras;
 use crate::engine::model_executor::ModelExecutor;
 use crate::engine::request::{self, Request, RowKey, SamplingParams, StopIds};
 use crate::engine::sampler::RowResult;
@@ -76,7 +77,7 @@ impl CachedTexts {
             bad_words_token_ids: Vec::new(),
             row_key: RowKey(0),
             guidance: None,
-            lora: None,
+            lora: text.lora,
         });
         self.texts.insert(request_id, text);
     }
@@ -135,13 +136,20 @@ impl CachedTexts {
             ids: &[],
             num_skipped: 0,
             params: &texts[id].params,
+            lora: texts[id].lora,
         });
         let pooled = pooler.texts(&devices.host, states, &asked.collect::<Vec<_>>())?;
         Ok(ids.into_iter().zip(pooled).collect())
     }
 
+    /// As `Body::loras`.
+    pub fn loras(&self) -> &ResidentLoras {
+        self.executor.loras()
+    }
+
     /// As `Body::stats`.
     pub fn stats(&self) -> EngineStats {
-        EngineStats { time: self.time, ..self.scheduler.stats() }
+        let stats = EngineStats { time: self.time, ..self.scheduler.stats() };
+        stats.with_loras(self.executor.lora_counts())
     }
 }

@@ -1,6 +1,7 @@
 //! The weights of a pooling model: its body, its head, and the modules behind them; and where they
 //! run.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -17,10 +18,12 @@ use crate::engine::batch::Batch;
 use crate::engine::config::{CacheConfig, EngineConfig, LoadFormat};
 use crate::engine::device::{self, Device, GpuNeeds};
 use crate::engine::held_weights::{HeldWeights, quantization_notes};
+use crate::engine::model::adapter::LoraPlaces;
 use crate::engine::model::decoder::Output;
 use crate::engine::model::encoder::Encoder;
 use crate::engine::model::encoders::{ClassifierHead, HeadStates};
 use crate::engine::model::head::Head;
+use crate::engine::model::resident_loras::ResidentLoras;
 use crate::engine::model::spec::LinearSpec;
 use crate::engine::model::weights::{self, Checkpoint};
 use crate::engine::model_executor::{DecoderToLoad, ModelExecutor};
@@ -130,6 +133,9 @@ pub(super) fn load_model(
     checkpoint.finish()?;
     let pooler = &mut loaded.pooler;
     for layer in summary.layers_behind() {
+        for head in pooler.heads_of_loras.values_mut() {
+            head.extend(layer.load(&devices.host, &config.model)?);
+        }
         let layer = layer.load(&devices.host, &config.model)?;
         pooler.head = Some(match pooler.head.take() {
             Some(before) => before.followed_by(layer),
@@ -202,6 +208,12 @@ fn load_weights(
     let notes = choices.chain(held.note(dtype)).chain(of_quantization);
     let (body, cache, of_body) = load_body(config, summary, (device, held.bytes()), checkpoint)?;
     let notes = notes.chain(of_body).collect();
+    let mut heads_of_loras = HashMap::new();
+    if let Some(head) = summary.head_layers() {
+        for (lora, saved) in body.loras().saved_layers()? {
+            heads_of_loras.insert(lora, Head::load_with(head, &saved, host, checkpoint)?);
+        }
+    }
     let head = head.map(|head| match head {
         ClassifierHead::Layers(head) => Head::load(head, host, checkpoint),
         ClassifierHead::Tokens(classes) => {
@@ -217,7 +229,14 @@ fn load_weights(
         (Some(HeadStates::Steps), &[id]) => TokenOutputs::Of(id),
         _ => TokenOutputs::All,
     };
-    let pooler = Pooler { pooling: summary.pooling.clone(), head, sparse, activation, outputs };
+    let pooler = Pooler {
+        pooling: summary.pooling.clone(),
+        head,
+        heads_of_loras,
+        sparse,
+        activation,
+        outputs,
+    };
     Ok(Loaded { body, pooler, weight_bytes: held.bytes(), cache, notes })
 }
 
@@ -230,13 +249,19 @@ fn load_body(
 ) -> Result<(Body, CacheSize, Vec<String>), EngineError> {
     let PoolingSummary { dtype, max_model_len, .. } = *summary;
     let Some(spec) = summary.cached() else {
-        let encoder = load_encoder(config, summary, device, checkpoint)?;
+        let places = LoraPlaces::of_encoder(&summary.spec);
+        let places = summary.head_layers().into_iter().fold(places, LoraPlaces::with_head);
+        let (max_loras, lost) = (config.scheduler.max_loras, config.model.on_lost_file);
+        let loras = ResidentLoras::open(&config.lora, &places, max_loras, lost)?;
+        let mut encoder = load_encoder(config, summary, device, checkpoint)?;
+        encoder.set_loras(loras);
         let num_token_types = summary.spec.token_types.as_ref().map_or(0, LinearSpec::n);
         let body = WholeTexts::new(encoder, num_token_types, &config.scheduler);
         return Ok((Body::Whole(Box::new(body)), CacheSize::default(), Vec::new()));
     };
     let (output, width) = (Output::States, spec.hidden_size());
-    let decoder = DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes };
+    let head = summary.head_layers().cloned();
+    let decoder = DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes, head };
     let mut executor =
         ModelExecutor::of_checkpoint(config, decoder, Arc::clone(device), checkpoint)?;
     if device.runs_ahead() {

@@ -136,6 +136,7 @@ impl PoolingEngine {
             num_cache_tokens: cache.num_tokens,
             block_size: cache.block_size,
             kv_cache_bytes: cache.num_bytes,
+            lora_ranks: body.loras().ranks(),
         };
         Ok(Self {
             devices,
@@ -172,7 +173,7 @@ impl PoolingEngine {
     /// # Panics
     /// Another request of its number is unfinished, or it has no text.
     pub fn add_request(&mut self, request: PoolingRequest) {
-        let PoolingRequest { request_id, mut texts, comparisons, compared, params, .. } = request;
+        let PoolingRequest { request_id, mut texts, comparisons, compared, params, lora } = request;
         texts.iter_mut().for_each(|text| self.end(text));
         let num_prompt_tokens = texts.iter().map(|text| text.ids.len()).sum();
         self.num_prompt_tokens += num_prompt_tokens as u64;
@@ -191,10 +192,10 @@ impl PoolingEngine {
         assert!(before.is_none(), "a request's number is its own");
         for (index, tokens) in texts.into_iter().enumerate() {
             let (reader, params) = ((request_id, index), Arc::clone(&params));
-            let mut text = Text { reader, tokens, shared: None, params };
+            let mut text = Text { reader, tokens, shared: None, params, lora };
             if is_shared {
                 let tokens = text.tokens.clone();
-                let key = Arc::new(TextKey { tokens, dimensions, use_activation });
+                let key = Arc::new(TextKey { tokens, lora, dimensions, use_activation });
                 match self.shared.ask(&key, reader) {
                     Known::No => text.shared = Some(key),
                     Known::Waits => continue,

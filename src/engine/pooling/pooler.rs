@@ -1,6 +1,7 @@
 //! From the states of a text's tokens to what it becomes: pooled, through the head, and its end. A
 //! function of the text's states alone, in one order.
 
+use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use super::lexical::Lexical;
@@ -10,6 +11,7 @@ use crate::engine::EngineError;
 use crate::engine::device::{Device, Tensor};
 use crate::engine::model::encoders::ClassActivation;
 use crate::engine::model::head::Head;
+use crate::engine::request::LoraId;
 
 /// All that comes after the body of a model.
 pub(super) struct Pooler {
@@ -17,6 +19,8 @@ pub(super) struct Pooler {
     pub pooling: Pooling,
     /// What becomes of them.
     pub head: Option<Head>,
+    /// The same of texts that are computed with an adapter which has a head of its own.
+    pub heads_of_loras: HashMap<LoraId, Head>,
     /// What makes sparse vectors of them instead.
     pub sparse: Option<Sparse>,
     /// What becomes of a classifier's outputs; None: they are vectors.
@@ -46,6 +50,7 @@ pub(super) enum Sparse {
 }
 
 /// A text in a step: its tokens' states are rows `start..end` of all, and what is asked of it.
+#[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub start: usize,
     pub end: usize,
@@ -54,6 +59,8 @@ pub(super) struct Asked<'a> {
     /// The first tokens, which the pooling leaves out. There is another one behind them.
     pub num_skipped: usize,
     pub params: &'a PoolingParams,
+    /// Texts of one adapter lie together.
+    pub lora: Option<LoraId>,
 }
 
 impl Pooler {
@@ -101,6 +108,22 @@ impl Pooler {
             return Ok(each(device, texts.len(), &ended));
         };
         let pooled = each(device, texts.len(), &pooled);
+        let mut all = Vec::with_capacity(texts.len());
+        for of_lora in texts.chunk_by(|a, b| a.lora == b.lora) {
+            let of_head = of_lora[0].lora.and_then(|lora| self.heads_of_loras.get(&lora));
+            let pooled = &pooled[all.len()..][..of_lora.len()];
+            all.extend(self.headed(device, (of_head.unwrap_or(head), width), (pooled, of_lora))?);
+        }
+        Ok(all)
+    }
+
+    /// What becomes of texts, whose pooled rows are `width` wide, by a head.
+    fn headed(
+        &self,
+        device: &Device,
+        (head, width): (&Head, usize),
+        (pooled, texts): (&[Vec<f32>], &[Asked<'_>]),
+    ) -> Result<Vec<Pooled>, EngineError> {
         let mut first = 0;
         let starts: Vec<_> = pooled
             .iter()
@@ -270,12 +293,19 @@ mod tests {
     ) -> Pooled {
         let pooling = Pooling { pooling_type, ..Pooling::default() };
         let outputs = TokenOutputs::All;
-        let pooler = Pooler { pooling, head: None, sparse: None, activation, outputs };
+        let pooler = Pooler {
+            pooling,
+            head: None,
+            heads_of_loras: HashMap::new(),
+            sparse: None,
+            activation,
+            outputs,
+        };
         // Another text is before it.
         let all = [&[9.0, 9.0][..], &STATES].concat();
         let states = Tensor::from_vec(all, 2);
-        let other = Asked { start: 0, end: 1, ids: &[1], num_skipped: 0, params };
-        let asked = [other, Asked { start: 1, end: 4, ids: &[1, 2, 3], num_skipped, params }];
+        let other = Asked { start: 0, end: 1, ids: &[1], num_skipped: 0, params, lora: None };
+        let asked = [other, Asked { start: 1, end: 4, ids: &[1, 2, 3], num_skipped, ..other }];
         let mut texts = pooler.texts(&Device::cpu(Some(2)), &states, &asked).unwrap();
         texts.pop().unwrap()
     }

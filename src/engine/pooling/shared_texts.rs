@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::{Pooled, TextTokens};
+use crate::engine::request::LoraId;
 
 /// Bytes of texts and vectors that are kept.
 const MAX_BYTES: usize = 64 << 20;
@@ -14,6 +15,8 @@ const MAX_BYTES: usize = 64 << 20;
 pub(super) struct TextKey {
     /// Its tokens.
     pub tokens: TextTokens,
+    /// Its adapter.
+    pub lora: Option<LoraId>,
     /// The request's own, as in `PoolingParams`.
     pub dimensions: Option<usize>,
     /// The same.
@@ -120,7 +123,12 @@ mod tests {
     use super::*;
 
     fn key(token: u32) -> Arc<TextKey> {
-        Arc::new(TextKey { tokens: vec![token].into(), dimensions: None, use_activation: None })
+        key_of(token, None)
+    }
+
+    fn key_of(token: u32, dimensions: Option<usize>) -> Arc<TextKey> {
+        let tokens = vec![token].into();
+        Arc::new(TextKey { tokens, lora: None, dimensions, use_activation: None })
     }
 
     fn number(value: f32) -> Arc<Pooled> {
@@ -130,11 +138,17 @@ mod tests {
     #[test]
     fn a_text_is_computed_once_for_all_who_ask() {
         let mut texts = SharedTexts::default();
-        let cut =
-            Arc::new(TextKey { tokens: vec![7].into(), dimensions: Some(1), use_activation: None });
+        let cut = key_of(7, Some(1));
+        let adapted = Arc::new(TextKey {
+            tokens: vec![7].into(),
+            lora: Some(LoraId(0)),
+            dimensions: None,
+            use_activation: None,
+        });
         assert!(matches!(texts.ask(&key(7), (1, 0)), Known::No));
         assert!(matches!(texts.ask(&key(7), (2, 3)), Known::Waits));
         assert!(matches!(texts.ask(&cut, (3, 0)), Known::No));
+        assert!(matches!(texts.ask(&adapted, (5, 0)), Known::No));
         assert_eq!(texts.computed(&key(7), number(0.5)), [(1, 0), (2, 3)]);
         let Known::Computed(vector) = texts.ask(&key(7), (4, 0)) else { panic!() };
         assert_eq!(vector, number(0.5));

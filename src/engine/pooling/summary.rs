@@ -19,7 +19,7 @@ use crate::engine::model::encoders::{
 use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::model_files::ModelFiles;
 use crate::engine::model::quantization::QuantizationConfig;
-use crate::engine::model::spec::{DecoderSpec, EncoderSpec};
+use crate::engine::model::spec::{DecoderSpec, EncoderSpec, HeadSpec};
 use crate::engine::model_summary::checkpoint_format;
 use crate::engine::request::RequestError;
 
@@ -236,6 +236,14 @@ impl PoolingSummary {
     pub fn cached(&self) -> Option<DecoderSpec> {
         let is_of_last = self.sparse.is_none() && self.pooling.pooling_type == PoolingType::Last;
         self.spec.decoder().filter(|_| is_of_last)
+    }
+
+    /// The layers of the model's own classifier, if it has them.
+    pub(super) fn head_layers(&self) -> Option<&HeadSpec> {
+        match &self.classifier.as_ref()?.head {
+            ClassifierHead::Layers(head) => Some(head),
+            ClassifierHead::Tokens(_) => None,
+        }
     }
 
     /// What vectors pass through behind the pooling, in this order.

@@ -9,9 +9,10 @@ use super::body::{Done, Text};
 use super::loading::Devices;
 use super::pooler::{Asked, Pooler};
 use crate::engine::EngineError;
-use crate::engine::batch::Batch;
+use crate::engine::batch::{Batch, LoraRows};
 use crate::engine::config::SchedulerConfig;
 use crate::engine::model::encoder::Encoder;
+use crate::engine::model::resident_loras::ResidentLoras;
 use crate::engine::stats::EngineStats;
 
 /// An encoder, and the texts that wait for it.
@@ -24,6 +25,8 @@ pub(super) struct WholeTexts {
     /// Tokens of a step, unless it is one text.
     max_num_tokens: usize,
     max_num_seqs: usize,
+    /// Different adapters of a step.
+    max_loras: usize,
     /// Refilled by every step.
     batch: Batch,
     stats: EngineStats,
@@ -38,6 +41,7 @@ impl WholeTexts {
             num_token_types,
             max_num_tokens: config.max_num_batched_tokens,
             max_num_seqs: config.max_num_seqs,
+            max_loras: config.max_loras,
             batch: Batch::default(),
             stats: EngineStats::default(),
         }
@@ -67,6 +71,7 @@ impl WholeTexts {
             ids: &text.tokens.ids,
             num_skipped: text.tokens.num_skipped,
             params: &text.params,
+            lora: text.lora,
         });
         let mut asked: Vec<_> = asked.collect();
         // What no vector depends on need not come from a GPU.
@@ -87,32 +92,50 @@ impl WholeTexts {
         Ok(texts.into_iter().zip(pooled.into_iter().map(Ok)).collect())
     }
 
-    /// As `Body::stats`.
-    pub fn stats(&self) -> EngineStats {
-        EngineStats { num_waiting: self.waiting.len(), ..self.stats }
+    /// As `Body::loras`.
+    pub fn loras(&self) -> &ResidentLoras {
+        self.encoder.loras()
     }
 
-    /// The next texts of a step.
+    /// As `Body::stats`.
+    pub fn stats(&self) -> EngineStats {
+        let stats = EngineStats { num_waiting: self.waiting.len(), ..self.stats };
+        stats.with_loras(self.encoder.loras().counts())
+    }
+
+    /// The next texts of a step, those without an adapter first and those of each adapter together.
     fn take_texts(&mut self) -> Vec<Text> {
-        let (mut texts, mut num_tokens) = (Vec::new(), 0);
+        let (mut texts, mut num_tokens, mut loras) = (Vec::new(), 0, Vec::new());
         while texts.len() < self.max_num_seqs
             && let Some(text) = self.waiting.front()
             && (texts.is_empty() || num_tokens + text.tokens.ids.len() <= self.max_num_tokens)
         {
+            if let Some(lora) = text.lora.filter(|lora| !loras.contains(lora)) {
+                if loras.len() == self.max_loras {
+                    break;
+                }
+                loras.push(lora);
+            }
             num_tokens += text.tokens.ids.len();
             texts.extend(self.waiting.pop_front());
+        }
+        if !loras.is_empty() {
+            texts.sort_by_key(|text: &Text| text.lora);
         }
         texts
     }
 
     fn fill_batch(&mut self, texts: &[Text]) {
-        let Batch { input_ids, positions, token_types, query_start_loc, .. } = &mut self.batch;
+        let Batch { input_ids, positions, token_types, query_start_loc, loras, .. } =
+            &mut self.batch;
         input_ids.clear();
         positions.clear();
         token_types.clear();
         query_start_loc.clear();
         query_start_loc.push(0);
-        for TextTokens { ids, types, .. } in texts.iter().map(|text| &text.tokens) {
+        loras.clear();
+        for Text { tokens: TextTokens { ids, types, .. }, lora, .. } in texts {
+            let first = input_ids.len() as u32;
             input_ids.extend_from_slice(ids);
             positions.extend(0..ids.len() as u32);
             // A model of one segment was trained on pairs without them.
@@ -120,7 +143,16 @@ impl WholeTexts {
                 token_types.extend_from_slice(types);
             }
             token_types.resize(input_ids.len(), 0);
-            query_start_loc.push(input_ids.len() as u32);
+            let end = input_ids.len() as u32;
+            query_start_loc.push(end);
+            match (lora, loras.last_mut()) {
+                (None, _) => {}
+                (Some(lora), Some(rows)) if rows.lora == *lora => rows.tokens.end = end,
+                // No layer behind the body is adapted.
+                (Some(lora), _) => {
+                    loras.push(LoraRows { lora: *lora, tokens: first..end, logits: 0..0 });
+                }
+            }
         }
     }
 }

@@ -226,6 +226,25 @@ impl LinearWeight {
         }
     }
 
+    /// The first row of W that is not what these values (n, k) are in its type. None: there is
+    /// none, or W is held narrower than that, or on a GPU.
+    pub fn first_unlike(&self, values: &[f32]) -> Option<usize> {
+        assert_eq!(values.len(), self.n * self.k);
+        let Storage::Cpu(Packed { panels, .. }) = &self.storage else { return None };
+        let rounded: fn(f32) -> f32 = match panels {
+            Panels::Float32(_) => |value| value,
+            Panels::BFloat16(_) => |value| bf16::from_f32(value).to_f32(),
+            Panels::Float16(_) => |value| f16::from_f32(value).to_f32(),
+            Panels::Int8(_) | Panels::Codes(_) => return None,
+        };
+        let mut row = vec![0.0; self.k];
+        (0..self.n).find(|&index| {
+            self.copy_row(index, &mut row);
+            let expected = &values[index * self.k..][..self.k];
+            row.iter().zip(expected).any(|(own, value)| *own != rounded(*value))
+        })
+    }
+
     /// Bytes of a row of W as the device holds it.
     pub(super) fn row_bytes(&self) -> usize {
         self.num_bytes() / self.n.max(1)

@@ -9,11 +9,15 @@
 //! Rows without an adapter are not touched. A layer of several parts (q, k and v) has A of all of
 //! them in one product, and B of each.
 
+mod table;
 #[cfg(test)]
 mod tests;
 
+pub use table::{TableDelta, TableSlots};
+
 use std::ops::Range;
 
+use super::Ids;
 use super::linear::{
     AddedPart, LinearWeight, SourceMatrix, SourceRows, SourceValues, add_products, linear_rows,
 };
@@ -186,7 +190,21 @@ impl StepLoras {
         add(device, rows, x, layer, (out, &mut self.inner));
     }
 
-    /// The same for all rows of logits.
+    /// out += what adapters add to the rows of a table that tokens have, for all rows of the step.
+    pub fn add_of_table(
+        &mut self,
+        device: &Device,
+        ids: Ids<'_>,
+        table: &TableSlots,
+        out: &mut Tensor,
+    ) {
+        for SlotRows { slot, rows } in &self.of_tokens {
+            let (Some(delta), Device::Cpu(cpu)) = (table.get(*slot), device) else { continue };
+            delta.add(cpu, (ids.host, rows.clone()), &mut self.inner, out);
+        }
+    }
+
+    /// The same as `add` for all rows of logits.
     pub fn add_to_logits(
         &mut self,
         device: &Device,

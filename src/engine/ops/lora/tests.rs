@@ -123,3 +123,28 @@ fn rows_of_logits_have_adapters_of_their_own() {
     loras.add_to_logits(&device, &x, &layer.loras, &mut out);
     assert_eq!(out.values(), of_tokens.values());
 }
+
+#[test]
+fn rows_of_a_table_get_what_a_naive_loop_adds() {
+    let device = Device::cpu(Some(2));
+    let (num_rows, width, rank) = (50, 45, 5);
+    let a = random(rank * num_rows, 1);
+    let part = LoraPart { a, b: random(width * rank, 2), rank, scale: 0.5, first_output: 0 };
+    let mut table = TableSlots::default();
+    table.set(0, Some(TableDelta::load(&device, &part).unwrap()));
+    let of_tokens = vec![SlotRows { slot: 0, rows: 1..3 }];
+    let mut loras = StepLoras { of_tokens, ..StepLoras::default() };
+    let ids = [7, 49, 0, 3];
+    let mut out = Tensor::from_vec(vec![1.0; 4 * width], width);
+    loras.add_of_table(&device, Ids::from(&ids[..]), &table, &mut out);
+    for (row, id) in (0..).zip(ids) {
+        for (column, got) in out.row(row).iter().enumerate() {
+            let inner = (0..rank).map(|r| {
+                let a = f64::from(part.a[r * num_rows + id as usize]);
+                a * f64::from(part.b[column * rank + r])
+            });
+            let added = if row == 1 || row == 2 { 0.5 * inner.sum::<f64>() } else { 0.0 };
+            assert!((f64::from(*got) - 1.0 - added).abs() < 1e-5, "{row} {column}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What adapters add to tables that tokens are looked up in: out += s B (column of A).
+
+use std::ops::Range;
+
+use super::super::linear::{AddedPart, LinearWeight, add_products};
+use super::{LoraPart, matrix, not_on_a_gpu};
+use crate::engine::EngineError;
+use crate::engine::config::DType;
+use crate::engine::device::{Cpu, Device, Tensor};
+
+/// What an adapter adds to the rows of a table, on a device.
+#[derive(Debug)]
+pub struct TableDelta {
+    /// (rows of the table, rank) in f32
+    table: Vec<f32>,
+    /// (width of the table, rank)
+    parts: [AddedPart; 1],
+}
+
+impl TableDelta {
+    /// Packs a part whose `a` is (rank, rows of the table).
+    ///
+    /// # Errors
+    /// The device takes no adapters, or has no memory for this one.
+    pub fn load(device: &Device, part: &LoraPart) -> Result<Self, EngineError> {
+        let Device::Cpu(cpu) = device else { return Err(not_on_a_gpu()) };
+        let LoraPart { a, b, rank, scale, first_output } = part;
+        let num_rows = a.len() / rank;
+        let table = (0..num_rows).flat_map(|row| (0..*rank).map(move |r| a[r * num_rows + row]));
+        let scaled: Vec<f32> = b.iter().map(|b| b * scale).collect();
+        let rows = matrix((b.len() / rank, *rank), &scaled);
+        let weight = LinearWeight::pack(cpu, DType::Float32, &rows, None);
+        let part = AddedPart { weight, first_input: 0, first_output: *first_output };
+        Ok(Self { table: table.collect(), parts: [part] })
+    }
+
+    /// Rows of out += those of the tokens; `inner` is for columns of A.
+    pub(super) fn add(
+        &self,
+        cpu: &Cpu,
+        (ids, rows): (&[u32], Range<usize>),
+        inner: &mut Tensor,
+        out: &mut Tensor,
+    ) {
+        let rank = self.parts[0].weight.shape().1;
+        inner.reshape(0, rank);
+        inner.resize_rows(rows.len());
+        for (index, &id) in ids[rows.clone()].iter().enumerate() {
+            inner.row_mut(index).copy_from_slice(&self.table[id as usize * rank..][..rank]);
+        }
+        let out = out.rows_from_mut(rows.start);
+        add_products(cpu, inner.rows_from(0), &self.parts, out, rows.len());
+    }
+}
+
+/// What adapters add to one table, by slot.
+#[derive(Debug, Default)]
+pub struct TableSlots(Vec<Option<TableDelta>>);
+
+impl TableSlots {
+    /// Puts what an adapter adds, if it adds anything here, in the place of another.
+    pub fn set(&mut self, slot: usize, delta: Option<TableDelta>) {
+        if self.0.len() <= slot {
+            self.0.resize_with(slot + 1, || None);
+        }
+        self.0[slot] = delta;
+    }
+
+    pub(super) fn get(&self, slot: usize) -> Option<&TableDelta> {
+        self.0.get(slot)?.as_ref()
+    }
+}

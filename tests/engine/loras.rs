@@ -1,0 +1,179 @@
+//! Rows that are computed with adapters: alone and in steps of others, in chunks, preempted, from
+//! the prefix cache; and what an adapter that adds nothing changes.
+
+use std::path::Path;
+
+use vllm_batch::engine::Engine;
+use vllm_batch::engine::config::{
+    CacheConfig, DType, EngineConfig, LoraConfig, LoraModule, ModelConfig, ParallelConfig,
+    SchedulerConfig,
+};
+use vllm_batch::engine::input_processor::Prompt;
+use vllm_batch::engine::request::{LoraId, NumLogprobs, RowKey, SamplingParams};
+use vllm_batch::engine::stats::EngineStats;
+
+use super::adapters::{Made, make, testdata};
+
+/// Biases and heads that share K and V; fused matrices in the checkpoint; q, k and v by turns.
+const MODELS: [&str; 3] = ["golden/qwen2", "golden/phi3", "golden/gpt_neox"];
+
+fn config(model: &str, dtype: DType) -> EngineConfig {
+    let model_dir = testdata(model);
+    EngineConfig {
+        model: ModelConfig { model_dir, dtype: Some(dtype), ..ModelConfig::default() },
+        cache: CacheConfig {
+            block_size: Some(16),
+            num_blocks: Some(200),
+            ..CacheConfig::default()
+        },
+        parallel: ParallelConfig { num_threads: Some(1), isa: None },
+        ..EngineConfig::default()
+    }
+}
+
+/// A row's prompt, and its adapter.
+type Row = (Vec<u32>, Option<LoraId>);
+
+/// Sixteen rows of three prompts, of which each meets each adapter and none.
+fn rows(num_loras: u32) -> Vec<Row> {
+    let prompt = |index: u32| {
+        let own = (0..index * 7 % 23 + 1).map(move |token| (token * 29 + index * 11) % 80 + 20);
+        (0..20 * (index % 3)).map(|token| token * 37 % 80 + 20).chain(own).collect()
+    };
+    (0..16)
+        .map(|index| (prompt(index % 3), (index % (num_loras + 1)).checked_sub(1).map(LoraId)))
+        .collect()
+}
+
+/// Tokens of each row with the bits of their logprobs, in the order of the rows.
+type Answers = Vec<Vec<(u32, u32)>>;
+
+fn run(config: &EngineConfig, rows: &[Row]) -> (Answers, EngineStats) {
+    let mut engine = Engine::load(config).unwrap_or_else(|error| panic!("{error}"));
+    let processor = engine.input_processor();
+    for (index, (prompt, lora)) in (0u64..).zip(rows) {
+        let params = SamplingParams {
+            temperature: if index.is_multiple_of(2) { 0.0 } else { 1.0 },
+            max_tokens: Some(5 + index as u32 % 9),
+            ignore_eos: true,
+            logprobs: Some(NumLogprobs::Top(1)),
+            ..SamplingParams::default()
+        };
+        let prompt = Prompt::TokenIds(prompt.clone());
+        let mut request = processor.process(index, prompt, params, RowKey(index)).unwrap();
+        request.lora = *lora;
+        engine.add_request(request);
+    }
+    let mut outputs = Vec::new();
+    while engine.has_unfinished_requests() {
+        outputs.extend(engine.step().unwrap_or_else(|error| panic!("{error}")));
+    }
+    outputs.sort_by_key(|output| output.request_id);
+    let answer = |output: &vllm_batch::engine::request::RequestOutput| {
+        let logprobs = output.outputs[0].logprobs.as_ref().expect("they were asked for");
+        logprobs.iter().map(|at| (at.token.token_id, at.token.logprob.to_bits())).collect()
+    };
+    (outputs.iter().map(answer).collect(), engine.stats())
+}
+
+/// Three adapters: of all matrices, of few, and of a higher rank.
+fn adapters(folder: &Path, model: &str) -> Vec<LoraModule> {
+    let model = testdata(model);
+    let of_all = Made { rank: 4, seed: 1, modules: &[], b: 0.3 };
+    let few = ["v_proj", "down_proj", "qkv_proj", "query_key_value"];
+    vec![
+        make(folder, "all", &model, of_all),
+        make(folder, "few", &model, Made { rank: 1, seed: 2, modules: &few, b: 0.6 }),
+        make(folder, "wide", &model, Made { rank: 16, seed: 3, b: 0.1, ..of_all }),
+    ]
+}
+
+#[test]
+fn rows_of_three_adapters_and_of_none_are_those_of_separate_runs() {
+    for (model, dtype) in MODELS
+        .map(|model| (model, DType::Float32))
+        .into_iter()
+        .chain([(MODELS[0], DType::BFloat16), (MODELS[1], DType::Float16)])
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let modules = adapters(folder.path(), model);
+        let rows = rows(modules.len() as u32);
+        let base = config(model, dtype);
+        let adapted = |modules: Vec<LoraModule>| {
+            let lora = LoraConfig { modules, ..LoraConfig::default() };
+            EngineConfig { lora, ..base.clone() }
+        };
+        let together = adapted(modules.clone());
+        let with = |max_loras, limits: (usize, usize), num_blocks, is_cached, threads| {
+            let mut config = together.clone();
+            let (max_num_seqs, max_num_batched_tokens) = limits;
+            config.scheduler = SchedulerConfig {
+                max_num_seqs,
+                max_num_batched_tokens,
+                max_loras,
+                ..SchedulerConfig::default()
+            };
+            config.cache.num_blocks = Some(num_blocks);
+            config.cache.enable_prefix_caching = is_cached;
+            config.parallel.num_threads = Some(threads);
+            config
+        };
+        let (expected, stats) = run(&with(3, (16, 4096), 200, false, 1), &rows);
+        assert_eq!((stats.num_lora_loads, stats.num_resident_loras), (3, 3));
+        assert_eq!(expected.len(), rows.len());
+        // Adapters do something, and each something else.
+        for (index, row) in rows.iter().enumerate().take(9) {
+            let same = (0..9).find(|other| rows[*other].0 == row.0 && rows[*other].1 != row.1);
+            let other = same.expect("each prompt meets several adapters");
+            assert_ne!(expected[index][0], expected[other][0], "{model}: rows {index}, {other}");
+        }
+        let of_groups = |config: &EngineConfig| run(config, &rows).0;
+        assert_eq!(of_groups(&with(1, (4, 16), 12, true, 2)), expected, "{model}, one at a time");
+        assert_eq!(of_groups(&with(2, (7, 5), 9, false, 1)), expected, "{model}, tight");
+        assert_eq!(of_groups(&with(3, (16, 64), 200, true, 2)), expected, "{model}, cached");
+        // The runs of one adapter alone, and of none, have the same rows in their places.
+        for lora in [None, Some(0), Some(1), Some(2)].map(|lora| lora.map(LoraId)) {
+            let own: Vec<_> = (0..rows.len()).filter(|index| rows[*index].1 == lora).collect();
+            let config =
+                adapted(lora.map(|lora| modules[lora.0 as usize].clone()).into_iter().collect());
+            let mut of_lora = rows.clone();
+            of_lora.iter_mut().for_each(|row| row.1 = lora.map(|_| LoraId(0)));
+            let (got, _) = run(&config, &of_lora);
+            for index in own {
+                assert_eq!(got[index], expected[index], "{model} {dtype:?}: row {index}, {lora:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_adapter_of_zeros_changes_no_bit() {
+    for model in MODELS {
+        let folder = tempfile::tempdir().unwrap();
+        let zeros = Made { rank: 8, seed: 5, modules: &[], b: 0.0 };
+        let modules = vec![make(folder.path(), "zeros", &testdata(model), zeros)];
+        let rows = rows(1);
+        let base = config(model, DType::Float32);
+        let bare: Vec<Row> = rows.iter().map(|(prompt, _)| (prompt.clone(), None)).collect();
+        let lora = LoraConfig { modules, ..LoraConfig::default() };
+        let (got, _) = run(&EngineConfig { lora, ..base.clone() }, &rows);
+        assert_eq!(got, run(&base, &bare).0, "{model}");
+    }
+}
+
+#[test]
+fn adapters_come_and_go_as_rows_ask_for_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let modules = adapters(folder.path(), MODELS[0]);
+    let lora = LoraConfig { modules, ..LoraConfig::default() };
+    let mut config = EngineConfig { lora, ..config(MODELS[0], DType::Float32) };
+    config.scheduler.look_ahead = Some(0);
+    // First come, first served: 0, 1, 2, 0, 1, 2, with one slot.
+    let row = |lora| (vec![25, 30, 35], Some(LoraId(lora)));
+    let (_, stats) = run(&config, &[row(0), row(1), row(2), row(0), row(1), row(2)]);
+    assert_eq!((stats.num_lora_loads, stats.num_resident_loras), (6, 1));
+    // Rows of one adapter go together where they may.
+    config.scheduler.look_ahead = None;
+    let (_, stats) = run(&config, &[row(0), row(1), row(2), row(0), row(1), row(2)]);
+    assert_eq!((stats.num_lora_loads, stats.num_resident_loras), (3, 1));
+}
