@@ -172,7 +172,7 @@ fn one_layer_of_the_model_has_one_module() {
 
 #[test]
 fn heads_are_placed_where_the_model_has_them() {
-    let config = config(&testdata("golden_scores/roberta/config.json"));
+    let config = config(&testdata("golden_classifiers/roberta/config.json"));
     let head = classifier(&config, None).unwrap().unwrap().head;
     let ClassifierHead::Layers(head) = head else { panic!("layers") };
     let body = LoraPlaces::of_encoder(&encoder_spec(&config).unwrap());
