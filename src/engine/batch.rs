@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::request::LoraId;
+use super::config::LoraId;
 use super::scheduler::{Ahead, Scheduled, Scheduler};
 
 /// The rows of a step that are computed with one adapter: they lie together.
@@ -14,6 +14,15 @@ pub struct LoraRows {
     pub tokens: Range<u32>,
     /// Their entries of `logits_indices`.
     pub logits: Range<u32>,
+}
+
+/// What became of the adapters of all batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoraCounts {
+    /// Those that were loaded, one as often as it was.
+    pub num_loads: u64,
+    /// Those that are loaded.
+    pub num_resident: usize,
 }
 
 /// One step's tokens, sequence after sequence. Names and meaning are vLLM's attention metadata.

@@ -289,6 +289,10 @@ impl Default for LoraConfig {
     }
 }
 
+/// Which of the engine's adapters (`LoraConfig::modules`) a row is computed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LoraId(pub u32);
+
 /// An adapter, as PEFT saves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoraModule {

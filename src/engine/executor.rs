@@ -1,6 +1,6 @@
 //! `Executor`: runs the model once over a `Batch`. The scheduler knows nothing behind this trait.
 
-use super::batch::Batch;
+use super::batch::{Batch, LoraCounts};
 use super::device::Tensor;
 
 /// Logits of a step; of an executor that gives states, those.
@@ -33,15 +33,6 @@ pub trait Executor {
     fn lora_counts(&self) -> LoraCounts {
         LoraCounts::default()
     }
-}
-
-/// What became of adapters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LoraCounts {
-    /// Those that were loaded, one as often as it was.
-    pub num_loads: u64,
-    /// Those that are loaded.
-    pub num_resident: usize,
 }
 
 /// The device failed in the middle of a run.

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::EngineError;
-use super::batch::Batch;
+use super::batch::{Batch, LoraCounts};
 use super::config::{CacheConfig, DType, EngineConfig, LoadFormat, SchedulerConfig};
 use super::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, KvHeads, StateShape};
 use super::device::{Device, KvCache, Precision, Tensor, memory};
-use super::executor::{Executor, ExecutorError, Logits, LoraCounts};
+use super::executor::{Executor, ExecutorError, Logits};
 use super::held_weights::{HeldWeights, quantization_notes};
 use super::model::adapter::LoraPlaces;
 use super::model::decoder::{Decoder, Output};

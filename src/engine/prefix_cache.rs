@@ -12,15 +12,13 @@
 //! serial        1         2
 //! ```
 
-use super::request::LoraId;
-
 /// Serial of the parent that a sequence's first block has.
 pub const ROOT_SERIAL: u64 = 0;
 
-/// The same of a sequence that is computed with an adapter: its K and V are its own. Serials count
-/// from 1 upward and never come here.
-pub fn root_serial(lora: Option<LoraId>) -> u64 {
-    lora.map_or(ROOT_SERIAL, |LoraId(index)| u64::MAX - u64::from(index))
+/// The same of a sequence that is computed with the adapter of a number: its K and V are its own.
+/// Serials count from 1 upward and never come here.
+pub fn root_serial(lora: Option<u32>) -> u64 {
+    lora.map_or(ROOT_SERIAL, |index| u64::MAX - u64::from(index))
 }
 
 const NONE: u32 = u32::MAX;
@@ -145,7 +143,7 @@ mod tests {
     #[test]
     fn adapters_have_roots_of_their_own() {
         let mut cache = PrefixCache::new(4, 2);
-        let roots = [None, Some(LoraId(0)), Some(LoraId(1))].map(root_serial);
+        let roots = [None, Some(0), Some(1)].map(root_serial);
         cache.register(0, roots[1], &[1, 2]);
         assert_eq!(roots.map(|root| cache.find(root, &[1, 2])), [None, Some(0), None]);
     }

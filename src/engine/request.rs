@@ -4,7 +4,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+pub use super::config::LoraId;
 pub use super::likelihood::{ChoiceTexts, KnownText, Likelihood, RollingText, Scored};
+use super::prefix_cache::root_serial;
 pub use super::sampling_params::{
     BeamSearchParams, Constraint, NumLogprobs, SamplingParams, StructuredOutputs, TruncationSide,
     UNLIMITED_LOGPROBS,
@@ -15,10 +17,6 @@ use super::structured_output::Guidance;
 /// none, or of its own seed. Never a slot, a time or a thread (docs/ARCHITECTURE.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RowKey(pub u64);
-
-/// Which of the engine's adapters (`LoraConfig::modules`) a row is computed with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LoraId(pub u32);
 
 /// A prompt with its parameters, ready to run: tokenized, validated, keyed.
 #[derive(Clone, Debug)]
@@ -260,6 +258,11 @@ impl Request {
         }
         let room = max_model_len - self.prompt_token_ids.len();
         self.params.max_tokens.map_or(room, |max_tokens| room.min(max_tokens as usize))
+    }
+
+    /// What its prefix in the cache begins from.
+    pub fn prefix_root(&self) -> u64 {
+        root_serial(self.lora.map(|LoraId(index)| index))
     }
 
     /// Tokens that the user has given: what choices follow counts once.

@@ -14,7 +14,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::completion::{Completion, Finish};
-use super::prefix_cache::root_serial;
 use super::request::{Asked, Known, Request, RequestError, RequestStatus};
 use super::structured_output::Guide;
 use super::text::Tokenizer;
@@ -71,7 +70,7 @@ impl Sequence {
             num_computed_tokens: 0,
             block_table: Vec::new(),
             num_registered_blocks: 0,
-            last_serial: root_serial(request.lora),
+            last_serial: request.prefix_root(),
             num_cached_tokens: None,
             completion: Completion::new(&request, index),
             guide: request
@@ -84,7 +83,7 @@ impl Sequence {
 
     /// What its prefix in the cache begins from, with its tokens.
     pub fn root_and_tokens(&self) -> (u64, &[u32]) {
-        (root_serial(self.request.lora), &self.token_ids)
+        (self.request.prefix_root(), &self.token_ids)
     }
 
     /// Prompt and output tokens.
@@ -175,7 +174,7 @@ impl Sequence {
         self.num_computed_tokens = 0;
         self.block_table.clear();
         self.num_registered_blocks = 0;
-        self.last_serial = root_serial(self.request.lora);
+        self.last_serial = self.request.prefix_root();
     }
 
     /// Appends a sampled token and says whether the sequence is finished, in vLLM's order: EOS,

@@ -13,9 +13,9 @@
 //! that must be the state after this token.
 
 use super::batch::Batch;
+use super::config::LoraId;
 use super::device::Tensor;
 use super::executor::{Executor, ExecutorError, Logits};
-use super::request::LoraId;
 
 /// What a KV slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::batch::LoraCounts;
 pub use super::device::limits::{Arithmetic, GivenLimits, Limit, Limits};
 pub use super::device::op_times::{Op, OpTime, OpTimes, Work};
-use super::executor::LoraCounts;
 
 /// Counters since load, and the present queue lengths.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -30,7 +30,7 @@ fn random(len: usize, seed: &mut u64, scale: f32) -> Vec<f32> {
     (0..len).map(|_| next()).collect()
 }
 
-/// The matrices of the layers of a folder of safetensors with torch's layout: name, outputs, inputs.
+/// The matrices of the layers of a folder of safetensors: name, outputs, inputs.
 fn matrices(model: &Path) -> Vec<(String, usize, usize)> {
     let bytes = fs::read(model.join("model.safetensors")).expect("testdata is committed");
     let tensors = SafeTensors::deserialize(&bytes).expect("a model of testdata");

@@ -96,7 +96,7 @@ pub const LAYERS: &[(&str, &[&str])] = &[
     ("crate::engine::prefix_cache", &[]),
     // Logits stay where they were computed.
     ("crate::engine::executor", &["batch", "device::Tensor"]),
-    ("crate::engine::simulated_executor", &["batch", "device::Tensor", "executor"]),
+    ("crate::engine::simulated_executor", &["batch", "config", "device::Tensor", "executor"]),
 ];
 
 /// The folders of `cli`, from the bottom up: each may name itself and those before it.

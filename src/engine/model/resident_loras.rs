@@ -1,5 +1,5 @@
 //! The adapters of a model: which of them have their matrices beside its weights. They come as rows
-//! ask for them, and go where another one needs their slot. Who is there is a matter of speed alone.
+//! ask for them, and go where another one needs their slot. Who is there changes no byte.
 
 use std::ops::Range;
 
@@ -10,15 +10,13 @@ use super::adapter::{
 use super::head::SavedLinear;
 use super::loading::LayerWeights;
 use crate::engine::EngineError;
-use crate::engine::batch::Batch;
-use crate::engine::config::{DType, LoraConfig, LoraModule, OnLostFile};
+use crate::engine::batch::{Batch, LoraCounts};
+use crate::engine::config::{DType, LoraConfig, LoraId, LoraModule, OnLostFile};
 use crate::engine::device::Device;
-use crate::engine::executor::LoraCounts;
 use crate::engine::files::quoted;
 use crate::engine::ops::{
     LinearWeight, LoraDelta, LoraPart, LoraSlots, SlotRows, StepLoras, TableDelta, TableSlots,
 };
-use crate::engine::request::LoraId;
 
 /// All adapters that rows may name, and the slots of those that are resident.
 #[derive(Debug, Default)]

@@ -1,6 +1,7 @@
 //! `WaitingQueue`: the sequences that wait, and which of them is admitted next.
 //!
-//! First come, first served, with three exceptions, which gain time or keep a limit; no row's bytes depend on it:
+//! First come, first served, with three exceptions, which gain time or keep a limit. No row's bytes
+//! depend on it:
 //! - When the pool cannot hold all of the window without forgetting prefixes, rows whose prefix it
 //!   holds go first. So shuffled rows of many prefixes are computed prefix by prefix.
 //! - When as many adapters run as a step may have, rows of another one wait.
@@ -17,7 +18,8 @@
 //! No sequence starves. One in the window is less than `max_look_ahead` places before its turn. One
 //! that is `max_look_ahead` places after its turn goes before all others. Turns differ, so that is
 //! one sequence at a time. Where that one waits for room for its adapter, nobody goes before it:
-//! sequences end, and none takes their adapters' places. (Places of aborted sequences count as theirs.)
+//! sequences end, and none takes their adapters' places. (Places of aborted sequences count as
+//! theirs.)
 
 use std::collections::VecDeque;
 

@@ -3,8 +3,8 @@
 //! A is (rank, k) and B (n, rank). What a row gets is a function of the row and of its adapter:
 //!
 //! - A x is a sum over k upward, as of any linear layer of the model's dtype;
-//! - s B (A x) goes on from the output that is there, over the rank upward, in f32, with s B rounded
-//!   to f32 once.
+//! - s B (A x) goes on from the output that is there, over the rank upward, in f32, with s B
+//!   rounded to f32 once.
 //!
 //! Rows without an adapter are not touched. A layer of several parts (q, k and v) has A of all of
 //! them in one product, and B of each.
