@@ -67,7 +67,7 @@ fn of_text(tokenizer: &Tokenizer, grammar: &Arc<Grammar>, text: &str) -> Value {
             let start = Instant::now();
             guide.fill();
             *least = least.min(start.elapsed().as_nanos() as f64 / 1e3);
-            if let Some(error) = guide.error() {
+            if let Some(error) = guide.error_after(usize::MAX) {
                 return json!({"accepted": true, "error": error.message});
             }
             token_ids.get(index).into_iter().for_each(|&token_id| guide.accept(token_id));

@@ -87,9 +87,10 @@ impl Batch {
             }
             let wanted = seq.prompt_logits_in(entry.num_tokens);
             self.logits_indices.extend(wanted.map(|position| (first + position - start) as u32));
-            if entry.samples {
-                self.logits_indices.push((first + entry.num_tokens - 1) as u32);
-            }
+            // Of the last known token, and of each draft after it.
+            let end_of_known = first + entry.num_tokens - entry.num_drafts;
+            let sampled = end_of_known - 1..end_of_known + entry.num_drafts;
+            self.logits_indices.extend(sampled.filter(|_| entry.samples).map(|row| row as u32));
             self.query_start_loc.push(self.input_ids.len() as u32);
             self.add_lora(seq.request.lora, first);
             self.seq_lens.push(end as u32);

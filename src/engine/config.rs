@@ -210,6 +210,72 @@ impl Default for SchedulerConfig {
     }
 }
 
+/// Who guesses tokens ahead of the model, and how many (`--speculative-config`). No byte of a row
+/// depends on it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SpeculationConfig {
+    /// Who guesses.
+    pub method: SpeculationMethod,
+    /// Most tokens of a row in a step.
+    pub num_speculative_tokens: usize,
+    /// Most tokens of a step in which anything is guessed; None: as suits the device.
+    pub max_step_tokens: Option<usize>,
+    /// Rows whose tokens were guessed wrong are guessed at less.
+    pub paced: bool,
+}
+
+/// Who guesses.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SpeculationMethod {
+    /// What followed the row's last tokens where they stood before, in the row.
+    Ngram {
+        /// Fewest tokens that must be equal; at least 1.
+        min: usize,
+        /// Most tokens that are compared.
+        max: usize,
+    },
+    /// What followed the row's last tokens, in the row and in earlier answers of the run.
+    Suffix(SuffixConfig),
+}
+
+/// vLLM's options `suffix_decoding_x`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SuffixConfig {
+    /// Most tokens that are compared.
+    pub max_tree_depth: usize,
+    /// Most answers that are remembered.
+    pub max_cached_requests: usize,
+    /// Tokens that are guessed for each one that is equal, at most.
+    pub max_spec_factor: f64,
+    /// Least estimated probability of what is guessed.
+    pub min_token_prob: f64,
+}
+
+impl Default for SuffixConfig {
+    fn default() -> Self {
+        Self {
+            max_tree_depth: 24,
+            max_cached_requests: 10_000,
+            max_spec_factor: 1.0,
+            min_token_prob: 0.1,
+        }
+    }
+}
+
+impl SpeculationConfig {
+    /// Most tokens that a row may be given in a step: vLLM's limit.
+    pub const MAX_TOKENS: usize = 128;
+
+    /// Most tokens of a step with guesses, on any device: buffers have room for so many.
+    const MAX_STEP_TOKENS: usize = 128;
+
+    /// Most guesses of a step.
+    fn max_num_drafts(&self, max_num_seqs: usize) -> usize {
+        let of_step = self.max_step_tokens.unwrap_or(Self::MAX_STEP_TOKENS) - 1;
+        of_step.min(max_num_seqs * self.num_speculative_tokens)
+    }
+}
+
 /// How weights of linear layers are narrowed at load (`--quantization`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantization {
@@ -326,4 +392,20 @@ pub struct EngineConfig {
     pub device: DeviceConfig,
     /// Adapters.
     pub lora: LoraConfig,
+    /// Who guesses tokens; None: nobody.
+    pub speculation: Option<SpeculationConfig>,
+}
+
+impl EngineConfig {
+    /// Most guesses of a step.
+    pub fn max_num_drafts(&self) -> usize {
+        let max_num_seqs = self.scheduler.max_num_seqs;
+        self.speculation.as_ref().map_or(0, |config| config.max_num_drafts(max_num_seqs))
+    }
+
+    /// Most rows of logits in a step.
+    pub fn max_num_logits(&self) -> usize {
+        let SchedulerConfig { max_num_seqs, max_num_prompt_logits, .. } = self.scheduler;
+        max_num_seqs + max_num_prompt_logits + self.max_num_drafts()
+    }
 }

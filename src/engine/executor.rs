@@ -12,6 +12,11 @@ pub struct Logits<'a> {
 }
 
 impl Logits<'_> {
+    /// The same, for one more use.
+    pub fn again(&mut self) -> Logits<'_> {
+        Logits { tensor: self.tensor }
+    }
+
     /// One row.
     ///
     /// # Panics

@@ -27,6 +27,7 @@ pub mod sampling_params;
 pub mod scheduler;
 pub mod sequence;
 pub mod simulated_executor;
+pub mod speculation;
 pub mod stats;
 pub mod step_sampler;
 pub mod structured_output;
@@ -43,7 +44,7 @@ use block_pool::BlockPool;
 use config::{DType, EngineConfig};
 use device::{Device, GpuNeeds, memory};
 pub use error::EngineError;
-use executor::{Executor, ExecutorError};
+use executor::{Executor, ExecutorError, Logits};
 use input_processor::{InputProcessor, ModelLimits};
 use machine::no_thread;
 use model::hf_config::GenerationConfig;
@@ -52,9 +53,10 @@ use model::spec::Parameters;
 use model_executor::ModelExecutor;
 use model_summary::ModelSummary;
 use request::{Request, RequestOutput};
-use sampler::RowTask;
+use sampler::{RowResult, RowTask};
 use scheduler::{Ahead, Scheduled, Scheduler};
 use simulated_executor::SimulatedExecutor;
+use speculation::{Proposer, Speculation};
 use stats::{EngineStats, GivenLimits, OpTimes, StepTime};
 use step_sampler::{Pending, StepSampler};
 use text::{ChatTemplate, TextError, Tokenizer};
@@ -70,6 +72,7 @@ pub struct Engine {
     tasks: Vec<RowTask<'static>>,
     input_processor: Arc<InputProcessor>,
     info: EngineInfo,
+    speculation: Option<Speculation>,
     runs_ahead: bool,
     /// The step after the last one that `step` returned, begun already.
     ahead: Option<(Ahead, Pending)>,
@@ -151,6 +154,13 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         let (dtype, max_model_len) = (summary.dtype, summary.max_model_len);
         let vocab_size = summary.spec.vocab_size();
+        if config.speculation.is_some() && summary.spec.state_width() > 0 {
+            return Err(EngineError::Config(
+                "--speculative-config: this model has recurrent layers, whose states cannot go back \
+                 to before a wrong guess; run it without"
+                    .to_owned(),
+            ));
+        }
         let (input_processor, model) =
             beside(&|| decoders_input_processor(config, summary), |given_up| {
                 load_model(config, summary, given_up)
@@ -173,7 +183,7 @@ impl Engine {
             lora_ranks: executor.loras().ranks(),
         };
         let runs_ahead = device.runs_ahead();
-        let mut sampler = StepSampler::new(device, max_rows(config), vocab_size)?;
+        let mut sampler = StepSampler::new(device, config.max_num_logits(), vocab_size)?;
         if runs_ahead {
             sampler.warm_up(executor.warm_up()?)?;
         }
@@ -182,7 +192,19 @@ impl Engine {
         if shape.states.width > 0 {
             engine.scheduler.goes_back_to_blocks();
         }
+        engine.speculation = config.speculation.as_ref().map(|config| {
+            // A guide's masks are found while a GPU computes, and one round later is too late.
+            Speculation::new(config, !runs_ahead)
+        });
         Ok(Self { runs_ahead, ..engine })
+    }
+
+    /// Another proposer in the place of the one that was configured: for tests.
+    ///
+    /// # Panics
+    /// None was configured.
+    pub fn set_proposer(&mut self, proposer: Box<dyn Proposer>) {
+        self.speculation.as_mut().expect("one is configured").set_proposer(proposer);
     }
 
     /// An engine whose "model" is a hash of what it reads from the KV cache, with the tokenizer of
@@ -213,11 +235,18 @@ impl Engine {
             kv_cache_bytes: 0,
             lora_ranks: Vec::new(),
         };
-        let executor = SimulatedExecutor::new(num_blocks, block_size, vocab_size);
-        let sampler = StepSampler::new(device, max_rows(config), vocab_size)?;
+        let speculation = config.speculation.as_ref();
+        let executor = match speculation {
+            Some(_) => SimulatedExecutor::without_states(num_blocks, block_size, vocab_size),
+            None => SimulatedExecutor::new(num_blocks, block_size, vocab_size),
+        };
+        let sampler = StepSampler::new(device, config.max_num_logits(), vocab_size)?;
         let parts: (Box<dyn Executor>, _) = (Box::new(executor), sampler);
         let mut engine = Self::assemble(config, input_processor, info, parts);
-        engine.scheduler.goes_back_to_blocks();
+        if speculation.is_none() {
+            engine.scheduler.goes_back_to_blocks();
+        }
+        engine.speculation = speculation.map(|config| Speculation::new(config, true));
         Ok(engine)
     }
 
@@ -244,6 +273,7 @@ impl Engine {
             tasks: Vec::new(),
             input_processor,
             info,
+            speculation: None,
             runs_ahead: false,
             ahead: None,
             time: StepTime::default(),
@@ -299,25 +329,36 @@ impl Engine {
         let outputs = self.scheduler.update(&scheduled, results.drain(..));
         self.sampler.reuse(results);
         self.scheduler.reuse(scheduled);
+        if let Some(speculation) = &mut self.speculation {
+            speculation.learn(&outputs);
+        }
         lap(&mut clock, &mut self.time.update);
         Ok(outputs)
     }
 
     /// Schedules a step and starts to compute it.
     fn begin_step(&mut self, clock: &mut Instant) -> Result<Current, EngineError> {
-        let scheduled = self.scheduler.schedule();
+        let mut scheduled = self.scheduler.schedule();
+        if let Some(speculation) = &mut self.speculation {
+            let added = speculation.add_drafts(&mut self.scheduler, &mut scheduled);
+            added.map_err(device_error)?;
+        }
         let mut pending = Pending::Done(Vec::new());
         if !scheduled.is_empty() {
             self.batch.refill(&scheduled, &self.scheduler);
             lap(clock, &mut self.time.schedule);
-            let logits = self.executor.execute(&self.batch).map_err(device_error)?;
+            let mut logits = self.executor.execute(&self.batch).map_err(device_error)?;
             lap(clock, &mut self.time.execute);
             // On a GPU the forward pass runs meanwhile.
             self.sampler.fill_masks(self.scheduler.guides(&scheduled), &logits);
             let mut tasks: Vec<RowTask<'_>> = std::mem::take(&mut self.tasks);
             tasks.extend(self.scheduler.row_tasks(&scheduled));
-            pending = self.sampler.sample(logits, &tasks)?;
+            pending = self.sampler.sample(logits.again(), &tasks)?;
             self.tasks = emptied(tasks);
+            if let Pending::Done(results) = &mut pending {
+                let Self { scheduler, sampler, .. } = self;
+                sample_later_rounds((scheduler, sampler), &scheduled, logits, results);
+            }
             lap(clock, &mut self.time.sample);
         }
         Ok(Current { scheduled, pending, rows: None })
@@ -330,7 +371,8 @@ impl Engine {
         rows: Option<&[usize]>,
         clock: &mut Instant,
     ) -> Result<Option<(Ahead, Pending)>, EngineError> {
-        if !self.runs_ahead {
+        let guesses = |speculation: &Speculation| speculation.may_guess_after(&self.scheduler);
+        if !self.runs_ahead || self.speculation.as_ref().is_some_and(guesses) {
             return Ok(None);
         }
         let row_of = |place: usize| rows.map_or(place, |rows| rows[place]);
@@ -364,9 +406,22 @@ impl Engine {
     }
 }
 
-/// Rows of logits that a step may have.
-fn max_rows(config: &EngineConfig) -> usize {
-    config.scheduler.max_num_seqs + config.scheduler.max_num_prompt_logits
+/// Samples after drafts that turn out to be right, in rows whose guide must hear of them first.
+fn sample_later_rounds(
+    (scheduler, sampler): (&mut Scheduler, &mut StepSampler),
+    scheduled: &Scheduled,
+    mut logits: Logits<'_>,
+    results: &mut [RowResult],
+) {
+    for round in 1.. {
+        let guides = scheduler.guides_of_round(scheduled, round, results);
+        if guides.is_empty() {
+            return;
+        }
+        sampler.fill_masks(guides, &logits);
+        let tasks: Vec<_> = scheduler.tasks_of_round(scheduled, round, results).collect();
+        sampler.sample_later(logits.again(), &tasks, results);
+    }
 }
 
 /// Stack of the thread that loads the tokenizer: as much as the main thread has.

@@ -227,14 +227,13 @@ fn of_step_size(error: EngineError, max_num_tokens: usize) -> EngineError {
 fn step_limits(config: &EngineConfig, decoder: &DecoderToLoad) -> StepLimits {
     let DecoderToLoad { spec, output, max_model_len, .. } = decoder;
     let scheduler = &config.scheduler;
-    let max_num_prompt_logits = match output {
-        Output::Logits => scheduler.max_num_prompt_logits,
-        Output::States => 0,
-    };
     StepLimits {
         max_num_tokens: scheduler.max_num_batched_tokens,
         max_num_seqs: scheduler.max_num_seqs,
-        max_num_logits: scheduler.max_num_seqs + max_num_prompt_logits,
+        max_num_logits: match output {
+            Output::Logits => config.max_num_logits(),
+            Output::States => scheduler.max_num_seqs,
+        },
         max_model_len: *max_model_len,
         block_size: decoder.block_size(&config.cache),
         num_q_per_kv: spec.num_q_per_kv(),

@@ -11,12 +11,14 @@
 
 mod ahead;
 mod beam;
+mod drafts;
 mod look_ahead;
 mod schedule;
 #[cfg(test)]
 mod tests;
 
 pub use ahead::{Ahead, AheadSeq};
+pub use drafts::{DraftLimits, DraftStep};
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,7 +33,6 @@ use super::request::{
 use super::sampler::{RowResult, RowTask, SampleTask};
 use super::sequence::Sequence;
 use super::stats::EngineStats;
-use super::structured_output::GuideTask;
 use super::text::Tokenizer;
 use beam::BeamRow;
 use look_ahead::WaitingQueue;
@@ -41,8 +42,10 @@ use look_ahead::WaitingQueue;
 pub struct ScheduledSeq {
     /// Where the scheduler keeps it; meaningful until `update`.
     pub slot: usize,
-    /// Tokens to compute, from `num_computed_tokens` on; at least 1.
+    /// Tokens to compute, from `num_computed_tokens` on; at least 1 that is known, then drafts.
     pub num_tokens: usize,
+    /// Drafts among them: each gives a row of logits after that of the last known token.
+    pub num_drafts: usize,
     /// Prompt positions among them whose logits are wanted (prompt_logprobs).
     pub num_prompt_logits: usize,
     /// The last token's logits give the next one, or are the state that was asked for: the tokens
@@ -226,27 +229,21 @@ impl Scheduler {
         &'a self,
         scheduled: &'a Scheduled,
     ) -> impl Iterator<Item = RowTask<'a>> + 'a {
-        self.slots_and_tasks(scheduled).map(|(_, task)| task)
-    }
-
-    /// The same, each with the slot of its sequence.
-    fn slots_and_tasks<'a>(
-        &'a self,
-        scheduled: &'a Scheduled,
-    ) -> impl Iterator<Item = (usize, RowTask<'a>)> + 'a {
-        scheduled.seqs.iter().flat_map(|entry| {
+        scheduled.seqs.iter().flat_map(move |entry| {
             let seq = self.seq(entry.slot);
             let params = &*seq.request.params;
             let of_prompt = move |position: usize| RowTask::PromptLogprobs {
                 target: seq.token_after(position),
                 num_logprobs: seq.request.prompt_logprobs(),
             };
-            let sampled = entry.samples.then(|| match params.beam_search {
+            let sampled = move |num_drafts: usize| match params.beam_search {
                 Some(beams) => Self::beam_task(params, beams),
-                None => RowTask::Sample(self.sample_task(seq)),
-            });
-            let tasks = seq.prompt_logits_in(entry.num_tokens).map(of_prompt).chain(sampled);
-            tasks.map(|task| (entry.slot, task))
+                None if num_drafts > 0 && seq.guide.is_some() => RowTask::Later,
+                None => RowTask::Sample(self.sample_task(seq, num_drafts)),
+            };
+            let drafts = 0..if entry.samples { entry.num_drafts + 1 } else { 0 };
+            let sampled = drafts.map(sampled);
+            seq.prompt_logits_in(entry.num_tokens).map(of_prompt).chain(sampled)
         })
     }
 
@@ -260,31 +257,12 @@ impl Scheduler {
         wanted.map(|entry| self.seq(entry.slot).request.request_id)
     }
 
-    /// The guides of the sequences that sample in a step: each finds the mask of its next token.
-    pub fn guides(&mut self, scheduled: &Scheduled) -> Vec<GuideTask<'_>> {
-        let guide = |entry: &ScheduledSeq| self.seq(entry.slot).guide.as_ref();
-        if !scheduled.seqs.iter().any(|entry| entry.samples && guide(entry).is_some()) {
-            return Vec::new();
-        }
-        let mut wanted = vec![None; self.seqs.len()];
-        for (row, (slot, task)) in self.slots_and_tasks(scheduled).enumerate() {
-            if let RowTask::Sample(task) = task {
-                wanted[slot] = Some(task.takes_likeliest().then_some(row));
-            }
-        }
-        let seqs = self.seqs.iter_mut().zip(wanted);
-        let tasks = seqs.filter_map(|(seq, wanted)| {
-            let guide = seq.as_mut()?.guide.as_deref_mut()?;
-            Some(GuideTask { guide, likeliest_of: wanted? })
-        });
-        tasks.collect()
-    }
-
-    fn sample_task<'a>(&self, seq: &'a Sequence) -> SampleTask<'a> {
+    /// What is sampled after the known tokens and so many drafts.
+    fn sample_task<'a>(&self, seq: &'a Sequence, num_drafts: usize) -> SampleTask<'a> {
         SampleTask {
             params: &seq.request.params,
             prompt_token_ids: &seq.request.prompt_token_ids,
-            output_token_ids: seq.output_token_ids(),
+            output_token_ids: seq.output_with_drafts(num_drafts),
             stop_ids: &seq.request.stop_ids,
             bad_words_token_ids: &seq.request.bad_words_token_ids,
             row_key: seq.request.row_key,
@@ -313,7 +291,8 @@ impl Scheduler {
                 }
                 continue;
             }
-            let num_rows = entry.num_prompt_logits + usize::from(entry.samples);
+            let num_sampled = if entry.samples { entry.num_drafts + 1 } else { 0 };
+            let num_rows = entry.num_prompt_logits + num_sampled;
             let finish = self.apply(entry, results.by_ref().take(num_rows));
             if let Some(finish) = finish {
                 self.finish(entry.slot, finish);
@@ -423,7 +402,7 @@ impl Scheduler {
     ) -> Option<Finish> {
         let granule = self.granule;
         let seq = self.seqs[entry.slot].as_mut().expect("the slot is taken");
-        seq.num_computed_tokens += entry.num_tokens;
+        seq.num_computed_tokens += entry.num_tokens - entry.num_drafts;
         let mut finish = None;
         for _ in 0..entry.num_prompt_logits {
             match rows.next().expect("one result per row task") {
@@ -435,27 +414,13 @@ impl Scheduler {
                 other => panic!("{other:?} for a prompt token"),
             }
         }
-        if finish.is_some() || !entry.samples {
-            rows.for_each(drop);
-            let mut ends = || seq.is_known_through() && !seq.begin_next_choice(granule);
-            return finish.or_else(|| ends().then_some(Finish::Length));
+        if finish.is_none() && entry.samples {
+            return self.apply_sampled(entry, rows);
         }
-        let result = rows.next().expect("one result per row task");
-        if let Some(error) = seq.guide.as_ref().and_then(|guide| guide.error()) {
-            return Some(Finish::Error(error.clone()));
-        }
-        match result {
-            RowResult::Sampled { token_id, logprobs } => {
-                self.stats.num_generation_tokens += 1;
-                seq.completion.push_logprobs(logprobs);
-                let appended = seq.append(token_id, self.max_model_len, self.tokenizer.as_deref());
-                appended.unwrap_or_else(|error| Some(Finish::Error(error)))
-            }
-            RowResult::NonFinite => Some(non_finite_logits(seq)),
-            RowResult::NoTokenAllowed => Some(no_token_allowed(seq)),
-            RowResult::State => Some(Finish::Length),
-            other @ RowResult::PromptLogprobs(_) => panic!("{other:?} for a sampled token"),
-        }
+        rows.for_each(drop);
+        seq.drop_drafts();
+        let mut ends = || seq.is_known_through() && !seq.begin_next_choice(granule);
+        finish.or_else(|| ends().then_some(Finish::Length))
     }
 
     /// Removes a sequence, or all beams of a row; its slot stays in `running` or `waiting`, which
@@ -489,6 +454,7 @@ impl Scheduler {
             tokenizer,
         );
         if let Some(guide) = &mut seq.guide {
+            guide.catch_up(output_token_ids);
             output.is_complete = match (is_cut, tokenizer) {
                 (true, Some(tokenizer)) => {
                     let token_ids = tokenizer.encode_inside(&output.text);

@@ -4,7 +4,12 @@
 //! token_ids            | prompt .................. | output ........ |
 //! num_computed_tokens  |<------ K/V in the cache ------>|
 //! one step             |                                |<- chunk -->|   samples: reaches the end
+//!                                                       |<- chunk -->|<- drafts ->|
 //! ```
+//!
+//! Drafts are guesses of what comes next. They lie behind the known tokens from `schedule` to
+//! `update`, so that what a penalty looks at is one slice, and nobody who asks for known tokens
+//! sees them.
 //!
 //! A sequence whose next token is known samples none: it ends where its known tokens do. That of a
 //! request of choices goes through them one after the other, so that what they share is computed
@@ -15,6 +20,7 @@ use std::sync::Arc;
 
 use super::completion::{Completion, Finish};
 use super::request::{Asked, Known, Request, RequestError, RequestStatus};
+use super::speculation::Pace;
 use super::structured_output::Guide;
 use super::text::Tokenizer;
 
@@ -27,8 +33,12 @@ pub struct Sequence {
     pub index: u32,
     /// Waiting, running or preempted; a finished sequence is gone.
     pub status: RequestStatus,
-    /// Prompt, then output.
+    /// Prompt, then output; within a step, then drafts.
     pub token_ids: Vec<u32>,
+    /// The last of them that are drafts.
+    pub num_drafts: usize,
+    /// How many drafts it is given.
+    pub pace: Pace,
     /// Tokens that it began with.
     pub num_prompt_tokens: usize,
     /// The token after the prompt, where it is known. A sequence whose state is asked for has none:
@@ -63,6 +73,8 @@ impl Sequence {
             index,
             status: RequestStatus::Waiting,
             token_ids: token_ids.to_vec(),
+            num_drafts: 0,
+            pace: Pace::default(),
             num_prompt_tokens: token_ids.len(),
             known_end: end,
             choice: 0,
@@ -88,12 +100,44 @@ impl Sequence {
 
     /// Prompt and output tokens.
     pub fn num_tokens(&self) -> usize {
-        self.token_ids.len()
+        self.token_ids.len() - self.num_drafts
     }
 
     /// Generated tokens.
     pub fn output_token_ids(&self) -> &[u32] {
-        &self.token_ids[self.num_prompt_tokens..]
+        self.output_with_drafts(0)
+    }
+
+    /// The same, as if so many drafts had been sampled.
+    pub fn output_with_drafts(&self, num_drafts: usize) -> &[u32] {
+        &self.token_ids[self.num_prompt_tokens..self.num_tokens() + num_drafts]
+    }
+
+    /// Drafts of the step.
+    pub fn drafts(&self) -> &[u32] {
+        &self.token_ids[self.num_tokens()..]
+    }
+
+    /// Adds a draft behind those that there are.
+    pub fn push_draft(&mut self, token_id: u32) {
+        self.token_ids.push(token_id);
+        self.num_drafts += 1;
+    }
+
+    /// Forgets the drafts that were not sampled.
+    pub fn drop_drafts(&mut self) {
+        self.token_ids.truncate(self.num_tokens());
+        self.num_drafts = 0;
+    }
+
+    /// Makes a sampled token known. It may be the first draft; else the drafts were wrong.
+    fn push(&mut self, token_id: u32) {
+        if self.drafts().first() == Some(&token_id) {
+            self.num_drafts -= 1;
+        } else {
+            self.drop_drafts();
+            self.token_ids.push(token_id);
+        }
     }
 
     /// The known token after a position.
@@ -188,18 +232,15 @@ impl Sequence {
         max_model_len: usize,
         tokenizer: Option<&Tokenizer>,
     ) -> Result<Option<Finish>, RequestError> {
-        self.token_ids.push(token_id);
+        self.push(token_id);
         let stop_ids = &self.request.stop_ids;
-        if let Some(guide) = &mut self.guide {
-            guide.accept(token_id);
-        }
-        let num_output_tokens = self.token_ids.len() - self.num_prompt_tokens;
+        let num_output_tokens = self.output_token_ids().len();
         let max_tokens = self.request.params.max_tokens.map_or(usize::MAX, |max| max as usize);
         let finish = if stop_ids.eos_token_id == Some(token_id) {
             Some(Finish::Eos)
         } else if stop_ids.stop_token_ids.contains(&token_id) {
             Some(Finish::StopToken(token_id))
-        } else if self.token_ids.len() >= max_model_len || num_output_tokens >= max_tokens {
+        } else if self.num_tokens() >= max_model_len || num_output_tokens >= max_tokens {
             Some(Finish::Length)
         } else {
             None

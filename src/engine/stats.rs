@@ -29,6 +29,12 @@ pub struct EngineStats {
     pub num_generation_tokens: u64,
     /// Prompt tokens found in the prefix cache so far.
     pub num_cached_tokens: u64,
+    /// Times that a row was computed with drafts so far.
+    pub num_drafted_rows: u64,
+    /// Drafts so far.
+    pub num_draft_tokens: u64,
+    /// Those of them that were right.
+    pub num_accepted_tokens: u64,
     /// Preemptions so far.
     pub num_preemptions: u64,
     /// Adapters loaded so far, one as often as it was.
@@ -44,6 +50,12 @@ impl EngineStats {
     pub fn with_loras(self, counts: LoraCounts) -> Self {
         let LoraCounts { num_loads, num_resident } = counts;
         Self { num_lora_loads: num_loads, num_resident_loras: num_resident, ..self }
+    }
+
+    /// Tokens that a row got from a step in which it had drafts, on average. None: none had any.
+    pub fn tokens_per_drafted_row(&self) -> Option<f64> {
+        let per_row = |num: u64| num as f64 / self.num_drafted_rows as f64;
+        (self.num_drafted_rows > 0).then(|| 1.0 + per_row(self.num_accepted_tokens))
     }
 }
 

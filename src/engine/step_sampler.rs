@@ -90,12 +90,10 @@ impl StepSampler {
         let is_on_host = matches!(&*self.device, Device::Cpu(_));
         self.device.parallel_for(num_tasks, &|_, _| {
             let next = tasks.lock().expect("no thread panics while it holds the lock").next();
-            let GuideTask { guide, likeliest_of } = next.expect("one task per item");
-            let row = likeliest_of.filter(|_| is_on_host).map(|row| logits.tensor.row(row));
-            match row.and_then(|row| sampler::likeliest(DeviceVectors(&self.device), row)) {
-                Some(token_id) => guide.fill_for_likeliest(token_id),
-                None => guide.fill(),
-            }
+            let task = next.expect("one task per item");
+            let row = task.likeliest_of.filter(|_| is_on_host).map(|row| logits.tensor.row(row));
+            let vectors = DeviceVectors(&self.device);
+            task.run(row.and_then(|row| sampler::likeliest(vectors, row)));
         });
     }
 
@@ -115,10 +113,25 @@ impl StepSampler {
                 on_gpu.sample(gpu, logits.tensor, tasks, &scratch[0])
             }
             _ => {
-                let results = std::mem::take(spare);
-                Ok(Pending::Done(sample_on_host(device, logits.tensor, tasks, scratch, results)))
+                let mut results = std::mem::take(spare);
+                results.clear();
+                results.resize(tasks.len(), RowResult::Later);
+                sample_on_host(device, logits.tensor, tasks, scratch, &mut results);
+                Ok(Pending::Done(results))
             }
         }
+    }
+
+    /// Samples the rows that an earlier round left out, where their turn has come: task i replaces
+    /// result i, unless that is to come later still. For the CPU, where results are there at once.
+    pub fn sample_later(
+        &mut self,
+        logits: Logits<'_>,
+        tasks: &[RowTask<'_>],
+        results: &mut [RowResult],
+    ) {
+        assert!(self.on_gpu.is_none(), "a GPU verifies drafts in one round");
+        sample_on_host(&self.device, logits.tensor, tasks, &self.scratch, results);
     }
 
     /// Queues the sampling of a step ahead on a GPU: of tasks that lack the last token of their
@@ -216,23 +229,22 @@ fn sample_on_host(
     logits: &mut Tensor,
     tasks: &[RowTask<'_>],
     scratch: &[Mutex<SamplerScratch>],
-    mut results: Vec<RowResult>,
-) -> Vec<RowResult> {
+    results: &mut [RowResult],
+) {
     let width = logits.width();
     // A row of logits is read once at least.
     let _timed = device.timed(Op::new("sample"), || Work::elementwise(tasks.len() * width, 4));
-    results.clear();
-    results.resize(tasks.len(), RowResult::NonFinite);
     // Threads take rows as they come; each row's result goes to its own place.
-    let rows = logits.values_mut().chunks_exact_mut(width).zip(tasks).zip(&mut results);
+    let rows = logits.values_mut().chunks_exact_mut(width).zip(tasks).zip(results);
     let rows = Mutex::new(rows);
     device.parallel_for(tasks.len(), &|thread, _| {
         let next = rows.lock().expect("no thread panics while it holds the lock").next();
         let ((row, task), result) = next.expect("one row per item");
         let mut scratch = scratch[thread].lock().expect("one scratch per thread");
-        *result = sampler::run_row_with(DeviceVectors(device), row, task, &mut scratch);
+        if !matches!(task, RowTask::Later) {
+            *result = sampler::run_row_with(DeviceVectors(device), row, task, &mut scratch);
+        }
     });
-    results
 }
 
 impl OnGpu {

@@ -125,7 +125,7 @@ impl Step {
     fn on_host(&self, row: usize, task: &RowTask<'_>) -> RowResult {
         let mut logits = match task {
             RowTask::PromptLogprobs { .. } => self.masked_logits(row),
-            RowTask::Sample(_) => self.logits[row].clone(),
+            RowTask::Sample(_) | RowTask::Later => self.logits[row].clone(),
         };
         run_row(&mut logits, task, &mut SamplerScratch::default())
     }

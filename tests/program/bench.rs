@@ -92,6 +92,7 @@ fn throughput_has_vllms_line_and_keys_and_exact_counts() {
         ("num_cached_tokens", json!(0)),
         ("num_computed_tokens", json!(480 + 60 - 12)),
         ("num_preemptions", json!(0)),
+        ("num_draft_tokens", json!(0)),
         ("prefill", Value::Null),
         ("decode", Value::Null),
         ("peak_tflops_share", Value::Null),

@@ -14,6 +14,8 @@ const VARIANTS: &[&str] = &[
     "--max-num-seqs 1 --threads 1",
     "--max-num-batched-tokens 16 --threads 2 --no-enable-prefix-caching",
     "--block-size 16 --num-gpu-blocks-override 11",
+    "--max-num-seqs 5 --speculative-config \
+     {\"method\":\"ngram\",\"num_speculative_tokens\":6,\"prompt_lookup_min\":1,\"prompt_lookup_max\":3}",
 ];
 
 /// Answers by name, and the statistics.

@@ -82,6 +82,11 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "text",
         ],
     ),
+    // Who guesses what comes next: sees sequences, and not how they are computed.
+    (
+        "crate::engine::speculation",
+        &["EngineError", "config", "executor", "request", "scheduler", "sequence"],
+    ),
     // Which tokens may come next; knows no logits.
     (
         "crate::engine::structured_output",
@@ -89,7 +94,14 @@ pub const LAYERS: &[(&str, &[&str])] = &[
     ),
     (
         "crate::engine::sequence",
-        &["completion", "prefix_cache", "request", "structured_output", "text"],
+        &[
+            "completion",
+            "prefix_cache",
+            "request",
+            "speculation::Pace",
+            "structured_output",
+            "text",
+        ],
     ),
     ("crate::engine::completion", &["request", "text"]),
     ("crate::engine::block_pool", &["prefix_cache"]),

@@ -68,6 +68,10 @@ pub struct EngineArgs {
     /// On a GPU, queue every step anew instead of replaying CUDA graphs
     #[arg(long, hide_short_help = true)]
     pub enforce_eager: bool,
+    /// Guess tokens and verify several in one step, to the same bytes; for few rows at a time, e.g.
+    /// '{"method": "ngram", "num_speculative_tokens": 5}'
+    #[arg(long, value_name = "JSON", hide_short_help = true)]
+    pub speculative_config: Option<String>,
     /// The cache of K and V.
     #[command(flatten)]
     #[serde(skip)]

@@ -12,7 +12,8 @@ const NO_POOLING: &str =
 const ALWAYS: &str = "it is always so; leave the flag out";
 const OWN_CODE: &str = "no code of a model is ever run; the families are built in";
 const NO_LORA: &str = "adapters are not supported; merge the adapter into the model first";
-const NO_SPECULATION: &str = "there is no speculative decoding; leave the flag out";
+const SPECULATION: &str =
+    r#"--speculative-config '{"method": "ngram", "num_speculative_tokens": 5}' has all of it"#;
 const STRUCTURE: &str =
     "--structured-outputs.json FILE (or .regex, .choice, .grammar) constrains all rows";
 const CALLS: &str =
@@ -39,9 +40,8 @@ const FLAGS: &[(&str, &str)] = &[
     ("lora-modules", NO_LORA),
     ("max-loras", NO_LORA),
     ("max-lora-rank", NO_LORA),
-    ("speculative-config", NO_SPECULATION),
-    ("speculative-model", NO_SPECULATION),
-    ("num-speculative-tokens", NO_SPECULATION),
+    ("speculative-model", SPECULATION),
+    ("num-speculative-tokens", SPECULATION),
     ("structured-outputs-config", STRUCTURE),
     ("guided-decoding-backend", STRUCTURE),
     ("guided-json", STRUCTURE),

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::device::{cpu_isa, device_config};
+use super::speculation::speculation;
 use crate::cli::args::{
     CacheArgs, ComputeArgs, DTypeArg, KvCacheDTypeArg, LoadFormatArg, OutputArgs, OverflowArg,
     RunArgs,
@@ -31,8 +32,10 @@ pub(super) fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
     let model = model_config(args)?;
     let isa = args.engine.compute.cpu_isa.map(cpu_isa);
     let parallel = ParallelConfig { num_threads: threads, isa };
+    let speculation = args.engine.speculative_config.as_deref().map(speculation).transpose()?;
     let device = device_config(&args.engine);
-    Ok(EngineConfig { model, cache, scheduler, parallel, device, lora: LoraConfig::default() })
+    let lora = LoraConfig::default();
+    Ok(EngineConfig { model, cache, scheduler, parallel, device, lora, speculation })
 }
 
 fn cache_config(args: &CacheArgs) -> CacheConfig {

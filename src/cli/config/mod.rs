@@ -6,6 +6,7 @@ mod engine;
 mod output;
 mod pooling;
 mod sampling;
+mod speculation;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -400,9 +401,11 @@ mod tests {
         let flags = "--max-num-seqs 1000 --no-enable-prefix-caching --num-gpu-blocks-override 9 \
                      --dtype bfloat16 --seed 7 --overflow truncate-left --generation-config vllm \
                      --gpu-memory-utilization 0.5 --threads 3 --device cuda:1 --enforce-eager \
-                     --quantization fp8";
+                     --quantization fp8 --speculative-config {\"method\":\"suffix\"}";
         let config = config(flags).unwrap();
-        let EngineConfig { model, cache, scheduler, parallel, device, .. } = &config.engine;
+        let EngineConfig { model, cache, scheduler, parallel, device, speculation, .. } =
+            &config.engine;
+        assert_eq!(speculation.as_ref().map(|config| config.num_speculative_tokens), Some(24));
         assert_eq!((&device.kind, device.enforce_eager), (&DeviceKind::Cuda(1), true));
         assert_eq!(device.quantization, Some(Quantization::Fp8));
         assert_eq!((scheduler.max_num_seqs, config.window.max_rows), (1000, 16000));

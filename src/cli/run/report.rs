@@ -274,6 +274,15 @@ impl Report {
             let rows = num_rows(self.tally.incomplete);
             let _ = write!(text, "\nEnded before the answer matched its structured output: {rows}");
         }
+        if let Some(mean) = self.engine.tokens_per_drafted_row() {
+            let drafted = grouped(self.engine.num_draft_tokens);
+            let accepted = grouped(self.engine.num_accepted_tokens);
+            let _ = write!(
+                text,
+                "\nGuessed tokens: {drafted}, {accepted} of them right; {mean:.2} tokens a step \
+                 where a row had any"
+            );
+        }
         if self.engine.num_preemptions > 0 {
             let number = grouped(self.engine.num_preemptions);
             let advice = "a larger --kv-cache-memory-bytes or fewer --max-num-seqs avoid them";
@@ -315,6 +324,12 @@ impl Report {
             "engine": self.resolved.json(),
             "num_steps": self.engine.num_steps,
             "num_preemptions": self.engine.num_preemptions,
+            "speculation": {
+                "num_drafted_rows": self.engine.num_drafted_rows,
+                "num_draft_tokens": self.engine.num_draft_tokens,
+                "num_accepted_tokens": self.engine.num_accepted_tokens,
+                "tokens_per_drafted_row": self.engine.tokens_per_drafted_row(),
+            },
         })
     }
 }
@@ -405,6 +420,22 @@ Output: out.jsonl";
         }
         let tokens = &report.stats(0)["tokens"];
         assert_eq!((&tokens["input"], &tokens["reused"]["input"]), (&json!(4140), &json!(140)));
+    }
+
+    #[test]
+    fn guesses_are_counted() {
+        let mut report = report();
+        assert_eq!(report.stats(0)["speculation"]["tokens_per_drafted_row"], Value::Null);
+        report.engine.num_drafted_rows = 1000;
+        report.engine.num_draft_tokens = 4000;
+        report.engine.num_accepted_tokens = 1500;
+        let expected = "\nGuessed tokens: 4,000, 1,500 of them right; 2.50 tokens a step where a \
+                        row had any\n";
+        let summary = report.summary(Style::plain());
+        assert!(summary.contains(expected), "{summary}");
+        let stats = &report.stats(0)["speculation"];
+        assert_eq!(stats["num_accepted_tokens"], 1500);
+        assert_eq!(stats["tokens_per_drafted_row"], 2.5);
     }
 
     #[test]

@@ -33,6 +33,9 @@ pub enum RowTask<'a> {
     },
     /// The end of a sequence: sample its next token.
     Sample(SampleTask<'a>),
+    /// A draft, after which a token is sampled in a later round if the drafts until there are
+    /// right: nothing is done.
+    Later,
 }
 
 /// Tokens that may come next, by structured output.
@@ -109,6 +112,8 @@ pub enum RowResult {
     NoTokenAllowed,
     /// The row is a state, which whoever asked for it has taken.
     State,
+    /// Nothing was done with the row.
+    Later,
 }
 
 /// Buffers that are reused from row to row: in the steady state a row allocates only its result.
@@ -149,6 +154,7 @@ pub fn run_row_with(
         return RowResult::NonFinite;
     };
     match task {
+        RowTask::Later => RowResult::Later,
         &RowTask::PromptLogprobs { target, num_logprobs } => {
             RowResult::PromptLogprobs(vectors.run(LogprobsOf {
                 row: logits,

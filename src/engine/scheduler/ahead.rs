@@ -37,8 +37,8 @@ pub struct AheadSeq {
 impl Scheduler {
     /// Decides the step after `current`, which is scheduled and not yet updated; `row_of` gives the
     /// row of its results of each of its sequences. None where it cannot be known: a sequence is
-    /// not at its end yet, another one may be admitted, blocks are short, or a row's sampling
-    /// depends on the tokens before.
+    /// not at its end yet or has drafts, another one may be admitted, blocks are short, or a row's
+    /// sampling depends on the tokens before.
     pub fn schedule_ahead(
         &mut self,
         current: &Scheduled,
@@ -47,7 +47,8 @@ impl Scheduler {
         assert!(self.in_step, "schedule_ahead without schedule");
         let may_admit = self.waiting.len() > 0 && self.running.len() < self.config.max_num_seqs;
         let all_sample = current.seqs.iter().all(|entry| {
-            entry.samples && entry.num_prompt_logits == 0 && is_plain(self.seq(entry.slot))
+            let is_one_row = entry.samples && entry.num_prompt_logits + entry.num_drafts == 0;
+            is_one_row && is_plain(self.seq(entry.slot))
         });
         if may_admit || !all_sample || current.seqs.len() != self.running.len() {
             return None;
@@ -83,6 +84,7 @@ impl Scheduler {
             let seq = ScheduledSeq {
                 slot: entry.slot,
                 num_tokens: 1,
+                num_drafts: 0,
                 num_prompt_logits: 0,
                 samples: true,
             };
@@ -96,21 +98,26 @@ impl Scheduler {
     /// What the sampler has to do in a step ahead. The last token of each output is still missing:
     /// the position in the random stream is one more than the output's length.
     pub fn ahead_tasks(&self, ahead: &Ahead) -> Vec<SampleTask<'_>> {
-        ahead.seqs.iter().map(|entry| self.sample_task(self.seq(entry.slot))).collect()
+        ahead.seqs.iter().map(|entry| self.sample_task(self.seq(entry.slot), 0)).collect()
     }
 
     /// Whether the token that is being computed is the last.
     fn ends_by_length(&self, seq: &Sequence) -> bool {
-        let num_output_tokens = seq.output_token_ids().len() + 1;
-        let max_tokens = seq.request.params.max_tokens.map_or(usize::MAX, |max| max as usize);
-        seq.num_tokens() + 1 >= self.max_model_len || num_output_tokens >= max_tokens
+        self.num_tokens_to_come(seq) <= 1
     }
 
-    /// Makes room for the token that is being computed; false if the pool runs out.
-    fn grow_by_one(&mut self, slot: usize) -> bool {
+    /// Most tokens that may follow the known ones.
+    pub(super) fn num_tokens_to_come(&self, seq: &Sequence) -> usize {
+        let max_tokens = seq.request.params.max_tokens.map_or(usize::MAX, |max| max as usize);
+        let of_output = max_tokens.saturating_sub(seq.output_token_ids().len());
+        of_output.min(self.max_model_len.saturating_sub(seq.num_tokens()))
+    }
+
+    /// Makes room for one token more; false if the pool runs out.
+    pub(super) fn grow_by_one(&mut self, slot: usize) -> bool {
         let block_size = self.block_pool.block_size();
         let seq = self.seqs[slot].as_mut().expect("the slot is taken");
-        if seq.block_table.len() * block_size <= seq.num_tokens() {
+        if seq.block_table.len() * block_size <= seq.token_ids.len() {
             let Some(block) = self.block_pool.allocate() else { return false };
             seq.block_table.push(block);
         }

@@ -220,7 +220,8 @@ impl Scheduler {
         step.token_budget -= num_tokens;
         step.prompt_logits_budget -= num_prompt_logits;
         step.scheduled.num_tokens += num_tokens;
-        let entry = ScheduledSeq { slot, num_tokens, num_prompt_logits, samples };
+        let num_drafts = 0;
+        let entry = ScheduledSeq { slot, num_tokens, num_drafts, num_prompt_logits, samples };
         step.scheduled.seqs.push(entry);
     }
 
@@ -250,7 +251,7 @@ impl Scheduler {
         }
     }
 
-    fn num_blocks_of_sequence(&self, slot: usize) -> usize {
+    pub(super) fn num_blocks_of_sequence(&self, slot: usize) -> usize {
         self.seq(slot).num_tokens().div_ceil(self.block_pool.block_size())
     }
 

@@ -1,5 +1,6 @@
 //! Targeted tests of single decisions. The whole is tested by `tests/engine/simulation`.
 
+mod drafts;
 mod look_ahead;
 mod loras;
 
@@ -65,6 +66,7 @@ fn end_step(scheduler: &mut Scheduler, step: &Scheduled, token_id: u32) -> Vec<R
             let logprobs = task.params.logprobs.map(|_| logprob(token_id));
             RowResult::Sampled { token_id, logprobs }
         }
+        RowTask::Later => RowResult::Later,
     };
     let results: Vec<_> = scheduler.row_tasks(step).map(|task| result(&task)).collect();
     assert_eq!(results.len(), batch.logits_indices.len());

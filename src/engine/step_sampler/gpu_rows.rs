@@ -101,6 +101,7 @@ impl GpuRows {
                         self.push(row, kind, LogprobRow::SAMPLED);
                     }
                 },
+                RowTask::Later => panic!("a GPU verifies drafts in one round"),
                 &RowTask::PromptLogprobs { target, num_logprobs } => {
                     let num_top = self.num_top(num_logprobs);
                     let kind =

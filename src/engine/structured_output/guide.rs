@@ -34,7 +34,10 @@ pub struct Guide {
     form: Option<Form>,
     /// Of the next token. None: any may come.
     mask: Option<Mask>,
-    error: Option<RequestError>,
+    /// Output tokens that it has taken in.
+    num_accepted: usize,
+    /// Why there is no mask, and after how many output tokens.
+    error: Option<(usize, RequestError)>,
 }
 
 /// A guide that is to find the mask of a row of logits.
@@ -42,6 +45,8 @@ pub struct Guide {
 pub struct GuideTask<'a> {
     /// The guide.
     pub guide: &'a mut Guide,
+    /// What was said before the token that the row gives.
+    pub output_token_ids: &'a [u32],
     /// The row, where its likeliest token is all that is taken.
     pub likeliest_of: Option<usize>,
 }
@@ -67,6 +72,17 @@ impl std::fmt::Debug for Form {
     }
 }
 
+impl GuideTask<'_> {
+    /// Finds the mask. The likeliest token of the row is given where it is asked for, and known.
+    pub fn run(self, likeliest: Option<u32>) {
+        self.guide.catch_up(self.output_token_ids);
+        match likeliest {
+            Some(token_id) => self.guide.fill_for_likeliest(token_id),
+            None => self.guide.fill(),
+        }
+    }
+}
+
 impl Guide {
     /// A guide at the beginning of an answer to a prompt.
     pub fn new(guidance: &Guidance, prompt_token_ids: &[u32]) -> Self {
@@ -81,6 +97,7 @@ impl Guide {
             thinking: thinking.map(|rules| Thought::new(rules, prompt_token_ids)),
             form: guidance.grammar.as_ref().map(form),
             mask: None,
+            num_accepted: 0,
             error: None,
         }
     }
@@ -110,7 +127,7 @@ impl Guide {
                     Mask { only: only.map(|id| id as u32), tokens }
                 });
             }
-            Err(error) => self.error = Some(error),
+            Err(error) => self.error = Some((self.num_accepted, error)),
         }
     }
 
@@ -130,8 +147,15 @@ impl Guide {
         Some(TokenMask { words: mask.tokens.as_slice(), only: mask.only })
     }
 
+    /// Goes on by the tokens of an output that it has not seen. They were sampled, as the work of a
+    /// guide counts: a draft may be among them once it is known to be right.
+    pub fn catch_up(&mut self, output_token_ids: &[u32]) {
+        output_token_ids[self.num_accepted..].iter().for_each(|&token_id| self.accept(token_id));
+    }
+
     /// Goes on by a token that was sampled.
     pub fn accept(&mut self, token_id: u32) {
+        self.num_accepted += 1;
         if let Some(thought) = &mut self.thinking {
             let answers = thought.opening().is_some_and(|opening| opening != token_id);
             if answers || thought.accept(token_id) {
@@ -145,13 +169,14 @@ impl Guide {
         if self.error.is_none()
             && let Err(error) = form.accept(token_id)
         {
-            self.error = Some(error);
+            self.error = Some((self.num_accepted, error));
         }
     }
 
-    /// Why the sequence cannot go on.
-    pub fn error(&self) -> Option<&RequestError> {
-        self.error.as_ref()
+    /// Why there is no token after so many of the output. The guide may be ahead of the sequence by
+    /// drafts that were right.
+    pub fn error_after(&self, num_output_tokens: usize) -> Option<&RequestError> {
+        self.error.as_ref().filter(|(num, _)| *num <= num_output_tokens).map(|(_, error)| error)
     }
 
     /// Whether what was said matches the grammar as a whole; true without one.

@@ -7,6 +7,7 @@
 //! `VLLM_BATCH_TEST_SIMULATION_SEEDS=1000000` many more than usual.
 
 mod beams;
+mod guesses;
 mod oracle;
 pub(super) mod workload;
 
@@ -16,6 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use guesses::Guesses;
 use oracle::Oracle;
 use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::block_pool::BlockPool;
@@ -57,6 +59,8 @@ struct Coverage {
     scored: u64,
     /// Requests that generate nothing by a `max_tokens` of 0.
     nothing_generated: u64,
+    drafts_right: u64,
+    drafts_wrong: u64,
 }
 
 impl Coverage {
@@ -64,7 +68,8 @@ impl Coverage {
         let Self { preemptions, cached_tokens, siblings, stop_strings, stop_tokens, .. } = *self;
         let Self { lengths, aborts, too_small, nothing_allowed, prompt_logprobs, .. } = *self;
         let Self { steps_ahead, rows_in_vain, beams, block_copies, scored, .. } = *self;
-        let (nothing_generated, steps_of_loras) = (self.nothing_generated, self.steps_of_loras);
+        let Self { nothing_generated, steps_of_loras, .. } = *self;
+        let Self { drafts_right, drafts_wrong, .. } = *self;
         assert!(steps_ahead > 20_000 && rows_in_vain > 1000, "{self:?}");
         let events = [
             scored,
@@ -81,6 +86,7 @@ impl Coverage {
         ];
         let rarer = [too_small, nothing_allowed];
         let tokens = [cached_tokens, prompt_logprobs];
+        assert!(drafts_right > 10_000 && drafts_wrong > 20_000, "{self:?}");
         assert!(events.iter().all(|&count| count > 2000), "{self:?}");
         assert!(rarer.iter().all(|&count| count > 200), "{self:?}");
         assert!(tokens.iter().all(|&count| count > 50_000), "{self:?}");
@@ -107,6 +113,8 @@ impl AddAssign for Coverage {
         self.steps_of_loras += other.steps_of_loras;
         self.scored += other.scored;
         self.nothing_generated += other.nothing_generated;
+        self.drafts_right += other.drafts_right;
+        self.drafts_wrong += other.drafts_wrong;
     }
 }
 
@@ -118,6 +126,8 @@ struct Simulation {
     batch: Batch,
     scratch: SamplerScratch,
     outputs: Vec<RequestOutput>,
+    /// Guesses tokens, in some runs.
+    guesses: Option<Guesses>,
     /// Steps are begun before the tokens of the one before are taken in, as on a GPU.
     runs_ahead: bool,
     /// The step after the last one, with its logits.
@@ -129,7 +139,7 @@ struct Simulation {
 }
 
 impl Simulation {
-    fn new(rng: &mut Rng, tokenizer: &Arc<Tokenizer>) -> Self {
+    fn new(rng: &mut Rng, tokenizer: &Arc<Tokenizer>, pieces: &[String]) -> Self {
         let workload = Workload::new(rng);
         let Workload { scheduler, block_size, num_blocks, max_model_len, .. } = &workload;
         let has_prefix_cache = workload.enable_prefix_caching;
@@ -140,9 +150,16 @@ impl Simulation {
             workload.engine_seed,
             Some(Arc::clone(tokenizer)),
         );
-        // The executor keeps states.
-        scheduler.goes_back_to_blocks();
-        let executor = SimulatedExecutor::new(*num_blocks, *block_size, VOCAB_SIZE);
+        let guesses =
+            rng.once_in(4).then(|| Guesses::new(rng, &Oracle { workload: &workload, pieces }));
+        let executor = match guesses {
+            // After drafts a sequence goes back to any token.
+            Some(_) => SimulatedExecutor::without_states(*num_blocks, *block_size, VOCAB_SIZE),
+            None => {
+                scheduler.goes_back_to_blocks();
+                SimulatedExecutor::new(*num_blocks, *block_size, VOCAB_SIZE)
+            }
+        };
         Self {
             workload,
             scheduler,
@@ -150,6 +167,7 @@ impl Simulation {
             batch: Batch::default(),
             scratch: SamplerScratch::default(),
             outputs: Vec::new(),
+            guesses,
             runs_ahead: rng.once_in(2),
             ahead: None,
             num_steps_ahead: 0,
@@ -214,7 +232,10 @@ impl Simulation {
 
     /// A step from the queues, and its logits.
     fn begin(&mut self) -> (Scheduled, Vec<f32>) {
-        let step = self.scheduler.schedule();
+        let mut step = self.scheduler.schedule();
+        if let Some(guesses) = &mut self.guesses {
+            guesses.add_to(&mut self.scheduler, &mut step);
+        }
         if step.is_empty() {
             return (step, Vec::new());
         }
@@ -260,6 +281,8 @@ impl Simulation {
             cached_tokens: stats.num_cached_tokens,
             block_copies: self.num_block_copies,
             steps_of_loras: self.num_steps_of_loras,
+            drafts_right: stats.num_accepted_tokens,
+            drafts_wrong: stats.num_draft_tokens - stats.num_accepted_tokens,
             ..Coverage::default()
         };
         let mut requests: HashMap<u64, &Request> =
@@ -420,7 +443,7 @@ fn check_prompt_logprobs(
 
 fn run_seed(seed: u64, tokenizer: &Arc<Tokenizer>, pieces: &[String]) -> Coverage {
     let mut rng = Rng(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93));
-    let mut simulation = Simulation::new(&mut rng, tokenizer);
+    let mut simulation = Simulation::new(&mut rng, tokenizer, pieces);
     simulation.run(&mut rng);
     simulation.check(pieces)
 }

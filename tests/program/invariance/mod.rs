@@ -18,7 +18,10 @@ const VARIANTS: &[&str] = &[
     "--max-num-seqs 64 --max-num-batched-tokens 4096 --block-size 64",
     "--block-size 16 --num-gpu-blocks-override 24",
     "--block-size 16 --num-gpu-blocks-override 24 --no-enable-prefix-caching --threads 1",
-    "--threads 2 --max-num-seqs 2 --max-num-batched-tokens 64 --block-size 16",
+    "--threads 2 --max-num-seqs 2 --max-num-batched-tokens 64 --block-size 16 --speculative-config \
+     {\"method\":\"ngram\",\"num_speculative_tokens\":5,\"prompt_lookup_min\":1,\"prompt_lookup_max\":3}",
+    "--max-num-seqs 8 --block-size 16 --num-gpu-blocks-override 24 --speculative-config \
+     {\"method\":\"suffix\"}",
 ];
 
 /// Five of every way to sample.

@@ -9,6 +9,7 @@ mod content;
 mod damage;
 mod disk_full;
 mod forms;
+mod guesses;
 mod journal;
 mod kill;
 mod own_names;

@@ -164,6 +164,9 @@ fn since(now: EngineStats, base: &EngineStats) -> EngineStats {
         num_generation_tokens: now.num_generation_tokens - base.num_generation_tokens,
         num_cached_tokens: now.num_cached_tokens - base.num_cached_tokens,
         num_preemptions: now.num_preemptions - base.num_preemptions,
+        num_drafted_rows: now.num_drafted_rows - base.num_drafted_rows,
+        num_draft_tokens: now.num_draft_tokens - base.num_draft_tokens,
+        num_accepted_tokens: now.num_accepted_tokens - base.num_accepted_tokens,
         time: now.time - base.time,
         ..now
     }

@@ -1,0 +1,96 @@
+//! Speculation: who guesses the next tokens of rows, and how many.
+//!
+//! A guess costs or gains time and changes no byte (`scheduler/drafts.rs`). So a proposer may use
+//! what a row may not depend on: other rows, earlier answers, the time.
+
+mod ngram;
+mod pace;
+mod suffix;
+
+use super::config::{SpeculationConfig, SpeculationMethod};
+use super::executor::ExecutorError;
+use super::request::RequestOutput;
+use super::scheduler::{DraftLimits, DraftStep, Scheduled, Scheduler};
+pub use ngram::Ngram;
+pub use pace::Pace;
+pub use suffix::Suffix;
+
+/// Guesses what comes next.
+pub trait Proposer {
+    /// Adds drafts to a step.
+    ///
+    /// # Errors
+    /// The device failed, of a proposer that uses one.
+    fn propose(&mut self, step: &mut DraftStep<'_>) -> Result<(), ExecutorError>;
+
+    /// Learns from rows that are finished.
+    fn learn(&mut self, _outputs: &[RequestOutput]) {}
+}
+
+/// A proposer, and how much of it a step takes.
+pub struct Speculation {
+    proposer: Box<dyn Proposer>,
+    limits: DraftLimits,
+}
+
+/// Tokens of a step up to which one more costs little beside what the step costs anyway. On the
+/// CPU a step of SmolLM2-135M takes about 6 ms and 1 ms for each token (docs/PERFORMANCE.md: one
+/// row 138 tokens/s, four 417, 64 about 900): a draft for one row pays where one in seven is right,
+/// for 8 rows where every second one is.
+const CPU_STEP_TOKENS: usize = 24;
+
+/// On a GPU: weights are read once for 175 tokens or so before arithmetic takes longer (H200), and
+/// rows are padded to 128.
+const GPU_STEP_TOKENS: usize = 128;
+
+impl Speculation {
+    /// What is configured. On the CPU the sampler takes rows that have a guide in rounds.
+    pub fn new(config: &SpeculationConfig, on_cpu: bool) -> Self {
+        let proposer: Box<dyn Proposer> = match &config.method {
+            &SpeculationMethod::Ngram { min, max } => Box::new(Ngram::new(min, max)),
+            SpeculationMethod::Suffix(config) => Box::new(Suffix::new(config.clone())),
+        };
+        let of_device = if on_cpu { CPU_STEP_TOKENS } else { GPU_STEP_TOKENS };
+        let max_step_tokens = config.max_step_tokens.unwrap_or(of_device);
+        let limits = DraftLimits {
+            per_row: config.num_speculative_tokens,
+            per_step: max_step_tokens - 1,
+            max_step_tokens,
+            in_rounds: on_cpu,
+            paced: config.paced,
+        };
+        Self { proposer, limits }
+    }
+
+    /// Another proposer.
+    pub fn set_proposer(&mut self, proposer: Box<dyn Proposer>) {
+        self.proposer = proposer;
+    }
+
+    /// Adds drafts to a step that was scheduled.
+    ///
+    /// # Errors
+    /// As `Proposer::propose`.
+    pub fn add_drafts(
+        &mut self,
+        scheduler: &mut Scheduler,
+        scheduled: &mut Scheduled,
+    ) -> Result<(), ExecutorError> {
+        let mut step = scheduler.draft_step(scheduled, self.limits);
+        match (0..step.num_seqs()).any(|place| step.room(place) > 0) {
+            true => self.proposer.propose(&mut step),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the step after the current one may have drafts: they need its tokens, so it cannot
+    /// be begun before these are there.
+    pub fn may_guess_after(&self, scheduler: &Scheduler) -> bool {
+        scheduler.may_draft(self.limits)
+    }
+
+    /// Learns from rows that are finished.
+    pub fn learn(&mut self, outputs: &[RequestOutput]) {
+        self.proposer.learn(outputs);
+    }
+}

@@ -1,0 +1,59 @@
+//! A proposer that knows what rows will say, and says it or not.
+
+use std::collections::HashMap;
+
+use vllm_batch::engine::executor::ExecutorError;
+use vllm_batch::engine::scheduler::DraftStep;
+use vllm_batch::engine::speculation::Proposer;
+
+use crate::simulation::workload::Rng;
+
+/// How often a guess is right.
+#[derive(Clone, Copy, Debug)]
+pub enum Skill {
+    Perfect,
+    AlwaysWrong,
+    Random,
+    Mostly,
+}
+
+/// Guesses as many tokens as there is room for.
+pub struct Guesser {
+    pub rng: Rng,
+    pub skill: Skill,
+    pub vocab_size: usize,
+    /// By request and index of the completion.
+    pub answers: HashMap<(u64, u32), Vec<u32>>,
+}
+
+impl Guesser {
+    fn guess(&mut self, right: Option<u32>) -> u32 {
+        let any = self.rng.up_to(self.vocab_size - 1) as u32;
+        let Some(right) = right else { return any };
+        let wrong = (right + 1) % self.vocab_size as u32;
+        match self.skill {
+            Skill::Perfect => right,
+            Skill::AlwaysWrong => wrong,
+            Skill::Random => any,
+            Skill::Mostly => [right, right, right, wrong][self.rng.up_to(3)],
+        }
+    }
+}
+
+impl Proposer for Guesser {
+    fn propose(&mut self, step: &mut DraftStep<'_>) -> Result<(), ExecutorError> {
+        for place in 0..step.num_seqs() {
+            for _ in 0..step.room(place) {
+                let seq = step.seq(place);
+                let id = (seq.request.request_id, seq.index);
+                let num_said = seq.output_token_ids().len() + seq.num_drafts;
+                let right = self.answers.get(&id).and_then(|answer| answer.get(num_said)).copied();
+                let token_id = self.guess(right);
+                if !step.push(place, token_id) {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,240 @@
+//! The same answers with any guesses, and with none: the plain sampler decides at every position.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::json;
+use vllm_batch::engine::Engine;
+use vllm_batch::engine::config::{
+    CacheConfig, DType, EngineConfig, GenerationConfigSource, ModelConfig, SchedulerConfig,
+    SpeculationConfig, SpeculationMethod, SuffixConfig,
+};
+use vllm_batch::engine::input_processor::Prompt;
+use vllm_batch::engine::request::{
+    Constraint, NumLogprobs, RequestOutput, RowKey, SamplingParams, StructuredOutputs,
+};
+use vllm_batch::engine::stats::EngineStats;
+
+use crate::guesser::{Guesser, Skill};
+use crate::simulation::workload::Rng;
+
+const MODEL: &str = "testdata/golden/llama3";
+const NUM_TOKENS: usize = 4;
+const BATCHES: [usize; 3] = [1, 7, 64];
+
+/// Who guesses in a run.
+#[derive(Clone, Debug)]
+enum Method {
+    Of(SpeculationMethod),
+    Known(Skill),
+}
+
+fn config(model: &str, max_num_seqs: usize, method: Option<&Method>) -> EngineConfig {
+    let unused = SpeculationMethod::Ngram { min: 1, max: 1 };
+    let speculation = method.map(|method| SpeculationConfig {
+        method: if let Method::Of(method) = method { method.clone() } else { unused.clone() },
+        num_speculative_tokens: NUM_TOKENS,
+        max_step_tokens: Some(4096),
+        paced: false,
+    });
+    EngineConfig {
+        model: ModelConfig {
+            model_dir: Path::new(env!("CARGO_MANIFEST_DIR")).join(model),
+            dtype: Some(DType::BFloat16),
+            generation_config: GenerationConfigSource::Vllm,
+            ..ModelConfig::default()
+        },
+        cache: CacheConfig {
+            block_size: Some(16),
+            num_blocks: Some(400),
+            ..CacheConfig::default()
+        },
+        scheduler: SchedulerConfig { max_num_seqs, ..SchedulerConfig::default() },
+        speculation,
+        ..EngineConfig::default()
+    }
+}
+
+/// One of each way to sample.
+fn kinds() -> Vec<(&'static str, SamplingParams)> {
+    let greedy = SamplingParams { temperature: 0.0, ..SamplingParams::default() };
+    let sampled = SamplingParams { temperature: 0.9, ..SamplingParams::default() };
+    let of_form = |constraint| Some(Arc::new(StructuredOutputs::new(constraint)));
+    let schema = of_form(Constraint::Json(json!({
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 6}, "big": {"type": "boolean"}},
+        "required": ["name", "big"],
+    })));
+    let list = of_form(Constraint::Regex("(red|blue|green)( (red|blue|green)){2,9}".to_owned()));
+    vec![
+        ("greedy", SamplingParams { ignore_eos: true, ..greedy.clone() }),
+        ("sampled", SamplingParams { top_p: 0.9, ..sampled.clone() }),
+        (
+            "penalties",
+            SamplingParams {
+                repetition_penalty: 1.2,
+                presence_penalty: 0.4,
+                frequency_penalty: 0.3,
+                min_tokens: 5,
+                logit_bias: vec![(20, 2.0)],
+                bad_words: vec!["the".to_owned()],
+                ..greedy.clone()
+            },
+        ),
+        ("n = 3", SamplingParams { n: 3, top_k: 8, ..sampled.clone() }),
+        ("stop", SamplingParams { stop: vec!["e".to_owned(), " a".to_owned()], ..sampled.clone() }),
+        (
+            "logprobs",
+            SamplingParams {
+                logprobs: Some(NumLogprobs::Top(3)),
+                prompt_logprobs: Some(NumLogprobs::Top(1)),
+                ..greedy.clone()
+            },
+        ),
+        ("schema", SamplingParams { structured_outputs: schema.clone(), ..sampled.clone() }),
+        ("greedy schema", SamplingParams { structured_outputs: schema.clone(), ..greedy.clone() }),
+        (
+            "regex with stop",
+            SamplingParams {
+                structured_outputs: list.clone(),
+                stop: vec!["green".to_owned()],
+                ..sampled.clone()
+            },
+        ),
+        (
+            "regex with logprobs",
+            SamplingParams {
+                structured_outputs: list,
+                logprobs: Some(NumLogprobs::Top(2)),
+                ..sampled
+            },
+        ),
+    ]
+}
+
+/// Rows of all kinds; many begin alike.
+fn rows() -> Vec<(Vec<u32>, SamplingParams)> {
+    let kinds = kinds();
+    let row = |index: usize| {
+        let (_, params) = &kinds[index % kinds.len()];
+        let shared = (0..20).map(|i| 5 + i % 7);
+        let own = (0..1 + index as u32 * 5 % 23).map(|i| 3 + (i * 7 + index as u32) % 40);
+        let prompt =
+            if index.is_multiple_of(3) { shared.chain(own).collect() } else { own.collect() };
+        (prompt, SamplingParams { max_tokens: Some(5 + index as u32 * 7 % 30), ..params.clone() })
+    };
+    (0..3 * kinds.len()).map(row).collect()
+}
+
+struct Run {
+    /// What does not depend on scheduling.
+    answers: Vec<String>,
+    token_ids: HashMap<(u64, u32), Vec<u32>>,
+    stats: EngineStats,
+}
+
+fn run(
+    config: &EngineConfig,
+    rows: &[(Vec<u32>, SamplingParams)],
+    proposer: Option<Guesser>,
+) -> Run {
+    let mut engine = Engine::load(config).expect("the files are committed");
+    if let Some(proposer) = proposer {
+        engine.set_proposer(Box::new(proposer));
+    }
+    let processor = engine.input_processor();
+    for (index, (prompt, params)) in (0..).zip(rows) {
+        let prompt = Prompt::TokenIds(prompt.clone());
+        let request = processor.process(index, prompt, params.clone(), RowKey(index));
+        engine.add_request(request.expect("a valid row"));
+    }
+    let mut outputs = Vec::new();
+    while engine.has_unfinished_requests() {
+        outputs.extend(engine.step().expect("the CPU does not fail"));
+    }
+    outputs.sort_by_key(|output| output.request_id);
+    let answer =
+        |output: &RequestOutput| format!("{:?} {:?}", output.outputs, output.prompt_logprobs);
+    let completions = outputs.iter().flat_map(|output| {
+        let id = output.request_id;
+        output.outputs.iter().map(move |own| ((id, own.index), own.token_ids.clone()))
+    });
+    Run {
+        answers: outputs.iter().map(answer).collect(),
+        token_ids: completions.collect(),
+        stats: engine.stats(),
+    }
+}
+
+fn guesser(skill: Skill, answers: &HashMap<(u64, u32), Vec<u32>>) -> Guesser {
+    Guesser { rng: Rng(9), skill, vocab_size: 100, answers: answers.clone() }
+}
+
+fn methods() -> Vec<Method> {
+    vec![
+        Method::Of(SpeculationMethod::Ngram { min: 1, max: 3 }),
+        Method::Of(SpeculationMethod::Suffix(SuffixConfig::default())),
+        Method::Known(Skill::Perfect),
+        Method::Known(Skill::AlwaysWrong),
+        Method::Known(Skill::Random),
+        Method::Known(Skill::Mostly),
+    ]
+}
+
+#[test]
+fn answers_are_the_same_with_any_guesses_in_any_batch() {
+    let rows = rows();
+    let plain = run(&config(MODEL, 64, None), &rows, None);
+    let errors = plain.answers.iter().filter(|answer| answer.contains("RequestError")).count();
+    assert_eq!(errors, 0, "{:?}", plain.answers);
+    for method in methods() {
+        for max_num_seqs in BATCHES {
+            let proposer = match &method {
+                Method::Known(skill) => Some(guesser(*skill, &plain.token_ids)),
+                Method::Of(_) => None,
+            };
+            let run = run(&config(MODEL, max_num_seqs, Some(&method)), &rows, proposer);
+            for (index, (got, want)) in run.answers.iter().zip(&plain.answers).enumerate() {
+                let (kind, _) = kinds()[index % kinds().len()];
+                assert_eq!(got, want, "{method:?}, {max_num_seqs} at a time, {kind}");
+            }
+            let EngineStats { num_draft_tokens, num_accepted_tokens, .. } = run.stats;
+            println!("{method:?}, {max_num_seqs}: {num_accepted_tokens} of {num_draft_tokens}");
+            match method {
+                Method::Known(Skill::Perfect) => assert_eq!(num_accepted_tokens, num_draft_tokens),
+                Method::Known(Skill::AlwaysWrong) => assert_eq!(num_accepted_tokens, 0),
+                _ => assert!((1..num_draft_tokens).contains(&num_accepted_tokens)),
+            }
+            assert!(num_draft_tokens > 50, "{num_draft_tokens} drafts");
+        }
+    }
+}
+
+#[test]
+fn right_guesses_save_their_share_of_the_steps() {
+    let kinds = ["greedy", "sampled", "penalties", "greedy schema", "regex with logprobs"];
+    let all = self::kinds();
+    let rows = kinds.map(|name| {
+        let (_, params) = all.iter().find(|(kind, _)| *kind == name).expect("a kind");
+        (vec![5, 6, 7], SamplingParams { max_tokens: Some(23), ..params.clone() })
+    });
+    let plain = run(&config(MODEL, 64, None), &rows, None);
+    let longest = plain.token_ids.values().map(Vec::len).max().expect("rows");
+    assert_eq!(plain.stats.num_steps, longest as u64);
+    let method = Method::Known(Skill::Perfect);
+    let config = config(MODEL, 64, Some(&method));
+    let guessed = run(&config, &rows, Some(guesser(Skill::Perfect, &plain.token_ids)));
+    assert_eq!(guessed.answers, plain.answers);
+    assert_eq!(guessed.stats.num_steps, longest.div_ceil(NUM_TOKENS + 1) as u64);
+    let rejected = guessed.stats.num_draft_tokens - guessed.stats.num_accepted_tokens;
+    assert_eq!(rejected, 0);
+}
+
+#[test]
+fn a_model_with_states_is_refused() {
+    let method = Method::Known(Skill::Random);
+    let config = config("testdata/golden/mamba2", 4, Some(&method));
+    let error = Engine::load(&config).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("--speculative-config") && error.contains("recurrent"), "{error}");
+}
