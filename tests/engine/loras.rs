@@ -6,7 +6,7 @@ use std::path::Path;
 use vllm_batch::engine::Engine;
 use vllm_batch::engine::config::{
     CacheConfig, DType, EngineConfig, LoraConfig, LoraModule, ModelConfig, ParallelConfig,
-    SchedulerConfig,
+    Quantization, SchedulerConfig,
 };
 use vllm_batch::engine::input_processor::Prompt;
 use vllm_batch::engine::request::{LoraId, NumLogprobs, RowKey, SamplingParams};
@@ -16,6 +16,14 @@ use super::adapters::{Made, make, testdata};
 
 /// Biases and heads that share K and V; fused matrices in the checkpoint; q, k and v by turns.
 const MODELS: [&str; 3] = ["golden/qwen2", "golden/phi3", "golden/gpt_neox"];
+
+/// Weights of 8 bits as they are stored; short convolutions; latents; K and V of other layers.
+const OTHERS: [(&str, &[&str]); 4] = [
+    ("golden/fp8", &[]),
+    ("golden/lfm2", &["conv.in_proj", "conv.out_proj", "q_proj", "feed_forward.w1"]),
+    ("golden/deepseek_v2", &["q_a_proj", "kv_a_proj_with_mqa", "o_proj"]),
+    ("golden/gemma4", &["q_proj", "v_proj", "gate_proj", "down_proj"]),
+];
 
 fn config(model: &str, dtype: DType) -> EngineConfig {
     let model_dir = testdata(model);
@@ -76,11 +84,11 @@ fn run(config: &EngineConfig, rows: &[Row]) -> (Answers, EngineStats) {
     (outputs.iter().map(answer).collect(), engine.stats())
 }
 
-/// Three adapters: of all matrices, of few, and of a higher rank.
-fn adapters(folder: &Path, model: &str) -> Vec<LoraModule> {
+/// Three adapters: of all these matrices, of few, and of a higher rank.
+fn adapters(folder: &Path, model: &str, modules: &[&str]) -> Vec<LoraModule> {
     let model = testdata(model);
-    let of_all = Made { rank: 4, seed: 1, modules: &[], b: 0.3 };
-    let few = ["v_proj", "down_proj", "qkv_proj", "query_key_value"];
+    let of_all = Made { rank: 4, seed: 1, modules, b: 0.3 };
+    let few = ["v_proj", "down_proj", "qkv_proj", "query_key_value", "conv.in_proj", "o_proj"];
     vec![
         make(folder, "all", &model, of_all),
         make(folder, "few", &model, Made { rank: 1, seed: 2, modules: &few, b: 0.6 }),
@@ -88,62 +96,73 @@ fn adapters(folder: &Path, model: &str) -> Vec<LoraModule> {
     ]
 }
 
-#[test]
-fn rows_of_three_adapters_and_of_none_are_those_of_separate_runs() {
-    for (model, dtype) in MODELS
-        .map(|model| (model, DType::Float32))
-        .into_iter()
-        .chain([(MODELS[0], DType::BFloat16), (MODELS[1], DType::Float16)])
-    {
-        let folder = tempfile::tempdir().unwrap();
-        let modules = adapters(folder.path(), model);
-        let rows = rows(modules.len() as u32);
-        let base = config(model, dtype);
-        let adapted = |modules: Vec<LoraModule>| {
-            let lora = LoraConfig { modules, ..LoraConfig::default() };
-            EngineConfig { lora, ..base.clone() }
+/// Holds rows of three adapters and of none, in steps of several kinds, against runs of one alone.
+fn check(model: &str, base: &EngineConfig, modules: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    let modules = adapters(folder.path(), model, modules);
+    let rows = rows(modules.len() as u32);
+    let adapted = |modules: Vec<LoraModule>| {
+        let lora = LoraConfig { modules, ..LoraConfig::default() };
+        EngineConfig { lora, ..base.clone() }
+    };
+    let together = adapted(modules.clone());
+    let with = |max_loras, limits: (usize, usize), num_blocks, is_cached, threads| {
+        let mut config = together.clone();
+        let (max_num_seqs, max_num_batched_tokens) = limits;
+        config.scheduler = SchedulerConfig {
+            max_num_seqs,
+            max_num_batched_tokens,
+            max_loras,
+            ..SchedulerConfig::default()
         };
-        let together = adapted(modules.clone());
-        let with = |max_loras, limits: (usize, usize), num_blocks, is_cached, threads| {
-            let mut config = together.clone();
-            let (max_num_seqs, max_num_batched_tokens) = limits;
-            config.scheduler = SchedulerConfig {
-                max_num_seqs,
-                max_num_batched_tokens,
-                max_loras,
-                ..SchedulerConfig::default()
-            };
-            config.cache.num_blocks = Some(num_blocks);
-            config.cache.enable_prefix_caching = is_cached;
-            config.parallel.num_threads = Some(threads);
-            config
-        };
-        let (expected, stats) = run(&with(3, (16, 4096), 200, false, 1), &rows);
-        assert_eq!((stats.num_lora_loads, stats.num_resident_loras), (3, 3));
-        assert_eq!(expected.len(), rows.len());
-        // Adapters do something, and each something else.
-        for (index, row) in rows.iter().enumerate().take(9) {
-            let same = (0..9).find(|other| rows[*other].0 == row.0 && rows[*other].1 != row.1);
-            let other = same.expect("each prompt meets several adapters");
-            assert_ne!(expected[index][0], expected[other][0], "{model}: rows {index}, {other}");
-        }
-        let of_groups = |config: &EngineConfig| run(config, &rows).0;
-        assert_eq!(of_groups(&with(1, (4, 16), 12, true, 2)), expected, "{model}, one at a time");
-        assert_eq!(of_groups(&with(2, (7, 5), 9, false, 1)), expected, "{model}, tight");
-        assert_eq!(of_groups(&with(3, (16, 64), 200, true, 2)), expected, "{model}, cached");
-        // The runs of one adapter alone, and of none, have the same rows in their places.
-        for lora in [None, Some(0), Some(1), Some(2)].map(|lora| lora.map(LoraId)) {
-            let own: Vec<_> = (0..rows.len()).filter(|index| rows[*index].1 == lora).collect();
-            let config =
-                adapted(lora.map(|lora| modules[lora.0 as usize].clone()).into_iter().collect());
-            let mut of_lora = rows.clone();
-            of_lora.iter_mut().for_each(|row| row.1 = lora.map(|_| LoraId(0)));
-            let (got, _) = run(&config, &of_lora);
-            for index in own {
-                assert_eq!(got[index], expected[index], "{model} {dtype:?}: row {index}, {lora:?}");
-            }
+        config.cache.num_blocks = Some(num_blocks);
+        config.cache.enable_prefix_caching = is_cached;
+        config.parallel.num_threads = Some(threads);
+        config
+    };
+    let (expected, stats) = run(&with(3, (16, 4096), 200, false, 1), &rows);
+    assert_eq!((stats.num_lora_loads, stats.num_resident_loras), (3, 3));
+    assert_eq!(expected.len(), rows.len());
+    // Adapters do something, and each something else.
+    for (index, row) in rows.iter().enumerate().take(9) {
+        let same = (0..9).find(|other| rows[*other].0 == row.0 && rows[*other].1 != row.1);
+        let other = same.expect("each prompt meets several adapters");
+        assert_ne!(expected[index][0], expected[other][0], "{model}: rows {index}, {other}");
+    }
+    let of = |config: &EngineConfig| run(config, &rows).0;
+    assert_eq!(of(&with(1, (4, 16), 12, true, 2)), expected, "{model}, one at a time");
+    assert_eq!(of(&with(2, (7, 5), 9, false, 1)), expected, "{model}, tight");
+    assert_eq!(of(&with(3, (16, 64), 200, true, 2)), expected, "{model}, cached");
+    // The runs of one adapter alone, and of none, have the same rows in their places.
+    for lora in [None, Some(0), Some(1), Some(2)].map(|lora| lora.map(LoraId)) {
+        let own: Vec<_> = (0..rows.len()).filter(|index| rows[*index].1 == lora).collect();
+        let only = lora.map(|lora| modules[lora.0 as usize].clone());
+        let mut of_lora = rows.clone();
+        of_lora.iter_mut().for_each(|row| row.1 = lora.map(|_| LoraId(0)));
+        let (got, _) = run(&adapted(only.into_iter().collect()), &of_lora);
+        for index in own {
+            assert_eq!(got[index], expected[index], "{model}: row {index}, {lora:?}");
         }
     }
+}
+
+#[test]
+fn rows_of_three_adapters_and_of_none_are_those_of_separate_runs() {
+    for model in MODELS {
+        check(model, &config(model, DType::Float32), &[]);
+    }
+    check(MODELS[0], &config(MODELS[0], DType::BFloat16), &[]);
+    check(MODELS[1], &config(MODELS[1], DType::Float16), &[]);
+}
+
+#[test]
+fn so_are_those_of_other_kinds_of_layers_and_weights() {
+    for (model, modules) in OTHERS {
+        check(model, &config(model, DType::Float32), modules);
+    }
+    let mut int8 = config(MODELS[0], DType::Float32);
+    int8.device.quantization = Some(Quantization::Int8);
+    check(MODELS[0], &int8, &[]);
 }
 
 #[test]
@@ -164,7 +183,7 @@ fn an_adapter_of_zeros_changes_no_bit() {
 #[test]
 fn adapters_come_and_go_as_rows_ask_for_them() {
     let folder = tempfile::tempdir().unwrap();
-    let modules = adapters(folder.path(), MODELS[0]);
+    let modules = adapters(folder.path(), MODELS[0], &[]);
     let lora = LoraConfig { modules, ..LoraConfig::default() };
     let mut config = EngineConfig { lora, ..config(MODELS[0], DType::Float32) };
     config.scheduler.look_ahead = Some(0);
