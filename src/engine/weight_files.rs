@@ -27,6 +27,9 @@ pub const QUANTIZATION_CONFIGS: [(&str, &str); 3] = [
     ("hf_quant_config.json", "modelopt"),
 ];
 
+/// What PEFT writes of an adapter.
+pub const ADAPTER_FILES: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
+
 /// Largest index; those of models of 10^12 parameters have 20 MB.
 pub const MAX_INDEX_BYTES: u64 = 128 << 20;
 

@@ -16,6 +16,7 @@ mod hostile_input;
 mod hostile_model;
 mod invariance;
 mod likelihoods;
+mod lora;
 mod machine;
 mod memory;
 mod merge;

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::ArgAction;
+use clap::builder::NonEmptyStringValueParser as NonEmpty;
 
 use super::values::{count, positive};
-use super::{FormatArg, LastAssistantArg, SplitArgs, TaskArg};
+use super::{FormatArg, LastAssistantArg, LoraModulesArgs, SplitArgs, TaskArg};
 use crate::cli::terminal::display::DisplayArgs;
 
 /// Errors shown of a file.
@@ -20,7 +21,8 @@ Examples:
 
 What is checked is what `run` (or the command of --task) makes an error row of before it asks the
 model: JSON and CSV, UTF-8, the shape of each row, its messages, its parameters as far as their
-limits do not depend on the model, and that no two batch requests have one custom_id.
+limits do not depend on the model, that no two batch requests have one custom_id, and that adapters
+that they name are among --lora-modules.
 
 Exit codes:
   0 every row is good          2 a bad row, or an input that is refused          4 no rows";
@@ -57,6 +59,15 @@ pub struct CheckArgs {
     /// Rows as `run --last-assistant` takes them
     #[arg(long, value_name = "WHAT", help_heading = "Input")]
     pub last_assistant: Option<LastAssistantArg>,
+    /// Names that rows may use of adapters. No folder is looked at.
+    #[command(flatten)]
+    pub lora: LoraModulesArgs,
+    /// The model, as `run` takes it, which rows may name beside adapters; it is not looked at
+    #[arg(long, value_name = "DIR|GGUF|HF_ID", help_heading = "Input")]
+    pub model: Option<PathBuf>,
+    /// Name of the model as `run` takes it
+    #[arg(long, value_name = "NAME", value_parser = NonEmpty::new(), help_heading = "Input")]
+    pub served_model_name: Option<String>,
     /// Check only the first N rows of each input
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Input")]
     pub limit: Option<usize>,

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::LoraArgs;
 use super::values::{bytes, positive, share};
 
 /// Which model.
@@ -57,7 +58,8 @@ pub struct ComputeArgs {
     pub max_num_batched_tokens: Option<usize>,
 }
 
-/// How the engine runs. On one device none of these changes a row's answer.
+/// How the engine runs. On one device none of these changes a row's answer, but adapters that rows
+/// name.
 #[derive(Clone, Debug, Default, serde::Serialize, clap::Args)]
 #[command(next_help_heading = "Engine")]
 pub struct EngineArgs {
@@ -76,6 +78,10 @@ pub struct EngineArgs {
     #[command(flatten)]
     #[serde(skip)]
     pub cache: CacheArgs,
+    /// Adapters, which models of all kinds may have.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub lora: LoraArgs,
 }
 
 /// The KV cache. Models that read texts at once have none.

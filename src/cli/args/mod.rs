@@ -11,6 +11,7 @@ mod diff;
 mod engine;
 mod eval;
 mod input;
+mod lora;
 mod merge;
 mod output;
 mod plan;
@@ -33,6 +34,7 @@ pub use eval::{ErrorsAreArg, EvalArgs, EvalFlags};
 pub use input::{
     BadRowArg, FormatArg, InputArgs, LastAssistantArg, LoglikelihoodArg, OverflowArg, SplitArgs,
 };
+pub use lora::{LoraArgs, LoraModuleArg, LoraModulesArgs};
 pub use merge::MergeArgs;
 pub use output::{OutputArgs, OutputFormatArg};
 pub use plan::{PlanArgs, PlanFlags};

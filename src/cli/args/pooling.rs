@@ -5,7 +5,9 @@ use clap::ArgAction;
 
 use super::scores::{RankingArgs, SideArgs};
 use super::values::{or_minus_one, positive};
-use super::{CacheArgs, ComputeArgs, EngineArgs, InputArgs, ModelArgs, OutputArgs, RunArgs};
+use super::{
+    CacheArgs, ComputeArgs, EngineArgs, InputArgs, LoraArgs, ModelArgs, OutputArgs, RunArgs,
+};
 use crate::cli::input::row::Task;
 use crate::cli::terminal::display::DisplayArgs;
 
@@ -115,6 +117,8 @@ pub(super) struct MachineArgs {
     compute: ComputeArgs,
     #[command(flatten)]
     cache: CacheArgs,
+    #[command(flatten)]
+    lora: LoraArgs,
     #[command(flatten)]
     display: DisplayArgs,
     /// Show help (with -v: every flag)
@@ -310,7 +314,7 @@ impl ClassifierArgs {
 /// The flags that `run` has too, as if they were typed there.
 pub(super) fn run_args(rows: RowArgs, machine: MachineArgs) -> RunArgs {
     let RowArgs { model, input, output } = rows;
-    let MachineArgs { compute, cache, display, help } = machine;
+    let MachineArgs { compute, cache, lora, display, help } = machine;
     RunArgs {
         model,
         input,
@@ -318,7 +322,7 @@ pub(super) fn run_args(rows: RowArgs, machine: MachineArgs) -> RunArgs {
         sampling: Default::default(),
         structured_outputs: Default::default(),
         loglikelihood: None,
-        engine: EngineArgs { compute, cache, ..EngineArgs::default() },
+        engine: EngineArgs { compute, cache, lora, ..EngineArgs::default() },
         display,
         help,
     }

@@ -11,7 +11,6 @@ const NO_POOLING: &str =
     "the command says it: `run` completes; others are `embed`, `classify`, `score`, `rerank`";
 const ALWAYS: &str = "it is always so; leave the flag out";
 const OWN_CODE: &str = "no code of a model is ever run; the families are built in";
-const NO_LORA: &str = "adapters are not supported; merge the adapter into the model first";
 const SPECULATION: &str =
     r#"--speculative-config '{"method": "ngram", "num_speculative_tokens": 5}' has all of it"#;
 const STRUCTURE: &str =
@@ -36,10 +35,11 @@ const FLAGS: &[(&str, &str)] = &[
     ("gpus", ONE_DEVICE),
     ("num-gpus", ONE_DEVICE),
     ("trust-remote-code", OWN_CODE),
-    ("enable-lora", NO_LORA),
-    ("lora-modules", NO_LORA),
-    ("max-loras", NO_LORA),
-    ("max-lora-rank", NO_LORA),
+    ("lora-path", "it is --lora-modules NAME=DIR here"),
+    ("lora", "it is --lora-modules NAME=DIR here; rows name it in `lora`"),
+    ("max-cpu-loras", "adapters stay in memory, or are read again; leave the flag out"),
+    ("lora-dtype", "adapters are computed in the types that they have; leave the flag out"),
+    ("fully-sharded-loras", ONE_DEVICE),
     ("speculative-model", SPECULATION),
     ("num-speculative-tokens", SPECULATION),
     ("structured-outputs-config", STRUCTURE),

@@ -21,6 +21,17 @@ pub fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Parses the largest rank of an adapter.
+///
+/// # Errors
+/// As `count`, or not 1 to 512.
+pub fn lora_rank(text: &str) -> Result<usize, String> {
+    match count(text)? {
+        rank @ 1..=512 => Ok(rank),
+        other => Err(format!("must be 1 to 512, got {other}.")),
+    }
+}
+
 /// Parses a count of at least one that fits 32 bits.
 ///
 /// # Errors

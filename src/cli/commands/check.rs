@@ -6,10 +6,12 @@ use std::io;
 use std::path::Path;
 
 use crate::cli::args::{CheckArgs, DEFAULT_MAX_ERRORS, FormatArg};
-use crate::cli::config::PoolingConfig;
+use crate::cli::config::{NamedModel, PoolingConfig, model_names, served_name};
 use crate::cli::input::custom_ids::CustomIds;
 use crate::cli::input::reader::{InputError, MAX_LINE, Opened, Records, refuse_name};
-use crate::cli::input::row::{BadRow, ChatDefaults, ChatMode, Row, RowOptions, RowParser, Task};
+use crate::cli::input::row::{
+    BadRow, ChatDefaults, ChatMode, ModelNames, Row, RowOptions, RowParser, Task,
+};
 use crate::cli::input::row_error::RowError;
 use crate::cli::model;
 use crate::cli::terminal::console::Console;
@@ -24,13 +26,26 @@ use crate::engine::request::SamplingParams;
 /// Flags do not go together. What is wrong with rows is shown, and is in the exit code.
 pub fn run(mut args: CheckArgs, console: &Console) -> Result<Exit, CliError> {
     refuse_other_prompts(&args)?;
+    let names = names(&args)?;
     model::fetch_inputs(&mut args.files, &args.dataset, console)?;
     let mut exits = Vec::new();
     for path in &args.files {
-        exits.push(Check::new(path, &args, console).run());
+        exits.push(Check::new(path, (&args, &names), console).run());
     }
     let worst = [Exit::Refused, Exit::NoRows].into_iter().find(|exit| exits.contains(exit));
     Ok(worst.unwrap_or(Exit::Success))
+}
+
+/// What rows may call adapters, and the model.
+fn names(args: &CheckArgs) -> Result<ModelNames, CliError> {
+    let model = args.model.as_ref().map(|path| path.to_string_lossy());
+    let served = args.served_model_name.clone();
+    let served = served.or_else(|| model.as_deref().map(served_name));
+    let named = served.as_deref().map(|served_name| NamedModel {
+        model: model.as_deref().unwrap_or(served_name),
+        served_name,
+    });
+    model_names(&args.lora, named)
 }
 
 /// Refuses flags that the command of the task has not.
@@ -51,6 +66,7 @@ fn refuse_other_prompts(args: &CheckArgs) -> Result<(), CliError> {
 /// The check of one input.
 struct Check<'a> {
     args: &'a CheckArgs,
+    names: &'a ModelNames,
     console: &'a Console,
     /// None: standard input.
     path: Option<&'a Path>,
@@ -67,10 +83,15 @@ struct Check<'a> {
 }
 
 impl<'a> Check<'a> {
-    fn new(path: &'a Path, args: &'a CheckArgs, console: &'a Console) -> Self {
+    fn new(
+        path: &'a Path,
+        (args, names): (&'a CheckArgs, &'a ModelNames),
+        console: &'a Console,
+    ) -> Self {
         let path = Some(path).filter(|path| *path != Path::new("-"));
         Self {
             args,
+            names,
             console,
             path,
             name: path.map_or("<stdin>".to_owned(), |path| path.display().to_string()),
@@ -157,6 +178,7 @@ impl<'a> Check<'a> {
                 last_assistant: self.args.last_assistant.unwrap_or_default().into(),
                 ..ChatDefaults::default()
             },
+            names: self.names.clone(),
             ..RowOptions::default()
         }
     }

@@ -34,6 +34,7 @@ pub(super) fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
     let parallel = ParallelConfig { num_threads: threads, isa };
     let speculation = args.engine.speculative_config.as_deref().map(speculation).transpose()?;
     let device = device_config(&args.engine);
+    // Its names are the model's too, which is not resolved here.
     let lora = LoraConfig::default();
     Ok(EngineConfig { model, cache, scheduler, parallel, device, lora, speculation })
 }

@@ -3,6 +3,7 @@
 
 mod device;
 mod engine;
+mod lora;
 mod output;
 mod pooling;
 mod sampling;
@@ -15,6 +16,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use self::engine::engine_config;
+use self::lora::lora_config;
+pub use self::lora::{NamedModel, model_names};
 use self::output::output_config;
 pub use self::output::{Detail, OutputConfig, errors_beside, is_table};
 pub use self::pooling::{PoolingConfig, first_typed};
@@ -23,7 +26,9 @@ use crate::cli::args::{BadRowArg, FormatArg, InputArgs, OutputFormatArg, RunArgs
 use crate::cli::input::batch_line::BatchLines;
 use crate::cli::input::files::Shape;
 use crate::cli::input::overrides::DEFAULT_MAX_TOKENS;
-use crate::cli::input::row::{ChatDefaults, ChatMode, Likelihoods, RowOptions, Task, check_kwargs};
+use crate::cli::input::row::{
+    ChatDefaults, ChatMode, Likelihoods, ModelNames, RowOptions, Task, check_kwargs,
+};
 use crate::cli::input::shard::{Shard, ShardArg};
 use crate::cli::input::sources::Sources;
 use crate::cli::judge::Judge;
@@ -127,7 +132,7 @@ impl RunConfig {
         let output = output_config(&args)?;
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
         let name = text(args.model.model);
-        let model = ModelSource {
+        let mut model = ModelSource {
             served_name: args.output.served_model_name.unwrap_or_else(|| served_name(&name)),
             name,
             tokenizer: args.model.tokenizer.map(text),
@@ -135,6 +140,13 @@ impl RunConfig {
             download_dir: args.model.download_dir,
         };
         let mut input = input_config(args.input, std::io::stdin().is_terminal())?;
+        let named = NamedModel { model: &model.name, served_name: &model.served_name };
+        (engine.lora, engine.scheduler.max_loras, input.rows.names) =
+            lora_config(&args.engine.lora, named)?;
+        if let Some(merged) = &engine.lora.merged {
+            // It is who answers.
+            model.served_name.clone_from(&merged.name);
+        }
         input.rows.lines = batch_lines(args.output.output_format);
         input.rows.fills_template = engine.model.chat_template.is_some();
         input.rows.likelihoods = args.loglikelihood.map_or(Likelihoods::None, Into::into);
@@ -226,7 +238,7 @@ impl RunConfig {
 
 /// What a model is called in lines of batch APIs: its id on the hub, or the name of its folder. Of
 /// a snapshot in the hub's cache, the id. It is the same from every folder that a user may be in.
-fn served_name(model: &str) -> String {
+pub fn served_name(model: &str) -> String {
     let path = Path::new(model);
     let Ok(real) = path.canonicalize() else { return model.to_owned() };
     let mut parents = real.ancestors().skip(1);
@@ -285,6 +297,7 @@ fn input_config(args: InputArgs, stdin_is_terminal: bool) -> Result<InputConfig,
             prompt_column: args.prompt_column,
             lines: BatchLines::Own,
             fills_template: false,
+            names: ModelNames::default(),
             chats: ChatDefaults {
                 system_prompt: args.system_prompt.filter(|text| !text.is_empty()),
                 last_assistant: args.last_assistant.unwrap_or_default().into(),

@@ -1,6 +1,8 @@
 //! `BatchLine`: what a line of OpenAI's or Anthropic's batch output shows of its row: its
 //! `custom_id`, and ids that are a function of its content.
 
+use std::sync::Arc;
+
 /// Which rows become lines of a batch API (`--output-format`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BatchLines {
@@ -39,6 +41,8 @@ pub struct BatchLine {
     pub custom_id: Option<String>,
     /// Its ids.
     pub digest: RowDigest,
+    /// The adapter that answers; None: the model.
+    pub lora: Option<Arc<str>>,
 }
 
 /// 64 bits of a hash of a row's `custom_id` and text: equal rows have equal ids, whenever and
@@ -51,7 +55,12 @@ impl BatchLine {
     /// that line ends do not.
     pub fn new(kind: BatchKind, custom_id: Option<String>, text: &str) -> Self {
         let digest = RowDigest::new(custom_id.as_deref().unwrap_or_default(), text);
-        Self { kind, custom_id, digest }
+        Self { kind, custom_id, digest, lora: None }
+    }
+
+    /// The same of a row that an adapter answers.
+    pub fn answered_by(self, lora: Option<Arc<str>>) -> Self {
+        Self { lora, ..self }
     }
 
     /// The same with another name, if it has none. Its ids stay as they are.

@@ -8,9 +8,11 @@ mod embeddings;
 mod endpoint;
 mod likelihoods;
 mod messages;
+mod model_names;
 mod named;
 mod near_miss;
 mod openai;
+mod own;
 mod prompt;
 mod remarks;
 mod shape;
@@ -29,21 +31,21 @@ use self::chat::MadeChat;
 pub use self::chat::{ChatDefaults, LastAssistant, check_kwargs};
 use self::endpoint::Endpoint;
 pub use self::likelihoods::Likelihoods;
+pub use self::model_names::ModelNames;
 use self::named::{Named, NamedRow, custom_id, fields_of_cells, parse_json, row_id};
 use self::near_miss::{NearMiss, NearMisses};
-use self::prompt::{Built, PromptBuilder};
+use self::prompt::PromptBuilder;
 use self::remarks::{Remark, Remarks};
 use self::shape::RowShape;
 pub use self::task::Task;
 pub use self::tools::are_functions;
-use self::unsupported::Place;
 use super::batch_line::{BatchKind, BatchLine, BatchLines, recovered_custom_id};
 use super::fields::{JsonFields, Passthrough, json_string};
 use super::overrides::Overrides;
 use super::reader::{Content, InputError, InputFormat, Record, Records};
 use super::row_error::{RowError, code};
-use crate::engine::input_processor::AnswerForm;
-use crate::engine::input_processor::Prompt;
+use crate::engine::input_processor::{AnswerForm, Prompt};
+use crate::engine::request::LoraId;
 
 /// Bytes that an error row keeps of a line that could not be parsed.
 const KEPT_OF_BAD_LINE: usize = 64 << 10;
@@ -84,6 +86,8 @@ pub struct RowOptions {
     pub fills_template: bool,
     /// `--system-prompt`, `--last-assistant`, `--chat-template-kwargs`.
     pub chats: ChatDefaults,
+    /// What they may call the model and its adapters.
+    pub names: ModelNames,
 }
 
 /// A row that can be asked.
@@ -99,6 +103,8 @@ pub struct Row {
     pub overrides: Overrides,
     /// `id` or `custom_id` as text: the key of its random numbers.
     pub id: Option<String>,
+    /// The adapter that it is computed with.
+    pub lora: Option<LoraId>,
     /// What a chat's answer may be; a text that is completed has no parts.
     pub answer_form: Option<AnswerForm>,
     /// What appears again in the output row.
@@ -127,6 +133,8 @@ impl BadRow {
 struct Asked {
     prompt: Prompt,
     overrides: Overrides,
+    /// By its name in the row.
+    lora: Option<LoraId>,
     /// Of a chat.
     answer_form: Option<AnswerForm>,
     /// Of a chat: its last answer is not sent.
@@ -138,7 +146,14 @@ struct Asked {
 impl Asked {
     fn new(prompt: Prompt, overrides: Overrides) -> Self {
         let near_misses = Vec::new();
-        Self { prompt, overrides, answer_form: None, dropped_answer: false, near_misses }
+        Self {
+            prompt,
+            overrides,
+            lora: None,
+            answer_form: None,
+            dropped_answer: false,
+            near_misses,
+        }
     }
 
     /// A choice of tools decides the form of an answer over the row's own parameters, as in vLLM.
@@ -285,18 +300,17 @@ impl RowParser {
                 )
             }
             RowShape::AnthropicBatch if shape.fits(&named) => {
-                anthropic::read(&named.fields, self.builder.chats(), names, line)
+                anthropic::read(&named.fields, &self.builder, names, line)
             }
-            shape => own_row(&self.builder, self.task, names, (shape, &named), line),
+            shape => own::read(&self.builder, self.task, names, (shape, &named), line),
         };
         let id = match shape.is_batch() {
             true => custom_id(&named.fields),
             false => row_id(&named.fields),
         };
-        let prompt = asked.as_ref().ok().map(|asked| &asked.prompt);
-        let passthrough = self.passthrough(named.fields, cells, prompt, index);
+        let passthrough = self.passthrough(named.fields, cells, asked.as_ref().ok(), index);
         match asked {
-            Ok(Asked { prompt, overrides, answer_form, dropped_answer, near_misses }) => {
+            Ok(Asked { prompt, overrides, lora, answer_form, dropped_answer, near_misses }) => {
                 if dropped_answer {
                     self.remarks.add(Remark::DroppedAnswer, line);
                 }
@@ -308,7 +322,7 @@ impl RowParser {
                     let shape = other.to_string();
                     self.remarks.add(Remark::OtherShape { shape, treatment }, line);
                 }
-                Ok(Ok(Row { index, line, prompt, overrides, id, answer_form, passthrough }))
+                Ok(Ok(Row { index, line, prompt, overrides, id, lora, answer_form, passthrough }))
             }
             Err(error) => bad(passthrough, error),
         }
@@ -408,21 +422,23 @@ impl RowParser {
     }
 
     /// What the output shows of a row: its name and ids where it becomes a batch line, else its
-    /// fields. `prompt` is None of a bad row.
+    /// fields. `asked` is None of a bad row.
     fn passthrough(
         &self,
         fields: JsonFields,
         cells: Option<Vec<String>>,
-        prompt: Option<&Prompt>,
+        asked: Option<&Asked>,
         index: u64,
     ) -> Passthrough {
-        if let Some(kind) = self.line_kind(Some(&fields), prompt) {
+        if let Some(kind) = self.line_kind(Some(&fields), asked.map(|asked| &asked.prompt)) {
             let line = match self.is_batch() {
                 true => BatchLine::new(kind, custom_id(&fields), fields.text()),
                 false => BatchLine::new(kind, row_id(&fields), fields.text())
                     .or_named(|| format!("row-{index}")),
             };
-            return Passthrough::Batch(line);
+            let lora = asked.and_then(|asked| asked.lora);
+            let lora = lora.map(|lora| self.builder.names().name_of(lora));
+            return Passthrough::Batch(line.answered_by(lora));
         }
         match (cells, &self.names) {
             (Some(cells), Some(names)) => Passthrough::Cells { names: Arc::clone(names), cells },
@@ -512,52 +528,6 @@ fn check_task(fields: &JsonFields, decided: Option<Task>, line: u64) -> Result<(
     let message = format!("the request asks for {this}, and those before it for {first}");
     let help = format!("put requests for {this} into a file of their own");
     Err(RowError::new(code::OTHER_TASK, line, message).of_param("url").with_help(help))
-}
-
-/// What a row asks that is no batch request.
-fn own_row(
-    builder: &PromptBuilder,
-    task: Task,
-    names: &mut NearMisses,
-    (shape, named): (&RowShape, &NamedRow),
-    line: u64,
-) -> Result<Asked, RowError> {
-    let built = builder.build(shape, named, line)?;
-    let fields = &named.fields;
-    if task != Task::Complete {
-        let overrides = match task {
-            Task::Classify | Task::Reward => Overrides::collect_classes(fields),
-            Task::Rerank => Overrides::collect_top_n(fields),
-            // A row's own fields say nothing of vectors.
-            Task::Complete | Task::Embed | Task::Score => Overrides::none(),
-        };
-        return Ok(match built {
-            Built::Chat(made) => Asked::of_chat(*made, overrides),
-            Built::Plain(prompt) => Asked::new(prompt, overrides),
-        });
-    }
-    unsupported::check(fields, Place::Row, line)?;
-    let mut overrides = Overrides::collect(fields);
-    if fields.get("response_format").is_some_and(|json| !json.starts_with('{')) {
-        // A field of the user's own.
-        overrides = overrides.with("response_format", None);
-    }
-    let asked = match built {
-        Built::Chat(made) => Asked::of_chat(*made, overrides),
-        Built::Plain(prompt) => {
-            tools::refuse_beside_text(fields, line)?;
-            Asked::new(prompt, overrides)
-        }
-    };
-    let asked = Asked { near_misses: names.find(fields, false), ..asked };
-    Ok(match builder.likelihoods() {
-        Likelihoods::None => asked,
-        likelihoods => {
-            let prompt = likelihoods.ask(asked.prompt, fields, line)?;
-            // Nothing is said that could have parts.
-            Asked { prompt, answer_form: None, ..asked }
-        }
-    })
 }
 
 /// Refuses a table that cannot follow another: rows have one header.

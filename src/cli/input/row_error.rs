@@ -41,6 +41,8 @@ pub mod code {
     pub const UNSUPPORTED_METHOD: &str = "unsupported_method";
     /// A field asks for what would change the answer and is not supported.
     pub const UNSUPPORTED_FIELD: &str = "unsupported_field";
+    /// The row names an adapter, or who answers it, and nobody has the name.
+    pub const MODEL_NOT_FOUND: &str = "model_not_found";
     /// A batch request with more than one prompt.
     pub const SEVERAL_PROMPTS: &str = "several_prompts";
     /// The row does not say what `eval` needs to judge its answer.

@@ -18,6 +18,9 @@ const SYSTEM: [&str; 9] = [
     "kernel_set",
 ];
 
+/// The adapters that rows may name. A run without any has no such field.
+pub const LORA_MODULES: &str = "lora_modules";
+
 /// Named values, equal if and only if the same row gives the same bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
@@ -39,13 +42,22 @@ impl Fingerprint {
         Self { id: hasher.finalize().to_hex().to_string(), fields }
     }
 
-    /// What is different in the fields that both have; one line each.
+    /// What is different in the fields that both have, and whether one of them alone has adapters;
+    /// one line each.
     pub fn differences(&self, now: &Fingerprint) -> Vec<String> {
         let differs = |(name, then): (&String, &String)| {
             let value = now.fields.get(name)?;
             (value != then).then(|| format!("{name}: {then} then, {value} now"))
         };
-        self.fields.iter().filter_map(differs).collect()
+        let of_adapters = |run: &Fingerprint| match run.fields.get(LORA_MODULES) {
+            None => "none".to_owned(),
+            Some(adapters) => adapters.clone(),
+        };
+        let (then, others) = (of_adapters(self), of_adapters(now));
+        let adapters =
+            (then != others).then(|| format!("{LORA_MODULES}: {then} then, {others} now"));
+        let is_other = |(name, _): &(&String, &String)| *name != LORA_MODULES;
+        self.fields.iter().filter(is_other).filter_map(differs).chain(adapters).collect()
     }
 
     /// OpenAI's `system_fingerprint`: equal for runs of one model on one kind of machine, whatever
@@ -75,6 +87,16 @@ mod tests {
         // Before the engine is loaded nobody knows the kernels.
         let files = fingerprint(&[("dtype", "float32")]);
         assert!(then.differences(&files).is_empty());
+    }
+
+    #[test]
+    fn a_run_without_adapters_is_another_than_one_with_them() {
+        let without = fingerprint(&[("dtype", "float32")]);
+        let with = |adapters: &str| fingerprint(&[("dtype", "float32"), (LORA_MODULES, adapters)]);
+        assert_eq!(without.differences(&with("a")), ["lora_modules: none then, a now"]);
+        assert_eq!(with("a").differences(&without), ["lora_modules: a then, none now"]);
+        assert_eq!(with("a").differences(&with("b")), ["lora_modules: a then, b now"]);
+        assert!(with("a").differences(&with("a")).is_empty());
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::cli::object_store;
 use crate::cli::terminal::console::{Console, ProgressMode};
 use crate::cli::terminal::error::{CliError, sanitized};
 use crate::cli::terminal::exit::Exit;
-use crate::engine::config::{EngineConfig, LoadFormat};
+use crate::engine::config::{EngineConfig, LoadFormat, LoraConfig, LoraModule};
 use crate::engine::model_summary::ModelSummary;
 use crate::engine::pooling::{PoolingEngine, PoolingSummary};
 use crate::engine::runner::Runner;
@@ -31,6 +31,8 @@ pub struct Folders {
     pub model: PathBuf,
     /// When it is another one.
     pub tokenizer: Option<PathBuf>,
+    /// Of each adapter of the configuration, in its order; the merged one stands alone.
+    pub loras: Vec<PathBuf>,
 }
 
 /// What a model's small files say, by what it is for.
@@ -62,8 +64,9 @@ pub fn find(config: &RunConfig, console: &Console) -> Result<Folders, CliError> 
         tokenizer: config.model.tokenizer.is_none(),
         weights: config.engine.model.load_format != LoadFormat::Dummy,
         modules: config.pooling.is_some(),
+        adapter: false,
     };
-    resolve(&config.model, need, shows_progress)
+    resolve(&config.model, (need, &config.engine.lora), shows_progress)
 }
 
 /// Loads a model that was found, by its `summary`.
@@ -99,6 +102,10 @@ fn engine_config(config: &RunConfig, folders: &Folders) -> EngineConfig {
     engine_config.model.model_dir = folders.model.clone();
     engine_config.model.tokenizer_dir = folders.tokenizer.clone();
     engine_config.model.on_lost_file = Some(ON_LOST_FILE);
+    let LoraConfig { modules, merged, .. } = &mut engine_config.lora;
+    for (module, dir) in modules.iter_mut().chain(merged).zip(&folders.loras) {
+        module.dir.clone_from(dir);
+    }
     engine_config
 }
 
@@ -143,6 +150,10 @@ impl<E> Loaded<E> {
         load: impl FnOnce(&EngineConfig) -> Result<E, EngineError>,
     ) -> Result<Self, CliError> {
         let engine_config = engine_config(config, folders);
+        if let Some(LoraModule { name, .. }) = &engine_config.lora.merged {
+            let message = format!("--lora-merge {name}: adapters cannot be merged yet");
+            return Err(CliError::refused("lora", sanitized(&message)).help("leave it out"));
+        }
         let loading = Instant::now();
         let engine = load(&engine_config)?;
         Ok(Self { engine, model_dir: folders.model.clone(), load_time: loading.elapsed() })
@@ -222,7 +233,11 @@ fn split_of(inputs: &[PathBuf], args: &SplitArgs) -> Result<Option<Split>, CliEr
 }
 
 /// Finds the folders; downloads what is not there.
-fn resolve(source: &ModelSource, need: Need, shows_progress: bool) -> Result<Folders, CliError> {
+fn resolve(
+    source: &ModelSource,
+    (need, adapters): (Need, &LoraConfig),
+    shows_progress: bool,
+) -> Result<Folders, CliError> {
     let environment = HubEnvironment::from_env();
     let mut progress = if shows_progress { progress::on_stderr() } else { Box::new(()) };
     let mut folder = |name: &str, revision: Option<&str>, need: Need| {
@@ -236,7 +251,15 @@ fn resolve(source: &ModelSource, need: Need, shows_progress: bool) -> Result<Fol
         Some(name) => Some(folder(name, None, Need::TOKENIZER)?),
         None => None,
     };
-    Ok(Folders { model, tokenizer })
+    let loras = adapters.modules.iter().chain(&adapters.merged).map(|module| {
+        let dir = module.dir.to_string_lossy();
+        folder(&dir, None, Need::ADAPTER).map_err(|error| {
+            let message = sanitized(&format!("--lora-modules {}: {}", module.name, error.message));
+            CliError { message, ..error }
+        })
+    });
+    let loras = loras.collect::<Result<_, _>>()?;
+    Ok(Folders { model, tokenizer, loras })
 }
 
 fn rejected(error: HubError) -> CliError {

@@ -8,6 +8,7 @@ use crate::cli::args::SamplingArgs;
 use crate::cli::config::RunConfig;
 use crate::cli::terminal::numbers::grouped;
 use crate::engine::EngineInfo;
+use crate::engine::config::LoraConfig;
 use crate::engine::request::SamplingParams;
 
 /// The engine of a run.
@@ -28,6 +29,10 @@ pub struct Resolved {
     max_num_batched_tokens: usize,
     prefix_caching: bool,
     seed: u64,
+    /// Adapters, each with its largest rank where that is known.
+    loras: Vec<(String, Option<usize>)>,
+    max_loras: usize,
+    is_merged: bool,
 }
 
 impl Resolved {
@@ -54,6 +59,9 @@ impl Resolved {
             max_num_batched_tokens: engine.scheduler.max_num_batched_tokens,
             prefix_caching: engine.cache.enable_prefix_caching,
             seed: engine.model.seed,
+            loras: loras(&engine.lora, &info.lora_ranks),
+            max_loras: engine.scheduler.max_loras,
+            is_merged: engine.lora.merged.is_some(),
         }
     }
 
@@ -68,6 +76,42 @@ impl Resolved {
 
     /// The lines of `-v`.
     pub fn lines(&self) -> String {
+        match self.adapters() {
+            None => self.engine_lines(),
+            Some(adapters) if self.is_merged => format!("{}\n{adapters}", self.engine_lines()),
+            Some(adapters) => {
+                format!("{}\n{adapters}, {} in a step", self.engine_lines(), self.max_loras)
+            }
+        }
+    }
+
+    /// The adapters, in words; None: there are none.
+    pub fn adapters(&self) -> Option<String> {
+        let named = |(name, rank): &(String, Option<usize>)| match rank {
+            Some(rank) => format!("{name} (rank {rank})"),
+            None => name.clone(),
+        };
+        let names: Vec<_> = self.loras.iter().map(named).collect();
+        let merged = if self.is_merged { ", merged" } else { "" };
+        (!names.is_empty()).then(|| format!("Adapters: {}{merged}", names.join(", ")))
+    }
+
+    /// The `lora` of `--stats`, of an engine that has loaded adapters so often; null: there are
+    /// none.
+    pub fn lora_json(&self, num_loads: u64) -> Value {
+        let module = |(name, rank): &(String, Option<usize>)| json!({ "name": name, "rank": rank });
+        match self.loras.is_empty() {
+            true => Value::Null,
+            false => json!({
+                "modules": self.loras.iter().map(module).collect::<Vec<_>>(),
+                "merged": self.is_merged,
+                "max_loras": self.max_loras,
+                "loads": num_loads,
+            }),
+        }
+    }
+
+    fn engine_lines(&self) -> String {
         let number = |number: usize| grouped(number as u64);
         let quantization = match &self.quantization {
             Some(kind) => format!(", {kind} linear layers"),
@@ -136,6 +180,13 @@ impl Resolved {
     }
 }
 
+/// The adapters of a run, each with its rank.
+fn loras(config: &LoraConfig, ranks: &[usize]) -> Vec<(String, Option<usize>)> {
+    let ranks = ranks.iter().copied().map(Some).chain(std::iter::repeat(None));
+    let modules = config.modules.iter().chain(&config.merged);
+    modules.zip(ranks).map(|(module, rank)| (module.name.clone(), rank)).collect()
+}
+
 /// The sampling parameters that rows start from, each with where it is from.
 ///
 /// `model`: the defaults of the model's generation_config.json; `rows`: those with the flags over
@@ -186,6 +237,7 @@ pub fn sampling_line(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::config::LoraModule;
 
     fn resolved() -> Resolved {
         Resolved {
@@ -229,6 +281,24 @@ Limits: context 3,000, 256 sequences, 4,096 tokens per step; prefix caching on";
         );
         let json = resolved().json();
         assert_eq!((&json["num_blocks"], &json["quantization"]), (&json!(4096), &Value::Null));
+    }
+
+    #[test]
+    fn adapters_are_named_with_their_ranks() {
+        let module = |name: &str| LoraModule { name: name.to_owned(), dir: "dir".into() };
+        let modules = vec![module("a"), module("b")];
+        let config = LoraConfig { modules, ..LoraConfig::default() };
+        let run = Resolved { loras: loras(&config, &[16, 8]), max_loras: 2, ..resolved() };
+        let line = "Adapters: a (rank 16), b (rank 8)";
+        assert_eq!(run.adapters().as_deref(), Some(line));
+        assert!(run.lines().ends_with(&format!("\n{line}, 2 in a step")), "{}", run.lines());
+        let modules = json!([{"name": "a", "rank": 16}, {"name": "b", "rank": 8}]);
+        let json = json!({"modules": modules, "merged": false, "max_loras": 2, "loads": 7});
+        assert_eq!(run.lora_json(7), json);
+        let config = LoraConfig { merged: Some(module("a")), ..LoraConfig::default() };
+        let merged = Resolved { loras: loras(&config, &[]), is_merged: true, ..resolved() };
+        assert!(merged.lines().ends_with("\nAdapters: a, merged"), "{}", merged.lines());
+        assert_eq!((resolved().adapters(), resolved().lora_json(0)), (None, Value::Null));
     }
 
     #[test]

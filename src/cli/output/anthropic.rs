@@ -49,7 +49,7 @@ impl RowWriter<'_> {
         let blocks = first.map_or_else(Vec::new, |completion| self.blocks(completion));
         self.key("content");
         self.list(&blocks, |row, block| row.block(block, line));
-        self.field("model", &self.options.facts.model);
+        self.model(line);
         let (mut stop_reason, stop_sequence) = first.map_or((None, None), stopped_by);
         let has_calls = blocks.iter().any(|block| matches!(block, Block::ToolUse(..)));
         if has_calls && stop_reason == Some("end_turn") {
@@ -109,6 +109,7 @@ impl RowWriter<'_> {
     fn error_response(&mut self, line: &BatchLine, error: &RowError) {
         let kind = match status(error) {
             500.. => "api_error",
+            404 => "not_found_error",
             _ => "invalid_request_error",
         };
         self.field("type", "error");

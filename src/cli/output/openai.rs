@@ -13,10 +13,10 @@ use crate::engine::request::{
 /// What stands for a probability of zero, which has no finite logarithm.
 const LEAST_LOGPROB: f32 = -9999.0;
 
-/// HTTP's status of an error: the row is wrong, or its url, or we are.
+/// HTTP's status of an error: the row is wrong, or names what is not there, or we are.
 pub(super) fn status(error: &RowError) -> u16 {
     match error.code {
-        code::UNSUPPORTED_URL => 404,
+        code::UNSUPPORTED_URL | code::MODEL_NOT_FOUND => 404,
         code::ENGINE | "non_finite_logits" | "tokenize" | "detokenize" => 500,
         _ => 400,
     }
@@ -53,6 +53,12 @@ impl RowWriter<'_> {
         self.field("error", &());
     }
 
+    /// Who answers.
+    pub(super) fn model(&mut self, line: &BatchLine) {
+        let model = line.lora.as_deref().unwrap_or(&self.options.facts.model);
+        self.field("model", model);
+    }
+
     fn openai_body(&mut self, line: &BatchLine, output: &RequestOutput) {
         let facts = self.options.facts;
         let is_chat = line.kind == BatchKind::Chat;
@@ -63,7 +69,7 @@ impl RowWriter<'_> {
         self.field("id", &line.digest.id(prefix));
         self.field("object", object);
         self.field("created", &facts.created);
-        self.field("model", &facts.model);
+        self.model(line);
         self.key("choices");
         self.list(&output.outputs, |row, completion| {
             row.out.push(b'{');

@@ -159,7 +159,7 @@ impl RowWriter<'_> {
         self.field("id", &line.digest.id(prefix));
         self.field("object", "list");
         self.field("created", &self.options.facts.created);
-        self.field("model", &self.options.facts.model);
+        self.model(line);
         self.key("data");
         let texts: Vec<_> = output.texts.iter().enumerate().collect();
         self.list(&texts, |row, (index, text)| {

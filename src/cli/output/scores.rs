@@ -69,7 +69,7 @@ impl RowWriter<'_> {
     fn rerank_body(&mut self, line: &BatchLine, output: &PoolingOutput) {
         let (scores, documents) = (scores(output), compared(output).documents());
         self.field("id", &line.digest.id("rerank-"));
-        self.field("model", &self.options.facts.model);
+        self.model(line);
         self.usage_of_texts(output);
         self.key("results");
         self.list(&ranking(&scores, output.params.top_n), |row, index| {

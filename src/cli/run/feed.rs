@@ -240,7 +240,7 @@ impl Feeder<'_> {
         row: Row,
         form: Option<&AnswerForm>,
     ) -> Result<(u64, Passthrough, Asked), CliError> {
-        let Row { index, line, prompt, overrides, id, passthrough, .. } = row;
+        let Row { index, line, prompt, overrides, id, lora, passthrough, .. } = row;
         if !self.warnings.of_collisions {
             self.warnings.collisions(&self.feed.format.collisions(&passthrough, self.run));
         }
@@ -280,6 +280,7 @@ impl Feeder<'_> {
         let is_random = sampling
             .is_some_and(|params| params.temperature != 0.0 && params.beam_search.is_none());
         let has_key = is_random || shows_key;
+        // The adapter's name is in the row's text, and its files are in the run's fingerprint.
         let hash = content.of_row(&self.shape, has_key.then_some(key));
         if let Some(reused) = self.recover(position, &hash)? {
             return Ok((line, passthrough, Asked::Reused(reused)));
@@ -297,7 +298,7 @@ impl Feeder<'_> {
             }
         }
         let asked = match params.work(&self.feed.processor, position, prompt, key) {
-            Ok(request) => Asked::Request(hash, request),
+            Ok(request) => Asked::Request(hash, request.with_lora(lora)),
             Err(error) => failed(&error.of_row()?, hash),
         };
         Ok((line, passthrough, asked))

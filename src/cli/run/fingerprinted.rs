@@ -9,19 +9,21 @@ use std::thread::{Scope, ScopedJoinHandle};
 
 use crate::cli::config::{RunConfig, is_table};
 use crate::cli::input::row::ChatDefaults;
-use crate::cli::ledger::fingerprint::Fingerprint;
+use crate::cli::ledger::fingerprint::{Fingerprint, LORA_MODULES};
 use crate::cli::model::{Folders, Summary};
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 use crate::engine::EngineInfo;
-use crate::engine::config::{DType, LoadFormat};
+use crate::engine::config::{DType, LoadFormat, LoraConfig};
 use crate::engine::machine::{is_refusal, started};
 use crate::engine::model_summary::ModelSummary;
 use crate::engine::pooling::{
     LEXICAL_LAYER, ListedModule, PoolingSummary, SparseSpec, TOKEN_LAYER,
 };
 use crate::engine::request::{SamplingParams, StructuredOutputs};
-use crate::engine::weight_files::{FORMATS, QUANTIZATION_CONFIGS, gguf_parts, is_gguf_model};
+use crate::engine::weight_files::{
+    ADAPTER_FILES, FORMATS, QUANTIZATION_CONFIGS, gguf_parts, is_gguf_model,
+};
 
 /// The version of what rows look like: raised when the same run would write other bytes.
 const ROW_FORMAT: u32 = 4;
@@ -58,6 +60,9 @@ pub fn of_files(
             set("modules", hashed(module_files(&folders.model), &folders.model)?);
             set_pooling(config, summary, &mut set)?;
         }
+    }
+    if let Some(loras) = lora_hashes(&engine.lora, &folders.loras)? {
+        set(LORA_MODULES, loras);
     }
     let template = engine.model.chat_template.as_deref();
     set("chat_template", template.map_or("the model's".to_owned(), |text| short(text.as_bytes())));
@@ -246,6 +251,18 @@ fn model_hashes(load_format: LoadFormat, folders: &Folders) -> Result<[String; 3
     Ok([weights, config, tokenizer])
 }
 
+/// Hashes of adapters by their names, in the order of these; None: there are none. One that is not
+/// there is refused when the model is loaded.
+fn lora_hashes(config: &LoraConfig, folders: &[PathBuf]) -> Result<Option<String>, CliError> {
+    let mut by_name = BTreeMap::new();
+    for (module, folder) in config.modules.iter().chain(&config.merged).zip(folders) {
+        let files = ADAPTER_FILES.map(|name| folder.join(name)).to_vec();
+        let merged = if config.merged.is_some() { "merged " } else { "" };
+        by_name.insert(&module.name, format!("{merged}{}", hashed(files, folder)?));
+    }
+    Ok((!by_name.is_empty()).then(|| serde_json::json!(by_name).to_string()))
+}
+
 /// The files that say what the weights are.
 fn config_files(folder: &Path) -> Vec<PathBuf> {
     let beside = QUANTIZATION_CONFIGS.into_iter().map(|(name, _)| name);
@@ -352,6 +369,7 @@ fn short(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::config::LoraModule;
 
     #[test]
     fn every_byte_of_a_model_counts() {
@@ -371,6 +389,39 @@ mod tests {
     }
 
     #[test]
+    fn adapters_are_known_by_name_and_content() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |name: &str, file: &str, text: &str| {
+            fs::create_dir_all(root.path().join(name)).unwrap();
+            fs::write(root.path().join(name).join(file), text).unwrap();
+        };
+        for name in ["a", "b"] {
+            write(name, "adapter_config.json", "{}");
+            write(name, "adapter_model.safetensors", name);
+        }
+        let module = |name: &str| LoraModule { name: name.to_owned(), dir: root.path().join(name) };
+        let of = |names: &[&str], merged: Option<&str>| {
+            let modules = names.iter().map(|name| module(name)).collect();
+            let config = LoraConfig { modules, merged: merged.map(module), max_lora_rank: 16 };
+            let dirs = names.iter().chain(&merged).map(|name| root.path().join(name));
+            lora_hashes(&config, &dirs.collect::<Vec<_>>()).unwrap()
+        };
+        assert_eq!(of(&[], None), None);
+        let both = of(&["a", "b"], None);
+        assert_eq!(of(&["b", "a"], None), both, "the order of flags says nothing");
+        let alone = of(&["a"], None);
+        assert_ne!(of(&[], Some("a")), alone);
+        write("a", "README.md", "text");
+        assert_eq!(of(&["a"], None), alone);
+        for file in ["adapter_config.json", "adapter_model.safetensors"] {
+            write("b", file, "other");
+            assert_ne!(of(&["a", "b"], None), both, "{file}");
+            write("b", file, if file.ends_with("json") { "{}" } else { "b" });
+            assert_eq!(of(&["a", "b"], None), both);
+        }
+    }
+
+    #[test]
     fn a_gguf_file_is_weights_config_and_tokenizer_with_all_its_parts() {
         let folder = tempfile::tempdir().unwrap();
         let part = |number| folder.path().join(format!("m-0000{number}-of-00002.gguf"));
@@ -378,7 +429,7 @@ mod tests {
         write(1, "one");
         write(2, "two");
         let hashes = |load_format| {
-            let folders = Folders { model: part(1), tokenizer: None };
+            let folders = Folders { model: part(1), tokenizer: None, loras: Vec::new() };
             model_hashes(load_format, &folders).unwrap()
         };
         let [weights, config, tokenizer] = hashes(LoadFormat::Auto);

@@ -208,8 +208,8 @@ impl Job<'_> {
             GenerationConfigSource::Dir(folder) => Some(folder),
             _ => None,
         };
-        let folders = [Some(&folders.model), folders.tokenizer.as_ref(), defaults];
-        folders.into_iter().flatten().flat_map(|folder| files_of_model(folder)).collect()
+        let beside = folders.tokenizer.iter().chain(defaults).chain(&folders.loras);
+        std::iter::once(&folders.model).chain(beside).flat_map(|f| files_of_model(f)).collect()
     }
 }
 

@@ -243,6 +243,10 @@ impl Report {
             self.per_second(own.input),
             self.per_second(own.output),
         );
+        if let Some(adapters) = self.resolved.adapters() {
+            let (adapters, loads) = (sanitized(&adapters), grouped(self.engine.num_lora_loads));
+            let _ = write!(text, "\n{adapters}; loaded {loads} times");
+        }
         text += &self.remarks();
         let output = self.output.as_deref().map_or("none".to_owned(), sanitized);
         let incomplete = self.output.is_some() && !self.complete;
@@ -322,6 +326,7 @@ impl Report {
                         "computed": self.engine.num_computed_tokens },
             "output_tokens_per_second": self.per_second(own.output),
             "engine": self.resolved.json(),
+            "lora": self.resolved.lora_json(self.engine.num_lora_loads),
             "num_steps": self.engine.num_steps,
             "num_preemptions": self.engine.num_preemptions,
             "speculation": {

@@ -347,3 +347,31 @@ fn plain_progress_names_each_file_with_its_size() {
     assert!(text.contains(&format!("downloading {}: 100% ", SHARDS[1])), "{text}");
     assert!(!text.contains("pytorch_model.bin"), "{text}");
 }
+
+#[test]
+fn of_an_adapter_two_files_are_fetched() {
+    let wanted = ["adapter_config.json", "adapter_model.safetensors"];
+    let all = wanted.into_iter().chain(["tokenizer.json", "README.md", "optimizer.pt"]);
+    let files = all.map(|name| (name.to_owned(), name.as_bytes().to_vec())).collect();
+    let (server, cache) = (Server::start(&files), tempdir().unwrap());
+    let mut environment = online(&server, cache.path());
+    let find = |name: &str, environment: &HubEnvironment| {
+        let need = Need::ADAPTER;
+        let request = ModelRequest { name, revision: None, download_dir: None, need };
+        vllm_batch::cli::model::hub::resolve(&request, environment, &mut ())
+    };
+    let folder = find(REPO, &environment).unwrap();
+    assert_eq!(names(&folder), BTreeSet::from(wanted.map(String::from)));
+    environment.offline = Some("HF_HUB_OFFLINE".into());
+    assert_eq!(find(REPO, &environment).unwrap(), folder);
+    fs::remove_file(folder.join(wanted[1])).unwrap();
+    let error = find(REPO, &environment).unwrap_err();
+    assert!(shown(&error).contains("it lacks adapter_model.safetensors"), "{error}");
+    // A folder is the user's own: whoever reads it says what it lacks.
+    let own = folder.to_str().unwrap();
+    assert_eq!(find(own, &environment).unwrap(), folder);
+    for (name, what) in [("none.gguf", "none.gguf is no folder"), ("./none", "no such folder")] {
+        let error = find(name, &environment).unwrap_err();
+        assert!(error.to_string().contains(what), "{error}");
+    }
+}

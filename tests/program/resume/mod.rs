@@ -15,7 +15,7 @@ mod kill;
 mod own_names;
 mod pairs;
 mod pipes;
-mod program;
+pub mod program;
 mod refusals;
 mod rows;
 mod shared_names;

@@ -64,7 +64,8 @@ pub fn request(
         ignore_eos: true,
         ..SamplingParams::default()
     };
-    processor.process(index as u64, row.prompt, params, RowKey(index as u64))
+    let request = processor.process(index as u64, row.prompt, params, RowKey(index as u64))?;
+    Ok(Request { lora: row.lora, ..request })
 }
 
 /// Why there is no request, as the error of the benchmark.

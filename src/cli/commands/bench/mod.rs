@@ -62,8 +62,9 @@ pub fn run(args: BenchArgs, console: &Console) -> Result<Exit, CliError> {
         None => bench.random.rows(spec.vocab_size()),
     };
     let lengths = bench.check_rows(&engine, &rows)?;
+    let RandomRows { seed, num_loras, .. } = bench.random;
     let warmups =
-        workload::warmups(&lengths, bench.num_warmups, bench.random.seed, spec.vocab_size());
+        workload::warmups(&lengths, bench.num_warmups, (seed, num_loras), spec.vocab_size());
     if !warmups.is_empty() {
         console.note(&format!("Warming up with {} rows", warmups.len()));
         measure::run(&mut engine, warmups, &Counters::default())?;
@@ -122,7 +123,7 @@ impl Bench {
     fn new(args: BenchArgs, dataset: Vec<PathBuf>) -> Result<Self, CliError> {
         let BenchArgs { model, workload, result, engine, .. } = args;
         let mode = workload.mode.unwrap_or_default();
-        let random = random_rows(&workload, mode)?;
+        let mut random = random_rows(&workload, mode)?;
         if mode == ModeArg::Prefill && engine.cache.prefix_caching() == Some(true) {
             let message = "--mode prefill computes every prompt token: it has no prefix cache";
             return Err(
@@ -145,6 +146,7 @@ impl Bench {
             display: DisplayArgs::default(),
             help: None,
         })?;
+        random.num_loras = config.engine.lora.modules.len() as u32;
         if mode == ModeArg::Prefill {
             config.engine.cache.enable_prefix_caching = false;
         }
@@ -309,5 +311,6 @@ fn random_rows(workload: &WorkloadArgs, mode: ModeArg) -> Result<RandomRows, Cli
         output_len,
         range_ratio: workload.random_range_ratio.unwrap_or(0.0),
         seed: workload.seed.unwrap_or(0),
+        num_loras: 0,
     })
 }

@@ -8,7 +8,7 @@ use crate::cli::input::row_error::RowError;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 use crate::engine::input_processor::Prompt;
-use crate::engine::request::SamplingParams;
+use crate::engine::request::{LoraId, SamplingParams};
 
 /// A row to run.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +17,8 @@ pub struct BenchRow {
     pub prompt: Prompt,
     /// Tokens to generate, exactly.
     pub max_tokens: u32,
+    /// The adapter that it is computed with.
+    pub lora: Option<LoraId>,
 }
 
 /// Which random rows.
@@ -32,6 +34,8 @@ pub struct RandomRows {
     pub range_ratio: f64,
     /// Rows are a function of it.
     pub seed: u64,
+    /// Adapters that rows are computed with, in turn.
+    pub num_loras: u32,
 }
 
 /// Streams of random numbers: rows do not change when warm-ups are asked for.
@@ -59,7 +63,7 @@ impl RandomRows {
 
     /// The rows.
     pub fn rows(&self, vocab_size: usize) -> Vec<BenchRow> {
-        random_rows(&self.lengths(), self.seed, PROMPTS, vocab_size)
+        random_rows(&self.lengths(), (self.seed, PROMPTS), vocab_size, self.num_loras)
     }
 }
 
@@ -68,25 +72,26 @@ impl RandomRows {
 pub fn warmups(
     lengths: &[(usize, u32)],
     num_rows: usize,
-    seed: u64,
+    (seed, num_loras): (u64, u32),
     vocab_size: usize,
 ) -> Vec<BenchRow> {
     let lengths: Vec<_> = lengths.iter().copied().cycle().take(num_rows).collect();
-    random_rows(&lengths, seed, WARMUPS, vocab_size)
+    random_rows(&lengths, (seed, WARMUPS), vocab_size, num_loras)
 }
 
 fn random_rows(
     lengths: &[(usize, u32)],
-    seed: u64,
-    stream: u64,
+    (seed, stream): (u64, u64),
     vocab_size: usize,
+    num_loras: u32,
 ) -> Vec<BenchRow> {
     let mut random = Random::new(seed, stream);
-    let mut row = |&(input_len, max_tokens): &(usize, u32)| {
+    let row = |(index, &(input_len, max_tokens)): (usize, &(usize, u32))| {
         let ids = (0..input_len).map(|_| random.below(vocab_size as u64) as u32).collect();
-        BenchRow { prompt: Prompt::TokenIds(ids), max_tokens }
+        let lora = (index as u32).checked_rem(num_loras).map(LoraId);
+        BenchRow { prompt: Prompt::TokenIds(ids), max_tokens, lora }
     };
-    lengths.iter().map(&mut row).collect()
+    lengths.iter().enumerate().map(row).collect()
 }
 
 /// The rows of a dataset, read as `run` reads them. Of their parameters only `max_tokens` counts;
@@ -110,7 +115,7 @@ pub fn dataset(
         let params =
             params.map_err(|error| sources.row_error(&RowError::from_request(&error, row.line)))?;
         let max_tokens = params.max_tokens.unwrap_or(output_len);
-        rows.push(BenchRow { prompt: row.prompt, max_tokens });
+        rows.push(BenchRow { prompt: row.prompt, max_tokens, lora: row.lora });
     }
     match rows.is_empty() {
         true => Err(CliError::new(Exit::NoRows, "no_rows", format!("{} has no rows", input.name))),
@@ -145,8 +150,14 @@ impl Random {
 mod tests {
     use super::*;
 
-    const ROWS: RandomRows =
-        RandomRows { num_prompts: 500, input_len: 10, output_len: 4, range_ratio: 0.25, seed: 7 };
+    const ROWS: RandomRows = RandomRows {
+        num_prompts: 500,
+        input_len: 10,
+        output_len: 4,
+        range_ratio: 0.25,
+        seed: 7,
+        num_loras: 0,
+    };
 
     fn ids(row: &BenchRow) -> &[u32] {
         match &row.prompt {
@@ -183,9 +194,23 @@ mod tests {
     }
 
     #[test]
+    fn rows_take_adapters_in_turn() {
+        let loras = |rows: Vec<BenchRow>| -> Vec<_> {
+            rows.iter().take(5).map(|row| row.lora.map(|lora| lora.0)).collect()
+        };
+        let with = RandomRows { num_loras: 3, ..ROWS };
+        assert_eq!(loras(with.rows(50)), [0, 1, 2, 0, 1].map(Some));
+        assert_eq!(loras(ROWS.rows(50)), [None; 5]);
+        assert_eq!(loras(warmups(&ROWS.lengths(), 5, (7, 2), 50)), [0, 1, 0, 1, 0].map(Some));
+        let prompts =
+            |rows: Vec<BenchRow>| rows.into_iter().map(|row| row.prompt).collect::<Vec<_>>();
+        assert_eq!(prompts(with.rows(50)), prompts(ROWS.rows(50)), "rows are those without");
+    }
+
+    #[test]
     fn warmups_are_as_long_and_share_no_block() {
         let (rows, lengths) = (ROWS.rows(50), ROWS.lengths());
-        let warmups = warmups(&lengths, 600, ROWS.seed, 50);
+        let warmups = warmups(&lengths, 600, (ROWS.seed, 0), 50);
         assert_eq!(warmups.len(), 600);
         assert_eq!(ids(&warmups[501]).len(), ids(&rows[1]).len());
         let starts: Vec<&[u32]> = rows.iter().map(|row| &ids(row)[..7]).collect();

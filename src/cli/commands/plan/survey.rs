@@ -193,7 +193,7 @@ impl<'a> Survey<'a> {
         number: u64,
         row: Result<Row, BadRow>,
     ) -> Result<Result<Work, RowError>, CliError> {
-        let Row { line, prompt, overrides, .. } = match row {
+        let Row { line, prompt, overrides, lora, .. } = match row {
             Ok(row) => row,
             Err(bad) if bad.of_other_task().is_some() && self.config.input.sources.are_files() => {
                 return Err(self.config.input.sources.row_error(&bad.error));
@@ -208,7 +208,7 @@ impl<'a> Survey<'a> {
             return Ok(Err(error));
         }
         match params.work(&self.processor, number, prompt, RowKey(number)) {
-            Ok(request) => Ok(Ok(request)),
+            Ok(request) => Ok(Ok(request.with_lora(lora))),
             Err(error) => Ok(Err(RowError::from_request(&error.of_row()?, line))),
         }
     }

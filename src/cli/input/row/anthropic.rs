@@ -9,8 +9,9 @@ mod tools;
 
 use serde_json::{Value, json};
 
-use super::chat::{ChatDefaults, Origin, invalid, value};
+use super::chat::{Origin, invalid, value};
 use super::near_miss::NearMisses;
+use super::prompt::PromptBuilder;
 use super::unsupported::{self, Place};
 use super::{Asked, messages, openai, prompt};
 use crate::cli::input::fields::{JsonFields, json_string};
@@ -20,12 +21,13 @@ use crate::cli::input::row_error::{RowError, code};
 /// What a request asks for.
 pub(super) fn read(
     fields: &JsonFields,
-    chats: &ChatDefaults,
+    builder: &PromptBuilder,
     names: &mut NearMisses,
     line: u64,
 ) -> Result<Asked, RowError> {
     openai::check_custom_id(fields, line)?;
     let params = openai::object(fields, "params", line)?;
+    let lora = builder.names().of_request(&params, line)?;
     unsupported::check(&params, Place::Anthropic, line)?;
     const NAME: &str = "params.messages";
     let messages = messages_of(&params, NAME, line).map_err(|error| match error.param {
@@ -40,8 +42,8 @@ pub(super) fn read(
         .collect();
     said.tell(&mut told);
     let told: Vec<_> = told.iter().map(|(name, json)| (*name, json.as_str())).collect();
-    let made =
-        chats.chat(messages, &JsonFields::from_pairs(&told), Origin::Anthropic, (NAME, line))?;
+    let told = JsonFields::from_pairs(&told);
+    let made = builder.chats().chat(messages, &told, Origin::Anthropic, (NAME, line))?;
     let mut overrides = Overrides::collect(&params);
     for (name, json) in [
         ("stop", stop_sequences(&params, line)?),
@@ -52,7 +54,7 @@ pub(super) fn read(
             overrides = overrides.with(name, json);
         }
     }
-    Ok(Asked { near_misses: names.find(&params, true), ..Asked::of_chat(made, overrides) })
+    Ok(Asked { lora, near_misses: names.find(&params, true), ..Asked::of_chat(made, overrides) })
 }
 
 /// Fields of a request that have the same meaning in OpenAI's.

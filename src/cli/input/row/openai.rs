@@ -34,14 +34,16 @@ pub(super) fn read(
         return Err(RowError::new(code::UNSUPPORTED_URL, line, message).of_param("url"));
     };
     let body = object(fields, "body", line)?;
-    match endpoint {
+    let lora = builder.names().of_request(&body, line)?;
+    let asked = match endpoint {
         Endpoint::Chat => chat(&body, builder.chats(), names, line),
         Endpoint::Completions => completions(&body, names, line),
         Endpoint::Embeddings => embeddings::read(&body, line),
         Endpoint::Score | Endpoint::Rerank => {
             compared::read_request(endpoint, &body, builder.variables(), line)
         }
-    }
+    }?;
+    Ok(Asked { lora, ..asked })
 }
 
 /// A batch request has a name: nobody could find its answer without.

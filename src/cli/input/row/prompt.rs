@@ -6,7 +6,7 @@ use super::chat::{ChatDefaults, LastAssistant, MadeChat, Origin};
 use super::named::NamedRow;
 use super::shape::{PROMPT_COLUMNS, PromptKind, RowShape, field_list, kind_name};
 use super::template::Template;
-use super::{ChatMode, Likelihoods, RowOptions, Task, compared, messages};
+use super::{ChatMode, Likelihoods, ModelNames, RowOptions, Task, compared, messages};
 use crate::cli::input::fields::JsonFields;
 use crate::cli::input::reader::InputError;
 use crate::cli::input::row_error::{RowError, code};
@@ -21,6 +21,7 @@ pub(super) struct PromptBuilder {
     prompt_column: Option<String>,
     chats: ChatDefaults,
     fills_template: bool,
+    names: ModelNames,
 }
 
 /// The prompt of a row.
@@ -62,7 +63,13 @@ impl PromptBuilder {
             prompt_column: options.prompt_column.clone(),
             chats: options.chats.clone(),
             fills_template: options.fills_template,
+            names: options.names.clone(),
         })
+    }
+
+    /// What rows may call the model and its adapters.
+    pub(super) fn names(&self) -> &ModelNames {
+        &self.names
     }
 
     /// Goes on for another task, which the first row decides.

@@ -131,9 +131,11 @@ pub(super) fn error(name: &'static str, line: u64) -> RowError {
         _ => "the answer would not be what it asks for",
     };
     let message = format!("{name}: not supported: {why}");
-    RowError::new(code::UNSUPPORTED_FIELD, line, message)
-        .of_param(name)
-        .with_help("leave the field out; a field of your own needs another name")
+    let help = match name {
+        "lora_request" => "name an adapter of --lora-modules: in `lora`, of a request in `model`",
+        _ => "leave the field out; a field of your own needs another name",
+    };
+    RowError::new(code::UNSUPPORTED_FIELD, line, message).of_param(name).with_help(help)
 }
 
 fn never(_: &Value) -> bool {

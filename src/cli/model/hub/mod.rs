@@ -44,14 +44,19 @@ pub struct Need {
     pub weights: bool,
     /// The files of sentence-transformers, which say how vectors are made.
     pub modules: bool,
+    /// The files of an adapter, and nothing else.
+    pub adapter: bool,
 }
 
 impl Need {
     /// A model to run.
-    pub const MODEL: Need = Need { config: true, tokenizer: true, weights: true, modules: false };
+    pub const MODEL: Need = Need { config: true, tokenizer: true, weights: true, ..Need::NOTHING };
     /// The folder of `--tokenizer`.
-    pub const TOKENIZER: Need =
-        Need { config: false, tokenizer: true, weights: false, modules: false };
+    pub const TOKENIZER: Need = Need { tokenizer: true, ..Need::NOTHING };
+    /// A folder of `--lora-modules`.
+    pub const ADAPTER: Need = Need { adapter: true, ..Need::NOTHING };
+    const NOTHING: Need =
+        Need { config: false, tokenizer: false, weights: false, modules: false, adapter: false };
 }
 
 /// What is looked for, and where.
@@ -96,6 +101,13 @@ pub fn resolve(
     let path = Path::new(request.name);
     if path.is_dir() {
         return local_folder(path, request.need);
+    }
+    if request.need.adapter && (path.exists() || is_gguf(path)) {
+        return Err(HubError::new(
+            HubErrorKind::BadName,
+            format!("{} is no folder", request.name.escape_debug()),
+            "give the folder that holds adapter_config.json and adapter_model.safetensors",
+        ));
     }
     if path.exists() {
         return local_file(path);

@@ -11,7 +11,9 @@ use super::names::{is_plain_file_name, quoted};
 use super::{HubError, HubErrorKind, Need};
 use crate::engine::files::read;
 use crate::engine::machine::is_refusal;
-use crate::engine::weight_files::{FORMATS, Format, MAX_INDEX_BYTES, QUANTIZATION_CONFIGS};
+use crate::engine::weight_files::{
+    ADAPTER_FILES, FORMATS, Format, MAX_INDEX_BYTES, QUANTIZATION_CONFIGS,
+};
 
 pub(super) const CONFIG: &str = "config.json";
 pub(super) const TOKENIZER: &str = "tokenizer.json";
@@ -137,6 +139,9 @@ fn without_index<'a, N: Iterator<Item = &'a str>>(
 /// The needed files that a folder lacks.
 pub(super) fn missing_files(folder: &Path, need: Need) -> Result<Vec<String>, HubError> {
     let mut wanted = BTreeSet::new();
+    if need.adapter {
+        wanted.extend(ADAPTER_FILES.map(str::to_owned));
+    }
     if need.config {
         wanted.insert(CONFIG.to_string());
     }
@@ -163,6 +168,9 @@ fn other_tokenizer(is_there: impl Fn(&str) -> bool) -> Option<&'static [&'static
 
 /// Of a repository's files, those to fetch first. With an index the shards follow from its content.
 pub(super) fn first_files(files: &BTreeMap<String, Option<u64>>, need: Need) -> Vec<String> {
+    if need.adapter {
+        return ADAPTER_FILES.map(str::to_owned).to_vec();
+    }
     let beside = QUANTIZATION_CONFIGS.into_iter().map(|(name, _)| name);
     let small = SMALL.into_iter().chain(beside).filter(|name| files.contains_key(*name));
     let mut chosen: Vec<String> = small.map(str::to_owned).collect();
@@ -186,6 +194,9 @@ pub(super) fn check_repository(
     what: &str,
 ) -> Result<(), HubError> {
     let has = |name: &str| files.contains_key(name);
+    if need.adapter {
+        return check_adapter(has, what);
+    }
     let foreign = |name: &&String| FOREIGN.iter().any(|end| name.ends_with(end));
     let weights = choose(|| files.keys().map(String::as_str));
     let no_weights = need.weights && matches!(weights, Choice::Files(found) if found.is_empty());
@@ -215,6 +226,23 @@ pub(super) fn check_repository(
     Ok(())
 }
 
+/// The same of the repository of an adapter.
+fn check_adapter(has: impl Fn(&str) -> bool, what: &str) -> Result<(), HubError> {
+    let Some(absent) = ADAPTER_FILES.into_iter().find(|name| !has(name)) else { return Ok(()) };
+    let (kind, help) = match has("adapter_model.bin") {
+        true => (
+            HubErrorKind::Unsupported,
+            "a pickle is not read of adapters: save it with peft's \
+             save_pretrained(safe_serialization=True), and give the folder",
+        ),
+        false => (
+            HubErrorKind::Incomplete,
+            "this is not the repository of an adapter that PEFT has saved; check the name",
+        ),
+    };
+    Err(HubError::new(kind, format!("{what} has no {absent}"), help))
+}
+
 const CONVERT_HINT: &str = "convert it with transformers: \
     AutoModelForCausalLM.from_pretrained(name).save_pretrained(folder, safe_serialization=True)";
 
@@ -240,6 +268,30 @@ fn unreadable(path: &Path, why: &str) -> HubError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_adapter_is_two_files() {
+        let of = |names: &[&str]| -> BTreeMap<String, Option<u64>> {
+            names.iter().map(|name| (name.to_string(), None)).collect()
+        };
+        let whole = of(&["adapter_config.json", "adapter_model.safetensors", "tokenizer.json"]);
+        assert!(check_repository(&whole, Need::ADAPTER, "it").is_ok());
+        assert_eq!(first_files(&whole, Need::ADAPTER), ADAPTER_FILES);
+        for (names, message, kind) in [
+            (
+                &["adapter_config.json", "adapter_model.bin"][..],
+                "it has no adapter_model.safetensors",
+                HubErrorKind::Unsupported,
+            ),
+            (&["config.json"], "it has no adapter_config.json", HubErrorKind::Incomplete),
+        ] {
+            let error = check_repository(&of(names), Need::ADAPTER, "it").unwrap_err();
+            assert_eq!((error.to_string().as_str(), error.kind()), (message, kind));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(ADAPTER_FILES[0]), "").unwrap();
+        assert_eq!(missing_files(folder.path(), Need::ADAPTER).unwrap(), [ADAPTER_FILES[1]]);
+    }
 
     #[test]
     fn a_tokenizer_need_not_be_in_tokenizer_json() {

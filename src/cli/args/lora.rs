@@ -1,0 +1,106 @@
+//! Flags of LoRA adapters, by vLLM's names.
+
+use std::str::FromStr;
+
+use serde::Deserialize;
+
+use super::values::{lora_rank, positive};
+
+/// Adapters that rows may be computed with, and how many of them at once.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Engine")]
+pub struct LoraArgs {
+    /// Which.
+    #[command(flatten)]
+    pub modules: LoraModulesArgs,
+    /// Most adapters computed in one step [default: as many as there are, at most 8]
+    #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
+    pub max_loras: Option<usize>,
+    /// Largest rank of an adapter, 1 to 512 [default: 16]
+    #[arg(long, value_name = "N", value_parser = lora_rank, hide_short_help = true)]
+    pub max_lora_rank: Option<usize>,
+    /// Changes nothing: --lora-modules is enough
+    #[arg(long, hide_short_help = true)]
+    pub enable_lora: bool,
+}
+
+/// What rows may name.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Input")]
+pub struct LoraModulesArgs {
+    /// LoRA adapters that rows may name
+    ///
+    /// By their field `lora`, or a request by its `model`. DIR is a folder as PEFT saves it, or a
+    /// Hugging Face id; vLLM's objects are taken too
+    #[arg(long, value_name = "NAME=DIR", num_args = 1..)]
+    pub lora_modules: Vec<LoraModuleArg>,
+    /// Make the adapter of this name, which is the only one then, a part of the weights
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
+    pub lora_merge: Option<String>,
+}
+
+/// One of `--lora-modules`: `NAME=DIR`, or vLLM's object.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoraModuleArg {
+    /// What rows call it.
+    pub name: String,
+    /// A folder or a Hugging Face id.
+    pub path: String,
+    /// vLLM's server shows it; it changes no answer.
+    #[serde(default, rename = "base_model_name")]
+    _base_model_name: Option<String>,
+}
+
+impl FromStr for LoraModuleArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let module: Self = match text.trim_start().starts_with('{') {
+            true => serde_json::from_str(text).map_err(|error| {
+                format!("expected an object with `name` and `path`, as vLLM's: {error}")
+            })?,
+            false => {
+                let (name, path) = text.split_once('=').ok_or("expected NAME=DIR")?;
+                let (name, path) = (name.to_owned(), path.to_owned());
+                Self { name, path, _base_model_name: None }
+            }
+        };
+        match (module.name.is_empty(), module.path.is_empty()) {
+            (true, _) => Err("an adapter needs a name: NAME=DIR".to_owned()),
+            (_, true) => Err("an adapter needs a folder: NAME=DIR".to_owned()),
+            (false, false) => Ok(module),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_is_a_name_and_a_folder() {
+        for (text, name, path) in [
+            ("a=b", "a", "b"),
+            ("a=./b=c", "a", "./b=c"),
+            ("a b=org/name", "a b", "org/name"),
+            (r#"{"name":"a","path":"b"}"#, "a", "b"),
+            (r#" {"name":"a","path":"b","base_model_name":"c"}"#, "a", "b"),
+            (r#"{"name":"a","path":"b","base_model_name":null}"#, "a", "b"),
+        ] {
+            let module: LoraModuleArg = text.parse().unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!((module.name.as_str(), module.path.as_str()), (name, path), "{text}");
+        }
+        for (text, what) in [
+            ("a", "expected NAME=DIR"),
+            ("=b", "needs a name"),
+            ("a=", "needs a folder"),
+            (r#"{"name":"a"}"#, "missing field `path`"),
+            (r#"{"name":"a","path":"b","is_3d":true}"#, "unknown field `is_3d`"),
+            (r#"{"name":"","path":"b"}"#, "needs a name"),
+        ] {
+            let error = text.parse::<LoraModuleArg>().unwrap_err();
+            assert!(error.contains(what), "{text}: {error}");
+        }
+    }
+}

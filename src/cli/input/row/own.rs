@@ -1,0 +1,58 @@
+//! Rows of datasets: what a row asks that is no batch request.
+
+use super::named::NamedRow;
+use super::near_miss::NearMisses;
+use super::prompt::{Built, PromptBuilder};
+use super::shape::RowShape;
+use super::unsupported::{self, Place};
+use super::{Asked, Likelihoods, Task, tools};
+use crate::cli::input::overrides::Overrides;
+use crate::cli::input::row_error::RowError;
+
+/// What a row asks that is no batch request.
+pub(super) fn read(
+    builder: &PromptBuilder,
+    task: Task,
+    names: &mut NearMisses,
+    (shape, named): (&RowShape, &NamedRow),
+    line: u64,
+) -> Result<Asked, RowError> {
+    let built = builder.build(shape, named, line)?;
+    let fields = &named.fields;
+    let lora = builder.names().of_row(fields, line)?;
+    if task != Task::Complete {
+        let overrides = match task {
+            Task::Classify | Task::Reward => Overrides::collect_classes(fields),
+            Task::Rerank => Overrides::collect_top_n(fields),
+            // A row's own fields say nothing of vectors.
+            Task::Complete | Task::Embed | Task::Score => Overrides::none(),
+        };
+        let asked = match built {
+            Built::Chat(made) => Asked::of_chat(*made, overrides),
+            Built::Plain(prompt) => Asked::new(prompt, overrides),
+        };
+        return Ok(Asked { lora, ..asked });
+    }
+    unsupported::check(fields, Place::Row, line)?;
+    let mut overrides = Overrides::collect(fields);
+    if fields.get("response_format").is_some_and(|json| !json.starts_with('{')) {
+        // A field of the user's own.
+        overrides = overrides.with("response_format", None);
+    }
+    let asked = match built {
+        Built::Chat(made) => Asked::of_chat(*made, overrides),
+        Built::Plain(prompt) => {
+            tools::refuse_beside_text(fields, line)?;
+            Asked::new(prompt, overrides)
+        }
+    };
+    let asked = Asked { lora, near_misses: names.find(fields, false), ..asked };
+    Ok(match builder.likelihoods() {
+        Likelihoods::None => asked,
+        likelihoods => {
+            let prompt = likelihoods.ask(asked.prompt, fields, line)?;
+            // Nothing is said that could have parts.
+            Asked { prompt, answer_form: None, ..asked }
+        }
+    })
+}
