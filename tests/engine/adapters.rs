@@ -39,7 +39,8 @@ fn matrices(model: &Path) -> Vec<(String, usize, usize)> {
         .filter_map(|(name, tensor)| {
             let module = name.strip_suffix(".weight")?;
             let &[outputs, inputs] = tensor.shape() else { return None };
-            let is_adapted = module.contains(".layers.") && !module.contains(".experts.");
+            let is_adapted = ["layers.", "layer."].iter().any(|part| module.contains(part))
+                && !module.contains(".experts.");
             is_adapted.then(|| (module.to_owned(), outputs, inputs))
         })
         .collect();

@@ -9,10 +9,12 @@ use vllm_batch::engine::config::{
     Quantization, SchedulerConfig,
 };
 use vllm_batch::engine::input_processor::Prompt;
+use vllm_batch::engine::pooling::{Pooled, PoolingEngine, PoolingParams};
 use vllm_batch::engine::request::{LoraId, NumLogprobs, RowKey, SamplingParams};
 use vllm_batch::engine::stats::EngineStats;
 
 use super::adapters::{Made, make, testdata};
+use super::pooled;
 
 /// Biases and heads that share K and V; fused matrices in the checkpoint; q, k and v by turns.
 const MODELS: [&str; 3] = ["golden/qwen2", "golden/phi3", "golden/gpt_neox"];
@@ -49,7 +51,7 @@ fn rows(num_loras: u32) -> Vec<Row> {
         (0..20 * (index % 3)).map(|token| token * 37 % 80 + 20).chain(own).collect()
     };
     (0..16)
-        .map(|index| (prompt(index % 3), (index % (num_loras + 1)).checked_sub(1).map(LoraId)))
+        .map(|index| (prompt(index % 3), (index / 3 % (num_loras + 1)).checked_sub(1).map(LoraId)))
         .collect()
 }
 
@@ -195,4 +197,50 @@ fn adapters_come_and_go_as_rows_ask_for_them() {
     config.scheduler.look_ahead = None;
     let (_, stats) = run(&config, &[row(0), row(1), row(2), row(0), row(1), row(2)]);
     assert_eq!((stats.num_lora_loads, stats.num_resident_loras), (3, 1));
+}
+
+/// What texts become with their adapters, in the order of the texts.
+fn pooled_texts(config: &EngineConfig, rows: &[Row]) -> Vec<Vec<Pooled>> {
+    let mut engine = PoolingEngine::load(config).unwrap_or_else(|error| panic!("{error}"));
+    let prompts = rows.iter().map(|(ids, _)| Prompt::TokenIds(ids.clone()));
+    let mut requests = pooled::requests(&engine, prompts, &PoolingParams::default());
+    for (request, (_, lora)) in requests.iter_mut().zip(rows) {
+        request.lora = *lora;
+    }
+    pooled::answers(&mut engine, requests).into_iter().map(|output| output.texts).collect()
+}
+
+#[test]
+fn texts_of_adapters_are_pooled_as_in_separate_runs() {
+    // Through a KV cache, and whole.
+    for model in ["golden_embeddings/qwen3", "golden_embeddings/bert"] {
+        let folder = tempfile::tempdir().unwrap();
+        let few = ["v_proj", "value", "down_proj", "output.dense"];
+        let made = Made { rank: 4, seed: 1, modules: &[], b: 0.3 };
+        let other = Made { rank: 2, seed: 2, modules: &few, b: 0.5 };
+        let modules = vec![
+            make(folder.path(), "all", &testdata(model), made),
+            make(folder.path(), "few", &testdata(model), other),
+        ];
+        let rows = rows(2);
+        let of = |modules: &[LoraModule], max_loras, limits: pooled::Limits, rows: &[Row]| {
+            let mut config = pooled::config(testdata(model), limits);
+            config.model.tokenizer_dir = Some(testdata("golden_embeddings/bert"));
+            config.scheduler.max_loras = max_loras;
+            config.lora.modules = modules.to_vec();
+            pooled_texts(&config, rows)
+        };
+        let expected = of(&modules, 2, pooled::WIDE, &rows);
+        assert_eq!(of(&modules, 1, (3, 50, 1), &rows), expected, "{model}");
+        assert_ne!(expected[0], expected[3], "one prompt, another adapter");
+        for lora in [None, Some(0), Some(1)].map(|lora| lora.map(LoraId)) {
+            let only: Vec<_> = lora.iter().map(|lora| modules[lora.0 as usize].clone()).collect();
+            let mut of_lora = rows.clone();
+            of_lora.iter_mut().for_each(|row| row.1 = lora.map(|_| LoraId(0)));
+            let got = of(&only, 1, pooled::WIDE, &of_lora);
+            for index in (0..rows.len()).filter(|index| rows[*index].1 == lora) {
+                assert_eq!(got[index], expected[index], "{model}: row {index}, {lora:?}");
+            }
+        }
+    }
 }

@@ -55,6 +55,8 @@ pub struct LoraPlaces {
     heads: Vec<LinearSpec>,
     /// Names of linear layers that take no adapters, without what wraps them.
     others: HashSet<String>,
+    /// What stands before the names of modules that are in a class and compute nothing.
+    idle: Vec<String>,
 }
 
 /// A and B of an adapter, and where they add.
@@ -163,7 +165,10 @@ impl LoraPlaces {
         for name in linears.iter().flat_map(|(_, linear)| names(linear)) {
             others.remove(&name);
         }
-        Self { linears, heads: Vec::new(), others }
+        let idle = layers.iter().filter_map(|layer| layer.attention.as_ref());
+        let idle = idle.flat_map(|attention| &attention.unused);
+        let idle = idle.map(|name| bare(name).to_owned()).collect();
+        Self { linears, heads: Vec::new(), others, idle }
     }
 
     /// All of them, with their linear layers.
@@ -200,6 +205,10 @@ impl LoraPlaces {
                 continue;
             }
             let Some(&(index_of_linear, part)) = named.get(bare(&module.name)) else {
+                let name = format!("{}.", bare(&module.name));
+                if self.idle.iter().any(|idle| name.starts_with(idle)) {
+                    continue;
+                }
                 return Err(error(self.no_place(module)));
             };
             let (place, linear) = &self.linears[index_of_linear];
