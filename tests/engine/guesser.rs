@@ -27,16 +27,18 @@ pub struct Guesser {
 }
 
 impl Guesser {
-    fn guess(&mut self, right: Option<u32>) -> u32 {
+    /// A guess of a row's next token; none after its last one.
+    fn guess(&mut self, id: (u64, u32), num_said: usize) -> Option<u32> {
         let any = self.rng.up_to(self.vocab_size - 1) as u32;
-        let Some(right) = right else { return any };
+        let Some(answer) = self.answers.get(&id) else { return Some(any) };
+        let right = *answer.get(num_said)?;
         let wrong = (right + 1) % self.vocab_size as u32;
-        match self.skill {
+        Some(match self.skill {
             Skill::Perfect => right,
             Skill::AlwaysWrong => wrong,
             Skill::Random => any,
             Skill::Mostly => [right, right, right, wrong][self.rng.up_to(3)],
-        }
+        })
     }
 }
 
@@ -47,9 +49,7 @@ impl Proposer for Guesser {
                 let seq = step.seq(place);
                 let id = (seq.request.request_id, seq.index);
                 let num_said = seq.output_token_ids().len() + seq.num_drafts;
-                let right = self.answers.get(&id).and_then(|answer| answer.get(num_said)).copied();
-                let token_id = self.guess(right);
-                if !step.push(place, token_id) {
+                if !self.guess(id, num_said).is_some_and(|token_id| step.push(place, token_id)) {
                     break;
                 }
             }

@@ -18,7 +18,12 @@ const VARIANTS: &[&str] = &[
     "--max-num-seqs 64 --max-num-batched-tokens 4096 --block-size 64",
     "--block-size 16 --num-gpu-blocks-override 24",
     "--block-size 16 --num-gpu-blocks-override 24 --no-enable-prefix-caching --threads 1",
-    "--threads 2 --max-num-seqs 2 --max-num-batched-tokens 64 --block-size 16 --speculative-config \
+    "--threads 2 --max-num-seqs 2 --max-num-batched-tokens 64 --block-size 16",
+];
+
+/// The same with guessed tokens, which models with states refuse.
+const GUESSES: &[&str] = &[
+    "--max-num-seqs 2 --block-size 16 --speculative-config \
      {\"method\":\"ngram\",\"num_speculative_tokens\":5,\"prompt_lookup_min\":1,\"prompt_lookup_max\":3}",
     "--max-num-seqs 8 --block-size 16 --num-gpu-blocks-override 24 --speculative-config \
      {\"method\":\"suffix\"}",
@@ -78,11 +83,17 @@ fn first_difference(left: &[u8], right: &[u8]) -> String {
 
 fn check(model: &str) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    check_model(&root.join("testdata").join(model), NUM_ROWS, "");
+    check_model(&root.join("testdata").join(model), NUM_ROWS, "", GUESSES);
 }
 
-/// Runs so many rows on a model with these flags in every way.
-fn check_model(model: &Path, num_rows: usize, flags: &str) {
+/// The same of a model that keeps states.
+fn check_states(model: &str) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    check_model(&root.join("testdata").join(model), NUM_ROWS, "", &[]);
+}
+
+/// Runs so many rows on a model with these flags in every way, and in some more.
+fn check_model(model: &Path, num_rows: usize, flags: &str, more: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     let input = folder.path().join("in.jsonl");
     std::fs::write(&input, rows::jsonl(num_rows)).unwrap();
@@ -92,7 +103,7 @@ fn check_model(model: &Path, num_rows: usize, flags: &str) {
         let cached = |run: &Run| run.stats["tokens"]["cached"].as_u64().unwrap();
         let mut num_cached = cached(&baseline);
         let mut num_preemptions = baseline.stats["num_preemptions"].as_u64().unwrap();
-        for variant in VARIANTS {
+        for variant in VARIANTS.iter().chain(more) {
             let all_flags = format!("--dtype {dtype} {flags} {variant}");
             let other = run(model, &input, folder.path(), &all_flags);
             num_preemptions += other.stats["num_preemptions"].as_u64().unwrap();
@@ -106,6 +117,8 @@ fn check_model(model: &Path, num_rows: usize, flags: &str) {
                 model.display(),
                 first_difference(&baseline.output, &other.output)
             );
+            let num_guessed = other.stats["speculation"]["num_draft_tokens"].as_u64().unwrap();
+            assert_eq!(num_guessed > 0, variant.contains("--speculative-config"), "{variant}");
         }
         // How many there are depends on how fast rows come.
         assert!(num_preemptions > 0, "the small pools preempted nothing");
@@ -133,6 +146,7 @@ const KERNEL_VARIANTS: &[&str] = &[
     "--max-num-seqs 1",
     "--max-num-seqs 7 --max-num-batched-tokens 16 --threads 1 --no-enable-prefix-caching",
     "--block-size 16 --num-gpu-blocks-override 24",
+    GUESSES[0],
 ];
 
 #[test]
@@ -186,12 +200,12 @@ fn soft_caps_give_the_same_bytes_however_they_are_run() {
 
 #[test]
 fn states_of_short_convolutions_give_the_same_bytes_however_they_are_run() {
-    check("golden/lfm2_bias");
+    check_states("golden/lfm2_bias");
 }
 
 #[test]
 fn states_of_delta_nets_give_the_same_bytes_however_they_are_run() {
-    check("golden/qwen3_next");
+    check_states("golden/qwen3_next");
 }
 
 #[test]
@@ -201,7 +215,7 @@ fn shared_keys_and_inputs_of_layers_give_the_same_bytes_however_they_are_run() {
 
 #[test]
 fn recurrences_give_the_same_bytes_however_they_are_run() {
-    check("golden/granite_hybrid");
+    check_states("golden/granite_hybrid");
 }
 
 #[test]
@@ -219,9 +233,9 @@ fn experts_give_the_same_bytes_however_they_are_run() {
     check("golden/qwen3_moe");
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let model = root.join("testdata/golden/glm4_moe");
-    check_model(&model, NUM_KERNEL_ROWS, "--quantization int8");
+    check_model(&model, NUM_KERNEL_ROWS, "--quantization int8", GUESSES);
     let model = root.join("testdata/golden/gpt_oss");
-    check_model(&model, NUM_KERNEL_ROWS, "");
+    check_model(&model, NUM_KERNEL_ROWS, "", GUESSES);
 }
 
 #[test]
@@ -230,7 +244,8 @@ fn blocks_of_a_gguf_file_give_the_same_bytes_however_they_are_run() {
     let model = folder.path().join("blocks.gguf");
     std::fs::write(&model, blocks::file()).unwrap();
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/demo");
-    check_model(&model, NUM_KERNEL_ROWS, &format!("--tokenizer {}", demo.display()));
+    let tokenizer = format!("--tokenizer {}", demo.display());
+    check_model(&model, NUM_KERNEL_ROWS, &tokenizer, GUESSES);
 }
 
 #[test]
