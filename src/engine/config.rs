@@ -158,6 +158,8 @@ pub struct CacheConfig {
     /// Share that the KV pool may take when no size is given: of the machine's free memory on the
     /// CPU (None: 0.4), of its whole memory with all else on a GPU (None: 0.9).
     pub memory_share: Option<f64>,
+    /// Bytes that another cache takes for each block of this one: a draft model's.
+    pub bytes_beside: usize,
 }
 
 impl Default for CacheConfig {
@@ -169,6 +171,7 @@ impl Default for CacheConfig {
             num_blocks: None,
             kv_cache_memory_bytes: None,
             memory_share: None,
+            bytes_beside: 0,
         }
     }
 }
@@ -236,6 +239,11 @@ pub enum SpeculationMethod {
     },
     /// What followed the row's last tokens, in the row and in earlier answers of the run.
     Suffix(SuffixConfig),
+    /// A small model of the same vocabulary.
+    DraftModel {
+        /// Its folder, or a GGUF file.
+        model_dir: PathBuf,
+    },
 }
 
 /// vLLM's options `suffix_decoding_x`.

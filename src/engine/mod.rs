@@ -6,6 +6,7 @@ pub mod block_pool;
 pub mod completion;
 pub mod config;
 pub mod device;
+mod draft_executor;
 mod error;
 pub mod executor;
 pub(crate) mod files;
@@ -43,6 +44,7 @@ use batch::Batch;
 use block_pool::BlockPool;
 use config::{DType, EngineConfig};
 use device::{Device, GpuNeeds, memory};
+use draft_executor::{DraftToLoad, LoadedDraft};
 pub use error::EngineError;
 use executor::{Executor, ExecutorError, Logits};
 use input_processor::{InputProcessor, ModelLimits};
@@ -56,7 +58,7 @@ use request::{Request, RequestOutput};
 use sampler::{RowResult, RowTask};
 use scheduler::{Ahead, Scheduled, Scheduler};
 use simulated_executor::SimulatedExecutor;
-use speculation::{Proposer, Speculation};
+use speculation::{DraftModel, DraftSizes, Proposer, Speculation};
 use stats::{EngineStats, GivenLimits, OpTimes, StepTime};
 use step_sampler::{Pending, StepSampler};
 use text::{ChatTemplate, TextError, Tokenizer};
@@ -165,7 +167,8 @@ impl Engine {
             beside(&|| decoders_input_processor(config, summary), |given_up| {
                 load_model(config, summary, given_up)
             });
-        let (input_processor, (device, why_cpu, mut executor)) = (input_processor?, model?);
+        let (input_processor, model) = (input_processor?, model?);
+        let LoadedModel { device, why_cpu, mut executor, draft } = model;
         let shape = executor.cache_shape();
         let info = EngineInfo {
             dtype,
@@ -175,11 +178,13 @@ impl Engine {
             notes: why_cpu.into_iter().chain(executor.take_notes()).collect(),
             num_threads: device.num_threads(),
             max_model_len,
-            weight_bytes: executor.weight_bytes(),
+            weight_bytes: executor.weight_bytes()
+                + draft.as_ref().map_or(0, |draft| draft.weight_bytes),
             parameters: summary.spec.parameters(),
             num_cache_tokens: shape.num_tokens(),
             block_size: shape.block_size,
-            kv_cache_bytes: shape.num_bytes(config.cache.kv_cache_dtype.size_bytes(dtype)),
+            kv_cache_bytes: shape.num_bytes(config.cache.kv_cache_dtype.size_bytes(dtype))
+                + draft.as_ref().map_or(0, |draft| draft.kv_cache_bytes),
             lora_ranks: executor.loras().ranks(),
         };
         let runs_ahead = device.runs_ahead();
@@ -194,7 +199,7 @@ impl Engine {
         }
         engine.speculation = config.speculation.as_ref().map(|config| {
             // A guide's masks are found while a GPU computes, and one round later is too late.
-            Speculation::new(config, !runs_ahead)
+            Speculation::new(config, draft.map(|draft| draft.proposer), !runs_ahead)
         });
         Ok(Self { runs_ahead, ..engine })
     }
@@ -246,7 +251,13 @@ impl Engine {
         if speculation.is_none() {
             engine.scheduler.goes_back_to_blocks();
         }
-        engine.speculation = speculation.map(|config| Speculation::new(config, true));
+        engine.speculation = speculation.map(|of_guesses| {
+            let executor = SimulatedExecutor::without_states(num_blocks, block_size, vocab_size);
+            let max_num_tokens = config.scheduler.max_num_batched_tokens;
+            let sizes = DraftSizes { block_size, max_model_len, max_num_tokens };
+            let draft = DraftModel::new(Box::new(executor), sizes);
+            Speculation::new(of_guesses, Some(draft), true)
+        });
         Ok(engine)
     }
 
@@ -457,20 +468,32 @@ fn beside<A: Send, B>(
     })
 }
 
-/// The device, why it is the CPU, and the model on it.
+/// A model on its device.
+struct LoadedModel {
+    device: Arc<Device>,
+    /// Why the device is the CPU.
+    why_cpu: Option<String>,
+    executor: ModelExecutor,
+    draft: Option<LoadedDraft>,
+}
+
 fn load_model(
     config: &EngineConfig,
     summary: &ModelSummary,
     given_up: &Arc<AtomicBool>,
-) -> Result<(Arc<Device>, Option<String>, ModelExecutor), EngineError> {
+) -> Result<LoadedModel, EngineError> {
+    let draft = DraftToLoad::read(config, summary)?;
     let spec = &summary.spec;
     let (head_dim, without_kernels) = (spec.heads().head_dim, spec.without_gpu_kernels());
     let needs = GpuNeeds { head_dim, without_kernels };
     let (device, why_cpu) = device::open(config, summary.dtype, needs)?;
     let device = Arc::new(device);
-    let on = Arc::clone(&device);
+    let beside = draft.as_ref().map(|draft| draft.beside(config, &device)).transpose()?;
+    let (config, on) = (beside.as_ref().unwrap_or(config), Arc::clone(&device));
     let executor = ModelExecutor::load(config, summary, on, given_up)?;
-    Ok((device, why_cpu, executor))
+    let (num_blocks, on) = (executor.cache_shape().num_blocks, Arc::clone(&device));
+    let draft = draft.map(|draft| draft.load(num_blocks, on, given_up)).transpose()?;
+    Ok(LoadedModel { device, why_cpu, executor, draft })
 }
 
 fn decoders_input_processor(

@@ -290,14 +290,9 @@ fn cache_shape(
             "--block-size {block_size}: it must be a multiple of {KV_GROUP_TOKENS}"
         )));
     }
-    let mut shape = KvCacheShape {
-        layers: cache_layers(spec, device),
-        num_blocks: 0,
-        block_size,
-        states: StateShape { num_layers: spec.recurrents().count(), width: spec.state_width() },
-        panel_width: device.kv_panel_width(),
-    };
-    let block_bytes = shape.block_bytes(cache.kv_cache_dtype.size_bytes(decoder.dtype)) as u64;
+    let mut shape = shape_without_blocks(spec, device, block_size);
+    let block_bytes = shape.block_bytes(cache.kv_cache_dtype.size_bytes(decoder.dtype));
+    let block_bytes = (block_bytes + cache.bytes_beside) as u64;
     let useful = useful_blocks(config, decoder);
     shape.num_blocks = match (cache.num_blocks, cache.kv_cache_memory_bytes) {
         (Some(num_blocks), _) => num_blocks,
@@ -329,6 +324,22 @@ fn cache_shape(
         ))),
         _ => Ok(shape),
     }
+}
+
+fn shape_without_blocks(spec: &DecoderSpec, device: &Device, block_size: usize) -> KvCacheShape {
+    KvCacheShape {
+        layers: cache_layers(spec, device),
+        num_blocks: 0,
+        block_size,
+        states: StateShape { num_layers: spec.recurrents().count(), width: spec.state_width() },
+        panel_width: device.kv_panel_width(),
+    }
+}
+
+/// Bytes of a block of a model's KV cache.
+pub fn block_bytes(cache: &CacheConfig, summary: &ModelSummary, device: &Device) -> usize {
+    let shape = shape_without_blocks(&summary.spec, device, summary.block_size(cache));
+    shape.block_bytes(cache.kv_cache_dtype.size_bytes(summary.dtype))
 }
 
 /// What layers have in the cache. A GPU's kernels take layers that are alike.

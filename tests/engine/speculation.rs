@@ -21,7 +21,8 @@ use crate::simulation::workload::Rng;
 
 const MODEL: &str = "testdata/golden/llama3";
 const NUM_TOKENS: usize = 4;
-const BATCHES: [usize; 3] = [1, 7, 64];
+/// Rows at a time, and blocks of the KV cache: in the last there is no room for all.
+const BATCHES: [(usize, usize); 3] = [(1, 400), (7, 400), (64, 30)];
 
 /// Who guesses in a run.
 #[derive(Clone, Debug)]
@@ -30,7 +31,11 @@ enum Method {
     Known(Skill),
 }
 
-fn config(model: &str, max_num_seqs: usize, method: Option<&Method>) -> EngineConfig {
+fn config(
+    model: &str,
+    (max_num_seqs, num_blocks): (usize, usize),
+    method: Option<&Method>,
+) -> EngineConfig {
     let unused = SpeculationMethod::Ngram { min: 1, max: 1 };
     let speculation = method.map(|method| SpeculationConfig {
         method: if let Method::Of(method) = method { method.clone() } else { unused.clone() },
@@ -47,7 +52,7 @@ fn config(model: &str, max_num_seqs: usize, method: Option<&Method>) -> EngineCo
         },
         cache: CacheConfig {
             block_size: Some(16),
-            num_blocks: Some(400),
+            num_blocks: Some(num_blocks),
             ..CacheConfig::default()
         },
         scheduler: SchedulerConfig { max_num_seqs, ..SchedulerConfig::default() },
@@ -171,10 +176,15 @@ fn guesser(skill: Skill, answers: &HashMap<(u64, u32), Vec<u32>>) -> Guesser {
     Guesser { rng: Rng(9), skill, vocab_size: 100, answers: answers.clone() }
 }
 
+fn draft_model(model: &str) -> SpeculationMethod {
+    SpeculationMethod::DraftModel { model_dir: Path::new(env!("CARGO_MANIFEST_DIR")).join(model) }
+}
+
 fn methods() -> Vec<Method> {
     vec![
         Method::Of(SpeculationMethod::Ngram { min: 1, max: 3 }),
         Method::Of(SpeculationMethod::Suffix(SuffixConfig::default())),
+        Method::Of(draft_model(MODEL)),
         Method::Known(Skill::Perfect),
         Method::Known(Skill::AlwaysWrong),
         Method::Known(Skill::Random),
@@ -185,22 +195,23 @@ fn methods() -> Vec<Method> {
 #[test]
 fn answers_are_the_same_with_any_guesses_in_any_batch() {
     let rows = rows();
-    let plain = run(&config(MODEL, 64, None), &rows, None);
+    let plain = run(&config(MODEL, (64, 400), None), &rows, None);
     let errors = plain.answers.iter().filter(|answer| answer.contains("RequestError")).count();
     assert_eq!(errors, 0, "{:?}", plain.answers);
     for method in methods() {
-        for max_num_seqs in BATCHES {
+        for batch in BATCHES {
             let proposer = match &method {
                 Method::Known(skill) => Some(guesser(*skill, &plain.token_ids)),
                 Method::Of(_) => None,
             };
-            let run = run(&config(MODEL, max_num_seqs, Some(&method)), &rows, proposer);
+            let run = run(&config(MODEL, batch, Some(&method)), &rows, proposer);
             for (index, (got, want)) in run.answers.iter().zip(&plain.answers).enumerate() {
                 let (kind, _) = kinds()[index % kinds().len()];
-                assert_eq!(got, want, "{method:?}, {max_num_seqs} at a time, {kind}");
+                assert_eq!(got, want, "{method:?}, {batch:?}, {kind}");
             }
             let EngineStats { num_draft_tokens, num_accepted_tokens, .. } = run.stats;
-            println!("{method:?}, {max_num_seqs}: {num_accepted_tokens} of {num_draft_tokens}");
+            println!("{method:?}, {batch:?}: {num_accepted_tokens} of {num_draft_tokens}");
+            assert_eq!(run.stats.num_preemptions > 0, batch.1 == 30, "{:?}", run.stats);
             match method {
                 Method::Known(Skill::Perfect) => assert_eq!(num_accepted_tokens, num_draft_tokens),
                 Method::Known(Skill::AlwaysWrong) => assert_eq!(num_accepted_tokens, 0),
@@ -219,11 +230,11 @@ fn right_guesses_save_their_share_of_the_steps() {
         let (_, params) = all.iter().find(|(kind, _)| *kind == name).expect("a kind");
         (vec![5, 6, 7], SamplingParams { max_tokens: Some(23), ..params.clone() })
     });
-    let plain = run(&config(MODEL, 64, None), &rows, None);
+    let plain = run(&config(MODEL, (64, 400), None), &rows, None);
     let longest = plain.token_ids.values().map(Vec::len).max().expect("rows");
     assert_eq!(plain.stats.num_steps, longest as u64);
     let method = Method::Known(Skill::Perfect);
-    let config = config(MODEL, 64, Some(&method));
+    let config = config(MODEL, (64, 400), Some(&method));
     let guessed = run(&config, &rows, Some(guesser(Skill::Perfect, &plain.token_ids)));
     assert_eq!(guessed.answers, plain.answers);
     assert_eq!(guessed.stats.num_steps, longest.div_ceil(NUM_TOKENS + 1) as u64);
@@ -234,7 +245,59 @@ fn right_guesses_save_their_share_of_the_steps() {
 #[test]
 fn a_model_with_states_is_refused() {
     let method = Method::Known(Skill::Random);
-    let config = config("testdata/golden/mamba2", 4, Some(&method));
+    let config = config("testdata/golden/mamba2", (4, 400), Some(&method));
     let error = Engine::load(&config).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("--speculative-config") && error.contains("recurrent"), "{error}");
+}
+
+/// Greedy rows alone, of all lengths.
+fn greedy_rows() -> Vec<(Vec<u32>, SamplingParams)> {
+    let greedy = |(prompt, params): (Vec<u32>, SamplingParams)| {
+        let params = SamplingParams {
+            max_tokens: params.max_tokens,
+            temperature: 0.0,
+            ignore_eos: true,
+            ..SamplingParams::default()
+        };
+        (prompt, params)
+    };
+    rows().into_iter().map(greedy).collect()
+}
+
+#[test]
+fn a_draft_model_that_is_its_own_target_guesses_all_greedy_rows() {
+    let method = Method::Of(draft_model(MODEL));
+    for batch in BATCHES {
+        let mut config = config(MODEL, batch, Some(&method));
+        // Prompts are read in pieces.
+        config.scheduler.max_num_batched_tokens = 37;
+        let EngineStats { num_draft_tokens, num_accepted_tokens, .. } =
+            run(&config, &greedy_rows(), None).stats;
+        assert!(num_draft_tokens > 100, "{num_draft_tokens} drafts");
+        assert_eq!(num_accepted_tokens, num_draft_tokens, "{batch:?}");
+    }
+}
+
+#[test]
+fn a_draft_model_of_another_vocabulary_is_refused() {
+    let method = Method::Of(draft_model("testdata/golden/mistral"));
+    let error = Engine::load(&config(MODEL, (4, 400), Some(&method))).map(|_| ()).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("475 tokens") && error.contains("438"), "{error}");
+}
+
+#[test]
+fn a_draft_models_cache_counts_beside_its_targets() {
+    let method = Method::Of(draft_model(MODEL));
+    let info = |method: Option<&Method>| {
+        let mut config = config(MODEL, (4, 400), method);
+        config.cache.num_blocks = None;
+        config.cache.kv_cache_memory_bytes = Some(1 << 20);
+        Engine::load(&config).expect("the files are committed").info().clone()
+    };
+    let (alone, with_draft) = (info(None), info(Some(&method)));
+    let num_blocks = alone.num_cache_tokens / alone.block_size;
+    assert_eq!(with_draft.num_cache_tokens, num_blocks / 2 * alone.block_size);
+    assert!(with_draft.kv_cache_bytes <= 1 << 20);
+    assert_eq!(with_draft.weight_bytes, 2 * alone.weight_bytes);
 }

@@ -85,7 +85,7 @@ pub const LAYERS: &[(&str, &[&str])] = &[
     // Who guesses what comes next: sees sequences, and not how they are computed.
     (
         "crate::engine::speculation",
-        &["EngineError", "config", "executor", "request", "scheduler", "sequence"],
+        &["batch", "config", "executor", "request", "sampler", "scheduler", "sequence"],
     ),
     // Which tokens may come next; knows no logits.
     (

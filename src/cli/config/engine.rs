@@ -51,6 +51,7 @@ fn cache_config(args: &CacheArgs) -> CacheConfig {
         num_blocks: args.num_gpu_blocks_override,
         kv_cache_memory_bytes: args.kv_cache_memory_bytes,
         memory_share: args.gpu_memory_utilization,
+        bytes_beside: defaults.bytes_beside,
     }
 }
 

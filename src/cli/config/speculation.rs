@@ -6,7 +6,7 @@ use crate::cli::terminal::error::CliError;
 use crate::engine::config::{SpeculationConfig, SpeculationMethod, SuffixConfig};
 
 /// Methods, by vLLM's names.
-const METHODS: [&str; 2] = ["ngram", "suffix"];
+const METHODS: [&str; 3] = ["ngram", "suffix", "draft_model"];
 
 /// Length of an n-gram where none is given, as in vLLM.
 const NGRAM: usize = 5;
@@ -43,6 +43,12 @@ fn parse(text: &str) -> Result<SpeculationConfig, String> {
             let depth = config.max_tree_depth.min(SpeculationConfig::MAX_TOKENS);
             (SpeculationMethod::Suffix(config), Some(depth))
         }
+        "draft_model" => match keys.remove("model") {
+            Some(Value::String(dir)) => {
+                (SpeculationMethod::DraftModel { model_dir: dir.into() }, None)
+            }
+            _ => return Err("it has no `model`: the folder of the draft model".to_owned()),
+        },
         other => return Err(format!("there is no method `{other}`")),
     };
     if let Some(key) = keys.keys().next() {
@@ -146,6 +152,7 @@ mod tests {
             (r#"{"num_speculative_tokens": 5}"#, "no `method`"),
             (r#"{"method": "eagle3", "num_speculative_tokens": 5}"#, "no method `eagle3`"),
             (r#"{"method": "suffix", "suffix_decoding_min_token_prob": 1.5}"#, "from 0 to 1: 1.5"),
+            (r#"{"method": "draft_model", "num_speculative_tokens": 5}"#, "no `model`"),
             (r#"{"method": "suffix", "prompt_lookup_max": 2}"#, "no key `prompt_lookup_max`"),
             (r#"{"method": "ngram"}"#, "no `num_speculative_tokens`"),
             (r#"{"method": "ngram", "num_speculative_tokens": 0}"#, "from 1 on: 0"),

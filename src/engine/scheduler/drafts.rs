@@ -95,6 +95,17 @@ impl DraftStep<'_> {
         self.num_left -= 1;
         true
     }
+
+    /// Rows that were given no draft are asked again after some tokens only: steps may be begun
+    /// ahead until then.
+    pub fn pause_others(&mut self) {
+        for place in 0..self.num_seqs() {
+            let ScheduledSeq { slot, num_drafts, .. } = self.scheduled.seqs[place];
+            if num_drafts == 0 && self.room(place) > 0 {
+                self.scheduler.seqs[slot].as_mut().expect("the slot is taken").pace.pause();
+            }
+        }
+    }
 }
 
 impl Scheduler {

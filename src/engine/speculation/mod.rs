@@ -3,6 +3,7 @@
 //! A guess costs or gains time and changes no byte (`scheduler/drafts.rs`). So a proposer may use
 //! what a row may not depend on: other rows, earlier answers, the time.
 
+mod draft_model;
 mod ngram;
 mod pace;
 mod suffix;
@@ -11,6 +12,7 @@ use super::config::{SpeculationConfig, SpeculationMethod};
 use super::executor::ExecutorError;
 use super::request::RequestOutput;
 use super::scheduler::{DraftLimits, DraftStep, Scheduled, Scheduler};
+pub use draft_model::{DraftModel, DraftSizes};
 pub use ngram::Ngram;
 pub use pace::Pace;
 pub use suffix::Suffix;
@@ -44,11 +46,18 @@ const CPU_STEP_TOKENS: usize = 24;
 const GPU_STEP_TOKENS: usize = 128;
 
 impl Speculation {
-    /// What is configured. On the CPU the sampler takes rows that have a guide in rounds.
-    pub fn new(config: &SpeculationConfig, on_cpu: bool) -> Self {
+    /// What is configured; a draft model is given where that is. On the CPU the sampler takes rows
+    /// that have a guide in rounds.
+    ///
+    /// # Panics
+    /// A draft model is configured and not given.
+    pub fn new(config: &SpeculationConfig, draft: Option<DraftModel>, on_cpu: bool) -> Self {
         let proposer: Box<dyn Proposer> = match &config.method {
             &SpeculationMethod::Ngram { min, max } => Box::new(Ngram::new(min, max)),
             SpeculationMethod::Suffix(config) => Box::new(Suffix::new(config.clone())),
+            SpeculationMethod::DraftModel { .. } => {
+                Box::new(draft.expect("a draft model is loaded where one is configured"))
+            }
         };
         let of_device = if on_cpu { CPU_STEP_TOKENS } else { GPU_STEP_TOKENS };
         let max_step_tokens = config.max_step_tokens.unwrap_or(of_device);
@@ -77,10 +86,15 @@ impl Speculation {
         scheduled: &mut Scheduled,
     ) -> Result<(), ExecutorError> {
         let mut step = scheduler.draft_step(scheduled, self.limits);
-        match (0..step.num_seqs()).any(|place| step.room(place) > 0) {
-            true => self.proposer.propose(&mut step),
-            false => Ok(()),
+        if (0..step.num_seqs()).all(|place| step.room(place) == 0) {
+            return Ok(());
         }
+        self.proposer.propose(&mut step)?;
+        // A GPU's steps are begun ahead as long as no row may have drafts.
+        if self.limits.paced && !self.limits.in_rounds {
+            step.pause_others();
+        }
+        Ok(())
     }
 
     /// Whether the step after the current one may have drafts: they need its tokens, so it cannot

@@ -6,6 +6,9 @@ const FIRST_WAIT: usize = 8;
 /// Most of them: what a try costs is then little beside what was sampled since the last one.
 const LONGEST_WAIT: usize = 128;
 
+/// Tokens until a row is asked again that nobody could guess at.
+const PAUSE: usize = 4;
+
 /// One row's. It begins with as many drafts as any row may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
@@ -27,6 +30,11 @@ impl Pace {
     /// Most drafts of the next step, of which no row has more than `per_row`.
     pub fn most(&self, per_row: usize) -> usize {
         if self.wait > 0 { 0 } else { self.most.min(per_row) }
+    }
+
+    /// Nothing was guessed: the row has no drafts for a while.
+    pub fn pause(&mut self) {
+        self.wait = PAUSE;
     }
 
     /// Takes in a step: its drafts, how many of them were right, and the tokens that it gave.
@@ -76,6 +84,9 @@ mod tests {
             pace.take_in(num_drafts, num_drafts, num_drafts + 1);
             assert_eq!(pace.most(8), most);
         }
+        pace.pause();
+        assert_eq!(pace.most(8), 0);
+        pace.take_in(0, 0, 4);
         pace.take_in(8, 4, 5);
         assert_eq!(pace.most(8), 8, "half of them were right");
         pace.take_in(8, 3, 4);

@@ -1,8 +1,11 @@
 //! The same tokens and the same bits of logprobs however the rows are run.
 
 use vllm_batch::engine::Engine;
-use vllm_batch::engine::config::{CacheConfig, DType, EngineConfig, KvCacheDType};
+use vllm_batch::engine::config::{
+    CacheConfig, DType, EngineConfig, KvCacheDType, SpeculationConfig, SpeculationMethod,
+};
 use vllm_batch::engine::request::{PositionLogprobs, RequestOutput};
+use vllm_batch::engine::stats::EngineStats;
 
 use crate::cuda_engine::rows::rows;
 use crate::cuda_engine::{config, run};
@@ -26,11 +29,11 @@ fn bits(output: &RequestOutput) -> Vec<Vec<u32>> {
     bits
 }
 
-/// Bits by row, and how often a row lost its blocks.
-fn outcome(config: &EngineConfig) -> (Vec<Vec<Vec<u32>>>, usize) {
+/// Bits by row, and counters.
+fn outcome(config: &EngineConfig) -> (Vec<Vec<Vec<u32>>>, EngineStats) {
     let mut engine = Engine::load(config).expect("a model");
     let outputs = run(&mut engine, rows());
-    (outputs.iter().map(bits).collect(), engine.stats().num_preemptions as usize)
+    (outputs.iter().map(bits).collect(), engine.stats())
 }
 
 type Change = (&'static str, fn(&mut EngineConfig));
@@ -55,6 +58,23 @@ const BLOCKS: &[Change] = &[
     ("few blocks", |c| c.cache = few_blocks(true)),
     ("few blocks, no prefix cache", |c| c.cache = few_blocks(false)),
 ];
+
+const GUESSES: &[Change] = &[
+    ("guessed tokens", |c| c.speculation = Some(ngrams())),
+    ("guessed tokens, three sequences", |c| {
+        c.scheduler.max_num_seqs = 3;
+        c.speculation = Some(ngrams());
+    }),
+];
+
+fn ngrams() -> SpeculationConfig {
+    SpeculationConfig {
+        method: SpeculationMethod::Ngram { min: 1, max: 2 },
+        num_speculative_tokens: 3,
+        max_step_tokens: None,
+        paced: true,
+    }
+}
 
 fn few_blocks(enable_prefix_caching: bool) -> CacheConfig {
     let num_blocks = Some(FEW_BLOCKS);
@@ -85,13 +105,14 @@ fn check_against(
         let device = gpu::device(seed + 1 + index as u64).expect("there was one before");
         let mut changed = EngineConfig { device, ..base.clone() };
         change(&mut changed);
-        let (got, num_preemptions) = outcome(&changed);
+        let (got, stats) = outcome(&changed);
         for (row, (got, expected)) in got.iter().zip(&expected).enumerate() {
             assert_eq!(got, expected, "{family}, {}, {what}: row {row}", dtype.name());
         }
         assert_eq!(got.len(), expected.len());
         let is_short = changed.cache.num_blocks == Some(FEW_BLOCKS);
-        assert_eq!(num_preemptions > 0, is_short, "{what}: {num_preemptions} preemptions");
+        assert_eq!(stats.num_preemptions > 0, is_short, "{what}: {stats:?}");
+        assert_eq!(stats.num_draft_tokens > 0, changed.speculation.is_some(), "{what}: {stats:?}");
     }
 }
 
@@ -103,6 +124,11 @@ fn a_row_has_the_same_bits_in_every_number_of_sequences() {
 #[test]
 fn a_row_has_the_same_bits_in_every_size_of_step() {
     check("gemma2", DType::BFloat16, 30, STEPS);
+}
+
+#[test]
+fn a_row_has_the_same_bits_with_guessed_tokens() {
+    check("qwen3", DType::BFloat16, 80, GUESSES);
 }
 
 #[test]
