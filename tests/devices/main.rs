@@ -6,6 +6,7 @@ mod cuda_driver;
 mod cuda_engine;
 mod cuda_ops;
 mod golden;
+mod golden_adapters;
 mod gpu;
 mod kernels_compile;
 mod pooling;

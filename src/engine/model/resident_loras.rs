@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::adapter::{
     AdapterFiles, AdapterMatrices, BaseCopy, LoraBlock, LoraPlace, LoraPlaces, PartOutputs,
-    PlacedAdapter, PlacedHead, PlacedModule, SavedModule, part_outputs,
+    PlacedAdapter, PlacedHead, PlacedModule, SavedModule,
 };
 use super::head::SavedLinear;
 use super::loading::LayerWeights;
@@ -275,7 +275,7 @@ fn adapted_layers(placed: &[PlacedModule], places: &LoraPlaces) -> Vec<AdaptedLa
     let mut layers: Vec<AdaptedLayer> = Vec::new();
     for &PlacedModule { module, place, part } in placed {
         let spec = places.spec(place);
-        let part = AdaptedPart { module, outputs: part_outputs(spec, part) };
+        let part = AdaptedPart { module, outputs: places.outputs(place, part) };
         match layers.iter_mut().find(|layer| layer.place == place) {
             Some(layer) => layer.parts.push(part),
             None => layers.push(AdaptedLayer { place, k: spec.k, parts: vec![part] }),

@@ -24,7 +24,6 @@ use config::AdapterConfig;
 use module_tensors::{ModuleTensors, sorted_tensors};
 pub use places::{
     LoraBlock, LoraPlace, LoraPlaces, PartOutputs, PlacedAdapter, PlacedHead, PlacedModule,
-    part_outputs,
 };
 
 /// The file of tensors in an adapter's folder.

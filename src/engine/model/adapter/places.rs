@@ -190,6 +190,21 @@ impl LoraPlaces {
         &found.expect("a place of the model").1
     }
 
+    /// Which outputs of a place the rows of B of a part are.
+    ///
+    /// # Panics
+    /// The model has no such place.
+    pub fn outputs(&self, place: LoraPlace, part: usize) -> Vec<PartOutputs> {
+        let linear = self.spec(place);
+        match place {
+            // What is looked up is a row of the table: its columns are the outputs.
+            LoraPlace::Tokens => {
+                vec![PartOutputs { outputs: 0..linear.k, rows: (0..linear.k).collect() }]
+            }
+            LoraPlace::Layer { .. } | LoraPlace::LmHead => part_outputs(linear, part),
+        }
+    }
+
     /// Where the modules of an adapter are.
     ///
     /// # Errors
@@ -360,7 +375,7 @@ pub struct PartOutputs {
 
 /// Which outputs of a layer the rows of a part are: B has its rows as the part has them, and the
 /// layer's outputs may be in another order.
-pub fn part_outputs(linear: &LinearSpec, part: usize) -> Vec<PartOutputs> {
+pub(super) fn part_outputs(linear: &LinearSpec, part: usize) -> Vec<PartOutputs> {
     let first: usize = linear.parts[..part].iter().map(|part| part.rows).sum();
     let stored = first..first + linear.parts[part].rows;
     let row_of = |output: usize| match linear.order.rows() {

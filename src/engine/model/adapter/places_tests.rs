@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 
+use super::places::part_outputs;
 use super::tests::{folder, opened};
 use super::*;
 use crate::engine::model::decoder_spec;
@@ -146,6 +147,9 @@ fn tables_and_copies_of_the_base_fit_it() {
     let placed = place(rows, [rows, width], "model.embed_tokens").unwrap();
     let expected = PlacedModule { module: 0, place: LoraPlace::Tokens, part: 0 };
     assert_eq!(placed.modules, [expected]);
+    // A row of B is a column of the table.
+    let outputs = PartOutputs { outputs: 0..width, rows: (0..width).collect() };
+    assert_eq!(places.outputs(LoraPlace::Tokens, 0), [outputs]);
     let error = place(rows + 1, [rows, width], "model.embed_tokens").unwrap_err();
     assert!(error.contains(&format!("has {} inputs", rows + 1)), "{error}");
     let error = place(rows, [rows + 1, width], "model.embed_tokens").unwrap_err();

@@ -1,0 +1,244 @@
+//! Tiny LoRA adapters of golden models against peft and transformers (`testdata/golden_adapters`):
+//! greedy tokens identical, logprobs and classes within a tolerance.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use vllm_batch::engine::Engine;
+use vllm_batch::engine::config::{
+    CacheConfig, DType, EngineConfig, LoraConfig, LoraModule, ModelConfig, SchedulerConfig,
+};
+use vllm_batch::engine::input_processor::Prompt;
+use vllm_batch::engine::pooling::{PoolingEngine, PoolingParams, PoolingTask};
+use vllm_batch::engine::request::{LoraId, NumLogprobs, RequestOutput, RowKey, SamplingParams};
+
+/// Of a logprob, or of a logit of a class.
+const TOLERANCE: f32 = 1e-4;
+
+/// Adapters of language models.
+const OF_TEXTS: [&str; 17] = [
+    "biases",
+    "conv1d",
+    "fused",
+    "fused_by_heads",
+    "gated_and_recurrent",
+    "latent",
+    "pairs",
+    "patterns",
+    "rank_1",
+    "rank_16_rslora",
+    "rank_64",
+    "rank_8",
+    "scaled_table",
+    "tables",
+    "tied_tables",
+    "v_alone",
+    "zero",
+];
+
+/// Adapters of classifiers, with heads of their own.
+const OF_CLASSES: [&str; 2] = ["classifier", "score"];
+
+#[derive(Deserialize)]
+struct Golden<T> {
+    base: String,
+    /// Of a classifier: the folder of `testdata/golden_embeddings` that has its tokenizer.
+    tokenizer: Option<String>,
+    #[serde(alias = "texts")]
+    prompts: Vec<T>,
+}
+
+#[derive(Deserialize)]
+struct GoldenPrompt {
+    prompt_token_ids: Vec<u32>,
+    output_token_ids: Vec<u32>,
+    logprobs: Vec<f32>,
+    top: Vec<Vec<(u32, f32)>>,
+    prompt_logprobs: Vec<Option<f32>>,
+}
+
+#[derive(Deserialize)]
+struct GoldenText {
+    token_ids: Vec<u32>,
+    logits: Vec<f32>,
+}
+
+fn testdata(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(name)
+}
+
+fn golden<T: for<'de> Deserialize<'de>>(name: &str) -> Golden<T> {
+    let path = testdata("golden_adapters").join(name).join("golden.json");
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn module(name: &str) -> LoraModule {
+    LoraModule { name: name.to_owned(), dir: testdata("golden_adapters").join(name) }
+}
+
+/// A base with adapters, in float32.
+fn config(base: &str, adapters: &[&str], scheduler: SchedulerConfig) -> EngineConfig {
+    let model = ModelConfig {
+        model_dir: testdata(base),
+        dtype: Some(DType::Float32),
+        ..ModelConfig::default()
+    };
+    let cache =
+        CacheConfig { block_size: Some(16), num_blocks: Some(256), ..CacheConfig::default() };
+    let modules = adapters.iter().map(|name| module(name)).collect();
+    let lora = LoraConfig { modules, max_lora_rank: 64, ..LoraConfig::default() };
+    EngineConfig { model, scheduler, cache, lora, ..EngineConfig::default() }
+}
+
+/// Greedy outputs of prompts, each with its adapter.
+fn run(config: &EngineConfig, rows: &[(&GoldenPrompt, Option<LoraId>)]) -> Vec<RequestOutput> {
+    let mut engine = Engine::load(config).unwrap_or_else(|error| panic!("{error}"));
+    let processor = engine.input_processor();
+    for (index, (prompt, lora)) in (0u64..).zip(rows) {
+        let params = SamplingParams {
+            temperature: 0.0,
+            max_tokens: Some(prompt.output_token_ids.len() as u32),
+            ignore_eos: true,
+            logprobs: Some(NumLogprobs::Top(5)),
+            prompt_logprobs: Some(NumLogprobs::Top(0)),
+            ..SamplingParams::default()
+        };
+        let ids = Prompt::TokenIds(prompt.prompt_token_ids.clone());
+        let mut request = processor.process(index, ids, params, RowKey(index)).unwrap();
+        request.lora = *lora;
+        engine.add_request(request);
+    }
+    let mut outputs = Vec::new();
+    while engine.has_unfinished_requests() {
+        outputs.extend(engine.step().unwrap());
+    }
+    outputs.sort_by_key(|output| output.request_id);
+    assert_eq!(outputs.len(), rows.len());
+    outputs
+}
+
+fn assert_close(got: f32, expected: f32, what: &str) {
+    assert!((got - expected).abs() < TOLERANCE, "{what}: {got}, peft has {expected}");
+}
+
+fn check(name: &str, prompt: &GoldenPrompt, output: &RequestOutput) {
+    let completion = &output.outputs[0];
+    assert_eq!(completion.token_ids, prompt.output_token_ids, "{name}: greedy tokens");
+    let logprobs = completion.logprobs.as_ref().unwrap();
+    assert_eq!(logprobs.len(), prompt.logprobs.len(), "{name}");
+    for (step, position) in logprobs.iter().enumerate() {
+        assert_close(position.token.logprob, prompt.logprobs[step], &format!("{name}, {step}"));
+        assert_eq!(position.top.len(), prompt.top[step].len(), "{name}");
+        for ((id, expected), got) in prompt.top[step].iter().zip(&position.top) {
+            assert_close(got.logprob, *expected, &format!("{name}, step {step}, top {id}"));
+        }
+    }
+    let got = output.prompt_logprobs.as_ref().unwrap();
+    assert_eq!(got.len(), prompt.prompt_logprobs.len(), "{name}");
+    for (at, expected) in prompt.prompt_logprobs.iter().enumerate() {
+        let got = got[at].as_ref().map(|position| position.token.logprob);
+        assert_eq!(got.is_some(), expected.is_some(), "{name}, prompt token {at}");
+        if let Some((got, expected)) = got.zip(*expected) {
+            assert_close(got, expected, &format!("{name}, prompt token {at}"));
+        }
+    }
+}
+
+#[test]
+fn every_adapter_agrees_with_peft() {
+    for name in OF_TEXTS {
+        let golden: Golden<GoldenPrompt> = golden(name);
+        let rows: Vec<_> = golden.prompts.iter().map(|of| (of, Some(LoraId(0)))).collect();
+        for (max_num_seqs, max_num_batched_tokens) in [(1, 4096), (8, 19)] {
+            let scheduler = SchedulerConfig {
+                max_num_seqs,
+                max_num_batched_tokens,
+                ..SchedulerConfig::default()
+            };
+            let config = config(&golden.base, &[name], scheduler);
+            for (output, (prompt, _)) in run(&config, &rows).iter().zip(&rows) {
+                check(&format!("{name}, {max_num_seqs} at a time"), prompt, output);
+            }
+        }
+    }
+}
+
+#[test]
+fn adapters_of_one_model_agree_with_peft_together() {
+    let names: Vec<_> = OF_TEXTS
+        .into_iter()
+        .map(|name| (name, golden::<GoldenPrompt>(name)))
+        .filter(|(_, golden)| golden.base == "golden/llama2")
+        .collect();
+    assert_eq!(names.len(), 8);
+    let adapters: Vec<_> = names.iter().map(|(name, _)| *name).collect();
+    let of = |at: usize| {
+        (0..).zip(&names).map(move |(id, (_, golden))| (&golden.prompts[at], Some(LoraId(id))))
+    };
+    let rows: Vec<_> = (0..3).flat_map(of).collect();
+    let scheduler =
+        SchedulerConfig { max_num_batched_tokens: 40, max_loras: 3, ..SchedulerConfig::default() };
+    let outputs = run(&config("golden/llama2", &adapters, scheduler), &rows);
+    for (output, (prompt, lora)) in outputs.iter().zip(&rows) {
+        check(adapters[lora.unwrap().0 as usize], prompt, output);
+    }
+}
+
+/// Logits of the classes of texts.
+fn classes(config: &EngineConfig, texts: &[GoldenText], lora: Option<LoraId>) -> Vec<Vec<f32>> {
+    let mut engine = PoolingEngine::load(config).unwrap_or_else(|error| panic!("{error}"));
+    let processor = engine.input_processor();
+    for (index, text) in (0u64..).zip(texts) {
+        let params = PoolingParams { use_activation: Some(false), ..PoolingParams::default() };
+        let ids = Prompt::TokenIds(text.token_ids.clone());
+        let mut request = processor.process_pooling(index, ids, params).unwrap();
+        request.lora = lora;
+        engine.add_request(request);
+    }
+    let mut outputs = Vec::new();
+    while engine.has_unfinished_requests() {
+        outputs.extend(engine.step().unwrap());
+    }
+    outputs.sort_by_key(|output| output.request_id);
+    outputs.iter().map(|output| output.texts[0].values().collect()).collect()
+}
+
+/// The config of a classifier with its adapter.
+fn class_config(name: &str, golden: &Golden<GoldenText>) -> EngineConfig {
+    let mut config = config(&golden.base, &[name], SchedulerConfig::default());
+    let tokenizer = golden.tokenizer.as_ref().expect("a classifier's folder has none");
+    config.model.tokenizer_dir = Some(testdata("golden_embeddings").join(tokenizer));
+    config.model.pooling_task = Some(PoolingTask::Classify);
+    config.cache = CacheConfig::default();
+    config
+}
+
+fn check_classes(name: &str, texts: &[GoldenText], got: &[Vec<f32>]) {
+    assert_eq!(got.len(), texts.len(), "{name}");
+    for (got, text) in got.iter().zip(texts) {
+        assert_eq!(got.len(), text.logits.len(), "{name}");
+        for (got, expected) in got.iter().zip(&text.logits) {
+            assert_close(*got, *expected, &format!("{name}, {:?}", text.token_ids));
+        }
+    }
+}
+
+#[test]
+fn every_adapter_of_a_classifier_agrees_with_peft() {
+    for name in OF_CLASSES {
+        let golden: Golden<GoldenText> = golden(name);
+        let config = class_config(name, &golden);
+        check_classes(name, &golden.prompts, &classes(&config, &golden.prompts, Some(LoraId(0))));
+    }
+}
+
+#[test]
+fn every_folder_has_a_test() {
+    let listing = std::fs::read_dir(testdata("golden_adapters")).expect("it is committed");
+    let names = listing.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.filter(|name| !name.starts_with('.')).collect();
+    names.sort();
+    let mut known = [&OF_TEXTS[..], &OF_CLASSES].concat();
+    known.sort_unstable();
+    assert_eq!(names, known);
+}
