@@ -143,7 +143,7 @@ impl ModelExecutor {
         let logits = device.tensor(logits_rows, output.width(spec), Precision::Full)?;
         let mut loaded = Decoder::load((spec.clone(), output), dtype, &device, checkpoint, limits)
             .map_err(|error| of_step_size(error, limits.max_num_tokens))?;
-        loaded.set_loras(loras);
+        loaded.set_loras(&device, loras, limits)?;
         let shape = cache_shape(config, &device, &decoder)?;
         let (cache, shrunk) = allocate(&device, shape, dtype, &config.cache)?;
         let notes = shrunk.into_iter().collect();

@@ -180,6 +180,16 @@ const MODULES: &[Module] = &[
             ("linear_experts_128x128", 255),
         ],
     ),
+    (
+        "lora",
+        DTYPES,
+        &[
+            ("lora_shrink_16", 104),
+            ("lora_shrink_64", 200),
+            ("lora_expand", 72),
+            ("lora_expand_f32", 72),
+        ],
+    ),
     ("linear_experts_plain", DTYPES, &[("linear_experts_plain", 48)]),
     ("embedding", DTYPES, &[("embedding", 40), ("add_rows", 40)]),
     ("gather_rows", NONE, &[("gather_rows", 56), ("copy_blocks", 64)]),

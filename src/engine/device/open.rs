@@ -34,6 +34,7 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "linear_experts.cu",
     "linear_experts_plain.cu",
     "logprobs.cu",
+    "lora.cu",
     "norm.cu",
     "paged_attention.cu",
     "paged_attention_f32.cu",

@@ -238,7 +238,7 @@ impl Tensor {
 }
 
 /// Values as elements of `dtype`, little-endian.
-pub(super) fn narrowed(values: &[f32], dtype: DType) -> Vec<u8> {
+pub(in crate::engine) fn narrowed(values: &[f32], dtype: DType) -> Vec<u8> {
     let values = values.iter();
     match dtype {
         DType::Float32 => values.flat_map(|x| x.to_le_bytes()).collect(),

@@ -149,9 +149,23 @@ impl Decoder {
         Ok(Self { spec, weights, embed_scale, cache_layers, loras, inputs, buffers })
     }
 
-    /// Rows may name these adapters from now on.
-    pub fn set_loras(&mut self, loras: ResidentLoras) {
+    /// Rows may name these adapters from now on, in steps within the limits that it was loaded
+    /// with.
+    ///
+    /// # Errors
+    /// The device takes no such adapters, or has no memory for them.
+    pub fn set_loras(
+        &mut self,
+        device: &Device,
+        loras: ResidentLoras,
+        limits: StepLimits,
+    ) -> Result<(), EngineError> {
+        let Self { weights, embed_scale, buffers, .. } = self;
+        let rows = (limits.max_num_tokens, limits.max_num_logits);
+        let step = (&mut buffers.stream.loras, rows);
+        loras.reserve(device, weights.adapted(*embed_scale), step)?;
         self.loras = loras;
+        Ok(())
     }
 
     /// The adapters that rows may name.
@@ -194,6 +208,7 @@ impl Decoder {
         let step = inputs.step(device, batch);
         let embed_scale = *embed_scale;
         ops::copy_blocks(device, step, cache);
+        buffers.stream.loras.begin(device, step.num_rows(), step.num_logits_rows());
         let pass = Pass { device, spec, weights, cache_layers, embed_scale, step };
         device.record_or_replay(step.graph_key(), &mut || pass.run(cache, buffers, logits));
         logits.set_num_rows(step.num_logits_rows());

@@ -119,8 +119,15 @@ impl Encoder {
     }
 
     /// Texts may name these adapters from now on.
-    pub fn set_loras(&mut self, loras: ResidentLoras) {
+    ///
+    /// # Errors
+    /// The device takes no such adapters, or has no memory for them.
+    pub fn set_loras(&mut self, device: &Device, loras: ResidentLoras) -> Result<(), EngineError> {
+        let Self { weights, embed_scale, limits, buffers, .. } = self;
+        let step = (&mut buffers.stream.loras, (limits.max_num_tokens, 0));
+        loras.reserve(device, weights.adapted(*embed_scale), step)?;
         self.loras = loras;
+        Ok(())
     }
 
     /// The adapters that texts may name.
@@ -137,7 +144,9 @@ impl Encoder {
         let Self { spec, limits, buffers, .. } = self;
         if num_tokens > limits.max_num_tokens {
             limits.max_num_tokens = num_tokens.next_multiple_of(GROWTH);
+            let loras = std::mem::take(&mut buffers.stream.loras);
             *buffers = Buffers::new(device, spec, buffers.on_host.width(), *limits)?;
+            buffers.stream.loras = loras;
         }
         Ok(())
     }
@@ -159,6 +168,7 @@ impl Encoder {
         let longest = batch.query_start_loc.windows(2).map(|pair| pair[1] - pair[0]).max();
         weights.ropes.iter_mut().for_each(|rope| rope.extend_to(longest.unwrap_or(0) as usize));
         let (embed_scale, step) = (*embed_scale, inputs.step(device, batch));
+        buffers.stream.loras.begin(device, step.num_rows(), 0);
         let pass = Pass { device, spec, weights, embed_scale, step };
         pass.run(buffers);
         let Buffers { stream, wanted, on_host, .. } = buffers;

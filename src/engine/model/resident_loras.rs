@@ -42,8 +42,8 @@ struct Adapter {
 #[derive(Debug)]
 struct AdaptedLayer {
     place: LoraPlace,
-    /// Inputs.
-    k: usize,
+    /// Outputs and inputs.
+    shape: (usize, usize),
     parts: Vec<AdaptedPart>,
 }
 
@@ -74,16 +74,22 @@ pub(super) struct AdaptedWeights<'a> {
 }
 
 impl AdaptedWeights<'_> {
-    /// What a slot has at a place is dropped, or replaced.
-    fn set(&mut self, place: LoraPlace, slot: usize, delta: Option<LoraDelta>) {
-        let layer = match place {
+    /// The slots of a linear layer. None: no logits are computed where states are asked for.
+    fn slots_of(&mut self, place: LoraPlace) -> Option<&mut LoraSlots> {
+        let slots = match place {
             LoraPlace::Layer { layer, block } => self.layers[layer].loras_mut(block),
-            // No logits are computed where states are asked for.
-            LoraPlace::LmHead if self.lm_head.is_none() => return,
+            LoraPlace::LmHead if self.lm_head.is_none() => return None,
             LoraPlace::LmHead => self.lm_head.as_deref_mut(),
             LoraPlace::Tokens => None,
         };
-        layer.expect("adapters are placed where the model has a layer").set(slot, delta);
+        Some(slots.expect("adapters are placed where the model has a layer"))
+    }
+
+    /// What a slot has at a place is dropped, or replaced.
+    fn set(&mut self, device: &Device, place: LoraPlace, slot: usize, delta: Option<LoraDelta>) {
+        if let Some(slots) = self.slots_of(place) {
+            slots.set(device, slot, delta);
+        }
     }
 }
 
@@ -123,6 +129,40 @@ impl ResidentLoras {
         let adapters = config.modules.iter().map(open).collect::<Result<Vec<_>, EngineError>>()?;
         let slots = vec![Slot::default(); max_loras.min(adapters.len())];
         Ok(Self { adapters, slots, num_steps: 0, num_loads: 0 })
+    }
+
+    /// Makes room on the device for as many adapters as there are slots, in steps of up to so many
+    /// tokens and rows of logits.
+    ///
+    /// # Errors
+    /// The device takes no adapters of this kind, or its memory does not suffice.
+    pub(super) fn reserve(
+        &self,
+        device: &Device,
+        mut weights: AdaptedWeights<'_>,
+        (step, max_rows): (&mut StepLoras, (usize, usize)),
+    ) -> Result<(), EngineError> {
+        let mut layers: Vec<(&AdaptedLayer, (usize, usize))> = Vec::new();
+        let of_adapters = self.adapters.iter().flat_map(|adapter| {
+            adapter.layers.iter().map(|layer| (layer, layer.num_parts_and_rank(&adapter.files)))
+        });
+        for (layer, (num_parts, rank)) in of_adapters {
+            match layers.iter_mut().find(|(other, _)| other.place == layer.place) {
+                Some((_, most)) => *most = (most.0.max(num_parts), most.1.max(rank)),
+                None => layers.push((layer, (num_parts, rank))),
+            }
+        }
+        for &(layer, most) in &layers {
+            if layer.place == LoraPlace::Tokens {
+                weights.tokens.reserve(device)?;
+            } else if let Some(slots) = weights.slots_of(layer.place) {
+                slots.reserve(device, layer.shape, self.slots.len(), most)?;
+            }
+        }
+        match layers.iter().map(|(_, (num_parts, rank))| num_parts * rank).max() {
+            Some(max_ranks) => step.reserve(device, max_rows, max_ranks),
+            None => Ok(()),
+        }
     }
 
     /// Brings the adapters of a step to where they are needed: those that were needed last stay.
@@ -211,7 +251,7 @@ impl ResidentLoras {
             for layer in &self.adapters[before.0 as usize].layers {
                 match layer.place {
                     LoraPlace::Tokens => weights.tokens.set(slot, None),
-                    place => weights.set(place, slot, None),
+                    place => weights.set(device, place, slot, None),
                 }
             }
         }
@@ -225,8 +265,8 @@ impl ResidentLoras {
                 let delta = TableDelta::load(device, &LoraPart { scale, ..parts[0].clone() })?;
                 weights.tokens.set(slot, Some(delta));
             } else {
-                let delta = LoraDelta::load(device, dtype, layer.k, &parts)?;
-                weights.set(layer.place, slot, Some(delta));
+                let delta = LoraDelta::load(device, dtype, layer.shape.1, &parts)?;
+                weights.set(device, layer.place, slot, Some(delta));
             }
         }
         self.slots[slot] = Slot { lora: Some(lora), last_step: self.num_steps };
@@ -253,6 +293,13 @@ fn refuse_other_table(
 }
 
 impl AdaptedLayer {
+    /// How many parts it has, and the largest rank of one.
+    fn num_parts_and_rank(&self, files: &AdapterFiles) -> (usize, usize) {
+        let num_parts = self.parts.iter().map(|part| part.outputs.len()).sum();
+        let ranks = self.parts.iter().map(|part| files.modules()[part.module].rank);
+        (num_parts, ranks.max().unwrap_or(0))
+    }
+
     /// Reads its matrices.
     fn parts(&self, files: &AdapterFiles) -> Result<Vec<LoraPart>, EngineError> {
         let mut parts = Vec::new();
@@ -278,7 +325,10 @@ fn adapted_layers(placed: &[PlacedModule], places: &LoraPlaces) -> Vec<AdaptedLa
         let part = AdaptedPart { module, outputs: places.outputs(place, part) };
         match layers.iter_mut().find(|layer| layer.place == place) {
             Some(layer) => layer.parts.push(part),
-            None => layers.push(AdaptedLayer { place, k: spec.k, parts: vec![part] }),
+            None => {
+                let shape = (spec.n(), spec.k);
+                layers.push(AdaptedLayer { place, shape, parts: vec![part] });
+            }
         }
     }
     for layer in &mut layers {

@@ -99,13 +99,16 @@ impl<'a> Step<'a> {
     }
 
     /// What names the step's sequence of launches: steps in which every sequence computes one token
-    /// and samples, which differ in nothing but their inputs. None: it is a step of its own.
+    /// and samples, which differ in nothing but their inputs, and either all have adapters or none.
+    /// None: it is a step of its own.
     pub fn graph_key(&self) -> Option<usize> {
         let batch = self.batch;
         let decodes = batch.num_tokens() == batch.num_seqs();
         let samples = batch.logits_indices.len() == batch.num_seqs();
-        let key = self.inputs.map(|inputs| inputs.num_rows);
-        key.filter(|&key| decodes && samples && key <= MAX_GRAPH_ROWS)
+        let num_rows = self.inputs.map(|inputs| inputs.num_rows);
+        let num_rows =
+            num_rows.filter(|&num_rows| decodes && samples && num_rows <= MAX_GRAPH_ROWS)?;
+        Some(2 * num_rows + usize::from(!batch.loras.is_empty()))
     }
 
     pub(super) fn gpu_inputs(&self) -> &'a GpuInputs {

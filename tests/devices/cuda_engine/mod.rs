@@ -6,6 +6,7 @@ mod against_cpu;
 mod device_choice;
 mod failure;
 mod invariance;
+mod loras;
 mod rows;
 
 use std::path::{Path, PathBuf};

@@ -14,6 +14,7 @@ mod embedding;
 mod experts;
 mod fp8;
 mod linear;
+mod lora;
 mod norm;
 mod pair;
 mod rotary;

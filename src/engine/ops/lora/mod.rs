@@ -2,13 +2,16 @@
 //!
 //! A is (rank, k) and B (n, rank). What a row gets is a function of the row and of its adapter:
 //!
-//! - A x is a sum over k upward, as of any linear layer of the model's dtype;
-//! - s B (A x) goes on from the output that is there, over the rank upward, in f32, with s B
-//!   rounded to f32 once.
+//! - A x is a sum over k in an order that k decides: on the CPU upward, as of any linear layer of
+//!   the model's dtype;
+//! - s B (A x) is a sum over the rank upward, in f32. The CPU's goes on from the output that is
+//!   there, with s B rounded to f32 once. A GPU adds it to the output as the layer has rounded it,
+//!   and rounds once more: out = round(out + B (s A x)).
 //!
 //! Rows without an adapter are not touched. A layer of several parts (q, k and v) has A of all of
 //! them in one product, and B of each.
 
+mod cuda;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -24,7 +27,7 @@ use super::linear::{
 use crate::engine::EngineError;
 use crate::engine::config::DType;
 use crate::engine::device::tensor::{Rows, RowsMut};
-use crate::engine::device::{Cpu, Device, Tensor};
+use crate::engine::device::{Cpu, Device, Precision, Tensor};
 
 /// An adapter's matrices of some of the outputs of a layer.
 #[derive(Clone, Debug)]
@@ -41,9 +44,19 @@ pub struct LoraPart {
     pub first_output: usize,
 }
 
-/// What an adapter adds to a linear layer, on a device.
+/// What an adapter adds to a linear layer, as a device takes it.
 #[derive(Debug)]
-pub struct LoraDelta {
+pub struct LoraDelta(Delta);
+
+#[derive(Debug)]
+enum Delta {
+    Cpu(CpuDelta),
+    /// On its way to a slot's memory.
+    Cuda(cuda::Delta),
+}
+
+#[derive(Debug)]
+struct CpuDelta {
     /// (ranks of all parts, k)
     a: LinearWeight,
     parts: Vec<AddedPart>,
@@ -53,14 +66,19 @@ impl LoraDelta {
     /// Packs the parts of a layer of `k` inputs, of which there is at least one.
     ///
     /// # Errors
-    /// The device takes no adapters, or has no memory for this one.
+    /// The device's linear layers read what adapters cannot.
     pub fn load(
         device: &Device,
         dtype: DType,
         k: usize,
         parts: &[LoraPart],
     ) -> Result<Self, EngineError> {
-        let Device::Cpu(cpu) = device else { return Err(not_on_a_gpu()) };
+        let cpu = match device {
+            Device::Cpu(cpu) => cpu,
+            Device::Cuda(gpu) => {
+                return Ok(Self(Delta::Cuda(cuda::Delta::new(gpu, dtype, parts)?)));
+            }
+        };
         let all: Vec<f32> = parts.iter().flat_map(|part| &part.a).copied().collect();
         let inner = parts.iter().map(|part| part.rank).sum();
         let a = LinearWeight::pack(cpu, dtype, &matrix((inner, k), &all), None);
@@ -73,15 +91,22 @@ impl LoraDelta {
             first_input += rank;
             part
         };
-        Ok(Self { a, parts: parts.iter().map(part).collect() })
+        Ok(Self(Delta::Cpu(CpuDelta { a, parts: parts.iter().map(part).collect() })))
     }
 
     /// Bytes of it on its device.
     pub fn num_bytes(&self) -> usize {
-        let of_parts = self.parts.iter().map(|part| part.weight.num_bytes());
-        self.a.num_bytes() + of_parts.sum::<usize>()
+        match &self.0 {
+            Delta::Cpu(CpuDelta { a, parts }) => {
+                let of_parts = parts.iter().map(|part| part.weight.num_bytes());
+                a.num_bytes() + of_parts.sum::<usize>()
+            }
+            Delta::Cuda(delta) => delta.num_bytes(),
+        }
     }
+}
 
+impl CpuDelta {
     /// Rows of out += s B (A x); `inner` is for A x.
     fn add(
         &self,
@@ -103,26 +128,61 @@ fn matrix((rows, columns): (usize, usize), values: &[f32]) -> SourceRows<'_> {
     [SourceMatrix::new(rows, columns, SourceValues::Slice(values))].into()
 }
 
-/// Why a GPU takes none.
-fn not_on_a_gpu() -> EngineError {
-    EngineError::Config("--lora-modules: adapters are computed on the CPU only".to_owned())
-}
-
 /// What adapters add to one linear layer, each in the slot that it has in all layers.
 #[derive(Debug, Default)]
-pub struct LoraSlots(Vec<Option<LoraDelta>>);
+pub struct LoraSlots {
+    on_cpu: Vec<Option<CpuDelta>>,
+    on_gpu: Option<cuda::Slots>,
+}
 
 impl LoraSlots {
-    /// Puts what an adapter adds, if it adds anything here, in the place of another.
-    pub fn set(&mut self, slot: usize, delta: Option<LoraDelta>) {
-        if self.0.len() <= slot {
-            self.0.resize_with(slot + 1, || None);
+    /// Makes the device ready for so many adapters of a layer of `n` outputs and `k` inputs, each
+    /// of up to so many parts and ranks of a part. A GPU has room for nothing else.
+    ///
+    /// # Errors
+    /// The GPU's memory does not suffice, or its linear layers read what adapters cannot.
+    pub fn reserve(
+        &mut self,
+        device: &Device,
+        (n, k): (usize, usize),
+        num_slots: usize,
+        (num_parts, max_rank): (usize, usize),
+    ) -> Result<(), EngineError> {
+        if let Device::Cuda(gpu) = device {
+            let slots = cuda::Slots::new(gpu, (n, k), num_slots, (num_parts, max_rank))?;
+            self.on_gpu = Some(slots);
         }
-        self.0[slot] = delta;
+        Ok(())
     }
 
-    fn get(&self, slot: usize) -> Option<&LoraDelta> {
-        self.0.get(slot)?.as_ref()
+    /// Puts what an adapter adds, if it adds anything here, in the place of another.
+    ///
+    /// # Panics
+    /// A GPU has no room for it, or it is packed for another device.
+    pub fn set(&mut self, device: &Device, slot: usize, delta: Option<LoraDelta>) {
+        match (device, &mut self.on_gpu) {
+            (Device::Cuda(gpu), Some(slots)) => {
+                let delta = delta.as_ref().map(|delta| match &delta.0 {
+                    Delta::Cuda(delta) => delta,
+                    Delta::Cpu(_) => panic!("an adapter of the host was given to a GPU"),
+                });
+                slots.set(gpu, slot, delta);
+            }
+            (Device::Cuda(_), None) => assert!(delta.is_none(), "a layer without slots"),
+            (Device::Cpu(_), _) => {
+                if self.on_cpu.len() <= slot {
+                    self.on_cpu.resize_with(slot + 1, || None);
+                }
+                self.on_cpu[slot] = delta.map(|delta| match delta.0 {
+                    Delta::Cpu(delta) => delta,
+                    Delta::Cuda(_) => panic!("an adapter of a GPU was given to the host"),
+                });
+            }
+        }
+    }
+
+    fn get(&self, slot: usize) -> Option<&CpuDelta> {
+        self.on_cpu.get(slot)?.as_ref()
     }
 }
 
@@ -142,8 +202,12 @@ impl From<LinearWeight> for AdaptedLinear {
 }
 
 impl AdaptedLinear {
-    /// Whether an adapter adds to any of these rows of a step.
+    /// Whether an adapter adds to any of these rows of a step. On a GPU, where steps that have
+    /// adapters are recorded alike: whether one may.
     pub fn is_adapted(&self, loras: &StepLoras, step_rows: Range<usize>) -> bool {
+        if self.loras.on_gpu.is_some() {
+            return !loras.of_tokens.is_empty();
+        }
         let of_rows = slots_of(&loras.of_tokens, step_rows);
         of_rows.into_iter().any(|(slot, _)| self.loras.get(slot).is_some())
     }
@@ -167,15 +231,47 @@ pub struct StepLoras {
     pub of_logits: Vec<SlotRows>,
     /// (rows, ranks)
     inner: Tensor,
+    on_gpu: Option<cuda::StepSlots>,
 }
 
 impl Default for StepLoras {
     fn default() -> Self {
-        Self { of_tokens: Vec::new(), of_logits: Vec::new(), inner: Tensor::zeros(0, 1) }
+        let (of_tokens, of_logits) = (Vec::new(), Vec::new());
+        Self { of_tokens, of_logits, inner: Tensor::zeros(0, 1), on_gpu: None }
     }
 }
 
 impl StepLoras {
+    /// Makes room on a GPU for the largest step, and for the most ranks that a layer's slots have
+    /// of all parts together.
+    ///
+    /// # Errors
+    /// The memory does not suffice.
+    pub fn reserve(
+        &mut self,
+        device: &Device,
+        (num_tokens, num_logits): (usize, usize),
+        max_ranks: usize,
+    ) -> Result<(), EngineError> {
+        if let Device::Cuda(gpu) = device {
+            let num_rows = num_tokens.max(num_logits);
+            self.inner = device.tensor(num_rows, max_ranks, Precision::Full)?;
+            self.on_gpu = Some(cuda::StepSlots::new(gpu, num_tokens, num_logits)?);
+        }
+        Ok(())
+    }
+
+    /// Brings the rows that are said by now to where the ops run, of a step that has so many rows
+    /// and rows of logits.
+    pub fn begin(&mut self, device: &Device, num_rows: usize, num_logits_rows: usize) {
+        let Self { of_tokens, of_logits, on_gpu, .. } = self;
+        if let (Device::Cuda(gpu), Some(slots)) = (device, on_gpu)
+            && !of_tokens.is_empty()
+        {
+            slots.upload(gpu, (of_tokens, num_rows), (of_logits, num_logits_rows));
+        }
+    }
+
     /// out += what adapters add to a layer of x, for `num_rows` rows, the first of which is row
     /// `first` of the step.
     pub fn add(
@@ -186,8 +282,21 @@ impl StepLoras {
         out: RowsMut<'_>,
         (first, num_rows): (usize, usize),
     ) {
-        let rows = slots_of(&self.of_tokens, first..first + num_rows);
-        add(device, rows, x, layer, (out, &mut self.inner));
+        let Self { of_tokens, inner, on_gpu, .. } = self;
+        match device {
+            Device::Cpu(_) => {
+                let rows = slots_of(of_tokens, first..first + num_rows);
+                add(device, rows, x, layer, (out, inner));
+            }
+            Device::Cuda(gpu) => {
+                let Some(layer) = layer.on_gpu.as_ref().filter(|_| !of_tokens.is_empty()) else {
+                    return;
+                };
+                let slots = on_gpu.as_ref().expect("reserved with the layers' slots");
+                let slots = slots.of_tokens.ptr().offset(first * size_of::<u32>());
+                cuda::add(gpu, x, (layer, slots), (inner, out), num_rows);
+            }
+        }
     }
 
     /// out += what adapters add to the rows of a table that tokens have, for all rows of the step.
@@ -212,8 +321,20 @@ impl StepLoras {
         layer: &LoraSlots,
         logits: &mut Tensor,
     ) {
-        let rows = slots_of(&self.of_logits, 0..x.num_rows());
-        add(device, rows, x.rows_from(0), layer, (logits.rows_from_mut(0), &mut self.inner));
+        let Self { of_tokens, of_logits, inner, on_gpu } = self;
+        let (num_rows, x, logits) = (x.num_rows(), x.rows_from(0), logits.rows_from_mut(0));
+        match device {
+            Device::Cpu(_) => {
+                add(device, slots_of(of_logits, 0..num_rows), x, layer, (logits, inner));
+            }
+            Device::Cuda(gpu) => {
+                let Some(layer) = layer.on_gpu.as_ref().filter(|_| !of_tokens.is_empty()) else {
+                    return;
+                };
+                let slots = on_gpu.as_ref().expect("reserved with the layers' slots");
+                cuda::add(gpu, x, (layer, slots.of_logits.ptr()), (inner, logits), num_rows);
+            }
+        }
     }
 }
 

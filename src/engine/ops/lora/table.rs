@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::super::linear::{AddedPart, LinearWeight, add_products};
-use super::{LoraPart, matrix, not_on_a_gpu};
+use super::{LoraPart, matrix};
 use crate::engine::EngineError;
 use crate::engine::config::DType;
 use crate::engine::device::{Cpu, Device, Tensor};
@@ -57,7 +57,27 @@ impl TableDelta {
 #[derive(Debug, Default)]
 pub struct TableSlots(Vec<Option<TableDelta>>);
 
+/// Why a GPU takes none.
+fn not_on_a_gpu() -> EngineError {
+    EngineError::Config(
+        "--lora-modules: an adapter of the table of tokens is computed on the CPU only; give \
+         --device cpu"
+            .to_owned(),
+    )
+}
+
 impl TableSlots {
+    /// Makes the device ready for such adapters.
+    ///
+    /// # Errors
+    /// It takes none.
+    pub fn reserve(&self, device: &Device) -> Result<(), EngineError> {
+        match device {
+            Device::Cpu(_) => Ok(()),
+            Device::Cuda(_) => Err(not_on_a_gpu()),
+        }
+    }
+
     /// Puts what an adapter adds, if it adds anything here, in the place of another.
     pub fn set(&mut self, slot: usize, delta: Option<TableDelta>) {
         if self.0.len() <= slot {

@@ -41,7 +41,7 @@ fn layer(device: &Device, dtype: DType, (k, n): (usize, usize)) -> AdaptedLinear
     let weight = LinearWeight::load(device, dtype, &rows, Some(random(n, 2))).unwrap();
     let mut layer = AdaptedLinear::from(weight);
     let delta = LoraDelta::load(device, dtype, k, &parts(k, 37, n)).unwrap();
-    layer.loras.set(1, Some(delta));
+    layer.loras.set(device, 1, Some(delta));
     layer
 }
 
