@@ -38,7 +38,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("lora-path", "it is --lora-modules NAME=DIR here"),
     ("lora", "it is --lora-modules NAME=DIR here; rows name it in `lora`"),
     ("max-cpu-loras", "adapters stay in memory, or are read again; leave the flag out"),
-    ("lora-dtype", "adapters are computed in the types that they have; leave the flag out"),
+    ("lora-dtype", "it is the type of the model; leave the flag out"),
     ("fully-sharded-loras", ONE_DEVICE),
     ("speculative-model", SPECULATION),
     ("num-speculative-tokens", SPECULATION),
