@@ -357,6 +357,17 @@ pub struct LoraConfig {
     pub merged: Option<LoraModule>,
 }
 
+impl LoraConfig {
+    /// The kernel set of a run: weights that an adapter became part of give other bits than the
+    /// adapter beside them.
+    pub fn kernel_set(&self, kernels: &str) -> String {
+        match self.merged {
+            Some(_) => format!("{kernels}-merged"),
+            None => kernels.to_owned(),
+        }
+    }
+}
+
 impl Default for LoraConfig {
     fn default() -> Self {
         Self { modules: Vec::new(), max_lora_rank: 16, merged: None }

@@ -173,7 +173,7 @@ impl Engine {
         let info = EngineInfo {
             dtype,
             checkpoint_format: summary.checkpoint_format(),
-            kernel_set: device.kernel_set(),
+            kernel_set: config.lora.kernel_set(&device.kernel_set()),
             device_name: device.name(),
             notes: why_cpu.into_iter().chain(executor.take_notes()).collect(),
             num_threads: device.num_threads(),

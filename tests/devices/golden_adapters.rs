@@ -3,10 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
 use serde::Deserialize;
 use vllm_batch::engine::Engine;
 use vllm_batch::engine::config::{
-    CacheConfig, DType, EngineConfig, LoraConfig, LoraModule, ModelConfig, SchedulerConfig,
+    CacheConfig, DType, EngineConfig, LoadFormat, LoraConfig, LoraModule, ModelConfig,
+    SchedulerConfig,
 };
 use vllm_batch::engine::input_processor::Prompt;
 use vllm_batch::engine::pooling::{PoolingEngine, PoolingParams, PoolingTask};
@@ -230,6 +233,80 @@ fn every_adapter_of_a_classifier_agrees_with_peft() {
         let config = class_config(name, &golden);
         check_classes(name, &golden.prompts, &classes(&config, &golden.prompts, Some(LoraId(0))));
     }
+}
+
+/// The same with its adapter merged into the weights.
+fn merged(mut config: EngineConfig) -> EngineConfig {
+    config.lora.merged = config.lora.modules.pop();
+    config
+}
+
+#[test]
+fn merged_adapters_agree_with_peft() {
+    for name in OF_TEXTS.into_iter().filter(|name| *name != "tied_tables") {
+        let golden: Golden<GoldenPrompt> = golden(name);
+        let rows: Vec<_> = golden.prompts.iter().map(|of| (of, None)).collect();
+        let config = merged(config(&golden.base, &[name], SchedulerConfig::default()));
+        for (output, (prompt, _)) in run(&config, &rows).iter().zip(&rows) {
+            check(&format!("{name}, merged"), prompt, output);
+        }
+    }
+    for name in OF_CLASSES {
+        let golden: Golden<GoldenText> = golden(name);
+        let config = merged(class_config(name, &golden));
+        check_classes(name, &golden.prompts, &classes(&config, &golden.prompts, None));
+    }
+}
+
+#[test]
+fn a_merged_adapter_is_another_kernel_set() {
+    let of = |config: &EngineConfig| Engine::load(config).unwrap().info().clone();
+    let config = config("golden/llama2", &["rank_8"], SchedulerConfig::default());
+    let (beside, merged) = (of(&config), of(&merged(config)));
+    assert_eq!(merged.kernel_set, format!("{}-merged", beside.kernel_set));
+    assert_eq!((beside.lora_ranks, merged.lora_ranks), (vec![8], vec![8]));
+}
+
+#[test]
+fn what_cannot_be_merged_is_refused_by_name() {
+    let refused = |config: &EngineConfig| match Engine::load(config) {
+        Ok(_) => panic!("it is merged"),
+        Err(error) => error.to_string(),
+    };
+    let tied = merged(config("golden/llama3", &["tied_tables"], SchedulerConfig::default()));
+    let error = refused(&tied);
+    assert!(error.contains("`model.embed_tokens`: the model's output layer is"), "{error}");
+    let mut dummy = merged(config("golden/llama2", &["rank_8"], SchedulerConfig::default()));
+    dummy.model.load_format = LoadFormat::Dummy;
+    let error = refused(&dummy);
+    assert!(error.contains("--load-format dummy"), "{error}");
+    // A folder whose layers are quantized, with an adapter of one of them.
+    let folder = tempfile::tempdir().unwrap();
+    let mut quantized = config("golden/gptq", &[], SchedulerConfig::default());
+    let text = std::fs::read_to_string(quantized.model.model_dir.join("config.json")).unwrap();
+    let keys: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let size = |key: &str| keys[key].as_u64().unwrap() as usize;
+    write_down_proj(folder.path(), size("intermediate_size"), size("hidden_size"));
+    let dir = folder.path().to_owned();
+    quantized.lora.merged = Some(LoraModule { name: "mine".to_owned(), dir });
+    let error = refused(&quantized);
+    assert!(error.contains("layers.0.mlp.down_proj.weight is quantized"), "{error}");
+}
+
+/// An adapter of rank 1 of one matrix.
+fn write_down_proj(folder: &Path, num_inputs: usize, num_outputs: usize) {
+    let config = r#"{"peft_type": "LORA", "r": 1, "target_modules": ["down_proj"]}"#;
+    std::fs::write(folder.join("adapter_config.json"), config).unwrap();
+    let zeros = vec![0; 4 * num_inputs.max(num_outputs)];
+    let view = |shape: [usize; 2]| {
+        let bytes = &zeros[..4 * shape[0] * shape[1]];
+        TensorView::new(Dtype::F32, shape.to_vec(), bytes).unwrap()
+    };
+    let name = |end: &str| format!("base_model.model.model.layers.0.mlp.down_proj.{end}.weight");
+    let tensors =
+        [(name("lora_A"), view([1, num_inputs])), (name("lora_B"), view([num_outputs, 1]))];
+    let bytes = safetensors::serialize(tensors, None).unwrap();
+    std::fs::write(folder.join("adapter_model.safetensors"), bytes).unwrap();
 }
 
 #[test]

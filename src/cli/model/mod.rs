@@ -18,7 +18,7 @@ use crate::cli::object_store;
 use crate::cli::terminal::console::{Console, ProgressMode};
 use crate::cli::terminal::error::{CliError, sanitized};
 use crate::cli::terminal::exit::Exit;
-use crate::engine::config::{EngineConfig, LoadFormat, LoraConfig, LoraModule};
+use crate::engine::config::{EngineConfig, LoadFormat, LoraConfig};
 use crate::engine::model_summary::ModelSummary;
 use crate::engine::pooling::{PoolingEngine, PoolingSummary};
 use crate::engine::runner::Runner;
@@ -150,10 +150,6 @@ impl<E> Loaded<E> {
         load: impl FnOnce(&EngineConfig) -> Result<E, EngineError>,
     ) -> Result<Self, CliError> {
         let engine_config = engine_config(config, folders);
-        if let Some(LoraModule { name, .. }) = &engine_config.lora.merged {
-            let message = format!("--lora-merge {name}: adapters cannot be merged yet");
-            return Err(CliError::refused("lora", sanitized(&message)).help("leave it out"));
-        }
         let loading = Instant::now();
         let engine = load(&engine_config)?;
         Ok(Self { engine, model_dir: folders.model.clone(), load_time: loading.elapsed() })

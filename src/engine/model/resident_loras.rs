@@ -4,11 +4,12 @@
 use std::ops::Range;
 
 use super::adapter::{
-    AdapterFiles, AdapterMatrices, BaseCopy, LoraBlock, LoraPlace, LoraPlaces, PartOutputs,
-    PlacedAdapter, PlacedHead, PlacedModule, SavedModule,
+    AdapterFiles, AdapterMatrices, BaseCopy, LoraBlock, LoraPlace, LoraPlaces, MergedAdapter,
+    PartOutputs, PlacedAdapter, PlacedHead, PlacedModule, SavedModule,
 };
 use super::head::SavedLinear;
 use super::loading::LayerWeights;
+use super::weights::Checkpoint;
 use crate::engine::EngineError;
 use crate::engine::batch::{Batch, LoraCounts};
 use crate::engine::config::{DType, LoraConfig, LoraId, LoraModule, OnLostFile};
@@ -26,6 +27,8 @@ pub struct ResidentLoras {
     slots: Vec<Slot>,
     num_steps: u64,
     num_loads: u64,
+    /// The rank of the adapter that became part of the weights.
+    merged_rank: Option<usize>,
 }
 
 /// An adapter, and where in the model its modules are.
@@ -128,7 +131,30 @@ impl ResidentLoras {
         };
         let adapters = config.modules.iter().map(open).collect::<Result<Vec<_>, EngineError>>()?;
         let slots = vec![Slot::default(); max_loras.min(adapters.len())];
-        Ok(Self { adapters, slots, num_steps: 0, num_loads: 0 })
+        Ok(Self { adapters, slots, ..Self::default() })
+    }
+
+    /// Makes an adapter part of a model's weights, where that is asked for, before they are loaded;
+    /// its rank.
+    ///
+    /// # Errors
+    /// It is corrupt or of another model, or the weights are such that none is merged with.
+    pub fn merge(
+        config: &LoraConfig,
+        places: &LoraPlaces,
+        checkpoint: &mut Checkpoint,
+        on_lost_file: Option<OnLostFile>,
+    ) -> Result<Option<usize>, EngineError> {
+        let Some(module) = &config.merged else { return Ok(None) };
+        let merged = MergedAdapter::open(module, config.max_lora_rank, places, on_lost_file)?;
+        let rank = merged.rank();
+        checkpoint.merge(merged)?;
+        Ok(Some(rank))
+    }
+
+    /// The same, beside an adapter of this rank that is part of the weights.
+    pub fn beside_merged(self, merged_rank: Option<usize>) -> Self {
+        Self { merged_rank, ..self }
     }
 
     /// Makes room on the device for as many adapters as there are slots, in steps of up to so many
@@ -231,7 +257,8 @@ impl ResidentLoras {
     pub fn ranks(&self) -> Vec<usize> {
         let largest =
             |adapter: &Adapter| adapter.files.modules().iter().map(|module| module.rank).max();
-        self.adapters.iter().map(|adapter| largest(adapter).unwrap_or(0)).collect()
+        let resident = self.adapters.iter().map(|adapter| largest(adapter).unwrap_or(0));
+        self.merged_rank.into_iter().chain(resident).collect()
     }
 
     fn slot_of(&self, lora: LoraId) -> Option<usize> {

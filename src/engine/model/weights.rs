@@ -17,6 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use super::adapter::MergedAdapter;
 use super::quantization::{Place, QuantizationConfig};
 use super::spec::{LinearSpec, NamedShape};
 use crate::engine::EngineError;
@@ -102,6 +103,19 @@ impl Checkpoint {
         match self {
             Checkpoint::Files(files) => files.leave_cache_scales(),
             Checkpoint::Dummy { .. } => 0,
+        }
+    }
+
+    /// Adds an adapter to the tensors as they are read from now on, or puts its own in their place.
+    ///
+    /// # Errors
+    /// One is quantized, or there are no files.
+    pub fn merge(&mut self, merged: MergedAdapter) -> Result<(), EngineError> {
+        match self {
+            Checkpoint::Files(files) => files.merge(merged),
+            Checkpoint::Dummy { .. } => Err(EngineError::Config(
+                "--lora-merge: with --load-format dummy there are no weights to merge with".into(),
+            )),
         }
     }
 

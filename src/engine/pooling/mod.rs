@@ -126,7 +126,7 @@ impl PoolingEngine {
         let info = EngineInfo {
             dtype: summary.dtype,
             checkpoint_format: summary.checkpoint_format(),
-            kernel_set: devices.kernel_set(),
+            kernel_set: config.lora.kernel_set(&devices.kernel_set()),
             device_name: devices.body.name(),
             notes,
             num_threads: devices.body.num_threads(),

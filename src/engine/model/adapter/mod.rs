@@ -2,10 +2,11 @@
 //! each module that has A and B.
 //!
 //! What is here knows files and names, and `places` where in a model they are. Nothing here
-//! computes.
+//! computes but `merged`, while weights are loaded.
 
 mod config;
 mod folder;
+mod merged;
 mod module_tensors;
 mod names;
 mod places;
@@ -21,6 +22,7 @@ use crate::engine::config::OnLostFile;
 use crate::engine::model::spec::NamedShape;
 use crate::engine::model::weights::MappedFiles;
 use config::AdapterConfig;
+pub use merged::MergedAdapter;
 use module_tensors::{ModuleTensors, sorted_tensors};
 pub use places::{
     LoraBlock, LoraPlace, LoraPlaces, PartOutputs, PlacedAdapter, PlacedHead, PlacedModule,

@@ -53,6 +53,8 @@ pub struct LoraPlaces {
     linears: Vec<(LoraPlace, LinearSpec)>,
     /// The layers of its head.
     heads: Vec<LinearSpec>,
+    /// The table of tokens is the output layer too.
+    is_tied: bool,
     /// Names of linear layers that take no adapters, without what wraps them.
     others: HashSet<String>,
     /// What stands before the names of modules that are in a class and compute nothing.
@@ -128,7 +130,7 @@ impl LoraPlaces {
         let inputs = spec.embedding.of_layers.iter().flat_map(|of| [&of.table, &of.projection]);
         let positions = spec.embedding.positions.iter().map(|positions| &positions.table);
         let others = projections.into_iter().flatten().chain(inputs).chain(positions);
-        Self::of(&spec.layers, ends, others)
+        Self { is_tied: spec.output.lm_head.is_none(), ..Self::of(&spec.layers, ends, others) }
     }
 
     /// Those of an encoder.
@@ -138,7 +140,8 @@ impl LoraPlaces {
         let positions = spec.positions.iter().map(|positions| &positions.table);
         let bias = spec.relative_bias.iter().map(|bias| &bias.table);
         let others = inputs.chain(positions).chain(bias).chain(&spec.token_types);
-        Self::of(&spec.layers, ends, others)
+        let is_tied = spec.output.as_ref().is_some_and(|output| output.lm_head.is_none());
+        Self { is_tied, ..Self::of(&spec.layers, ends, others) }
     }
 
     /// The same of a model with a head, of which an adapter may have layers whole.
@@ -168,7 +171,17 @@ impl LoraPlaces {
         let idle = layers.iter().filter_map(|layer| layer.attention.as_ref());
         let idle = idle.flat_map(|attention| &attention.unused);
         let idle = idle.map(|name| bare(name).to_owned()).collect();
-        Self { linears, heads: Vec::new(), others, idle }
+        Self { linears, heads: Vec::new(), is_tied: false, others, idle }
+    }
+
+    /// Whether the table of tokens is the output layer too.
+    pub(super) fn is_tied(&self) -> bool {
+        self.is_tied
+    }
+
+    /// A layer of the head.
+    pub(super) fn head_layer(&self, layer: usize) -> &LinearSpec {
+        &self.heads[layer]
     }
 
     /// All of them, with their linear layers.

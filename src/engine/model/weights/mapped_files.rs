@@ -18,8 +18,9 @@ use super::{header, index, pickle};
 use crate::engine::EngineError;
 use crate::engine::config::{DType, OnLostFile};
 use crate::engine::files::{self, quoted};
+use crate::engine::model::adapter::MergedAdapter;
 use crate::engine::model::spec::NamedShape;
-use crate::engine::ops::linear::SourceMatrix;
+use crate::engine::ops::linear::{SourceMatrix, SourceValues};
 
 /// Weight files, mapped.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub struct MappedFiles {
     path: PathBuf,
     /// What of the tensors is quantized by the folder's config.
     pub(super) quantized: QuantizedModules,
+    /// What is added to tensors as they are read.
+    merged: Option<Box<MergedAdapter>>,
     /// The tensors are not needed any more.
     pub(super) given_up: Arc<AtomicBool>,
 }
@@ -178,7 +181,7 @@ impl MappedFiles {
         let unused = tensors.keys().cloned().collect();
         let quantized = QuantizedModules::default();
         let (path, given_up) = (path.to_owned(), Arc::default());
-        Self { maps, tensors, unused, path, quantized, given_up }
+        Self { maps, tensors, unused, path, quantized, merged: None, given_up }
     }
 
     /// Leaves tensors with these prefixes unused; how many there are.
@@ -235,6 +238,20 @@ impl MappedFiles {
         }
     }
 
+    /// As [`super::Checkpoint::merge`].
+    pub(super) fn merge(&mut self, merged: MergedAdapter) -> Result<(), EngineError> {
+        let is_plain = |name: &str| self.find(name).is_none_or(|(_, entry)| entry.is_plain());
+        let is_quantized = |name: &&str| self.quantized.get(name).is_some() || !is_plain(name);
+        if let Some(name) = merged.tensors().find(is_quantized) {
+            return Err(self.error(format!(
+                "{name} is quantized, and merging would widen it; use --lora-modules in place of \
+                 --lora-merge"
+            )));
+        }
+        self.merged = Some(Box::new(merged));
+        Ok(())
+    }
+
     /// A matrix that `take` has found, or several, one after the other.
     pub(super) fn matrix(&self, tensor: &NamedShape) -> Result<SourceMatrix<'_>, EngineError> {
         if let Some(module) = self.quantized.get(&tensor.0) {
@@ -243,12 +260,24 @@ impl MappedFiles {
         let (_, entry) = self.checked(tensor)?;
         let matrix = self.source(entry);
         assert_eq!(Some(&matrix.num_columns), tensor.1.last(), "no matrix");
-        Ok(matrix)
+        let Some(merged) = &self.merged else { return Ok(matrix) };
+        Ok(match merged.merged(&tensor.0, || matrix.to_vec())? {
+            None => matrix,
+            Some(values) => {
+                let values = SourceValues::Owned(values.into());
+                SourceMatrix::new(matrix.num_rows, matrix.num_columns, values)
+            }
+        })
     }
 
     /// A vector that `take` has found.
     pub(super) fn vector(&self, tensor: &NamedShape) -> Result<Vec<f32>, EngineError> {
         let (_, entry) = self.checked(tensor)?;
+        if let Some(merged) = &self.merged
+            && let Some(values) = merged.merged(&tensor.0, || unreachable!("no matrix"))?
+        {
+            return Ok(values);
+        }
         let mut values = self.source(entry).to_vec();
         if let Stored::Rows(StoredRows { offset, .. }) = entry.stored
             && offset != 0.0

@@ -40,6 +40,8 @@ pub enum SourceValues<'a> {
     Constant(f32),
     /// Row-major values.
     Slice(&'a [f32]),
+    /// The same, made for this.
+    Owned(Arc<[f32]>),
     /// Codes with scales, in the layout of some format.
     Quantized(Arc<dyn QuantizedMatrix + 'a>),
 }
@@ -124,6 +126,7 @@ impl<'a> SourceMatrix<'a> {
             }
             SourceValues::Constant(value) => SourceValues::Constant(value),
             SourceValues::Slice(values) => SourceValues::Slice(&values[first..first + len]),
+            SourceValues::Owned(values) => SourceValues::Owned(values[first..first + len].into()),
             SourceValues::Quantized(matrix) => {
                 let first = (index * num_rows) as u32;
                 order = Some((first..first + num_rows as u32).collect());
@@ -219,11 +222,8 @@ impl<'a> SourceMatrix<'a> {
                 }
             }
             SourceValues::Constant(constant) => out.fill(*constant),
-            SourceValues::Slice(values) => {
-                for (value, index) in out.iter_mut().zip(indices) {
-                    *value = values[index];
-                }
-            }
+            SourceValues::Slice(values) => read_values(values, indices, out),
+            SourceValues::Owned(values) => read_values(values, indices, out),
         }
     }
 
@@ -258,6 +258,13 @@ impl<'a> SourceMatrix<'a> {
             }
         }
         values
+    }
+}
+
+/// Values at these indices.
+fn read_values(values: &[f32], indices: impl Iterator<Item = usize>, out: &mut [f32]) {
+    for (value, index) in out.iter_mut().zip(indices) {
+        *value = values[index];
     }
 }
 
