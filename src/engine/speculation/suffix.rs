@@ -1,6 +1,6 @@
 //! `Suffix`: what followed a row's last tokens, in the row itself and in earlier answers of the
-//! run. For answers that are alike. After vLLM's `suffix` (SuffixDecoding), with places in texts instead
-//! of trees of them.
+//! run. For answers that are alike. After vLLM's `suffix` (SuffixDecoding), with places in texts
+//! instead of trees of them.
 
 use std::collections::HashMap;
 
