@@ -31,9 +31,7 @@ A row is {\"query\": ..., \"documents\": [...]}, perhaps with `top_n`; or a batc
 /v1/score. Its fields pass through to the output, with `results`, the best document first, and
 `usage` after them. docs/SCORES.md has the models, docs/RETRIEVAL.md a whole search.
 
-Exit codes: those of `run`.
-
-`--help -v` adds the rarer flags and the details.";
+Exit codes: those of `run`. `--help -v` adds the rarer flags and the details.";
 
 /// Flags of `score`.
 #[derive(Debug, clap::Args)]
