@@ -39,6 +39,9 @@ const OF_TEXTS: [&str; 17] = [
     "zero",
 ];
 
+/// Those of a table of tokens that is the output layer too.
+const OF_TIED_TABLES: [&str; 2] = ["scaled_table", "tied_tables"];
+
 /// Adapters of classifiers, with heads of their own.
 const OF_CLASSES: [&str; 2] = ["classifier", "score"];
 
@@ -243,7 +246,7 @@ fn merged(mut config: EngineConfig) -> EngineConfig {
 
 #[test]
 fn merged_adapters_agree_with_peft() {
-    for name in OF_TEXTS.into_iter().filter(|name| *name != "tied_tables") {
+    for name in OF_TEXTS.into_iter().filter(|name| !OF_TIED_TABLES.contains(name)) {
         let golden: Golden<GoldenPrompt> = golden(name);
         let rows: Vec<_> = golden.prompts.iter().map(|of| (of, None)).collect();
         let config = merged(config(&golden.base, &[name], SchedulerConfig::default()));
@@ -273,9 +276,11 @@ fn what_cannot_be_merged_is_refused_by_name() {
         Ok(_) => panic!("it is merged"),
         Err(error) => error.to_string(),
     };
-    let tied = merged(config("golden/llama3", &["tied_tables"], SchedulerConfig::default()));
-    let error = refused(&tied);
-    assert!(error.contains("`model.embed_tokens`: the model's output layer is"), "{error}");
+    for name in OF_TIED_TABLES {
+        let golden: Golden<GoldenPrompt> = golden(name);
+        let error = refused(&merged(config(&golden.base, &[name], SchedulerConfig::default())));
+        assert!(error.contains("`model.embed_tokens`: the model's output layer is"), "{error}");
+    }
     let mut dummy = merged(config("golden/llama2", &["rank_8"], SchedulerConfig::default()));
     dummy.model.load_format = LoadFormat::Dummy;
     let error = refused(&dummy);
@@ -291,6 +296,26 @@ fn what_cannot_be_merged_is_refused_by_name() {
     quantized.lora.merged = Some(LoraModule { name: "mine".to_owned(), dir });
     let error = refused(&quantized);
     assert!(error.contains("layers.0.mlp.down_proj.weight is quantized"), "{error}");
+}
+
+#[test]
+fn an_adapter_of_another_table_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = testdata("golden_adapters/tables");
+    let weights = "adapter_model.safetensors";
+    std::fs::copy(of.join("adapter_config.json"), folder.path().join("adapter_config.json"))
+        .unwrap();
+    let mut bytes = std::fs::read(of.join(weights)).unwrap();
+    let name = "base_model.model.model.embed_tokens.base_layer.weight";
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let at = file.tensor(name).unwrap().data().as_ptr().addr() - bytes.as_ptr().addr();
+    bytes[at] ^= 1;
+    std::fs::write(folder.path().join(weights), bytes).unwrap();
+    let mut config = config("golden/llama2", &[], SchedulerConfig::default());
+    let dir = folder.path().to_owned();
+    config.lora.merged = Some(LoraModule { name: "mine".to_owned(), dir });
+    let error = Engine::load(&config).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("`model.embed_tokens`: its copy is not that of the model"), "{error}");
 }
 
 /// An adapter of rank 1 of one matrix.
