@@ -253,6 +253,15 @@ fn a_gpu_takes_no_adapters_of_tables() {
 }
 
 #[test]
+fn a_gpu_takes_no_adapters_of_more_parts_than_its_kernels() {
+    let Some(pair) = Pair::open(DType::BFloat16, 97, None) else { return };
+    let reserve = |parts| LoraSlots::default().reserve(&pair.gpu, (64, 64), 1, (parts, 8));
+    reserve(4).expect("memory");
+    let error = reserve(5).unwrap_err().to_string();
+    assert!(error.contains("5 parts") && error.contains("--device cpu"), "{error}");
+}
+
+#[test]
 fn a_gpu_that_narrows_what_layers_read_takes_no_adapters() {
     let Some(pair) = Pair::open(DType::BFloat16, 95, Some(Quantization::Fp8)) else { return };
     let case = &CASES[1];

@@ -123,7 +123,8 @@ impl Slots {
     /// most `max_rank`.
     ///
     /// # Errors
-    /// The GPU's memory does not suffice, or it narrows what linear layers read.
+    /// The GPU's memory does not suffice, it narrows what linear layers read, or its kernels do not
+    /// take so many parts.
     pub fn new(
         gpu: &Gpu,
         (n, k): (usize, usize),
@@ -131,6 +132,12 @@ impl Slots {
         (num_parts, max_rank): (usize, usize),
     ) -> Result<Self, EngineError> {
         refuse_narrow_inputs(gpu)?;
+        if num_parts > MAX_PARTS {
+            return Err(EngineError::Config(format!(
+                "--lora-modules: an adapter has {num_parts} parts of one layer, and a GPU's \
+                 kernels take {MAX_PARTS}; give --device cpu"
+            )));
+        }
         let (size, max_ranks) = (gpu.dtype().size_bytes(), num_parts * max_rank);
         let memory = || -> Result<SlotMemory, EngineError> {
             let a = gpu.alloc(max_ranks * k * size)?;
