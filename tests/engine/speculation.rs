@@ -215,6 +215,7 @@ fn answers_are_the_same_with_any_guesses_in_any_batch() {
             match method {
                 Method::Known(Skill::Perfect) => assert_eq!(num_accepted_tokens, num_draft_tokens),
                 Method::Known(Skill::AlwaysWrong) => assert_eq!(num_accepted_tokens, 0),
+                Method::Known(Skill::Random) => assert!(num_accepted_tokens < num_draft_tokens),
                 _ => assert!((1..num_draft_tokens).contains(&num_accepted_tokens)),
             }
             assert!(num_draft_tokens > 50, "{num_draft_tokens} drafts");
