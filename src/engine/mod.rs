@@ -328,7 +328,8 @@ impl Engine {
         lap(&mut clock, &mut self.time.schedule);
         let Current { scheduled, pending, rows } = current;
         if scheduled.is_empty() {
-            return Ok(self.scheduler.update(&scheduled, Vec::new()));
+            let outputs = self.scheduler.update(&scheduled, Vec::new());
+            return Ok(self.learned_from(outputs));
         }
         self.ahead = self.begin_step_ahead(&scheduled, rows.as_deref(), &mut clock)?;
         let mut results = self.sampler.results(pending)?;
@@ -340,11 +341,17 @@ impl Engine {
         let outputs = self.scheduler.update(&scheduled, results.drain(..));
         self.sampler.reuse(results);
         self.scheduler.reuse(scheduled);
+        let outputs = self.learned_from(outputs);
+        lap(&mut clock, &mut self.time.update);
+        Ok(outputs)
+    }
+
+    /// Finished requests, once who guesses has seen them.
+    fn learned_from(&mut self, outputs: Vec<RequestOutput>) -> Vec<RequestOutput> {
         if let Some(speculation) = &mut self.speculation {
             speculation.learn(&outputs);
         }
-        lap(&mut clock, &mut self.time.update);
-        Ok(outputs)
+        outputs
     }
 
     /// Schedules a step and starts to compute it.
