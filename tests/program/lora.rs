@@ -441,6 +441,27 @@ fn rows_of_many_adapters_have_the_answers_of_runs_of_each() {
 }
 
 #[test]
+fn a_merged_adapter_answers_as_one_beside_the_weights_and_is_another_run() {
+    let folder = folder();
+    let run = |flags: &[&str]| {
+        let flags = [&["--dtype", "float32", "--output-format", "full"], flags].concat();
+        completed(folder.path(), &prompts(|_| Some("a")), &flags)
+    };
+    let module = ["--lora-modules", "a=./a"];
+    let merged = [&module[..], &["--lora-merge", "a"]].concat();
+    let token_ids = |output: &Output| -> Vec<Value> {
+        answers(output).iter().map(|outputs| outputs[0]["token_ids"].clone()).collect()
+    };
+    // Their last digits differ, and no likeliest token.
+    assert_eq!(token_ids(&run(&merged)), token_ids(&run(&module)));
+    let out = ["-o", "out.jsonl"];
+    assert_exit(&run(&[&merged[..], &out].concat()), 0);
+    let other = run(&[&module[..], &out].concat());
+    assert_exit(&other, 6);
+    assert!(text(&other.stderr).contains("lora_modules: "), "{}", text(&other.stderr));
+}
+
+#[test]
 fn a_run_says_which_adapters_it_has() {
     let folder = folder();
     let input = prompts(|index| [Some("a"), Some("b")][index % 2]);
