@@ -127,8 +127,8 @@ fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
     (0..columns).flat_map(column).collect()
 }
 
-/// values (rows, columns) += scale * left (rows, rank) right (rank, columns). Each sum goes over the
-/// rank upward, from 0, in f32; it is added once.
+/// values (rows, columns) += scale * left (rows, rank) right (rank, columns). Each sum goes over
+/// the rank upward, from 0, in f32; it is added once.
 fn add_product(
     values: &mut [f32],
     (left, right): (&[f32], &[f32]),
