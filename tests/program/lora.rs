@@ -477,7 +477,7 @@ fn a_run_says_which_adapters_it_has() {
     assert_eq!((&lora["modules"], &lora["max_loras"]), (&modules, &json!(1)));
     let loads = lora["loads"].as_u64().unwrap();
     assert!(loads >= 2, "{lora}");
-    let line = format!("\nAdapters: a (rank 4), b (rank 4); loaded {loads} times\n");
+    let line = format!("\nAdapters: a (rank 4), b (rank 4); loads: {loads}\n");
     assert!(said.contains(&line), "{said}");
     fs::remove_file(folder.path().join("stats.json")).unwrap();
     assert_exit(

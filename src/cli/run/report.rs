@@ -245,7 +245,7 @@ impl Report {
         );
         if let Some(adapters) = self.resolved.adapters() {
             let (adapters, loads) = (sanitized(&adapters), grouped(self.engine.num_lora_loads));
-            let _ = write!(text, "\n{adapters}; loaded {loads} times");
+            let _ = write!(text, "\n{adapters}; loads: {loads}");
         }
         text += &self.remarks();
         let output = self.output.as_deref().map_or("none".to_owned(), sanitized);
