@@ -81,10 +81,6 @@ impl Delta {
         entry.num_parts = parts.len() as u32;
         Ok(Self { a, b, entry })
     }
-
-    pub fn num_bytes(&self) -> usize {
-        self.a.len() + self.b.len()
-    }
 }
 
 /// The kernels read x as the layer does, and a narrowed one is rounded for its weights.

@@ -44,6 +44,17 @@ pub struct LoraPart {
     pub first_output: usize,
 }
 
+impl LoraPart {
+    /// s B for the CPU, whose inputs begin at this one.
+    fn scaled_b(&self, cpu: &Cpu, first_input: usize) -> AddedPart {
+        let Self { b, rank, scale, first_output, .. } = self;
+        let scaled: Vec<f32> = b.iter().map(|b| b * scale).collect();
+        let rows = matrix((b.len() / rank, *rank), &scaled);
+        let weight = LinearWeight::pack(cpu, DType::Float32, &rows, None);
+        AddedPart { weight, first_input, first_output: *first_output }
+    }
+}
+
 /// What an adapter adds to a linear layer, as a device takes it.
 #[derive(Debug)]
 pub struct LoraDelta(Delta);
@@ -83,26 +94,12 @@ impl LoraDelta {
         let inner = parts.iter().map(|part| part.rank).sum();
         let a = LinearWeight::pack(cpu, dtype, &matrix((inner, k), &all), None);
         let mut first_input = 0;
-        let part = |LoraPart { b, rank, scale, first_output, .. }: &LoraPart| {
-            let scaled: Vec<f32> = b.iter().map(|b| b * scale).collect();
-            let rows = matrix((b.len() / rank, *rank), &scaled);
-            let weight = LinearWeight::pack(cpu, DType::Float32, &rows, None);
-            let part = AddedPart { weight, first_input, first_output: *first_output };
-            first_input += rank;
-            part
+        let part = |part: &LoraPart| {
+            let added = part.scaled_b(cpu, first_input);
+            first_input += part.rank;
+            added
         };
         Ok(Self(Delta::Cpu(CpuDelta { a, parts: parts.iter().map(part).collect() })))
-    }
-
-    /// Bytes of it on its device.
-    pub fn num_bytes(&self) -> usize {
-        match &self.0 {
-            Delta::Cpu(CpuDelta { a, parts }) => {
-                let of_parts = parts.iter().map(|part| part.weight.num_bytes());
-                a.num_bytes() + of_parts.sum::<usize>()
-            }
-            Delta::Cuda(delta) => delta.num_bytes(),
-        }
     }
 }
 
@@ -128,10 +125,33 @@ fn matrix((rows, columns): (usize, usize), values: &[f32]) -> SourceRows<'_> {
     [SourceMatrix::new(rows, columns, SourceValues::Slice(values))].into()
 }
 
+/// What adapters add somewhere, by slot.
+#[derive(Debug)]
+struct BySlot<T>(Vec<Option<T>>);
+
+impl<T> Default for BySlot<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> BySlot<T> {
+    fn set(&mut self, slot: usize, delta: Option<T>) {
+        if self.0.len() <= slot {
+            self.0.resize_with(slot + 1, || None);
+        }
+        self.0[slot] = delta;
+    }
+
+    fn get(&self, slot: usize) -> Option<&T> {
+        self.0.get(slot)?.as_ref()
+    }
+}
+
 /// What adapters add to one linear layer, each in the slot that it has in all layers.
 #[derive(Debug, Default)]
 pub struct LoraSlots {
-    on_cpu: Vec<Option<CpuDelta>>,
+    on_cpu: BySlot<CpuDelta>,
     on_gpu: Option<cuda::Slots>,
 }
 
@@ -170,19 +190,13 @@ impl LoraSlots {
             }
             (Device::Cuda(_), None) => assert!(delta.is_none(), "a layer without slots"),
             (Device::Cpu(_), _) => {
-                if self.on_cpu.len() <= slot {
-                    self.on_cpu.resize_with(slot + 1, || None);
-                }
-                self.on_cpu[slot] = delta.map(|delta| match delta.0 {
+                let delta = delta.map(|delta| match delta.0 {
                     Delta::Cpu(delta) => delta,
                     Delta::Cuda(_) => panic!("an adapter of a GPU was given to the host"),
                 });
+                self.on_cpu.set(slot, delta);
             }
         }
-    }
-
-    fn get(&self, slot: usize) -> Option<&CpuDelta> {
-        self.on_cpu.get(slot)?.as_ref()
     }
 }
 
@@ -209,7 +223,7 @@ impl AdaptedLinear {
             return !loras.of_tokens.is_empty();
         }
         let of_rows = slots_of(&loras.of_tokens, step_rows);
-        of_rows.into_iter().any(|(slot, _)| self.loras.get(slot).is_some())
+        of_rows.into_iter().any(|(slot, _)| self.loras.on_cpu.get(slot).is_some())
     }
 }
 
@@ -282,21 +296,7 @@ impl StepLoras {
         out: RowsMut<'_>,
         (first, num_rows): (usize, usize),
     ) {
-        let Self { of_tokens, inner, on_gpu, .. } = self;
-        match device {
-            Device::Cpu(_) => {
-                let rows = slots_of(of_tokens, first..first + num_rows);
-                add(device, rows, x, layer, (out, inner));
-            }
-            Device::Cuda(gpu) => {
-                let Some(layer) = layer.on_gpu.as_ref().filter(|_| !of_tokens.is_empty()) else {
-                    return;
-                };
-                let slots = on_gpu.as_ref().expect("reserved with the layers' slots");
-                let slots = slots.of_tokens.ptr().offset(first * size_of::<u32>());
-                cuda::add(gpu, x, (layer, slots), (inner, out), num_rows);
-            }
-        }
+        self.add_to(device, OfRows::Tokens(first), x, (layer, out), num_rows);
     }
 
     /// out += what adapters add to the rows of a table that tokens have, for all rows of the step.
@@ -321,36 +321,55 @@ impl StepLoras {
         layer: &LoraSlots,
         logits: &mut Tensor,
     ) {
+        let (num_rows, out) = (x.num_rows(), logits.rows_from_mut(0));
+        self.add_to(device, OfRows::Logits, x.rows_from(0), (layer, out), num_rows);
+    }
+
+    fn add_to(
+        &mut self,
+        device: &Device,
+        of: OfRows,
+        x: Rows<'_>,
+        (layer, out): (&LoraSlots, RowsMut<'_>),
+        num_rows: usize,
+    ) {
         let Self { of_tokens, of_logits, inner, on_gpu } = self;
-        let (num_rows, x, logits) = (x.num_rows(), x.rows_from(0), logits.rows_from_mut(0));
+        let (rows, first) = match of {
+            OfRows::Tokens(first) => (&*of_tokens, first),
+            OfRows::Logits => (&*of_logits, 0),
+        };
         match device {
-            Device::Cpu(_) => {
-                add(device, slots_of(of_logits, 0..num_rows), x, layer, (logits, inner));
+            Device::Cpu(cpu) => {
+                for (slot, rows) in slots_of(rows, first..first + num_rows) {
+                    let Some(delta) = layer.on_cpu.get(slot) else { continue };
+                    let x = Rows { first: x.first + rows.start, ..x };
+                    let out = RowsMut { tensor: &mut *out.tensor, first: out.first + rows.start };
+                    delta.add((device, cpu), x, inner, out, rows.len());
+                }
             }
             Device::Cuda(gpu) => {
                 let Some(layer) = layer.on_gpu.as_ref().filter(|_| !of_tokens.is_empty()) else {
                     return;
                 };
                 let slots = on_gpu.as_ref().expect("reserved with the layers' slots");
-                cuda::add(gpu, x, (layer, slots.of_logits.ptr()), (inner, logits), num_rows);
+                let slots = match of {
+                    OfRows::Tokens(_) => &slots.of_tokens,
+                    OfRows::Logits => &slots.of_logits,
+                };
+                let slots = slots.ptr().offset(first * size_of::<u32>());
+                cuda::add(gpu, x, (layer, slots), (inner, out), num_rows);
             }
         }
     }
 }
 
-fn add(
-    device: &Device,
-    rows: impl Iterator<Item = (usize, Range<usize>)>,
-    x: Rows<'_>,
-    layer: &LoraSlots,
-    (out, inner): (RowsMut<'_>, &mut Tensor),
-) {
-    for (slot, rows) in rows {
-        let (Some(delta), Device::Cpu(cpu)) = (layer.get(slot), device) else { continue };
-        let x = Rows { first: x.first + rows.start, ..x };
-        let out = RowsMut { tensor: &mut *out.tensor, first: out.first + rows.start };
-        delta.add((device, cpu), x, inner, out, rows.len());
-    }
+/// Which rows an op goes over.
+#[derive(Clone, Copy)]
+enum OfRows {
+    /// Those of the step, from this one on.
+    Tokens(usize),
+    /// All rows of logits.
+    Logits,
 }
 
 /// The slots of some rows, each with those of them that it has, counted from the first of all.

@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use super::super::linear::{AddedPart, LinearWeight, add_products};
-use super::{LoraPart, matrix};
+use super::super::linear::{AddedPart, add_products};
+use super::{BySlot, LoraPart};
 use crate::engine::EngineError;
-use crate::engine::config::DType;
 use crate::engine::device::{Cpu, Device, Tensor};
 
 /// What an adapter adds to the rows of a table, on a device.
@@ -24,14 +23,10 @@ impl TableDelta {
     /// The device takes no adapters, or has no memory for this one.
     pub fn load(device: &Device, part: &LoraPart) -> Result<Self, EngineError> {
         let Device::Cpu(cpu) = device else { return Err(not_on_a_gpu()) };
-        let LoraPart { a, b, rank, scale, first_output } = part;
+        let LoraPart { a, rank, .. } = part;
         let num_rows = a.len() / rank;
         let table = (0..num_rows).flat_map(|row| (0..*rank).map(move |r| a[r * num_rows + row]));
-        let scaled: Vec<f32> = b.iter().map(|b| b * scale).collect();
-        let rows = matrix((b.len() / rank, *rank), &scaled);
-        let weight = LinearWeight::pack(cpu, DType::Float32, &rows, None);
-        let part = AddedPart { weight, first_input: 0, first_output: *first_output };
-        Ok(Self { table: table.collect(), parts: [part] })
+        Ok(Self { table: table.collect(), parts: [part.scaled_b(cpu, 0)] })
     }
 
     /// Rows of out += those of the tokens; `inner` is for columns of A.
@@ -55,7 +50,7 @@ impl TableDelta {
 
 /// What adapters add to one table, by slot.
 #[derive(Debug, Default)]
-pub struct TableSlots(Vec<Option<TableDelta>>);
+pub struct TableSlots(BySlot<TableDelta>);
 
 /// Why a GPU takes none.
 fn not_on_a_gpu() -> EngineError {
@@ -80,13 +75,10 @@ impl TableSlots {
 
     /// Puts what an adapter adds, if it adds anything here, in the place of another.
     pub fn set(&mut self, slot: usize, delta: Option<TableDelta>) {
-        if self.0.len() <= slot {
-            self.0.resize_with(slot + 1, || None);
-        }
-        self.0[slot] = delta;
+        self.0.set(slot, delta);
     }
 
     pub(super) fn get(&self, slot: usize) -> Option<&TableDelta> {
-        self.0.get(slot)?.as_ref()
+        self.0.get(slot)
     }
 }
