@@ -34,6 +34,17 @@ pub struct DraftLimits {
     pub paced: bool,
 }
 
+impl DraftLimits {
+    /// Most drafts of a row now; 0: it is none that drafts are for.
+    fn of_row(&self, seq: &Sequence) -> usize {
+        match (may_draft(seq, self.in_rounds), self.paced) {
+            (false, _) => 0,
+            (true, true) => seq.pace.most(self.per_row),
+            (true, false) => self.per_row,
+        }
+    }
+}
+
 /// A step that drafts are added to, between `schedule` and the executor. They are the first to go:
 /// they take what is left of budget and blocks.
 pub struct DraftStep<'a> {
@@ -65,13 +76,10 @@ impl DraftStep<'_> {
     pub fn room(&self, place: usize) -> usize {
         let entry = &self.scheduled.seqs[place];
         let seq = self.scheduler.seq(entry.slot);
-        if !entry.samples || self.num_left == 0 || !may_draft(seq, self.limits.in_rounds) {
+        let most = self.limits.of_row(seq);
+        if !entry.samples || self.num_left == 0 || most == 0 {
             return 0;
         }
-        let most = match self.limits.paced {
-            true => seq.pace.most(self.limits.per_row),
-            false => self.limits.per_row,
-        };
         // The last token is sampled, and nothing comes after it.
         let most = most.min(self.scheduler.num_tokens_to_come(seq) - 1);
         most.saturating_sub(seq.num_drafts).min(self.num_left)
@@ -123,11 +131,7 @@ impl Scheduler {
 
     /// Whether the next step may have drafts, if the same sequences run.
     pub fn may_draft(&self, limits: DraftLimits) -> bool {
-        let may = |&slot: &usize| {
-            let seq = self.seq(slot);
-            let most = if limits.paced { seq.pace.most(limits.per_row) } else { limits.per_row };
-            most > 0 && may_draft(seq, limits.in_rounds)
-        };
+        let may = |&slot: &usize| limits.of_row(self.seq(slot)) > 0;
         self.running.len() < limits.max_step_tokens && self.running.iter().any(may)
     }
 

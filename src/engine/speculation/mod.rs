@@ -29,6 +29,21 @@ pub trait Proposer {
     fn learn(&mut self, _outputs: &[RequestOutput]) {}
 }
 
+/// Adds to each row of a step what `guess` makes of its tokens and of the room that there is.
+fn guess_each(step: &mut DraftStep<'_>, mut guess: impl FnMut(&[u32], usize) -> Vec<u32>) {
+    for place in 0..step.num_seqs() {
+        let room = step.room(place);
+        if room == 0 {
+            continue;
+        }
+        for token_id in guess(&step.seq(place).token_ids, room) {
+            if !step.push(place, token_id) {
+                break;
+            }
+        }
+    }
+}
+
 /// A proposer, and how much of it a step takes.
 pub struct Speculation {
     proposer: Box<dyn Proposer>,

@@ -1,7 +1,7 @@
 //! `Ngram`: vLLM's prompt lookup. What followed the last tokens of a row where they stood before,
 //! in prompt or output, may follow again: answers that copy from their prompt.
 
-use super::Proposer;
+use super::{Proposer, guess_each};
 use crate::engine::executor::ExecutorError;
 use crate::engine::scheduler::DraftStep;
 
@@ -57,21 +57,10 @@ impl Ngram {
 
 impl Proposer for Ngram {
     fn propose(&mut self, step: &mut DraftStep<'_>) -> Result<(), ExecutorError> {
-        for place in 0..step.num_seqs() {
-            let room = step.room(place);
-            if room == 0 {
-                continue;
-            }
-            let token_ids = &step.seq(place).token_ids;
-            let Some((_, start)) = self.find(token_ids) else { continue };
-            let end = (start + room).min(token_ids.len());
-            for i in start..end {
-                let token_id = step.seq(place).token_ids[i];
-                if !step.push(place, token_id) {
-                    break;
-                }
-            }
-        }
+        guess_each(step, |row, room| match self.find(row) {
+            Some((_, start)) => row[start..(start + room).min(row.len())].to_vec(),
+            None => Vec::new(),
+        });
         Ok(())
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::Proposer;
+use super::{Proposer, guess_each};
 use crate::engine::config::SuffixConfig;
 use crate::engine::executor::ExecutorError;
 use crate::engine::request::RequestOutput;
@@ -125,17 +125,7 @@ fn elect(voters: &[&[u32]]) -> Option<(u32, usize)> {
 
 impl Proposer for Suffix {
     fn propose(&mut self, step: &mut DraftStep<'_>) -> Result<(), ExecutorError> {
-        for place in 0..step.num_seqs() {
-            let room = step.room(place);
-            if room == 0 {
-                continue;
-            }
-            for token_id in self.guess(&step.seq(place).token_ids, room) {
-                if !step.push(place, token_id) {
-                    break;
-                }
-            }
-        }
+        guess_each(step, |row, room| self.guess(row, room));
         Ok(())
     }
 
