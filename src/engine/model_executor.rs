@@ -21,7 +21,6 @@ use super::ops::StepLimits;
 /// Runs a decoder over batches.
 pub struct ModelExecutor {
     device: Arc<Device>,
-    dtype: DType,
     decoder: Decoder,
     cache: KvCache,
     /// (num_logits, vocab_size), or states (num_logits, hidden_size)
@@ -148,7 +147,7 @@ impl ModelExecutor {
         let shape = cache_shape(config, &device, &decoder)?;
         let (cache, shrunk) = allocate(&device, shape, dtype, &config.cache)?;
         let notes = shrunk.into_iter().collect();
-        Ok(Self { device, dtype, decoder: loaded, cache, logits, weight_bytes, notes })
+        Ok(Self { device, decoder: loaded, cache, logits, weight_bytes, notes })
     }
 
     /// Runs a step of the kinds that there are, so that a GPU has compiled its kernels before the
@@ -201,7 +200,7 @@ impl ModelExecutor {
 
 impl Executor for ModelExecutor {
     fn execute(&mut self, batch: &Batch) -> Result<Logits<'_>, ExecutorError> {
-        let loaded = self.decoder.load_loras((&self.device, self.dtype), batch);
+        let loaded = self.decoder.load_loras(&self.device, batch);
         loaded.map_err(|error| ExecutorError(error.to_string()))?;
         self.decoder.forward(&self.device, batch, &mut self.cache, &mut self.logits);
         self.device.check().map_err(|error| ExecutorError(error.to_string()))?;

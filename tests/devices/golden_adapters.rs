@@ -312,10 +312,15 @@ fn an_adapter_of_another_table_is_refused() {
     bytes[at] ^= 1;
     std::fs::write(folder.path().join(weights), bytes).unwrap();
     let mut config = config("golden/llama2", &[], SchedulerConfig::default());
-    let dir = folder.path().to_owned();
-    config.lora.merged = Some(LoraModule { name: "mine".to_owned(), dir });
-    let error = Engine::load(&config).map(|_| ()).unwrap_err().to_string();
-    assert!(error.contains("`model.embed_tokens`: its copy is not that of the model"), "{error}");
+    let mine = LoraModule { name: "mine".to_owned(), dir: folder.path().to_owned() };
+    let error = |config: &EngineConfig| Engine::load(config).map(|_| ()).unwrap_err().to_string();
+    config.lora.modules = vec![mine.clone()];
+    let beside = error(&config);
+    let row = "`model.embed_tokens`: row 0 of its copy is not that of the model";
+    assert!(beside.contains(row), "{beside}");
+    (config.lora.modules, config.lora.merged) = (Vec::new(), Some(mine));
+    let merged = error(&config);
+    assert!(merged.contains("`model.embed_tokens`: its copy is not that of the model"), "{merged}");
 }
 
 /// An adapter of rank 1 of one matrix.

@@ -44,6 +44,7 @@ pub struct Decoder {
     spec: DecoderSpec,
     weights: DecoderWeights,
     embed_scale: Option<f32>,
+    dtype: DType,
     /// Of each attention block, which layer of the cache has its K and V.
     cache_layers: Vec<usize>,
     loras: ResidentLoras,
@@ -146,7 +147,7 @@ impl Decoder {
         device.finish_loading()?;
         let cache_layers = spec.cache_layers();
         let loras = ResidentLoras::default();
-        Ok(Self { spec, weights, embed_scale, cache_layers, loras, inputs, buffers })
+        Ok(Self { spec, weights, embed_scale, dtype, cache_layers, loras, inputs, buffers })
     }
 
     /// Rows may name these adapters from now on, in steps within the limits that it was loaded
@@ -177,15 +178,10 @@ impl Decoder {
     ///
     /// # Errors
     /// One cannot be read, or memory does not suffice.
-    pub fn load_loras(
-        &mut self,
-        (device, dtype): (&Device, DType),
-        batch: &Batch,
-    ) -> Result<(), EngineError> {
-        let Self { weights, embed_scale, loras, buffers, .. } = self;
-        loras.begin_step(batch, (device, dtype), weights.adapted(*embed_scale))?;
-        loras.place_rows(batch, &mut buffers.stream.loras);
-        Ok(())
+    pub fn load_loras(&mut self, device: &Device, batch: &Batch) -> Result<(), EngineError> {
+        let Self { weights, embed_scale, dtype, loras, buffers, .. } = self;
+        let weights = weights.adapted(*embed_scale);
+        loras.begin_step(batch, (device, *dtype), weights, &mut buffers.stream.loras)
     }
 
     /// What it runs.

@@ -163,8 +163,8 @@ impl Encoder {
     /// The device failed, or an adapter cannot be loaded.
     pub fn forward(&mut self, device: &Device, batch: &Batch) -> Result<&Tensor, EngineError> {
         let Self { spec, weights, embed_scale, dtype, loras, inputs, buffers, words, .. } = self;
-        loras.begin_step(batch, (device, *dtype), weights.adapted(*embed_scale))?;
-        loras.place_rows(batch, &mut buffers.stream.loras);
+        let adapted = weights.adapted(*embed_scale);
+        loras.begin_step(batch, (device, *dtype), adapted, &mut buffers.stream.loras)?;
         let longest = batch.query_start_loc.windows(2).map(|pair| pair[1] - pair[0]).max();
         weights.ropes.iter_mut().for_each(|rope| rope.extend_to(longest.unwrap_or(0) as usize));
         let (embed_scale, step) = (*embed_scale, inputs.step(device, batch));

@@ -161,13 +161,19 @@ impl ResidentLoras {
     /// tokens and rows of logits.
     ///
     /// # Errors
-    /// The device takes no adapters of this kind, or its memory does not suffice.
+    /// The device takes no adapters of this kind, or its memory does not suffice; or an adapter was
+    /// trained with another table of tokens.
     pub(super) fn reserve(
         &self,
         device: &Device,
         mut weights: AdaptedWeights<'_>,
         (step, max_rows): (&mut StepLoras, (usize, usize)),
     ) -> Result<(), EngineError> {
+        for Adapter { files, layers, table_copy, .. } in &self.adapters {
+            if layers.iter().any(|layer| layer.place == LoraPlace::Tokens) {
+                refuse_other_table(files, table_copy.as_ref(), weights.table)?;
+            }
+        }
         let mut layers: Vec<(&AdaptedLayer, (usize, usize))> = Vec::new();
         let of_adapters = self.adapters.iter().flat_map(|adapter| {
             adapter.layers.iter().map(|layer| (layer, layer.num_parts_and_rank(&adapter.files)))
@@ -191,7 +197,8 @@ impl ResidentLoras {
         }
     }
 
-    /// Brings the adapters of a step to where they are needed: those that were needed last stay.
+    /// Brings the adapters of a step to where they are needed, and says which of its rows have which
+    /// slots. Those that were needed last stay.
     ///
     /// # Errors
     /// A file cannot be read any more, or memory does not suffice.
@@ -203,6 +210,7 @@ impl ResidentLoras {
         batch: &Batch,
         (device, dtype): (&Device, DType),
         mut weights: AdaptedWeights<'_>,
+        step: &mut StepLoras,
     ) -> Result<(), EngineError> {
         self.num_steps += 1;
         for rows in &batch.loras {
@@ -215,11 +223,6 @@ impl ResidentLoras {
                 self.load(rows.lora, (device, dtype), &mut weights)?;
             }
         }
-        Ok(())
-    }
-
-    /// Says which rows of a step have which slots.
-    pub(super) fn place_rows(&self, batch: &Batch, step: &mut StepLoras) {
         step.of_tokens.clear();
         step.of_logits.clear();
         for rows in &batch.loras {
@@ -228,6 +231,7 @@ impl ResidentLoras {
             step.of_tokens.push(SlotRows { slot, rows: range(&rows.tokens) });
             step.of_logits.push(SlotRows { slot, rows: range(&rows.logits) });
         }
+        Ok(())
     }
 
     /// The layers of a classifier's head that adapters have in the place of the model's.
@@ -283,13 +287,12 @@ impl ResidentLoras {
             }
         }
         self.slots[slot] = Slot::default();
-        let Adapter { files, layers, table_copy, .. } = &self.adapters[lora.0 as usize];
+        let Adapter { files, layers, .. } = &self.adapters[lora.0 as usize];
         for layer in layers {
-            let parts = layer.parts(files)?;
+            let mut parts = layer.parts(files)?;
             if layer.place == LoraPlace::Tokens {
-                refuse_other_table(files, table_copy.as_ref(), weights.table)?;
-                let scale = parts[0].scale * weights.table_scale.unwrap_or(1.0);
-                let delta = TableDelta::load(device, &LoraPart { scale, ..parts[0].clone() })?;
+                parts[0].scale *= weights.table_scale.unwrap_or(1.0);
+                let delta = TableDelta::load(device, &parts[0])?;
                 weights.tokens.set(slot, Some(delta));
             } else {
                 let delta = LoraDelta::load(device, dtype, layer.shape.1, &parts)?;
