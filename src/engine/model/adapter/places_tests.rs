@@ -45,11 +45,6 @@ fn layer(layer: usize, block: LoraBlock) -> LoraPlace {
     LoraPlace::Layer { layer, block }
 }
 
-/// The linear layer of a place.
-fn linear(places: &LoraPlaces, place: LoraPlace) -> &LinearSpec {
-    &places.linears().iter().find(|(known, _)| *known == place).unwrap().1
-}
-
 #[test]
 fn modules_are_found_by_the_names_of_every_class() {
     use LoraBlock::{AttentionOut, Down, Qkv, RecurrentIn, RecurrentOut, Up};
@@ -79,7 +74,7 @@ fn modules_are_found_by_the_names_of_every_class() {
         ("deepseek_v3", "model.layers.0.self_attn.kv_a_proj_with_mqa", layer(0, Qkv), 1),
     ] {
         let places = LoraPlaces::of_decoder(&golden(folder));
-        let linear = linear(&places, place);
+        let linear = places.spec(place);
         let found = placed(&places, (name, linear.k, linear.parts[part].rows));
         assert_eq!(found, Ok((place, part)), "{folder}: {name}");
     }
@@ -115,7 +110,7 @@ fn modules_that_take_no_adapter_are_refused_by_name() {
 fn other_shapes_are_refused_with_both() {
     let places = LoraPlaces::of_decoder(&golden("llama2"));
     let place = layer(0, LoraBlock::Qkv);
-    let linear = linear(&places, place);
+    let linear = places.spec(place);
     let (k, n) = (linear.k, linear.parts[0].rows);
     for (inputs, outputs) in [(k + 1, n), (k, n + 1)] {
         let name = "model.layers.0.self_attn.q_proj";
@@ -131,7 +126,7 @@ fn other_shapes_are_refused_with_both() {
 #[test]
 fn tables_and_copies_of_the_base_fit_it() {
     let places = LoraPlaces::of_decoder(&golden("llama2"));
-    let tokens = linear(&places, LoraPlace::Tokens);
+    let tokens = places.spec(LoraPlace::Tokens);
     let (rows, width) = (tokens.n(), tokens.k);
     let place = |rows_of_a: usize, copy: [usize; 2], name: &str| {
         let names = ["lora_embedding_A", "lora_embedding_B"].map(|end| format!("{name}.{end}"));
@@ -161,7 +156,7 @@ fn tables_and_copies_of_the_base_fit_it() {
 #[test]
 fn one_layer_of_the_model_has_one_module() {
     let places = LoraPlaces::of_decoder(&golden("llama2"));
-    let linear = linear(&places, layer(0, LoraBlock::Down));
+    let linear = places.spec(layer(0, LoraBlock::Down));
     let (a, b) = ([8, linear.k], [linear.n(), 8]);
     let tensors: [(&str, &[usize]); 4] = [
         ("layers.0.mlp.down_proj.lora_A.weight", &a),
