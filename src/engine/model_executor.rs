@@ -136,14 +136,12 @@ impl ModelExecutor {
         let limits = step_limits(config, &decoder);
         let places = LoraPlaces::of_decoder(spec);
         let places = decoder.head.iter().fold(places, LoraPlaces::with_head);
-        let lost = config.model.on_lost_file;
-        let loras = ResidentLoras::open(&config.lora, &places, config.scheduler.max_loras, lost)?;
-        let merged = ResidentLoras::merge(&config.lora, &places, checkpoint, lost)?;
+        let loras = ResidentLoras::open(config, &places, checkpoint)?;
         let logits_rows = device.preallocated_rows(limits.max_num_logits);
         let logits = device.tensor(logits_rows, output.width(spec), Precision::Full)?;
         let mut loaded = Decoder::load((spec.clone(), output), dtype, &device, checkpoint, limits)
             .map_err(|error| of_step_size(error, limits.max_num_tokens))?;
-        loaded.set_loras(&device, loras.beside_merged(merged), limits)?;
+        loaded.set_loras(&device, loras, limits)?;
         let shape = cache_shape(config, &device, &decoder)?;
         let (cache, shrunk) = allocate(&device, shape, dtype, &config.cache)?;
         let notes = shrunk.into_iter().collect();

@@ -12,7 +12,7 @@ use super::loading::LayerWeights;
 use super::weights::Checkpoint;
 use crate::engine::EngineError;
 use crate::engine::batch::{Batch, LoraCounts};
-use crate::engine::config::{DType, LoraConfig, LoraId, LoraModule, OnLostFile};
+use crate::engine::config::{DType, EngineConfig, LoraConfig, LoraId, LoraModule};
 use crate::engine::device::Device;
 use crate::engine::files::quoted;
 use crate::engine::ops::{
@@ -112,49 +112,35 @@ impl LayerWeights {
 
 impl ResidentLoras {
     /// Reads the small part of all adapters: what they are, and whether the model has the places.
+    /// One may become part of the model's weights, which are not loaded yet.
     ///
     /// # Errors
-    /// An adapter is corrupt, of another model, or has what is not supported.
+    /// An adapter is corrupt, of another model, or has what is not supported; or the weights are
+    /// such that none is merged with.
     pub fn open(
-        config: &LoraConfig,
+        config: &EngineConfig,
         places: &LoraPlaces,
-        max_loras: usize,
-        on_lost_file: Option<OnLostFile>,
+        checkpoint: &mut Checkpoint,
     ) -> Result<Self, EngineError> {
+        let LoraConfig { modules, max_lora_rank, merged } = &config.lora;
+        let lost = config.model.on_lost_file;
         let open = |module: &LoraModule| {
-            let files = AdapterFiles::open(&module.dir, config.max_lora_rank, on_lost_file)?;
+            let files = AdapterFiles::open(&module.dir, *max_lora_rank, lost)?;
             let PlacedAdapter { modules, heads } = places.place(&files)?;
             let is_of_table =
                 |copy: &&BaseCopy| places.of_module(&copy.name) == Some(LoraPlace::Tokens);
             let table_copy = files.copies().iter().find(is_of_table).cloned();
             Ok(Adapter { layers: adapted_layers(&modules, places), heads, table_copy, files })
         };
-        let adapters = config.modules.iter().map(open).collect::<Result<Vec<_>, EngineError>>()?;
-        let slots = vec![Slot::default(); max_loras.min(adapters.len())];
-        Ok(Self { adapters, slots, ..Self::default() })
-    }
-
-    /// Makes an adapter part of a model's weights, where that is asked for, before they are loaded;
-    /// its rank.
-    ///
-    /// # Errors
-    /// It is corrupt or of another model, or the weights are such that none is merged with.
-    pub fn merge(
-        config: &LoraConfig,
-        places: &LoraPlaces,
-        checkpoint: &mut Checkpoint,
-        on_lost_file: Option<OnLostFile>,
-    ) -> Result<Option<usize>, EngineError> {
-        let Some(module) = &config.merged else { return Ok(None) };
-        let merged = MergedAdapter::open(module, config.max_lora_rank, places, on_lost_file)?;
-        let rank = merged.rank();
-        checkpoint.merge(merged)?;
-        Ok(Some(rank))
-    }
-
-    /// The same, beside an adapter of this rank that is part of the weights.
-    pub fn beside_merged(self, merged_rank: Option<usize>) -> Self {
-        Self { merged_rank, ..self }
+        let adapters = modules.iter().map(open).collect::<Result<Vec<_>, EngineError>>()?;
+        let slots = vec![Slot::default(); config.scheduler.max_loras.min(adapters.len())];
+        let mut merged_rank = None;
+        if let Some(module) = merged {
+            let merged = MergedAdapter::open(module, *max_lora_rank, places, lost)?;
+            merged_rank = Some(merged.rank());
+            checkpoint.merge(merged)?;
+        }
+        Ok(Self { adapters, slots, merged_rank, ..Self::default() })
     }
 
     /// Makes room on the device for as many adapters as there are slots, in steps of up to so many

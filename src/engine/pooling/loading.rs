@@ -251,11 +251,9 @@ fn load_body(
     let Some(spec) = summary.cached() else {
         let places = LoraPlaces::of_encoder(&summary.spec);
         let places = summary.head_layers().into_iter().fold(places, LoraPlaces::with_head);
-        let (max_loras, lost) = (config.scheduler.max_loras, config.model.on_lost_file);
-        let loras = ResidentLoras::open(&config.lora, &places, max_loras, lost)?;
-        let merged = ResidentLoras::merge(&config.lora, &places, checkpoint, lost)?;
+        let loras = ResidentLoras::open(config, &places, checkpoint)?;
         let mut encoder = load_encoder(config, summary, device, checkpoint)?;
-        encoder.set_loras(device, loras.beside_merged(merged))?;
+        encoder.set_loras(device, loras)?;
         let num_token_types = summary.spec.token_types.as_ref().map_or(0, LinearSpec::n);
         let body = WholeTexts::new(encoder, num_token_types, &config.scheduler);
         return Ok((Body::Whole(Box::new(body)), CacheSize::default(), Vec::new()));
