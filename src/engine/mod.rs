@@ -373,7 +373,7 @@ impl Engine {
             tasks.extend(self.scheduler.row_tasks(&scheduled));
             pending = self.sampler.sample(logits.again(), &tasks)?;
             self.tasks = emptied(tasks);
-            if let Pending::Done(results) = &mut pending {
+            if let (Some(_), Pending::Done(results)) = (&self.speculation, &mut pending) {
                 let Self { scheduler, sampler, .. } = self;
                 sample_later_rounds((scheduler, sampler), &scheduled, logits, results);
             }
