@@ -183,8 +183,8 @@ impl ResidentLoras {
         }
     }
 
-    /// Brings the adapters of a step to where they are needed, and says which of its rows have which
-    /// slots. Those that were needed last stay.
+    /// Brings the adapters of a step to where they are needed, and says which of its rows have
+    /// which slots. Those that were needed last stay.
     ///
     /// # Errors
     /// A file cannot be read any more, or memory does not suffice.
