@@ -340,6 +340,11 @@ pub enum Isa {
     Avx512,
     /// The same, with bf16 weights by `vdpbf16ps`: the inputs of linear layers are rounded to bf16.
     Avx512Bf16,
+    /// AVX-512 and AMX: bf16 weights, and attention over bf16, by tiles, whose inputs are rounded to
+    /// bf16.
+    Amx,
+    /// The bits of AMX on a CPU that has AVX-512 with bf16.
+    AmxTwin,
     /// AVX2, FMA, F16C: 8 lanes.
     Avx2,
     /// Any CPU: arrays of 8, no fused multiply-add.

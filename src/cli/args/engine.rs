@@ -168,6 +168,10 @@ pub enum CpuIsaArg {
     /// AVX-512, and bf16 weights by its dot products
     #[value(name = "avx512-bf16")]
     Avx512Bf16,
+    /// AVX-512, and bf16 and int8 by AMX
+    Amx,
+    /// AVX-512 with the bytes of `amx`, on a CPU that has none; slow
+    AmxTwin,
     /// AVX2 with FMA
     Avx2,
     /// What any CPU has

@@ -41,6 +41,8 @@ pub(super) fn cpu_isa(isa: CpuIsaArg) -> Isa {
     match isa {
         CpuIsaArg::Avx512 => Isa::Avx512,
         CpuIsaArg::Avx512Bf16 => Isa::Avx512Bf16,
+        CpuIsaArg::Amx => Isa::Amx,
+        CpuIsaArg::AmxTwin => Isa::AmxTwin,
         CpuIsaArg::Avx2 => Isa::Avx2,
         CpuIsaArg::Portable => Isa::Portable,
     }

@@ -9,7 +9,8 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use super::pages::Pages;
-use super::simd::{Int8Dots, Isa, Kernel, Vector, dispatch};
+use super::simd::tiles::{TileUnit, rounds_of_bf16, rounds_of_int8};
+use super::simd::{Bf16Products, Int8Dots, Isa, Kernel, Vector, dispatch};
 use super::tensor::SharedMut;
 use super::{Cpu, memory};
 use crate::engine::config::DType;
@@ -19,7 +20,7 @@ use crate::engine::config::DType;
 pub enum Arithmetic {
     /// Multiply-adds of f32, which bf16 and f16 weights are widened for.
     Float32,
-    /// Dot products of bf16 pairs (`vdpbf16ps`).
+    /// Dot products of bf16 pairs: `vdpbf16ps`, or tiles.
     BFloat16,
     /// Dot products of int8.
     Int8,
@@ -29,11 +30,19 @@ impl Arithmetic {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Float32, Self::BFloat16, Self::Int8];
 
+    /// What products of bf16 weights compute in.
+    pub fn of_bf16(isa: Isa) -> Self {
+        match isa.bf16_products() {
+            Bf16Products::Widened => Self::Float32,
+            Bf16Products::Dots | Bf16Products::Tiles(_) => Self::BFloat16,
+        }
+    }
+
     /// What linear layers of a model in `dtype` compute in.
     fn of_layers(cpu: &Cpu, dtype: DType) -> Self {
         match (cpu.int8, cpu.isa, dtype) {
             (true, ..) => Self::Int8,
-            (false, Isa::Avx512Bf16, DType::BFloat16) => Self::BFloat16,
+            (false, isa, DType::BFloat16) => Self::of_bf16(isa),
             _ => Self::Float32,
         }
     }
@@ -42,7 +51,7 @@ impl Arithmetic {
     fn is_used(self, cpu: &Cpu) -> bool {
         match self {
             Self::Float32 => true,
-            Self::BFloat16 => cpu.isa == Isa::Avx512Bf16,
+            Self::BFloat16 => Self::of_bf16(cpu.isa) == self,
             Self::Int8 => cpu.int8,
         }
     }
@@ -164,13 +173,29 @@ fn flops_per_second(cpu: &Cpu, arithmetic: Arithmetic) -> f64 {
             (multiply_adds, 2.0 * num_lanes * num_accumulators(cpu.isa) as f64)
         }
         #[cfg(target_arch = "x86_64")]
-        Arithmetic::BFloat16 => (x86::bf16_dots, x86::BF16_FLOPS),
+        Arithmetic::BFloat16 => match cpu.isa.bf16_products() {
+            Bf16Products::Tiles(unit) => return tile_rate(cpu, unit, 2, rounds_of_bf16),
+            _ => (x86::bf16_dots, x86::BF16_FLOPS),
+        },
         #[cfg(not(target_arch = "x86_64"))]
         Arithmetic::BFloat16 => unreachable!("no CPU but x86 is said to have it"),
+        Arithmetic::Int8 if cpu.isa.int8_dots() == Int8Dots::Amx => {
+            return tile_rate(cpu, TileUnit::Amx, 4, rounds_of_int8);
+        }
         Arithmetic::Int8 => int8_dots(cpu.isa),
     };
     let isa = cpu.isa;
     best_rate(cpu, NUM_ROUNDS as f64 * flops_per_round, &|_| kernel(isa, NUM_ROUNDS))
+}
+
+/// Operations per second of tiles, whose words have so many values.
+fn tile_rate(cpu: &Cpu, unit: TileUnit, word: usize, rounds: fn(TileUnit, usize) -> usize) -> f64 {
+    // A step takes some hundred times as long as an instruction on vectors.
+    let num_steps = NUM_ROUNDS / 64;
+    let macs = rounds(unit, 0) * num_steps * word;
+    best_rate(cpu, 2.0 * macs as f64, &|_| {
+        rounds(unit, num_steps);
+    })
 }
 
 /// The instructions that int8 layers run by, and their operations per round.
@@ -291,7 +316,7 @@ mod tests {
             let [float32, bfloat16, int8] = limits.arithmetic;
             assert_plausible(float32.unwrap(), isa.name());
             assert_plausible(int8.unwrap(), isa.name());
-            assert_eq!(bfloat16.is_some(), isa == Isa::Avx512Bf16);
+            assert_eq!(bfloat16.is_some(), isa.bf16_products() != Bf16Products::Widened);
             assert_eq!(limits.memory, Limit { per_second: 5e9, is_given: true });
         }
     }

@@ -106,8 +106,8 @@ impl Device {
     /// Names the set of kernels in use: outputs are equal only within one set.
     pub fn kernel_set(&self) -> String {
         match self {
-            Device::Cpu(cpu) if cpu.int8 => format!("cpu-{}-int8-groups", cpu.isa.name()),
-            Device::Cpu(cpu) => format!("cpu-{}", cpu.isa.name()),
+            Device::Cpu(cpu) if cpu.int8 => format!("cpu-{}-int8-groups", cpu.isa.kernel_set()),
+            Device::Cpu(cpu) => format!("cpu-{}", cpu.isa.kernel_set()),
             Device::Cuda(gpu) => gpu.kernel_set(),
         }
     }

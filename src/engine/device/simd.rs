@@ -8,6 +8,7 @@
 mod portable;
 #[cfg(test)]
 mod tests;
+pub mod tiles;
 mod words;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -18,20 +19,26 @@ use super::cuda::Plain;
 use crate::engine::config::DType;
 pub use crate::engine::config::Isa;
 use portable::Portable;
+use tiles::TileUnit;
 pub use words::Words;
 
 impl Isa {
     /// The fastest that this machine has. `vdpbf16ps` runs at twice the rate of multiply-adds on
-    /// AMD's cores, and at half of it on Intel's (measured: docs/PERFORMANCE.md).
+    /// AMD's cores, and at half of it on Intel's (measured: docs/PERFORMANCE.md). AMX is taken where
+    /// it is asked for, until a machine that has it has shown what it gains.
     pub fn detect() -> Self {
         let mut fastest = Self::all_available();
-        fastest.retain(|&isa| isa != Isa::Avx512Bf16 || has_fast_bf16());
+        fastest.retain(|&isa| match isa {
+            Isa::Avx512Bf16 => has_fast_bf16(),
+            Isa::Amx | Isa::AmxTwin => false,
+            Isa::Avx512 | Isa::Avx2 | Isa::Portable => true,
+        });
         fastest[0]
     }
 
     /// Every set that this machine has, the widest first.
     pub fn all_available() -> Vec<Self> {
-        let all = [Isa::Avx512Bf16, Isa::Avx512, Isa::Avx2, Isa::Portable];
+        let all = [Isa::Amx, Isa::AmxTwin, Isa::Avx512Bf16, Isa::Avx512, Isa::Avx2, Isa::Portable];
         all.into_iter().filter(|isa| isa.is_available()).collect()
     }
 
@@ -50,6 +57,10 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Bf16 => is_x86_feature_detected!("avx512bf16") && Isa::Avx512.is_available(),
             #[cfg(target_arch = "x86_64")]
+            Isa::Amx => TileUnit::Amx.is_available() && Isa::Avx512Bf16.is_available(),
+            #[cfg(target_arch = "x86_64")]
+            Isa::AmxTwin => TileUnit::Twin.is_available() && Isa::Avx512Bf16.is_available(),
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => {
                 is_x86_feature_detected!("avx2")
                     && is_x86_feature_detected!("fma")
@@ -60,13 +71,33 @@ impl Isa {
         }
     }
 
-    /// Its name in logs and in the kernel set.
+    /// Its name, as `--cpu-isa` takes it.
     pub fn name(self) -> &'static str {
         match self {
             Isa::Avx512 => "avx512",
             Isa::Avx512Bf16 => "avx512-bf16",
+            Isa::Amx => "amx",
+            Isa::AmxTwin => "amx-twin",
             Isa::Avx2 => "avx2",
             Isa::Portable => "portable",
+        }
+    }
+
+    /// Its name in the kernel set: sets of one name give the same bits.
+    pub fn kernel_set(self) -> &'static str {
+        match self {
+            Isa::AmxTwin => Isa::Amx.name(),
+            isa => isa.name(),
+        }
+    }
+
+    /// What products of bf16 weights run by with this set.
+    pub fn bf16_products(self) -> Bf16Products {
+        match self {
+            Isa::Avx512Bf16 => Bf16Products::Dots,
+            Isa::Amx => Bf16Products::Tiles(TileUnit::Amx),
+            Isa::AmxTwin => Bf16Products::Tiles(TileUnit::Twin),
+            Isa::Avx512 | Isa::Avx2 | Isa::Portable => Bf16Products::Widened,
         }
     }
 
@@ -74,18 +105,18 @@ impl Isa {
     pub fn int8_dots(self) -> Int8Dots {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Bf16 if is_x86_feature_detected!("avx512vnni") => {
-                Int8Dots::Vnni
-            }
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Avx2 => Int8Dots::Avx2,
+            Isa::Amx => Int8Dots::Amx,
+            #[cfg(target_arch = "x86_64")]
+            _ if self.num_lanes() == 16 && is_x86_feature_detected!("avx512vnni") => Int8Dots::Vnni,
             Isa::Portable => Int8Dots::Portable,
+            _ => Int8Dots::Avx2,
         }
     }
 
     /// f32 lanes of a vector.
     pub fn num_lanes(self) -> usize {
         match self {
-            Isa::Avx512 | Isa::Avx512Bf16 => 16,
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx | Isa::AmxTwin => 16,
             Isa::Avx2 | Isa::Portable => 8,
         }
     }
@@ -93,16 +124,29 @@ impl Isa {
     /// [`Vector::NUM_REGISTERS`] of its vectors.
     pub fn num_registers(self) -> usize {
         match self {
-            Isa::Avx512 | Isa::Avx512Bf16 => 32,
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx | Isa::AmxTwin => 32,
             Isa::Avx2 => 16,
             Isa::Portable => Portable::NUM_REGISTERS,
         }
     }
 }
 
+/// Instructions for products of bf16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bf16Products {
+    /// Multiply-adds of f32, which weights are widened for.
+    Widened,
+    /// `vdpbf16ps`.
+    Dots,
+    /// Tiles.
+    Tiles(TileUnit),
+}
+
 /// Instructions for dot products of int8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Int8Dots {
+    /// `tdpbssd`, tiles of 16 rows by 16 columns.
+    Amx,
     /// `vpdpbusd`, 16 lanes.
     Vnni,
     /// `vpmaddubsw` and `vpmaddwd`, 8 lanes.
@@ -156,7 +200,9 @@ pub fn dispatch_vectors<K: Kernel>(isa: Isa, kernel: K) {
     match isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `Isa::detect` or `cpu_with_isa` found the instructions.
-        Isa::Avx512 | Isa::Avx512Bf16 => unsafe { x86::run_avx512(kernel) },
+        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx | Isa::AmxTwin => unsafe {
+            x86::run_avx512(kernel)
+        },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Isa::Avx2 => unsafe { x86::run_avx2(kernel) },

@@ -10,19 +10,14 @@ use crate::engine::ops::gemm::{even_tile, next_panel, part_of};
 
 use super::blocks::{ItemSize, Outputs, Rows, Shape, for_panels};
 use super::cpu::ITEM_MACS;
+use super::pairs::PairWeights;
+use super::words::WordRows;
 
 /// Outputs of a panel.
 const WIDTH: usize = 32;
 
 /// Rows of a tile at most.
 pub(super) const MAX_HEIGHT: usize = 12;
-
-/// Words of the weights by panel, (words, panel width) each, and one bias per lane of all panels.
-#[derive(Clone, Copy)]
-pub(super) struct DotWeights<'a> {
-    pub words: &'a [u32],
-    pub bias: Option<&'a [f32]>,
-}
 
 /// What a tile works on.
 #[derive(Clone, Copy)]
@@ -56,7 +51,13 @@ pub(super) fn narrow(x: &[f32], words: &mut [u32]) {
 }
 
 /// x (rows, words) by the weights.
-pub(super) fn linear(cpu: &Cpu, shape: Shape, x: &[u32], weights: DotWeights<'_>, out: Outputs) {
+pub(super) fn linear(
+    cpu: &Cpu,
+    shape: Shape,
+    x: WordRows<'_>,
+    weights: PairWeights<'_>,
+    out: Outputs,
+) {
     // Dot products are twice as fast as multiply-adds, or more.
     let size = ItemSize { macs: 4 * ITEM_MACS, num_panels: 1 };
     let num_words = shape.k.div_ceil(2);
@@ -67,8 +68,8 @@ pub(super) fn linear(cpu: &Cpu, shape: Shape, x: &[u32], weights: DotWeights<'_>
 
 /// Some rows of a product.
 struct Block<'a> {
-    x: &'a [u32],
-    weights: DotWeights<'a>,
+    x: WordRows<'a>,
+    weights: PairWeights<'a>,
     rows: Rows,
     num_words: usize,
 }
@@ -76,7 +77,7 @@ struct Block<'a> {
 impl Block<'_> {
     /// All rows of the block by one panel.
     fn tiles(&self, panel: usize, (out, out_stride): (*mut f32, usize)) {
-        let DotWeights { words, bias } = self.weights;
+        let PairWeights { words, bias } = self.weights;
         let num_words = self.num_words;
         let Rows { first: first_row, end, .. } = self.rows;
         let num_tiles = (end - first_row).div_ceil(MAX_HEIGHT);
@@ -86,10 +87,9 @@ impl Block<'_> {
         for index in 0..num_tiles {
             let (start, height) = even_tile(end - first_row, num_tiles, index);
             let row = first_row + start;
-            let x = &self.x[row * num_words..(row + height) * num_words];
             let tile = DotTile {
-                x: x.as_ptr(),
-                x_stride: num_words,
+                x: self.x.at((row, row + height), 0, num_words),
+                x_stride: self.x.stride,
                 num_words,
                 weights,
                 is_first: true,

@@ -13,9 +13,11 @@ mod cpu;
 mod cuda;
 mod dot;
 mod int8;
-mod narrow;
 mod pack;
+mod pairs;
 mod source;
+mod tiles;
+mod words;
 
 pub(super) use added::{AddedPart, add_products};
 pub use by_head::{HeadMatrices, linear_by_head};
@@ -26,8 +28,8 @@ use std::sync::PoisonError;
 use blocks::{Outputs, Shape};
 use codes::{CodeWeights, Inputs, NarrowWeights, Rounding};
 use cpu::Weights;
-use dot::DotWeights;
 use half::{bf16, f16};
+use pairs::PairWeights;
 
 use crate::engine::EngineError;
 use crate::engine::config::{DType, Quantization};
@@ -35,7 +37,7 @@ use crate::engine::device::cuda::DevicePtr;
 use crate::engine::device::limits::Arithmetic;
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::pages::Pages;
-use crate::engine::device::simd::Isa;
+use crate::engine::device::simd::Bf16Products;
 use crate::engine::device::tensor::{Rows, RowsMut, SharedMut};
 use crate::engine::device::{Cpu, Device, Tensor};
 use crate::engine::ops::activation::{Activation, activate_and_mul};
@@ -71,11 +73,13 @@ impl Packed {
         let bias = self.bias.as_deref();
         match &self.panels {
             Panels::Float32(panels) => cpu::linear(cpu, shape, x, Weights { panels, bias }, out),
-            Panels::BFloat16(panels) if cpu.isa == Isa::Avx512Bf16 => {
-                let words = pack::pairs_as_words(panels);
-                dot_product(cpu, shape, x, DotWeights { words, bias }, out);
+            Panels::BFloat16(panels) if cpu.isa.bf16_products() == Bf16Products::Widened => {
+                cpu::linear(cpu, shape, x, Weights { panels, bias }, out);
             }
-            Panels::BFloat16(panels) => cpu::linear(cpu, shape, x, Weights { panels, bias }, out),
+            Panels::BFloat16(panels) => {
+                let words = pack::pairs_as_words(panels);
+                pairs_product(cpu, shape, x, PairWeights { words, bias }, out);
+            }
             Panels::Float16(panels) => cpu::linear(cpu, shape, x, Weights { panels, bias }, out),
             Panels::Int8(panels) => panels.linear(cpu, shape, x, bias, out),
             Panels::Codes(NarrowWeights { panels, rounding, .. }) => {
@@ -276,11 +280,9 @@ impl LinearWeight {
     fn op(&self, name: &'static str, cpu: &Cpu, packed: &Packed) -> Op {
         let arithmetic = match packed.panels {
             Panels::Int8(_) => Arithmetic::Int8,
-            Panels::BFloat16(_) if cpu.isa == Isa::Avx512Bf16 => Arithmetic::BFloat16,
+            Panels::BFloat16(_) => Arithmetic::of_bf16(cpu.isa),
             Panels::Codes(ref codes) if codes.rounding == Rounding::Pairs => Arithmetic::BFloat16,
-            Panels::Float32(_) | Panels::BFloat16(_) | Panels::Float16(_) | Panels::Codes(_) => {
-                Arithmetic::Float32
-            }
+            Panels::Float32(_) | Panels::Float16(_) | Panels::Codes(_) => Arithmetic::Float32,
         };
         Op { name, shape: Some((self.n, self.k)), arithmetic }
     }
@@ -446,11 +448,14 @@ pub fn linear_activate_and_mul(
 }
 
 /// Rounds the inputs to bf16, then multiplies.
-fn dot_product(cpu: &Cpu, shape: Shape, x: &[f32], weights: DotWeights<'_>, out: Outputs) {
+fn pairs_product(cpu: &Cpu, shape: Shape, x: &[f32], weights: PairWeights<'_>, out: Outputs) {
     // A poisoned lock only says that a thread panicked: what is there is written anew.
     let inputs = &mut *cpu.narrow_inputs.lock().unwrap_or_else(PoisonError::into_inner);
-    narrow::narrow_inputs(cpu, (x, shape.k), inputs);
-    dot::linear(cpu, shape, &inputs.words, weights, out);
+    let rows = pairs::narrow_inputs(cpu, (x, shape.k), inputs);
+    match cpu.isa.bf16_products() {
+        Bf16Products::Tiles(unit) => tiles::linear((cpu, unit), shape, rows, weights, out),
+        Bf16Products::Dots | Bf16Products::Widened => dot::linear(cpu, shape, rows, weights, out),
+    }
 }
 
 /// Rounds the inputs as the weights, then multiplies.
@@ -459,8 +464,8 @@ fn codes_product(cpu: &Cpu, shape: Shape, x: &[f32], weights: CodeWeights<'_>, o
         return codes::linear(cpu, shape, Inputs::Floats(x), weights, out);
     }
     let inputs = &mut *cpu.narrow_inputs.lock().unwrap_or_else(PoisonError::into_inner);
-    narrow::narrow_inputs(cpu, (x, shape.k), inputs);
-    codes::linear(cpu, shape, Inputs::Pairs(&inputs.words), weights, out);
+    let rows = pairs::narrow_inputs(cpu, (x, shape.k), inputs);
+    codes::linear(cpu, shape, Inputs::Pairs(rows), weights, out);
 }
 
 #[cfg(test)]

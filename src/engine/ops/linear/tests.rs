@@ -1,7 +1,7 @@
 //! Every path against a naive loop; a row alone and among others.
 
 use super::*;
-use crate::engine::device::simd::Isa;
+use crate::engine::device::simd::{Bf16Products, Isa};
 
 const DTYPES: [DType; 3] = [DType::Float32, DType::BFloat16, DType::Float16];
 
@@ -25,8 +25,10 @@ fn check(isa: Isa, dtype: DType, m: usize, n: usize, k: usize) {
     for (column, bias) in bias.iter().enumerate() {
         weight.copy_row(column, &mut w_row);
         for row in 0..m {
-            let input = |i: usize| match (isa, dtype) {
-                (Isa::Avx512Bf16, DType::BFloat16) => bf16::from_f32(x.row(row)[i]).to_f32(),
+            let input = |i: usize| match (dtype, isa.bf16_products()) {
+                (DType::BFloat16, Bf16Products::Dots | Bf16Products::Tiles(_)) => {
+                    bf16::from_f32(x.row(row)[i]).to_f32()
+                }
                 _ => x.row(row)[i],
             };
             let exact: f64 = (0..k).map(|i| f64::from(input(i)) * f64::from(w_row[i])).sum();

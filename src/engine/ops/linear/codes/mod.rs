@@ -38,7 +38,7 @@ pub(super) use product::{CodeWeights, Inputs, linear};
 use super::source::SourceRows;
 use crate::engine::config::DType;
 use crate::engine::device::Cpu;
-use crate::engine::device::simd::Isa;
+use crate::engine::device::simd::{Bf16Products, Isa};
 use crate::engine::ops::gemm::MAX_PANEL_WIDTH;
 use product::PIECE;
 use widen::Widen;
@@ -76,10 +76,10 @@ pub struct RowScales<'a> {
 impl Rounding {
     /// Of weights that compute in `dtype`. float16 has no products of its own: nothing is rounded.
     pub fn of(dtype: DType, isa: Isa) -> Self {
-        match (dtype, isa) {
+        match (dtype, isa.bf16_products()) {
             (DType::Float32 | DType::Float16, _) => Rounding::Exact,
-            (DType::BFloat16, Isa::Avx512Bf16) => Rounding::Pairs,
-            (DType::BFloat16, _) => Rounding::BFloat16,
+            (DType::BFloat16, Bf16Products::Widened) => Rounding::BFloat16,
+            (DType::BFloat16, Bf16Products::Dots | Bf16Products::Tiles(_)) => Rounding::Pairs,
         }
     }
 }

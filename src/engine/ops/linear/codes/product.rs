@@ -4,19 +4,22 @@
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::slice::from_raw_parts;
 
 use super::few_rows::{self, FewRows};
 use super::kind::UNIT;
 use super::layout::{CodePanels, Rounding};
 use super::widen::Widen;
 use crate::engine::device::Cpu;
-use crate::engine::device::simd::Isa;
+use crate::engine::device::simd::{Bf16Products, Isa};
 use crate::engine::ops::gemm::{
     MAX_INPUTS, MAX_PANEL_WIDTH, PanelProduct, Tiling, Widened, even_tile, num_short_rows, part_of,
 };
 use crate::engine::ops::linear::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
 use crate::engine::ops::linear::cpu::{ITEM_MACS, MIN_GROUP_PANELS};
 use crate::engine::ops::linear::dot::{DotTile, MAX_HEIGHT};
+use crate::engine::ops::linear::tiles::{RowTiles, TileProduct};
+use crate::engine::ops::linear::words::WordRows;
 
 /// Inputs of a piece: with 32 lanes of f32 a third of the first cache.
 pub(super) const PIECE: usize = 128;
@@ -40,8 +43,8 @@ struct PieceFloats([MaybeUninit<f32>; PIECE * MAX_PANEL_WIDTH]);
 pub(in super::super) enum Inputs<'a> {
     /// (rows, k)
     Floats(&'a [f32]),
-    /// (rows, k / 2 rounded up) words of two bf16, for the dot products of AVX512-BF16.
-    Pairs(&'a [u32]),
+    /// Words of two bf16, for dot products or tiles.
+    Pairs(WordRows<'a>),
 }
 
 /// Panels, and one bias per output of them, those past n included.
@@ -70,7 +73,11 @@ pub(in super::super) fn linear(
     let num_panels = if block_k < shape.k { MIN_GROUP_PANELS } else { 1 };
     for_blocks(cpu, shape, out.width, ItemSize { macs, num_panels }, &|rows, panels| {
         let tiling = Tiling::new::<f32>(cpu.isa, false, rows.end - rows.first);
-        let block = Block { isa: cpu.isa, k: shape.k, block_k, x, weights, rows, tiling };
+        let tiles = match (x, cpu.isa.bf16_products()) {
+            (Inputs::Pairs(_), Bf16Products::Tiles(unit)) => Some(RowTiles::new(unit, rows)),
+            _ => None,
+        };
+        let block = Block { isa: cpu.isa, k: shape.k, block_k, x, weights, rows, tiling, tiles };
         block.run(panels, out);
     });
 }
@@ -89,6 +96,8 @@ struct Block<'a> {
     weights: CodeWeights<'a>,
     rows: Rows,
     tiling: Tiling,
+    /// What multiplies pairs, if not dot products.
+    tiles: Option<RowTiles>,
 }
 
 /// Inputs of a panel as floats, and where their products go.
@@ -130,7 +139,9 @@ impl Block<'_> {
         let panel = panels.panel(index);
         let floats: *mut f32 = scratch.piece.0.as_mut_ptr().cast();
         let bias = bias.map(|bias| bias[index * panels.width..][..panels.width].as_ptr());
-        if few_rows::takes(self.isa, self.rows.end - self.rows.first, self.k) {
+        if self.tiles.is_none()
+            && few_rows::takes(self.isa, self.rows.end - self.rows.first, self.k)
+        {
             assert!(inputs == (0..self.k));
             return self.few_rows(index, bias, out);
         }
@@ -149,7 +160,10 @@ impl Block<'_> {
             };
             match self.x {
                 Inputs::Floats(x) => self.by_floats(x, &piece, &mut scratch.widened),
-                Inputs::Pairs(x) => self.by_pairs(x, &piece),
+                Inputs::Pairs(x) => match &self.tiles {
+                    Some(tiles) => self.by_tiles((tiles, x), &piece),
+                    None => self.by_pairs(x, &piece),
+                },
             }
         }
     }
@@ -165,7 +179,7 @@ impl Block<'_> {
             k,
             x: match self.x {
                 Inputs::Floats(x) => (x[first * k..end * k].as_ptr().cast(), k),
-                Inputs::Pairs(x) => (x[first * k / 2..end * k / 2].as_ptr(), k / 2),
+                Inputs::Pairs(x) => (x.at((first, end), 0, k / 2), x.stride),
             },
             num_rows: end - first,
             bias: bias.unwrap_or(std::ptr::null()),
@@ -197,18 +211,37 @@ impl Block<'_> {
         unsafe { product.run(widened) };
     }
 
-    fn by_pairs(&self, x: &[u32], piece: &Piece) {
+    fn by_tiles(&self, (tiles, x): (&RowTiles, WordRows<'_>), piece: &Piece) {
+        let width = self.weights.panels.width;
+        let num_words = piece.inputs.len().div_ceil(2);
+        // SAFETY: the piece has all of its words, and a bias the panel's width.
+        let (words, bias) = unsafe {
+            let bias = (!piece.bias.is_null()).then(|| from_raw_parts(piece.bias, width));
+            (from_raw_parts(piece.floats.cast(), num_words * width), bias)
+        };
+        let product = TileProduct {
+            x,
+            words,
+            first_word: piece.inputs.start / 2,
+            is_first: piece.inputs.start == 0,
+            bias,
+            next: piece.next,
+            out: piece.out,
+        };
+        // SAFETY: `out` is the block's own rows of this panel.
+        unsafe { tiles.run(self.isa, &product) };
+    }
+
+    fn by_pairs(&self, x: WordRows<'_>, piece: &Piece) {
         let Rows { first, end, .. } = self.rows;
-        let x_stride = self.k.div_ceil(2);
         let num_words = piece.inputs.len().div_ceil(2);
         let num_tiles = (end - first).div_ceil(MAX_HEIGHT);
         for index in 0..num_tiles {
             let (start, height) = even_tile(end - first, num_tiles, index);
-            let row = (first + start) * x_stride + piece.inputs.start / 2;
-            let x = &x[row..row + (height - 1) * x_stride + num_words];
+            let row = first + start;
             let tile = DotTile {
-                x: x.as_ptr(),
-                x_stride,
+                x: x.at((row, row + height), piece.inputs.start / 2, num_words),
+                x_stride: x.stride,
                 num_words,
                 weights: piece.floats.cast(),
                 is_first: piece.inputs.start == 0,

@@ -8,31 +8,42 @@ mod x86;
 
 use super::narrow::{INT8_MAX, factor_of, int8_bits, magnitude_bits};
 use super::rotation::rotate;
-use super::{GROUP, WORD};
+use super::{GROUP, Int8Kernel, WORD};
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Cpu, NarrowInputs};
 use crate::engine::ops::for_row_chunks;
+use crate::engine::ops::linear::words::{WordRows, room, tile_stride};
 
 /// Groups that are rotated before the first is rounded: 8 kB, in the first cache.
 const PASS_GROUPS: usize = 8;
 
-/// x (num_rows, k) as words, with scales and starts by group; the rest of a last word is zero.
-/// Weights have `weight_offset` added, which the starts of sums take off.
-pub(super) fn narrow_inputs(
-    cpu: &Cpu,
-    weight_offset: i32,
+/// Rows of inputs in int8.
+pub(super) struct Int8Rows<'a> {
+    pub words: WordRows<'a>,
+    /// (rows, groups)
+    pub scales: &'a [f32],
+    /// (rows, groups): what sums begin with.
+    pub starts: &'a [i32],
+}
+
+/// x (num_rows, k) as words, with scales and starts by group; what is behind a row's last input is
+/// zero. Weights may have something added, which the starts of sums take off.
+pub(super) fn narrow_inputs<'a>(
+    (cpu, kernel): (&Cpu, Int8Kernel),
     (x, k): (&[f32], usize),
-    inputs: &mut NarrowInputs,
-) {
+    inputs: &'a mut NarrowInputs,
+) -> Int8Rows<'a> {
     let num_rows = x.len() / k;
     let (num_words, num_groups) = (k.div_ceil(WORD), k.div_ceil(GROUP));
-    inputs.words.resize(num_rows * num_words, 0);
-    inputs.scales.resize(num_rows * num_groups, 0.0);
-    inputs.starts.resize(num_rows * num_groups, 0);
-    let words = SharedMut::new(&mut inputs.words);
-    let scales = SharedMut::new(&mut inputs.scales);
-    let starts = SharedMut::new(&mut inputs.starts);
+    let stride = if kernel == Int8Kernel::Amx { tile_stride(num_words) } else { num_words };
+    let NarrowInputs { words, scales, starts } = inputs;
+    scales.resize(num_rows * num_groups, 0.0);
+    starts.resize(num_rows * num_groups, 0);
+    let room = room(words, num_rows, stride);
+    let words = SharedMut::new(&mut *room);
+    let (all_scales, all_starts) = (&mut *scales, &mut *starts);
+    let (scales, starts) = (SharedMut::new(all_scales), SharedMut::new(all_starts));
     for_row_chunks(&cpu.pool, num_rows, k, &|start, end| {
         let groups = (start * num_groups, (end - start) * num_groups);
         // SAFETY: each row belongs to one item.
@@ -40,14 +51,16 @@ pub(super) fn narrow_inputs(
             NarrowRows {
                 x: &x[start * k..end * k],
                 k,
-                weight_offset,
-                words: words.slice(start * num_words, (end - start) * num_words),
+                weight_offset: kernel.weight_offset(),
+                stride,
+                words: words.slice(start * stride, (end - start) * stride),
                 scales: scales.slice(groups.0, groups.1),
                 starts: starts.slice(groups.0, groups.1),
             }
         };
         dispatch(cpu.isa, narrow);
     });
+    Int8Rows { words: WordRows { words: room, stride }, scales: all_scales, starts: all_starts }
 }
 
 /// Some rows of inputs.
@@ -55,6 +68,8 @@ struct NarrowRows<'a> {
     x: &'a [f32],
     k: usize,
     weight_offset: i32,
+    /// From a row of words to the next.
+    stride: usize,
     words: &'a mut [u32],
     scales: &'a mut [f32],
     starts: &'a mut [i32],
@@ -63,12 +78,13 @@ struct NarrowRows<'a> {
 impl Kernel for NarrowRows<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let Self { x, k, weight_offset, words, scales, starts } = self;
+        let Self { x, k, weight_offset, stride, words, scales, starts } = self;
         let (num_words, num_groups) = (k.div_ceil(WORD), k.div_ceil(GROUP));
         let mut rotated = [0.0; PASS_GROUPS * GROUP];
         let mut largest = [0.0; PASS_GROUPS];
         for (row, x) in x.chunks_exact(k).enumerate() {
-            let words = &mut words[row * num_words..][..num_words];
+            let (words, rest) = words[row * stride..][..stride].split_at_mut(num_words);
+            rest.fill(0);
             let passes = x.chunks(PASS_GROUPS * GROUP);
             for (pass, x) in passes.enumerate() {
                 let groups = x.chunks(GROUP).zip(rotated.chunks_mut(GROUP));

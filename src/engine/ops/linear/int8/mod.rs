@@ -9,6 +9,8 @@
 //! as sum * (input scale * weight scale), without fused multiply-adds. So all instruction sets give
 //! the same bits, and an output depends on its row alone.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod inputs;
 mod narrow;
 mod portable;
@@ -22,10 +24,12 @@ use std::sync::PoisonError;
 
 use super::blocks::{ItemSize, Outputs, Rows, Shape, for_panels};
 use super::cpu::ITEM_MACS;
+use crate::engine::device::Cpu;
 use crate::engine::device::pages::Pages;
+use crate::engine::device::simd::tiles::{BLOCK_TILES, TILE_ROWS};
 use crate::engine::device::simd::{Int8Dots, Isa, prefetch_to_write};
-use crate::engine::device::{Cpu, NarrowInputs};
 use crate::engine::ops::gemm::{even_tile, next_panel, part_of};
+use inputs::Int8Rows;
 
 /// Inputs that share a scale; the last group may have fewer.
 const GROUP: usize = 256;
@@ -46,6 +50,8 @@ pub(super) struct Int8Panels {
 /// Which instructions multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Int8Kernel {
+    /// `tdpbssd`: tiles of 16 rows.
+    Amx,
     /// `vpdpbusd`, 16 lanes: weights are offset by 128, which the initial sums take off.
     Vnni,
     /// `vpsignb`, `vpmaddubsw`, `vpmaddwd`: no pair of products of 7 bits and a sign overflows.
@@ -57,6 +63,7 @@ enum Int8Kernel {
 impl Int8Kernel {
     fn new(isa: Isa) -> Self {
         match isa.int8_dots() {
+            Int8Dots::Amx => Self::Amx,
             Int8Dots::Vnni => Self::Vnni,
             Int8Dots::Avx2 => Self::Avx2,
             Int8Dots::Portable => Self::Portable,
@@ -65,7 +72,7 @@ impl Int8Kernel {
 
     fn panel_width(self) -> usize {
         match self {
-            Self::Vnni => 32,
+            Self::Amx | Self::Vnni => 32,
             Self::Avx2 | Self::Portable => 16,
         }
     }
@@ -73,6 +80,7 @@ impl Int8Kernel {
     /// Rows of a tile at most.
     fn max_height(self) -> usize {
         match self {
+            Self::Amx => BLOCK_TILES * TILE_ROWS,
             Self::Vnni => 12,
             Self::Avx2 => 4,
             Self::Portable => 2,
@@ -88,8 +96,9 @@ impl Int8Kernel {
 /// What a tile works on.
 #[derive(Clone, Copy)]
 struct Int8Tile {
-    /// First word of the first row, and words to a row.
+    /// First word of the first row, the distance of rows, and words of a row.
     x: *const u32,
+    x_stride: usize,
     num_words: usize,
     /// By row and group.
     row_scales: *const f32,
@@ -121,19 +130,21 @@ impl Int8Panels {
     pub fn linear(&self, cpu: &Cpu, shape: Shape, x: &[f32], bias: Option<&[f32]>, out: Outputs) {
         // A poisoned lock only says that a thread panicked: what is there is written anew.
         let inputs = &mut *cpu.narrow_inputs.lock().unwrap_or_else(PoisonError::into_inner);
-        inputs::narrow_inputs(cpu, self.kernel.weight_offset(), (x, shape.k), inputs);
+        let x = inputs::narrow_inputs((cpu, self.kernel), (x, shape.k), inputs);
+        if self.kernel == Int8Kernel::Amx {
+            return amx::linear(cpu, shape, (&x, self, bias), out);
+        }
         // Dot products are two to four times as fast as multiply-adds.
         let size = ItemSize { macs: 4 * ITEM_MACS, num_panels: 1 };
-        let inputs = &*inputs;
         for_panels(cpu, shape, size, out, &|rows, panel, out| {
-            Block { x: inputs, weights: self, bias, rows, k: shape.k }.tiles(panel, out);
+            Block { x: &x, weights: self, bias, rows, k: shape.k }.tiles(panel, out);
         });
     }
 }
 
 /// Some rows of a product.
 struct Block<'a> {
-    x: &'a NarrowInputs,
+    x: &'a Int8Rows<'a>,
     weights: &'a Int8Panels,
     bias: Option<&'a [f32]>,
     rows: Rows,
@@ -143,36 +154,51 @@ struct Block<'a> {
 impl Block<'_> {
     /// All rows of the block by one panel.
     fn tiles(&self, panel: usize, (out, out_stride): (*mut f32, usize)) {
-        let Int8Panels { kernel, words, scales } = self.weights;
-        let width = kernel.panel_width();
-        let (num_words, num_groups) = (self.k.div_ceil(WORD), self.k.div_ceil(GROUP));
+        let kernel = &self.weights.kernel;
+        let (width, num_words) = (kernel.panel_width(), self.k.div_ceil(WORD));
+        let weights = self.weights.words[panel * num_words * width..].as_ptr();
         let Rows { first: first_row, end, .. } = self.rows;
         let num_tiles = (end - first_row).div_ceil(kernel.max_height());
-        let weights = words[panel * num_words * width..][..num_words * width].as_ptr();
-        let scales = scales[panel * num_groups * width..][..num_groups * width].as_ptr();
-        let bias =
-            self.bias.map_or(std::ptr::null(), |bias| bias[panel * width..][..width].as_ptr());
         let next = next_panel(weights, num_words * width, num_tiles == 1);
         for index in 0..num_tiles {
             let (start, height) = even_tile(end - first_row, num_tiles, index);
-            let row = first_row + start;
-            let groups = row * num_groups..(row + height) * num_groups;
-            let tile = Int8Tile {
-                x: self.x.words[row * num_words..(row + height) * num_words].as_ptr(),
-                num_words,
-                row_scales: self.x.scales[groups.clone()].as_ptr(),
-                row_starts: self.x.starts[groups].as_ptr(),
-                num_groups,
-                weights,
-                scales,
-                bias,
-                out: out.wrapping_add(start * out_stride),
-                out_stride,
-                next: part_of(next, num_words, (index, num_tiles)),
-            };
+            let out = (out.wrapping_add(start * out_stride), out_stride);
+            let next = part_of(next, num_words, (index, num_tiles));
+            let tile = self.tile(panel, (first_row + start, height), out, next);
             // SAFETY: the slices above hold `height` rows of inputs and a panel's width of the
             // rest, `out` the block's rows; the kernel was chosen for this CPU.
             unsafe { tile.run(*kernel, height) };
+        }
+    }
+}
+
+impl Block<'_> {
+    /// Some rows by a panel.
+    fn tile(
+        &self,
+        panel: usize,
+        (row, height): (usize, usize),
+        (out, out_stride): (*mut f32, usize),
+        next: (*const u8, usize),
+    ) -> Int8Tile {
+        let Int8Panels { kernel, words, scales } = self.weights;
+        let width = kernel.panel_width();
+        let (num_words, num_groups) = (self.k.div_ceil(WORD), self.k.div_ceil(GROUP));
+        let groups = row * num_groups..(row + height) * num_groups;
+        let bias = self.bias.map(|bias| bias[panel * width..][..width].as_ptr());
+        Int8Tile {
+            x: self.x.words.at((row, row + height), 0, num_words),
+            x_stride: self.x.words.stride,
+            num_words,
+            row_scales: self.x.scales[groups.clone()].as_ptr(),
+            row_starts: self.x.starts[groups].as_ptr(),
+            num_groups,
+            weights: words[panel * num_words * width..][..num_words * width].as_ptr(),
+            scales: scales[panel * num_groups * width..][..num_groups * width].as_ptr(),
+            bias: bias.unwrap_or(std::ptr::null()),
+            out,
+            out_stride,
+            next,
         }
     }
 }

@@ -38,7 +38,7 @@ unsafe fn vnni<const MR: usize>(tile: &Int8Tile) {
                 let low = _mm512_loadu_si512(weights.cast());
                 let high = _mm512_loadu_si512(weights.add(16).cast());
                 for (m, sum) in sums.iter_mut().enumerate() {
-                    let x = _mm512_set1_epi32(*tile.x.add(m * tile.num_words + word) as i32);
+                    let x = _mm512_set1_epi32(*tile.x.add(m * tile.x_stride + word) as i32);
                     sum[0] = _mm512_dpbusd_epi32(sum[0], low, x);
                     sum[1] = _mm512_dpbusd_epi32(sum[1], high, x);
                 }
@@ -57,24 +57,74 @@ unsafe fn vnni<const MR: usize>(tile: &Int8Tile) {
 unsafe fn add_group<const MR: usize>(tile: &Int8Tile, group: usize, sums: &[[__m512i; 2]; MR]) {
     // SAFETY: the promise of `Int8Tile::run`.
     unsafe {
-        let is_last = group + 1 == tile.num_groups;
-        let scales = tile.scales.add(group * 32);
-        let scales = [_mm512_loadu_ps(scales), _mm512_loadu_ps(scales.add(16))];
-        let bias = match is_last && !tile.bias.is_null() {
-            true => [_mm512_loadu_ps(tile.bias), _mm512_loadu_ps(tile.bias.add(16))],
-            false => [_mm512_setzero_ps(); 2],
-        };
+        let lanes = Lanes::new(tile, group);
         for (m, sum) in sums.iter().enumerate() {
+            lanes.add_row(tile, group, m, *sum);
+        }
+    }
+}
+
+/// As `add_group`, of sums in memory: (rows, 32).
+///
+/// # Safety
+/// As `Int8Tile::run`, for as many rows; the CPU has AVX-512.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn add_group_of(tile: &Int8Tile, group: usize, sums: &[i32]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let lanes = Lanes::new(tile, group);
+        for (m, sums) in sums.as_chunks::<32>().0.iter().enumerate() {
+            let halves = [sums.as_ptr(), sums[16..].as_ptr()];
+            let [low, high] =
+                [_mm512_loadu_si512(halves[0].cast()), _mm512_loadu_si512(halves[1].cast())];
+            lanes.add_row(tile, group, m, [low, high]);
+        }
+    }
+}
+
+/// What a group's outputs have.
+struct Lanes {
+    scales: [__m512; 2],
+    bias: [__m512; 2],
+    is_last: bool,
+}
+
+impl Lanes {
+    /// # Safety
+    /// As `run_vnni`.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn new(tile: &Int8Tile, group: usize) -> Self {
+        let is_last = group + 1 == tile.num_groups;
+        // SAFETY: the promise of `Int8Tile::run`.
+        unsafe {
+            let scales = tile.scales.add(group * 32);
+            let scales = [_mm512_loadu_ps(scales), _mm512_loadu_ps(scales.add(16))];
+            let bias = match is_last && !tile.bias.is_null() {
+                true => [_mm512_loadu_ps(tile.bias), _mm512_loadu_ps(tile.bias.add(16))],
+                false => [_mm512_setzero_ps(); 2],
+            };
+            Self { scales, bias, is_last }
+        }
+    }
+
+    /// # Safety
+    /// As `run_vnni`.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn add_row(&self, tile: &Int8Tile, group: usize, m: usize, sums: [__m512i; 2]) {
+        // SAFETY: the promise of `Int8Tile::run`.
+        unsafe {
             let row_scale = _mm512_set1_ps(*tile.row_scales.add(m * tile.num_groups + group));
-            for half in 0..2 {
+            for (half, sum) in sums.into_iter().enumerate() {
                 let out = tile.out.add(m * tile.out_stride + 16 * half);
-                let scale = _mm512_mul_ps(row_scale, scales[half]);
-                let mut total = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[half]), scale);
+                let scale = _mm512_mul_ps(row_scale, self.scales[half]);
+                let mut total = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale);
                 if group > 0 {
                     total = _mm512_add_ps(_mm512_loadu_ps(out), total);
                 }
-                if is_last {
-                    total = _mm512_add_ps(total, bias[half]);
+                if self.is_last {
+                    total = _mm512_add_ps(total, self.bias[half]);
                 }
                 _mm512_storeu_ps(out, total);
             }
@@ -97,7 +147,7 @@ unsafe fn avx2<const MR: usize>(tile: &Int8Tile) {
                 let row =
                     [_mm256_loadu_si256(weights.cast()), _mm256_loadu_si256(weights.add(8).cast())];
                 for (m, sum) in sums.iter_mut().enumerate() {
-                    let x = _mm256_set1_epi32(*tile.x.add(m * tile.num_words + word) as i32);
+                    let x = _mm256_set1_epi32(*tile.x.add(m * tile.x_stride + word) as i32);
                     let size = _mm256_abs_epi8(x);
                     for (sum, row) in sum.iter_mut().zip(row) {
                         let pairs = _mm256_maddubs_epi16(size, _mm256_sign_epi8(row, x));

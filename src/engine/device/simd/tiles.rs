@@ -1,0 +1,199 @@
+//! Products of tiles: up to 32 rows by a panel of 32 columns, by AMX or bit for bit as by AMX.
+//!
+//! A step is 16 words of each row and of each column: words of two bf16 or of four int8. For bf16
+//! an output's even and odd products of a step are summed apart, from +0, each by fused
+//! multiply-adds in their order; then even + odd is added to the output's sum. What is denormal
+//! counts as zero, before and after each operation. That is what TDPBF16PS computes (Intel's manual,
+//! and measured bit by bit), so a machine without it can give the same bits; only which NaN comes
+//! out may differ. Sums of int8 are exact.
+//!
+//! An output depends on its own row and column: neither on how many rows there are, nor on where a
+//! product is cut between two steps.
+
+#[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(test)]
+mod oracle;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod twin;
+
+use std::hint::black_box;
+
+/// Rows of a tile at most.
+pub const TILE_ROWS: usize = 16;
+
+/// Tiles of rows that a block has at most.
+pub const BLOCK_TILES: usize = 2;
+
+/// Columns of a panel.
+pub const TILE_COLUMNS: usize = 32;
+
+/// Words of a row, or of a column, in a step.
+pub const STEP_WORDS: usize = 16;
+
+/// Words of a panel in a step.
+pub const PANEL_STEP: usize = STEP_WORDS * TILE_COLUMNS;
+
+/// What multiplies tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TileUnit {
+    /// The CPU's own.
+    Amx,
+    /// AVX-512, with the bits of the other; products of bf16 alone.
+    Twin,
+}
+
+/// A unit whose tiles have so many rows, for this thread, until it is dropped.
+#[derive(Debug)]
+pub struct ConfiguredTiles {
+    unit: TileUnit,
+    rows: usize,
+}
+
+/// The sums of a block of rows by a panel: (rows, [`TILE_COLUMNS`]), of f32 or of 32-bit integers.
+#[repr(C, align(64))]
+pub struct TileSums<T>(pub [T; BLOCK_TILES * TILE_ROWS * TILE_COLUMNS]);
+
+/// One or two tiles of rows by a panel.
+#[derive(Clone, Copy)]
+pub struct TileBlock {
+    /// The first word of the first row of each tile; the second is left alone if there is one tile.
+    pub rows: [*const u32; BLOCK_TILES],
+    /// How many tiles there are: 1 or 2.
+    pub num_tiles: usize,
+    /// Words from row to row.
+    pub row_stride: usize,
+    /// (words, [`TILE_COLUMNS`]): words of all steps.
+    pub panel: *const u32,
+    /// Steps, at least one.
+    pub num_steps: usize,
+    /// Whether sums begin here, or go on.
+    pub is_first: bool,
+    /// What is needed next: where it begins, and its bytes for each step.
+    pub next: (*const u8, usize),
+}
+
+impl TileUnit {
+    /// Whether this machine has it, and the system lets this process use it.
+    pub(super) fn is_available(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            TileUnit::Amx => amx::is_available(),
+            #[cfg(target_arch = "x86_64")]
+            TileUnit::Twin => is_x86_feature_detected!("avx512f"),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => false,
+        }
+    }
+
+    /// Makes it ready for blocks whose tiles have `rows` rows.
+    ///
+    /// # Panics
+    /// A tile has no or too many rows; the machine has no such unit.
+    pub fn configure(self, rows: usize) -> ConfiguredTiles {
+        assert!((1..=TILE_ROWS).contains(&rows) && self.is_available());
+        #[cfg(target_arch = "x86_64")]
+        if self == TileUnit::Amx {
+            // SAFETY: the unit is available.
+            unsafe { amx::configure(rows) };
+        }
+        ConfiguredTiles { unit: self, rows }
+    }
+}
+
+impl Drop for ConfiguredTiles {
+    fn drop(&mut self) {
+        #[cfg(target_arch = "x86_64")]
+        if self.unit == TileUnit::Amx {
+            // SAFETY: it was configured, so it is available.
+            unsafe { amx::release() };
+        }
+    }
+}
+
+impl ConfiguredTiles {
+    /// Rows of a tile.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// sums, or sums + these, = rows by panel, words of two bf16.
+    ///
+    /// # Safety
+    /// Rows of all tiles, as many as were configured, and the panel are readable for all steps.
+    pub unsafe fn multiply_bf16(&self, block: &TileBlock, sums: &mut TileSums<f32>) {
+        debug_assert!((1..=BLOCK_TILES).contains(&block.num_tiles) && block.num_steps > 0);
+        match self.unit {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the caller's promise; the unit is configured.
+            TileUnit::Amx => unsafe { amx::bf16(block, self.rows, sums.0.as_mut_ptr().cast()) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the caller's promise; the unit is available.
+            TileUnit::Twin => unsafe { twin::bf16(block, self.rows, sums.0.as_mut_ptr()) },
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => unreachable!("only x86-64 has such units"),
+        }
+    }
+
+    /// The same for words of four int8, wrapping.
+    ///
+    /// # Safety
+    /// As `multiply_bf16`.
+    ///
+    /// # Panics
+    /// It is the twin.
+    pub unsafe fn multiply_int8(&self, block: &TileBlock, sums: &mut TileSums<i32>) {
+        debug_assert!((1..=BLOCK_TILES).contains(&block.num_tiles) && block.num_steps > 0);
+        assert_eq!(self.unit, TileUnit::Amx, "dot products of int8 need no twin");
+        // SAFETY: the caller's promise; the unit is configured.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            amx::int8(block, self.rows, sums.0.as_mut_ptr().cast());
+        }
+    }
+}
+
+/// As `num_steps` steps of two whole tiles of rows, out of the first cache: what limits products of
+/// bf16. Gives the multiply-adds of words in a step.
+pub fn rounds_of_bf16(unit: TileUnit, num_steps: usize) -> usize {
+    let words = Box::new([0u32; ROUND_STEPS * PANEL_STEP]);
+    let (tiles, mut sums) = (unit.configure(TILE_ROWS), TileSums([0.0; _]));
+    for _ in 0..num_steps / ROUND_STEPS {
+        // SAFETY: rows and panel are these words.
+        unsafe { tiles.multiply_bf16(&round_block(&words[..]), &mut sums) };
+    }
+    black_box(sums.0[0]);
+    BLOCK_TILES * TILE_ROWS * PANEL_STEP
+}
+
+/// The same for int8.
+pub fn rounds_of_int8(unit: TileUnit, num_steps: usize) -> usize {
+    let words = Box::new([0u32; ROUND_STEPS * PANEL_STEP]);
+    let (tiles, mut sums) = (unit.configure(TILE_ROWS), TileSums([0; _]));
+    for _ in 0..num_steps / ROUND_STEPS {
+        // SAFETY: rows and panel are these words.
+        unsafe { tiles.multiply_int8(&round_block(&words[..]), &mut sums) };
+    }
+    black_box(sums.0[0]);
+    BLOCK_TILES * TILE_ROWS * PANEL_STEP
+}
+
+/// Steps of a panel of 16 kB.
+const ROUND_STEPS: usize = 8;
+
+/// Two tiles of rows by a panel, all of them the same words.
+fn round_block(words: &[u32]) -> TileBlock {
+    let row_stride = ROUND_STEPS * STEP_WORDS;
+    assert!(words.len() >= BLOCK_TILES * TILE_ROWS * row_stride);
+    TileBlock {
+        rows: [0, TILE_ROWS].map(|row| words[row * row_stride..].as_ptr()),
+        num_tiles: BLOCK_TILES,
+        row_stride,
+        panel: words.as_ptr(),
+        num_steps: ROUND_STEPS,
+        is_first: true,
+        next: (words.as_ptr().cast(), 0),
+    }
+}

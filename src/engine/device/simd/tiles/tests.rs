@@ -1,0 +1,314 @@
+//! The units of this machine against the oracle.
+
+use super::*;
+use crate::engine::device::split_mix::{GAMMA, mix};
+
+struct Random(u64);
+
+impl Random {
+    fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(GAMMA);
+        mix(self.0)
+    }
+}
+
+/// Kinds of data: what operations can differ in.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// Numbers about 1: the order of the sums.
+    Ordinary,
+    /// Any bits, NaN and infinities among them.
+    AnyBits,
+    /// Denormal numbers among small ones.
+    Denormal,
+    /// Products below the normal numbers, and just there.
+    Underflow,
+    /// Products about 2^-126, of which a sum's last places decide what is tiny.
+    Tininess,
+    /// Sums beyond the largest number.
+    Overflow,
+    /// Infinities among numbers.
+    Infinite,
+    /// NaN among numbers.
+    NotANumber,
+    /// Zeros of both signs.
+    Zeros,
+}
+
+const KINDS: [Kind; 9] = [
+    Kind::Ordinary,
+    Kind::AnyBits,
+    Kind::Denormal,
+    Kind::Underflow,
+    Kind::Tininess,
+    Kind::Overflow,
+    Kind::Infinite,
+    Kind::NotANumber,
+    Kind::Zeros,
+];
+
+/// The bits of a bf16 with this exponent, a random sign and random places.
+fn with_exponent(random: u64, exponent: u64) -> u64 {
+    (random & 0x807f) | exponent << 7
+}
+
+/// One bf16 of a kind; `index` is its word's in the step.
+fn value(kind: Kind, index: usize, random: u64) -> u64 {
+    let choice = random >> 32;
+    match kind {
+        Kind::Ordinary => with_exponent(random, 120 + choice % 12),
+        Kind::AnyBits => random & 0xffff,
+        Kind::Denormal => with_exponent(random, if choice.is_multiple_of(3) { 0 } else { 60 }),
+        Kind::Underflow => with_exponent(random, 56 + choice % 16),
+        // 2^-63 times 2^-63, and from then on products about 2^-152.
+        Kind::Tininess if index == 0 => 64 << 7,
+        Kind::Tininess => with_exponent(random, 48 + choice % 6),
+        Kind::Overflow => with_exponent(random, 186 + choice % 8),
+        Kind::Infinite if choice.is_multiple_of(40) => random & 0x8000 | 0x7f80,
+        Kind::NotANumber if choice.is_multiple_of(200) => random & 0x807f | 0x7f81,
+        Kind::Infinite | Kind::NotANumber => with_exponent(random, 120 + choice % 12),
+        Kind::Zeros if choice.is_multiple_of(2) => random & 0x8000,
+        Kind::Zeros => with_exponent(random, 100),
+    }
+}
+
+fn words(kind: Kind, num_steps: usize, num: usize, random: &mut Random) -> Vec<u32> {
+    let word = |index: usize, random: &mut Random| {
+        let index = index / num % STEP_WORDS;
+        let [low, high] = [random.next_u64(), random.next_u64()].map(|r| value(kind, index, r));
+        (low | high << 16) as u32
+    };
+    (0..num_steps * STEP_WORDS * num).map(|index| word(index, random)).collect()
+}
+
+/// As bits, in which all NaN are one.
+fn bits(value: f32) -> u32 {
+    if value.is_nan() { f32::NAN.to_bits() } else { value.to_bits() }
+}
+
+/// A product and its rows, (rows, words), and panel, (words, columns).
+struct Case {
+    num_rows: usize,
+    num_steps: usize,
+    rows: Vec<u32>,
+    panel: Vec<u32>,
+    starts: Vec<f32>,
+}
+
+impl Case {
+    fn new(kind: Kind, (num_rows, num_steps): (usize, usize), random: &mut Random) -> Self {
+        let by_word = words(kind, num_steps, num_rows, random);
+        let num_words = num_steps * STEP_WORDS;
+        let rows = (0..num_rows * num_words)
+            .map(|index| by_word[index % num_words * num_rows + index / num_words])
+            .collect();
+        let panel = words(kind, num_steps, TILE_COLUMNS, random);
+        let starts = words(kind, 1, 2 * num_rows, random);
+        let starts = starts.into_iter().map(|word| match kind {
+            Kind::AnyBits => f32::from_bits(word),
+            _ => f32::from_bits(word << 16),
+        });
+        Self { num_rows, num_steps, rows, panel, starts: starts.collect() }
+    }
+
+    /// What a sum begins with.
+    fn start(&self, row: usize, column: usize) -> f32 {
+        self.starts[row * TILE_COLUMNS + column]
+    }
+
+    fn expected(&self, is_first: bool, row: usize, column: usize) -> f32 {
+        let mut sum = if is_first { 0.0 } else { self.start(row, column) };
+        let row = &self.rows[row * self.num_steps * STEP_WORDS..];
+        for step in 0..self.num_steps {
+            let words = step * STEP_WORDS..(step + 1) * STEP_WORDS;
+            let columns: Vec<u32> =
+                words.clone().map(|word| self.panel[word * TILE_COLUMNS + column]).collect();
+            sum = oracle::add_step(sum, &row[words], &columns);
+        }
+        sum
+    }
+
+    /// In tiles of so many rows, from `cut` steps on in a second call.
+    fn run(&self, unit: TileUnit, tile_rows: usize, cut: usize, is_first: bool) -> Vec<f32> {
+        let stride = self.num_steps * STEP_WORDS;
+        let mut padded = self.rows.clone();
+        padded.resize((self.num_rows + TILE_ROWS) * stride, 0xffff_ffff);
+        let tiles = unit.configure(tile_rows);
+        let mut out = vec![];
+        for first in (0..self.num_rows).step_by(2 * tile_rows) {
+            let num_rows = (self.num_rows - first).min(2 * tile_rows);
+            let mut sums = TileSums([0.0; _]);
+            for row in first..first + num_rows {
+                let start = (0..TILE_COLUMNS).map(|column| self.start(row, column));
+                sums.0[(row - first) * TILE_COLUMNS..]
+                    .iter_mut()
+                    .zip(start)
+                    .for_each(|(sum, start)| *sum = start);
+            }
+            for (begin, end) in [(0, cut), (cut, self.num_steps)] {
+                if begin == end {
+                    continue;
+                }
+                let rows = [first, (first + tile_rows).min(self.num_rows)]
+                    .map(|row| padded[row * stride + begin * STEP_WORDS..].as_ptr());
+                let block = TileBlock {
+                    rows,
+                    num_tiles: num_rows.div_ceil(tile_rows),
+                    row_stride: stride,
+                    panel: self.panel[begin * PANEL_STEP..].as_ptr(),
+                    num_steps: end - begin,
+                    is_first: is_first && begin == 0,
+                    next: (self.panel.as_ptr().cast(), 2048),
+                };
+                // SAFETY: rows are followed by as many as a tile has, the panel has all steps.
+                unsafe { tiles.multiply_bf16(&block, &mut sums) };
+            }
+            out.extend_from_slice(&sums.0[..num_rows * TILE_COLUMNS]);
+        }
+        out
+    }
+
+    fn check(&self, unit: TileUnit, tile_rows: usize, cut: usize, kind: Kind) {
+        for is_first in [true, false] {
+            let got = self.run(unit, tile_rows, cut, is_first);
+            for (index, got) in got.iter().enumerate() {
+                let (row, column) = (index / TILE_COLUMNS, index % TILE_COLUMNS);
+                let expected = self.expected(is_first, row, column);
+                assert_eq!(
+                    bits(*got),
+                    bits(expected),
+                    "{unit:?} {kind:?}, row {row} of {} in tiles of {tile_rows}, column {column}",
+                    self.num_rows
+                );
+            }
+        }
+    }
+}
+
+fn units() -> Vec<TileUnit> {
+    let units = [TileUnit::Amx, TileUnit::Twin].into_iter();
+    let units: Vec<_> = units.filter(|unit| unit.is_available()).collect();
+    if units.len() < 2 {
+        println!("SKIP: this machine has {units:?} alone");
+    }
+    units
+}
+
+/// Outputs that are compared, of each unit.
+const NUM_OUTPUTS: usize = 500_000;
+
+#[test]
+fn products_of_bf16_have_the_bits_of_the_oracle() {
+    for unit in units() {
+        let mut random = Random(7);
+        let mut num_compared = 0;
+        for round in 0.. {
+            let kind = KINDS[round % KINDS.len()];
+            let num_rows = 1 + random.next_u64() as usize % 40;
+            let num_steps = 1 + random.next_u64() as usize % 3;
+            let case = Case::new(kind, (num_rows, num_steps), &mut random);
+            let tile_rows = 1 + random.next_u64() as usize % TILE_ROWS;
+            let cut = random.next_u64() as usize % (num_steps + 1);
+            case.check(unit, tile_rows, cut, kind);
+            num_compared += 2 * num_rows * TILE_COLUMNS;
+            if num_compared >= NUM_OUTPUTS {
+                break;
+            }
+        }
+    }
+}
+
+/// Rows may be of any kind: none changes another.
+#[test]
+fn a_row_has_its_bits_beside_any_other() {
+    for unit in units() {
+        let mut random = Random(8);
+        let mut case = Case::new(Kind::Ordinary, (33, 2), &mut random);
+        let other = Case::new(Kind::AnyBits, (33, 2), &mut random);
+        let width = 2 * STEP_WORDS;
+        for row in (0..33).filter(|row| row % 2 == 1) {
+            case.rows[row * width..][..width].copy_from_slice(&other.rows[row * width..][..width]);
+        }
+        for tile_rows in 1..=TILE_ROWS {
+            case.check(unit, tile_rows, 1, Kind::AnyBits);
+        }
+    }
+}
+
+/// A sum after a step.
+type Step = fn(f32, &[u32], &[u32]) -> f32;
+
+/// What the data sets are for: other arithmetic does not pass.
+#[test]
+fn wrong_arithmetic_is_found() {
+    let one_chain = |sum: f32, row: &[u32], column: &[u32]| {
+        row.iter().zip(column).fold(sum, |sum, (&x, &w)| {
+            let product = |shift: u32| {
+                let value = |word: u32| f32::from_bits(word << shift & 0xffff_0000);
+                value(x) * value(w)
+            };
+            sum + product(16) + product(0)
+        })
+    };
+    let kept = |sum: f32, row: &[u32], column: &[u32]| {
+        let chain = |shift: u32| {
+            row.iter().zip(column).fold(0.0f32, |sum, (&x, &w)| {
+                let value = |word: u32| f32::from_bits(word << shift & 0xffff_0000);
+                value(x).mul_add(value(w), sum)
+            })
+        };
+        sum + (chain(16) + chain(0))
+    };
+    let wrong: [(Step, Kind); 3] =
+        [(one_chain, Kind::Ordinary), (kept, Kind::Denormal), (kept, Kind::Tininess)];
+    for (wrong, kind) in wrong {
+        let mut random = Random(9);
+        let num_differing = (0..2000)
+            .filter(|_| {
+                let row = words(kind, 1, 1, &mut random);
+                let column = words(kind, 1, 1, &mut random);
+                bits(wrong(0.0, &row, &column)) != bits(oracle::add_step(0.0, &row, &column))
+            })
+            .count();
+        assert!(num_differing > 20, "{kind:?}: {num_differing} of 2000 differ");
+    }
+}
+
+#[test]
+fn products_of_int8_are_exact() {
+    if !TileUnit::Amx.is_available() {
+        println!("SKIP: this machine has no AMX");
+        return;
+    }
+    let mut random = Random(10);
+    for num_rows in [1, 5, 16, 32] {
+        let case = Case::new(Kind::AnyBits, (num_rows, 3), &mut random);
+        let tile_rows = num_rows.min(TILE_ROWS);
+        let tiles = TileUnit::Amx.configure(tile_rows);
+        let stride = 3 * STEP_WORDS;
+        let block = TileBlock {
+            rows: [0, num_rows - tile_rows].map(|row| case.rows[row * stride..].as_ptr()),
+            num_tiles: num_rows.div_ceil(tile_rows),
+            row_stride: stride,
+            panel: case.panel.as_ptr(),
+            num_steps: 3,
+            is_first: true,
+            next: (case.panel.as_ptr().cast(), 0),
+        };
+        let mut sums = TileSums([0; _]);
+        // SAFETY: rows and panel have three steps.
+        unsafe { tiles.multiply_int8(&block, &mut sums) };
+        for (index, sum) in sums.0[..num_rows * TILE_COLUMNS].iter().enumerate() {
+            let (row, column) = (index / TILE_COLUMNS, index % TILE_COLUMNS);
+            let expected: i32 = (0..stride)
+                .flat_map(|word| {
+                    let x = case.rows[row * stride + word].to_le_bytes();
+                    let w = case.panel[word * TILE_COLUMNS + column].to_le_bytes();
+                    x.into_iter().zip(w)
+                })
+                .map(|(x, w)| i32::from(x as i8) * i32::from(w as i8))
+                .sum();
+            assert_eq!(*sum, expected);
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Rows of inputs as words, of two bf16 or of four int8.
+
+use crate::engine::device::simd::tiles::{STEP_WORDS, TILE_ROWS};
+
+/// Bytes of a cache line, and words of it.
+const LINE_BYTES: usize = 64;
+const LINE_WORDS: usize = LINE_BYTES / 4;
+
+/// Rows of inputs: each begins `stride` words behind the one before.
+#[derive(Clone, Copy)]
+pub(super) struct WordRows<'a> {
+    pub words: &'a [u32],
+    pub stride: usize,
+}
+
+impl WordRows<'_> {
+    /// Rows from `first` to `end`, of each the words from `word` on, `num_words` of them: where the
+    /// first one is.
+    pub fn at(&self, (first, end): (usize, usize), word: usize, num_words: usize) -> *const u32 {
+        let start = first * self.stride + word;
+        self.words[start..(end - 1) * self.stride + word + num_words].as_ptr()
+    }
+
+    /// Where a row begins, which as many follow as a tile has.
+    pub fn at_tile(&self, row: usize) -> *const u32 {
+        self.words[row * self.stride..(row + TILE_ROWS) * self.stride].as_ptr()
+    }
+}
+
+/// How far apart rows of so many words are where tiles read them. They are whole steps, which zeros
+/// fill up, and an odd number of cache lines: rows that are a multiple of 4 kB apart would all lie
+/// in one set of the first cache.
+pub(super) fn tile_stride(num_words: usize) -> usize {
+    (num_words.div_ceil(STEP_WORDS) | 1) * STEP_WORDS
+}
+
+/// Room for rows, from a cache line on; tiles may read as many more as one of them has, which hold
+/// anything.
+pub(super) fn room(words: &mut Vec<u32>, num_rows: usize, stride: usize) -> &mut [u32] {
+    let num_words = (num_rows + TILE_ROWS) * stride;
+    if words.len() < num_words + LINE_WORDS {
+        words.resize(num_words + LINE_WORDS, 0);
+    }
+    let start = words.as_ptr().align_offset(LINE_BYTES).min(LINE_WORDS);
+    &mut words[start..start + num_words]
+}
