@@ -10,6 +10,7 @@ mod alibi;
 mod cpu;
 mod cuda;
 mod head_values;
+mod sharing;
 #[cfg(test)]
 mod tests;
 mod work;
@@ -70,8 +71,9 @@ pub fn paged_attention(
             return cuda::paged_attention(gpu, (qkv, step), layer, shape, out);
         }
     };
+    scratch.sharing.find(step.batch, kv.block_size);
     let op = Op::new("paged_attention");
-    let _timed = cpu.op_timer.timed(op, || work::work(step.batch, shape, layer));
+    let _timed = cpu.op_timer.timed(op, || work::work(step.batch, &scratch.sharing, shape, layer));
     let task = cpu::Task { cpu, qkv, batch: step.batch, shape, kv };
     let [of_k, of_v] = layer.ranges();
     match &layer.cache.data {

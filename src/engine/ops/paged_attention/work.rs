@@ -5,20 +5,33 @@ use crate::engine::device::CacheLayer;
 use crate::engine::device::op_times::Work;
 
 use super::AttentionShape;
+use super::sharing::Sharing;
 
 /// Operations of scores and values over all positions attended to; bytes of q and out, and of the K
-/// and V that some token of a sequence sees, once for the query heads that share them.
-pub(super) fn work(batch: &Batch, shape: AttentionShape<'_>, layer: CacheLayer<'_>) -> Work {
-    let (mut num_scores, mut num_positions) = (0, 0);
-    for (seq, &seq_len) in batch.seq_lens.iter().enumerate() {
-        let (start, end) = (batch.query_start_loc[seq], batch.query_start_loc[seq + 1]);
-        let (end, num_tokens) = (u64::from(seq_len), u64::from(end - start));
-        let start = end - num_tokens;
-        let window = shape.sliding_window.map_or(u64::MAX, |window| window as u64);
-        num_scores += sum_of_attended(end, window) - sum_of_attended(start, window);
-        num_positions += end.min(num_tokens.saturating_add(window) - 1);
-    }
+/// and V that some token sees: once for the query heads that share them, and once for all sequences
+/// that have them in the same blocks, whoever reads them together.
+pub(super) fn work(
+    batch: &Batch,
+    sharing: &Sharing,
+    shape: AttentionShape<'_>,
+    layer: CacheLayer<'_>,
+) -> Work {
     let kv = layer.shape();
+    let window = shape.sliding_window.map_or(u64::MAX, |window| window as u64);
+    let (mut num_scores, mut num_positions) = (0, 0);
+    // Where the sequence before begins to attend.
+    let mut before = 0;
+    for place in 0..sharing.len() {
+        let seq = sharing.seq(place);
+        let (start, end) = (batch.query_start_loc[seq], batch.query_start_loc[seq + 1]);
+        let (end, num_tokens) = (u64::from(batch.seq_lens[seq]), u64::from(end - start));
+        let start = end - num_tokens;
+        num_scores += sum_of_attended(end, window) - sum_of_attended(start, window);
+        let first = end - end.min(num_tokens.saturating_add(window) - 1);
+        let shared_end = (sharing.depth(place) * kv.block_size) as u64;
+        num_positions += end - first - shared_end.saturating_sub(first.max(before));
+        before = first;
+    }
     let of_heads = |num_heads| num_heads * (kv.head_dim + kv.v_dim);
     let kv_bytes = of_heads(shape.num_kv_heads) * layer.cache.element_bytes();
     let row_bytes = of_heads(shape.num_heads) * size_of::<f32>();
@@ -36,6 +49,8 @@ fn sum_of_attended(num_tokens: u64, window: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
     use crate::engine::config::DType;
     use crate::engine::device::KvCache;
@@ -51,21 +66,29 @@ mod tests {
             panel_width: 16,
         };
         let cache = KvCache::new(shape, DType::BFloat16);
-        // A prompt of 7, the rest of one of 9, a token after 11 others.
+        // A prompt of 7, the rest of one of 9, a token after 11 others; then two that share two
+        // blocks, and the second of these with a third one block more.
+        let tables = [[0, 0, 0, 0], [1, 0, 0, 0], [2, 0, 0, 0], [3, 4, 5, 0], [3, 4, 6, 7]];
         let batch = Batch {
-            input_ids: vec![0; 13],
-            query_start_loc: vec![0, 7, 12, 13],
-            seq_lens: vec![7, 9, 12],
+            input_ids: vec![0; 17],
+            query_start_loc: vec![0, 7, 12, 13, 14, 16, 17],
+            seq_lens: vec![7, 9, 12, 40, 50, 64],
+            block_tables: [tables.concat(), vec![3, 4, 6, 8]].concat(),
+            max_blocks_per_seq: 4,
             ..Batch::default()
         };
-        let ranges = [(0, 7), (4, 9), (11, 12)];
+        let mut sharing = Sharing::default();
+        sharing.find(&batch, 16);
+        let ranges = [(0, 7), (4, 9), (11, 12), (39, 40), (48, 50), (63, 64)];
         for window in [None, Some(1), Some(3), Some(5), Some(100)] {
-            let (mut num_scores, mut num_positions) = (0, 0);
-            for (start, end) in ranges {
+            let (mut num_scores, mut slots) = (0, HashSet::new());
+            for (seq, (start, end)) in ranges.into_iter().enumerate() {
                 let first = |token: usize| (token + 1).saturating_sub(window.unwrap_or(token + 1));
                 num_scores += (start..end).map(|token| token + 1 - first(token)).sum::<usize>();
-                num_positions += end - first(start);
+                let table = batch.block_table(seq);
+                slots.extend((first(start)..end).map(|position| (table[position / 16], position)));
             }
+            let num_positions = slots.len();
             for num_kv_heads in [2, 1] {
                 let attention = AttentionShape {
                     num_heads: 6,
@@ -79,9 +102,9 @@ mod tests {
                 // Scores and values of 6 heads of 8; K and V of heads of 8 in 2 bytes; q and out.
                 let flops = (num_scores * 6 * 8 * 2 * 2) as f64;
                 let kv_bytes = num_positions * 2 * num_kv_heads * 8 * 2;
-                let bytes = (kv_bytes + 13 * 6 * 8 * 2 * 4) as f64;
+                let bytes = (kv_bytes + 17 * 6 * 8 * 2 * 4) as f64;
                 assert_eq!(
-                    work(&batch, attention, cache.layer(0)),
+                    work(&batch, &sharing, attention, cache.layer(0)),
                     Work { flops, bytes },
                     "{window:?}"
                 );

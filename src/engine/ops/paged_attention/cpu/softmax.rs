@@ -5,17 +5,32 @@ use crate::engine::device::simd::{Kernel, Vector};
 use crate::engine::ops::soft_cap::capped;
 
 use super::super::AttentionShape;
-use super::item::Span;
 
 /// The numbers of a vector's lanes; it takes as many as it has.
 const LANE_INDICES: [f32; KV_GROUP_TOKENS] =
     [0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.];
 
-/// scores = e^(score - max), 0 outside the positions of the row; totals are their sums.
+/// The positions that consecutive tokens of a sequence attend to, and where their scores are kept:
+/// from `base`, a panel's first position, with `stride` scores to a row.
+#[derive(Clone, Copy)]
+pub(super) struct Attended {
+    pub base: usize,
+    /// First position of the first token; the others begin there too.
+    pub start: usize,
+    /// Positions of the first and the last token.
+    pub first: usize,
+    pub last: usize,
+    pub stride: usize,
+    /// Query heads of a token.
+    pub num_heads: usize,
+}
+
+/// scores = e^(score - max), 0 outside the positions of the row; totals are their sums. Both are
+/// those of the tokens alone.
 pub(super) struct Softmax<'a> {
     pub shape: AttentionShape<'a>,
     pub first_head: usize,
-    pub span: Span,
+    pub attended: Attended,
     pub scores: &'a mut [f32],
     pub totals: &'a mut [f32],
 }
@@ -25,9 +40,9 @@ impl Kernel for Softmax<'_> {
     /// sum.
     #[inline(always)]
     unsafe fn run<V: Vector>(mut self) {
-        let num_heads = self.span.num_heads;
-        for token in 0..=self.span.last - self.span.first {
-            let len = self.span.first + token + 1 - self.span.base;
+        let Attended { num_heads, first, last, base, .. } = self.attended;
+        for token in 0..=last - first {
+            let len = first + token + 1 - base;
             let (mut row, end) = (token * num_heads, (token + 1) * num_heads);
             // SAFETY: dispatched for this CPU.
             unsafe {
@@ -55,7 +70,7 @@ impl Softmax<'_> {
     /// The CPU has the instructions of `V`.
     #[inline(always)]
     unsafe fn rows<V: Vector, const R: usize>(&mut self, row: usize, len: usize) {
-        let Span { base, start, last, stride, num_heads, .. } = self.span;
+        let Attended { base, start, last, stride, num_heads, .. } = self.attended;
         let head = self.first_head + row % num_heads;
         let (start, num_positions) = (start - base, last + 1 - base);
         let padded = len.next_multiple_of(KV_GROUP_TOKENS);
