@@ -7,7 +7,9 @@
 
 pub mod panel;
 mod tile;
+pub mod tiles;
 mod tiling;
+pub mod words;
 
 use std::mem::MaybeUninit;
 

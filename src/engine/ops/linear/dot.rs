@@ -5,13 +5,13 @@
 mod x86;
 
 use crate::engine::device::Cpu;
-use crate::engine::device::simd::{Isa, prefetch_to_write};
+use crate::engine::device::simd::prefetch_to_write;
+use crate::engine::ops::gemm::words::WordRows;
 use crate::engine::ops::gemm::{even_tile, next_panel, part_of};
 
 use super::blocks::{ItemSize, Outputs, Rows, Shape, for_panels};
 use super::cpu::ITEM_MACS;
 use super::pairs::PairWeights;
-use super::words::WordRows;
 
 /// Outputs of a panel.
 const WIDTH: usize = 32;
@@ -34,20 +34,6 @@ pub(super) struct DotTile {
     pub out_stride: usize,
     /// What is needed next: where it begins, and its bytes for each word.
     pub next: (*const u8, usize),
-}
-
-/// A row as words of two bf16, rounded to nearest, ties to even; subnormal values become zeros,
-/// which `vdpbf16ps` reads them as. The CPU has AVX512-BF16, as `linear` needs it.
-pub(super) fn narrow(x: &[f32], words: &mut [u32]) {
-    assert_eq!(words.len(), x.len().div_ceil(2));
-    debug_assert!(Isa::Avx512Bf16.is_available());
-    // SAFETY: only devices with these instructions run this file.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        x86::narrow(x, words);
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    unreachable!("only x86-64 has these instructions");
 }
 
 /// x (rows, words) by the weights.

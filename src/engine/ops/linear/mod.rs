@@ -17,7 +17,6 @@ mod pack;
 mod pairs;
 mod source;
 mod tiles;
-mod words;
 
 pub(super) use added::{AddedPart, add_products};
 pub use by_head::{HeadMatrices, linear_by_head};

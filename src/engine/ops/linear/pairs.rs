@@ -1,11 +1,10 @@
 //! What products of words of two bf16 read: rows of inputs, and panels of weights.
 
-use super::dot;
-use super::words::{WordRows, room, tile_stride};
 use crate::engine::device::simd::Bf16Products;
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Cpu, NarrowInputs};
 use crate::engine::ops::for_row_chunks;
+use crate::engine::ops::gemm::words::{WordRows, narrow, room, tile_stride};
 
 /// Inputs of a word.
 const WORD: usize = 2;
@@ -36,7 +35,7 @@ pub(super) fn narrow_inputs<'a>(
             // SAFETY: each row belongs to one item.
             let words = unsafe { shared.slice(row * stride, stride) };
             let (words, rest) = words.split_at_mut(num_words);
-            dot::narrow(&x[row * k..(row + 1) * k], words);
+            narrow(&x[row * k..(row + 1) * k], words);
             rest.fill(0);
         }
     });

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::device::simd::{Bf16Products, Isa};
+use crate::engine::ops::gemm::words::narrow;
 
 const DTYPES: [DType; 3] = [DType::Float32, DType::BFloat16, DType::Float16];
 
@@ -53,7 +54,7 @@ fn inputs_of_dot_products_are_rounded_to_nearest() {
             *value = odd;
         }
         let mut words = vec![u32::MAX; len.div_ceil(2)];
-        dot::narrow(&x, &mut words);
+        narrow(&x, &mut words);
         let bits = |value: f32| match value.is_subnormal() {
             true => u32::from(value.is_sign_negative()) << 15,
             false => u32::from(bf16::from_f32(value).to_bits()),

@@ -2,6 +2,7 @@
 //! tokens' query heads of that KV head, or some of them, which share every load of K and V; Q·K and
 //! P·V are the products of `gemm` over the panels of the cache.
 
+mod by_tiles;
 mod item;
 mod plan;
 mod products;
@@ -17,6 +18,7 @@ use crate::engine::ops::gemm::panel::PanelElement;
 
 use super::AttentionShape;
 use super::sharing::Sharing;
+use by_tiles::unit_of;
 use item::{ItemTask, Workspace};
 use plan::Plan;
 
@@ -63,6 +65,11 @@ impl Task<'_> {
         out: &mut Tensor,
     ) {
         scratch.prepare(&self);
+        if unit_of::<E>(self.cpu.isa.bf16_products()).is_some() {
+            for workspace in &mut scratch.workspaces {
+                workspace.tiles.reserve(scratch.plan.max_rows, &self.kv);
+            }
+        }
         assert_eq!(out.width(), self.shape.num_heads * self.kv.v_dim);
         let out = SharedMut::new(out.values_mut());
         let workspaces = SharedMut::new(&mut scratch.workspaces);

@@ -12,14 +12,14 @@ use super::layout::{CodePanels, Rounding};
 use super::widen::Widen;
 use crate::engine::device::Cpu;
 use crate::engine::device::simd::{Bf16Products, Isa};
+use crate::engine::ops::gemm::tiles::{RowTiles, TileProduct};
+use crate::engine::ops::gemm::words::WordRows;
 use crate::engine::ops::gemm::{
     MAX_INPUTS, MAX_PANEL_WIDTH, PanelProduct, Tiling, Widened, even_tile, num_short_rows, part_of,
 };
 use crate::engine::ops::linear::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
 use crate::engine::ops::linear::cpu::{ITEM_MACS, MIN_GROUP_PANELS};
 use crate::engine::ops::linear::dot::{DotTile, MAX_HEIGHT};
-use crate::engine::ops::linear::tiles::{RowTiles, TileProduct};
-use crate::engine::ops::linear::words::WordRows;
 
 /// Inputs of a piece: with 32 lanes of f32 a third of the first cache.
 pub(super) const PIECE: usize = 128;
@@ -74,7 +74,9 @@ pub(in super::super) fn linear(
     for_blocks(cpu, shape, out.width, ItemSize { macs, num_panels }, &|rows, panels| {
         let tiling = Tiling::new::<f32>(cpu.isa, false, rows.end - rows.first);
         let tiles = match (x, cpu.isa.bf16_products()) {
-            (Inputs::Pairs(_), Bf16Products::Tiles(unit)) => Some(RowTiles::new(unit, rows)),
+            (Inputs::Pairs(_), Bf16Products::Tiles(unit)) => {
+                Some(RowTiles::new(unit, (rows.first, rows.end)))
+            }
             _ => None,
         };
         let block = Block { isa: cpu.isa, k: shape.k, block_k, x, weights, rows, tiling, tiles };

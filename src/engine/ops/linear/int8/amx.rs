@@ -4,10 +4,10 @@ use super::inputs::Int8Rows;
 use super::{Block, GROUP, Int8Panels, WORD, x86};
 use crate::engine::device::Cpu;
 use crate::engine::device::simd::tiles::{STEP_WORDS, TILE_COLUMNS, TileSums, TileUnit};
+use crate::engine::ops::gemm::tiles::{PanelWords, RowTiles};
 use crate::engine::ops::gemm::{next_panel, part_of};
 use crate::engine::ops::linear::blocks::{ItemSize, Outputs, Shape, for_blocks};
 use crate::engine::ops::linear::cpu::ITEM_MACS;
-use crate::engine::ops::linear::tiles::{PanelWords, RowTiles};
 
 /// As `Int8Panels::linear`.
 pub(super) fn linear(
@@ -19,7 +19,7 @@ pub(super) fn linear(
     // Tiles are some twenty times as fast as multiply-adds.
     let size = ItemSize { macs: 32 * ITEM_MACS, num_panels: 1 };
     for_blocks(cpu, shape, out.width, size, &|rows, panels| {
-        let tiles = RowTiles::new(TileUnit::Amx, rows);
+        let tiles = RowTiles::new(TileUnit::Amx, (rows.first, rows.end));
         let block = Block { x, weights, bias, rows, k: shape.k };
         for panel in panels {
             let product = |panel: usize, to: *mut f32, stride: usize| {

@@ -13,7 +13,7 @@ use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Cpu, NarrowInputs};
 use crate::engine::ops::for_row_chunks;
-use crate::engine::ops::linear::words::{WordRows, room, tile_stride};
+use crate::engine::ops::gemm::words::{WordRows, room, tile_stride};
 
 /// Groups that are rotated before the first is rounded: 8 kB, in the first cache.
 const PASS_GROUPS: usize = 8;

@@ -7,6 +7,7 @@ use crate::engine::ops::gemm::Widened;
 use crate::engine::ops::gemm::panel::PanelElement;
 
 use super::Task;
+use super::by_tiles::TileRoom;
 use super::plan::{Group, Item, Piece, Plan, Span};
 use super::softmax::{Attended, Softmax};
 
@@ -21,6 +22,7 @@ pub(super) struct Workspace {
     pub values: Vec<f32>,
     /// (rows) sums of the weights.
     pub totals: Vec<f32>,
+    pub tiles: TileRoom,
 }
 
 impl Workspace {

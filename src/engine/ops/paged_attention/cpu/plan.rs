@@ -14,6 +14,7 @@ use crate::engine::ops::gemm::even_tile;
 
 use super::super::sharing::Sharing;
 use super::Task;
+use super::by_tiles::STEP_POSITIONS;
 
 /// Rows of an item at most, but for those of one token: enough to share the widening of K and V.
 const ITEM_ROWS: usize = 96;
@@ -330,6 +331,8 @@ fn shared_positions(task: &Task<'_>, sharing: &Sharing, place: usize) -> usize {
     let first = |seq: usize| task.batch.positions[tokens_of(task, seq).0] as usize;
     let before = first(seqs[0]).min(first(seqs[1]));
     let shared = (depth * block_size).min(before - before % block_size);
+    // A step of tiles belongs to one span.
+    let shared = shared - shared % STEP_POSITIONS;
     let longer = task.batch.seq_lens[seqs[0]].max(task.batch.seq_lens[seqs[1]]) as usize;
     match SHARED_PART * shared >= longer && seqs.iter().all(|seq| may_share(task, *seq)) {
         true => shared,

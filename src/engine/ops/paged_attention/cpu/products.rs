@@ -1,12 +1,13 @@
 //! The two products of attention: scores of rows by panels of K, and rows of weights by V.
 //!
-//! `score` and `weigh_rows` are the only places that know the arithmetic; what rows and positions
-//! they are given changes no bit.
+//! `score` and `weigh_rows`, with their twins in `by_tiles`, are the only places that know the
+//! arithmetic; what rows and positions they are given changes no bit.
 
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::ops::gemm::panel::PanelElement;
 use crate::engine::ops::gemm::{MAX_INPUTS, PanelProduct, Tiling, Widened};
 
+use super::by_tiles::{STEP_POSITIONS, unit_of};
 use super::item::{ItemTask, Part, Workspace};
 use super::plan::{Group, Span};
 
@@ -28,6 +29,9 @@ impl<E: PanelElement> ItemTask<'_, E> {
         workspace: &mut Workspace,
         widened: &mut Widened,
     ) {
+        if let Some(unit) = unit_of::<E>(self.task.cpu.isa.bf16_products()) {
+            return self.score_by_tiles(unit, part, group, workspace);
+        }
         let kv = self.task.kv;
         let (width, head_dim, stride) = (kv.k_panel_width(), kv.head_dim, group.stride as usize);
         let (row, end_row) = self.rows_of(part.span.tokens);
@@ -37,10 +41,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
         // A window may begin anywhere; all other spans begin with a block.
         let start = start - start % width;
         for position in (start..end).step_by(width) {
-            let panel = position % kv.block_size / width;
-            let panel_len = head_dim.next_multiple_of(2) * width;
-            let keys = self.block_index(part.span.seq, self.item.kv_head, position) * kv.k_len();
-            let keys = &self.k[keys + panel * panel_len..][..panel_len];
+            let keys = self.keys_of(part.span.seq, position);
             let at = position - group.base as usize;
             let scores =
                 &mut workspace.scores[row * stride + at..(end_row - 1) * stride + at + width];
@@ -79,16 +80,19 @@ impl<E: PanelElement> ItemTask<'_, E> {
         let span = part.span;
         let [start, common, end] = [span.start, span.common, span.end].map(|n| n as usize);
         let tokens = (span.tokens, group);
-        // Even, since that is where a product may start over.
-        let even = common & !1;
-        if common == end || self.are_finite(span, even, end) {
+        // Where a product may start over: between pairs, or between steps of tiles.
+        let cut = match unit_of::<E>(self.task.cpu.isa.bf16_products()) {
+            Some(_) => (common - common % STEP_POSITIONS).max(start),
+            None => common & !1,
+        };
+        if common == end || self.are_finite(span, cut & !1, end) {
             self.weigh_rows(tokens, (start, end), part, workspace, widened);
             return;
         }
-        self.weigh_rows(tokens, (start, even), part, workspace, widened);
+        self.weigh_rows(tokens, (start, cut), part, workspace, widened);
         for (index, token) in (span.tokens.0..span.tokens.1).enumerate() {
             let tokens = ((token, token + 1), group);
-            self.weigh_rows(tokens, (even, common + index), part, workspace, widened);
+            self.weigh_rows(tokens, (cut, common + index), part, workspace, widened);
         }
     }
 
@@ -110,8 +114,17 @@ impl<E: PanelElement> ItemTask<'_, E> {
         sum == 0.0
     }
 
+    /// The panel of K that has a position of a sequence.
+    pub(super) fn keys_of(&self, seq: u32, position: usize) -> &[E] {
+        let kv = self.task.kv;
+        let width = kv.k_panel_width();
+        let panel_len = kv.head_dim.next_multiple_of(2) * width;
+        let start = self.block_index(seq, self.item.kv_head, position) * kv.k_len();
+        &self.k[start + position % kv.block_size / width * panel_len..][..panel_len]
+    }
+
     /// Positions up to `end` that lie in the block of this one.
-    fn run_in_block(&self, position: usize, end: usize) -> usize {
+    pub(super) fn run_in_block(&self, position: usize, end: usize) -> usize {
         let block_size = self.task.kv.block_size;
         (block_size - position % block_size).min(end - position)
     }
@@ -125,6 +138,9 @@ impl<E: PanelElement> ItemTask<'_, E> {
         workspace: &mut Workspace,
         widened: &mut Widened,
     ) {
+        if let Some(unit) = unit_of::<E>(self.task.cpu.isa.bf16_products()) {
+            return self.weigh_by_tiles(unit, (tokens, group), positions, part, workspace);
+        }
         let (first, end) = self.rows_of(tokens);
         let tiling = Tiling::new::<E>(self.task.cpu.isa, false, end - first);
         let rows = Rows { first, end, group, tiling: &tiling };
@@ -176,7 +192,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
     }
 
     /// Panels of V's columns.
-    fn num_value_panels(&self) -> usize {
+    pub(super) fn num_value_panels(&self) -> usize {
         self.task.kv.v_width() / self.task.kv.panel_width
     }
 
@@ -217,7 +233,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
     }
 
     /// The V that belongs to a panel of K, to prefetch.
-    fn values_of(&self, span: &Span, position: usize) -> (*const u8, usize) {
+    pub(super) fn values_of(&self, span: &Span, position: usize) -> (*const u8, usize) {
         let kv = self.task.kv;
         let panels = kv.block_size / kv.k_panel_width();
         let len = kv.v_len() / panels;
@@ -229,7 +245,12 @@ impl<E: PanelElement> ItemTask<'_, E> {
 
     /// The K that the next item needs from the block of a position, to prefetch: the part that a
     /// panel of V stands for.
-    fn next_keys(&self, part: Part<'_>, position: usize, panel: usize) -> (*const u8, usize) {
+    pub(super) fn next_keys(
+        &self,
+        part: Part<'_>,
+        position: usize,
+        panel: usize,
+    ) -> (*const u8, usize) {
         let kv = self.task.kv;
         let next = part.next.filter(|(span, _)| position < span.end as usize);
         let Some((span, kv_head)) = next else { return (self.k.as_ptr().cast(), 0) };

@@ -1,5 +1,9 @@
 //! Rows of inputs as words, of two bf16 or of four int8.
 
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use crate::engine::device::simd::Isa;
 use crate::engine::device::simd::tiles::{STEP_WORDS, TILE_ROWS};
 
 /// Bytes of a cache line, and words of it.
@@ -8,7 +12,7 @@ const LINE_WORDS: usize = LINE_BYTES / 4;
 
 /// Rows of inputs: each begins `stride` words behind the one before.
 #[derive(Clone, Copy)]
-pub(super) struct WordRows<'a> {
+pub struct WordRows<'a> {
     pub words: &'a [u32],
     pub stride: usize,
 }
@@ -30,17 +34,36 @@ impl WordRows<'_> {
 /// How far apart rows of so many words are where tiles read them. They are whole steps, which zeros
 /// fill up, and an odd number of cache lines: rows that are a multiple of 4 kB apart would all lie
 /// in one set of the first cache.
-pub(super) fn tile_stride(num_words: usize) -> usize {
+pub fn tile_stride(num_words: usize) -> usize {
     (num_words.div_ceil(STEP_WORDS) | 1) * STEP_WORDS
+}
+
+/// Words that `room` takes.
+pub fn room_len(num_rows: usize, stride: usize) -> usize {
+    (num_rows + TILE_ROWS) * stride + LINE_WORDS
 }
 
 /// Room for rows, from a cache line on; tiles may read as many more as one of them has, which hold
 /// anything.
-pub(super) fn room(words: &mut Vec<u32>, num_rows: usize, stride: usize) -> &mut [u32] {
+pub fn room(words: &mut Vec<u32>, num_rows: usize, stride: usize) -> &mut [u32] {
     let num_words = (num_rows + TILE_ROWS) * stride;
-    if words.len() < num_words + LINE_WORDS {
-        words.resize(num_words + LINE_WORDS, 0);
+    if words.len() < room_len(num_rows, stride) {
+        words.resize(room_len(num_rows, stride), 0);
     }
     let start = words.as_ptr().align_offset(LINE_BYTES).min(LINE_WORDS);
     &mut words[start..start + num_words]
+}
+
+/// A row as words of two bf16, rounded to nearest, ties to even; subnormal values become zeros,
+/// which `vdpbf16ps` and tiles read them as. The CPU has AVX512-BF16.
+pub fn narrow(x: &[f32], words: &mut [u32]) {
+    assert_eq!(words.len(), x.len().div_ceil(2));
+    debug_assert!(Isa::Avx512Bf16.is_available());
+    // SAFETY: the caller's CPU has these instructions.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        x86::narrow(x, words);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    unreachable!("only x86-64 has these instructions");
 }

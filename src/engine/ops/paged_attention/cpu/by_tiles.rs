@@ -1,0 +1,211 @@
+//! The two products of attention by tiles of bf16: queries and weights are rounded to bf16, K and V
+//! are taken as the cache has them.
+//!
+//! Sums over positions are in steps of 32, which begin at multiples of 32 whatever a row's first
+//! position is: what is outside counts as zeros, and a step of zeros changes no sum but the sign of
+//! a zero. So a row's bits are those of the row alone, however its positions are cut into spans.
+
+use crate::engine::config::DType;
+use crate::engine::device::kv_cache::KvLayerShape;
+use crate::engine::device::simd::Bf16Products;
+use crate::engine::device::simd::tiles::{PANEL_STEP, STEP_WORDS, TILE_COLUMNS, TileUnit};
+use crate::engine::ops::gemm::panel::PanelElement;
+use crate::engine::ops::gemm::tiles::{RowTiles, TileProduct};
+use crate::engine::ops::gemm::words::{WordRows, narrow, room, room_len, tile_stride};
+
+use super::item::{ItemTask, Part, Workspace};
+use super::plan::Group;
+
+/// Positions of a step.
+pub(super) const STEP_POSITIONS: usize = 2 * STEP_WORDS;
+
+/// Positions whose weights are rounded at a time, and whose V is joined: 32 kB of a panel.
+const CHUNK: usize = 512;
+
+/// Buffers of a thread.
+#[derive(Debug, Default)]
+pub(super) struct TileRoom {
+    /// Rows of queries or of weights, as words of two bf16.
+    rows: Vec<u32>,
+    /// A panel of K, or of V, in whole rows of columns.
+    panel: Vec<u32>,
+}
+
+impl TileRoom {
+    /// Makes room for `num_rows` rows; what is there is lost.
+    pub(super) fn reserve(&mut self, num_rows: usize, kv: &KvLayerShape) {
+        let num_words = kv.head_dim.max(CHUNK).div_ceil(2);
+        let rows = room_len(num_rows, tile_stride(num_words));
+        if self.rows.len() < rows {
+            self.rows.resize(rows.next_power_of_two(), 0);
+        }
+        let panel = num_words.next_multiple_of(STEP_WORDS) * TILE_COLUMNS;
+        if self.panel.len() < panel {
+            self.panel.resize(panel, 0);
+        }
+    }
+}
+
+/// The unit that multiplies K and V of this type; None: they are widened.
+pub(super) fn unit_of<E: PanelElement>(products: Bf16Products) -> Option<TileUnit> {
+    match products {
+        Bf16Products::Tiles(unit) if E::DTYPE == DType::BFloat16 => Some(unit),
+        _ => None,
+    }
+}
+
+/// Elements of two bytes as words of two of them.
+fn pairs<E: PanelElement>(values: &[E]) -> &[u32] {
+    assert_eq!(E::DTYPE, DType::BFloat16);
+    // SAFETY: any bits are a u32.
+    let (before, words, after) = unsafe { values.align_to::<u32>() };
+    assert!(before.is_empty() && after.is_empty(), "panels begin at whole words");
+    words
+}
+
+impl<E: PanelElement> ItemTask<'_, E> {
+    /// As `score`.
+    pub(super) fn score_by_tiles(
+        &self,
+        unit: TileUnit,
+        part: Part<'_>,
+        group: Group,
+        workspace: &mut Workspace,
+    ) {
+        let kv = self.task.kv;
+        let (width, head_dim, stride) = (kv.k_panel_width(), kv.head_dim, group.stride as usize);
+        let (row, end_row) = self.rows_of(part.span.tokens);
+        let Workspace { queries, scores, tiles: TileRoom { rows, panel: spread }, .. } = workspace;
+        let num_words = head_dim.div_ceil(2);
+        let word_stride = tile_stride(num_words);
+        let words = room(rows, end_row - row, word_stride);
+        let queries = queries[row * head_dim..end_row * head_dim].chunks_exact(head_dim);
+        for (query, words) in queries.zip(words.chunks_exact_mut(word_stride)) {
+            narrow(query, &mut words[..num_words]);
+            words[num_words..].fill(0);
+        }
+        let x = WordRows { words, stride: word_stride };
+        let tiles = RowTiles::new(unit, (0, end_row - row));
+        let (start, end) = (part.span.start as usize, part.span.end as usize);
+        for position in (start - start % width..end).step_by(width) {
+            let keys = pairs(self.keys_of(part.span.seq, position));
+            let keys = match width == TILE_COLUMNS {
+                true => keys,
+                false => {
+                    let spread = &mut spread[..num_words * TILE_COLUMNS];
+                    spread_columns(keys, width, spread);
+                    &*spread
+                }
+            };
+            let at = position - group.base as usize;
+            // Columns behind a narrower panel's are those of the next one, or padding.
+            let scores = &mut scores[row * stride + at..(end_row - 1) * stride + at + TILE_COLUMNS];
+            let product = TileProduct {
+                x,
+                words: keys,
+                first_word: 0,
+                is_first: true,
+                bias: None,
+                next: self.values_of(part.span, position),
+                out: (scores.as_mut_ptr(), stride),
+            };
+            // SAFETY: the slice of the scores reaches a panel's width in the last row.
+            unsafe { tiles.run(self.task.cpu.isa, &product) };
+        }
+    }
+
+    /// As `weigh_rows`.
+    pub(super) fn weigh_by_tiles(
+        &self,
+        unit: TileUnit,
+        (tokens, group): ((u32, u32), Group),
+        (start, end): (usize, usize),
+        part: Part<'_>,
+        workspace: &mut Workspace,
+    ) {
+        let (v_width, stride) = (self.task.kv.v_width(), group.stride as usize);
+        let (first, end_row) = self.rows_of(tokens);
+        let Workspace { scores, values, tiles: TileRoom { rows, panel: joined }, .. } = workspace;
+        let tiles = RowTiles::new(unit, (0, end_row - first));
+        let mut position = start - start % STEP_POSITIONS;
+        while position < end {
+            let until = (position + CHUNK).min(end);
+            let num_steps = (until - position).div_ceil(STEP_POSITIONS);
+            let word_stride = tile_stride(num_steps * STEP_WORDS);
+            let words = room(rows, end_row - first, word_stride);
+            let at = position - group.base as usize;
+            for (row, words) in (first..end_row).zip(words.chunks_exact_mut(word_stride)) {
+                let weights = &scores[row * stride + at..][..until - position];
+                let (words, rest) = words.split_at_mut(weights.len().div_ceil(2));
+                narrow(weights, words);
+                clear_before(words, 1, start.saturating_sub(position));
+                rest.fill(0);
+            }
+            let joined = &mut joined[..num_steps * PANEL_STEP];
+            for panel in 0..self.num_value_panels() {
+                self.join_values((part.span.seq, panel), (start.max(position), until), joined);
+                let from = first * v_width + panel * TILE_COLUMNS;
+                let to = (end_row - 1) * v_width + (panel + 1) * TILE_COLUMNS;
+                let product = TileProduct {
+                    x: WordRows { words, stride: word_stride },
+                    words: joined,
+                    first_word: 0,
+                    is_first: false,
+                    bias: None,
+                    next: self.next_keys(part, position, panel),
+                    out: (values[from..to].as_mut_ptr(), v_width),
+                };
+                // SAFETY: the slice reaches a panel's width in the last row.
+                unsafe { tiles.run(self.task.cpu.isa, &product) };
+            }
+            position = until;
+        }
+    }
+
+    /// V of some positions of a sequence, as whole steps: (words, columns) of a panel. What is
+    /// outside is zero.
+    fn join_values(
+        &self,
+        (seq, panel): (u32, usize),
+        (start, end): (usize, usize),
+        joined: &mut [u32],
+    ) {
+        let kv = self.task.kv;
+        let base = start - start % STEP_POSITIONS;
+        let mut position = start - start % 2;
+        joined[..(position - base) / 2 * TILE_COLUMNS].fill(0);
+        while position < end {
+            let run = self.run_in_block(position, end);
+            let block = self.block_index(seq, self.item.kv_head, position) * kv.v_len();
+            let first = block + (panel * kv.block_size + position % kv.block_size) * TILE_COLUMNS;
+            let num = run.next_multiple_of(2) * TILE_COLUMNS;
+            let from = pairs(&self.v[first..first + num]);
+            joined[(position - base) / 2 * TILE_COLUMNS..][..from.len()].copy_from_slice(from);
+            position += run;
+        }
+        clear_before(joined, TILE_COLUMNS, start - base);
+        let num_whole = (end - base) / 2 * TILE_COLUMNS;
+        let (words, rest) = joined[num_whole..].split_at_mut(TILE_COLUMNS * ((end - base) % 2));
+        // The second of the last two positions is behind the end.
+        words.iter_mut().for_each(|word| *word &= 0xffff);
+        rest.fill(0);
+    }
+}
+
+/// The first `num` values are zeros; a value's are `width` words of two.
+fn clear_before(words: &mut [u32], width: usize, num: usize) {
+    let (whole, rest) = words.split_at_mut(num / 2 * width);
+    whole.fill(0);
+    if num % 2 == 1 {
+        rest[..width].iter_mut().for_each(|word| *word &= 0xffff_0000);
+    }
+}
+
+/// (words, width) as (words, [`TILE_COLUMNS`]); columns that are not there are zeros.
+fn spread_columns(words: &[u32], width: usize, spread: &mut [u32]) {
+    let rows = spread.chunks_exact_mut(TILE_COLUMNS);
+    for (from, to) in words.chunks_exact(width).zip(rows) {
+        to[..width].copy_from_slice(from);
+        to[width..].fill(0);
+    }
+}
