@@ -340,8 +340,8 @@ pub enum Isa {
     Avx512,
     /// The same, with bf16 weights by `vdpbf16ps`: the inputs of linear layers are rounded to bf16.
     Avx512Bf16,
-    /// AVX-512 and AMX: bf16 weights, and attention over bf16, by tiles, whose inputs are rounded to
-    /// bf16.
+    /// AVX-512 and AMX: bf16 weights, and attention over bf16, by tiles, whose inputs are rounded
+    /// to bf16.
     Amx,
     /// The bits of AMX on a CPU that has AVX-512 with bf16.
     AmxTwin,

@@ -3,8 +3,8 @@
 //! A step is 16 words of each row and of each column: words of two bf16 or of four int8. For bf16
 //! an output's even and odd products of a step are summed apart, from +0, each by fused
 //! multiply-adds in their order; then even + odd is added to the output's sum. What is denormal
-//! counts as zero, before and after each operation. That is what TDPBF16PS computes (Intel's manual,
-//! and measured bit by bit), so a machine without it can give the same bits; only which NaN comes
+//! counts as zero, before and after each operation. That is what TDPBF16PS computes (Intel's
+//! manual, and measured bit by bit), so a machine without it can give the same bits; only which NaN comes
 //! out may differ. Sums of int8 are exact.
 //!
 //! An output depends on its own row and column: neither on how many rows there are, nor on where a
@@ -91,12 +91,12 @@ impl TileUnit {
     /// Makes it ready for blocks whose tiles have `rows` rows.
     ///
     /// # Panics
-    /// A tile has no or too many rows; the machine has no such unit.
+    /// A tile has no or too many rows.
     pub fn configure(self, rows: usize) -> ConfiguredTiles {
-        assert!((1..=TILE_ROWS).contains(&rows) && self.is_available());
+        assert!((1..=TILE_ROWS).contains(&rows));
         #[cfg(target_arch = "x86_64")]
         if self == TileUnit::Amx {
-            // SAFETY: the unit is available.
+            // SAFETY: devices are made with what `Isa::is_available` found, and so are units.
             unsafe { amx::configure(rows) };
         }
         ConfiguredTiles { unit: self, rows }

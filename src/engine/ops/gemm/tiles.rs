@@ -128,7 +128,7 @@ impl<'a> PanelWords<'a> {
         self.words.len().div_ceil(PANEL_STEP)
     }
 
-    /// The product of some rows, from a word of each on, with these: whole steps, and then the rest.
+    /// The product of some rows, from a word of each on, with these: whole steps, then the rest.
     /// `next` is what each step asks for.
     pub fn block(
         &self,

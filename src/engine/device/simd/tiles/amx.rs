@@ -1,13 +1,13 @@
 //! AMX: whether it is there, its configuration, its products.
 //!
 //! The compiler knows nothing of tile registers. So a product is one piece of assembly, with its
-//! sums in memory before and after; the configuration alone outlives it, which nothing else touches.
+//! sums in memory before and after; the configuration alone outlives it, and nothing else touches
+//! that.
 //! Instructions are as in Intel's manual, volume 2, and the order of a configuration's bytes as in
 //! volume 1, 18.2.
 
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
-use std::sync::OnceLock;
 
 use super::{TILE_ROWS, TileBlock};
 
@@ -26,11 +26,10 @@ const OSXSAVE: u32 = 1 << 27;
 /// XCR0: the system saves the configuration and the tiles.
 const TILE_STATE: u64 = 0b11 << 17;
 
-/// Whether the CPU has tiles of bf16 and int8, and the system lets this process use them: it is
-/// asked once, for all threads.
+/// Whether the CPU has tiles of bf16 and int8, and the system lets this process use them: all of
+/// its threads, from then on.
 pub(super) fn is_available() -> bool {
-    static IS_AVAILABLE: OnceLock<bool> = OnceLock::new();
-    *IS_AVAILABLE.get_or_init(|| has_tiles() && request_tiles())
+    has_tiles() && request_tiles()
 }
 
 fn has_tiles() -> bool {
