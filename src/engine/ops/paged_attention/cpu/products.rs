@@ -38,7 +38,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
         let queries = &workspace.queries[row * head_dim..end_row * head_dim];
         let tiling = Tiling::new::<E>(self.task.cpu.isa, width < kv.panel_width, end_row - row);
         let (start, end) = (part.span.start as usize, part.span.end as usize);
-        // A window may begin anywhere; all other spans begin with a block.
+        // A window may begin anywhere; all other spans begin with a panel.
         let start = start - start % width;
         for position in (start..end).step_by(width) {
             let keys = self.keys_of(part.span.seq, position);
