@@ -347,6 +347,8 @@ pub enum Isa {
     AmxTwin,
     /// AVX2, FMA, F16C: 8 lanes.
     Avx2,
+    /// What every CPU of aarch64 has: 8 lanes, in two registers.
+    Neon,
     /// Any CPU: arrays of 8, no fused multiply-add.
     Portable,
 }

@@ -174,6 +174,8 @@ pub enum CpuIsaArg {
     AmxTwin,
     /// AVX2 with FMA
     Avx2,
+    /// What every CPU of aarch64 has
+    Neon,
     /// What any CPU has
     Portable,
 }

@@ -44,6 +44,7 @@ pub(super) fn cpu_isa(isa: CpuIsaArg) -> Isa {
         CpuIsaArg::Amx => Isa::Amx,
         CpuIsaArg::AmxTwin => Isa::AmxTwin,
         CpuIsaArg::Avx2 => Isa::Avx2,
+        CpuIsaArg::Neon => Isa::Neon,
         CpuIsaArg::Portable => Isa::Portable,
     }
 }

@@ -1,10 +1,13 @@
-//! Vectors of f32 for the CPU kernels: AVX-512, AVX2 with FMA, or plain arrays, chosen at run time.
+//! Vectors of f32 for the CPU kernels: AVX-512, AVX2 with FMA, NEON, or plain arrays, chosen at run
+//! time.
 //!
 //! A kernel is a struct of its arguments that implements [`Kernel`]; [`dispatch`] runs it with the
 //! vector type of the instruction set, inside a function that has the target features, so that
 //! everything marked `inline(always)` is compiled for them. A closure is not, as `array::from_fn`
 //! takes one: each of its instructions becomes a call (`scripts/inlined-instructions` finds them).
 
+#[cfg(target_arch = "aarch64")]
+pub mod neon;
 mod portable;
 #[cfg(test)]
 mod tests;
@@ -22,6 +25,20 @@ use portable::Portable;
 use tiles::TileUnit;
 pub use words::Words;
 
+/// Methods that are one intrinsic call.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! intrinsics {
+    ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty = $body:expr;)*) => {$(
+        #[inline(always)]
+        unsafe fn $name($($arg: $ty),*) -> $out {
+            // SAFETY: the promise of `Vector` and `Words`: instructions, and lanes of memory.
+            unsafe { $body }
+        }
+    )*};
+}
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use intrinsics;
+
 impl Isa {
     /// The fastest that this machine has. `vdpbf16ps` runs at twice the rate of multiply-adds on
     /// AMD's cores, and at half of it on Intel's (measured: docs/PERFORMANCE.md). AMX is taken
@@ -31,14 +48,22 @@ impl Isa {
         fastest.retain(|&isa| match isa {
             Isa::Avx512Bf16 => has_fast_bf16(),
             Isa::Amx | Isa::AmxTwin => false,
-            Isa::Avx512 | Isa::Avx2 | Isa::Portable => true,
+            Isa::Avx512 | Isa::Avx2 | Isa::Neon | Isa::Portable => true,
         });
         fastest[0]
     }
 
     /// Every set that this machine has, the widest first.
     pub fn all_available() -> Vec<Self> {
-        let all = [Isa::Amx, Isa::AmxTwin, Isa::Avx512Bf16, Isa::Avx512, Isa::Avx2, Isa::Portable];
+        let all = [
+            Isa::Amx,
+            Isa::AmxTwin,
+            Isa::Avx512Bf16,
+            Isa::Avx512,
+            Isa::Avx2,
+            Isa::Neon,
+            Isa::Portable,
+        ];
         all.into_iter().filter(|isa| isa.is_available()).collect()
     }
 
@@ -46,6 +71,8 @@ impl Isa {
     pub fn is_available(self) -> bool {
         match self {
             Isa::Portable => true,
+            // All of them have it.
+            Isa::Neon => cfg!(target_arch = "aarch64"),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => {
                 is_x86_feature_detected!("avx512f")
@@ -79,6 +106,7 @@ impl Isa {
             Isa::Amx => "amx",
             Isa::AmxTwin => "amx-twin",
             Isa::Avx2 => "avx2",
+            Isa::Neon => "neon",
             Isa::Portable => "portable",
         }
     }
@@ -97,7 +125,7 @@ impl Isa {
             Isa::Avx512Bf16 => Bf16Products::Dots,
             Isa::Amx => Bf16Products::Tiles(TileUnit::Amx),
             Isa::AmxTwin => Bf16Products::Tiles(TileUnit::Twin),
-            Isa::Avx512 | Isa::Avx2 | Isa::Portable => Bf16Products::Widened,
+            Isa::Avx512 | Isa::Avx2 | Isa::Neon | Isa::Portable => Bf16Products::Widened,
         }
     }
 
@@ -108,7 +136,7 @@ impl Isa {
             Isa::Amx => Int8Dots::Amx,
             #[cfg(target_arch = "x86_64")]
             _ if self.num_lanes() == 16 && is_x86_feature_detected!("avx512vnni") => Int8Dots::Vnni,
-            Isa::Portable => Int8Dots::Portable,
+            Isa::Neon | Isa::Portable => Int8Dots::Portable,
             _ => Int8Dots::Avx2,
         }
     }
@@ -117,7 +145,7 @@ impl Isa {
     pub fn num_lanes(self) -> usize {
         match self {
             Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx | Isa::AmxTwin => 16,
-            Isa::Avx2 | Isa::Portable => 8,
+            Isa::Avx2 | Isa::Neon | Isa::Portable => 8,
         }
     }
 
@@ -125,7 +153,7 @@ impl Isa {
     pub fn num_registers(self) -> usize {
         match self {
             Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx | Isa::AmxTwin => 32,
-            Isa::Avx2 => 16,
+            Isa::Avx2 | Isa::Neon => 16,
             Isa::Portable => Portable::NUM_REGISTERS,
         }
     }
@@ -207,6 +235,9 @@ pub fn dispatch_vectors<K: Kernel>(isa: Isa, kernel: K) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Isa::Avx2 => unsafe { x86::run_avx2(kernel) },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: every CPU of this target has NEON.
+        Isa::Neon => unsafe { kernel.run::<neon::Neon>() },
         _ => {
             drop(kernel);
             unreachable!("`{}` has no vectors", isa.name())
@@ -237,7 +268,9 @@ pub fn prefetch(ptr: *const u8) {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T1>(ptr.cast());
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    neon::prefetch(ptr);
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = ptr;
 }
 
@@ -252,7 +285,9 @@ pub fn prefetch_to_write(ptr: *const f32, len: usize) {
             use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
             _mm_prefetch::<_MM_HINT_ET0>(ptr.wrapping_add(first).cast());
         }
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        neon::prefetch_to_write(ptr.wrapping_add(first).cast());
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let _ = ptr.wrapping_add(first);
     }
 }

@@ -87,6 +87,23 @@ fn exponentials_sum_and_largest_agree_with_f64_on_every_instruction_set() {
     }
 }
 
+/// AVX2's and NEON's kernel sets give equal answers only if their vectors give equal bits. No
+/// machine has both, so the bits are written down.
+#[test]
+fn eight_fused_lanes_give_the_same_bits_on_x86_and_on_aarch64() {
+    let inputs: Vec<f32> = (0..16_000).map(|i| (i as f32 - 8000.0) * 0.010_937).collect();
+    for isa in [Isa::Avx2, Isa::Neon].into_iter().filter(|isa| isa.is_available()) {
+        let mut values: [Vec<f32>; 7] = Default::default();
+        let [exp, exp_m1, tanh, sigmoid, softplus, sums, largest] = &mut values;
+        let inputs = &inputs;
+        dispatch(isa, Check { inputs, exp, exp_m1, tanh, sigmoid, softplus, sums, largest });
+        let bits: Vec<u8> =
+            values.iter().flatten().flat_map(|value| value.to_bits().to_le_bytes()).collect();
+        let hash = blake3::hash(&bits).to_hex();
+        assert_eq!(&hash.as_str()[..16], "54fb0d47fd5a7e54", "{isa:?}");
+    }
+}
+
 struct Widen<'a, E> {
     values: &'a [E],
     out: &'a mut [f32],

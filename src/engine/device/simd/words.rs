@@ -1,10 +1,14 @@
 //! Vectors of 32-bit words, and how floats come out of their bits.
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 use super::Vector;
+#[cfg(target_arch = "aarch64")]
+pub(super) use neon::NeonWords;
 
 /// As many words as a vector has floats. All operations are lane by lane.
 ///

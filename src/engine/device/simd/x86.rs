@@ -1,6 +1,6 @@
 //! Vectors of x86-64: AVX-512, and AVX2 with FMA.
 
-use super::{Kernel, Vector};
+use super::{Kernel, Vector, intrinsics};
 use std::arch::x86_64::*;
 
 /// The bits of the second of two bf16 that lie in a 32-bit lane.
@@ -42,18 +42,6 @@ const fn butterfly_signs<const H: usize>() -> [f32; 16] {
     }
     signs
 }
-
-/// Methods that are one intrinsic call.
-macro_rules! intrinsics {
-    ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty = $body:expr;)*) => {$(
-        #[inline(always)]
-        unsafe fn $name($($arg: $ty),*) -> $out {
-            // SAFETY: the promise of `Vector` and `Words`: instructions, and lanes of memory.
-            unsafe { $body }
-        }
-    )*};
-}
-pub(super) use intrinsics;
 
 impl Vector for __m512 {
     type Words = __m512i;

@@ -21,6 +21,7 @@ pub(super) const MAX_HEIGHT: usize = 12;
 
 /// What a tile works on.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "x86 has the instruction"))]
 pub(super) struct DotTile {
     /// First word of the first row, and the distance of rows.
     pub x: *const u32,
