@@ -1,6 +1,8 @@
 //! What the CPU gives at most: operations of each arithmetic, and reading of memory, on all threads
 //! of the pool. What an op took is held against it (`op_times`).
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -205,6 +207,10 @@ fn int8_dots(isa: Isa) -> (fn(Isa, usize), f64) {
         Int8Dots::Vnni => (x86::vnni_dots, x86::VNNI_FLOPS),
         #[cfg(target_arch = "x86_64")]
         Int8Dots::Avx2 => (x86::avx2_dots, x86::AVX2_FLOPS),
+        #[cfg(target_arch = "aarch64")]
+        Int8Dots::Smmla => (neon::smmlas, neon::SMMLA_FLOPS),
+        #[cfg(target_arch = "aarch64")]
+        Int8Dots::Sdot => (neon::sdots, neon::SDOT_FLOPS),
         _ => (portable::dots, portable::FLOPS),
     }
 }

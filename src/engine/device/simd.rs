@@ -16,6 +16,9 @@ mod words;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+#[cfg(target_arch = "aarch64")]
+use std::arch::is_aarch64_feature_detected;
+
 use half::{bf16, f16};
 
 use super::cuda::Plain;
@@ -71,7 +74,7 @@ impl Isa {
     pub fn is_available(self) -> bool {
         match self {
             Isa::Portable => true,
-            // All of them have it.
+            // Every CPU of aarch64 has it.
             Isa::Neon => cfg!(target_arch = "aarch64"),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => {
@@ -136,6 +139,10 @@ impl Isa {
             Isa::Amx => Int8Dots::Amx,
             #[cfg(target_arch = "x86_64")]
             _ if self.num_lanes() == 16 && is_x86_feature_detected!("avx512vnni") => Int8Dots::Vnni,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon if is_aarch64_feature_detected!("i8mm") => Int8Dots::Smmla,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon if is_aarch64_feature_detected!("dotprod") => Int8Dots::Sdot,
             Isa::Neon | Isa::Portable => Int8Dots::Portable,
             _ => Int8Dots::Avx2,
         }
@@ -179,6 +186,10 @@ pub enum Int8Dots {
     Vnni,
     /// `vpmaddubsw` and `vpmaddwd`, 8 lanes.
     Avx2,
+    /// `smmla`, two rows by two outputs.
+    Smmla,
+    /// `sdot`, 4 lanes.
+    Sdot,
     /// Plain loops.
     Portable,
 }

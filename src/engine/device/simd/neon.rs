@@ -3,6 +3,8 @@
 //! So a vector is as wide as AVX2's, and every method does what AVX2's does, in one order: panels,
 //! tiles and sums are the same.
 
+pub mod dots;
+
 use std::arch::aarch64::*;
 use std::arch::asm;
 

@@ -11,7 +11,7 @@ use crate::engine::ops::activation::{Activation, activate_and_mul_panel};
 use crate::engine::ops::gemm::{MAX_PANEL_WIDTH, even_tile};
 
 /// `$run::<height>(tile)` of one of these heights.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! by_height {
     ($height:expr, $tile:expr, $run:ident: $($mr:literal)*) => {
         match $height {
@@ -20,7 +20,7 @@ macro_rules! by_height {
         }
     };
 }
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(super) use by_height;
 
 /// Rows of a block: with 1024 inputs they are 590 kB, within a core's L2 cache beside a panel.

@@ -13,6 +13,8 @@
 mod amx;
 mod inputs;
 mod narrow;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 mod rotation;
 #[cfg(test)]
@@ -41,7 +43,7 @@ const WORD: usize = 4;
 #[derive(Debug)]
 pub(super) struct Int8Panels {
     kernel: Int8Kernel,
-    /// (panels, words, panel width) of four inputs each.
+    /// (panels, words, panel width) of four inputs each, but see `Int8Kernel::Smmla`.
     words: Pages<u32>,
     /// (panels, groups, panel width)
     scales: Vec<f32>,
@@ -56,6 +58,10 @@ enum Int8Kernel {
     Vnni,
     /// `vpsignb`, `vpmaddubsw`, `vpmaddwd`: no pair of products of 7 bits and a sign overflows.
     Avx2,
+    /// `smmla`: words of two lanes lie by pairs, so that a register is two outputs of eight inputs.
+    Smmla,
+    /// `sdot`, 4 lanes.
+    Sdot,
     /// Plain loops.
     Portable,
 }
@@ -66,6 +72,8 @@ impl Int8Kernel {
             Int8Dots::Amx => Self::Amx,
             Int8Dots::Vnni => Self::Vnni,
             Int8Dots::Avx2 => Self::Avx2,
+            Int8Dots::Smmla => Self::Smmla,
+            Int8Dots::Sdot => Self::Sdot,
             Int8Dots::Portable => Self::Portable,
         }
     }
@@ -73,7 +81,7 @@ impl Int8Kernel {
     fn panel_width(self) -> usize {
         match self {
             Self::Amx | Self::Vnni => 32,
-            Self::Avx2 | Self::Portable => 16,
+            Self::Avx2 | Self::Smmla | Self::Sdot | Self::Portable => 16,
         }
     }
 
@@ -83,6 +91,8 @@ impl Int8Kernel {
             Self::Amx => BLOCK_TILES * TILE_ROWS,
             Self::Vnni => 12,
             Self::Avx2 => 4,
+            Self::Smmla => 6,
+            Self::Sdot => 5,
             Self::Portable => 2,
         }
     }
@@ -90,6 +100,12 @@ impl Int8Kernel {
     /// What is added to a weight's byte, by flipping its highest bit.
     fn weight_offset(self) -> i32 {
         if self == Self::Vnni { 128 } else { 0 }
+    }
+
+    /// Words of a lane of k weights.
+    fn num_words(self, k: usize) -> usize {
+        let num_words = k.div_ceil(WORD);
+        if self == Self::Smmla { num_words.next_multiple_of(2) } else { num_words }
     }
 }
 
@@ -103,6 +119,7 @@ struct Int8Tile {
     /// By row and group.
     row_scales: *const f32,
     /// What the integer sums begin with: see `weight_offset`.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "x86 has offsets"))]
     row_starts: *const i32,
     num_groups: usize,
     weights: *const u32,
@@ -156,10 +173,11 @@ impl Block<'_> {
     fn tiles(&self, panel: usize, (out, out_stride): (*mut f32, usize)) {
         let kernel = &self.weights.kernel;
         let (width, num_words) = (kernel.panel_width(), self.k.div_ceil(WORD));
-        let weights = self.weights.words[panel * num_words * width..].as_ptr();
+        let panel_len = kernel.num_words(self.k) * width;
+        let weights = self.weights.words[panel * panel_len..].as_ptr();
         let Rows { first: first_row, end, .. } = self.rows;
         let num_tiles = (end - first_row).div_ceil(kernel.max_height());
-        let next = next_panel(weights, num_words * width, num_tiles == 1);
+        let next = next_panel(weights, panel_len, num_tiles == 1);
         for index in 0..num_tiles {
             let (start, height) = even_tile(end - first_row, num_tiles, index);
             let out = (out.wrapping_add(start * out_stride), out_stride);
@@ -184,6 +202,7 @@ impl Block<'_> {
         let Int8Panels { kernel, words, scales } = self.weights;
         let width = kernel.panel_width();
         let (num_words, num_groups) = (self.k.div_ceil(WORD), self.k.div_ceil(GROUP));
+        let panel_len = kernel.num_words(self.k) * width;
         let groups = row * num_groups..(row + height) * num_groups;
         let bias = self.bias.map(|bias| bias[panel * width..][..width].as_ptr());
         Int8Tile {
@@ -193,7 +212,7 @@ impl Block<'_> {
             row_scales: self.x.scales[groups.clone()].as_ptr(),
             row_starts: self.x.starts[groups].as_ptr(),
             num_groups,
-            weights: words[panel * num_words * width..][..num_words * width].as_ptr(),
+            weights: words[panel * panel_len..][..panel_len].as_ptr(),
             scales: scales[panel * num_groups * width..][..num_groups * width].as_ptr(),
             bias: bias.unwrap_or(std::ptr::null()),
             out,
@@ -225,6 +244,10 @@ impl Int8Tile {
                 Int8Kernel::Vnni => x86::run_vnni(self, height),
                 #[cfg(target_arch = "x86_64")]
                 Int8Kernel::Avx2 => x86::run_avx2(self, height),
+                #[cfg(target_arch = "aarch64")]
+                Int8Kernel::Smmla => neon::run_smmla(self, height),
+                #[cfg(target_arch = "aarch64")]
+                Int8Kernel::Sdot => neon::run_sdot(self, height),
                 _ => portable::run(self, height),
             }
         }

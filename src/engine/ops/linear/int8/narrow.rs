@@ -22,7 +22,7 @@ impl Int8Panels {
         widen: &(dyn Fn(usize, &mut [f32]) + Sync),
     ) -> Self {
         let kernel = Int8Kernel::new(cpu.isa);
-        let (num_words, num_groups) = (k.div_ceil(WORD), k.div_ceil(GROUP));
+        let (num_words, num_groups) = (kernel.num_words(k), k.div_ceil(GROUP));
         let mut words = Pages::zeroed_huge(num_panels * num_words * width);
         let mut scales = vec![0.0; num_panels * num_groups * width];
         let shared = (SharedMut::new(&mut words), SharedMut::new(&mut scales));
@@ -100,6 +100,21 @@ impl Kernel for NarrowPanel<'_> {
                 }
             }
         }
+        if kernel == Int8Kernel::Smmla {
+            words.chunks_exact_mut(2 * panel_width).for_each(pair_words);
+        }
+    }
+}
+
+/// From the words of all lanes for four inputs, and then for four more, to eight inputs of a lane
+/// beside each other.
+fn pair_words(words: &mut [u32]) {
+    let (mut first, mut second) = ([0; MAX_PANEL_WIDTH], [0; MAX_PANEL_WIDTH]);
+    let width = words.len() / 2;
+    first[..width].copy_from_slice(&words[..width]);
+    second[..width].copy_from_slice(&words[width..]);
+    for ((pair, first), second) in words.chunks_exact_mut(2).zip(first).zip(second) {
+        pair.copy_from_slice(&[first, second]);
     }
 }
 

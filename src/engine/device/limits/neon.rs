@@ -1,0 +1,68 @@
+//! Dot products of aarch64, the instructions of `ops::linear` without its loads: rounds of one per
+//! accumulator, none of which can be computed beforehand.
+
+use std::arch::aarch64::*;
+use std::arch::is_aarch64_feature_detected;
+use std::hint::black_box;
+
+use crate::engine::config::Isa;
+use crate::engine::device::simd::neon::dots::{add_dots, add_products};
+
+/// As many as hide the latency and fit the registers.
+const NUM: usize = 16;
+
+/// Operations of a round: 4 lanes of four products.
+pub(super) const SDOT_FLOPS: f64 = 2.0 * 4.0 * 4.0 * NUM as f64;
+/// 4 lanes of eight products.
+pub(super) const SMMLA_FLOPS: f64 = 2.0 * 8.0 * 4.0 * NUM as f64;
+
+pub(super) fn sdots(_: Isa, num_rounds: usize) {
+    assert!(is_aarch64_feature_detected!("dotprod"));
+    // SAFETY: this CPU has the instruction.
+    unsafe { sdot(num_rounds) }
+}
+
+pub(super) fn smmlas(_: Isa, num_rounds: usize) {
+    assert!(is_aarch64_feature_detected!("i8mm"));
+    // SAFETY: this CPU has the instruction.
+    unsafe { smmla(num_rounds) }
+}
+
+/// # Safety
+/// The CPU has `sdot`.
+#[target_feature(enable = "neon,dotprod")]
+unsafe fn sdot(num_rounds: usize) {
+    let x = vdupq_n_u32(black_box(0x0102_0304));
+    let mut sums = start();
+    for _ in 0..num_rounds {
+        for sum in &mut sums {
+            // SAFETY: the caller's promise.
+            *sum = unsafe { add_dots::<0>(*sum, x, x) };
+        }
+    }
+    for sum in sums {
+        black_box(vaddvq_s32(sum));
+    }
+}
+
+/// # Safety
+/// The CPU has `smmla`.
+#[target_feature(enable = "neon,i8mm")]
+unsafe fn smmla(num_rounds: usize) {
+    let x = vdupq_n_u32(black_box(0x0102_0304));
+    let mut sums = start();
+    for _ in 0..num_rounds {
+        for sum in &mut sums {
+            // SAFETY: the caller's promise.
+            *sum = unsafe { add_products(*sum, x, x) };
+        }
+    }
+    for sum in sums {
+        black_box(vaddvq_s32(sum));
+    }
+}
+
+fn start() -> [int32x4_t; NUM] {
+    // SAFETY: every CPU of this target has NEON.
+    std::array::from_fn(|index| unsafe { vdupq_n_s32(black_box(index as i32)) })
+}
