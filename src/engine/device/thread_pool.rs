@@ -101,7 +101,7 @@ unsafe impl Sync for Shared {}
 unsafe impl Send for Shared {}
 
 /// The first item of a thread's own range.
-fn first_item(num_items: usize, num_threads: usize, thread: usize) -> usize {
+pub fn first_item(num_items: usize, num_threads: usize, thread: usize) -> usize {
     thread * num_items / num_threads
 }
 
@@ -301,15 +301,35 @@ fn next_region(shared: &Shared, seen: u64) -> Option<u64> {
 /// second thread on a core only adds contention.
 pub fn num_physical_cores() -> usize {
     let num_logical = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut cores: Vec<String> = (0..num_logical)
-        .filter_map(|cpu| {
-            let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-            std::fs::read_to_string(path).ok()
-        })
-        .collect();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let siblings = |cpu| {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+        std::fs::read_to_string(path).ok()
+    };
+    // A quota may be less than the cores that it is for.
+    match num_cores_of(&allowed_cpus(&status), siblings) {
+        0 => num_logical,
+        num_cores => num_cores.min(num_logical),
+    }
+}
+
+/// The CPUs that `/proc/self/status` says this process may run on, as `numactl` and `taskset` set
+/// them: not always the first ones.
+fn allowed_cpus(status: &str) -> Vec<usize> {
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let ranges = list.unwrap_or_default().trim().split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(first.parse().ok()?..=last.parse().ok()?)
+    });
+    ranges.flatten().collect()
+}
+
+/// Cores that CPUs belong to, by the list of those that share one.
+fn num_cores_of(cpus: &[usize], siblings: impl Fn(usize) -> Option<String>) -> usize {
+    let mut cores: Vec<String> = cpus.iter().filter_map(|&cpu| siblings(cpu)).collect();
     cores.sort();
     cores.dedup();
-    if cores.is_empty() { num_logical } else { cores.len() }
+    cores.len()
 }
 
 #[cfg(test)]
@@ -359,5 +379,19 @@ mod tests {
             sum.fetch_add(index, Ordering::Relaxed);
         });
         assert_eq!(sum.load(Ordering::Relaxed), 4950);
+    }
+
+    #[test]
+    fn one_socket_of_two_has_half_of_the_cores() {
+        // Two sockets of four cores of two threads, numbered as Linux does: CPU 8 is CPU 0's other.
+        let siblings = |cpu: usize| (cpu < 16).then(|| format!("{},{}", cpu % 8, cpu % 8 + 8));
+        let num_cores = |status: &str| num_cores_of(&allowed_cpus(status), siblings);
+        let status =
+            |list: &str| format!("Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t{list}\n");
+        assert_eq!(num_cores(&status("0-15")), 8);
+        assert_eq!(num_cores(&status("4-7,12-15")), 4);
+        assert_eq!(num_cores(&status("0,8")), 1);
+        assert_eq!(num_cores(&status("3,4-5,11")), 3);
+        assert_eq!(num_cores(""), 0);
     }
 }
