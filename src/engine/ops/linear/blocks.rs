@@ -52,24 +52,70 @@ pub(super) fn for_blocks(
     size: ItemSize,
     block: &(dyn Fn(Rows, Range<usize>) + Sync),
 ) {
-    let num_panels = shape.n.div_ceil(width);
-    let num_blocks = shape.num_rows.div_ceil(BLOCK_ROWS);
-    let macs = shape.num_rows.div_ceil(num_blocks) * shape.k * width;
-    let wanted = (size.macs / macs.max(1)).max(size.num_panels);
-    // Threads that share a block.
-    let num_threads = cpu.pool.num_threads().div_ceil(num_blocks);
-    let num_rounds = (num_panels / (num_threads * wanted)).max(1);
-    let group = num_panels.div_ceil(num_rounds * num_threads);
-    let num_groups = num_panels.div_ceil(group);
-    let num_items = num_blocks * num_groups;
+    let items = Items::new(shape, width, size, cpu.pool.num_threads());
+    let num_items = items.num();
     cpu.pool.run(num_items, &|thread, item| {
-        // Even blocks: a short last one would waste the widening of its panels.
-        let (first, num) = even_tile(shape.num_rows, num_blocks, item / num_groups);
-        let panel = item % num_groups * group;
-        let is_new = item == cpu.pool.first_item(num_items, thread) || panel == 0;
-        let rows = Rows { first, end: first + num, is_new };
-        block(rows, panel..(panel + group).min(num_panels));
+        let (first, num) = items.rows(item);
+        let panels = items.panels(item);
+        let is_new = item == cpu.pool.first_item(num_items, thread) || panels.start == 0;
+        block(Rows { first, end: first + num, is_new }, panels);
     });
+}
+
+/// How a product is cut into work items, those of a block of rows one after the other.
+struct Items {
+    num_rows: usize,
+    num_blocks: usize,
+    num_panels: usize,
+    /// Panels of an item; the last of a block may have fewer.
+    group: usize,
+}
+
+impl Items {
+    fn new(shape: Shape, width: usize, size: ItemSize, num_threads: usize) -> Self {
+        let Shape { num_rows, n, k } = shape;
+        let num_panels = n.div_ceil(width);
+        let num_blocks = num_rows.div_ceil(BLOCK_ROWS);
+        let macs = num_rows.div_ceil(num_blocks) * k * width;
+        let wanted = (size.macs / macs.max(1)).max(size.num_panels);
+        let group = group_len((num_blocks, num_panels), num_threads, wanted);
+        Self { num_rows, num_blocks, num_panels, group }
+    }
+
+    fn num(&self) -> usize {
+        self.num_blocks * self.num_panels.div_ceil(self.group)
+    }
+
+    /// The first row of an item, and how many it has.
+    fn rows(&self, item: usize) -> (usize, usize) {
+        // Even blocks: a short last one would waste the widening of its panels.
+        let block = item / self.num_panels.div_ceil(self.group);
+        even_tile(self.num_rows, self.num_blocks, block)
+    }
+
+    fn panels(&self, item: usize) -> Range<usize> {
+        let first = item % self.num_panels.div_ceil(self.group) * self.group;
+        first..(first + self.group).min(self.num_panels)
+    }
+}
+
+/// Panels of a work item: the fewest, but `wanted` where every thread gets so many, such that the
+/// thread with the most has hardly more than its share; else such that it has the least.
+fn group_len((num_blocks, num_panels): (usize, usize), num_threads: usize, wanted: usize) -> usize {
+    let share = (num_blocks * num_panels).div_ceil(num_threads);
+    let most =
+        |group: usize| (num_blocks * num_panels.div_ceil(group)).div_ceil(num_threads) * group;
+    let mut best = wanted.clamp(1, share.max(1));
+    for group in best.. {
+        // No thread has less than one item.
+        if group >= most(best) || most(best) <= share + share / 16 {
+            break;
+        }
+        if most(group) < most(best) {
+            best = group;
+        }
+    }
+    best
 }
 
 /// Has `product(rows, panel, (out, stride))` write every panel's sums of all rows, from `out` on
@@ -186,6 +232,55 @@ impl Outputs {
                 let out = values.slice(start(row), num_columns);
                 out.as_mut_ptr()
                     .copy_from_nonoverlapping(edge.ptr().add(index * width), num_columns);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::device::thread_pool::first_item;
+    use crate::engine::ops::linear::cpu::{ITEM_MACS, MIN_GROUP_PANELS};
+
+    /// Rows by panels of each thread's own items.
+    fn shares(items: &Items, num_threads: usize) -> Vec<usize> {
+        let first = |thread| first_item(items.num(), num_threads, thread);
+        let share = |thread| -> usize {
+            let own = first(thread)..first(thread + 1);
+            own.map(|item| items.rows(item).1 * items.panels(item).len()).sum()
+        };
+        (0..num_threads).map(share).collect()
+    }
+
+    #[test]
+    fn up_to_64_threads_get_equal_shares_of_a_product() {
+        // Layers of 1 to 70 billion parameters, their MLPs, and vocabularies.
+        let layers = [(2560, 2048), (4096, 4096), (6144, 4096), (10240, 8192), (28672, 4096)];
+        let shapes = layers.into_iter().chain([(151_936, 2048), (128_256, 4096)]);
+        let threads = [1, 2, 8, 16, 48, 64].into_iter();
+        let ways: Vec<_> = threads.flat_map(|num| [(num, 16), (num, 32)]).collect();
+        for ((n, k), num_rows) in shapes.flat_map(|s| [1, 64, 200, 300, 512, 4096].map(|r| (s, r)))
+        {
+            for &(num_threads, width) in &ways {
+                let num_panels = if num_rows == 1 { 1 } else { MIN_GROUP_PANELS };
+                let size = ItemSize { macs: ITEM_MACS, num_panels };
+                let items = Items::new(Shape { num_rows, n, k }, width, size, num_threads);
+                let shares = shares(&items, num_threads);
+                let total: usize = shares.iter().sum();
+                assert_eq!(total, num_rows * items.num_panels);
+                // Nothing is less than a panel of a block of rows.
+                let num_pieces = items.num_blocks * items.num_panels;
+                let least = num_pieces.div_ceil(num_threads) * items.rows(items.num() - 1).1;
+                let most = *shares.iter().max().unwrap();
+                println!(
+                    "{num_rows} x {k} x {n} by {width}, {num_threads} threads: {} items of {}, \
+                     {:.2} of an even share",
+                    items.num(),
+                    items.group,
+                    most as f64 / least as f64
+                );
+                assert!(5 * most <= 6 * least, "{shares:?}");
             }
         }
     }
