@@ -121,7 +121,7 @@ impl Vector for Neon {
 /// The larger; `b` where either is NaN, or where they are equal.
 ///
 /// # Safety
-/// The CPU has NEON, as of all that follow.
+/// The CPU has NEON.
 #[inline(always)]
 unsafe fn larger(a: float32x4_t, b: float32x4_t) -> float32x4_t {
     // SAFETY: the caller's promise.
@@ -129,6 +129,9 @@ unsafe fn larger(a: float32x4_t, b: float32x4_t) -> float32x4_t {
 }
 
 /// The smaller; `b` where either is NaN, or where they are equal.
+///
+/// # Safety
+/// The CPU has NEON.
 #[inline(always)]
 unsafe fn smaller(a: float32x4_t, b: float32x4_t) -> float32x4_t {
     // SAFETY: the caller's promise.
@@ -136,6 +139,9 @@ unsafe fn smaller(a: float32x4_t, b: float32x4_t) -> float32x4_t {
 }
 
 /// values * 2^exponent
+///
+/// # Safety
+/// The CPU has NEON.
 #[inline(always)]
 unsafe fn scaled(values: float32x4_t, exponent: float32x4_t) -> float32x4_t {
     // SAFETY: the caller's promise.
@@ -146,6 +152,9 @@ unsafe fn scaled(values: float32x4_t, exponent: float32x4_t) -> float32x4_t {
 }
 
 /// Sums in the lanes without H, differences in those with it; `others` are the lanes H away.
+///
+/// # Safety
+/// The CPU has NEON.
 #[inline(always)]
 unsafe fn butterflies<const H: usize>(values: float32x4_t, others: float32x4_t) -> float32x4_t {
     let second = const { second_lanes::<H>() };
@@ -157,6 +166,9 @@ unsafe fn butterflies<const H: usize>(values: float32x4_t, others: float32x4_t) 
 }
 
 /// Eight f16 as floats. The intrinsics need a type that stable Rust did not always have.
+///
+/// # Safety
+/// The CPU has NEON.
 #[inline(always)]
 unsafe fn widen_f16(halves: uint16x8_t) -> Neon {
     let (low, high): (float32x4_t, float32x4_t);

@@ -62,7 +62,7 @@ impl Words for NeonWords {
 /// The entries of a table of 16 floats at the lowest four bits.
 ///
 /// # Safety
-/// The CPU has NEON, as of all that follow.
+/// The CPU has NEON.
 #[inline(always)]
 unsafe fn entries(table: uint8x16x4_t, words: uint32x4_t) -> float32x4_t {
     // SAFETY: the caller's promise.
@@ -75,6 +75,9 @@ unsafe fn entries(table: uint8x16x4_t, words: uint32x4_t) -> float32x4_t {
 }
 
 /// The E4M3 floats with these bits.
+///
+/// # Safety
+/// The CPU has NEON.
 #[inline(always)]
 unsafe fn float8(words: uint32x4_t) -> float32x4_t {
     // SAFETY: the caller's promise.
@@ -93,6 +96,9 @@ unsafe fn float8(words: uint32x4_t) -> float32x4_t {
 }
 
 /// The bits of bf16, rounded to nearest, ties to even.
+///
+/// # Safety
+/// The CPU has NEON.
 #[inline(always)]
 unsafe fn bf16_bits(floats: float32x4_t) -> uint32x4_t {
     // SAFETY: the caller's promise.
