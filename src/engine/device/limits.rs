@@ -174,13 +174,13 @@ fn flops_per_second(cpu: &Cpu, arithmetic: Arithmetic) -> f64 {
             let num_lanes = cpu.isa.num_lanes() as f64;
             (multiply_adds, 2.0 * num_lanes * num_accumulators(cpu.isa) as f64)
         }
-        #[cfg(target_arch = "x86_64")]
         Arithmetic::BFloat16 => match cpu.isa.bf16_products() {
             Bf16Products::Tiles(unit) => return tile_rate(cpu, unit, 2, rounds_of_bf16),
+            #[cfg(target_arch = "x86_64")]
             _ => (x86::bf16_dots, x86::BF16_FLOPS),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => unreachable!("no CPU but x86 is said to have it"),
         },
-        #[cfg(not(target_arch = "x86_64"))]
-        Arithmetic::BFloat16 => unreachable!("no CPU but x86 is said to have it"),
         Arithmetic::Int8 if cpu.isa.int8_dots() == Int8Dots::Amx => {
             return tile_rate(cpu, TileUnit::Amx, 4, rounds_of_int8);
         }

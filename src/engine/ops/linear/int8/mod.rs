@@ -148,6 +148,7 @@ impl Int8Panels {
         // A poisoned lock only says that a thread panicked: what is there is written anew.
         let inputs = &mut *cpu.narrow_inputs.lock().unwrap_or_else(PoisonError::into_inner);
         let x = inputs::narrow_inputs((cpu, self.kernel), (x, shape.k), inputs);
+        #[cfg(target_arch = "x86_64")]
         if self.kernel == Int8Kernel::Amx {
             return amx::linear(cpu, shape, (&x, self, bias), out);
         }
