@@ -195,7 +195,7 @@ impl Program {
     fn log(&self) -> String {
         // SAFETY: the program lives.
         let log = unsafe { nvrtc::get_program_log(self.handle) }.unwrap_or_default();
-        let bytes: Vec<u8> = log.into_iter().map(|byte| byte as u8).collect();
+        let bytes: Vec<u8> = log.into_iter().flat_map(|byte| byte.to_ne_bytes()).collect();
         let text = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
         text.to_string_lossy().into_owned()
     }

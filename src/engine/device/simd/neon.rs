@@ -191,7 +191,7 @@ unsafe fn widen_f16(halves: uint16x8_t) -> Neon {
 pub(super) fn prefetch(ptr: *const u8) {
     // SAFETY: a prefetch of any address is allowed.
     unsafe {
-        asm!("prfm pldl2keep, [{}]", in(reg) ptr, options(nomem, nostack, preserves_flags));
+        asm!("prfm pldl2keep, [{}]", in(reg) ptr.addr(), options(nomem, nostack, preserves_flags));
     }
 }
 
@@ -200,6 +200,6 @@ pub(super) fn prefetch(ptr: *const u8) {
 pub(super) fn prefetch_to_write(ptr: *const u8) {
     // SAFETY: as above.
     unsafe {
-        asm!("prfm pstl1keep, [{}]", in(reg) ptr, options(nomem, nostack, preserves_flags));
+        asm!("prfm pstl1keep, [{}]", in(reg) ptr.addr(), options(nomem, nostack, preserves_flags));
     }
 }
