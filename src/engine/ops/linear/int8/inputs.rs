@@ -133,10 +133,7 @@ unsafe fn rotate_group<V: Vector>(x: &[f32], rotated: &mut [f32]) -> f32 {
 ///
 /// # Safety
 /// As `Kernel::run`.
-#[cfg_attr(
-    not(target_arch = "x86_64"),
-    expect(clippy::extra_unused_type_parameters, reason = "vectors of 16 lanes have their own")
-)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(clippy::extra_unused_type_parameters))]
 #[inline(always)]
 unsafe fn round_group<V: Vector>(rotated: &[f32], factor: f32, words: &mut [u32]) -> i32 {
     if factor == 0.0 {
