@@ -275,7 +275,7 @@ impl SpeculationConfig {
     pub const MAX_TOKENS: usize = 128;
 
     /// Most tokens of a step with guesses, on any device: buffers have room for so many.
-    const MAX_STEP_TOKENS: usize = 128;
+    pub const MAX_STEP_TOKENS: usize = 128;
 
     /// Most guesses of a step.
     fn max_num_drafts(&self, max_num_seqs: usize) -> usize {

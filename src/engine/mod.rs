@@ -317,7 +317,8 @@ impl Engine {
     /// # Errors
     /// The device failed.
     pub fn step(&mut self) -> Result<Vec<RequestOutput>, EngineError> {
-        let mut clock = Instant::now();
+        let begin = Instant::now();
+        let mut clock = begin;
         let current = match self.ahead.take() {
             Some((ahead, pending)) => {
                 let (scheduled, rows) = self.scheduler.adopt(&ahead);
@@ -340,9 +341,12 @@ impl Engine {
         lap(&mut clock, &mut self.time.sample);
         let outputs = self.scheduler.update(&scheduled, results.drain(..));
         self.sampler.reuse(results);
-        self.scheduler.reuse(scheduled);
         let outputs = self.learned_from(outputs);
         lap(&mut clock, &mut self.time.update);
+        if let Some(speculation) = &mut self.speculation {
+            speculation.take_in_step(&scheduled, clock - begin);
+        }
+        self.scheduler.reuse(scheduled);
         Ok(outputs)
     }
 

@@ -129,6 +129,11 @@ impl Scheduler {
         DraftStep { scheduler: self, scheduled, limits, num_left }
     }
 
+    /// Sequences that run.
+    pub fn num_running(&self) -> usize {
+        self.running.len()
+    }
+
     /// Whether the next step may have drafts, if the same sequences run.
     pub fn may_draft(&self, limits: DraftLimits) -> bool {
         let may = |&slot: &usize| limits.of_row(self.seq(slot)) > 0;

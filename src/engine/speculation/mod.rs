@@ -6,15 +6,19 @@
 mod draft_model;
 mod ngram;
 mod pace;
+mod step_cost;
 mod suffix;
+
+use std::time::Duration;
 
 use super::config::{SpeculationConfig, SpeculationMethod};
 use super::executor::ExecutorError;
 use super::request::RequestOutput;
-use super::scheduler::{DraftLimits, DraftStep, Scheduled, Scheduler};
+use super::scheduler::{DraftLimits, DraftStep, Scheduled, ScheduledSeq, Scheduler};
 pub use draft_model::{DraftModel, DraftSizes};
 pub use ngram::Ngram;
 pub use pace::Pace;
+pub use step_cost::StepCost;
 pub use suffix::Suffix;
 
 /// Guesses what comes next.
@@ -47,11 +51,14 @@ fn guess_each(step: &mut DraftStep<'_>, mut guess: impl FnMut(&[u32], usize) -> 
 /// A proposer, and how much of it a step takes.
 pub struct Speculation {
     proposer: Box<dyn Proposer>,
+    /// As long as nothing is known of what steps cost.
     limits: DraftLimits,
+    /// None: the limits stay.
+    cost: Option<StepCost>,
 }
 
-/// Tokens of a step up to which one more costs little beside what the step costs anyway. On the
-/// CPU a step of SmolLM2-135M takes about 6 ms and 1 ms for each token (docs/PERFORMANCE.md: one
+/// Tokens of a step up to which one more costs little beside what the step costs anyway, until that
+/// is measured. On the CPU a step of SmolLM2-135M takes about 6 ms and 1 ms for each token (docs/PERFORMANCE.md: one
 /// row 138 tokens/s, four 417, 64 about 900): a draft for one row pays where one in seven is right,
 /// for 8 rows where every second one is.
 const CPU_STEP_TOKENS: usize = 24;
@@ -83,7 +90,28 @@ impl Speculation {
             in_rounds: on_cpu,
             paced: config.paced,
         };
-        Self { proposer, limits }
+        let cost = config.max_step_tokens.is_none().then(StepCost::default);
+        Self { proposer, limits, cost }
+    }
+
+    /// What a step of so many rows may have.
+    fn limits(&self, num_rows: usize) -> DraftLimits {
+        let Some(cost) = &self.cost else { return self.limits };
+        let max_step_tokens = cost.max_step_tokens(num_rows, self.limits.max_step_tokens);
+        DraftLimits { max_step_tokens, per_step: max_step_tokens - 1, ..self.limits }
+    }
+
+    /// Learns how long a step took, guesses included. Those that read prompts say nothing: most of
+    /// their tokens have no logits.
+    pub fn take_in_step(&mut self, scheduled: &Scheduled, took: Duration) {
+        let only_samples = |seq: &ScheduledSeq| {
+            seq.samples && seq.num_tokens == 1 + seq.num_drafts && seq.num_prompt_logits == 0
+        };
+        if let Some(cost) = &mut self.cost
+            && scheduled.seqs.iter().all(only_samples)
+        {
+            cost.take_in(scheduled.num_tokens, took);
+        }
     }
 
     /// Another proposer.
@@ -100,13 +128,14 @@ impl Speculation {
         scheduler: &mut Scheduler,
         scheduled: &mut Scheduled,
     ) -> Result<(), ExecutorError> {
-        let mut step = scheduler.draft_step(scheduled, self.limits);
+        let limits = self.limits(scheduled.seqs.len());
+        let mut step = scheduler.draft_step(scheduled, limits);
         if (0..step.num_seqs()).all(|place| step.room(place) == 0) {
             return Ok(());
         }
         self.proposer.propose(&mut step)?;
         // A GPU's steps are begun ahead as long as no row may have drafts.
-        if self.limits.paced && !self.limits.in_rounds {
+        if limits.paced && !limits.in_rounds {
             step.pause_others();
         }
         Ok(())
@@ -115,7 +144,7 @@ impl Speculation {
     /// Whether the step after the current one may have drafts: they need its tokens, so it cannot
     /// be begun before these are there.
     pub fn may_guess_after(&self, scheduler: &Scheduler) -> bool {
-        scheduler.may_draft(self.limits)
+        scheduler.may_draft(self.limits(scheduler.num_running()))
     }
 
     /// Learns from rows that are finished.
