@@ -37,6 +37,8 @@ pub struct Sequence {
     pub token_ids: Vec<u32>,
     /// The last of them that are drafts.
     pub num_drafts: usize,
+    /// Those of a step that its grammar forces.
+    pub num_forced: usize,
     /// How many drafts it is given.
     pub pace: Pace,
     /// Tokens that it began with.
@@ -74,6 +76,7 @@ impl Sequence {
             status: RequestStatus::Waiting,
             token_ids: token_ids.to_vec(),
             num_drafts: 0,
+            num_forced: 0,
             pace: Pace::default(),
             num_prompt_tokens: token_ids.len(),
             known_end: end,

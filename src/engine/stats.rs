@@ -33,7 +33,9 @@ pub struct EngineStats {
     pub num_drafted_rows: u64,
     /// Drafts so far.
     pub num_draft_tokens: u64,
-    /// Those of them that were right.
+    /// Those of them that a grammar forced.
+    pub num_forced_tokens: u64,
+    /// Those of all drafts that were right.
     pub num_accepted_tokens: u64,
     /// Preemptions so far.
     pub num_preemptions: u64,

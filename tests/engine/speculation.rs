@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use vllm_batch::engine::Engine;
 use vllm_batch::engine::config::{
     CacheConfig, DType, EngineConfig, GenerationConfigSource, ModelConfig, SchedulerConfig,
@@ -214,7 +214,9 @@ fn answers_are_the_same_with_any_guesses_in_any_batch() {
             assert_eq!(run.stats.num_preemptions > 0, batch.1 == 30, "{:?}", run.stats);
             match method {
                 Method::Known(Skill::Perfect) => assert_eq!(num_accepted_tokens, num_draft_tokens),
-                Method::Known(Skill::AlwaysWrong) => assert_eq!(num_accepted_tokens, 0),
+                Method::Known(Skill::AlwaysWrong) => {
+                    assert_eq!(num_accepted_tokens, run.stats.num_forced_tokens);
+                }
                 Method::Known(Skill::Random) => assert!(num_accepted_tokens < num_draft_tokens),
                 _ => assert!((1..num_draft_tokens).contains(&num_accepted_tokens)),
             }
@@ -241,6 +243,55 @@ fn right_guesses_save_their_share_of_the_steps() {
     assert_eq!(guessed.stats.num_steps, longest.div_ceil(NUM_TOKENS + 1) as u64);
     let rejected = guessed.stats.num_draft_tokens - guessed.stats.num_accepted_tokens;
     assert_eq!(rejected, 0);
+}
+
+/// Nobody guesses but the grammar.
+#[test]
+fn tokens_that_a_grammar_forces_are_guessed() {
+    let keys = ["the_name_of_the_customer", "the_number_of_things", "whether_it_is_done"];
+    let properties: Vec<(String, Value)> =
+        keys.iter().map(|key| (key.to_string(), json!({"type": "boolean"}))).collect();
+    let constraint = Constraint::Json(json!({
+        "type": "object",
+        "properties": Value::Object(properties.into_iter().collect()),
+        "required": keys,
+        "additionalProperties": false,
+    }));
+    let outputs =
+        StructuredOutputs { disable_any_whitespace: true, ..StructuredOutputs::new(constraint) };
+    let outputs = Arc::new(outputs);
+    let rows: Vec<_> = [0.0, 0.9]
+        .map(|temperature| {
+            let structured_outputs = Some(Arc::clone(&outputs));
+            let max_tokens = Some(200);
+            let params = SamplingParams {
+                structured_outputs,
+                temperature,
+                max_tokens,
+                logprobs: Some(NumLogprobs::Top(2)),
+                ..SamplingParams::default()
+            };
+            (vec![5, 6, 7], params)
+        })
+        .to_vec();
+    let plain = run(&config(MODEL, (64, 400), None), &rows, None);
+    let nobody = Method::Of(SpeculationMethod::Ngram { min: 500, max: 500 });
+    for (batch, paced) in BATCHES.iter().flat_map(|batch| [(*batch, true), (*batch, false)]) {
+        let mut config = config(MODEL, batch, Some(&nobody));
+        config.speculation.as_mut().expect("it is there").paced = paced;
+        let guessed = run(&config, &rows, None);
+        assert_eq!(guessed.answers, plain.answers, "{batch:?}");
+        let EngineStats { num_draft_tokens, num_forced_tokens, num_accepted_tokens, .. } =
+            guessed.stats;
+        println!("{batch:?}: {num_accepted_tokens} of {num_forced_tokens}");
+        assert_eq!(num_draft_tokens, num_forced_tokens);
+        assert_eq!(num_accepted_tokens, num_forced_tokens, "what is forced is right");
+        let longest = plain.token_ids.values().map(Vec::len).max().expect("rows") as u64;
+        println!("{} steps, {longest} tokens", guessed.stats.num_steps);
+        if batch.0 > 1 {
+            assert!(guessed.stats.num_steps * 2 < longest, "{} steps", guessed.stats.num_steps);
+        }
+    }
 }
 
 #[test]

@@ -332,6 +332,7 @@ impl Report {
             "speculation": {
                 "num_drafted_rows": self.engine.num_drafted_rows,
                 "num_draft_tokens": self.engine.num_draft_tokens,
+                "num_forced_tokens": self.engine.num_forced_tokens,
                 "num_accepted_tokens": self.engine.num_accepted_tokens,
                 "tokens_per_drafted_row": self.engine.tokens_per_drafted_row(),
             },

@@ -35,7 +35,7 @@ pub struct DraftLimits {
 }
 
 impl DraftLimits {
-    /// Most drafts of a row now; 0: it is none that drafts are for.
+    /// Most drafts of a row now, besides those that are forced; 0: it is none that drafts are for.
     fn of_row(&self, seq: &Sequence) -> usize {
         match (may_draft(seq, self.in_rounds), self.paced) {
             (false, _) => 0,
@@ -74,25 +74,55 @@ impl DraftStep<'_> {
 
     /// Drafts that a sequence may be given, besides those that it has.
     pub fn room(&self, place: usize) -> usize {
+        let seq = self.seq(place);
+        let guessed = self.limits.of_row(seq).saturating_sub(seq.num_drafts - seq.num_forced);
+        guessed.min(self.room_of_any(place))
+    }
+
+    /// The same, whoever gives them.
+    fn room_of_any(&self, place: usize) -> usize {
         let entry = &self.scheduled.seqs[place];
         let seq = self.scheduler.seq(entry.slot);
-        let most = self.limits.of_row(seq);
-        if !entry.samples || self.num_left == 0 || most == 0 {
+        if !entry.samples || self.num_left == 0 {
             return 0;
         }
         // The last token is sampled, and nothing comes after it.
-        let most = most.min(self.scheduler.num_tokens_to_come(seq) - 1);
+        let most = self.limits.per_row.min(self.scheduler.num_tokens_to_come(seq) - 1);
         most.saturating_sub(seq.num_drafts).min(self.num_left)
     }
 
     /// Adds a draft to a sequence. False: it takes no more.
     pub fn push(&mut self, place: usize, token_id: u32) -> bool {
+        self.room(place) > 0 && self.push_any(place, token_id)
+    }
+
+    /// Adds the tokens that grammars force: they are right whoever guesses behind them, however
+    /// wrong those guesses were.
+    pub fn push_forced(&mut self) {
+        for place in 0..self.num_seqs() {
+            let ScheduledSeq { slot, .. } = self.scheduled.seqs[place];
+            let seq = self.scheduler.seqs[slot].as_mut().expect("the slot is taken");
+            if seq.guide.is_none() || !may_draft(seq, self.limits.in_rounds) {
+                continue;
+            }
+            // Asked for where its next mask is asked for in this step: at the row's last token.
+            if self.room_of_any(place) > 0 {
+                let forced = self.scheduler.forced(slot);
+                let num_forced = forced.into_iter().take_while(|&id| self.push_any(place, id));
+                let num_forced = num_forced.count();
+                let seq = self.scheduler.seqs[slot].as_mut().expect("the slot is taken");
+                seq.num_forced = num_forced;
+            }
+        }
+    }
+
+    fn push_any(&mut self, place: usize, token_id: u32) -> bool {
         let slot = self.scheduled.seqs[place].slot;
         let stop_ids = &self.scheduler.seq(slot).request.stop_ids;
         // Nothing is sampled after it. A guide in particular must not be asked what comes then.
         let ends =
             stop_ids.eos_token_id == Some(token_id) || stop_ids.stop_token_ids.contains(&token_id);
-        if ends || self.room(place) == 0 || !self.scheduler.grow_by_one(slot) {
+        if ends || self.room_of_any(place) == 0 || !self.scheduler.grow_by_one(slot) {
             return false;
         }
         self.scheduler.seqs[slot].as_mut().expect("the slot is taken").push_draft(token_id);
@@ -138,6 +168,14 @@ impl Scheduler {
     pub fn may_draft(&self, limits: DraftLimits) -> bool {
         let may = |&slot: &usize| limits.of_row(self.seq(slot)) > 0;
         self.running.len() < limits.max_step_tokens && self.running.iter().any(may)
+    }
+
+    /// What a row's guide says must come next.
+    fn forced(&mut self, slot: usize) -> Vec<u32> {
+        let seq = self.seqs[slot].as_mut().expect("the slot is taken");
+        let output_token_ids = &seq.token_ids[seq.num_prompt_tokens..];
+        let guide = seq.guide.as_deref_mut();
+        guide.map_or_else(Vec::new, |guide| guide.forced_after(output_token_ids).to_vec())
     }
 
     /// The guides of the sequences that sample in a step: each finds the mask of its next token.
@@ -251,10 +289,13 @@ impl Scheduler {
         seq.drop_drafts();
         let num_new = seq.num_tokens() - num_before;
         self.stats.num_generation_tokens += num_new as u64;
-        seq.pace.take_in(entry.num_drafts, num_right, num_new);
+        let num_forced = std::mem::take(&mut seq.num_forced);
+        let num_guessed = entry.num_drafts - num_forced;
+        seq.pace.take_in(num_guessed, num_right.saturating_sub(num_forced), num_new);
         if entry.num_drafts > 0 {
             self.stats.num_drafted_rows += 1;
             self.stats.num_draft_tokens += entry.num_drafts as u64;
+            self.stats.num_forced_tokens += num_forced as u64;
             self.stats.num_accepted_tokens += num_right as u64;
             self.give_back(entry.slot);
         }

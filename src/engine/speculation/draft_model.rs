@@ -181,7 +181,7 @@ impl Proposer for DraftModel {
     fn propose(&mut self, step: &mut DraftStep<'_>) -> Result<(), ExecutorError> {
         let has_room = |&place: &usize| {
             let room = step.room(place);
-            room > 0 && step.seq(place).num_tokens() + room <= self.sizes.max_model_len
+            room > 0 && step.seq(place).token_ids.len() + room <= self.sizes.max_model_len
         };
         let places: Vec<usize> = (0..step.num_seqs()).filter(has_room).collect();
         let first = |&place: &usize| {

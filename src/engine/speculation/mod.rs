@@ -130,6 +130,7 @@ impl Speculation {
     ) -> Result<(), ExecutorError> {
         let limits = self.limits(scheduled.seqs.len());
         let mut step = scheduler.draft_step(scheduled, limits);
+        step.push_forced();
         if (0..step.num_seqs()).all(|place| step.room(place) == 0) {
             return Ok(());
         }

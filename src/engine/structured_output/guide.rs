@@ -62,13 +62,17 @@ struct Form {
     grammar: Arc<Grammar>,
     /// Made for the first mask.
     matcher: Option<Box<Matcher>>,
+    /// The tokens that must come next, as far as they are known; None: not asked for yet.
+    forced: Option<Vec<u32>>,
     num_items: usize,
     lexer_cost: u64,
 }
 
 impl std::fmt::Debug for Form {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Form").field("num_items", &self.num_items).finish_non_exhaustive()
+        let mut form = f.debug_struct("Form");
+        form.field("num_items", &self.num_items).field("lexer_cost", &self.lexer_cost);
+        form.finish_non_exhaustive()
     }
 }
 
@@ -90,6 +94,7 @@ impl Guide {
         let form = |grammar: &Arc<Grammar>| Form {
             grammar: Arc::clone(grammar),
             matcher: None,
+            forced: None,
             num_items: 0,
             lexer_cost: 0,
         };
@@ -128,6 +133,21 @@ impl Guide {
                 });
             }
             Err(error) => self.error = Some((self.num_accepted, error)),
+        }
+    }
+
+    /// The tokens that must come after an output, as far as they are known. It is asked where the
+    /// mask of the first of them is asked for next: a mask begins with the same question, so what
+    /// the grammar counts does not depend on who asked first.
+    pub fn forced_after(&mut self, output_token_ids: &[u32]) -> &[u32] {
+        self.catch_up(output_token_ids);
+        if self.error.is_some() {
+            return &[];
+        }
+        match (&self.thinking, &mut self.form) {
+            (Some(thought), _) => thought.all_forced(),
+            (None, Some(form)) => form.forced(),
+            (None, None) => &[],
         }
     }
 
@@ -230,16 +250,28 @@ impl Form {
         Ok(Some(tokens))
     }
 
+    /// The tokens that spell what must come next. The matcher keeps them for its mask.
+    fn forced(&mut self) -> &[u32] {
+        let matcher = self.matcher.get_or_insert_with(|| Box::new(self.grammar.matcher()));
+        self.forced.get_or_insert_with(|| match matcher.is_stopped() {
+            true => Vec::new(),
+            false => matcher.compute_ff_tokens(),
+        })
+    }
+
     /// Whether `next_tokens` would have the token; false where that must say it.
     fn allows(&mut self, token_id: u32) -> bool {
-        let matcher = self.matcher();
         // Of the tokens that spell what is forced, a mask has the tokenizer's own alone.
+        if !self.forced().is_empty() {
+            return false;
+        }
+        let matcher = self.matcher();
         !matcher.is_stopped()
-            && matcher.compute_ff_tokens().is_empty()
             && matcher.validate_tokens(&[token_id]).is_ok_and(|num_valid| num_valid == 1)
     }
 
     fn accept(&mut self, token_id: u32) -> Result<(), RequestError> {
+        self.forced = None;
         let matcher = self.matcher();
         // An end token after the end, or what follows it with `ignore_eos`.
         if matcher.is_stopped() && matcher.get_error().is_none() {

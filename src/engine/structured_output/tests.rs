@@ -208,6 +208,69 @@ fn a_mask_for_the_likeliest_token_agrees_with_the_whole_mask() {
     }
 }
 
+/// Who asks for forced tokens before a mask changes neither it nor what is counted, up to where a
+/// row meets its limits.
+#[test]
+fn what_is_forced_is_what_masks_say_and_costs_no_more() {
+    let keys = ["the first of the names", "a_number_of_things", "größe"];
+    let properties: Vec<(String, Value)> = keys
+        .iter()
+        .map(|key| (key.to_string(), json!({"type": "string", "maxLength": 4})))
+        .collect();
+    let schema = json!({"type": "object", "additionalProperties": false, "required": keys,
+        "properties": Value::Object(properties.into_iter().collect())});
+    let asked = [
+        json!({"json": schema, "disable_any_whitespace": true}),
+        json!({"regex": "(alpha beta|alpha gamma){2,5}"}),
+        json!({"choice": ["yesterday evening", "yesterday morning", "no"]}),
+        json!({"grammar": "start: \"(\" (\"x\" | start)* \")\" | /[0-9]+/"}),
+        json!({"grammar": "%llguidance {\"no_forcing\": true}\nstart: \"one and two\" /[a-c]/"}),
+        json!({"grammar": "start: s\ns: s s | \"a\" | \"\""}),
+        json!({"regex": "(a{0,1000}){0,1000}"}),
+    ];
+    let (mut num_forced, mut num_errors) = (0, 0);
+    for folder in ["demo", "tokenizers/llama"] {
+        let model = Model::of(folder);
+        let num_tokens = model.tokenizer.vocab_size();
+        let cases = asked.iter().flat_map(|outputs| [(outputs, true), (outputs, false)]);
+        for (outputs, is_greedy) in cases {
+            let mut random = Random(5);
+            let mut plain = model.guide(outputs.clone()).expect("it compiles");
+            let mut asked = model.guide(outputs.clone()).expect("it compiles");
+            let mut output_token_ids = Vec::new();
+            for _ in 0..300 {
+                let forced = asked.forced_after(&output_token_ids).to_vec();
+                plain.catch_up(&output_token_ids);
+                let likeliest = forced.first().copied();
+                let likeliest = likeliest.unwrap_or(random.below(num_tokens) as u32);
+                for guide in [&mut plain, &mut asked] {
+                    match is_greedy {
+                        true => guide.fill_for_likeliest(likeliest),
+                        false => guide.fill(),
+                    }
+                }
+                assert_eq!(format!("{plain:?}"), format!("{asked:?}"), "{folder}, {outputs}");
+                if plain.error_after(usize::MAX).is_some() {
+                    num_errors += 1;
+                    break;
+                }
+                let may_come = allowed(&plain);
+                if let Some(first) = forced.first() {
+                    assert_eq!(may_come, [*first], "{folder}, {outputs}");
+                    num_forced += 1;
+                }
+                // As long as it can be.
+                let go_on: Vec<u32> = may_come.into_iter().filter(|id| *id != model.eos).collect();
+                if go_on.is_empty() {
+                    break;
+                }
+                output_token_ids.push(go_on[random.below(go_on.len())]);
+            }
+        }
+    }
+    assert!(num_forced > 100 && num_errors > 1, "{num_forced} forced, {num_errors} ended");
+}
+
 #[test]
 fn texts_match_or_do_not() {
     let model = Model::demo();

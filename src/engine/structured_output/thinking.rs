@@ -68,18 +68,23 @@ impl Thought {
         self.is_undecided.then(|| self.rules.start[0])
     }
 
-    /// The token that must come next: the end's, once the budget is used up; the rest of the
-    /// start, once its first token has decided for it.
+    /// The token that must come next, if one must.
     pub(super) fn forced(&self) -> Option<u32> {
+        self.all_forced().first().copied()
+    }
+
+    /// The tokens that must come next: the end's, once the budget is used up; the rest of the
+    /// start, once its first token has decided for it.
+    pub(super) fn all_forced(&self) -> &[u32] {
         let begins = self.rules.is_optional && self.num_tokens.is_none() && !self.is_undecided;
         if begins {
-            return Some(self.rules.start[self.last.len()]);
+            return &self.rules.start[self.last.len()..];
         }
         let is_over = match (self.rules.budget, self.num_tokens) {
             (Some(budget), Some(num_tokens)) => num_tokens >= budget,
             _ => false,
         };
-        is_over.then(|| self.rules.end[self.num_forced])
+        if is_over { &self.rules.end[self.num_forced..] } else { &[] }
     }
 
     /// Takes in the next token; true: the thinking is over.
@@ -154,7 +159,7 @@ mod tests {
         }
         assert_eq!(said, [7, 7, 7, START, 7, 7, 2, 3]);
         let mut none = Thought::new(&rules(Some(0)), &[START]);
-        assert_eq!(none.forced(), Some(2));
+        assert_eq!((none.forced(), none.all_forced()), (Some(2), &END[..]));
         assert!(!none.accept(2));
         assert!(none.accept(3));
     }
@@ -166,6 +171,7 @@ mod tests {
         assert_eq!((thought.opening(), thought.forced()), (Some(1), None));
         assert!(!thought.accept(1));
         assert_eq!((thought.opening(), thought.forced()), (None, Some(4)));
+        assert_eq!(thought.all_forced(), [4]);
         assert!(!thought.accept(4));
         assert_eq!(thought.forced(), None);
         assert!(!thought.accept(2) && thought.accept(3));

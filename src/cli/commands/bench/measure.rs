@@ -167,6 +167,7 @@ fn since(now: EngineStats, base: &EngineStats) -> EngineStats {
         num_preemptions: now.num_preemptions - base.num_preemptions,
         num_drafted_rows: now.num_drafted_rows - base.num_drafted_rows,
         num_draft_tokens: now.num_draft_tokens - base.num_draft_tokens,
+        num_forced_tokens: now.num_forced_tokens - base.num_forced_tokens,
         num_accepted_tokens: now.num_accepted_tokens - base.num_accepted_tokens,
         time: now.time - base.time,
         ..now

@@ -224,6 +224,7 @@ impl Report {
             "num_steps": measured.stats.num_steps,
             "num_preemptions": measured.stats.num_preemptions,
             "num_draft_tokens": measured.stats.num_draft_tokens,
+            "num_forced_tokens": measured.stats.num_forced_tokens,
             "num_accepted_tokens": measured.stats.num_accepted_tokens,
             "load_time": self.load_time.as_secs_f64(),
             "input_time": measured.input_time.as_secs_f64(),
