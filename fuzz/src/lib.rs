@@ -2,6 +2,7 @@
 //! property does not hold. `tests/engine/fuzz_corpus.rs` runs them over the corpora with every
 //! `cargo test`.
 
+pub mod adapter;
 pub mod choices;
 pub mod contained;
 pub mod csv_records;
@@ -23,7 +24,8 @@ pub mod torch_file;
 pub type Check = fn(&[u8]);
 
 /// Every target by the name of its program and of its corpus.
-pub const TARGETS: [(&str, Check); 11] = [
+pub const TARGETS: [(&str, Check); 12] = [
+    ("adapter", adapter::check),
     ("csv", csv_records::check),
     ("gguf", gguf::check),
     ("index", index::check),
