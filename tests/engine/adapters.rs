@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::{SafeTensors, TensorView};
 use safetensors::{Dtype, serialize_to_file};
 use serde_json::json;
-use vllm_batch::engine::config::LoraModule;
+use vllm_batch::engine::config::{LoraModule, ModelConfig};
+use vllm_batch::engine::model::adapter::{LoraPlace, LoraPlaces};
+use vllm_batch::engine::model_summary::ModelSummary;
 
 /// What an adapter is.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +32,25 @@ fn random(len: usize, seed: &mut u64, scale: f32) -> Vec<f32> {
     (0..len).map(|_| next()).collect()
 }
 
+/// The matrices of the layers of a model, as the engine knows them: of a GGUF file, and of weights
+/// that are packed.
+fn packed_matrices(model: &Path) -> Vec<(String, usize, usize)> {
+    let config = ModelConfig { model_dir: model.to_owned(), ..ModelConfig::default() };
+    let summary = ModelSummary::read(&config).unwrap_or_else(|error| panic!("{error}"));
+    let places = LoraPlaces::of_decoder(&summary.spec);
+    let layers = places.linears().iter();
+    let layers = layers.filter(|(place, _)| matches!(place, LoraPlace::Layer { .. }));
+    let found = layers.flat_map(|(_, linear)| {
+        linear.parts.iter().map(|part| (part.name.clone(), part.rows, linear.k))
+    });
+    found.collect()
+}
+
 /// The matrices of the layers of a folder of safetensors: name, outputs, inputs.
 fn matrices(model: &Path) -> Vec<(String, usize, usize)> {
+    if model.is_file() {
+        return packed_matrices(model);
+    }
     let bytes = fs::read(model.join("model.safetensors")).expect("testdata is committed");
     let tensors = SafeTensors::deserialize(&bytes).expect("a model of testdata");
     let mut found: Vec<_> = tensors
@@ -45,7 +64,7 @@ fn matrices(model: &Path) -> Vec<(String, usize, usize)> {
         })
         .collect();
     found.sort();
-    found
+    if found.is_empty() { packed_matrices(model) } else { found }
 }
 
 /// Writes an adapter of a model's folder as peft writes it.

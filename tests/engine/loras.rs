@@ -27,6 +27,16 @@ const OTHERS: [(&str, &[&str]); 4] = [
     ("golden/gemma4", &["q_proj", "v_proj", "gate_proj", "down_proj"]),
 ];
 
+/// Weights of 4 bits (of 3 in one), and a GGUF file, whose q and k have their rows in another order.
+const PACKED: [&str; 6] = [
+    "golden/gptq",
+    "golden/gptq_asym",
+    "golden/gptq_v2",
+    "golden/awq",
+    "golden/ct_int4",
+    "gguf/llama.gguf",
+];
+
 fn config(model: &str, dtype: DType) -> EngineConfig {
     let model_dir = testdata(model);
     EngineConfig {
@@ -165,6 +175,25 @@ fn so_are_those_of_other_kinds_of_layers_and_weights() {
     let mut int8 = config(MODELS[0], DType::Float32);
     int8.device.quantization = Some(Quantization::Int8);
     check(MODELS[0], &int8, &[]);
+}
+
+/// What is packed stays packed under the adapters: rows without one are those of the model alone.
+#[test]
+fn so_are_those_of_packed_weights() {
+    for model in PACKED {
+        let base = config(model, DType::Float32);
+        check(model, &base, &[]);
+        let folder = tempfile::tempdir().unwrap();
+        let modules = adapters(folder.path(), model, &[]);
+        let mixed = rows(modules.len() as u32);
+        let lora = LoraConfig { modules, ..LoraConfig::default() };
+        let (got, _) = run(&EngineConfig { lora, ..base.clone() }, &mixed);
+        let bare: Vec<Row> = mixed.iter().map(|(prompt, _)| (prompt.clone(), None)).collect();
+        let (alone, _) = run(&base, &bare);
+        for index in (0..mixed.len()).filter(|index| mixed[*index].1.is_none()) {
+            assert_eq!(got[index], alone[index], "{model}: row {index}");
+        }
+    }
 }
 
 #[test]
