@@ -280,11 +280,24 @@ impl Bench {
         };
         if self.mode == ModeArg::Decode && report.has_no_full_step() {
             let message = "no step computed one token of every row";
-            let help = "raise --output-len or --max-num-batched-tokens, so that the first row is \
-                        still running when the last prompt is done";
-            return Err(CliError::refused("mode", message).help(help));
+            return Err(CliError::refused("mode", message).help(self.why_no_full_step()));
         }
         Ok(report)
+    }
+
+    /// What keeps rows from running together.
+    fn why_no_full_step(&self) -> String {
+        let (num_loras, max_loras) =
+            (self.config.engine.lora.modules.len(), self.config.engine.scheduler.max_loras);
+        match num_loras > max_loras {
+            true => format!(
+                "rows of {max_loras} adapters run at once, and there are {num_loras}: raise \
+                 --max-loras, or give fewer --lora-modules"
+            ),
+            false => "raise --output-len or --max-num-batched-tokens, so that the first row is \
+                      still running when the last prompt is done"
+                .to_owned(),
+        }
     }
 }
 
