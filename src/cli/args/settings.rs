@@ -172,12 +172,28 @@ fn variable_of(flag: &str) -> String {
 /// The value of a variable as the flag takes it: text, or a word for on and off.
 fn switch_of(arg: &Arg, value: &OsStr) -> Result<Typed, String> {
     if !matches!(arg.get_action(), ArgAction::SetTrue) {
-        return Ok(Typed::Values(vec![value.to_owned()]));
+        return Ok(Typed::Values(match arg.get_long() {
+            Some("lora-modules") => modules_of(value),
+            _ => vec![value.to_owned()],
+        }));
     }
     match value.to_string_lossy().to_lowercase().as_str() {
         "1" | "true" | "yes" | "on" => Ok(Typed::Switch(true)),
         "0" | "false" | "no" | "off" => Ok(Typed::Switch(false)),
         other => Err(format!("expected true or false, got {other}")),
+    }
+}
+
+/// The modules that a variable names, between blanks or commas. A value that is no list of
+/// `NAME=DIR` throughout is one module: vLLM's object, or a folder whose name has a blank.
+fn modules_of(value: &OsStr) -> Vec<OsString> {
+    let whole = || vec![value.to_owned()];
+    let Some(text) = value.to_str() else { return whole() };
+    let is_separator = |c: char| c.is_whitespace() || c == ',';
+    let modules: Vec<&str> = text.split(is_separator).filter(|part| !part.is_empty()).collect();
+    match !text.trim_start().starts_with('{') && modules.iter().all(|part| part.contains('=')) {
+        true => modules.into_iter().map(OsString::from).collect(),
+        false => whole(),
     }
 }
 

@@ -148,6 +148,22 @@ fn what_is_wrong_in_a_file_is_refused_at_its_line_in_the_flags_words() {
 }
 
 #[test]
+fn a_variable_names_several_adapters() {
+    for (value, expected) in [
+        ("a=x", &[("a", "x")][..]),
+        ("a=x b=org/y", &[("a", "x"), ("b", "org/y")]),
+        ("a=x,b=y, c=z\n", &[("a", "x"), ("b", "y"), ("c", "z")]),
+        ("a=./my folder", &[("a", "./my folder")]),
+        (r#"{"name": "a", "path": "x=1, y=2"}"#, &[("a", "x=1, y=2")]),
+    ] {
+        let args = Place::new("", &[("VLLM_BATCH_LORA_MODULES", value)]).run("--model m");
+        let modules = args.engine.lora.modules.lora_modules.iter();
+        let found: Vec<_> = modules.map(|m| (m.name.as_str(), m.path.as_str())).collect();
+        assert_eq!(found, expected, "{value}");
+    }
+}
+
+#[test]
 fn a_wrong_variable_is_refused_and_an_unknown_one_is_noted() {
     let error = Place::new("", &[("VLLM_BATCH_TOP_P", "0")]).error("");
     let wanted = "error[environment]: VLLM_BATCH_TOP_P: invalid value '0' for '--top-p <P>': top_p \
