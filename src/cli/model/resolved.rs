@@ -57,7 +57,8 @@ impl Resolved {
             max_model_len: info.max_model_len,
             max_num_seqs: engine.scheduler.max_num_seqs,
             max_num_batched_tokens: engine.scheduler.max_num_batched_tokens,
-            prefix_caching: engine.cache.enable_prefix_caching,
+            // Texts that are computed whole have no cache.
+            prefix_caching: engine.cache.enable_prefix_caching && info.num_cache_tokens > 0,
             seed: engine.model.seed,
             loras: loras(&engine.lora, &info.lora_ranks),
             max_loras: engine.scheduler.max_loras,
