@@ -16,6 +16,25 @@ pub struct LoraRows {
     pub logits: Range<u32>,
 }
 
+impl LoraRows {
+    /// Adds the next rows of a step: to those of their adapter, which lie directly before them, or
+    /// as its first ones.
+    ///
+    /// # Panics
+    /// Others lie between.
+    pub fn add(all: &mut Vec<Self>, lora: Option<LoraId>, tokens: Range<u32>, logits: Range<u32>) {
+        let Some(lora) = lora else { return };
+        match all.last_mut().filter(|rows| rows.lora == lora) {
+            None => all.push(Self { lora, tokens, logits }),
+            Some(rows) => {
+                assert_eq!(rows.tokens.end, tokens.start, "rows of an adapter lie together");
+                rows.tokens.end = tokens.end;
+                rows.logits.end = logits.end;
+            }
+        }
+    }
+}
+
 /// What became of the adapters of all batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoraCounts {
@@ -147,20 +166,12 @@ impl Batch {
     /// The last sequence, from this token on, is computed with an adapter, or with none. Its tokens
     /// and logits are there.
     fn add_lora(&mut self, lora: Option<LoraId>, first_token: usize) {
-        let Some(lora) = lora else { return };
-        let (end_token, end_logit) =
-            (self.input_ids.len() as u32, self.logits_indices.len() as u32);
         let first_token = first_token as u32;
-        if self.loras.last().is_none_or(|rows| rows.lora != lora) {
-            let is_before = |index: &u32| *index < first_token;
-            let first_logit = self.logits_indices.partition_point(is_before) as u32;
-            let (tokens, logits) = (first_token..first_token, first_logit..first_logit);
-            self.loras.push(LoraRows { lora, tokens, logits });
-        }
-        let rows = self.loras.last_mut().expect("it was just there");
-        assert_eq!(rows.tokens.end, first_token, "rows of an adapter lie together");
-        rows.tokens.end = end_token;
-        rows.logits.end = end_logit;
+        let is_before = |index: &u32| *index < first_token;
+        let first_logit = self.logits_indices.partition_point(is_before) as u32;
+        let tokens = first_token..self.input_ids.len() as u32;
+        let logits = first_logit..self.logits_indices.len() as u32;
+        LoraRows::add(&mut self.loras, lora, tokens, logits);
     }
 
     /// Tokens of the step.

@@ -145,14 +145,8 @@ impl WholeTexts {
             token_types.resize(input_ids.len(), 0);
             let end = input_ids.len() as u32;
             query_start_loc.push(end);
-            match (lora, loras.last_mut()) {
-                (None, _) => {}
-                (Some(lora), Some(rows)) if rows.lora == *lora => rows.tokens.end = end,
-                // No layer behind the body is adapted.
-                (Some(lora), _) => {
-                    loras.push(LoraRows { lora: *lora, tokens: first..end, logits: 0..0 });
-                }
-            }
+            // No layer behind the body is adapted.
+            LoraRows::add(loras, *lora, first..end, 0..0);
         }
     }
 }
