@@ -6,6 +6,7 @@ use std::path::Path;
 use fancy_regex::Regex;
 use serde_json::Value;
 
+use super::targets::Targets;
 use crate::engine::EngineError;
 use crate::engine::files::{self, MAX_CONFIG_BYTES, quoted};
 use crate::engine::model::hf_config::{HfConfig, Section};
@@ -55,7 +56,7 @@ const PARTS: [(&str, &str); 9] = [
 const STARTS: [&str; 4] = ["gaussian", "eva", "orthogonal", "mica"];
 
 /// (why they are harmless, keys)
-const HARMLESS: [(&str, &[&str]); 4] = [
+const HARMLESS: [(&str, &[&str]); 3] = [
     (
         "says what the adapter is, or where it came from",
         &[
@@ -82,10 +83,6 @@ const HARMLESS: [(&str, &[&str]); 4] = [
         ],
     ),
     (
-        "which modules have an adapter: the tensors say it",
-        &["exclude_modules", "layers_pattern", "layers_to_transform", "target_modules"],
-    ),
-    (
         "how the base keeps its weights: A is (rank, inputs) and B (outputs, rank) in any case",
         &["fan_in_fan_out", "merge_weights"],
     ),
@@ -103,6 +100,8 @@ pub(super) struct AdapterConfig {
     alphas: Vec<(Pattern, f64)>,
     /// Which of the heads may be there whole.
     pub heads: Vec<&'static str>,
+    /// Which modules have A and B.
+    pub targets: Targets,
 }
 
 impl AdapterConfig {
@@ -138,6 +137,7 @@ impl AdapterConfig {
         let alpha_of = |section: &Section<'_>, key: &str| section.number(key);
         let alphas = patterns_of(&root, ("alpha_pattern", "a number"), alpha_of)?;
         let heads = heads(&root)?;
+        let targets = Targets::read(&root)?;
         let unread = config.unread();
         if !unread.is_empty() {
             return Err(config.error(format!(
@@ -146,7 +146,7 @@ impl AdapterConfig {
                 quoted(&unread.join(", "))
             )));
         }
-        Ok(Self { config, rank, alpha, use_rslora, ranks, alphas, heads })
+        Ok(Self { config, rank, alpha, use_rslora, ranks, alphas, heads, targets })
     }
 
     /// The rank of a module, and the factor of B A x. alpha / rank is computed as peft does, in

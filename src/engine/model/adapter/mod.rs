@@ -12,6 +12,7 @@ mod names;
 mod places;
 #[cfg(test)]
 mod places_tests;
+mod targets;
 #[cfg(test)]
 mod tests;
 
@@ -27,6 +28,7 @@ use module_tensors::{ModuleTensors, sorted_tensors};
 pub use places::{
     LoraBlock, LoraPlace, LoraPlaces, PartOutputs, PlacedAdapter, PlacedHead, PlacedModule,
 };
+use targets::Targets;
 
 /// The file of tensors in an adapter's folder.
 const WEIGHTS_FILE: &str = "adapter_model.safetensors";
@@ -40,6 +42,7 @@ pub struct AdapterFiles {
     /// The tensors of each.
     tensors: Vec<ModuleTensors>,
     copies: Vec<BaseCopy>,
+    targets: Targets,
 }
 
 /// One module that an adapter changes.
@@ -124,15 +127,28 @@ impl AdapterFiles {
         for (name, of_module) in found {
             let rank_and_scale = config.rank_and_scale(&name)?;
             let module = of_module.checked(name, rank_and_scale, max_rank);
-            modules.push(module.map_err(|text| weights.error(text))?);
+            let module = module.map_err(|text| weights.error(text))?;
+            if !matches!(module.kind, AdapterKind::Saved { .. }) {
+                config.targets.check(&module.name).map_err(|text| weights.error(text))?;
+            }
+            modules.push(module);
             tensors.push(of_module);
         }
-        Ok(Self { weights, modules, tensors, copies })
+        Ok(Self { weights, modules, tensors, copies, targets: config.targets })
     }
 
     /// The modules that it changes, by name.
     pub fn modules(&self) -> &[AdapterModule] {
         &self.modules
+    }
+
+    /// Refuses names of `target_modules` that are modules of the model, without tensors.
+    fn check_targets<'a>(
+        &'a self,
+        of_model: impl Iterator<Item = &'a str> + Clone,
+    ) -> Result<(), EngineError> {
+        let of_adapter = self.modules.iter().map(|module| module.name.as_str());
+        self.targets.check_all(of_model, of_adapter).map_err(|text| self.error(text))
     }
 
     /// Copies of the base's weights, by name.

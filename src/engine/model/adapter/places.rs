@@ -109,7 +109,7 @@ const WRAPPERS: [&str; 14] = [
 ];
 
 /// A module's name without what wraps the model.
-fn bare(name: &str) -> &str {
+pub(super) fn bare(name: &str) -> &str {
     let mut rest = name;
     while let Some((first, inner)) = rest.split_once('.')
         && WRAPPERS.contains(&first)
@@ -253,6 +253,7 @@ impl LoraPlaces {
             }
             placed.modules.push(found);
         }
+        files.check_targets(named.keys().copied())?;
         for copy in files.copies() {
             self.check_copy(copy, &named).map_err(error)?;
         }

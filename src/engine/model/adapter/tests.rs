@@ -38,7 +38,7 @@ fn write_tensors(folder: &Path, dtype: Dtype, tensors: Tensors<'_>) {
 /// A folder with this config, whose `peft_type` is LoRA unless it says another.
 pub(super) fn folder(config: &Value, tensors: Tensors<'_>) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let mut all = json!({"peft_type": "LORA", "target_modules": ["q_proj"]});
+    let mut all = json!({"peft_type": "LORA"});
     let keys = all.as_object_mut().unwrap();
     keys.extend(config.as_object().unwrap().clone());
     std::fs::write(folder.path().join("adapter_config.json"), all.to_string()).unwrap();
@@ -221,6 +221,8 @@ fn every_key_that_is_not_computed_is_refused_by_name() {
         ("modules_to_save", json!(["embed_tokens"])),
         ("modules_to_save", json!(["score", "lm_head"])),
         ("modules_to_save", json!("score")),
+        ("target_modules", json!([1])),
+        ("target_modules", json!({"q_proj": true})),
         ("something_new", json!(0)),
         ("text_config", json!({})),
         ("r", json!(0)),
@@ -307,6 +309,58 @@ fn tensors_that_do_not_fit_are_refused_by_name() {
         for wanted in wanted {
             assert!(error.contains(wanted), "{error}, not {wanted}");
         }
+    }
+}
+
+#[test]
+fn tensors_are_those_of_the_modules_that_the_config_names() {
+    let whole = "model.layers.0.self_attn.q_proj";
+    for targets in [
+        json!(["q_proj"]),
+        json!(["v_proj", "self_attn.q_proj"]),
+        json!([whole]),
+        json!(["base.model.layers.0.self_attn.q_proj", "layers.0.self_attn.q_proj"]),
+        json!([]),
+        json!(null),
+        json!("all-linear"),
+        json!(r".*\.(v|o)_proj"),
+    ] {
+        opened(&folder(&json!({"target_modules": targets}), PAIR)).expect("a fine adapter");
+    }
+    for targets in [json!(["proj"]), json!(["v_proj"]), json!(["layers.1.self_attn.q_proj"])] {
+        let error = opened(&folder(&json!({"target_modules": targets}), PAIR)).unwrap_err();
+        assert!(
+            error.contains(&format!("tensors of `{whole}`, which `target_modules`")),
+            "{error}"
+        );
+    }
+    // A head that is saved whole is named elsewhere.
+    let tensors: Tensors<'_> = &[PAIR[0], PAIR[1], ("score.weight", &[2, 3])];
+    let config = json!({"target_modules": ["q_proj"], "modules_to_save": ["score"]});
+    opened(&folder(&config, tensors)).expect("a fine adapter");
+}
+
+#[test]
+fn a_name_of_the_models_without_tensors_is_refused() {
+    let model = ["layers.0.self_attn.q_proj", "layers.0.self_attn.v_proj", "lm_head"];
+    for (more, is_fine) in [
+        (json!({"target_modules": ["q_proj"]}), true),
+        (json!({"target_modules": ["q_proj", "query_key_value"]}), true),
+        (json!({"target_modules": ["q_proj", "v_proj"]}), false),
+        (json!({"target_modules": ["lm_head", "q_proj"]}), false),
+        (json!({"target_modules": ["q_proj", "v_proj"], "exclude_modules": ["v_proj"]}), true),
+        (json!({"target_modules": ["q_proj", "v_proj"], "layers_to_transform": 1}), true),
+        (json!({"target_modules": ["q_proj", "v_proj"], "exclude_modules": []}), false),
+        (json!({"target_modules": "q_proj|v_proj"}), true),
+    ] {
+        let files = opened(&folder(&more, PAIR)).expect("a fine adapter");
+        let error = files.check_targets(model.into_iter()).err().map(|error| error.to_string());
+        assert_eq!(error.is_none(), is_fine, "{more}: {error:?}");
+        let names_it = |error: &String| {
+            error.contains("`target_modules`")
+                && (error.contains("`v_proj`") || error.contains("`lm_head`"))
+        };
+        assert!(error.as_ref().is_none_or(names_it), "{error:?}");
     }
 }
 
