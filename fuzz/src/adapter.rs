@@ -1,5 +1,5 @@
-//! Folders of LoRA adapters: `adapter_config.json` and the header of the tensors. What is accepted has
-//! modules by name, each with the matrices that it says.
+//! Folders of LoRA adapters: `adapter_config.json` and the header of the tensors. What is accepted
+//! has modules by name, each with the matrices that it says.
 
 use std::path::Path;
 

@@ -53,6 +53,10 @@ fn matrices(model: &Path) -> Vec<(String, usize, usize)> {
     }
     let bytes = fs::read(model.join("model.safetensors")).expect("testdata is committed");
     let tensors = SafeTensors::deserialize(&bytes).expect("a model of testdata");
+    let is_packed = |name: &str| name.ends_with(".qweight") || name.ends_with(".weight_packed");
+    if tensors.names().into_iter().any(is_packed) {
+        return packed_matrices(model);
+    }
     let mut found: Vec<_> = tensors
         .iter()
         .filter_map(|(name, tensor)| {
@@ -64,7 +68,7 @@ fn matrices(model: &Path) -> Vec<(String, usize, usize)> {
         })
         .collect();
     found.sort();
-    if found.is_empty() { packed_matrices(model) } else { found }
+    found
 }
 
 /// Writes an adapter of a model's folder as peft writes it.

@@ -27,7 +27,7 @@ const OTHERS: [(&str, &[&str]); 4] = [
     ("golden/gemma4", &["q_proj", "v_proj", "gate_proj", "down_proj"]),
 ];
 
-/// Weights of 4 bits (of 3 in one), and a GGUF file, whose q and k have their rows in another order.
+/// Weights of 4 bits (of 3 in one), and a GGUF file: q and k have their rows in another order.
 const PACKED: [&str; 6] = [
     "golden/gptq",
     "golden/gptq_asym",

@@ -20,7 +20,7 @@ const NUM_NEEDED: usize = 5;
 /// given up in a noisy minute is tried again.
 const MAX_AGE: u64 = 512;
 
-/// How often a draft is right, at least: a row whose drafts are right less often has fewer (`Pace`).
+/// How often a draft is right, at least: whose are right less often has fewer (`Pace`).
 const RIGHT: f64 = 0.5;
 
 /// What is gained by leaving the device's own number of tokens must be more than noise.
