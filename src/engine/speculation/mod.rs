@@ -58,8 +58,9 @@ pub struct Speculation {
 }
 
 /// Tokens of a step up to which one more costs little beside what the step costs anyway, until that
-/// is measured. On the CPU a step of SmolLM2-135M takes about 6 ms and 1 ms for each token (docs/PERFORMANCE.md: one
-/// row 138 tokens/s, four 417, 64 about 900): a draft for one row pays where one in seven is right,
+/// is measured. On the CPU a step of SmolLM2-135M takes about 6 ms and 1 ms for each token
+/// (docs/PERFORMANCE.md: one row 138 tokens/s, four 417, 64 about 900): a draft for one row pays
+/// where one in seven is right,
 /// for 8 rows where every second one is.
 const CPU_STEP_TOKENS: usize = 24;
 

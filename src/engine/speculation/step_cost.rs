@@ -20,7 +20,7 @@ const NUM_NEEDED: usize = 5;
 /// given up in a noisy minute is tried again.
 const MAX_AGE: u64 = 512;
 
-/// How often a draft is right, at least: whose are right less often has fewer (`Pace`).
+/// How often a draft is right, at least: `Pace` gives fewer to a row whose drafts are wrong.
 const RIGHT: f64 = 0.5;
 
 /// What is gained by leaving the device's own number of tokens must be more than noise.
@@ -127,7 +127,7 @@ mod tests {
 
     const CPU: usize = 24;
 
-    /// What is chosen for so many rows after steps of all numbers of tokens that were chosen before,
+    /// What is chosen for so many rows, after steps of all numbers of tokens chosen before,
     /// up to `per_row` drafts each, and of none.
     fn chosen(
         (num_rows, per_row, of_device): (usize, usize, usize),
