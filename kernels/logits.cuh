@@ -10,7 +10,7 @@
 constexpr u32 SEGMENT = 512;
 // Tokens of a segment that one lane takes: four groups of four consecutive ones.
 constexpr u32 PER_LANE = SEGMENT / WARP_SIZE;
-// Bounds the vocabulary to less than 524288.
+// Bounds the vocabulary to less than 524288 (`MAX_GPU_VOCAB_SIZE`, which is checked at load).
 constexpr u32 MAX_SEGMENTS = 1024;
 // Likely tokens that are sorted in shared memory.
 constexpr u32 MAX_CANDIDATES = 4096;

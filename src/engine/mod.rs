@@ -496,7 +496,7 @@ fn load_model(
     let draft = DraftToLoad::read(config, summary)?;
     let spec = &summary.spec;
     let (head_dim, without_kernels) = (spec.heads().head_dim, spec.without_gpu_kernels());
-    let needs = GpuNeeds { head_dim, without_kernels };
+    let needs = GpuNeeds { head_dim, vocab_size: spec.vocab_size(), without_kernels };
     let (device, why_cpu) = device::open(config, summary.dtype, needs)?;
     let device = Arc::new(device);
     let beside = draft.as_ref().map(|draft| draft.beside(config, &device)).transpose()?;

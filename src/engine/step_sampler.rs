@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use super::EngineError;
 use super::device::gpu::Readback;
 use super::device::op_times::{Op, Work};
-use super::device::{Device, Gpu, Tensor};
+use super::device::{Device, Gpu, MAX_GPU_VOCAB_SIZE, Tensor};
 use super::executor::Logits;
 use super::ops::logprobs::{self, LogprobBuffers};
 use super::ops::sample::{self, SampleBuffers};
@@ -249,6 +249,7 @@ fn sample_on_host(
 
 impl OnGpu {
     fn new(gpu: &Gpu, max_rows: usize, vocab_size: usize) -> Result<Self, EngineError> {
+        assert!(vocab_size <= MAX_GPU_VOCAB_SIZE, "refused when the device was opened");
         let max_entries = max_rows * (1 + vocab_size.min(NumLogprobs::MAX_ON_GPU as usize));
         gpu.reserve_sampled(logprobs::num_bytes(max_rows, max_entries))?;
         let max_kept = logprobs::max_kept_rows(max_rows);

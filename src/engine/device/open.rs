@@ -50,12 +50,16 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
 
 /// Widest head that the attention kernels take.
 const MAX_HEAD_DIM: usize = 256;
+/// Most tokens that the sampler's kernels take (`MAX_SEGMENTS` and `UNIT` of kernels/logits.cuh).
+pub const MAX_GPU_VOCAB_SIZE: usize = (1 << 19) - 1;
 
 /// What a model asks of the kernels of a GPU.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct GpuNeeds {
     /// Width of its heads.
     pub head_dim: usize,
+    /// Tokens that are sampled from its logits; 0: none are.
+    pub vocab_size: usize,
     /// A part of it that has none, in words.
     pub without_kernels: Option<&'static str>,
 }
@@ -170,7 +174,19 @@ pub(super) fn threads(asked: Option<usize>) -> Result<ThreadPool, EngineError> {
 fn check_needs(dtype: DType, kv_cache_dtype: KvCacheDType, needs: GpuNeeds) -> Result<(), String> {
     match needs.without_kernels {
         Some(part) => Err(format!("this model has {part}, and no kernel here computes that yet")),
-        None => check_head_dim(dtype, kv_cache_dtype, needs.head_dim),
+        None => check_vocab_size(needs.vocab_size)
+            .and_then(|()| check_head_dim(dtype, kv_cache_dtype, needs.head_dim)),
+    }
+}
+
+/// The sampler's kernels keep something of each part of a row of logits in memory of fixed size.
+fn check_vocab_size(vocab_size: usize) -> Result<(), String> {
+    match vocab_size <= MAX_GPU_VOCAB_SIZE {
+        true => Ok(()),
+        false => Err(format!(
+            "this model has {vocab_size} tokens, and the kernels sample from up to \
+             {MAX_GPU_VOCAB_SIZE}"
+        )),
     }
 }
 
@@ -234,10 +250,22 @@ mod tests {
 
     #[test]
     fn parts_without_kernels_are_named() {
-        let needs = GpuNeeds { head_dim: 64, without_kernels: Some("latent attention") };
+        let without_kernels = Some("latent attention");
+        let needs = GpuNeeds { head_dim: 64, vocab_size: 100, without_kernels };
         let check = |needs| check_needs(DType::BFloat16, KvCacheDType::Auto, needs);
         assert!(check(needs).unwrap_err().contains("has latent attention, and no kernel"));
-        assert_eq!(check(GpuNeeds { head_dim: 64, without_kernels: None }), Ok(()));
+        assert_eq!(check(GpuNeeds { without_kernels: None, ..needs }), Ok(()));
+    }
+
+    #[test]
+    fn vocabularies_that_no_kernel_takes_are_named() {
+        let check = |vocab_size| {
+            let needs = GpuNeeds { head_dim: 64, vocab_size, ..GpuNeeds::default() };
+            check_needs(DType::BFloat16, KvCacheDType::Auto, needs)
+        };
+        assert_eq!(check(524_287), Ok(()));
+        let text = check(524_288).unwrap_err();
+        assert!(text.contains("524288 tokens, and the kernels sample from up to 524287"), "{text}");
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl Devices {
         }
         let head_dim = summary.spec.heads().head_dim;
         let without_kernels = summary.cached().and_then(|decoder| decoder.without_gpu_kernels());
-        let needs = GpuNeeds { head_dim, without_kernels };
+        let needs = GpuNeeds { head_dim, vocab_size: 0, without_kernels };
         let (body, why_cpu) = device::open(config, summary.dtype, needs)?;
         let body = Arc::new(body);
         let host = match &*body {

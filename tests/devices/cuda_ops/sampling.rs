@@ -3,7 +3,7 @@
 
 use vllm_batch::engine::config::DType;
 use vllm_batch::engine::device::cuda::{Args, DeviceBuffer};
-use vllm_batch::engine::device::{Device, Gpu, Precision, Tensor, bytes_of};
+use vllm_batch::engine::device::{Device, Gpu, MAX_GPU_VOCAB_SIZE, Precision, Tensor, bytes_of};
 use vllm_batch::engine::ops::logprobs::{LogprobEntry, LogprobRow};
 use vllm_batch::engine::ops::sample::{Edit, SampleResult, SampleRow};
 use vllm_batch::engine::request::{NumLogprobs, PositionLogprobs, RowKey, SamplingParams, StopIds};
@@ -150,6 +150,40 @@ fn sample_takes_the_hosts_tokens_and_a_row_alone_takes_the_same() {
     }
     // Random numbers within a rounding of a token's edge may take its neighbour.
     assert!(num_equal * 100 >= num_rows * 97, "{num_equal} of {num_rows} tokens are the host's");
+}
+
+/// At the largest vocabulary that is admitted: sums of equal weights come close to 2^64, and the
+/// last segment has its place. A few rows, since each is half a million logits.
+#[test]
+fn sample_takes_every_token_of_the_largest_vocabulary() {
+    let Some(pair) = Pair::open(DType::BFloat16, 810, None) else { return };
+    let width = MAX_GPU_VOCAB_SIZE;
+    let mut logits = Rows { values: vec![1.0; 3 * width], width };
+    logits.values[2 * width - 1] = 2.0;
+    let off = SampleRow { top_p: 1.0, repetition_penalty: 1.0, ..SampleRow::default() };
+    let drawn = SampleRow { temperature: 1.0, key: [ENGINE_SEED as u32, 0], ..off };
+    let rows = [
+        drawn,
+        SampleRow { logits_row: 1, ..off },
+        SampleRow { top_p: 0.5, logits_row: 2, ..drawn },
+    ];
+    let tensor = logits.on(&pair.gpu, &[0, 1, 2], Precision::Full);
+    let sampled = launch_sample(gpu(&pair), &tensor, (&rows, &[]));
+    assert!(sampled.iter().all(|row| row.status == 0), "{sampled:?}");
+    assert_eq!(sampled[1].token as usize, width - 1);
+    // The host adds weights in floats, so it may take a neighbour.
+    for (row, top_p) in [(0, 1.0), (2, 0.5)] {
+        let params = SamplingParams { temperature: 1.0, top_p, ..SamplingParams::default() };
+        let stop_ids = StopIds::default();
+        let task = RowTask::Sample(task(&params, &stop_ids, 0));
+        let mut values = logits.values[row * width..(row + 1) * width].to_vec();
+        let RowResult::Sampled { token_id, .. } =
+            run_row(&mut values, &task, &mut SamplerScratch::default())
+        else {
+            panic!("row {row} has a token")
+        };
+        assert!(token_id.abs_diff(sampled[row].token) <= 1, "row {row}: {sampled:?}, {token_id}");
+    }
 }
 
 #[test]
