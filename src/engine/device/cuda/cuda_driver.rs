@@ -1,7 +1,6 @@
 //! The CUDA driver: one context, one compute stream, one copy stream.
 
 use std::ffi::c_void;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys::{self, CUresult};
@@ -66,8 +65,6 @@ pub struct CudaDriver {
     copy: Handle<sys::CUstream>,
     properties: Properties,
     compiler: Compiler,
-    /// Addresses of the pinned buffers alive: a copy from them does not wait by itself.
-    pinned: Mutex<Vec<Range<usize>>>,
     /// The latest launch, for an error that shows up later.
     last_launch: Mutex<Option<Arc<str>>>,
 }
@@ -135,9 +132,10 @@ impl CudaDriver {
 
     pub(super) fn copy_to_device(&self, dst: DevicePtr, src: &[u8]) -> Result<()> {
         self.copy_to_device_async(dst, src, Stream::Compute)?;
-        // From pageable memory the driver has taken its copy by now; from pinned memory it reads
-        // later, and the caller's borrow ends here.
-        if self.is_pinned(src) { self.wait(Stream::Compute) } else { Ok(()) }
+        // The caller's borrow ends here, and no memory is sure to be read by now: not pinned one,
+        // and pageable one only where the driver takes a copy, which it may do without (where GPU
+        // and CPU share page tables).
+        self.wait(Stream::Compute)
     }
 
     pub(super) fn copy_to_device_async(
@@ -253,26 +251,15 @@ impl CudaDriver {
         // SAFETY: writes one address.
         let status = unsafe { sys::cuMemHostAlloc(&mut ptr, bytes, 0) };
         check("cuMemHostAlloc", || format!("{bytes} bytes"), status)?;
-        let start = ptr as usize;
-        let mut pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
-        pinned.push(start..start + bytes);
         Ok(ptr.cast())
     }
 
     /// # Safety
     /// From `alloc_pinned`, once.
     pub(super) unsafe fn free_pinned(&self, ptr: *mut u8) {
-        let mut pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
-        pinned.retain(|range| range.start != ptr as usize);
         // A copy in flight may still use it. Errors leave nothing to do.
         let _ = self.context.bind().and_then(|()| self.synchronize());
         // SAFETY: the caller's promise.
         let _ = unsafe { sys::cuMemFreeHost(ptr.cast()) };
-    }
-
-    fn is_pinned(&self, bytes: &[u8]) -> bool {
-        let start = bytes.as_ptr() as usize;
-        let pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
-        pinned.iter().any(|range| range.contains(&start))
     }
 }

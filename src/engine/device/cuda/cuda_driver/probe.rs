@@ -89,8 +89,8 @@ impl CudaDriver {
             // SAFETY: made above, used by nothing.
             let _ = unsafe { sys::cuStreamDestroy_v2(compute.0) };
         })?;
-        let (pinned, last_launch) = (Mutex::default(), Mutex::default());
-        Ok(Self { context, compute, copy, properties, compiler, pinned, last_launch })
+        let last_launch = Mutex::default();
+        Ok(Self { context, compute, copy, properties, compiler, last_launch })
     }
 }
 

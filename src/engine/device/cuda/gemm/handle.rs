@@ -162,10 +162,12 @@ impl DeviceBuffer {
     pub fn repeat(pattern: &[u8], bytes: usize, stream: cu::CUstream) -> Result<Self, GemmError> {
         let buffer = Self::new(bytes)?;
         let mut filled = pattern.len().min(bytes);
-        // SAFETY: the buffer holds that many bytes; pageable memory is copied before the return.
+        // SAFETY: the buffer holds that many bytes; the synchronisation waits for the copy.
         cuda("cuMemcpyHtoDAsync", unsafe {
             cu::cuMemcpyHtoDAsync_v2(buffer.address, pattern.as_ptr().cast(), filled, stream)
         })?;
+        // SAFETY: a stream of the current context.
+        cuda("cuStreamSynchronize", unsafe { cu::cuStreamSynchronize(stream) })?;
         while filled < bytes {
             let more = filled.min(bytes - filled);
             // SAFETY: both ranges lie in the buffer, one behind the other.
