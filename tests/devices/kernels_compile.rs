@@ -306,6 +306,30 @@ fn every_kernel_compiles_without_spills_within_its_registers() {
     assert!(found.is_empty(), "{} problems:\n{}", found.len(), found.join("\n"));
 }
 
+/// For GPUs that are younger than NVRTC.
+#[test]
+fn kernels_compile_to_ptx_for_a_gpu_that_nvrtc_does_not_know() {
+    let Some(compiler) = compiler() else {
+        return println!("SKIP: kernels are not compiled: VLLM_BATCH_NVRTC_DIR is not set");
+    };
+    assert_eq!(compiler.arch_for((9, 0)).unwrap(), "sm_90a");
+    let arch = compiler.arch_for((99, 0)).unwrap();
+    assert!(arch.starts_with("compute_12"), "{arch}");
+    let bf16 = ("DTYPE", "bf16");
+    let attention = [bf16, ("HEAD_DIM", "64"), ("MAX_SMEM_KB", "99")];
+    for (source, defines) in [("norm", &[bf16][..]), ("paged_attention", &attention[..])] {
+        let compiled = compiler.compile(source, defines, &arch).unwrap();
+        let ptx = std::ffi::CStr::from_bytes_with_nul(&compiled.cubin).unwrap().to_str().unwrap();
+        let target = format!(".target {}", arch.replace("compute", "sm"));
+        assert!(ptx.contains(&target), "{target}");
+        // Operations that name their rounding are what the driver does not contract.
+        for operation in ["add.f32", "sub.f32", "mul.f32", "mad.f32"] {
+            assert!(!ptx.contains(operation), "{source}: {operation}");
+        }
+        assert!(!compiled.log.contains("warning"), "{}", compiled.log);
+    }
+}
+
 /// The names in `EXPORT(name)`.
 fn exports(text: &str) -> BTreeSet<&str> {
     let lines = text.lines().filter_map(|line| line.trim().strip_prefix("EXPORT("));

@@ -12,6 +12,7 @@ use super::error::{CudaError, Result};
 
 mod cubin_cache;
 mod ptxas_report;
+mod target;
 
 pub use ptxas_report::ResourceUsage;
 
@@ -29,19 +30,22 @@ const OPTIONS: [&str; 5] = [
     "--ptxas-options=-v",
 ];
 
+const ARCH_OPTION: &str = "--gpu-architecture=";
+
 /// NVRTC with the kernels' sources.
 pub struct Compiler {
     sources: Sources,
     cache_dir: Option<PathBuf>,
     version: OnceLock<std::result::Result<(i32, i32), String>>,
+    known_archs: OnceLock<std::result::Result<Vec<u32>, String>>,
 }
 
 /// A cubin and what its kernels take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compiled {
-    /// For `cuModuleLoadData`.
+    /// For `cuModuleLoadData`; for an architecture as `compute_90` PTX, which ends in NUL.
     pub cubin: Vec<u8>,
-    /// NVRTC's log: warnings, and the report of ptxas.
+    /// NVRTC's log: warnings, and the report of ptxas (none of PTX).
     pub log: String,
     /// Whether it came from the disk.
     pub is_cached: bool,
@@ -54,19 +58,26 @@ impl Compiled {
     }
 }
 
-/// The architecture to compile for: with the instructions of this one only, where it has such.
-pub fn arch_name(major: u32, minor: u32) -> String {
-    match (major, minor) {
-        (9, 0) | (10, 0 | 3) => format!("sm_{major}{minor}a"),
-        _ => format!("sm_{major}{minor}"),
-    }
-}
-
 impl Compiler {
     /// A compiler of these sources; cubins are kept in `cache_dir`, None: nowhere. Loads nothing
     /// yet.
     pub fn new(sources: Sources, cache_dir: Option<PathBuf>) -> Self {
-        Self { sources, cache_dir, version: OnceLock::new() }
+        let (version, known_archs) = (OnceLock::new(), OnceLock::new());
+        Self { sources, cache_dir, version, known_archs }
+    }
+
+    /// What to compile for on a device of this compute capability: its own architecture, or, where
+    /// this NVRTC does not know that, the newest before it as PTX (`compute_90`).
+    pub fn arch_for(&self, capability: (u32, u32)) -> Result<String> {
+        let version = self.nvrtc_version("")?;
+        let known = self.known_archs.get_or_init(target::known);
+        let known = known.as_ref().map_err(|reason| error("", reason.clone(), ""))?;
+        target::choose(capability, known).ok_or_else(|| {
+            let ((major, minor), (own_major, own_minor)) = (capability, version);
+            let code =
+                format!("NVRTC {own_major}.{own_minor} compiles for no GPU of {major}.{minor}");
+            error("", code, "")
+        })
     }
 
     /// Compiles `<source>.cu` with these defines for an architecture as `sm_90a`.
@@ -115,6 +126,11 @@ impl Compiler {
         version.clone().map_err(|reason| error(source, reason, ""))
     }
 
+    /// NVRTC's version, as `13.0`.
+    pub fn version_name(&self) -> String {
+        self.nvrtc_version("").map_or("?".to_owned(), |(major, minor)| format!("{major}.{minor}"))
+    }
+
     fn hash(&self, text: &str, options: &[String], version: (i32, i32)) -> u128 {
         let mut hasher = Hasher::default();
         hasher.field(format!("{version:?}").as_bytes()).field(text.as_bytes());
@@ -139,13 +155,17 @@ impl Compiler {
         let result = unsafe { nvrtc::compile_program(program.handle, options) };
         let log = program.log();
         result.map_err(|code| error(source, format!("{:?}", code.0), log.trim()))?;
-        Ok(Compiled { cubin: program.cubin(source)?, log, is_cached: false })
+        let is_ptx = options
+            .iter()
+            .any(|option| option.strip_prefix(ARCH_OPTION).is_some_and(target::is_ptx));
+        let cubin = if is_ptx { program.ptx(source)? } else { program.cubin(source)? };
+        Ok(Compiled { cubin, log, is_cached: false })
     }
 }
 
 fn options(defines: &[(&str, &str)], arch: &str) -> Vec<String> {
     let mut options: Vec<String> = OPTIONS.map(str::to_owned).into();
-    options.push(format!("--gpu-architecture={arch}"));
+    options.push(format!("{ARCH_OPTION}{arch}"));
     options.extend(defines.iter().map(|(name, value)| format!("-D{name}={value}")));
     options
 }
@@ -212,6 +232,19 @@ impl Program {
         status.result().map_err(failed)?;
         Ok(cubin)
     }
+
+    fn ptx(&self, source: &str) -> Result<Vec<u8>> {
+        let failed =
+            |code: nvrtc::NvrtcError| error(source, format!("{:?}", code.0), "nvrtcGetPTX");
+        let mut bytes = 0;
+        // SAFETY: writes one number.
+        unsafe { sys::nvrtcGetPTXSize(self.handle, &mut bytes) }.result().map_err(failed)?;
+        let mut ptx = vec![0u8; bytes];
+        // SAFETY: writes as many bytes as it said, a NUL the last.
+        let status = unsafe { sys::nvrtcGetPTX(self.handle, ptx.as_mut_ptr().cast()) };
+        status.result().map_err(failed)?;
+        Ok(ptx)
+    }
 }
 
 impl Drop for Program {
@@ -224,13 +257,6 @@ impl Drop for Program {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn architectures_with_instructions_of_their_own_have_an_a() {
-        let names = [(8, 0), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0)]
-            .map(|(major, minor)| arch_name(major, minor));
-        assert_eq!(names, ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120"]);
-    }
 
     #[test]
     fn the_hash_sees_headers_defines_and_version() {

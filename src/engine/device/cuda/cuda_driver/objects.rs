@@ -30,11 +30,11 @@ impl CudaDriver {
         source: &str,
         defines: &[(&str, &str)],
     ) -> Result<Arc<CudaModule>> {
-        let (major, minor) = self.properties.compute_capability;
-        let arch = super::super::compiler::arch_name(major, minor);
+        let arch = self.compiler.arch_for(self.properties.compute_capability)?;
         let compiled = self.compiler.compile(source, defines, &arch)?;
         let mut handle = std::ptr::null_mut();
-        // SAFETY: a whole cubin of NVRTC, which holds its own length; the driver copies it.
+        // SAFETY: of NVRTC: a whole cubin, which holds its own length, or text that ends in NUL.
+        // The driver copies it.
         let status = unsafe { sys::cuModuleLoadData(&mut handle, compiled.cubin.as_ptr().cast()) };
         check("cuModuleLoadData", source, status)?;
         Ok(Arc::new(CudaModule { handle: Handle(handle), context: Arc::clone(&self.context) }))
