@@ -143,8 +143,9 @@ impl Gpu {
         self.runtime.driver().properties()
     }
 
-    /// Names the set of kernels: outputs are equal only within one, on one kind of GPU. The version
-    /// of cuBLASLt is part of it.
+    /// Names the set of kernels: outputs are equal only within one. The versions of cuBLASLt and
+    /// NVRTC are part of it, and a hash of the bits of matrix products, which two models of GPU of
+    /// one generation may not share. To be asked once all products are prepared.
     pub fn kernel_set(&self) -> String {
         let (major, minor) = self.properties().compute_capability;
         let fp8 = match self.quantization() {
@@ -158,8 +159,11 @@ impl Gpu {
         };
         let narrowed = format!("{fp8}{codes}{cache}");
         match &**self.runtime.driver() {
-            Driver::Cuda(_) => {
-                format!("cuda-sm{major}{minor}-lt{}{narrowed}", gemm::cublas_version())
+            Driver::Cuda(driver) => {
+                let lt = gemm::cublas_version();
+                let nvrtc = driver.compiler().version_name();
+                let bits = lock(&self.matmul).references().unwrap_or_default();
+                format!("cuda-sm{major}{minor}-lt{lt}-nvrtc{nvrtc}-{bits}{narrowed}")
             }
             Driver::Host(_) => format!("cuda-shim{narrowed}"),
         }

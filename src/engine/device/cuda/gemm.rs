@@ -23,9 +23,9 @@ use cudarc::cublaslt::sys::cublasLtGetVersion;
 use cudarc::driver::sys::{CUfunction, CUstream};
 
 use handle::Handle;
-use operation::{Backend, Operation, Rows};
-use table::{Algorithm, Choice};
-use trial::Trial;
+use operation::{Backend, NO_REDUCTION, Operation, Rows};
+use table::{Algorithm, Choice, hash_of_references};
+use trial::{REFERENCE_ROWS, Trial};
 
 pub use buckets::{launched_rows, padded_rows};
 pub use error::GemmError;
@@ -70,6 +70,8 @@ unsafe impl Send for Gemm {}
 struct Plan {
     operation: Operation,
     launches: Vec<Launch>,
+    /// The hash of the reference's bits.
+    reference: String,
 }
 
 struct Launch {
@@ -121,17 +123,20 @@ impl Gemm {
         }
         table.use_for(&self.device, self.cublas_version);
         let known = self.tabulated(key, max_rows, table);
-        let plan = match known.and_then(|choices| self.plan(key, max_rows, &choices)) {
+        let plan = match known.and_then(|known| self.plan(key, max_rows, known)) {
             Ok(plan) => plan,
             // What is missing or refused could be told apart, but tuning takes a second.
             Err(GemmError::NoAlgorithm { .. }) => {
                 table.remove(&key);
                 let buckets = buckets::buckets(max_rows);
                 let last = buckets[buckets.len() - 1];
+                let last = buckets::last_compared(last, max_rows);
                 let trial = Trial::new(&self.backend, key, last)?;
                 let choices = tuning::tune(&trial, &buckets)?;
+                let reference = trial.reference_hash()?;
                 choices.iter().for_each(|&choice| table.insert(&key, choice));
-                self.plan(key, max_rows, &choices)?
+                table.set_reference(&key, reference.clone());
+                self.plan(key, max_rows, (choices, reference))?
             }
             Err(error) => return Err(error),
         };
@@ -139,27 +144,54 @@ impl Gemm {
         Ok(())
     }
 
-    /// The table's choices for every bucket.
+    /// The table's choices for every bucket, and the hash of the reference's bits.
     fn tabulated(
         &self,
         key: GemmKey,
         max_rows: usize,
         table: &TuningTable,
-    ) -> Result<Vec<Choice>, GemmError> {
-        let choice = |bucket| table.get(&key, bucket).filter(Choice::is_possible);
+    ) -> Result<(Vec<Choice>, String), GemmError> {
+        let choice = |bucket| table.get(&key, bucket).filter(|choice| choice.serves(max_rows));
         let choices = buckets::buckets(max_rows)
             .into_iter()
-            .map(|bucket| choice(bucket).ok_or(GemmError::NoAlgorithm { key, rows: bucket }));
-        choices.collect()
+            .map(|bucket| choice(bucket).ok_or(GemmError::NoAlgorithm { key, rows: bucket }))
+            .collect::<Result<_, _>>()?;
+        let missing = GemmError::NoAlgorithm { key, rows: REFERENCE_ROWS };
+        Ok((choices, table.reference(&key).ok_or(missing)?.to_owned()))
     }
 
-    fn plan(&self, key: GemmKey, max_rows: usize, choices: &[Choice]) -> Result<Plan, GemmError> {
+    /// The GEMM, ready to be asked about algorithms. Without vectors to point at, cuBLASLt refuses
+    /// what it would accept with them; nothing is read from where it points now.
+    fn operation(&self, key: GemmKey) -> Result<Operation, GemmError> {
         let operation = Operation::new(key)?;
-        // Without vectors to point at, cuBLASLt refuses what it would accept with them. Nothing is
-        // read from here.
         let placeholder = self.backend.workspace;
         let scales = Some((placeholder, placeholder));
         operation.bind(&Operands { bias: Some(placeholder), scales, ..Operands::default() })?;
+        Ok(operation)
+    }
+
+    /// Whether cuBLASLt has an algorithm for this GEMM on this device.
+    pub fn has(&self, key: GemmKey) -> bool {
+        let offered = || {
+            let operation = self.operation(key)?;
+            operation.heuristic(&self.backend, &operation.rows(REFERENCE_ROWS)?, NO_REDUCTION)
+        };
+        offered().is_ok_and(|algorithms| !algorithms.is_empty())
+    }
+
+    /// A hash of the bits of the references of all GEMMs that are prepared.
+    pub fn references(&self) -> String {
+        let plans = self.plans.iter();
+        hash_of_references(plans.map(|(key, plan)| (key.to_string(), plan.reference.as_str())))
+    }
+
+    fn plan(
+        &self,
+        key: GemmKey,
+        max_rows: usize,
+        (choices, reference): (Vec<Choice>, String),
+    ) -> Result<Plan, GemmError> {
+        let operation = self.operation(key)?;
         let mut launches = Vec::new();
         for max_rows in buckets::all_launched_rows(max_rows) {
             let bucket = buckets::bucket(max_rows);
@@ -173,7 +205,7 @@ impl Gemm {
             }
             launches.push(Launch { max_rows, rows, algorithm: choice.algorithm });
         }
-        Ok(Plan { operation, launches })
+        Ok(Plan { operation, launches, reference })
     }
 
     /// Puts out = x w^T (+ bias) of `m` rows into the stream. Allocates nothing, so that it can be

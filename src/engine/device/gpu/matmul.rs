@@ -83,6 +83,14 @@ impl MatmulEngine {
         Ok(Self::Lt(Box::new(Lt { gemm, table, path, _workspace, _count_mismatches })))
     }
 
+    /// A hash of the bits of the references; None on the shim.
+    pub(super) fn references(&self) -> Option<String> {
+        match self {
+            Self::Lt(lt) => Some(lt.gemm.references()),
+            Self::Host => None,
+        }
+    }
+
     pub(super) fn prepare(&mut self, shape: MatmulShape, max_rows: usize) -> Result<(), CudaError> {
         let Self::Lt(lt) = self else { return Ok(()) };
         lt.gemm.prepare(key(shape), max_rows, &mut lt.table).map_err(failed)?;

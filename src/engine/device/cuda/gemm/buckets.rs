@@ -49,14 +49,29 @@ pub fn is_small(bucket: usize) -> bool {
     bucket <= SMALL[SMALL.len() - 1]
 }
 
-/// Row counts at which an algorithm of this bucket is compared with the reference: the last, the
-/// first and one between.
-pub fn compared_rows(bucket: usize) -> Vec<usize> {
+/// Row counts at which a candidate for this bucket is compared with the reference at first: the
+/// last, the first and one between.
+pub fn sampled_rows(bucket: usize) -> Vec<usize> {
     if is_small(bucket) {
         return vec![bucket];
     }
     let first = bucket / 2 + STEP;
     vec![bucket, first, (first + bucket / 4).next_multiple_of(STEP)]
+}
+
+/// Row counts at which an algorithm of this bucket may be launched, in GEMMs of up to `max_rows`
+/// rows and those of the whole bucket: it is compared with the reference at each of them.
+pub fn compared_rows(bucket: usize, max_rows: usize) -> Vec<usize> {
+    let first = if is_small(bucket) { bucket } else { bucket / 2 + STEP };
+    (first..=last_compared(bucket, max_rows)).step_by(STEP).collect()
+}
+
+/// The last of these. The last bucket goes on as far as there are rows.
+pub fn last_compared(bucket: usize, max_rows: usize) -> usize {
+    match bucket == RANGES[RANGES.len() - 1] {
+        true => launched_rows(max_rows).max(bucket),
+        false => bucket,
+    }
 }
 
 #[cfg(test)]
@@ -89,11 +104,17 @@ mod tests {
     }
 
     #[test]
-    fn an_algorithm_is_compared_inside_its_bucket() {
-        for end in buckets(4096) {
-            for rows in compared_rows(end) {
-                assert_eq!((bucket(rows), launched_rows(rows)), (end, rows));
+    fn an_algorithm_is_compared_at_every_launch_of_its_bucket() {
+        for max_rows in [1, 512, 513, 1030, 4096, 16_384] {
+            let mut compared = Vec::new();
+            for end in buckets(max_rows) {
+                for rows in sampled_rows(end).into_iter().chain(compared_rows(end, max_rows)) {
+                    assert_eq!((bucket(rows), launched_rows(rows)), (end, rows));
+                }
+                compared.extend(compared_rows(end, max_rows));
             }
+            let launched = all_launched_rows(max_rows);
+            assert!(launched.iter().all(|rows| compared.contains(rows)), "{max_rows} rows");
         }
     }
 }

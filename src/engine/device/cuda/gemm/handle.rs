@@ -188,17 +188,18 @@ impl DeviceBuffer {
         })
     }
 
-    /// The first word, once the stream has come here.
-    pub fn read_word(&self, stream: cu::CUstream) -> Result<u32, GemmError> {
-        let mut word = 0_u32;
-        let pointer = (&raw mut word).cast::<c_void>();
-        // SAFETY: `word` outlives the copy, which the synchronisation waits for.
+    /// The first bytes, once the stream has come here.
+    pub fn read(&self, len: usize, stream: cu::CUstream) -> Result<Vec<u8>, GemmError> {
+        assert!(len <= self.bytes, "past the end of a buffer");
+        let mut bytes = vec![0_u8; len];
+        let pointer = bytes.as_mut_ptr().cast::<c_void>();
+        // SAFETY: `bytes` outlives the copy, which the synchronisation waits for.
         cuda("cuMemcpyDtoHAsync", unsafe {
-            cu::cuMemcpyDtoHAsync_v2(pointer, self.address, size_of::<u32>(), stream)
+            cu::cuMemcpyDtoHAsync_v2(pointer, self.address, len, stream)
         })?;
         // SAFETY: a stream of the current context.
         cuda("cuStreamSynchronize", unsafe { cu::cuStreamSynchronize(stream) })?;
-        Ok(word)
+        Ok(bytes)
     }
 }
 

@@ -13,7 +13,7 @@ use super::key::GemmKey;
 use crate::engine::device::cuda::disk_cache::{Hasher, write_whole};
 
 /// Changes with the choice of the reference algorithm, and so with the bits of the results.
-const RULES: u32 = 1;
+const RULES: u32 = 2;
 
 /// cuBLASLt's description of an algorithm. Opaque, and of one version of cuBLASLt.
 pub type Algorithm = [u64; 8];
@@ -29,6 +29,8 @@ pub struct Choice {
     pub algorithm: Algorithm,
     /// What a launch took when it was tuned.
     pub micros: f64,
+    /// It was compared with the reference at every launch of the bucket up to this many rows.
+    pub compared: usize,
 }
 
 impl Choice {
@@ -37,10 +39,20 @@ impl Choice {
         self.launched == self.bucket
             || (self.bucket..=buckets::MAX_PADDING).contains(&self.launched)
     }
+
+    /// Whether every launch of it, in GEMMs of up to `max_rows` rows, was compared.
+    pub fn serves(&self, max_rows: usize) -> bool {
+        let last = match buckets::is_small(self.bucket) {
+            true => self.launched,
+            false => buckets::last_compared(self.bucket, max_rows),
+        };
+        self.is_possible() && self.compared >= last
+    }
 }
 
-/// A `Choice` in the file: bucket, launched, the algorithm in hexadecimal, microseconds.
-type Record = (usize, usize, String, f64);
+/// A `Choice` in the file: bucket, launched, the algorithm in hexadecimal, microseconds, rows up to
+/// which it was compared.
+type Record = (usize, usize, String, f64, usize);
 
 /// Choices by GEMM, for one device and one version of cuBLASLt.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -49,6 +61,8 @@ pub struct TuningTable {
     device: String,
     cublas_version: usize,
     entries: BTreeMap<String, Vec<Record>>,
+    /// Hashes of the bits of each GEMM's reference.
+    references: BTreeMap<String, String>,
     /// Over everything above: an edited file could name an algorithm that gives other bits.
     checksum: String,
     #[serde(skip)]
@@ -86,18 +100,30 @@ impl TuningTable {
     /// The choice for a bucket.
     pub fn get(&self, key: &GemmKey, bucket: usize) -> Option<Choice> {
         let records = self.entries.get(&key.to_string())?;
-        let (bucket, launched, hex, micros) = records.iter().find(|record| record.0 == bucket)?;
+        let record = records.iter().find(|record| record.0 == bucket)?;
+        let &(bucket, launched, ref hex, micros, compared) = record;
         let algorithm = parse_hex(hex)?;
-        Some(Choice { bucket: *bucket, launched: *launched, algorithm, micros: *micros })
+        Some(Choice { bucket, launched, algorithm, micros, compared })
+    }
+
+    /// The hash of the reference's bits.
+    pub fn reference(&self, key: &GemmKey) -> Option<&str> {
+        self.references.get(&key.to_string()).map(String::as_str)
+    }
+
+    /// Notes the hash of the reference's bits.
+    pub fn set_reference(&mut self, key: &GemmKey, hash: String) {
+        self.references.insert(key.to_string(), hash);
+        self.is_changed = true;
     }
 
     /// Adds or replaces the choice for a bucket.
     pub fn insert(&mut self, key: &GemmKey, choice: Choice) {
-        let Choice { bucket, launched, algorithm, micros } = choice;
+        let Choice { bucket, launched, algorithm, micros, compared } = choice;
         let hex = algorithm.iter().map(|word| format!("{word:016x}")).collect();
         let records = self.entries.entry(key.to_string()).or_default();
         records.retain(|record| record.0 != bucket);
-        records.push((bucket, launched, hex, micros));
+        records.push((bucket, launched, hex, micros, compared));
         records.sort_by_key(|record| record.0);
         self.is_changed = true;
     }
@@ -105,6 +131,7 @@ impl TuningTable {
     /// Forgets a GEMM.
     pub fn remove(&mut self, key: &GemmKey) {
         self.is_changed |= self.entries.remove(&key.to_string()).is_some();
+        self.is_changed |= self.references.remove(&key.to_string()).is_some();
     }
 
     fn compute_checksum(&self) -> String {
@@ -113,12 +140,25 @@ impl TuningTable {
         hasher.field(self.device.as_bytes());
         for (key, records) in &self.entries {
             hasher.field(key.as_bytes());
-            for (bucket, launched, hex, _) in records {
-                hasher.field(format!("{bucket} {launched} {hex}").as_bytes());
+            for (bucket, launched, hex, _, compared) in records {
+                hasher.field(format!("{bucket} {launched} {hex} {compared}").as_bytes());
             }
+        }
+        for (key, hash) in &self.references {
+            hasher.field(key.as_bytes()).field(hash.as_bytes());
         }
         format!("{:032x}", hasher.finish())
     }
+}
+
+/// One hash of the references of some GEMMs, in whatever order they come: eight digits that tell
+/// apart devices and libraries that do not give the same bits.
+pub fn hash_of_references<'a>(references: impl Iterator<Item = (String, &'a str)>) -> String {
+    let mut hasher = Hasher::default();
+    for (key, hash) in references.collect::<BTreeMap<_, _>>() {
+        hasher.field(key.as_bytes()).field(hash.as_bytes());
+    }
+    format!("{:08x}", hasher.finish() as u32)
 }
 
 fn parse_hex(hex: &str) -> Option<Algorithm> {

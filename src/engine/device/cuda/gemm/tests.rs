@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::table::Choice;
+use super::table::{Choice, hash_of_references};
 use super::{GemmKey, GemmType, TuningTable};
 
 const KEY: GemmKey =
@@ -11,7 +11,7 @@ const KEY: GemmKey =
 
 fn choice(bucket: usize) -> Choice {
     let algorithm = [0x10_0000_0042, u64::MAX, 2, 3, 4, 5, 6, bucket as u64];
-    Choice { bucket, launched: bucket.max(64), algorithm, micros: 12.5 }
+    Choice { bucket, launched: bucket.max(64), algorithm, micros: 12.5, compared: 64 }
 }
 
 /// A folder of this test, removed with it.
@@ -32,6 +32,7 @@ fn saved(folder: &Folder) -> TuningTable {
     table.use_for("NVIDIA H200", 130_100);
     table.insert(&KEY, choice(16));
     table.insert(&KEY, choice(8));
+    table.set_reference(&KEY, "00ff".to_owned());
     table.save(&folder.file()).expect("a new file can be written");
     table
 }
@@ -54,6 +55,9 @@ fn a_table_comes_back_from_its_file() {
     assert_eq!(table.get(&KEY, 8), Some(choice(8)));
     assert_eq!(table.get(&KEY, 16), Some(choice(16)));
     assert_eq!(table.get(&KEY, 32), None);
+    assert_eq!(table.reference(&KEY), Some("00ff"));
+    table.remove(&KEY);
+    assert_eq!((table.get(&KEY, 8), table.reference(&KEY)), (None, None));
     assert_eq!(table.get(&GemmKey { bias: true, ..KEY }, 8), None);
     let files = fs::read_dir(folder.0.path().join("below")).expect("the folder is there");
     assert_eq!(files.count(), 1, "no temporary file is left");
@@ -81,6 +85,8 @@ fn a_damaged_file_is_ignored() {
         text.replace("130100", "130200"),
         text.replace("\"rules\":", "\"rules\":9"),
         text.replace("[8,64", "[8,128"),
+        text.replace("12.5,64]", "12.5,640]"),
+        text.replace("00ff", "00fe"),
         String::new(),
         "[]".into(),
     ];
@@ -104,6 +110,29 @@ fn an_unchanged_table_is_not_written() {
     table.insert(&KEY, choice(8));
     table.save(&folder.file()).expect("the file can be written");
     assert!(folder.file().exists());
+}
+
+#[test]
+fn a_choice_serves_as_many_rows_as_it_was_compared_at() {
+    assert!(choice(8).serves(8) && choice(64).serves(64));
+    assert!(!Choice { compared: 8, ..choice(8) }.serves(8), "launched with 64 rows");
+    let large = Choice { compared: 4096, ..choice(4096) };
+    assert!(large.serves(4096) && !large.serves(4097));
+    assert!(Choice { compared: 8192, ..large }.serves(8100));
+    assert!(!Choice { compared: 896, ..choice(1024) }.serves(600));
+}
+
+#[test]
+fn references_of_other_bits_have_another_hash() {
+    let hash = |references: &[(&str, &'static str)]| {
+        hash_of_references(references.iter().map(|&(key, hash)| (key.to_owned(), hash)))
+    };
+    let both = hash(&[("a", "1"), ("b", "2")]);
+    assert_eq!(both, hash(&[("b", "2"), ("a", "1")]));
+    assert_eq!(both.len(), 8);
+    for other in [hash(&[("a", "1"), ("b", "3")]), hash(&[("a", "2"), ("b", "1")]), hash(&[])] {
+        assert_ne!(both, other);
+    }
 }
 
 #[test]

@@ -14,9 +14,10 @@ use super::handle::{DeviceBuffer, Timer};
 use super::key::GemmKey;
 use super::operation::{Backend, NO_REDUCTION, Operation, Rows, num_splits};
 use super::table::Algorithm;
+use crate::engine::device::cuda::disk_cache::Hasher;
 
 /// The reference is the heuristic's choice for this many rows.
-const REFERENCE_ROWS: usize = 2048;
+pub const REFERENCE_ROWS: usize = 2048;
 
 /// The reference is computed with this many rows.
 const COMPUTED_ROWS: usize = 64;
@@ -34,6 +35,8 @@ const W_BYTES: usize = 160 << 20;
 pub struct Trial<'a> {
     pub backend: &'a Backend,
     pub operation: Operation,
+    /// Most rows that it has matrices for.
+    pub max_rows: usize,
     timer: Timer,
     pub operands: Operands,
     w_bytes: usize,
@@ -50,10 +53,10 @@ pub struct Trial<'a> {
 }
 
 impl<'a> Trial<'a> {
-    /// Matrices for buckets up to `last_bucket`, and the reference.
-    pub fn new(backend: &'a Backend, key: GemmKey, last_bucket: usize) -> Result<Self, GemmError> {
+    /// Matrices for launches of up to `max_rows` rows, and the reference.
+    pub fn new(backend: &'a Backend, key: GemmKey, max_rows: usize) -> Result<Self, GemmError> {
         let stream = backend.stream;
-        let max_rows = last_bucket.max(buckets::MAX_PADDING);
+        let max_rows = max_rows.max(buckets::MAX_PADDING);
         let data = Adversary::new(PERIOD, W_PERIOD.min(key.n), key.k, key.input);
         let (bias, x_scales, w_scales) = vectors(&key);
         let w_bytes = key.n * key.k * key.input.bytes();
@@ -80,6 +83,7 @@ impl<'a> Trial<'a> {
         let mut trial = Self {
             backend,
             operation,
+            max_rows,
             timer: Timer::new()?,
             operands,
             w_bytes,
@@ -112,6 +116,16 @@ impl<'a> Trial<'a> {
             let (to, from) = (self.reference.address, self.out.address);
             cu::cuMemcpyDtoDAsync_v2(to, from, bytes, self.backend.stream)
         })
+    }
+
+    /// A hash of the reference's bits.
+    pub fn reference_hash(&self) -> Result<String, GemmError> {
+        let key = &self.operation.key;
+        let bytes = PERIOD * key.n * key.output.bytes();
+        let bits = self.reference.read(bytes, self.backend.stream)?;
+        let mut hasher = Hasher::default();
+        hasher.field(&bits);
+        Ok(format!("{:032x}", hasher.finish()))
     }
 
     /// A first look at an algorithm's time. None: it does not run here.
@@ -189,7 +203,8 @@ impl<'a> Trial<'a> {
                 std::ptr::null_mut(),
             )
         })?;
-        Ok(self.num_mismatches.read_word(stream)? == 0)
+        let count = self.num_mismatches.read(size_of::<u32>(), stream)?;
+        Ok(count.iter().all(|&byte| byte == 0))
     }
 }
 

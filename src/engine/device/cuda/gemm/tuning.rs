@@ -122,24 +122,26 @@ fn fastest_equal(
         if is_slow || finalists.len() == NUM_FINALISTS {
             break;
         }
-        if is_equal(trial, bucket, &algorithm)? {
+        if is_equal(trial, &buckets::sampled_rows(bucket), &algorithm)? {
             finalists.push((micros, algorithm));
         }
     }
     let micros = race(trial, &rows, &finalists)?;
-    let timed = micros.into_iter().zip(finalists);
-    let fastest = timed.min_by(|a, b| a.0.total_cmp(&b.0));
-    Ok(fastest.map(|(micros, (_, algorithm))| Choice {
-        bucket,
-        launched: bucket,
-        algorithm,
-        micros,
-    }))
+    let mut timed: Vec<_> = micros.into_iter().zip(finalists).collect();
+    timed.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let compared = buckets::last_compared(bucket, trial.max_rows);
+    for (micros, (_, algorithm)) in timed {
+        // What depends on the number of rows (waves that are not full, say) may show at one only.
+        if is_equal(trial, &buckets::compared_rows(bucket, trial.max_rows), &algorithm)? {
+            return Ok(Some(Choice { bucket, launched: bucket, algorithm, micros, compared }));
+        }
+    }
+    Ok(None)
 }
 
-/// Whether the algorithm has the reference's bits at every row count that is compared.
-fn is_equal(trial: &Trial<'_>, bucket: usize, algorithm: &Algorithm) -> Result<bool, GemmError> {
-    for launched in buckets::compared_rows(bucket) {
+/// Whether the algorithm has the reference's bits at each of these row counts.
+fn is_equal(trial: &Trial<'_>, rows: &[usize], algorithm: &Algorithm) -> Result<bool, GemmError> {
+    for &launched in rows {
         if !trial.matches(&trial.operation.rows(launched)?, algorithm)? {
             return Ok(false);
         }
