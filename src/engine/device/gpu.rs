@@ -87,6 +87,15 @@ const PIECE_BYTES: usize = 1 << 20;
 const VALUES_PER_BLOCK: usize = 2048;
 const BLOCK: u32 = 256;
 
+/// cuBLASLt has the scaling on some generations only, whatever the GPU's instructions.
+fn no_fp8(properties: &Properties, cublas_version: usize) -> String {
+    let ((major, minor), name) = (properties.compute_capability, &properties.name);
+    format!(
+        "--quantization fp8 needs matrix products of E4M3 with a scale per row, and cuBLASLt \
+         {cublas_version} has none for {name} (compute capability {major}.{minor}): leave it out"
+    )
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -105,6 +114,10 @@ impl Gpu {
     pub fn new(driver: Driver, config: GpuConfig) -> Result<Self, EngineError> {
         let runtime = Runtime::new(driver);
         let matmul = MatmulEngine::new(&runtime, config.cache_dir.as_deref())?;
+        if config.quantization == Some(Quantization::Fp8) && !matmul.has_fp8(config.dtype) {
+            let properties = runtime.driver().properties();
+            return Err(EngineError::Config(no_fp8(properties, gemm::cublas_version())));
+        }
         let uploads = Uploads::new(&runtime)?;
         let pool = super::open::threads(config.num_threads)?;
         Ok(Self {
@@ -464,5 +477,23 @@ impl Args {
     /// Dimensions, each as a u32.
     pub fn dims<const N: usize>(&mut self, dims: [usize; N]) -> &mut Self {
         dims.into_iter().fold(self, |args, dim| args.u32(dim as u32))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_without_products_of_fp8_is_named() {
+        let properties = Properties {
+            name: "NVIDIA L40S".to_owned(),
+            compute_capability: (8, 9),
+            num_sms: 142,
+            max_smem_per_block_bytes: 99 << 10,
+        };
+        let text = no_fp8(&properties, 130_100);
+        assert!(text.contains("cuBLASLt 130100 has none for NVIDIA L40S"), "{text}");
+        assert!(text.contains("capability 8.9): leave it out"), "{text}");
     }
 }

@@ -83,6 +83,15 @@ impl MatmulEngine {
         Ok(Self::Lt(Box::new(Lt { gemm, table, path, _workspace, _count_mismatches })))
     }
 
+    /// Whether there are products of E4M3 with a scale per row, for a model of this dtype.
+    pub(super) fn has_fp8(&self, dtype: DType) -> bool {
+        let Self::Lt(lt) = self else { return true };
+        // A layer as models have them. What cuBLASLt lacks it lacks for every shape.
+        let input = MatmulInput::Fp8(dtype);
+        let shape = MatmulShape { n: 4096, k: 4096, input, output: dtype, bias: false };
+        lt.gemm.has(key(shape))
+    }
+
     /// A hash of the bits of the references; None on the shim.
     pub(super) fn references(&self) -> Option<String> {
         match self {
