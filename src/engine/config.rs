@@ -311,7 +311,24 @@ pub enum DeviceKind {
         module_dir: PathBuf,
         /// Shuffles the order of threads; 0: in order.
         seed: u64,
+        /// What it stands for.
+        gpu: ShimGpu,
     },
+}
+
+/// The GPU that the shim stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShimGpu {
+    /// (9, 0) is Hopper.
+    pub compute_capability: (u32, u32),
+    /// Shared memory that a block may have.
+    pub max_smem_kb: usize,
+}
+
+impl Default for ShimGpu {
+    fn default() -> Self {
+        Self { compute_capability: (9, 0), max_smem_kb: 227 }
+    }
 }
 
 /// The device, and what it needs to be found.

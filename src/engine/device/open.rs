@@ -6,7 +6,7 @@ use super::thread_pool::{ThreadPool, num_physical_cores};
 use super::{Device, Gpu, GpuConfig};
 use crate::engine::EngineError;
 use crate::engine::config::{
-    DType, DeviceConfig, DeviceKind, EngineConfig, KvCacheDType, Quantization,
+    DType, DeviceConfig, DeviceKind, EngineConfig, KvCacheDType, Quantization, ShimGpu,
 };
 
 macro_rules! sources {
@@ -114,9 +114,11 @@ pub fn open(
             let driver = probe(*ordinal).map_err(refused)?;
             Ok((gpu(config, dtype, driver)?, None))
         }
-        DeviceKind::CudaShim { kernels_dir, module_dir, seed } => {
+        DeviceKind::CudaShim { kernels_dir, module_dir, seed, gpu: stands_for } => {
             check().map_err(refused)?;
-            let driver = HostDriver::new(kernels_dir, module_dir, *seed);
+            let ShimGpu { compute_capability, max_smem_kb } = *stands_for;
+            let driver = HostDriver::new(kernels_dir, module_dir, *seed)
+                .as_gpu(compute_capability, max_smem_kb << 10);
             Ok((gpu(config, dtype, Driver::Host(driver))?, None))
         }
     }

@@ -18,13 +18,14 @@ fn broken(test: &str, file: &str, change: impl Fn(&Path)) -> Option<DeviceConfig
         println!("SKIP: a real GPU does not fail on demand");
         return None;
     }
-    let DeviceKind::CudaShim { kernels_dir: from, module_dir, seed } = gpu::device(0)?.kind else {
+    let DeviceKind::CudaShim { kernels_dir: from, module_dir, seed, gpu } = gpu::device(0)?.kind
+    else {
         return None;
     };
     let kernels_dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("broken").join(test);
     copy(&from, &kernels_dir);
     change(&kernels_dir.join(file));
-    let kind = DeviceKind::CudaShim { kernels_dir, module_dir, seed };
+    let kind = DeviceKind::CudaShim { kernels_dir, module_dir, seed, gpu };
     Some(DeviceConfig { kind, ..DeviceConfig::default() })
 }
 

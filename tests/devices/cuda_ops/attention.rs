@@ -3,7 +3,7 @@
 //! whatever stale K and V lie behind it.
 
 use vllm_batch::engine::batch::Batch;
-use vllm_batch::engine::config::DType;
+use vllm_batch::engine::config::{DType, ShimGpu};
 use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
 use vllm_batch::engine::device::{Device, KvCache, Precision};
 use vllm_batch::engine::ops::{
@@ -386,6 +386,27 @@ fn paged_attention_prefill_beside_decode_in_heads_of_64() {
 #[test]
 fn paged_attention_decode_beside_prefill_in_heads_of_128() {
     check(DType::BFloat16, 740, &[case(4, 1, 128, 32)], &MIX);
+}
+
+/// Another GPU has other numbers of warps, groups and stages, and the same bits.
+#[test]
+fn paged_attention_has_the_same_bits_with_the_shared_memory_of_every_generation() {
+    let open = |max_smem_kb, seed| {
+        let gpu = ShimGpu { max_smem_kb, ..ShimGpu::default() };
+        Pair::open_as(DType::BFloat16, seed, gpu)
+    };
+    let Some(hopper) = open(227, 850) else { return };
+    let seqs = [seq(95, 31, 32), seq(96, 0, 150), seq(97, 250, 290)];
+    for case in [case(4, 1, 128, 16), case(2, 1, 256, 16), case(3, 1, 80, 16)] {
+        let expected = on_gpu(&hopper, case, &seqs, MAX_MODEL_LEN);
+        for max_smem_kb in [163, 99] {
+            let other = open(max_smem_kb, 851).expect("as before");
+            let got = on_gpu(&other, case, &seqs, MAX_MODEL_LEN);
+            for (got, expected) in got.iter().zip(&expected) {
+                assert!(bits(got) == bits(expected), "{case:?}, {max_smem_kb} KB");
+            }
+        }
+    }
 }
 
 #[test]

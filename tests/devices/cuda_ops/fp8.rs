@@ -1,8 +1,8 @@
 //! Ops that write E4M3 rows themselves: the same bits as the op and `quantize_rows` after it, seen
 //! through a linear layer, which takes both.
 
-use vllm_batch::engine::config::{DType, Quantization};
-use vllm_batch::engine::device::{Device, Precision, Tensor};
+use vllm_batch::engine::config::{DType, DeviceConfig, EngineConfig, Quantization, ShimGpu};
+use vllm_batch::engine::device::{Device, GpuNeeds, Precision, Tensor, open};
 use vllm_batch::engine::ops::linear::SourceMatrix;
 use vllm_batch::engine::ops::{
     LinearWeight, NormKind, NormWeight, activate_and_mul, add_norm, linear,
@@ -10,8 +10,21 @@ use vllm_batch::engine::ops::{
 
 use crate::cuda_ops::activation::kinds;
 use crate::cuda_ops::pair::{Pair, output, to_bits};
+use crate::gpu;
 
 const NUM_OUTPUTS: usize = 48;
+
+#[test]
+fn fp8_is_refused_by_a_gpu_without_its_instructions() {
+    let ampere = ShimGpu { compute_capability: (8, 6), max_smem_kb: 99 };
+    let Some(device) = gpu::device_as(0, ampere) else { return };
+    let device = DeviceConfig { quantization: Some(Quantization::Fp8), ..device };
+    let config = EngineConfig { device, ..EngineConfig::default() };
+    let needs = GpuNeeds { head_dim: 64, ..GpuNeeds::default() };
+    let text = open(&config, DType::BFloat16, needs).map(drop).unwrap_err().to_string();
+    assert!(text.contains("fp8 needs compute capability 8.9"), "{text}");
+    assert!(text.contains("host shim has 8.6"), "{text}");
+}
 
 /// A quantized layer of `width` inputs.
 fn layer(device: &Device, dtype: DType, width: usize, num_rows: usize) -> LinearWeight {

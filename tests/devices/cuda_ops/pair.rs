@@ -2,7 +2,9 @@
 
 use half::{bf16, f16};
 use vllm_batch::engine::batch::Batch;
-use vllm_batch::engine::config::{DType, DeviceConfig, EngineConfig, ParallelConfig, Quantization};
+use vllm_batch::engine::config::{
+    DType, DeviceConfig, EngineConfig, ParallelConfig, Quantization, ShimGpu,
+};
 use vllm_batch::engine::device::{Device, GpuNeeds, Precision, Tensor, open};
 use vllm_batch::engine::ops::linear::SourceMatrix;
 use vllm_batch::engine::ops::{StepInputs, StepLimits};
@@ -32,7 +34,15 @@ pub fn in_every_dtype(seed: u64, test: impl Fn(&Pair)) {
 
 impl Pair {
     pub fn open(dtype: DType, seed: u64, quantization: Option<Quantization>) -> Option<Self> {
-        let device = DeviceConfig { quantization, ..gpu::device(seed)? };
+        Self::open_on(dtype, DeviceConfig { quantization, ..gpu::device(seed)? })
+    }
+
+    /// With the shim in place of this GPU. None: a real one is tested, or there is no shim.
+    pub fn open_as(dtype: DType, seed: u64, stands_for: ShimGpu) -> Option<Self> {
+        Self::open_on(dtype, gpu::device_as(seed, stands_for)?)
+    }
+
+    fn open_on(dtype: DType, device: DeviceConfig) -> Option<Self> {
         // Tests run side by side: more threads would only wait for each other.
         let parallel = ParallelConfig { num_threads: Some(1), ..ParallelConfig::default() };
         let config = EngineConfig { device, parallel, ..EngineConfig::default() };

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use vllm_batch::engine::config::{DeviceConfig, DeviceKind};
+use vllm_batch::engine::config::{DeviceConfig, DeviceKind, ShimGpu};
 
 /// Whether tests run on a real GPU.
 #[expect(clippy::disallowed_methods, reason = "the environment names the device of tests only")]
@@ -26,7 +26,16 @@ pub fn device(seed: u64) -> Option<DeviceConfig> {
         kernels_dir: root.join("kernels"),
         module_dir: PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("shim"),
         seed,
+        gpu: ShimGpu::default(),
     };
+    Some(DeviceConfig { kind, ..DeviceConfig::default() })
+}
+
+/// The shim in place of this GPU; None where a real one is tested, or there is no shim.
+pub fn device_as(seed: u64, stands_for: ShimGpu) -> Option<DeviceConfig> {
+    let device = device(seed)?;
+    let DeviceKind::CudaShim { kernels_dir, module_dir, .. } = device.kind else { return None };
+    let kind = DeviceKind::CudaShim { kernels_dir, module_dir, seed, gpu: stands_for };
     Some(DeviceConfig { kind, ..DeviceConfig::default() })
 }
 

@@ -55,6 +55,13 @@ impl HostDriver {
         Self { kernels_dir, module_dir, seed, state: Mutex::default(), properties }
     }
 
+    /// Stands for another GPU: kernels are compiled, and launches sized, as for that one.
+    pub fn as_gpu(mut self, compute_capability: (u32, u32), max_smem_bytes: usize) -> Self {
+        self.properties.compute_capability = compute_capability;
+        self.properties.max_smem_per_block_bytes = max_smem_bytes;
+        self
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
