@@ -1,7 +1,6 @@
 //! From row tasks to what a GPU's sampler takes: numbers per row, edits per token, rows of
 //! logprobs; and from what it gives to results.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::engine::ops::logprobs::{LogprobEntry, LogprobRow};
@@ -31,6 +30,9 @@ pub(super) struct GpuRows {
     /// One per task: what comes of it.
     pub kinds: Vec<RowKind>,
     limits: Limits,
+    /// (vocab_size) one more than the place of a token's edit among those of the row at hand; 0
+    /// between rows, and where there is none.
+    places: Vec<u32>,
 }
 
 /// What the buffers have room for.
@@ -83,7 +85,8 @@ impl GpuRows {
         let (rows, edits, logprobs) = (Vec::new(), Vec::new(), Vec::new());
         let (kept, groups, kinds) = (Vec::new(), Vec::new(), Vec::new());
         let (masks, mask_words) = (Vec::new(), Vec::new());
-        Self { rows, edits, masks, mask_words, logprobs, kept, groups, kinds, limits }
+        let places = vec![0; limits.vocab_size];
+        Self { rows, edits, masks, mask_words, logprobs, kept, groups, kinds, limits, places }
     }
 
     /// Replaces the contents by another step's.
@@ -207,7 +210,9 @@ impl GpuRows {
         let params = task.params;
         let (counter, key) = draw::random_block_of(task);
         let edit_start = self.edits.len() as u32;
-        self.edits.extend(edits(task).into_values());
+        let mut edits = RowEdits::of(&mut self.edits, &mut self.places);
+        edits.add_all(task);
+        edits.finish();
         let only_allowed = params.allowed_token_ids.is_some();
         SampleRow {
             temperature: if params.is_greedy() { 0.0 } else { params.temperature },
@@ -269,34 +274,61 @@ fn position(entries: &[LogprobEntry]) -> PositionLogprobs {
     PositionLogprobs { token: logprob(token), top: top.iter().map(logprob).collect() }
 }
 
-/// What the parameters do to each token that they name.
-fn edits(task: &SampleTask<'_>) -> BTreeMap<u32, Edit> {
-    let params = task.params;
-    let mut edits = BTreeMap::new();
-    for &id in params.allowed_token_ids.iter().flatten() {
-        edit(&mut edits, id).flags |= Edit::ALLOWED;
-    }
-    for id in forbidden_ids(task) {
-        edit(&mut edits, id).flags |= Edit::FORBIDDEN;
-    }
-    for &(id, bias) in &params.logit_bias {
-        edit(&mut edits, id).bias += bias;
-    }
-    if params.repetition_penalty != 1.0 {
-        for &id in task.prompt_token_ids {
-            edit(&mut edits, id).flags |= Edit::IN_PROMPT;
-        }
-    }
-    if params.has_penalties() {
-        for &id in task.output_token_ids {
-            edit(&mut edits, id).num_output += 1;
-        }
-    }
-    edits
+/// The edits of one row: one per token, in the order in which they come, which no result shows.
+/// Found by an array, since with penalties there are thousands of them in every row and step.
+struct RowEdits<'a> {
+    edits: &'a mut Vec<Edit>,
+    places: &'a mut [u32],
+    start: usize,
 }
 
-fn edit(edits: &mut BTreeMap<u32, Edit>, token: u32) -> &mut Edit {
-    edits.entry(token).or_insert(Edit { token, ..Edit::default() })
+impl<'a> RowEdits<'a> {
+    /// Of the row whose edits begin at the end of these.
+    fn of(edits: &'a mut Vec<Edit>, places: &'a mut [u32]) -> Self {
+        let start = edits.len();
+        Self { edits, places, start }
+    }
+
+    /// What the parameters do to each token that they name.
+    fn add_all(&mut self, task: &SampleTask<'_>) {
+        let params = task.params;
+        for &id in params.allowed_token_ids.iter().flatten() {
+            self.change(id, |edit| edit.flags |= Edit::ALLOWED);
+        }
+        for id in forbidden_ids(task) {
+            self.change(id, |edit| edit.flags |= Edit::FORBIDDEN);
+        }
+        for &(id, bias) in &params.logit_bias {
+            self.change(id, |edit| edit.bias += bias);
+        }
+        if params.repetition_penalty != 1.0 {
+            for &id in task.prompt_token_ids {
+                self.change(id, |edit| edit.flags |= Edit::IN_PROMPT);
+            }
+        }
+        if params.has_penalties() {
+            for &id in task.output_token_ids {
+                self.change(id, |edit| edit.num_output += 1);
+            }
+        }
+    }
+
+    /// A token beyond the row has no logit (tokenizers may have more ids than the model).
+    fn change(&mut self, token: u32, change: impl FnOnce(&mut Edit)) {
+        let Some(place) = self.places.get_mut(token as usize) else { return };
+        if *place == 0 {
+            self.edits.push(Edit { token, ..Edit::default() });
+            *place = (self.edits.len() - self.start) as u32;
+        }
+        change(&mut self.edits[self.start + *place as usize - 1]);
+    }
+
+    /// Leaves the array as it was.
+    fn finish(self) {
+        for edit in &self.edits[self.start..] {
+            self.places[edit.token as usize] = 0;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -344,7 +376,50 @@ mod tests {
             of(8, 0, Edit::FORBIDDEN, 0.0),
             of(9, 0, Edit::ALLOWED, 0.0),
         ];
+        rows.edits.sort_by_key(|edit| edit.token);
         assert_eq!(rows.edits, expected);
+    }
+
+    #[test]
+    fn edits_of_a_row_do_not_depend_on_the_row_before() {
+        // The last one is no token of the model.
+        let params = SamplingParams {
+            repetition_penalty: 1.2,
+            frequency_penalty: 0.5,
+            logit_bias: vec![(3, 1.0), (3, 0.5), (50, 9.0)],
+            ..SamplingParams::default()
+        };
+        let task = |output_token_ids| {
+            RowTask::Sample(SampleTask {
+                params: &params,
+                prompt_token_ids: &[7, 3, 7],
+                output_token_ids,
+                stop_ids: const { &StopIds { eos_token_id: None, stop_token_ids: Vec::new() } },
+                bad_words_token_ids: &[],
+                row_key: RowKey(3),
+                engine_seed: 0,
+                sample_index: 0,
+                token_mask: None,
+            })
+        };
+        let edits_of = |rows: &GpuRows, row: usize| -> Vec<Edit> {
+            let SampleRow { edit_start, edit_end, .. } = rows.rows[row];
+            rows.edits[edit_start as usize..edit_end as usize].to_vec()
+        };
+        let mut rows = GpuRows::new(LIMITS);
+        rows.refill(&[task(&[9, 7, 9, 49]), task(&[9, 99]), task(&[9, 7, 9, 49])]);
+        let of = |token, num_output, flags, bias| Edit { token, num_output, flags, bias };
+        let expected = [
+            of(3, 0, Edit::IN_PROMPT, 1.5),
+            of(7, 1, Edit::IN_PROMPT, 0.0),
+            of(9, 2, 0, 0.0),
+            of(49, 1, 0, 0.0),
+        ];
+        assert_eq!(edits_of(&rows, 0), expected);
+        let shorter = [expected[0], of(7, 0, Edit::IN_PROMPT, 0.0), of(9, 1, 0, 0.0)];
+        assert_eq!(edits_of(&rows, 1), shorter);
+        assert_eq!(edits_of(&rows, 2), expected);
+        assert!(rows.places.iter().all(|&place| place == 0));
     }
 
     #[test]
