@@ -4,8 +4,8 @@
 //! an output's even and odd products of a step are summed apart, from +0, each by fused
 //! multiply-adds in their order; then even + odd is added to the output's sum. What is denormal
 //! counts as zero, before and after each operation. That is what TDPBF16PS computes (Intel's
-//! manual, and measured bit by bit), so a machine without it can give the same bits; only which NaN comes
-//! out may differ. Sums of int8 are exact.
+//! manual, and measured bit by bit), so a machine without it can give the same bits; only which
+//! NaN comes out may differ. Sums of int8 are exact.
 //!
 //! An output depends on its own row and column: neither on how many rows there are, nor on where a
 //! product is cut between two steps.
