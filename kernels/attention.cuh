@@ -345,12 +345,10 @@ __device__ __forceinline__ void store_state(const Partial& partial, State& state
   __syncwarp();
 }
 
-// Returns whether this lane wrote a NaN.
-__device__ __forceinline__ bool store_output(const Inputs& in, const AttentionWork& item,
+__device__ __forceinline__ void store_output(const Inputs& in, const AttentionWork& item,
                                              const RowGroup& rows, u32 kv_head,
                                              const Partial& partial) {
   const u32 lane = threadIdx.x % 32;
-  bool has_nan = false;
   for (u32 i = 0; i < 2; ++i) {
     const u32 row = lane / 4 + 8 * i;
     if (row >= rows.num_rows) continue;
@@ -365,13 +363,10 @@ __device__ __forceinline__ bool store_output(const Inputs& in, const AttentionWo
     const float inverse = 1.0f / sum;
 #pragma unroll
     for (u32 n = 0; n < HEAD_DIM / 8; ++n) {
-      const float first = partial.values[n][2 * i] * inverse;
-      const float second = partial.values[n][2 * i + 1] * inverse;
-      has_nan = has_nan || first != first || second != second;
-      *reinterpret_cast<u32*>(to + n * 8) = narrow_x2<T>(first, second);
+      *reinterpret_cast<u32*>(to + n * 8) = narrow_x2<T>(partial.values[n][2 * i] * inverse,
+                                                         partial.values[n][2 * i + 1] * inverse);
     }
   }
-  return has_nan;
 }
 
 // Copies rows of keys or values, those between `start` and `end`, into a tile in shared memory; the

@@ -282,9 +282,8 @@ __device__ __forceinline__ void open_own(const Inputs& in, const AttentionWork& 
   rows.open(in, item, hide(first_group) + threadIdx.x / 32 * PREFILL_GROUPS + g);
 }
 
-// Attention of the rows of a block: PREFILL_GROUPS groups per warp, from `first_group` on. Returns
-// whether this lane wrote a NaN.
-__device__ __forceinline__ bool attend_rows(const Inputs& in, const AttentionWork& item,
+// Attention of the rows of a block: PREFILL_GROUPS groups per warp, from `first_group` on.
+__device__ __forceinline__ void attend_rows(const Inputs& in, const AttentionWork& item,
                                             u32 first_group, SharedTiles& tiles,
                                             PrefillQueries& queries, State* states) {
   Partial partial[PREFILL_GROUPS];
@@ -330,50 +329,16 @@ __device__ __forceinline__ bool attend_rows(const Inputs& in, const AttentionWor
       partial[g] = Partial::empty();
     }
   }
-  bool has_nan = false;
 #pragma unroll
   for (u32 g = 0; g < PREFILL_GROUPS; ++g) {
     RowGroup rows;
     open_own(in, item, first_group, g, rows);
     merge(states[g], partial[g]);
-    has_nan |= store_output(in, item, rows, tiles.kv_head, partial[g]);
+    store_output(in, item, rows, tiles.kv_head, partial[g]);
   }
-  return has_nan;
-}
-
-// Sets which positions any row of a block sees, of a work item's rows from `group` on.
-__device__ __forceinline__ void open_tiles(const Inputs& in, const AttentionWork& item, u32 group,
-                                           SharedTiles& tiles) {
-  RowGroup first, last;
-  first.open(in, item, group);
-  const u32 last_group = (item.num_tokens * in.group_size - 1) / ROWS;
-  last.open(in, item, min(group + PREFILL_WARPS * PREFILL_GROUPS - 1, last_group));
-  tiles.start = first.start, tiles.end = last.end;
-}
-
-// A token of a block's work that is computed alone.
-struct Alone {
-  u32 unit, token;  // unit: past the last one where there is no such token
-};
-
-// The token after `index` others of all the block's units, counted anew, which takes no registers
-// while a token is computed.
-__device__ __forceinline__ Alone find_alone(const Inputs& in, const AttentionWork* work,
-                                            u32 num_units, u32 index) {
-  u32 unit = blockIdx.x;
-  for (; unit < num_units; unit += gridDim.x) {
-    const u32 num_tokens = work[unit / in.num_kv_heads].num_tokens;
-    if (index < num_tokens) break;
-    index -= num_tokens;
-  }
-  return {unit, index};
 }
 
 // Attention of many query tokens per sequence: the warps of a block share tiles of keys and values.
-//
-// A value that is infinite or NaN makes NaN of every row of its tile, also of rows that do not see
-// it, since 0 times it is NaN; and what is NaN stays so to the end. So where a NaN came out, the
-// block computes all its tokens once more, each alone: then tiles have zeros where it sees nothing.
 KERNEL(32 * PREFILL_WARPS, PREFILL_BLOCKS)
 paged_attention_prefill(const T* qkv, const Kv* k_cache, const Kv* v_cache,
                         const AttentionWork* work, const u32* num_work, const u32* block_tables,
@@ -389,31 +354,19 @@ paged_attention_prefill(const T* qkv, const Kv* k_cache, const Kv* v_cache,
   queries.shared = reinterpret_cast<uint4*>(states + PREFILL_GROUPS);
   SharedTiles tiles;
   tiles.base = smem_address(smem);
-  bool is_broken = false;
   // What the loops over units and groups need is read anew, which takes no register meanwhile.
   for (u32 unit = blockIdx.x; unit < num_work[0] * in.num_kv_heads; unit += gridDim.x) {
     const AttentionWork& item = work[unit / in.num_kv_heads];
     tiles.kv_head = unit % in.num_kv_heads;
     tiles.block_table = block_tables + u64(item.seq) * in.max_blocks_per_seq;
     for (u32 group = 0; group * ROWS < item.num_tokens * in.group_size; group += BLOCK_GROUPS) {
-      open_tiles(in, item, group, tiles);
-      const bool has_nan = attend_rows(in, item, group, tiles, queries, states);
-      // The next rows' tiles go where these were.
-      wait_async<0>();
-      is_broken |= __syncthreads_or(has_nan);
-    }
-  }
-  if (!is_broken) return;
-  for (u32 index = 0;; ++index) {
-    const Alone alone = find_alone(in, work, num_work[0] * in.num_kv_heads, index);
-    if (alone.unit >= num_work[0] * in.num_kv_heads) return;
-    AttentionWork item = work[alone.unit / in.num_kv_heads];
-    item.num_tokens = 1, item.token += alone.token, item.position += alone.token;
-    tiles.kv_head = alone.unit % in.num_kv_heads;
-    tiles.block_table = block_tables + u64(item.seq) * in.max_blocks_per_seq;
-    for (u32 group = 0; group * ROWS < in.group_size; group += BLOCK_GROUPS) {
-      open_tiles(in, item, group, tiles);
+      RowGroup first, last;
+      first.open(in, item, group);
+      const u32 last_group = (item.num_tokens * in.group_size - 1) / ROWS;
+      last.open(in, item, min(group + BLOCK_GROUPS - 1, last_group));
+      tiles.start = first.start, tiles.end = last.end;
       attend_rows(in, item, group, tiles, queries, states);
+      // The next rows' tiles go where these were.
       wait_async<0>();
       __syncthreads();
     }
