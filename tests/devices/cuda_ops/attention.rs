@@ -343,7 +343,7 @@ fn paged_attention_has_the_same_bits_with_the_shared_memory_of_every_generation(
             let other = open(max_smem_kb, 851).expect("as before");
             let got = on_gpu(&other, case, &seqs, MAX_MODEL_LEN);
             for (got, expected) in got.iter().zip(&expected) {
-                assert!(bits(got) == bits(expected), "{case:?}, {max_smem_kb} KB");
+                assert!(to_bits(got) == to_bits(expected), "{case:?}, {max_smem_kb} KB");
             }
         }
     }
