@@ -97,32 +97,34 @@ pub(super) unsafe fn release() {
     unsafe { asm!("tilerelease", options(nostack, preserves_flags)) }
 }
 
-/// A product of two tiles of rows, or of one, by the instruction $dot. Each step asks for its lines
-/// of `next` while products, which take 16 cycles each, are under way.
+/// A product of tiles of rows by the instruction $dot: for each its place in memory, the tile and
+/// the address of its rows, the tiles and the address of its sums. Each step asks for its lines of
+/// `next` while products, which take 16 cycles each, are under way.
 macro_rules! product {
-    (2, $dot:literal, $block:ident, $sums:ident, $panel:ident, $steps:ident, $lines:ident) => {
+    ($dot:literal, $block:ident, $sums:ident,
+     $(($at:literal $a:literal $rows:ident $c0:literal $c1:literal $to:ident))*) => {
         asm!(
             "test {first:e}, {first:e}",
             "jnz 2f",
-            "tileloadd tmm0, [{c0} + {cs}]",
-            "tileloadd tmm1, [{c0} + {cs} + 64]",
-            "tileloadd tmm2, [{c1} + {cs}]",
-            "tileloadd tmm3, [{c1} + {cs} + 64]",
+            $(
+                concat!("tileloadd tmm", $c0, ", [{", stringify!($to), "} + {cs}]"),
+                concat!("tileloadd tmm", $c1, ", [{", stringify!($to), "} + {cs} + 64]"),
+            )*
             "jmp 3f",
             "2:",
-            "tilezero tmm0",
-            "tilezero tmm1",
-            "tilezero tmm2",
-            "tilezero tmm3",
+            $(
+                concat!("tilezero tmm", $c0),
+                concat!("tilezero tmm", $c1),
+            )*
             "3:",
             "tileloadd tmm6, [{b} + {cs}]",
-            "tileloadd tmm4, [{a0} + {stride}]",
-            concat!($dot, " tmm0, tmm4, tmm6"),
             "tileloadd tmm7, [{b} + {cs} + 64]",
-            concat!($dot, " tmm1, tmm4, tmm7"),
-            "tileloadd tmm5, [{a1} + {stride}]",
-            concat!($dot, " tmm2, tmm5, tmm6"),
-            concat!($dot, " tmm3, tmm5, tmm7"),
+            $(
+                concat!("tileloadd tmm", $a, ", [{", stringify!($rows), "} + {stride}]"),
+                concat!($dot, " tmm", $c0, ", tmm", $a, ", tmm6"),
+                concat!($dot, " tmm", $c1, ", tmm", $a, ", tmm7"),
+                concat!("add {", stringify!($rows), "}, 64"),
+            )*
             "mov {left}, {lines}",
             "jmp 5f",
             "4:",
@@ -132,74 +134,27 @@ macro_rules! product {
             "5:",
             "test {left}, {left}",
             "jnz 4b",
-            "add {a0}, 64",
-            "add {a1}, 64",
             "add {b}, 2048",
             "dec {steps}",
             "jnz 3b",
-            "tilestored [{c0} + {cs}], tmm0",
-            "tilestored [{c0} + {cs} + 64], tmm1",
-            "tilestored [{c1} + {cs}], tmm2",
-            "tilestored [{c1} + {cs} + 64], tmm3",
+            $(
+                concat!("tilestored [{", stringify!($to), "} + {cs}], tmm", $c0),
+                concat!("tilestored [{", stringify!($to), "} + {cs} + 64], tmm", $c1),
+            )*
             first = in(reg) u32::from($block.is_first),
-            c0 = in(reg) $sums[0],
-            c1 = in(reg) $sums[1],
             cs = in(reg) 128usize,
-            a0 = inout(reg) $block.rows[0] => _,
-            a1 = inout(reg) $block.rows[1] => _,
             stride = in(reg) $block.row_stride * 4,
-            b = inout(reg) $panel => _,
-            steps = inout(reg) $steps => _,
+            b = inout(reg) $block.panel => _,
+            steps = inout(reg) $block.num_steps => _,
             next = inout(reg) $block.next.0 => _,
-            lines = in(reg) $lines,
+            lines = in(reg) $block.next.1.div_ceil(LINE_BYTES),
             left = out(reg) _,
+            $(
+                $to = in(reg) $sums[$at],
+                $rows = inout(reg) $block.rows[$at] => _,
+            )*
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-            options(nostack),
-        )
-    };
-    (1, $dot:literal, $block:ident, $sums:ident, $panel:ident, $steps:ident, $lines:ident) => {
-        asm!(
-            "test {first:e}, {first:e}",
-            "jnz 2f",
-            "tileloadd tmm0, [{c0} + {cs}]",
-            "tileloadd tmm1, [{c0} + {cs} + 64]",
-            "jmp 3f",
-            "2:",
-            "tilezero tmm0",
-            "tilezero tmm1",
-            "3:",
-            "tileloadd tmm6, [{b} + {cs}]",
-            "tileloadd tmm4, [{a0} + {stride}]",
-            concat!($dot, " tmm0, tmm4, tmm6"),
-            "tileloadd tmm7, [{b} + {cs} + 64]",
-            concat!($dot, " tmm1, tmm4, tmm7"),
-            "mov {left}, {lines}",
-            "jmp 5f",
-            "4:",
-            "prefetcht0 [{next}]",
-            "add {next}, 64",
-            "dec {left}",
-            "5:",
-            "test {left}, {left}",
-            "jnz 4b",
-            "add {a0}, 64",
-            "add {b}, 2048",
-            "dec {steps}",
-            "jnz 3b",
-            "tilestored [{c0} + {cs}], tmm0",
-            "tilestored [{c0} + {cs} + 64], tmm1",
-            first = in(reg) u32::from($block.is_first),
-            c0 = in(reg) $sums[0],
-            cs = in(reg) 128usize,
-            a0 = inout(reg) $block.rows[0] => _,
-            stride = in(reg) $block.row_stride * 4,
-            b = inout(reg) $panel => _,
-            steps = inout(reg) $steps => _,
-            next = inout(reg) $block.next.0 => _,
-            lines = in(reg) $lines,
-            left = out(reg) _,
-            out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
             options(nostack),
         )
     };
@@ -214,13 +169,11 @@ macro_rules! kernel {
         /// As `ConfiguredTiles::multiply_bf16`, with tiles of `rows` rows.
         pub(super) unsafe fn $name(block: &TileBlock, rows: usize, sums: *mut u32) {
             let sums = [sums, sums.wrapping_add(rows * super::TILE_COLUMNS)];
-            let lines = block.next.1.div_ceil(LINE_BYTES);
-            let (panel, steps) = (block.panel, block.num_steps);
             // SAFETY: the caller's promise; sums have room for both tiles.
             unsafe {
                 match block.num_tiles {
-                    1 => product!(1, $dot, block, sums, panel, steps, lines),
-                    _ => product!(2, $dot, block, sums, panel, steps, lines),
+                    1 => product!($dot, block, sums, (0 4 a0 0 1 c0)),
+                    _ => product!($dot, block, sums, (0 4 a0 0 1 c0)(1 5 a1 2 3 c1)),
                 }
             }
         }

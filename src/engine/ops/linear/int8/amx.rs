@@ -6,8 +6,9 @@ use crate::engine::device::Cpu;
 use crate::engine::device::simd::tiles::{STEP_WORDS, TILE_COLUMNS, TileSums, TileUnit};
 use crate::engine::ops::gemm::tiles::{PanelWords, RowTiles};
 use crate::engine::ops::gemm::{next_panel, part_of};
-use crate::engine::ops::linear::blocks::{ItemSize, Outputs, Shape, for_blocks};
+use crate::engine::ops::linear::blocks::{ItemSize, Outputs, Shape};
 use crate::engine::ops::linear::cpu::ITEM_MACS;
+use crate::engine::ops::linear::tiles::for_tiled_panels;
 
 /// As `Int8Panels::linear`.
 pub(super) fn linear(
@@ -18,17 +19,11 @@ pub(super) fn linear(
 ) {
     // Tiles are some twenty times as fast as multiply-adds.
     let size = ItemSize { macs: 32 * ITEM_MACS, num_panels: 1 };
-    for_blocks(cpu, shape, out.width, size, &|rows, panels| {
-        let tiles = RowTiles::new(TileUnit::Amx, (rows.first, rows.end));
+    let unit = (cpu, TileUnit::Amx);
+    for_tiled_panels(unit, shape, size, out, |tiles, rows, panel, out| {
         let block = Block { x, weights, bias, rows, k: shape.k };
-        for panel in panels {
-            let product = |panel: usize, to: *mut f32, stride: usize| {
-                // SAFETY: `to` is the block's own rows of this panel.
-                unsafe { block.by_tiles(&tiles, panel, (to, stride)) };
-            };
-            // SAFETY: this item alone computes these rows of its panels, all of them.
-            unsafe { out.with_panel(cpu.isa, rows, panel, product) };
-        }
+        // SAFETY: `out` is the block's own rows of this panel.
+        unsafe { block.by_tiles(tiles, panel, out) };
     });
 }
 
