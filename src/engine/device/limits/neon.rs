@@ -28,41 +28,28 @@ pub(super) fn smmlas(_: Isa, num_rounds: usize) {
     unsafe { smmla(num_rounds) }
 }
 
-/// # Safety
-/// The CPU has `sdot`.
-#[target_feature(enable = "neon,dotprod")]
-unsafe fn sdot(num_rounds: usize) {
-    let x = vdupq_n_u32(black_box(0x0102_0304));
-    let mut sums = start();
-    for _ in 0..num_rounds {
-        for sum in &mut sums {
-            // SAFETY: the caller's promise.
-            *sum = unsafe { add_dots::<0>(*sum, x, x) };
+/// Rounds of one instruction, which `$step` adds with.
+macro_rules! rounds {
+    ($name:ident, $features:literal, $step:expr) => {
+        /// # Safety
+        /// The CPU has the instruction.
+        #[target_feature(enable = $features)]
+        unsafe fn $name(num_rounds: usize) {
+            let x = vdupq_n_u32(black_box(0x0102_0304));
+            let mut sums: [int32x4_t; NUM] =
+                std::array::from_fn(|index| vdupq_n_s32(black_box(index as i32)));
+            for _ in 0..num_rounds {
+                for sum in &mut sums {
+                    // SAFETY: the caller's promise.
+                    *sum = unsafe { $step(*sum, x, x) };
+                }
+            }
+            for sum in sums {
+                black_box(vaddvq_s32(sum));
+            }
         }
-    }
-    for sum in sums {
-        black_box(vaddvq_s32(sum));
-    }
+    };
 }
 
-/// # Safety
-/// The CPU has `smmla`.
-#[target_feature(enable = "neon,i8mm")]
-unsafe fn smmla(num_rounds: usize) {
-    let x = vdupq_n_u32(black_box(0x0102_0304));
-    let mut sums = start();
-    for _ in 0..num_rounds {
-        for sum in &mut sums {
-            // SAFETY: the caller's promise.
-            *sum = unsafe { add_products(*sum, x, x) };
-        }
-    }
-    for sum in sums {
-        black_box(vaddvq_s32(sum));
-    }
-}
-
-fn start() -> [int32x4_t; NUM] {
-    // SAFETY: every CPU of this target has NEON.
-    std::array::from_fn(|index| unsafe { vdupq_n_s32(black_box(index as i32)) })
-}
+rounds!(sdot, "neon,dotprod", add_dots::<0>);
+rounds!(smmla, "neon,i8mm", add_products);

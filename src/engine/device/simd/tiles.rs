@@ -77,14 +77,11 @@ pub struct TileBlock {
 
 impl TileUnit {
     /// Whether this machine has it, and the system lets this process use it.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn is_available(self) -> bool {
         match self {
-            #[cfg(target_arch = "x86_64")]
             TileUnit::Amx => amx::is_available(),
-            #[cfg(target_arch = "x86_64")]
             TileUnit::Twin => is_x86_feature_detected!("avx512f"),
-            #[cfg(not(target_arch = "x86_64"))]
-            _ => false,
         }
     }
 
@@ -160,36 +157,30 @@ impl ConfiguredTiles {
 /// As `num_steps` steps of two whole tiles of rows, out of the first cache: what limits products of
 /// bf16. Gives the multiply-adds of words in a step.
 pub fn rounds_of_bf16(unit: TileUnit, num_steps: usize) -> usize {
-    let words = Box::new([0u32; ROUND_STEPS * PANEL_STEP]);
-    let (tiles, mut sums) = (unit.configure(TILE_ROWS), TileSums([0.0; _]));
-    for _ in 0..num_steps / ROUND_STEPS {
-        // SAFETY: rows and panel are these words.
-        unsafe { tiles.multiply_bf16(&round_block(&words[..]), &mut sums) };
-    }
-    black_box(sums.0[0]);
-    BLOCK_TILES * TILE_ROWS * PANEL_STEP
+    rounds(unit, num_steps, TileSums([0.0; _]), |tiles, block, sums| {
+        // SAFETY: the block reads its own words.
+        unsafe { tiles.multiply_bf16(block, sums) };
+    })
 }
 
 /// The same for int8.
 pub fn rounds_of_int8(unit: TileUnit, num_steps: usize) -> usize {
-    let words = Box::new([0u32; ROUND_STEPS * PANEL_STEP]);
-    let (tiles, mut sums) = (unit.configure(TILE_ROWS), TileSums([0; _]));
-    for _ in 0..num_steps / ROUND_STEPS {
-        // SAFETY: rows and panel are these words.
-        unsafe { tiles.multiply_int8(&round_block(&words[..]), &mut sums) };
-    }
-    black_box(sums.0[0]);
-    BLOCK_TILES * TILE_ROWS * PANEL_STEP
+    rounds(unit, num_steps, TileSums([0; _]), |tiles, block, sums| {
+        // SAFETY: the block reads its own words.
+        unsafe { tiles.multiply_int8(block, sums) };
+    })
 }
 
-/// Steps of a panel of 16 kB.
-const ROUND_STEPS: usize = 8;
-
-/// Two tiles of rows by a panel, all of them the same words.
-fn round_block(words: &[u32]) -> TileBlock {
+/// `multiply` adds rows and a panel, all of them the same words, to the sums.
+fn rounds<T>(
+    unit: TileUnit,
+    num_steps: usize,
+    mut sums: TileSums<T>,
+    multiply: impl Fn(&ConfiguredTiles, &TileBlock, &mut TileSums<T>),
+) -> usize {
+    let words = Box::new([0u32; ROUND_STEPS * PANEL_STEP]);
     let row_stride = ROUND_STEPS * STEP_WORDS;
-    assert!(words.len() >= BLOCK_TILES * TILE_ROWS * row_stride);
-    TileBlock {
+    let block = TileBlock {
         rows: [0, TILE_ROWS].map(|row| words[row * row_stride..].as_ptr()),
         num_tiles: BLOCK_TILES,
         row_stride,
@@ -197,5 +188,15 @@ fn round_block(words: &[u32]) -> TileBlock {
         num_steps: ROUND_STEPS,
         is_first: true,
         next: (words.as_ptr().cast(), 0),
+    };
+    let tiles = unit.configure(TILE_ROWS);
+    for _ in 0..num_steps / ROUND_STEPS {
+        multiply(&tiles, &block, &mut sums);
     }
+    black_box(&sums.0);
+    BLOCK_TILES * TILE_ROWS * PANEL_STEP
 }
+
+/// Steps of a panel of 16 kB, which is as long as two tiles of rows.
+const ROUND_STEPS: usize = 8;
+const _: () = assert!(BLOCK_TILES * TILE_ROWS * STEP_WORDS <= PANEL_STEP);
