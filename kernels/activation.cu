@@ -20,10 +20,6 @@ constexpr u32 NUM_PARTS = 2;
 // Chunks of an activated row that a thread holds until the row's scale is known.
 constexpr u32 NUM_HELD = sizeof(T) == 4 ? 1 : 8;
 
-__device__ __forceinline__ float logistic(float x) {
-  return fast_reciprocal(1.0f + (sizeof(T) == 4 ? expf(-x) : fast_exp(-x)));
-}
-
 template <u32 KIND>
 __device__ __forceinline__ float activated(float x, const XIelu& xielu) {
   if (KIND == SILU) return x * logistic(x);

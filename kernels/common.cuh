@@ -385,6 +385,13 @@ __device__ __forceinline__ float fast_exp(float x) {
 #endif
 }
 
+#ifdef DTYPE
+// 1 / (1 + e^-x), to the places that T has.
+__device__ __forceinline__ float logistic(float x) {
+  return fast_reciprocal(1.0f + (sizeof(T) == 4 ? expf(-x) : fast_exp(-x)));
+}
+#endif
+
 constexpr float E4M3_MAX = 448.0f;
 
 // The two E4M3 numbers nearest to `low` and `high`, ties to even, at most 448 in size; NaN becomes

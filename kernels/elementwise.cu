@@ -17,6 +17,22 @@ KERNEL(256) add(float* residual, const T* delta, u64 n) {
 }
 EXPORT(add)
 
+// x (n) += y (n), rounded. Any grid.
+KERNEL(256) add_activations(T* x, const T* y, u64 n) {
+  const bool wide = is_wide<CHUNK>(x, 0) && is_wide<CHUNK>(y, 0);
+  const u64 stride = u64(gridDim.x) * blockDim.x * CHUNK;
+  u64 start = (u64(blockIdx.x) * blockDim.x + threadIdx.x) * CHUNK;
+  for (; start < n; start += stride) {
+    float a[CHUNK], b[CHUNK];
+    load_part(x, start, n, wide, a);
+    load_part(y, start, n, wide, b);
+#pragma unroll
+    for (u32 i = 0; i < CHUNK; ++i) a[i] += b[i];
+    store_part(x, start, n, wide, a);
+  }
+}
+EXPORT(add_activations)
+
 // out (n) = x (n), rounded. Any grid.
 KERNEL(256) convert(const float* x, T* out, u64 n) {
   const bool wide = is_wide<F32_CHUNK>(x, 0) && is_wide<F32_CHUNK>(out, 0);

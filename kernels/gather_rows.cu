@@ -34,14 +34,11 @@ KERNEL(1024) gather_rows(const u32* indices, const void* x, void* out, u32 row_b
 }
 EXPORT(gather_rows)
 
-// For each (from, to) of copies (num_copies, 2): block `to` = block `from`, in every layer of k and
-// of v (num_layers, num_blocks, block_bytes). block_bytes is a multiple of 16, and no block is both
-// a `from` and a `to`. Grid (num_copies, num_layers).
-KERNEL(1024) copy_blocks(const u32* copies, u8* k, u8* v, u32 num_blocks, u32 block_bytes) {
-  const u64 layer = u64(blockIdx.y) * num_blocks;
-  const u64 from = (layer + copies[2 * blockIdx.x]) * block_bytes;
-  const u64 to = (layer + copies[2 * blockIdx.x + 1]) * block_bytes;
-  copy_row<Words<4>>(k + from, k + to, block_bytes);
-  copy_row<Words<4>>(v + from, v + to, block_bytes);
+// For each (from, to) of copies (num_copies, 2): block `to` of blocks (num_blocks, block_bytes) =
+// block `from`. block_bytes is a multiple of 16, and no block is both a `from` and a `to`. Grid
+// (num_copies).
+KERNEL(1024) copy_blocks(const u32* copies, u8* blocks, u32 block_bytes) {
+  const u64 from = copies[2 * blockIdx.x], to = copies[2 * blockIdx.x + 1];
+  copy_row<Words<4>>(blocks + from * block_bytes, blocks + to * block_bytes, block_bytes);
 }
 EXPORT(copy_blocks)

@@ -131,8 +131,8 @@ __device__ __forceinline__ void rotate_and_cache(T* row, const u32* position, co
   const u32 parts = num_rotated + (half_of_rest + CHUNK - 1) / CHUNK;
   const u32 heads_at_once = blockDim.x / parts, own_head = threadIdx.x / parts;
   if (own_head >= heads_at_once) return;
-  // Without a cache nobody reads V.
-  const u32 end = k_cache ? shape.v_end() : shape.k_end();
+  // Without a cache nobody reads V; latents have none.
+  const u32 end = v_cache ? shape.v_end() : shape.k_end();
   // The head's values, its angles and its slot do not wait for each other.
   const u32 place = *position, slot_index = *slot_of_row;
   const u32 part = threadIdx.x % parts, step = heads_at_once * gridDim.y;
@@ -165,22 +165,23 @@ __device__ __forceinline__ void rotate_and_cache(T* row, const u32* position, co
   }
 }
 
-// Row t of qkv (num_tokens, (num_heads + 2 * num_kv_heads) * head_dim): its q heads and k heads are
-// rotated in place by the angles of positions (num_tokens), cos_sin (num_positions, rotary_dim / 2)
-// of (cos, sin): the first rotary_dim values of each, which may be none; k and v go to slot_mapping
-// (num_tokens) of k_cache and v_cache (num_blocks, cache_heads, block_size, head_dim). head_dim and
-// rotary_dim are even; null caches are not written. Grid (num_tokens, any): the blocks of y share a
-// token; head_dim / 8 + 2 to 128 threads.
+// Row t of qkv (num_tokens, row_stride), which begins with (num_heads + 2 * num_kv_heads) *
+// head_dim values: its q heads and k heads are rotated in place by the angles of positions
+// (num_tokens), cos_sin (num_positions, rotary_dim / 2) of (cos, sin): the first rotary_dim values
+// of each, which may be none; k and v go to slot_mapping (num_tokens) of k_cache and v_cache
+// (num_blocks, cache_heads, block_size, head_dim). head_dim and rotary_dim are even; null caches
+// are not written, and without that of v a row may lack v. Grid (num_tokens, any): the blocks of y
+// share a token; head_dim / 8 + 2 to 128 threads.
 KERNEL(128)
 rotary_and_cache(T* qkv, const u32* positions, const float* cos_sin, const u32* slot_mapping,
-                 KV* k_cache, KV* v_cache, u32 num_heads, u32 num_kv_heads, u32 head_dim,
-                 u32 rotary_dim, u32 block_size, u32 cache_heads) {
+                 KV* k_cache, KV* v_cache, u32 row_stride, u32 num_heads, u32 num_kv_heads,
+                 u32 head_dim, u32 rotary_dim, u32 block_size, u32 cache_heads) {
   const Shape shape{num_heads, num_kv_heads, head_dim, rotary_dim, block_size,
                     cache_heads};
-  T* row = qkv + u64(blockIdx.x) * (shape.v_end() * head_dim);
+  T* row = qkv + u64(blockIdx.x) * row_stride;
   const u32 *position = positions + blockIdx.x, *slot = slot_mapping + blockIdx.x;
   const bool wide = head_dim % (2 * CHUNK) == 0 && rotary_dim % (2 * CHUNK) == 0 &&
-                    is_aligned(qkv, 16) && is_aligned(cos_sin, 16) && is_aligned(k_cache, 16) &&
+                    is_wide<CHUNK>(qkv, row_stride) && is_aligned(cos_sin, 16) && is_aligned(k_cache, 16) &&
                     is_aligned(v_cache, 16);
   if (wide) {
     rotate_and_cache<true, NUM_HEADS_AT_ONCE>(row, position, cos_sin, slot, k_cache, v_cache,

@@ -13,7 +13,7 @@ use super::held_weights::{HeldWeights, quantization_notes};
 use super::model::adapter::LoraPlaces;
 use super::model::decoder::{Decoder, Output};
 use super::model::resident_loras::ResidentLoras;
-use super::model::spec::{AttentionSpec, DecoderSpec, HeadSpec};
+use super::model::spec::{AttentionSpec, DecoderSpec, HeadSpec, LatentSpec, QkvHeads};
 use super::model::weights::{self, Checkpoint};
 use super::model_summary::{self, ModelSummary};
 use super::ops::StepLimits;
@@ -340,23 +340,14 @@ pub fn block_bytes(cache: &CacheConfig, summary: &ModelSummary, device: &Device)
     shape.block_bytes(cache.kv_cache_dtype.size_bytes(summary.dtype))
 }
 
-/// What layers have in the cache. A GPU's kernels take layers that are alike.
+/// What layers have in the cache.
 fn cache_layers(spec: &DecoderSpec, device: &Device) -> Vec<KvHeads> {
-    let heads = |block: &AttentionSpec| KvHeads {
-        num: block.heads.num_kv_heads,
-        head_dim: block.heads.head_dim,
-        v_dim: block.v_dim(),
+    let heads = |block: &AttentionSpec| {
+        let QkvHeads { num_kv_heads: num, head_dim, .. } = block.heads;
+        let of_latent = |latent: &LatentSpec| device.latent_v_dim(latent.dims.rank);
+        KvHeads { num, head_dim, v_dim: block.latent.as_ref().map_or(head_dim, of_latent) }
     };
-    let layers: Vec<_> = spec.cached_attentions().map(heads).collect();
-    match device {
-        Device::Cpu(_) => layers,
-        Device::Cuda(_) => {
-            let most = |of: fn(&KvHeads) -> usize| layers.iter().map(of).max().unwrap_or(0);
-            let num = most(|heads| heads.num);
-            let (head_dim, v_dim) = (most(|heads| heads.head_dim), most(|heads| heads.v_dim));
-            vec![KvHeads { num, head_dim, v_dim }; layers.len()]
-        }
-    }
+    spec.cached_attentions().map(heads).collect()
 }
 
 /// The cache, and a note when the device had room for a smaller one only, which is no error unless

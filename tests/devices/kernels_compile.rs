@@ -146,12 +146,14 @@ const MODULES: &[Module] = &[
         DTYPES,
         &[("activate_and_mul", 80), ("activate_and_mul_fp8", 80), ("activate", 48)],
     ),
+    ("columns", DTYPES, &[("copy_columns", 48), ("gate_columns", 48)]),
     ("count_mismatches", NONE, &[("count_mismatches", 32)]),
     (
         "elementwise",
         DTYPES,
         &[
             ("add", 32),
+            ("add_activations", 40),
             ("convert", 32),
             ("scale", 32),
             ("scale_activations", 32),

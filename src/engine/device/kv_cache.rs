@@ -21,14 +21,14 @@ pub struct KvHeads {
     pub num: usize,
     /// Width of a K head.
     pub head_dim: usize,
-    /// Width of a V head; on a GPU, that of a K head.
+    /// Width of a V head; 0: V is the last values of K ([`Device::latent_v_dim`]).
     pub v_dim: usize,
 }
 
 /// Sizes of a KV cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvCacheShape {
-    /// The layers that have K and V of their own; on a GPU all are alike.
+    /// The layers that have K and V of their own.
     pub layers: Vec<KvHeads>,
     /// Blocks of the pool, shared by all layers: block b of every layer belongs together.
     pub num_blocks: usize,
@@ -140,7 +140,7 @@ impl KvCacheShape {
 /// Layers lie one after the other. On the CPU each is (num_blocks, num_kv_heads), and of each K in
 /// panels of positions over head_dim, V in panels of the head's columns over positions, as
 /// `ops::gemm` takes them: Q·K then has tokens in the lanes and P·V the head's width. On a GPU both
-/// are (num_blocks, num_kv_heads, block_size, head_dim).
+/// are (num_blocks, num_kv_heads, block_size, head_dim), and panels are one column wide.
 #[derive(Debug)]
 pub struct KvCache {
     /// Sizes.
@@ -151,6 +151,7 @@ pub struct KvCache {
     pub states: Pages<f32>,
     /// Where K and V of each layer begin, and where those of the last one end.
     starts: Vec<[usize; 2]>,
+    element_bytes: usize,
 }
 
 /// The values by dtype. Untouched pages take no memory: the system zeroes them at first use.
@@ -241,19 +242,19 @@ impl KvCache {
 
     /// Zeroed: no kernel may ever meet a NaN that nobody wrote.
     fn on_gpu(gpu: &Gpu, shape: KvCacheShape) -> Result<Self, EngineError> {
-        let KvHeads { head_dim, v_dim, .. } = shape.layers[0];
-        assert!(shape.block_size.is_multiple_of(KV_GROUP_TOKENS) && v_dim == head_dim);
-        assert!(shape.layers.iter().all(|heads| *heads == shape.layers[0]), "layers are alike");
+        assert!(shape.block_size.is_multiple_of(KV_GROUP_TOKENS));
+        let is_known = |heads: &KvHeads| [0, heads.head_dim].contains(&heads.v_dim);
+        assert!(shape.layers.iter().all(is_known) && shape.panel_width == 1, "{shape:?}");
         assert_eq!(shape.states.block_len(), 0, "states are on the host");
         let element_bytes = gpu.kv_cache_dtype().size_bytes(gpu.dtype());
-        let bytes = shape.num_bytes(element_bytes) / 2;
-        let (k, v) = (gpu.alloc(bytes)?, gpu.alloc(bytes)?);
-        let states = Pages::try_zeroed(0)?;
         let starts = starts(&shape);
-        Ok(Self { shape, data: KvData::Cuda { k, v }, states, starts })
+        let [k, v] = starts[shape.layers.len()].map(|len| len.saturating_mul(element_bytes));
+        let (k, v) = (gpu.alloc(k)?, gpu.alloc(v)?);
+        let states = Pages::try_zeroed(0)?;
+        Ok(Self { shape, data: KvData::Cuda { k, v }, states, starts, element_bytes })
     }
 
-    /// K and V of one layer in a GPU's memory.
+    /// K and V of one layer in a GPU's memory; V is null where it is the last values of K.
     ///
     /// # Panics
     /// The cache is on the host.
@@ -261,8 +262,12 @@ impl KvCache {
         let KvData::Cuda { k, v } = &self.data else {
             panic!("a cache of the host was given to a GPU");
         };
-        let offset = k.bytes() / self.shape.layers.len() * layer;
-        (k.ptr().offset(offset), v.ptr().offset(offset))
+        let [k_start, v_start] = self.starts[layer].map(|start| start * self.element_bytes);
+        let v = match self.shape.layers[layer].v_dim {
+            0 => DevicePtr::NULL,
+            _ => v.ptr().offset(v_start),
+        };
+        (k.ptr().offset(k_start), v)
     }
 
     /// One layer, to be read.
@@ -290,15 +295,8 @@ impl KvCache {
     }
 
     /// Bytes of an element.
-    ///
-    /// # Panics
-    /// The cache is on a GPU.
     pub fn element_bytes(&self) -> usize {
-        match &self.data {
-            KvData::Float32 { .. } => 4,
-            KvData::BFloat16 { .. } | KvData::Float16 { .. } => 2,
-            KvData::Cuda { .. } => panic!("a cache of a GPU was asked on the host"),
-        }
+        self.element_bytes
     }
 
     /// An empty cache of the CPU.
@@ -325,7 +323,8 @@ impl KvCache {
             }
         };
         let num_states = shape.num_blocks.saturating_mul(shape.states.block_len());
-        Ok(Self { shape, data, states: Pages::try_zeroed(num_states)?, starts })
+        let (states, element_bytes) = (Pages::try_zeroed(num_states)?, dtype.size_bytes());
+        Ok(Self { shape, data, states, starts, element_bytes })
     }
 }
 

@@ -236,7 +236,16 @@ impl Device {
     pub fn kv_panel_width(&self) -> usize {
         match self {
             Device::Cpu(cpu) => 2 * cpu.isa.num_lanes(),
-            Device::Cuda(_) => kv_cache::KV_GROUP_TOKENS,
+            Device::Cuda(_) => 1,
+        }
+    }
+
+    /// Width of a V head in the cache where V is the last `rank` values of K: the CPU's products
+    /// take it in another layout than K, and a GPU reads it where K is.
+    pub fn latent_v_dim(&self, rank: usize) -> usize {
+        match self {
+            Device::Cpu(_) => rank,
+            Device::Cuda(_) => 0,
         }
     }
 

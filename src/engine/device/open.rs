@@ -25,6 +25,7 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "experts.cuh",
     "tiles.cuh",
     "activation.cu",
+    "columns.cu",
     "count_mismatches.cu",
     "elementwise.cu",
     "embedding.cu",

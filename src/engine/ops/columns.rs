@@ -1,9 +1,10 @@
 //! copy_columns: some columns of rows, to other columns of other rows.
 
-use super::for_row_chunks;
+use super::{GPU_BLOCK, for_row_chunks};
+use crate::engine::device::cuda::Args;
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, Tensor};
+use crate::engine::device::{Device, Gpu, Tensor};
 
 /// Columns of a row: `num` runs of `width`, as far from each other as `stride`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,18 +41,20 @@ impl Columns {
 /// Columns `to` of `out` = columns `from` of `x`, for all rows of `x`, which `out` has too.
 ///
 /// # Panics
-/// There are not as many columns as rows are wide, numbers of rows or widths of columns differ, or
-/// the device is a GPU: models that need this run on the CPU.
+/// There are not as many columns as rows are wide, or numbers of rows or widths of columns differ.
 pub fn copy_columns(
     device: &Device,
     (x, from): (&Tensor, Columns),
     (out, to): (&mut Tensor, Columns),
 ) {
-    let Device::Cpu(cpu) = device else { panic!("a GPU has no kernel for columns") };
     let (num_rows, x_width, out_width) = (x.num_rows(), x.width(), out.width());
     from.check(x_width);
     to.check(out_width);
     assert_eq!((from.num, from.width, num_rows), (to.num, to.width, out.num_rows()));
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(gpu) => return on_gpu(gpu, (x, from), (out, to)),
+    };
     let num_copied = from.num * from.width;
     let work = || Work::elementwise(num_rows * num_copied, 8);
     let _timed = cpu.op_timer.timed(Op::new("copy_columns"), work);
@@ -68,6 +71,20 @@ pub fn copy_columns(
             }
         }
     });
+}
+
+fn on_gpu(gpu: &Gpu, (x, from): (&Tensor, Columns), (out, to): (&Tensor, Columns)) {
+    assert_eq!(x.dtype(), out.dtype());
+    // `struct Columns` of kernels/columns.cu.
+    let of_rows = |width: usize, columns: Columns| {
+        [width, columns.start, columns.stride].map(|number| number as u32)
+    };
+    let mut args = Args::new();
+    args.tensor(x).value(of_rows(x.width(), from));
+    args.tensor(out).value(of_rows(out.width(), to)).dims([to.num, to.width]);
+    let parts = (to.num * to.width).div_ceil(GPU_BLOCK as usize * 16);
+    let grid = [x.num_rows() as u32, parts as u32];
+    gpu.launch(("columns", "copy_columns"), grid, (GPU_BLOCK, 0), &mut args);
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! copy_blocks: blocks of the KV cache, for sequences that go on from the same tokens.
 
-use crate::engine::device::cuda::{Args, Plain};
+use crate::engine::device::cuda::{Args, DevicePtr, Plain};
 use std::ops::Range;
 
 use crate::engine::device::kv_cache::KvData;
@@ -58,18 +58,25 @@ fn copy<E: Plain>(
 }
 
 fn on_gpu(gpu: &Gpu, step: Step<'_>, cache: &KvCache) {
-    let (num_layers, num_blocks) = (cache.shape.layers.len(), cache.shape.num_blocks);
-    let element_bytes = gpu.kv_cache_dtype().size_bytes(gpu.dtype());
-    let block_bytes = cache.shape.block_bytes(element_bytes) / 2 / num_layers;
-    let (k, v) = cache.layer(0).ptrs();
     let buffer = &step.gpu_inputs().block_copies;
     for copies in step.batch.block_copies.chunks(buffer.bytes() / 8) {
         let pairs: Vec<u32> = copies.iter().flat_map(|&(from, to)| [from, to]).collect();
         gpu.upload(buffer, bytes_of(&pairs));
-        let mut args = Args::new();
-        args.ptr(buffer.ptr()).ptr(k).ptr(v).dims([num_blocks, block_bytes]);
-        let grid = [copies.len() as u32, num_layers as u32];
-        gpu.launch(("gather_rows", "copy_blocks"), grid, (GPU_BLOCK, 0), &mut args);
+        let copy = |blocks: DevicePtr, block_bytes: usize| {
+            let mut args = Args::new();
+            args.ptr(buffer.ptr()).ptr(blocks).dims([block_bytes]);
+            let grid = [copies.len() as u32, 1];
+            gpu.launch(("gather_rows", "copy_blocks"), grid, (GPU_BLOCK, 0), &mut args);
+        };
+        for layer in (0..cache.shape.layers.len()).map(|index| cache.layer(index)) {
+            let (k, v) = layer.ptrs();
+            let [k_bytes, v_bytes] =
+                layer.shape().block_lens().map(|len| len * cache.element_bytes());
+            copy(k, k_bytes);
+            if v_bytes > 0 {
+                copy(v, v_bytes);
+            }
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::engine::device::{Device, Rows, Tensor};
 
 use super::{for_row_chunks, map_in_place};
 
-/// residual += delta.
+/// residual += delta; residual is f32 or of the model's dtype.
 pub fn add(device: &Device, residual: &mut Tensor, delta: &Tensor) {
     let (num_rows, width) = (residual.num_rows(), residual.width());
     assert_eq!((num_rows, width), (delta.num_rows(), delta.width()));
@@ -19,7 +19,11 @@ pub fn add(device: &Device, residual: &mut Tensor, delta: &Tensor) {
             let num_values = num_rows * width;
             let mut args = Args::new();
             args.tensor(residual).tensor(delta).u64(num_values as u64);
-            return gpu.launch_over(num_values, ("elementwise", "add"), &mut args);
+            let entry = match residual.dtype() {
+                DType::Float32 => "add",
+                DType::BFloat16 | DType::Float16 => "add_activations",
+            };
+            return gpu.launch_over(num_values, ("elementwise", entry), &mut args);
         }
     };
     let work = || Work::elementwise(num_rows * width, 12);

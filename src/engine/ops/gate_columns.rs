@@ -1,6 +1,7 @@
 //! gate_columns: values times a function of others in the same row, in place.
 
-use super::{VectorOp, for_row_chunks, map2_in_place};
+use super::{GPU_BLOCK, VectorOp, for_row_chunks, map2_in_place};
+use crate::engine::device::cuda::Args;
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
@@ -21,12 +22,25 @@ pub enum Gate {
 /// from column `start` on.
 ///
 /// # Panics
-/// Numbers of rows differ, the columns are not there, or the device is a GPU: models that need this
-/// run on the CPU.
+/// Numbers of rows differ, or the columns are not there.
 pub fn gate_columns(device: &Device, x: &mut Tensor, (gates, start): (&Tensor, usize), gate: Gate) {
-    let Device::Cpu(cpu) = device else { panic!("a GPU has no kernel for gates of columns") };
     let (num_rows, width) = (x.num_rows(), x.width());
     assert!(gates.num_rows() == num_rows && start + width <= gates.width());
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(gpu) => {
+            assert_eq!(x.dtype(), gates.dtype());
+            let kind = match gate {
+                Gate::Plain => 0,
+                Gate::Sigmoid => 1,
+                Gate::Silu => 2,
+            };
+            let mut args = Args::new();
+            args.tensor(x).tensor(gates).dims([gates.width(), start, width]).u32(kind);
+            let grid = [num_rows as u32, width.div_ceil(GPU_BLOCK as usize * 16) as u32];
+            return gpu.launch(("columns", "gate_columns"), grid, (GPU_BLOCK, 0), &mut args);
+        }
+    };
     let work = || Work::elementwise(num_rows * width, 12);
     let _timed = cpu.op_timer.timed(Op::new("gate_columns"), work);
     let shared = SharedMut::new(x.values_mut());

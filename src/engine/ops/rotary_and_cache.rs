@@ -70,10 +70,10 @@ impl QkvHeads {
 }
 
 /// qkv (num_tokens, (num_heads + num_kv_heads) * head_dim + num_kv_heads * v_dim), with the cache's
-/// v_dim, and on the CPU columns of others behind them: q and k are rotated in place (None: they
-/// are not), then k and v go to the step's slots of layer `layer`, to the first heads there if the
-/// cache has room for more. Slots of a step are distinct: the block pool gives a block to be
-/// written to one sequence only.
+/// v_dim, and columns of others behind them: q and k are rotated in place (None: they are not), then
+/// k and v go to the step's slots of layer `layer`, to the first heads there if the cache has room
+/// for more. Slots of a step are distinct: the block pool gives a block to be written to one
+/// sequence only.
 ///
 /// # Panics
 /// Shapes differ, the cache has fewer heads, or more of a head is to be rotated than there is.
@@ -232,7 +232,7 @@ fn on_gpu(
         .ptr(step.slot_mapping().device_ptr)
         .ptr(k)
         .ptr(v)
-        .dims([heads.num_heads, heads.num_kv_heads, heads.head_dim])
+        .dims([qkv.width(), heads.num_heads, heads.num_kv_heads, heads.head_dim])
         .dims([rotary_dim, block_size, cache_heads]);
     let grid = [qkv.num_rows() as u32, 1];
     gpu.launch(("rotary_and_cache", "rotary_and_cache"), grid, (BLOCK, 0), &mut args);

@@ -10,48 +10,51 @@ use crate::cuda_ops::pair::{Pair, step_inputs};
 
 #[test]
 fn copy_blocks_copies_blocks_of_every_layer() {
-    let (num_layers, num_blocks) = (3, 7);
+    let num_blocks = 7;
+    // The last layer has latents, whose V is in K.
+    let layers = [(1, 16, 16), (2, 24, 24), (3, 128, 128), (1, 32, 0)];
+    let layers = layers.map(|(num, head_dim, v_dim)| KvHeads { num, head_dim, v_dim });
     for (seed, dtype) in [(600, DType::Float32), (601, DType::BFloat16)] {
         let Some(pair) = Pair::open(dtype, seed, None) else { return };
         let Device::Cuda(gpu) = &pair.gpu else { panic!("a GPU") };
-        for (num_kv_heads, head_dim) in [(1, 16), (2, 24), (3, 128)] {
-            let heads = KvHeads { num: num_kv_heads, head_dim, v_dim: head_dim };
-            let shape = KvCacheShape {
-                layers: vec![heads; num_layers],
-                num_blocks,
-                block_size: 16,
-                states: StateShape::default(),
-                panel_width: pair.gpu.kv_panel_width(),
-            };
-            let mut cache = KvCache::on_device(&pair.gpu, shape, dtype).expect("memory");
-            let KvData::Cuda { k, v } = &cache.data else { panic!("a cache of the GPU") };
-            let num_words = k.bytes() / 4;
-            let words = |first: usize| {
-                (first..first + num_words).map(|i| (i as u32).wrapping_mul(2_654_435_761))
-            };
-            let (old_k, old_v): (Vec<u32>, Vec<u32>) = (words(1).collect(), words(9).collect());
-            gpu.upload(k, bytes_of(&old_k));
-            gpu.upload(v, bytes_of(&old_v));
-            // More than the buffer of the pairs has room for.
-            let batch = Batch { block_copies: vec![(0, 6), (5, 1), (0, 3)], ..Batch::default() };
-            let mut inputs = step_inputs(&pair.gpu, &batch);
-            copy_blocks(&pair.gpu, inputs.step(&pair.gpu, &batch), &mut cache);
-            gpu.synchronize().expect("the kernel ran");
-            let KvData::Cuda { k, v } = &cache.data else { panic!("a cache of the GPU") };
-            let block_words = num_words / num_layers / num_blocks;
-            for (buffer, old) in [(k, old_k), (v, old_v)] {
-                let new = buffer.read::<u32>(num_words).expect("the op ran");
-                for (place, block) in new.chunks(block_words).enumerate() {
-                    let from = match place % num_blocks {
-                        6 => place - 6,
-                        1 => place + 4,
-                        3 => place - 3,
-                        _ => place,
-                    };
-                    let expected = &old[from * block_words..(from + 1) * block_words];
-                    assert!(block == expected, "block {place}, {num_kv_heads} x {head_dim}");
+        let shape = KvCacheShape {
+            layers: layers.into(),
+            num_blocks,
+            block_size: 16,
+            states: StateShape::default(),
+            panel_width: pair.gpu.kv_panel_width(),
+        };
+        let mut cache = KvCache::on_device(&pair.gpu, shape, dtype).expect("memory");
+        let KvData::Cuda { k, v } = &cache.data else { panic!("a cache of the GPU") };
+        let words = |bytes: usize, first: usize| -> Vec<u32> {
+            let words = first..first + bytes / 4;
+            words.map(|i| (i as u32).wrapping_mul(2_654_435_761)).collect()
+        };
+        let old = [words(k.bytes(), 1), words(v.bytes(), 9)];
+        gpu.upload(k, bytes_of(&old[0]));
+        gpu.upload(v, bytes_of(&old[1]));
+        // More than the buffer of the pairs has room for.
+        let batch = Batch { block_copies: vec![(0, 6), (5, 1), (0, 3)], ..Batch::default() };
+        let mut inputs = step_inputs(&pair.gpu, &batch);
+        copy_blocks(&pair.gpu, inputs.step(&pair.gpu, &batch), &mut cache);
+        gpu.synchronize().expect("the kernel ran");
+        let KvData::Cuda { k, v } = &cache.data else { panic!("a cache of the GPU") };
+        for (which, (buffer, old)) in [k, v].into_iter().zip(old).enumerate() {
+            let new = buffer.read::<u32>(old.len()).expect("the op ran");
+            let mut start = 0;
+            for (layer, heads) in layers.iter().enumerate() {
+                let width = [heads.head_dim, heads.v_dim][which] * dtype.size_bytes() / 4;
+                let block_words = 16 * heads.num * width;
+                for block in 0..num_blocks {
+                    let from = [0, 5, 2, 0, 4, 5, 0][block];
+                    let words = |block: usize| start + block * block_words..;
+                    let got = &new[words(block)][..block_words];
+                    let expected = &old[words(from)][..block_words];
+                    assert!(got == expected, "layer {layer}, block {block}, {which}");
                 }
+                start += num_blocks * block_words;
             }
+            assert_eq!(start, old.len(), "and no more");
         }
     }
 }

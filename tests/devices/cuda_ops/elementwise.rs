@@ -26,6 +26,21 @@ fn add_is_exact_in_f32() {
     });
 }
 
+#[test]
+fn add_activations_rounds_once() {
+    in_every_dtype(305, |pair| {
+        for (width, num_rows) in WIDTHS.into_iter().zip(NUM_ROWS) {
+            let x = pair.values(num_rows, width, 30, 2.0);
+            let delta = pair.values(num_rows, width, 31, 2.0);
+            pair.check(&format!("add_activations, {width}"), num_rows, 0.0, &|device, rows| {
+                let mut x = x.activations(device, rows);
+                add(device, &mut x, &delta.activations(device, rows));
+                vec![x]
+            });
+        }
+    });
+}
+
 /// An op in place, in both precisions.
 fn check_in_place(seed: u64, what: &str, op: impl Fn(&Device, &mut Tensor)) {
     in_every_dtype(seed, |pair| {

@@ -20,7 +20,7 @@ fn fp8_is_refused_by_a_gpu_without_its_instructions() {
     let Some(device) = gpu::device_as(0, ampere) else { return };
     let device = DeviceConfig { quantization: Some(Quantization::Fp8), ..device };
     let config = EngineConfig { device, ..EngineConfig::default() };
-    let needs = GpuNeeds { head_dim: 64, ..GpuNeeds::default() };
+    let needs = GpuNeeds::default();
     let text = open(&config, DType::BFloat16, needs).map(drop).unwrap_err().to_string();
     assert!(text.contains("fp8 needs compute capability 8.9"), "{text}");
     assert!(text.contains("host shim has 8.6"), "{text}");

@@ -8,6 +8,7 @@ mod activation;
 mod attention;
 mod codes;
 mod codes_timed;
+mod columns;
 mod copy_blocks;
 mod elementwise;
 mod embedding;

@@ -46,7 +46,7 @@ impl Pair {
         // Tests run side by side: more threads would only wait for each other.
         let parallel = ParallelConfig { num_threads: Some(1), ..ParallelConfig::default() };
         let config = EngineConfig { device, parallel, ..EngineConfig::default() };
-        let needs = GpuNeeds { head_dim: 64, ..GpuNeeds::default() };
+        let needs = GpuNeeds::default();
         let (gpu, _) = open(&config, dtype, needs).expect("a device for tests");
         Some(Self { gpu, cpu: Device::cpu(Some(1)), dtype })
     }

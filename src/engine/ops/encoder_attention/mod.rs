@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use crate::engine::EngineError;
 use crate::engine::device::cuda::DeviceBuffer;
-use crate::engine::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, KvHeads, StateShape};
+use crate::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::dispatch;
 use crate::engine::device::tensor::SharedMut;
@@ -129,7 +129,7 @@ impl EncoderScratch {
             num_blocks: limits.num_blocks(),
             block_size: TextLimits::BLOCK_SIZE,
             states: StateShape::default(),
-            panel_width: KV_GROUP_TOKENS,
+            panel_width: device.kv_panel_width(),
         };
         let cache = KvCache::on_device(device, shape, gpu.dtype())?;
         Ok(Self { cache: Some(cache), ..Self::default() })
