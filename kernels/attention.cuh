@@ -1,5 +1,5 @@
-// What the decode and the prefill of paged_attention.cu share: rows, tiles of keys and values in
-// shared memory, and the steps of a row's computation, in an order that no grid or tile changes.
+// What the kernels of attention on tensor cores share: rows, tiles of keys and values in shared
+// memory, and the steps of a row's computation, in an order that no grid or tile changes.
 #pragma once
 
 #include "attention_params.cuh"
@@ -29,19 +29,12 @@ constexpr u32 NARROW_BYTES = TILE * HEAD_DIM;
 constexpr u32 DEPTH_STEPS = PADDED_DIM / 16;
 static_assert(!IS_SWIZZLED || TILE_BYTES % 128 == 0, "the permutation is of address bits");
 constexpr float LOG2_E = 1.44269504088896340736f;
-static_assert(HEAD_DIM % (IS_FP8 ? 16 : 8) == 0 && HEAD_DIM <= 256, "no such head_dim");
-
-// The merged splits of 16 rows, in the order of the fragments: float4 i * 32 + lane has the four
-// elements of accumulator i of that lane.
-struct State {
-  float4 values[HEAD_DIM / 8 * 32];
-  float max[ROWS], sum[ROWS];
-};
+static_assert(HEAD_DIM % (IS_FP8 ? 16 : 8) == 0, "no such head_dim");
 
 // The parameters of the kernels. qkv (num_tokens, qkv_stride): the first num_heads * HEAD_DIM
 // elements of a row are the queries. Caches (num_blocks, cache_kv_heads, block_size, HEAD_DIM),
 // work (num_work), block_tables (num_seqs, max_blocks_per_seq), out (num_tokens, num_heads *
-// HEAD_DIM).
+// V_DIM).
 struct Inputs : AttentionParams {
   const T* qkv;
   const Kv *k_cache, *v_cache;
@@ -49,7 +42,7 @@ struct Inputs : AttentionParams {
   const u32* block_tables;
   T* out;
   u32 group_size;
-  u32 num_units;  // decode only
+  u32 num_units;  // not of prefill
 
   // Turns scores into exponents of 2. The soft cap and biases have applied `scale` before.
   __device__ __forceinline__ float exponent_factor() const {
@@ -94,13 +87,16 @@ struct RowGroup {
   }
 };
 
-// The online softmax of 16 rows over one split, in the fragments of mma: this lane has a part of
-// rows lane / 4 and lane / 4 + 8.
-struct Partial {
+// The online softmax of 16 rows over some positions, in the fragments of mma: this lane has a part
+// of rows lane / 4 and lane / 4 + 8, and of `columns` columns of their values.
+template <u32 columns>
+struct PartialOf {
   float max[2], sum[2];
-  float values[HEAD_DIM / 8][4];
+  float values[columns / 8][4];
 
-  static __device__ __forceinline__ Partial empty() { return {{-infinity(), -infinity()}, {}, {}}; }
+  static __device__ __forceinline__ PartialOf empty() {
+    return {{-infinity(), -infinity()}, {}, {}};
+  }
 };
 
 // Queries of `groups` times 16 rows as fragments; rows past the last one are zero. The last
@@ -236,9 +232,9 @@ __device__ __forceinline__ void bound_and_mask(const Inputs& in, const Attention
 }
 
 // Scores become probabilities relative to the rows' new maxima; what was summed is rescaled.
-template <u32 groups, bool always_rescales>
+template <u32 groups, bool always_rescales, u32 columns>
 __device__ __forceinline__ void softmax_step(float factor, float (&scores)[groups][4][4],
-                                             Partial (&partial)[groups]) {
+                                             PartialOf<columns> (&partial)[groups]) {
   float new_max[groups][2], shift[groups][2];
   bool is_moved = false;
 #pragma unroll
@@ -258,12 +254,12 @@ __device__ __forceinline__ void softmax_step(float factor, float (&scores)[group
   if (always_rescales || __any_sync(FULL_WARP, is_moved)) {
 #pragma unroll
     for (u32 i = 0; i < 2 * groups; ++i) {
-      Partial& rows = partial[i / 2];
+      PartialOf<columns>& rows = partial[i / 2];
       const float rescale = exp2_approx(rows.max[i % 2] - shift[i / 2][i % 2]);
       rows.max[i % 2] = new_max[i / 2][i % 2];
       rows.sum[i % 2] *= rescale;
 #pragma unroll
-      for (u32 n = 0; n < HEAD_DIM / 8; ++n) {
+      for (u32 n = 0; n < columns / 8; ++n) {
         rows.values[n][i % 2 * 2] *= rescale;
         rows.values[n][i % 2 * 2 + 1] *= rescale;
       }
@@ -277,95 +273,12 @@ __device__ __forceinline__ void softmax_step(float factor, float (&scores)[group
   }
 }
 
-// partial.values += probabilities (16, 32) * values (32, HEAD_DIM), for several groups of rows.
-template <u32 groups>
-__device__ __forceinline__ void add_values(const float (&scores)[groups][4][4], SmemAddress values,
-                                           Partial (&partial)[groups]) {
-  const u32 lane = hide(threadIdx.x) % 32;
-  const SmemAddress at = values + chunk_offset(lane % 16, lane / 16);
-  for (u32 half = 0; half < 2; ++half) {
-    u32 p[groups][4];
-#pragma unroll
-    for (u32 i = 0; i < 4 * groups; ++i) {
-      const float* pair = &scores[i / 4][2 * half + i % 4 / 2][i % 2 * 2];
-      p[i / 4][i % 4] = narrow_x2<T>(pair[0], pair[1]);
-    }
-#pragma unroll
-    for (u32 step = 0; step < DEPTH_STEPS; ++step) {
-      u32 b[4];
-      ldmatrix_transposed(step_address(at, step) + half * 16 * ROW_BYTES, b);
-#pragma unroll
-      for (u32 g = 0; g < groups; ++g) {
-        mma<T>(partial[g].values[2 * step], p[g], b[0], b[1]);
-        if (2 * step + 1 < HEAD_DIM / 8) mma<T>(partial[g].values[2 * step + 1], p[g], b[2], b[3]);
-      }
-    }
-  }
-}
-
-// Ends a split: partial = the merged splits before it, then itself.
-__device__ __forceinline__ void merge(const State& state, Partial& partial) {
-  const u32 lane = threadIdx.x % 32;
-  float old_weight[2], new_weight[2];
-  for (u32 i = 0; i < 2; ++i) {
-    float sum = partial.sum[i] + __shfl_xor_sync(FULL_WARP, partial.sum[i], 1);
-    sum += __shfl_xor_sync(FULL_WARP, sum, 2);
-    const float old_max = state.max[lane / 4 + 8 * i], old_sum = state.sum[lane / 4 + 8 * i];
-    const float top = fmaxf(old_max, partial.max[i]);
-    const float shift = top == -infinity() ? 0.0f : top;
-    old_weight[i] = exp2_approx(old_max - shift);
-    new_weight[i] = exp2_approx(partial.max[i] - shift);
-    partial.max[i] = top;
-    partial.sum[i] = fmaf(old_sum, old_weight[i], sum * new_weight[i]);
-  }
-#pragma unroll
-  for (u32 n = 0; n < HEAD_DIM / 8; ++n) {
-    const float4 four = state.values[n * 32 + lane];
-    const float old[4] = {four.x, four.y, four.z, four.w};
-    float(&values)[4] = partial.values[n];
-    for (u32 i = 0; i < 4; ++i) {
-      values[i] = fmaf(old[i], old_weight[i / 2], values[i] * new_weight[i / 2]);
-    }
-  }
-}
-
-__device__ __forceinline__ void store_state(const Partial& partial, State& state) {
-  const u32 lane = threadIdx.x % 32;
-#pragma unroll
-  for (u32 n = 0; n < HEAD_DIM / 8; ++n) {
-    const float(&values)[4] = partial.values[n];
-    state.values[n * 32 + lane] = make_float4(values[0], values[1], values[2], values[3]);
-  }
-  // The four lanes of a row share these; they agree on the values.
-  __syncwarp();
-  for (u32 i = 0; i < 2; ++i) {
-    state.max[lane / 4 + 8 * i] = partial.max[i];
-    state.sum[lane / 4 + 8 * i] = partial.sum[i];
-  }
-  __syncwarp();
-}
-
-__device__ __forceinline__ void store_output(const Inputs& in, const AttentionWork& item,
-                                             const RowGroup& rows, u32 kv_head,
-                                             const Partial& partial) {
-  const u32 lane = threadIdx.x % 32;
-  for (u32 i = 0; i < 2; ++i) {
-    const u32 row = lane / 4 + 8 * i;
-    if (row >= rows.num_rows) continue;
-    const u32 stride = in.num_heads * HEAD_DIM;
-    T* to = in.out + rows.offset(in, item, kv_head, row, stride) + lane % 4 * 2;
-    // All splits are merged, so that no split and no tile changes where the sink enters.
-    float sum = partial.sum[i];
-    if (HAS_SINKS) {
-      const u32 head = kv_head * in.group_size + (rows.first_row + row) % in.group_size;
-      sum += exp2_approx(fmaf(in.sinks[head], LOG2_E, -partial.max[i]));
-    }
-    const float inverse = 1.0f / sum;
-#pragma unroll
-    for (u32 n = 0; n < HEAD_DIM / 8; ++n) {
-      *reinterpret_cast<u32*>(to + n * 8) = narrow_x2<T>(partial.values[n][2 * i] * inverse,
-                                                         partial.values[n][2 * i + 1] * inverse);
-    }
+// Probabilities of 16 of a tile's positions, as the operand a of their product with values.
+__device__ __forceinline__ void load_probabilities(const float (&scores)[4][4], u32 half,
+                                                   u32 (&p)[4]) {
+  for (u32 i = 0; i < 4; ++i) {
+    const float* pair = &scores[2 * half + i / 2][i % 2 * 2];
+    p[i] = narrow_x2<T>(pair[0], pair[1]);
   }
 }
 

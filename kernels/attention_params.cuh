@@ -37,6 +37,16 @@ constexpr bool HAS_SINKS = true;
 #else
 constexpr bool HAS_SINKS = false;
 #endif
+// Whether K and V are latents (-DLATENT_DIM=..): the V of a position is the last LATENT_DIM values
+// of its K. Else V is as wide as K, and lies apart.
+#ifdef LATENT_DIM
+constexpr bool IS_LATENT = true;
+constexpr u32 V_DIM = LATENT_DIM;
+#else
+constexpr bool IS_LATENT = false;
+constexpr u32 V_DIM = HEAD_DIM;
+#endif
+static_assert(V_DIM <= HEAD_DIM, "a latent is a part of K");
 static_assert(IS_TEXTS ? !HAS_ALIBI : !HAS_BIAS, "slopes are for causal rows, tables for texts");
 
 struct AttentionParams {

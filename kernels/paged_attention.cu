@@ -19,6 +19,107 @@
 //   see most positions first.
 #include "attention.cuh"
 
+static_assert(HEAD_DIM <= 256 && !IS_LATENT, "such heads are wide_attention.cu's");
+
+// The softmax of 16 rows over one split.
+using Partial = PartialOf<HEAD_DIM>;
+
+// The merged splits of 16 rows, in the order of the fragments: float4 i * 32 + lane has the four
+// elements of accumulator i of that lane.
+struct State {
+  float4 values[HEAD_DIM / 8 * 32];
+  float max[ROWS], sum[ROWS];
+};
+
+// partial.values += probabilities (16, 32) * values (32, HEAD_DIM), for several groups of rows.
+template <u32 groups>
+__device__ __forceinline__ void add_values(const float (&scores)[groups][4][4], SmemAddress values,
+                                           Partial (&partial)[groups]) {
+  const u32 lane = hide(threadIdx.x) % 32;
+  const SmemAddress at = values + chunk_offset(lane % 16, lane / 16);
+  for (u32 half = 0; half < 2; ++half) {
+    u32 p[groups][4];
+#pragma unroll
+    for (u32 g = 0; g < groups; ++g) load_probabilities(scores[g], half, p[g]);
+#pragma unroll
+    for (u32 step = 0; step < DEPTH_STEPS; ++step) {
+      u32 b[4];
+      ldmatrix_transposed(step_address(at, step) + half * 16 * ROW_BYTES, b);
+#pragma unroll
+      for (u32 g = 0; g < groups; ++g) {
+        mma<T>(partial[g].values[2 * step], p[g], b[0], b[1]);
+        if (2 * step + 1 < HEAD_DIM / 8) mma<T>(partial[g].values[2 * step + 1], p[g], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// Ends a split: partial = the merged splits before it, then itself.
+__device__ __forceinline__ void merge(const State& state, Partial& partial) {
+  const u32 lane = threadIdx.x % 32;
+  float old_weight[2], new_weight[2];
+  for (u32 i = 0; i < 2; ++i) {
+    float sum = partial.sum[i] + __shfl_xor_sync(FULL_WARP, partial.sum[i], 1);
+    sum += __shfl_xor_sync(FULL_WARP, sum, 2);
+    const float old_max = state.max[lane / 4 + 8 * i], old_sum = state.sum[lane / 4 + 8 * i];
+    const float top = fmaxf(old_max, partial.max[i]);
+    const float shift = top == -infinity() ? 0.0f : top;
+    old_weight[i] = exp2_approx(old_max - shift);
+    new_weight[i] = exp2_approx(partial.max[i] - shift);
+    partial.max[i] = top;
+    partial.sum[i] = fmaf(old_sum, old_weight[i], sum * new_weight[i]);
+  }
+#pragma unroll
+  for (u32 n = 0; n < HEAD_DIM / 8; ++n) {
+    const float4 four = state.values[n * 32 + lane];
+    const float old[4] = {four.x, four.y, four.z, four.w};
+    float(&values)[4] = partial.values[n];
+    for (u32 i = 0; i < 4; ++i) {
+      values[i] = fmaf(old[i], old_weight[i / 2], values[i] * new_weight[i / 2]);
+    }
+  }
+}
+
+__device__ __forceinline__ void store_state(const Partial& partial, State& state) {
+  const u32 lane = threadIdx.x % 32;
+#pragma unroll
+  for (u32 n = 0; n < HEAD_DIM / 8; ++n) {
+    const float(&values)[4] = partial.values[n];
+    state.values[n * 32 + lane] = make_float4(values[0], values[1], values[2], values[3]);
+  }
+  // The four lanes of a row share these; they agree on the values.
+  __syncwarp();
+  for (u32 i = 0; i < 2; ++i) {
+    state.max[lane / 4 + 8 * i] = partial.max[i];
+    state.sum[lane / 4 + 8 * i] = partial.sum[i];
+  }
+  __syncwarp();
+}
+
+__device__ __forceinline__ void store_output(const Inputs& in, const AttentionWork& item,
+                                             const RowGroup& rows, u32 kv_head,
+                                             const Partial& partial) {
+  const u32 lane = threadIdx.x % 32;
+  for (u32 i = 0; i < 2; ++i) {
+    const u32 row = lane / 4 + 8 * i;
+    if (row >= rows.num_rows) continue;
+    const u32 stride = in.num_heads * HEAD_DIM;
+    T* to = in.out + rows.offset(in, item, kv_head, row, stride) + lane % 4 * 2;
+    // All splits are merged, so that no split and no tile changes where the sink enters.
+    float sum = partial.sum[i];
+    if (HAS_SINKS) {
+      const u32 head = kv_head * in.group_size + (rows.first_row + row) % in.group_size;
+      sum += exp2_approx(fmaf(in.sinks[head], LOG2_E, -partial.max[i]));
+    }
+    const float inverse = 1.0f / sum;
+#pragma unroll
+    for (u32 n = 0; n < HEAD_DIM / 8; ++n) {
+      *reinterpret_cast<u32*>(to + n * 8) = narrow_x2<T>(partial.values[n][2 * i] * inverse,
+                                                         partial.values[n][2 * i + 1] * inverse);
+    }
+  }
+}
+
 constexpr u32 MAX_SMEM_BYTES = MAX_SMEM_KB * 1024;
 // The fragments of a warp's queries are in shared memory where registers do not hold them.
 constexpr u32 QUERY_BYTES = ROWS * PADDED_DIM * 2;

@@ -8,7 +8,7 @@
 
 constexpr u32 TILE = 32;
 constexpr u32 WARPS = 4;
-constexpr u32 LANE_VALUES = (HEAD_DIM + 31) / 32;
+constexpr u32 LANE_VALUES = (V_DIM + 31) / 32;
 static_assert(HEAD_DIM % 4 == 0, "rows are read by float4");
 
 // The online softmax of one row; lane l holds elements l, l + 32, ... of the values.
@@ -59,13 +59,13 @@ __device__ __forceinline__ void softmax_step(float score, const float* v_cache,
 #pragma unroll
     for (u32 i = 0; i < LANE_VALUES; ++i) {
       const u32 column = lane + i * WARP_SIZE;
-      if (column < HEAD_DIM) partial.values[i] = fmaf(p, value[column], partial.values[i]);
+      if (column < V_DIM) partial.values[i] = fmaf(p, value[column], partial.values[i]);
     }
   }
 }
 
 // Attention of the query q (HEAD_DIM) of `head` at `position`, which sees the positions up to
-// `last_seen`, written to out (HEAD_DIM).
+// `last_seen`, written to out (V_DIM).
 __device__ __forceinline__ void attend(const float* q, const float* k_cache, const float* v_cache,
                                        const u32* block_table, u32 head, u32 position,
                                        u32 last_seen, const AttentionParams& params, float* out) {
@@ -89,13 +89,14 @@ __device__ __forceinline__ void attend(const float* q, const float* k_cache, con
 #pragma unroll
   for (u32 i = 0; i < LANE_VALUES; ++i) {
     const u32 column = lane + i * WARP_SIZE;
-    if (column < HEAD_DIM) out[column] = partial.values[i] / partial.sum;
+    if (column < V_DIM) out[column] = partial.values[i] / partial.sum;
   }
 }
 
 // qkv (num_tokens, qkv_stride): first num_heads * HEAD_DIM query elements. Caches (num_blocks,
 // cache_kv_heads, block_size, HEAD_DIM), work (num_work[0]), block_tables (num_seqs,
-// max_blocks_per_seq), out (num_tokens, num_heads * HEAD_DIM).
+// max_blocks_per_seq), out (num_tokens, num_heads * V_DIM). Of latents v_cache is where the first
+// position's V is in k_cache.
 // The second bound keeps ptxas from spilling for the sake of more warps.
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 2)
 paged_attention_f32(const T* qkv, const T* k_cache, const T* v_cache, const AttentionWork* work,
@@ -113,7 +114,7 @@ paged_attention_f32(const T* qkv, const T* k_cache, const T* v_cache, const Atte
       const u32 position = item.position + in_item;
       attend(qkv + token * params.qkv_stride + head * HEAD_DIM, k_cache, v_cache, block_table,
              head, position, params.last_seen(item, position), params,
-             out + (token * params.num_heads + head) * HEAD_DIM);
+             out + (token * params.num_heads + head) * V_DIM);
     }
   }
 }

@@ -181,8 +181,8 @@ rotary_and_cache(T* qkv, const u32* positions, const float* cos_sin, const u32* 
   T* row = qkv + u64(blockIdx.x) * row_stride;
   const u32 *position = positions + blockIdx.x, *slot = slot_mapping + blockIdx.x;
   const bool wide = head_dim % (2 * CHUNK) == 0 && rotary_dim % (2 * CHUNK) == 0 &&
-                    is_wide<CHUNK>(qkv, row_stride) && is_aligned(cos_sin, 16) && is_aligned(k_cache, 16) &&
-                    is_aligned(v_cache, 16);
+                    is_wide<CHUNK>(qkv, row_stride) && is_aligned(cos_sin, 16) &&
+                    is_aligned(k_cache, 16) && is_aligned(v_cache, 16);
   if (wide) {
     rotate_and_cache<true, NUM_HEADS_AT_ONCE>(row, position, cos_sin, slot, k_cache, v_cache,
                                               shape);

@@ -43,7 +43,7 @@ use std::time::{Duration, Instant};
 use batch::Batch;
 use block_pool::BlockPool;
 use config::{DType, EngineConfig};
-use device::{Device, GpuNeeds, memory};
+use device::{Device, memory};
 use draft_executor::{DraftToLoad, LoadedDraft};
 pub use error::EngineError;
 use executor::{Executor, ExecutorError, Logits};
@@ -494,9 +494,7 @@ fn load_model(
     given_up: &Arc<AtomicBool>,
 ) -> Result<LoadedModel, EngineError> {
     let draft = DraftToLoad::read(config, summary)?;
-    let spec = &summary.spec;
-    let (head_dim, without_kernels) = (spec.heads().head_dim, spec.without_gpu_kernels());
-    let needs = GpuNeeds { head_dim, vocab_size: spec.vocab_size(), without_kernels };
+    let needs = model_executor::gpu_needs(&summary.spec);
     let (device, why_cpu) = device::open(config, summary.dtype, needs)?;
     let device = Arc::new(device);
     let beside = draft.as_ref().map(|draft| draft.beside(config, &device)).transpose()?;

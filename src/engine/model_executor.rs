@@ -7,7 +7,7 @@ use super::EngineError;
 use super::batch::{Batch, LoraCounts};
 use super::config::{CacheConfig, DType, EngineConfig, LoadFormat, SchedulerConfig};
 use super::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, KvHeads, StateShape};
-use super::device::{Device, KvCache, Precision, Tensor, memory};
+use super::device::{Device, GpuNeeds, HeadWidths, KvCache, Precision, Tensor, memory};
 use super::executor::{Executor, ExecutorError, Logits};
 use super::held_weights::{HeldWeights, quantization_notes};
 use super::model::adapter::LoraPlaces;
@@ -338,6 +338,23 @@ fn shape_without_blocks(spec: &DecoderSpec, device: &Device, block_size: usize) 
 pub fn block_bytes(cache: &CacheConfig, summary: &ModelSummary, device: &Device) -> usize {
     let shape = shape_without_blocks(&summary.spec, device, summary.block_size(cache));
     shape.block_bytes(cache.kv_cache_dtype.size_bytes(summary.dtype))
+}
+
+/// What a model asks of the kernels of a GPU.
+pub fn gpu_needs(spec: &DecoderSpec) -> GpuNeeds {
+    let widths = |block: &AttentionSpec| HeadWidths {
+        head_dim: block.heads.head_dim,
+        latent_dim: block.latent.as_ref().map(|latent| latent.dims.rank),
+        has_biases: block.alibi_slopes.is_some() || block.sinks.is_some(),
+    };
+    let mut heads = Vec::new();
+    for widths in spec.attentions().map(widths) {
+        if !heads.contains(&widths) {
+            heads.push(widths);
+        }
+    }
+    let (vocab_size, without_kernels) = (spec.vocab_size(), spec.without_gpu_kernels());
+    GpuNeeds { heads, is_of_texts: false, vocab_size, without_kernels }
 }
 
 /// What layers have in the cache.

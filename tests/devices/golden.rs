@@ -167,13 +167,6 @@ families! {
 
 /// Folders of models that no GPU has kernels for, and the part of them that lacks those.
 const ON_THE_CPU_ALONE: &[(&str, &str)] = &[
-    ("deepseek_v2", "latent attention"),
-    ("deepseek_v2_lite", "latent attention"),
-    ("deepseek_v3", "latent attention"),
-    ("gemma4", "K and V that are not each layer's own"),
-    ("gemma4_moe", "K and V that are not each layer's own"),
-    ("gemma4_unified", "K and V that are not each layer's own"),
-    ("glm4_moe_lite", "latent attention"),
     ("falcon_h1", "recurrences of Mamba 2"),
     ("falcon_h1_norm", "recurrences of Mamba 2"),
     ("granite_hybrid", "recurrences of Mamba 2"),
@@ -182,15 +175,12 @@ const ON_THE_CPU_ALONE: &[(&str, &str)] = &[
     ("lfm2_bias", "short convolutions"),
     ("lfm2_moe", "short convolutions"),
     ("mamba2", "recurrences of Mamba 2"),
-    ("minicpm3", "latent attention"),
     ("nemotron_h", "recurrences of Mamba 2"),
     ("qwen3_5", "delta nets"),
     ("qwen3_5_moe", "delta nets"),
     ("qwen3_5_moe_multimodal", "delta nets"),
     ("qwen3_5_multimodal", "delta nets"),
     ("qwen3_next", "delta nets"),
-    ("youtu", "latent attention"),
-    ("youtu_plain_q", "latent attention"),
 ];
 
 /// The same model as transformers 4 wrote it, in some folders.

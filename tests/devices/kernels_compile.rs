@@ -35,6 +35,11 @@ const ATTENTION_F32: &[Defines] = &[
     &[("DTYPE", "float"), ("HEAD_DIM", "32"), ("TEXTS", "1")],
     &[("DTYPE", "float"), ("HEAD_DIM", "64"), ("TEXTS", "1"), ("BIAS", "1")],
 ];
+const WIDE_F32: &[Defines] = &[
+    &[("DTYPE", "float"), ("HEAD_DIM", "288"), ("LATENT_DIM", "256")],
+    &[("DTYPE", "float"), ("HEAD_DIM", "576"), ("LATENT_DIM", "512")],
+    &[("DTYPE", "float"), ("HEAD_DIM", "512")],
+];
 macro_rules! codes {
     ($dtype:literal, $levels:literal, $bits:literal, $scale:literal, $group:literal) => {
         &[
@@ -139,6 +144,28 @@ const MODULES: &[Module] = &[
         ],
     ),
     ("paged_attention_f32", ATTENTION_F32, &[("paged_attention_f32", 72)]),
+    ("paged_attention_f32", WIDE_F32, &[("paged_attention_f32", 96)]),
+    // MiniCPM3, DeepSeek, Gemma 4.
+    (
+        "wide_attention",
+        &[
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "288"), ("LATENT_DIM", "256")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "576"), ("LATENT_DIM", "512")],
+            &[("DTYPE", "f16"), ("HEAD_DIM", "576"), ("LATENT_DIM", "512")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "512")],
+        ],
+        &[("wide_attention_16", 184), ("wide_attention_32", 176), ("wide_attention_64", 248)],
+    ),
+    (
+        "linear_by_head",
+        NARROW_DTYPES,
+        &[
+            ("linear_by_head_16x64", 80),
+            ("linear_by_head_64x128", 192),
+            ("linear_by_head_128x128", 255),
+        ],
+    ),
+    ("linear_by_head_plain", DTYPES, &[("linear_by_head_plain", 40)]),
     ("sample", NONE, &[("sample", 96)]),
     ("logprobs", NONE, &[("logprobs", 80)]),
     (
@@ -146,14 +173,14 @@ const MODULES: &[Module] = &[
         DTYPES,
         &[("activate_and_mul", 80), ("activate_and_mul_fp8", 80), ("activate", 48)],
     ),
-    ("columns", DTYPES, &[("copy_columns", 48), ("gate_columns", 48)]),
+    ("columns", DTYPES, &[("copy_columns", 40), ("gate_columns", 40)]),
     ("count_mismatches", NONE, &[("count_mismatches", 32)]),
     (
         "elementwise",
         DTYPES,
         &[
             ("add", 32),
-            ("add_activations", 40),
+            ("add_activations", 32),
             ("convert", 32),
             ("scale", 32),
             ("scale_activations", 32),

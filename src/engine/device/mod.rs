@@ -18,7 +18,9 @@ pub use cuda::memory::bytes_of;
 pub use gpu::{Gpu, GpuConfig, Matmul, MatmulInput, MatmulShape};
 pub use kv_cache::{CacheLayer, CacheLayerMut, KvCache, StateLayerMut};
 pub use narrow_inputs::NarrowInputs;
-pub use open::{GpuNeeds, KERNEL_SOURCES, MAX_GPU_VOCAB_SIZE, open, open_host};
+pub use open::{
+    GpuNeeds, HeadWidths, KERNEL_SOURCES, MAX_GPU_VOCAB_SIZE, MAX_NARROW_HEAD_DIM, open, open_host,
+};
 pub use tensor::{Precision, Rows, RowsMut, Tensor};
 
 use std::sync::Mutex;

@@ -62,10 +62,10 @@ impl Loader<'_> {
         let row = |head: usize, index: usize| (head * (nope + v) + index) * rank;
         let keys = HeadMatrices::pack(device, dtype, (num_heads, rank, nope), |head, n, k| {
             stored[row(head, k) + n]
-        });
+        })?;
         let values = HeadMatrices::pack(device, dtype, (num_heads, v, rank), |head, n, k| {
             stored[row(head, nope + n) + k]
-        });
+        })?;
         Ok((keys, values))
     }
 }
@@ -77,7 +77,8 @@ pub(super) struct LatentBuffers {
     q_latent: Tensor,
     /// (T, num_heads * (rope + nope)), only where q has a latent.
     q: Tensor,
-    /// (T, num_heads * (rope + rank) + rope + rank + rank) q, k and v as attention takes them.
+    /// (T, (num_heads + 1) * (rope + rank) + v_dim) q, k and v as attention takes them, with the
+    /// cache's v_dim.
     qkv: Tensor,
     /// (T, num_heads * v)
     values: Tensor,
@@ -104,7 +105,7 @@ impl LatentBuffers {
         Ok(Some(Self {
             q_latent: widest(&|_, latent| latent.q.as_ref().map_or(0, |q| q.up.k))?,
             q: widest(&|_, latent| latent.q.as_ref().map_or(0, |q| q.up.n()))?,
-            qkv: widest(&|block, latent| row_width(block, latent.dims))?,
+            qkv: widest(&|block, latent| row_width(device, block, latent.dims))?,
             values: widest(&|block, _| block.out.k)?,
         }))
     }
@@ -136,7 +137,7 @@ impl LatentBuffers {
                 q
             }
         };
-        qkv.reshape(num_rows, row_width(spec, latent.dims));
+        qkv.reshape(num_rows, row_width(device, spec, latent.dims));
         let of_heads = |start: usize, stride: usize, width: usize| Columns {
             start,
             stride,
@@ -151,8 +152,11 @@ impl LatentBuffers {
         let (k, v) = (num_heads * key, (num_heads + 1) * key);
         let from = Columns::run(q_width, key);
         ops::copy_columns(device, (product, from), (qkv, Columns::run(k, key)));
-        let from = Columns::run(q_width + rope, rank);
-        ops::copy_columns(device, (product, from), (qkv, Columns::run(v, rank)));
+        // Where the cache has V in K it is not written apart.
+        if device.latent_v_dim(rank) > 0 {
+            let from = Columns::run(q_width + rope, rank);
+            ops::copy_columns(device, (product, from), (qkv, Columns::run(v, rank)));
+        }
         qkv
     }
 
@@ -183,6 +187,6 @@ fn parts<'a>(
 }
 
 /// Values of q, k and v as attention takes them.
-fn row_width(spec: &AttentionSpec, dims: LatentDims) -> usize {
-    (spec.heads.num_heads + 1) * dims.key() + dims.rank
+fn row_width(device: &Device, spec: &AttentionSpec, dims: LatentDims) -> usize {
+    (spec.heads.num_heads + 1) * dims.key() + device.latent_v_dim(dims.rank)
 }

@@ -5,6 +5,7 @@ use super::loading::Loader;
 use super::spec::{DecoderSpec, LayerInputsSpec, SideBlockSpec};
 use super::stream::Stream;
 use crate::engine::EngineError;
+use crate::engine::config::DType;
 use crate::engine::device::{Device, Precision, Tensor};
 use crate::engine::ops::{self, Gate, Heads, LinearWeight, NormWeight, Step};
 
@@ -23,6 +24,20 @@ pub(super) struct SideBlockWeights {
     gate: LinearWeight,
     out: LinearWeight,
     norm: NormWeight,
+}
+
+impl LayerInputsWeights {
+    /// Its linear layers.
+    pub(super) fn linears(&self) -> impl Iterator<Item = &LinearWeight> {
+        [&self.projection].into_iter()
+    }
+}
+
+impl SideBlockWeights {
+    /// Its linear layers.
+    pub(super) fn linears(&self) -> impl Iterator<Item = &LinearWeight> {
+        [&self.gate, &self.out].into_iter()
+    }
 }
 
 impl Loader<'_> {
@@ -61,6 +76,9 @@ pub(super) struct LayerInputs {
     projected: Tensor,
     /// (T, W) what a block works in.
     gated: Tensor,
+    /// (T, hidden_size) the stream as linear layers read it, where that is another type than its
+    /// own.
+    narrowed: Option<Tensor>,
 }
 
 impl LayerInputs {
@@ -76,10 +94,12 @@ impl LayerInputs {
         let Some(inputs) = &spec.embedding.of_layers else { return Ok(None) };
         let per_token = |width| device.tensor(num_tokens, width, Precision::Activation);
         let (all, one) = (inputs.table.k, inputs.norm.width());
+        let is_narrowed = device.activation_dtype() != DType::Float32;
         Ok(Some(Self {
             values: per_token(all)?,
             projected: per_token(all)?,
             gated: per_token(one)?,
+            narrowed: is_narrowed.then(|| per_token(spec.hidden_size())).transpose()?,
         }))
     }
 
@@ -90,13 +110,14 @@ impl LayerInputs {
         (spec, weights): (&LayerInputsSpec, &LayerInputsWeights),
         (step, embedded): (Step<'_>, &Tensor),
     ) {
-        let Self { values, projected, .. } = self;
+        let Self { values, projected, narrowed, .. } = self;
         let (width, head_dim) = (spec.table.k, spec.norm.width());
         let of_layers = Heads { start: 0, num_heads: width / head_dim, head_dim };
         values.set_num_rows(step.num_rows());
         projected.set_num_rows(step.num_rows());
         let scale = Some(weights.table_scale);
         ops::embedding(device, step.input_ids(), &weights.table, scale, values);
+        let embedded = as_input(device, embedded, narrowed);
         ops::linear(device, embedded, &weights.projection, projected);
         ops::scale(device, projected, spec.projection_scale);
         ops::norm_heads(device, projected, of_layers, &weights.norm);
@@ -112,10 +133,11 @@ impl LayerInputs {
         weights: &SideBlockWeights,
         stream: &mut Stream,
     ) {
-        let Self { values, gated, .. } = self;
+        let Self { values, gated, narrowed, .. } = self;
         stream.settle(device);
         gated.set_num_rows(stream.residual.num_rows());
-        ops::linear(device, &stream.residual, &weights.gate, gated);
+        let residual = as_input(device, &stream.residual, narrowed);
+        ops::linear(device, residual, &weights.gate, gated);
         ops::activate(device, spec.activation, gated);
         let first = layer * gated.width();
         ops::gate_columns(device, gated, (values, first), Gate::Plain);
@@ -123,4 +145,15 @@ impl LayerInputs {
         ops::norm_in_place(device, &mut stream.delta, &weights.norm);
         stream.has_delta = true;
     }
+}
+
+/// The stream as linear layers read it.
+fn as_input<'a>(
+    device: &Device,
+    stream: &'a Tensor,
+    narrowed: &'a mut Option<Tensor>,
+) -> &'a Tensor {
+    let Some(narrowed) = narrowed else { return stream };
+    ops::copy(device, stream, narrowed);
+    narrowed
 }

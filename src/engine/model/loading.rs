@@ -129,7 +129,8 @@ impl DecoderWeights {
     pub(super) fn prepare(&self, device: &Device, limits: StepLimits) -> Result<(), EngineError> {
         let activation = device.activation_dtype();
         let project_out = self.output.as_ref().and_then(|layers| layers.projection.as_ref());
-        for weight in self.project_in.iter().chain(project_out) {
+        let of_inputs = self.layer_inputs.iter().flat_map(LayerInputsWeights::linears);
+        for weight in self.project_in.iter().chain(project_out).chain(of_inputs) {
             weight.prepare(device, activation, limits.max_num_tokens)?;
         }
         prepare_layers(&self.layers, device, limits.max_num_tokens)?;
@@ -148,15 +149,17 @@ pub(super) fn prepare_layers(
     device: &Device,
     max_num_tokens: usize,
 ) -> Result<(), EngineError> {
-    let mut weights = layers.iter().flat_map(|LayerWeights { attention, feed_forward, .. }| {
-        let attention =
-            attention.iter().flat_map(|AttentionWeights { qkv, latent, out, .. }| {
-                let q_up = latent.iter().flat_map(|latent| &latent.q).map(|(_, up)| up);
-                [&qkv.weight, &out.weight].into_iter().chain(q_up)
-            });
-        let mlp = feed_forward.iter().filter_map(|block| block.mlp.as_ref());
-        attention.chain(mlp.flat_map(|mlp| [&mlp.up.weight, &mlp.down.weight]))
-    });
+    let mut weights =
+        layers.iter().flat_map(|LayerWeights { attention, feed_forward, side, .. }| {
+            let attention =
+                attention.iter().flat_map(|AttentionWeights { qkv, latent, out, .. }| {
+                    let q_up = latent.iter().flat_map(|latent| &latent.q).map(|(_, up)| up);
+                    [&qkv.weight, &out.weight].into_iter().chain(q_up)
+                });
+            let mlp = feed_forward.iter().filter_map(|block| block.mlp.as_ref());
+            let side = side.iter().flat_map(SideBlockWeights::linears);
+            attention.chain(mlp.flat_map(|mlp| [&mlp.up.weight, &mlp.down.weight])).chain(side)
+        });
     let activation = device.activation_dtype();
     weights.try_for_each(|weight| weight.prepare(device, activation, max_num_tokens))
 }

@@ -241,6 +241,11 @@ impl WorkList {
 }
 
 impl GpuInputs {
+    /// Query tokens of a unit of prefill, at most.
+    pub(super) fn tokens_per_item(&self) -> usize {
+        self.tokens_per_item as usize
+    }
+
     fn new(gpu: &Gpu, limits: StepLimits) -> Result<Self, EngineError> {
         let rows = gpu.max_padded_rows(limits.max_num_tokens);
         let logits_rows = gpu.max_padded_rows(limits.max_num_logits);

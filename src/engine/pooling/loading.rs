@@ -16,7 +16,7 @@ use super::{PoolingSummary, SparseSpec};
 use crate::engine::EngineError;
 use crate::engine::batch::Batch;
 use crate::engine::config::{CacheConfig, EngineConfig, LoadFormat};
-use crate::engine::device::{self, Device, GpuNeeds};
+use crate::engine::device::{self, Device, GpuNeeds, HeadWidths};
 use crate::engine::held_weights::{HeldWeights, quantization_notes};
 use crate::engine::model::adapter::LoraPlaces;
 use crate::engine::model::decoder::Output;
@@ -26,7 +26,7 @@ use crate::engine::model::head::Head;
 use crate::engine::model::resident_loras::ResidentLoras;
 use crate::engine::model::spec::LinearSpec;
 use crate::engine::model::weights::{self, Checkpoint};
-use crate::engine::model_executor::{DecoderToLoad, ModelExecutor};
+use crate::engine::model_executor::{self, DecoderToLoad, ModelExecutor};
 use crate::engine::ops::TextLimits;
 
 /// Where the parts of a model run.
@@ -49,9 +49,14 @@ impl Devices {
         if summary.cached().is_none() {
             refuse_cache(&config.cache)?;
         }
-        let head_dim = summary.spec.heads().head_dim;
-        let without_kernels = summary.cached().and_then(|decoder| decoder.without_gpu_kernels());
-        let needs = GpuNeeds { head_dim, vocab_size: 0, without_kernels };
+        let needs = match summary.cached() {
+            Some(decoder) => GpuNeeds { vocab_size: 0, ..model_executor::gpu_needs(&decoder) },
+            None => {
+                let head_dim = summary.spec.heads().head_dim;
+                let heads = vec![HeadWidths { head_dim, ..HeadWidths::default() }];
+                GpuNeeds { heads, is_of_texts: true, ..GpuNeeds::default() }
+            }
+        };
         let (body, why_cpu) = device::open(config, summary.dtype, needs)?;
         let body = Arc::new(body);
         let host = match &*body {

@@ -152,6 +152,11 @@ fn float16_models_are_close_to_the_cpu() {
 }
 
 #[test]
+fn latents_are_close_to_the_cpu() {
+    check(DType::BFloat16, 4, &["minicpm3"], &BFLOAT16);
+}
+
+#[test]
 fn quantized_models_are_close_to_the_cpu_and_stay_codes() {
     let models = [
         (DType::BFloat16, &["awq", "ct_mxfp4", "ct_int8"][..], &BFLOAT16),

@@ -142,6 +142,16 @@ fn a_row_has_the_same_bits_among_rows_of_other_experts() {
 }
 
 #[test]
+fn a_row_has_the_same_bits_over_latents() {
+    check("deepseek_v2", DType::BFloat16, 90, &[SEQS[1], STEPS[0], BLOCKS[0], BLOCKS[3]]);
+}
+
+#[test]
+fn a_row_has_the_same_bits_with_kv_of_another_layer() {
+    check("gemma4", DType::Float32, 95, &[SEQS[1], STEPS[0], BLOCKS[0], BLOCKS[3]]);
+}
+
+#[test]
 fn a_row_has_the_same_bits_in_float32() {
     check("llama3", DType::Float32, 50, &[SEQS[1], BLOCKS[3]]);
 }

@@ -27,12 +27,27 @@ struct Case {
     soft_cap: Option<f32>,
     has_alibi: bool,
     has_sinks: bool,
+    /// V is the last values of K, so many.
+    latent_dim: Option<usize>,
 }
 
 const fn case(num_heads: usize, num_kv_heads: usize, head_dim: usize, block_size: usize) -> Case {
     let heads = QkvHeads { num_heads, num_kv_heads, head_dim };
-    let (has_alibi, has_sinks) = (false, false);
-    Case { heads, block_size, num_kv_heads, window: None, soft_cap: None, has_alibi, has_sinks }
+    let (has_alibi, has_sinks, latent_dim) = (false, false, None);
+    let (window, soft_cap) = (None, None);
+    Case { heads, block_size, num_kv_heads, window, soft_cap, has_alibi, has_sinks, latent_dim }
+}
+
+/// Latents that all heads share: `rope` values that turn, and `rank` others.
+const fn latents(num_heads: usize, (rope, rank): (usize, usize), block_size: usize) -> Case {
+    Case { latent_dim: Some(rank), ..case(num_heads, 1, rope + rank, block_size) }
+}
+
+impl Case {
+    /// Width of a V head, and of a head's output.
+    fn v_dim(&self) -> usize {
+        self.latent_dim.unwrap_or(self.heads.head_dim)
+    }
 }
 
 /// A sequence of `len` tokens, of which the K and V of the first `cached` are there.
@@ -63,7 +78,8 @@ impl<'a> Run<'a> {
     fn new(pair: &'a Pair, device: &'a Device, case: Case, seqs: &'a [Seq]) -> Self {
         let blocks = MAX_MODEL_LEN.div_ceil(case.block_size) * seqs.len();
         let head_dim = case.heads.head_dim;
-        let heads = KvHeads { num: case.heads.num_kv_heads, head_dim, v_dim: head_dim };
+        let v_dim = case.latent_dim.map_or(head_dim, |rank| device.latent_v_dim(rank));
+        let heads = KvHeads { num: case.heads.num_kv_heads, head_dim, v_dim };
         let shape = KvCacheShape {
             layers: vec![heads; 2],
             num_blocks: blocks,
@@ -93,9 +109,15 @@ impl<'a> Run<'a> {
         Self { device, pair, case, seqs, cache, inputs, alibi, sinks }
     }
 
-    fn width(&self) -> usize {
+    /// Values of q and k, of a token.
+    fn qk_width(&self) -> usize {
         let QkvHeads { num_heads, num_kv_heads, head_dim } = self.case.heads;
-        (num_heads + 2 * num_kv_heads) * head_dim
+        (num_heads + num_kv_heads) * head_dim
+    }
+
+    /// Values of q, k and v, where v is not in k.
+    fn width(&self) -> usize {
+        self.qk_width() + self.cache.shape.layer(LAYER).v_dim * self.case.heads.num_kv_heads
     }
 
     /// The sequences' blocks are interleaved, the later ones first.
@@ -128,7 +150,7 @@ impl<'a> Run<'a> {
 
     /// One step over these positions: K and V, then attention if it `attends`; outputs by sequence.
     fn step(&mut self, ranges: &[(usize, usize)], values: &[f32], attends: bool) -> Vec<Vec<f32>> {
-        let QkvHeads { num_heads, head_dim, .. } = self.case.heads;
+        let (num_heads, v_dim) = (self.case.heads.num_heads, self.case.v_dim());
         let batch = self.batch(ranges);
         let num_tokens = batch.num_tokens();
         if num_tokens == 0 {
@@ -154,7 +176,7 @@ impl<'a> Run<'a> {
             alibi: self.alibi.as_ref(),
             sinks: self.sinks.as_ref(),
         };
-        let mut out = output(device, step.num_rows(), num_heads * head_dim, Precision::Activation);
+        let mut out = output(device, step.num_rows(), num_heads * v_dim, Precision::Activation);
         let mut scratch = AttentionScratch::default();
         let cache = self.cache.layer(LAYER);
         paged_attention(device, (&qkv, step), cache, shape, &mut scratch, &mut out);
@@ -163,7 +185,7 @@ impl<'a> Run<'a> {
         let mut rest = &out[..];
         let mut outputs = Vec::new();
         for (first, end) in ranges {
-            let (own, others) = rest.split_at((end - first) * num_heads * head_dim);
+            let (own, others) = rest.split_at((end - first) * num_heads * v_dim);
             outputs.push(own.to_vec());
             rest = others;
         }
@@ -172,11 +194,16 @@ impl<'a> Run<'a> {
 
     /// Rows of qkv of these positions, sequence after sequence.
     fn values(&self, ranges: &[(usize, usize)]) -> Vec<f32> {
-        let width = self.width();
+        let (width, qk_width) = (self.width(), self.qk_width());
+        // The v of a latent is a copy of the end of its k.
+        let stored = if self.case.latent_dim.is_some() { qk_width } else { width };
         let mut values = Vec::new();
         for (seq, (first, end)) in self.seqs.iter().zip(ranges) {
-            let all = self.pair.values(seq.len, width, seq.seed, 1.5).values;
-            values.extend_from_slice(&all[first * width..end * width]);
+            let all = self.pair.values(seq.len, stored, seq.seed, 1.5).values;
+            for row in all[first * stored..end * stored].chunks(stored) {
+                values.extend_from_slice(row);
+                values.extend_from_slice(&row[stored - (width - stored)..]);
+            }
         }
         values
     }
@@ -224,7 +251,7 @@ fn check_close(pair: &Pair, case: Case, seqs: &[Seq]) -> Vec<Vec<f32>> {
     };
     let got = on_gpu(pair, case, seqs, MAX_MODEL_LEN);
     let expected = Run::new(pair, &pair.cpu, case, seqs).outputs(MAX_MODEL_LEN);
-    let width = case.heads.num_heads * case.heads.head_dim;
+    let width = case.heads.num_heads * case.v_dim();
     for (index, (got, expected)) in got.iter().zip(&expected).enumerate() {
         let what = format!("{case:?}, {:?}, {}", seqs[index], pair.dtype.name());
         Bound { dtype: pair.dtype, slack }.assert_close(&what, got, expected, width);
@@ -355,4 +382,49 @@ fn paged_attention_prefill_beside_decode_with_windows_and_soft_caps() {
     let windows = [with(Some(1), None), with(Some(33), Some(20.0)), with(Some(257), None)];
     check(DType::BFloat16, 750, &windows, &MIX);
     check(DType::Float16, 760, &[with(None, Some(5.0))], &MIX);
+}
+
+/// Few positions, since heads are wide: around tiles of 32.
+const WIDE_MIX: [Seq; 4] = [seq(80, 30, 31), seq(81, 31, 34), seq(82, 0, 17), seq(83, 63, 66)];
+
+#[test]
+fn paged_attention_f32_over_latents_and_wide_heads() {
+    let window = Case { window: Some(40), ..case(2, 1, 512, 16) };
+    check(DType::Float32, 704, &[latents(3, (8, 24), 16), latents(2, (16, 44), 48)], &MIX);
+    check(DType::Float32, 705, &[latents(2, (64, 512), 16), window], &WIDE_MIX);
+}
+
+/// Blocks of 16, 32 and 64 rows, by the heads of a token; V in whole pairs and not, shared evenly
+/// by warps and not.
+#[test]
+fn wide_attention_16_over_latents_as_wide_attention_32_and_wide_attention_64() {
+    let narrow = [latents(3, (8, 24), 16), latents(20, (16, 48), 32), latents(40, (8, 40), 16)];
+    check(DType::BFloat16, 860, &narrow, &MIX);
+    check(DType::Float16, 870, &[latents(5, (64, 192), 16)], &WIDE_MIX);
+    check(DType::BFloat16, 880, &[latents(16, (64, 512), 16)], &WIDE_MIX[..3]);
+}
+
+#[test]
+fn wide_attention_in_heads_of_their_own_with_windows_and_soft_caps() {
+    let windows = Case { window: Some(33), soft_cap: Some(20.0), ..case(2, 2, 264, 16) };
+    check(DType::BFloat16, 890, &[case(4, 2, 512, 16), windows], &WIDE_MIX);
+}
+
+/// Blocks are smaller where there is less shared memory.
+#[test]
+fn wide_attention_has_the_same_bits_with_the_shared_memory_of_every_generation() {
+    let open = |max_smem_kb, seed| {
+        let gpu = ShimGpu { max_smem_kb, ..ShimGpu::default() };
+        Pair::open_as(DType::BFloat16, seed, gpu)
+    };
+    let Some(hopper) = open(227, 900) else { return };
+    let seqs = [seq(95, 31, 32), seq(96, 0, 20)];
+    for case in [latents(40, (64, 512), 16), case(40, 1, 512, 16)] {
+        let expected = on_gpu(&hopper, case, &seqs, MAX_MODEL_LEN);
+        let other = open(99, 901).expect("as before");
+        let got = on_gpu(&other, case, &seqs, MAX_MODEL_LEN);
+        for (got, expected) in got.iter().zip(&expected) {
+            assert!(to_bits(got) == to_bits(expected), "{case:?}");
+        }
+    }
 }

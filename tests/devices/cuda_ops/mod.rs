@@ -6,6 +6,7 @@
 
 mod activation;
 mod attention;
+mod by_head;
 mod codes;
 mod codes_timed;
 mod columns;

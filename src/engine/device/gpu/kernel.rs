@@ -21,8 +21,10 @@ enum CompiledFor {
 /// What a kernel of attention is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AttentionDefines {
-    /// Width of a head.
+    /// Width of a K head.
     pub head_dim: u32,
+    /// How many of a K head's last values are its V; 0: V is as wide as K, and apart.
+    pub latent_dim: u32,
     /// Sequences are whole texts, whose tokens may see those after them.
     pub is_of_texts: bool,
     /// Scores have biases: from a table in texts, else ALiBi's.
@@ -51,7 +53,8 @@ impl From<(&'static str, &'static str)> for Kernel {
 }
 
 impl Kernel {
-    /// A kernel with HEAD_DIM defined; TEXTS for texts; BIAS or ALIBI for biases; SINKS.
+    /// A kernel with HEAD_DIM defined; LATENT_DIM of latents; TEXTS for texts; BIAS or ALIBI for
+    /// biases; SINKS.
     pub fn of_attention(
         source: &'static str,
         entry: &'static str,
@@ -81,8 +84,12 @@ impl Kernel {
         match self.compiled_for {
             CompiledFor::Any => {}
             CompiledFor::Attention(attention) => {
-                let AttentionDefines { head_dim, is_of_texts, has_biases, has_sinks } = attention;
+                let AttentionDefines { head_dim, latent_dim, is_of_texts, has_biases, has_sinks } =
+                    attention;
                 defines.push(("HEAD_DIM", head_dim.to_string()));
+                if latent_dim > 0 {
+                    defines.push(("LATENT_DIM", latent_dim.to_string()));
+                }
                 defines.push(("MAX_SMEM_KB", (max_smem_bytes >> 10).to_string()));
                 let of_biases = if is_of_texts { "BIAS" } else { "ALIBI" };
                 let switches =

@@ -362,30 +362,16 @@ impl DecoderSpec {
         if let Some(recurrent) = self.recurrents().next() {
             return Some(recurrent.name().0);
         }
-        let any = |is_so: &dyn Fn(&AttentionSpec) -> bool| self.attentions().any(is_so);
-        if any(&|attention| attention.latent.is_some()) {
-            return Some("latent attention");
-        }
-        if any(&|attention| attention.gate.is_some()) {
-            return Some("gates of attention");
-        }
-        if any(&|attention| attention.kv != KvSource::Own) {
-            return Some("K and V that are not each layer's own");
-        }
-        let head_dim = self.heads().head_dim;
-        if any(&|attention| attention.heads.head_dim != head_dim) {
-            return Some("heads of several widths");
-        }
-        if self.embedding.of_layers.is_some() {
-            return Some("inputs of each layer");
-        }
-        let is_apart = self.experts().any(|experts| experts.apart.is_some());
-        is_apart.then_some("experts apart from an MLP")
+        let is_gated = self.attentions().any(|attention| attention.gate.is_some());
+        is_gated.then_some("gates of attention")
     }
 
     /// The matrices that a GPU's kernels read as values, whatever they are stored as.
     pub fn read_as_values(&self) -> Vec<NamedShape> {
-        read_as_values(&self.embedding.tokens, &self.layers)
+        let mut matrices = read_as_values(&self.embedding.tokens, &self.layers);
+        let of_layers = self.embedding.of_layers.iter().map(|inputs| &inputs.table);
+        matrices.extend(of_layers.flat_map(LinearSpec::weights));
+        matrices
     }
 
     /// Query heads that share a K and V head, at most.

@@ -1,11 +1,15 @@
 //! linear_by_head: a matrix of its own for each attention head, over columns of each row.
 
+mod cuda;
+
 use half::{bf16, f16};
 
 use super::blocks::BLOCK_ROWS;
 use super::pack;
 use super::source::{SourceMatrix, SourceValues};
+use crate::engine::EngineError;
 use crate::engine::config::DType;
+use crate::engine::device::cuda::DeviceBuffer;
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::pages::Pages;
 use crate::engine::device::tensor::SharedMut;
@@ -22,32 +26,34 @@ pub struct HeadMatrices {
     num_heads: usize,
     n: usize,
     k: usize,
-    panel_width: usize,
-    panels: Panels,
+    values: Values,
 }
 
-/// Panels as `pack` makes them, head after head; each head begins a panel.
+/// Panels as `pack` makes them, head after head; each head begins a panel. On a GPU the matrices as
+/// they are.
 #[derive(Debug)]
-enum Panels {
+enum Values {
     Float32(Pages<f32>),
     BFloat16(Pages<bf16>),
     Float16(Pages<f16>),
+    OnGpu(DeviceBuffer),
 }
 
 impl HeadMatrices {
     /// Packs matrices of one shape; `value(head, row, column)` is what is in them.
     ///
-    /// # Panics
-    /// The device is a GPU: models that need this run on the CPU.
+    /// # Errors
+    /// The GPU's memory does not suffice.
     pub fn pack(
         device: &Device,
         dtype: DType,
         (num_heads, n, k): (usize, usize, usize),
         value: impl Fn(usize, usize, usize) -> f32,
-    ) -> Self {
-        let Device::Cpu(cpu) = device else { panic!("a GPU has no kernel for matrices of heads") };
-        let panel_width = 2 * cpu.isa.num_lanes();
-        let rows_per_head = n.next_multiple_of(panel_width);
+    ) -> Result<Self, EngineError> {
+        let rows_per_head = match device {
+            Device::Cpu(cpu) => n.next_multiple_of(panel_width(cpu)),
+            Device::Cuda(_) => n,
+        };
         let mut values = vec![0.0; num_heads * rows_per_head * k];
         for (index, row) in values.chunks_exact_mut(k).enumerate() {
             let (head, index) = (index / rows_per_head, index % rows_per_head);
@@ -57,21 +63,29 @@ impl HeadMatrices {
                 }
             }
         }
-        let all = num_heads * rows_per_head;
-        let rows = vec![SourceMatrix::new(all, k, SourceValues::Slice(&values))].into();
-        let panels = match dtype {
-            DType::Float32 => Panels::Float32(pack::pack(&cpu.pool, &rows, panel_width)),
-            DType::BFloat16 => Panels::BFloat16(pack::pack(&cpu.pool, &rows, panel_width)),
-            DType::Float16 => Panels::Float16(pack::pack(&cpu.pool, &rows, panel_width)),
+        let matrix = SourceMatrix::new(num_heads * rows_per_head, k, SourceValues::Slice(&values));
+        let cpu = match device {
+            Device::Cpu(cpu) => cpu,
+            Device::Cuda(gpu) => {
+                let values = Values::OnGpu(cuda::upload(gpu, dtype, &matrix)?);
+                return Ok(Self { num_heads, n, k, values });
+            }
         };
-        Self { num_heads, n, k, panel_width, panels }
+        let (rows, width) = (vec![matrix].into(), panel_width(cpu));
+        let values = match dtype {
+            DType::Float32 => Values::Float32(pack::pack(&cpu.pool, &rows, width)),
+            DType::BFloat16 => Values::BFloat16(pack::pack(&cpu.pool, &rows, width)),
+            DType::Float16 => Values::Float16(pack::pack(&cpu.pool, &rows, width)),
+        };
+        Ok(Self { num_heads, n, k, values })
     }
 
     fn num_bytes(&self) -> usize {
-        match &self.panels {
-            Panels::Float32(panels) => 4 * panels.len(),
-            Panels::BFloat16(panels) => 2 * panels.len(),
-            Panels::Float16(panels) => 2 * panels.len(),
+        match &self.values {
+            Values::Float32(panels) => 4 * panels.len(),
+            Values::BFloat16(panels) => 2 * panels.len(),
+            Values::Float16(panels) => 2 * panels.len(),
+            Values::OnGpu(matrices) => matrices.bytes(),
         }
     }
 
@@ -87,29 +101,38 @@ impl HeadMatrices {
 /// h, for all rows of `x`, which `out` has too. Sums run over k upward, as `linear`'s do.
 ///
 /// # Panics
-/// Columns and matrices do not fit each other, or the device is a GPU.
+/// Columns and matrices do not fit each other, or are not on the device.
 pub fn linear_by_head(
     device: &Device,
     (x, from): (&Tensor, Columns),
     matrices: &HeadMatrices,
     (out, to): (&mut Tensor, Columns),
 ) {
-    let Device::Cpu(cpu) = device else { panic!("a GPU has no kernel for matrices of heads") };
-    let HeadMatrices { num_heads, n, k, panel_width, panels } = matrices;
+    let HeadMatrices { num_heads, n, k, values } = matrices;
     from.check(x.width());
     to.check(out.width());
     assert_eq!((from.num, from.width, to.num, to.width), (*num_heads, *k, *num_heads, *n));
     assert_eq!(x.num_rows(), out.num_rows());
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(gpu) => return cuda::linear_by_head(gpu, (x, from), matrices, (out, to)),
+    };
     let op = Op { shape: Some((*n, *k)), ..Op::new("linear_by_head") };
     let _timed = cpu.op_timer.timed(op, || matrices.work(x.num_rows()));
     let (num_rows, out_width) = (x.num_rows(), out.width());
     let out = SharedMut::new(out.values_mut());
-    let task = Task { cpu, x, from, width: *panel_width, out, out_width, to };
-    match panels {
-        Panels::Float32(panels) => task.run(panels, num_rows),
-        Panels::BFloat16(panels) => task.run(panels, num_rows),
-        Panels::Float16(panels) => task.run(panels, num_rows),
+    let task = Task { cpu, x, from, width: panel_width(cpu), out, out_width, to };
+    match values {
+        Values::Float32(panels) => task.run(panels, num_rows),
+        Values::BFloat16(panels) => task.run(panels, num_rows),
+        Values::Float16(panels) => task.run(panels, num_rows),
+        Values::OnGpu(_) => panic!("matrices of a GPU were given to the CPU"),
     }
+}
+
+/// Outputs of a panel.
+fn panel_width(cpu: &Cpu) -> usize {
+    2 * cpu.isa.num_lanes()
 }
 
 #[derive(Clone, Copy)]
@@ -222,7 +245,7 @@ mod tests {
         let device = Device::cpu_with_isa(2, isa);
         let weights = random(num_heads * n * k, 5);
         let value = |head, row, column| weights[(head * n + row) * k + column];
-        let matrices = HeadMatrices::pack(&device, dtype, shape, value);
+        let matrices = HeadMatrices::pack(&device, dtype, shape, value).unwrap();
         let x = Tensor::from_vec(x.to_vec(), 1 + num_heads * (k + 2));
         let width = 3 + num_heads * (n + 1);
         let mut out = Tensor::from_vec(vec![7.0; x.num_rows() * width], width);

@@ -1,10 +1,13 @@
-//! Attention on a GPU: kernels/paged_attention.cu, or paged_attention_f32.cu for exactness.
+//! Attention on a GPU: kernels/paged_attention.cu, wide_attention.cu, or paged_attention_f32.cu for
+//! exactness.
+
+mod wide;
 
 use crate::engine::config::{DType, KvCacheDType};
 use crate::engine::device::cuda::{Args, DevicePtr};
 use crate::engine::device::gpu::{AttentionDefines, Kernel};
 use crate::engine::device::kv_cache::KvLayerShape;
-use crate::engine::device::{CacheLayer, Gpu, Tensor};
+use crate::engine::device::{CacheLayer, Gpu, MAX_NARROW_HEAD_DIM, Tensor};
 use crate::engine::ops::Step;
 use crate::engine::ops::step::WorkList;
 
@@ -141,7 +144,11 @@ pub(in crate::engine::ops) fn prefill_tokens(
     head_dim: usize,
     num_q_per_kv: usize,
 ) -> usize {
-    (Launch::of(gpu, head_dim).prefill_rows / num_q_per_kv).max(1)
+    let rows = match head_dim <= MAX_NARROW_HEAD_DIM {
+        true => Launch::of(gpu, head_dim).prefill_rows,
+        false => wide::MAX_ROWS,
+    };
+    (rows / num_q_per_kv).max(1)
 }
 
 pub(super) fn paged_attention(
@@ -191,9 +198,11 @@ impl CacheAttention {
         }
     }
 
-    fn defines(&self, kv: KvLayerShape) -> AttentionDefines {
+    /// `v_dim`: width of a head's output.
+    fn defines(&self, kv: KvLayerShape, v_dim: usize) -> AttentionDefines {
         AttentionDefines {
             head_dim: kv.head_dim as u32,
+            latent_dim: if kv.v_dim == 0 { v_dim as u32 } else { 0 },
             is_of_texts: self.after.is_some(),
             has_biases: !matches!(self.biases, Biases::None),
             has_sinks: self.sinks.is_some(),
@@ -201,7 +210,8 @@ impl CacheAttention {
     }
 }
 
-/// Queues attention of the step's tokens to K and V in a layer of a cache.
+/// Queues attention of the step's tokens to K and V in a layer of a cache: to K and the last values
+/// of K, as many as a head of `out` has, where the layer has no V.
 pub(in crate::engine::ops) fn attend(
     gpu: &Gpu,
     (qkv, step): (&Tensor, Step<'_>),
@@ -210,25 +220,49 @@ pub(in crate::engine::ops) fn attend(
     out: &Tensor,
 ) {
     let kv = layer.shape();
-    let (params, defines) = (attention.params(qkv, kv), attention.defines(kv));
+    let v_dim = out.width() / attention.num_heads;
+    assert!(kv.v_dim == 0 || kv.v_dim == v_dim);
+    let (params, defines) = (attention.params(qkv, kv), attention.defines(kv, v_dim));
     let inputs = step.gpu_inputs();
-    let (k, v) = layer.ptrs();
-    let launch = |entry: &'static str, work: &WorkList, grid: u32, block: (u32, usize)| {
+    let (k, v) = match (layer.ptrs(), kv.v_dim) {
+        ((k, _), 0) => (k, k.offset((kv.head_dim - v_dim) * layer.cache.element_bytes())),
+        (both, _) => both,
+    };
+    let is_wide = kv.v_dim == 0 || kv.head_dim > MAX_NARROW_HEAD_DIM;
+    let launch = |entry: &'static str, work: &WorkList, grid: [u32; 2], block: (u32, usize)| {
         let mut args = Args::new();
         args.tensor(qkv).ptr(k).ptr(v).ptr(work.items.ptr()).ptr(work.num_items.ptr());
         args.ptr(inputs.block_tables.ptr()).tensor(out).value(params);
         let source = match gpu.dtype() {
             DType::Float32 => "paged_attention_f32",
+            DType::BFloat16 | DType::Float16 if is_wide => "wide_attention",
             DType::BFloat16 | DType::Float16 => "paged_attention",
         };
         let kernel = Kernel::of_attention(source, entry, defines);
-        gpu.launch(kernel, [grid, 1], block, &mut args);
+        gpu.launch(kernel, grid, block, &mut args);
     };
     let properties = gpu.properties();
     let units = |work: &WorkList| (work.host.len() * attention.num_kv_heads) as u32;
     if gpu.dtype() == DType::Float32 {
         for work in [&inputs.decode, &inputs.prefill] {
-            launch("paged_attention_f32", work, units(work), (128, 0));
+            launch("paged_attention_f32", work, [units(work), 1], (128, 0));
+        }
+        return;
+    }
+    if is_wide {
+        assert!(!(defines.is_of_texts || defines.has_biases || defines.has_sinks), "{defines:?}");
+        let num_q_per_kv = attention.num_heads / attention.num_kv_heads;
+        let launches = [
+            (&inputs.decode, (step.num_rows() * attention.num_kv_heads) as u32, 1),
+            (&inputs.prefill, units(&inputs.prefill), inputs.tokens_per_item()),
+        ];
+        for (work, units, num_tokens) in launches {
+            if !work.host.is_empty() {
+                let num_rows = num_tokens * num_q_per_kv;
+                let block = wide::Block::new(num_rows, kv.head_dim, properties);
+                let grid = [units, num_rows.div_ceil(block.num_rows) as u32];
+                launch(block.entry, work, grid, (block.threads, block.smem));
+            }
         }
         return;
     }
@@ -239,11 +273,12 @@ pub(in crate::engine::ops) fn attend(
         let resident = properties.num_sms * sizes.decode_blocks_per_sm;
         let grid = resident.min((step.num_rows() * attention.num_kv_heads) as u32);
         let block = (sizes.decode_threads, sizes.decode_smem);
-        launch("paged_attention_decode", &inputs.decode, grid, block);
+        launch("paged_attention_decode", &inputs.decode, [grid, 1], block);
     }
     if !inputs.prefill.host.is_empty() {
         let block = (sizes.prefill_threads, sizes.prefill_smem);
-        launch("paged_attention_prefill", &inputs.prefill, units(&inputs.prefill), block);
+        let grid = [units(&inputs.prefill), 1];
+        launch("paged_attention_prefill", &inputs.prefill, grid, block);
     }
 }
 

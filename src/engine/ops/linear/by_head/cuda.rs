@@ -1,0 +1,99 @@
+//! Matrices of heads on a GPU: kernels/linear_by_head.cu, or linear_by_head_plain.cu for exactness.
+
+use super::{HeadMatrices, Values};
+use crate::engine::EngineError;
+use crate::engine::config::DType;
+use crate::engine::device::cuda::{Args, DeviceBuffer, DevicePtr};
+use crate::engine::device::{Gpu, Tensor};
+use crate::engine::ops::columns::Columns;
+use crate::engine::ops::linear::source::SourceMatrix;
+
+/// The values of a matrix in the GPU's memory.
+pub(super) fn upload(
+    gpu: &Gpu,
+    dtype: DType,
+    matrix: &SourceMatrix<'_>,
+) -> Result<DeviceBuffer, EngineError> {
+    let num_bytes = matrix.num_rows * matrix.num_columns * dtype.size_bytes();
+    let buffer = gpu.alloc(num_bytes)?;
+    gpu.upload_weights(buffer.ptr(), num_bytes, |offset, chunk| {
+        matrix.write_as(dtype, offset / dtype.size_bytes(), chunk);
+    })?;
+    Ok(buffer)
+}
+
+/// `struct ByHead` of kernels/by_head.cuh.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ByHead {
+    x: DevicePtr,
+    weights: DevicePtr,
+    out: DevicePtr,
+    num_rows: u32,
+    n: u32,
+    k: u32,
+    from: [u32; 3],
+    to: [u32; 3],
+}
+
+/// What a block of kernels/linear_by_head.cu computes: every tile gives the same bits.
+struct Tile {
+    entry: &'static str,
+    rows: usize,
+    outputs: usize,
+    stages: usize,
+    /// From so many rows on.
+    from: usize,
+}
+
+/// Inputs of a stage.
+const STAGE_INPUTS: usize = 64;
+
+const TILES: [Tile; 3] = [
+    Tile { entry: "linear_by_head_128x128", rows: 128, outputs: 128, stages: 3, from: 96 },
+    Tile { entry: "linear_by_head_64x128", rows: 64, outputs: 128, stages: 3, from: 24 },
+    Tile { entry: "linear_by_head_16x64", rows: 16, outputs: 64, stages: 6, from: 0 },
+];
+
+/// Rows and outputs of a block of kernels/linear_by_head_plain.cu.
+const PLAIN_TILE: usize = 16;
+
+pub(super) fn linear_by_head(
+    gpu: &Gpu,
+    (x, from): (&Tensor, Columns),
+    matrices: &HeadMatrices,
+    (out, to): (&Tensor, Columns),
+) {
+    let Values::OnGpu(weights) = &matrices.values else {
+        panic!("matrices of the CPU were given to a GPU")
+    };
+    assert!(x.dtype() == gpu.dtype() && out.dtype() == gpu.dtype());
+    let &HeadMatrices { num_heads, n, k, .. } = matrices;
+    let num_rows = x.num_rows();
+    let of_rows =
+        |width: usize, of: Columns| [width, of.start, of.stride].map(|number| number as u32);
+    let (from, to) = (of_rows(x.width(), from), of_rows(out.width(), to));
+    let mut args = Args::new();
+    args.value(ByHead {
+        x: x.device_ptr(),
+        weights: weights.ptr(),
+        out: out.device_ptr(),
+        num_rows: num_rows as u32,
+        n: n as u32,
+        k: k as u32,
+        from,
+        to,
+    });
+    let grid = |rows: usize, outputs: usize| {
+        [(num_heads * num_rows.div_ceil(rows)) as u32, n.div_ceil(outputs) as u32]
+    };
+    let takes_whole_chunks = k.is_multiple_of(8) && from.iter().all(|it| it.is_multiple_of(8));
+    if gpu.dtype() == DType::Float32 || !takes_whole_chunks {
+        let kernel = ("linear_by_head_plain", "linear_by_head_plain");
+        return gpu.launch(kernel, grid(PLAIN_TILE, PLAIN_TILE), (256, 0), &mut args);
+    }
+    let tile = TILES.iter().find(|tile| num_rows >= tile.from).expect("one takes any number");
+    let smem = tile.stages * (tile.rows + tile.outputs) * STAGE_INPUTS * 2;
+    let kernel = ("linear_by_head", tile.entry);
+    gpu.launch(kernel, grid(tile.rows, tile.outputs), (128, smem), &mut args);
+}
