@@ -70,9 +70,9 @@ impl QkvHeads {
 }
 
 /// qkv (num_tokens, (num_heads + num_kv_heads) * head_dim + num_kv_heads * v_dim), with the cache's
-/// v_dim, and columns of others behind them: q and k are rotated in place (None: they are not), then
-/// k and v go to the step's slots of layer `layer`, to the first heads there if the cache has room
-/// for more. Slots of a step are distinct: the block pool gives a block to be written to one
+/// v_dim, and columns of others behind them: q and k are rotated in place (None: they are not),
+/// then k and v go to the step's slots of layer `layer`, to the first heads there if the cache has
+/// room for more. Slots of a step are distinct: the block pool gives a block to be written to one
 /// sequence only.
 ///
 /// # Panics
