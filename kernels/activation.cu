@@ -1,48 +1,10 @@
 // Activations of the MLP: plain, or gated (`silu_and_mul` and its kin). In f32, rounded once.
-#include "common.cuh"
-
-// Values of `kind`, in the order of the engine's `Activation`.
-constexpr u32 SILU = 0;
-constexpr u32 GELU_TANH = 1;
-constexpr u32 GELU = 2;
-constexpr u32 RELU = 3;
-constexpr u32 RELU2 = 4;
-constexpr u32 XIELU = 5;
-constexpr u32 CLAMPED_SWIGLU = 6;  // Of gates only.
-
-// The parameters of XIELU; of CLAMPED_SWIGLU alpha and the limit, as the first two.
-struct XIelu {
-  float alpha_p, alpha_n, beta, eps;
-};
+#include "activation.cuh"
 
 // Chunks of a row that a thread loads before it looks at one.
 constexpr u32 NUM_PARTS = 2;
 // Chunks of an activated row that a thread holds until the row's scale is known.
 constexpr u32 NUM_HELD = sizeof(T) == 4 ? 1 : 8;
-
-template <u32 KIND>
-__device__ __forceinline__ float activated(float x, const XIelu& xielu) {
-  if (KIND == SILU) return x * logistic(x);
-  if (KIND == GELU_TANH) {
-    // (1 + tanh(y)) / 2 is the logistic function of 2 y.
-    const float inner = fmaf(x * x * x, 0.044715f, x) * 1.5957691216f;
-    return x * logistic(inner);
-  }
-  if (KIND == CLAMPED_SWIGLU) {
-    // The comparison lets a NaN through.
-    const float bounded = x > xielu.alpha_n ? xielu.alpha_n : x;
-    return bounded * logistic(xielu.alpha_p * bounded);
-  }
-  if (KIND == GELU) return 0.5f * x * (1.0f + erff(x * 0.7071067812f));
-  if (KIND == XIELU) {
-    // The comparisons let a NaN through.
-    const float below = x > xielu.eps ? xielu.eps : x;
-    const float side = x > 0.0f ? xielu.alpha_p * x * x : (expm1f(below) - x) * xielu.alpha_n;
-    return side + xielu.beta * x;
-  }
-  const float positive = x < 0.0f ? 0.0f : x;
-  return KIND == RELU2 ? positive * positive : positive;
-}
 
 // What the activated gate is multiplied by.
 template <u32 KIND>
@@ -145,6 +107,7 @@ activate_and_mul(const T* gate_up, T* out, u32 inner, u32 kind, XIelu xielu) {
   if (kind == RELU2) activate_row_of<RELU2>(gate_up, out, inner, xielu);
   if (kind == XIELU) activate_row_of<XIELU>(gate_up, out, inner, xielu);
   if (kind == CLAMPED_SWIGLU) activate_row_of<CLAMPED_SWIGLU>(gate_up, out, inner, xielu);
+  if (kind == SCALED_SILU) activate_row_of<SCALED_SILU>(gate_up, out, inner, xielu);
 }
 EXPORT(activate_and_mul)
 
@@ -176,6 +139,9 @@ activate_and_mul_fp8(const T* gate_up, u8* out, float* scales, u32 inner, u32 ki
   if (kind == RELU) activate_row_e4m3_of<RELU>(gate_up, out, scales, inner, xielu, scratch);
   if (kind == RELU2) activate_row_e4m3_of<RELU2>(gate_up, out, scales, inner, xielu, scratch);
   if (kind == XIELU) activate_row_e4m3_of<XIELU>(gate_up, out, scales, inner, xielu, scratch);
+  if (kind == SCALED_SILU) {
+    activate_row_e4m3_of<SCALED_SILU>(gate_up, out, scales, inner, xielu, scratch);
+  }
 }
 EXPORT(activate_and_mul_fp8)
 
@@ -201,5 +167,6 @@ KERNEL(256) activate(T* x, u64 n, u32 kind, XIelu xielu) {
   if (kind == RELU) activate_all<RELU>(x, n, xielu);
   if (kind == RELU2) activate_all<RELU2>(x, n, xielu);
   if (kind == XIELU) activate_all<XIELU>(x, n, xielu);
+  if (kind == SCALED_SILU) activate_all<SCALED_SILU>(x, n, xielu);
 }
 EXPORT(activate)

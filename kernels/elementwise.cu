@@ -96,6 +96,21 @@ KERNEL(256) clamp_activations(T* x, float limit, u64 n) {
 }
 EXPORT(clamp_activations)
 
+// x (num_rows, width) *= factors (width), rounded, in place. One block per row, of any size.
+KERNEL(1024) scale_columns(T* x, const float* factors, u32 width) {
+  const bool wide = is_wide<F32_CHUNK>(x, width) && is_wide<F32_CHUNK>(factors, width);
+  T* row = x + u64(blockIdx.x) * width;
+  for (u32 i = threadIdx.x * F32_CHUNK; i < width; i += blockDim.x * F32_CHUNK) {
+    float values[F32_CHUNK], by[F32_CHUNK];
+    load_part(row, i, width, wide, values);
+    load_part(factors, i, width, wide, by);
+#pragma unroll
+    for (u32 j = 0; j < F32_CHUNK; ++j) values[j] *= by[j];
+    store_part(row, i, width, wide, values);
+  }
+}
+EXPORT(scale_columns)
+
 // Columns start .. start + width of x (num_rows, row_stride) *= 1 + beta ln(1 + floor(position /
 // original)), of each row's positions (num_rows); in place. One block per row, of any size.
 KERNEL(1024)

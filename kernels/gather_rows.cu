@@ -35,10 +35,16 @@ KERNEL(1024) gather_rows(const u32* indices, const void* x, void* out, u32 row_b
 EXPORT(gather_rows)
 
 // For each (from, to) of copies (num_copies, 2): block `to` of blocks (num_blocks, block_bytes) =
-// block `from`. block_bytes is a multiple of 16, and no block is both a `from` and a `to`. Grid
+// block `from`. block_bytes is a multiple of 4, and no block is both a `from` and a `to`. Grid
 // (num_copies).
 KERNEL(1024) copy_blocks(const u32* copies, u8* blocks, u32 block_bytes) {
   const u64 from = copies[2 * blockIdx.x], to = copies[2 * blockIdx.x + 1];
-  copy_row<Words<4>>(blocks + from * block_bytes, blocks + to * block_bytes, block_bytes);
+  const u8* source = blocks + from * block_bytes;
+  u8* target = blocks + to * block_bytes;
+  if (block_bytes % 16 == 0) {
+    copy_row<Words<4>>(source, target, block_bytes);
+  } else {
+    copy_row<u32>(source, target, block_bytes);
+  }
 }
 EXPORT(copy_blocks)

@@ -236,6 +236,7 @@ fn step_limits(config: &EngineConfig, decoder: &DecoderToLoad) -> StepLimits {
         block_size: decoder.block_size(&config.cache),
         num_q_per_kv: spec.num_q_per_kv(),
         head_dim: spec.heads().head_dim,
+        has_states: spec.recurrents().next().is_some(),
     }
 }
 

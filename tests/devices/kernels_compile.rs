@@ -52,6 +52,23 @@ macro_rules! codes {
     };
 }
 
+/// Taps of convolutions.
+const TAPS: &[Defines] = &[
+    &[("DTYPE", "bf16"), ("STATE_ROWS", "3")],
+    &[("DTYPE", "f16"), ("STATE_ROWS", "4")],
+    &[("DTYPE", "float"), ("STATE_ROWS", "4")],
+    &[("DTYPE", "bf16"), ("STATE_ROWS", "16")],
+];
+/// Rows of the states of published models, and the most.
+const STATES: &[Defines] = &[
+    &[("DTYPE", "bf16"), ("STATE_ROWS", "128")],
+    &[("DTYPE", "f16"), ("STATE_ROWS", "128")],
+    &[("DTYPE", "float"), ("STATE_ROWS", "128")],
+    &[("DTYPE", "bf16"), ("STATE_ROWS", "256")],
+    &[("DTYPE", "bf16"), ("STATE_ROWS", "12")],
+    &[("DTYPE", "bf16"), ("STATE_ROWS", "1024")],
+];
+
 /// As GPTQ, AWQ, MXFP4, Q4_K and fp8 by blocks have them: every way to a level.
 const CODES: &[Defines] = &[
     codes!("f16", "INTEGERS", "4", "f16", "128"),
@@ -174,6 +191,9 @@ const MODULES: &[Module] = &[
         &[("activate_and_mul", 80), ("activate_and_mul_fp8", 80), ("activate", 48)],
     ),
     ("columns", DTYPES, &[("copy_columns", 40), ("gate_columns", 40)]),
+    ("causal_conv", TAPS, &[("causal_conv", 120)]),
+    ("mamba_scan", STATES, &[("mamba_scan", 144)]),
+    ("delta_rule", STATES, &[("delta_rule", 168)]),
     ("count_mismatches", NONE, &[("count_mismatches", 32)]),
     (
         "elementwise",
@@ -187,6 +207,7 @@ const MODULES: &[Module] = &[
             ("clamp", 32),
             ("clamp_activations", 32),
             ("scale_by_position", 56),
+            ("scale_columns", 32),
         ],
     ),
     (

@@ -147,8 +147,8 @@ pub struct KvCache {
     pub shape: KvCacheShape,
     /// Values.
     pub data: KvData,
-    /// (state layers, num_blocks, width) states; none on a GPU.
-    pub states: Pages<f32>,
+    /// (state layers, num_blocks, width) states.
+    pub states: StateData,
     /// Where K and V of each layer begin, and where those of the last one end.
     starts: Vec<[usize; 2]>,
     element_bytes: usize,
@@ -162,6 +162,14 @@ pub enum KvData {
     BFloat16 { k: Pages<bf16>, v: Pages<bf16> },
     Float16 { k: Pages<f16>, v: Pages<f16> },
     Cuda { k: DeviceBuffer, v: DeviceBuffer },
+}
+
+/// States, where their device has them.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub enum StateData {
+    Host(Pages<f32>),
+    Cuda(DeviceBuffer),
 }
 
 /// One layer of a cache, to be read.
@@ -186,18 +194,57 @@ pub struct CacheLayerMut<'a> {
 #[derive(Debug)]
 pub struct StateLayerMut<'a> {
     /// (num_blocks, width)
-    pub values: &'a mut [f32],
+    pub values: StateValues<'a>,
     /// Values of a state.
     pub width: usize,
     /// Tokens of a block.
     pub block_size: usize,
 }
 
-impl StateLayerMut<'_> {
+/// The values of one layer's states, where their device has them.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub enum StateValues<'a> {
+    Host(&'a mut [f32]),
+    Cuda(DevicePtr),
+}
+
+impl<'a> StateLayerMut<'a> {
+    /// (num_blocks, width) states on the host.
+    pub fn on_host(values: &'a mut [f32], width: usize, block_size: usize) -> Self {
+        Self { values: StateValues::Host(values), width, block_size }
+    }
+
     /// The same for a shorter time.
     pub fn reborrow(&mut self) -> StateLayerMut<'_> {
         let Self { values, width, block_size } = self;
+        let values = match values {
+            StateValues::Host(values) => StateValues::Host(values),
+            StateValues::Cuda(ptr) => StateValues::Cuda(*ptr),
+        };
         StateLayerMut { values, width: *width, block_size: *block_size }
+    }
+
+    /// The values on the host.
+    ///
+    /// # Panics
+    /// They are on a GPU.
+    pub fn into_host(self) -> &'a mut [f32] {
+        match self.values {
+            StateValues::Host(values) => values,
+            StateValues::Cuda(_) => panic!("states of a GPU were given to the CPU"),
+        }
+    }
+
+    /// Where they are in a GPU's memory.
+    ///
+    /// # Panics
+    /// They are on the host.
+    pub(in crate::engine) fn ptr(&self) -> DevicePtr {
+        match &self.values {
+            StateValues::Cuda(ptr) => *ptr,
+            StateValues::Host(_) => panic!("states of the host were given to a GPU"),
+        }
     }
 }
 
@@ -245,12 +292,12 @@ impl KvCache {
         assert!(shape.block_size.is_multiple_of(KV_GROUP_TOKENS));
         let is_known = |heads: &KvHeads| [0, heads.head_dim].contains(&heads.v_dim);
         assert!(shape.layers.iter().all(is_known) && shape.panel_width == 1, "{shape:?}");
-        assert_eq!(shape.states.block_len(), 0, "states are on the host");
         let element_bytes = gpu.kv_cache_dtype().size_bytes(gpu.dtype());
         let starts = starts(&shape);
         let [k, v] = starts[shape.layers.len()].map(|len| len.saturating_mul(element_bytes));
         let (k, v) = (gpu.alloc(k)?, gpu.alloc(v)?);
-        let states = Pages::try_zeroed(0)?;
+        let num_states = shape.num_blocks.saturating_mul(shape.states.block_len());
+        let states = StateData::Cuda(gpu.alloc(num_states.saturating_mul(size_of::<f32>()))?);
         Ok(Self { shape, data: KvData::Cuda { k, v }, states, starts, element_bytes })
     }
 
@@ -288,9 +335,16 @@ impl KvCache {
 
     /// The states of one of the layers that have them.
     pub fn state_layer_mut(&mut self, index: usize) -> StateLayerMut<'_> {
-        let len = self.shape.num_blocks * self.shape.states.width;
-        let values = &mut self.states[index * len..(index + 1) * len];
         let width = self.shape.states.width;
+        let len = self.shape.num_blocks * width;
+        let values = match &mut self.states {
+            StateData::Host(values) => {
+                StateValues::Host(&mut values[index * len..(index + 1) * len])
+            }
+            StateData::Cuda(buffer) => {
+                StateValues::Cuda(buffer.ptr().offset(index * len * size_of::<f32>()))
+            }
+        };
         StateLayerMut { values, width, block_size: self.shape.block_size }
     }
 
@@ -323,8 +377,8 @@ impl KvCache {
             }
         };
         let num_states = shape.num_blocks.saturating_mul(shape.states.block_len());
-        let (states, element_bytes) = (Pages::try_zeroed(num_states)?, dtype.size_bytes());
-        Ok(Self { shape, data, states, starts, element_bytes })
+        let states = StateData::Host(Pages::try_zeroed(num_states)?);
+        Ok(Self { shape, data, states, starts, element_bytes: dtype.size_bytes() })
     }
 }
 

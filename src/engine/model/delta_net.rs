@@ -46,7 +46,8 @@ impl Loader<'_> {
         let (q_norm, k_norm) = (of_length(1.0 / (root * root))?, of_length(1.0 / root)?);
         let [a_log, dt_bias] = spec.gate_tensors();
         let a_log = self.checkpoint.vector(&a_log, 0.0)?;
-        let gates = DeltaGateWeights::new(&a_log, self.checkpoint.vector(&dt_bias, 0.0)?);
+        let dt_bias = self.checkpoint.vector(&dt_bias, 0.0)?;
+        let gates = DeltaGateWeights::new(self.device, &a_log, dt_bias)?;
         let norm = self.norm(Some(&spec.norm))?.expect("a norm");
         let (heads, first_gate, first_z) = (spec.heads, spec.first_gate(), spec.first_z());
         Ok(DeltaNetWeights { heads, first_gate, first_z, q_norm, k_norm, gates, norm })
@@ -72,8 +73,8 @@ impl DeltaNetWeights {
         let k_heads = |start| Heads { start, num_heads: num_k_heads, head_dim: k_dim };
         ops::norm_heads(device, products, k_heads(0), &self.q_norm);
         ops::norm_heads(device, products, k_heads(heads.k_width()), &self.k_norm);
-        ops::delta_gates(device, (products, first_gate), &self.gates);
-        let rule = DeltaRule { heads, gates: first_gate, state: taps.state_len() };
+        let (gate_weights, state) = (&self.gates, taps.state_len());
+        let rule = DeltaRule { heads, gate_weights, gates: first_gate, state };
         ops::delta_rule(device, (products, step), rule, states, mixed);
         let v_heads = Heads { start: 0, num_heads: num_v_heads, head_dim: v_dim };
         ops::norm_heads(device, mixed, v_heads, &self.norm);

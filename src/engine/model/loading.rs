@@ -16,8 +16,8 @@ use crate::engine::config::DType;
 use crate::engine::device::{Device, Tensor};
 use crate::engine::ops::linear::{SourceMatrix, SourceRows};
 use crate::engine::ops::{
-    Activation, AdaptedLinear, ExpertWeights, ExpertsWeight, HeadValues, LinearWeight, LoraSlots,
-    NormWeight, RotaryTable, StepLimits, TableSlots,
+    Activation, AdaptedLinear, ExpertWeights, ExpertsWeight, LinearWeight, LoraSlots, NormWeight,
+    RotaryTable, StepLimits, TableSlots, WeightValues,
 };
 
 /// All weights of a decoder. Shapes are in the spec's terms.
@@ -69,8 +69,8 @@ pub(super) struct AttentionWeights {
     pub latent: Option<LatentWeights>,
     pub qk_norm: Option<(NormWeight, Option<NormWeight>)>,
     pub v_norm: Option<NormWeight>,
-    pub alibi: Option<HeadValues>,
-    pub sinks: Option<HeadValues>,
+    pub alibi: Option<WeightValues>,
+    pub sinks: Option<WeightValues>,
     pub out: AdaptedLinear,
 }
 
@@ -386,7 +386,7 @@ impl Loader<'_> {
             None => None,
             Some(norms) => Some((self.the_norm(&norms.q)?, self.norm(norms.k.as_ref())?)),
         };
-        let of_heads = |values| HeadValues::on_device(self.device, values);
+        let of_heads = |values| WeightValues::on_device(self.device, values);
         let alibi = spec.alibi_slopes.clone().map(of_heads).transpose()?;
         let sinks = spec.sink_tensor().map(|tensor| self.checkpoint.vector(&tensor, 0.0));
         let sinks = sinks.transpose()?.map(of_heads).transpose()?;

@@ -8,7 +8,7 @@ use crate::engine::EngineError;
 use crate::engine::device::{Device, StateLayerMut, Tensor};
 use crate::engine::ops::{
     self, Activation, AdaptedLinear, Columns, ConvColumns, ConvTaps, Gate, Heads, NormWeight,
-    ScanWeights, Step,
+    ScanWeights, Step, WeightValues,
 };
 
 /// Weights of a block that keeps a state.
@@ -33,7 +33,7 @@ enum Form {
 #[derive(Debug)]
 struct MambaWeights {
     /// Of all columns of the products.
-    factors: Option<Vec<f32>>,
+    factors: Option<WeightValues>,
     activation: Activation,
     scan: ScanWeights,
     /// With the heads that it normalizes one by one.
@@ -52,7 +52,7 @@ impl Loader<'_> {
         Ok(RecurrentWeights {
             norms: self.norms(spec.norms())?,
             inputs: self.layer_linear(inputs)?.into(),
-            taps: ConvTaps::new(spec.taps().width, &taps, biases.transpose()?),
+            taps: ConvTaps::new(self.device, spec.taps().width, &taps, biases.transpose()?)?,
             form: match spec {
                 RecurrentSpec::ShortConv(_) => Form::ShortConv,
                 RecurrentSpec::Mamba(mamba) => Form::Mamba(Box::new(self.mamba(mamba)?)),
@@ -74,14 +74,15 @@ impl Loader<'_> {
                 self.norm(Some(&gated.norm))?.map(|norm| (norm, heads, gated.order))
             }
         };
+        let held = |values| WeightValues::on_device(self.device, values);
         Ok(MambaWeights {
-            factors: spec.column_factors(),
+            factors: spec.column_factors().map(held).transpose()?,
             activation: spec.activation,
             scan: ScanWeights {
                 shape: spec.scan,
-                decay: decay.iter().map(|log| -f64::from(*log).exp() as f32).collect(),
-                skip: self.checkpoint.vector(&skip, 1.0)?,
-                dt_bias: self.checkpoint.vector(&dt_bias, -3.0)?,
+                decay: held(decay.iter().map(|log| -f64::from(*log).exp() as f32).collect())?,
+                skip: held(self.checkpoint.vector(&skip, 1.0)?)?,
+                dt_bias: held(self.checkpoint.vector(&dt_bias, -3.0)?)?,
                 dt_bounds: spec.dt_bounds,
             },
             norm,

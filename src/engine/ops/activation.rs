@@ -57,9 +57,9 @@ impl Activation {
         Activation::XIelu { alpha_p, alpha_n, beta, eps }
     }
 
-    /// Its number in kernels/activation.cu and its parameters, as kernels take them.
-    fn append_to(self, args: &mut Args) {
-        let (kind, xielu) = match self {
+    /// Its number in kernels/activation.cuh and its parameters, as kernels take them.
+    pub(super) fn in_kernels(self) -> (u32, [f32; 4]) {
+        match self {
             Activation::Silu => (0, [0.0; 4]),
             Activation::GeluTanh => (1, [0.0; 4]),
             Activation::Gelu => (2, [0.0; 4]),
@@ -67,9 +67,13 @@ impl Activation {
             Activation::Relu2 => (4, [0.0; 4]),
             Activation::XIelu { alpha_p, alpha_n, beta, eps } => (5, [alpha_p, alpha_n, beta, eps]),
             Activation::ClampedSwiGlu { alpha, limit } => (6, [alpha, limit, 0.0, 0.0]),
-            Activation::ScaledSilu(_) => panic!("a GPU has no kernel for factors of gates"),
-        };
-        args.u32(kind).value(xielu);
+            Activation::ScaledSilu(factor) => (7, [factor, 0.0, 0.0, 0.0]),
+        }
+    }
+
+    fn append_to(self, args: &mut Args) {
+        let (kind, parameters) = self.in_kernels();
+        args.u32(kind).value(parameters);
     }
 }
 

@@ -7,21 +7,25 @@ use std::ops::Range;
 
 use super::activation::apply;
 use super::lanes::{load_lanes, store_lanes};
+use super::recurrent_step::launch_over_runs;
+use crate::engine::EngineError;
+use crate::engine::device::cuda::{Args, DevicePtr};
+use crate::engine::device::gpu::Kernel as GpuKernel;
 use crate::engine::device::kv_cache::StateLayerMut;
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, Tensor};
-use crate::engine::ops::{Activation, RecurrentStep, Step};
+use crate::engine::device::{Device, Gpu, Tensor};
+use crate::engine::ops::{Activation, RecurrentStep, Step, WeightValues};
 
 /// Weights of a causal convolution.
 #[derive(Debug)]
 pub struct ConvTaps {
     width: usize,
     /// (taps, width), that of the oldest token first.
-    values: Vec<f32>,
+    values: WeightValues,
     /// (width)
-    bias: Vec<f32>,
+    bias: WeightValues,
 }
 
 /// Columns of rows that a convolution is over, and what is done around it.
@@ -41,21 +45,35 @@ const TILE: usize = 128;
 impl ConvTaps {
     /// Of (width, taps) values as `torch.nn.Conv1d` stores them, and (width) biases.
     ///
+    /// # Errors
+    /// The GPU's memory does not suffice.
+    ///
     /// # Panics
     /// Lengths do not fit each other.
-    pub fn new(width: usize, stored: &[f32], bias: Option<Vec<f32>>) -> Self {
+    pub fn new(
+        device: &Device,
+        width: usize,
+        stored: &[f32],
+        bias: Option<Vec<f32>>,
+    ) -> Result<Self, EngineError> {
         assert!(stored.len().is_multiple_of(width));
         let bias = bias.unwrap_or_else(|| vec![0.0; width]);
         assert_eq!(bias.len(), width);
         let num_taps = stored.len() / width;
         let value = |index: usize| stored[index % width * num_taps + index / width];
         let values = (0..stored.len()).map(value).collect();
-        Self { width, values, bias }
+        let values = WeightValues::on_device(device, values)?;
+        Ok(Self { width, values, bias: WeightValues::on_device(device, bias)? })
     }
 
-    /// Tokens before the own one that it needs.
+    /// Tokens that a sum is over.
+    fn num_taps(&self) -> usize {
+        self.values.host().len() / self.width
+    }
+
+    /// Those before the own one.
     fn num_before(&self) -> usize {
-        self.values.len() / self.width - 1
+        self.num_taps() - 1
     }
 
     /// Values of a state that are its own: the first ones.
@@ -68,7 +86,7 @@ impl ConvTaps {
 /// those of the step are in `states`. Of a state it has (tiles, taps - 1, columns of a tile).
 ///
 /// # Panics
-/// Columns or states are too few, or the device is a GPU: models that need this run on the CPU.
+/// Columns or states are too few.
 pub fn causal_conv(
     device: &Device,
     (x, step): (&mut Tensor, Step<'_>),
@@ -76,13 +94,16 @@ pub fn causal_conv(
     states: StateLayerMut<'_>,
     columns: ConvColumns,
 ) {
-    let Device::Cpu(cpu) = device else { panic!("a GPU has no kernel for convolutions") };
     let (num_rows, stride, width) = (x.num_rows(), x.width(), taps.width);
     let ConvColumns { first, gates, .. } = columns;
     let firsts = gates.into_iter().flatten().chain([first]);
     assert!(firsts.map(|first| first + width).all(|end| end <= stride));
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(gpu) => return on_gpu(gpu, (x, step), taps, &states, columns),
+    };
     let work = || Work {
-        flops: 2.0 * (num_rows * taps.values.len()) as f64,
+        flops: 2.0 * (num_rows * taps.num_taps() * width) as f64,
         bytes: (num_rows * width * 2 * size_of::<f32>()) as f64,
     };
     let _timed = cpu.op_timer.timed(Op::new("causal_conv"), work);
@@ -97,6 +118,53 @@ pub fn causal_conv(
         };
         // SAFETY: tiles have no columns in common, of rows or of states.
         unsafe { recurrent.for_each_run(part, &mut run) };
+    });
+}
+
+/// `struct Conv` of kernels/causal_conv.cu.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ConvArg {
+    taps: DevicePtr,
+    bias: DevicePtr,
+    width: u32,
+    stride: u32,
+    first: u32,
+    has_gates: u32,
+    input_gates: u32,
+    output_gates: u32,
+    has_activation: u32,
+    activation: u32,
+}
+
+fn on_gpu(
+    gpu: &Gpu,
+    (x, step): (&Tensor, Step<'_>),
+    taps: &ConvTaps,
+    states: &StateLayerMut<'_>,
+    columns: ConvColumns,
+) {
+    assert!(taps.state_len() <= states.width);
+    let ConvColumns { first, gates, activation } = columns;
+    assert!(!matches!(activation, Some(Activation::ClampedSwiGlu { .. })), "one of gates");
+    let [input_gates, output_gates] = gates.unwrap_or_default().map(|first| first as u32);
+    let (kind, parameters) = activation.map_or((0, [0.0; 4]), Activation::in_kernels);
+    let conv = ConvArg {
+        taps: taps.values.device_ptr(),
+        bias: taps.bias.device_ptr(),
+        width: taps.width as u32,
+        stride: x.width() as u32,
+        first: first as u32,
+        has_gates: u32::from(gates.is_some()),
+        input_gates,
+        output_gates,
+        has_activation: u32::from(activation.is_some()),
+        activation: kind,
+    };
+    let kernel = GpuKernel::of_states("causal_conv", "causal_conv", taps.num_taps());
+    let num_tiles = taps.width.div_ceil(TILE);
+    launch_over_runs(gpu, kernel, num_tiles, (step, states), |args: &mut Args, states| {
+        args.tensor(x).value(states).value(conv).value(parameters);
     });
 }
 
@@ -145,10 +213,10 @@ impl Conv<'_> {
             if let Some([gate, _]) = columns.gates {
                 input = input.mul(load_lanes(at(gate), len));
             }
-            let mut sum: V = load_lanes(taps.bias.as_ptr().add(column), len);
+            let mut sum: V = load_lanes(taps.bias.host().as_ptr().add(column), len);
             let num_before = taps.num_before();
             let state = |tap: usize| state.ptr(tap * in_tile + column - tile.start, len);
-            let weights = taps.values.as_ptr().add(column);
+            let weights = taps.values.host().as_ptr().add(column);
             for tap in 0..num_before {
                 let before: V = load_lanes(state(tap), len);
                 sum = before.mul_add(load_lanes(weights.add(tap * width), len), sum);
@@ -206,7 +274,8 @@ mod tests {
     fn agrees_with_a_naive_loop_and_bits_do_not_depend_on_chunks() {
         let device = Device::cpu(Some(2));
         for num_taps in [1, 2, 3, 4] {
-            let taps = ConvTaps::new(WIDTH, &stored(num_taps), Some(vec![0.25; WIDTH]));
+            let bias = Some(vec![0.25; WIDTH]);
+            let taps = ConvTaps::new(&device, WIDTH, &stored(num_taps), bias).unwrap();
             // The last value of a state is another op's.
             let run = |batch: &Batch, parts: &[Part<'_>], states: StateLayerMut<'_>| {
                 let mut bcx = Tensor::from_vec(rows_of(parts, 3 * WIDTH), 3 * WIDTH);

@@ -24,7 +24,7 @@ pub fn copy_blocks(device: &Device, step: Step<'_>, cache: &mut KvCache) {
     let _timed = cpu.op_timer.timed(Op::new("copy_blocks"), work);
     for layer in 0..cache.shape.states.num_layers {
         let width = cache.shape.states.width;
-        let states = cache.state_layer_mut(layer).values;
+        let states = cache.state_layer_mut(layer).into_host();
         for &(from, to) in copies {
             let from = from as usize * width;
             states.copy_within(from..from + width, to as usize * width);
@@ -57,7 +57,7 @@ fn copy<E: Plain>(
     }
 }
 
-fn on_gpu(gpu: &Gpu, step: Step<'_>, cache: &KvCache) {
+fn on_gpu(gpu: &Gpu, step: Step<'_>, cache: &mut KvCache) {
     let buffer = &step.gpu_inputs().block_copies;
     for copies in step.batch.block_copies.chunks(buffer.bytes() / 8) {
         let pairs: Vec<u32> = copies.iter().flat_map(|&(from, to)| [from, to]).collect();
@@ -77,6 +77,10 @@ fn on_gpu(gpu: &Gpu, step: Step<'_>, cache: &KvCache) {
                 copy(v, v_bytes);
             }
         }
+        for layer in 0..cache.shape.states.num_layers {
+            let states = cache.state_layer_mut(layer);
+            copy(states.ptr(), states.width * size_of::<f32>());
+        }
     }
 }
 
@@ -85,7 +89,7 @@ mod tests {
     use super::*;
     use crate::engine::batch::Batch;
     use crate::engine::config::DType;
-    use crate::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
+    use crate::engine::device::kv_cache::{KvCacheShape, KvHeads, StateData, StateShape};
 
     #[test]
     fn blocks_are_copied_in_every_layer_and_no_other_changes() {
@@ -106,10 +110,11 @@ mod tests {
             *value = place as f32;
         }
         let (old_k, old_v) = (k.to_vec(), v.to_vec());
-        for (place, value) in cache.states.iter_mut().enumerate() {
+        let StateData::Host(states) = &mut cache.states else { unreachable!() };
+        for (place, value) in states.iter_mut().enumerate() {
             *value = place as f32;
         }
-        let old_states = cache.states.to_vec();
+        let old_states = states.to_vec();
         let batch = Batch { block_copies: vec![(0, 3), (4, 1)], ..Batch::default() };
         copy_blocks(&device, Step::on_host(&batch), &mut cache);
         let KvData::Float32 { k, v } = &cache.data else { unreachable!() };
@@ -129,6 +134,7 @@ mod tests {
             check(&k[of_k.clone()], &old_k[of_k], k_len);
             check(&v[of_v.clone()], &old_v[of_v], v_len);
         }
-        check(&cache.states, &old_states, 3);
+        let StateData::Host(states) = &cache.states else { unreachable!() };
+        check(states, &old_states, 3);
     }
 }

@@ -7,12 +7,15 @@
 use std::ops::Range;
 
 use super::lanes::{load_lanes, store_lanes};
+use super::recurrent_step::{columns_of_block, launch_over_runs};
+use crate::engine::device::cuda::{Args, DevicePtr};
+use crate::engine::device::gpu::Kernel as GpuKernel;
 use crate::engine::device::kv_cache::StateLayerMut;
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, Tensor};
-use crate::engine::ops::{RecurrentStep, Step};
+use crate::engine::device::{Device, Gpu, Tensor};
+use crate::engine::ops::{RecurrentStep, Step, WeightValues};
 
 /// Sizes of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,16 +53,16 @@ impl ScanShape {
 }
 
 /// What a scan has learned, (num_heads) each.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct ScanWeights {
     /// Sizes.
     pub shape: ScanShape,
     /// A, below 0.
-    pub decay: Vec<f32>,
+    pub decay: WeightValues,
     /// D.
-    pub skip: Vec<f32>,
+    pub skip: WeightValues,
     /// Added to dt before its softplus.
-    pub dt_bias: Vec<f32>,
+    pub dt_bias: WeightValues,
     /// The least and the most that dt is after that.
     pub dt_bounds: [f32; 2],
 }
@@ -68,7 +71,7 @@ pub struct ScanWeights {
 /// are (heads, state_size, head_dim), and begin at value `first` of those of a block.
 ///
 /// # Panics
-/// Widths differ, or the device is a GPU: models that need this run on the CPU.
+/// Widths differ.
 pub fn mamba_scan(
     device: &Device,
     (x, step): (&Tensor, Step<'_>),
@@ -76,11 +79,14 @@ pub fn mamba_scan(
     (states, first): (StateLayerMut<'_>, usize),
     out: &mut Tensor,
 ) {
-    let Device::Cpu(cpu) = device else { panic!("a GPU has no kernel for scans") };
     let ScanShape { num_heads, head_dim, state_size, .. } = weights.shape;
     let (num_rows, state_len) = (x.num_rows(), head_dim * state_size);
     assert_eq!(x.width(), weights.shape.row_width());
     assert_eq!((out.num_rows(), out.width()), (num_rows, weights.shape.inner_width()));
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(gpu) => return on_gpu(gpu, (x, step), weights, (&states, first), out),
+    };
     let work = || Work {
         flops: 5.0 * (num_rows * num_heads * state_len) as f64,
         bytes: 8.0 * (step.batch.num_seqs() * num_heads * state_len) as f64,
@@ -95,6 +101,46 @@ pub fn mamba_scan(
         };
         // SAFETY: heads have no values of states in common.
         unsafe { recurrent.for_each_run(start..start + state_len, &mut run) };
+    });
+}
+
+/// `struct ScanParams` of kernels/mamba_scan.cu.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ScanArg {
+    decay: DevicePtr,
+    skip: DevicePtr,
+    dt_bias: DevicePtr,
+    num_heads: u32,
+    head_dim: u32,
+    num_groups: u32,
+    first: u32,
+    dt_bounds: [f32; 2],
+}
+
+fn on_gpu(
+    gpu: &Gpu,
+    (x, step): (&Tensor, Step<'_>),
+    weights: &ScanWeights,
+    (states, first): (&StateLayerMut<'_>, usize),
+    out: &Tensor,
+) {
+    let ScanShape { num_heads, head_dim, num_groups, state_size } = weights.shape;
+    assert!(first + weights.shape.state_len() <= states.width);
+    let scan = ScanArg {
+        decay: weights.decay.device_ptr(),
+        skip: weights.skip.device_ptr(),
+        dt_bias: weights.dt_bias.device_ptr(),
+        num_heads: num_heads as u32,
+        head_dim: head_dim as u32,
+        num_groups: num_groups as u32,
+        first: first as u32,
+        dt_bounds: weights.dt_bounds,
+    };
+    let kernel = GpuKernel::of_states("mamba_scan", "mamba_scan", state_size);
+    let num_parts = num_heads * head_dim.div_ceil(columns_of_block(state_size));
+    launch_over_runs(gpu, kernel, num_parts, (step, states), |args: &mut Args, states| {
+        args.tensor(x).tensor(out).value(states).value(scan);
     });
 }
 
@@ -160,10 +206,10 @@ impl<'a> Scan<'a> {
         let [least, most] = weights.dt_bounds;
         // SAFETY: this function's own promise; arithmetic only.
         unsafe {
-            let dt = V::splat(dt[*head] + weights.dt_bias[*head]).softplus();
+            let dt = V::splat(dt[*head] + weights.dt_bias.host()[*head]).softplus();
             let dt = V::splat(most).min(V::splat(least).max(dt));
             Token {
-                decay: dt.mul(V::splat(weights.decay[*head])).exp(),
+                decay: dt.mul(V::splat(weights.decay.host()[*head])).exp(),
                 dt,
                 x: &x[head * head_dim..][..head_dim],
                 b: &b[group..][..state_size],
@@ -202,7 +248,7 @@ impl<'a> Scan<'a> {
                 }
                 state = state.wrapping_add(head_dim);
             }
-            let skip = V::splat(self.weights.skip[self.head]);
+            let skip = V::splat(self.weights.skip.host()[self.head]);
             for (lane, sum) in sums.iter().enumerate() {
                 let column = column + lane * V::LANES;
                 let x: V = load_lanes(token.x.as_ptr().add(column), len);
@@ -223,11 +269,12 @@ mod tests {
     /// A head is a few vectors and a part of one; two groups of heads.
     fn weights(head_dim: usize) -> ScanWeights {
         let of_heads = |seed| SourceMatrix::random(1, 4, seed, 1.0).to_vec();
+        let held = |values| WeightValues::on_device(&Device::cpu(Some(1)), values).unwrap();
         ScanWeights {
             shape: ScanShape { num_heads: 4, head_dim, num_groups: 2, state_size: 6 },
-            decay: of_heads(11).iter().map(|a| -0.1 - a.abs()).collect(),
-            skip: of_heads(12),
-            dt_bias: of_heads(13),
+            decay: held(of_heads(11).iter().map(|a| -0.1 - a.abs()).collect()),
+            skip: held(of_heads(12)),
+            dt_bias: held(of_heads(13)),
             dt_bounds: [0.2, 1.2],
         }
     }
@@ -244,13 +291,13 @@ mod tests {
                 let (head, x) = (value / head_dim, at(inner + value));
                 let b = 2 * inner + head / (num_heads / num_groups) * state_size;
                 let c = b + num_groups * state_size;
-                let dt = at(row.len() - num_heads + head) + f64::from(weights.dt_bias[head]);
+                let dt = at(row.len() - num_heads + head) + f64::from(weights.dt_bias.host()[head]);
                 let [least, most] = weights.dt_bounds.map(f64::from);
                 let dt = dt.exp().ln_1p().clamp(least, most);
-                let mut y = f64::from(weights.skip[head]) * x;
+                let mut y = f64::from(weights.skip.host()[head]) * x;
                 for n in 0..state_size {
                     let state = &mut states[value * state_size + n];
-                    *state *= (dt * f64::from(weights.decay[head])).exp();
+                    *state *= (dt * f64::from(weights.decay.host()[head])).exp();
                     *state += dt * x * at(b + n);
                     y += *state * at(c + n);
                 }

@@ -33,13 +33,14 @@ mod soft_cap;
 mod step;
 mod text_maxima;
 pub mod token_mask;
+mod weight_values;
 mod wide;
 
 pub use activation::{Activation, activate, activate_and_mul};
 pub use causal_conv::{ConvColumns, ConvTaps, causal_conv};
 pub use columns::{Columns, copy_columns};
 pub use copy_blocks::copy_blocks;
-pub use delta_rule::{DeltaGateWeights, DeltaHeads, DeltaRule, delta_gates, delta_rule};
+pub use delta_rule::{DeltaGateWeights, DeltaHeads, DeltaRule, delta_rule};
 pub use elementwise::{add, clamp, copy, copy_rows, fill_zero, scale};
 pub use embedding::{add_rows_of, embedding, gather_rows};
 pub use encoder_attention::{
@@ -59,9 +60,7 @@ pub use lora::{
 };
 pub use mamba_scan::{ScanShape, ScanWeights, mamba_scan};
 pub use norm::{Heads, NormKind, NormWeight, add_norm, add_norm_rows, norm_heads, norm_in_place};
-pub use paged_attention::{
-    AttentionScratch, AttentionShape, HeadValues, alibi_slopes, paged_attention,
-};
+pub use paged_attention::{AttentionScratch, AttentionShape, alibi_slopes, paged_attention};
 pub use recurrent_step::RecurrentStep;
 pub use rotary::RotaryTable;
 pub use rotary_and_cache::{QkvHeads, rotary_and_cache, rotate};
@@ -70,6 +69,7 @@ pub use scale_columns::scale_columns;
 pub use soft_cap::soft_cap;
 pub use step::{Ids, RowSlots, Step, StepInputs, StepLimits, TextLimits};
 pub use text_maxima::text_maxima;
+pub use weight_values::WeightValues;
 pub use wide::{Loops, run_loops};
 
 use super::device::simd::Vector;

@@ -1,9 +1,12 @@
 //! `RecurrentStep`: which rows of a step go on from which states, for ops that go over tokens one
-//! after the other.
+//! after the other. On a GPU kernels are launched over runs of rows.
 
 use std::ops::Range;
 
 use crate::engine::batch::Batch;
+use crate::engine::device::Gpu;
+use crate::engine::device::cuda::{Args, DevicePtr};
+use crate::engine::device::gpu::Kernel;
 use crate::engine::device::kv_cache::StateLayerMut;
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::ops::Step;
@@ -22,8 +25,9 @@ pub struct RecurrentStep<'a> {
 impl<'a> RecurrentStep<'a> {
     /// Over the states of a layer, which nobody else touches as long as this is used.
     pub fn new(step: Step<'a>, states: StateLayerMut<'a>) -> Self {
-        let StateLayerMut { values, width, block_size } = states;
-        Self { batch: step.batch, states: SharedMut::new(values), width, block_size }
+        let StateLayerMut { width, block_size, .. } = states;
+        let states = SharedMut::new(states.into_host());
+        Self { batch: step.batch, states, width, block_size }
     }
 
     /// Runs `run(rows, state)` for the tokens of every sequence, a block at a time: rows of the
@@ -79,6 +83,55 @@ impl<'a> RecurrentStep<'a> {
     }
 }
 
+/// `struct States` of kernels/states.cuh.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct StatesArg {
+    runs: DevicePtr,
+    starts: DevicePtr,
+    block_tables: DevicePtr,
+    values: DevicePtr,
+    width: u32,
+    block_size: u32,
+}
+
+/// Columns of a block of a kernel whose states are columns of `num_rows` rows: of four warps, as
+/// kernels/states.cuh has them.
+pub(super) fn columns_of_block(num_rows: usize) -> usize {
+    let lanes = num_rows.div_ceil(32).next_power_of_two().clamp(4, 32);
+    4 * (32 / lanes)
+}
+
+/// Queues a kernel over the rows of a step, level by level: blocks of 128 threads for each run and
+/// each of `num_parts` parts of a state. `args` adds a launch's arguments, of which one is the
+/// states.
+pub(super) fn launch_over_runs(
+    gpu: &Gpu,
+    kernel: Kernel,
+    num_parts: usize,
+    (step, states): (Step<'_>, &StateLayerMut<'_>),
+    args: impl Fn(&mut Args, StatesArg),
+) {
+    let inputs = step.gpu_inputs();
+    let runs = inputs.runs();
+    for (level, num_runs) in runs.levels().enumerate() {
+        // A recorded launch serves every step of its rows.
+        let num_runs = step.graph_key().map_or(num_runs, |_| step.num_rows());
+        let states = StatesArg {
+            runs: runs.runs.ptr(),
+            starts: runs.starts.ptr().offset(level * size_of::<u32>()),
+            block_tables: inputs.block_tables.ptr(),
+            values: states.ptr(),
+            width: states.width as u32,
+            block_size: states.block_size as u32,
+        };
+        let mut values = Args::new();
+        args(&mut values, states);
+        let grid = [num_runs as u32, num_parts as u32];
+        gpu.launch(kernel, grid, (128, 0), &mut values);
+    }
+}
+
 /// What ops with states are tested by.
 #[cfg(test)]
 pub(super) mod testing {
@@ -124,7 +177,7 @@ pub(super) mod testing {
             batch.block_tables.resize(batch.seq_lens.len() * BLOCKS_PER_SEQ, 0);
         }
         let width = states.len() / NUM_BLOCKS;
-        let states = StateLayerMut { values: states, width, block_size: BLOCK_SIZE };
+        let states = StateLayerMut::on_host(states, width, BLOCK_SIZE);
         let out = run(&batch, parts, states);
         let row = out.len() / batch.positions.len();
         let rows = |pair: &[u32]| out[pair[0] as usize * row..pair[1] as usize * row].to_vec();

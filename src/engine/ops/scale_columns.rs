@@ -1,20 +1,29 @@
 //! scale_columns: every column of rows times a factor of its own (Falcon-H1).
 
-use super::{for_row_chunks, map2_in_place};
+use super::{WeightValues, for_row_chunks, gpu_row_block, map2_in_place};
+use crate::engine::device::cuda::Args;
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Device, Tensor};
 
-/// x *= factors, row by row, in place.
+/// x *= factors (width), row by row, in place.
 ///
 /// # Panics
-/// There are not as many factors as columns, or the device is a GPU: models that need this run on
-/// the CPU.
-pub fn scale_columns(device: &Device, x: &mut Tensor, factors: &[f32]) {
-    let Device::Cpu(cpu) = device else { panic!("a GPU has no kernel for factors of columns") };
+/// There are not as many factors as columns.
+pub fn scale_columns(device: &Device, x: &mut Tensor, factors: &WeightValues) {
     let (num_rows, width) = (x.num_rows(), x.width());
-    assert_eq!(factors.len(), width);
+    assert_eq!(factors.host().len(), width);
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(gpu) => {
+            let mut args = Args::new();
+            args.tensor(x).ptr(factors.device_ptr()).u32(width as u32);
+            let (grid, block) = ([num_rows as u32, 1], gpu_row_block(width, 4));
+            return gpu.launch(("elementwise", "scale_columns"), grid, (block, 0), &mut args);
+        }
+    };
+    let factors = factors.host();
     let _timed =
         cpu.op_timer.timed(Op::new("scale_columns"), || Work::elementwise(num_rows * width, 8));
     let shared = SharedMut::new(x.values_mut());
@@ -51,8 +60,9 @@ mod tests {
         for isa in Isa::all_available() {
             let device = Device::cpu_with_isa(2, isa);
             let factors: Vec<_> = (0..133).map(|column| column as f32 / 4.0).collect();
+            let weights = WeightValues::on_device(&device, factors.clone()).unwrap();
             let mut x = Tensor::from_vec((0..3 * 133).map(|i| i as f32).collect(), 133);
-            scale_columns(&device, &mut x, &factors);
+            scale_columns(&device, &mut x, &weights);
             for (index, value) in x.values().iter().enumerate() {
                 assert_eq!(*value, index as f32 * factors[index % 133], "{}", isa.name());
             }

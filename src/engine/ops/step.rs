@@ -1,5 +1,6 @@
 //! One step's integers where ops need them: `Batch` on the host, and its copy on a GPU.
 
+mod runs;
 mod texts;
 
 pub use texts::TextLimits;
@@ -10,6 +11,7 @@ use crate::engine::EngineError;
 use crate::engine::batch::Batch;
 use crate::engine::device::cuda::{DeviceBuffer, DevicePtr, Plain};
 use crate::engine::device::{Device, Gpu, bytes_of};
+use runs::RunInputs;
 use texts::TextInputs;
 
 /// Indices of a step: on the host, and on the GPU when that is where the step runs.
@@ -99,16 +101,16 @@ impl<'a> Step<'a> {
     }
 
     /// What names the step's sequence of launches: steps in which every sequence computes one token
-    /// and samples, which differ in nothing but their inputs, and either all have adapters or none.
-    /// None: it is a step of its own.
+    /// and samples, which differ in nothing but their inputs, and either all have adapters or none;
+    /// none goes on from a state of the same step. None: it is a step of its own.
     pub fn graph_key(&self) -> Option<usize> {
-        let batch = self.batch;
+        let (batch, inputs) = (self.batch, self.inputs?);
+        let num_rows = inputs.num_rows;
         let decodes = batch.num_tokens() == batch.num_seqs();
         let samples = batch.logits_indices.len() == batch.num_seqs();
-        let num_rows = self.inputs.map(|inputs| inputs.num_rows);
-        let num_rows =
-            num_rows.filter(|&num_rows| decodes && samples && num_rows <= MAX_GRAPH_ROWS)?;
-        Some(2 * num_rows + usize::from(!batch.loras.is_empty()))
+        let waits = inputs.runs.as_ref().is_some_and(|runs| runs.levels().count() > 1);
+        let is_recorded = decodes && samples && !waits && num_rows <= MAX_GRAPH_ROWS;
+        is_recorded.then(|| 2 * num_rows + usize::from(!batch.loras.is_empty()))
     }
 
     pub(super) fn gpu_inputs(&self) -> &'a GpuInputs {
@@ -144,6 +146,8 @@ pub struct StepLimits {
     pub num_q_per_kv: usize,
     /// Width of a head.
     pub head_dim: usize,
+    /// Layers go from token to token with states.
+    pub has_states: bool,
 }
 
 impl StepInputs {
@@ -189,6 +193,8 @@ pub(super) struct GpuInputs {
     pub(super) prefill: WorkList,
     /// Where texts are, if the steps are of whole texts.
     texts: Option<TextInputs>,
+    /// The tokens of each sequence, if layers have states.
+    runs: Option<RunInputs>,
     /// Reused by every step.
     staging: Vec<u32>,
 }
@@ -251,8 +257,13 @@ impl GpuInputs {
         let logits_rows = gpu.max_padded_rows(limits.max_num_logits);
         let ids = |len: usize| gpu.alloc(len * 4);
         let blocks = limits.max_model_len.div_ceil(limits.block_size);
-        let tokens_per_item =
-            super::paged_attention::prefill_tokens(gpu, limits.head_dim, limits.num_q_per_kv);
+        // Without attention no unit is computed.
+        let tokens_per_item = match limits.num_q_per_kv {
+            0 => limits.max_num_tokens,
+            num => super::paged_attention::prefill_tokens(gpu, limits.head_dim, num),
+        };
+        let of_runs = (limits.max_num_seqs, limits.block_size);
+        let runs = limits.has_states.then(|| RunInputs::new(gpu, of_runs));
         let prefill_items = limits.max_num_tokens / tokens_per_item + limits.max_num_seqs;
         Ok(Self {
             tokens_per_item: tokens_per_item as u32,
@@ -269,6 +280,7 @@ impl GpuInputs {
             decode: WorkList::new(gpu, limits.max_num_seqs)?,
             prefill: WorkList::new(gpu, prefill_items)?,
             texts: None,
+            runs: runs.transpose()?,
             staging: Vec::with_capacity(rows.max(limits.max_num_seqs * blocks)),
         })
     }
@@ -305,7 +317,16 @@ impl GpuInputs {
             let num_rows = batch.sampled_rows.len();
             super::sample::take_sampled(gpu, &self.sampled_rows, &self.input_ids, num_rows);
         }
+        if let Some(runs) = &mut self.runs {
+            runs.upload(gpu, batch);
+        }
         self.upload_work(gpu, batch);
+    }
+
+    /// # Panics
+    /// No layer was said to have states.
+    pub(super) fn runs(&self) -> &RunInputs {
+        self.runs.as_ref().expect("a step of layers with states")
     }
 
     fn upload_work(&mut self, gpu: &Gpu, batch: &Batch) {

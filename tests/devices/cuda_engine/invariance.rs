@@ -152,6 +152,26 @@ fn a_row_has_the_same_bits_with_kv_of_another_layer() {
 }
 
 #[test]
+fn a_row_has_the_same_bits_with_convolutions() {
+    check("lfm2", DType::BFloat16, 130, &[SEQS[1], SEQS[3], STEPS[1], BLOCKS[1], BLOCKS[3]]);
+}
+
+#[test]
+fn a_row_has_the_same_bits_with_scans_beside_attention() {
+    check("falcon_h1", DType::BFloat16, 100, &[SEQS[0], STEPS[0], BLOCKS[2], BLOCKS[3]]);
+}
+
+#[test]
+fn a_row_has_the_same_bits_with_delta_rules() {
+    check("qwen3_5", DType::BFloat16, 110, &[SEQS[3], STEPS[1], BLOCKS[0], BLOCKS[4]]);
+}
+
+#[test]
+fn a_row_has_the_same_bits_without_attention() {
+    check("mamba2", DType::Float32, 120, &[SEQS[1], BLOCKS[3]]);
+}
+
+#[test]
 fn a_row_has_the_same_bits_in_float32() {
     check("llama3", DType::Float32, 50, &[SEQS[1], BLOCKS[3]]);
 }

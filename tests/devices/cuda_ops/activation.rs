@@ -6,9 +6,10 @@ use vllm_batch::engine::ops::{Activation, activate, activate_and_mul};
 use crate::cuda_ops::NUM_ROWS;
 use crate::cuda_ops::pair::{CLOSE, in_every_dtype, output};
 
-pub fn kinds() -> [Activation; 6] {
+pub fn kinds() -> [Activation; 7] {
     [
         Activation::Silu,
+        Activation::ScaledSilu(1.3),
         Activation::GeluTanh,
         Activation::Gelu,
         Activation::Relu,

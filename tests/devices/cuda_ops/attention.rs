@@ -7,7 +7,7 @@ use vllm_batch::engine::config::{DType, ShimGpu};
 use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
 use vllm_batch::engine::device::{Device, KvCache, Precision};
 use vllm_batch::engine::ops::{
-    AttentionScratch, AttentionShape, HeadValues, QkvHeads, StepInputs, StepLimits, alibi_slopes,
+    AttentionScratch, AttentionShape, QkvHeads, StepInputs, StepLimits, WeightValues, alibi_slopes,
     paged_attention, rotary_and_cache,
 };
 
@@ -70,8 +70,8 @@ struct Run<'a> {
     seqs: &'a [Seq],
     cache: KvCache,
     inputs: StepInputs,
-    alibi: Option<HeadValues>,
-    sinks: Option<HeadValues>,
+    alibi: Option<WeightValues>,
+    sinks: Option<WeightValues>,
 }
 
 impl<'a> Run<'a> {
@@ -95,11 +95,12 @@ impl<'a> Run<'a> {
             block_size: case.block_size,
             num_q_per_kv: case.heads.num_heads / case.heads.num_kv_heads,
             head_dim: case.heads.head_dim,
+            has_states: false,
         };
         let cache = KvCache::on_device(device, shape, pair.dtype).expect("memory");
         let inputs = StepInputs::new(device, limits).expect("memory");
         let num_heads = case.heads.num_heads;
-        let of_heads = |values| HeadValues::on_device(device, values).expect("memory");
+        let of_heads = |values| WeightValues::on_device(device, values).expect("memory");
         // Steep ones too, which leave most positions no weight.
         let slopes = || alibi_slopes(num_heads, 8.0).into_iter().map(|slope| 4.0 * slope);
         let alibi = case.has_alibi.then(|| of_heads(slopes().collect()));

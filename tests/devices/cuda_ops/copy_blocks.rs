@@ -2,18 +2,23 @@
 
 use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::config::DType;
-use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvData, KvHeads, StateShape};
+use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvData, KvHeads, StateData, StateShape};
 use vllm_batch::engine::device::{Device, KvCache, bytes_of};
 use vllm_batch::engine::ops::copy_blocks;
 
 use crate::cuda_ops::pair::{Pair, step_inputs};
 
+/// Which block each one has in the end.
+const FROM: [usize; 7] = [0, 5, 2, 0, 4, 5, 0];
+
 #[test]
 fn copy_blocks_copies_blocks_of_every_layer() {
-    let num_blocks = 7;
+    let num_blocks = FROM.len();
     // The last layer has latents, whose V is in K.
     let layers = [(1, 16, 16), (2, 24, 24), (3, 128, 128), (1, 32, 0)];
     let layers = layers.map(|(num, head_dim, v_dim)| KvHeads { num, head_dim, v_dim });
+    // Not whole pieces of 16 bytes.
+    let states = StateShape { num_layers: 2, width: 5 };
     for (seed, dtype) in [(600, DType::Float32), (601, DType::BFloat16)] {
         let Some(pair) = Pair::open(dtype, seed, None) else { return };
         let Device::Cuda(gpu) = &pair.gpu else { panic!("a GPU") };
@@ -21,7 +26,7 @@ fn copy_blocks_copies_blocks_of_every_layer() {
             layers: layers.into(),
             num_blocks,
             block_size: 16,
-            states: StateShape::default(),
+            states,
             panel_width: pair.gpu.kv_panel_width(),
         };
         let mut cache = KvCache::on_device(&pair.gpu, shape, dtype).expect("memory");
@@ -33,6 +38,9 @@ fn copy_blocks_copies_blocks_of_every_layer() {
         let old = [words(k.bytes(), 1), words(v.bytes(), 9)];
         gpu.upload(k, bytes_of(&old[0]));
         gpu.upload(v, bytes_of(&old[1]));
+        let StateData::Cuda(of_states) = &cache.states else { panic!("states of the GPU") };
+        let old_states = words(of_states.bytes(), 5);
+        gpu.upload(of_states, bytes_of(&old_states));
         // More than the buffer of the pairs has room for.
         let batch = Batch { block_copies: vec![(0, 6), (5, 1), (0, 3)], ..Batch::default() };
         let mut inputs = step_inputs(&pair.gpu, &batch);
@@ -45,8 +53,7 @@ fn copy_blocks_copies_blocks_of_every_layer() {
             for (layer, heads) in layers.iter().enumerate() {
                 let width = [heads.head_dim, heads.v_dim][which] * dtype.size_bytes() / 4;
                 let block_words = 16 * heads.num * width;
-                for block in 0..num_blocks {
-                    let from = [0, 5, 2, 0, 4, 5, 0][block];
+                for (block, from) in FROM.into_iter().enumerate() {
                     let words = |block: usize| start + block * block_words..;
                     let got = &new[words(block)][..block_words];
                     let expected = &old[words(from)][..block_words];
@@ -55,6 +62,13 @@ fn copy_blocks_copies_blocks_of_every_layer() {
                 start += num_blocks * block_words;
             }
             assert_eq!(start, old.len(), "and no more");
+        }
+        let StateData::Cuda(of_states) = &cache.states else { panic!("states of the GPU") };
+        let new = of_states.read::<u32>(old_states.len()).expect("the op ran");
+        for (place, block) in new.chunks(states.width).enumerate() {
+            let from = place - place % num_blocks + FROM[place % num_blocks];
+            let expected = &old_states[from * states.width..(from + 1) * states.width];
+            assert!(block == expected, "state {place}");
         }
     }
 }

@@ -1,9 +1,11 @@
-//! add, scale, clamp, scale_by_position, copy, fill_zero, soft_cap; another width of a tensor.
+//! add, scale, clamp, scale_by_position, scale_columns, copy, fill_zero, soft_cap; another width
+//! of a tensor.
 
 use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::device::{Device, Precision, Tensor};
 use vllm_batch::engine::ops::{
-    Heads, add, clamp, copy, fill_zero, scale, scale_by_position, soft_cap,
+    Heads, WeightValues, add, clamp, copy, fill_zero, scale, scale_by_position, scale_columns,
+    soft_cap,
 };
 
 use crate::cuda_ops::NUM_ROWS;
@@ -97,6 +99,24 @@ fn scale_by_position_reaches_the_heads_and_no_more() {
                     vec![x]
                 },
             );
+        }
+    });
+}
+
+#[test]
+fn scale_columns_multiplies_each_column_by_its_factor() {
+    in_every_dtype(380, |pair| {
+        for (width, num_rows) in WIDTHS.into_iter().zip(NUM_ROWS) {
+            let x = pair.values(num_rows, width, 38, 2.0);
+            let factors = pair.values(1, width, 39, 2.0).values;
+            let factors = pair.on_both(|device| {
+                WeightValues::on_device(device, factors.clone()).expect("memory")
+            });
+            pair.check(&format!("scale_columns, {width}"), num_rows, 1e-7, &|device, rows| {
+                let mut x = x.activations(device, rows);
+                scale_columns(device, &mut x, factors.of(device));
+                vec![x]
+            });
         }
     });
 }

@@ -19,6 +19,7 @@ mod linear;
 mod lora;
 mod norm;
 mod pair;
+mod recurrent;
 mod rotary;
 mod sampling;
 mod text_maxima;

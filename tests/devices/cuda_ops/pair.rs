@@ -160,6 +160,7 @@ pub fn step_inputs(device: &Device, batch: &Batch) -> StepInputs {
         block_size: 16,
         num_q_per_kv: 1,
         head_dim: 16,
+        has_states: false,
     };
     StepInputs::new(device, limits).expect("memory")
 }

@@ -2,8 +2,8 @@
 
 use crate::engine::config::{DType, KvCacheDType};
 
-/// A kernel: `entry` of kernels/`source`.cu, compiled for attention or codes of one kind where that
-/// matters.
+/// A kernel: `entry` of kernels/`source`.cu, compiled for attention, codes or states of one kind
+/// where that matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kernel {
     pub(super) source: &'static str,
@@ -16,6 +16,8 @@ enum CompiledFor {
     Any,
     Attention(AttentionDefines),
     Codes(CodeDefines),
+    /// Rows of a state.
+    States(u32),
 }
 
 /// What a kernel of attention is compiled for.
@@ -68,6 +70,11 @@ impl Kernel {
         Self { source, entry, compiled_for: CompiledFor::Codes(defines) }
     }
 
+    /// A kernel with STATE_ROWS defined.
+    pub fn of_states(source: &'static str, entry: &'static str, num_rows: usize) -> Self {
+        Self { source, entry, compiled_for: CompiledFor::States(num_rows as u32) }
+    }
+
     /// Whether it is compiled for the type of the KV cache.
     fn touches_cache(self) -> bool {
         matches!(self.source, "rotary_and_cache" | "paged_attention")
@@ -103,6 +110,7 @@ impl Kernel {
                 defines.push(("SCALE", name(scale).to_owned()));
                 defines.push(("GROUP", group.to_string()));
             }
+            CompiledFor::States(num_rows) => defines.push(("STATE_ROWS", num_rows.to_string())),
         }
         if kv_cache_dtype == KvCacheDType::Fp8 && self.touches_cache() {
             defines.push(("KV_FP8", "1".to_owned()));

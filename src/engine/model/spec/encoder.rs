@@ -111,7 +111,7 @@ impl EncoderSpec {
         let any = |is_it: &dyn Fn(&AttentionSpec) -> bool| attentions().any(is_it);
         let head_dim = attentions().next().map_or(0, |attention| attention.heads.head_dim);
         let needs_cache = match recurrent {
-            Some(recurrent) => Some(recurrent.name().1),
+            Some(recurrent) => Some(recurrent.name()),
             None if any(&|block| block.sinks.is_some()) => Some("a sink of attention"),
             None if any(&|block| block.latent.is_some()) => Some("latent attention"),
             None if any(&|block| block.gate.is_some()) => Some("a gate of attention"),

@@ -359,11 +359,7 @@ impl DecoderSpec {
 
     /// What of it has no kernels for a GPU, in words; None: it runs there.
     pub fn without_gpu_kernels(&self) -> Option<&'static str> {
-        if let Some(recurrent) = self.recurrents().next() {
-            return Some(recurrent.name().0);
-        }
-        let is_gated = self.attentions().any(|attention| attention.gate.is_some());
-        is_gated.then_some("gates of attention")
+        self.recurrents().find_map(RecurrentSpec::without_gpu_kernels)
     }
 
     /// The matrices that a GPU's kernels read as values, whatever they are stored as.

@@ -40,6 +40,18 @@ pub struct TapsSpec {
     pub bias: bool,
 }
 
+/// Most tokens of a convolution that a GPU's kernel takes.
+const MAX_GPU_TAPS: usize = 16;
+/// Most rows of a state that a GPU's kernels take: the widths of B, or of k.
+const MAX_GPU_STATE_ROWS: usize = 1024;
+
+fn without_gpu_kernels(num_taps: usize, num_state_rows: usize) -> Option<&'static str> {
+    if num_taps > MAX_GPU_TAPS {
+        return Some("convolutions over more than 16 tokens");
+    }
+    (num_state_rows > MAX_GPU_STATE_ROWS).then_some("states of more than 1024 rows")
+}
+
 impl TapsSpec {
     /// The weights of the sums.
     pub fn weight(&self) -> NamedShape {
@@ -145,12 +157,45 @@ impl RecurrentSpec {
         }
     }
 
-    /// What it is called in messages, many of them and one of them.
-    pub fn name(&self) -> (&'static str, &'static str) {
+    /// What of it has no kernels for a GPU, in words: they hold its states in registers.
+    pub fn without_gpu_kernels(&self) -> Option<&'static str> {
+        let num_rows = match self {
+            Self::ShortConv(_) => 0,
+            Self::Mamba(mamba) => mamba.scan.state_size,
+            Self::DeltaNet(net) => net.heads.k_dim,
+        };
+        without_gpu_kernels(self.taps().num_taps, num_rows)
+    }
+
+    /// What it is called in messages.
+    pub fn name(&self) -> &'static str {
         match self {
-            Self::ShortConv(_) => ("short convolutions", "a short convolution"),
-            Self::Mamba(_) => ("recurrences of Mamba 2", "a recurrence of Mamba 2"),
-            Self::DeltaNet(_) => ("delta nets", "a delta net"),
+            Self::ShortConv(_) => "a short convolution",
+            Self::Mamba(_) => "a recurrence of Mamba 2",
+            Self::DeltaNet(_) => "a delta net",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_a_gpus_registers_is_named() {
+        let of_taps = |num_taps| {
+            let linear = |n| LinearSpec::new("linear".to_owned(), n, 8);
+            RecurrentSpec::ShortConv(Box::new(ShortConvSpec {
+                norms: BlockNorms::default(),
+                inputs: linear(24),
+                taps: TapsSpec { name: "conv".to_owned(), width: 8, num_taps, bias: false },
+                out: linear(8),
+            }))
+        };
+        assert_eq!(of_taps(16).without_gpu_kernels(), None);
+        let refused = of_taps(17).without_gpu_kernels();
+        assert_eq!(refused, Some("convolutions over more than 16 tokens"));
+        let refused = without_gpu_kernels(4, MAX_GPU_STATE_ROWS + 1);
+        assert_eq!(refused, Some("states of more than 1024 rows"));
     }
 }

@@ -1,28 +1,38 @@
 //! How much of a state stays, and how much of a token goes into it.
 
+use crate::engine::EngineError;
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, Tensor};
-use crate::engine::ops::{VectorOp, for_row_chunks, map_in_place};
+use crate::engine::device::{Cpu, Device, Tensor};
+use crate::engine::ops::{VectorOp, WeightValues, for_row_chunks, map_in_place};
 
 /// What makes gates of heads of what the model computes for them.
 #[derive(Debug)]
 pub struct DeltaGateWeights {
     /// (num_heads) how fast a head forgets.
-    rates: Vec<f32>,
+    pub(super) rates: WeightValues,
     /// (num_heads)
-    bias: Vec<f32>,
+    pub(super) bias: WeightValues,
 }
 
 impl DeltaGateWeights {
     /// Of the logarithms of the rates, and what is added to a token's own.
     ///
+    /// # Errors
+    /// The GPU's memory does not suffice.
+    ///
     /// # Panics
     /// There are not as many of each.
-    pub fn new(a_log: &[f32], bias: Vec<f32>) -> Self {
+    pub fn new(device: &Device, a_log: &[f32], bias: Vec<f32>) -> Result<Self, EngineError> {
         assert_eq!(a_log.len(), bias.len());
-        Self { rates: a_log.iter().map(|log| log.exp()).collect(), bias }
+        let rates = a_log.iter().map(|log| log.exp()).collect();
+        let held = |values| WeightValues::on_device(device, values);
+        Ok(Self { rates: held(rates)?, bias: held(bias)? })
+    }
+
+    pub(super) fn num_heads(&self) -> usize {
+        self.rates.host().len()
     }
 }
 
@@ -30,10 +40,9 @@ impl DeltaGateWeights {
 /// decay = e^(-rate * softplus(a + bias)), in place.
 ///
 /// # Panics
-/// There are fewer columns, or the device is a GPU: models that need this run on the CPU.
-pub fn delta_gates(device: &Device, (x, first): (&mut Tensor, usize), weights: &DeltaGateWeights) {
-    let Device::Cpu(cpu) = device else { panic!("a GPU has no kernel for delta rules") };
-    let (num_rows, stride, width) = (x.num_rows(), x.width(), 2 * weights.rates.len());
+/// There are fewer columns.
+pub(super) fn open_gates(cpu: &Cpu, (x, first): (&mut Tensor, usize), weights: &DeltaGateWeights) {
+    let (num_rows, stride, width) = (x.num_rows(), x.width(), 2 * weights.num_heads());
     assert!(first + width <= stride);
     let work = || Work::elementwise(num_rows * width, 8);
     let _timed = cpu.op_timer.timed(Op::new("delta_gates"), work);
@@ -47,11 +56,12 @@ pub fn delta_gates(device: &Device, (x, first): (&mut Tensor, usize), weights: &
 }
 
 fn gate_row(isa: Isa, weights: &DeltaGateWeights, row: &mut [f32]) {
-    let (beta, decay) = row.split_at_mut(weights.rates.len());
+    let (rates, bias) = (weights.rates.host(), weights.bias.host());
+    let (beta, decay) = row.split_at_mut(rates.len());
     dispatch(isa, Each { function: Function::Sigmoid, values: beta });
-    decay.iter_mut().zip(&weights.bias).for_each(|(value, bias)| *value += bias);
+    decay.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
     dispatch(isa, Each { function: Function::Softplus, values: decay });
-    decay.iter_mut().zip(&weights.rates).for_each(|(value, rate)| *value *= -rate);
+    decay.iter_mut().zip(rates).for_each(|(value, rate)| *value *= -rate);
     dispatch(isa, Each { function: Function::Exp, values: decay });
 }
 
@@ -105,8 +115,10 @@ mod tests {
         let before = Tensor::from_vec(SourceMatrix::random(5, WIDTH, 3, 3.0).to_vec(), WIDTH);
         for isa in Isa::all_available() {
             let mut x = Tensor::from_vec(before.values().to_vec(), WIDTH);
-            let weights = DeltaGateWeights::new(&a_log, bias.clone());
-            delta_gates(&Device::cpu_with_isa(2, isa), (&mut x, FIRST), &weights);
+            let device = Device::cpu_with_isa(2, isa);
+            let weights = DeltaGateWeights::new(&device, &a_log, bias.clone()).unwrap();
+            let Device::Cpu(cpu) = &device else { unreachable!() };
+            open_gates(cpu, (&mut x, FIRST), &weights);
             for (row, head) in (0..5).flat_map(|row| (0..HEADS).map(move |head| (row, head))) {
                 let (was, is) = (&before.row(row)[FIRST..], &x.row(row)[FIRST..]);
                 assert_eq!(is[2 * HEADS], was[2 * HEADS], "columns behind");

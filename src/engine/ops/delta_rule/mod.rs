@@ -12,14 +12,18 @@ mod update;
 
 use std::ops::Range;
 
-pub use gates::{DeltaGateWeights, delta_gates};
+pub use gates::DeltaGateWeights;
 
+use crate::engine::device::cuda::{Args, DevicePtr};
+use crate::engine::device::gpu::Kernel;
 use crate::engine::device::kv_cache::StateLayerMut;
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::dispatch;
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::{Device, Tensor};
+use crate::engine::device::{Device, Gpu, Tensor};
+use crate::engine::ops::recurrent_step::{columns_of_block, launch_over_runs};
 use crate::engine::ops::{RecurrentStep, Step};
+use gates::open_gates;
 use update::{Inputs, Update};
 
 /// Heads of a delta rule.
@@ -69,32 +73,40 @@ impl DeltaHeads {
 
 /// Where the delta rule of a layer finds what it needs.
 #[derive(Clone, Copy, Debug)]
-pub struct DeltaRule {
+pub struct DeltaRule<'a> {
     /// Its heads: q, k and v of all of them are the first columns of a row.
     pub heads: DeltaHeads,
-    /// First column of the gates, beta and then decay of all v heads.
+    /// What makes the gates.
+    pub gate_weights: &'a DeltaGateWeights,
+    /// First column of what they are made of: b and then a of all v heads.
     pub gates: usize,
     /// First value of a block's state that is the rule's.
     pub state: usize,
 }
 
 /// out (num_tokens, v_width) = what each token of `x` reads of its head's state, which begins with
-/// `states` and goes on there. q and k are normalized, and q is scaled.
+/// `states` and goes on there. q and k are normalized, and q is scaled. Columns of gates change.
 ///
 /// # Panics
-/// Columns or states are too few, or the device is a GPU: models that need this run on the CPU.
+/// Columns or states are too few.
 pub fn delta_rule(
     device: &Device,
-    (x, step): (&Tensor, Step<'_>),
-    rule: DeltaRule,
+    (x, step): (&mut Tensor, Step<'_>),
+    rule: DeltaRule<'_>,
     states: StateLayerMut<'_>,
     out: &mut Tensor,
 ) {
-    let Device::Cpu(cpu) = device else { panic!("a GPU has no kernel for delta rules") };
     let (num_rows, heads) = (x.num_rows(), rule.heads);
     assert!(heads.qkv_width() <= rule.gates && rule.gates + 2 * heads.num_v_heads <= x.width());
     assert_eq!(out.width(), heads.v_width());
+    assert_eq!(rule.gate_weights.num_heads(), heads.num_v_heads);
     out.set_num_rows(num_rows);
+    let cpu = match device {
+        Device::Cpu(cpu) => cpu,
+        Device::Cuda(gpu) => return on_gpu(gpu, (x, step), rule, &states, out),
+    };
+    open_gates(cpu, (x, rule.gates), rule.gate_weights);
+    let x = &*x;
     let work = || Work {
         flops: num_rows as f64 * heads.num_operations(),
         bytes: (num_rows * (heads.qkv_width() + heads.v_width()) * size_of::<f32>()) as f64,
@@ -118,9 +130,50 @@ pub fn delta_rule(
     });
 }
 
-impl DeltaRule {
+/// `struct RuleParams` of kernels/delta_rule.cu.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RuleArg {
+    rates: DevicePtr,
+    bias: DevicePtr,
+    num_k_heads: u32,
+    num_v_heads: u32,
+    v_dim: u32,
+    stride: u32,
+    gates: u32,
+    first: u32,
+}
+
+/// The kernel makes the gates itself: the model's dtype is too narrow for a decay near 1.
+fn on_gpu(
+    gpu: &Gpu,
+    (x, step): (&Tensor, Step<'_>),
+    rule: DeltaRule<'_>,
+    states: &StateLayerMut<'_>,
+    out: &Tensor,
+) {
+    let DeltaHeads { num_k_heads, num_v_heads, k_dim, v_dim } = rule.heads;
+    assert!(rule.state + rule.heads.state_width() <= states.width);
+    let arg = RuleArg {
+        rates: rule.gate_weights.rates.device_ptr(),
+        bias: rule.gate_weights.bias.device_ptr(),
+        num_k_heads: num_k_heads as u32,
+        num_v_heads: num_v_heads as u32,
+        v_dim: v_dim as u32,
+        stride: x.width() as u32,
+        gates: rule.gates as u32,
+        first: rule.state as u32,
+    };
+    let kernel = Kernel::of_states("delta_rule", "delta_rule", k_dim);
+    let num_parts = num_v_heads * v_dim.div_ceil(columns_of_block(k_dim));
+    launch_over_runs(gpu, kernel, num_parts, (step, states), |args: &mut Args, states| {
+        args.tensor(x).tensor(out).value(states).value(arg);
+    });
+}
+
+impl DeltaRule<'_> {
     /// Where a stripe of a head reads its rows.
-    fn inputs<'a>(self, x: &'a Tensor, head: usize, columns: &Range<usize>) -> Inputs<'a> {
+    fn inputs<'x>(self, x: &'x Tensor, head: usize, columns: &Range<usize>) -> Inputs<'x> {
         let DeltaHeads { num_k_heads, num_v_heads, k_dim, v_dim } = self.heads;
         let k_head = head / (num_v_heads / num_k_heads);
         let of_k = |first: usize| first + k_head * k_dim..first + (k_head + 1) * k_dim;

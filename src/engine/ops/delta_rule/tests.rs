@@ -17,23 +17,30 @@ const HEADS: [DeltaHeads; 3] = [
     DeltaHeads { num_k_heads: 1, num_v_heads: 1, k_dim: 16, v_dim: 128 },
 ];
 
-fn rule(heads: DeltaHeads) -> DeltaRule {
-    DeltaRule { heads, gates: heads.qkv_width() + 2, state: BEFORE }
+/// First column of what gates are made of.
+fn first_gate(heads: DeltaHeads) -> usize {
+    heads.qkv_width() + 2
 }
 
-/// Rows of a sequence, with gates between 0 and 1.
+fn row_width(heads: DeltaHeads) -> usize {
+    first_gate(heads) + 2 * heads.num_v_heads
+}
+
+/// Logarithms of rates, and what is added to a.
+fn gate_values(heads: DeltaHeads) -> [Vec<f32>; 2] {
+    [21, 22].map(|seed| SourceMatrix::random(1, heads.num_v_heads, seed, 0.5).to_vec())
+}
+
+/// Rows of a sequence.
 fn rows(heads: DeltaHeads, seed: u64) -> Vec<Vec<f32>> {
-    let width = rule(heads).gates + 2 * heads.num_v_heads;
-    let values = SourceMatrix::random(NUM_TOKENS, width, seed, 1.0).to_vec();
-    let mut rows: Vec<_> = values.chunks_exact(width).map(<[f32]>::to_vec).collect();
-    let gates = rows.iter_mut().flat_map(|row| &mut row[heads.qkv_width() + 2..]);
-    gates.for_each(|gate| *gate = 0.5 + 0.45 * *gate);
-    rows
+    let values = SourceMatrix::random(NUM_TOKENS, row_width(heads), seed, 1.0).to_vec();
+    values.chunks_exact(row_width(heads)).map(<[f32]>::to_vec).collect()
 }
 
 /// What a token reads, of tokens one after the other.
 fn expected(heads: DeltaHeads, rows: &[Vec<f32>]) -> Vec<Vec<f64>> {
     let DeltaHeads { num_v_heads, k_dim, v_dim, .. } = heads;
+    let [a_log, bias] = gate_values(heads);
     let mut states = vec![vec![vec![0.0; v_dim]; k_dim]; num_v_heads];
     let mut outs = Vec::new();
     for row in rows {
@@ -43,8 +50,11 @@ fn expected(heads: DeltaHeads, rows: &[Vec<f32>]) -> Vec<Vec<f64>> {
             let k_head = head / (num_v_heads / heads.num_k_heads);
             let q = |i: usize| at(k_head * k_dim + i);
             let k = |i: usize| at(heads.k_width() + k_head * k_dim + i);
-            let gates = rule(heads).gates;
-            let (beta, decay) = (at(gates + head), at(gates + num_v_heads + head));
+            let gates = first_gate(heads);
+            let (b, a) = (at(gates + head), at(gates + num_v_heads + head));
+            let beta = 1.0 / (1.0 + (-b).exp());
+            let softplus = (a + f64::from(bias[head])).exp().ln_1p();
+            let decay = (-f64::from(a_log[head]).exp() * softplus).exp();
             state.iter_mut().flatten().for_each(|value| *value *= decay);
             let first_v = 2 * heads.k_width() + head * v_dim;
             out.extend((0..v_dim).map(|column| {
@@ -82,14 +92,13 @@ fn step(
         batch.block_tables.extend(*table);
         values.extend(rows(heads, *seed)[tokens.clone()].concat());
     }
-    let x = Tensor::from_vec(values, rule(heads).gates + 2 * heads.num_v_heads);
+    let mut x = Tensor::from_vec(values, row_width(heads));
     let mut out = Tensor::zeros(x.num_rows(), heads.v_width());
-    let states = StateLayerMut {
-        values: states,
-        width: BEFORE + heads.state_width(),
-        block_size: BLOCK_SIZE,
-    };
-    delta_rule(device, (&x, Step::on_host(&batch)), rule(heads), states, &mut out);
+    let states = StateLayerMut::on_host(states, BEFORE + heads.state_width(), BLOCK_SIZE);
+    let [a_log, bias] = gate_values(heads);
+    let gate_weights = &DeltaGateWeights::new(device, &a_log, bias).unwrap();
+    let rule = DeltaRule { heads, gate_weights, gates: first_gate(heads), state: BEFORE };
+    delta_rule(device, (&mut x, Step::on_host(&batch)), rule, states, &mut out);
     let rows = |pair: &[u32]| (pair[0]..pair[1]).flat_map(|row| out.row(row as usize).to_vec());
     batch.query_start_loc.windows(2).map(|pair| rows(pair).collect()).collect()
 }

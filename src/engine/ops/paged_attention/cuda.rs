@@ -8,10 +8,10 @@ use crate::engine::device::cuda::{Args, DevicePtr};
 use crate::engine::device::gpu::{AttentionDefines, Kernel};
 use crate::engine::device::kv_cache::KvLayerShape;
 use crate::engine::device::{CacheLayer, Gpu, MAX_NARROW_HEAD_DIM, Tensor};
-use crate::engine::ops::Step;
 use crate::engine::ops::step::WorkList;
+use crate::engine::ops::{Step, WeightValues};
 
-use super::{AttentionShape, HeadValues};
+use super::AttentionShape;
 
 /// `struct AttentionParams` of kernels/attention_params.cuh.
 #[repr(C)]
@@ -158,7 +158,7 @@ pub(super) fn paged_attention(
     shape: AttentionShape<'_>,
     out: &Tensor,
 ) {
-    let slopes = shape.alibi.map(HeadValues::device_ptr);
+    let slopes = shape.alibi.map(WeightValues::device_ptr);
     let attention = CacheAttention {
         num_heads: shape.num_heads,
         num_kv_heads: shape.num_kv_heads,
@@ -166,7 +166,7 @@ pub(super) fn paged_attention(
         soft_cap: shape.soft_cap,
         window: shape.sliding_window,
         biases: slopes.map_or(Biases::None, Biases::Alibi),
-        sinks: shape.sinks.map(HeadValues::device_ptr),
+        sinks: shape.sinks.map(WeightValues::device_ptr),
         after: None,
     };
     attend(gpu, (qkv, step), layer, attention, out);

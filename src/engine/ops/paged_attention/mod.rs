@@ -9,7 +9,6 @@
 mod alibi;
 mod cpu;
 mod cuda;
-mod head_values;
 mod sharing;
 #[cfg(test)]
 mod tests;
@@ -18,13 +17,12 @@ mod work;
 pub use alibi::alibi_slopes;
 pub use cpu::AttentionScratch;
 pub(super) use cuda::{Biases, CacheAttention, attend, prefill_tokens};
-pub use head_values::HeadValues;
 
 use crate::engine::device::kv_cache::KvData;
 use crate::engine::device::op_times::Op;
 use crate::engine::device::{CacheLayer, Device, Tensor};
 
-use super::Step;
+use super::{Step, WeightValues};
 
 /// What attention looks like in one layer.
 #[derive(Clone, Copy, Debug)]
@@ -42,10 +40,10 @@ pub struct AttentionShape<'a> {
     pub sliding_window: Option<usize>,
     /// A bias of slope * (j - i) for the query at position i and the key at j, after the soft cap.
     /// transformers adds slope * j, which softmax makes the same; j - i is exact, and 0 at most.
-    pub alibi: Option<&'a HeadValues>,
+    pub alibi: Option<&'a WeightValues>,
     /// A score of each head's own, which the sum of its weights has besides: the softmax of a
     /// position that has no value (gpt-oss).
-    pub sinks: Option<&'a HeadValues>,
+    pub sinks: Option<&'a WeightValues>,
 }
 
 /// out (num_tokens, num_heads * v_dim) = softmax(cap(q Kᵀ * scale) + bias) V, where q are the
@@ -62,7 +60,7 @@ pub fn paged_attention(
     let AttentionShape { num_heads, num_kv_heads, alibi, sinks, .. } = shape;
     let kv = layer.shape();
     assert!(num_kv_heads <= kv.num_kv_heads && num_heads.is_multiple_of(num_kv_heads));
-    let is_of_heads = |values: &HeadValues| values.of_heads().len() == num_heads;
+    let is_of_heads = |values: &WeightValues| values.host().len() == num_heads;
     assert!(alibi.is_none_or(is_of_heads) && sinks.is_none_or(is_of_heads));
     out.set_num_rows(qkv.num_rows());
     let cpu = match device {

@@ -133,11 +133,11 @@ impl Case<'_> {
                     let score = (0..hd).map(dot).sum::<f64>() * f64::from(self.shape.scale);
                     let cap = self.shape.soft_cap.map(f64::from);
                     let score = cap.map_or(score, |cap| cap * (score / cap).tanh());
-                    let slope = self.shape.alibi.map_or(0.0, |slopes| slopes.of_heads()[head]);
+                    let slope = self.shape.alibi.map_or(0.0, |slopes| slopes.host()[head]);
                     (score - f64::from(slope) * (token - position) as f64).exp()
                 };
                 let weights: Vec<f64> = (start..=token).map(weight).collect();
-                let sink = self.shape.sinks.map(|sinks| f64::from(sinks.of_heads()[head]).exp());
+                let sink = self.shape.sinks.map(|sinks| f64::from(sinks.host()[head]).exp());
                 let sum = weights.iter().sum::<f64>() + sink.unwrap_or(0.0);
                 out.extend((0..self.v_dim).map(|d| {
                     let column = first_v + kv_head * self.v_dim + d;
@@ -217,17 +217,17 @@ fn windows_and_soft_caps_are_applied() {
 }
 
 /// Steep and flat slopes, of which no two are the same.
-fn slopes() -> HeadValues {
+fn slopes() -> WeightValues {
     of_heads(alibi_slopes(NUM_HEADS, 8.0).into_iter().map(|slope| 20.0 * slope).collect())
 }
 
 /// Sinks that take nearly nothing, some, nearly all and all of the softmax.
-fn sinks() -> HeadValues {
+fn sinks() -> WeightValues {
     of_heads(vec![-100.0, -1.5, 0.0, 2.5, 9.0, 200.0])
 }
 
-fn of_heads(values: Vec<f32>) -> HeadValues {
-    HeadValues::on_device(&Device::cpu(Some(1)), values).unwrap()
+fn of_heads(values: Vec<f32>) -> WeightValues {
+    WeightValues::on_device(&Device::cpu(Some(1)), values).unwrap()
 }
 
 #[test]

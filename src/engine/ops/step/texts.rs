@@ -61,6 +61,7 @@ impl GpuInputs {
                 block_size: TextLimits::BLOCK_SIZE,
                 num_q_per_kv: heads.num_heads / heads.num_kv_heads,
                 head_dim: heads.head_dim,
+                has_states: false,
             },
         )?;
         let blocks: Vec<u32> = (0..limits.num_blocks() as u32).collect();

@@ -101,7 +101,7 @@ impl Softmax<'_> {
                 let row = &mut scores[r * stride..][..stride];
                 fill_around::<V>(row, (start, len), f32::NEG_INFINITY);
                 if let Some(slopes) = self.shape.alibi {
-                    let slope = slopes.of_heads()[head + r];
+                    let slope = slopes.host()[head + r];
                     *max = add_bias(&mut row[..padded], slope, len - 1);
                 }
                 *max = V::splat(max.largest());
@@ -125,7 +125,7 @@ impl Softmax<'_> {
             unsafe {
                 self.totals[row + r] = sum[r].sum();
                 if let Some(sinks) = self.shape.sinks {
-                    let sink = V::splat(sinks.of_heads()[head + r]);
+                    let sink = V::splat(sinks.host()[head + r]);
                     self.totals[row + r] += sink.sub(max[r]).exp().largest();
                 }
             }

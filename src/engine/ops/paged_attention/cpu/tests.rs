@@ -1,7 +1,7 @@
 //! Sequences that begin with the same blocks: computed together, each has the bits that it has
 //! alone.
 
-use super::super::{HeadValues, alibi_slopes, paged_attention};
+use super::super::{WeightValues, alibi_slopes, paged_attention};
 use super::plan::{Group, Plan};
 use super::*;
 use crate::engine::config::DType;
@@ -27,8 +27,8 @@ struct Case<'a> {
     max_tokens: usize,
     window: Option<usize>,
     soft_cap: Option<f32>,
-    alibi: Option<&'a HeadValues>,
-    sinks: Option<&'a HeadValues>,
+    alibi: Option<&'a WeightValues>,
+    sinks: Option<&'a WeightValues>,
 }
 
 /// What a step attends to.
@@ -204,8 +204,8 @@ impl Case<'_> {
     }
 }
 
-fn of_heads(values: Vec<f32>) -> HeadValues {
-    HeadValues::on_device(&Device::cpu(Some(1)), values).unwrap()
+fn of_heads(values: Vec<f32>) -> WeightValues {
+    WeightValues::on_device(&Device::cpu(Some(1)), values).unwrap()
 }
 
 fn for_each_kind(mut check: impl FnMut(Isa, DType)) {

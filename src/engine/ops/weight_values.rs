@@ -1,20 +1,20 @@
-//! One number for each query head, where attention reads it: ALiBi's slopes, sinks.
+//! Weights that ops read one by one, in f32 on every device: slopes and sinks of heads, taps of
+//! convolutions, what scans have learned.
 
 use crate::engine::EngineError;
 use crate::engine::device::cuda::{DeviceBuffer, DevicePtr};
 use crate::engine::device::{Device, bytes_of};
 
-/// One number for each query head.
+/// Weights in f32.
 #[derive(Debug)]
-pub struct HeadValues {
-    /// (num_heads)
+pub struct WeightValues {
     host: Vec<f32>,
     /// The same on a GPU.
     on_gpu: Option<DeviceBuffer>,
 }
 
-impl HeadValues {
-    /// The numbers (num_heads) on the device.
+impl WeightValues {
+    /// The values on the device.
     ///
     /// # Errors
     /// The GPU's memory does not suffice.
@@ -28,12 +28,16 @@ impl HeadValues {
         Ok(Self { host: values, on_gpu })
     }
 
-    /// (num_heads)
-    pub(super) fn of_heads(&self) -> &[f32] {
+    /// All of them.
+    pub(super) fn host(&self) -> &[f32] {
         &self.host
     }
 
+    /// Where they are in a GPU's memory.
+    ///
+    /// # Panics
+    /// They are of the CPU.
     pub(super) fn device_ptr(&self) -> DevicePtr {
-        self.on_gpu.as_ref().expect("the numbers of a GPU").ptr()
+        self.on_gpu.as_ref().expect("the values of a GPU").ptr()
     }
 }

@@ -1,0 +1,136 @@
+// The gated delta rule, token by token: of every head, with its state S (STATE_ROWS, v_dim),
+// S *= decay; S += k (v - S^T k)^T beta; out = S^T q. In f32 as the state is.
+#include "states.cuh"
+
+constexpr u32 NUM_WARPS = 4;
+// Columns of a stripe of a head's state, (STATE_ROWS, columns); the columns of the last stripe are
+// padded to a multiple of GROUP.
+constexpr u32 STRIPE = 64;
+constexpr u32 GROUP = 16;
+
+// `struct RuleArg` of the engine.
+struct RuleParams {
+  const float* rates;  // (num_v_heads) how fast heads forget
+  const float* bias;   // (num_v_heads)
+  u32 num_k_heads, num_v_heads, v_dim;
+  u32 stride;          // Of rows.
+  u32 gates;           // First column of b, and then a, of all v heads.
+  u32 first;           // First value of a block's states that is the rule's.
+};
+
+template <bool WIDE>
+struct RuleColumn {
+  const RuleParams& params;
+  const T* const x;
+  T* const out;
+  const u32 head;
+  ColumnPart part;
+
+  struct Token {
+    RowValues q, k;
+    float v;
+  };
+
+  __device__ __forceinline__ RuleColumn(const RuleParams& params, const T* x, T* out, u32 head,
+                                        u32 warp)
+      : params(params), x(x), out(out), head(head), part(warp, params.v_dim) {}
+
+  __device__ __forceinline__ u32 k_width() const { return params.num_k_heads * STATE_ROWS; }
+
+  // Columns of the stripe, with its padding.
+  __device__ __forceinline__ u32 stripe_width() const {
+    const u32 left = params.v_dim - part.column / STRIPE * STRIPE;
+    return (Min()(STRIPE, left) + GROUP - 1) / GROUP * GROUP;
+  }
+
+  __device__ __forceinline__ float* column_of(float* state) const {
+    const u32 padded = (params.v_dim + GROUP - 1) / GROUP * GROUP;
+    const u32 stripe = part.column / STRIPE * STRIPE;
+    const u64 first = params.first + (u64(head) * padded + stripe) * STATE_ROWS;
+    return state + first + (part.column - stripe);
+  }
+
+  __device__ __forceinline__ void clear() { part.clear(); }
+  __device__ __forceinline__ void load(float* state) {
+    part.load(column_of(state), stripe_width());
+  }
+  __device__ __forceinline__ void store(float* state) const {
+    part.store(column_of(state), stripe_width());
+  }
+
+  __device__ __forceinline__ void read(u32 row, Token& token) const {
+    const T* values = x + u64(row) * params.stride;
+    const T* q = values + head / (params.num_v_heads / params.num_k_heads) * STATE_ROWS;
+    token.q.template load<WIDE>(q, part.first_row);
+    token.k.template load<WIDE>(q + k_width(), part.first_row);
+    const u32 column = 2 * k_width() + head * params.v_dim + part.column;
+    token.v = part.exists ? to_float(values[column]) : 0.0f;
+  }
+
+  __device__ __forceinline__ void take(u32 row, const Token& token, float beta, float decay) {
+    float known = 0.0f, sum = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < ROWS_OF_LANE; ++i) known = fmaf(part.value[i], token.k[i], known);
+    known = warp_reduce<Sum>(known, LANES);
+    const float added = (token.v - known * decay) * beta;
+#pragma unroll
+    for (u32 i = 0; i < ROWS_OF_LANE; ++i) {
+      part.value[i] = fmaf(added, token.k[i], part.value[i] * decay);
+      sum = fmaf(part.value[i], token.q[i], sum);
+    }
+    sum = warp_reduce<Sum>(sum, LANES);
+    if (part.exists && part.first_row == 0) {
+      const u64 width = u64(params.num_v_heads) * params.v_dim;
+      out[row * width + head * params.v_dim + part.column] = from_float<T>(sum);
+    }
+  }
+
+  // Each lane finds the gates of one of 32 rows. Where a lane has the registers, what a row
+  // needs is on its way while the row before is computed.
+  __device__ __forceinline__ void advance(u32 row, u32 num_rows) {
+    const u32 lane = threadIdx.x % WARP_SIZE;
+    for (u32 done = 0; done < num_rows; done += WARP_SIZE) {
+      const u32 num = Min()(WARP_SIZE, num_rows - done), first = row + done;
+      const T* gates = x + u64(first + Min()(lane, num - 1)) * params.stride + params.gates;
+      const float beta = 1.0f / (1.0f + expf(-to_float(gates[head])));
+      const float a = to_float(gates[params.num_v_heads + head]) + params.bias[head];
+      const float decay = expf(-params.rates[head] * softplus(a));
+      Token token;
+      read(first, token);
+      for (u32 i = 0; i < num; ++i) {
+        const u32 after = first + Min()(i + 1, num - 1);
+        Token next;
+        if (READS_AHEAD) read(after, next);
+        take(first + i, token, __shfl_sync(FULL_WARP, beta, i), __shfl_sync(FULL_WARP, decay, i));
+        if (!READS_AHEAD) read(after, next);
+        token = next;
+      }
+    }
+  }
+};
+
+template <bool WIDE>
+__device__ __forceinline__ void rule(const T* x, T* out, const States& states,
+                                     const RuleParams& params, const Run& run) {
+  const u32 tiles =
+      (params.v_dim + NUM_WARPS * COLUMNS_OF_WARP - 1) / (NUM_WARPS * COLUMNS_OF_WARP);
+  const u32 warp = blockIdx.y % tiles * NUM_WARPS + threadIdx.x / WARP_SIZE;
+  RuleColumn<WIDE> column(params, x, out, blockIdx.y / tiles, warp);
+  go_over(states, run, column);
+}
+
+// The runs' rows of out (num_rows, num_v_heads * v_dim) = what each token of x (num_rows, stride)
+// reads: q, k and v of all heads, then columns of others, b and a. q and k are normalized, q is
+// scaled. Grid (runs or more, v heads * ceil(v_dim / columns of a block)), 128 threads, whose
+// columns are 4 warps'.
+KERNEL(128) delta_rule(const T* x, T* out, States states, RuleParams params) {
+  Run run;
+  if (!states.find(blockIdx.x, run)) return;
+  const bool wide = STATE_ROWS % CHUNK == 0 && is_wide<CHUNK>(x, params.stride);
+  if (wide) {
+    rule<true>(x, out, states, params, run);
+  } else {
+    rule<false>(x, out, states, params, run);
+  }
+}
+EXPORT(delta_rule)
