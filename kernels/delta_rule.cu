@@ -2,7 +2,6 @@
 // S *= decay; S += k (v - S^T k)^T beta; out = S^T q. In f32 as the state is.
 #include "states.cuh"
 
-constexpr u32 NUM_WARPS = 4;
 // Columns of a stripe of a head's state, (STATE_ROWS, columns); the columns of the last stripe are
 // padded to a multiple of GROUP.
 constexpr u32 STRIPE = 64;
@@ -16,6 +15,9 @@ struct RuleParams {
   u32 stride;          // Of rows.
   u32 gates;           // First column of b, and then a, of all v heads.
   u32 first;           // First value of a block's states that is the rule's.
+
+  // Of a head.
+  __device__ __forceinline__ u32 num_columns() const { return v_dim; }
 };
 
 template <bool WIDE>
@@ -67,15 +69,22 @@ struct RuleColumn {
     token.v = part.exists ? to_float(values[column]) : 0.0f;
   }
 
-  __device__ __forceinline__ void take(u32 row, const Token& token, float beta, float decay) {
+  __device__ __forceinline__ Gates gates(u32 row) const {
+    const T* values = x + u64(row) * params.stride + params.gates;
+    const float beta = 1.0f / (1.0f + expf(-to_float(values[head])));
+    const float a = to_float(values[params.num_v_heads + head]) + params.bias[head];
+    return {beta, expf(-params.rates[head] * softplus(a))};
+  }
+
+  __device__ __forceinline__ void take(u32 row, const Token& token, const Gates& gates) {
     float known = 0.0f, sum = 0.0f;
 #pragma unroll
     for (u32 i = 0; i < ROWS_OF_LANE; ++i) known = fmaf(part.value[i], token.k[i], known);
     known = warp_reduce<Sum>(known, LANES);
-    const float added = (token.v - known * decay) * beta;
+    const float added = (token.v - known * gates.decay) * gates.input;
 #pragma unroll
     for (u32 i = 0; i < ROWS_OF_LANE; ++i) {
-      part.value[i] = fmaf(added, token.k[i], part.value[i] * decay);
+      part.value[i] = fmaf(added, token.k[i], part.value[i] * gates.decay);
       sum = fmaf(part.value[i], token.q[i], sum);
     }
     sum = warp_reduce<Sum>(sum, LANES);
@@ -85,39 +94,10 @@ struct RuleColumn {
     }
   }
 
-  // Each lane finds the gates of one of 32 rows. Where a lane has the registers, what a row
-  // needs is on its way while the row before is computed.
   __device__ __forceinline__ void advance(u32 row, u32 num_rows) {
-    const u32 lane = threadIdx.x % WARP_SIZE;
-    for (u32 done = 0; done < num_rows; done += WARP_SIZE) {
-      const u32 num = Min()(WARP_SIZE, num_rows - done), first = row + done;
-      const T* gates = x + u64(first + Min()(lane, num - 1)) * params.stride + params.gates;
-      const float beta = 1.0f / (1.0f + expf(-to_float(gates[head])));
-      const float a = to_float(gates[params.num_v_heads + head]) + params.bias[head];
-      const float decay = expf(-params.rates[head] * softplus(a));
-      Token token;
-      read(first, token);
-      for (u32 i = 0; i < num; ++i) {
-        const u32 after = first + Min()(i + 1, num - 1);
-        Token next;
-        if (READS_AHEAD) read(after, next);
-        take(first + i, token, __shfl_sync(FULL_WARP, beta, i), __shfl_sync(FULL_WARP, decay, i));
-        if (!READS_AHEAD) read(after, next);
-        token = next;
-      }
-    }
+    take_rows(*this, row, num_rows);
   }
 };
-
-template <bool WIDE>
-__device__ __forceinline__ void rule(const T* x, T* out, const States& states,
-                                     const RuleParams& params, const Run& run) {
-  const u32 tiles =
-      (params.v_dim + NUM_WARPS * COLUMNS_OF_WARP - 1) / (NUM_WARPS * COLUMNS_OF_WARP);
-  const u32 warp = blockIdx.y % tiles * NUM_WARPS + threadIdx.x / WARP_SIZE;
-  RuleColumn<WIDE> column(params, x, out, blockIdx.y / tiles, warp);
-  go_over(states, run, column);
-}
 
 // The runs' rows of out (num_rows, num_v_heads * v_dim) = what each token of x (num_rows, stride)
 // reads: q, k and v of all heads, then columns of others, b and a. q and k are normalized, q is
@@ -128,9 +108,9 @@ KERNEL(128) delta_rule(const T* x, T* out, States states, RuleParams params) {
   if (!states.find(blockIdx.x, run)) return;
   const bool wide = STATE_ROWS % CHUNK == 0 && is_wide<CHUNK>(x, params.stride);
   if (wide) {
-    rule<true>(x, out, states, params, run);
+    go_over_columns<RuleColumn<true>>(x, out, states, params, run);
   } else {
-    rule<false>(x, out, states, params, run);
+    go_over_columns<RuleColumn<false>>(x, out, states, params, run);
   }
 }
 EXPORT(delta_rule)

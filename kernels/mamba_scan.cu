@@ -3,8 +3,6 @@
 // the state is.
 #include "states.cuh"
 
-constexpr u32 NUM_WARPS = 4;
-
 // `struct ScanArg` of the engine.
 struct ScanParams {
   const float* decay;    // (num_heads) A, below 0
@@ -13,6 +11,9 @@ struct ScanParams {
   u32 num_heads, head_dim, num_groups;
   u32 first;             // First value of a block's states that is the scan's.
   float least, most;     // dt is between these.
+
+  // Of a head.
+  __device__ __forceinline__ u32 num_columns() const { return head_dim; }
 };
 
 template <bool WIDE>
@@ -71,12 +72,17 @@ struct ScanColumn {
     return dt > params.most ? params.most : dt;
   }
 
-  __device__ __forceinline__ void take(u32 row, const Token& token, float dt, float decay) {
-    const float input = token.x * dt;
+  __device__ __forceinline__ Gates gates(u32 row) const {
+    const float dt = dt_of(row);
+    return {dt, expf(dt * params.decay[head])};
+  }
+
+  __device__ __forceinline__ void take(u32 row, const Token& token, const Gates& gates) {
+    const float input = token.x * gates.input;
     float sum = 0.0f;
 #pragma unroll
     for (u32 i = 0; i < ROWS_OF_LANE; ++i) {
-      part.value[i] = fmaf(input, token.b[i], part.value[i] * decay);
+      part.value[i] = fmaf(input, token.b[i], part.value[i] * gates.decay);
       sum = fmaf(part.value[i], token.c[i], sum);
     }
     sum = warp_reduce<Sum>(sum, LANES);
@@ -86,37 +92,10 @@ struct ScanColumn {
     }
   }
 
-  // Each lane finds dt and the decay of one of 32 rows. Where a lane has the
-  // registers, what a row needs is on its way while the row before is computed.
   __device__ __forceinline__ void advance(u32 row, u32 num_rows) {
-    const u32 lane = threadIdx.x % WARP_SIZE;
-    for (u32 done = 0; done < num_rows; done += WARP_SIZE) {
-      const u32 num = Min()(WARP_SIZE, num_rows - done), first = row + done;
-      const float dt = dt_of(first + Min()(lane, num - 1));
-      const float decay = expf(dt * params.decay[head]);
-      Token token;
-      read(first, token);
-      for (u32 i = 0; i < num; ++i) {
-        const u32 after = first + Min()(i + 1, num - 1);
-        Token next;
-        if (READS_AHEAD) read(after, next);
-        take(first + i, token, __shfl_sync(FULL_WARP, dt, i), __shfl_sync(FULL_WARP, decay, i));
-        if (!READS_AHEAD) read(after, next);
-        token = next;
-      }
-    }
+    take_rows(*this, row, num_rows);
   }
 };
-
-template <bool WIDE>
-__device__ __forceinline__ void scan(const T* x, T* out, const States& states,
-                                     const ScanParams& params, const Run& run) {
-  const u32 tiles = (params.head_dim + NUM_WARPS * COLUMNS_OF_WARP - 1) /
-                    (NUM_WARPS * COLUMNS_OF_WARP);
-  const u32 warp = blockIdx.y % tiles * NUM_WARPS + threadIdx.x / WARP_SIZE;
-  ScanColumn<WIDE> column(params, x, out, blockIdx.y / tiles, warp);
-  go_over(states, run, column);
-}
 
 // The runs' rows of out (num_rows, heads * head_dim) = y of rows of x (num_rows, stride). Grid
 // (runs or more, heads * ceil(head_dim / columns of a block)), 128 threads, whose columns are 4
@@ -128,9 +107,9 @@ KERNEL(128) mamba_scan(const T* x, T* out, States states, ScanParams params) {
   const u32 stride = first_b + 2 * params.num_groups * STATE_ROWS + params.num_heads;
   const bool wide = STATE_ROWS % CHUNK == 0 && is_wide<CHUNK>(x + first_b, stride);
   if (wide) {
-    scan<true>(x, out, states, params, run);
+    go_over_columns<ScanColumn<true>>(x, out, states, params, run);
   } else {
-    scan<false>(x, out, states, params, run);
+    go_over_columns<ScanColumn<false>>(x, out, states, params, run);
   }
 }
 EXPORT(mamba_scan)

@@ -128,6 +128,50 @@ struct RowValues {
   }
 };
 
+// What decides how a token changes the columns of a head: how much of the state stays, and how much
+// of the token's input comes in.
+struct Gates {
+  float input, decay;
+};
+
+// Takes rows into a column: column.gates(row), column.read(row, token), column.take(row, token,
+// gates). Each lane finds the gates of one of 32 rows. Where a lane has the registers, what a row
+// needs is on its way while the row before is computed.
+template <class Column>
+__device__ __forceinline__ void take_rows(Column& column, u32 row, u32 num_rows) {
+  const u32 lane = threadIdx.x % WARP_SIZE;
+  for (u32 done = 0; done < num_rows; done += WARP_SIZE) {
+    const u32 num = Min()(WARP_SIZE, num_rows - done), first = row + done;
+    const Gates own = column.gates(first + Min()(lane, num - 1));
+    typename Column::Token token;
+    column.read(first, token);
+    for (u32 i = 0; i < num; ++i) {
+      const u32 after = first + Min()(i + 1, num - 1);
+      typename Column::Token next;
+      if (READS_AHEAD) column.read(after, next);
+      const Gates gates = {__shfl_sync(FULL_WARP, own.input, i),
+                           __shfl_sync(FULL_WARP, own.decay, i)};
+      column.take(first + i, token, gates);
+      if (!READS_AHEAD) column.read(after, next);
+      token = next;
+    }
+  }
+}
+
+// Of kernels whose blocks have 4 warps, grid (runs or more, heads * ceil(columns / columns of a
+// block)): each warp takes the rows of a run into its columns of a head.
+constexpr u32 NUM_WARPS = 4;
+
+template <class Column, class Params>
+__device__ __forceinline__ void go_over_columns(const T* x, T* out, const States& states,
+                                                const Params& params, const Run& run) {
+  constexpr u32 COLUMNS = NUM_WARPS * COLUMNS_OF_WARP;
+  const u32 tiles = (params.num_columns() + COLUMNS - 1) / COLUMNS;
+  const u32 warp = blockIdx.y % tiles * NUM_WARPS + threadIdx.x / WARP_SIZE;
+  Column column(params, x, out, blockIdx.y / tiles, warp);
+  go_over(states, run, column);
+}
+
 // ln(1 + e^x)
 __device__ __forceinline__ float softplus(float x) {
   return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
