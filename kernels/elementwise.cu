@@ -1,36 +1,27 @@
 // Element by element: adding to the residual stream, narrowing, multiplying, bounding.
 #include "common.cuh"
 
-// residual (n) += delta (n). Any grid.
-KERNEL(256) add(float* residual, const T* delta, u64 n) {
-  const bool wide = is_wide<F32_CHUNK>(residual, 0) && is_wide<F32_CHUNK>(delta, 0);
-  const u64 stride = u64(gridDim.x) * blockDim.x * F32_CHUNK;
-  u64 start = (u64(blockIdx.x) * blockDim.x + threadIdx.x) * F32_CHUNK;
+template <u32 N, class E>
+__device__ __forceinline__ void add_all(E* x, const T* y, u64 n) {
+  const bool wide = is_wide<N>(x, 0) && is_wide<N>(y, 0);
+  const u64 stride = u64(gridDim.x) * blockDim.x * N;
+  u64 start = (u64(blockIdx.x) * blockDim.x + threadIdx.x) * N;
   for (; start < n; start += stride) {
-    float x[F32_CHUNK], y[F32_CHUNK];
-    load_part(residual, start, n, wide, x);
-    load_part(delta, start, n, wide, y);
-#pragma unroll
-    for (u32 i = 0; i < F32_CHUNK; ++i) x[i] += y[i];
-    store_part(residual, start, n, wide, x);
-  }
-}
-EXPORT(add)
-
-// x (n) += y (n), rounded. Any grid.
-KERNEL(256) add_activations(T* x, const T* y, u64 n) {
-  const bool wide = is_wide<CHUNK>(x, 0) && is_wide<CHUNK>(y, 0);
-  const u64 stride = u64(gridDim.x) * blockDim.x * CHUNK;
-  u64 start = (u64(blockIdx.x) * blockDim.x + threadIdx.x) * CHUNK;
-  for (; start < n; start += stride) {
-    float a[CHUNK], b[CHUNK];
+    float a[N], b[N];
     load_part(x, start, n, wide, a);
     load_part(y, start, n, wide, b);
 #pragma unroll
-    for (u32 i = 0; i < CHUNK; ++i) a[i] += b[i];
+    for (u32 i = 0; i < N; ++i) a[i] += b[i];
     store_part(x, start, n, wide, a);
   }
 }
+
+// residual (n) += delta (n). Any grid.
+KERNEL(256) add(float* residual, const T* delta, u64 n) { add_all<F32_CHUNK>(residual, delta, n); }
+EXPORT(add)
+
+// x (n) += y (n), rounded. Any grid.
+KERNEL(256) add_activations(T* x, const T* y, u64 n) { add_all<CHUNK>(x, y, n); }
 EXPORT(add_activations)
 
 // out (n) = x (n), rounded. Any grid.
