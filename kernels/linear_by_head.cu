@@ -7,27 +7,13 @@ __device__ __forceinline__ void multiply(const ByHead& of) {
   DYN_SMEM(u8, stages);
   const HeadRows rows(of, Tile::ROWS);
   const u32 num_rows = min(of.num_rows - rows.first_row, Tile::ROWS);
-  const u32 first_strip = blockIdx.y * Tile::BLOCK_STRIPS, first_output = first_strip * STRIP;
   const T* const x = of.inputs(rows.head, rows.first_row);
-  const T* const weights = of.matrix(rows.head);
-  const auto copy = [&](u32 stage, u8* to) {
-    const u32 input = stage * Tile::INPUTS;
-    copy_rows<Tile, Tile::ROWS>(to, input, of.k, of.x, [&](u32 row) {
-      return row < num_rows ? x + u64(row) * of.x_width : nullptr;
-    });
-    copy_rows<Tile, Tile::OUTPUTS>(to + Tile::X_BYTES, input, of.k, of.x, [&](u32 row) {
-      const u32 output = first_output + row;
-      return output < of.n ? weights + u64(output) * of.k : nullptr;
-    });
+  const auto row_at = [&](u32 row) {
+    return row < num_rows ? x + u64(row) * of.x_width : nullptr;
   };
-  Sums<Tile> sums{};
-  const u32 num_stages = (of.k + Tile::INPUTS - 1) / Tile::INPUTS;
-  for_each_stage<Tile, Tile::STAGE_BYTES>(stages, num_stages, copy, [&](const u8* stage) {
-    add_stage<Tile>(stage, sums);
-  });
   T* const first = of.outputs(rows.head, rows.first_row);
   const Outputs outputs{first, nullptr, num_rows, of.n, of.out_width, false};
-  store_sums<Tile>(sums, outputs, 0, first_strip);
+  multiply_rows<Tile>(stages, of.x, row_at, of.matrix(rows.head), of.k, outputs);
 }
 
 // k, and the width, start and stride of x, are multiples of 8. A block has 128 threads and (stages

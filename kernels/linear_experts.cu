@@ -13,28 +13,13 @@ __device__ __forceinline__ void multiply(const SortedRows& of, const ExpertLayer
     row_addresses[row] = sorted < rows.end ? reinterpret_cast<u64>(of.row(sorted)) : 0;
   }
   __syncthreads();
-  const u32 first_strip = blockIdx.y * Tile::BLOCK_STRIPS, first_output = first_strip * STRIP;
+  const auto row_at = [&](u32 row) { return reinterpret_cast<const T*>(row_addresses[row]); };
   const T* weights = reinterpret_cast<const T*>(layer.weights[rows.expert]);
-  const auto copy = [&](u32 stage, u8* to) {
-    const u32 input = stage * Tile::INPUTS;
-    copy_rows<Tile, Tile::ROWS>(to, input, layer.k, of.x, [&](u32 row) {
-      return reinterpret_cast<const T*>(row_addresses[row]);
-    });
-    copy_rows<Tile, Tile::OUTPUTS>(to + Tile::X_BYTES, input, layer.k, of.x, [&](u32 row) {
-      const u32 output = first_output + row;
-      return output < layer.n ? weights + u64(output) * layer.k : nullptr;
-    });
-  };
-  Sums<Tile> sums{};
-  const u32 num_stages = (layer.k + Tile::INPUTS - 1) / Tile::INPUTS;
-  for_each_stage<Tile, Tile::STAGE_BYTES>(stages, num_stages, copy, [&](const u8* stage) {
-    add_stage<Tile>(stage, sums);
-  });
   const T* bias = nullptr;
   if (layer.biases != nullptr) bias = reinterpret_cast<const T*>(layer.biases[rows.expert]);
   T* const first = out + u64(rows.first) * layer.n;
   const Outputs outputs{first, bias, rows.end - rows.first, layer.n, layer.n, false};
-  store_sums<Tile>(sums, outputs, 0, first_strip);
+  multiply_rows<Tile>(stages, of.x, row_at, weights, layer.k, outputs);
 }
 
 // out (sorted rows, n) = each row of `rows` times its expert's weights, plus its bias. k is a

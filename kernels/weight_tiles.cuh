@@ -34,3 +34,25 @@ __device__ __forceinline__ void add_stage(const u8* stage, Sums<Tile>& sums) {
     }
   }
 }
+
+// A block's outputs, from strip blockIdx.y * BLOCK_STRIPS on: rows of x times weights (n, k).
+// `row_at(row)`: a row of the block, null where there is none; `any`: what may be read instead.
+template <class Tile, class RowAt>
+__device__ __forceinline__ void multiply_rows(u8* stages, const T* any, const RowAt& row_at,
+                                              const T* weights, u32 k, const Outputs& outputs) {
+  const u32 first_strip = blockIdx.y * Tile::BLOCK_STRIPS, first_output = first_strip * STRIP;
+  const auto copy = [&](u32 stage, u8* to) {
+    const u32 input = stage * Tile::INPUTS;
+    copy_rows<Tile, Tile::ROWS>(to, input, k, any, row_at);
+    copy_rows<Tile, Tile::OUTPUTS>(to + Tile::X_BYTES, input, k, any, [&](u32 row) {
+      const u32 output = first_output + row;
+      return output < outputs.n ? weights + u64(output) * k : nullptr;
+    });
+  };
+  Sums<Tile> sums{};
+  const u32 num_stages = (k + Tile::INPUTS - 1) / Tile::INPUTS;
+  for_each_stage<Tile, Tile::STAGE_BYTES>(stages, num_stages, copy, [&](const u8* stage) {
+    add_stage<Tile>(stage, sums);
+  });
+  store_sums<Tile>(sums, outputs, 0, first_strip);
+}

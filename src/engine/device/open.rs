@@ -27,6 +27,7 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "experts.cuh",
     "by_head.cuh",
     "tiles.cuh",
+    "plain_tiles.cuh",
     "weight_tiles.cuh",
     "activation.cu",
     "causal_conv.cu",

@@ -33,6 +33,7 @@ mod soft_cap;
 mod step;
 mod text_maxima;
 pub mod token_mask;
+mod weight_tiles;
 mod weight_values;
 mod wide;
 

@@ -4,11 +4,12 @@
 use super::routing::{ExpertWeight, GroupScore, Routing, Score};
 use super::{ExpertWeights, ExpertsShape, ExpertsWeight};
 use crate::engine::EngineError;
-use crate::engine::config::{DType, Quantization};
+use crate::engine::config::Quantization;
 use crate::engine::device::cuda::{Args, DeviceBuffer, DevicePtr};
 use crate::engine::device::{Device, Gpu, Precision, Tensor, bytes_of};
 use crate::engine::ops::activation::activate_and_mul;
 use crate::engine::ops::linear::LinearWeight;
+use crate::engine::ops::weight_tiles::{Product, WeightTiles};
 use crate::engine::ops::{GPU_BLOCK, RowSlots};
 
 /// What kernels take of all experts of a block.
@@ -229,7 +230,7 @@ pub(super) fn add_experts(
     let num_pairs = x.num_rows() * num_chosen;
     let tables = weight.tables();
     let num_experts = weight.experts.len();
-    let product = Product { gpu, starts: scratch.starts.ptr(), num_experts, num_pairs };
+    let product = SortedProduct { gpu, starts: scratch.starts.ptr(), num_experts, num_pairs };
     scratch.gate_up.reshape(num_pairs, tables.up.n);
     scratch.activated.reshape(num_pairs, tables.down.k);
     scratch.of_pairs.reshape(num_pairs, tables.down.n);
@@ -282,44 +283,21 @@ struct ExpertLayer {
     k: u32,
 }
 
-/// What a block of kernels/linear_experts.cu computes: every tile gives the same bits.
-struct Tile {
-    entry: &'static str,
-    rows: usize,
-    outputs: usize,
-    stages: usize,
-    /// From so many rows of an expert on, on average.
-    from: usize,
-}
-
-/// Inputs of a stage.
-const STAGE_INPUTS: usize = 64;
-
-const TILES: [Tile; 3] = [
-    Tile { entry: "linear_experts_128x128", rows: 128, outputs: 128, stages: 3, from: 96 },
-    Tile { entry: "linear_experts_64x128", rows: 64, outputs: 128, stages: 3, from: 24 },
-    Tile { entry: "linear_experts_16x64", rows: 16, outputs: 64, stages: 6, from: 0 },
-];
-
-impl Tile {
-    /// Bytes of shared memory.
-    fn smem(&self) -> usize {
-        self.stages * (self.rows + self.outputs) * STAGE_INPUTS * 2
-    }
-}
-
-/// Rows and outputs of a block of kernels/linear_experts_plain.cu.
-const PLAIN_TILE: usize = 16;
+const KERNELS: WeightTiles = WeightTiles {
+    plain: "linear_experts_plain",
+    file: "linear_experts",
+    entries: ["linear_experts_128x128", "linear_experts_64x128", "linear_experts_16x64"],
+};
 
 /// Products of sorted rows.
-struct Product<'a> {
+struct SortedProduct<'a> {
     gpu: &'a Gpu,
     starts: DevicePtr,
     num_experts: usize,
     num_pairs: usize,
 }
 
-impl Product<'_> {
+impl SortedProduct<'_> {
     fn launch(&self, rows: SortedRows, layer: &LayerTable, out: &Tensor) {
         let Self { gpu, starts, num_experts, num_pairs } = *self;
         let (n, k) = (layer.n, layer.k);
@@ -329,16 +307,9 @@ impl Product<'_> {
         let mut args = Args::new();
         args.value(rows).value(of_layer).ptr(starts).dims([num_experts]).tensor(out);
         // Each expert's last tile may hold one row.
-        let most = |tile_rows: usize| num_pairs.min(num_pairs / tile_rows + num_experts) as u32;
-        if gpu.dtype() == DType::Float32 || !k.is_multiple_of(8) {
-            let grid = [most(PLAIN_TILE), n.div_ceil(PLAIN_TILE) as u32];
-            let kernel = ("linear_experts_plain", "linear_experts_plain");
-            return gpu.launch(kernel, grid, (256, 0), &mut args);
-        }
-        let of_expert = num_pairs / num_experts;
-        let fits = |tile: &&Tile| of_expert >= tile.from;
-        let tile = TILES.iter().find(fits).expect("one takes any number");
-        let grid = [most(tile.rows), n.div_ceil(tile.outputs) as u32];
-        gpu.launch(("linear_experts", tile.entry), grid, (128, tile.smem()), &mut args);
+        let most = |tile_rows: usize| num_pairs.min(num_pairs / tile_rows + num_experts);
+        let num_rows = num_pairs / num_experts;
+        let product = Product { gpu, n, num_rows, has_whole_chunks: k.is_multiple_of(8) };
+        KERNELS.launch(&product, most, &mut args);
     }
 }

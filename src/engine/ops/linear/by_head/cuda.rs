@@ -7,6 +7,7 @@ use crate::engine::device::cuda::{Args, DeviceBuffer, DevicePtr};
 use crate::engine::device::{Gpu, Tensor};
 use crate::engine::ops::columns::Columns;
 use crate::engine::ops::linear::source::SourceMatrix;
+use crate::engine::ops::weight_tiles::{Product, WeightTiles};
 
 /// The values of a matrix in the GPU's memory.
 pub(super) fn upload(
@@ -36,27 +37,11 @@ struct ByHead {
     to: [u32; 3],
 }
 
-/// What a block of kernels/linear_by_head.cu computes: every tile gives the same bits.
-struct Tile {
-    entry: &'static str,
-    rows: usize,
-    outputs: usize,
-    stages: usize,
-    /// From so many rows on.
-    from: usize,
-}
-
-/// Inputs of a stage.
-const STAGE_INPUTS: usize = 64;
-
-const TILES: [Tile; 3] = [
-    Tile { entry: "linear_by_head_128x128", rows: 128, outputs: 128, stages: 3, from: 96 },
-    Tile { entry: "linear_by_head_64x128", rows: 64, outputs: 128, stages: 3, from: 24 },
-    Tile { entry: "linear_by_head_16x64", rows: 16, outputs: 64, stages: 6, from: 0 },
-];
-
-/// Rows and outputs of a block of kernels/linear_by_head_plain.cu.
-const PLAIN_TILE: usize = 16;
+const KERNELS: WeightTiles = WeightTiles {
+    plain: "linear_by_head_plain",
+    file: "linear_by_head",
+    entries: ["linear_by_head_128x128", "linear_by_head_64x128", "linear_by_head_16x64"],
+};
 
 pub(super) fn linear_by_head(
     gpu: &Gpu,
@@ -84,16 +69,7 @@ pub(super) fn linear_by_head(
         from,
         to,
     });
-    let grid = |rows: usize, outputs: usize| {
-        [(num_heads * num_rows.div_ceil(rows)) as u32, n.div_ceil(outputs) as u32]
-    };
-    let takes_whole_chunks = k.is_multiple_of(8) && from.iter().all(|it| it.is_multiple_of(8));
-    if gpu.dtype() == DType::Float32 || !takes_whole_chunks {
-        let kernel = ("linear_by_head_plain", "linear_by_head_plain");
-        return gpu.launch(kernel, grid(PLAIN_TILE, PLAIN_TILE), (256, 0), &mut args);
-    }
-    let tile = TILES.iter().find(|tile| num_rows >= tile.from).expect("one takes any number");
-    let smem = tile.stages * (tile.rows + tile.outputs) * STAGE_INPUTS * 2;
-    let kernel = ("linear_by_head", tile.entry);
-    gpu.launch(kernel, grid(tile.rows, tile.outputs), (128, smem), &mut args);
+    let has_whole_chunks = k.is_multiple_of(8) && from.iter().all(|it| it.is_multiple_of(8));
+    let product = Product { gpu, n, num_rows, has_whole_chunks };
+    KERNELS.launch(&product, |rows| num_heads * num_rows.div_ceil(rows), &mut args);
 }
