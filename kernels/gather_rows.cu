@@ -34,13 +34,18 @@ KERNEL(1024) gather_rows(const u32* indices, const void* x, void* out, u32 row_b
 }
 EXPORT(gather_rows)
 
-// For each (from, to) of copies (num_copies, 2): block `to` of blocks (num_blocks, block_bytes) =
-// block `from`. block_bytes is a multiple of 4, and no block is both a `from` and a `to`. Grid
+// For each (from, to) of copies (num_copies, 2): block `to` = block `from`. They are of blocks
+// (num_blocks, block_bytes), and from num_blocks on of of_host (.., block_bytes), which lies in the
+// host's memory. block_bytes is a multiple of 4, and no block is both a `from` and a `to`. Grid
 // (num_copies).
-KERNEL(1024) copy_blocks(const u32* copies, u8* blocks, u32 block_bytes) {
-  const u64 from = copies[2 * blockIdx.x], to = copies[2 * blockIdx.x + 1];
-  const u8* source = blocks + from * block_bytes;
-  u8* target = blocks + to * block_bytes;
+KERNEL(1024)
+copy_blocks(const u32* copies, u8* blocks, u8* of_host, u32 num_blocks, u32 block_bytes) {
+  const auto find = [&](u32 block) {
+    const bool is_here = block < num_blocks;
+    return (is_here ? blocks : of_host) + u64(is_here ? block : block - num_blocks) * block_bytes;
+  };
+  const u8* source = find(copies[2 * blockIdx.x]);
+  u8* target = find(copies[2 * blockIdx.x + 1]);
   if (block_bytes % 16 == 0) {
     copy_row<Words<4>>(source, target, block_bytes);
   } else {

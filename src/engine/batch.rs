@@ -68,8 +68,8 @@ pub struct Batch {
     /// (num_tokens) or empty: of a step ahead, rows of the step before whose sampled tokens are the
     /// `input_ids`, which are unknown here.
     pub sampled_rows: Vec<u32>,
-    /// KV blocks whose contents, of all layers, are copied before the forward pass: from and to. No
-    /// block is both.
+    /// KV blocks whose contents, of all layers, are copied before the forward pass, one after the
+    /// other: from and to. Those of the host come after those of the device.
     pub block_copies: Vec<(u32, u32)>,
     /// Adapters of the step, each once, in the order of their rows. Other rows have none.
     pub loras: Vec<LoraRows>,
@@ -124,6 +124,7 @@ impl Batch {
     /// Replaces the contents by a step ahead.
     pub fn refill_ahead(&mut self, ahead: &Ahead, scheduler: &Scheduler) {
         self.clear();
+        self.block_copies.extend_from_slice(&ahead.block_copies);
         let block_size = scheduler.block_size();
         let lens = ahead.seqs.iter().map(|entry| scheduler.seq(entry.slot).num_tokens() + 1);
         self.max_blocks_per_seq = lens.max().unwrap_or(0).div_ceil(block_size);

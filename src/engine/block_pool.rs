@@ -1,16 +1,21 @@
 //! `BlockPool`: which KV blocks are free, who shares them, and which hold a reusable prefix.
 //!
-//! The free list is vLLM's: doubly linked, with links in the block's own record, so that a block
-//! leaves it from anywhere in O(1). Allocation takes from the front. A freed block that holds a
-//! registered prefix goes to the back (LRU), any other to the front. A free block keeps its prefix
-//! until it is allocated again (lazy eviction), and a hit takes it out of the list (`touch`).
+//! The free list is vLLM's. Allocation takes from the front. A freed block that holds a registered
+//! prefix goes to the back (LRU), any other to the front. A free block keeps its prefix until it is
+//! allocated again (lazy eviction), and a hit takes it out of the list (`take_prefix`). Where there
+//! are blocks in the host's memory (`host_blocks.rs`), the prefix goes there then.
 //!
 //! ```text
 //! front -> [no prefix] ... [no prefix] [oldest prefix] ... [newest prefix] <- back
 //!           ^ allocate()                                    a chain's tail is before its head
 //! ```
 
+mod block_list;
+mod host_blocks;
+
 use super::prefix_cache::{PrefixCache, ROOT_SERIAL};
+use block_list::BlockList;
+use host_blocks::HostBlocks;
 
 /// How much of some tokens the pool held when it was last asked, so that the next search goes on
 /// from there. A hint: blocks before the last one may be gone since.
@@ -28,40 +33,49 @@ impl KnownPrefix {
     }
 }
 
-#[derive(Clone, Debug)]
-struct Block {
-    ref_count: u32,
-    /// Neighbours in the free list; meaningless while the block is in use.
-    prev: u32,
-    next: u32,
-}
-
 /// The blocks of the paged KV cache. Knows ids only; the memory is the executor's.
 #[derive(Debug)]
 pub struct BlockPool {
     block_size: usize,
-    /// (num_blocks + 1) the last one is the free list's sentinel: its next is the front, its prev
-    /// the back.
-    blocks: Vec<Block>,
-    num_free_blocks: usize,
+    /// (num_blocks) sequences that use each block.
+    ref_counts: Vec<u32>,
+    /// Those without users.
+    free: BlockList,
     /// Free blocks that hold a prefix.
     num_free_prefixes: usize,
     prefix_cache: Option<PrefixCache>,
+    /// Those of the host, if prefixes go there.
+    host: Option<HostBlocks>,
 }
 
 impl BlockPool {
     /// `num_blocks` free blocks of `block_size` tokens.
     pub fn new(num_blocks: usize, block_size: usize, enable_prefix_caching: bool) -> Self {
-        assert!(num_blocks > 0 && num_blocks < u32::MAX as usize, "{num_blocks} blocks");
-        assert!(block_size > 0);
-        let len = num_blocks as u32 + 1;
-        let link = |i: u32| Block { ref_count: 0, prev: (i + len - 1) % len, next: (i + 1) % len };
+        assert!(num_blocks > 0 && block_size > 0);
         Self {
             block_size,
-            blocks: (0..len).map(link).collect(),
-            num_free_blocks: num_blocks,
+            ref_counts: vec![0; num_blocks],
+            free: BlockList::all(num_blocks),
             num_free_prefixes: 0,
             prefix_cache: enable_prefix_caching.then(|| PrefixCache::new(num_blocks, block_size)),
+            host: None,
+        }
+    }
+
+    /// The same with so many blocks in the host's memory, to which prefixes go that leave these.
+    ///
+    /// # Panics
+    /// There are some, and the pool has no prefix cache.
+    pub fn with_host_blocks(self, num_host_blocks: usize) -> Self {
+        if num_host_blocks == 0 {
+            return self;
+        }
+        assert!(self.prefix_cache.is_some(), "the host's blocks hold prefixes");
+        let num_blocks = self.num_blocks();
+        Self {
+            prefix_cache: Some(PrefixCache::new(num_blocks + num_host_blocks, self.block_size)),
+            host: Some(HostBlocks::new(num_blocks, num_host_blocks)),
+            ..self
         }
     }
 
@@ -72,67 +86,105 @@ impl BlockPool {
 
     /// Blocks of the pool, free and in use.
     pub fn num_blocks(&self) -> usize {
-        self.blocks.len() - 1
+        self.ref_counts.len()
     }
 
     /// Blocks that nobody uses; they may hold prefixes.
     pub fn num_free_blocks(&self) -> usize {
-        self.num_free_blocks
+        self.free.len()
     }
 
     /// Those of them that hold no prefix: so many can be allocated before one is forgotten.
     pub fn num_fresh_blocks(&self) -> usize {
-        self.num_free_blocks - self.num_free_prefixes
+        self.free.len() - self.num_free_prefixes
     }
 
     /// Sequences that use a block.
     pub fn ref_count(&self, block: u32) -> u32 {
-        self.blocks[block as usize].ref_count
+        self.ref_counts[block as usize]
     }
 
-    /// Takes the block at the front of the free list; the prefix it held is forgotten.
+    /// Takes the block at the front of the free list; the prefix it held goes to the host's blocks,
+    /// or is forgotten.
     pub fn allocate(&mut self) -> Option<u32> {
-        let block = self.blocks[self.sentinel()].next;
-        if block as usize == self.sentinel() {
-            return None;
-        }
-        self.unlink(block);
-        self.blocks[block as usize].ref_count = 1;
+        let block = self.free.front()?;
+        self.take(block);
         if let Some(cache) = &mut self.prefix_cache {
-            cache.evict(block);
+            match &mut self.host {
+                Some(host) if cache.serial(block).is_some() => host.keep(block, cache),
+                _ => cache.evict(block),
+            }
         }
         Some(block)
     }
 
-    /// One more user of a block that was found by `find_prefix`, free or in use.
-    pub fn touch(&mut self, block: u32) {
-        if self.ref_count(block) == 0 {
-            self.unlink(block);
+    /// One user more of a block that is in use.
+    pub fn share(&mut self, block: u32) {
+        assert!(self.ref_count(block) > 0, "block {block} is shared while free");
+        self.ref_counts[block as usize] += 1;
+    }
+
+    /// Blocks of the free list that `take_prefix` takes for blocks that were found.
+    pub fn num_free_of_prefix(&self, hits: &[u32]) -> usize {
+        let is_free = |&&block: &&u32| self.is_on_host(block) || self.ref_count(block) == 0;
+        hits.iter().filter(is_free).count()
+    }
+
+    /// One user more of each block that `find_prefix` found, free or in use. Those of the host come
+    /// back: others take their places in `hits`. `num_free_of_prefix` of them are free.
+    pub fn take_prefix(&mut self, hits: &mut [u32]) {
+        for &block in &*hits {
+            match &mut self.host {
+                Some(host) if host.contains(block) => host.hold(block),
+                _ => self.use_found(block),
+            }
         }
-        self.blocks[block as usize].ref_count += 1;
+        // First all that leave for their sake: then both ways are one group of copies each.
+        let num_of_host = hits.iter().filter(|&&block| self.is_on_host(block)).count();
+        let to: Vec<u32> = (0..num_of_host).map_while(|_| self.allocate()).collect();
+        let (Some(host), Some(cache)) = (&mut self.host, &mut self.prefix_cache) else { return };
+        let of_host = hits.iter_mut().filter(|block| host.contains(**block));
+        let pairs: Vec<_> = of_host.zip(to).collect();
+        assert_eq!(pairs.len(), num_of_host, "the blocks were counted");
+        for (hit, to) in pairs {
+            host.give_back(std::mem::replace(hit, to), to, cache);
+        }
+    }
+
+    /// Moves the copies of blocks that `allocate` and `take_prefix` have asked for to the end of
+    /// `copies`, in the order in which they are to be made.
+    pub fn take_copies(&mut self, copies: &mut Vec<(u32, u32)>) {
+        if let Some(host) = &mut self.host {
+            host.take_copies(copies);
+        }
+    }
+
+    /// Prefixes that went to the host's blocks so far, and those that came back.
+    pub fn num_moved(&self) -> (u64, u64) {
+        self.host.as_ref().map_or((0, 0), HostBlocks::num_moved)
     }
 
     /// One user less of each block of a sequence, last block first: of a chain's blocks the tail is
     /// evicted before the head, without which it could not be found.
     pub fn free(&mut self, block_table: &[u32]) {
         for &block in block_table.iter().rev() {
-            let ref_count = &mut self.blocks[block as usize].ref_count;
+            let ref_count = &mut self.ref_counts[block as usize];
             assert!(*ref_count > 0, "block {block} is freed twice");
             *ref_count -= 1;
             if *ref_count == 0 {
-                let sentinel = self.sentinel() as u32;
                 let holds_prefix = self.serial(block).is_some();
-                let before =
-                    if holds_prefix { self.blocks[sentinel as usize].prev } else { sentinel };
-                self.link_after(before, block);
+                match holds_prefix {
+                    true => self.free.push_back(block),
+                    false => self.free.push_front(block),
+                }
                 self.num_free_prefixes += usize::from(holds_prefix);
             }
         }
     }
 
     /// Replaces the contents of `hits` by the blocks that hold the longest known prefix of
-    /// `token_ids` under a root: full blocks, no more than `max_tokens` tokens. Returns the last
-    /// one's serial.
+    /// `token_ids` under a root, those of the host among them: full blocks, no more than
+    /// `max_tokens` tokens. Returns the last one's serial.
     pub fn find_prefix(
         &self,
         (root, token_ids): (u64, &[u32]),
@@ -179,48 +231,41 @@ impl BlockPool {
         }
     }
 
-    /// Walks the free list: its links agree, and it holds exactly the blocks without users.
+    /// Walks the lists: their links agree, and the free one holds exactly the blocks without users.
     /// O(num_blocks), for tests.
     pub fn assert_consistent(&self) {
-        let (sentinel, mut at, mut num_listed) = (self.sentinel(), self.sentinel(), 0);
-        loop {
-            let next = self.blocks[at].next as usize;
-            assert_eq!(self.blocks[next].prev as usize, at, "links disagree");
-            if next == sentinel {
-                break;
-            }
-            assert_eq!(self.blocks[next].ref_count, 0, "block {next} is free and in use");
-            num_listed += 1;
-            at = next;
-        }
-        let unused = (0..sentinel as u32).filter(|&block| self.ref_count(block) == 0);
-        assert_eq!((num_listed, num_listed), (self.num_free_blocks, unused.clone().count()));
-        let num_prefixes = unused.filter(|&block| self.serial(block).is_some()).count();
+        let mut listed = self.free.assert_consistent();
+        listed.sort_unstable();
+        let num_blocks = self.num_blocks() as u32;
+        let unused = (0..num_blocks).filter(|&block| self.ref_count(block) == 0);
+        assert!(listed.iter().copied().eq(unused), "a block is free and in use, or neither");
+        let num_prefixes = listed.iter().filter(|&&block| self.serial(block).is_some()).count();
         assert_eq!(self.num_free_prefixes, num_prefixes);
+        if let (Some(host), Some(cache)) = (&self.host, &self.prefix_cache) {
+            host.assert_consistent(cache);
+        }
     }
 
     fn serial(&self, block: u32) -> Option<u64> {
         self.prefix_cache.as_ref().and_then(|cache| cache.serial(block))
     }
 
-    fn sentinel(&self) -> usize {
-        self.blocks.len() - 1
+    fn is_on_host(&self, block: u32) -> bool {
+        self.host.as_ref().is_some_and(|host| host.contains(block))
     }
 
-    fn unlink(&mut self, block: u32) {
-        let Block { prev, next, .. } = self.blocks[block as usize];
+    fn use_found(&mut self, block: u32) {
+        match self.ref_count(block) {
+            0 => self.take(block),
+            _ => self.share(block),
+        }
+    }
+
+    /// The first user of a free block.
+    fn take(&mut self, block: u32) {
         self.num_free_prefixes -= usize::from(self.serial(block).is_some());
-        self.blocks[prev as usize].next = next;
-        self.blocks[next as usize].prev = prev;
-        self.num_free_blocks -= 1;
-    }
-
-    fn link_after(&mut self, before: u32, block: u32) {
-        let after = std::mem::replace(&mut self.blocks[before as usize].next, block);
-        self.blocks[after as usize].prev = block;
-        self.blocks[block as usize].prev = before;
-        self.blocks[block as usize].next = after;
-        self.num_free_blocks += 1;
+        self.free.remove(block);
+        self.ref_counts[block as usize] = 1;
     }
 }
 
@@ -246,6 +291,13 @@ mod tests {
         let mut hits = Vec::new();
         pool.find_prefix((ROOT_SERIAL, token_ids), token_ids.len(), &mut hits);
         hits
+    }
+
+    /// Finds a prefix and takes it.
+    fn take(pool: &mut BlockPool, token_ids: &[u32]) -> Vec<u32> {
+        let mut found = hits(pool, token_ids);
+        pool.take_prefix(&mut found);
+        found
     }
 
     #[test]
@@ -284,13 +336,13 @@ mod tests {
     }
 
     #[test]
-    fn touch_saves_a_free_block_and_shares_a_used_one() {
+    fn a_prefix_that_is_taken_leaves_the_free_list_and_is_shared() {
         let mut pool = BlockPool::new(2, 2, true);
         let table = chain(&mut pool, &[1, 2]);
         pool.free(&table);
-        pool.touch(table[0]);
+        take(&mut pool, &[1, 2]);
         assert_eq!(pool.num_free_blocks(), 1);
-        pool.touch(table[0]);
+        take(&mut pool, &[1, 2]);
         assert_eq!(pool.ref_count(table[0]), 2);
         assert_eq!(allocate(&mut pool, 1), [1]);
         assert_eq!(pool.allocate(), None);
@@ -298,6 +350,73 @@ mod tests {
         assert_eq!(pool.num_free_blocks(), 0, "one user remains");
         pool.free(&table);
         assert_eq!(pool.num_free_blocks(), 1);
+        pool.assert_consistent();
+    }
+
+    /// The copies since the last call.
+    fn copies(pool: &mut BlockPool) -> Vec<(u32, u32)> {
+        let mut copies = Vec::new();
+        pool.take_copies(&mut copies);
+        copies
+    }
+
+    #[test]
+    fn prefixes_go_to_the_host_and_come_back_with_what_follows_them() {
+        let mut pool = BlockPool::new(3, 2, true).with_host_blocks(4);
+        let tokens = [1, 2, 3, 4, 5, 6];
+        let table = chain(&mut pool, &tokens);
+        pool.free(&table);
+        // The head stays on the device.
+        let other = allocate(&mut pool, 2);
+        assert_eq!(other, [table[2], table[1]]);
+        assert_eq!(copies(&mut pool), [(table[2], 3), (table[1], 4)]);
+        assert_eq!(hits(&pool, &tokens), [table[0], 4, 3]);
+        assert_eq!(pool.num_free_of_prefix(&[table[0], 4, 3]), 3);
+        pool.assert_consistent();
+        pool.free(&other);
+        let new = [table[0], table[2], table[1]];
+        assert_eq!(take(&mut pool, &tokens), new);
+        assert_eq!(copies(&mut pool), [(4, table[2]), (3, table[1])]);
+        assert_eq!(pool.num_moved(), (2, 2));
+        assert_eq!(hits(&pool, &tokens), new);
+        pool.assert_consistent();
+    }
+
+    #[test]
+    fn the_host_forgets_what_came_first_and_holds_what_is_on_its_way_back() {
+        let mut pool = BlockPool::new(2, 2, true).with_host_blocks(2);
+        let tokens: [&[u32]; 4] = [&[1, 2], &[3, 4], &[5, 6], &[7, 8]];
+        for token_ids in tokens {
+            let table = chain(&mut pool, token_ids);
+            pool.free(&table);
+        }
+        let place = |pool: &BlockPool, index: usize| hits(pool, tokens[index]);
+        assert_eq!([0, 1, 2, 3].map(|index| place(&pool, index)), [[2], [3], [0], [1]]);
+        copies(&mut pool);
+        // The first comes back; the third leaves for it, and takes the place of the second.
+        assert_eq!(take(&mut pool, tokens[0]), [0]);
+        assert_eq!(copies(&mut pool), [(0, 3), (2, 0)]);
+        assert_eq!(place(&pool, 1), [0; 0]);
+        assert_eq!(place(&pool, 2), [3]);
+        pool.assert_consistent();
+        // The place that is free again is taken before another prefix is forgotten.
+        assert_eq!(pool.allocate(), Some(1));
+        assert_eq!(copies(&mut pool), [(1, 2)]);
+        assert_eq!((place(&pool, 2), place(&pool, 3)), (vec![3], vec![2]));
+        pool.assert_consistent();
+    }
+
+    #[test]
+    fn a_prefix_is_forgotten_where_all_of_the_hosts_are_on_their_way_back() {
+        let mut pool = BlockPool::new(1, 2, true).with_host_blocks(1);
+        let table = chain(&mut pool, &[1, 2]);
+        pool.free(&table);
+        let table = chain(&mut pool, &[3, 4]);
+        pool.free(&table);
+        assert_eq!(copies(&mut pool), [(0, 1)]);
+        assert_eq!(take(&mut pool, &[1, 2]), [0]);
+        assert_eq!(copies(&mut pool), [(1, 0)]);
+        assert!(hits(&pool, &[3, 4]).is_empty());
         pool.assert_consistent();
     }
 

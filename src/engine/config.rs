@@ -155,6 +155,9 @@ pub struct CacheConfig {
     pub num_blocks: Option<usize>,
     /// Bytes of the KV pool; None: `memory_share` of the memory that is free after loading.
     pub kv_cache_memory_bytes: Option<u64>,
+    /// Bytes of the host's memory for prefixes that leave a GPU's KV pool; None: they are
+    /// forgotten.
+    pub kv_offloading_bytes: Option<u64>,
     /// Share that the KV pool may take when no size is given: of the machine's free memory on the
     /// CPU (None: 0.4), of its whole memory with all else on a GPU (None: 0.9).
     pub memory_share: Option<f64>,
@@ -170,6 +173,7 @@ impl Default for CacheConfig {
             kv_cache_dtype: KvCacheDType::Auto,
             num_blocks: None,
             kv_cache_memory_bytes: None,
+            kv_offloading_bytes: None,
             memory_share: None,
             bytes_beside: 0,
         }

@@ -133,6 +133,8 @@ pub struct EngineInfo {
     pub block_size: usize,
     /// Bytes of the KV cache.
     pub kv_cache_bytes: usize,
+    /// Tokens that the host's memory holds for a GPU's KV cache.
+    pub num_offloaded_tokens: usize,
     /// The largest rank of each adapter that rows may name.
     pub lora_ranks: Vec<usize>,
 }
@@ -185,6 +187,7 @@ impl Engine {
             block_size: shape.block_size,
             kv_cache_bytes: shape.num_bytes(config.cache.kv_cache_dtype.size_bytes(dtype))
                 + draft.as_ref().map_or(0, |draft| draft.kv_cache_bytes),
+            num_offloaded_tokens: executor.num_host_blocks() * shape.block_size,
             lora_ranks: executor.loras().ranks(),
         };
         let runs_ahead = device.runs_ahead();
@@ -238,6 +241,7 @@ impl Engine {
             num_cache_tokens: num_blocks * block_size,
             block_size,
             kv_cache_bytes: 0,
+            num_offloaded_tokens: 0,
             lora_ranks: Vec::new(),
         };
         let speculation = config.speculation.as_ref();
@@ -269,9 +273,10 @@ impl Engine {
     ) -> Self {
         let num_blocks = info.num_cache_tokens / info.block_size;
         let has_prefix_cache = config.cache.enable_prefix_caching;
+        let pool = BlockPool::new(num_blocks, info.block_size, has_prefix_cache);
         let scheduler = Scheduler::new(
             &config.scheduler,
-            BlockPool::new(num_blocks, info.block_size, has_prefix_cache),
+            pool.with_host_blocks(info.num_offloaded_tokens / info.block_size),
             info.max_model_len,
             config.model.seed,
             Some(input_processor.tokenizer()),

@@ -143,7 +143,8 @@ impl ModelExecutor {
             .map_err(|error| of_step_size(error, limits.max_num_tokens))?;
         loaded.set_loras(&device, loras, limits)?;
         let shape = cache_shape(config, &device, &decoder)?;
-        let (cache, shrunk) = allocate(&device, shape, dtype, &config.cache)?;
+        let (mut cache, shrunk) = allocate(&device, shape, dtype, &config.cache)?;
+        add_host_blocks(&mut cache, &config.cache, &device)?;
         let notes = shrunk.into_iter().collect();
         Ok(Self { device, decoder: loaded, cache, logits, weight_bytes, notes })
     }
@@ -188,6 +189,11 @@ impl ModelExecutor {
     /// The adapters that rows may name.
     pub fn loras(&self) -> &ResidentLoras {
         self.decoder.loras()
+    }
+
+    /// Blocks in the host's memory, for what leaves a GPU's KV cache.
+    pub fn num_host_blocks(&self) -> usize {
+        self.cache.num_host_blocks()
     }
 
     /// Sizes of the KV cache.
@@ -408,4 +414,36 @@ fn allocate(
         }
         shape.num_blocks = smaller;
     }
+}
+
+/// Adds the blocks in the host's memory that were asked for.
+fn add_host_blocks(
+    cache: &mut KvCache,
+    config: &CacheConfig,
+    device: &Device,
+) -> Result<(), EngineError> {
+    let Some(bytes) = config.kv_offloading_bytes else { return Ok(()) };
+    let refused = |why: String| EngineError::Config(format!("--kv-offloading-size: {why}"));
+    let Device::Cuda(gpu) = device else {
+        let why = "the KV cache of the CPU is in main memory already; leave the flag out, and give \
+                   --kv-cache-memory-bytes for a larger cache";
+        return Err(refused(why.to_owned()));
+    };
+    if !config.enable_prefix_caching {
+        let why = "it keeps what prefix caching finds; leave --no-enable-prefix-caching out";
+        return Err(refused(why.to_owned()));
+    }
+    let block_bytes = cache.shape.block_bytes(cache.element_bytes());
+    let num_blocks = bytes / block_bytes as u64;
+    // With those of the device they have numbers of 32 bits.
+    let most = u32::MAX as usize - 1 - cache.shape.num_blocks;
+    if num_blocks == 0 || num_blocks > most as u64 {
+        return Err(refused(format!(
+            "a block of {} tokens takes {block_bytes} bytes, and there may be 1 to {most} of them",
+            cache.shape.block_size
+        )));
+    }
+    cache.add_host_blocks(gpu, num_blocks as usize).map_err(|error| {
+        refused(format!("no room for {} MiB in main memory ({error})", bytes >> 20))
+    })
 }

@@ -77,12 +77,11 @@ impl PrefixCache {
         }
         let at = block as usize;
         assert_eq!(self.serials[at], ROOT_SERIAL, "block {block} is registered twice");
-        let bucket = self.bucket(parent, token_ids);
         self.last_serial += 1;
         self.serials[at] = self.last_serial;
         self.parents[at] = parent;
         self.token_ids[at * self.block_size..][..self.block_size].copy_from_slice(token_ids);
-        self.next[at] = std::mem::replace(&mut self.buckets[bucket], block);
+        self.link(block);
         self.last_serial
     }
 
@@ -105,6 +104,27 @@ impl PrefixCache {
         }
         self.next[at] = NONE;
         self.serials[at] = ROOT_SERIAL;
+    }
+
+    /// What `from` holds is found in `to` from now on, with its serial. `to` holds nothing.
+    pub fn move_to(&mut self, from: u32, to: u32) {
+        let (at, new) = (from as usize, to as usize);
+        assert_ne!(self.serials[at], ROOT_SERIAL, "block {from} holds nothing");
+        assert_eq!(self.serials[new], ROOT_SERIAL, "block {to} holds a prefix");
+        let serial = self.serials[at];
+        let content = at * self.block_size..(at + 1) * self.block_size;
+        self.evict(from);
+        self.serials[new] = serial;
+        self.parents[new] = self.parents[at];
+        self.token_ids.copy_within(content, new * self.block_size);
+        self.link(to);
+    }
+
+    /// Makes a block findable whose serial, parent and content are set.
+    fn link(&mut self, block: u32) {
+        let at = block as usize;
+        let bucket = self.bucket(self.parents[at], self.content(block));
+        self.next[at] = std::mem::replace(&mut self.buckets[bucket], block);
     }
 
     fn content(&self, block: u32) -> &[u32] {
@@ -167,6 +187,17 @@ mod tests {
         let again = cache.register(2, ROOT_SERIAL, &[1, 2]);
         assert_ne!(again, parent);
         assert_eq!(cache.find(again, &[3, 4]), None);
+    }
+
+    #[test]
+    fn what_moves_is_found_with_its_children() {
+        let mut cache = PrefixCache::new(4, 2);
+        let parent = cache.register(0, ROOT_SERIAL, &[1, 2]);
+        cache.register(1, parent, &[3, 4]);
+        cache.move_to(0, 3);
+        assert_eq!(cache.find(ROOT_SERIAL, &[1, 2]), Some(3));
+        assert_eq!((cache.serial(0), cache.serial(3)), (None, Some(parent)));
+        assert_eq!(cache.find(parent, &[3, 4]), Some(1));
     }
 
     #[test]

@@ -61,8 +61,8 @@ pub struct Scheduled {
     pub seqs: Vec<ScheduledSeq>,
     /// Sum of their tokens, at most `max_num_batched_tokens`.
     pub num_tokens: usize,
-    /// KV blocks whose contents are copied before anything is computed: from and to. No block is
-    /// both.
+    /// KV blocks whose contents are copied before anything is computed, one after the other: from
+    /// and to.
     pub block_copies: Vec<(u32, u32)>,
 }
 
@@ -349,12 +349,15 @@ impl Scheduler {
     /// Counters since `new`, and the present queue lengths.
     pub fn stats(&self) -> EngineStats {
         let num_blocks = self.block_pool.num_blocks();
+        let (num_offloaded_blocks, num_returned_blocks) = self.block_pool.num_moved();
         EngineStats {
             num_running: self.running.iter().map(|&slot| self.num_places(slot)).sum(),
             num_waiting: self.waiting.len(),
             num_blocks,
             num_used_blocks: num_blocks - self.block_pool.num_free_blocks(),
             block_size: self.block_pool.block_size(),
+            num_offloaded_blocks,
+            num_returned_blocks,
             ..self.stats
         }
     }

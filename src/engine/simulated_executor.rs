@@ -49,7 +49,7 @@ pub struct SimulatedExecutor {
 }
 
 impl SimulatedExecutor {
-    /// An empty cache of `num_blocks` blocks of `block_size` tokens.
+    /// An empty cache of `num_blocks` blocks of `block_size` tokens, those of the host included.
     pub fn new(num_blocks: usize, block_size: usize, vocab_size: usize) -> Self {
         let empty = Slot { token_id: u32::MAX, prefix_hash: 0 };
         let slots = vec![empty; num_blocks * block_size];

@@ -39,6 +39,10 @@ pub struct EngineStats {
     pub num_accepted_tokens: u64,
     /// Preemptions so far.
     pub num_preemptions: u64,
+    /// Blocks of prefixes that went to the host's memory so far.
+    pub num_offloaded_blocks: u64,
+    /// Those that came back.
+    pub num_returned_blocks: u64,
     /// Adapters loaded so far, one as often as it was.
     pub num_lora_loads: u64,
     /// Adapters that are loaded now.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::LoraArgs;
-use super::values::{bytes, positive, share};
+use super::values::{bytes, positive, positive_number, share};
 
 /// Which model.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -97,6 +97,10 @@ pub struct CacheArgs {
     /// Size of the KV cache, e.g. 4GiB [default: by free memory]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub kv_cache_memory_bytes: Option<u64>,
+    /// Memory of the host for beginnings that leave a GPU's KV cache, in GiB [default: none, they
+    /// are computed again]
+    #[arg(long, value_name = "GIB", value_parser = positive_number, hide_short_help = true)]
+    pub kv_offloading_size: Option<f64>,
     /// Size of the KV cache in blocks
     #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
     pub num_gpu_blocks_override: Option<usize>,

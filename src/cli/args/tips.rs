@@ -67,7 +67,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("max-logprobs", "there is no such limit; --logprobs -1 gives all"),
     (
         "swap-space",
-        "rows that do not fit are computed again; --kv-cache-memory-bytes gives more room",
+        "rows that do not fit are computed again, or come back from --kv-offloading-size",
     ),
     ("cpu-offload-gb", "weights stay on one device; --quantization makes them smaller"),
     ("compilation-config", "there is nothing to compile; --enforce-eager turns CUDA graphs off"),

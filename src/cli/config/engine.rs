@@ -50,6 +50,9 @@ fn cache_config(args: &CacheArgs) -> CacheConfig {
         },
         num_blocks: args.num_gpu_blocks_override,
         kv_cache_memory_bytes: args.kv_cache_memory_bytes,
+        kv_offloading_bytes: args
+            .kv_offloading_size
+            .map(|gib| (gib * f64::from(1u32 << 30)) as u64),
         memory_share: args.gpu_memory_utilization,
         bytes_beside: defaults.bytes_beside,
     }

@@ -23,6 +23,7 @@ pub struct Resolved {
     kv_cache_dtype: String,
     kv_cache_tokens: usize,
     kv_cache_bytes: usize,
+    num_offloaded_tokens: usize,
     block_size: usize,
     max_model_len: usize,
     max_num_seqs: usize,
@@ -53,6 +54,7 @@ impl Resolved {
             },
             kv_cache_tokens: info.num_cache_tokens,
             kv_cache_bytes: info.kv_cache_bytes,
+            num_offloaded_tokens: info.num_offloaded_tokens,
             block_size: info.block_size,
             max_model_len: info.max_model_len,
             max_num_seqs: engine.scheduler.max_num_seqs,
@@ -139,9 +141,13 @@ impl Resolved {
                 number(self.max_num_batched_tokens),
             );
         }
+        let offloaded = match self.num_offloaded_tokens {
+            0 => String::new(),
+            tokens => format!(", and {} tokens in the host's memory", number(tokens)),
+        };
         format!(
             "{engine}\n\
-             KV cache: {} tokens in {} blocks of {}, {:.1} MiB of {}\n\
+             KV cache: {} tokens in {} blocks of {}, {:.1} MiB of {}{offloaded}\n\
              Maximum concurrency for rows of {} tokens: {:.2}x\n\
              Limits: context {}, {} sequences, {} tokens per step; prefix caching {prefix_caching}",
             number(self.kv_cache_tokens),
@@ -169,6 +175,7 @@ impl Resolved {
             "kv_cache_dtype": self.kv_cache_dtype,
             "kv_cache_tokens": self.kv_cache_tokens,
             "kv_cache_bytes": self.kv_cache_bytes,
+            "num_offloaded_tokens": self.num_offloaded_tokens,
             "num_blocks": self.num_blocks(),
             "block_size": self.block_size,
             "max_model_len": self.max_model_len,
@@ -266,6 +273,8 @@ KV cache: 131,072 tokens in 4,096 blocks of 32, 3.0 MiB of bfloat16
 Maximum concurrency for rows of 3,000 tokens: 43.69x
 Limits: context 3,000, 256 sequences, 4,096 tokens per step; prefix caching on";
         assert_eq!(resolved().lines(), lines);
+        let offloads = Resolved { num_offloaded_tokens: 64_000, ..resolved() };
+        assert!(offloads.lines().contains("bfloat16, and 64,000 tokens in the host's memory\n"));
         let format = Some("gptq 4 bit, groups of 128".to_owned());
         let packed = Resolved {
             checkpoint_format: format.clone(),

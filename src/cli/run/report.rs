@@ -329,6 +329,10 @@ impl Report {
             "lora": self.resolved.lora_json(self.engine.num_lora_loads),
             "num_steps": self.engine.num_steps,
             "num_preemptions": self.engine.num_preemptions,
+            "kv_offloading": {
+                "num_offloaded_blocks": self.engine.num_offloaded_blocks,
+                "num_returned_blocks": self.engine.num_returned_blocks,
+            },
             "speculation": {
                 "num_drafted_rows": self.engine.num_drafted_rows,
                 "num_draft_tokens": self.engine.num_draft_tokens,

@@ -22,7 +22,8 @@ pub use readback::Readback;
 use super::cuda::driver::DEFAULT_SMEM_BYTES;
 use super::cuda::gemm;
 use super::cuda::{
-    Args, CudaError, DeviceBuffer, DevicePtr, Driver, Function, Plain, Properties, Runtime, Staging,
+    Args, CudaError, DeviceBuffer, DevicePtr, Driver, Function, PinnedBuffer, Plain, Properties,
+    Runtime, Staging,
 };
 use super::tensor::SharedMut;
 use super::thread_pool::ThreadPool;
@@ -201,6 +202,14 @@ impl Gpu {
     /// There is not so much.
     pub fn alloc(&self, bytes: usize) -> Result<DeviceBuffer, EngineError> {
         Ok(DeviceBuffer::zeroed(self.runtime.driver(), bytes.max(1))?)
+    }
+
+    /// Zeroed memory of the host that kernels read and write.
+    ///
+    /// # Errors
+    /// The memory does not suffice.
+    pub(super) fn alloc_on_host(&self, bytes: usize) -> Result<PinnedBuffer, EngineError> {
+        Ok(PinnedBuffer::new(self.runtime.driver(), bytes)?)
     }
 
     /// An activation with room for `max_rows` rows and for what they are padded to.

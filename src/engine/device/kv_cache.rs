@@ -1,5 +1,7 @@
 //! `KvCache`: the paged K and V of every layer, in the model's dtype.
 
+mod host_blocks;
+
 use std::ops::Range;
 
 use half::{bf16, f16};
@@ -10,6 +12,7 @@ use crate::engine::EngineError;
 use crate::engine::config::DType;
 use crate::engine::device::pages::Pages;
 use crate::engine::machine::{Refused, granted};
+use host_blocks::HostBlocks;
 
 /// Token positions of a block are stored in groups of this many, so a block is a multiple of it.
 pub const KV_GROUP_TOKENS: usize = 16;
@@ -152,6 +155,8 @@ pub struct KvCache {
     /// Where K and V of each layer begin, and where those of the last one end.
     starts: Vec<[usize; 2]>,
     element_bytes: usize,
+    /// Further blocks, which nothing but copies reads or writes.
+    host: Option<HostBlocks>,
 }
 
 /// The values by dtype. Untouched pages take no memory: the system zeroes them at first use.
@@ -298,7 +303,34 @@ impl KvCache {
         let (k, v) = (gpu.alloc(k)?, gpu.alloc(v)?);
         let num_states = shape.num_blocks.saturating_mul(shape.states.block_len());
         let states = StateData::Cuda(gpu.alloc(num_states.saturating_mul(size_of::<f32>()))?);
-        Ok(Self { shape, data: KvData::Cuda { k, v }, states, starts, element_bytes })
+        let data = KvData::Cuda { k, v };
+        Ok(Self { shape, data, states, starts, element_bytes, host: None })
+    }
+
+    /// Adds so many blocks in the host's memory to the cache of a GPU. In lists of copies they come
+    /// after the GPU's.
+    ///
+    /// # Errors
+    /// The memory does not suffice.
+    pub fn add_host_blocks(&mut self, gpu: &Gpu, num_blocks: usize) -> Result<(), EngineError> {
+        let shape = KvCacheShape { num_blocks, ..self.shape.clone() };
+        self.host = Some(HostBlocks::new(gpu, shape, self.element_bytes)?);
+        Ok(())
+    }
+
+    /// Blocks in the host's memory.
+    pub fn num_host_blocks(&self) -> usize {
+        self.host.as_ref().map_or(0, HostBlocks::num_blocks)
+    }
+
+    /// Where K and V of the host's blocks are, of one layer; null: there are none.
+    pub(in crate::engine) fn host_layer_ptrs(&self, layer: usize) -> [DevicePtr; 2] {
+        self.host.as_ref().map_or([DevicePtr::NULL; 2], |host| host.layer_ptrs(layer))
+    }
+
+    /// The same of states.
+    pub(in crate::engine) fn host_state_ptr(&self, layer: usize) -> DevicePtr {
+        self.host.as_ref().map_or(DevicePtr::NULL, |host| host.state_ptr(layer))
     }
 
     /// K and V of one layer in a GPU's memory; V is null where it is the last values of K.
@@ -378,7 +410,8 @@ impl KvCache {
         };
         let num_states = shape.num_blocks.saturating_mul(shape.states.block_len());
         let states = StateData::Host(Pages::try_zeroed(num_states)?);
-        Ok(Self { shape, data, states, starts, element_bytes: dtype.size_bytes() })
+        let element_bytes = dtype.size_bytes();
+        Ok(Self { shape, data, states, starts, element_bytes, host: None })
     }
 }
 

@@ -1,15 +1,17 @@
-//! copy_blocks: blocks of the KV cache, for sequences that go on from the same tokens.
+//! copy_blocks: blocks of the KV cache, for sequences that go on from the same tokens, and for
+//! prefixes that go to the host's memory or come back.
 
-use crate::engine::device::cuda::{Args, DevicePtr, Plain};
+use std::collections::HashSet;
 use std::ops::Range;
 
+use crate::engine::device::cuda::{Args, DevicePtr, Plain};
 use crate::engine::device::kv_cache::KvData;
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::{Device, Gpu, KvCache, bytes_of};
 
 use super::{GPU_BLOCK, Step};
 
-/// Makes the step's copies of blocks, in all layers.
+/// Makes the step's copies of blocks in all layers, as if one after the other.
 pub fn copy_blocks(device: &Device, step: Step<'_>, cache: &mut KvCache) {
     let copies = &*step.batch.block_copies;
     if copies.is_empty() {
@@ -59,29 +61,48 @@ fn copy<E: Plain>(
 
 fn on_gpu(gpu: &Gpu, step: Step<'_>, cache: &mut KvCache) {
     let buffer = &step.gpu_inputs().block_copies;
-    for copies in step.batch.block_copies.chunks(buffer.bytes() / 8) {
+    let mut left = &*step.batch.block_copies;
+    while !left.is_empty() {
+        let (copies, after) = left.split_at(num_independent(left).min(buffer.bytes() / 8));
+        left = after;
         let pairs: Vec<u32> = copies.iter().flat_map(|&(from, to)| [from, to]).collect();
         gpu.upload(buffer, bytes_of(&pairs));
-        let copy = |blocks: DevicePtr, block_bytes: usize| {
+        let num_blocks = cache.shape.num_blocks;
+        let copy = |blocks: DevicePtr, of_host: DevicePtr, block_bytes: usize| {
             let mut args = Args::new();
-            args.ptr(buffer.ptr()).ptr(blocks).dims([block_bytes]);
+            args.ptr(buffer.ptr()).ptr(blocks).ptr(of_host).dims([num_blocks, block_bytes]);
             let grid = [copies.len() as u32, 1];
             gpu.launch(("gather_rows", "copy_blocks"), grid, (GPU_BLOCK, 0), &mut args);
         };
-        for layer in (0..cache.shape.layers.len()).map(|index| cache.layer(index)) {
-            let (k, v) = layer.ptrs();
-            let [k_bytes, v_bytes] =
-                layer.shape().block_lens().map(|len| len * cache.element_bytes());
-            copy(k, k_bytes);
+        for index in 0..cache.shape.layers.len() {
+            let (k, v) = cache.layer(index).ptrs();
+            let [host_k, host_v] = cache.host_layer_ptrs(index);
+            let lens = cache.shape.layer(index).block_lens();
+            let [k_bytes, v_bytes] = lens.map(|len| len * cache.element_bytes());
+            copy(k, host_k, k_bytes);
             if v_bytes > 0 {
-                copy(v, v_bytes);
+                copy(v, host_v, v_bytes);
             }
         }
         for layer in 0..cache.shape.states.num_layers {
+            let of_host = cache.host_state_ptr(layer);
             let states = cache.state_layer_mut(layer);
-            copy(states.ptr(), states.width * size_of::<f32>());
+            copy(states.ptr(), of_host, states.width * size_of::<f32>());
         }
     }
+}
+
+/// How many of the first copies may be made in any order, or at once: none reads or writes what
+/// another one writes. At least one.
+fn num_independent(copies: &[(u32, u32)]) -> usize {
+    let (mut read, mut written) = (HashSet::new(), HashSet::new());
+    let mut is_free = |&(from, to): &(u32, u32)| {
+        let waits = written.contains(&from) || written.contains(&to) || read.contains(&to);
+        read.insert(from);
+        written.insert(to);
+        !waits
+    };
+    copies.iter().position(|copy| !is_free(copy)).unwrap_or(copies.len())
 }
 
 #[cfg(test)]
@@ -90,6 +111,20 @@ mod tests {
     use crate::engine::batch::Batch;
     use crate::engine::config::DType;
     use crate::engine::device::kv_cache::{KvCacheShape, KvHeads, StateData, StateShape};
+
+    #[test]
+    fn copies_are_cut_where_one_waits_for_another() {
+        for (copies, expected) in [
+            // Many copies of one block, and of several.
+            (&[(0, 3), (0, 4), (1, 5)][..], 3),
+            // What is read was written, is written after it was read, and is written twice.
+            (&[(0, 3), (3, 4)], 1),
+            (&[(0, 3), (1, 4), (5, 0)], 2),
+            (&[(0, 3), (1, 3)], 1),
+        ] {
+            assert_eq!(num_independent(copies), expected, "{copies:?}");
+        }
+    }
 
     #[test]
     fn blocks_are_copied_in_every_layer_and_no_other_changes() {

@@ -48,7 +48,8 @@ impl CachedTexts {
     ) -> Self {
         let shape = executor.cache_shape();
         let has_prefix_cache = config.cache.enable_prefix_caching;
-        let pool = BlockPool::new(shape.num_blocks, shape.block_size, has_prefix_cache);
+        let pool = BlockPool::new(shape.num_blocks, shape.block_size, has_prefix_cache)
+            .with_host_blocks(executor.num_host_blocks());
         // In the order in which they came: a text is soon read, and to look through all that wait
         // at each one would take longer than a small model's step.
         let scheduler = SchedulerConfig { look_ahead: Some(0), ..config.scheduler.clone() };

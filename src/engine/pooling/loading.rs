@@ -84,6 +84,7 @@ fn refuse_cache(cache: &CacheConfig) -> Result<(), EngineError> {
         ("--kv-cache-dtype", cache.kv_cache_dtype != usual.kv_cache_dtype),
         ("--num-gpu-blocks-override", cache.num_blocks.is_some()),
         ("--kv-cache-memory-bytes", cache.kv_cache_memory_bytes.is_some()),
+        ("--kv-offloading-size", cache.kv_offloading_bytes.is_some()),
         ("--gpu-memory-utilization", cache.memory_share.is_some()),
     ];
     match asked.iter().find(|(_, is_asked)| *is_asked) {
@@ -112,6 +113,8 @@ pub(super) struct CacheSize {
     /// Tokens of a block.
     pub block_size: usize,
     pub num_bytes: usize,
+    /// Tokens that the host's memory holds for it.
+    pub num_offloaded_tokens: usize,
 }
 
 /// Opens the devices, and loads the model.
@@ -277,6 +280,7 @@ fn load_body(
         num_tokens: shape.num_tokens(),
         block_size: shape.block_size,
         num_bytes: shape.num_bytes(element_bytes),
+        num_offloaded_tokens: executor.num_host_blocks() * shape.block_size,
     };
     let body = CachedTexts::new(executor, config, max_model_len, width);
     Ok((Body::Cached(Box::new(body)), cache, notes))

@@ -136,6 +136,7 @@ impl PoolingEngine {
             num_cache_tokens: cache.num_tokens,
             block_size: cache.block_size,
             kv_cache_bytes: cache.num_bytes,
+            num_offloaded_tokens: cache.num_offloaded_tokens,
             lora_ranks: body.loras().ranks(),
         };
         Ok(Self {

@@ -20,6 +20,8 @@ use crate::engine::sequence::Sequence;
 pub struct Ahead {
     /// In the order of the rows of its batch.
     pub seqs: Vec<AheadSeq>,
+    /// As those of [`Scheduled`].
+    pub block_copies: Vec<(u32, u32)>,
 }
 
 /// One sequence's part of it.
@@ -53,7 +55,8 @@ impl Scheduler {
         if may_admit || !all_sample || current.seqs.len() != self.running.len() {
             return None;
         }
-        let mut ahead = Ahead { seqs: Vec::with_capacity(current.seqs.len()) };
+        let mut ahead =
+            Ahead { seqs: Vec::with_capacity(current.seqs.len()), block_copies: Vec::new() };
         for (place, entry) in current.seqs.iter().enumerate() {
             let (row, seq) = (row_of(place), self.seq(entry.slot));
             if self.ends_by_length(seq) {
@@ -65,7 +68,11 @@ impl Scheduler {
             }
             ahead.seqs.push(AheadSeq { slot: entry.slot, row, request_id, index });
         }
-        (!ahead.seqs.is_empty()).then_some(ahead)
+        if ahead.seqs.is_empty() {
+            return None;
+        }
+        self.block_pool.take_copies(&mut ahead.block_copies);
+        Some(ahead)
     }
 
     /// Makes a step ahead the current one, after `update` of the one before it. Returns what is

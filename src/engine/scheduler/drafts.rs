@@ -125,6 +125,7 @@ impl DraftStep<'_> {
         if ends || self.room_of_any(place) == 0 || !self.scheduler.grow_by_one(slot) {
             return false;
         }
+        self.scheduler.block_pool.take_copies(&mut self.scheduled.block_copies);
         self.scheduler.seqs[slot].as_mut().expect("the slot is taken").push_draft(token_id);
         let entry = &mut self.scheduled.seqs[place];
         entry.num_drafts += 1;

@@ -40,7 +40,11 @@ impl Scheduler {
         if self.stats.num_preemptions == num_preemptions {
             self.schedule_waiting(&mut step);
         }
-        std::mem::swap(&mut step.scheduled.block_copies, &mut self.block_copies);
+        if !step.scheduled.is_empty() {
+            self.block_pool.take_copies(&mut step.scheduled.block_copies);
+        }
+        // What leaves a block leaves it before a beam's copy comes.
+        step.scheduled.block_copies.append(&mut self.block_copies);
         let lora = |entry: &ScheduledSeq| self.seq(entry.slot).request.lora;
         if step.scheduled.seqs.iter().any(|entry| lora(entry).is_some()) {
             // Stable: who shares blocks that this step fills has the same adapter, and comes after.
@@ -138,8 +142,8 @@ impl Scheduler {
         let hits = &mut self.prefix_hits;
         let last_serial =
             self.block_pool.find_prefix(seq.root_and_tokens(), max_cached_tokens, hits);
-        // Hits that nobody uses are in the free list as well: touching them takes them out.
-        let num_free_hits = hits.iter().filter(|&&b| self.block_pool.ref_count(b) == 0).count();
+        // Hits that nobody uses are in the free list as well, or need blocks of it.
+        let num_free_hits = self.block_pool.num_free_of_prefix(hits);
         if num_needed - hits.len() + num_free_hits > self.block_pool.num_free_blocks() {
             return false;
         }
@@ -152,10 +156,8 @@ impl Scheduler {
             seq.num_cached_tokens = Some(seq.num_computed_tokens);
             self.stats.num_cached_tokens += seq.num_computed_tokens as u64;
         }
-        for &block in &self.prefix_hits {
-            self.block_pool.touch(block);
-            seq.block_table.push(block);
-        }
+        self.block_pool.take_prefix(&mut self.prefix_hits);
+        seq.block_table.extend_from_slice(&self.prefix_hits);
         let grown = self.grow_sequence(slot);
         assert!(grown, "the blocks were counted");
         true

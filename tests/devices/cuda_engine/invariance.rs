@@ -136,6 +136,30 @@ fn a_row_has_the_same_bits_in_every_cache() {
     check("mistral", DType::BFloat16, 40, BLOCKS);
 }
 
+/// So few blocks on the device that beginnings go to the host's memory, which holds all of them, or
+/// a few; the same rows come again.
+#[test]
+fn a_row_has_the_same_bits_when_its_beginning_was_on_the_host() {
+    for (index, (family, num_host_bytes)) in
+        [("mistral", 4 << 20), ("mistral", 64 << 10), ("lfm2", 4 << 20), ("deepseek_v2", 4 << 20)]
+            .into_iter()
+            .enumerate()
+    {
+        let Some(device) = gpu::device(140 + index as u64) else { return };
+        let base = config(family, DType::BFloat16, &device);
+        let (expected, _) = outcome(&base);
+        let cache = CacheConfig { kv_offloading_bytes: Some(num_host_bytes), ..few_blocks(true) };
+        let mut engine = Engine::load(&EngineConfig { cache, ..base }).expect("a model");
+        for round in 0..3 {
+            let outputs = run(&mut engine, rows());
+            let got: Vec<_> = outputs.iter().map(bits).collect();
+            assert!(got == expected, "{family}, round {round}");
+        }
+        let stats = engine.stats();
+        assert!(stats.num_offloaded_blocks > 0 && stats.num_returned_blocks > 0, "{stats:?}");
+    }
+}
+
 #[test]
 fn a_row_has_the_same_bits_among_rows_of_other_experts() {
     check("qwen3_moe", DType::BFloat16, 60, &[SEQS[1], STEPS[0], BLOCKS[0]]);

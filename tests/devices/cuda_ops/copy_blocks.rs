@@ -8,12 +8,28 @@ use vllm_batch::engine::ops::copy_blocks;
 
 use crate::cuda_ops::pair::{Pair, step_inputs};
 
-/// Which block each one has in the end.
-const FROM: [usize; 7] = [0, 5, 2, 0, 4, 5, 0];
+/// Blocks of the GPU; those of the host come after them.
+const NUM_BLOCKS: usize = 7;
 
 #[test]
 fn copy_blocks_copies_blocks_of_every_layer() {
-    let num_blocks = FROM.len();
+    check(&[(0, 6), (5, 1), (0, 3)]);
+}
+
+/// Each copy finds what the ones before have left.
+#[test]
+fn copy_blocks_takes_blocks_to_the_host_and_back() {
+    check(&[(1, 7), (2, 9), (0, 1), (9, 0), (7, 4), (3, 7), (0, 5), (7, 6)]);
+}
+
+/// The blocks that all have in the end, of all layers, are those that the copies give one by one.
+fn check(copies: &[(u32, u32)]) {
+    let num_blocks = NUM_BLOCKS;
+    let mut in_place: Vec<usize> = (0..NUM_BLOCKS + 3).collect();
+    for &(from, to) in copies {
+        in_place[to as usize] = in_place[from as usize];
+    }
+    let in_place = &in_place[..NUM_BLOCKS];
     // The last layer has latents, whose V is in K.
     let layers = [(1, 16, 16), (2, 24, 24), (3, 128, 128), (1, 32, 0)];
     let layers = layers.map(|(num, head_dim, v_dim)| KvHeads { num, head_dim, v_dim });
@@ -30,6 +46,7 @@ fn copy_blocks_copies_blocks_of_every_layer() {
             panel_width: pair.gpu.kv_panel_width(),
         };
         let mut cache = KvCache::on_device(&pair.gpu, shape, dtype).expect("memory");
+        cache.add_host_blocks(gpu, 3).expect("memory");
         let KvData::Cuda { k, v } = &cache.data else { panic!("a cache of the GPU") };
         let words = |bytes: usize, first: usize| -> Vec<u32> {
             let words = first..first + bytes / 4;
@@ -42,7 +59,7 @@ fn copy_blocks_copies_blocks_of_every_layer() {
         let old_states = words(of_states.bytes(), 5);
         gpu.upload(of_states, bytes_of(&old_states));
         // More than the buffer of the pairs has room for.
-        let batch = Batch { block_copies: vec![(0, 6), (5, 1), (0, 3)], ..Batch::default() };
+        let batch = Batch { block_copies: copies.to_vec(), ..Batch::default() };
         let mut inputs = step_inputs(&pair.gpu, &batch);
         copy_blocks(&pair.gpu, inputs.step(&pair.gpu, &batch), &mut cache);
         gpu.synchronize().expect("the kernel ran");
@@ -53,7 +70,7 @@ fn copy_blocks_copies_blocks_of_every_layer() {
             for (layer, heads) in layers.iter().enumerate() {
                 let width = [heads.head_dim, heads.v_dim][which] * dtype.size_bytes() / 4;
                 let block_words = 16 * heads.num * width;
-                for (block, from) in FROM.into_iter().enumerate() {
+                for (block, &from) in in_place.iter().enumerate() {
                     let words = |block: usize| start + block * block_words..;
                     let got = &new[words(block)][..block_words];
                     let expected = &old[words(from)][..block_words];
@@ -66,7 +83,7 @@ fn copy_blocks_copies_blocks_of_every_layer() {
         let StateData::Cuda(of_states) = &cache.states else { panic!("states of the GPU") };
         let new = of_states.read::<u32>(old_states.len()).expect("the op ran");
         for (place, block) in new.chunks(states.width).enumerate() {
-            let from = place - place % num_blocks + FROM[place % num_blocks];
+            let from = place - place % num_blocks + in_place[place % num_blocks];
             let expected = &old_states[from * states.width..(from + 1) * states.width];
             assert!(block == expected, "state {place}");
         }

@@ -53,6 +53,9 @@ struct Coverage {
     prompt_logprobs: u64,
     beams: u64,
     block_copies: u64,
+    /// Blocks that went to the host's, and those that came back.
+    offloaded_blocks: u64,
+    returned_blocks: u64,
     /// Steps of several adapters.
     steps_of_loras: u64,
     /// Requests of known texts that were answered.
@@ -69,13 +72,14 @@ impl Coverage {
         let Self { lengths, aborts, too_small, nothing_allowed, prompt_logprobs, .. } = *self;
         let Self { steps_ahead, rows_in_vain, beams, block_copies, scored, .. } = *self;
         let Self { nothing_generated, steps_of_loras, .. } = *self;
-        let Self { drafts_right, drafts_wrong, .. } = *self;
+        let Self { drafts_right, drafts_wrong, offloaded_blocks, returned_blocks, .. } = *self;
         assert!(steps_ahead > 20_000 && rows_in_vain > 1000, "{self:?}");
         let events = [
             scored,
             nothing_generated,
             beams,
             block_copies,
+            offloaded_blocks,
             steps_of_loras,
             preemptions,
             siblings,
@@ -86,6 +90,7 @@ impl Coverage {
         ];
         let rarer = [too_small, nothing_allowed];
         let tokens = [cached_tokens, prompt_logprobs];
+        assert!(returned_blocks > 1000, "{self:?}");
         assert!(drafts_right > 10_000 && drafts_wrong > 20_000, "{self:?}");
         assert!(events.iter().all(|&count| count > 2000), "{self:?}");
         assert!(rarer.iter().all(|&count| count > 200), "{self:?}");
@@ -110,6 +115,8 @@ impl AddAssign for Coverage {
         self.prompt_logprobs += other.prompt_logprobs;
         self.beams += other.beams;
         self.block_copies += other.block_copies;
+        self.offloaded_blocks += other.offloaded_blocks;
+        self.returned_blocks += other.returned_blocks;
         self.steps_of_loras += other.steps_of_loras;
         self.scored += other.scored;
         self.nothing_generated += other.nothing_generated;
@@ -135,6 +142,8 @@ struct Simulation {
     num_steps_ahead: u64,
     num_rows_in_vain: u64,
     num_block_copies: u64,
+    /// Those of the device.
+    num_blocks: u32,
     num_steps_of_loras: u64,
 }
 
@@ -143,23 +152,29 @@ impl Simulation {
         let workload = Workload::new(rng);
         let Workload { scheduler, block_size, num_blocks, max_model_len, .. } = &workload;
         let has_prefix_cache = workload.enable_prefix_caching;
+        let has_host_blocks = has_prefix_cache && !rng.once_in(4);
+        let num_host_blocks = if has_host_blocks { 1 + rng.up_to(2 * num_blocks) } else { 0 };
+        let pool = BlockPool::new(*num_blocks, *block_size, has_prefix_cache)
+            .with_host_blocks(num_host_blocks);
         let mut scheduler = Scheduler::new(
             scheduler,
-            BlockPool::new(*num_blocks, *block_size, has_prefix_cache),
+            pool,
             *max_model_len,
             workload.engine_seed,
             Some(Arc::clone(tokenizer)),
         );
         let guesses =
             rng.once_in(4).then(|| Guesses::new(rng, &Oracle { workload: &workload, pieces }));
+        let all_blocks = num_blocks + num_host_blocks;
         let executor = match guesses {
             // After drafts a sequence goes back to any token.
-            Some(_) => SimulatedExecutor::without_states(*num_blocks, *block_size, VOCAB_SIZE),
+            Some(_) => SimulatedExecutor::without_states(all_blocks, *block_size, VOCAB_SIZE),
             None => {
                 scheduler.goes_back_to_blocks();
-                SimulatedExecutor::new(*num_blocks, *block_size, VOCAB_SIZE)
+                SimulatedExecutor::new(all_blocks, *block_size, VOCAB_SIZE)
             }
         };
+        let num_blocks = *num_blocks as u32;
         Self {
             workload,
             scheduler,
@@ -173,6 +188,7 @@ impl Simulation {
             num_steps_ahead: 0,
             num_rows_in_vain: 0,
             num_block_copies: 0,
+            num_blocks,
             num_steps_of_loras: 0,
         }
     }
@@ -241,7 +257,8 @@ impl Simulation {
         }
         self.batch.refill(&step, &self.scheduler);
         assert_eq!(self.batch.num_tokens(), step.num_tokens);
-        self.num_block_copies += step.block_copies.len() as u64;
+        let is_of_beams = |copy: &&(u32, u32)| copy.0.max(copy.1) < self.num_blocks;
+        self.num_block_copies += step.block_copies.iter().filter(is_of_beams).count() as u64;
         let logits = self.executor.execute(&self.batch).expect("it cannot fail");
         (step, logits.tensor.values().to_vec())
     }
@@ -280,6 +297,8 @@ impl Simulation {
             preemptions: stats.num_preemptions,
             cached_tokens: stats.num_cached_tokens,
             block_copies: self.num_block_copies,
+            offloaded_blocks: stats.num_offloaded_blocks,
+            returned_blocks: stats.num_returned_blocks,
             steps_of_loras: self.num_steps_of_loras,
             drafts_right: stats.num_accepted_tokens,
             drafts_wrong: stats.num_draft_tokens - stats.num_accepted_tokens,

@@ -149,6 +149,11 @@ impl PinnedBuffer {
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.bytes) }
     }
 
+    /// Its address, as kernels see it: the device and the host have one address space.
+    pub fn device_ptr(&self) -> DevicePtr {
+        DevicePtr(self.ptr.as_ptr() as u64)
+    }
+
     /// Writes values from this byte on.
     ///
     /// # Panics
@@ -166,6 +171,12 @@ impl PinnedBuffer {
         let bytes = bytes_of_mut(&mut values);
         bytes.copy_from_slice(&self.as_slice()[offset..offset + bytes.len()]);
         values
+    }
+}
+
+impl std::fmt::Debug for PinnedBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PinnedBuffer({} bytes)", self.bytes)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::engine::sequence::Sequence;
 impl Scheduler {
     /// A sequence of the same tokens that shares all blocks of `parent`.
     pub(super) fn sharing(&mut self, parent: &Sequence) -> Sequence {
-        parent.block_table.iter().for_each(|&block| self.block_pool.touch(block));
+        parent.block_table.iter().for_each(|&block| self.block_pool.share(block));
         Sequence {
             status: parent.status,
             token_ids: parent.token_ids.clone(),
@@ -133,7 +133,7 @@ impl Scheduler {
         let (slot, donor) = (beams[index].slot, beams[index].donor);
         let of_donor = &self.seq(beams[donor.beam].slot).block_table[..donor.num_blocks];
         let shared = of_donor.to_vec();
-        shared.iter().for_each(|&block| self.block_pool.touch(block));
+        shared.iter().for_each(|&block| self.block_pool.share(block));
         let block_size = self.block_size();
         let seq = self.seqs[slot].as_mut().expect("the slot is taken");
         seq.status = RequestStatus::Running;
