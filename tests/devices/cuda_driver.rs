@@ -126,8 +126,55 @@ fn failures_name_the_kernel_or_the_source() {
     assert!(error.to_string().contains("no_such_source"), "{error}");
     let error = gpu.module("elementwise", &[("DTYPE", "no_such_type")]).err().unwrap();
     assert!(error.detail.contains("no_such_type"), "{error}");
-    assert!(!gpu.driver().supports_graphs());
+}
+
+/// Adds 1, 2, 3, ... to a row, in a recording.
+fn record_add(gpu: &Runtime, add: &Function, row: &DeviceBuffer, more: DevicePtr, n: u64) -> Graph {
+    gpu.driver().begin_capture().unwrap();
+    let mut args = Args::new();
+    args.ptr(row.ptr()).ptr(more).u64(n);
+    gpu.launch(add, [1, 1, 1], 32, 0, &mut args).unwrap();
+    gpu.driver().end_capture().unwrap()
+}
+
+#[test]
+fn the_shim_replays_what_it_recorded_with_the_arguments_of_then() {
+    let Some(gpu) = gpu(5) else { return };
+    let add = gpu.function("elementwise", &[("DTYPE", "float")], "add").unwrap();
+    let row = DeviceBuffer::from_slice(gpu.driver(), &[0.0f32; 4]).unwrap();
+    let more = DeviceBuffer::from_slice(gpu.driver(), &[1.0f32, 2.0, 3.0, 4.0]).unwrap();
+    let graph = record_add(&gpu, &add, &row, more.ptr(), 4);
+    assert_eq!(row.read::<f32>(4).unwrap(), [0.0; 4], "recorded, not run");
+    gpu.driver().launch_graph(&graph).unwrap();
+    more.write(&[10.0f32; 4]).unwrap();
+    gpu.driver().launch_graph(&graph).unwrap();
+    assert_eq!(row.read::<f32>(4).unwrap(), [11.0, 12.0, 13.0, 14.0], "what buffers hold is new");
+    let launch = |n: u64| {
+        let mut args = Args::new();
+        args.ptr(row.ptr()).ptr(more.ptr()).u64(n);
+        gpu.launch(&add, [1, 1, 1], 32, 0, &mut args).unwrap();
+    };
+    gpu.driver().check_graph(&graph, &mut || launch(4)).unwrap();
+    let difference =
+        |queue: &mut dyn FnMut()| gpu.driver().check_graph(&graph, queue).unwrap_err().to_string();
+    let error = difference(&mut || launch(3));
+    assert!(error.contains("argument 2 of add has changed"), "{error}");
+    let error = difference(&mut || [4, 4].into_iter().for_each(launch));
+    assert!(error.contains("1 launches were recorded, and 2 are queued"), "{error}");
+}
+
+#[test]
+fn what_a_capture_refuses_the_shim_refuses() {
+    let Some(gpu) = gpu(0) else { return };
+    let buffer = DeviceBuffer::new(gpu.driver(), 4).unwrap();
+    gpu.driver().begin_capture().unwrap();
     assert!(gpu.driver().begin_capture().is_err());
+    assert!(gpu.alloc(4).is_err());
+    assert!(gpu.synchronize().is_err());
+    assert!(buffer.write(&[1u32]).is_err());
+    assert!(gpu.module("soft_cap", &[]).is_err());
+    assert!(gpu.driver().end_capture().is_err(), "nothing was queued");
+    assert_eq!(buffer.read::<u32>(1).unwrap(), [u32::MAX]);
 }
 
 #[test]

@@ -384,7 +384,7 @@ impl Gpu {
     /// Runs `queue`, which queues the same launches whenever the key is the same, or replays them.
     pub(super) fn record_or_replay(&self, key: Option<usize>, queue: &mut dyn FnMut()) {
         let driver = self.runtime.driver();
-        let key = key.filter(|_| !self.config.enforce_eager && driver.supports_graphs());
+        let key = key.filter(|_| !self.config.enforce_eager);
         let Some(key) = key else { return queue() };
         let mut graphs = lock(&self.graphs);
         self.attempt(|| graphs.run(driver, key, queue));
@@ -400,7 +400,8 @@ impl Gpu {
 
     /// Queues out = x Wᵀ + b over `num_rows` rows, and the rows that they are padded to.
     pub fn matmul(&self, shape: MatmulShape, num_rows: usize, matmul: &Matmul) {
-        self.attempt(|| lock(&self.matmul).run(shape, num_rows, matmul));
+        let driver = self.runtime.driver();
+        self.attempt(|| lock(&self.matmul).run(driver, (shape, num_rows), matmul));
     }
 
     /// Makes room for the results of sampling, logprobs included, `bytes` in all.

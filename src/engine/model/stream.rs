@@ -41,6 +41,9 @@ pub(super) struct Stream {
     /// (T, hidden_size), only in such models: what a block adds where the next one reads the same,
     /// or what experts apart from the MLP give.
     beside: Option<Tensor>,
+    /// `beside` and `delta` have changed places in the step. A step begins with each in its own, so
+    /// that a recorded one has the pointers of the next.
+    is_swapped: bool,
     /// (T, hidden_size) each: streams of earlier layers, only in models that come back to them.
     kept: Vec<Tensor>,
 }
@@ -92,12 +95,16 @@ impl Stream {
                 .map(|shape| ExpertsScratch::new(device, (num_tokens, hidden_size), shape))
                 .transpose()?,
             beside: sets_aside.then(per_token).transpose()?,
+            is_swapped: false,
             kept: (0..num_kept).map(|_| per_token()).collect::<Result<_, _>>()?,
         })
     }
 
     /// Begins a step.
     pub(super) fn begin(&mut self, step: Step<'_>) {
+        if self.is_swapped {
+            self.swap_beside();
+        }
         self.residual.set_num_rows(step.num_rows());
         self.delta.set_num_rows(step.num_rows());
         self.has_delta = false;
@@ -139,11 +146,16 @@ impl Stream {
 
     /// What a block has left in `delta` waits, so that the next one reads the stream without it.
     pub(super) fn set_aside(&mut self) {
-        if let Some(beside) = &mut self.beside {
-            std::mem::swap(beside, &mut self.delta);
-            self.delta.set_num_rows(beside.num_rows());
-            self.has_delta = false;
-        }
+        let num_rows = self.delta.num_rows();
+        self.swap_beside();
+        self.delta.set_num_rows(num_rows);
+        self.has_delta = false;
+    }
+
+    fn swap_beside(&mut self) {
+        let beside = self.beside.as_mut().expect("a model that sets something aside has room");
+        std::mem::swap(beside, &mut self.delta);
+        self.is_swapped = !self.is_swapped;
     }
 
     /// delta += what was set aside.

@@ -2,6 +2,7 @@
 //! of a tensor.
 
 use vllm_batch::engine::batch::Batch;
+use vllm_batch::engine::config::DType;
 use vllm_batch::engine::device::{Device, Precision, Tensor};
 use vllm_batch::engine::ops::{
     Heads, WeightValues, add, clamp, copy, fill_zero, scale, scale_by_position, scale_columns,
@@ -9,7 +10,7 @@ use vllm_batch::engine::ops::{
 };
 
 use crate::cuda_ops::NUM_ROWS;
-use crate::cuda_ops::pair::{CLOSE, in_every_dtype, output, step_inputs};
+use crate::cuda_ops::pair::{CLOSE, Pair, in_every_dtype, output, step_inputs};
 
 const WIDTHS: [usize; 7] = [4096, 1000, 7, 16, 48, 576, 64];
 
@@ -151,6 +152,27 @@ fn fill_zero_reaches_the_last_value() {
             }
         }
     });
+}
+
+/// An op that has a value of the step in its launch, and not in a buffer.
+#[test]
+fn a_launch_that_changes_from_step_to_step_is_caught() {
+    let Some(pair) = Pair::open(DType::BFloat16, 335, None) else { return };
+    if crate::gpu::is_real() {
+        return println!("SKIP: a real GPU replays and compares nothing");
+    }
+    let gpu = &pair.gpu;
+    let caught = |cap_of: &dyn Fn(usize) -> f32| {
+        let mut x = pair.values(2, 40, 34, 100.0).on(gpu, &[0, 1], Precision::Full);
+        let key = Some(cap_of(1).to_bits() as usize);
+        let mut step = |i| gpu.record_or_replay(key, &mut || soft_cap(gpu, cap_of(i), &mut x));
+        // Once as it is, recorded, replayed.
+        (0..3).for_each(&mut step);
+        gpu.check()
+    };
+    caught(&|_| 30.0).expect("every step is like the others");
+    let error = caught(&|step| 20.0 + step as f32).unwrap_err().to_string();
+    assert!(error.contains("of soft_cap has changed"), "{error}");
 }
 
 #[test]

@@ -83,14 +83,15 @@ impl Args {
         &self.sizes[..self.len]
     }
 
-    /// Calls `launch` with the addresses of the values, as `cuLaunchKernel` takes them.
+    /// Calls `launch` with the addresses of the values, as `cuLaunchKernel` takes them, and their
+    /// sizes.
     #[inline]
-    pub fn with_pointers<R>(&mut self, launch: impl FnOnce(&mut [*mut c_void]) -> R) -> R {
+    pub fn with_pointers<R>(&mut self, launch: impl FnOnce(&mut [*mut c_void], &[u8]) -> R) -> R {
         let mut pointers = [std::ptr::null_mut::<c_void>(); MAX_ARGS];
         for (pointer, slot) in pointers.iter_mut().zip(&mut self.slots[..self.len]) {
             *pointer = slot.0.as_mut_ptr().cast();
         }
-        launch(&mut pointers[..self.len])
+        launch(&mut pointers[..self.len], &self.sizes[..self.len])
     }
 }
 
@@ -112,7 +113,7 @@ mod tests {
         args.ptr(DevicePtr(7)).u32(8).f32(1.5).u64(9);
         args.value(Params { heads: 3, scale: 0.5, window: 11 });
         assert_eq!(args.sizes(), [8, 4, 4, 8, 16]);
-        args.with_pointers(|pointers| {
+        args.with_pointers(|pointers, _| {
             assert_eq!(pointers.len(), 5);
             // SAFETY: each pointer is at a value of this type, as added above.
             unsafe {

@@ -82,11 +82,6 @@ impl Driver {
         each!(self, driver => driver.properties())
     }
 
-    /// Whether launches can be captured in a graph.
-    pub fn supports_graphs(&self) -> bool {
-        matches!(self, Driver::Cuda(_))
-    }
-
     /// Memory of the device, uninitialised. Prefer a `DeviceBuffer`.
     pub fn alloc(&self, bytes: usize) -> Result<DevicePtr> {
         each!(self, driver => driver.alloc(bytes))
@@ -182,8 +177,9 @@ impl Driver {
     /// Queues a kernel on the compute stream. Prefer `Gpu::launch`.
     ///
     /// # Safety
-    /// Each pointer is at a value of the type of the kernel's parameter in that place; what the
-    /// kernel reads and writes through them is allocated.
+    /// Each pointer is at a value of the type of the kernel's parameter in that place, of the size
+    /// that is given with it and without padding; what the kernel reads and writes through them is
+    /// allocated.
     ///
     /// # Panics
     /// The function is of another driver.
@@ -193,7 +189,7 @@ impl Driver {
         grid: [u32; 3],
         block: u32,
         smem: usize,
-        args: &mut [*mut c_void],
+        (args, sizes): (&mut [*mut c_void], &[u8]),
     ) -> Result<()> {
         match (self, &function.kind) {
             (Driver::Cuda(driver), FunctionKind::Cuda(f)) => {
@@ -202,7 +198,7 @@ impl Driver {
             }
             (Driver::Host(driver), FunctionKind::Host(f)) => {
                 // SAFETY: the caller's promise.
-                unsafe { driver.launch(&function.name, f, grid, block, smem, args) }
+                unsafe { driver.launch((&function.name, f), grid, (block, smem), (args, sizes)) }
             }
             _ => panic!("{}: a function of another driver", function.name),
         }

@@ -6,7 +6,7 @@ use cudarc::driver::sys;
 
 use super::cuda_driver::{CudaEvent, CudaFunction, CudaGraph, CudaModule};
 use super::error::{CudaError, Result};
-use super::host_driver::{HostEvent, HostFunction, HostModule};
+use super::host_driver::{HostEvent, HostFunction, HostGraph, HostModule};
 
 /// A compiled source, specialised by its defines.
 #[derive(Clone)]
@@ -45,7 +45,12 @@ pub(super) enum EventKind {
 
 /// Launches recorded once and replayed as one.
 pub struct Graph {
-    pub(super) graph: CudaGraph,
+    pub(super) kind: GraphKind,
+}
+
+pub(super) enum GraphKind {
+    Cuda(CudaGraph),
+    Host(HostGraph),
 }
 
 impl Module {

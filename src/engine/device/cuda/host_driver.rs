@@ -12,8 +12,11 @@ use super::error::{CudaError, Result};
 use crate::engine::device::split_mix::{GAMMA, mix};
 
 mod module;
+mod recording;
 
 pub(super) use module::{HostFunction, HostModule};
+pub(super) use recording::HostGraph;
+use recording::{Launch, Recorded};
 
 /// As a bfloat16 or a float: NaN, so that a read of memory nobody wrote shows.
 const POISON: u8 = 0xFF;
@@ -39,6 +42,8 @@ struct State {
     allocations: BTreeMap<u64, usize>,
     allocated_bytes: usize,
     num_launches: u64,
+    /// What is captured, while it is.
+    recording: Option<Vec<Recorded>>,
 }
 
 impl HostDriver {
@@ -71,6 +76,7 @@ impl HostDriver {
     }
 
     pub(super) fn alloc(&self, bytes: usize) -> Result<DevicePtr> {
+        self.refuse_while_recording("alloc")?;
         let mut state = self.state();
         if state.allocated_bytes + bytes > TOTAL_BYTES {
             let subject = format!("{bytes} bytes");
@@ -116,7 +122,7 @@ impl HostDriver {
 
     pub(super) fn memset(&self, ptr: DevicePtr, byte: u8, bytes: usize) -> Result<()> {
         let dst = self.range("memset", ptr, bytes)?;
-        if bytes > 0 {
+        if bytes > 0 && !self.records(|| Recorded::Memset { ptr, byte, bytes }) {
             // SAFETY: inside an allocation.
             unsafe { dst.write_bytes(byte, bytes) };
         }
@@ -124,6 +130,7 @@ impl HostDriver {
     }
 
     pub(super) fn copy_to_device(&self, dst: DevicePtr, src: &[u8]) -> Result<()> {
+        self.refuse_while_recording("copy_to_device")?;
         let dst = self.range("copy_to_device", dst, src.len())?;
         if !src.is_empty() {
             // SAFETY: inside an allocation.
@@ -133,6 +140,7 @@ impl HostDriver {
     }
 
     pub(super) fn copy_from_device(&self, dst: &mut [u8], src: DevicePtr) -> Result<()> {
+        self.refuse_while_recording("copy_from_device")?;
         let src = self.range("copy_from_device", src, dst.len())?;
         if !dst.is_empty() {
             // SAFETY: inside an allocation, all of which `alloc` wrote.
@@ -147,9 +155,10 @@ impl HostDriver {
         src: DevicePtr,
         bytes: usize,
     ) -> Result<()> {
+        let (to, from) = (dst, src);
         let src = self.range("copy_device_to_device", src, bytes)?;
         let dst = self.range("copy_device_to_device", dst, bytes)?;
-        if bytes > 0 {
+        if bytes > 0 && !self.records(|| Recorded::Copy { dst: to, src: from, bytes }) {
             // SAFETY: both inside allocations; they may overlap.
             unsafe { std::ptr::copy(src, dst, bytes) };
         }
@@ -161,6 +170,7 @@ impl HostDriver {
         source: &str,
         defines: &[(&str, &str)],
     ) -> Result<Arc<HostModule>> {
+        self.refuse_while_recording("load_module")?;
         HostModule::build(&self.kernels_dir, &self.module_dir, source, defines).map(Arc::new)
     }
 
@@ -179,17 +189,21 @@ impl HostDriver {
     /// As `Driver::launch`.
     pub(super) unsafe fn launch(
         &self,
-        name: &Arc<str>,
-        function: &HostFunction,
+        (name, function): (&Arc<str>, &HostFunction),
         grid: [u32; 3],
-        block: u32,
-        smem: usize,
-        args: &mut [*mut c_void],
+        (block, smem): (u32, usize),
+        (args, sizes): (&mut [*mut c_void], &[u8]),
     ) -> Result<()> {
         let grid_is_fine = !grid.contains(&0) && grid[1..].iter().all(|size| *size < 1 << 16);
         if !grid_is_fine || block == 0 || block > 1024 || !function.has_smem(smem) {
             let detail = format!("grid {grid:?}, block {block}, smem {smem}");
             return Err(CudaError::new("launch", &**name, "CUDA_ERROR_INVALID_VALUE", detail));
+        }
+        // SAFETY: the caller's promise; what kernels take by value has no padding.
+        let record =
+            || unsafe { Launch::new((name, function), grid, (block, smem), (&*args, sizes)) };
+        if self.records(|| Recorded::Launch(record())) {
+            return Ok(());
         }
         let seed = {
             let mut state = self.state();
@@ -206,6 +220,7 @@ impl HostDriver {
 
     /// Every launch has run already; this looks for writes past an allocation's ends.
     pub(super) fn synchronize(&self) -> Result<()> {
+        self.refuse_while_recording("synchronize")?;
         let state = self.state();
         let damaged =
             state.allocations.iter().find(|(ptr, bytes)| !guards_are_whole(**ptr, **bytes));

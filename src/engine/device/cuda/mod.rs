@@ -81,11 +81,11 @@ impl Runtime {
         args: &mut Args,
     ) -> Result<()> {
         function.check_args(args.sizes())?;
-        args.with_pointers(|pointers| {
+        args.with_pointers(|pointers, sizes| {
             // SAFETY: the pointers are at values of the parameters' sizes. What the kernel does
             // with the addresses in them is device memory, outside of Rust's (the host shim's
             // guards find a kernel that strays, in tests).
-            unsafe { self.driver.launch(function, grid, block, smem, pointers) }
+            unsafe { self.driver.launch(function, grid, block, smem, (pointers, sizes)) }
         })
     }
 

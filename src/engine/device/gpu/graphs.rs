@@ -25,7 +25,10 @@ impl Graphs {
         queue: &mut dyn FnMut(),
     ) -> Result<(), CudaError> {
         match self.recorded.get(&key) {
-            Some(Recording::Done(graph)) => return driver.launch_graph(graph),
+            Some(Recording::Done(graph)) => {
+                driver.check_graph(graph, queue)?;
+                return driver.launch_graph(graph);
+            }
             Some(Recording::Seen) => {}
             None => {
                 queue();

@@ -112,13 +112,21 @@ impl MatmulEngine {
 
     pub(super) fn run(
         &mut self,
-        shape: MatmulShape,
-        num_rows: usize,
+        driver: &Driver,
+        (shape, num_rows): (MatmulShape, usize),
         matmul: &Matmul,
     ) -> Result<(), CudaError> {
         match self {
-            // SAFETY: the shim's memory is the host's; the op has checked the shapes.
-            Self::Host => unsafe { on_host(shape, num_rows, matmul) },
+            Self::Host => {
+                let Driver::Host(driver) = driver else {
+                    panic!("the shim's products are its own")
+                };
+                let matmul = *matmul;
+                // SAFETY: the shim's memory is the host's; the op has checked the shapes, and what
+                // is recorded is replayed while its operands live.
+                let work = move || unsafe { on_host(shape, num_rows, &matmul) };
+                driver.run(|| format!("{num_rows} rows of {shape:?}, {matmul:?}"), Box::new(work));
+            }
             Self::Lt(lt) => {
                 let operands = Operands {
                     x: matmul.x.0,
