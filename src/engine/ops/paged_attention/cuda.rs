@@ -244,9 +244,11 @@ pub(in crate::engine::ops) fn attend(
     let properties = gpu.properties();
     let units = |work: &WorkList| (work.host.len() * attention.num_kv_heads) as u32;
     if gpu.dtype() == DType::Float32 {
-        for work in [&inputs.decode, &inputs.prefill] {
-            launch("paged_attention_f32", work, [units(work), 1], (128, 0));
-        }
+        // As below: a grid that the padded rows decide, so that a recorded launch serves them all.
+        let grid = (step.num_rows() * attention.num_kv_heads) as u32;
+        let decode = if inputs.decode.host.is_empty() { 0 } else { grid };
+        launch("paged_attention_f32", &inputs.decode, [decode, 1], (128, 0));
+        launch("paged_attention_f32", &inputs.prefill, [units(&inputs.prefill), 1], (128, 0));
         return;
     }
     if is_wide {
