@@ -221,29 +221,29 @@ impl Program {
     }
 
     fn cubin(&self, source: &str) -> Result<Vec<u8>> {
-        let failed =
-            |code: nvrtc::NvrtcError| error(source, format!("{:?}", code.0), "nvrtcGetCUBIN");
-        let mut bytes = 0;
-        // SAFETY: writes one number.
-        unsafe { sys::nvrtcGetCUBINSize(self.handle, &mut bytes) }.result().map_err(failed)?;
-        let mut cubin = vec![0u8; bytes];
-        // SAFETY: writes as many bytes as it said.
-        let status = unsafe { sys::nvrtcGetCUBIN(self.handle, cubin.as_mut_ptr().cast()) };
-        status.result().map_err(failed)?;
-        Ok(cubin)
+        self.output((source, "nvrtcGetCUBIN"), sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN)
     }
 
     fn ptx(&self, source: &str) -> Result<Vec<u8>> {
-        let failed =
-            |code: nvrtc::NvrtcError| error(source, format!("{:?}", code.0), "nvrtcGetPTX");
+        self.output((source, "nvrtcGetPTX"), sys::nvrtcGetPTXSize, sys::nvrtcGetPTX)
+    }
+
+    /// What two of NVRTC's functions give of a compiled program: how many bytes, and the bytes.
+    fn output(
+        &self,
+        (source, call): (&str, &'static str),
+        get_size: unsafe fn(sys::nvrtcProgram, *mut usize) -> sys::nvrtcResult,
+        get: unsafe fn(sys::nvrtcProgram, *mut c_char) -> sys::nvrtcResult,
+    ) -> Result<Vec<u8>> {
+        let failed = |code: nvrtc::NvrtcError| error(source, format!("{:?}", code.0), call);
         let mut bytes = 0;
         // SAFETY: writes one number.
-        unsafe { sys::nvrtcGetPTXSize(self.handle, &mut bytes) }.result().map_err(failed)?;
-        let mut ptx = vec![0u8; bytes];
-        // SAFETY: writes as many bytes as it said, a NUL the last.
-        let status = unsafe { sys::nvrtcGetPTX(self.handle, ptx.as_mut_ptr().cast()) };
+        unsafe { get_size(self.handle, &mut bytes) }.result().map_err(failed)?;
+        let mut output = vec![0u8; bytes];
+        // SAFETY: writes as many bytes as it said.
+        let status = unsafe { get(self.handle, output.as_mut_ptr().cast()) };
         status.result().map_err(failed)?;
-        Ok(ptx)
+        Ok(output)
     }
 }
 
