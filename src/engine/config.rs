@@ -327,11 +327,13 @@ pub struct ShimGpu {
     pub compute_capability: (u32, u32),
     /// Shared memory that a block may have.
     pub max_smem_kb: usize,
+    /// As `Properties::max_launch_positions`.
+    pub max_launch_positions: Option<u32>,
 }
 
 impl Default for ShimGpu {
     fn default() -> Self {
-        Self { compute_capability: (9, 0), max_smem_kb: 227 }
+        Self { compute_capability: (9, 0), max_smem_kb: 227, max_launch_positions: None }
     }
 }
 

@@ -501,6 +501,7 @@ mod tests {
             compute_capability: (8, 9),
             num_sms: 142,
             max_smem_per_block_bytes: 99 << 10,
+            max_launch_positions: None,
         };
         let text = no_fp8(&properties, 130_100);
         assert!(text.contains("cuBLASLt 130100 has none for NVIDIA L40S"), "{text}");

@@ -6,7 +6,7 @@ use super::thread_pool::{ThreadPool, num_physical_cores};
 use super::{Device, Gpu, GpuConfig};
 use crate::engine::EngineError;
 use crate::engine::config::{
-    DType, DeviceConfig, DeviceKind, EngineConfig, KvCacheDType, Quantization, ShimGpu,
+    DType, DeviceConfig, DeviceKind, EngineConfig, KvCacheDType, Quantization,
 };
 
 macro_rules! sources {
@@ -144,9 +144,7 @@ pub fn open(
         }
         DeviceKind::CudaShim { kernels_dir, module_dir, seed, gpu: stands_for } => {
             check().map_err(refused)?;
-            let ShimGpu { compute_capability, max_smem_kb } = *stands_for;
-            let driver = HostDriver::new(kernels_dir, module_dir, *seed)
-                .as_gpu(compute_capability, max_smem_kb << 10);
+            let driver = HostDriver::new(kernels_dir, module_dir, *seed).as_gpu(*stands_for);
             Ok((gpu(config, dtype, Driver::Host(driver))?, None))
         }
     }

@@ -199,13 +199,15 @@ pub(super) struct GpuInputs {
     staging: Vec<u32>,
 }
 
-/// Units of attention; its length lies beside it, so that a CUDA graph can be replayed with
-/// another one.
+/// Units of attention; how many each launch has lies beside them, so that a CUDA graph can be
+/// replayed with another number.
 #[derive(Debug)]
 pub(super) struct WorkList {
-    pub items: DeviceBuffer,
-    pub num_items: DeviceBuffer,
+    items: DeviceBuffer,
+    num_items: DeviceBuffer,
     pub host: Vec<AttentionWork>,
+    /// Those of each launch.
+    pub launches: Vec<Range<usize>>,
 }
 
 // SAFETY: five integers without padding.
@@ -235,15 +237,42 @@ const NO_SLOT: u32 = u32::MAX;
 impl WorkList {
     fn new(gpu: &Gpu, max_items: usize) -> Result<Self, EngineError> {
         let items = gpu.alloc(max_items * size_of::<AttentionWork>())?;
-        Ok(Self { items, num_items: gpu.alloc(4)?, host: Vec::with_capacity(max_items) })
+        let (num_items, host) = (gpu.alloc(max_items.max(1) * 4)?, Vec::with_capacity(max_items));
+        Ok(Self { items, num_items, host, launches: Vec::with_capacity(max_items) })
     }
 
-    /// Longest first: the last units to run should be short ones.
-    fn upload(&mut self, gpu: &Gpu) {
+    /// Longest first: the last units to run should be short ones. In launches that see up to
+    /// `max_positions` each, or in one.
+    fn upload(&mut self, gpu: &Gpu, max_positions: Option<u32>) {
         self.host.sort_unstable_by_key(|work| (std::cmp::Reverse(work.end), work.token));
+        self.launches.clear();
+        let max_positions = max_positions.map_or(u64::MAX, u64::from);
+        self.launches.extend(launches(&self.host, max_positions));
+        let sizes: Vec<u32> = self.launches.iter().map(|items| items.len() as u32).collect();
         gpu.upload(&self.items, bytes_of(&self.host));
-        gpu.upload(&self.num_items, bytes_of(&[self.host.len() as u32]));
+        gpu.upload(&self.num_items, bytes_of(&sizes));
     }
+
+    /// The units of a launch, and their number.
+    pub fn ptrs(&self, launch: usize) -> (DevicePtr, DevicePtr) {
+        let start = self.launches[launch].start * size_of::<AttentionWork>();
+        (self.items.ptr().offset(start), self.num_items.ptr().offset(4 * launch))
+    }
+}
+
+/// Which units go together so that they see `max_positions` in all, or one alone sees more. One
+/// launch at least.
+fn launches(work: &[AttentionWork], max_positions: u64) -> Vec<Range<usize>> {
+    let (mut launches, mut start, mut positions) = (Vec::new(), 0, 0u64);
+    for (index, work) in work.iter().enumerate() {
+        positions = positions.saturating_add(u64::from(work.end));
+        if positions > max_positions && index > start {
+            launches.push(start..index);
+            (start, positions) = (index, u64::from(work.end));
+        }
+    }
+    launches.push(start..work.len());
+    launches
 }
 
 impl GpuInputs {
@@ -338,8 +367,9 @@ impl GpuInputs {
             }
             None => self.list_work(batch),
         }
-        self.decode.upload(gpu);
-        self.prefill.upload(gpu);
+        // Recorded launches of decoding serve every step of their size: they are not split.
+        self.decode.upload(gpu, None);
+        self.prefill.upload(gpu, gpu.properties().max_launch_positions);
     }
 
     /// One unit per sequence that decodes, and one per tile of a sequence that computes more.
@@ -370,4 +400,19 @@ fn work_of(
         let position = first + (token - tokens.start);
         AttentionWork { token, num_tokens, seq, position, end: position + num_tokens }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launches_see_no_more_positions_than_they_may_unless_of_one_unit() {
+        let work = |end| AttentionWork { token: 0, num_tokens: 1, seq: 0, position: end - 1, end };
+        let all = [900, 400, 300, 300, 300, 100].map(work);
+        assert_eq!(launches(&all, 1000), [0..1, 1..4, 4..6]);
+        assert_eq!(launches(&all, 1), [0..1, 1..2, 2..3, 3..4, 4..5, 5..6]);
+        assert_eq!(launches(&all, u64::MAX)[0], 0..6);
+        assert_eq!(launches(&[], 5)[0], 0..0);
+    }
 }

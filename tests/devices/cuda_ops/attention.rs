@@ -377,6 +377,28 @@ fn paged_attention_has_the_same_bits_with_the_shared_memory_of_every_generation(
     }
 }
 
+/// Where a watchdog ends long launches, a step has several, of the same bits.
+#[test]
+fn paged_attention_has_the_same_bits_in_several_launches() {
+    let narrow = [(DType::Float32, case(2, 1, 16, 16)), (DType::BFloat16, case(4, 1, 64, 16))];
+    let wide = (DType::BFloat16, latents(20, (16, 48), 32));
+    for (dtype, case) in narrow.into_iter().chain([wide]) {
+        let open = |max_launch_positions| {
+            Pair::open_as(dtype, 852, ShimGpu { max_launch_positions, ..ShimGpu::default() })
+        };
+        let Some(unbounded) = open(None) else { return };
+        let seqs = [seq(98, 31, 32), seq(99, 0, 150), seq(94, 250, 290), seq(93, 0, 9)];
+        let expected = on_gpu(&unbounded, case, &seqs, MAX_MODEL_LEN);
+        for max_positions in [1, 300] {
+            let got =
+                on_gpu(&open(Some(max_positions)).expect("as before"), case, &seqs, MAX_MODEL_LEN);
+            for (got, expected) in got.iter().zip(&expected) {
+                assert!(to_bits(got) == to_bits(expected), "{case:?}, {max_positions} positions");
+            }
+        }
+    }
+}
+
 #[test]
 fn paged_attention_prefill_beside_decode_with_windows_and_soft_caps() {
     let with = |window, soft_cap| Case { window, soft_cap, ..case(2, 1, 16, 16) };

@@ -16,7 +16,7 @@ const NUM_OUTPUTS: usize = 48;
 
 #[test]
 fn fp8_is_refused_by_a_gpu_without_its_instructions() {
-    let ampere = ShimGpu { compute_capability: (8, 6), max_smem_kb: 99 };
+    let ampere = ShimGpu { compute_capability: (8, 6), max_smem_kb: 99, ..ShimGpu::default() };
     let Some(device) = gpu::device_as(0, ampere) else { return };
     let device = DeviceConfig { quantization: Some(Quantization::Fp8), ..device };
     let config = EngineConfig { device, ..EngineConfig::default() };

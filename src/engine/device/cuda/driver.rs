@@ -40,6 +40,9 @@ pub struct Properties {
     pub num_sms: u32,
     /// Shared memory that one block may have, after `set_max_dynamic_smem`.
     pub max_smem_per_block_bytes: usize,
+    /// Positions that the units of one launch of attention shall see in all, where a launch may
+    /// not last: a watchdog ends those that keep a display from being drawn.
+    pub max_launch_positions: Option<u32>,
 }
 
 /// The two queues of work of a device.

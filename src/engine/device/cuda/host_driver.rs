@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use super::driver::{DevicePtr, Properties};
 use super::error::{CudaError, Result};
+use crate::engine::config::ShimGpu;
 use crate::engine::device::split_mix::{GAMMA, mix};
 
 mod module;
@@ -55,15 +56,17 @@ impl HostDriver {
             compute_capability: (9, 0),
             num_sms: 4,
             max_smem_per_block_bytes: 227 << 10,
+            max_launch_positions: None,
         };
         let (kernels_dir, module_dir) = (kernels_dir.into(), module_dir.into());
         Self { kernels_dir, module_dir, seed, state: Mutex::default(), properties }
     }
 
     /// Stands for another GPU: kernels are compiled, and launches sized, as for that one.
-    pub fn as_gpu(mut self, compute_capability: (u32, u32), max_smem_bytes: usize) -> Self {
-        self.properties.compute_capability = compute_capability;
-        self.properties.max_smem_per_block_bytes = max_smem_bytes;
+    pub fn as_gpu(mut self, gpu: ShimGpu) -> Self {
+        self.properties.compute_capability = gpu.compute_capability;
+        self.properties.max_smem_per_block_bytes = gpu.max_smem_kb << 10;
+        self.properties.max_launch_positions = gpu.max_launch_positions;
         self
     }
 

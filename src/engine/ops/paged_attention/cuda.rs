@@ -229,9 +229,10 @@ pub(in crate::engine::ops) fn attend(
         (both, _) => both,
     };
     let is_wide = kv.v_dim == 0 || kv.head_dim > MAX_NARROW_HEAD_DIM;
-    let launch = |entry: &'static str, work: &WorkList, grid: [u32; 2], block: (u32, usize)| {
+    let launch_part = |entry: &'static str, work: (&WorkList, usize), grid: [u32; 2], block| {
+        let (items, num_items) = work.0.ptrs(work.1);
         let mut args = Args::new();
-        args.tensor(qkv).ptr(k).ptr(v).ptr(work.items.ptr()).ptr(work.num_items.ptr());
+        args.tensor(qkv).ptr(k).ptr(v).ptr(items).ptr(num_items);
         args.ptr(inputs.block_tables.ptr()).tensor(out).value(params);
         let source = match gpu.dtype() {
             DType::Float32 => "paged_attention_f32",
@@ -241,47 +242,45 @@ pub(in crate::engine::ops) fn attend(
         let kernel = Kernel::of_attention(source, entry, defines);
         gpu.launch(kernel, grid, block, &mut args);
     };
+    let launch = |entry, work, grid, block| launch_part(entry, (work, 0), grid, block);
+    // One block per unit, or `parts` of them.
+    let launch_units = |entry, work: &WorkList, parts: u32, block| {
+        for (part, items) in work.launches.iter().enumerate() {
+            let units = (items.len() * attention.num_kv_heads) as u32;
+            launch_part(entry, (work, part), [units, parts], block);
+        }
+    };
     let properties = gpu.properties();
-    let units = |work: &WorkList| (work.host.len() * attention.num_kv_heads) as u32;
+    // The padded rows decide the grid, so that a recorded launch serves every step of its size.
+    let decode_units = match inputs.decode.host.is_empty() {
+        true => 0,
+        false => (step.num_rows() * attention.num_kv_heads) as u32,
+    };
     if gpu.dtype() == DType::Float32 {
-        // As below: a grid that the padded rows decide, so that a recorded launch serves them all.
-        let grid = (step.num_rows() * attention.num_kv_heads) as u32;
-        let decode = if inputs.decode.host.is_empty() { 0 } else { grid };
-        launch("paged_attention_f32", &inputs.decode, [decode, 1], (128, 0));
-        launch("paged_attention_f32", &inputs.prefill, [units(&inputs.prefill), 1], (128, 0));
+        launch("paged_attention_f32", &inputs.decode, [decode_units, 1], (128, 0));
+        launch_units("paged_attention_f32", &inputs.prefill, 1, (128, 0));
         return;
     }
     if is_wide {
         assert!(!(defines.is_of_texts || defines.has_biases || defines.has_sinks), "{defines:?}");
-        let num_q_per_kv = attention.num_heads / attention.num_kv_heads;
-        let launches = [
-            (&inputs.decode, (step.num_rows() * attention.num_kv_heads) as u32, 1),
-            (&inputs.prefill, units(&inputs.prefill), inputs.tokens_per_item()),
-        ];
-        for (work, units, num_tokens) in launches {
-            if !work.host.is_empty() {
-                let num_rows = num_tokens * num_q_per_kv;
-                let block = wide::Block::new(num_rows, kv.head_dim, properties);
-                let grid = [units, num_rows.div_ceil(block.num_rows) as u32];
-                launch(block.entry, work, grid, (block.threads, block.smem));
-            }
-        }
+        let block = |num_tokens: usize| {
+            let num_rows = num_tokens * (attention.num_heads / attention.num_kv_heads);
+            let block = wide::Block::new(num_rows, kv.head_dim, properties);
+            (block.entry, num_rows.div_ceil(block.num_rows) as u32, (block.threads, block.smem))
+        };
+        let (entry, parts, threads) = block(1);
+        launch(entry, &inputs.decode, [decode_units, parts], threads);
+        let (entry, parts, threads) = block(inputs.tokens_per_item());
+        launch_units(entry, &inputs.prefill, parts, threads);
         return;
     }
     let sizes = Launch::of(gpu, kv.head_dim);
-    // As many blocks as are resident, whatever the number of units, so that a recorded launch
-    // serves every step of its size.
-    if !inputs.decode.host.is_empty() {
-        let resident = properties.num_sms * sizes.decode_blocks_per_sm;
-        let grid = resident.min((step.num_rows() * attention.num_kv_heads) as u32);
-        let block = (sizes.decode_threads, sizes.decode_smem);
-        launch("paged_attention_decode", &inputs.decode, [grid, 1], block);
-    }
-    if !inputs.prefill.host.is_empty() {
-        let block = (sizes.prefill_threads, sizes.prefill_smem);
-        let grid = [units(&inputs.prefill), 1];
-        launch("paged_attention_prefill", &inputs.prefill, grid, block);
-    }
+    // As many blocks as are resident, whatever the number of units.
+    let grid = decode_units.min(properties.num_sms * sizes.decode_blocks_per_sm);
+    let block = (sizes.decode_threads, sizes.decode_smem);
+    launch("paged_attention_decode", &inputs.decode, [grid, 1], block);
+    let block = (sizes.prefill_threads, sizes.prefill_smem);
+    launch_units("paged_attention_prefill", &inputs.prefill, 1, block);
 }
 
 #[cfg(test)]

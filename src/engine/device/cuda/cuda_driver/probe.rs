@@ -17,6 +17,11 @@ const MIN_DRIVER_VERSION: u32 = 12_080;
 /// Ampere, the first with the instructions in use (cp.async, mma of bf16).
 const MIN_COMPUTE_CAPABILITY: (u32, u32) = (8, 0);
 
+/// What a multiprocessor's share of a launch of attention may see where the GPU draws a display,
+/// whose watchdog ends a launch after a few seconds: in float32, with 32 heads of 128 for K and V,
+/// less than half a second by a count of instructions. Not measured.
+const POSITIONS_PER_SM: u32 = 1 << 16;
+
 impl CudaDriver {
     /// The GPU of this ordinal, with its context current on the calling thread, or one line that
     /// says why it cannot be used.
@@ -135,13 +140,16 @@ fn properties(device: sys::CUdevice) -> Result<Properties> {
         Ok(value as u32)
     };
     let smem = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+    let num_sms = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    let has_watchdog = attribute(Attribute::CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT)? != 0;
     Ok(Properties {
         name: String::from_utf8_lossy(&name[..len]).into_owned(),
         compute_capability: (
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         ),
-        num_sms: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        num_sms,
         max_smem_per_block_bytes: smem as usize,
+        max_launch_positions: has_watchdog.then(|| num_sms.saturating_mul(POSITIONS_PER_SM)),
     })
 }

@@ -207,6 +207,7 @@ mod tests {
             compute_capability: (9, 0),
             num_sms,
             max_smem_per_block_bytes: smem_kb << 10,
+            max_launch_positions: None,
         };
         let of_group =
             |group| CodeDefines { levels: "MINIMA", bits: 8, scale: DType::Float32, group };

@@ -73,6 +73,7 @@ mod tests {
                 compute_capability: (9, 0),
                 num_sms: 1,
                 max_smem_per_block_bytes: smem_kb << 10,
+                max_launch_positions: None,
             };
             let block = Block::new(rows, head_dim, &properties);
             assert!(block.smem <= smem_kb << 10, "{block:?}");
