@@ -13,25 +13,41 @@ struct SampleRow {
   u32 flags;
   float repetition_penalty, frequency_penalty, presence_penalty;
   u32 logits_row;
-  u32 unused;
+  u32 list;  // of a row with PENALIZED: where its list of tokens begins
+  u32 draft_start, draft_end;
 };
 
 // `SampleRow::flags`
 constexpr u32 ONLY_ALLOWED = 1;
 constexpr u32 SKIPPED = 2;
+constexpr u32 PENALIZED = 4;
 
-// What changes one token's logit; at most one per token and row.
+// What a row's parameters do to one token's logit; at most one per token and row.
 struct Edit {
   u32 token;
-  u32 num_output;  // occurrences in the output
   u32 flags;
   float bias;
 };
 
 // `Edit::flags`
-constexpr u32 IN_PROMPT = 1;
-constexpr u32 FORBIDDEN = 2;
-constexpr u32 ALLOWED = 4;
+constexpr u32 FORBIDDEN = 1;
+constexpr u32 ALLOWED = 2;
+
+// A token that penalties look at: one of the output, or of the prompt where repetition counts. A
+// list of them begins with one whose token is the number of those that follow, each another token.
+struct CountedToken {
+  u32 token;
+  u32 num_output;  // occurrences in the output
+};
+
+// What is to be counted in a list: tokens[token_start, token_end), then what the step before
+// sampled in a row.
+struct CountTask {
+  u32 list;
+  u32 token_start, token_end;
+  u32 sampled_row;  // NO_ROW: nothing
+};
+constexpr u32 NO_ROW = 0xFFFFFFFFu;
 
 struct SampleResult {
   u32 token;
@@ -77,22 +93,6 @@ __device__ __forceinline__ u64 random_bits(const SampleRow& task) {
   return (u64(c1) << 32 | c0) >> 11;
 }
 
-// Masks, bias and penalties of one token, in vLLM's order.
-__device__ __forceinline__ float edited(float logit, const Edit& edit, const SampleRow& task) {
-  if ((task.flags & ONLY_ALLOWED) && !(edit.flags & ALLOWED)) logit = -infinity();
-  if (edit.flags & FORBIDDEN) logit = -infinity();
-  logit += edit.bias;
-  const float repetition = task.repetition_penalty;
-  if (repetition != 1.0f && ((edit.flags & IN_PROMPT) || edit.num_output > 0)) {
-    logit = logit > 0.0f ? logit / repetition : logit * repetition;
-  }
-  if (edit.num_output > 0) {
-    logit -= task.frequency_penalty * float(edit.num_output);
-    logit -= task.presence_penalty;
-  }
-  return logit;
-}
-
 // Sets the logits of all tokens to -inf that no edit allows. A bitmap of a window of the vocabulary
 // tells them; it borrows the memory of the candidates.
 __device__ __noinline__ Untouched mask_all_but_allowed(float* logits, u32 size, const Edit* edits,
@@ -121,22 +121,62 @@ __device__ __noinline__ Untouched mask_all_but_allowed(float* logits, u32 size, 
   return untouched;
 }
 
-// Applies the edits of the row. Whatever it overwrites, it looks at before.
+// One token's logit after the penalties of the row, in vLLM's order.
+__device__ __forceinline__ float penalized(float logit, u32 num_output, const SampleRow& task) {
+  const float repetition = task.repetition_penalty;
+  if (repetition != 1.0f) logit = logit > 0.0f ? logit / repetition : logit * repetition;
+  if (num_output > 0) {
+    logit -= task.frequency_penalty * float(num_output);
+    logit -= task.presence_penalty;
+  }
+  return logit;
+}
+
+// Applies the penalties of the row: to the tokens of its list, and to its drafts, which the list
+// does not count. Each token once.
+__device__ __forceinline__ void apply_penalties(float* logits, const CountedToken* list,
+                                                const u32* drafts, const SampleRow& task,
+                                                Untouched& untouched) {
+  const u32 num_tokens = list->token, num_drafts = task.draft_end - task.draft_start;
+  const CountedToken* counted = list + 1;
+  drafts += task.draft_start;
+  const auto apply = [&](u32 token, u32 num_output) {
+    for (u32 i = 0; i < num_drafts; ++i) num_output += drafts[i] == token;
+    untouched.add(logits[token]);
+    logits[token] = penalized(logits[token], num_output, task);
+  };
+  for (u32 i = threadIdx.x; i < num_tokens; i += blockDim.x) {
+    apply(counted[i].token, counted[i].num_output);
+  }
+  for (u32 draft = 0; draft < num_drafts; ++draft) {
+    const u32 token = drafts[draft];
+    bool is_done = false;
+    for (u32 i = 0; i < draft; ++i) is_done |= drafts[i] == token;
+    for (u32 i = threadIdx.x; i < num_tokens; i += blockDim.x) is_done |= counted[i].token == token;
+    if (!__syncthreads_or(is_done) && threadIdx.x == 0) apply(token, 0);
+  }
+}
+
+// Applies masks and bias, then the penalties of the row. What it overwrites, it looks at before.
 __device__ __forceinline__ Untouched apply_edits(float* logits, u32 size, const Edit* edits,
+                                                 const CountedToken* lists, const u32* drafts,
                                                  const SampleRow& task, Scratch& scratch) {
   Untouched untouched{false, false};
+  if (task.flags & ONLY_ALLOWED) {
+    untouched = mask_all_but_allowed(logits, size, edits + task.edit_start, edits + task.edit_end,
+                                     scratch);
+  }
   for (u32 i = task.edit_start + threadIdx.x; i < task.edit_end; i += blockDim.x) {
     const Edit edit = edits[i];
     // Tokenizers may have more ids than the model.
     if (edit.token >= size) continue;
     untouched.add(logits[edit.token]);
-    logits[edit.token] = edited(logits[edit.token], edit, task);
+    const float logit = edit.flags & FORBIDDEN ? -infinity() : logits[edit.token];
+    logits[edit.token] = logit + edit.bias;
   }
-  if (task.flags & ONLY_ALLOWED) {
-    const Untouched others = mask_all_but_allowed(logits, size, edits + task.edit_start,
-                                                  edits + task.edit_end, scratch);
-    untouched.is_bad |= others.is_bad;
-    untouched.has_any |= others.has_any;
+  if (task.flags & PENALIZED) {
+    __syncthreads();
+    apply_penalties(logits, lists + task.list, drafts, task, untouched);
   }
   untouched.is_bad = __syncthreads_or(untouched.is_bad);
   untouched.has_any = __syncthreads_or(untouched.has_any);
@@ -476,10 +516,11 @@ __device__ __forceinline__ u32 draw_truncated(const SampleRow& task, SampleScrat
 }
 
 __device__ __forceinline__ SampleResult sample_row(float* logits, u32 size, const SampleRow& task,
-                                                   const Edit* edits, SampleScratch& scratch) {
+                                                   const Edit* edits, const CountedToken* lists,
+                                                   const u32* drafts, SampleScratch& scratch) {
   Untouched untouched{false, false};
-  if (task.edit_start < task.edit_end || (task.flags & ONLY_ALLOWED)) {
-    untouched = apply_edits(logits, size, edits, task, scratch);
+  if (task.edit_start < task.edit_end || (task.flags & (ONLY_ALLOWED | PENALIZED))) {
+    untouched = apply_edits(logits, size, edits, lists, drafts, task, scratch);
   }
   const bool is_greedy = task.temperature == 0.0f;
   scratch.row = Row{logits, size, is_greedy ? 1.0f : task.temperature};
@@ -496,18 +537,50 @@ __device__ __forceinline__ SampleResult sample_row(float* logits, u32 size, cons
   return SampleResult{draw_truncated(task, scratch), OK};
 }
 
-// The next token of each of rows (grid), which names a row of logits (any, vocab_size) and its
-// edits. Destroys the row of logits where it has edits or the flag ONLY_ALLOWED, and only there:
-// logprobs counts on that. One block per row, of any size up to 640 that is a multiple of 32;
-// vocab_size < 524288.
+// The next token of each of rows (grid), which names a row of logits (any, vocab_size), its edits,
+// its list of counted tokens and its drafts. Destroys the row of logits where it has edits or one
+// of the flags ONLY_ALLOWED and PENALIZED, and only there: logprobs counts on that. One block per
+// row, of any size up to 640 that is a multiple of 32; vocab_size < 524288.
 KERNEL(640)
 sample(float* logits, u32 vocab_size, const SampleRow* rows, const Edit* edits,
-       SampleResult* results) {
+       const CountedToken* lists, const u32* drafts, SampleResult* results) {
   __shared__ SampleScratch scratch;
   const SampleRow& task = rows[blockIdx.x];
   if (task.flags & SKIPPED) return;
   float* row = logits + u64(task.logits_row) * vocab_size;
-  const SampleResult result = sample_row(row, vocab_size, task, edits, scratch);
+  const SampleResult result = sample_row(row, vocab_size, task, edits, lists, drafts, scratch);
   if (threadIdx.x == 0) results[blockIdx.x] = result;
 }
 EXPORT(sample)
+
+// Counts a token in a list, at whose end there is room. By the whole block.
+__device__ __forceinline__ void count_token(CountedToken* list, u32 token) {
+  const u32 num_tokens = list->token;
+  CountedToken* counted = list + 1;
+  bool is_known = false;
+  for (u32 i = threadIdx.x; i < num_tokens; i += blockDim.x) {
+    if (counted[i].token != token) continue;
+    counted[i].num_output += 1;
+    is_known = true;
+  }
+  if (!__syncthreads_or(is_known) && threadIdx.x == 0) {
+    counted[num_tokens] = CountedToken{token, 1};
+    list->token = num_tokens + 1;
+  }
+  __syncthreads();
+}
+
+// Counts what tasks (grid), each of another list of `lists`, say of `tokens` and of the results of
+// the step before. One block per task, of any size.
+KERNEL(256)
+count_tokens(CountedToken* lists, const CountTask* tasks, const u32* tokens,
+             const SampleResult* results) {
+  const CountTask task = tasks[blockIdx.x];
+  CountedToken* list = lists + task.list;
+  for (u32 i = task.token_start; i < task.token_end; ++i) count_token(list, tokens[i]);
+  if (task.sampled_row == NO_ROW) return;
+  // What comes of a row without a token is not used.
+  const SampleResult sampled = results[task.sampled_row];
+  if (sampled.status == OK) count_token(list, sampled.token);
+}
+EXPORT(count_tokens)

@@ -263,10 +263,12 @@ impl Scheduler {
             params: &seq.request.params,
             prompt_token_ids: &seq.request.prompt_token_ids,
             output_token_ids: seq.output_with_drafts(num_drafts),
+            num_drafts,
             stop_ids: &seq.request.stop_ids,
             bad_words_token_ids: &seq.request.bad_words_token_ids,
             row_key: seq.request.row_key,
             engine_seed: self.engine_seed,
+            request_id: seq.request.request_id,
             sample_index: seq.index,
             token_mask: seq.guide.as_ref().and_then(|guide| guide.mask()),
         }

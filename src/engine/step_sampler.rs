@@ -4,7 +4,9 @@
 //! samples, and ranks logprobs, where the logits are; only rows that want more logprobs than
 //! `NumLogprobs::MAX_ON_GPU` come to the host.
 
-mod gpu_rows;
+pub mod gpu_rows;
+mod places;
+mod token_counts;
 
 use std::sync::{Arc, Mutex};
 
@@ -15,6 +17,7 @@ use super::device::{Device, Gpu, MAX_GPU_VOCAB_SIZE, Tensor};
 use super::executor::Logits;
 use super::ops::logprobs::{self, LogprobBuffers};
 use super::ops::sample::{self, SampleBuffers};
+use super::ops::token_counts::count_tokens;
 use super::ops::token_mask::{self, MaskBuffers};
 use super::ops::{Loops, run_loops};
 use super::request::{NumLogprobs, RowKey, SamplingParams, StopIds};
@@ -74,6 +77,8 @@ impl StepSampler {
             stop_ids: &StopIds::default(),
             bad_words_token_ids: &[],
             row_key: RowKey(0),
+            num_drafts: 0,
+            request_id: 0,
             engine_seed: 0,
             sample_index: 0,
             token_mask: None,
@@ -135,14 +140,15 @@ impl StepSampler {
     }
 
     /// Queues the sampling of a step ahead on a GPU: of tasks that lack the last token of their
-    /// outputs and need nothing of it but its position.
+    /// outputs, each with the row of the step before that is the token. They need nothing of it but
+    /// its position, and that penalties count it.
     ///
     /// # Errors
     /// The device failed, now or in what was queued before.
     pub fn sample_ahead(
         &mut self,
         logits: Logits<'_>,
-        tasks: &[SampleTask<'_>],
+        tasks: &[(SampleTask<'_>, usize)],
     ) -> Result<Pending, EngineError> {
         let Self { device, on_gpu, .. } = self;
         let (Device::Cuda(gpu), Some(on_gpu)) = (&**device, on_gpu) else {
@@ -268,6 +274,7 @@ impl OnGpu {
         let num_rows = rows.rows.len();
         token_mask::token_mask(gpu, logits, (&rows.masks, &rows.mask_words), masks)?;
         sample::upload(gpu, (&rows.rows, &rows.edits), buffers)?;
+        count_tokens(gpu, rows.counts.changes(), &mut buffers.counts)?;
         logprobs::upload(gpu, &rows.logprobs, &rows.kept, kept);
         for group in &rows.groups {
             logprobs::keep_rows(gpu, logits, group.kept.clone(), kept);
@@ -350,6 +357,8 @@ mod tests {
                 stop_ids: &stop_ids,
                 bad_words_token_ids: &[],
                 row_key: RowKey(row),
+                num_drafts: 0,
+                request_id: 0,
                 engine_seed: 3,
                 sample_index: 0,
                 token_mask: None,

@@ -183,7 +183,7 @@ const MODULES: &[Module] = &[
         ],
     ),
     ("linear_by_head_plain", DTYPES, &[("linear_by_head_plain", 40)]),
-    ("sample", NONE, &[("sample", 96)]),
+    ("sample", NONE, &[("sample", 96), ("count_tokens", 32)]),
     ("logprobs", NONE, &[("logprobs", 80)]),
     (
         "activation",

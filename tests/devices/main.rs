@@ -9,6 +9,7 @@ mod golden;
 mod golden_adapters;
 mod gpu;
 mod kernels_compile;
+mod penalties;
 mod pooling;
 mod quantized_weights;
 mod step_sampler;

@@ -25,7 +25,7 @@ const TOLERANCE: f32 = 1e-5;
 const MAX_ROWS: usize = 400;
 
 /// Seeded numbers (xorshift64*).
-struct Rng(u64);
+pub struct Rng(pub u64);
 
 impl Rng {
     fn next(&mut self) -> u64 {
@@ -35,7 +35,7 @@ impl Rng {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    fn below(&mut self, bound: usize) -> usize {
+    pub fn below(&mut self, bound: usize) -> usize {
         ((self.next() >> 32) as usize) % bound
     }
 
@@ -78,6 +78,8 @@ impl Step {
                 stop_ids: const { &StopIds { eos_token_id: None, stop_token_ids: Vec::new() } },
                 bad_words_token_ids: &[],
                 row_key: RowKey(row as u64 * 31),
+                num_drafts: 0,
+                request_id: row as u64,
                 engine_seed: 5,
                 sample_index: 0,
                 token_mask: self.token_mask(row),
@@ -235,7 +237,7 @@ fn assert_close(got: &PositionLogprobs, expected: &PositionLogprobs, what: &str)
 }
 
 /// A GPU that samples rows of this width.
-fn gpu_sampler(seed: u64, vocab_size: usize) -> Option<(Arc<Device>, StepSampler)> {
+pub fn gpu_sampler(seed: u64, vocab_size: usize) -> Option<(Arc<Device>, StepSampler)> {
     let config = EngineConfig { device: gpu::device(seed)?, ..EngineConfig::default() };
     let (device, _) =
         open(&config, DType::Float32, GpuNeeds::default()).expect("a device for tests");
@@ -368,13 +370,39 @@ fn logprobs_of_steps_that_run_ahead_are_those_of_steps_that_do_not() {
     let ahead = outputs(&device, 8, |_| {});
     let not_ahead: fn(&mut SamplingParams) = |params| params.logit_bias = vec![(0, 0.0)];
     for (max_num_seqs, change) in [(8, not_ahead), (1, not_ahead), (1, |_| {}), (3, |_| {})] {
-        let others = outputs(&device, max_num_seqs, change);
-        assert_eq!(others.len(), ahead.len());
-        for (got, expected) in others.iter().zip(&ahead) {
-            assert_eq!(got.prompt_logprobs, expected.prompt_logprobs);
-            let (got, expected) = (&got.outputs[0], &expected.outputs[0]);
-            assert_eq!(got.token_ids, expected.token_ids, "{max_num_seqs} sequences");
-            assert_eq!(got.logprobs, expected.logprobs, "{max_num_seqs} sequences");
-        }
+        assert_same(&outputs(&device, max_num_seqs, change), &ahead, max_num_seqs);
     }
+}
+
+fn assert_same(others: &[RequestOutput], ahead: &[RequestOutput], max_num_seqs: usize) {
+    assert_eq!(others.len(), ahead.len());
+    for (got, expected) in others.iter().zip(ahead) {
+        assert_eq!(got.prompt_logprobs, expected.prompt_logprobs);
+        let (got, expected) = (&got.outputs[0], &expected.outputs[0]);
+        assert_eq!(got.token_ids, expected.token_ids, "{max_num_seqs} sequences");
+        assert_eq!(got.logprobs, expected.logprobs, "{max_num_seqs} sequences");
+    }
+}
+
+/// The device counts the tokens that it samples.
+#[test]
+fn rows_with_penalties_that_run_ahead_have_the_tokens_of_those_that_do_not() {
+    let Some(device) = gpu::device(14) else { return };
+    let penalties: fn(&mut SamplingParams) = |params| {
+        params.repetition_penalty = 1.3;
+        params.frequency_penalty = 0.6;
+    };
+    let not_ahead: fn(&mut SamplingParams) = |params| {
+        params.repetition_penalty = 1.3;
+        params.frequency_penalty = 0.6;
+        params.logit_bias = vec![(0, 0.0)];
+    };
+    let ahead = outputs(&device, 8, penalties);
+    for (max_num_seqs, change) in [(8, not_ahead), (2, penalties)] {
+        assert_same(&outputs(&device, max_num_seqs, change), &ahead, max_num_seqs);
+    }
+    let tokens = |outputs: &[RequestOutput]| -> Vec<Vec<u32>> {
+        outputs.iter().map(|output| output.outputs[0].token_ids.clone()).collect()
+    };
+    assert_ne!(tokens(&ahead), tokens(&outputs(&device, 8, |_| {})), "penalties change tokens");
 }

@@ -60,6 +60,8 @@ impl Case {
             stop_ids: &self.stop_ids,
             bad_words_token_ids: &self.bad_words,
             row_key: RowKey(self.row_key),
+            num_drafts: 0,
+            request_id: 0,
             engine_seed: self.engine_seed,
             sample_index: self.sample_index,
             token_mask: None,

@@ -292,7 +292,13 @@ impl Gpu {
     /// Copies values to the start of a buffer, in order with the launches; they may be reused at
     /// once.
     pub fn upload(&self, buffer: &DeviceBuffer, bytes: &[u8]) {
-        self.attempt(|| lock(&self.uploads).upload(self.runtime.driver(), buffer, bytes));
+        self.upload_at(buffer, 0, bytes);
+    }
+
+    /// As `upload`, to the byte `start` of the buffer.
+    pub fn upload_at(&self, buffer: &DeviceBuffer, start: usize, bytes: &[u8]) {
+        let to = (buffer, start);
+        self.attempt(|| lock(&self.uploads).upload(self.runtime.driver(), to, bytes));
     }
 
     /// Copies values from a buffer, after all that was queued, and waits for it.

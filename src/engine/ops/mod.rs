@@ -32,6 +32,7 @@ mod scale_columns;
 mod soft_cap;
 mod step;
 mod text_maxima;
+pub mod token_counts;
 pub mod token_mask;
 mod weight_tiles;
 mod weight_values;

@@ -9,6 +9,7 @@ use crate::engine::device::gpu::Readback;
 use crate::engine::device::{Gpu, Tensor, bytes_of};
 
 use super::GPU_BLOCK;
+use super::token_counts::CountBuffers;
 
 /// `struct SampleRow` of kernels/sample.cu: everything that decides a token, besides the logits.
 #[repr(C)]
@@ -30,7 +31,7 @@ pub struct SampleRow {
     pub edit_start: u32,
     /// End of them.
     pub edit_end: u32,
-    /// `ONLY_ALLOWED`, `SKIP`.
+    /// `ONLY_ALLOWED`, `SKIP`, `PENALIZED`.
     pub flags: u32,
     /// 1: off.
     pub repetition_penalty: f32,
@@ -40,8 +41,12 @@ pub struct SampleRow {
     pub presence_penalty: f32,
     /// Row of the logits.
     pub logits_row: u32,
-    /// Padding.
-    pub unused: u32,
+    /// With `PENALIZED`: where its list of counted tokens begins.
+    pub list: u32,
+    /// Its drafts among the tokens of the step: penalties count them beside the list.
+    pub draft_start: u32,
+    /// End of them.
+    pub draft_end: u32,
 }
 
 impl SampleRow {
@@ -49,10 +54,12 @@ impl SampleRow {
     pub const ONLY_ALLOWED: u32 = 1;
     /// The row is left alone.
     pub const SKIP: u32 = 2;
+    /// Penalties apply to the tokens of its list.
+    pub const PENALIZED: u32 = 4;
 
     /// Whether its logits are lost when it is sampled.
     pub fn overwrites_logits(&self) -> bool {
-        self.edit_start < self.edit_end || self.flags & Self::ONLY_ALLOWED != 0
+        self.edit_start < self.edit_end || self.flags & (Self::ONLY_ALLOWED | Self::PENALIZED) != 0
     }
 }
 
@@ -62,21 +69,17 @@ impl SampleRow {
 pub struct Edit {
     /// The token.
     pub token: u32,
-    /// Occurrences in the output, for penalties.
-    pub num_output: u32,
-    /// `IN_PROMPT`, `FORBIDDEN`, `ALLOWED`.
+    /// `FORBIDDEN`, `ALLOWED`.
     pub flags: u32,
     /// Added to its logit.
     pub bias: f32,
 }
 
 impl Edit {
-    /// The repetition penalty counts it.
-    pub const IN_PROMPT: u32 = 1;
     /// It may not be sampled.
-    pub const FORBIDDEN: u32 = 2;
+    pub const FORBIDDEN: u32 = 1;
     /// It is on the list of a row with `SampleRow::ONLY_ALLOWED`.
-    pub const ALLOWED: u32 = 4;
+    pub const ALLOWED: u32 = 2;
 }
 
 /// `struct SampleResult` of kernels/sample.cu.
@@ -119,6 +122,8 @@ pub(super) fn block_of_row(gpu: &Gpu, num_rows: usize) -> u32 {
 pub struct SampleBuffers {
     rows: DeviceBuffer,
     edits: DeviceBuffer,
+    /// What penalties look at.
+    pub counts: CountBuffers,
 }
 
 impl SampleBuffers {
@@ -130,6 +135,7 @@ impl SampleBuffers {
         Ok(Self {
             rows: gpu.alloc(max_rows * size_of::<SampleRow>())?,
             edits: gpu.alloc(4096 * size_of::<Edit>())?,
+            counts: CountBuffers::new(gpu)?,
         })
     }
 }
@@ -154,12 +160,12 @@ pub fn upload(
 }
 
 /// Queues the sampling of `rows` of those that were uploaded, from `logits` (any, vocab_size).
-/// Those without `SKIP` lose their logits if they have edits or `ONLY_ALLOWED`.
+/// Those without `SKIP` lose their logits if `SampleRow::overwrites_logits` says so.
 pub fn sample(gpu: &Gpu, logits: &mut Tensor, rows: Range<usize>, buffers: &SampleBuffers) {
     let mut args = Args::new();
     args.tensor(logits).dims([logits.width()]);
     args.ptr(buffers.rows.ptr().offset(rows.start * size_of::<SampleRow>()));
-    args.ptr(buffers.edits.ptr());
+    args.ptr(buffers.edits.ptr()).ptr(buffers.counts.lists()).ptr(buffers.counts.tokens());
     args.ptr(gpu.sampled_ptr().offset(rows.start * size_of::<SampleResult>()));
     let block = block_of_row(gpu, rows.len());
     gpu.launch(("sample", "sample"), [rows.len() as u32, 1], (block, 0), &mut args);

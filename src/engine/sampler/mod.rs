@@ -56,6 +56,8 @@ pub struct SampleTask<'a> {
     pub prompt_token_ids: &'a [u32],
     /// The output so far; its length is the position in the random stream.
     pub output_token_ids: &'a [u32],
+    /// How many of its last tokens are guesses that the step verifies.
+    pub num_drafts: usize,
     /// Masked until `min_tokens` are out.
     pub stop_ids: &'a StopIds,
     /// `params.bad_words` as token ids.
@@ -64,6 +66,8 @@ pub struct SampleTask<'a> {
     pub row_key: RowKey,
     /// The engine's seed; ignored when the row has its own `params.seed`.
     pub engine_seed: u64,
+    /// The request, which with `sample_index` tells sequences apart that are under way at a time.
+    pub request_id: u64,
     /// Which of the `n` completions, 0..n.
     pub sample_index: u32,
     /// Tokens that may come, before everything else: logprobs are of the logits that it leaves.
@@ -71,6 +75,16 @@ pub struct SampleTask<'a> {
 }
 
 impl SampleTask<'_> {
+    /// The output without its drafts.
+    pub fn known_output(&self) -> &[u32] {
+        &self.output_token_ids[..self.output_token_ids.len() - self.num_drafts]
+    }
+
+    /// The last tokens of the output that are guesses.
+    pub fn drafts(&self) -> &[u32] {
+        &self.output_token_ids[self.output_token_ids.len() - self.num_drafts..]
+    }
+
     /// Whether the task takes the likeliest of the tokens that the mask leaves, and nothing else
     /// changes which one that is, or looks at the others.
     pub fn takes_likeliest(&self) -> bool {

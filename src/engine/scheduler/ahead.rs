@@ -104,8 +104,10 @@ impl Scheduler {
 
     /// What the sampler has to do in a step ahead. The last token of each output is still missing:
     /// the position in the random stream is one more than the output's length.
-    pub fn ahead_tasks(&self, ahead: &Ahead) -> Vec<SampleTask<'_>> {
-        ahead.seqs.iter().map(|entry| self.sample_task(self.seq(entry.slot), 0)).collect()
+    /// With each goes the row of the current step's results that is the token.
+    pub fn ahead_tasks(&self, ahead: &Ahead) -> Vec<(SampleTask<'_>, usize)> {
+        let task = |entry: &AheadSeq| (self.sample_task(self.seq(entry.slot), 0), entry.row);
+        ahead.seqs.iter().map(task).collect()
     }
 
     /// Whether the token that is being computed is the last.
@@ -132,7 +134,8 @@ impl Scheduler {
     }
 }
 
-/// Whether a row is sampled without regard to its output, and without the host.
+/// Whether a row is sampled without the host, and without regard to its output but for penalties,
+/// of which the device counts the tokens that it samples.
 fn is_plain(seq: &Sequence) -> bool {
     let params = &*seq.request.params;
     let next = seq.output_token_ids().len() + 1;
@@ -143,5 +146,4 @@ fn is_plain(seq: &Sequence) -> bool {
         && seq.request.bad_words_token_ids.is_empty()
         && params.logit_bias.is_empty()
         && params.min_tokens as usize <= next
-        && !params.has_penalties()
 }

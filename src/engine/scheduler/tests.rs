@@ -396,6 +396,31 @@ fn abort_returns_what_there_is_and_frees_the_blocks() {
     assert_eq!(s.stats().num_used_blocks, 0);
 }
 
+/// A device counts the tokens that it samples, but knows no other tokens before the host does.
+#[test]
+fn a_step_of_rows_with_penalties_is_scheduled_ahead() {
+    let penalties = SamplingParams {
+        repetition_penalty: 1.2,
+        frequency_penalty: 0.5,
+        presence_penalty: 0.5,
+        max_tokens: Some(4),
+        ..SamplingParams::default()
+    };
+    let biased = SamplingParams { logit_bias: vec![(3, 1.0)], ..penalties.clone() };
+    for (params, expected) in [(penalties, true), (biased, false)] {
+        let mut s = scheduler(4, 10, 16);
+        s.add_request(request(1, vec![3, 4], params));
+        let step = s.schedule();
+        let Some(ahead) = s.schedule_ahead(&step, |place| place + 7) else {
+            assert!(!expected);
+            continue;
+        };
+        assert!(expected);
+        let tasks = s.ahead_tasks(&ahead);
+        assert_eq!((tasks.len(), tasks[0].0.request_id, tasks[0].1), (1, 1, 7));
+    }
+}
+
 #[test]
 fn a_step_is_scheduled_ahead_with_as_many_logprobs_as_a_gpu_ranks() {
     let top = |count| Some(NumLogprobs::Top(count));

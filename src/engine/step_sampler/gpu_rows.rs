@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use super::places::Places;
+use super::token_counts::TokenCounts;
 use crate::engine::ops::logprobs::{LogprobEntry, LogprobRow};
 use crate::engine::ops::sample::{Edit, SampleResult, SampleRow};
 use crate::engine::ops::token_mask::MaskRow;
@@ -12,32 +14,33 @@ use crate::engine::sampling_params::NumLogprobs;
 
 /// The rows of a step. Reused by every step.
 #[derive(Debug)]
-pub(super) struct GpuRows {
+pub struct GpuRows {
     /// One per task; those that nothing is sampled from say `SKIP`.
-    pub rows: Vec<SampleRow>,
-    /// What masks, biases and penalties do to tokens, row after row.
-    pub edits: Vec<Edit>,
+    pub(super) rows: Vec<SampleRow>,
+    /// What masks and biases do to tokens, row after row.
+    pub(super) edits: Vec<Edit>,
     /// Rows of logits with a mask.
-    pub masks: Vec<MaskRow>,
+    pub(super) masks: Vec<MaskRow>,
     /// Their words, row after row.
-    pub mask_words: Vec<u32>,
+    pub(super) mask_words: Vec<u32>,
     /// What logprobs are of, row after row.
-    pub logprobs: Vec<LogprobRow>,
+    pub(super) logprobs: Vec<LogprobRow>,
     /// Rows of logits that sampling overwrites before their logprobs are taken.
-    pub kept: Vec<u32>,
+    pub(super) kept: Vec<u32>,
     /// One after the other they have all the rows.
-    pub groups: Vec<Group>,
+    pub(super) groups: Vec<Group>,
     /// One per task: what comes of it.
-    pub kinds: Vec<RowKind>,
+    pub(super) kinds: Vec<RowKind>,
+    /// What penalties look at.
+    pub(super) counts: TokenCounts,
     limits: Limits,
-    /// (vocab_size) one more than the place of a token's edit among those of the row at hand; 0
-    /// between rows, and where there is none.
-    places: Vec<u32>,
+    places: Places,
 }
 
 /// What the buffers have room for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub struct Limits {
+    /// Width of a row of logits.
     pub vocab_size: usize,
     /// Rows of logits that are kept at a time.
     pub max_kept: usize,
@@ -81,29 +84,56 @@ impl RowKind {
 }
 
 impl GpuRows {
-    pub(super) fn new(limits: Limits) -> Self {
+    /// None yet.
+    pub fn new(limits: Limits) -> Self {
         let (rows, edits, logprobs) = (Vec::new(), Vec::new(), Vec::new());
         let (kept, groups, kinds) = (Vec::new(), Vec::new(), Vec::new());
         let (masks, mask_words) = (Vec::new(), Vec::new());
-        let places = vec![0; limits.vocab_size];
-        Self { rows, edits, masks, mask_words, logprobs, kept, groups, kinds, limits, places }
+        let (counts, places) = (TokenCounts::default(), Places::new(limits.vocab_size));
+        Self {
+            rows,
+            edits,
+            masks,
+            mask_words,
+            logprobs,
+            kept,
+            groups,
+            kinds,
+            counts,
+            limits,
+            places,
+        }
     }
 
     /// Replaces the contents by another step's.
-    pub(super) fn refill(&mut self, tasks: &[RowTask<'_>]) {
+    pub fn refill(&mut self, tasks: &[RowTask<'_>]) {
+        self.with_room_for_counts(|rows| rows.fill(tasks));
+    }
+
+    /// Replaces the contents by those of a step ahead: of tasks that lack the last token of their
+    /// outputs, which the step before samples in a row, and have no edits.
+    pub(super) fn refill_ahead(&mut self, tasks: &[(SampleTask<'_>, usize)]) {
+        self.with_room_for_counts(|rows| rows.fill_ahead(tasks));
+    }
+
+    /// Fills, and once more with all lists of counts anew where those had no room.
+    fn with_room_for_counts(&mut self, fill: impl Fn(&mut Self)) {
+        fill(self);
+        if !self.counts.is_full() {
+            return;
+        }
+        if !self.counts.are_all_new() {
+            self.counts.forget_all();
+            fill(self);
+        }
+        self.counts.grow();
+    }
+
+    fn fill(&mut self, tasks: &[RowTask<'_>]) {
         self.clear();
         for task in tasks {
             match task {
-                RowTask::Sample(task) => match self.kind_of(task) {
-                    kind @ (RowKind::OfHost | RowKind::Forced { .. }) => {
-                        self.push(not_sampled(), kind, 0);
-                    }
-                    kind => {
-                        self.push_mask(task);
-                        let row = self.row(task);
-                        self.push(row, kind, LogprobRow::SAMPLED);
-                    }
-                },
+                RowTask::Sample(task) => self.push_sampled(task),
                 RowTask::Later => panic!("a GPU verifies drafts in one round"),
                 &RowTask::PromptLogprobs { target, num_logprobs } => {
                     let num_top = self.num_top(num_logprobs);
@@ -115,14 +145,26 @@ impl GpuRows {
         }
     }
 
-    /// Replaces the contents by those of a step ahead: of tasks that lack the last token of their
-    /// outputs, and have no edits.
-    pub(super) fn refill_ahead(&mut self, tasks: &[SampleTask<'_>]) {
+    fn push_sampled(&mut self, task: &SampleTask<'_>) {
+        self.counts.begin_sequence(task);
+        match self.kind_of(task) {
+            kind @ (RowKind::OfHost | RowKind::Forced { .. }) => {
+                self.push(not_sampled(), kind, 0);
+            }
+            kind => {
+                self.push_mask(task);
+                let row = self.row(task, None);
+                self.push(row, kind, LogprobRow::SAMPLED);
+            }
+        }
+    }
+
+    fn fill_ahead(&mut self, tasks: &[(SampleTask<'_>, usize)]) {
         self.clear();
-        for task in tasks {
+        for (task, sampled_row) in tasks {
             let kind = self.kind_of(task);
             assert!(kind != RowKind::OfHost, "the host does not run ahead");
-            let mut row = self.row(task);
+            let mut row = self.row(task, Some(*sampled_row));
             // The position in the random stream, which is the number of output tokens.
             row.counter[0] += 1;
             // At most the stop ids that `min_tokens` forbade until the missing token.
@@ -141,6 +183,7 @@ impl GpuRows {
         self.kept.clear();
         self.groups.clear();
         self.kinds.clear();
+        self.counts.clear();
     }
 
     fn num_top(&self, num_logprobs: NumLogprobs) -> Option<u32> {
@@ -206,14 +249,22 @@ impl GpuRows {
         self.groups.push(group);
     }
 
-    fn row(&mut self, task: &SampleTask<'_>) -> SampleRow {
+    /// What decides the token of a task, of which the step before may sample the last token.
+    fn row(&mut self, task: &SampleTask<'_>, sampled_row: Option<usize>) -> SampleRow {
         let params = task.params;
         let (counter, key) = draw::random_block_of(task);
         let edit_start = self.edits.len() as u32;
-        let mut edits = RowEdits::of(&mut self.edits, &mut self.places);
-        edits.add_all(task);
-        edits.finish();
-        let only_allowed = params.allowed_token_ids.is_some();
+        add_edits(task, &mut self.edits, &mut self.places);
+        let mut flags = 0;
+        if params.allowed_token_ids.is_some() {
+            flags |= SampleRow::ONLY_ALLOWED;
+        }
+        let (mut list, mut drafts) = (0, 0..0);
+        if params.has_penalties() {
+            flags |= SampleRow::PENALIZED;
+            list = self.counts.list_of(task, sampled_row, &mut self.places);
+            drafts = self.counts.add_drafts(task, &self.places);
+        }
         SampleRow {
             temperature: if params.is_greedy() { 0.0 } else { params.temperature },
             top_p: params.top_p,
@@ -223,10 +274,13 @@ impl GpuRows {
             key,
             edit_start,
             edit_end: self.edits.len() as u32,
-            flags: if only_allowed { SampleRow::ONLY_ALLOWED } else { 0 },
+            flags,
             repetition_penalty: params.repetition_penalty,
             frequency_penalty: params.frequency_penalty,
             presence_penalty: params.presence_penalty,
+            list,
+            draft_start: drafts.start,
+            draft_end: drafts.end,
             ..SampleRow::default()
         }
     }
@@ -274,61 +328,25 @@ fn position(entries: &[LogprobEntry]) -> PositionLogprobs {
     PositionLogprobs { token: logprob(token), top: top.iter().map(logprob).collect() }
 }
 
-/// The edits of one row: one per token, in the order in which they come, which no result shows.
-/// Found by an array, since with penalties there are thousands of them in every row and step.
-struct RowEdits<'a> {
-    edits: &'a mut Vec<Edit>,
-    places: &'a mut [u32],
-    start: usize,
-}
-
-impl<'a> RowEdits<'a> {
-    /// Of the row whose edits begin at the end of these.
-    fn of(edits: &'a mut Vec<Edit>, places: &'a mut [u32]) -> Self {
-        let start = edits.len();
-        Self { edits, places, start }
+/// Adds the edits of a row: one per token, in the order in which they come, which no result shows.
+fn add_edits(task: &SampleTask<'_>, edits: &mut Vec<Edit>, places: &mut Places) {
+    let (params, start) = (task.params, edits.len());
+    let mut change = |token, change: &dyn Fn(&mut Edit)| {
+        let new = || Edit { token, ..Edit::default() };
+        if let Some(edit) = places.entry(token, (&mut *edits, start), new) {
+            change(edit);
+        }
+    };
+    for &id in params.allowed_token_ids.iter().flatten() {
+        change(id, &|edit| edit.flags |= Edit::ALLOWED);
     }
-
-    /// What the parameters do to each token that they name.
-    fn add_all(&mut self, task: &SampleTask<'_>) {
-        let params = task.params;
-        for &id in params.allowed_token_ids.iter().flatten() {
-            self.change(id, |edit| edit.flags |= Edit::ALLOWED);
-        }
-        for id in forbidden_ids(task) {
-            self.change(id, |edit| edit.flags |= Edit::FORBIDDEN);
-        }
-        for &(id, bias) in &params.logit_bias {
-            self.change(id, |edit| edit.bias += bias);
-        }
-        if params.repetition_penalty != 1.0 {
-            for &id in task.prompt_token_ids {
-                self.change(id, |edit| edit.flags |= Edit::IN_PROMPT);
-            }
-        }
-        if params.has_penalties() {
-            for &id in task.output_token_ids {
-                self.change(id, |edit| edit.num_output += 1);
-            }
-        }
+    for id in forbidden_ids(task) {
+        change(id, &|edit| edit.flags |= Edit::FORBIDDEN);
     }
-
-    /// A token beyond the row has no logit (tokenizers may have more ids than the model).
-    fn change(&mut self, token: u32, change: impl FnOnce(&mut Edit)) {
-        let Some(place) = self.places.get_mut(token as usize) else { return };
-        if *place == 0 {
-            self.edits.push(Edit { token, ..Edit::default() });
-            *place = (self.edits.len() - self.start) as u32;
-        }
-        change(&mut self.edits[self.start + *place as usize - 1]);
+    for &(id, bias) in &params.logit_bias {
+        change(id, &|edit| edit.bias += bias);
     }
-
-    /// Leaves the array as it was.
-    fn finish(self) {
-        for edit in &self.edits[self.start..] {
-            self.places[edit.token as usize] = 0;
-        }
-    }
+    places.forget(edits[start..].iter().map(|edit| edit.token));
 }
 
 #[cfg(test)]
@@ -337,6 +355,23 @@ mod tests {
     use crate::engine::request::{RowKey, SamplingParams, StopIds};
 
     const LIMITS: Limits = Limits { vocab_size: 50, max_kept: 2 };
+
+    /// A row at its beginning.
+    fn task(params: &SamplingParams) -> SampleTask<'_> {
+        SampleTask {
+            params,
+            prompt_token_ids: &[5, 5],
+            output_token_ids: &[],
+            num_drafts: 0,
+            stop_ids: const { &StopIds { eos_token_id: None, stop_token_ids: Vec::new() } },
+            bad_words_token_ids: &[],
+            row_key: RowKey(3),
+            engine_seed: 0,
+            request_id: 0,
+            sample_index: 0,
+            token_mask: None,
+        }
+    }
 
     #[test]
     fn every_parameter_that_names_tokens_is_an_edit() {
@@ -351,30 +386,25 @@ mod tests {
         let stop_ids = StopIds { eos_token_id: Some(1), ..StopIds::default() };
         let words = [vec![7, 8], vec![6, 3]];
         let task = SampleTask {
-            params: &params,
-            prompt_token_ids: &[5, 5],
             output_token_ids: &[2, 7],
             stop_ids: &stop_ids,
             bad_words_token_ids: &words,
-            row_key: RowKey(3),
-            engine_seed: 0,
-            sample_index: 0,
-            token_mask: None,
+            ..task(&params)
         };
         let mut rows = GpuRows::new(LIMITS);
         let logprobs = SamplingParams { logprobs: Some(NumLogprobs::All), ..params.clone() };
         let other = SampleTask { params: &logprobs, ..task };
         rows.refill(&[RowTask::Sample(other), RowTask::Sample(task)]);
         assert_eq!(rows.rows[0].flags, SampleRow::SKIP);
-        assert_eq!((rows.rows[1].flags, rows.rows[1].logits_row), (SampleRow::ONLY_ALLOWED, 1));
-        let of = |token, num_output, flags, bias| Edit { token, num_output, flags, bias };
+        let flags = SampleRow::ONLY_ALLOWED | SampleRow::PENALIZED;
+        assert_eq!((rows.rows[1].flags, rows.rows[1].logits_row), (flags, 1));
+        let of = |token, flags, bias| Edit { token, flags, bias };
         let expected = [
-            of(1, 0, Edit::FORBIDDEN, 0.0),
-            of(2, 1, Edit::ALLOWED, 1.5),
-            of(5, 0, Edit::IN_PROMPT, -1.0),
-            of(7, 1, 0, 0.0),
-            of(8, 0, Edit::FORBIDDEN, 0.0),
-            of(9, 0, Edit::ALLOWED, 0.0),
+            of(1, Edit::FORBIDDEN, 0.0),
+            of(2, Edit::ALLOWED, 1.5),
+            of(5, 0, -1.0),
+            of(8, Edit::FORBIDDEN, 0.0),
+            of(9, Edit::ALLOWED, 0.0),
         ];
         rows.edits.sort_by_key(|edit| edit.token);
         assert_eq!(rows.edits, expected);
@@ -383,60 +413,47 @@ mod tests {
     #[test]
     fn edits_of_a_row_do_not_depend_on_the_row_before() {
         // The last one is no token of the model.
-        let params = SamplingParams {
-            repetition_penalty: 1.2,
-            frequency_penalty: 0.5,
-            logit_bias: vec![(3, 1.0), (3, 0.5), (50, 9.0)],
-            ..SamplingParams::default()
-        };
-        let task = |output_token_ids| {
-            RowTask::Sample(SampleTask {
-                params: &params,
-                prompt_token_ids: &[7, 3, 7],
-                output_token_ids,
-                stop_ids: const { &StopIds { eos_token_id: None, stop_token_ids: Vec::new() } },
-                bad_words_token_ids: &[],
-                row_key: RowKey(3),
-                engine_seed: 0,
-                sample_index: 0,
-                token_mask: None,
-            })
-        };
-        let edits_of = |rows: &GpuRows, row: usize| -> Vec<Edit> {
-            let SampleRow { edit_start, edit_end, .. } = rows.rows[row];
-            rows.edits[edit_start as usize..edit_end as usize].to_vec()
-        };
+        let params = |logit_bias| SamplingParams { logit_bias, ..SamplingParams::default() };
+        let (long, short) =
+            (params(vec![(3, 1.0), (7, 2.0), (3, 0.5), (50, 9.0)]), params(vec![(7, 4.0)]));
+        let row = |params| RowTask::Sample(task(params));
         let mut rows = GpuRows::new(LIMITS);
-        rows.refill(&[task(&[9, 7, 9, 49]), task(&[9, 99]), task(&[9, 7, 9, 49])]);
-        let of = |token, num_output, flags, bias| Edit { token, num_output, flags, bias };
-        let expected = [
-            of(3, 0, Edit::IN_PROMPT, 1.5),
-            of(7, 1, Edit::IN_PROMPT, 0.0),
-            of(9, 2, 0, 0.0),
-            of(49, 1, 0, 0.0),
-        ];
-        assert_eq!(edits_of(&rows, 0), expected);
-        let shorter = [expected[0], of(7, 0, Edit::IN_PROMPT, 0.0), of(9, 1, 0, 0.0)];
-        assert_eq!(edits_of(&rows, 1), shorter);
-        assert_eq!(edits_of(&rows, 2), expected);
-        assert!(rows.places.iter().all(|&place| place == 0));
+        rows.refill(&[row(&long), row(&short), row(&long)]);
+        let edits_of = |row: usize| -> Vec<(u32, f32)> {
+            let SampleRow { edit_start, edit_end, .. } = rows.rows[row];
+            let edits = &rows.edits[edit_start as usize..edit_end as usize];
+            edits.iter().map(|edit| (edit.token, edit.bias)).collect()
+        };
+        assert_eq!(edits_of(0), [(3, 1.5), (7, 2.0)]);
+        assert_eq!(edits_of(1), [(7, 4.0)]);
+        assert_eq!(edits_of(2), edits_of(0));
+    }
+
+    #[test]
+    fn a_step_is_filled_again_only_where_earlier_lists_take_the_room() {
+        let params = SamplingParams { presence_penalty: 1.0, ..SamplingParams::default() };
+        let mut rows = GpuRows::new(LIMITS);
+        let num_fills = std::cell::Cell::new(0);
+        let mut fill = |ids: std::ops::Range<u64>| {
+            num_fills.set(0);
+            rows.with_room_for_counts(|rows| {
+                num_fills.set(num_fills.get() + 1);
+                let of =
+                    |request_id| SampleTask { request_id, output_token_ids: &[7], ..task(&params) };
+                rows.fill(&ids.clone().map(|id| RowTask::Sample(of(id))).collect::<Vec<_>>());
+            });
+            (num_fills.get(), rows.counts.changes().start_of_new)
+        };
+        assert_eq!(fill(0..2), (1, 0), "there is nothing to forget");
+        assert_eq!(fill(0..3).0, 1, "there is room for twice as many");
+        assert_eq!(fill(0..9), (2, 0), "lists 0 to 2 make room");
+        assert_eq!(fill(0..9).0, 1);
     }
 
     #[test]
     fn rows_with_logprobs_are_kept_where_sampling_overwrites_them() {
         let plain = SamplingParams { logprobs: Some(NumLogprobs::Top(64)), ..Default::default() };
         let edited = SamplingParams { logit_bias: vec![(3, 1.0)], ..plain.clone() };
-        let task = |params| SampleTask {
-            params,
-            prompt_token_ids: &[5],
-            output_token_ids: &[],
-            stop_ids: const { &StopIds { eos_token_id: None, stop_token_ids: Vec::new() } },
-            bad_words_token_ids: &[],
-            row_key: RowKey(3),
-            engine_seed: 0,
-            sample_index: 0,
-            token_mask: None,
-        };
         let prompt = RowTask::PromptLogprobs { target: 7, num_logprobs: NumLogprobs::Top(0) };
         let (edited, plain) = (RowTask::Sample(task(&edited)), RowTask::Sample(task(&plain)));
         let mut rows = GpuRows::new(LIMITS);

@@ -6,6 +6,7 @@ use vllm_batch::engine::device::cuda::{Args, DeviceBuffer};
 use vllm_batch::engine::device::{Device, Gpu, MAX_GPU_VOCAB_SIZE, Precision, Tensor, bytes_of};
 use vllm_batch::engine::ops::logprobs::{LogprobEntry, LogprobRow};
 use vllm_batch::engine::ops::sample::{Edit, SampleResult, SampleRow};
+use vllm_batch::engine::ops::token_counts::{CountTask, CountedToken};
 use vllm_batch::engine::request::{NumLogprobs, PositionLogprobs, RowKey, SamplingParams, StopIds};
 use vllm_batch::engine::sampler::{RowResult, RowTask, SampleTask, SamplerScratch, run_row};
 
@@ -58,6 +59,8 @@ fn task<'a>(params: &'a SamplingParams, stop_ids: &'a StopIds, row: usize) -> Sa
         stop_ids,
         bad_words_token_ids: &[],
         row_key: RowKey(row as u64 * 77),
+        num_drafts: 0,
+        request_id: 0,
         engine_seed: ENGINE_SEED,
         sample_index: 0,
         token_mask: None,
@@ -114,9 +117,11 @@ fn launch_sample(
     // A buffer is not empty.
     let edits = [edits, &[Edit::default()]].concat();
     let (rows, edits) = (filled(gpu, bytes_of(rows)), filled(gpu, bytes_of(&edits)));
+    let (lists, drafts) = (filled(gpu, &[0; 8]), filled(gpu, &[0; 4]));
     let results = gpu.alloc(num_rows * size_of::<SampleResult>()).expect("memory");
     let mut args = Args::new();
-    args.tensor(logits).dims([logits.width()]).ptr(rows.ptr()).ptr(edits.ptr()).ptr(results.ptr());
+    args.tensor(logits).dims([logits.width()]).ptr(rows.ptr()).ptr(edits.ptr());
+    args.ptr(lists.ptr()).ptr(drafts.ptr()).ptr(results.ptr());
     // The block is a choice of speed: no result may show it.
     let block = if num_rows > 4 { 384 } else { 640 };
     gpu.launch(("sample", "sample"), [num_rows as u32, 1], (block, 0), &mut args);
@@ -216,6 +221,55 @@ fn sample_says_which_rows_have_no_token() {
             assert!(*status != 0 || sampled.token == 0, "row {row} has one token");
         }
     }
+}
+
+/// Lists with tokens that are there and not, once and twice, from the host and from a row that was
+/// sampled; nothing beyond the end of a list changes. Penalties are tested in `penalties`.
+#[test]
+fn count_tokens_counts_each_token_in_its_list() {
+    let Some(pair) = Pair::open(DType::BFloat16, 806, None) else { return };
+    let gpu = gpu(&pair);
+    // Room of 700 entries each, of which so many are tokens.
+    let (room, lens) = (700, [0usize, 1, 300, 600]);
+    let counted = |token: u32, num_output: u32| CountedToken { token, num_output };
+    let mut lists = vec![counted(9, 9); room * lens.len()];
+    let (mut tasks, mut tokens) = (Vec::new(), Vec::new());
+    for (index, len) in lens.into_iter().enumerate() {
+        let list = &mut lists[index * room..];
+        list[0] = counted(len as u32, 0);
+        (0..len).for_each(|i| list[1 + i] = counted(3 * i as u32, i as u32 % 2));
+        let token_start = tokens.len() as u32;
+        tokens.extend([0, 897, 4, 898, 4, 0]);
+        let (list, token_end) = ((index * room) as u32, tokens.len() as u32);
+        let sampled_row = [2, CountTask::NO_ROW, 0, 1][index];
+        tasks.push(CountTask { list, token_start, token_end, sampled_row });
+    }
+    let sampled = |token, status| SampleResult { token, status };
+    let results = [sampled(4, 0), sampled(6, SampleResult::NON_FINITE), sampled(6, 0)];
+    let mut expected = lists.clone();
+    for (index, task) in tasks.iter().enumerate() {
+        let list = &mut expected[index * room..(index + 1) * room];
+        let known = &tokens[task.token_start as usize..task.token_end as usize];
+        let last = [Some(6), None, Some(4), None][index];
+        for token in known.iter().copied().chain(last) {
+            let len = list[0].token as usize;
+            match list[1..=len].iter_mut().find(|entry| entry.token == token) {
+                Some(entry) => entry.num_output += 1,
+                None => {
+                    list[1 + len] = counted(token, 1);
+                    list[0].token += 1;
+                }
+            }
+        }
+    }
+    let (on_gpu, tasks_on_gpu) = (filled(gpu, bytes_of(&lists)), filled(gpu, bytes_of(&tasks)));
+    let (tokens, results) = (filled(gpu, bytes_of(&tokens)), filled(gpu, bytes_of(&results)));
+    let mut args = Args::new();
+    args.ptr(on_gpu.ptr()).ptr(tasks_on_gpu.ptr()).ptr(tokens.ptr()).ptr(results.ptr());
+    gpu.launch(("sample", "count_tokens"), [tasks.len() as u32, 1], (256, 0), &mut args);
+    gpu.download(on_gpu.ptr(), &mut lists);
+    gpu.synchronize().expect("the kernel ran");
+    assert_eq!(lists, expected);
 }
 
 /// The logprobs that the kernel gives of rows: of token `row`, and the `num_top` most likely.

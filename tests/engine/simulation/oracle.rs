@@ -123,6 +123,8 @@ impl Oracle<'_> {
             stop_ids: &request.stop_ids,
             bad_words_token_ids: &request.bad_words_token_ids,
             row_key: request.row_key,
+            num_drafts: 0,
+            request_id: 0,
             engine_seed: self.workload.engine_seed,
             sample_index: index,
             token_mask: None,

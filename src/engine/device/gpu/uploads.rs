@@ -18,19 +18,20 @@ impl Uploads {
         Ok(Self { ring: PinnedBuffer::new(runtime.driver(), RING_BYTES)?, used: 0 })
     }
 
-    /// Copies to the start of `buffer`, in order with the launches.
+    /// Copies to `buffer`, from the byte `start` on, in order with the launches.
     pub(super) fn upload(
         &mut self,
         driver: &Driver,
-        buffer: &DeviceBuffer,
+        (buffer, start): (&DeviceBuffer, usize),
         bytes: &[u8],
     ) -> Result<(), CudaError> {
-        assert!(bytes.len() <= buffer.bytes(), "past the end of a buffer");
+        assert!(start + bytes.len() <= buffer.bytes(), "past the end of a buffer");
         if bytes.is_empty() {
             return Ok(());
         }
+        let to = buffer.ptr().offset(start);
         if bytes.len() > RING_BYTES {
-            return driver.copy_to_device(buffer.ptr(), bytes);
+            return driver.copy_to_device(to, bytes);
         }
         if self.used + bytes.len() > RING_BYTES {
             driver.synchronize()?;
@@ -39,6 +40,6 @@ impl Uploads {
         let range = self.used..self.used + bytes.len();
         self.ring.write(range.start, bytes);
         self.used = range.end.next_multiple_of(ALIGN);
-        driver.copy_to_device_async(buffer.ptr(), &self.ring, range, Stream::Compute)
+        driver.copy_to_device_async(to, &self.ring, range, Stream::Compute)
     }
 }
