@@ -1,7 +1,9 @@
-"""What GPTQ does beyond rounding: it looks at the inputs of the layers.
+"""What GPTQ and AWQ do beyond rounding: they look at the inputs of the layers.
 
 A layer's inputs enter as their second moments H = XᵀX: an error E of its weights costs tr(E H Eᵀ).
 """
+
+from dataclasses import dataclass
 
 import torch
 from golden_models.quantized.bits import packed
@@ -10,18 +12,32 @@ MAX_CODE = 15
 ZERO = 8
 
 
-def second_moments(folder, text, chars):
-    """H of the inputs of each linear layer of a transformers folder, by the module's name."""
+@dataclass
+class Inputs:
+    """What is known of a layer's inputs."""
+
+    moments: torch.Tensor  # H, (inputs, inputs)
+    magnitudes: torch.Tensor  # sums of |X|, (inputs)
+
+    def scaled(self, scales):
+        """Of inputs that are divided by scales."""
+        moments = self.moments / scales[:, None] / scales[None, :]
+        return Inputs(moments, self.magnitudes / scales)
+
+
+def inputs_of_layers(folder, text, chars):
+    """Of each linear layer of a transformers folder, by the module's name."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    moments = {}
+    found = {}
 
     def hook(name):
         def add(_, inputs):
             x = inputs[0].flatten(0, -2)
-            moments[name] = moments.get(name, 0) + x.T @ x
+            so_far = found.get(name, Inputs(0, 0))
+            found[name] = Inputs(so_far.moments + x.T @ x, so_far.magnitudes + x.abs().sum(0))
 
         return add
 
@@ -31,7 +47,7 @@ def second_moments(folder, text, chars):
     with torch.no_grad():
         for start in range(0, len(text), chars):
             model(tokenizer(text[start : start + chars], return_tensors="pt").input_ids)
-    return moments
+    return found
 
 
 def gptq(weight, moments, group):

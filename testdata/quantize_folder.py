@@ -4,10 +4,10 @@
     quantize_folder.py FOLDER OUT --format gptq|awq [--group 64] [--calibrate TEXT ...]
 
 FOLDER has model.safetensors in float32 or bfloat16 (as shared/real/make_real.py makes it). The
-linear layers of OUT are of 4 bits, groups along the inputs. With --calibrate, codes of GPTQ's
-layout are searched for as GPTQ does, by the inputs that layers have on these texts
-(`calibrated.py`). Else they are rounded to the nearest code, without the searches that both formats
-are named after.
+linear layers of OUT are of 4 bits, groups along the inputs. With --calibrate, codes are searched
+for as GPTQ and AWQ do, by the inputs that layers have on these texts (`calibrated.py`,
+`calibrated_awq.py`). Else they are rounded to the nearest code, without the searches that both
+formats are named after.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 
 import calibrated
+import calibrated_awq
 from golden_models.quantized.integers import Awq, Gptq
 
 LAYERS = "model.layers."
@@ -32,8 +33,6 @@ def main() -> None:
     parser.add_argument("--calibrate", type=Path, nargs="+", metavar="TEXT")
     parser.add_argument("--chars", type=int, default=2000, help="of a piece of the texts")
     args = parser.parse_args()
-    if args.calibrate and args.format != "gptq":
-        parser.error("--calibrate is for --format gptq")
     if args.format == "gptq":
         layout = Gptq(bits=4, group=args.group)
         config = dict(
@@ -46,16 +45,18 @@ def main() -> None:
             quant_method="awq", bits=4, group_size=args.group, zero_point=True, version="gemm",
         )
     args.out.mkdir(parents=True)
-    source, moments = load_file(args.folder / "model.safetensors"), {}
+    source, inputs = load_file(args.folder / "model.safetensors"), {}
     if args.calibrate:
         text = "".join(path.read_text(encoding="utf-8") for path in args.calibrate)
-        moments = calibrated.second_moments(args.folder, text, args.chars)
+        inputs = calibrated.inputs_of_layers(args.folder, text, args.chars)
+        if args.format == "awq":
+            source = calibrated_awq.scaled_and_clipped(source, inputs, args.group)
     tensors = {}
     for index, (name, tensor) in enumerate(source.items()):
         module = name.removesuffix(".weight")
         if name.startswith(LAYERS) and tensor.dim() == 2:
-            if moments:
-                coded = calibrated.gptq(tensor.float(), moments[module], args.group)
+            if inputs and args.format == "gptq":
+                coded = calibrated.gptq(tensor.float(), inputs[module].moments, args.group)
             else:
                 coded = layout.pack(tensor.float(), index)
             for suffix, packed in coded.items():
