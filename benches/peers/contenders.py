@@ -1,8 +1,8 @@
 """Who is measured by scripts/bench-peers, and how one of them takes its turn.
 
-A contender is named `ours:DTYPE`, `ours:int8`, `openvino:WEIGHTS:HINT` or `vllm:DTYPE`. Ours and
-OpenVINO are a new process each turn. vLLM loads for up to minutes: one process takes all turns of
-a model, and is stopped between them.
+A contender is named `ours:DTYPE`, `ours:int8`, `openvino:WEIGHTS:HINT` or `vllm:DTYPE`; ours and
+vLLM guess tokens with a third part, `guesses`. Ours and OpenVINO are a new process each turn. vLLM
+loads for up to minutes: one process takes all turns of a model, and is stopped between them.
 """
 
 import json
@@ -28,6 +28,9 @@ class Contender:
     def __init__(self, name, settings):
         self.name, self.settings = name, settings
         self.kind, *self.parts = name.split(":")
+        self.guesses = self.kind != "openvino" and self.parts[1:] == ["guesses"]
+        if self.guesses:
+            self.parts.pop()
         if len(self.parts) != {"ours": 1, "openvino": 2, "vllm": 1}.get(self.kind):
             raise SystemExit(f"{name}: not a contender\nhelp: see --help for their names")
         self.precision = "int8" if self.parts[0] == "int8" else "bf16"
@@ -57,7 +60,11 @@ class Contender:
         argv += ["--threads", self.settings.threads]
         argv += ["--kv-cache-memory-bytes", f"{self.settings.kv_gib}GiB"]
         argv += flags.get(self.parts[0], ["--dtype", self.parts[0]])
-        return [str(word) for word in argv + self.settings.ours_flags]
+        return [str(word) for word in argv + self.guessing() + self.settings.ours_flags]
+
+    def guessing(self):
+        """The flag that ours and vLLM's program have in common."""
+        return ["--speculative-config", self.settings.speculative_config] if self.guesses else []
 
     def ours_turn(self, model, workload):
         with tempfile.TemporaryDirectory() as folder:
@@ -172,6 +179,7 @@ class Peer:
         argv += ["--model-dir", folder, "--dtype", contender.parts[-1]]
         argv += ["--threads", settings.threads, "--kv-gib", settings.kv_gib]
         argv += ["--reply-fd", writing, *settings.peer_flags.get(contender.kind, [])]
+        argv += contender.guessing()
         log = root / f"log-{contender.name.replace(':', '-')}.txt"
         with open(log, "w") as output:
             self.process = subprocess.Popen(

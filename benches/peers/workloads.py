@@ -10,12 +10,19 @@ SHARED_PREFIX = 384
 
 
 class Workload:
-    """Rows of token ids, each with its own `max_tokens`."""
+    """Rows of token ids, each with its own `max_tokens`. `NAME:4` is of the first 4 rows, which
+    are written to `folder`."""
 
-    def __init__(self, name, path=None):
+    def __init__(self, name, folder=None, path=None):
         self.name, self.warm_up = name, True
-        self.path = path or ROOT / "benches/workloads" / f"{name}.jsonl"
-        rows = [json.loads(line) for line in self.path.read_text().splitlines()]
+        file, _, num_rows = name.partition(":")
+        self.path = path or ROOT / "benches/workloads" / f"{file}.jsonl"
+        lines = self.path.read_text().splitlines(keepends=True)
+        if num_rows:
+            lines = lines[: int(num_rows)]
+            self.path = Path(folder, f"{file}-{num_rows}.jsonl")
+            self.path.write_text("".join(lines))
+        rows = [json.loads(line) for line in lines]
         self.max_tokens = [row["max_tokens"] for row in rows]
         self.num_rows = len(rows)
         self.prompt_lens = [len(row["prompt_token_ids"]) for row in rows]
@@ -58,6 +65,6 @@ def one_token(folder):
     row = {"prompt_token_ids": json.loads(first)["prompt_token_ids"], "max_tokens": 1}
     path = Path(folder) / "one.jsonl"
     path.write_text(json.dumps(row) + "\n")
-    workload = Workload("one", path)
+    workload = Workload("one", path=path)
     workload.warm_up = False
     return workload
