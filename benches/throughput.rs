@@ -131,7 +131,7 @@ fn load(model: &str, options: &HashMap<String, String>) -> Engine {
     let mut cache = CacheConfig { kv_cache_memory_bytes: Some(4 << 30), ..CacheConfig::default() };
     cache.block_size = number("block-size");
     cache.num_blocks = number("num-blocks");
-    let parallel = ParallelConfig { num_threads: number("threads"), isa: None };
+    let parallel = ParallelConfig { num_threads: number("threads"), ..ParallelConfig::default() };
     let mut scheduler = SchedulerConfig { look_ahead: number("look-ahead"), ..Default::default() };
     let of_step = &mut scheduler;
     of_step.max_num_seqs = number("max-num-seqs").unwrap_or(of_step.max_num_seqs);

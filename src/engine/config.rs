@@ -163,6 +163,8 @@ pub struct CacheConfig {
     pub memory_share: Option<f64>,
     /// Bytes that another cache takes for each block of this one: a draft model's.
     pub bytes_beside: usize,
+    /// Engines that divide a share of memory between them: those of one process on the CPU.
+    pub engines_in_memory: usize,
 }
 
 impl Default for CacheConfig {
@@ -176,6 +178,7 @@ impl Default for CacheConfig {
             kv_offloading_bytes: None,
             memory_share: None,
             bytes_beside: 0,
+            engines_in_memory: 1,
         }
     }
 }
@@ -417,13 +420,30 @@ pub struct LoraModule {
     pub dir: PathBuf,
 }
 
-/// Threads of the CPU device, and their instructions.
+/// Threads of the CPU device, and their instructions; engines that share requests.
 #[derive(Clone, Debug, Default)]
 pub struct ParallelConfig {
-    /// None: one thread per physical core.
+    /// Of all engines together. None: one thread per physical core.
     pub num_threads: Option<usize>,
     /// None: the fastest that the CPU has.
     pub isa: Option<Isa>,
+    /// How many engines there are (`data_parallel`).
+    pub engines: Engines,
+}
+
+/// Engines that share the requests of a run, each on a device of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engines {
+    /// So many; on the CPU they share its threads.
+    Number(usize),
+    /// One on each GPU of the machine.
+    AllGpus,
+}
+
+impl Default for Engines {
+    fn default() -> Self {
+        Engines::Number(1)
+    }
 }
 
 /// Everything the engine needs to know, resolved; passed by reference everywhere.

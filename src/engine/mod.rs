@@ -5,6 +5,7 @@ pub mod batch;
 pub mod block_pool;
 pub mod completion;
 pub mod config;
+pub mod data_parallel;
 pub mod device;
 mod draft_executor;
 mod error;
@@ -156,6 +157,18 @@ impl Engine {
         config: &EngineConfig,
         summary: &ModelSummary,
     ) -> Result<Self, EngineError> {
+        Self::load_with(config, summary, None)
+    }
+
+    /// The same with the tokenizer of another engine of the model, if there is one.
+    ///
+    /// # Errors
+    /// As `load`.
+    pub fn load_with(
+        config: &EngineConfig,
+        summary: &ModelSummary,
+        processor: Option<Arc<InputProcessor>>,
+    ) -> Result<Self, EngineError> {
         let (dtype, max_model_len) = (summary.dtype, summary.max_model_len);
         let vocab_size = summary.spec.vocab_size();
         if config.speculation.is_some() && summary.spec.state_width() > 0 {
@@ -165,10 +178,11 @@ impl Engine {
                     .to_owned(),
             ));
         }
-        let (input_processor, model) =
-            beside(&|| decoders_input_processor(config, summary), |given_up| {
-                load_model(config, summary, given_up)
-            });
+        let (input_processor, model) = beside_tokenizer(
+            processor,
+            &|| decoders_input_processor(config, summary),
+            |given_up| load_model(config, summary, given_up),
+        );
         let (input_processor, model) = (input_processor?, model?);
         let LoadedModel { device, why_cpu, mut executor, draft } = model;
         let shape = executor.cache_shape();
@@ -453,6 +467,18 @@ fn sample_later_rounds(
 
 /// Stack of the thread that loads the tokenizer: as much as the main thread has.
 const LOADING_STACK: usize = 8 << 20;
+
+/// `beside`, where there may be a tokenizer already.
+fn beside_tokenizer<A: Send, B>(
+    known: Option<A>,
+    tokenizer: &(dyn Fn() -> Result<A, EngineError> + Sync),
+    model: impl FnOnce(&Arc<AtomicBool>) -> B,
+) -> (Result<A, EngineError>, B) {
+    match known {
+        Some(known) => (Ok(known), model(&Arc::default())),
+        None => beside(tokenizer, model),
+    }
+}
 
 /// Runs `tokenizer` on a thread of its own while `model` runs on this one. `model` is told when
 /// the other has failed: nobody waits for weights that will not be used.

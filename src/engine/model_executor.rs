@@ -262,6 +262,7 @@ fn cache_budget(cache: &CacheConfig, device: &Device) -> Result<(u64, String), E
         Device::Cpu(_) => CPU_MEMORY_SHARE,
         Device::Cuda(_) => GPU_MEMORY_SHARE,
     });
+    let share = share / cache.engines_in_memory as f64;
     // As in vLLM the share is of a GPU's whole memory, what is taken already included; weights and
     // the buffers of the largest step are in place by now.
     let bytes = ((total as f64 * share) as u64).saturating_sub(total - free);

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use super::data_parallel::DataParallel;
 use super::input_processor::InputProcessor;
 use super::pooling::{PoolingEngine, PoolingOutput, PoolingRequest};
 use super::request::{Asked, LoraId, Request, RequestError, RequestOutput};
@@ -16,6 +17,8 @@ pub enum Runner {
     Generate(Box<Engine>),
     /// It makes vectors of texts.
     Pooling(Box<PoolingEngine>),
+    /// Several engines of one kind.
+    Parallel(Box<DataParallel>),
 }
 
 /// A request.
@@ -42,6 +45,7 @@ impl Runner {
         match self {
             Runner::Generate(engine) => engine.input_processor(),
             Runner::Pooling(engine) => engine.input_processor(),
+            Runner::Parallel(engines) => engines.input_processor(),
         }
     }
 
@@ -50,6 +54,16 @@ impl Runner {
         match self {
             Runner::Generate(engine) => engine.info(),
             Runner::Pooling(engine) => engine.info(),
+            Runner::Parallel(engines) => engines.info(),
+        }
+    }
+
+    /// Whether it makes vectors or classes of texts; else it completes prompts.
+    pub fn makes_vectors(&self) -> bool {
+        match self {
+            Runner::Generate(_) => false,
+            Runner::Pooling(_) => true,
+            Runner::Parallel(engines) => engines.makes_vectors(),
         }
     }
 
@@ -61,6 +75,7 @@ impl Runner {
         match (self, work) {
             (Runner::Generate(engine), Work::Generate(request)) => engine.add_request(request),
             (Runner::Pooling(engine), Work::Pooling(request)) => engine.add_request(request),
+            (Runner::Parallel(engines), work) => engines.add_request(work),
             _ => panic!("a request came to an engine of the other kind"),
         }
     }
@@ -70,10 +85,11 @@ impl Runner {
         match self {
             Runner::Generate(engine) => engine.has_unfinished_requests(),
             Runner::Pooling(engine) => engine.has_unfinished_requests(),
+            Runner::Parallel(engines) => engines.has_unfinished_requests(),
         }
     }
 
-    /// One step; returns the requests that finished in it.
+    /// One step, or the next one of any of several engines; returns the requests that finished.
     ///
     /// # Errors
     /// The device failed.
@@ -81,6 +97,7 @@ impl Runner {
         Ok(match self {
             Runner::Generate(engine) => engine.step()?.into_iter().map(Answer::Generate).collect(),
             Runner::Pooling(engine) => engine.step()?.into_iter().map(Answer::Pooling).collect(),
+            Runner::Parallel(engines) => engines.step()?,
         })
     }
 
@@ -89,6 +106,7 @@ impl Runner {
         match self {
             Runner::Generate(engine) => engine.stats(),
             Runner::Pooling(engine) => engine.stats(),
+            Runner::Parallel(engines) => engines.stats(),
         }
     }
 }

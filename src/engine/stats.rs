@@ -58,6 +58,32 @@ impl EngineStats {
         Self { num_lora_loads: num_loads, num_resident_loras: num_resident, ..self }
     }
 
+    /// The sums of two engines that share requests. Blocks are of one size.
+    pub fn beside(self, other: Self) -> Self {
+        Self {
+            num_steps: self.num_steps + other.num_steps,
+            num_running: self.num_running + other.num_running,
+            num_waiting: self.num_waiting + other.num_waiting,
+            num_blocks: self.num_blocks + other.num_blocks,
+            num_used_blocks: self.num_used_blocks + other.num_used_blocks,
+            block_size: self.block_size.max(other.block_size),
+            num_computed_tokens: self.num_computed_tokens + other.num_computed_tokens,
+            num_prompt_tokens: self.num_prompt_tokens + other.num_prompt_tokens,
+            num_generation_tokens: self.num_generation_tokens + other.num_generation_tokens,
+            num_cached_tokens: self.num_cached_tokens + other.num_cached_tokens,
+            num_drafted_rows: self.num_drafted_rows + other.num_drafted_rows,
+            num_draft_tokens: self.num_draft_tokens + other.num_draft_tokens,
+            num_forced_tokens: self.num_forced_tokens + other.num_forced_tokens,
+            num_accepted_tokens: self.num_accepted_tokens + other.num_accepted_tokens,
+            num_preemptions: self.num_preemptions + other.num_preemptions,
+            num_offloaded_blocks: self.num_offloaded_blocks + other.num_offloaded_blocks,
+            num_returned_blocks: self.num_returned_blocks + other.num_returned_blocks,
+            num_lora_loads: self.num_lora_loads + other.num_lora_loads,
+            num_resident_loras: self.num_resident_loras + other.num_resident_loras,
+            time: self.time + other.time,
+        }
+    }
+
     /// Tokens that a row got from a step in which it had drafts, on average. None: none had any.
     pub fn tokens_per_drafted_row(&self) -> Option<f64> {
         let per_row = |num: u64| num as f64 / self.num_drafted_rows as f64;
@@ -76,6 +102,19 @@ pub struct StepTime {
     pub sample: Duration,
     /// Appending the tokens, and ending what is finished.
     pub update: Duration,
+}
+
+impl std::ops::Add for StepTime {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            schedule: self.schedule + other.schedule,
+            execute: self.execute + other.execute,
+            sample: self.sample + other.sample,
+            update: self.update + other.update,
+        }
+    }
 }
 
 impl std::ops::Sub for StepTime {

@@ -81,7 +81,7 @@ fn config(folder: &str, device: &DeviceConfig) -> EngineConfig {
         max_num_batched_tokens: 4096,
         ..SchedulerConfig::default()
     };
-    let parallel = ParallelConfig { num_threads: Some(1), isa: None };
+    let parallel = ParallelConfig { num_threads: Some(1), ..ParallelConfig::default() };
     let device = device.clone();
     EngineConfig { model, scheduler, parallel, device, ..EngineConfig::default() }
 }

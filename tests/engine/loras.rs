@@ -46,7 +46,7 @@ fn config(model: &str, dtype: DType) -> EngineConfig {
             num_blocks: Some(200),
             ..CacheConfig::default()
         },
-        parallel: ParallelConfig { num_threads: Some(1), isa: None },
+        parallel: ParallelConfig { num_threads: Some(1), ..ParallelConfig::default() },
         ..EngineConfig::default()
     }
 }

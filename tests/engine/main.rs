@@ -8,6 +8,7 @@ mod candle;
 mod chat_templates;
 mod classifiers;
 mod config_keys;
+mod data_parallel;
 mod decoder_vectors;
 mod embeddings;
 mod fuzz_corpus;

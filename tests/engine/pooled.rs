@@ -49,7 +49,7 @@ pub fn config(model_dir: PathBuf, limits: Limits) -> EngineConfig {
     let model = ModelConfig { model_dir, dtype: Some(DType::Float32), ..ModelConfig::default() };
     let scheduler =
         SchedulerConfig { max_num_seqs, max_num_batched_tokens, ..SchedulerConfig::default() };
-    let parallel = ParallelConfig { num_threads: Some(num_threads), isa: None };
+    let parallel = ParallelConfig { num_threads: Some(num_threads), ..ParallelConfig::default() };
     EngineConfig { model, scheduler, parallel, ..EngineConfig::default() }
 }
 

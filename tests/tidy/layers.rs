@@ -14,6 +14,7 @@ pub const LAYERS: &[(&str, &[&str])] = &[
             "EngineError",
             "EngineInfo",
             "config",
+            "data_parallel",
             // Every model file is opened in one way.
             "files::read",
             "input_processor",

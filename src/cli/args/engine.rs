@@ -38,12 +38,16 @@ pub struct ModelArgs {
 #[command(next_help_heading = "Engine")]
 pub struct ComputeArgs {
     /// Where to compute [default: auto]
-    #[arg(long, value_name = "auto|cpu|cuda[:N]")]
+    #[arg(long, value_name = "auto|cpu|cuda[:N|:all]")]
     pub device: Option<DeviceArg>,
+    /// Engines that share the rows, each with its own weights on a GPU of its own (or of the CPU's
+    /// threads) [default: 1; of cuda:all as many as there are]
+    #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
+    pub data_parallel_size: Option<usize>,
     /// Narrow the weights of linear layers to 8 bits (int8: CPU; fp8: NVIDIA GPUs from Ada on)
     #[arg(long, value_name = "KIND", hide_short_help = true)]
     pub quantization: Option<QuantizationArg>,
-    /// Threads that compute [default: one per physical core]
+    /// Threads that compute, in all engines [default: one per physical core]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub threads: Option<usize>,
     /// Instructions of the CPU's kernels; machines give equal bytes with equal ones [default: the
@@ -136,6 +140,8 @@ pub enum DeviceArg {
     Cpu,
     /// The NVIDIA GPU of this number.
     Cuda(usize),
+    /// All NVIDIA GPUs of the machine.
+    AllCuda,
 }
 
 impl std::str::FromStr for DeviceArg {
@@ -146,9 +152,10 @@ impl std::str::FromStr for DeviceArg {
             "auto" => Ok(DeviceArg::Auto),
             "cpu" => Ok(DeviceArg::Cpu),
             "cuda" => Ok(DeviceArg::Cuda(0)),
+            "cuda:all" => Ok(DeviceArg::AllCuda),
             _ => {
                 let ordinal = text.strip_prefix("cuda:").and_then(|number| number.parse().ok());
-                let expected = || "expected auto, cpu, cuda or cuda:N".to_owned();
+                let expected = || "expected auto, cpu, cuda, cuda:N or cuda:all".to_owned();
                 ordinal.map(DeviceArg::Cuda).ok_or_else(expected)
             }
         }

@@ -6,7 +6,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 const NO_SERVER: &str = "there is no server here; `run` completes a file of rows";
 const ONE_DEVICE: &str =
-    "one run computes on one GPU; --shard I/N and `merge` share an input between runs";
+    "a model is on one GPU; --data-parallel-size N puts one on each of several, for more rows";
+const ENGINES: &str = "it is --data-parallel-size N here, or --device cuda:all";
 const NO_POOLING: &str =
     "the command says it: `run` completes; others are `embed`, `classify`, `score`, `rerank`";
 const ALWAYS: &str = "it is always so; leave the flag out";
@@ -28,12 +29,11 @@ const FLAGS: &[(&str, &str)] = &[
     ("tp", ONE_DEVICE),
     ("pipeline-parallel-size", ONE_DEVICE),
     ("pp", ONE_DEVICE),
-    ("data-parallel-size", ONE_DEVICE),
-    ("dp", ONE_DEVICE),
+    ("dp", ENGINES),
     ("enable-expert-parallel", ONE_DEVICE),
     ("distributed-executor-backend", ONE_DEVICE),
-    ("gpus", ONE_DEVICE),
-    ("num-gpus", ONE_DEVICE),
+    ("gpus", ENGINES),
+    ("num-gpus", ENGINES),
     ("trust-remote-code", OWN_CODE),
     ("lora-path", "it is --lora-modules NAME=DIR here"),
     ("lora", "it is --lora-modules NAME=DIR here; rows name it in `lora`"),

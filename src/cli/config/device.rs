@@ -3,8 +3,9 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use crate::cli::args::{CpuIsaArg, DeviceArg, EngineArgs, QuantizationArg};
-use crate::engine::config::{DeviceConfig, DeviceKind, Isa, Quantization};
+use crate::cli::args::{ComputeArgs, CpuIsaArg, DeviceArg, EngineArgs, QuantizationArg};
+use crate::cli::terminal::error::CliError;
+use crate::engine::config::{DeviceConfig, DeviceKind, Engines, Isa, Quantization};
 
 /// Resolves the flags and the variables that say where CUDA's libraries are.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads CUDA's variables")]
@@ -21,6 +22,8 @@ fn resolve(args: &EngineArgs, variable: &dyn Fn(&str) -> Option<OsString>) -> De
             None | Some(DeviceArg::Auto) => DeviceKind::Auto,
             Some(DeviceArg::Cpu) => DeviceKind::Cpu,
             Some(DeviceArg::Cuda(ordinal)) => DeviceKind::Cuda(ordinal),
+            // The first of them; `engines` says that there are more.
+            Some(DeviceArg::AllCuda) => DeviceKind::Cuda(0),
         },
         cuda_home: path("CUDA_HOME").or_else(|| path("CUDA_PATH")),
         site_packages: environments.flat_map(|prefix| site_packages(&prefix)).collect(),
@@ -33,6 +36,21 @@ fn resolve(args: &EngineArgs, variable: &dyn Fn(&str) -> Option<OsString>) -> De
             QuantizationArg::Fp8 => Quantization::Fp8,
             QuantizationArg::Int8 => Quantization::Int8,
         }),
+    }
+}
+
+/// How many engines there are.
+///
+/// # Errors
+/// Two flags say it.
+pub(super) fn engines(args: &ComputeArgs) -> Result<Engines, CliError> {
+    match (&args.device, args.data_parallel_size) {
+        (Some(DeviceArg::AllCuda), None) => Ok(Engines::AllGpus),
+        (Some(DeviceArg::AllCuda), Some(num)) => {
+            let message = format!("--data-parallel-size {num}: --device cuda:all takes all GPUs");
+            Err(CliError::refused("flag", message).help("leave out one of the two"))
+        }
+        (_, num) => Ok(Engines::Number(num.unwrap_or(1))),
     }
 }
 

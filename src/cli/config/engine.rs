@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::device::{cpu_isa, device_config};
+use super::device::{cpu_isa, device_config, engines};
 use super::speculation::speculation;
 use crate::cli::args::{
     CacheArgs, ComputeArgs, DTypeArg, KvCacheDTypeArg, LoadFormatArg, OutputArgs, OverflowArg,
@@ -31,7 +31,8 @@ pub(super) fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
     let cache = cache_config(&args.engine.cache);
     let model = model_config(args)?;
     let isa = args.engine.compute.cpu_isa.map(cpu_isa);
-    let parallel = ParallelConfig { num_threads: threads, isa };
+    let parallel =
+        ParallelConfig { num_threads: threads, isa, engines: engines(&args.engine.compute)? };
     let speculation = args.engine.speculative_config.as_deref().map(speculation).transpose()?;
     let device = device_config(&args.engine);
     // Its names are the model's too, which is not resolved here.
@@ -55,6 +56,7 @@ fn cache_config(args: &CacheArgs) -> CacheConfig {
             .map(|gib| (gib * f64::from(1u32 << 30)) as u64),
         memory_share: args.gpu_memory_utilization,
         bytes_beside: defaults.bytes_beside,
+        engines_in_memory: defaults.engines_in_memory,
     }
 }
 

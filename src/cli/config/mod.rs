@@ -34,12 +34,14 @@ use crate::cli::input::sources::Sources;
 use crate::cli::judge::Judge;
 use crate::cli::terminal::clock::now;
 use crate::cli::terminal::error::CliError;
-use crate::engine::config::EngineConfig;
+use crate::engine::config::{EngineConfig, Engines};
 use crate::engine::request::{SamplingParams, StructuredOutputs, UNLIMITED_LOGPROBS};
 use crate::engine::text::RunDate;
 
 /// Rows that are computed or wait for it: enough for the scheduler to choose from.
 const MIN_WINDOW_ROWS: usize = 4096;
+/// GPUs of a machine that rows are read ahead for, before anyone has counted them.
+const USUAL_GPUS: usize = 8;
 const WINDOW_BYTES: usize = 256 << 20;
 /// Rows that wait on disk for a slow earlier one. Each takes some tens of bytes of memory.
 const MAX_AHEAD: u64 = 1 << 18;
@@ -121,8 +123,14 @@ impl RunConfig {
     /// Flags that cannot be honoured, or files that they name and that are not there.
     pub fn new(args: RunArgs) -> Result<Self, CliError> {
         let mut engine = engine_config(&args)?;
+        let num_engines = match engine.parallel.engines {
+            Engines::Number(num) => num,
+            Engines::AllGpus => USUAL_GPUS,
+        };
         let window = WindowLimits {
-            max_rows: MIN_WINDOW_ROWS.max(16 * engine.scheduler.max_num_seqs),
+            max_rows: MIN_WINDOW_ROWS
+                .max(16 * engine.scheduler.max_num_seqs)
+                .saturating_mul(num_engines),
             max_bytes: WINDOW_BYTES,
             max_ahead: MAX_AHEAD,
         };

@@ -18,7 +18,8 @@ use crate::cli::object_store;
 use crate::cli::terminal::console::{Console, ProgressMode};
 use crate::cli::terminal::error::{CliError, sanitized};
 use crate::cli::terminal::exit::Exit;
-use crate::engine::config::{EngineConfig, LoadFormat, LoraConfig};
+use crate::engine::config::{EngineConfig, Engines, LoadFormat, LoraConfig};
+use crate::engine::data_parallel::{DataParallel, LoadEngine};
 use crate::engine::model_summary::ModelSummary;
 use crate::engine::pooling::{PoolingEngine, PoolingSummary};
 use crate::engine::runner::Runner;
@@ -78,6 +79,7 @@ pub fn load_from(
     folders: &Folders,
     summary: &ModelSummary,
 ) -> Result<Loaded, CliError> {
+    refuse_engines(config)?;
     Loaded::by(config, folders, |config| Engine::load_summarized(config, summary))
 }
 
@@ -90,10 +92,52 @@ pub fn load_pooling(
     folders: &Folders,
     summary: &PoolingSummary,
 ) -> Result<Loaded<Runner>, CliError> {
+    refuse_engines(config)?;
     Loaded::by(config, folders, |config| {
         let engine = PoolingEngine::load_summarized(config, summary)?;
         Ok(Runner::Pooling(Box::new(engine)))
     })
+}
+
+/// Loads as many engines of a model as were asked for, where that is not one.
+///
+/// # Errors
+/// One cannot be loaded, or there are not so many devices.
+pub fn load_engines(
+    config: &RunConfig,
+    folders: &Folders,
+    summary: &Arc<Summary>,
+) -> Result<Loaded<Runner>, CliError> {
+    let summary = Arc::clone(summary);
+    let load: LoadEngine = Arc::new(move |config, processor| match &*summary {
+        Summary::Generate(summary) => {
+            Ok(Runner::Generate(Box::new(Engine::load_with(config, summary, processor)?)))
+        }
+        Summary::Pooling(summary) => {
+            Ok(Runner::Pooling(Box::new(PoolingEngine::load_with(config, summary, processor)?)))
+        }
+    });
+    Loaded::by(config, folders, |config| {
+        Ok(Runner::Parallel(Box::new(DataParallel::load(config, &load)?)))
+    })
+}
+
+/// Whether rows are shared between engines.
+pub fn has_engines(config: &RunConfig) -> bool {
+    config.engine.parallel.engines != Engines::Number(1)
+}
+
+/// # Errors
+/// More engines than one were asked for.
+fn refuse_engines(config: &RunConfig) -> Result<(), CliError> {
+    match has_engines(config) {
+        false => Ok(()),
+        true => {
+            let message = "`bench` and `plan` measure one engine: --data-parallel-size or --device \
+                           cuda:all is not for them";
+            Err(CliError::refused("flag", message).help("leave it out"))
+        }
+    }
 }
 
 /// The engine's configuration, with the folders that were found.

@@ -107,6 +107,9 @@ impl Job<'_> {
             .spawn(move || fingerprinted::of_files(&config, &of_model, &of_summary));
         let files = machine::started(files);
         let loaded = match &*summary {
+            _ if model::has_engines(&self.config) => {
+                model::load_engines(&self.config, folders, &summary)?
+            }
             Summary::Generate(summary) => load(&self.config, folders, summary)?.into_runner(),
             Summary::Pooling(summary) => model::load_pooling(&self.config, folders, summary)?,
         };

@@ -64,7 +64,8 @@ const IDLE: Duration = Duration::from_millis(50);
 /// at once.
 const FIRST_ROW: Duration = Duration::from_millis(50);
 
-/// Makes an engine of a configuration, the folders of its model and what its small files say.
+/// Makes the engine of a run that has one, of a configuration, the folders of its model and what
+/// its small files say.
 pub type Load<'a> =
     &'a dyn Fn(&RunConfig, &Folders, &ModelSummary) -> Result<model::Loaded, CliError>;
 

@@ -268,6 +268,19 @@ fn probe(device: &DeviceConfig, ordinal: usize) -> Result<Driver, String> {
     CudaDriver::probe(ordinal, &hints, compiler).map(Driver::Cuda)
 }
 
+/// Why the first GPU cannot be used; None: it can.
+pub fn gpu_trouble(device: &DeviceConfig) -> Option<String> {
+    probe(device, 0).err()
+}
+
+/// GPUs that the driver shows.
+///
+/// # Errors
+/// Why there can be none.
+pub fn num_gpus() -> Result<usize, String> {
+    CudaDriver::num_gpus()
+}
+
 fn gpu(config: &EngineConfig, dtype: DType, driver: Driver) -> Result<Device, EngineError> {
     let gpu_config = GpuConfig {
         dtype,

@@ -44,7 +44,7 @@ use super::input_processor::InputProcessor;
 use super::request::RequestError;
 use super::stats::EngineStats;
 use super::text::Tokenizer;
-use super::{EngineError, EngineInfo, beside, load_input_processor};
+use super::{EngineError, EngineInfo, beside_tokenizer, load_input_processor};
 use body::{Body, Text};
 use loading::{Devices, Loaded, load_model};
 use pooler::{Pooler, Sparse};
@@ -102,6 +102,18 @@ impl PoolingEngine {
         config: &EngineConfig,
         summary: &PoolingSummary,
     ) -> Result<Self, EngineError> {
+        Self::load_with(config, summary, None)
+    }
+
+    /// The same with the tokenizer of another engine of the model, if there is one.
+    ///
+    /// # Errors
+    /// As `load`.
+    pub fn load_with(
+        config: &EngineConfig,
+        summary: &PoolingSummary,
+        processor: Option<Arc<InputProcessor>>,
+    ) -> Result<Self, EngineError> {
         let max_model_len = summary.max_model_len;
         let load_processor =
             || load_input_processor(config, &summary.files, summary.limits(), Default::default());
@@ -109,11 +121,11 @@ impl PoolingEngine {
         let (input_processor, model) = match &tokens[..] {
             [] => {
                 let load = |given_up: &_| load_model(config, summary, &[], given_up);
-                beside(&load_processor, load)
+                beside_tokenizer(processor, &load_processor, load)
             }
             // The model is made with their ids, which the tokenizer knows.
             tokens => {
-                let processor = load_processor()?;
+                let processor = processor.map_or_else(load_processor, Ok)?;
                 let ids = token_ids(tokens, &processor.tokenizer(), summary)?;
                 (Ok(processor), load_model(config, summary, &ids, &Default::default()))
             }

@@ -3,6 +3,7 @@
 //! float32.
 
 mod against_cpu;
+mod data_parallel;
 mod device_choice;
 mod failure;
 mod invariance;

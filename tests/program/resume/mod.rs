@@ -8,6 +8,7 @@
 mod content;
 mod damage;
 mod disk_full;
+mod engines;
 mod forms;
 mod guesses;
 mod journal;

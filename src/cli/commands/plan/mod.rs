@@ -88,7 +88,7 @@ pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
         model: &config.model.name,
         input: &config.input.name,
         info: engine.info(),
-        completes: matches!(engine, Runner::Generate(_)),
+        completes: !engine.makes_vectors(),
         block_size: engine.info().block_size,
         load_time,
         elapsed: started.elapsed(),
@@ -118,9 +118,9 @@ fn sampled(
     }
     console.note(&format!("Running rows for {seconds} s to estimate the time"));
     let estimate::Limits { max_num_seqs, max_num_batched_tokens, .. } = limits;
-    Ok(Some(match engine {
-        Runner::Generate(_) => sample::run(engine, requests, seconds, max_num_seqs)?,
-        Runner::Pooling(_) => sample::run_texts(engine, requests, seconds, max_num_batched_tokens)?,
+    Ok(Some(match engine.makes_vectors() {
+        false => sample::run(engine, requests, seconds, max_num_seqs)?,
+        true => sample::run_texts(engine, requests, seconds, max_num_batched_tokens)?,
     }))
 }
 
@@ -147,8 +147,8 @@ fn planned(
 
 /// Rows to run at most. Whole texts go through an engine fast.
 fn max_sample_rows(engine: &Runner, max_num_seqs: usize) -> usize {
-    match engine {
-        Runner::Generate(_) => max_num_seqs,
-        Runner::Pooling(_) => TEXT_STEPS * max_num_seqs,
+    match engine.makes_vectors() {
+        false => max_num_seqs,
+        true => TEXT_STEPS * max_num_seqs,
     }
 }

@@ -34,6 +34,15 @@ impl CudaDriver {
         catch_unwind(AssertUnwindSafe(|| probe(ordinal, hints, compiler)))
             .unwrap_or_else(|panic| Err(panic_reason(panic.as_ref())))
     }
+
+    /// GPUs that the driver shows, or one line that says why it shows none.
+    pub fn num_gpus() -> std::result::Result<usize, String> {
+        catch_unwind(|| {
+            initialize()?;
+            num_devices().map_err(one_line)
+        })
+        .unwrap_or_else(|panic| Err(panic_reason(panic.as_ref())))
+    }
 }
 
 fn panic_reason(panic: &(dyn std::any::Any + Send)) -> String {
@@ -45,18 +54,25 @@ fn panic_reason(panic: &(dyn std::any::Any + Send)) -> String {
     format!("a CUDA library is not usable: {}", message.replace('\n', " "))
 }
 
+fn one_line(error: CudaError) -> String {
+    error.to_string().replace('\n', " ")
+}
+
+fn initialize() -> std::result::Result<(), String> {
+    // SAFETY: loads the library and its initialisers, as every program that uses CUDA does.
+    if !unsafe { sys::is_culib_present() } {
+        return Err("the NVIDIA driver is not installed (no libcuda.so.1)".to_owned());
+    }
+    // SAFETY: no arguments.
+    check("cuInit", "", unsafe { sys::cuInit(0) }).map_err(one_line)
+}
+
 fn probe(
     ordinal: usize,
     hints: &SearchHints,
     compiler: Compiler,
 ) -> std::result::Result<CudaDriver, String> {
-    // SAFETY: loads the library and its initialisers, as every program that uses CUDA does.
-    if !unsafe { sys::is_culib_present() } {
-        return Err("the NVIDIA driver is not installed (no libcuda.so.1)".to_owned());
-    }
-    let one_line = |error: CudaError| error.to_string().replace('\n', " ");
-    // SAFETY: no arguments.
-    check("cuInit", "", unsafe { sys::cuInit(0) }).map_err(one_line)?;
+    initialize()?;
     let driver_version = driver_version().map_err(one_line)?;
     if driver_version < MIN_DRIVER_VERSION {
         return Err(format!(

@@ -1,0 +1,185 @@
+//! Several engines of one model on the CPU: each row has the bytes that one engine gives it, over
+//! shared beginnings, several samples, beams, tight caches and slow engines; so have vectors.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use vllm_batch::engine::config::{EngineConfig, Engines};
+use vllm_batch::engine::data_parallel::{DataParallel, LoadEngine};
+use vllm_batch::engine::input_processor::{InputProcessor, Prompt};
+use vllm_batch::engine::model_summary::ModelSummary;
+use vllm_batch::engine::pooling::{PoolingEngine, PoolingParams};
+use vllm_batch::engine::request::{
+    BeamSearchParams, NumLogprobs, RequestOutput, RowKey, SamplingParams,
+};
+use vllm_batch::engine::runner::{Answer, Runner, Work};
+use vllm_batch::engine::{Engine, EngineError};
+
+use super::pooled;
+
+const NUM_ROWS: u64 = 40;
+
+/// What is compared of a row: tokens and bits of logprobs of each completion.
+type Bytes = Vec<Vec<(u32, u32)>>;
+
+fn config(engines: usize) -> EngineConfig {
+    let mut config = pooled::config(pooled::testdata("golden/llama2"), (6, 32, 3));
+    config.parallel.engines = Engines::Number(engines);
+    config.cache.block_size = Some(16);
+    config.cache.num_blocks = Some(24);
+    config
+}
+
+fn load_with(
+    config: &EngineConfig,
+    processor: Option<Arc<InputProcessor>>,
+) -> Result<Runner, EngineError> {
+    let summary = ModelSummary::read(&config.model)?;
+    Ok(Runner::Generate(Box::new(Engine::load_with(config, &summary, processor)?)))
+}
+
+fn several(config: &EngineConfig, load: LoadEngine) -> Runner {
+    let engines = DataParallel::load(config, &load);
+    Runner::Parallel(Box::new(engines.unwrap_or_else(|error| panic!("{error}"))))
+}
+
+/// Rows of three shared beginnings and of none, greedy, sampled, several at once, and beams.
+fn rows(processor: &InputProcessor) -> Vec<Work> {
+    let row = |index: u64| {
+        let shared = (0..40 * (index as u32 % 4)).map(move |at| (at * 37 + index as u32 % 4) % 80);
+        let own = (0..index as u32 * 7 % 23 + 1).map(|at| at * 29 % 80);
+        let prompt: Vec<u32> = shared.chain(own).map(|token| token + 20).collect();
+        let mut params = SamplingParams {
+            temperature: if index.is_multiple_of(2) { 0.0 } else { 1.0 },
+            n: 1 + (index % 3) as u32 * (index % 2) as u32,
+            max_tokens: Some(3 + index as u32 % 17),
+            ignore_eos: true,
+            logprobs: Some(NumLogprobs::Top(1)),
+            ..SamplingParams::default()
+        };
+        if index % 10 == 4 {
+            (params.n, params.beam_search) = (3, Some(BeamSearchParams::of_width(3)));
+        }
+        let prompt = Prompt::TokenIds(prompt);
+        Work::Generate(processor.process(index, prompt, params, RowKey(index)).unwrap())
+    };
+    (0..NUM_ROWS).map(row).collect()
+}
+
+fn bytes(output: &RequestOutput) -> Bytes {
+    let of = |completion: &vllm_batch::engine::request::CompletionOutput| {
+        let logprobs = completion.logprobs.iter().flatten();
+        let bits: Vec<_> =
+            logprobs.map(|at| (at.token.token_id, at.token.logprob.to_bits())).collect();
+        assert_eq!(bits.len(), completion.token_ids.len());
+        assert!(completion.error.is_none(), "{:?}", completion.error);
+        bits
+    };
+    output.outputs.iter().map(of).collect()
+}
+
+fn answers(runner: &mut Runner) -> BTreeMap<u64, Bytes> {
+    for work in rows(&runner.input_processor()) {
+        runner.add_request(work);
+    }
+    let mut answers = BTreeMap::new();
+    while runner.has_unfinished_requests() {
+        for answer in runner.step().unwrap_or_else(|error| panic!("{error}")) {
+            let Answer::Generate(output) = answer else { panic!("it completes") };
+            let before = answers.insert(output.request_id, bytes(&output));
+            assert!(before.is_none(), "row {} came twice", output.request_id);
+        }
+    }
+    assert_eq!(answers.len() as u64, NUM_ROWS);
+    answers
+}
+
+#[test]
+fn rows_of_several_engines_are_those_of_one() {
+    let mut one = load_with(&config(1), None).unwrap();
+    let expected = answers(&mut one);
+    let cache = one.info().num_cache_tokens;
+    for num in [2, 3] {
+        let mut engines = several(&config(num), Arc::new(load_with));
+        assert_eq!(engines.info().num_cache_tokens, num * cache);
+        assert_eq!((engines.info().num_threads, engines.makes_vectors()), (3, false));
+        assert_eq!(answers(&mut engines), expected, "{num} engines");
+        let stats = engines.stats();
+        assert_eq!((stats.num_running, stats.num_waiting), (0, 0));
+        assert_eq!(stats.num_generation_tokens, one.stats().num_generation_tokens);
+        assert_eq!(stats.num_prompt_tokens, one.stats().num_prompt_tokens);
+    }
+}
+
+#[test]
+fn engines_of_different_pace_give_the_same_rows() {
+    let expected = answers(&mut load_with(&config(1), None).unwrap());
+    // The second engine runs one row and few tokens at a time: it is slower by far.
+    let uneven: LoadEngine = Arc::new(|config, processor| {
+        let mut config = config.clone();
+        if processor.is_some() {
+            config.scheduler.max_num_seqs = 3;
+            config.scheduler.max_num_batched_tokens = 4;
+            config.cache.enable_prefix_caching = false;
+        }
+        load_with(&config, processor)
+    });
+    assert_eq!(answers(&mut several(&config(2), uneven)), expected);
+}
+
+#[test]
+fn an_engine_that_cannot_be_loaded_is_named() {
+    let refused: LoadEngine = Arc::new(|config, processor| match processor {
+        None => load_with(config, None),
+        Some(_) => Err(EngineError::Device("no room".to_owned())),
+    });
+    let error = DataParallel::load(&config(2), &refused).err().expect("it is refused");
+    assert!(matches!(&error, EngineError::Device(text) if text == "engine 1: no room"), "{error}");
+}
+
+#[test]
+fn engines_of_different_kernels_are_refused() {
+    let mixed: LoadEngine = Arc::new(|config, processor| {
+        let mut config = config.clone();
+        if processor.is_some() {
+            config.parallel.isa = Some(vllm_batch::engine::config::Isa::Portable);
+        }
+        load_with(&config, processor)
+    });
+    let error = DataParallel::load(&config(2), &mixed).err().expect("it is refused").to_string();
+    assert!(error.contains("engine 0 (cpu, kernels cpu-"), "{error}");
+    assert!(error.contains("engine 1 (cpu, kernels cpu-portable)"), "{error}");
+}
+
+#[test]
+fn vectors_of_several_engines_are_those_of_one() {
+    let model = pooled::testdata("golden_embeddings/bert");
+    let mut config = pooled::config(model, (4, 64, 2));
+    let load: LoadEngine = Arc::new(|config, processor| {
+        let summary = vllm_batch::engine::pooling::PoolingSummary::read(&config.model)?;
+        Ok(Runner::Pooling(Box::new(PoolingEngine::load_with(config, &summary, processor)?)))
+    });
+    let of = |runner: &mut Runner| {
+        let processor = runner.input_processor();
+        for index in 0..30 {
+            let prompt: Vec<u32> = (0..3 + index as u32 * 5 % 31).map(|at| at % 50 + 5).collect();
+            let prompt = Prompt::TokenIds(prompt);
+            let request = processor.process_pooling(index, prompt, PoolingParams::default());
+            runner.add_request(Work::Pooling(request.unwrap()));
+        }
+        let mut found = BTreeMap::new();
+        while runner.has_unfinished_requests() {
+            for answer in runner.step().unwrap() {
+                let Answer::Pooling(output) = answer else { panic!("it makes vectors") };
+                found.insert(output.request_id, format!("{:?}", output.texts));
+            }
+        }
+        assert_eq!(found.len(), 30);
+        found
+    };
+    let expected = of(&mut load(&config, None).unwrap());
+    config.parallel.engines = Engines::Number(2);
+    let mut engines = several(&config, load);
+    assert!(engines.makes_vectors());
+    assert_eq!(of(&mut engines), expected);
+}
