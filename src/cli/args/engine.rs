@@ -37,8 +37,8 @@ pub struct ModelArgs {
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Engine")]
 pub struct ComputeArgs {
-    /// Where to compute [default: auto]
-    #[arg(long, value_name = "auto|cpu|cuda[:N|:all]")]
+    /// Where: auto, cpu, cuda[:N] or cuda:all [default: auto]
+    #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceArg>,
     /// Engines that share the rows, each with its own weights on a GPU of its own (or of the CPU's
     /// threads) [default: 1; of cuda:all as many as there are]
@@ -47,7 +47,7 @@ pub struct ComputeArgs {
     /// Narrow the weights of linear layers to 8 bits (int8: CPU; fp8: NVIDIA GPUs from Ada on)
     #[arg(long, value_name = "KIND", hide_short_help = true)]
     pub quantization: Option<QuantizationArg>,
-    /// Threads that compute, in all engines [default: one per physical core]
+    /// Threads that compute, in all [default: one per physical core]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub threads: Option<usize>,
     /// Instructions of the CPU's kernels; machines give equal bytes with equal ones [default: the
