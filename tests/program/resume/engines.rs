@@ -73,3 +73,18 @@ fn a_wrong_number_of_engines_is_refused_with_what_there_is() {
     ended.assert_exit(2);
     ended.assert_says("--device cuda:all takes all GPUs");
 }
+
+#[test]
+fn commands_that_measure_one_engine_refuse_several() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("in.txt"), "a\n").unwrap();
+    for command in [&["plan", "-i", "in.txt"][..], &["bench", "--num-prompts", "1"]] {
+        let mut program = std::process::Command::new(assert_cmd::cargo::cargo_bin!("vllm-batch"));
+        program.args(command).args(["-m", crate::resume::program::TINY, "--device", "cpu"]);
+        let ended = finish(
+            program.args(TWO).current_dir(folder.path()).stderr(std::process::Stdio::piped()),
+        );
+        ended.assert_exit(2);
+        ended.assert_says("`bench` and `plan` measure one engine");
+    }
+}
