@@ -304,3 +304,36 @@ __device__ __forceinline__ void set_turn(u32* turn, u32 value) {
                : "memory");
 #endif
 }
+
+// Sets `*arrived`, which may be in the memory of another rank's device, after all that this thread
+// has written or seen.
+__device__ __forceinline__ void set_for_ranks(u32* arrived, u32 epoch) {
+#ifdef HOST_SHIM
+  __atomic_store_n(arrived, epoch, __ATOMIC_RELEASE);
+#else
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(arrived), "r"(epoch) : "memory");
+#endif
+}
+
+__device__ __forceinline__ u32 load_of_ranks(const u32* at) {
+#ifdef HOST_SHIM
+  return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+#else
+  u32 value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+  return value;
+#endif
+}
+
+// Waits until another rank has set `*arrived` to `epoch` or to what comes after it, and sees all
+// that was written before; or until `*stop` is not 0. On the shim each rank is a thread of the
+// host, and other fibers have nothing to do meanwhile.
+__device__ __forceinline__ void wait_for_rank(const u32* arrived, u32 epoch, const u32* stop) {
+  for (u32 turn = 1; int(load_of_ranks(arrived) - epoch) < 0; ++turn) {
+    // Seldom looked at: it is in the host's memory, which is far.
+    if (turn % 1024 == 0 && load_of_ranks(stop) != 0) return;
+#ifdef HOST_SHIM
+    shim::let_others_run();
+#endif
+  }
+}

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <string>
 #include <vector>
@@ -234,6 +235,9 @@ void yield() {
     b.ready.insert(b.ready.begin(), b.current);
   run_others(b);
 }
+
+// Sleeps: where there are more ranks than cores, threads that only yield starve each other.
+void let_others_run() { usleep(10); }
 
 uint32_t block_barrier(uint32_t predicate) {
   Block& b = the_block;

@@ -54,6 +54,8 @@ void* dynamic_smem();
 void register_entry(const char* name, void (*entry)(), CallFn call);
 // Lets other fibers run: for loops that wait for a value in memory.
 void yield();
+// Lets other threads of the host run, each of which may be another rank's device.
+void let_others_run();
 // Stops the launch with an error; does not return to the kernel.
 [[noreturn]] void fail(const char* what);
 // Returns how many threads passed a nonzero `predicate`.

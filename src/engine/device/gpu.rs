@@ -5,6 +5,7 @@
 //! executor asks once a step.
 
 mod graphs;
+mod group;
 mod kernel;
 mod matmul;
 mod readback;
@@ -15,6 +16,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+pub use group::{Group, Rank};
 pub use kernel::{AttentionDefines, CodeDefines, Kernel};
 pub use matmul::{Matmul, MatmulInput, MatmulShape};
 pub use readback::Readback;
@@ -64,6 +66,7 @@ pub struct Gpu {
     graphs: Mutex<Graphs>,
     fp8_scratch: Mutex<Option<(DeviceBuffer, DeviceBuffer)>>,
     sampled: OnceLock<Sampled>,
+    rank: OnceLock<Rank>,
     /// Whether weights are held as codes.
     has_codes: AtomicBool,
     failure: Mutex<Option<CudaError>>,
@@ -131,6 +134,7 @@ impl Gpu {
             graphs: Mutex::default(),
             fp8_scratch: Mutex::default(),
             sampled: OnceLock::new(),
+            rank: OnceLock::new(),
             has_codes: AtomicBool::new(false),
             failure: Mutex::default(),
             pool,
@@ -171,7 +175,8 @@ impl Gpu {
             KvCacheDType::Auto => "",
             KvCacheDType::Fp8 => "-kv8",
         };
-        let narrowed = format!("{fp8}{codes}{cache}");
+        let ranks = self.rank().map(|rank| format!("-tp{}", rank.num_ranks()));
+        let narrowed = format!("{fp8}{codes}{cache}{}", ranks.unwrap_or_default());
         match &**self.runtime.driver() {
             Driver::Cuda(driver) => {
                 let lt = gemm::cublas_version();

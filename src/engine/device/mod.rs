@@ -24,10 +24,11 @@ pub use open::{
 };
 pub use tensor::{Precision, Rows, RowsMut, Tensor};
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use crate::engine::EngineError;
 use crate::engine::config::DType;
+use gpu::Group;
 use limits::{GivenLimits, Limits};
 use op_times::{Op, OpTimer, OpTimes, Timed, Work};
 use simd::Isa;
@@ -307,6 +308,37 @@ impl Device {
         match self {
             Device::Cpu(_) => Ok(()),
             Device::Cuda(gpu) => gpu.finish_loading(),
+        }
+    }
+
+    /// Waits for all that was queued.
+    ///
+    /// # Errors
+    /// Something of it failed.
+    pub fn synchronize(&self) -> Result<(), EngineError> {
+        match self {
+            Device::Cpu(_) => Ok(()),
+            Device::Cuda(gpu) => gpu.synchronize(),
+        }
+    }
+
+    /// Takes place `index` of a group that sums up to `max_rows` rows of `width` at a time, and
+    /// waits until every rank has taken its own.
+    ///
+    /// # Errors
+    /// As [`Gpu::join`]; or it is the CPU.
+    pub fn join(
+        &self,
+        group: &Arc<Group>,
+        index: usize,
+        (max_rows, width): (usize, usize),
+    ) -> Result<(), EngineError> {
+        match self {
+            Device::Cpu(_) => {
+                let text = "several CPUs do not compute one model; take GPUs (--device cuda)";
+                Err(EngineError::Config(text.to_owned()))
+            }
+            Device::Cuda(gpu) => gpu.join(group, index, gpu.max_padded_rows(max_rows) * width),
         }
     }
 

@@ -30,6 +30,7 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "plain_tiles.cuh",
     "weight_tiles.cuh",
     "activation.cu",
+    "all_reduce.cu",
     "causal_conv.cu",
     "columns.cu",
     "count_mismatches.cu",

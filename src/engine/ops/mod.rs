@@ -5,6 +5,7 @@
 //! (docs/ARCHITECTURE.md): no op may look at how many rows there are when it computes one.
 
 mod activation;
+mod all_reduce;
 mod causal_conv;
 mod columns;
 mod copy_blocks;
@@ -39,6 +40,7 @@ mod weight_values;
 mod wide;
 
 pub use activation::{Activation, activate, activate_and_mul};
+pub use all_reduce::all_reduce;
 pub use causal_conv::{ConvColumns, ConvTaps, causal_conv};
 pub use columns::{Columns, copy_columns};
 pub use copy_blocks::copy_blocks;

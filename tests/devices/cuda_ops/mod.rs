@@ -5,6 +5,7 @@
 //! or a real one (`gpu`).
 
 mod activation;
+mod all_reduce;
 mod attention;
 mod by_head;
 mod codes;

@@ -7,7 +7,7 @@ use cudarc::driver::sys::{self, CUresult};
 
 use super::compiler::Compiler;
 use super::driver::{DevicePtr, Properties, Stream};
-use super::error::Result;
+use super::error::{CudaError, Result};
 
 mod objects;
 mod probe;
@@ -243,6 +243,29 @@ impl CudaDriver {
         // SAFETY: writes two numbers.
         check("cuMemGetInfo", "", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
         Ok((free, total))
+    }
+
+    /// See `Driver::reach`.
+    pub(super) fn reach(&self, other: &Self) -> Result<()> {
+        let (own, others) = (self.context.device, other.context.device);
+        if own == others {
+            return Ok(());
+        }
+        let mut can = 0;
+        // SAFETY: writes one number.
+        let status = unsafe { sys::cuDeviceCanAccessPeer(&mut can, own, others) };
+        check("cuDeviceCanAccessPeer", "", status)?;
+        if can == 0 {
+            let detail = "the driver offers no access";
+            return Err(CudaError::new("cuDeviceCanAccessPeer", "", "0", detail));
+        }
+        self.context.bind()?;
+        // SAFETY: the context is retained for as long as `other` lives.
+        let status = unsafe { sys::cuCtxEnablePeerAccess(other.context.handle.0, 0) };
+        match status {
+            CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+            status => check("cuCtxEnablePeerAccess", "", status),
+        }
     }
 
     /// Pinned host memory, cacheable by the CPU (flags 0).

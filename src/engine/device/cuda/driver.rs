@@ -212,6 +212,15 @@ impl Driver {
         each!(self, driver => driver.synchronize())
     }
 
+    /// Lets kernels of this device read and write the memory of another one, from now on.
+    pub fn reach(&self, other: &Driver) -> Result<()> {
+        match (self, other) {
+            (Driver::Cuda(driver), Driver::Cuda(other)) => driver.reach(other),
+            (Driver::Host(_), Driver::Host(_)) => Ok(()),
+            _ => panic!("a GPU and the shim have no memory in common"),
+        }
+    }
+
     /// (free, total) bytes of the device.
     pub fn memory_info(&self) -> Result<(usize, usize)> {
         each!(self, driver => driver.memory_info())

@@ -24,7 +24,7 @@ pub use driver::{DevicePtr, Driver, Event, Function, Graph, Module, Properties, 
 pub use error::{CudaError, Result};
 pub use host_driver::HostDriver;
 pub use library::SearchHints;
-pub use memory::{DeviceBuffer, PinnedBuffer, Plain, Staging};
+pub use memory::{DeviceBuffer, PinnedBuffer, Plain, Staging, bytes_of};
 
 /// A device with the modules that have been compiled for it.
 pub struct Runtime {
