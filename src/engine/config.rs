@@ -429,6 +429,15 @@ pub struct ParallelConfig {
     pub isa: Option<Isa>,
     /// How many engines there are (`data_parallel`).
     pub engines: Engines,
+    /// GPUs that compute one model together (`tensor_parallel`). None: one device does.
+    pub tensor_parallel_size: Option<usize>,
+}
+
+impl ParallelConfig {
+    /// Devices that compute one model together.
+    pub fn num_ranks(&self) -> usize {
+        self.tensor_parallel_size.unwrap_or(1)
+    }
 }
 
 /// Engines that share the requests of a run, each on a device of its own.

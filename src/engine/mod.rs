@@ -33,6 +33,7 @@ pub mod speculation;
 pub mod stats;
 pub mod step_sampler;
 pub mod structured_output;
+mod tensor_parallel;
 pub mod text;
 pub mod weight_files;
 
@@ -190,7 +191,10 @@ impl Engine {
             dtype,
             checkpoint_format: summary.checkpoint_format(),
             kernel_set: config.lora.kernel_set(&device.kernel_set()),
-            device_name: device.name(),
+            device_name: match executor.num_ranks() {
+                1 => device.name(),
+                count => format!("{count} x {}, one model", device.name()),
+            },
             notes: why_cpu.into_iter().chain(executor.take_notes()).collect(),
             num_threads: device.num_threads(),
             max_model_len,
@@ -204,9 +208,11 @@ impl Engine {
             num_offloaded_tokens: executor.num_host_blocks() * shape.block_size,
             lora_ranks: executor.loras().ranks(),
         };
-        let runs_ahead = device.runs_ahead();
+        let is_queued = device.runs_ahead();
+        // The tokens of a step that is queued ahead are on the first rank's device alone.
+        let runs_ahead = is_queued && executor.num_ranks() == 1;
         let mut sampler = StepSampler::new(device, config.max_num_logits(), vocab_size)?;
-        if runs_ahead {
+        if is_queued {
             sampler.warm_up(executor.warm_up()?)?;
         }
         let parts: (Box<dyn Executor>, _) = (Box::new(executor), sampler);
@@ -524,6 +530,10 @@ fn load_model(
     summary: &ModelSummary,
     given_up: &Arc<AtomicBool>,
 ) -> Result<LoadedModel, EngineError> {
+    if config.parallel.num_ranks() > 1 {
+        let (device, executor) = tensor_parallel::load(config, summary, given_up)?;
+        return Ok(LoadedModel { device, why_cpu: None, executor, draft: None });
+    }
     let draft = DraftToLoad::read(config, summary)?;
     let needs = model_executor::gpu_needs(&summary.spec);
     let (device, why_cpu) = device::open(config, summary.dtype, needs)?;

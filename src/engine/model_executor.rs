@@ -17,6 +17,7 @@ use super::model::spec::{AttentionSpec, DecoderSpec, HeadSpec, LatentSpec, QkvHe
 use super::model::weights::{self, Checkpoint};
 use super::model_summary::{self, ModelSummary};
 use super::ops::StepLimits;
+use super::tensor_parallel::OtherRanks;
 
 /// Runs a decoder over batches.
 pub struct ModelExecutor {
@@ -27,6 +28,8 @@ pub struct ModelExecutor {
     logits: Tensor,
     weight_bytes: u64,
     notes: Vec<String>,
+    /// Who computes the model with this; None: nobody.
+    others: Option<OtherRanks>,
 }
 
 /// A decoder that is to be loaded.
@@ -100,7 +103,8 @@ impl ModelExecutor {
         held.refuse_without_memory(&device)?;
         let choices: Vec<_> =
             spec.ropes.iter().filter_map(|rope| rope.choice(max_model_len)).collect();
-        let (output, weight_bytes) = (Output::Logits, held.bytes());
+        let elsewhere = spec.num_weights_elsewhere() * dtype.size_bytes() as u64;
+        let (output, weight_bytes) = (Output::Logits, held.bytes() - elsewhere);
         let head = None;
         let decoder = DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes, head };
         let loaded = Self::of_checkpoint(config, decoder, device, &mut checkpoint)?;
@@ -146,7 +150,8 @@ impl ModelExecutor {
         let (mut cache, shrunk) = allocate(&device, shape, dtype, &config.cache)?;
         add_host_blocks(&mut cache, &config.cache, &device)?;
         let notes = shrunk.into_iter().collect();
-        Ok(Self { device, decoder: loaded, cache, logits, weight_bytes, notes })
+        let decoder = loaded;
+        Ok(Self { device, decoder, cache, logits, weight_bytes, notes, others: None })
     }
 
     /// Runs a step of the kinds that there are, so that a GPU has compiled its kernels before the
@@ -174,6 +179,29 @@ impl ModelExecutor {
             loras: Vec::new(),
         };
         self.execute(&batch).map_err(|error| EngineError::Device(error.0))
+    }
+
+    /// Runs every step with these ranks from now on, which have the rest of the model.
+    pub fn run_steps_with(&mut self, others: OtherRanks) {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1u32 << 20);
+        self.notes.push(format!(
+            "{} GPUs compute one model, each with {:.1} MiB of weights",
+            others.num_ranks(),
+            mib(self.weight_bytes)
+        ));
+        self.others = Some(others);
+    }
+
+    /// Devices that run its steps.
+    pub fn num_ranks(&self) -> usize {
+        self.others.as_ref().map_or(1, OtherRanks::num_ranks)
+    }
+
+    /// Runs a step on the device of its own.
+    fn run(&mut self, batch: &Batch) -> Result<(), EngineError> {
+        self.decoder.load_loras(&self.device, batch)?;
+        self.decoder.forward(&self.device, batch, &mut self.cache, &mut self.logits);
+        self.device.check()
     }
 
     /// What was done otherwise than asked, for people to read.
@@ -204,10 +232,19 @@ impl ModelExecutor {
 
 impl Executor for ModelExecutor {
     fn execute(&mut self, batch: &Batch) -> Result<Logits<'_>, ExecutorError> {
-        let loaded = self.decoder.load_loras(&self.device, batch);
-        loaded.map_err(|error| ExecutorError(error.to_string()))?;
-        self.decoder.forward(&self.device, batch, &mut self.cache, &mut self.logits);
-        self.device.check().map_err(|error| ExecutorError(error.to_string()))?;
+        if let Some(others) = &self.others {
+            others.begin(batch);
+        }
+        let mut ran = self.run(batch);
+        if self.others.is_some() {
+            // Where this device fails only now, the others wait for it.
+            ran = ran.and_then(|()| self.device.synchronize());
+        }
+        let ran = ran.map_err(|error| ExecutorError(error.to_string()));
+        match &self.others {
+            None => ran?,
+            Some(others) => others.finish(ran)?,
+        }
         Ok(Logits { tensor: &mut self.logits })
     }
 

@@ -44,6 +44,9 @@ pub struct ComputeArgs {
     /// threads) [default: 1; of cuda:all as many as there are]
     #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
     pub data_parallel_size: Option<usize>,
+    /// GPUs that compute one model together, each with a share of its weights [default: 1]
+    #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
+    pub tensor_parallel_size: Option<usize>,
     /// Narrow the weights of linear layers to 8 bits (int8: CPU; fp8: NVIDIA GPUs from Ada on)
     #[arg(long, value_name = "KIND", hide_short_help = true)]
     pub quantization: Option<QuantizationArg>,

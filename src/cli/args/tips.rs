@@ -6,7 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 const NO_SERVER: &str = "there is no server here; `run` completes a file of rows";
 const ONE_DEVICE: &str =
-    "a model is on one GPU; --data-parallel-size N puts one on each of several, for more rows";
+    "--tensor-parallel-size N shares a model out to N GPUs; --data-parallel-size N, the rows";
 const ENGINES: &str = "it is --data-parallel-size N here, or --device cuda:all";
 const NO_POOLING: &str =
     "the command says it: `run` completes; others are `embed`, `classify`, `score`, `rerank`";
@@ -25,7 +25,6 @@ const NO_IMAGES: &str = "models read text only";
 
 /// Flags of vLLM and its neighbours, without dashes.
 const FLAGS: &[(&str, &str)] = &[
-    ("tensor-parallel-size", ONE_DEVICE),
     ("tp", ONE_DEVICE),
     ("pipeline-parallel-size", ONE_DEVICE),
     ("pp", ONE_DEVICE),

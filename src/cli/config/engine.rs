@@ -31,8 +31,12 @@ pub(super) fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
     let cache = cache_config(&args.engine.cache);
     let model = model_config(args)?;
     let isa = args.engine.compute.cpu_isa.map(cpu_isa);
-    let parallel =
-        ParallelConfig { num_threads: threads, isa, engines: engines(&args.engine.compute)? };
+    let parallel = ParallelConfig {
+        num_threads: threads,
+        isa,
+        engines: engines(&args.engine.compute)?,
+        tensor_parallel_size: args.engine.compute.tensor_parallel_size,
+    };
     let speculation = args.engine.speculative_config.as_deref().map(speculation).transpose()?;
     let device = device_config(&args.engine);
     // Its names are the model's too, which is not resolved here.

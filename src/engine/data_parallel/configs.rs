@@ -12,6 +12,13 @@ const MAX_ENGINES: usize = 64;
 pub(super) fn configs(
     config: &EngineConfig,
 ) -> Result<(Vec<EngineConfig>, Option<String>), EngineError> {
+    let num_ranks = config.parallel.num_ranks();
+    if num_ranks > 1 {
+        return Err(EngineError::Config(format!(
+            "--tensor-parallel-size {num_ranks}: not yet with several engines \
+             (--data-parallel-size, --device cuda:all); leave out one of the two"
+        )));
+    }
     let (kinds, why_cpu) = kinds(config)?;
     let num_engines = kinds.len();
     let num_threads = config.parallel.num_threads.unwrap_or_else(num_physical_cores);
@@ -89,7 +96,8 @@ mod tests {
 
     fn of(num: usize, num_threads: usize) -> Result<Vec<EngineConfig>, String> {
         let engines = Engines::Number(num);
-        let parallel = ParallelConfig { num_threads: Some(num_threads), engines, isa: None };
+        let parallel =
+            ParallelConfig { num_threads: Some(num_threads), engines, ..ParallelConfig::default() };
         let config = EngineConfig { parallel, ..EngineConfig::default() };
         configs(&config).map(|(configs, _)| configs).map_err(|error| error.to_string())
     }

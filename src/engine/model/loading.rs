@@ -253,7 +253,16 @@ impl Loader<'_> {
         for part in spec.parts.iter().filter(|_| spec.bias) {
             biases.extend(self.bias(part)?);
         }
-        let bias = spec.bias.then(|| spec.order.arrange(biases));
+        let share = spec.share.as_ref();
+        let rows = share.and_then(|share| share.rows.as_ref());
+        let adds_bias = share.is_none_or(|share| share.adds_bias);
+        let bias = (spec.bias && adds_bias).then(|| {
+            let biases = spec.order.arrange(biases);
+            match rows {
+                None => biases,
+                Some(rows) => rows.iter().map(|&row| biases[row as usize]).collect(),
+            }
+        });
         let tensors: Vec<_> = spec.weights().collect();
         let mut matrices = self.checkpoint.matrices(&tensors)?;
         for (matrix, part) in matrices.iter_mut().zip(&spec.parts) {
@@ -264,7 +273,18 @@ impl Loader<'_> {
         if spec.layout == Layout::Transposed {
             matrices = matrices.into_iter().map(SourceMatrix::transposed).collect();
         }
-        Ok((SourceRows::from(matrices).in_order(spec.order.rows().cloned()), bias))
+        if let Some(columns) = share.and_then(|share| share.columns.as_ref()) {
+            matrices =
+                matrices.into_iter().map(|matrix| matrix.of_columns(columns.clone())).collect();
+        }
+        let order = match (rows, spec.order.rows()) {
+            (None, order) => order.cloned(),
+            (Some(rows), None) => Some(rows.clone()),
+            (Some(rows), Some(order)) => {
+                Some(rows.iter().map(|&row| order[row as usize]).collect())
+            }
+        };
+        Ok((SourceRows::from(matrices).in_order(order), bias))
     }
 
     /// The bias of a part.

@@ -222,12 +222,13 @@ impl Stream {
         }
     }
 
-    /// delta = a block's last linear layer of all rows.
+    /// delta = a block's last linear layer of all rows, summed over the ranks that share it.
     pub(super) fn last_product(&mut self, device: &Device, x: &Tensor, layer: &AdaptedLinear) {
         let Self { delta, loras, .. } = self;
         delta.set_num_rows(x.num_rows());
         let (out, rows) = (delta.rows_from_mut(0), (loras, 0, x.num_rows()));
         ops::adapted_linear_rows(device, x.rows_from(0), layer, out, rows);
+        ops::all_reduce(device, delta);
     }
 
     /// (first row, rows): a block at a time where the device has a cache to keep its buffers in.
@@ -264,13 +265,14 @@ impl Stream {
         }
     }
 
-    /// delta = the MLP of the stream.
+    /// delta = the MLP of the stream, summed over the ranks that share it.
     fn mlp(&mut self, device: &Device, weights: &FeedForwardWeights) {
         let FeedForwardWeights { norms, mlp, .. } = weights;
         for (start, num_rows) in self.row_blocks(device) {
             self.block_input(device, norms, (start, num_rows));
             mlp.iter().for_each(|mlp| self.mlp_rows(device, mlp, (0, start), num_rows));
         }
+        ops::all_reduce(device, &mut self.delta);
     }
 
     /// delta = the experts of the stream, the one of all tokens first.

@@ -29,7 +29,7 @@ fn broken(test: &str, file: &str, change: impl Fn(&Path)) -> Option<DeviceConfig
     Some(DeviceConfig { kind, ..DeviceConfig::default() })
 }
 
-fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
         let path: PathBuf = entry.unwrap().path();

@@ -15,7 +15,7 @@ use crate::gpu;
 const FEW_BLOCKS: usize = 8;
 
 /// What must not change of a row: ids, and the bits of every logprob.
-fn bits(output: &RequestOutput) -> Vec<Vec<u32>> {
+pub fn bits(output: &RequestOutput) -> Vec<Vec<u32>> {
     let position = |logprobs: &PositionLogprobs| {
         let all = std::iter::once(&logprobs.token).chain(&logprobs.top);
         all.flat_map(|t| [t.token_id, t.logprob.to_bits(), t.rank]).collect::<Vec<_>>()
@@ -76,7 +76,7 @@ fn ngrams() -> SpeculationConfig {
     }
 }
 
-fn few_blocks(enable_prefix_caching: bool) -> CacheConfig {
+pub fn few_blocks(enable_prefix_caching: bool) -> CacheConfig {
     let num_blocks = Some(FEW_BLOCKS);
     CacheConfig {
         block_size: Some(16),

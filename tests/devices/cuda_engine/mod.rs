@@ -9,6 +9,7 @@ mod failure;
 mod invariance;
 mod loras;
 mod rows;
+mod tensor_parallel;
 
 use std::path::{Path, PathBuf};
 

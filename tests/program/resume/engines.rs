@@ -88,3 +88,20 @@ fn commands_that_measure_one_engine_refuse_several() {
         ended.assert_says("`bench` and `plan` measure one engine");
     }
 }
+
+#[test]
+fn a_model_over_several_gpus_is_refused_where_there_are_none() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("in.txt"), "a\n").unwrap();
+    let size = "--tensor-parallel-size";
+    let refused = |flags: &[&str], says: &str| {
+        let ended = finish(run(folder.path(), &["-i", "in.txt"]).args(flags));
+        ended.assert_exit(2);
+        ended.assert_says(says);
+    };
+    refused(&[size, "2"], "--tensor-parallel-size 2: it is for GPUs, and the CPU computes");
+    refused(&[size, "2", TWO[0], TWO[1], "--threads", "2"], "--tensor-parallel-size 2: not yet");
+    refused(&[size, "0"], "0");
+    let ended = finish(run(folder.path(), &["-i", "in.txt"]).args([size, "1"]));
+    ended.assert_exit(0);
+}

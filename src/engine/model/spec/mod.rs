@@ -11,6 +11,7 @@ mod mamba;
 mod recurrent;
 mod rope;
 mod row_order;
+mod share;
 mod tensors;
 
 pub use crate::engine::ops::QkvHeads;
@@ -29,6 +30,7 @@ pub use mamba::{GateOrder, GatedNormSpec, MambaSpec};
 pub use recurrent::{RecurrentSpec, ShortConvSpec, TapsSpec};
 pub use rope::{Frequencies, LongRope, RopeScaling, RopeSpec, Yarn};
 pub use row_order::RowOrder;
+pub use share::{RankOf, Share};
 pub use tensors::{
     ActivationSpec, Layout, LinearSpec, NamedShape, NormSpec, Parameters, Part, Slice,
 };

@@ -1,7 +1,7 @@
 //! What a model's tensors are: each is named once, in a `LinearSpec`, a `NormSpec` or an
 //! `ActivationSpec`. Whatever lists, checks, loads, counts or makes them up goes over these.
 
-use super::{ExpertsSpec, LayerSpec, RowOrder};
+use super::{ExpertsSpec, LayerSpec, RowOrder, Share};
 use crate::engine::ops::{Activation, NormKind};
 
 /// A tensor's name in a checkpoint, and its shape.
@@ -37,7 +37,7 @@ impl Parameters {
 pub struct LinearSpec {
     /// The tensors whose rows, one after the other, are those of W as stored.
     pub parts: Vec<Part>,
-    /// Inputs, columns of W.
+    /// Inputs, columns of W: of those of the tensors what `share` says.
     pub k: usize,
     /// Every part has a bias.
     pub bias: bool,
@@ -45,6 +45,8 @@ pub struct LinearSpec {
     pub layout: Layout,
     /// Which stored row each row of W and each bias is.
     pub order: RowOrder,
+    /// Which rows or columns W is, where ranks share the layer; None: all.
+    pub share: Option<Share>,
 }
 
 /// One tensor of a linear layer, or one of several matrices that a tensor holds.
@@ -110,7 +112,8 @@ impl LinearSpec {
     /// A layer of several tensors (name, rows), without biases.
     pub fn stacked(parts: impl IntoIterator<Item = (String, usize)>, k: usize) -> Self {
         let parts = parts.into_iter().map(|(name, rows)| Part::new(name, rows)).collect();
-        Self { parts, k, bias: false, layout: Layout::Rows, order: RowOrder::as_stored() }
+        let (layout, order) = (Layout::Rows, RowOrder::as_stored());
+        Self { parts, k, bias: false, layout, order, share: None }
     }
 
     /// The same, with or without biases.
@@ -142,7 +145,8 @@ impl LinearSpec {
 
     /// Outputs, rows of W.
     pub fn n(&self) -> usize {
-        self.parts.iter().map(|part| part.rows).sum()
+        let rows = self.share.as_ref().and_then(|share| share.rows.as_ref());
+        rows.map_or_else(|| self.parts.iter().map(|part| part.rows).sum(), |rows| rows.len())
     }
 
     /// Elements of W.
@@ -162,10 +166,11 @@ impl LinearSpec {
 
     /// The tensors that W is made of, each with its whole shape.
     pub fn weights(&self) -> impl Iterator<Item = NamedShape> + '_ {
-        self.parts.iter().map(|part| {
+        let k = self.share.as_ref().map_or(self.k, |share| share.whole_k);
+        self.parts.iter().map(move |part| {
             let shape = match self.layout {
-                Layout::Rows => vec![part.rows, self.k],
-                Layout::Transposed => vec![self.k, part.rows],
+                Layout::Rows => vec![part.rows, k],
+                Layout::Transposed => vec![k, part.rows],
             };
             (part.weight_name(), part.of_tensor(shape))
         })

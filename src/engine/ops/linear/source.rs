@@ -22,6 +22,8 @@ pub struct SourceMatrix<'a> {
     is_transposed: bool,
     /// Which stored row each row is; None: row by row.
     order: Option<Arc<[u32]>>,
+    /// Columns that are stored, and which of them is the first; None: all are columns of this.
+    window: Option<(usize, usize)>,
 }
 
 /// Where the values of a `SourceMatrix` come from.
@@ -64,7 +66,7 @@ pub trait QuantizedMatrix: Debug + Send + Sync {
 impl<'a> SourceMatrix<'a> {
     /// A matrix whose rows are stored one after the other.
     pub fn new(num_rows: usize, num_columns: usize, values: SourceValues<'a>) -> Self {
-        Self { num_rows, num_columns, values, is_transposed: false, order: None }
+        Self { num_rows, num_columns, values, is_transposed: false, order: None, window: None }
     }
 
     /// Elements of a weight file.
@@ -88,6 +90,7 @@ impl<'a> SourceMatrix<'a> {
     pub fn transposed(self) -> Self {
         let is_quantized = matches!(self.values, SourceValues::Quantized(_));
         assert!(self.order.is_none() && !is_quantized, "only plain matrices are transposed");
+        assert!(self.window.is_none(), "all columns of a matrix become rows");
         Self {
             num_rows: self.num_columns,
             num_columns: self.num_rows,
@@ -105,12 +108,22 @@ impl<'a> SourceMatrix<'a> {
         Self { order: Some(order), ..self }
     }
 
+    /// Some columns of this alone.
+    ///
+    /// # Panics
+    /// It has not so many, or is a window already.
+    pub fn of_columns(self, columns: Range<usize>) -> Self {
+        assert!(self.window.is_none() && columns.end <= self.num_columns, "columns of a matrix");
+        let window = Some((self.num_columns, columns.start));
+        Self { num_columns: columns.len(), window, ..self }
+    }
+
     /// Number `index` of `count` matrices that are stored one after the other as this.
     ///
     /// # Panics
     /// There are no so many rows, or they have another order.
     pub fn slice(self, index: usize, count: usize) -> Self {
-        let is_stored = self.order.is_none() && !self.is_transposed;
+        let is_stored = self.order.is_none() && !self.is_transposed && self.window.is_none();
         assert!(is_stored && index < count && self.num_rows.is_multiple_of(count), "a slice");
         let num_rows = self.num_rows / count;
         let (first, len) = (index * num_rows * self.num_columns, num_rows * self.num_columns);
@@ -141,10 +154,17 @@ impl<'a> SourceMatrix<'a> {
         self.order.as_ref().map_or(row, |order| order[row] as usize)
     }
 
+    /// Columns that are stored, and which of them is the first of this.
+    fn stored_columns(&self) -> (usize, usize) {
+        self.window.unwrap_or((self.num_columns, 0))
+    }
+
     /// The codes of a row and which stored row it is, where it has codes.
     pub(super) fn coded(&self, row: usize) -> Option<(&dyn CodedMatrix, usize)> {
         match &self.values {
-            SourceValues::Quantized(matrix) => Some((matrix.codes()?, self.stored_row(row))),
+            SourceValues::Quantized(matrix) if self.window.is_none() => {
+                Some((matrix.codes()?, self.stored_row(row)))
+            }
             _ => None,
         }
     }
@@ -157,6 +177,9 @@ impl<'a> SourceMatrix<'a> {
     /// Bytes that its codes take on a CPU, where they stay as they are.
     pub fn code_bytes(&self) -> Option<usize> {
         let SourceValues::Quantized(matrix) = &self.values else { return None };
+        if self.window.is_some() {
+            return None;
+        }
         CodePanels::num_bytes_of(&matrix.codes()?.kind(), self.num_rows, self.num_columns)
     }
 
@@ -169,7 +192,8 @@ impl<'a> SourceMatrix<'a> {
     ) -> Option<&'a [u8]> {
         match self.values {
             SourceValues::Bytes(of, bytes) if of == dtype && !self.is_transposed => {
-                let start = self.stored_row(row) * self.num_columns;
+                let (num_stored, first) = self.stored_columns();
+                let start = self.stored_row(row) * num_stored + first;
                 let size = dtype.size_bytes();
                 Some(&bytes[(start + columns.start) * size..(start + columns.end) * size])
             }
@@ -177,14 +201,14 @@ impl<'a> SourceMatrix<'a> {
         }
     }
 
+    fn is_as_stored(&self) -> bool {
+        !self.is_transposed && self.order.is_none() && self.window.is_none()
+    }
+
     /// Bytes of all elements in order of rows, where they are stored so in `dtype`.
     pub(super) fn all_bytes_of(&self, dtype: DType) -> Option<&'a [u8]> {
         match self.values {
-            SourceValues::Bytes(of, bytes)
-                if of == dtype && !self.is_transposed && self.order.is_none() =>
-            {
-                Some(bytes)
-            }
+            SourceValues::Bytes(of, bytes) if of == dtype && self.is_as_stored() => Some(bytes),
             _ => None,
         }
     }
@@ -192,9 +216,7 @@ impl<'a> SourceMatrix<'a> {
     /// Seed and scale of random values in order of rows.
     pub(super) fn as_random(&self) -> Option<(u64, f32)> {
         match self.values {
-            SourceValues::Random { seed, scale } if !self.is_transposed && self.order.is_none() => {
-                Some((seed, scale))
-            }
+            SourceValues::Random { seed, scale } if self.is_as_stored() => Some((seed, scale)),
             _ => None,
         }
     }
@@ -207,9 +229,11 @@ impl<'a> SourceMatrix<'a> {
         assert!(row < self.num_rows && columns.end <= self.num_columns);
         assert_eq!(columns.len(), out.len());
         let row = self.stored_row(row);
+        let (num_stored, first) = self.stored_columns();
+        let columns = first + columns.start..first + columns.end;
         // Indices of the first value and of those behind it.
         let (first, step) = match self.is_transposed {
-            false => (row * self.num_columns + columns.start, 1),
+            false => (row * num_stored + columns.start, 1),
             true => (columns.start * self.num_rows + row, self.num_rows),
         };
         let indices = (first..).step_by(step);
@@ -319,18 +343,20 @@ impl<'a, const N: usize> From<[SourceMatrix<'a>; N]> for SourceRows<'a> {
 }
 
 impl<'a> SourceRows<'a> {
-    /// The same, whose row i is row `order[i]` of this.
+    /// The same, whose row i is row `order[i]` of this, which may have others too.
     ///
     /// # Panics
-    /// The order has another length.
+    /// There is no such row, or this has an order.
     pub fn in_order(self, order: Option<Arc<[u32]>>) -> Self {
-        assert!(order.as_ref().is_none_or(|order| order.len() == self.num_rows()));
+        let (num_rows, rows) = (self.num_rows(), order.as_deref().unwrap_or_default());
+        assert!(self.order.is_none() && rows.iter().all(|&row| (row as usize) < num_rows));
         Self { order, ..self }
     }
 
     /// Outputs of the layer.
     pub fn num_rows(&self) -> usize {
-        self.parts.iter().map(|part| part.num_rows).sum()
+        let of_parts = || self.parts.iter().map(|part| part.num_rows).sum();
+        self.order.as_ref().map_or_else(of_parts, |order| order.len())
     }
 
     /// Inputs of the layer.
@@ -432,6 +458,37 @@ mod tests {
         let halves = SourceMatrix::random(4, 3, 9, 1.0);
         let second = halves.clone().slice(1, 2);
         assert_eq!(second.transposed().to_vec()[..2], [halves.to_vec()[6], halves.to_vec()[9]]);
+    }
+
+    #[test]
+    fn columns_are_read_alone_whatever_they_are_stored_as() {
+        let bytes: Vec<u8> = (0..12).flat_map(|i| f16::from_f32(i as f32).to_le_bytes()).collect();
+        let plain = SourceMatrix::from_bytes(3, 4, DType::Float16, &bytes);
+        let values: Vec<f32> = (0..12).map(|i| i as f32).collect();
+        let codes = [0x10, 0x32, 0x54, 0x76, 0x98, 0xba];
+        let nibbles = SourceValues::Quantized(Arc::new(Nibbles(&codes)));
+        let by_columns: Vec<f32> = [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11].map(|i| i as f32).into();
+        let transposed = SourceMatrix::new(4, 3, SourceValues::Slice(&by_columns)).transposed();
+        let owned = SourceMatrix::new(3, 4, SourceValues::Owned(values.clone().into()));
+        let quantized = SourceMatrix::new(3, 4, nibbles);
+        for stored in [plain.clone(), owned, transposed, quantized] {
+            assert_eq!(stored.to_vec(), values);
+            let columns = stored.of_columns(1..3);
+            assert_eq!(columns.num_columns, 2);
+            assert_eq!(columns.to_vec(), [1.0, 2.0, 5.0, 6.0, 9.0, 10.0]);
+            let rows = SourceRows::from([columns]).in_order(Some([2, 0].into()));
+            assert_eq!((rows.num_rows(), rows.num_columns()), (2, 2));
+            let mut bytes = [0; 16];
+            rows.write_as(DType::Float32, 0, &mut bytes);
+            let value = |i: usize| f32::from_le_bytes(*bytes[4 * i..].first_chunk().unwrap());
+            assert_eq!([value(0), value(1), value(2), value(3)], [9.0, 10.0, 1.0, 2.0]);
+        }
+        let columns = plain.of_columns(1..3);
+        assert_eq!(columns.bytes_of(DType::Float16, 1, 1..2), Some(&bytes[12..14]));
+        assert_eq!(columns.all_bytes_of(DType::Float16), None);
+        let random = SourceMatrix::random(3, 4, 9, 1.0);
+        assert_eq!(random.clone().of_columns(2..4).as_random(), None);
+        assert_eq!(random.clone().of_columns(2..4).to_vec()[2..4], random.to_vec()[6..8]);
     }
 
     #[test]
