@@ -44,11 +44,12 @@ impl CsvFormat {
             false => name.clone(),
         });
         let ours = self.columns().into_iter().map(str::to_owned);
-        let quotes = match names.first().is_some_and(|name| reader::is_mark(name)) {
-            true => csv::QuoteStyle::Always,
-            false => csv::QuoteStyle::Necessary,
-        };
-        self.write(input.chain(ours), quotes, out);
+        let (header, start) = (input.chain(ours), out.len());
+        self.write(header.clone(), csv::QuoteStyle::Necessary, out);
+        if reader::is_mark(&out[start..]) {
+            out.truncate(start);
+            self.write(header, csv::QuoteStyle::Always, out);
+        }
     }
 
     /// Names of input columns that are also ours; they appear as `input_<name>`. Warn once about

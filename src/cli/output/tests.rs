@@ -254,13 +254,17 @@ fn a_csv_never_begins_like_another_kind_of_file() {
         parser: AnswerParser::default(),
         pooled: None,
     };
-    for first in ["\u{feff}x", "PK\u{3}\u{4}", "PAR1\u{15}", "BZh9", "P*M\u{18}", "PAR1", "{", ""] {
-        let names = [first, "prompt"].map(str::to_owned);
+    let marks = ["\u{feff}x", "PK\u{3}\u{4}", "PAR1\u{15}", "BZh9", "P*M\u{18}", "GIF8", "GGUF"];
+    for first in marks.into_iter().chain(["PAR1", "{", "", "a"]) {
+        // With `a` before it: the length of a safetensors file's header, and its beginning.
+        let names = [first, "\0\0\0\0\0\0{", "prompt"].map(str::to_owned);
         let mut out = Vec::new();
         format.format_header(&names, &mut out);
+        // A row that is not text says no more of what the file is.
+        out.extend_from_slice(b"\0,,\n");
         let again = Records::open(Box::new(Cursor::new(out)), InputFormat::Csv, 1000);
         let header = again.expect(first).headers().expect("a CSV has a header");
-        assert_eq!(header[..2], names);
+        assert_eq!(header[..3], names);
     }
 }
 

@@ -54,25 +54,35 @@ const LENGTH_BYTES: usize = 8;
 /// Refuses a file that is not text. Where the name or a flag says that it is lines of JSON or CSV,
 /// a NUL byte costs its line only.
 pub(super) fn refuse_binary(head: &[u8], format: InputFormat) -> Result<(), InputError> {
-    let magic = MAGIC.iter().find(|(magic, _)| head.starts_with(magic));
-    let what = match magic {
-        Some((_, what)) => Some(*what),
-        None if is_safetensors(head) => Some("model weights"),
-        None => None,
-    };
-    if let Some(what) = what {
+    if let Some(what) = binary_kind(head).filter(|_| !is_text(head)) {
         let message = format!("the input is a binary file: {what}");
         return Err(InputError::refused(message, "give rows as JSON lines, CSV, TSV or text"));
     }
     let may_be_any = matches!(format, InputFormat::Auto | InputFormat::Txt);
-    let reach = &head[..head.len().min(REACH)];
-    match reach.iter().position(|byte| *byte == 0).filter(|_| may_be_any) {
+    match first_nul(head).filter(|_| may_be_any) {
         None => Ok(()),
         Some(offset) => Err(InputError::refused(
             format!("the input is a binary file: it has a NUL byte at offset {}", offset + 1),
             "give rows as JSON lines, CSV, TSV or text; convert UTF-16 with iconv",
         )),
     }
+}
+
+/// What a file that begins so may be, if it is not text: "GGUF or ONNX?" begins a prompt, too.
+pub(super) fn binary_kind(head: &[u8]) -> Option<&'static str> {
+    let magic = MAGIC.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, what)| *what);
+    magic.or_else(|| is_safetensors(head).then_some("model weights"))
+}
+
+fn first_nul(head: &[u8]) -> Option<usize> {
+    head[..head.len().min(REACH)].iter().position(|byte| *byte == 0)
+}
+
+/// Whether the first bytes are UTF-8 without NUL bytes. The last character may be cut off.
+fn is_text(head: &[u8]) -> bool {
+    let reach = &head[..head.len().min(REACH)];
+    let encoding = str::from_utf8(reach);
+    encoding.map_or_else(|error| error.error_len().is_none(), |_| true) && first_nul(head).is_none()
 }
 
 /// Eight bytes of a length that no text begins with, then a JSON object.
@@ -119,8 +129,9 @@ mod tests {
         for (head, what) in [
             (&b"GGUF\x03\0\0\0"[..], "GGUF"),
             (b"\x89PNG\r\n\x1a\n", "PNG"),
-            (b"%PDF-1.7", "PDF"),
-            (b"\x7fELF\x02\x01", "program"),
+            (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "PDF"),
+            (b"GIF89a\x01\0\x01\0\x80", "GIF"),
+            (b"\x7fELF\x02\x01\x01\0", "program"),
             (&weights, "weights"),
             (&ten, "weights"),
         ] {
@@ -145,6 +156,11 @@ mod tests {
     fn text_is_not_refused() {
         let far = [&b"x".repeat(REACH)[..], b"\0"].concat();
         for head in [&b""[..], b"a", b"{\"prompt\":\"a\"}\n", "\u{e9}\u{4e2d}".as_bytes(), &far] {
+            assert_eq!(refused(head, InputFormat::Auto), None);
+        }
+        // The last one is cut off within a character.
+        let cut = [b"GGUF ", "\u{4e2d}".repeat(REACH / 3).as_bytes()].concat();
+        for head in [&b"GGUF or ONNX?\n"[..], b"GIF8,prompt\n1,a\n", b"%PDF-1.7 is a", &cut] {
             assert_eq!(refused(head, InputFormat::Auto), None);
         }
     }

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 
 use super::decompress::Codec;
-use super::{InputError, InputFormat};
+use super::{InputError, InputFormat, foreign};
 
 pub(super) const UTF8_BOM: &[u8] = b"\xef\xbb\xbf";
 
@@ -88,12 +88,12 @@ pub(super) fn refuse_unsupported(head: &[u8], codec: Option<Codec>) -> Result<()
     }
 }
 
-/// Whether a file that began with this text would be read as something else, or without its first
-/// character: output that may be input again must not.
-pub(in crate::cli) fn is_mark(text: &str) -> bool {
-    let head = text.as_bytes();
+/// Whether a file that began so could be read as something else, or without its first character:
+/// output that may be input again must not.
+pub(in crate::cli) fn is_mark(head: &[u8]) -> bool {
     head.starts_with(UTF8_BOM)
         || Codec::of(head).is_some()
+        || foreign::binary_kind(head).is_some()
         || refuse_unsupported(head, None).is_err()
 }
 
