@@ -108,6 +108,7 @@ fn task<'a>(
         prompt_token_ids,
         output_token_ids,
         num_drafts: 0,
+        sampled_row: None,
         stop_ids,
         bad_words_token_ids: &[],
         row_key: RowKey(request_id),

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::config::LoraId;
-use super::scheduler::{Ahead, Scheduled, Scheduler};
+use super::scheduler::{Scheduled, Scheduler};
 
 /// The rows of a step that are computed with one adapter: they lie together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub struct Batch {
     /// (num_logits) flat token indices whose logits are wanted, ascending.
     pub logits_indices: Vec<u32>,
     /// (num_tokens) or empty: of a step ahead, rows of the step before whose sampled tokens are the
-    /// `input_ids`, which are unknown here.
+    /// `input_ids`, which are unknown here; `KNOWN` of others.
     pub sampled_rows: Vec<u32>,
     /// KV blocks whose contents, of all layers, are copied before the forward pass, one after the
     /// other: from and to. Those of the host come after those of the device.
@@ -76,6 +76,9 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// In `sampled_rows`: the token is known.
+    pub const KNOWN: u32 = u32::MAX;
+
     /// Flattens a step.
     pub fn new(scheduled: &Scheduled, scheduler: &Scheduler) -> Self {
         let mut batch = Self::default();
@@ -110,6 +113,10 @@ impl Batch {
             let end_of_known = first + entry.num_tokens - entry.num_drafts;
             let sampled = end_of_known - 1..end_of_known + entry.num_drafts;
             self.logits_indices.extend(sampled.filter(|_| entry.samples).map(|row| row as u32));
+            if let Some(row) = seq.sampled_row.filter(|_| end == seq.num_tokens()) {
+                self.sampled_rows.resize(self.input_ids.len() - 1, Self::KNOWN);
+                self.sampled_rows.push(row as u32);
+            }
             self.query_start_loc.push(self.input_ids.len() as u32);
             self.add_lora(seq.request.lora, first);
             self.seq_lens.push(end as u32);
@@ -119,31 +126,8 @@ impl Batch {
             let row_end = self.seq_lens.len() * self.max_blocks_per_seq;
             self.block_tables.resize(row_end, 0);
         }
-    }
-
-    /// Replaces the contents by a step ahead.
-    pub fn refill_ahead(&mut self, ahead: &Ahead, scheduler: &Scheduler) {
-        self.clear();
-        self.block_copies.extend_from_slice(&ahead.block_copies);
-        let block_size = scheduler.block_size();
-        let lens = ahead.seqs.iter().map(|entry| scheduler.seq(entry.slot).num_tokens() + 1);
-        self.max_blocks_per_seq = lens.max().unwrap_or(0).div_ceil(block_size);
-        self.query_start_loc.push(0);
-        for (row, entry) in ahead.seqs.iter().enumerate() {
-            let seq = scheduler.seq(entry.slot);
-            let position = seq.num_tokens();
-            let block = seq.block_table[position / block_size] as usize;
-            self.input_ids.push(0);
-            self.sampled_rows.push(entry.row as u32);
-            self.positions.push(position as u32);
-            self.slot_mapping.push((block * block_size + position % block_size) as u32);
-            self.logits_indices.push(row as u32);
-            self.query_start_loc.push(row as u32 + 1);
-            self.add_lora(seq.request.lora, row);
-            self.seq_lens.push(position as u32 + 1);
-            let num_blocks = (position + 1).div_ceil(block_size);
-            self.block_tables.extend_from_slice(&seq.block_table[..num_blocks]);
-            self.block_tables.resize((row + 1) * self.max_blocks_per_seq, 0);
+        if !self.sampled_rows.is_empty() {
+            self.sampled_rows.resize(self.input_ids.len(), Self::KNOWN);
         }
     }
 

@@ -87,7 +87,7 @@ pub struct Engine {
 struct Current {
     scheduled: Scheduled,
     pending: Pending,
-    /// Of a step that was begun ahead: the row of each of `scheduled`.
+    /// Of a step that was begun ahead: the row of each result that is still asked for.
     rows: Option<Vec<usize>>,
 }
 
@@ -346,7 +346,7 @@ impl Engine {
         let mut clock = begin;
         let current = match self.ahead.take() {
             Some((ahead, pending)) => {
-                let (scheduled, rows) = self.scheduler.adopt(&ahead);
+                let (scheduled, rows) = self.scheduler.adopt(ahead);
                 Current { scheduled, pending, rows: Some(rows) }
             }
             None => self.begin_step(&mut clock)?,
@@ -390,25 +390,35 @@ impl Engine {
             let added = speculation.add_drafts(&mut self.scheduler, &mut scheduled);
             added.map_err(device_error)?;
         }
-        let mut pending = Pending::Done(Vec::new());
-        if !scheduled.is_empty() {
-            self.batch.refill(&scheduled, &self.scheduler);
-            lap(clock, &mut self.time.schedule);
-            let mut logits = self.executor.execute(&self.batch).map_err(device_error)?;
-            lap(clock, &mut self.time.execute);
-            // On a GPU the forward pass runs meanwhile.
-            self.sampler.fill_masks(self.scheduler.guides(&scheduled), &logits);
-            let mut tasks: Vec<RowTask<'_>> = std::mem::take(&mut self.tasks);
-            tasks.extend(self.scheduler.row_tasks(&scheduled));
-            pending = self.sampler.sample(logits.again(), &tasks)?;
-            self.tasks = emptied(tasks);
-            if let (Some(_), Pending::Done(results)) = (&self.speculation, &mut pending) {
-                let Self { scheduler, sampler, .. } = self;
-                sample_later_rounds((scheduler, sampler), &scheduled, logits, results);
-            }
-            lap(clock, &mut self.time.sample);
-        }
+        let pending = match scheduled.is_empty() {
+            true => Pending::Done(Vec::new()),
+            false => self.compute(&scheduled, clock)?,
+        };
         Ok(Current { scheduled, pending, rows: None })
+    }
+
+    /// Starts to compute a step and to sample from it.
+    fn compute(
+        &mut self,
+        scheduled: &Scheduled,
+        clock: &mut Instant,
+    ) -> Result<Pending, EngineError> {
+        self.batch.refill(scheduled, &self.scheduler);
+        lap(clock, &mut self.time.schedule);
+        let mut logits = self.executor.execute(&self.batch).map_err(device_error)?;
+        lap(clock, &mut self.time.execute);
+        // On a GPU the forward pass runs meanwhile.
+        self.sampler.fill_masks(self.scheduler.guides(scheduled), &logits);
+        let mut tasks: Vec<RowTask<'_>> = std::mem::take(&mut self.tasks);
+        tasks.extend(self.scheduler.row_tasks(scheduled));
+        let mut pending = self.sampler.sample(logits.again(), &tasks)?;
+        self.tasks = emptied(tasks);
+        if let (Some(_), Pending::Done(results)) = (&self.speculation, &mut pending) {
+            let Self { scheduler, sampler, .. } = self;
+            sample_later_rounds((scheduler, sampler), scheduled, logits, results);
+        }
+        lap(clock, &mut self.time.sample);
+        Ok(pending)
     }
 
     /// Queues the step after the current one, on a device that runs ahead.
@@ -422,15 +432,11 @@ impl Engine {
         if !self.runs_ahead || self.speculation.as_ref().is_some_and(guesses) {
             return Ok(None);
         }
-        let row_of = |place: usize| rows.map_or(place, |rows| rows[place]);
+        let row_of = |result: usize| rows.map_or(result, |rows| rows[result]);
         let Some(ahead) = self.scheduler.schedule_ahead(scheduled, row_of) else {
             return Ok(None);
         };
-        self.batch.refill_ahead(&ahead, &self.scheduler);
-        lap(clock, &mut self.time.schedule);
-        let logits = self.executor.execute(&self.batch).map_err(device_error)?;
-        let pending = self.sampler.sample_ahead(logits, &self.scheduler.ahead_tasks(&ahead))?;
-        lap(clock, &mut self.time.execute);
+        let pending = self.compute(&ahead.scheduled, clock)?;
         Ok(Some((ahead, pending)))
     }
 

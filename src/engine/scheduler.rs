@@ -17,7 +17,7 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 
-pub use ahead::{Ahead, AheadSeq};
+pub use ahead::Ahead;
 pub use drafts::{DraftLimits, DraftStep};
 
 use std::collections::HashMap;
@@ -108,6 +108,8 @@ pub struct Scheduler {
     finished: Vec<RequestOutput>,
     /// Between `schedule` and `update`.
     in_step: bool,
+    /// The sequences of that step are where they will be after it.
+    is_advanced: bool,
     /// A sequence goes back to a multiple of so many tokens.
     granule: usize,
     /// Reused by admission.
@@ -145,6 +147,7 @@ impl Scheduler {
             block_copies: Vec::new(),
             finished: Vec::new(),
             in_step: false,
+            is_advanced: false,
             granule: 1,
             prefix_hits: Vec::new(),
             spare: Scheduled::default(),
@@ -264,6 +267,7 @@ impl Scheduler {
             prompt_token_ids: &seq.request.prompt_token_ids,
             output_token_ids: seq.output_with_drafts(num_drafts),
             num_drafts,
+            sampled_row: seq.sampled_row,
             stop_ids: &seq.request.stop_ids,
             bad_words_token_ids: &seq.request.bad_words_token_ids,
             row_key: seq.request.row_key,
@@ -281,6 +285,7 @@ impl Scheduler {
         results: impl IntoIterator<Item = RowResult>,
     ) -> Vec<RequestOutput> {
         assert!(std::mem::take(&mut self.in_step), "update without schedule");
+        self.step_back(scheduled);
         let mut results = results.into_iter();
         let mut any_finished = false;
         let mut ended_rounds = Vec::new();

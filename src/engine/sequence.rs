@@ -11,6 +11,10 @@
 //! `update`, so that what a penalty looks at is one slice, and nobody who asks for known tokens
 //! sees them.
 //!
+//! While a step computes that samples, the next step may be decided already. Then the tokens end
+//! with one that nobody knows yet (`sampled_row`): it has a position and a place in a block, and no
+//! value. It is part of what there is to compute, and not of the output.
+//!
 //! A sequence whose next token is known samples none: it ends where its known tokens do. That of a
 //! request of choices goes through them one after the other, so that what they share is computed
 //! once.
@@ -39,6 +43,8 @@ pub struct Sequence {
     pub num_drafts: usize,
     /// Those of a step that its grammar forces.
     pub num_forced: usize,
+    /// The last token is unknown: this row of the step that computes gives it.
+    pub sampled_row: Option<usize>,
     /// How many drafts it is given.
     pub pace: Pace,
     /// Tokens that it began with.
@@ -77,6 +83,7 @@ impl Sequence {
             token_ids: token_ids.to_vec(),
             num_drafts: 0,
             num_forced: 0,
+            sampled_row: None,
             pace: Pace::default(),
             num_prompt_tokens: token_ids.len(),
             known_end: end,
@@ -101,19 +108,42 @@ impl Sequence {
         (self.request.prefix_root(), &self.token_ids)
     }
 
-    /// Prompt and output tokens.
+    /// Prompt and output tokens, and the unknown one.
     pub fn num_tokens(&self) -> usize {
         self.token_ids.len() - self.num_drafts
     }
 
-    /// Generated tokens.
+    /// The same without the unknown one.
+    pub fn num_known_tokens(&self) -> usize {
+        self.num_tokens() - usize::from(self.sampled_row.is_some())
+    }
+
+    /// Generated tokens that are known.
     pub fn output_token_ids(&self) -> &[u32] {
         self.output_with_drafts(0)
     }
 
     /// The same, as if so many drafts had been sampled.
     pub fn output_with_drafts(&self, num_drafts: usize) -> &[u32] {
-        &self.token_ids[self.num_prompt_tokens..self.num_tokens() + num_drafts]
+        &self.token_ids[self.num_prompt_tokens..self.num_known_tokens() + num_drafts]
+    }
+
+    /// So many of its tokens are being computed. The last one samples the next token in a row, if
+    /// there is one.
+    pub fn advance(&mut self, num_tokens: usize, sampled_row: Option<usize>) {
+        self.num_computed_tokens += num_tokens;
+        self.sampled_row = sampled_row;
+        if sampled_row.is_some() {
+            self.token_ids.push(0);
+        }
+    }
+
+    /// Undoes `advance`.
+    pub fn step_back(&mut self, num_tokens: usize) {
+        self.num_computed_tokens -= num_tokens;
+        if self.sampled_row.take().is_some() {
+            self.token_ids.pop();
+        }
     }
 
     /// Drafts of the step.

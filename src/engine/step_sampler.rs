@@ -78,6 +78,7 @@ impl StepSampler {
             bad_words_token_ids: &[],
             row_key: RowKey(0),
             num_drafts: 0,
+            sampled_row: None,
             request_id: 0,
             engine_seed: 0,
             sample_index: 0,
@@ -137,25 +138,6 @@ impl StepSampler {
     ) {
         assert!(self.on_gpu.is_none(), "a GPU verifies drafts in one round");
         sample_on_host(&self.device, logits.tensor, tasks, &self.scratch, results);
-    }
-
-    /// Queues the sampling of a step ahead on a GPU: of tasks that lack the last token of their
-    /// outputs, each with the row of the step before that is the token. They need nothing of it but
-    /// its position, and that penalties count it.
-    ///
-    /// # Errors
-    /// The device failed, now or in what was queued before.
-    pub fn sample_ahead(
-        &mut self,
-        logits: Logits<'_>,
-        tasks: &[(SampleTask<'_>, usize)],
-    ) -> Result<Pending, EngineError> {
-        let Self { device, on_gpu, .. } = self;
-        let (Device::Cuda(gpu), Some(on_gpu)) = (&**device, on_gpu) else {
-            panic!("the CPU does not run ahead");
-        };
-        on_gpu.rows.refill_ahead(tasks);
-        on_gpu.queue(gpu, logits.tensor).map(Pending::Queued)
     }
 
     /// One result per task.
@@ -358,6 +340,7 @@ mod tests {
                 bad_words_token_ids: &[],
                 row_key: RowKey(row),
                 num_drafts: 0,
+                sampled_row: None,
                 request_id: 0,
                 engine_seed: 3,
                 sample_index: 0,

@@ -48,6 +48,7 @@ impl Growing {
             prompt_token_ids: &self.prompt,
             output_token_ids: output,
             num_drafts,
+            sampled_row: None,
             stop_ids: const { &StopIds { eos_token_id: None, stop_token_ids: Vec::new() } },
             bad_words_token_ids: &[],
             row_key: RowKey(self.id),
@@ -157,20 +158,21 @@ impl<'a> Round<'a> {
         (expected, ahead)
     }
 
-    /// The next step of sequences whose last token is a row of this one.
+    /// The next step: sequences whose last token is a row of this one, and one that begins.
     fn queue_ahead(
         &self,
         (device, sampler): (&Arc<Device>, &mut StepSampler),
-        ahead: &[(usize, usize)],
+        (ahead, first): (&[(usize, usize)], &Growing),
         logits: &[Vec<f32>],
     ) -> Pending {
         let task = |&(place, row): &(usize, usize)| {
             let sequence = &self.running[place];
             let known = &sequence.output[..sequence.output.len() - 1];
-            (sequence.task(known, 0), row)
+            SampleTask { sampled_row: Some(row), ..sequence.task(known, 0) }
         };
-        let tasks: Vec<_> = ahead.iter().map(task).collect();
-        queue(device, logits, |logits| sampler.sample_ahead(logits, &tasks).expect("it works"))
+        let tasks = ahead.iter().map(task).chain([first.task(&[], 0)]).map(RowTask::Sample);
+        let tasks: Vec<_> = tasks.collect();
+        queue(device, logits, |logits| sampler.sample(logits, &tasks).expect("it works"))
     }
 }
 
@@ -193,13 +195,15 @@ fn penalties_count_the_tokens_that_the_host_counts() {
         let pending = round.queue(&device, &mut sampler);
         let (expected, ahead) = round.end();
         num_guessed += round.rows.iter().filter(|row| row.num_drafts > 0).count();
-        let logits = few_values(rng, ahead.len());
-        let pending_ahead = (step % 2 == 0 && !ahead.is_empty())
-            .then(|| round.queue_ahead((&device, &mut sampler), &ahead, &logits));
+        let first = Growing::new(rng, 1000 + step as u64);
+        let logits = few_values(rng, ahead.len() + 1);
+        let pending_ahead = (step % 2 == 0)
+            .then(|| round.queue_ahead((&device, &mut sampler), (&ahead, &first), &logits));
         let got = tokens(&sampler.results(pending).expect("it works"));
         assert_eq!(got, expected, "step {step}");
         let Some(pending) = pending_ahead else { continue };
         let got = tokens(&sampler.results(pending).expect("it works"));
+        assert_eq!(got.last(), Some(&first.on_host(&[], &logits[ahead.len()])), "step {step}");
         for (((place, _), got), logits) in ahead.into_iter().zip(got).zip(&logits) {
             let sequence = &mut round.running[place];
             let expected = sequence.on_host(&sequence.output, logits);

@@ -79,6 +79,7 @@ impl Step {
                 bad_words_token_ids: &[],
                 row_key: RowKey(row as u64 * 31),
                 num_drafts: 0,
+                sampled_row: None,
                 request_id: row as u64,
                 engine_seed: 5,
                 sample_index: 0,
@@ -363,7 +364,8 @@ fn outputs(
     outputs
 }
 
-/// An edit that changes nothing keeps a step from being queued ahead; so does a row that waits.
+/// An edit that changes nothing keeps a step from being queued ahead. Where rows wait, steps ahead
+/// admit them and begin their prompts.
 #[test]
 fn logprobs_of_steps_that_run_ahead_are_those_of_steps_that_do_not() {
     let Some(device) = gpu::device(13) else { return };

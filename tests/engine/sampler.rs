@@ -61,6 +61,7 @@ impl Case {
             bad_words_token_ids: &self.bad_words,
             row_key: RowKey(self.row_key),
             num_drafts: 0,
+            sampled_row: None,
             request_id: 0,
             engine_seed: self.engine_seed,
             sample_index: self.sample_index,

@@ -186,7 +186,8 @@ pub fn results(
     Ok(results)
 }
 
-/// input_ids[i] = the token that row `rows[i]` of the last step sampled.
+/// input_ids[i] = the token that row `rows[i]` of the last step sampled, but for rows of
+/// `Batch::KNOWN`.
 pub(super) fn take_sampled(
     gpu: &Gpu,
     rows: &DeviceBuffer,

@@ -302,7 +302,7 @@ impl GpuInputs {
             positions: ids(rows)?,
             slot_mapping: ids(rows)?,
             logits_indices: ids(logits_rows)?,
-            sampled_rows: ids(limits.max_num_seqs)?,
+            sampled_rows: ids(limits.max_num_tokens)?,
             block_copies: ids(2 * limits.max_num_seqs)?,
             // Two at least, for the warm-up.
             block_tables: ids((limits.max_num_seqs * blocks).max(2))?,

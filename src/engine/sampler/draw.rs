@@ -35,7 +35,7 @@ pub(in crate::engine) fn random_block_of(task: &SampleTask) -> ([u32; 4], [u32; 
         Some(seed) => (seed, SEEDED_ROW),
         None => (task.engine_seed, task.row_key.0),
     };
-    let position = task.output_token_ids.len() as u32;
+    let position = task.num_output_tokens() as u32;
     let counter = [position, task.sample_index, row as u32, (row >> 32) as u32];
     (counter, [seed as u32, (seed >> 32) as u32])
 }

@@ -57,7 +57,7 @@ fn mask_all_but(logits: &mut [f32], allowed: &[u32], saved: &mut Vec<f32>) {
 }
 
 fn forbids_stops(task: &SampleTask) -> bool {
-    task.output_token_ids.len() < task.params.min_tokens as usize
+    task.num_output_tokens() < task.params.min_tokens as usize
 }
 
 /// The last token of each bad word whose tokens before it end the output, and the stop tokens as

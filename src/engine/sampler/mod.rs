@@ -58,6 +58,9 @@ pub struct SampleTask<'a> {
     pub output_token_ids: &'a [u32],
     /// How many of its last tokens are guesses that the step verifies.
     pub num_drafts: usize,
+    /// The output has one token more, which nobody knows yet: this row of the step before samples
+    /// it. A GPU alone takes such a task.
+    pub sampled_row: Option<usize>,
     /// Masked until `min_tokens` are out.
     pub stop_ids: &'a StopIds,
     /// `params.bad_words` as token ids.
@@ -75,6 +78,11 @@ pub struct SampleTask<'a> {
 }
 
 impl SampleTask<'_> {
+    /// Tokens of the output, the unknown one included.
+    pub fn num_output_tokens(&self) -> usize {
+        self.output_token_ids.len() + usize::from(self.sampled_row.is_some())
+    }
+
     /// The output without its drafts.
     pub fn known_output(&self) -> &[u32] {
         &self.output_token_ids[..self.output_token_ids.len() - self.num_drafts]

@@ -1,6 +1,6 @@
 //! The step after the current one, decided while the device still computes that: vLLM's
-//! asynchronous scheduling. Its tokens are not known, only where each will be; the device puts them
-//! in itself.
+//! asynchronous scheduling. What it samples is not known, only where each token will be; the device
+//! puts them in itself.
 //!
 //! ```text
 //! schedule -> schedule_ahead -> update -> adopt -> schedule_ahead -> update -> adopt ...
@@ -8,117 +8,127 @@
 //! step n      step n + 1 queued      step n + 1 is current, less what finished in step n
 //! ```
 //!
-//! A sequence that finishes in step n has computed one token too many in step n + 1: its K and V go
-//! to blocks that are free by then. That is harmless, since the device computes steps in order, and
-//! only blocks that a sequence filled are offered to the prefix cache, in `adopt`.
+//! `schedule_ahead` moves the sequences of step n on as if it were done, each that samples with an
+//! unknown token at its end, and decides as `schedule` does: chunks of prompts and waiting sequences
+//! come along. `update` moves them back before it takes in what came of them. Two things differ
+//! from `schedule`. Nobody is preempted: where blocks are short, there is no step ahead. And who is
+//! at its last token in step n has no part in step n + 1, though its blocks are still taken.
+//!
+//! A sequence that finishes in step n by a token has computed one too many in step n + 1: its K and
+//! V go to blocks that are free by then. That is harmless, since the device computes steps in order,
+//! and only blocks of known tokens are offered to the prefix cache, those that the unknown one
+//! fills in `adopt`.
 
-use super::{SampleTask, Scheduled, ScheduledSeq, Scheduler};
+use super::{Scheduled, Scheduler};
 use crate::engine::sequence::Sequence;
 
-/// A step ahead: one token for each sequence.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// A step ahead.
+#[derive(Clone, Debug)]
 pub struct Ahead {
-    /// In the order of the rows of its batch.
-    pub seqs: Vec<AheadSeq>,
-    /// As those of [`Scheduled`].
-    pub block_copies: Vec<(u32, u32)>,
-}
-
-/// One sequence's part of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AheadSeq {
-    /// Where the scheduler keeps it, unless it is finished since.
-    pub slot: usize,
-    /// Row of the current step's results that is its token.
-    pub row: usize,
-    /// Tells it from a later one in the same slot.
-    request_id: u64,
-    index: u32,
+    /// Who runs, in the order of the rows of its batch.
+    pub scheduled: Scheduled,
+    /// Request and index of each of its sequences: a slot may be another's by the time.
+    ids: Vec<(u64, u32)>,
 }
 
 impl Scheduler {
-    /// Decides the step after `current`, which is scheduled and not yet updated; `row_of` gives the
-    /// row of its results of each of its sequences. None where it cannot be known: a sequence is
-    /// not at its end yet or has drafts, another one may be admitted, blocks are short, or a row's
-    /// sampling depends on the tokens before.
+    /// Decides the step after `current`, which is scheduled and not yet updated, with its batch and
+    /// tasks made; `row_of` gives the row of the device's results of each of its results. None
+    /// where it cannot be known: a sequence has drafts or is one of several beams, blocks are
+    /// short, or a row's sampling depends on the tokens before. Batch and tasks of the step ahead
+    /// are made before `update`.
     pub fn schedule_ahead(
         &mut self,
         current: &Scheduled,
         row_of: impl Fn(usize) -> usize,
     ) -> Option<Ahead> {
-        assert!(self.in_step, "schedule_ahead without schedule");
-        let may_admit = self.waiting.len() > 0 && self.running.len() < self.config.max_num_seqs;
-        let all_sample = current.seqs.iter().all(|entry| {
-            let is_one_row = entry.samples && entry.num_prompt_logits + entry.num_drafts == 0;
-            is_one_row && is_plain(self.seq(entry.slot))
+        assert!(self.in_step && !self.is_advanced, "schedule_ahead without schedule");
+        let is_of_beams = |&slot: &usize| self.beam_row_of(slot).is_some();
+        let is_known = current.seqs.iter().all(|entry| {
+            entry.num_drafts == 0 && (!entry.samples || is_plain(self.seq(entry.slot)))
         });
-        if may_admit || !all_sample || current.seqs.len() != self.running.len() {
+        if !is_known || self.running.iter().any(is_of_beams) {
             return None;
         }
-        let mut ahead =
-            Ahead { seqs: Vec::with_capacity(current.seqs.len()), block_copies: Vec::new() };
-        for (place, entry) in current.seqs.iter().enumerate() {
-            let (row, seq) = (row_of(place), self.seq(entry.slot));
-            if self.ends_by_length(seq) {
-                continue;
-            }
-            let (request_id, index) = (seq.request.request_id, seq.index);
-            if !self.grow_by_one(entry.slot) {
-                return None;
-            }
-            ahead.seqs.push(AheadSeq { slot: entry.slot, row, request_id, index });
-        }
-        if ahead.seqs.is_empty() {
+        self.advance(current, row_of);
+        if self.num_missing_blocks() > self.block_pool.num_free_blocks() {
             return None;
         }
-        self.block_pool.take_copies(&mut ahead.block_copies);
-        Some(ahead)
+        let scheduled = self.decide();
+        if scheduled.is_empty() {
+            self.reuse(scheduled);
+            return None;
+        }
+        let id = |slot: usize| (self.seq(slot).request.request_id, self.seq(slot).index);
+        let ids = scheduled.seqs.iter().map(|entry| id(entry.slot)).collect();
+        Some(Ahead { scheduled, ids })
+    }
+
+    /// Moves the sequences of a step on, each to the result that will be its token.
+    fn advance(&mut self, current: &Scheduled, row_of: impl Fn(usize) -> usize) {
+        let mut num_results = 0;
+        for entry in &current.seqs {
+            num_results += entry.num_prompt_logits + usize::from(entry.samples);
+            let sampled_row = entry.samples.then(|| row_of(num_results - 1));
+            let seq = self.seqs[entry.slot].as_mut().expect("the slot is taken");
+            seq.advance(entry.num_tokens, sampled_row);
+        }
+        self.is_advanced = true;
+    }
+
+    /// Moves them back, if they are moved on.
+    pub(super) fn step_back(&mut self, current: &Scheduled) {
+        if !std::mem::take(&mut self.is_advanced) {
+            return;
+        }
+        for entry in &current.seqs {
+            let seq = self.seqs[entry.slot].as_mut().expect("the slot is taken");
+            seq.step_back(entry.num_tokens);
+        }
+    }
+
+    /// Blocks that running sequences may take in the step that is decided.
+    fn num_missing_blocks(&self) -> usize {
+        let goes_on = self.running.iter().filter(|&&slot| !self.is_at_its_last(self.seq(slot)));
+        let missing = |&slot: &usize| {
+            self.num_blocks_of_sequence(slot).saturating_sub(self.seq(slot).block_table.len())
+        };
+        goes_on.map(missing).sum()
     }
 
     /// Makes a step ahead the current one, after `update` of the one before it. Returns what is
-    /// left of it, and the row of the batch of each sequence.
-    pub fn adopt(&mut self, ahead: &Ahead) -> (Scheduled, Vec<usize>) {
+    /// left of it, and the rows of the device's results that are its own.
+    pub fn adopt(&mut self, ahead: Ahead) -> (Scheduled, Vec<usize>) {
         assert!(!std::mem::replace(&mut self.in_step, true), "adopt without update");
-        let (mut scheduled, mut rows) = (Scheduled::default(), Vec::new());
-        for (row, entry) in ahead.seqs.iter().enumerate() {
-            let of_entry = |seq: &Sequence| {
-                (seq.request.request_id, seq.index) == (entry.request_id, entry.index)
-            };
-            if !self.seqs[entry.slot].as_ref().is_some_and(of_entry) {
-                continue;
+        let Ahead { mut scheduled, ids } = ahead;
+        scheduled.num_tokens = 0;
+        scheduled.block_copies.clear();
+        let (mut ids, mut rows, mut first_row) = (ids.into_iter(), Vec::new(), 0);
+        scheduled.seqs.retain(|entry| {
+            let id = ids.next().expect("one per sequence");
+            let own = first_row..first_row + entry.num_prompt_logits + usize::from(entry.samples);
+            first_row = own.end;
+            let of_id = |seq: &Sequence| (seq.request.request_id, seq.index) == id;
+            let is_left = self.seqs[entry.slot].as_ref().is_some_and(of_id);
+            if is_left {
+                self.register_full_blocks(entry.slot, entry.num_tokens);
+                scheduled.num_tokens += entry.num_tokens;
+                rows.extend(own);
             }
-            self.register_full_blocks(entry.slot, 1);
-            let seq = ScheduledSeq {
-                slot: entry.slot,
-                num_tokens: 1,
-                num_drafts: 0,
-                num_prompt_logits: 0,
-                samples: true,
-            };
-            scheduled.seqs.push(seq);
-            scheduled.num_tokens += 1;
-            rows.push(row);
-        }
+            is_left
+        });
         (scheduled, rows)
     }
 
-    /// What the sampler has to do in a step ahead. The last token of each output is still missing:
-    /// the position in the random stream is one more than the output's length.
-    /// With each goes the row of the current step's results that is the token.
-    pub fn ahead_tasks(&self, ahead: &Ahead) -> Vec<(SampleTask<'_>, usize)> {
-        let task = |entry: &AheadSeq| (self.sample_task(self.seq(entry.slot), 0), entry.row);
-        ahead.seqs.iter().map(task).collect()
+    /// Whether the unknown token is its last one.
+    pub(super) fn is_at_its_last(&self, seq: &Sequence) -> bool {
+        seq.sampled_row.is_some() && self.num_tokens_to_come(seq) == 0
     }
 
-    /// Whether the token that is being computed is the last.
-    fn ends_by_length(&self, seq: &Sequence) -> bool {
-        self.num_tokens_to_come(seq) <= 1
-    }
-
-    /// Most tokens that may follow the known ones.
+    /// Most tokens that may follow those that there are.
     pub(super) fn num_tokens_to_come(&self, seq: &Sequence) -> usize {
         let max_tokens = seq.request.params.max_tokens.map_or(usize::MAX, |max| max as usize);
-        let of_output = max_tokens.saturating_sub(seq.output_token_ids().len());
+        let of_output = max_tokens.saturating_sub(seq.num_tokens() - seq.num_prompt_tokens);
         of_output.min(self.max_model_len.saturating_sub(seq.num_tokens()))
     }
 

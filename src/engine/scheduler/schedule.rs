@@ -25,6 +25,11 @@ impl Scheduler {
     /// oldest running one gets all blocks in the end, and fails if those are too few.
     pub fn schedule(&mut self) -> Scheduled {
         assert!(!std::mem::replace(&mut self.in_step, true), "schedule without update");
+        self.decide()
+    }
+
+    /// The decisions, from where the sequences are; of a step ahead, from where they will be.
+    pub(super) fn decide(&mut self) -> Scheduled {
         let mut scheduled = std::mem::take(&mut self.spare);
         scheduled.seqs.clear();
         scheduled.num_tokens = 0;
@@ -57,14 +62,14 @@ impl Scheduler {
         let mut i = 0;
         while i < self.running.len() && step.token_budget > 0 {
             let slot = self.running[i];
-            if self.num_blocks_needed(slot) > self.block_pool.num_blocks() {
-                self.running.remove(i);
-                self.finish(slot, self.kv_cache_too_small(slot));
-                continue;
-            }
             // One of a row's beams at least has something to compute.
             if self.beam_row_of(slot).is_none() && self.num_new_tokens(slot, step) == 0 {
                 i += 1;
+                continue;
+            }
+            if self.num_blocks_needed(slot) > self.block_pool.num_blocks() {
+                self.running.remove(i);
+                self.finish(slot, self.kv_cache_too_small(slot));
                 continue;
             }
             while !self.grow(slot) {
@@ -85,7 +90,8 @@ impl Scheduler {
         (0..self.running.len()).for_each(|place| self.add_running_lora(self.running[place]));
         let of_running = self.running.iter().map(|&slot| self.max_blocks(self.seq(slot)));
         let mut num_running_blocks: usize = of_running.sum();
-        let places = self.running.iter().map(|&slot| self.num_places(slot));
+        let goes_on = self.running.iter().filter(|&&slot| !self.is_at_its_last(self.seq(slot)));
+        let places = goes_on.map(|&slot| self.num_places(slot));
         let mut num_free_places = self.config.max_num_seqs - places.sum::<usize>();
         while step.token_budget > 0 && num_free_places > 0 {
             let room = Room {
@@ -97,6 +103,10 @@ impl Scheduler {
             let seq = |slot: usize| self.seqs[slot].as_ref().expect("the slot is taken");
             let Some(place) = self.waiting.choose(&self.block_pool, room, seq) else { return };
             let slot = self.waiting.slot(place);
+            // Beams need the tokens of the step before.
+            if self.is_advanced && self.beam_row_of(slot).is_some() {
+                return;
+            }
             if self.num_blocks_needed(slot) > self.block_pool.num_blocks() {
                 self.waiting.remove(place);
                 self.finish(slot, self.kv_cache_too_small(slot));
@@ -182,6 +192,7 @@ impl Scheduler {
     }
 
     fn preempt(&mut self, slot: usize) {
+        assert!(!self.is_advanced, "the blocks of a step ahead were counted");
         if let Some(request_id) = self.beam_row_of(slot) {
             self.preempt_beams(request_id);
         } else {
@@ -193,10 +204,13 @@ impl Scheduler {
         self.stats.num_preemptions += 1;
     }
 
-    /// Tokens that a sequence may compute in this step: up to its end, the token budget, and the
+    /// Tokens that a sequence may compute in this step, none if nothing follows its last: up to its end, the token budget, and the
     /// last prompt position whose logits the step can still hold.
     fn num_new_tokens(&self, slot: usize, step: &Step) -> usize {
         let seq = self.seq(slot);
+        if self.is_at_its_last(seq) {
+            return 0;
+        }
         let num_missing = seq.num_tokens() - seq.num_computed_tokens;
         let num_new_tokens = num_missing.min(step.token_budget);
         let wanted = seq.prompt_logits_in(num_new_tokens);
@@ -235,7 +249,7 @@ impl Scheduler {
     pub(super) fn register_full_blocks(&mut self, slot: usize, num_new_tokens: usize) {
         let block_size = self.block_pool.block_size();
         let seq = self.seqs[slot].as_mut().expect("the slot is taken");
-        let num_known = seq.num_computed_tokens + num_new_tokens;
+        let num_known = (seq.num_computed_tokens + num_new_tokens).min(seq.num_known_tokens());
         let num_full = num_known.min(seq.num_shareable_tokens()) / block_size;
         for i in seq.num_registered_blocks..num_full {
             let content = &seq.token_ids[i * block_size..(i + 1) * block_size];

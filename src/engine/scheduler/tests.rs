@@ -416,8 +416,9 @@ fn a_step_of_rows_with_penalties_is_scheduled_ahead() {
             continue;
         };
         assert!(expected);
-        let tasks = s.ahead_tasks(&ahead);
-        assert_eq!((tasks.len(), tasks[0].0.request_id, tasks[0].1), (1, 1, 7));
+        let tasks: Vec<_> = s.row_tasks(&ahead.scheduled).collect();
+        let [RowTask::Sample(task)] = tasks[..] else { panic!("{} tasks", tasks.len()) };
+        assert_eq!((task.request_id, task.sampled_row, task.num_output_tokens()), (1, Some(7), 1));
     }
 }
 
@@ -441,7 +442,7 @@ fn a_step_is_scheduled_ahead_with_as_many_logprobs_as_a_gpu_ranks() {
         assert_eq!(ahead.is_some(), expected, "{logprobs:?}");
         end_step(&mut s, &step, 5);
         if let Some(ahead) = ahead {
-            let (adopted, rows) = s.adopt(&ahead);
+            let (adopted, rows) = s.adopt(ahead);
             assert_eq!((who(&s, &adopted), rows), (vec![(1, 1)], vec![0]));
             end_step(&mut s, &adopted, 6);
         }

@@ -110,12 +110,6 @@ impl GpuRows {
         self.with_room_for_counts(|rows| rows.fill(tasks));
     }
 
-    /// Replaces the contents by those of a step ahead: of tasks that lack the last token of their
-    /// outputs, which the step before samples in a row, and have no edits.
-    pub(super) fn refill_ahead(&mut self, tasks: &[(SampleTask<'_>, usize)]) {
-        self.with_room_for_counts(|rows| rows.fill_ahead(tasks));
-    }
-
     /// Fills, and once more with all lists of counts anew where those had no room.
     fn with_room_for_counts(&mut self, fill: impl Fn(&mut Self)) {
         fill(self);
@@ -153,25 +147,10 @@ impl GpuRows {
             }
             kind => {
                 self.push_mask(task);
-                let row = self.row(task, None);
+                let row = self.row(task);
                 self.push(row, kind, LogprobRow::SAMPLED);
             }
         }
-    }
-
-    fn fill_ahead(&mut self, tasks: &[(SampleTask<'_>, usize)]) {
-        self.clear();
-        for (task, sampled_row) in tasks {
-            let kind = self.kind_of(task);
-            assert!(kind != RowKind::OfHost, "the host does not run ahead");
-            let mut row = self.row(task, Some(*sampled_row));
-            // The position in the random stream, which is the number of output tokens.
-            row.counter[0] += 1;
-            // At most the stop ids that `min_tokens` forbade until the missing token.
-            (row.edit_start, row.edit_end) = (0, 0);
-            self.push(row, kind, LogprobRow::SAMPLED);
-        }
-        self.edits.clear();
     }
 
     fn clear(&mut self) {
@@ -249,8 +228,8 @@ impl GpuRows {
         self.groups.push(group);
     }
 
-    /// What decides the token of a task, of which the step before may sample the last token.
-    fn row(&mut self, task: &SampleTask<'_>, sampled_row: Option<usize>) -> SampleRow {
+    /// What decides the token of a task.
+    fn row(&mut self, task: &SampleTask<'_>) -> SampleRow {
         let params = task.params;
         let (counter, key) = draw::random_block_of(task);
         let edit_start = self.edits.len() as u32;
@@ -262,7 +241,7 @@ impl GpuRows {
         let (mut list, mut drafts) = (0, 0..0);
         if params.has_penalties() {
             flags |= SampleRow::PENALIZED;
-            list = self.counts.list_of(task, sampled_row, &mut self.places);
+            list = self.counts.list_of(task, &mut self.places);
             drafts = self.counts.add_drafts(task, &self.places);
         }
         SampleRow {
@@ -363,6 +342,7 @@ mod tests {
             prompt_token_ids: &[5, 5],
             output_token_ids: &[],
             num_drafts: 0,
+            sampled_row: None,
             stop_ids: const { &StopIds { eos_token_id: None, stop_token_ids: Vec::new() } },
             bad_words_token_ids: &[],
             row_key: RowKey(3),

@@ -92,20 +92,15 @@ impl TokenCounts {
 
     /// Forgets the list of a sequence at its beginning: it may be of an earlier one.
     pub(super) fn begin_sequence(&mut self, task: &SampleTask<'_>) {
-        if task.output_token_ids.is_empty() {
+        if task.num_output_tokens() == 0 {
             self.lists.remove(&key_of(task));
         }
     }
 
     /// Where the list of a row begins. When the row is sampled it has counted the known tokens of
-    /// the output, and the token of `sampled_row` of the step before, if that is the next.
-    pub(super) fn list_of(
-        &mut self,
-        task: &SampleTask<'_>,
-        sampled_row: Option<usize>,
-        places: &mut Places,
-    ) -> u32 {
-        let known = task.known_output();
+    /// the output, and the one that the step before samples.
+    pub(super) fn list_of(&mut self, task: &SampleTask<'_>, places: &mut Places) -> u32 {
+        let (known, sampled_row) = (task.known_output(), task.sampled_row);
         let num_known = known.len() + usize::from(sampled_row.is_some());
         let is_usable = |list: &List| {
             list.num_counted <= known.len()
@@ -195,6 +190,7 @@ mod tests {
             prompt_token_ids: &[7, 3, 7, 500],
             output_token_ids,
             num_drafts,
+            sampled_row: None,
             stop_ids: const { &StopIds { eos_token_id: None, stop_token_ids: Vec::new() } },
             bad_words_token_ids: &[],
             row_key: RowKey(3),
@@ -206,16 +202,12 @@ mod tests {
     }
 
     /// The lists of a step of these tasks, once more where there is no room.
-    fn step(
-        counts: &mut TokenCounts,
-        places: &mut Places,
-        tasks: &[(SampleTask<'_>, Option<usize>)],
-    ) -> Vec<u32> {
+    fn step(counts: &mut TokenCounts, places: &mut Places, tasks: &[SampleTask<'_>]) -> Vec<u32> {
         let mut fill = |counts: &mut TokenCounts| {
             counts.clear();
-            let list = |(task, row): &(SampleTask<'_>, Option<usize>)| {
+            let list = |task: &SampleTask<'_>| {
                 counts.begin_sequence(task);
-                counts.list_of(task, *row, places)
+                counts.list_of(task, places)
             };
             tasks.iter().map(list).collect()
         };
@@ -235,7 +227,7 @@ mod tests {
         let (plain, repetition) = (params(1.0), params(1.2));
         // In the middle of a sequence, as after a step that the host sampled.
         let output = [9, 7, 9, 499];
-        let tasks = [(task(&plain, 5, &output, 0), None), (task(&repetition, 1, &output, 0), None)];
+        let tasks = [task(&plain, 5, &output, 0), task(&repetition, 1, &output, 0)];
         let lists = step(&mut counts, &mut places, &tasks);
         let of = |token, num_output| CountedToken { token, num_output };
         let entries = |counts: &TokenCounts, list: u32| {
@@ -249,9 +241,9 @@ mod tests {
         // A known token, guesses, and a token that the step before samples. 500 is no token.
         let (output, guessed) = ([9, 7, 9, 499, 500, 8], [9, 7, 9, 499, 500, 8, 4, 500]);
         let tasks = [
-            (task(&plain, 5, &output, 0), None),
-            (task(&plain, 5, &guessed, 2), None),
-            (task(&repetition, 1, &output[..5], 0), Some(6)),
+            task(&plain, 5, &output, 0),
+            task(&plain, 5, &guessed, 2),
+            SampleTask { sampled_row: Some(6), ..task(&repetition, 1, &output[..5], 0) },
         ];
         let again = step(&mut counts, &mut places, &tasks);
         assert_eq!(again, [lists[0], lists[0], lists[1]]);
@@ -264,10 +256,10 @@ mod tests {
         };
         let expected = [count(lists[0], 0..1, CountTask::NO_ROW), count(lists[1], 1..1, 6)];
         assert_eq!((&counts.tasks[..], &counts.tokens[..]), (&expected[..], &[8][..]));
-        assert_eq!(counts.add_drafts(&tasks[1].0, &places), 1..2);
+        assert_eq!(counts.add_drafts(&tasks[1], &places), 1..2);
         assert_eq!(counts.tokens, [8, 4]);
         // The sequence of that request has only begun: it is another one.
-        step(&mut counts, &mut places, &[(task(&plain, 5, &[], 0), None)]);
+        step(&mut counts, &mut places, &[task(&plain, 5, &[], 0)]);
         assert_eq!(counts.new_entries[0].token, 0);
     }
 
@@ -279,7 +271,7 @@ mod tests {
         let (mut num_made, mut capacities) = (0, Vec::new());
         for token in 0..400u32 {
             let id = |sequence: u32| u64::from(token / 40 * 3 + sequence);
-            let tasks = [0, 1, 2].map(|sequence| (task(&params, id(sequence), &output, 0), None));
+            let tasks = [0, 1, 2].map(|sequence| task(&params, id(sequence), &output, 0));
             let lists = step(&mut counts, &mut places, &tasks);
             assert!(counts.end <= counts.capacity && lists.iter().all(|list| lists[0] <= *list));
             num_made += usize::from(!counts.new_entries.is_empty());

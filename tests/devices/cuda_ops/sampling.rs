@@ -1,6 +1,7 @@
 //! sample and logprobs against the host's sampler, count_mismatches against a loop. They are
 //! launched as what they are, kernels, since their ops are private to the engine.
 
+use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::config::DType;
 use vllm_batch::engine::device::cuda::{Args, DeviceBuffer};
 use vllm_batch::engine::device::{Device, Gpu, MAX_GPU_VOCAB_SIZE, Precision, Tensor, bytes_of};
@@ -60,6 +61,7 @@ fn task<'a>(params: &'a SamplingParams, stop_ids: &'a StopIds, row: usize) -> Sa
         bad_words_token_ids: &[],
         row_key: RowKey(row as u64 * 77),
         num_drafts: 0,
+        sampled_row: None,
         request_id: 0,
         engine_seed: ENGINE_SEED,
         sample_index: 0,
@@ -371,20 +373,23 @@ fn count_mismatches_counts_every_element_that_differs() {
 }
 
 #[test]
-fn take_sampled_takes_the_tokens_of_rows_and_0_where_there_is_none() {
+fn take_sampled_takes_unknown_tokens_alone_and_0_where_there_is_none() {
     let Some(pair) = Pair::open(DType::BFloat16, 830, None) else { return };
     let gpu = gpu(&pair);
     for num_rows in [1, 2, 255, 256, 257] {
         let result = |row: u32| SampleResult { token: row * 7 + 1, status: row % 3 };
         let results: Vec<_> = (0..num_rows as u32).map(result).collect();
-        let rows: Vec<u32> = (0..num_rows).map(|i| (i * 101 % num_rows) as u32).collect();
-        let expected: Vec<u32> = rows
-            .iter()
-            .map(|row| results[*row as usize])
-            .map(|result| if result.status == 0 { result.token } else { 0 })
-            .collect();
+        let row = |i: usize| if i % 5 == 4 { Batch::KNOWN } else { (i * 101 % num_rows) as u32 };
+        let rows: Vec<u32> = (0..num_rows).map(row).collect();
+        let token = |(i, row): (usize, &u32)| match results.get(*row as usize) {
+            None => 9_000 + i as u32,
+            Some(result) if result.status == 0 => result.token,
+            Some(_) => 0,
+        };
+        let expected: Vec<u32> = rows.iter().enumerate().map(token).collect();
         let (results, rows) = (filled(gpu, bytes_of(&results)), filled(gpu, bytes_of(&rows)));
-        let input_ids = gpu.alloc(num_rows * 4).expect("memory");
+        let known: Vec<u32> = (9_000..).take(num_rows).collect();
+        let input_ids = filled(gpu, bytes_of(&known));
         let mut args = Args::new();
         args.ptr(results.ptr()).ptr(rows.ptr()).ptr(input_ids.ptr()).dims([num_rows]);
         let grid = [num_rows.div_ceil(256) as u32, 1];

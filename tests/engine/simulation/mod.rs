@@ -41,6 +41,9 @@ struct Coverage {
     steps_ahead: u64,
     /// Sequences that were finished when their step ahead was adopted.
     rows_in_vain: u64,
+    /// Sequences that began in a step ahead, and chunks of prompts that went on in one.
+    admitted_ahead: u64,
+    chunks_ahead: u64,
     preemptions: u64,
     cached_tokens: u64,
     siblings: u64,
@@ -71,11 +74,13 @@ impl Coverage {
         let Self { preemptions, cached_tokens, siblings, stop_strings, stop_tokens, .. } = *self;
         let Self { lengths, aborts, too_small, nothing_allowed, prompt_logprobs, .. } = *self;
         let Self { steps_ahead, rows_in_vain, beams, block_copies, scored, .. } = *self;
-        let Self { nothing_generated, steps_of_loras, .. } = *self;
+        let Self { nothing_generated, steps_of_loras, admitted_ahead, chunks_ahead, .. } = *self;
         let Self { drafts_right, drafts_wrong, offloaded_blocks, returned_blocks, .. } = *self;
         assert!(steps_ahead > 20_000 && rows_in_vain > 1000, "{self:?}");
         let events = [
             scored,
+            admitted_ahead,
+            chunks_ahead,
             nothing_generated,
             beams,
             block_copies,
@@ -103,6 +108,8 @@ impl AddAssign for Coverage {
         self.steps += other.steps;
         self.steps_ahead += other.steps_ahead;
         self.rows_in_vain += other.rows_in_vain;
+        self.admitted_ahead += other.admitted_ahead;
+        self.chunks_ahead += other.chunks_ahead;
         self.preemptions += other.preemptions;
         self.cached_tokens += other.cached_tokens;
         self.siblings += other.siblings;
@@ -141,6 +148,8 @@ struct Simulation {
     ahead: Option<(Ahead, Vec<f32>)>,
     num_steps_ahead: u64,
     num_rows_in_vain: u64,
+    num_admitted_ahead: u64,
+    num_chunks_ahead: u64,
     num_block_copies: u64,
     /// Those of the device.
     num_blocks: u32,
@@ -187,6 +196,8 @@ impl Simulation {
             ahead: None,
             num_steps_ahead: 0,
             num_rows_in_vain: 0,
+            num_admitted_ahead: 0,
+            num_chunks_ahead: 0,
             num_block_copies: 0,
             num_blocks,
             num_steps_of_loras: 0,
@@ -221,7 +232,7 @@ impl Simulation {
 
     fn step(&mut self) {
         let (step, mut logits) = match self.ahead.take() {
-            Some((ahead, logits)) => self.adopt(&ahead, &logits),
+            Some((ahead, logits)) => self.adopt(ahead, &logits),
             None => self.begin(),
         };
         let limits = &self.workload.scheduler;
@@ -265,23 +276,37 @@ impl Simulation {
 
     /// Executes the step after `step`, whose tokens the scheduler does not know yet.
     fn begin_ahead(&mut self, step: &Scheduled, results: &[RowResult]) {
-        let Some(ahead) = self.scheduler.schedule_ahead(step, |place| place) else { return };
-        self.batch.refill_ahead(&ahead, &self.scheduler);
+        let Some(ahead) = self.scheduler.schedule_ahead(step, |row| row) else { return };
+        self.batch.refill(&ahead.scheduled, &self.scheduler);
+        assert_eq!(self.batch.num_tokens(), ahead.scheduled.num_tokens);
         // What take_sampled.cu does.
         let token = |row: u32| match &results[row as usize] {
             RowResult::Sampled { token_id, .. } => *token_id,
             _ => 0,
         };
-        self.batch.input_ids = self.batch.sampled_rows.iter().map(|&row| token(row)).collect();
+        let ids = self.batch.input_ids.iter_mut().zip(&self.batch.sampled_rows);
+        let unknown = ids.filter(|(_, row)| **row != Batch::KNOWN);
+        unknown.for_each(|(id, row)| *id = token(*row));
+        self.count_ahead(&ahead.scheduled, step);
         let logits = self.executor.execute(&self.batch).expect("it cannot fail");
         self.ahead = Some((ahead, logits.tensor.values().to_vec()));
+    }
+
+    /// Counts what a step ahead consists of: it goes on from `step`.
+    fn count_ahead(&mut self, ahead: &Scheduled, step: &Scheduled) {
         self.num_steps_ahead += 1;
+        for entry in &ahead.seqs {
+            let is_new = step.seqs.iter().all(|before| before.slot != entry.slot);
+            self.num_admitted_ahead += u64::from(is_new);
+            self.num_chunks_ahead += u64::from(!is_new && entry.num_tokens > 1);
+        }
     }
 
     /// What is left of a step ahead, and its logits.
-    fn adopt(&mut self, ahead: &Ahead, logits: &[f32]) -> (Scheduled, Vec<f32>) {
+    fn adopt(&mut self, ahead: Ahead, logits: &[f32]) -> (Scheduled, Vec<f32>) {
+        let num_seqs = ahead.scheduled.seqs.len();
         let (step, rows) = self.scheduler.adopt(ahead);
-        self.num_rows_in_vain += (ahead.seqs.len() - rows.len()) as u64;
+        self.num_rows_in_vain += (num_seqs - step.seqs.len()) as u64;
         let row = |row: usize| &logits[row * VOCAB_SIZE..(row + 1) * VOCAB_SIZE];
         (step, rows.into_iter().flat_map(row).copied().collect())
     }
@@ -294,6 +319,8 @@ impl Simulation {
             steps: stats.num_steps,
             steps_ahead: self.num_steps_ahead,
             rows_in_vain: self.num_rows_in_vain,
+            admitted_ahead: self.num_admitted_ahead,
+            chunks_ahead: self.num_chunks_ahead,
             preemptions: stats.num_preemptions,
             cached_tokens: stats.num_cached_tokens,
             block_copies: self.num_block_copies,

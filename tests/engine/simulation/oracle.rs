@@ -124,6 +124,7 @@ impl Oracle<'_> {
             bad_words_token_ids: &request.bad_words_token_ids,
             row_key: request.row_key,
             num_drafts: 0,
+            sampled_row: None,
             request_id: 0,
             engine_seed: self.workload.engine_seed,
             sample_index: index,
