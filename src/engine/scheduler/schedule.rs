@@ -204,8 +204,8 @@ impl Scheduler {
         self.stats.num_preemptions += 1;
     }
 
-    /// Tokens that a sequence may compute in this step, none if nothing follows its last: up to its end, the token budget, and the
-    /// last prompt position whose logits the step can still hold.
+    /// Tokens that a sequence may compute in this step, none if nothing follows its last: up to its
+    /// end, the token budget, and the last prompt position whose logits the step can still hold.
     fn num_new_tokens(&self, slot: usize, step: &Step) -> usize {
         let seq = self.seq(slot);
         if self.is_at_its_last(seq) {

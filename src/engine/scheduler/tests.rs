@@ -59,6 +59,12 @@ fn logprob(token_id: u32) -> PositionLogprobs {
 
 /// Ends a step; every sequence at its end gets `token_id`.
 fn end_step(scheduler: &mut Scheduler, step: &Scheduled, token_id: u32) -> Vec<RequestOutput> {
+    let results = results_of(scheduler, step, token_id);
+    take_in(scheduler, step, results)
+}
+
+/// What the device gives for a step, of which no step ahead is decided yet.
+fn results_of(scheduler: &Scheduler, step: &Scheduled, token_id: u32) -> Vec<RowResult> {
     let batch = Batch::new(step, scheduler);
     let result = |task: &RowTask| match task {
         RowTask::PromptLogprobs { target, .. } => RowResult::PromptLogprobs(logprob(*target)),
@@ -70,6 +76,14 @@ fn end_step(scheduler: &mut Scheduler, step: &Scheduled, token_id: u32) -> Vec<R
     };
     let results: Vec<_> = scheduler.row_tasks(step).map(|task| result(&task)).collect();
     assert_eq!(results.len(), batch.logits_indices.len());
+    results
+}
+
+fn take_in(
+    scheduler: &mut Scheduler,
+    step: &Scheduled,
+    results: Vec<RowResult>,
+) -> Vec<RequestOutput> {
     let outputs = scheduler.update(step, results);
     scheduler.assert_consistent();
     outputs
@@ -438,9 +452,10 @@ fn a_step_is_scheduled_ahead_with_as_many_logprobs_as_a_gpu_ranks() {
         let params = SamplingParams { max_tokens: Some(4), logprobs, ..SamplingParams::default() };
         s.add_request(request(1, vec![3, 4], params));
         let step = s.schedule();
+        let results = results_of(&s, &step, 5);
         let ahead = s.schedule_ahead(&step, |place| place);
         assert_eq!(ahead.is_some(), expected, "{logprobs:?}");
-        end_step(&mut s, &step, 5);
+        take_in(&mut s, &step, results);
         if let Some(ahead) = ahead {
             let (adopted, rows) = s.adopt(ahead);
             assert_eq!((who(&s, &adopted), rows), (vec![(1, 1)], vec![0]));
