@@ -226,12 +226,14 @@ impl Gpu {
     ) -> Result<Tensor, EngineError> {
         let rows = self.max_padded_rows(max_rows);
         let dtype = match precision {
-            Precision::LinearInput if self.quantization() == Some(Quantization::Fp8) => {
+            Precision::LinearInput(_) if self.quantization() == Some(Quantization::Fp8) => {
                 let (buffer, scales) = (self.alloc(rows * width)?, self.alloc(rows * 4)?);
                 return Ok(Tensor::on_gpu_in_fp8(buffer, scales, width));
             }
-            Precision::LinearInput | Precision::Activation => self.config.dtype,
             Precision::Full => DType::Float32,
+            Precision::Activation | Precision::LinearInput(_) | Precision::Attended(_) => {
+                self.config.dtype
+            }
         };
         Ok(Tensor::on_gpu(self.alloc(rows * width * dtype.size_bytes())?, dtype, width))
     }

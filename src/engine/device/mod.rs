@@ -70,6 +70,11 @@ impl Cpu {
         let (narrow_inputs, op_timer) = (Mutex::default(), OpTimer::default());
         Self { pool, isa, int8: false, narrow_inputs, op_timer }
     }
+
+    /// Whether linear layers in this type take their inputs as pairs of bf16.
+    pub fn reads_pairs(&self, dtype: DType) -> bool {
+        dtype == DType::BFloat16 && !self.int8 && self.isa.bf16_products().take_pairs()
+    }
 }
 
 impl Device {
@@ -153,7 +158,14 @@ impl Device {
         precision: Precision,
     ) -> Result<Tensor, EngineError> {
         match self {
-            Device::Cpu(_) => Ok(Tensor::try_zeros(max_rows, width)?),
+            Device::Cpu(cpu) => match precision {
+                Precision::LinearInput(dtype) | Precision::Attended(dtype)
+                    if cpu.reads_pairs(dtype) =>
+                {
+                    Ok(Tensor::try_pairs(max_rows, width, cpu.isa.bf16_products())?)
+                }
+                _ => Ok(Tensor::try_zeros(max_rows, width)?),
+            },
             Device::Cuda(gpu) => gpu.tensor(max_rows, width, precision),
         }
     }
@@ -185,7 +197,7 @@ impl Device {
             Device::Cuda(gpu) => {
                 let dtype = match precision {
                     Precision::Full => DType::Float32,
-                    Precision::Activation | Precision::LinearInput => gpu.dtype(),
+                    _ => gpu.dtype(),
                 };
                 let num_rows = values.len() / width;
                 let rows = gpu.max_padded_rows(num_rows);
@@ -204,7 +216,7 @@ impl Device {
     /// The device failed.
     pub fn read(&self, tensor: &Tensor) -> Result<Vec<f32>, EngineError> {
         match self {
-            Device::Cpu(_) => Ok(tensor.values().to_vec()),
+            Device::Cpu(_) => Ok(tensor.widened()),
             Device::Cuda(gpu) => {
                 let dtype = tensor.dtype();
                 let len = tensor.num_rows() * tensor.width();

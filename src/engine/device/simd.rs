@@ -25,7 +25,7 @@ use super::cuda::Plain;
 use crate::engine::config::DType;
 pub use crate::engine::config::Isa;
 use portable::Portable;
-use tiles::TileUnit;
+use tiles::{TileUnit, tile_stride};
 pub use words::Words;
 
 /// Methods that are one intrinsic call.
@@ -175,6 +175,22 @@ pub enum Bf16Products {
     Dots,
     /// Tiles.
     Tiles(TileUnit),
+}
+
+impl Bf16Products {
+    /// Whether inputs are words of two bf16, which they are rounded to.
+    pub fn take_pairs(self) -> bool {
+        self != Bf16Products::Widened
+    }
+
+    /// Words from a row of so many inputs to the next one, where they take pairs.
+    pub fn row_stride(self, num_inputs: usize) -> usize {
+        let num_words = num_inputs.div_ceil(2);
+        match self {
+            Bf16Products::Tiles(_) => tile_stride(num_words),
+            Bf16Products::Dots | Bf16Products::Widened => num_words,
+        }
+    }
 }
 
 /// Instructions for dot products of int8.
@@ -446,6 +462,24 @@ pub trait Vector: Copy {
         unsafe {
             let (n, p) = self.exp_parts();
             self.zero_below(Self::splat(-87.3), p.add(Self::splat(1.0)).mul_exp2(n))
+        }
+    }
+
+    /// e^self where self is at most 0, relative error 1.1e-4: for what is rounded to bf16 after it,
+    /// which has an error of 2e-3. 1 at 0; 0 below -87.3 (also for -infinity).
+    #[inline(always)]
+    unsafe fn coarse_exp(self) -> Self {
+        // SAFETY: this method's own promise.
+        unsafe {
+            let log2_e = Self::splat(std::f32::consts::LOG2_E);
+            let n = self.mul(log2_e).round();
+            let r = self.mul_add(log2_e, Self::splat(0.0).sub(n));
+            // Of 2^r for |r| <= 1/2, with the least largest relative error (Remez, from 1 at 0).
+            let mut p = Self::splat(0.055_008_97);
+            for coefficient in [0.242_211_06, 0.693_282_9, 1.0] {
+                p = p.mul_add(r, Self::splat(coefficient));
+            }
+            self.zero_below(Self::splat(-87.3), p.mul_exp2(n))
         }
     }
 

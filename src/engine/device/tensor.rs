@@ -4,11 +4,14 @@ use half::{bf16, f16};
 
 use super::cuda::{DeviceBuffer, DevicePtr};
 use super::pages::Pages;
+use super::simd::Bf16Products;
+use super::simd::tiles::TILE_ROWS;
 use crate::engine::config::DType;
 use crate::engine::machine::{Refused, granted};
 
 /// An activation buffer, allocated once at its largest size; a step sets how many rows it uses.
-/// On the CPU all are f32; a GPU has those between two linear layers in the model's dtype.
+/// On the CPU they are f32, but for what only linear layers read where those round it; a GPU has
+/// those between two linear layers in the model's dtype.
 #[derive(Debug)]
 pub struct Tensor {
     storage: Storage,
@@ -19,6 +22,12 @@ pub struct Tensor {
 #[derive(Debug)]
 enum Storage {
     Host(Pages<f32>),
+    /// Words of two bf16, rows as far apart as these products want them. What is behind a row's
+    /// last value is zero, and there is room for as many rows more as a tile has.
+    HostPairs {
+        words: Pages<u32>,
+        products: Bf16Products,
+    },
     Cuda {
         buffer: DeviceBuffer,
         dtype: DType,
@@ -30,6 +39,9 @@ enum Storage {
     },
 }
 
+/// What no tensor but one of f32 on the host is asked for.
+const NO_FLOATS: &str = "values of a GPU, or pairs of bf16, were read as f32 on the host";
+
 /// How exactly a tensor holds its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
@@ -37,9 +49,11 @@ pub enum Precision {
     Full,
     /// What linear layers read and write: f32 on the CPU, the model's dtype on a GPU.
     Activation,
-    /// What only linear layers read: E4M3 on a GPU whose linear layers take that, else as
-    /// `Activation`.
-    LinearInput,
+    /// What only linear layers of this type read. On a CPU that multiplies pairs of bf16, such
+    /// pairs; E4M3 on a GPU whose linear layers take that; else as `Activation`.
+    LinearInput(DType),
+    /// The same, written by attention, which has no E4M3.
+    Attended(DType),
 }
 
 /// Rows of a tensor from `first` on, to be read.
@@ -85,6 +99,17 @@ impl Tensor {
         Ok(Self { storage: Storage::Host(pages), num_rows: max_rows, width })
     }
 
+    /// Room for rows that these products take as pairs of bf16; it starts with none in use.
+    pub(super) fn try_pairs(
+        max_rows: usize,
+        width: usize,
+        products: Bf16Products,
+    ) -> Result<Self, Refused> {
+        let num_words = (max_rows + TILE_ROWS).saturating_mul(products.row_stride(width));
+        let words = Pages::try_zeroed_huge(num_words)?;
+        Ok(Self { storage: Storage::HostPairs { words, products }, num_rows: 0, width })
+    }
+
     /// A tensor of given values, for tests and tables.
     ///
     /// # Panics
@@ -109,7 +134,7 @@ impl Tensor {
     pub(in crate::engine) fn scales_ptr(&self) -> Option<DevicePtr> {
         match &self.storage {
             Storage::CudaFp8 { scales, .. } => Some(scales.ptr()),
-            Storage::Host(_) | Storage::Cuda { .. } => None,
+            Storage::Host(_) | Storage::HostPairs { .. } | Storage::Cuda { .. } => None,
         }
     }
 
@@ -117,7 +142,7 @@ impl Tensor {
     pub(in crate::engine) fn row_bytes(&self) -> usize {
         match &self.storage {
             Storage::CudaFp8 { .. } => self.width,
-            Storage::Host(_) | Storage::Cuda { .. } => self.width * self.dtype().size_bytes(),
+            _ => self.width * self.dtype().size_bytes(),
         }
     }
 
@@ -128,7 +153,9 @@ impl Tensor {
     pub(in crate::engine) fn device_ptr(&self) -> DevicePtr {
         match &self.storage {
             Storage::Cuda { buffer, .. } | Storage::CudaFp8 { buffer, .. } => buffer.ptr(),
-            Storage::Host(_) => panic!("a tensor of the host was given to a GPU"),
+            Storage::Host(_) | Storage::HostPairs { .. } => {
+                panic!("a tensor of the host was given to a GPU")
+            }
         }
     }
 
@@ -139,6 +166,7 @@ impl Tensor {
     pub fn dtype(&self) -> DType {
         match &self.storage {
             Storage::Host(_) => DType::Float32,
+            Storage::HostPairs { .. } => DType::BFloat16,
             Storage::Cuda { dtype, .. } => *dtype,
             Storage::CudaFp8 { .. } => panic!("E4M3 rows were given to what does not take them"),
         }
@@ -148,6 +176,10 @@ impl Tensor {
     fn max_rows(&self) -> usize {
         match &self.storage {
             Storage::Host(data) => data.len() / self.width.max(1),
+            Storage::HostPairs { words, products } => {
+                let num_rows = words.len() / products.row_stride(self.width).max(1);
+                num_rows.saturating_sub(TILE_ROWS)
+            }
             Storage::Cuda { buffer, .. } => buffer.bytes() / self.row_bytes().max(1),
             Storage::CudaFp8 { buffer, scales } => {
                 (buffer.bytes() / self.row_bytes().max(1)).min(scales.bytes() / 4)
@@ -175,11 +207,11 @@ impl Tensor {
         self.num_rows = num_rows;
     }
 
-    /// Makes room for `num_rows` rows and uses them; old values are not kept in any order. A GPU's
-    /// tensors do not grow.
+    /// Makes room for `num_rows` rows and uses them; old values are not kept in any order. Only
+    /// tensors of f32 on the host grow.
     ///
     /// # Panics
-    /// It is on a GPU and has no room for them.
+    /// It does not grow and has no room for them.
     pub fn resize_rows(&mut self, num_rows: usize) {
         if let Storage::Host(data) = &mut self.storage
             && num_rows * self.width > data.len()
@@ -202,27 +234,47 @@ impl Tensor {
     /// The rows in use, row-major.
     ///
     /// # Panics
-    /// They are on a GPU.
+    /// They are on a GPU, or pairs of bf16.
     pub fn values(&self) -> &[f32] {
         match &self.storage {
             Storage::Host(data) => &data[..self.num_rows * self.width],
-            Storage::Cuda { .. } | Storage::CudaFp8 { .. } => {
-                panic!("values of a GPU were read on the host")
-            }
+            _ => panic!("{NO_FLOATS}"),
         }
     }
 
     /// The rows in use, row-major.
     ///
     /// # Panics
-    /// They are on a GPU.
+    /// They are on a GPU, or pairs of bf16.
     pub fn values_mut(&mut self) -> &mut [f32] {
         match &mut self.storage {
             Storage::Host(data) => &mut data[..self.num_rows * self.width],
-            Storage::Cuda { .. } | Storage::CudaFp8 { .. } => {
-                panic!("values of a GPU were read on the host")
-            }
+            _ => panic!("{NO_FLOATS}"),
         }
+    }
+
+    /// The rows in use as words of two bf16, and those behind them that a tile may read; and how
+    /// many words a row begins behind the one before. None: they are no pairs.
+    pub fn pairs(&self) -> Option<(&[u32], usize)> {
+        let Storage::HostPairs { words, products } = &self.storage else { return None };
+        let stride = products.row_stride(self.width);
+        Some((&words[..(self.num_rows + TILE_ROWS) * stride], stride))
+    }
+
+    /// The rows in use, as `pairs`, to be written: whoever writes a row's last value writes zeros
+    /// behind it.
+    pub fn pairs_mut(&mut self) -> Option<(&mut [u32], usize)> {
+        let Storage::HostPairs { words, products } = &mut self.storage else { return None };
+        let stride = products.row_stride(self.width);
+        Some((&mut words[..self.num_rows * stride], stride))
+    }
+
+    /// The rows in use, widened, of a tensor of the host.
+    pub(super) fn widened(&self) -> Vec<f32> {
+        let Some((words, stride)) = self.pairs() else { return self.values().to_vec() };
+        let rows = words.chunks_exact(stride.max(1)).take(self.num_rows);
+        let halves = |word: &u32| [word << 16, word & 0xffff_0000].map(f32::from_bits);
+        rows.flat_map(|row| row.iter().flat_map(halves).take(self.width)).collect()
     }
 
     /// One row.

@@ -87,7 +87,11 @@ struct AttentionBuffers {
 }
 
 impl Buffers {
-    fn new(device: &Device, spec: &DecoderSpec, limits: StepLimits) -> Result<Self, EngineError> {
+    fn new(
+        (device, dtype): (&Device, DType),
+        spec: &DecoderSpec,
+        limits: StepLimits,
+    ) -> Result<Self, EngineError> {
         let hidden = spec.hidden_size();
         let widest = |widths: &mut dyn Iterator<Item = usize>| widths.max().unwrap_or(0);
         let attended = spec.attentions().map(|block| block.heads.num_heads * block.v_dim());
@@ -107,13 +111,13 @@ impl Buffers {
         let per_logit = |width: usize| device.tensor(num_logits, width, Precision::Activation);
         Ok(Self {
             embedded: projected.map(per_token).transpose()?,
-            stream: Stream::new(device, (num_tokens, hidden), &spec.layers)?,
+            stream: Stream::new((device, dtype), (num_tokens, hidden), &spec.layers)?,
             layer_inputs: LayerInputs::new(device, spec, num_tokens)?,
             attention: AttentionBuffers {
                 qkv: per_token(qkv_width)?,
                 with_values: with_values.max().map(per_token).transpose()?,
                 latent: LatentBuffers::new(device, spec, num_tokens)?,
-                attended: per_token(attended_width)?,
+                attended: device.tensor(num_tokens, attended_width, attended_as(spec, dtype))?,
                 scratch: AttentionScratch::default(),
             },
             last_residual: full(num_logits, hidden)?,
@@ -121,6 +125,17 @@ impl Buffers {
             last: per_logit(hidden)?,
             projected: projected.map(per_logit).transpose()?,
         })
+    }
+}
+
+/// How attended values are held: as linear layers read them, if nothing else does.
+fn attended_as(spec: &DecoderSpec, dtype: DType) -> Precision {
+    let is_input = |block: &AttentionSpec| {
+        block.gate.is_none() && block.latent.is_none() && block.v_dim().is_multiple_of(2)
+    };
+    match spec.recurrents().next().is_none() && spec.attentions().all(is_input) {
+        true => Precision::Attended(dtype),
+        false => Precision::Activation,
     }
 }
 
@@ -143,7 +158,7 @@ impl Decoder {
         let embed_scale = spec.embedding.scale.map(|scale| scale.of_dtype(dtype));
         weights.prepare(device, limits)?;
         let inputs = StepInputs::new(device, limits)?;
-        let buffers = Buffers::new(device, &spec, limits)?;
+        let buffers = Buffers::new((device, dtype), &spec, limits)?;
         device.finish_loading()?;
         let cache_layers = spec.cache_layers();
         let loras = ResidentLoras::default();

@@ -111,7 +111,7 @@ impl Encoder {
         loading::prepare_layers(&weights.layers, device, limits.max_num_tokens)?;
         let inputs = StepInputs::of_texts(device, spec.heads(), limits)?;
         let width = words.as_ref().map_or(spec.hidden_size(), |words| words.largest.width());
-        let buffers = Buffers::new(device, &spec, width, limits)?;
+        let buffers = Buffers::new((device, dtype), &spec, width, limits)?;
         let embed_scale = spec.embed_scale.map(|scale| scale.of_dtype(dtype));
         device.finish_loading()?;
         let loras = ResidentLoras::default();
@@ -141,11 +141,11 @@ impl Encoder {
     /// # Errors
     /// The device has no memory for it.
     pub fn reserve(&mut self, device: &Device, num_tokens: usize) -> Result<(), EngineError> {
-        let Self { spec, limits, buffers, .. } = self;
+        let Self { spec, dtype, limits, buffers, .. } = self;
         if num_tokens > limits.max_num_tokens {
             limits.max_num_tokens = num_tokens.next_multiple_of(GROWTH);
             let loras = std::mem::take(&mut buffers.stream.loras);
-            *buffers = Buffers::new(device, spec, buffers.on_host.width(), *limits)?;
+            *buffers = Buffers::new((device, *dtype), spec, buffers.on_host.width(), *limits)?;
             buffers.stream.loras = loras;
         }
         Ok(())
@@ -193,7 +193,7 @@ impl Weights {
 
 impl Buffers {
     fn new(
-        device: &Device,
+        (device, dtype): (&Device, DType),
         spec: &EncoderSpec,
         width_on_host: usize,
         limits: TextLimits,
@@ -203,7 +203,7 @@ impl Buffers {
         let wanted_rows = device.preallocated_rows(limits.max_num_texts);
         let widest = |of: fn(&AttentionSpec) -> usize| spec.attentions().map(of).max().unwrap_or(0);
         Ok(Self {
-            stream: Stream::new(device, size, &spec.layers)?,
+            stream: Stream::new((device, dtype), size, &spec.layers)?,
             attention: AttentionBuffers {
                 qkv: per_token(widest(|attention| attention.qkv.n()))?,
                 attended: per_token(widest(|attention| attention.out.k))?,

@@ -9,6 +9,7 @@ use super::spec::{
     Wiring,
 };
 use crate::engine::EngineError;
+use crate::engine::config::DType;
 use crate::engine::device::{Device, Precision, Tensor};
 use crate::engine::ops::{
     self, AdaptedLinear, ExpertsScratch, ExpertsShape, ExpertsWeight, RotaryTable, RowSlots, Step,
@@ -49,12 +50,12 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Buffers for steps of `num_tokens` tokens through these layers.
+    /// Buffers for steps of `num_tokens` tokens through these layers, whose weights are of `dtype`.
     ///
     /// # Errors
     /// The device has no memory for them.
     pub(super) fn new(
-        device: &Device,
+        (device, dtype): (&Device, DType),
         (num_tokens, hidden_size): (usize, usize),
         layers: &[LayerSpec],
     ) -> Result<Self, EngineError> {
@@ -63,9 +64,11 @@ impl Stream {
         let gated = mlps().filter(|(form, ..)| *form == MlpForm::Gated);
         let activated = gated.map(|(.., down)| down.k).max();
         let experts = experts_shape(layers);
-        // A copy of the residual is no input that a GPU's norm rounds.
+        // A copy of the residual is no input that a norm rounds, and routers read f32.
         let mut norms = layers.iter().flat_map(LayerSpec::block_norms);
-        let is_normed = norms.all(|norms| norms.before.is_some());
+        let is_rounded = norms.all(|norms| norms.before.is_some()) && experts.is_none();
+        let linear_input = Precision::LinearInput(dtype);
+        let of_normed = if is_rounded { linear_input } else { Precision::Activation };
         let has_apart = |layer: &LayerSpec| layer.experts().is_some_and(|e| e.apart.is_some());
         let has_both = |layer: &LayerSpec| layer.attention.is_some() && layer.recurrent.is_some();
         let is_aside = |layer: &LayerSpec| {
@@ -76,8 +79,7 @@ impl Stream {
         let num_kept = slots.max().unwrap_or(0);
         let block_rows = device.block_rows(num_tokens);
         let rows_read = if experts.is_some() { num_tokens } else { block_rows };
-        let linear_input = |width| device.tensor(block_rows, width, Precision::LinearInput);
-        let per_row = |width| device.tensor(block_rows, width, Precision::Activation);
+        let per_row = |width, precision| device.tensor(block_rows, width, precision);
         let per_token = || device.tensor(num_tokens, hidden_size, Precision::Activation);
         Ok(Self {
             residual: device.tensor(num_tokens, hidden_size, Precision::Full)?,
@@ -85,14 +87,11 @@ impl Stream {
             has_delta: false,
             slots: RowSlots::default(),
             loras: StepLoras::default(),
-            normed: match is_normed {
-                true => device.tensor(rows_read, hidden_size, Precision::LinearInput)?,
-                false => device.tensor(rows_read, hidden_size, Precision::Activation)?,
-            },
-            up: per_row(up_width)?,
-            activated: activated.map(linear_input).transpose()?,
+            normed: device.tensor(rows_read, hidden_size, of_normed)?,
+            up: per_row(up_width, Precision::Activation)?,
+            activated: activated.map(|width| per_row(width, linear_input)).transpose()?,
             experts: experts
-                .map(|shape| ExpertsScratch::new(device, (num_tokens, hidden_size), shape))
+                .map(|shape| ExpertsScratch::new((device, dtype), (num_tokens, hidden_size), shape))
                 .transpose()?,
             beside: sets_aside.then(per_token).transpose()?,
             is_swapped: false,

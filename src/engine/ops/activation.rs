@@ -6,7 +6,11 @@ use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Device, Tensor};
 
-use super::{VectorOp, for_row_chunks, gpu_row_block, map_in_place, map2};
+use super::shared_rows::SharedRows;
+use super::{VectorOp, for_row_chunks, gpu_row_block, map_in_place, map2_in_place};
+
+/// Values that are activated before they go to their place: they stay in the first cache.
+const CHUNK: usize = 512;
 
 /// Activation functions, by Hugging Face's names in `hidden_act`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -133,13 +137,19 @@ pub fn activate_and_mul(
     };
     let work = || Work::elementwise(num_rows * width, 12);
     let _timed = cpu.op_timer.timed(Op::new("activate_and_mul"), work);
-    let shared = SharedMut::new(out.values_mut());
+    let shared = SharedRows::of(out);
     for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
+        let mut chunk = [0.0f32; CHUNK];
         for row in start..end {
             let (gate, up) = gate_up.row(row).split_at(width);
-            let out = (shared.ptr(row * width, width), width);
-            // SAFETY: each row belongs to one item.
-            unsafe { activate_and_mul_panel(cpu.isa, activation, (gate, up), out, width) };
+            for column in (0..width).step_by(CHUNK) {
+                let columns = column..(column + CHUNK).min(width);
+                let chunk = &mut chunk[..columns.len()];
+                chunk.copy_from_slice(&gate[columns.clone()]);
+                mul_by_activated(cpu.isa, activation, chunk, &up[columns]);
+                // SAFETY: each row belongs to one item.
+                unsafe { shared.put((row, column), chunk) };
+            }
         }
     });
 }
@@ -157,44 +167,23 @@ impl Kernel for Plain<'_> {
     }
 }
 
-/// out = f(gate) * up for rows of `width` sums each; `out` is `width` columns of a row-major matrix
-/// with this stride.
-///
-/// # Safety
-/// `out` is writable for `width` columns of as many rows as there are sums, and nobody else touches
-/// these meanwhile.
-pub(super) unsafe fn activate_and_mul_panel(
-    isa: Isa,
-    activation: Activation,
-    (gate, up): (&[f32], &[f32]),
-    out: (*mut f32, usize),
-    width: usize,
-) {
-    dispatch(isa, Gated { activation, gate, up, out, width });
+/// gate = f(gate) * up.
+pub(super) fn mul_by_activated(isa: Isa, activation: Activation, gate: &mut [f32], up: &[f32]) {
+    dispatch(isa, Gated { activation, gate, up });
 }
 
 struct Gated<'a> {
     activation: Activation,
-    gate: &'a [f32],
+    gate: &'a mut [f32],
     up: &'a [f32],
-    out: (*mut f32, usize),
-    width: usize,
 }
 
 impl Kernel for Gated<'_> {
-    /// # Safety
-    /// As `Kernel::run` and `activate_and_mul_panel`.
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let Self { activation, gate, up, out: (out, stride), width } = self;
-        let rows = gate.chunks_exact(width).zip(up.chunks_exact(width));
-        for (row, (gate, up)) in rows.enumerate() {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let out = std::slice::from_raw_parts_mut(out.add(row * stride), width);
-                map2::<V>(gate, up, out, ActivateAndMul(activation));
-            }
-        }
+        let Self { activation, gate, up } = self;
+        // SAFETY: dispatched for this CPU.
+        unsafe { map2_in_place::<V>(gate, up, ActivateAndMul(activation)) };
     }
 }
 
@@ -208,6 +197,7 @@ impl<V: Vector> VectorOp<V> for Activate {
     }
 }
 
+#[derive(Clone, Copy)]
 struct ActivateAndMul(Activation);
 
 impl<V: Vector> VectorOp<V> for ActivateAndMul {

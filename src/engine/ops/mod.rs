@@ -30,6 +30,7 @@ mod rotary_and_cache;
 pub mod sample;
 mod scale_by_position;
 mod scale_columns;
+mod shared_rows;
 mod soft_cap;
 mod step;
 mod text_maxima;

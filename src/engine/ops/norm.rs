@@ -11,7 +11,8 @@ use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Device, Gpu, Tensor};
 
 use super::elementwise::add_row;
-use super::{for_row_chunks, gpu_row_block, map2_in_place};
+use super::shared_rows::SharedRows;
+use super::{for_row_chunks, gpu_row_block, map2, map2_in_place};
 
 /// Which normalization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +87,7 @@ pub fn add_norm_rows(
     let work = || Work::elementwise(num_rows * width, bytes_per_value);
     let _timed = cpu.op_timer.timed(Op::new("add_norm"), work);
     let shared = SharedMut::new(residual.values_mut());
-    let shared_out = SharedMut::new(out.values_mut());
+    let shared_out = SharedRows::of(out);
     for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
         for row in start..end {
             // SAFETY: each row belongs to one item.
@@ -94,10 +95,9 @@ pub fn add_norm_rows(
             if let Some(delta) = delta {
                 add_row(residual, delta.row(first + row));
             }
+            let to = RowOut::Other(shared_out, row);
             // SAFETY: as above.
-            let out = unsafe { shared_out.slice(row * width, width) };
-            out.copy_from_slice(residual);
-            norm_row(cpu.isa, (norm, 0), out);
+            unsafe { norm_row(cpu.isa, (norm, 0), residual, to) };
         }
     });
 }
@@ -191,19 +191,36 @@ pub fn norm_heads(device: &Device, x: &mut Tensor, heads: Heads, norm: &NormWeig
         for row in start..end {
             for head in 0..num_heads {
                 // SAFETY: each row belongs to one item.
-                let values =
-                    unsafe { shared.slice(row * width + column + head * head_dim, head_dim) };
-                norm_row(cpu.isa, (norm, head * weight_step), values);
+                unsafe {
+                    let values = shared.slice(row * width + column + head * head_dim, head_dim);
+                    norm_row(cpu.isa, (norm, head * weight_step), values, RowOut::InPlace);
+                }
             }
         }
     });
 }
 
-/// Normalizes `values` with the weights from the given column on.
-fn norm_row(isa: Isa, (norm, column): (&NormWeight, usize), values: &mut [f32]) {
+/// Where a normalized row goes.
+#[derive(Clone, Copy)]
+enum RowOut {
+    InPlace,
+    /// A row of these.
+    Other(SharedRows, usize),
+}
+
+/// Normalizes a row with the weights from the given column on.
+///
+/// # Safety
+/// Nobody else touches the row that it goes to.
+unsafe fn norm_row(
+    isa: Isa,
+    (norm, column): (&NormWeight, usize),
+    values: &mut [f32],
+    out: RowOut,
+) {
     let weight = &norm.weight.values()[column..column + values.len()];
     let bias = norm.bias.as_ref().map(|bias| &bias.values()[column..column + values.len()]);
-    dispatch(isa, NormRow { kind: norm.kind, eps: norm.eps, weight, bias, values });
+    dispatch(isa, NormRow { kind: norm.kind, eps: norm.eps, weight, bias, values, out });
 }
 
 struct NormRow<'a> {
@@ -212,44 +229,64 @@ struct NormRow<'a> {
     weight: &'a [f32],
     bias: Option<&'a [f32]>,
     values: &'a mut [f32],
+    out: RowOut,
 }
 
+/// Values that are normalized before they go to their place: they stay in the first cache.
+const CHUNK: usize = 512;
+
 impl Kernel for NormRow<'_> {
+    /// # Safety
+    /// As `Kernel::run` and `norm_row`.
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let Self { kind, eps, weight, bias, values } = self;
+        let Self { kind, eps, weight, bias, values, out } = self;
         let len = values.len() as f32;
-        // SAFETY: dispatched for this CPU.
+        // SAFETY: dispatched for this CPU; the caller's promise.
         unsafe {
-            if kind == NormKind::Layer {
-                let mean = V::splat(sum_of::<V>(values, |x| x) / len);
-                map2_in_place::<V>(values, weight, |x: V, _| x.sub(mean));
-            }
-            let mean_square = sum_of::<V>(values, |x| x.mul(x)) / len;
+            // To take 0 off changes no bit.
+            let mean = match kind {
+                NormKind::Layer => sum_of::<V>(values, 0.0, |x| x) / len,
+                NormKind::Rms => 0.0,
+            };
+            let center = V::splat(mean);
+            let square = |x: V| x.sub(center).mul(x.sub(center));
+            let mean_square = sum_of::<V>(values, mean, square) / len;
             let scale = V::splat(1.0 / (mean_square + eps).sqrt());
-            map2_in_place::<V>(values, weight, |x: V, weight| x.mul(scale).mul(weight));
-            if let Some(bias) = bias {
-                map2_in_place::<V>(values, bias, |x: V, bias| x.add(bias));
+            let mut chunk = [0.0f32; CHUNK];
+            for start in (0..values.len()).step_by(CHUNK) {
+                let end = (start + CHUNK).min(values.len());
+                let (from, chunk) = (&mut values[start..end], &mut chunk[..end - start]);
+                let normalized = |x: V, weight| x.sub(center).mul(scale).mul(weight);
+                map2::<V>(from, &weight[start..end], chunk, normalized);
+                if let Some(bias) = bias {
+                    map2_in_place::<V>(chunk, &bias[start..end], |x: V, bias| x.add(bias));
+                }
+                match out {
+                    RowOut::InPlace => from.copy_from_slice(chunk),
+                    RowOut::Other(rows, row) => rows.put((row, start), chunk),
+                }
             }
         }
     }
 }
 
 /// Sum of f over a row: lane i takes the elements i, i + LANES, ...; then the lanes by halves.
+/// `neutral` is where f is 0.
 ///
 /// # Safety
 /// The CPU has the instructions of `V`.
 #[inline(always)]
-unsafe fn sum_of<V: Vector>(values: &[f32], f: impl Fn(V) -> V) -> f32 {
+unsafe fn sum_of<V: Vector>(values: &[f32], neutral: f32, f: impl Fn(V) -> V) -> f32 {
     let whole = values.len() - values.len() % V::LANES;
-    // SAFETY: whole vectors below `whole`; the padded tail has 16 >= LANES elements, and f(0) = 0.
+    // SAFETY: whole vectors below `whole`; the padded tail has 16 >= LANES elements.
     unsafe {
         let mut sum = V::splat(0.0);
         for i in (0..whole).step_by(V::LANES) {
             sum = sum.add(f(V::load(values.as_ptr().add(i))));
         }
         if whole < values.len() {
-            let mut tail = [0.0f32; 16];
+            let mut tail = [neutral; 16];
             tail[..values.len() - whole].copy_from_slice(&values[whole..]);
             sum = sum.add(f(V::load(tail.as_ptr())));
         }
@@ -259,7 +296,10 @@ unsafe fn sum_of<V: Vector>(values: &[f32], f: impl Fn(V) -> V) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use half::bf16;
+
     use super::*;
+    use crate::engine::device::Precision;
 
     fn reference(norm: &NormWeight, x: &[f32]) -> Vec<f64> {
         let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
@@ -308,6 +348,28 @@ mod tests {
                 }
                 norm_in_place(&device, &mut residual, &norm);
                 assert_eq!(residual.values(), out.values());
+            }
+        }
+    }
+
+    #[test]
+    fn rows_of_pairs_are_those_of_f32_rounded() {
+        for isa in Isa::all_available().into_iter().filter(|isa| isa.bf16_products().take_pairs()) {
+            let device = Device::cpu_with_isa(2, isa);
+            for (kind, width) in [(NormKind::Rms, 37), (NormKind::Layer, 1100)] {
+                let vector = |values| Tensor::from_vec(values, width);
+                let weight = vector(row(width, 5));
+                let norm =
+                    NormWeight { kind, eps: 1e-5, weight, bias: Some(vector(row(width, 9))) };
+                let residual = || vector([row(width, 1), row(width, 2)].concat());
+                let mut expected = Tensor::zeros(2, width);
+                add_norm(&device, &mut residual(), None, &norm, &mut expected);
+                let precision = Precision::LinearInput(DType::BFloat16);
+                let mut out = device.tensor(2, width, precision).unwrap();
+                add_norm(&device, &mut residual(), None, &norm, &mut out);
+                let rounded = |value: &f32| bf16::from_f32(*value).to_f32();
+                let expected: Vec<f32> = expected.values().iter().map(rounded).collect();
+                assert_eq!(device.read(&out).unwrap(), expected, "{isa:?} {kind:?}");
             }
         }
     }

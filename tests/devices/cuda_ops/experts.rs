@@ -114,7 +114,8 @@ fn choose_experts_1_sort_by_expert_linear_experts_plain_and_add_experts_agree_wi
                 let before = pair.values(num_rows, width, 7, 1.0);
                 pair.check(case.name, num_rows, slack, &|device, rows| {
                     let size = (rows.len(), width);
-                    let mut scratch = ExpertsScratch::new(device, size, shape(&case)).unwrap();
+                    let of = (device, DType::Float32);
+                    let mut scratch = ExpertsScratch::new(of, size, shape(&case)).unwrap();
                     let (x, weight) = (x.activations(device, rows), weights.of(device));
                     let mut out = before.activations(device, rows);
                     let routed = (&x, RowSlots::default());
@@ -139,7 +140,8 @@ fn choose_experts_4_linear_experts_16x64_linear_experts_64x128_and_linear_expert
     let x = pair.values(400, 64, 8, 1.0);
     let run = |rows: &[usize]| {
         let mut scratch =
-            ExpertsScratch::new(&pair.gpu, (rows.len(), 64), shape(&case)).expect("memory");
+            ExpertsScratch::new((&pair.gpu, pair.dtype), (rows.len(), 64), shape(&case))
+                .expect("memory");
         let x = x.activations(&pair.gpu, rows);
         let mut out = output(&pair.gpu, rows.len(), 64, Precision::Activation);
         choose_experts(&pair.gpu, (&x, RowSlots::default()), &weight, &mut scratch);
@@ -166,7 +168,8 @@ fn gate_rows_takes_a_sigmoid() {
         });
         pair.check("gate_rows", 9, CLOSE, &|device, rows| {
             let one = ExpertsShape { num_experts: 1, num_chosen: 1, inner: 1 };
-            let mut scratch = ExpertsScratch::new(device, (rows.len(), 40), one).unwrap();
+            let of = (device, DType::Float32);
+            let mut scratch = ExpertsScratch::new(of, (rows.len(), 40), one).unwrap();
             let x = x.activations(device, rows);
             let mut out = before.activations(device, rows);
             gate_rows(device, &x, gates.of(device), &mut scratch, &mut out);

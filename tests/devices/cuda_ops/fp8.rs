@@ -43,7 +43,8 @@ fn check(
     op: &dyn Fn(&Device, &mut Tensor),
 ) {
     let weight = layer(&pair.gpu, pair.dtype, width, num_rows);
-    let [direct, apart] = [Precision::LinearInput, Precision::Activation].map(|precision| {
+    let input = Precision::LinearInput(pair.dtype);
+    let [direct, apart] = [input, Precision::Activation].map(|precision| {
         let mut rows = output(&pair.gpu, num_rows, width, precision);
         op(&pair.gpu, &mut rows);
         let mut out = output(&pair.gpu, num_rows, NUM_OUTPUTS, Precision::Activation);

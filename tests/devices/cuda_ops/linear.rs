@@ -56,7 +56,7 @@ fn weights(pair: &Pair, case: &Case, narrows: bool) -> Both<LinearWeight> {
         let weight = weight.and_then(|weight| weight.quantize(device)).expect("memory");
         let output = match case.output {
             Precision::Full => DType::Float32,
-            Precision::Activation | Precision::LinearInput => device.activation_dtype(),
+            _ => device.activation_dtype(),
         };
         // As many rows as the test asks for: a row is computed up to three times.
         weight.prepare(device, output, case.num_rows.max(3)).expect("algorithms");

@@ -5,6 +5,7 @@ use super::*;
 struct Check<'a> {
     inputs: &'a [f32],
     exp: &'a mut Vec<f32>,
+    coarse_exp: &'a mut Vec<f32>,
     exp_m1: &'a mut Vec<f32>,
     tanh: &'a mut Vec<f32>,
     sigmoid: &'a mut Vec<f32>,
@@ -23,6 +24,8 @@ impl Kernel for Check<'_> {
                 let v = V::load(chunk.as_ptr());
                 v.exp().store(out.as_mut_ptr());
                 self.exp.extend_from_slice(&out);
+                v.min(V::splat(0.0)).coarse_exp().store(out.as_mut_ptr());
+                self.coarse_exp.extend_from_slice(&out);
                 v.exp_m1().store(out.as_mut_ptr());
                 self.exp_m1.extend_from_slice(&out);
                 v.tanh().store(out.as_mut_ptr());
@@ -47,11 +50,12 @@ fn exponentials_sum_and_largest_agree_with_f64_on_every_instruction_set() {
     inputs.extend((0..512u16).map(|i| f32::from(i * 37 % 512) * 0.01));
     for isa in Isa::all_available() {
         let (mut exp, mut exp_m1, mut tanh) = (vec![], vec![], vec![]);
-        let (mut sigmoid, mut softplus) = (vec![], vec![]);
+        let (mut coarse_exp, mut sigmoid, mut softplus) = (vec![], vec![], vec![]);
         let (mut sums, mut largest) = (vec![], vec![]);
         let check = Check {
             inputs: &inputs,
             exp: &mut exp,
+            coarse_exp: &mut coarse_exp,
             exp_m1: &mut exp_m1,
             tanh: &mut tanh,
             sigmoid: &mut sigmoid,
@@ -68,6 +72,10 @@ fn exponentials_sum_and_largest_agree_with_f64_on_every_instruction_set() {
             let expected = f64::from(x).exp();
             let limit = if x < -87.0 { 2e-38 } else { 3e-7 * expected };
             assert!((f64::from(exp[i]) - expected).abs() <= limit, "{isa:?} exp({x})");
+            let expected = f64::from(x.min(0.0)).exp();
+            let limit = if x < -87.0 { 2e-38 } else { 1.1e-4 * expected };
+            assert!((f64::from(coarse_exp[i]) - expected).abs() <= limit, "{isa:?} e^{x}");
+            assert!(x < 0.0 || coarse_exp[i] == 1.0, "{isa:?} e^0");
             let expected = f64::from(x).exp_m1();
             let error = (f64::from(exp_m1[i]) - expected).abs();
             assert!(error <= 3e-7 * expected.abs(), "{isa:?} exp_m1({x}): {}", exp_m1[i]);

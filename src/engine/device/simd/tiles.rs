@@ -36,6 +36,13 @@ pub const STEP_WORDS: usize = 16;
 /// Words of a panel in a step.
 pub const PANEL_STEP: usize = STEP_WORDS * TILE_COLUMNS;
 
+/// How far apart rows of so many words are where tiles read them. They are whole steps, which zeros
+/// fill up, and an odd number of cache lines: rows that are a multiple of 4 kB apart would all lie
+/// in one set of the first cache.
+pub fn tile_stride(num_words: usize) -> usize {
+    (num_words.div_ceil(STEP_WORDS) | 1) * STEP_WORDS
+}
+
 /// What multiplies tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TileUnit {

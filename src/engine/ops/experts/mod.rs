@@ -20,8 +20,10 @@ use grouping::{ExpertRow, Grouping};
 use routing::Sigmoid;
 
 use super::linear::{LinearWeight, linear, linear_activate_and_mul, linear_rows};
+use super::shared_rows::SharedRows;
 use super::{Activation, RowSlots, for_row_chunks, map_in_place};
 use crate::engine::EngineError;
+use crate::engine::config::DType;
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
@@ -92,17 +94,17 @@ pub enum ExpertsScratch {
 }
 
 impl ExpertsScratch {
-    /// For steps of up to `num_rows` rows of `width`.
+    /// For steps of up to `num_rows` rows of `width`, and weights of `dtype`.
     ///
     /// # Errors
     /// The device has no memory for it.
     pub fn new(
-        device: &Device,
+        (device, dtype): (&Device, DType),
         size: (usize, usize),
         shape: ExpertsShape,
     ) -> Result<Self, EngineError> {
         match device {
-            Device::Cpu(_) => CpuScratch::new(device, size, shape).map(Self::Cpu),
+            Device::Cpu(_) => CpuScratch::new((device, dtype), size, shape).map(Self::Cpu),
             Device::Cuda(gpu) => GpuScratch::new(device, gpu, size, shape).map(Self::Cuda),
         }
     }
@@ -130,7 +132,7 @@ pub struct CpuScratch {
 
 impl CpuScratch {
     fn new(
-        device: &Device,
+        (device, dtype): (&Device, DType),
         (num_rows, width): (usize, usize),
         shape: ExpertsShape,
     ) -> Result<Self, EngineError> {
@@ -138,14 +140,15 @@ impl CpuScratch {
         let block = device.block_rows(num_rows);
         let per_row = |width| device.tensor(num_rows, width, Precision::Full);
         let per_block = |width| device.tensor(block, width, Precision::Activation);
+        let input = |width| device.tensor(block, width, Precision::LinearInput(dtype));
         Ok(Self {
             scores: per_row(num_experts)?,
             keys: per_row(num_experts)?,
             chosen: Vec::with_capacity(num_rows * num_chosen),
             grouping: Grouping::with_capacity(num_rows * num_chosen, num_experts),
-            x: per_block(width)?,
+            x: input(width)?,
             gate_up: per_block(2 * inner)?,
-            activated: per_block(inner)?,
+            activated: input(inner)?,
             out: per_block(width)?,
         })
     }
@@ -246,12 +249,11 @@ fn gather(cpu: &Cpu, x: &Tensor, rows: &[ExpertRow], out: &mut Tensor) {
     out.set_num_rows(num_rows);
     let work = || Work::elementwise(num_rows * width, 8);
     let _timed = cpu.op_timer.timed(Op::new("gather_rows"), work);
-    let shared = SharedMut::new(out.values_mut());
+    let shared = SharedRows::of(out);
     for_row_chunks(&cpu.pool, num_rows, width, &|start, end| {
         for (index, of) in (start..end).zip(&rows[start..end]) {
             // SAFETY: each row belongs to one item.
-            let out = unsafe { shared.slice(index * width, width) };
-            out.copy_from_slice(x.row(of.row as usize));
+            unsafe { shared.put((index, 0), x.row(of.row as usize)) };
         }
     });
 }

@@ -15,11 +15,12 @@ fn matrix(rows: usize, columns: usize, seed: u64) -> SourceMatrix<'static> {
     SourceMatrix::random(rows, columns, seed, 0.4)
 }
 
-fn weight(device: &Device) -> ExpertsWeight {
-    let load = |rows, columns, seed| {
+fn weight(device: &Device, dtype: DType) -> ExpertsWeight {
+    let load_as = |dtype, rows, columns, seed| {
         let rows = [matrix(rows, columns, seed)].into();
-        LinearWeight::load(device, DType::Float32, &rows, None).unwrap()
+        LinearWeight::load(device, dtype, &rows, None).unwrap()
     };
+    let load = |rows, columns, seed| load_as(dtype, rows, columns, seed);
     let routing = TopK {
         num: NUM_CHOSEN,
         score: Score::Softmax,
@@ -28,7 +29,7 @@ fn weight(device: &Device) -> ExpertsWeight {
         scale: 1.5,
     };
     ExpertsWeight {
-        router: load(NUM_EXPERTS, HIDDEN, 1),
+        router: load_as(DType::Float32, NUM_EXPERTS, HIDDEN, 1),
         choice_bias: None,
         routing: Routing::TopK(routing),
         weight_factors: Some(FACTORS.into()),
@@ -72,12 +73,12 @@ fn expected(x: &[f32], out: &[f32]) -> Vec<f64> {
 }
 
 /// out after experts of rows are chosen and added to what `out` was.
-fn run(device: &Device, x: &[f32], out: &[f32]) -> Vec<f32> {
+fn run((device, dtype): (&Device, DType), x: &[f32], out: &[f32]) -> Vec<f32> {
     let shape = ExpertsShape { num_experts: NUM_EXPERTS, num_chosen: NUM_CHOSEN, inner: INNER };
     let (x, mut out) =
         (Tensor::from_vec(x.to_vec(), HIDDEN), Tensor::from_vec(out.to_vec(), HIDDEN));
-    let mut scratch = ExpertsScratch::new(device, (x.num_rows(), HIDDEN), shape).unwrap();
-    let weight = weight(device);
+    let mut scratch = ExpertsScratch::new((device, dtype), (x.num_rows(), HIDDEN), shape).unwrap();
+    let weight = weight(device, dtype);
     choose_experts(device, (&x, RowSlots::default()), &weight, &mut scratch);
     add_experts(device, &x, &weight, &mut scratch, &mut out);
     out.values().to_vec()
@@ -91,18 +92,22 @@ fn values(num_rows: usize, step: f32) -> Vec<f32> {
 fn agrees_with_plain_code_and_a_row_does_not_depend_on_others() {
     const NUM_ROWS: usize = 50;
     let (x, before) = (values(NUM_ROWS, 0.37), values(NUM_ROWS, 0.11));
-    for isa in Isa::all_available() {
+    // bf16 has 8 bits, of weights and of what is between.
+    let dtypes = [(DType::Float32, 2e-5), (DType::BFloat16, 0.1)];
+    let all = Isa::all_available().into_iter().flat_map(|isa| dtypes.map(|of| (isa, of)));
+    for (isa, (dtype, error)) in all {
         let device = Device::cpu_with_isa(2, isa);
-        let out = run(&device, &x, &before);
+        let out = run((&device, dtype), &x, &before);
         for row in 0..NUM_ROWS {
             let of_row = row * HIDDEN..(row + 1) * HIDDEN;
             let (x, before) = (&x[of_row.clone()], &before[of_row.clone()]);
             let expected = expected(x, before);
             for (got, expected) in out[of_row.clone()].iter().zip(&expected) {
-                assert!((f64::from(*got) - expected).abs() < 2e-5, "{isa:?}, row {row}");
+                let off = (f64::from(*got) - expected).abs();
+                assert!(off < error, "{isa:?} {dtype:?}, row {row}: {off}");
             }
             if row % 7 == 0 {
-                let alone = run(&Device::cpu_with_isa(1, isa), x, before);
+                let alone = run((&Device::cpu_with_isa(1, isa), dtype), x, before);
                 assert_eq!(alone, out[of_row], "{isa:?}, row {row} alone");
             }
         }
@@ -115,7 +120,7 @@ fn rows_are_gated_by_a_sigmoid() {
     let gate = matrix(1, HIDDEN, 5);
     let loaded = LinearWeight::load(&device, DType::Float32, &[gate.clone()].into(), None).unwrap();
     let shape = ExpertsShape { num_experts: 1, num_chosen: 1, inner: 1 };
-    let mut scratch = ExpertsScratch::new(&device, (9, HIDDEN), shape).unwrap();
+    let mut scratch = ExpertsScratch::new((&device, DType::Float32), (9, HIDDEN), shape).unwrap();
     let x = Tensor::from_vec(values(9, 0.37), HIDDEN);
     let mut out = Tensor::from_vec(vec![2.0; 9 * 3], 3);
     gate_rows(&device, &x, &loaded, &mut scratch, &mut out);

@@ -4,7 +4,7 @@
 mod x86;
 
 use crate::engine::device::simd::Isa;
-use crate::engine::device::simd::tiles::{STEP_WORDS, TILE_ROWS};
+use crate::engine::device::simd::tiles::TILE_ROWS;
 
 /// Bytes of a cache line, and words of it.
 const LINE_BYTES: usize = 64;
@@ -29,13 +29,6 @@ impl WordRows<'_> {
     pub fn at_tile(&self, row: usize) -> *const u32 {
         self.words[row * self.stride..(row + TILE_ROWS) * self.stride].as_ptr()
     }
-}
-
-/// How far apart rows of so many words are where tiles read them. They are whole steps, which zeros
-/// fill up, and an odd number of cache lines: rows that are a multiple of 4 kB apart would all lie
-/// in one set of the first cache.
-pub fn tile_stride(num_words: usize) -> usize {
-    (num_words.div_ceil(STEP_WORDS) | 1) * STEP_WORDS
 }
 
 /// Words that `room` takes.

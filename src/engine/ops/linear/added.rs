@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::blocks::{ItemSize, Outputs, Shape, for_blocks};
+use super::blocks::{Destination, ItemSize, Outputs, Shape, SumColumns, for_blocks};
 use super::cpu::ITEM_MACS;
 use super::{LinearWeight, Packed, Panels, Storage};
 use crate::engine::device::Cpu;
@@ -58,7 +58,8 @@ pub(in crate::engine::ops) fn add_products(
             let LinearWeight { n, k, .. } = part.weight;
             let panel_len = width * k.next_multiple_of(2);
             let first = part.first_output;
-            let out = Outputs { values, stride, first, n, width, gated_by: None };
+            let to = Destination::Sums(SumColumns { values, stride, first });
+            let out = Outputs { n, width, to };
             let product = |panel: usize, out: *mut f32, out_stride: usize| {
                 let product = PanelProduct {
                     tiling: &tiling,

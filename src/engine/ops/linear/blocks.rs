@@ -2,13 +2,14 @@
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::slice::from_raw_parts;
+use std::slice::from_raw_parts_mut;
 
 use crate::engine::device::Cpu;
 use crate::engine::device::simd::Isa;
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::ops::activation::{Activation, activate_and_mul_panel};
+use crate::engine::ops::activation::{Activation, mul_by_activated};
 use crate::engine::ops::gemm::{MAX_PANEL_WIDTH, even_tile};
+use crate::engine::ops::shared_rows::SharedRows;
 
 /// `$run::<height>(tile)` of one of these heights.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -158,17 +159,28 @@ impl Scratch {
 /// Where a product goes.
 #[derive(Clone, Copy)]
 pub(super) struct Outputs {
-    /// (num_rows, stride)
-    pub values: SharedMut<f32>,
-    pub stride: usize,
-    /// The first of the n columns of these.
-    pub first: usize,
+    /// Outputs of a row.
     pub n: usize,
     /// Outputs of a panel.
     pub width: usize,
+    pub to: Destination,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Destination {
+    Sums(SumColumns),
     /// The product is twice as wide, gate then up, and f(gate) * up is what goes here. Panels are
     /// then those of the gate, all of them whole, and their inputs are not cut.
-    pub gated_by: Option<Activation>,
+    Activated(SharedRows, Activation),
+}
+
+/// Columns of a row-major matrix, from the first one on.
+#[derive(Clone, Copy)]
+pub(super) struct SumColumns {
+    /// (num_rows, stride)
+    pub values: SharedMut<f32>,
+    pub stride: usize,
+    pub first: usize,
 }
 
 impl Outputs {
@@ -185,38 +197,52 @@ impl Outputs {
         panel: usize,
         mut product: impl FnMut(usize, *mut f32, usize),
     ) {
-        let Self { values, stride, first, n, width, gated_by } = *self;
+        let Self { n, width, to } = *self;
         let num_rows = rows.end - rows.first;
-        let start = rows.first * stride + first + panel * width;
-        let len = (num_rows - 1) * stride + width;
-        if let Some(activation) = gated_by {
-            let mut sums = [const { Scratch([MaybeUninit::uninit(); _]) }; 2];
-            let panels = [panel, panel + n / width];
-            for (panel, sums) in panels.into_iter().zip(&mut sums) {
-                product(panel, sums.ptr(), width);
+        match to {
+            Destination::Activated(out, activation) => {
+                let mut sums = [const { Scratch([MaybeUninit::uninit(); _]) }; 2];
+                let panels = [panel, panel + n / width];
+                for (panel, sums) in panels.into_iter().zip(&mut sums) {
+                    product(panel, sums.ptr(), width);
+                }
+                let len = num_rows * width;
+                // SAFETY: the product wrote these; the caller's promise.
+                unsafe {
+                    let [gate, up] =
+                        sums.each_mut().map(|sums| from_raw_parts_mut(sums.ptr(), len));
+                    mul_by_activated(isa, activation, gate, up);
+                    out.put_block((rows.first, panel * width), gate, width);
+                }
             }
-            // SAFETY: the product wrote these.
-            let [gate, up] =
-                unsafe { sums.each_mut().map(|sums| from_raw_parts(sums.ptr(), num_rows * width)) };
-            let out = (values.ptr(start, len), stride);
-            // SAFETY: the caller's promise.
-            unsafe { activate_and_mul_panel(isa, activation, (gate, up), out, width) };
-        } else if (panel + 1) * width <= n {
-            product(panel, values.ptr(start, len), stride);
-        } else {
-            // SAFETY: the caller's promise.
-            unsafe { self.with_edge(rows, panel, |out, stride| product(panel, out, stride)) };
+            Destination::Sums(to) if (panel + 1) * width <= n => {
+                let start = rows.first * to.stride + to.first + panel * width;
+                let len = (num_rows - 1) * to.stride + width;
+                product(panel, to.values.ptr(start, len), to.stride);
+            }
+            Destination::Sums(to) => {
+                let edge = Edge { to, rows, column: panel * width, num_columns: n - panel * width };
+                // SAFETY: the caller's promise.
+                unsafe { edge.run(width, |out, stride| product(panel, out, stride)) };
+            }
         }
     }
+}
 
-    /// A panel of which only some outputs exist.
-    ///
+/// A panel of which only some outputs exist.
+struct Edge {
+    to: SumColumns,
+    rows: Rows,
+    column: usize,
+    num_columns: usize,
+}
+
+impl Edge {
     /// # Safety
-    /// As `with_panel`.
-    unsafe fn with_edge(&self, rows: Rows, panel: usize, product: impl FnOnce(*mut f32, usize)) {
-        let Self { values, stride, first, n, width, .. } = *self;
-        let start = |row: usize| row * stride + first + panel * width;
-        let num_columns = n - panel * width;
+    /// As `Outputs::with_panel`.
+    unsafe fn run(&self, width: usize, product: impl FnOnce(*mut f32, usize)) {
+        let Self { to: SumColumns { values, stride, first }, rows, column, num_columns } = *self;
+        let start = |row: usize| row * stride + first + column;
         let mut edge = Scratch([const { MaybeUninit::new(0.0) }; _]);
         for (index, row) in (rows.first..rows.end).enumerate() {
             // SAFETY: the caller's promise; a row of the scratch is a panel wide.

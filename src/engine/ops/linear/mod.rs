@@ -22,13 +22,11 @@ pub(super) use added::{AddedPart, add_products};
 pub use by_head::{HeadMatrices, linear_by_head};
 pub use source::{QuantizedMatrix, SourceMatrix, SourceRows, SourceValues};
 
-use std::sync::PoisonError;
-
-use blocks::{Outputs, Shape};
-use codes::{CodeWeights, Inputs, NarrowWeights, Rounding};
+use blocks::{Destination, Outputs, Shape, SumColumns};
+use codes::{CodeWeights, NarrowWeights, Rounding};
 use cpu::Weights;
 use half::{bf16, f16};
-use pairs::PairWeights;
+use pairs::{Inputs, PairWeights};
 
 use crate::engine::EngineError;
 use crate::engine::config::{DType, Quantization};
@@ -41,6 +39,8 @@ use crate::engine::device::tensor::{Rows, RowsMut, SharedMut};
 use crate::engine::device::{Cpu, Device, Tensor};
 use crate::engine::ops::activation::{Activation, activate_and_mul};
 use crate::engine::ops::gemm::MAX_INPUTS;
+use crate::engine::ops::gemm::panel::PanelElement;
+use crate::engine::ops::shared_rows::SharedRows;
 
 /// Weights of a linear layer, or an embedding table.
 #[derive(Debug)]
@@ -68,19 +68,19 @@ struct Packed {
 
 impl Packed {
     /// x Wᵀ + b on its way to `out`, a shape without the gate's other half.
-    fn product(&self, cpu: &Cpu, shape: Shape, x: &[f32], out: Outputs) {
+    fn product(&self, cpu: &Cpu, shape: Shape, x: Inputs<'_>, out: Outputs) {
         let bias = self.bias.as_deref();
         match &self.panels {
-            Panels::Float32(panels) => cpu::linear(cpu, shape, x, Weights { panels, bias }, out),
-            Panels::BFloat16(panels) if cpu.isa.bf16_products() == Bf16Products::Widened => {
-                cpu::linear(cpu, shape, x, Weights { panels, bias }, out);
+            Panels::Float32(panels) => plain(cpu, shape, x, Weights { panels, bias }, out),
+            Panels::BFloat16(panels) if !cpu.isa.bf16_products().take_pairs() => {
+                plain(cpu, shape, x, Weights { panels, bias }, out);
             }
             Panels::BFloat16(panels) => {
                 let words = pack::pairs_as_words(panels);
                 pairs_product(cpu, shape, x, PairWeights { words, bias }, out);
             }
-            Panels::Float16(panels) => cpu::linear(cpu, shape, x, Weights { panels, bias }, out),
-            Panels::Int8(panels) => panels.linear(cpu, shape, x, bias, out),
+            Panels::Float16(panels) => plain(cpu, shape, x, Weights { panels, bias }, out),
+            Panels::Int8(panels) => panels.linear(cpu, shape, x.floats(), bias, out),
             Panels::Codes(NarrowWeights { panels, rounding, .. }) => {
                 let weights = CodeWeights { panels, rounding: *rounding, bias };
                 codes_product(cpu, shape, x, weights, out);
@@ -253,25 +253,22 @@ impl LinearWeight {
         self.num_bytes() / self.n.max(1)
     }
 
-    /// Rows `first..` of x Wᵀ + b, or with an activation f(gate) * up of them, to `out`, which is
-    /// just as large.
+    /// Rows of x Wᵀ + b, or with an activation f(gate) * up of them.
     fn product(
         &self,
         (cpu, packed): (&Cpu, &Packed),
         x: Rows<'_>,
         num_rows: usize,
-        out: &mut [f32],
-        gated_by: Option<Activation>,
+        to: Destination,
     ) {
-        let (name, n) = match gated_by {
-            None => ("linear", self.n),
-            Some(_) => ("linear_activate_and_mul", self.n / 2),
+        let (name, n) = match to {
+            Destination::Sums(_) => ("linear", self.n),
+            Destination::Activated(..) => ("linear_activate_and_mul", self.n / 2),
         };
-        assert_eq!(out.len(), num_rows * n);
-        let _timed = cpu.op_timer.timed(self.op(name, cpu, packed), || self.work(num_rows));
-        let x = &x.tensor.values()[x.first * self.k..(x.first + num_rows) * self.k];
-        let (values, width) = (SharedMut::new(out), packed.panel_width);
-        let out = Outputs { values, stride: n, first: 0, n, width, gated_by };
+        let x = Inputs::of(x, num_rows);
+        let work = || self.work(num_rows, x.bytes());
+        let _timed = cpu.op_timer.timed(self.op(name, cpu, packed), work);
+        let out = Outputs { n, width: packed.panel_width, to };
         packed.product(cpu, Shape { num_rows, n, k: self.k }, x, out);
     }
 
@@ -286,10 +283,11 @@ impl LinearWeight {
         Op { name, shape: Some((self.n, self.k)), arithmetic }
     }
 
-    /// What the layer does with so many rows.
-    fn work(&self, num_rows: usize) -> Work {
+    /// What the layer does with so many rows, of inputs of so many bytes.
+    fn work(&self, num_rows: usize, input_bytes: usize) -> Work {
         let (rows, n, k) = (num_rows as f64, self.n as f64, self.k as f64);
-        Work { flops: 2.0 * rows * n * k, bytes: self.num_bytes() as f64 + 4.0 * rows * (n + k) }
+        let row_bytes = 4.0 * n + input_bytes as f64 * k;
+        Work { flops: 2.0 * rows * n * k, bytes: self.num_bytes() as f64 + rows * row_bytes }
     }
 
     /// Narrows the weights as the device was asked to (`--quantization`), and its inputs from then
@@ -415,7 +413,8 @@ pub fn linear_rows(
     };
     let n = weight.n;
     let values = &mut out.values_mut()[first_out * n..(first_out + num_rows) * n];
-    weight.product((cpu, packed), x, num_rows, values, None);
+    let to = SumColumns { values: SharedMut::new(values), stride: n, first: 0 };
+    weight.product((cpu, packed), x, num_rows, Destination::Sums(to));
 }
 
 /// Rows of x Wᵀ + b are gate then up; `activated` = f(gate) * up for `num_rows` of them. `gate_up`
@@ -442,29 +441,37 @@ pub fn linear_activate_and_mul(
     };
     assert!(x.tensor.width() == weight.k && 2 * activated.width() == weight.n, "shapes of linear");
     activated.set_num_rows(num_rows);
-    let out = activated.values_mut();
-    weight.product((cpu, packed), x, num_rows, out, Some(activation));
+    let to = Destination::Activated(SharedRows::of(activated), activation);
+    weight.product((cpu, packed), x, num_rows, to);
 }
 
-/// Rounds the inputs to bf16, then multiplies.
-fn pairs_product(cpu: &Cpu, shape: Shape, x: &[f32], weights: PairWeights<'_>, out: Outputs) {
-    // A poisoned lock only says that a thread panicked: what is there is written anew.
-    let inputs = &mut *cpu.narrow_inputs.lock().unwrap_or_else(PoisonError::into_inner);
-    let rows = pairs::narrow_inputs(cpu, (x, shape.k), inputs);
-    match cpu.isa.bf16_products() {
+/// Multiplies inputs in f32.
+fn plain<E: PanelElement>(
+    cpu: &Cpu,
+    shape: Shape,
+    x: Inputs<'_>,
+    weights: Weights<'_, E>,
+    out: Outputs,
+) {
+    cpu::linear(cpu, shape, x.floats(), weights, out);
+}
+
+/// Multiplies inputs that are rounded to bf16.
+fn pairs_product(cpu: &Cpu, shape: Shape, x: Inputs<'_>, weights: PairWeights<'_>, out: Outputs) {
+    pairs::with_pairs(cpu, (x, shape.k), |rows| match cpu.isa.bf16_products() {
         Bf16Products::Tiles(unit) => tiles::linear((cpu, unit), shape, rows, weights, out),
         Bf16Products::Dots | Bf16Products::Widened => dot::linear(cpu, shape, rows, weights, out),
-    }
+    });
 }
 
-/// Rounds the inputs as the weights, then multiplies.
-fn codes_product(cpu: &Cpu, shape: Shape, x: &[f32], weights: CodeWeights<'_>, out: Outputs) {
+/// Multiplies inputs that are rounded as the weights.
+fn codes_product(cpu: &Cpu, shape: Shape, x: Inputs<'_>, weights: CodeWeights<'_>, out: Outputs) {
     if weights.rounding != Rounding::Pairs {
-        return codes::linear(cpu, shape, Inputs::Floats(x), weights, out);
+        return codes::linear(cpu, shape, Inputs::Floats(x.floats()), weights, out);
     }
-    let inputs = &mut *cpu.narrow_inputs.lock().unwrap_or_else(PoisonError::into_inner);
-    let rows = pairs::narrow_inputs(cpu, (x, shape.k), inputs);
-    codes::linear(cpu, shape, Inputs::Pairs(rows), weights, out);
+    pairs::with_pairs(cpu, (x, shape.k), |rows| {
+        codes::linear(cpu, shape, Inputs::Pairs(rows), weights, out);
+    });
 }
 
 #[cfg(test)]

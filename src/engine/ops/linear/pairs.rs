@@ -1,13 +1,59 @@
 //! What products of words of two bf16 read: rows of inputs, and panels of weights.
 
-use crate::engine::device::simd::Bf16Products;
-use crate::engine::device::tensor::SharedMut;
+use std::sync::PoisonError;
+
+use crate::engine::device::simd::tiles::TILE_ROWS;
+use crate::engine::device::tensor::{Rows, SharedMut};
 use crate::engine::device::{Cpu, NarrowInputs};
 use crate::engine::ops::for_row_chunks;
-use crate::engine::ops::gemm::words::{WordRows, narrow, room, tile_stride};
+use crate::engine::ops::gemm::words::{WordRows, narrow, room};
 
 /// Inputs of a word.
 const WORD: usize = 2;
+
+/// The rows of inputs of a product.
+#[derive(Clone, Copy)]
+pub(super) enum Inputs<'a> {
+    /// (num_rows, k)
+    Floats(&'a [f32]),
+    /// Words of two bf16, for dot products or tiles.
+    Pairs(WordRows<'a>),
+}
+
+impl<'a> Inputs<'a> {
+    /// `num_rows` rows of a tensor.
+    pub fn of(Rows { tensor, first }: Rows<'a>, num_rows: usize) -> Self {
+        match tensor.pairs() {
+            Some((words, stride)) => {
+                let words = &words[first * stride..(first + num_rows + TILE_ROWS) * stride];
+                Inputs::Pairs(WordRows { words, stride })
+            }
+            None => {
+                let k = tensor.width();
+                Inputs::Floats(&tensor.values()[first * k..(first + num_rows) * k])
+            }
+        }
+    }
+
+    /// The rows of a product that does not round them to bf16.
+    ///
+    /// # Panics
+    /// They are rounded.
+    pub fn floats(self) -> &'a [f32] {
+        match self {
+            Inputs::Floats(x) => x,
+            Inputs::Pairs(_) => panic!("a layer that takes f32 was given pairs of bf16"),
+        }
+    }
+
+    /// Bytes of an input.
+    pub fn bytes(self) -> usize {
+        match self {
+            Inputs::Floats(_) => 4,
+            Inputs::Pairs(_) => 2,
+        }
+    }
+}
 
 /// Words of the weights by panel, (words, panel width) each, and one bias per lane of all panels.
 #[derive(Clone, Copy)]
@@ -16,17 +62,30 @@ pub(super) struct PairWeights<'a> {
     pub bias: Option<&'a [f32]>,
 }
 
+/// Has `product` multiply rows of k inputs, rounded to bf16 unless they are.
+pub(super) fn with_pairs(
+    cpu: &Cpu,
+    (x, k): (Inputs<'_>, usize),
+    product: impl FnOnce(WordRows<'_>),
+) {
+    match x {
+        Inputs::Pairs(rows) => product(rows),
+        Inputs::Floats(x) => {
+            // A poisoned lock only says that a thread panicked: what is there is written anew.
+            let inputs = &mut *cpu.narrow_inputs.lock().unwrap_or_else(PoisonError::into_inner);
+            product(narrow_inputs(cpu, (x, k), inputs));
+        }
+    }
+}
+
 /// x (num_rows, k), rounded to nearest, ties to even; what is behind a row's last input is zero.
-pub(super) fn narrow_inputs<'a>(
+fn narrow_inputs<'a>(
     cpu: &Cpu,
     (x, k): (&[f32], usize),
     inputs: &'a mut NarrowInputs,
 ) -> WordRows<'a> {
     let num_words = k.div_ceil(WORD);
-    let stride = match cpu.isa.bf16_products() {
-        Bf16Products::Tiles(_) => tile_stride(num_words),
-        Bf16Products::Dots | Bf16Products::Widened => num_words,
-    };
+    let stride = cpu.isa.bf16_products().row_stride(k);
     let num_rows = x.len() / k;
     let words = room(&mut inputs.words, num_rows, stride);
     let shared = SharedMut::new(&mut *words);

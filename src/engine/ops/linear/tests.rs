@@ -1,7 +1,8 @@
 //! Every path against a naive loop; a row alone and among others.
 
 use super::*;
-use crate::engine::device::simd::{Bf16Products, Isa};
+use crate::engine::device::Precision;
+use crate::engine::device::simd::Isa;
 use crate::engine::ops::gemm::words::narrow;
 
 const DTYPES: [DType; 3] = [DType::Float32, DType::BFloat16, DType::Float16];
@@ -26,11 +27,10 @@ fn check(isa: Isa, dtype: DType, m: usize, n: usize, k: usize) {
     for (column, bias) in bias.iter().enumerate() {
         weight.copy_row(column, &mut w_row);
         for row in 0..m {
-            let input = |i: usize| match (dtype, isa.bf16_products()) {
-                (DType::BFloat16, Bf16Products::Dots | Bf16Products::Tiles(_)) => {
-                    bf16::from_f32(x.row(row)[i]).to_f32()
-                }
-                _ => x.row(row)[i],
+            let is_rounded = dtype == DType::BFloat16 && isa.bf16_products().take_pairs();
+            let input = |i: usize| match is_rounded {
+                true => bf16::from_f32(x.row(row)[i]).to_f32(),
+                false => x.row(row)[i],
             };
             let exact: f64 = (0..k).map(|i| f64::from(input(i)) * f64::from(w_row[i])).sum();
             let got = f64::from(out.row(row)[column]);
@@ -145,6 +145,56 @@ fn gate_and_up_in_one_pass_give_the_bits_of_two() {
                     assert_eq!(got, expected, "{isa:?} {dtype:?} {shape:?} int8: {int8}");
                 }
             }
+        }
+    }
+}
+
+/// A tensor of this precision with these rows, and one row in front of them.
+fn rows_as(device: &Device, precision: Precision, values: &[f32], k: usize) -> Tensor {
+    let num_rows = values.len() / k + 1;
+    let mut tensor = device.tensor(num_rows, k, precision).unwrap();
+    tensor.set_num_rows(num_rows);
+    let rows = SharedRows::of(&mut tensor);
+    // SAFETY: there is one thread, and the tensor lives on.
+    unsafe { rows.put_block((1, 0), values, k) };
+    tensor
+}
+
+#[test]
+fn inputs_that_are_pairs_give_the_bits_of_those_that_are_rounded() {
+    let pairs = |isa: &Isa| isa.bf16_products().take_pairs();
+    for isa in Isa::all_available().into_iter().filter(pairs) {
+        let device = Device::cpu_with_isa(2, isa);
+        for (m, inner, k) in [(1, 32, 40), (150, 64, 33), (9, 48, 1100), (17, 96, 64)] {
+            let parts = [SourceMatrix::random(2 * inner, k, 1, 0.3)];
+            let up = LinearWeight::load(&device, DType::BFloat16, &parts.into(), None).unwrap();
+            let parts = [SourceMatrix::random(21, inner, 2, 0.3)];
+            let down = LinearWeight::load(&device, DType::BFloat16, &parts.into(), None).unwrap();
+            let x = random(m * k, 4);
+            let as_pairs = Precision::LinearInput(DType::BFloat16);
+            let [expected, got, of_two] =
+                [(Precision::Full, true), (as_pairs, true), (as_pairs, false)].map(
+                    |(precision, in_one_pass)| {
+                        let x = rows_as(&device, precision, &x, k);
+                        let mut gate_up = Tensor::zeros(m, 2 * inner);
+                        let mut inputs = device.tensor(m, inner, precision).unwrap();
+                        let input = x.rows_from(1);
+                        if in_one_pass {
+                            let (weight, out) =
+                                ((&up, Activation::Silu), (&mut gate_up, &mut inputs));
+                            linear_activate_and_mul(&device, input, weight, out, m);
+                        } else {
+                            linear_rows(&device, input, &up, gate_up.rows_from_mut(0), m);
+                            activate_and_mul(&device, Activation::Silu, &gate_up, &mut inputs);
+                        }
+                        assert_eq!(inputs.pairs().is_some(), precision == as_pairs);
+                        let mut out = Tensor::zeros(m, 21);
+                        linear(&device, &inputs, &down, &mut out);
+                        out.values().to_vec()
+                    },
+                );
+            assert_eq!(got, expected, "{isa:?}, {m} rows of {k} by {inner}");
+            assert_eq!(of_two, expected, "{isa:?}, {m} rows of {k} by {inner}");
         }
     }
 }

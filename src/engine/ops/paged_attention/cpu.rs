@@ -15,6 +15,7 @@ use crate::engine::device::kv_cache::KvLayerShape;
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Cpu, Tensor};
 use crate::engine::ops::gemm::panel::PanelElement;
+use crate::engine::ops::shared_rows::SharedRows;
 
 use super::AttentionShape;
 use super::sharing::Sharing;
@@ -71,7 +72,7 @@ impl Task<'_> {
             }
         }
         assert_eq!(out.width(), self.shape.num_heads * self.kv.v_dim);
-        let out = SharedMut::new(out.values_mut());
+        let out = SharedRows::of(out);
         let workspaces = SharedMut::new(&mut scratch.workspaces);
         let plan = &scratch.plan;
         self.cpu.pool.run(plan.items.len(), &|thread, index| {

@@ -33,7 +33,7 @@ mod tests;
 
 pub use kind::{CodeKind, Levels, SUPER_GROUP, Scales, Table, UNIT};
 pub(super) use layout::{CodePanels, Rounding};
-pub(super) use product::{CodeWeights, Inputs, linear};
+pub(super) use product::{CodeWeights, linear};
 
 use super::source::SourceRows;
 use crate::engine::config::DType;

@@ -20,6 +20,7 @@ use crate::engine::ops::gemm::{
 use crate::engine::ops::linear::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
 use crate::engine::ops::linear::cpu::{ITEM_MACS, MIN_GROUP_PANELS};
 use crate::engine::ops::linear::dot::{DotTile, MAX_HEIGHT};
+use crate::engine::ops::linear::pairs::Inputs;
 
 /// Inputs of a piece: with 32 lanes of f32 a third of the first cache.
 pub(super) const PIECE: usize = 128;
@@ -37,15 +38,6 @@ struct Scratch {
 /// A piece of a panel as floats.
 #[repr(C, align(64))]
 struct PieceFloats([MaybeUninit<f32>; PIECE * MAX_PANEL_WIDTH]);
-
-/// The rows of inputs.
-#[derive(Clone, Copy)]
-pub(in super::super) enum Inputs<'a> {
-    /// (rows, k)
-    Floats(&'a [f32]),
-    /// Words of two bf16, for dot products or tiles.
-    Pairs(WordRows<'a>),
-}
 
 /// Panels, and one bias per output of them, those past n included.
 #[derive(Clone, Copy)]

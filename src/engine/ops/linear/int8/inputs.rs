@@ -9,11 +9,12 @@ mod x86;
 use super::narrow::{INT8_MAX, factor_of, int8_bits, magnitude_bits};
 use super::rotation::rotate;
 use super::{GROUP, Int8Kernel, WORD};
+use crate::engine::device::simd::tiles::tile_stride;
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Cpu, NarrowInputs};
 use crate::engine::ops::for_row_chunks;
-use crate::engine::ops::gemm::words::{WordRows, room, tile_stride};
+use crate::engine::ops::gemm::words::{WordRows, room};
 
 /// Groups that are rotated before the first is rounded: 8 kB, in the first cache.
 const PASS_GROUPS: usize = 8;

@@ -8,10 +8,12 @@
 use crate::engine::config::DType;
 use crate::engine::device::kv_cache::KvLayerShape;
 use crate::engine::device::simd::Bf16Products;
-use crate::engine::device::simd::tiles::{PANEL_STEP, STEP_WORDS, TILE_COLUMNS, TileUnit};
+use crate::engine::device::simd::tiles::{
+    PANEL_STEP, STEP_WORDS, TILE_COLUMNS, TileUnit, tile_stride,
+};
 use crate::engine::ops::gemm::panel::PanelElement;
 use crate::engine::ops::gemm::tiles::{RowTiles, TileProduct};
-use crate::engine::ops::gemm::words::{WordRows, narrow, room, room_len, tile_stride};
+use crate::engine::ops::gemm::words::{WordRows, narrow, room, room_len};
 
 use super::item::{ItemTask, Part, Workspace};
 use super::plan::Group;

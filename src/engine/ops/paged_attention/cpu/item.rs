@@ -2,12 +2,12 @@
 
 use crate::engine::device::kv_cache::KvLayerShape;
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
-use crate::engine::device::tensor::SharedMut;
 use crate::engine::ops::gemm::Widened;
 use crate::engine::ops::gemm::panel::PanelElement;
+use crate::engine::ops::shared_rows::SharedRows;
 
 use super::Task;
-use super::by_tiles::TileRoom;
+use super::by_tiles::{TileRoom, unit_of};
 use super::plan::{Group, Item, Piece, Plan, Span};
 use super::softmax::{Attended, Softmax};
 
@@ -49,7 +49,7 @@ pub(super) struct ItemTask<'a, E> {
     pub next: Option<Item>,
     pub k: &'a [E],
     pub v: &'a [E],
-    pub out: SharedMut<f32>,
+    pub out: SharedRows,
 }
 
 /// A span of an item, and what the next item has in its place: it is brought meanwhile.
@@ -135,6 +135,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
             attended,
             scores: &mut scores[row * stride..end * stride],
             totals: &mut totals[row..end],
+            is_coarse: unit_of::<E>(self.task.cpu.isa.bf16_products()).is_some(),
         };
         dispatch(self.task.cpu.isa, softmax);
     }
@@ -142,7 +143,6 @@ impl<E: PanelElement> ItemTask<'_, E> {
     /// out = values / totals. A zero loses its sign: see `weigh`.
     fn write(&self, group: Group, workspace: &mut Workspace) {
         let (v_dim, v_width) = (self.task.kv.v_dim, self.task.kv.v_width());
-        let width = self.task.shape.num_heads * v_dim;
         let first_column = self.columns(v_dim).start;
         let (_, num_rows) = self.rows_of((0, group.num_tokens));
         let Workspace { values, totals, .. } = workspace;
@@ -155,8 +155,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
                 let token = piece.token as usize + row / self.num_heads();
                 let column = first_column + row % self.num_heads() * v_dim;
                 // SAFETY: this item alone writes these heads of its tokens.
-                let out = unsafe { self.out.slice(token * width + column, v_dim) };
-                out.copy_from_slice(&values[..v_dim]);
+                unsafe { self.out.put((token, column), &values[..v_dim]) };
             }
         }
     }

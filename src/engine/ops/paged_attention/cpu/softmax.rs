@@ -33,6 +33,8 @@ pub(super) struct Softmax<'a> {
     pub attended: Attended,
     pub scores: &'a mut [f32],
     pub totals: &'a mut [f32],
+    /// Weights are rounded to bf16 where they are used.
+    pub is_coarse: bool,
 }
 
 impl Kernel for Softmax<'_> {
@@ -109,7 +111,11 @@ impl Softmax<'_> {
             for i in (0..padded).step_by(V::LANES) {
                 for (r, sum) in sum.iter_mut().enumerate() {
                     let ptr = at(scores, r, i);
-                    let weight = V::load(ptr).sub(max[r]).exp();
+                    let exponent = V::load(ptr).sub(max[r]);
+                    let weight = match self.is_coarse {
+                        true => exponent.coarse_exp(),
+                        false => exponent.exp(),
+                    };
                     weight.store(ptr);
                     *sum = sum.add(weight);
                 }
