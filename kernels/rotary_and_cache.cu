@@ -1,72 +1,9 @@
 // Rotary position embedding (Su et al., 2021) in the half-split ("neox") form of Hugging Face, and
 // the step's K and V into their slots of the paged cache.
-#include "common.cuh"
-
-// An element of the cache: the activations' type, or E4M3.
-#ifdef KV_FP8
-using KV = u8;
-#else
-using KV = T;
-#endif
-
-// Slot of a row that pads the batch of a CUDA graph.
-constexpr u32 NO_SLOT = 0xFFFFFFFFu;
+#include "rotary.cuh"
 
 // Heads whose values a thread has under way at once.
 constexpr u32 NUM_HEADS_AT_ONCE = 3;
-
-struct Shape {
-  u32 num_heads, num_kv_heads, head_dim, rotary_dim, block_size, cache_heads;
-
-  __device__ __forceinline__ u32 k_end() const { return num_heads + num_kv_heads; }
-  __device__ __forceinline__ u32 v_end() const { return num_heads + 2 * num_kv_heads; }
-  __device__ __forceinline__ bool is_k(u32 head) const {
-    return head >= num_heads && head < k_end();
-  }
-};
-
-// Where the K and V of one token go, from head to head.
-struct Slot {
-  KV *k, *v;   // of the first head
-  u32 stride;  // from a head to the next
-
-  __device__ __forceinline__ Slot(const Shape& shape, u32 slot, KV* k_cache, KV* v_cache)
-      : stride(shape.block_size * shape.head_dim) {
-    const u32 block = slot / shape.block_size, offset = slot % shape.block_size;
-    const u64 start = u64(block) * shape.cache_heads * stride + offset * shape.head_dim;
-    k = k_cache + start;
-    v = v_cache + start;
-  }
-
-  // Where the key or value head goes that is number `head` of the row.
-  __device__ __forceinline__ KV* of_head(const Shape& shape, u32 head) const {
-    const u64 kv_head = head - (shape.is_k(head) ? shape.num_heads : shape.k_end());
-    return (shape.is_k(head) ? k : v) + kv_head * stride;
-  }
-};
-
-#ifdef KV_FP8
-// Chunk `start` of `width` elements, narrowed.
-template <bool WIDE>
-__device__ __forceinline__ void store_e4m3(u8* to, u32 start, u32 width,
-                                           const Chunk<T, CHUNK>& values) {
-  float x[CHUNK];
-  unpack(values, x);
-#pragma unroll
-  for (u32 i = 0; i < CHUNK; i += 4) {
-    const u32 word =
-        narrow_e4m3x2(x[i + 2], x[i + 3]) << 16 | narrow_e4m3x2(x[i], x[i + 1]);
-    if (WIDE) {
-      if (start < width) *reinterpret_cast<u32*>(to + start + i) = word;
-    } else {
-#pragma unroll
-      for (u32 j = 0; j < 4; ++j) {
-        if (start + i + j < width) to[start + i + j] = u8(word >> 8 * j);
-      }
-    }
-  }
-}
-#endif
 
 // One thread's share of a token: of every step-th head, chunk `start` of `width` values from the
 // head's start in `row` on, and its partner in the `width` values after these.
@@ -108,17 +45,12 @@ struct RotaryItems {
     pack(y, high[j]);
   }
 
-  __device__ __forceinline__ void store(u32 j, T* head) const {
-    store_raw<WIDE>(head, start, width, low[j]);
-    store_raw<WIDE>(head + width, start, width, high[j]);
+  // E: the activations' type, or that of the cache.
+  template <class E>
+  __device__ __forceinline__ void store(u32 j, E* head) const {
+    store_kv<WIDE>(head, start, width, low[j]);
+    store_kv<WIDE>(head + width, start, width, high[j]);
   }
-
-#ifdef KV_FP8
-  __device__ __forceinline__ void store(u32 j, u8* head) const {
-    store_e4m3<WIDE>(head, start, width, low[j]);
-    store_e4m3<WIDE>(head + width, start, width, high[j]);
-  }
-#endif
 };
 
 template <bool WIDE, u32 HEADS>
@@ -174,13 +106,10 @@ __device__ __forceinline__ void rotate_and_cache(T* row, const u32* position, co
 // share a token; head_dim / 8 + 2 to 128 threads.
 KERNEL(128)
 rotary_and_cache(T* qkv, const u32* positions, const float* cos_sin, const u32* slot_mapping,
-                 KV* k_cache, KV* v_cache, u32 row_stride, u32 num_heads, u32 num_kv_heads,
-                 u32 head_dim, u32 rotary_dim, u32 block_size, u32 cache_heads) {
-  const Shape shape{num_heads, num_kv_heads, head_dim, rotary_dim, block_size,
-                    cache_heads};
+                 KV* k_cache, KV* v_cache, u32 row_stride, Shape shape) {
   T* row = qkv + u64(blockIdx.x) * row_stride;
   const u32 *position = positions + blockIdx.x, *slot = slot_mapping + blockIdx.x;
-  const bool wide = head_dim % (2 * CHUNK) == 0 && rotary_dim % (2 * CHUNK) == 0 &&
+  const bool wide = shape.head_dim % (2 * CHUNK) == 0 && shape.rotary_dim % (2 * CHUNK) == 0 &&
                     is_wide<CHUNK>(qkv, row_stride) && is_aligned(cos_sin, 16) &&
                     is_aligned(k_cache, 16) && is_aligned(v_cache, 16);
   if (wide) {

@@ -251,6 +251,7 @@ const MODULES: &[Module] = &[
     ("quantize_rows", NARROW_DTYPES, &[("quantize_rows", 64)]),
     ("random_fill", DTYPES, &[("random_fill", 40)]),
     ("rotary_and_cache", ROTARY, &[("rotary_and_cache", 112)]),
+    ("norm_rotary_and_cache", ROTARY, &[("norm_rotary_and_cache", 128)]),
     ("all_reduce", DTYPES, &[("all_reduce", 40)]),
     ("soft_cap", NONE, &[("soft_cap", 32)]),
     ("take_sampled", NONE, &[("take_sampled", 24)]),

@@ -9,7 +9,7 @@ use super::resident_loras::ResidentLoras;
 use super::spec::{
     AttentionSpec, DecoderSpec, KvSource, LinearSpec, OutputGate, QkvHeads, RecurrentSpec,
 };
-use super::stream::{Stream, norm_q_and_k, scale_q};
+use super::stream::{Stream, begin_heads, scale_q};
 use super::weights::Checkpoint;
 use crate::engine::EngineError;
 use crate::engine::batch::Batch;
@@ -411,12 +411,13 @@ impl Pass<'_> {
             _ => qkv,
         };
         let rope = spec.rope.map(|rope| &self.weights.ropes[rope]);
-        let rope = norm_q_and_k(device, (spec, weights), rope, step, qkv);
+        let left = begin_heads(device, (spec, weights), rope, step, qkv);
         let CacheLayerMut { cache, index } = cache;
         if spec.is_cached() {
-            ops::rotary_and_cache(device, (qkv, spec.heads), rope, step, cache.layer_mut(index));
-        } else if let Some(rope) = rope {
-            ops::rotate(device, qkv, spec.own_heads(), rope, step);
+            let layer = cache.layer_mut(index);
+            ops::norm_rotary_and_cache(device, (qkv, spec.heads), left, step, layer);
+        } else if !left.is_none() {
+            ops::norm_and_rotate(device, (qkv, spec.own_heads()), left, step);
         }
         scale_q(device, spec, step, qkv);
         let AttentionSpec { scale, soft_cap, sliding_window, .. } = *spec;

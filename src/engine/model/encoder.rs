@@ -5,7 +5,7 @@ use super::encoders::MaskedLmSpec;
 use super::loading::{self, AttentionWeights, LayerWeights, Loader};
 use super::resident_loras::{AdaptedWeights, ResidentLoras};
 use super::spec::{AttentionSpec, EncoderSpec, RelativeBiasSpec};
-use super::stream::{Stream, norm_q_and_k, scale_q};
+use super::stream::{Stream, begin_heads, scale_q};
 use super::weights::Checkpoint;
 use super::word_maxima::WordMaxima;
 use crate::engine::EngineError;
@@ -283,8 +283,8 @@ impl Pass<'_> {
         let AttentionBuffers { qkv, attended, scratch } = buffers;
         stream.qkv(device, (spec, weights), qkv);
         let rope = spec.rope.map(|rope| &self.weights.ropes[rope]);
-        let rope = norm_q_and_k(device, (spec, weights), rope, step, qkv);
-        ops::rotate_texts(device, (qkv, spec.heads), rope, step, scratch);
+        let left = begin_heads(device, (spec, weights), rope, step, qkv);
+        ops::rotate_texts(device, (qkv, spec.heads), left, step, scratch);
         scale_q(device, spec, step, qkv);
         // A decoder counts the token itself.
         let (before, after) = match self.spec.is_causal {

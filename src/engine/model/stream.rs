@@ -12,8 +12,8 @@ use crate::engine::EngineError;
 use crate::engine::config::DType;
 use crate::engine::device::{Device, Precision, Tensor};
 use crate::engine::ops::{
-    self, AdaptedLinear, ExpertsScratch, ExpertsShape, ExpertsWeight, RotaryTable, RowSlots, Step,
-    StepLoras,
+    self, AdaptedLinear, ExpertsScratch, ExpertsShape, ExpertsWeight, HeadTransform, RotaryTable,
+    RowSlots, Step, StepLoras,
 };
 
 /// The stream and the buffers of what runs over it, allocated once for the largest step of T
@@ -388,38 +388,37 @@ fn experts_shape(layers: &[LayerSpec]) -> Option<ExpertsShape> {
     })
 }
 
-/// Bounds q and k, and normalizes them; where the rotation comes first, they are rotated. Gives the
-/// rotation that is left to do.
-pub(super) fn norm_q_and_k<'a>(
+/// Bounds q and k, and normalizes them where it takes all heads together or comes after the
+/// rotation. Gives what is left to be done to the heads.
+pub(super) fn begin_heads<'a>(
     device: &Device,
-    (spec, weights): (&AttentionSpec, &AttentionWeights),
-    mut rope: Option<&'a RotaryTable>,
+    (spec, weights): (&AttentionSpec, &'a AttentionWeights),
+    rotary: Option<&'a RotaryTable>,
     step: Step<'_>,
     qkv: &mut Tensor,
-) -> Option<&'a RotaryTable> {
+) -> HeadTransform<'a> {
     let heads = spec.own_heads();
     if let Some(limit) = spec.clip_qkv {
         ops::clamp(device, qkv, limit);
     }
-    if let Some((norms, (q_norm, k_norm))) = spec.qk_norm.as_ref().zip(weights.qk_norm.as_ref()) {
-        if let Some(rope) = rope.take_if(|_| norms.order == QkNormOrder::AfterRotation) {
-            ops::rotate(device, qkv, heads, rope, step);
-        }
-        let together = |heads: ops::Heads| match norms.span {
-            NormSpan::Head => heads,
-            NormSpan::AllHeads => {
-                ops::Heads { num_heads: 1, head_dim: heads.num_heads * heads.head_dim, ..heads }
+    let mut left = HeadTransform { norms: [None, None, weights.v_norm.as_ref()], rotary };
+    let Some((spec, (q, k))) = spec.qk_norm.as_ref().zip(weights.qk_norm.as_ref()) else {
+        return left;
+    };
+    if let Some(rotary) = left.rotary.take_if(|_| spec.order == QkNormOrder::AfterRotation) {
+        ops::rotate(device, qkv, heads, rotary, step);
+    }
+    match spec.span {
+        NormSpan::Head => (left.norms[0], left.norms[1]) = (Some(q), k.as_ref()),
+        NormSpan::AllHeads => {
+            for (heads, norm) in [(heads.q(), Some(q)), (heads.k(), k.as_ref())] {
+                let head_dim = heads.num_heads * heads.head_dim;
+                let all = ops::Heads { num_heads: 1, head_dim, ..heads };
+                norm.into_iter().for_each(|norm| ops::norm_heads(device, qkv, all, norm));
             }
-        };
-        ops::norm_heads(device, qkv, together(heads.q()), q_norm);
-        if let Some(k_norm) = k_norm {
-            ops::norm_heads(device, qkv, together(heads.k()), k_norm);
         }
     }
-    if let Some(norm) = &weights.v_norm {
-        ops::norm_heads(device, qkv, heads.v(), norm);
-    }
-    rope
+    left
 }
 
 /// Lets q grow with the position, in models where it does.

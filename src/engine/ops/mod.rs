@@ -68,7 +68,9 @@ pub use norm::{Heads, NormKind, NormWeight, add_norm, add_norm_rows, norm_heads,
 pub use paged_attention::{AttentionScratch, AttentionShape, alibi_slopes, paged_attention};
 pub use recurrent_step::RecurrentStep;
 pub use rotary::RotaryTable;
-pub use rotary_and_cache::{QkvHeads, rotary_and_cache, rotate};
+pub use rotary_and_cache::{
+    HeadTransform, QkvHeads, norm_and_rotate, norm_rotary_and_cache, rotary_and_cache, rotate,
+};
 pub use scale_by_position::scale_by_position;
 pub use scale_columns::scale_columns;
 pub use soft_cap::soft_cap;

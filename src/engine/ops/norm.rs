@@ -139,7 +139,7 @@ impl NormWeight {
     }
 
     /// From the weights of a head to those of the next: none where all share them.
-    fn weight_step(&self, num_heads: usize, head_dim: usize) -> usize {
+    pub(super) fn weight_step(&self, num_heads: usize, head_dim: usize) -> usize {
         let width = self.weight.width();
         assert!(width == head_dim || width == num_heads * head_dim, "weights of {width} values");
         assert!(self.bias.as_ref().is_none_or(|bias| bias.width() == width));

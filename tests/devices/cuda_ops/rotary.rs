@@ -1,5 +1,7 @@
 //! rotary_and_cache and rotate: q and k as on the CPU; K and V in their slots and nowhere else.
 
+mod norms;
+
 use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::config::DType;
 use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvData, KvHeads, StateShape};

@@ -5,8 +5,8 @@ use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::config::DType;
 use vllm_batch::engine::device::{Device, Precision};
 use vllm_batch::engine::ops::{
-    EncoderAttentionShape, EncoderScratch, QkvHeads, RelativeBias, StepInputs, TextLimits,
-    encoder_attention, rotate_texts,
+    EncoderAttentionShape, EncoderScratch, HeadTransform, QkvHeads, RelativeBias, StepInputs,
+    TextLimits, encoder_attention, rotate_texts,
 };
 
 use crate::cuda_ops::pair::{Both, Bound, Pair, output, to_bits};
@@ -98,7 +98,8 @@ impl<'a> Run<'a> {
         let width = heads.qkv_width();
         let mut qkv = device.upload_as(values, width, Precision::Activation).expect("memory");
         qkv.resize_rows(step.num_rows());
-        rotate_texts(device, (&mut qkv, heads), None, step, &mut self.scratch);
+        let nothing = HeadTransform::default();
+        rotate_texts(device, (&mut qkv, heads), nothing, step, &mut self.scratch);
         let shape =
             EncoderAttentionShape { heads, scale: 0.3, soft_cap, before, after, bias: self.bias };
         let mut out = output(device, step.num_rows(), heads.q_width(), Precision::Activation);

@@ -77,7 +77,8 @@ impl Kernel {
 
     /// Whether it is compiled for the type of the KV cache.
     fn touches_cache(self) -> bool {
-        matches!(self.source, "rotary_and_cache" | "paged_attention")
+        let sources = ["norm_rotary_and_cache", "rotary_and_cache", "paged_attention"];
+        sources.contains(&self.source)
     }
 
     /// Names and values that it is compiled with, on a device with so much shared memory a block.

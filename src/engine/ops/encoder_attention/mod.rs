@@ -21,7 +21,7 @@ use crate::engine::device::simd::dispatch;
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Cpu, Device, KvCache, Tensor, bytes_of};
 
-use super::{QkvHeads, RotaryTable, Step, TextLimits, rotary_and_cache, rotate};
+use super::{HeadTransform, QkvHeads, Step, TextLimits, norm_and_rotate, norm_rotary_and_cache};
 use head::{HeadPass, Workspace};
 
 /// What attention looks like in one layer of an encoder.
@@ -136,25 +136,22 @@ impl EncoderScratch {
     }
 }
 
-/// qkv (num_tokens, (num_heads + 2 * num_kv_heads) * head_dim): q and k are rotated in place (None:
-/// they are not). K and V then are where [`encoder_attention`] reads them, which a GPU does in the
-/// same pass.
+/// qkv (num_tokens, (num_heads + 2 * num_kv_heads) * head_dim): heads are normalized and rotated in
+/// place. K and V then are where [`encoder_attention`] reads them, which a GPU does in the same
+/// pass.
 ///
 /// # Panics
 /// Shapes differ, or more of a head is to be rotated than there is.
 pub fn rotate_texts(
     device: &Device,
-    (qkv, heads): (&mut Tensor, QkvHeads),
-    table: Option<&RotaryTable>,
+    qkv: (&mut Tensor, QkvHeads),
+    transform: HeadTransform<'_>,
     step: Step<'_>,
     scratch: &mut EncoderScratch,
 ) {
-    match (&mut scratch.cache, table) {
-        (Some(cache), table) => {
-            rotary_and_cache(device, (qkv, heads), table, step, cache.layer_mut(0));
-        }
-        (None, Some(table)) => rotate(device, qkv, heads, table, step),
-        (None, None) => {}
+    match &mut scratch.cache {
+        Some(cache) => norm_rotary_and_cache(device, qkv, transform, step, cache.layer_mut(0)),
+        None => norm_and_rotate(device, qkv, transform, step),
     }
 }
 
