@@ -1,83 +1,107 @@
 """The bench stage of scripts/gpu-check: `vllm-batch bench` on the shapes of benches/shapes, beside
-floors that follow from the shape and the measured ceilings.
+the floor that it computes itself: products plus attention, at the rates that were measured.
 
-  decode      bytes of all weights and of the KV cache over the copy bandwidth
-  prefill     operations over the GEMM rate
-  throughput  both: operations of all tokens, and bytes of all decode steps
+  decode   a step of all rows: products, by operations or weights; and the K and V that are read
+  prefill  the same of prompts, whose attention is operations
+  queue    more rows than run at once, lengths mixed and not known beforehand
+
+The rate of products is that of two seconds without a pause (`bf16_sustained`): a card at its power
+limit is slower so, and a run lasts longer than a burst.
 """
 
 import json
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+BIG, SMALL, OTHER = "llama-3.1-8b", "llama-3.2-1b", "qwen2.5-7b"
+
+QUEUE = ["--random-range-ratio", 0.9, "--end-of-text"]
+LONG = [*QUEUE, "--num-long-prompts", 16, "--long-input-len", 16000]
+KV8 = ["--kv-cache-dtype", "fp8"]
+PREFIX_LEN = 2000
+# A pool of K and V of so many rows with the prefix, each with its own, needs such a card.
+PREFIX_ROWS = [(120, 256), (0, 128)]
 
 
-class Shape:
-    """Operations and bytes of a model, from its config.json."""
+@dataclass
+class Work:
+    """One benchmark."""
 
-    def __init__(self, path, quantization):
-        config = json.loads(Path(path).read_text())
-        hidden, inner = config["hidden_size"], config["intermediate_size"]
-        heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-        head_dim = config.get("head_dim", hidden // heads)
-        self.num_layers = config["num_hidden_layers"]
-        attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
-        self.layers = self.num_layers * (attention + 3 * hidden * inner)
-        self.head = hidden * config["vocab_size"]
-        self.q_width = heads * head_dim
-        self.kv_bytes = self.num_layers * 2 * kv_heads * head_dim * 2
-        self.fp8 = quantization == "fp8"
+    shape: str
+    mode: str
+    num_rows: int
+    input_len: int
+    output_len: int
+    quantization: str | None = None
+    flags: list = field(default_factory=list)
+    # Names it for goals, and in the table.
+    name: str = ""
+    max_model_len: int = 4096
 
-    def weight_bytes(self):
-        """Read by each step. With fp8 the output layer stays in 16 bits."""
-        return self.layers * (1 if self.fp8 else 2) + self.head * 2
-
-    def linear_flops(self, num_tokens):
-        return 2.0 * self.layers * num_tokens
-
-    def other_flops(self, start, end, num_heads):
-        """Attention of the tokens from start to end, and the output layer `num_heads` times."""
-        positions = (end * (end + 1) - start * (start + 1)) / 2
-        return 4.0 * self.q_width * self.num_layers * positions + 2.0 * self.head * num_heads
+    def row(self):
+        return asdict(self) | {"flags": [str(flag) for flag in self.flags]}
 
 
-def bench_list(args):
-    """(shape, mode, rows, tokens in and out, quantization, flags), the most telling first."""
-    big, small, other = "llama-3.1-8b", "llama-3.2-1b", "qwen2.5-7b"
+def bench_list(args, memory_gib):
+    """The most telling first."""
     few = 4 if args.quick else 1
     # More tokens than steps that the prompts take: all rows must decode together for a while.
     steps = 112 if args.quick else 160
+    rows = next(rows for least, rows in PREFIX_ROWS if memory_gib >= least)
+    shared = ["--prefix-len", PREFIX_LEN]
     work = [
-        (big, "decode", 256, 1024, steps, None, []),
-        (big, "prefill", 64 // few, 2048, 1, None, []),
-        (big, "throughput", 256 // few, 2048, 128, None, []),
-        (big, "prefill", 64 // few, 2048, 1, "fp8", []),
-        (big, "decode", 256, 1024, steps, "fp8", []),
-        (big, "decode", 256, 1024, steps, None, ["--kv-cache-dtype", "fp8"]),
+        Work(BIG, "decode", 256, 1024, steps, name="decode"),
+        Work(BIG, "throughput", 4096 // few, 256, 128, flags=QUEUE, name="queue"),
+        Work(BIG, "decode", 256, 1024, steps, flags=KV8, name="decode, kv8"),
+        Work(BIG, "decode", rows, 200, steps, flags=shared, name="prefix, shared"),
+        Work(BIG, "decode", rows, PREFIX_LEN + 200, steps, name="prefix, apart"),
+        Work(SMALL, "throughput", 4096 // few, 256, 128, flags=QUEUE, name="queue"),
+        Work(BIG, "prefill", 64 // few, 2048, 1, name="prefill"),
+        Work(BIG, "throughput", 1024 // few, 256, 64, None, LONG, "long beside short", 20000),
+        Work(SMALL, "decode", 256, 1024, steps, name="decode"),
+        Work(BIG, "decode", 256, 1024, 40, flags=["--time-ops"], name="ops"),
+        Work(BIG, "prefill", 64 // few, 2048, 1, "fp8", name="prefill, fp8"),
+        Work(BIG, "throughput", 256 // few, 2048, 128),
+        Work(BIG, "decode", 256, 1024, steps, "fp8"),
         # What the peer is measured on first.
-        (big, "throughput", 64, 512, 64, None, []),
-        (small, "decode", 256, 1024, steps, None, []),
-        (small, "prefill", 64 // few, 2048, 1, None, []),
-        (small, "throughput", 256 // few, 2048, 128, None, []),
-        (other, "decode", 256, 1024, steps, None, []),
-        (other, "prefill", 64 // few, 2048, 1, None, []),
-        (other, "throughput", 256 // few, 2048, 128, None, []),
-        (big, "decode", 256, 1024, steps, None, ["--enforce-eager"]),
-        (big, "decode", 1, 1024, 64, None, []),
-        (big, "prefill", 64 // few, 2048, 1, None, ["--max-num-batched-tokens", 16384]),
+        Work(BIG, "throughput", 64, 512, 64),
+        Work(SMALL, "throughput", 1024 // few, 256, 64, None, LONG, "long beside short", 20000),
+        Work(SMALL, "prefill", 64 // few, 2048, 1),
+        Work(OTHER, "decode", 256, 1024, steps),
+        Work(OTHER, "prefill", 64 // few, 2048, 1),
+        Work(OTHER, "throughput", 256 // few, 2048, 128),
+        Work(BIG, "decode", 256, 1024, steps, flags=["--enforce-eager"]),
+        Work(BIG, "decode", 1, 1024, 64),
     ]
-    return [entry for entry in work if entry[0] in args.models.split(",")]
+    models = args.models.split(",")
+    # Any other shape is for trying this script, on a CPU perhaps.
+    tried = [
+        entry
+        for name in models
+        if name not in (BIG, SMALL, OTHER)
+        for entry in [
+            Work(name, "decode", 8, 32, 16, name="decode"),
+            Work(name, "throughput", 24, 16, 8, flags=QUEUE, name="queue"),
+            Work(name, "decode", 8, 16, 16, flags=["--prefix-len", 128], name="prefix, shared"),
+            Work(name, "decode", 8, 144, 16, name="prefix, apart"),
+            Work(name, "decode", 8, 32, 16, flags=["--time-ops"], name="ops"),
+        ]
+    ]
+    return [entry for entry in work if entry.shape in models] + tried
+
+
+def memory_gib(run):
+    """Of the GPU; 0 where it is not known."""
+    gpu = run.results["stages"].get("machine", {}).get("gpu") or {}
+    words = gpu.get("memory.total", "").split()
+    return float(words[0]) / 1024 if words else 0
 
 
 def check(run):
     rows, slowest = [], 20.0
-    for entry in bench_list(run.args):
-        row = dict(
-            zip(
-                ("shape", "mode", "num_rows", "input_len", "output_len", "quantization", "flags"),
-                entry,
-            )
-        )
+    for work in bench_list(run.args, memory_gib(run)):
+        row = work.row()
         rows.append(row)
         expected = 0.5 * slowest if rows[:-1] else 0
         if run.left() < max(8, expected):
@@ -92,6 +116,20 @@ def check(run):
     return {"ok": not failed and any(row.get("ok") for row in rows), "note": note, "rows": rows}
 
 
+def rates(run, quantization):
+    """Flags of the rates that were measured: bandwidth, TFLOP/s of products and of attention."""
+    ceilings = run.results["stages"].get("ceilings", {})
+    bandwidth, burst = ceilings.get("copy_gb_per_second"), ceilings.get("bf16_tflops")
+    if not bandwidth or not burst:
+        return []
+    sustained = ceilings.get("bf16_sustained", {}).get("tflops") or burst
+    products = sustained
+    if quantization and ceilings.get("fp8_tflops"):
+        products = ceilings["fp8_tflops"] * sustained / burst
+    flags = ["--memory-bandwidth", bandwidth, "--peak-tflops", round(products, 1)]
+    return [*flags, "--attention-tflops", sustained]
+
+
 def bench_one(run, row):
     path = run.path("bench.json")
     path.unlink(missing_ok=True)
@@ -100,12 +138,9 @@ def bench_one(run, row):
     argv += ["--tokenizer", ROOT / "benches/tokenizer", "--dtype", "bfloat16"]
     argv += ["--num-prompts", row["num_rows"], "--input-len", row["input_len"]]
     argv += ["--output-len", row["output_len"], "--num-warmups", min(8, row["num_rows"])]
-    argv += ["--max-model-len", 4096, "--output-json", path]
+    argv += ["--max-model-len", row["max_model_len"], "--output-json", path]
     argv += ["--quantization", row["quantization"]] if row["quantization"] else []
-    bandwidth = run.ceiling("copy_gb_per_second")
-    rate = run.ceiling("fp8_tflops" if row["quantization"] else "bf16_tflops")
-    argv += ["--memory-bandwidth", bandwidth] if bandwidth else []
-    argv += ["--peak-tflops", rate] if rate else []
+    argv += rates(run, row["quantization"])
     done = run.command("bench", argv + row["flags"], min(100, run.left()))
     row["wall_seconds"] = done["seconds"]
     try:
@@ -117,72 +152,98 @@ def bench_one(run, row):
         row["note"] = run.why(done)
         print(f"bench {row['shape']} {row['mode']}: {row['note']}", flush=True)
         return
-    measure_against_floor(run, row)
+    measure_against_floor(row)
 
 
-def find(result, *names):
-    """The first of these keys, at any depth."""
-    for name in names:
-        if isinstance(result.get(name), (int, float)):
-            return float(result[name])
-    for value in result.values():
-        if isinstance(value, dict) and (found := find(value, *names)) is not None:
-            return found
-    return None
-
-
-def measure_against_floor(run, row):
-    """`measured` and `floor` in seconds (decode: ms a step), and the goal's figure."""
-    shape = Shape(ROOT / "benches/shapes" / row["shape"] / "config.json", row["quantization"])
-    if "--kv-cache-dtype" in row["flags"]:
-        shape.kv_bytes //= 2
-    rows, start, length = row["num_rows"], row["input_len"], row["output_len"]
-    bandwidth = (run.ceiling("copy_gb_per_second") or 0) * 1e9
-    bf16 = (run.ceiling("bf16_tflops") or 0) * 1e12
-    rate = (run.ceiling("fp8_tflops") or 0) * 1e12 if row["quantization"] else bf16
-    seconds = find(row["result"], "elapsed_time")
-    if seconds:
-        row["tokens_per_second"] = round(rows * (start + length) / seconds, 1)
-    context = start + length / 2
-    kv_bytes = find(row["result"], "kv_bytes_per_step") or rows * context * shape.kv_bytes
-    step_bytes = shape.weight_bytes() + kv_bytes
-    flops = rows * shape.other_flops(0, start + length - 1, length)
-    linear = shape.linear_flops(rows * (start + length - 1))
-    if row["mode"] == "decode":
-        row["measured"] = find(row["result"], "step_ms_median", "step_ms_mean")
-        if row["measured"]:
-            row["tokens_per_second"] = round(1e3 * rows / row["measured"], 1)
-        row["unit"] = "ms/step"
-        row["floor"] = 1e3 * step_bytes / bandwidth if bandwidth else None
-        row["gigabytes_per_step"] = round(step_bytes / 1e9, 2)
+def measure_against_floor(row):
+    """`measured` and `floor` in seconds (decode: ms a step), and tokens a second."""
+    result = row["result"]
+    is_decode = row["mode"] == "decode"
+    scale, row["unit"] = (1e3, "ms/step") if is_decode else (1.0, "s")
+    if is_decode:
+        step_ms = result["decode"]["step_ms_median"]
+        row["tokens_per_second"] = round(1e3 * row["num_rows"] / step_ms, 1)
     else:
-        decode_bytes = step_bytes * (length - 1) if row["mode"] == "throughput" else 0
-        row["measured"], row["unit"] = seconds, "s"
-        if rate and bandwidth:
-            row["floor"] = linear / rate + flops / bf16 + decode_bytes / bandwidth
-        row["tflop"] = round((linear + flops) / 1e12, 1)
-    if row.get("measured") and row.get("floor"):
-        row["over_floor"] = round(row["measured"] / row["floor"], 3)
-        row["floor"] = round(row["floor"], 3)
-        row["measured"] = round(row["measured"], 3)
+        row["tokens_per_second"] = round(result["tokens_per_second"], 1)
+    row["measured"] = round(step_ms if is_decode else result["steps"]["all"]["seconds"], 3)
+    if floor := result.get("floor"):
+        parts = [scale * floor[f"{part}_seconds"] for part in ("products", "attention")]
+        row["floor_parts"] = [round(part, 3) for part in parts]
+        row["floor"] = round(sum(parts), 3)
+        row["over_floor"] = round(1 / floor["share"], 3)
+
+
+def named(rows, row, name):
+    """The measured row of this name, of the same shape."""
+    found = [r for r in rows if r.get("name") == name and r["shape"] == row["shape"]]
+    return found[0] if found and found[0].get("measured") else None
+
+
+def times_goal(row, rows, name, least, what):
+    """Against another row, by its time for each row."""
+    other = named(rows, row, name)
+    if not other:
+        return ""
+    times = other["measured"] / row["measured"] * row["num_rows"] / other["num_rows"]
+    return f"{times:.2f}x {what}, goal {least} {'ok' if times >= least else 'MISSED'}"
 
 
 def goal(row, rows):
     """What the issue asks of a row, and whether it is met."""
-    over = row.get("over_floor")
-    if row["shape"] != "llama-3.1-8b" or row["flags"] or not over or row["num_rows"] == 1:
+    name, over = row.get("name", ""), row.get("over_floor")
+    if not row.get("measured"):
         return ""
-    if row["quantization"]:
-        plain = [
-            r
-            for r in rows
-            if r["mode"] == row["mode"] and not r["quantization"] and r.get("measured")
-        ]
-        if row["mode"] != "prefill" or not plain:
-            return ""
-        times = plain[0]["measured"] / row["measured"] * row["num_rows"] / plain[0]["num_rows"]
-        return f"{times:.2f}x bf16, goal 1.5 {'ok' if times >= 1.5 else 'MISSED'}"
-    if row["mode"] == "throughput" and row["input_len"] == 2048:
-        return f"goal 1.4x {'ok' if over <= 1.4 else 'MISSED'}"
-    least = {"decode": 80, "prefill": 70}.get(row["mode"])
-    return f"goal {least}% {'ok' if 100 / over >= least else 'MISSED'}" if least else ""
+    if name == "decode, kv8":
+        return times_goal(row, rows, "decode", 1.3, "bf16's")
+    if name == "prefix, shared":
+        return times_goal(row, rows, "prefix, apart", 1.7, "apart")
+    if name == "prefill, fp8":
+        return times_goal(row, rows, "prefill", 1.5, "bf16")
+    least = {"decode": 80, "queue": 75, "prefill": 70}.get(name)
+    if not least or not over:
+        return ""
+    return f"goal {least}% {'ok' if 100 / over >= least else 'MISSED'}"
+
+
+def lines(rows):
+    """Of the table: the rows, then what kernels take."""
+    text = [
+        "",
+        "| shape | work | measured | floor: products + attention | of floor | tok/s | goal |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        work = f"{row['mode']} {row['num_rows']} x {row['input_len']}/{row['output_len']}"
+        work += f" {row['quantization']}" if row["quantization"] else ""
+        work += f" {' '.join(str(flag) for flag in row['flags'])}" if row["flags"] else ""
+        work += f" ({row['name']})" if row.get("name") else ""
+        if "measured" not in row:
+            note = " ".join(str(row.get("note", "")).replace("|", " ").split())[:120]
+            text.append(f"| {row['shape']} | {work} | {note} | | | | |")
+            continue
+        share = ""
+        if "over_floor" in row:
+            share = f"{100 / row['over_floor']:.0f}% ({row['over_floor']:.2f}x)"
+        floor = " + ".join(f"{part:.3f}" for part in row.get("floor_parts", []))
+        text.append(
+            f"| {row['shape']} | {work} | {row['measured']:.3f} {row['unit']} "
+            f"| {floor or row.get('floor', '')} | {share} "
+            f"| {row.get('tokens_per_second', 0):.0f} | {goal(row, rows)} |"
+        )
+    return text + op_lines(rows) if rows else []
+
+
+def op_lines(rows):
+    """What a step's kernels take where they were timed, the longest first."""
+    text = []
+    for row in rows:
+        result = row.get("result", {})
+        if row.get("name") != "ops" or not result.get("ops"):
+            continue
+        num_steps, all_ms = result["num_steps"], 1e3 * result["steps"]["all"]["seconds"]
+        text += ["", f"Kernels, {row['shape']}, ms a step of {all_ms / num_steps:.3f}:"]
+        for op in result["ops"][:14]:
+            milliseconds = 1e3 * op["seconds"] / num_steps
+            calls = op["calls"] / num_steps
+            text.append(f"- {op['name']}: {milliseconds:.3f}, {calls:.1f} calls")
+    return text

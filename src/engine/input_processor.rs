@@ -189,6 +189,7 @@ impl InputProcessor {
             params: Arc::new(params),
             row_key,
             lora: None,
+            eos_after: None,
         })
     }
 
@@ -219,6 +220,7 @@ impl InputProcessor {
             params: Arc::new(params),
             row_key,
             lora: None,
+            eos_after: None,
         })
     }
 

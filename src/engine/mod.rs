@@ -440,15 +440,24 @@ impl Engine {
         Ok(Some((ahead, pending)))
     }
 
-    /// Times ops from now on, where they run on the CPU. Limits of the machine that are not given
-    /// are measured, in less than half a second.
+    /// Times ops from now on. Limits of the machine that are not given are measured, in less than
+    /// half a second. Where ops are queued their kernels are timed instead, and no graph is
+    /// recorded, so that steps take longer.
     pub fn start_op_times(&mut self, given: GivenLimits) {
         self.sampler.device().start_op_times(self.info.dtype, given);
     }
 
+    /// Whether ops are queued on a device that computes them later: a GPU.
+    pub fn queues_ops(&self) -> bool {
+        self.sampler.device().runs_ahead()
+    }
+
     /// What ops cost since `start_op_times`, and the limits, of which those that are not given are
-    /// measured again. None where nothing was timed, as on a GPU, which ops are only queued on.
-    pub fn finish_op_times(&mut self, given: GivenLimits) -> Option<OpTimes> {
+    /// measured again. None where nothing was timed.
+    ///
+    /// # Errors
+    /// A GPU failed.
+    pub fn finish_op_times(&mut self, given: GivenLimits) -> Result<Option<OpTimes>, EngineError> {
         self.sampler.device().finish_op_times(self.info.dtype, given)
     }
 

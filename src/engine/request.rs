@@ -40,6 +40,9 @@ pub struct Request {
     pub guidance: Option<Guidance>,
     /// The adapter that it is computed with. None: the model alone.
     pub lora: Option<LoraId>,
+    /// Output tokens after which it ends as by its EOS, whatever they are: for benchmarks of
+    /// weights that are made up. Unlike `max_tokens`, nothing is scheduled by it.
+    pub eos_after: Option<usize>,
 }
 
 /// What is asked of a prompt.

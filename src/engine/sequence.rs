@@ -269,7 +269,8 @@ impl Sequence {
         let stop_ids = &self.request.stop_ids;
         let num_output_tokens = self.output_token_ids().len();
         let max_tokens = self.request.params.max_tokens.map_or(usize::MAX, |max| max as usize);
-        let finish = if stop_ids.eos_token_id == Some(token_id) {
+        let is_planned_end = self.request.eos_after == Some(num_output_tokens);
+        let finish = if stop_ids.eos_token_id == Some(token_id) || is_planned_end {
             Some(Finish::Eos)
         } else if stop_ids.stop_token_ids.contains(&token_id) {
             Some(Finish::StopToken(token_id))

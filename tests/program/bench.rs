@@ -189,6 +189,57 @@ fn lengths_vary_when_asked_to_and_by_the_seed_alone() {
 }
 
 #[test]
+fn a_queue_has_a_prefix_long_rows_and_ends_that_nobody_foresees() {
+    let folder = temporary();
+    let plain = "--num-prompts 24 --input-len 20 --output-len 6 --random-range-ratio 0.5 \
+                 --max-num-seqs 4 --block-size 16";
+    let queue = format!("{plain} --prefix-len 48 --num-long-prompts 2 --long-input-len 200");
+    let (_, plain) = result(folder.path(), plain);
+    let (_, foreseen) = result(folder.path(), &queue);
+    let (_, json) = result(folder.path(), &format!("{queue} --end-of-text"));
+    assert_consistent(&json);
+    let outputs = |json: &Value| number(&json["num_output_tokens"]);
+    assert_eq!((outputs(&json), outputs(&foreseen)), (outputs(&plain), outputs(&plain)));
+    let more = number(&json["num_prompt_tokens"]) - number(&plain["num_prompt_tokens"]);
+    let (of_prefix, of_long) = (24.0 * 48.0, 2.0 * 200.0);
+    assert!((of_prefix + of_long - 60.0..of_prefix + of_long).contains(&more), "{more}");
+    // All but the first rows, which come together, find the prefix.
+    assert!(number(&json["num_cached_tokens"]) >= 20.0 * 48.0, "{json:#}");
+    assert_eq!(plain["num_cached_tokens"], 0);
+    let workload = &json["workload"];
+    assert_eq!(workload["prefix_len"], 48);
+    assert_eq!(
+        (&workload["end_of_text"], &plain["workload"]["end_of_text"]),
+        (&json!(true), &json!(false))
+    );
+}
+
+#[test]
+fn a_floor_is_shown_where_the_limits_are_given() {
+    let folder = temporary();
+    let limits = "--peak-tflops 0.5 --memory-bandwidth 10";
+    for mode in ["throughput", "prefill", "decode"] {
+        let flags = format!("--mode {mode} --num-prompts 6 --input-len 40");
+        let (stdout, json) = result(folder.path(), &format!("{flags} {limits}"));
+        let floor = |key: &str| number(&json["floor"][key]);
+        let sum = floor("products_seconds") + floor("attention_seconds");
+        assert_near(floor("share") * floor("measured_seconds"), sum);
+        assert!(floor("products_seconds") > floor("attention_seconds"), "{json:#}");
+        assert!(stdout.lines().any(|line| line.starts_with("Floor: ")), "{stdout}");
+        // Attention takes half of that time, if not bound by memory.
+        let (_, faster) = result(folder.path(), &format!("{flags} {limits} --attention-tflops 1"));
+        let of = |json: &Value| number(&json["floor"]["attention_seconds"]);
+        match mode {
+            "prefill" => assert_near(of(&faster) * 2.0, of(&json)),
+            // Steps of another run may be others, by the rows that run in them.
+            _ => assert!(of(&faster) <= of(&json), "{mode}"),
+        }
+    }
+    let (stdout, json) = result(folder.path(), "--num-prompts 2 --input-len 4 --output-len 2");
+    assert!(json["floor"].is_null() && !stdout.contains("Floor"), "{stdout}");
+}
+
+#[test]
 fn prefill_computes_every_prompt_token_once() {
     let folder = temporary();
     let same = "{\"prompt_token_ids\":[7,8,9,10,11,12,13,14,15,16],\"max_tokens\":9}\n".repeat(20);
@@ -322,6 +373,9 @@ fn what_cannot_be_measured_is_refused() {
         ("--num-prompts 0", "must be at least 1"),
         ("--dataset rows.jsonl --input-len 5", "cannot be used with"),
         ("--dataset rows.jsonl --random-range-ratio 0.1", "cannot be used with"),
+        ("--dataset rows.jsonl --end-of-text", "cannot be used with"),
+        ("--num-long-prompts 3", "--long-input-len"),
+        ("--attention-tflops 3", "--peak-tflops"),
         ("--mode prefill --output-len 2", "one output token per row"),
         ("--mode prefill --enable-prefix-caching", "leave out --enable-prefix-caching"),
         ("--mode decode --num-prompts 5 --max-num-seqs 4", "give --max-num-seqs 5"),

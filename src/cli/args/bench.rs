@@ -14,6 +14,7 @@ Examples:
   vllm-batch bench --model ./model --dataset rows.jsonl --output-json result.json
   vllm-batch bench --model ./model --mode decode --num-prompts 64 --memory-bandwidth 4800
   vllm-batch bench --model ./model --mode prefill --input-len 2048 --peak-tflops 989
+  vllm-batch bench --model ./model --num-prompts 4096 --random-range-ratio 0.9 --end-of-text
   vllm-batch bench --model ./config-only --tokenizer ./model --load-format dummy --dtype bfloat16
 
 What is measured:
@@ -25,6 +26,14 @@ Rows are random token ids (the same for the same --seed), or a dataset. They are
 and past the end of text, so each gives exactly its number of tokens. Warm-up rows are other random
 ids, and leave nothing in the result. A tokenizer is always loaded; --tokenizer names one where the
 model's folder has none. Loading is timed apart.
+
+A queue as datasets are: more rows than --max-num-seqs, --random-range-ratio for mixed lengths,
+--end-of-text so that nobody knows them beforehand, --prefix-len for instructions that all rows
+begin with, --num-long-prompts for long prompts beside short ones.
+
+With --peak-tflops and --memory-bandwidth a floor is shown: the time of all products, each step's
+operations or weights, whichever takes longer, and that of attention, the operations of prompts and
+the K and V that output tokens read.
 
 On the CPU a table follows: calls and time of each op, and which share of its time its floor is.
 The floor is what the op's operations, or its weights, inputs and outputs read from memory once,
@@ -79,6 +88,20 @@ pub struct WorkloadArgs {
     /// Vary both lengths evenly by this share, in [0, 1) [default: 0]
     #[arg(long, value_name = "R", value_parser = ratio, conflicts_with = "dataset")]
     pub random_range_ratio: Option<f64>,
+    /// Tokens that all random prompts begin with, before their own [default: 0]
+    #[arg(long, alias = "random-prefix-len", value_name = "N", value_parser = count)]
+    #[arg(conflicts_with = "dataset")]
+    pub prefix_len: Option<usize>,
+    /// Rows, evenly spread, whose prompts have --long-input-len tokens of their own [default: 0]
+    #[arg(long, value_name = "N", value_parser = count, requires = "long_input_len")]
+    #[arg(conflicts_with = "dataset")]
+    pub num_long_prompts: Option<usize>,
+    /// Tokens of these prompts
+    #[arg(long, value_name = "N", value_parser = positive, requires = "num_long_prompts")]
+    pub long_input_len: Option<usize>,
+    /// Random rows end by an end of text that the scheduler does not foresee, at the same lengths
+    #[arg(long, conflicts_with = "dataset")]
+    pub end_of_text: bool,
     /// Rows as `run` takes them, with `prompt` or `prompt_token_ids` and `max_tokens`; their other
     /// parameters are ignored
     #[arg(long, alias = "dataset-path", value_name = "FILE")]
@@ -105,6 +128,13 @@ pub struct ResultArgs {
     /// reach
     #[arg(long, value_name = "TFLOPS", value_parser = positive_number)]
     pub peak_tflops: Option<f64>,
+    /// The same for attention and the output layer, where linear layers compute in another dtype
+    /// [default: --peak-tflops]
+    #[arg(long, value_name = "TFLOPS", value_parser = positive_number, requires = "peak_tflops")]
+    pub attention_tflops: Option<f64>,
+    /// On a GPU: time every kernel, without CUDA graphs (on the CPU ops are always timed)
+    #[arg(long)]
+    pub time_ops: bool,
 }
 
 /// `--mode`.

@@ -7,6 +7,7 @@
 mod graphs;
 mod group;
 mod kernel;
+mod kernel_times;
 mod matmul;
 mod readback;
 mod uploads;
@@ -27,12 +28,15 @@ use super::cuda::{
     Args, CudaError, DeviceBuffer, DevicePtr, Driver, Function, PinnedBuffer, Plain, Properties,
     Runtime, Staging,
 };
+use super::limits::Limits;
+use super::op_times::{Op, OpTimes, Work};
 use super::tensor::SharedMut;
 use super::thread_pool::ThreadPool;
 use super::{Precision, Tensor};
 use crate::engine::EngineError;
 use crate::engine::config::{DType, KvCacheDType, Quantization};
 use graphs::Graphs;
+use kernel_times::KernelTimes;
 use matmul::MatmulEngine;
 use readback::Readbacks;
 use uploads::Uploads;
@@ -64,6 +68,7 @@ pub struct Gpu {
     /// While weights are loaded.
     staging: Mutex<Option<Staging>>,
     graphs: Mutex<Graphs>,
+    kernel_times: KernelTimes,
     fp8_scratch: Mutex<Option<(DeviceBuffer, DeviceBuffer)>>,
     sampled: OnceLock<Sampled>,
     rank: OnceLock<Rank>,
@@ -132,6 +137,7 @@ impl Gpu {
             uploads: Mutex::new(uploads),
             staging: Mutex::default(),
             graphs: Mutex::default(),
+            kernel_times: KernelTimes::default(),
             fp8_scratch: Mutex::default(),
             sampled: OnceLock::new(),
             rank: OnceLock::new(),
@@ -273,7 +279,10 @@ impl Gpu {
                 self.runtime.driver().set_max_dynamic_smem(&loaded.function, smem)?;
                 loaded.max_smem = smem;
             }
-            self.runtime.launch(&loaded.function, [grid[0], grid[1], 1], block, smem, args)
+            let what = || (Op::new(kernel.entry), Work::default());
+            self.kernel_times.timed(self.runtime.driver(), what, || {
+                self.runtime.launch(&loaded.function, [grid[0], grid[1], 1], block, smem, args)
+            })
         });
     }
 
@@ -397,7 +406,7 @@ impl Gpu {
     /// Runs `queue`, which queues the same launches whenever the key is the same, or replays them.
     pub(super) fn record_or_replay(&self, key: Option<usize>, queue: &mut dyn FnMut()) {
         let driver = self.runtime.driver();
-        let key = key.filter(|_| !self.config.enforce_eager);
+        let key = key.filter(|_| !self.config.enforce_eager && !self.kernel_times.is_on());
         let Some(key) = key else { return queue() };
         let mut graphs = lock(&self.graphs);
         self.attempt(|| graphs.run(driver, key, queue));
@@ -414,7 +423,28 @@ impl Gpu {
     /// Queues out = x Wᵀ + b over `num_rows` rows, and the rows that they are padded to.
     pub fn matmul(&self, shape: MatmulShape, num_rows: usize, matmul: &Matmul) {
         let driver = self.runtime.driver();
-        self.attempt(|| lock(&self.matmul).run(driver, (shape, num_rows), matmul));
+        let what = || {
+            let op = Op { shape: Some((shape.n, shape.k)), ..Op::new("linear") };
+            (op, shape.work(num_rows))
+        };
+        self.attempt(|| {
+            self.kernel_times
+                .timed(driver, what, || lock(&self.matmul).run(driver, (shape, num_rows), matmul))
+        });
+    }
+
+    /// Times kernels and products from now on, against these limits.
+    pub(super) fn start_kernel_times(&self, limits: Limits) {
+        self.kernel_times.start(limits);
+    }
+
+    /// What was timed since; None: nothing.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub(super) fn finish_kernel_times(&self) -> Result<Option<OpTimes>, EngineError> {
+        self.check()?;
+        Ok(self.kernel_times.finish(self.runtime.driver())?)
     }
 
     /// Makes room for the results of sampling, logprobs included, `bytes` in all.

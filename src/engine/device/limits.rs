@@ -87,6 +87,11 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// What is not given is not known either, and bounds nothing.
+    fn given_or_none(given: Option<f64>) -> Self {
+        Self::given_or(given, || f64::INFINITY)
+    }
+
     fn given_or(given: Option<f64>, measured: impl FnOnce() -> f64) -> Self {
         let per_second = given.unwrap_or_else(measured);
         Self { per_second, is_given: given.is_some() }
@@ -119,6 +124,12 @@ impl Limits {
         });
         let memory = Limit::given_or(given.bandwidth, || bytes_per_second(cpu));
         Self { arithmetic, memory }
+    }
+
+    /// Of a GPU: what is given, for whatever it computes in.
+    pub(super) fn of_gpu(given: GivenLimits) -> Self {
+        let arithmetic = Arithmetic::ALL.map(|_| Some(Limit::given_or_none(given.flops)));
+        Self { arithmetic, memory: Limit::given_or_none(given.bandwidth) }
     }
 
     /// The larger of each.

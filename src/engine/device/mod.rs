@@ -354,21 +354,29 @@ impl Device {
         }
     }
 
-    /// Times ops from now on; a GPU only queues them, and has nothing to time. Linear layers are of
-    /// a model in `dtype`. Limits of the machine that are not given are measured, in less than half
-    /// a second.
+    /// Times ops from now on. Linear layers are of a model in `dtype`. Limits of the machine that
+    /// are not given are measured, in less than half a second. A GPU times its kernels, and records
+    /// no graph meanwhile; what is not given is not known of it.
     pub fn start_op_times(&self, dtype: DType, given: GivenLimits) {
-        if let Device::Cpu(cpu) = self {
-            cpu.op_timer.start(Limits::find(cpu, dtype, given));
+        match self {
+            Device::Cpu(cpu) => cpu.op_timer.start(Limits::find(cpu, dtype, given)),
+            Device::Cuda(gpu) => gpu.start_kernel_times(Limits::of_gpu(given)),
         }
     }
 
     /// What ops cost since the start; arguments as there, since the limits are measured again.
     /// None where nothing was timed.
-    pub fn finish_op_times(&self, dtype: DType, given: GivenLimits) -> Option<OpTimes> {
+    ///
+    /// # Errors
+    /// A GPU failed.
+    pub fn finish_op_times(
+        &self,
+        dtype: DType,
+        given: GivenLimits,
+    ) -> Result<Option<OpTimes>, EngineError> {
         match self {
-            Device::Cpu(cpu) => cpu.op_timer.finish(|| Limits::find(cpu, dtype, given)),
-            Device::Cuda(_) => None,
+            Device::Cpu(cpu) => Ok(cpu.op_timer.finish(|| Limits::find(cpu, dtype, given))),
+            Device::Cuda(gpu) => gpu.finish_kernel_times(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What the CPU's ops cost: calls, time, and the work that bounds it from below. Off unless it is
 //! asked for, and then two readings of the clock per op: 90 ns a call on a Xeon of 2023, and 3 ns
-//! while it is off.
+//! while it is off. A GPU's kernels are ops of their own here, timed in `gpu/kernel_times.rs`.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -106,6 +106,24 @@ pub struct OpTimes {
     pub ops: Vec<OpTime>,
 }
 
+impl OpTimes {
+    /// No times yet. For each call, the limits that are known now decide what bounds it.
+    pub(super) fn new(limits: Limits) -> Self {
+        Self { limits, ops: Vec::with_capacity(NUM_OPS) }
+    }
+
+    /// Adds a call.
+    pub(super) fn add(&mut self, op: Op, work: Work, time: Duration) {
+        let Self { limits, ops } = self;
+        let known = ops.iter().position(|known| known.op == op);
+        let index = known.unwrap_or_else(|| {
+            ops.push(OpTime::new(op));
+            ops.len() - 1
+        });
+        ops[index].add(work, time, limits);
+    }
+}
+
 /// More kinds of ops than a model has, so that a step allocates nothing.
 const NUM_OPS: usize = 64;
 
@@ -117,9 +135,9 @@ pub struct OpTimer {
 }
 
 impl OpTimer {
-    /// Starts over. For each call, the limits that are known now decide what bounds it.
+    /// Starts over.
     pub(super) fn start(&self, limits: Limits) {
-        *self.times() = Some(OpTimes { limits, ops: Vec::with_capacity(NUM_OPS) });
+        *self.times() = Some(OpTimes::new(limits));
         self.is_on.store(true, Ordering::Relaxed);
     }
 
@@ -141,14 +159,9 @@ impl OpTimer {
     }
 
     fn record(&self, op: Op, work: Work, time: Duration) {
-        let mut times = self.times();
-        let Some(OpTimes { limits, ops }) = &mut *times else { return };
-        let known = ops.iter().position(|known| known.op == op);
-        let index = known.unwrap_or_else(|| {
-            ops.push(OpTime::new(op));
-            ops.len() - 1
-        });
-        ops[index].add(work, time, limits);
+        if let Some(times) = &mut *self.times() {
+            times.add(op, work, time);
+        }
     }
 
     fn times(&self) -> MutexGuard<'_, Option<OpTimes>> {

@@ -79,6 +79,7 @@ impl CachedTexts {
             row_key: RowKey(0),
             guidance: None,
             lora: text.lora,
+            eos_after: None,
         });
         self.texts.insert(request_id, text);
     }

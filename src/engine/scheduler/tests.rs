@@ -42,6 +42,7 @@ fn request(request_id: u64, prompt_token_ids: Vec<u32>, params: SamplingParams) 
         row_key,
         guidance,
         lora: None,
+        eos_after: None,
     }
 }
 

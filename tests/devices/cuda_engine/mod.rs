@@ -7,6 +7,7 @@ mod data_parallel;
 mod device_choice;
 mod failure;
 mod invariance;
+mod kernel_times;
 mod loras;
 mod rows;
 mod tensor_parallel;

@@ -152,6 +152,7 @@ fn request(rng: &mut Rng, id: u64, prefixes: &[Vec<u32>], max_model_len: usize) 
         row_key,
         guidance,
         lora,
+        eos_after: None,
     }
 }
 

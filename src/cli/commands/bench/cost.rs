@@ -17,6 +17,17 @@ pub struct RowLengths {
     pub cached: usize,
 }
 
+/// What a device gives, per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// Operations of linear layers.
+    pub flops: f64,
+    /// Operations of attention and of the output layer.
+    pub attention_flops: f64,
+    /// Bytes of memory.
+    pub bandwidth: f64,
+}
+
 /// Costs of a model. An operation is a multiplication or an addition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelCost {
@@ -26,8 +37,10 @@ pub struct ModelCost {
     head_flops: f64,
     /// The attention of each layer.
     attentions: Vec<AttentionCost>,
-    /// Bytes of the matrices that every step reads.
-    weight_bytes: f64,
+    /// Bytes of the layers' matrices, which every step reads.
+    layer_bytes: f64,
+    /// Bytes of the output layer.
+    head_bytes: f64,
     /// Experts, of which a step reads those that its rows choose.
     experts: Vec<ExpertsCost>,
     /// Bytes of a sequence's states.
@@ -113,9 +126,8 @@ impl ModelCost {
                 .attentions()
                 .map(|attention| AttentionCost::of(spec, attention, kv_bytes_per_token))
                 .collect(),
-            weight_bytes: in_layers * layer_bytes
-                + (project_in + project_out) * bytes
-                + vocabulary * head_bytes,
+            layer_bytes: in_layers * layer_bytes + project_in * bytes,
+            head_bytes: project_out * bytes + vocabulary * head_bytes,
             experts: spec
                 .experts()
                 .map(|experts| ExpertsCost {
@@ -142,8 +154,46 @@ impl ModelCost {
     /// Bytes of the matrices, each of which a step of so many rows reads once; of experts those
     /// that the rows are expected to choose.
     pub fn weight_bytes(&self, num_rows: usize) -> f64 {
+        self.layer_bytes_of(num_rows) + self.head_bytes
+    }
+
+    fn layer_bytes_of(&self, num_rows: usize) -> f64 {
         let chosen: f64 = self.experts.iter().map(|experts| experts.bytes_of(num_rows)).sum();
-        self.weight_bytes + chosen
+        self.layer_bytes + chosen
+    }
+
+    /// Seconds that the products of a step take at least: of the layers and of the output layer the
+    /// longer of operations and weights.
+    pub fn products_seconds(&self, num_tokens: usize, num_outputs: u64, rates: Rates) -> f64 {
+        let layers = (num_tokens as f64 * self.layers_flops / rates.flops)
+            .max(self.layer_bytes_of(num_tokens) / rates.bandwidth);
+        let head = (num_outputs as f64 * self.head_flops / rates.attention_flops)
+            .max(self.head_bytes / rates.bandwidth);
+        if num_outputs == 0 { layers } else { layers + head }
+    }
+
+    /// Seconds that the attention of a row takes at least: the operations of its prompt, and what
+    /// its output tokens read of K, V and states. What rows share is counted for each.
+    pub fn attention_seconds(&self, row: RowLengths, rates: Rates) -> f64 {
+        let end = row.prompt + row.output - 1;
+        let of_layer = |of: &AttentionCost| {
+            let flops = of.position_flops * positions(row.cached, row.prompt, of.window);
+            let bytes = of.kv_bytes * positions(row.prompt, end, of.window);
+            flops / rates.attention_flops + bytes / rates.bandwidth
+        };
+        let states = (row.output - 1) as f64 * self.state_bytes(1) / rates.bandwidth;
+        self.attentions.iter().map(of_layer).fold(states, |sum, seconds| sum + seconds)
+    }
+
+    /// The same of a decode step.
+    pub fn decode_attention_seconds(
+        &self,
+        num_rows: usize,
+        num_positions: u64,
+        rates: Rates,
+    ) -> f64 {
+        let bytes = self.kv_bytes(num_rows, num_positions) + self.state_bytes(num_rows);
+        bytes / rates.bandwidth
     }
 
     /// Bytes of K and V that a decode step of `num_rows` reads, with `num_positions` in all their
@@ -258,6 +308,24 @@ mod tests {
         assert_eq!(cost_of_all.kv_bytes(4, 40), 40.0 * 3.0 * 16.0);
         let window = cost(r#", "sliding_window": 7"#);
         assert_eq!(window.kv_bytes(4, 40), 4.0 * 7.0 * 3.0 * 16.0);
+    }
+
+    #[test]
+    fn a_floor_is_of_products_and_of_attention() {
+        let cost = cost("");
+        let rates = Rates { flops: 100.0, attention_flops: 50.0, bandwidth: 20.0 };
+        // One token: the weights take longer; many: the operations.
+        let weights = 2.0 * (LAYERS + HEAD) / 20.0;
+        assert_eq!(cost.products_seconds(1, 1, rates), weights);
+        assert_eq!(cost.products_seconds(1, 0, rates), 2.0 * LAYERS / 20.0);
+        let products = 2.0 * LAYERS * 50.0 / 100.0 + 2.0 * HEAD * 30.0 / 50.0;
+        assert_eq!(cost.products_seconds(50, 30, rates), products);
+        // Tokens 4 and 5 of the prompt, of which 3 are cached; outputs at positions 5 and 6.
+        let row = RowLengths { prompt: 5, output: 3, cached: 3 };
+        let prompt = 3.0 * 4.0 * 8.0 * f64::from(4 + 5) / 50.0;
+        let outputs = 3.0 * 16.0 * f64::from(6 + 7) / 20.0;
+        assert!((cost.attention_seconds(row, rates) - prompt - outputs).abs() < 1e-9);
+        assert_eq!(cost.decode_attention_seconds(2, 13, rates), outputs);
     }
 
     #[test]

@@ -49,7 +49,8 @@ pub struct Measured {
     pub rows: Vec<RowLengths>,
 }
 
-/// The request of a row: greedy, and past the end of text, so that it gives exactly its tokens.
+/// The request of a row: greedy, and past the end of text that the model gives, so that it has
+/// exactly its tokens.
 ///
 /// # Errors
 /// The row cannot be answered.
@@ -60,12 +61,13 @@ pub fn request(
 ) -> Result<Request, ProcessError> {
     let params = SamplingParams {
         temperature: 0.0,
-        max_tokens: Some(row.max_tokens),
+        max_tokens: Some(row.max_tokens.unwrap_or(row.num_tokens)),
         ignore_eos: true,
         ..SamplingParams::default()
     };
     let request = processor.process(index as u64, row.prompt, params, RowKey(index as u64))?;
-    Ok(Request { lora: row.lora, ..request })
+    let eos_after = row.max_tokens.map(|_| row.num_tokens as usize);
+    Ok(Request { lora: row.lora, eos_after, ..request })
 }
 
 /// Why there is no request, as the error of the benchmark.
@@ -102,7 +104,7 @@ pub fn run(
     let started = Instant::now();
     let mut wanted = HashMap::with_capacity(rows.len());
     for (index, row) in rows.into_iter().enumerate() {
-        wanted.insert(index as u64, row.max_tokens as usize);
+        wanted.insert(index as u64, row.num_tokens as usize);
         let request = request(&processor, index, row);
         engine.add_request(request.map_err(|error| refuse(index as u64, error))?);
     }

@@ -70,9 +70,11 @@ pub fn run(args: BenchArgs, console: &Console) -> Result<Exit, CliError> {
         measure::run(&mut engine, warmups, &Counters::default())?;
     }
     let given = bench.given_limits();
-    engine.start_op_times(given);
+    if bench.result.time_ops || !engine.queues_ops() {
+        engine.start_op_times(given);
+    }
     let measured = measured(&mut engine, rows, console)?;
-    let op_times = engine.finish_op_times(given);
+    let op_times = engine.finish_op_times(given)?;
     let report = bench.report(&engine, &spec, load_time, (measured, op_times))?;
     if let Some(document) = document {
         document.write(&report.json()).map_err(CliError::from_output_midway)?;
@@ -177,7 +179,7 @@ impl Bench {
         let output_len = self.random.output_len;
         let mut rows = workload::dataset(&self.config.input, self.num_prompts, output_len)?;
         if self.mode == ModeArg::Prefill {
-            rows.iter_mut().for_each(|row| row.max_tokens = 1);
+            rows.iter_mut().for_each(|row| row.num_tokens = 1);
         }
         Ok(Some(rows))
     }
@@ -212,19 +214,19 @@ impl Bench {
             let request = measure::request(&processor, index, row.clone());
             let request = request.map_err(|error| measure::refuse(index as u64, error))?;
             let num_prompt_tokens = request.prompt_token_ids.len();
-            let num_tokens = num_prompt_tokens + row.max_tokens as usize;
+            let num_tokens = num_prompt_tokens + row.num_tokens as usize;
             if num_tokens > max_model_len {
                 let message = format!(
                     "row {}: {num_prompt_tokens} prompt and {} output tokens exceed the context of \
                      {max_model_len}",
                     index + 1,
-                    row.max_tokens
+                    row.num_tokens
                 );
                 let help = "shorten --input-len or --output-len, or raise --max-model-len";
                 return Err(CliError::refused("context_length", message).help(help));
             }
             num_cache_tokens += num_tokens.next_multiple_of(block_size);
-            lengths.push((num_prompt_tokens, row.max_tokens));
+            lengths.push((num_prompt_tokens, row.num_tokens));
         }
         let capacity = engine.info().num_cache_tokens;
         if self.mode == ModeArg::Decode && num_cache_tokens > capacity {
@@ -277,6 +279,7 @@ impl Bench {
             op_times,
             memory_bandwidth: self.result.memory_bandwidth,
             peak_tflops: self.result.peak_tflops,
+            attention_tflops: self.result.attention_tflops,
         };
         if self.mode == ModeArg::Decode && report.has_no_full_step() {
             let message = "no step computed one token of every row";
@@ -320,8 +323,11 @@ fn random_rows(workload: &WorkloadArgs, mode: ModeArg) -> Result<RandomRows, Cli
     });
     Ok(RandomRows {
         num_prompts,
+        prefix_len: workload.prefix_len.unwrap_or(0),
         input_len: workload.input_len.unwrap_or(INPUT_LEN),
+        long: workload.num_long_prompts.zip(workload.long_input_len).unwrap_or((0, 0)),
         output_len,
+        end_of_text: workload.end_of_text,
         range_ratio: workload.random_range_ratio.unwrap_or(0.0),
         seed: workload.seed.unwrap_or(0),
         num_loras: 0,

@@ -19,7 +19,7 @@ pub struct OpTable<'a> {
 pub fn text(table: Option<&OpTable<'_>>) -> String {
     match table {
         Some(table) => table.text(),
-        None => "Ops: not timed, a GPU only queues them".to_owned(),
+        None => "Ops: not timed, a GPU only queues them (--time-ops)".to_owned(),
     }
 }
 
@@ -38,13 +38,13 @@ impl<'a> OpTable<'a> {
         let mut text = format!("{:width$}     calls   seconds  of time  of floor\n", "Op");
         for (name, op) in names.iter().zip(&self.ops) {
             let seconds = op.time.as_secs_f64();
-            let floor = percent(op.floor_seconds(&self.limits), seconds);
+            let floor = of_floor(op.floor_seconds(&self.limits), seconds);
             let rest = format!("{} {floor}", self.of_time(seconds));
             let _ = writeln!(text, "{name:width$} {:>9} {rest}", op.num_calls);
         }
         let rest = self.step_seconds - self.op_seconds();
         let _ = writeln!(text, "{:width$} {:>9} {}", "no op", "", self.of_time(rest));
-        let floor = percent(self.floor_seconds(), self.step_seconds);
+        let floor = of_floor(self.floor_seconds(), self.step_seconds);
         let all = self.of_time(self.step_seconds);
         let _ = writeln!(text, "{:width$} {:>9} {all} {floor}", "all", "");
         text + &self.limits_text()
@@ -97,23 +97,40 @@ impl<'a> OpTable<'a> {
     }
 
     fn limits_text(&self) -> String {
+        let Limits { arithmetic, memory } = self.limits;
+        if !arithmetic.into_iter().flatten().chain([memory]).any(is_known) {
+            return "Limits: none are given".to_owned();
+        }
         let source = |limit: Limit| if limit.is_given { "given" } else { "measured" };
         let mut text = "Limits:".to_owned();
         for arithmetic in Arithmetic::ALL {
-            if let Some(peak) = self.limits.arithmetic[arithmetic as usize] {
+            let peak = self.limits.arithmetic[arithmetic as usize];
+            if let Some(peak) = peak.filter(|peak| is_known(*peak)) {
                 let (name, tflops) = (arithmetic.name(), 1e-12 * peak.per_second);
                 let _ = write!(text, " {tflops:.3} TFLOP/s {name} ({}),", source(peak));
             }
         }
-        let memory = self.limits.memory;
-        let _ = write!(text, " {:.1} GB/s memory ({})", 1e-9 * memory.per_second, source(memory));
+        if is_known(memory) {
+            let gb_per_second = 1e-9 * memory.per_second;
+            let _ = write!(text, " {gb_per_second:.1} GB/s memory ({})", source(memory));
+        }
         text
     }
+}
+
+/// What a GPU gives is known where it was said.
+fn is_known(limit: Limit) -> bool {
+    limit.per_second.is_finite()
 }
 
 /// `part` of `whole`, which may be nothing.
 fn share(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
+}
+
+/// A column: nothing where no floor is known, as of a GPU's kernels.
+fn of_floor(floor: f64, seconds: f64) -> String {
+    if floor > 0.0 { percent(floor, seconds) } else { format!("{:>8}", "-") }
 }
 
 /// A column.
@@ -180,8 +197,20 @@ Limits: 0.200 TFLOP/s float32 (measured), 0.800 TFLOP/s int8 (given), 20.0 GB/s 
     }
 
     #[test]
+    fn what_is_not_known_of_a_gpu_is_no_floor_and_no_limit() {
+        let unknown = Limit { per_second: f64::INFINITY, is_given: false };
+        let limits = Limits { arithmetic: [Some(unknown); 3], memory: unknown };
+        let mut times = OpTimes { limits, ..times() };
+        times.ops.truncate(1);
+        let text = OpTable::new(&times, 0.5).text();
+        assert!(text.contains("add_norm        61     0.250    50.0%        -\n"), "{text}");
+        assert!(text.ends_with("\nLimits: none are given"), "{text}");
+        assert_eq!(OpTable::new(&times, 0.5).limits_json()["memory"]["gb_per_second"], Value::Null);
+    }
+
+    #[test]
     fn a_gpu_has_one_line() {
-        assert_eq!(text(None), "Ops: not timed, a GPU only queues them");
+        assert_eq!(text(None), "Ops: not timed, a GPU only queues them (--time-ops)");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::cost::ModelCost;
+use super::cost::{ModelCost, Rates, RowLengths};
 use super::measure::{Measured, Step};
 use super::op_table::{self, OpTable};
 use super::workload::RandomRows;
@@ -42,12 +42,38 @@ pub struct Report {
     pub load_time: Duration,
     /// What was measured.
     pub measured: Measured,
-    /// What its ops cost; None on a GPU.
+    /// What its ops cost; None on a GPU that was not asked.
     pub op_times: Option<OpTimes>,
     /// GB/s, as typed.
     pub memory_bandwidth: Option<f64>,
     /// TFLOP/s, as typed.
     pub peak_tflops: Option<f64>,
+    /// The same of attention and the output layer.
+    pub attention_tflops: Option<f64>,
+}
+
+/// What something takes at least, in seconds: products, then attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Floor {
+    products: f64,
+    attention: f64,
+    /// What it took.
+    measured: f64,
+}
+
+impl Floor {
+    fn share(self) -> f64 {
+        (self.products + self.attention) / self.measured.max(1e-9)
+    }
+
+    fn json(self) -> Value {
+        json!({
+            "products_seconds": self.products,
+            "attention_seconds": self.attention,
+            "measured_seconds": self.measured,
+            "share": self.share(),
+        })
+    }
 }
 
 /// Steps of one kind.
@@ -144,6 +170,16 @@ impl Report {
             let share = share(self.model_tflops(), self.peak_tflops, "TFLOP/s");
             let _ = writeln!(text, "Compute: {:.3} model TFLOP/s{share}", self.model_tflops());
         }
+        if let Some(floor) = self.floor() {
+            let Floor { products, attention, measured } = floor;
+            let _ = writeln!(
+                text,
+                "Floor: {products:.4} s products + {attention:.4} s attention, {:.1}% of \
+                 {measured:.4} s{}",
+                100.0 * floor.share(),
+                if self.mode == ModeArg::Decode { " a step" } else { "" },
+            );
+        }
         let _ = writeln!(text, "{}", self.circumstances());
         text + &op_table::text(self.op_table().as_ref())
     }
@@ -230,7 +266,11 @@ impl Report {
             "input_time": measured.input_time.as_secs_f64(),
             "workload": {
                 "dataset": self.dataset,
+                "prefix_len": of_random(random.prefix_len.into()),
                 "input_len": of_random(random.input_len.into()),
+                "num_long_prompts": of_random(random.long.0.into()),
+                "long_input_len": of_random(random.long.1.into()),
+                "end_of_text": of_random(random.end_of_text.into()),
                 "output_len": of_random(random.output_len.into()),
                 "random_range_ratio": of_random(random.range_ratio.into()),
                 "seed": random.seed,
@@ -257,6 +297,7 @@ impl Report {
             "model_tflops": self.model_tflops(),
             "peak_tflops": self.peak_tflops,
             "peak_tflops_share": self.peak_tflops.map(|peak| self.model_tflops() / peak),
+            "floor": self.floor().map(Floor::json),
             "prefill": if self.mode == ModeArg::Prefill { self.prefill_json() } else { Value::Null },
             "decode": if self.mode == ModeArg::Decode { self.decode_json() } else { Value::Null },
         })
@@ -288,6 +329,40 @@ impl Report {
             "memory_bandwidth": self.memory_bandwidth,
             "memory_bandwidth_share": self.memory_bandwidth.map(|peak| achieved / peak),
         })
+    }
+
+    /// Of the steps, or in decode mode of one of them; None: the limits are not known.
+    fn floor(&self) -> Option<Floor> {
+        let (peak, bandwidth) = self.peak_tflops.zip(self.memory_bandwidth)?;
+        let rates = Rates {
+            flops: 1e12 * peak,
+            attention_flops: 1e12 * self.attention_tflops.unwrap_or(peak),
+            bandwidth: 1e9 * bandwidth,
+        };
+        let products = |steps: &Steps<'_>| -> f64 {
+            let of_step = |step: &&Step| {
+                let num_tokens = step.num_tokens as usize;
+                self.cost.products_seconds(num_tokens, step.num_output_tokens, rates)
+            };
+            steps.0.iter().map(of_step).sum()
+        };
+        if self.mode == ModeArg::Decode {
+            let steps = self.full_steps();
+            let of_step = |step: &&Step| {
+                self.cost.decode_attention_seconds(step.num_rows, step.num_positions, rates)
+            };
+            let attention: f64 = steps.0.iter().map(of_step).sum();
+            let mean = |seconds: f64| seconds / steps.0.len().max(1) as f64;
+            return Some(Floor {
+                products: mean(products(&steps)),
+                attention: mean(attention),
+                measured: 1e-3 * steps.percentile_ms(50),
+            });
+        }
+        let steps = self.all_steps();
+        let of_row = |row: &RowLengths| self.cost.attention_seconds(*row, rates);
+        let attention = self.measured.rows.iter().map(of_row).sum();
+        Some(Floor { products: products(&steps), attention, measured: steps.seconds() })
     }
 
     fn mode_name(&self) -> &'static str {

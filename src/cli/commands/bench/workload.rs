@@ -16,7 +16,9 @@ pub struct BenchRow {
     /// Its prompt.
     pub prompt: Prompt,
     /// Tokens to generate, exactly.
-    pub max_tokens: u32,
+    pub num_tokens: u32,
+    /// Its `max_tokens`, if it ends before by an end of text.
+    pub max_tokens: Option<u32>,
     /// The adapter that it is computed with.
     pub lora: Option<LoraId>,
 }
@@ -26,10 +28,16 @@ pub struct BenchRow {
 pub struct RandomRows {
     /// Rows.
     pub num_prompts: usize,
-    /// Tokens of a prompt.
+    /// Tokens that all prompts begin with.
+    pub prefix_len: usize,
+    /// Tokens of a prompt after them.
     pub input_len: usize,
+    /// Rows whose prompts are longer, and their tokens.
+    pub long: (usize, usize),
     /// Tokens to generate.
     pub output_len: u32,
+    /// Rows end by an end of text.
+    pub end_of_text: bool,
     /// Lengths vary by this share, [0, 1).
     pub range_ratio: f64,
     /// Rows are a function of it.
@@ -42,28 +50,52 @@ pub struct RandomRows {
 const LENGTHS: u64 = 1;
 const PROMPTS: u64 = 2;
 const WARMUPS: u64 = 3;
+const PREFIX: u64 = 4;
 
 impl RandomRows {
-    /// (prompt, output) lengths of the rows. As vLLM, both vary evenly over
-    /// `len * (1 - ratio) ..= len * (1 + ratio)`, rounded outwards, and are at least 1.
+    /// (prompt, output) lengths of the rows, without what all begin with. As vLLM, both vary evenly
+    /// over `len * (1 - ratio) ..= len * (1 + ratio)`, rounded outwards, and are at least 1. Long
+    /// prompts do not vary.
     pub fn lengths(&self) -> Vec<(usize, u32)> {
         let mut random = Random::new(self.seed, LENGTHS);
         let mut vary = |len: usize| {
             let low = (len as f64 * (1.0 - self.range_ratio)).floor().max(1.0) as u64;
-            let high = (len as f64 * (1.0 + self.range_ratio)).ceil() as u64;
-            (low + random.below(high - low + 1)) as usize
+            (low + random.below(self.most(len) - low + 1)) as usize
         };
+        let (num_long, long_len) = self.long;
+        let num_long_of = |num_rows: usize| num_rows * num_long / self.num_prompts.max(1);
+        let is_long = |index: usize| num_long_of(index + 1) > num_long_of(index);
         let mut row = || {
             let (input_len, output_len) = (vary(self.input_len), vary(self.output_len as usize));
             // One output token is what prefill means, not a length that may vary.
             (input_len, if self.output_len == 1 { 1 } else { output_len as u32 })
         };
-        (0..self.num_prompts).map(|_| row()).collect()
+        let with_long = |index| match row() {
+            (_, output_len) if is_long(index) => (long_len, output_len),
+            lengths => lengths,
+        };
+        (0..self.num_prompts).map(with_long).collect()
+    }
+
+    /// The longest that a length varies to.
+    fn most(&self, len: usize) -> u64 {
+        (len as f64 * (1.0 + self.range_ratio)).ceil() as u64
     }
 
     /// The rows.
     pub fn rows(&self, vocab_size: usize) -> Vec<BenchRow> {
-        random_rows(&self.lengths(), (self.seed, PROMPTS), vocab_size, self.num_loras)
+        let mut rows =
+            random_rows(&self.lengths(), (self.seed, PROMPTS), vocab_size, self.num_loras);
+        let prefix = random_ids(&mut Random::new(self.seed, PREFIX), self.prefix_len, vocab_size);
+        let most = self.most(self.output_len as usize) as u32;
+        for row in &mut rows {
+            if let Prompt::TokenIds(ids) = &mut row.prompt {
+                ids.splice(0..0, prefix.iter().copied());
+            }
+            // More than the longest, so that none is ended by its length.
+            row.max_tokens = self.end_of_text.then_some(most + 1);
+        }
+        rows
     }
 }
 
@@ -86,12 +118,16 @@ fn random_rows(
     num_loras: u32,
 ) -> Vec<BenchRow> {
     let mut random = Random::new(seed, stream);
-    let row = |(index, &(input_len, max_tokens)): (usize, &(usize, u32))| {
-        let ids = (0..input_len).map(|_| random.below(vocab_size as u64) as u32).collect();
+    let row = |(index, &(input_len, num_tokens)): (usize, &(usize, u32))| {
+        let ids = random_ids(&mut random, input_len, vocab_size);
         let lora = (index as u32).checked_rem(num_loras).map(LoraId);
-        BenchRow { prompt: Prompt::TokenIds(ids), max_tokens, lora }
+        BenchRow { prompt: Prompt::TokenIds(ids), num_tokens, max_tokens: None, lora }
     };
     lengths.iter().enumerate().map(row).collect()
+}
+
+fn random_ids(random: &mut Random, len: usize, vocab_size: usize) -> Vec<u32> {
+    (0..len).map(|_| random.below(vocab_size as u64) as u32).collect()
 }
 
 /// The rows of a dataset, read as `run` reads them. Of their parameters only `max_tokens` counts;
@@ -114,8 +150,8 @@ pub fn dataset(
         let params = row.overrides.apply(&base);
         let params =
             params.map_err(|error| sources.row_error(&RowError::from_request(&error, row.line)))?;
-        let max_tokens = params.max_tokens.unwrap_or(output_len);
-        rows.push(BenchRow { prompt: row.prompt, max_tokens, lora: row.lora });
+        let num_tokens = params.max_tokens.unwrap_or(output_len);
+        rows.push(BenchRow { prompt: row.prompt, num_tokens, max_tokens: None, lora: row.lora });
     }
     match rows.is_empty() {
         true => Err(CliError::new(Exit::NoRows, "no_rows", format!("{} has no rows", input.name))),
@@ -152,8 +188,11 @@ mod tests {
 
     const ROWS: RandomRows = RandomRows {
         num_prompts: 500,
+        prefix_len: 0,
         input_len: 10,
+        long: (0, 0),
         output_len: 4,
+        end_of_text: false,
         range_ratio: 0.25,
         seed: 7,
         num_loras: 0,
@@ -189,7 +228,7 @@ mod tests {
         rows.iter().flat_map(ids).for_each(|id| seen[*id as usize] = true);
         assert!(seen.iter().all(|seen| *seen));
         for (row, (input_len, output_len)) in rows.iter().zip(ROWS.lengths()) {
-            assert_eq!((ids(row).len(), row.max_tokens), (input_len, output_len));
+            assert_eq!((ids(row).len(), row.num_tokens), (input_len, output_len));
         }
     }
 
@@ -205,6 +244,21 @@ mod tests {
         let prompts =
             |rows: Vec<BenchRow>| rows.into_iter().map(|row| row.prompt).collect::<Vec<_>>();
         assert_eq!(prompts(with.rows(50)), prompts(ROWS.rows(50)), "rows are those without");
+    }
+
+    #[test]
+    fn rows_of_a_queue_have_a_prefix_long_ones_among_them_and_an_end_of_text() {
+        let queue = RandomRows { prefix_len: 6, long: (7, 40), end_of_text: true, ..ROWS };
+        let (rows, plain) = (queue.rows(50), ROWS.rows(50));
+        let is_long: Vec<usize> = (0..500).filter(|row| ids(&rows[*row]).len() == 46).collect();
+        assert_eq!(is_long.len(), 7);
+        let gaps = is_long.windows(2).map(|pair| pair[1] - pair[0]);
+        assert!(gaps.clone().all(|gap| (71..=72).contains(&gap)), "{is_long:?}");
+        for (row, plain) in rows.iter().zip(&plain) {
+            assert_eq!(ids(row)[..6], ids(&rows[0])[..6], "the prefix");
+            assert_eq!((row.num_tokens, row.max_tokens), (plain.num_tokens, Some(6)));
+        }
+        assert_eq!(ids(&rows[0])[6..], *ids(&plain[0]), "its own ids are as without");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::engine::device::cuda::gemm::{
     Gemm, GemmError, GemmKey, GemmType, Operands, TuningTable, WORKSPACE_BYTES,
 };
 use crate::engine::device::cuda::{CudaError, DeviceBuffer, DevicePtr, Driver, Function, Runtime};
+use crate::engine::device::op_times::Work;
 
 pub(super) use crate::engine::device::cuda::gemm::{launched_rows, padded_rows};
 
@@ -26,6 +27,20 @@ pub struct MatmulShape {
     pub output: DType,
     /// Whether a bias is added, of the model's dtype.
     pub bias: bool,
+}
+
+impl MatmulShape {
+    /// What a product of so many rows has to do.
+    pub(super) fn work(self, num_rows: usize) -> Work {
+        let input = match self.input {
+            MatmulInput::Plain(dtype) => dtype.size_bytes(),
+            MatmulInput::Fp8(_) => 1,
+        };
+        let inputs = (num_rows + self.n) * self.k * input;
+        let outputs = num_rows * self.n * self.output.size_bytes();
+        let flops = 2.0 * num_rows as f64 * self.n as f64 * self.k as f64;
+        Work { flops, bytes: (inputs + outputs) as f64 }
+    }
 }
 
 /// What x and W are.

@@ -29,6 +29,7 @@ fn request(beam_width: u32, length_penalty: f64, ignore_eos: bool) -> Request {
         row_key: RowKey(0),
         guidance: None,
         lora: None,
+        eos_after: None,
     }
 }
 
