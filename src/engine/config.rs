@@ -197,6 +197,24 @@ pub struct SchedulerConfig {
     pub look_ahead: Option<usize>,
     /// Most different adapters in one step (vLLM's `max_loras`); at least 1.
     pub max_loras: usize,
+    /// Which of the first two were not given, so that the device decides (`step_sizes`).
+    pub by_device: SizesByDevice,
+}
+
+/// Limits of a step that the device decides when a model is loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SizesByDevice {
+    /// `max_num_seqs`.
+    pub max_num_seqs: bool,
+    /// `max_num_batched_tokens`.
+    pub max_num_batched_tokens: bool,
+}
+
+impl SizesByDevice {
+    /// Whether it decides anything.
+    pub fn any(self) -> bool {
+        self.max_num_seqs || self.max_num_batched_tokens
+    }
 }
 
 impl SchedulerConfig {
@@ -216,6 +234,7 @@ impl Default for SchedulerConfig {
             max_num_prompt_logits: 256,
             look_ahead: None,
             max_loras: 1,
+            by_device: SizesByDevice::default(),
         }
     }
 }

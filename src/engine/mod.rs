@@ -13,6 +13,7 @@ pub mod executor;
 pub(crate) mod files;
 mod gguf_text;
 mod held_weights;
+mod info;
 pub mod input_processor;
 mod likelihood;
 pub mod machine;
@@ -32,6 +33,7 @@ pub mod simulated_executor;
 pub mod speculation;
 pub mod stats;
 pub mod step_sampler;
+pub mod step_sizes;
 pub mod structured_output;
 mod tensor_parallel;
 pub mod text;
@@ -49,6 +51,7 @@ use device::{Device, memory};
 use draft_executor::{DraftToLoad, LoadedDraft};
 pub use error::EngineError;
 use executor::{Executor, ExecutorError, Logits};
+pub use info::EngineInfo;
 use input_processor::{InputProcessor, ModelLimits};
 use machine::no_thread;
 use model::hf_config::GenerationConfig;
@@ -108,39 +111,6 @@ fn lap(clock: &mut Instant, total: &mut Duration) {
     *clock = now;
 }
 
-/// What was loaded, for logs and for the fingerprint of a run.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EngineInfo {
-    /// Weights and KV cache.
-    pub dtype: DType,
-    /// How a checkpoint's weights are stored, where they are quantized or a GGUF file; for people.
-    pub checkpoint_format: Option<String>,
-    /// Device and instruction set: outputs are byte-equal only within one kernel set.
-    pub kernel_set: String,
-    /// What the device is called.
-    pub device_name: String,
-    /// Where the engine did not do what was asked, in words for the user.
-    pub notes: Vec<String>,
-    /// Threads of the device.
-    pub num_threads: usize,
-    /// Longest prompt plus output, in tokens.
-    pub max_model_len: usize,
-    /// Bytes of the weights, as the device holds them.
-    pub weight_bytes: u64,
-    /// How many parameters those are.
-    pub parameters: Parameters,
-    /// Tokens that the KV cache holds.
-    pub num_cache_tokens: usize,
-    /// Tokens of a block of it; 0: there are none.
-    pub block_size: usize,
-    /// Bytes of the KV cache.
-    pub kv_cache_bytes: usize,
-    /// Tokens that the host's memory holds for a GPU's KV cache.
-    pub num_offloaded_tokens: usize,
-    /// The largest rank of each adapter that rows may name.
-    pub lora_ranks: Vec<usize>,
-}
-
 impl Engine {
     /// Loads model, tokenizer and chat template, packs weights, sizes and allocates the KV cache.
     ///
@@ -171,6 +141,8 @@ impl Engine {
         processor: Option<Arc<InputProcessor>>,
     ) -> Result<Self, EngineError> {
         let (dtype, max_model_len) = (summary.dtype, summary.max_model_len);
+        let config =
+            &step_sizes::resolved(config, dtype, &model_executor::gpu_needs(&summary.spec));
         let vocab_size = summary.spec.vocab_size();
         if config.speculation.is_some() && summary.spec.state_width() > 0 {
             return Err(EngineError::Config(
@@ -207,6 +179,7 @@ impl Engine {
                 + draft.as_ref().map_or(0, |draft| draft.kv_cache_bytes),
             num_offloaded_tokens: executor.num_host_blocks() * shape.block_size,
             lora_ranks: executor.loras().ranks(),
+            step_sizes: config.scheduler.sizes(),
         };
         let is_queued = device.runs_ahead();
         // The tokens of a step that is queued ahead are on the first rank's device alone.
@@ -263,6 +236,7 @@ impl Engine {
             kv_cache_bytes: 0,
             num_offloaded_tokens: 0,
             lora_ranks: Vec::new(),
+            step_sizes: config.scheduler.sizes(),
         };
         let speculation = config.speculation.as_ref();
         let executor = match speculation {

@@ -11,7 +11,7 @@ use crate::cli::args::{
 use crate::cli::terminal::error::CliError;
 use crate::engine::config::{
     CacheConfig, DType, EngineConfig, GenerationConfigSource, KvCacheDType, LoadFormat, LoraConfig,
-    ModelConfig, Overflow, ParallelConfig, SchedulerConfig,
+    ModelConfig, Overflow, ParallelConfig, SchedulerConfig, SizesByDevice,
 };
 use crate::engine::input_processor::AnswerParser;
 use crate::engine::text::RunDate;
@@ -26,6 +26,10 @@ pub(super) fn engine_config(args: &RunArgs) -> Result<EngineConfig, CliError> {
     let scheduler = SchedulerConfig {
         max_num_seqs: max_num_seqs.unwrap_or(defaults.max_num_seqs),
         max_num_batched_tokens: max_num_batched_tokens.unwrap_or(defaults.max_num_batched_tokens),
+        by_device: SizesByDevice {
+            max_num_seqs: max_num_seqs.is_none(),
+            max_num_batched_tokens: max_num_batched_tokens.is_none(),
+        },
         ..defaults
     };
     let cache = cache_config(&args.engine.cache);

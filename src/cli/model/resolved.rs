@@ -57,8 +57,8 @@ impl Resolved {
             num_offloaded_tokens: info.num_offloaded_tokens,
             block_size: info.block_size,
             max_model_len: info.max_model_len,
-            max_num_seqs: engine.scheduler.max_num_seqs,
-            max_num_batched_tokens: engine.scheduler.max_num_batched_tokens,
+            max_num_seqs: info.step_sizes.max_num_seqs,
+            max_num_batched_tokens: info.step_sizes.max_num_batched_tokens,
             // Texts that are computed whole have no cache.
             prefix_caching: engine.cache.enable_prefix_caching && info.num_cache_tokens > 0,
             seed: engine.model.seed,

@@ -112,7 +112,7 @@ impl DataParallel {
             router: Router::default(),
             waiting: VecDeque::new(),
             placed: HashMap::new(),
-            max_num_seqs: config.scheduler.max_num_seqs,
+            max_num_seqs: infos[0].step_sizes.max_num_seqs,
             makes_vectors,
             info: together(&infos, why_cpu),
             input_processor,

@@ -20,7 +20,7 @@ pub use kv_cache::{CacheLayer, CacheLayerMut, KvCache, StateLayerMut};
 pub use narrow_inputs::NarrowInputs;
 pub use open::{
     GpuNeeds, HeadWidths, KERNEL_SOURCES, MAX_GPU_VOCAB_SIZE, MAX_NARROW_HEAD_DIM, gpu_trouble,
-    num_gpus, open, open_host,
+    memory_of_gpu, num_gpus, open, open_host,
 };
 pub use tensor::{Precision, Rows, RowsMut, Tensor};
 

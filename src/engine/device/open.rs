@@ -263,13 +263,32 @@ fn check_heads(
 }
 
 fn probe(device: &DeviceConfig, ordinal: usize) -> Result<Driver, String> {
-    let hints = SearchHints {
+    let compiler = Compiler::new(KERNEL_SOURCES, device.cache_dir.clone());
+    CudaDriver::probe(ordinal, &hints(device), compiler).map(Driver::Cuda)
+}
+
+fn hints(device: &DeviceConfig) -> SearchHints {
+    SearchHints {
         cuda_home: device.cuda_home.clone(),
         site_packages: device.site_packages.clone(),
         library_path: device.library_path.clone(),
-    };
-    let compiler = Compiler::new(KERNEL_SOURCES, device.cache_dir.clone());
-    CudaDriver::probe(ordinal, &hints, compiler).map(Driver::Cuda)
+    }
+}
+
+/// Bytes of memory of the GPU that `open` takes; None: it takes the CPU, or nothing.
+pub fn memory_of_gpu(config: &EngineConfig, dtype: DType, needs: &GpuNeeds) -> Option<u64> {
+    let device = &config.device;
+    if device.quantization == Some(Quantization::Int8) {
+        return None;
+    }
+    check_needs(dtype, config.cache.kv_cache_dtype, needs).ok()?;
+    let bytes = |ordinal| CudaDriver::memory_bytes(ordinal, &hints(device)).ok();
+    match &device.kind {
+        DeviceKind::Cpu => None,
+        DeviceKind::Auto => bytes(0),
+        DeviceKind::Cuda(ordinal) => bytes(*ordinal),
+        DeviceKind::CudaShim { .. } => Some(HostDriver::TOTAL_BYTES as u64),
+    }
 }
 
 /// Why the first GPU cannot be used; None: it can.

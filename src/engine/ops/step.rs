@@ -11,6 +11,7 @@ use crate::engine::EngineError;
 use crate::engine::batch::Batch;
 use crate::engine::device::cuda::{DeviceBuffer, DevicePtr, Plain};
 use crate::engine::device::{Device, Gpu, bytes_of};
+use crate::engine::step_sizes::StepSizes;
 use runs::RunInputs;
 use texts::TextInputs;
 
@@ -228,8 +229,9 @@ pub(super) struct AttentionWork {
     pub end: u32,
 }
 
-/// Largest step that is recorded as a CUDA graph.
-const MAX_GRAPH_ROWS: usize = 512;
+/// Largest step that is recorded as a CUDA graph: of as many rows as any device is given to decode
+/// at once.
+const MAX_GRAPH_ROWS: usize = StepSizes::MOST_SEQS;
 
 /// No slot: a row that only pads.
 const NO_SLOT: u32 = u32::MAX;

@@ -155,6 +155,7 @@ impl PoolingEngine {
             kv_cache_bytes: cache.num_bytes,
             num_offloaded_tokens: cache.num_offloaded_tokens,
             lora_ranks: body.loras().ranks(),
+            step_sizes: config.scheduler.sizes(),
         };
         Ok(Self {
             devices,

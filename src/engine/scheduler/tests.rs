@@ -21,7 +21,7 @@ fn scheduler(max_num_seqs: usize, max_num_batched_tokens: usize, num_blocks: usi
         max_num_batched_tokens,
         max_num_prompt_logits: 4,
         look_ahead: Some(0),
-        max_loras: 1,
+        ..SchedulerConfig::default()
     };
     Scheduler::new(&config, BlockPool::new(num_blocks, 4, true), 64, 0, None)
 }

@@ -86,6 +86,7 @@ impl Workload {
                 // From first come, first served to any order of the few requests.
                 look_ahead: Some(rng.up_to(12)),
                 max_loras: 1 + rng.up_to(2),
+                ..SchedulerConfig::default()
             },
             block_size,
             enable_prefix_caching: !rng.once_in(3),

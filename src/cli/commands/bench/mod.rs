@@ -186,8 +186,8 @@ impl Bench {
 
     /// Lets all rows run at once where the mode is about that.
     fn make_room(&mut self, num_rows: usize) -> Result<(), CliError> {
-        let max_num_seqs = &mut self.config.engine.scheduler.max_num_seqs;
-        if self.mode != ModeArg::Decode || *max_num_seqs >= num_rows {
+        let scheduler = &mut self.config.engine.scheduler;
+        if self.mode != ModeArg::Decode || scheduler.max_num_seqs >= num_rows {
             return Ok(());
         }
         if self.has_max_num_seqs {
@@ -195,7 +195,8 @@ impl Bench {
             let help = format!("give --max-num-seqs {num_rows}, or fewer --num-prompts");
             return Err(CliError::refused("mode", message).help(help));
         }
-        *max_num_seqs = num_rows;
+        scheduler.max_num_seqs = num_rows;
+        scheduler.by_device.max_num_seqs = false;
         Ok(())
     }
 
@@ -264,8 +265,6 @@ impl Bench {
             dataset: (!self.dataset.is_empty()).then(|| self.config.input.name.clone()),
             random: self.random,
             num_warmups: self.num_warmups,
-            max_num_seqs: self.config.engine.scheduler.max_num_seqs,
-            max_num_batched_tokens: self.config.engine.scheduler.max_num_batched_tokens,
             enable_prefix_caching: self.config.engine.cache.enable_prefix_caching,
             cost: ModelCost::new(
                 spec,

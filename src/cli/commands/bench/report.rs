@@ -28,10 +28,6 @@ pub struct Report {
     pub random: RandomRows,
     /// Rows run before.
     pub num_warmups: usize,
-    /// Limit of a step.
-    pub max_num_seqs: usize,
-    /// Limit of a step.
-    pub max_num_batched_tokens: usize,
     /// As run.
     pub enable_prefix_caching: bool,
     /// What the model costs by its shape.
@@ -281,8 +277,8 @@ impl Report {
                 "dtype": info.dtype.name(),
                 "num_threads": info.num_threads,
                 "max_model_len": info.max_model_len,
-                "max_num_seqs": self.max_num_seqs,
-                "max_num_batched_tokens": self.max_num_batched_tokens,
+                "max_num_seqs": info.step_sizes.max_num_seqs,
+                "max_num_batched_tokens": info.step_sizes.max_num_batched_tokens,
                 "enable_prefix_caching": self.enable_prefix_caching,
                 "num_cache_tokens": info.num_cache_tokens,
                 "kv_cache_bytes": info.kv_cache_bytes,

@@ -24,6 +24,7 @@ use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 use crate::engine::runner::{Runner, Work};
+use crate::engine::step_sizes::StepSizes;
 use estimate::Estimate;
 use report::Report;
 use sample::Sample;
@@ -63,7 +64,7 @@ pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
     loaded.announce(loaded.engine.info(), &config, console);
     let Loaded { mut engine, load_time, .. } = loaded;
 
-    let max_num_seqs = config.engine.scheduler.max_num_seqs;
+    let StepSizes { max_num_seqs, max_num_batched_tokens } = engine.info().step_sizes;
     let explained = flags.explain.map_or(1, |row| row as u64);
     let format = format.with_width(base.width());
     let survey = Survey::new(&config, engine.input_processor(), (base, format), explained);
@@ -78,7 +79,7 @@ pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
     }
     let limits = estimate::Limits {
         max_num_seqs,
-        max_num_batched_tokens: config.engine.scheduler.max_num_batched_tokens,
+        max_num_batched_tokens,
         num_cache_tokens: engine.info().num_cache_tokens,
     };
     let requests = mem::take(&mut surveyed.sample);

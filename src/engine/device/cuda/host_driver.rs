@@ -25,8 +25,6 @@ const POISON: u8 = 0xFF;
 const GUARD_BYTES: usize = 64;
 const GUARD: u8 = 0xA5;
 const ALIGN: usize = 64;
-/// What the shim says it has: tests need a number, not a limit.
-const TOTAL_BYTES: usize = 8 << 30;
 
 /// A device whose memory is the host's.
 pub struct HostDriver {
@@ -62,6 +60,9 @@ impl HostDriver {
         Self { kernels_dir, module_dir, seed, state: Mutex::default(), properties }
     }
 
+    /// What the shim says it has: tests need a number, not a limit.
+    pub const TOTAL_BYTES: usize = 8 << 30;
+
     /// Stands for another GPU: kernels are compiled, and launches sized, as for that one.
     pub fn as_gpu(mut self, gpu: ShimGpu) -> Self {
         self.properties.compute_capability = gpu.compute_capability;
@@ -81,7 +82,7 @@ impl HostDriver {
     pub(super) fn alloc(&self, bytes: usize) -> Result<DevicePtr> {
         self.refuse_while_recording("alloc")?;
         let mut state = self.state();
-        if state.allocated_bytes + bytes > TOTAL_BYTES {
+        if state.allocated_bytes + bytes > Self::TOTAL_BYTES {
             let subject = format!("{bytes} bytes");
             return Err(CudaError::new("alloc", subject, "CUDA_ERROR_OUT_OF_MEMORY", ""));
         }
@@ -231,7 +232,7 @@ impl HostDriver {
     }
 
     pub(super) fn memory_info(&self) -> Result<(usize, usize)> {
-        Ok((TOTAL_BYTES - self.state().allocated_bytes, TOTAL_BYTES))
+        Ok((Self::TOTAL_BYTES - self.state().allocated_bytes, Self::TOTAL_BYTES))
     }
 
     /// Null: no memory.

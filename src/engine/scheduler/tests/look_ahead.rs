@@ -16,7 +16,7 @@ fn limited(limits: &Limits) -> Scheduler {
         max_num_batched_tokens: 4096,
         max_num_prompt_logits: 4,
         look_ahead,
-        max_loras: 1,
+        ..SchedulerConfig::default()
     };
     Scheduler::new(&config, BlockPool::new(num_blocks, 4, true), 256, 0, None)
 }

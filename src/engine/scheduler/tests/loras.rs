@@ -17,6 +17,7 @@ fn scheduler(max_loras: usize, max_num_seqs: usize, look_ahead: usize) -> Schedu
         max_num_prompt_logits: 4,
         look_ahead: Some(look_ahead),
         max_loras,
+        ..SchedulerConfig::default()
     };
     Scheduler::new(&config, BlockPool::new(64, 4, true), 64, 0, None)
 }

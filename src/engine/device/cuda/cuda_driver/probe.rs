@@ -35,6 +35,19 @@ impl CudaDriver {
             .unwrap_or_else(|panic| Err(panic_reason(panic.as_ref())))
     }
 
+    /// Bytes of memory of the GPU of this ordinal, or why it cannot be used. Opens nothing.
+    pub fn memory_bytes(ordinal: usize, hints: &SearchHints) -> std::result::Result<u64, String> {
+        catch_unwind(AssertUnwindSafe(|| {
+            let (device, _) = usable_device(ordinal, hints)?;
+            let mut bytes = 0;
+            // SAFETY: writes one number; the device is one of the driver's.
+            let status = unsafe { sys::cuDeviceTotalMem_v2(&mut bytes, device) };
+            check("cuDeviceTotalMem", "", status).map_err(one_line)?;
+            Ok(bytes as u64)
+        }))
+        .unwrap_or_else(|panic| Err(panic_reason(panic.as_ref())))
+    }
+
     /// GPUs that the driver shows, or one line that says why it shows none.
     pub fn num_gpus() -> std::result::Result<usize, String> {
         catch_unwind(|| {
@@ -72,6 +85,15 @@ fn probe(
     hints: &SearchHints,
     compiler: Compiler,
 ) -> std::result::Result<CudaDriver, String> {
+    let (device, properties) = usable_device(ordinal, hints)?;
+    CudaDriver::open(device, properties, compiler).map_err(one_line)
+}
+
+/// The GPU, if the driver, the libraries and itself are what is needed.
+fn usable_device(
+    ordinal: usize,
+    hints: &SearchHints,
+) -> std::result::Result<(sys::CUdevice, Properties), String> {
     initialize()?;
     let driver_version = driver_version().map_err(one_line)?;
     if driver_version < MIN_DRIVER_VERSION {
@@ -99,7 +121,7 @@ fn probe(
     let found = library::find(hints, driver_version / 1000);
     found.nvrtc?;
     found.cublas_lt?;
-    CudaDriver::open(device, properties, compiler).map_err(one_line)
+    Ok((device, properties))
 }
 
 impl CudaDriver {
