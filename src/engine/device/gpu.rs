@@ -39,7 +39,7 @@ use graphs::Graphs;
 use kernel_times::KernelTimes;
 use matmul::MatmulEngine;
 use readback::Readbacks;
-use uploads::Uploads;
+use uploads::{Packed, Uploads};
 
 /// What a `Gpu` is made for.
 #[derive(Clone, Debug)]
@@ -92,6 +92,10 @@ struct LoadedKernel {
 
 /// Bytes of weights that one thread copies at a time.
 const PIECE_BYTES: usize = 1 << 20;
+/// Words that a block of `copy_segments` takes, and its threads; blocks of one segment at most.
+const WORDS_PER_BLOCK: u64 = 2048;
+const SEGMENT_BLOCK: u32 = 128;
+const MAX_SEGMENT_BLOCKS: u64 = 32;
 /// Values that a block takes in kernels over runs of elements.
 const VALUES_PER_BLOCK: usize = 2048;
 const BLOCK: u32 = 256;
@@ -314,7 +318,28 @@ impl Gpu {
     /// As `upload`, to the byte `start` of the buffer.
     pub fn upload_at(&self, buffer: &DeviceBuffer, start: usize, bytes: &[u8]) {
         let to = (buffer, start);
-        self.attempt(|| lock(&self.uploads).upload(self.runtime.driver(), to, bytes));
+        let is_full = lock(&self.uploads).is_full_for(to, bytes.len());
+        if is_full {
+            self.copy_packed();
+            self.pack_uploads();
+        }
+        self.keep_failure(|| lock(&self.uploads).upload(self.runtime.driver(), to, bytes));
+    }
+
+    /// Uploads that follow are copied as one, when something else is queued. Their buffers are not
+    /// to be freed before.
+    pub fn pack_uploads(&self) {
+        lock(&self.uploads).pack();
+    }
+
+    fn copy_packed(&self) {
+        let packed = lock(&self.uploads).take_packed();
+        if let Some(Packed { list, num_segments, max_words }) = packed {
+            let blocks = max_words.div_ceil(WORDS_PER_BLOCK).min(MAX_SEGMENT_BLOCKS);
+            let grid = [num_segments as u32, blocks as u32];
+            let kernel = ("copy_segments", "copy_segments");
+            self.launch(kernel, grid, (SEGMENT_BLOCK, 0), Args::new().ptr(list));
+        }
     }
 
     /// Copies values from a buffer, after all that was queued, and waits for it.
@@ -381,6 +406,7 @@ impl Gpu {
     /// # Errors
     /// Something of it failed, or was refused before.
     pub fn synchronize(&self) -> Result<(), EngineError> {
+        self.copy_packed();
         self.check()?;
         Ok(self.runtime.synchronize()?)
     }
@@ -393,8 +419,14 @@ impl Gpu {
         lock(&self.failure).take().map_or(Ok(()), |failure| Err(failure.into()))
     }
 
-    /// Runs what queues work, unless something failed before; keeps its error.
+    /// Runs what queues work, after the packed uploads.
     fn attempt(&self, queue: impl FnOnce() -> Result<(), CudaError>) {
+        self.copy_packed();
+        self.keep_failure(queue);
+    }
+
+    /// Runs what queues work, unless something failed before; keeps its error.
+    fn keep_failure(&self, queue: impl FnOnce() -> Result<(), CudaError>) {
         if lock(&self.failure).is_some() {
             return;
         }

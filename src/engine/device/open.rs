@@ -35,6 +35,7 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "all_reduce.cu",
     "causal_conv.cu",
     "columns.cu",
+    "copy_segments.cu",
     "count_mismatches.cu",
     "delta_rule.cu",
     "elementwise.cu",

@@ -86,6 +86,7 @@ pub fn max_kept_rows(max_rows: usize) -> usize {
 
 /// Queues the upload of the rows of a step, and of the rows of logits to keep.
 pub fn upload(gpu: &Gpu, rows: &[LogprobRow], kept_rows: &[u32], buffers: &LogprobBuffers) {
+    gpu.pack_uploads();
     gpu.upload(&buffers.rows, bytes_of(rows));
     gpu.upload(&buffers.kept_rows, bytes_of(kept_rows));
 }

@@ -154,6 +154,7 @@ pub fn upload(
         gpu.synchronize()?;
         buffers.edits = gpu.alloc(edit_bytes.next_power_of_two())?;
     }
+    gpu.pack_uploads();
     gpu.upload(&buffers.rows, bytes_of(rows));
     gpu.upload(&buffers.edits, bytes_of(edits));
     Ok(())

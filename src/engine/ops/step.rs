@@ -324,6 +324,7 @@ impl GpuInputs {
         };
         self.num_rows = rows;
         self.num_logits_rows = logits_rows;
+        gpu.pack_uploads();
         let staging = &mut self.staging;
         let mut padded = |buffer: &DeviceBuffer, values: &[u32], len: usize, pad: u32| {
             staging.clear();
@@ -344,14 +345,14 @@ impl GpuInputs {
         padded(&self.slot_mapping, &batch.slot_mapping, rows, NO_SLOT);
         padded(&self.block_tables, &batch.block_tables, batch.block_tables.len(), 0);
         padded(&self.sampled_rows, &batch.sampled_rows, batch.sampled_rows.len(), 0);
-        if !batch.sampled_rows.is_empty() {
-            let num_rows = batch.sampled_rows.len();
-            super::sample::take_sampled(gpu, &self.sampled_rows, &self.input_ids, num_rows);
-        }
         if let Some(runs) = &mut self.runs {
             runs.upload(gpu, batch);
         }
         self.upload_work(gpu, batch);
+        if !batch.sampled_rows.is_empty() {
+            let num_rows = batch.sampled_rows.len();
+            super::sample::take_sampled(gpu, &self.sampled_rows, &self.input_ids, num_rows);
+        }
     }
 
     /// # Panics

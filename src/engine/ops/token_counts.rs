@@ -106,6 +106,7 @@ pub fn count_tokens(
         }
     }
     let start = start_of_new * size_of::<CountedToken>();
+    gpu.pack_uploads();
     gpu.upload_at(&buffers.lists, start, bytes_of(new_entries));
     gpu.upload(&buffers.tasks, bytes_of(tasks));
     gpu.upload(&buffers.tokens, bytes_of(tokens));

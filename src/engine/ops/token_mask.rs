@@ -64,6 +64,7 @@ pub fn token_mask(
             *buffer = gpu.alloc(bytes.next_power_of_two())?;
         }
     }
+    gpu.pack_uploads();
     gpu.upload(&buffers.rows, bytes_of(rows));
     gpu.upload(&buffers.words, bytes_of(words));
     let mut args = Args::new();

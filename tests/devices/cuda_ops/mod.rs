@@ -26,6 +26,7 @@ mod sampling;
 mod text_maxima;
 mod texts;
 mod token_mask;
+mod uploads;
 
 /// Numbers of rows on both sides of tiles, of padding and of work items.
 const NUM_ROWS: [usize; 7] = [1, 2, 15, 16, 17, 33, 129];
