@@ -33,11 +33,13 @@ impl StepSizes {
 
     /// vLLM's numbers for its `LLM` class on cards of 70 GiB and more, and half of that from 40 on:
     /// buffers of the largest step take memory that the KV cache then has not. On the CPU as in
-    /// vLLM; a step that is longer gains little there, and finishes rows later.
+    /// vLLM; a step that is longer gains little there, and finishes rows later. With AMX memory is
+    /// the limit up to some 285 rows (docs/PERFORMANCE.md), so twice as many share the weights.
     pub fn of(device: DeviceTraits) -> Self {
         match device {
             DeviceTraits::Gpu(bytes) if bytes >= 70 << 30 => sizes(Self::MOST_SEQS, 16384),
             DeviceTraits::Gpu(bytes) if bytes >= 40 << 30 => sizes(512, 8192),
+            DeviceTraits::Cpu(Isa::Amx) => sizes(512, 4096),
             DeviceTraits::Gpu(_) | DeviceTraits::Cpu(_) => sizes(256, 4096),
         }
     }
@@ -84,9 +86,8 @@ mod tests {
         let of_gib = |gib: u64| StepSizes::of(DeviceTraits::Gpu(gib << 30));
         assert_eq!(of_gib(139), sizes(1024, 16384));
         assert_eq!([of_gib(47), of_gib(23)], [sizes(512, 8192), sizes(256, 4096)]);
-        for isa in Isa::all_available() {
-            assert_eq!(StepSizes::of(DeviceTraits::Cpu(isa)), sizes(256, 4096));
-        }
+        let of_cpu = |isa| StepSizes::of(DeviceTraits::Cpu(isa)).max_num_seqs;
+        assert_eq!([Isa::Amx, Isa::AmxTwin, Isa::Avx512].map(of_cpu), [512, 256, 256]);
         let by_device = SizesByDevice { max_num_seqs: true, max_num_batched_tokens: false };
         let given =
             SchedulerConfig { max_num_batched_tokens: 100, by_device, ..Default::default() };
