@@ -388,8 +388,10 @@ pub enum Isa {
     /// AVX-512 and AMX: bf16 weights, and attention over bf16, by tiles, whose inputs are rounded
     /// to bf16.
     Amx,
-    /// The bits of AMX on a CPU that has AVX-512 with bf16.
+    /// The bits of AMX on a CPU that has AVX-512; without, `AmxTwinAvx2` is taken for it.
     AmxTwin,
+    /// The bits of AMX on a CPU that has what AVX2 needs: 16 lanes, in two registers.
+    AmxTwinAvx2,
     /// AVX2, FMA, F16C: 8 lanes.
     Avx2,
     /// What every CPU of aarch64 has: 8 lanes, in two registers.

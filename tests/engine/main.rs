@@ -2,6 +2,7 @@
 //! inputs that fuzzing found.
 
 mod adapters;
+mod amx_twin;
 mod answers;
 mod cached_texts;
 mod candle;

@@ -184,7 +184,7 @@ pub enum CpuIsaArg {
     Avx512Bf16,
     /// AVX-512, and bf16 and int8 by AMX
     Amx,
-    /// AVX-512 with the bytes of `amx`, on a CPU that has none; slow
+    /// The bytes of `amx` on a CPU that has AVX2 or AVX-512; slow
     AmxTwin,
     /// AVX2 with FMA
     Avx2,

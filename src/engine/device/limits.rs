@@ -228,7 +228,7 @@ fn int8_dots(isa: Isa) -> (fn(Isa, usize), f64) {
 
 /// As many as hide the latency and fit the registers.
 fn num_accumulators(isa: Isa) -> usize {
-    if isa == Isa::Portable { 6 } else { 12 }
+    if isa.num_registers() < 16 { 6 } else { 12 }
 }
 
 fn multiply_adds(isa: Isa, num_rounds: usize) {

@@ -165,12 +165,14 @@ pub fn open_host(config: &EngineConfig) -> Result<Device, EngineError> {
 
 /// The CPU, with the instructions and the narrowing that were asked for.
 fn cpu(config: &EngineConfig) -> Result<Device, EngineError> {
-    let isa = config.parallel.isa.unwrap_or_else(Isa::detect);
+    let isa = config.parallel.isa.map_or_else(Isa::detect, Isa::or_its_equal);
     if !isa.is_available() {
-        let names: Vec<_> = Isa::all_available().into_iter().map(Isa::name).collect();
+        let mut names: Vec<_> = Isa::all_available().into_iter().map(Isa::name).collect();
+        names.dedup();
         return Err(EngineError::Config(format!(
-            "--cpu-isa {}: this CPU does not have it; it has {}",
+            "--cpu-isa {} needs {}, which this CPU does not have; it has {}",
             isa.name(),
+            isa.needs(),
             names.join(", ")
         )));
     }

@@ -1,11 +1,13 @@
 //! Vectors of f32 for the CPU kernels: AVX-512, AVX2 with FMA, NEON, or plain arrays, chosen at run
-//! time.
+//! time; and AVX2's two by two, with the lanes and so the bits of AVX-512.
 //!
 //! A kernel is a struct of its arguments that implements [`Kernel`]; [`dispatch`] runs it with the
 //! vector type of the instruction set, inside a function that has the target features, so that
 //! everything marked `inline(always)` is compiled for them. A closure is not, as `array::from_fn`
 //! takes one: each of its instructions becomes a call (`scripts/inlined-instructions` finds them).
 
+#[cfg(target_arch = "x86_64")]
+mod double_avx2;
 #[cfg(target_arch = "aarch64")]
 pub mod neon;
 mod portable;
@@ -27,6 +29,8 @@ pub use crate::engine::config::Isa;
 use portable::Portable;
 use tiles::{TileUnit, tile_stride};
 pub use words::Words;
+#[cfg(target_arch = "x86_64")]
+pub use words::flushed_bf16_bits;
 
 /// Methods that are one intrinsic call.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -50,7 +54,7 @@ impl Isa {
         let mut fastest = Self::all_available();
         fastest.retain(|&isa| match isa {
             Isa::Avx512Bf16 => has_fast_bf16(),
-            Isa::Amx | Isa::AmxTwin => false,
+            Isa::Amx | Isa::AmxTwin | Isa::AmxTwinAvx2 => false,
             Isa::Avx512 | Isa::Avx2 | Isa::Neon | Isa::Portable => true,
         });
         fastest[0]
@@ -61,6 +65,7 @@ impl Isa {
         let all = [
             Isa::Amx,
             Isa::AmxTwin,
+            Isa::AmxTwinAvx2,
             Isa::Avx512Bf16,
             Isa::Avx512,
             Isa::Avx2,
@@ -89,9 +94,9 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => TileUnit::Amx.is_available() && Isa::Avx512Bf16.is_available(),
             #[cfg(target_arch = "x86_64")]
-            Isa::AmxTwin => TileUnit::Twin.is_available() && Isa::Avx512Bf16.is_available(),
+            Isa::AmxTwin => Isa::Avx512.is_available(),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => {
+            Isa::Avx2 | Isa::AmxTwinAvx2 => {
                 is_x86_feature_detected!("avx2")
                     && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("f16c")
@@ -101,13 +106,34 @@ impl Isa {
         }
     }
 
+    /// What a CPU must have for it, in words.
+    pub fn needs(self) -> &'static str {
+        match self {
+            Isa::Avx512 => "AVX-512 F, BW, DQ and VL",
+            Isa::Avx512Bf16 => "AVX512-BF16",
+            Isa::Amx => "AMX with bf16 and int8, AVX512-BF16, and a system that lets it use tiles",
+            Isa::AmxTwin | Isa::AmxTwinAvx2 | Isa::Avx2 => "AVX2, FMA and F16C",
+            Isa::Neon => "aarch64",
+            Isa::Portable => "nothing",
+        }
+    }
+
+    /// The set that stands for it on this machine: the twin of AMX needs no more than AVX2.
+    #[must_use]
+    pub fn or_its_equal(self) -> Self {
+        match self {
+            Isa::AmxTwin if !self.is_available() => Isa::AmxTwinAvx2,
+            isa => isa,
+        }
+    }
+
     /// Its name, as `--cpu-isa` takes it.
     pub fn name(self) -> &'static str {
         match self {
             Isa::Avx512 => "avx512",
             Isa::Avx512Bf16 => "avx512-bf16",
             Isa::Amx => "amx",
-            Isa::AmxTwin => "amx-twin",
+            Isa::AmxTwin | Isa::AmxTwinAvx2 => "amx-twin",
             Isa::Avx2 => "avx2",
             Isa::Neon => "neon",
             Isa::Portable => "portable",
@@ -117,7 +143,7 @@ impl Isa {
     /// Its name in the kernel set: sets of one name give the same bits.
     pub fn kernel_set(self) -> &'static str {
         match self {
-            Isa::AmxTwin => Isa::Amx.name(),
+            Isa::AmxTwin | Isa::AmxTwinAvx2 => Isa::Amx.name(),
             isa => isa.name(),
         }
     }
@@ -128,6 +154,7 @@ impl Isa {
             Isa::Avx512Bf16 => Bf16Products::Dots,
             Isa::Amx => Bf16Products::Tiles(TileUnit::Amx),
             Isa::AmxTwin => Bf16Products::Tiles(TileUnit::Twin),
+            Isa::AmxTwinAvx2 => Bf16Products::Tiles(TileUnit::TwinAvx2),
             Isa::Avx512 | Isa::Avx2 | Isa::Neon | Isa::Portable => Bf16Products::Widened,
         }
     }
@@ -138,7 +165,11 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => Int8Dots::Amx,
             #[cfg(target_arch = "x86_64")]
-            _ if self.num_lanes() == 16 && is_x86_feature_detected!("avx512vnni") => Int8Dots::Vnni,
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxTwin
+                if is_x86_feature_detected!("avx512vnni") =>
+            {
+                Int8Dots::Vnni
+            }
             #[cfg(target_arch = "aarch64")]
             Isa::Neon if is_aarch64_feature_detected!("i8mm") => Int8Dots::Smmla,
             #[cfg(target_arch = "aarch64")]
@@ -151,7 +182,7 @@ impl Isa {
     /// f32 lanes of a vector.
     pub fn num_lanes(self) -> usize {
         match self {
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx | Isa::AmxTwin => 16,
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx | Isa::AmxTwin | Isa::AmxTwinAvx2 => 16,
             Isa::Avx2 | Isa::Neon | Isa::Portable => 8,
         }
     }
@@ -161,7 +192,7 @@ impl Isa {
         match self {
             Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx | Isa::AmxTwin => 32,
             Isa::Avx2 | Isa::Neon => 16,
-            Isa::Portable => Portable::NUM_REGISTERS,
+            Isa::AmxTwinAvx2 | Isa::Portable => 8,
         }
     }
 }
@@ -261,6 +292,9 @@ pub fn dispatch_vectors<K: Kernel>(isa: Isa, kernel: K) {
         },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
+        Isa::AmxTwinAvx2 => unsafe { x86::run_double_avx2(kernel) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
         Isa::Avx2 => unsafe { x86::run_avx2(kernel) },
         #[cfg(target_arch = "aarch64")]
         // SAFETY: every CPU of this target has NEON.
@@ -272,8 +306,21 @@ pub fn dispatch_vectors<K: Kernel>(isa: Isa, kernel: K) {
     }
 }
 
-/// As [`dispatch`] for AVX512-BF16, with [`Words::bf16_pairs`] among the instructions: kernels that
-/// do without are not compiled once more.
+/// As [`dispatch`] for sets that multiply pairs of bf16, with [`Words::bf16_pairs`] among the
+/// instructions: kernels that do without are not compiled once more.
+#[inline]
+pub fn dispatch_pairs<K: Kernel>(isa: Isa, kernel: K) {
+    match isa {
+        // A twin of two AVX2 vectors has the lanes and the bits of one of AVX-512.
+        Isa::AmxTwin if !Isa::Avx512Bf16.is_available() => {
+            dispatch_vectors(Isa::AmxTwinAvx2, kernel);
+        }
+        Isa::AmxTwinAvx2 => dispatch_vectors(isa, kernel),
+        _ => dispatch_bf16(kernel),
+    }
+}
+
+/// As [`dispatch`] for AVX512-BF16 alone, whose dot products are among the instructions too.
 #[inline]
 pub fn dispatch_bf16<K: Kernel>(kernel: K) {
     debug_assert!(Isa::Avx512Bf16.is_available());
@@ -404,6 +451,8 @@ pub trait Vector: Copy {
     const LANES: usize;
     /// Vectors that the CPU's registers hold.
     const NUM_REGISTERS: usize;
+    /// Whether the CPU has AVX-512 where a vector is of this type.
+    const IS_AVX512: bool = false;
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load(ptr: *const f32) -> Self;
     unsafe fn load_bf16(ptr: *const u16) -> Self;

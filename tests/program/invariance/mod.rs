@@ -136,10 +136,12 @@ fn the_demo_model_gives_the_same_bytes_however_it_is_run() {
 const KERNELS: &[&str] = &[
     "--cpu-isa avx512",
     "--cpu-isa avx512-bf16",
+    "--cpu-isa amx-twin",
     "--cpu-isa avx2",
     "--cpu-isa neon",
     "--cpu-isa portable",
     "--quantization int8",
+    "--quantization int8 --cpu-isa amx-twin",
     "--quantization int8 --cpu-isa avx2",
     "--quantization int8 --cpu-isa portable",
 ];
@@ -205,7 +207,7 @@ fn any_number_of_threads_gives_the_same_bytes() {
 /// Whether this CPU has it, as the system says.
 fn has_isa(isa: &str) -> bool {
     // An emulator's own machine may be another one.
-    let is_of_x86 = isa.starts_with("avx");
+    let is_of_x86 = isa.starts_with("avx") || isa.starts_with("amx");
     let is_of_aarch64 = isa == "neon";
     if is_of_x86 && cfg!(target_arch = "aarch64") || is_of_aarch64 && cfg!(target_arch = "x86_64") {
         return false;
@@ -213,7 +215,7 @@ fn has_isa(isa: &str) -> bool {
     let flags: &[&str] = match isa {
         "avx512" => &["avx512f", "avx512bw", "avx512dq", "avx512vl"],
         "avx512-bf16" => &["avx512_bf16", "avx512vl"],
-        "avx2" => &["avx2", "fma", "f16c"],
+        "avx2" | "amx-twin" => &["avx2", "fma", "f16c"],
         "neon" => &["asimd"],
         _ => &[],
     };

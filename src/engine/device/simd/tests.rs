@@ -1,5 +1,8 @@
 //! The same lanes with every instruction set.
 
+#[cfg(target_arch = "x86_64")]
+mod sixteen_lanes;
+
 use super::*;
 
 struct Check<'a> {

@@ -18,6 +18,8 @@ mod oracle;
 mod tests;
 #[cfg(target_arch = "x86_64")]
 mod twin;
+#[cfg(target_arch = "x86_64")]
+mod twin_avx2;
 
 use std::hint::black_box;
 
@@ -50,6 +52,8 @@ pub enum TileUnit {
     Amx,
     /// AVX-512, with the bits of the other; products of bf16 alone.
     Twin,
+    /// The same by AVX2.
+    TwinAvx2,
 }
 
 /// A unit whose tiles have so many rows, for this thread, until it is dropped.
@@ -89,6 +93,9 @@ impl TileUnit {
         match self {
             TileUnit::Amx => amx::is_available(),
             TileUnit::Twin => is_x86_feature_detected!("avx512f"),
+            TileUnit::TwinAvx2 => {
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
+            }
         }
     }
 
@@ -136,6 +143,11 @@ impl ConfiguredTiles {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the caller's promise; the unit is available.
             TileUnit::Twin => unsafe { twin::bf16(block, self.rows, sums.0.as_mut_ptr()) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            TileUnit::TwinAvx2 => unsafe {
+                twin_avx2::bf16(block, self.rows, sums.0.as_mut_ptr());
+            },
             #[cfg(not(target_arch = "x86_64"))]
             _ => unreachable!("no unit here has {} sums", sums.0.len()),
         }
@@ -147,7 +159,7 @@ impl ConfiguredTiles {
     /// As `multiply_bf16`.
     ///
     /// # Panics
-    /// It is the twin.
+    /// It is a twin.
     pub unsafe fn multiply_int8(&self, block: &TileBlock, sums: &mut TileSums<i32>) {
         debug_assert!((1..=BLOCK_TILES).contains(&block.num_tiles) && block.num_steps > 0);
         assert_eq!(self.unit, TileUnit::Amx, "dot products of int8 need no twin");

@@ -1,5 +1,7 @@
 //! Vectors of 32-bit words, and how floats come out of their bits.
 
+#[cfg(target_arch = "x86_64")]
+mod double_avx2;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
@@ -7,6 +9,8 @@ mod portable;
 mod x86;
 
 use super::Vector;
+#[cfg(target_arch = "x86_64")]
+pub use double_avx2::{DoubleAvx2Words, flushed_bf16_bits};
 #[cfg(target_arch = "aarch64")]
 pub(super) use neon::NeonWords;
 
@@ -37,16 +41,16 @@ pub trait Words: Copy {
     unsafe fn bf16_bits(floats: Self::Floats) -> Self;
     /// The bits of two bf16, the first in the low half, rounded likewise; but where the CPU has
     /// dot products of bf16, what is below their smallest normal number may be 0, as it is there.
-    /// With vectors of 16 lanes this needs AVX512-BF16: see [`super::dispatch_bf16`].
+    /// With AVX-512 this needs AVX512-BF16: see [`super::dispatch_pairs`].
     #[inline(always)]
     unsafe fn bf16_pairs(first: Self::Floats, second: Self::Floats) -> Self {
         // SAFETY: the promise of `Words`.
         unsafe { Self::bf16_bits(first).or(Self::bf16_bits(second).shift_left(16)) }
     }
-    /// sums + the products of these pairs of bf16 with the pair `x`, by the CPU's dot products. As
-    /// [`Self::bf16_pairs`], this needs AVX512-BF16.
+    /// sums + the products of these pairs of bf16 with the pair `x`, by the CPU's dot products: see
+    /// [`super::dispatch_bf16`].
     #[inline(always)]
     unsafe fn add_bf16_products(self, _x: u32, _sums: Self::Floats) -> Self::Floats {
-        unreachable!("vectors of 16 lanes alone have the instruction")
+        unreachable!("AVX512-BF16 alone has the instruction")
     }
 }

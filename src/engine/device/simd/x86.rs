@@ -1,5 +1,6 @@
 //! Vectors of x86-64: AVX-512, and AVX2 with FMA.
 
+use super::double_avx2::DoubleAvx2;
 use super::{Kernel, Vector, intrinsics};
 use std::arch::x86_64::*;
 
@@ -30,6 +31,14 @@ pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) {
     unsafe { kernel.run::<__m256>() }
 }
 
+/// # Safety
+/// The CPU has these features.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn run_double_avx2<K: Kernel>(kernel: K) {
+    // SAFETY: this function's own target features.
+    unsafe { kernel.run::<DoubleAvx2>() }
+}
+
 /// 1 in the first of each two lanes that are H apart, and -1 in the second.
 const fn butterfly_signs<const H: usize>() -> [f32; 16] {
     let mut signs = [1.0; 16];
@@ -47,6 +56,7 @@ impl Vector for __m512 {
     type Words = __m512i;
     const LANES: usize = 16;
     const NUM_REGISTERS: usize = 32;
+    const IS_AVX512: bool = true;
     intrinsics! {
         splat(value: f32) -> Self = _mm512_set1_ps(value);
         load(ptr: *const f32) -> Self = _mm512_loadu_ps(ptr);

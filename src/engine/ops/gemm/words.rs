@@ -1,5 +1,7 @@
 //! Rows of inputs as words, of two bf16 or of four int8.
 
+#[cfg(test)]
+mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -48,14 +50,18 @@ pub fn room(words: &mut Vec<u32>, num_rows: usize, stride: usize) -> &mut [u32] 
 }
 
 /// A row as words of two bf16, rounded to nearest, ties to even; subnormal values become zeros,
-/// which `vdpbf16ps` and tiles read them as. The CPU has AVX512-BF16.
+/// which `vdpbf16ps` and tiles read them as. The CPU has AVX2 or more.
 pub fn narrow(x: &[f32], words: &mut [u32]) {
     assert_eq!(words.len(), x.len().div_ceil(2));
-    debug_assert!(Isa::Avx512Bf16.is_available());
-    // SAFETY: the caller's CPU has these instructions.
+    debug_assert!(Isa::Avx2.is_available());
+    // SAFETY: the CPU has the instructions that are asked for; or else the caller's has AVX2.
     #[cfg(target_arch = "x86_64")]
     unsafe {
-        x86::narrow(x, words);
+        if is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512bw") {
+            x86::by_avx512_bf16(x, words);
+        } else {
+            x86::by_avx2(x, words);
+        }
     }
     #[cfg(not(target_arch = "x86_64"))]
     unreachable!("only x86-64 has these instructions");

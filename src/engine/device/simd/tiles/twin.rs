@@ -12,7 +12,7 @@ use super::{TILE_COLUMNS, TileBlock};
 const MAX_ROWS: usize = 4;
 
 /// MXCSR: exceptions are masked, denormal inputs and results are zeros, rounding is to nearest.
-const FLUSH: u32 = 0x1f80 | 1 << 15 | 1 << 6;
+pub(super) const FLUSH: u32 = 0x1f80 | 1 << 15 | 1 << 6;
 
 /// The product of some rows, from `$x` on, by the panel. A row's registers are its sums, its even
 /// and its odd products, each for both halves of the columns; then come its inputs and its sums in

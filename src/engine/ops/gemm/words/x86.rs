@@ -2,12 +2,14 @@
 
 use std::arch::x86_64::*;
 
+use crate::engine::device::simd::flushed_bf16_bits;
+
 /// As `super::narrow`.
 ///
 /// # Safety
 /// The CPU has these features; there is a word for every two values.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-pub(super) unsafe fn narrow(x: &[f32], words: &mut [u32]) {
+pub(super) unsafe fn by_avx512_bf16(x: &[f32], words: &mut [u32]) {
     for start in (0..x.len()).step_by(32) {
         let num_values = (x.len() - start).min(32);
         let mask = |num: usize| (1u32 << num.min(16)).wrapping_sub(1) as u16;
@@ -21,5 +23,40 @@ pub(super) unsafe fn narrow(x: &[f32], words: &mut [u32]) {
             let out = words.as_mut_ptr().add(start / 2).cast();
             _mm512_mask_storeu_epi32(out, mask(num_values.div_ceil(2)), pairs);
         }
+    }
+}
+
+/// As `super::narrow`.
+///
+/// # Safety
+/// The CPU has AVX2; there is a word for every two values.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn by_avx2(x: &[f32], words: &mut [u32]) {
+    let (whole, rest) = x.as_chunks::<16>();
+    let (out, rest_out) = words.split_at_mut(8 * whole.len());
+    for (x, words) in whole.iter().zip(out.as_chunks_mut::<8>().0) {
+        // SAFETY: the caller's promise.
+        unsafe { eight_words(x, words) };
+    }
+    let (mut last, mut last_words) = ([0.0; 16], [0; 8]);
+    last[..rest.len()].copy_from_slice(rest);
+    // SAFETY: the caller's promise.
+    unsafe { eight_words(&last, &mut last_words) };
+    rest_out.copy_from_slice(&last_words[..rest_out.len()]);
+}
+
+/// # Safety
+/// The CPU has AVX2.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn eight_words(x: &[f32; 16], words: &mut [u32; 8]) {
+    // SAFETY: the caller's promise, and the arrays' lengths.
+    unsafe {
+        let low = flushed_bf16_bits(_mm256_loadu_ps(x.as_ptr()));
+        let high = flushed_bf16_bits(_mm256_loadu_ps(x[8..].as_ptr()));
+        // Packing goes by halves of registers.
+        let packed = _mm256_packus_epi32(low, high);
+        let pairs = _mm256_permute4x64_epi64::<0b11_01_10_00>(packed);
+        _mm256_storeu_si256(words.as_mut_ptr().cast(), pairs);
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::kind::{Levels, SUPER_GROUP, Scales, UNIT};
 use super::layout::{Layout, Panel, PanelKind, Rounding};
-use crate::engine::device::simd::{Isa, Kernel, Vector, Words, dispatch, dispatch_bf16};
+use crate::engine::device::simd::{Isa, Kernel, Vector, Words, dispatch, dispatch_pairs};
 
 /// Ways of a code to its level.
 const LESS_ZERO: u8 = 0;
@@ -31,7 +31,7 @@ impl Widen<'_> {
     pub unsafe fn run(self, isa: Isa) {
         assert!(self.inputs.start.is_multiple_of(UNIT));
         match self.rounding {
-            Rounding::Pairs => dispatch_bf16(self),
+            Rounding::Pairs => dispatch_pairs(isa, self),
             Rounding::Exact | Rounding::BFloat16 => dispatch(isa, self),
         }
     }

@@ -116,8 +116,8 @@ impl Kernel for NarrowRows<'_> {
 #[inline(always)]
 unsafe fn rotate_group<V: Vector>(x: &[f32], rotated: &mut [f32]) -> f32 {
     #[cfg(target_arch = "x86_64")]
-    if V::LANES == 16 && x.len().is_multiple_of(16) {
-        // SAFETY: only AVX-512 has so many lanes.
+    if V::IS_AVX512 && x.len().is_multiple_of(16) {
+        // SAFETY: the CPU has AVX-512.
         return unsafe { x86::rotate_group(x, rotated) };
     }
     rotated.copy_from_slice(x);
@@ -142,8 +142,8 @@ unsafe fn round_group<V: Vector>(rotated: &[f32], factor: f32, words: &mut [u32]
         return 0;
     }
     #[cfg(target_arch = "x86_64")]
-    if V::LANES == 16 && rotated.len().is_multiple_of(64) {
-        // SAFETY: only AVX-512 has so many lanes.
+    if V::IS_AVX512 && rotated.len().is_multiple_of(64) {
+        // SAFETY: the CPU has AVX-512.
         return unsafe { x86::round_group(rotated, factor, words) };
     }
     // A loop for each step: they are made vectors of.
