@@ -217,6 +217,8 @@ fn int8_dots(isa: Isa) -> (fn(Isa, usize), f64) {
         #[cfg(target_arch = "x86_64")]
         Int8Dots::Vnni => (x86::vnni_dots, x86::VNNI_FLOPS),
         #[cfg(target_arch = "x86_64")]
+        Int8Dots::AvxVnni => (x86::avx_vnni_dots, x86::AVX2_FLOPS),
+        #[cfg(target_arch = "x86_64")]
         Int8Dots::Avx2 => (x86::avx2_dots, x86::AVX2_FLOPS),
         #[cfg(target_arch = "aarch64")]
         Int8Dots::Smmla => (neon::smmlas, neon::SMMLA_FLOPS),

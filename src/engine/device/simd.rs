@@ -170,6 +170,10 @@ impl Isa {
             {
                 Int8Dots::Vnni
             }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::AmxTwinAvx2 if is_x86_feature_detected!("avxvnni") => {
+                Int8Dots::AvxVnni
+            }
             #[cfg(target_arch = "aarch64")]
             Isa::Neon if is_aarch64_feature_detected!("i8mm") => Int8Dots::Smmla,
             #[cfg(target_arch = "aarch64")]
@@ -231,6 +235,8 @@ pub enum Int8Dots {
     Amx,
     /// `vpdpbusd`, 16 lanes.
     Vnni,
+    /// The same, 8 lanes: AVX-VNNI, without AVX-512.
+    AvxVnni,
     /// `vpmaddubsw` and `vpmaddwd`, 8 lanes.
     Avx2,
     /// `smmla`, two rows by two outputs.

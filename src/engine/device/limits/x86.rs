@@ -28,6 +28,12 @@ pub(super) fn vnni_dots(isa: Isa, num_rounds: usize) {
     unsafe { vnni(num_rounds) }
 }
 
+pub(super) fn avx_vnni_dots(_: Isa, num_rounds: usize) {
+    assert!(Isa::Avx2.is_available() && is_x86_feature_detected!("avxvnni"));
+    // SAFETY: this CPU has the instructions.
+    unsafe { avx_vnni(num_rounds) }
+}
+
 pub(super) fn avx2_dots(_: Isa, num_rounds: usize) {
     assert!(Isa::Avx2.is_available());
     // SAFETY: this CPU has the set.
@@ -70,6 +76,25 @@ unsafe fn vnni(num_rounds: usize) {
     }
     for sum in sums {
         black_box(_mm512_reduce_add_epi32(sum));
+    }
+}
+
+/// # Safety
+/// The CPU has AVX-VNNI.
+#[target_feature(enable = "avx2,avxvnni")]
+unsafe fn avx_vnni(num_rounds: usize) {
+    let x = _mm256_set1_epi32(black_box(0x0102_0304));
+    let mut sums = [_mm256_setzero_si256(); NUM];
+    for (index, sum) in sums.iter_mut().enumerate() {
+        *sum = _mm256_set1_epi32(black_box(index as i32));
+    }
+    for _ in 0..num_rounds {
+        for sum in &mut sums {
+            *sum = _mm256_dpbusd_avx_epi32(*sum, x, x);
+        }
+    }
+    for sum in sums {
+        black_box(_mm256_extract_epi32::<0>(sum));
     }
 }
 

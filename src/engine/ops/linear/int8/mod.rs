@@ -56,6 +56,8 @@ enum Int8Kernel {
     Amx,
     /// `vpdpbusd`, 16 lanes: weights are offset by 128, which the initial sums take off.
     Vnni,
+    /// The same, 8 lanes.
+    AvxVnni,
     /// `vpsignb`, `vpmaddubsw`, `vpmaddwd`: no pair of products of 7 bits and a sign overflows.
     Avx2,
     /// `smmla`: words of two lanes lie by pairs, so that a register is two outputs of eight inputs.
@@ -71,6 +73,7 @@ impl Int8Kernel {
         match isa.int8_dots() {
             Int8Dots::Amx => Self::Amx,
             Int8Dots::Vnni => Self::Vnni,
+            Int8Dots::AvxVnni => Self::AvxVnni,
             Int8Dots::Avx2 => Self::Avx2,
             Int8Dots::Smmla => Self::Smmla,
             Int8Dots::Sdot => Self::Sdot,
@@ -81,7 +84,7 @@ impl Int8Kernel {
     fn panel_width(self) -> usize {
         match self {
             Self::Amx | Self::Vnni => 32,
-            Self::Avx2 | Self::Smmla | Self::Sdot | Self::Portable => 16,
+            Self::AvxVnni | Self::Avx2 | Self::Smmla | Self::Sdot | Self::Portable => 16,
         }
     }
 
@@ -91,7 +94,7 @@ impl Int8Kernel {
             Self::Amx => BLOCK_TILES * TILE_ROWS,
             Self::Vnni => 12,
             Self::Avx2 => 4,
-            Self::Smmla => 6,
+            Self::AvxVnni | Self::Smmla => 6,
             Self::Sdot => 5,
             Self::Portable => 2,
         }
@@ -99,7 +102,7 @@ impl Int8Kernel {
 
     /// What is added to a weight's byte, by flipping its highest bit.
     fn weight_offset(self) -> i32 {
-        if self == Self::Vnni { 128 } else { 0 }
+        if matches!(self, Self::Vnni | Self::AvxVnni) { 128 } else { 0 }
     }
 
     /// Words of a lane of k weights.
@@ -243,6 +246,8 @@ impl Int8Tile {
             match kernel {
                 #[cfg(target_arch = "x86_64")]
                 Int8Kernel::Vnni => x86::run_vnni(self, height),
+                #[cfg(target_arch = "x86_64")]
+                Int8Kernel::AvxVnni => x86::run_avx_vnni(self, height),
                 #[cfg(target_arch = "x86_64")]
                 Int8Kernel::Avx2 => x86::run_avx2(self, height),
                 #[cfg(target_arch = "aarch64")]

@@ -14,6 +14,13 @@ pub(super) unsafe fn run_vnni(tile: &Int8Tile, height: usize) {
 }
 
 /// # Safety
+/// As `Int8Tile::run`; the CPU has AVX-VNNI.
+pub(super) unsafe fn run_avx_vnni(tile: &Int8Tile, height: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { by_height!(height, tile, avx_vnni: 1 2 3 4 5 6) }
+}
+
+/// # Safety
 /// As `Int8Tile::run`; the CPU has AVX2.
 pub(super) unsafe fn run_avx2(tile: &Int8Tile, height: usize) {
     // SAFETY: the caller's promise.
@@ -128,6 +135,34 @@ impl Lanes {
                 }
                 _mm512_storeu_ps(out, total);
             }
+        }
+    }
+}
+
+/// # Safety
+/// As `run_avx_vnni`.
+#[target_feature(enable = "avx2,avxvnni")]
+unsafe fn avx_vnni<const MR: usize>(tile: &Int8Tile) {
+    // SAFETY: the promise of `Int8Tile::run`.
+    unsafe {
+        for group in 0..tile.num_groups {
+            let mut sums = [[_mm256_setzero_si256(); 2]; MR];
+            for (m, sum) in sums.iter_mut().enumerate() {
+                let start = *tile.row_starts.add(m * tile.num_groups + group);
+                *sum = [_mm256_set1_epi32(start); 2];
+            }
+            for word in tile.words(group) {
+                bring(tile.next, word, 1);
+                let weights = tile.weights.add(word * 16);
+                let low = _mm256_loadu_si256(weights.cast());
+                let high = _mm256_loadu_si256(weights.add(8).cast());
+                for (m, sum) in sums.iter_mut().enumerate() {
+                    let x = _mm256_set1_epi32(*tile.x.add(m * tile.x_stride + word) as i32);
+                    sum[0] = _mm256_dpbusd_avx_epi32(sum[0], low, x);
+                    sum[1] = _mm256_dpbusd_avx_epi32(sum[1], high, x);
+                }
+            }
+            add_narrow_group(tile, group, &sums);
         }
     }
 }
