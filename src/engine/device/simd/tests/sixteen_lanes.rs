@@ -103,6 +103,7 @@ impl Kernel for OfFloats<'_> {
             for vector in [a.exp(), a.exp_m1(), a.sigmoid(), a.softplus(), a.tanh()] {
                 out.floats(vector);
             }
+            out.floats(V::splat(0.0).min(a).coarse_exp());
             out.push(a.sum());
             out.push(if has_number { a.largest() } else { 0.0 });
         }
@@ -187,6 +188,6 @@ fn sixteen_lanes_give_the_same_bits_in_one_register_and_in_two() {
     for (isa, results) in of_sets {
         let bits: Vec<u8> = results.iter().flatten().flat_map(|bits| bits.to_le_bytes()).collect();
         let hash = blake3::hash(&bits).to_hex();
-        assert_eq!(&hash.as_str()[..16], "c0ca67819eb53bfd", "{isa:?}");
+        assert_eq!(&hash.as_str()[..16], "110dfcd4de9d4a66", "{isa:?}");
     }
 }
