@@ -43,6 +43,8 @@ struct Inputs : AttentionParams {
   T* out;
   u32 group_size;
   u32 num_units;  // not of prefill
+  float* slots;   // where splits are kept that are merged later
+  const SharedToken* shared_tokens;
 
   // Turns scores into exponents of 2. The soft cap and biases have applied `scale` before.
   __device__ __forceinline__ float exponent_factor() const {
@@ -107,15 +109,15 @@ struct Queries {
   u32 words[OWN > 0 ? OWN : 1][DEPTH_STEPS][4];
   uint4* shared;  // (group * DEPTH_STEPS + step) * 32 + lane: each lane reads what it wrote
 
-  __device__ __forceinline__ void load(const Inputs& in, const AttentionWork& item,
-                                       const RowGroup& rows, u32 kv_head, u32 group) {
+  // `find(row, from, is_row)`: where a row of the group begins, and whether there is one.
+  template <class Find>
+  __device__ __forceinline__ void load(u32 group, const Find& find) {
     const u32 lane = threadIdx.x % 32;
     const T* from[2];
     bool is_row[2];
     for (u32 i = 0; i < 2; ++i) {
-      const u32 row = lane / 4 + 8 * i;
-      from[i] = in.qkv + rows.offset(in, item, kv_head, row, in.qkv_stride) + lane % 4 * 2;
-      is_row[i] = row < rows.num_rows;
+      find(lane / 4 + 8 * i, from[i], is_row[i]);
+      from[i] += lane % 4 * 2;
     }
 #pragma unroll
     for (u32 step = 0; step < DEPTH_STEPS; ++step) {
@@ -141,6 +143,17 @@ struct Queries {
     }
   }
 };
+
+// Those of a work item.
+template <class Queries>
+__device__ __forceinline__ void load_queries(const Inputs& in, const AttentionWork& item,
+                                             const RowGroup& rows, u32 kv_head, u32 group,
+                                             Queries& queries) {
+  queries.load(group, [&](u32 row, const T*& from, bool& is_row) {
+    from = in.qkv + rows.offset(in, item, kv_head, row, in.qkv_stride);
+    is_row = row < rows.num_rows;
+  });
+}
 
 // Where 16 bytes of a row are in a tile.
 __device__ __forceinline__ u32 chunk_offset(u32 row, u32 chunk) {
@@ -205,10 +218,7 @@ __device__ __forceinline__ void add_biases(const Inputs& in, const AttentionWork
   }
 }
 
-// Soft cap, biases and mask. `tile`: the position of the tile's first key.
-__device__ __forceinline__ void bound_and_mask(const Inputs& in, const AttentionWork& item,
-                                               const RowGroup& rows, u32 kv_head, u32 tile,
-                                               float (&scores)[4][4]) {
+__device__ __forceinline__ void bound(const Inputs& in, float (&scores)[4][4]) {
   if (in.soft_cap > 0.0f) {
     const float inner = in.scale / in.soft_cap;
 #pragma unroll
@@ -216,6 +226,13 @@ __device__ __forceinline__ void bound_and_mask(const Inputs& in, const Attention
       scores[i / 4][i % 4] = in.soft_cap * tanhf(scores[i / 4][i % 4] * inner);
     }
   }
+}
+
+// Soft cap, biases and mask. `tile`: the position of the tile's first key.
+__device__ __forceinline__ void bound_and_mask(const Inputs& in, const AttentionWork& item,
+                                               const RowGroup& rows, u32 kv_head, u32 tile,
+                                               float (&scores)[4][4]) {
+  bound(in, scores);
   if (HAS_ALIBI || HAS_BIAS) add_biases(in, item, rows, kv_head, tile, scores);
   if (rows.do_all_see(in, item, tile)) return;
   for (u32 half = 0; half < 2; ++half) {

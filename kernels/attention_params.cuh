@@ -8,7 +8,21 @@ struct AttentionWork {
   u32 num_tokens;  // query tokens
   u32 seq;         // row of the block tables
   u32 position;    // absolute position of the first query token
-  u32 end;         // one past the last position that any of the tokens sees
+  u32 start, end;  // positions that this unit computes, of those that any of the tokens sees
+  u32 slot;        // of decode: where the first split is kept, NO_SLOT: the unit is all of a row
+};
+constexpr u32 NO_SLOT = 0xFFFFFFFFu;
+
+// Tokens of a step whose sequences begin with the same K and V, and splits of these.
+struct SharedWork {
+  u32 first, num_tokens;  // of the list of tokens
+  u32 seq;                // row of the block tables: of any of the tokens' sequences
+  u32 start, end;         // positions, both where splits end, before any of the tokens
+  u32 place;              // which of a token's slots the first split goes to
+};
+struct SharedToken {
+  u32 token;  // flat index
+  u32 slot;   // its first one
 };
 
 // Whether sequences are whole texts, whose tokens may see those after them (-DTEXTS=1). Else a

@@ -17,19 +17,10 @@
 // - paged_attention_prefill: 32 PREFILL_WARPS threads, PREFILL_BYTES of dynamic shared memory.
 //   Grid: one block per unit; work items of 16 PREFILL_WARPS PREFILL_GROUPS / G tokens, those that
 //   see most positions first.
-#include "attention.cuh"
+// - paged_attention_shared: as prefill. Work of 16 PREFILL_WARPS / G tokens. Any grid.
+#include "attention_splits.cuh"
 
 static_assert(HEAD_DIM <= 256 && !IS_LATENT, "such heads are wide_attention.cu's");
-
-// The softmax of 16 rows over one split.
-using Partial = PartialOf<HEAD_DIM>;
-
-// The merged splits of 16 rows, in the order of the fragments: float4 i * 32 + lane has the four
-// elements of accumulator i of that lane.
-struct State {
-  float4 values[HEAD_DIM / 8 * 32];
-  float max[ROWS], sum[ROWS];
-};
 
 // partial.values += probabilities (16, 32) * values (32, HEAD_DIM), for several groups of rows.
 template <u32 groups>
@@ -50,72 +41,6 @@ __device__ __forceinline__ void add_values(const float (&scores)[groups][4][4], 
         mma<T>(partial[g].values[2 * step], p[g], b[0], b[1]);
         if (2 * step + 1 < HEAD_DIM / 8) mma<T>(partial[g].values[2 * step + 1], p[g], b[2], b[3]);
       }
-    }
-  }
-}
-
-// Ends a split: partial = the merged splits before it, then itself.
-__device__ __forceinline__ void merge(const State& state, Partial& partial) {
-  const u32 lane = threadIdx.x % 32;
-  float old_weight[2], new_weight[2];
-  for (u32 i = 0; i < 2; ++i) {
-    float sum = partial.sum[i] + __shfl_xor_sync(FULL_WARP, partial.sum[i], 1);
-    sum += __shfl_xor_sync(FULL_WARP, sum, 2);
-    const float old_max = state.max[lane / 4 + 8 * i], old_sum = state.sum[lane / 4 + 8 * i];
-    const float top = fmaxf(old_max, partial.max[i]);
-    const float shift = top == -infinity() ? 0.0f : top;
-    old_weight[i] = exp2_approx(old_max - shift);
-    new_weight[i] = exp2_approx(partial.max[i] - shift);
-    partial.max[i] = top;
-    partial.sum[i] = fmaf(old_sum, old_weight[i], sum * new_weight[i]);
-  }
-#pragma unroll
-  for (u32 n = 0; n < HEAD_DIM / 8; ++n) {
-    const float4 four = state.values[n * 32 + lane];
-    const float old[4] = {four.x, four.y, four.z, four.w};
-    float(&values)[4] = partial.values[n];
-    for (u32 i = 0; i < 4; ++i) {
-      values[i] = fmaf(old[i], old_weight[i / 2], values[i] * new_weight[i / 2]);
-    }
-  }
-}
-
-__device__ __forceinline__ void store_state(const Partial& partial, State& state) {
-  const u32 lane = threadIdx.x % 32;
-#pragma unroll
-  for (u32 n = 0; n < HEAD_DIM / 8; ++n) {
-    const float(&values)[4] = partial.values[n];
-    state.values[n * 32 + lane] = make_float4(values[0], values[1], values[2], values[3]);
-  }
-  // The four lanes of a row share these; they agree on the values.
-  __syncwarp();
-  for (u32 i = 0; i < 2; ++i) {
-    state.max[lane / 4 + 8 * i] = partial.max[i];
-    state.sum[lane / 4 + 8 * i] = partial.sum[i];
-  }
-  __syncwarp();
-}
-
-__device__ __forceinline__ void store_output(const Inputs& in, const AttentionWork& item,
-                                             const RowGroup& rows, u32 kv_head,
-                                             const Partial& partial) {
-  const u32 lane = threadIdx.x % 32;
-  for (u32 i = 0; i < 2; ++i) {
-    const u32 row = lane / 4 + 8 * i;
-    if (row >= rows.num_rows) continue;
-    const u32 stride = in.num_heads * HEAD_DIM;
-    T* to = in.out + rows.offset(in, item, kv_head, row, stride) + lane % 4 * 2;
-    // All splits are merged, so that no split and no tile changes where the sink enters.
-    float sum = partial.sum[i];
-    if (HAS_SINKS) {
-      const u32 head = kv_head * in.group_size + (rows.first_row + row) % in.group_size;
-      sum += exp2_approx(fmaf(in.sinks[head], LOG2_E, -partial.max[i]));
-    }
-    const float inverse = 1.0f / sum;
-#pragma unroll
-    for (u32 n = 0; n < HEAD_DIM / 8; ++n) {
-      *reinterpret_cast<u32*>(to + n * 8) = narrow_x2<T>(partial.values[n][2 * i] * inverse,
-                                                         partial.values[n][2 * i + 1] * inverse);
     }
   }
 }
@@ -186,6 +111,7 @@ struct TaskCursor {
     if (unit >= in.num_units) return;
     item = in.work[unit / in.num_kv_heads];
     rows.open(in, item, group);
+    rows.start = max(rows.start, item.start), rows.end = min(rows.end, item.end);
     split = rows.start / SPLIT;
   }
   __device__ __forceinline__ void advance(u32 by, const Inputs& in) {
@@ -263,15 +189,32 @@ struct Ring {
 };
 
 #if !TEXTS
+// Keeps a split of a unit that is a part of its row, of one token.
+__device__ __forceinline__ void keep_split(const Inputs& in, const TaskCursor& task, u32 kv_head,
+                                           const Partial& partial) {
+  const u32 first = in.work[task.unit / in.num_kv_heads].slot;
+  const u32 slot = first + task.split - task.rows.start / SPLIT;
+  for (u32 i = 0; i < 2; ++i) {
+    const float sum = row_sum(partial, i);
+    const u32 row = threadIdx.x % 32 / 4 + 8 * i;
+    const u32 head = kv_head * in.group_size + task.rows.first_row + row;
+    if (row < task.rows.num_rows) {
+      store_slot(partial, i, sum, slot_at(in.slots, slot, head, in.num_heads));
+    }
+  }
+}
+
 // Attention of few query tokens per sequence (one, in decoding). Each warp of a block takes whole
 // splits; the results are merged in the order of `serial` through one State in shared memory.
+// Of units that are parts of rows they are kept in `slots`, each by itself.
 KERNEL(32 * DECODE_WARPS, DECODE_BLOCKS)
 paged_attention_decode(const T* qkv, const Kv* k_cache, const Kv* v_cache,
                        const AttentionWork* work, const u32* num_work, const u32* block_tables,
-                       T* out, AttentionParams params) {
+                       T* out, float* slots, AttentionParams params) {
   DYN_SMEM(u8, smem);
   const Inputs in = {params, qkv, k_cache, v_cache, work, block_tables, out,
-                     params.num_heads / params.num_kv_heads, num_work[0] * params.num_kv_heads};
+                     params.num_heads / params.num_kv_heads, num_work[0] * params.num_kv_heads,
+                     slots};
   State& state = *reinterpret_cast<State*>(smem + DECODE_WARPS * DECODE_WARP_BYTES);
   u32* turn = reinterpret_cast<u32*>(&state + 1);
   if (threadIdx.x == 0) *turn = 0;
@@ -290,7 +233,7 @@ paged_attention_decode(const T* qkv, const Kv* k_cache, const Kv* v_cache,
   for (u32 i = 0; i + 1 < DECODE_STAGES; ++i) ring.fetch(in);
   while (task.unit < in.num_units) {
     const u32 kv_head = task.unit % in.num_kv_heads;
-    queries.load(in, task.item, task.rows, kv_head, 0);
+    load_queries(in, task.item, task.rows, kv_head, 0, queries);
     Partial partial[1] = {Partial::empty()};
     for (u32 tile = task.first_tile(); tile < task.end(); tile += TILE) {
       float scores[1][4][4] = {};
@@ -299,11 +242,16 @@ paged_attention_decode(const T* qkv, const Kv* k_cache, const Kv* v_cache,
       softmax_step<1, false>(in.exponent_factor(), scores, partial);
       add_values(scores, ring.next(in), partial);
     }
+    const bool is_kept = in.work[task.unit / in.num_kv_heads].slot != NO_SLOT;
+    if (is_kept) keep_split(in, task, kv_head, partial[0]);
     wait_for_turn(turn, task.serial);
-    if (task.split == task.rows.start / SPLIT) store_state(Partial::empty(), state);
-    merge(state, partial[0]);
-    const bool is_last = task.end() == task.rows.end;
-    if (!is_last) store_state(partial[0], state);
+    bool is_last = false;
+    if (!is_kept) {
+      if (task.split == task.rows.start / SPLIT) store_state(Partial::empty(), state);
+      merge(state, partial[0]);
+      is_last = task.end() == task.rows.end;
+      if (!is_last) store_state(partial[0], state);
+    }
     // All lanes have read and written the state before the next split's warp may.
     __syncwarp();
     if (threadIdx.x % 32 == 0) set_turn(turn, task.serial + 1);
@@ -394,7 +342,7 @@ __device__ __forceinline__ void attend_rows(const Inputs& in, const AttentionWor
   for (u32 g = 0; g < PREFILL_GROUPS; ++g) {
     RowGroup rows;
     open_own(in, item, first_group, g, rows);
-    queries.load(in, item, rows, tiles.kv_head, g);
+    load_queries(in, item, rows, tiles.kv_head, g, queries);
     partial[g] = Partial::empty();
     store_state(Partial::empty(), states[g]);
     if (g == 0) all_see_end = in.last_seen(item, rows.first_position) + 1;
@@ -474,3 +422,97 @@ paged_attention_prefill(const T* qkv, const Kv* k_cache, const Kv* v_cache,
   }
 }
 EXPORT(paged_attention_prefill)
+
+#if !TEXTS
+// One group of rows per warp: with two, some sets of kernels spill.
+using SharedQueries = Queries<1, shared_groups(1)>;
+
+// Splits of K and V that many tokens begin with, for 16 rows of each warp, its `group`: no row
+// masks any.
+__device__ __forceinline__ void attend_shared(const Inputs& in, const SharedWork& work, u32 group,
+                                              SharedTiles& tiles, SharedQueries& queries,
+                                              State& state) {
+  queries.load(0, [&](u32 row, const T*& from, bool& is_row) {
+    const SharedRow at = SharedRow::find(in, work, tiles.kv_head, group * ROWS + row);
+    from = at.query, is_row = at.is_there;
+  });
+  Partial partial[1] = {Partial::empty()};
+  store_state(Partial::empty(), state);
+  const bool has_rows = group * ROWS < work.num_tokens * in.group_size;
+  // From the first split on they are merged, and only the last result is kept.
+  const bool is_merged = work.start == 0;
+  tiles.open(in);
+  tiles.fetch(in);
+  for (u32 tile = tiles.start; tile < tiles.end; tile += TILE) {
+    const SmemAddress keys = tiles.take(tile, in);
+    if (!has_rows) continue;
+    float scores[1][4][4] = {};
+    score_tile(queries, keys, scores);
+    bound(in, scores[0]);
+    softmax_step<1, true>(in.exponent_factor(), scores, partial);
+    add_values(scores, keys + TILE_BYTES, partial);
+    if ((tile + TILE) % SPLIT != 0) continue;
+    if (is_merged) {
+      merge(state, partial[0]);
+    } else {
+      for (u32 i = 0; i < 2; ++i) partial[0].sum[i] = row_sum(partial[0], i);
+    }
+    store_state(partial[0], state);
+    partial[0] = Partial::empty();
+    if (is_merged && tile + TILE < tiles.end) continue;
+    const u32 split = is_merged ? 0 : (tile - work.start) / SPLIT;
+#pragma unroll
+    for (u32 i = 0; i < 2; ++i) {
+      const u32 row = hide(group) * ROWS + threadIdx.x % 32 / 4 + 8 * i;
+      const SharedRow at = SharedRow::find(in, work, tiles.kv_head, row);
+      if (at.is_there) store_slot(state, i, at.slot + u64(split) * in.num_heads * SLOT_FLOATS);
+    }
+  }
+}
+
+// Attention of tokens of different sequences to K and V that all of them begin with: what
+// paged_attention_prefill does with tokens of one. The results are kept in `slots`.
+KERNEL(32 * PREFILL_WARPS, PREFILL_BLOCKS)
+paged_attention_shared(const T* qkv, const Kv* k_cache, const Kv* v_cache, const SharedWork* work,
+                       const u32* num_work, const u32* block_tables, const SharedToken* tokens,
+                       float* slots, AttentionParams params) {
+  DYN_SMEM(u8, smem);
+  const Inputs in = {params, qkv, k_cache, v_cache, nullptr, block_tables, nullptr,
+                     params.num_heads / params.num_kv_heads, 0, slots, tokens};
+  u8* own = smem + PREFILL_TILES_BYTES + threadIdx.x / 32 * prefill_warp_bytes(1);
+  State& state = *reinterpret_cast<State*>(own);
+  SharedQueries queries;
+  queries.shared = reinterpret_cast<uint4*>(&state + 1);
+  SharedTiles tiles;
+  tiles.base = smem_address(smem);
+  for (u32 unit = blockIdx.x; unit < num_work[0] * in.num_kv_heads; unit += gridDim.x) {
+    const SharedWork& part = work[unit / in.num_kv_heads];
+    tiles.kv_head = unit % in.num_kv_heads, tiles.start = part.start, tiles.end = part.end;
+    tiles.block_table = block_tables + u64(part.seq) * in.max_blocks_per_seq;
+    for (u32 group = 0; group * ROWS < part.num_tokens * in.group_size; group += PREFILL_WARPS) {
+      attend_shared(in, part, group + threadIdx.x / 32, tiles, queries, state);
+      wait_async<0>();
+      __syncthreads();
+    }
+  }
+}
+EXPORT(paged_attention_shared)
+
+// Merges the slots of tokens and writes their outputs. Launch: 128 threads, no shared memory, any
+// grid. The second bound keeps ptxas from spilling for the sake of more warps.
+KERNEL(128, 8)
+paged_attention_merge(const MergeWork* work, const u32* num_work, float* slots, T* out,
+                      AttentionParams params) {
+  constexpr u32 WARPS = 4;
+  const u32 num_units = num_work[0] * params.num_heads;
+  for (u32 unit = blockIdx.x * WARPS + threadIdx.x / 32; unit < num_units;
+       unit += gridDim.x * WARPS) {
+    const MergeWork item = work[unit / params.num_heads];
+    const u32 head = unit % params.num_heads;
+    merge_slots(slot_at(slots, item.slot, head, params.num_heads), item.num_slots,
+                params.num_heads * SLOT_FLOATS, head, params,
+                out + (u64(item.token) * params.num_heads + head) * HEAD_DIM);
+  }
+}
+EXPORT(paged_attention_merge)
+#endif

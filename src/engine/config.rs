@@ -351,11 +351,18 @@ pub struct ShimGpu {
     pub max_smem_kb: usize,
     /// As `Properties::max_launch_positions`.
     pub max_launch_positions: Option<u32>,
+    /// Multiprocessors.
+    pub num_sms: u32,
 }
 
 impl Default for ShimGpu {
     fn default() -> Self {
-        Self { compute_capability: (9, 0), max_smem_kb: 227, max_launch_positions: None }
+        Self {
+            compute_capability: (9, 0),
+            max_smem_kb: 227,
+            max_launch_positions: None,
+            num_sms: 4,
+        }
     }
 }
 

@@ -278,7 +278,8 @@ fn step_limits(config: &EngineConfig, decoder: &DecoderToLoad) -> StepLimits {
         max_model_len: *max_model_len,
         block_size: decoder.block_size(&config.cache),
         num_q_per_kv: spec.num_q_per_kv(),
-        head_dim: spec.heads().head_dim,
+        heads: spec.heads(),
+        attends_to_all: spec.attentions().any(AttentionSpec::attends_to_all),
         has_states: spec.recurrents().next().is_some(),
     }
 }

@@ -83,15 +83,19 @@ const PREFILL: &str = "paged_attention_prefill";
 /// Source, what it is compiled with, and the registers that each of its kernels may take.
 type Module = (&'static str, &'static [Defines], &'static [(&'static str, u32)]);
 
+/// The kernels of rows that decode, in parts or not, and of prompts.
+const IN_PARTS: &[(&str, u32)] = &[
+    (DECODE, 255),
+    (PREFILL, 255),
+    ("paged_attention_shared", 255),
+    ("paged_attention_merge", 64),
+];
+
 /// The slowest to compile first. A ceiling keeps as many blocks on a multiprocessor as the launch
 /// counts on: raise one only after a look at the kernel's speed. Head sizes are those of published
 /// models, in bf16; f16 differs in its conversions only.
 const MODULES: &[Module] = &[
-    (
-        "paged_attention",
-        &[&[("DTYPE", "bf16"), ("HEAD_DIM", "32")]],
-        &[(DECODE, 255), (PREFILL, 255)],
-    ),
+    ("paged_attention", &[&[("DTYPE", "bf16"), ("HEAD_DIM", "32")]], IN_PARTS),
     (
         "paged_attention",
         &[
@@ -99,18 +103,10 @@ const MODULES: &[Module] = &[
             &[("DTYPE", "bf16"), ("HEAD_DIM", "64"), ("ALIBI", "1")],
             &[("DTYPE", "bf16"), ("HEAD_DIM", "64"), ("SINKS", "1")],
         ],
-        &[(DECODE, 255), (PREFILL, 255)],
+        IN_PARTS,
     ),
-    (
-        "paged_attention",
-        &[&[("DTYPE", "bf16"), ("HEAD_DIM", "80")]],
-        &[(DECODE, 255), (PREFILL, 255)],
-    ),
-    (
-        "paged_attention",
-        &[&[("DTYPE", "bf16"), ("HEAD_DIM", "96")]],
-        &[(DECODE, 255), (PREFILL, 255)],
-    ),
+    ("paged_attention", &[&[("DTYPE", "bf16"), ("HEAD_DIM", "80")]], IN_PARTS),
+    ("paged_attention", &[&[("DTYPE", "bf16"), ("HEAD_DIM", "96")]], IN_PARTS),
     (
         "paged_attention",
         &[
@@ -120,7 +116,7 @@ const MODULES: &[Module] = &[
             &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("ALIBI", "1")],
             &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("KV_FP8", "1"), ("ALIBI", "1")],
         ],
-        &[(DECODE, 255), (PREFILL, 255)],
+        IN_PARTS,
     ),
     (
         "paged_attention",
@@ -130,13 +126,9 @@ const MODULES: &[Module] = &[
             &[("DTYPE", "bf16"), ("HEAD_DIM", "160")],
             &[("DTYPE", "bf16"), ("HEAD_DIM", "192")],
         ],
-        &[(DECODE, 255), (PREFILL, 255)],
+        IN_PARTS,
     ),
-    (
-        "paged_attention",
-        &[&[("DTYPE", "bf16"), ("HEAD_DIM", "256")]],
-        &[(DECODE, 255), (PREFILL, 255)],
-    ),
+    ("paged_attention", &[&[("DTYPE", "bf16"), ("HEAD_DIM", "256")]], IN_PARTS),
     // Texts go through prefill alone.
     (
         "paged_attention",

@@ -21,6 +21,7 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "activation.cuh",
     "attention.cuh",
     "attention_params.cuh",
+    "attention_splits.cuh",
     "logits.cuh",
     "norm.cuh",
     "ptx.cuh",

@@ -1,10 +1,13 @@
 //! One step's integers where ops need them: `Batch` on the host, and its copy on a GPU.
 
+mod parts;
 mod runs;
 mod texts;
 
+pub(super) use parts::PartInputs;
 pub use texts::TextLimits;
 
+use std::cmp::Reverse;
 use std::ops::Range;
 
 use crate::engine::EngineError;
@@ -14,6 +17,8 @@ use crate::engine::device::{Device, Gpu, bytes_of};
 use crate::engine::step_sizes::StepSizes;
 use runs::RunInputs;
 use texts::TextInputs;
+
+use super::QkvHeads;
 
 /// Indices of a step: on the host, and on the GPU when that is where the step runs.
 #[derive(Clone, Copy, Debug)]
@@ -102,8 +107,9 @@ impl<'a> Step<'a> {
     }
 
     /// What names the step's sequence of launches: steps in which every sequence computes one token
-    /// and samples, which differ in nothing but their inputs, and either all have adapters or none;
-    /// none goes on from a state of the same step. None: it is a step of its own.
+    /// and samples, which differ in nothing but their inputs, and either all have adapters or none,
+    /// rows in parts or none, rows that compute some together or none; none goes on from a state of
+    /// the same step. None: it is a step of its own.
     pub fn graph_key(&self) -> Option<usize> {
         let (batch, inputs) = (self.batch, self.inputs?);
         let num_rows = inputs.num_rows;
@@ -111,7 +117,17 @@ impl<'a> Step<'a> {
         let samples = batch.logits_indices.len() == batch.num_seqs();
         let waits = inputs.runs.as_ref().is_some_and(|runs| runs.levels().count() > 1);
         let is_recorded = decodes && samples && !waits && num_rows <= MAX_GRAPH_ROWS;
-        is_recorded.then(|| 2 * num_rows + usize::from(!batch.loras.is_empty()))
+        let (has_parts, shares) = self.has_parts();
+        let bits = [!batch.loras.is_empty(), has_parts, shares];
+        let key = |key, bit| 2 * key + usize::from(bit);
+        is_recorded.then(|| bits.into_iter().fold(num_rows, key))
+    }
+
+    /// Whether attention computes rows that decode in parts, and some parts for several rows. No
+    /// bit depends on it.
+    pub fn has_parts(&self) -> (bool, bool) {
+        let parts = self.inputs.and_then(|inputs| inputs.parts.as_ref());
+        parts.map_or((false, false), PartInputs::are_used)
     }
 
     pub(super) fn gpu_inputs(&self) -> &'a GpuInputs {
@@ -145,8 +161,10 @@ pub struct StepLimits {
     /// Query heads that share a K and V head, by which a GPU's units of work are sized. Layers with
     /// other numbers take the same units, in as many passes as they need.
     pub num_q_per_kv: usize,
-    /// Width of a head.
-    pub head_dim: usize,
+    /// The most heads of a layer, and the widest.
+    pub heads: QkvHeads,
+    /// Some layer attends to all positions and has no biases: a GPU may compute rows in parts.
+    pub attends_to_all: bool,
     /// Layers go from token to token with states.
     pub has_states: bool,
 }
@@ -192,6 +210,8 @@ pub(super) struct GpuInputs {
     pub(super) block_tables: DeviceBuffer,
     pub(super) decode: WorkList,
     pub(super) prefill: WorkList,
+    /// The rows of `decode` in parts, if kernels take them so.
+    pub(super) parts: Option<PartInputs>,
     /// Where texts are, if the steps are of whole texts.
     texts: Option<TextInputs>,
     /// The tokens of each sequence, if layers have states.
@@ -211,10 +231,10 @@ pub(super) struct WorkList {
     pub launches: Vec<Range<usize>>,
 }
 
-// SAFETY: five integers without padding.
+// SAFETY: seven integers without padding.
 unsafe impl Plain for AttentionWork {}
 
-/// `struct AttentionWork` of kernels/paged_attention.cu.
+/// `struct AttentionWork` of kernels/attention_params.cuh.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AttentionWork {
@@ -225,15 +245,18 @@ pub(super) struct AttentionWork {
     pub seq: u32,
     /// Absolute position of the first query token.
     pub position: u32,
-    /// One past the last position that any of the tokens sees.
+    /// Positions that the unit computes, of those that any of the tokens sees.
+    pub start: u32,
     pub end: u32,
+    /// Where the first split is kept. NO_SLOT: the unit is all of its tokens' attention.
+    pub slot: u32,
 }
 
 /// Largest step that is recorded as a CUDA graph: of as many rows as any device is given to decode
 /// at once.
 const MAX_GRAPH_ROWS: usize = StepSizes::MOST_SEQS;
 
-/// No slot: a row that only pads.
+/// No slot: a row that only pads, a unit whose result is not kept for others.
 const NO_SLOT: u32 = u32::MAX;
 
 impl WorkList {
@@ -246,7 +269,8 @@ impl WorkList {
     /// Longest first: the last units to run should be short ones. In launches that see up to
     /// `max_positions` each, or in one.
     fn upload(&mut self, gpu: &Gpu, max_positions: Option<u32>) {
-        self.host.sort_unstable_by_key(|work| (std::cmp::Reverse(work.end), work.token));
+        let order = |work: &AttentionWork| (Reverse(work.end - work.start), work.token, work.start);
+        self.host.sort_unstable_by_key(order);
         self.launches.clear();
         let max_positions = max_positions.map_or(u64::MAX, u64::from);
         self.launches.extend(launches(&self.host, max_positions));
@@ -291,7 +315,7 @@ impl GpuInputs {
         // Without attention no unit is computed.
         let tokens_per_item = match limits.num_q_per_kv {
             0 => limits.max_num_tokens,
-            num => super::paged_attention::prefill_tokens(gpu, limits.head_dim, num),
+            num => super::paged_attention::prefill_tokens(gpu, limits.heads.head_dim, num),
         };
         let of_runs = (limits.max_num_seqs, limits.block_size);
         let runs = limits.has_states.then(|| RunInputs::new(gpu, of_runs));
@@ -310,6 +334,7 @@ impl GpuInputs {
             block_tables: ids((limits.max_num_seqs * blocks).max(2))?,
             decode: WorkList::new(gpu, limits.max_num_seqs)?,
             prefill: WorkList::new(gpu, prefill_items)?,
+            parts: PartInputs::new(gpu, limits)?,
             texts: None,
             runs: runs.transpose()?,
             staging: Vec::with_capacity(rows.max(limits.max_num_seqs * blocks)),
@@ -373,6 +398,9 @@ impl GpuInputs {
         // Recorded launches of decoding serve every step of their size: they are not split.
         self.decode.upload(gpu, None);
         self.prefill.upload(gpu, gpu.properties().max_launch_positions);
+        if let Some(parts) = &mut self.parts {
+            parts.upload(gpu, batch);
+        }
     }
 
     /// One unit per sequence that decodes, and one per tile of a sequence that computes more.
@@ -401,7 +429,8 @@ fn work_of(
     tokens.clone().step_by(max_tokens as usize).map(move |token| {
         let num_tokens = (tokens.end - token).min(max_tokens);
         let position = first + (token - tokens.start);
-        AttentionWork { token, num_tokens, seq, position, end: position + num_tokens }
+        let (start, end) = (0, position + num_tokens);
+        AttentionWork { token, num_tokens, seq, position, start, end, slot: NO_SLOT }
     })
 }
 
@@ -411,7 +440,10 @@ mod tests {
 
     #[test]
     fn launches_see_no_more_positions_than_they_may_unless_of_one_unit() {
-        let work = |end| AttentionWork { token: 0, num_tokens: 1, seq: 0, position: end - 1, end };
+        let work = |end: u32| {
+            let whole = work_of(0..1, 1, (0, end - 1)).next();
+            whole.expect("one token has one unit")
+        };
         let all = [900, 400, 300, 300, 300, 100].map(work);
         assert_eq!(launches(&all, 1000), [0..1, 1..4, 4..6]);
         assert_eq!(launches(&all, 1), [0..1, 1..2, 2..3, 3..4, 4..5, 5..6]);

@@ -9,6 +9,7 @@ mod failure;
 mod invariance;
 mod kernel_times;
 mod loras;
+mod parts;
 mod rows;
 mod tensor_parallel;
 

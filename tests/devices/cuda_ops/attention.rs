@@ -2,6 +2,8 @@
 //! against the CPU; a token's bits however its sequence is computed, whatever is beside it, and
 //! whatever stale K and V lie behind it.
 
+mod parts;
+
 use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::config::{DType, ShimGpu};
 use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
@@ -56,10 +58,12 @@ struct Seq {
     seed: u64,
     cached: usize,
     len: usize,
+    /// Seed and number of the tokens that it begins with, in blocks of all that do.
+    prefix: (u64, usize),
 }
 
 const fn seq(seed: u64, cached: usize, len: usize) -> Seq {
-    Seq { seed, cached, len }
+    Seq { seed, cached, len, prefix: (0, 0) }
 }
 
 /// A device with the cache of some sequences.
@@ -72,6 +76,8 @@ struct Run<'a> {
     inputs: StepInputs,
     alibi: Option<WeightValues>,
     sinks: Option<WeightValues>,
+    /// Of steps so far: some had rows in parts, and parts of several rows.
+    had_parts: (bool, bool),
 }
 
 impl<'a> Run<'a> {
@@ -94,7 +100,8 @@ impl<'a> Run<'a> {
             max_model_len: MAX_MODEL_LEN,
             block_size: case.block_size,
             num_q_per_kv: case.heads.num_heads / case.heads.num_kv_heads,
-            head_dim: case.heads.head_dim,
+            heads: case.heads,
+            attends_to_all: case.window.is_none() && !case.has_alibi,
             has_states: false,
         };
         let cache = KvCache::on_device(device, shape, pair.dtype).expect("memory");
@@ -107,7 +114,8 @@ impl<'a> Run<'a> {
         // The first takes nothing, the last what is more than all positions together.
         let sink = |head: usize| 30.0 * head as f32 / (num_heads - 1) as f32 - 20.0;
         let sinks = case.has_sinks.then(|| of_heads((0..num_heads).map(sink).collect()));
-        Self { device, pair, case, seqs, cache, inputs, alibi, sinks }
+        let had_parts = (false, false);
+        Self { device, pair, case, seqs, cache, inputs, alibi, sinks, had_parts }
     }
 
     /// Values of q and k, of a token.
@@ -121,8 +129,15 @@ impl<'a> Run<'a> {
         self.qk_width() + self.cache.shape.layer(LAYER).v_dim * self.case.heads.num_kv_heads
     }
 
-    /// The sequences' blocks are interleaved, the later ones first.
+    /// The sequences' blocks are interleaved, the later ones first. Those of a prefix are the first
+    /// sequence's that has it.
     fn block(&self, seq: usize, index: usize) -> usize {
+        let (seed, len) = self.seqs[seq].prefix;
+        let has_it = |other: &Seq| other.prefix.0 == seed;
+        let seq = match (index + 1) * self.case.block_size <= len {
+            true => self.seqs.iter().position(has_it).expect("it has it itself"),
+            false => seq,
+        };
         let last = MAX_MODEL_LEN.div_ceil(self.case.block_size) - 1;
         (last - index) * self.seqs.len() + seq
     }
@@ -160,6 +175,8 @@ impl<'a> Run<'a> {
         let device = self.device;
         let width = self.width();
         let step = self.inputs.step(device, &batch);
+        let (has_parts, shares) = step.has_parts();
+        self.had_parts = (self.had_parts.0 || has_parts, self.had_parts.1 || shares);
         let mut qkv = device.upload_as(values, width, Precision::Activation).expect("memory");
         qkv.resize_rows(step.num_rows());
         let cache = self.cache.layer_mut(LAYER);
@@ -200,7 +217,10 @@ impl<'a> Run<'a> {
         let stored = if self.case.latent_dim.is_some() { qk_width } else { width };
         let mut values = Vec::new();
         for (seq, (first, end)) in self.seqs.iter().zip(ranges) {
-            let all = self.pair.values(seq.len, stored, seq.seed, 1.5).values;
+            let (prefix_seed, prefix_len) = seq.prefix;
+            let mut all = self.pair.values(prefix_len, stored, prefix_seed, 1.5).values;
+            let own = self.pair.values(seq.len, stored, seq.seed, 1.5).values;
+            all.extend_from_slice(&own[prefix_len * stored..]);
             for row in all[first * stored..end * stored].chunks(stored) {
                 values.extend_from_slice(row);
                 values.extend_from_slice(&row[stored - (width - stored)..]);

@@ -3,11 +3,12 @@
 use half::{bf16, f16};
 use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::config::{
-    DType, DeviceConfig, EngineConfig, ParallelConfig, Quantization, ShimGpu,
+    CacheConfig, DType, DeviceConfig, EngineConfig, KvCacheDType, ParallelConfig, Quantization,
+    ShimGpu,
 };
 use vllm_batch::engine::device::{Device, GpuNeeds, Precision, Tensor, open};
 use vllm_batch::engine::ops::linear::SourceMatrix;
-use vllm_batch::engine::ops::{StepInputs, StepLimits};
+use vllm_batch::engine::ops::{QkvHeads, StepInputs, StepLimits};
 
 use crate::gpu;
 
@@ -42,10 +43,24 @@ impl Pair {
         Self::open_on(dtype, gpu::device_as(seed, stands_for)?)
     }
 
+    /// As `open_as`, with a cache of this type.
+    pub fn open_with(
+        dtype: DType,
+        kv_cache_dtype: KvCacheDType,
+        (seed, stands_for): (u64, ShimGpu),
+    ) -> Option<Self> {
+        Self::open_of(dtype, kv_cache_dtype, gpu::device_as(seed, stands_for)?)
+    }
+
     fn open_on(dtype: DType, device: DeviceConfig) -> Option<Self> {
+        Self::open_of(dtype, KvCacheDType::Auto, device)
+    }
+
+    fn open_of(dtype: DType, kv_cache_dtype: KvCacheDType, device: DeviceConfig) -> Option<Self> {
         // Tests run side by side: more threads would only wait for each other.
         let parallel = ParallelConfig { num_threads: Some(1), ..ParallelConfig::default() };
-        let config = EngineConfig { device, parallel, ..EngineConfig::default() };
+        let cache = CacheConfig { kv_cache_dtype, ..CacheConfig::default() };
+        let config = EngineConfig { device, parallel, cache, ..EngineConfig::default() };
         let needs = GpuNeeds::default();
         let (gpu, _) = open(&config, dtype, needs).expect("a device for tests");
         Some(Self { gpu, cpu: Device::cpu(Some(1)), dtype })
@@ -159,7 +174,8 @@ pub fn step_inputs(device: &Device, batch: &Batch) -> StepInputs {
         max_model_len: 1,
         block_size: 16,
         num_q_per_kv: 1,
-        head_dim: 16,
+        heads: QkvHeads { num_heads: 1, num_kv_heads: 1, head_dim: 16 },
+        attends_to_all: false,
         has_states: false,
     };
     StepInputs::new(device, limits).expect("memory")

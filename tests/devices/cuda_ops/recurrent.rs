@@ -6,8 +6,9 @@ use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::device::kv_cache::{KvCacheShape, StateData, StateShape};
 use vllm_batch::engine::device::{Device, KvCache, Precision, StateLayerMut, Tensor, bytes_of};
 use vllm_batch::engine::ops::{
-    Activation, ConvColumns, ConvTaps, DeltaGateWeights, DeltaHeads, DeltaRule, ScanShape,
-    ScanWeights, Step, StepInputs, StepLimits, WeightValues, causal_conv, delta_rule, mamba_scan,
+    Activation, ConvColumns, ConvTaps, DeltaGateWeights, DeltaHeads, DeltaRule, QkvHeads,
+    ScanShape, ScanWeights, Step, StepInputs, StepLimits, WeightValues, causal_conv, delta_rule,
+    mamba_scan,
 };
 
 use crate::cuda_ops::pair::{Bound, Pair, in_every_dtype, output, to_bits};
@@ -75,7 +76,8 @@ impl<'a> Place<'a> {
             max_model_len: BLOCKS_PER_SEQ * BLOCK_SIZE,
             block_size: BLOCK_SIZE,
             num_q_per_kv: 0,
-            head_dim: 0,
+            heads: QkvHeads { num_heads: 0, num_kv_heads: 0, head_dim: 0 },
+            attends_to_all: false,
             has_states: true,
         };
         let inputs = StepInputs::new(device, limits).expect("memory");

@@ -68,6 +68,7 @@ impl HostDriver {
         self.properties.compute_capability = gpu.compute_capability;
         self.properties.max_smem_per_block_bytes = gpu.max_smem_kb << 10;
         self.properties.max_launch_positions = gpu.max_launch_positions;
+        self.properties.num_sms = gpu.num_sms;
         self
     }
 

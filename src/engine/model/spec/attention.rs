@@ -83,6 +83,11 @@ impl AttentionSpec {
         self.latent.as_ref().map_or(self.heads.head_dim, |latent| latent.dims.rank)
     }
 
+    /// Every token attends to all positions before it, to heads of K and V, without biases.
+    pub fn attends_to_all(&self) -> bool {
+        self.sliding_window.is_none() && self.alibi_slopes.is_none() && self.latent.is_none()
+    }
+
     /// The heads that `qkv` gives, of q, k and v.
     pub fn own_heads(&self) -> QkvHeads {
         match self.kv {

@@ -1,7 +1,10 @@
 //! Attention on a GPU: kernels/paged_attention.cu, wide_attention.cu, or paged_attention_f32.cu for
 //! exactness.
 
+mod parts;
 mod wide;
+
+pub(in crate::engine::ops) use parts::PartLaunch;
 
 use crate::engine::config::{DType, KvCacheDType};
 use crate::engine::device::cuda::{Args, DevicePtr};
@@ -12,6 +15,7 @@ use crate::engine::ops::step::WorkList;
 use crate::engine::ops::{Step, WeightValues};
 
 use super::AttentionShape;
+use parts::PartsTask;
 
 /// `struct AttentionParams` of kernels/attention_params.cuh.
 #[repr(C)]
@@ -77,6 +81,7 @@ struct Launch {
     /// Rows, each a query token with a query head, of a unit of prefill.
     prefill_rows: usize,
     prefill_smem: usize,
+    prefill_blocks_per_sm: u32,
 }
 
 /// Rows of a tensor core's tile.
@@ -122,13 +127,16 @@ impl Launch {
         let choices = [(2, 4), (1, 8), (1, 4), (1, 2)];
         let fitting = choices.into_iter().find(|&(blocks, warps)| fits(blocks, warps, groups));
         let prefill_warps = fitting.map_or(1, |(_, warps)| warps);
+        let prefill_smem = of_prefill(prefill_warps, groups);
+        let blocks_in = |bytes: usize| ((smem + 1024) / (bytes + 1024)).min(most_blocks) as u32;
         Self {
             decode_threads: 32 * decode_warps as u32,
             decode_smem,
-            decode_blocks_per_sm: ((smem + 1024) / (decode_smem + 1024)).min(most_blocks) as u32,
+            decode_blocks_per_sm: blocks_in(decode_smem),
             prefill_threads: 32 * prefill_warps as u32,
             prefill_rows: ROWS * prefill_warps * groups,
-            prefill_smem: of_prefill(prefill_warps, groups),
+            prefill_smem,
+            prefill_blocks_per_sm: blocks_in(prefill_smem),
         }
     }
 
@@ -233,7 +241,11 @@ pub(in crate::engine::ops) fn attend(
         let (items, num_items) = work.0.ptrs(work.1);
         let mut args = Args::new();
         args.tensor(qkv).ptr(k).ptr(v).ptr(items).ptr(num_items);
-        args.ptr(inputs.block_tables.ptr()).tensor(out).value(params);
+        args.ptr(inputs.block_tables.ptr()).tensor(out);
+        if entry == parts::DECODE {
+            args.ptr(DevicePtr::NULL);
+        }
+        args.value(params);
         let source = match gpu.dtype() {
             DType::Float32 => "paged_attention_f32",
             DType::BFloat16 | DType::Float16 if is_wide => "wide_attention",
@@ -275,10 +287,19 @@ pub(in crate::engine::ops) fn attend(
         return;
     }
     let sizes = Launch::of(gpu, kv.head_dim);
-    // As many blocks as are resident, whatever the number of units.
-    let grid = decode_units.min(properties.num_sms * sizes.decode_blocks_per_sm);
-    let block = (sizes.decode_threads, sizes.decode_smem);
-    launch("paged_attention_decode", &inputs.decode, [grid, 1], block);
+    let parts = inputs.parts.as_ref().filter(|parts| parts.are_used().0);
+    match parts.filter(|_| attention.window.is_none() && !defines.has_biases) {
+        Some(parts) => {
+            let launch = PartsTask { gpu, sizes, defines, params, cache: (k, v), parts };
+            launch.queue((qkv, step), inputs.block_tables.ptr(), out);
+        }
+        None => {
+            // As many blocks as are resident, whatever the number of units.
+            let grid = decode_units.min(properties.num_sms * sizes.decode_blocks_per_sm);
+            let block = (sizes.decode_threads, sizes.decode_smem);
+            launch(parts::DECODE, &inputs.decode, [grid, 1], block);
+        }
+    }
     let block = (sizes.prefill_threads, sizes.prefill_smem);
     launch_units("paged_attention_prefill", &inputs.prefill, 1, block);
 }

@@ -16,7 +16,8 @@ mod work;
 
 pub use alibi::alibi_slopes;
 pub use cpu::AttentionScratch;
-pub(super) use cuda::{Biases, CacheAttention, attend, prefill_tokens};
+pub(super) use cuda::{Biases, CacheAttention, PartLaunch, attend, prefill_tokens};
+pub(super) use sharing::Sharing;
 
 use crate::engine::device::kv_cache::KvData;
 use crate::engine::device::op_times::Op;

@@ -4,7 +4,7 @@ use crate::engine::batch::Batch;
 
 /// The sequences of a step in an order in which those that share blocks lie beside each other.
 #[derive(Debug, Default)]
-pub(super) struct Sharing {
+pub(in crate::engine::ops) struct Sharing {
     /// First block << 32 | sequence.
     order: Vec<u64>,
     /// By place in `order`: leading blocks that are also those of the sequence before.

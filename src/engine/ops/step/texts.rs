@@ -60,7 +60,8 @@ impl GpuInputs {
                 max_model_len: 0,
                 block_size: TextLimits::BLOCK_SIZE,
                 num_q_per_kv: heads.num_heads / heads.num_kv_heads,
-                head_dim: heads.head_dim,
+                heads,
+                attends_to_all: false,
                 has_states: false,
             },
         )?;
@@ -133,6 +134,7 @@ impl TextPlaces {
 
 #[cfg(test)]
 mod tests {
+    use super::super::NO_SLOT;
     use super::*;
 
     #[test]
@@ -153,7 +155,9 @@ mod tests {
             num_tokens,
             seq,
             position,
+            start: 0,
             end,
+            slot: NO_SLOT,
         };
         let expected =
             [of(0, 1, 0, 0, 1), of(1, 17, 1, 0, 17), of(18, 20, 3, 0, 32), of(38, 12, 3, 20, 32)];
