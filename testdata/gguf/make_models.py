@@ -15,6 +15,7 @@ import json
 import sys
 from pathlib import Path
 
+import newer
 import torch
 import transformers
 
@@ -101,6 +102,7 @@ def configs():
         conv_L_cache=3, rope_parameters=plain, num_experts=4, num_experts_per_tok=2,
         moe_intermediate_size=16, num_dense_layers=1)
     return {
+        **newer.configs(),
         "glm4moe": ("qwen3", glm4moe), "granitemoe": ("llama3", granitemoe),
         "minicpm3": ("llama3", minicpm3),
         "lfm2": ("llama3", lfm2), "lfm2moe": ("llama3", lfm2moe),
@@ -119,6 +121,8 @@ def build(name, tokenizer, config, seed):
     vocab = json.loads((tokenizer / "tokenizer.json").read_text())
     ids = [*vocab["model"]["vocab"].values(), *(token["id"] for token in vocab["added_tokens"])]
     config.vocab_size = max(ids) + 1
+    if hasattr(config, "vocab_size_per_layer_input"):
+        config.vocab_size_per_layer_input = config.vocab_size
     config.torch_dtype = torch.float32
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
@@ -127,12 +131,14 @@ def build(name, tokenizer, config, seed):
             scale = 0.25 if value.dim() > 1 else 0.4
             # Of so few digits that 1 can be added and taken away.
             new = (torch.randn(value.shape) * scale * 256).round() / 256
-            adds_one = "gemma" in name or name == "nemotron"
+            adds_one = name in newer.ADDS_ONE and not key.endswith("linear_attn.norm.weight")
             is_plain_norm = value.dim() == 1 and not adds_one and key.endswith("weight")
             value.copy_(new + 1 if is_plain_norm else new)
         for key, value in model.named_buffers():
             if key.endswith(("e_score_correction_bias", "expert_bias")):
                 value.copy_((torch.randn(value.shape) * 64).round() / 256)
+            if key.endswith("layer_scalar"):
+                value.copy_(((1 + torch.rand(value.shape)) * 128).round() / 256)
     return model
 
 
@@ -155,11 +161,12 @@ def computed(model, prompts):
     return found
 
 
-def vocabulary(folder):
+def vocabulary(name, folder):
     """What replaces the converter's `set_vocab`."""
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     config = json.loads((folder / "tokenizer_config.json").read_text())
     model, pre = tokenizer["model"], json.dumps(tokenizer["pre_tokenizer"])
+    has_merges = name.startswith("gemma4")
 
     def set_vocab(self):
         writer, size = self.gguf_writer, self.hparams["vocab_size"]
@@ -174,7 +181,9 @@ def vocabulary(folder):
             for rank, (left, right) in enumerate(model["merges"]):
                 ranks.setdefault(left + right, rank)
             gemma = "gemma" in folder.name
-            writer.add_tokenizer_model("llama")
+            writer.add_tokenizer_model("gemma4" if has_merges else "llama")
+            if has_merges:
+                writer.add_token_merges([" ".join(merge) for merge in model["merges"]])
             writer.add_tokenizer_pre("default")
             writer.add_token_scores([-1000.0 if gemma else -float(ranks.get(token, 1e6))
                                      for token in tokens])
@@ -203,15 +212,16 @@ def write(name, model, tokenizer, folder):
     from conversion import ModelBase, ModelType, get_model_architecture, get_model_class
 
     model.save_pretrained(folder)
+    newer.as_published(name, folder)
     for file in ["tokenizer.json", "tokenizer_config.json"]:
         (folder / file).write_text((tokenizer / file).read_text())
     hparams = ModelBase.load_hparams(folder, False)
     converter = get_model_class(get_model_architecture(hparams, ModelType.TEXT))
-    converter.set_vocab = vocabulary(tokenizer)
+    converter.set_vocab = vocabulary(name, tokenizer)
     path = HERE / f"{name}.gguf"
     with torch.inference_mode():
         converter(folder, gguf.LlamaFileType.MOSTLY_F16, path, eager=True).write()
-    assert path.stat().st_size < 100_000, path.stat().st_size
+    assert path.stat().st_size < 130_000, path.stat().st_size
 
 
 def permute(model, parts):
@@ -240,6 +250,7 @@ def mistakes(name, model):
     """(what, the model with it)."""
     import copy
 
+    yield from newer.mistakes(name, model, rebuilt)
     rope = model.config.to_dict().get("rope_parameters")
     other = copy.deepcopy(model)
     with torch.no_grad():

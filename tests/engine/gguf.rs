@@ -197,6 +197,66 @@ fn starcoder2_answers_as_in_transformers() {
     check("starcoder2");
 }
 
+/// q, k, v and z apart, b and a together, norms with 1 added, decays as they are used.
+#[test]
+fn qwen3next_answers_as_in_transformers() {
+    check("qwen3next");
+}
+
+/// Three V heads of each K head, by turns.
+#[test]
+fn qwen35_answers_as_in_transformers() {
+    check("qwen35");
+}
+
+/// The same with experts.
+#[test]
+fn qwen35moe_answers_as_in_transformers() {
+    check("qwen35moe");
+}
+
+/// What leads from latents to K is transposed; the factor of scores of yarn.
+#[test]
+fn deepseek2_answers_as_in_transformers() {
+    check("deepseek2");
+}
+
+/// Experts of groups by sigmoids and a bias, latents of q.
+#[test]
+fn deepseek3_answers_as_in_transformers() {
+    check("deepseek3");
+}
+
+/// Heads of two widths, shared K and V, inputs of layers, MLPs of two widths, merges.
+#[test]
+fn gemma4_answers_as_in_transformers() {
+    check("gemma4");
+}
+
+/// V that is K, and experts.
+#[test]
+fn gemma4moe_answers_as_in_transformers() {
+    check("gemma4moe");
+}
+
+/// No attention; decays as they are used, norms by groups.
+#[test]
+fn mamba2_answers_as_in_transformers() {
+    check("mamba2");
+}
+
+/// Mamba 2 beside attention that does not turn, with experts.
+#[test]
+fn granitehybrid_answers_as_in_transformers() {
+    check("granitehybrid");
+}
+
+/// Without experts.
+#[test]
+fn granitedense_answers_as_in_transformers() {
+    check("granitedense");
+}
+
 /// Blocks are widened to it, and it is the type of the KV cache.
 #[test]
 fn a_gguf_file_is_of_bfloat16_and_names_its_eos() {

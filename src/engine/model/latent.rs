@@ -6,7 +6,7 @@
 //! expanded, and a chunk, a prompt and a decoded token are computed alike.
 
 use super::loading::{AttentionWeights, Loader};
-use super::spec::{AttentionSpec, DecoderSpec, LatentDims, LatentSpec};
+use super::spec::{AttentionSpec, DecoderSpec, LatentDims, LatentSpec, LatentUpSpec, LinearSpec};
 use crate::engine::EngineError;
 use crate::engine::device::{Device, Precision, Tensor};
 use crate::engine::ops::{self, Columns, HeadMatrices, Heads, LinearWeight, NormWeight};
@@ -52,21 +52,38 @@ impl Loader<'_> {
     ) -> Result<(HeadMatrices, HeadMatrices), EngineError> {
         let (device, dtype) = (self.device, self.dtype);
         let LatentDims { nope, rank, v, .. } = spec.dims;
-        let mut stored = vec![0.0; spec.kv_up.n() * rank];
-        let (rows, _) = self.rows(&spec.kv_up)?;
-        for (row, values) in stored.chunks_exact_mut(rank).enumerate() {
+        let (of_keys, of_values) = ((num_heads, rank, nope), (num_heads, v, rank));
+        let pack = |shape, at: &dyn Fn(usize, usize, usize) -> f32| {
+            HeadMatrices::pack(device, dtype, shape, at)
+        };
+        match &spec.up {
+            LatentUpSpec::Together(both) => {
+                let stored = self.widened(both)?;
+                let row = |head: usize, index: usize| (head * (nope + v) + index) * rank;
+                let keys = pack(of_keys, &|head, n, k| stored[row(head, k) + n])?;
+                let values = pack(of_values, &|head, n, k| stored[row(head, nope + n) + k])?;
+                Ok((keys, values))
+            }
+            LatentUpSpec::Apart { keys, values } => {
+                let stored = self.widened(keys)?;
+                let keys = pack(of_keys, &|head, n, k| stored[(head * rank + n) * nope + k])?;
+                let stored = self.widened(values)?;
+                let values = pack(of_values, &|head, n, k| stored[(head * v + n) * rank + k])?;
+                Ok((keys, values))
+            }
+        }
+    }
+
+    /// All values of a layer, row by row.
+    fn widened(&mut self, spec: &LinearSpec) -> Result<Vec<f32>, EngineError> {
+        let mut stored = vec![0.0; spec.n() * spec.k];
+        let (rows, _) = self.rows(spec)?;
+        for (row, values) in stored.chunks_exact_mut(spec.k).enumerate() {
             rows.read_row(row, values);
         }
         drop(rows);
         self.checkpoint.release();
-        let row = |head: usize, index: usize| (head * (nope + v) + index) * rank;
-        let keys = HeadMatrices::pack(device, dtype, (num_heads, rank, nope), |head, n, k| {
-            stored[row(head, k) + n]
-        })?;
-        let values = HeadMatrices::pack(device, dtype, (num_heads, v, rank), |head, n, k| {
-            stored[row(head, nope + n) + k]
-        })?;
-        Ok((keys, values))
+        Ok(stored)
     }
 }
 

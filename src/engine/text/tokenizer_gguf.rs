@@ -1,5 +1,5 @@
 //! From the tokenizer of a GGUF file to what `tokenizer.json` and `tokenizer_config.json` would
-//! say: byte-level BPE (`gpt2`) and SentencePiece's BPE (`llama`).
+//! say: byte-level BPE (`gpt2`) and SentencePiece's BPE (`llama`, and with merges `gemma4`).
 //!
 //! Source: llama.cpp's `src/llama-vocab.cpp`, and transformers 5.23's
 //! `integrations/gguf/gguf_tokenizer_mapping.py`.
@@ -85,7 +85,7 @@ impl GgufTokenizer<'_> {
         self.check()?;
         let (tokenizer, adds_bos) = match self.model {
             "gpt2" => self.byte_level()?,
-            "llama" => (self.sentence_piece()?, true),
+            "llama" | "gemma4" => (self.sentence_piece()?, true),
             other => return Err(format!("its model {} is not supported", quoted(other))),
         };
         let mut config = Map::new();
@@ -141,13 +141,6 @@ impl GgufTokenizer<'_> {
             (if is_spelled { (*token).to_owned() } else { bytes().collect() }, id)
         };
         let vocab: HashMap<String, usize> = self.tokens.iter().enumerate().map(spelled).collect();
-        let mut merges = Vec::with_capacity(self.merges.len());
-        for merge in &self.merges {
-            let parts = merge.split_once(' ').filter(|(_, right)| !right.contains(' '));
-            merges.push(
-                parts.ok_or_else(|| format!("the merge {} is not two tokens", quoted(merge)))?,
-            );
-        }
         let file = BpeFile {
             version: "1.0",
             added_tokens: self.added_tokens(|_| true),
@@ -161,14 +154,27 @@ impl GgufTokenizer<'_> {
                 byte_fallback: false,
                 ignore_merges: pre.ignores_merges,
                 vocab: &vocab,
-                merges,
+                merges: self.listed_merges()?,
             },
         };
         Ok((file.text()?, pre.adds_bos))
     }
 
+    fn listed_merges(&self) -> Result<Vec<(&str, &str)>, String> {
+        let mut merges = Vec::with_capacity(self.merges.len());
+        for merge in &self.merges {
+            let parts = merge.split_once(' ').filter(|(_, right)| !right.contains(' '));
+            merges.push(
+                parts.ok_or_else(|| format!("the merge {} is not two tokens", quoted(merge)))?,
+            );
+        }
+        Ok(merges)
+    }
+
     fn sentence_piece(&self) -> Result<String, String> {
-        let has_prefix = self.add_space_prefix.unwrap_or(true);
+        // Gemma 4's has merges, which are as its scores are not.
+        let has_merges = self.model == "gemma4";
+        let has_prefix = self.add_space_prefix.unwrap_or(!has_merges);
         // Gemma's files have real spaces in tokens of nothing else.
         let is_blank = |token: &str| self.is_gemma && token.bytes().all(|byte| byte == b' ');
         let spelled = |token: &str| match is_blank(token) {
@@ -186,7 +192,10 @@ impl GgufTokenizer<'_> {
         if scores.len() != order.len() || scores.iter().any(|score| !score.is_finite()) {
             return Err("it has not a finite score for each token".to_owned());
         }
-        let merges = merges_of(&order, &vocab, Some(&scores))?;
+        let merges = match has_merges {
+            true => self.listed_merges()?,
+            false => merges_of(&order, &vocab, Some(&scores))?,
+        };
         let unk = self.special.iter().find(|(name, _)| *name == "unk_token");
         let unk = unk.and_then(|(_, id)| order.get(usize::try_from(*id).ok()?));
         let mut decoders =
@@ -277,6 +286,11 @@ mod tests {
         // Of a Gemma the order of tokens counts.
         let gemma = GgufTokenizer { is_gemma: true, ..bare };
         assert_eq!(ids(&gemma, "ab"), [0, 4]);
+        // Of Gemma 4 the list of merges.
+        let merges = vec!["▁ a", "▁a b", "a b"];
+        let gemma_4 = GgufTokenizer { model: "gemma4", merges, add_space_prefix: None, ..gemma };
+        assert_eq!(ids(&gemma_4, " ab"), [0, 6]);
+        assert_eq!(ids(&gemma_4, "ab"), [0, 4]);
     }
 
     #[test]

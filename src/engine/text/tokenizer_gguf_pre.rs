@@ -41,6 +41,12 @@ pub(super) const QWEN_2: &str = concat!(
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
 
+/// The same with marks in words (Qwen 3.5).
+const QWEN_3_5: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}",
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
+
 const SEED_CODER: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}",
     r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -110,6 +116,7 @@ const KNOWN: &[(&[&str], PreTokenizer)] = &[
     (&["dbrx", "smaug-bpe", "chatglm-bpe"], regexes(&[LLAMA_3], PLAIN)),
     (&["glm4"], regexes(&[LLAMA_3], WHOLE_WORDS)),
     (&["qwen2"], regexes(&[QWEN_2], NFC)),
+    (&["qwen35"], regexes(&[QWEN_3_5], NFC)),
     (&["deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan"], regexes(&[QWEN_2], PLAIN)),
     (&["seed-coder"], regexes(&[SEED_CODER], PLAIN)),
     (&["tekken"], regexes(&[TEKKEN], WHOLE_WORDS_AND_BOS)),

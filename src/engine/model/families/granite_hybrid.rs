@@ -1,13 +1,14 @@
 //! Granite 4: Granite whose layers have Mamba 2's recurrence or attention, experts and an MLP of
 //! all tokens, or that MLP alone.
 
+use super::experts::EXPERTS_APART;
 use super::llama::{self, Defaults};
 use super::mamba;
 use super::{granite, granite_moe};
 use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::spec::{
-    ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, LayerSpec, LinearSpec, MlpForm,
+    ActivationSpec, AttentionSpec, BlockNorms, DecoderSpec, ExpertSpec, LayerSpec, MlpForm,
     MlpSpec, NormSpec,
 };
 
@@ -57,12 +58,14 @@ fn mlp(
     config: &HfConfig,
     (index, hidden, inner): (usize, usize, usize),
 ) -> Result<MlpSpec, EngineError> {
-    let name = |part: &str| format!("model.layers.{index}.shared_mlp.{part}");
+    let is_apart = config.root().flag(EXPERTS_APART)?.unwrap_or(false);
+    let name = format!("model.layers.{index}.shared_mlp");
+    let ExpertSpec { up, down } = granite_moe::shared_mlp(is_apart, &name, (hidden, inner));
     Ok(MlpSpec {
         norms: llama::mlp_norms(config, Defaults::LLAMA, index)?,
         form: MlpForm::Gated,
         activation: ActivationSpec::Known(config.activation()?),
-        up: LinearSpec::new(name("input_linear"), 2 * inner, hidden),
-        down: LinearSpec::new(name("output_linear"), hidden, inner),
+        up,
+        down,
     })
 }

@@ -24,6 +24,21 @@ pub fn shared(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
     Ok(spec)
 }
 
+/// The MLP of all tokens of this name, whose gate and up may be apart.
+pub(super) fn shared_mlp(
+    is_apart: bool,
+    name: &str,
+    (hidden, inner): (usize, usize),
+) -> ExpertSpec {
+    match is_apart {
+        true => experts::shared(name, hidden, inner),
+        false => ExpertSpec {
+            up: LinearSpec::new(format!("{name}.input_linear"), 2 * inner, hidden),
+            down: LinearSpec::new(format!("{name}.output_linear"), hidden, inner),
+        },
+    }
+}
+
 /// Gives every layer experts, and an MLP of all tokens that is so wide.
 pub(super) fn set_experts(
     config: &HfConfig,
@@ -42,13 +57,7 @@ pub(super) fn set_experts(
             let router = sizes.router(name("block_sparse_moe.router.layer"));
             let gate_up = name("block_sparse_moe.input_linear");
             let down = name("block_sparse_moe.output_linear");
-            let mlp = match are_apart {
-                true => experts::shared(&name("shared_mlp"), sizes.hidden, shared),
-                false => ExpertSpec {
-                    up: LinearSpec::new(name("shared_mlp.input_linear"), 2 * shared, sizes.hidden),
-                    down: LinearSpec::new(name("shared_mlp.output_linear"), sizes.hidden, shared),
-                },
-            };
+            let mlp = shared_mlp(are_apart, &name("shared_mlp"), (sizes.hidden, shared));
             ExpertsSpec {
                 experts: match are_apart {
                     true => sizes.experts(&name("block_sparse_moe.experts"), PROJECTIONS),

@@ -6,8 +6,8 @@ use crate::engine::EngineError;
 use crate::engine::model::hf_config::HfConfig;
 use crate::engine::model::limits;
 use crate::engine::model::spec::{
-    AttentionSpec, BlockNorms, DecoderSpec, LatentDims, LatentQuerySpec, LatentSpec, LayerSpec,
-    LinearSpec, NormSpec, QkvHeads, RowOrder,
+    AttentionSpec, BlockNorms, DecoderSpec, LatentDims, LatentQuerySpec, LatentSpec, LatentUpSpec,
+    LayerSpec, LinearSpec, NormSpec, QkvHeads, RowOrder,
 };
 
 /// The epsilon of norms of latents, whatever `rms_norm_eps` is.
@@ -25,6 +25,10 @@ pub(super) fn around(
         Ok(LayerSpec::new(attention, llama::mlp(config, defaults, (index, inner))?))
     })
 }
+
+/// True where what leads from latents to K and to V are tensors of their own: as GGUF files are
+/// read.
+pub const LATENT_UPS_APART: &str = "latent_ups_apart";
 
 /// How the part of a head that turns is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +48,7 @@ pub(super) struct LatentBlocks {
     turning: Turning,
     scale: f32,
     bias: bool,
+    ups_are_apart: bool,
 }
 
 impl LatentBlocks {
@@ -82,7 +87,8 @@ impl LatentBlocks {
             return Err(config.error("`attention_bias` without `q_lora_rank` is not supported"));
         }
         let scale = config.yarn_score_factor()? / (dims.q() as f64).sqrt();
-        Ok(Self { dims, num_heads, q_rank, turning, scale: scale as f32, bias })
+        let ups_are_apart = root.flag(LATENT_UPS_APART)?.unwrap_or(false);
+        Ok(Self { dims, num_heads, q_rank, turning, scale: scale as f32, bias, ups_are_apart })
     }
 
     /// The block of a layer.
@@ -92,7 +98,7 @@ impl LatentBlocks {
         defaults: Defaults,
         index: usize,
     ) -> Result<AttentionSpec, EngineError> {
-        let Self { dims, num_heads, q_rank, turning, scale, bias } = *self;
+        let Self { dims, num_heads, q_rank, turning, scale, bias, ups_are_apart } = *self;
         let name = |part: &str| format!("model.layers.{index}.{part}");
         let of_block = |part: &str| name(&format!("self_attn.{part}"));
         let hidden = config.hidden_size()?;
@@ -117,13 +123,16 @@ impl LatentBlocks {
             LinearSpec::stacked([first, (of_block("kv_a_proj_with_mqa"), dims.key())], hidden);
         let heads = QkvHeads { num_heads, num_kv_heads: 1, head_dim: dims.key() };
         let out = LinearSpec::new(of_block("o_proj"), hidden, num_heads * dims.v).with_bias(bias);
-        let kv_up = num_heads * (dims.nope + dims.v);
-        let latent = LatentSpec {
-            q,
-            norm: latent_norm("kv_a_layernorm", dims.rank),
-            kv_up: LinearSpec::new(of_block("kv_b_proj"), kv_up, dims.rank),
-            dims,
+        let up = |part, of_head, k| LinearSpec::new(of_block(part), num_heads * of_head, k);
+        let up = match ups_are_apart {
+            false => LatentUpSpec::Together(up("kv_b_proj", dims.nope + dims.v, dims.rank)),
+            true => LatentUpSpec::Apart {
+                keys: up("k_b_proj", dims.rank, dims.nope),
+                values: up("v_b_proj", dims.v, dims.rank),
+            },
         };
+        let norm = latent_norm("kv_a_layernorm", dims.rank);
+        let latent = LatentSpec { q, norm, up, dims };
         let block = AttentionSpec::new(norms, heads, qkv.with_bias(bias).in_order(order), out);
         Ok(AttentionSpec { latent: Some(latent), rope: Some(0), scale, ..block })
     }

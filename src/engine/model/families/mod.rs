@@ -38,7 +38,7 @@ mod hunyuan_moe;
 mod internlm2;
 mod internlm3;
 mod iquestcoder;
-mod latent;
+pub(super) mod latent;
 mod layer_norm;
 mod lfm2;
 pub(super) mod llama;
@@ -69,7 +69,7 @@ mod qwen2_moe;
 mod qwen3;
 mod qwen3_5;
 mod qwen3_moe;
-mod qwen3_next;
+pub(super) mod qwen3_next;
 #[cfg(test)]
 mod refused;
 mod seed_oss;

@@ -13,6 +13,9 @@ use crate::engine::model::spec::{
 };
 use crate::engine::ops::DeltaHeads;
 
+/// True where q, k, v and z have tensors of their own, and b and a: as GGUF files are read.
+pub const DELTA_INPUTS_APART: &str = "delta_inputs_apart";
+
 /// How files store what delta nets and experts are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Inputs {
@@ -24,7 +27,11 @@ pub(super) enum Inputs {
 
 /// The spec of a Qwen3-Next config.
 pub fn spec(config: &HfConfig) -> Result<DecoderSpec, EngineError> {
-    let mut spec = layers(config, Inputs::Grouped, config.intermediate_size()?)?;
+    let inputs = match config.root().flag(DELTA_INPUTS_APART)?.unwrap_or(false) {
+        true => Inputs::Apart,
+        false => Inputs::Grouped,
+    };
+    let mut spec = layers(config, inputs, config.intermediate_size()?)?;
     qwen2_moe::set_experts(config, &mut spec, qwen2_moe::gated_expert(config)?)?;
     Ok(spec)
 }

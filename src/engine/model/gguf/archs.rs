@@ -7,7 +7,11 @@
 use serde_json::Value;
 
 use super::config::Config;
+use super::delta_net;
+use super::gemma4;
 use super::gpt;
+use super::latent;
+use super::mamba;
 use super::names::{self, NameTable};
 use crate::engine::model::families::experts::EXPERTS_APART;
 
@@ -34,24 +38,28 @@ pub(super) const ARCHS: &[Arch] = &[
     arch("bloom", gpt::bloom),
     arch("cohere2", cohere2),
     arch("command-r", command_r),
+    arch("deepseek2", latent::deepseek2),
     arch("ernie4_5", ernie4_5),
     arch("exaone4", exaone4),
     arch("falcon", gpt::falcon),
     arch("gemma", gemma),
     arch("gemma2", gemma2),
     arch("gemma3", gemma3),
+    arch("gemma4", gemma4::gemma4),
     arch("glm4", glm4),
     arch("glm4moe", glm4moe),
     arch("gpt2", gpt::gpt2),
     arch("gpt-oss", gpt_oss),
     arch("gptneox", gpt::gptneox),
     arch("granite", granite),
+    arch("granitehybrid", mamba::granitehybrid),
     arch("granitemoe", granitemoe),
     arch("hunyuan-dense", hunyuan),
     arch("internlm2", internlm2),
     arch("lfm2", lfm2),
     arch("lfm2moe", lfm2moe),
     arch("llama", llama_or_mixtral),
+    arch("mamba2", mamba::mamba2),
     arch("minicpm", minicpm),
     arch("minicpm3", minicpm3),
     arch("mistral3", mistral3),
@@ -66,7 +74,10 @@ pub(super) const ARCHS: &[Arch] = &[
     arch("qwen2moe", qwen2moe),
     arch("qwen2vl", qwen2vl),
     arch("qwen3", qwen3),
+    arch("qwen35", delta_net::qwen35),
+    arch("qwen35moe", delta_net::qwen35moe),
     arch("qwen3moe", qwen3moe),
+    arch("qwen3next", delta_net::qwen3next),
     arch("qwen3vl", qwen3vl),
     arch("seed_oss", seed_oss),
     arch("smollm3", smollm3),
@@ -105,13 +116,20 @@ fn arcee(config: &mut Config<'_>) -> Result<Class, String> {
 
 fn granite(config: &mut Config<'_>) -> Result<Class, String> {
     llama(config)?;
-    config.floats(&[
-        ("attention.scale", "attention_multiplier"),
-        ("embedding_scale", "embedding_multiplier"),
-        ("residual_scale", "residual_multiplier"),
-        ("logit_scale", "logits_scaling"),
-    ])?;
+    config.granite_factors()?;
     Ok(("GraniteForCausalLM", names::LLAMA))
+}
+
+impl Config<'_> {
+    /// What Granite multiplies by.
+    pub fn granite_factors(&mut self) -> Result<(), String> {
+        self.floats(&[
+            ("attention.scale", "attention_multiplier"),
+            ("embedding_scale", "embedding_multiplier"),
+            ("residual_scale", "residual_multiplier"),
+            ("logit_scale", "logits_scaling"),
+        ])
+    }
 }
 
 /// With an MLP of all tokens where the file says how wide it is.
@@ -370,28 +388,12 @@ fn glm4(config: &mut Config<'_>) -> Result<Class, String> {
 
 /// Layers that predict further tokens are counted with the others.
 fn glm4moe(config: &mut Config<'_>) -> Result<Class, String> {
+    let num_further = config.further_layers()?;
+    config.set("num_nextn_predict_layers", num_further);
     config.experts()?;
     config.decoder()?;
     config.expect_sigmoids()?;
-    let num_further = config.keys.optional_size("nextn_predict_layers")?.unwrap_or(0);
-    let num_layers = config.keys.size("block_count")?.saturating_sub(num_further);
-    config.set("num_hidden_layers", num_layers);
-    config.set("num_nextn_predict_layers", num_further);
-    for (key, name) in [
-        ("expert_count", "n_routed_experts"),
-        ("expert_feed_forward_length", "moe_intermediate_size"),
-        ("expert_shared_count", "n_shared_experts"),
-        ("leading_dense_block_count", "first_k_dense_replace"),
-        ("expert_group_count", "n_group"),
-        ("expert_group_used_count", "topk_group"),
-    ] {
-        let size = config.keys.optional_size(key)?;
-        config.set_some(name, size);
-    }
-    config.remove("num_experts");
-    config.floats(&[("expert_weights_scale", "routed_scaling_factor")])?;
-    let is_share = config.keys.flag("expert_weights_norm")?;
-    config.set_some("norm_topk_prob", is_share);
+    config.deepseek_experts()?;
     config.set("attention_bias", config.keys.has("blk.0.attn_q.bias"));
     config.set("use_qk_norm", config.keys.has("blk.0.attn_q_norm.weight"));
     Ok(("Glm4MoeForCausalLM", names::GLM_4_MOE))

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::keys::Keys;
+use super::names::{Layout, Moved};
 use crate::engine::model::encoders::GGUF_POOLING;
 use crate::engine::model::limits::MAX_LAYERS;
 
@@ -16,11 +17,22 @@ pub(super) struct Config<'a> {
     has_experts: bool,
     /// Some layers have no K and V.
     has_other_layers: bool,
+    /// Layers that predict further tokens are counted with the others: how many; None: there may
+    /// be none.
+    num_further: Option<u64>,
+    layout: Layout,
 }
 
 impl<'a> Config<'a> {
     pub fn new(keys: Keys<'a>) -> Self {
-        Self { keys, map: Map::new(), has_experts: false, has_other_layers: false }
+        Self {
+            keys,
+            map: Map::new(),
+            has_experts: false,
+            has_other_layers: false,
+            num_further: None,
+            layout: Layout::default(),
+        }
     }
 
     pub fn set(&mut self, key: &str, value: impl Into<Value>) {
@@ -47,17 +59,35 @@ impl<'a> Config<'a> {
         Ok(())
     }
 
-    /// The config, if all keys of the architecture were asked for.
-    pub fn finish(self) -> Result<Map<String, Value>, String> {
+    /// Copies counts, under other names, where the file has them.
+    pub fn sizes(&mut self, names: &[(&str, &str)]) -> Result<(), String> {
+        for (key, name) in names {
+            let value = self.keys.optional_size(key)?;
+            self.set_some(name, value);
+        }
+        Ok(())
+    }
+
+    /// Says how the tensor of a part of layers is stored.
+    pub fn is_moved(&mut self, part: &'static str, how: Moved) {
+        self.layout.moved.insert(part, how);
+    }
+
+    /// The config and how tensors are stored, if all keys of the architecture were asked for.
+    pub fn finish(self) -> Result<(Map<String, Value>, Layout), String> {
         self.keys.refuse_unread()?;
-        Ok(self.map)
+        Ok((self.map, self.layout))
     }
 
     /// What Llama and all models of its shape have.
     pub fn decoder(&mut self) -> Result<(), String> {
         self.shape()?;
         self.heads()?;
-        self.set("intermediate_size", self.keys.size("feed_forward_length")?);
+        let inner = match self.has_experts {
+            true => self.keys.optional_size("feed_forward_length")?,
+            false => Some(self.keys.size("feed_forward_length")?),
+        };
+        self.set_some("intermediate_size", inner);
         self.floats(&[
             ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
             ("attention.layer_norm_epsilon", "layer_norm_eps"),
@@ -81,7 +111,7 @@ impl<'a> Config<'a> {
         }
         // Rows count; others are how the file was made.
         self.keys.ignore(&["vocab_size", "tensor_data_layout"]);
-        self.set("num_hidden_layers", self.keys.size("block_count")?);
+        self.set("num_hidden_layers", self.num_layers()?);
         self.set("hidden_size", self.keys.size("embedding_length")?);
         self.set("vocab_size", self.keys.shape("token_embd.weight")?[0]);
         self.set("max_position_embeddings", self.keys.size("context_length")?);
@@ -98,6 +128,22 @@ impl<'a> Config<'a> {
         Ok(())
     }
 
+    /// Layers that predict further tokens, the last ones; how many.
+    pub fn further_layers(&mut self) -> Result<u64, String> {
+        let num = self.keys.optional_size("nextn_predict_layers")?.unwrap_or(0);
+        self.num_further = Some(num);
+        self.layout.num_layers = usize::try_from(self.num_layers()?).ok();
+        Ok(num)
+    }
+
+    /// Layers of the model itself.
+    pub fn num_layers(&self) -> Result<u64, String> {
+        let (num_blocks, num_further) =
+            (self.keys.size("block_count")?, self.num_further.unwrap_or(0));
+        let num_layers = num_blocks.checked_sub(num_further).filter(|num| *num > 0);
+        num_layers.ok_or_else(|| format!("{num_further} of {num_blocks} layers predict further"))
+    }
+
     /// Refuses experts that are chosen by anything but sigmoids.
     pub fn expect_sigmoids(&self) -> Result<(), String> {
         const SIGMOID: u64 = 2;
@@ -110,8 +156,7 @@ impl<'a> Config<'a> {
     /// `layer_types`: layers without K and V heads are of this type.
     pub fn layers_with_kv(&mut self, other: &str) -> Result<(), String> {
         self.has_other_layers = true;
-        let num_layers = self.keys.size("block_count")?;
-        check_layers(num_layers)?;
+        let num_layers = self.checked_num_layers()?;
         let has_kv = self.keys.pattern(KV_HEADS, num_layers)?;
         let has_kv = has_kv.unwrap_or_else(|| vec![true; num_layers as usize]);
         let name = |has_kv| if has_kv { "full_attention" } else { other };
@@ -122,8 +167,8 @@ impl<'a> Config<'a> {
 
     fn refuse_experts(&self) -> Result<(), String> {
         let num_experts = self.keys.optional_size("expert_count")?.unwrap_or(0);
-        let num_more = self.keys.optional_size("nextn_predict_layers")?.unwrap_or(0);
-        match (num_experts, num_more) {
+        let num_further = self.keys.optional_size("nextn_predict_layers")?.unwrap_or(0);
+        match (num_experts, num_further.saturating_sub(self.num_further.unwrap_or(0))) {
             (0, 0) => {
                 self.keys.ignore(&["expert_used_count"]);
                 Ok(())
@@ -200,8 +245,7 @@ impl<'a> Config<'a> {
         default: Option<u64>,
         slides: impl Fn(u64) -> bool,
     ) -> Result<Option<u64>, String> {
-        let num_layers = self.keys.size("block_count")?;
-        check_layers(num_layers)?;
+        let num_layers = self.checked_num_layers()?;
         let window = self.keys.optional_size("attention.sliding_window")?.or(default);
         let listed = self.keys.pattern("attention.sliding_window_pattern", num_layers)?;
         let window = window.filter(|window| *window > 0);
@@ -213,12 +257,13 @@ impl<'a> Config<'a> {
         self.set("layer_types", types);
         Ok(Some(window))
     }
-}
 
-/// Before there is a value for each layer.
-fn check_layers(num_layers: u64) -> Result<(), String> {
-    match num_layers > MAX_LAYERS as u64 {
-        true => Err(format!("{num_layers} layers are not supported")),
-        false => Ok(()),
+    /// The same, before there is a value for each layer.
+    pub fn checked_num_layers(&self) -> Result<u64, String> {
+        let num_layers = self.num_layers()?;
+        match num_layers > MAX_LAYERS as u64 {
+            true => Err(format!("{num_layers} layers are not supported")),
+            false => Ok(num_layers),
+        }
     }
 }

@@ -61,6 +61,17 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// A count of each layer, as a list or as one of all; there is at least one layer.
+    pub fn sizes_by_layer(&self, key: &str, num_layers: usize) -> Result<Vec<u64>, String> {
+        let full = self.full(key);
+        let Some(numbers) = self.file.metadata.get(&full).and_then(Value::as_numbers) else {
+            return Ok(vec![self.size(key)?; num_layers.max(1)]);
+        };
+        let sizes: Option<Vec<u64>> = numbers.iter().map(|number| number.as_unsigned()).collect();
+        let sizes = sizes.filter(|sizes| sizes.len() == num_layers && num_layers > 0);
+        sizes.ok_or_else(|| format!("{} has not one count for each layer", quoted(&full)))
+    }
+
     /// A count that must be there.
     pub fn size(&self, key: &str) -> Result<u64, String> {
         let missing = || format!("{} is missing", quoted(&self.full(key)));
@@ -105,6 +116,11 @@ impl<'a> Keys<'a> {
     /// Whether the file has a tensor.
     pub fn has(&self, tensor: &str) -> bool {
         self.file.shapes.contains_key(tensor)
+    }
+
+    /// Whether any layer has a tensor that ends so.
+    pub fn has_any(&self, ending: &str) -> bool {
+        self.file.shapes.keys().any(|name| name.ends_with(ending))
     }
 
     /// Values of a tensor that is no weight.

@@ -3,8 +3,12 @@
 
 mod archs;
 mod config;
+mod delta_net;
+mod gemma4;
 mod gpt;
 mod keys;
+mod latent;
+mod mamba;
 mod names;
 mod open;
 mod rope;
@@ -20,6 +24,7 @@ use crate::engine::files::quoted;
 use archs::{ARCHS, Arch};
 use config::Config;
 use keys::Keys;
+use names::Qkv;
 pub use names::{Names, ROPE_VECTORS};
 pub use open::GgufModel;
 
@@ -46,7 +51,7 @@ pub struct Translation {
 }
 
 /// Mixtures of experts that are not supported, which are known by their own names.
-const EXPERTS: [&str; 5] = ["deepseek2", "dots1", "ernie4_5-moe", "hunyuan-moe", "phimoe"];
+const EXPERTS: [&str; 4] = ["dots1", "ernie4_5-moe", "hunyuan-moe", "phimoe"];
 
 impl Described {
     /// The model in the words of a folder.
@@ -59,24 +64,19 @@ impl Described {
         let mut config = Config::new(Keys::new(self, arch.name));
         let in_arch = |text: String| format!("architecture {}: {text}", arch.name);
         let (class, table) = (arch.translate)(&mut config).map_err(in_arch)?;
-        let heads = QkvHeads {
-            num_heads: small(config.num_heads().map_err(in_arch)?)?,
-            num_kv_heads: small(config.num_kv_heads().map_err(in_arch)?)?,
-            head_dim: small(config.head_dim().map_err(in_arch)?)?,
-        };
-        super::limits::check_heads(heads).map_err(in_arch)?;
-        if heads.num_kv_heads == 0 || !heads.num_heads.is_multiple_of(heads.num_kv_heads) {
-            return Err(in_arch(format!(
-                "{} attention heads cannot share {} key-value heads",
-                heads.num_heads, heads.num_kv_heads
-            )));
+        if table.qkv != Qkv::AsTheyWere {
+            let orders = heads(&config).map(|heads| table.qkv.orders(heads));
+            orders
+                .map_err(in_arch)?
+                .into_iter()
+                .for_each(|(part, moved)| config.is_moved(part, moved));
         }
         config.set("architectures", json!([class]));
         // Blocks of any kind are widened to it, and it is the type of the KV cache.
         config.set("dtype", "bfloat16");
         config.set("eos_token_id", self.eos_token_ids()?);
-        let config = config.finish().map_err(in_arch)?;
-        Ok(Translation { config, names: Names::new(table, heads) })
+        let (config, layout) = config.finish().map_err(in_arch)?;
+        Ok(Translation { config, names: Names::new(table, layout) })
     }
 
     fn arch(&self) -> Result<&'static Arch, String> {
@@ -128,6 +128,23 @@ impl Described {
         let top_k = self.metadata.unsigned("general.sampling.top_k")?;
         found.extend(top_k.map(|top_k| ("top_k".to_owned(), top_k.into())));
         Ok(found)
+    }
+}
+
+/// Heads that rows of q and k are counted by.
+fn heads(config: &Config<'_>) -> Result<QkvHeads, String> {
+    let heads = QkvHeads {
+        num_heads: small(config.num_heads()?)?,
+        num_kv_heads: small(config.num_kv_heads()?)?,
+        head_dim: small(config.head_dim()?)?,
+    };
+    super::limits::check_heads(heads)?;
+    match heads.num_kv_heads > 0 && heads.num_heads.is_multiple_of(heads.num_kv_heads) {
+        true => Ok(heads),
+        false => Err(format!(
+            "{} attention heads cannot share {} key-value heads",
+            heads.num_heads, heads.num_kv_heads
+        )),
     }
 }
 
@@ -254,7 +271,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_refused_by_name() {
         let none = |written: Written, _: &dyn Fn(&str) -> String| written;
-        refused("deepseek2", none, "a mixture of experts");
+        refused("dots1", none, "a mixture of experts");
         refused("mamba", none, "`mamba` is not supported in GGUF files; these are: arcee,");
         let with = |name: &'static str, value: u32| {
             move |written: Written, key: &dyn Fn(&str) -> String| {
@@ -291,5 +308,66 @@ mod tests {
             written.key(&key("rope.scaling.type"), TEXT, &text("wild"))
         };
         refused("llama", scaling, "rope scaling `wild`");
+    }
+
+    /// Counts beside the usual ones.
+    fn with_all<'a>(
+        counts: &'a [(&'a str, u32)],
+    ) -> impl Fn(Written, &dyn Fn(&str) -> String) -> Written + 'a {
+        move |written, key| {
+            counts.iter().fold(written, |written, (name, count)| {
+                written.key(&key(name), U32, &number(*count))
+            })
+        }
+    }
+
+    #[test]
+    fn sizes_that_rows_and_columns_are_moved_by_are_checked_first() {
+        let net = |num_k, num_v, inner| {
+            [
+                ("ssm.group_count", num_k),
+                ("ssm.time_step_rank", num_v),
+                ("ssm.inner_size", inner),
+                ("ssm.state_size", 8),
+                ("ssm.conv_kernel", 4),
+            ]
+        };
+        for (counts, wanted) in [
+            (net(2, 0, 16), "value heads of linear attention"),
+            (net(2, 3, 24), "3 value heads of linear attention cannot share 2"),
+            (net(1, 1 << 31, 1 << 31), "number of value heads"),
+            (net(2, 2, 0), "width of linear attention"),
+        ] {
+            for arch in ["qwen35", "qwen35moe", "qwen3next"] {
+                let experts = [
+                    ("expert_count", 4),
+                    ("expert_used_count", 2),
+                    ("expert_feed_forward_length", 8),
+                ];
+                let experts = if arch == "qwen35" { &[][..] } else { &experts[..] };
+                refused(arch, with_all(&[&counts[..], experts].concat()), wanted);
+            }
+        }
+        let further = [("nextn_predict_layers", 12)];
+        refused("qwen35", with_all(&further), "12 of 12 layers predict further");
+        let latent = |key, rope| {
+            [
+                ("attention.kv_lora_rank", 16),
+                ("attention.key_length", key),
+                ("attention.value_length", 16),
+                ("attention.key_length_mla", 24),
+                ("attention.value_length_mla", 8),
+                ("rope.dimension_count", rope),
+            ]
+        };
+        refused("deepseek2", with_all(&latent(99, 8)), "heads of 99 and 16 over latents of 16");
+        refused("deepseek2", with_all(&latent(40, 24)), "24 of 24 values of a head turn");
+        let widths = ["", "_swa"]
+            .map(|of| [format!("attention.key_length{of}"), format!("attention.value_length{of}")]);
+        let widths: Vec<_> = widths.iter().flatten().map(|name| (name.as_str(), 8)).collect();
+        let gemma: Vec<_> = widths.into_iter().chain([("attention.sliding_window", 4)]).collect();
+        refused("gemma4", with_all(&gemma), "rope_freqs.weight is missing");
+        refused("mamba2", with_all(&net(1, 3, 16)), "16 values of a scan are not those of 3 heads");
+        refused("mamba2", with_all(&net(1, 3, 48)), "a scan of 48 beside a stream of 32");
     }
 }

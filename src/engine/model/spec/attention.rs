@@ -106,7 +106,7 @@ impl AttentionSpec {
         let latent = self
             .latent
             .iter()
-            .flat_map(|latent| latent.q.iter().map(|q| &q.up).chain([&latent.kv_up]));
+            .flat_map(|latent| latent.q.iter().map(|q| &q.up).chain(latent.up.linears()));
         [&self.qkv, &self.out].into_iter().chain(latent)
     }
 

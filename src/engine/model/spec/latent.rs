@@ -15,10 +15,35 @@ pub struct LatentSpec {
     pub q: Option<LatentQuerySpec>,
     /// (rank) of the latent of K and V.
     pub norm: NormSpec,
-    /// (num_heads * (nope + v), rank): of each head those of k, then those of v.
-    pub kv_up: LinearSpec,
+    /// From latents to K and V.
+    pub up: LatentUpSpec,
     /// Widths.
     pub dims: LatentDims,
+}
+
+/// From the latent of K and V to K and V of each head.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LatentUpSpec {
+    /// (num_heads * (nope + v), rank): of each head those of k, then those of v.
+    Together(LinearSpec),
+    /// As GGUF files have them.
+    Apart {
+        /// (num_heads * rank, nope): transposed, head by head.
+        keys: LinearSpec,
+        /// (num_heads * v, rank)
+        values: LinearSpec,
+    },
+}
+
+impl LatentUpSpec {
+    /// Its linear layers.
+    pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
+        let (first, second) = match self {
+            LatentUpSpec::Together(both) => (both, None),
+            LatentUpSpec::Apart { keys, values } => (keys, Some(values)),
+        };
+        [first].into_iter().chain(second)
+    }
 }
 
 /// From the latent of q to q.

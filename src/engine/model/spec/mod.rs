@@ -24,7 +24,7 @@ pub use feed_forward::{
     ApartNorms, ExpertSpec, ExpertsSpec, FeedForwardSpec, MlpForm, MlpSpec, SharedExpertSpec,
 };
 pub use head::{HeadActivation, HeadLayer, HeadSpec};
-pub use latent::{LatentDims, LatentQuerySpec, LatentSpec};
+pub use latent::{LatentDims, LatentQuerySpec, LatentSpec, LatentUpSpec};
 pub use layer_inputs::{LayerInputsSpec, SideBlockSpec};
 pub use mamba::{GateOrder, GatedNormSpec, MambaSpec};
 pub use recurrent::{RecurrentSpec, ShortConvSpec, TapsSpec};

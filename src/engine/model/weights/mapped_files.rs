@@ -279,15 +279,13 @@ impl MappedFiles {
             return Ok(values);
         }
         let mut values = self.source(entry).to_vec();
-        if let Stored::Rows(StoredRows { offset, .. }) = entry.stored
-            && offset != 0.0
-        {
-            values.iter_mut().for_each(|value| *value += offset);
+        if let Stored::Rows(StoredRows { change, .. }) = entry.stored {
+            values.iter_mut().for_each(|value| *value = change.of(*value));
         }
         Ok(values)
     }
 
-    /// The values of a tensor that was checked, without their offset. A vector has one row, or one
+    /// The values of a tensor that was checked, unchanged. A vector has one row, or one
     /// column.
     fn source(&self, entry: &Entry) -> SourceMatrix<'_> {
         let (shape, bytes) = (&entry.shape, self.bytes(entry));

@@ -5,6 +5,7 @@
 //! model: what keys and tensor names mean is said elsewhere.
 
 mod blocks;
+mod columns;
 mod container;
 mod cursor;
 mod files;
@@ -22,4 +23,4 @@ pub use ggml_type::GgmlType;
 pub use matrix::GgmlMatrix;
 pub use metadata::{Array, Metadata, NumberType, Numbers, Texts, Value};
 pub(super) use translated::StoredRows;
-pub use translated::Translated;
+pub use translated::{Change, Translated};

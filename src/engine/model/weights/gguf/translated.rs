@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::columns::ColumnsInOrder;
 use super::{GgmlMatrix, GgmlType, TensorInfo};
 use crate::engine::config::DType;
 use crate::engine::ops::linear::{SourceMatrix, SourceValues};
@@ -17,10 +18,34 @@ pub struct Translated {
     /// Which row of the file each row is; None: all, as they are. Rows of a tensor of one
     /// dimension are single values.
     pub rows: Option<Arc<[u32]>>,
-    /// What is added to each value; for vectors only.
-    pub offset: f32,
+    /// Which column of the file each column is; None: all, as they are.
+    pub columns: Option<Arc<[u32]>>,
+    /// What is done to each value; for vectors only.
+    pub change: Change,
     /// (index, count): it is one of so many of one shape, which the file has as one tensor.
     pub part: Option<(usize, usize)>,
+}
+
+/// What gives the values of a checkpoint back, of those of a file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Change {
+    /// They are the same.
+    None,
+    /// This was not added.
+    Plus(f32),
+    /// Its exponential is the file's value, negated.
+    LogOfNegated,
+}
+
+impl Change {
+    /// A value of the checkpoint.
+    pub fn of(self, value: f32) -> f32 {
+        match self {
+            Change::None => value,
+            Change::Plus(offset) => value + offset,
+            Change::LogOfNegated => (-value).ln(),
+        }
+    }
 }
 
 /// How the rows of such a tensor lie in the bytes of the file's.
@@ -30,14 +55,16 @@ pub(in crate::engine::model::weights) struct StoredRows {
     /// Values of a row.
     width: usize,
     order: Option<Arc<[u32]>>,
-    /// What is added to each value; 0 but for vectors.
-    pub offset: f32,
+    columns: Option<Arc<[u32]>>,
+    /// What is done to each value; nothing but for vectors.
+    pub change: Change,
 }
 
 impl Translated {
     /// The same tensor by another name.
     pub fn named(name: String, tensor: &TensorInfo) -> Self {
-        Self { name, shape: tensor.shape.clone(), rows: None, offset: 0.0, part: None }
+        let (rows, columns, change, part) = (None, None, Change::None, None);
+        Self { name, shape: tensor.shape.clone(), rows, columns, change, part }
     }
 
     /// All parts of a tensor, by their names.
@@ -90,15 +117,27 @@ impl Translated {
         if is_other_row || self.shape.iter().product::<usize>() != num_values {
             return Err(format!("its shape {shape:?} is not that of {:?}", self.shape));
         }
-        match self.offset != 0.0 && self.shape.len() > 1 {
-            true => Err(format!("its shape {shape:?} is not that of a norm")),
-            false => Ok(StoredRows { ty, width, order: self.rows.clone(), offset: self.offset }),
+        let are_columns = |columns: &[u32]| {
+            columns.len() == width && columns.iter().all(|column| (*column as usize) < width)
+        };
+        if !self.columns.as_deref().is_none_or(are_columns) {
+            return Err(format!("its {width} columns cannot be put in order"));
+        }
+        match self.change != Change::None && self.shape.len() > 1 {
+            true => Err(format!("its shape {shape:?} is not that of a vector")),
+            false => Ok(StoredRows {
+                ty,
+                width,
+                order: self.rows.clone(),
+                columns: self.columns.clone(),
+                change: self.change,
+            }),
         }
     }
 }
 
 impl StoredRows {
-    /// So many values, without their offset, of the tensor with these bytes.
+    /// So many values, unchanged, of the tensor with these bytes.
     pub fn source<'a>(&self, num_values: usize, bytes: &'a [u8]) -> SourceMatrix<'a> {
         let values = match self.ty {
             GgmlType::F32 => SourceValues::Bytes(DType::Float32, bytes),
@@ -107,6 +146,10 @@ impl StoredRows {
             ty => SourceValues::Quantized(Arc::new(GgmlMatrix::new(ty, self.width, bytes))),
         };
         let matrix = SourceMatrix::new(num_values / self.width, self.width, values);
+        let matrix = match &self.columns {
+            Some(columns) => ColumnsInOrder::of(matrix, Arc::clone(columns)),
+            None => matrix,
+        };
         match &self.order {
             Some(order) => matrix.in_order(Arc::clone(order)),
             None => matrix,
@@ -145,10 +188,14 @@ mod tests {
     fn tensors_are_read_by_the_names_and_in_the_order_of_their_translation() {
         let mut checkpoint = checkpoint(|tensor| {
             let whole = Translated::named(format!("hf.{}", tensor.name), tensor);
+            let rows = |rows: [u32; 3]| Some(rows.into());
             Ok(match &tensor.name[..] {
-                "q" => vec![Translated { rows: Some([2, 0, 1].into()), ..whole }],
+                "q" => vec![Translated { rows: rows([2, 0, 1]), ..whole }],
                 "f" => Translated::parts(tensor, |row| format!("hf.{row}")).unwrap(),
-                _ => vec![Translated { offset: -1.0, rows: Some([1, 2, 0].into()), ..whole }],
+                _ => {
+                    let change = Change::Plus(-1.0);
+                    vec![Translated { change, rows: rows([1, 2, 0]), ..whole }]
+                }
             })
         })
         .unwrap();
@@ -173,13 +220,14 @@ mod tests {
 
     #[test]
     fn what_a_tensor_cannot_be_is_refused() {
-        type Change = fn(Translated) -> Result<Translated, String>;
-        let changes: [(Change, &str); 7] = [
+        type Wrong = fn(Translated) -> Result<Translated, String>;
+        let changes: [(Wrong, &str); 8] = [
             (|t| Ok(Translated { shape: vec![2, 16], ..t }), "is not that of [2, 16]"),
             (|t| Ok(Translated { shape: vec![6, 16], ..t }), "is not that of [6, 16]"),
             (|t| Ok(Translated { rows: Some([0, 0].into()), ..t }), "is not that of"),
             (|t| Ok(Translated { rows: Some([0, 1, 3].into()), ..t }), "cannot be put in order"),
-            (|t| Ok(Translated { offset: -1.0, ..t }), "not that of a norm"),
+            (|t| Ok(Translated { change: Change::Plus(-1.0), ..t }), "not that of a vector"),
+            (|t| Ok(Translated { columns: Some([1, 0].into()), ..t }), "32 columns cannot be put"),
             (|t| Ok(Translated { name: "f".to_owned(), ..t }), "`f`: another one is `f` too"),
             (|_| Err("unknown".to_owned()), "a.gguf: tensor `q`: unknown"),
         ];
