@@ -140,6 +140,15 @@ impl Launch {
         }
     }
 
+    /// Threads of a block and bytes of its shared memory, as are those of `prefill_block`.
+    fn decode_block(&self) -> (u32, usize) {
+        (self.decode_threads, self.decode_smem)
+    }
+
+    fn prefill_block(&self) -> (u32, usize) {
+        (self.prefill_threads, self.prefill_smem)
+    }
+
     fn of(gpu: &Gpu, head_dim: usize) -> Self {
         let max_smem_bytes = gpu.properties().max_smem_per_block_bytes;
         Self::new(head_dim, max_smem_bytes, gpu.kv_cache_dtype() == KvCacheDType::Fp8)
@@ -287,21 +296,16 @@ pub(in crate::engine::ops) fn attend(
         return;
     }
     let sizes = Launch::of(gpu, kv.head_dim);
-    let parts = inputs.parts.as_ref().filter(|parts| parts.are_used().0);
-    match parts.filter(|_| attention.window.is_none() && !defines.has_biases) {
-        Some(parts) => {
-            let launch = PartsTask { gpu, sizes, defines, params, cache: (k, v), parts };
-            launch.queue((qkv, step), inputs.block_tables.ptr(), out);
-        }
-        None => {
-            // As many blocks as are resident, whatever the number of units.
-            let grid = decode_units.min(properties.num_sms * sizes.decode_blocks_per_sm);
-            let block = (sizes.decode_threads, sizes.decode_smem);
-            launch(parts::DECODE, &inputs.decode, [grid, 1], block);
-        }
+    let may_have_parts = attention.window.is_none() && !defines.has_biases;
+    if let Some(parts) = inputs.parts.as_ref().filter(|_| may_have_parts && step.has_parts().0) {
+        let task = PartsTask { gpu, sizes, defines, params, cache: (k, v), parts };
+        task.queue((qkv, step), inputs.block_tables.ptr(), out);
+    } else {
+        // As many blocks as are resident, whatever the number of units.
+        let grid = decode_units.min(properties.num_sms * sizes.decode_blocks_per_sm);
+        launch(parts::DECODE, &inputs.decode, [grid, 1], sizes.decode_block());
     }
-    let block = (sizes.prefill_threads, sizes.prefill_smem);
-    launch_units("paged_attention_prefill", &inputs.prefill, 1, block);
+    launch_units("paged_attention_prefill", &inputs.prefill, 1, sizes.prefill_block());
 }
 
 #[cfg(test)]

@@ -72,15 +72,13 @@ impl PartsTask<'_> {
             let (work, num_work) = parts.shared.ptrs();
             let mut args = self.args(qkv, (work, num_work), tables);
             args.ptr(parts.shared_tokens.ptrs().0).ptr(slots).value(self.params);
-            let block = (sizes.prefill_threads, sizes.prefill_smem);
             let grid = num_sms * sizes.prefill_blocks_per_sm;
-            gpu.launch(self.kernel(SHARED), [grid, 1], block, &mut args);
+            gpu.launch(self.kernel(SHARED), [grid, 1], sizes.prefill_block(), &mut args);
         }
         let mut args = self.args(qkv, parts.units.ptrs(0), tables);
         args.tensor(out).ptr(slots).value(self.params);
-        let block = (sizes.decode_threads, sizes.decode_smem);
         let grid = num_sms * sizes.decode_blocks_per_sm;
-        gpu.launch(self.kernel(DECODE), [grid, 1], block, &mut args);
+        gpu.launch(self.kernel(DECODE), [grid, 1], sizes.decode_block(), &mut args);
         let (work, num_work) = parts.merges.ptrs();
         let mut args = Args::new();
         args.ptr(work).ptr(num_work).ptr(slots).tensor(out).value(self.params);
