@@ -28,16 +28,13 @@ const fn sizes(max_num_seqs: usize, max_num_batched_tokens: usize) -> StepSizes 
 }
 
 impl StepSizes {
-    /// Most sequences that any device is given by itself.
-    pub const MOST_SEQS: usize = 1024;
-
     /// vLLM's numbers for its `LLM` class on cards of 70 GiB and more, and half of that from 40 on:
     /// buffers of the largest step take memory that the KV cache then has not. On the CPU as in
     /// vLLM; a step that is longer gains little there, and finishes rows later. With AMX memory is
     /// the limit up to some 285 rows (docs/PERFORMANCE.md), so twice as many share the weights.
     pub fn of(device: DeviceTraits) -> Self {
         match device {
-            DeviceTraits::Gpu(bytes) if bytes >= 70 << 30 => sizes(Self::MOST_SEQS, 16384),
+            DeviceTraits::Gpu(bytes) if bytes >= 70 << 30 => sizes(1024, 16384),
             DeviceTraits::Gpu(bytes) if bytes >= 40 << 30 => sizes(512, 8192),
             DeviceTraits::Cpu(Isa::Amx) => sizes(512, 4096),
             DeviceTraits::Gpu(_) | DeviceTraits::Cpu(_) => sizes(256, 4096),

@@ -234,7 +234,7 @@ const MODULES: &[Module] = &[
     ),
     ("linear_experts_plain", DTYPES, &[("linear_experts_plain", 48)]),
     ("embedding", DTYPES, &[("embedding", 40), ("add_rows", 40)]),
-    ("copy_segments", NONE, &[("copy_segments", 40)]),
+    ("copy_segments", NONE, &[("copy_segments", 48)]),
     ("gather_rows", NONE, &[("gather_rows", 56), ("copy_blocks", 64)]),
     (
         "norm",
@@ -243,7 +243,7 @@ const MODULES: &[Module] = &[
     ),
     ("quantize_rows", NARROW_DTYPES, &[("quantize_rows", 64)]),
     ("random_fill", DTYPES, &[("random_fill", 40)]),
-    ("norm_rotary_and_cache", ROTARY, &[("norm_rotary_and_cache", 128)]),
+    ("norm_rotary_and_cache", ROTARY, &[("norm_rotary_and_cache", 104)]),
     ("rotary_and_cache", ROTARY, &[("rotary_and_cache", 112)]),
     ("all_reduce", DTYPES, &[("all_reduce", 40)]),
     ("soft_cap", NONE, &[("soft_cap", 32)]),

@@ -14,7 +14,6 @@ use crate::engine::EngineError;
 use crate::engine::batch::Batch;
 use crate::engine::device::cuda::{DeviceBuffer, DevicePtr, Plain};
 use crate::engine::device::{Device, Gpu, bytes_of};
-use crate::engine::step_sizes::StepSizes;
 use runs::RunInputs;
 use texts::TextInputs;
 
@@ -252,9 +251,9 @@ pub(super) struct AttentionWork {
     pub slot: u32,
 }
 
-/// Largest step that is recorded as a CUDA graph: of as many rows as any device is given to decode
-/// at once.
-const MAX_GRAPH_ROWS: usize = StepSizes::MOST_SEQS;
+/// Largest step that is recorded as a CUDA graph: of as many rows as `step_sizes` gives any device
+/// to decode at once.
+const MAX_GRAPH_ROWS: usize = 1024;
 
 /// No slot: a row that only pads, a unit whose result is not kept for others.
 const NO_SLOT: u32 = u32::MAX;

@@ -24,7 +24,6 @@ use crate::cli::terminal::console::Console;
 use crate::cli::terminal::error::CliError;
 use crate::cli::terminal::exit::Exit;
 use crate::engine::runner::{Runner, Work};
-use crate::engine::step_sizes::StepSizes;
 use estimate::Estimate;
 use report::Report;
 use sample::Sample;
@@ -64,7 +63,8 @@ pub fn run(args: PlanArgs, console: &Console) -> Result<Exit, CliError> {
     loaded.announce(loaded.engine.info(), &config, console);
     let Loaded { mut engine, load_time, .. } = loaded;
 
-    let StepSizes { max_num_seqs, max_num_batched_tokens } = engine.info().step_sizes;
+    let sizes = engine.info().step_sizes;
+    let (max_num_seqs, max_num_batched_tokens) = (sizes.max_num_seqs, sizes.max_num_batched_tokens);
     let explained = flags.explain.map_or(1, |row| row as u64);
     let format = format.with_width(base.width());
     let survey = Survey::new(&config, engine.input_processor(), (base, format), explained);

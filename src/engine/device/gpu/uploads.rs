@@ -130,7 +130,7 @@ impl Uploads {
         Ok(self.used..self.used + bytes)
     }
 
-    /// Takes the packed uploads, if there are any; then none are packed until it is asked for again.
+    /// Takes the packed uploads, if there are any. None are packed then until it is asked for.
     pub(super) fn take_packed(&mut self) -> Option<Packed> {
         self.is_packing = false;
         if self.packed.is_empty() {

@@ -1,3 +1,5 @@
+//! rotary_and_cache on the CPU, in every kernel set.
+
 use super::*;
 use crate::engine::batch::Batch;
 use crate::engine::config::DType;
