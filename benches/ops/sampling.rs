@@ -81,7 +81,10 @@ impl Penalized {
         let values = random(NUM_PENALIZED, PROMPT_LEN + 2 * OUTPUT_LEN, 3);
         let token = |value: &f32| (value.abs() * 1e6) as u32 % LARGE_VOCAB_SIZE as u32;
         let tokens = |row| values.row(row).iter().map(token).collect();
-        let params = SamplingParams { repetition_penalty: 1.1, ..SamplingParams::default() };
+        // By default so few tokens may come that a list has room for one.
+        let max_tokens = Some(2 * OUTPUT_LEN as u32);
+        let params =
+            SamplingParams { repetition_penalty: 1.1, max_tokens, ..SamplingParams::default() };
         let tokens = (0..NUM_PENALIZED).map(tokens).collect();
         Self { params, stop_ids: StopIds::default(), tokens }
     }
