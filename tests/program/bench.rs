@@ -157,7 +157,10 @@ fn ops_are_counted_by_hand_and_held_against_the_limits_that_are_given() {
     assert_eq!(number(&down["calls"]), 5.0 * num_steps);
     assert_near(number(&down["flops"]), 5.0 * num_tokens * 2.0 * 128.0 * 384.0);
     let weight_bytes = 2.0 * 128.0 * 384.0;
-    let bytes = 5.0 * (num_steps * weight_bytes + num_tokens * 4.0 * (128.0 + 384.0));
+    // Where products are of bf16, inputs are stored so.
+    let input_bytes = if down["arithmetic"] == "bfloat16" { 2.0 } else { 4.0 };
+    let row_bytes = 4.0 * 128.0 + input_bytes * 384.0;
+    let bytes = 5.0 * (num_steps * weight_bytes + num_tokens * row_bytes);
     assert_near(number(&down["bytes"]), bytes);
     let attention = op(&json, "paged_attention");
     // Scores and values of 128 columns for the causal half of 24 positions.

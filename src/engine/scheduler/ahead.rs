@@ -9,15 +9,15 @@
 //! ```
 //!
 //! `schedule_ahead` moves the sequences of step n on as if it were done, each that samples with an
-//! unknown token at its end, and decides as `schedule` does: chunks of prompts and waiting sequences
-//! come along. `update` moves them back before it takes in what came of them. Two things differ
-//! from `schedule`. Nobody is preempted: where blocks are short, there is no step ahead. And who is
-//! at its last token in step n has no part in step n + 1, though its blocks are still taken.
+//! unknown token at its end, and decides as `schedule` does: chunks of prompts and waiting
+//! sequences come along. `update` moves them back before it takes in what came of them. Two things
+//! differ from `schedule`. Nobody is preempted: where blocks are short, there is no step ahead. And
+//! who is at its last token in step n has no part in step n + 1, though its blocks are still taken.
 //!
 //! A sequence that finishes in step n by a token has computed one too many in step n + 1: its K and
-//! V go to blocks that are free by then. That is harmless, since the device computes steps in order,
-//! and only blocks of known tokens are offered to the prefix cache, those that the unknown one
-//! fills in `adopt`.
+//! V go to blocks that are free by then. That is harmless, since the device computes steps in
+//! order, and only blocks of known tokens are offered to the prefix cache, those that the unknown
+//! one fills in `adopt`.
 
 use super::{Scheduled, Scheduler};
 use crate::engine::sequence::Sequence;
