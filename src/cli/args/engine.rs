@@ -57,7 +57,7 @@ pub struct ComputeArgs {
     /// fastest that the CPU has]
     #[arg(long, value_name = "ISA", hide_short_help = true)]
     pub cpu_isa: Option<CpuIsaArg>,
-    /// Most rows computed at once [default: 256; on GPUs of 40 GiB 512, of 70 GiB 1024]
+    /// Most rows computed at once [default: 256, more on large GPUs]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub max_num_seqs: Option<usize>,
     /// Most tokens computed in one step [default: 4096; on GPUs of 40 GiB 8192, of 70 GiB 16384]

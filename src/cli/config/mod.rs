@@ -336,7 +336,7 @@ mod tests {
     use crate::cli::input::reader::InputFormat;
     use crate::cli::terminal::exit::Exit;
     use crate::engine::config::{DType, GenerationConfigSource, Overflow};
-    use crate::engine::config::{DeviceKind, Quantization};
+    use crate::engine::config::{DeviceKind, Quantization, SizesByDevice};
     use crate::engine::request::NumLogprobs;
 
     fn config(flags: &str) -> Result<RunConfig, CliError> {
@@ -412,8 +412,10 @@ mod tests {
         // Nor an environment; and a library does not look for a GPU unasked.
         assert_eq!(got.device.kind, DeviceKind::Auto);
         default.device = got.device.clone();
-        // Nor for calls.
+        // Nor for calls, and its steps have the sizes that it says.
         default.model.tool_call_parser = Some("auto".to_owned());
+        default.scheduler.by_device =
+            SizesByDevice { max_num_seqs: true, max_num_batched_tokens: true };
         assert_eq!(format!("{got:?}"), format!("{default:?}"));
     }
 
