@@ -89,6 +89,9 @@ __device__ __forceinline__ void store_output(const Inputs& in, const AttentionWo
 }
 
 
+// Whether units may be parts of rows: with wider heads registers spill.
+constexpr bool MAY_BE_PARTS = HEAD_DIM <= 192;
+
 // Slots (num_slots, num_heads, SLOT_FLOATS): what is kept of a query head over one split, or over
 // all from the first one on, which is as good as one: merging it into nothing changes no bit. The
 // values, the maximum, the sum.

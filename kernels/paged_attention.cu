@@ -242,7 +242,7 @@ paged_attention_decode(const T* qkv, const Kv* k_cache, const Kv* v_cache,
       softmax_step<1, false>(in.exponent_factor(), scores, partial);
       add_values(scores, ring.next(in), partial);
     }
-    const bool is_kept = in.work[task.unit / in.num_kv_heads].slot != NO_SLOT;
+    const bool is_kept = MAY_BE_PARTS && in.work[task.unit / in.num_kv_heads].slot != NO_SLOT;
     if (is_kept) keep_split(in, task, kv_head, partial[0]);
     wait_for_turn(turn, task.serial);
     bool is_last = false;

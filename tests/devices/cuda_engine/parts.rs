@@ -12,15 +12,15 @@ use crate::cuda_engine::invariance::bits;
 use crate::cuda_engine::{config, golden_dir, run};
 use crate::gpu;
 
-const MAX_TOKENS: u32 = 8;
+const MAX_TOKENS: u32 = 24;
 /// Positions that most rows begin with: a split, and some.
 const SHARED: usize = 270;
 /// One multiprocessor, where sharing pays among twelve rows; so many that long rows are cut.
 const ONE_SM: u32 = 1;
 const MANY_SMS: u32 = 64;
 const NUM_BLOCKS: usize = 512;
-/// Enough for the longest row alone, too few for all.
-const FEW_BLOCKS: usize = 80;
+/// Enough for the longest row alone, and for those behind one beginning until they have grown.
+const FEW_BLOCKS: usize = 54;
 
 /// A golden model with room for long rows.
 fn long_model(family: &str) -> tempfile::TempDir {
