@@ -1,3 +1,5 @@
+//! Parts of batches: what is shared, what is cut, and that every split is computed once.
+
 use super::*;
 use crate::engine::device::split_mix::{GAMMA, mix};
 
