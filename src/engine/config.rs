@@ -403,6 +403,9 @@ pub enum Isa {
     Avx2,
     /// What every CPU of aarch64 has: 8 lanes, in two registers.
     Neon,
+    /// The same, with bf16 weights by `bfmmla` and `bfdot`: the inputs of linear layers are rounded
+    /// to bf16.
+    NeonBf16,
     /// Any CPU: arrays of 8, no fused multiply-add.
     Portable,
 }

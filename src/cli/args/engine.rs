@@ -190,6 +190,9 @@ pub enum CpuIsaArg {
     Avx2,
     /// What every CPU of aarch64 has
     Neon,
+    /// The same, and bf16 weights by `bfmmla`
+    #[value(name = "neon-bf16")]
+    NeonBf16,
     /// What any CPU has
     Portable,
 }

@@ -63,6 +63,7 @@ pub(super) fn cpu_isa(isa: CpuIsaArg) -> Isa {
         CpuIsaArg::AmxTwin => Isa::AmxTwin,
         CpuIsaArg::Avx2 => Isa::Avx2,
         CpuIsaArg::Neon => Isa::Neon,
+        CpuIsaArg::NeonBf16 => Isa::NeonBf16,
         CpuIsaArg::Portable => Isa::Portable,
     }
 }

@@ -22,7 +22,7 @@ use crate::engine::config::DType;
 pub enum Arithmetic {
     /// Multiply-adds of f32, which bf16 and f16 weights are widened for.
     Float32,
-    /// Dot products of bf16 pairs: `vdpbf16ps`, or tiles.
+    /// Dot products of bf16 pairs: `vdpbf16ps`, `bfmmla`, or tiles.
     BFloat16,
     /// Dot products of int8.
     Int8,
@@ -189,8 +189,10 @@ fn flops_per_second(cpu: &Cpu, arithmetic: Arithmetic) -> f64 {
             Bf16Products::Tiles(unit) => return tile_rate(cpu, unit, 2, rounds_of_bf16),
             #[cfg(target_arch = "x86_64")]
             _ => (x86::bf16_dots, x86::BF16_FLOPS),
-            #[cfg(not(target_arch = "x86_64"))]
-            _ => unreachable!("no CPU but x86 is said to have it"),
+            #[cfg(target_arch = "aarch64")]
+            _ => (neon::bfmmlas, neon::BFMMLA_FLOPS),
+            #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+            _ => unreachable!("no set of this machine is said to have it"),
         },
         Arithmetic::Int8 if cpu.isa.int8_dots() == Int8Dots::Amx => {
             return tile_rate(cpu, TileUnit::Amx, 4, rounds_of_int8);

@@ -48,13 +48,14 @@ use intrinsics;
 
 impl Isa {
     /// The fastest that this machine has. `vdpbf16ps` runs at twice the rate of multiply-adds on
-    /// AMD's cores, and at half of it on Intel's (measured: docs/PERFORMANCE.md). AMX is taken
-    /// where it is asked for, until a machine that has it has shown what it gains.
+    /// AMD's cores, and at half of it on Intel's (measured: docs/PERFORMANCE.md). AMX and the
+    /// bf16 of aarch64 are taken where they are asked for, until a machine that has them has shown
+    /// what they gain.
     pub fn detect() -> Self {
         let mut fastest = Self::all_available();
         fastest.retain(|&isa| match isa {
             Isa::Avx512Bf16 => has_fast_bf16(),
-            Isa::Amx | Isa::AmxTwin | Isa::AmxTwinAvx2 => false,
+            Isa::Amx | Isa::AmxTwin | Isa::AmxTwinAvx2 | Isa::NeonBf16 => false,
             Isa::Avx512 | Isa::Avx2 | Isa::Neon | Isa::Portable => true,
         });
         fastest[0]
@@ -69,6 +70,7 @@ impl Isa {
             Isa::Avx512Bf16,
             Isa::Avx512,
             Isa::Avx2,
+            Isa::NeonBf16,
             Isa::Neon,
             Isa::Portable,
         ];
@@ -81,6 +83,10 @@ impl Isa {
             Isa::Portable => true,
             // Every CPU of aarch64 has it.
             Isa::Neon => cfg!(target_arch = "aarch64"),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonBf16 => is_aarch64_feature_detected!("bf16"),
+            #[cfg(not(target_arch = "aarch64"))]
+            Isa::NeonBf16 => false,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => {
                 is_x86_feature_detected!("avx512f")
@@ -114,6 +120,7 @@ impl Isa {
             Isa::Amx => "AMX with bf16 and int8, AVX512-BF16, and a system that lets it use tiles",
             Isa::AmxTwin | Isa::AmxTwinAvx2 | Isa::Avx2 => "AVX2, FMA and F16C",
             Isa::Neon => "aarch64",
+            Isa::NeonBf16 => "aarch64 with bf16 (`bfmmla`)",
             Isa::Portable => "nothing",
         }
     }
@@ -136,6 +143,7 @@ impl Isa {
             Isa::AmxTwin | Isa::AmxTwinAvx2 => "amx-twin",
             Isa::Avx2 => "avx2",
             Isa::Neon => "neon",
+            Isa::NeonBf16 => "neon-bf16",
             Isa::Portable => "portable",
         }
     }
@@ -151,7 +159,7 @@ impl Isa {
     /// What products of bf16 weights run by with this set.
     pub fn bf16_products(self) -> Bf16Products {
         match self {
-            Isa::Avx512Bf16 => Bf16Products::Dots,
+            Isa::Avx512Bf16 | Isa::NeonBf16 => Bf16Products::Dots,
             Isa::Amx => Bf16Products::Tiles(TileUnit::Amx),
             Isa::AmxTwin => Bf16Products::Tiles(TileUnit::Twin),
             Isa::AmxTwinAvx2 => Bf16Products::Tiles(TileUnit::TwinAvx2),
@@ -175,10 +183,10 @@ impl Isa {
                 Int8Dots::AvxVnni
             }
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon if is_aarch64_feature_detected!("i8mm") => Int8Dots::Smmla,
+            Isa::Neon | Isa::NeonBf16 if is_aarch64_feature_detected!("i8mm") => Int8Dots::Smmla,
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon if is_aarch64_feature_detected!("dotprod") => Int8Dots::Sdot,
-            Isa::Neon | Isa::Portable => Int8Dots::Portable,
+            Isa::Neon | Isa::NeonBf16 if is_aarch64_feature_detected!("dotprod") => Int8Dots::Sdot,
+            Isa::Neon | Isa::NeonBf16 | Isa::Portable => Int8Dots::Portable,
             _ => Int8Dots::Avx2,
         }
     }
@@ -187,7 +195,7 @@ impl Isa {
     pub fn num_lanes(self) -> usize {
         match self {
             Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx | Isa::AmxTwin | Isa::AmxTwinAvx2 => 16,
-            Isa::Avx2 | Isa::Neon | Isa::Portable => 8,
+            Isa::Avx2 | Isa::Neon | Isa::NeonBf16 | Isa::Portable => 8,
         }
     }
 
@@ -195,7 +203,7 @@ impl Isa {
     pub fn num_registers(self) -> usize {
         match self {
             Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx | Isa::AmxTwin => 32,
-            Isa::Avx2 | Isa::Neon => 16,
+            Isa::Avx2 | Isa::Neon | Isa::NeonBf16 => 16,
             Isa::AmxTwinAvx2 | Isa::Portable => 8,
         }
     }
@@ -206,7 +214,7 @@ impl Isa {
 pub enum Bf16Products {
     /// Multiply-adds of f32, which weights are widened for.
     Widened,
-    /// `vdpbf16ps`.
+    /// `vdpbf16ps`, or `bfmmla` and `bfdot`.
     Dots,
     /// Tiles.
     Tiles(TileUnit),
@@ -304,7 +312,7 @@ pub fn dispatch_vectors<K: Kernel>(isa: Isa, kernel: K) {
         Isa::Avx2 => unsafe { x86::run_avx2(kernel) },
         #[cfg(target_arch = "aarch64")]
         // SAFETY: every CPU of this target has NEON.
-        Isa::Neon => unsafe { kernel.run::<neon::Neon>() },
+        Isa::Neon | Isa::NeonBf16 => unsafe { kernel.run::<neon::Neon>() },
         _ => {
             drop(kernel);
             unreachable!("`{}` has no vectors", isa.name())
@@ -326,16 +334,22 @@ pub fn dispatch_pairs<K: Kernel>(isa: Isa, kernel: K) {
     }
 }
 
-/// As [`dispatch`] for AVX512-BF16 alone, whose dot products are among the instructions too.
+/// As [`dispatch`] for the sets with dot products of bf16, which are among the instructions too:
+/// AVX512-BF16, and aarch64's.
 #[inline]
 pub fn dispatch_bf16<K: Kernel>(kernel: K) {
-    debug_assert!(Isa::Avx512Bf16.is_available());
+    debug_assert!(Isa::Avx512Bf16.is_available() || Isa::NeonBf16.is_available());
     #[cfg(target_arch = "x86_64")]
     // SAFETY: as in `dispatch_vectors`.
     unsafe {
         x86::run_avx512_bf16(kernel);
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as in `dispatch_vectors`.
+    unsafe {
+        neon::run_bf16(kernel);
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     drop(kernel);
 }
 

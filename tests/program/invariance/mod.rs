@@ -139,6 +139,7 @@ const KERNELS: &[&str] = &[
     "--cpu-isa amx-twin",
     "--cpu-isa avx2",
     "--cpu-isa neon",
+    "--cpu-isa neon-bf16",
     "--cpu-isa portable",
     "--quantization int8",
     "--quantization int8 --cpu-isa amx-twin",
@@ -208,7 +209,7 @@ fn any_number_of_threads_gives_the_same_bytes() {
 fn has_isa(isa: &str) -> bool {
     // An emulator's own machine may be another one.
     let is_of_x86 = isa.starts_with("avx") || isa.starts_with("amx");
-    let is_of_aarch64 = isa == "neon";
+    let is_of_aarch64 = isa.starts_with("neon");
     if is_of_x86 && cfg!(target_arch = "aarch64") || is_of_aarch64 && cfg!(target_arch = "x86_64") {
         return false;
     }
@@ -217,6 +218,7 @@ fn has_isa(isa: &str) -> bool {
         "avx512-bf16" => &["avx512_bf16", "avx512vl"],
         "avx2" | "amx-twin" => &["avx2", "fma", "f16c"],
         "neon" => &["asimd"],
+        "neon-bf16" => &["bf16"],
         _ => &[],
     };
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -6,7 +6,7 @@ use std::arch::is_aarch64_feature_detected;
 use std::hint::black_box;
 
 use crate::engine::config::Isa;
-use crate::engine::device::simd::neon::dots::{add_dots, add_products};
+use crate::engine::device::simd::neon::dots::{add_dots, add_pair_products, add_products};
 
 /// As many as hide the latency and fit the registers.
 const NUM: usize = 16;
@@ -15,6 +15,15 @@ const NUM: usize = 16;
 pub(super) const SDOT_FLOPS: f64 = 2.0 * 4.0 * 4.0 * NUM as f64;
 /// 4 lanes of eight products.
 pub(super) const SMMLA_FLOPS: f64 = 2.0 * 8.0 * 4.0 * NUM as f64;
+
+/// 4 lanes of four products of bf16.
+pub(super) const BFMMLA_FLOPS: f64 = 2.0 * 4.0 * 4.0 * NUM as f64;
+
+pub(super) fn bfmmlas(isa: Isa, num_rounds: usize) {
+    assert!(isa == Isa::NeonBf16 && isa.is_available());
+    // SAFETY: this CPU has the set.
+    unsafe { bfmmla(num_rounds) }
+}
 
 pub(super) fn sdots(_: Isa, num_rounds: usize) {
     assert!(is_aarch64_feature_detected!("dotprod"));
@@ -53,3 +62,15 @@ macro_rules! rounds {
 
 rounds!(sdot, "neon,dotprod", add_dots::<0>);
 rounds!(smmla, "neon,i8mm", add_products);
+rounds!(bfmmla, "neon,bf16", add_bits);
+
+/// Floats as bits, as the rounds have them.
+///
+/// # Safety
+/// The CPU has `bfmmla`.
+#[inline]
+#[target_feature(enable = "neon,bf16")]
+unsafe fn add_bits(sums: int32x4_t, rows: uint32x4_t, others: uint32x4_t) -> int32x4_t {
+    // SAFETY: the caller's promise.
+    vreinterpretq_s32_f32(unsafe { add_pair_products(vreinterpretq_f32_s32(sums), rows, others) })
+}

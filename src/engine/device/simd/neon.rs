@@ -9,7 +9,17 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 
 use super::words::NeonWords;
-use super::{Vector, intrinsics};
+use super::{Kernel, Vector, intrinsics};
+
+/// Runs a kernel with dot products of bf16 among its instructions.
+///
+/// # Safety
+/// The CPU has these features.
+#[target_feature(enable = "neon,bf16")]
+pub(super) unsafe fn run_bf16<K: Kernel>(kernel: K) {
+    // SAFETY: this function's own target features.
+    unsafe { kernel.run::<Neon>() }
+}
 
 /// The bits of the second of two bf16 that lie in a 32-bit lane.
 const HIGH_HALF: u32 = 0xffff_0000;

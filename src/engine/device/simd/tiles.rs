@@ -88,14 +88,19 @@ pub struct TileBlock {
 
 impl TileUnit {
     /// Whether this machine has it, and the system lets this process use it.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(test, target_arch = "x86_64"))]
     pub(super) fn is_available(self) -> bool {
         match self {
+            #[cfg(target_arch = "x86_64")]
             TileUnit::Amx => amx::is_available(),
+            #[cfg(target_arch = "x86_64")]
             TileUnit::Twin => is_x86_feature_detected!("avx512f"),
+            #[cfg(target_arch = "x86_64")]
             TileUnit::TwinAvx2 => {
                 is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
             }
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => false,
         }
     }
 

@@ -51,6 +51,6 @@ pub trait Words: Copy {
     /// [`super::dispatch_bf16`].
     #[inline(always)]
     unsafe fn add_bf16_products(self, _x: u32, _sums: Self::Floats) -> Self::Floats {
-        unreachable!("AVX512-BF16 alone has the instruction")
+        unreachable!("these vectors have no products of bf16")
     }
 }

@@ -1,5 +1,7 @@
 //! Rows of inputs as words, of two bf16 or of four int8.
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
@@ -50,10 +52,10 @@ pub fn room(words: &mut Vec<u32>, num_rows: usize, stride: usize) -> &mut [u32] 
 }
 
 /// A row as words of two bf16, rounded to nearest, ties to even; subnormal values become zeros,
-/// which `vdpbf16ps` and tiles read them as. The CPU has AVX2 or more.
+/// which all products of bf16 read them as. The CPU has AVX2 or more, or bf16.
 pub fn narrow(x: &[f32], words: &mut [u32]) {
     assert_eq!(words.len(), x.len().div_ceil(2));
-    debug_assert!(Isa::Avx2.is_available());
+    debug_assert!(Isa::Avx2.is_available() || Isa::NeonBf16.is_available());
     // SAFETY: the CPU has the instructions that are asked for; or else the caller's has AVX2.
     #[cfg(target_arch = "x86_64")]
     unsafe {
@@ -63,6 +65,11 @@ pub fn narrow(x: &[f32], words: &mut [u32]) {
             x86::by_avx2(x, words);
         }
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    unreachable!("only x86-64 has these instructions");
+    // SAFETY: sets that take pairs have the instructions.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        neon::by_bf16(x, words);
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    unreachable!("no set of this machine takes pairs of bf16");
 }

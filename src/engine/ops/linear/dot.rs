@@ -1,6 +1,8 @@
-//! linear by `vdpbf16ps`: words of two bf16, a row's by every output's. Sums run over pairs upward
-//! in one accumulator, so an output depends on its row alone.
+//! linear by `vdpbf16ps`, or by `bfmmla`: words of two bf16, a row's by every output's. Sums run over
+//! pairs upward in one accumulator, so an output depends on its row alone.
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -13,15 +15,14 @@ use super::blocks::{ItemSize, Outputs, Rows, Shape, for_panels};
 use super::cpu::ITEM_MACS;
 use super::pairs::PairWeights;
 
-/// Outputs of a panel.
-const WIDTH: usize = 32;
+/// Outputs of a panel: two vectors.
+const WIDTH: usize = if cfg!(target_arch = "aarch64") { 16 } else { 32 };
 
-/// Rows of a tile at most.
-pub(super) const MAX_HEIGHT: usize = 12;
+/// Rows of a tile at most: 24 registers of sums.
+pub(super) const MAX_HEIGHT: usize = if cfg!(target_arch = "aarch64") { 6 } else { 12 };
 
 /// What a tile works on.
 #[derive(Clone, Copy)]
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "x86 has the instruction"))]
 pub(super) struct DotTile {
     /// First word of the first row, and the distance of rows.
     pub x: *const u32,
@@ -96,7 +97,7 @@ impl Block<'_> {
 impl DotTile {
     /// # Safety
     /// Its pointers are valid for `height` rows and a panel; nobody else writes its outputs. The
-    /// CPU has AVX512-BF16.
+    /// CPU has dot products of bf16.
     pub(super) unsafe fn run(&self, height: usize) {
         for row in 0..height {
             prefetch_to_write(self.out.wrapping_add(row * self.out_stride), WIDTH);
@@ -106,7 +107,12 @@ impl DotTile {
         unsafe {
             x86::run(self, height);
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        unreachable!("no CPU but x86 has the instruction");
+        // SAFETY: the caller's promise.
+        #[cfg(target_arch = "aarch64")]
+        unsafe {
+            neon::run(self, height);
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        unreachable!("no set of this machine has dot products of bf16");
     }
 }

@@ -1,6 +1,15 @@
-//! Dot products of int8. Their intrinsics are not stable, so the instructions are spelled out.
+//! Dot products of int8 and of bf16. Their intrinsics are not stable, so the instructions are
+//! spelled out.
+//!
+//! `bfdot` and `bfmmla` add a pair of products to each other, then to the sum. Both additions, and
+//! products, are rounded to odd; what is denormal counts as zero, before and after. Arm's manual
+//! says so (`BFDotAdd`) of all CPUs while FPCR.EBF is 0, as Linux leaves it, so a sum of pairs has
+//! the same bits by either.
 
-use std::arch::aarch64::{int32x4_t, uint32x4_t};
+#[cfg(test)]
+mod tests;
+
+use std::arch::aarch64::{float32x4_t, int32x4_t, uint32x4_t};
 use std::arch::asm;
 
 /// sums + by lane the products of four int8 of `weights` with the four of lane `LANE` of `x`.
@@ -47,4 +56,70 @@ pub unsafe fn add_products(mut sums: int32x4_t, rows: uint32x4_t, others: uint32
         );
     }
     sums
+}
+
+/// sums + by lane the products of two bf16 of `weights` with the two of `x`.
+///
+/// # Safety
+/// The CPU has `bfdot`, and the function that this becomes a part of is compiled for it.
+#[inline(always)]
+pub unsafe fn add_pairs(mut sums: float32x4_t, weights: uint32x4_t, x: uint32x4_t) -> float32x4_t {
+    // SAFETY: the caller's promise; registers alone are touched.
+    unsafe {
+        asm!(
+            "bfdot {sums:v}.4s, {weights:v}.8h, {x:v}.8h",
+            sums = inlateout(vreg) sums,
+            weights = in(vreg) weights,
+            x = in(vreg) x,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sums
+}
+
+/// sums + the products of two rows of four bf16 with two others, in the order of
+/// [`add_products`]; of each, one pair after the other.
+///
+/// # Safety
+/// The CPU has `bfmmla`.
+#[inline]
+#[target_feature(enable = "neon,bf16")]
+pub unsafe fn add_pair_products(
+    mut sums: float32x4_t,
+    rows: uint32x4_t,
+    others: uint32x4_t,
+) -> float32x4_t {
+    // SAFETY: the caller's promise; registers alone are touched.
+    unsafe {
+        asm!(
+            "bfmmla {sums:v}.4s, {rows:v}.8h, {others:v}.8h",
+            sums = inlateout(vreg) sums,
+            rows = in(vreg) rows,
+            others = in(vreg) others,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sums
+}
+
+/// Eight floats as bf16, two to a word, rounded to nearest, ties to even.
+///
+/// # Safety
+/// The CPU has `bfcvtn`.
+#[inline]
+#[target_feature(enable = "neon,bf16")]
+pub unsafe fn narrowed(first: float32x4_t, second: float32x4_t) -> uint32x4_t {
+    let words: uint32x4_t;
+    // SAFETY: the caller's promise; registers alone are touched.
+    unsafe {
+        asm!(
+            "bfcvtn {words:v}.4h, {first:v}.4s",
+            "bfcvtn2 {words:v}.8h, {second:v}.4s",
+            words = out(vreg) words,
+            first = in(vreg) first,
+            second = in(vreg) second,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    words
 }

@@ -4,6 +4,7 @@ use std::arch::aarch64::*;
 
 use super::Words;
 use crate::engine::device::simd::intrinsics;
+use crate::engine::device::simd::neon::dots::add_pairs;
 use crate::engine::device::simd::neon::{Neon, halves};
 
 /// 2^-6, E4M3's smallest normal number.
@@ -56,6 +57,10 @@ impl Words for NeonWords {
         };
         float8(self: Self) -> Neon = halves!(Neon: float8(self));
         bf16_bits(floats: Neon) -> Self = halves!(Self: bf16_bits(floats));
+        add_bf16_products(self: Self, x: u32, sums: Neon) -> Neon = {
+            let x = vdupq_n_u32(x);
+            Neon(add_pairs(sums.0, self.0, x), add_pairs(sums.1, self.1, x))
+        };
     }
 }
 

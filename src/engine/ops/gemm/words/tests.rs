@@ -19,7 +19,13 @@ fn ways() -> Vec<(&'static str, Narrow)> {
         let here = all.into_iter().filter(|(_, isa, _)| isa.is_available());
         here.map(|(name, _, narrow)| (name, narrow)).collect()
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    {
+        // SAFETY: it is left out where the CPU has not its instructions.
+        let by_bf16: Narrow = |x, words| unsafe { neon::by_bf16(x, words) };
+        Isa::NeonBf16.is_available().then_some(("bf16", by_bf16)).into_iter().collect()
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     vec![]
 }
 
