@@ -1,11 +1,40 @@
-// What becomes of the splits of rows: merged upward in shared memory, or kept in global memory and
-// merged upward there. Both give the same bits.
+// What the kernels of heads that one warp holds share: the product with values, and what becomes of
+// the splits of rows. They are merged upward in shared memory, or kept in global memory and merged
+// upward there. Both give the same bits.
 #pragma once
 
 #include "attention.cuh"
 
 // The softmax of 16 rows over one split.
 using Partial = PartialOf<HEAD_DIM>;
+
+static_assert(HEAD_DIM <= 256 && !IS_LATENT, "such heads are wide_attention.cu's");
+
+// The fragments of a warp's queries, which are in shared memory where registers do not hold them.
+constexpr u32 QUERY_BYTES = ROWS * PADDED_DIM * 2;
+
+// partial.values += probabilities (16, 32) * values (32, HEAD_DIM), for several groups of rows.
+template <u32 groups>
+__device__ __forceinline__ void add_values(const float (&scores)[groups][4][4], SmemAddress values,
+                                           Partial (&partial)[groups]) {
+  const u32 lane = hide(threadIdx.x) % 32;
+  const SmemAddress at = values + chunk_offset(lane % 16, lane / 16);
+  for (u32 half = 0; half < 2; ++half) {
+    u32 p[groups][4];
+#pragma unroll
+    for (u32 g = 0; g < groups; ++g) load_probabilities(scores[g], half, p[g]);
+#pragma unroll
+    for (u32 step = 0; step < DEPTH_STEPS; ++step) {
+      u32 b[4];
+      ldmatrix_transposed(step_address(at, step) + half * 16 * ROW_BYTES, b);
+#pragma unroll
+      for (u32 g = 0; g < groups; ++g) {
+        mma<T>(partial[g].values[2 * step], p[g], b[0], b[1]);
+        if (2 * step + 1 < HEAD_DIM / 8) mma<T>(partial[g].values[2 * step + 1], p[g], b[2], b[3]);
+      }
+    }
+  }
+}
 
 // The merged splits of 16 rows, in the order of the fragments: float4 i * 32 + lane has the four
 // elements of accumulator i of that lane.
@@ -87,7 +116,6 @@ __device__ __forceinline__ void store_output(const Inputs& in, const AttentionWo
     }
   }
 }
-
 
 // Whether units may be parts of rows: with wider heads registers spill.
 constexpr bool MAY_BE_PARTS = HEAD_DIM <= 192;

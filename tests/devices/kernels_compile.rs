@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use vllm_batch::engine::device::KERNEL_SOURCES;
 use vllm_batch::engine::device::cuda::compiler::{Compiler, ResourceUsage};
 use vllm_batch::engine::device::cuda::library::{self, SearchHints};
+use vllm_batch::engine::ops::AttentionLaunch;
 
 /// Architecture, and KB of shared memory that a block may opt in to.
-const ARCHITECTURES: [(&str, &str); 5] =
-    [("sm_80", "163"), ("sm_89", "99"), ("sm_90a", "227"), ("sm_100a", "227"), ("sm_120", "99")];
+const ARCHITECTURES: [(&str, usize); 5] =
+    [("sm_80", 163), ("sm_89", 99), ("sm_90a", 227), ("sm_100a", 227), ("sm_120", 99)];
 
 type Defines = &'static [(&'static str, &'static str)];
 
@@ -77,58 +78,40 @@ const CODES: &[Defines] = &[
     codes!("f16", "MINIMA", "4", "float", "32"),
     codes!("bf16", "FLOAT8", "8", "float", "128"),
 ];
+/// Head sizes of published models, in bf16; f16 differs in its conversions only.
+const HEADS: &[Defines] = &[
+    &[("DTYPE", "bf16"), ("HEAD_DIM", "32")],
+    &[("DTYPE", "bf16"), ("HEAD_DIM", "64")],
+    &[("DTYPE", "bf16"), ("HEAD_DIM", "64"), ("ALIBI", "1")],
+    &[("DTYPE", "bf16"), ("HEAD_DIM", "64"), ("SINKS", "1")],
+    &[("DTYPE", "bf16"), ("HEAD_DIM", "80")],
+    &[("DTYPE", "bf16"), ("HEAD_DIM", "96")],
+    &[("DTYPE", "bf16"), ("HEAD_DIM", "128")],
+    &[("DTYPE", "f16"), ("HEAD_DIM", "128")],
+    &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("KV_FP8", "1")],
+    &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("ALIBI", "1")],
+    &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("KV_FP8", "1"), ("ALIBI", "1")],
+    &[("DTYPE", "bf16"), ("HEAD_DIM", "112"), ("ALIBI", "1")],
+    &[("DTYPE", "bf16"), ("HEAD_DIM", "120")],
+    &[("DTYPE", "bf16"), ("HEAD_DIM", "160")],
+    &[("DTYPE", "bf16"), ("HEAD_DIM", "192")],
+    &[("DTYPE", "bf16"), ("HEAD_DIM", "256")],
+];
 const DECODE: &str = "paged_attention_decode";
 const PREFILL: &str = "paged_attention_prefill";
 
 /// Source, what it is compiled with, and the registers that each of its kernels may take.
 type Module = (&'static str, &'static [Defines], &'static [(&'static str, u32)]);
 
-/// The kernels of rows that decode, in parts or not, and of prompts.
-const IN_PARTS: &[(&str, u32)] = &[
-    (DECODE, 255),
-    (PREFILL, 255),
-    ("paged_attention_shared", 255),
-    ("paged_attention_merge", 64),
-];
+/// The kernels of prompts and of rows in parts.
+const IN_PARTS: &[(&str, u32)] =
+    &[(PREFILL, 255), ("paged_attention_shared", 255), ("paged_attention_merge", 64)];
 
 /// The slowest to compile first. A ceiling keeps as many blocks on a multiprocessor as the launch
-/// counts on: raise one only after a look at the kernel's speed. Head sizes are those of published
-/// models, in bf16; f16 differs in its conversions only.
+/// counts on: raise one only after a look at the kernel's speed.
 const MODULES: &[Module] = &[
-    ("paged_attention", &[&[("DTYPE", "bf16"), ("HEAD_DIM", "32")]], IN_PARTS),
-    (
-        "paged_attention",
-        &[
-            &[("DTYPE", "bf16"), ("HEAD_DIM", "64")],
-            &[("DTYPE", "bf16"), ("HEAD_DIM", "64"), ("ALIBI", "1")],
-            &[("DTYPE", "bf16"), ("HEAD_DIM", "64"), ("SINKS", "1")],
-        ],
-        IN_PARTS,
-    ),
-    ("paged_attention", &[&[("DTYPE", "bf16"), ("HEAD_DIM", "80")]], IN_PARTS),
-    ("paged_attention", &[&[("DTYPE", "bf16"), ("HEAD_DIM", "96")]], IN_PARTS),
-    (
-        "paged_attention",
-        &[
-            &[("DTYPE", "bf16"), ("HEAD_DIM", "128")],
-            &[("DTYPE", "f16"), ("HEAD_DIM", "128")],
-            &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("KV_FP8", "1")],
-            &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("ALIBI", "1")],
-            &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("KV_FP8", "1"), ("ALIBI", "1")],
-        ],
-        IN_PARTS,
-    ),
-    (
-        "paged_attention",
-        &[
-            &[("DTYPE", "bf16"), ("HEAD_DIM", "112"), ("ALIBI", "1")],
-            &[("DTYPE", "bf16"), ("HEAD_DIM", "120")],
-            &[("DTYPE", "bf16"), ("HEAD_DIM", "160")],
-            &[("DTYPE", "bf16"), ("HEAD_DIM", "192")],
-        ],
-        IN_PARTS,
-    ),
-    ("paged_attention", &[&[("DTYPE", "bf16"), ("HEAD_DIM", "256")]], IN_PARTS),
+    ("paged_attention", HEADS, IN_PARTS),
+    ("paged_attention_decode", HEADS, &[(DECODE, 255)]),
     // Texts go through prefill alone.
     (
         "paged_attention",
@@ -276,18 +259,36 @@ fn compiler() -> Option<Compiler> {
     Some(Compiler::new(KERNEL_SOURCES, Some(cache_dir)))
 }
 
+/// What the host compiles a kernel for because it launches it so.
+fn launch_defines(
+    source: &str,
+    defines: &[(&str, &str)],
+    max_smem_bytes: usize,
+) -> Vec<(&'static str, String)> {
+    let value = |of: &str| defines.iter().find(|(name, _)| *name == of).map(|(_, value)| *value);
+    let of_head = || {
+        let head_dim = value("HEAD_DIM").expect("heads have a width").parse().expect("a number");
+        AttentionLaunch::new(head_dim, max_smem_bytes, value("KV_FP8").is_some())
+    };
+    let sizes = match source {
+        "paged_attention" => of_head().prefill.defines(),
+        "paged_attention_decode" => of_head().decode.defines(),
+        _ => Vec::new(),
+    };
+    sizes.into_iter().map(|(name, value)| (name, value.to_string())).collect()
+}
+
 /// What is wrong with one compilation; none if nothing is.
 fn problems(
     compiler: &Compiler,
     module: &Module,
     defines: Defines,
-    (arch, max_smem_kb): (&str, &str),
+    (arch, max_smem_kb): (&str, usize),
 ) -> Vec<String> {
     let (source, _, ceilings) = module;
-    let mut defines = defines.to_vec();
-    if *source == "paged_attention" {
-        defines.push(("MAX_SMEM_KB", max_smem_kb));
-    }
+    let launch = launch_defines(source, defines, max_smem_kb << 10);
+    let of_launch = launch.iter().map(|(name, value)| (*name, &value[..]));
+    let defines: Vec<_> = defines.iter().copied().chain(of_launch).collect();
     let words = defines.iter().map(|(name, value)| format!(" {name}={value}"));
     let what = format!("{source}.cu{} {arch}", words.collect::<String>());
     let compiled = match compiler.compile(source, &defines, arch) {
@@ -361,9 +362,12 @@ fn kernels_compile_to_ptx_for_a_gpu_that_nvrtc_does_not_know() {
     let arch = compiler.arch_for((99, 0)).unwrap();
     assert!(arch.starts_with("compute_12"), "{arch}");
     let bf16 = ("DTYPE", "bf16");
-    let attention = [bf16, ("HEAD_DIM", "64"), ("MAX_SMEM_KB", "99")];
+    let attention = [bf16, ("HEAD_DIM", "64")];
     for (source, defines) in [("norm", &[bf16][..]), ("paged_attention", &attention[..])] {
-        let compiled = compiler.compile(source, defines, &arch).unwrap();
+        let launch = launch_defines(source, defines, 99 << 10);
+        let of_launch = launch.iter().map(|(name, value)| (*name, &value[..]));
+        let defines: Vec<_> = defines.iter().copied().chain(of_launch).collect();
+        let compiled = compiler.compile(source, &defines, &arch).unwrap();
         let ptx = std::ffi::CStr::from_bytes_with_nul(&compiled.cubin).unwrap().to_str().unwrap();
         let target = format!(".target {}", arch.replace("compute", "sm"));
         assert!(ptx.contains(&target), "{target}");

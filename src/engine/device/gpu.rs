@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use group::{Group, Rank};
-pub use kernel::{AttentionDefines, CodeDefines, Kernel};
+pub use kernel::{AttentionDefines, CodeDefines, DecodeSizes, Kernel, LaunchDefines, PrefillSizes};
 pub use matmul::{Matmul, MatmulInput, MatmulShape};
 pub use readback::Readback;
 
@@ -291,8 +291,7 @@ impl Gpu {
     }
 
     fn load(&self, kernel: Kernel) -> Result<LoadedKernel, CudaError> {
-        let max_smem = self.properties().max_smem_per_block_bytes;
-        let defines = kernel.defines(self.config.dtype, self.kv_cache_dtype(), max_smem);
+        let defines = kernel.defines(self.config.dtype, self.kv_cache_dtype());
         let defines: Vec<_> = defines.iter().map(|(name, value)| (*name, &value[..])).collect();
         let function = self.runtime.function(kernel.source, &defines, kernel.entry)?;
         Ok(LoadedKernel { function, max_smem: DEFAULT_SMEM_BYTES })

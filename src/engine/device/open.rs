@@ -54,6 +54,7 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "norm.cu",
     "norm_rotary_and_cache.cu",
     "paged_attention.cu",
+    "paged_attention_decode.cu",
     "paged_attention_f32.cu",
     "quantize_rows.cu",
     "random_fill.cu",

@@ -65,7 +65,9 @@ pub use lora::{
 };
 pub use mamba_scan::{ScanShape, ScanWeights, mamba_scan};
 pub use norm::{Heads, NormKind, NormWeight, add_norm, add_norm_rows, norm_heads, norm_in_place};
-pub use paged_attention::{AttentionScratch, AttentionShape, alibi_slopes, paged_attention};
+pub use paged_attention::{
+    AttentionLaunch, AttentionScratch, AttentionShape, alibi_slopes, paged_attention,
+};
 pub use recurrent_step::RecurrentStep;
 pub use rotary::RotaryTable;
 pub use rotary_and_cache::{

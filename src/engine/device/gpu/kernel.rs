@@ -1,5 +1,9 @@
 //! What kernels are called and compiled with.
 
+mod attention;
+
+pub use attention::{AttentionDefines, DecodeSizes, LaunchDefines, PrefillSizes};
+
 use crate::engine::config::{DType, KvCacheDType};
 
 /// A kernel: `entry` of kernels/`source`.cu, compiled for attention, codes or states of one kind
@@ -18,21 +22,6 @@ enum CompiledFor {
     Codes(CodeDefines),
     /// Rows of a state.
     States(u32),
-}
-
-/// What a kernel of attention is compiled for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct AttentionDefines {
-    /// Width of a K head.
-    pub head_dim: u32,
-    /// How many of a K head's last values are its V; 0: V is as wide as K, and apart.
-    pub latent_dim: u32,
-    /// Sequences are whole texts, whose tokens may see those after them.
-    pub is_of_texts: bool,
-    /// Scores have biases: from a table in texts, else ALiBi's.
-    pub has_biases: bool,
-    /// Heads have sinks.
-    pub has_sinks: bool,
 }
 
 /// What a kernel over codes is compiled for, in the words of kernels/linear_codes.cu.
@@ -56,7 +45,7 @@ impl From<(&'static str, &'static str)> for Kernel {
 
 impl Kernel {
     /// A kernel with HEAD_DIM defined; LATENT_DIM of latents; TEXTS for texts; BIAS or ALIBI for
-    /// biases; SINKS.
+    /// biases; SINKS; and the sizes of its launches.
     pub fn of_attention(
         source: &'static str,
         entry: &'static str,
@@ -77,33 +66,27 @@ impl Kernel {
 
     /// Whether it is compiled for the type of the KV cache.
     fn touches_cache(self) -> bool {
-        let sources = ["norm_rotary_and_cache", "rotary_and_cache", "paged_attention"];
+        let sources = [
+            "norm_rotary_and_cache",
+            "rotary_and_cache",
+            "paged_attention",
+            "paged_attention_decode",
+        ];
         sources.contains(&self.source)
     }
 
-    /// Names and values that it is compiled with, on a device with so much shared memory a block.
+    /// Names and values that it is compiled with.
     pub(super) fn defines(
         self,
         dtype: DType,
         kv_cache_dtype: KvCacheDType,
-        max_smem_bytes: usize,
     ) -> Vec<(&'static str, String)> {
         let mut defines = vec![("DTYPE", name(dtype).to_owned())];
         match self.compiled_for {
             CompiledFor::Any => {}
             CompiledFor::Attention(attention) => {
-                let AttentionDefines { head_dim, latent_dim, is_of_texts, has_biases, has_sinks } =
-                    attention;
-                defines.push(("HEAD_DIM", head_dim.to_string()));
-                if latent_dim > 0 {
-                    defines.push(("LATENT_DIM", latent_dim.to_string()));
-                }
-                defines.push(("MAX_SMEM_KB", (max_smem_bytes >> 10).to_string()));
-                let of_biases = if is_of_texts { "BIAS" } else { "ALIBI" };
-                let switches =
-                    [("TEXTS", is_of_texts), (of_biases, has_biases), ("SINKS", has_sinks)];
-                let switched_on = switches.into_iter().filter(|(_, is_on)| *is_on);
-                defines.extend(switched_on.map(|(name, _)| (name, "1".to_owned())));
+                let of_attention = attention.defines().into_iter();
+                defines.extend(of_attention.map(|(name, value)| (name, value.to_string())));
             }
             CompiledFor::Codes(CodeDefines { levels, bits, scale, group }) => {
                 defines.push(("LEVELS", levels.to_owned()));

@@ -1,12 +1,14 @@
-//! Attention on a GPU: kernels/paged_attention.cu, wide_attention.cu, or paged_attention_f32.cu for
-//! exactness.
+//! Attention on a GPU: kernels/paged_attention.cu and paged_attention_decode.cu, wide_attention.cu,
+//! or paged_attention_f32.cu for exactness.
 
+mod launch;
 mod parts;
 mod wide;
 
+pub use launch::Launch;
 pub(in crate::engine::ops) use parts::PartLaunch;
 
-use crate::engine::config::{DType, KvCacheDType};
+use crate::engine::config::DType;
 use crate::engine::device::cuda::{Args, DevicePtr};
 use crate::engine::device::gpu::{AttentionDefines, Kernel};
 use crate::engine::device::kv_cache::KvLayerShape;
@@ -70,90 +72,12 @@ pub(in crate::engine::ops) enum Biases {
     },
 }
 
-/// Launch sizes of paged_attention.cu, which derives its own from the same numbers by the same
-/// formulas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Launch {
-    decode_threads: u32,
-    decode_smem: usize,
-    decode_blocks_per_sm: u32,
-    prefill_threads: u32,
-    /// Rows, each a query token with a query head, of a unit of prefill.
-    prefill_rows: usize,
-    prefill_smem: usize,
-    prefill_blocks_per_sm: u32,
-}
-
 /// Rows of a tensor core's tile.
 const ROWS: usize = 16;
 /// Positions of a tile of K or V.
 const TILE: usize = 32;
 /// As far as any text goes: what is added to a position stays in 32 bits.
 const FURTHEST: usize = 1 << 30;
-
-impl Launch {
-    fn new(head_dim: usize, max_smem_bytes: usize, has_fp8_cache: bool) -> Self {
-        let smem = max_smem_bytes >> 10 << 10;
-        let state = 64 * head_dim + 128;
-        let head_dim = head_dim.next_multiple_of(ROWS);
-        let padding = if head_dim.is_multiple_of(64) { 0 } else { 16 };
-        let tile = TILE * (2 * head_dim + padding);
-        let narrow = TILE * head_dim;
-        let query = ROWS * head_dim * 2;
-        let (decode_warps, decode_smem) = {
-            let (slot, wide) = if has_fp8_cache { (narrow, tile) } else { (tile, 0) };
-            let fixed = wide + if head_dim > 128 { query } else { 0 };
-            let of_block = state + 16;
-            let warps = if 4 * (2 * slot + fixed) + of_block <= smem { 4 } else { 2 };
-            let share = if smem >= 160 << 10 { smem / 2 - 1024 } else { smem };
-            let of_warp = (share - of_block) / warps;
-            let stages = (of_warp.saturating_sub(fixed) / slot).clamp(2, 4);
-            (warps, warps * (stages * slot + fixed) + of_block)
-        };
-        let most_blocks = if head_dim <= 32 { 4 } else { 3 };
-        let tiles = if has_fp8_cache { 2 * (tile + narrow) } else { 4 * tile };
-        let shared_groups = |groups: usize| match head_dim {
-            64 | 129.. => groups,
-            33.. => groups - 1,
-            _ => 0,
-        };
-        let of_prefill = |warps: usize, groups: usize| {
-            tiles + warps * (groups * state + shared_groups(groups) * query)
-        };
-        let fits = |blocks: usize, warps: usize, groups: usize| {
-            blocks * (of_prefill(warps, groups) + 1024) <= smem + 1024
-        };
-        let groups = if head_dim <= 128 && fits(2, 4, 2) { 2 } else { 1 };
-        let choices = [(2, 4), (1, 8), (1, 4), (1, 2)];
-        let fitting = choices.into_iter().find(|&(blocks, warps)| fits(blocks, warps, groups));
-        let prefill_warps = fitting.map_or(1, |(_, warps)| warps);
-        let prefill_smem = of_prefill(prefill_warps, groups);
-        let blocks_in = |bytes: usize| ((smem + 1024) / (bytes + 1024)).min(most_blocks) as u32;
-        Self {
-            decode_threads: 32 * decode_warps as u32,
-            decode_smem,
-            decode_blocks_per_sm: blocks_in(decode_smem),
-            prefill_threads: 32 * prefill_warps as u32,
-            prefill_rows: ROWS * prefill_warps * groups,
-            prefill_smem,
-            prefill_blocks_per_sm: blocks_in(prefill_smem),
-        }
-    }
-
-    /// Threads of a block and bytes of its shared memory, as are those of `prefill_block`.
-    fn decode_block(&self) -> (u32, usize) {
-        (self.decode_threads, self.decode_smem)
-    }
-
-    fn prefill_block(&self) -> (u32, usize) {
-        (self.prefill_threads, self.prefill_smem)
-    }
-
-    fn of(gpu: &Gpu, head_dim: usize) -> Self {
-        let max_smem_bytes = gpu.properties().max_smem_per_block_bytes;
-        Self::new(head_dim, max_smem_bytes, gpu.kv_cache_dtype() == KvCacheDType::Fp8)
-    }
-}
 
 /// Query tokens of one unit of prefill.
 pub(in crate::engine::ops) fn prefill_tokens(
@@ -162,7 +86,7 @@ pub(in crate::engine::ops) fn prefill_tokens(
     num_q_per_kv: usize,
 ) -> usize {
     let rows = match head_dim <= MAX_NARROW_HEAD_DIM {
-        true => Launch::of(gpu, head_dim).prefill_rows,
+        true => Launch::of(gpu, head_dim).prefill_rows(),
         false => wide::MAX_ROWS,
     };
     (rows / num_q_per_kv).max(1)
@@ -223,6 +147,7 @@ impl CacheAttention {
             is_of_texts: self.after.is_some(),
             has_biases: !matches!(self.biases, Biases::None),
             has_sinks: self.sinks.is_some(),
+            launch: None,
         }
     }
 }
@@ -255,12 +180,13 @@ pub(in crate::engine::ops) fn attend(
             args.ptr(DevicePtr::NULL);
         }
         args.value(params);
-        let source = match gpu.dtype() {
-            DType::Float32 => "paged_attention_f32",
-            DType::BFloat16 | DType::Float16 if is_wide => "wide_attention",
-            DType::BFloat16 | DType::Float16 => "paged_attention",
+        let kernel = match gpu.dtype() {
+            DType::Float32 => Kernel::of_attention("paged_attention_f32", entry, defines),
+            DType::BFloat16 | DType::Float16 if is_wide => {
+                Kernel::of_attention("wide_attention", entry, defines)
+            }
+            DType::BFloat16 | DType::Float16 => Launch::of(gpu, kv.head_dim).kernel(entry, defines),
         };
-        let kernel = Kernel::of_attention(source, entry, defines);
         gpu.launch(kernel, grid, block, &mut args);
     };
     let launch = |entry, work, grid, block| launch_part(entry, (work, 0), grid, block);
@@ -302,37 +228,8 @@ pub(in crate::engine::ops) fn attend(
         task.queue((qkv, step), inputs.block_tables.ptr(), out);
     } else {
         // As many blocks as are resident, whatever the number of units.
-        let grid = decode_units.min(properties.num_sms * sizes.decode_blocks_per_sm);
+        let grid = decode_units.min(properties.num_sms * sizes.decode.blocks);
         launch(parts::DECODE, &inputs.decode, [grid, 1], sizes.decode_block());
     }
     launch_units("paged_attention_prefill", &inputs.prefill, 1, sizes.prefill_block());
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Launch;
-
-    #[test]
-    fn sizes_fit_every_generation() {
-        for (smem_kb, head_dims) in
-            [(227, &[16, 24, 64, 120, 160, 192, 256][..]), (163, &[64, 128, 256]), (99, &[64, 128])]
-        {
-            for (head_dim, has_fp8_cache) in
-                head_dims.iter().flat_map(|&head_dim| [(head_dim, false), (head_dim, true)])
-            {
-                let launch = Launch::new(head_dim, smem_kb << 10, has_fp8_cache);
-                assert!(launch.decode_smem <= smem_kb << 10, "{launch:?}");
-                assert!(launch.prefill_smem <= smem_kb << 10, "{launch:?}");
-                assert!(launch.decode_blocks_per_sm > 0, "{launch:?}");
-            }
-        }
-        // As measured on an H200.
-        let hopper = Launch::new(128, 227 << 10, false);
-        assert_eq!((hopper.decode_blocks_per_sm, hopper.prefill_smem), (2, 115_712));
-        assert_eq!((hopper.prefill_threads, hopper.prefill_rows), (128, 128));
-        assert_eq!(Launch::new(128, 227 << 10, true).prefill_smem, 107_520);
-        assert_eq!(Launch::new(64, 227 << 10, false).prefill_smem, 66_560);
-        let padded = Launch::new(120, 227 << 10, false);
-        assert_eq!(padded, Launch { decode_smem: 106_128, prefill_smem: 111_616, ..hopper });
-    }
 }

@@ -16,6 +16,7 @@ mod work;
 
 pub use alibi::alibi_slopes;
 pub use cpu::AttentionScratch;
+pub use cuda::Launch as AttentionLaunch;
 pub(super) use cuda::{Biases, CacheAttention, PartLaunch, attend, prefill_tokens};
 pub(super) use sharing::Sharing;
 

@@ -40,10 +40,10 @@ impl PartLaunch {
         (has_kernel && heads.num_heads > 0).then(|| {
             let sizes = Launch::of(gpu, heads.head_dim);
             Self {
-                decode_blocks: num_sms * sizes.decode_blocks_per_sm,
+                decode_blocks: num_sms * sizes.decode.blocks,
                 shared_blocks: num_sms * sizes.prefill_blocks_per_sm,
                 // A group of rows for each warp.
-                shared_rows: ROWS * (sizes.prefill_threads / 32) as usize,
+                shared_rows: ROWS * sizes.prefill.warps as usize,
             }
         })
     }
@@ -79,7 +79,7 @@ impl PartsTask<'_> {
         }
         let mut args = self.args(qkv, parts.units.ptrs(0), tables);
         args.tensor(out).ptr(slots).value(self.params);
-        let grid = num_sms * sizes.decode_blocks_per_sm;
+        let grid = num_sms * sizes.decode.blocks;
         gpu.launch(self.kernel(DECODE), [grid, 1], sizes.decode_block(), &mut args);
         let (work, num_work) = parts.merges.ptrs();
         let mut args = Args::new();
@@ -98,6 +98,6 @@ impl PartsTask<'_> {
     }
 
     fn kernel(&self, entry: &'static str) -> Kernel {
-        Kernel::of_attention("paged_attention", entry, self.defines)
+        self.sizes.kernel(entry, self.defines)
     }
 }

@@ -1,0 +1,98 @@
+//! What kernels of attention are compiled for.
+
+/// What a kernel of attention is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AttentionDefines {
+    /// Width of a K head.
+    pub head_dim: u32,
+    /// How many of a K head's last values are its V; 0: V is as wide as K, and apart.
+    pub latent_dim: u32,
+    /// Sequences are whole texts, whose tokens may see those after them.
+    pub is_of_texts: bool,
+    /// Scores have biases: from a table in texts, else ALiBi's.
+    pub has_biases: bool,
+    /// Heads have sinks.
+    pub has_sinks: bool,
+    /// Of kernels that are compiled for how they are launched.
+    pub launch: Option<LaunchDefines>,
+}
+
+/// How kernels over heads that one warp holds are launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LaunchDefines {
+    /// kernels/paged_attention_decode.cu.
+    Decode(DecodeSizes),
+    /// kernels/paged_attention.cu.
+    Prefill(PrefillSizes),
+}
+
+/// Launch sizes of kernels/paged_attention_decode.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DecodeSizes {
+    /// Warps of a block.
+    pub warps: u32,
+    /// Tiles of a warp's ring.
+    pub stages: u32,
+    /// Blocks of a multiprocessor, which the registers have to allow.
+    pub blocks: u32,
+    /// Of shared memory.
+    pub bytes: u32,
+}
+
+/// Launch sizes of kernels/paged_attention.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PrefillSizes {
+    /// Warps of a block.
+    pub warps: u32,
+    /// Groups of 16 rows of a warp.
+    pub groups: u32,
+    /// Blocks of a multiprocessor that the registers have to allow.
+    pub blocks: u32,
+    /// Of shared memory.
+    pub bytes: u32,
+}
+
+impl DecodeSizes {
+    /// Names and values that the kernel is compiled with.
+    pub fn defines(&self) -> Vec<(&'static str, u32)> {
+        vec![
+            ("DECODE_WARPS", self.warps),
+            ("DECODE_STAGES", self.stages),
+            ("DECODE_BLOCKS", self.blocks),
+            ("DECODE_BYTES", self.bytes),
+        ]
+    }
+}
+
+impl PrefillSizes {
+    /// Names and values that the kernels are compiled with.
+    pub fn defines(&self) -> Vec<(&'static str, u32)> {
+        vec![
+            ("PREFILL_WARPS", self.warps),
+            ("PREFILL_GROUPS", self.groups),
+            ("PREFILL_BLOCKS", self.blocks),
+            ("PREFILL_BYTES", self.bytes),
+        ]
+    }
+}
+
+impl AttentionDefines {
+    /// Names and values that the kernel is compiled with.
+    pub(super) fn defines(&self) -> Vec<(&'static str, u32)> {
+        let mut defines = vec![("HEAD_DIM", self.head_dim)];
+        if self.latent_dim > 0 {
+            defines.push(("LATENT_DIM", self.latent_dim));
+        }
+        match &self.launch {
+            None => {}
+            Some(LaunchDefines::Decode(sizes)) => defines.extend(sizes.defines()),
+            Some(LaunchDefines::Prefill(sizes)) => defines.extend(sizes.defines()),
+        }
+        let of_biases = if self.is_of_texts { "BIAS" } else { "ALIBI" };
+        let switches =
+            [("TEXTS", self.is_of_texts), (of_biases, self.has_biases), ("SINKS", self.has_sinks)];
+        let switched_on = switches.into_iter().filter(|(_, is_on)| *is_on);
+        defines.extend(switched_on.map(|(name, _)| (name, 1)));
+        defines
+    }
+}

@@ -1,0 +1,181 @@
+//! What kernels/paged_attention.cu and paged_attention_decode.cu are launched with, by the shared
+//! memory of a GPU. The kernels are compiled for it, and check that it is what they lay out.
+
+use crate::engine::config::KvCacheDType;
+use crate::engine::device::Gpu;
+use crate::engine::device::gpu::{
+    AttentionDefines, DecodeSizes, Kernel, LaunchDefines, PrefillSizes,
+};
+
+use super::{ROWS, TILE, parts};
+
+/// Sizes for heads of one width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Of tokens that decode.
+    pub decode: DecodeSizes,
+    /// Of prompts, and of rows that compute together.
+    pub prefill: PrefillSizes,
+    /// Blocks of prefill that a multiprocessor has the shared memory for.
+    pub prefill_blocks_per_sm: u32,
+}
+
+/// Bytes of shared memory that the GPU takes of each block's.
+const RESERVED: usize = 1024;
+
+/// Bytes of what the kernels lay out.
+struct Layout {
+    /// Of a head, as tensor cores take it.
+    head_dim: usize,
+    smem: usize,
+    /// The merged splits of 16 rows.
+    state: usize,
+    /// A tile of K or V, as T.
+    tile: usize,
+    /// As it comes from a cache of E4M3.
+    narrow: usize,
+    /// The queries of 16 rows.
+    query: usize,
+    has_fp8_cache: bool,
+}
+
+impl Layout {
+    fn new(head_dim: usize, max_smem_bytes: usize, has_fp8_cache: bool) -> Self {
+        let padded_dim = head_dim.next_multiple_of(ROWS);
+        let padding = if padded_dim.is_multiple_of(64) { 0 } else { 16 };
+        Self {
+            head_dim: padded_dim,
+            smem: max_smem_bytes >> 10 << 10,
+            state: 64 * head_dim + 128,
+            tile: TILE * (2 * padded_dim + padding),
+            narrow: TILE * padded_dim,
+            query: ROWS * padded_dim * 2,
+            has_fp8_cache,
+        }
+    }
+
+    /// Blocks that a multiprocessor has the memory for, as far as the registers go.
+    fn blocks_of(&self, bytes: usize) -> u32 {
+        let most = if self.head_dim <= 32 { 4 } else { 3 };
+        ((self.smem + RESERVED) / (bytes + RESERVED)).min(most) as u32
+    }
+
+    fn decode(&self) -> DecodeSizes {
+        let &Self { head_dim, smem, state, tile, narrow, query, has_fp8_cache } = self;
+        let (slot, wide) = if has_fp8_cache { (narrow, tile) } else { (tile, 0) };
+        let fixed = wide + if head_dim > 128 { query } else { 0 };
+        let of_block = state + 16;
+        let warps = if 4 * (2 * slot + fixed) + of_block <= smem { 4 } else { 2 };
+        // Two blocks on a multiprocessor where it has the memory.
+        let share = if smem >= 160 << 10 { smem / 2 - RESERVED } else { smem };
+        let of_warp = (share - of_block) / warps;
+        let stages = (of_warp.saturating_sub(fixed) / slot).clamp(2, 4);
+        let bytes = warps * (stages * slot + fixed) + of_block;
+        DecodeSizes {
+            warps: warps as u32,
+            stages: stages as u32,
+            blocks: self.blocks_of(bytes),
+            bytes: bytes as u32,
+        }
+    }
+
+    fn of_prefill(&self, warps: usize, groups: usize) -> usize {
+        let tiles = if self.has_fp8_cache { 2 * (self.tile + self.narrow) } else { 4 * self.tile };
+        // The others' queries are in registers.
+        let shared_groups = match self.head_dim {
+            64 | 129.. => groups,
+            33.. => groups - 1,
+            _ => 0,
+        };
+        tiles + warps * (groups * self.state + shared_groups * self.query)
+    }
+
+    fn prefill(&self) -> PrefillSizes {
+        let fits = |blocks: usize, warps: usize, groups: usize| {
+            blocks * (self.of_prefill(warps, groups) + RESERVED) <= self.smem + RESERVED
+        };
+        // With two groups each fragment of a tile that is read serves twice.
+        let groups = if self.head_dim <= 128 && fits(2, 4, 2) { 2 } else { 1 };
+        let mut choices = [(2, 4), (1, 8), (1, 4), (1, 2)].into_iter();
+        let fitting = choices.find(|&(blocks, warps)| fits(blocks, warps, groups));
+        let warps = fitting.map_or(1, |(_, warps)| warps);
+        PrefillSizes {
+            warps: warps as u32,
+            groups: groups as u32,
+            blocks: if self.head_dim <= 64 && fits(3, warps, groups) { 3 } else { 1 },
+            bytes: self.of_prefill(warps, groups) as u32,
+        }
+    }
+}
+
+impl Launch {
+    /// For heads up to 256 wide, on a GPU whose blocks may have so much shared memory.
+    pub fn new(head_dim: usize, max_smem_bytes: usize, has_fp8_cache: bool) -> Self {
+        let layout = Layout::new(head_dim, max_smem_bytes, has_fp8_cache);
+        let (decode, prefill) = (layout.decode(), layout.prefill());
+        let prefill_blocks_per_sm = layout.blocks_of(prefill.bytes as usize);
+        Self { decode, prefill, prefill_blocks_per_sm }
+    }
+
+    pub(super) fn of(gpu: &Gpu, head_dim: usize) -> Self {
+        let max_smem_bytes = gpu.properties().max_smem_per_block_bytes;
+        Self::new(head_dim, max_smem_bytes, gpu.kv_cache_dtype() == KvCacheDType::Fp8)
+    }
+
+    /// A kernel that is compiled for these sizes.
+    pub(super) fn kernel(&self, entry: &'static str, defines: AttentionDefines) -> Kernel {
+        let (source, launch) = match entry {
+            parts::DECODE => ("paged_attention_decode", LaunchDefines::Decode(self.decode)),
+            _ => ("paged_attention", LaunchDefines::Prefill(self.prefill)),
+        };
+        Kernel::of_attention(source, entry, AttentionDefines { launch: Some(launch), ..defines })
+    }
+
+    /// Threads of a block and bytes of its shared memory, as are those of `prefill_block`.
+    pub(super) fn decode_block(&self) -> (u32, usize) {
+        (32 * self.decode.warps, self.decode.bytes as usize)
+    }
+
+    pub(super) fn prefill_block(&self) -> (u32, usize) {
+        (32 * self.prefill.warps, self.prefill.bytes as usize)
+    }
+
+    /// Rows, each a query token with a query head, of a unit of prefill.
+    pub(super) fn prefill_rows(&self) -> usize {
+        ROWS * (self.prefill.warps * self.prefill.groups) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_fit_every_generation() {
+        for (smem_kb, head_dims) in
+            [(227, &[16, 24, 64, 120, 160, 192, 256][..]), (163, &[64, 128, 256]), (99, &[64, 128])]
+        {
+            for (head_dim, has_fp8_cache) in
+                head_dims.iter().flat_map(|&head_dim| [(head_dim, false), (head_dim, true)])
+            {
+                let launch = Launch::new(head_dim, smem_kb << 10, has_fp8_cache);
+                assert!(launch.decode_block().1 <= smem_kb << 10, "{launch:?}");
+                assert!(launch.prefill_block().1 <= smem_kb << 10, "{launch:?}");
+                assert!(launch.decode.blocks > 0, "{launch:?}");
+            }
+        }
+        // As measured on an H200.
+        let hopper = Launch::new(128, 227 << 10, false);
+        assert_eq!((hopper.decode.blocks, hopper.prefill_block()), (2, (128, 115_712)));
+        assert_eq!((hopper.prefill_rows(), hopper.prefill_blocks_per_sm), (128, 2));
+        assert_eq!(Launch::new(128, 227 << 10, true).prefill.bytes, 107_520);
+        assert_eq!(Launch::new(64, 227 << 10, false).prefill.bytes, 66_560);
+        let padded = Launch::new(120, 227 << 10, false);
+        let expected = Launch {
+            decode: DecodeSizes { bytes: 106_128, ..hopper.decode },
+            prefill: PrefillSizes { bytes: 111_616, ..hopper.prefill },
+            ..hopper
+        };
+        assert_eq!(padded, expected);
+    }
+}
