@@ -5,6 +5,8 @@
 // multiprocessor, or one per unit (num_work num_kv_heads) if those are fewer. The host chooses
 // these by the shared memory of the GPU and the head (ops/paged_attention/cuda/launch.rs), with
 // DECODE_STAGES, the tiles of a warp's ring, and compiles the kernel for them.
+// It is compiled for a kind of layer too: NUM_KV_HEADS, GROUP_SIZE query heads for each,
+// BLOCK_SIZE, WINDOW (0: none), -DSOFT_CAP=1 where there is one. The launch says the same.
 // Switches: -DKV_FP8=1 where the caches are E4M3, -DALIBI=1 for biases, -DSINKS=1 for sinks.
 #include "attention_splits.cuh"
 
@@ -17,6 +19,22 @@ constexpr u32 DECODE_WARP_BYTES =
     DECODE_STAGES * DECODE_SLOT_BYTES + DECODE_WIDE_BYTES + DECODE_QUERY_BYTES;
 static_assert(DECODE_BYTES == DECODE_WARPS * DECODE_WARP_BYTES + sizeof(State) + 16,
               "the host launches with as much shared memory as is laid out here");
+
+// Divisions by constants are multiplications, and what a layer has not is not in the code. No bit
+// changes.
+#if SOFT_CAP
+constexpr bool HAS_SOFT_CAP = true;
+#else
+constexpr bool HAS_SOFT_CAP = false;
+#endif
+static_assert(BLOCK_SIZE % 16 == 0, "rows of 16 are one piece");
+
+__device__ __forceinline__ AttentionParams with_constants(AttentionParams params) {
+  params.num_heads = NUM_KV_HEADS * GROUP_SIZE, params.num_kv_heads = NUM_KV_HEADS;
+  params.block_size = BLOCK_SIZE, params.window = WINDOW;
+  if (!HAS_SOFT_CAP) params.soft_cap = 0.0f;
+  return params;
+}
 
 // Walks over the tasks of a block, a task being one split of one group of rows: a warp takes every
 // DECODE_WARPS-th. A split's `serial` number is its place among all of the block.
@@ -129,9 +147,8 @@ paged_attention_decode(const T* qkv, const Kv* k_cache, const Kv* v_cache,
                        const AttentionWork* work, const u32* num_work, const u32* block_tables,
                        T* out, float* slots, AttentionParams params) {
   DYN_SMEM(u8, smem);
-  const Inputs in = {params, qkv, k_cache, v_cache, work, block_tables, out,
-                     params.num_heads / params.num_kv_heads, num_work[0] * params.num_kv_heads,
-                     slots};
+  const Inputs in = {with_constants(params), qkv, k_cache, v_cache, work, block_tables, out,
+                     GROUP_SIZE, num_work[0] * NUM_KV_HEADS, slots};
   State& state = *reinterpret_cast<State*>(smem + DECODE_WARPS * DECODE_WARP_BYTES);
   u32* turn = reinterpret_cast<u32*>(&state + 1);
   if (threadIdx.x == 0) *turn = 0;

@@ -97,6 +97,36 @@ const HEADS: &[Defines] = &[
     &[("DTYPE", "bf16"), ("HEAD_DIM", "192")],
     &[("DTYPE", "bf16"), ("HEAD_DIM", "256")],
 ];
+/// What decode is compiled for unless a row says so: the layers of Llama 3.1 8B.
+const USUAL_LAYER: [(&str, &str); 4] =
+    [("NUM_KV_HEADS", "8"), ("GROUP_SIZE", "4"), ("BLOCK_SIZE", "16"), ("WINDOW", "0")];
+/// Other kinds of layers: of gpt-oss, Qwen2.5 7B, Mistral 7B, Qwen2.5 3B over two GPUs with a cache
+/// of E4M3, Gemma 2.
+const LAYERS: &[Defines] = &[
+    &[
+        ("DTYPE", "bf16"),
+        ("HEAD_DIM", "64"),
+        ("SINKS", "1"),
+        ("GROUP_SIZE", "8"),
+        ("WINDOW", "128"),
+    ],
+    &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("NUM_KV_HEADS", "4"), ("GROUP_SIZE", "7")],
+    &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("BLOCK_SIZE", "48"), ("WINDOW", "4096")],
+    &[
+        ("DTYPE", "bf16"),
+        ("HEAD_DIM", "128"),
+        ("NUM_KV_HEADS", "1"),
+        ("GROUP_SIZE", "8"),
+        ("KV_FP8", "1"),
+    ],
+    &[
+        ("DTYPE", "bf16"),
+        ("HEAD_DIM", "256"),
+        ("GROUP_SIZE", "2"),
+        ("WINDOW", "4096"),
+        ("SOFT_CAP", "1"),
+    ],
+];
 const DECODE: &str = "paged_attention_decode";
 const PREFILL: &str = "paged_attention_prefill";
 
@@ -112,6 +142,7 @@ const IN_PARTS: &[(&str, u32)] =
 const MODULES: &[Module] = &[
     ("paged_attention", HEADS, IN_PARTS),
     ("paged_attention_decode", HEADS, &[(DECODE, 255)]),
+    ("paged_attention_decode", LAYERS, &[(DECODE, 255)]),
     // Texts go through prefill alone.
     (
         "paged_attention",
@@ -270,12 +301,14 @@ fn launch_defines(
         let head_dim = value("HEAD_DIM").expect("heads have a width").parse().expect("a number");
         AttentionLaunch::new(head_dim, max_smem_bytes, value("KV_FP8").is_some())
     };
-    let sizes = match source {
-        "paged_attention" => of_head().prefill.defines(),
-        "paged_attention_decode" => of_head().decode.defines(),
-        _ => Vec::new(),
+    let (sizes, layer) = match source {
+        "paged_attention" => (of_head().prefill.defines(), &[][..]),
+        "paged_attention_decode" => (of_head().decode.defines(), &USUAL_LAYER[..]),
+        _ => return Vec::new(),
     };
-    sizes.into_iter().map(|(name, value)| (name, value.to_string())).collect()
+    let sizes = sizes.into_iter().map(|(name, value)| (name, value.to_string()));
+    let missing = layer.iter().filter(|(name, _)| value(name).is_none());
+    sizes.chain(missing.map(|(name, value)| (*name, (*value).to_owned()))).collect()
 }
 
 /// What is wrong with one compilation; none if nothing is.

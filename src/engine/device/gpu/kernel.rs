@@ -2,7 +2,7 @@
 
 mod attention;
 
-pub use attention::{AttentionDefines, DecodeSizes, LaunchDefines, PrefillSizes};
+pub use attention::{AttentionDefines, DecodeLayer, DecodeSizes, LaunchDefines, PrefillSizes};
 
 use crate::engine::config::{DType, KvCacheDType};
 
@@ -45,7 +45,7 @@ impl From<(&'static str, &'static str)> for Kernel {
 
 impl Kernel {
     /// A kernel with HEAD_DIM defined; LATENT_DIM of latents; TEXTS for texts; BIAS or ALIBI for
-    /// biases; SINKS; and the sizes of its launches.
+    /// biases; SINKS; the sizes of its launches, and of decode what it knows of a layer.
     pub fn of_attention(
         source: &'static str,
         entry: &'static str,

@@ -10,7 +10,7 @@ pub(in crate::engine::ops) use parts::PartLaunch;
 
 use crate::engine::config::DType;
 use crate::engine::device::cuda::{Args, DevicePtr};
-use crate::engine::device::gpu::{AttentionDefines, Kernel};
+use crate::engine::device::gpu::{AttentionDefines, DecodeLayer, Kernel};
 use crate::engine::device::kv_cache::KvLayerShape;
 use crate::engine::device::{CacheLayer, Gpu, MAX_NARROW_HEAD_DIM, Tensor};
 use crate::engine::ops::step::WorkList;
@@ -39,6 +39,19 @@ struct AttentionParams {
     biases: DevicePtr,
     /// Null without them.
     sinks: DevicePtr,
+}
+
+impl AttentionParams {
+    /// What kernels of decode are compiled for.
+    fn decode_layer(&self) -> DecodeLayer {
+        DecodeLayer {
+            num_kv_heads: self.num_kv_heads,
+            group_size: self.num_heads / self.num_kv_heads,
+            block_size: self.block_size,
+            window: self.window,
+            has_soft_cap: self.soft_cap > 0.0,
+        }
+    }
 }
 
 /// What the kernels compute with K and V of a cache.
@@ -185,7 +198,9 @@ pub(in crate::engine::ops) fn attend(
             DType::BFloat16 | DType::Float16 if is_wide => {
                 Kernel::of_attention("wide_attention", entry, defines)
             }
-            DType::BFloat16 | DType::Float16 => Launch::of(gpu, kv.head_dim).kernel(entry, defines),
+            DType::BFloat16 | DType::Float16 => {
+                Launch::of(gpu, kv.head_dim).kernel(entry, defines, &params)
+            }
         };
         gpu.launch(kernel, grid, block, &mut args);
     };

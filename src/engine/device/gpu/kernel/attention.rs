@@ -17,11 +17,11 @@ pub struct AttentionDefines {
     pub launch: Option<LaunchDefines>,
 }
 
-/// How kernels over heads that one warp holds are launched.
+/// How kernels over heads that one warp holds are launched, and over what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LaunchDefines {
     /// kernels/paged_attention_decode.cu.
-    Decode(DecodeSizes),
+    Decode(DecodeSizes, DecodeLayer),
     /// kernels/paged_attention.cu.
     Prefill(PrefillSizes),
 }
@@ -37,6 +37,22 @@ pub struct DecodeSizes {
     pub blocks: u32,
     /// Of shared memory.
     pub bytes: u32,
+}
+
+/// What kernels/paged_attention_decode.cu knows of a layer. A model has a kind or two of them, and
+/// each is one more compilation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DecodeLayer {
+    /// K and V heads.
+    pub num_kv_heads: u32,
+    /// Query heads that share each.
+    pub group_size: u32,
+    /// Tokens of a block of the cache.
+    pub block_size: u32,
+    /// Positions that a token sees up to itself, itself included; 0: all.
+    pub window: u32,
+    /// Scores are bounded.
+    pub has_soft_cap: bool,
 }
 
 /// Launch sizes of kernels/paged_attention.cu.
@@ -64,6 +80,18 @@ impl DecodeSizes {
     }
 }
 
+impl DecodeLayer {
+    fn defines(&self) -> Vec<(&'static str, u32)> {
+        vec![
+            ("NUM_KV_HEADS", self.num_kv_heads),
+            ("GROUP_SIZE", self.group_size),
+            ("BLOCK_SIZE", self.block_size),
+            ("WINDOW", self.window),
+            ("SOFT_CAP", u32::from(self.has_soft_cap)),
+        ]
+    }
+}
+
 impl PrefillSizes {
     /// Names and values that the kernels are compiled with.
     pub fn defines(&self) -> Vec<(&'static str, u32)> {
@@ -85,7 +113,10 @@ impl AttentionDefines {
         }
         match &self.launch {
             None => {}
-            Some(LaunchDefines::Decode(sizes)) => defines.extend(sizes.defines()),
+            Some(LaunchDefines::Decode(sizes, layer)) => {
+                defines.extend(sizes.defines());
+                defines.extend(layer.defines());
+            }
             Some(LaunchDefines::Prefill(sizes)) => defines.extend(sizes.defines()),
         }
         let of_biases = if self.is_of_texts { "BIAS" } else { "ALIBI" };

@@ -7,7 +7,7 @@ use crate::engine::device::gpu::{
     AttentionDefines, DecodeSizes, Kernel, LaunchDefines, PrefillSizes,
 };
 
-use super::{ROWS, TILE, parts};
+use super::{AttentionParams, ROWS, TILE, parts};
 
 /// Sizes for heads of one width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,9 +123,17 @@ impl Launch {
     }
 
     /// A kernel that is compiled for these sizes.
-    pub(super) fn kernel(&self, entry: &'static str, defines: AttentionDefines) -> Kernel {
+    pub(super) fn kernel(
+        &self,
+        entry: &'static str,
+        defines: AttentionDefines,
+        params: &AttentionParams,
+    ) -> Kernel {
         let (source, launch) = match entry {
-            parts::DECODE => ("paged_attention_decode", LaunchDefines::Decode(self.decode)),
+            parts::DECODE => {
+                let launch = LaunchDefines::Decode(self.decode, params.decode_layer());
+                ("paged_attention_decode", launch)
+            }
             _ => ("paged_attention", LaunchDefines::Prefill(self.prefill)),
         };
         Kernel::of_attention(source, entry, AttentionDefines { launch: Some(launch), ..defines })
@@ -149,6 +157,7 @@ impl Launch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::device::cuda::DevicePtr;
 
     #[test]
     fn sizes_fit_every_generation() {
@@ -177,5 +186,41 @@ mod tests {
             ..hopper
         };
         assert_eq!(padded, expected);
+    }
+
+    /// A window is a kind of layer, its scale is none: kernels that are compiled are few.
+    #[test]
+    fn decode_alone_is_compiled_for_a_kind_of_layer() {
+        let of_window = |window, scale| AttentionParams {
+            num_heads: 8,
+            num_kv_heads: 2,
+            cache_kv_heads: 2,
+            block_size: 16,
+            max_blocks_per_seq: 1,
+            qkv_stride: 768,
+            window,
+            after: 0,
+            bias_stride: 0,
+            bias_origin: 0,
+            scale,
+            soft_cap: 0.0,
+            biases: DevicePtr::NULL,
+            sinks: DevicePtr::NULL,
+        };
+        let defines = AttentionDefines {
+            head_dim: 64,
+            latent_dim: 0,
+            is_of_texts: false,
+            has_biases: false,
+            has_sinks: false,
+            launch: None,
+        };
+        let launch = Launch::new(64, 227 << 10, false);
+        let kernel = |entry, params: &AttentionParams| launch.kernel(entry, defines, params);
+        let (all, again, windowed) = (of_window(0, 0.1), of_window(0, 0.2), of_window(9, 0.1));
+        assert_eq!(kernel(parts::DECODE, &all), kernel(parts::DECODE, &again));
+        assert_ne!(kernel(parts::DECODE, &all), kernel(parts::DECODE, &windowed));
+        let prefill = "paged_attention_prefill";
+        assert_eq!(kernel(prefill, &all), kernel(prefill, &windowed));
     }
 }

@@ -98,6 +98,6 @@ impl PartsTask<'_> {
     }
 
     fn kernel(&self, entry: &'static str) -> Kernel {
-        self.sizes.kernel(entry, self.defines)
+        self.sizes.kernel(entry, self.defines, &self.params)
     }
 }
