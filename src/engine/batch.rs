@@ -44,6 +44,23 @@ pub struct LoraCounts {
     pub num_resident: usize,
 }
 
+/// Steps whose attention was computed in parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartCounts {
+    /// Steps with rows in parts.
+    pub num_steps: u64,
+    /// Those of them in which parts were of several rows.
+    pub num_shared_steps: u64,
+}
+
+impl PartCounts {
+    /// Counts a step: whether it has parts, and whether some are of several rows.
+    pub fn add_step(&mut self, (has_parts, shares): (bool, bool)) {
+        self.num_steps += u64::from(has_parts);
+        self.num_shared_steps += u64::from(shares);
+    }
+}
+
 /// One step's tokens, sequence after sequence. Names and meaning are vLLM's attention metadata.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {

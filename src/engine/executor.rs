@@ -1,6 +1,6 @@
 //! `Executor`: runs the model once over a `Batch`. The scheduler knows nothing behind this trait.
 
-use super::batch::{Batch, LoraCounts};
+use super::batch::{Batch, LoraCounts, PartCounts};
 use super::device::Tensor;
 
 /// Logits of a step; of an executor that gives states, those.
@@ -37,6 +37,11 @@ pub trait Executor {
     /// Counts of the adapters that rows may name.
     fn lora_counts(&self) -> LoraCounts {
         LoraCounts::default()
+    }
+
+    /// Steps whose attention was computed in parts, since load.
+    fn part_counts(&self) -> PartCounts {
+        PartCounts::default()
     }
 }
 

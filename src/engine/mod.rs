@@ -438,7 +438,7 @@ impl Engine {
     /// Counters since load, and the present queue lengths.
     pub fn stats(&self) -> EngineStats {
         let stats = EngineStats { time: self.time, ..self.scheduler.stats() };
-        stats.with_loras(self.executor.lora_counts())
+        stats.with_loras(self.executor.lora_counts()).with_parts(self.executor.part_counts())
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::EngineError;
-use super::batch::{Batch, LoraCounts};
+use super::batch::{Batch, LoraCounts, PartCounts};
 use super::config::{CacheConfig, DType, EngineConfig, LoadFormat, SchedulerConfig};
 use super::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, KvHeads, StateShape};
 use super::device::{Device, GpuNeeds, HeadWidths, KvCache, Precision, Tensor, memory};
@@ -250,6 +250,10 @@ impl Executor for ModelExecutor {
 
     fn lora_counts(&self) -> LoraCounts {
         self.decoder.loras().counts()
+    }
+
+    fn part_counts(&self) -> PartCounts {
+        self.decoder.part_counts()
     }
 }
 

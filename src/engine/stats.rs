@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::batch::LoraCounts;
+use super::batch::{LoraCounts, PartCounts};
 pub use super::device::limits::{Arithmetic, GivenLimits, Limit, Limits};
 pub use super::device::op_times::{Op, OpTime, OpTimes, Work};
 
@@ -43,6 +43,10 @@ pub struct EngineStats {
     pub num_offloaded_blocks: u64,
     /// Those that came back.
     pub num_returned_blocks: u64,
+    /// Steps in which a GPU computed rows in parts so far.
+    pub num_steps_in_parts: u64,
+    /// Those of them in which parts were computed once for several rows.
+    pub num_steps_with_shared_parts: u64,
     /// Adapters loaded so far, one as often as it was.
     pub num_lora_loads: u64,
     /// Adapters that are loaded now.
@@ -56,6 +60,13 @@ impl EngineStats {
     pub fn with_loras(self, counts: LoraCounts) -> Self {
         let LoraCounts { num_loads, num_resident } = counts;
         Self { num_lora_loads: num_loads, num_resident_loras: num_resident, ..self }
+    }
+
+    /// The same with how many steps were computed in parts.
+    pub fn with_parts(self, counts: PartCounts) -> Self {
+        let PartCounts { num_steps, num_shared_steps } = counts;
+        let num_steps_with_shared_parts = num_shared_steps;
+        Self { num_steps_in_parts: num_steps, num_steps_with_shared_parts, ..self }
     }
 
     /// The sums of two engines that share requests. Blocks are of one size.
@@ -78,6 +89,9 @@ impl EngineStats {
             num_preemptions: self.num_preemptions + other.num_preemptions,
             num_offloaded_blocks: self.num_offloaded_blocks + other.num_offloaded_blocks,
             num_returned_blocks: self.num_returned_blocks + other.num_returned_blocks,
+            num_steps_in_parts: self.num_steps_in_parts + other.num_steps_in_parts,
+            num_steps_with_shared_parts: self.num_steps_with_shared_parts
+                + other.num_steps_with_shared_parts,
             num_lora_loads: self.num_lora_loads + other.num_lora_loads,
             num_resident_loras: self.num_resident_loras + other.num_resident_loras,
             time: self.time + other.time,

@@ -333,6 +333,8 @@ impl Report {
                 "num_offloaded_blocks": self.engine.num_offloaded_blocks,
                 "num_returned_blocks": self.engine.num_returned_blocks,
             },
+            "num_steps_in_parts": self.engine.num_steps_in_parts,
+            "num_steps_with_shared_parts": self.engine.num_steps_with_shared_parts,
             "speculation": {
                 "num_drafted_rows": self.engine.num_drafted_rows,
                 "num_draft_tokens": self.engine.num_draft_tokens,

@@ -12,7 +12,7 @@ use super::spec::{
 use super::stream::{Stream, begin_heads, scale_q};
 use super::weights::Checkpoint;
 use crate::engine::EngineError;
-use crate::engine::batch::Batch;
+use crate::engine::batch::{Batch, PartCounts};
 use crate::engine::config::DType;
 use crate::engine::device::{CacheLayerMut, Device, KvCache, Precision, StateLayerMut, Tensor};
 use crate::engine::ops::{
@@ -50,6 +50,7 @@ pub struct Decoder {
     loras: ResidentLoras,
     inputs: StepInputs,
     buffers: Buffers,
+    part_counts: PartCounts,
 }
 
 /// Activations, allocated once for the largest step. T is max_num_tokens, L max_num_logits; a GPU
@@ -162,7 +163,17 @@ impl Decoder {
         device.finish_loading()?;
         let cache_layers = spec.cache_layers();
         let loras = ResidentLoras::default();
-        Ok(Self { spec, weights, embed_scale, dtype, cache_layers, loras, inputs, buffers })
+        Ok(Self {
+            spec,
+            weights,
+            embed_scale,
+            dtype,
+            cache_layers,
+            loras,
+            inputs,
+            buffers,
+            part_counts: PartCounts::default(),
+        })
     }
 
     /// Rows may name these adapters from now on, in steps within the limits that it was loaded
@@ -199,6 +210,11 @@ impl Decoder {
         loras.begin_step(batch, (device, *dtype), weights, &mut buffers.stream.loras)
     }
 
+    /// Steps whose attention was computed in parts.
+    pub fn part_counts(&self) -> PartCounts {
+        self.part_counts
+    }
+
     /// What it runs.
     pub fn spec(&self) -> &DecoderSpec {
         &self.spec
@@ -217,6 +233,7 @@ impl Decoder {
         let num_positions = batch.seq_lens.iter().copied().max().unwrap_or(0) as usize;
         weights.ropes.iter_mut().for_each(|rope| rope.extend_to(num_positions));
         let step = inputs.step(device, batch);
+        self.part_counts.add_step(step.has_parts());
         let embed_scale = *embed_scale;
         ops::copy_blocks(device, step, cache);
         buffers.stream.loras.begin(device, step.num_rows(), step.num_logits_rows());

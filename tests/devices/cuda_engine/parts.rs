@@ -7,6 +7,7 @@ use vllm_batch::engine::config::{
 };
 use vllm_batch::engine::input_processor::Prompt;
 use vllm_batch::engine::request::{NumLogprobs, SamplingParams};
+use vllm_batch::engine::stats::GivenLimits;
 
 use crate::cuda_engine::invariance::bits;
 use crate::cuda_engine::{config, golden_dir, run};
@@ -79,7 +80,7 @@ const CHANGES: &[Change] = &[
         c.scheduler.max_num_batched_tokens = 100;
     }),
     ("cut, no CUDA graphs", MANY_SMS, |c| c.device.enforce_eager = true),
-    ("no prefix cache", ONE_SM, |c| c.cache.enable_prefix_caching = false),
+    ("cut, no prefix cache", MANY_SMS, |c| c.cache.enable_prefix_caching = false),
     ("few blocks", ONE_SM, |c| c.cache.num_blocks = Some(FEW_BLOCKS)),
     ("blocks of 64", MANY_SMS, |c| c.cache.block_size = Some(64)),
 ];
@@ -95,7 +96,10 @@ fn check(seed: u64, change_base: fn(&mut CacheConfig), changes: &[Change]) {
         let outputs = run(&mut engine, rows());
         (outputs.iter().map(bits).collect::<Vec<_>>(), engine.stats())
     };
-    let (expected, _) = outcome(&alone);
+    let is_shim = is_shim(&alone);
+    let (expected, stats) = outcome(&alone);
+    // A GPU has as many multiprocessors as it has.
+    assert!(!is_shim || stats.num_steps_in_parts == 0, "alone: {stats:?}");
     for (index, (what, num_sms, change)) in changes.iter().enumerate() {
         let mut config = base(*num_sms, seed + 1 + index as u64, &folder).expect("as before");
         change_base(&mut config.cache);
@@ -106,6 +110,73 @@ fn check(seed: u64, change_base: fn(&mut CacheConfig), changes: &[Change]) {
         }
         let is_short = config.cache.num_blocks == Some(FEW_BLOCKS);
         assert_eq!(stats.num_preemptions > 0, is_short, "{what}: {stats:?}");
+        if is_shim {
+            assert!(stats.num_steps_in_parts > 0, "{what}: {stats:?}");
+            let shares = stats.num_steps_with_shared_parts > 0;
+            assert!(shares || *num_sms != ONE_SM, "{what}: {stats:?}");
+        }
+    }
+}
+
+fn is_shim(config: &EngineConfig) -> bool {
+    matches!(config.device.kind, DeviceKind::CudaShim { .. })
+}
+
+/// Steps in parts and with shared ones of rows that come after the beginning of the others was
+/// cached, by the counts and by the kernels that ran.
+fn counts(num_sms: u32, prompts: &[Vec<u32>]) -> Option<[u64; 2]> {
+    let folder = long_model("qwen3");
+    let config = base(num_sms, 2200, &folder).filter(is_shim)?;
+    let mut engine = Engine::load(&config).expect("a model");
+    let greedy = |prompt: &Vec<u32>| {
+        let max_tokens = Some(MAX_TOKENS);
+        let params = SamplingParams { max_tokens, ignore_eos: true, ..SamplingParams::default() };
+        (Prompt::TokenIds(prompt.clone()), params)
+    };
+    run(&mut engine, vec![greedy(&tokens(99, SHARED).collect())]);
+    let before = engine.stats();
+    assert_eq!((before.num_steps_in_parts, before.num_steps_with_shared_parts), (0, 0));
+    run(&mut engine, prompts.iter().map(greedy).collect());
+    let stats = engine.stats();
+    let counts = [stats.num_steps_in_parts, stats.num_steps_with_shared_parts];
+
+    // The same once more, with times of kernels. What was cached is computed in fewer steps.
+    let given = GivenLimits { flops: Some(1e12), bandwidth: Some(1e12) };
+    engine.start_op_times(given);
+    run(&mut engine, prompts.iter().map(greedy).collect());
+    let again = engine.stats();
+    let times = engine.finish_op_times(given).expect("no failure").expect("it was on");
+    let calls = |name: &str| -> u64 {
+        let ops = times.ops.iter().filter(|op| op.op.name == name);
+        ops.map(|op| op.num_calls).sum()
+    };
+    let num_layers = calls("norm_rotary_and_cache") / (again.num_steps - stats.num_steps);
+    for (name, after, before) in [
+        ("paged_attention_merge", again.num_steps_in_parts, counts[0]),
+        ("paged_attention_shared", again.num_steps_with_shared_parts, counts[1]),
+    ] {
+        assert_eq!(calls(name), num_layers * (after - before), "{name}");
+    }
+    assert_eq!(again.num_steps_in_parts - counts[0], counts[0], "{again:?}");
+    Some(counts)
+}
+
+#[test]
+fn steps_in_parts_are_counted_as_the_rule_has_them() {
+    // The prompt gives the first token, and each step after it one more.
+    let num_steps = u64::from(MAX_TOKENS) - 1;
+    let behind = |seed| tokens(99, SHARED).chain(tokens(seed, 3 + seed * 2)).collect();
+    let of_long = |num_tokens| vec![tokens(50, num_tokens).collect::<Vec<u32>>()];
+    let shared: Vec<Vec<u32>> = (0..12).map(behind).collect();
+    for (what, num_sms, prompts, expected) in [
+        ("four splits on many blocks", MANY_SMS, of_long(780), [num_steps, 0]),
+        ("three are not worth a merge", MANY_SMS, of_long(700), [0, 0]),
+        ("one multiprocessor computes whole rows", ONE_SM, of_long(780), [0, 0]),
+        ("twelve rows share a split", ONE_SM, shared.clone(), [num_steps; 2]),
+        ("two save nothing", ONE_SM, shared[..2].to_vec(), [0, 0]),
+    ] {
+        let Some(got) = counts(num_sms, &prompts) else { return };
+        assert_eq!(got, expected, "{what}");
     }
 }
 

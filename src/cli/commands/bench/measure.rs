@@ -167,6 +167,9 @@ fn since(now: EngineStats, base: &EngineStats) -> EngineStats {
         num_generation_tokens: now.num_generation_tokens - base.num_generation_tokens,
         num_cached_tokens: now.num_cached_tokens - base.num_cached_tokens,
         num_preemptions: now.num_preemptions - base.num_preemptions,
+        num_steps_in_parts: now.num_steps_in_parts - base.num_steps_in_parts,
+        num_steps_with_shared_parts: now.num_steps_with_shared_parts
+            - base.num_steps_with_shared_parts,
         num_drafted_rows: now.num_drafted_rows - base.num_drafted_rows,
         num_draft_tokens: now.num_draft_tokens - base.num_draft_tokens,
         num_forced_tokens: now.num_forced_tokens - base.num_forced_tokens,

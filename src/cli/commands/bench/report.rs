@@ -211,12 +211,17 @@ impl Report {
             ModeArg::Prefill | ModeArg::Throughput => self.all_steps(),
         };
         let [schedule, execute, sample, update] = of_mode.parts_ms();
+        let in_parts = match (stats.num_steps_in_parts, stats.num_steps_with_shared_parts) {
+            (0, _) => String::new(),
+            (all, shared) => format!(", {all} steps in parts ({shared} with shared ones)"),
+        };
         format!(
             "Of a step: {schedule:.2} ms schedule, {execute:.2} execute, {sample:.2} sample, \
              {update:.2} update\n\
              Steps: {}, {}\n\
              Time: {:.2} s = {:.2} s decode steps + {:.2} s other steps + {input} + rest\n\
-             Engine: {} {} x{}, {} cached tokens, {} preemptions, loaded in {:.2} s",
+             Engine: {} {} x{}, {} cached tokens, {} preemptions{in_parts}, loaded in \
+             {:.2} s",
             all.0.len(),
             all.text(),
             measured.elapsed.as_secs_f64(),
@@ -255,6 +260,8 @@ impl Report {
             "num_computed_tokens": measured.stats.num_computed_tokens,
             "num_steps": measured.stats.num_steps,
             "num_preemptions": measured.stats.num_preemptions,
+            "num_steps_in_parts": measured.stats.num_steps_in_parts,
+            "num_steps_with_shared_parts": measured.stats.num_steps_with_shared_parts,
             "num_draft_tokens": measured.stats.num_draft_tokens,
             "num_forced_tokens": measured.stats.num_forced_tokens,
             "num_accepted_tokens": measured.stats.num_accepted_tokens,
