@@ -5,8 +5,8 @@ mod norms;
 use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::config::DType;
 use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvData, KvHeads, StateShape};
-use vllm_batch::engine::device::{Device, KvCache};
-use vllm_batch::engine::ops::{QkvHeads, RotaryTable, rotary_and_cache, rotate};
+use vllm_batch::engine::device::{Device, KvCache, Tensor};
+use vllm_batch::engine::ops::{QkvHeads, RotaryTable, Step, rotary_and_cache, rotate};
 
 use crate::cuda_ops::pair::{CLOSE, Pair, Rows, in_every_dtype, step_inputs, to_bits};
 
@@ -138,6 +138,25 @@ fn element_bits(value: f32, dtype: DType) -> u32 {
     }
 }
 
+/// Calls `op` on rows of qkv and an empty cache; both as they are then.
+fn on_rows(
+    (pair, case): (&Pair, &Case),
+    values: &Rows,
+    (device, rows): (&Device, &[usize]),
+    op: impl FnOnce(&mut Tensor, Step<'_>, &mut KvCache),
+) -> (Tensor, KvCache) {
+    let batch = case.batch(rows);
+    let mut inputs = step_inputs(device, &batch);
+    let step = inputs.step(device, &batch);
+    let mut qkv = values.activations(device, rows);
+    // As in a step: rows that pad it have no slot.
+    qkv.resize_rows(step.num_rows());
+    let mut cache = case.cache(device, pair.dtype);
+    op(&mut qkv, step, &mut cache);
+    qkv.set_num_rows(rows.len());
+    (qkv, cache)
+}
+
 fn check(pair: &Pair, case: &Case) {
     let QkvHeads { num_heads, num_kv_heads, head_dim } = case.heads;
     let what = format!("rotary_and_cache, {:?}, {} rotated", case.heads, case.rotary_dim);
@@ -145,15 +164,10 @@ fn check(pair: &Pair, case: &Case) {
     let tables = (case.rotary_dim > 0).then(|| pair.on_both(|device| case.table(device)));
     pair.check(&what, case.num_rows, CLOSE, &|device, rows| {
         let batch = case.batch(rows);
-        let mut inputs = step_inputs(device, &batch);
-        let step = inputs.step(device, &batch);
-        let mut qkv = values.activations(device, rows);
-        // As in a step: rows that pad it have no slot.
-        qkv.resize_rows(step.num_rows());
-        let mut cache = case.cache(device, pair.dtype);
         let table = tables.as_ref().map(|tables| tables.of(device));
-        rotary_and_cache(device, (&mut qkv, case.heads), table, step, cache.layer_mut(1));
-        qkv.set_num_rows(rows.len());
+        let (qkv, cache) = on_rows((pair, case), &values, (device, rows), |qkv, step, cache| {
+            rotary_and_cache(device, (qkv, case.heads), table, step, cache.layer_mut(1));
+        });
         if let Device::Cuda(_) = device {
             let after = device.read(&qkv).expect("the op ran");
             let expected = expected_layer(case, pair, &after, &batch);
@@ -188,20 +202,14 @@ fn rotate_is_the_rotation_of_rotary_and_cache() {
             let values = pair.values(case.num_rows, case.width(), 51, 2.0);
             let tables = pair.on_both(|device| case.table(device));
             pair.check(&what, case.num_rows, CLOSE, &|device, rows| {
-                let batch = case.batch(rows);
-                let mut inputs = step_inputs(device, &batch);
-                let step = inputs.step(device, &batch);
-                let [mut alone, mut both] = [0, 1].map(|_| {
-                    let mut qkv = values.activations(device, rows);
-                    qkv.resize_rows(step.num_rows());
-                    qkv
+                let (place, table) = ((pair, case), tables.of(device));
+                let (alone, _) = on_rows(place, &values, (device, rows), |qkv, step, _| {
+                    rotate(device, qkv, case.heads, table, step);
                 });
-                rotate(device, &mut alone, case.heads, tables.of(device), step);
-                let mut cache = case.cache(device, pair.dtype);
-                let (qkv, table) = ((&mut both, case.heads), tables.of(device));
-                rotary_and_cache(device, qkv, Some(table), step, cache.layer_mut(1));
-                alone.set_num_rows(rows.len());
-                both.set_num_rows(rows.len());
+                let (both, _) = on_rows(place, &values, (device, rows), |qkv, step, cache| {
+                    let (qkv, cache) = ((qkv, case.heads), cache.layer_mut(1));
+                    rotary_and_cache(device, qkv, Some(table), step, cache);
+                });
                 vec![alone, both]
             });
         }

@@ -9,8 +9,8 @@ use vllm_batch::engine::ops::{
     norm_rotary_and_cache, rotary_and_cache,
 };
 
-use super::Case;
-use crate::cuda_ops::pair::{Both, CLOSE, Pair, in_every_dtype, step_inputs};
+use super::{Case, on_rows};
+use crate::cuda_ops::pair::{Both, CLOSE, Pair, in_every_dtype};
 
 /// Norms that a model has.
 #[derive(Clone, Copy, Debug)]
@@ -94,46 +94,31 @@ fn contents(cache: &KvCache) -> [Vec<u8>; 2] {
     [k, v].map(|buffer| buffer.read::<u8>(buffer.bytes()).expect("the op ran"))
 }
 
-/// Calls `op` on rows of qkv and an empty cache; both as they are then.
-fn on_rows(
-    (pair, case): (&Pair, &Case),
-    (device, rows): (&Device, &[usize]),
-    op: impl FnOnce(&mut Tensor, Step<'_>, &mut KvCache),
-) -> (Tensor, [Vec<u8>; 2]) {
-    let values = pair.values(case.num_rows, case.width(), 60, 2.0);
-    let batch = case.batch(rows);
-    let mut inputs = step_inputs(device, &batch);
-    let step = inputs.step(device, &batch);
-    let mut qkv = values.activations(device, rows);
-    qkv.resize_rows(step.num_rows());
-    let mut cache = case.cache(device, pair.dtype);
-    op(&mut qkv, step, &mut cache);
-    qkv.set_num_rows(rows.len());
-    let contents = contents(&cache);
-    (qkv, contents)
-}
-
 fn check(pair: &Pair, case: &Case, norms: Norms) {
     let heads = case.heads;
     let what = format!("norm_rotary_and_cache, {heads:?}, {} rotated, {norms:?}", case.rotary_dim);
     let of_heads = weights(pair, heads, norms);
     let tables = (case.rotary_dim > 0).then(|| pair.on_both(|device| case.table(device)));
+    let values = pair.values(case.num_rows, case.width(), 60, 2.0);
+    let on_rows = |on: (&Device, &[usize]), op: &dyn Fn(&mut Tensor, Step<'_>, &mut KvCache)| {
+        on_rows((pair, case), &values, on, op)
+    };
     pair.check(&what, case.num_rows, slack(pair.dtype), &|device, rows| {
         let weights = [0, 1, 2].map(|index| of_heads[index].as_ref().map(|norm| norm.of(device)));
         let rotary = tables.as_ref().map(|tables| tables.of(device));
         let all = HeadTransform { norms: weights, rotary };
-        let (together, cached) = on_rows((pair, case), (device, rows), |qkv, step, cache| {
+        let (together, cached) = on_rows((device, rows), &|qkv, step, cache| {
             norm_rotary_and_cache(device, (qkv, heads), all, step, cache.layer_mut(1));
         });
-        let (apart, expected) = on_rows((pair, case), (device, rows), |qkv, step, cache| {
+        let (apart, expected) = on_rows((device, rows), &|qkv, step, cache| {
             for (norm, heads) in weights.into_iter().zip([heads.q(), heads.k(), heads.v()]) {
                 norm.into_iter().for_each(|norm| norm_heads(device, qkv, heads, norm));
             }
             rotary_and_cache(device, (qkv, heads), rotary, step, cache.layer_mut(1));
         });
-        assert_eq!(cached, expected, "{what}: the cache");
+        assert_eq!(contents(&cached), contents(&expected), "{what}: the cache");
         // Without a cache, as a layer that reads another one's K and V.
-        let (alone, _) = on_rows((pair, case), (device, rows), |qkv, step, _| {
+        let (alone, _) = on_rows((device, rows), &|qkv, step, _| {
             let without_v = HeadTransform { norms: [weights[0], weights[1], None], ..all };
             norm_and_rotate(device, (qkv, heads), without_v, step);
         });
