@@ -40,7 +40,9 @@ use crate::engine::text::RunDate;
 
 /// Rows that are computed or wait for it: enough for the scheduler to choose from.
 const MIN_WINDOW_ROWS: usize = 4096;
-/// GPUs of a machine that rows are read ahead for, before anyone has counted them.
+/// Times as many rows as run at once.
+const WINDOW_STEPS: usize = 16;
+/// GPUs of a machine that rows are read ahead for, where nobody says how many there are.
 const USUAL_GPUS: usize = 8;
 const WINDOW_BYTES: usize = 256 << 20;
 /// Rows that wait on disk for a slow earlier one. Each takes some tens of bytes of memory.
@@ -65,8 +67,6 @@ pub struct RunConfig {
     pub pooling: Option<PoolingConfig>,
     /// Who judges the rows of `eval`.
     pub judge: Option<Arc<Judge>>,
-    /// How far reading may be ahead.
-    pub window: WindowLimits,
     /// When the run began, in seconds since 1970: what chat templates and `created` see.
     pub started: i64,
     /// It is SOURCE_DATE_EPOCH.
@@ -123,17 +123,6 @@ impl RunConfig {
     /// Flags that cannot be honoured, or files that they name and that are not there.
     pub fn new(args: RunArgs) -> Result<Self, CliError> {
         let mut engine = engine_config(&args)?;
-        let num_engines = match engine.parallel.engines {
-            Engines::Number(num) => num,
-            Engines::AllGpus => USUAL_GPUS,
-        };
-        let window = WindowLimits {
-            max_rows: MIN_WINDOW_ROWS
-                .max(16 * engine.scheduler.max_num_seqs)
-                .saturating_mul(num_engines),
-            max_bytes: WINDOW_BYTES,
-            max_ahead: MAX_AHEAD,
-        };
         let fixed = source_date_epoch()?;
         let (started, date_is_fixed) = (fixed.unwrap_or_else(now), fixed.is_some());
         engine.model.chat_date = RunDate::from_unix(started);
@@ -174,10 +163,24 @@ impl RunConfig {
             structured_outputs,
             pooling: None,
             judge: None,
-            window,
             started,
             date_is_fixed,
         })
+    }
+
+    /// How far reading may be ahead of engines that run so many sequences at once each. A loaded
+    /// engine says how many: where no flag does, the device decides.
+    pub fn window(&self, max_num_seqs: usize) -> WindowLimits {
+        let num_engines = match self.engine.parallel.engines {
+            Engines::Number(num) => num,
+            Engines::AllGpus => USUAL_GPUS,
+        };
+        let of_engine = MIN_WINDOW_ROWS.max(WINDOW_STEPS.saturating_mul(max_num_seqs));
+        WindowLimits {
+            max_rows: of_engine.saturating_mul(num_engines),
+            max_bytes: WINDOW_BYTES,
+            max_ahead: MAX_AHEAD,
+        }
     }
 
     /// The run is one that began at this time.
@@ -405,6 +408,15 @@ mod tests {
     }
 
     #[test]
+    fn rows_are_read_ahead_for_as_many_as_the_loaded_engine_runs() {
+        let max_rows =
+            |flags: &str, max_num_seqs| config(flags).unwrap().window(max_num_seqs).max_rows;
+        assert_eq!([1, 256, 1024].map(|num| max_rows("", num)), [4096, 4096, 16384]);
+        assert_eq!(max_rows("--data-parallel-size 3", 1024), 3 * 16384);
+        assert_eq!(max_rows("--device cuda:all", 512), 8 * 8192);
+    }
+
+    #[test]
     fn no_flags_give_the_engines_defaults() {
         let (got, mut default) = (config("").unwrap().engine, EngineConfig::default());
         // The engine has no clock: the command line reads it.
@@ -431,7 +443,7 @@ mod tests {
         assert_eq!(speculation.as_ref().map(|config| config.num_speculative_tokens), Some(24));
         assert_eq!((&device.kind, device.enforce_eager), (&DeviceKind::Cuda(1), true));
         assert_eq!(device.quantization, Some(Quantization::Fp8));
-        assert_eq!((scheduler.max_num_seqs, config.window.max_rows), (1000, 16000));
+        assert_eq!(scheduler.max_num_seqs, 1000);
         assert_eq!((cache.num_blocks, cache.enable_prefix_caching), (Some(9), false));
         assert_eq!((cache.memory_share, parallel.num_threads), (Some(0.5), Some(3)));
         assert_eq!((model.dtype, model.seed), (Some(DType::BFloat16), 7));

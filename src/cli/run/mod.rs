@@ -235,7 +235,8 @@ impl Job<'_> {
         self.signals.begin();
 
         let stats = Arc::new(Mutex::new(engine.stats()));
-        let window = Arc::new(Window::new(self.config.window));
+        let max_num_seqs = engine.info().step_sizes.max_num_seqs;
+        let window = Arc::new(Window::new(self.config.window(max_num_seqs)));
         let (rows, messages) = channel();
         let (requests, incoming) = channel();
         let processor = engine.input_processor();
