@@ -1,20 +1,24 @@
 //! Several engines of one model on the CPU: each row has the bytes that one engine gives it, over
-//! shared beginnings, several samples, beams, tight caches and slow engines; so have vectors.
+//! shared beginnings, several samples, beams, tight caches, slow engines, adapters and guesses; so
+//! have vectors.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use vllm_batch::engine::config::{EngineConfig, Engines};
+use vllm_batch::engine::config::{
+    EngineConfig, Engines, LoraConfig, SpeculationConfig, SpeculationMethod, SuffixConfig,
+};
 use vllm_batch::engine::data_parallel::{DataParallel, LoadEngine};
 use vllm_batch::engine::input_processor::{InputProcessor, Prompt};
 use vllm_batch::engine::model_summary::ModelSummary;
 use vllm_batch::engine::pooling::{PoolingEngine, PoolingParams};
 use vllm_batch::engine::request::{
-    BeamSearchParams, NumLogprobs, RequestOutput, RowKey, SamplingParams,
+    BeamSearchParams, LoraId, NumLogprobs, RequestOutput, RowKey, SamplingParams,
 };
 use vllm_batch::engine::runner::{Answer, Runner, Work};
 use vllm_batch::engine::{Engine, EngineError};
 
+use super::adapters::{Made, make, testdata};
 use super::pooled;
 
 const NUM_ROWS: u64 = 40;
@@ -79,9 +83,12 @@ fn bytes(output: &RequestOutput) -> Bytes {
 }
 
 fn answers(runner: &mut Runner) -> BTreeMap<u64, Bytes> {
-    for work in rows(&runner.input_processor()) {
-        runner.add_request(work);
-    }
+    let rows = rows(&runner.input_processor());
+    answers_of(runner, rows)
+}
+
+fn answers_of(runner: &mut Runner, rows: Vec<Work>) -> BTreeMap<u64, Bytes> {
+    rows.into_iter().for_each(|work| runner.add_request(work));
     let mut answers = BTreeMap::new();
     while runner.has_unfinished_requests() {
         for answer in runner.step().unwrap_or_else(|error| panic!("{error}")) {
@@ -125,6 +132,84 @@ fn engines_of_different_pace_give_the_same_rows() {
         load_with(&config, processor)
     });
     assert_eq!(answers(&mut several(&config(2), uneven)), expected);
+}
+
+/// A model whose adapters tests can make.
+const ADAPTED: &str = "golden/qwen2";
+
+fn of_adapters(engines: usize) -> EngineConfig {
+    let mut config = config(engines);
+    config.model.model_dir = testdata(ADAPTED);
+    config
+}
+
+/// Rows of two adapters and of none.
+fn adapted_rows(processor: &InputProcessor) -> Vec<Work> {
+    let mut rows = rows(processor);
+    for (index, work) in (0u32..).zip(&mut rows) {
+        let Work::Generate(request) = work else { panic!("it completes") };
+        request.lora = (index % 3).checked_sub(1).map(LoraId);
+    }
+    rows
+}
+
+#[test]
+fn rows_of_adapters_are_those_of_one_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = testdata(ADAPTED);
+    let few = Made { rank: 3, seed: 2, modules: &["v_proj", "down_proj"], b: 0.6 };
+    let all = Made { rank: 8, seed: 1, modules: &[], b: 0.3 };
+    let modules =
+        vec![make(folder.path(), "all", &model, all), make(folder.path(), "few", &model, few)];
+    // One adapter in a step, or both.
+    for max_loras in [1, 2] {
+        let adapted = |engines| {
+            let lora = LoraConfig { modules: modules.clone(), ..LoraConfig::default() };
+            let mut config = EngineConfig { lora, ..of_adapters(engines) };
+            config.scheduler.max_loras = max_loras;
+            config
+        };
+        let mut one = load_with(&adapted(1), None).unwrap();
+        let rows = adapted_rows(&one.input_processor());
+        let expected = answers_of(&mut one, rows);
+        let plain = answers(&mut load_with(&of_adapters(1), None).unwrap());
+        let differ = |index: &u64| index % 3 != 0 && expected[index] != plain[index];
+        assert!(expected.keys().filter(|index| differ(index)).count() > 10, "adapters do much");
+        let mut engines = several(&adapted(2), Arc::new(load_with));
+        let rows = adapted_rows(&engines.input_processor());
+        assert_eq!(answers_of(&mut engines, rows), expected, "{max_loras} at a time");
+        let stats = engines.stats();
+        assert!(stats.num_lora_loads >= 2, "{stats:?}");
+    }
+}
+
+#[test]
+fn rows_that_are_guessed_at_are_those_of_one_engine_without_guesses() {
+    let expected = answers(&mut load_with(&config(1), None).unwrap());
+    let model_dir = testdata("golden/llama2");
+    for method in [
+        SpeculationMethod::Ngram { min: 1, max: 3 },
+        SpeculationMethod::Suffix(SuffixConfig::default()),
+        // The model itself guesses: it is mostly right.
+        SpeculationMethod::DraftModel { model_dir },
+    ] {
+        let guessed = |engines| {
+            let (method, max_step_tokens) = (method.clone(), Some(128));
+            let speculation = Some(SpeculationConfig {
+                method,
+                num_speculative_tokens: 4,
+                max_step_tokens,
+                paced: false,
+            });
+            EngineConfig { speculation, ..config(engines) }
+        };
+        let mut engines = several(&guessed(2), Arc::new(load_with));
+        assert_eq!(answers(&mut engines), expected, "{method:?}");
+        let stats = engines.stats();
+        assert!(stats.num_draft_tokens > 0, "{method:?} {stats:?}");
+        let is_right = stats.num_accepted_tokens > 0;
+        assert!(is_right || !matches!(method, SpeculationMethod::DraftModel { .. }), "{stats:?}");
+    }
 }
 
 #[test]

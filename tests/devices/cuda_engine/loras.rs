@@ -2,7 +2,7 @@
 //! adapter, and the CPU's answers.
 
 #[path = "../../engine/adapters.rs"]
-mod adapters;
+pub mod adapters;
 
 use vllm_batch::engine::Engine;
 use vllm_batch::engine::config::{
