@@ -10,7 +10,7 @@ limit is slower so, and a run lasts longer than a burst.
 """
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -88,7 +88,29 @@ def bench_list(args, memory_gib):
             Work(name, "decode", 8, 32, 16, flags=["--time-ops"], name="ops"),
         ]
     ]
-    return [entry for entry in work if entry.shape in models] + tried
+    chosen = [entry for entry in work if entry.shape in models] + tried
+    return [rehearsed(entry, args) for entry in chosen] if args.rehearse else chosen
+
+
+def rehearsed(work, args):
+    """The same benchmark of a small shape, with few and short rows: its flags are tried, and what
+    is made of its result."""
+    # Numbers in flags are lengths, but for a share below 1.
+    flags = [max(2, flag // 64) if isinstance(flag, int) else flag for flag in work.flags]
+    quantization = work.quantization
+    if args.device == "cpu":
+        flags = [] if work.flags == KV8 else flags
+        quantization = quantization and "int8"
+    return replace(
+        work,
+        shape=args.rehearse,
+        num_rows=min(work.num_rows, 8),
+        input_len=max(4, work.input_len // 64),
+        output_len=min(work.output_len, 16),
+        quantization=quantization,
+        flags=flags,
+        max_model_len=1024,
+    )
 
 
 def memory_gib(run):
