@@ -1,6 +1,8 @@
 //! What a checkpoint's weights are on a device: how much memory they take, and what is otherwise
 //! than its config says.
 
+use std::collections::HashMap;
+
 use super::EngineError;
 use super::config::{DType, LoadFormat};
 use super::device::{Device, memory};
@@ -12,6 +14,8 @@ use super::ops::linear::{self, SourceMatrix};
 /// What weights are on a device.
 pub(super) struct HeldWeights {
     bytes: u64,
+    /// Of tensors that stay codes, by name.
+    code_bytes: HashMap<String, u64>,
     /// Quantized matrices, and those of them that the device widens.
     num_quantized: usize,
     num_widened: usize,
@@ -25,7 +29,8 @@ impl HeldWeights {
         (tensors, tables): (&[NamedShape], &[NamedShape]),
         dtype: DType,
     ) -> Self {
-        let mut held = Self { bytes: 0, num_quantized: 0, num_widened: 0 };
+        let mut held =
+            Self { bytes: 0, code_bytes: HashMap::new(), num_quantized: 0, num_widened: 0 };
         for tensor in tensors {
             let matrix = checkpoint.stored_matrix(tensor);
             let is_quantized = matrix.as_ref().is_some_and(SourceMatrix::is_quantized);
@@ -37,6 +42,9 @@ impl HeldWeights {
             let elements = tensor.1.iter().product::<usize>() as u64;
             let wide = elements.saturating_mul(dtype.size_bytes() as u64);
             let bytes = code_bytes.map_or(wide, |bytes| bytes as u64);
+            if code_bytes.is_some() {
+                held.code_bytes.insert(tensor.0.clone(), bytes);
+            }
             held.bytes = held.bytes.saturating_add(bytes);
         }
         held
@@ -54,6 +62,11 @@ impl HeldWeights {
     /// How much memory they take.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// How much of it tensors take that stay codes, by name.
+    pub(super) fn take_code_bytes(&mut self) -> HashMap<String, u64> {
+        std::mem::take(&mut self.code_bytes)
     }
 
     /// For people: what a quantized checkpoint gains nothing by.

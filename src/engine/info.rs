@@ -1,5 +1,8 @@
 //! What was loaded, for people and for the fingerprint of a run.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use super::config::DType;
 use super::model::spec::Parameters;
 use super::step_sizes::StepSizes;
@@ -23,6 +26,8 @@ pub struct EngineInfo {
     pub max_model_len: usize,
     /// Bytes of the weights, as the device holds them.
     pub weight_bytes: u64,
+    /// Of tensors of a quantized checkpoint that stay codes, by name.
+    pub code_bytes: Arc<HashMap<String, u64>>,
     /// How many parameters those are.
     pub parameters: Parameters,
     /// Tokens that the KV cache holds.

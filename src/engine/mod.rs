@@ -172,6 +172,7 @@ impl Engine {
             max_model_len,
             weight_bytes: executor.weight_bytes()
                 + draft.as_ref().map_or(0, |draft| draft.weight_bytes),
+            code_bytes: executor.code_bytes(),
             parameters: summary.spec.parameters(),
             num_cache_tokens: shape.num_tokens(),
             block_size: shape.block_size,
@@ -230,6 +231,7 @@ impl Engine {
             num_threads: device.num_threads(),
             max_model_len,
             weight_bytes: 0,
+            code_bytes: Arc::default(),
             parameters: Parameters::default(),
             num_cache_tokens: num_blocks * block_size,
             block_size,

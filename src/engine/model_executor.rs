@@ -1,5 +1,6 @@
 //! `ModelExecutor`: a decoder with its KV cache on a device.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -27,6 +28,8 @@ pub struct ModelExecutor {
     /// (num_logits, vocab_size), or states (num_logits, hidden_size)
     logits: Tensor,
     weight_bytes: u64,
+    /// Of tensors that stay codes, by name.
+    code_bytes: Arc<HashMap<String, u64>>,
     notes: Vec<String>,
     /// Who computes the model with this; None: nobody.
     others: Option<OtherRanks>,
@@ -99,13 +102,13 @@ impl ModelExecutor {
             Device::Cpu(_) => Vec::new(),
             Device::Cuda(_) => spec.read_as_values(),
         };
-        let held = HeldWeights::of(&device, &checkpoint, (&tensors, &tables), dtype);
+        let mut held = HeldWeights::of(&device, &checkpoint, (&tensors, &tables), dtype);
         held.refuse_without_memory(&device)?;
         let choices: Vec<_> =
             spec.ropes.iter().filter_map(|rope| rope.choice(max_model_len)).collect();
         let elsewhere = spec.num_weights_elsewhere() * dtype.size_bytes() as u64;
         let (output, weight_bytes) = (Output::Logits, held.bytes() - elsewhere);
-        let head = None;
+        let (head, code_bytes) = (None, Arc::new(held.take_code_bytes()));
         let decoder = DecoderToLoad { spec, output, dtype, max_model_len, weight_bytes, head };
         let loaded = Self::of_checkpoint(config, decoder, device, &mut checkpoint)?;
         checkpoint.finish()?;
@@ -122,7 +125,7 @@ impl ModelExecutor {
             quantization_notes(quantization, config.model.load_format, (dtype, of_cache))
         });
         let notes = choices.into_iter().chain(held.note(dtype)).chain(left).chain(of_quantization);
-        Ok(Self { notes: notes.chain(loaded.notes).collect(), ..loaded })
+        Ok(Self { notes: notes.chain(loaded.notes).collect(), code_bytes, ..loaded })
     }
 
     /// The same of a checkpoint that was checked, and that the caller finishes. Its notes are of
@@ -151,7 +154,8 @@ impl ModelExecutor {
         add_host_blocks(&mut cache, &config.cache, &device)?;
         let notes = shrunk.into_iter().collect();
         let decoder = loaded;
-        Ok(Self { device, decoder, cache, logits, weight_bytes, notes, others: None })
+        let code_bytes = Arc::default();
+        Ok(Self { device, decoder, cache, logits, weight_bytes, code_bytes, notes, others: None })
     }
 
     /// Runs a step of the kinds that there are, so that a GPU has compiled its kernels before the
@@ -212,6 +216,11 @@ impl ModelExecutor {
     /// Bytes of the weights on the device.
     pub fn weight_bytes(&self) -> u64 {
         self.weight_bytes
+    }
+
+    /// Bytes of the tensors of which the device keeps the codes, by name.
+    pub fn code_bytes(&self) -> Arc<HashMap<String, u64>> {
+        Arc::clone(&self.code_bytes)
     }
 
     /// The adapters that rows may name.

@@ -298,6 +298,24 @@ fn decode_times_the_steps_in_which_all_rows_run() {
 }
 
 #[test]
+fn weights_that_stay_codes_are_counted_as_those() {
+    let folder = temporary();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/ct_int4");
+    let bytes = |more: &str| {
+        let sizes = "--num-prompts 4 --input-len 8 --output-len 9 --dtype bfloat16";
+        let flags = format!("--mode decode --model {model} {sizes} {more}");
+        number(&result(folder.path(), &flags).1["decode"]["weight_bytes_per_step"])
+    };
+    // Two layers of q and out (64 x 32), k and v (32 x 32), three of 64 x 32; the table, once.
+    let (layers, head) = (2.0 * 32.0 * (128.0 + 64.0 + 192.0), 288.0 * 32.0);
+    // Dummy weights are no codes.
+    assert_near(bytes("--load-format dummy"), 2.0 * (layers + head));
+    // Codes of 4 bits with scales and padding; the table is no code.
+    let of_codes = bytes("") - 2.0 * head;
+    assert!(of_codes > 0.5 * layers && of_codes < 1.2 * layers, "{of_codes} of {layers} weights");
+}
+
+#[test]
 fn decode_leaves_out_steps_in_which_some_row_has_no_token() {
     let folder = temporary();
     // Steps of 32 tokens: the first row decodes while the others' prompts are computed.

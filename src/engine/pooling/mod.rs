@@ -149,6 +149,7 @@ impl PoolingEngine {
             num_threads: devices.body.num_threads(),
             max_model_len,
             weight_bytes,
+            code_bytes: Arc::default(),
             parameters: summary.spec.parameters(),
             num_cache_tokens: cache.num_tokens,
             block_size: cache.block_size,

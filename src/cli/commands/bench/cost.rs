@@ -1,9 +1,11 @@
 //! What a model costs by its shape: multiply-adds per token, bytes per step. No figure of a device
 //! enters it.
 
+use std::collections::HashMap;
+
 use crate::engine::config::{DType, Quantization};
 use crate::engine::model::spec::{
-    AttentionSpec, DecoderSpec, ExpertSpec, ExpertsSpec, LinearSpec, RecurrentSpec,
+    AttentionSpec, DecoderSpec, ExpertsSpec, LinearSpec, Part, RecurrentSpec,
 };
 
 /// A row of a run, by its lengths.
@@ -26,6 +28,39 @@ pub struct Rates {
     pub attention_flops: f64,
     /// Bytes of memory.
     pub bandwidth: f64,
+}
+
+/// How a device holds weights.
+#[derive(Clone, Copy, Debug)]
+pub struct HeldAs<'a> {
+    /// Of those that nothing else says.
+    pub dtype: DType,
+    /// What the layers' matrices and, in int8, the output layer's are narrowed to.
+    pub quantization: Option<Quantization>,
+    /// Bytes of tensors that stay codes, by name.
+    pub code_bytes: &'a HashMap<String, u64>,
+}
+
+impl HeldAs<'_> {
+    /// Bytes of a matrix, so many for each weight that is no code.
+    fn bytes(self, linear: &LinearSpec, weight_bytes: f64) -> f64 {
+        let of_part = |part: &Part| match self.code_bytes.get(&part.weight_name()) {
+            // A tensor may have several matrices of one shape.
+            Some(bytes) => *bytes as f64 / part.slice.map_or(1.0, |slice| slice.count as f64),
+            None => part.rows as f64 * linear.k as f64 * weight_bytes,
+        };
+        linear.parts.iter().map(of_part).sum()
+    }
+
+    /// Bytes of a weight of the layers, of the output layer, and of others.
+    fn weight_bytes(self) -> [f64; 3] {
+        let bytes = self.dtype.size_bytes() as f64;
+        match self.quantization {
+            None => [bytes; 3],
+            Some(Quantization::Fp8) => [1.0, bytes, bytes],
+            Some(Quantization::Int8) => [1.0, 1.0, bytes],
+        }
+    }
 }
 
 /// Costs of a model. An operation is a multiplication or an addition.
@@ -92,14 +127,8 @@ impl ExpertsCost {
 }
 
 impl ModelCost {
-    /// Costs of a model with weights of a type, those of its layers and, in int8, of its output
-    /// layer perhaps narrowed, and with so many bytes of K and V per token.
-    pub fn new(
-        spec: &DecoderSpec,
-        dtype: DType,
-        quantization: Option<Quantization>,
-        kv_bytes_per_token: f64,
-    ) -> Self {
+    /// Costs of a model with weights that are held so, and with so many bytes of K and V per token.
+    pub fn new(spec: &DecoderSpec, held: HeldAs<'_>, kv_bytes_per_token: f64) -> Self {
         let weights = |linear: Option<&LinearSpec>| linear.map_or(0.0, LinearSpec::num_weights);
         let of_all: f64 = spec.layer_linears().map(LinearSpec::num_weights).sum();
         // What every row goes through, and what rows choose.
@@ -113,12 +142,18 @@ impl ModelCost {
         let project_in = weights(embedding.projection.as_ref()) + weights(of_inputs);
         let project_out = weights(output.projection.as_ref());
         let vocabulary = weights(output.lm_head.as_ref().or(Some(&embedding.tokens)));
-        let bytes = dtype.size_bytes() as f64;
-        let (layer_bytes, head_bytes) = match quantization {
-            None => (bytes, bytes),
-            Some(Quantization::Fp8) => (1.0, bytes),
-            Some(Quantization::Int8) => (1.0, 1.0),
+        let [of_layer, of_head, bytes] = held.weight_bytes();
+        let bytes_of = |linear: Option<&LinearSpec>, weight: f64| {
+            linear.map_or(0.0, |linear| held.bytes(linear, weight))
         };
+        let of_experts = |experts: &ExpertsSpec| -> f64 {
+            linears_of(experts).map(|linear| held.bytes(linear, of_layer)).sum()
+        };
+        let all_bytes: f64 = spec.layer_linears().map(|of| held.bytes(of, of_layer)).sum();
+        let expert_bytes: f64 = spec.experts().map(of_experts).sum();
+        let beside = [embedding.projection.as_ref(), of_inputs].map(|of| bytes_of(of, bytes));
+        let vocabulary_bytes =
+            bytes_of(output.lm_head.as_ref().or(Some(&embedding.tokens)), of_head);
         Self {
             layers_flops: 2.0 * (in_layers + chosen + project_in) + of_states,
             head_flops: 2.0 * (vocabulary + project_out),
@@ -126,14 +161,11 @@ impl ModelCost {
                 .attentions()
                 .map(|attention| AttentionCost::of(spec, attention, kv_bytes_per_token))
                 .collect(),
-            layer_bytes: in_layers * layer_bytes + project_in * bytes,
-            head_bytes: project_out * bytes + vocabulary * head_bytes,
+            layer_bytes: all_bytes - expert_bytes + beside.iter().sum::<f64>(),
+            head_bytes: bytes_of(output.projection.as_ref(), bytes) + vocabulary_bytes,
             experts: spec
                 .experts()
-                .map(|experts| ExpertsCost {
-                    bytes: num_weights(experts) * layer_bytes,
-                    share: share(experts),
-                })
+                .map(|experts| ExpertsCost { bytes: of_experts(experts), share: share(experts) })
                 .collect(),
             state_bytes: (state_values * size_of::<f32>()) as f64,
         }
@@ -225,10 +257,14 @@ pub fn kv_bytes_per_token(
     cache_bytes as f64 / num_tokens.max(1) as f64 - state_bytes
 }
 
-/// Weights of all experts that are chosen.
+/// The matrices of all experts that are chosen.
+fn linears_of(experts: &ExpertsSpec) -> impl Iterator<Item = &LinearSpec> {
+    experts.experts.iter().flat_map(|expert| [&expert.up, &expert.down])
+}
+
+/// Weights of them.
 fn num_weights(experts: &ExpertsSpec) -> f64 {
-    let of_expert = |expert: &ExpertSpec| expert.up.num_weights() + expert.down.num_weights();
-    experts.experts.iter().map(of_expert).sum()
+    linears_of(experts).map(LinearSpec::num_weights).sum()
 }
 
 /// The share of the experts that a row chooses.
@@ -269,11 +305,21 @@ mod tests {
         }
     }
 
-    fn cost(more: &str) -> ModelCost {
-        quantized_cost(more, None)
+    fn plain_cost(spec: &DecoderSpec, kv_bytes_per_token: f64) -> ModelCost {
+        let code_bytes = &HashMap::new();
+        let held = HeldAs { dtype: DType::BFloat16, quantization: None, code_bytes };
+        ModelCost::new(spec, held, kv_bytes_per_token)
     }
 
-    fn quantized_cost(more: &str, quantization: Option<Quantization>) -> ModelCost {
+    fn cost(more: &str) -> ModelCost {
+        quantized_cost(more, None, &[])
+    }
+
+    fn quantized_cost(
+        more: &str,
+        quantization: Option<Quantization>,
+        code_bytes: &[(&str, u64)],
+    ) -> ModelCost {
         let text = format!(
             r#"{{"architectures": ["MistralForCausalLM"], "vocab_size": 50, "hidden_size": 8,
                 "intermediate_size": 20, "num_hidden_layers": 3, "num_attention_heads": 2,
@@ -283,7 +329,13 @@ mod tests {
         let config = HfConfig::parse(&text, "config.json").unwrap();
         // K and V of one head of 4 and of 2 bytes, in 3 layers.
         let spec = decoder_spec(&config).unwrap();
-        ModelCost::new(&spec, DType::BFloat16, quantization, 3.0 * 16.0)
+        let code_bytes =
+            &code_bytes.iter().map(|(name, bytes)| ((*name).to_owned(), *bytes)).collect();
+        ModelCost::new(
+            &spec,
+            HeldAs { dtype: DType::BFloat16, quantization, code_bytes },
+            3.0 * 16.0,
+        )
     }
 
     /// q and out 8 x 8, k and v 4 x 8; gate, up, down 20 x 8; three layers; output layer 50 x 8.
@@ -348,7 +400,7 @@ mod tests {
             "num_kv_shared_layers": 1, "hidden_size_per_layer_input": 0}"#;
         let spec = decoder_spec(&HfConfig::parse(text, "config.json").unwrap()).unwrap();
         // K and V of a head of 8 and of one of 16, in 2 bytes; the last layer reads the second.
-        let cost = ModelCost::new(&spec, DType::BFloat16, None, 32.0 + 64.0);
+        let cost = plain_cost(&spec, 32.0 + 64.0);
         assert_eq!(cost.kv_bytes(3, 30), 3.0 * (4.0 * 32.0 + 10.0 * 64.0 + 10.0 * 64.0));
         let attended: f64 = cost.attentions.iter().map(|of| of.position_flops).sum();
         assert_eq!(attended, 2.0 * f64::from(2 * 16 + 2 * 32 + 2 * 32));
@@ -360,7 +412,7 @@ mod tests {
             "num_hidden_layers": 3, "num_heads": 2, "head_dim": 8, "n_groups": 1,
             "state_size": 5, "conv_kernel": 4}"#;
         let spec = decoder_spec(&HfConfig::parse(text, "config.json").unwrap()).unwrap();
-        let cost = ModelCost::new(&spec, DType::BFloat16, None, 0.0);
+        let cost = plain_cost(&spec, 0.0);
         // x, B and C; z and dt besides.
         let (conv, state) = (16.0 + 2.0 * 5.0, 16.0 * 5.0);
         let linears = (16.0 + conv + 2.0) * 8.0 + 8.0 * 16.0;
@@ -371,9 +423,23 @@ mod tests {
 
     #[test]
     fn fp8_narrows_the_layers_and_int8_the_output_layer_too() {
-        let bytes = |quantization| quantized_cost("", Some(quantization)).weight_bytes(1);
+        let bytes = |quantization| quantized_cost("", Some(quantization), &[]).weight_bytes(1);
         assert_eq!(bytes(Quantization::Fp8), LAYERS + 2.0 * HEAD);
         assert_eq!(bytes(Quantization::Int8), LAYERS + HEAD);
+    }
+
+    #[test]
+    fn tensors_that_stay_codes_are_read_as_those() {
+        let codes = [
+            ("model.layers.1.self_attn.k_proj.weight", 19),
+            ("model.layers.2.mlp.down_proj.weight", 90),
+            ("lm_head.weight", 250),
+            ("model.embed_tokens.weight", 1),
+        ];
+        let cost = quantized_cost("", None, &codes);
+        let wide = LAYERS - 4.0 * 8.0 - 20.0 * 8.0;
+        assert_eq!(cost.weight_bytes(1), 2.0 * wide + 19.0 + 90.0 + 250.0);
+        assert_eq!(cost.head_bytes, 250.0);
     }
 
     #[test]
@@ -383,7 +449,7 @@ mod tests {
             "num_key_value_heads": 1, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
             "hidden_act": "silu", "num_local_experts": 4, "num_experts_per_tok": 2}"#;
         let spec = decoder_spec(&HfConfig::parse(text, "config.json").unwrap()).unwrap();
-        let cost = ModelCost::new(&spec, DType::BFloat16, None, 48.0);
+        let cost = plain_cost(&spec, 48.0);
         let (expert, router) = (3.0 * 20.0 * 8.0, 4.0 * 8.0);
         let others = LAYERS - 3.0 * expert + 3.0 * router;
         assert_eq!(cost.layers_flops, 2.0 * (others + 3.0 * 2.0 * expert));

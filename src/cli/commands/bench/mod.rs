@@ -27,7 +27,7 @@ use crate::cli::terminal::exit::Exit;
 use crate::engine::Engine;
 use crate::engine::model::spec::DecoderSpec;
 use crate::engine::stats::{GivenLimits, OpTimes};
-use cost::ModelCost;
+use cost::{HeldAs, ModelCost};
 use measure::Measured;
 use report::Report;
 use workload::{BenchRow, RandomRows};
@@ -268,8 +268,11 @@ impl Bench {
             enable_prefix_caching: self.config.engine.cache.enable_prefix_caching,
             cost: ModelCost::new(
                 spec,
-                info.dtype,
-                self.config.engine.device.quantization,
+                HeldAs {
+                    dtype: info.dtype,
+                    quantization: self.config.engine.device.quantization,
+                    code_bytes: &info.code_bytes,
+                },
                 kv_bytes_per_token,
             ),
             info,
