@@ -1,5 +1,5 @@
-//! linear by `vdpbf16ps`, or by `bfmmla`: words of two bf16, a row's by every output's. Sums run over
-//! pairs upward in one accumulator, so an output depends on its row alone.
+//! linear by `vdpbf16ps`, or by `bfmmla`: words of two bf16, a row's by every output's. Sums run
+//! over pairs upward in one accumulator, so an output depends on its row alone.
 
 #[cfg(target_arch = "aarch64")]
 mod neon;

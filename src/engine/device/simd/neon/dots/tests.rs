@@ -78,7 +78,6 @@ fn same(a: f32, b: f32) -> bool {
 #[test]
 fn products_of_bf16_are_rounded_to_odd_pair_by_pair() {
     if !Isa::NeonBf16.is_available() {
-        println!("SKIP: this CPU has no `bfmmla`");
         return;
     }
     let mut state = 7;
