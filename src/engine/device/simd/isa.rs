@@ -201,13 +201,15 @@ impl Bf16Products {
 pub enum Int8Dots {
     /// `tdpbssd`, tiles of 16 rows by 16 columns.
     Amx,
-    /// `vpdpbusd`, 16 lanes.
+    /// `vpdpbusd`, 16 lanes: weights are offset by 128, which the initial sums take off.
     Vnni,
     /// The same, 8 lanes: AVX-VNNI, without AVX-512.
     AvxVnni,
-    /// `vpmaddubsw` and `vpmaddwd`, 8 lanes.
+    /// `vpsignb`, `vpmaddubsw` and `vpmaddwd`, 8 lanes: no pair of products of 7 bits and a sign
+    /// overflows.
     Avx2,
-    /// `smmla`, two rows by two outputs.
+    /// `smmla`, two rows by two outputs: words of two lanes lie by pairs, so that a register is two
+    /// outputs of eight inputs.
     Smmla,
     /// `sdot`, 4 lanes.
     Sdot,

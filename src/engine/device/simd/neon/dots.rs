@@ -9,7 +9,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::arch::aarch64::{float32x4_t, int32x4_t, uint32x4_t};
+use std::arch::aarch64::*;
 use std::arch::asm;
 
 /// sums + by lane the products of four int8 of `weights` with the four of lane `LANE` of `x`.
@@ -56,6 +56,22 @@ pub unsafe fn add_products(mut sums: int32x4_t, rows: uint32x4_t, others: uint32
         );
     }
     sums
+}
+
+/// Two words of each of two rows, as `smmla` and `bfmmla` take them; of rows that have one word
+/// left, that one and a zero.
+///
+/// # Safety
+/// The pointers are valid for the words; the CPU has NEON.
+#[inline(always)]
+pub unsafe fn words_of_rows(first: *const u32, second: *const u32, is_whole: bool) -> uint32x4_t {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match is_whole {
+            true => vcombine_u32(vld1_u32(first), vld1_u32(second)),
+            false => vcombine_u32(vcreate_u32((*first).into()), vcreate_u32((*second).into())),
+        }
+    }
 }
 
 /// sums + by lane the products of two bf16 of `weights` with the two of `x`.

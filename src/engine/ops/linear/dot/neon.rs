@@ -3,12 +3,9 @@
 
 use std::arch::aarch64::*;
 
-use super::DotTile;
-use crate::engine::device::simd::neon::dots::{add_pair_products, add_pairs};
+use super::{DotTile, WIDTH};
+use crate::engine::device::simd::neon::dots::{add_pair_products, add_pairs, words_of_rows};
 use crate::engine::ops::gemm::bring;
-
-/// Outputs of a panel.
-const WIDTH: usize = super::WIDTH;
 
 /// # Safety
 /// As `DotTile::run`.
@@ -49,9 +46,7 @@ unsafe fn one_row(tile: &DotTile) {
                 *sum = add_pairs(*sum, weights, x);
             }
         }
-        for (quad, sum) in sums.iter().enumerate() {
-            vst1q_f32(tile.out.add(4 * quad), vaddq_f32(*sum, biases(tile, quad)));
-        }
+        store(tile, 0, &sums);
     }
 }
 
@@ -76,18 +71,14 @@ unsafe fn pairs_of_rows<const P: usize>(tile: &DotTile, height: usize) {
                 }
             }
         }
-        let mut word = 0;
-        while word < tile.num_words {
+        for word in (0..tile.num_words).step_by(2) {
             bring(tile.next, word, 2);
             let is_whole = word + 1 < tile.num_words;
             let mut x = [vdupq_n_u32(0); P];
             for (pair, x) in x.iter_mut().enumerate() {
                 let first = tile.x.add(row_of(2 * pair) * tile.x_stride + word);
                 let second = tile.x.add(row_of(2 * pair + 1) * tile.x_stride + word);
-                *x = match is_whole {
-                    true => vcombine_u32(vld1_u32(first), vld1_u32(second)),
-                    false => vcombine_u32(one_word(first), one_word(second)),
-                };
+                *x = words_of_rows(first, second, is_whole);
             }
             for quad in 0..WIDTH / 4 {
                 let weights = tile.weights.add(word * WIDTH + 4 * quad);
@@ -104,7 +95,6 @@ unsafe fn pairs_of_rows<const P: usize>(tile: &DotTile, height: usize) {
                     }
                 }
             }
-            word += 2;
         }
         for (pair, sums) in sums.iter().enumerate() {
             let [first, second] = rows_of(sums);
@@ -114,16 +104,6 @@ unsafe fn pairs_of_rows<const P: usize>(tile: &DotTile, height: usize) {
             }
         }
     }
-}
-
-/// A word, and zeros behind it.
-///
-/// # Safety
-/// The pointer is valid.
-#[inline(always)]
-unsafe fn one_word(word: *const u32) -> uint32x2_t {
-    // SAFETY: the caller's promise, and NEON.
-    unsafe { vcreate_u32(u64::from(*word)) }
 }
 
 /// From sums of two rows with two outputs each to the outputs of either row.

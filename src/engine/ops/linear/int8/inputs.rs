@@ -8,7 +8,7 @@ mod x86;
 
 use super::narrow::{INT8_MAX, factor_of, int8_bits, magnitude_bits};
 use super::rotation::rotate;
-use super::{GROUP, Int8Kernel, WORD};
+use super::{GROUP, Int8Dots, WORD};
 use crate::engine::device::simd::tiles::tile_stride;
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
@@ -31,13 +31,13 @@ pub(super) struct Int8Rows<'a> {
 /// x (num_rows, k) as words, with scales and starts by group; what is behind a row's last input is
 /// zero. Weights may have something added, which the starts of sums take off.
 pub(super) fn narrow_inputs<'a>(
-    (cpu, kernel): (&Cpu, Int8Kernel),
+    (cpu, kernel): (&Cpu, Int8Dots),
     (x, k): (&[f32], usize),
     inputs: &'a mut NarrowInputs,
 ) -> Int8Rows<'a> {
     let num_rows = x.len() / k;
     let (num_words, num_groups) = (k.div_ceil(WORD), k.div_ceil(GROUP));
-    let stride = if kernel == Int8Kernel::Amx { tile_stride(num_words) } else { num_words };
+    let stride = if kernel == Int8Dots::Amx { tile_stride(num_words) } else { num_words };
     let NarrowInputs { words, scales, starts } = inputs;
     scales.resize(num_rows * num_groups, 0.0);
     starts.resize(num_rows * num_groups, 0);

@@ -29,7 +29,7 @@ use super::cpu::ITEM_MACS;
 use crate::engine::device::Cpu;
 use crate::engine::device::pages::Pages;
 use crate::engine::device::simd::tiles::{BLOCK_TILES, TILE_ROWS};
-use crate::engine::device::simd::{Int8Dots, Isa, prefetch_to_write};
+use crate::engine::device::simd::{Int8Dots, prefetch_to_write};
 use crate::engine::ops::gemm::{even_tile, next_panel, part_of};
 use inputs::Int8Rows;
 
@@ -42,45 +42,15 @@ const WORD: usize = 4;
 /// Weights of a layer in int8.
 #[derive(Debug)]
 pub(super) struct Int8Panels {
-    kernel: Int8Kernel,
-    /// (panels, words, panel width) of four inputs each, but see `Int8Kernel::Smmla`.
+    kernel: Int8Dots,
+    /// (panels, words, panel width) of four inputs each, but see `Int8Dots::Smmla`.
     words: Pages<u32>,
     /// (panels, groups, panel width)
     scales: Vec<f32>,
 }
 
-/// Which instructions multiply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Int8Kernel {
-    /// `tdpbssd`: tiles of 16 rows.
-    Amx,
-    /// `vpdpbusd`, 16 lanes: weights are offset by 128, which the initial sums take off.
-    Vnni,
-    /// The same, 8 lanes.
-    AvxVnni,
-    /// `vpsignb`, `vpmaddubsw`, `vpmaddwd`: no pair of products of 7 bits and a sign overflows.
-    Avx2,
-    /// `smmla`: words of two lanes lie by pairs, so that a register is two outputs of eight inputs.
-    Smmla,
-    /// `sdot`, 4 lanes.
-    Sdot,
-    /// Plain loops.
-    Portable,
-}
-
-impl Int8Kernel {
-    fn new(isa: Isa) -> Self {
-        match isa.int8_dots() {
-            Int8Dots::Amx => Self::Amx,
-            Int8Dots::Vnni => Self::Vnni,
-            Int8Dots::AvxVnni => Self::AvxVnni,
-            Int8Dots::Avx2 => Self::Avx2,
-            Int8Dots::Smmla => Self::Smmla,
-            Int8Dots::Sdot => Self::Sdot,
-            Int8Dots::Portable => Self::Portable,
-        }
-    }
-
+/// How weights lie, and rows go through them, for these instructions.
+impl Int8Dots {
     fn panel_width(self) -> usize {
         match self {
             Self::Amx | Self::Vnni => 32,
@@ -152,7 +122,7 @@ impl Int8Panels {
         let inputs = &mut *cpu.narrow_inputs.lock().unwrap_or_else(PoisonError::into_inner);
         let x = inputs::narrow_inputs((cpu, self.kernel), (x, shape.k), inputs);
         #[cfg(target_arch = "x86_64")]
-        if self.kernel == Int8Kernel::Amx {
+        if self.kernel == Int8Dots::Amx {
             return amx::linear(cpu, shape, (&x, self, bias), out);
         }
         // Dot products are two to four times as fast as multiply-adds.
@@ -237,7 +207,7 @@ impl Int8Tile {
     /// # Safety
     /// Its pointers are valid for `height` rows and a panel; nobody else touches its outputs. The
     /// CPU has the kernel's instructions.
-    unsafe fn run(&self, kernel: Int8Kernel, height: usize) {
+    unsafe fn run(&self, kernel: Int8Dots, height: usize) {
         for row in 0..height {
             prefetch_to_write(self.out.wrapping_add(row * self.out_stride), kernel.panel_width());
         }
@@ -245,15 +215,15 @@ impl Int8Tile {
         unsafe {
             match kernel {
                 #[cfg(target_arch = "x86_64")]
-                Int8Kernel::Vnni => x86::run_vnni(self, height),
+                Int8Dots::Vnni => x86::run_vnni(self, height),
                 #[cfg(target_arch = "x86_64")]
-                Int8Kernel::AvxVnni => x86::run_avx_vnni(self, height),
+                Int8Dots::AvxVnni => x86::run_avx_vnni(self, height),
                 #[cfg(target_arch = "x86_64")]
-                Int8Kernel::Avx2 => x86::run_avx2(self, height),
+                Int8Dots::Avx2 => x86::run_avx2(self, height),
                 #[cfg(target_arch = "aarch64")]
-                Int8Kernel::Smmla => neon::run_smmla(self, height),
+                Int8Dots::Smmla => neon::run_smmla(self, height),
                 #[cfg(target_arch = "aarch64")]
-                Int8Kernel::Sdot => neon::run_sdot(self, height),
+                Int8Dots::Sdot => neon::run_sdot(self, height),
                 _ => portable::run(self, height),
             }
         }

@@ -1,7 +1,7 @@
 //! From f32 to int8: weights, once at load.
 
 use super::rotation::{block_len, rotate_lanes};
-use super::{GROUP, Int8Kernel, Int8Panels, WORD};
+use super::{GROUP, Int8Dots, Int8Panels, WORD};
 use crate::engine::device::Cpu;
 use crate::engine::device::pages::Pages;
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
@@ -21,7 +21,7 @@ impl Int8Panels {
         (num_panels, width, k): (usize, usize, usize),
         widen: &(dyn Fn(usize, &mut [f32]) + Sync),
     ) -> Self {
-        let kernel = Int8Kernel::new(cpu.isa);
+        let kernel = cpu.isa.int8_dots();
         let (num_words, num_groups) = (kernel.num_words(k), k.div_ceil(GROUP));
         let mut words = Pages::zeroed_huge(num_panels * num_words * width);
         let mut scales = vec![0.0; num_panels * num_groups * width];
@@ -47,7 +47,7 @@ impl Int8Panels {
 
 /// One panel. Plain loops over its lanes: they are made vectors of for the instruction set.
 struct NarrowPanel<'a> {
-    kernel: Int8Kernel,
+    kernel: Int8Dots,
     width: usize,
     /// (inputs, lanes)
     values: &'a mut [f32],
@@ -100,7 +100,7 @@ impl Kernel for NarrowPanel<'_> {
                 }
             }
         }
-        if kernel == Int8Kernel::Smmla {
+        if kernel == Int8Dots::Smmla {
             words.chunks_exact_mut(2 * panel_width).for_each(pair_words);
         }
     }

@@ -3,7 +3,7 @@
 use std::arch::aarch64::*;
 
 use super::Int8Tile;
-use crate::engine::device::simd::neon::dots::{add_dots, add_products};
+use crate::engine::device::simd::neon::dots::{add_dots, add_products, words_of_rows};
 use crate::engine::ops::gemm::bring;
 use crate::engine::ops::linear::blocks::by_height;
 
@@ -110,10 +110,7 @@ unsafe fn smmla<const P: usize>(tile: &Int8Tile, height: usize) {
                 let is_whole = word + 1 < words.end;
                 for (pair, x) in x.iter_mut().enumerate() {
                     let (first, second) = (x_of(2 * pair, word), x_of(2 * pair + 1, word));
-                    *x = match is_whole {
-                        true => vcombine_u32(vld1_u32(first), vld1_u32(second)),
-                        false => vcombine_u32(one_word(first), one_word(second)),
-                    };
+                    *x = words_of_rows(first, second, is_whole);
                 }
                 for outputs in 0..WIDTH / 2 {
                     let weights = vld1q_u32(tile.weights.add(word * WIDTH + 4 * outputs));
@@ -131,16 +128,6 @@ unsafe fn smmla<const P: usize>(tile: &Int8Tile, height: usize) {
             }
         }
     }
-}
-
-/// A word, and zeros behind it.
-///
-/// # Safety
-/// The pointer is valid.
-#[inline(always)]
-unsafe fn one_word(word: *const u32) -> uint32x2_t {
-    // SAFETY: the caller's promise, and NEON.
-    unsafe { vcreate_u32(u64::from(*word)) }
 }
 
 /// From products of two rows with two outputs each to the outputs of either row.

@@ -1,12 +1,12 @@
 //! int8 tiles for any CPU.
 
-use super::{Int8Kernel, Int8Tile};
+use super::{Int8Dots, Int8Tile};
 
 /// # Safety
 /// As `Int8Tile::run`.
 pub(super) unsafe fn run(tile: &Int8Tile, height: usize) {
     const WIDTH: usize = 16;
-    assert_eq!(Int8Kernel::Portable.panel_width(), WIDTH);
+    assert_eq!(Int8Dots::Portable.panel_width(), WIDTH);
     for row in 0..height {
         let mut total = [0.0f32; WIDTH];
         for group in 0..tile.num_groups {

@@ -1,7 +1,5 @@
 //! `bfdot` and `bfmmla` against Arm's manual, operation by operation.
 
-use std::arch::aarch64::{vld1q_f32, vld1q_u32, vst1q_f32};
-
 use super::*;
 use crate::engine::config::Isa;
 use crate::engine::device::split_mix::{GAMMA, mix};
