@@ -90,6 +90,8 @@ pub struct Batch {
     pub block_copies: Vec<(u32, u32)>,
     /// Adapters of the step, each once, in the order of their rows. Other rows have none.
     pub loras: Vec<LoraRows>,
+    /// Whether nobody looks at more of any row's logits than which token is the likeliest.
+    pub wants_likeliest: bool,
 }
 
 impl Batch {
@@ -146,6 +148,7 @@ impl Batch {
         if !self.sampled_rows.is_empty() {
             self.sampled_rows.resize(self.input_ids.len(), Self::KNOWN);
         }
+        self.wants_likeliest = scheduler.wants_likeliest(scheduled);
     }
 
     fn clear(&mut self) {

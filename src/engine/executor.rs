@@ -9,19 +9,24 @@ pub struct Logits<'a> {
     /// (num_logits, vocab_size or hidden_size), on the device; row i belongs to
     /// `batch.logits_indices[i]`. A GPU has rows of padding after them.
     pub tensor: &'a mut Tensor,
+    /// (num_logits) of a batch that `wants_likeliest`, where the device finds the likeliest tokens
+    /// as it computes logits: `tensor` then holds none. None: NaN or +inf is among a row's, or all
+    /// are -inf. Else empty.
+    pub likeliest: &'a [Option<u32>],
 }
 
 impl Logits<'_> {
     /// The same, for one more use.
     pub fn again(&mut self) -> Logits<'_> {
-        Logits { tensor: self.tensor }
+        Logits { tensor: self.tensor, likeliest: self.likeliest }
     }
 
     /// One row.
     ///
     /// # Panics
-    /// It is on a GPU.
+    /// It is on a GPU, or only its likeliest token is known.
     pub fn row(&mut self, index: usize) -> &mut [f32] {
+        assert!(self.likeliest.is_empty(), "the logits of this step were not kept");
         self.tensor.row_mut(index)
     }
 }

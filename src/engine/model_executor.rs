@@ -181,6 +181,7 @@ impl ModelExecutor {
             sampled_rows: Vec::new(),
             block_copies: Vec::new(),
             loras: Vec::new(),
+            wants_likeliest: false,
         };
         self.execute(&batch).map_err(|error| EngineError::Device(error.0))
     }
@@ -254,7 +255,7 @@ impl Executor for ModelExecutor {
             None => ran?,
             Some(others) => others.finish(ran)?,
         }
-        Ok(Logits { tensor: &mut self.logits })
+        Ok(Logits { likeliest: self.decoder.likeliest(), tensor: &mut self.logits })
     }
 
     fn lora_counts(&self) -> LoraCounts {

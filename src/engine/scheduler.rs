@@ -250,6 +250,17 @@ impl Scheduler {
         })
     }
 
+    /// Whether of every row of the step's batch the likeliest token is all that is looked at.
+    pub fn wants_likeliest(&self, scheduled: &Scheduled) -> bool {
+        let has_guide = |slot: usize| self.seq(slot).guide.is_some();
+        let is_enough = |task: RowTask<'_>| match task {
+            RowTask::Sample(task) => task.takes_likeliest(),
+            RowTask::PromptLogprobs { .. } | RowTask::Later => false,
+        };
+        !scheduled.seqs.iter().any(|entry| has_guide(entry.slot))
+            && self.row_tasks(scheduled).all(is_enough)
+    }
+
     /// The requests whose states are rows of the step's batch, in the order of the rows, where
     /// states are all that is asked for.
     pub fn requests_of_states<'a>(

@@ -112,7 +112,8 @@ impl StepSampler {
         logits: Logits<'_>,
         tasks: &[RowTask<'_>],
     ) -> Result<Pending, EngineError> {
-        assert!(logits.tensor.num_rows() >= tasks.len(), "one row of logits per task");
+        let num_rows = logits.tensor.num_rows().max(logits.likeliest.len());
+        assert!(num_rows >= tasks.len(), "one row of logits per task");
         let Self { device, scratch, spare, on_gpu } = self;
         match (&**device, on_gpu) {
             (Device::Cuda(gpu), Some(on_gpu)) => {
@@ -122,7 +123,7 @@ impl StepSampler {
                 let mut results = std::mem::take(spare);
                 results.clear();
                 results.resize(tasks.len(), RowResult::Later);
-                sample_on_host(device, logits.tensor, tasks, scratch, &mut results);
+                sample_on_host(device, logits, tasks, scratch, &mut results);
                 Ok(Pending::Done(results))
             }
         }
@@ -137,7 +138,7 @@ impl StepSampler {
         results: &mut [RowResult],
     ) {
         assert!(self.on_gpu.is_none(), "a GPU verifies drafts in one round");
-        sample_on_host(&self.device, logits.tensor, tasks, &self.scratch, results);
+        sample_on_host(&self.device, logits, tasks, &self.scratch, results);
     }
 
     /// One result per task.
@@ -214,11 +215,18 @@ impl<W: Wide> Loops for OfRow<W> {
 
 fn sample_on_host(
     device: &Device,
-    logits: &mut Tensor,
+    logits: Logits<'_>,
     tasks: &[RowTask<'_>],
     scratch: &[Mutex<SamplerScratch>],
     results: &mut [RowResult],
 ) {
+    if !logits.likeliest.is_empty() {
+        for ((likeliest, task), result) in logits.likeliest.iter().zip(tasks).zip(results) {
+            *result = sampler::of_likeliest(*likeliest, task);
+        }
+        return;
+    }
+    let logits = logits.tensor;
     let width = logits.width();
     // A row of logits is read once at least.
     let _timed = device.timed(Op::new("sample"), || Work::elementwise(tasks.len() * width, 4));
@@ -358,7 +366,7 @@ mod tests {
             let device = Arc::new(Device::cpu_with_isa(2, isa));
             let mut sampler = StepSampler::new(device, tasks.len(), width).expect("memory");
             let mut tensor = logits(tasks.len(), width);
-            let logits = Logits { tensor: &mut tensor };
+            let logits = Logits { tensor: &mut tensor, likeliest: &[] };
             let pending = sampler.sample(logits, &tasks).expect("the CPU does not fail");
             let got = sampler.results(pending).expect("the CPU does not fail");
             assert_eq!(got, want, "{}", isa.name());

@@ -97,7 +97,7 @@ fn queue(
 ) -> Pending {
     let mut tensor = device.upload(logits.concat(), logits[0].len()).expect("memory");
     device.finish_loading().expect("the copies arrive");
-    sample(Logits { tensor: &mut tensor })
+    sample(Logits { tensor: &mut tensor, likeliest: &[] })
 }
 
 /// One row of a step: which sequence, its output with guesses, and how many those are.

@@ -120,7 +120,7 @@ impl Step {
         let mut tensor = device.upload(values, self.vocab_size).expect("memory");
         device.finish_loading().expect("the copies arrive");
         let tasks: Vec<_> = rows.iter().map(|row| self.task(*row)).collect();
-        let logits = Logits { tensor: &mut tensor };
+        let logits = Logits { tensor: &mut tensor, likeliest: &[] };
         let pending = sampler.sample(logits, &tasks).expect("the device works");
         sampler.results(pending).expect("the device works")
     }

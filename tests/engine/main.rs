@@ -15,6 +15,7 @@ mod embeddings;
 mod fuzz_corpus;
 mod gguf;
 mod gguf_blocks;
+mod greedy;
 mod guesser;
 mod input_processor;
 mod int8;

@@ -278,6 +278,8 @@ pub trait Vector: Copy {
     unsafe fn sum(self) -> f32;
     /// The largest of the lanes; anything if one is NaN.
     unsafe fn largest(self) -> f32;
+    /// Whether a lane is at least the limit, or NaN, or the limit is NaN.
+    unsafe fn any_not_below(self, limit: f32) -> bool;
 
     /// n and e^r - 1 of self = n ln 2 + r, |r| <= ln 2 / 2; self is bounded to [-87.3, 88.3] first.
     #[inline(always)]

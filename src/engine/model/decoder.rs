@@ -16,7 +16,8 @@ use crate::engine::batch::{Batch, PartCounts};
 use crate::engine::config::DType;
 use crate::engine::device::{CacheLayerMut, Device, KvCache, Precision, StateLayerMut, Tensor};
 use crate::engine::ops::{
-    self, AttentionScratch, AttentionShape, Columns, Gate, Step, StepInputs, StepLimits,
+    self, AttentionScratch, AttentionShape, Columns, Gate, LargestOutputs, Step, StepInputs,
+    StepLimits,
 };
 
 /// What is wanted of tokens.
@@ -71,6 +72,8 @@ struct Buffers {
     last: Tensor,
     /// (L, embedding width), only with projections.
     projected: Option<Tensor>,
+    /// Of a step that wants no more of its logits.
+    likeliest: LargestOutputs,
 }
 
 /// What attention works in, and what stands in its place.
@@ -125,6 +128,7 @@ impl Buffers {
             last_delta: per_logit(hidden)?,
             last: per_logit(hidden)?,
             projected: projected.map(per_logit).transpose()?,
+            likeliest: LargestOutputs::default(),
         })
     }
 }
@@ -215,13 +219,19 @@ impl Decoder {
         self.part_counts
     }
 
+    /// The likeliest tokens of the last step, where it found these in place of logits; else empty.
+    pub fn likeliest(&self) -> &[Option<u32>] {
+        self.buffers.likeliest.of_rows()
+    }
+
     /// What it runs.
     pub fn spec(&self) -> &DecoderSpec {
         &self.spec
     }
 
     /// Runs the batch: K and V of its tokens go into `cache`, the logits or states that it asks for
-    /// into `logits` (num_logits, width), where a GPU's last rows are padding.
+    /// into `logits` (num_logits, width), where a GPU's last rows are padding. Logits that nobody
+    /// looks at are left out where the device finds the [likeliest](Self::likeliest) tokens.
     pub fn forward(
         &mut self,
         device: &Device,
@@ -239,7 +249,9 @@ impl Decoder {
         buffers.stream.loras.begin(device, step.num_rows(), step.num_logits_rows());
         let pass = Pass { device, spec, weights, cache_layers, embed_scale, step };
         device.record_or_replay(step.graph_key(), &mut || pass.run(cache, buffers, logits));
-        logits.set_num_rows(step.num_logits_rows());
+        if buffers.likeliest.of_rows().is_empty() {
+            logits.set_num_rows(step.num_logits_rows());
+        }
     }
 }
 
@@ -255,6 +267,7 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     fn run(&self, cache: &mut KvCache, buffers: &mut Buffers, logits: &mut Tensor) {
+        buffers.likeliest.clear();
         self.embed(buffers);
         let layers = self.spec.layers.iter().zip(&self.weights.layers).enumerate();
         let (mut index, mut state_index) = (0, 0);
@@ -352,11 +365,12 @@ impl Pass<'_> {
         }
     }
 
-    /// Final norm and output layer, for the wanted rows only.
+    /// Final norm and output layer, for the wanted rows only: their logits, or the likeliest tokens
+    /// if nothing comes after the layer and that is enough.
     fn logits(&self, layers: &OutputWeights, buffers: &mut Buffers, logits: &mut Tensor) {
         let Self { device, spec, weights, step, .. } = *self;
         let (indices, num_rows) = (step.logits_indices(), step.num_logits_rows());
-        let Buffers { stream, last_residual, last_delta, last, .. } = buffers;
+        let Buffers { stream, last_residual, last_delta, last, projected, likeliest, .. } = buffers;
         last_residual.resize_rows(num_rows);
         last_delta.resize_rows(num_rows);
         last.resize_rows(num_rows);
@@ -373,19 +387,24 @@ impl Pass<'_> {
             }
         }
         let head = layers.lm_head.as_ref().unwrap_or(&weights.embed_tokens);
-        logits.resize_rows(num_rows);
-        match (&layers.projection, &mut buffers.projected) {
+        let input = match (&layers.projection, projected) {
             (Some(project_out), Some(projected)) => {
                 projected.resize_rows(num_rows);
                 ops::linear(device, last, project_out, projected);
-                ops::linear(device, projected, head, logits);
-                stream.loras.add_to_logits(device, projected, &layers.loras, logits);
+                projected
             }
-            _ => {
-                ops::linear(device, last, head, logits);
-                stream.loras.add_to_logits(device, last, &layers.loras, logits);
+            _ => last,
+        };
+        let is_plain = spec.output.scale.is_none() && spec.output.soft_cap.is_none();
+        if is_plain && step.batch.wants_likeliest && step.batch.loras.is_empty() {
+            likeliest.compute(device, input, head);
+            if !likeliest.of_rows().is_empty() {
+                return;
             }
         }
+        logits.resize_rows(num_rows);
+        ops::linear(device, input, head, logits);
+        stream.loras.add_to_logits(device, input, &layers.loras, logits);
         if let Some(scale) = spec.output.scale {
             ops::scale(device, logits, scale);
         }

@@ -57,7 +57,8 @@ pub use experts::{
 };
 pub use gate_columns::{Gate, gate_columns};
 pub use linear::{
-    HeadMatrices, LinearWeight, linear, linear_activate_and_mul, linear_by_head, linear_rows,
+    HeadMatrices, LargestOutputs, LinearWeight, linear, linear_activate_and_mul, linear_by_head,
+    linear_rows,
 };
 pub use lora::{
     AdaptedLinear, LoraDelta, LoraPart, LoraSlots, SlotRows, StepLoras, TableDelta, TableSlots,

@@ -195,6 +195,17 @@ pub fn likeliest(vectors: impl Vectors, logits: &[f32]) -> Option<u32> {
     usable_max(vectors, logits).map(|max| max.index as u32)
 }
 
+/// What `run_row` gives for a row of which the likeliest token is known, and wanted alone.
+///
+/// # Panics
+/// More is wanted.
+pub fn of_likeliest(likeliest: Option<u32>, task: &RowTask) -> RowResult {
+    let takes_it = matches!(task, RowTask::Sample(task) if task.takes_likeliest());
+    assert!(takes_it, "logits were not kept for {task:?}");
+    likeliest
+        .map_or(RowResult::NonFinite, |token_id| RowResult::Sampled { token_id, logprobs: None })
+}
+
 /// The tokens that a sampling row may draw from: one for a greedy row.
 ///
 /// # Errors

@@ -118,8 +118,8 @@ impl DraftModel {
     }
 
     fn begin(&mut self) {
-        self.batch = Batch { query_start_loc: vec![0], ..Batch::default() };
-        self.batch.max_blocks_per_seq = 0;
+        let query_start_loc = vec![0];
+        self.batch = Batch { query_start_loc, wants_likeliest: true, ..Batch::default() };
     }
 
     /// Adds tokens of a row to the batch. Tables of blocks are put side by side by `run`.
@@ -153,7 +153,10 @@ impl DraftModel {
         let mut logits = self.executor.execute(&self.batch)?;
         for (row, place) in ends.drain(..).enumerate() {
             let start = step.seq(place).token_ids.len();
-            let token_id = likeliest(Baseline, logits.row(row));
+            let token_id = match logits.likeliest.get(row) {
+                Some(token_id) => *token_id,
+                None => likeliest(Baseline, logits.row(row)),
+            };
             if token_id.is_some_and(|token_id| step.push(place, token_id)) {
                 extended.push(Guessed { place, start });
             }

@@ -90,4 +90,9 @@ impl Vector for DoubleAvx2 {
         // SAFETY: the promise of `Vector`.
         unsafe { self.0.max(self.1).largest() }
     }
+    #[inline(always)]
+    unsafe fn any_not_below(self, limit: f32) -> bool {
+        // SAFETY: the promise of `Vector`.
+        unsafe { self.0.any_not_below(limit) | self.1.any_not_below(limit) }
+    }
 }

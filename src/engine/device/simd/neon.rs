@@ -107,6 +107,10 @@ impl Vector for Neon {
             let pairs = larger(quads, vextq_f32::<2>(quads, quads));
             vgetq_lane_f32::<0>(larger(pairs, vrev64q_f32(pairs)))
         };
+        any_not_below(self: Self, limit: f32) -> bool = {
+            let limit = vdupq_n_f32(limit);
+            vminvq_u32(vandq_u32(vcltq_f32(self.0, limit), vcltq_f32(self.1, limit))) == 0
+        };
     }
     #[inline(always)]
     unsafe fn butterflies<const H: usize>(self) -> Self {

@@ -111,4 +111,8 @@ impl Vector for Portable {
     unsafe fn largest(self) -> f32 {
         self.0.into_iter().fold(f32::NEG_INFINITY, f32::max)
     }
+    #[inline(always)]
+    unsafe fn any_not_below(self, limit: f32) -> bool {
+        !self.0.into_iter().all(|lane| lane < limit)
+    }
 }

@@ -44,6 +44,44 @@ impl Kernel for Check<'_> {
     }
 }
 
+struct NotBelow<'a> {
+    inputs: &'a [f32],
+    limit: f32,
+    found: &'a mut Vec<bool>,
+}
+
+impl Kernel for NotBelow<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        for chunk in self.inputs.chunks_exact(V::LANES) {
+            // SAFETY: chunks of LANES elements; dispatched for this CPU.
+            self.found.push(unsafe { V::load(chunk.as_ptr()).any_not_below(self.limit) });
+        }
+    }
+}
+
+#[test]
+fn one_lane_that_is_not_below_a_limit_is_found_with_every_instruction_set() {
+    for isa in Isa::all_available() {
+        let lanes = isa.num_lanes();
+        for (value, limit) in [(1.0, 1.0), (0.0, -0.0), (f32::NAN, 5.0), (f32::INFINITY, 1e30)] {
+            // In no lane, then in each.
+            let mut inputs = vec![-7.0; (lanes + 1) * lanes];
+            (0..lanes).for_each(|lane| inputs[(lane + 1) * lanes + lane] = value);
+            let mut expected = vec![true; lanes + 1];
+            expected[0] = false;
+            let mut found = Vec::new();
+            dispatch(isa, NotBelow { inputs: &inputs, limit, found: &mut found });
+            assert_eq!(found, expected, "{isa:?}: {value} and {limit}");
+        }
+        for (limit, expected) in [(f32::NAN, true), (f32::NEG_INFINITY, true), (-6.9, false)] {
+            let (inputs, mut found) = (vec![-7.0; lanes], Vec::new());
+            dispatch(isa, NotBelow { inputs: &inputs, limit, found: &mut found });
+            assert_eq!(found, [expected], "{isa:?}: {limit}");
+        }
+    }
+}
+
 #[test]
 fn exponentials_sum_and_largest_agree_with_f64_on_every_instruction_set() {
     let mut inputs: Vec<f32> = (0..16_000).map(|i| (i as f32 - 8000.0) * 0.0109).collect();

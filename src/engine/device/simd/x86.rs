@@ -160,6 +160,11 @@ impl Vector for __m512 {
             _mm256_max_ps(low, high).largest()
         }
     }
+    #[inline(always)]
+    unsafe fn any_not_below(self, limit: f32) -> bool {
+        // SAFETY: the promise of `Vector`.
+        unsafe { _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(self, _mm512_set1_ps(limit)) != 0 }
+    }
 }
 
 impl Vector for __m256 {
@@ -271,6 +276,14 @@ impl Vector for __m256 {
             let quads = _mm_max_ps(low, _mm256_extractf128_ps::<1>(self));
             let pairs = _mm_max_ps(quads, _mm_movehl_ps(quads, quads));
             _mm_cvtss_f32(_mm_max_ss(pairs, _mm_shuffle_ps::<1>(pairs, pairs)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn any_not_below(self, limit: f32) -> bool {
+        // SAFETY: the promise of `Vector`.
+        unsafe {
+            let not_below = _mm256_cmp_ps::<_CMP_NLT_UQ>(self, _mm256_set1_ps(limit));
+            _mm256_movemask_ps(not_below) != 0
         }
     }
 }

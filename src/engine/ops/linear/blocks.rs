@@ -4,6 +4,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::slice::from_raw_parts_mut;
 
+use super::largest::{LargestOfThreads, PanelSums};
 use crate::engine::device::Cpu;
 use crate::engine::device::simd::Isa;
 use crate::engine::device::tensor::SharedMut;
@@ -59,7 +60,7 @@ pub(super) fn for_blocks(
         let (first, num) = items.rows(item);
         let panels = items.panels(item);
         let is_new = item == cpu.pool.first_item(num_items, thread) || panels.start == 0;
-        block(Rows { first, end: first + num, is_new }, panels);
+        block(Rows { first, end: first + num, is_new, thread }, panels);
     });
 }
 
@@ -144,6 +145,8 @@ pub(super) struct Rows {
     pub end: usize,
     /// This thread most likely had other rows before.
     pub is_new: bool,
+    /// Which one it is.
+    pub thread: usize,
 }
 
 /// Rows of a block by one panel, where they do not go to their place at once.
@@ -172,6 +175,8 @@ pub(super) enum Destination {
     /// The product is twice as wide, gate then up, and f(gate) * up is what goes here. Panels are
     /// then those of the gate, all of them whole, and their inputs are not cut.
     Activated(SharedRows, Activation),
+    /// Of each row the largest one alone. Inputs are not cut.
+    Largest(LargestOfThreads),
 }
 
 /// Columns of a row-major matrix, from the first one on.
@@ -214,6 +219,16 @@ impl Outputs {
                     mul_by_activated(isa, activation, gate, up);
                     out.put_block((rows.first, panel * width), gate, width);
                 }
+            }
+            Destination::Largest(to) => {
+                let mut sums = Scratch([const { MaybeUninit::uninit() }; _]);
+                product(panel, sums.ptr(), width);
+                let num_columns = width.min(n - panel * width);
+                // SAFETY: the product wrote these.
+                let sums = unsafe { from_raw_parts_mut(sums.ptr(), num_rows * width) };
+                let first_output = panel * width;
+                // SAFETY: no two items with one thread index overlap.
+                unsafe { to.put(isa, rows, PanelSums { sums, width, num_columns, first_output }) };
             }
             Destination::Sums(to) if (panel + 1) * width <= n => {
                 let start = rows.first * to.stride + to.first + panel * width;

@@ -13,6 +13,7 @@ mod cpu;
 mod cuda;
 mod dot;
 mod int8;
+mod largest;
 mod pack;
 mod pairs;
 mod source;
@@ -20,6 +21,7 @@ mod tiles;
 
 pub(super) use added::{AddedPart, add_products};
 pub use by_head::{HeadMatrices, linear_by_head};
+pub use largest::LargestOutputs;
 pub use source::{QuantizedMatrix, SourceMatrix, SourceRows, SourceValues};
 
 use blocks::{Destination, Outputs, Shape, SumColumns};
@@ -88,14 +90,20 @@ impl Packed {
         }
     }
 
-    /// Whether gate and up of an (n, k) weight begin at panels, and their inputs are not cut.
-    fn can_be_gated(&self, (n, k): (usize, usize)) -> bool {
-        let is_cut = match &self.panels {
-            Panels::Int8(_) => false,
-            Panels::Codes(codes) => codes.rounding != Rounding::Pairs && k > MAX_INPUTS,
-            _ => k > MAX_INPUTS,
+    /// Whether sums over k inputs go on from what an earlier product left in the output.
+    fn cuts_inputs(&self, cpu: &Cpu, k: usize) -> bool {
+        let is_whole = match &self.panels {
+            Panels::Int8(_) => true,
+            Panels::Codes(codes) => codes.rounding == Rounding::Pairs,
+            Panels::BFloat16(_) => cpu.isa.bf16_products().take_pairs(),
+            Panels::Float32(_) | Panels::Float16(_) => false,
         };
-        n.is_multiple_of(2 * self.panel_width) && !is_cut
+        !is_whole && k > MAX_INPUTS
+    }
+
+    /// Whether gate and up of an (n, k) weight begin at panels, and their inputs are not cut.
+    fn can_be_gated(&self, cpu: &Cpu, (n, k): (usize, usize)) -> bool {
+        n.is_multiple_of(2 * self.panel_width) && !self.cuts_inputs(cpu, k)
     }
 }
 
@@ -264,6 +272,7 @@ impl LinearWeight {
         let (name, n) = match to {
             Destination::Sums(_) => ("linear", self.n),
             Destination::Activated(..) => ("linear_activate_and_mul", self.n / 2),
+            Destination::Largest(_) => ("linear_largest", self.n),
         };
         let x = Inputs::of(x, num_rows);
         let work = || self.work(num_rows, x.bytes());
@@ -430,7 +439,9 @@ pub fn linear_activate_and_mul(
     num_rows: usize,
 ) {
     let (cpu, packed) = match (device, &weight.storage) {
-        (Device::Cpu(cpu), Storage::Cpu(packed)) if packed.can_be_gated((weight.n, weight.k)) => {
+        (Device::Cpu(cpu), Storage::Cpu(packed))
+            if packed.can_be_gated(cpu, (weight.n, weight.k)) =>
+        {
             (cpu, packed)
         }
         _ => {
