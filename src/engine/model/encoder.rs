@@ -202,12 +202,20 @@ impl Buffers {
         let size = (limits.max_num_tokens, spec.hidden_size());
         let wanted_rows = device.preallocated_rows(limits.max_num_texts);
         let widest = |of: fn(&AttentionSpec) -> usize| spec.attentions().map(of).max().unwrap_or(0);
+        let attended = match spec.attentions().all(|block| block.v_dim().is_multiple_of(2)) {
+            true => Precision::Attended(dtype),
+            false => Precision::Activation,
+        };
         Ok(Self {
             stream: Stream::new((device, dtype), size, &spec.layers)?,
             attention: AttentionBuffers {
                 qkv: per_token(widest(|attention| attention.qkv.n()))?,
-                attended: per_token(widest(|attention| attention.out.k))?,
-                scratch: EncoderScratch::new(device, spec.heads(), limits)?,
+                attended: device.tensor(
+                    limits.max_num_tokens,
+                    widest(|attention| attention.out.k),
+                    attended,
+                )?,
+                scratch: EncoderScratch::new((device, dtype), spec.heads(), limits)?,
             },
             wanted: device.tensor(wanted_rows, spec.hidden_size(), Precision::Full)?,
             on_host: Tensor::zeros(0, width_on_host),

@@ -78,7 +78,8 @@ impl<'a> Run<'a> {
         };
         let bias = case.has_bias.then(|| biases.of(device));
         let inputs = StepInputs::of_texts(device, case.heads, limits).expect("memory");
-        let scratch = EncoderScratch::new(device, case.heads, limits).expect("memory");
+        let scratch =
+            EncoderScratch::new((device, pair.dtype), case.heads, limits).expect("memory");
         Self { device, pair, case, bias, inputs, scratch }
     }
 

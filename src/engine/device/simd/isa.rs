@@ -4,7 +4,7 @@
 use std::arch::is_aarch64_feature_detected;
 
 use super::tiles::{TileUnit, tile_stride};
-use crate::engine::config::Isa;
+use crate::engine::config::{DType, Isa};
 
 impl Isa {
     /// The fastest that this machine has. `vdpbf16ps` runs at twice the rate of multiply-adds on
@@ -184,6 +184,14 @@ impl Bf16Products {
     /// Whether inputs are words of two bf16, which they are rounded to.
     pub fn take_pairs(self) -> bool {
         self != Bf16Products::Widened
+    }
+
+    /// The tiles that multiply values of this type; None: it has none.
+    pub fn tiles_of(self, dtype: DType) -> Option<TileUnit> {
+        match (self, dtype) {
+            (Bf16Products::Tiles(unit), DType::BFloat16) => Some(unit),
+            _ => None,
+        }
     }
 
     /// Words from a row of so many inputs to the next one, where they take pairs.

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use crate::engine::device::Tensor;
 use crate::engine::device::simd::{Kernel, Vector};
-use crate::engine::device::tensor::SharedMut;
+use crate::engine::ops::shared_rows::SharedRows;
 
 use super::super::QkvHeads;
-use super::super::soft_cap::capped;
 use super::EncoderAttentionShape;
+use super::softmax::Queries;
 
 /// Queries that share every load of K and V.
 const TILE: usize = 4;
@@ -25,6 +25,8 @@ pub(super) struct Workspace {
     values: Vec<f32>,
     /// (TILE, positions), then weights.
     scores: Vec<f32>,
+    /// (TILE, columns)
+    sums: Vec<f32>,
 }
 
 impl Workspace {
@@ -40,6 +42,7 @@ impl Workspace {
         grow(&mut self.keys, positions * head_dim);
         grow(&mut self.values, positions * columns);
         grow(&mut self.scores, TILE * positions);
+        grow(&mut self.sums, TILE * columns);
     }
 }
 
@@ -51,7 +54,7 @@ pub(super) struct HeadPass<'a> {
     pub first: usize,
     pub len: usize,
     pub workspace: &'a mut Workspace,
-    pub out: SharedMut<f32>,
+    pub out: SharedRows,
 }
 
 impl Kernel for HeadPass<'_> {
@@ -119,16 +122,17 @@ impl HeadPass<'_> {
     /// The CPU has the instructions of `V`.
     #[inline(always)]
     unsafe fn queries<V: Vector, const R: usize>(&mut self, query: usize) {
+        let Self { shape, head, len, .. } = *self;
+        let queries = Queries { shape, head, len, first: query, num: R, is_coarse: false };
         let width = 2 * V::LANES;
-        let seen = self.shape.seen(query).start..self.shape.seen(query + R - 1).end.min(self.len);
-        // Whole panels.
-        let seen = seen.start / width * width..seen.end.next_multiple_of(width);
-        // SAFETY: the caller's promise.
+        let (seen, padded) = (queries.seen(width), len.next_multiple_of(width));
+        // SAFETY: the caller's promise; what is seen is whole panels.
         unsafe {
             self.score::<V, R>(query, &seen);
             let mut totals = [0.0; R];
             for (r, total) in totals.iter_mut().enumerate() {
-                *total = self.softmax::<V>(query + r, r, &seen);
+                let scores = &mut self.workspace.scores[r * padded..][seen.clone()];
+                *total = queries.softmax::<V>(r, &seen, scores);
             }
             self.weigh::<V, R>(query, totals, &seen);
         }
@@ -170,47 +174,6 @@ impl HeadPass<'_> {
         }
     }
 
-    /// Scores of row r to weights e^(score - max), which are 0 where a query does not look; gives
-    /// their sum.
-    ///
-    /// # Safety
-    /// The CPU has the instructions of `V`.
-    #[inline(always)]
-    unsafe fn softmax<V: Vector>(&mut self, query: usize, r: usize, seen: &Range<usize>) -> f32 {
-        let (len, EncoderAttentionShape { scale, soft_cap, bias, .. }) = (self.len, self.shape);
-        let padded = len.next_multiple_of(2 * V::LANES);
-        let scores = &mut self.workspace.scores[r * padded..][seen.clone()];
-        let bias = bias.map(|bias| &bias.of_query(self.head, query, len)[seen.start..]);
-        // SAFETY: the caller's promise; scores are whole vectors, and a bias has as many values.
-        unsafe {
-            let factor = V::splat(scale);
-            for (index, chunk) in scores.chunks_exact_mut(V::LANES).enumerate() {
-                let mut score = V::load(chunk.as_ptr()).mul(factor);
-                if let Some(cap) = soft_cap {
-                    score = capped(score, cap);
-                }
-                if let Some(bias) = bias {
-                    score = score.add(V::load(bias[index * V::LANES..][..V::LANES].as_ptr()));
-                }
-                score.store(chunk.as_mut_ptr());
-            }
-            let own = self.shape.seen(query);
-            scores[..own.start - seen.start].fill(f32::NEG_INFINITY);
-            scores[own.end.min(len) - seen.start..].fill(f32::NEG_INFINITY);
-            let mut max = V::splat(f32::NEG_INFINITY);
-            for chunk in scores.chunks_exact(V::LANES) {
-                max = max.max(V::load(chunk.as_ptr()));
-            }
-            let (max, mut sum) = (V::splat(max.largest()), V::splat(0.0));
-            for chunk in scores.chunks_exact_mut(V::LANES) {
-                let weight = V::load(chunk.as_ptr()).sub(max).exp();
-                weight.store(chunk.as_mut_ptr());
-                sum = sum.add(weight);
-            }
-            sum.sum()
-        }
-    }
-
     /// out = weights V / totals, summed over positions upward.
     ///
     /// # Safety
@@ -222,18 +185,18 @@ impl HeadPass<'_> {
         totals: [f32; R],
         seen: &Range<usize>,
     ) {
-        let QkvHeads { num_heads, head_dim, .. } = self.shape.heads;
+        let head_dim = self.shape.heads.head_dim;
         let (len, width) = (self.len, 2 * V::LANES);
         let padded = len.next_multiple_of(width);
-        let Workspace { values, scores, .. } = &mut *self.workspace;
+        let columns = head_dim.next_multiple_of(width);
+        let Workspace { values, scores, sums: of_rows, .. } = &mut *self.workspace;
         let seen = seen.start..seen.end.min(len);
         let weights: [&[f32]; R] = std::array::from_fn(|r| &scores[r * padded..][seen.clone()]);
-        let num_panels = head_dim.div_ceil(width);
-        for (panel, values) in values.chunks_exact(len * width).take(num_panels).enumerate() {
-            let columns = panel * width..head_dim.min((panel + 1) * width);
+        let of_rows = &mut of_rows[..R * columns];
+        for (panel, values) in values.chunks_exact(len * width).take(columns / width).enumerate() {
             let values = &values[seen.start * width..seen.end * width];
-            let mut result = [[0.0f32; WIDEST_PANEL]; R];
-            // SAFETY: the caller's promise; a panel has `width` values for each position.
+            // SAFETY: the caller's promise; a panel has `width` values for each position, and a row
+            // of sums has whole panels.
             unsafe {
                 let mut sums = [[V::splat(0.0); 2]; R];
                 for (position, values) in values.chunks_exact(width).enumerate() {
@@ -244,24 +207,18 @@ impl HeadPass<'_> {
                         *sum = [weight.mul_add(low, sum[0]), weight.mul_add(high, sum[1])];
                     }
                 }
-                for ((sum, total), result) in sums.iter().zip(totals).zip(&mut result) {
+                for (r, (sum, total)) in sums.iter().zip(totals).enumerate() {
                     let factor = V::splat(1.0 / total);
-                    sum[0].mul(factor).store(result.as_mut_ptr());
-                    sum[1].mul(factor).store(result.as_mut_ptr().add(V::LANES));
+                    let at = of_rows[r * columns + panel * width..][..width].as_mut_ptr();
+                    sum[0].mul(factor).store(at);
+                    sum[1].mul(factor).store(at.add(V::LANES));
                 }
             }
-            for (r, result) in result.iter().enumerate() {
-                let row = (self.first + query + r) * num_heads * head_dim;
-                let at = row + self.head * head_dim + columns.start;
-                // SAFETY: this item alone writes this head of its tokens.
-                let out = unsafe { self.out.slice(at, columns.len()) };
-                if out.len() == width {
-                    // SAFETY: the caller's promise; both are two vectors.
-                    unsafe { copy_pair::<V>(result.as_ptr(), out.as_mut_ptr()) };
-                } else {
-                    out.copy_from_slice(&result[..columns.len()]);
-                }
-            }
+        }
+        for (r, values) in of_rows.chunks_exact(columns).enumerate() {
+            let place = (self.first + query + r, self.head * head_dim);
+            // SAFETY: this item alone writes this head of its tokens.
+            unsafe { self.out.put(place, &values[..head_dim]) };
         }
     }
 }

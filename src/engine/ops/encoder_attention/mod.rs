@@ -3,26 +3,34 @@
 //! padding; K and V are those of the same pass.
 //!
 //! One order, which the text alone decides. On the CPU: scores are sums over head_dim upward; the
-//! softmax sums lane i over the positions i, i + LANES, ...; P·V runs over positions upward. On a
-//! GPU: the order of `paged_attention`, whose kernels run it over a cache of the step.
+//! softmax sums lane i over the positions i, i + LANES, ...; P·V runs over positions upward. Tiles
+//! have steps of 32 in place of both. On a GPU: the order of `paged_attention`, whose kernels run
+//! it over a cache of the step.
 
+mod by_tiles;
 mod cuda;
 mod head;
+mod softmax;
 #[cfg(test)]
 mod tests;
 
 use std::ops::Range;
 
 use crate::engine::EngineError;
+use crate::engine::config::DType;
 use crate::engine::device::cuda::DeviceBuffer;
 use crate::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
+use crate::engine::device::limits::Arithmetic;
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::simd::dispatch;
+use crate::engine::device::simd::tiles::TileUnit;
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Cpu, Device, KvCache, Tensor, bytes_of};
 
+use super::shared_rows::SharedRows;
 use super::{HeadTransform, QkvHeads, Step, TextLimits, norm_and_rotate, norm_rotary_and_cache};
-use head::{HeadPass, Workspace};
+use by_tiles::TilePass;
+use head::HeadPass;
 
 /// What attention looks like in one layer of an encoder.
 #[derive(Clone, Copy, Debug)]
@@ -110,19 +118,52 @@ impl RelativeBias {
 /// What attention works in between steps.
 #[derive(Debug, Default)]
 pub struct EncoderScratch {
-    /// Of the CPU: one per thread.
-    workspaces: Vec<Workspace>,
+    on_cpu: CpuScratch,
     /// Of a GPU: K and V of the layer that is computed. One serves all layers.
     cache: Option<KvCache>,
 }
 
+#[derive(Debug, Default)]
+struct CpuScratch {
+    /// What multiplies q, K and V, rounded to bf16; None: f32.
+    unit: Option<TileUnit>,
+    /// One per thread, of what is used.
+    workspaces: Vec<(head::Workspace, by_tiles::Workspace)>,
+}
+
+impl CpuScratch {
+    fn new(cpu: &Cpu, dtype: DType) -> Self {
+        Self { unit: cpu.isa.bf16_products().tiles_of(dtype), ..Self::default() }
+    }
+
+    /// Room for texts of up to `len` tokens.
+    fn reserve(&mut self, num_threads: usize, len: usize, head_dim: usize) {
+        self.workspaces.resize_with(num_threads, Default::default);
+        for (floats, tiles) in &mut self.workspaces {
+            match self.unit {
+                None => floats.reserve(len, head_dim),
+                Some(_) => tiles.reserve(len, head_dim),
+            }
+        }
+    }
+}
+
 impl EncoderScratch {
-    /// For steps of texts, and layers with heads in these numbers at most.
+    /// For steps of texts of a model of this type, and layers with heads in these numbers at most.
     ///
     /// # Errors
     /// The GPU's memory does not suffice.
-    pub fn new(device: &Device, heads: QkvHeads, limits: TextLimits) -> Result<Self, EngineError> {
-        let Device::Cuda(gpu) = device else { return Ok(Self::default()) };
+    pub fn new(
+        (device, dtype): (&Device, DType),
+        heads: QkvHeads,
+        limits: TextLimits,
+    ) -> Result<Self, EngineError> {
+        let gpu = match device {
+            Device::Cpu(cpu) => {
+                return Ok(Self { on_cpu: CpuScratch::new(cpu, dtype), cache: None });
+            }
+            Device::Cuda(gpu) => gpu,
+        };
         let (num, head_dim) = (heads.num_kv_heads, heads.head_dim);
         let shape = KvCacheShape {
             layers: vec![KvHeads { num, head_dim, v_dim: head_dim }],
@@ -174,7 +215,7 @@ pub fn encoder_attention(
     match device {
         Device::Cpu(cpu) => {
             let texts = &step.batch.query_start_loc;
-            on_cpu(cpu, (qkv, texts), shape, &mut scratch.workspaces, out);
+            on_cpu(cpu, (qkv, texts), shape, &mut scratch.on_cpu, out);
         }
         Device::Cuda(gpu) => {
             let cache = scratch.cache.as_ref().expect("a GPU's scratch has a cache");
@@ -188,7 +229,7 @@ fn on_cpu(
     cpu: &Cpu,
     (qkv, row_starts): (&Tensor, &[u32]),
     shape: EncoderAttentionShape<'_>,
-    workspaces: &mut Vec<Workspace>,
+    scratch: &mut CpuScratch,
     out: &mut Tensor,
 ) {
     let QkvHeads { num_heads, head_dim, .. } = shape.heads;
@@ -199,21 +240,32 @@ fn on_cpu(
         let flops = 4.0 * (num_scores * num_heads * head_dim) as f64;
         Work { flops, ..Work::elementwise(qkv.num_rows() * (qkv.width() + out.width()), 4) }
     };
-    let _timed = cpu.op_timer.timed(Op::new("encoder_attention"), work);
-    let longest = lens().max().unwrap_or(0);
-    workspaces.resize_with(cpu.pool.num_threads(), Workspace::default);
-    for workspace in &mut *workspaces {
-        workspace.reserve(longest, head_dim);
-    }
-    let workspaces = SharedMut::new(workspaces);
-    let out = SharedMut::new(out.values_mut());
+    let arithmetic = match scratch.unit {
+        Some(_) => Arithmetic::of_bf16(cpu.isa),
+        None => Arithmetic::Float32,
+    };
+    let op = Op { arithmetic, ..Op::new("encoder_attention") };
+    let _timed = cpu.op_timer.timed(op, work);
+    scratch.reserve(cpu.pool.num_threads(), lens().max().unwrap_or(0), head_dim);
+    let CpuScratch { unit, workspaces } = scratch;
+    let (unit, workspaces) = (*unit, SharedMut::new(workspaces));
+    let out = SharedRows::of(out);
     let num_rows = row_starts.len() - 1;
     cpu.pool.run(num_rows * num_heads, &|thread, item| {
         // SAFETY: no two items with one thread index overlap.
-        let workspace = unsafe { &mut workspaces.slice(thread, 1)[0] };
+        let (floats, tiles) = unsafe { &mut workspaces.slice(thread, 1)[0] };
         let (row, head) = (item / num_heads, item % num_heads);
         let first = row_starts[row] as usize;
         let len = row_starts[row + 1] as usize - first;
-        dispatch(cpu.isa, HeadPass { qkv, shape, head, first, len, workspace, out });
+        match unit {
+            Some(unit) => {
+                let isa = cpu.isa;
+                TilePass { qkv, shape, head, first, len, isa, unit, out }.run(tiles);
+            }
+            None => {
+                let workspace = floats;
+                dispatch(cpu.isa, HeadPass { qkv, shape, head, first, len, workspace, out });
+            }
+        }
     });
 }

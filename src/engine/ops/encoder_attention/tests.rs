@@ -1,5 +1,7 @@
 //! The op against its definition in f64, and rows alone against rows among others.
 
+use half::bf16;
+
 use super::*;
 use crate::engine::batch::Batch;
 use crate::engine::device::simd::Isa;
@@ -69,28 +71,43 @@ fn each_row_is_the_definition_and_the_same_alone() {
             .collect();
         let width = (4 + 2 * num_kv_heads) * head_dim;
         let qkv = tensor(lens.iter().sum(), width, 7);
-        for isa in Isa::all_available() {
-            let mut scratch = EncoderScratch::default();
-            let mut out = Tensor::zeros(qkv.num_rows(), 4 * head_dim);
+        let rounded = qkv.values().iter().map(|value| bf16::from_f32(*value).to_f32()).collect();
+        let rounded = Tensor::from_vec(rounded, width);
+        let mut by_tiles: Option<Vec<f32>> = None;
+        for (isa, dtype) in Isa::all_available()
+            .into_iter()
+            .flat_map(|isa| [DType::Float32, DType::BFloat16].map(|dtype| (isa, dtype)))
+        {
+            let has_tiles = isa.bf16_products().tiles_of(dtype).is_some();
+            // Weights are rounded to bf16, whose half a place is 2e-3 of them.
+            let (taken, slack) = if has_tiles { (&rounded, 2e-3) } else { (&qkv, 2e-6) };
             let device = Device::cpu_with_isa(3, isa);
-            let batch = Batch { query_start_loc: starts.clone(), ..Batch::default() };
-            let step = Step::on_host(&batch);
-            encoder_attention(&device, (&qkv, step), shape, &mut scratch, &mut out);
+            let run = |qkv: &Tensor, starts: Vec<u32>| {
+                let limits =
+                    TextLimits { max_num_tokens: 200, max_num_texts: 5, max_model_len: 80 };
+                let scratch = EncoderScratch::new((&device, dtype), heads, limits);
+                let mut scratch = scratch.expect("memory");
+                let mut out = Tensor::zeros(qkv.num_rows(), 4 * head_dim);
+                let batch = Batch { query_start_loc: starts, ..Batch::default() };
+                let step = Step::on_host(&batch);
+                encoder_attention(&device, (qkv, step), shape, &mut scratch, &mut out);
+                out
+            };
+            let out = run(&qkv, starts.clone());
             for (row, &len) in lens.iter().enumerate() {
                 let first = starts[row] as usize;
                 let got = &out.values()[first * 4 * head_dim..][..len * 4 * head_dim];
-                let expected = expected(&qkv, shape, (first, len));
+                let expected = expected(taken, shape, (first, len));
                 let is_close =
-                    |(got, expected): (&f32, &f64)| (f64::from(*got) - expected).abs() < 2e-6;
+                    |(got, expected): (&f32, &f64)| (f64::from(*got) - expected).abs() < slack;
                 assert!(got.iter().zip(&expected).all(is_close), "{isa:?}, a row of {len}");
                 let alone = &qkv.values()[first * width..][..len * width];
-                let alone = Tensor::from_vec(alone.to_vec(), width);
-                let mut out = Tensor::zeros(len, 4 * head_dim);
-                let device = Device::cpu_with_isa(1, isa);
-                let batch = Batch { query_start_loc: vec![0, len as u32], ..Batch::default() };
-                let row = (&alone, Step::on_host(&batch));
-                encoder_attention(&device, row, shape, &mut EncoderScratch::default(), &mut out);
-                assert_eq!(out.values(), got, "{isa:?}, a row of {len} alone");
+                let alone = run(&Tensor::from_vec(alone.to_vec(), width), vec![0, len as u32]);
+                assert_eq!(alone.values(), got, "{isa:?}, a row of {len} alone");
+            }
+            if has_tiles {
+                let first = by_tiles.get_or_insert_with(|| out.values().to_vec());
+                assert_eq!(first, out.values(), "{isa:?}: tiles have one answer");
             }
         }
     }

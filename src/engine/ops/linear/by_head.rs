@@ -2,25 +2,30 @@
 
 mod cuda;
 
+use std::sync::PoisonError;
+
 use half::{bf16, f16};
 
-use super::blocks::BLOCK_ROWS;
+use super::blocks::{BLOCK_ROWS, Destination, Outputs, Rows, SumColumns};
 use super::pack;
+use super::pairs::narrow_rows;
 use super::source::{SourceMatrix, SourceValues};
 use crate::engine::EngineError;
 use crate::engine::config::DType;
 use crate::engine::device::cuda::DeviceBuffer;
+use crate::engine::device::limits::Arithmetic;
 use crate::engine::device::op_times::{Op, Work};
 use crate::engine::device::pages::Pages;
+use crate::engine::device::simd::tiles::TileUnit;
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::device::{Cpu, Device, Tensor};
 use crate::engine::ops::columns::Columns;
 use crate::engine::ops::gemm::panel::PanelElement;
-use crate::engine::ops::gemm::{
-    MAX_INPUTS, MAX_PANEL_WIDTH, PanelProduct, Tiling, Widened, even_tile,
-};
+use crate::engine::ops::gemm::tiles::{RowTiles, TileProduct};
+use crate::engine::ops::gemm::{MAX_INPUTS, PanelProduct, Tiling, Widened, even_tile, next_panel};
 
-/// A matrix W (n, k) for each head, in the model's dtype. Inputs are not narrowed.
+/// A matrix W (n, k) for each head, in the model's dtype. Inputs are rounded to bf16 where tiles
+/// multiply bf16, which round what attention reads of them anyway, and nowhere else.
 #[derive(Debug)]
 pub struct HeadMatrices {
     num_heads: usize,
@@ -117,14 +122,22 @@ pub fn linear_by_head(
         Device::Cpu(cpu) => cpu,
         Device::Cuda(gpu) => return cuda::linear_by_head(gpu, (x, from), matrices, (out, to)),
     };
-    let op = Op { shape: Some((*n, *k)), ..Op::new("linear_by_head") };
+    let unit = match values {
+        Values::BFloat16(_) => cpu.isa.bf16_products().tiles_of(DType::BFloat16),
+        _ => None,
+    };
+    let arithmetic = unit.map_or(Arithmetic::Float32, |_| Arithmetic::of_bf16(cpu.isa));
+    let op = Op { name: "linear_by_head", shape: Some((*n, *k)), arithmetic };
     let _timed = cpu.op_timer.timed(op, || matrices.work(x.num_rows()));
     let (num_rows, out_width) = (x.num_rows(), out.width());
     let out = SharedMut::new(out.values_mut());
     let task = Task { cpu, x, from, width: panel_width(cpu), out, out_width, to };
     match values {
         Values::Float32(panels) => task.run(panels, num_rows),
-        Values::BFloat16(panels) => task.run(panels, num_rows),
+        Values::BFloat16(panels) => match unit {
+            Some(unit) => task.run_by_tiles(unit, panels, num_rows),
+            None => task.run(panels, num_rows),
+        },
         Values::Float16(panels) => task.run(panels, num_rows),
         Values::OnGpu(_) => panic!("matrices of a GPU were given to the CPU"),
     }
@@ -148,47 +161,74 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// Items are blocks of rows of a head.
     fn run<E: PanelElement>(&self, panels: &[E], num_rows: usize) {
-        let num_blocks = num_rows.div_ceil(BLOCK_ROWS);
-        self.cpu.pool.run(num_blocks * self.from.num, &|_, item| {
-            let (head, block) = (item / num_blocks, item % num_blocks);
-            self.block(panels, head, even_tile(num_rows, num_blocks, block));
+        self.for_blocks(num_rows, &|head, rows| {
+            let tiling = Tiling::new::<E>(self.cpu.isa, false, rows.end - rows.first);
+            let mut widened = Widened::new();
+            self.block((head, rows), panels, |weights, out| {
+                // SAFETY: this item alone computes these rows of its head's columns.
+                unsafe { self.panel((head, rows.first), weights, &tiling, out, &mut widened) };
+            });
         });
     }
 
-    /// Rows `first..first + num_rows` of one head.
-    fn block<E: PanelElement>(&self, panels: &[E], head: usize, (first, num_rows): (usize, usize)) {
+    /// The same over inputs that are rounded to bf16.
+    fn run_by_tiles(&self, unit: TileUnit, panels: &[bf16], num_rows: usize) {
+        let (k, num_heads) = (self.from.width, self.from.num);
+        // A poisoned lock only says that a thread panicked: what is there is written anew.
+        let room = &mut *self.cpu.narrow_inputs.lock().unwrap_or_else(PoisonError::into_inner);
+        // The rows of a head lie together.
+        let row = |index: usize| {
+            &self.x.row(index % num_rows)[self.from.start_of(index / num_rows)..][..k]
+        };
+        let x = narrow_rows(self.cpu, (num_heads * num_rows, k), row, room);
+        self.for_blocks(num_rows, &|head, rows| {
+            let first = head * num_rows;
+            let tiles = RowTiles::new(unit, (first + rows.first, first + rows.end));
+            self.block((head, rows), panels, |weights, out| {
+                let words = pack::pairs_as_words(weights);
+                let product = TileProduct {
+                    x,
+                    words,
+                    first_word: 0,
+                    is_first: true,
+                    bias: None,
+                    next: next_panel(words.as_ptr(), words.len(), tiles.num_blocks() == 1),
+                    out,
+                };
+                // SAFETY: this item alone computes these rows of its head's columns.
+                unsafe { tiles.run(self.cpu.isa, &product) };
+            });
+        });
+    }
+
+    /// `block(head, rows)` for blocks of rows of each head, on all threads.
+    fn for_blocks(&self, num_rows: usize, block: &(dyn Fn(usize, Rows) + Sync)) {
+        let num_blocks = num_rows.div_ceil(BLOCK_ROWS);
+        self.cpu.pool.run(num_blocks * self.from.num, &|thread, item| {
+            let (first, num) = even_tile(num_rows, num_blocks, item % num_blocks);
+            block(item / num_blocks, Rows { first, end: first + num, is_new: true, thread });
+        });
+    }
+
+    /// Has `product(weights, (out, stride))` write the sums of a head's rows, panel after panel.
+    fn block<E>(
+        &self,
+        (head, rows): (usize, Rows),
+        panels: &[E],
+        mut product: impl FnMut(&[E], (*mut f32, usize)),
+    ) {
         let (n, width) = (self.to.width, self.width);
         let panel_len = self.from.width.next_multiple_of(2) * width;
         let num_panels = n.div_ceil(width);
-        let tiling = Tiling::new::<E>(self.cpu.isa, false, num_rows);
-        let mut widened = Widened::new();
-        let mut edge = [0.0; BLOCK_ROWS * MAX_PANEL_WIDTH];
+        let first = self.to.start_of(head);
+        let to = SumColumns { values: self.out, stride: self.out_width, first };
+        let out = Outputs { n, width, to: Destination::Sums(to) };
         for panel in 0..num_panels {
-            let start = (head * num_panels + panel) * panel_len;
-            let weights = &panels[start..start + panel_len];
-            let column = self.to.start_of(head) + panel * width;
-            let start = first * self.out_width + column;
-            let num_columns = width.min(n - panel * width);
-            let is_whole = num_columns == width;
-            let out = match is_whole {
-                true => {
-                    let len = (num_rows - 1) * self.out_width + width;
-                    (self.out.ptr(start, len), self.out_width)
-                }
-                false => (edge.as_mut_ptr(), width),
-            };
-            // SAFETY: this item alone computes these rows of its head's columns, and whole panels
-            // are within them; the scratch has room for a block's rows of a panel.
-            unsafe { self.panel((head, first), weights, &tiling, out, &mut widened) };
-            if !is_whole {
-                for (row, values) in edge.chunks_exact(width).take(num_rows).enumerate() {
-                    // SAFETY: as above.
-                    let out = unsafe { self.out.slice(start + row * self.out_width, num_columns) };
-                    out.copy_from_slice(&values[..num_columns]);
-                }
-            }
+            let weights = &panels[(head * num_panels + panel) * panel_len..][..panel_len];
+            let of_panel = |_, out, stride| product(weights, (out, stride));
+            // SAFETY: this item alone computes these rows of its head's columns, all of them.
+            unsafe { out.with_panel(self.cpu.isa, rows, panel, of_panel) };
         }
     }
 
@@ -267,6 +307,8 @@ mod tests {
                         DType::BFloat16 => bf16::from_f32(weight).to_f32(),
                         DType::Float16 => f16::from_f32(weight).to_f32(),
                     };
+                    let tiles = isa.bf16_products().tiles_of(dtype);
+                    let taken = |x: f32| tiles.map_or(x, |_| bf16::from_f32(x).to_f32());
                     let width = 1 + num_heads * (k + 2);
                     let num_rows = 150;
                     let x = random(num_rows * width, 6);
@@ -285,7 +327,7 @@ mod tests {
                                 let products = x
                                     .iter()
                                     .zip(weights)
-                                    .map(|(x, w)| f64::from(*x) * f64::from(rounded(*w)));
+                                    .map(|(x, w)| f64::from(taken(*x)) * f64::from(rounded(*w)));
                                 *to = products.sum::<f64>() as f32;
                             }
                         }

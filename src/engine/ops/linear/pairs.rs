@@ -73,28 +73,30 @@ pub(super) fn with_pairs(
         Inputs::Floats(x) => {
             // A poisoned lock only says that a thread panicked: what is there is written anew.
             let inputs = &mut *cpu.narrow_inputs.lock().unwrap_or_else(PoisonError::into_inner);
-            product(narrow_inputs(cpu, (x, k), inputs));
+            let row = |row: usize| &x[row * k..(row + 1) * k];
+            product(narrow_rows(cpu, (x.len() / k, k), row, inputs));
         }
     }
 }
 
-/// x (num_rows, k), rounded to nearest, ties to even; what is behind a row's last input is zero.
-fn narrow_inputs<'a>(
+/// `num_rows` rows of k inputs, rounded to nearest, ties to even; what is behind a row's last input
+/// is zero.
+pub(super) fn narrow_rows<'a, 'x>(
     cpu: &Cpu,
-    (x, k): (&[f32], usize),
+    (num_rows, k): (usize, usize),
+    row: impl Fn(usize) -> &'x [f32] + Sync,
     inputs: &'a mut NarrowInputs,
 ) -> WordRows<'a> {
     let num_words = k.div_ceil(WORD);
     let stride = cpu.isa.bf16_products().row_stride(k);
-    let num_rows = x.len() / k;
     let words = room(&mut inputs.words, num_rows, stride);
     let shared = SharedMut::new(&mut *words);
     for_row_chunks(&cpu.pool, num_rows, k, &|start, end| {
-        for row in start..end {
+        for index in start..end {
             // SAFETY: each row belongs to one item.
-            let words = unsafe { shared.slice(row * stride, stride) };
+            let words = unsafe { shared.slice(index * stride, stride) };
             let (words, rest) = words.split_at_mut(num_words);
-            narrow(&x[row * k..(row + 1) * k], words);
+            narrow(row(index), words);
             rest.fill(0);
         }
     });

@@ -19,7 +19,6 @@ use crate::engine::ops::shared_rows::SharedRows;
 
 use super::AttentionShape;
 use super::sharing::Sharing;
-use by_tiles::unit_of;
 use item::{ItemTask, Workspace};
 use plan::Plan;
 
@@ -66,7 +65,7 @@ impl Task<'_> {
         out: &mut Tensor,
     ) {
         scratch.prepare(&self);
-        if unit_of::<E>(self.cpu.isa.bf16_products()).is_some() {
+        if self.cpu.isa.bf16_products().tiles_of(E::DTYPE).is_some() {
             for workspace in &mut scratch.workspaces {
                 workspace.tiles.reserve(scratch.plan.max_rows, &self.kv);
             }

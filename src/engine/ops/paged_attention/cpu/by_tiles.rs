@@ -7,7 +7,6 @@
 
 use crate::engine::config::DType;
 use crate::engine::device::kv_cache::KvLayerShape;
-use crate::engine::device::simd::Bf16Products;
 use crate::engine::device::simd::tiles::{
     PANEL_STEP, STEP_WORDS, TILE_COLUMNS, TileUnit, tile_stride,
 };
@@ -45,14 +44,6 @@ impl TileRoom {
         if self.panel.len() < panel {
             self.panel.resize(panel, 0);
         }
-    }
-}
-
-/// The unit that multiplies K and V of this type; None: they are widened.
-pub(super) fn unit_of<E: PanelElement>(products: Bf16Products) -> Option<TileUnit> {
-    match products {
-        Bf16Products::Tiles(unit) if E::DTYPE == DType::BFloat16 => Some(unit),
-        _ => None,
     }
 }
 

@@ -7,7 +7,7 @@ use crate::engine::ops::gemm::panel::PanelElement;
 use crate::engine::ops::shared_rows::SharedRows;
 
 use super::Task;
-use super::by_tiles::{TileRoom, unit_of};
+use super::by_tiles::TileRoom;
 use super::plan::{Group, Item, Piece, Plan, Span};
 use super::softmax::{Attended, Softmax};
 
@@ -135,7 +135,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
             attended,
             scores: &mut scores[row * stride..end * stride],
             totals: &mut totals[row..end],
-            is_coarse: unit_of::<E>(self.task.cpu.isa.bf16_products()).is_some(),
+            is_coarse: self.task.cpu.isa.bf16_products().tiles_of(E::DTYPE).is_some(),
         };
         dispatch(self.task.cpu.isa, softmax);
     }

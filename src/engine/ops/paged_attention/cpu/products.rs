@@ -7,7 +7,7 @@ use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::ops::gemm::panel::PanelElement;
 use crate::engine::ops::gemm::{MAX_INPUTS, PanelProduct, Tiling, Widened};
 
-use super::by_tiles::{STEP_POSITIONS, unit_of};
+use super::by_tiles::STEP_POSITIONS;
 use super::item::{ItemTask, Part, Workspace};
 use super::plan::{Group, Span};
 
@@ -29,7 +29,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
         workspace: &mut Workspace,
         widened: &mut Widened,
     ) {
-        if let Some(unit) = unit_of::<E>(self.task.cpu.isa.bf16_products()) {
+        if let Some(unit) = self.task.cpu.isa.bf16_products().tiles_of(E::DTYPE) {
             return self.score_by_tiles(unit, part, group, workspace);
         }
         let kv = self.task.kv;
@@ -81,7 +81,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
         let [start, common, end] = [span.start, span.common, span.end].map(|n| n as usize);
         let tokens = (span.tokens, group);
         // Where a product may start over: between pairs, or between steps of tiles.
-        let cut = match unit_of::<E>(self.task.cpu.isa.bf16_products()) {
+        let cut = match self.task.cpu.isa.bf16_products().tiles_of(E::DTYPE) {
             Some(_) => (common - common % STEP_POSITIONS).max(start),
             None => common & !1,
         };
@@ -138,7 +138,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
         workspace: &mut Workspace,
         widened: &mut Widened,
     ) {
-        if let Some(unit) = unit_of::<E>(self.task.cpu.isa.bf16_products()) {
+        if let Some(unit) = self.task.cpu.isa.bf16_products().tiles_of(E::DTYPE) {
             return self.weigh_by_tiles(unit, (tokens, group), positions, part, workspace);
         }
         let (first, end) = self.rows_of(tokens);
