@@ -13,6 +13,13 @@ struct AttentionWork {
 };
 constexpr u32 NO_SLOT = 0xFFFFFFFFu;
 
+// Units of decode that a later launch takes, and to which others add tokens.
+struct DecodeList {
+  AttentionWork* items;
+  u32* num_items;
+  u32* is_added;  // a bit for each token of the step, 0 at its start
+};
+
 // Tokens of a step whose sequences begin with the same K and V, and splits of these.
 struct SharedWork {
   u32 first, num_tokens;  // of the list of tokens

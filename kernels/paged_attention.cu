@@ -3,7 +3,8 @@
 // Decode and prefill give the same bits for the same row, because both run the same functions in
 // one order: KV in splits of 256 absolute positions; in a split, tiles of 32 positions, each one
 // step of an online softmax; splits merged upward. A tile or split that a row does not see leaves
-// that row's bits alone, so skipping it, or not, for the sake of other rows changes nothing.
+// that row's bits alone, so skipping it, or not, for the sake of other rows changes nothing; unless
+// its V is not finite, for which decode takes such rows again (unseen_values.cu).
 //
 // Rows come in groups of 16, a row being a query token with one of the query heads of a KV head
 // (row r of a work item: token r / G, head r % G of the G = num_heads / num_kv_heads heads).

@@ -6,7 +6,8 @@
 // scores of some positions of a tile, and then of all of them by shared memory; each goes through
 // the same softmax, and has some columns of the values. A row's order: tiles of 32 positions
 // upward, at multiples of 32, each one step of an online softmax. A tile that a row does not see
-// leaves its bits alone. Neither the groups of a block nor the shares change a bit.
+// leaves its bits alone, if its V is finite (unseen_values.cu). Neither the groups of a block nor
+// the shares change a bit.
 //
 // Launch: 32 GROUPS SHARES threads, `BlockOf::BYTES` of dynamic shared memory. Grid (num_work
 // num_kv_heads at least, ceil(rows of the longest work item / (16 GROUPS))).

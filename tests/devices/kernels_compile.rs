@@ -166,6 +166,16 @@ const MODULES: &[Module] = &[
             ("linear_codes_128x128", 255),
         ],
     ),
+    (
+        "unseen_values",
+        &[
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "128")],
+            &[("DTYPE", "f16"), ("HEAD_DIM", "64"), ("ALIBI", "1")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("KV_FP8", "1")],
+            &[("DTYPE", "bf16"), ("HEAD_DIM", "576"), ("LATENT_DIM", "512")],
+        ],
+        &[("unseen_values", 40)],
+    ),
     ("paged_attention_f32", ATTENTION_F32, &[("paged_attention_f32", 72)]),
     ("paged_attention_f32", WIDE_F32, &[("paged_attention_f32", 96)]),
     // MiniCPM3, DeepSeek, Gemma 4.

@@ -64,6 +64,7 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "take_sampled.cu",
     "text_maxima.cu",
     "token_mask.cu",
+    "unseen_values.cu",
     "wide_attention.cu",
 ];
 

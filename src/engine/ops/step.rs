@@ -225,6 +225,9 @@ pub(super) struct GpuInputs {
 pub(super) struct WorkList {
     items: DeviceBuffer,
     num_items: DeviceBuffer,
+    /// A bit for each token of a step that launches may add, and as many zeros.
+    is_added: DeviceBuffer,
+    none_added: Vec<u32>,
     pub host: Vec<AttentionWork>,
     /// Those of each launch.
     pub launches: Vec<Range<usize>>,
@@ -251,6 +254,15 @@ pub(super) struct AttentionWork {
     pub slot: u32,
 }
 
+/// `struct DecodeList` of kernels/attention_params.cuh.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DecodeList {
+    items: DevicePtr,
+    num_items: DevicePtr,
+    is_added: DevicePtr,
+}
+
 /// Largest step that is recorded as a CUDA graph: of as many rows as `step_sizes` gives any device
 /// to decode at once.
 const MAX_GRAPH_ROWS: usize = 1024;
@@ -259,10 +271,17 @@ const MAX_GRAPH_ROWS: usize = 1024;
 const NO_SLOT: u32 = u32::MAX;
 
 impl WorkList {
-    fn new(gpu: &Gpu, max_items: usize) -> Result<Self, EngineError> {
-        let items = gpu.alloc(max_items * size_of::<AttentionWork>())?;
-        let (num_items, host) = (gpu.alloc(max_items.max(1) * 4)?, Vec::with_capacity(max_items));
-        Ok(Self { items, num_items, host, launches: Vec::with_capacity(max_items) })
+    /// Room for units of the host's, and for tokens that launches add.
+    fn new(gpu: &Gpu, max_items: usize, max_added: usize) -> Result<Self, EngineError> {
+        let none_added = vec![0; max_added.div_ceil(32)];
+        Ok(Self {
+            items: gpu.alloc((max_items + max_added) * size_of::<AttentionWork>())?,
+            num_items: gpu.alloc(max_items.max(1) * 4)?,
+            is_added: gpu.alloc(size_of_val(&none_added[..]))?,
+            none_added,
+            host: Vec::with_capacity(max_items),
+            launches: Vec::with_capacity(max_items),
+        })
     }
 
     /// Longest first: the last units to run should be short ones. In launches that see up to
@@ -276,6 +295,17 @@ impl WorkList {
         let sizes: Vec<u32> = self.launches.iter().map(|items| items.len() as u32).collect();
         gpu.upload(&self.items, bytes_of(&self.host));
         gpu.upload(&self.num_items, bytes_of(&sizes));
+    }
+
+    /// Lets launches of a step add tokens, of which none is added yet.
+    fn open(&self, gpu: &Gpu, num_tokens: usize) {
+        gpu.upload(&self.is_added, bytes_of(&self.none_added[..num_tokens.div_ceil(32)]));
+    }
+
+    /// Where they add them: to the units of the first launch.
+    pub fn list(&self) -> DecodeList {
+        let (items, num_items) = self.ptrs(0);
+        DecodeList { items, num_items, is_added: self.is_added.ptr() }
     }
 
     /// The units of a launch, and their number.
@@ -331,8 +361,8 @@ impl GpuInputs {
             block_copies: ids(2 * limits.max_num_seqs)?,
             // Two at least, for the warm-up.
             block_tables: ids((limits.max_num_seqs * blocks).max(2))?,
-            decode: WorkList::new(gpu, limits.max_num_seqs)?,
-            prefill: WorkList::new(gpu, prefill_items)?,
+            decode: WorkList::new(gpu, limits.max_num_seqs, limits.max_num_tokens)?,
+            prefill: WorkList::new(gpu, prefill_items, 0)?,
             parts: PartInputs::new(gpu, limits)?,
             texts: None,
             runs: runs.transpose()?,
@@ -392,7 +422,12 @@ impl GpuInputs {
             Some(texts) => {
                 texts.places.list_work(batch, self.tokens_per_item, &mut self.prefill.host);
             }
-            None => self.list_work(batch),
+            None => {
+                self.list_work(batch);
+                if !self.prefill.host.is_empty() {
+                    self.decode.open(gpu, batch.num_tokens());
+                }
+            }
         }
         // Recorded launches of decoding serve every step of their size: they are not split.
         self.decode.upload(gpu, None);

@@ -3,6 +3,7 @@
 //! whatever stale K and V lie behind it.
 
 mod parts;
+mod unseen;
 
 use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::config::{DType, ShimGpu};
@@ -66,6 +67,16 @@ const fn seq(seed: u64, cached: usize, len: usize) -> Seq {
     Seq { seed, cached, len, prefix: (0, 0) }
 }
 
+/// Values of the last K or V head of a token that are not made up: the first, and the last.
+#[derive(Clone, Copy, Debug)]
+struct Odd {
+    /// Of the sequence, or of what it begins with.
+    seed: u64,
+    position: usize,
+    is_v: bool,
+    values: [f32; 2],
+}
+
 /// A device with the cache of some sequences.
 struct Run<'a> {
     device: &'a Device,
@@ -76,6 +87,7 @@ struct Run<'a> {
     inputs: StepInputs,
     alibi: Option<WeightValues>,
     sinks: Option<WeightValues>,
+    odd: &'a [Odd],
     /// Of steps so far: some had rows in parts, and parts of several rows.
     had_parts: (bool, bool),
 }
@@ -115,7 +127,7 @@ impl<'a> Run<'a> {
         let sink = |head: usize| 30.0 * head as f32 / (num_heads - 1) as f32 - 20.0;
         let sinks = case.has_sinks.then(|| of_heads((0..num_heads).map(sink).collect()));
         let had_parts = (false, false);
-        Self { device, pair, case, seqs, cache, inputs, alibi, sinks, had_parts }
+        Self { device, pair, case, seqs, cache, inputs, alibi, sinks, odd: &[], had_parts }
     }
 
     /// Values of q and k, of a token.
@@ -221,12 +233,30 @@ impl<'a> Run<'a> {
             let mut all = self.pair.values(prefix_len, stored, prefix_seed, 1.5).values;
             let own = self.pair.values(seq.len, stored, seq.seed, 1.5).values;
             all.extend_from_slice(&own[prefix_len * stored..]);
+            self.put_odd(*seq, &mut all);
             for row in all[first * stored..end * stored].chunks(stored) {
                 values.extend_from_slice(row);
                 values.extend_from_slice(&row[stored - (width - stored)..]);
             }
         }
         values
+    }
+
+    /// Puts what is not made up into all rows of a sequence.
+    fn put_odd(&self, seq: Seq, rows: &mut [f32]) {
+        let QkvHeads { num_heads, head_dim, .. } = self.case.heads;
+        let (width, num_kv_heads) = (rows.len() / seq.len, self.case.num_kv_heads);
+        let seed = |position| if position < seq.prefix.1 { seq.prefix.0 } else { seq.seed };
+        for odd in self.odd.iter().filter(|odd| odd.seed == seed(odd.position)) {
+            let last_head = match (odd.is_v, self.case.latent_dim) {
+                (true, None) => self.qk_width() + (num_kv_heads - 1) * head_dim,
+                (true, Some(rank)) => width - rank,
+                (false, _) => (num_heads + num_kv_heads - 1) * head_dim,
+            };
+            let dim = if odd.is_v { self.case.v_dim() } else { head_dim };
+            let first = odd.position * width + last_head;
+            [rows[first], rows[first + dim - 1]] = odd.values;
+        }
     }
 
     /// NaN everywhere, as in blocks that a sequence of a broken model has left.

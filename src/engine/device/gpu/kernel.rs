@@ -71,6 +71,7 @@ impl Kernel {
             "rotary_and_cache",
             "paged_attention",
             "paged_attention_decode",
+            "unseen_values",
         ];
         sources.contains(&self.source)
     }

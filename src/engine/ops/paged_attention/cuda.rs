@@ -85,6 +85,8 @@ pub(in crate::engine::ops) enum Biases {
     },
 }
 
+const PREFILL: &str = "paged_attention_prefill";
+
 /// Rows of a tensor core's tile.
 const ROWS: usize = 16;
 /// Positions of a tile of K or V.
@@ -178,73 +180,130 @@ pub(in crate::engine::ops) fn attend(
     let v_dim = out.width() / attention.num_heads;
     assert!(kv.v_dim == 0 || kv.v_dim == v_dim);
     let (params, defines) = (attention.params(qkv, kv), attention.defines(kv, v_dim));
-    let inputs = step.gpu_inputs();
-    let (k, v) = match (layer.ptrs(), kv.v_dim) {
+    let cache = match (layer.ptrs(), kv.v_dim) {
         ((k, _), 0) => (k, k.offset((kv.head_dim - v_dim) * layer.cache.element_bytes())),
         (both, _) => both,
     };
-    let is_wide = kv.v_dim == 0 || kv.head_dim > MAX_NARROW_HEAD_DIM;
-    let launch_part = |entry: &'static str, work: (&WorkList, usize), grid: [u32; 2], block| {
-        let (items, num_items) = work.0.ptrs(work.1);
+    let (num_heads, head_dim) = ((attention.num_heads, attention.num_kv_heads), kv.head_dim);
+    let task = Task { gpu, tensors: (qkv, out), step, num_heads, head_dim, params, defines, cache };
+    match gpu.dtype() {
+        DType::Float32 => task.queue_f32(),
+        _ if kv.v_dim == 0 || kv.head_dim > MAX_NARROW_HEAD_DIM => task.queue_wide(),
+        _ => task.queue(),
+    }
+}
+
+/// Attention of one layer. Tokens that decode come last, since others are added to them: those of
+/// prefill that a V that is not finite could reach without being attended to.
+#[derive(Clone, Copy)]
+struct Task<'a> {
+    gpu: &'a Gpu,
+    /// qkv and out.
+    tensors: (&'a Tensor, &'a Tensor),
+    step: Step<'a>,
+    /// Of queries, of K and V.
+    num_heads: (usize, usize),
+    head_dim: usize,
+    params: AttentionParams,
+    defines: AttentionDefines,
+    /// Where K and V are.
+    cache: (DevicePtr, DevicePtr),
+}
+
+impl Task<'_> {
+    /// The arguments that all kernels begin with.
+    fn args(&self, (items, num_items): (DevicePtr, DevicePtr)) -> Args {
         let mut args = Args::new();
-        args.tensor(qkv).ptr(k).ptr(v).ptr(items).ptr(num_items);
-        args.ptr(inputs.block_tables.ptr()).tensor(out);
-        if entry == parts::DECODE {
-            args.ptr(DevicePtr::NULL);
-        }
-        args.value(params);
-        let kernel = match gpu.dtype() {
-            DType::Float32 => Kernel::of_attention("paged_attention_f32", entry, defines),
-            DType::BFloat16 | DType::Float16 if is_wide => {
-                Kernel::of_attention("wide_attention", entry, defines)
-            }
-            DType::BFloat16 | DType::Float16 => {
-                Launch::of(gpu, kv.head_dim).kernel(entry, defines, &params)
-            }
-        };
-        gpu.launch(kernel, grid, block, &mut args);
-    };
-    let launch = |entry, work, grid, block| launch_part(entry, (work, 0), grid, block);
-    // One block per unit, or `parts` of them.
-    let launch_units = |entry, work: &WorkList, parts: u32, block| {
-        for (part, items) in work.launches.iter().enumerate() {
-            let units = (items.len() * attention.num_kv_heads) as u32;
-            launch_part(entry, (work, part), [units, parts], block);
-        }
-    };
-    let properties = gpu.properties();
-    // The padded rows decide the grid, so that a recorded launch serves every step of its size.
-    let decode_units = match inputs.decode.host.is_empty() {
-        true => 0,
-        false => (step.num_rows() * attention.num_kv_heads) as u32,
-    };
-    if gpu.dtype() == DType::Float32 {
-        launch("paged_attention_f32", &inputs.decode, [decode_units, 1], (128, 0));
-        launch_units("paged_attention_f32", &inputs.prefill, 1, (128, 0));
-        return;
+        args.tensor(self.tensors.0).ptr(self.cache.0).ptr(self.cache.1).ptr(items).ptr(num_items);
+        args.ptr(self.step.gpu_inputs().block_tables.ptr());
+        args
     }
-    if is_wide {
+
+    /// Tokens that are no decoding: one block per unit of a launch, or `parts` of them.
+    fn prefill(&self, kernel: Kernel, (parts, block): (u32, (u32, usize))) {
+        let work = &self.step.gpu_inputs().prefill;
+        for (launch, items) in work.launches.iter().enumerate() {
+            let mut args = self.args(work.ptrs(launch));
+            args.tensor(self.tensors.1).value(self.params);
+            let units = (items.len() * self.num_heads.1) as u32;
+            self.gpu.launch(kernel, [units, parts], block, &mut args);
+        }
+    }
+
+    /// Adds tokens to those that decode that prefill may have got wrong.
+    fn find_unseen_values(&self, decode: &WorkList) {
+        const NAME: &str = "unseen_values";
+        let inputs = self.step.gpu_inputs();
+        let kernel = Kernel::of_attention(NAME, NAME, self.defines);
+        for (launch, items) in inputs.prefill.launches.iter().enumerate() {
+            let (work, num_work) = inputs.prefill.ptrs(launch);
+            let mut args = Args::new();
+            args.ptr(self.cache.1).ptr(work).ptr(num_work).ptr(inputs.block_tables.ptr());
+            args.value(decode.list()).value(self.params);
+            let units = (items.len() * self.num_heads.1) as u32;
+            self.gpu.launch(kernel, [units, 1], (128, 0), &mut args);
+        }
+    }
+
+    /// Units of decoding, at most. The padded rows decide it, so that a recorded launch serves
+    /// every step of its size.
+    fn decode_units(&self) -> u32 {
+        (self.step.num_rows() * self.num_heads.1) as u32
+    }
+
+    fn queue_f32(&self) {
+        const NAME: &str = "paged_attention_f32";
+        let inputs = self.step.gpu_inputs();
+        let kernel = Kernel::of_attention(NAME, NAME, self.defines);
+        if !inputs.decode.host.is_empty() {
+            let mut args = self.args(inputs.decode.ptrs(0));
+            args.tensor(self.tensors.1).value(self.params);
+            self.gpu.launch(kernel, [self.decode_units(), 1], (128, 0), &mut args);
+        }
+        self.prefill(kernel, (1, (128, 0)));
+    }
+
+    fn queue_wide(&self) {
+        let Self { gpu, defines, step, .. } = *self;
         assert!(!(defines.is_of_texts || defines.has_biases || defines.has_sinks), "{defines:?}");
+        let properties = gpu.properties();
         let block = |num_tokens: usize| {
-            let num_rows = num_tokens * (attention.num_heads / attention.num_kv_heads);
-            let block = wide::Block::new(num_rows, kv.head_dim, properties);
-            (block.entry, num_rows.div_ceil(block.num_rows) as u32, (block.threads, block.smem))
+            let num_rows = num_tokens * (self.num_heads.0 / self.num_heads.1);
+            let block = wide::Block::new(num_rows, self.head_dim, properties);
+            let kernel = Kernel::of_attention("wide_attention", block.entry, defines);
+            (kernel, (num_rows.div_ceil(block.num_rows) as u32, (block.threads, block.smem)))
         };
-        let (entry, parts, threads) = block(1);
-        launch(entry, &inputs.decode, [decode_units, parts], threads);
-        let (entry, parts, threads) = block(inputs.tokens_per_item());
-        launch_units(entry, &inputs.prefill, parts, threads);
-        return;
+        let inputs = step.gpu_inputs();
+        let (kernel, sizes) = block(inputs.tokens_per_item());
+        self.prefill(kernel, sizes);
+        self.find_unseen_values(&inputs.decode);
+        let (kernel, (parts, threads)) = block(1);
+        let mut args = self.args(inputs.decode.ptrs(0));
+        args.tensor(self.tensors.1).value(self.params);
+        gpu.launch(kernel, [self.decode_units(), parts], threads, &mut args);
     }
-    let sizes = Launch::of(gpu, kv.head_dim);
-    let may_have_parts = attention.window.is_none() && !defines.has_biases;
-    if let Some(parts) = inputs.parts.as_ref().filter(|_| may_have_parts && step.has_parts().0) {
-        let task = PartsTask { gpu, sizes, defines, params, cache: (k, v), parts };
-        task.queue((qkv, step), inputs.block_tables.ptr(), out);
-    } else {
-        // As many blocks as are resident, whatever the number of units.
-        let grid = decode_units.min(properties.num_sms * sizes.decode.blocks);
-        launch(parts::DECODE, &inputs.decode, [grid, 1], sizes.decode_block());
+
+    fn queue(&self) {
+        let Self { gpu, defines, step, params, .. } = *self;
+        let (inputs, properties) = (step.gpu_inputs(), gpu.properties());
+        let sizes = Launch::of(gpu, self.head_dim);
+        let may_have_parts = params.window == 0 && !defines.has_biases && step.has_parts().0;
+        let parts = inputs.parts.as_ref().filter(|_| may_have_parts);
+        let decode = parts.map_or(&inputs.decode, |parts| &parts.units);
+        self.prefill(sizes.kernel(PREFILL, defines, &params), (1, sizes.prefill_block()));
+        if !defines.is_of_texts {
+            self.find_unseen_values(decode);
+        }
+        if let Some(parts) = parts {
+            let task = PartsTask { gpu, sizes, defines, params, cache: self.cache, parts };
+            task.queue((self.tensors.0, step), inputs.block_tables.ptr(), self.tensors.1);
+        } else if !defines.is_of_texts {
+            // As many blocks as are resident, whatever the number of units.
+            let grid = self.decode_units().min(properties.num_sms * sizes.decode.blocks);
+            let mut args = self.args(decode.ptrs(0));
+            args.tensor(self.tensors.1).ptr(DevicePtr::NULL).value(params);
+            let kernel = sizes.kernel(parts::DECODE, defines, &params);
+            gpu.launch(kernel, [grid, 1], sizes.decode_block(), &mut args);
+        }
     }
-    launch_units("paged_attention_prefill", &inputs.prefill, 1, sizes.prefill_block());
 }

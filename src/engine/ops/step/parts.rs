@@ -83,7 +83,7 @@ impl PartInputs {
         let max_parts = max_slots + max_num_seqs;
         let slot_bytes = limits.heads.num_heads * (limits.heads.head_dim + 4) * size_of::<f32>();
         Ok(Some(Self {
-            units: WorkList::new(gpu, max_parts)?,
+            units: WorkList::new(gpu, max_parts, limits.max_num_tokens)?,
             shared: List::new::<SharedWork>(gpu, max_parts)?,
             shared_tokens: List::new::<SharedToken>(gpu, max_num_seqs)?,
             merges: List::new::<MergeWork>(gpu, max_num_seqs)?,
@@ -100,6 +100,7 @@ impl PartInputs {
         units.host.clear();
         plan.make(batch, sharing, *shape, &mut units.host);
         if !plan.merges.is_empty() {
+            units.open(gpu, batch.num_tokens());
             units.upload(gpu, None);
             self.shared.upload(gpu, &plan.shared);
             self.shared_tokens.upload(gpu, &plan.shared_tokens);
