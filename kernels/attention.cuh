@@ -299,12 +299,19 @@ __device__ __forceinline__ void load_probabilities(const float (&scores)[4][4], 
   }
 }
 
+// Where `copy_tile` puts 16 bytes of a row, for kernels that read a tile with `chunk_offset`.
+struct TilePlace {
+  static __device__ __forceinline__ u32 offset(u32 row, u32 chunk) {
+    return chunk_offset(row, chunk);
+  }
+};
+
 // Copies rows of keys or values, those between `start` and `end`, into a tile in shared memory; the
 // others become zero, since what lies in unused slots (NaN perhaps) would survive a product with 0.
 // So does what is past HEAD_DIM, which is another row's.
 // `offsets`: of the first and the second 16 rows in `cache`. `thread` is one of `num_threads`. E4M3
 // goes where `widen_tile` looks for it.
-template <u32 num_threads>
+template <u32 num_threads, class Place = TilePlace>
 __device__ __forceinline__ void copy_tile(const Kv* cache, const u64 (&offsets)[2], u32 tile,
                                           u32 start, u32 end, u32 thread, SmemAddress to) {
   constexpr u32 NUM_ELEMENTS = 16 / sizeof(Kv), CHUNKS = PADDED_DIM / NUM_ELEMENTS;
@@ -326,7 +333,7 @@ __device__ __forceinline__ void copy_tile(const Kv* cache, const u64 (&offsets)[
     const Kv* from = (is_second ? halves[1] : halves[0]) + in_half;
     const bool is_padding = HEAD_DIM < PADDED_DIM && chunk * NUM_ELEMENTS >= HEAD_DIM;
     const bool is_valid = tile + row - start < (is_padding ? 0 : end - start);
-    copy_async_16(to + (IS_FP8 ? index * 16 : chunk_offset(row, chunk)), from, is_valid);
+    copy_async_16(to + (IS_FP8 ? index * 16 : Place::offset(row, chunk)), from, is_valid);
   }
 }
 

@@ -19,6 +19,7 @@
 // - paged_attention_shared: work of 16 PREFILL_WARPS / G tokens. Any grid.
 // Tokens that decode are paged_attention_decode.cu's; whole texts go through prefill alone.
 #include "attention_splits.cuh"
+#include "attention_tiles.cuh"
 
 // A block has two pairs of tiles of keys and values: one in use, one to come. With E4M3, one pair
 // in use as T and one to come as it is in the cache.
@@ -35,45 +36,25 @@ static_assert(PREFILL_BYTES ==
               "the host launches with as much shared memory as is laid out here");
 
 // The tiles of keys and values that the warps of a prefill block share.
-struct SharedTiles {
-  const u32* block_table;
-  u32 kv_head, start, end;
+struct SharedTiles : TileRows {
   SmemAddress base;
-  // The next tile to fetch: its position and the slot of its first row in its block. Lane i has
-  // the block of 16 rows i, of LANE_ROWS, around it; looked up one tile ahead of its use.
-  u32 next, slot, lane_block;
-  static constexpr u32 LANE_ROWS = 32 * 16;
 
   // Where the copies of the tile at position `tile` go: its keys, COPIED_BYTES later its values.
   static constexpr u32 COPIED_BYTES = IS_FP8 ? NARROW_BYTES : TILE_BYTES;
   __device__ __forceinline__ SmemAddress copies(u32 tile) const {
     return base + 2 * TILE_BYTES * (IS_FP8 ? 1 : tile / TILE % 2);
   }
-  __device__ __forceinline__ void open(const Inputs& in) {
-    next = start / TILE * TILE, slot = next % in.block_size;
-    look_up(in);
-  }
-  __device__ __forceinline__ void look_up(const Inputs& in) {
-    const u32 position = next / LANE_ROWS * LANE_ROWS + threadIdx.x % 32 * 16;
-    lane_block = block_table[min(position, end - 1) / in.block_size];
-  }
+  __device__ __forceinline__ void open(const Inputs& in) { open_at(in, TILE); }
   // Starts copying the next tile, if there is one.
   __device__ __forceinline__ void fetch(const Inputs& in) {
     if (next < end) {
       u64 offsets[2];
-      for (u32 half = 0; half < 2; ++half) {
-        const u32 block = __shfl_sync(FULL_WARP, lane_block, next % LANE_ROWS / 16 + half);
-        const u32 block_head = block * in.cache_kv_heads + kv_head;
-        offsets[half] = (u64(block_head) * in.block_size + slot) * HEAD_DIM;
-        slot += 16;
-        slot = slot == in.block_size ? 0 : slot;
-      }
+      find(in, offsets);
       const SmemAddress to = copies(next);
       copy_tile<32 * PREFILL_WARPS>(in.k_cache, offsets, next, start, end, threadIdx.x, to);
       copy_tile<32 * PREFILL_WARPS>(in.v_cache, offsets, next, start, end, threadIdx.x,
                                     to + COPIED_BYTES);
-      next += TILE;
-      if (next % LANE_ROWS == 0 && next < end) look_up(in);
+      go_on(in);
     }
     commit_async();
   }

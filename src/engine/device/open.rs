@@ -22,6 +22,7 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "attention.cuh",
     "attention_params.cuh",
     "attention_splits.cuh",
+    "attention_tiles.cuh",
     "logits.cuh",
     "norm.cuh",
     "ptx.cuh",
