@@ -61,6 +61,11 @@ struct Entry {
   CallFn call;
 };
 
+std::vector<const char* (*)()>& block_checks() {
+  static std::vector<const char* (*)()> all;
+  return all;
+}
+
 std::vector<Entry>& entries() {
   static std::vector<Entry> all;
   return all;
@@ -83,6 +88,13 @@ struct Fiber {
   CollectiveFn fn;
   void* payload;
   std::vector<std::vector<Copy>> copies;  // the last group is the open one
+  uint32_t num_fences;                    // of the asynchronous proxy
+};
+
+// Who has copied 16 bytes of shared memory last, and after how many fences of its own.
+struct Copied {
+  static constexpr uint32_t UNDER_WAY = 0xffffffff;
+  uint32_t fiber, num_fences;
 };
 
 struct Block {
@@ -100,6 +112,7 @@ struct Block {
   size_t num_stacks = 0;
   char* smem = nullptr;
   size_t smem_bytes = 0;
+  std::vector<Copied> copied;  // of each 16 bytes of the block's shared memory
   std::string error;
 
   ~Block() {
@@ -172,13 +185,16 @@ void start_fibers(Block& b) {
     fiber.index = {number % blockDim.x, number / blockDim.x % blockDim.y,
                    number / blockDim.x / blockDim.y};
     if (fiber.copies.size() != 1 || !fiber.copies[0].empty()) fiber.copies.assign(1, {});
+    fiber.num_fences = 1;
     prepare(&fiber.context, b.stacks + STACK_BYTES * number++, run_fiber);
     make_ready(b, fiber);
   }
   if (b.seed != 0)
     for (size_t i = b.ready.size(); i > 1; --i)
       std::swap(b.ready[i - 1], b.ready[next_random(b, i)]);
-  memset(dynamic_smem(), 0xff, b.smem + MAX_SMEM_BYTES - static_cast<char*>(dynamic_smem()));
+  const size_t smem_bytes = b.smem + MAX_SMEM_BYTES - static_cast<char*>(dynamic_smem());
+  memset(dynamic_smem(), 0xff, smem_bytes);
+  b.copied.assign(smem_bytes / 16, {});
 }
 
 void describe_deadlock(Block& b) {
@@ -199,10 +215,24 @@ bool run_block(Block& b) {
   threadIdx = b.current->index;
   change(&b.scheduler, &b.current->context);
   if (b.error.empty() && b.num_finished < b.fibers.size()) describe_deadlock(b);
+  for (auto check : block_checks()) {
+    const char* problem = check();
+    if (b.error.empty() && problem != nullptr)
+      b.error = std::string(problem) + " in " + b.entry->name;
+  }
   return b.error.empty();
 }
 
+// Marks what a copy of the current fiber writes.
+void mark_copied(const Copy& copy, uint32_t num_fences) {
+  Block& b = the_block;
+  size_t first = (static_cast<char*>(copy.to) - static_cast<char*>(dynamic_smem())) / 16;
+  if (copy.bytes == 16 && first < b.copied.size())
+    b.copied[first] = {b.current->number, num_fences};
+}
+
 void apply(const Copy& copy) {
+  mark_copied(copy, the_block.current->num_fences);
   memcpy(copy.to, copy.from, copy.bytes_read);
   memset(static_cast<char*>(copy.to) + copy.bytes_read, 0, copy.bytes - copy.bytes_read);
 }
@@ -289,7 +319,9 @@ void copy_async(void* to, const void* from, uint32_t bytes, uint32_t bytes_read)
     fail("cp.async with an unaligned address");
   // Whoever reads before waiting sees NaN.
   memset(to, 0xff, bytes);
-  the_block.current->copies.back().push_back({to, from, bytes, bytes_read});
+  Copy copy{to, from, bytes, bytes_read};
+  mark_copied(copy, Copied::UNDER_WAY);
+  the_block.current->copies.back().push_back(copy);
 }
 
 void commit_copies() { the_block.current->copies.emplace_back(); }
@@ -301,6 +333,22 @@ void wait_copies(uint32_t groups_left) {
     groups.erase(groups.begin());
   }
 }
+
+void fence_async_proxy() { ++the_block.current->num_fences; }
+
+const void* read_by_async_proxy(uint32_t address) {
+  Block& b = the_block;
+  // The only place in the block's memory whose address ends so.
+  uintptr_t base = reinterpret_cast<uintptr_t>(dynamic_smem());
+  size_t offset = (address - base) % MAX_SMEM_BYTES;
+  if (offset + 16 > b.smem_bytes) fail("a product reads past the block's shared memory");
+  const Copied& copied = b.copied[offset / 16];
+  if (copied.num_fences >= b.fibers[copied.fiber].num_fences)
+    fail("a product reads a copy that has not come, or was not fenced");
+  return reinterpret_cast<const void*>(base + offset);
+}
+
+void check_after_blocks(const char* (*check)()) { block_checks().push_back(check); }
 
 }  // namespace shim
 

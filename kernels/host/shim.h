@@ -66,6 +66,13 @@ void warp_collective(uint32_t mask, void* payload, CollectiveFn fn);
 void copy_async(void* to, const void* from, uint32_t bytes, uint32_t bytes_read);
 void commit_copies();
 void wait_copies(uint32_t groups_left);
+// What this thread has copied may be read by products of warpgroups from then on.
+void fence_async_proxy();
+// 16 bytes of shared memory, by the low 18 bits of their address: in this block's part, and nothing
+// of theirs is a copy under way, or one whose thread has not fenced it.
+const void* read_by_async_proxy(uint32_t address);
+// Calls `check` after each block: what it says is wrong, or null.
+void check_after_blocks(const char* (*check)());
 
 template <class... Args, size_t... I>
 void call_unpacked(void (*entry)(Args...), void** args, std::index_sequence<I...>) {

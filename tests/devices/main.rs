@@ -13,3 +13,4 @@ mod penalties;
 mod pooling;
 mod quantized_weights;
 mod step_sampler;
+mod wgmma_emulation;

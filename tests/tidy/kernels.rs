@@ -46,10 +46,11 @@ fn tests_of(source: &Source) -> impl Iterator<Item = &str> {
     found.map(|at| source.token(at, 4))
 }
 
-/// Instructions are wrapped where the shim has their twins: in `ptx.cuh`, and the conversions and
-/// approximations of `common.cuh`.
+/// Instructions are wrapped where the shim has their twins: in `ptx.cuh`, `wgmma.cuh`, and the
+/// conversions and approximations of `common.cuh`.
 pub fn asm_is_wrapped(source: &Source) -> Vec<String> {
-    if !is_device_code(source) || source.path == "kernels/ptx.cuh" {
+    let is_of_wrappers = ["kernels/ptx.cuh", "kernels/wgmma.cuh"].contains(&&source.path[..]);
+    if !is_device_code(source) || is_of_wrappers {
         return Vec::new();
     }
     let is_conversion = |line: usize| {

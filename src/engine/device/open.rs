@@ -33,6 +33,7 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "tiles.cuh",
     "plain_tiles.cuh",
     "weight_tiles.cuh",
+    "wgmma.cuh",
     "activation.cu",
     "all_reduce.cu",
     "causal_conv.cu",
