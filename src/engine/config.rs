@@ -319,6 +319,17 @@ pub enum Quantization {
     Int8,
 }
 
+/// What multiplies in attention of prompts on a GPU. The bits are not to differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PrefillKernel {
+    /// `mma.sync`, of every GPU: kernels/paged_attention.cu.
+    #[default]
+    MmaSync,
+    /// The warpgroups of Hopper, where heads and cache are what kernels/paged_attention_wgmma.cu
+    /// takes.
+    Wgmma,
+}
+
 /// Which device (`--device`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DeviceKind {
@@ -383,6 +394,8 @@ pub struct DeviceConfig {
     pub enforce_eager: bool,
     /// Narrowed weights.
     pub quantization: Option<Quantization>,
+    /// Of prompts on a GPU.
+    pub prefill_kernel: PrefillKernel,
 }
 
 /// Instruction set of the CPU kernels. Results are equal within one set, not across sets.

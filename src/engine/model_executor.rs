@@ -1,12 +1,12 @@
 //! `ModelExecutor`: a decoder with its KV cache on a device.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::EngineError;
 use super::batch::{Batch, LoraCounts, PartCounts};
-use super::config::{CacheConfig, DType, EngineConfig, LoadFormat, SchedulerConfig};
+use super::config::{CacheConfig, DType, EngineConfig, LoadFormat, PrefillKernel, SchedulerConfig};
 use super::device::kv_cache::{KV_GROUP_TOKENS, KvCacheShape, KvHeads, StateShape};
 use super::device::{Device, GpuNeeds, HeadWidths, KvCache, Precision, Tensor, memory};
 use super::executor::{Executor, ExecutorError, Logits};
@@ -17,7 +17,7 @@ use super::model::resident_loras::ResidentLoras;
 use super::model::spec::{AttentionSpec, DecoderSpec, HeadSpec, LatentSpec, QkvHeads};
 use super::model::weights::{self, Checkpoint};
 use super::model_summary::{self, ModelSummary};
-use super::ops::StepLimits;
+use super::ops::{StepLimits, prefill_by_wgmma};
 use super::tensor_parallel::OtherRanks;
 
 /// Runs a decoder over batches.
@@ -152,6 +152,11 @@ impl ModelExecutor {
         let shape = cache_shape(config, &device, &decoder)?;
         let (mut cache, shrunk) = allocate(&device, shape, dtype, &config.cache)?;
         add_host_blocks(&mut cache, &config.cache, &device)?;
+        if config.device.prefill_kernel == PrefillKernel::Wgmma {
+            let head_dims: BTreeSet<_> =
+                spec.attentions().map(|attention| attention.heads.head_dim).collect();
+            prefill_by_wgmma(&device, &Vec::from_iter(head_dims))?;
+        }
         let notes = shrunk.into_iter().collect();
         let decoder = loaded;
         let code_bytes = Arc::default();

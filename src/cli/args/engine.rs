@@ -57,6 +57,10 @@ pub struct ComputeArgs {
     /// fastest that the CPU has]
     #[arg(long, value_name = "ISA", hide_short_help = true)]
     pub cpu_isa: Option<CpuIsaArg>,
+    /// What multiplies in attention of prompts on a GPU: wgmma on Hopper, if it gives the bits of
+    /// mma-sync there [default: mma-sync]
+    #[arg(long, value_name = "KERNEL", hide_short_help = true)]
+    pub prefill_kernel: Option<PrefillKernelArg>,
     /// Most rows computed at once [default: 256, more on large GPUs]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub max_num_seqs: Option<usize>,
@@ -195,6 +199,15 @@ pub enum CpuIsaArg {
     NeonBf16,
     /// What any CPU has
     Portable,
+}
+
+/// `--prefill-kernel`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum PrefillKernelArg {
+    /// Of every GPU
+    MmaSync,
+    /// Of Hopper, for heads of 64 and 128; refused where bits differ
+    Wgmma,
 }
 
 /// `--kv-cache-dtype`.

@@ -28,7 +28,7 @@ pub use check::{CheckArgs, DEFAULT_MAX_ERRORS};
 pub use diff::DiffArgs;
 pub use engine::{
     CacheArgs, ComputeArgs, CpuIsaArg, DTypeArg, DeviceArg, EngineArgs, KvCacheDTypeArg,
-    LoadFormatArg, ModelArgs, QuantizationArg,
+    LoadFormatArg, ModelArgs, PrefillKernelArg, QuantizationArg,
 };
 pub use eval::{ErrorsAreArg, EvalArgs, EvalFlags};
 pub use input::{

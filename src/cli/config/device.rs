@@ -3,9 +3,11 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use crate::cli::args::{ComputeArgs, CpuIsaArg, DeviceArg, EngineArgs, QuantizationArg};
+use crate::cli::args::{
+    ComputeArgs, CpuIsaArg, DeviceArg, EngineArgs, PrefillKernelArg, QuantizationArg,
+};
 use crate::cli::terminal::error::CliError;
-use crate::engine::config::{DeviceConfig, DeviceKind, Engines, Isa, Quantization};
+use crate::engine::config::{DeviceConfig, DeviceKind, Engines, Isa, PrefillKernel, Quantization};
 
 /// Resolves the flags and the variables that say where CUDA's libraries are.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads CUDA's variables")]
@@ -36,6 +38,10 @@ fn resolve(args: &EngineArgs, variable: &dyn Fn(&str) -> Option<OsString>) -> De
             QuantizationArg::Fp8 => Quantization::Fp8,
             QuantizationArg::Int8 => Quantization::Int8,
         }),
+        prefill_kernel: match args.compute.prefill_kernel {
+            None | Some(PrefillKernelArg::MmaSync) => PrefillKernel::MmaSync,
+            Some(PrefillKernelArg::Wgmma) => PrefillKernel::Wgmma,
+        },
     }
 }
 

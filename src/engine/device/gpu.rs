@@ -76,6 +76,8 @@ pub struct Gpu {
     rank: OnceLock<Rank>,
     /// Whether weights are held as codes.
     has_codes: AtomicBool,
+    /// Whether prefill is `PrefillKernel::Wgmma`.
+    has_wgmma: AtomicBool,
     failure: Mutex<Option<CudaError>>,
     pub(super) pool: ThreadPool,
 }
@@ -148,6 +150,7 @@ impl Gpu {
             sampled: OnceLock::new(),
             rank: OnceLock::new(),
             has_codes: AtomicBool::new(false),
+            has_wgmma: AtomicBool::new(false),
             failure: Mutex::default(),
             pool,
         })

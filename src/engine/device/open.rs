@@ -6,7 +6,7 @@ use super::thread_pool::{ThreadPool, num_physical_cores};
 use super::{Device, Gpu, GpuConfig};
 use crate::engine::EngineError;
 use crate::engine::config::{
-    DType, DeviceConfig, DeviceKind, EngineConfig, KvCacheDType, Quantization,
+    DType, DeviceConfig, DeviceKind, EngineConfig, KvCacheDType, PrefillKernel, Quantization,
 };
 
 macro_rules! sources {
@@ -58,6 +58,7 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "paged_attention.cu",
     "paged_attention_decode.cu",
     "paged_attention_f32.cu",
+    "paged_attention_wgmma.cu",
     "quantize_rows.cu",
     "random_fill.cu",
     "rotary_and_cache.cu",
@@ -131,6 +132,11 @@ pub fn open(
     if narrow_cache && (device.kind == DeviceKind::Cpu || dtype == DType::Float32) {
         return Err(EngineError::Config(
             "--kv-cache-dtype fp8 needs an NVIDIA GPU and a 16-bit --dtype".to_owned(),
+        ));
+    }
+    if device.prefill_kernel == PrefillKernel::Wgmma && needs.is_of_texts {
+        return Err(EngineError::Config(
+            "--prefill-kernel wgmma is for models with a KV cache: leave it out".to_owned(),
         ));
     }
     match &device.kind {

@@ -67,7 +67,8 @@ pub use lora::{
 pub use mamba_scan::{ScanShape, ScanWeights, mamba_scan};
 pub use norm::{Heads, NormKind, NormWeight, add_norm, add_norm_rows, norm_heads, norm_in_place};
 pub use paged_attention::{
-    AttentionLaunch, AttentionScratch, AttentionShape, alibi_slopes, paged_attention,
+    AttentionLaunch, AttentionScratch, AttentionShape, WgmmaTrial, alibi_slopes, paged_attention,
+    prefill_by_wgmma, wgmma_prefill_sizes,
 };
 pub use recurrent_step::RecurrentStep;
 pub use rotary::RotaryTable;

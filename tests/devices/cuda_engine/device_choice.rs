@@ -71,6 +71,17 @@ fn the_cpu_asked_for_is_taken_without_a_word() {
 }
 
 #[test]
+fn prompts_by_wgmma_are_refused_where_there_is_no_gpu() {
+    if is_skipped() {
+        return;
+    }
+    let output = run(&["--device", "cpu", "--prefill-kernel", "wgmma"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    let expected = "prompts cannot be computed by wgmma: the device is the CPU";
+    assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+}
+
+#[test]
 fn fp8_is_refused_where_there_is_no_gpu() {
     if is_skipped() {
         return;

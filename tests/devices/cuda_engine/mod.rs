@@ -10,6 +10,7 @@ mod invariance;
 mod kernel_times;
 mod loras;
 mod parts;
+mod prefill_kernel;
 mod rows;
 mod tensor_parallel;
 

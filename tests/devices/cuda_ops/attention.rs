@@ -4,11 +4,13 @@
 
 mod parts;
 mod unseen;
+mod wgmma;
+mod wgmma_timed;
 
 use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::config::{DType, ShimGpu};
 use vllm_batch::engine::device::kv_cache::{KvCacheShape, KvHeads, StateShape};
-use vllm_batch::engine::device::{Device, KvCache, Precision};
+use vllm_batch::engine::device::{Device, KvCache, Precision, Tensor};
 use vllm_batch::engine::ops::{
     AttentionScratch, AttentionShape, QkvHeads, StepInputs, StepLimits, WeightValues, alibi_slopes,
     paged_attention, rotary_and_cache,

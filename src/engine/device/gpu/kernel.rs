@@ -2,9 +2,12 @@
 
 mod attention;
 
+use std::sync::atomic::Ordering;
+
 pub use attention::{AttentionDefines, DecodeLayer, DecodeSizes, LaunchDefines, PrefillSizes};
 
-use crate::engine::config::{DType, KvCacheDType};
+use super::Gpu;
+use crate::engine::config::{DType, KvCacheDType, PrefillKernel};
 
 /// A kernel: `entry` of kernels/`source`.cu, compiled for attention, codes or states of one kind
 /// where that matters.
@@ -101,6 +104,22 @@ impl Kernel {
             defines.push(("KV_FP8", "1".to_owned()));
         }
         defines
+    }
+}
+
+impl Gpu {
+    /// What computes prefill.
+    pub fn prefill_kernel(&self) -> PrefillKernel {
+        match self.has_wgmma.load(Ordering::Relaxed) {
+            true => PrefillKernel::Wgmma,
+            false => PrefillKernel::MmaSync,
+        }
+    }
+
+    /// Chooses what computes prefill from then on: of a model, by `ops::prefill_by_wgmma`, which
+    /// has compared the bits.
+    pub fn set_prefill_kernel(&self, kernel: PrefillKernel) {
+        self.has_wgmma.store(kernel == PrefillKernel::Wgmma, Ordering::Relaxed);
     }
 }
 

@@ -1,12 +1,14 @@
 //! Attention on a GPU: kernels/paged_attention.cu and paged_attention_decode.cu, wide_attention.cu,
-//! or paged_attention_f32.cu for exactness.
+//! or paged_attention_f32.cu for exactness. Where it was asked for, paged_attention_wgmma.cu.
 
 mod launch;
 mod parts;
+mod wgmma;
 mod wide;
 
 pub use launch::Launch;
 pub(in crate::engine::ops) use parts::PartLaunch;
+pub use wgmma::{WgmmaTrial, prefill_by_wgmma, sizes as wgmma_prefill_sizes};
 
 use crate::engine::config::DType;
 use crate::engine::device::cuda::{Args, DevicePtr};
@@ -84,8 +86,6 @@ pub(in crate::engine::ops) enum Biases {
         origin: usize,
     },
 }
-
-const PREFILL: &str = "paged_attention_prefill";
 
 /// Rows of a tensor core's tile.
 const ROWS: usize = 16;
@@ -290,7 +290,8 @@ impl Task<'_> {
         let may_have_parts = params.window == 0 && !defines.has_biases && step.has_parts().0;
         let parts = inputs.parts.as_ref().filter(|_| may_have_parts);
         let decode = parts.map_or(&inputs.decode, |parts| &parts.units);
-        self.prefill(sizes.kernel(PREFILL, defines, &params), (1, sizes.prefill_block()));
+        let (entry, block) = sizes.prefill_kernel(gpu, &defines);
+        self.prefill(sizes.kernel(entry, defines, &params), (1, block));
         if !defines.is_of_texts {
             self.find_unseen_values(decode);
         }

@@ -16,8 +16,8 @@ mod work;
 
 pub use alibi::alibi_slopes;
 pub use cpu::AttentionScratch;
-pub use cuda::Launch as AttentionLaunch;
 pub(super) use cuda::{Biases, CacheAttention, PartLaunch, attend, prefill_tokens};
+pub use cuda::{Launch as AttentionLaunch, WgmmaTrial, prefill_by_wgmma, wgmma_prefill_sizes};
 pub(super) use sharing::Sharing;
 
 use crate::engine::device::kv_cache::KvData;

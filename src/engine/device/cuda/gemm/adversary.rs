@@ -23,7 +23,7 @@ impl Random {
     }
 
     /// A random matching of 0..k.
-    fn pairs(&mut self, k: usize) -> Vec<(usize, usize)> {
+    pub fn pairs(&mut self, k: usize) -> Vec<(usize, usize)> {
         let mut order: Vec<usize> = (0..k).collect();
         for i in (1..k).rev() {
             order.swap(i, (self.next() % (i as u64 + 1)) as usize);

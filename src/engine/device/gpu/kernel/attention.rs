@@ -22,7 +22,7 @@ pub struct AttentionDefines {
 pub enum LaunchDefines {
     /// kernels/paged_attention_decode.cu.
     Decode(DecodeSizes, DecodeLayer),
-    /// kernels/paged_attention.cu.
+    /// kernels/paged_attention.cu and paged_attention_wgmma.cu.
     Prefill(PrefillSizes),
 }
 
@@ -55,7 +55,7 @@ pub struct DecodeLayer {
     pub has_soft_cap: bool,
 }
 
-/// Launch sizes of kernels/paged_attention.cu.
+/// Launch sizes of kernels/paged_attention.cu and paged_attention_wgmma.cu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PrefillSizes {
     /// Warps of a block.

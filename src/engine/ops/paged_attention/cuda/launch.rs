@@ -7,7 +7,7 @@ use crate::engine::device::gpu::{
     AttentionDefines, DecodeSizes, Kernel, LaunchDefines, PrefillSizes,
 };
 
-use super::{AttentionParams, ROWS, TILE, parts};
+use super::{AttentionParams, ROWS, TILE, parts, wgmma};
 
 /// Sizes for heads of one width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +134,10 @@ impl Launch {
                 let launch = LaunchDefines::Decode(self.decode, params.decode_layer());
                 ("paged_attention_decode", launch)
             }
+            wgmma::ENTRY => {
+                let sizes = wgmma::sizes(defines.head_dim as usize).expect("heads that it takes");
+                ("paged_attention_wgmma", LaunchDefines::Prefill(sizes))
+            }
             _ => ("paged_attention", LaunchDefines::Prefill(self.prefill)),
         };
         Kernel::of_attention(source, entry, AttentionDefines { launch: Some(launch), ..defines })
@@ -145,13 +149,29 @@ impl Launch {
     }
 
     pub(super) fn prefill_block(&self) -> (u32, usize) {
-        (32 * self.prefill.warps, self.prefill.bytes as usize)
+        block_of(self.prefill)
+    }
+
+    /// The kernel of prompts on this GPU, and its block.
+    pub(super) fn prefill_kernel(
+        &self,
+        gpu: &Gpu,
+        defines: &AttentionDefines,
+    ) -> (&'static str, (u32, usize)) {
+        match wgmma::sizes_on(gpu, defines) {
+            Some(sizes) => (wgmma::ENTRY, block_of(sizes)),
+            None => ("paged_attention_prefill", self.prefill_block()),
+        }
     }
 
     /// Rows, each a query token with a query head, of a unit of prefill.
     pub(super) fn prefill_rows(&self) -> usize {
         ROWS * (self.prefill.warps * self.prefill.groups) as usize
     }
+}
+
+fn block_of(sizes: PrefillSizes) -> (u32, usize) {
+    (32 * sizes.warps, sizes.bytes as usize)
 }
 
 #[cfg(test)]
