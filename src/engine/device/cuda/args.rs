@@ -62,7 +62,8 @@ impl Args {
         self.value(value)
     }
 
-    /// A `#[repr(C)]` struct of at most 64 bytes, or any other value that C++ sees alike.
+    /// A `#[repr(C)]` struct of at most 64 bytes, or any other value that C++ sees alike. It has no
+    /// padding: recorded launches are compared by all bytes.
     ///
     /// # Panics
     /// More than 16 arguments.

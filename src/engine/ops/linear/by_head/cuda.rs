@@ -35,6 +35,9 @@ struct ByHead {
     k: u32,
     from: [u32; 3],
     to: [u32; 3],
+    /// Behind the last one C++ has as many bytes. A launch is compared with its recording byte by
+    /// byte, so that they are set.
+    padding: u32,
 }
 
 const KERNELS: WeightTiles = WeightTiles {
@@ -68,6 +71,7 @@ pub(super) fn linear_by_head(
         k: k as u32,
         from,
         to,
+        padding: 0,
     });
     let has_whole_chunks = k.is_multiple_of(8) && from.iter().all(|it| it.is_multiple_of(8));
     let product = Product { gpu, n, num_rows, has_whole_chunks };
