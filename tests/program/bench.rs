@@ -166,8 +166,11 @@ fn ops_are_counted_by_hand_and_held_against_the_limits_that_are_given() {
     // Scores and values of 128 columns for the causal half of 24 positions.
     let num_scores = 3.0 * f64::from((1..=24).sum::<i32>());
     assert_near(number(&attention["flops"]), 5.0 * 4.0 * 128.0 * num_scores);
-    assert_eq!(op(&json, "sample")["calls"], 5);
-    assert_near(number(&op(&json, "sample")["bytes"]), 15.0 * 4.0 * 448.0);
+    // All rows are greedy: the output layer finds their tokens, and no logits are read.
+    let output = op(&json, "linear_largest 448 x 128");
+    assert_eq!(output["calls"], 5);
+    assert_near(number(&output["flops"]), 15.0 * 2.0 * 448.0 * 128.0);
+    assert_near(number(&output["bytes"]), 5.0 * 2.0 * 448.0 * 128.0 + 15.0 * 4.0 * 128.0);
 
     let flags = "--quantization int8 --num-prompts 2 --input-len 8 --output-len 3";
     let (stdout, json) = result(folder.path(), flags);

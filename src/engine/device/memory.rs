@@ -3,12 +3,13 @@
 
 use std::path::Path;
 
-/// Bytes this process may still take: the smaller of the system's available memory and the room
-/// under the cgroup's limit. None where the system does not say.
+/// Bytes this process may still take: the least of the system's available memory, the room under
+/// the cgroup's limit, and that in its address space (`ulimit -v`). None where the system does not
+/// say.
 pub fn available_bytes() -> Option<u64> {
     let system = meminfo_bytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?;
-    let cgroup = cgroup_room(Path::new("/sys/fs/cgroup"));
-    Some(cgroup.map_or(system, |room| room.min(system)))
+    let bounds = [cgroup_room(Path::new("/sys/fs/cgroup")), address_room()];
+    Some(bounds.into_iter().flatten().fold(system, u64::min))
 }
 
 /// Bytes that this process could take if all else made room: caches count as room here, which
@@ -29,6 +30,19 @@ fn meminfo_bytes(meminfo: &str, key: &str) -> Option<u64> {
 fn cgroup_room(folder: &Path) -> Option<u64> {
     let limit = cgroup_bytes(folder, "memory.max")?;
     Some(limit.saturating_sub(cgroup_bytes(folder, "memory.current")?))
+}
+
+/// What a limit of the process leaves of its address space.
+fn address_room() -> Option<u64> {
+    let limit = address_limit(&std::fs::read_to_string("/proc/self/limits").ok()?)?;
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    Some(limit.saturating_sub(meminfo_bytes(&status, "VmSize:")?))
+}
+
+/// The limit that holds, of Linux's table of them; "unlimited" is none.
+fn address_limit(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 fn cgroup_bytes(folder: &Path, name: &str) -> Option<u64> {
@@ -78,6 +92,15 @@ mod tests {
         assert_eq!(meminfo_bytes(text, "MemAvailable:"), Some(20 * 1024));
         assert_eq!(meminfo_bytes(text, "MemTotal:"), Some(100 * 1024));
         assert_eq!(meminfo_bytes("MemTotal: 1 kB\n", "MemAvailable:"), None);
+    }
+
+    #[test]
+    fn a_limit_of_the_address_space_is_read() {
+        let table = |limit: &str| {
+            format!("Limit  Soft Limit  Hard Limit  Units\nMax address space  {limit} 9 bytes\n")
+        };
+        assert_eq!(address_limit(&table("4294967296")), Some(1 << 32));
+        assert_eq!(address_limit(&table("unlimited")), None);
     }
 
     #[test]

@@ -275,7 +275,9 @@ impl LinearWeight {
             Destination::Largest(_) => ("linear_largest", self.n),
         };
         let x = Inputs::of(x, num_rows);
-        let work = || self.work(num_rows, x.bytes());
+        // What is not written: a row's largest alone is kept.
+        let output_bytes = if matches!(to, Destination::Largest(_)) { 0.0 } else { 4.0 };
+        let work = || self.work(num_rows, (x.bytes() as f64, output_bytes));
         let _timed = cpu.op_timer.timed(self.op(name, cpu, packed), work);
         let out = Outputs { n, width: packed.panel_width, to };
         packed.product(cpu, Shape { num_rows, n, k: self.k }, x, out);
@@ -292,10 +294,10 @@ impl LinearWeight {
         Op { name, shape: Some((self.n, self.k)), arithmetic }
     }
 
-    /// What the layer does with so many rows, of inputs of so many bytes.
-    fn work(&self, num_rows: usize, input_bytes: usize) -> Work {
+    /// What the layer does with so many rows, of inputs and outputs of so many bytes.
+    fn work(&self, num_rows: usize, (input_bytes, output_bytes): (f64, f64)) -> Work {
         let (rows, n, k) = (num_rows as f64, self.n as f64, self.k as f64);
-        let row_bytes = 4.0 * n + input_bytes as f64 * k;
+        let row_bytes = output_bytes * n + input_bytes * k;
         Work { flops: 2.0 * rows * n * k, bytes: self.num_bytes() as f64 + rows * row_bytes }
     }
 
