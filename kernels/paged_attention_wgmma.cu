@@ -241,6 +241,7 @@ paged_attention_prefill_wgmma(const T* qkv, const Kv* k_cache, const Kv* v_cache
   tiles.base = (first + WGMMA_ALIGNMENT - 1) / WGMMA_ALIGNMENT * WGMMA_ALIGNMENT;
   State* states = reinterpret_cast<State*>(smem + (tiles.base - first) + NUM_STAGES * STAGE_BYTES);
   State& state = states[threadIdx.x / 32];
+  // The loops of paged_attention_prefill: as a function of both, that kernel spills on sm_100a.
   for (u32 unit = blockIdx.x; unit < num_work[0] * in.num_kv_heads; unit += gridDim.x) {
     const AttentionWork& item = work[unit / in.num_kv_heads];
     tiles.kv_head = unit % in.num_kv_heads;

@@ -69,6 +69,11 @@ const fn seq(seed: u64, cached: usize, len: usize) -> Seq {
     Seq { seed, cached, len, prefix: (0, 0) }
 }
 
+/// Sequences that begin with the first `prefix.1` tokens of `prefix.0`.
+const fn after(prefix: (u64, usize), seed: u64, cached: usize, len: usize) -> Seq {
+    Seq { seed, cached, len, prefix }
+}
+
 /// Values of the last K or V head of a token that are not made up: the first, and the last.
 #[derive(Clone, Copy, Debug)]
 struct Odd {

@@ -14,9 +14,8 @@ use crate::engine::ops::gemm::tiles::{RowTiles, TileProduct};
 use crate::engine::ops::gemm::words::{WordRows, narrow, room, room_len};
 use crate::engine::ops::shared_rows::SharedRows;
 
-use super::super::QkvHeads;
-use super::EncoderAttentionShape;
 use super::softmax::{Queries, Softmax};
+use super::{EncoderAttentionShape, grow};
 
 /// Queries that share every panel of K and V: as many as go through one at once.
 const MAX_QUERIES: usize = BLOCK_TILES * TILE_ROWS;
@@ -55,12 +54,6 @@ impl Workspace {
         grow(&mut self.rows, room_len(MAX_QUERIES, tile_stride(num_words)));
         grow(&mut self.scores, MAX_QUERIES * positions);
         grow(&mut self.sums, MAX_QUERIES * columns);
-    }
-}
-
-fn grow<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) {
-    if buffer.len() < len {
-        buffer.resize(len, T::default());
     }
 }
 
@@ -104,18 +97,11 @@ impl TilePass<'_> {
         }
     }
 
-    /// Columns of `qkv` that are the head's K and V.
-    fn key_and_value(&self) -> (usize, usize) {
-        let QkvHeads { num_heads, num_kv_heads, head_dim } = self.shape.heads;
-        let k_start = (num_heads + self.head / (num_heads / num_kv_heads)) * head_dim;
-        (k_start, k_start + num_kv_heads * head_dim)
-    }
-
     /// Rounds K and V of the head into panels; what is past the last position or column is zero.
     fn pack(&self, workspace: &mut Workspace) {
         let head_dim = self.shape.heads.head_dim;
         let (num_words, columns) = (head_dim.div_ceil(2), padded(head_dim));
-        let (k_start, v_start) = self.key_and_value();
+        let (k_start, v_start) = self.shape.key_and_value_of(self.head);
         let num_positions = padded(self.len);
         let Workspace { keys, values, row, by_turns, .. } = workspace;
         for position in 0..num_positions {

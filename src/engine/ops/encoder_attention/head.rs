@@ -6,9 +6,8 @@ use crate::engine::device::Tensor;
 use crate::engine::device::simd::{Kernel, Vector};
 use crate::engine::ops::shared_rows::SharedRows;
 
-use super::super::QkvHeads;
-use super::EncoderAttentionShape;
 use super::softmax::Queries;
+use super::{EncoderAttentionShape, grow};
 
 /// Queries that share every load of K and V.
 const TILE: usize = 4;
@@ -34,11 +33,6 @@ impl Workspace {
     pub(super) fn reserve(&mut self, len: usize, head_dim: usize) {
         let positions = len.next_multiple_of(WIDEST_PANEL);
         let columns = head_dim.next_multiple_of(WIDEST_PANEL);
-        let grow = |buffer: &mut Vec<f32>, len: usize| {
-            if buffer.len() < len {
-                buffer.resize(len, 0.0);
-            }
-        };
         grow(&mut self.keys, positions * head_dim);
         grow(&mut self.values, positions * columns);
         grow(&mut self.scores, TILE * positions);
@@ -84,10 +78,8 @@ impl HeadPass<'_> {
     #[inline(always)]
     unsafe fn pack<V: Vector>(&mut self) {
         let width = 2 * V::LANES;
-        let QkvHeads { num_heads, num_kv_heads, head_dim } = self.shape.heads;
-        let kv_head = self.head / (num_heads / num_kv_heads);
-        let k_start = (num_heads + kv_head) * head_dim;
-        let v_start = k_start + num_kv_heads * head_dim;
+        let head_dim = self.shape.heads.head_dim;
+        let (k_start, v_start) = self.shape.key_and_value_of(self.head);
         let padded = self.len.next_multiple_of(width);
         let Workspace { keys, values, .. } = &mut *self.workspace;
         for position in 0..padded {

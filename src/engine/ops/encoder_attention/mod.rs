@@ -50,6 +50,13 @@ pub struct EncoderAttentionShape<'a> {
 }
 
 impl EncoderAttentionShape<'_> {
+    /// The first columns of the K and the V that a query head has in a row of `qkv`.
+    fn key_and_value_of(&self, head: usize) -> (usize, usize) {
+        let QkvHeads { num_heads, num_kv_heads, head_dim } = self.heads;
+        let key = (num_heads + head / (num_heads / num_kv_heads)) * head_dim;
+        (key, key + num_kv_heads * head_dim)
+    }
+
     /// What the query at a position attends to, in a row that is long enough.
     fn seen(&self, query: usize) -> Range<usize> {
         let start = self.before.map_or(0, |before| query.saturating_sub(before));
@@ -112,6 +119,13 @@ impl RelativeBias {
     fn of_query(&self, head: usize, position: usize, len: usize) -> &[f32] {
         let start = head * self.stride() + self.origin() - position;
         &self.values[start..start + len + PADDING]
+    }
+}
+
+/// Makes a buffer as long as is needed; it never gets shorter.
+fn grow<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) {
+    if buffer.len() < len {
+        buffer.resize(len, T::default());
     }
 }
 

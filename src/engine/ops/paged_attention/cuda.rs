@@ -219,30 +219,41 @@ impl Task<'_> {
         args
     }
 
-    /// Tokens that are no decoding: one block per unit of a launch, or `parts` of them.
-    fn prefill(&self, kernel: Kernel, (parts, block): (u32, (u32, usize))) {
+    /// A kernel over the tokens that are no decoding: one block per unit of a launch, or `parts`
+    /// of them. `args` are what it takes for some work.
+    fn launch_prefill(
+        &self,
+        kernel: Kernel,
+        (parts, block): (u32, (u32, usize)),
+        args: impl Fn((DevicePtr, DevicePtr)) -> Args,
+    ) {
         let work = &self.step.gpu_inputs().prefill;
         for (launch, items) in work.launches.iter().enumerate() {
-            let mut args = self.args(work.ptrs(launch));
-            args.tensor(self.tensors.1).value(self.params);
             let units = (items.len() * self.num_heads.1) as u32;
-            self.gpu.launch(kernel, [units, parts], block, &mut args);
+            self.gpu.launch(kernel, [units, parts], block, &mut args(work.ptrs(launch)));
         }
+    }
+
+    /// Attention of these tokens.
+    fn prefill(&self, kernel: Kernel, sizes: (u32, (u32, usize))) {
+        self.launch_prefill(kernel, sizes, |work| {
+            let mut args = self.args(work);
+            args.tensor(self.tensors.1).value(self.params);
+            args
+        });
     }
 
     /// Adds tokens to those that decode that prefill may have got wrong.
     fn find_unseen_values(&self, decode: &WorkList) {
         const NAME: &str = "unseen_values";
-        let inputs = self.step.gpu_inputs();
+        let block_tables = self.step.gpu_inputs().block_tables.ptr();
         let kernel = Kernel::of_attention(NAME, NAME, self.defines);
-        for (launch, items) in inputs.prefill.launches.iter().enumerate() {
-            let (work, num_work) = inputs.prefill.ptrs(launch);
+        self.launch_prefill(kernel, (1, (128, 0)), |(work, num_work)| {
             let mut args = Args::new();
-            args.ptr(self.cache.1).ptr(work).ptr(num_work).ptr(inputs.block_tables.ptr());
+            args.ptr(self.cache.1).ptr(work).ptr(num_work).ptr(block_tables);
             args.value(decode.list()).value(self.params);
-            let units = (items.len() * self.num_heads.1) as u32;
-            self.gpu.launch(kernel, [units, 1], (128, 0), &mut args);
-        }
+            args
+        });
     }
 
     /// Units of decoding, at most. The padded rows decide it, so that a recorded launch serves

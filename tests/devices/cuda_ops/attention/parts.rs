@@ -71,11 +71,6 @@ fn paged_attention_merge_of_cut_rows_has_the_bits_of_whole_rows() {
     check_parts(F16, cut(1010), &[case(40, 2, 32, 32)], &UNEVEN);
 }
 
-/// Sequences that begin with the first `prefix.1` tokens of `prefix.0`.
-const fn after(prefix: (u64, usize), seed: u64, cached: usize, len: usize) -> Seq {
-    Seq { seed, cached, len, prefix }
-}
-
 /// Rows that share two splits, some of them a block more; others that share one; one that goes on
 /// from the shared blocks with a prompt; and two alone.
 const SHARING: [Seq; 15] = [

@@ -15,10 +15,6 @@ const fn k(seed: u64, position: usize, values: [f32; 2]) -> Odd {
     Odd { is_v: false, ..v(seed, position, values) }
 }
 
-const fn after(prefix: (u64, usize), seed: u64, cached: usize, len: usize) -> Seq {
-    Seq { seed, cached, len, prefix }
-}
-
 /// Prompts whole, from a position that no tile begins with, behind blocks of another, around the
 /// end of a split; beside them rows that decode.
 const SEQS: [Seq; 7] = [
