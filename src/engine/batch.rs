@@ -90,7 +90,8 @@ pub struct Batch {
     pub block_copies: Vec<(u32, u32)>,
     /// Adapters of the step, each once, in the order of their rows. Other rows have none.
     pub loras: Vec<LoraRows>,
-    /// Whether nobody looks at more of any row's logits than which token is the likeliest.
+    /// Whether nobody looks at more of any row's logits than which token is the likeliest; who
+    /// samples says so.
     pub wants_likeliest: bool,
 }
 
@@ -148,7 +149,6 @@ impl Batch {
         if !self.sampled_rows.is_empty() {
             self.sampled_rows.resize(self.input_ids.len(), Self::KNOWN);
         }
-        self.wants_likeliest = scheduler.wants_likeliest(scheduled);
     }
 
     fn clear(&mut self) {
@@ -166,6 +166,7 @@ impl Batch {
         }
         self.block_copies.clear();
         self.loras.clear();
+        self.wants_likeliest = false;
     }
 
     /// The last sequence, from this token on, is computed with an adapter, or with none. Its tokens

@@ -380,6 +380,9 @@ impl Engine {
         clock: &mut Instant,
     ) -> Result<Pending, EngineError> {
         self.batch.refill(scheduled, &self.scheduler);
+        // A GPU has its logits where it samples.
+        self.batch.wants_likeliest =
+            !self.queues_ops() && self.scheduler.wants_likeliest(scheduled);
         lap(clock, &mut self.time.schedule);
         let mut logits = self.executor.execute(&self.batch).map_err(device_error)?;
         lap(clock, &mut self.time.execute);
