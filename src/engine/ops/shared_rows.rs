@@ -1,6 +1,6 @@
 //! Rows of a tensor of the host, which threads write at places of their own.
 
-use super::gemm::words::narrow;
+use super::gemm::words::{narrow, narrow_rows};
 use crate::engine::device::Tensor;
 use crate::engine::device::tensor::SharedMut;
 
@@ -69,6 +69,17 @@ impl SharedRows {
         values: &[f32],
         num_columns: usize,
     ) {
+        if let Place::Pairs { words, stride } = self.place
+            && column + num_columns < self.width
+        {
+            debug_assert!(column.is_multiple_of(2));
+            let num_rows = values.len() / num_columns;
+            let len = num_rows.saturating_sub(1) * stride + num_columns.div_ceil(2);
+            let first = words.ptr(first_row * stride + column / 2, len);
+            // SAFETY: the caller's promise.
+            unsafe { narrow_rows(values, num_columns, (first, stride)) };
+            return;
+        }
         for (row, values) in values.chunks_exact(num_columns).enumerate() {
             // SAFETY: the caller's promise.
             unsafe { self.put((first_row + row, column), values) };

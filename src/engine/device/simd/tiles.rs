@@ -67,6 +67,22 @@ pub struct ConfiguredTiles {
 #[repr(C, align(64))]
 pub struct TileSums<T>(pub [T; BLOCK_TILES * TILE_ROWS * TILE_COLUMNS]);
 
+impl<T> TileSums<T> {
+    /// The first of them, and the distance of rows.
+    pub fn place(&mut self) -> (*mut T, usize) {
+        (self.0.as_mut_ptr(), TILE_COLUMNS)
+    }
+}
+
+/// Where the words of a panel are.
+#[derive(Clone, Copy)]
+pub enum TilePanel {
+    /// (words, [`TILE_COLUMNS`])
+    Whole(*const u32),
+    /// Of each step where its are: ([`STEP_WORDS`], [`TILE_COLUMNS`]).
+    Steps(*const *const u32),
+}
+
 /// One or two tiles of rows by a panel.
 #[derive(Clone, Copy)]
 pub struct TileBlock {
@@ -76,8 +92,8 @@ pub struct TileBlock {
     pub num_tiles: usize,
     /// Words from row to row.
     pub row_stride: usize,
-    /// (words, [`TILE_COLUMNS`]): words of all steps.
-    pub panel: *const u32,
+    /// Words of all steps.
+    pub panel: TilePanel,
     /// Steps, at least one.
     pub num_steps: usize,
     /// Whether sums begin here, or go on.
@@ -135,26 +151,26 @@ impl ConfiguredTiles {
         self.rows
     }
 
-    /// sums, or sums + these, = rows by panel, words of two bf16.
+    /// sums, or sums + these, = rows by panel, words of two bf16. `sums` are the first of the first
+    /// row, and the distance of rows: (rows of all tiles, [`TILE_COLUMNS`]).
     ///
     /// # Safety
-    /// Rows of all tiles, as many as were configured, and the panel are readable for all steps.
-    pub unsafe fn multiply_bf16(&self, block: &TileBlock, sums: &mut TileSums<f32>) {
+    /// Rows of all tiles, as many as were configured, and the panel are readable for all steps, and
+    /// the sums of these rows are readable and writable; nobody else touches them.
+    pub unsafe fn multiply_bf16(&self, block: &TileBlock, sums: (*mut f32, usize)) {
         debug_assert!((1..=BLOCK_TILES).contains(&block.num_tiles) && block.num_steps > 0);
         match self.unit {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the caller's promise; the unit is configured.
-            TileUnit::Amx => unsafe { amx::bf16(block, self.rows, sums.0.as_mut_ptr().cast()) },
+            TileUnit::Amx => unsafe { amx::bf16(block, self.rows, (sums.0.cast(), sums.1)) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the caller's promise; the unit is available.
-            TileUnit::Twin => unsafe { twin::bf16(block, self.rows, sums.0.as_mut_ptr()) },
+            TileUnit::Twin => unsafe { by_twin(block, self.rows, sums, twin::bf16) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            TileUnit::TwinAvx2 => unsafe {
-                twin_avx2::bf16(block, self.rows, sums.0.as_mut_ptr());
-            },
+            TileUnit::TwinAvx2 => unsafe { by_twin(block, self.rows, sums, twin_avx2::bf16) },
             #[cfg(not(target_arch = "x86_64"))]
-            _ => unreachable!("no unit here has {} sums", sums.0.len()),
+            _ => unreachable!("no unit here has {sums:?}"),
         }
     }
 
@@ -165,16 +181,58 @@ impl ConfiguredTiles {
     ///
     /// # Panics
     /// It is a twin.
-    pub unsafe fn multiply_int8(&self, block: &TileBlock, sums: &mut TileSums<i32>) {
+    pub unsafe fn multiply_int8(&self, block: &TileBlock, sums: (*mut i32, usize)) {
         debug_assert!((1..=BLOCK_TILES).contains(&block.num_tiles) && block.num_steps > 0);
         assert_eq!(self.unit, TileUnit::Amx, "dot products of int8 need no twin");
         // SAFETY: the caller's promise; the unit is configured.
         #[cfg(target_arch = "x86_64")]
         unsafe {
-            amx::int8(block, self.rows, sums.0.as_mut_ptr().cast());
+            amx::int8(block, self.rows, (sums.0.cast(), sums.1));
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = sums;
+    }
+}
+
+/// The block by a twin, which takes whole panels and has sums of its own: (rows of all tiles,
+/// [`TILE_COLUMNS`]).
+///
+/// # Safety
+/// As `ConfiguredTiles::multiply_bf16`; the twin is available.
+#[cfg(target_arch = "x86_64")]
+unsafe fn by_twin(
+    block: &TileBlock,
+    rows: usize,
+    (to, stride): (*mut f32, usize),
+    twin: unsafe fn(&TileBlock, *const u32, usize, *mut f32),
+) {
+    let mut sums = TileSums([0.0; _]);
+    let rows_of_sums = |sums: &mut TileSums<f32>| {
+        let sums = sums.0.as_mut_ptr();
+        (0..block.num_tiles * rows)
+            .map(move |row| (to.wrapping_add(row * stride), sums.wrapping_add(row * TILE_COLUMNS)))
+    };
+    // SAFETY: the caller's promise; `sums` have room for two tiles.
+    unsafe {
+        rows_of_sums(&mut sums)
+            .filter(|_| !block.is_first)
+            .for_each(|(from, sums)| sums.copy_from_nonoverlapping(from, TILE_COLUMNS));
+        match block.panel {
+            TilePanel::Whole(panel) => twin(block, panel, rows, sums.0.as_mut_ptr()),
+            TilePanel::Steps(steps) => {
+                for step in 0..block.num_steps {
+                    let one = TileBlock {
+                        rows: block.rows.map(|row| row.wrapping_add(step * STEP_WORDS)),
+                        num_steps: 1,
+                        is_first: block.is_first && step == 0,
+                        ..*block
+                    };
+                    twin(&one, *steps.add(step), rows, sums.0.as_mut_ptr());
+                }
+            }
+        }
+        rows_of_sums(&mut sums)
+            .for_each(|(to, sums)| to.copy_from_nonoverlapping(sums, TILE_COLUMNS));
     }
 }
 
@@ -183,7 +241,7 @@ impl ConfiguredTiles {
 pub fn rounds_of_bf16(unit: TileUnit, num_steps: usize) -> usize {
     rounds(unit, num_steps, TileSums([0.0; _]), |tiles, block, sums| {
         // SAFETY: the block reads its own words.
-        unsafe { tiles.multiply_bf16(block, sums) };
+        unsafe { tiles.multiply_bf16(block, sums.place()) };
     })
 }
 
@@ -191,7 +249,7 @@ pub fn rounds_of_bf16(unit: TileUnit, num_steps: usize) -> usize {
 pub fn rounds_of_int8(unit: TileUnit, num_steps: usize) -> usize {
     rounds(unit, num_steps, TileSums([0; _]), |tiles, block, sums| {
         // SAFETY: the block reads its own words.
-        unsafe { tiles.multiply_int8(block, sums) };
+        unsafe { tiles.multiply_int8(block, sums.place()) };
     })
 }
 
@@ -208,7 +266,7 @@ fn rounds<T>(
         rows: [0, TILE_ROWS].map(|row| words[row * row_stride..].as_ptr()),
         num_tiles: BLOCK_TILES,
         row_stride,
-        panel: words.as_ptr(),
+        panel: TilePanel::Whole(words.as_ptr()),
         num_steps: ROUND_STEPS,
         is_first: true,
         next: (words.as_ptr().cast(), 0),

@@ -5,9 +5,12 @@ use super::part_of;
 use super::words::WordRows;
 use crate::engine::device::simd::tiles::{
     BLOCK_TILES, ConfiguredTiles, PANEL_STEP, STEP_WORDS, TILE_COLUMNS, TILE_ROWS, TileBlock,
-    TileSums, TileUnit,
+    TilePanel, TileSums, TileUnit,
 };
-use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch};
+use crate::engine::device::simd::{Isa, Kernel, Vector, dispatch, prefetch_to_write};
+
+/// How far apart rows of sums are at most that lie in the first cache: two tiles of them are 32 kB.
+const NEAR_STRIDE: usize = 256;
 
 /// Some rows as tiles of equally many; the last one may read rows that are not its own.
 pub struct RowTiles {
@@ -34,6 +37,17 @@ pub struct TileProduct<'a> {
     pub out: (*mut f32, usize),
 }
 
+/// Rows by a panel whose steps lie in places of their own; its sums go on from what `out` holds.
+pub struct StepsProduct<'a> {
+    pub x: WordRows<'a>,
+    /// Where the words of each step are: (words, columns).
+    pub steps: &'a [*const u32],
+    /// What is needed next: where it begins, and its bytes.
+    pub next: (*const u8, usize),
+    /// The first output of the first row, and the distance of rows.
+    pub out: (*mut f32, usize),
+}
+
 impl RowTiles {
     /// Rows from the first one to the end; at least one.
     pub fn new(unit: TileUnit, rows: (usize, usize)) -> Self {
@@ -49,7 +63,8 @@ impl RowTiles {
             let num_tiles = BLOCK_TILES.min(self.num_tiles - tile);
             let first = self.rows.0 + tile * height;
             let num_rows = (num_tiles * height).min(self.rows.1 - first);
-            BlockRows { first, num_rows, num_tiles, last: first + (num_tiles - 1) * height }
+            let last = first + (num_tiles - 1) * height;
+            BlockRows { index: tile / BLOCK_TILES, first, num_rows, num_tiles, last }
         })
     }
 
@@ -63,39 +78,98 @@ impl RowTiles {
     /// # Safety
     /// `out` is readable and writable for a panel's width in all rows, and nobody else touches it.
     pub unsafe fn run(&self, isa: Isa, product: &TileProduct<'_>) {
-        let words = PanelWords::new(product.words);
-        let mut sums = TileSums([0.0; _]);
-        for (index, rows) in self.blocks().enumerate() {
-            let num_before = rows.first - self.rows.0;
-            let mut sent = Sent {
-                sums: &mut sums,
-                num_rows: rows.num_rows,
-                bias: product.bias,
-                out: product.out.0.wrapping_add(num_before * product.out.1),
-                stride: product.out.1,
+        for rows in self.blocks() {
+            let to = product.out.0.wrapping_add((rows.first - self.rows.0) * product.out.1);
+            // SAFETY: the caller's promise.
+            unsafe {
+                self.run_block(isa, rows, &TileProduct { out: (to, product.out.1), ..*product })
             };
-            if !product.is_first {
-                // SAFETY: the caller's promise.
-                unsafe { sent.take_up() };
-            }
-            let next = part_of(product.next, words.num_steps(), (index, self.num_blocks()));
-            let block = words.block(product.x, (rows, product.first_word), next);
-            for block in block.into_iter().flatten() {
-                let is_first = product.is_first && block.is_first;
-                // SAFETY: rows are whole steps, and as many as the tiles have; the panel has all of
-                // its words.
-                unsafe {
-                    self.tiles.multiply_bf16(&TileBlock { is_first, ..block }, sent.sums);
-                }
-            }
-            dispatch(isa, sent);
         }
+    }
+
+    /// Rows of a block by the panel; `out` is that of the first one of them.
+    ///
+    /// # Safety
+    /// As of `run`.
+    pub unsafe fn run_block(&self, isa: Isa, rows: BlockRows, product: &TileProduct<'_>) {
+        let words = PanelWords::new(product.words);
+        let next = part_of(product.next, words.num_steps(), (rows.index, self.num_blocks()));
+        let blocks = words.block(product.x, (rows, product.first_word), next);
+        let TileProduct { is_first, bias, out, .. } = *product;
+        let multiply = |sums: (*mut f32, usize)| {
+            for block in blocks.iter().flatten() {
+                let block = TileBlock { is_first: is_first && block.is_first, ..*block };
+                // SAFETY: rows are whole steps, and as many as the tiles have; the panel has all of
+                // its words. The caller's promise for the sums.
+                unsafe { self.tiles.multiply_bf16(&block, sums) };
+            }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.send(isa, rows, SumRows { is_first, bias, out }, multiply) };
+    }
+
+    /// All rows by the panel, whose sums go on.
+    ///
+    /// # Safety
+    /// As of `run`; every step of the panel is readable.
+    pub unsafe fn run_steps(&self, isa: Isa, product: &StepsProduct<'_>) {
+        let StepsProduct { x, steps, next, out } = *product;
+        for rows in self.blocks() {
+            let (next, step_bytes) = part_of(next, steps.len(), (rows.index, self.num_blocks()));
+            let block = TileBlock {
+                rows: [rows.first, rows.last].map(|row| x.at_tile(row)),
+                num_tiles: rows.num_tiles,
+                row_stride: x.stride,
+                panel: TilePanel::Steps(steps.as_ptr()),
+                num_steps: steps.len(),
+                is_first: false,
+                next: (next, step_bytes),
+            };
+            let out = (out.0.wrapping_add((rows.first - self.rows.0) * out.1), out.1);
+            // SAFETY: as in `run_block`.
+            unsafe {
+                let multiply = |sums| self.tiles.multiply_bf16(&block, sums);
+                self.send(isa, rows, SumRows { is_first: false, bias: None, out }, multiply);
+            }
+        }
+    }
+
+    /// Has `multiply` write sums, or add to them: where the rows have them if these lie in the first
+    /// cache, tiles are whole rows and there is nothing to add; else in a place of their own, while
+    /// that of the rows is brought: a tile of rows that are far from each other waits for them.
+    ///
+    /// # Safety
+    /// As of `run`.
+    unsafe fn send(
+        &self,
+        isa: Isa,
+        rows: BlockRows,
+        to: SumRows<'_>,
+        multiply: impl Fn((*mut f32, usize)),
+    ) {
+        let are_near = to.out.1 <= NEAR_STRIDE || rows.num_tiles == 1;
+        let are_whole = rows.num_rows == rows.num_tiles * self.tiles.rows();
+        if are_near && are_whole && to.bias.is_none() {
+            return multiply(to.out);
+        }
+        for row in 0..rows.num_rows {
+            prefetch_to_write(to.out.0.wrapping_add(row * to.out.1), TILE_COLUMNS);
+        }
+        let mut sums = TileSums([0.0; _]);
+        if !to.is_first {
+            // SAFETY: the caller's promise.
+            unsafe { to.take_up(rows.num_rows, &mut sums) };
+        }
+        multiply(sums.place());
+        dispatch(isa, Sent { sums: &sums, num_rows: rows.num_rows, to });
     }
 }
 
 /// Rows of one or two tiles.
 #[derive(Clone, Copy)]
 pub struct BlockRows {
+    /// Which of the `blocks` it is.
+    pub index: usize,
     pub first: usize,
     pub num_rows: usize,
     num_tiles: usize,
@@ -142,7 +216,7 @@ impl<'a> PanelWords<'a> {
                 .map(|row| x.at_tile(row).wrapping_add(first_word + first_step * STEP_WORDS)),
             num_tiles: rows.num_tiles,
             row_stride: x.stride,
-            panel,
+            panel: TilePanel::Whole(panel),
             num_steps,
             is_first: first_step == 0,
             next: (next.0.wrapping_add(first_step * next.1), next.1),
@@ -152,43 +226,52 @@ impl<'a> PanelWords<'a> {
     }
 }
 
-/// Sums on their way to their rows.
-struct Sent<'a> {
-    sums: &'a mut TileSums<f32>,
-    num_rows: usize,
+/// Rows that sums go to.
+#[derive(Clone, Copy)]
+struct SumRows<'a> {
+    /// Whether sums begin here, or go on from what is there.
+    is_first: bool,
     bias: Option<&'a [f32]>,
-    out: *mut f32,
-    stride: usize,
+    /// The first output of the first row, and the distance of rows.
+    out: (*mut f32, usize),
 }
 
-impl Sent<'_> {
+impl SumRows<'_> {
     /// Takes up the sums that the rows hold.
     ///
     /// # Safety
     /// As of `RowTiles::run`.
-    unsafe fn take_up(&mut self) {
-        for row in 0..self.num_rows {
-            let to = &mut self.sums.0[row * TILE_COLUMNS..][..TILE_COLUMNS];
+    unsafe fn take_up(&self, num_rows: usize, sums: &mut TileSums<f32>) {
+        let (out, stride) = self.out;
+        for (row, to) in sums.0.chunks_exact_mut(TILE_COLUMNS).take(num_rows).enumerate() {
             // SAFETY: the caller's promise.
-            unsafe { to.as_mut_ptr().copy_from(self.out.add(row * self.stride), TILE_COLUMNS) };
+            unsafe { to.as_mut_ptr().copy_from(out.add(row * stride), TILE_COLUMNS) };
         }
     }
+}
+
+/// Sums on their way to their rows.
+struct Sent<'a> {
+    sums: &'a TileSums<f32>,
+    num_rows: usize,
+    to: SumRows<'a>,
 }
 
 impl Kernel for Sent<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
+        let (out, stride) = self.to.out;
         for row in 0..self.num_rows {
             for lane in (0..TILE_COLUMNS).step_by(V::LANES) {
                 // SAFETY: sums have a panel's width in all rows, and so do the bias and, by the
                 // promise of `RowTiles::run`, the outputs.
                 unsafe {
                     let sum = V::load(self.sums.0[row * TILE_COLUMNS + lane..].as_ptr());
-                    let sum = match self.bias {
+                    let sum = match self.to.bias {
                         Some(bias) => sum.add(V::load(bias[lane..].as_ptr())),
                         None => sum,
                     };
-                    sum.store(self.out.add(row * self.stride + lane));
+                    sum.store(out.add(row * stride + lane));
                 }
             }
         }

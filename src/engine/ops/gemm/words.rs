@@ -55,21 +55,32 @@ pub fn room(words: &mut Vec<u32>, num_rows: usize, stride: usize) -> &mut [u32] 
 /// which all products of bf16 read them as. The CPU has AVX2 or more, or bf16.
 pub fn narrow(x: &[f32], words: &mut [u32]) {
     assert_eq!(words.len(), x.len().div_ceil(2));
+    // SAFETY: the words are those of the one row.
+    unsafe { narrow_rows(x, x.len().max(1), (words.as_mut_ptr(), words.len())) };
+}
+
+/// The same for rows of `num_columns` values, one behind the other; words of rows are so far from
+/// each other.
+///
+/// # Safety
+/// The words of all rows are writable, and nobody else touches them.
+pub unsafe fn narrow_rows(x: &[f32], num_columns: usize, words: (*mut u32, usize)) {
     debug_assert!(Isa::Avx2.is_available() || Isa::NeonBf16.is_available());
-    // SAFETY: the CPU has the instructions that are asked for; or else the caller's has AVX2.
+    // SAFETY: the caller's promise; the CPU has the instructions that are asked for, or else the
+    // caller's has AVX2.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         if is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512bw") {
-            x86::by_avx512_bf16(x, words);
+            x86::by_avx512_bf16(x, num_columns, words);
         } else {
-            x86::by_avx2(x, words);
+            x86::by_avx2(x, num_columns, words);
         }
     }
-    // SAFETY: sets that take pairs have the instructions.
+    // SAFETY: the caller's promise; sets that take pairs have the instructions.
     #[cfg(target_arch = "aarch64")]
     unsafe {
-        neon::by_bf16(x, words);
+        neon::by_bf16(x, num_columns, words);
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    unreachable!("no set of this machine takes pairs of bf16");
+    unreachable!("no set of this machine takes pairs of bf16: {x:?} {num_columns} {words:?}");
 }

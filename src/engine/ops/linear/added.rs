@@ -50,7 +50,7 @@ pub(in crate::engine::ops) fn add_products(
     let num_panels: usize = parts.iter().map(|part| part.weight.n.div_ceil(width)).sum();
     let k = parts.iter().map(|part| part.weight.k).max().unwrap_or(0);
     let shape = Shape { num_rows, n: num_panels * width, k };
-    let size = ItemSize { macs: ITEM_MACS, num_panels: 1 };
+    let size = ItemSize::new(ITEM_MACS, 1);
     for_blocks(cpu, shape, width, size, &|rows, panels| {
         let tiling = Tiling::new::<f32>(cpu.isa, false, rows.end - rows.first);
         let mut widened = Widened::new();

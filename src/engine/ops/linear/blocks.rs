@@ -43,6 +43,15 @@ pub(super) struct ItemSize {
     pub macs: usize,
     /// Panels at least.
     pub num_panels: usize,
+    /// Rows at most.
+    pub max_rows: usize,
+}
+
+impl ItemSize {
+    /// Of products that are not by tiles.
+    pub fn new(macs: usize, num_panels: usize) -> Self {
+        Self { macs, num_panels, max_rows: BLOCK_ROWS }
+    }
 }
 
 /// Runs `block(rows, panels)` for all rows and all panels of `width` outputs, on all threads, such
@@ -77,7 +86,7 @@ impl Items {
     fn new(shape: Shape, width: usize, size: ItemSize, num_threads: usize) -> Self {
         let Shape { num_rows, n, k } = shape;
         let num_panels = n.div_ceil(width);
-        let num_blocks = num_rows.div_ceil(BLOCK_ROWS);
+        let num_blocks = num_rows.div_ceil(size.max_rows);
         let macs = num_rows.div_ceil(num_blocks) * k * width;
         let wanted = (size.macs / macs.max(1)).max(size.num_panels);
         let group = group_len((num_blocks, num_panels), num_threads, wanted);
@@ -305,7 +314,7 @@ mod tests {
         {
             for &(num_threads, width) in &ways {
                 let num_panels = if num_rows == 1 { 1 } else { MIN_GROUP_PANELS };
-                let size = ItemSize { macs: ITEM_MACS, num_panels };
+                let size = ItemSize::new(ITEM_MACS, num_panels);
                 let items = Items::new(Shape { num_rows, n, k }, width, size, num_threads);
                 let shares = shares(&items, num_threads);
                 let total: usize = shares.iter().sum();

@@ -34,7 +34,7 @@ pub(super) fn linear<E: PanelElement>(
         false => block_k(shape.k),
     };
     let num_panels = if block_k < shape.k { MIN_GROUP_PANELS } else { 1 };
-    let size = ItemSize { macs: ITEM_MACS, num_panels };
+    let size = ItemSize::new(ITEM_MACS, num_panels);
     for_blocks(cpu, shape, out.width, size, &|rows, panels| {
         let tiling = Tiling::new::<E>(cpu.isa, false, rows.end - rows.first);
         Block { tiling, isa: cpu.isa, k: shape.k, block_k, x, weights, out, rows }.run(panels);

@@ -47,7 +47,7 @@ pub(super) fn linear(
     out: Outputs,
 ) {
     // Dot products are twice as fast as multiply-adds, or more.
-    let size = ItemSize { macs: 4 * ITEM_MACS, num_panels: 1 };
+    let size = ItemSize::new(4 * ITEM_MACS, 1);
     let num_words = shape.k.div_ceil(2);
     for_panels(cpu, shape, size, out, &|rows, panel, out| {
         Block { x, weights, rows, num_words }.tiles(panel, out);

@@ -1,14 +1,20 @@
 //! linear by tiles of bf16.
 
 use crate::engine::device::Cpu;
-use crate::engine::device::simd::tiles::{TILE_COLUMNS, TileUnit};
+use crate::engine::device::simd::tiles::{BLOCK_TILES, TILE_COLUMNS, TILE_ROWS, TileUnit};
 use crate::engine::ops::gemm::next_panel;
-use crate::engine::ops::gemm::tiles::{RowTiles, TileProduct};
+use crate::engine::ops::gemm::tiles::{BlockRows, RowTiles, TileProduct};
 use crate::engine::ops::gemm::words::WordRows;
 
 use super::blocks::{ItemSize, Outputs, Rows, Shape, for_blocks};
 use super::cpu::ITEM_MACS;
 use super::pairs::PairWeights;
+
+/// Rows that go through a panel at once.
+const BLOCK_HEIGHT: usize = BLOCK_TILES * TILE_ROWS;
+
+/// Bytes of a block's inputs: half of an L2 cache of 2 MiB.
+const CACHED_INPUT_BYTES: usize = 1 << 20;
 
 /// Rows of inputs by the weights.
 pub(super) fn linear(
@@ -18,10 +24,9 @@ pub(super) fn linear(
     weights: PairWeights<'_>,
     out: Outputs,
 ) {
-    // Tiles are some ten times as fast as multiply-adds.
-    let size = ItemSize { macs: 16 * ITEM_MACS, num_panels: 1 };
+    let size = tiled_items(2 * shape.k, 4 * ITEM_MACS);
     let panel_len = shape.k.div_ceil(2) * TILE_COLUMNS;
-    for_tiled_panels((cpu, unit), shape, size, out, |tiles, _, panel, out| {
+    for_tiled_panels((cpu, unit), shape, size, out, |tiles, rows, panel, out| {
         let words = &weights.words[panel * panel_len..][..panel_len];
         let product = TileProduct {
             x,
@@ -33,24 +38,35 @@ pub(super) fn linear(
             out,
         };
         // SAFETY: `out` is the block's own rows of this panel.
-        unsafe { tiles.run(cpu.isa, &product) };
+        unsafe { tiles.run_block(cpu.isa, rows, &product) };
     });
 }
 
-/// As `for_panels`, with the rows of the block as tiles.
+/// Items of products by tiles: as many rows as lie in a core's L2 cache beside a panel, since every
+/// block of rows reads all weights, and tiles outrun the cache that they come from.
+pub(super) fn tiled_items(row_bytes: usize, macs: usize) -> ItemSize {
+    let num_blocks = CACHED_INPUT_BYTES / (row_bytes * BLOCK_HEIGHT).max(1);
+    ItemSize { macs, num_panels: 1, max_rows: num_blocks.clamp(2, 8) * BLOCK_HEIGHT }
+}
+
+/// `product(tiles, rows, panel, (out, stride))` for the panels and rows of all items: those of one
+/// or two tiles by a panel at a time, whose sums stay in the first cache on their way.
 pub(super) fn for_tiled_panels(
     (cpu, unit): (&Cpu, TileUnit),
     shape: Shape,
     size: ItemSize,
     out: Outputs,
-    product: impl Fn(&RowTiles, Rows, usize, (*mut f32, usize)) + Sync,
+    product: impl Fn(&RowTiles, BlockRows, usize, (*mut f32, usize)) + Sync,
 ) {
     for_blocks(cpu, shape, out.width, size, &|rows, panels| {
         let tiles = RowTiles::new(unit, (rows.first, rows.end));
         for panel in panels {
-            let of_panel = |panel, out, stride| product(&tiles, rows, panel, (out, stride));
-            // SAFETY: this item alone computes these rows of its panels, all of them.
-            unsafe { out.with_panel(cpu.isa, rows, panel, of_panel) };
+            for block in tiles.blocks() {
+                let rows = Rows { first: block.first, end: block.first + block.num_rows, ..rows };
+                let of_panel = |panel, out, stride| product(&tiles, block, panel, (out, stride));
+                // SAFETY: this item alone computes these rows of its panels, all of them.
+                unsafe { out.with_panel(cpu.isa, rows, panel, of_panel) };
+            }
         }
     });
 }

@@ -9,7 +9,7 @@
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 
-use super::{TILE_ROWS, TileBlock};
+use super::{TILE_ROWS, TileBlock, TilePanel};
 
 /// Bytes of a row of a tile.
 const ROW_BYTES: u16 = 64;
@@ -68,7 +68,7 @@ struct TileConfig {
     rows: [u8; 16],
 }
 
-/// Sums in tiles 0 to 3 and rows of inputs in 4 and 5 have `rows` rows, panels in 6 and 7 have 16.
+/// Sums in tiles 0 to 3 and rows of inputs in 4 and 5 have `rows` rows, panels in 6 have 16.
 ///
 /// # Safety
 /// The unit is available; a tile has 1 to 16 rows.
@@ -97,18 +97,23 @@ pub(super) unsafe fn release() {
     unsafe { asm!("tilerelease", options(nostack, preserves_flags)) }
 }
 
-/// A product of tiles of rows by the instruction $dot: for each its place in memory, the tile and
-/// the address of its rows, the tiles and the address of its sums. Each step asks for its lines of
-/// `next` while products, which take 16 cycles each, are under way.
+/// A product by the instruction of `$step`, for each tile of rows: its place in memory, the register
+/// of the address of its rows, its tiles of sums and the register of their address. `$find` finds a
+/// step of `$panel`, and `$pass` goes past it. Each step asks for its lines of `next` while
+/// products, which take 16 cycles each, are under way.
+///
+/// A tile is zeroed as soon as nothing reads it any more. A core has few physical registers for
+/// tiles, which two hardware threads share, and one that is zero takes none: where the other thread
+/// of the core is busy, a step takes half the time so (docs/PERFORMANCE.md).
 macro_rules! product {
-    ($dot:literal, $block:ident, $sums:ident,
-     $(($at:literal $a:literal $rows:ident $c0:literal $c1:literal $to:ident))*) => {
+    ($step:expr, ($find:literal $pass:literal $panel:expr), $block:ident, $sums:ident,
+     $(($at:literal $rows:ident $c0:literal $c1:literal $to:ident))*) => {
         asm!(
-            "test {first:e}, {first:e}",
+            "test {left:e}, {left:e}",
             "jnz 2f",
             $(
-                concat!("tileloadd tmm", $c0, ", [{", stringify!($to), "} + {cs}]"),
-                concat!("tileloadd tmm", $c1, ", [{", stringify!($to), "} + {cs} + 64]"),
+                concat!("tileloadd tmm", $c0, ", [{", stringify!($to), "} + {sums}]"),
+                concat!("tileloadd tmm", $c1, ", [{", stringify!($to), "} + {sums} + 64]"),
             )*
             "jmp 3f",
             "2:",
@@ -117,14 +122,9 @@ macro_rules! product {
                 concat!("tilezero tmm", $c1),
             )*
             "3:",
-            "tileloadd tmm6, [{b} + {cs}]",
-            "tileloadd tmm7, [{b} + {cs} + 64]",
-            $(
-                concat!("tileloadd tmm", $a, ", [{", stringify!($rows), "} + {stride}]"),
-                concat!($dot, " tmm", $c0, ", tmm", $a, ", tmm6"),
-                concat!($dot, " tmm", $c1, ", tmm", $a, ", tmm7"),
-                concat!("add {", stringify!($rows), "}, 64"),
-            )*
+            $find,
+            $step,
+            $(concat!("add {", stringify!($rows), "}, 64"),)*
             "mov {left}, {lines}",
             "jmp 5f",
             "4:",
@@ -134,28 +134,67 @@ macro_rules! product {
             "5:",
             "test {left}, {left}",
             "jnz 4b",
-            "add {b}, 2048",
+            $pass,
             "dec {steps}",
             "jnz 3b",
             $(
-                concat!("tilestored [{", stringify!($to), "} + {cs}], tmm", $c0),
-                concat!("tilestored [{", stringify!($to), "} + {cs} + 64], tmm", $c1),
+                concat!("tilestored [{", stringify!($to), "} + {sums}], tmm", $c0),
+                concat!("tilestored [{", stringify!($to), "} + {sums} + 64], tmm", $c1),
+                concat!("tilezero tmm", $c0),
+                concat!("tilezero tmm", $c1),
             )*
-            first = in(reg) u32::from($block.is_first),
+            left = inout(reg) u64::from($block.is_first) => _,
             cs = in(reg) 128usize,
             stride = in(reg) $block.row_stride * 4,
-            b = inout(reg) $block.panel => _,
+            sums = in(reg) $sums.1 * 4,
+            b = inout(reg) $panel => _,
             steps = inout(reg) $block.num_steps => _,
             next = inout(reg) $block.next.0 => _,
             lines = in(reg) $block.next.1.div_ceil(LINE_BYTES),
-            left = out(reg) _,
             $(
-                $to = in(reg) $sums[$at],
+                $to = in(reg) $sums.0[$at],
                 $rows = inout(reg) $block.rows[$at] => _,
             )*
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _,
             options(nostack),
+        )
+    };
+}
+
+/// A step of one tile of rows, in tile 4, by both halves of a panel's step, in tile 6, which the
+/// register `$b` points to.
+macro_rules! one_tile {
+    ($dot:literal, $b:literal) => {
+        concat!(
+            "tileloadd tmm4, [{a0} + {stride}]\n",
+            concat!("tileloadd tmm6, [", $b, " + {cs}]\n"),
+            concat!($dot, " tmm0, tmm4, tmm6\n"),
+            "tilezero tmm6\n",
+            concat!("tileloadd tmm6, [", $b, " + {cs} + 64]\n"),
+            concat!($dot, " tmm1, tmm4, tmm6\n"),
+            "tilezero tmm4\n",
+            "tilezero tmm6",
+        )
+    };
+}
+
+/// A step of two tiles of rows, in tiles 4 and 5.
+macro_rules! two_tiles {
+    ($dot:literal, $b:literal) => {
+        concat!(
+            concat!("tileloadd tmm6, [", $b, " + {cs}]\n"),
+            "tileloadd tmm4, [{a0} + {stride}]\n",
+            concat!($dot, " tmm0, tmm4, tmm6\n"),
+            "tileloadd tmm5, [{a1} + {stride}]\n",
+            concat!($dot, " tmm2, tmm5, tmm6\n"),
+            "tilezero tmm6\n",
+            concat!("tileloadd tmm6, [", $b, " + {cs} + 64]\n"),
+            concat!($dot, " tmm1, tmm4, tmm6\n"),
+            "tilezero tmm4\n",
+            concat!($dot, " tmm3, tmm5, tmm6\n"),
+            "tilezero tmm5\n",
+            "tilezero tmm6",
         )
     };
 }
@@ -163,17 +202,32 @@ macro_rules! product {
 /// `bf16` and `int8` differ in one instruction.
 macro_rules! kernel {
     ($name:ident, $dot:literal) => {
-        /// The block by its panel; `sums` are the first of two tiles by 32 columns.
+        /// The block by its panel; `sums` are the first of the first row of two tiles by 32
+        /// columns, and the distance of rows.
         ///
         /// # Safety
         /// As `ConfiguredTiles::multiply_bf16`, with tiles of `rows` rows.
-        pub(super) unsafe fn $name(block: &TileBlock, rows: usize, sums: *mut u32) {
-            let sums = [sums, sums.wrapping_add(rows * super::TILE_COLUMNS)];
-            // SAFETY: the caller's promise; sums have room for both tiles.
+        pub(super) unsafe fn $name(block: &TileBlock, rows: usize, sums: (*mut u32, usize)) {
+            let sums = ([sums.0, sums.0.wrapping_add(rows * sums.1)], sums.1);
+            // SAFETY: the caller's promise.
             unsafe {
-                match block.num_tiles {
-                    1 => product!($dot, block, sums, (0 4 a0 0 1 c0)),
-                    _ => product!($dot, block, sums, (0 4 a0 0 1 c0)(1 5 a1 2 3 c1)),
+                match (block.num_tiles, block.panel) {
+                    (1, TilePanel::Whole(panel)) => product!(
+                        one_tile!($dot, "{b}"), ("" "add {b}, 2048" panel), block, sums,
+                        (0 a0 0 1 c0)
+                    ),
+                    (1, TilePanel::Steps(panel)) => product!(
+                        one_tile!($dot, "{left}"), ("mov {left}, [{b}]" "add {b}, 8" panel),
+                        block, sums, (0 a0 0 1 c0)
+                    ),
+                    (_, TilePanel::Whole(panel)) => product!(
+                        two_tiles!($dot, "{b}"), ("" "add {b}, 2048" panel), block, sums,
+                        (0 a0 0 1 c0)(1 a1 2 3 c1)
+                    ),
+                    (_, TilePanel::Steps(panel)) => product!(
+                        two_tiles!($dot, "{left}"), ("mov {left}, [{b}]" "add {b}, 8" panel),
+                        block, sums, (0 a0 0 1 c0)(1 a1 2 3 c1)
+                    ),
                 }
             }
         }

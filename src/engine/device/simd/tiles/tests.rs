@@ -156,13 +156,13 @@ impl Case {
                     rows,
                     num_tiles: num_rows.div_ceil(tile_rows),
                     row_stride: stride,
-                    panel: self.panel[begin * PANEL_STEP..].as_ptr(),
+                    panel: TilePanel::Whole(self.panel[begin * PANEL_STEP..].as_ptr()),
                     num_steps: end - begin,
                     is_first: is_first && begin == 0,
                     next: (self.panel.as_ptr().cast(), 2048),
                 };
                 // SAFETY: rows are followed by as many as a tile has, the panel has all steps.
-                unsafe { tiles.multiply_bf16(&block, &mut sums) };
+                unsafe { tiles.multiply_bf16(&block, sums.place()) };
             }
             out.extend_from_slice(&sums.0[..num_rows * TILE_COLUMNS]);
         }
@@ -293,14 +293,14 @@ fn products_of_int8_are_exact() {
             rows: [0, num_rows - tile_rows].map(|row| case.rows[row * stride..].as_ptr()),
             num_tiles: num_rows.div_ceil(tile_rows),
             row_stride: stride,
-            panel: case.panel.as_ptr(),
+            panel: TilePanel::Whole(case.panel.as_ptr()),
             num_steps: 3,
             is_first: true,
             next: (case.panel.as_ptr().cast(), 0),
         };
         let mut sums = TileSums([0; _]);
         // SAFETY: rows and panel have three steps.
-        unsafe { tiles.multiply_int8(&block, &mut sums) };
+        unsafe { tiles.multiply_int8(&block, sums.place()) };
         for (index, sum) in sums.0[..num_rows * TILE_COLUMNS].iter().enumerate() {
             let (row, column) = (index / TILE_COLUMNS, index % TILE_COLUMNS);
             let expected: i32 = (0..stride)

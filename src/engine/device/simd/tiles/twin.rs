@@ -18,7 +18,7 @@ pub(super) const FLUSH: u32 = 0x1f80 | 1 << 15 | 1 << 6;
 /// and its odd products, each for both halves of the columns; then come its inputs and its sums in
 /// memory.
 macro_rules! product {
-    ($block:ident, $x:ident, $sums:ident,
+    ($block:ident, $x:ident, $panel:ident, $sums:ident,
      $(($c0:literal $c1:literal $e0:literal $e1:literal $o0:literal $o1:literal
         $inputs:literal $at:literal))*) => {{
         let mut saved = 0u32;
@@ -86,7 +86,7 @@ macro_rules! product {
             x = inout(reg) $x => _,
             stride = in(reg) 4 * $block.row_stride,
             stride3 = in(reg) 12 * $block.row_stride,
-            panel = inout(reg) $block.panel => _,
+            panel = inout(reg) $panel => _,
             steps = inout(reg) $block.num_steps => _,
             left = out(reg) _,
             out("zmm0") _, out("zmm1") _, out("zmm2") _, out("zmm3") _,
@@ -102,17 +102,17 @@ macro_rules! product {
     }};
 }
 
-/// The block by its panel; `sums` are (rows of all tiles, 32 columns).
+/// The block by a panel; `sums` are (rows of all tiles, 32 columns).
 ///
 /// # Safety
 /// As `ConfiguredTiles::multiply_bf16`, with tiles of `rows` rows. The CPU has AVX-512 F.
-pub(super) unsafe fn bf16(block: &TileBlock, rows: usize, sums: *mut f32) {
+pub(super) unsafe fn bf16(block: &TileBlock, panel: *const u32, rows: usize, sums: *mut f32) {
     for tile in 0..block.num_tiles {
         for first in (0..rows).step_by(MAX_ROWS) {
             let x = block.rows[tile].wrapping_add(first * block.row_stride);
             let sums = sums.wrapping_add((tile * rows + first) * TILE_COLUMNS);
             // SAFETY: the caller's promise; the sums have room for all tiles.
-            unsafe { some_rows(block, x, sums, MAX_ROWS.min(rows - first)) };
+            unsafe { some_rows(block, x, (panel, sums), MAX_ROWS.min(rows - first)) };
         }
     }
 }
@@ -120,19 +120,24 @@ pub(super) unsafe fn bf16(block: &TileBlock, rows: usize, sums: *mut f32) {
 /// # Safety
 /// As `bf16`, of the 1 to 4 rows from `x` on.
 #[target_feature(enable = "avx512f")]
-unsafe fn some_rows(block: &TileBlock, x: *const u32, sums: *mut f32, num_rows: usize) {
+unsafe fn some_rows(
+    block: &TileBlock,
+    x: *const u32,
+    (panel, sums): (*const u32, *mut f32),
+    num_rows: usize,
+) {
     // SAFETY: the caller's promise; settings are what they were when the assembly ends.
     unsafe {
         match num_rows {
-            1 => product!(block, x, sums, (0 1 8 9 16 17 "[{x}]" "0")),
-            2 => product!(block, x, sums,
+            1 => product!(block, x, panel, sums, (0 1 8 9 16 17 "[{x}]" "0")),
+            2 => product!(block, x, panel, sums,
                 (0 1 8 9 16 17 "[{x}]" "0")
                 (2 3 10 11 18 19 "[{x} + {stride}]" "128")),
-            3 => product!(block, x, sums,
+            3 => product!(block, x, panel, sums,
                 (0 1 8 9 16 17 "[{x}]" "0")
                 (2 3 10 11 18 19 "[{x} + {stride}]" "128")
                 (4 5 12 13 20 21 "[{x} + 2*{stride}]" "256")),
-            _ => product!(block, x, sums,
+            _ => product!(block, x, panel, sums,
                 (0 1 8 9 16 17 "[{x}]" "0")
                 (2 3 10 11 18 19 "[{x} + {stride}]" "128")
                 (4 5 12 13 20 21 "[{x} + 2*{stride}]" "256")

@@ -81,11 +81,11 @@ macro_rules! product {
     }};
 }
 
-/// The block by its panel; `sums` are (rows of all tiles, 32 columns).
+/// The block by a panel; `sums` are (rows of all tiles, 32 columns).
 ///
 /// # Safety
 /// As `ConfiguredTiles::multiply_bf16`, with tiles of `rows` rows. The CPU has AVX2 and FMA.
-pub(super) unsafe fn bf16(block: &TileBlock, rows: usize, sums: *mut f32) {
+pub(super) unsafe fn bf16(block: &TileBlock, panel: *const u32, rows: usize, sums: *mut f32) {
     if block.is_first {
         // SAFETY: the sums have room for all tiles.
         unsafe { sums.write_bytes(0, block.num_tiles * rows * TILE_COLUMNS) };
@@ -95,7 +95,7 @@ pub(super) unsafe fn bf16(block: &TileBlock, rows: usize, sums: *mut f32) {
             let x = block.rows[tile].wrapping_add(first * block.row_stride);
             for column in [0, TILE_COLUMNS / 2] {
                 let at = (tile * rows + first) * TILE_COLUMNS + column;
-                let of_columns = (block.panel.wrapping_add(column), sums.wrapping_add(at));
+                let of_columns = (panel.wrapping_add(column), sums.wrapping_add(at));
                 // SAFETY: the caller's promise; the sums have room for all tiles.
                 unsafe { some_rows(block, x, of_columns, MAX_ROWS.min(rows - first)) };
             }

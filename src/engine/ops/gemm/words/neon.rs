@@ -1,6 +1,7 @@
 //! Rows of bf16 by `bfcvtn`.
 
 use std::arch::aarch64::*;
+use std::slice::from_raw_parts_mut;
 
 use crate::engine::device::simd::neon::dots::narrowed;
 
@@ -10,10 +11,26 @@ const FLOATS: usize = 8;
 /// The bits of an f32 without its sign.
 const MAGNITUDE: u32 = 0x7fff_ffff;
 
+/// As `super::narrow_rows`.
+///
+/// # Safety
+/// As there; the CPU has `bfcvtn`.
+#[target_feature(enable = "neon,bf16")]
+pub(super) unsafe fn by_bf16(x: &[f32], num_columns: usize, words: (*mut u32, usize)) {
+    for (row, x) in x.chunks_exact(num_columns).enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let words = words.0.add(row * words.1);
+            row_by_bf16(x, from_raw_parts_mut(words, num_columns.div_ceil(2)));
+        }
+    }
+}
+
 /// # Safety
 /// The CPU has `bfcvtn`; there are words for all of x.
+#[inline]
 #[target_feature(enable = "neon,bf16")]
-pub(super) unsafe fn by_bf16(x: &[f32], words: &mut [u32]) {
+unsafe fn row_by_bf16(x: &[f32], words: &mut [u32]) {
     let (whole, rest) = x.as_chunks::<FLOATS>();
     for (x, words) in whole.iter().zip(words.chunks_exact_mut(FLOATS / 2)) {
         // SAFETY: four words; this function's own target features.

@@ -63,7 +63,7 @@ pub(in super::super) fn linear(
         Inputs::Pairs(_) => (shape.k, 2 * ITEM_MACS),
     };
     let num_panels = if block_k < shape.k { MIN_GROUP_PANELS } else { 1 };
-    for_blocks(cpu, shape, out.width, ItemSize { macs, num_panels }, &|rows, panels| {
+    for_blocks(cpu, shape, out.width, ItemSize::new(macs, num_panels), &|rows, panels| {
         let tiling = Tiling::new::<f32>(cpu.isa, false, rows.end - rows.first);
         let tiles = match (x, cpu.isa.bf16_products()) {
             (Inputs::Pairs(_), Bf16Products::Tiles(unit)) => {

@@ -126,30 +126,29 @@ impl Int8Panels {
             return amx::linear(cpu, shape, (&x, self, bias), out);
         }
         // Dot products are two to four times as fast as multiply-adds.
-        let size = ItemSize { macs: 4 * ITEM_MACS, num_panels: 1 };
+        let size = ItemSize::new(4 * ITEM_MACS, 1);
         for_panels(cpu, shape, size, out, &|rows, panel, out| {
-            Block { x: &x, weights: self, bias, rows, k: shape.k }.tiles(panel, out);
+            Block { x: &x, weights: self, bias, k: shape.k }.tiles(rows, panel, out);
         });
     }
 }
 
-/// Some rows of a product.
+/// A product of which blocks of rows are computed.
 struct Block<'a> {
     x: &'a Int8Rows<'a>,
     weights: &'a Int8Panels,
     bias: Option<&'a [f32]>,
-    rows: Rows,
     k: usize,
 }
 
 impl Block<'_> {
     /// All rows of the block by one panel.
-    fn tiles(&self, panel: usize, (out, out_stride): (*mut f32, usize)) {
+    fn tiles(&self, rows: Rows, panel: usize, (out, out_stride): (*mut f32, usize)) {
         let kernel = &self.weights.kernel;
         let (width, num_words) = (kernel.panel_width(), self.k.div_ceil(WORD));
         let panel_len = kernel.num_words(self.k) * width;
         let weights = self.weights.words[panel * panel_len..].as_ptr();
-        let Rows { first: first_row, end, .. } = self.rows;
+        let Rows { first: first_row, end, .. } = rows;
         let num_tiles = (end - first_row).div_ceil(kernel.max_height());
         let next = next_panel(weights, panel_len, num_tiles == 1);
         for index in 0..num_tiles {

@@ -11,7 +11,7 @@ use crate::engine::device::simd::tiles::{
     PANEL_STEP, STEP_WORDS, TILE_COLUMNS, TileUnit, tile_stride,
 };
 use crate::engine::ops::gemm::panel::PanelElement;
-use crate::engine::ops::gemm::tiles::{RowTiles, TileProduct};
+use crate::engine::ops::gemm::tiles::{RowTiles, StepsProduct, TileProduct};
 use crate::engine::ops::gemm::words::{WordRows, narrow, room, room_len};
 
 use super::item::{ItemTask, Part, Workspace};
@@ -136,26 +136,55 @@ impl<E: PanelElement> ItemTask<'_, E> {
             }
             let joined = &mut joined[..num_steps * PANEL_STEP];
             for panel in 0..self.num_value_panels() {
-                self.join_values((part.span.seq, panel), (start.max(position), until), joined);
+                let of_seq = (part.span.seq, panel);
+                let steps = self.steps_of_values(of_seq, (start.max(position), until), joined);
                 let from = first * v_width + panel * TILE_COLUMNS;
                 let to = (end_row - 1) * v_width + (panel + 1) * TILE_COLUMNS;
-                let product = TileProduct {
+                let product = StepsProduct {
                     x: WordRows { words, stride: word_stride },
-                    words: joined,
-                    first_word: 0,
-                    is_first: false,
-                    bias: None,
+                    steps: &steps[..num_steps],
                     next: self.next_keys(part, position, panel),
                     out: (values[from..to].as_mut_ptr(), v_width),
                 };
-                // SAFETY: the slice reaches a panel's width in the last row.
-                unsafe { tiles.run(self.task.cpu.isa, &product) };
+                // SAFETY: the slice reaches a panel's width in the last row, and steps are whole.
+                unsafe { tiles.run_steps(self.task.cpu.isa, &product) };
             }
             position = until;
         }
     }
 
-    /// V of some positions of a sequence, as whole steps: (words, columns) of a panel. What is
+    /// Where V of some positions of a sequence is, of each step: in the cache, or what has not all
+    /// of its positions, or lies in several blocks, joined. At most [`CHUNK`] positions.
+    fn steps_of_values(
+        &self,
+        (seq, panel): (u32, usize),
+        (start, end): (usize, usize),
+        joined: &mut [u32],
+    ) -> [*const u32; CHUNK / STEP_POSITIONS] {
+        let kv = self.task.kv;
+        let base = start - start % STEP_POSITIONS;
+        let mut steps = [std::ptr::null(); _];
+        let joined = joined.chunks_exact_mut(PANEL_STEP);
+        for ((index, step), joined) in steps.iter_mut().enumerate().zip(joined) {
+            let first = base + index * STEP_POSITIONS;
+            let behind = first + STEP_POSITIONS;
+            let lies_together = kv.block_size.is_multiple_of(STEP_POSITIONS);
+            *step = match lies_together && start <= first && behind <= end {
+                true => {
+                    let block = self.block_index(seq, self.item.kv_head, first) * kv.v_len();
+                    let row = panel * kv.block_size + first % kv.block_size;
+                    pairs(&self.v[block + row * TILE_COLUMNS..][..2 * PANEL_STEP]).as_ptr()
+                }
+                false => {
+                    self.join_values((seq, panel), (start.max(first), end.min(behind)), joined);
+                    joined.as_ptr()
+                }
+            };
+        }
+        steps
+    }
+
+    /// V of some positions of a sequence, as a whole step: (words, columns) of a panel. What is
     /// outside is zero.
     fn join_values(
         &self,
