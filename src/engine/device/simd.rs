@@ -233,6 +233,9 @@ impl Element for f16 {
     }
 }
 
+/// Most lanes of a vector.
+const MAX_LANES: usize = 16;
+
 /// A vector of f32. All operations are lane by lane, but `sum`, which has one fixed order.
 ///
 /// # Safety
@@ -255,6 +258,19 @@ pub trait Vector: Copy {
     /// The second ones.
     unsafe fn load_high_bf16(ptr: *const u32) -> Self;
     unsafe fn store(self, ptr: *mut f32);
+    /// Stores every lane as bf16, to nearest, ties to even, two places from the one before; what
+    /// is between stays as it is, and others may write it meanwhile.
+    #[inline(always)]
+    unsafe fn store_bf16_apart(self, ptr: *mut u16) {
+        let mut lanes = [0.0; MAX_LANES];
+        // SAFETY: this method's own promise; there are not more lanes.
+        unsafe {
+            self.store(lanes.as_mut_ptr());
+            for (lane, value) in lanes[..Self::LANES].iter().enumerate() {
+                *ptr.add(2 * lane) = bf16::from_f32(*value).to_bits();
+            }
+        }
+    }
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn sub(self, other: Self) -> Self;
     unsafe fn mul(self, other: Self) -> Self;

@@ -3,12 +3,10 @@
 use std::ops::Range;
 
 use crate::engine::device::kv_cache::KvLayerShape;
+use crate::engine::device::simd::Vector;
 use crate::engine::device::tensor::SharedMut;
 
 use super::gemm::panel::PanelElement;
-
-/// Values narrowed at a time, in one loop, before each goes to its place.
-const NUM_NARROWED: usize = 64;
 
 /// One layer of a cache, to be written.
 #[derive(Clone, Copy)]
@@ -34,9 +32,9 @@ impl<E: PanelElement> LayerSlots<E> {
     /// than the cache has.
     ///
     /// # Safety
-    /// Nobody else touches this slot meanwhile.
+    /// Nobody else touches this slot meanwhile; the CPU has the instructions of `V`.
     #[inline(always)]
-    pub unsafe fn write(&self, slot: u32, k: &[f32], v: &[f32]) {
+    pub unsafe fn write<V: Vector>(&self, slot: u32, k: &[f32], v: &[f32]) {
         let Self { shape, .. } = *self;
         let KvLayerShape { block_size, num_kv_heads, head_dim, .. } = shape;
         let (k_width, v_width) = (shape.k_panel_width(), shape.panel_width);
@@ -48,33 +46,14 @@ impl<E: PanelElement> LayerSlots<E> {
         let heads = k.chunks_exact(head_dim).zip(v.chunks_exact(shape.v_dim));
         for (index, (k, v)) in (first..first + num_kv_heads).zip(heads) {
             let panel = self.k.ptr(index * shape.k_len() + k_panel * k_panel_len, k_panel_len);
-            for (chunk, values) in k.chunks(NUM_NARROWED).enumerate() {
-                let first = chunk * NUM_NARROWED;
-                // SAFETY: k_lane and all of head_dim are within the panel, and the slot's alone.
-                unsafe { scatter(values, panel, |i| E::index(first + i, k_lane, k_width)) };
-            }
+            // SAFETY: k_lane and all of head_dim are within the panel, and the slot's alone.
+            unsafe { E::put_inputs(k, panel, (k_lane, k_width)) };
             for (panel, values) in v.chunks(v_width).enumerate() {
                 let start = index * shape.v_len() + panel * v_panel_len;
                 let panel = self.v.ptr(start, v_panel_len);
                 // SAFETY: the offset and the lanes are within the panel, and the slot's alone.
-                unsafe { scatter(values, panel, |i| E::index(offset, i, v_width)) };
+                unsafe { E::put_lanes::<V>(values, panel, (offset, v_width)) };
             }
         }
-    }
-}
-
-/// Narrows up to [`NUM_NARROWED`] values and writes them to `to`, value i at `place(i)`.
-///
-/// # Safety
-/// The places are within what `to` points to, and nobody else touches them meanwhile.
-#[inline(always)]
-unsafe fn scatter<E: PanelElement>(values: &[f32], to: *mut E, place: impl Fn(usize) -> usize) {
-    let mut narrowed = [E::from_f32(0.0); NUM_NARROWED];
-    for (narrowed, &value) in narrowed.iter_mut().zip(values) {
-        *narrowed = E::from_f32(value);
-    }
-    for (i, &value) in narrowed[..values.len()].iter().enumerate() {
-        // SAFETY: the caller's promise.
-        unsafe { *to.add(place(i)) = value };
     }
 }

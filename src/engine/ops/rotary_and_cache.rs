@@ -268,7 +268,7 @@ impl<E: PanelElement> Kernel for Row<'_, E> {
             rotate_heads(qk, head_dim, angles);
         }
         // SAFETY: the caller's promise.
-        unsafe { slots.write(slot, &qk[num_heads * head_dim..], v) };
+        unsafe { slots.write::<V>(slot, &qk[num_heads * head_dim..], v) };
     }
 }
 

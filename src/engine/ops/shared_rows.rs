@@ -77,7 +77,10 @@ impl SharedRows {
             let len = num_rows.saturating_sub(1) * stride + num_columns.div_ceil(2);
             let first = words.ptr(first_row * stride + column / 2, len);
             // SAFETY: the caller's promise.
-            unsafe { narrow_rows(values, num_columns, (first, stride)) };
+            unsafe {
+                let x = (values.as_ptr(), num_columns);
+                narrow_rows(x, (num_rows, num_columns), (first, stride));
+            }
             return;
         }
         for (row, values) in values.chunks_exact(num_columns).enumerate() {

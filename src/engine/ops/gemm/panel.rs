@@ -26,6 +26,52 @@ pub trait PanelElement: Element {
     /// # Safety
     /// `pair` is readable for 2 * C * `V::LANES` elements; the CPU has the instructions of `V`.
     unsafe fn load_odd_row<V: Vector, const C: usize>(pair: *const Self) -> [V; C];
+
+    /// Narrows the weights of an output: value i is of input i.
+    ///
+    /// # Safety
+    /// The panel has this lane and as many inputs, and nobody else touches these.
+    #[inline(always)]
+    unsafe fn put_inputs(values: &[f32], panel: *mut Self, (lane, width): (usize, usize)) {
+        // SAFETY: the caller's promise.
+        unsafe { scatter(values, panel, |input| Self::index(input, lane, width)) };
+    }
+
+    /// Narrows weights of an input: value i is of lane i.
+    ///
+    /// # Safety
+    /// The panel has this input and as many lanes, and nobody else touches these. The CPU has the
+    /// instructions of `V`.
+    #[inline(always)]
+    unsafe fn put_lanes<V: Vector>(
+        values: &[f32],
+        panel: *mut Self,
+        (input, width): (usize, usize),
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { scatter(values, panel, |lane| Self::index(input, lane, width)) };
+    }
+}
+
+/// Values narrowed at a time, in one loop, before each goes to its place.
+const NUM_NARROWED: usize = 64;
+
+/// Narrows values and writes them to `to`, value i at `place(i)`.
+///
+/// # Safety
+/// The places are within what `to` points to, and nobody else touches them meanwhile.
+#[inline(always)]
+unsafe fn scatter<E: Element>(values: &[f32], to: *mut E, place: impl Fn(usize) -> usize) {
+    for (chunk, values) in values.chunks(NUM_NARROWED).enumerate() {
+        let mut narrowed = [E::from_f32(0.0); NUM_NARROWED];
+        for (narrowed, &value) in narrowed.iter_mut().zip(values) {
+            *narrowed = E::from_f32(value);
+        }
+        for (i, &value) in narrowed[..values.len()].iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { *to.add(place(chunk * NUM_NARROWED + i)) = value };
+        }
+    }
 }
 
 macro_rules! one_row_after_the_other {
@@ -93,6 +139,41 @@ impl PanelElement for bf16 {
                 *row = V::load_high_bf16(pair.add(c * V::LANES));
             }
             row
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn put_inputs(values: &[f32], panel: *mut Self, (lane, width): (usize, usize)) {
+        for (index, pair) in values.chunks(2).enumerate() {
+            let place = panel.wrapping_add(Self::index(2 * index, lane, width));
+            // SAFETY: the caller's promise; pairs lie beside each other at whole words.
+            unsafe {
+                match *pair {
+                    [first, second] => place.cast::<u32>().write(
+                        u32::from(bf16::from_f32(first).to_bits())
+                            | u32::from(bf16::from_f32(second).to_bits()) << 16,
+                    ),
+                    _ => place.write(bf16::from_f32(pair[0])),
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn put_lanes<V: Vector>(
+        values: &[f32],
+        panel: *mut Self,
+        (input, width): (usize, usize),
+    ) {
+        let place = |lane| panel.wrapping_add(Self::index(input, lane, width));
+        let num_whole = values.len() / V::LANES * V::LANES;
+        for lane in (0..num_whole).step_by(V::LANES) {
+            // SAFETY: the caller's promise; bf16 is a transparent u16.
+            unsafe { V::load(values[lane..].as_ptr()).store_bf16_apart(place(lane).cast()) };
+        }
+        for (lane, &value) in values.iter().enumerate().skip(num_whole) {
+            // SAFETY: as above.
+            unsafe { place(lane).write(bf16::from_f32(value)) };
         }
     }
 }

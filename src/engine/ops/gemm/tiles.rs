@@ -40,6 +40,8 @@ pub struct TileProduct<'a> {
 /// Rows by a panel whose steps lie in places of their own; its sums go on from what `out` holds.
 pub struct StepsProduct<'a> {
     pub x: WordRows<'a>,
+    /// The place of the first step in a row; a step's first word.
+    pub first_word: usize,
     /// Where the words of each step are: (words, columns).
     pub steps: &'a [*const u32],
     /// What is needed next: where it begins, and its bytes.
@@ -113,11 +115,11 @@ impl RowTiles {
     /// # Safety
     /// As of `run`; every step of the panel is readable.
     pub unsafe fn run_steps(&self, isa: Isa, product: &StepsProduct<'_>) {
-        let StepsProduct { x, steps, next, out } = *product;
+        let StepsProduct { x, first_word, steps, next, out } = *product;
         for rows in self.blocks() {
             let (next, step_bytes) = part_of(next, steps.len(), (rows.index, self.num_blocks()));
             let block = TileBlock {
-                rows: [rows.first, rows.last].map(|row| x.at_tile(row)),
+                rows: [rows.first, rows.last].map(|row| x.at_tile(row).wrapping_add(first_word)),
                 num_tiles: rows.num_tiles,
                 row_stride: x.stride,
                 panel: TilePanel::Steps(steps.as_ptr()),

@@ -56,31 +56,38 @@ pub fn room(words: &mut Vec<u32>, num_rows: usize, stride: usize) -> &mut [u32] 
 pub fn narrow(x: &[f32], words: &mut [u32]) {
     assert_eq!(words.len(), x.len().div_ceil(2));
     // SAFETY: the words are those of the one row.
-    unsafe { narrow_rows(x, x.len().max(1), (words.as_mut_ptr(), words.len())) };
+    unsafe { narrow_rows((x.as_ptr(), 0), (1, x.len()), (words.as_mut_ptr(), 0)) };
 }
 
-/// The same for rows of `num_columns` values, one behind the other; words of rows are so far from
-/// each other.
+/// A row of values becomes words, in its first half.
+pub fn narrow_in_place(x: &mut [f32]) {
+    let place = x.as_mut_ptr();
+    // SAFETY: words are half as many, and begin where the row does.
+    unsafe { narrow_rows((place, 0), (1, x.len()), (place.cast(), 0)) };
+}
+
+/// (num_rows, num_columns) values, whose rows are so far from each other, as `narrow` does each.
 ///
 /// # Safety
-/// The words of all rows are writable, and nobody else touches them.
-pub unsafe fn narrow_rows(x: &[f32], num_columns: usize, words: (*mut u32, usize)) {
+/// Values are readable and words writable, and nobody else touches these. A row's words may begin
+/// where its values do, and else have no place in common.
+pub unsafe fn narrow_rows(x: (*const f32, usize), shape: (usize, usize), words: (*mut u32, usize)) {
     debug_assert!(Isa::Avx2.is_available() || Isa::NeonBf16.is_available());
     // SAFETY: the caller's promise; the CPU has the instructions that are asked for, or else the
     // caller's has AVX2.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         if is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512bw") {
-            x86::by_avx512_bf16(x, num_columns, words);
+            x86::by_avx512_bf16(x, shape, words);
         } else {
-            x86::by_avx2(x, num_columns, words);
+            x86::by_avx2(x, shape, words);
         }
     }
     // SAFETY: the caller's promise; sets that take pairs have the instructions.
     #[cfg(target_arch = "aarch64")]
     unsafe {
-        neon::by_bf16(x, num_columns, words);
+        neon::by_bf16(x, shape, words);
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    unreachable!("no set of this machine takes pairs of bf16: {x:?} {num_columns} {words:?}");
+    unreachable!("no set of this machine takes pairs of bf16: {x:?} {shape:?} {words:?}");
 }

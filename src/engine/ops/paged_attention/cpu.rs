@@ -6,6 +6,7 @@ mod by_tiles;
 mod item;
 mod plan;
 mod products;
+mod score_rows;
 mod softmax;
 #[cfg(test)]
 mod tests;

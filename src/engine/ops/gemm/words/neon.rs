@@ -1,7 +1,6 @@
 //! Rows of bf16 by `bfcvtn`.
 
 use std::arch::aarch64::*;
-use std::slice::from_raw_parts_mut;
 
 use crate::engine::device::simd::neon::dots::narrowed;
 
@@ -16,45 +15,37 @@ const MAGNITUDE: u32 = 0x7fff_ffff;
 /// # Safety
 /// As there; the CPU has `bfcvtn`.
 #[target_feature(enable = "neon,bf16")]
-pub(super) unsafe fn by_bf16(x: &[f32], num_columns: usize, words: (*mut u32, usize)) {
-    for (row, x) in x.chunks_exact(num_columns).enumerate() {
-        // SAFETY: the caller's promise.
+pub(super) unsafe fn by_bf16(
+    x: (*const f32, usize),
+    (num_rows, num_columns): (usize, usize),
+    words: (*mut u32, usize),
+) {
+    for row in 0..num_rows {
+        let (x, words) = (x.0.wrapping_add(row * x.1), words.0.wrapping_add(row * words.1));
+        let num_whole = num_columns / FLOATS * FLOATS;
+        for start in (0..num_whole).step_by(FLOATS) {
+            // SAFETY: the caller's promise.
+            unsafe { vst1q_u32(words.add(start / 2), eight(x.add(start))) };
+        }
+        let rest = num_columns - num_whole;
+        let (mut last, mut bits) = ([0.0; FLOATS], [0; FLOATS / 2]);
+        // SAFETY: as above, of what is left.
         unsafe {
-            let words = words.0.add(row * words.1);
-            row_by_bf16(x, from_raw_parts_mut(words, num_columns.div_ceil(2)));
+            last.as_mut_ptr().copy_from_nonoverlapping(x.add(num_whole), rest);
+            vst1q_u32(bits.as_mut_ptr(), eight(last.as_ptr()));
+            let out = words.add(num_whole / 2);
+            out.copy_from_nonoverlapping(bits.as_ptr(), rest.div_ceil(2));
         }
     }
 }
 
 /// # Safety
-/// The CPU has `bfcvtn`; there are words for all of x.
+/// The CPU has `bfcvtn`; there are as many values.
 #[inline]
 #[target_feature(enable = "neon,bf16")]
-unsafe fn row_by_bf16(x: &[f32], words: &mut [u32]) {
-    let (whole, rest) = x.as_chunks::<FLOATS>();
-    for (x, words) in whole.iter().zip(words.chunks_exact_mut(FLOATS / 2)) {
-        // SAFETY: four words; this function's own target features.
-        unsafe { vst1q_u32(words.as_mut_ptr(), eight(x)) };
-    }
-    if !rest.is_empty() {
-        let (mut last, mut bits) = ([0.0; FLOATS], [0; FLOATS / 2]);
-        last[..rest.len()].copy_from_slice(rest);
-        // SAFETY: as above.
-        unsafe { vst1q_u32(bits.as_mut_ptr(), eight(&last)) };
-        let words = &mut words[whole.len() * FLOATS / 2..];
-        words.copy_from_slice(&bits[..words.len()]);
-    }
-}
-
-/// # Safety
-/// The CPU has `bfcvtn`.
-#[inline]
-#[target_feature(enable = "neon,bf16")]
-unsafe fn eight(x: &[f32; FLOATS]) -> uint32x4_t {
-    // SAFETY: eight floats; this function's own target features.
-    unsafe {
-        narrowed(without_subnormal(vld1q_f32(x.as_ptr())), without_subnormal(vld1q_f32(&x[4])))
-    }
+unsafe fn eight(x: *const f32) -> uint32x4_t {
+    // SAFETY: the caller's promise; this function's own target features.
+    unsafe { narrowed(without_subnormal(vld1q_f32(x)), without_subnormal(vld1q_f32(x.add(4)))) }
 }
 
 /// Zeros of their sign in place of subnormal numbers, which `bfcvtn` would keep or round up.

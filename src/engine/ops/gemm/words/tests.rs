@@ -5,24 +5,22 @@ use half::bf16;
 use super::*;
 use crate::engine::device::split_mix::{GAMMA, mix};
 
-type Narrow = fn(&[f32], &mut [u32]);
+type Narrow = unsafe fn((*const f32, usize), (usize, usize), (*mut u32, usize));
 
 /// Those of this machine.
 fn ways() -> Vec<(&'static str, Narrow)> {
     #[cfg(target_arch = "x86_64")]
     {
-        // SAFETY: it is left out where the CPU has not its instructions.
-        let avx512: Narrow = |x, words| unsafe { x86::by_avx512_bf16(x, words) };
-        // SAFETY: as above.
-        let avx2: Narrow = |x, words| unsafe { x86::by_avx2(x, words) };
-        let all = [("AVX512-BF16", Isa::Avx512Bf16, avx512), ("AVX2", Isa::Avx2, avx2)];
+        let all: [(_, _, Narrow); 2] = [
+            ("AVX512-BF16", Isa::Avx512Bf16, x86::by_avx512_bf16),
+            ("AVX2", Isa::Avx2, x86::by_avx2),
+        ];
         let here = all.into_iter().filter(|(_, isa, _)| isa.is_available());
         here.map(|(name, _, narrow)| (name, narrow)).collect()
     }
     #[cfg(target_arch = "aarch64")]
     {
-        // SAFETY: it is left out where the CPU has not its instructions.
-        let by_bf16: Narrow = |x, words| unsafe { neon::by_bf16(x, words) };
+        let by_bf16: Narrow = neon::by_bf16;
         Isa::NeonBf16.is_available().then_some(("bf16", by_bf16)).into_iter().collect()
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -41,11 +39,26 @@ fn check(x: &[f32]) {
     let expected: Vec<u32> =
         x.chunks(2).map(|pair| bits(pair[0]) | pair.get(1).map_or(0, |&x| bits(x)) << 16).collect();
     for (name, narrow) in ways() {
-        let mut words = vec![u32::MAX; expected.len()];
-        narrow(x, &mut words);
-        let differs = words.iter().zip(&expected).position(|(word, expected)| word != expected);
-        let values = differs.map(|at| (words[at], &x[2 * at..(2 * at + 2).min(x.len())]));
-        assert_eq!(values, None, "{name}, {} values", x.len());
+        // Two rows, whose words lie apart, and then where the values of the second are.
+        let rows = [x, x].concat();
+        let stride = x.len() + 3;
+        let mut words = vec![u32::MAX; 2 * stride];
+        let shape = (2, x.len());
+        // SAFETY: it is left out where the CPU has not its instructions; words are not more than
+        // values.
+        unsafe { narrow((rows.as_ptr(), x.len()), shape, (words.as_mut_ptr(), stride)) };
+        let mut in_place = rows.clone();
+        let second = in_place[x.len()..].as_mut_ptr();
+        // SAFETY: as above.
+        unsafe { narrow((second, 0), (1, x.len()), (second.cast(), 0)) };
+        let in_place: Vec<u32> = in_place[x.len()..].iter().map(|word| word.to_bits()).collect();
+        for words in [&words, &words[stride..], &in_place] {
+            let differs = words.iter().zip(&expected).position(|(word, expected)| word != expected);
+            let values = differs.map(|at| (words[at], &x[2 * at..(2 * at + 2).min(x.len())]));
+            assert_eq!(values, None, "{name}, {} values", x.len());
+        }
+        let behind = words[expected.len()..stride].iter().chain(&words[stride + expected.len()..]);
+        assert!(behind.into_iter().all(|&word| word == u32::MAX), "{name} writes past a row");
     }
 }
 

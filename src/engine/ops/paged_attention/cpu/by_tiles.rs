@@ -20,27 +20,27 @@ use super::plan::Group;
 /// Positions of a step.
 pub(super) const STEP_POSITIONS: usize = 2 * STEP_WORDS;
 
-/// Positions whose weights are rounded at a time, and whose V is joined: 32 kB of a panel.
+/// Positions whose V is found at a time.
 const CHUNK: usize = 512;
 
 /// Buffers of a thread.
 #[derive(Debug, Default)]
 pub(super) struct TileRoom {
-    /// Rows of queries or of weights, as words of two bf16.
-    rows: Vec<u32>,
-    /// A panel of K, or of V, in whole rows of columns.
+    /// Rows of queries, as words of two bf16.
+    queries: Vec<u32>,
+    /// A panel of K in whole rows of columns, or what is joined of V.
     panel: Vec<u32>,
 }
 
 impl TileRoom {
     /// Makes room for `num_rows` rows; what is there is lost.
     pub(super) fn reserve(&mut self, num_rows: usize, kv: &KvLayerShape) {
-        let num_words = kv.head_dim.max(CHUNK).div_ceil(2);
-        let rows = room_len(num_rows, tile_stride(num_words));
-        if self.rows.len() < rows {
-            self.rows.resize(rows.next_power_of_two(), 0);
+        let num_words = kv.head_dim.div_ceil(2);
+        let queries = room_len(num_rows, tile_stride(num_words));
+        if self.queries.len() < queries {
+            self.queries.resize(queries.next_power_of_two(), 0);
         }
-        let panel = num_words.next_multiple_of(STEP_WORDS) * TILE_COLUMNS;
+        let panel = (num_words.max(CHUNK / 2)).next_multiple_of(STEP_WORDS) * TILE_COLUMNS;
         if self.panel.len() < panel {
             self.panel.resize(panel, 0);
         }
@@ -57,6 +57,28 @@ fn pairs<E: PanelElement>(values: &[E]) -> &[u32] {
 }
 
 impl<E: PanelElement> ItemTask<'_, E> {
+    /// Rounds the queries of the group.
+    pub(super) fn narrow_queries(&self, group: Group, workspace: &mut Workspace) {
+        let head_dim = self.task.kv.head_dim;
+        let num_words = head_dim.div_ceil(2);
+        let stride = tile_stride(num_words);
+        let (_, num_rows) = self.rows_of((0, group.num_tokens));
+        let columns = self.columns(head_dim);
+        let words = room(&mut workspace.tiles.queries, num_rows, stride);
+        for piece in self.plan.pieces(group) {
+            let (first, end) = self.rows_of((piece.at, piece.at + piece.num_tokens));
+            let rows = words[first * stride..end * stride].chunks_exact_mut(stride);
+            let heads = piece
+                .tokens()
+                .flat_map(|token| self.task.qkv.row(token)[columns.clone()].chunks_exact(head_dim));
+            for (query, words) in heads.zip(rows) {
+                let (words, rest) = words.split_at_mut(num_words);
+                narrow(query, words);
+                rest.fill(0);
+            }
+        }
+    }
+
     /// As `score`.
     pub(super) fn score_by_tiles(
         &self,
@@ -66,17 +88,13 @@ impl<E: PanelElement> ItemTask<'_, E> {
         workspace: &mut Workspace,
     ) {
         let kv = self.task.kv;
-        let (width, head_dim, stride) = (kv.k_panel_width(), kv.head_dim, group.stride as usize);
+        let (width, stride) = (kv.k_panel_width(), group.stride as usize);
         let (row, end_row) = self.rows_of(part.span.tokens);
-        let Workspace { queries, scores, tiles: TileRoom { rows, panel: spread }, .. } = workspace;
-        let num_words = head_dim.div_ceil(2);
+        let Workspace { scores, tiles: TileRoom { queries, panel: spread }, .. } = workspace;
+        let num_words = kv.head_dim.div_ceil(2);
         let word_stride = tile_stride(num_words);
-        let words = room(rows, end_row - row, word_stride);
-        let queries = queries[row * head_dim..end_row * head_dim].chunks_exact(head_dim);
-        for (query, words) in queries.zip(words.chunks_exact_mut(word_stride)) {
-            narrow(query, &mut words[..num_words]);
-            words[num_words..].fill(0);
-        }
+        let (_, num_rows) = self.rows_of((0, group.num_tokens));
+        let words = &room(queries, num_rows, word_stride)[row * word_stride..];
         let x = WordRows { words, stride: word_stride };
         let tiles = RowTiles::new(unit, (0, end_row - row));
         let (start, end) = (part.span.start as usize, part.span.end as usize);
@@ -118,22 +136,13 @@ impl<E: PanelElement> ItemTask<'_, E> {
     ) {
         let (v_width, stride) = (self.task.kv.v_width(), group.stride as usize);
         let (first, end_row) = self.rows_of(tokens);
-        let Workspace { scores, values, tiles: TileRoom { rows, panel: joined }, .. } = workspace;
+        let Workspace { scores, values, tiles: TileRoom { panel: joined, .. }, .. } = workspace;
         let tiles = RowTiles::new(unit, (0, end_row - first));
+        let x = WordRows { words: &scores.words()[first * stride..], stride };
         let mut position = start - start % STEP_POSITIONS;
         while position < end {
             let until = (position + CHUNK).min(end);
             let num_steps = (until - position).div_ceil(STEP_POSITIONS);
-            let word_stride = tile_stride(num_steps * STEP_WORDS);
-            let words = room(rows, end_row - first, word_stride);
-            let at = position - group.base as usize;
-            for (row, words) in (first..end_row).zip(words.chunks_exact_mut(word_stride)) {
-                let weights = &scores[row * stride + at..][..until - position];
-                let (words, rest) = words.split_at_mut(weights.len().div_ceil(2));
-                narrow(weights, words);
-                clear_before(words, 1, start.saturating_sub(position));
-                rest.fill(0);
-            }
             let joined = &mut joined[..num_steps * PANEL_STEP];
             for panel in 0..self.num_value_panels() {
                 let of_seq = (part.span.seq, panel);
@@ -141,7 +150,8 @@ impl<E: PanelElement> ItemTask<'_, E> {
                 let from = first * v_width + panel * TILE_COLUMNS;
                 let to = (end_row - 1) * v_width + (panel + 1) * TILE_COLUMNS;
                 let product = StepsProduct {
-                    x: WordRows { words, stride: word_stride },
+                    x,
+                    first_word: (position - group.base as usize) / 2,
                     steps: &steps[..num_steps],
                     next: self.next_keys(part, position, panel),
                     out: (values[from..to].as_mut_ptr(), v_width),

@@ -1,6 +1,7 @@
 //! One item of attention: scores, softmax, weighted sum.
 
 use crate::engine::device::kv_cache::KvLayerShape;
+use crate::engine::device::simd::tiles::TileUnit;
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::ops::gemm::Widened;
 use crate::engine::ops::gemm::panel::PanelElement;
@@ -9,6 +10,7 @@ use crate::engine::ops::shared_rows::SharedRows;
 use super::Task;
 use super::by_tiles::TileRoom;
 use super::plan::{Group, Item, Piece, Plan, Span};
+use super::score_rows::ScoreRows;
 use super::softmax::{Attended, Softmax};
 
 /// Buffers of a thread, for the rows of one item.
@@ -16,8 +18,7 @@ use super::softmax::{Attended, Softmax};
 pub(super) struct Workspace {
     /// (rows, head_dim)
     pub queries: Vec<f32>,
-    /// (rows, positions and padding), then weights.
-    pub scores: Vec<f32>,
+    pub scores: ScoreRows,
     /// (rows, v_width) weighted values.
     pub values: Vec<f32>,
     /// (rows) sums of the weights.
@@ -34,7 +35,7 @@ impl Workspace {
             }
         };
         grow(&mut self.queries, num_rows * kv.head_dim);
-        grow(&mut self.scores, num_scores);
+        self.scores.reserve(num_scores);
         grow(&mut self.values, num_rows * kv.v_width());
         grow(&mut self.totals, num_rows);
     }
@@ -64,7 +65,10 @@ impl<E: PanelElement> ItemTask<'_, E> {
     pub(super) fn run(&self, workspace: &mut Workspace) {
         let group = self.plan.group(self.item);
         let mut widened = Widened::new();
-        self.gather_queries(group, workspace);
+        match self.tiles() {
+            Some(_) => self.narrow_queries(group, workspace),
+            None => self.gather_queries(group, workspace),
+        }
         for part in self.parts(group) {
             self.score(part, group, workspace, &mut widened);
         }
@@ -99,8 +103,13 @@ impl<E: PanelElement> ItemTask<'_, E> {
         (token as usize * self.num_heads(), end as usize * self.num_heads())
     }
 
+    /// What multiplies its rows, if tiles do.
+    pub(super) fn tiles(&self) -> Option<TileUnit> {
+        self.task.cpu.isa.bf16_products().tiles_of(E::DTYPE)
+    }
+
     /// Columns of the item's query heads in a row of heads of this width.
-    fn columns(&self, head_width: usize) -> std::ops::Range<usize> {
+    pub(super) fn columns(&self, head_width: usize) -> std::ops::Range<usize> {
         let start = self.item.first_head as usize * head_width;
         start..start + self.num_heads() * head_width
     }
@@ -135,7 +144,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
             attended,
             scores: &mut scores[row * stride..end * stride],
             totals: &mut totals[row..end],
-            is_coarse: self.task.cpu.isa.bf16_products().tiles_of(E::DTYPE).is_some(),
+            as_words: self.tiles().is_some(),
         };
         dispatch(self.task.cpu.isa, softmax);
     }

@@ -10,6 +10,7 @@
 use std::ops::Range;
 
 use crate::engine::device::kv_cache::{KV_GROUP_TOKENS, KvLayerShape};
+use crate::engine::device::simd::tiles::TILE_ROWS;
 use crate::engine::ops::gemm::even_tile;
 
 use super::super::sharing::Sharing;
@@ -260,7 +261,8 @@ impl Plan {
         });
         let num_rows = num_tokens as usize * heads_per_kv.div_ceil(num_parts);
         self.max_rows = self.max_rows.max(num_rows);
-        self.max_scores = self.max_scores.max(num_rows * stride);
+        // Tiles read as many rows behind the last one as they have.
+        self.max_scores = self.max_scores.max((num_rows + TILE_ROWS) * stride);
     }
 
     /// The positions of some pieces from `start` on: those that all of them share, then those of

@@ -29,7 +29,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
         workspace: &mut Workspace,
         widened: &mut Widened,
     ) {
-        if let Some(unit) = self.task.cpu.isa.bf16_products().tiles_of(E::DTYPE) {
+        if let Some(unit) = self.tiles() {
             return self.score_by_tiles(unit, part, group, workspace);
         }
         let kv = self.task.kv;
@@ -81,7 +81,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
         let [start, common, end] = [span.start, span.common, span.end].map(|n| n as usize);
         let tokens = (span.tokens, group);
         // Where a product may start over: between pairs, or between steps of tiles.
-        let cut = match self.task.cpu.isa.bf16_products().tiles_of(E::DTYPE) {
+        let cut = match self.tiles() {
             Some(_) => (common - common % STEP_POSITIONS).max(start),
             None => common & !1,
         };
@@ -138,7 +138,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
         workspace: &mut Workspace,
         widened: &mut Widened,
     ) {
-        if let Some(unit) = self.task.cpu.isa.bf16_products().tiles_of(E::DTYPE) {
+        if let Some(unit) = self.tiles() {
             return self.weigh_by_tiles(unit, (tokens, group), positions, part, workspace);
         }
         let (first, end) = self.rows_of(tokens);

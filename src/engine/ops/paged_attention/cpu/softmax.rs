@@ -2,9 +2,11 @@
 
 use crate::engine::device::kv_cache::KV_GROUP_TOKENS;
 use crate::engine::device::simd::{Kernel, Vector};
+use crate::engine::ops::gemm::words::narrow_in_place;
 use crate::engine::ops::soft_cap::capped;
 
 use super::super::AttentionShape;
+use super::by_tiles::STEP_POSITIONS;
 
 /// The numbers of a vector's lanes; it takes as many as it has.
 const LANE_INDICES: [f32; KV_GROUP_TOKENS] =
@@ -33,8 +35,9 @@ pub(super) struct Softmax<'a> {
     pub attended: Attended,
     pub scores: &'a mut [f32],
     pub totals: &'a mut [f32],
-    /// Weights are rounded to bf16 where they are used.
-    pub is_coarse: bool,
+    /// Weights become words of two bf16, in whole steps of tiles; what they are rounded to is why
+    /// the exponential may be coarse.
+    pub as_words: bool,
 }
 
 impl Kernel for Softmax<'_> {
@@ -85,6 +88,11 @@ impl Softmax<'_> {
             let at =
                 |scores: &mut [f32], r: usize, i: usize| scores.as_mut_ptr().add(r * stride + i);
             let scale = V::splat(self.shape.scale);
+            // Nothing but the scale changes scores, and no order: they are scaled when they are
+            // taken, and need not be written before.
+            let only_scales = self.shape.soft_cap.is_none()
+                && self.shape.alibi.is_none()
+                && self.shape.scale > 0.0;
             for r in 0..R {
                 // What is not attended to counts as what is, until the largest is known.
                 let some = scores[r * stride + start];
@@ -93,9 +101,11 @@ impl Softmax<'_> {
             for i in (0..padded).step_by(V::LANES) {
                 for (r, max) in max.iter_mut().enumerate() {
                     let ptr = at(scores, r, i);
-                    let score = V::load(ptr).mul(scale);
-                    let score = self.shape.soft_cap.map_or(score, |cap| capped(score, cap));
-                    score.store(ptr);
+                    let mut score = V::load(ptr).mul(scale);
+                    if !only_scales {
+                        score = self.shape.soft_cap.map_or(score, |cap| capped(score, cap));
+                        score.store(ptr);
+                    }
                     *max = max.max(score);
                 }
             }
@@ -111,8 +121,10 @@ impl Softmax<'_> {
             for i in (0..padded).step_by(V::LANES) {
                 for (r, sum) in sum.iter_mut().enumerate() {
                     let ptr = at(scores, r, i);
-                    let exponent = V::load(ptr).sub(max[r]);
-                    let weight = match self.is_coarse {
+                    let score = V::load(ptr);
+                    let score = if only_scales { score.mul(scale) } else { score };
+                    let exponent = score.sub(max[r]);
+                    let weight = match self.as_words {
                         true => exponent.coarse_exp(),
                         false => exponent.exp(),
                     };
@@ -120,10 +132,17 @@ impl Softmax<'_> {
                     *sum = sum.add(weight);
                 }
             }
-            for i in (padded..num_positions).step_by(V::LANES) {
+            let end = match self.as_words {
+                true => num_positions.next_multiple_of(STEP_POSITIONS),
+                false => num_positions,
+            };
+            for i in (padded..end).step_by(V::LANES) {
                 for r in 0..R {
                     V::splat(0.0).store(at(scores, r, i));
                 }
+            }
+            if self.as_words {
+                scores.chunks_exact_mut(stride).for_each(|row| narrow_in_place(&mut row[..end]));
             }
         }
         for r in 0..R {
