@@ -3,6 +3,7 @@
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use memmap2::MmapMut;
 
@@ -12,12 +13,62 @@ use crate::engine::machine::{Refused, granted};
 /// Bytes from which a buffer asks for huge pages: the size of one on most machines.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
+/// Bytes of a mapping that small buffers share.
+const SHARED_BYTES: usize = 16 * HUGE_PAGE_BYTES;
+
+/// What buffers begin at.
+const PAGE_BYTES: usize = 4096;
+
 /// Elements in pages of their own, zero at first. Pages that nobody writes take no memory.
 #[derive(Debug)]
 pub struct Pages<E> {
-    map: MmapMut,
+    mapping: Arc<Mapping>,
+    /// Where they begin in it, in bytes.
+    start: usize,
     len: usize,
     element: PhantomData<E>,
+}
+
+/// Memory of one buffer, or of several, each of which has pages of its own there.
+#[derive(Debug)]
+struct Mapping {
+    first: *mut u8,
+    /// What is unmapped with the last buffer; only `first` is read and written.
+    _map: MmapMut,
+}
+
+// SAFETY: the pointer is into the mapping, which it lives as long as; a buffer touches no byte but
+// its own, as `&` and `&mut` of it allow.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(num_bytes: usize) -> Result<Arc<Self>, Refused> {
+        let mut map = MmapMut::map_anon(num_bytes)
+            .map_err(|error| Refused(format!("no memory for {num_bytes} bytes: {error}")))?;
+        Ok(Arc::new(Self { first: map.as_mut_ptr(), _map: map }))
+    }
+
+    /// The same in huge pages, where the system has them and it is large enough.
+    fn huge(num_bytes: usize) -> Result<Arc<Self>, Refused> {
+        let mapping = Self::new(num_bytes)?;
+        #[cfg(target_os = "linux")]
+        if num_bytes >= HUGE_PAGE_BYTES {
+            // It is advice: a system without huge pages refuses it, and nothing is lost.
+            let _ = mapping._map.advise(memmap2::Advice::HugePage);
+        }
+        Ok(mapping)
+    }
+}
+
+/// The mapping that small buffers are put into, and its bytes in use.
+static SHARED: Mutex<(Weak<Mapping>, usize)> = Mutex::new((Weak::new(), 0));
+
+/// Bytes of a buffer.
+fn num_bytes<E>(len: usize) -> usize {
+    // No size that overflows can be granted.
+    len.saturating_mul(size_of::<E>()).max(1)
 }
 
 impl<E: Plain> Pages<E> {
@@ -31,11 +82,8 @@ impl<E: Plain> Pages<E> {
 
     /// `len` zeros, where the system grants the memory.
     pub fn try_zeroed(len: usize) -> Result<Self, Refused> {
-        // No size that overflows can be granted.
-        let bytes = len.saturating_mul(size_of::<E>()).max(1);
-        let map = MmapMut::map_anon(bytes)
-            .map_err(|error| Refused(format!("no memory for {bytes} bytes: {error}")))?;
-        Ok(Self { map, len, element: PhantomData })
+        let mapping = Mapping::new(num_bytes::<E>(len))?;
+        Ok(Self { mapping, start: 0, len, element: PhantomData })
     }
 
     /// `len` zeros that will all be written, in huge pages where the system has them: fewer entries
@@ -49,13 +97,32 @@ impl<E: Plain> Pages<E> {
 
     /// The same, where the system grants the memory.
     pub fn try_zeroed_huge(len: usize) -> Result<Self, Refused> {
-        let pages = Self::try_zeroed(len)?;
-        #[cfg(target_os = "linux")]
-        if pages.map.len() >= HUGE_PAGE_BYTES {
-            // It is advice: a system without huge pages refuses it, and nothing is lost.
-            let _ = pages.map.advise(memmap2::Advice::HugePage);
+        let mapping = Mapping::huge(num_bytes::<E>(len))?;
+        Ok(Self { mapping, start: 0, len, element: PhantomData })
+    }
+
+    /// As `zeroed_huge`, for what lives as long as the model: small buffers lie beside each other,
+    /// so that they are in huge pages too. One that is dropped leaves its place empty until all
+    /// beside it are.
+    ///
+    /// # Panics
+    /// The system refuses the memory.
+    pub fn zeroed_to_stay(len: usize) -> Self {
+        let num_bytes = num_bytes::<E>(len).next_multiple_of(PAGE_BYTES);
+        if num_bytes > SHARED_BYTES / 2 {
+            return Self::zeroed_huge(len);
         }
-        Ok(pages)
+        // A poisoned lock only says that a thread was refused memory.
+        let (shared, end) = &mut *SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let with_room = shared.upgrade().filter(|_| *end + num_bytes <= SHARED_BYTES);
+        let mapping = with_room.unwrap_or_else(|| {
+            let new = granted(Mapping::huge(SHARED_BYTES));
+            (*shared, *end) = (Arc::downgrade(&new), 0);
+            new
+        });
+        let start = *end;
+        *end += num_bytes;
+        Self { mapping, start, len, element: PhantomData }
     }
 
     /// The values of a slice.
@@ -73,16 +140,18 @@ impl<E: Plain> Deref for Pages<E> {
     type Target = [E];
 
     fn deref(&self) -> &[E] {
-        // SAFETY: the mapping has room for `len` elements and begins at a page; zeros and whatever
-        // was written are values of a `Plain` type.
-        unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.len) }
+        // SAFETY: the mapping has room for `len` elements from `start` on, which is a page's first
+        // byte; zeros and whatever was written are values of a `Plain` type.
+        unsafe { std::slice::from_raw_parts(self.mapping.first.add(self.start).cast(), self.len) }
     }
 }
 
 impl<E: Plain> DerefMut for Pages<E> {
     fn deref_mut(&mut self) -> &mut [E] {
-        // SAFETY: as above; exclusive by `&mut self`.
-        unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr().cast(), self.len) }
+        // SAFETY: as above; exclusive by `&mut self`, since no other buffer has these bytes.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.mapping.first.add(self.start).cast(), self.len)
+        }
     }
 }
 
@@ -102,6 +171,22 @@ mod tests {
             assert!(pages.iter().all(|&value| value == bf16::ONE));
         }
         assert_eq!(*Pages::from_slice(&[1.0f32, 2.0]), [1.0, 2.0]);
+    }
+
+    #[test]
+    fn those_that_stay_have_places_of_their_own_which_go_when_all_do() {
+        for len in [1, 5000, SHARED_BYTES / 8, SHARED_BYTES] {
+            let mut all: Vec<_> = (0..5).map(|_| Pages::<f32>::zeroed_to_stay(len)).collect();
+            for (index, pages) in all.iter_mut().enumerate() {
+                assert!(pages.iter().all(|&value| value == 0.0), "{len}");
+                assert_eq!((pages.len(), pages.as_ptr().addr() % PAGE_BYTES), (len, 0));
+                pages.fill(index as f32 + 1.0);
+            }
+            all.remove(2);
+            for (pages, index) in all.iter().zip([0, 1, 3, 4]) {
+                assert!(pages.iter().all(|&value| value == index as f32 + 1.0), "{len}");
+            }
+        }
     }
 
     #[test]

@@ -8,15 +8,14 @@ use crate::engine::config::{DType, Isa};
 
 impl Isa {
     /// The fastest that this machine has. `vdpbf16ps` runs at twice the rate of multiply-adds on
-    /// AMD's cores, and at half of it on Intel's (measured: docs/PERFORMANCE.md). AMX and the
-    /// bf16 of aarch64 are taken where they are asked for, until a machine that has them has shown
-    /// what they gain.
+    /// AMD's cores, and at half of it on Intel's (measured: docs/PERFORMANCE.md). The bf16 of
+    /// aarch64 is taken where it is asked for, until a machine that has it has shown what it gains.
     pub fn detect() -> Self {
         let mut fastest = Self::all_available();
         fastest.retain(|&isa| match isa {
             Isa::Avx512Bf16 => has_fast_bf16(),
-            Isa::Amx | Isa::AmxTwin | Isa::AmxTwinAvx2 | Isa::NeonBf16 => false,
-            Isa::Avx512 | Isa::Avx2 | Isa::Neon | Isa::Portable => true,
+            Isa::AmxTwin | Isa::AmxTwinAvx2 | Isa::NeonBf16 => false,
+            Isa::Amx | Isa::Avx512 | Isa::Avx2 | Isa::Neon | Isa::Portable => true,
         });
         fastest[0]
     }

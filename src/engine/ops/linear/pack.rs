@@ -18,7 +18,7 @@ pub(super) fn pack<E: PanelElement>(
     let (n, k) = (source.num_rows(), source.num_columns());
     let num_panels = n.div_ceil(panel_width);
     let panel_len = panel_width * k.next_multiple_of(2);
-    let mut panels = Pages::zeroed_huge(num_panels * panel_len);
+    let mut panels = Pages::zeroed_to_stay(num_panels * panel_len);
     let shared = SharedMut::new(&mut panels);
     pool.run(num_panels, &|_, panel| {
         // SAFETY: each item writes its own panel.

@@ -24,7 +24,7 @@ pub(super) fn linear(
     weights: PairWeights<'_>,
     out: Outputs,
 ) {
-    let size = tiled_items(2 * shape.k, 4 * ITEM_MACS);
+    let size = tiled_items(2 * shape.k, ITEM_MACS);
     let panel_len = shape.k.div_ceil(2) * TILE_COLUMNS;
     for_tiled_panels((cpu, unit), shape, size, out, |tiles, rows, panel, out| {
         let words = &weights.words[panel * panel_len..][..panel_len];

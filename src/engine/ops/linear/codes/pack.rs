@@ -28,7 +28,7 @@ impl CodePanels {
             panels.push((kind, num_words));
             num_words += kinds[kind].num_words(k, width);
         }
-        let mut words = Pages::zeroed_huge(num_words);
+        let mut words = Pages::zeroed_to_stay(num_words);
         let shared = SharedMut::new(&mut words);
         pool.run(panels.len(), &|_, index| {
             let (kind, first) = panels[index];

@@ -17,7 +17,7 @@ pub(super) fn linear(
     (x, weights, bias): (&Int8Rows<'_>, &Int8Panels, Option<&[f32]>),
     out: Outputs,
 ) {
-    let size = tiled_items(shape.k, 8 * ITEM_MACS);
+    let size = tiled_items(shape.k, 2 * ITEM_MACS);
     let unit = (cpu, TileUnit::Amx);
     for_tiled_panels(unit, shape, size, out, |tiles, rows, panel, out| {
         let block = Block { x, weights, bias, k: shape.k };

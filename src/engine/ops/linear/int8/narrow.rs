@@ -23,7 +23,7 @@ impl Int8Panels {
     ) -> Self {
         let kernel = cpu.isa.int8_dots();
         let (num_words, num_groups) = (kernel.num_words(k), k.div_ceil(GROUP));
-        let mut words = Pages::zeroed_huge(num_panels * num_words * width);
+        let mut words = Pages::zeroed_to_stay(num_panels * num_words * width);
         let mut scales = vec![0.0; num_panels * num_groups * width];
         let shared = (SharedMut::new(&mut words), SharedMut::new(&mut scales));
         cpu.pool.run(num_panels, &|_, panel| {
