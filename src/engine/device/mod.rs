@@ -31,6 +31,7 @@ use crate::engine::config::DType;
 use gpu::Group;
 use limits::{GivenLimits, Limits};
 use op_times::{Op, OpTimer, OpTimes, Timed, Work};
+use pages::SharedPages;
 use simd::Isa;
 use thread_pool::ThreadPool;
 
@@ -61,6 +62,8 @@ pub struct Cpu {
     pub int8: bool,
     /// Inputs of a linear layer as its instructions take them; one layer runs at a time.
     pub narrow_inputs: Mutex<NarrowInputs>,
+    /// Where weights lie.
+    pub weight_pages: SharedPages,
     /// What its ops cost, when that is asked for.
     pub op_timer: OpTimer,
 }
@@ -68,7 +71,8 @@ pub struct Cpu {
 impl Cpu {
     fn new(pool: ThreadPool, isa: Isa) -> Self {
         let (narrow_inputs, op_timer) = (Mutex::default(), OpTimer::default());
-        Self { pool, isa, int8: false, narrow_inputs, op_timer }
+        let weight_pages = SharedPages::default();
+        Self { pool, isa, int8: false, narrow_inputs, weight_pages, op_timer }
     }
 
     /// Whether linear layers in this type take their inputs as pairs of bf16.

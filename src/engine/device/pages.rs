@@ -62,8 +62,38 @@ impl Mapping {
     }
 }
 
-/// The mapping that small buffers are put into, and its bytes in use.
-static SHARED: Mutex<(Weak<Mapping>, usize)> = Mutex::new((Weak::new(), 0));
+/// A mapping for small buffers that live as long as a model: they lie beside each other, so that
+/// they are in huge pages too. One that is dropped leaves its place empty until all beside it are.
+#[derive(Debug, Default)]
+pub struct SharedPages {
+    /// The mapping that has room, and its bytes in use.
+    open: Mutex<(Weak<Mapping>, usize)>,
+}
+
+impl SharedPages {
+    /// `len` zeros that will all be written; as `Pages::zeroed_huge` if they are not few.
+    ///
+    /// # Panics
+    /// The system refuses the memory.
+    pub fn zeroed<E: Plain>(&self, len: usize) -> Pages<E> {
+        let num_bytes =
+            num_bytes::<E>(len).checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX);
+        if num_bytes > SHARED_BYTES / 2 {
+            return Pages::zeroed_huge(len);
+        }
+        // A poisoned lock only says that a thread was refused memory.
+        let (open, end) = &mut *self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let with_room = open.upgrade().filter(|_| *end + num_bytes <= SHARED_BYTES);
+        let mapping = with_room.unwrap_or_else(|| {
+            let new = granted(Mapping::huge(SHARED_BYTES));
+            (*open, *end) = (Arc::downgrade(&new), 0);
+            new
+        });
+        let start = *end;
+        *end += num_bytes;
+        Pages { mapping, start, len, element: PhantomData }
+    }
+}
 
 /// Bytes of a buffer.
 fn num_bytes<E>(len: usize) -> usize {
@@ -99,30 +129,6 @@ impl<E: Plain> Pages<E> {
     pub fn try_zeroed_huge(len: usize) -> Result<Self, Refused> {
         let mapping = Mapping::huge(num_bytes::<E>(len))?;
         Ok(Self { mapping, start: 0, len, element: PhantomData })
-    }
-
-    /// As `zeroed_huge`, for what lives as long as the model: small buffers lie beside each other,
-    /// so that they are in huge pages too. One that is dropped leaves its place empty until all
-    /// beside it are.
-    ///
-    /// # Panics
-    /// The system refuses the memory.
-    pub fn zeroed_to_stay(len: usize) -> Self {
-        let num_bytes = num_bytes::<E>(len).next_multiple_of(PAGE_BYTES);
-        if num_bytes > SHARED_BYTES / 2 {
-            return Self::zeroed_huge(len);
-        }
-        // A poisoned lock only says that a thread was refused memory.
-        let (shared, end) = &mut *SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        let with_room = shared.upgrade().filter(|_| *end + num_bytes <= SHARED_BYTES);
-        let mapping = with_room.unwrap_or_else(|| {
-            let new = granted(Mapping::huge(SHARED_BYTES));
-            (*shared, *end) = (Arc::downgrade(&new), 0);
-            new
-        });
-        let start = *end;
-        *end += num_bytes;
-        Self { mapping, start, len, element: PhantomData }
     }
 
     /// The values of a slice.
@@ -174,9 +180,10 @@ mod tests {
     }
 
     #[test]
-    fn those_that_stay_have_places_of_their_own_which_go_when_all_do() {
+    fn buffers_of_a_mapping_have_places_of_their_own() {
         for len in [1, 5000, SHARED_BYTES / 8, SHARED_BYTES] {
-            let mut all: Vec<_> = (0..5).map(|_| Pages::<f32>::zeroed_to_stay(len)).collect();
+            let shared = SharedPages::default();
+            let mut all: Vec<_> = (0..5).map(|_| shared.zeroed::<f32>(len)).collect();
             for (index, pages) in all.iter_mut().enumerate() {
                 assert!(pages.iter().all(|&value| value == 0.0), "{len}");
                 assert_eq!((pages.len(), pages.as_ptr().addr() % PAGE_BYTES), (len, 0));

@@ -78,9 +78,9 @@ impl HeadMatrices {
         };
         let (rows, width) = (vec![matrix].into(), panel_width(cpu));
         let values = match dtype {
-            DType::Float32 => Values::Float32(pack::pack(&cpu.pool, &rows, width)),
-            DType::BFloat16 => Values::BFloat16(pack::pack(&cpu.pool, &rows, width)),
-            DType::Float16 => Values::Float16(pack::pack(&cpu.pool, &rows, width)),
+            DType::Float32 => Values::Float32(pack::pack(cpu, &rows, width)),
+            DType::BFloat16 => Values::BFloat16(pack::pack(cpu, &rows, width)),
+            DType::Float16 => Values::Float16(pack::pack(cpu, &rows, width)),
         };
         Ok(Self { num_heads, n, k, values })
     }

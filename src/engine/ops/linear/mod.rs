@@ -172,9 +172,9 @@ impl LinearWeight {
         let codes = NarrowWeights::pack(cpu, dtype, source, panel_width);
         let panels = match (codes, dtype) {
             (Some(codes), _) => Panels::Codes(codes),
-            (None, DType::Float32) => Panels::Float32(pack::pack(&cpu.pool, source, panel_width)),
-            (None, DType::BFloat16) => Panels::BFloat16(pack::pack(&cpu.pool, source, panel_width)),
-            (None, DType::Float16) => Panels::Float16(pack::pack(&cpu.pool, source, panel_width)),
+            (None, DType::Float32) => Panels::Float32(pack::pack(cpu, source, panel_width)),
+            (None, DType::BFloat16) => Panels::BFloat16(pack::pack(cpu, source, panel_width)),
+            (None, DType::Float16) => Panels::Float16(pack::pack(cpu, source, panel_width)),
         };
         let bias = bias.map(|bias| padded(bias, panel_width));
         Self { n, k, storage: Storage::Cpu(Packed { panel_width, panels, bias }) }

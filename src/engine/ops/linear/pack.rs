@@ -3,24 +3,24 @@
 use half::bf16;
 
 use super::source::{SourceMatrix, SourceRows};
+use crate::engine::device::Cpu;
 use crate::engine::device::pages::Pages;
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::thread_pool::ThreadPool;
 
 use crate::engine::ops::gemm::panel::PanelElement;
 
 /// Panels of all rows; lanes past the last row, and what fills a last pair, are zero.
 pub(super) fn pack<E: PanelElement>(
-    pool: &ThreadPool,
+    cpu: &Cpu,
     source: &SourceRows<'_>,
     panel_width: usize,
 ) -> Pages<E> {
     let (n, k) = (source.num_rows(), source.num_columns());
     let num_panels = n.div_ceil(panel_width);
     let panel_len = panel_width * k.next_multiple_of(2);
-    let mut panels = Pages::zeroed_to_stay(num_panels * panel_len);
+    let mut panels = cpu.weight_pages.zeroed(num_panels * panel_len);
     let shared = SharedMut::new(&mut panels);
-    pool.run(num_panels, &|_, panel| {
+    cpu.pool.run(num_panels, &|_, panel| {
         // SAFETY: each item writes its own panel.
         let out = unsafe { shared.slice(panel * panel_len, panel_len) };
         // Blocks of columns, so that the part of the panel that all lanes write stays in the cache.

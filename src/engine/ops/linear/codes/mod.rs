@@ -95,7 +95,7 @@ pub(super) struct NarrowWeights {
 impl NarrowWeights {
     /// All rows, to compute in `dtype`; None: there are no codes to keep.
     pub fn pack(cpu: &Cpu, dtype: DType, rows: &SourceRows<'_>, width: usize) -> Option<Self> {
-        let panels = CodePanels::pack(&cpu.pool, rows, width)?;
+        let panels = CodePanels::pack(cpu, rows, width)?;
         Some(Self { panels, rounding: Rounding::of(dtype, cpu.isa), isa: cpu.isa })
     }
 

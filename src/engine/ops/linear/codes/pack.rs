@@ -5,9 +5,8 @@ use std::ops::Range;
 use super::kind::{CodeKind, Levels, Scales, UNIT};
 use super::layout::{CodePanels, Layout, PanelKind};
 use super::{CodedMatrix, RowScales};
-use crate::engine::device::pages::Pages;
+use crate::engine::device::Cpu;
 use crate::engine::device::tensor::SharedMut;
-use crate::engine::device::thread_pool::ThreadPool;
 use crate::engine::ops::linear::source::{SourceMatrix, SourceRows};
 
 /// The code of NaN among floats of 8 bits, but for its sign: kernels do not know it.
@@ -16,7 +15,7 @@ const FLOAT8_NAN: u8 = 0x7f;
 impl CodePanels {
     /// Panels of `width` lanes of all rows, where codes can stay as they are in some of them.
     /// A panel whose rows have codes of several kinds, or none, holds f32.
-    pub fn pack(pool: &ThreadPool, rows: &SourceRows<'_>, width: usize) -> Option<Self> {
+    pub fn pack(cpu: &Cpu, rows: &SourceRows<'_>, width: usize) -> Option<Self> {
         let (n, k) = (rows.num_rows(), rows.num_columns());
         let (kinds, by_panel) = kinds_of_panels(rows, (k, width));
         if kinds.iter().all(|kind| *kind == PanelKind::Dense) {
@@ -28,9 +27,9 @@ impl CodePanels {
             panels.push((kind, num_words));
             num_words += kinds[kind].num_words(k, width);
         }
-        let mut words = Pages::zeroed_to_stay(num_words);
+        let mut words = cpu.weight_pages.zeroed(num_words);
         let shared = SharedMut::new(&mut words);
-        pool.run(panels.len(), &|_, index| {
+        cpu.pool.run(panels.len(), &|_, index| {
             let (kind, first) = panels[index];
             let kind = &kinds[kind];
             // SAFETY: each item writes its own panel.

@@ -3,7 +3,6 @@
 use super::rotation::{block_len, rotate_lanes};
 use super::{GROUP, Int8Dots, Int8Panels, WORD};
 use crate::engine::device::Cpu;
-use crate::engine::device::pages::Pages;
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::device::tensor::SharedMut;
 use crate::engine::ops::gemm::MAX_PANEL_WIDTH;
@@ -23,7 +22,7 @@ impl Int8Panels {
     ) -> Self {
         let kernel = cpu.isa.int8_dots();
         let (num_words, num_groups) = (kernel.num_words(k), k.div_ceil(GROUP));
-        let mut words = Pages::zeroed_to_stay(num_panels * num_words * width);
+        let mut words = cpu.weight_pages.zeroed(num_panels * num_words * width);
         let mut scales = vec![0.0; num_panels * num_groups * width];
         let shared = (SharedMut::new(&mut words), SharedMut::new(&mut scales));
         cpu.pool.run(num_panels, &|_, panel| {

@@ -81,7 +81,8 @@ impl Softmax<'_> {
         let padded = len.next_multiple_of(KV_GROUP_TOKENS);
         let scores = &mut self.scores[row * stride..][..R * stride];
         // SAFETY: the caller's promise.
-        let (mut max, mut sum) = unsafe { ([V::splat(f32::NEG_INFINITY); R], [V::splat(0.0); R]) };
+        let mut max = unsafe { [V::splat(f32::NEG_INFINITY); R] };
+        let sum: [V; R];
         // SAFETY: a row has room for 16 scores behind the last position, and vectors have 16 lanes
         // at most, a divisor of 16.
         unsafe {
@@ -118,20 +119,9 @@ impl Softmax<'_> {
                 }
                 *max = V::splat(max.largest());
             }
-            for i in (0..padded).step_by(V::LANES) {
-                for (r, sum) in sum.iter_mut().enumerate() {
-                    let ptr = at(scores, r, i);
-                    let score = V::load(ptr);
-                    let score = if only_scales { score.mul(scale) } else { score };
-                    let exponent = score.sub(max[r]);
-                    let weight = match self.as_words {
-                        true => exponent.coarse_exp(),
-                        false => exponent.exp(),
-                    };
-                    weight.store(ptr);
-                    *sum = sum.add(weight);
-                }
-            }
+            let factor = only_scales.then_some(scale);
+            let weights = Weights { stride, padded, factor, is_coarse: self.as_words };
+            sum = weights.of_scores(scores, max);
             let end = match self.as_words {
                 true => num_positions.next_multiple_of(STEP_POSITIONS),
                 false => num_positions,
@@ -154,6 +144,50 @@ impl Softmax<'_> {
                     self.totals[row + r] += sink.sub(max[r]).exp().largest();
                 }
             }
+        }
+    }
+}
+
+/// What weights are made of.
+struct Weights<V> {
+    /// From a row of scores to the next.
+    stride: usize,
+    /// Positions, whole vectors of them.
+    padded: usize,
+    /// What scores are multiplied by, if they are not yet.
+    factor: Option<V>,
+    /// They are rounded to bf16.
+    is_coarse: bool,
+}
+
+impl<V: Vector> Weights<V> {
+    /// e^(score - max) of R rows, in the place of the scores; gives their sums.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `V`, and rows have so many positions.
+    #[inline(always)]
+    unsafe fn of_scores<const R: usize>(&self, scores: &mut [f32], max: [V; R]) -> [V; R] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sum = [V::splat(0.0); R];
+            for i in (0..self.padded).step_by(V::LANES) {
+                for (r, sum) in sum.iter_mut().enumerate() {
+                    let ptr = scores.as_mut_ptr().add(r * self.stride + i);
+                    let score = V::load(ptr);
+                    let score = match self.factor {
+                        Some(factor) => score.mul(factor),
+                        None => score,
+                    };
+                    let exponent = score.sub(max[r]);
+                    let weight = match self.is_coarse {
+                        true => exponent.coarse_exp(),
+                        false => exponent.exp(),
+                    };
+                    weight.store(ptr);
+                    *sum = sum.add(weight);
+                }
+            }
+            sum
         }
     }
 }
