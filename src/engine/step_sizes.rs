@@ -98,7 +98,8 @@ mod tests {
     fn the_cpu_is_taken_where_it_is_asked_for() {
         let by_device = SizesByDevice { max_num_seqs: true, max_num_batched_tokens: true };
         let scheduler = SchedulerConfig { max_num_seqs: 7, by_device, ..Default::default() };
-        let config = EngineConfig { scheduler, ..EngineConfig::default() };
+        let mut config = EngineConfig { scheduler, ..EngineConfig::default() };
+        config.parallel.isa = Some(Isa::Portable);
         let scheduler = resolved(&config, DType::BFloat16, &GpuNeeds::default()).scheduler;
         assert_eq!((scheduler.max_num_seqs, scheduler.max_num_batched_tokens), (256, 4096));
     }

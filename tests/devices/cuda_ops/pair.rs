@@ -3,8 +3,8 @@
 use half::{bf16, f16};
 use vllm_batch::engine::batch::Batch;
 use vllm_batch::engine::config::{
-    CacheConfig, DType, DeviceConfig, EngineConfig, KvCacheDType, ParallelConfig, Quantization,
-    ShimGpu,
+    CacheConfig, DType, DeviceConfig, EngineConfig, Isa, KvCacheDType, ParallelConfig,
+    Quantization, ShimGpu,
 };
 use vllm_batch::engine::device::{Device, GpuNeeds, Precision, Tensor, open};
 use vllm_batch::engine::ops::linear::SourceMatrix;
@@ -31,6 +31,14 @@ pub fn in_every_dtype(seed: u64, test: impl Fn(&Pair)) {
             test(&pair);
         }
     }
+}
+
+/// One thread of the CPU, by its widest instructions that round no more than a GPU does: tiles of
+/// AMX take queries and weights of attention as bf16.
+pub fn cpu() -> Device {
+    let mut sets = Isa::all_available().into_iter();
+    let isa = sets.find(|isa| isa.kernel_set() != Isa::Amx.kernel_set());
+    Device::cpu_with_isa(1, isa.expect("portable kernels run anywhere"))
 }
 
 impl Pair {
@@ -63,7 +71,7 @@ impl Pair {
         let config = EngineConfig { device, parallel, cache, ..EngineConfig::default() };
         let needs = GpuNeeds::default();
         let (gpu, _) = open(&config, dtype, needs).expect("a device for tests");
-        Some(Self { gpu, cpu: Device::cpu(Some(1)), dtype })
+        Some(Self { gpu, cpu: cpu(), dtype })
     }
 
     /// Made-up values in [-scale, scale] that both devices hold exactly.

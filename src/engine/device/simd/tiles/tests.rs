@@ -239,6 +239,48 @@ fn a_row_has_its_bits_beside_any_other() {
     }
 }
 
+#[test]
+fn steps_lie_anywhere_and_sums_far_from_each_other() {
+    const STRIDE: usize = TILE_COLUMNS + 5;
+    let mut random = Random(11);
+    for (num_rows, tile_rows, num_steps) in
+        [(1, 1, 1), (3, 3, 4), (5, 3, 2), (16, 16, 3), (31, 16, 5)]
+    {
+        let case = Case::new(Kind::Ordinary, (num_rows, num_steps), &mut random);
+        let stride = num_steps * STEP_WORDS;
+        let mut rows = case.rows.clone();
+        rows.resize(2 * TILE_ROWS * stride, 0);
+        // Those of later steps come first.
+        let backwards: Vec<u32> = case.panel.chunks(PANEL_STEP).rev().flatten().copied().collect();
+        let steps: Vec<_> = backwards.chunks(PANEL_STEP).rev().map(<[u32]>::as_ptr).collect();
+        for (unit, is_first) in units().into_iter().flat_map(|unit| [(unit, true), (unit, false)]) {
+            let block = TileBlock {
+                rows: [0, tile_rows].map(|row| rows[row * stride..].as_ptr()),
+                num_tiles: num_rows.div_ceil(tile_rows),
+                row_stride: stride,
+                panel: TilePanel::Steps(steps.as_ptr()),
+                num_steps,
+                is_first,
+                next: (steps[0].cast(), 64),
+            };
+            let mut sums = vec![7.0; 2 * TILE_ROWS * STRIDE];
+            for (row, sums) in sums.chunks_mut(STRIDE).take(num_rows).enumerate() {
+                (0..TILE_COLUMNS).for_each(|column| sums[column] = case.start(row, column));
+            }
+            // SAFETY: rows, steps and sums are there for two whole tiles.
+            unsafe { unit.configure(tile_rows).multiply_bf16(&block, (sums.as_mut_ptr(), STRIDE)) };
+            for (row, sums) in sums.chunks(STRIDE).take(num_rows).enumerate() {
+                let (sums, between) = sums.split_at(TILE_COLUMNS);
+                assert_eq!(between, [7.0; STRIDE - TILE_COLUMNS], "{unit:?}");
+                for (column, sum) in sums.iter().enumerate() {
+                    let expected = case.expected(is_first, row, column);
+                    assert_eq!(bits(*sum), bits(expected), "{unit:?}, row {row} of {num_rows}");
+                }
+            }
+        }
+    }
+}
+
 /// A sum after a step.
 type Step = fn(f32, &[u32], &[u32]) -> f32;
 
