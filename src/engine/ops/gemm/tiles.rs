@@ -136,9 +136,9 @@ impl RowTiles {
         }
     }
 
-    /// Has `multiply` write sums, or add to them: where the rows have them if these lie in the first
-    /// cache, tiles are whole rows and there is nothing to add; else in a place of their own, while
-    /// that of the rows is brought: a tile of rows that are far from each other waits for them.
+    /// Has `multiply` write sums, or add to them: where the rows have them if these lie in the
+    /// first cache, tiles are whole rows and there is nothing to add; else in a place of their own,
+    /// while that of the rows is brought: a tile of rows that are far from each other would wait.
     ///
     /// # Safety
     /// As of `run`.

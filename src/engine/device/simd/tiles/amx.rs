@@ -97,10 +97,10 @@ pub(super) unsafe fn release() {
     unsafe { asm!("tilerelease", options(nostack, preserves_flags)) }
 }
 
-/// A product by the instruction of `$step`, for each tile of rows: its place in memory, the register
-/// of the address of its rows, its tiles of sums and the register of their address. `$find` finds a
-/// step of `$panel`, and `$pass` goes past it. Each step asks for its lines of `next` while
-/// products, which take 16 cycles each, are under way.
+/// A product by the instruction of `$step`, for each tile of rows: its place in memory, the
+/// register of the address of its rows, its tiles of sums and the register of their address.
+/// `$find` finds a step of `$panel`, and `$pass` goes past it. Each step asks for its lines of
+/// `next` while products, which take 16 cycles each, are under way.
 ///
 /// A tile is zeroed as soon as nothing reads it any more. A core has few physical registers for
 /// tiles, which two hardware threads share, and one that is zero takes none: where the other thread
