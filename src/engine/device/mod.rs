@@ -28,10 +28,11 @@ use std::sync::{Arc, Mutex};
 
 use crate::engine::EngineError;
 use crate::engine::config::DType;
+use cuda::Plain;
 use gpu::Group;
 use limits::{GivenLimits, Limits};
 use op_times::{Op, OpTimer, OpTimes, Timed, Work};
-use pages::SharedPages;
+use pages::{Pages, SharedPages};
 use simd::Isa;
 use thread_pool::ThreadPool;
 
@@ -73,6 +74,12 @@ impl Cpu {
         let (narrow_inputs, op_timer) = (Mutex::default(), OpTimer::default());
         let weight_pages = SharedPages::default();
         Self { pool, isa, int8: false, narrow_inputs, weight_pages, op_timer }
+    }
+
+    /// `len` zeros for weights as they are loaded. With int8 they go when they are narrowed, and
+    /// leave no gaps between those that stay.
+    pub fn loaded_pages<E: Plain>(&self, len: usize) -> Pages<E> {
+        if self.int8 { Pages::zeroed_huge(len) } else { self.weight_pages.zeroed(len) }
     }
 
     /// Whether linear layers in this type take their inputs as pairs of bf16.

@@ -18,7 +18,7 @@ pub(super) fn pack<E: PanelElement>(
     let (n, k) = (source.num_rows(), source.num_columns());
     let num_panels = n.div_ceil(panel_width);
     let panel_len = panel_width * k.next_multiple_of(2);
-    let mut panels = cpu.weight_pages.zeroed(num_panels * panel_len);
+    let mut panels = cpu.loaded_pages(num_panels * panel_len);
     let shared = SharedMut::new(&mut panels);
     cpu.pool.run(num_panels, &|_, panel| {
         // SAFETY: each item writes its own panel.

@@ -27,7 +27,7 @@ impl CodePanels {
             panels.push((kind, num_words));
             num_words += kinds[kind].num_words(k, width);
         }
-        let mut words = cpu.weight_pages.zeroed(num_words);
+        let mut words = cpu.loaded_pages(num_words);
         let shared = SharedMut::new(&mut words);
         cpu.pool.run(panels.len(), &|_, index| {
             let (kind, first) = panels[index];
