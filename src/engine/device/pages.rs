@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use memmap2::MmapMut;
+use memmap2::{MmapMut, MmapRaw};
 
 use super::cuda::Plain;
 use crate::engine::machine::{Refused, granted};
@@ -22,44 +22,30 @@ const PAGE_BYTES: usize = 4096;
 /// Elements in pages of their own, zero at first. Pages that nobody writes take no memory.
 #[derive(Debug)]
 pub struct Pages<E> {
-    mapping: Arc<Mapping>,
+    /// Of this buffer alone, or of several: then each has pages of its own there.
+    mapping: Arc<MmapRaw>,
     /// Where they begin in it, in bytes.
     start: usize,
     len: usize,
     element: PhantomData<E>,
 }
 
-/// Memory of one buffer, or of several, each of which has pages of its own there.
-#[derive(Debug)]
-struct Mapping {
-    first: *mut u8,
-    /// What is unmapped with the last buffer; only `first` is read and written.
-    _map: MmapMut,
+/// Zeros, as many bytes.
+fn map(num_bytes: usize) -> Result<MmapRaw, Refused> {
+    let map = MmapMut::map_anon(num_bytes)
+        .map_err(|error| Refused(format!("no memory for {num_bytes} bytes: {error}")))?;
+    Ok(map.into())
 }
 
-// SAFETY: the pointer is into the mapping, which it lives as long as; a buffer touches no byte but
-// its own, as `&` and `&mut` of it allow.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    fn new(num_bytes: usize) -> Result<Arc<Self>, Refused> {
-        let mut map = MmapMut::map_anon(num_bytes)
-            .map_err(|error| Refused(format!("no memory for {num_bytes} bytes: {error}")))?;
-        Ok(Arc::new(Self { first: map.as_mut_ptr(), _map: map }))
+/// The same in huge pages, where the system has them and it is large enough.
+fn map_huge(num_bytes: usize) -> Result<MmapRaw, Refused> {
+    let map = map(num_bytes)?;
+    #[cfg(target_os = "linux")]
+    if num_bytes >= HUGE_PAGE_BYTES {
+        // It is advice: a system without huge pages refuses it, and nothing is lost.
+        let _ = map.advise(memmap2::Advice::HugePage);
     }
-
-    /// The same in huge pages, where the system has them and it is large enough.
-    fn huge(num_bytes: usize) -> Result<Arc<Self>, Refused> {
-        let mapping = Self::new(num_bytes)?;
-        #[cfg(target_os = "linux")]
-        if num_bytes >= HUGE_PAGE_BYTES {
-            // It is advice: a system without huge pages refuses it, and nothing is lost.
-            let _ = mapping._map.advise(memmap2::Advice::HugePage);
-        }
-        Ok(mapping)
-    }
+    Ok(map)
 }
 
 /// A mapping for small buffers that live as long as a model: they lie beside each other, so that
@@ -67,7 +53,7 @@ impl Mapping {
 #[derive(Debug, Default)]
 pub struct SharedPages {
     /// The mapping that has room, and its bytes in use.
-    open: Mutex<(Weak<Mapping>, usize)>,
+    open: Mutex<(Weak<MmapRaw>, usize)>,
 }
 
 impl SharedPages {
@@ -85,7 +71,7 @@ impl SharedPages {
         let (open, end) = &mut *self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let with_room = open.upgrade().filter(|_| *end + num_bytes <= SHARED_BYTES);
         let mapping = with_room.unwrap_or_else(|| {
-            let new = granted(Mapping::huge(SHARED_BYTES));
+            let new = Arc::new(granted(map_huge(SHARED_BYTES)));
             (*open, *end) = (Arc::downgrade(&new), 0);
             new
         });
@@ -112,8 +98,7 @@ impl<E: Plain> Pages<E> {
 
     /// `len` zeros, where the system grants the memory.
     pub fn try_zeroed(len: usize) -> Result<Self, Refused> {
-        let mapping = Mapping::new(num_bytes::<E>(len))?;
-        Ok(Self { mapping, start: 0, len, element: PhantomData })
+        Ok(Self::alone(map(num_bytes::<E>(len))?, len))
     }
 
     /// `len` zeros that will all be written, in huge pages where the system has them: fewer entries
@@ -127,8 +112,15 @@ impl<E: Plain> Pages<E> {
 
     /// The same, where the system grants the memory.
     pub fn try_zeroed_huge(len: usize) -> Result<Self, Refused> {
-        let mapping = Mapping::huge(num_bytes::<E>(len))?;
-        Ok(Self { mapping, start: 0, len, element: PhantomData })
+        Ok(Self::alone(map_huge(num_bytes::<E>(len))?, len))
+    }
+
+    fn first(&self) -> *mut E {
+        self.mapping.as_mut_ptr().wrapping_add(self.start).cast()
+    }
+
+    fn alone(mapping: MmapRaw, len: usize) -> Self {
+        Self { mapping: Arc::new(mapping), start: 0, len, element: PhantomData }
     }
 
     /// The values of a slice.
@@ -142,22 +134,27 @@ impl<E: Plain> Pages<E> {
     }
 }
 
+impl<E: Plain> Default for Pages<E> {
+    /// None.
+    fn default() -> Self {
+        Self::zeroed(0)
+    }
+}
+
 impl<E: Plain> Deref for Pages<E> {
     type Target = [E];
 
     fn deref(&self) -> &[E] {
         // SAFETY: the mapping has room for `len` elements from `start` on, which is a page's first
         // byte; zeros and whatever was written are values of a `Plain` type.
-        unsafe { std::slice::from_raw_parts(self.mapping.first.add(self.start).cast(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.first(), self.len) }
     }
 }
 
 impl<E: Plain> DerefMut for Pages<E> {
     fn deref_mut(&mut self) -> &mut [E] {
         // SAFETY: as above; exclusive by `&mut self`, since no other buffer has these bytes.
-        unsafe {
-            std::slice::from_raw_parts_mut(self.mapping.first.add(self.start).cast(), self.len)
-        }
+        unsafe { std::slice::from_raw_parts_mut(self.first(), self.len) }
     }
 }
 

@@ -262,12 +262,12 @@ pub trait Vector: Copy {
     /// is between stays as it is, and others may write it meanwhile.
     #[inline(always)]
     unsafe fn store_bf16_apart(self, ptr: *mut u16) {
-        let mut lanes = [0.0; MAX_LANES];
+        let mut lanes = [0; MAX_LANES];
         // SAFETY: this method's own promise; there are not more lanes.
         unsafe {
-            self.store(lanes.as_mut_ptr());
-            for (lane, value) in lanes[..Self::LANES].iter().enumerate() {
-                *ptr.add(2 * lane) = bf16::from_f32(*value).to_bits();
+            Self::Words::bf16_bits(self).store(lanes.as_mut_ptr());
+            for (lane, &bits) in lanes[..Self::LANES].iter().enumerate() {
+                *ptr.add(2 * lane) = bits as u16;
             }
         }
     }

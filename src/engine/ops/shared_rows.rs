@@ -78,8 +78,7 @@ impl SharedRows {
             let first = words.ptr(first_row * stride + column / 2, len);
             // SAFETY: the caller's promise.
             unsafe {
-                let x = (values.as_ptr(), num_columns);
-                narrow_rows(x, (num_rows, num_columns), (first, stride));
+                narrow_rows(values.as_ptr(), (num_rows, num_columns), (first, stride));
             }
             return;
         }

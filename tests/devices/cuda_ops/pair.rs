@@ -35,7 +35,7 @@ pub fn in_every_dtype(seed: u64, test: impl Fn(&Pair)) {
 
 /// One thread of the CPU, by its widest instructions that round no more than a GPU does: tiles of
 /// AMX take queries and weights of attention as bf16.
-pub fn cpu() -> Device {
+fn cpu() -> Device {
     let mut sets = Isa::all_available().into_iter();
     let isa = sets.find(|isa| isa.kernel_set() != Isa::Amx.kernel_set());
     Device::cpu_with_isa(1, isa.expect("portable kernels run anywhere"))

@@ -1,6 +1,7 @@
 //! Vectors of x86-64: AVX-512, and AVX2 with FMA.
 
 use super::double_avx2::DoubleAvx2;
+use super::words::Words;
 use super::{Kernel, Vector, intrinsics};
 use std::arch::x86_64::*;
 
@@ -77,13 +78,7 @@ impl Vector for __m512 {
     unsafe fn store_bf16_apart(self, ptr: *mut u16) {
         // SAFETY: the promise of `Vector`; the mask leaves out what is between.
         unsafe {
-            let bits = _mm512_castps_si512(self);
-            let last_place = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
-            let half = _mm512_add_epi32(last_place, _mm512_set1_epi32(0x7fff));
-            let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self, self);
-            let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x0040_0000));
-            let rounded = _mm512_mask_mov_epi32(_mm512_add_epi32(bits, half), is_nan, quiet);
-            let narrowed = _mm512_srli_epi32::<16>(rounded);
+            let narrowed = Self::Words::bf16_bits(self);
             _mm512_mask_storeu_epi16(ptr.cast(), 0x5555_5555, narrowed);
         }
     }

@@ -117,7 +117,7 @@ impl RowTiles {
     pub unsafe fn run_steps(&self, isa: Isa, product: &StepsProduct<'_>) {
         let StepsProduct { x, first_word, steps, next, out } = *product;
         for rows in self.blocks() {
-            let (next, step_bytes) = part_of(next, steps.len(), (rows.index, self.num_blocks()));
+            let part = (rows.index, self.num_blocks());
             let block = TileBlock {
                 rows: [rows.first, rows.last].map(|row| x.at_tile(row).wrapping_add(first_word)),
                 num_tiles: rows.num_tiles,
@@ -125,7 +125,7 @@ impl RowTiles {
                 panel: TilePanel::Steps(steps.as_ptr()),
                 num_steps: steps.len(),
                 is_first: false,
-                next: (next, step_bytes),
+                next: part_of(next, steps.len(), part),
             };
             let out = (out.0.wrapping_add((rows.first - self.rows.0) * out.1), out.1);
             // SAFETY: as in `run_block`.

@@ -7,6 +7,7 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+use crate::engine::device::cuda::Plain;
 use crate::engine::device::simd::Isa;
 use crate::engine::device::simd::tiles::TILE_ROWS;
 
@@ -51,27 +52,39 @@ pub fn room(words: &mut Vec<u32>, num_rows: usize, stride: usize) -> &mut [u32] 
     &mut words[start..start + num_words]
 }
 
+/// Values of two or four bytes as the words that they are.
+///
+/// # Panics
+/// They do not begin and end with a word.
+pub fn as_words<T: Plain>(values: &[T]) -> &[u32] {
+    // SAFETY: a `Plain` value has no bits but its own, and any bits are a u32.
+    let (before, words, after) = unsafe { values.align_to::<u32>() };
+    assert!(before.is_empty() && after.is_empty(), "panels and rows begin at whole words");
+    words
+}
+
 /// A row as words of two bf16, rounded to nearest, ties to even; subnormal values become zeros,
 /// which all products of bf16 read them as. The CPU has AVX2 or more, or bf16.
 pub fn narrow(x: &[f32], words: &mut [u32]) {
     assert_eq!(words.len(), x.len().div_ceil(2));
     // SAFETY: the words are those of the one row.
-    unsafe { narrow_rows((x.as_ptr(), 0), (1, x.len()), (words.as_mut_ptr(), 0)) };
+    unsafe { narrow_rows(x.as_ptr(), (1, x.len()), (words.as_mut_ptr(), 0)) };
 }
 
 /// A row of values becomes words, in its first half.
 pub fn narrow_in_place(x: &mut [f32]) {
     let place = x.as_mut_ptr();
     // SAFETY: words are half as many, and begin where the row does.
-    unsafe { narrow_rows((place, 0), (1, x.len()), (place.cast(), 0)) };
+    unsafe { narrow_rows(place, (1, x.len()), (place.cast(), 0)) };
 }
 
-/// (num_rows, num_columns) values, whose rows are so far from each other, as `narrow` does each.
+/// (num_rows, num_columns) values, as `narrow` does each row; words of rows are so far from each
+/// other.
 ///
 /// # Safety
 /// Values are readable and words writable, and nobody else touches these. A row's words may begin
 /// where its values do, and else have no place in common.
-pub unsafe fn narrow_rows(x: (*const f32, usize), shape: (usize, usize), words: (*mut u32, usize)) {
+pub unsafe fn narrow_rows(x: *const f32, shape: (usize, usize), words: (*mut u32, usize)) {
     debug_assert!(Isa::Avx2.is_available() || Isa::NeonBf16.is_available());
     // SAFETY: the caller's promise; the CPU has the instructions that are asked for, or else the
     // caller's has AVX2.

@@ -22,6 +22,7 @@ use crate::engine::device::{Cpu, Device, Tensor};
 use crate::engine::ops::columns::Columns;
 use crate::engine::ops::gemm::panel::PanelElement;
 use crate::engine::ops::gemm::tiles::{RowTiles, TileProduct};
+use crate::engine::ops::gemm::words::as_words;
 use crate::engine::ops::gemm::{MAX_INPUTS, PanelProduct, Tiling, Widened, even_tile, next_panel};
 
 /// A matrix W (n, k) for each head, in the model's dtype. Inputs are rounded to bf16 where tiles
@@ -186,7 +187,7 @@ impl Task<'_> {
             let first = head * num_rows;
             let tiles = RowTiles::new(unit, (first + rows.first, first + rows.end));
             self.block((head, rows), panels, |weights, out| {
-                let words = pack::pairs_as_words(weights);
+                let words = as_words(weights);
                 let product = TileProduct {
                     x,
                     words,

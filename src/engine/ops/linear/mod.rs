@@ -42,6 +42,7 @@ use crate::engine::device::{Cpu, Device, Tensor};
 use crate::engine::ops::activation::{Activation, activate_and_mul};
 use crate::engine::ops::gemm::MAX_INPUTS;
 use crate::engine::ops::gemm::panel::PanelElement;
+use crate::engine::ops::gemm::words::as_words;
 use crate::engine::ops::shared_rows::SharedRows;
 
 /// Weights of a linear layer, or an embedding table.
@@ -78,7 +79,7 @@ impl Packed {
                 plain(cpu, shape, x, Weights { panels, bias }, out);
             }
             Panels::BFloat16(panels) => {
-                let words = pack::pairs_as_words(panels);
+                let words = as_words(panels);
                 pairs_product(cpu, shape, x, PairWeights { words, bias }, out);
             }
             Panels::Float16(panels) => plain(cpu, shape, x, Weights { panels, bias }, out),

@@ -1,7 +1,5 @@
 //! From matrices as files hold them to panels.
 
-use half::bf16;
-
 use super::source::{SourceMatrix, SourceRows};
 use crate::engine::device::Cpu;
 use crate::engine::device::pages::Pages;
@@ -57,14 +55,6 @@ fn pack_lane<E: PanelElement>(
     for (column, &value) in columns.zip(&*values) {
         panel[E::index(column, lane, panel_width)] = E::from_f32(value);
     }
-}
-
-/// Panels of bf16 as words of two inputs each.
-pub(super) fn pairs_as_words(panels: &[bf16]) -> &[u32] {
-    // SAFETY: any bits are a u32.
-    let (before, words, after) = unsafe { panels.align_to::<u32>() };
-    assert!(before.is_empty() && after.is_empty(), "panels begin at a page");
-    words
 }
 
 /// One panel, widened: (k, width).

@@ -6,7 +6,6 @@ mod by_tiles;
 mod item;
 mod plan;
 mod products;
-mod score_rows;
 mod softmax;
 #[cfg(test)]
 mod tests;

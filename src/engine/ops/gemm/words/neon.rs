@@ -16,18 +16,22 @@ const MAGNITUDE: u32 = 0x7fff_ffff;
 /// As there; the CPU has `bfcvtn`.
 #[target_feature(enable = "neon,bf16")]
 pub(super) unsafe fn by_bf16(
-    x: (*const f32, usize),
+    x: *const f32,
     (num_rows, num_columns): (usize, usize),
     words: (*mut u32, usize),
 ) {
     for row in 0..num_rows {
-        let (x, words) = (x.0.wrapping_add(row * x.1), words.0.wrapping_add(row * words.1));
+        let x = x.wrapping_add(row * num_columns);
+        let words = words.0.wrapping_add(row * words.1);
         let num_whole = num_columns / FLOATS * FLOATS;
         for start in (0..num_whole).step_by(FLOATS) {
             // SAFETY: the caller's promise.
             unsafe { vst1q_u32(words.add(start / 2), eight(x.add(start))) };
         }
         let rest = num_columns - num_whole;
+        if rest == 0 {
+            continue;
+        }
         let (mut last, mut bits) = ([0.0; FLOATS], [0; FLOATS / 2]);
         // SAFETY: as above, of what is left.
         unsafe {

@@ -5,7 +5,7 @@ use half::bf16;
 use super::*;
 use crate::engine::device::split_mix::{GAMMA, mix};
 
-type Narrow = unsafe fn((*const f32, usize), (usize, usize), (*mut u32, usize));
+type Narrow = unsafe fn(*const f32, (usize, usize), (*mut u32, usize));
 
 /// Those of this machine.
 fn ways() -> Vec<(&'static str, Narrow)> {
@@ -46,11 +46,11 @@ fn check(x: &[f32]) {
         let shape = (2, x.len());
         // SAFETY: it is left out where the CPU has not its instructions; words are not more than
         // values.
-        unsafe { narrow((rows.as_ptr(), x.len()), shape, (words.as_mut_ptr(), stride)) };
+        unsafe { narrow(rows.as_ptr(), shape, (words.as_mut_ptr(), stride)) };
         let mut in_place = rows.clone();
         let second = in_place[x.len()..].as_mut_ptr();
         // SAFETY: as above.
-        unsafe { narrow((second, 0), (1, x.len()), (second.cast(), 0)) };
+        unsafe { narrow(second, (1, x.len()), (second.cast(), 0)) };
         let in_place: Vec<u32> = in_place[x.len()..].iter().map(|word| word.to_bits()).collect();
         for words in [&words, &words[stride..], &in_place] {
             let differs = words.iter().zip(&expected).position(|(word, expected)| word != expected);

@@ -10,12 +10,13 @@ use crate::engine::device::simd::flushed_bf16_bits;
 /// As there; the CPU has these features.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 pub(super) unsafe fn by_avx512_bf16(
-    x: (*const f32, usize),
+    x: *const f32,
     (num_rows, num_columns): (usize, usize),
     words: (*mut u32, usize),
 ) {
     for row in 0..num_rows {
-        let (x, words) = (x.0.wrapping_add(row * x.1), words.0.wrapping_add(row * words.1));
+        let x = x.wrapping_add(row * num_columns);
+        let words = words.0.wrapping_add(row * words.1);
         let num_whole = num_columns / 32 * 32;
         for start in (0..num_whole).step_by(32) {
             // SAFETY: the caller's promise.
@@ -54,12 +55,13 @@ fn pairs(low: __m512, high: __m512) -> __m512i {
 /// As there; the CPU has AVX2.
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn by_avx2(
-    x: (*const f32, usize),
+    x: *const f32,
     (num_rows, num_columns): (usize, usize),
     words: (*mut u32, usize),
 ) {
     for row in 0..num_rows {
-        let (x, words) = (x.0.wrapping_add(row * x.1), words.0.wrapping_add(row * words.1));
+        let x = x.wrapping_add(row * num_columns);
+        let words = words.0.wrapping_add(row * words.1);
         let num_whole = num_columns / 16 * 16;
         for start in (0..num_whole).step_by(16) {
             // SAFETY: the caller's promise.

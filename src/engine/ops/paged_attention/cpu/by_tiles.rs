@@ -12,7 +12,7 @@ use crate::engine::device::simd::tiles::{
 };
 use crate::engine::ops::gemm::panel::PanelElement;
 use crate::engine::ops::gemm::tiles::{RowTiles, StepsProduct, TileProduct};
-use crate::engine::ops::gemm::words::{WordRows, narrow, room, room_len};
+use crate::engine::ops::gemm::words::{WordRows, as_words, narrow, room, room_len};
 
 use super::item::{ItemTask, Part, Workspace};
 use super::plan::Group;
@@ -50,10 +50,7 @@ impl TileRoom {
 /// Elements of two bytes as words of two of them.
 fn pairs<E: PanelElement>(values: &[E]) -> &[u32] {
     assert_eq!(E::DTYPE, DType::BFloat16);
-    // SAFETY: any bits are a u32.
-    let (before, words, after) = unsafe { values.align_to::<u32>() };
-    assert!(before.is_empty() && after.is_empty(), "panels begin at whole words");
-    words
+    as_words(values)
 }
 
 impl<E: PanelElement> ItemTask<'_, E> {
@@ -138,7 +135,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
         let (first, end_row) = self.rows_of(tokens);
         let Workspace { scores, values, tiles: TileRoom { panel: joined, .. }, .. } = workspace;
         let tiles = RowTiles::new(unit, (0, end_row - first));
-        let x = WordRows { words: &scores.words()[first * stride..], stride };
+        let x = WordRows { words: &as_words(scores)[first * stride..], stride };
         let mut position = start - start % STEP_POSITIONS;
         while position < end {
             let until = (position + CHUNK).min(end);
@@ -215,7 +212,7 @@ impl<E: PanelElement> ItemTask<'_, E> {
             joined[(position - base) / 2 * TILE_COLUMNS..][..from.len()].copy_from_slice(from);
             position += run;
         }
-        clear_before(joined, TILE_COLUMNS, start - base);
+        clear_before(joined, start - base);
         let num_whole = (end - base) / 2 * TILE_COLUMNS;
         let (words, rest) = joined[num_whole..].split_at_mut(TILE_COLUMNS * ((end - base) % 2));
         // The second of the last two positions is behind the end.
@@ -224,12 +221,12 @@ impl<E: PanelElement> ItemTask<'_, E> {
     }
 }
 
-/// The first `num` values are zeros; a value's are `width` words of two.
-fn clear_before(words: &mut [u32], width: usize, num: usize) {
-    let (whole, rest) = words.split_at_mut(num / 2 * width);
+/// The first `num` rows of [`TILE_COLUMNS`] values are zeros; words are of two rows.
+fn clear_before(words: &mut [u32], num: usize) {
+    let (whole, rest) = words.split_at_mut(num / 2 * TILE_COLUMNS);
     whole.fill(0);
     if num % 2 == 1 {
-        rest[..width].iter_mut().for_each(|word| *word &= 0xffff_0000);
+        rest[..TILE_COLUMNS].iter_mut().for_each(|word| *word &= 0xffff_0000);
     }
 }
 

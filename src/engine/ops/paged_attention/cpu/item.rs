@@ -1,6 +1,7 @@
 //! One item of attention: scores, softmax, weighted sum.
 
 use crate::engine::device::kv_cache::KvLayerShape;
+use crate::engine::device::pages::Pages;
 use crate::engine::device::simd::tiles::TileUnit;
 use crate::engine::device::simd::{Kernel, Vector, dispatch};
 use crate::engine::ops::gemm::Widened;
@@ -10,7 +11,6 @@ use crate::engine::ops::shared_rows::SharedRows;
 use super::Task;
 use super::by_tiles::TileRoom;
 use super::plan::{Group, Item, Piece, Plan, Span};
-use super::score_rows::ScoreRows;
 use super::softmax::{Attended, Softmax};
 
 /// Buffers of a thread, for the rows of one item.
@@ -18,7 +18,9 @@ use super::softmax::{Attended, Softmax};
 pub(super) struct Workspace {
     /// (rows, head_dim)
     pub queries: Vec<f32>,
-    pub scores: ScoreRows,
+    /// (rows, positions and padding), from a page on. Weights take their place, of f32, or as words
+    /// of two bf16 in the first half of their row.
+    pub scores: Pages<f32>,
     /// (rows, v_width) weighted values.
     pub values: Vec<f32>,
     /// (rows) sums of the weights.
@@ -35,7 +37,9 @@ impl Workspace {
             }
         };
         grow(&mut self.queries, num_rows * kv.head_dim);
-        self.scores.reserve(num_scores);
+        if self.scores.len() < num_scores {
+            self.scores = Pages::zeroed_huge(num_scores.next_power_of_two());
+        }
         grow(&mut self.values, num_rows * kv.v_width());
         grow(&mut self.totals, num_rows);
     }
@@ -65,9 +69,9 @@ impl<E: PanelElement> ItemTask<'_, E> {
     pub(super) fn run(&self, workspace: &mut Workspace) {
         let group = self.plan.group(self.item);
         let mut widened = Widened::new();
-        match self.tiles() {
-            Some(_) => self.narrow_queries(group, workspace),
-            None => self.gather_queries(group, workspace),
+        match self.tiles().is_some() {
+            true => self.narrow_queries(group, workspace),
+            false => self.gather_queries(group, workspace),
         }
         for part in self.parts(group) {
             self.score(part, group, workspace, &mut widened);
