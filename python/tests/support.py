@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import tempfile
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, List
 
 from vllm_batch import find_binary
 
@@ -52,34 +52,29 @@ def plain_run(
         return read_rows(out)
 
 
-def children_named(name: str) -> Iterator[int]:
-    """Processes of a program, by the first word of their command lines."""
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/cmdline", "rb") as file:
-                    words = file.read().split(b"\0")
-            except OSError:
-                continue
-            if os.path.basename(words[0]).decode("utf-8", "replace") == name:
-                yield int(entry)
+# The program, but the first one whose rows are answered in part dies, and who is named with it.
+KILLED_ONCE = """#!/bin/bash
+if mkdir "$0.killed" 2>/dev/null; then
+    "{binary}" "$@" | head -n 20
+    kill -9 {parent} $$
+fi
+exec "{binary}" "$@"
+"""
 
 
-def status(pid: int, field: str) -> str:
-    """A field of a process's status; empty where it has ended."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8") as file:
-            lines = [line for line in file if line.startswith(field + ":")]
-    except OSError:
-        return ""
-    return lines[0].split(":", 1)[1].strip() if lines else ""
+def killed_once(folder: str, *, with_parent: bool = False) -> str:
+    """A script in a folder that is the program, but the first process dies after 20 answers.
+
+    `with_parent`: the process that started it dies too. `was_killed` says whether it happened.
+    """
+    path = os.path.join(folder, "killed-once")
+    parent = "$PPID" if with_parent else ""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(KILLED_ONCE.format(binary=find_binary(), parent=parent))
+    os.chmod(path, 0o755)
+    return path
 
 
-def seconds_computed(pid: int) -> float:
-    """Processor time that a process has taken."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            fields = file.read().rsplit(")", 1)[1].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def was_killed(script: str) -> bool:
+    """Whether the script of `killed_once` has killed its first process."""
+    return os.path.exists(script + ".killed")

@@ -21,37 +21,22 @@ from support import (
     FLAGS,
     ROOT,
     WORDS,
-    children_named,
+    killed_once,
     plain_run,
-    seconds_computed,
     some_rows,
-    status,
+    was_killed,
     write_rows,
 )
 from vllm_batch.ray import Processor, process
 
 NUM_ROWS = int(os.environ.get("VLLM_BATCH_TEST_ROWS", "3000"))
-# Few enough that a killed actor had some, so many that it has not finished.
+# More than the answers after which an engine is killed.
 BATCH = max(64, NUM_ROWS // 40)
 
 
 def table(rows):
     columns = ["id", "prompt", "max_tokens", "temperature"]
     return pyarrow.table({name: [row.get(name) for row in rows] for name in columns})
-
-
-def kill_one_actor(done, killed):
-    """Kills an actor whose engine has computed for a while, and the engine with it."""
-    while not done.is_set():
-        engines = [pid for pid in children_named("vllm-batch") if seconds_computed(pid) > 0.5]
-        if len(engines) >= 2:
-            engine = engines[0]
-            actor = int(status(engine, "PPid"))
-            os.kill(actor, signal.SIGKILL)
-            os.kill(engine, signal.SIGKILL)
-            killed.append(actor)
-            return
-        time.sleep(0.01)
 
 
 class Ray(unittest.TestCase):
@@ -70,17 +55,16 @@ class Ray(unittest.TestCase):
         started = time.monotonic()
         expected = plain_run(rows, "--model", DEMO, *WORDS)
         of_one_run = time.monotonic() - started
-        dataset = ray.data.from_arrow(table(rows)).repartition(20)
-        answers = process(dataset, DEMO, workers=2, batch_size=BATCH, **FLAGS)
-        done, killed = threading.Event(), []
-        killer = threading.Thread(target=kill_one_actor, args=(done, killed))
-        killer.start()
-        started = time.monotonic()
-        found = answers.take_all()
-        of_actors = time.monotonic() - started
-        done.set()
-        killer.join()
-        self.assertEqual(len(killed), 1, "the rows were done before an actor was killed")
+        with tempfile.TemporaryDirectory() as folder:
+            binary = killed_once(folder, with_parent=True)
+            dataset = ray.data.from_arrow(table(rows)).repartition(20)
+            answers = process(
+                dataset, DEMO, workers=2, batch_size=BATCH, binary=binary, **FLAGS
+            )
+            started = time.monotonic()
+            found = answers.take_all()
+            of_actors = time.monotonic() - started
+            self.assertTrue(was_killed(binary))
         seconds = f"{of_one_run:.1f} s one run, {of_actors:.1f} s two actors, one killed"
         print(f"{NUM_ROWS} rows: {seconds}")
         found.sort(key=lambda row: row["id"])

@@ -10,18 +10,10 @@ import tempfile
 import time
 import unittest
 
-from support import DEMO, ROOT, WORDS, some_rows, write_rows
+from support import DEMO, ROOT, WORDS, killed_once, some_rows, was_killed, write_rows
 from vllm_batch import find_binary
 
 NUM_ROWS = int(os.environ.get("VLLM_BATCH_TEST_ROWS", "3000"))
-# The program, but the first task that is half done is killed.
-KILLED_ONCE = """#!/bin/bash
-if mkdir "$0.killed" 2>/dev/null; then
-    "{binary}" "$@" | head -n 20
-    kill -9 $$
-fi
-exec "{binary}" "$@"
-"""
 
 
 class Spark(unittest.TestCase):
@@ -33,17 +25,15 @@ class Spark(unittest.TestCase):
             words = [find_binary(), "run", "-m", DEMO, "-i", path("in.jsonl"), "-qq", *WORDS]
             self.assertEqual(subprocess.run([*words, "-o", path("one.jsonl")]).returncode, 3)
             of_one_run = time.monotonic() - started
-            with open(path("killed-once"), "w", encoding="utf-8") as file:
-                file.write(KILLED_ONCE.format(binary=find_binary()))
-            os.chmod(path("killed-once"), 0o755)
+            binary = killed_once(folder)
             started = time.monotonic()
             words = [sys.executable, os.path.join(ROOT, "examples", "spark_pipe.py")]
             words += ["--model", DEMO, "--input", path("in.jsonl"), "--output", path("out")]
             words += ["--partitions", "4", "--master", "local[2,4]"]
-            words += ["--binary", path("killed-once"), "--", *WORDS]
+            words += ["--binary", binary, "--", *WORDS]
             subprocess.run(words, check=True, stderr=subprocess.DEVNULL)
             of_spark = time.monotonic() - started
-            self.assertTrue(os.path.exists(path("killed-once.killed")))
+            self.assertTrue(was_killed(binary))
             seconds = f"{of_one_run:.1f} s one run, {of_spark:.1f} s Spark, a task killed"
             print(f"{NUM_ROWS} rows: {seconds}")
             found = []
