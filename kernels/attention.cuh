@@ -248,11 +248,21 @@ __device__ __forceinline__ void bound_and_mask(const Inputs& in, const Attention
   }
 }
 
-// Scores become probabilities relative to the rows' new maxima; what was summed is rescaled.
-template <u32 groups, bool always_rescales, u32 columns>
-__device__ __forceinline__ void softmax_step(float factor, float (&scores)[groups][4][4],
+// What is taken from the exponents of a row whose weights are relative to `max`. Of one that has seen
+// nothing yet every exponent is -inf - 0.
+__device__ __forceinline__ float shift_of(float max) { return max == -infinity() ? 0.0f : max; }
+
+// How far a score may exceed what its row's weights are relative to, in exponents of 2. A power of 2
+// loses no bit of a weight, and sums of weights up to 256 are far from the end of f32 and of f16.
+constexpr float MAX_EXCESS = 8.0f;
+
+// Scores become weights relative to the rows' `max`. Where a row's largest score exceeds that by
+// more than MAX_EXCESS, its `max` becomes that score, and what was summed is rescaled. Gives whether
+// something was.
+template <u32 groups, u32 columns>
+__device__ __forceinline__ bool softmax_step(float factor, float (&scores)[groups][4][4],
                                              PartialOf<columns> (&partial)[groups]) {
-  float new_max[groups][2], shift[groups][2];
+  float max[groups][2];
   bool is_moved = false;
 #pragma unroll
   for (u32 i = 0; i < 2 * groups; ++i) {
@@ -261,19 +271,20 @@ __device__ __forceinline__ void softmax_step(float factor, float (&scores)[group
     for (u32 n = 1; n < 8; ++n) top = fmaxf(top, tile[n / 2][i % 2 * 2 + n % 2]);
     top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 1));
     top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 2));
+    top *= factor;
     const float old_max = partial[i / 2].max[i % 2];
-    new_max[i / 2][i % 2] = fmaxf(old_max, top * factor);
-    is_moved = is_moved || new_max[i / 2][i % 2] != old_max;
-    // A row that has seen nothing yet: every exponent is -inf - 0.
-    shift[i / 2][i % 2] = new_max[i / 2][i % 2] == -infinity() ? 0.0f : new_max[i / 2][i % 2];
+    const bool exceeds = top > old_max + MAX_EXCESS;
+    max[i / 2][i % 2] = exceeds ? top : old_max;
+    is_moved = is_moved || exceeds;
   }
   // Rescaling by 1 is exact, so that a row may or may not be rescaled for the sake of another.
-  if (always_rescales || __any_sync(FULL_WARP, is_moved)) {
+  is_moved = __any_sync(FULL_WARP, is_moved);
+  if (is_moved) {
 #pragma unroll
     for (u32 i = 0; i < 2 * groups; ++i) {
       PartialOf<columns>& rows = partial[i / 2];
-      const float rescale = exp2_approx(rows.max[i % 2] - shift[i / 2][i % 2]);
-      rows.max[i % 2] = new_max[i / 2][i % 2];
+      const float rescale = exp2_approx(rows.max[i % 2] - shift_of(max[i / 2][i % 2]));
+      rows.max[i % 2] = max[i / 2][i % 2];
       rows.sum[i % 2] *= rescale;
 #pragma unroll
       for (u32 n = 0; n < columns / 8; ++n) {
@@ -285,9 +296,10 @@ __device__ __forceinline__ void softmax_step(float factor, float (&scores)[group
 #pragma unroll
   for (u32 i = 0; i < 16 * groups; ++i) {
     float& score = scores[i / 16][i / 4 % 4][i % 4];
-    score = exp2_approx(fmaf(score, factor, -shift[i / 16][i % 4 / 2]));
+    score = exp2_approx(fmaf(score, factor, -shift_of(max[i / 16][i % 4 / 2])));
     partial[i / 16].sum[i % 4 / 2] += score;
   }
+  return is_moved;
 }
 
 // Probabilities of 16 of a tile's positions, as the operand a of their product with values.

@@ -120,7 +120,7 @@ __device__ __forceinline__ void attend_rows(const Inputs& in, const AttentionWor
         bound_and_mask(in, item, rows, tiles.kv_head, tile, scores[g]);
       }
     }
-    softmax_step<PREFILL_GROUPS, true>(factor, scores, partial);
+    softmax_step(factor, scores, partial);
     add_values(scores, keys + TILE_BYTES, partial);
     if ((tile + TILE) % SPLIT != 0 || tile + TILE >= end) continue;
 #pragma unroll
@@ -201,7 +201,7 @@ __device__ __forceinline__ void attend_shared(const Inputs& in, const SharedWork
     float scores[1][4][4] = {};
     score_tile(queries, keys, scores);
     bound(in, scores[0]);
-    softmax_step<1, true>(in.exponent_factor(), scores, partial);
+    softmax_step(in.exponent_factor(), scores, partial);
     add_values(scores, keys + TILE_BYTES, partial);
     if ((tile + TILE) % SPLIT != 0) continue;
     if (is_merged) {

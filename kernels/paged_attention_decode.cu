@@ -173,7 +173,7 @@ paged_attention_decode(const T* qkv, const Kv* k_cache, const Kv* v_cache,
       float scores[1][4][4] = {};
       score_tile(queries, ring.next(in), scores);
       bound_and_mask(in, task.item, task.rows, kv_head, tile, scores[0]);
-      softmax_step<1, false>(in.exponent_factor(), scores, partial);
+      softmax_step(in.exponent_factor(), scores, partial);
       add_values(scores, ring.next(in), partial);
     }
     const bool is_kept = MAY_BE_PARTS && in.work[task.unit / in.num_kv_heads].slot != NO_SLOT;

@@ -149,12 +149,13 @@ __device__ __forceinline__ u32 end_of_warpgroup(const Inputs& in, const Attentio
   return first <= last ? rows.end : 0;
 }
 
-// One step of the softmax of a tile's scores. The values of the tiles before are multiplied apart,
-// since they may be on their way still: `rows` has ones in their place, and by what these become.
-__device__ __forceinline__ void weigh(float factor, float (&scores)[1][4][4],
+// One step of the softmax of a tile's scores; gives whether the values of the tiles before are to be
+// rescaled. That is done apart, since they may be on their way still: `rows` has ones in their
+// place, and by what these become.
+__device__ __forceinline__ bool weigh(float factor, float (&scores)[1][4][4],
                                       PartialOf<8> (&rows)[1]) {
   for (u32 i = 0; i < 4; ++i) rows[0].values[0][i] = 1.0f;
-  softmax_step<1, true>(factor, scores, rows);
+  return softmax_step(factor, scores, rows);
 }
 
 __device__ __forceinline__ void rescale(const PartialOf<8>& rows, Partial& partial) {
@@ -209,9 +210,9 @@ __device__ __forceinline__ void attend_rows(const Inputs& in, const AttentionWor
         open_own(in, item, first_group, own);
         bound_and_mask(in, item, own, tiles.kv_head, tile, of_tile[0]);
       }
-      weigh(factor, of_tile, rows);
+      const bool is_moved = weigh(factor, of_tile, rows);
       if (half > 0) wait_for_values(probabilities, partial);
-      rescale(rows[0], partial);
+      if (is_moved) rescale(rows[0], partial);
       for (u32 i = 0; i < 2; ++i) load_probabilities(of_tile[0], i, probabilities[half][i]);
       start_values(probabilities[half], keys + MATRIX_BYTES + half * TILE * WGMMA_ROW_BYTES,
                    partial);

@@ -243,7 +243,7 @@ __device__ __forceinline__ void attend(const Inputs& in) {
       scores[0][strip][2] = four.z, scores[0][strip][3] = four.w;
     }
     bound_and_mask(in, item, rows, kv_head, tile, scores[0]);
-    softmax_step<1, false>(in.exponent_factor(), scores, partial);
+    softmax_step(in.exponent_factor(), scores, partial);
     add_values<Block>(scores[0], values, share * Block::PAIRS, partial[0]);
   }
   wait_async<0>();
