@@ -43,25 +43,26 @@ struct State {
   float max[ROWS], sum[ROWS];
 };
 
-// The sum of one of this lane's rows, which four lanes share: all get the same bits.
-__device__ __forceinline__ float row_sum(const Partial& partial, u32 i) {
-  const float sum = partial.sum[i] + __shfl_xor_sync(FULL_WARP, partial.sum[i], 1);
-  return sum + __shfl_xor_sync(FULL_WARP, sum, 2);
+// Ends a split: each of the four lanes that share a row gets the sum of all, the same bits.
+__device__ __forceinline__ void end_split(Partial& partial) {
+  for (u32 i = 0; i < 2; ++i) {
+    partial.sum[i] += __shfl_xor_sync(FULL_WARP, partial.sum[i], 1);
+    partial.sum[i] += __shfl_xor_sync(FULL_WARP, partial.sum[i], 2);
+  }
 }
 
-// Ends a split: partial = the merged splits before it, then itself.
+// partial = the merged splits before it, then itself, which has ended.
 __device__ __forceinline__ void merge(const State& state, Partial& partial) {
   const u32 lane = threadIdx.x % 32;
   float old_weight[2], new_weight[2];
   for (u32 i = 0; i < 2; ++i) {
-    const float sum = row_sum(partial, i);
     const float old_max = state.max[lane / 4 + 8 * i], old_sum = state.sum[lane / 4 + 8 * i];
     const float top = fmaxf(old_max, partial.max[i]);
     const float shift = top == -infinity() ? 0.0f : top;
     old_weight[i] = exp2_approx(old_max - shift);
     new_weight[i] = exp2_approx(partial.max[i] - shift);
     partial.max[i] = top;
-    partial.sum[i] = fmaf(old_sum, old_weight[i], sum * new_weight[i]);
+    partial.sum[i] = fmaf(old_sum, old_weight[i], partial.sum[i] * new_weight[i]);
   }
 #pragma unroll
   for (u32 n = 0; n < HEAD_DIM / 8; ++n) {
@@ -117,9 +118,6 @@ __device__ __forceinline__ void store_output(const Inputs& in, const AttentionWo
   }
 }
 
-// Whether units may be parts of rows: with wider heads registers spill.
-constexpr bool MAY_BE_PARTS = HEAD_DIM <= 192;
-
 // Slots (num_slots, num_heads, SLOT_FLOATS): what is kept of a query head over one split, or over
 // all from the first one on, which is as good as one: merging it into nothing changes no bit. The
 // values, the maximum, the sum.
@@ -127,19 +125,6 @@ constexpr u32 SLOT_FLOATS = HEAD_DIM + 4;
 
 __device__ __forceinline__ float* slot_at(float* slots, u32 slot, u32 head, u32 num_heads) {
   return slots + (u64(slot) * num_heads + head) * SLOT_FLOATS;
-}
-
-// Keeps the i-th of this lane's rows.
-__device__ __forceinline__ void store_slot(const Partial& partial, u32 i, float sum, float* to) {
-  const u32 in_four = threadIdx.x % 4;
-#pragma unroll
-  for (u32 n = 0; n < HEAD_DIM / 8; ++n) {
-    Words<2> pair;
-    pair.word[0] = bit_cast<u32>(partial.values[n][2 * i]);
-    pair.word[1] = bit_cast<u32>(partial.values[n][2 * i + 1]);
-    *reinterpret_cast<Words<2>*>(to + n * 8 + in_four * 2) = pair;
-  }
-  if (in_four == 0) to[HEAD_DIM] = partial.max[i], to[HEAD_DIM + 1] = sum;
 }
 
 // A row of a SharedWork.

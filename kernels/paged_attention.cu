@@ -125,6 +125,7 @@ __device__ __forceinline__ void attend_rows(const Inputs& in, const AttentionWor
     if ((tile + TILE) % SPLIT != 0 || tile + TILE >= end) continue;
 #pragma unroll
     for (u32 g = 0; g < PREFILL_GROUPS; ++g) {
+      end_split(partial[g]);
       merge(states[g], partial[g]);
       store_state(partial[g], states[g]);
       partial[g] = Partial::empty();
@@ -134,6 +135,7 @@ __device__ __forceinline__ void attend_rows(const Inputs& in, const AttentionWor
   for (u32 g = 0; g < PREFILL_GROUPS; ++g) {
     RowGroup rows;
     open_own(in, item, first_group, g, rows);
+    end_split(partial[g]);
     merge(states[g], partial[g]);
     store_output(in, item, rows, tiles.kv_head, partial[g]);
   }
@@ -204,11 +206,8 @@ __device__ __forceinline__ void attend_shared(const Inputs& in, const SharedWork
     softmax_step(in.exponent_factor(), scores, partial);
     add_values(scores, keys + TILE_BYTES, partial);
     if ((tile + TILE) % SPLIT != 0) continue;
-    if (is_merged) {
-      merge(state, partial[0]);
-    } else {
-      for (u32 i = 0; i < 2; ++i) partial[0].sum[i] = row_sum(partial[0], i);
-    }
+    end_split(partial[0]);
+    if (is_merged) merge(state, partial[0]);
     store_state(partial[0], state);
     partial[0] = Partial::empty();
     if (is_merged && tile + TILE < tiles.end) continue;

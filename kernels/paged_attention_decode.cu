@@ -124,18 +124,20 @@ struct Ring {
   }
 };
 
+// The KV head of a task. Worked out where it is needed: with heads of 256 no register is left.
+__device__ __forceinline__ u32 kv_head_of(const Inputs& in, const TaskCursor& task) {
+  return hide(task.unit) % in.num_kv_heads;
+}
+
 // Keeps a split of a unit that is a part of its row, of one token.
-__device__ __forceinline__ void keep_split(const Inputs& in, const TaskCursor& task, u32 kv_head,
-                                           const Partial& partial) {
-  const u32 first = in.work[task.unit / in.num_kv_heads].slot;
-  const u32 slot = first + task.split - task.rows.start / SPLIT;
+__device__ __forceinline__ void keep_split(const Inputs& in, const TaskCursor& task,
+                                           const State& state) {
+  const u32 slot = task.item.slot + task.split - task.rows.start / SPLIT;
+#pragma unroll
   for (u32 i = 0; i < 2; ++i) {
-    const float sum = row_sum(partial, i);
     const u32 row = threadIdx.x % 32 / 4 + 8 * i;
-    const u32 head = kv_head * in.group_size + task.rows.first_row + row;
-    if (row < task.rows.num_rows) {
-      store_slot(partial, i, sum, slot_at(in.slots, slot, head, in.num_heads));
-    }
+    const u32 head = kv_head_of(in, task) * in.group_size + task.rows.first_row + row;
+    if (row < task.rows.num_rows) store_slot(state, i, slot_at(in.slots, slot, head, in.num_heads));
   }
 }
 
@@ -166,30 +168,29 @@ paged_attention_decode(const T* qkv, const Kv* k_cache, const Kv* v_cache,
   ring.begin_task(in);
   for (u32 i = 0; i + 1 < DECODE_STAGES; ++i) ring.fetch(in);
   while (task.unit < in.num_units) {
-    const u32 kv_head = task.unit % in.num_kv_heads;
-    load_queries(in, task.item, task.rows, kv_head, 0, queries);
+    load_queries(in, task.item, task.rows, kv_head_of(in, task), 0, queries);
     Partial partial[1] = {Partial::empty()};
     for (u32 tile = task.first_tile(); tile < task.end(); tile += TILE) {
       float scores[1][4][4] = {};
       score_tile(queries, ring.next(in), scores);
-      bound_and_mask(in, task.item, task.rows, kv_head, tile, scores[0]);
+      bound_and_mask(in, task.item, task.rows, kv_head_of(in, task), tile, scores[0]);
       softmax_step(in.exponent_factor(), scores, partial);
       add_values(scores, ring.next(in), partial);
     }
-    const bool is_kept = MAY_BE_PARTS && in.work[task.unit / in.num_kv_heads].slot != NO_SLOT;
-    if (is_kept) keep_split(in, task, kv_head, partial[0]);
+    end_split(partial[0]);
+    const bool is_kept = task.item.slot != NO_SLOT;
     wait_for_turn(turn, task.serial);
-    bool is_last = false;
     if (!is_kept) {
       if (task.split == task.rows.start / SPLIT) store_state(Partial::empty(), state);
       merge(state, partial[0]);
-      is_last = task.end() == task.rows.end;
-      if (!is_last) store_state(partial[0], state);
     }
+    const bool is_last = !is_kept && task.end() == task.rows.end;
+    if (!is_last) store_state(partial[0], state);
+    if (is_kept) keep_split(in, task, state);
     // All lanes have read and written the state before the next split's warp may.
     __syncwarp();
     if (threadIdx.x % 32 == 0) set_turn(turn, task.serial + 1);
-    if (is_last) store_output(in, task.item, task.rows, kv_head, partial[0]);
+    if (is_last) store_output(in, task.item, task.rows, kv_head_of(in, task), partial[0]);
     task.advance(DECODE_WARPS, in);
   }
   wait_async<0>();

@@ -166,9 +166,10 @@ __device__ __forceinline__ void rescale(const PartialOf<8>& rows, Partial& parti
 }
 
 // Ends a split: partial = the merged splits before it, then itself.
-__device__ __forceinline__ void end_split(const PartialOf<8>& rows, const State& state,
+__device__ __forceinline__ void merge_split(const PartialOf<8>& rows, const State& state,
                                           Partial& partial) {
   for (u32 i = 0; i < 2; ++i) partial.max[i] = rows.max[i], partial.sum[i] = rows.sum[i];
+  end_split(partial);
   merge(state, partial);
 }
 
@@ -219,12 +220,12 @@ __device__ __forceinline__ void attend_rows(const Inputs& in, const AttentionWor
     }
     if ((stage + STAGE) % SPLIT != 0 || stage + STAGE >= end) continue;
     wait_for_values(probabilities, partial);
-    end_split(rows[0], state, partial);
+    merge_split(rows[0], state, partial);
     store_state(partial, state);
     partial = Partial::empty(), rows[0] = PartialOf<8>::empty();
   }
   wait_for_values(probabilities, partial);
-  end_split(rows[0], state, partial);
+  merge_split(rows[0], state, partial);
   open_own(in, item, first_group, own);
   store_output(in, item, own, tiles.kv_head, partial);
 }

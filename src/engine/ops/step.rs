@@ -209,7 +209,7 @@ pub(super) struct GpuInputs {
     pub(super) block_tables: DeviceBuffer,
     pub(super) decode: WorkList,
     pub(super) prefill: WorkList,
-    /// The rows of `decode` in parts, if kernels take them so.
+    /// The same work in parts, if kernels take it so.
     pub(super) parts: Option<PartInputs>,
     /// Where texts are, if the steps are of whole texts.
     texts: Option<TextInputs>,
@@ -363,7 +363,7 @@ impl GpuInputs {
             block_tables: ids((limits.max_num_seqs * blocks).max(2))?,
             decode: WorkList::new(gpu, limits.max_num_seqs, limits.max_num_tokens)?,
             prefill: WorkList::new(gpu, prefill_items, 0)?,
-            parts: PartInputs::new(gpu, limits)?,
+            parts: PartInputs::new(gpu, limits, prefill_items)?,
             texts: None,
             runs: runs.transpose()?,
             staging: Vec::with_capacity(rows.max(limits.max_num_seqs * blocks)),
@@ -433,7 +433,7 @@ impl GpuInputs {
         self.decode.upload(gpu, None);
         self.prefill.upload(gpu, gpu.properties().max_launch_positions);
         if let Some(parts) = &mut self.parts {
-            parts.upload(gpu, batch);
+            parts.upload(gpu, batch, &self.prefill.host);
         }
     }
 

@@ -67,7 +67,7 @@ const GUESSES: &[Change] = &[
     }),
 ];
 
-fn ngrams() -> SpeculationConfig {
+pub fn ngrams() -> SpeculationConfig {
     SpeculationConfig {
         method: SpeculationMethod::Ngram { min: 1, max: 2 },
         num_speculative_tokens: 3,

@@ -7,9 +7,9 @@ use vllm_batch::engine::config::{
 };
 use vllm_batch::engine::input_processor::Prompt;
 use vllm_batch::engine::request::{NumLogprobs, SamplingParams};
-use vllm_batch::engine::stats::GivenLimits;
+use vllm_batch::engine::stats::{EngineStats, GivenLimits};
 
-use crate::cuda_engine::invariance::bits;
+use crate::cuda_engine::invariance::{bits, ngrams};
 use crate::cuda_engine::{config, golden_dir, run};
 use crate::gpu;
 
@@ -33,7 +33,7 @@ fn long_model(family: &str) -> tempfile::TempDir {
     let path = folder.path().join("config.json");
     let text = std::fs::read_to_string(&path).unwrap();
     let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
-    config["max_position_embeddings"] = 1024.into();
+    config["max_position_embeddings"] = 1280.into();
     std::fs::write(path, config.to_string()).unwrap();
     folder
 }
@@ -47,7 +47,10 @@ fn rows() -> Vec<(Prompt, SamplingParams)> {
     let behind = |seed| tokens(99, SHARED).chain(tokens(seed, 3 + seed * 2));
     let shared = (0..12).map(|seed| behind(seed).collect());
     let others = [tokens(50, 780).collect(), tokens(51, 9).collect(), tokens(52, 257).collect()];
-    let prompts: Vec<Vec<u32>> = shared.chain(others).collect();
+    drawn(shared.chain(others).collect())
+}
+
+fn drawn(prompts: Vec<Vec<u32>>) -> Vec<(Prompt, SamplingParams)> {
     let params = |seed| SamplingParams {
         max_tokens: Some(MAX_TOKENS),
         ignore_eos: true,
@@ -85,9 +88,14 @@ const CHANGES: &[Change] = &[
     ("blocks of 64", MANY_SMS, |c| c.cache.block_size = Some(64)),
 ];
 
-fn check(seed: u64, change_base: fn(&mut CacheConfig), changes: &[Change]) {
+/// Each row with each change as alone. Gives what the engines of the shim counted.
+fn check(
+    rows: fn() -> Vec<(Prompt, SamplingParams)>,
+    (seed, change_base): (u64, fn(&mut CacheConfig)),
+    changes: &[Change],
+) -> Vec<EngineStats> {
     let folder = long_model("qwen3");
-    let Some(mut alone) = base(ONE_SM, seed, &folder) else { return };
+    let Some(mut alone) = base(ONE_SM, seed, &folder) else { return Vec::new() };
     // One row at a time on one multiprocessor is computed as a whole.
     alone.scheduler.max_num_seqs = 1;
     change_base(&mut alone.cache);
@@ -100,6 +108,7 @@ fn check(seed: u64, change_base: fn(&mut CacheConfig), changes: &[Change]) {
     let (expected, stats) = outcome(&alone);
     // A GPU has as many multiprocessors as it has.
     assert!(!is_shim || stats.num_steps_in_parts == 0, "alone: {stats:?}");
+    let mut counted = Vec::new();
     for (index, (what, num_sms, change)) in changes.iter().enumerate() {
         let mut config = base(*num_sms, seed + 1 + index as u64, &folder).expect("as before");
         change_base(&mut config.cache);
@@ -114,8 +123,10 @@ fn check(seed: u64, change_base: fn(&mut CacheConfig), changes: &[Change]) {
             assert!(stats.num_steps_in_parts > 0, "{what}: {stats:?}");
             let shares = stats.num_steps_with_shared_parts > 0;
             assert!(shares || *num_sms != ONE_SM, "{what}: {stats:?}");
+            counted.push(stats);
         }
     }
+    counted
 }
 
 fn is_shim(config: &EngineConfig) -> bool {
@@ -182,10 +193,27 @@ fn steps_in_parts_are_counted_as_the_rule_has_them() {
 
 #[test]
 fn rows_in_parts_have_the_same_bits_however_they_are_run() {
-    check(2000, |_| {}, CHANGES);
+    check(rows, (2000, |_| {}), CHANGES);
 }
 
 #[test]
 fn rows_in_parts_have_the_same_bits_with_a_cache_in_fp8() {
-    check(2100, |cache| cache.kv_cache_dtype = KvCacheDType::Fp8, &CHANGES[..2]);
+    check(rows, (2100, |cache| cache.kv_cache_dtype = KvCacheDType::Fp8), &CHANGES[..2]);
+}
+
+/// A prompt whose last chunks are few tokens behind four splits, and a short one.
+fn long_and_short() -> Vec<(Prompt, SamplingParams)> {
+    drawn(vec![tokens(60, 1100).collect(), tokens(61, 9).collect()])
+}
+
+/// A single long row shares with nobody, so that what is computed together are chunks.
+#[test]
+fn chunks_in_parts_have_the_same_bits_however_they_are_run() {
+    let changes: &[Change] = &[
+        ("chunks of 24", MANY_SMS, |c| c.scheduler.max_num_batched_tokens = 24),
+        ("guessed tokens", MANY_SMS, |c| c.speculation = Some(ngrams())),
+    ];
+    for stats in check(long_and_short, (2300, |_| {}), changes) {
+        assert!(stats.num_steps_with_shared_parts > 0, "{stats:?}");
+    }
 }

@@ -18,7 +18,7 @@ use vllm_batch::engine::ops::{
 
 use crate::cuda_ops::pair::{Bound, Pair, output, to_bits};
 
-const MAX_MODEL_LEN: usize = 1024;
+const MAX_MODEL_LEN: usize = 1152;
 const LAYER: usize = 1;
 
 /// One model's attention.

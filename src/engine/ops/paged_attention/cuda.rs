@@ -219,15 +219,15 @@ impl Task<'_> {
         args
     }
 
-    /// A kernel over the tokens that are no decoding: one block per unit of a launch, or `parts`
-    /// of them. `args` are what it takes for some work.
+    /// A kernel over units of prompts: one block per unit of a launch, or `parts` of them. `args`
+    /// are what it takes for some work.
     fn launch_prefill(
         &self,
+        work: &WorkList,
         kernel: Kernel,
         (parts, block): (u32, (u32, usize)),
         args: impl Fn((DevicePtr, DevicePtr)) -> Args,
     ) {
-        let work = &self.step.gpu_inputs().prefill;
         for (launch, items) in work.launches.iter().enumerate() {
             let units = (items.len() * self.num_heads.1) as u32;
             self.gpu.launch(kernel, [units, parts], block, &mut args(work.ptrs(launch)));
@@ -235,8 +235,8 @@ impl Task<'_> {
     }
 
     /// Attention of these tokens.
-    fn prefill(&self, kernel: Kernel, sizes: (u32, (u32, usize))) {
-        self.launch_prefill(kernel, sizes, |work| {
+    fn prefill(&self, work: &WorkList, kernel: Kernel, sizes: (u32, (u32, usize))) {
+        self.launch_prefill(work, kernel, sizes, |work| {
             let mut args = self.args(work);
             args.tensor(self.tensors.1).value(self.params);
             args
@@ -244,11 +244,11 @@ impl Task<'_> {
     }
 
     /// Adds tokens to those that decode that prefill may have got wrong.
-    fn find_unseen_values(&self, decode: &WorkList) {
+    fn find_unseen_values(&self, prefill: &WorkList, decode: &WorkList) {
         const NAME: &str = "unseen_values";
         let block_tables = self.step.gpu_inputs().block_tables.ptr();
         let kernel = Kernel::of_attention(NAME, NAME, self.defines);
-        self.launch_prefill(kernel, (1, (128, 0)), |(work, num_work)| {
+        self.launch_prefill(prefill, kernel, (1, (128, 0)), |(work, num_work)| {
             let mut args = Args::new();
             args.ptr(self.cache.1).ptr(work).ptr(num_work).ptr(block_tables);
             args.value(decode.list()).value(self.params);
@@ -271,7 +271,7 @@ impl Task<'_> {
             args.tensor(self.tensors.1).value(self.params);
             self.gpu.launch(kernel, [self.decode_units(), 1], (128, 0), &mut args);
         }
-        self.prefill(kernel, (1, (128, 0)));
+        self.prefill(&inputs.prefill, kernel, (1, (128, 0)));
     }
 
     fn queue_wide(&self) {
@@ -286,8 +286,8 @@ impl Task<'_> {
         };
         let inputs = step.gpu_inputs();
         let (kernel, sizes) = block(inputs.tokens_per_item());
-        self.prefill(kernel, sizes);
-        self.find_unseen_values(&inputs.decode);
+        self.prefill(&inputs.prefill, kernel, sizes);
+        self.find_unseen_values(&inputs.prefill, &inputs.decode);
         let (kernel, (parts, threads)) = block(1);
         let mut args = self.args(inputs.decode.ptrs(0));
         args.tensor(self.tensors.1).value(self.params);
@@ -300,11 +300,12 @@ impl Task<'_> {
         let sizes = Launch::of(gpu, self.head_dim);
         let may_have_parts = params.window == 0 && !defines.has_biases && step.has_parts().0;
         let parts = inputs.parts.as_ref().filter(|_| may_have_parts);
-        let decode = parts.map_or(&inputs.decode, |parts| &parts.units);
+        let whole = (&inputs.prefill, &inputs.decode);
+        let (prefill, decode) = parts.map_or(whole, |parts| (&parts.prefill, &parts.units));
         let (entry, block) = sizes.prefill_kernel(gpu, &defines);
-        self.prefill(sizes.kernel(entry, defines, &params), (1, block));
+        self.prefill(prefill, sizes.kernel(entry, defines, &params), (1, block));
         if !defines.is_of_texts {
-            self.find_unseen_values(decode);
+            self.find_unseen_values(prefill, decode);
         }
         if let Some(parts) = parts {
             let task = PartsTask { gpu, sizes, defines, params, cache: self.cache, parts };

@@ -1,5 +1,5 @@
-//! Parts of rows: what a GPU computes of rows that decode in units of their own, to be merged. The
-//! lists, and where results are kept until then.
+//! Parts of rows: what a GPU computes of rows that decode, and of chunks of few tokens behind long
+//! contexts, in units of their own, to be merged. The lists, and where results are kept until then.
 
 mod plan;
 
@@ -9,7 +9,7 @@ use crate::engine::device::cuda::{DeviceBuffer, DevicePtr, Plain};
 use crate::engine::device::{Gpu, bytes_of};
 use crate::engine::ops::paged_attention::{PartLaunch, Sharing};
 
-use super::{StepLimits, WorkList};
+use super::{AttentionWork, StepLimits, WorkList};
 use plan::{MergeWork, Plan, SPLIT, Shape, SharedToken, SharedWork};
 
 // SAFETY: six integers without padding.
@@ -25,9 +25,11 @@ const MAX_SLOTS: usize = 8192;
 /// The parts of a step in a GPU's memory.
 #[derive(Debug)]
 pub(in crate::engine::ops) struct PartInputs {
-    /// What each row that decodes computes by itself.
+    /// What each row computes by itself.
     pub units: WorkList,
-    /// What rows of several sequences compute together.
+    /// The units of prompts that are not in parts.
+    pub prefill: WorkList,
+    /// What several rows compute together.
     pub shared: List,
     /// The rows that do, by their first tokens.
     pub shared_tokens: List,
@@ -65,12 +67,17 @@ impl List {
 
 impl PartInputs {
     /// None: the kernels of these heads compute rows as a whole.
-    pub(super) fn new(gpu: &Gpu, limits: StepLimits) -> Result<Option<Self>, EngineError> {
+    /// `prefill_items`: units of prompts, at most.
+    pub(super) fn new(
+        gpu: &Gpu,
+        limits: StepLimits,
+        prefill_items: usize,
+    ) -> Result<Option<Self>, EngineError> {
         let launch = PartLaunch::new(gpu, limits.heads).filter(|_| limits.attends_to_all);
         let Some(launch) = launch else { return Ok(None) };
         let max_num_seqs = limits.max_num_seqs;
         let max_splits = limits.max_model_len.div_ceil(SPLIT as usize);
-        let max_slots = (max_num_seqs * max_splits).min(MAX_SLOTS);
+        let max_slots = (limits.max_num_tokens * max_splits).min(MAX_SLOTS);
         let shape = Shape {
             num_kv_heads: limits.heads.num_kv_heads,
             shared_tokens: launch.shared_tokens(limits.num_q_per_kv),
@@ -80,13 +87,16 @@ impl PartInputs {
             max_slots,
         };
         // A part has a slot at least, or is a row.
-        let max_parts = max_slots + max_num_seqs;
+        let max_parts = max_num_seqs + max_slots;
+        // A token of a chunk has two slots at least.
+        let max_rows = max_num_seqs + max_slots / 2;
         let slot_bytes = limits.heads.num_heads * (limits.heads.head_dim + 4) * size_of::<f32>();
         Ok(Some(Self {
             units: WorkList::new(gpu, max_parts, limits.max_num_tokens)?,
+            prefill: WorkList::new(gpu, prefill_items, 0)?,
             shared: List::new::<SharedWork>(gpu, max_parts)?,
-            shared_tokens: List::new::<SharedToken>(gpu, max_num_seqs)?,
-            merges: List::new::<MergeWork>(gpu, max_num_seqs)?,
+            shared_tokens: List::new::<SharedToken>(gpu, max_rows)?,
+            merges: List::new::<MergeWork>(gpu, max_rows)?,
             slots: gpu.alloc(max_slots * slot_bytes)?,
             sharing: Sharing::default(),
             shape,
@@ -94,14 +104,19 @@ impl PartInputs {
         }))
     }
 
-    /// Finds the parts of a step, and brings them to the GPU if there are any.
-    pub(super) fn upload(&mut self, gpu: &Gpu, batch: &Batch) {
-        let Self { units, sharing, shape, plan, .. } = self;
+    /// Finds the parts of a step, whose `prefill` would be these units as a whole, and brings them
+    /// to the GPU if there are any.
+    pub(super) fn upload(&mut self, gpu: &Gpu, batch: &Batch, whole: &[AttentionWork]) {
+        let Self { units, prefill, sharing, shape, plan, .. } = self;
         units.host.clear();
-        plan.make(batch, sharing, *shape, &mut units.host);
+        plan.make((batch, whole), sharing, *shape, &mut units.host);
         if !plan.merges.is_empty() {
             units.open(gpu, batch.num_tokens());
             units.upload(gpu, None);
+            prefill.host.clear();
+            let is_whole = |work: &&AttentionWork| plan.cut_seqs.binary_search(&work.seq).is_err();
+            prefill.host.extend(whole.iter().filter(is_whole));
+            prefill.upload(gpu, gpu.properties().max_launch_positions);
             self.shared.upload(gpu, &plan.shared);
             self.shared_tokens.upload(gpu, &plan.shared_tokens);
             self.merges.upload(gpu, &plan.merges);

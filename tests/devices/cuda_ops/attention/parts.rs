@@ -1,4 +1,4 @@
-//! Rows that decode in parts: the bits of rows as a whole, over uneven batches and shared
+//! Rows and chunks in parts: the bits of those as a whole, over uneven batches and shared
 //! beginnings.
 
 use vllm_batch::engine::config::KvCacheDType;
@@ -66,6 +66,8 @@ fn paged_attention_merge_of_cut_rows_has_the_bits_of_whole_rows() {
     let with_sinks = Case { has_sinks: true, ..case(4, 2, 16, 16) };
     let capped = Case { soft_cap: Some(20.0), ..case(4, 2, 24, 48) };
     check_parts(BF16, cut(1000), &[case(8, 2, 64, 16), with_sinks, capped], &UNEVEN);
+    // Queries of the widest heads lie in shared memory.
+    check_parts(BF16, cut(1002), &[case(4, 2, 256, 16)], &UNEVEN);
     check_parts(FP8_CACHE, cut(1005), &[case(4, 2, 64, 16)], &UNEVEN);
     // More heads of a KV head than a group of rows has.
     check_parts(F16, cut(1010), &[case(40, 2, 32, 32)], &UNEVEN);
@@ -98,8 +100,30 @@ fn paged_attention_shared_has_the_bits_of_rows_alone() {
     let capped = Case { soft_cap: Some(20.0), ..case(4, 2, 24, 48) };
     let cases = [case(4, 2, 64, 16), case(2, 1, 128, 16), with_sinks, capped];
     check_parts(BF16, shared(1020), &cases, &SHARING);
+    check_parts(BF16, shared(1022), &[case(2, 1, 256, 16)], &SHARING);
     check_parts(FP8_CACHE, shared(1025), &[case(4, 2, 64, 16)], &SHARING);
     check_parts(F16, shared(1030), &[case(20, 2, 32, 16)], &SHARING);
+}
+
+/// Rows with guesses behind long contexts, the end of a prompt, one that begins where a split does;
+/// beside them a row that decodes, and a prompt that is computed as a whole.
+const CHUNKS: [Seq; 5] = [
+    seq(90, 1030, 1035),
+    seq(91, 300, 301),
+    seq(92, 1100, 1136),
+    seq(93, 0, 40),
+    seq(94, 1024, 1030),
+];
+
+#[test]
+fn paged_attention_merge_of_cut_chunks_has_the_bits_of_whole_chunks() {
+    let cut = |seed| (seed, MANY_SMS, (true, true));
+    let with_sinks = Case { has_sinks: true, ..case(4, 2, 16, 16) };
+    let capped = Case { soft_cap: Some(20.0), ..case(4, 2, 24, 48) };
+    check_parts(BF16, cut(1060), &[case(8, 2, 64, 16), with_sinks, capped], &CHUNKS);
+    check_parts(BF16, cut(1062), &[case(4, 2, 256, 16)], &CHUNKS);
+    check_parts(FP8_CACHE, cut(1065), &[case(4, 2, 64, 16)], &CHUNKS);
+    check_parts(F16, cut(1070), &[case(40, 2, 32, 32)], &CHUNKS);
 }
 
 /// They keep rows whole.
@@ -107,7 +131,7 @@ fn paged_attention_shared_has_the_bits_of_rows_alone() {
 fn paged_attention_decode_keeps_rows_whole_with_windows_and_biases() {
     let window = Case { window: Some(300), ..case(4, 2, 16, 16) };
     let alibi = Case { has_alibi: true, ..case(4, 2, 16, 16) };
-    for (num_sms, seqs) in [(MANY_SMS, &UNEVEN[..]), (ONE_SM, &SHARING[..])] {
+    for (num_sms, seqs) in [(MANY_SMS, &UNEVEN[..]), (MANY_SMS, &CHUNKS), (ONE_SM, &SHARING)] {
         let whole = (1040, num_sms, (false, false));
         check_parts(BF16, whole, &[window, alibi], seqs);
     }

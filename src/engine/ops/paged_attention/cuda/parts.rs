@@ -4,7 +4,7 @@
 use crate::engine::config::DType;
 use crate::engine::device::cuda::{Args, DevicePtr};
 use crate::engine::device::gpu::{AttentionDefines, Kernel};
-use crate::engine::device::{Gpu, Tensor};
+use crate::engine::device::{Gpu, MAX_NARROW_HEAD_DIM, Tensor};
 use crate::engine::ops::step::PartInputs;
 use crate::engine::ops::{QkvHeads, Step};
 
@@ -15,8 +15,6 @@ pub(super) const DECODE: &str = "paged_attention_decode";
 const SHARED: &str = "paged_attention_shared";
 const MERGE: &str = "paged_attention_merge";
 
-/// Widest head whose rows are computed in parts (`MAY_BE_PARTS` of kernels/attention_splits.cuh).
-const MAX_HEAD_DIM: usize = 192;
 /// Warps of a block that merges, each of which takes a head of a row.
 const MERGE_WARPS: usize = 4;
 /// Blocks that merge on a multiprocessor at once.
@@ -35,7 +33,7 @@ pub(in crate::engine::ops) struct PartLaunch {
 impl PartLaunch {
     /// None: the kernels of these heads compute rows as a whole.
     pub fn new(gpu: &Gpu, heads: QkvHeads) -> Option<Self> {
-        let has_kernel = gpu.dtype() != DType::Float32 && heads.head_dim <= MAX_HEAD_DIM;
+        let has_kernel = gpu.dtype() != DType::Float32 && heads.head_dim <= MAX_NARROW_HEAD_DIM;
         let num_sms = gpu.properties().num_sms;
         (has_kernel && heads.num_heads > 0).then(|| {
             let sizes = Launch::of(gpu, heads.head_dim);

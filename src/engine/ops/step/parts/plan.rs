@@ -4,6 +4,8 @@
 //! upward. Where one block of the GPU would have a longer chain than its share of the step, the
 //! chain is cut. Where rows begin with the same splits, one unit computes these for all of them.
 
+mod chunks;
+
 use std::ops::Range;
 
 use crate::engine::batch::Batch;
@@ -68,7 +70,7 @@ pub(super) struct MergeWork {
     pub num_slots: u32,
 }
 
-/// A sequence that decodes.
+/// A sequence that decodes, or a token of a chunk that is cut.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     token: u32,
@@ -100,6 +102,9 @@ struct Group {
 /// The parts of a step, but for the units of single rows.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
+    /// First entries in `block_tables` of sequences whose chunks are in parts, upward: their units
+    /// of prefill are not computed.
+    pub cut_seqs: Vec<u32>,
     pub shared: Vec<SharedWork>,
     pub shared_tokens: Vec<SharedToken>,
     pub merges: Vec<MergeWork>,
@@ -109,15 +114,16 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Replaces the plan by that of a step; what each row computes by itself goes to `units`.
-    /// Without `merges` they are whole rows.
+    /// Replaces the plan by that of a step, whose `prefill` would be these units as a whole; what
+    /// each row computes by itself goes to `units`. Without `merges` they are whole rows.
     pub fn make(
         &mut self,
-        batch: &Batch,
+        (batch, prefill): (&Batch, &[AttentionWork]),
         sharing: &mut Sharing,
         shape: Shape,
         units: &mut Vec<AttentionWork>,
     ) {
+        self.cut_seqs.clear();
         self.shared.clear();
         self.shared_tokens.clear();
         self.merges.clear();
@@ -138,6 +144,7 @@ impl Plan {
             first = end;
         }
         self.share(shape);
+        self.cut_chunks(batch, shape, prefill);
         self.cut(shape, units);
     }
 

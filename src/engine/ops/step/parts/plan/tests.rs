@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::device::split_mix::{GAMMA, mix};
+use crate::engine::ops::step::work_of;
 
 const BLOCK_SIZE: usize = 32;
 
@@ -39,9 +40,21 @@ fn batch(seqs: &[Seq]) -> Batch {
     batch
 }
 
+/// Tokens of a unit of prefill.
+const PREFILL_TOKENS: u32 = 32;
+
 fn make(seqs: &[Seq], shape: Shape) -> (Plan, Vec<AttentionWork>) {
     let (mut plan, mut units) = (Plan::default(), Vec::new());
-    plan.make(&batch(seqs), &mut Sharing::default(), shape, &mut units);
+    let batch = batch(seqs);
+    let prefill: Vec<AttentionWork> = (0..batch.num_seqs())
+        .filter(|seq| seqs[*seq].3 > 1)
+        .flat_map(|seq| {
+            let tokens = batch.query_start_loc[seq]..batch.query_start_loc[seq + 1];
+            let first = batch.seq_lens[seq] - seqs[seq].3;
+            work_of(tokens, PREFILL_TOKENS, ((seq * batch.max_blocks_per_seq) as u32, first))
+        })
+        .collect();
+    plan.make((&batch, &prefill), &mut Sharing::default(), shape, &mut units);
     (plan, units)
 }
 
@@ -78,30 +91,38 @@ fn slots_of_row(plan: &Plan, units: &[AttentionWork], merge: MergeWork) -> Vec<(
 }
 
 /// Every row that decodes is computed once, from its first position to its last, in one unit or in
-/// slots of its own.
-fn check_cover(seqs: &[Seq], shape: Shape) {
+/// slots of its own; and so is every token of a chunk that is cut. Gives how many chunks are.
+fn check_cover(seqs: &[Seq], shape: Shape) -> usize {
     let (plan, units) = make(seqs, shape);
     let batch = batch(seqs);
     let mut taken = Vec::new();
-    for (index, (.., len, _)) in seqs.iter().enumerate().filter(|(_, seq)| seq.3 == 1) {
-        let token = batch.query_start_loc[index];
+    let is_cut = |seq: usize| plan.cut_seqs.contains(&((seq * batch.max_blocks_per_seq) as u32));
+    let tokens = seqs.iter().enumerate().flat_map(|(index, (.., len, num_tokens))| {
+        let first = batch.query_start_loc[index];
+        (0..*num_tokens).map(move |i| (index, first + i, len - num_tokens + 1 + i))
+    });
+    for (index, token, len) in tokens {
         let mut merges = plan.merges.iter().filter(|merge| merge.token == token);
         let Some(merge) = merges.next() else {
+            assert!(!is_cut(index));
             let own: Vec<_> = units.iter().filter(|unit| unit.token == token).collect();
-            if !plan.merges.is_empty() {
+            if seqs[index].3 > 1 {
+                assert!(own.is_empty(), "prefill computes it");
+            } else if !plan.merges.is_empty() {
                 assert_eq!(own.len(), 1);
-                assert_eq!((own[0].start, own[0].end, own[0].slot), (0, *len, NO_SLOT));
+                assert_eq!((own[0].start, own[0].end, own[0].slot), (0, len, NO_SLOT));
             }
             continue;
         };
         assert!(merges.next().is_none());
+        assert!(seqs[index].3 == 1 || is_cut(index));
         let mut next = 0;
         for (start, end) in slots_of_row(&plan, &units, *merge) {
             assert_eq!(start, next, "{seqs:?}");
-            assert!(end % SPLIT == 0 || end == *len);
+            assert!(end % SPLIT == 0 || end == len);
             next = end;
         }
-        assert_eq!(next, *len, "{seqs:?}");
+        assert_eq!(next, len, "{seqs:?}");
         taken.extend(merge.slot..merge.slot + merge.num_slots);
     }
     taken.sort_unstable();
@@ -109,14 +130,17 @@ fn check_cover(seqs: &[Seq], shape: Shape) {
     assert!(taken.last().is_none_or(|last| (*last as usize) < shape.max_slots));
     for work in &plan.shared {
         let table = |token: u32| {
-            let seq = batch.query_start_loc.iter().position(|start| *start == token).unwrap();
+            let seq = batch.query_start_loc.partition_point(|start| *start <= token) - 1;
             &batch.block_table(seq)[..work.end as usize / BLOCK_SIZE]
         };
         let first = work.seq as usize / batch.max_blocks_per_seq;
         let tokens = &plan.shared_tokens[work.first as usize..][..work.num_tokens as usize];
         let expected = &batch.block_table(first)[..work.end as usize / BLOCK_SIZE];
         assert!(tokens.iter().all(|token| table(token.token) == expected), "{seqs:?}");
+        // Tokens of a chunk see all of it.
+        assert!(!is_cut(first) || work.end <= batch.seq_lens[first] - seqs[first].3);
     }
+    plan.cut_seqs.len()
 }
 
 #[test]
@@ -126,6 +150,7 @@ fn rows_are_covered_once_whatever_the_batch_and_the_gpu() {
         state = state.wrapping_add(GAMMA);
         (mix(state) % n) as u32
     };
+    let mut num_cut = 0;
     for _ in 0..400 {
         let num_seqs = 1 + below(40);
         let seqs: Vec<Seq> = (0..num_seqs)
@@ -138,10 +163,30 @@ fn rows_are_covered_once_whatever_the_batch_and_the_gpu() {
             .collect();
         for num_blocks in [1, 2, 16, 264] {
             for (num_kv_heads, max_slots) in [(1, 8192), (8, 8192), (2, 40)] {
-                check_cover(&seqs, Shape { num_kv_heads, max_slots, ..shape(num_blocks) });
+                let shape = Shape { num_kv_heads, max_slots, ..shape(num_blocks) };
+                num_cut += check_cover(&seqs, shape);
             }
         }
     }
+    assert!(num_cut > 100, "{num_cut} chunks were cut");
+}
+
+#[test]
+fn chunks_of_few_tokens_behind_long_contexts_are_cut_and_others_are_not() {
+    let cut = |seqs: &[Seq]| {
+        let (plan, _) = make(seqs, shape(264));
+        (check_cover(seqs, shape(264)), plan.shared.len())
+    };
+    // 8 guesses at 32k, 8 units of 128 splits: 4 in each block, and 2 in a part.
+    assert_eq!(cut(&[(0, 0, 32 << 10, 8)]), (1, 64));
+    // The end of a prompt of 128k. Its 64 tokens have 128 slots each, so that 385 of 511 splits go
+    // together: that does not pay.
+    assert_eq!(cut(&[(0, 0, 128 << 10, 64)]), (0, 0));
+    assert_eq!(cut(&[(0, 0, 128 << 10, 16)]).0, 1);
+    // Enough rows with guesses fill the GPU, as do other prompts, and short contexts are not worth it.
+    assert_eq!(cut(&[(0, 0, 32 << 10, 8); 40]), (0, 0));
+    assert_eq!(cut(&[(0, 0, 32 << 10, 8), (0, 0, 40_000, 8000)]), (0, 0));
+    assert_eq!(cut(&[(0, 0, 1000, 8)]), (0, 0));
 }
 
 #[test]
@@ -198,7 +243,7 @@ fn groups_are_those_that_save_most() {
         batch.block_tables.copy_within(0..SPLIT as usize / BLOCK_SIZE, table);
     }
     let (mut plan, mut units) = (Plan::default(), Vec::new());
-    plan.make(&batch, &mut Sharing::default(), shape(2), &mut units);
+    plan.make((&batch, &[]), &mut Sharing::default(), shape(2), &mut units);
     assert_eq!(plan.shared.len(), 2 * 2, "two groups of two units");
     assert!(plan.shared.iter().all(|work| (work.start, work.end) == (0, 2048)));
 }
