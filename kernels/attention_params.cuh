@@ -81,6 +81,7 @@ struct AttentionParams {
   // ALIBI: slopes (num_heads). BIAS: (num_heads, bias_stride), by key position - query position.
   const float* biases;
   const float* sinks;  // SINKS: (num_heads)
+  void* states;        // PREFILL_STATES_APART: of all warps of the blocks that are resident
 
   // The first and the last position that a token at `position` sees.
   __device__ __forceinline__ u32 first_seen(u32 position) const {

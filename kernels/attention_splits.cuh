@@ -51,7 +51,9 @@ __device__ __forceinline__ void end_split(Partial& partial) {
   }
 }
 
-// partial = the merged splits before it, then itself, which has ended.
+// partial = the merged splits before it, then itself, which has ended. `in_pieces`: fewer reads of
+// the state are under way at once, and take fewer registers.
+template <bool in_pieces = false>
 __device__ __forceinline__ void merge(const State& state, Partial& partial) {
   const u32 lane = threadIdx.x % 32;
   float old_weight[2], new_weight[2];
@@ -69,6 +71,7 @@ __device__ __forceinline__ void merge(const State& state, Partial& partial) {
     const float4 four = state.values[n * 32 + lane];
     const float old[4] = {four.x, four.y, four.z, four.w};
     float(&values)[4] = partial.values[n];
+    if (in_pieces && n % 4 == 3) __syncwarp();
     for (u32 i = 0; i < 4; ++i) {
       values[i] = fmaf(old[i], old_weight[i / 2], values[i] * new_weight[i / 2]);
     }

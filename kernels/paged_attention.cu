@@ -13,10 +13,12 @@
 // by the shared memory of the GPU and the head (ops/paged_attention/cuda/launch.rs), with
 // PREFILL_GROUPS of 16 rows of a warp, and PREFILL_BLOCKS that the registers have to allow at once,
 // and compiles the kernels for them. Switches: -DKV_FP8=1 where the caches are E4M3, -DALIBI=1 and
-// -DBIAS=1 for biases, -DSINKS=1 for sinks, -DTEXTS=1 for whole texts.
+// -DBIAS=1 for biases, -DSINKS=1 for sinks, -DTEXTS=1 for whole texts, -DPREFILL_STATES_APART=1 where
+// shared memory has no room for the states of as many warps as there should be.
 // - paged_attention_prefill: one block per unit; work items of 16 PREFILL_WARPS PREFILL_GROUPS / G
 //   tokens, those that see most positions first.
 // - paged_attention_shared: work of 16 PREFILL_WARPS / G tokens. Any grid.
+// With states apart no grid has more blocks than these have room for.
 // Tokens that decode are paged_attention_decode.cu's; whole texts go through prefill alone.
 #include "attention_splits.cuh"
 #include "attention_tiles.cuh"
@@ -28,8 +30,14 @@ constexpr u32 PREFILL_TILES_BYTES = IS_FP8 ? 2 * (TILE_BYTES + NARROW_BYTES) : 4
 constexpr u32 shared_groups(u32 groups) {
   return PADDED_DIM > 128 || PADDED_DIM == 64 ? groups : PADDED_DIM > 32 ? groups - 1 : 0;
 }
+#if PREFILL_STATES_APART
+constexpr bool STATES_ARE_APART = true;
+#else
+constexpr bool STATES_ARE_APART = false;
+#endif
+constexpr u32 states_bytes(u32 groups) { return STATES_ARE_APART ? 0 : groups * sizeof(State); }
 constexpr u32 prefill_warp_bytes(u32 groups) {
-  return groups * sizeof(State) + shared_groups(groups) * QUERY_BYTES;
+  return states_bytes(groups) + shared_groups(groups) * QUERY_BYTES;
 }
 static_assert(PREFILL_BYTES ==
                   PREFILL_TILES_BYTES + PREFILL_WARPS * prefill_warp_bytes(PREFILL_GROUPS),
@@ -73,6 +81,14 @@ struct SharedTiles : TileRows {
     return IS_FP8 ? base : copies(tile);
   }
 };
+
+// The states of a warp, whose shared memory is `own`. Where they are apart they are found where they
+// are needed, which takes no register meanwhile.
+__device__ __forceinline__ State* states_of_warp(const AttentionParams& params, u8* own) {
+  if (!STATES_ARE_APART) return reinterpret_cast<State*>(own);
+  const u32 warp = blockIdx.x * PREFILL_WARPS + hide(threadIdx.x) / 32;
+  return static_cast<State*>(params.states) + warp * PREFILL_GROUPS;
+}
 
 using PrefillQueries = Queries<PREFILL_GROUPS, shared_groups(PREFILL_GROUPS)>;
 
@@ -152,9 +168,9 @@ paged_attention_prefill(const T* qkv, const Kv* k_cache, const Kv* v_cache,
                      params.num_heads / params.num_kv_heads};
   constexpr u32 WARP_BYTES = prefill_warp_bytes(PREFILL_GROUPS);
   u8* own = smem + PREFILL_TILES_BYTES + threadIdx.x / 32 * WARP_BYTES;
-  State* states = reinterpret_cast<State*>(own);
+  State* states = states_of_warp(params, own);
   PrefillQueries queries;
-  queries.shared = reinterpret_cast<uint4*>(states + PREFILL_GROUPS);
+  queries.shared = reinterpret_cast<uint4*>(own + states_bytes(PREFILL_GROUPS));
   SharedTiles tiles;
   tiles.base = smem_address(smem);
   // What the loops over units and groups need is read anew, which takes no register meanwhile.
@@ -185,13 +201,13 @@ using SharedQueries = Queries<1, shared_groups(1)>;
 // masks any.
 __device__ __forceinline__ void attend_shared(const Inputs& in, const SharedWork& work, u32 group,
                                               SharedTiles& tiles, SharedQueries& queries,
-                                              State& state) {
+                                              u8* own) {
   queries.load(0, [&](u32 row, const T*& from, bool& is_row) {
     const SharedRow at = SharedRow::find(in, work, tiles.kv_head, group * ROWS + row);
     from = at.query, is_row = at.is_there;
   });
   Partial partial[1] = {Partial::empty()};
-  store_state(Partial::empty(), state);
+  store_state(Partial::empty(), *states_of_warp(in, own));
   const bool has_rows = group * ROWS < work.num_tokens * in.group_size;
   // From the first split on they are merged, and only the last result is kept.
   const bool is_merged = work.start == 0;
@@ -207,7 +223,8 @@ __device__ __forceinline__ void attend_shared(const Inputs& in, const SharedWork
     add_values(scores, keys + TILE_BYTES, partial);
     if ((tile + TILE) % SPLIT != 0) continue;
     end_split(partial[0]);
-    if (is_merged) merge(state, partial[0]);
+    State& state = *states_of_warp(in, own);
+    if (is_merged) merge<STATES_ARE_APART>(state, partial[0]);
     store_state(partial[0], state);
     partial[0] = Partial::empty();
     if (is_merged && tile + TILE < tiles.end) continue;
@@ -231,9 +248,8 @@ paged_attention_shared(const T* qkv, const Kv* k_cache, const Kv* v_cache, const
   const Inputs in = {params, qkv, k_cache, v_cache, nullptr, block_tables, nullptr,
                      params.num_heads / params.num_kv_heads, 0, slots, tokens};
   u8* own = smem + PREFILL_TILES_BYTES + threadIdx.x / 32 * prefill_warp_bytes(1);
-  State& state = *reinterpret_cast<State*>(own);
   SharedQueries queries;
-  queries.shared = reinterpret_cast<uint4*>(&state + 1);
+  queries.shared = reinterpret_cast<uint4*>(own + states_bytes(1));
   SharedTiles tiles;
   tiles.base = smem_address(smem);
   for (u32 unit = blockIdx.x; unit < num_work[0] * in.num_kv_heads; unit += gridDim.x) {
@@ -241,7 +257,7 @@ paged_attention_shared(const T* qkv, const Kv* k_cache, const Kv* v_cache, const
     tiles.kv_head = unit % in.num_kv_heads, tiles.start = part.start, tiles.end = part.end;
     tiles.block_table = block_tables + u64(part.seq) * in.max_blocks_per_seq;
     for (u32 group = 0; group * ROWS < part.num_tokens * in.group_size; group += PREFILL_WARPS) {
-      attend_shared(in, part, group + threadIdx.x / 32, tiles, queries, state);
+      attend_shared(in, part, group + threadIdx.x / 32, tiles, queries, own);
       wait_async<0>();
       __syncthreads();
     }

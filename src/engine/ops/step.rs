@@ -209,6 +209,8 @@ pub(super) struct GpuInputs {
     pub(super) block_tables: DeviceBuffer,
     pub(super) decode: WorkList,
     pub(super) prefill: WorkList,
+    /// What blocks of prefill merge splits in, if that is not shared memory; reused by every layer.
+    pub(super) prefill_states: DeviceBuffer,
     /// The same work in parts, if kernels take it so.
     pub(super) parts: Option<PartInputs>,
     /// Where texts are, if the steps are of whole texts.
@@ -346,6 +348,10 @@ impl GpuInputs {
             0 => limits.max_num_tokens,
             num => super::paged_attention::prefill_tokens(gpu, limits.heads.head_dim, num),
         };
+        let prefill_states = match limits.num_q_per_kv {
+            0 => 0,
+            _ => super::paged_attention::prefill_states_bytes(gpu, limits.heads.head_dim),
+        };
         let of_runs = (limits.max_num_seqs, limits.block_size);
         let runs = limits.has_states.then(|| RunInputs::new(gpu, of_runs));
         let prefill_items = limits.max_num_tokens / tokens_per_item + limits.max_num_seqs;
@@ -363,6 +369,7 @@ impl GpuInputs {
             block_tables: ids((limits.max_num_seqs * blocks).max(2))?,
             decode: WorkList::new(gpu, limits.max_num_seqs, limits.max_num_tokens)?,
             prefill: WorkList::new(gpu, prefill_items, 0)?,
+            prefill_states: gpu.alloc(prefill_states)?,
             parts: PartInputs::new(gpu, limits, prefill_items)?,
             texts: None,
             runs: runs.transpose()?,

@@ -417,12 +417,14 @@ fn paged_attention_decode_beside_prefill_in_heads_of_128() {
 #[test]
 fn paged_attention_has_the_same_bits_with_the_shared_memory_of_every_generation() {
     let open = |max_smem_kb, seed| {
-        let gpu = ShimGpu { max_smem_kb, ..ShimGpu::default() };
+        // Fewer blocks than units are resident.
+        let gpu = ShimGpu { max_smem_kb, num_sms: 2, ..ShimGpu::default() };
         Pair::open_as(DType::BFloat16, seed, gpu)
     };
     let Some(hopper) = open(227, 850) else { return };
     let seqs = [seq(95, 31, 32), seq(96, 0, 150), seq(97, 250, 290)];
-    for case in [case(4, 1, 128, 16), case(2, 1, 256, 16), case(3, 1, 80, 16)] {
+    let wide = [case(2, 1, 192, 16), case(2, 1, 256, 16)];
+    for case in [case(4, 1, 128, 16), case(3, 1, 80, 16)].into_iter().chain(wide) {
         let expected = on_gpu(&hopper, case, &seqs, MAX_MODEL_LEN);
         for max_smem_kb in [163, 99] {
             let other = open(max_smem_kb, 851).expect("as before");

@@ -7,11 +7,12 @@ use super::driver::DevicePtr;
 
 /// Arguments that a launch may have.
 pub const MAX_ARGS: usize = 16;
-const SLOT_BYTES: usize = 64;
+/// Bytes that an argument may have.
+pub const MAX_ARG_BYTES: usize = 80;
 
 #[derive(Clone, Copy)]
 #[repr(C, align(16))]
-struct Slot([MaybeUninit<u8>; SLOT_BYTES]);
+struct Slot([MaybeUninit<u8>; MAX_ARG_BYTES]);
 
 /// The arguments of one launch, in the order of the kernel's parameters:
 /// `Args::new().ptr(x).u32(width).f32(eps)`.
@@ -32,7 +33,7 @@ impl Args {
     #[inline]
     pub fn new() -> Self {
         Self {
-            slots: [Slot([MaybeUninit::uninit(); SLOT_BYTES]); MAX_ARGS],
+            slots: [Slot([MaybeUninit::uninit(); MAX_ARG_BYTES]); MAX_ARGS],
             sizes: [0; MAX_ARGS],
             len: 0,
         }
@@ -62,14 +63,14 @@ impl Args {
         self.value(value)
     }
 
-    /// A `#[repr(C)]` struct of at most 64 bytes, or any other value that C++ sees alike. It has no
+    /// A `#[repr(C)]` struct of at most `MAX_ARG_BYTES`, or any other value that C++ sees alike. It has no
     /// padding: recorded launches are compared by all bytes.
     ///
     /// # Panics
     /// More than 16 arguments.
     #[inline]
     pub fn value<T: Copy>(&mut self, value: T) -> &mut Self {
-        const { assert!(size_of::<T>() <= SLOT_BYTES && align_of::<T>() <= align_of::<Slot>()) };
+        const { assert!(size_of::<T>() <= MAX_ARG_BYTES && align_of::<T>() <= align_of::<Slot>()) };
         assert!(self.len < MAX_ARGS, "a launch has at most {MAX_ARGS} arguments");
         // SAFETY: the slot is large and aligned enough, by the assertion above.
         unsafe { self.slots[self.len].0.as_mut_ptr().cast::<T>().write(value) };

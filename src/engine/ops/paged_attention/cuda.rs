@@ -41,6 +41,8 @@ struct AttentionParams {
     biases: DevicePtr,
     /// Null without them.
     sinks: DevicePtr,
+    /// Null where they are in shared memory.
+    states: DevicePtr,
 }
 
 impl AttentionParams {
@@ -94,6 +96,18 @@ const TILE: usize = 32;
 /// As far as any text goes: what is added to a position stays in 32 bits.
 const FURTHEST: usize = 1 << 30;
 
+/// Bytes of memory that prefill of a model's widest heads keeps merged splits in, where shared
+/// memory has no room for them. Narrower heads take less.
+pub(in crate::engine::ops) fn prefill_states_bytes(gpu: &Gpu, head_dim: usize) -> usize {
+    match gpu.dtype() {
+        DType::Float32 => 0,
+        _ => {
+            let launch = Launch::of(gpu, head_dim.min(MAX_NARROW_HEAD_DIM));
+            launch.states_bytes(gpu.properties().num_sms)
+        }
+    }
+}
+
 /// Query tokens of one unit of prefill.
 pub(in crate::engine::ops) fn prefill_tokens(
     gpu: &Gpu,
@@ -129,7 +143,7 @@ pub(super) fn paged_attention(
 }
 
 impl CacheAttention {
-    fn params(&self, qkv: &Tensor, kv: KvLayerShape) -> AttentionParams {
+    fn params(&self, qkv: &Tensor, kv: KvLayerShape, states: DevicePtr) -> AttentionParams {
         let (biases, stride, origin) = match self.biases {
             Biases::None => (DevicePtr::NULL, 0, 0),
             Biases::Alibi(slopes) => (slopes, 0, 0),
@@ -151,6 +165,7 @@ impl CacheAttention {
             soft_cap: self.soft_cap.unwrap_or(0.0),
             biases,
             sinks: self.sinks.unwrap_or(DevicePtr::NULL),
+            states,
         }
     }
 
@@ -179,7 +194,8 @@ pub(in crate::engine::ops) fn attend(
     let kv = layer.shape();
     let v_dim = out.width() / attention.num_heads;
     assert!(kv.v_dim == 0 || kv.v_dim == v_dim);
-    let (params, defines) = (attention.params(qkv, kv), attention.defines(kv, v_dim));
+    let params = attention.params(qkv, kv, step.gpu_inputs().prefill_states.ptr());
+    let defines = attention.defines(kv, v_dim);
     let cache = match (layer.ptrs(), kv.v_dim) {
         ((k, _), 0) => (k, k.offset((kv.head_dim - v_dim) * layer.cache.element_bytes())),
         (both, _) => both,
@@ -190,6 +206,24 @@ pub(in crate::engine::ops) fn attend(
         DType::Float32 => task.queue_f32(),
         _ if kv.v_dim == 0 || kv.head_dim > MAX_NARROW_HEAD_DIM => task.queue_wide(),
         _ => task.queue(),
+    }
+}
+
+/// How a launch over units of prompts is cut into blocks.
+#[derive(Clone, Copy)]
+struct PrefillGrid {
+    /// Blocks of a unit.
+    parts: u32,
+    /// Threads, and bytes of shared memory.
+    block: (u32, usize),
+    /// Those of more units stride over them.
+    max_blocks: u32,
+}
+
+impl PrefillGrid {
+    /// One block for each unit.
+    fn of(block: (u32, usize)) -> Self {
+        Self { parts: 1, block, max_blocks: u32::MAX }
     }
 }
 
@@ -219,24 +253,24 @@ impl Task<'_> {
         args
     }
 
-    /// A kernel over units of prompts: one block per unit of a launch, or `parts` of them. `args`
-    /// are what it takes for some work.
+    /// A kernel over units of prompts. `args` are what it takes for some work.
     fn launch_prefill(
         &self,
         work: &WorkList,
         kernel: Kernel,
-        (parts, block): (u32, (u32, usize)),
+        grid: PrefillGrid,
         args: impl Fn((DevicePtr, DevicePtr)) -> Args,
     ) {
         for (launch, items) in work.launches.iter().enumerate() {
             let units = (items.len() * self.num_heads.1) as u32;
-            self.gpu.launch(kernel, [units, parts], block, &mut args(work.ptrs(launch)));
+            let blocks = [units.min(grid.max_blocks), grid.parts];
+            self.gpu.launch(kernel, blocks, grid.block, &mut args(work.ptrs(launch)));
         }
     }
 
     /// Attention of these tokens.
-    fn prefill(&self, work: &WorkList, kernel: Kernel, sizes: (u32, (u32, usize))) {
-        self.launch_prefill(work, kernel, sizes, |work| {
+    fn prefill(&self, work: &WorkList, kernel: Kernel, grid: PrefillGrid) {
+        self.launch_prefill(work, kernel, grid, |work| {
             let mut args = self.args(work);
             args.tensor(self.tensors.1).value(self.params);
             args
@@ -248,7 +282,7 @@ impl Task<'_> {
         const NAME: &str = "unseen_values";
         let block_tables = self.step.gpu_inputs().block_tables.ptr();
         let kernel = Kernel::of_attention(NAME, NAME, self.defines);
-        self.launch_prefill(prefill, kernel, (1, (128, 0)), |(work, num_work)| {
+        self.launch_prefill(prefill, kernel, PrefillGrid::of((128, 0)), |(work, num_work)| {
             let mut args = Args::new();
             args.ptr(self.cache.1).ptr(work).ptr(num_work).ptr(block_tables);
             args.value(decode.list()).value(self.params);
@@ -271,7 +305,7 @@ impl Task<'_> {
             args.tensor(self.tensors.1).value(self.params);
             self.gpu.launch(kernel, [self.decode_units(), 1], (128, 0), &mut args);
         }
-        self.prefill(&inputs.prefill, kernel, (1, (128, 0)));
+        self.prefill(&inputs.prefill, kernel, PrefillGrid::of((128, 0)));
     }
 
     fn queue_wide(&self) {
@@ -285,8 +319,8 @@ impl Task<'_> {
             (kernel, (num_rows.div_ceil(block.num_rows) as u32, (block.threads, block.smem)))
         };
         let inputs = step.gpu_inputs();
-        let (kernel, sizes) = block(inputs.tokens_per_item());
-        self.prefill(&inputs.prefill, kernel, sizes);
+        let (kernel, (parts, threads)) = block(inputs.tokens_per_item());
+        self.prefill(&inputs.prefill, kernel, PrefillGrid { parts, ..PrefillGrid::of(threads) });
         self.find_unseen_values(&inputs.prefill, &inputs.decode);
         let (kernel, (parts, threads)) = block(1);
         let mut args = self.args(inputs.decode.ptrs(0));
@@ -302,8 +336,14 @@ impl Task<'_> {
         let parts = inputs.parts.as_ref().filter(|_| may_have_parts);
         let whole = (&inputs.prefill, &inputs.decode);
         let (prefill, decode) = parts.map_or(whole, |parts| (&parts.prefill, &parts.units));
+        let states_bytes = sizes.states_bytes(properties.num_sms);
+        assert!(states_bytes <= inputs.prefill_states.bytes(), "heads are wider than was said");
         let (entry, block) = sizes.prefill_kernel(gpu, &defines);
-        self.prefill(prefill, sizes.kernel(entry, defines, &params), (1, block));
+        let grid = PrefillGrid {
+            max_blocks: sizes.max_prefill_blocks(properties.num_sms),
+            ..PrefillGrid::of(block)
+        };
+        self.prefill(prefill, sizes.kernel(entry, defines, &params), grid);
         if !defines.is_of_texts {
             self.find_unseen_values(prefill, decode);
         }

@@ -16,7 +16,9 @@ mod work;
 
 pub use alibi::alibi_slopes;
 pub use cpu::AttentionScratch;
-pub(super) use cuda::{Biases, CacheAttention, PartLaunch, attend, prefill_tokens};
+pub(super) use cuda::{
+    Biases, CacheAttention, PartLaunch, attend, prefill_states_bytes, prefill_tokens,
+};
 pub use cuda::{Launch as AttentionLaunch, WgmmaTrial, prefill_by_wgmma, wgmma_prefill_sizes};
 pub(super) use sharing::Sharing;
 

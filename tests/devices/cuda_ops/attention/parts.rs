@@ -10,8 +10,12 @@ use super::*;
 const MANY_SMS: u32 = 64;
 const ONE_SM: u32 = 1;
 
-fn open((dtype, cache): Types, seed: u64, num_sms: u32) -> Option<Pair> {
-    Pair::open_with(dtype, cache, (seed, ShimGpu { num_sms, ..ShimGpu::default() }))
+fn of_sms(num_sms: u32) -> ShimGpu {
+    ShimGpu { num_sms, ..ShimGpu::default() }
+}
+
+fn open((dtype, cache): Types, seed: u64, gpu: ShimGpu) -> Option<Pair> {
+    Pair::open_with(dtype, cache, (seed, gpu))
 }
 
 /// Of the model and of the cache.
@@ -29,16 +33,15 @@ fn outputs(pair: &Pair, case: Case, seqs: &[Seq]) -> (Vec<Vec<f32>>, (bool, bool
     (outputs, run.had_parts)
 }
 
-/// Each sequence on a GPU of so many multiprocessors, with these parts, as alone on one where rows
-/// are whole.
+/// Each sequence on a GPU, with these parts, as alone on one where rows are whole.
 fn check_parts(
     types: Types,
-    (seed, num_sms, parts): (u64, u32, (bool, bool)),
+    (seed, gpu, parts): (u64, ShimGpu, (bool, bool)),
     cases: &[Case],
     seqs: &[Seq],
 ) {
-    let Some(whole) = open(types, seed, ONE_SM) else { return };
-    let in_parts = open(types, seed + 1, num_sms).expect("as before");
+    let Some(whole) = open(types, seed, of_sms(ONE_SM)) else { return };
+    let in_parts = open(types, seed + 1, gpu).expect("as before");
     for case in cases {
         let (got, had_parts) = outputs(&in_parts, *case, seqs);
         assert_eq!(had_parts, parts, "{case:?}");
@@ -62,7 +65,7 @@ const UNEVEN: [Seq; 6] = [
 
 #[test]
 fn paged_attention_merge_of_cut_rows_has_the_bits_of_whole_rows() {
-    let cut = |seed| (seed, MANY_SMS, (true, false));
+    let cut = |seed| (seed, of_sms(MANY_SMS), (true, false));
     let with_sinks = Case { has_sinks: true, ..case(4, 2, 16, 16) };
     let capped = Case { soft_cap: Some(20.0), ..case(4, 2, 24, 48) };
     check_parts(BF16, cut(1000), &[case(8, 2, 64, 16), with_sinks, capped], &UNEVEN);
@@ -95,12 +98,15 @@ const SHARING: [Seq; 15] = [
 
 #[test]
 fn paged_attention_shared_has_the_bits_of_rows_alone() {
-    let shared = |seed| (seed, ONE_SM, (true, true));
+    let shared = |seed| (seed, of_sms(ONE_SM), (true, true));
     let with_sinks = Case { has_sinks: true, ..case(4, 1, 16, 16) };
     let capped = Case { soft_cap: Some(20.0), ..case(4, 2, 24, 48) };
     let cases = [case(4, 2, 64, 16), case(2, 1, 128, 16), with_sinks, capped];
     check_parts(BF16, shared(1020), &cases, &SHARING);
     check_parts(BF16, shared(1022), &[case(2, 1, 256, 16)], &SHARING);
+    // Where shared memory has no room for what splits are merged in.
+    let small = (1023, ShimGpu { max_smem_kb: 99, ..of_sms(ONE_SM) }, (true, true));
+    check_parts(BF16, small, &[case(2, 1, 192, 16), case(2, 1, 256, 16)], &SHARING);
     check_parts(FP8_CACHE, shared(1025), &[case(4, 2, 64, 16)], &SHARING);
     check_parts(F16, shared(1030), &[case(20, 2, 32, 16)], &SHARING);
 }
@@ -117,7 +123,7 @@ const CHUNKS: [Seq; 5] = [
 
 #[test]
 fn paged_attention_merge_of_cut_chunks_has_the_bits_of_whole_chunks() {
-    let cut = |seed| (seed, MANY_SMS, (true, true));
+    let cut = |seed| (seed, of_sms(MANY_SMS), (true, true));
     let with_sinks = Case { has_sinks: true, ..case(4, 2, 16, 16) };
     let capped = Case { soft_cap: Some(20.0), ..case(4, 2, 24, 48) };
     check_parts(BF16, cut(1060), &[case(8, 2, 64, 16), with_sinks, capped], &CHUNKS);
@@ -132,7 +138,7 @@ fn paged_attention_decode_keeps_rows_whole_with_windows_and_biases() {
     let window = Case { window: Some(300), ..case(4, 2, 16, 16) };
     let alibi = Case { has_alibi: true, ..case(4, 2, 16, 16) };
     for (num_sms, seqs) in [(MANY_SMS, &UNEVEN[..]), (MANY_SMS, &CHUNKS), (ONE_SM, &SHARING)] {
-        let whole = (1040, num_sms, (false, false));
+        let whole = (1040, of_sms(num_sms), (false, false));
         check_parts(BF16, whole, &[window, alibi], seqs);
     }
 }

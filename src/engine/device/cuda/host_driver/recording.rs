@@ -5,6 +5,7 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
+use super::super::args::MAX_ARG_BYTES;
 use super::super::driver::DevicePtr;
 use super::super::error::{CudaError, Result};
 use super::{HostDriver, HostFunction};
@@ -37,7 +38,7 @@ pub(super) struct Launch {
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(16))]
 struct Argument {
-    bytes: [u8; 64],
+    bytes: [u8; MAX_ARG_BYTES],
     size: usize,
 }
 
@@ -51,9 +52,9 @@ impl Launch {
         (pointers, sizes): (&[*mut c_void], &[u8]),
     ) -> Self {
         let copy = |(pointer, size): (&*mut c_void, &u8)| {
-            let mut bytes = [0; 64];
+            let mut bytes = [0; MAX_ARG_BYTES];
             let size = usize::from(*size);
-            // SAFETY: the caller's promise, and no argument has more than 64 bytes.
+            // SAFETY: the caller's promise, and no argument has more bytes.
             unsafe { std::ptr::copy_nonoverlapping(pointer.cast(), bytes.as_mut_ptr(), size) };
             Argument { bytes, size }
         };

@@ -66,6 +66,8 @@ pub struct PrefillSizes {
     pub blocks: u32,
     /// Of shared memory.
     pub bytes: u32,
+    /// Of a block's states, where they are in global memory. 0: they are in shared memory.
+    pub states_apart_bytes: u32,
 }
 
 impl DecodeSizes {
@@ -100,6 +102,7 @@ impl PrefillSizes {
             ("PREFILL_GROUPS", self.groups),
             ("PREFILL_BLOCKS", self.blocks),
             ("PREFILL_BYTES", self.bytes),
+            ("PREFILL_STATES_APART", u32::from(self.states_apart_bytes > 0)),
         ]
     }
 }

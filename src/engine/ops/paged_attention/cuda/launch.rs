@@ -23,6 +23,9 @@ pub struct Launch {
 /// Bytes of shared memory that the GPU takes of each block's.
 const RESERVED: usize = 1024;
 
+/// Of a multiprocessor, each with warps of its own.
+const TENSOR_CORES: usize = 4;
+
 /// Bytes of what the kernels lay out.
 struct Layout {
     /// Of a head, as tensor cores take it.
@@ -79,7 +82,8 @@ impl Layout {
         }
     }
 
-    fn of_prefill(&self, warps: usize, groups: usize) -> usize {
+    /// With `state` bytes for each group.
+    fn of_prefill(&self, warps: usize, groups: usize, state: usize) -> usize {
         let tiles = if self.has_fp8_cache { 2 * (self.tile + self.narrow) } else { 4 * self.tile };
         // The others' queries are in registers.
         let shared_groups = match self.head_dim {
@@ -87,23 +91,32 @@ impl Layout {
             33.. => groups - 1,
             _ => 0,
         };
-        tiles + warps * (groups * self.state + shared_groups * self.query)
+        tiles + warps * (groups * state + shared_groups * self.query)
     }
 
     fn prefill(&self) -> PrefillSizes {
         let fits = |blocks: usize, warps: usize, groups: usize| {
-            blocks * (self.of_prefill(warps, groups) + RESERVED) <= self.smem + RESERVED
+            let bytes = self.of_prefill(warps, groups, self.state);
+            blocks * (bytes + RESERVED) <= self.smem + RESERVED
         };
         // With two groups each fragment of a tile that is read serves twice.
         let groups = if self.head_dim <= 128 && fits(2, 4, 2) { 2 } else { 1 };
         let mut choices = [(2, 4), (1, 8), (1, 4), (1, 2)].into_iter();
         let fitting = choices.find(|&(blocks, warps)| fits(blocks, warps, groups));
         let warps = fitting.map_or(1, |(_, warps)| warps);
+        // A warp for each of a multiprocessor's tensor cores, whatever the states take.
+        let apart = self.of_prefill(TENSOR_CORES, 1, 0);
+        if warps < TENSOR_CORES && apart <= self.smem {
+            let states_apart_bytes = (TENSOR_CORES * self.state) as u32;
+            let (warps, bytes) = (TENSOR_CORES as u32, apart as u32);
+            return PrefillSizes { warps, groups: 1, blocks: 1, bytes, states_apart_bytes };
+        }
         PrefillSizes {
             warps: warps as u32,
             groups: groups as u32,
             blocks: if self.head_dim <= 64 && fits(3, warps, groups) { 3 } else { 1 },
-            bytes: self.of_prefill(warps, groups) as u32,
+            bytes: self.of_prefill(warps, groups, self.state) as u32,
+            states_apart_bytes: 0,
         }
     }
 }
@@ -141,6 +154,19 @@ impl Launch {
             _ => ("paged_attention", LaunchDefines::Prefill(self.prefill)),
         };
         Kernel::of_attention(source, entry, AttentionDefines { launch: Some(launch), ..defines })
+    }
+
+    /// Bytes of the states of all blocks that a GPU has resident. 0: they need no memory.
+    pub(super) fn states_bytes(&self, num_sms: u32) -> usize {
+        (num_sms * self.prefill_blocks_per_sm * self.prefill.states_apart_bytes) as usize
+    }
+
+    /// Blocks of prefill, at most: as many as have states.
+    pub(super) fn max_prefill_blocks(&self, num_sms: u32) -> u32 {
+        match self.prefill.states_apart_bytes {
+            0 => u32::MAX,
+            _ => num_sms * self.prefill_blocks_per_sm,
+        }
     }
 
     /// Threads of a block and bytes of its shared memory, as are those of `prefill_block`.
@@ -208,6 +234,31 @@ mod tests {
         assert_eq!(padded, expected);
     }
 
+    /// On cards with 99 KB, where states in shared memory would leave a warp or two of wide heads.
+    #[test]
+    fn each_tensor_core_has_a_warp_of_prefill() {
+        for (smem_kb, head_dim, has_fp8_cache, states_apart_bytes) in [
+            (99, 128, false, 0),
+            (99, 160, false, 4 * 10_368),
+            (99, 192, false, 4 * 12_416),
+            (99, 192, true, 4 * 12_416),
+            (99, 256, false, 4 * 16_512),
+            (99, 256, true, 4 * 16_512),
+            (163, 256, false, 0),
+            (227, 256, false, 0),
+        ] {
+            let launch = Launch::new(head_dim, smem_kb << 10, has_fp8_cache);
+            let what = format!("{smem_kb} KB, {head_dim}: {launch:?}");
+            assert_eq!(launch.prefill.states_apart_bytes, states_apart_bytes, "{what}");
+            assert!(launch.prefill.warps >= 4, "{what}");
+            // Narrower heads fit in what is kept for the widest.
+            let widest = Launch::new(256, smem_kb << 10, has_fp8_cache);
+            assert!(launch.states_bytes(128) <= widest.states_bytes(128), "{what}");
+            let is_bounded = launch.max_prefill_blocks(128) == 128;
+            assert_eq!(is_bounded, states_apart_bytes > 0, "{what}");
+        }
+    }
+
     /// A window is a kind of layer, its scale is none: kernels that are compiled are few.
     #[test]
     fn decode_alone_is_compiled_for_a_kind_of_layer() {
@@ -226,6 +277,7 @@ mod tests {
             soft_cap: 0.0,
             biases: DevicePtr::NULL,
             sinks: DevicePtr::NULL,
+            states: DevicePtr::NULL,
         };
         let defines = AttentionDefines {
             head_dim: 64,

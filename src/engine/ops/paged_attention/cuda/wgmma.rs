@@ -28,7 +28,8 @@ pub fn sizes(head_dim: usize) -> Option<PrefillSizes> {
     let state = 4 * ROWS * head_dim + 2 * 4 * ROWS;
     let bytes = ALIGNMENT + STAGES * 2 * STAGE * 2 * head_dim + WARPS * state;
     let blocks = if head_dim == 64 { 2 } else { 1 };
-    let sizes = PrefillSizes { warps: WARPS as u32, groups: 1, blocks, bytes: bytes as u32 };
+    let (warps, bytes) = (WARPS as u32, bytes as u32);
+    let sizes = PrefillSizes { warps, groups: 1, blocks, bytes, states_apart_bytes: 0 };
     matches!(head_dim, 64 | 128).then_some(sizes)
 }
 
