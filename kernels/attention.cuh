@@ -248,17 +248,18 @@ __device__ __forceinline__ void bound_and_mask(const Inputs& in, const Attention
   }
 }
 
-// What is taken from the exponents of a row whose weights are relative to `max`. Of one that has seen
-// nothing yet every exponent is -inf - 0.
+// What is taken from the exponents of a row whose weights are relative to `max`. Of one that has
+// seen nothing yet every exponent is -inf - 0.
 __device__ __forceinline__ float shift_of(float max) { return max == -infinity() ? 0.0f : max; }
 
-// How far a score may exceed what its row's weights are relative to, in exponents of 2. A power of 2
-// loses no bit of a weight, and sums of weights up to 256 are far from the end of f32 and of f16.
+// How far a score may exceed what its row's weights are relative to, in exponents of 2. A power of
+// 2 loses no bit of a weight, and weights up to 256 are far from the end of f16, as are their sums
+// from that of f32.
 constexpr float MAX_EXCESS = 8.0f;
 
 // Scores become weights relative to the rows' `max`. Where a row's largest score exceeds that by
-// more than MAX_EXCESS, its `max` becomes that score, and what was summed is rescaled. Gives whether
-// something was.
+// more than MAX_EXCESS, its `max` becomes that score, and what was summed is rescaled. Gives
+// whether something was.
 template <u32 groups, u32 columns>
 __device__ __forceinline__ bool softmax_step(float factor, float (&scores)[groups][4][4],
                                              PartialOf<columns> (&partial)[groups]) {

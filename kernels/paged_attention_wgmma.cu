@@ -149,8 +149,8 @@ __device__ __forceinline__ u32 end_of_warpgroup(const Inputs& in, const Attentio
   return first <= last ? rows.end : 0;
 }
 
-// One step of the softmax of a tile's scores; gives whether the values of the tiles before are to be
-// rescaled. That is done apart, since they may be on their way still: `rows` has ones in their
+// One step of the softmax of a tile's scores; gives whether the values of the tiles before are to
+// be rescaled. That is done apart, since they may be on their way still: `rows` has ones in their
 // place, and by what these become.
 __device__ __forceinline__ bool weigh(float factor, float (&scores)[1][4][4],
                                       PartialOf<8> (&rows)[1]) {

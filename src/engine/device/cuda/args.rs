@@ -63,8 +63,8 @@ impl Args {
         self.value(value)
     }
 
-    /// A `#[repr(C)]` struct of at most `MAX_ARG_BYTES`, or any other value that C++ sees alike. It has no
-    /// padding: recorded launches are compared by all bytes.
+    /// A `#[repr(C)]` struct of at most `MAX_ARG_BYTES`, or any other value that C++ sees alike. It
+    /// has no padding: recorded launches are compared by all bytes.
     ///
     /// # Panics
     /// More than 16 arguments.

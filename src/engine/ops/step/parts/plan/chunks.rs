@@ -1,7 +1,7 @@
-//! Chunks of few tokens behind long contexts: the ends of long prompts, and rows with guesses. Their
-//! units of prefill would be few chains of many splits, with most of the GPU idle. In parts, the
-//! splits before the chunk are units of all of its tokens, and each token computes the rest as a row
-//! that decodes.
+//! Chunks of few tokens behind long contexts: the ends of long prompts, and rows with guesses.
+//! Their units of prefill would be few chains of many splits, with most of the GPU idle. In parts,
+//! the splits before the chunk are units of all of its tokens, and each token computes the rest as
+//! a row that decodes.
 
 use crate::engine::batch::Batch;
 use crate::engine::ops::step::AttentionWork;

@@ -183,7 +183,7 @@ fn chunks_of_few_tokens_behind_long_contexts_are_cut_and_others_are_not() {
     // together: that does not pay.
     assert_eq!(cut(&[(0, 0, 128 << 10, 64)]), (0, 0));
     assert_eq!(cut(&[(0, 0, 128 << 10, 16)]).0, 1);
-    // Enough rows with guesses fill the GPU, as do other prompts, and short contexts are not worth it.
+    // Rows with guesses fill the GPU, as do other prompts, and short contexts are not worth it.
     assert_eq!(cut(&[(0, 0, 32 << 10, 8); 40]), (0, 0));
     assert_eq!(cut(&[(0, 0, 32 << 10, 8), (0, 0, 40_000, 8000)]), (0, 0));
     assert_eq!(cut(&[(0, 0, 1000, 8)]), (0, 0));
