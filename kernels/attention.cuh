@@ -5,14 +5,21 @@
 #include "attention_params.cuh"
 #include "ptx.cuh"
 
-// What the caches hold: T, or E4M3 without a scale.
+// What the caches hold: T, or E4M3 without a scale. What is multiplied: T, or f16, which every
+// number of E4M3 is one of.
 #if KV_FP8
 constexpr bool IS_FP8 = true;
 using Kv = u8;
+using Operand = f16;
 #else
 constexpr bool IS_FP8 = false;
 using Kv = T;
+using Operand = T;
 #endif
+// Whether rows of queries take a power of two to fit into f16.
+constexpr bool ARE_FITTED = IS_FP8 && IS_SAME<T, bf16>;
+// Neighbouring elements of a row that a lane of four has: in queries, keys and values alike.
+constexpr u32 LANE_COLUMNS = IS_FP8 ? 4 : 2;
 
 constexpr u32 SPLIT = 256;
 constexpr u32 TILE = 32;
@@ -46,9 +53,13 @@ struct Inputs : AttentionParams {
   float* slots;   // where splits are kept that are merged later
   const SharedToken* shared_tokens;
 
-  // Turns scores into exponents of 2. The soft cap and biases have applied `scale` before.
+  // Whether the soft cap or biases apply `scale`.
+  __device__ __forceinline__ bool are_scaled_first() const {
+    return HAS_ALIBI || HAS_BIAS || soft_cap > 0.0f;
+  }
+  // Turns scores into exponents of 2.
   __device__ __forceinline__ float exponent_factor() const {
-    return HAS_ALIBI || HAS_BIAS || soft_cap > 0.0f ? LOG2_E : scale * LOG2_E;
+    return are_scaled_first() ? LOG2_E : scale * LOG2_E;
   }
   // Where the 16 rows from `position` on begin in a cache: blocks are multiples of 16, so that such
   // rows are one piece. `block_head`: block * cache_kv_heads + kv_head.
@@ -101,37 +112,104 @@ struct PartialOf {
   }
 };
 
+// What turns scores into exponents of 2: of all rows, or of each of this lane's rows its own.
+template <u32 groups>
+struct RowFactors {
+  float of[2 * groups];
+};
+__device__ __forceinline__ float of_row(float factor, u32) { return factor; }
+template <u32 groups>
+__device__ __forceinline__ float of_row(const RowFactors<groups>& factors, u32 row) {
+  return factors.of[row];
+}
+
 // Queries of `groups` times 16 rows as fragments; rows past the last one are zero. The last
-// `shared_groups` are in shared memory.
+// `shared_groups` are in shared memory. With E4M3 lane j of four has elements 4 j to 4 j + 3 of a
+// step, as it has of a key.
 template <u32 groups, u32 shared_groups>
 struct Queries {
   static constexpr u32 OWN = groups - shared_groups;
   u32 words[OWN > 0 ? OWN : 1][DEPTH_STEPS][4];
   uint4* shared;  // (group * DEPTH_STEPS + step) * 32 + lane: each lane reads what it wrote
+  // Of fitted rows: what their scores are multiplied by.
+  float powers[ARE_FITTED ? groups : 1][2];
 
   // `find(row, from, is_row)`: where a row of the group begins, and whether there is one.
   template <class Find>
   __device__ __forceinline__ void load(u32 group, const Find& find) {
-    const u32 lane = threadIdx.x % 32;
+    // What the stores at the end know of the row is worked out there again.
+    const u32 lane = hide(threadIdx.x) % 32;
     const T* from[2];
     bool is_row[2];
     for (u32 i = 0; i < 2; ++i) {
       find(lane / 4 + 8 * i, from[i], is_row[i]);
-      from[i] += lane % 4 * 2;
+      from[i] += lane % 4 * LANE_COLUMNS;
     }
 #pragma unroll
     for (u32 step = 0; step < DEPTH_STEPS; ++step) {
       u32 to[4];
       for (u32 i = 0; i < 4; ++i) {
-        const T* pair = from[i % 2] + step * 16 + i / 2 * 8;
+        const T* pair = from[i % 2] + step * 16 + i / 2 * (IS_FP8 ? 2 : 8);
         const bool is_read = is_row[i % 2] && step * 16 + i / 2 * 8 < HEAD_DIM;
         to[i] = is_read ? *reinterpret_cast<const u32*>(pair) : 0;
-        if (group < OWN) words[group < OWN ? group : 0][step][i] = to[i];
       }
-      if (group >= OWN) {
-        shared[((group - OWN) * DEPTH_STEPS + step) * 32 + lane] =
-            make_uint4(to[0], to[1], to[2], to[3]);
+      put(group, step, to);
+    }
+    if (ARE_FITTED) fit(group);
+  }
+  // Turns a group of bf16 into f16. A row's largest number comes to 2^15 at least and below 2^16,
+  // which loses nothing of those that are up to 2^32 times smaller. Infinities and NaN stay.
+  __device__ __forceinline__ void fit(u32 group) {
+    u32 largest[2] = {}, a[4];
+#pragma unroll
+    for (u32 step = 0; step < DEPTH_STEPS; ++step) {
+      fragment(group, step, a);
+      for (u32 i = 0; i < 4; ++i) {
+        const float pair[2] = {bit_cast<float>(a[i] << 16), bit_cast<float>(a[i] & 0xFFFF0000)};
+        largest[i % 2] = largest_size(largest[i % 2], pair);
       }
+    }
+    float inverse[2];
+    for (u32 i = 0; i < 2; ++i) {
+      // Smaller ones would take a power that is none of f32; they lose nothing without.
+      const u32 exponent = Max()(warp_reduce<Max>(largest[i], 4) >> 23, 16u);
+      powers[group][i] = bit_cast<float>((exponent - 15) << 23);
+      inverse[i] = bit_cast<float>((269 - exponent) << 23);
+    }
+#pragma unroll
+    for (u32 step = 0; step < DEPTH_STEPS; ++step) {
+      fragment(group, step, a);
+      for (u32 i = 0; i < 4; ++i) {
+        a[i] = narrow_f16x2(bit_cast<float>(a[i] << 16) * inverse[i % 2],
+                            bit_cast<float>(a[i] & 0xFFFF0000) * inverse[i % 2]);
+      }
+      put(group, step, a);
+    }
+  }
+  // What turns scores of this lane's rows into exponents of 2.
+  __device__ __forceinline__ RowFactors<groups> exponent_factors(const Inputs& in) const {
+    RowFactors<groups> factors;
+    for (u32 i = 0; i < 2 * groups; ++i) {
+      const bool is_fitted = ARE_FITTED && !in.are_scaled_first();
+      const float power = is_fitted ? powers[ARE_FITTED ? i / 2 : 0][i % 2] : 1.0f;
+      factors.of[i] = in.exponent_factor() * power;
+    }
+    return factors;
+  }
+  // Before the soft cap or biases apply `scale`.
+  __device__ __forceinline__ void unfit(const Inputs& in, u32 group, float (&scores)[4][4]) const {
+    if (ARE_FITTED && in.are_scaled_first()) {
+      for (u32 i = 0; i < 16; ++i) {
+        scores[i / 4][i % 4] *= powers[ARE_FITTED ? group : 0][i % 4 / 2];
+      }
+    }
+  }
+  __device__ __forceinline__ void put(u32 group, u32 step, const u32 (&a)[4]) {
+    if (group >= OWN) {
+      shared[((group - OWN) * DEPTH_STEPS + step) * 32 + threadIdx.x % 32] =
+          make_uint4(a[0], a[1], a[2], a[3]);
+    } else {
+      for (u32 i = 0; i < 4; ++i) words[group < OWN ? group : 0][step][i] = a[i];
     }
   }
   __device__ __forceinline__ void fragment(u32 group, u32 step, u32 (&a)[4]) const {
@@ -181,8 +259,8 @@ __device__ __forceinline__ void score_tile(const Queries<groups, shared_groups>&
       ldmatrix(step_address(at, step) + pair * 16 * ROW_BYTES, b);
 #pragma unroll
       for (u32 g = 0; g < groups; ++g) {
-        mma<T>(scores[g][2 * pair], a[g], b[0], b[1]);
-        mma<T>(scores[g][2 * pair + 1], a[g], b[2], b[3]);
+        mma<Operand>(scores[g][2 * pair], a[g], b[0], b[1]);
+        mma<Operand>(scores[g][2 * pair + 1], a[g], b[2], b[3]);
       }
     }
   }
@@ -260,8 +338,8 @@ constexpr float MAX_EXCESS = 8.0f;
 // Scores become weights relative to the rows' `max`. Where a row's largest score exceeds that by
 // more than MAX_EXCESS, its `max` becomes that score, and what was summed is rescaled. Gives
 // whether something was.
-template <u32 groups, u32 columns>
-__device__ __forceinline__ bool softmax_step(float factor, float (&scores)[groups][4][4],
+template <u32 groups, u32 columns, class Factor>
+__device__ __forceinline__ bool softmax_step(const Factor& factor, float (&scores)[groups][4][4],
                                              PartialOf<columns> (&partial)[groups]) {
   float max[groups][2];
   bool is_moved = false;
@@ -272,7 +350,7 @@ __device__ __forceinline__ bool softmax_step(float factor, float (&scores)[group
     for (u32 n = 1; n < 8; ++n) top = fmaxf(top, tile[n / 2][i % 2 * 2 + n % 2]);
     top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 1));
     top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 2));
-    top *= factor;
+    top *= of_row(factor, i);
     const float old_max = partial[i / 2].max[i % 2];
     const bool exceeds = top > old_max + MAX_EXCESS;
     max[i / 2][i % 2] = exceeds ? top : old_max;
@@ -297,7 +375,8 @@ __device__ __forceinline__ bool softmax_step(float factor, float (&scores)[group
 #pragma unroll
   for (u32 i = 0; i < 16 * groups; ++i) {
     float& score = scores[i / 16][i / 4 % 4][i % 4];
-    score = exp2_approx(fmaf(score, factor, -shift_of(max[i / 16][i % 4 / 2])));
+    const float of_score = of_row(factor, i / 16 * 2 + i % 4 / 2);
+    score = exp2_approx(fmaf(score, of_score, -shift_of(max[i / 16][i % 4 / 2])));
     partial[i / 16].sum[i % 4 / 2] += score;
   }
   return is_moved;
@@ -308,22 +387,22 @@ __device__ __forceinline__ void load_probabilities(const float (&scores)[4][4], 
                                                    u32 (&p)[4]) {
   for (u32 i = 0; i < 4; ++i) {
     const float* pair = &scores[2 * half + i / 2][i % 2 * 2];
-    p[i] = narrow_x2<T>(pair[0], pair[1]);
+    p[i] = narrow_x2<Operand>(pair[0], pair[1]);
   }
 }
 
-// Where `copy_tile` puts 16 bytes of a row, for kernels that read a tile with `chunk_offset`.
+// Where `copy_tile` puts 16 bytes of a row: for kernels that read a tile with `chunk_offset`, or
+// widen it (attention_e4m3.cuh).
 struct TilePlace {
   static __device__ __forceinline__ u32 offset(u32 row, u32 chunk) {
-    return chunk_offset(row, chunk);
+    return IS_FP8 ? row * HEAD_DIM + chunk * 16 : chunk_offset(row, chunk);
   }
 };
 
 // Copies rows of keys or values, those between `start` and `end`, into a tile in shared memory; the
 // others become zero, since what lies in unused slots (NaN perhaps) would survive a product with 0.
 // So does what is past HEAD_DIM, which is another row's.
-// `offsets`: of the first and the second 16 rows in `cache`. `thread` is one of `num_threads`. E4M3
-// goes where `widen_tile` looks for it.
+// `offsets`: of the first and the second 16 rows in `cache`. `thread` is one of `num_threads`.
 template <u32 num_threads, class Place = TilePlace>
 __device__ __forceinline__ void copy_tile(const Kv* cache, const u64 (&offsets)[2], u32 tile,
                                           u32 start, u32 end, u32 thread, SmemAddress to) {
@@ -346,25 +425,6 @@ __device__ __forceinline__ void copy_tile(const Kv* cache, const u64 (&offsets)[
     const Kv* from = (is_second ? halves[1] : halves[0]) + in_half;
     const bool is_padding = HEAD_DIM < PADDED_DIM && chunk * NUM_ELEMENTS >= HEAD_DIM;
     const bool is_valid = tile + row - start < (is_padding ? 0 : end - start);
-    copy_async_16(to + (IS_FP8 ? index * 16 : Place::offset(row, chunk)), from, is_valid);
-  }
-}
-
-// Makes a tile of T of one that `copy_tile` has copied as E4M3. Each thread takes what it copied.
-template <u32 num_threads>
-__device__ __forceinline__ void widen_tile(SmemAddress from, u32 thread, SmemAddress to) {
-  constexpr u32 CHUNKS = HEAD_DIM / 16;
-#pragma unroll 4
-  for (u32 index = thread; index < TILE * CHUNKS; index += num_threads) {
-    const Words<4> narrow = load_shared_16(from + index * 16);
-#pragma unroll
-    for (u32 half = 0; half < 2; ++half) {
-      Words<4> wide;
-#pragma unroll
-      for (u32 i = 0; i < 4; ++i) {
-        wide.word[i] = widen_e4m3x2<T>(narrow.word[2 * half + i / 2] >> i % 2 * 16);
-      }
-      store_shared_16(to + chunk_offset(index / CHUNKS, index % CHUNKS * 2 + half), wide);
-    }
+    copy_async_16(to + Place::offset(row, chunk), from, is_valid);
   }
 }

@@ -29,18 +29,39 @@ __device__ __forceinline__ void add_values(const float (&scores)[groups][4][4], 
       ldmatrix_transposed(step_address(at, step) + half * 16 * ROW_BYTES, b);
 #pragma unroll
       for (u32 g = 0; g < groups; ++g) {
-        mma<T>(partial[g].values[2 * step], p[g], b[0], b[1]);
-        if (2 * step + 1 < HEAD_DIM / 8) mma<T>(partial[g].values[2 * step + 1], p[g], b[2], b[3]);
+        mma<Operand>(partial[g].values[2 * step], p[g], b[0], b[1]);
+        if (2 * step + 1 < HEAD_DIM / 8) {
+          mma<Operand>(partial[g].values[2 * step + 1], p[g], b[2], b[3]);
+        }
       }
     }
   }
 }
+
+// The n-th pair of neighbouring columns that a lane has of the i-th of its rows: the first of them,
+// counted from LANE_COLUMNS for each lane before it of four, and where both are in the
+// accumulators. With E4M3 an even accumulator has even columns, and the next one those beside them
+// (attention_e4m3.cuh).
+struct ColumnPair {
+  u32 column, low[2], high[2];
+
+  static __device__ __forceinline__ ColumnPair of(u32 n, u32 i) {
+    if (!IS_FP8) return {n * 8, {n, 2 * i}, {n, 2 * i + 1}};
+    const u32 even = n / 2 * 2, at = 2 * i + n % 2;
+    return {even * 8 + n % 2 * 2, {even, at}, {even + 1, at}};
+  }
+};
 
 // The merged splits of 16 rows, in the order of the fragments: float4 i * 32 + lane has the four
 // elements of accumulator i of that lane.
 struct State {
   float4 values[HEAD_DIM / 8 * 32];
   float max[ROWS], sum[ROWS];
+
+  // Of this lane: an accumulator, and which of its four elements.
+  __device__ __forceinline__ float value(const u32 (&at)[2]) const {
+    return reinterpret_cast<const float*>(&values[at[0] * 32 + threadIdx.x % 32])[at[1]];
+  }
 };
 
 // Ends a split: each of the four lanes that share a row gets the sum of all, the same bits.
@@ -110,13 +131,15 @@ __device__ __forceinline__ void store_output(const Inputs& in, const AttentionWo
     const u32 row = lane / 4 + 8 * i;
     if (row >= rows.num_rows) continue;
     const u32 stride = in.num_heads * HEAD_DIM;
-    T* to = in.out + rows.offset(in, item, kv_head, row, stride) + lane % 4 * 2;
+    T* to = in.out + rows.offset(in, item, kv_head, row, stride) + lane % 4 * LANE_COLUMNS;
     const u32 head = kv_head * in.group_size + (rows.first_row + row) % in.group_size;
     const float inverse = inverse_sum(in, head, partial.max[i], partial.sum[i]);
 #pragma unroll
     for (u32 n = 0; n < HEAD_DIM / 8; ++n) {
-      *reinterpret_cast<u32*>(to + n * 8) = narrow_x2<T>(partial.values[n][2 * i] * inverse,
-                                                         partial.values[n][2 * i + 1] * inverse);
+      const ColumnPair pair = ColumnPair::of(n, i);
+      *reinterpret_cast<u32*>(to + pair.column) =
+          narrow_x2<T>(partial.values[pair.low[0]][pair.low[1]] * inverse,
+                       partial.values[pair.high[0]][pair.high[1]] * inverse);
     }
   }
 }
@@ -156,11 +179,11 @@ __device__ __forceinline__ void store_slot(const State& state, u32 i, float* to)
   }
 #pragma unroll 4
   for (u32 n = 0; n < HEAD_DIM / 8; ++n) {
-    const float4 four = state.values[n * 32 + lane];
-    Words<2> pair;
-    pair.word[0] = bit_cast<u32>(i == 0 ? four.x : four.z);
-    pair.word[1] = bit_cast<u32>(i == 0 ? four.y : four.w);
-    *reinterpret_cast<Words<2>*>(to + n * 8 + lane % 4 * 2) = pair;
+    const ColumnPair pair = ColumnPair::of(n, i);
+    Words<2> words;
+    words.word[0] = bit_cast<u32>(state.value(pair.low));
+    words.word[1] = bit_cast<u32>(state.value(pair.high));
+    *reinterpret_cast<Words<2>*>(to + lane % 4 * LANE_COLUMNS + pair.column) = words;
   }
 }
 

@@ -37,6 +37,11 @@ struct f16 {
 using T = DTYPE;
 #endif
 
+template <class A, class B>
+constexpr bool IS_SAME = false;
+template <class A>
+constexpr bool IS_SAME<A, A> = true;
+
 template <class To, class From>
 __device__ __forceinline__ To bit_cast(From from) {
   static_assert(sizeof(To) == sizeof(From), "a bit cast keeps the size");

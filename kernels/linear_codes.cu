@@ -28,11 +28,6 @@ constexpr u32 BLOCK_INPUTS = 128;
 // With its last places set to an integer below 2^23, this float is larger by just that.
 constexpr float SHIFTED = 8388608.0f;
 
-template <class A, class B>
-constexpr bool IS_SAME = false;
-template <class A>
-constexpr bool IS_SAME<A, A> = true;
-
 // Whether T holds both factors of a weight: then two are made at once, each rounded as often.
 constexpr bool IN_PAIRS =
     CODE_BITS == 4 && (LEVELS == INTEGERS || LEVELS == ZEROS) && IS_SAME<S, T>;
@@ -109,9 +104,8 @@ __device__ __forceinline__ float weight_of(u32 code, float scale, float offset,
   return scale * (shifted - offset);
 }
 
-// Codes of E4M3, which is not a level by its place.
-__device__ __forceinline__ u32 float8_pair(u32 pair, float scale) {
-  const u32 halves = widen_e4m3x2<f16>(pair);
+// Codes of E4M3, which is not a level by its place: two, as f16.
+__device__ __forceinline__ u32 float8_pair(u32 halves, float scale) {
   return narrow_x2<T>(scale * widen_f16(u16(halves)), scale * widen_f16(u16(halves >> 16)));
 }
 
@@ -120,6 +114,8 @@ __device__ __forceinline__ u32 float8_pair(u32 pair, float scale) {
 __device__ __forceinline__ void widen_step(u32 word, u32 step, u32 group_scale, u32 group_offset,
                                            const float* levels, u32 (&b)[2]) {
   const float scale = bit_cast<float>(group_scale), offset = bit_cast<float>(group_offset);
+  u32 halves[2];
+  if (LEVELS == FLOAT8) widen_e4m3x4(word, halves);
 #pragma unroll
   for (u32 half = 0; half < 2; ++half) {
     if (IN_PAIRS) {
@@ -129,7 +125,7 @@ __device__ __forceinline__ void widen_step(u32 word, u32 step, u32 group_scale, 
       continue;
     }
     if (LEVELS == FLOAT8) {
-      b[half] = float8_pair(word >> 16 * half & 0xFFFF, scale);
+      b[half] = float8_pair(halves[half], scale);
       continue;
     }
     // Of 4 bits, the second input is 16 bits above the first; of 8 bits it is the next byte.

@@ -20,11 +20,11 @@
 // - paged_attention_shared: work of 16 PREFILL_WARPS / G tokens. Any grid.
 // With states apart no grid has more blocks than these have room for.
 // Tokens that decode are paged_attention_decode.cu's; whole texts go through prefill alone.
-#include "attention_splits.cuh"
+#include "attention_e4m3.cuh"
 #include "attention_tiles.cuh"
 
 // A block has two pairs of tiles of keys and values: one in use, one to come. With E4M3, one pair
-// in use as T and one to come as it is in the cache.
+// in use as f16 and one to come as it is in the cache.
 constexpr u32 PREFILL_TILES_BYTES = IS_FP8 ? 2 * (TILE_BYTES + NARROW_BYTES) : 4 * TILE_BYTES;
 // The last groups of a warp have their queries in shared memory: this many of `groups`.
 constexpr u32 shared_groups(u32 groups) {
@@ -73,8 +73,8 @@ struct SharedTiles : TileRows {
     __syncthreads();
     if (IS_FP8) {
       const SmemAddress from = copies(tile);
-      widen_tile<32 * PREFILL_WARPS>(from, threadIdx.x, base);
-      widen_tile<32 * PREFILL_WARPS>(from + NARROW_BYTES, threadIdx.x, base + TILE_BYTES);
+      widen_tile<32 * PREFILL_WARPS, false>(from, threadIdx.x, base);
+      widen_tile<32 * PREFILL_WARPS, true>(from + NARROW_BYTES, threadIdx.x, base + TILE_BYTES);
     }
     fetch(in);
     if (IS_FP8) __syncthreads();
@@ -119,7 +119,7 @@ __device__ __forceinline__ void attend_rows(const Inputs& in, const AttentionWor
   }
   const u32 all_see_start = in.first_seen(IS_TEXTS ? last_position : end - 1);
   if (HAS_ALIBI || HAS_BIAS || in.soft_cap > 0.0f) all_see_end = 0;
-  const float factor = in.exponent_factor();
+  const RowFactors<PREFILL_GROUPS> factors = queries.exponent_factors(in);
   tiles.open(in);
   tiles.fetch(in);
   for (u32 tile = tiles.start / TILE * TILE; tile < tiles.end; tile += TILE) {
@@ -133,10 +133,11 @@ __device__ __forceinline__ void attend_rows(const Inputs& in, const AttentionWor
       for (u32 g = 0; g < PREFILL_GROUPS; ++g) {
         RowGroup rows;
         open_own(in, item, first_group, g, rows);
+        queries.unfit(in, g, scores[g]);
         bound_and_mask(in, item, rows, tiles.kv_head, tile, scores[g]);
       }
     }
-    softmax_step(factor, scores, partial);
+    softmax_step(factors, scores, partial);
     add_values(scores, keys + TILE_BYTES, partial);
     if ((tile + TILE) % SPLIT != 0 || tile + TILE >= end) continue;
 #pragma unroll
@@ -218,8 +219,9 @@ __device__ __forceinline__ void attend_shared(const Inputs& in, const SharedWork
     if (!has_rows) continue;
     float scores[1][4][4] = {};
     score_tile(queries, keys, scores);
+    queries.unfit(in, 0, scores[0]);
     bound(in, scores[0]);
-    softmax_step(in.exponent_factor(), scores, partial);
+    softmax_step(queries.exponent_factors(in), scores, partial);
     add_values(scores, keys + TILE_BYTES, partial);
     if ((tile + TILE) % SPLIT != 0) continue;
     end_split(partial[0]);

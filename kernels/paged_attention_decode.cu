@@ -8,13 +8,18 @@
 // It is compiled for a kind of layer too: NUM_KV_HEADS, GROUP_SIZE query heads for each,
 // BLOCK_SIZE, WINDOW (0: none), -DSOFT_CAP=1 where there is one. The launch says the same.
 // Switches: -DKV_FP8=1 where the caches are E4M3, -DALIBI=1 for biases, -DSINKS=1 for sinks.
-#include "attention_splits.cuh"
+#include "attention_e4m3.cuh"
 
-// A warp of a block has a ring of tiles, with E4M3 also the tile that is in use, as T.
+// A warp of a block has a ring of tiles; also the tile in use as f16, if E4M3 is widened there.
+struct RingPlace {
+  static __device__ __forceinline__ u32 offset(u32 row, u32 chunk) {
+    return WIDENS_OPERANDS ? NarrowPlace::offset(row, chunk) : TilePlace::offset(row, chunk);
+  }
+};
 constexpr bool DECODE_SHARES_QUERIES = PADDED_DIM > 128;
 constexpr u32 DECODE_QUERY_BYTES = DECODE_SHARES_QUERIES ? QUERY_BYTES : 0;
 constexpr u32 DECODE_SLOT_BYTES = IS_FP8 ? NARROW_BYTES : TILE_BYTES;
-constexpr u32 DECODE_WIDE_BYTES = IS_FP8 ? TILE_BYTES : 0;
+constexpr u32 DECODE_WIDE_BYTES = IS_FP8 && !WIDENS_OPERANDS ? TILE_BYTES : 0;
 constexpr u32 DECODE_WARP_BYTES =
     DECODE_STAGES * DECODE_SLOT_BYTES + DECODE_WIDE_BYTES + DECODE_QUERY_BYTES;
 static_assert(DECODE_BYTES == DECODE_WARPS * DECODE_WARP_BYTES + sizeof(State) + 16,
@@ -75,7 +80,7 @@ struct Ring {
   TaskCursor task;
   u32 tile, block_head, fetched_stage, used_stage;
   bool is_value;
-  SmemAddress base;  // the tile in use, as T, with E4M3; then the ring
+  SmemAddress base;  // the tile in use, where it is widened there; then the ring
 
   // Lane i keeps the place of the i-th block of the split: of 17 at most, as blocks have 16 slots.
   __device__ __forceinline__ void begin_task(const Inputs& in) {
@@ -98,8 +103,8 @@ struct Ring {
   __device__ __forceinline__ void fetch(const Inputs& in) {
     if (task.unit < in.num_units) {
       const u64 offsets[2] = {offset(tile, in), offset(tile + 16, in)};
-      copy_tile<32>(is_value ? in.v_cache : in.k_cache, offsets, tile, task.rows.start, task.end(),
-                    threadIdx.x % 32, slot(fetched_stage));
+      copy_tile<32, RingPlace>(is_value ? in.v_cache : in.k_cache, offsets, tile, task.rows.start,
+                               task.end(), threadIdx.x % 32, slot(fetched_stage));
       if (is_value) tile += TILE;
       is_value = !is_value;
       if (!is_value && tile >= task.end()) {
@@ -111,14 +116,15 @@ struct Ring {
     commit_async();
   }
   // Waits for the oldest tile; the place of the one before it is free then, and filled again.
+  template <bool are_values>
   __device__ __forceinline__ SmemAddress next(const Inputs& in) {
     wait_async<DECODE_STAGES - 2>();
     __syncwarp();
     fetch(in);
     const SmemAddress at = slot(used_stage);
     used_stage = used_stage + 1 == DECODE_STAGES ? 0 : used_stage + 1;
-    if (!IS_FP8) return at;
-    widen_tile<32>(at, threadIdx.x % 32, base);
+    if (DECODE_WIDE_BYTES == 0) return at;
+    widen_tile<32, are_values>(at, threadIdx.x % 32, base);
     __syncwarp();
     return base;
   }
@@ -172,10 +178,15 @@ paged_attention_decode(const T* qkv, const Kv* k_cache, const Kv* v_cache,
     Partial partial[1] = {Partial::empty()};
     for (u32 tile = task.first_tile(); tile < task.end(); tile += TILE) {
       float scores[1][4][4] = {};
-      score_tile(queries, ring.next(in), scores);
+      const SmemAddress keys = ring.next<false>(in);
+      if (WIDENS_OPERANDS) score_narrow_tile(queries, keys, scores[0]);
+      if (!WIDENS_OPERANDS) score_tile(queries, keys, scores);
+      queries.unfit(in, 0, scores[0]);
       bound_and_mask(in, task.item, task.rows, kv_head_of(in, task), tile, scores[0]);
-      softmax_step(in.exponent_factor(), scores, partial);
-      add_values(scores, ring.next(in), partial);
+      softmax_step(queries.exponent_factors(in), scores, partial);
+      const SmemAddress values = ring.next<true>(in);
+      if (WIDENS_OPERANDS) add_narrow_values(scores[0], values, partial[0]);
+      if (!WIDENS_OPERANDS) add_values(scores, values, partial);
     }
     end_split(partial[0]);
     const bool is_kept = task.item.slot != NO_SLOT;

@@ -232,33 +232,21 @@ __device__ __forceinline__ u32 narrow_x2<f16>(float low, float high) {
   return narrow_f16x2(low, high);
 }
 
-// Two f16 numbers as two of E.
-template <class E>
-__device__ __forceinline__ u32 of_f16x2(u32 halves) {
-  return narrow_x2<E>(widen_f16(u16(halves)), widen_f16(u16(halves >> 16)));
-}
-template <>
-__device__ __forceinline__ u32 of_f16x2<f16>(u32 halves) {
-  return halves;
-}
-
-// Two E4M3 numbers, the low byte first, as two numbers of E in a word; exact.
+// Four E4M3 numbers, the lowest byte first, as f16 in two words; exact.
+__device__ __forceinline__ void widen_e4m3x4(u32 four, u32 (&pairs)[2]) {
 #if defined(HOST_SHIM) || __CUDA_ARCH__ < 890
-__device__ __forceinline__ float widen_e4m3(u32 byte) {
-  if ((byte & 0x7F) == 0x7F) return bit_cast<float>(0x7FFFFFFFu);
-  // The bits are those of an f16 number that is 2^8 times smaller.
-  return widen_f16(u16((byte & 0x80) << 8 | (byte & 0x7F) << 7)) * 256.0f;
-}
-#endif
-
-template <class E>
-__device__ __forceinline__ u32 widen_e4m3x2(u32 pair) {
-#if defined(HOST_SHIM) || __CUDA_ARCH__ < 890
-  return narrow_x2<E>(widen_e4m3(pair & 0xFF), widen_e4m3(pair >> 8 & 0xFF));
+  for (u32 i = 0; i < 2; ++i) {
+    // The bits are those of f16 numbers that are 2^8 times smaller; 2^8 is 0x5C00.
+    const u32 high = __byte_perm(four, 0, i == 0 ? 0x1404 : 0x3424), size = high >> 1 & 0x3F803F80;
+    // NaN has all places of a size, so that a carry goes out of them: it makes this a NaN too.
+    const u32 carry = (size + 0x00800080) & 0x40004000;
+    pairs[i] = fma_x2<f16>((high & 0x80008000) | size | carry, 0x5C005C00, 0x80008000);
+  }
 #else
-  u32 halves;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(u16(pair)));
-  return of_f16x2<E>(halves);
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.rn.f16x2.e4m3x2 %0, low; "
+      "cvt.rn.f16x2.e4m3x2 %1, high; }"
+      : "=r"(pairs[0]), "=r"(pairs[1])
+      : "r"(four));
 #endif
 }
 

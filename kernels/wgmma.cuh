@@ -103,11 +103,6 @@ __device__ __forceinline__ void fence_async_proxy() {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds), "n"(u32(is_transposed)))
 #endif
 
-template <class E>
-constexpr bool IS_BF16 = false;
-template <>
-constexpr bool IS_BF16<bf16> = true;
-
 // Starts d (64, 64) += a (64, 16) * b (16, 64) of four warps, or = where it does not add. That
 // reads no accumulators: ptxas would wait before whatever has written them. E: bf16 or f16.
 template <class E, bool is_transposed, bool adds>
@@ -115,10 +110,10 @@ __device__ __forceinline__ void wgmma(float (&d)[WGMMA_COLUMNS / 8][4], const u3
 #ifdef HOST_SHIM
   shim::start_product<E, is_transposed, adds>(&d[0][0], a, b);
 #else
-  if constexpr (IS_BF16<E> && adds) WGMMA("bf16", "+f", 1);
-  if constexpr (IS_BF16<E> && !adds) WGMMA("bf16", "=f", 0);
-  if constexpr (!IS_BF16<E> && adds) WGMMA("f16", "+f", 1);
-  if constexpr (!IS_BF16<E> && !adds) WGMMA("f16", "=f", 0);
+  if constexpr (IS_SAME<E, bf16> && adds) WGMMA("bf16", "+f", 1);
+  if constexpr (IS_SAME<E, bf16> && !adds) WGMMA("bf16", "=f", 0);
+  if constexpr (!IS_SAME<E, bf16> && adds) WGMMA("f16", "+f", 1);
+  if constexpr (!IS_SAME<E, bf16> && !adds) WGMMA("f16", "=f", 0);
 #endif
 }
 #ifndef HOST_SHIM

@@ -84,18 +84,23 @@ const HEADS: &[Defines] = &[
     &[("DTYPE", "bf16"), ("HEAD_DIM", "64")],
     &[("DTYPE", "bf16"), ("HEAD_DIM", "64"), ("ALIBI", "1")],
     &[("DTYPE", "bf16"), ("HEAD_DIM", "64"), ("SINKS", "1")],
+    &[("DTYPE", "bf16"), ("HEAD_DIM", "64"), ("KV_FP8", "1")],
     &[("DTYPE", "bf16"), ("HEAD_DIM", "80")],
     &[("DTYPE", "bf16"), ("HEAD_DIM", "96")],
+    &[("DTYPE", "bf16"), ("HEAD_DIM", "96"), ("KV_FP8", "1")],
     &[("DTYPE", "bf16"), ("HEAD_DIM", "128")],
     &[("DTYPE", "f16"), ("HEAD_DIM", "128")],
     &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("KV_FP8", "1")],
+    &[("DTYPE", "f16"), ("HEAD_DIM", "128"), ("KV_FP8", "1")],
     &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("ALIBI", "1")],
     &[("DTYPE", "bf16"), ("HEAD_DIM", "128"), ("KV_FP8", "1"), ("ALIBI", "1")],
     &[("DTYPE", "bf16"), ("HEAD_DIM", "112"), ("ALIBI", "1")],
     &[("DTYPE", "bf16"), ("HEAD_DIM", "120")],
     &[("DTYPE", "bf16"), ("HEAD_DIM", "160")],
     &[("DTYPE", "bf16"), ("HEAD_DIM", "192")],
+    &[("DTYPE", "bf16"), ("HEAD_DIM", "192"), ("KV_FP8", "1")],
     &[("DTYPE", "bf16"), ("HEAD_DIM", "256")],
+    &[("DTYPE", "bf16"), ("HEAD_DIM", "256"), ("KV_FP8", "1")],
 ];
 /// What decode is compiled for unless a row says so: the layers of Llama 3.1 8B.
 const USUAL_LAYER: [(&str, &str); 4] =

@@ -188,7 +188,7 @@ impl Gpu {
         let codes = if self.has_codes.load(Ordering::Relaxed) { "-codes" } else { "" };
         let cache = match self.kv_cache_dtype() {
             KvCacheDType::Auto => "",
-            KvCacheDType::Fp8 => "-kv8",
+            KvCacheDType::Fp8 => "-kv8f16",
         };
         let ranks = self.rank().map(|rank| format!("-tp{}", rank.num_ranks()));
         let narrowed = format!("{fp8}{codes}{cache}{}", ranks.unwrap_or_default());

@@ -20,6 +20,7 @@ pub const KERNEL_SOURCES: &[(&str, &str)] = sources![
     "common.cuh",
     "activation.cuh",
     "attention.cuh",
+    "attention_e4m3.cuh",
     "attention_params.cuh",
     "attention_splits.cuh",
     "attention_tiles.cuh",

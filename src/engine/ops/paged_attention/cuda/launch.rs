@@ -33,7 +33,7 @@ struct Layout {
     smem: usize,
     /// The merged splits of 16 rows.
     state: usize,
-    /// A tile of K or V, as T.
+    /// A tile of K or V, as it is multiplied.
     tile: usize,
     /// As it comes from a cache of E4M3.
     narrow: usize,
@@ -59,13 +59,19 @@ impl Layout {
 
     /// Blocks that a multiprocessor has the memory for, as far as the registers go.
     fn blocks_of(&self, bytes: usize) -> u32 {
-        let most = if self.head_dim <= 32 { 4 } else { 3 };
+        let most = match self.head_dim {
+            ..=32 => 4,
+            33..=96 => 3,
+            _ => 2,
+        };
         ((self.smem + RESERVED) / (bytes + RESERVED)).min(most) as u32
     }
 
     fn decode(&self) -> DecodeSizes {
         let &Self { head_dim, smem, state, tile, narrow, query, has_fp8_cache } = self;
-        let (slot, wide) = if has_fp8_cache { (narrow, tile) } else { (tile, 0) };
+        let slot = if has_fp8_cache { narrow } else { tile };
+        // Of heads whose E4M3 is not widened in registers.
+        let wide = if has_fp8_cache && head_dim > 192 { tile } else { 0 };
         let fixed = wide + if head_dim > 128 { query } else { 0 };
         let of_block = state + 16;
         let warps = if 4 * (2 * slot + fixed) + of_block <= smem { 4 } else { 2 };
@@ -223,7 +229,10 @@ mod tests {
         let hopper = Launch::new(128, 227 << 10, false);
         assert_eq!((hopper.decode.blocks, hopper.prefill_block()), (2, (128, 115_712)));
         assert_eq!((hopper.prefill_rows(), hopper.prefill_blocks_per_sm), (128, 2));
-        assert_eq!(Launch::new(128, 227 << 10, true).prefill.bytes, 107_520);
+        let narrow = Launch::new(128, 227 << 10, true);
+        assert_eq!((narrow.decode.bytes, narrow.prefill.bytes), (73_872, 107_520));
+        // Wider heads have a tile more for each warp.
+        assert_eq!(Launch::new(256, 227 << 10, true).decode.bytes, 180_368);
         assert_eq!(Launch::new(64, 227 << 10, false).prefill.bytes, 66_560);
         let padded = Launch::new(120, 227 << 10, false);
         let expected = Launch {
