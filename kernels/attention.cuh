@@ -137,8 +137,8 @@ struct Queries {
   // `find(row, from, is_row)`: where a row of the group begins, and whether there is one.
   template <class Find>
   __device__ __forceinline__ void load(u32 group, const Find& find) {
-    // What the stores at the end know of the row is worked out there again.
-    const u32 lane = hide(threadIdx.x) % 32;
+    // With one group the stores at the end work out again what they know of a row.
+    const u32 lane = (groups == 1 ? hide(threadIdx.x) : threadIdx.x) % 32;
     const T* from[2];
     bool is_row[2];
     for (u32 i = 0; i < 2; ++i) {

@@ -73,8 +73,9 @@ struct SharedTiles : TileRows {
     __syncthreads();
     if (IS_FP8) {
       const SmemAddress from = copies(tile);
-      widen_tile<32 * PREFILL_WARPS, false>(from, threadIdx.x, base);
-      widen_tile<32 * PREFILL_WARPS, true>(from + NARROW_BYTES, threadIdx.x, base + TILE_BYTES);
+      widen_tile<32 * PREFILL_WARPS, false>(from, hide(threadIdx.x), base);
+      widen_tile<32 * PREFILL_WARPS, true>(from + NARROW_BYTES, hide(threadIdx.x),
+                                            base + TILE_BYTES);
     }
     fetch(in);
     if (IS_FP8) __syncthreads();

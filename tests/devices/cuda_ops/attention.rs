@@ -2,6 +2,7 @@
 //! against the CPU; a token's bits however its sequence is computed, whatever is beside it, and
 //! whatever stale K and V lie behind it.
 
+mod e4m3;
 mod parts;
 mod unseen;
 mod wgmma;
