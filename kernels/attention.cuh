@@ -137,8 +137,7 @@ struct Queries {
   // `find(row, from, is_row)`: where a row of the group begins, and whether there is one.
   template <class Find>
   __device__ __forceinline__ void load(u32 group, const Find& find) {
-    // With one group the stores at the end work out again what they know of a row.
-    const u32 lane = (groups == 1 ? hide(threadIdx.x) : threadIdx.x) % 32;
+    const u32 lane = threadIdx.x % 32;
     const T* from[2];
     bool is_row[2];
     for (u32 i = 0; i < 2; ++i) {
@@ -153,7 +152,7 @@ struct Queries {
         const bool is_read = is_row[i % 2] && step * 16 + i / 2 * 8 < HEAD_DIM;
         to[i] = is_read ? *reinterpret_cast<const u32*>(pair) : 0;
       }
-      put(group, step, to);
+      put(group, step, lane, to);
     }
     if (ARE_FITTED) fit(group);
   }
@@ -183,7 +182,7 @@ struct Queries {
         a[i] = narrow_f16x2(bit_cast<float>(a[i] << 16) * inverse[i % 2],
                             bit_cast<float>(a[i] & 0xFFFF0000) * inverse[i % 2]);
       }
-      put(group, step, a);
+      put(group, step, threadIdx.x % 32, a);
     }
   }
   // What turns scores of this lane's rows into exponents of 2.
@@ -204,12 +203,13 @@ struct Queries {
       }
     }
   }
-  __device__ __forceinline__ void put(u32 group, u32 step, const u32 (&a)[4]) {
+  __device__ __forceinline__ void put(u32 group, u32 step, u32 lane, const u32 (&a)[4]) {
+    for (u32 i = 0; i < 4; ++i) {
+      if (group < OWN) words[group < OWN ? group : 0][step][i] = a[i];
+    }
     if (group >= OWN) {
-      shared[((group - OWN) * DEPTH_STEPS + step) * 32 + threadIdx.x % 32] =
+      shared[((group - OWN) * DEPTH_STEPS + step) * 32 + lane] =
           make_uint4(a[0], a[1], a[2], a[3]);
-    } else {
-      for (u32 i = 0; i < 4; ++i) words[group < OWN ? group : 0][step][i] = a[i];
     }
   }
   __device__ __forceinline__ void fragment(u32 group, u32 step, u32 (&a)[4]) const {

@@ -37,11 +37,14 @@ __device__ __forceinline__ void widen_tile(SmemAddress from, u32 thread, SmemAdd
   }
 }
 
-// Of heads of which its registers hold that, decode widens as it multiplies.
+// Where its registers hold what that takes, decode widens as it multiplies.
 constexpr bool WIDENS_OPERANDS = IS_FP8 && HEAD_DIM <= 192;
-// Then so many neighbouring chunks of a row are permuted, so that the eight rows of a matrix fall on
-// eight different groups of banks.
-constexpr u32 PERMUTED = HEAD_DIM % 128 == 0 ? 8 : HEAD_DIM % 64 == 0 ? 4 : HEAD_DIM % 32 == 0 ? 2 : 1;
+// Then so many neighbouring chunks of a row are permuted: the eight rows of a matrix fall on eight
+// different groups of banks.
+constexpr u32 PERMUTED = HEAD_DIM % 128 == 0  ? 8
+                         : HEAD_DIM % 64 == 0 ? 4
+                         : HEAD_DIM % 32 == 0 ? 2
+                                              : 1;
 
 struct NarrowPlace {
   static __device__ __forceinline__ u32 offset(u32 row, u32 chunk) {

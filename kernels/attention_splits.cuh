@@ -126,7 +126,7 @@ __device__ __forceinline__ float inverse_sum(const AttentionParams& params, u32 
 __device__ __forceinline__ void store_output(const Inputs& in, const AttentionWork& item,
                                              const RowGroup& rows, u32 kv_head,
                                              const Partial& partial) {
-  const u32 lane = hide(threadIdx.x) % 32;
+  const u32 lane = (IS_FP8 ? hide(threadIdx.x) : threadIdx.x) % 32;
   for (u32 i = 0; i < 2; ++i) {
     const u32 row = lane / 4 + 8 * i;
     if (row >= rows.num_rows) continue;

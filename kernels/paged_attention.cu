@@ -73,9 +73,10 @@ struct SharedTiles : TileRows {
     __syncthreads();
     if (IS_FP8) {
       const SmemAddress from = copies(tile);
-      widen_tile<32 * PREFILL_WARPS, false>(from, hide(threadIdx.x), base);
-      widen_tile<32 * PREFILL_WARPS, true>(from + NARROW_BYTES, hide(threadIdx.x),
-                                            base + TILE_BYTES);
+      // No register is left for addresses meanwhile.
+      const u32 thread = hide(threadIdx.x);
+      widen_tile<32 * PREFILL_WARPS, false>(from, thread, base);
+      widen_tile<32 * PREFILL_WARPS, true>(from + NARROW_BYTES, thread, base + TILE_BYTES);
     }
     fetch(in);
     if (IS_FP8) __syncthreads();
