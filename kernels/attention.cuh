@@ -137,7 +137,8 @@ struct Queries {
   // `find(row, from, is_row)`: where a row of the group begins, and whether there is one.
   template <class Find>
   __device__ __forceinline__ void load(u32 group, const Find& find) {
-    const u32 lane = threadIdx.x % 32;
+    // What the stores of texts know of a row is worked out again there: heads of 256 spill else.
+    const u32 lane = (IS_TEXTS ? hide(threadIdx.x) : threadIdx.x) % 32;
     const T* from[2];
     bool is_row[2];
     for (u32 i = 0; i < 2; ++i) {
@@ -335,40 +336,44 @@ __device__ __forceinline__ float shift_of(float max) { return max == -infinity()
 // from that of f32.
 constexpr float MAX_EXCESS = 8.0f;
 
+// Heads of 120 spill on sm_90a with a branch around it.
+constexpr bool ALWAYS_RESCALES = HEAD_DIM < PADDED_DIM;
+
 // Scores become weights relative to the rows' `max`. Where a row's largest score exceeds that by
 // more than MAX_EXCESS, its `max` becomes that score, and what was summed is rescaled. Gives
 // whether something was.
 template <u32 groups, u32 columns, class Factor>
 __device__ __forceinline__ bool softmax_step(const Factor& factor, float (&scores)[groups][4][4],
                                              PartialOf<columns> (&partial)[groups]) {
-  float max[groups][2];
-  bool is_moved = false;
+  bool is_any_moved = false;
 #pragma unroll
-  for (u32 i = 0; i < 2 * groups; ++i) {
-    const float(&tile)[4][4] = scores[i / 2];
-    float top = tile[0][i % 2 * 2];
-    for (u32 n = 1; n < 8; ++n) top = fmaxf(top, tile[n / 2][i % 2 * 2 + n % 2]);
-    top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 2));
-    top *= of_row(factor, i);
-    const float old_max = partial[i / 2].max[i % 2];
-    const bool exceeds = top > old_max + MAX_EXCESS;
-    max[i / 2][i % 2] = exceeds ? top : old_max;
-    is_moved = is_moved || exceeds;
-  }
-  // Rescaling by 1 is exact, so that a row may or may not be rescaled for the sake of another.
-  is_moved = __any_sync(FULL_WARP, is_moved);
-  if (is_moved) {
+  for (u32 g = 0; g < groups; ++g) {
+    PartialOf<columns>& rows = partial[g];
+    float max[2];
+    bool is_moved = false;
 #pragma unroll
-    for (u32 i = 0; i < 2 * groups; ++i) {
-      PartialOf<columns>& rows = partial[i / 2];
-      const float rescale = exp2_approx(rows.max[i % 2] - shift_of(max[i / 2][i % 2]));
-      rows.max[i % 2] = max[i / 2][i % 2];
-      rows.sum[i % 2] *= rescale;
+    for (u32 i = 0; i < 2; ++i) {
+      float top = scores[g][0][2 * i];
+      for (u32 n = 1; n < 8; ++n) top = fmaxf(top, scores[g][n / 2][2 * i + n % 2]);
+      top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 2));
+      top *= of_row(factor, 2 * g + i);
+      const bool exceeds = top > rows.max[i] + MAX_EXCESS;
+      max[i] = exceeds ? top : rows.max[i];
+      is_moved = is_moved || exceeds;
+    }
+    // Rescaling by 1 is exact, so that a row may or may not be rescaled for the sake of another.
+    if (!ALWAYS_RESCALES && !__any_sync(FULL_WARP, is_moved)) continue;
+    is_any_moved = true;
+#pragma unroll
+    for (u32 i = 0; i < 2; ++i) {
+      const float rescale = exp2_approx(rows.max[i] - shift_of(max[i]));
+      rows.max[i] = max[i];
+      rows.sum[i] *= rescale;
 #pragma unroll
       for (u32 n = 0; n < columns / 8; ++n) {
-        rows.values[n][i % 2 * 2] *= rescale;
-        rows.values[n][i % 2 * 2 + 1] *= rescale;
+        rows.values[n][2 * i] *= rescale;
+        rows.values[n][2 * i + 1] *= rescale;
       }
     }
   }
@@ -376,10 +381,10 @@ __device__ __forceinline__ bool softmax_step(const Factor& factor, float (&score
   for (u32 i = 0; i < 16 * groups; ++i) {
     float& score = scores[i / 16][i / 4 % 4][i % 4];
     const float of_score = of_row(factor, i / 16 * 2 + i % 4 / 2);
-    score = exp2_approx(fmaf(score, of_score, -shift_of(max[i / 16][i % 4 / 2])));
+    score = exp2_approx(fmaf(score, of_score, -shift_of(partial[i / 16].max[i % 4 / 2])));
     partial[i / 16].sum[i % 4 / 2] += score;
   }
-  return is_moved;
+  return is_any_moved;
 }
 
 // Probabilities of 16 of a tile's positions, as the operand a of their product with values.
