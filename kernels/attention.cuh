@@ -336,8 +336,10 @@ __device__ __forceinline__ float shift_of(float max) { return max == -infinity()
 // from that of f32.
 constexpr float MAX_EXCESS = 8.0f;
 
-// Heads of 120 spill on sm_90a with a branch around it.
-constexpr bool ALWAYS_RESCALES = HEAD_DIM < PADDED_DIM;
+// With a branch around it two groups of heads of 120, and of 128 over E4M3, spill on sm_90a.
+template <u32 groups>
+constexpr bool ALWAYS_RESCALES =
+    groups > 1 && (HEAD_DIM < PADDED_DIM || (ARE_FITTED && HEAD_DIM > 96));
 
 // Scores become weights relative to the rows' `max`. Where a row's largest score exceeds that by
 // more than MAX_EXCESS, its `max` becomes that score, and what was summed is rescaled. Gives
@@ -363,7 +365,7 @@ __device__ __forceinline__ bool softmax_step(const Factor& factor, float (&score
       is_moved = is_moved || exceeds;
     }
     // Rescaling by 1 is exact, so that a row may or may not be rescaled for the sake of another.
-    if (!ALWAYS_RESCALES && !__any_sync(FULL_WARP, is_moved)) continue;
+    if (!ALWAYS_RESCALES<groups> && !__any_sync(FULL_WARP, is_moved)) continue;
     is_any_moved = true;
 #pragma unroll
     for (u32 i = 0; i < 2; ++i) {
