@@ -53,7 +53,7 @@ struct Inputs : AttentionParams {
   float* slots;   // where splits are kept that are merged later
   const SharedToken* shared_tokens;
 
-  // Whether the soft cap or biases apply `scale`.
+  // Whether the soft cap or biases apply `scale`, which all tiles need then.
   __device__ __forceinline__ bool are_scaled_first() const {
     return HAS_ALIBI || HAS_BIAS || soft_cap > 0.0f;
   }

@@ -81,7 +81,7 @@ __device__ __forceinline__ void merge(const State& state, Partial& partial) {
   for (u32 i = 0; i < 2; ++i) {
     const float old_max = state.max[lane / 4 + 8 * i], old_sum = state.sum[lane / 4 + 8 * i];
     const float top = fmaxf(old_max, partial.max[i]);
-    const float shift = top == -infinity() ? 0.0f : top;
+    const float shift = shift_of(top);
     old_weight[i] = exp2_approx(old_max - shift);
     new_weight[i] = exp2_approx(partial.max[i] - shift);
     partial.max[i] = top;
@@ -126,6 +126,7 @@ __device__ __forceinline__ float inverse_sum(const AttentionParams& params, u32 
 __device__ __forceinline__ void store_output(const Inputs& in, const AttentionWork& item,
                                              const RowGroup& rows, u32 kv_head,
                                              const Partial& partial) {
+  // Over E4M3 what the loads of queries know of a row is worked out again: registers spill else.
   const u32 lane = (IS_FP8 ? hide(threadIdx.x) : threadIdx.x) % 32;
   for (u32 i = 0; i < 2; ++i) {
     const u32 row = lane / 4 + 8 * i;
@@ -209,7 +210,7 @@ __device__ __forceinline__ void merge_slots(const float* first, u32 num_slots, u
       if (lane >= step) top = fmaxf(before, top);
     }
     const float before = __shfl_up_sync(FULL_WARP, top, 1);
-    const float shift = top == -infinity() ? 0.0f : top;
+    const float shift = shift_of(top);
     const float old_weight = exp2_approx((lane == 0 ? max : before) - shift);
     const float new_weight = exp2_approx(own_max - shift);
     const u32 count = min(num_slots - base, 32u);

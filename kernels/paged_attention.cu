@@ -120,7 +120,7 @@ __device__ __forceinline__ void attend_rows(const Inputs& in, const AttentionWor
     if (IS_TEXTS && rows.num_rows > 0) last_position = rows.last_position(in, item);
   }
   const u32 all_see_start = in.first_seen(IS_TEXTS ? last_position : end - 1);
-  if (HAS_ALIBI || HAS_BIAS || in.soft_cap > 0.0f) all_see_end = 0;
+  if (in.are_scaled_first()) all_see_end = 0;
   const RowFactors<PREFILL_GROUPS> factors = queries.exponent_factors(in);
   tiles.open(in);
   tiles.fetch(in);

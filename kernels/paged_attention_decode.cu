@@ -193,6 +193,7 @@ paged_attention_decode(const T* qkv, const Kv* k_cache, const Kv* v_cache,
     wait_for_turn(turn, task.serial);
     if (!is_kept) {
       if (task.split == task.rows.start / SPLIT) store_state(Partial::empty(), state);
+      // In pieces with the widest heads over E4M3, which spill else.
       merge<(DECODE_WIDE_BYTES > 0)>(state, partial[0]);
     }
     const bool is_last = !is_kept && task.end() == task.rows.end;

@@ -167,7 +167,7 @@ __device__ __forceinline__ void rescale(const PartialOf<8>& rows, Partial& parti
 
 // Ends a split: partial = the merged splits before it, then itself.
 __device__ __forceinline__ void merge_split(const PartialOf<8>& rows, const State& state,
-                                          Partial& partial) {
+                                            Partial& partial) {
   for (u32 i = 0; i < 2; ++i) partial.max[i] = rows.max[i], partial.sum[i] = rows.sum[i];
   end_split(partial);
   merge(state, partial);
@@ -186,8 +186,7 @@ __device__ __forceinline__ void attend_rows(const Inputs& in, const AttentionWor
   const u32 end = end_of_warpgroup(in, item, first_group);
   // All rows of the warp see the positions between these.
   const u32 all_see_start = in.first_seen(own.end - 1);
-  const bool is_bounded = HAS_ALIBI || in.soft_cap > 0.0f;
-  const u32 all_see_end = is_bounded ? 0 : in.last_seen(item, own.first_position) + 1;
+  const u32 all_see_end = in.are_scaled_first() ? 0 : in.last_seen(item, own.first_position) + 1;
   const float factor = in.exponent_factor();
   Probabilities probabilities[2] = {};
   tiles.open(in);

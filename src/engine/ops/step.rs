@@ -18,6 +18,7 @@ use runs::RunInputs;
 use texts::TextInputs;
 
 use super::QkvHeads;
+use super::paged_attention::{prefill_states_bytes, prefill_tokens};
 
 /// Indices of a step: on the host, and on the GPU when that is where the step runs.
 #[derive(Clone, Copy, Debug)]
@@ -344,13 +345,9 @@ impl GpuInputs {
         let ids = |len: usize| gpu.alloc(len * 4);
         let blocks = limits.max_model_len.div_ceil(limits.block_size);
         // Without attention no unit is computed.
-        let tokens_per_item = match limits.num_q_per_kv {
-            0 => limits.max_num_tokens,
-            num => super::paged_attention::prefill_tokens(gpu, limits.heads.head_dim, num),
-        };
-        let prefill_states = match limits.num_q_per_kv {
-            0 => 0,
-            _ => super::paged_attention::prefill_states_bytes(gpu, limits.heads.head_dim),
+        let (tokens_per_item, states_bytes) = match (limits.num_q_per_kv, limits.heads.head_dim) {
+            (0, _) => (limits.max_num_tokens, 0),
+            (num, dim) => (prefill_tokens(gpu, dim, num), prefill_states_bytes(gpu, dim)),
         };
         let of_runs = (limits.max_num_seqs, limits.block_size);
         let runs = limits.has_states.then(|| RunInputs::new(gpu, of_runs));
@@ -369,7 +366,7 @@ impl GpuInputs {
             block_tables: ids((limits.max_num_seqs * blocks).max(2))?,
             decode: WorkList::new(gpu, limits.max_num_seqs, limits.max_num_tokens)?,
             prefill: WorkList::new(gpu, prefill_items, 0)?,
-            prefill_states: gpu.alloc(prefill_states)?,
+            prefill_states: gpu.alloc(states_bytes)?,
             parts: PartInputs::new(gpu, limits, prefill_items)?,
             texts: None,
             runs: runs.transpose()?,

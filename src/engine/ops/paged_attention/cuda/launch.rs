@@ -111,18 +111,17 @@ impl Layout {
         let fitting = choices.find(|&(blocks, warps)| fits(blocks, warps, groups));
         let warps = fitting.map_or(1, |(_, warps)| warps);
         // A warp for each of a multiprocessor's tensor cores, whatever the states take.
-        let apart = self.of_prefill(TENSOR_CORES, 1, 0);
-        if warps < TENSOR_CORES && apart <= self.smem {
-            let states_apart_bytes = (TENSOR_CORES * self.state) as u32;
-            let (warps, bytes) = (TENSOR_CORES as u32, apart as u32);
-            return PrefillSizes { warps, groups: 1, blocks: 1, bytes, states_apart_bytes };
-        }
+        let fits_apart = self.of_prefill(TENSOR_CORES, groups, 0) <= self.smem;
+        let (warps, state, apart) = match warps < TENSOR_CORES && fits_apart {
+            true => (TENSOR_CORES, 0, self.state),
+            false => (warps, self.state, 0),
+        };
         PrefillSizes {
             warps: warps as u32,
             groups: groups as u32,
             blocks: if self.head_dim <= 64 && fits(3, warps, groups) { 3 } else { 1 },
-            bytes: self.of_prefill(warps, groups, self.state) as u32,
-            states_apart_bytes: 0,
+            bytes: self.of_prefill(warps, groups, state) as u32,
+            states_apart_bytes: (warps * groups * apart) as u32,
         }
     }
 }
