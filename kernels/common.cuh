@@ -13,6 +13,7 @@ using i32 = int;
 // The shim defines these for the CPU; a CUDA compiler needs nothing registered.
 #ifndef HOST_SHIM
 #define EXPORT(name)
+#define NOINLINE __noinline__
 #define DYN_SMEM(type, name)                               \
   extern __shared__ __align__(128) u8 dynamic_shared_memory[]; \
   type* name = reinterpret_cast<type*>(dynamic_shared_memory)

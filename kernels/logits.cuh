@@ -110,7 +110,7 @@ struct Survey {
 // One pass over the row: leaves its maximum in `max`, the segments' maxima in `segment_keys` and,
 // if wanted, their weights in `segment_masses`. NaN and infinities are looked for before the
 // division.
-__device__ __noinline__ Survey survey(bool wants_masses, Scratch& scratch) {
+__device__ NOINLINE Survey survey(bool wants_masses, Scratch& scratch) {
   const Row row = scratch.row;
   bool is_bad = false, has_any = false;
   u32 largest = 0;
@@ -191,7 +191,7 @@ struct Cut {
 
 // Counts and weighs what the cut keeps, into `kept`. If `gathers`, also writes the rank keys of as
 // much of it as fits to `candidates`, in no order.
-__device__ __noinline__ void measure(Cut cut, bool gathers, Scratch& scratch) {
+__device__ NOINLINE void measure(Cut cut, bool gathers, Scratch& scratch) {
   const Row row = scratch.row;
   const float max = scratch.max;
   if (threadIdx.x == 0) scratch.num_candidates = 0;

@@ -95,7 +95,7 @@ __device__ __forceinline__ u64 random_bits(const SampleRow& task) {
 
 // Sets the logits of all tokens to -inf that no edit allows. A bitmap of a window of the vocabulary
 // tells them; it borrows the memory of the candidates.
-__device__ __noinline__ Untouched mask_all_but_allowed(float* logits, u32 size, const Edit* edits,
+__device__ NOINLINE Untouched mask_all_but_allowed(float* logits, u32 size, const Edit* edits,
                                                   const Edit* edits_end, Scratch& scratch) {
   Untouched untouched{false, false};
   constexpr u32 WINDOW = MAX_CANDIDATES * 64;
@@ -184,7 +184,7 @@ __device__ __forceinline__ Untouched apply_edits(float* logits, u32 size, const 
 }
 
 // Lowest token that has the largest logit. After a survey.
-__device__ __noinline__ u32 most_likely(Scratch& scratch) {
+__device__ NOINLINE u32 most_likely(Scratch& scratch) {
   const Row row = scratch.row;
   const u32 key = ordered(scratch.max);
   u64 first = 0;
@@ -239,7 +239,7 @@ __device__ __forceinline__ u64 scaled_target(u64 bits, u64 total) {
 }
 
 // Draws among the tokens that the cut keeps, by the masses of segments.
-__device__ __noinline__ u32 draw_from_segments(Cut cut, SampleScratch& scratch) {
+__device__ NOINLINE u32 draw_from_segments(Cut cut, SampleScratch& scratch) {
   const Row row = scratch.row;
   const u64* masses = scratch.segment_masses;
   const u64 target = scaled_target(scratch.random_bits, total_mass(scratch));
@@ -277,7 +277,7 @@ __device__ __forceinline__ u32 min_p_floor(float max, float min_p) {
 }
 
 // Cuts and draws where the candidates are in shared memory.
-__device__ __noinline__ u32 draw_from_candidates(u32 n, SampleScratch& scratch) {
+__device__ NOINLINE u32 draw_from_candidates(u32 n, SampleScratch& scratch) {
   const float max = scratch.max;
   u64* candidates = scratch.candidates;
   sort_candidates(n, scratch);
@@ -382,7 +382,7 @@ struct Histogram {
 };
 
 // Borrows the memory of the candidates.
-__device__ __noinline__ Histogram fill_histogram(Buckets buckets, bool counts, Scratch& scratch) {
+__device__ NOINLINE Histogram fill_histogram(Buckets buckets, bool counts, Scratch& scratch) {
   Histogram histogram{reinterpret_cast<u32*>(scratch.candidates)};
   const float max = scratch.max;
   __syncthreads();
@@ -399,7 +399,7 @@ __device__ __noinline__ Histogram fill_histogram(Buckets buckets, bool counts, S
 
 // Writes the rank keys of the tokens with keys low .. high to `candidates`, as many as fit, in no
 // order. Returns their number.
-__device__ __noinline__ u32 gather(u32 low, u32 high, Scratch& scratch) {
+__device__ NOINLINE u32 gather(u32 low, u32 high, Scratch& scratch) {
   __syncthreads();
   if (threadIdx.x == 0) scratch.num_candidates = 0;
   __syncthreads();
@@ -413,7 +413,7 @@ __device__ __noinline__ u32 gather(u32 low, u32 high, Scratch& scratch) {
 }
 
 // Token of the tie at `key` with this index. Overwrites `segment_masses`.
-__device__ __noinline__ u32 find_tie(u32 key, u64 index, Scratch& scratch) {
+__device__ NOINLINE u32 find_tie(u32 key, u64 index, Scratch& scratch) {
   const Row row = scratch.row;
   for (u32 segment = warp_index(); segment < row.num_segments(); segment += num_warps()) {
     u32 count = 0;
@@ -438,7 +438,7 @@ __device__ __noinline__ u32 find_tie(u32 key, u64 index, Scratch& scratch) {
 
 // The shortest cut of what reaches `floor` that has top_k tokens, with all ties of the last
 // (`counts`), or top_p of its mass. Narrows down the key of the last token by histograms.
-__device__ __noinline__ Cut select(u32 floor, bool counts, SampleScratch& scratch) {
+__device__ NOINLINE Cut select(u32 floor, bool counts, SampleScratch& scratch) {
   const float max = scratch.max;
   Buckets buckets{floor, ordered(max), 0, true};
   Histogram histogram = fill_histogram(buckets, counts, scratch);
@@ -471,7 +471,7 @@ __device__ __noinline__ Cut select(u32 floor, bool counts, SampleScratch& scratc
 }
 
 // Leaves what the cut keeps of each segment in `segment_masses`.
-__device__ __noinline__ void weigh_segments(Cut cut, Scratch& scratch) {
+__device__ NOINLINE void weigh_segments(Cut cut, Scratch& scratch) {
   const Row row = scratch.row;
   const float max = scratch.max;
   __syncthreads();
