@@ -1,6 +1,7 @@
 //! Matrix products of a GPU: cuBLASLt with algorithms that give the same bits for every number of
 //! rows; on the CPU shim, a loop.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
@@ -70,7 +71,8 @@ pub struct Matmul {
 /// What runs the products.
 pub(super) enum MatmulEngine {
     Lt(Box<Lt>),
-    Host,
+    /// The shim's, with the rows that each product is prepared for: cuBLASLt needs to know.
+    Host(HashMap<MatmulShape, usize>),
 }
 
 /// cuBLASLt with the choice of algorithms, and the file where that is kept.
@@ -85,7 +87,9 @@ pub(super) struct Lt {
 
 impl MatmulEngine {
     pub(super) fn new(runtime: &Runtime, cache_dir: Option<&Path>) -> Result<Self, CudaError> {
-        let Driver::Cuda(driver) = &**runtime.driver() else { return Ok(Self::Host) };
+        let Driver::Cuda(driver) = &**runtime.driver() else {
+            return Ok(Self::Host(HashMap::new()));
+        };
         let workspace = runtime.alloc(WORKSPACE_BYTES)?;
         let name = &runtime.driver().properties().name;
         let count_mismatches = runtime.function("count_mismatches", &[], "count_mismatches")?;
@@ -111,12 +115,19 @@ impl MatmulEngine {
     pub(super) fn references(&self) -> Option<String> {
         match self {
             Self::Lt(lt) => Some(lt.gemm.references()),
-            Self::Host => None,
+            Self::Host(_) => None,
         }
     }
 
     pub(super) fn prepare(&mut self, shape: MatmulShape, max_rows: usize) -> Result<(), CudaError> {
-        let Self::Lt(lt) = self else { return Ok(()) };
+        let lt = match self {
+            Self::Lt(lt) => lt,
+            Self::Host(prepared) => {
+                let rows = prepared.entry(shape).or_default();
+                *rows = padded_rows(max_rows).max(*rows);
+                return Ok(());
+            }
+        };
         lt.gemm.prepare(key(shape), max_rows, &mut lt.table).map_err(failed)?;
         if let Some(path) = &lt.path {
             // A table that cannot be kept is made again next time.
@@ -132,10 +143,13 @@ impl MatmulEngine {
         matmul: &Matmul,
     ) -> Result<(), CudaError> {
         match self {
-            Self::Host => {
+            Self::Host(prepared) => {
                 let Driver::Host(driver) = driver else {
                     panic!("the shim's products are its own")
                 };
+                if prepared.get(&shape).is_none_or(|&rows| rows < num_rows) {
+                    return Err(failed(GemmError::NotPrepared { key: key(shape), rows: num_rows }));
+                }
                 let matmul = *matmul;
                 // SAFETY: the shim's memory is the host's; the op has checked the shapes, and what
                 // is recorded is replayed while its operands live.
