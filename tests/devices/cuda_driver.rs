@@ -152,14 +152,15 @@ fn the_shim_replays_what_it_recorded_with_the_arguments_of_then() {
     let launch = |n: u64| {
         let mut args = Args::new();
         args.ptr(row.ptr()).ptr(more.ptr()).u64(n);
-        gpu.launch(&add, [1, 1, 1], 32, 0, &mut args).unwrap();
+        gpu.launch(&add, [1, 1, 1], 32, 0, &mut args)
     };
     gpu.driver().check_graph(&graph, &mut || launch(4)).unwrap();
-    let difference =
-        |queue: &mut dyn FnMut()| gpu.driver().check_graph(&graph, queue).unwrap_err().to_string();
+    let difference = |queue: &mut dyn FnMut() -> Result<()>| {
+        gpu.driver().check_graph(&graph, queue).unwrap_err().to_string()
+    };
     let error = difference(&mut || launch(3));
     assert!(error.contains("argument 2 of add has changed"), "{error}");
-    let error = difference(&mut || [4, 4].into_iter().for_each(launch));
+    let error = difference(&mut || [4, 4].into_iter().try_for_each(launch));
     assert!(error.contains("1 launches were recorded, and 2 are queued"), "{error}");
 }
 

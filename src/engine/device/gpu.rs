@@ -445,7 +445,13 @@ impl Gpu {
         let key = key.filter(|_| !self.config.enforce_eager && !self.kernel_times.is_on());
         let Some(key) = key else { return queue() };
         let mut graphs = lock(&self.graphs);
-        self.attempt(|| graphs.run(driver, key, queue));
+        self.attempt(|| {
+            let mut queue = || {
+                queue();
+                lock(&self.failure).take().map_or(Ok(()), Err)
+            };
+            graphs.run(driver, key, &mut queue)
+        });
     }
 
     /// Chooses algorithms for products of this shape.

@@ -29,6 +29,16 @@ impl CudaError {
         Self { call, subject: subject.into(), code: code.into(), detail: detail.into() }
     }
 
+    /// Whether what else the program does with the device has ended a recording.
+    pub fn is_lost_recording(&self) -> bool {
+        self.code == "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"
+    }
+
+    /// Whether a recording was ended by what it cannot have in it.
+    pub fn is_unfit_for_recording(&self) -> bool {
+        self.code == "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
+    }
+
     /// Whether the device had no memory left for what was asked.
     pub fn is_out_of_memory(&self) -> bool {
         self.code == "CUDA_ERROR_OUT_OF_MEMORY"

@@ -43,6 +43,8 @@ struct State {
     num_launches: u64,
     /// What is captured, while it is.
     recording: Option<Vec<Recorded>>,
+    /// Whether another thread has ended it.
+    has_lost_recording: bool,
 }
 
 impl HostDriver {

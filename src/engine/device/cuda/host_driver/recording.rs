@@ -132,9 +132,20 @@ impl HostDriver {
     }
 
     pub(in super::super) fn end_capture(&self) -> Result<HostGraph> {
-        let recording = self.state().recording.take();
+        let mut state = self.state();
+        let recording = state.recording.take();
+        if std::mem::take(&mut state.has_lost_recording) {
+            let code = "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED";
+            return Err(CudaError::new("end_capture", "", code, ""));
+        }
         let failed = || CudaError::new("end_capture", "", "nothing captured", "");
         recording.filter(|recorded| !recorded.is_empty()).map(HostGraph).ok_or_else(failed)
+    }
+
+    /// Ends the recording as another engine on the same GPU can.
+    #[cfg(test)]
+    pub(in crate::engine::device) fn lose_recording(&self) {
+        self.state().has_lost_recording = true;
     }
 
     /// Does all that was recorded.
