@@ -78,14 +78,19 @@ impl Layout {
         // Two blocks on a multiprocessor where it has the memory.
         let share = if smem >= 160 << 10 { smem / 2 - RESERVED } else { smem };
         let of_warp = (share - of_block) / warps;
-        let stages = (of_warp.saturating_sub(fixed) / slot).clamp(2, 4);
-        let bytes = warps * (stages * slot + fixed) + of_block;
-        DecodeSizes {
-            warps: warps as u32,
-            stages: stages as u32,
-            blocks: self.blocks_of(bytes),
-            bytes: bytes as u32,
+        let most = of_warp.saturating_sub(fixed) / slot;
+        let bytes_of = |stages: usize| warps * (stages * slot + fixed) + of_block;
+        let mut stages = most.clamp(2, 4);
+        let blocks = self.blocks_of(bytes_of(stages));
+        // As many bytes on their way as without E4M3, where no block is lost for it.
+        while has_fp8_cache
+            && stages < most.min(8)
+            && self.blocks_of(bytes_of(stages + 1)) == blocks
+        {
+            stages += 1;
         }
+        let bytes = bytes_of(stages);
+        DecodeSizes { warps: warps as u32, stages: stages as u32, blocks, bytes: bytes as u32 }
     }
 
     /// With `state` bytes for each group.
@@ -229,7 +234,13 @@ mod tests {
         assert_eq!((hopper.decode.blocks, hopper.prefill_block()), (2, (128, 115_712)));
         assert_eq!((hopper.prefill_rows(), hopper.prefill_blocks_per_sm), (128, 2));
         let narrow = Launch::new(128, 227 << 10, true);
-        assert_eq!((narrow.decode.bytes, narrow.prefill.bytes), (73_872, 107_520));
+        assert_eq!((narrow.decode.bytes, narrow.prefill.bytes), (106_640, 107_520));
+        // More tiles of E4M3 are on their way than of 16 bits, and no block is lost for them.
+        let decode = |smem_kb: usize, head_dim| Launch::new(head_dim, smem_kb << 10, true).decode;
+        let sizes = [(227, 128), (227, 64), (99, 64)]
+            .map(|(smem_kb, head_dim)| decode(smem_kb, head_dim))
+            .map(|sizes| (sizes.stages, sizes.blocks));
+        assert_eq!(sizes, [(6, 2), (8, 3), (5, 2)]);
         // Wider heads have a tile more for each warp.
         assert_eq!(Launch::new(256, 227 << 10, true).decode.bytes, 180_368);
         assert_eq!(Launch::new(64, 227 << 10, false).prefill.bytes, 66_560);
