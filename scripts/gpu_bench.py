@@ -18,6 +18,7 @@ BIG, SMALL, OTHER = "llama-3.1-8b", "llama-3.2-1b", "qwen2.5-7b"
 
 QUEUE = ["--random-range-ratio", 0.9, "--end-of-text"]
 LONG = [*QUEUE, "--num-long-prompts", 16, "--long-input-len", 16000]
+OPS = ["--time-ops"]
 KV8 = ["--kv-cache-dtype", "fp8"]
 PREFIX_LEN = 2000
 # A pool of K and V of so many rows with the prefix, each with its own, needs such a card.
@@ -60,9 +61,13 @@ def bench_list(args, memory_gib):
         Work(BIG, "prefill", 64 // few, 2048, 1, name="prefill"),
         Work(BIG, "throughput", 1024 // few, 256, 64, None, LONG, "long beside short", 20000),
         Work(SMALL, "decode", 256, 1024, steps, name="decode"),
-        Work(BIG, "decode", 256, 1024, 40, flags=["--time-ops"], name="ops"),
         Work(BIG, "prefill", 64 // few, 2048, 1, "fp8", name="prefill, fp8"),
         Work(BIG, "throughput", 256 // few, 2048, 128),
+        Work(BIG, "decode", 256, 1024, 40, flags=OPS, name="ops"),
+        Work(BIG, "decode", 256, 1024, 40, flags=[*KV8, *OPS], name="ops"),
+        Work(BIG, "prefill", 16, 2048, 1, flags=OPS, name="ops"),
+        Work(BIG, "throughput", 512, 256, 128, flags=[*QUEUE, *OPS], name="ops"),
+        Work(SMALL, "throughput", 512, 256, 128, flags=[*QUEUE, *OPS], name="ops"),
         Work(BIG, "decode", 256, 1024, steps, "fp8"),
         # What the peer is measured on first.
         Work(BIG, "throughput", 64, 512, 64),
@@ -85,7 +90,7 @@ def bench_list(args, memory_gib):
             Work(name, "throughput", 24, 16, 8, flags=QUEUE, name="queue"),
             Work(name, "decode", 8, 16, 16, flags=["--prefix-len", 128], name="prefix, shared"),
             Work(name, "decode", 8, 144, 16, name="prefix, apart"),
-            Work(name, "decode", 8, 32, 16, flags=["--time-ops"], name="ops"),
+            Work(name, "decode", 8, 32, 16, flags=OPS, name="ops"),
         ]
     ]
     chosen = [entry for entry in work if entry.shape in models] + tried
@@ -235,10 +240,7 @@ def lines(rows):
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        work = f"{row['mode']} {row['num_rows']} x {row['input_len']}/{row['output_len']}"
-        work += f" {row['quantization']}" if row["quantization"] else ""
-        work += f" {' '.join(str(flag) for flag in row['flags'])}" if row["flags"] else ""
-        work += f" ({row['name']})" if row.get("name") else ""
+        work = described(row)
         if "measured" not in row:
             note = " ".join(str(row.get("note", "")).replace("|", " ").split())[:120]
             text.append(f"| {row['shape']} | {work} | {note} | | | | |")
@@ -255,6 +257,13 @@ def lines(rows):
     return text + op_lines(rows) if rows else []
 
 
+def described(row):
+    work = f"{row['mode']} {row['num_rows']} x {row['input_len']}/{row['output_len']}"
+    work += f" {row['quantization']}" if row["quantization"] else ""
+    work += f" {' '.join(str(flag) for flag in row['flags'])}" if row["flags"] else ""
+    return work + (f" ({row['name']})" if row.get("name") else "")
+
+
 def op_lines(rows):
     """What a step's kernels take where they were timed, the longest first."""
     text = []
@@ -263,7 +272,8 @@ def op_lines(rows):
         if row.get("name") != "ops" or not result.get("ops"):
             continue
         num_steps, all_ms = result["num_steps"], 1e3 * result["steps"]["all"]["seconds"]
-        text += ["", f"Kernels, {row['shape']}, ms a step of {all_ms / num_steps:.3f}:"]
+        what = f"{row['shape']}, {described(row)}"
+        text += ["", f"Kernels, {what}, ms a step of {all_ms / num_steps:.3f}:"]
         for op in result["ops"][:14]:
             milliseconds = 1e3 * op["seconds"] / num_steps
             calls = op["calls"] / num_steps
