@@ -136,8 +136,21 @@ __device__ __forceinline__ void widen_step(u32 word, u32 step, u32 group_scale, 
   }
 }
 
-// What a lane knows of the group that it is at, of each strip: bits of f32, for `weight_of`; for
-// pairs of weights, the scale and what takes a shifted code to its level, in both halves.
+// What `widen_step` takes of a group: bits of f32, for `weight_of`; for pairs of weights, the scale
+// and what takes a shifted code to its level, in both halves.
+struct Group {
+  u32 scale, offset;
+};
+
+__device__ __forceinline__ Group group_of(S scale, float offset) {
+  if (IN_PAIRS) {
+    return {twice(bits_of(scale)), twice(bits_of(from_float<T>(-(SHIFTED_T_VALUE + offset))))};
+  }
+  return {bit_cast<u32>(to_float(scale)),
+          bit_cast<u32>(LEVELS == MINIMA ? offset : SHIFTED + offset)};
+}
+
+// The group that a lane is at, of each strip.
 template <class Tile>
 struct Groups {
   u32 scales[Tile::STRIPS], offsets[Tile::STRIPS];
@@ -152,13 +165,8 @@ struct Groups {
       if (HAS_OFFSETS) {
         offset = to_float(reinterpret_cast<const S*>(strip + Tile::SCALE_BYTES)[at]);
       }
-      if (IN_PAIRS) {
-        scales[s] = twice(bits_of(scale));
-        offsets[s] = twice(bits_of(from_float<T>(-(SHIFTED_T_VALUE + offset))));
-      } else {
-        scales[s] = bit_cast<u32>(to_float(scale));
-        offsets[s] = bit_cast<u32>(LEVELS == MINIMA ? offset : SHIFTED + offset);
-      }
+      const Group of = group_of(scale, offset);
+      scales[s] = of.scale, offsets[s] = of.offset;
     }
   }
 };
@@ -242,3 +250,49 @@ LINEAR_CODES(linear_codes_64x128, 2, 4, 4, 1, 64, 4)
 EXPORT(linear_codes_64x128)
 LINEAR_CODES(linear_codes_128x128, 2, 8, 4, 1, 64, 3)
 EXPORT(linear_codes_128x128)
+
+// out (n, k) = the weights, for products of many rows. A warp makes a unit of a strip; on a way
+// through shared memory, since a lane of operand b has four bytes of a row at once. Grid
+// (ceil(units of a strip / 4), strips); the operands are those of `linear_codes`.
+KERNEL(NUM_THREADS)
+widen_codes(const u8* codes, const u8* scales, const u8* offsets, const float* table, T* out, u32 n,
+            u32 k, float zero) {
+  constexpr u32 ROW_CHUNKS = UNIT / CHUNK;
+  constexpr u32 ROW_WORDS = ROW_CHUNKS * 4 + 4;  // Rows begin in different banks.
+  __shared__ float levels[16];
+  __shared__ uint4 rows[NUM_WARPS][STRIP * ROW_WORDS / 4];
+  if (LEVELS == TABLE && threadIdx.x < 16) levels[threadIdx.x] = table[threadIdx.x];
+  __syncthreads();
+  const u32 num_inputs = (k + BLOCK_INPUTS - 1) / BLOCK_INPUTS * BLOCK_INPUTS;
+  const u32 unit = blockIdx.x * NUM_WARPS + warp_of_thread(), strip = blockIdx.y;
+  if (unit >= num_inputs / UNIT) return;
+  const u32 lane = lane_of_thread(), first_input = unit * UNIT;
+  const u64 input = u64(strip) * num_inputs + first_input;
+  const Words<2> code = reinterpret_cast<const Words<2>*>(codes + input / UNIT * UNIT_BYTES)[lane];
+  u32* const own = reinterpret_cast<u32*>(rows[warp_of_thread()]);
+  Group group;
+#pragma unroll
+  for (u32 step = 0; step < UNIT / STEP; ++step) {
+    if (step == 0 || step * STEP % GROUP == 0) {
+      const u64 at = (input + step * STEP) / GROUP * STRIP + lane / 4;
+      const float offset =
+          HAS_OFFSETS ? to_float(reinterpret_cast<const S*>(offsets)[at]) : zero;
+      group = group_of(reinterpret_cast<const S*>(scales)[at], offset);
+    }
+    u32 b[2];
+    widen_step(code.word[step / WORD_STEPS % 2], step, group.scale, group.offset, levels, b);
+    for (u32 half = 0; half < 2; ++half) {
+      own[lane / 4 * ROW_WORDS + (step * 2 + half) * 4 + lane % 4] = b[half];
+    }
+  }
+  __syncwarp();
+#pragma unroll
+  for (u32 index = lane; index < STRIP * ROW_CHUNKS; index += WARP_SIZE) {
+    const u32 row = index / ROW_CHUNKS, chunk = index % ROW_CHUNKS;
+    const u32 output = strip * STRIP + row, column = first_input + chunk * CHUNK;
+    if (output >= n || column >= k) continue;
+    *reinterpret_cast<uint4*>(out + u64(output) * k + column) =
+        rows[warp_of_thread()][row * (ROW_WORDS / 4) + chunk];
+  }
+}
+EXPORT(widen_codes)

@@ -181,6 +181,7 @@ const MODULES: &[Module] = &[
             ("linear_codes_64x32", 112),
             ("linear_codes_64x128", 208),
             ("linear_codes_128x128", 255),
+            ("widen_codes", 40),
         ],
     ),
     (

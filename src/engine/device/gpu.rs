@@ -10,6 +10,7 @@ mod kernel;
 mod kernel_times;
 mod matmul;
 mod readback;
+mod scratch;
 mod uploads;
 
 use std::collections::HashMap;
@@ -41,6 +42,7 @@ use graphs::Graphs;
 use kernel_times::KernelTimes;
 use matmul::MatmulEngine;
 use readback::Readbacks;
+use scratch::Scratch;
 use uploads::{Packed, Uploads};
 
 /// What a `Gpu` is made for.
@@ -71,7 +73,7 @@ pub struct Gpu {
     staging: Mutex<Option<Staging>>,
     graphs: Mutex<Graphs>,
     kernel_times: KernelTimes,
-    fp8_scratch: Mutex<Option<(DeviceBuffer, DeviceBuffer)>>,
+    scratch: Mutex<Scratch>,
     sampled: OnceLock<Sampled>,
     rank: OnceLock<Rank>,
     /// Whether weights are held as codes.
@@ -146,7 +148,7 @@ impl Gpu {
             staging: Mutex::default(),
             graphs: Mutex::default(),
             kernel_times: KernelTimes::default(),
-            fp8_scratch: Mutex::default(),
+            scratch: Mutex::default(),
             sampled: OnceLock::new(),
             rank: OnceLock::new(),
             has_codes: AtomicBool::new(false),
@@ -534,26 +536,6 @@ impl Gpu {
         let values = super::cuda::memory::bytes_of_mut(values);
         values.copy_from_slice(&bytes[start..start + values.len()]);
         Ok(())
-    }
-
-    /// Makes room for `max_rows` quantized rows of `width`.
-    ///
-    /// # Errors
-    /// The memory does not suffice.
-    pub fn reserve_fp8(&self, max_rows: usize, width: usize) -> Result<(), EngineError> {
-        let rows = self.max_padded_rows(max_rows);
-        let mut scratch = lock(&self.fp8_scratch);
-        if scratch.as_ref().is_none_or(|(values, _)| values.bytes() < rows * width) {
-            *scratch = Some((self.alloc(rows * width)?, self.alloc(rows * 4)?));
-        }
-        Ok(())
-    }
-
-    /// Room for the quantized rows of one linear layer's input, and for their scales.
-    pub fn fp8_scratch(&self) -> (DevicePtr, DevicePtr) {
-        let scratch = lock(&self.fp8_scratch);
-        let (rows, scales) = scratch.as_ref().expect("reserved when the model was loaded");
-        (rows.ptr(), scales.ptr())
     }
 }
 

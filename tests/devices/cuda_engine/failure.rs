@@ -13,7 +13,7 @@ use crate::gpu;
 
 /// The shim over a copy of the kernels, in which `change` has its way with one file. The copy has
 /// one place per test, so that what was built of the others is found by the next run.
-fn broken(test: &str, file: &str, change: impl Fn(&Path)) -> Option<DeviceConfig> {
+pub fn broken(test: &str, file: &str, change: impl Fn(&Path)) -> Option<DeviceConfig> {
     if gpu::is_real() {
         println!("SKIP: a real GPU does not fail on demand");
         return None;

@@ -5,7 +5,7 @@
 mod against_cpu;
 mod data_parallel;
 mod device_choice;
-mod failure;
+pub mod failure;
 mod invariance;
 mod kernel_times;
 mod loras;

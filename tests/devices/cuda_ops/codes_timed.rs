@@ -14,7 +14,7 @@ use crate::gpu;
 
 /// (n, k) of the layers of Llama-3.1-8B: q, k and v; output of attention; gate and up; down.
 const SHAPES: [(usize, usize); 4] = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)];
-const NUM_ROWS: [usize; 5] = [1, 16, 64, 256, 2048];
+const NUM_ROWS: [usize; 6] = [1, 16, 64, 128, 256, 2048];
 /// Weights in turn, so that none is in a cache when it is read again.
 const BYTES_IN_TURN: usize = 256 << 20;
 
@@ -26,8 +26,14 @@ fn loaded(gpu: &Device, make: impl Fn() -> LinearWeight) -> Vec<LinearWeight> {
     weights
 }
 
-/// Microseconds of one product, launches included.
-fn microseconds(pair: &Pair, weights: &[LinearWeight], (n, k): (usize, usize), rows: usize) -> f64 {
+/// Microseconds of one product. They are replayed as one graph: queued one by one, the shortest
+/// would wait for the host.
+fn microseconds(
+    pair: &Pair,
+    weights: &[LinearWeight],
+    (n, k): (usize, usize),
+    (rows, graph): (usize, usize),
+) -> f64 {
     let Device::Cuda(gpu) = &pair.gpu else { panic!("a GPU") };
     let all: Vec<usize> = (0..rows).collect();
     let x = pair.values(rows, k, 63, 1.0).activations(&pair.gpu, &all);
@@ -36,12 +42,15 @@ fn microseconds(pair: &Pair, weights: &[LinearWeight], (n, k): (usize, usize), r
     let mut run = |num_rounds: usize| {
         let started = Instant::now();
         for _ in 0..num_rounds {
-            weights.iter().for_each(|weight| linear(&pair.gpu, &x, weight, &mut out));
+            let mut queue = || {
+                weights.iter().for_each(|weight| linear(&pair.gpu, &x, weight, &mut out));
+            };
+            pair.gpu.record_or_replay(Some(graph), &mut queue);
         }
         gpu.synchronize().expect("the device works");
         started.elapsed().as_secs_f64() * 1e6 / (num_rounds * weights.len()) as f64
     };
-    run(1);
+    run(2);
     run(num_rounds)
 }
 
@@ -52,6 +61,8 @@ fn codes_timed_on_a_gpu() {
     }
     let pairs = [DType::BFloat16, DType::Float16].map(|dtype| Pair::open(dtype, 0, None));
     let [Some(bf16), Some(f16)] = pairs else { return };
+    let mut graphs = 0..;
+    let mut rows_and_graph = |rows: usize| (rows, graphs.next().expect("no end"));
     for shape in SHAPES {
         let (n, k) = shape;
         let plain = loaded(&bf16.gpu, || {
@@ -62,16 +73,20 @@ fn codes_timed_on_a_gpu() {
             weight.prepare(&bf16.gpu, DType::BFloat16, most).expect("algorithms");
             weight
         });
-        let in_16_bits = NUM_ROWS.map(|rows| microseconds(&bf16, &plain, shape, rows));
+        let in_16_bits =
+            NUM_ROWS.map(|rows| microseconds(&bf16, &plain, shape, rows_and_graph(rows)));
         for index in [0, 2, 3, 4, 5] {
             let (kind, dtype) = &kinds()[index];
             let pair = if *dtype == DType::Float16 { &f16 } else { &bf16 };
             let narrow = loaded(&pair.gpu, || {
                 let source = [coded(kind, shape)].into();
-                LinearWeight::load(&pair.gpu, *dtype, &source, None).expect("memory")
+                let weight = LinearWeight::load(&pair.gpu, *dtype, &source, None).expect("memory");
+                let most = NUM_ROWS[NUM_ROWS.len() - 1];
+                weight.prepare(&pair.gpu, *dtype, most).expect("algorithms");
+                weight
             });
             for (rows, in_16_bits) in NUM_ROWS.into_iter().zip(in_16_bits) {
-                let us = microseconds(pair, &narrow, shape, rows);
+                let us = microseconds(pair, &narrow, shape, rows_and_graph(rows));
                 let bytes = narrow[0].num_bytes();
                 let bits = kind.bits;
                 println!(

@@ -10,6 +10,7 @@ mod attention;
 mod by_head;
 mod codes;
 mod codes_timed;
+mod codes_widened;
 mod columns;
 mod copy_blocks;
 mod elementwise;

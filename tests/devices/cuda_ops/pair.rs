@@ -60,7 +60,8 @@ impl Pair {
         Self::open_of(dtype, kv_cache_dtype, gpu::device_as(seed, stands_for)?)
     }
 
-    fn open_on(dtype: DType, device: DeviceConfig) -> Option<Self> {
+    /// On this device.
+    pub fn open_on(dtype: DType, device: DeviceConfig) -> Option<Self> {
         Self::open_of(dtype, KvCacheDType::Auto, device)
     }
 

@@ -3,6 +3,7 @@
 
 mod coded;
 mod repack;
+mod widened;
 
 use crate::engine::EngineError;
 use crate::engine::config::{DType, Quantization};
@@ -133,9 +134,11 @@ impl Weight {
         max_rows: usize,
     ) -> Result<(), EngineError> {
         match &self.values {
-            Values::Rows(rows) => gpu.prepare_matmul(self.shape(rows, output), max_rows),
-            // Its tiles all give the same bits: there is nothing to choose by trial.
-            Values::Codes(_) => Ok(()),
+            Values::Rows(rows) => gpu.prepare_matmul(self.shape(rows.input, output), max_rows),
+            Values::Codes(codes) => {
+                let shape = self.shape(MatmulInput::Plain(gpu.dtype()), output);
+                codes.prepare(gpu, (shape, self.bias_ptr()), max_rows)
+            }
         }
     }
 
@@ -167,11 +170,10 @@ impl Weight {
             (None, Some(_)) => panic!("E4M3 rows were given to a layer that is not quantized"),
         };
         let matmul = Matmul { x, weight: weights.rows.ptr(), bias, scales, out: out_ptr };
-        gpu.matmul(self.shape(weights, output), num_rows, &matmul);
+        gpu.matmul(self.shape(weights.input, output), num_rows, &matmul);
     }
 
-    fn shape(&self, rows: &WeightRows, output: DType) -> MatmulShape {
-        let input = rows.input;
+    fn shape(&self, input: MatmulInput, output: DType) -> MatmulShape {
         MatmulShape { n: self.n, k: self.k, input, output, bias: self.bias.is_some() }
     }
 }

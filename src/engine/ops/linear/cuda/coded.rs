@@ -1,15 +1,18 @@
 //! Weights that stay codes in a GPU's memory, and the launches that multiply by them.
 
-use super::repack::{CodedRows, STRIP};
+use super::repack::{BLOCK_INPUTS, CodedRows, STRIP};
+use super::widened::Widened;
 use crate::engine::EngineError;
 use crate::engine::config::DType;
-use crate::engine::device::Gpu;
 use crate::engine::device::cuda::{Args, DeviceBuffer, DevicePtr, Properties};
 use crate::engine::device::gpu::{CodeDefines, Kernel};
+use crate::engine::device::{Gpu, MatmulShape};
 use crate::engine::ops::linear::source::SourceRows;
 
 const THREADS: u32 = 128;
 const NUM_WARPS: usize = 4;
+/// Bits of the codes of an output in a unit.
+const UNIT_BITS: usize = 256;
 
 /// What a block of a kernel computes, as kernels/linear_codes.cu says it: every tile gives the same
 /// bits.
@@ -82,6 +85,7 @@ impl Tile {
 #[derive(Debug)]
 pub(super) struct CodedWeight {
     runs: Vec<Run>,
+    widened: Widened,
 }
 
 /// Outputs whose codes are of one kind.
@@ -121,18 +125,46 @@ impl CodedWeight {
         let Some(runs) = CodedRows::runs(source) else { return Ok(None) };
         let runs = runs.iter().map(|rows| Run::load(gpu, rows)).collect::<Result<_, _>>()?;
         gpu.compute_with_codes();
-        Ok(Some(Self { runs }))
+        Ok(Some(Self { runs, widened: Widened::default() }))
+    }
+
+    /// Decides how many rows are multiplied, of up to so many.
+    ///
+    /// # Errors
+    /// The GPU cannot multiply them, or failed.
+    pub fn prepare(
+        &self,
+        gpu: &Gpu,
+        product: (MatmulShape, Option<DevicePtr>),
+        max_rows: usize,
+    ) -> Result<(), EngineError> {
+        self.widened.prepare(gpu, self, product, max_rows)
     }
 
     pub fn num_bytes(&self) -> usize {
         self.runs.iter().map(Run::num_bytes).sum()
     }
 
+    /// Kinds of codes, from the first output on.
+    pub fn kinds(&self) -> Vec<CodeDefines> {
+        self.runs.iter().map(|run| run.defines).collect()
+    }
+
     /// Queues the product.
     pub fn multiply(&self, gpu: &Gpu, product: &Product) {
-        for run in &self.runs {
-            run.multiply(gpu, product);
+        if !self.widened.multiply(gpu, self, product) {
+            self.multiply_codes(gpu, product);
         }
+    }
+
+    /// As `multiply`, by kernels over codes.
+    pub fn multiply_codes(&self, gpu: &Gpu, product: &Product) {
+        self.runs.iter().for_each(|run| run.multiply(gpu, product));
+    }
+
+    /// Queues the weights' way to `to`, (n, k) in the model's dtype.
+    pub fn widen(&self, gpu: &Gpu, to: DevicePtr, k: usize) {
+        self.runs.iter().for_each(|run| run.widen(gpu, to, k));
     }
 }
 
@@ -175,15 +207,36 @@ impl Run {
         self.codes.bytes() + self.scales.bytes() + others
     }
 
-    fn multiply(&self, gpu: &Gpu, product: &Product) {
-        let Product { x, out, output, bias, num_rows, shape: (stride, k) } = *product;
-        let dtype = gpu.dtype();
+    /// Where codes, scales, offsets and the table are.
+    fn pointers(&self) -> [DevicePtr; 4] {
         let pointer = |buffer: &Option<DeviceBuffer>| {
             buffer.as_ref().map_or(DevicePtr::NULL, DeviceBuffer::ptr)
         };
+        let (offsets, table) = (pointer(&self.offsets), pointer(&self.table));
+        [self.codes.ptr(), self.scales.ptr(), offsets, table]
+    }
+
+    fn widen(&self, gpu: &Gpu, to: DevicePtr, k: usize) {
         let mut args = Args::new();
-        args.ptr(x).ptr(self.codes.ptr()).ptr(self.scales.ptr());
-        args.ptr(pointer(&self.offsets)).ptr(pointer(&self.table));
+        for pointer in self.pointers() {
+            args.ptr(pointer);
+        }
+        args.ptr(to.offset(self.first * k * gpu.dtype().size_bytes()));
+        args.dims([self.n, k]).f32(self.zero.into());
+        let num_units = k.next_multiple_of(BLOCK_INPUTS) * self.defines.bits as usize / UNIT_BITS;
+        let grid = [num_units.div_ceil(NUM_WARPS) as u32, self.n.div_ceil(STRIP) as u32];
+        let kernel = Kernel::of_codes("linear_codes", "widen_codes", self.defines);
+        gpu.launch(kernel, grid, (THREADS, 0), &mut args);
+    }
+
+    fn multiply(&self, gpu: &Gpu, product: &Product) {
+        let Product { x, out, output, bias, num_rows, shape: (stride, k) } = *product;
+        let dtype = gpu.dtype();
+        let mut args = Args::new();
+        args.ptr(x);
+        for pointer in self.pointers() {
+            args.ptr(pointer);
+        }
         let bias = bias.map(|bias| bias.offset(self.first * dtype.size_bytes()));
         args.ptr(bias.unwrap_or(DevicePtr::NULL));
         args.ptr(out.offset(self.first * output.size_bytes()));
