@@ -131,7 +131,7 @@ impl CodedWeight {
     /// Decides how many rows are multiplied, of up to so many.
     ///
     /// # Errors
-    /// The GPU cannot multiply them, or failed.
+    /// The GPU failed.
     pub fn prepare(
         &self,
         gpu: &Gpu,

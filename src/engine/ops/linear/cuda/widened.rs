@@ -34,7 +34,7 @@ impl Widened {
     /// Decides it for a layer that computes up to `max_rows` rows.
     ///
     /// # Errors
-    /// The GPU has no algorithms for the product, or failed.
+    /// The GPU failed.
     pub fn prepare(
         &self,
         gpu: &Gpu,
@@ -47,8 +47,12 @@ impl Widened {
         if max_rows < MIN_ROWS || bytes > total / MAX_SHARE {
             return Ok(());
         }
-        gpu.prepare_matmul(shape, max_rows)?;
-        gpu.reserve_widened(bytes)?;
+        // For want of an algorithm or of memory, kernels over codes have all rows. A GPU that has
+        // failed says so again at once.
+        let ready = gpu.prepare_matmul(shape, max_rows).and_then(|()| gpu.reserve_widened(bytes));
+        if ready.is_err() {
+            return Ok(());
+        }
         let has_equal_bits = gpu
             .tried(shape, layer.kinds(), || has_equal_bits(gpu, layer, (shape, bias), max_rows))?;
         if has_equal_bits {
