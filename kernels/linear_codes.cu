@@ -25,6 +25,10 @@ constexpr u32 WORD_STEPS = 8 / CODE_BITS;
 // k is filled up to a multiple of this, with codes and scales of 0.
 constexpr u32 BLOCK_INPUTS = 128;
 
+__device__ __forceinline__ u32 inputs_of_strip(u32 k) {
+  return (k + BLOCK_INPUTS - 1) / BLOCK_INPUTS * BLOCK_INPUTS;
+}
+
 // With its last places set to an integer below 2^23, this float is larger by just that.
 constexpr float SHIFTED = 8388608.0f;
 
@@ -232,9 +236,8 @@ __device__ __forceinline__ void multiply(Operands of, float zero, const float* l
     __shared__ float levels[16];                                                                \
     /* Read after the first stage's barrier. */                                                 \
     if (LEVELS == TABLE && threadIdx.x < 16) levels[threadIdx.x] = table[threadIdx.x];          \
-    const u32 num_inputs = (k + BLOCK_INPUTS - 1) / BLOCK_INPUTS * BLOCK_INPUTS;                \
     const Operands of{x,       num_rows, k, codes, scales,                                      \
-                      offsets, 0,        (n + STRIP - 1) / STRIP, num_inputs};                  \
+                      offsets, 0,        (n + STRIP - 1) / STRIP, inputs_of_strip(k)};          \
     multiply<Tile<__VA_ARGS__>>(of, zero, levels,                                               \
                                 Outputs{out, bias, num_rows, n, stride, is_f32 != 0});          \
   }
@@ -263,7 +266,7 @@ widen_codes(const u8* codes, const u8* scales, const u8* offsets, const float* t
   __shared__ uint4 rows[NUM_WARPS][STRIP * ROW_WORDS / 4];
   if (LEVELS == TABLE && threadIdx.x < 16) levels[threadIdx.x] = table[threadIdx.x];
   __syncthreads();
-  const u32 num_inputs = (k + BLOCK_INPUTS - 1) / BLOCK_INPUTS * BLOCK_INPUTS;
+  const u32 num_inputs = inputs_of_strip(k);
   const u32 unit = blockIdx.x * NUM_WARPS + warp_of_thread(), strip = blockIdx.y;
   if (unit >= num_inputs / UNIT) return;
   const u32 lane = lane_of_thread(), first_input = unit * UNIT;

@@ -150,17 +150,18 @@ pub(super) fn prepare_layers(
     max_num_tokens: usize,
 ) -> Result<(), EngineError> {
     let mut weights = layers.iter().flat_map(
-        |LayerWeights { attention, recurrent, feed_forward, side, .. }| {
+        |LayerWeights { attention, recurrent, feed_forward, side, scalar: _ }| {
             let attention =
                 attention.iter().flat_map(|AttentionWeights { qkv, latent, out, .. }| {
                     let q_up = latent.iter().flat_map(|latent| &latent.q).map(|(_, up)| up);
                     [&qkv.weight, &out.weight].into_iter().chain(q_up)
                 });
-            let recurrent = recurrent.iter().flat_map(|block| [&block.inputs, &block.out]);
-            let attention = attention.chain(recurrent.map(|linear| &linear.weight));
+            let recurrent =
+                recurrent.iter().flat_map(|block| [&block.inputs.weight, &block.out.weight]);
             let mlp = feed_forward.iter().filter_map(|block| block.mlp.as_ref());
             let side = side.iter().flat_map(SideBlockWeights::linears);
-            attention.chain(mlp.flat_map(|mlp| [&mlp.up.weight, &mlp.down.weight])).chain(side)
+            let mlp = mlp.flat_map(|mlp| [&mlp.up.weight, &mlp.down.weight]);
+            attention.chain(recurrent).chain(mlp).chain(side)
         },
     );
     let activation = device.activation_dtype();

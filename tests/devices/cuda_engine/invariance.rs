@@ -5,7 +5,7 @@ use vllm_batch::engine::config::{
     CacheConfig, DType, EngineConfig, KvCacheDType, SpeculationConfig, SpeculationMethod,
 };
 use vllm_batch::engine::request::{PositionLogprobs, RequestOutput};
-use vllm_batch::engine::stats::EngineStats;
+use vllm_batch::engine::stats::{EngineStats, GivenLimits};
 
 use crate::cuda_engine::rows::rows;
 use crate::cuda_engine::{config, run};
@@ -193,6 +193,25 @@ fn a_row_has_the_same_bits_with_delta_rules() {
 #[test]
 fn a_row_has_the_same_bits_without_attention() {
     check("mamba2", DType::Float32, 120, &[SEQS[1], BLOCKS[3]]);
+}
+
+/// Steps of few rows go through the kernels over codes, and those of many are of widened weights.
+#[test]
+fn a_row_has_the_same_bits_over_codes() {
+    let (family, dtype) = ("gptq_v2", DType::BFloat16);
+    check(family, dtype, 150, &[SEQS[1], SEQS[3], STEPS[0], BLOCKS[3]]);
+    let Some(device) = gpu::device(155) else { return };
+    let mut config = config(family, dtype, &device);
+    config.scheduler.max_num_batched_tokens = 4096;
+    let mut engine = Engine::load(&config).expect("a model");
+    engine.start_op_times(GivenLimits::default());
+    run(&mut engine, rows());
+    let times = engine.finish_op_times(GivenLimits::default()).expect("no failure");
+    let ops = times.expect("it was on").ops;
+    let has = |name| ops.iter().any(|op| op.op.name == name);
+    // A real GPU's library may sum layers so small in another order, which the trial finds.
+    assert!(gpu::is_real() || has("widen_codes"), "{ops:?}");
+    assert!(ops.iter().any(|op| op.op.name.starts_with("linear_codes")), "{ops:?}");
 }
 
 #[test]

@@ -32,7 +32,8 @@ fn microseconds(
     pair: &Pair,
     weights: &[LinearWeight],
     (n, k): (usize, usize),
-    (rows, graph): (usize, usize),
+    rows: usize,
+    graph: usize,
 ) -> f64 {
     let Device::Cuda(gpu) = &pair.gpu else { panic!("a GPU") };
     let all: Vec<usize> = (0..rows).collect();
@@ -62,7 +63,7 @@ fn codes_timed_on_a_gpu() {
     let pairs = [DType::BFloat16, DType::Float16].map(|dtype| Pair::open(dtype, 0, None));
     let [Some(bf16), Some(f16)] = pairs else { return };
     let mut graphs = 0..;
-    let mut rows_and_graph = |rows: usize| (rows, graphs.next().expect("no end"));
+    let mut next_graph = || graphs.next().expect("no end");
     for shape in SHAPES {
         let (n, k) = shape;
         let plain = loaded(&bf16.gpu, || {
@@ -74,7 +75,7 @@ fn codes_timed_on_a_gpu() {
             weight
         });
         let in_16_bits =
-            NUM_ROWS.map(|rows| microseconds(&bf16, &plain, shape, rows_and_graph(rows)));
+            NUM_ROWS.map(|rows| microseconds(&bf16, &plain, shape, rows, next_graph()));
         for index in [0, 2, 3, 4, 5] {
             let (kind, dtype) = &kinds()[index];
             let pair = if *dtype == DType::Float16 { &f16 } else { &bf16 };
@@ -86,7 +87,7 @@ fn codes_timed_on_a_gpu() {
                 weight
             });
             for (rows, in_16_bits) in NUM_ROWS.into_iter().zip(in_16_bits) {
-                let us = microseconds(pair, &narrow, shape, rows_and_graph(rows));
+                let us = microseconds(pair, &narrow, shape, rows, next_graph());
                 let bytes = narrow[0].num_bytes();
                 let bits = kind.bits;
                 println!(

@@ -1,6 +1,6 @@
 //! Weights that stay codes in a GPU's memory, and the launches that multiply by them.
 
-use super::repack::{BLOCK_INPUTS, CodedRows, STRIP};
+use super::repack::{CodedRows, STRIP, UNIT_BYTES};
 use super::widened::Widened;
 use crate::engine::EngineError;
 use crate::engine::config::DType;
@@ -11,8 +11,6 @@ use crate::engine::ops::linear::source::SourceRows;
 
 const THREADS: u32 = 128;
 const NUM_WARPS: usize = 4;
-/// Bits of the codes of an output in a unit.
-const UNIT_BITS: usize = 256;
 
 /// What a block of a kernel computes, as kernels/linear_codes.cu says it: every tile gives the same
 /// bits.
@@ -223,8 +221,9 @@ impl Run {
         }
         args.ptr(to.offset(self.first * k * gpu.dtype().size_bytes()));
         args.dims([self.n, k]).f32(self.zero.into());
-        let num_units = k.next_multiple_of(BLOCK_INPUTS) * self.defines.bits as usize / UNIT_BITS;
-        let grid = [num_units.div_ceil(NUM_WARPS) as u32, self.n.div_ceil(STRIP) as u32];
+        let num_strips = self.n.div_ceil(STRIP);
+        let num_units = self.codes.bytes() / UNIT_BYTES / num_strips;
+        let grid = [num_units.div_ceil(NUM_WARPS) as u32, num_strips as u32];
         let kernel = Kernel::of_codes("linear_codes", "widen_codes", self.defines);
         gpu.launch(kernel, grid, (THREADS, 0), &mut args);
     }

@@ -8,17 +8,15 @@
 
 use std::sync::OnceLock;
 
-use half::{bf16, f16};
-
 use super::coded::{CodedWeight, Product};
+use super::{SourceMatrix, SourceValues, upload};
 use crate::engine::EngineError;
-use crate::engine::config::DType;
 use crate::engine::device::cuda::DevicePtr;
 use crate::engine::device::cuda::gemm::Random;
 use crate::engine::device::{Gpu, Matmul, MatmulShape};
 
 /// From so many rows on. On an H200 widening takes as long as the kernels lose at about 64.
-pub(super) const MIN_ROWS: usize = 96;
+const MIN_ROWS: usize = 96;
 
 /// A layer is widened if its weights take no more of the memory than this share.
 const MAX_SHARE: usize = 32;
@@ -88,10 +86,13 @@ fn has_equal_bits(
 ) -> Result<bool, EngineError> {
     let MatmulShape { n, k, output, .. } = shape;
     let num_rows = (NUM_OUTPUTS / n).clamp(128, 512).min(max_rows);
-    gpu.wait_for_weights()?;
     let rows = gpu.max_padded_rows(num_rows);
+    let mut random = Random(0x5EED);
+    let values: Vec<f32> = (0..num_rows * k).map(|_| random.value(2)).collect();
+    let values = SourceMatrix::new(num_rows, k, SourceValues::Slice(&values));
     let x = gpu.alloc(rows * k * gpu.dtype().size_bytes())?;
-    x.write(&values(gpu.dtype(), num_rows * k))?;
+    upload(gpu, &values, gpu.dtype(), x.ptr())?;
+    gpu.wait_for_weights()?;
     let outs =
         [gpu.alloc(rows * n * output.size_bytes())?, gpu.alloc(rows * n * output.size_bytes())?];
     let product = |out| Product { x: x.ptr(), out, output, bias, num_rows, shape: (n, k) };
@@ -100,14 +101,4 @@ fn has_equal_bits(
     gpu.synchronize()?;
     let bytes = num_rows * n * output.size_bytes();
     Ok(outs[0].read::<u8>(bytes)? == outs[1].read::<u8>(bytes)?)
-}
-
-/// Bits of random numbers of a type of 16 bits.
-fn values(dtype: DType, len: usize) -> Vec<u16> {
-    let mut random = Random(0x5EED);
-    let mut value = || random.value(2);
-    match dtype {
-        DType::Float16 => (0..len).map(|_| f16::from_f32(value()).to_bits()).collect(),
-        _ => (0..len).map(|_| bf16::from_f32(value()).to_bits()).collect(),
-    }
 }
