@@ -6,7 +6,7 @@ use vllm_batch::engine::executor::ExecutorError;
 use vllm_batch::engine::scheduler::DraftStep;
 use vllm_batch::engine::speculation::Proposer;
 
-use crate::simulation::workload::Rng;
+use crate::random::Rng;
 
 /// How often a guess is right.
 #[derive(Clone, Copy, Debug)]

@@ -4,8 +4,8 @@
 mod adapters;
 mod amx_twin;
 mod answers;
+mod byte_level;
 mod cached_texts;
-mod candle;
 mod chat_templates;
 mod classifiers;
 mod config_keys;
@@ -24,6 +24,7 @@ mod loras;
 mod models_table;
 mod pooled;
 mod published_configs;
+mod random;
 mod real_model;
 mod sampler;
 mod sampling_params;

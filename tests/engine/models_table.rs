@@ -15,7 +15,7 @@ const REAL: [(&str, &str); 2] = [
     ("LlamaForCausalLM", "SmolLM2-135M-Instruct, `real_model`"),
 ];
 
-/// Families that candle runs as well, in `tests/engine/candle.rs`.
+/// Families that candle runs as well, in `oracles/tests/candle.rs`.
 const CANDLE: [&str; 6] = [
     "Gemma2ForCausalLM",
     "Gemma3ForCausalLM",

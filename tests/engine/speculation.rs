@@ -17,7 +17,7 @@ use vllm_batch::engine::request::{
 use vllm_batch::engine::stats::EngineStats;
 
 use crate::guesser::{Guesser, Skill};
-use crate::simulation::workload::Rng;
+use crate::random::Rng;
 
 const MODEL: &str = "testdata/golden/llama3";
 const NUM_TOKENS: usize = 4;

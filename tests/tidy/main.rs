@@ -47,9 +47,16 @@ fn walk(folder: &Path, prefix: &str) -> Vec<String> {
     for entry in fs::read_dir(folder).expect("a readable folder") {
         let entry = entry.expect("a readable entry");
         let path = format!("{prefix}{}", entry.file_name().to_string_lossy());
-        if [".git", ".venv", "fuzz/artifacts", "fuzz/target", "shared", "target"]
-            .contains(&path.as_str())
-        {
+        const SKIPPED: [&str; 7] = [
+            ".git",
+            ".venv",
+            "fuzz/artifacts",
+            "fuzz/target",
+            "oracles/target",
+            "shared",
+            "target",
+        ];
+        if SKIPPED.contains(&path.as_str()) {
             continue;
         }
         match entry.path().is_dir() {
@@ -226,9 +233,10 @@ fn what_reliability_promises_is_tested() {
 }
 
 #[test]
-fn what_is_fuzzed_is_what_is_shipped() {
-    let [own, fuzzed] = tree::LOCK_FILES.map(read);
+fn what_is_fuzzed_and_compared_is_what_is_shipped() {
+    let [own, fuzzed, oracles] = tree::LOCK_FILES.map(read);
     none(tree::lock_differences(&own, &fuzzed));
+    none(tree::missing_in_oracles(&own, &oracles));
 }
 
 #[test]

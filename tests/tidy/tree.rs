@@ -16,6 +16,7 @@ const TOP_LEVEL: &[&str] = &[
     "examples",
     "fuzz",
     "kernels",
+    "oracles",
     "pyproject.toml",
     "python",
     "rustfmt.toml",
@@ -62,8 +63,8 @@ pub fn file_size(path: &str, num_bytes: u64) -> Option<String> {
     (num_bytes > MAX_FILE_BYTES).then(|| format!("{path}: {num_bytes} bytes"))
 }
 
-/// The package's lock file, and that of its fuzz targets.
-pub const LOCK_FILES: [&str; 2] = ["Cargo.lock", "fuzz/Cargo.lock"];
+/// Lock files of the package, its fuzz targets and its oracles.
+pub const LOCK_FILES: [&str; 3] = ["Cargo.lock", "fuzz/Cargo.lock", "oracles/Cargo.lock"];
 
 /// What holds on one machine only. Cargo itself writes the registry into its lock files.
 pub fn machine_traces(path: &str, text: &str) -> Vec<String> {
@@ -92,11 +93,22 @@ pub fn lock_differences(own: &str, fuzzed: &str) -> Vec<String> {
         own.iter().any(|(known, _)| *known == name) && !own.contains(&(name, version))
     };
     let found = locked(fuzzed).filter(differs);
-    found
-        .map(|(name, version)| {
-            format!("fuzz/Cargo.lock: {name} {version}; cargo update -p {name} --precise VERSION")
-        })
-        .collect()
+    found.map(|(name, version)| to_update("fuzz/Cargo.lock", name, version)).collect()
+}
+
+/// Packages of the oracles' lock file that the package has too, all in other versions. The oracles
+/// may have more versions of a package, since candle and tokenizers 0.23 bring their own.
+pub fn missing_in_oracles(own: &str, oracles: &str) -> Vec<String> {
+    let oracles: Vec<(&str, &str)> = locked(oracles).collect();
+    let is_missing = |&(name, version): &(&str, &str)| {
+        oracles.iter().any(|(known, _)| *known == name) && !oracles.contains(&(name, version))
+    };
+    let found = locked(own).filter(is_missing);
+    found.map(|(name, version)| to_update("oracles/Cargo.lock", name, version)).collect()
+}
+
+fn to_update(path: &str, name: &str, version: &str) -> String {
+    format!("{path}: {name} {version}; cargo update -p {name} --precise VERSION")
 }
 
 /// Names and versions.
@@ -147,6 +159,7 @@ pub fn named_tests_without_code(document: &str, tests: &[(String, String)]) -> V
         let (file, folder) = (format!("/{module}.rs"), format!("/{module}/"));
         let function = format!("fn {name}(");
         tests.iter().any(|(path, text)| {
+            let path = format!("/{path}");
             (path.ends_with(&file) || path.contains(&folder)) && text.contains(&function)
         })
     };
@@ -194,6 +207,9 @@ mod tests {
         let same = package("a", "2.0.0") + &package("c", "9.0.0");
         assert!(lock_differences(&own, &same).is_empty());
         assert_eq!(lock_differences(&own, &package("b", "1.0.1")).len(), 1);
+        let both = package("b", "1.0.1") + &own;
+        assert!(missing_in_oracles(&own, &both).is_empty());
+        assert_eq!(missing_in_oracles(&own, &package("b", "1.0.1")).len(), 1);
     }
 
     #[test]

@@ -5,8 +5,9 @@ use vllm_batch::engine::scheduler::{DraftLimits, Scheduled, Scheduler};
 use vllm_batch::engine::speculation::Proposer;
 
 use crate::guesser::{Guesser, Skill};
+use crate::random::Rng;
 use crate::simulation::oracle::Oracle;
-use crate::simulation::workload::{Rng, VOCAB_SIZE};
+use crate::simulation::workload::VOCAB_SIZE;
 
 pub struct Guesses {
     guesser: Guesser,

@@ -29,7 +29,9 @@ use vllm_batch::engine::sampler::{RowResult, SamplerScratch, run_row};
 use vllm_batch::engine::scheduler::{Ahead, Scheduled, Scheduler};
 use vllm_batch::engine::simulated_executor::SimulatedExecutor;
 use vllm_batch::engine::text::Tokenizer;
-use workload::{Rng, VOCAB_SIZE, Workload};
+use workload::{VOCAB_SIZE, Workload};
+
+use crate::random::Rng;
 
 const NUM_SEEDS: u64 = 10_000;
 const NUM_THREADS: usize = 2;

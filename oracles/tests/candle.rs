@@ -158,7 +158,7 @@ fn parse<T: serde::de::DeserializeOwned>(config: Value) -> T {
 /// Runs the golden prompts of a folder through both, its config with `change` on both sides and
 /// with `for_candle` on candle's alone.
 fn check(folder: &str, change: &Value, for_candle: &Value, load: Load) {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/golden").join(folder);
+    let golden = Path::new(crate::ROOT).join("testdata/golden").join(folder);
     let mut config = read_json(&golden.join("config.json"));
     merge(&mut config, change);
     let dir = model_dir(&golden, &config);
