@@ -222,6 +222,13 @@ impl BlockPool {
         }
     }
 
+    /// Blocks of a known prefix that the pool would forget: 0 while a sequence uses all of them.
+    pub fn num_endangered(&self, known: KnownPrefix) -> usize {
+        let last = known.last_block;
+        let is_used = || !self.is_on_host(last) && self.ref_count(last) > 0;
+        if known.num_blocks == 0 || is_used() { 0 } else { known.num_blocks }
+    }
+
     /// Makes a full block findable as the child of `parent`; returns the parent of the next block.
     pub fn register(&mut self, block: u32, parent: u64, token_ids: &[u32]) -> u64 {
         assert!(self.ref_count(block) > 0, "block {block} is registered while free");

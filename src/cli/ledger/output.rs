@@ -93,8 +93,8 @@ impl Output {
         Self { target, compression, matrix, table, buffer, num_rows: 0, bytes: 0, hasher }
     }
 
-    /// Takes bytes that belong to no row (a CSV header), before the first row. They are written
-    /// with it.
+    /// Takes bytes that belong to no row (a CSV header), before the first row. A file gets them with
+    /// it, a stream at the next flush.
     pub fn write_header(&mut self, bytes: &[u8]) {
         assert_eq!(self.num_rows, 0, "a header comes before the first row");
         self.buffer.extend_from_slice(bytes);
@@ -167,7 +167,9 @@ impl Output {
     /// # Errors
     /// It cannot be written.
     pub fn flush(&mut self) -> Result<(), LedgerError> {
-        if self.num_rows > 0 && self.compression == Compression::None {
+        // A file begins with its first row; the reader of a stream sees the header at once.
+        let has_begun = self.num_rows > 0 || matches!(self.target, Target::Stream(_));
+        if has_begun && self.compression == Compression::None {
             self.write_buffer()?;
         }
         match &mut self.target {

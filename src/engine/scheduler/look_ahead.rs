@@ -2,8 +2,9 @@
 //!
 //! First come, first served, with three exceptions, which gain time or keep a limit. No row's bytes
 //! depend on it:
-//! - When the pool cannot hold all of the window without forgetting prefixes, rows whose prefix it
-//!   holds go first. So shuffled rows of many prefixes are computed prefix by prefix.
+//! - When the pool cannot hold all of the window without forgetting prefixes, rows go first whose
+//!   prefix it holds and no running sequence uses. So shuffled rows of many prefixes are computed
+//!   prefix by prefix, and rows of a few prefixes that are always in use keep their turns.
 //! - When as many adapters run as a step may have, rows of another one wait.
 //! - When the pool holds all that run at their full length, rows that may become long go early, so
 //!   that a run does not end with few rows in a step. In a smaller pool long rows side by side
@@ -126,7 +127,7 @@ impl WaitingQueue {
                 pool.follow_prefix(prefix, max_tokens, &mut entry.known);
             }
             let key = (
-                if forgets_prefixes { entry.known.num_blocks() } else { 0 },
+                if forgets_prefixes { pool.num_endangered(entry.known) } else { 0 },
                 if holds_all { entry.length_class } else { 0 },
             );
             // In turn among equals.

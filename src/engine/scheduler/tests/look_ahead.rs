@@ -106,6 +106,22 @@ fn order_of_arrival_holds_where_nothing_is_gained() {
     assert_eq!(run_all(&mut s), (0..40).collect::<Vec<_>>(), "the pool holds all prefixes");
 }
 
+/// A table of reviews of three products: the longest of three prefixes must not overtake the others
+/// while running rows keep all three in the pool.
+#[test]
+fn rows_of_prefixes_in_use_keep_their_turns() {
+    let mut s = limited(&Limits { max_num_seqs: 12, num_blocks: 300, look_ahead: None });
+    for id in 0..120 {
+        let group = id as u32 % 3;
+        add_with_prefix(&mut s, id, &prefix(group, 40 + 8 * group), 40);
+    }
+    let order = run_all(&mut s);
+    let late = order.iter().zip(0u64..).map(|(id, place)| place.saturating_sub(*id)).max();
+    // The rows of a step end together: then no prefix is in use, and the longest goes first.
+    assert!(late <= Some(2), "{order:?}");
+    assert_eq!(s.stats().num_computed_tokens, 120 * (4 + 39) + 40 + 48 + 56, "each prefix once");
+}
+
 #[test]
 fn nobody_is_admitted_far_from_its_turn() {
     const LOOK_AHEAD: usize = 7;
