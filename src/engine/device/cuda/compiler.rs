@@ -106,8 +106,22 @@ impl Compiler {
         found.map(|(_, text)| *text).ok_or_else(|| error(source, "no such source", &file))
     }
 
-    fn headers(&self) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
-        self.sources.iter().filter(|(name, _)| name.ends_with(".cuh"))
+    /// The headers that a text includes, directly or by way of others, in the order of `sources`.
+    /// NVRTC is given no others, so that a header which is missed here fails the compilation.
+    fn headers(&self, text: &str) -> Vec<&'static (&'static str, &'static str)> {
+        let mut is_included = vec![false; self.sources.len()];
+        let mut texts = vec![text];
+        while let Some(text) = texts.pop() {
+            let names: Vec<_> = included_names(text).collect();
+            for (index, (name, header)) in self.sources.iter().enumerate() {
+                if !is_included[index] && names.contains(name) {
+                    is_included[index] = true;
+                    texts.push(header);
+                }
+            }
+        }
+        let found = self.sources.iter().zip(is_included).filter(|(_, is_included)| *is_included);
+        found.map(|(header, _)| header).collect()
     }
 
     /// NVRTC's version, or an error where there is none: cudarc would panic.
@@ -134,7 +148,7 @@ impl Compiler {
     fn hash(&self, text: &str, options: &[String], version: (i32, i32)) -> u128 {
         let mut hasher = Hasher::default();
         hasher.field(format!("{version:?}").as_bytes()).field(text.as_bytes());
-        for (name, text) in self.headers() {
+        for (name, text) in self.headers(text) {
             hasher.field(name.as_bytes()).field(text.as_bytes());
         }
         for option in options {
@@ -146,7 +160,7 @@ impl Compiler {
     fn compile_now(&self, source: &str, text: &str, options: &[String]) -> Result<Compiled> {
         let mut names = Vec::new();
         let mut texts = Vec::new();
-        for (name, text) in self.headers() {
+        for (name, text) in self.headers(text) {
             names.push(c_string(source, name)?);
             texts.push(c_string(source, text)?);
         }
@@ -161,6 +175,14 @@ impl Compiler {
         let cubin = if is_ptx { program.ptx(source)? } else { program.cubin(source)? };
         Ok(Compiled { cubin, log, is_cached: false })
     }
+}
+
+/// File names of a text's `#include "NAME"` lines.
+fn included_names(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter_map(|line| {
+        let rest = line.trim_start().strip_prefix("#include")?.trim_start();
+        rest.strip_prefix('"')?.split_once('"').map(|(name, _)| name)
+    })
 }
 
 fn options(defines: &[(&str, &str)], arch: &str) -> Vec<String> {
@@ -259,15 +281,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_sees_headers_defines_and_version() {
+    fn the_hash_sees_included_headers_defines_and_version() {
         let hash = |sources: Sources, define: &str, version| {
             let compiler = Compiler::new(sources, None);
-            compiler.hash("text", &options(&[("DTYPE", define)], "sm_80"), version)
+            let text = "#include \"a.cuh\"\nint x;";
+            compiler.hash(text, &options(&[("DTYPE", define)], "sm_80"), version)
         };
         let base = hash(&[("a.cuh", "1")], "bf16", (13, 0));
-        assert_eq!(base, hash(&[("a.cuh", "1"), ("b.cu", "another kernel")], "bf16", (13, 0)));
+        let others = [("a.cuh", "1"), ("b.cu", "another kernel"), ("b.cuh", "not included")];
+        assert_eq!(base, hash(others.to_vec().leak(), "bf16", (13, 0)));
         assert_ne!(base, hash(&[("a.cuh", "2")], "bf16", (13, 0)));
         assert_ne!(base, hash(&[("a.cuh", "1")], "f16", (13, 0)));
         assert_ne!(base, hash(&[("a.cuh", "1")], "bf16", (13, 1)));
+        // A header of a header.
+        let nested = |inner| {
+            hash(vec![("a.cuh", "  #include \"c.cuh\""), ("c.cuh", inner)].leak(), "f16", (13, 0))
+        };
+        assert_ne!(nested("1"), nested("2"));
+    }
+
+    #[test]
+    fn headers_that_include_each_other_are_found_once() {
+        let compiler = Compiler::new(
+            &[("a.cuh", "#include \"b.cuh\""), ("b.cuh", "#include \"a.cuh\""), ("c.cuh", "")],
+            None,
+        );
+        let names: Vec<_> =
+            compiler.headers("#include \"b.cuh\"").iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["a.cuh", "b.cuh"]);
     }
 }
