@@ -20,21 +20,36 @@ pub mod tokenizer_edits;
 pub mod tokenizer_file;
 pub mod torch_file;
 
-/// Bytes to a panic, or none.
-pub type Check = fn(&[u8]);
+/// A property of a parser, tried on bytes of any kind.
+pub struct Target {
+    /// Name of the target and of its corpus.
+    pub name: &'static str,
+    /// Panics where the property does not hold.
+    pub check: fn(&[u8]),
+    /// True if it calls libraries whose panics the program contains.
+    pub contains_panics: bool,
+}
 
-/// Every target by the name of its program and of its corpus.
-pub const TARGETS: [(&str, Check); 12] = [
-    ("adapter", adapter::check),
-    ("csv", csv_records::check),
-    ("gguf", gguf::check),
-    ("index", index::check),
-    ("journal_recovery", journal_recovery::check),
-    ("openai_lines", openai_lines::check),
-    ("parquet_file", parquet_file::check),
-    ("pickle", pickle::check),
-    ("row_parser", row_parser::check),
-    ("safetensors_header", safetensors_header::check),
-    ("template_render", template_render::check),
-    ("tokenizer_file", tokenizer_file::check),
+const fn target(name: &'static str, check: fn(&[u8])) -> Target {
+    Target { name, check, contains_panics: false }
+}
+
+const fn target_of_contained(name: &'static str, check: fn(&[u8])) -> Target {
+    Target { name, check, contains_panics: true }
+}
+
+/// Every target, by name.
+pub const TARGETS: [Target; 12] = [
+    target("adapter", adapter::check),
+    target("csv", csv_records::check),
+    target("gguf", gguf::check),
+    target("index", index::check),
+    target("journal_recovery", journal_recovery::check),
+    target("openai_lines", openai_lines::check),
+    target_of_contained("parquet_file", parquet_file::check),
+    target("pickle", pickle::check),
+    target("row_parser", row_parser::check),
+    target("safetensors_header", safetensors_header::check),
+    target_of_contained("template_render", template_render::check),
+    target_of_contained("tokenizer_file", tokenizer_file::check),
 ];

@@ -8,15 +8,16 @@ mod targets;
 use std::fs;
 use std::path::Path;
 
+use targets::Target;
+
 /// Fewer inputs of a target do not reach what it is for.
 const MIN_INPUTS: usize = 4;
 
 #[test]
 fn every_target_holds_over_its_corpus() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
-    for (name, check) in targets::TARGETS {
-        assert!(root.join("fuzz_targets").join(name).with_extension("rs").is_file(), "{name}");
-        let listing = fs::read_dir(root.join("corpus").join(name)).expect(name);
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
+    for Target { name, check, .. } in targets::TARGETS {
+        let listing = fs::read_dir(corpus.join(name)).expect(name);
         let mut paths: Vec<_> = listing.map(|entry| entry.expect(name).path()).collect();
         paths.sort();
         assert!(paths.len() >= MIN_INPUTS, "{name}: {} inputs", paths.len());
@@ -25,6 +26,6 @@ fn every_target_holds_over_its_corpus() {
             check(&fs::read(&path).expect(name));
         }
     }
-    let programs = fs::read_dir(root.join("fuzz_targets")).expect("programs").count();
-    assert_eq!(programs, targets::TARGETS.len(), "a program without its corpus");
+    let num_folders = fs::read_dir(corpus).expect("a corpus").count();
+    assert_eq!(num_folders, targets::TARGETS.len(), "a corpus without its target");
 }

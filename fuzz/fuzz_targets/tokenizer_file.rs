@@ -1,8 +1,0 @@
-//! libFuzzer's entry to `tokenizer_file`.
-
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(
-    init: vllm_batch_fuzz::contained::let_contained_panics_pass(),
-    |data: &[u8]| vllm_batch_fuzz::tokenizer_file::check(data)
-);
